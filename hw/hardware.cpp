@@ -1,0 +1,50 @@
+#include "hw/hardware.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace kvtier {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+double gib(Bytes bytes) { return static_cast<double>(bytes.value) / kGib; }
+
+void check_duplex(const DuplexLimits& limits, const std::string& pointer, Problems& problems) {
+  const BytesPerSecond one_way = std::max(limits.forward, limits.backward);
+  if (limits.both < one_way) {
+    problems.add(pointer + "/both",
+                 fmt::format("both ways together ({}) are slower than one way alone ({})",
+                             format_quantity(limits.both), format_quantity(one_way)));
+  }
+}
+
+}  // namespace
+
+void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
+                    Problems& problems) {
+  check_duplex(hardware.links.pcie, pointer + "/links/pcie", problems);
+  if (hardware.ssd) {
+    check_duplex(hardware.ssd->bandwidth, pointer + "/ssd/bandwidth", problems);
+  }
+}
+
+Bytes hbm_bytes(const HardwareConfig& hardware) { return hardware.hbm.capacity * hardware.gpus; }
+
+Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware) {
+  return std::max(Bytes(0), hbm_bytes(hardware) - weight_bytes(model));
+}
+
+void check_fits(const ModelConfig& model, const HardwareConfig& hardware, Problems& problems) {
+  if (kv_capacity(model, hardware) > Bytes(0)) {
+    return;
+  }
+  problems.add("/hardware/hbm/capacity",
+               fmt::format("model {} needs {:.1f}GiB for its weights and more for KV, but {} x "
+                           "{:.1f}GiB of HBM hold {:.1f}GiB",
+                           model.name, gib(weight_bytes(model)), hardware.gpus,
+                           gib(hardware.hbm.capacity), gib(hbm_bytes(hardware))));
+}
+
+}  // namespace kvtier

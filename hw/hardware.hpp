@@ -1,0 +1,214 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "hw/model.hpp"
+#include "sim/core/config.hpp"
+#include "sim/core/units.hpp"
+
+/// One server as installed: GPUs, memories, drives, links, prices, and how much of the peaks is
+/// attained.
+namespace kvtier {
+
+struct GpuConfig {
+  std::string name;
+  /// Dense matrix peak of one GPU at the precision of the weights.
+  FlopsPerSecond peak;
+  /// One GPU.
+  DollarsPerHour price;
+
+  friend bool operator==(const GpuConfig&, const GpuConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, GpuConfig& c) {
+  v.field("name", c.name, "The product.", required());
+  v.field("peak", c.peak, "Dense matrix peak of one GPU at the precision of the weights.",
+          required(positive()));
+  v.field("price", c.price, "Price of one GPU.", required(non_negative()));
+}
+
+struct HbmConfig {
+  /// One GPU; at most 1 PiB, so that the sum over all GPUs stays in 64 bits.
+  Bytes capacity;
+  /// One GPU, datasheet peak.
+  BytesPerSecond bandwidth;
+
+  friend bool operator==(const HbmConfig&, const HbmConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, HbmConfig& c) {
+  constexpr double kPebibyte = 1125899906842624.0;
+  v.field("capacity", c.capacity, "Memory of one GPU.",
+          required({.minimum = 0, .maximum = kPebibyte, .minimum_excluded = true}));
+  v.field("bandwidth", c.bandwidth, "Datasheet bandwidth of one GPU's memory.",
+          required(positive()));
+}
+
+struct DramConfig {
+  Bytes capacity;
+  DollarsPerGibHour price;
+
+  friend bool operator==(const DramConfig&, const DramConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, DramConfig& c) {
+  v.field("capacity", c.capacity, "Host memory that can hold KV.", required(positive()));
+  v.field("price", c.price, "Price of host memory.", required(non_negative()));
+}
+
+/// Three limits of a shared link or drive (model.md section 3): one way, the other way, and both
+/// together. `forward` is towards the GPU.
+struct DuplexLimits {
+  BytesPerSecond forward;
+  BytesPerSecond backward;
+  BytesPerSecond both;
+
+  friend bool operator==(const DuplexLimits&, const DuplexLimits&) = default;
+};
+
+/// A drive: `forward` reads, `backward` writes.
+struct DriveLimits : DuplexLimits {
+  friend bool operator==(const DriveLimits&, const DriveLimits&) = default;
+};
+
+template <class V>
+void describe(V& v, DriveLimits& c) {
+  v.field("read", c.forward, "Reads alone.", required(positive()));
+  v.field("write", c.backward, "Writes alone.", required(positive()));
+  v.field("both", c.both, "Sum of reads and writes at the same time.", required(positive()));
+}
+
+/// The link between host and GPUs: `forward` goes to the device, `backward` to the host.
+struct HostLinkLimits : DuplexLimits {
+  friend bool operator==(const HostLinkLimits&, const HostLinkLimits&) = default;
+};
+
+template <class V>
+void describe(V& v, HostLinkLimits& c) {
+  v.field("to_device", c.forward, "Host to GPUs alone, the whole server.", required(positive()));
+  v.field("to_host", c.backward, "GPUs to host alone, the whole server.", required(positive()));
+  v.field("both", c.both, "Sum of both ways at the same time, the whole server.",
+          required(positive()));
+}
+
+struct SsdConfig {
+  Bytes capacity;
+  DollarsPerGibHour price;
+  DriveLimits bandwidth;
+
+  friend bool operator==(const SsdConfig&, const SsdConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, SsdConfig& c) {
+  v.field("capacity", c.capacity, "Storage that can hold KV.", required(positive()));
+  v.field("price", c.price, "Price of storage.", required(non_negative()));
+  v.field("bandwidth", c.bandwidth, "What the drives sustain together.", required());
+}
+
+/// The link between GPUs of one tensor-parallel group.
+struct GpuLinkConfig {
+  /// One way, one GPU.
+  BytesPerSecond bandwidth;
+  /// One step of a ring all-reduce, whatever its size.
+  SimDuration latency;
+
+  friend bool operator==(const GpuLinkConfig&, const GpuLinkConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, GpuLinkConfig& c) {
+  v.field("bandwidth", c.bandwidth, "Peak of one GPU's links, one way.", required(positive()));
+  v.field("latency", c.latency, "Fixed time of one step of a ring all-reduce.",
+          required(non_negative()));
+}
+
+struct LinksConfig {
+  HostLinkLimits pcie;
+  GpuLinkConfig gpu;
+
+  friend bool operator==(const LinksConfig&, const LinksConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, LinksConfig& c) {
+  v.field("pcie", c.pcie, "Between host and GPUs.", required());
+  v.field("gpu", c.gpu, "Between GPUs.", required());
+}
+
+/// What the analytic timing model attains of the peaks: fractions in (0, 1].
+struct EfficiencyConfig {
+  double compute = 1;
+  double memory = 1;
+  double gpu_link = 1;
+  SimDuration iteration_overhead;
+
+  friend bool operator==(const EfficiencyConfig&, const EfficiencyConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, EfficiencyConfig& c) {
+  const Limits fraction{.minimum = 0, .maximum = 1, .minimum_excluded = true};
+  v.field("compute", c.compute, "Attained share of the peak of /gpu/peak.", required(fraction));
+  v.field("memory", c.memory, "Attained share of the HBM bandwidth.", required(fraction));
+  v.field("gpu_link", c.gpu_link, "Attained share of the bandwidth between GPUs.",
+          required(fraction));
+  v.field("iteration_overhead", c.iteration_overhead,
+          "Fixed time of each iteration: launches, sampling, scheduling.",
+          required(non_negative()));
+}
+
+/// `dram` and `ssd` without a value ("none") are not installed.
+struct HardwareConfig {
+  std::string name;
+  std::string source;
+  std::int64_t gpus = 1;
+  GpuConfig gpu;
+  HbmConfig hbm;
+  std::optional<DramConfig> dram;
+  std::optional<SsdConfig> ssd;
+  LinksConfig links;
+  EfficiencyConfig efficiency;
+  /// Figure to where it comes from; read by people only.
+  std::map<std::string, std::string> sources;
+
+  friend bool operator==(const HardwareConfig&, const HardwareConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, HardwareConfig& c) {
+  v.field("name", c.name, "The name in results and messages.", required());
+  v.field("source", c.source, "The machine that is described.", required());
+  v.field("gpus", c.gpus, "GPUs that serve one model together (tensor parallel).",
+          required(between(1, 1024)));
+  v.field("gpu", c.gpu, "One GPU.", required());
+  v.field("hbm", c.hbm, "One GPU's memory.", required());
+  v.field("dram", c.dram, "Host memory, or none.");
+  v.field("ssd", c.ssd, "Storage, or none.");
+  v.field("links", c.links, "What connects host and GPUs.", required());
+  v.field("efficiency", c.efficiency, "What is attained of the peaks.", required());
+  v.field("sources", c.sources, "Where each figure comes from.");
+}
+
+/// Reports what no single key can show: a limit of both ways together below that of one way alone.
+/// `pointer` is where the hardware stands in the config, "/hardware" in a run's config and "" in a
+/// file of its own.
+void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
+
+/// HBM of all GPUs together.
+[[nodiscard]] Bytes hbm_bytes(const HardwareConfig& hardware);
+
+/// HBM of all GPUs that the weights leave for KV; zero if the weights do not fit. Activations and
+/// workspace are not taken off: what share of it KV may use is for the system to say.
+[[nodiscard]] Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware);
+
+/// Reports a model whose weights leave no HBM for KV, at /hardware/hbm/capacity.
+void check_fits(const ModelConfig& model, const HardwareConfig& hardware, Problems& problems);
+
+}  // namespace kvtier

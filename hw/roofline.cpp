@@ -1,0 +1,118 @@
+#include "hw/roofline.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+/// Activations travel between GPUs in 16 bits, whatever the weights have.
+constexpr double kActivationBytes = 2;
+
+/// After attention and after the MLP.
+constexpr double kAllReducesPerLayer = 2;
+
+double as_double(Bytes bytes) { return static_cast<double>(bytes.value); }
+
+std::int64_t to_ticks(double seconds) {
+  const double ticks = std::round(seconds * 1e9 * static_cast<double>(kTicksPerNs));
+  KVTIER_ASSERT(ticks >= 0 && ticks < 9.0e18, "a decode iteration fits in 64 bits of ticks");
+  return static_cast<std::int64_t>(ticks);
+}
+
+}  // namespace
+
+RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& hardware,
+                               std::int64_t max_batch)
+    : layers_(model.layers), iteration_overhead_(hardware.efficiency.iteration_overhead) {
+  KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
+  const double gpus = static_cast<double>(hardware.gpus);
+  const double flops_per_second = gpus * hardware.gpu.peak.value * hardware.efficiency.compute;
+  const double bytes_per_second = gpus * hardware.hbm.bandwidth.value * hardware.efficiency.memory;
+  KVTIER_ASSERT(flops_per_second > 0 && bytes_per_second > 0, "rates are positive");
+
+  linear_seconds_per_token_ = linear_flops_per_token_layer(model) / flops_per_second;
+  weight_seconds_ = as_double(weight_bytes_per_layer(model)) / bytes_per_second;
+  attention_seconds_per_pair_ = attention_flops_per_pair_layer(model) / flops_per_second;
+  kv_seconds_per_token_ = as_double(kv_bytes_per_token_layer(model)) / bytes_per_second;
+  head_seconds_per_row_ = lm_head_flops_per_token(model) / flops_per_second;
+  head_weight_seconds_ = as_double(lm_head_bytes(model)) / bytes_per_second;
+
+  const double link = hardware.links.gpu.bandwidth.value * hardware.efficiency.gpu_link;
+  const double ring_steps = 2 * (gpus - 1);
+  const double bytes_per_token = static_cast<double>(model.hidden_size) * kActivationBytes;
+  all_reduce_seconds_per_token_ =
+      hardware.gpus == 1 ? 0 : kAllReducesPerLayer * ring_steps / gpus * bytes_per_token / link;
+  all_reduce_fixed_seconds_ =
+      kAllReducesPerLayer * ring_steps * hardware.links.gpu.latency.seconds();
+
+  // Reading a token's KV and computing with it are both proportional to the context: the slower one
+  // is the slope.
+  const double slope =
+      static_cast<double>(layers_) * std::max(kv_seconds_per_token_, attention_seconds_per_pair_);
+  const double overhead = iteration_overhead_.seconds();
+  decode_.reserve(static_cast<std::size_t>(max_batch));
+  for (std::int64_t batch = 1; batch <= max_batch; ++batch) {
+    const double tokens = static_cast<double>(batch);
+    const double layer = dense_seconds(tokens);
+    const double base = static_cast<double>(layers_) * layer + head_seconds(tokens) + overhead;
+    DecodeBatch entry;
+    entry.layer_base = to_ticks(layer);
+    entry.pieces.push_back({.from = Tokens(0), .base = to_ticks(base), .slope = to_ticks(slope)});
+    decode_.push_back(std::move(entry));
+  }
+}
+
+double RooflineTiming::dense_seconds(double tokens) const {
+  return std::max(tokens * linear_seconds_per_token_, weight_seconds_) +
+         tokens * all_reduce_seconds_per_token_ + all_reduce_fixed_seconds_;
+}
+
+double RooflineTiming::attention_seconds(const PrefillPart& part) const {
+  const double added = static_cast<double>(part.added.value);
+  const double past = static_cast<double>(part.past.value);
+  const double pairs = added * past + added * (added + 1) / 2;
+  const double kv_tokens = past + 2 * added;
+  return std::max(pairs * attention_seconds_per_pair_, kv_tokens * kv_seconds_per_token_);
+}
+
+double RooflineTiming::head_seconds(double rows) const {
+  return std::max(rows * head_seconds_per_row_, head_weight_seconds_);
+}
+
+PrefillTime RooflineTiming::prefill(std::span<const PrefillPart> parts) const {
+  KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");
+  Tokens added;
+  double attention = 0;
+  for (const PrefillPart& part : parts) {
+    KVTIER_ASSERT(part.added > Tokens(0) && part.past >= Tokens(0),
+                  "a part of a prefill computes at least one token");
+    added += part.added;
+    attention += attention_seconds(part);
+  }
+  const SimDuration layer =
+      duration_from_seconds(dense_seconds(static_cast<double>(added.value)) + attention);
+  const SimDuration head = duration_from_seconds(head_seconds(static_cast<double>(parts.size())));
+  return {.total = layer * layers_ + head + iteration_overhead_, .layer = layer};
+}
+
+const RooflineTiming::DecodeBatch& RooflineTiming::decode_batch(std::int64_t batch) const {
+  KVTIER_ASSERT(batch >= 1 && batch <= max_batch(),
+                "the batch is one the timing model was made for");
+  return decode_[static_cast<std::size_t>(batch - 1)];
+}
+
+const std::vector<DecodePiece>& RooflineTiming::decode(std::int64_t batch) const {
+  return decode_batch(batch).pieces;
+}
+
+SimDuration RooflineTiming::decode_layer(std::int64_t batch, Tokens context) const {
+  const DecodeBatch& entry = decode_batch(batch);
+  const std::int64_t ticks =
+      entry.layer_base + entry.pieces.front().slope * context.value / layers_;
+  return SimDuration((ticks + kTicksPerNs / 2) / kTicksPerNs);
+}
+
+}  // namespace kvtier

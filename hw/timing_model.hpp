@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/core/units.hpp"
+
+namespace kvtier {
+
+/// One request's part of a prefill: `added` prompt tokens are computed, `past` tokens have their KV already.
+struct PrefillPart {
+  Tokens added;
+  Tokens past;
+};
+
+struct PrefillTime {
+  /// All layers plus what is not part of a layer (`outside`).
+  SimDuration total;
+  /// One layer: loading and saving overlap layer by layer.
+  SimDuration layer;
+};
+
+/// Decode time in 1/1024 ns: fine enough that the slope per token of context (a few ns) has no visible rounding,
+/// and integer, so that a closed-form sum over iterations equals adding them one by one.
+inline constexpr std::int64_t kTicksPerNs = 1024;
+
+/// The time of one decode iteration while the batch's total context is >= `from` and below the next piece's.
+/// time(context) = base + slope * context, in ticks; `context` counts the tokens whose KV is read.
+struct DecodePiece {
+  Tokens from;
+  std::int64_t base = 0;
+  std::int64_t slope = 0;
+
+  [[nodiscard]] std::int64_t at(Tokens context) const { return base + slope * context.value; }
+};
+
+/// How long GPU work takes: the analytic roofline, or interpolation in a measured profile.
+class TimingModel {
+ public:
+  virtual ~TimingModel() = default;
+
+  /// One prefill of these requests together. Each part has added > 0.
+  [[nodiscard]] virtual PrefillTime prefill(std::span<const PrefillPart> parts) const = 0;
+
+  /// The pieces for `batch` running requests (1 token each), ascending, the first from 0 tokens. The reference
+  /// stays valid as long as the model.
+  [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
+
+  /// Of one iteration, the part spent in one layer.
+  [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,205 @@
+// Scheduler-aware eviction: entries with no waiting request leave first, least recently used first;
+// then entries whose request waits, from the tail of the queue towards its head, since the head
+// runs next. Room for an entry is never made at the cost of one that runs before it: then the
+// newcomer stays out. AttentionStore (arXiv 2403.19708), section 3.3.2. O(log n) per decision.
+//
+// The paper's eviction window is (C_mem + C_disk) / S_kv jobs. Taking also the requests beyond it
+// from the tail makes one ordered group of both, so by default the whole queue is seen. With a
+// given window, requests beyond it are not seen, and their entries leave in LRU order with the idle
+// ones; a window of 0 is LRU.
+#include "policies/eviction/scheduler_aware.hpp"
+
+#include <vector>
+
+#include "sim/core/assert.hpp"
+#include "sim/policy/entry_heap.hpp"
+#include "sim/policy/entry_list.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kWindow = "window";
+
+class SchedulerAwareEviction final : public EvictionPolicy {
+ public:
+  explicit SchedulerAwareEviction(std::optional<std::uint64_t> window) : window_(window) {}
+
+  void on_insert(const EntryView& entry, SimTime) override {
+    if (entry.id.value >= states_.size()) {
+      states_.resize(static_cast<std::size_t>(entry.id.value) + 1);
+    }
+    states_[entry.id.value] = {.resident = true};
+    idle_.push_back(entry.id);
+    take_position(entry.id, entry.queue_position);
+  }
+  void on_hit(const EntryView& entry, SimTime) override {
+    if (idle_.contains(entry.id)) {
+      idle_.move_to_back(entry.id);
+    }
+  }
+  void on_remove(EntryId entry, SimTime) override {
+    drop_position(entry);
+    idle_.remove(entry);
+    states_[entry.value].resident = false;
+  }
+  void on_pin(EntryId entry) override {
+    State& state = states_[entry.value];
+    if (state.seen) {
+      waiting_.remove(entry);
+    }
+    state.pinned = true;
+  }
+  void on_unpin(EntryId entry) override {
+    State& state = states_[entry.value];
+    state.pinned = false;
+    if (state.seen) {
+      waiting_.insert(entry, tail_first(state.position));
+    }
+  }
+  void on_queue_change(EntryId entry, QueuePosition position) override {
+    if (entry.value < states_.size() && states_[entry.value].resident) {
+      drop_position(entry);
+      take_position(entry, position);
+    }
+  }
+
+  std::optional<Victim> select_victim(const EvictionContext& context) override {
+    see_window(context.queue_first);
+    for (EntryId entry = idle_.front(); entry.valid(); entry = idle_.next(entry)) {
+      if (!states_[entry.value].pinned) {
+        return Victim{entry, Tokens(0)};
+      }
+    }
+    if (waiting_.empty()) {
+      return std::nullopt;
+    }
+    const EntryId last = waiting_.top();
+    const bool newcomer_may_stay_out =
+        context.demand == Demand::prefetch || context.demand == Demand::demotion;
+    if (newcomer_may_stay_out && context.incoming > states_[last.value].position) {
+      return std::nullopt;
+    }
+    return Victim{last, Tokens(0)};
+  }
+
+  void check_invariants(const TierView& tier) const override {
+    std::size_t residents = 0;
+    std::size_t choosable = 0;
+    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+      ++residents;
+      const State& state = states_[entry.id.value];
+      KVTIER_ASSERT(state.resident && state.pinned == pinned,
+                    "scheduler_aware knows every resident entry");
+      KVTIER_ASSERT(state.position == entry.queue_position,
+                    "scheduler_aware knows where each request waits");
+      KVTIER_ASSERT(idle_.contains(entry.id) != state.seen,
+                    "an entry is idle or its request is seen");
+      choosable += state.seen && !pinned ? 1 : 0;
+      KVTIER_ASSERT(waiting_.contains(entry.id) == (state.seen && !pinned),
+                    "seen entries may be chosen");
+    });
+    KVTIER_ASSERT(choosable == waiting_.size(),
+                  "scheduler_aware holds nothing but resident entries");
+    KVTIER_ASSERT(residents >= idle_.size() + waiting_.size(),
+                  "scheduler_aware lists each entry once");
+  }
+
+ private:
+  struct State {
+    QueuePosition position = kNotQueued;
+    bool pinned = false;
+    bool resident = false;
+    /// The request waits inside the window: the entry has left the idle list.
+    bool seen = false;
+  };
+
+  [[nodiscard]] static std::uint64_t tail_first(QueuePosition position) {
+    return UINT64_MAX - position.value;
+  }
+
+  void take_position(EntryId entry, QueuePosition position) {
+    State& state = states_[entry.value];
+    state.position = position;
+    if (position == kNotQueued) {
+      return;
+    }
+    if (window_) {
+      unseen_.insert(entry, position.value);
+    } else {
+      see(entry);
+    }
+  }
+
+  /// Forgets where the request waits; the entry is then idle, at the recently used end if it was
+  /// seen.
+  void drop_position(EntryId entry) {
+    State& state = states_[entry.value];
+    if (state.seen) {
+      if (!state.pinned) {
+        waiting_.remove(entry);
+      }
+      state.seen = false;
+      idle_.push_back(entry);
+    } else if (state.position != kNotQueued) {
+      unseen_.remove(entry);
+    }
+    state.position = kNotQueued;
+  }
+
+  void see(EntryId entry) {
+    State& state = states_[entry.value];
+    idle_.remove(entry);
+    state.seen = true;
+    if (!state.pinned) {
+      waiting_.insert(entry, tail_first(state.position));
+    }
+  }
+
+  void see_window(QueuePosition first) {
+    if (!window_ || first == kNotQueued) {
+      return;
+    }
+    while (!unseen_.empty() && unseen_.top_key() < first.value + *window_) {
+      const EntryId entry = unseen_.top();
+      unseen_.remove(entry);
+      see(entry);
+    }
+  }
+
+  std::optional<std::uint64_t> window_;
+  /// No waiting request, or one beyond the window; least recently used first. Holds pinned ones
+  /// too.
+  EntryList idle_;
+  /// Request inside the window, not pinned; the last in the queue on top.
+  EntryHeap waiting_;
+  /// Request not (yet) inside a given window; the first in the queue on top.
+  EntryHeap unseen_;
+  std::vector<State> states_;
+};
+
+}  // namespace
+
+PolicyKind<EvictionPolicy> scheduler_aware_eviction() {
+  return {
+      .name = "scheduler_aware",
+      .summary =
+          "entries without a waiting request leave first (LRU), then from the tail of the queue",
+      .source = "AttentionStore (arXiv 2403.19708), section 3.3.2",
+      .knowledge = Knowledge::look_ahead,
+      .parameters =
+          {{.name = kWindow,
+            .documentation =
+                "requests at the head of the queue that are seen; auto: all, 0: none (LRU)",
+            .unit = "jobs",
+            .minimum = 0,
+            .maximum = 1e12,
+            .default_value = std::nullopt}},
+      .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
+        const auto window = parameters.find(kWindow);
+        return std::make_unique<SchedulerAwareEviction>(
+            window == parameters.end() ? std::nullopt
+                                       : std::optional(static_cast<std::uint64_t>(window->second)));
+      }};
+}
+
+}  // namespace kvtier

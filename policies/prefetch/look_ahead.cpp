@@ -1,0 +1,72 @@
+// Look-ahead prefetch: the scheduler's queue says which sessions run next, so entries of the
+// requests in a window at its head are fetched from the slow tier before their turn, in queue
+// order. The window is as many requests as fit in the memory available for prefetching: C_mem /
+// S_kv. AttentionStore (arXiv 2403.19708), section 3.3.1. O(1) amortised per decision: a cursor
+// passes each position once, and again only behind a demotion.
+#include "policies/prefetch/look_ahead.hpp"
+
+#include <algorithm>
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kWindow = "window";
+
+class LookAheadPrefetch final : public PrefetchPolicy {
+ public:
+  explicit LookAheadPrefetch(std::optional<std::uint64_t> window) : window_(window) {}
+
+  void on_demoted(EntryId, QueuePosition position) override {
+    cursor_ = std::min(cursor_, position);
+  }
+
+  std::optional<EntryId> next_fetch(const PrefetchContext& context) override {
+    const QueueView& queue = *context.queue;
+    const std::uint64_t window = window_ ? *window_ : automatic_window(context);
+    const std::uint64_t end = std::min(queue.end().value, queue.first().value + window);
+    cursor_ = std::max(cursor_, queue.first());
+    for (; cursor_.value < end; ++cursor_.value) {
+      const EntryId entry = queue.entry_at(cursor_);
+      if (entry.valid() && (*context.needs_fetch)(entry)) {
+        return entry;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  [[nodiscard]] static std::uint64_t automatic_window(const PrefetchContext& context) {
+    return context.mean_entry.value <= 0
+               ? 0
+               : static_cast<std::uint64_t>(context.memory / context.mean_entry);
+  }
+
+  std::optional<std::uint64_t> window_;
+  /// Every position before it needs no fetch.
+  QueuePosition cursor_{0};
+};
+
+}  // namespace
+
+PolicyKind<PrefetchPolicy> look_ahead_prefetch() {
+  return {.name = "look_ahead",
+          .summary = "fetches what the requests at the head of the queue need, in queue order",
+          .source = "AttentionStore (arXiv 2403.19708), section 3.3.1",
+          .knowledge = Knowledge::look_ahead,
+          .parameters = {{.name = kWindow,
+                          .documentation =
+                              "requests looked at from the head of the queue; auto: C_mem / S_kv",
+                          .unit = "jobs",
+                          .minimum = 0,
+                          .maximum = 1e12,
+                          .default_value = std::nullopt}},
+          .make = [](const PolicyParameters& parameters) -> std::unique_ptr<PrefetchPolicy> {
+            const auto window = parameters.find(kWindow);
+            return std::make_unique<LookAheadPrefetch>(
+                window == parameters.end()
+                    ? std::nullopt
+                    : std::optional(static_cast<std::uint64_t>(window->second)));
+          }};
+}
+
+}  // namespace kvtier

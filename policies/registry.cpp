@@ -1,0 +1,20 @@
+#include "policies/registry.hpp"
+
+#include "policies/eviction/fifo.hpp"
+#include "policies/eviction/lru.hpp"
+#include "policies/eviction/scheduler_aware.hpp"
+#include "policies/prefetch/look_ahead.hpp"
+#include "policies/prefetch/none.hpp"
+#include "policies/scheduling/fcfs.hpp"
+
+namespace kvtier {
+
+PolicyRegistry builtin_policies() {
+  return {
+      .eviction = {fifo_eviction(), lru_eviction(), scheduler_aware_eviction()},
+      .prefetch = {no_prefetch(), look_ahead_prefetch()},
+      .order = {fcfs_order()},
+  };
+}
+
+}  // namespace kvtier

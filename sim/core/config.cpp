@@ -1,0 +1,172 @@
+#include "sim/core/config.hpp"
+
+#include <fmt/format.h>
+
+namespace kvtier {
+
+Json parse_json_strictly(std::string_view text, const std::string& origin) {
+  std::vector<std::string> problems;
+  std::vector<std::set<std::string>> open_objects;
+  std::vector<std::string> path;  // the key in work in each open object
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+        open_objects.emplace_back();
+        path.emplace_back();
+        break;
+      case Json::parse_event_t::object_end:
+        open_objects.pop_back();
+        path.pop_back();
+        break;
+      case Json::parse_event_t::key: {
+        const auto& key = parsed.get_ref<const std::string&>();
+        path.back() = key;
+        if (!open_objects.back().insert(key).second) {
+          std::string pointer;
+          for (const std::string& part : path) {
+            pointer += "/" + escape_pointer(part);
+          }
+          problems.push_back(fmt::format("{}: {}: duplicate key", origin, pointer));
+        }
+        break;
+      }
+      default:
+        break;
+    }
+    return true;
+  };
+  try {
+    Json json = Json::parse(text, watch);
+    if (!problems.empty()) {
+      throw ConfigError(std::move(problems));
+    }
+    return json;
+  } catch (const Json::parse_error& error) {
+    std::size_t line = 1;
+    std::size_t column = 1;
+    for (std::size_t i = 0; i + 1 < error.byte && i < text.size(); ++i) {
+      column = text[i] == '\n' ? 1 : column + 1;
+      line += text[i] == '\n' ? 1 : 0;
+    }
+    problems.push_back(fmt::format("{}:{}:{}: not valid JSON: {}", origin, line, column,
+                                   text.find_first_not_of(" \t\r\n") == std::string_view::npos
+                                       ? "the file is empty"
+                                       : "expected a value, a key or a separator here"));
+    throw ConfigError(std::move(problems));
+  }
+}
+
+std::string Problems::origin_of(const std::string& pointer) const {
+  std::string at = pointer;
+  while (true) {
+    const auto found = origins_.find(at);
+    if (found != origins_.end()) {
+      return found->second;
+    }
+    if (at.empty()) {
+      return "";
+    }
+    at.erase(at.rfind('/') == std::string::npos ? 0 : at.rfind('/'));
+  }
+}
+
+void Problems::add(const std::string& pointer, const std::string& message) {
+  const std::string origin = origin_of(pointer);
+  const std::string shown = pointer.empty() ? "/" : pointer;
+  lines_.push_back(origin.empty() ? fmt::format("{}: {}", shown, message)
+                                  : fmt::format("{}: {}: {}", origin, shown, message));
+}
+
+void Problems::throw_if_any() const {
+  if (!lines_.empty()) {
+    throw ConfigError(lines_);
+  }
+}
+
+std::string quote_json(const Json& value) {
+  constexpr std::size_t kLongest = 60;
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > kLongest) {
+    text = text.substr(0, kLongest) + "...";
+  }
+  return text;
+}
+
+std::string escape_pointer(std::string_view key) {
+  std::string escaped;
+  for (const char c : key) {
+    if (c == '~') {
+      escaped += "~0";
+    } else if (c == '/') {
+      escaped += "~1";
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+namespace detail {
+
+std::string limits_text(const Limits& limits) {
+  if (limits.minimum && limits.maximum) {
+    return fmt::format(" {} {} and <= {}", limits.minimum_excluded ? ">" : ">=", *limits.minimum,
+                       *limits.maximum);
+  }
+  if (limits.minimum) {
+    return fmt::format(" {} {}", limits.minimum_excluded ? ">" : ">=", *limits.minimum);
+  }
+  return limits.maximum ? fmt::format(" <= {}", *limits.maximum) : "";
+}
+
+bool within(double value, const Limits& limits) {
+  if (limits.minimum &&
+      (value < *limits.minimum || (limits.minimum_excluded && value == *limits.minimum))) {
+    return false;
+  }
+  return !limits.maximum || value <= *limits.maximum;
+}
+
+Json limits_schema(Json schema, const Limits& limits) {
+  if (limits.minimum) {
+    schema[limits.minimum_excluded ? "exclusiveMinimum" : "minimum"] = *limits.minimum;
+  }
+  if (limits.maximum) {
+    schema["maximum"] = *limits.maximum;
+  }
+  return schema;
+}
+
+std::string join(const std::vector<std::string>& words, const char* separator) {
+  std::string joined;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    joined += i > 0 ? separator : "";
+    joined += words[i];
+  }
+  return joined;
+}
+
+}  // namespace detail
+
+void ObjectReader::finish() {
+  for (const auto& [key, value] : object_.items()) {
+    bool known = false;
+    for (const std::string& name : known_) {
+      known = known || name == key;
+    }
+    if (!known) {
+      problems_.add(pointer_ + "/" + escape_pointer(key), "unknown key" + suggestion(key, known_));
+    }
+  }
+}
+
+Json SchemaWriter::take() {
+  Json schema{{"type", "object"}, {"additionalProperties", false}};
+  schema["properties"] = std::move(properties_);
+  if (!required_.empty()) {
+    schema["required"] = std::move(required_);
+  }
+  return schema;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,184 @@
+#include "sim/core/quantity.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace kvtier {
+namespace {
+
+/// A unit and how many of the quantity's own units it is.
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+constexpr double kKi = 1024.0;
+
+// Each table runs from the smallest unit to the largest.
+constexpr Unit kByteUnits[] = {{"B", 1},
+                               {"kB", 1e3},
+                               {"KiB", kKi},
+                               {"MB", 1e6},
+                               {"MiB", kKi* kKi},
+                               {"GB", 1e9},
+                               {"GiB", kKi* kKi* kKi},
+                               {"TB", 1e12},
+                               {"TiB", kKi* kKi* kKi* kKi},
+                               {"PB", 1e15},
+                               {"PiB", kKi* kKi* kKi* kKi* kKi}};
+constexpr Unit kTokenUnits[] = {{"tokens", 1}, {"token", 1}};
+constexpr Unit kDurationUnits[] = {{"ns", 1},     {"us", 1e3},   {"ms", 1e6},   {"s", 1e9},
+                                   {"min", 60e9}, {"h", 3600e9}, {"d", 86400e9}};
+constexpr Unit kBandwidthUnits[] = {{"B/s", 1},
+                                    {"kB/s", 1e3},
+                                    {"KiB/s", kKi},
+                                    {"MB/s", 1e6},
+                                    {"MiB/s", kKi* kKi},
+                                    {"GB/s", 1e9},
+                                    {"GiB/s", kKi* kKi* kKi},
+                                    {"TB/s", 1e12},
+                                    {"TiB/s", kKi* kKi* kKi* kKi}};
+constexpr Unit kFlopUnits[] = {
+    {"FLOP/s", 1}, {"MFLOP/s", 1e6}, {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}};
+constexpr Unit kRateUnits[] = {
+    {"/d", 1.0 / 86400}, {"/h", 1.0 / 3600}, {"/min", 1.0 / 60}, {"/s", 1}};
+constexpr Unit kHourPriceUnits[] = {{"$/h", 1}};
+constexpr Unit kStoragePriceUnits[] = {{"$/h/GiB", 1}};
+
+struct NumberAndUnit {
+  double number;
+  double factor;
+};
+
+std::optional<NumberAndUnit> split(std::string_view text, std::span<const Unit> units) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number)) {
+    return std::nullopt;
+  }
+  std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  if (!unit.empty() && unit.front() == ' ') {
+    unit.remove_prefix(1);
+  }
+  for (const Unit& known : units) {
+    if (known.name == unit) {
+      return NumberAndUnit{number, known.factor};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> parse_whole(std::string_view text, std::span<const Unit> units) {
+  const auto parts = split(text, units);
+  if (!parts) {
+    return std::nullopt;
+  }
+  const double value = parts->number * parts->factor;
+  constexpr double kLargest = 9.0e18;
+  if (std::abs(value) > kLargest) {
+    return std::nullopt;
+  }
+  // A decimal fraction of a unit ("0.1s") is rarely exact in binary: accept what is whole within
+  // rounding.
+  const double whole = std::round(value);
+  if (std::abs(value - whole) > 1e-6 * std::max(1.0, std::abs(value) * 1e-9)) {
+    return std::nullopt;
+  }
+  return static_cast<std::int64_t>(whole);
+}
+
+std::string format_whole(std::int64_t value, std::span<const Unit> units) {
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+    const auto factor = static_cast<std::int64_t>(unit->factor);
+    if (value != 0 && value % factor == 0 && factor > 1) {
+      return fmt::format("{}{}", value / factor, unit->name);
+    }
+  }
+  return fmt::format("{}{}", value, units.front().name);
+}
+
+std::optional<double> parse_real(std::string_view text, std::span<const Unit> units) {
+  const auto parts = split(text, units);
+  return parts ? std::optional(parts->number * parts->factor) : std::nullopt;
+}
+
+std::string format_real(double value, std::span<const Unit> units) {
+  // Many units write the value exactly, but 26 GB/s is 24.21438694000244 GiB/s: the shortest text
+  // is the natural one.
+  std::string shortest;
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+    const double number = value / unit->factor;
+    if (number >= 1 && number * unit->factor == value) {
+      std::string text = fmt::format("{}{}", number, unit->name);
+      if (shortest.empty() || text.size() < shortest.size()) {
+        shortest = std::move(text);
+      }
+    }
+  }
+  if (!shortest.empty()) {
+    return shortest;
+  }
+  for (const Unit& unit : units) {
+    if (unit.factor == 1) {
+      return fmt::format("{}{}", value, unit.name);
+    }
+  }
+  return fmt::format("{}{}", value / units.front().factor, units.front().name);
+}
+
+}  // namespace
+
+#define KVTIER_DEFINE_WHOLE(Q, UNITS, MEMBER, NOUN, EXAMPLE, PATTERN) \
+  template <>                                                         \
+  const QuantityFormat& quantity_format<Q>() {                        \
+    static const QuantityFormat kFormat{NOUN, EXAMPLE, PATTERN};      \
+    return kFormat;                                                   \
+  }                                                                   \
+  template <>                                                         \
+  std::optional<Q> parse_quantity<Q>(std::string_view text) {         \
+    const auto value = parse_whole(text, UNITS);                      \
+    return value ? std::optional(Q(*value)) : std::nullopt;           \
+  }                                                                   \
+  template <>                                                         \
+  std::string format_quantity<Q>(Q quantity) {                        \
+    return format_whole(quantity.MEMBER, UNITS);                      \
+  }
+
+#define KVTIER_DEFINE_REAL(Q, UNITS, NOUN, EXAMPLE, PATTERN)     \
+  template <>                                                    \
+  const QuantityFormat& quantity_format<Q>() {                   \
+    static const QuantityFormat kFormat{NOUN, EXAMPLE, PATTERN}; \
+    return kFormat;                                              \
+  }                                                              \
+  template <>                                                    \
+  std::optional<Q> parse_quantity<Q>(std::string_view text) {    \
+    const auto value = parse_real(text, UNITS);                  \
+    return value ? std::optional(Q(*value)) : std::nullopt;      \
+  }                                                              \
+  template <>                                                    \
+  std::string format_quantity<Q>(Q quantity) {                   \
+    return format_real(quantity.value, UNITS);                   \
+  }
+
+#define KVTIER_NUMBER "^-?[0-9.]+([eE][+-]?[0-9]+)? ?"
+KVTIER_DEFINE_WHOLE(Bytes, kByteUnits, value, "a size", "128GiB",
+                    KVTIER_NUMBER "([kMGTP]B|[KMGTP]iB|B)$")
+KVTIER_DEFINE_WHOLE(Tokens, kTokenUnits, value, "a number of tokens", "4096tokens",
+                    KVTIER_NUMBER "tokens?$")
+KVTIER_DEFINE_WHOLE(SimDuration, kDurationUnits, ns, "a duration", "360ms",
+                    KVTIER_NUMBER "(ns|us|ms|s|min|h|d)$")
+KVTIER_DEFINE_REAL(BytesPerSecond, kBandwidthUnits, "a bandwidth", "26GB/s",
+                   KVTIER_NUMBER "([kMGT]B|[KMGT]iB|B)/s$")
+KVTIER_DEFINE_REAL(FlopsPerSecond, kFlopUnits, "a compute rate", "312TFLOP/s",
+                   KVTIER_NUMBER "[MGTP]?FLOP/s$")
+KVTIER_DEFINE_REAL(PerSecond, kRateUnits, "a rate", "1/s", KVTIER_NUMBER "/(s|min|h|d)$")
+KVTIER_DEFINE_REAL(DollarsPerHour, kHourPriceUnits, "a price per hour", "5$/h",
+                   KVTIER_NUMBER "\\$/h$")
+KVTIER_DEFINE_REAL(DollarsPerGibHour, kStoragePriceUnits, "a price of storage", "0.0088$/h/GiB",
+                   KVTIER_NUMBER "\\$/h/GiB$")
+
+}  // namespace kvtier

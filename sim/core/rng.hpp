@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <boost/random/exponential_distribution.hpp>
+#include <boost/random/mersenne_twister.hpp>
+#include <boost/random/normal_distribution.hpp>
+#include <boost/random/uniform_01.hpp>
+
+namespace kvtier {
+
+/// The seed of the stream `name` under `master_seed`: equal inputs give equal streams on every
+/// platform.
+[[nodiscard]] std::uint64_t stream_seed(std::uint64_t master_seed, std::string_view name);
+
+/// One component's own random numbers. A component that starts to draw more never shifts another's
+/// draws, because each has its own named stream. Boost's distributions are used because the
+/// standard library's differ between toolchains.
+class RandomStream {
+ public:
+  RandomStream(std::uint64_t master_seed, std::string_view name)
+      : engine_(stream_seed(master_seed, name)) {}
+
+  /// Uniform in [0, 1).
+  [[nodiscard]] double uniform() { return boost::random::uniform_01<double>()(engine_); }
+  [[nodiscard]] double normal() {
+    return boost::random::normal_distribution<double>(0.0, 1.0)(engine_);
+  }
+  /// exp(mu + sigma * normal): `mu` is the logarithm of the median.
+  [[nodiscard]] double lognormal(double mu, double sigma);
+  [[nodiscard]] double exponential(double mean) {
+    return boost::random::exponential_distribution<double>(1.0)(engine_) * mean;
+  }
+  /// Uniform over 0 .. bound-1; `bound` > 0.
+  [[nodiscard]] std::int64_t index(std::int64_t bound);
+
+ private:
+  boost::random::mt19937_64 engine_;
+};
+
+}  // namespace kvtier

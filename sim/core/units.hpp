@@ -1,0 +1,151 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+/// Quantities are types: adding bytes to tokens does not compile.
+namespace kvtier {
+
+/// A whole number of something; `Tag` says of what.
+template <class Tag>
+struct Count {
+  std::int64_t value = 0;
+
+  constexpr Count() = default;
+  constexpr explicit Count(std::int64_t v) : value(v) {}
+
+  friend constexpr auto operator<=>(Count, Count) = default;
+  friend constexpr Count operator+(Count a, Count b) { return Count(a.value + b.value); }
+  friend constexpr Count operator-(Count a, Count b) { return Count(a.value - b.value); }
+  friend constexpr Count operator-(Count a) { return Count(-a.value); }
+  friend constexpr Count operator*(Count a, std::int64_t factor) { return Count(a.value * factor); }
+  friend constexpr Count operator*(std::int64_t factor, Count a) { return Count(a.value * factor); }
+  friend constexpr Count operator/(Count a, std::int64_t divisor) {
+    return Count(a.value / divisor);
+  }
+  friend constexpr std::int64_t operator/(Count a, Count b) { return a.value / b.value; }
+  constexpr Count& operator+=(Count other) {
+    value += other.value;
+    return *this;
+  }
+  constexpr Count& operator-=(Count other) {
+    value -= other.value;
+    return *this;
+  }
+};
+
+/// A real amount of something.
+template <class Tag>
+struct Real {
+  double value = 0;
+
+  constexpr Real() = default;
+  constexpr explicit Real(double v) : value(v) {}
+
+  friend constexpr auto operator<=>(Real, Real) = default;
+  friend constexpr Real operator+(Real a, Real b) { return Real(a.value + b.value); }
+  friend constexpr Real operator-(Real a, Real b) { return Real(a.value - b.value); }
+  friend constexpr Real operator*(Real a, double factor) { return Real(a.value * factor); }
+  friend constexpr Real operator*(double factor, Real a) { return Real(a.value * factor); }
+  friend constexpr Real operator/(Real a, double divisor) { return Real(a.value / divisor); }
+  friend constexpr double operator/(Real a, Real b) { return a.value / b.value; }
+};
+
+using Bytes = Count<struct BytesTag>;
+using Tokens = Count<struct TokensTag>;
+
+using BytesPerSecond = Real<struct BytesPerSecondTag>;
+using FlopsPerSecond = Real<struct FlopsPerSecondTag>;
+using PerSecond = Real<struct PerSecondTag>;
+using DollarsPerHour = Real<struct DollarsPerHourTag>;
+/// Price of holding one GiB for an hour (AttentionStore prices storage this way).
+using DollarsPerGibHour = Real<struct DollarsPerGibHourTag>;
+
+/// A span of simulated time in whole nanoseconds.
+struct SimDuration {
+  std::int64_t ns = 0;
+
+  constexpr SimDuration() = default;
+  constexpr explicit SimDuration(std::int64_t nanoseconds) : ns(nanoseconds) {}
+
+  friend constexpr auto operator<=>(SimDuration, SimDuration) = default;
+  friend constexpr SimDuration operator+(SimDuration a, SimDuration b) {
+    return SimDuration(a.ns + b.ns);
+  }
+  friend constexpr SimDuration operator-(SimDuration a, SimDuration b) {
+    return SimDuration(a.ns - b.ns);
+  }
+  friend constexpr SimDuration operator*(SimDuration a, std::int64_t factor) {
+    return SimDuration(a.ns * factor);
+  }
+  friend constexpr SimDuration operator*(std::int64_t factor, SimDuration a) {
+    return SimDuration(a.ns * factor);
+  }
+  friend constexpr SimDuration operator/(SimDuration a, std::int64_t divisor) {
+    return SimDuration(a.ns / divisor);
+  }
+  constexpr SimDuration& operator+=(SimDuration other) {
+    ns += other.ns;
+    return *this;
+  }
+  constexpr SimDuration& operator-=(SimDuration other) {
+    ns -= other.ns;
+    return *this;
+  }
+  [[nodiscard]] constexpr double seconds() const { return static_cast<double>(ns) * 1e-9; }
+};
+
+/// A point in simulated time: whole nanoseconds since the start of the run.
+struct SimTime {
+  std::int64_t ns = 0;
+
+  constexpr SimTime() = default;
+  constexpr explicit SimTime(std::int64_t nanoseconds) : ns(nanoseconds) {}
+
+  friend constexpr auto operator<=>(SimTime, SimTime) = default;
+  friend constexpr SimTime operator+(SimTime t, SimDuration d) { return SimTime(t.ns + d.ns); }
+  friend constexpr SimTime operator-(SimTime t, SimDuration d) { return SimTime(t.ns - d.ns); }
+  friend constexpr SimDuration operator-(SimTime a, SimTime b) { return SimDuration(a.ns - b.ns); }
+  [[nodiscard]] constexpr double seconds() const { return static_cast<double>(ns) * 1e-9; }
+};
+
+inline constexpr SimTime kNever{INT64_MAX};
+
+/// Rounds up to a whole nanosecond, so that work is never finished before it could be.
+[[nodiscard]] SimDuration duration_from_seconds(double seconds);
+
+/// How long `bytes` take at a constant rate, rounded up.
+[[nodiscard]] SimDuration transfer_duration(Bytes bytes, BytesPerSecond rate);
+
+namespace literals {
+constexpr Bytes operator""_B(unsigned long long v) { return Bytes(static_cast<std::int64_t>(v)); }
+constexpr Bytes operator""_KiB(unsigned long long v) {
+  return Bytes(static_cast<std::int64_t>(v) << 10);
+}
+constexpr Bytes operator""_MiB(unsigned long long v) {
+  return Bytes(static_cast<std::int64_t>(v) << 20);
+}
+constexpr Bytes operator""_GiB(unsigned long long v) {
+  return Bytes(static_cast<std::int64_t>(v) << 30);
+}
+constexpr Bytes operator""_TiB(unsigned long long v) {
+  return Bytes(static_cast<std::int64_t>(v) << 40);
+}
+constexpr Tokens operator""_tokens(unsigned long long v) {
+  return Tokens(static_cast<std::int64_t>(v));
+}
+constexpr SimDuration operator""_ns(unsigned long long v) {
+  return SimDuration(static_cast<std::int64_t>(v));
+}
+constexpr SimDuration operator""_us(unsigned long long v) {
+  return SimDuration(static_cast<std::int64_t>(v) * 1000);
+}
+constexpr SimDuration operator""_ms(unsigned long long v) {
+  return SimDuration(static_cast<std::int64_t>(v) * 1000000);
+}
+constexpr SimDuration operator""_s(unsigned long long v) {
+  return SimDuration(static_cast<std::int64_t>(v) * 1000000000);
+}
+}  // namespace literals
+
+}  // namespace kvtier

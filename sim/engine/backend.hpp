@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+
+#include "hw/timing_model.hpp"
+#include "sim/core/units.hpp"
+#include "sim/policy/ids.hpp"
+
+/// What the control plane runs on: a simulated clock and the timing model, or real devices and a
+/// wall clock. The control plane cannot tell which.
+namespace kvtier {
+
+/// Where KV can lie, from the GPUs outwards.
+enum class Medium : std::uint8_t { hbm, dram, ssd };
+inline constexpr std::size_t kMedia = 3;
+[[nodiscard]] const char* to_string(Medium medium);
+
+/// Names a transfer until its completion has been reported; then the number is used again.
+struct TransferId {
+  std::uint32_t value = UINT32_MAX;
+  friend constexpr bool operator==(TransferId, TransferId) = default;
+  [[nodiscard]] constexpr bool valid() const { return value != UINT32_MAX; }
+};
+
+struct TransferCommand {
+  Medium from;
+  Medium to;
+  Bytes bytes;
+  EntryKey key;
+  /// Given back with the completion.
+  std::uint64_t cookie = 0;
+};
+
+struct PrefillCommand {
+  PrefillPart part;
+  /// The transfer that brings the past tokens' KV; invalid if all of it is in HBM.
+  TransferId load;
+  /// Layers whose KV is in HBM already when the prefill starts.
+  std::int64_t ready_layers = 0;
+  /// Compute starts when all KV is there, instead of layer by layer.
+  bool wait_for_all_layers = false;
+};
+
+struct DecodeCommand {
+  std::int64_t batch = 0;
+  /// Tokens whose KV the first iteration reads, over the whole batch; grows by `batch` each
+  /// iteration.
+  Tokens context;
+  std::int64_t iterations = 0;
+};
+
+enum class CompletionKind : std::uint8_t { prefill, decode, transfer, timer };
+
+struct Completion {
+  CompletionKind kind;
+  /// timer: its payload; transfer: its cookie.
+  std::uint64_t payload = 0;
+  /// decode: iterations done.
+  std::int64_t iterations = 0;
+};
+
+/// One instance's devices. One GPU command (prefill or decode) runs at a time; transfers run beside
+/// it.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual SimTime now() const = 0;
+  /// Advances the clock to the next completion. Completions of one instant come in the order of
+  /// CompletionKind, then in the order in which they were asked for. Throws InvariantError if
+  /// nothing is pending.
+  virtual Completion wait() = 0;
+  /// Whether any completion is still to come.
+  [[nodiscard]] virtual bool pending() const = 0;
+  virtual void set_timer(SimTime at, std::uint64_t payload) = 0;
+  virtual TransferId start_transfer(const TransferCommand& command) = 0;
+  /// Adds bytes to a transfer that has not been reported complete.
+  virtual void extend_transfer(TransferId transfer, Bytes bytes) = 0;
+  /// Returns the compute time alone, without waiting for KV.
+  virtual SimDuration start_prefill(const PrefillCommand& command) = 0;
+  virtual void start_decode(const DecodeCommand& command) = 0;
+  /// Ends the running decode after the iteration in work.
+  virtual void stop_decode() = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,252 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hw/hardware.hpp"
+#include "hw/model.hpp"
+#include "sim/core/config.hpp"
+#include "sim/policy/policy.hpp"
+#include "traces/workload.hpp"
+
+/// What a run is made of. A system is data: every switch here is a key of a preset, and nothing in
+/// the engine asks for a system's name.
+namespace kvtier {
+
+/// A policy and its parameters: `"lru"` or `{"policy": "look_ahead", "window": 64}`.
+struct PolicyChoice {
+  std::string name;
+  PolicyParameters parameters;
+};
+void read_config(PolicyChoice& choice, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const PolicyChoice& choice);
+[[nodiscard]] Json config_schema(const PolicyChoice& choice);
+
+enum class Batching {
+  prefill_first,  // a prefill runs alone and blocks the decoding requests
+};
+constexpr auto enum_names(Batching) {
+  return std::array{std::pair{"prefill_first", Batching::prefill_first}};
+}
+
+enum class Positions {
+  decoupled,  // keys are stored without positions: stored KV stays valid when the context is
+              // truncated
+  embedded,   // truncation invalidates what is stored
+};
+constexpr auto enum_names(Positions) {
+  return std::array{std::pair{"decoupled", Positions::decoupled},
+                    std::pair{"embedded", Positions::embedded}};
+}
+
+/// When an entry is written to a tier from the tier above.
+enum class WriteMoment {
+  on_evict,   // when it leaves the tier above
+  on_create,  // as soon as it is in the tier above
+};
+constexpr auto enum_names(WriteMoment) {
+  return std::array{std::pair{"on_evict", WriteMoment::on_evict},
+                    std::pair{"on_create", WriteMoment::on_create}};
+}
+
+enum class LoadDiscipline {
+  layer_overlapped,  // a layer computes as soon as its KV is there
+  blocking,          // compute starts when all KV is there
+};
+constexpr auto enum_names(LoadDiscipline) {
+  return std::array{std::pair{"layer_overlapped", LoadDiscipline::layer_overlapped},
+                    std::pair{"blocking", LoadDiscipline::blocking}};
+}
+
+enum class SaveMode {
+  async,     // while later work runs, through the HBM write buffer
+  blocking,  // the GPUs wait at the end of the turn
+};
+constexpr auto enum_names(SaveMode) {
+  return std::array{std::pair{"async", SaveMode::async}, std::pair{"blocking", SaveMode::blocking}};
+}
+
+/// What a stored entry is charged in a tier's account.
+enum class Reservation {
+  exact,           // its blocks
+  context_window,  // a whole context window, whatever it holds
+};
+constexpr auto enum_names(Reservation) {
+  return std::array{std::pair{"exact", Reservation::exact},
+                    std::pair{"context_window", Reservation::context_window}};
+}
+
+enum class OverflowTrigger {
+  turn,    // history + input + response exceed the window
+  prompt,  // history + input (and one token of response) do; the response then ends at the window
+};
+constexpr auto enum_names(OverflowTrigger) {
+  return std::array{std::pair{"turn", OverflowTrigger::turn},
+                    std::pair{"prompt", OverflowTrigger::prompt}};
+}
+
+/// A turn whose own tokens exceed the window.
+enum class LongTurn {
+  clamp,  // input to half the window, then the response to what is left
+  error,
+};
+constexpr auto enum_names(LongTurn) {
+  return std::array{std::pair{"clamp", LongTurn::clamp}, std::pair{"error", LongTurn::error}};
+}
+
+enum class OfferedKnowledge { online, look_ahead };
+constexpr auto enum_names(OfferedKnowledge) {
+  return std::array{std::pair{"online", OfferedKnowledge::online},
+                    std::pair{"look_ahead", OfferedKnowledge::look_ahead}};
+}
+
+/// How one tier is used; that it is installed, and its size, is said by the hardware.
+struct TierConfig {
+  PolicyChoice eviction{.name = "lru", .parameters = {}};
+  bool inclusive = false;
+  WriteMoment write = WriteMoment::on_evict;
+  Tokens block_size{16};
+  Bytes free_buffer{0};
+  std::optional<SimDuration> ttl;
+};
+template <class V>
+void describe(V& v, TierConfig& c) {
+  v.field("eviction", c.eviction, "Eviction policy of this tier.");
+  v.field("inclusive", c.inclusive,
+          "An entry that moves up keeps its copy here, and only new tokens are written later.");
+  v.field("write", c.write, "When an entry is written to this tier from the tier above.");
+  v.field("block_size", c.block_size,
+          "Storage is accounted and written in blocks of this many tokens.", at_least(1));
+  v.field("free_buffer", c.free_buffer, "Entries leave in the background until this much is free.",
+          non_negative());
+  v.field("ttl", c.ttl, "An entry not used for longer is dropped; \"none\": never.",
+          or_word("none", positive()));
+}
+
+struct TiersConfig {
+  std::optional<TierConfig> dram;
+  std::optional<TierConfig> ssd;
+};
+template <class V>
+void describe(V& v, TiersConfig& c) {
+  v.field("dram", c.dram, "Host memory; \"none\": not used.");
+  v.field("ssd", c.ssd, "Flash drives; \"none\": not used.");
+}
+
+struct LoadConfig {
+  LoadDiscipline discipline = LoadDiscipline::layer_overlapped;
+  std::int64_t buffers = 0;
+};
+template <class V>
+void describe(V& v, LoadConfig& c) {
+  v.field("discipline", c.discipline, "How loading KV into HBM and computing overlap.");
+  v.field("buffers", c.buffers,
+          "Layers of the next request that the HBM read buffer holds, loaded ahead of its turn.",
+          between(0, 1000));
+}
+
+struct SaveConfig {
+  SaveMode mode = SaveMode::async;
+  Bytes write_buffer{std::int64_t{4} << 30};
+};
+template <class V>
+void describe(V& v, SaveConfig& c) {
+  v.field("mode", c.mode, "Whether saving KV overlaps with later work.");
+  v.field("write_buffer", c.write_buffer,
+          "HBM that holds KV until it is saved; when it is full the GPUs wait.", non_negative());
+}
+
+/// A system: what AttentionStore, Pensieve, vLLM are presets of.
+struct SystemConfig {
+  std::string name = "custom";
+  std::string summary;
+  std::string source;
+  PolicyChoice order{.name = "fcfs", .parameters = {}};
+  Batching batching = Batching::prefill_first;
+  Positions positions = Positions::decoupled;
+  TiersConfig tiers;
+  PolicyChoice prefetch{.name = "none", .parameters = {}};
+  LoadConfig load;
+  SaveConfig save;
+};
+template <class V>
+void describe(V& v, SystemConfig& c) {
+  v.field("name", c.name, "Name in tables.");
+  v.field("summary", c.summary, "One line for lists.");
+  v.field("source", c.source, "Paper or project the parts come from.");
+  v.field("order", c.order, "Order policy: which waiting request is admitted next.");
+  v.field("batching", c.batching, "How prefill and decode share the GPUs.");
+  v.field("positions", c.positions, "Whether stored KV carries its positions.");
+  v.field("tiers", c.tiers, "The tiers used, fastest first; one that is not listed is not used.");
+  v.field("prefetch", c.prefetch, "Prefetch policy between the slower tiers and the fastest.");
+  v.field("load", c.load, "Loading stored KV into HBM.");
+  v.field("save", c.save, "Saving new KV out of HBM.");
+}
+
+/// What all compared systems share.
+struct ServingConfig {
+  std::int64_t slots = 24;
+  Reservation kv_reservation = Reservation::exact;
+  std::optional<LongTurn> long_turn;
+  OverflowTrigger overflow_trigger = OverflowTrigger::turn;
+  double truncation_ratio = 0.5;
+  Tokens keep_first_tokens{0};
+  OfferedKnowledge knowledge = OfferedKnowledge::look_ahead;
+};
+template <class V>
+void describe(V& v, ServingConfig& c) {
+  v.field("slots", c.slots, "Requests that run at the same time.", between(1, 4096));
+  v.field("kv_reservation", c.kv_reservation,
+          "What a stored entry is charged in a tier's account.");
+  v.field("long_turn", c.long_turn,
+          "A turn whose own tokens exceed the context window; \"auto\": clamp for generators, "
+          "error for traces.",
+          or_word("auto"));
+  v.field("overflow_trigger", c.overflow_trigger,
+          "What has to exceed the context window for the history to be cut.");
+  v.field("truncation_ratio", c.truncation_ratio, "Share of the history that one truncation drops.",
+          between(0.01, 1));
+  v.field("keep_first_tokens", c.keep_first_tokens,
+          "First tokens that truncation keeps (selective preservation, AttentionStore 3.4).",
+          non_negative());
+  v.field("knowledge", c.knowledge,
+          "What the scheduler lets policies see: the past, or also its waiting queue.");
+}
+
+struct RunConfig {
+  ModelConfig model;
+  HardwareConfig hardware;
+  SystemConfig system;
+  ServingConfig serving;
+  WorkloadConfig workload;
+  std::int64_t seed = 1;
+};
+template <class V>
+void describe(V& v, RunConfig& c) {
+  v.field("model", c.model,
+          "Model architecture: a preset's name, a Hugging Face config.json, or an object.",
+          required());
+  v.field("hardware", c.hardware, "What is installed: a preset's name or an object.", required());
+  v.field("system", c.system, "Which tiers are used and how: a preset's name or an object.",
+          required());
+  v.field("serving", c.serving, "What all compared systems share.");
+  v.field("workload", c.workload, "The conversations.", required());
+  v.field("seed", c.seed, "Master seed of every random stream.", non_negative());
+}
+
+/// Finds what no single key shows: unknown policies, tiers that are not installed, a model or an
+/// entry that does not fit. Pointers are those of a whole config.
+void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems);
+
+/// HBM that the KV of running requests may take: what weights, read buffer and write buffer leave.
+/// Zero if nothing.
+[[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
+
+/// What `long_turn` means for this workload: generators clamp, traces do not.
+[[nodiscard]] bool clamps_long_turns(const RunConfig& config);
+
+}  // namespace kvtier

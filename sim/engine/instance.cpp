@@ -1,0 +1,530 @@
+#include "sim/engine/instance.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "hw/hardware.hpp"
+#include "hw/model.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+// Marks in the cookies of transfers: whose they are.
+constexpr std::uint64_t kOwnTransfer = std::uint64_t{1} << 56;
+constexpr std::uint64_t kTierTransfer = std::uint64_t{2} << 56;
+constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
+
+/// Timer payload of the next session's arrival; others are session slots.
+constexpr std::uint64_t kSessionTimer = UINT64_MAX;
+
+constexpr std::int64_t kProgressInterval = 8192;
+constexpr std::size_t kMostLongTurnsReported = 20;
+
+}  // namespace
+
+const char* to_string(GpuActivity activity) {
+  switch (activity) {
+    case GpuActivity::prefill:
+      return "prefill";
+    case GpuActivity::decode:
+      return "decode";
+    case GpuActivity::save_stall:
+      return "save_stall";
+  }
+  return "?";
+}
+
+Instance::Instance(const Setup& setup)
+    : config_(*setup.config),
+      backend_(*setup.backend),
+      source_(*setup.sessions),
+      observer_(setup.observer),
+      progress_(setup.progress),
+      tiers_({.config = setup.config,
+              .registry = setup.registry,
+              .backend = setup.backend,
+              .queue = this,
+              .decisions = setup.decisions,
+              .cookie_mark = kTierTransfer}),
+      bytes_per_token_(kv_bytes_per_token(setup.config->model)),
+      hbm_limit_(running_kv_capacity(*setup.config)),
+      clamp_long_turns_(clamps_long_turns(*setup.config)) {
+  const PolicyKind<OrderPolicy>* order =
+      find_policy(setup.registry->order, config_.system.order.name);
+  KVTIER_ASSERT(order != nullptr, "the config was checked");
+  order_ = order->make(config_.system.order.parameters);
+  tiers_.on_load_ready = [this](SessionSlot slot, Medium medium) {
+    KVTIER_ASSERT(gpu_ == Gpu::waits_for_fetch && slot == prefilling_,
+                  "the prefill in work waits for this fetch");
+    start_load(slot, medium);
+  };
+}
+
+void Instance::run() {
+  draw_session();
+  if (has_drawn_) {
+    backend_.set_timer(drawn_.arrival, kSessionTimer);
+  }
+  while (has_drawn_ || live_sessions_ > 0) {
+    handle(backend_.wait());
+  }
+  while (backend_.pending()) {
+    const Completion completion = backend_.wait();
+    KVTIER_ASSERT(completion.kind == CompletionKind::transfer,
+                  "only transfers outlast the last turn");
+    handle(completion);
+  }
+  KVTIER_ASSERT(begun_turns_ == finished_turns_ && finished_turns_ == workload_.turns(),
+                "every turn finished");
+  KVTIER_ASSERT(queue_length_ == 0 && running_.empty() && hbm_used_.value == 0,
+                "nothing is left running");
+  tiers_.check_invariants();
+}
+
+// ---- Users ----
+
+void Instance::draw_session() {
+  has_drawn_ = source_.next(drawn_);
+  if (has_drawn_) {
+    fit_turns(drawn_);
+    workload_.add(drawn_);
+    last_session_arrival_ = drawn_.arrival;
+  }
+}
+
+void Instance::fit_turns(SessionSpec& spec) {
+  const Tokens window = config_.model.context_window;
+  for (Turn& turn : spec.turns) {
+    if (turn.user + turn.assistant <= window) {
+      continue;
+    }
+    if (!clamp_long_turns_) {
+      report_long_turns();
+    }
+    turn.user = std::min(turn.user, std::max(Tokens(1), window / 2));
+    turn.assistant = std::min(turn.assistant, window - turn.user);
+  }
+}
+
+/// Reads on to name every turn that is too long (up to a bound), then throws.
+void Instance::report_long_turns() {
+  const Tokens window = config_.model.context_window;
+  std::vector<std::string> problems;
+  std::int64_t count = 0;
+  do {
+    for (std::size_t i = 0; i < drawn_.turns.size(); ++i) {
+      const Tokens tokens = drawn_.turns[i].user + drawn_.turns[i].assistant;
+      if (tokens > window && ++count <= static_cast<std::int64_t>(kMostLongTurnsReported)) {
+        problems.push_back(
+            fmt::format("/workload: session {} turn {}: expected at most {} tokens (the context "
+                        "window), got {}; set "
+                        "/serving/long_turn to \"clamp\" to shorten such turns",
+                        drawn_.id, i, window.value, tokens.value));
+      }
+    }
+  } while (source_.next(drawn_));
+  if (count > static_cast<std::int64_t>(problems.size())) {
+    problems.push_back(fmt::format("/workload: and {} more turns longer than the context window",
+                                   count - static_cast<std::int64_t>(problems.size())));
+  }
+  throw ConfigError(std::move(problems));
+}
+
+void Instance::begin_session() {
+  SessionSlot slot = 0;
+  if (free_sessions_.empty()) {
+    slot = static_cast<SessionSlot>(sessions_.size());
+    sessions_.emplace_back();
+  } else {
+    slot = free_sessions_.back();
+    free_sessions_.pop_back();
+  }
+  ++live_sessions_;
+  Session& s = session(slot);
+  s.turns.swap(drawn_.turns);
+  s.next_turn = 0;
+  s.history = Tokens(0);
+  s.request = RequestRecord{};
+  s.request.session = drawn_.id;
+  draw_session();
+  if (has_drawn_) {
+    backend_.set_timer(drawn_.arrival, kSessionTimer);
+  }
+  begin_turn(slot);
+}
+
+void Instance::begin_turn(SessionSlot slot) {
+  Session& s = session(slot);
+  Turn& turn = s.turns[static_cast<std::size_t>(s.next_turn)];
+  const std::int64_t id = s.request.session;
+  const Tokens truncated = fit_history(s, turn);
+  s.request = RequestRecord{};
+  s.request.session = id;
+  s.request.turn = s.next_turn;
+  s.request.arrived = backend_.now();
+  s.request.history = s.history;
+  s.request.input = turn.user;
+  s.request.output = turn.assistant;
+  s.request.truncated = truncated;
+  s.preload = Preload::none;
+  s.preloaded = Bytes(0);
+  s.load = TransferId{};
+  ++s.next_turn;
+  ++begun_turns_;
+  if (truncated.value > 0) {
+    if (config_.system.positions == Positions::embedded || s.history.value == 0) {
+      tiers_.invalidate(slot, LossCause::overflow);
+    } else {
+      tiers_.truncate(slot, truncated);
+    }
+  }
+  enqueue(slot);
+}
+
+Tokens Instance::fit_history(Session& s, Turn& turn) const {
+  const Tokens window = config_.model.context_window;
+  const bool response_counts = config_.serving.overflow_trigger == OverflowTrigger::turn;
+  const Tokens own = turn.user + (response_counts ? turn.assistant : Tokens(1));
+  const Tokens before = s.history;
+  while (s.history.value > 0 && s.history + own > window) {
+    const auto share = static_cast<std::int64_t>(static_cast<double>(s.history.value) *
+                                                 config_.serving.truncation_ratio);
+    const Tokens droppable = s.history - config_.serving.keep_first_tokens;
+    // The kept first tokens go too when nothing else is left to drop.
+    const Tokens drop = droppable.value > 0
+                            ? std::min(droppable, Tokens(std::max<std::int64_t>(1, share)))
+                            : s.history;
+    s.history -= drop;
+  }
+  turn.assistant = std::min(turn.assistant, window - s.history - turn.user);
+  return before - s.history;
+}
+
+// ---- The queue ----
+
+EntryId Instance::entry_at(QueuePosition position) const {
+  const SessionSlot slot = queue_[position.value & (queue_.size() - 1)];
+  return slot == kNoSession ? kNoEntry : tiers_.entry_of(slot);
+}
+
+bool Instance::waiting_at(QueuePosition position) const {
+  return position >= queue_first_ && position < queue_end_ &&
+         queue_[position.value & (queue_.size() - 1)] != kNoSession;
+}
+
+void Instance::enqueue(SessionSlot slot) {
+  if (queue_end_.value - queue_first_.value == queue_.size()) {
+    std::vector<SessionSlot> larger(2 * queue_.size(), kNoSession);
+    for (std::uint64_t at = queue_first_.value; at < queue_end_.value; ++at) {
+      larger[at & (larger.size() - 1)] = queue_[at & (queue_.size() - 1)];
+    }
+    queue_.swap(larger);
+  }
+  const QueuePosition position = queue_end_;
+  queue_[position.value & (queue_.size() - 1)] = slot;
+  ++queue_end_.value;
+  ++queue_length_;
+  queue_trend_.set_length(queue_length_, backend_.now());
+  if (observer_ != nullptr) {
+    observer_->on_queue(queue_length_, backend_.now());
+  }
+  tiers_.on_enqueued(slot, position);
+  if (gpu_ == Gpu::decode && can_admit()) {
+    backend_.stop_decode();
+  }
+}
+
+void Instance::leave_queue(QueuePosition position) {
+  queue_[position.value & (queue_.size() - 1)] = kNoSession;
+  --queue_length_;
+  while (queue_first_ < queue_end_ &&
+         queue_[queue_first_.value & (queue_.size() - 1)] == kNoSession) {
+    ++queue_first_.value;
+  }
+  queue_trend_.set_length(queue_length_, backend_.now());
+  if (observer_ != nullptr) {
+    observer_->on_queue(queue_length_, backend_.now());
+  }
+}
+
+// ---- The GPUs ----
+
+void Instance::handle(const Completion& completion) {
+  switch (completion.kind) {
+    case CompletionKind::prefill:
+      finish_prefill();
+      break;
+    case CompletionKind::decode:
+      finish_decode(completion.iterations);
+      break;
+    case CompletionKind::transfer:
+      if ((completion.payload & kOwnerMask) == kOwnTransfer) {
+        finish_load_transfer(static_cast<SessionSlot>(completion.payload));
+      } else {
+        tiers_.on_transfer(completion.payload & ~kOwnerMask);
+      }
+      if (gpu_ == Gpu::stalled && !must_stall()) {
+        end_stall();
+      }
+      break;
+    case CompletionKind::timer:
+      if (completion.payload == kSessionTimer) {
+        begin_session();
+      } else {
+        begin_turn(static_cast<SessionSlot>(completion.payload));
+      }
+      break;
+  }
+  schedule();
+  preload_next();
+}
+
+bool Instance::must_stall() const {
+  return tiers_.write_buffer_excess().value > 0 ||
+         (config_.system.save.mode == SaveMode::blocking && tiers_.saves_in_progress() > 0);
+}
+
+void Instance::end_stall() {
+  gpu_ = Gpu::idle;
+  gpu_time_.exposed_save += backend_.now() - gpu_since_;
+  if (observer_ != nullptr) {
+    observer_->on_gpu(GpuActivity::save_stall, gpu_since_, backend_.now(), -1, 0);
+  }
+}
+
+void Instance::schedule() {
+  if (gpu_ != Gpu::idle) {
+    return;
+  }
+  if (must_stall()) {
+    gpu_ = Gpu::stalled;
+    gpu_since_ = backend_.now();
+  } else if (can_admit()) {
+    admit();
+  } else if (!running_.empty()) {
+    start_decode();
+  }
+}
+
+bool Instance::can_admit() const {
+  if (queue_length_ == 0 || running_.size() >= static_cast<std::size_t>(config_.serving.slots)) {
+    return false;
+  }
+  const QueuePosition next = order_->next(*this);
+  const RequestRecord& r = sessions_[queue_[next.value & (queue_.size() - 1)]].request;
+  return hbm_used_ + bytes_per_token_ * (r.history + r.input + r.output).value <= hbm_limit_;
+}
+
+void Instance::admit() {
+  const QueuePosition position = order_->next(*this);
+  KVTIER_ASSERT(waiting_at(position), "an order policy names a waiting request");
+  const SessionSlot slot = queue_[position.value & (queue_.size() - 1)];
+  Session& s = session(slot);
+  leave_queue(position);
+  if (admitted_turns_++ == config_.workload.warmup_turns) {
+    begin_measurement();
+  }
+  s.request.admitted = backend_.now();
+  s.request.measured = measuring_;
+  hbm_used_ += bytes_per_token_ * (s.request.history + s.request.input + s.request.output).value;
+  prefilling_ = slot;
+  gpu_since_ = backend_.now();
+  gpu_ = Gpu::waits_for_fetch;
+  tiers_.on_dequeued(slot);
+  s.request.found = tiers_.admit(slot, key(s), s.request.history);
+  if (preloading_ == slot) {
+    preloading_ = kNoSession;
+  }
+  const Lookup& found = s.request.found;
+  if (found.reused.value == 0 || found.medium == Medium::hbm) {
+    start_prefill(slot, false, 0);
+  } else if (!found.late) {
+    start_load(slot, found.medium);
+  }
+}
+
+void Instance::start_load(SessionSlot slot, Medium medium) {
+  Session& s = session(slot);
+  const Bytes total = bytes_per_token_ * s.request.found.reused.value;
+  const Bytes rest = total - std::min(total, s.preloaded);
+  std::int64_t ready_layers = 0;
+  if (s.preload == Preload::in_flight) {
+    backend_.extend_transfer(s.load, rest);
+    load_in_flight_ = true;
+  } else {
+    ready_layers = s.preload == Preload::done
+                       ? std::min(config_.system.load.buffers, config_.model.layers)
+                       : 0;
+    if (rest.value > 0) {
+      s.load = backend_.start_transfer({.from = medium,
+                                        .to = Medium::hbm,
+                                        .bytes = rest,
+                                        .key = key(s),
+                                        .cookie = kOwnTransfer | slot});
+      load_in_flight_ = true;
+    } else {
+      tiers_.end_load(slot);
+    }
+  }
+  start_prefill(slot, load_in_flight_, ready_layers);
+}
+
+void Instance::start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers) {
+  Session& s = session(slot);
+  const RequestRecord& r = s.request;
+  prefill_compute_ = backend_.start_prefill(
+      {.part = {.added = r.history - r.found.reused + r.input, .past = r.found.reused},
+       .load = loads ? s.load : TransferId{},
+       .ready_layers = ready_layers,
+       .wait_for_all_layers = config_.system.load.discipline == LoadDiscipline::blocking});
+  gpu_ = Gpu::prefill;
+}
+
+void Instance::finish_load_transfer(SessionSlot slot) {
+  Session& s = session(slot);
+  s.load = TransferId{};
+  if (slot == prefilling_ && load_in_flight_) {
+    load_in_flight_ = false;
+    tiers_.end_load(slot);
+  } else {
+    s.preload = Preload::done;
+  }
+}
+
+/// Loads the first layers of the request that runs next into the read buffer.
+void Instance::preload_next() {
+  if (config_.system.load.buffers == 0 ||
+      config_.system.load.discipline == LoadDiscipline::blocking || queue_length_ == 0 ||
+      preloading_ != kNoSession || load_in_flight_) {
+    return;
+  }
+  const SessionSlot slot = queue_[order_->next(*this).value & (queue_.size() - 1)];
+  Session& s = session(slot);
+  if (s.request.history.value == 0) {
+    return;
+  }
+  const std::optional<Medium> medium = tiers_.begin_preload(slot);
+  if (!medium) {
+    return;
+  }
+  const std::int64_t layers = std::min(config_.system.load.buffers, config_.model.layers);
+  const Tokens tokens = std::min(s.request.history, tiers_.stored_tokens(slot));
+  preloading_ = slot;
+  s.preload = Preload::in_flight;
+  s.preloaded = bytes_per_token_ * tokens.value / config_.model.layers * layers;
+  s.load = backend_.start_transfer({.from = *medium,
+                                    .to = Medium::hbm,
+                                    .bytes = s.preloaded,
+                                    .key = key(s),
+                                    .cookie = kOwnTransfer | slot});
+}
+
+void Instance::finish_prefill() {
+  const SessionSlot slot = prefilling_;
+  Session& s = session(slot);
+  RequestRecord& r = s.request;
+  const SimTime now = backend_.now();
+  prefilling_ = kNoSession;
+  gpu_ = Gpu::idle;
+  r.first_token = now;
+  r.exposed_load = now - gpu_since_ - prefill_compute_;
+  gpu_time_.prefill += prefill_compute_;
+  gpu_time_.exposed_load += r.exposed_load;
+  if (observer_ != nullptr) {
+    observer_->on_gpu(GpuActivity::prefill, gpu_since_, now, r.session, 1);
+  }
+  const Tokens prompt = r.history + r.input;
+  tiers_.begin_save(slot, key(s), prompt);
+  if (r.output.value == 1) {
+    finish_turn(slot);
+    return;
+  }
+  s.finish_iteration = iteration_ + r.output.value - 1;
+  running_.push_back({s.finish_iteration, next_sequence_++, slot});
+  std::push_heap(running_.begin(), running_.end(), Running::later);
+  context_ += prompt + Tokens(1);
+}
+
+void Instance::start_decode() {
+  gpu_ = Gpu::decode;
+  gpu_since_ = backend_.now();
+  backend_.start_decode({.batch = static_cast<std::int64_t>(running_.size()),
+                         .context = context_,
+                         .iterations = running_.front().finish_iteration - iteration_});
+}
+
+void Instance::finish_decode(std::int64_t iterations) {
+  const SimTime now = backend_.now();
+  const auto batch = static_cast<std::int64_t>(running_.size());
+  gpu_ = Gpu::idle;
+  gpu_time_.decode += now - gpu_since_;
+  if (observer_ != nullptr) {
+    observer_->on_gpu(GpuActivity::decode, gpu_since_, now, -1, batch);
+  }
+  iteration_ += iterations;
+  context_ += Tokens(iterations * batch);
+  while (!running_.empty() && running_.front().finish_iteration == iteration_) {
+    const SessionSlot slot = running_.front().slot;
+    std::pop_heap(running_.begin(), running_.end(), Running::later);
+    running_.pop_back();
+    const RequestRecord& r = session(slot).request;
+    context_ -= r.history + r.input + r.output;
+    finish_turn(slot);
+  }
+}
+
+void Instance::finish_turn(SessionSlot slot) {
+  Session& s = session(slot);
+  RequestRecord& r = s.request;
+  const SimTime now = backend_.now();
+  r.finished = now;
+  last_finish_ = now;
+  const Tokens total = r.history + r.input + r.output;
+  hbm_used_ -= bytes_per_token_ * total.value;
+  s.history = total;
+  tiers_.save(slot, key(s), total);
+  if (r.measured) {
+    turn_metrics_.add(r);
+  }
+  if (observer_ != nullptr) {
+    observer_->on_request(r);
+  }
+  ++finished_turns_;
+  if (progress_ && finished_turns_ % kProgressInterval == 0) {
+    progress_(finished_turns_);
+  }
+  if (s.next_turn < static_cast<std::int64_t>(s.turns.size())) {
+    backend_.set_timer(now + s.turns[static_cast<std::size_t>(s.next_turn)].think, slot);
+    return;
+  }
+  if (observer_ != nullptr) {
+    observer_->on_session_end(key(s), now);
+  }
+  tiers_.forget(slot);
+  free_sessions_.push_back(slot);
+  --live_sessions_;
+}
+
+void Instance::begin_measurement() {
+  measuring_ = true;
+  measured_from_ = backend_.now();
+  gpu_time_before_ = gpu_time_;
+  for (std::size_t i = 0; i < tiers_.tier_count(); ++i) {
+    tiers_before_.push_back(tiers_.counters(i));
+  }
+  if (on_measurement_begin) {
+    on_measurement_begin();
+  }
+}
+
+GpuTime Instance::measured_gpu_time() const {
+  return {.prefill = gpu_time_.prefill - gpu_time_before_.prefill,
+          .decode = gpu_time_.decode - gpu_time_before_.decode,
+          .exposed_load = gpu_time_.exposed_load - gpu_time_before_.exposed_load,
+          .exposed_save = gpu_time_.exposed_save - gpu_time_before_.exposed_save};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,89 @@
+#include "sim/engine/metrics.hpp"
+
+#include <algorithm>
+
+namespace kvtier {
+
+void TurnMetrics::add(const RequestRecord& r) {
+  ++turns;
+  const auto where = static_cast<std::size_t>(r.found.medium);
+  if (r.resumed()) {
+    ++resumed_turns;
+    history_tokens += r.history;
+    reused_tokens[where] += r.found.reused;
+    if (r.full_hit()) {
+      ++full_hits[where];
+      late_hits += r.found.late ? 1 : 0;
+    } else {
+      partial_turns += r.found.reused.value > 0 ? 1 : 0;
+      ++lost_hits[static_cast<std::size_t>(r.found.cause)];
+    }
+  } else if (r.truncated.value > 0) {
+    ++lost_hits[static_cast<std::size_t>(LossCause::overflow)];
+  }
+  truncated_turns += r.truncated.value > 0 ? 1 : 0;
+  truncated_tokens += r.truncated;
+  input_tokens += r.input;
+  output_tokens += r.output;
+
+  ttft_ns.add((r.first_token - r.arrived).ns);
+  ttft_without_queueing_ns.add((r.first_token - r.admitted).ns);
+  queueing_ns.add((r.admitted - r.arrived).ns);
+  exposed_load_ns.add(r.exposed_load.ns);
+  if (r.output.value > 1) {
+    tpot_ns.add((r.finished - r.first_token).ns / (r.output.value - 1));
+  }
+  normalized_latency_ns_per_token.add((r.finished - r.arrived).ns / r.output.value);
+}
+
+void QueueTrend::advance(SimTime now) {
+  while (updated_ < now) {
+    auto bucket = static_cast<std::size_t>(updated_.ns / width_ns_);
+    if (bucket >= kBuckets) {
+      for (std::size_t i = 0; i < kBuckets / 2; ++i) {
+        integrals_[i] = integrals_[2 * i] + integrals_[2 * i + 1];
+      }
+      std::fill(integrals_.begin() + kBuckets / 2, integrals_.end(), 0.0);
+      width_ns_ *= 2;
+      continue;
+    }
+    const SimTime bucket_end(static_cast<std::int64_t>(bucket + 1) * width_ns_);
+    const SimTime end = std::min(bucket_end, now);
+    integrals_[bucket] += static_cast<double>(length_) * static_cast<double>((end - updated_).ns);
+    updated_ = end;
+  }
+}
+
+void QueueTrend::set_length(std::size_t length, SimTime now) {
+  if (length == length_) {
+    return;
+  }
+  advance(now);
+  length_ = length;
+  longest_ = std::max(longest_, length);
+}
+
+double QueueTrend::mean(SimTime from, SimTime to) {
+  advance(to);
+  const auto first = static_cast<std::size_t>(from.ns / width_ns_);
+  const auto last = std::min(kBuckets, static_cast<std::size_t>(to.ns / width_ns_) + 1);
+  double integral = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    integral += integrals_[i];
+  }
+  const double ns = static_cast<double>(static_cast<std::int64_t>(last - first) * width_ns_);
+  return last > first ? integral / ns : 0;
+}
+
+bool QueueTrend::grows_throughout(SimTime from, SimTime to, double floor) {
+  if (to <= from) {
+    return false;
+  }
+  const SimDuration third = (to - from) / 3;
+  const double begin = mean(from, from + third);
+  const double middle = mean(from + third, from + third * 2);
+  const double end = mean(from + third * 2, to);
+  return begin < middle && middle < end && end > floor;
+}
+
+}  // namespace kvtier

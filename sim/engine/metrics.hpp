@@ -1,0 +1,100 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/histogram.hpp"
+#include "sim/engine/backend.hpp"
+#include "sim/engine/decisions.hpp"
+#include "sim/engine/shared_links.hpp"
+#include "sim/engine/tier_manager.hpp"
+
+/// What is counted in a run. Hit-rate definitions: model.md section 6, from AttentionStore 4.1
+/// and 4.2.
+namespace kvtier {
+
+/// One finished turn.
+struct RequestRecord {
+  std::int64_t session = 0;
+  std::int64_t turn = 0;
+  SimTime arrived;
+  SimTime admitted;
+  SimTime first_token;
+  SimTime finished;
+  /// History that the turn needs (after truncation), its new input and its response.
+  Tokens history;
+  Tokens input;
+  Tokens output;
+  /// Dropped from the history because the context window overflowed.
+  Tokens truncated;
+  Lookup found;
+  /// Time the GPUs waited for stored KV.
+  SimDuration exposed_load;
+  /// Admitted after warm-up.
+  bool measured = false;
+
+  [[nodiscard]] bool resumed() const { return history.value > 0; }
+  [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }
+};
+
+/// Turns, tokens and times of the measured turns.
+class TurnMetrics {
+ public:
+  void add(const RequestRecord& record);
+
+  std::int64_t turns = 0;
+  std::int64_t resumed_turns = 0;
+  /// Turns whose whole history was found, by where.
+  std::array<std::int64_t, kMedia> full_hits{};
+  std::int64_t partial_turns = 0;
+  std::int64_t late_hits = 0;
+  std::int64_t truncated_turns = 0;
+  Tokens truncated_tokens;
+  Tokens history_tokens;
+  std::array<Tokens, kMedia> reused_tokens{};
+  Tokens input_tokens;
+  Tokens output_tokens;
+  std::array<std::int64_t, kLossCauses> lost_hits{};
+
+  Histogram ttft_ns;
+  Histogram ttft_without_queueing_ns;
+  Histogram queueing_ns;
+  Histogram exposed_load_ns;
+  Histogram tpot_ns;
+  Histogram normalized_latency_ns_per_token;
+};
+
+/// Where the instance's time went. Idle time is the rest.
+struct GpuTime {
+  SimDuration prefill;
+  SimDuration decode;
+  SimDuration exposed_load;
+  SimDuration exposed_save;
+
+  [[nodiscard]] SimDuration busy() const { return prefill + decode + exposed_load + exposed_save; }
+};
+
+/// Mean queue length over time in a fixed number of buckets, whose width doubles when the run
+/// outgrows them.
+class QueueTrend {
+ public:
+  void set_length(std::size_t length, SimTime now);
+  /// Mean length between two times, to the resolution of the buckets.
+  [[nodiscard]] double mean(SimTime from, SimTime to);
+  /// Whether the queue grew in each third of the span and ended longer than `floor`.
+  [[nodiscard]] bool grows_throughout(SimTime from, SimTime to, double floor);
+  [[nodiscard]] std::size_t longest() const { return longest_; }
+
+ private:
+  static constexpr std::size_t kBuckets = 512;
+  void advance(SimTime now);
+
+  std::vector<double> integrals_ = std::vector<double>(kBuckets, 0.0);  // length x ns
+  std::int64_t width_ns_ = 1000000;
+  SimTime updated_;
+  std::size_t length_ = 0;
+  std::size_t longest_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,170 @@
+#include "sim/engine/result.hpp"
+
+#include <algorithm>
+
+namespace kvtier {
+namespace {
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
+double ratio(std::int64_t part, std::int64_t whole) {
+  return ratio(static_cast<double>(part), static_cast<double>(whole));
+}
+
+double gib(Bytes bytes) {
+  return static_cast<double>(bytes.value) / static_cast<double>(std::int64_t{1} << 30);
+}
+
+/// Counts by medium over a whole, with their sum.
+template <class Counts>
+Json split_by_tier(const Counts& counts, std::int64_t whole) {
+  Json json;
+  std::int64_t total = 0;
+  for (const auto& count : counts) {
+    total += count;
+  }
+  json["total"] = ratio(total, whole);
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    json[to_string(static_cast<Medium>(i))] = ratio(counts[i], whole);
+  }
+  return json;
+}
+
+}  // namespace
+
+Json workload_report(const WorkloadStatistics& statistics) { return to_json(statistics); }
+
+Json hit_rate_report(const TurnMetrics& turns) {
+  std::array<std::int64_t, kMedia> reused{};
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    reused[i] = turns.reused_tokens[i].value;
+  }
+  Json json;
+  json["all_turns"] = split_by_tier(turns.full_hits, turns.turns);
+  json["resumed_turns"] = split_by_tier(turns.full_hits, turns.resumed_turns);
+  json["tokens"] = split_by_tier(reused, turns.history_tokens.value);
+  json["partial_turns"] = turns.partial_turns;
+  json["late_hits"] = turns.late_hits;
+  return json;
+}
+
+Json lost_hits_report(const TurnMetrics& turns) {
+  Json json;
+  for (std::size_t i = 1; i < kLossCauses; ++i) {
+    json[to_string(static_cast<LossCause>(i))] = turns.lost_hits[i];
+  }
+  return json;
+}
+
+Json seconds_report(const Histogram& histogram_ns) {
+  if (histogram_ns.count() == 0) {
+    return nullptr;
+  }
+  const auto at = [&](double q) { return static_cast<double>(histogram_ns.quantile(q)) * 1e-9; };
+  return Json{
+      {"mean", histogram_ns.mean() * 1e-9}, {"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}};
+}
+
+Json load_report(Instance& instance) {
+  const SimDuration span = instance.last_finish() - instance.measured_from();
+  const double busy = instance.measured_gpu_time().busy().seconds();
+  // The queue is judged while sessions still arrive; afterwards it can only drain.
+  const SimTime arrivals_end = instance.last_session_arrival();
+  const SimTime from =
+      instance.measured_from() < arrivals_end ? instance.measured_from() : SimTime(0);
+  // Fewer waiting requests than this are no trend.
+  constexpr double kShortQueue = 50;
+  const bool exceeds = instance.queue_trend().grows_throughout(from, arrivals_end, kShortQueue);
+  Json json;
+  json["utilization"] = ratio(busy, span.seconds());
+  json["verdict"] = exceeds ? "load exceeds capacity" : "load is within capacity";
+  json["queue_length"] =
+      Json{{"mean", instance.queue_trend().mean(instance.measured_from(), instance.last_finish())},
+           {"max", instance.queue_trend().longest()}};
+  json["measured_seconds"] = span.seconds();
+  return json;
+}
+
+Json metrics_report(Instance& instance, const RunConfig& config,
+                    const std::vector<LinkReport>& links) {
+  const TurnMetrics& turns = instance.turns();
+  const SimDuration span = instance.last_finish() - instance.measured_from();
+  const double seconds = span.seconds();
+  const GpuTime gpu = instance.measured_gpu_time();
+  const auto gpus = static_cast<double>(config.hardware.gpus);
+
+  Json m;
+  m["turns"] = turns.turns;
+  m["resumed_turns"] = turns.resumed_turns;
+  m["hit_rate"] = hit_rate_report(turns);
+  m["lost_hits"] = lost_hits_report(turns);
+  m["truncated_turns"] = turns.truncated_turns;
+  m["truncated_tokens"] = turns.truncated_tokens.value;
+  m["ttft_seconds"] = seconds_report(turns.ttft_ns);
+  m["ttft_seconds_without_queueing"] = seconds_report(turns.ttft_without_queueing_ns);
+  m["queueing_seconds"] = seconds_report(turns.queueing_ns);
+  m["exposed_load_seconds"] = seconds_report(turns.exposed_load_ns);
+  m["tpot_seconds"] = seconds_report(turns.tpot_ns);
+  m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
+  const Tokens prompts = turns.history_tokens + turns.input_tokens;
+  m["prompt_tokens"] = prompts.value;
+  m["output_tokens"] = turns.output_tokens.value;
+  m["prefill_throughput_tokens_per_second"] =
+      ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
+  m["output_throughput_tokens_per_second"] =
+      ratio(static_cast<double>(turns.output_tokens.value), seconds);
+  m["requests_per_second"] = ratio(static_cast<double>(turns.turns), seconds);
+  m["gpu_seconds"] = Json{{"total", gpu.busy().seconds() * gpus},
+                          {"prefill", gpu.prefill.seconds() * gpus},
+                          {"decode", gpu.decode.seconds() * gpus},
+                          {"exposed_load", gpu.exposed_load.seconds() * gpus},
+                          {"exposed_save", gpu.exposed_save.seconds() * gpus}};
+
+  TierManager& tiers = instance.tiers();
+  Json tiers_json = Json::object();
+  for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
+    const TierCounters now = tiers.counters(i);
+    const TierCounters before = instance.tiers_before()[i];
+    tiers_json[to_string(tiers.medium(i))] = Json{
+        {"occupancy_bytes",
+         {{"mean",
+           ratio(now.occupancy_byte_ns - before.occupancy_byte_ns, static_cast<double>(span.ns))},
+          {"max", now.occupancy_peak.value}}},
+        {"read_bytes", (now.read - before.read).value},
+        {"written_bytes", (now.written - before.written).value},
+        {"insertions", now.insertions - before.insertions},
+        {"evictions", now.evictions - before.evictions}};
+  }
+  m["tiers"] = tiers_json;
+  Json links_json = Json::object();
+  for (const LinkReport& link : links) {
+    links_json[link.name] = Json{{"busy_fraction", ratio(link.counters.busy.seconds(), seconds)},
+                                 {"towards_gpu_bytes", link.counters.forward.value},
+                                 {"from_gpu_bytes", link.counters.backward.value}};
+  }
+  m["links"] = links_json;
+
+  // Storage is rented with the server when the system uses it. `busy_cost` charges the same prices
+  // for the time the GPUs work, as AttentionStore 4.2 does; in an overloaded run the two are the
+  // same.
+  const auto cost = [&](double hours) {
+    const double gpu_dollars = config.hardware.gpu.price.value * gpus * hours;
+    const double dram_dollars =
+        config.system.tiers.dram && config.hardware.dram
+            ? config.hardware.dram->price.value * gib(config.hardware.dram->capacity) * hours
+            : 0;
+    const double ssd_dollars =
+        config.system.tiers.ssd && config.hardware.ssd
+            ? config.hardware.ssd->price.value * gib(config.hardware.ssd->capacity) * hours
+            : 0;
+    return Json{{"total", gpu_dollars + dram_dollars + ssd_dollars},
+                {"gpu", gpu_dollars},
+                {"dram", dram_dollars},
+                {"ssd", ssd_dollars}};
+  };
+  m["cost_dollars"] = cost(seconds / 3600);
+  m["busy_cost_dollars"] = cost(gpu.busy().seconds() / 3600);
+  m["preemptions"] = instance.preemptions();
+  return m;
+}
+
+}  // namespace kvtier

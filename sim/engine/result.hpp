@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "sim/core/config.hpp"
+#include "sim/engine/config.hpp"
+#include "sim/engine/instance.hpp"
+
+namespace kvtier {
+
+/// A link's name and what it did in the measured part.
+struct LinkReport {
+  std::string name;
+  LinkCounters counters;
+};
+
+[[nodiscard]] Json workload_report(const WorkloadStatistics& statistics);
+[[nodiscard]] Json hit_rate_report(const TurnMetrics& turns);
+[[nodiscard]] Json lost_hits_report(const TurnMetrics& turns);
+/// {"mean", "p50", "p90", "p99"} in seconds; null without values.
+[[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
+/// `load` and `metrics` of a timed run.
+[[nodiscard]] Json load_report(Instance& instance);
+[[nodiscard]] Json metrics_report(Instance& instance, const RunConfig& config,
+                                  const std::vector<LinkReport>& links);
+
+}  // namespace kvtier

@@ -1,0 +1,198 @@
+#include "sim/engine/shared_links.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr std::size_t kMostConstraints = 3 * kMedia;
+
+}  // namespace
+
+SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths) {
+  KVTIER_ASSERT(3 * links.size() <= kMostConstraints, "links fit the solver's arrays");
+  for (const DuplexLimits& limits : links) {
+    links_.push_back({.limits = limits, .counters = {}, .transfers = 0});
+  }
+  for (auto& uses : paths) {
+    paths_.push_back({.uses = std::move(uses), .pending = {}, .served = 0, .rate = 0});
+  }
+}
+
+TransferId SharedLinks::start(std::size_t path_index, Bytes bytes, std::uint64_t cookie,
+                              SimTime now) {
+  advance(now);
+  std::uint32_t id = 0;
+  if (free_.empty()) {
+    id = static_cast<std::uint32_t>(transfers_.size());
+    transfers_.emplace_back();
+  } else {
+    id = free_.back();
+    free_.pop_back();
+  }
+  transfers_[id] = {path_index, cookie};
+  Path& path = paths_[path_index];
+  path.pending.push_back({path.served + static_cast<double>(bytes.value), next_sequence_++, id});
+  std::push_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  for (const LinkUse& use : path.uses) {
+    ++links_[use.link].transfers;
+  }
+  count_bytes(path, bytes);
+  ++in_flight_;
+  share();
+  return TransferId{id};
+}
+
+void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
+  advance(now);
+  Path& path = paths_[transfers_[transfer.value].path];
+  const auto found = std::find_if(path.pending.begin(), path.pending.end(),
+                                  [&](const Pending& p) { return p.transfer == transfer.value; });
+  KVTIER_ASSERT(found != path.pending.end(), "only a transfer in flight can be extended");
+  found->due = std::max(found->due, path.served) + static_cast<double>(bytes.value);
+  std::make_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  count_bytes(path, bytes);
+  share();
+}
+
+SharedLinks::Finished SharedLinks::finish_next() {
+  KVTIER_ASSERT(next_ != kNever, "a transfer is in flight");
+  advance(next_);
+  Path& path = paths_[next_path_];
+  std::pop_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  const std::uint32_t id = path.pending.back().transfer;
+  path.pending.pop_back();
+  for (const LinkUse& use : path.uses) {
+    --links_[use.link].transfers;
+  }
+  if (path.pending.empty()) {
+    path.served = 0;  // keeps the virtual time small, so that its rounding stays below a byte
+  }
+  --in_flight_;
+  free_.push_back(id);
+  share();
+  return {TransferId{id}, transfers_[id].cookie};
+}
+
+LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
+  LinkCounters counters = links_[link].counters;
+  if (links_[link].transfers > 0) {
+    counters.busy += now - updated_;
+  }
+  return counters;
+}
+
+void SharedLinks::count_bytes(const Path& path, Bytes bytes) {
+  for (const LinkUse& use : path.uses) {
+    LinkCounters& counters = links_[use.link].counters;
+    (use.forward ? counters.forward : counters.backward) += bytes;
+  }
+}
+
+void SharedLinks::advance(SimTime now) {
+  KVTIER_ASSERT(now >= updated_, "time is monotone");
+  if (now == updated_) {
+    return;
+  }
+  const double seconds = (now - updated_).seconds();
+  for (Path& path : paths_) {
+    if (!path.pending.empty()) {
+      path.served += path.rate * seconds;
+    }
+  }
+  for (Link& link : links_) {
+    if (link.transfers > 0) {
+      link.counters.busy += now - updated_;
+    }
+  }
+  updated_ = now;
+}
+
+/// Progressive filling: all rates rise together until a limit is reached; the transfers under that
+/// limit keep their rate and the others go on rising.
+void SharedLinks::share() {
+  struct Constraint {
+    double left;
+    double rising = 0;  // transfers whose rate still rises
+  };
+  std::array<Constraint, kMostConstraints> constraints{};
+  const std::size_t count = 3 * links_.size();
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    constraints[3 * i].left = links_[i].limits.forward.value;
+    constraints[3 * i + 1].left = links_[i].limits.backward.value;
+    constraints[3 * i + 2].left = links_[i].limits.both.value;
+  }
+  std::uint32_t rising_paths = 0;
+  for (std::size_t p = 0; p < paths_.size(); ++p) {
+    Path& path = paths_[p];
+    path.rate = 0;
+    if (!path.pending.empty()) {
+      rising_paths |= 1U << p;
+      for (const LinkUse& use : path.uses) {
+        constraints[3 * use.link + (use.forward ? 0 : 1)].rising +=
+            static_cast<double>(path.pending.size());
+        constraints[3 * use.link + 2].rising += static_cast<double>(path.pending.size());
+      }
+    }
+  }
+  double level = 0;
+  while (rising_paths != 0) {
+    double step = std::numeric_limits<double>::infinity();
+    for (std::size_t c = 0; c < count; ++c) {
+      if (constraints[c].rising > 0) {
+        step = std::min(step, constraints[c].left / constraints[c].rising);
+      }
+    }
+    level += step;
+    std::uint32_t full = 0;
+    for (std::size_t c = 0; c < count; ++c) {
+      if (constraints[c].rising > 0) {
+        const bool binds = constraints[c].left / constraints[c].rising <= step * (1 + 1e-12);
+        constraints[c].left -= step * constraints[c].rising;
+        full |= binds ? 1U << c : 0U;
+      }
+    }
+    for (std::size_t p = 0; p < paths_.size(); ++p) {
+      if ((rising_paths & (1U << p)) == 0) {
+        continue;
+      }
+      Path& path = paths_[p];
+      bool stops = false;
+      for (const LinkUse& use : path.uses) {
+        stops = stops || (full & (1U << (3 * use.link + (use.forward ? 0 : 1)))) != 0 ||
+                (full & (1U << (3 * use.link + 2))) != 0;
+      }
+      if (stops) {
+        path.rate = level;
+        rising_paths &= ~(1U << p);
+        for (const LinkUse& use : path.uses) {
+          constraints[3 * use.link + (use.forward ? 0 : 1)].rising -=
+              static_cast<double>(path.pending.size());
+          constraints[3 * use.link + 2].rising -= static_cast<double>(path.pending.size());
+        }
+      }
+    }
+  }
+  next_ = kNever;
+  std::uint64_t next_sequence = 0;
+  for (std::size_t p = 0; p < paths_.size(); ++p) {
+    const Path& path = paths_[p];
+    if (path.pending.empty()) {
+      continue;
+    }
+    const Pending& first = path.pending.front();
+    const double left = first.due - path.served;
+    const SimTime at = left <= 0 ? updated_ : updated_ + duration_from_seconds(left / path.rate);
+    if (at < next_ || (at == next_ && first.sequence < next_sequence)) {
+      next_ = at;
+      next_path_ = p;
+      next_sequence = first.sequence;
+    }
+  }
+}
+
+}  // namespace kvtier

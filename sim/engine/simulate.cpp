@@ -1,0 +1,87 @@
+#include "sim/engine/simulate.hpp"
+
+#include <fmt/format.h>
+
+#include "hw/roofline.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/engine/result.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kLinkNames[] = {"pcie", "ssd"};
+
+/// Every hit is somewhere, every miss has a cause, and every turn is one or the other.
+void check_counts(const TurnMetrics& turns) {
+  std::int64_t full = 0;
+  for (const std::int64_t count : turns.full_hits) {
+    full += count;
+  }
+  std::int64_t lost = 0;
+  for (std::size_t i = 1; i < kLossCauses; ++i) {
+    lost += turns.lost_hits[i];
+  }
+  KVTIER_ASSERT(turns.lost_hits[0] == 0, "every lost hit has a cause");
+  KVTIER_ASSERT(full + lost >= turns.resumed_turns && full <= turns.resumed_turns,
+                "hits and misses are all turns");
+  std::int64_t reused = 0;
+  for (const Tokens tokens : turns.reused_tokens) {
+    reused += tokens.value;
+  }
+  KVTIER_ASSERT(reused <= turns.history_tokens.value, "no more is reused than is needed");
+}
+
+}  // namespace
+
+Json simulate(const RunConfig& config, const PolicyRegistry& registry, const RunOptions& options) {
+  Problems problems;
+  check_run_config(config, registry, problems);
+  problems.throw_if_any();
+
+  const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
+  SimulatedBackend backend(config.hardware, config.model.layers, timing, options.stepping);
+  const auto source =
+      make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
+  Instance instance({.config = &config,
+                     .registry = &registry,
+                     .backend = &backend,
+                     .sessions = source.get(),
+                     .observer = options.observer,
+                     .decisions = options.decisions,
+                     .progress = options.progress});
+  std::vector<LinkReport> links;
+  std::vector<LinkCounters> before(LinkNames::count);
+  instance.on_measurement_begin = [&] {
+    for (std::size_t i = 0; i < LinkNames::count; ++i) {
+      before[i] = backend.link_counters(i);
+    }
+  };
+  instance.run();
+  backend.check_drained();
+  check_counts(instance.turns());
+  if (instance.turns().turns == 0) {
+    throw ConfigError(
+        fmt::format("/workload/warmup_turns: expected less than the workload's {} turns, got {}",
+                    instance.finished_turns(), config.workload.warmup_turns));
+  }
+  for (std::size_t i = 0; i < LinkNames::count; ++i) {
+    if (i == LinkNames::ssd && !config.hardware.ssd) {
+      continue;
+    }
+    const LinkCounters now = backend.link_counters(i);
+    links.push_back({kLinkNames[i],
+                     {.forward = now.forward - before[i].forward,
+                      .backward = now.backward - before[i].backward,
+                      .busy = now.busy - before[i].busy}});
+  }
+  Json result;
+  result["format"] = "kvtier.result/1";
+  result["config"] = write_value(config);
+  result["workload"] = workload_report(instance.workload());
+  result["load"] = load_report(instance);
+  result["metrics"] = metrics_report(instance, config, links);
+  return result;
+}
+
+}  // namespace kvtier

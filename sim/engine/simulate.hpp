@@ -1,0 +1,37 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "sim/core/config.hpp"
+#include "sim/engine/config.hpp"
+#include "sim/engine/instance.hpp"
+#include "sim/engine/simulated_backend.hpp"
+
+namespace kvtier {
+
+/// How a run is carried out. None of it changes a result.
+struct RunOptions {
+  DecodeStepping stepping = DecodeStepping::closed_form;
+  RunObserver* observer = nullptr;
+  DecisionObserver* decisions = nullptr;
+  /// Called now and then with the number of finished turns; may throw to end the run.
+  std::function<void(std::int64_t)> progress;
+  /// Where relative paths of the workload start.
+  std::filesystem::path base_dir;
+};
+
+/// A run's result as `kvtier.result/1`: `config`, `workload`, `load` and `metrics`
+/// (architecture.md). The same config and seed give the same bytes. Throws ConfigError (bad config
+/// or workload), DeviceError (unreadable trace).
+[[nodiscard]] Json simulate(const RunConfig& config, const PolicyRegistry& registry,
+                            const RunOptions& options = {});
+
+/// Replays one fixed order of accesses through the tiers, without a clock: sessions take their
+/// turns at arrival plus think times, every move is instantaneous, and no request ever waits. For
+/// miss-ratio curves and comparison with cache simulators. Result as `kvtier.untimed/1`.
+[[nodiscard]] Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
+                                    const RunOptions& options = {});
+
+}  // namespace kvtier

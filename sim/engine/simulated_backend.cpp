@@ -1,0 +1,213 @@
+#include "sim/engine/simulated_backend.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr std::size_t path_index(Medium from, Medium to) {
+  return static_cast<std::size_t>(from) * kMedia + static_cast<std::size_t>(to);
+}
+
+/// The media form a chain: HBM - PCIe - DRAM - drive - SSD. What crosses two links moves at the
+/// slower one's pace.
+SharedLinks make_links(const HardwareConfig& hardware) {
+  std::vector<DuplexLimits> links(LinkNames::count);
+  links[LinkNames::pcie] = hardware.links.pcie;
+  if (hardware.ssd) {
+    links[LinkNames::ssd] = hardware.ssd->bandwidth;
+  } else {
+    links[LinkNames::ssd] = {BytesPerSecond(1), BytesPerSecond(1), BytesPerSecond(1)};
+  }
+  std::vector<std::vector<LinkUse>> paths(kMedia * kMedia);
+  paths[path_index(Medium::dram, Medium::hbm)] = {{LinkNames::pcie, true}};
+  paths[path_index(Medium::hbm, Medium::dram)] = {{LinkNames::pcie, false}};
+  paths[path_index(Medium::ssd, Medium::dram)] = {{LinkNames::ssd, true}};
+  paths[path_index(Medium::dram, Medium::ssd)] = {{LinkNames::ssd, false}};
+  paths[path_index(Medium::ssd, Medium::hbm)] = {{LinkNames::ssd, true}, {LinkNames::pcie, true}};
+  paths[path_index(Medium::hbm, Medium::ssd)] = {{LinkNames::pcie, false}, {LinkNames::ssd, false}};
+  return SharedLinks(std::move(links), std::move(paths));
+}
+
+}  // namespace
+
+const char* to_string(Medium medium) {
+  constexpr std::array<const char*, kMedia> names{"hbm", "dram", "ssd"};
+  return names[static_cast<std::size_t>(medium)];
+}
+
+SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
+                                   const TimingModel& timing, DecodeStepping stepping)
+    : timing_(timing), layers_(model_layers), stepping_(stepping), links_(make_links(hardware)) {}
+
+Completion SimulatedBackend::wait() {
+  while (true) {
+    const SimTime timer = timers_.empty() ? kNever : timers_.top().time;
+    const SimTime transfer = links_.next_completion();
+    const SimTime next = std::min({gpu_done_, transfer, timer});
+    KVTIER_ASSERT(next != kNever, "something is pending");
+    KVTIER_ASSERT(next >= now_, "time is monotone");
+    now_ = next;
+    if (next == gpu_done_) {
+      if (gpu_ == Gpu::prefill) {
+        gpu_ = Gpu::idle;
+        gpu_done_ = kNever;
+        return {CompletionKind::prefill, 0, 0};
+      }
+      if (stepping_ == DecodeStepping::per_iteration &&
+          ++reference_iteration_ < decode_end_iteration_) {
+        step_iteration();
+        continue;
+      }
+      gpu_ = Gpu::idle;
+      gpu_done_ = kNever;
+      return {CompletionKind::decode, 0, decode_end_iteration_};
+    }
+    if (next == transfer) {
+      const SharedLinks::Finished finished = links_.finish_next();
+      if (gpu_ == Gpu::prefill && prefill_.load == finished.transfer) {
+        finish_load(now_);
+      }
+      return {CompletionKind::transfer, finished.cookie, 0};
+    }
+    return {CompletionKind::timer, timers_.pop().payload, 0};
+  }
+}
+
+bool SimulatedBackend::pending() const {
+  return gpu_ != Gpu::idle || links_.in_flight() > 0 || !timers_.empty();
+}
+
+void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
+  KVTIER_ASSERT(at >= now_, "a timer is not set in the past");
+  timers_.push(at, 0, 0, payload);
+}
+
+TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
+  KVTIER_ASSERT(command.from != command.to, "a transfer leads somewhere else");
+  return links_.start(path_index(command.from, command.to), command.bytes, command.cookie, now_);
+}
+
+void SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes) {
+  links_.extend(transfer, bytes, now_);
+}
+
+SimDuration SimulatedBackend::start_prefill(const PrefillCommand& command) {
+  KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
+  prefill_time_ = timing_.prefill(std::span(&command.part, 1));
+  prefill_ = command;
+  gpu_ = Gpu::prefill;
+  gpu_started_ = now_;
+  gpu_done_ = command.load.valid() ? kNever : now_ + prefill_time_.total;
+  return prefill_time_.total;
+}
+
+/// Layer i computes when layer i-1 is done and its KV is there. With a steady rate that is the
+/// larger of: the first layer's wait and then all of the compute; all of the load and then the last
+/// layer (model.md section 3, AttentionStore 3.2.1).
+void SimulatedBackend::finish_load(SimTime at) {
+  prefill_.load = TransferId{};
+  if (prefill_.wait_for_all_layers) {
+    gpu_done_ = at + prefill_time_.total;
+    return;
+  }
+  const std::int64_t loading_layers = std::max<std::int64_t>(1, layers_ - prefill_.ready_layers);
+  const SimDuration first_layer =
+      prefill_.ready_layers > 0 ? SimDuration(0) : (at - gpu_started_) / loading_layers;
+  const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
+  gpu_done_ = std::max({at, gpu_started_ + first_layer + prefill_time_.total,
+                        at + prefill_time_.layer + outside_layers});
+}
+
+void SimulatedBackend::start_decode(const DecodeCommand& command) {
+  KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
+  KVTIER_ASSERT(command.batch > 0 && command.iterations > 0, "a decode has work");
+  decode_ = command;
+  pieces_ = &timing_.decode(command.batch);
+  gpu_ = Gpu::decode;
+  gpu_started_ = now_;
+  decode_end_iteration_ = command.iterations;
+  if (stepping_ == DecodeStepping::per_iteration) {
+    reference_iteration_ = 0;
+    reference_ticks_ = 0;
+    step_iteration();
+  } else {
+    gpu_done_ = decode_end(command.iterations);
+  }
+}
+
+void SimulatedBackend::stop_decode() {
+  KVTIER_ASSERT(gpu_ == Gpu::decode, "a decode is running");
+  if (stepping_ == DecodeStepping::per_iteration) {
+    decode_end_iteration_ = std::min(decode_end_iteration_, reference_iteration_ + 1);
+    return;
+  }
+  // The first iteration that ends after now: one that ended at this instant has already been
+  // followed by the next.
+  std::int64_t low = 1;
+  std::int64_t high = decode_end_iteration_;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (decode_end(middle) > now_) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  decode_end_iteration_ = low;
+  gpu_done_ = decode_end(low);
+}
+
+std::int64_t SimulatedBackend::decode_ticks(std::int64_t iterations) const {
+  return sum_decode_ticks(*pieces_, decode_.batch, decode_.context, iterations);
+}
+
+SimTime SimulatedBackend::decode_end(std::int64_t iterations) const {
+  return gpu_started_ + SimDuration(decode_ticks(iterations) / kTicksPerNs);
+}
+
+void SimulatedBackend::step_iteration() {
+  const Tokens context = decode_.context + Tokens(decode_.batch * reference_iteration_);
+  reference_ticks_ += piece_at(*pieces_, context).at(context);
+  gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
+}
+
+void SimulatedBackend::check_drained() const {
+  KVTIER_ASSERT(timers_.empty(), "every timer has been reported");
+  KVTIER_ASSERT(gpu_ == Gpu::idle, "every GPU command has been reported");
+  KVTIER_ASSERT(links_.in_flight() == 0, "every transfer has been reported");
+}
+
+const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens context) {
+  std::size_t i = pieces.size() - 1;
+  while (i > 0 && pieces[i].from > context) {
+    --i;
+  }
+  return pieces[i];
+}
+
+std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces, std::int64_t batch,
+                              Tokens context, std::int64_t iterations) {
+  std::int64_t ticks = 0;
+  std::size_t piece = static_cast<std::size_t>(&piece_at(pieces, context) - pieces.data());
+  while (iterations > 0) {
+    std::int64_t steps = iterations;
+    if (piece + 1 < pieces.size()) {
+      const std::int64_t to_next = (pieces[piece + 1].from - context).value;  // > 0
+      steps = std::min(steps, (to_next + batch - 1) / batch);
+    }
+    const std::int64_t contexts = steps * context.value + batch * (steps * (steps - 1) / 2);
+    ticks += steps * pieces[piece].base + pieces[piece].slope * contexts;
+    context += Tokens(steps * batch);
+    iterations -= steps;
+    while (piece + 1 < pieces.size() && pieces[piece + 1].from <= context) {
+      ++piece;
+    }
+  }
+  return ticks;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,84 @@
+#pragma once
+
+#include "hw/hardware.hpp"
+#include "hw/timing_model.hpp"
+#include "sim/core/event_queue.hpp"
+#include "sim/engine/backend.hpp"
+#include "sim/engine/shared_links.hpp"
+
+namespace kvtier {
+
+/// How decode iterations advance the clock. Both give the same times, to the nanosecond.
+enum class DecodeStepping {
+  closed_form,    // one jump to the next change of the batch
+  per_iteration,  // one event an iteration: the reference
+};
+
+/// The links between the media of one server, and which of them a transfer uses.
+struct LinkNames {
+  static constexpr std::size_t pcie = 0;
+  static constexpr std::size_t ssd = 1;
+  static constexpr std::size_t count = 2;
+};
+
+/// Runs the control plane's commands on a virtual clock, with durations from the timing model.
+class SimulatedBackend final : public Backend {
+ public:
+  /// Keeps references to `timing`; without an SSD in `hardware` no transfer may use it.
+  SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
+                   const TimingModel& timing, DecodeStepping stepping);
+
+  [[nodiscard]] SimTime now() const override { return now_; }
+  Completion wait() override;
+  [[nodiscard]] bool pending() const override;
+  void set_timer(SimTime at, std::uint64_t payload) override;
+  TransferId start_transfer(const TransferCommand& command) override;
+  void extend_transfer(TransferId transfer, Bytes bytes) override;
+  SimDuration start_prefill(const PrefillCommand& command) override;
+  void start_decode(const DecodeCommand& command) override;
+  void stop_decode() override;
+
+  [[nodiscard]] LinkCounters link_counters(std::size_t link) const {
+    return links_.counters(link, now_);
+  }
+  /// Throws InvariantError unless every transfer, timer and GPU command has been reported.
+  void check_drained() const;
+
+ private:
+  enum class Gpu { idle, prefill, decode };
+
+  void finish_load(SimTime at);
+  /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
+  [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
+  [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;
+  void step_iteration();
+
+  const TimingModel& timing_;
+  std::int64_t layers_;
+  DecodeStepping stepping_;
+  SharedLinks links_;
+  EventQueue timers_;
+  SimTime now_;
+
+  Gpu gpu_ = Gpu::idle;
+  SimTime gpu_done_ = kNever;
+  SimTime gpu_started_;
+  PrefillCommand prefill_;
+  PrefillTime prefill_time_;
+  DecodeCommand decode_;
+  const std::vector<DecodePiece>* pieces_ = nullptr;
+  std::int64_t decode_end_iteration_ = 0;
+  std::int64_t reference_iteration_ = 0;
+  std::int64_t reference_ticks_ = 0;
+};
+
+/// The time of `iterations` iterations whose context starts at `context` and grows by `batch` each,
+/// in ticks; a closed form per piece.
+[[nodiscard]] std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces,
+                                            std::int64_t batch, Tokens context,
+                                            std::int64_t iterations);
+
+/// The piece that holds for `context`.
+[[nodiscard]] const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens context);
+
+}  // namespace kvtier

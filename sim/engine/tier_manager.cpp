@@ -1,0 +1,1170 @@
+#include "sim/engine/tier_manager.hpp"
+
+#include <algorithm>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+// Kinds of transfers, in the manager's cookies.
+constexpr std::uint64_t kSaveTransfer = 0;
+constexpr std::uint64_t kWriteTransfer = 1;
+constexpr std::uint64_t kFetchTransfer = 2;
+
+constexpr unsigned kKindShift = 48;
+constexpr unsigned kEpochShift = 32;
+
+/// More rounds than any chain of waiting moves can need: each round starts, grants or drops at
+/// least one.
+constexpr int kMostSettleRounds = 1 << 20;
+
+/// A prefix of `tokens` after `dropped` tokens behind the first `kept` ones were cut away.
+Tokens cut(Tokens tokens, Tokens kept, Tokens dropped) {
+  return tokens <= kept ? tokens : std::max(kept, tokens - dropped);
+}
+
+}  // namespace
+
+const char* to_string(LossCause cause) {
+  constexpr std::array<const char*, kLossCauses> names{"none", "not_stored", "capacity",
+                                                       "ttl",  "overflow",   "larger_than_tier"};
+  return names[static_cast<std::size_t>(cause)];
+}
+
+const char* to_string(DecisionKind kind) {
+  constexpr std::array<const char*, 7> names{"insert",     "evict",    "demote",   "expire",
+                                             "invalidate", "prefetch", "drop_save"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// What a policy's check sees of one tier.
+class TierManager::View final : public TierView {
+ public:
+  View(const TierManager& manager, std::size_t tier) : manager_(manager), tier_(tier) {}
+  void for_each_resident(
+      const std::function<void(const EntryView&, bool pinned)>& visit) const override {
+    for (std::uint32_t i = 0; i < manager_.entries_.size(); ++i) {
+      const Copy& copy = manager_.entries_[i].copies[tier_];
+      if (copy.state == CopyState::resident && !copy.leaving) {
+        visit(manager_.view(tier_, EntryId{i}), copy.pins > 0);
+      }
+    }
+  }
+
+ private:
+  const TierManager& manager_;
+  std::size_t tier_;
+};
+
+TierManager::TierManager(const Setup& setup)
+    : config_(*setup.config),
+      backend_(*setup.backend),
+      queue_(*setup.queue),
+      decisions_(setup.decisions),
+      cookie_mark_(setup.cookie_mark),
+      bytes_per_token_(kv_bytes_per_token(setup.config->model)),
+      window_account_(bytes_per_token_ * setup.config->model.context_window.value) {
+  const auto add = [&](Medium medium, const std::optional<TierConfig>& tier_config,
+                       Bytes capacity) {
+    if (!tier_config) {
+      return;
+    }
+    auto tier = std::make_unique<Tier>();
+    tier->medium = medium;
+    tier->config = *tier_config;
+    tier->capacity = capacity;
+    const PolicyKind<EvictionPolicy>* kind =
+        find_policy(setup.registry->eviction, tier_config->eviction.name);
+    KVTIER_ASSERT(kind != nullptr, "the config was checked");
+    tier->sees_queue = kind->knowledge != Knowledge::online;
+    tier->policy = kind->make(tier_config->eviction.parameters);
+    tiers_.push_back(std::move(tier));
+  };
+  add(Medium::dram, config_.system.tiers.dram,
+      config_.hardware.dram ? config_.hardware.dram->capacity : Bytes(0));
+  add(Medium::ssd, config_.system.tiers.ssd,
+      config_.hardware.ssd ? config_.hardware.ssd->capacity : Bytes(0));
+  KVTIER_ASSERT(tiers_.size() <= kMostTiers, "entries have room for a copy in every tier");
+  const PolicyKind<PrefetchPolicy>* prefetch =
+      find_policy(setup.registry->prefetch, config_.system.prefetch.name);
+  KVTIER_ASSERT(prefetch != nullptr, "the config was checked");
+  prefetch_ = prefetch->make(config_.system.prefetch.parameters);
+  needs_fetch_ = [this](EntryId id) { return needs_fetch(id); };
+}
+
+TierManager::~TierManager() = default;
+
+// ---- Accounts and copies ----
+
+Bytes TierManager::account(const Tier& tier, Tokens tokens) const {
+  if (tokens.value == 0) {
+    return Bytes(0);
+  }
+  if (config_.serving.kv_reservation == Reservation::context_window) {
+    return window_account_;
+  }
+  return write_bytes(tier, Tokens(0), tokens);
+}
+
+Bytes TierManager::write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const {
+  const std::int64_t block = tier.config.block_size.value;
+  const std::int64_t blocks = (tokens.value + block - 1) / block - stored.value / block;
+  return bytes_per_token_ * (blocks * block);
+}
+
+EntryView TierManager::view(std::size_t index, EntryId id) const {
+  const Entry& e = entry(id);
+  const Copy& copy = e.copies[index];
+  return {.id = id,
+          .key = e.key,
+          .tokens = copy.tokens,
+          .bytes = copy.account,
+          .first_inserted = e.first_inserted,
+          .last_used = e.last_used,
+          .queue_position = tier(index).sees_queue ? e.position : kNotQueued};
+}
+
+std::uint8_t TierManager::best_tier(const Entry& e) const {
+  std::uint8_t best = kNoTier;
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const Copy& copy = e.copies[i];
+    if (copy.state == CopyState::resident && copy.tokens.value > 0 &&
+        (best == kNoTier || copy.tokens > e.copies[best].tokens)) {
+      best = static_cast<std::uint8_t>(i);
+    }
+  }
+  return best;
+}
+
+EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
+  std::uint32_t number = 0;
+  if (free_entries_.empty()) {
+    number = static_cast<std::uint32_t>(entries_.size());
+    entries_.emplace_back();
+  } else {
+    number = free_entries_.back();
+    free_entries_.pop_back();
+  }
+  Entry& e = entries_[number];
+  const std::uint16_t epoch = e.save_epoch;
+  e = Entry{};
+  e.save_epoch = static_cast<std::uint16_t>(epoch + 1);
+  e.key = key;
+  e.owner = owner;
+  e.live = true;
+  SimTime& first = first_insertion_of_session_[owner];
+  first = std::min(first, backend_.now());
+  e.first_inserted = first;
+  e.last_used = backend_.now();
+  entry_of_session_[owner] = EntryId{number};
+  ++live_entries_;
+  return EntryId{number};
+}
+
+EntryId TierManager::find_or_create(SessionSlot session, EntryKey key) {
+  if (session >= entry_of_session_.size()) {
+    entry_of_session_.resize(static_cast<std::size_t>(session) + 1);
+    loss_of_session_.resize(static_cast<std::size_t>(session) + 1, LossCause::capacity);
+    first_insertion_of_session_.resize(static_cast<std::size_t>(session) + 1, kNever);
+  }
+  const EntryId id = entry_of_session_[session];
+  return id.valid() ? id : create_entry(key, session);
+}
+
+EntryId TierManager::entry_of(SessionSlot session) const {
+  return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
+}
+
+void TierManager::release_if_empty(EntryId id) {
+  Entry& e = entry(id);
+  if (!e.live || e.in_use || e.saving || e.fetching || e.write != kNone) {
+    return;
+  }
+  for (const Copy& copy : e.copies) {
+    if (copy.state != CopyState::absent) {
+      return;
+    }
+  }
+  if (e.owner != kNone) {
+    entry_of_session_[e.owner] = kNoEntry;
+    loss_of_session_[e.owner] = e.loss;
+  }
+  e.live = false;
+  --live_entries_;
+  free_entries_.push_back(id.value);
+}
+
+void TierManager::charge(Tier& tier, Bytes bytes) {
+  const SimTime now = backend_.now();
+  tier.counters.occupancy_byte_ns +=
+      static_cast<double>(tier.used.value) * static_cast<double>((now - tier.occupancy_since).ns);
+  tier.occupancy_since = now;
+  tier.used += bytes;
+  tier.counters.occupancy_peak = std::max(tier.counters.occupancy_peak, tier.used);
+  KVTIER_ASSERT(tier.used.value >= 0 && tier.used <= tier.capacity,
+                "a tier holds no more than its capacity");
+}
+
+void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
+  Tier& t = tier(index);
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  const Bytes needed = account(t, tokens);
+  charge(t, needed - copy.account);
+  copy.account = needed;
+  copy.tokens = tokens;
+  if (copy.state == CopyState::resident) {
+    t.policy->on_resize(view(index, id), backend_.now());
+    return;
+  }
+  copy.state = CopyState::resident;
+  ++t.residents;
+  ++t.counters.insertions;
+  t.policy->on_insert(view(index, id), backend_.now());
+  if (t.config.ttl) {
+    t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
+  }
+  log(DecisionKind::insert, index, id, tokens);
+}
+
+void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
+  Tier& t = tier(index);
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  KVTIER_ASSERT(copy.state == CopyState::resident && copy.pins == 0,
+                "only an unpinned resident copy can be removed");
+  if (copy.leaving) {
+    t.leaving -= copy.account;
+  } else {
+    t.policy->on_remove(id, backend_.now());
+    if (t.config.ttl) {
+      t.by_age.remove(id);
+    }
+  }
+  charge(t, -copy.account);
+  --t.residents;
+  copy = Copy{};
+  e.loss = cause;
+}
+
+void TierManager::leave_upwards(std::size_t index, EntryId id) {
+  if (tier(index).config.inclusive) {
+    if (entry(id).copies[index].leaving) {
+      stop_leaving(index, id);
+    }
+    return;
+  }
+  Entry& e = entry(id);
+  if (e.write != kNone && writes_[e.write].active && writes_[e.write].from == index) {
+    writes_[e.write].source_gone = true;
+    if (!e.copies[index].leaving) {
+      unpin(index, id);
+    }
+  }
+  remove_copy(index, id, LossCause::capacity);
+}
+
+void TierManager::stop_leaving(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  copy.leaving = false;
+  t.leaving -= copy.account;
+  t.policy->on_insert(view(index, id), backend_.now());
+  if (t.config.ttl) {
+    t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
+  }
+  if (e.write != kNone && writes_[e.write].active) {
+    pin(index, id);
+  }
+}
+
+void TierManager::touch(EntryId id) {
+  Entry& e = entry(id);
+  e.last_used = backend_.now();
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const Copy& copy = e.copies[i];
+    if (copy.state != CopyState::resident || copy.leaving) {
+      continue;
+    }
+    Tier& t = tier(i);
+    t.policy->on_hit(view(i, id), e.last_used);
+    if (t.config.ttl && copy.pins == 0) {
+      t.by_age.remove(id);
+      t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
+    }
+  }
+}
+
+void TierManager::pin(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  Copy& copy = entry(id).copies[index];
+  if (copy.pins++ == 0) {
+    t.policy->on_pin(id);
+    if (t.config.ttl) {
+      t.by_age.remove(id);
+    }
+  }
+}
+
+void TierManager::unpin(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  KVTIER_ASSERT(copy.pins > 0, "only a pinned copy can be unpinned");
+  if (--copy.pins == 0) {
+    t.policy->on_unpin(id);
+    if (t.config.ttl) {
+      t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
+    }
+  }
+}
+
+// ---- Room ----
+
+bool TierManager::choose_victims(std::size_t index, Bytes room, Demand demand,
+                                 QueuePosition incoming) {
+  Tier& t = tier(index);
+  while (t.capacity - t.used + t.leaving - t.promised < room) {
+    const EvictionContext context{.now = backend_.now(),
+                                  .demand = demand,
+                                  .incoming = t.sees_queue ? incoming : kNotQueued,
+                                  .queue_first = t.sees_queue ? queue_.first() : kNotQueued};
+    const std::optional<Victim> victim = t.policy->select_victim(context);
+    if (!victim) {
+      return false;
+    }
+    const Copy& copy = entry(victim->entry).copies[index];
+    KVTIER_ASSERT(copy.state == CopyState::resident && !copy.leaving && copy.pins == 0,
+                  "a victim is a resident, unpinned entry");
+    KVTIER_ASSERT(victim->keep.value == 0, "a session is evicted whole");
+    evict(index, victim->entry, demand);
+  }
+  return true;
+}
+
+TierManager::Room TierManager::find_room(std::size_t index, Bytes bytes, Demand demand,
+                                         QueuePosition incoming) {
+  Tier& t = tier(index);
+  if (bytes > t.capacity || !choose_victims(index, bytes, demand, incoming)) {
+    return Room::refused;
+  }
+  return t.waiting_for_room.empty() && t.capacity - t.used >= bytes ? Room::granted : Room::coming;
+}
+
+void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
+  Tier& t = tier(index);
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  const QueuePosition position = e.position;
+  ++t.counters.evictions;
+  const bool below = index + 1 < tiers_.size();
+  if (!below) {
+    log(DecisionKind::evict, index, id, copy.tokens, demand);
+    remove_copy(index, id, LossCause::capacity);
+  } else if (e.copies[index + 1].state == CopyState::resident &&
+             e.copies[index + 1].tokens >= copy.tokens) {
+    log(DecisionKind::demote, index, id, copy.tokens, demand);
+    remove_copy(index, id, LossCause::capacity);
+  } else {
+    log(DecisionKind::demote, index, id, copy.tokens, demand);
+    t.policy->on_remove(id, backend_.now());
+    if (t.config.ttl) {
+      t.by_age.remove(id);
+    }
+    copy.leaving = true;
+    t.leaving += copy.account;
+    if (e.write == kNone) {
+      queue_write(index, id);
+    }
+    return;
+  }
+  if (position != kNotQueued) {
+    prefetch_->on_demoted(id, position);
+  }
+  release_if_empty(id);
+}
+
+void TierManager::expire(std::size_t index) {
+  Tier& t = tier(index);
+  if (!t.config.ttl) {
+    return;
+  }
+  const std::int64_t oldest = (backend_.now() - *t.config.ttl).ns;
+  while (!t.by_age.empty() && static_cast<std::int64_t>(t.by_age.top_key()) < oldest) {
+    const EntryId id = t.by_age.top();
+    log(DecisionKind::expire, index, id, entry(id).copies[index].tokens);
+    remove_copy(index, id, LossCause::ttl);
+    release_if_empty(id);
+  }
+}
+
+void TierManager::wait_for_room(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  t.waiting_for_room.push_back(id);
+  t.promised += wanted_room(id);
+}
+
+void TierManager::cancel_wait(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  const auto found = std::find(t.waiting_for_room.begin(), t.waiting_for_room.end(), id);
+  KVTIER_ASSERT(found != t.waiting_for_room.end(), "only what waits for room can stop waiting");
+  t.promised -= wanted_room(id);
+  t.waiting_for_room.erase(found);
+}
+
+Bytes TierManager::wanted_room(EntryId id) const {
+  const Entry& e = entry(id);
+  const Tokens tokens = e.saving ? e.tokens : e.copies[e.source_tier].tokens;
+  return account(tier(0), tokens) - e.copies[0].account;
+}
+
+bool TierManager::grant_waiting(std::size_t index) {
+  Tier& t = tier(index);
+  bool progress = false;
+  while (!t.waiting_for_room.empty()) {
+    const EntryId id = t.waiting_for_room.front();
+    const Bytes wanted = wanted_room(id);
+    const bool fits = t.capacity - t.used >= wanted;
+    // What was on its way out may have been rescued by a hit: then other victims are needed.
+    const Demand demand = entry(id).saving ? Demand::save : Demand::prefetch;
+    if (!fits && choose_victims(index, Bytes(0), demand, entry(id).position)) {
+      if (t.capacity - t.used < wanted) {
+        break;
+      }
+    }
+    const bool granted = t.capacity - t.used >= wanted;
+    t.waiting_for_room.pop_front();
+    t.promised -= wanted;
+    progress = true;
+    if (entry(id).saving) {
+      granted ? grant_save(id) : drop_save(id, LossCause::capacity);
+    } else if (granted) {
+      activate_fetch(id);
+    } else {
+      unpin(entry(id).source_tier, id);
+      entry(id).fetching = false;
+      fetching_ = kNoEntry;
+    }
+  }
+  return progress;
+}
+
+// ---- Writes to the next slower tier ----
+
+void TierManager::queue_write(std::size_t from, EntryId id) {
+  std::uint32_t number = 0;
+  if (free_writes_.empty()) {
+    number = static_cast<std::uint32_t>(writes_.size());
+    writes_.emplace_back();
+  } else {
+    number = free_writes_.back();
+    free_writes_.pop_back();
+  }
+  writes_[number] = {
+      .entry = id, .from = from, .tokens = Tokens(0), .active = false, .source_gone = false};
+  entry(id).write = number;
+  tier(from).writes.push_back(number);
+}
+
+bool TierManager::start_writes(std::size_t from) {
+  Tier& t = tier(from);
+  bool progress = false;
+  while (!t.writes.empty() && !writes_[t.writes.front()].active) {
+    const std::uint32_t number = t.writes.front();
+    const EntryId id = writes_[number].entry;
+    Entry& e = entry(id);
+    const std::size_t to = from + 1;
+    Copy& source = e.copies[from];
+    Copy& target = e.copies[to];
+    const bool through = tier(to).config.write == WriteMoment::on_create;
+    const bool wanted = source.state == CopyState::resident && !e.doomed &&
+                        source.tokens > target.tokens && (source.leaving || through);
+    Room room = Room::refused;
+    if (wanted) {
+      if (target.state == CopyState::resident) {
+        pin(to, id);
+      }
+      room = find_room(to, account(tier(to), source.tokens) - target.account, Demand::demotion,
+                       e.position);
+      if (room != Room::granted && target.state == CopyState::resident) {
+        unpin(to, id);
+      }
+      if (room == Room::coming) {
+        return progress;
+      }
+    }
+    progress = true;
+    if (room == Room::granted) {
+      const Bytes extra = account(tier(to), source.tokens) - target.account;
+      charge(tier(to), extra);
+      target.account += extra;
+      if (target.state == CopyState::absent) {
+        target.state = CopyState::arriving;
+      }
+      if (!source.leaving) {
+        pin(from, id);
+      }
+      const Bytes bytes = write_bytes(tier(to), target.tokens, source.tokens);
+      writes_[number].tokens = source.tokens;
+      writes_[number].active = true;
+      tier(to).counters.written += bytes;
+      t.counters.read += bytes;
+      backend_.start_transfer({.from = t.medium,
+                               .to = tier(to).medium,
+                               .bytes = bytes,
+                               .key = e.key,
+                               .cookie = cookie(kWriteTransfer, 0, number)});
+      return true;
+    }
+    t.writes.pop_front();
+    free_writes_.push_back(number);
+    e.write = kNone;
+    if (source.state == CopyState::resident && source.leaving) {
+      const bool lost = target.tokens < source.tokens;
+      const bool fits = account(tier(to), source.tokens) <= tier(to).capacity;
+      if (lost) {
+        log(DecisionKind::evict, from, id, source.tokens, Demand::demotion);
+      }
+      remove_copy(from, id, fits ? LossCause::capacity : LossCause::larger_than_tier);
+      if (e.position != kNotQueued) {
+        prefetch_->on_demoted(id, e.position);
+      }
+    }
+    release_if_empty(id);
+  }
+  return progress;
+}
+
+void TierManager::finish_write(std::uint32_t number) {
+  const Write write = writes_[number];
+  const std::size_t from = write.from;
+  const std::size_t to = from + 1;
+  const EntryId id = write.entry;
+  Entry& e = entry(id);
+  KVTIER_ASSERT(tier(from).writes.front() == number, "writes end in the order they began");
+  tier(from).writes.pop_front();
+  free_writes_.push_back(number);
+  e.write = kNone;
+  const bool extended = e.copies[to].state == CopyState::resident;
+  if (write.tokens.value > 0) {
+    make_resident(to, id, write.tokens);
+  } else {  // truncated to nothing meanwhile
+    if (!extended) {
+      charge(tier(to), -e.copies[to].account);
+      e.copies[to] = Copy{};
+    }
+  }
+  if (extended) {
+    unpin(to, id);
+  }
+  Copy& source = e.copies[from];
+  if (write.source_gone) {
+    const bool through = tier(to).config.write == WriteMoment::on_create;
+    if (source.state == CopyState::resident && (source.leaving || through)) {
+      queue_write(from, id);
+    }
+  } else if (source.state == CopyState::resident) {
+    if (source.leaving) {
+      remove_copy(from, id, LossCause::capacity);
+      if (e.position != kNotQueued) {
+        prefetch_->on_demoted(id, e.position);
+      }
+    } else if (source.pins > 0) {
+      unpin(from, id);
+    }
+  }
+  if (e.doomed || write.tokens.value == 0) {
+    for (std::size_t i = 0; i < tiers_.size(); ++i) {
+      if (e.copies[i].state == CopyState::resident && e.copies[i].pins == 0 &&
+          (e.doomed || e.copies[i].tokens.value == 0)) {
+        remove_copy(i, id, LossCause::overflow);
+      }
+    }
+  }
+  release_if_empty(id);
+}
+
+// ---- Fetches to the fastest tier ----
+
+bool TierManager::needs_fetch(EntryId id) const {
+  const Entry& e = entry(id);
+  if (!e.live || e.in_use || e.saving || e.fetching || e.doomed ||
+      e.copies[0].state != CopyState::absent) {
+    return false;
+  }
+  const std::uint8_t source = best_tier(e);
+  return source != kNoTier && source > 0;
+}
+
+void TierManager::try_prefetch() {
+  if (tiers_.size() < 2 || fetching_.valid()) {
+    return;
+  }
+  Bytes used;
+  std::int64_t residents = 0;
+  for (const auto& t : tiers_) {
+    used += t->used;
+    residents += t->residents;
+  }
+  const PrefetchContext context{.queue = &queue_,
+                                .memory = tier(0).capacity,
+                                .mean_entry = residents > 0 ? used / residents : Bytes(0),
+                                .needs_fetch = &needs_fetch_};
+  const std::optional<EntryId> wanted = prefetch_->next_fetch(context);
+  if (wanted) {
+    KVTIER_ASSERT(needs_fetch(*wanted), "a prefetch policy names an entry that needs fetching");
+    start_fetch(*wanted);
+  }
+}
+
+void TierManager::start_fetch(EntryId id) {
+  Entry& e = entry(id);
+  const std::uint8_t source = best_tier(e);
+  pin(source, id);
+  e.source_tier = source;
+  const Room room =
+      find_room(0, account(tier(0), e.copies[source].tokens), Demand::prefetch, e.position);
+  if (room == Room::refused) {
+    unpin(source, id);
+    return;
+  }
+  e.fetching = true;
+  fetching_ = id;
+  log(DecisionKind::prefetch, source, id, e.copies[source].tokens, Demand::prefetch);
+  if (room == Room::granted) {
+    activate_fetch(id);
+  } else {
+    wait_for_room(0, id);
+  }
+}
+
+void TierManager::activate_fetch(EntryId id) {
+  Entry& e = entry(id);
+  const Copy& source = e.copies[e.source_tier];
+  Copy& target = e.copies[0];
+  target.state = CopyState::arriving;
+  target.account = account(tier(0), source.tokens);
+  charge(tier(0), target.account);
+  e.fetch_active = true;
+  const Bytes bytes = write_bytes(tier(e.source_tier), Tokens(0), source.tokens);
+  tier(e.source_tier).counters.read += bytes;
+  tier(0).counters.written += bytes;
+  backend_.start_transfer({.from = tier(e.source_tier).medium,
+                           .to = tier(0).medium,
+                           .bytes = bytes,
+                           .key = e.key,
+                           .cookie = cookie(kFetchTransfer, 0, id.value)});
+}
+
+void TierManager::finish_fetch(EntryId id) {
+  Entry& e = entry(id);
+  const std::uint8_t source = e.source_tier;
+  const Tokens tokens = e.copies[source].tokens;
+  e.fetching = false;
+  e.fetch_active = false;
+  e.source_tier = kNoTier;
+  fetching_ = kNoEntry;
+  unpin(source, id);
+  make_resident(0, id, tokens);
+  if (!tier(source).config.inclusive) {
+    remove_copy(source, id, LossCause::capacity);
+  }
+  if (e.in_use) {
+    touch(id);
+    leave_upwards(0, id);
+    on_load_ready(e.owner, tier(0).medium);
+  }
+}
+
+// ---- Saves ----
+
+void TierManager::submit_save(EntryId id, Tokens tokens) {
+  Entry& e = entry(id);
+  const Tokens kept = e.copies[0].state == CopyState::resident ? e.copies[0].tokens : Tokens(0);
+  const Tokens from = std::max(e.save_submitted, kept);
+  if (tokens <= from) {
+    return;
+  }
+  const Bytes bytes = actual_bytes(tokens - from);
+  e.save_submitted = tokens;
+  tier(0).counters.written += bytes;
+  e.save_in_flight += bytes;
+  if (e.save_transfer.valid()) {
+    backend_.extend_transfer(e.save_transfer, bytes);
+    return;
+  }
+  e.save_transfer =
+      backend_.start_transfer({.from = Medium::hbm,
+                               .to = tier(0).medium,
+                               .bytes = bytes,
+                               .key = e.key,
+                               .cookie = cookie(kSaveTransfer, e.save_epoch, id.value)});
+}
+
+void TierManager::begin_save(SessionSlot session, EntryKey key, Tokens prompt) {
+  if (tiers_.empty() || config_.system.save.mode == SaveMode::blocking) {
+    return;
+  }
+  submit_save(find_or_create(session, key), prompt);
+}
+
+void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
+  if (tiers_.empty()) {
+    return;
+  }
+  const EntryId id = find_or_create(session, key);
+  Entry& e = entry(id);
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    expire(i);
+  }
+  e.in_use = false;
+  e.saving = true;
+  ++saving_;
+  e.save_granted = false;
+  e.tokens = tokens;
+  e.last_used = backend_.now();
+  submit_save(id, tokens);
+  if (e.copies[0].state == CopyState::resident) {
+    pin(0, id);  // an inclusive tier's own copy grows
+  }
+  const Bytes wanted = wanted_room(id);
+  const Room room = account(tier(0), tokens) > tier(0).capacity
+                        ? Room::refused
+                        : find_room(0, wanted, Demand::save, kNotQueued);
+  if (room == Room::refused) {
+    const bool too_large = account(tier(0), tokens) > tier(0).capacity;
+    drop_save(id, too_large ? LossCause::larger_than_tier : LossCause::capacity);
+  } else {
+    e.buffered = room == Room::granted ? e.save_in_flight : actual_bytes(tokens);
+    write_buffer_used_ += e.buffered;
+    if (room == Room::granted) {
+      grant_save(id);
+    } else {
+      wait_for_room(0, id);
+    }
+  }
+  settle();
+}
+
+void TierManager::grant_save(EntryId id) {
+  Entry& e = entry(id);
+  Copy& copy = e.copies[0];
+  const Bytes wanted = wanted_room(id);
+  charge(tier(0), wanted);
+  copy.account += wanted;
+  if (copy.state == CopyState::absent) {
+    copy.state = CopyState::arriving;
+  }
+  e.save_granted = true;
+  finish_save_if_complete(id);
+}
+
+void TierManager::finish_save_if_complete(EntryId id) {
+  Entry& e = entry(id);
+  if (!e.saving || !e.save_granted || e.save_transfer.valid()) {
+    return;
+  }
+  const bool extended = e.copies[0].state == CopyState::resident;
+  make_resident(0, id, e.tokens);
+  if (extended) {
+    unpin(0, id);
+  }
+  e.saving = false;
+  --saving_;
+  e.save_submitted = Tokens(0);
+  write_buffer_used_ -= e.buffered;
+  e.buffered = Bytes(0);
+  if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create && e.write == kNone) {
+    queue_write(0, id);
+  }
+}
+
+/// Forgets a save: its transfer goes on (the bytes are on their way) but its completion will mean
+/// nothing.
+void TierManager::cancel_save(EntryId id) {
+  Entry& e = entry(id);
+  Copy& copy = e.copies[0];
+  if (e.save_granted) {
+    if (copy.state == CopyState::arriving) {
+      charge(tier(0), -copy.account);
+      copy = Copy{};
+    } else {
+      const Bytes shrunk = account(tier(0), copy.tokens);
+      charge(tier(0), shrunk - copy.account);
+      copy.account = shrunk;
+    }
+  }
+  if (copy.state == CopyState::resident) {
+    unpin(0, id);
+  }
+  e.saving = false;
+  --saving_;
+  e.save_granted = false;
+  e.save_submitted = Tokens(0);
+  e.save_transfer = TransferId{};
+  e.save_in_flight = Bytes(0);
+  e.save_epoch = static_cast<std::uint16_t>(e.save_epoch + 1);
+  write_buffer_used_ -= e.buffered;
+  e.buffered = Bytes(0);
+}
+
+void TierManager::drop_save(EntryId id, LossCause cause) {
+  log(DecisionKind::drop_save, 0, id, entry(id).tokens);
+  entry(id).save_granted = false;
+  cancel_save(id);
+  entry(id).loss = cause;
+  release_if_empty(id);
+}
+
+// ---- The control plane's calls ----
+
+void TierManager::on_enqueued(SessionSlot session, QueuePosition position) {
+  const EntryId id = entry_of(session);
+  if (id.valid()) {
+    Entry& e = entry(id);
+    e.position = position;
+    for (std::size_t i = 0; i < tiers_.size(); ++i) {
+      const Copy& copy = e.copies[i];
+      if (tier(i).sees_queue && copy.state == CopyState::resident && !copy.leaving) {
+        tier(i).policy->on_queue_change(id, position);
+      }
+    }
+  }
+  settle();
+}
+
+void TierManager::on_dequeued(SessionSlot session) {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return;
+  }
+  Entry& e = entry(id);
+  e.position = kNotQueued;
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const Copy& copy = e.copies[i];
+    if (tier(i).sees_queue && copy.state == CopyState::resident && !copy.leaving) {
+      tier(i).policy->on_queue_change(id, kNotQueued);
+    }
+  }
+}
+
+void TierManager::truncate(SessionSlot session, Tokens dropped) {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return;
+  }
+  Entry& e = entry(id);
+  const Tokens kept = config_.serving.keep_first_tokens;
+  const bool waits = e.saving && !e.save_granted;
+  if (waits) {
+    tier(0).promised -= wanted_room(id);
+  }
+  e.tokens = cut(e.tokens, kept, dropped);
+  if (waits) {
+    tier(0).promised += wanted_room(id);
+  }
+  if (e.write != kNone && writes_[e.write].active) {
+    writes_[e.write].tokens = cut(writes_[e.write].tokens, kept, dropped);
+  }
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    Copy& copy = e.copies[i];
+    if (copy.state != CopyState::resident) {
+      continue;
+    }
+    copy.tokens = cut(copy.tokens, kept, dropped);
+    if (copy.pins > 0 || copy.leaving) {
+      continue;  // in the middle of a move: its end settles the account
+    }
+    if (copy.tokens.value == 0) {
+      log(DecisionKind::invalidate, i, id, Tokens(0));
+      remove_copy(i, id, LossCause::overflow);
+      continue;
+    }
+    const Bytes needed = account(tier(i), copy.tokens);
+    charge(tier(i), needed - copy.account);
+    copy.account = needed;
+    tier(i).policy->on_resize(view(i, id), backend_.now());
+  }
+  if (e.saving && e.tokens.value == 0) {
+    if (waits) {
+      cancel_wait(0, id);
+    }
+    cancel_save(id);
+    e.loss = LossCause::overflow;
+  }
+  release_if_empty(id);
+  settle();
+}
+
+void TierManager::invalidate(SessionSlot session, LossCause cause) {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return;
+  }
+  Entry& e = entry(id);
+  if (e.saving) {
+    if (!e.save_granted) {
+      cancel_wait(0, id);
+    }
+    cancel_save(id);
+  }
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const Copy& copy = e.copies[i];
+    const bool writing = e.write != kNone && writes_[e.write].active &&
+                         (i == writes_[e.write].from || copy.pins > 0);
+    if (copy.state == CopyState::resident && copy.pins == 0 && !writing) {
+      log(DecisionKind::invalidate, i, id, copy.tokens);
+      remove_copy(i, id, cause);
+    }
+  }
+  e.doomed = true;
+  e.loss = cause;
+  e.owner = kNone;
+  entry_of_session_[session] = kNoEntry;
+  loss_of_session_[session] = cause;
+  release_if_empty(id);
+  settle();
+}
+
+Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
+  if (tiers_.empty()) {
+    return {.reused = Tokens(0),
+            .cause = history.value > 0 ? LossCause::not_stored : LossCause::none};
+  }
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    expire(i);
+  }
+  if (decisions_ != nullptr) {
+    decisions_->on_use(key, backend_.now());
+  }
+  const EntryId id = entry_of(session);
+  Lookup lookup;
+  if (id.valid()) {
+    Entry& e = entry(id);
+    KVTIER_ASSERT(!e.in_use, "a session runs one turn at a time");
+    e.in_use = true;
+    lookup.cause = e.loss;
+    if (e.preloading) {
+      e.preloading = false;
+      unpin(0, id);
+    }
+    if (e.saving) {
+      lookup.reused = std::min(history, e.tokens);
+      lookup.medium = Medium::hbm;
+      if (!e.save_granted) {
+        cancel_wait(0, id);
+      }
+      cancel_save(id);
+      touch(id);
+    } else if (e.fetch_active) {
+      lookup.reused = std::min(history, e.copies[e.source_tier].tokens);
+      lookup.medium = tier(0).medium;
+      lookup.late = true;
+    } else {
+      if (e.fetching) {  // still waits for room: load it on demand instead
+        cancel_wait(0, id);
+        unpin(e.source_tier, id);
+        e.fetching = false;
+        e.source_tier = kNoTier;
+        fetching_ = kNoEntry;
+      }
+      const std::uint8_t best = best_tier(e);
+      if (best != kNoTier) {
+        lookup.reused = std::min(history, e.copies[best].tokens);
+        lookup.medium = tier(best).medium;
+        touch(id);
+        if (best == 0) {
+          leave_upwards(0, id);
+        } else {
+          e.source_tier = best;
+          pin(best, id);
+          if (e.copies[0].state == CopyState::resident && e.copies[0].pins == 0) {
+            leave_upwards(0, id);  // a shorter copy than the one below is of no use
+          }
+        }
+        tier(best).counters.read += actual_bytes(lookup.reused);
+      }
+    }
+  } else {
+    lookup.cause =
+        session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::capacity;
+    entry(find_or_create(session, key)).in_use = true;
+  }
+  if (lookup.reused >= history) {
+    lookup.cause = LossCause::none;
+  }
+  settle();
+  return lookup;
+}
+
+void TierManager::end_load(SessionSlot session) {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return;
+  }
+  Entry& e = entry(id);
+  if (e.source_tier == kNoTier) {
+    return;
+  }
+  const std::uint8_t source = e.source_tier;
+  e.source_tier = kNoTier;
+  unpin(source, id);
+  if (!tier(source).config.inclusive) {
+    leave_upwards(source, id);
+  }
+  settle();
+}
+
+std::optional<Medium> TierManager::begin_preload(SessionSlot session) {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return std::nullopt;
+  }
+  Entry& e = entry(id);
+  const Copy& copy = e.copies[0];
+  if (e.saving || e.fetching || e.preloading || e.doomed || copy.state != CopyState::resident ||
+      copy.leaving || copy.tokens < e.tokens || tier(0).medium == Medium::hbm) {
+    return std::nullopt;
+  }
+  e.preloading = true;
+  pin(0, id);
+  return tier(0).medium;
+}
+
+Tokens TierManager::stored_tokens(SessionSlot session) const {
+  const EntryId id = entry_of(session);
+  return id.valid() ? entry(id).tokens : Tokens(0);
+}
+
+void TierManager::forget(SessionSlot session) {
+  const EntryId id = entry_of(session);
+  if (id.valid()) {
+    entry(id).owner = kNone;
+    entry_of_session_[session] = kNoEntry;
+  }
+  if (session < loss_of_session_.size()) {
+    loss_of_session_[session] = LossCause::capacity;
+    first_insertion_of_session_[session] = kNever;
+  }
+}
+
+void TierManager::on_transfer(std::uint64_t cookie) {
+  const auto number = static_cast<std::uint32_t>(cookie);
+  switch ((cookie >> kKindShift) & 0xff) {
+    case kSaveTransfer: {
+      Entry& e = entry(EntryId{number});
+      if (e.save_epoch == static_cast<std::uint16_t>(cookie >> kEpochShift)) {
+        e.save_transfer = TransferId{};
+        e.save_in_flight = Bytes(0);
+        finish_save_if_complete(EntryId{number});
+      }
+      break;
+    }
+    case kWriteTransfer:
+      finish_write(number);
+      break;
+    default:
+      finish_fetch(EntryId{number});
+      break;
+  }
+  settle();
+}
+
+Bytes TierManager::write_buffer_excess() const {
+  return std::max(Bytes(0), write_buffer_used_ - config_.system.save.write_buffer);
+}
+
+void TierManager::trim(std::size_t index) {
+  Tier& t = tier(index);
+  if (t.config.free_buffer.value > 0) {
+    (void)choose_victims(index, t.config.free_buffer, Demand::background, kNotQueued);
+  }
+}
+
+void TierManager::settle() {
+  for (int round = 0; round < kMostSettleRounds; ++round) {
+    bool progress = false;
+    for (std::size_t i = 0; i < tiers_.size(); ++i) {
+      trim(i);
+      progress = grant_waiting(i) || progress;
+      if (i + 1 < tiers_.size()) {
+        progress = start_writes(i) || progress;
+      }
+    }
+    if (!progress) {
+      const bool was_fetching = fetching_.valid();
+      try_prefetch();
+      progress = fetching_.valid() != was_fetching;
+    }
+    if (!progress) {
+      return;
+    }
+  }
+  KVTIER_ASSERT(false, "waiting moves settle");
+}
+
+void TierManager::log(DecisionKind kind, std::size_t index, EntryId id, Tokens tokens,
+                      Demand demand) {
+  if (decisions_ == nullptr) {
+    return;
+  }
+  decisions_->on_decision({.kind = kind,
+                           .tier = tier(index).medium,
+                           .key = entry(id).key,
+                           .tokens = tokens,
+                           .time = backend_.now(),
+                           .demand = demand,
+                           .position = entry(id).position});
+}
+
+std::uint64_t TierManager::cookie(std::uint64_t kind, std::uint64_t epoch,
+                                  std::uint32_t number) const {
+  return cookie_mark_ | (kind << kKindShift) | (epoch << kEpochShift) | number;
+}
+
+TierCounters TierManager::counters(std::size_t index) {
+  charge(tier(index), Bytes(0));
+  return tier(index).counters;
+}
+
+void TierManager::check_invariants() const {
+  Bytes buffered;
+  for (const Entry& e : entries_) {
+    buffered += e.buffered;
+  }
+  KVTIER_ASSERT(buffered == write_buffer_used_,
+                "the write buffer holds what its entries put there");
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const Tier& t = tier(i);
+    Bytes used;
+    Bytes leaving;
+    std::int64_t residents = 0;
+    for (const Entry& e : entries_) {
+      const Copy& copy = e.copies[i];
+      KVTIER_ASSERT(e.live || copy.state == CopyState::absent, "a released entry has no copies");
+      used += copy.account;
+      leaving += copy.leaving ? copy.account : Bytes(0);
+      residents += copy.state == CopyState::resident ? 1 : 0;
+      if (copy.state == CopyState::resident && copy.pins == 0 && !copy.leaving) {
+        KVTIER_ASSERT(copy.account == account(t, copy.tokens),
+                      "an account is what the reservation says");
+        KVTIER_ASSERT(copy.tokens.value > 0, "a resident copy holds something");
+      }
+      const bool above =
+          i > 0 && e.copies[i - 1].state == CopyState::resident && !e.copies[i - 1].leaving;
+      const bool moving = e.in_use || e.write != kNone || e.fetching;
+      KVTIER_ASSERT(!(above && copy.state == CopyState::resident && !t.config.inclusive &&
+                      !moving && t.config.write == WriteMoment::on_evict),
+                    "no entry is in two exclusive tiers");
+    }
+    KVTIER_ASSERT(used == t.used && used <= t.capacity,
+                  "a tier's account is the sum of its copies");
+    KVTIER_ASSERT(leaving == t.leaving, "what leaves is counted");
+    KVTIER_ASSERT(residents == t.residents, "a tier counts its copies");
+    t.policy->check_invariants(View(*this, i));
+  }
+}
+
+}  // namespace kvtier

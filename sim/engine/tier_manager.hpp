@@ -1,0 +1,288 @@
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sim/engine/backend.hpp"
+#include "sim/engine/config.hpp"
+#include "sim/engine/decisions.hpp"
+#include "sim/policy/entry_heap.hpp"
+#include "sim/policy/policy.hpp"
+
+namespace kvtier {
+
+/// Dense number of a live session; freed numbers are used again.
+using SessionSlot = std::uint32_t;
+
+/// What a tier did so far.
+struct TierCounters {
+  std::int64_t evictions = 0;  // entries that left because room was needed, demoted or dropped
+  std::int64_t insertions = 0;
+  Bytes read;
+  Bytes written;
+  /// Integral of the account over time, byte-nanoseconds, and its peak.
+  double occupancy_byte_ns = 0;
+  Bytes occupancy_peak;
+};
+
+/// Where a turn's history was found.
+struct Lookup {
+  /// Tokens of the needed history whose KV is reused; 0: a miss.
+  Tokens reused;
+  /// Where it was found. A fetch in flight counts for its destination.
+  Medium medium = Medium::hbm;
+  /// The fetch that brings it nearer is still in flight: load_ready is heard of when it is done.
+  bool late = false;
+  /// Why less than the whole history was found.
+  LossCause cause = LossCause::none;
+};
+
+/// Keeps the stored KV: which entry is in which tier, its account, and its moves between tiers.
+/// Policies choose; the manager owns capacity, pinning, transfers and counting. Sessions own
+/// entries: nothing outside knows that an entry holds a session.
+///
+/// An entry's copies are prefixes of its tokens. The fastest tier takes what finished turns save;
+/// each slower tier takes what leaves the one above. Transfers move actual bytes, accounts charge
+/// reservations (model.md section 4).
+class TierManager {
+ public:
+  struct Setup {
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    Backend* backend = nullptr;
+    const QueueView* queue = nullptr;
+    DecisionObserver* decisions = nullptr;
+    /// Cookies of the manager's transfers carry this mark, so that their completions find the way
+    /// back.
+    std::uint64_t cookie_mark = 0;
+  };
+  explicit TierManager(const Setup& setup);
+  ~TierManager();
+
+  [[nodiscard]] bool stores_anything() const { return !tiers_.empty(); }
+
+  // What the control plane tells.
+
+  void on_enqueued(SessionSlot session, QueuePosition position);
+  void on_dequeued(SessionSlot session);
+  /// The first `dropped` tokens (after the kept first ones) of the session's history are cut away.
+  void truncate(SessionSlot session, Tokens dropped);
+  /// Nothing of what is stored can be used any more.
+  void invalidate(SessionSlot session, LossCause cause);
+  /// The session's turn is admitted and needs `history` tokens. Its entry is in use until `save` or
+  /// `release`.
+  Lookup admit(SessionSlot session, EntryKey key, Tokens history);
+  /// The KV that `admit` found is in HBM now (or its load was not needed).
+  void end_load(SessionSlot session);
+  /// Whether the entry of a waiting session could be loaded ahead of its turn, and from where: only
+  /// from the fastest tier, and only when all of it lies there. Pins it until `end_load`.
+  [[nodiscard]] std::optional<Medium> begin_preload(SessionSlot session);
+  /// Tokens of the history that the entry found by begin_preload holds.
+  [[nodiscard]] Tokens stored_tokens(SessionSlot session) const;
+  /// New KV of a running turn exists: its transfer to the fastest tier begins.
+  void begin_save(SessionSlot session, EntryKey key, Tokens prompt);
+  /// The turn ended with `tokens` in all; what is not saved yet stays in the HBM write buffer until
+  /// it is.
+  void save(SessionSlot session, EntryKey key, Tokens tokens);
+  /// The session will not come back. Its entry stays until it is evicted; the number is free for
+  /// another session.
+  void forget(SessionSlot session);
+  void on_transfer(std::uint64_t cookie);
+
+  // What the control plane asks.
+
+  /// Bytes in the HBM write buffer beyond its size: while positive the GPUs wait.
+  [[nodiscard]] Bytes write_buffer_excess() const;
+  /// Entries whose save is not complete.
+  [[nodiscard]] std::int64_t saves_in_progress() const { return saving_; }
+  [[nodiscard]] EntryId entry_of(SessionSlot session) const;
+  /// Called when the fetch that a late lookup waits for is done; the entry can then be loaded from
+  /// `medium`.
+  std::function<void(SessionSlot, Medium)> on_load_ready;
+
+  [[nodiscard]] std::size_t tier_count() const { return tiers_.size(); }
+  [[nodiscard]] Medium medium(std::size_t tier) const { return tiers_[tier]->medium; }
+  [[nodiscard]] TierCounters counters(std::size_t tier);
+  [[nodiscard]] Bytes bytes_per_token() const { return bytes_per_token_; }
+  [[nodiscard]] std::size_t live_entries() const { return live_entries_; }
+  /// Throws InvariantError if accounts, copies and policies do not agree.
+  void check_invariants() const;
+
+ private:
+  static constexpr std::size_t kMostTiers = 2;
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+  static constexpr std::uint8_t kNoTier = UINT8_MAX;
+
+  enum class CopyState : std::uint8_t { absent, arriving, resident };
+
+  struct Copy {
+    Tokens tokens;
+    Bytes account;
+    CopyState state = CopyState::absent;
+    /// On its way out: no longer the policy's, its account is freed when the tier below has it.
+    bool leaving = false;
+    std::uint16_t pins = 0;
+  };
+
+  struct Entry {
+    EntryKey key;
+    SessionSlot owner = kNone;
+    bool live = false;
+    /// Its turn runs (or waits for its load): the KV is in HBM.
+    bool in_use = false;
+    /// In the HBM write buffer, on its way to the fastest tier.
+    bool saving = false;
+    bool save_granted = false;
+    bool preloading = false;
+    bool fetching = false;
+    /// The fetch has its room and its transfer is in flight.
+    bool fetch_active = false;
+    /// Invalidated while a write is in flight: goes when that is done.
+    bool doomed = false;
+    LossCause loss = LossCause::capacity;
+    /// The tier that a load or fetch in flight reads; pinned until it is done.
+    std::uint8_t source_tier = kNoTier;
+    /// Distinguishes completions of this save from those of a cancelled one.
+    std::uint16_t save_epoch = 0;
+    std::uint32_t write = kNone;
+    QueuePosition position = kNotQueued;
+    SimTime first_inserted;
+    SimTime last_used;
+    /// Tokens of the whole sequence that is stored or being saved.
+    Tokens tokens;
+    /// Of those, how many the running save has been given.
+    Tokens save_submitted;
+    TransferId save_transfer;
+    Bytes save_in_flight;
+    /// Charged to the write buffer.
+    Bytes buffered;
+    std::array<Copy, kMostTiers> copies;
+  };
+
+  /// A copy of tier `from` on its way to the next slower tier.
+  struct Write {
+    EntryId entry;
+    std::size_t from = 0;
+    Tokens tokens;
+    bool active = false;
+    /// The copy it reads has left the tier; what the tier holds of the entry now is another one.
+    bool source_gone = false;
+  };
+
+  struct Tier {
+    Medium medium = Medium::dram;
+    TierConfig config;
+    Bytes capacity;
+    Bytes used;
+    Bytes leaving;
+    std::int64_t residents = 0;
+    bool sees_queue = false;
+    std::unique_ptr<EvictionPolicy> policy;
+    /// By last use; only filled when there is a time to live.
+    EntryHeap by_age;
+    /// Saves and fetches that wait for room, first come first served; `promised` is what they will
+    /// take.
+    std::deque<EntryId> waiting_for_room;
+    Bytes promised;
+    /// Writes from this tier to the next one, one at a time.
+    std::deque<std::uint32_t> writes;
+    TierCounters counters;
+    SimTime occupancy_since;
+  };
+
+  enum class Room { granted, coming, refused };
+
+  class View;
+
+  [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
+  [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
+  [[nodiscard]] Tier& tier(std::size_t index) { return *tiers_[index]; }
+  [[nodiscard]] const Tier& tier(std::size_t index) const { return *tiers_[index]; }
+  [[nodiscard]] Bytes account(const Tier& tier, Tokens tokens) const;
+  /// What writing tokens behind the `stored` first ones moves: whole blocks.
+  [[nodiscard]] Bytes write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const;
+  [[nodiscard]] Bytes actual_bytes(Tokens tokens) const { return bytes_per_token_ * tokens.value; }
+  [[nodiscard]] EntryView view(std::size_t tier, EntryId id) const;
+  /// The tier with the longest resident prefix, the fastest of equal ones; kNoTier if there is
+  /// none.
+  [[nodiscard]] std::uint8_t best_tier(const Entry& e) const;
+  [[nodiscard]] bool needs_fetch(EntryId id) const;
+
+  EntryId create_entry(EntryKey key, SessionSlot owner);
+  EntryId find_or_create(SessionSlot session, EntryKey key);
+  void release_if_empty(EntryId id);
+  void charge(Tier& tier, Bytes bytes);
+  void make_resident(std::size_t tier, EntryId id, Tokens tokens);
+  void remove_copy(std::size_t tier, EntryId id, LossCause cause);
+  /// The entry moves up to HBM: an exclusive tier gives up its account, an inclusive one keeps its
+  /// copy.
+  void leave_upwards(std::size_t tier, EntryId id);
+  void stop_leaving(std::size_t tier, EntryId id);
+  void touch(EntryId id);
+  void pin(std::size_t tier, EntryId id);
+  void unpin(std::size_t tier, EntryId id);
+
+  [[nodiscard]] bool choose_victims(std::size_t tier, Bytes room, Demand demand,
+                                    QueuePosition incoming);
+  Room find_room(std::size_t tier, Bytes bytes, Demand demand, QueuePosition incoming);
+  void evict(std::size_t tier, EntryId id, Demand demand);
+  void expire(std::size_t tier);
+
+  void wait_for_room(std::size_t tier, EntryId id);
+  void cancel_wait(std::size_t tier, EntryId id);
+  [[nodiscard]] Bytes wanted_room(EntryId id) const;
+  bool grant_waiting(std::size_t tier);
+
+  void queue_write(std::size_t from, EntryId id);
+  bool start_writes(std::size_t from);
+  void finish_write(std::uint32_t write);
+
+  void start_fetch(EntryId id);
+  void activate_fetch(EntryId id);
+  void finish_fetch(EntryId id);
+  void try_prefetch();
+
+  void submit_save(EntryId id, Tokens tokens);
+  void grant_save(EntryId id);
+  void finish_save_if_complete(EntryId id);
+  void cancel_save(EntryId id);
+  void drop_save(EntryId id, LossCause cause);
+
+  void trim(std::size_t tier);
+  /// Lets waiting moves go on after anything changed.
+  void settle();
+  void log(DecisionKind kind, std::size_t tier, EntryId id, Tokens tokens,
+           Demand demand = Demand::save);
+  [[nodiscard]] std::uint64_t cookie(std::uint64_t kind, std::uint64_t epoch,
+                                     std::uint32_t number) const;
+
+  const RunConfig& config_;
+  Backend& backend_;
+  const QueueView& queue_;
+  DecisionObserver* decisions_;
+  std::uint64_t cookie_mark_;
+  Bytes bytes_per_token_;
+  Bytes window_account_;
+  std::vector<std::unique_ptr<Tier>> tiers_;
+  std::unique_ptr<PrefetchPolicy> prefetch_;
+  std::function<bool(EntryId)> needs_fetch_;
+
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> free_entries_;
+  std::vector<EntryId> entry_of_session_;
+  std::vector<LossCause> loss_of_session_;
+  /// Kept when a session's entry is lost, until the session ends.
+  std::vector<SimTime> first_insertion_of_session_;
+  std::size_t live_entries_ = 0;
+  std::vector<Write> writes_;
+  std::vector<std::uint32_t> free_writes_;
+  EntryId fetching_ = kNoEntry;
+  Bytes write_buffer_used_;
+  std::int64_t saving_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "sim/core/assert.hpp"
+#include "sim/policy/ids.hpp"
+
+namespace kvtier {
+
+/// Entries by key, smallest on top, each in the heap at most once and removable from the middle:
+/// O(log n). Equal keys leave in order of entry number.
+class EntryHeap {
+ public:
+  [[nodiscard]] bool empty() const { return heap_.empty(); }
+  [[nodiscard]] std::size_t size() const { return heap_.size(); }
+  [[nodiscard]] bool contains(EntryId entry) const {
+    return entry.value < places_.size() && places_[entry.value] != kAbsent;
+  }
+  [[nodiscard]] EntryId top() const { return EntryId{heap_.front().entry}; }
+  [[nodiscard]] std::uint64_t top_key() const { return heap_.front().key; }
+
+  void insert(EntryId entry, std::uint64_t key) {
+    if (entry.value >= places_.size()) {
+      places_.resize(static_cast<std::size_t>(entry.value) + 1, kAbsent);
+    }
+    KVTIER_ASSERT(places_[entry.value] == kAbsent, "an entry is in a heap once");
+    heap_.push_back({key, entry.value});
+    sift_up(heap_.size() - 1);
+  }
+
+  void remove(EntryId entry) {
+    KVTIER_ASSERT(contains(entry), "only an entry of the heap can be removed");
+    const std::size_t hole = places_[entry.value];
+    places_[entry.value] = kAbsent;
+    const Node last = heap_.back();
+    heap_.pop_back();
+    if (hole == heap_.size()) {
+      return;
+    }
+    heap_[hole] = last;
+    places_[last.entry] = static_cast<std::uint32_t>(hole);
+    sift_down(hole);
+    sift_up(places_[last.entry]);
+  }
+
+ private:
+  static constexpr std::uint32_t kAbsent = UINT32_MAX;
+  struct Node {
+    std::uint64_t key;
+    std::uint32_t entry;
+    [[nodiscard]] bool before(const Node& other) const {
+      return key != other.key ? key < other.key : entry < other.entry;
+    }
+  };
+
+  void sift_up(std::size_t hole) {
+    const Node node = heap_[hole];
+    while (hole > 0) {
+      const std::size_t parent = (hole - 1) / 2;
+      if (!node.before(heap_[parent])) {
+        break;
+      }
+      place(hole, heap_[parent]);
+      hole = parent;
+    }
+    place(hole, node);
+  }
+
+  void sift_down(std::size_t hole) {
+    const Node node = heap_[hole];
+    while (true) {
+      std::size_t child = 2 * hole + 1;
+      if (child >= heap_.size()) {
+        break;
+      }
+      if (child + 1 < heap_.size() && heap_[child + 1].before(heap_[child])) {
+        ++child;
+      }
+      if (!heap_[child].before(node)) {
+        break;
+      }
+      place(hole, heap_[child]);
+      hole = child;
+    }
+    place(hole, node);
+  }
+
+  void place(std::size_t at, const Node& node) {
+    heap_[at] = node;
+    places_[node.entry] = static_cast<std::uint32_t>(at);
+  }
+
+  std::vector<Node> heap_;
+  std::vector<std::uint32_t> places_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/policy/views.hpp"
+
+/// The interfaces policies implement. Policies decide; the tier owns capacity, pinning, transfers
+/// and all counting. Decisions depend on these calls and the constructor alone.
+namespace kvtier {
+
+/// What a policy needs to know. The engine hands out no more than this.
+enum class Knowledge {
+  online,      // the past
+  look_ahead,  // and the waiting queue
+  oracle,      // and the future: a bound, never a rival
+};
+[[nodiscard]] const char* to_string(Knowledge knowledge);
+
+/// Chooses what leaves one tier.
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+  virtual void on_insert(const EntryView& entry, SimTime now) = 0;
+  virtual void on_hit(const EntryView& entry, SimTime now) = 0;
+  virtual void on_resize(const EntryView&, SimTime) {}
+  virtual void on_remove(EntryId entry, SimTime now) = 0;
+  /// Between on_pin and on_unpin the entry is being moved and may not be selected.
+  virtual void on_pin(EntryId entry) = 0;
+  virtual void on_unpin(EntryId entry) = 0;
+  /// Only called for policies with look-ahead knowledge: a request for this entry began to wait at
+  /// `position`, or (kNotQueued) left the queue.
+  virtual void on_queue_change(EntryId, QueuePosition) {}
+  /// A resident, unpinned entry and the tokens to keep of it, or nullopt if nothing should leave
+  /// for this demand. The tier always removes what it is given.
+  [[nodiscard]] virtual std::optional<Victim> select_victim(const EvictionContext& context) = 0;
+  /// Throws InvariantError if the bookkeeping does not match `tier`; called at the end of every
+  /// run.
+  virtual void check_invariants(const TierView& tier) const = 0;
+};
+
+/// What a prefetch policy may ask and do.
+struct PrefetchContext {
+  const QueueView* queue = nullptr;
+  /// Memory available for prefetching (C_mem) and mean reserved size of an entry (S_kv);
+  /// AttentionStore 3.3.
+  Bytes memory;
+  Bytes mean_entry;
+  /// Whether the entry lies only in a slower tier and no transfer brings it nearer yet.
+  const std::function<bool(EntryId)>* needs_fetch = nullptr;
+};
+
+/// Chooses what is brought nearer before it is asked for.
+class PrefetchPolicy {
+ public:
+  virtual ~PrefetchPolicy() = default;
+  /// The entry of a waiting request was moved to a slower tier.
+  virtual void on_demoted(EntryId, QueuePosition) {}
+  /// The entry to fetch next, or nullopt. Asked again after every change, so an answer may be
+  /// repeated until the fetch has started.
+  [[nodiscard]] virtual std::optional<EntryId> next_fetch(const PrefetchContext& context) = 0;
+};
+
+/// Chooses which waiting request is admitted next.
+class OrderPolicy {
+ public:
+  virtual ~OrderPolicy() = default;
+  /// A position at which a request waits; only called when the queue is not empty.
+  [[nodiscard]] virtual QueuePosition next(const QueueView& queue) = 0;
+};
+
+/// A parameter as the policy declares it; config checks, `kvtier list policies` and the reference
+/// read it here.
+struct PolicyParameter {
+  std::string name;
+  std::string documentation;
+  /// What the number counts ("jobs", "tokens"); for messages and documentation.
+  std::string unit;
+  double minimum = 0;
+  double maximum = 0;
+  /// Not set: the policy works the value out itself, written "auto" in configs.
+  std::optional<double> default_value;
+};
+
+/// Values of the declared parameters; absent means the default.
+using PolicyParameters = std::map<std::string, double>;
+
+template <class Interface>
+struct PolicyKind {
+  std::string name;
+  std::string summary;
+  std::string source;
+  Knowledge knowledge = Knowledge::online;
+  std::vector<PolicyParameter> parameters;
+  std::function<std::unique_ptr<Interface>(const PolicyParameters&)> make;
+};
+
+/// All policies a program offers; filled by an explicit table (policies/registry.cpp), never by
+/// static initialisers.
+struct PolicyRegistry {
+  std::vector<PolicyKind<EvictionPolicy>> eviction;
+  std::vector<PolicyKind<PrefetchPolicy>> prefetch;
+  std::vector<PolicyKind<OrderPolicy>> order;
+};
+
+template <class Interface>
+[[nodiscard]] const PolicyKind<Interface>* find_policy(
+    const std::vector<PolicyKind<Interface>>& kinds, const std::string& name) {
+  for (const auto& kind : kinds) {
+    if (kind.name == name) {
+      return &kind;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace kvtier

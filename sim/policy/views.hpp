@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+
+#include "sim/core/units.hpp"
+#include "sim/policy/ids.hpp"
+
+/// What policies may see. The engine fills a view according to the policy's knowledge.
+namespace kvtier {
+
+/// One entry as a tier holds it.
+struct EntryView {
+  EntryId id;
+  EntryKey key;
+  /// The tier holds the KV of tokens 0 .. tokens-1.
+  Tokens tokens;
+  /// What the tier's account charges for it (the reservation), not what is moved.
+  Bytes bytes;
+  /// When the entry came into the store; kept while any tier holds it.
+  SimTime first_inserted;
+  SimTime last_used;
+  /// Where a request for this entry waits; kNotQueued for policies without look-ahead knowledge.
+  QueuePosition queue_position = kNotQueued;
+};
+
+/// An entry that must shrink and the tokens to keep of it (0: all go).
+struct Victim {
+  EntryId entry;
+  Tokens keep;
+};
+
+/// Why a tier needs room.
+enum class Demand {
+  save,        // a finished turn's KV
+  prefetch,    // an entry whose request waits, fetched ahead of time
+  demotion,    // a victim of the tier above
+  background,  // the free buffer has to be restored
+};
+
+struct EvictionContext {
+  SimTime now;
+  Demand demand = Demand::save;
+  /// Position of the request the room is for; kNotQueued if none waits or the policy has no
+  /// look-ahead knowledge.
+  QueuePosition incoming = kNotQueued;
+  /// First position of the queue; kNotQueued for policies without look-ahead knowledge.
+  QueuePosition queue_first = kNotQueued;
+};
+
+/// The waiting requests in order of arrival. Positions run from first() to end(); a position may be
+/// empty (its request left out of turn).
+class QueueView {
+ public:
+  virtual ~QueueView() = default;
+  [[nodiscard]] virtual QueuePosition first() const = 0;
+  [[nodiscard]] virtual QueuePosition end() const = 0;
+  /// The stored entry the request at `position` needs; kNoEntry if it needs none or the position is
+  /// empty.
+  [[nodiscard]] virtual EntryId entry_at(QueuePosition position) const = 0;
+  [[nodiscard]] virtual bool waiting_at(QueuePosition position) const = 0;
+};
+
+/// A tier's entries, for check_invariants.
+class TierView {
+ public:
+  virtual ~TierView() = default;
+  virtual void for_each_resident(
+      const std::function<void(const EntryView&, bool pinned)>& visit) const = 0;
+};
+
+}  // namespace kvtier

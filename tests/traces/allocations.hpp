@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvtier::testing {
+
+/// What the whole program has allocated with `new`. The sum of all sizes bounds what it can hold at
+/// any moment.
+struct Allocations {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+};
+
+[[nodiscard]] Allocations allocations_so_far();
+
+}  // namespace kvtier::testing

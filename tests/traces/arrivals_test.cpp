@@ -1,0 +1,131 @@
+#include "traces/arrivals.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/histogram.hpp"
+#include "tests/traces/support.hpp"
+#include "traces/trace_format.hpp"
+#include "traces/turns_table.hpp"
+
+namespace kvtier {
+namespace {
+
+using namespace literals;
+using testing::config_error_of;
+using testing::TempDir;
+using testing::text_of;
+using testing::turn;
+
+std::vector<std::int64_t> think_times(const ThinkTimeConfig& config, std::vector<Turn> turns) {
+  ThinkTimes model(config, 1);
+  model.apply(turns);
+  std::vector<std::int64_t> result;
+  for (const Turn& one : turns) {
+    result.push_back(one.think.ns);
+  }
+  return result;
+}
+
+TEST(ThinkTimes, ConstantGivesTheMeanToAllButTheFirstTurn) {
+  EXPECT_EQ(think_times({.model = ThinkTimeModel::constant, .mean = 7_s},
+                        {turn(1, 1, 9), turn(1, 1, 9), turn(1, 1)}),
+            (std::vector<std::int64_t>{0, 7000000000, 7000000000}));
+}
+
+TEST(ThinkTimes, OutputProportionalFollowsThePreviousResponse) {
+  // Pensieve's gap, max(5 s, 0.1 s x output): 20 tokens give 5 s, 80 give 8 s.
+  EXPECT_EQ(think_times({.model = ThinkTimeModel::output_proportional},
+                        {turn(1, 20), turn(1, 80), turn(1, 1)}),
+            (std::vector<std::int64_t>{0, 5000000000, 8000000000}));
+}
+
+TEST(ThinkTimes, TraceKeepsWhatIsThere) {
+  EXPECT_EQ(think_times({.model = ThinkTimeModel::trace}, {turn(1, 1), turn(1, 1, 42)}),
+            (std::vector<std::int64_t>{0, 42}));
+}
+
+TEST(ThinkTimes, ExponentialHasTheMeanAndTheSpread) {
+  ThinkTimes model({.mean = 60_s}, 3);
+  Histogram values;
+  std::vector<Turn> turns(11, turn(1, 1));
+  for (int i = 0; i < 10000; ++i) {
+    model.apply(turns);
+    EXPECT_EQ(turns[0].think, SimDuration());
+    for (std::size_t k = 1; k < turns.size(); ++k) {
+      values.add(turns[k].think.ns);
+    }
+  }
+  // 100,000 values: the mean's standard deviation is 0.3 %; the median is ln 2 of the mean.
+  EXPECT_NEAR(values.mean() / 60e9, 1.0, 0.012);
+  EXPECT_NEAR(static_cast<double>(values.quantile(0.5)) / 60e9, std::log(2.0), 0.012);
+}
+
+TEST(ThinkTimes, StayWithinAYear) {
+  EXPECT_EQ(
+      think_times({.model = ThinkTimeModel::output_proportional, .per_output_token = kThinkTimeMax},
+                  {turn(1, INT32_MAX), turn(1, 1)}),
+      (std::vector<std::int64_t>{0, kThinkTimeMax.ns}));
+}
+
+TEST(PoissonArrivals, HaveTheRateAndNeverDecrease) {
+  PoissonArrivals arrivals(PerSecond(2), 5);
+  SimTime last;
+  Histogram gaps;
+  for (int i = 0; i < 100000; ++i) {
+    const SimTime next = arrivals.next();
+    ASSERT_GE(next, last);
+    gaps.add((next - last).ns);
+    last = next;
+  }
+  EXPECT_NEAR(gaps.mean() / 0.5e9, 1.0, 0.012);
+  EXPECT_NEAR(static_cast<double>(gaps.quantile(0.5)) / 0.5e9, std::log(2.0), 0.012);
+}
+
+TEST(PoissonArrivals, RefuseTimesBeyondTheSimulation) {
+  const TempDir dir;
+  PoissonArrivals arrivals(PerSecond(1e-200), 5);
+  EXPECT_EQ(config_error_of(dir, [&] { static_cast<void>(arrivals.next()); }),
+            "arrival_rate: at one session every 1e+200 s on average, sessions arrive beyond the "
+            "146 years that can be "
+            "simulated");
+}
+
+TEST(BootstrapSource, DrawsEverySessionAboutEquallyOften) {
+  const TempDir dir;
+  TurnsTableReader table(dir.file(
+      "t.csv", "conv,turn,user_tokens,assistant_tokens\na,0,1,2\nb,0,3,4\nb,1,5,6\nc,0,7,8\n"));
+  BootstrapSource source(table, 1);
+  EXPECT_EQ(source.report().sessions, 3);
+  std::map<std::string, int> drawn;
+  SessionSpec session;
+  for (int i = 0; i < 30000; ++i) {
+    ASSERT_TRUE(source.next(session));
+    EXPECT_EQ(session.id, i);
+    session.id = 0;
+    ++drawn[text_of({session})];
+  }
+  ASSERT_EQ(drawn.size(), 3U);
+  for (const char* expected : {"0@0: 1/2\n", "0@0: 3/4 5/6\n", "0@0: 7/8\n"}) {
+    EXPECT_NEAR(drawn[expected], 10000, 400) << expected;  // five standard deviations
+  }
+}
+
+TEST(BootstrapSource, KeepsRecordedThinkTimes) {
+  const TempDir dir;
+  TraceReader table(
+      dir.file("t",
+               "{\"format\":\"kvtier.trace/"
+               "1\",\"think_times\":true}\n{\"id\":0,\"turns\":[[1,2,0],[3,4,5]]}\n"));
+  BootstrapSource source(table, 1);
+  SessionSpec session;
+  ASSERT_TRUE(source.next(session));
+  EXPECT_EQ(text_of({session}), "0@0: 1/2 3/4+5\n");
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,98 @@
+#include "traces/arrivals.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+SimDuration limited(double ns) {
+  return SimDuration(std::llround(std::min(ns, static_cast<double>(kThinkTimeMax.ns))));
+}
+
+}  // namespace
+
+ThinkTimes::ThinkTimes(const ThinkTimeConfig& config, std::uint64_t seed)
+    : config_(config), stream_(seed, "workload/think_times") {}
+
+void ThinkTimes::apply(std::vector<Turn>& turns) {
+  if (config_.model == ThinkTimeModel::trace) {
+    return;
+  }
+  turns.front().think = SimDuration();
+  for (std::size_t i = 1; i < turns.size(); ++i) {
+    switch (config_.model) {
+      case ThinkTimeModel::exponential:
+        turns[i].think = limited(stream_.exponential(static_cast<double>(config_.mean.ns)));
+        break;
+      case ThinkTimeModel::output_proportional:
+        turns[i].think =
+            std::max(config_.minimum, limited(static_cast<double>(config_.per_output_token.ns) *
+                                              static_cast<double>(turns[i - 1].assistant.value)));
+        break;
+      case ThinkTimeModel::constant:
+      case ThinkTimeModel::trace:
+        turns[i].think = config_.mean;
+        break;
+    }
+  }
+}
+
+PoissonArrivals::PoissonArrivals(PerSecond rate, std::uint64_t seed)
+    : mean_gap_ns_(1e9 / rate.value), stream_(seed, "workload/arrivals") {
+  KVTIER_ASSERT(rate.value > 0, "sessions arrive at a positive rate");
+}
+
+SimTime PoissonArrivals::next() {
+  const double gap = stream_.exponential(mean_gap_ns_);
+  if (!(gap < static_cast<double>(kTraceTimeNsMax - last_.ns))) {
+    throw ConfigError(fmt::format(
+        "arrival_rate: at one session every {:.3g} s on average, sessions arrive beyond the "
+        "{} years that can be simulated",
+        mean_gap_ns_ * 1e-9, kTraceTimeNsMax / kThinkTimeMax.ns));
+  }
+  last_ = last_ + SimDuration(std::llround(gap));
+  return last_;
+}
+
+BootstrapSource::BootstrapSource(TraceSource& table, std::uint64_t seed)
+    : stream_(seed, "workload/bootstrap") {
+  SessionSpec session;
+  while (table.next(session)) {
+    begins_.push_back(messages_.size());
+    for (const Turn& turn : session.turns) {
+      messages_.push_back({.user = static_cast<std::uint32_t>(turn.user.value),
+                           .assistant = static_cast<std::uint32_t>(turn.assistant.value)});
+      if (table.has_think_times()) {
+        think_.push_back(turn.think);
+      }
+    }
+  }
+  KVTIER_ASSERT(!begins_.empty(), "a table to draw from has sessions");
+  begins_.push_back(messages_.size());
+  begins_.shrink_to_fit();
+  messages_.shrink_to_fit();
+  think_.shrink_to_fit();
+  report_ = table.report();
+}
+
+bool BootstrapSource::next(SessionSpec& session) {
+  const auto drawn =
+      static_cast<std::size_t>(stream_.index(static_cast<std::int64_t>(begins_.size()) - 1));
+  session.id = drawn_++;
+  session.arrival = SimTime();
+  session.turns.clear();
+  for (std::size_t i = begins_[drawn]; i < begins_[drawn + 1]; ++i) {
+    session.turns.push_back({.user = Tokens(messages_[i].user),
+                             .assistant = Tokens(messages_[i].assistant),
+                             .think = think_.empty() ? SimDuration() : think_[i]});
+  }
+  return true;
+}
+
+}  // namespace kvtier

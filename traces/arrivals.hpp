@@ -1,0 +1,115 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sim/core/config.hpp"
+#include "sim/core/rng.hpp"
+#include "sim/core/units.hpp"
+#include "traces/session.hpp"
+#include "traces/trace_source.hpp"
+
+/// When sessions arrive, how long users think, and which sessions of a table are drawn: what
+/// generators and traces share.
+namespace kvtier {
+
+enum class ThinkTimeModel { exponential, constant, output_proportional, trace };
+
+constexpr auto enum_names(ThinkTimeModel) {
+  return std::array{
+      std::pair<std::string_view, ThinkTimeModel>{"exponential", ThinkTimeModel::exponential},
+      std::pair<std::string_view, ThinkTimeModel>{"constant", ThinkTimeModel::constant},
+      std::pair<std::string_view, ThinkTimeModel>{"output_proportional",
+                                                  ThinkTimeModel::output_proportional},
+      std::pair<std::string_view, ThinkTimeModel>{"trace", ThinkTimeModel::trace}};
+}
+
+/// No think time is longer, so that the times of a run stay far from overflow.
+inline constexpr SimDuration kThinkTimeMax{std::int64_t{365} * 86400 * 1000000000};
+
+/// Time from a turn's last token to the next turn of its session. The exponential default is
+/// AttentionStore's (arXiv 2403.19708) closed loop, whose think time the paper leaves open;
+/// `output_proportional` is the minimum gap of Pensieve (arXiv 2312.05516, section 6.1).
+struct ThinkTimeConfig {
+  ThinkTimeModel model = ThinkTimeModel::exponential;
+  SimDuration mean{std::int64_t{60} * 1000000000};
+  SimDuration minimum{std::int64_t{5} * 1000000000};
+  SimDuration per_output_token{std::int64_t{100} * 1000000};
+};
+
+template <class V>
+void describe(V& v, ThinkTimeConfig& c) {
+  const auto at_most_a_year = between(0, static_cast<double>(kThinkTimeMax.ns));
+  v.field("model", c.model,
+          "exponential (independent, with a mean), constant, output_proportional (the tokens of "
+          "the previous "
+          "response times per_output_token, at least the minimum), or trace (as recorded).");
+  v.field("mean", c.mean, "Mean of the exponential model, value of the constant one.",
+          at_most_a_year);
+  v.field("minimum", c.minimum, "Least think time of the output_proportional model.",
+          at_most_a_year);
+  v.field("per_output_token", c.per_output_token,
+          "Think time per token of the previous response in the output_proportional model.",
+          at_most_a_year);
+}
+
+/// Gives the turns of sessions their think times; draws from the stream "workload/think_times".
+class ThinkTimes {
+ public:
+  ThinkTimes(const ThinkTimeConfig& config, std::uint64_t seed);
+
+  /// Sets `think` of all turns: zero for the first, at most kThinkTimeMax for the others. The model
+  /// `trace` changes nothing.
+  void apply(std::vector<Turn>& turns);
+
+ private:
+  ThinkTimeConfig config_;
+  RandomStream stream_;
+};
+
+/// Arrival times of a Poisson process from time zero on; draws from the stream "workload/arrivals".
+class PoissonArrivals {
+ public:
+  /// `rate` > 0, in sessions per second.
+  PoissonArrivals(PerSecond rate, std::uint64_t seed);
+
+  /// The next arrival; throws ConfigError if it lies beyond the time that can be simulated.
+  [[nodiscard]] SimTime next();
+
+ private:
+  double mean_gap_ns_;
+  RandomStream stream_;
+  SimTime last_{};
+};
+
+/// Draws sessions with replacement from a table held in memory: 8 bytes a turn (16 with think
+/// times) and 8 a session. Draws from the stream "workload/bootstrap"; never ends.
+class BootstrapSource final : public SessionSource {
+ public:
+  /// Reads `table` to its end; it needs at least one session.
+  BootstrapSource(TraceSource& table, std::uint64_t seed);
+
+  bool next(SessionSpec& session) override;
+
+  [[nodiscard]] const ImportReport& report() const { return report_; }
+
+ private:
+  struct Messages {
+    std::uint32_t user;
+    std::uint32_t assistant;
+  };
+
+  std::vector<std::size_t> begins_;  // of each session in the two below, then the end of the last
+  std::vector<Messages> messages_;
+  std::vector<SimDuration> think_;  // empty if the table has none
+  ImportReport report_;
+  RandomStream stream_;
+  std::int64_t drawn_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "traces/compressed_stream.hpp"
+#include "traces/tokenizer.hpp"
+#include "traces/trace_source.hpp"
+
+namespace kvtier {
+
+/// Reads conversations as ShareGPT's dumps have them, `[{"id": .., "conversations": [{"from":
+/// "human", "value":
+/// ".."}, {"from": "gpt", "value": ".."}]}]`, plain, gzip or zstd, one conversation in memory at a
+/// time. Other keys are ignored; the order of keys does not matter.
+///
+/// "human" and "user" are the user's side, "gpt", "chatgpt", "bing", "bard" and "assistant" the
+/// model's; "system" counts as the user's side, because its tokens are part of the prompt. Messages
+/// of one side that follow each other are one message, replies before the first prompt and a last
+/// prompt without a reply are left out, so are messages of other roles and conversations without a
+/// turn, and half surrogate pairs ("\ud83d", which is no Unicode text) are replaced by U+FFFD: each
+/// is counted in the report. The dumps have no times.
+///
+/// Malformed JSON throws ConfigError naming the file and the byte (from 0, of the uncompressed
+/// text).
+class ShareGptJsonReader final : public TraceSource {
+ public:
+  /// One conversation may not be longer, so that a file of another kind cannot take all memory.
+  static constexpr std::size_t kConversationBytesMax = std::size_t{256} << 20;
+
+  ShareGptJsonReader(const std::filesystem::path& path, std::unique_ptr<Tokenizer> tokenizer,
+                     Tokens message_overhead = {});
+
+ protected:
+  bool read_session(SessionSpec& session) override;
+
+ private:
+  /// Puts the text of the list's next object into `text_`; false at the end of the list.
+  bool read_element();
+  /// The next byte that is no white space, not consumed; '\0' at the end of the data.
+  char peek_token();
+  /// Reads more bytes once all are consumed; false at the end. Throws ConfigError on damage.
+  bool fill();
+  void replace_lone_surrogates();
+  [[nodiscard]] std::int64_t offset() const {
+    return buffer_offset_ + static_cast<std::int64_t>(at_);
+  }
+  [[noreturn]] void fail(std::int64_t offset, std::string_view message) const;
+
+  ByteReader bytes_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<char> buffer_;
+  std::size_t at_ = 0;
+  std::size_t end_ = 0;
+  std::int64_t buffer_offset_ = 0;
+
+  std::string text_;
+  std::int64_t text_offset_ = 0;
+  bool opened_ = false;
+  bool closed_ = false;
+  bool any_element_ = false;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,76 @@
+#include "traces/statistics.hpp"
+
+#include <algorithm>
+
+namespace kvtier {
+namespace {
+
+constexpr std::int64_t k2K = 2048;
+constexpr std::int64_t k4K = 4096;
+
+Json distribution(const Histogram& values, double unit) {
+  if (values.count() == 0) {
+    return nullptr;
+  }
+  const auto scaled = [&](std::int64_t value) {
+    return unit == 1 ? Json(value) : Json(static_cast<double>(value) * unit);
+  };
+  return Json{{"mean", values.mean() * unit},
+              {"p50", scaled(values.quantile(0.5))},
+              {"p90", scaled(values.quantile(0.9))},
+              {"p99", scaled(values.quantile(0.99))},
+              {"max", scaled(values.maximum())}};
+}
+
+}  // namespace
+
+void WorkloadStatistics::add(const SessionSpec& session) {
+  std::int64_t history = 0;
+  bool first = true;
+  for (const Turn& turn : session.turns) {
+    user_tokens_.add(turn.user.value);
+    assistant_tokens_.add(turn.assistant.value);
+    if (!first) {
+      think_times_ns_.add(turn.think.ns);
+    }
+    first = false;
+    history_tokens_ += history;
+    prompt_tokens_ += history + turn.user.value;
+    history += turn.user.value + turn.assistant.value;
+  }
+  turns_.add(static_cast<std::int64_t>(session.turns.size()));
+  session_tokens_.add(history);
+  multi_turn_sessions_ += session.turns.size() > 1 ? 1 : 0;
+  sessions_over_2k_ += history > k2K ? 1 : 0;
+  sessions_over_4k_ += history > k4K ? 1 : 0;
+  last_arrival_ = std::max(last_arrival_, session.arrival);
+}
+
+double WorkloadStatistics::share_of_sessions(std::int64_t count) const {
+  return sessions() == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(sessions());
+}
+
+double WorkloadStatistics::repeated_prompt_share() const {
+  return prompt_tokens_ == 0
+             ? 0.0
+             : static_cast<double>(history_tokens_) / static_cast<double>(prompt_tokens_);
+}
+
+Json to_json(const WorkloadStatistics& s) {
+  return Json{{"sessions", s.sessions()},
+              {"turns", s.turns()},
+              {"multi_turn_sessions_fraction", s.multi_turn_share()},
+              {"sessions_over_2048_tokens_fraction", s.over_2k_share()},
+              {"sessions_over_4096_tokens_fraction", s.over_4k_share()},
+              {"repeated_prompt_tokens_fraction", s.repeated_prompt_share()},
+              {"user_tokens_total", static_cast<std::int64_t>(s.user_tokens().sum())},
+              {"assistant_tokens_total", static_cast<std::int64_t>(s.assistant_tokens().sum())},
+              {"turns_per_session", distribution(s.turns_per_session(), 1)},
+              {"session_tokens", distribution(s.session_tokens(), 1)},
+              {"user_tokens", distribution(s.user_tokens(), 1)},
+              {"assistant_tokens", distribution(s.assistant_tokens(), 1)},
+              {"think_time_seconds", distribution(s.think_times_ns(), 1e-9)},
+              {"last_arrival_seconds", s.last_arrival().seconds()}};
+}
+
+}  // namespace kvtier

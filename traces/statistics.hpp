@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sim/core/config.hpp"
+#include "sim/core/histogram.hpp"
+#include "sim/core/units.hpp"
+#include "traces/session.hpp"
+
+namespace kvtier {
+
+/// What a workload consists of, accumulated one session at a time in bounded memory. Means, shares
+/// and sums are exact, quantiles within the histogram's 0.4 %. Tokens are those of the trace,
+/// before any engine clamps a message or truncates a history.
+class WorkloadStatistics {
+ public:
+  void add(const SessionSpec& session);
+
+  [[nodiscard]] std::int64_t sessions() const { return turns_.count(); }
+  [[nodiscard]] std::int64_t turns() const { return user_tokens_.count(); }
+  [[nodiscard]] const Histogram& turns_per_session() const { return turns_; }
+  [[nodiscard]] const Histogram& user_tokens() const { return user_tokens_; }
+  [[nodiscard]] const Histogram& assistant_tokens() const { return assistant_tokens_; }
+  [[nodiscard]] const Histogram& session_tokens() const { return session_tokens_; }
+  /// Think times of the turns after the first, in nanoseconds.
+  [[nodiscard]] const Histogram& think_times_ns() const { return think_times_ns_; }
+  [[nodiscard]] SimTime last_arrival() const { return last_arrival_; }
+
+  /// Shares of all sessions, in [0, 1]; zero while there is no session.
+  [[nodiscard]] double multi_turn_share() const { return share_of_sessions(multi_turn_sessions_); }
+  [[nodiscard]] double over_2k_share() const { return share_of_sessions(sessions_over_2k_); }
+  [[nodiscard]] double over_4k_share() const { return share_of_sessions(sessions_over_4k_); }
+  /// Tokens of the prompts (history and new) that an earlier turn of the session had already: what
+  /// a KV cache without limits saves (AttentionStore, section 2.3).
+  [[nodiscard]] double repeated_prompt_share() const;
+
+ private:
+  [[nodiscard]] double share_of_sessions(std::int64_t count) const;
+
+  Histogram turns_;
+  Histogram user_tokens_;
+  Histogram assistant_tokens_;
+  Histogram session_tokens_;
+  Histogram think_times_ns_;
+  std::int64_t multi_turn_sessions_ = 0;
+  std::int64_t sessions_over_2k_ = 0;
+  std::int64_t sessions_over_4k_ = 0;
+  Int128 prompt_tokens_ = 0;
+  Int128 history_tokens_ = 0;
+  SimTime last_arrival_{};
+};
+
+/// Plain numbers; keys end in the unit. A distribution without values is null.
+[[nodiscard]] Json to_json(const WorkloadStatistics& statistics);
+
+}  // namespace kvtier

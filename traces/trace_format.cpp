@@ -1,0 +1,232 @@
+#include "traces/trace_format.hpp"
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+/// Reads the JSON of one session line from left to right. nlohmann's parser would read the same
+/// lines several times slower; the shape is fixed and small.
+class LineScanner {
+ public:
+  LineScanner(std::string_view line, const LineReader& reader) : line_(line), reader_(reader) {}
+
+  /// Takes `wanted` if it comes next.
+  bool take(char wanted) {
+    skip_space();
+    if (at_ < line_.size() && line_[at_] == wanted) {
+      ++at_;
+      return true;
+    }
+    return false;
+  }
+  void expect(char wanted) {
+    if (!take(wanted)) {
+      fail(fmt::format("'{}'", wanted));
+    }
+  }
+  void expect_end() {
+    skip_space();
+    if (at_ != line_.size()) {
+      fail("the end of the line");
+    }
+  }
+  std::string_view key() {
+    skip_space();
+    const std::size_t begin = at_ + 1;
+    const std::size_t end =
+        at_ < line_.size() && line_[at_] == '"' ? line_.find('"', begin) : line_.npos;
+    if (end == line_.npos) {
+      fail("a key");
+    }
+    at_ = end + 1;
+    return line_.substr(begin, end - begin);
+  }
+  /// A whole number in minimum .. maximum.
+  std::int64_t integer(const char* name, std::int64_t minimum, std::int64_t maximum) {
+    skip_space();
+    const char* begin = line_.data() + at_;
+    const char* limit = line_.data() + line_.size();
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(begin, limit, value);
+    const bool leading_zero = end - begin > 1 && *begin == '0';
+    const bool fraction = end < limit && (*end == '.' || *end == 'e' || *end == 'E');
+    if (error != std::errc() || leading_zero || fraction || value < minimum || value > maximum) {
+      fail(fmt::format("{} as a whole number in {} .. {}", name, minimum, maximum));
+    }
+    at_ += static_cast<std::size_t>(end - begin);
+    return value;
+  }
+  [[noreturn]] void fail(std::string_view expected) const {
+    constexpr std::size_t kShown = 20;
+    std::string_view found = line_.substr(at_);
+    const bool cut = found.size() > kShown;
+    found = found.substr(0, kShown);
+    throw reader_.error(fmt::format(
+        "column {}: expected {}, got {}", at_ + 1, expected,
+        found.empty() ? "the end of the line" : fmt::format("'{}{}'", found, cut ? "..." : "")));
+  }
+
+ private:
+  void skip_space() {
+    while (at_ < line_.size() && (line_[at_] == ' ' || line_[at_] == '\t')) {
+      ++at_;
+    }
+  }
+
+  std::string_view line_;
+  const LineReader& reader_;
+  std::size_t at_ = 0;
+};
+
+void scan_turns(LineScanner& scanner, bool think_times, const LineReader& reader,
+                std::vector<Turn>& turns) {
+  turns.clear();
+  scanner.expect('[');
+  if (scanner.take(']')) {
+    throw reader.error("a session needs at least one turn");
+  }
+  do {
+    Turn turn;
+    scanner.expect('[');
+    turn.user = Tokens(scanner.integer("user tokens", 1, kMessageTokensMax));
+    scanner.expect(',');
+    turn.assistant = Tokens(scanner.integer("response tokens", 1, kMessageTokensMax));
+    if (think_times) {
+      scanner.expect(',');
+      turn.think =
+          SimDuration(scanner.integer("a think time", 0, turns.empty() ? 0 : kTraceTimeNsMax));
+    }
+    scanner.expect(']');
+    turns.push_back(turn);
+  } while (scanner.take(','));
+  scanner.expect(']');
+}
+
+}  // namespace
+
+TraceReader::TraceReader(const std::filesystem::path& path, Tokens message_overhead)
+    : TraceSource(message_overhead), lines_(path) {
+  const std::string name = path.string();
+  std::string_view line;
+  if (!lines_.next(line)) {
+    throw ConfigError(fmt::format("{}: the file is empty", name));
+  }
+  const Json json = parse_json_strictly(line, name);
+  // Another version may have another header, so the version comes first.
+  const TraceHeader known;
+  if (!json.is_object() || !json.contains("format") || json["format"] != known.format) {
+    throw lines_.error(
+        fmt::format("expected a header with \"format\": \"{}\", got {}", known.format,
+                    json.is_object() && json.contains("format") ? quote_json(json["format"])
+                                                                : quote_json(json)));
+  }
+  Problems problems;
+  problems.set_origin("", name + ":1");
+  read_value(header_, json, "", problems);
+  problems.throw_if_any();
+}
+
+bool TraceReader::read_session(SessionSpec& session) {
+  std::string_view line;
+  if (!lines_.next(line)) {
+    if (last_id_ < 0) {
+      throw ConfigError(fmt::format("{}: the trace has no sessions", lines_.path().string()));
+    }
+    return false;
+  }
+  static const std::vector<std::string> kKeys{"id", "arrival_ns", "turns"};
+  constexpr std::size_t kArrival = 1;
+  session.arrival = SimTime();
+  std::array<bool, 3> seen{};
+  LineScanner scanner(line, lines_);
+  scanner.expect('{');
+  do {
+    const std::string_view key = scanner.key();
+    std::size_t which = 0;
+    while (which < kKeys.size() && kKeys[which] != key) {
+      ++which;
+    }
+    if (which == kKeys.size()) {
+      throw lines_.error(fmt::format("unknown key \"{}\"{}", key, suggestion(key, kKeys)));
+    }
+    if (which == kArrival && !header_.arrivals) {
+      throw lines_.error("\"arrival_ns\" in a trace whose header says \"arrivals\": false");
+    }
+    if (std::exchange(seen[which], true)) {
+      throw lines_.error(fmt::format("duplicate key \"{}\"", key));
+    }
+    scanner.expect(':');
+    if (which == 0) {
+      session.id = scanner.integer("an id", 0, INT64_MAX);
+    } else if (which == kArrival) {
+      session.arrival = SimTime(scanner.integer("an arrival", 0, kTraceTimeNsMax));
+    } else {
+      scan_turns(scanner, header_.think_times, lines_, session.turns);
+    }
+  } while (scanner.take(','));
+  scanner.expect('}');
+  scanner.expect_end();
+  for (std::size_t i = 0; i < kKeys.size(); ++i) {
+    if (!seen[i] && (i != kArrival || header_.arrivals)) {
+      throw lines_.error(fmt::format("missing key \"{}\"", kKeys[i]));
+    }
+  }
+  if (session.id <= last_id_) {
+    throw lines_.error(fmt::format("id {} after id {}: ids must increase", session.id, last_id_));
+  }
+  if (session.arrival < last_arrival_) {
+    throw lines_.error(
+        fmt::format("arrival at {} ns after one at {} ns: arrivals must not decrease",
+                    session.arrival.ns, last_arrival_.ns));
+  }
+  last_id_ = session.id;
+  last_arrival_ = session.arrival;
+  return true;
+}
+
+TraceWriter::TraceWriter(const std::filesystem::path& path, TraceHeader header)
+    : file_(path), header_(std::move(header)) {
+  file_.write(write_value(header_).dump() + "\n");
+}
+
+void TraceWriter::write(const SessionSpec& session) {
+  KVTIER_ASSERT(session.id > last_id_, "ids increase");
+  KVTIER_ASSERT(!session.turns.empty(), "a session has turns");
+  line_.clear();
+  auto out = std::back_inserter(line_);
+  fmt::format_to(out, "{{\"id\":{}", session.id);
+  if (header_.arrivals) {
+    KVTIER_ASSERT(session.arrival >= last_arrival_, "arrivals do not decrease");
+    fmt::format_to(out, ",\"arrival_ns\":{}", session.arrival.ns);
+    last_arrival_ = session.arrival;
+  }
+  line_ += ",\"turns\":";
+  char separator = '[';
+  for (const Turn& turn : session.turns) {
+    if (header_.think_times) {
+      fmt::format_to(out, "{}[{},{},{}]", separator, turn.user.value, turn.assistant.value,
+                     turn.think.ns);
+    } else {
+      fmt::format_to(out, "{}[{},{}]", separator, turn.user.value, turn.assistant.value);
+    }
+    separator = ',';
+  }
+  line_ += "]}\n";
+  file_.write(line_);
+  last_id_ = session.id;
+}
+
+void TraceWriter::commit() { file_.commit(); }
+
+}  // namespace kvtier

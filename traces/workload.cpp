@@ -1,0 +1,157 @@
+#include "traces/workload.hpp"
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+#include "traces/tokenizer.hpp"
+
+namespace kvtier {
+namespace {
+
+void check_generator(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
+  const auto needs_trace = [&](bool used, const char* key, const char* what) {
+    if (used) {
+      problems.add(pointer + key, fmt::format("{} needs a trace, not a generator", what));
+    }
+  };
+  if (!config.sessions) {
+    problems.add(pointer + "/sessions", "a generator needs a number of sessions");
+  }
+  needs_trace(config.format != TraceFormat::automatic, "/format", "a trace format");
+  needs_trace(config.arrivals == ArrivalModel::trace, "/arrivals", "\"trace\"");
+  needs_trace(config.replay == Replay::bootstrap, "/replay", "\"bootstrap\"");
+  needs_trace(config.tokens_per_message_overhead > Tokens(0), "/tokens_per_message_overhead",
+              "an overhead");
+  needs_trace(config.tokenizer.has_value(), "/tokenizer", "a tokenizer");
+  needs_trace(config.think_time.model == ThinkTimeModel::trace, "/think_time/model", "\"trace\"");
+}
+
+void check_trace(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
+  const bool has_no_times =
+      config.format == TraceFormat::turns_table || config.format == TraceFormat::sharegpt_json;
+  if (config.replay == Replay::bootstrap) {
+    if (!config.sessions) {
+      problems.add(pointer + "/sessions", "\"bootstrap\" needs a number of sessions");
+    }
+    if (config.arrivals == ArrivalModel::trace) {
+      problems.add(pointer + "/arrivals", "\"trace\" needs \"replay\": \"in_order\"");
+    }
+  }
+  if (has_no_times && config.arrivals == ArrivalModel::trace) {
+    problems.add(pointer + "/arrivals", "\"trace\" needs a trace in the format kvtier");
+  }
+  if (has_no_times && config.think_time.model == ThinkTimeModel::trace) {
+    problems.add(pointer + "/think_time/model", "\"trace\" needs a trace in the format kvtier");
+  }
+  if (config.format == TraceFormat::sharegpt_json && !config.tokenizer) {
+    problems.add(pointer + "/tokenizer", "the format sharegpt_json needs a tokenizer");
+  }
+  if ((config.format == TraceFormat::kvtier || config.format == TraceFormat::turns_table) &&
+      config.tokenizer) {
+    problems.add(pointer + "/tokenizer",
+                 "only the format sharegpt_json has texts to count the tokens of");
+  }
+}
+
+}  // namespace
+
+void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
+  if (config.generator && config.trace) {
+    problems.add(pointer + "/trace", "a workload has a generator or a trace, not both");
+  } else if (config.generator) {
+    check_generator(config, pointer, problems);
+  } else if (config.trace) {
+    check_trace(config, pointer, problems);
+  } else {
+    problems.add(pointer + "/generator", "missing key: a workload needs a generator or a trace");
+  }
+  if (config.arrivals == ArrivalModel::poisson && !config.arrival_rate) {
+    problems.add(pointer + "/arrival_rate", "missing key: Poisson arrivals need a rate");
+  }
+  if (config.arrivals == ArrivalModel::trace && config.arrival_rate) {
+    problems.add(pointer + "/arrival_rate", "not used: \"arrivals\" is \"trace\"");
+  }
+  if (config.sharegpt.turns_min > config.sharegpt.turns_max) {
+    problems.add(pointer + "/sharegpt/turns_min",
+                 fmt::format("{} is more than turns_max, which is {}", config.sharegpt.turns_min,
+                             config.sharegpt.turns_max));
+  }
+}
+
+WorkloadSource::WorkloadSource(std::unique_ptr<SessionSource> sessions, const ImportReport* report,
+                               std::string name, std::optional<std::int64_t> limit,
+                               std::optional<PoissonArrivals> arrivals, ThinkTimes think_times)
+    : sessions_(std::move(sessions)),
+      report_(report),
+      name_(std::move(name)),
+      limit_(limit),
+      arrivals_(arrivals),
+      think_times_(think_times) {}
+
+bool WorkloadSource::next(SessionSpec& session) {
+  if (limit_ && given_ == *limit_) {
+    return false;
+  }
+  if (!sessions_->next(session)) {
+    if (limit_) {
+      throw ConfigError(fmt::format(
+          "{}: the trace ends after {} sessions, {} were asked for (\"sessions\": \"all\" "
+          "takes what is there, \"replay\": \"bootstrap\" draws any number)",
+          name_, given_, *limit_));
+    }
+    return false;
+  }
+  KVTIER_ASSERT(session.id == given_, "sessions are numbered by position");
+  ++given_;
+  if (arrivals_) {
+    session.arrival = arrivals_->next();
+  }
+  think_times_.apply(session.turns);
+  return true;
+}
+
+std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config, std::uint64_t seed,
+                                            const std::filesystem::path& base_dir) {
+  Problems problems;
+  check(config, "/workload", problems);
+  problems.throw_if_any();
+
+  std::optional<PoissonArrivals> arrivals;
+  if (config.arrivals == ArrivalModel::poisson) {
+    arrivals.emplace(*config.arrival_rate, seed);
+  }
+  ThinkTimes think_times(config.think_time, seed);
+  if (config.generator) {
+    return std::make_unique<WorkloadSource>(
+        std::make_unique<ShareGptGenerator>(config.sharegpt, seed), nullptr, "sharegpt",
+        config.sessions, arrivals, think_times);
+  }
+
+  const std::filesystem::path path = base_dir / *config.trace;
+  std::unique_ptr<TraceSource> trace =
+      open_trace(path, {.format = config.format,
+                        .message_overhead = config.tokens_per_message_overhead,
+                        .tokenizer = config.tokenizer.value_or(""),
+                        .base_dir = base_dir});
+  if (config.arrivals == ArrivalModel::trace && !trace->has_arrivals()) {
+    throw ConfigError(fmt::format(
+        "{}: the trace has no arrival times, which \"arrivals\": \"trace\" needs", path.string()));
+  }
+  if (config.think_time.model == ThinkTimeModel::trace && !trace->has_think_times()) {
+    throw ConfigError(
+        fmt::format("{}: the trace has no think times, which the think time model \"trace\" needs",
+                    path.string()));
+  }
+  if (config.replay == Replay::bootstrap) {
+    auto drawn = std::make_unique<BootstrapSource>(*trace, seed);
+    const ImportReport* report = &drawn->report();
+    return std::make_unique<WorkloadSource>(std::move(drawn), report, path.string(),
+                                            config.sessions, arrivals, think_times);
+  }
+  const ImportReport* report = &trace->report();
+  return std::make_unique<WorkloadSource>(std::move(trace), report, path.string(), config.sessions,
+                                          arrivals, think_times);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "sim/core/config.hpp"
+#include "sim/core/units.hpp"
+#include "traces/arrivals.hpp"
+#include "traces/session.hpp"
+#include "traces/sharegpt_generator.hpp"
+#include "traces/trace_source.hpp"
+
+namespace kvtier {
+
+enum class Generator { sharegpt };
+constexpr auto enum_names(Generator) {
+  return std::array{std::pair<std::string_view, Generator>{"sharegpt", Generator::sharegpt}};
+}
+
+enum class ArrivalModel { poisson, trace };
+constexpr auto enum_names(ArrivalModel) {
+  return std::array{std::pair<std::string_view, ArrivalModel>{"poisson", ArrivalModel::poisson},
+                    std::pair<std::string_view, ArrivalModel>{"trace", ArrivalModel::trace}};
+}
+
+enum class Replay { in_order, bootstrap };
+constexpr auto enum_names(Replay) {
+  return std::array{std::pair<std::string_view, Replay>{"in_order", Replay::in_order},
+                    std::pair<std::string_view, Replay>{"bootstrap", Replay::bootstrap}};
+}
+
+/// The sessions of a run: made by a generator or read from a trace, one of the two.
+struct WorkloadConfig {
+  std::optional<Generator> generator{};
+  std::optional<std::string> trace{};
+  TraceFormat format = TraceFormat::automatic;
+  std::optional<std::int64_t> sessions{};
+  ArrivalModel arrivals = ArrivalModel::poisson;
+  std::optional<PerSecond> arrival_rate{};
+  std::int64_t warmup_turns = 0;
+  Replay replay = Replay::in_order;
+  Tokens tokens_per_message_overhead{};
+  std::optional<std::string> tokenizer{};
+  ThinkTimeConfig think_time{};
+  ShareGptParameters sharegpt{};
+};
+
+template <class V>
+void describe(V& v, WorkloadConfig& c) {
+  v.field("generator", c.generator, "Makes the sessions; give this or a trace.");
+  v.field("trace", c.trace,
+          "File that holds the sessions, plain, gzip or zstd; a relative path starts at the config "
+          "file's folder.");
+  v.field("format", c.format,
+          "Format of the trace: kvtier (JSON lines, kvtier.trace/1), turns_table (CSV with the "
+          "columns conv, turn, "
+          "user_tokens, assistant_tokens), sharegpt_json (conversations as text), or auto (told by "
+          "the content).");
+  v.field("sessions", c.sessions, "How many sessions to run; all only for a trace in order.",
+          or_word("all", positive()));
+  v.field("arrivals", c.arrivals,
+          "poisson: at the arrival rate; trace: at the recorded times (a kvtier trace that has "
+          "them, in order).");
+  v.field("arrival_rate", c.arrival_rate, "Mean rate at which sessions arrive.", positive());
+  v.field("warmup_turns", c.warmup_turns, "Turns admitted before anything is counted.",
+          non_negative());
+  v.field("replay", c.replay,
+          "in_order: the trace's sessions as they come; bootstrap: drawn from it with replacement "
+          "(the trace is then "
+          "held in memory).");
+  v.field("tokens_per_message_overhead", c.tokens_per_message_overhead,
+          "Taken off each message of the trace, such as one BOS token that its counts include; at "
+          "least one token "
+          "remains.",
+          between(0, INT32_MAX));
+  v.field("tokenizer", c.tokenizer,
+          "For traces of texts: chars:N (one token for every N characters) or the path of a "
+          "SentencePiece model.");
+  v.field("think_time", c.think_time,
+          "Time from a turn's last token to the next turn of its session.");
+  v.field("sharegpt", c.sharegpt, "Parameters of the sharegpt generator.");
+}
+
+/// Adds what is wrong across the keys of `config`, which stands at `pointer` (such as "/workload"),
+/// to `problems`. Files are not looked at.
+void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems);
+
+/// The stream of sessions that a config describes: ids count from 0, arrivals do not decrease.
+class WorkloadSource final : public SessionSource {
+ public:
+  /// `report` must live as long as `sessions`, or be null; `name` is for error messages.
+  WorkloadSource(std::unique_ptr<SessionSource> sessions, const ImportReport* report,
+                 std::string name, std::optional<std::int64_t> limit,
+                 std::optional<PoissonArrivals> arrivals, ThinkTimes think_times);
+
+  /// Throws ConfigError also if a trace ends before the sessions that were asked for.
+  bool next(SessionSpec& session) override;
+
+  /// What the import of a trace met so far; null for a generator.
+  [[nodiscard]] const ImportReport* import_report() const { return report_; }
+
+ private:
+  std::unique_ptr<SessionSource> sessions_;
+  const ImportReport* report_;
+  std::string name_;
+  std::optional<std::int64_t> limit_;
+  std::optional<PoissonArrivals> arrivals_;
+  ThinkTimes think_times_;
+  std::int64_t given_ = 0;
+};
+
+/// Opens the workload. Relative paths start at `base_dir`. Everything random comes from named
+/// streams of `seed`: the same config and seed give the same sessions, and asking for more sessions
+/// changes none of the earlier ones. Memory does not grow with the number of sessions, but a
+/// bootstrap holds its table. Throws ConfigError (with the problems of `check`, or a file's) or
+/// DeviceError.
+[[nodiscard]] std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config,
+                                                          std::uint64_t seed,
+                                                          const std::filesystem::path& base_dir);
+
+}  // namespace kvtier
