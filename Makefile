@@ -77,7 +77,7 @@ build: setup
 	cmake --build --preset release -j $(JOBS)
 
 demo: build
-	$(PROGRAM) compare configs/examples/paper-overload.json --systems $(DEMO_SYSTEMS)
+	$(PROGRAM) compare configs/papers/attentionstore/llama2-13b.json --systems $(DEMO_SYSTEMS)
 	$(PROGRAM) compare configs/examples/planner-70.json --systems $(DEMO_SYSTEMS)
 
 test: build

@@ -6,31 +6,43 @@ namespace kvtier {
 
 Json parse_json_strictly(std::string_view text, const std::string& origin) {
   std::vector<std::string> problems;
-  std::vector<std::set<std::string>> open_objects;
-  std::vector<std::string> path;  // the key in work in each open object
+  struct Open {
+    bool list = false;
+    std::size_t items = 0;
+    std::set<std::string> keys;
+    std::string at;  // the key or the index in work
+  };
+  std::vector<Open> open;
+  const auto begin_value = [&] {
+    if (!open.empty() && open.back().list) {
+      open.back().at = std::to_string(open.back().items++);
+    }
+  };
   const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
     switch (event) {
       case Json::parse_event_t::object_start:
-        open_objects.emplace_back();
-        path.emplace_back();
+      case Json::parse_event_t::array_start:
+        begin_value();
+        open.push_back({.list = event == Json::parse_event_t::array_start});
         break;
       case Json::parse_event_t::object_end:
-        open_objects.pop_back();
-        path.pop_back();
+      case Json::parse_event_t::array_end:
+        open.pop_back();
         break;
       case Json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
-        path.back() = key;
-        if (!open_objects.back().insert(key).second) {
+        open.back().at = key;
+        if (!open.back().keys.insert(key).second) {
           std::string pointer;
-          for (const std::string& part : path) {
-            pointer += "/" + escape_pointer(part);
+          for (const Open& part : open) {
+            pointer += "/" + escape_pointer(part.at);
           }
           problems.push_back(fmt::format("{}: {}: duplicate key", origin, pointer));
         }
         break;
       }
-      default:
+      case Json::parse_event_t::value:
+        begin_value();
         break;
     }
     return true;
@@ -52,6 +64,10 @@ Json parse_json_strictly(std::string_view text, const std::string& origin) {
                                    text.find_first_not_of(" \t\r\n") == std::string_view::npos
                                        ? "the file is empty"
                                        : "expected a value, a key or a separator here"));
+    throw ConfigError(std::move(problems));
+  } catch (const Json::out_of_range&) {
+    problems.push_back(
+        fmt::format("{}: not valid JSON: a number is too large for a double", origin));
     throw ConfigError(std::move(problems));
   }
 }
@@ -87,7 +103,11 @@ std::string quote_json(const Json& value) {
   constexpr std::size_t kLongest = 60;
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > kLongest) {
-    text = text.substr(0, kLongest) + "...";
+    std::size_t length = kLongest;
+    while ((static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+      --length;  // never cuts a UTF-8 character
+    }
+    text = text.substr(0, length) + "...";
   }
   return text;
 }

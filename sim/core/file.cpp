@@ -20,7 +20,8 @@ namespace {
 }  // namespace
 
 std::string read_text_file(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) {
+  std::error_code ignored;  // what cannot be examined cannot be opened either, which is reported
+  if (std::filesystem::is_directory(path, ignored)) {
     throw ConfigError(fmt::format("{}: expected a file, got a folder", path.string()));
   }
   std::FILE* file = std::fopen(path.c_str(), "rb");

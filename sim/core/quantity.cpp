@@ -51,6 +51,7 @@ constexpr Unit kStoragePriceUnits[] = {{"$/h/GiB", 1}};
 
 struct NumberAndUnit {
   double number;
+  const char* number_end;
   double factor;
 };
 
@@ -66,7 +67,7 @@ std::optional<NumberAndUnit> split(std::string_view text, std::span<const Unit> 
   }
   for (const Unit& known : units) {
     if (known.name == unit) {
-      return NumberAndUnit{number, known.factor};
+      return NumberAndUnit{number, end, known.factor};
     }
   }
   return std::nullopt;
@@ -81,6 +82,12 @@ std::optional<std::int64_t> parse_whole(std::string_view text, std::span<const U
   constexpr double kLargest = 9.0e18;
   if (std::abs(value) > kLargest) {
     return std::nullopt;
+  }
+  // A double does not hold every whole number beyond 2^53.
+  std::int64_t digits = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), digits);
+  if (error == std::errc() && end == parts->number_end) {
+    return digits * static_cast<std::int64_t>(parts->factor);
   }
   // A decimal fraction of a unit ("0.1s") is rarely exact in binary: accept what is whole within
   // rounding.
@@ -103,7 +110,10 @@ std::string format_whole(std::int64_t value, std::span<const Unit> units) {
 
 std::optional<double> parse_real(std::string_view text, std::span<const Unit> units) {
   const auto parts = split(text, units);
-  return parts ? std::optional(parts->number * parts->factor) : std::nullopt;
+  if (!parts || !std::isfinite(parts->number * parts->factor)) {
+    return std::nullopt;
+  }
+  return parts->number * parts->factor;
 }
 
 std::string format_real(double value, std::span<const Unit> units) {

@@ -21,7 +21,6 @@ constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
 constexpr std::uint64_t kSessionTimer = UINT64_MAX;
 
 constexpr std::int64_t kProgressInterval = 8192;
-constexpr std::size_t kMostLongTurnsReported = 20;
 
 }  // namespace
 
@@ -51,7 +50,7 @@ Instance::Instance(const Setup& setup)
               .cookie_mark = kTierTransfer}),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       hbm_limit_(running_kv_capacity(*setup.config)),
-      clamp_long_turns_(clamps_long_turns(*setup.config)) {
+      fitter_(*setup.config) {
   const PolicyKind<OrderPolicy>* order =
       find_policy(setup.registry->order, config_.system.order.name);
   KVTIER_ASSERT(order != nullptr, "the config was checked");
@@ -89,48 +88,10 @@ void Instance::run() {
 void Instance::draw_session() {
   has_drawn_ = source_.next(drawn_);
   if (has_drawn_) {
-    fit_turns(drawn_);
+    fitter_.fit_turns(drawn_, source_);
     workload_.add(drawn_);
     last_session_arrival_ = drawn_.arrival;
   }
-}
-
-void Instance::fit_turns(SessionSpec& spec) {
-  const Tokens window = config_.model.context_window;
-  for (Turn& turn : spec.turns) {
-    if (turn.user + turn.assistant <= window) {
-      continue;
-    }
-    if (!clamp_long_turns_) {
-      report_long_turns();
-    }
-    turn.user = std::min(turn.user, std::max(Tokens(1), window / 2));
-    turn.assistant = std::min(turn.assistant, window - turn.user);
-  }
-}
-
-/// Reads on to name every turn that is too long (up to a bound), then throws.
-void Instance::report_long_turns() {
-  const Tokens window = config_.model.context_window;
-  std::vector<std::string> problems;
-  std::int64_t count = 0;
-  do {
-    for (std::size_t i = 0; i < drawn_.turns.size(); ++i) {
-      const Tokens tokens = drawn_.turns[i].user + drawn_.turns[i].assistant;
-      if (tokens > window && ++count <= static_cast<std::int64_t>(kMostLongTurnsReported)) {
-        problems.push_back(
-            fmt::format("/workload: session {} turn {}: expected at most {} tokens (the context "
-                        "window), got {}; set "
-                        "/serving/long_turn to \"clamp\" to shorten such turns",
-                        drawn_.id, i, window.value, tokens.value));
-      }
-    }
-  } while (source_.next(drawn_));
-  if (count > static_cast<std::int64_t>(problems.size())) {
-    problems.push_back(fmt::format("/workload: and {} more turns longer than the context window",
-                                   count - static_cast<std::int64_t>(problems.size())));
-  }
-  throw ConfigError(std::move(problems));
 }
 
 void Instance::begin_session() {
@@ -160,7 +121,7 @@ void Instance::begin_turn(SessionSlot slot) {
   Session& s = session(slot);
   Turn& turn = s.turns[static_cast<std::size_t>(s.next_turn)];
   const std::int64_t id = s.request.session;
-  const Tokens truncated = fit_history(s, turn);
+  const Tokens truncated = fitter_.fit_history(s.history, turn);
   s.request = RequestRecord{};
   s.request.session = id;
   s.request.turn = s.next_turn;
@@ -174,33 +135,8 @@ void Instance::begin_turn(SessionSlot slot) {
   s.load = TransferId{};
   ++s.next_turn;
   ++begun_turns_;
-  if (truncated.value > 0) {
-    if (config_.system.positions == Positions::embedded || s.history.value == 0) {
-      tiers_.invalidate(slot, LossCause::overflow);
-    } else {
-      tiers_.truncate(slot, truncated);
-    }
-  }
+  truncate_stored(tiers_, slot, config_, truncated, s.history);
   enqueue(slot);
-}
-
-Tokens Instance::fit_history(Session& s, Turn& turn) const {
-  const Tokens window = config_.model.context_window;
-  const bool response_counts = config_.serving.overflow_trigger == OverflowTrigger::turn;
-  const Tokens own = turn.user + (response_counts ? turn.assistant : Tokens(1));
-  const Tokens before = s.history;
-  while (s.history.value > 0 && s.history + own > window) {
-    const auto share = static_cast<std::int64_t>(static_cast<double>(s.history.value) *
-                                                 config_.serving.truncation_ratio);
-    const Tokens droppable = s.history - config_.serving.keep_first_tokens;
-    // The kept first tokens go too when nothing else is left to drop.
-    const Tokens drop = droppable.value > 0
-                            ? std::min(droppable, Tokens(std::max<std::int64_t>(1, share)))
-                            : s.history;
-    s.history -= drop;
-  }
-  turn.assistant = std::min(turn.assistant, window - s.history - turn.user);
-  return before - s.history;
 }
 
 // ---- The queue ----
@@ -223,6 +159,7 @@ void Instance::enqueue(SessionSlot slot) {
     }
     queue_.swap(larger);
   }
+  occupy(0, Bytes(0));
   const QueuePosition position = queue_end_;
   queue_[position.value & (queue_.size() - 1)] = slot;
   ++queue_end_.value;
@@ -238,6 +175,7 @@ void Instance::enqueue(SessionSlot slot) {
 }
 
 void Instance::leave_queue(QueuePosition position) {
+  occupy(0, Bytes(0));
   queue_[position.value & (queue_.size() - 1)] = kNoSession;
   --queue_length_;
   while (queue_first_ < queue_end_ &&
@@ -329,7 +267,7 @@ void Instance::admit() {
   }
   s.request.admitted = backend_.now();
   s.request.measured = measuring_;
-  hbm_used_ += bytes_per_token_ * (s.request.history + s.request.input + s.request.output).value;
+  occupy(1, bytes_per_token_ * (s.request.history + s.request.input + s.request.output).value);
   prefilling_ = slot;
   gpu_since_ = backend_.now();
   gpu_ = Gpu::waits_for_fetch;
@@ -483,7 +421,7 @@ void Instance::finish_turn(SessionSlot slot) {
   r.finished = now;
   last_finish_ = now;
   const Tokens total = r.history + r.input + r.output;
-  hbm_used_ -= bytes_per_token_ * total.value;
+  occupy(-1, -(bytes_per_token_ * total.value));
   s.history = total;
   tiers_.save(slot, key(s), total);
   if (r.measured) {
@@ -508,8 +446,25 @@ void Instance::finish_turn(SessionSlot slot) {
   --live_sessions_;
 }
 
+void Instance::occupy(std::int64_t slots, Bytes bytes) {
+  const SimTime now = backend_.now();
+  if (now != occupied_since_) {
+    const double slot_share =
+        static_cast<double>(slots_used_) / static_cast<double>(config_.serving.slots);
+    const double hbm_share =
+        static_cast<double>(hbm_used_.value) / static_cast<double>(hbm_limit_.value);
+    const double share = queue_length_ > 0 ? 1.0 : std::max(slot_share, hbm_share);
+    occupied_seconds_ += share * (now - occupied_since_).seconds();
+    occupied_since_ = now;
+  }
+  slots_used_ += slots;
+  hbm_used_ += bytes;
+}
+
 void Instance::begin_measurement() {
   measuring_ = true;
+  occupy(0, Bytes(0));
+  occupied_seconds_before_ = occupied_seconds_;
   measured_from_ = backend_.now();
   gpu_time_before_ = gpu_time_;
   for (std::size_t i = 0; i < tiers_.tier_count(); ++i) {

@@ -7,6 +7,7 @@
 
 #include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
+#include "sim/engine/history.hpp"
 #include "sim/engine/metrics.hpp"
 #include "sim/engine/tier_manager.hpp"
 #include "traces/session.hpp"
@@ -71,6 +72,12 @@ class Instance final : public QueueView {
   std::function<void()> on_measurement_begin;
   [[nodiscard]] QueueTrend& queue_trend() { return queue_trend_; }
   [[nodiscard]] SimTime last_session_arrival() const { return last_session_arrival_; }
+  /// Integral over the measured part of the share of the instance that is occupied, in seconds: all
+  /// of it while a request waits, else the larger of the shares of its slots and of its HBM for
+  /// running KV.
+  [[nodiscard]] double measured_occupied_seconds() const {
+    return occupied_seconds_ - occupied_seconds_before_;
+  }
   [[nodiscard]] std::int64_t preemptions() const {
     return 0;
   }  // prefill_first reserves a turn's KV on admission
@@ -115,12 +122,8 @@ class Instance final : public QueueView {
   }
 
   void draw_session();
-  void fit_turns(SessionSpec& spec);
-  [[noreturn]] void report_long_turns();
   void begin_session();
   void begin_turn(SessionSlot slot);
-  /// Cuts the history until the turn fits the window; returns the tokens cut.
-  Tokens fit_history(Session& s, Turn& turn) const;
   void enqueue(SessionSlot slot);
   void leave_queue(QueuePosition position);
 
@@ -139,6 +142,9 @@ class Instance final : public QueueView {
   [[nodiscard]] bool must_stall() const;
   void end_stall();
   void begin_measurement();
+  /// Accounts the time since the last change of what is occupied, then takes `slots` and `bytes`
+  /// more.
+  void occupy(std::int64_t slots, Bytes bytes);
 
   const RunConfig& config_;
   Backend& backend_;
@@ -151,7 +157,11 @@ class Instance final : public QueueView {
   Bytes bytes_per_token_;
   Bytes hbm_limit_;
   Bytes hbm_used_;
-  bool clamp_long_turns_;
+  std::int64_t slots_used_ = 0;
+  double occupied_seconds_ = 0;
+  double occupied_seconds_before_ = 0;
+  SimTime occupied_since_;
+  TurnFitter fitter_;
 
   SessionSpec drawn_;
   bool has_drawn_ = false;

@@ -67,15 +67,17 @@ Json seconds_report(const Histogram& histogram_ns) {
 Json load_report(Instance& instance) {
   const SimDuration span = instance.last_finish() - instance.measured_from();
   const double busy = instance.measured_gpu_time().busy().seconds();
-  // The queue is judged while sessions still arrive; afterwards it can only drain.
+  // The queue is judged while sessions still arrive, since afterwards it can only drain; from the
+  // beginning if the measured part has less than half of that.
   const SimTime arrivals_end = instance.last_session_arrival();
-  const SimTime from =
-      instance.measured_from() < arrivals_end ? instance.measured_from() : SimTime(0);
+  const SimTime measured_from = instance.measured_from();
+  const SimTime from = measured_from.ns * 2 < arrivals_end.ns ? measured_from : SimTime(0);
   // Fewer waiting requests than this are no trend.
   constexpr double kShortQueue = 50;
   const bool exceeds = instance.queue_trend().grows_throughout(from, arrivals_end, kShortQueue);
   Json json;
-  json["utilization"] = ratio(busy, span.seconds());
+  json["utilization"] = ratio(instance.measured_occupied_seconds(), span.seconds());
+  json["gpu_busy_fraction"] = ratio(busy, span.seconds());
   json["verdict"] = exceeds ? "load exceeds capacity" : "load is within capacity";
   json["queue_length"] =
       Json{{"mean", instance.queue_trend().mean(instance.measured_from(), instance.last_finish())},

@@ -1,5 +1,6 @@
 #include "tests/traces/allocations.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -7,12 +8,13 @@
 namespace kvtier::testing {
 namespace {
 
-// Plain numbers: the tests of this folder have one thread.
-Allocations so_far;
+// Libraries under test may have threads.
+std::atomic<std::int64_t> count = 0;
+std::atomic<std::int64_t> bytes = 0;
 
 void* allocate(std::size_t size) {
-  ++so_far.count;
-  so_far.bytes += static_cast<std::int64_t>(size);
+  count.fetch_add(1, std::memory_order_relaxed);
+  bytes.fetch_add(static_cast<std::int64_t>(size), std::memory_order_relaxed);
   void* memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) {
     throw std::bad_alloc();
@@ -22,7 +24,7 @@ void* allocate(std::size_t size) {
 
 }  // namespace
 
-Allocations allocations_so_far() { return so_far; }
+Allocations allocations_so_far() { return {.count = count, .bytes = bytes}; }
 
 }  // namespace kvtier::testing
 

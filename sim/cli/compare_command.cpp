@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+
+#include "policies/registry.hpp"
+#include "sim/cli/commands.hpp"
+#include "sim/cli/config_options.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/core/file.hpp"
+#include "sim/study/compare.hpp"
+
+namespace kvtier::cli {
+namespace {
+
+struct CompareOptions {
+  ConfigOptions config;
+  std::vector<std::string> systems;
+  std::int64_t replications = 1;
+  std::string json;
+};
+
+int compare_command(const Program& program, const CompareOptions& options) {
+  const PolicyRegistry registry = builtin_policies();
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  ProgressLine line;
+  RunOptions run;
+  run.progress = [](std::int64_t) { check_interrupt(); };
+  const Comparison comparison = compare_systems(
+      options.config.request(), options.systems, options.replications, presets, registry, run,
+      [&](std::int64_t done, std::int64_t all) {
+        check_interrupt();
+        line.show(fmt::format("{} of {} runs, {:.1f} s", done, all, elapsed_seconds()));
+      });
+  if (!options.json.empty()) {
+    write_text_output(options.json, to_json(comparison).dump(2) + "\n");
+  }
+  if (options.json != "-") {
+    fmt::print("{}", to_table(comparison));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_compare(Program& program) {
+  auto options = std::make_shared<CompareOptions>();
+  CLI::App* command = program.app.add_subcommand(
+      "compare", "Run several systems on the same workload, side by side");
+  options->config.add_to(*command);
+  command->add_option("--systems", options->systems, "Presets to compare, separated by commas")
+      ->delimiter(',')
+      ->required();
+  command->add_option("--replications", options->replications, "Seeds to run: seed, seed+1, ...")
+      ->check(CLI::Range(1, 100000));
+  command->add_option("--json", options->json,
+                      "Write all results as JSON to a file, or to standard output (-)");
+  command->callback([&program, options] {
+    program.run = [&program, options] { return compare_command(program, *options); };
+  });
+}
+
+}  // namespace kvtier::cli

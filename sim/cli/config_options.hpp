@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "sim/study/resolve.hpp"
+
+namespace kvtier::cli {
+
+/// The options by which every subcommand takes a config.
+struct ConfigOptions {
+  std::string file;
+  std::vector<std::string> sets;
+  std::optional<std::int64_t> seed;
+
+  void add_to(CLI::App& command) {
+    command.add_option("CONFIG", file, "JSON config of a run")->required();
+    command.add_option("--set", sets, "Override a key: /json/pointer=VALUE (may be repeated)")
+        ->type_name("/POINTER=VALUE")
+        ->take_all();
+    command.add_option("--seed", seed, "Master seed of every random stream")
+        ->check(CLI::NonNegativeNumber);
+  }
+
+  /// Throws ConfigError for malformed overrides, all of them at once.
+  [[nodiscard]] ConfigRequest request() const {
+    ConfigRequest request;
+    request.file = file;
+    request.seed = seed;
+    std::vector<std::string> problems;
+    for (const std::string& set : sets) {
+      try {
+        request.overrides.push_back(parse_override(set));
+      } catch (const ConfigError& error) {
+        problems.push_back(error.what());
+      }
+    }
+    if (!problems.empty()) {
+      throw ConfigError(std::move(problems));
+    }
+    return request;
+  }
+};
+
+}  // namespace kvtier::cli

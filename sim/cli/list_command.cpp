@@ -1,0 +1,107 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "hw/hardware.hpp"
+#include "hw/model.hpp"
+#include "policies/registry.hpp"
+#include "sim/cli/commands.hpp"
+#include "sim/core/file.hpp"
+#include "sim/study/presets.hpp"
+#include "sim/study/resolve.hpp"
+
+namespace kvtier::cli {
+namespace {
+
+template <class Interface>
+void list_kind(const char* title, const std::vector<PolicyKind<Interface>>& kinds) {
+  fmt::print("{}\n", title);
+  for (const auto& kind : kinds) {
+    fmt::print("  {:<18}{}\n  {:<18}knowledge {}; {}\n", kind.name, kind.summary, "",
+               to_string(kind.knowledge), kind.source);
+    for (const PolicyParameter& parameter : kind.parameters) {
+      fmt::print("  {:<18}{} ({}, {} to {}, default {}): {}\n", "", parameter.name, parameter.unit,
+                 parameter.minimum, parameter.maximum,
+                 parameter.default_value ? fmt::format("{}", *parameter.default_value) : "auto",
+                 parameter.documentation);
+    }
+  }
+}
+
+void list_policies() {
+  const PolicyRegistry registry = builtin_policies();
+  list_kind("eviction (/system/tiers/TIER/eviction)", registry.eviction);
+  list_kind("prefetch (/system/prefetch)", registry.prefetch);
+  list_kind("order (/system/order)", registry.order);
+}
+
+/// Reads a preset and gives the line to show after its name.
+template <class Config, class Describe>
+void list_presets(const ConfigDirectory& presets, const std::string& kind, const Describe& line) {
+  for (const std::string& name : presets.names(kind)) {
+    const std::filesystem::path file = presets.file(kind, name);
+    Json json = parse_json_strictly(read_text_file(file), file.string());
+    json.erase("$schema");
+    Config config;
+    Problems problems;
+    problems.set_origin("", file.string());
+    read_value(config, json, "", problems);
+    problems.throw_if_any();
+    fmt::print("{:<24}{}\n", name, line(config));
+  }
+}
+
+int list_command(const Program& program, const std::string& what) {
+  if (what == "policies") {
+    list_policies();
+    return 0;
+  }
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  if (what == "systems") {
+    list_presets<SystemConfig>(presets, "systems",
+                               [](const SystemConfig& system) { return system.summary; });
+  } else if (what == "models") {
+    list_presets<ModelConfig>(presets, "models", [](const ModelConfig& model) {
+      return fmt::format("{:>5.1f} billion parameters, {:>9} bytes of KV per token, window {}",
+                         static_cast<double>(parameters(model)) * 1e-9,
+                         kv_bytes_per_token(model).value, model.context_window.value);
+    });
+  } else {
+    list_presets<HardwareConfig>(presets, "hardware", [](const HardwareConfig& hardware) {
+      return fmt::format("{} x {}, {} DRAM, {} SSD", hardware.gpus, hardware.gpu.name,
+                         hardware.dram ? format_quantity(hardware.dram->capacity) : "no",
+                         hardware.ssd ? format_quantity(hardware.ssd->capacity) : "no");
+    });
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_list(Program& program) {
+  auto what = std::make_shared<std::string>();
+  CLI::App* command = program.app.add_subcommand(
+      "list", "Show the systems, policies, models or hardware there are");
+  command->add_option("WHAT", *what, "systems, policies, models or hardware")
+      ->required()
+      ->check(CLI::IsMember({"systems", "policies", "models", "hardware"}));
+  command->callback([&program, what] {
+    program.run = [&program, what] { return list_command(program, *what); };
+  });
+}
+
+void add_schema(Program& program) {
+  auto which = std::make_shared<std::string>("run");
+  CLI::App* command =
+      program.app.add_subcommand("schema", "Print the JSON Schema of configs, for editors");
+  command->add_option("WHICH", *which, "run, model, hardware or system")
+      ->check(CLI::IsMember({"run", "model", "hardware", "system"}));
+  command->callback([&program, which] {
+    program.run = [which] {
+      fmt::print("{}\n", config_json_schema(*which).dump(2));
+      return 0;
+    };
+  });
+}
+
+}  // namespace kvtier::cli

@@ -1,0 +1,71 @@
+#include <cstdio>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "sim/cli/commands.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+
+namespace {
+
+enum ExitCode : int {
+  done = 0,
+  check_failed = 1,
+  bad_input = 2,
+  device_failure = 3,
+  internal_error = 70,
+  on_interrupt = 130
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace kvtier;
+  cli::Program program;
+  program.app.description(
+      "kvtier says what a multi-tier KV cache (HBM, DRAM, SSD) does for an LLM server: hit rates, "
+      "time to first token, "
+      "GPU hours and dollars, by simulation.");
+  program.app.set_version_flag("--version", KVTIER_VERSION);
+  program.app.require_subcommand(1);
+  program.app.add_option("--config-dir", program.config_dir,
+                         "Folder with the presets (models/, hardware/, systems/)");
+  cli::add_simulate(program);
+  cli::add_compare(program);
+  cli::add_list(program);
+  cli::add_trace(program);
+  cli::add_schema(program);
+  try {
+    program.app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return program.app.exit(error) == 0 ? done : bad_input;
+  }
+  try {
+    cli::watch_interrupts();
+    const int code = program.run();
+    if (std::fflush(stdout) != 0) {
+      throw DeviceError("standard output: write failed");
+    }
+    return code;
+  } catch (const ConfigError& error) {
+    for (const std::string& problem : error.problems()) {
+      fmt::print(stderr, "kvtier: {}\n", problem);
+    }
+    return bad_input;
+  } catch (const DeviceError& error) {
+    fmt::print(stderr, "kvtier: {}\n", error.what());
+    return device_failure;
+  } catch (const cli::Interrupted& error) {
+    fmt::print(stderr, "kvtier: {}\n", error.what());
+    return on_interrupt;
+  } catch (const InvariantError& error) {
+    fmt::print(stderr, "kvtier: internal error, please report it with the config: {}\n",
+               error.what());
+    return internal_error;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "kvtier: {}\n", error.what());
+    return device_failure;
+  }
+}

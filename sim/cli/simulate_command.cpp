@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+
+#include "policies/registry.hpp"
+#include "sim/cli/commands.hpp"
+#include "sim/cli/config_options.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/core/file.hpp"
+#include "sim/engine/simulate.hpp"
+#include "sim/study/compare.hpp"
+#include "sim/study/expect.hpp"
+#include "sim/study/recorders.hpp"
+
+namespace kvtier::cli {
+namespace {
+
+struct SimulateOptions {
+  ConfigOptions config;
+  std::string json;
+  std::string requests;
+  std::string timeline;
+  std::string decisions;
+  std::string expect;
+  bool untimed = false;
+  bool print_config = false;
+  bool reference = false;
+};
+
+/// Only columns of a table: an untimed result has no clock, so it is shown as it is.
+void show(const Json& result, const SimulateOptions& options, const std::string& system) {
+  if (options.json == "-") {
+    return;  // standard output is the JSON
+  }
+  if (options.untimed) {
+    fmt::print("{}\n", result["metrics"].dump(2));
+    return;
+  }
+  fmt::print("{}", to_table({{{system, {result}}}}));
+}
+
+int check_expectations(const Json& result, const std::string& file) {
+  const Json expectations = parse_json_strictly(read_text_file(file), file);
+  const std::vector<std::string> failed = failed_expectations(result, expectations, file);
+  for (const std::string& line : failed) {
+    fmt::print(stderr, "kvtier: {}: {}\n", file, line);
+  }
+  return failed.empty() ? 0 : 1;
+}
+
+int simulate_command(const Program& program, const SimulateOptions& options) {
+  const PolicyRegistry registry = builtin_policies();
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ResolvedConfig resolved = resolve_config(options.config.request(), presets, registry);
+  if (options.print_config) {
+    fmt::print("{}\n", write_value(resolved.config).dump(2));
+    return 0;
+  }
+  if (options.untimed && !options.timeline.empty()) {
+    throw ConfigError("--timeline: an untimed replay has no clock");
+  }
+  ProgressLine line;
+  Recorders recorders;
+  if (!options.requests.empty()) {
+    recorders.requests = std::make_unique<RequestRecorder>(options.requests);
+  }
+  if (!options.timeline.empty()) {
+    recorders.timeline = std::make_unique<TimelineRecorder>(options.timeline);
+  }
+  if (!options.decisions.empty()) {
+    recorders.decisions = std::make_unique<DecisionRecorder>(options.decisions);
+  }
+  RunOptions run;
+  run.stepping = options.reference ? DecodeStepping::per_iteration : DecodeStepping::closed_form;
+  run.observer = recorders.any() ? &recorders : nullptr;
+  run.decisions = recorders.decisions.get();
+  run.progress = turn_progress(line);
+  run.base_dir = resolved.base_dir;
+  const double begin = elapsed_seconds();
+  const Json result = options.untimed ? simulate_untimed(resolved.config, registry, run)
+                                      : simulate(resolved.config, registry, run);
+  const double seconds = elapsed_seconds() - begin;
+  recorders.commit();
+  if (!options.json.empty()) {
+    write_text_output(options.json, result.dump(2) + "\n");
+  }
+  show(result, options, resolved.config.system.name);
+  const auto turns = result["workload"]["turns"].get<double>();
+  fmt::print(stderr, "{:.0f} turns in {:.2f} s, {:.0f} turns/s\n", turns, seconds, turns / seconds);
+  return options.expect.empty() ? 0 : check_expectations(result, options.expect);
+}
+
+}  // namespace
+
+void add_simulate(Program& program) {
+  auto options = std::make_shared<SimulateOptions>();
+  CLI::App* command = program.app.add_subcommand("simulate", "Run one system on one workload");
+  options->config.add_to(*command);
+  command->add_option("--json", options->json,
+                      "Write the result as JSON to a file, or to standard output (-)");
+  command->add_option("--requests", options->requests, "Write one CSV row for each finished turn");
+  command->add_option("--timeline", options->timeline, "Write a Chrome trace of GPUs and queue");
+  command->add_option("--decisions", options->decisions,
+                      "Write each eviction, prefetch and insertion as JSON lines");
+  command->add_option("--expect", options->expect,
+                      "Check the result against a JSON file; exit code 1 if it differs");
+  command->add_flag("--untimed", options->untimed,
+                    "Replay one fixed order of accesses without a clock");
+  command->add_flag("--print-config", options->print_config, "Print the resolved config and stop");
+  command->add_flag("--reference", options->reference,
+                    "Step every decode iteration: slow, same result");
+  command->callback([&program, options] {
+    program.run = [&program, options] { return simulate_command(program, *options); };
+  });
+}
+
+}  // namespace kvtier::cli

@@ -1,0 +1,186 @@
+#include <fmt/format.h>
+
+#include "sim/cli/commands.hpp"
+#include "sim/cli/config_options.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/core/file.hpp"
+#include "traces/statistics.hpp"
+#include "traces/trace_format.hpp"
+#include "traces/trace_source.hpp"
+#include "traces/workload.hpp"
+
+namespace kvtier::cli {
+namespace {
+
+constexpr std::int64_t kSessionsBetweenChecks = 4096;
+
+/// Reads `source` to its end, counting, and hands each session on.
+template <class Visit>
+WorkloadStatistics drain(SessionSource& source, const Visit& visit) {
+  ProgressLine line;
+  WorkloadStatistics statistics;
+  SessionSpec session;
+  while (source.next(session)) {
+    statistics.add(session);
+    visit(session);
+    if (statistics.sessions() % kSessionsBetweenChecks == 0) {
+      check_interrupt();
+      line.show(fmt::format("{} sessions", statistics.sessions()));
+    }
+  }
+  return statistics;
+}
+
+void show(const WorkloadStatistics& statistics, const ImportReport* report,
+          const std::string& json_file) {
+  Json json = to_json(statistics);
+  if (report != nullptr) {
+    json["import"] = to_json(*report);
+  }
+  if (!json_file.empty()) {
+    write_text_output(json_file, json.dump(2) + "\n");
+  }
+  if (json_file == "-") {
+    return;
+  }
+  const auto row = [](const char* label, const Histogram& h, double scale) {
+    if (h.count() > 0) {
+      fmt::print("{:<22}{:>10.1f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}\n", label, h.mean() * scale,
+                 static_cast<double>(h.quantile(0.5)) * scale,
+                 static_cast<double>(h.quantile(0.9)) * scale,
+                 static_cast<double>(h.quantile(0.99)) * scale,
+                 static_cast<double>(h.maximum()) * scale);
+    }
+  };
+  constexpr double kPercent = 100;
+  fmt::print("sessions {}, turns {}\n", statistics.sessions(), statistics.turns());
+  fmt::print("more than one turn     {:>9.1f} %\n", statistics.multi_turn_share() * kPercent);
+  fmt::print("over 2K tokens         {:>9.1f} %\n", statistics.over_2k_share() * kPercent);
+  fmt::print("over 4K tokens         {:>9.1f} %\n", statistics.over_4k_share() * kPercent);
+  fmt::print("repeated prompt tokens {:>9.1f} %\n", statistics.repeated_prompt_share() * kPercent);
+  fmt::print("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p99", "max");
+  row("turns per session", statistics.turns_per_session(), 1);
+  row("user tokens", statistics.user_tokens(), 1);
+  row("response tokens", statistics.assistant_tokens(), 1);
+  row("session tokens", statistics.session_tokens(), 1);
+  row("think time s", statistics.think_times_ns(), 1e-9);
+}
+
+struct GenerateOptions {
+  ConfigOptions config;
+  std::string out;
+};
+
+int generate_command(const GenerateOptions& options) {
+  const ResolvedWorkload workload = resolve_workload(options.config.request());
+  const auto source =
+      make_source(workload.config, static_cast<std::uint64_t>(workload.seed), workload.base_dir);
+  const std::string made_of = workload.config.trace ? *workload.config.trace : "generator";
+  TraceWriter writer(options.out, {.arrivals = true, .think_times = true, .source = made_of});
+  const WorkloadStatistics statistics =
+      drain(*source, [&](const SessionSpec& session) { writer.write(session); });
+  if (statistics.sessions() == 0) {
+    throw ConfigError("/workload: the workload has no sessions");
+  }
+  writer.commit();
+  show(statistics, nullptr, "");
+  return 0;
+}
+
+struct ImportCommandOptions {
+  std::string input;
+  std::string out;
+  std::string format = "auto";
+  std::string tokenizer;
+  std::int64_t overhead = 0;
+  std::string json;
+};
+
+TraceFormat format_named(const std::string& name) {
+  for (const auto& [known, value] : enum_names(TraceFormat{})) {
+    if (known == name) {
+      return value;
+    }
+  }
+  throw ConfigError(fmt::format("--format: expected one of {}, got \"{}\"",
+                                detail::join(detail::enum_words<TraceFormat>(), ", "), name));
+}
+
+std::unique_ptr<TraceSource> open_input(const ImportCommandOptions& options) {
+  return open_trace(options.input, {.format = format_named(options.format),
+                                    .message_overhead = Tokens(options.overhead),
+                                    .tokenizer = options.tokenizer});
+}
+
+int import_command(const ImportCommandOptions& options) {
+  const auto source = open_input(options);
+  TraceWriter writer(options.out,
+                     {.arrivals = source->has_arrivals(),
+                      .think_times = source->has_think_times(),
+                      .source = std::filesystem::path(options.input).filename().string()});
+  const WorkloadStatistics statistics =
+      drain(*source, [&](const SessionSpec& session) { writer.write(session); });
+  if (statistics.sessions() == 0) {
+    throw ConfigError(fmt::format("{}: no session with a turn", options.input));
+  }
+  writer.commit();
+  show(statistics, &source->report(), options.json);
+  if (options.json != "-") {
+    fmt::print("import {}\n", to_json(source->report()).dump());
+  }
+  return 0;
+}
+
+int stats_command(const ImportCommandOptions& options) {
+  const auto source = open_input(options);
+  const WorkloadStatistics statistics = drain(*source, [](const SessionSpec&) {});
+  show(statistics, &source->report(), options.json);
+  return 0;
+}
+
+void add_input_options(CLI::App& command, ImportCommandOptions& options) {
+  command.add_option("INPUT", options.input, "Trace: plain, gzip or zstd")->required();
+  command.add_option("--format", options.format, "auto, kvtier, turns_table or sharegpt_json");
+  command.add_option(
+      "--tokenizer", options.tokenizer,
+      "For texts: the path of a SentencePiece model, or chars:N (a token every N characters)");
+  command
+      .add_option("--tokens-per-message-overhead", options.overhead,
+                  "Taken off each message, such as one BOS token")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--json", options.json,
+                     "Write the statistics as JSON to a file, or to standard output (-)");
+}
+
+}  // namespace
+
+void add_trace(Program& program) {
+  CLI::App* trace =
+      program.app.add_subcommand("trace", "Make, import and describe workload traces");
+  trace->require_subcommand(1);
+
+  auto generate = std::make_shared<GenerateOptions>();
+  CLI::App* command =
+      trace->add_subcommand("generate", "Write the sessions of a config's /workload as a trace");
+  generate->config.add_to(*command);
+  command->add_option("--out", generate->out, "The trace: .jsonl, .jsonl.gz or .jsonl.zst")
+      ->required();
+  command->callback(
+      [&program, generate] { program.run = [generate] { return generate_command(*generate); }; });
+
+  auto import = std::make_shared<ImportCommandOptions>();
+  command =
+      trace->add_subcommand("import", "Turn ShareGPT's JSON or a table of turns into a trace");
+  add_input_options(*command, *import);
+  command->add_option("--out", import->out, "The trace: .jsonl, .jsonl.gz or .jsonl.zst")
+      ->required();
+  command->callback(
+      [&program, import] { program.run = [import] { return import_command(*import); }; });
+
+  auto stats = std::make_shared<ImportCommandOptions>();
+  command = trace->add_subcommand("stats", "Describe a trace");
+  add_input_options(*command, *stats);
+  command->callback([&program, stats] { program.run = [stats] { return stats_command(*stats); }; });
+}
+
+}  // namespace kvtier::cli

@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <queue>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/core/event_queue.hpp"
+#include "sim/engine/history.hpp"
+#include "sim/engine/result.hpp"
+#include "sim/engine/simulate.hpp"
+#include "sim/engine/tier_manager.hpp"
+
+namespace kvtier {
+namespace {
+
+/// Moves take no time: they complete in the order in which they were asked for, before the next
+/// access.
+class InstantBackend final : public Backend {
+ public:
+  [[nodiscard]] SimTime now() const override { return now_; }
+  void set_now(SimTime now) { now_ = now; }
+  Completion wait() override {
+    KVTIER_ASSERT(next_ < transfers_.size(), "something is pending");
+    const Completion completion{CompletionKind::transfer, transfers_[next_++], 0};
+    if (next_ == transfers_.size()) {
+      transfers_.clear();
+      next_ = 0;
+    }
+    return completion;
+  }
+  [[nodiscard]] bool pending() const override { return next_ < transfers_.size(); }
+  void set_timer(SimTime, std::uint64_t) override {
+    KVTIER_ASSERT(false, "an untimed replay sets no timers");
+  }
+  TransferId start_transfer(const TransferCommand& command) override {
+    transfers_.push_back(command.cookie);
+    return TransferId{0};
+  }
+  void extend_transfer(TransferId, Bytes) override {}
+  SimDuration start_prefill(const PrefillCommand&) override { return SimDuration(0); }
+  void start_decode(const DecodeCommand&) override {}
+  void stop_decode() override {}
+
+ private:
+  SimTime now_;
+  std::vector<std::uint64_t> transfers_;
+  std::size_t next_ = 0;
+};
+
+/// No request ever waits.
+class EmptyQueue final : public QueueView {
+ public:
+  [[nodiscard]] QueuePosition first() const override { return QueuePosition{0}; }
+  [[nodiscard]] QueuePosition end() const override { return QueuePosition{0}; }
+  [[nodiscard]] EntryId entry_at(QueuePosition) const override { return kNoEntry; }
+  [[nodiscard]] bool waiting_at(QueuePosition) const override { return false; }
+};
+
+/// Sessions on their way, each at its next access; memory is that of the sessions that overlap.
+class AccessOrder {
+ public:
+  struct Live {
+    SessionSpec session;
+    std::size_t next_turn = 0;
+    Tokens history;
+  };
+
+  AccessOrder(SessionSource& source, const RunConfig& config) : source_(source), fitter_(config) {
+    draw();
+  }
+
+  /// The slot of the session with the next access, or nullopt at the end.
+  std::optional<SessionSlot> next(SimTime& now) {
+    if (has_drawn_ && (events_.empty() || drawn_.arrival <= events_.top().time)) {
+      const SessionSlot slot = take_slot();
+      live_[slot].session.turns.swap(drawn_.turns);
+      live_[slot].session.id = drawn_.id;
+      live_[slot].next_turn = 0;
+      live_[slot].history = Tokens(0);
+      now = drawn_.arrival;
+      draw();
+      return slot;
+    }
+    if (events_.empty()) {
+      return std::nullopt;
+    }
+    const Event event = events_.pop();
+    now = event.time;
+    return static_cast<SessionSlot>(event.payload);
+  }
+
+  [[nodiscard]] Live& at(SessionSlot slot) { return live_[slot]; }
+
+  /// Schedules the session's next access; false if that was its last one.
+  bool advance(SessionSlot slot, SimTime now) {
+    Live& live = live_[slot];
+    if (++live.next_turn == live.session.turns.size()) {
+      free_.push_back(slot);
+      return false;
+    }
+    events_.push(now + live.session.turns[live.next_turn].think, 0, 0, slot);
+    return true;
+  }
+
+  [[nodiscard]] const WorkloadStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] const TurnFitter& fitter() const { return fitter_; }
+
+ private:
+  void draw() {
+    has_drawn_ = source_.next(drawn_);
+    if (has_drawn_) {
+      fitter_.fit_turns(drawn_, source_);
+      statistics_.add(drawn_);
+    }
+  }
+  SessionSlot take_slot() {
+    if (free_.empty()) {
+      live_.emplace_back();
+      return static_cast<SessionSlot>(live_.size() - 1);
+    }
+    const SessionSlot slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+
+  SessionSource& source_;
+  TurnFitter fitter_;
+  SessionSpec drawn_;
+  bool has_drawn_ = false;
+  std::vector<Live> live_;
+  std::vector<SessionSlot> free_;
+  EventQueue events_;
+  WorkloadStatistics statistics_;
+};
+
+}  // namespace
+
+Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
+                      const RunOptions& options) {
+  Problems problems;
+  check_run_config(config, registry, problems);
+  problems.throw_if_any();
+
+  const auto source =
+      make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
+  InstantBackend backend;
+  const EmptyQueue queue;
+  TierManager tiers({.config = &config,
+                     .registry = &registry,
+                     .backend = &backend,
+                     .queue = &queue,
+                     .decisions = options.decisions,
+                     .cookie_mark = 0});
+  const auto drain = [&] {
+    while (backend.pending()) {
+      tiers.on_transfer(backend.wait().payload);
+    }
+  };
+  AccessOrder order(*source, config);
+  TurnMetrics metrics;
+  std::int64_t turns = 0;
+  SimTime now;
+  while (const auto slot = order.next(now)) {
+    AccessOrder::Live& live = order.at(*slot);
+    Turn& turn = live.session.turns[live.next_turn];
+    const EntryKey key{static_cast<std::uint64_t>(live.session.id)};
+    backend.set_now(now);
+    RequestRecord record;
+    record.session = live.session.id;
+    record.turn = static_cast<std::int64_t>(live.next_turn);
+    record.truncated = order.fitter().fit_history(live.history, turn);
+    truncate_stored(tiers, *slot, config, record.truncated, live.history);
+    record.history = live.history;
+    record.input = turn.user;
+    record.output = turn.assistant;
+    record.arrived = record.admitted = record.first_token = record.finished = now;
+    record.found = tiers.admit(*slot, key, live.history);
+    tiers.end_load(*slot);
+    drain();
+    live.history += turn.user + turn.assistant;
+    tiers.save(*slot, key, live.history);
+    drain();
+    record.measured = turns++ >= config.workload.warmup_turns;
+    if (record.measured) {
+      metrics.add(record);
+    }
+    if (options.observer != nullptr) {
+      options.observer->on_request(record);
+    }
+    if (options.progress && turns % 8192 == 0) {
+      options.progress(turns);
+    }
+    if (!order.advance(*slot, now)) {
+      if (options.observer != nullptr) {
+        options.observer->on_session_end(key, now);
+      }
+      tiers.forget(*slot);
+    }
+  }
+  tiers.check_invariants();
+  if (metrics.turns == 0) {
+    throw ConfigError(
+        fmt::format("/workload/warmup_turns: expected less than the workload's {} turns, got {}",
+                    turns, config.workload.warmup_turns));
+  }
+  Json result;
+  result["format"] = "kvtier.untimed/1";
+  result["config"] = write_value(config);
+  result["workload"] = workload_report(order.statistics());
+  result["metrics"] = Json{{"turns", metrics.turns},
+                           {"resumed_turns", metrics.resumed_turns},
+                           {"hit_rate", hit_rate_report(metrics)},
+                           {"lost_hits", lost_hits_report(metrics)},
+                           {"truncated_turns", metrics.truncated_turns},
+                           {"truncated_tokens", metrics.truncated_tokens.value}};
+  return result;
+}
+
+}  // namespace kvtier

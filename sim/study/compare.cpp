@@ -1,0 +1,232 @@
+#include "sim/study/compare.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace kvtier {
+namespace {
+
+/// One row of the table: where its number stands in a result and how it is shown.
+struct Row {
+  const char* label;
+  const char* pointer;
+  double factor;
+  const char* format;  // of the scaled number
+};
+
+constexpr double kPerHour = 1.0 / 3600;
+constexpr double kMillis = 1000;
+
+constexpr Row kRows[] = {
+    {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}"},
+    {"  of which in DRAM %", "/metrics/hit_rate/all_turns/dram", 100, "{:.1f}"},
+    {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}"},
+    {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}"},
+    {"hit rate, tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}"},
+    {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
+    {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},
+    {"TTFT without queueing, mean ms", "/metrics/ttft_seconds_without_queueing/mean", kMillis,
+     "{:.1f}"},
+    {"TTFT without queueing, p90 ms", "/metrics/ttft_seconds_without_queueing/p90", kMillis,
+     "{:.1f}"},
+    {"TPOT mean ms", "/metrics/tpot_seconds/mean", kMillis, "{:.1f}"},
+    {"prefill throughput, tokens/s", "/metrics/prefill_throughput_tokens_per_second", 1, "{:.0f}"},
+    {"output throughput, tokens/s", "/metrics/output_throughput_tokens_per_second", 1, "{:.0f}"},
+    {"GPU hours", "/metrics/gpu_seconds/total", kPerHour, "{:.2f}"},
+    {"  prefill", "/metrics/gpu_seconds/prefill", kPerHour, "{:.2f}"},
+    {"  decode", "/metrics/gpu_seconds/decode", kPerHour, "{:.2f}"},
+    {"  waiting for loads", "/metrics/gpu_seconds/exposed_load", kPerHour, "{:.2f}"},
+    {"  waiting for saves", "/metrics/gpu_seconds/exposed_save", kPerHour, "{:.2f}"},
+    {"dollars, busy time", "/metrics/busy_cost_dollars/total", 1, "{:.2f}"},
+    {"dollars, rented time", "/metrics/cost_dollars/total", 1, "{:.2f}"},
+    {"utilization %", "/load/utilization", 100, "{:.1f}"},
+};
+
+constexpr const char* kVerdict = "/load/verdict";
+
+std::optional<double> number_at(const Json& result, const char* pointer) {
+  const Json::json_pointer at{std::string(pointer)};
+  if (!result.contains(at) || !result.at(at).is_number()) {
+    return std::nullopt;
+  }
+  return result.at(at).get<double>();
+}
+
+struct Summary {
+  double mean = 0;
+  double spread = 0;
+};
+
+std::optional<Summary> summarize(const Comparison::Column& column, const char* pointer) {
+  double sum = 0;
+  double least = 0;
+  double most = 0;
+  for (std::size_t i = 0; i < column.results.size(); ++i) {
+    const auto value = number_at(column.results[i], pointer);
+    if (!value) {
+      return std::nullopt;
+    }
+    sum += *value;
+    least = i == 0 ? *value : std::min(least, *value);
+    most = i == 0 ? *value : std::max(most, *value);
+  }
+  return Summary{sum / static_cast<double>(column.results.size()), most - least};
+}
+
+std::string cell(const Comparison::Column& column, const Row& row) {
+  const auto summary = summarize(column, row.pointer);
+  if (!summary) {
+    return "-";
+  }
+  std::string text = fmt::format(fmt::runtime(row.format), summary->mean * row.factor);
+  if (column.results.size() > 1) {
+    text += " (" + fmt::format(fmt::runtime(row.format), summary->spread * row.factor) + ")";
+  }
+  return text;
+}
+
+std::string verdict(const Comparison::Column& column) {
+  const Json::json_pointer at{std::string(kVerdict)};
+  const std::string first = column.results.front().at(at).get<std::string>();
+  const bool same = std::all_of(column.results.begin(), column.results.end(),
+                                [&](const Json& result) { return result.at(at) == first; });
+  return same ? first : "differs between runs";
+}
+
+std::string setting(const Json& config) {
+  std::string text = fmt::format("{} on {} x {}", config["model"]["name"].get<std::string>(),
+                                 config["hardware"]["gpus"].get<std::int64_t>(),
+                                 config["hardware"]["gpu"]["name"].get<std::string>());
+  for (const char* memory : {"dram", "ssd"}) {
+    if (config["hardware"][memory].is_object()) {
+      std::string upper(memory);
+      std::transform(upper.begin(), upper.end(), upper.begin(),
+                     [](char c) { return static_cast<char>(c - 'a' + 'A'); });
+      text +=
+          fmt::format(", {} {}", config["hardware"][memory]["capacity"].get<std::string>(), upper);
+    }
+  }
+  return text;
+}
+
+std::string workload_line(const Json& result) {
+  const Json& workload = result["config"]["workload"];
+  const std::string source = workload["trace"].is_string() && workload["trace"] != "none"
+                                 ? "trace " + workload["trace"].get<std::string>()
+                                 : "generator " + workload["generator"].get<std::string>();
+  return fmt::format("{}: {} sessions, {} turns, {} measured after warm-up", source,
+                     result["workload"]["sessions"].get<std::int64_t>(),
+                     result["workload"]["turns"].get<std::int64_t>(),
+                     result["metrics"]["turns"].get<std::int64_t>());
+}
+
+}  // namespace
+
+Comparison compare_systems(const ConfigRequest& request, const std::vector<std::string>& systems,
+                           std::int64_t replications, const ConfigDirectory& presets,
+                           const PolicyRegistry& registry, const RunOptions& options,
+                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  std::vector<ResolvedConfig> configs;
+  std::vector<std::string> problems;
+  for (const std::string& system : systems) {
+    ConfigRequest one = request;
+    one.system = system;
+    try {
+      configs.push_back(resolve_config(one, presets, registry));
+    } catch (const ConfigError& error) {
+      for (const std::string& problem : error.problems()) {
+        if (std::find(problems.begin(), problems.end(), problem) == problems.end()) {
+          problems.push_back(problem);
+        }
+      }
+    }
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  const auto all = static_cast<std::int64_t>(systems.size()) * replications;
+  std::int64_t done = 0;
+  Comparison comparison;
+  for (std::size_t i = 0; i < systems.size(); ++i) {
+    Comparison::Column column{systems[i], {}};
+    for (std::int64_t r = 0; r < replications; ++r) {
+      RunConfig config = configs[i].config;
+      config.seed += r;
+      RunOptions run = options;
+      run.base_dir = configs[i].base_dir;
+      column.results.push_back(simulate(config, registry, run));
+      if (progress) {
+        progress(++done, all);
+      }
+    }
+    comparison.columns.push_back(std::move(column));
+  }
+  return comparison;
+}
+
+Json to_json(const Comparison& comparison) {
+  Json json{{"format", "kvtier.compare/1"}};
+  json["systems"] = Json::object();
+  for (const Comparison::Column& column : comparison.columns) {
+    Json summary = Json::object();
+    for (const Row& row : kRows) {
+      if (const auto value = summarize(column, row.pointer)) {
+        summary[row.pointer] = Json{{"mean", value->mean}, {"spread", value->spread}};
+      }
+    }
+    json["systems"][column.system] =
+        Json{{"verdict", verdict(column)}, {"summary", summary}, {"results", column.results}};
+  }
+  return json;
+}
+
+std::string to_table(const Comparison& comparison) {
+  constexpr std::size_t kLabelWidth = 32;
+  std::vector<std::size_t> widths;
+  for (const Comparison::Column& column : comparison.columns) {
+    std::size_t width = std::max(column.system.size(), verdict(column).size());
+    for (const Row& row : kRows) {
+      width = std::max(width, cell(column, row).size());
+    }
+    widths.push_back(width + 2);
+  }
+  const Json& first = comparison.columns.front().results.front();
+  std::string text = setting(first["config"]) + "\n" + workload_line(first) + "\n";
+  if (comparison.columns.front().results.size() > 1) {
+    text += fmt::format("mean of {} seeds (largest - smallest)\n",
+                        comparison.columns.front().results.size());
+  }
+  text += fmt::format("\n{:<{}}", "", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("{:>{}}", comparison.columns[i].system, widths[i]);
+  }
+  text += "\n";
+  for (const Row& row : kRows) {
+    text += fmt::format("{:<{}}", row.label, kLabelWidth);
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      text += fmt::format("{:>{}}", cell(comparison.columns[i], row), widths[i]);
+    }
+    text += "\n";
+  }
+  text += fmt::format("{:<{}}", "verdict", kLabelWidth);
+  bool overloaded = false;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    const std::string word = verdict(comparison.columns[i]);
+    overloaded = overloaded || word == "load exceeds capacity";
+    text += fmt::format("{:>{}}", word, widths[i]);
+  }
+  text += "\n";
+  if (overloaded) {
+    text +=
+        "\nWhere the load exceeds capacity the queue grows as long as sessions arrive: TTFT with "
+        "queueing then says how "
+        "long\nthe run was, not how a server would do. Hit rates, TTFT without queueing and GPU "
+        "time keep their meaning.\n";
+  }
+  return text;
+}
+
+}  // namespace kvtier

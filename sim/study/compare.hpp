@@ -1,0 +1,36 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/engine/simulate.hpp"
+#include "sim/study/resolve.hpp"
+
+namespace kvtier {
+
+/// Results of several systems on the same workload draws: replication r of every system has the
+/// seed `seed + r`.
+struct Comparison {
+  struct Column {
+    std::string system;
+    /// One result (kvtier.result/1) a replication.
+    std::vector<Json> results;
+  };
+  std::vector<Column> columns;
+};
+
+/// Runs `request` once per system and replication. Every config is resolved before the first run,
+/// so that bad input costs nothing. `progress(done, all)` is called after each run. Throws as
+/// simulate does.
+[[nodiscard]] Comparison compare_systems(
+    const ConfigRequest& request, const std::vector<std::string>& systems,
+    std::int64_t replications, const ConfigDirectory& presets, const PolicyRegistry& registry,
+    const RunOptions& options, const std::function<void(std::int64_t, std::int64_t)>& progress);
+
+/// `kvtier.compare/1`: every result, and mean and spread (maximum - minimum) of the table's rows.
+[[nodiscard]] Json to_json(const Comparison& comparison);
+/// The table that users see, a column a system. One system gives a table of one column.
+[[nodiscard]] std::string to_table(const Comparison& comparison);
+
+}  // namespace kvtier

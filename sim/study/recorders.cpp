@@ -1,0 +1,165 @@
+#include "sim/study/recorders.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace kvtier {
+namespace {
+
+const char* to_string(Demand demand) {
+  switch (demand) {
+    case Demand::save:
+      return "save";
+    case Demand::prefetch:
+      return "prefetch";
+    case Demand::demotion:
+      return "demotion";
+    case Demand::background:
+      return "background";
+  }
+  return "?";
+}
+
+double microseconds(SimTime time) { return static_cast<double>(time.ns) * 1e-3; }
+
+}  // namespace
+
+RequestRecorder::RequestRecorder(const std::string& path) : file_(path) {
+  file_.write(
+      "session,turn,measured,arrived_seconds,admitted_seconds,first_token_seconds,finished_seconds,"
+      "history_tokens,"
+      "input_tokens,output_tokens,truncated_tokens,reused_tokens,found_in,late,lost_because,"
+      "exposed_load_seconds\n");
+}
+
+void RequestRecorder::add(const RequestRecord& r) {
+  const bool found = r.found.reused.value > 0;
+  const bool whole = r.found.reused >= r.history;
+  file_.write(fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", r.session, r.turn,
+                          r.measured ? 1 : 0, r.arrived.seconds(), r.admitted.seconds(),
+                          r.first_token.seconds(), r.finished.seconds(), r.history.value,
+                          r.input.value, r.output.value, r.truncated.value, r.found.reused.value,
+                          found ? kvtier::to_string(r.found.medium) : "", r.found.late ? 1 : 0,
+                          whole ? "" : kvtier::to_string(r.found.cause), r.exposed_load.seconds()));
+}
+
+TimelineRecorder::TimelineRecorder(const std::string& path) : file_(path) {
+  file_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+}
+
+void TimelineRecorder::add_gpu(GpuActivity activity, SimTime begin, SimTime end,
+                               std::int64_t session, std::int64_t batch) {
+  file_.write(fmt::format(
+      "{}{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":{},\"dur\":{},\"args\":{{"
+      "\"session\":{},\"batch\":{}}}}}",
+      first_ ? "" : ",\n", kvtier::to_string(activity), microseconds(begin),
+      static_cast<double>((end - begin).ns) * 1e-3, session, batch));
+  first_ = false;
+}
+
+void TimelineRecorder::add_queue(std::size_t length, SimTime now) {
+  file_.write(fmt::format(
+      "{}{{\"name\":\"queue\",\"ph\":\"C\",\"pid\":0,\"ts\":{},\"args\":{{\"waiting\":{}}}}}",
+      first_ ? "" : ",\n", microseconds(now), length));
+  first_ = false;
+}
+
+void TimelineRecorder::commit() {
+  file_.write("\n]}\n");
+  file_.commit();
+}
+
+DecisionRecorder::DecisionRecorder(const std::string& path) : file_(path) {}
+
+void DecisionRecorder::on_decision(const Decision& decision) {
+  pending_[decision.key.value].push_back({decision, next_number_++});
+}
+
+void DecisionRecorder::on_use(EntryKey key, SimTime now) {
+  const auto found = pending_.find(key.value);
+  if (found == pending_.end()) {
+    return;
+  }
+  for (const Pending& pending : found->second) {
+    write(pending, &now);
+  }
+  found->second.clear();
+}
+
+void DecisionRecorder::end_session(EntryKey key) {
+  const auto found = pending_.find(key.value);
+  if (found == pending_.end()) {
+    return;
+  }
+  for (const Pending& pending : found->second) {
+    write(pending, nullptr);
+  }
+  pending_.erase(found);
+}
+
+void DecisionRecorder::write(const Pending& pending, const SimTime* next_use) {
+  const Decision& d = pending.decision;
+  const bool makes_room = d.kind == DecisionKind::evict || d.kind == DecisionKind::demote;
+  file_.write(
+      fmt::format("{{\"number\":{},\"time_seconds\":{},\"decision\":\"{}\",\"tier\":\"{}\","
+                  "\"session\":{},\"tokens\":{},"
+                  "\"reason\":{},\"queue_position\":{},\"next_use_seconds\":{}}}\n",
+                  pending.number, d.time.seconds(), kvtier::to_string(d.kind),
+                  kvtier::to_string(d.tier), d.key.value, d.tokens.value,
+                  makes_room ? fmt::format("\"room for {}\"", to_string(d.demand)) : "null",
+                  d.position == kNotQueued ? "null" : std::to_string(d.position.value),
+                  next_use == nullptr ? "null" : fmt::format("{}", next_use->seconds())));
+}
+
+void DecisionRecorder::commit() {
+  std::vector<Pending> rest;
+  for (const auto& [key, list] : pending_) {
+    rest.insert(rest.end(), list.begin(), list.end());
+  }
+  std::sort(rest.begin(), rest.end(),
+            [](const Pending& a, const Pending& b) { return a.number < b.number; });
+  for (const Pending& pending : rest) {
+    write(pending, nullptr);
+  }
+  file_.commit();
+}
+
+void Recorders::on_request(const RequestRecord& record) {
+  if (requests) {
+    requests->add(record);
+  }
+}
+
+void Recorders::on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
+                       std::int64_t batch) {
+  if (timeline) {
+    timeline->add_gpu(activity, begin, end, session, batch);
+  }
+}
+
+void Recorders::on_queue(std::size_t length, SimTime now) {
+  if (timeline) {
+    timeline->add_queue(length, now);
+  }
+}
+
+void Recorders::on_session_end(EntryKey key, SimTime) {
+  if (decisions) {
+    decisions->end_session(key);
+  }
+}
+
+void Recorders::commit() {
+  if (requests) {
+    requests->commit();
+  }
+  if (timeline) {
+    timeline->commit();
+  }
+  if (decisions) {
+    decisions->commit();
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/core/file.hpp"
+#include "sim/engine/instance.hpp"
+
+/// Files that a run writes as it goes. Each appears under its name only when complete.
+namespace kvtier {
+
+/// One row a finished turn, in order of finishing.
+class RequestRecorder {
+ public:
+  explicit RequestRecorder(const std::string& path);
+  void add(const RequestRecord& record);
+  void commit() { file_.commit(); }
+
+ private:
+  AtomicFile file_;
+};
+
+/// A Chrome trace (chrome://tracing, Perfetto): what the GPUs do, and the queue's length.
+class TimelineRecorder {
+ public:
+  explicit TimelineRecorder(const std::string& path);
+  void add_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
+               std::int64_t batch);
+  void add_queue(std::size_t length, SimTime now);
+  void commit();
+
+ private:
+  AtomicFile file_;
+  bool first_ = true;
+};
+
+/// JSON lines: each decision with the time until the entry was next asked for, written when that is
+/// known; null if it never was.
+class DecisionRecorder final : public DecisionObserver {
+ public:
+  explicit DecisionRecorder(const std::string& path);
+  void on_decision(const Decision& decision) override;
+  void on_use(EntryKey key, SimTime now) override;
+  void end_session(EntryKey key);
+  void commit();
+
+ private:
+  struct Pending {
+    Decision decision;
+    std::int64_t number;
+  };
+  void write(const Pending& pending, const SimTime* next_use);
+
+  AtomicFile file_;
+  std::int64_t next_number_ = 0;
+  /// Looked up by key only; never iterated unsorted.
+  std::unordered_map<std::uint64_t, std::vector<Pending>> pending_;
+};
+
+/// Passes a run's events on to the recorders that there are.
+class Recorders final : public RunObserver {
+ public:
+  std::unique_ptr<RequestRecorder> requests;
+  std::unique_ptr<TimelineRecorder> timeline;
+  std::unique_ptr<DecisionRecorder> decisions;
+
+  void on_request(const RequestRecord& record) override;
+  void on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
+              std::int64_t batch) override;
+  void on_queue(std::size_t length, SimTime now) override;
+  void on_session_end(EntryKey key, SimTime now) override;
+  [[nodiscard]] bool any() const { return requests || timeline || decisions; }
+  void commit();
+};
+
+}  // namespace kvtier

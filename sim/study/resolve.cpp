@@ -1,0 +1,314 @@
+#include "sim/study/resolve.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "hw/model.hpp"
+#include "sim/core/file.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kPresetKey = "preset";
+constexpr const char* kSchemaKey = "$schema";
+constexpr const char* kPolicyKey = "policy";
+constexpr const char* kCommandLine = "--set";
+
+/// A section of the config that may name a preset, and the folder its presets are in.
+struct Section {
+  const char* key;
+  const char* kind;
+};
+constexpr std::array<Section, 3> kSections{
+    {{"model", "models"}, {"hardware", "hardware"}, {"system", "systems"}}};
+
+std::vector<std::string> split_pointer(const std::string& pointer) {
+  std::vector<std::string> parts;
+  std::size_t begin = 1;
+  while (begin <= pointer.size()) {
+    const std::size_t end = std::min(pointer.find('/', begin), pointer.size());
+    std::string part = pointer.substr(begin, end - begin);
+    for (std::size_t at = 0; (at = part.find('~', at)) != std::string::npos; ++at) {
+      const bool slash = at + 1 < part.size() && part[at + 1] == '1';
+      part.replace(at, 2, slash ? "/" : "~");
+    }
+    parts.push_back(std::move(part));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// Puts `changes` over `base`, key by key; a value that is not an object, or a policy, replaces
+/// what was there.
+void merge(Json& base, const Json& changes, const std::string& pointer, const std::string& origin,
+           Problems& problems) {
+  const bool replaces = !changes.is_object() || !base.is_object() || changes.contains(kPolicyKey);
+  if (replaces) {
+    base = changes;
+    problems.set_origin(pointer, origin);
+    return;
+  }
+  for (const auto& [key, value] : changes.items()) {
+    const std::string below = pointer + "/" + escape_pointer(key);
+    if (base.contains(key)) {
+      merge(base[key], value, below, origin, problems);
+    } else {
+      base[key] = value;
+      problems.set_origin(below, origin);
+    }
+  }
+}
+
+void apply(Json& root, const Override& change, Problems& problems) {
+  Json* at = &root;
+  std::string pointer;
+  for (const std::string& part : split_pointer(change.pointer)) {
+    if (at->is_array()) {
+      std::size_t index = 0;
+      const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+      if (error != std::errc() || end != part.data() + part.size() || index >= at->size()) {
+        problems.add_line(fmt::format("{}: {}: {} is not an index of the list at {}", kCommandLine,
+                                      change.pointer, part, pointer));
+        return;
+      }
+      at = &(*at)[index];
+    } else {
+      if (!at->is_object() && !at->is_null()) {
+        // "none" gives way to an object, anything else is no place to set a key in.
+        if (!at->is_string()) {
+          problems.add_line(fmt::format("{}: {}: {} holds {}, which has no keys", kCommandLine,
+                                        change.pointer, pointer, quote_json(*at)));
+          return;
+        }
+        const std::string word = at->get<std::string>();
+        *at = word == "none" ? Json::object() : Json{{kPolicyKey, word}};
+      }
+      at = &(*at)[part];
+    }
+    pointer += "/" + escape_pointer(part);
+  }
+  *at = change.value;
+  problems.set_origin(change.pointer, kCommandLine);
+}
+
+Json read_json_file(const std::filesystem::path& path) {
+  Json json = parse_json_strictly(read_text_file(path), path.string());
+  if (!json.is_object()) {
+    throw ConfigError(
+        fmt::format("{}: /: expected an object, got {}", path.string(), quote_json(json)));
+  }
+  json.erase(kSchemaKey);
+  return json;
+}
+
+/// A model may also be the path of a Hugging Face config.json or of a model file.
+bool names_a_file(const std::string& name) {
+  return name.find('/') != std::string::npos || (name.size() > 5 && name.ends_with(".json"));
+}
+
+/// The preset as a whole JSON object, or nullopt after reporting that there is none.
+std::optional<Json> load_preset(const Section& section, const std::string& name,
+                                const std::filesystem::path& base_dir,
+                                const ConfigDirectory& presets, const std::string& pointer,
+                                Problems& problems) {
+  const bool is_file = names_a_file(name);
+  const std::filesystem::path path = is_file ? base_dir / name : presets.file(section.kind, name);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    const std::vector<std::string> known = presets.names(section.kind);
+    problems.add(pointer,
+                 is_file ? fmt::format("no such file: {}", path.string())
+                         : fmt::format("expected one of {}, or the path of a file, got \"{}\"{}",
+                                       detail::join(known, ", "), name, suggestion(name, known)));
+    return std::nullopt;
+  }
+  try {
+    Json json = read_json_file(path);
+    if (std::string_view(section.key) == "model" && looks_like_hugging_face(json)) {
+      json = write_value(model_from_hugging_face(json, path.string()));
+    }
+    problems.set_origin(pointer, path.string());
+    return json;
+  } catch (const ConfigError& error) {
+    for (const std::string& line : error.problems()) {
+      problems.add_line(line);
+    }
+    return std::nullopt;
+  }
+}
+
+/// Replaces the preset that a section names by its content, with the section's own keys over it.
+/// False if that failed; the section is then of no use.
+bool expand_section(Json& root, const Section& section, const std::string& origin,
+                    const std::filesystem::path& base_dir, const ConfigDirectory& presets,
+                    Problems& problems) {
+  const std::string pointer = std::string("/") + section.key;
+  if (!root.contains(section.key)) {
+    return true;  // the reader reports what is missing
+  }
+  Json& given = root[section.key];
+  if (given.is_string()) {
+    given = Json{{kPresetKey, given}};
+  }
+  if (!given.is_object() || !given.contains(kPresetKey)) {
+    return true;
+  }
+  const Json name = given[kPresetKey];
+  if (!name.is_string()) {
+    problems.add(pointer + "/" + kPresetKey, "expected a preset's name, got " + quote_json(name));
+    return false;
+  }
+  std::optional<Json> preset =
+      load_preset(section, name.get<std::string>(), base_dir, presets, pointer, problems);
+  if (!preset) {
+    return false;
+  }
+  given.erase(kPresetKey);
+  merge(*preset, given, pointer, origin, problems);
+  given = std::move(*preset);
+  return true;
+}
+
+bool is_section(const std::string& pointer) {
+  return std::any_of(kSections.begin(), kSections.end(), [&](const Section& section) {
+    return pointer == std::string("/") + section.key;
+  });
+}
+
+Json partial_schema(Json schema) {
+  schema.erase("required");
+  for (auto& [key, value] : schema["properties"].items()) {
+    if (value.contains("properties")) {
+      value = partial_schema(value);
+    }
+  }
+  return schema;
+}
+
+}  // namespace
+
+Override parse_override(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (text.empty() || text.front() != '/' || equals == std::string::npos || equals < 2) {
+    throw ConfigError(fmt::format("--set: expected /json/pointer=VALUE, got \"{}\"", text));
+  }
+  const std::string value = text.substr(equals + 1);
+  Json json = Json::parse(value, nullptr, false);
+  return {text.substr(0, equals), json.is_discarded() ? Json(value) : std::move(json)};
+}
+
+ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirectory& presets,
+                              const PolicyRegistry& registry) {
+  Json root = read_json_file(request.file);
+  const std::filesystem::path base_dir = request.file.parent_path();
+  Problems problems;
+  const std::string origin = request.file.string();
+  problems.set_origin("", origin);
+  // A whole section is replaced before its preset is looked up, keys inside it after.
+  for (const Override& change : request.overrides) {
+    if (is_section(change.pointer)) {
+      apply(root, change, problems);
+    }
+  }
+  if (request.system) {
+    root["system"] = *request.system;
+  }
+  bool usable = true;
+  for (const Section& section : kSections) {
+    usable = expand_section(root, section, origin, base_dir, presets, problems) && usable;
+  }
+  for (const Override& change : request.overrides) {
+    if (!is_section(change.pointer)) {
+      apply(root, change, problems);
+    }
+  }
+  if (request.seed) {
+    root["seed"] = *request.seed;
+    problems.set_origin("/seed", "--seed");
+  }
+  if (!usable) {
+    // Sections without their preset would only add noise: the others are still checked.
+    RunConfig rest;
+    if (root.contains("serving")) {
+      read_value(rest.serving, root["serving"], "/serving", problems);
+    }
+    if (root.contains("workload")) {
+      read_value(rest.workload, root["workload"], "/workload", problems);
+    }
+  }
+  if (usable) {
+    ResolvedConfig resolved;
+    resolved.base_dir = base_dir;
+    read_value(resolved.config, root, "", problems);
+    if (problems.empty()) {
+      check_run_config(resolved.config, registry, problems);
+    }
+    problems.throw_if_any();
+    return resolved;
+  }
+  problems.throw_if_any();
+  throw ConfigError("unusable config");  // not reached: an unusable section has been reported
+}
+
+ResolvedWorkload resolve_workload(const ConfigRequest& request) {
+  Json root = read_json_file(request.file);
+  Problems problems;
+  problems.set_origin("", request.file.string());
+  for (const Override& change : request.overrides) {
+    apply(root, change, problems);
+  }
+  ResolvedWorkload resolved;
+  resolved.base_dir = request.file.parent_path();
+  if (root.contains("workload")) {
+    read_value(resolved.config, root["workload"], "/workload", problems);
+  } else {
+    problems.add("/workload", "missing key");
+  }
+  if (request.seed) {
+    resolved.seed = *request.seed;
+  } else if (root.contains("seed")) {
+    read_value(resolved.seed, root["seed"], "/seed", problems, non_negative());
+  }
+  if (problems.empty()) {
+    check(resolved.config, "/workload", problems);
+  }
+  problems.throw_if_any();
+  return resolved;
+}
+
+Json config_json_schema(const std::string& which) {
+  RunConfig config;
+  Json schema;
+  if (which == "run") {
+    schema = value_schema(config);
+    for (const Section& section : kSections) {
+      Json whole = schema["properties"][section.key];
+      const Json description = whole["description"];
+      whole.erase("description");
+      Json overriding = partial_schema(whole);
+      overriding["properties"][kPresetKey] = Json{{"type", "string"}};
+      schema["properties"][section.key] =
+          Json{{"description", description},
+               {"anyOf", Json::array({Json{{"type", "string"}}, overriding})}};
+    }
+  } else if (which == "model") {
+    schema = value_schema(config.model);
+  } else if (which == "hardware") {
+    schema = value_schema(config.hardware);
+  } else if (which == "system") {
+    schema = value_schema(config.system);
+  } else {
+    throw ConfigError(
+        fmt::format("schema: expected one of run, model, hardware, system, got \"{}\"", which));
+  }
+  schema["properties"][kSchemaKey] = Json{{"type", "string"}};
+  Json result{{kSchemaKey, "https://json-schema.org/draft/2020-12/schema"},
+              {"title", "kvtier " + which}};
+  result.update(schema);
+  return result;
+}
+
+}  // namespace kvtier

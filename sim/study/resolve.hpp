@@ -1,0 +1,55 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/engine/config.hpp"
+#include "sim/study/presets.hpp"
+
+namespace kvtier {
+
+/// One `--set /json/pointer=VALUE`. The value is JSON, or else a string as it stands.
+struct Override {
+  std::string pointer;
+  Json value;
+};
+/// Throws ConfigError for text that is no pointer and value.
+[[nodiscard]] Override parse_override(const std::string& text);
+
+/// A config file and what the command line adds to it.
+struct ConfigRequest {
+  std::filesystem::path file;
+  std::vector<Override> overrides;
+  std::optional<std::int64_t> seed;
+  /// Replaces the whole of /system; `compare` sets it for each column.
+  std::optional<std::string> system;
+};
+
+struct ResolvedConfig {
+  RunConfig config;
+  /// Where relative paths of the workload start.
+  std::filesystem::path base_dir;
+};
+
+/// Reads a run's config: presets are looked up and overridden by the file, the file by the command
+/// line (architecture.md). Throws ConfigError with every problem of structure and meaning at once.
+[[nodiscard]] ResolvedConfig resolve_config(const ConfigRequest& request,
+                                            const ConfigDirectory& presets,
+                                            const PolicyRegistry& registry);
+
+/// Reads /workload and /seed alone, for tools that need no machine; the file may lack everything
+/// else.
+struct ResolvedWorkload {
+  WorkloadConfig config;
+  std::int64_t seed = 1;
+  std::filesystem::path base_dir;
+};
+[[nodiscard]] ResolvedWorkload resolve_workload(const ConfigRequest& request);
+
+/// The JSON Schema of a run's config ("run") or of one preset ("model", "hardware", "system").
+/// Throws ConfigError for another name.
+[[nodiscard]] Json config_json_schema(const std::string& which);
+
+}  // namespace kvtier
