@@ -9,8 +9,8 @@ Json parse_json_strictly(std::string_view text, const std::string& origin) {
   struct Open {
     bool list = false;
     std::size_t items = 0;
-    std::set<std::string> keys;
-    std::string at;  // the key or the index in work
+    std::set<std::string> keys{};
+    std::string at{};  // the key or the index in work
   };
   std::vector<Open> open;
   const auto begin_value = [&] {

@@ -3,6 +3,8 @@
 #include <compare>
 #include <cstdint>
 
+#include "sim/core/assert.hpp"
+
 /// Quantities are types: adding bytes to tokens does not compile.
 namespace kvtier {
 
@@ -112,7 +114,13 @@ struct SimTime {
 inline constexpr SimTime kNever{INT64_MAX};
 
 /// Rounds up to a whole nanosecond, so that work is never finished before it could be.
-[[nodiscard]] SimDuration duration_from_seconds(double seconds);
+[[nodiscard]] inline SimDuration duration_from_seconds(double seconds) {
+  constexpr double kLongest = 9.2e18;
+  const double ns = seconds * 1e9;
+  KVTIER_ASSERT(ns >= 0 && ns < kLongest, "a duration is between zero and 292 years");
+  const auto whole = static_cast<std::int64_t>(ns);
+  return SimDuration(whole + (static_cast<double>(whole) < ns ? 1 : 0));
+}
 
 /// How long `bytes` take at a constant rate, rounded up.
 [[nodiscard]] SimDuration transfer_duration(Bytes bytes, BytesPerSecond rate);

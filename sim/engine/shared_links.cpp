@@ -1,7 +1,7 @@
 #include "sim/engine/shared_links.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <limits>
 
 #include "sim/core/assert.hpp"
@@ -14,12 +14,13 @@ constexpr std::size_t kMostConstraints = 3 * kMedia;
 }  // namespace
 
 SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths) {
+  KVTIER_ASSERT(paths.size() <= kMostPaths, "paths fit the solver's arrays");
   KVTIER_ASSERT(3 * links.size() <= kMostConstraints, "links fit the solver's arrays");
   for (const DuplexLimits& limits : links) {
     links_.push_back({.limits = limits, .counters = {}, .transfers = 0});
   }
   for (auto& uses : paths) {
-    paths_.push_back({.uses = std::move(uses), .pending = {}, .served = 0, .rate = 0});
+    paths_.push_back({.uses = std::move(uses), .pending = {}, .served = 0});
   }
 }
 
@@ -38,12 +39,8 @@ TransferId SharedLinks::start(std::size_t path_index, Bytes bytes, std::uint64_t
   Path& path = paths_[path_index];
   path.pending.push_back({path.served + static_cast<double>(bytes.value), next_sequence_++, id});
   std::push_heap(path.pending.begin(), path.pending.end(), Pending::later);
-  for (const LinkUse& use : path.uses) {
-    ++links_[use.link].transfers;
-  }
+  note_started(path_index);
   count_bytes(path, bytes);
-  ++in_flight_;
-  share();
   return TransferId{id};
 }
 
@@ -56,25 +53,56 @@ void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
   found->due = std::max(found->due, path.served) + static_cast<double>(bytes.value);
   std::make_heap(path.pending.begin(), path.pending.end(), Pending::later);
   count_bytes(path, bytes);
-  share();
+  changed_ = true;
+}
+
+void SharedLinks::note_started(std::size_t path) {
+  for (const LinkUse& use : paths_[path].uses) {
+    ++links_[use.link].transfers;
+  }
+  const std::size_t count = paths_[path].pending.size();
+  if (count <= kCountMost) {
+    pattern_ += std::uint64_t{1} << (kCountBits * path);
+  } else if (count == kCountMost + 1) {
+    ++crowded_paths_;
+  }
+  active_ |= 1U << path;
+  ++in_flight_;
+  changed_ = true;
+}
+
+void SharedLinks::note_finished(std::size_t path) {
+  for (const LinkUse& use : paths_[path].uses) {
+    --links_[use.link].transfers;
+  }
+  const std::size_t count = paths_[path].pending.size();
+  if (count < kCountMost) {
+    pattern_ -= std::uint64_t{1} << (kCountBits * path);
+  } else if (count == kCountMost) {
+    --crowded_paths_;
+  }
+  if (count == 0) {
+    active_ &= ~(1U << path);
+    paths_[path].served =
+        0;  // keeps the virtual time small, so that its rounding stays below a byte
+  }
+  --in_flight_;
+  changed_ = true;
 }
 
 SharedLinks::Finished SharedLinks::finish_next() {
-  KVTIER_ASSERT(next_ != kNever, "a transfer is in flight");
-  advance(next_);
-  Path& path = paths_[next_path_];
-  std::pop_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  const SimTime now = next_completion();
+  KVTIER_ASSERT(now != kNever, "a transfer is in flight");
+  advance(now);
+  const std::size_t index = next_path_;
+  Path& path = paths_[index];
+  if (path.pending.size() > 1) {
+    std::pop_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  }
   const std::uint32_t id = path.pending.back().transfer;
   path.pending.pop_back();
-  for (const LinkUse& use : path.uses) {
-    --links_[use.link].transfers;
-  }
-  if (path.pending.empty()) {
-    path.served = 0;  // keeps the virtual time small, so that its rounding stays below a byte
-  }
-  --in_flight_;
+  note_finished(index);
   free_.push_back(id);
-  share();
   return {TransferId{id}, transfers_[id].cookie};
 }
 
@@ -98,11 +126,17 @@ void SharedLinks::advance(SimTime now) {
   if (now == updated_) {
     return;
   }
+  if (active_ == 0) {
+    updated_ = now;
+    return;
+  }
+  if (changed_) {
+    share();
+  }
   const double seconds = (now - updated_).seconds();
-  for (Path& path : paths_) {
-    if (!path.pending.empty()) {
-      path.served += path.rate * seconds;
-    }
+  for (std::uint32_t rest = active_; rest != 0; rest &= rest - 1) {
+    const auto p = static_cast<std::size_t>(std::countr_zero(rest));
+    paths_[p].served += shares_in_force_->rates[p] * seconds;
   }
   for (Link& link : links_) {
     if (link.transfers > 0) {
@@ -114,7 +148,7 @@ void SharedLinks::advance(SimTime now) {
 
 /// Progressive filling: all rates rise together until a limit is reached; the transfers under that
 /// limit keep their rate and the others go on rising.
-void SharedLinks::share() {
+std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
   struct Constraint {
     double left;
     double rising = 0;  // transfers whose rate still rises
@@ -126,10 +160,10 @@ void SharedLinks::share() {
     constraints[3 * i + 1].left = links_[i].limits.backward.value;
     constraints[3 * i + 2].left = links_[i].limits.both.value;
   }
+  std::array<double, kMostPaths> rates{};
   std::uint32_t rising_paths = 0;
   for (std::size_t p = 0; p < paths_.size(); ++p) {
-    Path& path = paths_[p];
-    path.rate = 0;
+    const Path& path = paths_[p];
     if (!path.pending.empty()) {
       rising_paths |= 1U << p;
       for (const LinkUse& use : path.uses) {
@@ -160,14 +194,14 @@ void SharedLinks::share() {
       if ((rising_paths & (1U << p)) == 0) {
         continue;
       }
-      Path& path = paths_[p];
+      const Path& path = paths_[p];
       bool stops = false;
       for (const LinkUse& use : path.uses) {
         stops = stops || (full & (1U << (3 * use.link + (use.forward ? 0 : 1)))) != 0 ||
                 (full & (1U << (3 * use.link + 2))) != 0;
       }
       if (stops) {
-        path.rate = level;
+        rates[p] = level;
         rising_paths &= ~(1U << p);
         for (const LinkUse& use : path.uses) {
           constraints[3 * use.link + (use.forward ? 0 : 1)].rising -=
@@ -177,16 +211,31 @@ void SharedLinks::share() {
       }
     }
   }
+  return rates;
+}
+
+void SharedLinks::share() {
+  constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
+  changed_ = false;
+  if (crowded_paths_ > 0) {
+    crowded_shares_.rates = fair_rates();
+    shares_in_force_ = &crowded_shares_;
+  } else {
+    Shares& shares = shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
+    if (shares.pattern != pattern_) {
+      shares.pattern = pattern_;
+      shares.rates = fair_rates();
+    }
+    shares_in_force_ = &shares;
+  }
   next_ = kNever;
   std::uint64_t next_sequence = 0;
-  for (std::size_t p = 0; p < paths_.size(); ++p) {
-    const Path& path = paths_[p];
-    if (path.pending.empty()) {
-      continue;
-    }
-    const Pending& first = path.pending.front();
-    const double left = first.due - path.served;
-    const SimTime at = left <= 0 ? updated_ : updated_ + duration_from_seconds(left / path.rate);
+  for (std::uint32_t rest = active_; rest != 0; rest &= rest - 1) {
+    const auto p = static_cast<std::size_t>(std::countr_zero(rest));
+    const Pending& first = paths_[p].pending.front();
+    const double left = first.due - paths_[p].served;
+    const SimTime at =
+        left <= 0 ? updated_ : updated_ + duration_from_seconds(left / shares_in_force_->rates[p]);
     if (at < next_ || (at == next_ && first.sequence < next_sequence)) {
       next_ = at;
       next_path_ = p;

@@ -38,7 +38,12 @@ class SharedLinks {
   void extend(TransferId transfer, Bytes bytes, SimTime now);
 
   /// When the next transfer completes if nothing else changes; kNever if none is in flight.
-  [[nodiscard]] SimTime next_completion() const { return next_; }
+  [[nodiscard]] SimTime next_completion() {
+    if (changed_) {
+      share();
+    }
+    return next_;
+  }
   struct Finished {
     TransferId transfer;
     std::uint64_t cookie;
@@ -50,9 +55,22 @@ class SharedLinks {
   /// Bytes are counted when a transfer starts or is extended; busy time up to `now`.
   [[nodiscard]] LinkCounters counters(std::size_t link, SimTime now) const;
   /// Bytes per second that one transfer of the path gets now.
-  [[nodiscard]] double rate(std::size_t path) const { return paths_[path].rate; }
+  [[nodiscard]] double rate(std::size_t path) {
+    if (changed_) {
+      share();
+    }
+    return (active_ >> path & 1U) != 0 ? shares_in_force_->rates[path] : 0;
+  }
 
  private:
+  static constexpr std::size_t kMostPaths = 9;
+  /// Few patterns of transfers in flight come up again and again, so their rates are remembered.
+  static constexpr unsigned kRememberedBits = 8;
+  /// Bits of a path's number of transfers in the key of a pattern; larger numbers are not
+  /// remembered.
+  static constexpr unsigned kCountBits = 7;
+  static constexpr std::size_t kCountMost = (1U << kCountBits) - 1;
+
   struct Pending {
     double due;  // of the path's virtual time, bytes
     std::uint64_t sequence;
@@ -65,7 +83,6 @@ class SharedLinks {
     std::vector<LinkUse> uses;
     std::vector<Pending> pending;  // a heap, the first due in front
     double served = 0;             // virtual time
-    double rate = 0;
   };
   struct Link {
     DuplexLimits limits;
@@ -77,14 +94,34 @@ class SharedLinks {
     std::uint64_t cookie = 0;
   };
 
+  /// Rates of all paths for one number of transfers in flight on each.
+  struct Shares {
+    std::uint64_t pattern = UINT64_MAX;
+    std::array<double, kMostPaths> rates{};
+  };
+
   void advance(SimTime now);
+  /// Sets the rates for what is in flight now, and when the next transfer completes. Done once
+  /// after all changes of an instant.
   void share();
+  void note_started(std::size_t path);
+  void note_finished(std::size_t path);
+  [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
   void count_bytes(const Path& path, Bytes bytes);
 
   std::vector<Link> links_;
   std::vector<Path> paths_;
+  std::vector<Shares> shares_ = std::vector<Shares>(std::size_t{1} << kRememberedBits);
   std::vector<Transfer> transfers_;
   std::vector<std::uint32_t> free_;
+  /// Paths with transfers in flight, a bit each.
+  std::uint32_t active_ = 0;
+  /// Transfers in flight by path, kCountBits each, and how many paths have too many for that.
+  std::uint64_t pattern_ = 0;
+  int crowded_paths_ = 0;
+  bool changed_ = false;
+  const Shares* shares_in_force_ = nullptr;
+  Shares crowded_shares_;
   SimTime updated_;
   SimTime next_ = kNever;
   std::size_t next_path_ = 0;

@@ -248,6 +248,12 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
   e.loss = cause;
 }
 
+/// Whether an entry of a faster tier has no copy in this one.
+bool TierManager::moves_up(std::size_t index) const {
+  const TierConfig& config = tier(index).config;
+  return !config.inclusive && config.write == WriteMoment::on_evict;
+}
+
 void TierManager::leave_upwards(std::size_t index, EntryId id) {
   if (tier(index).config.inclusive) {
     if (entry(id).copies[index].leaving) {
@@ -256,10 +262,18 @@ void TierManager::leave_upwards(std::size_t index, EntryId id) {
     return;
   }
   Entry& e = entry(id);
-  if (e.write != kNone && writes_[e.write].active && writes_[e.write].from == index) {
-    writes_[e.write].source_gone = true;
-    if (!e.copies[index].leaving) {
-      unpin(index, id);
+  if (e.write != kNone && writes_[e.write].active) {
+    Write& write = writes_[e.write];
+    if (write.from + 1 == index) {
+      write.target_gone = true;  // removed when the write is done
+      return;
+    }
+    if (write.from == index && !write.source_gone) {
+      write.source_gone = true;
+      write.target_gone = write.target_gone || moves_up(index + 1);
+      if (!e.copies[index].leaving) {
+        unpin(index, id);
+      }
     }
   }
   remove_copy(index, id, LossCause::capacity);
@@ -275,7 +289,8 @@ void TierManager::stop_leaving(std::size_t index, EntryId id) {
   if (t.config.ttl) {
     t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
   }
-  if (e.write != kNone && writes_[e.write].active) {
+  if (e.write != kNone && writes_[e.write].active && !writes_[e.write].source_gone) {
+    writes_[e.write].target_gone = writes_[e.write].target_gone || moves_up(index + 1);
     pin(index, id);
   }
 }
@@ -317,6 +332,12 @@ void TierManager::unpin(std::size_t index, EntryId id) {
     t.policy->on_unpin(id);
     if (t.config.ttl) {
       t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
+    }
+    const Bytes needed = account(t, copy.tokens);
+    if (needed != copy.account) {  // truncated while it was pinned
+      charge(t, needed - copy.account);
+      copy.account = needed;
+      t.policy->on_resize(view(index, id), backend_.now());
     }
   }
 }
@@ -444,6 +465,7 @@ bool TierManager::grant_waiting(std::size_t index) {
       activate_fetch(id);
     } else {
       unpin(entry(id).source_tier, id);
+      entry(id).source_tier = kNoTier;
       entry(id).fetching = false;
       fetching_ = kNoEntry;
     }
@@ -463,7 +485,8 @@ void TierManager::queue_write(std::size_t from, EntryId id) {
     free_writes_.pop_back();
   }
   writes_[number] = {
-      .entry = id, .from = from, .tokens = Tokens(0), .active = false, .source_gone = false};
+      .entry = id, .from = from, .tokens = Tokens(0), .active = false, .source_gone = false,
+      .target_gone = false};
   entry(id).write = number;
   tier(from).writes.push_back(number);
 }
@@ -565,6 +588,9 @@ void TierManager::finish_write(std::uint32_t number) {
     if (source.state == CopyState::resident && (source.leaving || through)) {
       queue_write(from, id);
     }
+    if (e.position != kNotQueued) {
+      prefetch_->on_demoted(id, e.position);
+    }
   } else if (source.state == CopyState::resident) {
     if (source.leaving) {
       remove_copy(from, id, LossCause::capacity);
@@ -575,12 +601,14 @@ void TierManager::finish_write(std::uint32_t number) {
       unpin(from, id);
     }
   }
-  if (e.doomed || write.tokens.value == 0) {
-    for (std::size_t i = 0; i < tiers_.size(); ++i) {
-      if (e.copies[i].state == CopyState::resident && e.copies[i].pins == 0 &&
-          (e.doomed || e.copies[i].tokens.value == 0)) {
-        remove_copy(i, id, LossCause::overflow);
-      }
+  if (write.target_gone && e.write == kNone && e.copies[to].state == CopyState::resident &&
+      e.copies[to].pins == 0) {
+    remove_copy(to, id, LossCause::capacity);
+  }
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    if (e.copies[i].state == CopyState::resident && e.copies[i].pins == 0 &&
+        (e.doomed || e.copies[i].tokens.value == 0)) {
+      remove_copy(i, id, LossCause::overflow);
     }
   }
   release_if_empty(id);
@@ -590,7 +618,7 @@ void TierManager::finish_write(std::uint32_t number) {
 
 bool TierManager::needs_fetch(EntryId id) const {
   const Entry& e = entry(id);
-  if (!e.live || e.in_use || e.saving || e.fetching || e.doomed ||
+  if (!e.live || e.in_use || e.saving || e.fetching || e.doomed || e.write != kNone ||
       e.copies[0].state != CopyState::absent) {
     return false;
   }
@@ -628,6 +656,7 @@ void TierManager::start_fetch(EntryId id) {
       find_room(0, account(tier(0), e.copies[source].tokens), Demand::prefetch, e.position);
   if (room == Room::refused) {
     unpin(source, id);
+    e.source_tier = kNoTier;
     return;
   }
   e.fetching = true;
@@ -668,10 +697,9 @@ void TierManager::finish_fetch(EntryId id) {
   fetching_ = kNoEntry;
   unpin(source, id);
   make_resident(0, id, tokens);
-  if (!tier(source).config.inclusive) {
-    remove_copy(source, id, LossCause::capacity);
-  }
+  leave_upwards(source, id);
   if (e.in_use) {
+    tier(0).counters.read += actual_bytes(tokens);
     touch(id);
     leave_upwards(0, id);
     on_load_ready(e.owner, tier(0).medium);
@@ -683,11 +711,17 @@ void TierManager::finish_fetch(EntryId id) {
 void TierManager::submit_save(EntryId id, Tokens tokens) {
   Entry& e = entry(id);
   const Tokens kept = e.copies[0].state == CopyState::resident ? e.copies[0].tokens : Tokens(0);
-  const Tokens from = std::max(e.save_submitted, kept);
-  if (tokens <= from) {
+  Tokens moved = std::max(Tokens(0), tokens - std::max(e.save_submitted, kept));
+  if (e.save_submitted.value == 0) {
+    e.save_relies_on = kept;
+  } else if (kept < e.save_relies_on) {
+    moved += e.save_relies_on - kept;
+    e.save_relies_on = kept;
+  }
+  if (moved.value == 0) {
     return;
   }
-  const Bytes bytes = actual_bytes(tokens - from);
+  const Bytes bytes = actual_bytes(moved);
   e.save_submitted = tokens;
   tier(0).counters.written += bytes;
   e.save_in_flight += bytes;
@@ -725,6 +759,9 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
   e.save_granted = false;
   e.tokens = tokens;
   e.last_used = backend_.now();
+  if (e.copies[0].leaving) {
+    stop_leaving(0, id);
+  }
   submit_save(id, tokens);
   if (e.copies[0].state == CopyState::resident) {
     pin(0, id);  // an inclusive tier's own copy grows
@@ -786,18 +823,14 @@ void TierManager::finish_save_if_complete(EntryId id) {
 void TierManager::cancel_save(EntryId id) {
   Entry& e = entry(id);
   Copy& copy = e.copies[0];
-  if (e.save_granted) {
-    if (copy.state == CopyState::arriving) {
-      charge(tier(0), -copy.account);
-      copy = Copy{};
-    } else {
-      const Bytes shrunk = account(tier(0), copy.tokens);
-      charge(tier(0), shrunk - copy.account);
-      copy.account = shrunk;
+  if (copy.state == CopyState::arriving) {
+    charge(tier(0), -copy.account);
+    copy = Copy{};
+  } else if (copy.state == CopyState::resident) {
+    unpin(0, id);  // gives back what the save was granted
+    if (copy.pins == 0 && copy.tokens.value == 0) {
+      remove_copy(0, id, LossCause::overflow);
     }
-  }
-  if (copy.state == CopyState::resident) {
-    unpin(0, id);
   }
   e.saving = false;
   --saving_;
@@ -1011,9 +1044,7 @@ void TierManager::end_load(SessionSlot session) {
   const std::uint8_t source = e.source_tier;
   e.source_tier = kNoTier;
   unpin(source, id);
-  if (!tier(source).config.inclusive) {
-    leave_upwards(source, id);
-  }
+  leave_upwards(source, id);
   settle();
 }
 

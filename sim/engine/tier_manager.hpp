@@ -156,6 +156,8 @@ class TierManager {
     Tokens tokens;
     /// Of those, how many the running save has been given.
     Tokens save_submitted;
+    /// And how many it did not move because the fastest tier held them.
+    Tokens save_relies_on;
     TransferId save_transfer;
     Bytes save_in_flight;
     /// Charged to the write buffer.
@@ -171,6 +173,8 @@ class TierManager {
     bool active = false;
     /// The copy it reads has left the tier; what the tier holds of the entry now is another one.
     bool source_gone = false;
+    /// The entry moves up: what was written is not kept.
+    bool target_gone = false;
   };
 
   struct Tier {
@@ -218,6 +222,7 @@ class TierManager {
   void charge(Tier& tier, Bytes bytes);
   void make_resident(std::size_t tier, EntryId id, Tokens tokens);
   void remove_copy(std::size_t tier, EntryId id, LossCause cause);
+  [[nodiscard]] bool moves_up(std::size_t tier) const;
   /// The entry moves up to HBM: an exclusive tier gives up its account, an inclusive one keeps its
   /// copy.
   void leave_upwards(std::size_t tier, EntryId id);
