@@ -42,17 +42,12 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     idle_.remove(entry);
     states_[entry.value].resident = false;
   }
-  void on_pin(EntryId entry) override {
-    State& state = states_[entry.value];
-    if (state.seen) {
-      waiting_.remove(entry);
-    }
-    state.pinned = true;
-  }
+  void on_pin(EntryId entry) override { states_[entry.value].pinned = true; }
   void on_unpin(EntryId entry) override {
     State& state = states_[entry.value];
     state.pinned = false;
-    if (state.seen) {
+    if (state.set_aside) {
+      state.set_aside = false;
       waiting_.insert(entry, tail_first(state.position));
     }
   }
@@ -70,6 +65,7 @@ class SchedulerAwareEviction final : public EvictionPolicy {
         return Victim{entry, Tokens(0)};
       }
     }
+    set_pinned_aside();
     if (waiting_.empty()) {
       return std::nullopt;
     }
@@ -95,8 +91,10 @@ class SchedulerAwareEviction final : public EvictionPolicy {
       KVTIER_ASSERT(idle_.contains(entry.id) != state.seen,
                     "an entry is idle or its request is seen");
       idle += state.seen ? 0 : 1;
-      choosable += state.seen && !pinned ? 1 : 0;
-      KVTIER_ASSERT(waiting_.contains(entry.id) == (state.seen && !pinned),
+      choosable += state.seen && !state.set_aside ? 1 : 0;
+      KVTIER_ASSERT(!state.set_aside || (pinned && state.seen),
+                    "only pinned entries are set aside");
+      KVTIER_ASSERT(waiting_.contains(entry.id) == (state.seen && !state.set_aside),
                     "seen entries may be chosen");
     });
     KVTIER_ASSERT(choosable == waiting_.size(),
@@ -111,6 +109,8 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     bool resident = false;
     /// The request waits inside the window: the entry has left the idle list.
     bool seen = false;
+    /// Seen and pinned, and therefore taken out of `waiting_` when it came up there.
+    bool set_aside = false;
   };
 
   [[nodiscard]] static std::uint64_t tail_first(QueuePosition position) {
@@ -135,9 +135,10 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   void drop_position(EntryId entry) {
     State& state = states_[entry.value];
     if (state.seen) {
-      if (!state.pinned) {
+      if (!state.set_aside) {
         waiting_.remove(entry);
       }
+      state.set_aside = false;
       state.seen = false;
       idle_.push_back(entry);
     } else if (state.position != kNotQueued) {
@@ -150,8 +151,14 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     State& state = states_[entry.value];
     idle_.remove(entry);
     state.seen = true;
-    if (!state.pinned) {
-      waiting_.insert(entry, tail_first(state.position));
+    waiting_.insert(entry, tail_first(state.position));
+  }
+
+  /// Pinned entries stay in the heap until they come up: most are unpinned long before.
+  void set_pinned_aside() {
+    while (!waiting_.empty() && states_[waiting_.top().value].pinned) {
+      states_[waiting_.top().value].set_aside = true;
+      waiting_.remove(waiting_.top());
     }
   }
 
@@ -170,7 +177,7 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   /// No waiting request, or one beyond the window; least recently used first. Holds pinned ones
   /// too.
   EntryList idle_;
-  /// Request inside the window, not pinned; the last in the queue on top.
+  /// Request inside the window; the last in the queue on top.
   EntryHeap waiting_;
   /// Request not (yet) inside a given window; the first in the queue on top.
   EntryHeap unseen_;

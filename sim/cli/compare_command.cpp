@@ -3,8 +3,8 @@
 #include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
+#include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/core/file.hpp"
 #include "sim/study/compare.hpp"
 
 namespace kvtier::cli {
@@ -20,6 +20,8 @@ struct CompareOptions {
 int compare_command(const Program& program, const CompareOptions& options) {
   const PolicyRegistry registry = builtin_policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  check_outputs({{"--json", options.json}});
+  TextOutput json(options.json);
   ProgressLine line;
   RunOptions run;
   run.progress = [](std::int64_t) { check_interrupt(); };
@@ -30,7 +32,7 @@ int compare_command(const Program& program, const CompareOptions& options) {
         line.show(fmt::format("{} of {} runs, {:.1f} s", done, all, elapsed_seconds()));
       });
   if (!options.json.empty()) {
-    write_text_output(options.json, to_json(comparison).dump(2) + "\n");
+    json.write(to_json(comparison).dump(2) + "\n");
   }
   if (options.json != "-") {
     fmt::print("{}", to_table(comparison));
@@ -49,7 +51,7 @@ void add_compare(Program& program) {
       ->delimiter(',')
       ->required();
   command->add_option("--replications", options->replications, "Seeds to run: seed, seed+1, ...")
-      ->check(CLI::Range(1, 100000));
+      ->check(whole_number(1, 100000));
   command->add_option("--json", options->json,
                       "Write all results as JSON to a file, or to standard output (-)");
   command->callback([&program, options] {

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "sim/cli/validators.hpp"
 #include "sim/study/resolve.hpp"
 
 namespace kvtier::cli {
@@ -23,7 +24,7 @@ struct ConfigOptions {
         ->type_name("/POINTER=VALUE")
         ->take_all();
     command.add_option("--seed", seed, "Master seed of every random stream")
-        ->check(CLI::NonNegativeNumber);
+        ->check(whole_number(0));
   }
 
   /// Throws ConfigError for malformed overrides, all of them at once.

@@ -6,8 +6,10 @@
 #include "hw/model.hpp"
 #include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
+#include "sim/cli/validators.hpp"
 #include "sim/core/file.hpp"
 #include "sim/study/presets.hpp"
+#include "sim/study/reference.hpp"
 #include "sim/study/resolve.hpp"
 
 namespace kvtier::cli {
@@ -84,7 +86,7 @@ void add_list(Program& program) {
       "list", "Show the systems, policies, models or hardware there are");
   command->add_option("WHAT", *what, "systems, policies, models or hardware")
       ->required()
-      ->check(CLI::IsMember({"systems", "policies", "models", "hardware"}));
+      ->check(one_of({"systems", "policies", "models", "hardware"}));
   command->callback([&program, what] {
     program.run = [&program, what] { return list_command(program, *what); };
   });
@@ -92,12 +94,19 @@ void add_list(Program& program) {
 
 void add_schema(Program& program) {
   auto which = std::make_shared<std::string>("run");
+  auto markdown = std::make_shared<bool>(false);
   CLI::App* command =
       program.app.add_subcommand("schema", "Print the JSON Schema of configs, for editors");
   command->add_option("WHICH", *which, "run, model, hardware or system")
-      ->check(CLI::IsMember({"run", "model", "hardware", "system"}));
-  command->callback([&program, which] {
-    program.run = [which] {
+      ->check(one_of({"run", "model", "hardware", "system"}));
+  command->add_flag("--markdown", *markdown,
+                    "Print a reference of all keys instead: values, defaults, meaning");
+  command->callback([&program, which, markdown] {
+    program.run = [which, markdown] {
+      if (*markdown) {
+        fmt::print("{}", config_reference(*which, builtin_policies()));
+        return 0;
+      }
       fmt::print("{}\n", config_json_schema(*which).dump(2));
       return 0;
     };

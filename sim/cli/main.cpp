@@ -5,6 +5,7 @@
 
 #include "sim/cli/commands.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/validators.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 
@@ -26,10 +27,10 @@ int main(int argc, char** argv) {
   cli::Program program;
   program.app.description(
       "kvtier says what a multi-tier KV cache (HBM, DRAM, SSD) does for an LLM server: hit rates, "
-      "time to first token, "
-      "GPU hours and dollars, by simulation.");
+      "time to first token, GPU hours and dollars, by simulation.");
   program.app.set_version_flag("--version", KVTIER_VERSION);
   program.app.require_subcommand(1);
+  program.app.fallthrough();  // --config-dir may also follow the command
   program.app.add_option("--config-dir", program.config_dir,
                          "Folder with the presets (models/, hardware/, systems/)");
   cli::add_simulate(program);
@@ -40,7 +41,12 @@ int main(int argc, char** argv) {
   try {
     program.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return program.app.exit(error) == 0 ? done : bad_input;
+    if (error.get_exit_code() == 0) {  // --help, --version
+      program.app.exit(error);
+      return done;
+    }
+    cli::report_command_line(program.app, error);
+    return bad_input;
   }
   try {
     cli::watch_interrupts();

@@ -3,6 +3,7 @@
 #include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
+#include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/core/file.hpp"
 #include "sim/engine/simulate.hpp"
@@ -37,15 +38,6 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
   fmt::print("{}", to_table({{{system, {result}}}}));
 }
 
-int check_expectations(const Json& result, const std::string& file) {
-  const Json expectations = parse_json_strictly(read_text_file(file), file);
-  const std::vector<std::string> failed = failed_expectations(result, expectations, file);
-  for (const std::string& line : failed) {
-    fmt::print(stderr, "kvtier: {}: {}\n", file, line);
-  }
-  return failed.empty() ? 0 : 1;
-}
-
 int simulate_command(const Program& program, const SimulateOptions& options) {
   const PolicyRegistry registry = builtin_policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
@@ -57,7 +49,15 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   if (options.untimed && !options.timeline.empty()) {
     throw ConfigError("--timeline: an untimed replay has no clock");
   }
+  check_outputs({{"--json", options.json},
+                 {"--requests", options.requests},
+                 {"--timeline", options.timeline},
+                 {"--decisions", options.decisions}});
+  const Json expectations =
+      options.expect.empty() ? Json()
+                             : parse_json_strictly(read_text_file(options.expect), options.expect);
   ProgressLine line;
+  TextOutput json(options.json);
   Recorders recorders;
   if (!options.requests.empty()) {
     recorders.requests = std::make_unique<RequestRecorder>(options.requests);
@@ -78,14 +78,22 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   const Json result = options.untimed ? simulate_untimed(resolved.config, registry, run)
                                       : simulate(resolved.config, registry, run);
   const double seconds = elapsed_seconds() - begin;
-  recorders.commit();
-  if (!options.json.empty()) {
-    write_text_output(options.json, result.dump(2) + "\n");
+  // Malformed expectations are bad input: they are found before anything is written.
+  std::vector<std::string> failed;
+  if (!options.expect.empty()) {
+    failed = failed_expectations(result, expectations, options.expect);
   }
+  if (!options.json.empty()) {
+    json.write(result.dump(2) + "\n");
+  }
+  recorders.commit();
   show(result, options, resolved.config.system.name);
   const auto turns = result["workload"]["turns"].get<double>();
   fmt::print(stderr, "{:.0f} turns in {:.2f} s, {:.0f} turns/s\n", turns, seconds, turns / seconds);
-  return options.expect.empty() ? 0 : check_expectations(result, options.expect);
+  for (const std::string& problem : failed) {
+    fmt::print(stderr, "kvtier: {}: {}\n", options.expect, problem);
+  }
+  return failed.empty() ? 0 : 1;
 }
 
 }  // namespace

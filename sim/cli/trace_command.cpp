@@ -2,9 +2,11 @@
 
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
+#include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/core/file.hpp"
+#include "sim/cli/validators.hpp"
 #include "traces/statistics.hpp"
+#include "traces/tokenizer.hpp"
 #include "traces/trace_format.hpp"
 #include "traces/trace_source.hpp"
 #include "traces/workload.hpp"
@@ -32,13 +34,13 @@ WorkloadStatistics drain(SessionSource& source, const Visit& visit) {
 }
 
 void show(const WorkloadStatistics& statistics, const ImportReport* report,
-          const std::string& json_file) {
+          const std::string& json_file, TextOutput* output) {
   Json json = to_json(statistics);
   if (report != nullptr) {
     json["import"] = to_json(*report);
   }
-  if (!json_file.empty()) {
-    write_text_output(json_file, json.dump(2) + "\n");
+  if (output != nullptr && !json_file.empty()) {
+    output->write(json.dump(2) + "\n");
   }
   if (json_file == "-") {
     return;
@@ -72,6 +74,7 @@ struct GenerateOptions {
 };
 
 int generate_command(const GenerateOptions& options) {
+  check_outputs({{"--out", options.out}});
   const ResolvedWorkload workload = resolve_workload(options.config.request());
   const auto source =
       make_source(workload.config, static_cast<std::uint64_t>(workload.seed), workload.base_dir);
@@ -83,7 +86,7 @@ int generate_command(const GenerateOptions& options) {
     throw ConfigError("/workload: the workload has no sessions");
   }
   writer.commit();
-  show(statistics, nullptr, "");
+  show(statistics, nullptr, "", nullptr);
   return 0;
 }
 
@@ -102,18 +105,44 @@ TraceFormat format_named(const std::string& name) {
       return value;
     }
   }
-  throw ConfigError(fmt::format("--format: expected one of {}, got \"{}\"",
-                                detail::join(detail::enum_words<TraceFormat>(), ", "), name));
+  const std::vector<std::string> names = detail::enum_words<TraceFormat>();
+  throw ConfigError(fmt::format("--format: expected one of {}, got \"{}\"{}",
+                                detail::join(names, ", "), name, suggestion(name, names)));
+}
+
+void check_tokenizer(const ImportCommandOptions& options, TraceFormat format) {
+  if (options.tokenizer.empty()) {
+    return;
+  }
+  std::error_code ignored;
+  if (!is_chars_tokenizer(options.tokenizer) &&
+      !std::filesystem::is_regular_file(options.tokenizer, ignored)) {
+    throw ConfigError(
+        fmt::format("--tokenizer: expected chars:N or the path of a SentencePiece model, got "
+                    "\"{}\", which is no file",
+                    options.tokenizer));
+  }
+  if (format == TraceFormat::automatic) {
+    format = detect_format(options.input);
+  }
+  if (format != TraceFormat::sharegpt_json) {
+    throw ConfigError(
+        fmt::format("--tokenizer: {} has no texts to count the tokens of", options.input));
+  }
 }
 
 std::unique_ptr<TraceSource> open_input(const ImportCommandOptions& options) {
-  return open_trace(options.input, {.format = format_named(options.format),
+  const TraceFormat format = format_named(options.format);
+  check_tokenizer(options, format);
+  return open_trace(options.input, {.format = format,
                                     .message_overhead = Tokens(options.overhead),
                                     .tokenizer = options.tokenizer});
 }
 
 int import_command(const ImportCommandOptions& options) {
+  check_outputs({{"--json", options.json}, {"--out", options.out}});
   const auto source = open_input(options);
+  TextOutput json(options.json);
   TraceWriter writer(options.out,
                      {.arrivals = source->has_arrivals(),
                       .think_times = source->has_think_times(),
@@ -124,7 +153,7 @@ int import_command(const ImportCommandOptions& options) {
     throw ConfigError(fmt::format("{}: no session with a turn", options.input));
   }
   writer.commit();
-  show(statistics, &source->report(), options.json);
+  show(statistics, &source->report(), options.json, &json);
   if (options.json != "-") {
     fmt::print("import {}\n", to_json(source->report()).dump());
   }
@@ -132,9 +161,11 @@ int import_command(const ImportCommandOptions& options) {
 }
 
 int stats_command(const ImportCommandOptions& options) {
+  check_outputs({{"--json", options.json}});
   const auto source = open_input(options);
+  TextOutput json(options.json);
   const WorkloadStatistics statistics = drain(*source, [](const SessionSpec&) {});
-  show(statistics, &source->report(), options.json);
+  show(statistics, &source->report(), options.json, &json);
   return 0;
 }
 
@@ -147,7 +178,7 @@ void add_input_options(CLI::App& command, ImportCommandOptions& options) {
   command
       .add_option("--tokens-per-message-overhead", options.overhead,
                   "Taken off each message, such as one BOS token")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0, INT32_MAX));
   command.add_option("--json", options.json,
                      "Write the statistics as JSON to a file, or to standard output (-)");
 }

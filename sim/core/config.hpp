@@ -135,13 +135,29 @@ template <class T>
   }
 }
 
-/// What a limit means in the words of the quantity: "a size > 0".
+/// A limit as its quantity is written; zero needs no unit.
+template <class T>
+[[nodiscard]] std::string limit_text(double limit) {
+  if (limit == 0) {
+    return "0";
+  }
+  if constexpr (requires { T{}.ns; }) {
+    return format_quantity(T(static_cast<std::int64_t>(limit)));
+  } else {
+    return format_quantity(T(static_cast<decltype(T::value)>(limit)));
+  }
+}
+
+/// What the limits mean in the words of the quantity: "a size > 0".
 template <class T>
 [[nodiscard]] std::string expected_quantity(const Limits& limits) {
   const QuantityFormat& format = quantity_format<T>();
   std::string text = format.noun;
   if (limits.minimum) {
-    text += *limits.minimum == 0 ? (limits.minimum_excluded ? " > 0" : " >= 0") : " in range";
+    text += (limits.minimum_excluded ? " > " : " >= ") + limit_text<T>(*limits.minimum);
+  }
+  if (limits.maximum) {
+    text += (limits.minimum ? " and <= " : " <= ") + limit_text<T>(*limits.maximum);
   }
   return text + " such as \"" + format.example + "\"";
 }

@@ -114,12 +114,14 @@ struct SimTime {
 inline constexpr SimTime kNever{INT64_MAX};
 
 /// Rounds up to a whole nanosecond, so that work is never finished before it could be.
-[[nodiscard]] inline SimDuration duration_from_seconds(double seconds) {
+[[nodiscard]] inline SimDuration ceil_ns(double ns) {
   constexpr double kLongest = 9.2e18;
-  const double ns = seconds * 1e9;
   KVTIER_ASSERT(ns >= 0 && ns < kLongest, "a duration is between zero and 292 years");
   const auto whole = static_cast<std::int64_t>(ns);
   return SimDuration(whole + (static_cast<double>(whole) < ns ? 1 : 0));
+}
+[[nodiscard]] inline SimDuration duration_from_seconds(double seconds) {
+  return ceil_ns(seconds * 1e9);
 }
 
 /// How long `bytes` take at a constant rate, rounded up.

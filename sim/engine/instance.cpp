@@ -50,7 +50,9 @@ Instance::Instance(const Setup& setup)
               .cookie_mark = kTierTransfer}),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       hbm_limit_(running_kv_capacity(*setup.config)),
-      fitter_(*setup.config) {
+      fitter_(*setup.config),
+      preloads_(setup.config->system.load.buffers > 0 &&
+                setup.config->system.load.discipline != LoadDiscipline::blocking) {
   const PolicyKind<OrderPolicy>* order =
       find_policy(setup.registry->order, config_.system.order.name);
   KVTIER_ASSERT(order != nullptr, "the config was checked");
@@ -334,9 +336,7 @@ void Instance::finish_load_transfer(SessionSlot slot) {
 
 /// Loads the first layers of the request that runs next into the read buffer.
 void Instance::preload_next() {
-  if (config_.system.load.buffers == 0 ||
-      config_.system.load.discipline == LoadDiscipline::blocking || queue_length_ == 0 ||
-      preloading_ != kNoSession || load_in_flight_) {
+  if (preloading_ != kNoSession || load_in_flight_ || queue_length_ == 0 || !preloads_) {
     return;
   }
   const SessionSlot slot = queue_[order_->next(*this).value & (queue_.size() - 1)];

@@ -162,6 +162,7 @@ class Instance final : public QueueView {
   double occupied_seconds_before_ = 0;
   SimTime occupied_since_;
   TurnFitter fitter_;
+  bool preloads_;
 
   SessionSpec drawn_;
   bool has_drawn_ = false;

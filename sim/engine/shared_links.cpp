@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <span>
 
 #include "sim/core/assert.hpp"
 
@@ -17,10 +18,17 @@ SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vecto
   KVTIER_ASSERT(paths.size() <= kMostPaths, "paths fit the solver's arrays");
   KVTIER_ASSERT(3 * links.size() <= kMostConstraints, "links fit the solver's arrays");
   for (const DuplexLimits& limits : links) {
-    links_.push_back({.limits = limits, .counters = {}, .transfers = 0});
+    links_.push_back({.limits = limits});
   }
-  for (auto& uses : paths) {
-    paths_.push_back({.uses = std::move(uses), .pending = {}, .served = 0});
+  for (const auto& uses : paths) {
+    KVTIER_ASSERT(uses.size() <= 2, "a path has at most two links");
+    Path path;
+    path.use_count = uses.size();
+    std::copy(uses.begin(), uses.end(), path.uses.begin());
+    for (const LinkUse& use : uses) {
+      links_[use.link].paths |= 1U << paths_.size();
+    }
+    paths_.push_back(std::move(path));
   }
 }
 
@@ -37,10 +45,12 @@ TransferId SharedLinks::start(std::size_t path_index, Bytes bytes, std::uint64_t
   }
   transfers_[id] = {path_index, cookie};
   Path& path = paths_[path_index];
+  path.bytes += bytes;
   path.pending.push_back({path.served + static_cast<double>(bytes.value), next_sequence_++, id});
-  std::push_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  if (path.pending.size() > 1) {
+    std::push_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  }
   note_started(path_index);
-  count_bytes(path, bytes);
   return TransferId{id};
 }
 
@@ -52,14 +62,11 @@ void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
   KVTIER_ASSERT(found != path.pending.end(), "only a transfer in flight can be extended");
   found->due = std::max(found->due, path.served) + static_cast<double>(bytes.value);
   std::make_heap(path.pending.begin(), path.pending.end(), Pending::later);
-  count_bytes(path, bytes);
+  path.bytes += bytes;
   changed_ = true;
 }
 
 void SharedLinks::note_started(std::size_t path) {
-  for (const LinkUse& use : paths_[path].uses) {
-    ++links_[use.link].transfers;
-  }
   const std::size_t count = paths_[path].pending.size();
   if (count <= kCountMost) {
     pattern_ += std::uint64_t{1} << (kCountBits * path);
@@ -72,9 +79,6 @@ void SharedLinks::note_started(std::size_t path) {
 }
 
 void SharedLinks::note_finished(std::size_t path) {
-  for (const LinkUse& use : paths_[path].uses) {
-    --links_[use.link].transfers;
-  }
   const std::size_t count = paths_[path].pending.size();
   if (count < kCountMost) {
     pattern_ -= std::uint64_t{1} << (kCountBits * path);
@@ -107,18 +111,18 @@ SharedLinks::Finished SharedLinks::finish_next() {
 }
 
 LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
-  LinkCounters counters = links_[link].counters;
-  if (links_[link].transfers > 0) {
+  LinkCounters counters{.forward = {}, .backward = {}, .busy = links_[link].busy};
+  if ((active_ & links_[link].paths) != 0) {
     counters.busy += now - updated_;
   }
-  return counters;
-}
-
-void SharedLinks::count_bytes(const Path& path, Bytes bytes) {
-  for (const LinkUse& use : path.uses) {
-    LinkCounters& counters = links_[use.link].counters;
-    (use.forward ? counters.forward : counters.backward) += bytes;
+  for (const Path& path : paths_) {
+    for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
+      if (use.link == link) {
+        (use.forward ? counters.forward : counters.backward) += path.bytes;
+      }
+    }
   }
+  return counters;
 }
 
 void SharedLinks::advance(SimTime now) {
@@ -139,8 +143,8 @@ void SharedLinks::advance(SimTime now) {
     paths_[p].served += shares_in_force_->rates[p] * seconds;
   }
   for (Link& link : links_) {
-    if (link.transfers > 0) {
-      link.counters.busy += now - updated_;
+    if ((active_ & link.paths) != 0) {
+      link.busy += now - updated_;
     }
   }
   updated_ = now;
@@ -166,7 +170,7 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
     const Path& path = paths_[p];
     if (!path.pending.empty()) {
       rising_paths |= 1U << p;
-      for (const LinkUse& use : path.uses) {
+      for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
         constraints[3 * use.link + (use.forward ? 0 : 1)].rising +=
             static_cast<double>(path.pending.size());
         constraints[3 * use.link + 2].rising += static_cast<double>(path.pending.size());
@@ -196,14 +200,14 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
       }
       const Path& path = paths_[p];
       bool stops = false;
-      for (const LinkUse& use : path.uses) {
+      for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
         stops = stops || (full & (1U << (3 * use.link + (use.forward ? 0 : 1)))) != 0 ||
                 (full & (1U << (3 * use.link + 2))) != 0;
       }
       if (stops) {
         rates[p] = level;
         rising_paths &= ~(1U << p);
-        for (const LinkUse& use : path.uses) {
+        for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
           constraints[3 * use.link + (use.forward ? 0 : 1)].rising -=
               static_cast<double>(path.pending.size());
           constraints[3 * use.link + 2].rising -= static_cast<double>(path.pending.size());
@@ -217,25 +221,23 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
 void SharedLinks::share() {
   constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
   changed_ = false;
-  if (crowded_paths_ > 0) {
-    crowded_shares_.rates = fair_rates();
-    shares_in_force_ = &crowded_shares_;
-  } else {
-    Shares& shares = shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
-    if (shares.pattern != pattern_) {
-      shares.pattern = pattern_;
-      shares.rates = fair_rates();
+  Shares& shares = crowded_paths_ > 0 ? crowded_shares_
+                                      : shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
+  if (crowded_paths_ > 0 || shares.pattern != pattern_) {
+    shares.pattern = pattern_;
+    shares.rates = fair_rates();
+    for (std::size_t p = 0; p < kMostPaths; ++p) {
+      shares.ns_per_byte[p] = 1e9 / shares.rates[p];
     }
-    shares_in_force_ = &shares;
   }
+  shares_in_force_ = &shares;
   next_ = kNever;
   std::uint64_t next_sequence = 0;
   for (std::uint32_t rest = active_; rest != 0; rest &= rest - 1) {
     const auto p = static_cast<std::size_t>(std::countr_zero(rest));
     const Pending& first = paths_[p].pending.front();
     const double left = first.due - paths_[p].served;
-    const SimTime at =
-        left <= 0 ? updated_ : updated_ + duration_from_seconds(left / shares_in_force_->rates[p]);
+    const SimTime at = left <= 0 ? updated_ : updated_ + ceil_ns(left * shares.ns_per_byte[p]);
     if (at < next_ || (at == next_ && first.sequence < next_sequence)) {
       next_ = at;
       next_path_ = p;

@@ -80,14 +80,17 @@ class SharedLinks {
     }
   };
   struct Path {
-    std::vector<LinkUse> uses;
+    std::array<LinkUse, 2> uses{};
+    std::size_t use_count = 0;
     std::vector<Pending> pending;  // a heap, the first due in front
     double served = 0;             // virtual time
+    Bytes bytes;                   // started on it so far
   };
   struct Link {
     DuplexLimits limits;
-    LinkCounters counters;
-    std::int64_t transfers = 0;
+    /// Paths that use it, a bit each.
+    std::uint32_t paths = 0;
+    SimDuration busy;
   };
   struct Transfer {
     std::size_t path = 0;
@@ -98,6 +101,7 @@ class SharedLinks {
   struct Shares {
     std::uint64_t pattern = UINT64_MAX;
     std::array<double, kMostPaths> rates{};
+    std::array<double, kMostPaths> ns_per_byte{};
   };
 
   void advance(SimTime now);
@@ -107,7 +111,6 @@ class SharedLinks {
   void note_started(std::size_t path);
   void note_finished(std::size_t path);
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
-  void count_bytes(const Path& path, Bytes bytes);
 
   std::vector<Link> links_;
   std::vector<Path> paths_;

@@ -201,6 +201,7 @@ void TierManager::charge(Tier& tier, Bytes bytes) {
       static_cast<double>(tier.used.value) * static_cast<double>((now - tier.occupancy_since).ns);
   tier.occupancy_since = now;
   tier.used += bytes;
+  used_ += bytes;
   tier.counters.occupancy_peak = std::max(tier.counters.occupancy_peak, tier.used);
   KVTIER_ASSERT(tier.used.value >= 0 && tier.used <= tier.capacity,
                 "a tier holds no more than its capacity");
@@ -220,6 +221,7 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   }
   copy.state = CopyState::resident;
   ++t.residents;
+  ++residents_;
   ++t.counters.insertions;
   t.policy->on_insert(view(index, id), backend_.now());
   if (t.config.ttl) {
@@ -244,6 +246,7 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
   }
   charge(t, -copy.account);
   --t.residents;
+  --residents_;
   copy = Copy{};
   e.loss = cause;
 }
@@ -384,8 +387,9 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   if (!below) {
     log(DecisionKind::evict, index, id, copy.tokens, demand);
     remove_copy(index, id, LossCause::capacity);
-  } else if (e.copies[index + 1].state == CopyState::resident &&
-             e.copies[index + 1].tokens >= copy.tokens) {
+  } else if ((e.in_use && moves_up(index + 1)) ||
+             (e.copies[index + 1].state == CopyState::resident &&
+              e.copies[index + 1].tokens >= copy.tokens)) {
     log(DecisionKind::demote, index, id, copy.tokens, demand);
     remove_copy(index, id, LossCause::capacity);
   } else {
@@ -484,9 +488,12 @@ void TierManager::queue_write(std::size_t from, EntryId id) {
     number = free_writes_.back();
     free_writes_.pop_back();
   }
-  writes_[number] = {
-      .entry = id, .from = from, .tokens = Tokens(0), .active = false, .source_gone = false,
-      .target_gone = false};
+  writes_[number] = {.entry = id,
+                     .from = from,
+                     .tokens = Tokens(0),
+                     .active = false,
+                     .source_gone = false,
+                     .target_gone = false};
   entry(id).write = number;
   tier(from).writes.push_back(number);
 }
@@ -627,18 +634,9 @@ bool TierManager::needs_fetch(EntryId id) const {
 }
 
 void TierManager::try_prefetch() {
-  if (tiers_.size() < 2 || fetching_.valid()) {
-    return;
-  }
-  Bytes used;
-  std::int64_t residents = 0;
-  for (const auto& t : tiers_) {
-    used += t->used;
-    residents += t->residents;
-  }
   const PrefetchContext context{.queue = &queue_,
                                 .memory = tier(0).capacity,
-                                .mean_entry = residents > 0 ? used / residents : Bytes(0),
+                                .mean_entry = residents_ > 0 ? used_ / residents_ : Bytes(0),
                                 .needs_fetch = &needs_fetch_};
   const std::optional<EntryId> wanted = prefetch_->next_fetch(context);
   if (wanted) {
@@ -1118,16 +1116,20 @@ void TierManager::settle() {
   for (int round = 0; round < kMostSettleRounds; ++round) {
     bool progress = false;
     for (std::size_t i = 0; i < tiers_.size(); ++i) {
-      trim(i);
-      progress = grant_waiting(i) || progress;
-      if (i + 1 < tiers_.size()) {
+      Tier& t = *tiers_[i];
+      if (t.config.free_buffer.value > 0) {
+        trim(i);
+      }
+      if (!t.waiting_for_room.empty()) {
+        progress = grant_waiting(i) || progress;
+      }
+      if (has_write_to_start(t)) {
         progress = start_writes(i) || progress;
       }
     }
-    if (!progress) {
-      const bool was_fetching = fetching_.valid();
+    if (!progress && !fetching_.valid() && tiers_.size() > 1) {
       try_prefetch();
-      progress = fetching_.valid() != was_fetching;
+      progress = fetching_.valid() || has_write_to_start(*tiers_.front());
     }
     if (!progress) {
       return;
@@ -1136,11 +1138,8 @@ void TierManager::settle() {
   KVTIER_ASSERT(false, "waiting moves settle");
 }
 
-void TierManager::log(DecisionKind kind, std::size_t index, EntryId id, Tokens tokens,
-                      Demand demand) {
-  if (decisions_ == nullptr) {
-    return;
-  }
+void TierManager::report(DecisionKind kind, std::size_t index, EntryId id, Tokens tokens,
+                         Demand demand) {
   decisions_->on_decision({.kind = kind,
                            .tier = tier(index).medium,
                            .key = entry(id).key,

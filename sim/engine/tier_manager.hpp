@@ -258,10 +258,18 @@ class TierManager {
   void drop_save(EntryId id, LossCause cause);
 
   void trim(std::size_t tier);
+  [[nodiscard]] bool has_write_to_start(const Tier& tier) const {
+    return !tier.writes.empty() && !writes_[tier.writes.front()].active;
+  }
   /// Lets waiting moves go on after anything changed.
   void settle();
   void log(DecisionKind kind, std::size_t tier, EntryId id, Tokens tokens,
-           Demand demand = Demand::save);
+           Demand demand = Demand::save) {
+    if (decisions_ != nullptr) {
+      report(kind, tier, id, tokens, demand);
+    }
+  }
+  void report(DecisionKind kind, std::size_t tier, EntryId id, Tokens tokens, Demand demand);
   [[nodiscard]] std::uint64_t cookie(std::uint64_t kind, std::uint64_t epoch,
                                      std::uint32_t number) const;
 
@@ -283,6 +291,9 @@ class TierManager {
   /// Kept when a session's entry is lost, until the session ends.
   std::vector<SimTime> first_insertion_of_session_;
   std::size_t live_entries_ = 0;
+  /// Over all tiers, for the mean size of an entry.
+  Bytes used_;
+  std::int64_t residents_ = 0;
   std::vector<Write> writes_;
   std::vector<std::uint32_t> free_writes_;
   EntryId fetching_ = kNoEntry;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -41,12 +42,17 @@ class EntryHeap {
     }
     heap_[hole] = last;
     places_[last.entry] = static_cast<std::uint32_t>(hole);
-    sift_down(hole);
-    sift_up(places_[last.entry]);
+    if (hole > 0 && last.before(heap_[(hole - 1) / kArity])) {
+      sift_up(hole);
+    } else {
+      sift_down(hole);
+    }
   }
 
  private:
   static constexpr std::uint32_t kAbsent = UINT32_MAX;
+  /// A new entry often belongs at the top: few levels make that cheap.
+  static constexpr std::size_t kArity = 4;
   struct Node {
     std::uint64_t key;
     std::uint32_t entry;
@@ -58,7 +64,7 @@ class EntryHeap {
   void sift_up(std::size_t hole) {
     const Node node = heap_[hole];
     while (hole > 0) {
-      const std::size_t parent = (hole - 1) / 2;
+      const std::size_t parent = (hole - 1) / kArity;
       if (!node.before(heap_[parent])) {
         break;
       }
@@ -71,18 +77,20 @@ class EntryHeap {
   void sift_down(std::size_t hole) {
     const Node node = heap_[hole];
     while (true) {
-      std::size_t child = 2 * hole + 1;
-      if (child >= heap_.size()) {
+      const std::size_t first = kArity * hole + 1;
+      if (first >= heap_.size()) {
         break;
       }
-      if (child + 1 < heap_.size() && heap_[child + 1].before(heap_[child])) {
-        ++child;
+      const std::size_t end = std::min(first + kArity, heap_.size());
+      std::size_t best = first;
+      for (std::size_t child = first + 1; child < end; ++child) {
+        best = heap_[child].before(heap_[best]) ? child : best;
       }
-      if (!heap_[child].before(node)) {
+      if (!heap_[best].before(node)) {
         break;
       }
-      place(hole, heap_[child]);
-      hole = child;
+      place(hole, heap_[best]);
+      hole = best;
     }
     place(hole, node);
   }

@@ -131,6 +131,21 @@ Comparison compare_systems(const ConfigRequest& request, const std::vector<std::
                            const std::function<void(std::int64_t, std::int64_t)>& progress) {
   std::vector<ResolvedConfig> configs;
   std::vector<std::string> problems;
+  for (const Override& change : request.overrides) {
+    if (change.pointer == "/system") {
+      problems.emplace_back("--set: /system: --systems says which systems are compared");
+    }
+  }
+  for (auto system = systems.begin(); system != systems.end(); ++system) {
+    if (system->empty()) {
+      problems.emplace_back("--systems: expected names separated by commas, got an empty one");
+    } else if (std::find(systems.begin(), system, *system) != system) {
+      problems.push_back(fmt::format("--systems: {} is given twice", *system));
+    }
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
   for (const std::string& system : systems) {
     ConfigRequest one = request;
     one.system = system;

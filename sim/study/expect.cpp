@@ -88,7 +88,13 @@ std::vector<std::string> failed_expectations(const Json& result, const Json& exp
       problems.add(key, "expected a JSON pointer, which starts with /");
       continue;
     }
-    const Json::json_pointer at(pointer);
+    Json::json_pointer at;
+    try {
+      at = Json::json_pointer(pointer);
+    } catch (const Json::parse_error&) {
+      problems.add(key, "expected a JSON pointer, in which ~ is written ~0 and / in a key ~1");
+      continue;
+    }
     if (!result.contains(at)) {
       problems.add(key, "the result has no such value");
       continue;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 
 #include <fmt/format.h>
 
 #include "hw/model.hpp"
+#include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
 
 namespace kvtier {
@@ -85,6 +87,9 @@ void apply(Json& root, const Override& change, Problems& problems) {
         }
         const std::string word = at->get<std::string>();
         *at = word == "none" ? Json::object() : Json{{kPolicyKey, word}};
+      }
+      if (!at->contains(part)) {
+        problems.set_origin(pointer + "/" + escape_pointer(part), kCommandLine);
       }
       at = &(*at)[part];
     }
@@ -178,11 +183,20 @@ bool is_section(const std::string& pointer) {
   });
 }
 
+/// The same without required keys, at any depth: what is left out comes from a preset.
 Json partial_schema(Json schema) {
-  schema.erase("required");
-  for (auto& [key, value] : schema["properties"].items()) {
-    if (value.contains("properties")) {
+  if (!schema.is_object()) {
+    return schema;
+  }
+  if (schema.contains("properties")) {
+    schema.erase("required");
+    for (auto& [key, value] : schema["properties"].items()) {
       value = partial_schema(value);
+    }
+  }
+  if (schema.contains("anyOf")) {
+    for (Json& choice : schema["anyOf"]) {
+      choice = partial_schema(choice);
     }
   }
   return schema;
@@ -215,10 +229,13 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   }
   if (request.system) {
     root["system"] = *request.system;
+    problems.set_origin("/system", "--systems");
   }
-  bool usable = true;
+  std::vector<std::string> unusable;
   for (const Section& section : kSections) {
-    usable = expand_section(root, section, origin, base_dir, presets, problems) && usable;
+    if (!expand_section(root, section, origin, base_dir, presets, problems)) {
+      unusable.emplace_back(section.key);
+    }
   }
   for (const Override& change : request.overrides) {
     if (!is_section(change.pointer)) {
@@ -229,28 +246,29 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     root["seed"] = *request.seed;
     problems.set_origin("/seed", "--seed");
   }
-  if (!usable) {
-    // Sections without their preset would only add noise: the others are still checked.
-    RunConfig rest;
-    if (root.contains("serving")) {
-      read_value(rest.serving, root["serving"], "/serving", problems);
-    }
-    if (root.contains("workload")) {
-      read_value(rest.workload, root["workload"], "/workload", problems);
-    }
+  // A section without its preset would only add noise: the rest is still checked.
+  const auto is_noise = [&](const std::string& line) {
+    return std::any_of(unusable.begin(), unusable.end(), [&](const std::string& section) {
+      return line.ends_with("/" + section + ": missing key");
+    });
+  };
+  for (const std::string& section : unusable) {
+    root.erase(section);
   }
-  if (usable) {
-    ResolvedConfig resolved;
-    resolved.base_dir = base_dir;
-    read_value(resolved.config, root, "", problems);
-    if (problems.empty()) {
-      check_run_config(resolved.config, registry, problems);
-    }
-    problems.throw_if_any();
-    return resolved;
+  ResolvedConfig resolved;
+  resolved.base_dir = base_dir;
+  read_value(resolved.config, root, "", problems);
+  if (problems.empty()) {
+    check_run_config(resolved.config, registry, problems);
   }
-  problems.throw_if_any();
-  throw ConfigError("unusable config");  // not reached: an unusable section has been reported
+  std::vector<std::string> lines;
+  std::copy_if(problems.lines().begin(), problems.lines().end(), std::back_inserter(lines),
+               [&](const std::string& line) { return !is_noise(line); });
+  if (!lines.empty()) {
+    throw ConfigError(std::move(lines));
+  }
+  KVTIER_ASSERT(unusable.empty(), "an unusable section has been reported");
+  return resolved;
 }
 
 ResolvedWorkload resolve_workload(const ConfigRequest& request) {

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace kvtier::cli {
+
+/// Accepts one of `names`; the message suggests the nearest.
+[[nodiscard]] CLI::Validator one_of(std::vector<std::string> names);
+
+/// Accepts a whole number in minimum .. maximum. CLI11's own conversion saturates silently.
+[[nodiscard]] CLI::Validator whole_number(std::int64_t minimum, std::int64_t maximum = INT64_MAX);
+
+/// What was wrong with the command line, in the words of the other messages, and where help is.
+void report_command_line(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace kvtier::cli
