@@ -60,6 +60,7 @@ Instance::Instance(const Setup& setup)
   tiers_.on_load_ready = [this](SessionSlot slot, Medium medium) {
     KVTIER_ASSERT(gpu_ == Gpu::waits_for_fetch && slot == prefilling_,
                   "the prefill in work waits for this fetch");
+    session(slot).request.late_wait = backend_.now() - gpu_since_;
     start_load(slot, medium);
   };
 }

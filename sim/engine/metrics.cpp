@@ -30,6 +30,9 @@ void TurnMetrics::add(const RequestRecord& r) {
   ttft_without_queueing_ns.add((r.first_token - r.admitted).ns);
   queueing_ns.add((r.admitted - r.arrived).ns);
   exposed_load_ns.add(r.exposed_load.ns);
+  if (r.found.late) {
+    late_wait_ns.add(r.late_wait.ns);
+  }
   if (r.output.value > 1) {
     tpot_ns.add((r.finished - r.first_token).ns / (r.output.value - 1));
   }

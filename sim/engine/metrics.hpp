@@ -31,6 +31,8 @@ struct RequestRecord {
   Lookup found;
   /// Time the GPUs waited for stored KV.
   SimDuration exposed_load;
+  /// Of that, the wait for a fetch that was already in flight when the turn was admitted.
+  SimDuration late_wait;
   /// Admitted after warm-up.
   bool measured = false;
 
@@ -61,6 +63,8 @@ class TurnMetrics {
   Histogram ttft_without_queueing_ns;
   Histogram queueing_ns;
   Histogram exposed_load_ns;
+  /// Turns whose fetch was in flight on admission only.
+  Histogram late_wait_ns;
   Histogram tpot_ns;
   Histogram normalized_latency_ns_per_token;
 };

@@ -105,6 +105,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["ttft_seconds_without_queueing"] = seconds_report(turns.ttft_without_queueing_ns);
   m["queueing_seconds"] = seconds_report(turns.queueing_ns);
   m["exposed_load_seconds"] = seconds_report(turns.exposed_load_ns);
+  m["late_fetch_wait_seconds"] = seconds_report(turns.late_wait_ns);
   m["tpot_seconds"] = seconds_report(turns.tpot_ns);
   m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
   const Tokens prompts = turns.history_tokens + turns.input_tokens;

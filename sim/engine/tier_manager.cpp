@@ -264,6 +264,10 @@ void TierManager::leave_upwards(std::size_t index, EntryId id) {
     }
     return;
   }
+  give_up(index, id);
+}
+
+void TierManager::give_up(std::size_t index, EntryId id) {
   Entry& e = entry(id);
   if (e.write != kNone && writes_[e.write].active) {
     Write& write = writes_[e.write];
@@ -288,6 +292,9 @@ void TierManager::stop_leaving(std::size_t index, EntryId id) {
   Copy& copy = e.copies[index];
   copy.leaving = false;
   t.leaving -= copy.account;
+  const Bytes needed = account(t, copy.tokens);  // less if it was truncated on its way
+  charge(t, needed - copy.account);
+  copy.account = needed;
   t.policy->on_insert(view(index, id), backend_.now());
   if (t.config.ttl) {
     t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
@@ -409,6 +416,11 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
     prefetch_->on_demoted(id, position);
   }
   release_if_empty(id);
+}
+
+bool TierManager::expired(std::size_t index, const Entry& e) const {
+  const std::optional<SimDuration>& ttl = tier(index).config.ttl;
+  return ttl && e.last_used < backend_.now() - *ttl;
 }
 
 void TierManager::expire(std::size_t index) {
@@ -630,7 +642,7 @@ bool TierManager::needs_fetch(EntryId id) const {
     return false;
   }
   const std::uint8_t source = best_tier(e);
-  return source != kNoTier && source > 0;
+  return source != kNoTier && source > 0 && !expired(source, e);
 }
 
 void TierManager::try_prefetch() {
@@ -758,7 +770,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
   e.tokens = tokens;
   e.last_used = backend_.now();
   if (e.copies[0].leaving) {
-    stop_leaving(0, id);
+    give_up(0, id);  // others wait for its room: the save asks for room of its own
   }
   submit_save(id, tokens);
   if (e.copies[0].state == CopyState::resident) {
@@ -1011,7 +1023,8 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
         } else {
           e.source_tier = best;
           pin(best, id);
-          if (e.copies[0].state == CopyState::resident && e.copies[0].pins == 0) {
+          if (e.copies[0].state == CopyState::resident && e.copies[0].pins == 0 &&
+              !tier(0).config.inclusive) {
             leave_upwards(0, id);  // a shorter copy than the one below is of no use
           }
         }
@@ -1054,7 +1067,7 @@ std::optional<Medium> TierManager::begin_preload(SessionSlot session) {
   Entry& e = entry(id);
   const Copy& copy = e.copies[0];
   if (e.saving || e.fetching || e.preloading || e.doomed || copy.state != CopyState::resident ||
-      copy.leaving || copy.tokens < e.tokens || tier(0).medium == Medium::hbm) {
+      copy.leaving || copy.tokens < e.tokens || tier(0).medium == Medium::hbm || expired(0, e)) {
     return std::nullopt;
   }
   e.preloading = true;

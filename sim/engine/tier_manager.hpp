@@ -226,6 +226,8 @@ class TierManager {
   /// The entry moves up to HBM: an exclusive tier gives up its account, an inclusive one keeps its
   /// copy.
   void leave_upwards(std::size_t tier, EntryId id);
+  /// Removes a copy that a load or write in flight may still read or write.
+  void give_up(std::size_t tier, EntryId id);
   void stop_leaving(std::size_t tier, EntryId id);
   void touch(EntryId id);
   void pin(std::size_t tier, EntryId id);
@@ -235,6 +237,7 @@ class TierManager {
                                     QueuePosition incoming);
   Room find_room(std::size_t tier, Bytes bytes, Demand demand, QueuePosition incoming);
   void evict(std::size_t tier, EntryId id, Demand demand);
+  [[nodiscard]] bool expired(std::size_t tier, const Entry& e) const;
   void expire(std::size_t tier);
 
   void wait_for_room(std::size_t tier, EntryId id);
