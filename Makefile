@@ -50,11 +50,12 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build demo test asan bench format check-format tidy clean
+.PHONY: help setup setup-dev build program demo test asan bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
-	@echo 'make demo          build, then compare four systems on two example workloads'
+	@echo 'make program       the same, the program alone'
+	@echo 'make demo          build the program, then compare four systems on two example workloads'
 	@echo 'make test          build, then run all tests'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests'
 	@echo 'make bench         build, then run the micro-benchmarks'
@@ -76,7 +77,11 @@ build: setup
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS)
 
-demo: build
+program: setup
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target kvtier
+
+demo: program
 	$(PROGRAM) compare configs/papers/attentionstore/llama2-13b.json --systems $(DEMO_SYSTEMS)
 	$(PROGRAM) compare configs/examples/planner-70.json --systems $(DEMO_SYSTEMS)
 

@@ -183,12 +183,14 @@ bool is_section(const std::string& pointer) {
   });
 }
 
-/// The same without required keys, at any depth: what is left out comes from a preset.
+/// The same without required keys, at any depth: what is left out comes from a preset. Policies
+/// stay whole, since one policy replaces another with its parameters.
 Json partial_schema(Json schema) {
   if (!schema.is_object()) {
     return schema;
   }
-  if (schema.contains("properties")) {
+  const auto closed = schema.find("additionalProperties");
+  if (closed != schema.end() && *closed == false && schema.contains("properties")) {
     schema.erase("required");
     for (auto& [key, value] : schema["properties"].items()) {
       value = partial_schema(value);
