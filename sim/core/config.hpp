@@ -148,15 +148,16 @@ template <class T>
   }
 }
 
-/// What the limits mean in the words of the quantity: "a size > 0".
+/// What the limits mean in the words of the quantity: "a size > 0". The maximum is far off for most
+/// keys, so it is named to those who exceed it.
 template <class T>
-[[nodiscard]] std::string expected_quantity(const Limits& limits) {
+[[nodiscard]] std::string expected_quantity(const Limits& limits, const std::optional<T>& got) {
   const QuantityFormat& format = quantity_format<T>();
   std::string text = format.noun;
   if (limits.minimum) {
     text += (limits.minimum_excluded ? " > " : " >= ") + limit_text<T>(*limits.minimum);
   }
-  if (limits.maximum) {
+  if (limits.maximum && got && plain_number(*got) > *limits.maximum) {
     text += (limits.minimum ? " and <= " : " <= ") + limit_text<T>(*limits.maximum);
   }
   return text + " such as \"" + format.example + "\"";
@@ -257,7 +258,7 @@ void read_value(T& target, const Json& json, const std::string& pointer, Problem
     const auto value =
         json.is_string() ? parse_quantity<T>(json.get_ref<const std::string&>()) : std::nullopt;
     if (!value || !detail::within(detail::plain_number(*value), limits)) {
-      return expected(detail::expected_quantity<T>(limits));
+      return expected(detail::expected_quantity<T>(limits, value));
     }
     target = *value;
   } else if constexpr (is_vector<T>::value) {

@@ -1,0 +1,106 @@
+#include "policies/eviction/lru.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/policies/test_tier.hpp"
+
+namespace kvtier {
+namespace {
+
+using test::RandomDriver;
+using test::TestTier;
+using Order = std::vector<std::uint32_t>;
+
+TestTier tier_of(std::uint32_t entries) {
+  TestTier tier("lru");
+  for (std::uint32_t entry = 0; entry < entries; ++entry) {
+    tier.insert(EntryId{entry});
+  }
+  return tier;
+}
+
+TEST(LruEviction, EvictsLeastRecentlyUsedFirst) {
+  // Inserted 0 1 2 3; hits on 0 and 2 leave the order 1 3 0 2.
+  TestTier tier = tier_of(4);
+  tier.hit(EntryId{0});
+  tier.hit(EntryId{2});
+  EXPECT_EQ(tier.evict_all(), (Order{1, 3, 0, 2}));
+}
+
+TEST(LruEviction, AnInsertionIsAUse) {
+  TestTier tier = tier_of(3);
+  tier.remove(EntryId{0});
+  tier.insert(EntryId{0});
+  EXPECT_EQ(tier.evict_all(), (Order{1, 2, 0}));
+}
+
+TEST(LruEviction, AHitMovesAnEntryToTheEndOnceHoweverOften) {
+  TestTier tier = tier_of(3);
+  tier.hit(EntryId{0});
+  tier.hit(EntryId{0});
+  tier.hit(EntryId{0});
+  EXPECT_EQ(tier.evict_all(), (Order{1, 2, 0}));
+}
+
+TEST(LruEviction, SkipsPinnedEntriesWhichKeepTheirPlace) {
+  TestTier tier = tier_of(4);
+  tier.pin(EntryId{0});
+  tier.pin(EntryId{1});
+  EXPECT_EQ(tier.evict(), EntryId{2});
+  tier.unpin(EntryId{1});
+  EXPECT_EQ(tier.evict_all(), (Order{1, 3}));
+  tier.unpin(EntryId{0});
+  EXPECT_EQ(tier.evict_all(), Order{0});
+}
+
+TEST(LruEviction, AHitOnAPinnedEntryCounts) {
+  TestTier tier = tier_of(3);
+  tier.pin(EntryId{0});
+  tier.hit(EntryId{0});
+  tier.unpin(EntryId{0});
+  EXPECT_EQ(tier.evict_all(), (Order{1, 2, 0}));
+}
+
+TEST(LruEviction, AResizeIsNoUse) {
+  TestTier tier = tier_of(2);
+  tier.resize(EntryId{0}, Tokens(5'000));
+  EXPECT_EQ(tier.evict_all(), (Order{0, 1}));
+}
+
+TEST(LruEviction, DoesNotLookAtTheQueueOrTheDemand) {
+  TestTier tier = tier_of(4);
+  EXPECT_FALSE(tier.sees_queue());
+  EXPECT_EQ(tier.evict(Demand::prefetch, QueuePosition{9}), EntryId{0});
+  EXPECT_EQ(tier.evict(Demand::demotion, QueuePosition{9}), EntryId{1});
+  EXPECT_EQ(tier.evict(Demand::background), EntryId{2});
+  EXPECT_EQ(tier.evict(Demand::save), EntryId{3});
+}
+
+TEST(LruEviction, AlwaysTakesTheUnpinnedEntryOfTheEarliestLastUse) {
+  // The oracle scans all entries; resident entries carry the time of their last use.
+  TestTier tier("lru");
+  RandomDriver driver(3, false);
+  int victims = 0;
+  for (int step = 0; step < 20'000 && !HasFailure(); ++step) {
+    driver.step({&tier}, [&](const auto&, const auto& answers) {
+      EntryId oldest = kNoEntry;
+      for (const auto& [entry, resident] : tier.residents()) {
+        const bool older =
+            !oldest.valid() || resident.view.last_used < tier.residents().at(oldest).view.last_used;
+        oldest = !resident.pinned && older ? entry : oldest;
+      }
+      const std::optional<Victim>& victim = answers.front();
+      EXPECT_EQ(victim ? victim->entry : kNoEntry, oldest) << "step " << step;
+      ++victims;
+    });
+  }
+  EXPECT_GT(victims, 1'000);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,111 @@
+#include "policies/registry.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/policy/policy.hpp"
+
+namespace kvtier {
+namespace {
+
+template <class Interface>
+std::vector<std::string> names(const std::vector<PolicyKind<Interface>>& kinds) {
+  std::vector<std::string> found;
+  for (const auto& kind : kinds) {
+    found.push_back(kind.name);
+  }
+  return found;
+}
+
+bool is_word(const std::string& name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+template <class Interface>
+void expect_declared_in_full(const std::vector<PolicyKind<Interface>>& kinds) {
+  EXPECT_FALSE(kinds.empty());
+  std::set<std::string> seen;
+  for (const PolicyKind<Interface>& kind : kinds) {
+    SCOPED_TRACE(kind.name);
+    EXPECT_TRUE(is_word(kind.name));
+    EXPECT_TRUE(seen.insert(kind.name).second) << "two policies of one name";
+    EXPECT_FALSE(kind.summary.empty());
+    EXPECT_FALSE(kind.source.empty());
+    EXPECT_EQ(find_policy(kinds, kind.name), &kind);
+
+    std::set<std::string> parameters;
+    for (const PolicyParameter& parameter : kind.parameters) {
+      SCOPED_TRACE(parameter.name);
+      EXPECT_TRUE(is_word(parameter.name));
+      EXPECT_TRUE(parameters.insert(parameter.name).second) << "two parameters of one name";
+      EXPECT_FALSE(parameter.documentation.empty());
+      EXPECT_FALSE(parameter.unit.empty());
+      EXPECT_LE(parameter.minimum, parameter.maximum);
+      if (parameter.default_value) {
+        EXPECT_GE(*parameter.default_value, parameter.minimum);
+        EXPECT_LE(*parameter.default_value, parameter.maximum);
+      }
+    }
+
+    ASSERT_TRUE(kind.make);
+    EXPECT_NE(kind.make({}), nullptr);
+    for (const PolicyParameter& parameter : kind.parameters) {
+      EXPECT_NE(kind.make({{parameter.name, parameter.minimum}}), nullptr);
+      EXPECT_NE(kind.make({{parameter.name, parameter.maximum}}), nullptr);
+    }
+  }
+}
+
+TEST(Registry, EveryEvictionPolicyIsDeclaredInFull) {
+  expect_declared_in_full(builtin_policies().eviction);
+}
+
+TEST(Registry, EveryPrefetchPolicyIsDeclaredInFull) {
+  expect_declared_in_full(builtin_policies().prefetch);
+}
+
+TEST(Registry, EveryOrderPolicyIsDeclaredInFull) {
+  expect_declared_in_full(builtin_policies().order);
+}
+
+TEST(Registry, HoldsThePoliciesOfThePapers) {
+  const PolicyRegistry registry = builtin_policies();
+  const auto has = [](const std::vector<std::string>& all, const std::string& name) {
+    return std::ranges::find(all, name) != all.end();
+  };
+  for (const char* name : {"fifo", "lru", "scheduler_aware"}) {
+    EXPECT_TRUE(has(names(registry.eviction), name)) << name;
+  }
+  for (const char* name : {"none", "look_ahead"}) {
+    EXPECT_TRUE(has(names(registry.prefetch), name)) << name;
+  }
+  EXPECT_TRUE(has(names(registry.order), "fcfs"));
+}
+
+TEST(Registry, PoliciesSayWhatTheyNeedToKnow) {
+  const PolicyRegistry registry = builtin_policies();
+  EXPECT_EQ(find_policy(registry.eviction, "lru")->knowledge, Knowledge::online);
+  EXPECT_EQ(find_policy(registry.eviction, "fifo")->knowledge, Knowledge::online);
+  EXPECT_EQ(find_policy(registry.eviction, "scheduler_aware")->knowledge, Knowledge::look_ahead);
+  EXPECT_EQ(find_policy(registry.prefetch, "none")->knowledge, Knowledge::online);
+  EXPECT_EQ(find_policy(registry.prefetch, "look_ahead")->knowledge, Knowledge::look_ahead);
+}
+
+TEST(Registry, MakesPoliciesThatShareNothing) {
+  const PolicyRegistry registry = builtin_policies();
+  const auto& lru = *find_policy(registry.eviction, "lru");
+  const auto first = lru.make({});
+  const auto second = lru.make({});
+  first->on_insert(EntryView{.id = EntryId{0}}, SimTime(0));
+  EXPECT_TRUE(first->select_victim({}));
+  EXPECT_FALSE(second->select_victim({}));
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "policies/registry.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/policy/policy.hpp"
+
+/// A waiting queue that can be set at will and counts how often it is looked at.
+namespace kvtier::test {
+
+class TestQueue final : public QueueView {
+ public:
+  explicit TestQueue(std::uint64_t first = 0) : first_(first), end_(first) {}
+
+  /// A request joins; kNoEntry for one without a stored entry.
+  QueuePosition push(EntryId entry) {
+    waiting_[end_] = entry;
+    return QueuePosition{end_++};
+  }
+  /// A request leaves, out of turn perhaps.
+  void leave(QueuePosition position) {
+    waiting_.erase(position.value);
+    first_ = waiting_.empty() ? end_ : waiting_.begin()->first;
+  }
+
+  [[nodiscard]] QueuePosition first() const override { return QueuePosition{first_}; }
+  [[nodiscard]] QueuePosition end() const override { return QueuePosition{end_}; }
+  [[nodiscard]] EntryId entry_at(QueuePosition position) const override {
+    KVTIER_ASSERT(position.value >= first_ && position.value < end_,
+                  "a policy looks at positions of the queue alone");
+    ++looks_;
+    const auto found = waiting_.find(position.value);
+    return found == waiting_.end() ? kNoEntry : found->second;
+  }
+  [[nodiscard]] bool waiting_at(QueuePosition position) const override {
+    return waiting_.contains(position.value);
+  }
+  [[nodiscard]] std::int64_t looks() const { return looks_; }
+
+ private:
+  std::uint64_t first_;
+  std::uint64_t end_;
+  std::map<std::uint64_t, EntryId> waiting_;
+  mutable std::int64_t looks_ = 0;
+};
+
+/// A prefetch policy with what it needs around it.
+class TestPrefetch {
+ public:
+  explicit TestPrefetch(const std::string& policy, const PolicyParameters& parameters = {}) {
+    const PolicyRegistry registry = builtin_policies();
+    policy_ = find_policy(registry.prefetch, policy)->make(parameters);
+  }
+
+  /// Entries that lie in a slower tier alone.
+  std::set<EntryId> slow;
+  Bytes memory{1'000'000};
+  Bytes mean_entry{1};
+
+  void demote(EntryId entry, QueuePosition position) {
+    slow.insert(entry);
+    policy_->on_demoted(entry, position);
+  }
+  [[nodiscard]] EntryId next(const QueueView& queue) {
+    const std::function<bool(EntryId)> needs_fetch = [this](EntryId entry) {
+      return slow.contains(entry);
+    };
+    const PrefetchContext context{
+        .queue = &queue, .memory = memory, .mean_entry = mean_entry, .needs_fetch = &needs_fetch};
+    return policy_->next_fetch(context).value_or(kNoEntry);
+  }
+  /// What is fetched next, which then lies in memory.
+  EntryId fetch(const QueueView& queue) {
+    const EntryId entry = next(queue);
+    slow.erase(entry);
+    return entry;
+  }
+
+ private:
+  std::unique_ptr<PrefetchPolicy> policy_;
+};
+
+}  // namespace kvtier::test

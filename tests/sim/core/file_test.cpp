@@ -1,0 +1,256 @@
+#include "sim/core/file.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder of its own for each test.
+class Files : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "kvtier_file_test_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override {
+    std::error_code ignored;
+    fs::permissions(folder_, fs::perms::owner_all, ignored);
+    fs::remove_all(folder_, ignored);
+  }
+
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      found.push_back(entry.path().filename().string());
+    }
+    return found;
+  }
+
+  fs::path folder_;
+};
+using AtomicFiles = Files;
+using ReadTextFile = Files;
+using WriteTextOutput = Files;
+
+template <class Error>
+std::string message_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+using Names = std::vector<std::string>;
+
+TEST_F(AtomicFiles, AppearUnderTheirNameOnCommit) {
+  const fs::path path = folder_ / "result.json";
+  AtomicFile file(path);
+  file.write("{\"a\": ");
+  file.write("1}\n");
+  EXPECT_FALSE(fs::exists(path));
+  file.commit();
+  EXPECT_EQ(names(), Names{"result.json"});
+  EXPECT_EQ(read_text_file(path), "{\"a\": 1}\n");
+}
+
+TEST_F(AtomicFiles, LeaveNothingBehindWithoutCommit) {
+  {
+    AtomicFile file(folder_ / "result.json");
+    file.write(std::string(1 << 20, 'x'));
+  }
+  EXPECT_EQ(names(), Names{});
+}
+
+TEST_F(AtomicFiles, KeepTheOldFileUntilCommit) {
+  const fs::path path = folder_ / "result.json";
+  write_text_output(path.string(), "old");
+  {
+    AtomicFile file(path);
+    file.write("new");
+  }
+  EXPECT_EQ(read_text_file(path), "old");
+  write_text_output(path.string(), "new");
+  EXPECT_EQ(read_text_file(path), "new");
+  EXPECT_EQ(names(), Names{"result.json"});
+}
+
+TEST_F(AtomicFiles, MayBeEmpty) {
+  AtomicFile(folder_ / "empty").commit();
+  EXPECT_EQ(read_text_file(folder_ / "empty"), "");
+}
+
+TEST_F(AtomicFiles, RefuseAFolderThatDoesNotExist) {
+  const fs::path path = folder_ / "missing" / "result.json";
+  EXPECT_EQ(message_of<DeviceError>([&] { AtomicFile file(path); }),
+            path.string() + ": cannot write: No such file or directory");
+}
+
+TEST_F(AtomicFiles, RefuseAFolderThatIsAFile) {
+  write_text_output((folder_ / "file").string(), "");
+  const fs::path path = folder_ / "file" / "result.json";
+  EXPECT_EQ(message_of<DeviceError>([&] { AtomicFile file(path); }),
+            path.string() + ": cannot write: Not a directory");
+}
+
+TEST_F(AtomicFiles, RefuseAFolderWithoutPermission) {
+  if (::geteuid() == 0) {
+    GTEST_SKIP() << "permissions do not bind root";
+  }
+  fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
+  const fs::path path = folder_ / "result.json";
+  EXPECT_EQ(message_of<DeviceError>([&] { AtomicFile file(path); }),
+            path.string() + ": cannot write: Permission denied");
+}
+
+TEST_F(AtomicFiles, DoNotReplaceAFolder) {
+  const fs::path path = folder_ / "result.json";
+  fs::create_directory(path);
+  AtomicFile file(path);
+  file.write("text");
+  EXPECT_EQ(message_of<DeviceError>([&] { file.commit(); }),
+            path.string() + ": cannot rename into place: Is a directory");
+  EXPECT_EQ(names(), Names{"result.json"});
+  EXPECT_TRUE(fs::is_directory(path));
+}
+
+/// Writes go to a device that is always full, by way of a link under the temporary name.
+class FullDisk : public Files {
+ protected:
+  void SetUp() override {
+    Files::SetUp();
+    if (!fs::is_character_file("/dev/full")) {
+      GTEST_SKIP() << "there is no /dev/full";
+    }
+    fs::create_symlink("/dev/full", path().string() + ".tmp" + std::to_string(::getpid()));
+  }
+  [[nodiscard]] fs::path path() const { return folder_ / "result.json"; }
+};
+
+TEST_F(FullDisk, IsReportedByCommitAndLeavesNothingBehind) {
+  EXPECT_EQ(message_of<DeviceError>([&] {
+              AtomicFile file(path());
+              file.write("little enough to be buffered");
+              file.commit();
+            }),
+            path().string() + ": cannot write: No space left on device");
+  EXPECT_EQ(names(), Names{});
+}
+
+TEST_F(FullDisk, IsReportedByALargeWriteAndLeavesNothingBehind) {
+  EXPECT_EQ(message_of<DeviceError>(
+                [&] { write_text_output(path().string(), std::string(1 << 22, 'x')); }),
+            path().string() + ": cannot write: No space left on device");
+  EXPECT_EQ(names(), Names{});
+}
+
+TEST_F(ReadTextFile, ReadsEveryByte) {
+  // More than one buffer of 64 KiB, with zero bytes and both line ends.
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) {
+    text += static_cast<char>(i % 251);
+  }
+  text += "\r\n";
+  write_text_output((folder_ / "bytes").string(), text);
+  EXPECT_TRUE(read_text_file(folder_ / "bytes") == text);
+}
+
+TEST_F(ReadTextFile, RefusesAMissingFile) {
+  const fs::path path = folder_ / "missing.json";
+  EXPECT_EQ(message_of<ConfigError>([&] { static_cast<void>(read_text_file(path)); }),
+            path.string() + ": no such file");
+  const fs::path below = folder_ / "missing" / "a.json";
+  EXPECT_EQ(message_of<ConfigError>([&] { static_cast<void>(read_text_file(below)); }),
+            below.string() + ": no such file");
+}
+
+TEST_F(ReadTextFile, RefusesAPathBelowAFile) {
+  write_text_output((folder_ / "file").string(), "");
+  const fs::path path = folder_ / "file" / "a.json";
+  EXPECT_EQ(message_of<ConfigError>([&] { static_cast<void>(read_text_file(path)); }),
+            path.string() + ": no such file");
+}
+
+TEST_F(ReadTextFile, RefusesAFolder) {
+  EXPECT_EQ(message_of<ConfigError>([&] { static_cast<void>(read_text_file(folder_)); }),
+            folder_.string() + ": expected a file, got a folder");
+}
+
+TEST_F(ReadTextFile, ReportsANameThatTheSystemRefuses) {
+  const fs::path path = folder_ / std::string(5'000, 'x');
+  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(read_text_file(path)); }),
+            path.string() + ": cannot open: File name too long");
+}
+
+TEST_F(ReadTextFile, ReportsALinkThatLeadsToItself) {
+  const fs::path path = folder_ / "loop";
+  fs::create_symlink(path, path);
+  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(read_text_file(path)); }),
+            path.string() + ": cannot open: Too many levels of symbolic links");
+}
+
+TEST_F(ReadTextFile, ReportsMissingPermission) {
+  if (::geteuid() == 0) {
+    GTEST_SKIP() << "permissions do not bind root";
+  }
+  const fs::path path = folder_ / "secret";
+  write_text_output(path.string(), "x");
+  fs::permissions(path, fs::perms::none);
+  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(read_text_file(path)); }),
+            path.string() + ": cannot open: Permission denied");
+}
+
+TEST_F(ReadTextFile, ReportsAFailingRead) {
+  // The memory of a process starts with a page that cannot be read.
+  const fs::path path = "/proc/self/mem";
+  if (!fs::exists(path)) {
+    GTEST_SKIP() << "there is no /proc/self/mem";
+  }
+  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(read_text_file(path)); }),
+            "/proc/self/mem: cannot read: Input/output error");
+}
+
+TEST_F(WriteTextOutput, WritesAFile) {
+  write_text_output((folder_ / "a.txt").string(), "text\n");
+  EXPECT_EQ(read_text_file(folder_ / "a.txt"), "text\n");
+}
+
+TEST_F(WriteTextOutput, WritesStandardOutputForADash) {
+  testing::internal::CaptureStdout();
+  write_text_output("-", "to the terminal\n");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "to the terminal\n");
+  EXPECT_EQ(names(), Names{});
+}
+
+TEST_F(WriteTextOutput, ReportsAFullStandardOutput) {
+  if (!fs::is_character_file("/dev/full")) {
+    GTEST_SKIP() << "there is no /dev/full";
+  }
+  // In a process of its own, since standard output is lost.
+  EXPECT_EXIT(
+      {
+        ::dup2(::open("/dev/full", O_WRONLY), STDOUT_FILENO);
+        std::fputs(message_of<DeviceError>([] { write_text_output("-", "text"); }).c_str(), stderr);
+        std::_Exit(3);
+      },
+      testing::ExitedWithCode(3), "^standard output: No space left on device$");
+}
+
+}  // namespace
+}  // namespace kvtier
