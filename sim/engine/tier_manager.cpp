@@ -1031,6 +1031,12 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
         tier(best).counters.read += actual_bytes(lookup.reused);
       }
     }
+    for (std::size_t i = 1; i < tiers_.size(); ++i) {
+      // What an earlier way down left behind.
+      if (moves_up(i) && e.copies[i].state == CopyState::resident && i != e.source_tier) {
+        give_up(i, id);
+      }
+    }
   } else {
     lookup.cause =
         session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::capacity;

@@ -1,0 +1,243 @@
+#include "sim/engine/config.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+Lines problems_of(const RunConfig& config) {
+  Problems problems;
+  check_run_config(config, builtin_policies(), problems);
+  return problems.lines();
+}
+
+RunConfig two_tiers() {
+  RunConfig config = tiny_config();
+  config.system.tiers.dram = tier();
+  config.system.tiers.ssd = tier("lru", true);
+  return config;
+}
+
+TEST(CheckRunConfig, AcceptsAValidConfig) {
+  EXPECT_EQ(problems_of(tiny_config()), Lines{});
+  EXPECT_EQ(problems_of(two_tiers()), Lines{});
+}
+
+TEST(CheckRunConfig, SuggestsThePolicyThatWasMeant) {
+  RunConfig config = two_tiers();
+  config.system.tiers.dram->eviction.name = "lruu";
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/dram/eviction: expected one of fifo, lru, scheduler_aware, got "
+                  "\"lruu\" (did you mean \"lru\"?)"});
+  config = two_tiers();
+  config.system.order.name = "zzz";
+  EXPECT_EQ(problems_of(config), Lines{"/system/order: expected one of fcfs, got \"zzz\""});
+  config = two_tiers();
+  config.system.prefetch.name = "lookahead";
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/prefetch: expected one of none, look_ahead, got \"lookahead\" (did you "
+                  "mean \"look_ahead\"?)"});
+}
+
+TEST(CheckRunConfig, RefusesAParameterThePolicyDoesNotHave) {
+  RunConfig config = two_tiers();
+  config.system.tiers.ssd->eviction = {.name = "scheduler_aware", .parameters = {{"windw", 3}}};
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/ssd/eviction/windw: policy scheduler_aware has no such parameter "
+                  "(did you mean \"window\"?)"});
+  config.system.tiers.ssd->eviction = {.name = "lru", .parameters = {{"window", 3}}};
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/ssd/eviction/window: policy lru has no such parameter"});
+}
+
+TEST(CheckRunConfig, RefusesAParameterOutOfItsRange) {
+  RunConfig config = two_tiers();
+  config.system.prefetch = {.name = "look_ahead", .parameters = {{"window", -1}}};
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/prefetch/window: expected jobs from 0 to 1000000000000, got -1"});
+}
+
+TEST(CheckRunConfig, RefusesATierThatIsNotInstalled) {
+  RunConfig config = two_tiers();
+  config.hardware.ssd.reset();
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/ssd: the system uses a tier that is not installed (/hardware/ssd "
+                  "is \"none\")"});
+  config = two_tiers();
+  config.hardware.dram.reset();
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/dram: the system uses a tier that is not installed "
+                  "(/hardware/dram is \"none\")"});
+}
+
+TEST(CheckRunConfig, RefusesAPolicyThatNeedsMoreThanIsOffered) {
+  RunConfig config = two_tiers();
+  config.serving.knowledge = OfferedKnowledge::online;
+  EXPECT_EQ(problems_of(config), Lines{});
+  config.system.tiers.dram->eviction.name = "scheduler_aware";
+  config.system.prefetch.name = "look_ahead";
+  EXPECT_EQ(problems_of(config),
+            (Lines{"/system/prefetch: policy look_ahead needs look_ahead knowledge, but "
+                   "/serving/knowledge offers online",
+                   "/system/tiers/dram/eviction: policy scheduler_aware needs look_ahead "
+                   "knowledge, but /serving/knowledge offers online"}));
+}
+
+TEST(CheckRunConfig, RefusesPrefetchWithoutTwoTiers) {
+  for (const bool dram : {false, true}) {
+    RunConfig config = two_tiers();
+    config.system.prefetch.name = "look_ahead";
+    EXPECT_EQ(problems_of(config), Lines{});
+    (dram ? config.system.tiers.ssd : config.system.tiers.dram).reset();
+    EXPECT_EQ(problems_of(config),
+              Lines{"/system/prefetch: policy look_ahead fetches from the ssd tier to the dram "
+                    "tier, but the system does not use both"});
+  }
+}
+
+TEST(CheckRunConfig, RefusesAModelThatDoesNotFit) {
+  RunConfig config = tiny_config();
+  config.model.layers = 1000;
+  config.model.hidden_size = 10000;
+  // Per layer 2 x 10,000 x 50 for Q and the output, as much for K and V, and for the MLP: 3M
+  // elements of 2 bytes; 1,000 layers: 5.6 GiB.
+  EXPECT_EQ(problems_of(config),
+            Lines{"/hardware/hbm/capacity: model tiny needs 5.6GiB for its weights and more for "
+                  "KV, but 1 x 0.9GiB of HBM hold 0.9GiB"});
+}
+
+TEST(CheckRunConfig, RefusesHbmThatLeavesLessThanOneWindow) {
+  RunConfig config = tiny_config(Tokens(2000000));
+  // 1 GB - 0.4 MB of weights; a window takes 2 GB.
+  EXPECT_EQ(problems_of(config),
+            Lines{"/hardware/hbm/capacity: the weights and the read and write buffers leave "
+                  "0.93GiB for KV, but one context window of tiny takes 1.86GiB"});
+}
+
+TEST(CheckRunConfig, TheBuffersOfASystemThatStoresTakeHbm) {
+  RunConfig config = two_tiers();
+  const Bytes free = config.hardware.hbm.capacity - weight_bytes(config.model);
+  config.system.load.buffers = 3;
+  // 100 MB of write buffer, and 3 layers of 200 bytes for 1,000 tokens.
+  EXPECT_EQ(running_kv_capacity(config), free - Bytes(100000000) - Bytes(600000));
+  config.system.load.buffers = 1000;  // no more than there are layers
+  EXPECT_EQ(running_kv_capacity(config), free - Bytes(100000000) - kv(1000));
+  config.system.save.write_buffer = free;
+  EXPECT_EQ(running_kv_capacity(config), Bytes(0));
+  EXPECT_EQ(problems_of(config).size(), 1U);
+  config.system.tiers = {};
+  EXPECT_EQ(running_kv_capacity(config), free);
+}
+
+TEST(CheckRunConfig, RefusesAFreeBufferAsLargeAsTheTier) {
+  RunConfig config = two_tiers();
+  config.system.tiers.dram->free_buffer = Bytes(1000000);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/dram/free_buffer: expected less than the capacity, 1MB, got "
+                  "1MB"});
+  config.system.tiers.dram->free_buffer = Bytes(999999);
+  EXPECT_EQ(problems_of(config), Lines{});
+}
+
+TEST(CheckRunConfig, RefusesBlocksAndReservationsThatDoNotFit) {
+  RunConfig config = two_tiers();
+  config.system.tiers.ssd->block_size = Tokens(1001);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/ssd/block_size: expected at most the context window, 1000tokens, "
+                  "got 1001tokens"});
+  config = two_tiers();
+  config.serving.kv_reservation = Reservation::context_window;
+  EXPECT_EQ(problems_of(config), Lines{});
+  config.hardware.dram->capacity = Bytes(999999);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/dram: one reserved context window takes 1000000 bytes, more than "
+                  "the capacity, 999999B"});
+}
+
+TEST(CheckRunConfig, RefusesAWindowOfOneTokenAndKeptTokensThatFillIt) {
+  RunConfig config = tiny_config(Tokens(1));
+  EXPECT_EQ(problems_of(config), Lines{"/model/context_window: expected at least 2 tokens"});
+  config = tiny_config();
+  config.serving.keep_first_tokens = Tokens(1000);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/serving/keep_first_tokens: expected less than the context window, 1000tokens, "
+                  "got 1000tokens"});
+}
+
+TEST(CheckRunConfig, ReportsEveryProblemAtOnce) {
+  RunConfig config = two_tiers();
+  config.system.order.name = "fcsf";
+  config.system.tiers.dram->eviction.name = "lur";
+  config.hardware.ssd.reset();
+  config.serving.keep_first_tokens = Tokens(5000);
+  const Lines lines = problems_of(config);
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines[0].find("/system/order: "), 0U);
+  EXPECT_EQ(lines[1].find("/system/tiers/dram/eviction: "), 0U);
+  EXPECT_EQ(lines[2].find("/system/tiers/ssd: "), 0U);
+  EXPECT_EQ(lines[3].find("/serving/keep_first_tokens: "), 0U);
+}
+
+TEST(LongTurns, AreClampedForGeneratorsAndErrorsForTracesUnlessSaid) {
+  RunConfig config = tiny_config();
+  EXPECT_TRUE(clamps_long_turns(config));
+  config.workload.generator.reset();
+  config.workload.trace = "trace.csv";
+  EXPECT_FALSE(clamps_long_turns(config));
+  config.serving.long_turn = LongTurn::clamp;
+  EXPECT_TRUE(clamps_long_turns(config));
+}
+
+// ---- Policy choices ----
+
+PolicyChoice read(const std::string& text, Lines* problems_found = nullptr) {
+  PolicyChoice choice;
+  Problems problems;
+  read_value(choice, parse_json_strictly(text, "test"), "/x", problems);
+  if (problems_found != nullptr) {
+    *problems_found = problems.lines();
+  } else {
+    EXPECT_EQ(problems.lines(), Lines{});
+  }
+  return choice;
+}
+
+TEST(PolicyChoice, IsANameOrAnObjectWithParameters) {
+  EXPECT_EQ(read("\"lru\"").name, "lru");
+  const PolicyChoice choice = read(R"({"policy": "look_ahead", "window": 64})");
+  EXPECT_EQ(choice.name, "look_ahead");
+  EXPECT_EQ(choice.parameters, (PolicyParameters{{"window", 64}}));
+  // What the policy works out itself is not a parameter's value.
+  EXPECT_TRUE(read(R"({"policy": "look_ahead", "window": "auto"})").parameters.empty());
+}
+
+TEST(PolicyChoice, IsWrittenAsItIsRead) {
+  EXPECT_EQ(write_config(read("\"lru\"")).dump(), "\"lru\"");
+  EXPECT_EQ(write_config(read(R"({"policy": "lru"})")).dump(), "\"lru\"");
+  const Json json = write_config(read(R"({"policy": "look_ahead", "window": 64})"));
+  EXPECT_EQ(json["policy"], "look_ahead");
+  EXPECT_EQ(json["window"].get<double>(), 64);
+  EXPECT_EQ(write_config(read(json.dump())).dump(), json.dump());
+}
+
+TEST(PolicyChoice, SaysWhatItExpects) {
+  Lines lines;
+  read("3", &lines);
+  EXPECT_EQ(lines, Lines{"/x: expected a policy's name or {\"policy\": NAME, parameters}, got 3"});
+  read(R"({"window": 3})", &lines);
+  EXPECT_EQ(lines, Lines{"/x: expected a policy's name or {\"policy\": NAME, parameters}, got "
+                         "{\"window\":3}"});
+  read(R"({"policy": "look_ahead", "window": "wide", "a/b": true})", &lines);
+  EXPECT_EQ(lines, (Lines{"/x/window: expected a number or \"auto\", got \"wide\"",
+                          "/x/a~1b: expected a number or \"auto\", got true"}));
+}
+
+}  // namespace
+}  // namespace kvtier::test

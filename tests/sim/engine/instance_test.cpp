@@ -1,0 +1,379 @@
+#include "sim/engine/instance.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/errors.hpp"
+#include "support.hpp"
+
+// A prefill takes 1 ms for each token without KV, a decode iteration 10 ms; a stored token moves in
+// 1 ms. The first token comes with the prefill, so n output tokens take n - 1 iterations.
+namespace kvtier::test {
+namespace {
+
+constexpr SimDuration kPerToken = kMillisecond;
+constexpr SimDuration kIteration{10000000};
+
+RunConfig with_dram(RunConfig config = tiny_config()) {
+  config.system.tiers.dram = tier();
+  return config;
+}
+
+void expect_times(const RequestRecord& r, std::int64_t arrived, std::int64_t admitted,
+                  std::int64_t first_token, std::int64_t finished) {
+  EXPECT_EQ(r.arrived, at_ms(arrived));
+  EXPECT_EQ(r.admitted, at_ms(admitted));
+  EXPECT_EQ(r.first_token, at_ms(first_token));
+  EXPECT_EQ(r.finished, at_ms(finished));
+}
+
+TEST(Instance, ARequestAlonePrefillsAndDecodes) {
+  ScriptedRun run(tiny_config(), kPerToken, kIteration, {session(5, {turn(10, 5)})});
+  run.run();
+  // 10 tokens: 10 ms; 4 more tokens: 40 ms.
+  expect_times(run.request(0, 0), 5, 5, 15, 55);
+  EXPECT_EQ(run.instance.total_gpu_time().prefill, for_ms(10));
+  EXPECT_EQ(run.instance.total_gpu_time().decode, for_ms(40));
+  EXPECT_EQ(run.instance.last_finish(), at_ms(55));
+  EXPECT_EQ(run.instance.turns().tpot_ns.maximum(), kIteration.ns);
+  EXPECT_EQ(run.instance.turns().ttft_ns.maximum(), for_ms(10).ns);
+  // (55 - 5) ms / 5 tokens
+  EXPECT_EQ(run.instance.turns().normalized_latency_ns_per_token.maximum(), for_ms(10).ns);
+}
+
+TEST(Instance, AResponseOfOneTokenEndsWithThePrefill) {
+  ScriptedRun run(tiny_config(), kPerToken, kIteration, {session(0, {turn(10, 1), turn(2, 1, 7)})});
+  run.run();
+  expect_times(run.request(0, 0), 0, 0, 10, 10);
+  // History 11 and input 2, after 7 ms.
+  expect_times(run.request(0, 1), 17, 17, 30, 30);
+  EXPECT_EQ(run.instance.turns().tpot_ns.count(), 0);
+}
+
+TEST(Instance, WithOneSlotRequestsWaitForTheWholeTurn) {
+  ScriptedRun run(tiny_config(), kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(5, {turn(4, 3)}), session(6, {turn(1, 1)})});
+  run.run();
+  expect_times(run.request(0, 0), 0, 0, 10, 50);
+  expect_times(run.request(1, 0), 5, 50, 54, 74);
+  expect_times(run.request(2, 0), 6, 74, 75, 75);
+  EXPECT_EQ(run.instance.queue_trend().longest(), 2U);
+}
+
+TEST(Instance, AnArrivalStopsTheDecodeAtTheEndOfTheIterationAndItsPrefillBlocksTheOthers) {
+  for (const DecodeStepping stepping :
+       {DecodeStepping::closed_form, DecodeStepping::per_iteration}) {
+    RunConfig config = tiny_config();
+    config.serving.slots = 2;
+    ScriptedRun run(config, kPerToken, kIteration,
+                    {session(0, {turn(10, 5)}), session(25, {turn(4, 3)})}, stepping);
+    run.run();
+    // A decodes 10..20..30; B prefills 30..34; both decode 34..44..54.
+    expect_times(run.request(1, 0), 25, 30, 34, 54);
+    expect_times(run.request(0, 0), 0, 0, 10, 54);
+    EXPECT_EQ(run.instance.total_gpu_time().prefill, for_ms(14));
+    EXPECT_EQ(run.instance.total_gpu_time().decode, for_ms(40));
+    ASSERT_EQ(run.recorder.spans.size(), 4U);
+    EXPECT_EQ(run.recorder.spans[1].end, at_ms(30));
+    EXPECT_EQ(run.recorder.spans[2].session, 1);
+    EXPECT_EQ(run.recorder.spans[3].batch, 2);
+  }
+}
+
+TEST(Instance, AnArrivalAtTheEndOfAnIterationWaitsForTheNextOne) {
+  for (const DecodeStepping stepping :
+       {DecodeStepping::closed_form, DecodeStepping::per_iteration}) {
+    RunConfig config = tiny_config();
+    config.serving.slots = 2;
+    ScriptedRun run(config, kPerToken, kIteration,
+                    {session(0, {turn(10, 5)}), session(30, {turn(4, 3)})}, stepping);
+    run.run();
+    // A's third iteration began at 30. B prefills 40..44; A ends with one more iteration.
+    expect_times(run.request(1, 0), 30, 40, 44, 64);
+    expect_times(run.request(0, 0), 0, 0, 10, 54);
+  }
+}
+
+TEST(Instance, ArrivalsDuringAPrefillArePrefilledBeforeDecodeGoesOn) {
+  RunConfig config = tiny_config();
+  config.serving.slots = 2;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 2)}), session(3, {turn(5, 2)}), session(4, {turn(1, 2)})});
+  run.run();
+  expect_times(run.request(0, 0), 0, 0, 10, 25);
+  expect_times(run.request(1, 0), 3, 10, 15, 25);
+  // No third slot until both end.
+  expect_times(run.request(2, 0), 4, 25, 26, 36);
+}
+
+TEST(Instance, TheNextTurnComesAfterTheThinkTimeAndRecomputesTheHistory) {
+  ScriptedRun run(tiny_config(), kPerToken, kIteration,
+                  {session(0, {turn(10, 5), turn(3, 2, 100)})});
+  run.run();
+  // Finished at 50; 15 tokens of history and 3 new ones without KV: 18 ms.
+  expect_times(run.request(0, 1), 150, 150, 168, 178);
+  const RequestRecord& r = run.request(0, 1);
+  EXPECT_EQ(r.history, Tokens(15));
+  EXPECT_EQ(r.found.cause, LossCause::not_stored);
+  EXPECT_EQ(r.exposed_load, SimDuration(0));
+}
+
+TEST(Instance, ARequestThatDoesNotFitHbmWaitsForRoom) {
+  RunConfig config = tiny_config(Tokens(100));
+  config.serving.slots = 2;
+  // KV of 150 tokens beside the weights.
+  config.hardware.hbm.capacity = weight_bytes(config.model) + kv(150);
+  ScriptedRun run(
+      config, kPerToken, kIteration,
+      {session(0, {turn(60, 31)}), session(1, {turn(59, 1)}), session(2, {turn(1, 1)})});
+  run.run();
+  // 91 + 60 tokens are too many, so the second waits for the end: 60 + 30 x 10. The third may not
+  // overtake it.
+  expect_times(run.request(0, 0), 0, 0, 60, 360);
+  expect_times(run.request(1, 0), 1, 360, 419, 419);
+  expect_times(run.request(2, 0), 2, 419, 420, 420);
+}
+
+TEST(Instance, ARunWithoutSessionsEndsAtOnce) {
+  ScriptedRun run(tiny_config(), kPerToken, kIteration, {});
+  run.run();
+  EXPECT_EQ(run.instance.finished_turns(), 0);
+}
+
+// ---- Stored KV ----
+
+TEST(Instance, AHitInDramLoadsLayerByLayer) {
+  ScriptedRun run(with_dram(), kPerToken, kIteration, {session(0, {turn(10, 5), turn(3, 2, 100)})});
+  run.run();
+  // 15 tokens load in 15 ms (L = 3), 3 are computed in 3 ms (C = 0.6): nL + C = 15.6 ms.
+  const RequestRecord& r = run.request(0, 1);
+  EXPECT_EQ(r.found.reused, Tokens(15));
+  EXPECT_EQ(r.found.medium, Medium::dram);
+  EXPECT_EQ(r.admitted, at_ms(150));
+  EXPECT_EQ(r.first_token, SimTime(165600000));
+  EXPECT_EQ(r.exposed_load, SimDuration(12600000));
+  EXPECT_EQ(run.instance.total_gpu_time().exposed_load, SimDuration(12600000));
+  EXPECT_EQ(run.instance.total_gpu_time().prefill, for_ms(10 + 3));
+  EXPECT_EQ(r.finished, SimTime(175600000));
+}
+
+TEST(Instance, ABlockingLoadComesBeforeAllCompute) {
+  RunConfig config = with_dram();
+  config.system.load.discipline = LoadDiscipline::blocking;
+  ScriptedRun run(config, kPerToken, kIteration, {session(0, {turn(10, 5), turn(3, 2, 100)})});
+  run.run();
+  expect_times(run.request(0, 1), 150, 150, 168, 178);
+  EXPECT_EQ(run.request(0, 1).exposed_load, for_ms(15));
+}
+
+TEST(Instance, AHitInTheWriteBufferLoadsNothing) {
+  RunConfig config = with_dram();
+  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(1e6, 1e5, 1.1e6);
+  ScriptedRun run(config, kPerToken, kIteration, {session(0, {turn(10, 5), turn(3, 2, 10)})});
+  run.run();
+  // Saving 15 tokens takes 150 ms; the session is back after 10.
+  EXPECT_EQ(run.request(0, 1).found.medium, Medium::hbm);
+  expect_times(run.request(0, 1), 60, 60, 63, 73);
+}
+
+/// A's second turn waits behind B, so that there is time to load ahead.
+std::vector<SessionSpec> waiting_behind_b() {
+  return {session(0, {turn(10, 5), turn(3, 2, 100)}), session(140, {turn(50, 11)})};
+}
+
+TEST(Instance, LayersLoadedAheadShortenTheWaitByWhatTheyTake) {
+  // B runs from 140 to 290. Without buffers A then waits 15.6 ms (above). With b = 2 of 5 layers
+  // there: (n - b)L + C = 9.6 ms. With all: nC = 3 ms.
+  for (const auto& [buffers, ns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {0, 15600000}, {2, 9600000}, {5, 3000000}, {9, 3000000}}) {
+    RunConfig config = with_dram();
+    config.system.load.buffers = buffers;
+    ScriptedRun run(config, kPerToken, kIteration, waiting_behind_b());
+    run.run();
+    const RequestRecord& r = run.request(0, 1);
+    EXPECT_EQ(r.admitted, at_ms(290)) << buffers;
+    EXPECT_EQ(r.first_token - r.admitted, SimDuration(ns)) << buffers;
+    EXPECT_EQ(run.backend.link_counters(LinkNames::pcie).forward, kv(15)) << buffers;
+  }
+}
+
+TEST(Instance, ABlockingSaveStallsTheGpusAtTheEndOfATurn) {
+  RunConfig config = with_dram();
+  config.system.save.mode = SaveMode::blocking;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(5, {turn(4, 1)})});
+  run.run();
+  // 15 tokens are saved from 50 to 65; B's 5 tokens after it.
+  expect_times(run.request(1, 0), 5, 65, 69, 69);
+  EXPECT_EQ(run.instance.total_gpu_time().exposed_save, for_ms(15 + 5));
+  ASSERT_EQ(run.recorder.spans.size(), 5U);
+  EXPECT_EQ(run.recorder.spans[2].activity, GpuActivity::save_stall);
+}
+
+TEST(Instance, AnAsynchronousSaveStallsOnlyWhereTheWriteBufferIsFull) {
+  // The prompt's 10 tokens are saved by 20 ms; at 50 ms 5 are left.
+  for (const auto& [buffer, admitted] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 55}, {4, 55}, {5, 50}, {100, 50}}) {
+    RunConfig config = with_dram();
+    config.system.save.write_buffer = kv(buffer);
+    ScriptedRun run(config, kPerToken, kIteration,
+                    {session(0, {turn(10, 5)}), session(5, {turn(4, 1)})});
+    run.run();
+    EXPECT_EQ(run.request(1, 0).admitted, at_ms(admitted)) << buffer;
+  }
+}
+
+TEST(Instance, ASlotIsUsedAgainAndKeepsNothingOfTheEarlierSession) {
+  RunConfig config = with_dram();
+  std::vector<SessionSpec> sessions;
+  for (std::int64_t i = 0; i < 20; ++i) {
+    sessions.push_back(session(1000 * i, {turn(10, 5), turn(3, 2, 100)}));
+  }
+  ScriptedRun run(config, kPerToken, kIteration, sessions);
+  run.run();
+  EXPECT_EQ(run.instance.most_live_sessions(), 1U);
+  for (std::int64_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(run.request(i, 0).found.cause, LossCause::none);
+    EXPECT_EQ(run.request(i, 1).first_token - run.request(i, 1).arrived, SimDuration(15600000));
+  }
+  // Ended sessions stay until they are evicted: DRAM holds 1,000 tokens, 20 x 20 are stored.
+  EXPECT_EQ(run.instance.tiers().live_entries(), 20U);
+}
+
+// ---- Warm-up ----
+
+TEST(Instance, TurnsAdmittedDuringWarmupAreNotCounted) {
+  RunConfig config = tiny_config();
+  config.workload.warmup_turns = 2;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(5, {turn(4, 3)}), session(6, {turn(7, 2)})});
+  run.run();
+  EXPECT_EQ(run.instance.finished_turns(), 3);
+  EXPECT_EQ(run.instance.turns().turns, 1);
+  EXPECT_EQ(run.instance.turns().input_tokens, Tokens(7));
+  // The third is admitted at 74 (see above), prefills 7 ms and decodes 10.
+  EXPECT_EQ(run.instance.measured_from(), at_ms(74));
+  EXPECT_EQ(run.instance.measured_gpu_time().prefill, for_ms(7));
+  EXPECT_EQ(run.instance.measured_gpu_time().decode, for_ms(10));
+  EXPECT_FALSE(run.request(1, 0).measured);
+  EXPECT_TRUE(run.request(2, 0).measured);
+}
+
+// ---- The context window ----
+
+/// Two turns of 30 + 30 and 30 + 20 tokens in a window of 100.
+ScriptedRun overflowing(RunConfig config) {
+  return {
+      std::move(config), kPerToken, kIteration, {session(0, {turn(30, 30), turn(30, 20, 1000)})}};
+}
+
+TEST(Instance, AnOverflowDropsTheTruncationRatioOfTheHistory) {
+  RunConfig config = with_dram(tiny_config(Tokens(100)));
+  ScriptedRun run = overflowing(config);
+  run.run();
+  // 60 + 50 > 100, so half of 60 goes.
+  const RequestRecord& r = run.request(0, 1);
+  EXPECT_EQ(r.truncated, Tokens(30));
+  EXPECT_EQ(r.history, Tokens(30));
+  EXPECT_EQ(r.output, Tokens(20));
+  EXPECT_EQ(r.found.reused, Tokens(30));
+  EXPECT_TRUE(r.full_hit());
+}
+
+TEST(Instance, AnOverflowDropsAgainUntilTheTurnFits) {
+  RunConfig config = tiny_config(Tokens(100));
+  config.serving.truncation_ratio = 0.1;
+  ScriptedRun run = overflowing(config);
+  run.run();
+  // 60 - 6 = 54, 54 - 5 = 49: 49 + 50 fit.
+  EXPECT_EQ(run.request(0, 1).history, Tokens(49));
+  EXPECT_EQ(run.request(0, 1).truncated, Tokens(11));
+}
+
+TEST(Instance, AnOverflowKeepsTheFirstTokensUnlessTheTurnNeedsTheirRoom) {
+  RunConfig config = with_dram(tiny_config(Tokens(100)));
+  config.serving.truncation_ratio = 1;
+  config.serving.keep_first_tokens = Tokens(20);
+  ScriptedRun run = overflowing(config);
+  run.run();
+  EXPECT_EQ(run.request(0, 1).history, Tokens(20));
+  EXPECT_EQ(run.request(0, 1).found.reused, Tokens(20));
+
+  config.serving.keep_first_tokens = Tokens(55);
+  ScriptedRun all = overflowing(config);
+  all.run();
+  EXPECT_EQ(all.request(0, 1).history, Tokens(0));
+  EXPECT_EQ(all.request(0, 1).truncated, Tokens(60));
+  EXPECT_FALSE(all.request(0, 1).resumed());
+  EXPECT_EQ(all.instance.turns().lost_hits[static_cast<std::size_t>(LossCause::overflow)], 1);
+}
+
+TEST(Instance, WithThePromptAsTriggerTheResponseEndsAtTheWindow) {
+  RunConfig config = with_dram(tiny_config(Tokens(100)));
+  config.serving.overflow_trigger = OverflowTrigger::prompt;
+  ScriptedRun run = overflowing(config);
+  run.run();
+  // 60 + 30 + 1 fit, and 10 tokens of response.
+  const RequestRecord& r = run.request(0, 1);
+  EXPECT_EQ(r.truncated, Tokens(0));
+  EXPECT_EQ(r.history, Tokens(60));
+  EXPECT_EQ(r.output, Tokens(10));
+}
+
+TEST(Instance, EmbeddedPositionsLoseTheStoredKvWhenTheHistoryIsCut) {
+  RunConfig config = with_dram(tiny_config(Tokens(100)));
+  config.system.positions = Positions::embedded;
+  ScriptedRun run = overflowing(config);
+  run.run();
+  const RequestRecord& r = run.request(0, 1);
+  EXPECT_EQ(r.history, Tokens(30));
+  EXPECT_EQ(r.found.reused, Tokens(0));
+  EXPECT_EQ(r.found.cause, LossCause::overflow);
+  EXPECT_EQ(r.first_token - r.admitted, for_ms(60));  // all of history and input
+}
+
+TEST(Instance, ATurnLongerThanTheWindowIsClamped) {
+  ScriptedRun run(tiny_config(Tokens(100)), kPerToken, kIteration,
+                  {session(0, {turn(80, 50), turn(40, 500), turn(90, 10)})});
+  run.run();
+  // Input to half the window, then the response to what is left; 90 + 10 fit as they are.
+  EXPECT_EQ(run.request(0, 0).input, Tokens(50));
+  EXPECT_EQ(run.request(0, 0).output, Tokens(50));
+  EXPECT_EQ(run.request(0, 1).input, Tokens(40));
+  EXPECT_EQ(run.request(0, 1).output, Tokens(60));
+  EXPECT_EQ(run.request(0, 2).input, Tokens(90));
+}
+
+TEST(Instance, WhereTurnsMayNotBeClampedAllLongTurnsAreNamed) {
+  RunConfig config = tiny_config(Tokens(100));
+  config.serving.long_turn = LongTurn::error;
+  std::vector<SessionSpec> sessions{session(0, {turn(10, 5)}),
+                                    session(1, {turn(5, 5), turn(80, 50)}),
+                                    session(2, {turn(100, 1)})};
+  for (std::int64_t i = 0; i < 25; ++i) {
+    sessions.push_back(session(3, {turn(200, 1)}));
+  }
+  ScriptedRun run(config, kPerToken, kIteration, sessions);
+  try {
+    run.run();
+    FAIL() << "the run has turns that are too long";
+  } catch (const ConfigError& error) {
+    const std::vector<std::string>& lines = error.problems();
+    ASSERT_GE(lines.size(), 21U);
+    EXPECT_EQ(lines[0].find("/workload: session 1 turn 1: expected at most 100 tokens (the context "
+                            "window), got 130"),
+              0U)
+        << lines[0];
+    EXPECT_EQ(lines[1].find("/workload: session 2 turn 0: expected at most 100 tokens (the context "
+                            "window), got 101"),
+              0U)
+        << lines[1];
+    // 2 + 25 turns, of which 20 are named.
+    EXPECT_EQ(lines[20], "/workload: and 7 more turns longer than the context window");
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::test

@@ -1,0 +1,151 @@
+#include "sim/engine/metrics.hpp"
+
+#include <gtest/gtest.h>
+
+#include "sim/engine/result.hpp"
+#include "support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+RequestRecord record(std::int64_t history, std::int64_t reused, Medium medium = Medium::dram,
+                     LossCause cause = LossCause::capacity) {
+  RequestRecord r;
+  r.arrived = at_ms(0);
+  r.admitted = at_ms(10);
+  r.first_token = at_ms(30);
+  r.finished = at_ms(110);
+  r.history = Tokens(history);
+  r.input = Tokens(7);
+  r.output = Tokens(5);
+  r.found = {.reused = Tokens(reused),
+             .medium = medium,
+             .late = false,
+             .cause = reused >= history ? LossCause::none : cause};
+  r.exposed_load = for_ms(12);
+  return r;
+}
+
+/// A first turn; a hit of 100 in DRAM; a late one of 300 by way of DRAM; 50 of 200 on the SSD; and
+/// 400 that are gone.
+TurnMetrics five_turns() {
+  TurnMetrics turns;
+  turns.add(record(0, 0));
+  turns.add(record(100, 100));
+  RequestRecord late = record(300, 300);
+  late.found.late = true;
+  turns.add(late);
+  turns.add(record(200, 50, Medium::ssd));
+  turns.add(record(400, 0, Medium::hbm, LossCause::ttl));
+  return turns;
+}
+
+TEST(TurnMetrics, HitRatesOfAllTurnsCountFirstTurnsAsMisses) {
+  const Json rates = hit_rate_report(five_turns());
+  EXPECT_DOUBLE_EQ(rates["all_turns"]["total"], 2.0 / 5);
+  EXPECT_DOUBLE_EQ(rates["all_turns"]["dram"], 2.0 / 5);
+  EXPECT_DOUBLE_EQ(rates["all_turns"]["ssd"], 0);
+}
+
+TEST(TurnMetrics, HitRatesOfResumedTurnsLeaveFirstTurnsOutAndCountPartsApart) {
+  const Json rates = hit_rate_report(five_turns());
+  EXPECT_DOUBLE_EQ(rates["resumed_turns"]["total"], 2.0 / 4);
+  EXPECT_EQ(rates["partial_turns"], 1);
+  EXPECT_EQ(rates["late_hits"], 1);
+}
+
+TEST(TurnMetrics, HitRatesOfTokensAreReusedOverNeeded) {
+  const Json rates = hit_rate_report(five_turns());
+  // 100 + 300 + 50 of 100 + 300 + 200 + 400.
+  EXPECT_DOUBLE_EQ(rates["tokens"]["total"], 450.0 / 1000);
+  EXPECT_DOUBLE_EQ(rates["tokens"]["dram"], 400.0 / 1000);
+  EXPECT_DOUBLE_EQ(rates["tokens"]["ssd"], 50.0 / 1000);
+  EXPECT_DOUBLE_EQ(rates["tokens"]["hbm"], 0);
+}
+
+TEST(TurnMetrics, EveryLostHitHasItsCause) {
+  const TurnMetrics turns = five_turns();
+  const Json lost = lost_hits_report(turns);
+  EXPECT_EQ(lost["capacity"], 1);  // found in part
+  EXPECT_EQ(lost["ttl"], 1);
+  EXPECT_EQ(lost["overflow"], 0);
+  EXPECT_EQ(turns.lost_hits[0], 0);
+}
+
+TEST(TurnMetrics, AHistoryTruncatedToNothingIsLostByOverflow) {
+  TurnMetrics turns;
+  RequestRecord r = record(0, 0);
+  r.truncated = Tokens(80);
+  turns.add(r);
+  EXPECT_EQ(turns.resumed_turns, 0);
+  EXPECT_EQ(turns.truncated_turns, 1);
+  EXPECT_EQ(turns.truncated_tokens, Tokens(80));
+  EXPECT_EQ(lost_hits_report(turns)["overflow"], 1);
+}
+
+TEST(TurnMetrics, TimesFollowTheirDefinitions) {
+  TurnMetrics turns;
+  turns.add(record(0, 0));
+  EXPECT_EQ(turns.ttft_ns.maximum(), for_ms(30).ns);                   // 30 - 0
+  EXPECT_EQ(turns.ttft_without_queueing_ns.maximum(), for_ms(20).ns);  // 30 - 10
+  EXPECT_EQ(turns.queueing_ns.maximum(), for_ms(10).ns);               // 10 - 0
+  EXPECT_EQ(turns.exposed_load_ns.maximum(), for_ms(12).ns);
+  EXPECT_EQ(turns.tpot_ns.maximum(), for_ms(20).ns);  // (110 - 30) / (5 - 1)
+  EXPECT_EQ(turns.normalized_latency_ns_per_token.maximum(), for_ms(22).ns);  // 110 / 5
+  RequestRecord one = record(0, 0);
+  one.output = Tokens(1);
+  turns.add(one);
+  EXPECT_EQ(turns.tpot_ns.count(), 1) << "one token has no time between tokens";
+}
+
+TEST(TurnMetrics, WithoutTurnsRatesAreZeroAndTimesNull) {
+  const TurnMetrics turns;
+  EXPECT_DOUBLE_EQ(hit_rate_report(turns)["all_turns"]["total"], 0);
+  EXPECT_TRUE(seconds_report(turns.ttft_ns).is_null());
+}
+
+// ---- The queue over time: buckets of 1 ms, 512 of them, that double in width ----
+
+TEST(QueueTrend, TheMeanWeighsLengthsByTheirTime) {
+  QueueTrend trend;
+  trend.set_length(2, at_ms(0));
+  trend.set_length(6, at_ms(30));
+  trend.set_length(0, at_ms(40));
+  // (2 x 30 + 6 x 10 + 0 x 60) / 100; the span may be rounded out by one bucket.
+  EXPECT_NEAR(trend.mean(at_ms(0), at_ms(100)), 1.2, 1.2 / 100 + 1e-9);
+  EXPECT_NEAR(trend.mean(at_ms(10), at_ms(20)), 2, 0.2 + 1e-9);
+  EXPECT_EQ(trend.longest(), 6U);
+}
+
+TEST(QueueTrend, BucketsDoubleWithoutLosingAnything) {
+  QueueTrend trend;
+  // 5 until 300 ms, 1 until 100 s: the width is then 256 ms.
+  trend.set_length(5, at_ms(0));
+  trend.set_length(1, at_ms(300));
+  const double mean = trend.mean(at_ms(0), at_ms(100000));
+  EXPECT_NEAR(mean, (5 * 300 + 1 * 99700) / 100000.0, 0.006);
+  // The first two buckets hold 512 ms: (5 x 300 + 212) / 512.
+  EXPECT_NEAR(trend.mean(at_ms(0), at_ms(511)), (5 * 300 + 212) / 512.0, 1e-9);
+}
+
+TEST(QueueTrend, ALengthHoldsUntilItChanges) {
+  QueueTrend trend;
+  trend.set_length(3, at_ms(0));
+  EXPECT_NEAR(trend.mean(at_ms(0), at_ms(1000000)), 3, 3 * 0.005);
+}
+
+TEST(QueueTrend, GrowsThroughoutOnlyWhereEachThirdIsLongerAndTheLastLongEnough) {
+  QueueTrend growing;
+  QueueTrend bulging;
+  for (std::int64_t ms = 0; ms < 3000; ++ms) {
+    growing.set_length(static_cast<std::size_t>(ms / 10), at_ms(ms));
+    bulging.set_length(static_cast<std::size_t>(ms < 1500 ? ms / 10 : 300 - ms / 10), at_ms(ms));
+  }
+  EXPECT_TRUE(growing.grows_throughout(at_ms(0), at_ms(2999), 50));
+  EXPECT_FALSE(growing.grows_throughout(at_ms(0), at_ms(2999), 260));  // its last third: 250
+  EXPECT_FALSE(bulging.grows_throughout(at_ms(0), at_ms(2999), 50));
+  EXPECT_FALSE(growing.grows_throughout(at_ms(100), at_ms(100), 0));
+}
+
+}  // namespace
+}  // namespace kvtier::test

@@ -1,0 +1,139 @@
+#include <cstdlib>
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "hw/roofline.hpp"
+#include "sim/engine/simulate.hpp"
+#include "support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+/// Enough to meet most triples of switches, few enough for seconds.
+constexpr std::uint64_t kConfigs = 1000;
+
+std::string simulated(const RunConfig& config, DecodeStepping stepping) {
+  RunOptions options;
+  options.stepping = stepping;
+  return simulate(config, builtin_policies(), options).dump(1);
+}
+
+/// Calls `check` for each random config and says which one failed.
+template <class Check>
+void for_random_configs(Check check) {
+  // A longer hunt is a matter of two variables.
+  const char* from = std::getenv("KVTIER_TEST_FROM");
+  const char* count = std::getenv("KVTIER_TEST_CONFIGS");
+  const std::uint64_t first = from != nullptr ? std::stoull(from) : 1;
+  const std::uint64_t configs = count != nullptr ? std::stoull(count) : kConfigs;
+  for (std::uint64_t seed = first; seed < first + configs; ++seed) {
+    SCOPED_TRACE(fmt::format("random config {}", seed));
+    try {
+      check(random_config(seed));
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+TEST(RandomSystems, GiveTheSameBytesInBothSteppingsAndTwice) {
+  for_random_configs([](const RunConfig& config) {
+    const std::string closed = simulated(config, DecodeStepping::closed_form);
+    EXPECT_TRUE(closed == simulated(config, DecodeStepping::per_iteration));
+    EXPECT_TRUE(closed == simulated(config, DecodeStepping::closed_form));
+  });
+}
+
+/// Checks what must hold after every turn.
+class TurnChecker final : public RunObserver {
+ public:
+  void on_request(const RequestRecord& r) override {
+    ASSERT_LE(r.arrived, r.admitted);
+    ASSERT_LE(r.admitted, r.first_token);
+    ASSERT_LE(r.first_token, r.finished);
+    ASSERT_LE(last_finished, r.finished);
+    last_finished = r.finished;
+    ASSERT_GE(r.exposed_load.ns, 0);
+    ASSERT_LE(r.found.reused, r.history);
+    ASSERT_LE(r.history + r.input + r.output, window);
+    ASSERT_EQ(r.found.cause == LossCause::none, r.found.reused >= r.history);
+    if (r.found.reused.value == 0 || r.found.medium == Medium::hbm) {
+      ASSERT_EQ(r.exposed_load.ns, 0) << "nothing was loaded";
+    }
+    instance->tiers().check_invariants();
+    ++turns;
+    first_turns += r.measured && !r.resumed() && r.truncated.value == 0 ? 1 : 0;
+  }
+
+  Instance* instance = nullptr;
+  Tokens window;
+  SimTime last_finished;
+  std::int64_t turns = 0;
+  /// Measured turns that need no history.
+  std::int64_t first_turns = 0;
+};
+
+TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
+  const PolicyRegistry registry = builtin_policies();
+  for_random_configs([&](const RunConfig& config) {
+    const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
+    SimulatedBackend simulated_backend(config.hardware, config.model.layers, timing,
+                                       DecodeStepping::closed_form);
+    CountingBackend backend(simulated_backend);
+    const auto source = make_source(config.workload, static_cast<std::uint64_t>(config.seed), {});
+    TurnChecker checker;
+    Instance instance({.config = &config,
+                       .registry = &registry,
+                       .backend = &backend,
+                       .sessions = source.get(),
+                       .observer = &checker,
+                       .decisions = nullptr,
+                       .progress = {}});
+    checker.instance = &instance;
+    checker.window = config.model.context_window;
+    instance.run();
+    simulated_backend.check_drained();
+    EXPECT_EQ(checker.turns, instance.finished_turns());
+    std::int64_t accounted = checker.first_turns;
+    for (const std::int64_t hits : instance.turns().full_hits) {
+      accounted += hits;
+    }
+    for (const std::int64_t lost : instance.turns().lost_hits) {
+      accounted += lost;
+    }
+    EXPECT_EQ(accounted, instance.turns().turns) << "a turn is a hit, a lost hit or a first one";
+
+    TierManager& tiers = instance.tiers();
+    for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
+      Bytes in;
+      Bytes out;
+      for (std::size_t other = 0; other < kMedia; ++other) {
+        const auto medium = static_cast<Medium>(other);
+        in += backend.moved(medium, tiers.medium(i));
+        out += backend.moved(tiers.medium(i), medium);
+      }
+      const TierCounters counters = tiers.counters(i);
+      EXPECT_EQ(counters.written.value, in.value) << to_string(tiers.medium(i));
+      EXPECT_EQ(counters.read.value, out.value) << to_string(tiers.medium(i));
+    }
+    const LinkCounters pcie = simulated_backend.link_counters(LinkNames::pcie);
+    const LinkCounters ssd = simulated_backend.link_counters(LinkNames::ssd);
+    EXPECT_EQ(
+        pcie.forward.value,
+        (backend.moved(Medium::dram, Medium::hbm) + backend.moved(Medium::ssd, Medium::hbm)).value);
+    EXPECT_EQ(
+        pcie.backward.value,
+        (backend.moved(Medium::hbm, Medium::dram) + backend.moved(Medium::hbm, Medium::ssd)).value);
+    EXPECT_EQ(
+        ssd.forward.value,
+        (backend.moved(Medium::ssd, Medium::dram) + backend.moved(Medium::ssd, Medium::hbm)).value);
+    EXPECT_EQ(
+        ssd.backward.value,
+        (backend.moved(Medium::dram, Medium::ssd) + backend.moved(Medium::hbm, Medium::ssd)).value);
+  });
+}
+
+}  // namespace
+}  // namespace kvtier::test

@@ -1,0 +1,279 @@
+#include "sim/engine/simulated_backend.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+/// Pieces at random knots; the slope may be zero.
+std::vector<DecodePiece> random_pieces(RandomStream& random) {
+  std::vector<DecodePiece> pieces{{Tokens(0), 1 + random.index(1 << 22), random.index(5000)}};
+  const std::int64_t more = random.index(6);
+  for (std::int64_t i = 0; i < more; ++i) {
+    pieces.push_back({pieces.back().from + Tokens(1 + random.index(400)), 1 + random.index(1 << 22),
+                      random.index(5000)});
+  }
+  return pieces;
+}
+
+/// The reference: each iteration's own piece, found from the front.
+std::int64_t ticks_one_by_one(const std::vector<DecodePiece>& pieces, std::int64_t batch,
+                              std::int64_t context, std::int64_t iterations) {
+  std::int64_t ticks = 0;
+  for (std::int64_t i = 0; i < iterations; ++i, context += batch) {
+    const DecodePiece* holds = nullptr;
+    for (const DecodePiece& piece : pieces) {
+      if (piece.from.value <= context) {
+        holds = &piece;
+      }
+    }
+    ticks += holds->base + holds->slope * context;
+  }
+  return ticks;
+}
+
+TEST(DecodeSum, EqualsTheSumOverIterationsToTheTick) {
+  RandomStream random(1, "tests/decode_sum");
+  for (int trial = 0; trial < 2000; ++trial) {
+    const auto pieces = random_pieces(random);
+    const std::int64_t batch = 1 + random.index(30);
+    const std::int64_t context = random.index(2500);
+    const std::int64_t iterations = 1 + random.index(200);
+    ASSERT_EQ(sum_decode_ticks(pieces, batch, Tokens(context), iterations),
+              ticks_one_by_one(pieces, batch, context, iterations));
+  }
+}
+
+TEST(DecodeSum, TakesEachIterationsPieceAtItsKnots) {
+  // Contexts 9, 12, 15: knots at 10 and 15. 100 + 9x1, 200 + 0, 7 + 15x2.
+  const std::vector<DecodePiece> pieces{
+      {Tokens(0), 100, 1}, {Tokens(10), 200, 0}, {Tokens(15), 7, 2}};
+  EXPECT_EQ(sum_decode_ticks(pieces, 3, Tokens(9), 3), 109 + 200 + 37);
+  EXPECT_EQ(sum_decode_ticks(pieces, 3, Tokens(9), 0), 0);
+  EXPECT_EQ(&piece_at(pieces, Tokens(9)), &pieces[0]);
+  EXPECT_EQ(&piece_at(pieces, Tokens(10)), &pieces[1]);
+  EXPECT_EQ(&piece_at(pieces, Tokens(1000)), &pieces[2]);
+}
+
+/// Decode with any pieces; a prefill has layers and something outside of them.
+class PieceTiming final : public TimingModel {
+ public:
+  PieceTiming(std::vector<DecodePiece> pieces, SimDuration layer, SimDuration outside)
+      : pieces_(std::move(pieces)), layer_(layer), outside_(outside) {}
+  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart>) const override {
+    return {.total = layer_ * kLayers + outside_, .layer = layer_};
+  }
+  [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t) const override {
+    return pieces_;
+  }
+  [[nodiscard]] SimDuration decode_layer(std::int64_t, Tokens) const override { return layer_; }
+
+ private:
+  std::vector<DecodePiece> pieces_;
+  SimDuration layer_;
+  SimDuration outside_;
+};
+
+struct Stopped {
+  SimTime at;
+  std::int64_t iterations;
+  friend bool operator==(const Stopped&, const Stopped&) = default;
+};
+
+/// A decode that is asked to stop at each of these times.
+Stopped stopped(const TimingModel& timing, DecodeStepping stepping, const DecodeCommand& command,
+                SimTime begin, const std::vector<SimTime>& stops) {
+  SimulatedBackend backend(tiny_hardware(), kLayers, timing, stepping);
+  backend.set_timer(begin, 0);
+  EXPECT_EQ(backend.wait().kind, CompletionKind::timer);
+  backend.start_decode(command);
+  for (const SimTime stop : stops) {
+    backend.set_timer(stop, 0);
+  }
+  while (true) {
+    const Completion completion = backend.wait();
+    if (completion.kind == CompletionKind::decode) {
+      const Stopped result{backend.now(), completion.iterations};
+      while (backend.pending()) {
+        backend.wait();
+      }
+      return result;
+    }
+    backend.stop_decode();
+  }
+}
+
+TEST(SimulatedBackend, StopsADecodeAfterTheIterationInWork) {
+  const ConstantTiming timing(kMillisecond, for_ms(10));
+  const DecodeCommand command{.batch = 2, .context = Tokens(5), .iterations = 10};
+  for (const DecodeStepping stepping :
+       {DecodeStepping::closed_form, DecodeStepping::per_iteration}) {
+    const auto stop = [&](std::int64_t at) {
+      return stopped(timing, stepping, command, at_ms(100), {at_ms(at)});
+    };
+    EXPECT_EQ(stop(101), (Stopped{at_ms(110), 1}));
+    EXPECT_EQ(stop(119), (Stopped{at_ms(120), 2}));
+    // The iteration that ends at this instant has been followed by the next.
+    EXPECT_EQ(stop(120), (Stopped{at_ms(130), 3}));
+    EXPECT_EQ(stop(100), (Stopped{at_ms(110), 1}));
+    EXPECT_EQ(stop(195), (Stopped{at_ms(200), 10}));
+    EXPECT_EQ(stopped(timing, stepping, command, at_ms(100), {}), (Stopped{at_ms(200), 10}));
+    EXPECT_EQ(stopped(timing, stepping, command, at_ms(100), {at_ms(115), at_ms(118)}),
+              (Stopped{at_ms(120), 2}));
+  }
+}
+
+TEST(SimulatedBackend, BothSteppingsStopAtTheSameNanosecond) {
+  RandomStream random(2, "tests/stop_decode");
+  for (int trial = 0; trial < 500; ++trial) {
+    const auto pieces = random_pieces(random);
+    const PieceTiming timing(pieces, kMillisecond, SimDuration(0));
+    const DecodeCommand command{.batch = 1 + random.index(20),
+                                .context = Tokens(random.index(1500)),
+                                .iterations = 1 + random.index(60)};
+    const SimTime begin(random.index(1000000));
+    const auto end_of = [&](std::int64_t iteration) {
+      return begin +
+             SimDuration(ticks_one_by_one(pieces, command.batch, command.context.value, iteration) /
+                         kTicksPerNs);
+    };
+    std::vector<std::vector<SimTime>> all_stops{{}};
+    for (int i = 0; i < 3; ++i) {
+      all_stops.push_back(
+          {begin + SimDuration(random.index((end_of(command.iterations) - begin).ns + 1))});
+      // At an iteration's end, just before it and just after it.
+      const SimTime boundary = end_of(1 + random.index(command.iterations));
+      all_stops.push_back({boundary});
+      all_stops.push_back({std::max(begin, boundary - SimDuration(1))});
+      all_stops.push_back({std::min(end_of(command.iterations), boundary + SimDuration(1))});
+    }
+    for (const auto& stops : all_stops) {
+      const Stopped closed = stopped(timing, DecodeStepping::closed_form, command, begin, stops);
+      ASSERT_EQ(closed, stopped(timing, DecodeStepping::per_iteration, command, begin, stops));
+      ASSERT_EQ(closed.at, end_of(closed.iterations));
+      ASSERT_LE(closed.iterations, command.iterations);
+    }
+  }
+}
+
+// ---- Layer-wise loading (model.md section 3): n layers, load L and compute C for each ----
+
+/// Time of a prefill whose load of `load` bytes begins at the same time.
+SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load,
+                         std::int64_t ready_layers, bool wait_for_all) {
+  const PieceTiming timing({{Tokens(0), 1, 0}}, layer, outside);
+  SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
+  backend.set_timer(at_ms(7), 0);
+  backend.wait();
+  PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(1)}, .load = {}};
+  command.ready_layers = ready_layers;
+  command.wait_for_all_layers = wait_for_all;
+  if (load.value > 0) {
+    command.load = backend.start_transfer(
+        {.from = Medium::dram, .to = Medium::hbm, .bytes = load, .key = {}, .cookie = 0});
+  }
+  EXPECT_EQ(backend.start_prefill(command), layer * kLayers + outside);
+  while (backend.wait().kind != CompletionKind::prefill) {
+  }
+  return backend.now() - at_ms(7);
+}
+
+TEST(SimulatedBackend, APrefillThatComputesLongerWaitsForTheFirstLayerOnly) {
+  // L = 2 ms (2,000 bytes), C = 3 ms: L + nC = 17 ms > nL + C = 13 ms.
+  EXPECT_EQ(prefill_time(for_ms(3), for_ms(0), Bytes(10000), 0, false), for_ms(17));
+}
+
+TEST(SimulatedBackend, APrefillThatLoadsLongerEndsOneLayerAfterTheLoad) {
+  // L = 4 ms, C = 1 ms: nL + C = 21 ms > L + nC = 9 ms.
+  EXPECT_EQ(prefill_time(for_ms(1), for_ms(0), Bytes(20000), 0, false), for_ms(21));
+}
+
+TEST(SimulatedBackend, WhatIsOutsideTheLayersComesAfterThem) {
+  EXPECT_EQ(prefill_time(for_ms(3), for_ms(2), Bytes(10000), 0, false), for_ms(19));
+  EXPECT_EQ(prefill_time(for_ms(1), for_ms(2), Bytes(20000), 0, false), for_ms(23));
+}
+
+TEST(SimulatedBackend, LayersLoadedBeforehandHideTheRest) {
+  // b = 2 of 5 layers are there: max(nC, (n - b)L + C). L = 4: max(5, 12 + 1) = 13;
+  // L = 2, C = 3: max(15, 6 + 3) = 15, nothing is exposed.
+  EXPECT_EQ(prefill_time(for_ms(1), for_ms(0), Bytes(12000), 2, false), for_ms(13));
+  EXPECT_EQ(prefill_time(for_ms(3), for_ms(0), Bytes(6000), 2, false), for_ms(15));
+}
+
+TEST(SimulatedBackend, ABlockingLoadComesBeforeAllCompute) {
+  EXPECT_EQ(prefill_time(for_ms(3), for_ms(2), Bytes(10000), 0, true), for_ms(10 + 15 + 2));
+}
+
+TEST(SimulatedBackend, APrefillWithoutALoadOnlyComputes) {
+  EXPECT_EQ(prefill_time(for_ms(3), for_ms(2), Bytes(0), 5, true), for_ms(17));
+}
+
+// ---- Links, order, misuse ----
+
+TEST(SimulatedBackend, WhatLeavesTheSsdForHbmCrossesBothLinks) {
+  const ConstantTiming timing(kMillisecond, kMillisecond);
+  HardwareConfig hardware = tiny_hardware();
+  static_cast<DuplexLimits&>(hardware.ssd->bandwidth) = limits(5e5, 2.5e5, 1e6);
+  SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+  backend.start_transfer(
+      {.from = Medium::ssd, .to = Medium::hbm, .bytes = Bytes(1000), .key = {}, .cookie = 7});
+  EXPECT_EQ(backend.wait().payload, 7U);
+  EXPECT_EQ(backend.now(), at_ms(2));
+  backend.start_transfer(
+      {.from = Medium::hbm, .to = Medium::ssd, .bytes = Bytes(1000), .key = {}, .cookie = 8});
+  EXPECT_EQ(backend.wait().payload, 8U);
+  EXPECT_EQ(backend.now(), at_ms(6));
+  EXPECT_EQ(backend.link_counters(LinkNames::pcie).forward, Bytes(1000));
+  EXPECT_EQ(backend.link_counters(LinkNames::ssd).forward, Bytes(1000));
+  EXPECT_EQ(backend.link_counters(LinkNames::pcie).backward, Bytes(1000));
+  EXPECT_EQ(backend.link_counters(LinkNames::ssd).backward, Bytes(1000));
+}
+
+TEST(SimulatedBackend, ReportsCompletionsOfOneInstantByKindThenAsAskedFor) {
+  for (const bool decodes : {false, true}) {
+    const ConstantTiming timing(kMillisecond, for_ms(10));
+    SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
+    backend.set_timer(at_ms(10), 1);
+    backend.set_timer(at_ms(10), 2);
+    backend.start_transfer(
+        {.from = Medium::ssd, .to = Medium::dram, .bytes = Bytes(10000), .key = {}, .cookie = 3});
+    backend.start_transfer(
+        {.from = Medium::dram, .to = Medium::hbm, .bytes = Bytes(10000), .key = {}, .cookie = 4});
+    if (decodes) {
+      backend.start_decode({.batch = 1, .context = Tokens(1), .iterations = 1});
+    } else {
+      PrefillCommand command{.part = {.added = Tokens(10), .past = Tokens(0)}, .load = {}};
+      backend.start_prefill(command);
+    }
+    EXPECT_EQ(backend.wait().kind, decodes ? CompletionKind::decode : CompletionKind::prefill);
+    for (const std::uint64_t payload : {3, 4, 1, 2}) {
+      const Completion completion = backend.wait();
+      EXPECT_EQ(completion.kind, payload >= 3 ? CompletionKind::transfer : CompletionKind::timer);
+      EXPECT_EQ(completion.payload, payload);
+      EXPECT_EQ(backend.now(), at_ms(10));
+    }
+    EXPECT_FALSE(backend.pending());
+    backend.check_drained();
+  }
+}
+
+TEST(SimulatedBackend, RefusesMisuse) {
+  const ConstantTiming timing(kMillisecond, for_ms(10));
+  SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
+  EXPECT_THROW(backend.wait(), InvariantError);
+  EXPECT_THROW(backend.stop_decode(), InvariantError);
+  backend.start_decode({.batch = 1, .context = Tokens(1), .iterations = 1});
+  EXPECT_THROW(backend.start_decode({.batch = 1, .context = Tokens(1), .iterations = 1}),
+               InvariantError);
+  EXPECT_THROW(backend.check_drained(), InvariantError);
+  backend.wait();
+  EXPECT_THROW(backend.set_timer(at_ms(9), 0), InvariantError);
+}
+
+}  // namespace
+}  // namespace kvtier::test

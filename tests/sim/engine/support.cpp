@@ -1,0 +1,126 @@
+#include "support.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtier::test {
+namespace {
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : stream_(seed, "tests/random_config") {}
+
+  [[nodiscard]] bool chance(double share) { return stream_.uniform() < share; }
+  [[nodiscard]] std::int64_t between(std::int64_t low, std::int64_t high) {
+    return low + stream_.index(high - low + 1);
+  }
+  /// Every order of magnitude is as likely.
+  [[nodiscard]] double scale(double low, double high) {
+    return low * std::pow(high / low, stream_.uniform());
+  }
+  template <class T>
+  [[nodiscard]] T one_of(std::initializer_list<T> values) {
+    return *(values.begin() + stream_.index(static_cast<std::int64_t>(values.size())));
+  }
+
+ private:
+  RandomStream stream_;
+};
+
+DuplexLimits random_link(Dice& dice) {
+  const double forward = dice.scale(3e4, 3e7);
+  const double backward = forward * dice.scale(0.2, 5);
+  const double most = std::max(forward, backward);
+  return limits(forward, backward,
+                dice.one_of({most, (most + forward + backward) / 2, forward + backward,
+                             3 * (forward + backward)}));
+}
+
+TierConfig random_tier(Dice& dice, const RunConfig& config, Bytes capacity) {
+  TierConfig tier;
+  tier.eviction.name = dice.one_of({"lru", "fifo", "scheduler_aware", "scheduler_aware"});
+  if (tier.eviction.name == "scheduler_aware" && dice.chance(0.3)) {
+    tier.eviction.parameters["window"] = static_cast<double>(dice.between(0, 10));
+  }
+  tier.inclusive = dice.chance(0.5);
+  tier.write = dice.chance(0.5) ? WriteMoment::on_create : WriteMoment::on_evict;
+  tier.block_size =
+      Tokens(dice.between(1, std::min<std::int64_t>(32, config.model.context_window.value)));
+  if (dice.chance(0.3)) {
+    tier.free_buffer = Bytes(dice.between(0, capacity.value - 1));
+  }
+  if (dice.chance(0.3)) {
+    tier.ttl = SimDuration(static_cast<std::int64_t>(dice.scale(1e7, 1e11)));
+  }
+  return tier;
+}
+
+}  // namespace
+
+RunConfig random_config(std::uint64_t seed) {
+  Dice dice(seed);
+  const Tokens window(dice.between(40, 300));
+  RunConfig config = tiny_config(window);
+  config.seed = static_cast<std::int64_t>(seed);
+  const auto size = [&](std::int64_t low, std::int64_t high) {
+    return Bytes(dice.between(low * window.value * kTokenBytes.value / 4,
+                              high * window.value * kTokenBytes.value / 4));
+  };
+
+  ServingConfig& serving = config.serving;
+  serving.slots = dice.between(1, 8);
+  serving.kv_reservation = dice.one_of({Reservation::exact, Reservation::context_window});
+  serving.overflow_trigger = dice.one_of({OverflowTrigger::turn, OverflowTrigger::prompt});
+  serving.truncation_ratio = dice.one_of({0.01, 0.3, 0.5, 1.0});
+  serving.keep_first_tokens = dice.chance(0.5) ? Tokens(0) : Tokens(dice.between(1, 30));
+
+  HardwareConfig& hardware = config.hardware;
+  hardware.gpu.peak = FlopsPerSecond(dice.scale(1e8, 1e10));
+  hardware.hbm.bandwidth = BytesPerSecond(dice.scale(1e8, 1e10));
+  hardware.efficiency.iteration_overhead =
+      SimDuration(static_cast<std::int64_t>(dice.scale(1e4, 1e7)));
+  const bool exact = serving.kv_reservation == Reservation::exact;
+  hardware.dram->capacity = size(exact ? 1 : 4, dice.one_of({8, 40}));
+  hardware.ssd->capacity = size(exact ? 1 : 4, dice.one_of({8, 40, 400}));
+  static_cast<DuplexLimits&>(hardware.links.pcie) = random_link(dice);
+  static_cast<DuplexLimits&>(hardware.ssd->bandwidth) = random_link(dice);
+
+  SystemConfig& system = config.system;
+  system.positions = dice.one_of({Positions::decoupled, Positions::decoupled, Positions::embedded});
+  const std::int64_t tiers = dice.between(0, 9);
+  if (tiers > 0) {
+    if (tiers != 1) {
+      system.tiers.dram = random_tier(dice, config, hardware.dram->capacity);
+    }
+    if (tiers != 2) {
+      system.tiers.ssd = random_tier(dice, config, hardware.ssd->capacity);
+    }
+  }
+  if (system.tiers.dram && system.tiers.ssd && dice.chance(0.6)) {
+    system.prefetch.name = "look_ahead";
+    if (dice.chance(0.3)) {
+      system.prefetch.parameters["window"] = static_cast<double>(dice.between(0, 10));
+    }
+  }
+  system.load.discipline =
+      dice.chance(0.7) ? LoadDiscipline::layer_overlapped : LoadDiscipline::blocking;
+  system.load.buffers = dice.one_of<std::int64_t>({0, 1, 3, 5, 9});
+  system.save.mode = dice.chance(0.7) ? SaveMode::async : SaveMode::blocking;
+  system.save.write_buffer = dice.one_of({Bytes(0), Bytes(30000), Bytes(1000000)});
+  // Room for at least one request beside the weights (under 1 MB) and the buffers.
+  hardware.hbm.capacity = Bytes(2000000) + kv(window.value) * dice.between(2, 8);
+
+  WorkloadConfig& workload = config.workload;
+  workload.sessions = dice.between(10, 40);
+  workload.arrival_rate = PerSecond(dice.scale(0.3, 100));
+  workload.warmup_turns = dice.one_of<std::int64_t>({0, 0, 5});
+  workload.think_time.model = dice.one_of({ThinkTimeModel::exponential, ThinkTimeModel::constant});
+  workload.think_time.mean = SimDuration(dice.one_of<std::int64_t>({0, 100000, 1000000000}));
+  workload.sharegpt.turns_max = 15;
+  workload.sharegpt.user_tokens_median = 10;
+  workload.sharegpt.assistant_tokens_median = 15;
+  workload.sharegpt.message_cap = Tokens(dice.between(20, 200));
+  return config;
+}
+
+}  // namespace kvtier::test

@@ -1,0 +1,925 @@
+#include "sim/engine/tier_manager.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "support.hpp"
+
+// Every token is 1,000 bytes, every link carries 1,000,000 bytes/s each way: a token moves in 1 ms.
+namespace kvtier::test {
+namespace {
+
+/// The waiting queue that a test writes down.
+class Queue final : public QueueView {
+ public:
+  [[nodiscard]] QueuePosition first() const override { return QueuePosition{first_}; }
+  [[nodiscard]] QueuePosition end() const override { return QueuePosition{slots_.size()}; }
+  [[nodiscard]] EntryId entry_at(QueuePosition position) const override {
+    return waiting_at(position) ? tiers->entry_of(slots_[position.value]) : kNoEntry;
+  }
+  [[nodiscard]] bool waiting_at(QueuePosition position) const override {
+    return position.value >= first_ && position.value < slots_.size();
+  }
+  QueuePosition push(SessionSlot slot) {
+    slots_.push_back(slot);
+    return QueuePosition{slots_.size() - 1};
+  }
+  SessionSlot pop() { return slots_[first_++]; }
+
+  const TierManager* tiers = nullptr;
+
+ private:
+  std::vector<SessionSlot> slots_;
+  std::uint64_t first_ = 0;
+};
+
+/// Writes decisions as "evict ssd 9".
+class DecisionLog final : public DecisionObserver {
+ public:
+  void on_decision(const Decision& d) override {
+    lines.push_back(fmt::format("{} {} {}", to_string(d.kind), to_string(d.tier), d.key.value));
+  }
+  void on_use(EntryKey, SimTime) override {}
+  std::vector<std::string> lines;
+};
+
+/// The manager over the simulated backend; a session's key is its slot unless a test says
+/// otherwise.
+struct Store {
+  RunConfig config;
+  PolicyRegistry registry = builtin_policies();
+  ConstantTiming timing{kMillisecond, kMillisecond};
+  SimulatedBackend backend;
+  Queue queue;
+  DecisionLog log;
+  TierManager tiers;
+  std::vector<std::pair<SessionSlot, Medium>> ready;
+  std::vector<SimTime> ready_at;
+
+  explicit Store(RunConfig run_config)
+      : config(std::move(run_config)),
+        backend(config.hardware, config.model.layers, timing, DecodeStepping::closed_form),
+        tiers({.config = &config,
+               .registry = &registry,
+               .backend = &backend,
+               .queue = &queue,
+               .decisions = &log,
+               .cookie_mark = 0}) {
+    queue.tiers = &tiers;
+    tiers.on_load_ready = [this](SessionSlot slot, Medium medium) {
+      ready.emplace_back(slot, medium);
+      ready_at.push_back(backend.now());
+    };
+  }
+
+  void until(SimTime time) {
+    backend.set_timer(time, 0);
+    while (true) {
+      const Completion completion = backend.wait();
+      if (completion.kind == CompletionKind::timer) {
+        return;
+      }
+      tiers.on_transfer(completion.payload);
+    }
+  }
+  void drain() {
+    while (backend.pending()) {
+      tiers.on_transfer(backend.wait().payload);
+    }
+    tiers.check_invariants();
+  }
+
+  Lookup admit(SessionSlot slot, std::int64_t history) {
+    return tiers.admit(slot, EntryKey{slot}, Tokens(history));
+  }
+  void save(SessionSlot slot, std::int64_t tokens) {
+    tiers.save(slot, EntryKey{slot}, Tokens(tokens));
+  }
+  /// A turn in no time that finds `history` tokens or less and ends with `tokens`.
+  Lookup turn(SessionSlot slot, std::int64_t history, std::int64_t tokens) {
+    const Lookup found = admit(slot, history);
+    if (found.reused.value > 0 && found.medium != Medium::hbm) {
+      tiers.end_load(slot);
+    }
+    save(slot, tokens);
+    return found;
+  }
+  /// The first turn of a session, saved to the end.
+  void store(SessionSlot slot, std::int64_t tokens) {
+    turn(slot, 0, tokens);
+    drain();
+  }
+  void enqueue(SessionSlot slot) {
+    const QueuePosition position = queue.push(slot);
+    tiers.on_enqueued(slot, position);
+  }
+  void dequeue() { tiers.on_dequeued(queue.pop()); }
+
+  /// What the tier's account says now, in tokens; takes 1 ms.
+  [[nodiscard]] double used(std::size_t tier) {
+    const double before = tiers.counters(tier).occupancy_byte_ns;
+    until(backend.now() + kMillisecond);
+    return (tiers.counters(tier).occupancy_byte_ns - before) /
+           static_cast<double>(kMillisecond.ns * kTokenBytes.value);
+  }
+  [[nodiscard]] double written(std::size_t tier) {
+    return static_cast<double>(tiers.counters(tier).written.value) /
+           static_cast<double>(kTokenBytes.value);
+  }
+  [[nodiscard]] double read(std::size_t tier) {
+    return static_cast<double>(tiers.counters(tier).read.value) /
+           static_cast<double>(kTokenBytes.value);
+  }
+};
+
+RunConfig dram_only(std::int64_t dram_tokens, TierConfig dram = tier()) {
+  RunConfig config = tiny_config();
+  config.hardware.dram->capacity = kv(dram_tokens);
+  config.system.tiers.dram = std::move(dram);
+  return config;
+}
+
+RunConfig two_tiers(std::int64_t dram_tokens, std::int64_t ssd_tokens, TierConfig dram = tier(),
+                    TierConfig ssd = tier("lru", true)) {
+  RunConfig config = dram_only(dram_tokens, std::move(dram));
+  config.hardware.ssd->capacity = kv(ssd_tokens);
+  config.system.tiers.ssd = std::move(ssd);
+  return config;
+}
+
+void expect_found(const Lookup& found, std::int64_t tokens, Medium medium) {
+  EXPECT_EQ(found.reused.value, tokens);
+  EXPECT_STREQ(to_string(found.medium), to_string(medium));
+  EXPECT_FALSE(found.late);
+}
+
+void expect_lost(const Lookup& found, LossCause cause) {
+  EXPECT_EQ(found.reused.value, 0);
+  EXPECT_STREQ(to_string(found.cause), to_string(cause));
+}
+
+constexpr SessionSlot kA = 1;
+constexpr SessionSlot kB = 2;
+constexpr SessionSlot kC = 3;
+constexpr SessionSlot kD = 4;
+
+// ---- Saving and finding ----
+
+TEST(TierManager, FindsASavedEntryInDram) {
+  Store s(dram_only(100));
+  s.turn(kA, 0, 10);
+  EXPECT_EQ(s.tiers.saves_in_progress(), 1);
+  s.drain();
+  EXPECT_EQ(s.backend.now(), at_ms(10));  // 10 tokens at 1 token/ms
+  EXPECT_EQ(s.tiers.saves_in_progress(), 0);
+  // The account is taken when the save begins: 10,000 B x 10 ms.
+  EXPECT_DOUBLE_EQ(s.tiers.counters(0).occupancy_byte_ns, 10000.0 * 1e7);
+  EXPECT_EQ(s.written(0), 10);
+
+  const Lookup found = s.admit(kA, 10);
+  expect_found(found, 10, Medium::dram);
+  EXPECT_EQ(found.cause, LossCause::none);
+  EXPECT_EQ(s.read(0), 10);
+  // The running turn's KV is in HBM: DRAM's account is free again.
+  EXPECT_EQ(s.used(0), 0);
+}
+
+TEST(TierManager, WithoutTiersStoresNothing) {
+  Store s(tiny_config());
+  EXPECT_FALSE(s.tiers.stores_anything());
+  EXPECT_EQ(s.admit(kA, 0).cause, LossCause::none);
+  s.save(kA, 10);
+  expect_lost(s.admit(kA, 10), LossCause::not_stored);
+  EXPECT_FALSE(s.backend.pending());
+}
+
+TEST(TierManager, KeepsNoMoreThanIsStoredOfALongerHistory) {
+  Store s(dram_only(100));
+  s.store(kA, 10);
+  const Lookup found = s.admit(kA, 25);
+  expect_found(found, 10, Medium::dram);
+  EXPECT_EQ(found.cause, LossCause::capacity);
+}
+
+TEST(TierManager, ChargesWholeBlocksAndMovesActualBytes) {
+  TierConfig dram = tier();
+  dram.block_size = Tokens(16);
+  Store s(dram_only(100, dram));
+  s.store(kA, 17);
+  EXPECT_EQ(s.used(0), 32);  // ceil(17 / 16) = 2 blocks
+  EXPECT_EQ(s.written(0), 17);
+}
+
+TEST(TierManager, ChargesAWholeWindowWhereReservedButMovesActualBytes) {
+  RunConfig config = dram_only(250);
+  config.model.context_window = Tokens(100);
+  config.serving.kv_reservation = Reservation::context_window;
+  Store s(config);
+  s.store(kA, 1);
+  s.store(kB, 1);
+  EXPECT_EQ(s.used(0), 200);
+  EXPECT_EQ(s.written(0), 2);
+  s.store(kC, 1);  // a third window does not fit in 250
+  EXPECT_EQ(s.used(0), 200);
+  expect_lost(s.admit(kA, 1), LossCause::capacity);
+
+  config.serving.kv_reservation = Reservation::exact;
+  Store exact(config);
+  for (const SessionSlot slot : {kA, kB, kC}) {
+    exact.store(slot, 1);
+  }
+  EXPECT_EQ(exact.used(0), 3);
+}
+
+TEST(TierManager, AHitInTheWriteBufferIsAnHbmHitAndEndsTheSave) {
+  Store s(dram_only(100));
+  s.turn(kA, 0, 10);
+  s.until(at_ms(5));
+  expect_found(s.admit(kA, 10), 10, Medium::hbm);
+  EXPECT_EQ(s.tiers.saves_in_progress(), 0);
+  EXPECT_EQ(s.used(0), 0);
+  s.drain();
+}
+
+TEST(TierManager, ACancelledSavesLateCompletionDoesNotEndTheNextSave) {
+  Store s(dram_only(100));
+  s.turn(kA, 0, 10);
+  s.until(at_ms(5));
+  // The first transfer has 5 tokens to go; alone until 6 ms, then both at half rate: the first ends
+  // at 6 + 4 x 2 = 14 ms, the second (12 tokens, 4 of them moved by then) at 14 + 8 = 22 ms.
+  s.admit(kA, 10);
+  s.until(at_ms(6));
+  s.save(kA, 12);
+  s.until(at_ms(15));
+  EXPECT_EQ(s.tiers.saves_in_progress(), 1);
+  s.until(SimTime(22000000 - 10));
+  EXPECT_EQ(s.tiers.saves_in_progress(), 1);
+  s.until(SimTime(22000000 + 10));
+  EXPECT_EQ(s.tiers.saves_in_progress(), 0);
+  expect_found(s.admit(kA, 12), 12, Medium::dram);
+  EXPECT_EQ(s.written(0), 22);  // the cancelled bytes were on their way
+}
+
+TEST(TierManager, SavesThePromptWhileTheTurnRuns) {
+  RunConfig config = dram_only(100);
+  config.system.save.write_buffer = kv(5);
+  Store s(config);
+  s.admit(kA, 0);
+  s.tiers.begin_save(kA, EntryKey{kA}, Tokens(8));
+  s.until(at_ms(10));  // the prompt's 8 tokens are out
+  s.save(kA, 12);
+  EXPECT_EQ(s.tiers.write_buffer_excess(), Bytes(0));  // 4 are left, 5 fit the buffer
+  s.until(at_ms(14));
+  EXPECT_EQ(s.tiers.saves_in_progress(), 0);
+  EXPECT_EQ(s.written(0), 12);
+}
+
+TEST(TierManager, BytesBeyondTheWriteBufferAreItsExcessUntilTheSaveIsDone) {
+  RunConfig config = dram_only(100);
+  config.system.save.write_buffer = kv(6);
+  Store s(config);
+  s.turn(kA, 0, 10);
+  EXPECT_EQ(s.tiers.write_buffer_excess(), kv(4));
+  s.drain();
+  EXPECT_EQ(s.tiers.write_buffer_excess(), Bytes(0));
+}
+
+TEST(TierManager, AnEntryLargerThanTheTierIsDroppedAndLaterMissedForThatCause) {
+  Store s(dram_only(5));
+  s.turn(kA, 0, 10);
+  EXPECT_EQ(s.tiers.saves_in_progress(), 0);
+  EXPECT_EQ(s.tiers.live_entries(), 0U);
+  s.drain();
+  expect_lost(s.admit(kA, 10), LossCause::larger_than_tier);
+  s.save(kA, 4);  // and it can be stored when it is small enough
+  s.drain();
+  expect_found(s.admit(kA, 4), 4, Medium::dram);
+}
+
+TEST(TierManager, AnEntryLargerThanTheSsdIsMissedForThatCause) {
+  Store s(two_tiers(30, 10));
+  s.store(kA, 20);
+  s.store(kB, 20);
+  expect_lost(s.admit(kA, 20), LossCause::larger_than_tier);
+}
+
+// ---- Between the tiers ----
+
+TEST(TierManager, AVictimOfDramGoesToTheSsdAndIsFoundThere) {
+  Store s(two_tiers(20, 100));
+  s.store(kA, 10);
+  s.store(kB, 10);
+  s.store(kC, 10);
+  EXPECT_EQ(s.tiers.counters(0).evictions, 1);
+  EXPECT_EQ(s.written(1), 10);
+  EXPECT_EQ(s.used(0), 20);
+  EXPECT_EQ(s.used(1), 10);
+  expect_found(s.admit(kA, 10), 10, Medium::ssd);
+  expect_found(s.admit(kB, 10), 10, Medium::dram);
+  EXPECT_EQ(s.read(1), 10);
+}
+
+TEST(TierManager, ASaveWaitsUntilItsVictimIsWritten) {
+  RunConfig config = two_tiers(10, 100);
+  config.system.save.write_buffer = Bytes(0);
+  Store s(config);
+  s.store(kA, 10);  // at 10 ms
+  // B's transfer and A's way to the SSD both take from 10 to 20 ms; B is in HBM until then.
+  s.turn(kB, 0, 10);
+  s.until(at_ms(19));
+  EXPECT_EQ(s.tiers.saves_in_progress(), 1);
+  EXPECT_EQ(s.tiers.write_buffer_excess(), kv(10));
+  s.until(SimTime(20000010));
+  EXPECT_EQ(s.tiers.saves_in_progress(), 0);
+  expect_found(s.admit(kA, 10), 10, Medium::ssd);
+  expect_found(s.admit(kB, 10), 10, Medium::dram);
+}
+
+TEST(TierManager, AFullSsdDropsTheLeastRecentlyUsed) {
+  Store s(two_tiers(10, 20));
+  for (const SessionSlot slot : {kA, kB, kC, kD}) {
+    s.store(slot, 10);
+  }
+  EXPECT_EQ(s.tiers.counters(1).evictions, 1);
+  expect_lost(s.admit(kA, 10), LossCause::capacity);
+  expect_found(s.admit(kB, 10), 10, Medium::ssd);
+  expect_found(s.admit(kC, 10), 10, Medium::ssd);
+  expect_found(s.admit(kD, 10), 10, Medium::dram);
+}
+
+/// A is stored, pushed out, found on the SSD, grows to 17 tokens and is pushed out again.
+void push_out_twice(Store& s) {
+  s.store(kA, 10);
+  s.store(kB, 20);  // takes all of DRAM
+  expect_found(s.turn(kA, 10, 17), 10, Medium::ssd);
+  s.drain();
+  s.store(kC, 20);
+}
+
+TEST(TierManager, AnInclusiveSsdIsWrittenOnlyTheNewBlocks) {
+  TierConfig ssd = tier("lru", true);
+  ssd.block_size = Tokens(4);
+  Store s(two_tiers(20, 1000, tier(), ssd));
+  push_out_twice(s);
+  // A: ceil(10/4) = 3 blocks, then ceil(17/4) - floor(10/4) = 5 - 2 = 3 more; B: 5 blocks.
+  EXPECT_EQ(s.written(1), 4 * (3 + 3 + 5));
+  EXPECT_EQ(s.used(1), 4 * (5 + 5));
+}
+
+TEST(TierManager, AnExclusiveSsdIsWrittenTheWholeEntryAgain) {
+  TierConfig ssd = tier("lru", false);
+  ssd.block_size = Tokens(4);
+  Store s(two_tiers(20, 1000, tier(), ssd));
+  push_out_twice(s);
+  EXPECT_EQ(s.written(1), 4 * (3 + 5 + 5));
+  EXPECT_EQ(s.used(1), 4 * (5 + 5));
+}
+
+TEST(TierManager, AnExclusiveSsdGivesUpWhatMovesUp) {
+  for (const bool inclusive : {false, true}) {
+    Store s(two_tiers(10, 100, tier(), tier("lru", inclusive)));
+    s.store(kA, 10);
+    s.store(kB, 10);
+    EXPECT_EQ(s.used(1), 10);
+    s.admit(kA, 10);
+    EXPECT_EQ(s.used(1), 10) << "until the load is done";
+    s.tiers.end_load(kA);
+    EXPECT_EQ(s.used(1), inclusive ? 10 : 0);
+  }
+}
+
+TEST(TierManager, WriteOnCreateCopiesToTheSsdAtOnceSoThatEvictionMovesNothing) {
+  TierConfig ssd = tier("lru", true);
+  ssd.write = WriteMoment::on_create;
+  Store s(two_tiers(10, 100, tier(), ssd));
+  s.store(kA, 10);
+  EXPECT_EQ(s.used(0), 10);
+  EXPECT_EQ(s.used(1), 10);
+  EXPECT_EQ(s.written(1), 10);
+  s.turn(kB, 0, 10);
+  EXPECT_EQ(s.tiers.counters(0).evictions, 1);
+  s.until(s.backend.now() + for_ms(11));  // no wait for A's way down
+  EXPECT_EQ(s.tiers.saves_in_progress(), 0);
+  s.drain();
+  EXPECT_EQ(s.written(1), 20);  // A and B, once each
+  expect_found(s.admit(kA, 10), 10, Medium::ssd);
+}
+
+TEST(TierManager, AnSsdAloneTakesSavesItself) {
+  RunConfig config = tiny_config();
+  config.hardware.ssd->capacity = kv(20);
+  config.system.tiers.ssd = tier();
+  Store s(config);
+  s.store(kA, 10);
+  EXPECT_EQ(s.written(0), 10);
+  expect_found(s.turn(kA, 10, 15), 10, Medium::ssd);
+  s.drain();
+  EXPECT_EQ(s.used(0), 15);
+}
+
+TEST(TierManager, AHitOnAnEntryOnItsWayOutRescuesIt) {
+  for (const bool inclusive : {false, true}) {
+    RunConfig config = two_tiers(20, 100, tier(), tier("lru", inclusive));
+    Store s(config);
+    s.store(kA, 10);
+    s.store(kB, 10);
+    s.turn(kC, 0, 10);  // A is on its way to the SSD for 10 ms
+    s.until(s.backend.now() + for_ms(5));
+    expect_found(s.admit(kA, 10), 10, Medium::dram);
+    s.drain();
+    s.save(kA, 10);  // B goes for it
+    s.drain();
+    // What was written of A is only worth keeping in an inclusive tier.
+    EXPECT_EQ(s.used(1), inclusive ? 20 : 10);
+    expect_found(s.admit(kA, 10), 10, Medium::dram);
+    expect_found(s.admit(kB, 10), 10, Medium::ssd);
+    expect_found(s.admit(kC, 10), 10, Medium::dram);
+  }
+}
+
+TEST(TierManager, ARescuedEntryThatWasTruncatedOnItsWayOutIsChargedForWhatIsLeft) {
+  Store s(two_tiers(20, 100, tier("lru", true)));
+  s.store(kA, 10);
+  s.store(kB, 10);
+  s.turn(kC, 0, 5);
+  s.until(s.backend.now() + for_ms(2));
+  s.tiers.truncate(kA, Tokens(6));
+  expect_found(s.admit(kA, 4), 4, Medium::dram);
+  s.tiers.check_invariants();
+  s.drain();
+}
+
+TEST(TierManager, AnEntryRescuedTwiceFromOneSlowWriteIsUnpinnedOnce) {
+  TierConfig dram = tier();
+  dram.free_buffer = kv(15);
+  RunConfig config = two_tiers(30, 100, dram);
+  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e5, 1e5, 2e5);
+  Store s(config);
+  s.store(kA, 10);
+  // 30 - 20 < 15: A leaves, and its write takes 100 ms.
+  s.turn(kB, 0, 10);
+  s.until(at_ms(30));
+  expect_found(s.turn(kA, 10, 10), 10, Medium::dram);
+  s.until(at_ms(50));
+  expect_found(s.turn(kA, 10, 10), 10, Medium::dram);
+  s.drain();
+  s.tiers.check_invariants();
+}
+
+TEST(TierManager, WhatAnEarlierWayDownLeftBelowDoesNotStayUnderAnExclusiveTier) {
+  TierConfig dram = tier();
+  dram.free_buffer = kv(15);
+  RunConfig config = two_tiers(30, 100, dram, tier("lru", false));
+  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e5, 1e5, 2e5);
+  Store s(config);
+  s.store(kA, 10);
+  s.turn(kB, 0, 10);  // A leaves, from 10 to 110 ms
+  s.until(at_ms(30));
+  s.turn(kA, 10, 10);  // rescued; B leaves next
+  s.until(at_ms(45));
+  s.turn(kC, 0, 10);  // A leaves again, behind B
+  s.until(at_ms(150));
+  EXPECT_EQ(s.used(1), 20);  // A's first way down is over, B's is not
+  expect_found(s.turn(kA, 10, 10), 10, Medium::dram);
+  s.drain();
+  s.tiers.check_invariants();
+  EXPECT_EQ(s.used(0) + s.used(1), 30);
+}
+
+TEST(TierManager, RestoresTheFreeBufferInTheBackground) {
+  TierConfig dram = tier();
+  dram.free_buffer = kv(15);
+  Store s(two_tiers(40, 100, dram));
+  s.store(kA, 10);
+  s.store(kB, 10);
+  EXPECT_EQ(s.tiers.counters(0).evictions, 0);  // 20 free
+  s.store(kC, 10);                              // 10 free: A goes
+  EXPECT_EQ(s.tiers.counters(0).evictions, 1);
+  EXPECT_EQ(s.used(0), 20);
+  expect_found(s.admit(kA, 10), 10, Medium::ssd);
+}
+
+// ---- An inclusive fastest tier ----
+
+TEST(TierManager, AnInclusiveDramKeepsItsCopyAndIsWrittenOnlyNewTokens) {
+  Store s(dram_only(100, tier("lru", true)));
+  s.store(kA, 10);
+  expect_found(s.admit(kA, 10), 10, Medium::dram);
+  EXPECT_EQ(s.used(0), 10);
+  s.tiers.begin_save(kA, EntryKey{kA}, Tokens(12));
+  s.save(kA, 15);
+  s.drain();
+  EXPECT_EQ(s.used(0), 15);
+  EXPECT_EQ(s.written(0), 15);
+}
+
+TEST(TierManager, ACopyLostDuringTheTurnIsMovedAgain) {
+  Store s(dram_only(20, tier("lru", true)));
+  s.store(kA, 10);
+  s.admit(kA, 10);
+  s.tiers.begin_save(kA, EntryKey{kA}, Tokens(12));  // 2 tokens beyond the copy
+  s.turn(kB, 0, 15);                                 // A's copy has to go
+  s.drain();
+  s.save(kA, 15);  // 3 more, and the 10 that the copy held
+  s.drain();
+  EXPECT_EQ(s.written(0), 10 + 2 + 15 + 13);
+  expect_found(s.admit(kA, 15), 15, Medium::dram);
+}
+
+TEST(TierManager, ACopyOnItsWayOutWhenItsTurnEndsDoesNotStopTheSave) {
+  Store s(two_tiers(40, 100, tier("fifo", true)));
+  s.store(kA, 10);
+  s.store(kD, 15);
+  s.admit(kA, 10);
+  s.turn(kB, 0, 20);  // A's copy is on its way out for 10 ms
+  EXPECT_EQ(s.tiers.counters(0).evictions, 1);
+  s.until(s.backend.now() + for_ms(2));
+  s.save(kA, 12);  // D makes room for it
+  s.drain();
+  EXPECT_EQ(s.used(0), 32);
+  expect_found(s.admit(kA, 12), 12, Medium::dram);
+  expect_found(s.admit(kB, 20), 20, Medium::dram);
+  expect_found(s.admit(kD, 15), 15, Medium::ssd);
+}
+
+// ---- Time to live ----
+
+TEST(TierManager, AnEntryNotUsedForLongerThanItsTimeToLiveIsGone) {
+  TierConfig dram = tier();
+  dram.ttl = for_ms(50);
+  for (const std::int64_t at : {50, 51}) {
+    Store s(dram_only(100, dram));
+    s.turn(kA, 0, 10);  // last used at 0
+    s.until(at_ms(at));
+    const Lookup found = s.admit(kA, 10);
+    if (at == 50) {
+      expect_found(found, 10, Medium::dram);
+    } else {
+      expect_lost(found, LossCause::ttl);
+    }
+  }
+}
+
+TEST(TierManager, ATiersTimeToLiveIsItsOwn) {
+  TierConfig ssd = tier("lru", true);
+  ssd.ttl = for_ms(60);
+  Store s(two_tiers(10, 100, tier(), ssd));
+  s.store(kA, 10);
+  s.store(kB, 10);  // A is on the SSD at 20 ms
+  s.until(at_ms(100));
+  expect_lost(s.admit(kA, 10), LossCause::ttl);
+  expect_found(s.admit(kB, 10), 10, Medium::dram);
+}
+
+TEST(TierManager, AnExpiredEntryIsNotBroughtNearer) {
+  TierConfig ssd = tier("lru", true);
+  ssd.ttl = for_ms(60);
+  RunConfig config = two_tiers(20, 100, tier(), ssd);
+  config.system.prefetch.name = "look_ahead";
+  Store s(config);
+  s.store(kA, 10);
+  s.store(kB, 20);
+  s.until(at_ms(200));
+  s.enqueue(kA);
+  EXPECT_FALSE(s.backend.pending());
+  s.dequeue();
+  expect_lost(s.admit(kA, 10), LossCause::ttl);
+}
+
+TEST(TierManager, AnExpiredEntryIsNotPreloaded) {
+  TierConfig dram = tier();
+  dram.ttl = for_ms(60);
+  Store s(dram_only(20, dram));
+  s.store(kA, 10);
+  s.until(at_ms(200));
+  s.enqueue(kA);
+  EXPECT_FALSE(s.tiers.begin_preload(kA).has_value());
+}
+
+// ---- Truncation ----
+
+TEST(TierManager, TruncationShrinksTheAccounts) {
+  TierConfig ssd = tier("lru", true);
+  ssd.write = WriteMoment::on_create;
+  Store s(two_tiers(100, 100, tier(), ssd));
+  s.store(kA, 20);
+  s.tiers.truncate(kA, Tokens(12));
+  EXPECT_EQ(s.used(0), 8);
+  EXPECT_EQ(s.used(1), 8);
+  s.tiers.check_invariants();
+  expect_found(s.admit(kA, 8), 8, Medium::dram);
+}
+
+TEST(TierManager, TruncationKeepsTheFirstTokens) {
+  RunConfig config = dram_only(100);
+  config.serving.keep_first_tokens = Tokens(5);
+  Store s(config);
+  s.store(kA, 10);
+  // The history was 30, of which 10 are stored: tokens 5..16 go, so what is left of the stored
+  // prefix is its first 5.
+  s.tiers.truncate(kA, Tokens(12));
+  EXPECT_EQ(s.used(0), 5);
+  expect_found(s.admit(kA, 18), 5, Medium::dram);
+}
+
+TEST(TierManager, TruncationToNothingIsALossByOverflow) {
+  Store s(dram_only(100));
+  s.store(kA, 10);
+  s.tiers.truncate(kA, Tokens(12));
+  EXPECT_EQ(s.used(0), 0);
+  EXPECT_EQ(s.tiers.live_entries(), 0U);
+  expect_lost(s.admit(kA, 5), LossCause::overflow);
+}
+
+TEST(TierManager, TruncationDuringASaveEndsInTheSmallerEntry) {
+  Store s(dram_only(100));
+  s.turn(kA, 0, 20);
+  s.until(at_ms(5));
+  s.tiers.truncate(kA, Tokens(12));
+  s.drain();
+  EXPECT_EQ(s.used(0), 8);
+  expect_found(s.admit(kA, 8), 8, Medium::dram);
+}
+
+TEST(TierManager, TruncationOfAnEntryWaitingForRoomAsksForLess) {
+  Store s(two_tiers(20, 100));
+  s.store(kA, 20);
+  s.turn(kB, 0, 20);  // waits for A's room
+  s.until(s.backend.now() + for_ms(5));
+  s.tiers.truncate(kB, Tokens(15));
+  s.drain();
+  EXPECT_EQ(s.used(0), 5);
+  s.store(kC, 15);  // fits beside it
+  EXPECT_EQ(s.tiers.counters(0).evictions, 1);
+}
+
+TEST(TierManager, TruncationOfAnEntryOnItsWayDownReachesTheSsd) {
+  Store s(two_tiers(20, 100));
+  s.store(kA, 20);
+  s.turn(kB, 0, 20);
+  s.until(s.backend.now() + for_ms(5));
+  s.tiers.truncate(kA, Tokens(12));
+  s.drain();
+  EXPECT_EQ(s.used(1), 8);
+  expect_found(s.admit(kA, 8), 8, Medium::ssd);
+}
+
+TEST(TierManager, TruncationDuringAWriteThroughSettlesBothAccounts) {
+  TierConfig ssd = tier("lru", true);
+  ssd.write = WriteMoment::on_create;
+  for (const std::int64_t dropped : {12, 20}) {
+    Store s(two_tiers(100, 100, tier(), ssd));
+    s.turn(kA, 0, 20);
+    s.until(at_ms(25));  // in DRAM since 20 ms, on its way to the SSD until 40 ms
+    s.tiers.truncate(kA, Tokens(dropped));
+    s.drain();
+    EXPECT_EQ(s.used(0), 20 - dropped);
+    EXPECT_EQ(s.used(1), 20 - dropped);
+    EXPECT_EQ(s.tiers.live_entries(), dropped == 20 ? 0U : 1U);
+  }
+}
+
+TEST(TierManager, ACopyTruncatedWhileItGrewIsChargedRightIfTheSaveIsCancelled) {
+  Store s(dram_only(100, tier("lru", true)));
+  s.store(kA, 10);
+  expect_found(s.turn(kA, 10, 30), 10, Medium::dram);  // 20 more on their way
+  s.until(s.backend.now() + for_ms(5));
+  s.tiers.truncate(kA, Tokens(6));
+  expect_found(s.admit(kA, 24), 24, Medium::hbm);
+  EXPECT_EQ(s.used(0), 4);
+  s.drain();
+}
+
+TEST(TierManager, ACopyTruncatedWhileItGrewInVainIsChargedRight) {
+  Store s(two_tiers(20, 100, tier("lru", true)));
+  s.store(kB, 10);
+  s.store(kA, 10);
+  s.turn(kA, 10, 20);  // waits until B's way out is over
+  s.until(s.backend.now() + for_ms(5));
+  EXPECT_EQ(s.tiers.saves_in_progress(), 1);
+  s.tiers.truncate(kA, Tokens(6));
+  expect_found(s.admit(kA, 14), 14, Medium::hbm);
+  s.tiers.check_invariants();
+  s.drain();
+  EXPECT_EQ(s.used(0), 4);
+}
+
+// ---- Invalidation ----
+
+TEST(TierManager, InvalidationLeavesNothingBehindWhereverTheEntryIs) {
+  TierConfig through = tier("lru", true);
+  through.write = WriteMoment::on_create;
+  for (const std::int64_t at : {5, 15, 25, 40}) {
+    // A is saved from 0 to 10 ms and written through from 10 to 20 ms.
+    Store s(two_tiers(100, 100, tier(), through));
+    s.turn(kA, 0, 10);
+    s.until(at_ms(at));
+    s.tiers.invalidate(kA, LossCause::overflow);
+    expect_lost(s.admit(kA, 10), LossCause::overflow);
+    s.save(kA, 3);
+    s.drain();
+    EXPECT_EQ(s.used(0), 3) << at;
+    EXPECT_EQ(s.used(1), 3) << at;
+    EXPECT_EQ(s.tiers.live_entries(), 1U) << at;
+  }
+}
+
+TEST(TierManager, InvalidationOfAnEntryOnItsWayDownOrWaitingForRoomLetsTheOthersGoOn) {
+  for (const SessionSlot invalidated : {kA, kB, kC}) {
+    Store s(two_tiers(20, 100));
+    s.store(kA, 20);
+    s.turn(kB, 0, 10);  // A goes down; B and C wait
+    s.turn(kC, 0, 10);
+    s.until(s.backend.now() + for_ms(5));
+    s.tiers.invalidate(invalidated, LossCause::overflow);
+    s.drain();
+    for (const SessionSlot slot : {kA, kB, kC}) {
+      EXPECT_EQ(s.admit(slot, 10).reused.value, slot == invalidated ? 0 : 10)
+          << invalidated << " " << slot;
+    }
+  }
+}
+
+// ---- Fetching ----
+
+/// A is on the SSD; DRAM has room for 20 tokens, and B fills 5 of them.
+RunConfig fetching_config() {
+  RunConfig config = two_tiers(20, 100);
+  config.system.prefetch.name = "look_ahead";
+  return config;
+}
+void put_on_ssd(Store& s) {
+  s.store(kA, 10);
+  s.store(kB, 20);
+  s.tiers.truncate(kB, Tokens(15));
+}
+
+TEST(TierManager, AWaitingRequestsEntryIsFetchedToDram) {
+  Store s(fetching_config());
+  put_on_ssd(s);
+  const SimTime begin = s.backend.now();
+  s.enqueue(kA);
+  s.drain();
+  EXPECT_EQ(s.backend.now(), begin + for_ms(10));
+  EXPECT_EQ(s.used(0), 15);
+  EXPECT_EQ(s.used(1), 10);  // inclusive
+  s.dequeue();
+  expect_found(s.admit(kA, 10), 10, Medium::dram);
+}
+
+TEST(TierManager, AFetchInFlightIsALateHitThatIsHeardOfWhenItIsDone) {
+  Store s(fetching_config());
+  put_on_ssd(s);
+  const SimTime begin = s.backend.now();
+  const double read_before = s.read(0);
+  s.enqueue(kA);
+  s.until(begin + for_ms(4));
+  s.dequeue();
+  const Lookup found = s.admit(kA, 10);
+  EXPECT_EQ(found.reused.value, 10);
+  EXPECT_EQ(found.medium, Medium::dram);
+  EXPECT_TRUE(found.late);
+  EXPECT_TRUE(s.ready.empty());
+  s.drain();
+  ASSERT_EQ(s.ready.size(), 1U);
+  EXPECT_EQ(s.ready[0], (std::pair{kA, Medium::dram}));
+  EXPECT_EQ(s.ready_at[0], begin + for_ms(10));
+  // Fetched by way of DRAM: read there too, on its way to HBM.
+  EXPECT_EQ(s.read(1), 10);
+  EXPECT_EQ(s.read(0) - read_before, 10);
+  EXPECT_EQ(s.used(0), 5);
+}
+
+TEST(TierManager, AFetchThatWaitsForRoomIsLoadedOnDemandInstead) {
+  RunConfig config = two_tiers(20, 100);
+  config.system.prefetch.name = "look_ahead";
+  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e6, 1e5, 1e6);
+  Store s(config);
+  s.store(kA, 10);
+  s.store(kB, 20);  // B fills DRAM; its way out takes 200 ms
+  s.enqueue(kA);
+  s.until(s.backend.now() + for_ms(5));
+  s.dequeue();
+  expect_found(s.admit(kA, 10), 10, Medium::ssd);
+  s.tiers.end_load(kA);
+  s.drain();
+}
+
+TEST(TierManager, AFetchedEntryEvictedUnchangedIsNotWrittenAgain) {
+  Store s(fetching_config());
+  put_on_ssd(s);
+  s.enqueue(kA);
+  s.drain();
+  const double before = s.written(1);
+  s.dequeue();  // left the queue without being admitted
+  s.store(kC, 20);
+  EXPECT_EQ(s.written(1), before + 5);  // only B's 5 tokens
+  expect_found(s.admit(kA, 10), 10, Medium::ssd);
+}
+
+/// AttentionStore, Fig. 9, as model.md reads it: host memory holds jobs 2 and 4, the full disk
+/// holds 3, 9 and others, the eviction window is (2 + 4) / 1 = six jobs. Job 3 is fetched, job 4
+/// (last in the queue of the two in memory) goes to disk, job 9 (last in the queue on disk) leaves
+/// the system.
+TEST(TierManager, DoesWhatFigure9OfAttentionStoreShows) {
+  RunConfig config = two_tiers(20, 40, tier("scheduler_aware"), tier("scheduler_aware", true));
+  config.system.prefetch.name = "look_ahead";  // window: 20 / 10 = two jobs
+  Store s(config);
+  for (const SessionSlot job : {3, 9, 6, 5, 2, 4}) {
+    s.store(job, 10);
+  }
+  // Two jobs without an entry keep the look-ahead window away until the whole queue stands.
+  for (const SessionSlot job : {20, 21, 2, 3, 4, 5, 6, 7, 8, 9}) {
+    s.enqueue(job);
+  }
+  EXPECT_FALSE(s.backend.pending());
+  s.log.lines.clear();
+  s.dequeue();
+  s.dequeue();
+  s.enqueue(22);
+  s.drain();
+  EXPECT_EQ(s.log.lines, (std::vector<std::string>{"demote dram 4", "prefetch ssd 3", "evict ssd 9",
+                                                   "insert ssd 4", "insert dram 3"}));
+  expect_found(s.admit(2, 10), 10, Medium::dram);
+  expect_found(s.admit(3, 10), 10, Medium::dram);
+  expect_found(s.admit(4, 10), 10, Medium::ssd);
+  expect_lost(s.admit(9, 10), LossCause::capacity);
+}
+
+// ---- Preloading ----
+
+TEST(TierManager, APreloadedEntryIsNotEvictedBeforeItsTurn) {
+  Store s(dram_only(20));
+  s.store(kA, 10);
+  s.store(kB, 10);
+  s.enqueue(kA);
+  EXPECT_EQ(s.tiers.begin_preload(kA), Medium::dram);
+  EXPECT_EQ(s.tiers.stored_tokens(kA), Tokens(10));
+  EXPECT_FALSE(s.tiers.begin_preload(kA).has_value()) << "once";
+  s.store(kC, 10);  // B goes, although A was used longer ago
+  s.dequeue();
+  expect_found(s.admit(kA, 10), 10, Medium::dram);
+  expect_lost(s.admit(kB, 10), LossCause::capacity);
+}
+
+TEST(TierManager, WhatIsNotAllInTheFastestTierIsNotPreloaded) {
+  Store s(two_tiers(20, 100));
+  s.store(kA, 10);
+  s.store(kB, 20);
+  EXPECT_FALSE(s.tiers.begin_preload(kA).has_value()) << "on the SSD";
+  s.turn(kC, 0, 10);
+  EXPECT_FALSE(s.tiers.begin_preload(kC).has_value()) << "being saved";
+  EXPECT_FALSE(s.tiers.begin_preload(kB).has_value()) << "on its way out";
+  EXPECT_FALSE(s.tiers.begin_preload(kD).has_value()) << "never stored";
+}
+
+// ---- Sessions ----
+
+TEST(TierManager, TheTimeOfFirstInsertionSurvivesTheLossOfTheEntry) {
+  Store s(dram_only(20, tier("fifo")));
+  s.store(kA, 10);
+  s.store(kB, 10);
+  s.store(kC, 10);  // A is first in, first out
+  expect_lost(s.turn(kA, 10, 10), LossCause::capacity);
+  s.drain();        // B goes for A
+  s.store(kD, 10);  // A goes again: it came before C
+  expect_lost(s.admit(kA, 10), LossCause::capacity);
+  expect_lost(s.admit(kB, 10), LossCause::capacity);
+  expect_found(s.admit(kC, 10), 10, Medium::dram);
+  expect_found(s.admit(kD, 10), 10, Medium::dram);
+}
+
+TEST(TierManager, ANewSessionInAnEndedOnesPlaceInheritsNothing) {
+  Store s(dram_only(20, tier("fifo")));
+  s.store(kA, 10);
+  s.tiers.forget(kA);
+  s.store(kB, 10);
+  // Another session under A's number: A's entry stays in the tier, but is not found.
+  EXPECT_FALSE(s.tiers.entry_of(kA).valid());
+  expect_lost(s.tiers.admit(kA, EntryKey{100}, Tokens(0)), LossCause::none);
+  EXPECT_EQ(s.used(0), 20);
+  s.tiers.save(kA, EntryKey{100}, Tokens(10));  // A's old entry, first in, goes
+  s.drain();
+  s.store(kC, 10);  // B goes: the new session's first insertion is its own
+  expect_lost(s.admit(kB, 10), LossCause::capacity);
+  expect_found(s.tiers.admit(kA, EntryKey{100}, Tokens(10)), 10, Medium::dram);
+}
+
+TEST(TierManager, ASessionThatEndsDuringItsSaveIsStillStored) {
+  Store s(dram_only(20));
+  s.turn(kA, 0, 10);
+  s.tiers.forget(kA);
+  s.turn(kA, 0, 5);
+  s.drain();
+  EXPECT_EQ(s.used(0), 15);
+  EXPECT_EQ(s.tiers.live_entries(), 2U);
+}
+
+}  // namespace
+}  // namespace kvtier::test
