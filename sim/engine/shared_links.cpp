@@ -32,6 +32,72 @@ SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vecto
   }
 }
 
+inline void SharedLinks::advance(SimTime now) {
+  KVTIER_ASSERT(now >= updated_, "time is monotone");
+  if (now == updated_) {
+    return;
+  }
+  if (active_ != 0) {
+    if (changed_) {
+      share();
+    }
+    const double seconds = (now - updated_).seconds();
+    for (std::uint32_t rest = active_; rest != 0; rest &= rest - 1) {
+      const auto p = static_cast<std::size_t>(std::countr_zero(rest));
+      paths_[p].served += shares_in_force_->paths[p].rate * seconds;
+    }
+  }
+  updated_ = now;
+}
+
+inline void SharedLinks::note_started(std::size_t path) {
+  const std::size_t count = paths_[path].pending.size();
+  if (count <= kCountMost) [[likely]] {
+    pattern_ += std::uint64_t{1} << (kCountBits * path);
+  } else if (count == kCountMost + 1) {
+    ++crowded_paths_;
+  }
+  if (count == 1) {
+    set_active(path);
+  }
+  ++in_flight_;
+  changed_ = true;
+}
+
+inline void SharedLinks::note_finished(std::size_t path) {
+  const std::size_t count = paths_[path].pending.size();
+  if (count < kCountMost) [[likely]] {
+    pattern_ -= std::uint64_t{1} << (kCountBits * path);
+  } else if (count == kCountMost) {
+    --crowded_paths_;
+  }
+  if (count == 0) {
+    set_idle(path);
+    paths_[path].served =
+        0;  // keeps the virtual time small, so that its rounding stays below a byte
+  }
+  --in_flight_;
+  changed_ = true;
+}
+
+void SharedLinks::set_active(std::size_t path) {
+  for (Link& link : links_) {
+    if ((link.paths >> path & 1U) != 0 && (active_ & link.paths) == 0) {
+      link.busy_since = updated_;
+    }
+  }
+  active_ |= 1U << path;
+}
+
+void SharedLinks::set_idle(std::size_t path) {
+  active_ &= ~(1U << path);
+  for (Link& link : links_) {
+    if ((link.paths >> path & 1U) != 0 && (active_ & link.paths) == 0) {
+      link.busy += updated_ - link.busy_since;
+    }
+  }
+}
+
 TransferId SharedLinks::start(std::size_t path_index, Bytes bytes, std::uint64_t cookie,
                               SimTime now) {
   advance(now);
@@ -66,34 +132,6 @@ void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
   changed_ = true;
 }
 
-void SharedLinks::note_started(std::size_t path) {
-  const std::size_t count = paths_[path].pending.size();
-  if (count <= kCountMost) {
-    pattern_ += std::uint64_t{1} << (kCountBits * path);
-  } else if (count == kCountMost + 1) {
-    ++crowded_paths_;
-  }
-  active_ |= 1U << path;
-  ++in_flight_;
-  changed_ = true;
-}
-
-void SharedLinks::note_finished(std::size_t path) {
-  const std::size_t count = paths_[path].pending.size();
-  if (count < kCountMost) {
-    pattern_ -= std::uint64_t{1} << (kCountBits * path);
-  } else if (count == kCountMost) {
-    --crowded_paths_;
-  }
-  if (count == 0) {
-    active_ &= ~(1U << path);
-    paths_[path].served =
-        0;  // keeps the virtual time small, so that its rounding stays below a byte
-  }
-  --in_flight_;
-  changed_ = true;
-}
-
 SharedLinks::Finished SharedLinks::finish_next() {
   const SimTime now = next_completion();
   KVTIER_ASSERT(now != kNever, "a transfer is in flight");
@@ -113,7 +151,7 @@ SharedLinks::Finished SharedLinks::finish_next() {
 LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
   LinkCounters counters{.forward = {}, .backward = {}, .busy = links_[link].busy};
   if ((active_ & links_[link].paths) != 0) {
-    counters.busy += now - updated_;
+    counters.busy += now - links_[link].busy_since;
   }
   for (const Path& path : paths_) {
     for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
@@ -123,31 +161,6 @@ LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
     }
   }
   return counters;
-}
-
-void SharedLinks::advance(SimTime now) {
-  KVTIER_ASSERT(now >= updated_, "time is monotone");
-  if (now == updated_) {
-    return;
-  }
-  if (active_ == 0) {
-    updated_ = now;
-    return;
-  }
-  if (changed_) {
-    share();
-  }
-  const double seconds = (now - updated_).seconds();
-  for (std::uint32_t rest = active_; rest != 0; rest &= rest - 1) {
-    const auto p = static_cast<std::size_t>(std::countr_zero(rest));
-    paths_[p].served += shares_in_force_->rates[p] * seconds;
-  }
-  for (Link& link : links_) {
-    if ((active_ & link.paths) != 0) {
-      link.busy += now - updated_;
-    }
-  }
-  updated_ = now;
 }
 
 /// Progressive filling: all rates rise together until a limit is reached; the transfers under that
@@ -225,9 +238,9 @@ void SharedLinks::share() {
                                       : shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
   if (crowded_paths_ > 0 || shares.pattern != pattern_) {
     shares.pattern = pattern_;
-    shares.rates = fair_rates();
+    const std::array<double, kMostPaths> rates = fair_rates();
     for (std::size_t p = 0; p < kMostPaths; ++p) {
-      shares.ns_per_byte[p] = 1e9 / shares.rates[p];
+      shares.paths[p] = {.rate = rates[p], .ns_per_byte = 1e9 / rates[p]};
     }
   }
   shares_in_force_ = &shares;
@@ -237,7 +250,7 @@ void SharedLinks::share() {
     const auto p = static_cast<std::size_t>(std::countr_zero(rest));
     const Pending& first = paths_[p].pending.front();
     const double left = first.due - paths_[p].served;
-    const SimTime at = left <= 0 ? updated_ : updated_ + ceil_ns(left * shares.ns_per_byte[p]);
+    const SimTime at = left <= 0 ? updated_ : updated_ + ceil_ns(left * shares.paths[p].ns_per_byte);
     if (at < next_ || (at == next_ && first.sequence < next_sequence)) {
       next_ = at;
       next_path_ = p;

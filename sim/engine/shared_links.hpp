@@ -59,13 +59,13 @@ class SharedLinks {
     if (changed_) {
       share();
     }
-    return (active_ >> path & 1U) != 0 ? shares_in_force_->rates[path] : 0;
+    return (active_ >> path & 1U) != 0 ? shares_in_force_->paths[path].rate : 0;
   }
 
  private:
   static constexpr std::size_t kMostPaths = 9;
   /// Few patterns of transfers in flight come up again and again, so their rates are remembered.
-  static constexpr unsigned kRememberedBits = 8;
+  static constexpr unsigned kRememberedBits = 10;
   /// Bits of a path's number of transfers in the key of a pattern; larger numbers are not
   /// remembered.
   static constexpr unsigned kCountBits = 7;
@@ -90,7 +90,10 @@ class SharedLinks {
     DuplexLimits limits;
     /// Paths that use it, a bit each.
     std::uint32_t paths = 0;
+    /// Up to the last time that it became idle; it has been busy since `busy_since` if a path that
+    /// uses it is active.
     SimDuration busy;
+    SimTime busy_since;
   };
   struct Transfer {
     std::size_t path = 0;
@@ -99,9 +102,12 @@ class SharedLinks {
 
   /// Rates of all paths for one number of transfers in flight on each.
   struct Shares {
+    struct Share {
+      double rate = 0;
+      double ns_per_byte = 0;
+    };
     std::uint64_t pattern = UINT64_MAX;
-    std::array<double, kMostPaths> rates{};
-    std::array<double, kMostPaths> ns_per_byte{};
+    std::array<Share, kMostPaths> paths{};
   };
 
   void advance(SimTime now);
@@ -110,6 +116,8 @@ class SharedLinks {
   void share();
   void note_started(std::size_t path);
   void note_finished(std::size_t path);
+  void set_active(std::size_t path);
+  void set_idle(std::size_t path);
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
 
   std::vector<Link> links_;
