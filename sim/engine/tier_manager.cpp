@@ -460,7 +460,7 @@ Bytes TierManager::wanted_room(EntryId id) const {
 bool TierManager::grant_waiting(std::size_t index) {
   Tier& t = tier(index);
   bool progress = false;
-  while (!t.waiting_for_room.empty()) {
+  while (can_grant(t)) {
     const EntryId id = t.waiting_for_room.front();
     const Bytes wanted = wanted_room(id);
     const bool fits = t.capacity - t.used >= wanted;
@@ -1139,7 +1139,7 @@ void TierManager::settle() {
       if (t.config.free_buffer.value > 0) {
         trim(i);
       }
-      if (!t.waiting_for_room.empty()) {
+      if (can_grant(t)) {
         progress = grant_waiting(i) || progress;
       }
       if (has_write_to_start(t)) {

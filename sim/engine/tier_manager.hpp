@@ -264,6 +264,14 @@ class TierManager {
   [[nodiscard]] bool has_write_to_start(const Tier& tier) const {
     return !tier.writes.empty() && !writes_[tier.writes.front()].active;
   }
+  /// Whether the first that waits for room can have it, or needs other victims than were chosen.
+  [[nodiscard]] bool can_grant(const Tier& tier) const {
+    if (tier.waiting_for_room.empty()) {
+      return false;
+    }
+    const Bytes free = tier.capacity - tier.used;
+    return free >= wanted_room(tier.waiting_for_room.front()) || free + tier.leaving < tier.promised;
+  }
   /// Lets waiting moves go on after anything changed.
   void settle();
   void log(DecisionKind kind, std::size_t tier, EntryId id, Tokens tokens,
