@@ -23,6 +23,32 @@ std::string number_range(const char* noun, const Limits& limits) {
   return noun + detail::limits_text(limits);
 }
 
+/// A limit as its quantity is written; zero needs no unit.
+template <class T>
+std::string limit_text(double limit) {
+  if (limit == 0) {
+    return "0";
+  }
+  if constexpr (requires { T{}.ns; }) {
+    return format_quantity(T(static_cast<std::int64_t>(limit)));
+  } else {
+    return format_quantity(T(static_cast<decltype(T::value)>(limit)));
+  }
+}
+
+template <class T>
+std::string quantity_range(const Limits& limits) {
+  const QuantityFormat& format = quantity_format<T>();
+  std::string text = format.noun;
+  if (limits.minimum) {
+    text += (limits.minimum_excluded ? " > " : " >= ") + limit_text<T>(*limits.minimum);
+  }
+  if (limits.maximum) {
+    text += (limits.minimum ? " and <= " : " <= ") + limit_text<T>(*limits.maximum);
+  }
+  return text + fmt::format(", such as `\"{}\"`", format.example);
+}
+
 template <class T>
 constexpr bool is_struct_v =
     !ConfigCustom<T> && !is_optional<T>::value && !std::is_arithmetic_v<T> &&
@@ -47,7 +73,7 @@ std::string accepted(const Limits& limits) {
   } else if constexpr (ConfigEnum<T>) {
     return "`\"" + detail::join(detail::enum_words<T>(), "\"`, `\"") + "\"`";
   } else if constexpr (ConfigQuantity<T>) {
-    return detail::expected_quantity<T>(limits);
+    return quantity_range<T>(limits);
   } else if constexpr (is_vector<T>::value) {
     return "a list";
   } else {

@@ -1,0 +1,459 @@
+/// Every message that bad input meets: exit code 2, the exact text, nothing on standard output.
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/cli/program.hpp"
+
+namespace kvtier::test {
+namespace {
+
+const std::string kSystems =
+    "attentionstore, attentionstore_fifo, attentionstore_lru, overflow, recompute";
+
+class BadConfig : public ProgramTest {};
+
+TEST_F(BadConfig, SuggestsTheKeyThatWasMeant) {
+  write_run({{"/hardware/dram/capcity", "64GiB"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /hardware/dram/capcity: unknown key (did you mean \"capacity\"?)"});
+}
+
+TEST_F(BadConfig, NamesAnUnknownKeyThatResemblesNone) {
+  write_run({{"/workload/colour", "blue"}});
+  expect_bad_input({"simulate", "run.json"}, {"run.json: /workload/colour: unknown key"});
+}
+
+TEST_F(BadConfig, RefusesAWrongUnit) {
+  write_run({{"/hardware/dram/capacity", "128 foo"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /hardware/dram/capacity: expected a size > 0 such as \"128GiB\", "
+                    "got \"128 foo\""});
+}
+
+TEST_F(BadConfig, RefusesAUnitOfAnotherQuantity) {
+  write_run({{"/workload/arrival_rate", "1s"}});
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"run.json: /workload/arrival_rate: expected a rate > 0 such as \"1/s\", got \"1s\""});
+}
+
+TEST_F(BadConfig, RefusesANumberWithoutItsUnit) {
+  write_run({{"/hardware/dram/capacity", 128}});
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"run.json: /hardware/dram/capacity: expected a size > 0 such as \"128GiB\", got 128"});
+}
+
+TEST_F(BadConfig, RefusesANegativeCapacity) {
+  write_run({{"/hardware/ssd/capacity", "-1TiB"}});
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"run.json: /hardware/ssd/capacity: expected a size > 0 such as \"128GiB\", got \"-1TiB\""});
+}
+
+TEST_F(BadConfig, RefusesACapacityOfZero) {
+  write_run({{"/hardware/dram/capacity", "0GiB"}});
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"run.json: /hardware/dram/capacity: expected a size > 0 such as \"128GiB\", got \"0GiB\""});
+}
+
+TEST_F(BadConfig, RefusesAFractionWhereAWholeNumberBelongs) {
+  write_run({{"/serving/slots", 3.7}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /serving/slots: expected a whole number >= 1 and <= 4096, got 3.7"});
+}
+
+// 13.0 billion parameters of 2 bytes are 24.2 GiB; two GPUs of 8 GiB hold 16.
+TEST_F(BadConfig, RefusesAModelThatDoesNotFitInTheHbm) {
+  write_run({{"/hardware/hbm/capacity", "8GiB"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /hardware/hbm/capacity: model llama2-13b needs 24.2GiB for its "
+                    "weights and more for KV, but 2 x 8.0GiB of HBM hold 16.0GiB"});
+}
+
+// KV of one window: 4,096 tokens x 819,200 B = 3.125 GiB. Two GPUs of 15 GiB hold 30; the weights
+// take 24.2, the write buffer 4, the read buffer 15 layers of 40, 1.17.
+TEST_F(BadConfig, RefusesHbmThatHoldsTheWeightsButNotOneContextWindow) {
+  write_run({{"/hardware/hbm/capacity", "15GiB"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /hardware/hbm/capacity: the weights and the read and write buffers "
+                    "leave 0.58GiB for KV, but one context window of llama2-13b takes 3.12GiB"});
+}
+
+TEST_F(BadConfig, SuggestsThePresetThatWasMeant) {
+  write_run({{"/system", "attentionstor"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /system: expected one of " + kSystems +
+                    ", or the path of a file, got \"attentionstor\" (did you mean "
+                    "\"attentionstore\"?)"});
+}
+
+TEST_F(BadConfig, SuggestsTheHardwareThatWasMeant) {
+  write_run({{"/hardware", "a100-80gb"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /hardware: expected one of a100-80g, or the path of a file, got "
+                    "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
+}
+
+TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--set", "/system/tiers/dram/eviction=lruu"},
+                   {"--set: /system/tiers/dram/eviction: expected one of fifo, lru, "
+                    "scheduler_aware, got \"lruu\" (did you mean \"lru\"?)"});
+}
+
+TEST_F(BadConfig, RefusesAParameterThatThePolicyDoesNotHave) {
+  write_run(
+      {{"/system",
+        {{"preset", "attentionstore"}, {"prefetch", {{"policy", "look_ahead"}, {"windw", 4}}}}}});
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"run.json: /system/prefetch/windw: policy look_ahead has no such parameter (did "
+       "you mean \"window\"?)"});
+}
+
+TEST_F(BadConfig, RefusesPoliciesThatNeedMoreThanIsOffered) {
+  write_run();
+  const std::string preset = (configs() / "systems" / "attentionstore.json").string();
+  const std::string tail = " needs look_ahead knowledge, but /serving/knowledge offers online";
+  expect_bad_input({"simulate", "run.json", "--set", "/serving/knowledge=online"},
+                   {preset + ": /system/prefetch: policy look_ahead" + tail,
+                    preset + ": /system/tiers/dram/eviction: policy scheduler_aware" + tail,
+                    preset + ": /system/tiers/ssd/eviction: policy scheduler_aware" + tail});
+}
+
+TEST_F(BadConfig, RefusesATierThatIsNotInstalled) {
+  write_run({{"/hardware/ssd", "none"}});
+  const std::string preset = (configs() / "systems" / "attentionstore.json").string();
+  expect_bad_input({"simulate", "run.json"},
+                   {preset + ": /system/tiers/ssd: the system uses a tier that is not installed "
+                             "(/hardware/ssd is \"none\")"});
+}
+
+TEST_F(BadConfig, ReportsAllProblemsAtOnce) {
+  write("run.json", R"({
+    "model": "llama2-13b",
+    "hardware": {"preset": "a100-80g", "gpuss": 3},
+    "system": "attentionstor",
+    "workload": {"genrator": "sharegpt", "arrival_rate": "1"},
+    "sed": 3
+  })");
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"run.json: /system: expected one of " + kSystems +
+           ", or the path of a file, got \"attentionstor\" (did you mean \"attentionstore\"?)",
+       "run.json: /hardware/gpuss: unknown key (did you mean \"gpus\"?)",
+       "run.json: /workload/arrival_rate: expected a rate > 0 such as \"1/s\", got \"1\"",
+       "run.json: /workload/genrator: unknown key (did you mean \"generator\"?)",
+       "run.json: /sed: unknown key (did you mean \"seed\"?)"});
+}
+
+TEST_F(BadConfig, NamesEverySectionThatIsMissing) {
+  write("run.json", "{}");
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /model: missing key", "run.json: /hardware: missing key",
+                    "run.json: /system: missing key", "run.json: /workload: missing key"});
+}
+
+TEST_F(BadConfig, RefusesADuplicateKey) {
+  write("run.json", R"({"seed": 1, "workload": {"sessions": 3, "sessions": 4}})");
+  expect_bad_input({"simulate", "run.json"}, {"run.json: /workload/sessions: duplicate key"});
+}
+
+TEST_F(BadConfig, PointsAtASyntaxError) {
+  write("run.json", "{\"seed\": 1,\n \"model\": \"llama2-13b\",}");
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json:2:24: not valid JSON: expected a value, a key or a separator here"});
+}
+
+TEST_F(BadConfig, RefusesAnEmptyFile) {
+  write("run.json", "");
+  expect_bad_input({"simulate", "run.json"}, {"run.json:1:1: not valid JSON: the file is empty"});
+}
+
+TEST_F(BadConfig, RefusesAMissingFile) {
+  expect_bad_input({"simulate", "nowhere.json"}, {"nowhere.json: no such file"});
+}
+
+TEST_F(BadConfig, RefusesAFolder) {
+  expect_bad_input({"simulate", "."}, {".: expected a file, got a folder"});
+}
+
+TEST_F(BadConfig, RefusesAWarmUpThatIsNotShorterThanTheWorkload) {
+  write_run({{"/workload/warmup_turns", 100000}});
+  const Outcome outcome = kvtier({"simulate", "run.json", "--json", "out.json"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err.find("kvtier: /workload/warmup_turns: expected less than the workload's "),
+            0U)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find(" turns, got 100000\n"), std::string::npos) << outcome.err;
+  EXPECT_EQ(files(), std::vector<std::string>{"run.json"});
+}
+
+TEST_F(BadConfig, RefusesAFolderWithoutPresets) {
+  write_run();
+  expect_bad_input({"--config-dir", "nowhere", "simulate", "run.json"},
+                   {"--config-dir: expected a folder with models/ and systems/, got \"nowhere\""});
+  expect_bad_input({"simulate", "run.json", "--config-dir", "nowhere"},
+                   {"--config-dir: expected a folder with models/ and systems/, got \"nowhere\""});
+}
+
+class BadTrace : public ProgramTest {};
+
+const std::string kHeader = "conv,turn,user_tokens,assistant_tokens\n";
+
+TEST_F(BadTrace, RefusesATurnLongerThanTheContextWindow) {
+  write_table_run("turns.csv", kHeader + "a,0,10,20\na,1,8000,4\n");
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"/workload: session 0 turn 1: expected at most 4096 tokens (the context window), got 8004",
+       "/serving/long_turn: \"clamp\" would shorten such turns to the context window"});
+}
+
+TEST_F(BadTrace, MayBeToldToClampLongTurns) {
+  write_table_run("turns.csv", kHeader + "a,0,10,20\na,1,8000,4\n");
+  EXPECT_EQ(kvtier({"simulate", "run.json", "--set", "/serving/long_turn=clamp"}).code, 0);
+}
+
+TEST_F(BadTrace, RefusesAnEmptyFile) {
+  write_table_run("turns.csv", "");
+  expect_bad_input({"simulate", "run.json"}, {"turns.csv: the file is empty"});
+}
+
+TEST_F(BadTrace, RefusesATableWithoutRows) {
+  write_table_run("turns.csv", kHeader);
+  expect_bad_input({"simulate", "run.json"}, {"turns.csv: no rows after the header"});
+}
+
+TEST_F(BadTrace, RefusesATraceWithoutSessions) {
+  write(
+      "t.jsonl",
+      "{\"format\":\"kvtier.trace/1\",\"arrivals\":false,\"think_times\":false,\"source\":\"\"}\n");
+  expect_bad_input({"trace", "stats", "t.jsonl"}, {"t.jsonl: the trace has no sessions"});
+}
+
+TEST_F(BadTrace, RefusesTruncatedGzip) {
+  write_run();
+  ASSERT_EQ(kvtier({"trace", "generate", "run.json", "--out", "t.jsonl.gz"}).code, 0);
+  const std::string whole = read("t.jsonl.gz");
+  write("t.jsonl.gz", whole.substr(0, whole.size() / 2));
+  const Outcome outcome = kvtier({"trace", "stats", "t.jsonl.gz"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err.find("kvtier: t.jsonl.gz:"), 0U) << outcome.err;
+  EXPECT_NE(outcome.err.find(": the gzip data are truncated\n"), std::string::npos) << outcome.err;
+}
+
+TEST_F(BadTrace, RefusesATableWithoutAColumn) {
+  write_table_run("turns.csv", "conv,turn,user_tokens\na,0,10\n");
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"turns.csv:1: missing column assistant_tokens (found conv, turn, user_tokens)"});
+}
+
+TEST_F(BadTrace, RefusesANegativeCount) {
+  write_table_run("turns.csv", kHeader + "a,0,-10,20\n");
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"turns.csv:2: user_tokens: expected a whole number in 0 .. 2147483647, got \"-10\""});
+}
+
+TEST_F(BadTrace, RefusesToEndBeforeTheSessionsAskedFor) {
+  write_table_run("turns.csv", kHeader + "a,0,10,20\n");
+  expect_bad_input(
+      {"simulate", "run.json", "--set", "/workload/sessions=2"},
+      {"turns.csv: the trace ends after 1 sessions, 2 were asked for (\"sessions\": \"all\" takes "
+       "what is there, \"replay\": \"bootstrap\" draws any number)"});
+}
+
+TEST_F(BadTrace, RefusesAMissingFile) {
+  write_run({{"/workload", {{"trace", "nowhere.csv"}, {"arrival_rate", "1/s"}}}});
+  expect_bad_input({"simulate", "run.json"}, {"nowhere.csv: no such file"});
+}
+
+TEST_F(BadTrace, RefusesAGeneratorBesideIt) {
+  write_run({{"/workload/trace", "turns.csv"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /workload/trace: a workload has a generator or a trace, not both"});
+}
+
+TEST_F(BadTrace, OfTextsNeedsATokenizer) {
+  write("texts.json", R"([{"id":"a","conversations":[{"from":"human","value":"x"}]}])");
+  expect_bad_input(
+      {"trace", "stats", "texts.json"},
+      {"texts.json: a trace of texts needs a tokenizer (\"chars:4\" or a SentencePiece "
+       "model)"});
+}
+
+TEST_F(BadTrace, RefusesATokenizerThatIsNoFile) {
+  write("texts.json", R"([{"id":"a","conversations":[{"from":"human","value":"x"}]}])");
+  expect_bad_input({"trace", "stats", "texts.json", "--tokenizer", "char:4"},
+                   {"--tokenizer: expected chars:N or the path of a SentencePiece model, got "
+                    "\"char:4\", which is no file"});
+}
+
+TEST_F(BadTrace, RefusesATokenizerForATraceWithoutTexts) {
+  write("turns.csv", kHeader + "a,0,10,20\n");
+  expect_bad_input({"trace", "import", "turns.csv", "--tokenizer", "chars:4", "--out", "t.jsonl"},
+                   {"--tokenizer: turns.csv has no texts to count the tokens of"});
+  EXPECT_EQ(files(), std::vector<std::string>{"turns.csv"});
+}
+
+TEST_F(BadTrace, RefusesAnUnknownFormat) {
+  write("turns.csv", kHeader + "a,0,10,20\n");
+  expect_bad_input({"trace", "stats", "turns.csv", "--format", "turns_tabel"},
+                   {"--format: expected one of auto, kvtier, turns_table, sharegpt_json, got "
+                    "\"turns_tabel\" (did you mean \"turns_table\"?)"});
+}
+
+class BadCommandLine : public ProgramTest {};
+
+TEST_F(BadCommandLine, SuggestsTheCommandThatWasMeant) {
+  expect_bad_input(
+      {"simulat", "run.json"},
+      {"unknown command \"simulat\" (did you mean \"simulate\"?)", "see kvtier --help"});
+}
+
+TEST_F(BadCommandLine, ListsTheCommandsIfThereIsNone) {
+  expect_bad_input(
+      {}, {"expected a command: simulate, compare, list, trace, schema", "see kvtier --help"});
+  expect_bad_input({"trace"},
+                   {"expected a command: generate, import, stats", "see kvtier trace --help"});
+}
+
+TEST_F(BadCommandLine, SuggestsTheOptionThatWasMeant) {
+  expect_bad_input({"simulate", "run.json", "--print-confg"},
+                   {"unknown option --print-confg (did you mean \"--print-config\"?)",
+                    "see kvtier simulate --help"});
+}
+
+TEST_F(BadCommandLine, RefusesASecondConfig) {
+  expect_bad_input({"simulate", "run.json", "other.json"},
+                   {"unexpected argument \"other.json\"", "see kvtier simulate --help"});
+}
+
+TEST_F(BadCommandLine, AsksForTheConfig) {
+  expect_bad_input({"simulate"}, {"CONFIG is required", "see kvtier simulate --help"});
+}
+
+TEST_F(BadCommandLine, RefusesANegativeSeed) {
+  expect_bad_input({"simulate", "run.json", "--seed=-1"},
+                   {"--seed: expected a whole number >= 0 and <= 9223372036854775807, got \"-1\"",
+                    "see kvtier simulate --help"});
+}
+
+TEST_F(BadCommandLine, RefusesASeedThatDoesNotFit) {
+  expect_bad_input({"simulate", "run.json", "--seed", "9223372036854775808"},
+                   {"--seed: expected a whole number >= 0 and <= 9223372036854775807, got "
+                    "\"9223372036854775808\"",
+                    "see kvtier simulate --help"});
+}
+
+TEST_F(BadCommandLine, RefusesMalformedOverridesAllAtOnce) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--set", "serving/slots=3", "--set", "/serving/slots",
+                    "--set", "=3"},
+                   {"--set: expected /json/pointer=VALUE, got \"serving/slots=3\"",
+                    "--set: expected /json/pointer=VALUE, got \"/serving/slots\"",
+                    "--set: expected /json/pointer=VALUE, got \"=3\""});
+}
+
+TEST_F(BadCommandLine, RefusesAnOverrideBelowANumber) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--set", "/model/layers/0=3"},
+                   {"--set: /model/layers/0: /model/layers holds 40, which has no keys"});
+}
+
+TEST_F(BadCommandLine, BlamesTheOverrideForAKeyThatItMade) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--set", "/system/dram/eviction=lru"},
+                   {"--set: /system/dram: unknown key"});
+}
+
+TEST_F(BadCommandLine, SuggestsWhatCanBeListed) {
+  expect_bad_input(
+      {"list", "system"},
+      {"WHAT: expected one of systems, policies, models, hardware, got \"system\" (did "
+       "you mean \"systems\"?)",
+       "see kvtier list --help"});
+}
+
+TEST_F(BadCommandLine, SuggestsTheSchemaThatWasMeant) {
+  expect_bad_input({"schema", "modle"},
+                   {"WHICH: expected one of run, model, hardware, system, got \"modle\" (did you "
+                    "mean \"model\"?)",
+                    "see kvtier schema --help"});
+}
+
+TEST_F(BadCommandLine, RefusesUnknownSystemsInAComparison) {
+  write_run();
+  expect_bad_input({"compare", "run.json", "--systems", "recompute,attentionstor,nothing"},
+                   {"--systems: /system: expected one of " + kSystems +
+                        ", or the path of a file, got \"attentionstor\" (did you mean "
+                        "\"attentionstore\"?)",
+                    "--systems: /system: expected one of " + kSystems +
+                        ", or the path of a file, got \"nothing\""});
+}
+
+TEST_F(BadCommandLine, RefusesASystemTwiceOrWithoutName) {
+  write_run();
+  expect_bad_input({"compare", "run.json", "--systems", "recompute,overflow,recompute"},
+                   {"--systems: recompute is given twice"});
+}
+
+TEST_F(BadCommandLine, RefusesAnOverrideOfTheComparedSystem) {
+  write_run();
+  expect_bad_input({"compare", "run.json", "--systems", "recompute", "--set", "/system=overflow"},
+                   {"--set: /system: --systems says which systems are compared"});
+}
+
+TEST_F(BadCommandLine, ReportsAProblemOfAllComparedSystemsOnce) {
+  write_run({{"/hardware/gpuss", 3}, {"/serving/slot", 3}});
+  expect_bad_input({"compare", "run.json", "--systems", "recompute,overflow"},
+                   {"run.json: /hardware/gpuss: unknown key (did you mean \"gpus\"?)",
+                    "run.json: /serving/slot: unknown key (did you mean \"slots\"?)"});
+}
+
+TEST_F(BadCommandLine, RefusesNoReplications) {
+  write_run();
+  expect_bad_input({"compare", "run.json", "--systems", "recompute", "--replications", "0"},
+                   {"--replications: expected a whole number >= 1 and <= 100000, got \"0\"",
+                    "see kvtier compare --help"});
+}
+
+TEST_F(BadCommandLine, RefusesATimelineOfARunWithoutAClock) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--untimed", "--timeline", "t.json"},
+                   {"--timeline: an untimed replay has no clock"});
+}
+
+class BadExpectations : public ProgramTest {};
+
+TEST_F(BadExpectations, AreFoundBeforeAnythingIsWritten) {
+  write_run();
+  write("expect.json", R"({"/metrics/trns": {"min": 1}, "metrics/turns": {"min": 1},
+                           "/a~2": {"min": 1}, "/metrics/turns": {"least": 1}})");
+  expect_bad_input(
+      {"simulate", "run.json", "--expect", "expect.json", "--json", "out.json"},
+      {"expect.json: /~1metrics~1trns: the result has no such value",
+       "expect.json: /metrics~1turns: expected a JSON pointer, which starts with /",
+       "expect.json: /~1a~02: expected a JSON pointer, in which ~ is written ~0 and / in a key ~1",
+       "expect.json: /~1metrics~1turns/least: expected {\"min\": .., \"max\": ..} or {\"value\": "
+       ".., \"tolerance\": ..}, got {\"least\":1}"});
+  EXPECT_EQ(files(), (std::vector<std::string>{"expect.json", "run.json"}));
+}
+
+TEST_F(BadExpectations, RefuseAMissingFile) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--expect", "nowhere.json", "--json", "out.json"},
+                   {"nowhere.json: no such file"});
+  EXPECT_EQ(files(), std::vector<std::string>{"run.json"});
+}
+
+}  // namespace
+}  // namespace kvtier::test

@@ -1,0 +1,402 @@
+/// What the commands do when all is well.
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/cli/program.hpp"
+
+namespace kvtier::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Names = std::vector<std::string>;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Simulate : public ProgramTest {
+ protected:
+  Simulate() { write_run(); }
+
+  [[nodiscard]] json result_of(Names more) const {
+    more.insert(more.begin(), {"simulate", "run.json", "--json", "-"});
+    const Outcome outcome = kvtier(more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return json::parse(outcome.out);
+  }
+  [[nodiscard]] json config_of(Names more) const {
+    more.insert(more.begin(), {"simulate", "run.json", "--print-config"});
+    const Outcome outcome = kvtier(more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return json::parse(outcome.out);
+  }
+};
+
+TEST_F(Simulate, GivesTheSameBytesForTheSameSeed) {
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "a.json", "--seed", "7"}).code, 0);
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "b.json", "--seed", "7"}).code, 0);
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "c.json", "--seed", "8"}).code, 0);
+  EXPECT_EQ(read("a.json"), read("b.json"));
+  EXPECT_NE(read("a.json"), read("c.json"));
+}
+
+TEST_F(Simulate, GivesTheSameBytesWhenItStepsEveryIteration) {
+  const Names outputs{"--json", "--requests", "--timeline", "--decisions"};
+  Names fast{"simulate", "run.json"};
+  Names slow{"simulate", "run.json", "--reference"};
+  for (const std::string& option : outputs) {
+    fast.insert(fast.end(), {option, "fast" + option});
+    slow.insert(slow.end(), {option, "slow" + option});
+  }
+  ASSERT_EQ(kvtier(fast).code, 0);
+  ASSERT_EQ(kvtier(slow).code, 0);
+  EXPECT_EQ(read("fast--json"), read("slow--json"));
+  EXPECT_EQ(read("fast--requests"), read("slow--requests"));
+  EXPECT_EQ(read("fast--decisions"), read("slow--decisions"));
+}
+
+TEST_F(Simulate, ResultDoesNotDependOnWhatElseIsWritten) {
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "a.json"}).code, 0);
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "b.json", "--requests", "r.csv",
+                    "--decisions", "d.jsonl", "--timeline", "t.json"})
+                .code,
+            0);
+  EXPECT_EQ(read("a.json"), read("b.json"));
+}
+
+TEST_F(Simulate, PrintsAConfigThatGivesTheSameResult) {
+  write("printed.json", kvtier({"simulate", "run.json", "--print-config"}).out);
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "a.json"}).code, 0);
+  ASSERT_EQ(kvtier({"simulate", "printed.json", "--json", "b.json"}).code, 0);
+  EXPECT_EQ(read("a.json"), read("b.json"));
+  EXPECT_EQ(kvtier({"simulate", "printed.json", "--print-config"}).out, read("printed.json"));
+}
+
+TEST_F(Simulate, TakesTheCommandLineOverTheFileOverThePresetOverTheDefault) {
+  const json plain = config_of({});
+  EXPECT_EQ(plain["serving"]["slots"], 24);                    // default
+  EXPECT_EQ(plain["hardware"]["dram"]["capacity"], "128GiB");  // preset
+  EXPECT_EQ(plain["hardware"]["gpus"], 2);                     // file, over the preset's 4
+  EXPECT_EQ(plain["seed"], 1);
+  const json set = config_of({"--set", "/hardware/gpus=3", "--set", "/hardware/dram/capacity=1TiB",
+                              "--set", "/serving/slots=5", "--seed", "9"});
+  EXPECT_EQ(set["serving"]["slots"], 5);
+  EXPECT_EQ(set["hardware"]["dram"]["capacity"], "1TiB");
+  EXPECT_EQ(set["hardware"]["gpus"], 3);
+  EXPECT_EQ(set["seed"], 9);
+}
+
+TEST_F(Simulate, TakesTheLastOfSeveralOverridesOfAKey) {
+  EXPECT_EQ(
+      config_of({"--set", "/serving/slots=5", "--set", "/serving/slots=6"})["serving"]["slots"], 6);
+}
+
+TEST_F(Simulate, ReplacesTheWholeSystemWhenItIsSet) {
+  write_run({{"/system", {{"preset", "attentionstore"}, {"load", {{"buffers", 3}}}}}});
+  const json config = config_of({"--set", "/system=recompute"});
+  EXPECT_EQ(config["system"]["name"], "recompute");
+  EXPECT_EQ(config["system"]["tiers"]["dram"], "none");
+  EXPECT_EQ(config["system"]["load"]["buffers"], 0);
+  EXPECT_EQ(result_of({"--set", "/system=recompute"})["metrics"]["hit_rate"]["all_turns"]["total"],
+            0);
+}
+
+TEST_F(Simulate, SetsKeysOfASystemThatIsReplaced) {
+  const json config =
+      config_of({"--set", "/system/load/buffers=2", "--set", "/system=attentionstore_lru"});
+  EXPECT_EQ(config["system"]["name"], "attentionstore_lru");
+  EXPECT_EQ(config["system"]["load"]["buffers"], 2);
+}
+
+TEST_F(Simulate, SetsAParameterOfAPolicy) {
+  const json config = config_of({"--set", "/system/prefetch/window=4"});
+  EXPECT_EQ(config["system"]["prefetch"], json({{"policy", "look_ahead"}, {"window", 4.0}}));
+}
+
+TEST_F(Simulate, TakesAHuggingFaceConfigAsTheModel) {
+  write("config.json", R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 5120,
+    "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40,
+    "num_key_value_heads": 40, "vocab_size": 32000, "max_position_embeddings": 4096,
+    "tie_word_embeddings": false, "torch_dtype": "float16"
+  })");
+  const json preset = result_of({});
+  const json published = result_of({"--set", "/model=./config.json"});
+  EXPECT_EQ(published["config"]["model"]["layers"], 40);
+  EXPECT_EQ(published["metrics"], preset["metrics"]);
+}
+
+TEST_F(Simulate, NamesAMissingModelFile) {
+  expect_bad_input({"simulate", "run.json", "--set", "/model=./nowhere.json"},
+                   {"--set: /model: no such file: ./nowhere.json"});
+}
+
+TEST_F(Simulate, PassesExpectationsThatHold) {
+  const json result = result_of({});
+  const json turns = result["metrics"]["turns"];
+  write("expect.json", json({{"/metrics/turns", {{"value", turns}}},
+                             {"/metrics/hit_rate/all_turns/total", {{"min", 0}, {"max", 1}}},
+                             {"/load/verdict", {{"value", "load is within capacity"}}}})
+                           .dump());
+  const Outcome outcome = kvtier({"simulate", "run.json", "--expect", "expect.json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST_F(Simulate, FailsExpectationsThatDoNotHold) {
+  const json result = result_of({});
+  const auto turns = result["metrics"]["turns"].get<int>();
+  write("expect.json", json({{"/metrics/turns", {{"value", turns + 5}, {"tolerance", 4}}},
+                             {"/metrics/hit_rate/all_turns/total", {{"min", 2}}}})
+                           .dump());
+  const Outcome outcome =
+      kvtier({"simulate", "run.json", "--expect", "expect.json", "--json", "out.json"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "kvtier: expect.json: /metrics/turns: expected " +
+                                        std::to_string(turns + 5) + " +- 4, got " +
+                                        std::to_string(turns) + "\n"))
+      << outcome.err;
+  EXPECT_TRUE(
+      contains(outcome.err,
+               "kvtier: expect.json: /metrics/hit_rate/all_turns/total: expected at least 2, got "))
+      << outcome.err;
+  EXPECT_EQ(read_json("out.json"), result);  // a failed check is a result, too
+}
+
+TEST_F(Simulate, ReplaysWithoutAClock) {
+  const json result = result_of({"--untimed"});
+  EXPECT_TRUE(result["metrics"].contains("hit_rate"));
+  EXPECT_FALSE(result["metrics"].contains("ttft_seconds"));
+}
+
+TEST_F(Simulate, WritesARowForEachTurn) {
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--requests", "r.csv", "--json", "out.json"}).code, 0);
+  const std::string rows = read("r.csv");
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n') - 1,
+            read_json("out.json")["workload"]["turns"].get<int>());
+}
+
+TEST_F(Simulate, WritesDecisionsAsJsonLines) {
+  // 16 GiB of DRAM hold a handful of sessions, so entries have to leave.
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--decisions", "d.jsonl", "--set",
+                    "/hardware/dram/capacity=16GiB"})
+                .code,
+            0);
+  std::istringstream lines(read("d.jsonl"));
+  std::string line;
+  int demotions = 0;
+  while (std::getline(lines, line)) {
+    const json decision = json::parse(line);
+    EXPECT_TRUE(decision.contains("next_use_seconds")) << line;
+    demotions += decision["decision"] == "demote" ? 1 : 0;
+  }
+  EXPECT_GT(demotions, 0);
+}
+
+class Compare : public ProgramTest {
+ protected:
+  Compare() { write_run(); }
+};
+
+TEST_F(Compare, PrintsAColumnForEachSystem) {
+  const Outcome outcome = kvtier({"compare", "run.json", "--systems", "recompute,attentionstore"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(outcome.out.find("llama2-13b on 2 x A100-80G SXM, 128GiB DRAM, 10TiB SSD\n"), 0U);
+  EXPECT_TRUE(contains(outcome.out, "recompute"));
+  EXPECT_TRUE(contains(outcome.out, "attentionstore"));
+  for (const char* row : {"hit rate, all turns %", "hit rate, resumed turns %",
+                          "hit rate, tokens %", "of which in DRAM %", "TTFT mean s",
+                          "TTFT without queueing, mean ms", "prefill throughput, tokens/s",
+                          "GPU hours", "dollars, rented time", "utilization %", "verdict"}) {
+    EXPECT_TRUE(contains(outcome.out, row)) << row;
+  }
+}
+
+TEST_F(Compare, WritesTheResultsThatSimulateGives) {
+  ASSERT_EQ(kvtier({"compare", "run.json", "--systems", "recompute,attentionstore",
+                    "--replications", "2", "--json", "c.json"})
+                .code,
+            0);
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--set", "/system=recompute", "--seed", "2", "--json",
+                    "s.json"})
+                .code,
+            0);
+  const json comparison = read_json("c.json");
+  EXPECT_EQ(comparison["format"], "kvtier.compare/1");
+  EXPECT_EQ(comparison["systems"].size(), 2U);
+  EXPECT_EQ(comparison["systems"]["recompute"]["results"][1], read_json("s.json"));
+}
+
+TEST_F(Compare, SummarizesSeedsByMeanAndSpread) {
+  ASSERT_EQ(kvtier({"compare", "run.json", "--systems", "attentionstore", "--replications", "3",
+                    "--json", "c.json"})
+                .code,
+            0);
+  const json column = read_json("c.json")["systems"]["attentionstore"];
+  const json::json_pointer at("/metrics/gpu_seconds/total");
+  double sum = 0;
+  double least = 1e300;
+  double most = 0;
+  for (const json& result : column["results"]) {
+    const auto value = result[at].get<double>();
+    sum += value;
+    least = std::min(least, value);
+    most = std::max(most, value);
+  }
+  const json summary = column["summary"]["/metrics/gpu_seconds/total"];
+  EXPECT_NEAR(summary["mean"].get<double>(), sum / 3, 1e-9 * sum);
+  EXPECT_NEAR(summary["spread"].get<double>(), most - least, 1e-9 * sum);
+}
+
+TEST_F(Compare, PrintsOnlyJsonWhenItGoesToStandardOutput) {
+  const Outcome outcome = kvtier({"compare", "run.json", "--systems", "recompute", "--json", "-"});
+  EXPECT_EQ(json::parse(outcome.out)["format"], "kvtier.compare/1");
+}
+
+TEST_F(Compare, SaysWhenTheLoadExceedsCapacity) {
+  const Outcome outcome =
+      kvtier({"compare", "run.json", "--systems", "recompute", "--set", "/workload/sessions=1000",
+              "--set", "/workload/arrival_rate=5/s"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.out, "load exceeds capacity")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "TTFT with queueing then says")) << outcome.out;
+}
+
+class List : public ProgramTest {};
+
+TEST_F(List, ShowsEveryPreset) {
+  for (const char* kind : {"systems", "models", "hardware"}) {
+    const Outcome outcome = kvtier({"list", kind});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::size_t count = 0;
+    for (const auto& file : fs::directory_iterator(configs() / kind)) {
+      if (file.path().extension() == ".json") {
+        ++count;
+        EXPECT_TRUE(contains("\n" + outcome.out, "\n" + file.path().stem().string() + " "))
+            << file.path();
+      }
+    }
+    EXPECT_GT(count, 0U);
+    EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'),
+              static_cast<std::ptrdiff_t>(count));
+  }
+}
+
+TEST_F(List, ShowsPoliciesWithTheirKnowledgeAndParameters) {
+  const Outcome outcome = kvtier({"list", "policies"});
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* part : {"eviction (/system/tiers/TIER/eviction)", "  lru ", "  fifo ",
+                           "  scheduler_aware ", "prefetch (/system/prefetch)", "  look_ahead ",
+                           "order (/system/order)", "  fcfs ", "knowledge look_ahead", "window"}) {
+    EXPECT_TRUE(contains(outcome.out, part)) << part;
+  }
+}
+
+class Trace : public ProgramTest {
+ protected:
+  Trace() { write_run(); }
+};
+
+TEST_F(Trace, GeneratedReplaysToTheSameMetrics) {
+  ASSERT_EQ(kvtier({"trace", "generate", "run.json", "--out", "t.jsonl.zst"}).code, 0);
+  const Outcome stats = kvtier({"trace", "stats", "t.jsonl.zst", "--json", "stats.json"});
+  EXPECT_EQ(stats.code, 0) << stats.err;
+  EXPECT_EQ(stats.out.find("sessions 40, turns "), 0U) << stats.out;
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "generated.json"}).code, 0);
+  write_run({{"/workload",
+              {{"trace", "t.jsonl.zst"},
+               {"arrivals", "trace"},
+               {"think_time", {{"model", "trace"}}},
+               {"warmup_turns", 20}}},
+             {"/serving", {{"long_turn", "clamp"}}}});
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "replayed.json"}).code, 0);
+  const json generated = read_json("generated.json");
+  const json replayed = read_json("replayed.json");
+  EXPECT_EQ(replayed["metrics"], generated["metrics"]);
+  EXPECT_EQ(replayed["workload"], generated["workload"]);
+  EXPECT_EQ(read_json("stats.json")["turns"], generated["workload"]["turns"]);
+}
+
+TEST_F(Trace, ImportsShareGptTexts) {
+  // chars:4 counts ceil(11 / 4) = 3, ceil(7 / 4) = 2, ceil(4 / 4) = 1 and ceil(5 / 4) = 2.
+  write("texts.json", R"([
+    {"id": "a", "conversations": [
+      {"from": "human", "value": "hello there"}, {"from": "gpt", "value": "General"},
+      {"from": "human", "value": "more"}, {"from": "gpt", "value": "never"}]},
+    {"id": "empty", "conversations": []}
+  ])");
+  const Outcome outcome = kvtier({"trace", "import", "texts.json", "--tokenizer", "chars:4",
+                                  "--out", "t.jsonl", "--json", "stats.json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(read("t.jsonl"),
+            "{\"format\":\"kvtier.trace/1\",\"arrivals\":false,\"think_times\":false,"
+            "\"source\":\"texts.json\"}\n"
+            "{\"id\":0,\"turns\":[[3,2],[1,2]]}\n");
+  const json stats = read_json("stats.json");
+  EXPECT_EQ(stats["import"]["sessions_without_turns"], 1);
+  EXPECT_EQ(stats["user_tokens_total"], 4);
+}
+
+TEST_F(Trace, ImportsATableOfTurns) {
+  write("turns.csv", "conv,turn,user_tokens,assistant_tokens\nx,0,11,21\nx,1,12,22\ny,0,13,23\n");
+  ASSERT_EQ(kvtier({"trace", "import", "turns.csv", "--tokens-per-message-overhead", "1", "--out",
+                    "t.jsonl.gz"})
+                .code,
+            0);
+  const Outcome stats = kvtier({"trace", "stats", "t.jsonl.gz", "--json", "-"});
+  const json statistics = json::parse(stats.out);
+  EXPECT_EQ(statistics["sessions"], 2);
+  EXPECT_EQ(statistics["turns"], 3);
+  EXPECT_EQ(statistics["user_tokens_total"], 11 + 12 + 13 - 3);
+  EXPECT_EQ(statistics["assistant_tokens_total"], 21 + 22 + 23 - 3);
+}
+
+TEST_F(Trace, NeedsNoMachineToGenerate) {
+  write("workload.json",
+        R"({"workload": {"generator": "sharegpt", "sessions": 3, "arrival_rate": "1/s"}})");
+  EXPECT_EQ(kvtier({"trace", "generate", "workload.json", "--out", "t.jsonl"}).code, 0);
+  EXPECT_EQ(files(), (Names{"run.json", "t.jsonl", "workload.json"}));
+}
+
+class Help : public ProgramTest {};
+
+TEST_F(Help, ShowsTheVersion) {
+  const Outcome outcome = kvtier({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, KVTIER_VERSION "\n");
+}
+
+TEST_F(Help, DescribesEveryCommandAndOption) {
+  const std::vector<std::pair<Names, Names>> commands{
+      {{}, {"simulate", "compare", "list", "trace", "schema", "--config-dir", "--version"}},
+      {{"simulate"},
+       {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
+        "--expect", "--untimed", "--print-config", "--reference"}},
+      {{"compare"}, {"CONFIG", "--systems", "--replications", "--set", "--seed", "--json"}},
+      {{"list"}, {"systems", "policies", "models", "hardware"}},
+      {{"schema"}, {"run", "model", "hardware", "system", "--markdown"}},
+      {{"trace"}, {"generate", "import", "stats"}},
+      {{"trace", "generate"}, {"CONFIG", "--out"}},
+      {{"trace", "import"}, {"INPUT", "--out", "--format", "--tokenizer"}},
+      {{"trace", "stats"}, {"INPUT", "--json"}}};
+  for (const auto& [command, parts] : commands) {
+    Names arguments = command;
+    arguments.emplace_back("--help");
+    const Outcome outcome = kvtier(arguments);
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_EQ(outcome.err, "");
+    for (const std::string& part : parts) {
+      EXPECT_TRUE(contains(outcome.out, part)) << part << " in\n" << outcome.out;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::test
