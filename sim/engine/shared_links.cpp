@@ -16,19 +16,19 @@ constexpr std::size_t kMostConstraints = 3 * kMedia;
 
 SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths) {
   KVTIER_ASSERT(paths.size() <= kMostPaths, "paths fit the solver's arrays");
-  KVTIER_ASSERT(3 * links.size() <= kMostConstraints, "links fit the solver's arrays");
+  KVTIER_ASSERT(links.size() <= links_.size(), "links fit the solver's arrays");
   for (const DuplexLimits& limits : links) {
-    links_.push_back({.limits = limits});
+    links_[link_count_++].limits = limits;
   }
   for (const auto& uses : paths) {
     KVTIER_ASSERT(uses.size() <= 2, "a path has at most two links");
-    Path path;
+    Path& path = paths_[path_count_];
     path.use_count = uses.size();
     std::copy(uses.begin(), uses.end(), path.uses.begin());
     for (const LinkUse& use : uses) {
-      links_[use.link].paths |= 1U << paths_.size();
+      links_[use.link].paths |= 1U << path_count_;
     }
-    paths_.push_back(std::move(path));
+    ++path_count_;
   }
 }
 
@@ -50,49 +50,52 @@ inline void SharedLinks::advance(SimTime now) {
   updated_ = now;
 }
 
-inline void SharedLinks::note_started(std::size_t path) {
-  const std::size_t count = paths_[path].pending.size();
+inline void SharedLinks::note_started(std::size_t index) {
+  Path& path = paths_[index];
+  const std::size_t count = ++path.in_flight;
   if (count <= kCountMost) [[likely]] {
-    pattern_ += std::uint64_t{1} << (kCountBits * path);
+    pattern_ += std::uint64_t{1} << (kCountBits * index);
   } else if (count == kCountMost + 1) {
     ++crowded_paths_;
   }
   if (count == 1) {
-    set_active(path);
+    set_active(path, 1U << index);
   }
   ++in_flight_;
   changed_ = true;
 }
 
-inline void SharedLinks::note_finished(std::size_t path) {
-  const std::size_t count = paths_[path].pending.size();
+inline void SharedLinks::note_finished(std::size_t index) {
+  Path& path = paths_[index];
+  const std::size_t count = --path.in_flight;
   if (count < kCountMost) [[likely]] {
-    pattern_ -= std::uint64_t{1} << (kCountBits * path);
+    pattern_ -= std::uint64_t{1} << (kCountBits * index);
   } else if (count == kCountMost) {
     --crowded_paths_;
   }
   if (count == 0) {
-    set_idle(path);
-    paths_[path].served =
-        0;  // keeps the virtual time small, so that its rounding stays below a byte
+    set_idle(path, 1U << index);
+    path.served = 0;  // keeps the virtual time small, so that its rounding stays below a byte
   }
   --in_flight_;
   changed_ = true;
 }
 
-void SharedLinks::set_active(std::size_t path) {
-  for (Link& link : links_) {
-    if ((link.paths >> path & 1U) != 0 && (active_ & link.paths) == 0) {
+inline void SharedLinks::set_active(const Path& path, std::uint32_t bit) {
+  for (std::size_t i = 0; i < path.use_count; ++i) {
+    Link& link = links_[path.uses[i].link];
+    if ((active_ & link.paths) == 0) {
       link.busy_since = updated_;
     }
   }
-  active_ |= 1U << path;
+  active_ |= bit;
 }
 
-void SharedLinks::set_idle(std::size_t path) {
-  active_ &= ~(1U << path);
-  for (Link& link : links_) {
-    if ((link.paths >> path & 1U) != 0 && (active_ & link.paths) == 0) {
+inline void SharedLinks::set_idle(const Path& path, std::uint32_t bit) {
+  active_ &= ~bit;
+  for (std::size_t i = 0; i < path.use_count; ++i) {
+    Link& link = links_[path.uses[i].link];
+    if ((active_ & link.paths) == 0) {
       link.busy += updated_ - link.busy_since;
     }
   }
@@ -103,31 +106,38 @@ TransferId SharedLinks::start(std::size_t path_index, Bytes bytes, std::uint64_t
   advance(now);
   std::uint32_t id = 0;
   if (free_.empty()) {
-    id = static_cast<std::uint32_t>(transfers_.size());
-    transfers_.emplace_back();
+    id = static_cast<std::uint32_t>(path_of_.size());
+    path_of_.push_back(path_index);
   } else {
     id = free_.back();
     free_.pop_back();
+    path_of_[id] = path_index;
   }
-  transfers_[id] = {path_index, cookie};
   Path& path = paths_[path_index];
   path.bytes += bytes;
-  path.pending.push_back({path.served + static_cast<double>(bytes.value), next_sequence_++, id});
-  if (path.pending.size() > 1) {
+  path.pending.push_back({.due = path.served + static_cast<double>(bytes.value),
+                          .sequence = next_sequence_++,
+                          .cookie = cookie,
+                          .transfer = id});
+  if (path.in_flight > 0) {
     std::push_heap(path.pending.begin(), path.pending.end(), Pending::later);
   }
+  path.note_first();
   note_started(path_index);
   return TransferId{id};
 }
 
 void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
   advance(now);
-  Path& path = paths_[transfers_[transfer.value].path];
+  Path& path = paths_[path_of_[transfer.value]];
   const auto found = std::find_if(path.pending.begin(), path.pending.end(),
                                   [&](const Pending& p) { return p.transfer == transfer.value; });
   KVTIER_ASSERT(found != path.pending.end(), "only a transfer in flight can be extended");
   found->due = std::max(found->due, path.served) + static_cast<double>(bytes.value);
-  std::make_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  if (path.in_flight > 1) {
+    std::make_heap(path.pending.begin(), path.pending.end(), Pending::later);
+  }
+  path.note_first();
   path.bytes += bytes;
   changed_ = true;
 }
@@ -138,14 +148,17 @@ SharedLinks::Finished SharedLinks::finish_next() {
   advance(now);
   const std::size_t index = next_path_;
   Path& path = paths_[index];
-  if (path.pending.size() > 1) {
+  if (path.in_flight > 1) {
     std::pop_heap(path.pending.begin(), path.pending.end(), Pending::later);
   }
-  const std::uint32_t id = path.pending.back().transfer;
+  const Finished finished{TransferId{path.pending.back().transfer}, path.pending.back().cookie};
   path.pending.pop_back();
+  if (path.in_flight > 1) {
+    path.note_first();
+  }
   note_finished(index);
-  free_.push_back(id);
-  return {TransferId{id}, transfers_[id].cookie};
+  free_.push_back(finished.transfer.value);
+  return finished;
 }
 
 LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
@@ -171,22 +184,22 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
     double rising = 0;  // transfers whose rate still rises
   };
   std::array<Constraint, kMostConstraints> constraints{};
-  const std::size_t count = 3 * links_.size();
-  for (std::size_t i = 0; i < links_.size(); ++i) {
+  const std::size_t count = 3 * link_count_;
+  for (std::size_t i = 0; i < link_count_; ++i) {
     constraints[3 * i].left = links_[i].limits.forward.value;
     constraints[3 * i + 1].left = links_[i].limits.backward.value;
     constraints[3 * i + 2].left = links_[i].limits.both.value;
   }
   std::array<double, kMostPaths> rates{};
   std::uint32_t rising_paths = 0;
-  for (std::size_t p = 0; p < paths_.size(); ++p) {
+  for (std::size_t p = 0; p < path_count_; ++p) {
     const Path& path = paths_[p];
-    if (!path.pending.empty()) {
+    if (path.in_flight > 0) {
       rising_paths |= 1U << p;
       for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
         constraints[3 * use.link + (use.forward ? 0 : 1)].rising +=
-            static_cast<double>(path.pending.size());
-        constraints[3 * use.link + 2].rising += static_cast<double>(path.pending.size());
+            static_cast<double>(path.in_flight);
+        constraints[3 * use.link + 2].rising += static_cast<double>(path.in_flight);
       }
     }
   }
@@ -207,7 +220,7 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
         full |= binds ? 1U << c : 0U;
       }
     }
-    for (std::size_t p = 0; p < paths_.size(); ++p) {
+    for (std::size_t p = 0; p < path_count_; ++p) {
       if ((rising_paths & (1U << p)) == 0) {
         continue;
       }
@@ -222,8 +235,8 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
         rising_paths &= ~(1U << p);
         for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
           constraints[3 * use.link + (use.forward ? 0 : 1)].rising -=
-              static_cast<double>(path.pending.size());
-          constraints[3 * use.link + 2].rising -= static_cast<double>(path.pending.size());
+              static_cast<double>(path.in_flight);
+          constraints[3 * use.link + 2].rising -= static_cast<double>(path.in_flight);
         }
       }
     }
@@ -248,13 +261,13 @@ void SharedLinks::share() {
   std::uint64_t next_sequence = 0;
   for (std::uint32_t rest = active_; rest != 0; rest &= rest - 1) {
     const auto p = static_cast<std::size_t>(std::countr_zero(rest));
-    const Pending& first = paths_[p].pending.front();
-    const double left = first.due - paths_[p].served;
+    const Path& path = paths_[p];
+    const double left = path.first_due - path.served;
     const SimTime at = left <= 0 ? updated_ : updated_ + ceil_ns(left * shares.paths[p].ns_per_byte);
-    if (at < next_ || (at == next_ && first.sequence < next_sequence)) {
+    if (at < next_ || (at == next_ && path.first_sequence < next_sequence)) {
       next_ = at;
       next_path_ = p;
-      next_sequence = first.sequence;
+      next_sequence = path.first_sequence;
     }
   }
 }

@@ -74,17 +74,26 @@ class SharedLinks {
   struct Pending {
     double due;  // of the path's virtual time, bytes
     std::uint64_t sequence;
+    std::uint64_t cookie;
     std::uint32_t transfer;
     [[nodiscard]] static bool later(const Pending& a, const Pending& b) {
       return a.due != b.due ? a.due > b.due : a.sequence > b.sequence;
     }
   };
   struct Path {
+    double served = 0;  // virtual time
+    /// Of the first of `pending`, which every change reads.
+    double first_due = 0;
+    std::uint64_t first_sequence = 0;
+    std::size_t in_flight = 0;
+    std::vector<Pending> pending;  // a heap, the first due in front
+    Bytes bytes;                   // started on it so far
     std::array<LinkUse, 2> uses{};
     std::size_t use_count = 0;
-    std::vector<Pending> pending;  // a heap, the first due in front
-    double served = 0;             // virtual time
-    Bytes bytes;                   // started on it so far
+    void note_first() {
+      first_due = pending.front().due;
+      first_sequence = pending.front().sequence;
+    }
   };
   struct Link {
     DuplexLimits limits;
@@ -94,10 +103,6 @@ class SharedLinks {
     /// uses it is active.
     SimDuration busy;
     SimTime busy_since;
-  };
-  struct Transfer {
-    std::size_t path = 0;
-    std::uint64_t cookie = 0;
   };
 
   /// Rates of all paths for one number of transfers in flight on each.
@@ -116,14 +121,17 @@ class SharedLinks {
   void share();
   void note_started(std::size_t path);
   void note_finished(std::size_t path);
-  void set_active(std::size_t path);
-  void set_idle(std::size_t path);
+  void set_active(const Path& path, std::uint32_t bit);
+  void set_idle(const Path& path, std::uint32_t bit);
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
 
-  std::vector<Link> links_;
-  std::vector<Path> paths_;
+  std::array<Link, kMedia> links_{};
+  std::size_t link_count_ = 0;
+  std::array<Path, kMostPaths> paths_{};
+  std::size_t path_count_ = 0;
   std::vector<Shares> shares_ = std::vector<Shares>(std::size_t{1} << kRememberedBits);
-  std::vector<Transfer> transfers_;
+  /// By transfer.
+  std::vector<std::size_t> path_of_;
   std::vector<std::uint32_t> free_;
   /// Paths with transfers in flight, a bit each.
   std::uint32_t active_ = 0;
