@@ -73,6 +73,12 @@ void Instance::run() {
   while (has_drawn_ || live_sessions_ > 0) {
     handle(backend_.wait());
   }
+  for (std::size_t i = 0; i < tiers_.tier_count(); ++i) {
+    tiers_after_.push_back(tiers_.counters(i));
+  }
+  if (on_measurement_end) {
+    on_measurement_end();
+  }
   while (backend_.pending()) {
     const Completion completion = backend_.wait();
     KVTIER_ASSERT(completion.kind == CompletionKind::transfer,
@@ -292,6 +298,7 @@ void Instance::start_load(SessionSlot slot, Medium medium) {
   const Bytes total = bytes_per_token_ * s.request.found.reused.value;
   const Bytes rest = total - std::min(total, s.preloaded);
   std::int64_t ready_layers = 0;
+  loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
   if (s.preload == Preload::in_flight) {
     backend_.extend_transfer(s.load, rest);
     load_in_flight_ = true;
@@ -354,6 +361,7 @@ void Instance::preload_next() {
   preloading_ = slot;
   s.preload = Preload::in_flight;
   s.preloaded = bytes_per_token_ * tokens.value / config_.model.layers * layers;
+  loaded_bytes_[static_cast<std::size_t>(*medium)] += s.preloaded;
   s.load = backend_.start_transfer({.from = *medium,
                                     .to = Medium::hbm,
                                     .bytes = s.preloaded,

@@ -68,8 +68,11 @@ class Instance final : public QueueView {
   [[nodiscard]] const GpuTime& total_gpu_time() const { return gpu_time_; }
   /// Tier counters when the measured part began.
   [[nodiscard]] const std::vector<TierCounters>& tiers_before() const { return tiers_before_; }
-  /// Called when the measured part begins, for counters outside the control plane.
+  /// Tier counters when it ended: transfers may go on after the last turn, and are not part of it.
+  [[nodiscard]] const std::vector<TierCounters>& tiers_after() const { return tiers_after_; }
+  /// Called when the measured part begins and ends, for counters outside the control plane.
   std::function<void()> on_measurement_begin;
+  std::function<void()> on_measurement_end;
   [[nodiscard]] QueueTrend& queue_trend() { return queue_trend_; }
   [[nodiscard]] SimTime last_session_arrival() const { return last_session_arrival_; }
   /// Integral over the measured part of the share of the instance that is occupied, in seconds: all
@@ -77,6 +80,10 @@ class Instance final : public QueueView {
   /// running KV.
   [[nodiscard]] double measured_occupied_seconds() const {
     return occupied_seconds_ - occupied_seconds_before_;
+  }
+  /// Loaded into HBM for turns, from the medium, over the whole run.
+  [[nodiscard]] Bytes loaded_bytes(Medium medium) const {
+    return loaded_bytes_[static_cast<std::size_t>(medium)];
   }
   [[nodiscard]] std::int64_t preemptions() const {
     return 0;
@@ -187,6 +194,7 @@ class Instance final : public QueueView {
   Tokens context_;
   std::uint64_t next_sequence_ = 0;
 
+  std::array<Bytes, kMedia> loaded_bytes_{};
   TurnMetrics turn_metrics_;
   WorkloadStatistics workload_;
   QueueTrend queue_trend_;
@@ -200,6 +208,7 @@ class Instance final : public QueueView {
   GpuTime gpu_time_;
   GpuTime gpu_time_before_;
   std::vector<TierCounters> tiers_before_;
+  std::vector<TierCounters> tiers_after_;
 };
 
 }  // namespace kvtier

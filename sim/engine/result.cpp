@@ -125,7 +125,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   TierManager& tiers = instance.tiers();
   Json tiers_json = Json::object();
   for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
-    const TierCounters now = tiers.counters(i);
+    const TierCounters now = instance.tiers_after()[i];
     const TierCounters before = instance.tiers_before()[i];
     tiers_json[to_string(tiers.medium(i))] = Json{
         {"occupancy_bytes",

@@ -263,7 +263,8 @@ void SharedLinks::share() {
     const auto p = static_cast<std::size_t>(std::countr_zero(rest));
     const Path& path = paths_[p];
     const double left = path.first_due - path.served;
-    const SimTime at = left <= 0 ? updated_ : updated_ + ceil_ns(left * shares.paths[p].ns_per_byte);
+    const SimTime at =
+        left <= 0 ? updated_ : updated_ + ceil_ns(left * shares.paths[p].ns_per_byte);
     if (at < next_ || (at == next_ && path.first_sequence < next_sequence)) {
       next_ = at;
       next_path_ = p;

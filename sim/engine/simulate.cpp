@@ -12,6 +12,37 @@ namespace {
 
 constexpr const char* kLinkNames[] = {"pcie", "ssd"};
 
+void read_links(const SimulatedBackend& backend, std::vector<LinkCounters>& counters) {
+  for (std::size_t i = 0; i < LinkNames::count; ++i) {
+    counters[i] = backend.link_counters(i);
+  }
+}
+
+/// What the links carried is what the tiers took and gave, to the byte.
+void check_bytes(Instance& instance, const SimulatedBackend& backend) {
+  const LinkCounters pcie = backend.link_counters(LinkNames::pcie);
+  const LinkCounters ssd = backend.link_counters(LinkNames::ssd);
+  const Bytes from_dram = instance.loaded_bytes(Medium::dram);
+  const Bytes from_ssd = instance.loaded_bytes(Medium::ssd);
+  KVTIER_ASSERT(pcie.forward == from_dram + from_ssd, "PCIe carries to the GPUs what is loaded");
+  TierManager& tiers = instance.tiers();
+  bool has_dram = false;
+  for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
+    const TierCounters counters = tiers.counters(i);
+    if (tiers.medium(i) == Medium::dram) {
+      has_dram = true;
+      KVTIER_ASSERT(counters.read == from_dram + ssd.backward,
+                    "DRAM gives what is loaded and written out");
+      KVTIER_ASSERT(counters.written == pcie.backward + (ssd.forward - from_ssd),
+                    "DRAM takes what is saved and fetched");
+    } else {
+      KVTIER_ASSERT(counters.read == ssd.forward, "the drives give what their link carries");
+      KVTIER_ASSERT(counters.written == ssd.backward, "the drives take what their link carries");
+    }
+  }
+  KVTIER_ASSERT(has_dram || pcie.backward == ssd.backward, "without DRAM saves go to the drives");
+}
+
 /// Every hit is somewhere, every miss has a cause, and every turn is one or the other.
 void check_counts(const TurnMetrics& turns) {
   std::int64_t full = 0;
@@ -52,13 +83,12 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
                      .progress = options.progress});
   std::vector<LinkReport> links;
   std::vector<LinkCounters> before(LinkNames::count);
-  instance.on_measurement_begin = [&] {
-    for (std::size_t i = 0; i < LinkNames::count; ++i) {
-      before[i] = backend.link_counters(i);
-    }
-  };
+  std::vector<LinkCounters> after(LinkNames::count);
+  instance.on_measurement_begin = [&] { read_links(backend, before); };
+  instance.on_measurement_end = [&] { read_links(backend, after); };
   instance.run();
   backend.check_drained();
+  check_bytes(instance, backend);
   check_counts(instance.turns());
   if (instance.turns().turns == 0) {
     throw ConfigError(
@@ -69,7 +99,7 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
     if (i == LinkNames::ssd && !config.hardware.ssd) {
       continue;
     }
-    const LinkCounters now = backend.link_counters(i);
+    const LinkCounters& now = after[i];
     links.push_back({kLinkNames[i],
                      {.forward = now.forward - before[i].forward,
                       .backward = now.backward - before[i].backward,

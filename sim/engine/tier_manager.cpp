@@ -709,7 +709,6 @@ void TierManager::finish_fetch(EntryId id) {
   make_resident(0, id, tokens);
   leave_upwards(source, id);
   if (e.in_use) {
-    tier(0).counters.read += actual_bytes(tokens);
     touch(id);
     leave_upwards(0, id);
     on_load_ready(e.owner, tier(0).medium);
@@ -1005,6 +1004,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       lookup.reused = std::min(history, e.copies[e.source_tier].tokens);
       lookup.medium = tier(0).medium;
       lookup.late = true;
+      tier(0).counters.read += actual_bytes(lookup.reused);
     } else {
       if (e.fetching) {  // still waits for room: load it on demand instead
         cancel_wait(0, id);

@@ -270,7 +270,8 @@ class TierManager {
       return false;
     }
     const Bytes free = tier.capacity - tier.used;
-    return free >= wanted_room(tier.waiting_for_room.front()) || free + tier.leaving < tier.promised;
+    return free >= wanted_room(tier.waiting_for_room.front()) ||
+           free + tier.leaving < tier.promised;
   }
   /// Lets waiting moves go on after anything changed.
   void settle();

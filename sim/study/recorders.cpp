@@ -73,18 +73,21 @@ void TimelineRecorder::commit() {
 DecisionRecorder::DecisionRecorder(const std::string& path) : file_(path) {}
 
 void DecisionRecorder::on_decision(const Decision& decision) {
-  pending_[decision.key.value].push_back({decision, next_number_++});
+  const Pending pending{decision, next_number_++};
+  const auto live = pending_.find(decision.key.value);
+  if (live == pending_.end()) {
+    write(pending, nullptr);  // its session has ended
+  } else {
+    live->second.push_back(pending);
+  }
 }
 
 void DecisionRecorder::on_use(EntryKey key, SimTime now) {
-  const auto found = pending_.find(key.value);
-  if (found == pending_.end()) {
-    return;
-  }
-  for (const Pending& pending : found->second) {
+  std::vector<Pending>& list = pending_[key.value];
+  for (const Pending& pending : list) {
     write(pending, &now);
   }
-  found->second.clear();
+  list.clear();
 }
 
 void DecisionRecorder::end_session(EntryKey key) {

@@ -56,7 +56,8 @@ class DecisionRecorder final : public DecisionObserver {
 
   AtomicFile file_;
   std::int64_t next_number_ = 0;
-  /// Looked up by key only; never iterated unsorted.
+  /// Of sessions that may come back: nothing else is held, however long the run. Looked up by key
+  /// only; never iterated unsorted.
   std::unordered_map<std::uint64_t, std::vector<Pending>> pending_;
 };
 

@@ -447,10 +447,12 @@ TEST(TierManager, ARescuedEntryThatWasTruncatedOnItsWayOutIsChargedForWhatIsLeft
   Store s(two_tiers(20, 100, tier("lru", true)));
   s.store(kA, 10);
   s.store(kB, 10);
-  s.turn(kC, 0, 5);
+  s.turn(kC, 0, 15);  // A is being written, B waits behind it
   s.until(s.backend.now() + for_ms(2));
   s.tiers.truncate(kA, Tokens(6));
+  s.tiers.truncate(kB, Tokens(6));
   expect_found(s.admit(kA, 4), 4, Medium::dram);
+  expect_found(s.admit(kB, 4), 4, Medium::dram);
   s.tiers.check_invariants();
   s.drain();
 }

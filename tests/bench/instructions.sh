@@ -1,0 +1,63 @@
+#!/bin/bash
+# Instructions per turn of the 9,000-session run under callgrind. The difference of two runs takes
+# out start-up, reading presets and printing. Exit codes: 0 within the limit (or skipped, without
+# valgrind), 1 above it, 2 bad usage or a run that failed.
+set -euo pipefail
+
+usage="usage: instructions.sh [PROGRAM [SYSTEM]]   (build/release/bin/kvtier, attentionstore)"
+if [ $# -gt 2 ]; then
+  echo "$usage" >&2
+  exit 2
+fi
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+program=${1:-$root/build/release/bin/kvtier}
+system=${2:-attentionstore}
+limit=5000
+few=4500
+many=9000
+
+if ! command -v valgrind >/dev/null; then
+  echo "instructions.sh: skipped, valgrind is not installed"
+  exit 0
+fi
+if [ ! -x "$program" ]; then
+  echo "instructions.sh: no program at $program; build it first" >&2
+  echo "$usage" >&2
+  exit 2
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# simulate SESSIONS [OPTION...] runs the program, under $under if that is not empty. Its output goes
+# to the log, which is shown if it fails.
+under=()
+simulate() {
+  local sessions=$1
+  shift
+  if ! "${under[@]}" "$program" simulate "$root/configs/papers/attentionstore/llama2-13b.json" \
+    --set "/system=$system" --set "/workload/sessions=$sessions" \
+    --set /workload/warmup_turns=10000 "$@" >"$work/log" 2>&1; then
+    cat "$work/log" >&2
+    exit 2
+  fi
+}
+
+# measure SESSIONS sets $turns, by the rows of the request table, and $instructions.
+measure() {
+  under=()
+  simulate "$1" --requests "$work/requests.csv"
+  turns=$(($(wc -l <"$work/requests.csv") - 1))
+  under=(valgrind --tool=callgrind --callgrind-out-file=/dev/null)
+  simulate "$1"
+  instructions=$(sed -n 's/^==[0-9]*== Collected : \([0-9]*\).*/\1/p' "$work/log")
+  echo "$system: $1 sessions, $turns turns: $instructions instructions"
+}
+
+measure $few
+few_turns=$turns
+few_instructions=$instructions
+measure $many
+per_turn=$(((instructions - few_instructions) / (turns - few_turns)))
+echo "$system: $per_turn instructions per turn (limit $limit)"
+[ "$per_turn" -le "$limit" ]

@@ -1,0 +1,411 @@
+/// Moves every key of a run's config once, and fails if no result moves: a key that changes nothing
+/// is a key that is not connected. And the opposite: how a run is carried out moves nothing.
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "sim/study/recorders.hpp"
+#include "tests/sim/study/support.hpp"
+#include "traces/trace_format.hpp"
+
+namespace kvtier::test {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+enum class Effect {
+  moves,    // another result
+  rejects,  // no result: the config or its workload is refused
+  none,     // the same result; only for keys that are exempt
+};
+
+/// One key moved: `setting` over the base and `around`, against the base and `around` alone.
+struct Move {
+  std::string base;
+  std::string setting;
+  Settings around{};
+  Effect effect = Effect::moves;
+};
+
+/// A key that is not moved, and why that is right.
+struct Exemption {
+  std::string pointer;
+  std::string reason;
+};
+
+/// Small runs in which a tier overflows, histories are cut and requests queue.
+class Bases {
+ public:
+  Bases() {
+    const RunConfig generated = config("stored", {});
+    TraceWriter writer(dir_.path("timed.jsonl"), {.arrivals = true, .think_times = true});
+    TraceWriter other(dir_.path("other.jsonl"), {.arrivals = true, .think_times = true});
+    std::string table = "conv,turn,user_tokens,assistant_tokens\n";
+    Json texts = Json::array();
+    const auto source = make_source(generated.workload, 7, dir_.path(""));
+    SessionSpec session;
+    while (source->next(session)) {
+      for (Turn& turn : session.turns) {
+        turn.user = std::min(turn.user, Tokens(900));
+        turn.assistant = std::min(turn.assistant, Tokens(900));
+      }
+      writer.write(session);
+      for (std::size_t i = 0; i < session.turns.size(); ++i) {
+        table += fmt::format("c{},{},{},{}\n", session.id, i, session.turns[i].user.value,
+                             session.turns[i].assistant.value);
+      }
+      Json messages = Json::array();
+      for (const Turn& turn : session.turns) {
+        const auto letters = [](Tokens tokens) {
+          return std::string(static_cast<std::size_t>(3 * tokens.value), 'x');
+        };
+        messages.push_back({{"from", "human"}, {"value", letters(turn.user)}});
+        messages.push_back({{"from", "gpt"}, {"value", letters(turn.assistant)}});
+      }
+      texts.push_back({{"id", std::to_string(session.id)}, {"conversations", messages}});
+      session.turns.front().user += Tokens(5);
+      other.write(session);
+    }
+    writer.commit();
+    other.commit();
+    dir_.write("table.csv", table);
+    dir_.write("texts.json", texts.dump());
+  }
+
+  [[nodiscard]] RunConfig config(const std::string& base, const Settings& settings) const {
+    // The SSD is slow and its limits bind in turn: reads, writes, and both together.
+    Settings all{"/hardware/dram/capacity=16GiB",
+                 "/hardware/ssd/capacity=60GiB",
+                 "/hardware/ssd/bandwidth/both=7GB/s",
+                 "/model/context_window=2048tokens",
+                 "/workload/sessions=250",
+                 "/workload/arrival_rate=2/s",
+                 "/workload/warmup_turns=200",
+                 "/system/save/write_buffer=2GiB"};
+    const auto add = [&](const Settings& more) { all.insert(all.end(), more.begin(), more.end()); };
+    if (base == "plain") {
+      all.insert(all.begin(), "/system=recompute");
+    } else if (base == "timed") {
+      all.insert(all.begin(), "/system=attentionstore_lru");
+      add({"/workload/generator=none", "/workload/trace=timed.jsonl", "/workload/sessions=all",
+           "/workload/arrivals=trace", "/workload/arrival_rate=none",
+           "/workload/think_time/model=trace"});
+    } else if (base == "table") {
+      add({"/workload/generator=none", "/workload/trace=table.csv", "/workload/sessions=all"});
+    } else if (base == "texts") {
+      add({"/workload/generator=none", "/workload/trace=texts.json", "/workload/sessions=all",
+           "/workload/tokenizer=chars:3"});
+    } else {
+      EXPECT_EQ(base, "stored");
+    }
+    add(settings);
+    return resolved("examples/planner-70.json", all);
+  }
+
+  /// The result without its config, or nullopt if the run was refused.
+  [[nodiscard]] std::optional<std::string> run(const std::string& base,
+                                               const Settings& settings) const {
+    try {
+      RunOptions options;
+      options.base_dir = dir_.path("");
+      return outcome(simulate(config(base, settings), builtin_policies(), options));
+    } catch (const ConfigError&) {
+      return std::nullopt;
+    }
+  }
+
+ private:
+  TempDir dir_;
+};
+
+const std::vector<std::string> kBases{"stored", "plain", "timed", "table", "texts"};
+
+const std::vector<Move>& moves() {
+  static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
+                                  "/system/tiers/ssd/eviction=lru", "/system/prefetch=none"};
+  static const Settings scarce_hbm{"/hardware/hbm/capacity=20GiB"};
+  static const Settings proportional{"/workload/think_time/model=output_proportional"};
+  static const std::vector<Move> all{
+      // The model.
+      {"stored", "/model/layers=30"},
+      {"stored", "/model/hidden_size=4096"},
+      {"stored", "/model/attention_heads=80"},
+      {"stored", "/model/kv_heads=20"},
+      {"stored", "/model/head_dim=64"},
+      {"stored", "/model/intermediate_size=12000"},
+      {"stored", "/model/gated_mlp=false"},
+      {"stored", "/model/vocabulary_size=64000"},
+      {"stored", "/model/tied_embeddings=true", scarce_hbm},
+      {"stored", "/model/bytes_per_element=1"},
+      {"stored", "/model/kv_bytes_per_element=1"},
+      {"stored", "/model/context_window=3000tokens"},
+      // The hardware.
+      {"stored", "/hardware/gpus=4"},
+      {"stored", "/hardware/gpu/peak=200TFLOP/s"},
+      {"stored", "/hardware/gpu/price=6$/h"},
+      {"stored", "/hardware/hbm/capacity=20GiB"},
+      {"stored", "/hardware/hbm/bandwidth=1500GB/s"},
+      {"stored", "/hardware/dram/capacity=20GiB"},
+      {"stored", "/hardware/dram/price=0.01$/h/GiB"},
+      {"stored", "/hardware/ssd/capacity=50GiB"},
+      {"stored", "/hardware/ssd/price=0.0001$/h/GiB"},
+      {"stored", "/hardware/ssd/bandwidth/read=4GB/s"},
+      {"stored", "/hardware/ssd/bandwidth/write=4GB/s"},
+      {"stored", "/hardware/ssd/bandwidth/both=5GB/s"},
+      {"stored", "/hardware/links/pcie/to_device=20GB/s"},
+      {"stored", "/hardware/links/pcie/to_host=20GB/s"},
+      {"stored", "/hardware/links/pcie/both=28GB/s"},
+      {"stored", "/hardware/links/gpu/bandwidth=200GB/s"},
+      {"stored", "/hardware/links/gpu/latency=5000ns"},
+      {"stored", "/hardware/efficiency/compute=0.5"},
+      {"stored", "/hardware/efficiency/memory=0.7"},
+      {"stored", "/hardware/efficiency/gpu_link=0.5"},
+      {"stored", "/hardware/efficiency/iteration_overhead=6ms"},
+      // The system.
+      {"stored", "/system/positions=embedded"},
+      {"stored", "/system/tiers/dram/eviction=fifo"},
+      {"stored", "/system/tiers/dram/inclusive=true"},
+      {"stored", "/system/tiers/dram/block_size=256tokens"},
+      {"stored", "/system/tiers/dram/free_buffer=4GiB"},
+      {"stored", "/system/tiers/dram/ttl=20s"},
+      {"stored", "/system/tiers/ssd/eviction=lru"},
+      {"stored", "/system/tiers/ssd/inclusive=false"},
+      {"stored", "/system/tiers/ssd/write=on_create"},
+      {"stored", "/system/tiers/ssd/block_size=256tokens"},
+      {"stored", "/system/tiers/ssd/free_buffer=4GiB"},
+      {"stored", "/system/tiers/ssd/ttl=20s"},
+      {"plain", R"(/system/tiers/dram={"eviction": "lru"})"},
+      {"plain", R"(/system/tiers/ssd={"eviction": "lru"})"},
+      {"stored", "/system/prefetch=none"},
+      {"stored", "/system/load/discipline=blocking"},
+      {"stored", "/system/load/buffers=2"},
+      {"stored", "/system/save/mode=blocking"},
+      {"stored", "/system/save/write_buffer=200MiB"},
+      // Parameters of policies, which a config names only where they are not automatic.
+      {"stored", "/system/prefetch/window=1"},
+      {"stored", "/system/tiers/dram/eviction/window=0"},
+      {"stored", "/system/tiers/ssd/eviction/window=2"},
+      // What all systems share.
+      {"stored", "/serving/slots=8"},
+      {"stored", "/serving/kv_reservation=context_window"},
+      {"stored", "/serving/long_turn=error", {}, Effect::rejects},
+      {"stored", "/serving/overflow_trigger=prompt"},
+      {"stored", "/serving/truncation_ratio=0.25"},
+      {"stored", "/serving/keep_first_tokens=64tokens"},
+      {"stored", "/serving/knowledge=online", {}, Effect::rejects},
+      // The workload.
+      {"timed", "/workload/trace=other.jsonl"},
+      {"stored", "/workload/sessions=240"},
+      {"timed", "/workload/arrivals=poisson", {}, Effect::rejects},  // a rate is needed then
+      {"stored", "/workload/arrival_rate=1/s"},
+      {"stored", "/workload/warmup_turns=100"},
+      {"table", "/workload/replay=bootstrap", {"/workload/sessions=200"}},
+      {"table", "/workload/tokens_per_message_overhead=1tokens"},
+      {"texts", "/workload/tokenizer=chars:5"},
+      {"stored", "/workload/think_time/model=constant"},
+      {"stored", "/workload/think_time/mean=30s"},
+      {"stored", "/workload/think_time/minimum=20s", proportional},
+      {"stored", "/workload/think_time/per_output_token=200ms", proportional},
+      {"stored", "/workload/sharegpt/single_turn_fraction=0.5"},
+      {"stored", "/workload/sharegpt/turns_median=6"},
+      {"stored", "/workload/sharegpt/turns_sigma=0.5"},
+      {"stored", "/workload/sharegpt/turns_min=4"},
+      {"stored", "/workload/sharegpt/turns_max=10"},
+      {"stored", "/workload/sharegpt/session_scale_sigma=0.2"},
+      {"stored", "/workload/sharegpt/user_tokens_median=100"},
+      {"stored", "/workload/sharegpt/user_tokens_sigma=1"},
+      {"stored", "/workload/sharegpt/assistant_tokens_median=200"},
+      {"stored", "/workload/sharegpt/assistant_tokens_sigma=0.5"},
+      {"stored", "/workload/sharegpt/message_cap=700tokens"},
+      {"stored", "/seed=2"},
+      // The same keys where only they decide.
+      {"stored", "/system/tiers/ssd/eviction=fifo", lru_tiers},
+      {"timed", "/serving/keep_first_tokens=64tokens"},
+      // Exempt ones that could still have an effect by mistake.
+      {"stored", "/model/name=other", {}, Effect::none},
+      {"stored", "/hardware/name=other", {}, Effect::none},
+      {"stored", "/hardware/gpu/name=other", {}, Effect::none},
+      {"stored", "/system/name=other", {}, Effect::none},
+      {"stored", "/system/tiers/dram/write=on_create", {}, Effect::none},
+      {"table", "/workload/format=turns_table", {}, Effect::none},
+  };
+  return all;
+}
+
+const std::vector<Exemption>& exemptions() {
+  static const std::vector<Exemption> all{
+      {"/model/name", "read by people"},
+      {"/model/source", "read by people"},
+      {"/hardware/name", "read by people"},
+      {"/hardware/source", "read by people"},
+      {"/hardware/sources", "read by people"},
+      {"/hardware/gpu/name", "read by people"},
+      {"/system/name", "read by people"},
+      {"/system/summary", "read by people"},
+      {"/system/source", "read by people"},
+      {"/system/order", "fcfs is the only policy"},
+      {"/system/batching", "prefill_first is the only mode"},
+      {"/system/tiers/dram/write",
+       "the tier above the fastest one is HBM, and what a turn made is always written from there "
+       "when the turn ends"},
+      {"/workload/generator", "sharegpt is the only generator"},
+      {"/workload/format", "auto finds the same format, and any other is refused"},
+  };
+  return all;
+}
+
+bool below(const std::string& pointer, const std::string& parent) {
+  return pointer == parent || pointer.starts_with(parent + "/");
+}
+
+void add_leaves(const Json& json, const std::string& pointer, std::set<std::string>& leaves) {
+  if (json.is_object()) {
+    for (const auto& [key, value] : json.items()) {
+      add_leaves(value, pointer + "/" + escape_pointer(key), leaves);
+    }
+  } else {
+    leaves.insert(pointer);
+  }
+}
+
+std::string pointer_of(const Move& move) { return parse_override(move.setting).pointer; }
+
+TEST(ConfigKeys, MoveAResultEach) {
+  const Bases bases;
+  std::map<std::pair<std::string, Settings>, std::string> unmoved;
+  for (const Move& move : moves()) {
+    SCOPED_TRACE(move.base + " " + move.setting);
+    const std::pair key(move.base, move.around);
+    if (!unmoved.contains(key)) {
+      const auto result = bases.run(move.base, move.around);
+      ASSERT_TRUE(result) << "the base runs";
+      unmoved[key] = *result;
+    }
+    Settings settings = move.around;
+    settings.push_back(move.setting);
+    std::optional<std::string> moved;
+    EXPECT_NO_THROW(moved = bases.run(move.base, settings));
+    switch (move.effect) {
+      case Effect::moves:
+        ASSERT_TRUE(moved) << "refused";
+        EXPECT_FALSE(*moved == unmoved[key]) << "no result moved";
+        break;
+      case Effect::rejects:
+        EXPECT_FALSE(moved) << "not refused";
+        break;
+      case Effect::none:
+        ASSERT_TRUE(moved) << "refused";
+        EXPECT_TRUE(*moved == unmoved[key]) << "a result moved: the key needs no exemption";
+        break;
+    }
+  }
+}
+
+TEST(ConfigKeys, AreEachMovedOrExempt) {
+  const Bases bases;
+  std::set<std::string> leaves;
+  for (const std::string& base : kBases) {
+    add_leaves(write_value(bases.config(base, {})), "", leaves);
+  }
+  EXPECT_GT(leaves.size(), 70U);
+  for (const std::string& leaf : leaves) {
+    bool known = false;
+    for (const Move& move : moves()) {
+      known = known || (move.effect != Effect::none && pointer_of(move) == leaf);
+    }
+    bool exempt = false;
+    for (const Exemption& exemption : exemptions()) {
+      exempt = exempt || below(leaf, exemption.pointer);
+    }
+    EXPECT_TRUE(known || exempt) << leaf << " has neither a move nor an exemption";
+    EXPECT_FALSE(known && exempt) << leaf << " is moved: its exemption can go";
+  }
+  for (const Exemption& exemption : exemptions()) {
+    bool found = false;
+    for (const std::string& leaf : leaves) {
+      found = found || below(leaf, exemption.pointer);
+    }
+    EXPECT_TRUE(found) << exemption.pointer << " is no key any more";
+  }
+}
+
+/// Parameters that are automatic stand in no config, so they are asked of the policies.
+TEST(ConfigKeys, OfPoliciesAreEachMoved) {
+  const auto moved = [](const std::string& begin, const std::string& parameter) {
+    bool found = false;
+    for (const Move& move : moves()) {
+      const std::string pointer = pointer_of(move);
+      found = found || (pointer.starts_with(begin) && pointer.ends_with("/" + parameter));
+    }
+    return found;
+  };
+  const PolicyRegistry registry = builtin_policies();
+  std::size_t parameters = 0;
+  const auto check = [&](const auto& kinds, const std::string& begin) {
+    for (const auto& kind : kinds) {
+      for (const PolicyParameter& parameter : kind.parameters) {
+        ++parameters;
+        EXPECT_TRUE(moved(begin, parameter.name)) << kind.name << " " << parameter.name;
+      }
+    }
+  };
+  check(registry.eviction, "/system/tiers/dram/eviction/");
+  check(registry.eviction, "/system/tiers/ssd/eviction/");
+  check(registry.prefetch, "/system/prefetch/");
+  check(registry.order, "/system/order/");
+  EXPECT_GE(parameters, 3U);
+}
+
+/// The bases do what their comment says: else keys could be moved in a run that they cannot reach.
+TEST(ConfigKeys, AreMovedInRunsUnderPressure) {
+  const Bases bases;
+  const Json result = Json::parse(*bases.run("stored", {}));
+  for (const char* tier : {"dram", "ssd"}) {
+    EXPECT_GT(result["metrics"]["tiers"][tier]["evictions"].get<std::int64_t>(), 50) << tier;
+    EXPECT_GT(number_at(result, std::string("/metrics/hit_rate/all_turns/") + tier), 0) << tier;
+  }
+  EXPECT_GT(result["metrics"]["truncated_turns"].get<std::int64_t>(), 50);
+  EXPECT_GT(number_at(result, "/metrics/queueing_seconds/p90"), 1);
+  EXPECT_GT(number_at(result, "/metrics/gpu_seconds/exposed_load"), 0);
+}
+
+TEST(PerformanceSettings, MoveNoResult) {
+  const Bases bases;
+  const TempDir dir;
+  for (const char* system : {"recompute", "attentionstore_fifo", "attentionstore", "overflow"}) {
+    const RunConfig config =
+        resolved("examples/planner-70.json",
+                 {std::string("/system=") + system, "/hardware/dram/capacity=16GiB",
+                  "/hardware/ssd/capacity=60GiB", "/workload/sessions=200",
+                  "/workload/arrival_rate=2/s", "/workload/warmup_turns=100"});
+    const std::string plain = simulate(config, builtin_policies()).dump();
+    EXPECT_EQ(plain, simulate(config, builtin_policies()).dump()) << system << ", twice";
+
+    RunOptions reference;
+    reference.stepping = DecodeStepping::per_iteration;
+    EXPECT_TRUE(plain == simulate(config, builtin_policies(), reference).dump())
+        << system << ", one event an iteration";
+
+    Recorders recorders;
+    recorders.requests = std::make_unique<RequestRecorder>(dir.path("requests.csv"));
+    recorders.timeline = std::make_unique<TimelineRecorder>(dir.path("timeline.json"));
+    recorders.decisions = std::make_unique<DecisionRecorder>(dir.path("decisions.jsonl"));
+    RunOptions watched;
+    watched.observer = &recorders;
+    watched.decisions = recorders.decisions.get();
+    std::int64_t calls = 0;
+    watched.progress = [&](std::int64_t) { ++calls; };
+    EXPECT_TRUE(plain == simulate(config, builtin_policies(), watched).dump())
+        << system << ", watched";
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::test

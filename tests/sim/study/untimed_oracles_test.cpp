@@ -1,0 +1,373 @@
+/// Untimed replays against models written here, which share nothing with the tier manager: lists,
+/// sets, stack distances and gaps over the same order of accesses.
+///
+/// What makes the models exact: no history is ever cut (the window is larger than any session), so
+/// an entry is found whole or not at all; every entry is charged the same, so a capacity is a
+/// number of entries; and a turn that misses stores its session anew, like a cache that fills on
+/// demand. An entry leaves an exclusive tier when its turn is admitted and comes back at the turn's
+/// end, before the next access, so nothing is evicted in between.
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <optional>
+#include <queue>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "hw/model.hpp"
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+/// One turn: which session asks, and whether it has a history to be found.
+struct Access {
+  std::int64_t session = 0;
+  std::int64_t turn = 0;
+  SimTime time;
+  bool resumed = false;
+};
+
+/// 40 turns of two messages of at most 500 tokens fit in this window.
+constexpr std::int64_t kWindow = 40960;
+
+enum class Placement { dram, ssd };
+
+/// One tier, where every entry is charged a whole window.
+RunConfig one_tier(Placement place, const std::string& eviction, std::int64_t entries,
+                   std::int64_t seed = 1) {
+  RunConfig config =
+      resolved("examples/planner-70.json",
+               {"/system=attentionstore_lru", "/model/layers=8", "/model/kv_heads=8",
+                fmt::format("/model/context_window={}tokens", kWindow), "/workload/sessions=1500",
+                "/workload/warmup_turns=0", "/workload/sharegpt/message_cap=500tokens",
+                "/serving/kv_reservation=context_window", fmt::format("/seed={}", seed)});
+  const Bytes entry = kv_bytes_per_token(config.model) * kWindow;
+  TierConfig tier;
+  tier.eviction.name = eviction;
+  config.system.tiers = {};
+  (place == Placement::dram ? config.system.tiers.dram : config.system.tiers.ssd) = tier;
+  config.hardware.dram->capacity = entry * entries;
+  config.hardware.ssd->capacity = entry * entries;
+  return config;
+}
+
+struct Replay {
+  std::vector<Access> accesses;
+  std::vector<bool> hits;
+  std::vector<Medium> media;
+  Json result;
+
+  [[nodiscard]] std::int64_t hit_count() const {
+    return std::count(hits.begin(), hits.end(), true);
+  }
+};
+
+Replay replay(const RunConfig& config) {
+  RequestList list;
+  RunOptions options;
+  options.observer = &list;
+  Replay replay;
+  replay.result = simulate_untimed(config, builtin_policies(), options);
+  for (const RequestRecord& r : list.records) {
+    replay.accesses.push_back({r.session, r.turn, r.arrived, r.resumed()});
+    EXPECT_EQ(r.truncated.value, 0) << "the models need whole histories";
+    EXPECT_TRUE(r.found.reused.value == 0 || r.found.reused == r.history) << "whole or nothing";
+    replay.hits.push_back(r.full_hit());
+    replay.media.push_back(r.found.medium);
+  }
+  return replay;
+}
+
+// ---- The models ----
+
+/// Plain LRU over a list.
+std::vector<bool> list_lru(const std::vector<Access>& accesses, std::size_t capacity) {
+  std::list<std::int64_t> order;  // least recently used in front
+  std::unordered_map<std::int64_t, std::list<std::int64_t>::iterator> where;
+  std::vector<bool> hits;
+  for (const Access& access : accesses) {
+    const auto found = where.find(access.session);
+    hits.push_back(found != where.end());
+    if (found != where.end()) {
+      order.erase(found->second);
+    } else if (order.size() == capacity) {
+      where.erase(order.front());
+      order.pop_front();
+    }
+    where[access.session] = order.insert(order.end(), access.session);
+  }
+  return hits;
+}
+
+/// FIFO by a session's first access: what leaves is the resident session that came first, and a
+/// session keeps its place however often it is evicted. Sessions are numbered in order of arrival.
+std::vector<bool> first_come_fifo(const std::vector<Access>& accesses, std::size_t capacity) {
+  std::set<std::int64_t> resident;
+  std::vector<bool> hits;
+  for (const Access& access : accesses) {
+    hits.push_back(resident.erase(access.session) == 1);
+    if (resident.size() == capacity) {
+      resident.erase(resident.begin());
+    }
+    resident.insert(access.session);
+  }
+  return hits;
+}
+
+/// Sums over a prefix in O(log n) (Fenwick).
+class PrefixSums {
+ public:
+  explicit PrefixSums(std::size_t size) : sums_(size + 1) {}
+  void add(std::size_t at, std::int64_t value) {
+    for (++at; at < sums_.size(); at += at & (~at + 1)) {
+      sums_[at] += value;
+    }
+  }
+  [[nodiscard]] std::int64_t before(std::size_t at) const {
+    std::int64_t sum = 0;
+    for (; at > 0; at -= at & (~at + 1)) {
+      sum += sums_[at];
+    }
+    return sum;
+  }
+
+ private:
+  std::vector<std::int64_t> sums_;
+};
+
+/// Mattson's stack distances (IBM Systems Journal 9(2), 1970): the number of different sessions
+/// since the session's last access, itself included; 0 for its first access. An LRU cache of C
+/// entries hits exactly the distances 1..C.
+std::vector<std::int64_t> stack_distances(const std::vector<Access>& accesses) {
+  PrefixSums latest(accesses.size());  // 1 at each session's latest access
+  std::unordered_map<std::int64_t, std::size_t> last;
+  std::vector<std::int64_t> distances;
+  for (std::size_t now = 0; now < accesses.size(); ++now) {
+    const auto found = last.find(accesses[now].session);
+    if (found == last.end()) {
+      distances.push_back(0);
+    } else {
+      distances.push_back(latest.before(now) - latest.before(found->second));
+      latest.add(found->second, -1);
+    }
+    latest.add(now, 1);
+    last[accesses[now].session] = now;
+  }
+  return distances;
+}
+
+std::int64_t within(const std::vector<std::int64_t>& distances, std::int64_t capacity) {
+  return std::count_if(distances.begin(), distances.end(),
+                       [&](std::int64_t d) { return d >= 1 && d <= capacity; });
+}
+
+// ---- The tests ----
+
+TEST(UntimedReplay, TakesTurnsAtArrivalPlusThinkTimes) {
+  const RunConfig config = one_tier(Placement::dram, "lru", 10);
+  const Replay run = replay(config);
+  const auto source =
+      make_source(config.workload, static_cast<std::uint64_t>(config.seed), source_dir());
+  std::vector<std::tuple<SimTime, std::int64_t, std::int64_t>> expected;
+  SessionSpec session;
+  while (source->next(session)) {
+    SimTime time = session.arrival;
+    for (std::size_t i = 0; i < session.turns.size(); ++i) {
+      time = time + session.turns[i].think;
+      expected.emplace_back(time, session.id, static_cast<std::int64_t>(i));
+    }
+  }
+  std::sort(expected.begin(), expected.end());
+  ASSERT_EQ(run.accesses.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(std::tuple(run.accesses[i].time, run.accesses[i].session, run.accesses[i].turn),
+              expected[i]);
+    ASSERT_EQ(run.accesses[i].resumed, run.accesses[i].turn > 0);
+  }
+}
+
+TEST(UntimedReplay, CountsEveryTurnAsAHitOrAMiss) {
+  for (const char* eviction : {"lru", "fifo", "scheduler_aware"}) {
+    const Replay run = replay(one_tier(Placement::dram, eviction, 30));
+    const auto turns = static_cast<std::int64_t>(run.accesses.size());
+    const Json& metrics = run.result["metrics"];
+    EXPECT_EQ(metrics["turns"], turns);
+    EXPECT_EQ(run.result["workload"]["turns"], turns);
+    std::int64_t lost = 0;
+    for (const auto& [cause, count] : metrics["lost_hits"].items()) {
+      lost += count.get<std::int64_t>();
+    }
+    const std::int64_t first_turns = turns - metrics["resumed_turns"].get<std::int64_t>();
+    EXPECT_EQ(first_turns, run.result["workload"]["sessions"].get<std::int64_t>());
+    EXPECT_EQ(run.hit_count() + lost + first_turns, turns) << eviction;
+    EXPECT_EQ(lost, metrics["lost_hits"]["capacity"].get<std::int64_t>()) << eviction;
+    EXPECT_DOUBLE_EQ(number_at(metrics, "/hit_rate/all_turns/total"),
+                     static_cast<double>(run.hit_count()) / static_cast<double>(turns));
+    EXPECT_DOUBLE_EQ(number_at(metrics, "/hit_rate/all_turns/dram"),
+                     number_at(metrics, "/hit_rate/all_turns/total"));
+  }
+}
+
+TEST(UntimedLru, IsAListTurnByTurn) {
+  for (const Placement place : {Placement::dram, Placement::ssd}) {
+    for (const std::int64_t capacity : {1, 2, 3, 17, 64, 301}) {
+      const Replay run = replay(one_tier(place, "lru", capacity));
+      EXPECT_EQ(run.hits, list_lru(run.accesses, static_cast<std::size_t>(capacity)))
+          << capacity << " entries";
+      for (std::size_t i = 0; i < run.hits.size(); ++i) {
+        if (run.hits[i]) {
+          ASSERT_EQ(run.media[i], place == Placement::dram ? Medium::dram : Medium::ssd);
+        }
+      }
+    }
+  }
+}
+
+TEST(UntimedLru, IsAListAlsoWhereACopyStaysBehind) {
+  for (const std::int64_t capacity : {2, 17, 64}) {
+    RunConfig config = one_tier(Placement::dram, "lru", capacity);
+    config.system.tiers.dram->inclusive = true;
+    const Replay run = replay(config);
+    EXPECT_EQ(run.hits, list_lru(run.accesses, static_cast<std::size_t>(capacity))) << capacity;
+  }
+}
+
+/// Entries of one block each are equal too, with exact accounts.
+TEST(UntimedLru, IsAListWithEntriesOfOneBlock) {
+  for (const std::int64_t capacity : {2, 17, 64}) {
+    RunConfig config = one_tier(Placement::dram, "lru", capacity);
+    config.serving.kv_reservation = Reservation::exact;
+    config.system.tiers.dram->block_size = Tokens(kWindow);
+    const Replay run = replay(config);
+    EXPECT_EQ(run.hits, list_lru(run.accesses, static_cast<std::size_t>(capacity))) << capacity;
+  }
+}
+
+TEST(UntimedLru, HitsTheStackDistancesWithinTheCapacity) {
+  for (const std::int64_t seed : {1, 2, 3}) {
+    const std::vector<std::int64_t> distances =
+        stack_distances(replay(one_tier(Placement::dram, "lru", 1, seed)).accesses);
+    for (const std::int64_t capacity : {1, 2, 5, 12, 29, 70, 169, 408, 985, 2000}) {
+      EXPECT_EQ(replay(one_tier(Placement::dram, "lru", capacity, seed)).hit_count(),
+                within(distances, capacity))
+          << capacity << " entries, seed " << seed;
+    }
+  }
+}
+
+TEST(UntimedLru, NeverLosesHitsWithMoreCapacity) {
+  std::vector<bool> smaller;
+  std::int64_t last = 0;
+  for (std::int64_t capacity = 1; capacity <= 200; capacity += 1 + capacity / 4) {
+    const Replay run = replay(one_tier(Placement::ssd, "lru", capacity));
+    EXPECT_GE(run.hit_count(), last);
+    last = run.hit_count();
+    for (std::size_t i = 0; i < smaller.size(); ++i) {
+      ASSERT_TRUE(run.hits[i] || !smaller[i]) << "turn " << i << " at " << capacity << " entries";
+    }
+    smaller = run.hits;
+  }
+}
+
+/// Two exclusive LRU tiers, the lower fed by the victims of the upper, are one LRU list cut in two:
+/// distances up to the upper's capacity hit there, further ones up to the sum hit below.
+TEST(UntimedLru, OfTwoExclusiveTiersIsOneListCutInTwo) {
+  for (const auto& [dram, ssd] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 20}, {20, 5}, {40, 160}}) {
+    RunConfig config = one_tier(Placement::dram, "lru", dram);
+    config.system.tiers.ssd = config.system.tiers.dram;
+    config.hardware.ssd->capacity = config.hardware.dram->capacity / dram * ssd;
+    const Replay run = replay(config);
+    const std::vector<std::int64_t> distances = stack_distances(run.accesses);
+    for (std::size_t i = 0; i < distances.size(); ++i) {
+      const bool hit = distances[i] >= 1 && distances[i] <= dram + ssd;
+      ASSERT_EQ(run.hits[i], hit) << "turn " << i << " of " << dram << " + " << ssd;
+      if (hit) {
+        ASSERT_EQ(run.media[i], distances[i] <= dram ? Medium::dram : Medium::ssd)
+            << "turn " << i << " of " << dram << " + " << ssd;
+      }
+    }
+  }
+}
+
+TEST(UntimedFifo, KeepsTheOrderOfFirstAccesses) {
+  for (const Placement place : {Placement::dram, Placement::ssd}) {
+    for (const std::int64_t capacity : {1, 2, 3, 17, 64, 301}) {
+      const Replay run = replay(one_tier(place, "fifo", capacity));
+      EXPECT_EQ(run.hits, first_come_fifo(run.accesses, static_cast<std::size_t>(capacity)))
+          << capacity << " entries";
+    }
+  }
+}
+
+/// Without a limit of room, a time to live hits exactly the gaps that are no longer.
+TEST(UntimedTimeToLive, HitsTheGapsThatAreNoLonger) {
+  for (const char* ttl : {"1s", "20s", "60s", "300s"}) {
+    RunConfig config = one_tier(Placement::dram, "lru", 2000);
+    config.system.tiers.dram->ttl = parse_quantity<SimDuration>(ttl);
+    const Replay run = replay(config);
+    std::unordered_map<std::int64_t, SimTime> last;
+    std::int64_t late = 0;
+    for (std::size_t i = 0; i < run.accesses.size(); ++i) {
+      const Access& access = run.accesses[i];
+      const auto found = last.find(access.session);
+      const bool hit =
+          found != last.end() && access.time - found->second <= *config.system.tiers.dram->ttl;
+      ASSERT_EQ(run.hits[i], hit) << "turn " << i << " with " << ttl;
+      late += found != last.end() && !hit ? 1 : 0;
+      last[access.session] = access.time;
+    }
+    EXPECT_EQ(run.result["metrics"]["lost_hits"]["ttl"], late);
+  }
+}
+
+/// No request ever waits in an untimed replay, and scheduler-aware eviction of idle entries is LRU:
+/// in every tier, with entries of any size, copies left behind, cut histories.
+TEST(UntimedSchedulerAware, WithAnEmptyQueueIsLru) {
+  const std::vector<std::vector<std::string>> variants{
+      {},
+      {"/serving/kv_reservation=context_window"},
+      {"/system/tiers/ssd/inclusive=false"},
+      {"/system/tiers/ssd/write=on_create"},
+      {"/system/tiers/dram/inclusive=true"},
+      {"/system/tiers/dram/free_buffer=8GiB", "/system/tiers/ssd/free_buffer=20GiB"},
+      {"/system/tiers/ssd/ttl=100s"},
+      {"/model/context_window=1024tokens", "/serving/keep_first_tokens=64tokens"},
+      {"/system/positions=embedded", "/model/context_window=2048tokens"},
+      {"/system/tiers/ssd=none", "/system/prefetch=none"},
+      {"/system/tiers/dram=none", "/system/prefetch=none"}};
+  for (const std::vector<std::string>& variant : variants) {
+    std::vector<std::string> settings{"/hardware/dram/capacity=16GiB",
+                                      "/hardware/ssd/capacity=60GiB", "/workload/sessions=800",
+                                      "/workload/warmup_turns=500"};
+    settings.insert(settings.end(), variant.begin(), variant.end());
+    const std::string name = variant.empty() ? "as it is" : variant.front();
+    const auto outcome_of = [&](const std::string& system) {
+      std::vector<std::string> all = settings;
+      all.insert(all.begin(), "/system=" + system);
+      const Json result =
+          simulate_untimed(resolved("examples/planner-70.json", all), builtin_policies());
+      // A variant in which nothing is found, or nothing is lost, would show nothing.
+      EXPECT_GT(number_at(result, "/metrics/hit_rate/all_turns/total"), 0.01) << name;
+      EXPECT_LT(number_at(result, "/metrics/hit_rate/resumed_turns/total"), 0.99) << name;
+      return outcome(result);
+    };
+    EXPECT_EQ(outcome_of("attentionstore"), outcome_of("attentionstore_lru")) << name;
+  }
+}
+
+TEST(UntimedReplay, IsTheSameTwice) {
+  const RunConfig config = one_tier(Placement::dram, "fifo", 25);
+  EXPECT_EQ(replay(config).result.dump(), replay(config).result.dump());
+}
+
+}  // namespace
+}  // namespace kvtier::test
