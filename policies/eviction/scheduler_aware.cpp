@@ -14,6 +14,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/policy/entry_heap.hpp"
 #include "sim/policy/entry_list.hpp"
+#include "sim/policy/position_queue.hpp"
 
 namespace kvtier {
 namespace {
@@ -48,7 +49,7 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     state.pinned = false;
     if (state.set_aside) {
       state.set_aside = false;
-      waiting_.insert(entry, tail_first(state.position));
+      waiting_.insert(entry, state.position);
     }
   }
   void on_queue_change(EntryId entry, QueuePosition position) override {
@@ -113,10 +114,6 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     bool set_aside = false;
   };
 
-  [[nodiscard]] static std::uint64_t tail_first(QueuePosition position) {
-    return UINT64_MAX - position.value;
-  }
-
   void take_position(EntryId entry, QueuePosition position) {
     State& state = states_[entry.value];
     state.position = position;
@@ -151,7 +148,7 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     State& state = states_[entry.value];
     idle_.remove(entry);
     state.seen = true;
-    waiting_.insert(entry, tail_first(state.position));
+    waiting_.insert(entry, state.position);
   }
 
   /// Pinned entries stay in the heap until they come up: most are unpinned long before.
@@ -178,7 +175,7 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   /// too.
   EntryList idle_;
   /// Request inside the window; the last in the queue on top.
-  EntryHeap waiting_;
+  PositionQueue waiting_;
   /// Request not (yet) inside a given window; the first in the queue on top.
   EntryHeap unseen_;
   std::vector<State> states_;

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/assert.hpp"
+#include "sim/policy/entry_heap.hpp"
+#include "sim/policy/ids.hpp"
+
+namespace kvtier {
+
+/// Entries by the queue position of their request, the last in the queue on top, each at most once
+/// and removable from the middle. Requests join at the queue's end, so nearly every entry comes
+/// with the largest position yet: those are kept in an array, in O(1) amortised; the others in a
+/// heap, in O(log n).
+class PositionQueue {
+ public:
+  [[nodiscard]] bool empty() const { return run_.empty() && rest_.empty(); }
+  [[nodiscard]] std::size_t size() const { return in_run_ + rest_.size(); }
+  [[nodiscard]] bool contains(EntryId entry) const {
+    return is_in_run(entry) || rest_.contains(entry);
+  }
+  [[nodiscard]] EntryId top() const {
+    const bool run_is_later =
+        !run_.empty() && (rest_.empty() || run_.back().position > from_key(rest_.top_key()));
+    return run_is_later ? run_.back().entry : rest_.top();
+  }
+
+  void insert(EntryId entry, QueuePosition position) {
+    KVTIER_ASSERT(!is_in_run(entry), "an entry waits at one position");
+    if (!run_.empty() && position <= run_.back().position) {
+      rest_.insert(entry, to_key(position));
+      return;
+    }
+    if (entry.value >= place_in_run_.size()) {
+      place_in_run_.resize(static_cast<std::size_t>(entry.value) + 1, kNotQueued);
+    }
+    place_in_run_[entry.value] = position;
+    run_.push_back({position, entry});
+    ++in_run_;
+  }
+
+  void remove(EntryId entry) {
+    if (!is_in_run(entry)) {
+      rest_.remove(entry);
+      return;
+    }
+    place_in_run_[entry.value] = kNotQueued;
+    --in_run_;
+    while (!run_.empty() && !is_live(run_.back())) {
+      run_.pop_back();
+    }
+    // What left before the last one stays as a hole until most of the array is holes.
+    if (run_.size() > 2 * in_run_ + kHolesKept) {
+      std::erase_if(run_, [this](const Waiting& w) { return !is_live(w); });
+    }
+  }
+
+ private:
+  static constexpr std::size_t kHolesKept = 64;
+  struct Waiting {
+    QueuePosition position;
+    EntryId entry;
+  };
+
+  [[nodiscard]] static std::uint64_t to_key(QueuePosition p) { return UINT64_MAX - p.value; }
+  [[nodiscard]] static QueuePosition from_key(std::uint64_t key) { return {UINT64_MAX - key}; }
+  [[nodiscard]] bool is_in_run(EntryId entry) const {
+    return entry.value < place_in_run_.size() && place_in_run_[entry.value] != kNotQueued;
+  }
+  [[nodiscard]] bool is_live(const Waiting& w) const {
+    return place_in_run_[w.entry.value] == w.position;
+  }
+
+  /// By position; the last one is not a hole.
+  std::vector<Waiting> run_;
+  std::size_t in_run_ = 0;
+  /// By entry: its position if it is in the array.
+  std::vector<QueuePosition> place_in_run_;
+  EntryHeap rest_;
+};
+
+}  // namespace kvtier
