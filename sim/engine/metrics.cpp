@@ -41,18 +41,19 @@ void TurnMetrics::add(const RequestRecord& r) {
 
 void QueueTrend::advance(SimTime now) {
   while (updated_ < now) {
-    auto bucket = static_cast<std::size_t>(updated_.ns / width_ns_);
-    if (bucket >= kBuckets) {
-      for (std::size_t i = 0; i < kBuckets / 2; ++i) {
-        integrals_[i] = integrals_[2 * i] + integrals_[2 * i + 1];
+    if (updated_ >= bucket_end_) {
+      if (++bucket_ == kBuckets) {
+        for (std::size_t i = 0; i < kBuckets / 2; ++i) {
+          integrals_[i] = integrals_[2 * i] + integrals_[2 * i + 1];
+        }
+        std::fill(integrals_.begin() + kBuckets / 2, integrals_.end(), 0.0);
+        width_ns_ *= 2;
+        bucket_ = kBuckets / 2;
       }
-      std::fill(integrals_.begin() + kBuckets / 2, integrals_.end(), 0.0);
-      width_ns_ *= 2;
-      continue;
+      bucket_end_ = SimTime(static_cast<std::int64_t>(bucket_ + 1) * width_ns_);
     }
-    const SimTime bucket_end(static_cast<std::int64_t>(bucket + 1) * width_ns_);
-    const SimTime end = std::min(bucket_end, now);
-    integrals_[bucket] += static_cast<double>(length_) * static_cast<double>((end - updated_).ns);
+    const SimTime end = std::min(bucket_end_, now);
+    integrals_[bucket_] += static_cast<double>(length_) * static_cast<double>((end - updated_).ns);
     updated_ = end;
   }
 }

@@ -97,6 +97,9 @@ class QueueTrend {
   std::vector<double> integrals_ = std::vector<double>(kBuckets, 0.0);  // length x ns
   std::int64_t width_ns_ = 1000000;
   SimTime updated_;
+  /// The bucket that `updated_` lies in or has just reached the end of.
+  std::size_t bucket_ = 0;
+  SimTime bucket_end_{width_ns_};
   std::size_t length_ = 0;
   std::size_t longest_ = 0;
 };
