@@ -391,7 +391,7 @@ void Instance::finish_prefill() {
   }
   s.finish_iteration = iteration_ + r.output.value - 1;
   running_.push_back({s.finish_iteration, next_sequence_++, slot});
-  std::push_heap(running_.begin(), running_.end(), Running::later);
+  std::push_heap(running_.begin(), running_.end(), FinishesLater{});
   context_ += prompt + Tokens(1);
 }
 
@@ -415,7 +415,7 @@ void Instance::finish_decode(std::int64_t iterations) {
   context_ += Tokens(iterations * batch);
   while (!running_.empty() && running_.front().finish_iteration == iteration_) {
     const SessionSlot slot = running_.front().slot;
-    std::pop_heap(running_.begin(), running_.end(), Running::later);
+    std::pop_heap(running_.begin(), running_.end(), FinishesLater{});
     running_.pop_back();
     const RequestRecord& r = session(slot).request;
     context_ -= r.history + r.input + r.output;
@@ -458,11 +458,14 @@ void Instance::finish_turn(SessionSlot slot) {
 void Instance::occupy(std::int64_t slots, Bytes bytes) {
   const SimTime now = backend_.now();
   if (now != occupied_since_) {
-    const double slot_share =
-        static_cast<double>(slots_used_) / static_cast<double>(config_.serving.slots);
-    const double hbm_share =
-        static_cast<double>(hbm_used_.value) / static_cast<double>(hbm_limit_.value);
-    const double share = queue_length_ > 0 ? 1.0 : std::max(slot_share, hbm_share);
+    double share = 1;
+    if (queue_length_ == 0) {
+      const double slot_share =
+          static_cast<double>(slots_used_) / static_cast<double>(config_.serving.slots);
+      const double hbm_share =
+          static_cast<double>(hbm_used_.value) / static_cast<double>(hbm_limit_.value);
+      share = std::max(slot_share, hbm_share);
+    }
     occupied_seconds_ += share * (now - occupied_since_).seconds();
     occupied_since_ = now;
   }

@@ -117,7 +117,10 @@ class Instance final : public QueueView {
     std::int64_t finish_iteration;
     std::uint64_t sequence;
     SessionSlot slot;
-    [[nodiscard]] static bool later(const Running& a, const Running& b) {
+  };
+  /// A type, not a function, so that heaps inline it.
+  struct FinishesLater {
+    [[nodiscard]] bool operator()(const Running& a, const Running& b) const {
       return a.finish_iteration != b.finish_iteration ? a.finish_iteration > b.finish_iteration
                                                       : a.sequence > b.sequence;
     }

@@ -120,7 +120,7 @@ TransferId SharedLinks::start(std::size_t path_index, Bytes bytes, std::uint64_t
                           .cookie = cookie,
                           .transfer = id});
   if (path.in_flight > 0) {
-    std::push_heap(path.pending.begin(), path.pending.end(), Pending::later);
+    std::push_heap(path.pending.begin(), path.pending.end(), Later{});
   }
   path.note_first();
   note_started(path_index);
@@ -135,7 +135,7 @@ void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
   KVTIER_ASSERT(found != path.pending.end(), "only a transfer in flight can be extended");
   found->due = std::max(found->due, path.served) + static_cast<double>(bytes.value);
   if (path.in_flight > 1) {
-    std::make_heap(path.pending.begin(), path.pending.end(), Pending::later);
+    std::make_heap(path.pending.begin(), path.pending.end(), Later{});
   }
   path.note_first();
   path.bytes += bytes;
@@ -149,7 +149,7 @@ SharedLinks::Finished SharedLinks::finish_next() {
   const std::size_t index = next_path_;
   Path& path = paths_[index];
   if (path.in_flight > 1) {
-    std::pop_heap(path.pending.begin(), path.pending.end(), Pending::later);
+    std::pop_heap(path.pending.begin(), path.pending.end(), Later{});
   }
   const Finished finished{TransferId{path.pending.back().transfer}, path.pending.back().cookie};
   path.pending.pop_back();

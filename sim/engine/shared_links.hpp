@@ -76,7 +76,10 @@ class SharedLinks {
     std::uint64_t sequence;
     std::uint64_t cookie;
     std::uint32_t transfer;
-    [[nodiscard]] static bool later(const Pending& a, const Pending& b) {
+  };
+  /// A type, not a function, so that heaps inline it.
+  struct Later {
+    [[nodiscard]] bool operator()(const Pending& a, const Pending& b) const {
       return a.due != b.due ? a.due > b.due : a.sequence > b.sequence;
     }
   };

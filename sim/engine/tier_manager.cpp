@@ -70,22 +70,20 @@ TierManager::TierManager(const Setup& setup)
     if (!tier_config) {
       return;
     }
-    auto tier = std::make_unique<Tier>();
-    tier->medium = medium;
-    tier->config = *tier_config;
-    tier->capacity = capacity;
+    Tier& tier = tiers_.emplace_back();
+    tier.medium = medium;
+    tier.config = *tier_config;
+    tier.capacity = capacity;
     const PolicyKind<EvictionPolicy>* kind =
         find_policy(setup.registry->eviction, tier_config->eviction.name);
     KVTIER_ASSERT(kind != nullptr, "the config was checked");
-    tier->sees_queue = kind->knowledge != Knowledge::online;
-    tier->policy = kind->make(tier_config->eviction.parameters);
-    tiers_.push_back(std::move(tier));
+    tier.sees_queue = kind->knowledge != Knowledge::online;
+    tier.policy = kind->make(tier_config->eviction.parameters);
   };
   add(Medium::dram, config_.system.tiers.dram,
       config_.hardware.dram ? config_.hardware.dram->capacity : Bytes(0));
   add(Medium::ssd, config_.system.tiers.ssd,
       config_.hardware.ssd ? config_.hardware.ssd->capacity : Bytes(0));
-  KVTIER_ASSERT(tiers_.size() <= kMostTiers, "entries have room for a copy in every tier");
   const PolicyKind<PrefetchPolicy>* prefetch =
       find_policy(setup.registry->prefetch, config_.system.prefetch.name);
   KVTIER_ASSERT(prefetch != nullptr, "the config was checked");
@@ -197,9 +195,11 @@ void TierManager::release_if_empty(EntryId id) {
 
 void TierManager::charge(Tier& tier, Bytes bytes) {
   const SimTime now = backend_.now();
-  tier.counters.occupancy_byte_ns +=
-      static_cast<double>(tier.used.value) * static_cast<double>((now - tier.occupancy_since).ns);
-  tier.occupancy_since = now;
+  if (now != tier.occupancy_since) {
+    tier.counters.occupancy_byte_ns +=
+        static_cast<double>(tier.used.value) * static_cast<double>((now - tier.occupancy_since).ns);
+    tier.occupancy_since = now;
+  }
   tier.used += bytes;
   used_ += bytes;
   tier.counters.occupancy_peak = std::max(tier.counters.occupancy_peak, tier.used);
@@ -445,10 +445,9 @@ void TierManager::wait_for_room(std::size_t index, EntryId id) {
 
 void TierManager::cancel_wait(std::size_t index, EntryId id) {
   Tier& t = tier(index);
-  const auto found = std::find(t.waiting_for_room.begin(), t.waiting_for_room.end(), id);
-  KVTIER_ASSERT(found != t.waiting_for_room.end(), "only what waits for room can stop waiting");
+  const bool found = t.waiting_for_room.erase(id);
+  KVTIER_ASSERT(found, "only what waits for room can stop waiting");
   t.promised -= wanted_room(id);
-  t.waiting_for_room.erase(found);
 }
 
 Bytes TierManager::wanted_room(EntryId id) const {
@@ -1135,7 +1134,7 @@ void TierManager::settle() {
   for (int round = 0; round < kMostSettleRounds; ++round) {
     bool progress = false;
     for (std::size_t i = 0; i < tiers_.size(); ++i) {
-      Tier& t = *tiers_[i];
+      Tier& t = tiers_[i];
       if (t.config.free_buffer.value > 0) {
         trim(i);
       }
@@ -1148,7 +1147,7 @@ void TierManager::settle() {
     }
     if (!progress && !fetching_.valid() && tiers_.size() > 1) {
       try_prefetch();
-      progress = fetching_.valid() || has_write_to_start(*tiers_.front());
+      progress = fetching_.valid() || has_write_to_start(tiers_.front());
     }
     if (!progress) {
       return;

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include <boost/container/static_vector.hpp>
+
+#include "sim/core/ring.hpp"
 #include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
@@ -105,7 +107,7 @@ class TierManager {
   std::function<void(SessionSlot, Medium)> on_load_ready;
 
   [[nodiscard]] std::size_t tier_count() const { return tiers_.size(); }
-  [[nodiscard]] Medium medium(std::size_t tier) const { return tiers_[tier]->medium; }
+  [[nodiscard]] Medium medium(std::size_t tier) const { return tiers_[tier].medium; }
   [[nodiscard]] TierCounters counters(std::size_t tier);
   [[nodiscard]] Bytes bytes_per_token() const { return bytes_per_token_; }
   [[nodiscard]] std::size_t live_entries() const { return live_entries_; }
@@ -190,10 +192,10 @@ class TierManager {
     EntryHeap by_age;
     /// Saves and fetches that wait for room, first come first served; `promised` is what they will
     /// take.
-    std::deque<EntryId> waiting_for_room;
+    Ring<EntryId> waiting_for_room;
     Bytes promised;
     /// Writes from this tier to the next one, one at a time.
-    std::deque<std::uint32_t> writes;
+    Ring<std::uint32_t> writes;
     TierCounters counters;
     SimTime occupancy_since;
   };
@@ -204,8 +206,8 @@ class TierManager {
 
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
   [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
-  [[nodiscard]] Tier& tier(std::size_t index) { return *tiers_[index]; }
-  [[nodiscard]] const Tier& tier(std::size_t index) const { return *tiers_[index]; }
+  [[nodiscard]] Tier& tier(std::size_t index) { return tiers_[index]; }
+  [[nodiscard]] const Tier& tier(std::size_t index) const { return tiers_[index]; }
   [[nodiscard]] Bytes account(const Tier& tier, Tokens tokens) const;
   /// What writing tokens behind the `stored` first ones moves: whole blocks.
   [[nodiscard]] Bytes write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const;
@@ -292,7 +294,7 @@ class TierManager {
   std::uint64_t cookie_mark_;
   Bytes bytes_per_token_;
   Bytes window_account_;
-  std::vector<std::unique_ptr<Tier>> tiers_;
+  boost::container::static_vector<Tier, kMostTiers> tiers_;
   std::unique_ptr<PrefetchPolicy> prefetch_;
   std::function<bool(EntryId)> needs_fetch_;
 
