@@ -7,12 +7,13 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "traces/rounding.hpp"
 
 namespace kvtier {
 namespace {
 
 SimDuration limited(double ns) {
-  return SimDuration(std::llround(std::min(ns, static_cast<double>(kThinkTimeMax.ns))));
+  return SimDuration(round_non_negative(std::min(ns, static_cast<double>(kThinkTimeMax.ns))));
 }
 
 }  // namespace
@@ -56,7 +57,7 @@ SimTime PoissonArrivals::next() {
         "{} years that can be simulated",
         mean_gap_ns_ * 1e-9, kTraceTimeNsMax / kThinkTimeMax.ns));
   }
-  last_ = last_ + SimDuration(std::llround(gap));
+  last_ = last_ + SimDuration(round_non_negative(gap));
   return last_;
 }
 

@@ -4,12 +4,13 @@
 #include <cmath>
 
 #include "sim/core/assert.hpp"
+#include "traces/rounding.hpp"
 
 namespace kvtier {
 namespace {
 
 std::int64_t round_into(double value, std::int64_t minimum, std::int64_t maximum) {
-  return std::llround(
+  return round_non_negative(
       std::clamp(value, static_cast<double>(minimum), static_cast<double>(maximum)));
 }
 
