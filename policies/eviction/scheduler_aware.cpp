@@ -29,7 +29,14 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     if (entry.id.value >= states_.size()) {
       states_.resize(static_cast<std::size_t>(entry.id.value) + 1);
     }
-    states_[entry.id.value] = {.resident = true};
+    State& state = states_[entry.id.value];
+    state = {.resident = true};
+    if (entry.queue_position != kNotQueued && !window_) {
+      state.position = entry.queue_position;
+      state.seen = true;
+      waiting_.insert(entry.id, state.position);
+      return;
+    }
     idle_.push_back(entry.id);
     take_position(entry.id, entry.queue_position);
   }
@@ -39,9 +46,12 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     }
   }
   void on_remove(EntryId entry, SimTime) override {
-    drop_position(entry);
-    idle_.remove(entry);
-    states_[entry.value].resident = false;
+    State& state = states_[entry.value];
+    leave_waiting(entry, state);
+    if (!state.seen) {
+      idle_.remove(entry);
+    }
+    state = State{};
   }
   void on_pin(EntryId entry) override { states_[entry.value].pinned = true; }
   void on_unpin(EntryId entry) override {
@@ -131,17 +141,23 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   /// seen.
   void drop_position(EntryId entry) {
     State& state = states_[entry.value];
+    leave_waiting(entry, state);
+    if (state.seen) {
+      state.set_aside = false;
+      state.seen = false;
+      idle_.push_back(entry);
+    }
+    state.position = kNotQueued;
+  }
+
+  void leave_waiting(EntryId entry, const State& state) {
     if (state.seen) {
       if (!state.set_aside) {
         waiting_.remove(entry);
       }
-      state.set_aside = false;
-      state.seen = false;
-      idle_.push_back(entry);
     } else if (state.position != kNotQueued) {
       unseen_.remove(entry);
     }
-    state.position = kNotQueued;
   }
 
   void see(EntryId entry) {
