@@ -10,8 +10,9 @@ namespace {
 class FcfsOrder final : public OrderPolicy {
  public:
   QueuePosition next(const QueueView& queue) override {
-    KVTIER_ASSERT(queue.waiting_at(queue.first()), "the first position of a queue is never empty");
-    return queue.first();
+    const QueuePosition first = queue.first();
+    KVTIER_ASSERT(queue.waiting_at(first), "the first position of a queue is never empty");
+    return first;
   }
 };
 

@@ -178,7 +178,7 @@ void Instance::enqueue(SessionSlot slot) {
     observer_->on_queue(queue_length_, backend_.now());
   }
   tiers_.on_enqueued(slot, position);
-  if (gpu_ == Gpu::decode && can_admit()) {
+  if (gpu_ == Gpu::decode && admissible()) {
     backend_.stop_decode();
   }
 }
@@ -249,24 +249,25 @@ void Instance::schedule() {
   if (must_stall()) {
     gpu_ = Gpu::stalled;
     gpu_since_ = backend_.now();
-  } else if (can_admit()) {
-    admit();
+  } else if (const std::optional<QueuePosition> next = admissible()) {
+    admit(*next);
   } else if (!running_.empty()) {
     start_decode();
   }
 }
 
-bool Instance::can_admit() const {
+std::optional<QueuePosition> Instance::admissible() const {
   if (queue_length_ == 0 || running_.size() >= static_cast<std::size_t>(config_.serving.slots)) {
-    return false;
+    return std::nullopt;
   }
   const QueuePosition next = order_->next(*this);
   const RequestRecord& r = sessions_[queue_[next.value & (queue_.size() - 1)]].request;
-  return hbm_used_ + bytes_per_token_ * (r.history + r.input + r.output).value <= hbm_limit_;
+  const bool fits =
+      hbm_used_ + bytes_per_token_ * (r.history + r.input + r.output).value <= hbm_limit_;
+  return fits ? std::optional(next) : std::nullopt;
 }
 
-void Instance::admit() {
-  const QueuePosition position = order_->next(*this);
+void Instance::admit(QueuePosition position) {
   KVTIER_ASSERT(waiting_at(position), "an order policy names a waiting request");
   const SessionSlot slot = queue_[position.value & (queue_.size() - 1)];
   Session& s = session(slot);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/engine/backend.hpp"
@@ -139,8 +140,9 @@ class Instance final : public QueueView {
 
   void handle(const Completion& completion);
   void schedule();
-  [[nodiscard]] bool can_admit() const;
-  void admit();
+  /// The waiting request that is next, if it can be admitted now.
+  [[nodiscard]] std::optional<QueuePosition> admissible() const;
+  void admit(QueuePosition position);
   void start_load(SessionSlot slot, Medium medium);
   void start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers);
   void finish_prefill();

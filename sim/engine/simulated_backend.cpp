@@ -47,7 +47,7 @@ Completion SimulatedBackend::wait() {
   while (true) {
     const SimTime timer = timers_.empty() ? kNever : timers_.top().time;
     const SimTime transfer = links_.next_completion();
-    const SimTime next = std::min({gpu_done_, transfer, timer});
+    const SimTime next = std::min(gpu_done_, std::min(transfer, timer));
     KVTIER_ASSERT(next != kNever, "something is pending");
     KVTIER_ASSERT(next >= now_, "time is monotone");
     now_ = next;

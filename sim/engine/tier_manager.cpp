@@ -423,11 +423,8 @@ bool TierManager::expired(std::size_t index, const Entry& e) const {
   return ttl && e.last_used < backend_.now() - *ttl;
 }
 
-void TierManager::expire(std::size_t index) {
+void TierManager::drop_expired(std::size_t index) {
   Tier& t = tier(index);
-  if (!t.config.ttl) {
-    return;
-  }
   const std::int64_t oldest = (backend_.now() - *t.config.ttl).ns;
   while (!t.by_age.empty() && static_cast<std::int64_t>(t.by_age.top_key()) < oldest) {
     const EntryId id = t.by_age.top();
@@ -1131,9 +1128,10 @@ void TierManager::trim(std::size_t index) {
 }
 
 void TierManager::settle() {
+  const std::size_t count = tiers_.size();
   for (int round = 0; round < kMostSettleRounds; ++round) {
     bool progress = false;
-    for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       Tier& t = tiers_[i];
       if (t.config.free_buffer.value > 0) {
         trim(i);
@@ -1145,7 +1143,7 @@ void TierManager::settle() {
         progress = start_writes(i) || progress;
       }
     }
-    if (!progress && !fetching_.valid() && tiers_.size() > 1) {
+    if (!progress && !fetching_.valid() && count > 1) {
       try_prefetch();
       progress = fetching_.valid() || has_write_to_start(tiers_.front());
     }

@@ -240,7 +240,12 @@ class TierManager {
   Room find_room(std::size_t tier, Bytes bytes, Demand demand, QueuePosition incoming);
   void evict(std::size_t tier, EntryId id, Demand demand);
   [[nodiscard]] bool expired(std::size_t tier, const Entry& e) const;
-  void expire(std::size_t tier);
+  void expire(std::size_t index) {
+    if (tier(index).config.ttl) {
+      drop_expired(index);
+    }
+  }
+  void drop_expired(std::size_t tier);
 
   void wait_for_room(std::size_t tier, EntryId id);
   void cancel_wait(std::size_t tier, EntryId id);
