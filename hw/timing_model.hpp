@@ -8,7 +8,8 @@
 
 namespace kvtier {
 
-/// One request's part of a prefill: `added` prompt tokens are computed, `past` tokens have their KV already.
+/// One request's part of a prefill: `added` prompt tokens are computed, `past` tokens have their KV
+/// already.
 struct PrefillPart {
   Tokens added;
   Tokens past;
@@ -21,12 +22,14 @@ struct PrefillTime {
   SimDuration layer;
 };
 
-/// Decode time in 1/1024 ns: fine enough that the slope per token of context (a few ns) has no visible rounding,
-/// and integer, so that a closed-form sum over iterations equals adding them one by one.
+/// Decode time in 1/1024 ns: fine enough that the slope per token of context (a few ns) has no
+/// visible rounding, and integer, so that a closed-form sum over iterations equals adding them one
+/// by one.
 inline constexpr std::int64_t kTicksPerNs = 1024;
 
-/// The time of one decode iteration while the batch's total context is >= `from` and below the next piece's.
-/// time(context) = base + slope * context, in ticks; `context` counts the tokens whose KV is read.
+/// The time of one decode iteration while the batch's total context is >= `from` and below the next
+/// piece's. time(context) = base + slope * context, in ticks; `context` counts the tokens whose KV
+/// is read.
 struct DecodePiece {
   Tokens from;
   std::int64_t base = 0;
@@ -43,8 +46,8 @@ class TimingModel {
   /// One prefill of these requests together. Each part has added > 0.
   [[nodiscard]] virtual PrefillTime prefill(std::span<const PrefillPart> parts) const = 0;
 
-  /// The pieces for `batch` running requests (1 token each), ascending, the first from 0 tokens. The reference
-  /// stays valid as long as the model.
+  /// The pieces for `batch` running requests (1 token each), ascending, the first from 0 tokens.
+  /// The reference stays valid as long as the model.
   [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
 
   /// Of one iteration, the part spent in one layer.

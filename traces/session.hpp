@@ -28,9 +28,9 @@ struct SessionSpec {
 class SessionSource {
  public:
   virtual ~SessionSource() = default;
-  /// Overwrites `session` (its capacity is reused) with the next one; false when there is none left.
-  /// Every session has at least one turn, and every turn at least one user and one assistant token.
-  /// Throws ConfigError on malformed input, DeviceError if reading fails.
+  /// Overwrites `session` (its capacity is reused) with the next one; false when there is none
+  /// left. Every session has at least one turn, and every turn at least one user and one assistant
+  /// token. Throws ConfigError on malformed input, DeviceError if reading fails.
   virtual bool next(SessionSpec& session) = 0;
 };
 

@@ -213,9 +213,6 @@ void Instance::handle(const Completion& completion) {
       } else {
         tiers_.on_transfer(completion.payload & ~kOwnerMask);
       }
-      if (gpu_ == Gpu::stalled && !must_stall()) {
-        end_stall();
-      }
       break;
     case CompletionKind::timer:
       if (completion.payload == kSessionTimer) {
@@ -224,6 +221,9 @@ void Instance::handle(const Completion& completion) {
         begin_turn(static_cast<SessionSlot>(completion.payload));
       }
       break;
+  }
+  if (gpu_ == Gpu::stalled && !must_stall()) {
+    end_stall();
   }
   schedule();
   preload_next();
