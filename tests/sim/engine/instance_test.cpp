@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/core/errors.hpp"
-#include "support.hpp"
+#include "tests/sim/engine/support.hpp"
 
 // A prefill takes 1 ms for each token without KV, a decode iteration 10 ms; a stored token moves in
 // 1 ms. The first token comes with the prefill, so n output tokens take n - 1 iterations.

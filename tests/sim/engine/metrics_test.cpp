@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/engine/result.hpp"
-#include "support.hpp"
+#include "tests/sim/engine/support.hpp"
 
 namespace kvtier::test {
 namespace {

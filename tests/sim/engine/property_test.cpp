@@ -6,7 +6,7 @@
 
 #include "hw/roofline.hpp"
 #include "sim/engine/simulate.hpp"
-#include "support.hpp"
+#include "tests/sim/engine/support.hpp"
 
 namespace kvtier::test {
 namespace {

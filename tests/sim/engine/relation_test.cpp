@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/engine/simulate.hpp"
-#include "support.hpp"
+#include "tests/sim/engine/support.hpp"
 
 // Relations between runs of one workload, in time.
 namespace kvtier::test {

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support.hpp"
+#include "tests/sim/engine/support.hpp"
 
 namespace kvtier::test {
 namespace {

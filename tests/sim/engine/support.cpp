@@ -1,4 +1,4 @@
-#include "support.hpp"
+#include "tests/sim/engine/support.hpp"
 
 #include <algorithm>
 #include <cmath>

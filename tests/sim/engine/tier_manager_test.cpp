@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "support.hpp"
+#include "tests/sim/engine/support.hpp"
 
 // Every token is 1,000 bytes, every link carries 1,000,000 bytes/s each way: a token moves in 1 ms.
 namespace kvtier::test {

@@ -134,7 +134,12 @@ TEST_F(Recording, SaysOfEachDecisionWhenItsEntryIsNextUsed) {
   for (const Row& row : requests_) {
     admissions[std::stoll(row.at("session"))].push_back(std::stod(row.at("admitted_seconds")));
   }
+  double last_finish = 0;
+  for (const auto& row : requests_) {
+    last_finish = std::max(last_finish, std::stod(row.at("finished_seconds")));
+  }
   std::map<std::string, int> kinds;
+  int measured_inserts = 0;
   std::vector<bool> numbers(decisions_.size());
   std::int64_t used = 0;
   for (const Json& decision : decisions_) {
@@ -144,6 +149,8 @@ TEST_F(Recording, SaysOfEachDecisionWhenItsEntryIsNextUsed) {
     ASSERT_FALSE(numbers[number]) << "numbers are unique";
     numbers[number] = true;
     const double time = decision["time_seconds"].get<double>();
+    // Moves may go on after the last turn; the result's counters end with it.
+    measured_inserts += decision["decision"] == "insert" && time <= last_finish ? 1 : 0;
     const std::vector<double>& uses = admissions.at(decision["session"].get<std::int64_t>());
     // A use at the very instant of the decision may come just before or just after it.
     const auto from = std::lower_bound(uses.begin(), uses.end(), time);
@@ -164,8 +171,8 @@ TEST_F(Recording, SaysOfEachDecisionWhenItsEntryIsNextUsed) {
   for (const char* kind : {"insert", "evict", "demote", "prefetch"}) {
     EXPECT_GT(kinds[kind], 10) << kind;
   }
-  EXPECT_EQ(kinds["insert"], result_["metrics"]["tiers"]["dram"]["insertions"].get<int>() +
-                                 result_["metrics"]["tiers"]["ssd"]["insertions"].get<int>());
+  EXPECT_EQ(measured_inserts, result_["metrics"]["tiers"]["dram"]["insertions"].get<int>() +
+                                  result_["metrics"]["tiers"]["ssd"]["insertions"].get<int>());
 }
 
 TEST_F(Recording, ShowsTheGpusWithoutOverlapAndTheQueueEmptyAtTheEnd) {
@@ -226,11 +233,14 @@ TEST_F(Recording, OfDecisionsWritesEachWhenItsNextUseIsKnown) {
     decision.demand = Demand::prefetch;
     recorder.on_decision(decision);
   };
+  recorder.on_use({7}, SimTime(0));
+  recorder.on_use({8}, SimTime(0));
   decide(DecisionKind::insert, 7, 1000000000);
   decide(DecisionKind::evict, 8, 2000000000);
   recorder.on_use({7}, SimTime(3000000000));
   decide(DecisionKind::demote, 7, 4000000000);
   recorder.end_session({7});
+  decide(DecisionKind::insert, 7, 5000000000);  // a late save: nobody comes back for it
   recorder.commit();
   EXPECT_EQ(
       read_text_file(dir_.path("decisions.jsonl")),
@@ -239,6 +249,9 @@ TEST_F(Recording, OfDecisionsWritesEachWhenItsNextUseIsKnown) {
       "\n"
       R"({"number":2,"time_seconds":4,"decision":"demote","tier":"dram","session":7,"tokens":10,)"
       R"("reason":"room for prefetch","queue_position":null,"next_use_seconds":null})"
+      "\n"
+      R"({"number":3,"time_seconds":5,"decision":"insert","tier":"dram","session":7,"tokens":10,)"
+      R"("reason":null,"queue_position":null,"next_use_seconds":null})"
       "\n"
       R"({"number":1,"time_seconds":2,"decision":"evict","tier":"dram","session":8,"tokens":10,)"
       R"("reason":"room for prefetch","queue_position":null,"next_use_seconds":null})"
