@@ -31,8 +31,6 @@ Json split_by_tier(const Counts& counts, std::int64_t whole) {
 
 }  // namespace
 
-Json workload_report(const WorkloadStatistics& statistics) { return to_json(statistics); }
-
 Json hit_rate_report(const TurnMetrics& turns) {
   std::array<std::int64_t, kMedia> reused{};
   for (std::size_t i = 0; i < kMedia; ++i) {

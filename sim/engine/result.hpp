@@ -14,7 +14,6 @@ struct LinkReport {
   LinkCounters counters;
 };
 
-[[nodiscard]] Json workload_report(const WorkloadStatistics& statistics);
 [[nodiscard]] Json hit_rate_report(const TurnMetrics& turns);
 [[nodiscard]] Json lost_hits_report(const TurnMetrics& turns);
 /// {"mean", "p50", "p90", "p99"} in seconds; null without values.

@@ -108,7 +108,7 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
   Json result;
   result["format"] = "kvtier.result/1";
   result["config"] = write_value(config);
-  result["workload"] = workload_report(instance.workload());
+  result["workload"] = to_json(instance.workload());
   result["load"] = load_report(instance);
   result["metrics"] = metrics_report(instance, config, links);
   return result;

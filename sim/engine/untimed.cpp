@@ -208,7 +208,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   Json result;
   result["format"] = "kvtier.untimed/1";
   result["config"] = write_value(config);
-  result["workload"] = workload_report(order.statistics());
+  result["workload"] = to_json(order.statistics());
   result["metrics"] = Json{{"turns", metrics.turns},
                            {"resumed_turns", metrics.resumed_turns},
                            {"hit_rate", hit_rate_report(metrics)},

@@ -23,28 +23,15 @@ std::string number_range(const char* noun, const Limits& limits) {
   return noun + detail::limits_text(limits);
 }
 
-/// A limit as its quantity is written; zero needs no unit.
-template <class T>
-std::string limit_text(double limit) {
-  if (limit == 0) {
-    return "0";
-  }
-  if constexpr (requires { T{}.ns; }) {
-    return format_quantity(T(static_cast<std::int64_t>(limit)));
-  } else {
-    return format_quantity(T(static_cast<decltype(T::value)>(limit)));
-  }
-}
-
 template <class T>
 std::string quantity_range(const Limits& limits) {
   const QuantityFormat& format = quantity_format<T>();
   std::string text = format.noun;
   if (limits.minimum) {
-    text += (limits.minimum_excluded ? " > " : " >= ") + limit_text<T>(*limits.minimum);
+    text += (limits.minimum_excluded ? " > " : " >= ") + detail::limit_text<T>(*limits.minimum);
   }
   if (limits.maximum) {
-    text += (limits.minimum ? " and <= " : " <= ") + limit_text<T>(*limits.maximum);
+    text += (limits.minimum ? " and <= " : " <= ") + detail::limit_text<T>(*limits.maximum);
   }
   return text + fmt::format(", such as `\"{}\"`", format.example);
 }
