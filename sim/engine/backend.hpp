@@ -53,10 +53,8 @@ enum class CompletionKind : std::uint8_t { prefill, decode, transfer, timer };
 
 struct Completion {
   CompletionKind kind;
-  /// timer: its payload; transfer: its cookie.
+  /// timer: its payload; transfer: its cookie; decode: iterations done.
   std::uint64_t payload = 0;
-  /// decode: iterations done.
-  std::int64_t iterations = 0;
 };
 
 /// One instance's devices. One GPU command (prefill or decode) runs at a time; transfers run beside
@@ -64,7 +62,9 @@ struct Completion {
 class Backend {
  public:
   virtual ~Backend() = default;
-  [[nodiscard]] virtual SimTime now() const = 0;
+  /// When the completion that was reported last happened: what the control plane does about it, it
+  /// does at that instant.
+  [[nodiscard]] SimTime now() const { return now_; }
   /// Advances the clock to the next completion. Completions of one instant come in the order of
   /// CompletionKind, then in the order in which they were asked for. Throws InvariantError if
   /// nothing is pending.
@@ -80,6 +80,9 @@ class Backend {
   virtual void start_decode(const DecodeCommand& command) = 0;
   /// Ends the running decode after the iteration in work.
   virtual void stop_decode() = 0;
+
+ protected:
+  SimTime now_;
 };
 
 }  // namespace kvtier

@@ -156,22 +156,22 @@ EntryId Instance::entry_at(QueuePosition position) const {
 }
 
 bool Instance::waiting_at(QueuePosition position) const {
-  return position >= queue_first_ && position < queue_end_ &&
+  return position >= first_ && position < end_ &&
          queue_[position.value & (queue_.size() - 1)] != kNoSession;
 }
 
 void Instance::enqueue(SessionSlot slot) {
-  if (queue_end_.value - queue_first_.value == queue_.size()) {
+  if (end_.value - first_.value == queue_.size()) {
     std::vector<SessionSlot> larger(2 * queue_.size(), kNoSession);
-    for (std::uint64_t at = queue_first_.value; at < queue_end_.value; ++at) {
+    for (std::uint64_t at = first_.value; at < end_.value; ++at) {
       larger[at & (larger.size() - 1)] = queue_[at & (queue_.size() - 1)];
     }
     queue_.swap(larger);
   }
   occupy(0, Bytes(0));
-  const QueuePosition position = queue_end_;
+  const QueuePosition position = end_;
   queue_[position.value & (queue_.size() - 1)] = slot;
-  ++queue_end_.value;
+  ++end_.value;
   ++queue_length_;
   queue_trend_.set_length(queue_length_, backend_.now());
   if (observer_ != nullptr) {
@@ -187,9 +187,9 @@ void Instance::leave_queue(QueuePosition position) {
   occupy(0, Bytes(0));
   queue_[position.value & (queue_.size() - 1)] = kNoSession;
   --queue_length_;
-  while (queue_first_ < queue_end_ &&
-         queue_[queue_first_.value & (queue_.size() - 1)] == kNoSession) {
-    ++queue_first_.value;
+  while (first_ < end_ &&
+         queue_[first_.value & (queue_.size() - 1)] == kNoSession) {
+    ++first_.value;
   }
   queue_trend_.set_length(queue_length_, backend_.now());
   if (observer_ != nullptr) {
@@ -205,7 +205,7 @@ void Instance::handle(const Completion& completion) {
       finish_prefill();
       break;
     case CompletionKind::decode:
-      finish_decode(completion.iterations);
+      finish_decode(static_cast<std::int64_t>(completion.payload));
       break;
     case CompletionKind::transfer:
       if ((completion.payload & kOwnerMask) == kOwnTransfer) {
@@ -225,8 +225,12 @@ void Instance::handle(const Completion& completion) {
   if (gpu_ == Gpu::stalled && !must_stall()) {
     end_stall();
   }
-  schedule();
-  preload_next();
+  if (gpu_ == Gpu::idle) {
+    schedule();
+  }
+  if (preloads_ && preloading_ == kNoSession && !load_in_flight_ && queue_length_ > 0) {
+    preload_next();
+  }
 }
 
 bool Instance::must_stall() const {
@@ -243,9 +247,6 @@ void Instance::end_stall() {
 }
 
 void Instance::schedule() {
-  if (gpu_ != Gpu::idle) {
-    return;
-  }
   if (must_stall()) {
     gpu_ = Gpu::stalled;
     gpu_since_ = backend_.now();
@@ -343,11 +344,8 @@ void Instance::finish_load_transfer(SessionSlot slot) {
   }
 }
 
-/// Loads the first layers of the request that runs next into the read buffer.
+/// Loads the first layers of the request that runs next into the read buffer, which is free.
 void Instance::preload_next() {
-  if (preloading_ != kNoSession || load_in_flight_ || queue_length_ == 0 || !preloads_) {
-    return;
-  }
   const SessionSlot slot = queue_[order_->next(*this).value & (queue_.size() - 1)];
   Session& s = session(slot);
   if (s.request.history.value == 0) {

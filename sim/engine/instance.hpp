@@ -92,8 +92,6 @@ class Instance final : public QueueView {
   [[nodiscard]] std::size_t most_live_sessions() const { return sessions_.size(); }
 
   // QueueView
-  [[nodiscard]] QueuePosition first() const override { return queue_first_; }
-  [[nodiscard]] QueuePosition end() const override { return queue_end_; }
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override;
   [[nodiscard]] bool waiting_at(QueuePosition position) const override;
 
@@ -184,8 +182,6 @@ class Instance final : public QueueView {
 
   /// The queue: a ring indexed by position.
   std::vector<SessionSlot> queue_ = std::vector<SessionSlot>(1024, kNoSession);
-  QueuePosition queue_first_{0};
-  QueuePosition queue_end_{0};
   std::size_t queue_length_ = 0;
 
   Gpu gpu_ = Gpu::idle;

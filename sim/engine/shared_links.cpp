@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 #include <span>
+#include <utility>
 
 #include "sim/core/assert.hpp"
 
@@ -33,59 +34,18 @@ SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vecto
 }
 
 inline void SharedLinks::advance(SimTime now) {
-  KVTIER_ASSERT(now >= updated_, "time is monotone");
-  if (now == updated_) {
-    return;
+  KVTIER_ASSERT(now >= now_, "time is monotone");
+  if (stale_ && now != now_) {
+    share();
   }
-  if (active_ != 0) {
-    if (changed_) {
-      share();
-    }
-    const double seconds = (now - updated_).seconds();
-    for (std::uint32_t rest = active_; rest != 0; rest &= rest - 1) {
-      const auto p = static_cast<std::size_t>(std::countr_zero(rest));
-      paths_[p].served += shares_in_force_->paths[p].rate * seconds;
-    }
-  }
-  updated_ = now;
-}
-
-inline void SharedLinks::note_started(std::size_t index) {
-  Path& path = paths_[index];
-  const std::size_t count = ++path.in_flight;
-  if (count <= kCountMost) [[likely]] {
-    pattern_ += std::uint64_t{1} << (kCountBits * index);
-  } else if (count == kCountMost + 1) {
-    ++crowded_paths_;
-  }
-  if (count == 1) {
-    set_active(path, 1U << index);
-  }
-  ++in_flight_;
-  changed_ = true;
-}
-
-inline void SharedLinks::note_finished(std::size_t index) {
-  Path& path = paths_[index];
-  const std::size_t count = --path.in_flight;
-  if (count < kCountMost) [[likely]] {
-    pattern_ -= std::uint64_t{1} << (kCountBits * index);
-  } else if (count == kCountMost) {
-    --crowded_paths_;
-  }
-  if (count == 0) {
-    set_idle(path, 1U << index);
-    path.served = 0;  // keeps the virtual time small, so that its rounding stays below a byte
-  }
-  --in_flight_;
-  changed_ = true;
+  now_ = now;
 }
 
 inline void SharedLinks::set_active(const Path& path, std::uint32_t bit) {
   for (std::size_t i = 0; i < path.use_count; ++i) {
     Link& link = links_[path.uses[i].link];
     if ((active_ & link.paths) == 0) {
-      link.busy_since = updated_;
+      link.busy_since = now_;
     }
   }
   active_ |= bit;
@@ -96,68 +56,97 @@ inline void SharedLinks::set_idle(const Path& path, std::uint32_t bit) {
   for (std::size_t i = 0; i < path.use_count; ++i) {
     Link& link = links_[path.uses[i].link];
     if ((active_ & link.paths) == 0) {
-      link.busy += updated_ - link.busy_since;
+      link.busy += now_ - link.busy_since;
     }
   }
 }
 
-TransferId SharedLinks::start(std::size_t path_index, Bytes bytes, std::uint64_t cookie,
-                              SimTime now) {
+TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64_t cookie, SimTime now) {
   advance(now);
-  std::uint32_t id = 0;
-  if (free_.empty()) {
-    id = static_cast<std::uint32_t>(path_of_.size());
-    path_of_.push_back(path_index);
-  } else {
-    id = free_.back();
-    free_.pop_back();
-    path_of_[id] = path_index;
-  }
-  Path& path = paths_[path_index];
+  Path& path = paths_[index];
+  const std::uint32_t bit = 1U << index;
+  const std::uint64_t sequence = next_sequence_++;
+  const auto transfer = static_cast<std::uint32_t>(
+      (index << kNumberBits) | (sequence & ((std::uint64_t{1} << kNumberBits) - 1)));
   path.bytes += bytes;
-  path.pending.push_back({.due = path.served + static_cast<double>(bytes.value),
-                          .sequence = next_sequence_++,
-                          .cookie = cookie,
-                          .transfer = id});
-  if (path.in_flight > 0) {
-    std::push_heap(path.pending.begin(), path.pending.end(), Later{});
+  ++in_flight_;
+  const std::uint32_t count = ++path.in_flight;
+  if (count <= kCountMost) [[likely]] {
+    pattern_ += std::uint64_t{1} << (kCountBits * index);
+  } else if (count == kCountMost + 1) {
+    ++crowded_paths_;
   }
-  path.note_first();
-  note_started(path_index);
-  return TransferId{id};
+  stale_ = true;
+  if (count == 1) {
+    path.settled = now;
+    path.first = {static_cast<double>(bytes.value), sequence, cookie, transfer};
+    set_active(path, bit);
+    first_changed_ |= bit;
+    return TransferId{transfer};
+  }
+  path.settle(now);
+  const Pending added{path.served + static_cast<double>(bytes.value), sequence, cookie, transfer};
+  const bool is_first = added.due < path.first.due;
+  path.rest.push_back(is_first ? std::exchange(path.first, added) : added);
+  std::push_heap(path.rest.begin(), path.rest.end(), Later{});
+  first_changed_ |= bit;
+  return TransferId{transfer};
 }
 
 void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
   advance(now);
-  Path& path = paths_[path_of_[transfer.value]];
-  const auto found = std::find_if(path.pending.begin(), path.pending.end(),
-                                  [&](const Pending& p) { return p.transfer == transfer.value; });
-  KVTIER_ASSERT(found != path.pending.end(), "only a transfer in flight can be extended");
-  found->due = std::max(found->due, path.served) + static_cast<double>(bytes.value);
-  if (path.in_flight > 1) {
-    std::make_heap(path.pending.begin(), path.pending.end(), Later{});
-  }
-  path.note_first();
+  const std::size_t index = transfer.value >> kNumberBits;
+  KVTIER_ASSERT(index < path_count_ && paths_[index].in_flight > 0,
+                "only a transfer in flight can be extended");
+  Path& path = paths_[index];
+  path.settle(now);
   path.bytes += bytes;
-  changed_ = true;
+  const auto extend = [&](Pending& pending) {
+    pending.due = std::max(pending.due, path.served) + static_cast<double>(bytes.value);
+  };
+  if (path.first.transfer == transfer.value) {
+    extend(path.first);
+    if (!path.rest.empty() && Later{}(path.first, path.rest.front())) {
+      std::swap(path.first, path.rest.front());
+    }
+  } else {
+    const auto found = std::find_if(path.rest.begin(), path.rest.end(), [&](const Pending& p) {
+      return p.transfer == transfer.value;
+    });
+    KVTIER_ASSERT(found != path.rest.end(), "only a transfer in flight can be extended");
+    extend(*found);
+  }
+  std::make_heap(path.rest.begin(), path.rest.end(), Later{});
+  stale_ = true;
+  first_changed_ |= 1U << index;
 }
 
 SharedLinks::Finished SharedLinks::finish_next() {
   const SimTime now = next_completion();
   KVTIER_ASSERT(now != kNever, "a transfer is in flight");
-  advance(now);
+  now_ = now;
   const std::size_t index = next_path_;
+  const std::uint32_t bit = 1U << index;
   Path& path = paths_[index];
-  if (path.in_flight > 1) {
-    std::pop_heap(path.pending.begin(), path.pending.end(), Later{});
+  const Finished finished{TransferId{path.first.transfer}, path.first.cookie};
+  --in_flight_;
+  const std::uint32_t count = --path.in_flight;
+  if (count < kCountMost) [[likely]] {
+    pattern_ -= std::uint64_t{1} << (kCountBits * index);
+  } else if (count == kCountMost) {
+    --crowded_paths_;
   }
-  const Finished finished{TransferId{path.pending.back().transfer}, path.pending.back().cookie};
-  path.pending.pop_back();
-  if (path.in_flight > 1) {
-    path.note_first();
+  stale_ = true;
+  if (count == 0) {
+    path.served = 0;  // keeps the virtual time small, so that its rounding stays below a byte
+    set_idle(path, bit);
+    return finished;
   }
-  note_finished(index);
-  free_.push_back(finished.transfer.value);
+  path.settle(now);
+  std::pop_heap(path.rest.begin(), path.rest.end(), Later{});
+  path.first = path.rest.back();
+  path.rest.pop_back();
+  first_changed_ |= bit;
   return finished;
 }
 
@@ -244,33 +233,45 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
   return rates;
 }
 
-void SharedLinks::share() {
+inline const SharedLinks::Shares& SharedLinks::shares_in_force() {
   constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
-  changed_ = false;
   Shares& shares = crowded_paths_ > 0 ? crowded_shares_
                                       : shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
-  if (crowded_paths_ > 0 || shares.pattern != pattern_) {
+  if (crowded_paths_ > 0 || shares.pattern != pattern_) [[unlikely]] {
     shares.pattern = pattern_;
     const std::array<double, kMostPaths> rates = fair_rates();
     for (std::size_t p = 0; p < kMostPaths; ++p) {
-      shares.paths[p] = {.rate = rates[p], .ns_per_byte = 1e9 / rates[p]};
+      shares.paths[p] = {.rate = rates[p] * 1e-9, .ns_per_byte = 1e9 / rates[p]};
     }
   }
-  shares_in_force_ = &shares;
-  next_ = kNever;
-  std::uint64_t next_sequence = 0;
-  for (std::uint32_t rest = active_; rest != 0; rest &= rest - 1) {
-    const auto p = static_cast<std::size_t>(std::countr_zero(rest));
-    const Path& path = paths_[p];
-    const double left = path.first_due - path.served;
-    const SimTime at =
-        left <= 0 ? updated_ : updated_ + ceil_ns(left * shares.paths[p].ns_per_byte);
-    if (at < next_ || (at == next_ && path.first_sequence < next_sequence)) {
-      next_ = at;
-      next_path_ = p;
-      next_sequence = path.first_sequence;
+  return shares;
+}
+
+void SharedLinks::share() {
+  const Shares& shares = shares_in_force();
+  const SimTime now = now_;
+  const std::uint32_t first_changed = std::exchange(first_changed_, 0);
+  SimTime next = kNever;
+  std::uint32_t next_path = 0;
+  for (std::uint32_t left = active_; left != 0; left &= left - 1) {
+    const auto p = static_cast<std::uint32_t>(std::countr_zero(left));
+    const Share& share = shares.paths[p];
+    Path& path = paths_[p];
+    if (path.share.rate != share.rate || (first_changed >> p & 1U) != 0) {
+      path.settle(now);
+      path.share = share;
+      const double bytes = path.first.due - path.served;
+      path.next = bytes <= 0 ? now : now + ceil_ns(bytes * share.ns_per_byte);
+    }
+    if (path.next < next || (path.next == next && path.first.sequence <
+                                                      paths_[next_path].first.sequence)) {
+      next = path.next;
+      next_path = p;
     }
   }
+  stale_ = false;
+  next_ = next;
+  next_path_ = next_path;
 }
 
 }  // namespace kvtier

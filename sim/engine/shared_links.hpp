@@ -39,7 +39,7 @@ class SharedLinks {
 
   /// When the next transfer completes if nothing else changes; kNever if none is in flight.
   [[nodiscard]] SimTime next_completion() {
-    if (changed_) {
+    if (stale_) {
       share();
     }
     return next_;
@@ -56,10 +56,10 @@ class SharedLinks {
   [[nodiscard]] LinkCounters counters(std::size_t link, SimTime now) const;
   /// Bytes per second that one transfer of the path gets now.
   [[nodiscard]] double rate(std::size_t path) {
-    if (changed_) {
+    if (stale_) {
       share();
     }
-    return (active_ >> path & 1U) != 0 ? shares_in_force_->paths[path].rate : 0;
+    return (active_ >> path & 1U) != 0 ? paths_[path].share.rate * 1e9 : 0;
   }
 
  private:
@@ -69,13 +69,15 @@ class SharedLinks {
   /// Bits of a path's number of transfers in the key of a pattern; larger numbers are not
   /// remembered.
   static constexpr unsigned kCountBits = 7;
-  static constexpr std::size_t kCountMost = (1U << kCountBits) - 1;
+  static constexpr std::uint32_t kCountMost = (1U << kCountBits) - 1;
+  /// A transfer's number holds its path in the bits above these.
+  static constexpr unsigned kNumberBits = 28;
 
   struct Pending {
-    double due;  // of the path's virtual time, bytes
-    std::uint64_t sequence;
-    std::uint64_t cookie;
-    std::uint32_t transfer;
+    double due = 0;  // of the path's virtual time, bytes
+    std::uint64_t sequence = 0;
+    std::uint64_t cookie = 0;
+    std::uint32_t transfer = 0;
   };
   /// A type, not a function, so that heaps inline it.
   struct Later {
@@ -83,19 +85,28 @@ class SharedLinks {
       return a.due != b.due ? a.due > b.due : a.sequence > b.sequence;
     }
   };
+  /// What one transfer of a path gets.
+  struct Share {
+    double rate = 0;  // bytes per nanosecond
+    double ns_per_byte = 0;
+  };
   struct Path {
-    double served = 0;  // virtual time
-    /// Of the first of `pending`, which every change reads.
-    double first_due = 0;
-    std::uint64_t first_sequence = 0;
-    std::size_t in_flight = 0;
-    std::vector<Pending> pending;  // a heap, the first due in front
-    Bytes bytes;                   // started on it so far
+    /// Virtual time at `settled`; from then on it grows by the rate of `share`.
+    double served = 0;
+    SimTime settled;
+    Share share;
+    /// When `first` completes.
+    SimTime next;
+    std::uint32_t in_flight = 0;
+    Pending first;
+    /// All but the first to complete: a heap, the next in front.
+    std::vector<Pending> rest;
+    Bytes bytes;  // started on it so far
     std::array<LinkUse, 2> uses{};
     std::size_t use_count = 0;
-    void note_first() {
-      first_due = pending.front().due;
-      first_sequence = pending.front().sequence;
+    void settle(SimTime now) {
+      served += share.rate * static_cast<double>((now - settled).ns);
+      settled = now;
     }
   };
   struct Link {
@@ -108,22 +119,17 @@ class SharedLinks {
     SimTime busy_since;
   };
 
-  /// Rates of all paths for one number of transfers in flight on each.
+  /// What all paths get for one number of transfers in flight on each.
   struct Shares {
-    struct Share {
-      double rate = 0;
-      double ns_per_byte = 0;
-    };
     std::uint64_t pattern = UINT64_MAX;
     std::array<Share, kMostPaths> paths{};
   };
 
-  void advance(SimTime now);
   /// Sets the rates for what is in flight now, and when the next transfer completes. Done once
   /// after all changes of an instant.
   void share();
-  void note_started(std::size_t path);
-  void note_finished(std::size_t path);
+  [[nodiscard]] const Shares& shares_in_force();
+  void advance(SimTime now);
   void set_active(const Path& path, std::uint32_t bit);
   void set_idle(const Path& path, std::uint32_t bit);
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
@@ -133,20 +139,18 @@ class SharedLinks {
   std::array<Path, kMostPaths> paths_{};
   std::size_t path_count_ = 0;
   std::vector<Shares> shares_ = std::vector<Shares>(std::size_t{1} << kRememberedBits);
-  /// By transfer.
-  std::vector<std::size_t> path_of_;
-  std::vector<std::uint32_t> free_;
+  Shares crowded_shares_;
   /// Paths with transfers in flight, a bit each.
   std::uint32_t active_ = 0;
+  /// Since the last share(): whether anything changed, and the paths whose first transfer did.
+  bool stale_ = false;
+  std::uint32_t first_changed_ = 0;
   /// Transfers in flight by path, kCountBits each, and how many paths have too many for that.
   std::uint64_t pattern_ = 0;
   int crowded_paths_ = 0;
-  bool changed_ = false;
-  const Shares* shares_in_force_ = nullptr;
-  Shares crowded_shares_;
-  SimTime updated_;
+  SimTime now_;
   SimTime next_ = kNever;
-  std::size_t next_path_ = 0;
+  std::uint32_t next_path_ = 0;
   std::size_t in_flight_ = 0;
   std::uint64_t next_sequence_ = 0;
 };

@@ -47,15 +47,13 @@ Completion SimulatedBackend::wait() {
   while (true) {
     const SimTime timer = timers_.empty() ? kNever : timers_.top().time;
     const SimTime transfer = links_.next_completion();
-    const SimTime next = std::min(gpu_done_, std::min(transfer, timer));
-    KVTIER_ASSERT(next != kNever, "something is pending");
-    KVTIER_ASSERT(next >= now_, "time is monotone");
-    now_ = next;
-    if (next == gpu_done_) {
+    const SimTime device = transfer < timer ? transfer : timer;
+    if (gpu_done_ <= device) {
+      advance_to(gpu_done_);
       if (gpu_ == Gpu::prefill) {
         gpu_ = Gpu::idle;
         gpu_done_ = kNever;
-        return {CompletionKind::prefill, 0, 0};
+        return {CompletionKind::prefill, 0};
       }
       if (stepping_ == DecodeStepping::per_iteration &&
           ++reference_iteration_ < decode_end_iteration_) {
@@ -64,17 +62,24 @@ Completion SimulatedBackend::wait() {
       }
       gpu_ = Gpu::idle;
       gpu_done_ = kNever;
-      return {CompletionKind::decode, 0, decode_end_iteration_};
+      return {CompletionKind::decode, static_cast<std::uint64_t>(decode_end_iteration_)};
     }
-    if (next == transfer) {
+    advance_to(device);
+    if (transfer <= timer) {
       const SharedLinks::Finished finished = links_.finish_next();
       if (gpu_ == Gpu::prefill && prefill_.load == finished.transfer) {
         finish_load(now_);
       }
-      return {CompletionKind::transfer, finished.cookie, 0};
+      return {CompletionKind::transfer, finished.cookie};
     }
-    return {CompletionKind::timer, timers_.pop().payload, 0};
+    return {CompletionKind::timer, timers_.pop().payload};
   }
+}
+
+inline void SimulatedBackend::advance_to(SimTime next) {
+  KVTIER_ASSERT(next != kNever, "something is pending");
+  KVTIER_ASSERT(next >= now_, "time is monotone");
+  now_ = next;
 }
 
 bool SimulatedBackend::pending() const {

@@ -28,7 +28,6 @@ class SimulatedBackend final : public Backend {
   SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                    const TimingModel& timing, DecodeStepping stepping);
 
-  [[nodiscard]] SimTime now() const override { return now_; }
   Completion wait() override;
   [[nodiscard]] bool pending() const override;
   void set_timer(SimTime at, std::uint64_t payload) override;
@@ -47,6 +46,7 @@ class SimulatedBackend final : public Backend {
  private:
   enum class Gpu { idle, prefill, decode };
 
+  void advance_to(SimTime next);
   void finish_load(SimTime at);
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
@@ -58,7 +58,6 @@ class SimulatedBackend final : public Backend {
   DecodeStepping stepping_;
   SharedLinks links_;
   EventQueue timers_;
-  SimTime now_;
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_done_ = kNever;

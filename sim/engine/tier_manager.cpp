@@ -79,6 +79,7 @@ TierManager::TierManager(const Setup& setup)
     KVTIER_ASSERT(kind != nullptr, "the config was checked");
     tier.sees_queue = kind->knowledge != Knowledge::online;
     tier.policy = kind->make(tier_config->eviction.parameters);
+    keeps_free_ = keeps_free_ || tier_config->free_buffer.value > 0;
   };
   add(Medium::dram, config_.system.tiers.dram,
       config_.hardware.dram ? config_.hardware.dram->capacity : Bytes(0));
@@ -88,6 +89,7 @@ TierManager::TierManager(const Setup& setup)
       find_policy(setup.registry->prefetch, config_.system.prefetch.name);
   KVTIER_ASSERT(prefetch != nullptr, "the config was checked");
   prefetch_ = prefetch->make(config_.system.prefetch.parameters);
+  prefetches_ = tiers_.size() > 1;
   needs_fetch_ = [this](EntryId id) { return needs_fetch(id); };
 }
 
@@ -194,14 +196,10 @@ void TierManager::release_if_empty(EntryId id) {
 }
 
 void TierManager::charge(Tier& tier, Bytes bytes) {
-  const SimTime now = backend_.now();
-  if (now != tier.occupancy_since) {
-    tier.counters.occupancy_byte_ns +=
-        static_cast<double>(tier.used.value) * static_cast<double>((now - tier.occupancy_since).ns);
-    tier.occupancy_since = now;
-  }
   tier.used += bytes;
   used_ += bytes;
+  // What is charged now counts from now on: counters() adds what was used times the time.
+  tier.counters.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * backend_.now().ns;
   tier.counters.occupancy_peak = std::max(tier.counters.occupancy_peak, tier.used);
   KVTIER_ASSERT(tier.used.value >= 0 && tier.used <= tier.capacity,
                 "a tier holds no more than its capacity");
@@ -437,6 +435,7 @@ void TierManager::drop_expired(std::size_t index) {
 void TierManager::wait_for_room(std::size_t index, EntryId id) {
   Tier& t = tier(index);
   t.waiting_for_room.push_back(id);
+  ++waiting_;
   t.promised += wanted_room(id);
 }
 
@@ -444,6 +443,7 @@ void TierManager::cancel_wait(std::size_t index, EntryId id) {
   Tier& t = tier(index);
   const bool found = t.waiting_for_room.erase(id);
   KVTIER_ASSERT(found, "only what waits for room can stop waiting");
+  --waiting_;
   t.promised -= wanted_room(id);
 }
 
@@ -469,6 +469,7 @@ bool TierManager::grant_waiting(std::size_t index) {
     }
     const bool granted = t.capacity - t.used >= wanted;
     t.waiting_for_room.pop_front();
+    --waiting_;
     t.promised -= wanted;
     progress = true;
     if (entry(id).saving) {
@@ -504,6 +505,7 @@ void TierManager::queue_write(std::size_t from, EntryId id) {
                      .target_gone = false};
   entry(id).write = number;
   tier(from).writes.push_back(number);
+  note_writes(from);
 }
 
 bool TierManager::start_writes(std::size_t from) {
@@ -547,6 +549,7 @@ bool TierManager::start_writes(std::size_t from) {
       const Bytes bytes = write_bytes(tier(to), target.tokens, source.tokens);
       writes_[number].tokens = source.tokens;
       writes_[number].active = true;
+      note_writes(from);
       tier(to).counters.written += bytes;
       t.counters.read += bytes;
       backend_.start_transfer({.from = t.medium,
@@ -557,6 +560,7 @@ bool TierManager::start_writes(std::size_t from) {
       return true;
     }
     t.writes.pop_front();
+    note_writes(from);
     free_writes_.push_back(number);
     e.write = kNone;
     if (source.state == CopyState::resident && source.leaving) {
@@ -583,6 +587,7 @@ void TierManager::finish_write(std::uint32_t number) {
   Entry& e = entry(id);
   KVTIER_ASSERT(tier(from).writes.front() == number, "writes end in the order they began");
   tier(from).writes.pop_front();
+  note_writes(from);
   free_writes_.push_back(number);
   e.write = kNone;
   const bool extended = e.copies[to].state == CopyState::resident;
@@ -1127,25 +1132,27 @@ void TierManager::trim(std::size_t index) {
   }
 }
 
-void TierManager::settle() {
+void TierManager::settle_moves() {
   const std::size_t count = tiers_.size();
   for (int round = 0; round < kMostSettleRounds; ++round) {
     bool progress = false;
-    for (std::size_t i = 0; i < count; ++i) {
-      Tier& t = tiers_[i];
-      if (t.config.free_buffer.value > 0) {
-        trim(i);
-      }
-      if (can_grant(t)) {
-        progress = grant_waiting(i) || progress;
-      }
-      if (has_write_to_start(t)) {
-        progress = start_writes(i) || progress;
+    if (startable_ != 0 || waiting_ > 0 || keeps_free_) {
+      for (std::size_t i = 0; i < count; ++i) {
+        Tier& t = tiers_[i];
+        if (t.config.free_buffer.value > 0) {
+          trim(i);
+        }
+        if (can_grant(t)) {
+          progress = grant_waiting(i) || progress;
+        }
+        if ((startable_ >> i & 1U) != 0) {
+          progress = start_writes(i) || progress;
+        }
       }
     }
-    if (!progress && !fetching_.valid() && count > 1) {
+    if (!progress && !fetching_.valid() && prefetches_) {
       try_prefetch();
-      progress = fetching_.valid() || has_write_to_start(tiers_.front());
+      progress = fetching_.valid() || (startable_ & 1U) != 0;
     }
     if (!progress) {
       return;
@@ -1170,9 +1177,10 @@ std::uint64_t TierManager::cookie(std::uint64_t kind, std::uint64_t epoch,
   return cookie_mark_ | (kind << kKindShift) | (epoch << kEpochShift) | number;
 }
 
-TierCounters TierManager::counters(std::size_t index) {
-  charge(tier(index), Bytes(0));
-  return tier(index).counters;
+TierCounters TierManager::counters(std::size_t index) const {
+  TierCounters counters = tier(index).counters;
+  counters.occupancy_byte_ns += static_cast<Int128>(tier(index).used.value) * backend_.now().ns;
+  return counters;
 }
 
 void TierManager::check_invariants() const {

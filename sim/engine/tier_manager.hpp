@@ -8,6 +8,7 @@
 
 #include <boost/container/static_vector.hpp>
 
+#include "sim/core/histogram.hpp"
 #include "sim/core/ring.hpp"
 #include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
@@ -27,7 +28,7 @@ struct TierCounters {
   Bytes read;
   Bytes written;
   /// Integral of the account over time, byte-nanoseconds, and its peak.
-  double occupancy_byte_ns = 0;
+  Int128 occupancy_byte_ns = 0;
   Bytes occupancy_peak;
 };
 
@@ -108,7 +109,7 @@ class TierManager {
 
   [[nodiscard]] std::size_t tier_count() const { return tiers_.size(); }
   [[nodiscard]] Medium medium(std::size_t tier) const { return tiers_[tier].medium; }
-  [[nodiscard]] TierCounters counters(std::size_t tier);
+  [[nodiscard]] TierCounters counters(std::size_t tier) const;
   [[nodiscard]] Bytes bytes_per_token() const { return bytes_per_token_; }
   [[nodiscard]] std::size_t live_entries() const { return live_entries_; }
   /// Throws InvariantError if accounts, copies and policies do not agree.
@@ -197,7 +198,6 @@ class TierManager {
     /// Writes from this tier to the next one, one at a time.
     Ring<std::uint32_t> writes;
     TierCounters counters;
-    SimTime occupancy_since;
   };
 
   enum class Room { granted, coming, refused };
@@ -280,8 +280,18 @@ class TierManager {
     return free >= wanted_room(tier.waiting_for_room.front()) ||
            free + tier.leaving < tier.promised;
   }
+  void note_writes(std::size_t from) {
+    const unsigned bit = 1U << from;
+    startable_ = has_write_to_start(tier(from)) ? startable_ | bit : startable_ & ~bit;
+  }
   /// Lets waiting moves go on after anything changed.
-  void settle();
+  void settle() {
+    const bool may_fetch = prefetches_ && !fetching_.valid();
+    if (startable_ != 0 || waiting_ > 0 || keeps_free_ || may_fetch) {
+      settle_moves();
+    }
+  }
+  void settle_moves();
   void log(DecisionKind kind, std::size_t tier, EntryId id, Tokens tokens,
            Demand demand = Demand::save) {
     if (decisions_ != nullptr) {
@@ -316,6 +326,14 @@ class TierManager {
   std::vector<Write> writes_;
   std::vector<std::uint32_t> free_writes_;
   EntryId fetching_ = kNoEntry;
+  /// There is a slower tier to fetch from.
+  bool prefetches_ = false;
+  /// A tier keeps a free buffer.
+  bool keeps_free_ = false;
+  /// Entries that wait for room, in all tiers.
+  std::size_t waiting_ = 0;
+  /// Tiers whose next write has not begun, a bit each.
+  unsigned startable_ = 0;
   Bytes write_buffer_used_;
   std::int64_t saving_ = 0;
 };

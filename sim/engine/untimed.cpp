@@ -19,11 +19,10 @@ namespace {
 /// access.
 class InstantBackend final : public Backend {
  public:
-  [[nodiscard]] SimTime now() const override { return now_; }
   void set_now(SimTime now) { now_ = now; }
   Completion wait() override {
     KVTIER_ASSERT(next_ < transfers_.size(), "something is pending");
-    const Completion completion{CompletionKind::transfer, transfers_[next_++], 0};
+    const Completion completion{CompletionKind::transfer, transfers_[next_++]};
     if (next_ == transfers_.size()) {
       transfers_.clear();
       next_ = 0;
@@ -44,7 +43,6 @@ class InstantBackend final : public Backend {
   void stop_decode() override {}
 
  private:
-  SimTime now_;
   std::vector<std::uint64_t> transfers_;
   std::size_t next_ = 0;
 };
@@ -52,8 +50,6 @@ class InstantBackend final : public Backend {
 /// No request ever waits.
 class EmptyQueue final : public QueueView {
  public:
-  [[nodiscard]] QueuePosition first() const override { return QueuePosition{0}; }
-  [[nodiscard]] QueuePosition end() const override { return QueuePosition{0}; }
   [[nodiscard]] EntryId entry_at(QueuePosition) const override { return kNoEntry; }
   [[nodiscard]] bool waiting_at(QueuePosition) const override { return false; }
 };

@@ -52,12 +52,16 @@ struct EvictionContext {
 class QueueView {
  public:
   virtual ~QueueView() = default;
-  [[nodiscard]] virtual QueuePosition first() const = 0;
-  [[nodiscard]] virtual QueuePosition end() const = 0;
+  [[nodiscard]] QueuePosition first() const { return first_; }
+  [[nodiscard]] QueuePosition end() const { return end_; }
   /// The stored entry the request at `position` needs; kNoEntry if it needs none or the position is
   /// empty.
   [[nodiscard]] virtual EntryId entry_at(QueuePosition position) const = 0;
   [[nodiscard]] virtual bool waiting_at(QueuePosition position) const = 0;
+
+ protected:
+  QueuePosition first_{0};
+  QueuePosition end_{0};
 };
 
 /// A tier's entries, for check_invariants.

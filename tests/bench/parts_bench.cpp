@@ -100,18 +100,17 @@ BENCHMARK_CAPTURE(BM_Eviction, scheduler_aware, "scheduler_aware")->Arg(64)->Arg
 /// A queue that moves on by one request a decision; every second entry has to be fetched.
 class MovingQueue final : public QueueView {
  public:
-  [[nodiscard]] QueuePosition first() const override { return {first_}; }
-  [[nodiscard]] QueuePosition end() const override { return {first_ + 4096}; }
+  MovingQueue() { end_ = QueuePosition{4096}; }
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override {
     return EntryId{static_cast<std::uint32_t>(position.value % 8192)};
   }
   [[nodiscard]] bool waiting_at(QueuePosition position) const override {
     return position >= first() && position < end();
   }
-  void advance() { ++first_; }
-
- private:
-  std::uint64_t first_ = 0;
+  void advance() {
+    ++first_.value;
+    ++end_.value;
+  }
 };
 
 void BM_LookAheadPrefetch(benchmark::State& state) {

@@ -17,23 +17,21 @@ namespace kvtier::test {
 
 class TestQueue final : public QueueView {
  public:
-  explicit TestQueue(std::uint64_t first = 0) : first_(first), end_(first) {}
+  explicit TestQueue(std::uint64_t first = 0) { first_ = end_ = QueuePosition{first}; }
 
   /// A request joins; kNoEntry for one without a stored entry.
   QueuePosition push(EntryId entry) {
-    waiting_[end_] = entry;
-    return QueuePosition{end_++};
+    waiting_[end_.value] = entry;
+    return QueuePosition{end_.value++};
   }
   /// A request leaves, out of turn perhaps.
   void leave(QueuePosition position) {
     waiting_.erase(position.value);
-    first_ = waiting_.empty() ? end_ : waiting_.begin()->first;
+    first_ = waiting_.empty() ? end_ : QueuePosition{waiting_.begin()->first};
   }
 
-  [[nodiscard]] QueuePosition first() const override { return QueuePosition{first_}; }
-  [[nodiscard]] QueuePosition end() const override { return QueuePosition{end_}; }
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override {
-    KVTIER_ASSERT(position.value >= first_ && position.value < end_,
+    KVTIER_ASSERT(position >= first_ && position < end_,
                   "a policy looks at positions of the queue alone");
     ++looks_;
     const auto found = waiting_.find(position.value);
@@ -45,8 +43,6 @@ class TestQueue final : public QueueView {
   [[nodiscard]] std::int64_t looks() const { return looks_; }
 
  private:
-  std::uint64_t first_;
-  std::uint64_t end_;
   std::map<std::uint64_t, EntryId> waiting_;
   mutable std::int64_t looks_ = 0;
 };

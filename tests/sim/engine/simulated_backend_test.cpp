@@ -98,7 +98,7 @@ Stopped stopped(const TimingModel& timing, DecodeStepping stepping, const Decode
   while (true) {
     const Completion completion = backend.wait();
     if (completion.kind == CompletionKind::decode) {
-      const Stopped result{backend.now(), completion.iterations};
+      const Stopped result{backend.now(), static_cast<std::int64_t>(completion.payload)};
       while (backend.pending()) {
         backend.wait();
       }

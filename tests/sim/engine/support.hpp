@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -211,15 +212,15 @@ class CountingBackend final : public Backend {
  public:
   explicit CountingBackend(Backend& backend) : backend_(backend) {}
 
-  [[nodiscard]] SimTime now() const override { return backend_.now(); }
-  Completion wait() override { return backend_.wait(); }
+  Completion wait() override {
+    const Completion completion = backend_.wait();
+    now_ = backend_.now();
+    return completion;
+  }
   [[nodiscard]] bool pending() const override { return backend_.pending(); }
   void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
   TransferId start_transfer(const TransferCommand& command) override {
     const TransferId id = backend_.start_transfer(command);
-    if (id.value >= paths_.size()) {
-      paths_.resize(id.value + 1);
-    }
     paths_[id.value] = {command.from, command.to};
     moved(command.from, command.to) += command.bytes;
     return id;
@@ -240,7 +241,7 @@ class CountingBackend final : public Backend {
 
  private:
   Backend& backend_;
-  std::vector<std::pair<Medium, Medium>> paths_;
+  std::map<std::uint32_t, std::pair<Medium, Medium>> paths_;
   std::array<std::array<Bytes, kMedia>, kMedia> moved_{};
 };
 

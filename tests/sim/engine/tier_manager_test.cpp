@@ -18,25 +18,22 @@ namespace {
 /// The waiting queue that a test writes down.
 class Queue final : public QueueView {
  public:
-  [[nodiscard]] QueuePosition first() const override { return QueuePosition{first_}; }
-  [[nodiscard]] QueuePosition end() const override { return QueuePosition{slots_.size()}; }
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override {
     return waiting_at(position) ? tiers->entry_of(slots_[position.value]) : kNoEntry;
   }
   [[nodiscard]] bool waiting_at(QueuePosition position) const override {
-    return position.value >= first_ && position.value < slots_.size();
+    return position >= first_ && position < end_;
   }
   QueuePosition push(SessionSlot slot) {
     slots_.push_back(slot);
-    return QueuePosition{slots_.size() - 1};
+    return QueuePosition{end_.value++};
   }
-  SessionSlot pop() { return slots_[first_++]; }
+  SessionSlot pop() { return slots_[first_.value++]; }
 
   const TierManager* tiers = nullptr;
 
  private:
   std::vector<SessionSlot> slots_;
-  std::uint64_t first_ = 0;
 };
 
 /// Writes decisions as "evict ssd 9".
@@ -123,9 +120,9 @@ struct Store {
 
   /// What the tier's account says now, in tokens; takes 1 ms.
   [[nodiscard]] double used(std::size_t tier) {
-    const double before = tiers.counters(tier).occupancy_byte_ns;
+    const Int128 before = tiers.counters(tier).occupancy_byte_ns;
     until(backend.now() + kMillisecond);
-    return (tiers.counters(tier).occupancy_byte_ns - before) /
+    return static_cast<double>(tiers.counters(tier).occupancy_byte_ns - before) /
            static_cast<double>(kMillisecond.ns * kTokenBytes.value);
   }
   [[nodiscard]] double written(std::size_t tier) {
@@ -179,7 +176,7 @@ TEST(TierManager, FindsASavedEntryInDram) {
   EXPECT_EQ(s.backend.now(), at_ms(10));  // 10 tokens at 1 token/ms
   EXPECT_EQ(s.tiers.saves_in_progress(), 0);
   // The account is taken when the save begins: 10,000 B x 10 ms.
-  EXPECT_DOUBLE_EQ(s.tiers.counters(0).occupancy_byte_ns, 10000.0 * 1e7);
+  EXPECT_DOUBLE_EQ(static_cast<double>(s.tiers.counters(0).occupancy_byte_ns), 10000.0 * 1e7);
   EXPECT_EQ(s.written(0), 10);
 
   const Lookup found = s.admit(kA, 10);
