@@ -126,14 +126,15 @@ Json config_schema(const PolicyChoice&) {
 
 Bytes running_kv_capacity(const RunConfig& config) {
   const Bytes free = kv_capacity(config.model, config.hardware);
-  const bool stores = config.system.tiers.dram || config.system.tiers.ssd;
-  if (!stores) {
+  const TiersConfig& tiers = config.system.tiers;
+  if (tiers.count() == 0) {
     return free;
   }
   const std::int64_t buffered_layers = std::min(config.system.load.buffers, config.model.layers);
   const Bytes read_buffer = kv_bytes_per_token_layer(config.model) *
                             (config.model.context_window.value * buffered_layers);
-  return std::max(Bytes(0), free - config.system.save.write_buffer - read_buffer);
+  const Bytes tier = tiers.hbm ? std::min(tiers.hbm->capacity, free) : Bytes(0);
+  return std::max(Bytes(0), free - tier - config.system.save.write_buffer - read_buffer);
 }
 
 bool clamps_long_turns(const RunConfig& config) {
@@ -153,11 +154,12 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   const TiersConfig& tiers = config.system.tiers;
   check_policy(config.system.order, registry.order, offered, "/system/order", problems);
   check_policy(config.system.prefetch, registry.prefetch, offered, "/system/prefetch", problems);
-  if (config.system.prefetch.name != "none" && !(tiers.dram && tiers.ssd)) {
+  if (config.system.prefetch.name != "none" && tiers.count() < 2) {
     problems.add("/system/prefetch",
-                 fmt::format("policy {} fetches from the ssd tier to the dram tier, but the system "
-                             "does not use both",
-                             config.system.prefetch.name));
+                 fmt::format("policy {} fetches from a slower tier to the fastest, but the system "
+                             "uses {}",
+                             config.system.prefetch.name,
+                             tiers.count() == 0 ? "no tier" : "one tier alone"));
   }
   const auto tier = [&](const char* name, const std::optional<TierConfig>& used,
                         std::optional<Bytes> installed) {
@@ -175,6 +177,9 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
     }
     check_tier(config, *used, *installed, pointer, problems);
   };
+  if (tiers.hbm) {
+    tier("hbm", *tiers.hbm, tiers.hbm->capacity);
+  }
   tier("dram", tiers.dram,
        config.hardware.dram ? std::optional(config.hardware.dram->capacity) : std::nullopt);
   tier("ssd", tiers.ssd,
@@ -185,9 +190,9 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   const Bytes window = kv_bytes_per_token(config.model) * config.model.context_window.value;
   if (problems.lines().size() == before && running_kv_capacity(config) < window) {
     problems.add("/hardware/hbm/capacity",
-                 fmt::format("the weights and the read and write buffers leave {:.2f}GiB for KV, "
-                             "but one context window of "
-                             "{} takes {:.2f}GiB",
+                 fmt::format("the weights{} and the read and write buffers leave {:.2f}GiB for "
+                             "KV, but one context window of {} takes {:.2f}GiB",
+                             tiers.hbm ? ", the hbm tier" : "",
                              static_cast<double>(running_kv_capacity(config).value) / (1 << 30),
                              config.model.name, static_cast<double>(window.value) / (1 << 30)));
   }

@@ -127,12 +127,36 @@ void describe(V& v, TierConfig& c) {
           or_word("none", positive()));
 }
 
+/// HBM that keeps the KV of sessions between their turns, beside that of running requests. It is
+/// the fastest tier, so what a finished turn leaves is there already, and it has nothing above it.
+struct HbmTierConfig : TierConfig {
+  /// All GPUs together.
+  Bytes capacity;
+};
+template <class V>
+void describe(V& v, HbmTierConfig& c) {
+  v.field("capacity", c.capacity,
+          "HBM set aside for the KV of sessions that wait for their next turn, all GPUs together.",
+          required(positive()));
+  v.field("eviction", c.eviction, "Eviction policy of this tier.");
+  v.field("block_size", c.block_size, "Storage is accounted in blocks of this many tokens.",
+          at_least(1));
+  v.field("free_buffer", c.free_buffer, "Entries leave in the background until this much is free.",
+          non_negative());
+  v.field("ttl", c.ttl, "An entry not used for longer is dropped; \"none\": never.",
+          or_word("none", positive()));
+}
+
 struct TiersConfig {
+  std::optional<HbmTierConfig> hbm;
   std::optional<TierConfig> dram;
   std::optional<TierConfig> ssd;
+
+  [[nodiscard]] int count() const { return (hbm ? 1 : 0) + (dram ? 1 : 0) + (ssd ? 1 : 0); }
 };
 template <class V>
 void describe(V& v, TiersConfig& c) {
+  v.field("hbm", c.hbm, "GPU memory between turns; \"none\": not used.");
   v.field("dram", c.dram, "Host memory; \"none\": not used.");
   v.field("ssd", c.ssd, "Flash drives; \"none\": not used.");
 }
@@ -242,7 +266,8 @@ void describe(V& v, RunConfig& c) {
 /// entry that does not fit. Pointers are those of a whole config.
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems);
 
-/// HBM that the KV of running requests may take: what weights, read buffer and write buffer leave.
+/// HBM that the KV of running requests may take: what weights, the tier in HBM, read buffer and
+/// write buffer leave.
 /// Zero if nothing.
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
 

@@ -61,7 +61,11 @@ Instance::Instance(const Setup& setup)
     KVTIER_ASSERT(gpu_ == Gpu::waits_for_fetch && slot == prefilling_,
                   "the prefill in work waits for this fetch");
     session(slot).request.late_wait = backend_.now() - gpu_since_;
-    start_load(slot, medium);
+    if (medium == Medium::hbm) {
+      start_prefill(slot, false, 0);
+    } else {
+      start_load(slot, medium);
+    }
   };
 }
 
@@ -187,8 +191,7 @@ void Instance::leave_queue(QueuePosition position) {
   occupy(0, Bytes(0));
   queue_[position.value & (queue_.size() - 1)] = kNoSession;
   --queue_length_;
-  while (first_ < end_ &&
-         queue_[first_.value & (queue_.size() - 1)] == kNoSession) {
+  while (first_ < end_ && queue_[first_.value & (queue_.size() - 1)] == kNoSession) {
     ++first_.value;
   }
   queue_trend_.set_length(queue_length_, backend_.now());
@@ -288,7 +291,7 @@ void Instance::admit(QueuePosition position) {
     preloading_ = kNoSession;
   }
   const Lookup& found = s.request.found;
-  if (found.reused.value == 0 || found.medium == Medium::hbm) {
+  if (found.reused.value == 0 || (found.medium == Medium::hbm && !found.late)) {
     start_prefill(slot, false, 0);
   } else if (!found.late) {
     start_load(slot, found.medium);

@@ -125,16 +125,15 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
     const TierCounters now = instance.tiers_after()[i];
     const TierCounters before = instance.tiers_before()[i];
-    tiers_json[to_string(tiers.medium(i))] = Json{
-        {"occupancy_bytes",
-         {{"mean",
-           ratio(static_cast<double>(now.occupancy_byte_ns - before.occupancy_byte_ns),
-                 static_cast<double>(span.ns))},
-          {"max", now.occupancy_peak.value}}},
-        {"read_bytes", (now.read - before.read).value},
-        {"written_bytes", (now.written - before.written).value},
-        {"insertions", now.insertions - before.insertions},
-        {"evictions", now.evictions - before.evictions}};
+    tiers_json[to_string(tiers.medium(i))] =
+        Json{{"occupancy_bytes",
+              {{"mean", ratio(static_cast<double>(now.occupancy_byte_ns - before.occupancy_byte_ns),
+                              static_cast<double>(span.ns))},
+               {"max", now.occupancy_peak.value}}},
+             {"read_bytes", (now.read - before.read).value},
+             {"written_bytes", (now.written - before.written).value},
+             {"insertions", now.insertions - before.insertions},
+             {"evictions", now.evictions - before.evictions}};
   }
   m["tiers"] = tiers_json;
   Json links_json = Json::object();

@@ -110,9 +110,8 @@ void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
       std::swap(path.first, path.rest.front());
     }
   } else {
-    const auto found = std::find_if(path.rest.begin(), path.rest.end(), [&](const Pending& p) {
-      return p.transfer == transfer.value;
-    });
+    const auto found = std::find_if(path.rest.begin(), path.rest.end(),
+                                    [&](const Pending& p) { return p.transfer == transfer.value; });
     KVTIER_ASSERT(found != path.rest.end(), "only a transfer in flight can be extended");
     extend(*found);
   }
@@ -263,8 +262,8 @@ void SharedLinks::share() {
       const double bytes = path.first.due - path.served;
       path.next = bytes <= 0 ? now : now + ceil_ns(bytes * share.ns_per_byte);
     }
-    if (path.next < next || (path.next == next && path.first.sequence <
-                                                      paths_[next_path].first.sequence)) {
+    if (path.next < next ||
+        (path.next == next && path.first.sequence < paths_[next_path].first.sequence)) {
       next = path.next;
       next_path = p;
     }

@@ -1,5 +1,8 @@
 #include "sim/engine/simulate.hpp"
 
+#include <array>
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "hw/roofline.hpp"
@@ -24,23 +27,31 @@ void check_bytes(Instance& instance, const SimulatedBackend& backend) {
   const LinkCounters ssd = backend.link_counters(LinkNames::ssd);
   const Bytes from_dram = instance.loaded_bytes(Medium::dram);
   const Bytes from_ssd = instance.loaded_bytes(Medium::ssd);
-  KVTIER_ASSERT(pcie.forward == from_dram + from_ssd, "PCIe carries to the GPUs what is loaded");
   TierManager& tiers = instance.tiers();
-  bool has_dram = false;
+  std::array<std::optional<TierCounters>, kMedia> used;
   for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
-    const TierCounters counters = tiers.counters(i);
-    if (tiers.medium(i) == Medium::dram) {
-      has_dram = true;
-      KVTIER_ASSERT(counters.read == from_dram + ssd.backward,
-                    "DRAM gives what is loaded and written out");
-      KVTIER_ASSERT(counters.written == pcie.backward + (ssd.forward - from_ssd),
-                    "DRAM takes what is saved and fetched");
-    } else {
-      KVTIER_ASSERT(counters.read == ssd.forward, "the drives give what their link carries");
-      KVTIER_ASSERT(counters.written == ssd.backward, "the drives take what their link carries");
-    }
+    used[static_cast<std::size_t>(tiers.medium(i))] = tiers.counters(i);
   }
-  KVTIER_ASSERT(has_dram || pcie.backward == ssd.backward, "without DRAM saves go to the drives");
+  const auto& [hbm, dram, drives] = used;
+  const Bytes fetched_to_hbm = hbm ? hbm->written : Bytes(0);
+  KVTIER_ASSERT(pcie.forward == from_dram + from_ssd + fetched_to_hbm,
+                "PCIe carries to the GPUs what is loaded and fetched");
+  KVTIER_ASSERT(!hbm || hbm->read == pcie.backward, "what leaves HBM crosses PCIe");
+  if (dram) {
+    // The drives are read for HBM, by loads and by fetches to a tier there, or else for DRAM.
+    const Bytes past_dram = hbm ? ssd.forward : from_ssd;
+    KVTIER_ASSERT(dram->read == pcie.forward - past_dram + ssd.backward,
+                  "DRAM gives what goes to the GPUs and to the drives");
+    KVTIER_ASSERT(dram->written == pcie.backward + (ssd.forward - past_dram),
+                  "DRAM takes what comes from the GPUs and from the drives");
+  } else {
+    KVTIER_ASSERT(!drives || pcie.backward == ssd.backward,
+                  "without DRAM what leaves HBM goes to the drives");
+  }
+  if (drives) {
+    KVTIER_ASSERT(drives->read == ssd.forward, "the drives give what their link carries");
+    KVTIER_ASSERT(drives->written == ssd.backward, "the drives take what their link carries");
+  }
 }
 
 /// Every hit is somewhere, every miss has a cause, and every turn is one or the other.

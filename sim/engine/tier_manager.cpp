@@ -81,10 +81,10 @@ TierManager::TierManager(const Setup& setup)
     tier.policy = kind->make(tier_config->eviction.parameters);
     keeps_free_ = keeps_free_ || tier_config->free_buffer.value > 0;
   };
-  add(Medium::dram, config_.system.tiers.dram,
-      config_.hardware.dram ? config_.hardware.dram->capacity : Bytes(0));
-  add(Medium::ssd, config_.system.tiers.ssd,
-      config_.hardware.ssd ? config_.hardware.ssd->capacity : Bytes(0));
+  const TiersConfig& used = config_.system.tiers;
+  add(Medium::hbm, used.hbm, used.hbm ? used.hbm->capacity : Bytes(0));
+  add(Medium::dram, used.dram, config_.hardware.dram ? config_.hardware.dram->capacity : Bytes(0));
+  add(Medium::ssd, used.ssd, config_.hardware.ssd ? config_.hardware.ssd->capacity : Bytes(0));
   const PolicyKind<PrefetchPolicy>* prefetch =
       find_policy(setup.registry->prefetch, config_.system.prefetch.name);
   KVTIER_ASSERT(prefetch != nullptr, "the config was checked");
@@ -178,7 +178,7 @@ EntryId TierManager::entry_of(SessionSlot session) const {
 
 void TierManager::release_if_empty(EntryId id) {
   Entry& e = entry(id);
-  if (!e.live || e.in_use || e.saving || e.fetching || e.write != kNone) {
+  if (!e.live || e.in_use || e.saving || e.fetching || writes_any(e)) {
     return;
   }
   for (const Copy& copy : e.copies) {
@@ -267,18 +267,17 @@ void TierManager::leave_upwards(std::size_t index, EntryId id) {
 
 void TierManager::give_up(std::size_t index, EntryId id) {
   Entry& e = entry(id);
-  if (e.write != kNone && writes_[e.write].active) {
-    Write& write = writes_[e.write];
-    if (write.from + 1 == index) {
-      write.target_gone = true;  // removed when the write is done
-      return;
-    }
-    if (write.from == index && !write.source_gone) {
-      write.source_gone = true;
-      write.target_gone = write.target_gone || moves_up(index + 1);
-      if (!e.copies[index].leaving) {
-        unpin(index, id);
-      }
+  Write* const incoming = index > 0 ? active_write(e, index - 1) : nullptr;
+  if (incoming != nullptr) {
+    incoming->target_gone = true;  // removed when the write is done
+    return;
+  }
+  Write* const outgoing = active_write(e, index);
+  if (outgoing != nullptr && !outgoing->source_gone) {
+    outgoing->source_gone = true;
+    outgoing->target_gone = outgoing->target_gone || moves_up(index + 1);
+    if (!e.copies[index].leaving) {
+      unpin(index, id);
     }
   }
   remove_copy(index, id, LossCause::capacity);
@@ -297,8 +296,9 @@ void TierManager::stop_leaving(std::size_t index, EntryId id) {
   if (t.config.ttl) {
     t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
   }
-  if (e.write != kNone && writes_[e.write].active && !writes_[e.write].source_gone) {
-    writes_[e.write].target_gone = writes_[e.write].target_gone || moves_up(index + 1);
+  Write* const outgoing = active_write(e, index);
+  if (outgoing != nullptr && !outgoing->source_gone) {
+    outgoing->target_gone = outgoing->target_gone || moves_up(index + 1);
     pin(index, id);
   }
 }
@@ -323,6 +323,9 @@ void TierManager::touch(EntryId id) {
 void TierManager::pin(std::size_t index, EntryId id) {
   Tier& t = tier(index);
   Copy& copy = entry(id).copies[index];
+  if (copy.leaving) {
+    stop_leaving(index, id);
+  }
   if (copy.pins++ == 0) {
     t.policy->on_pin(id);
     if (t.config.ttl) {
@@ -382,6 +385,13 @@ TierManager::Room TierManager::find_room(std::size_t index, Bytes bytes, Demand 
   return t.waiting_for_room.empty() && t.capacity - t.used >= bytes ? Room::granted : Room::coming;
 }
 
+/// Whether a faster tier holds at least as much, which will come down in its turn.
+bool TierManager::has_above(const Entry& e, std::size_t index, Tokens tokens) {
+  return std::any_of(
+      e.copies.begin(), e.copies.begin() + static_cast<std::ptrdiff_t>(index),
+      [&](const Copy& copy) { return copy.state == CopyState::resident && copy.tokens >= tokens; });
+}
+
 void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   Tier& t = tier(index);
   Entry& e = entry(id);
@@ -392,7 +402,7 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   if (!below) {
     log(DecisionKind::evict, index, id, copy.tokens, demand);
     remove_copy(index, id, LossCause::capacity);
-  } else if ((e.in_use && moves_up(index + 1)) ||
+  } else if (((e.in_use || e.saving) && moves_up(index + 1)) || has_above(e, index, copy.tokens) ||
              (e.copies[index + 1].state == CopyState::resident &&
               e.copies[index + 1].tokens >= copy.tokens)) {
     log(DecisionKind::demote, index, id, copy.tokens, demand);
@@ -405,7 +415,7 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
     }
     copy.leaving = true;
     t.leaving += copy.account;
-    if (e.write == kNone) {
+    if (e.writes[index] == kNone) {
       queue_write(index, id);
     }
     return;
@@ -503,7 +513,7 @@ void TierManager::queue_write(std::size_t from, EntryId id) {
                      .active = false,
                      .source_gone = false,
                      .target_gone = false};
-  entry(id).write = number;
+  entry(id).writes[from] = number;
   tier(from).writes.push_back(number);
   note_writes(from);
 }
@@ -562,7 +572,7 @@ bool TierManager::start_writes(std::size_t from) {
     t.writes.pop_front();
     note_writes(from);
     free_writes_.push_back(number);
-    e.write = kNone;
+    e.writes[from] = kNone;
     if (source.state == CopyState::resident && source.leaving) {
       const bool lost = target.tokens < source.tokens;
       const bool fits = account(tier(to), source.tokens) <= tier(to).capacity;
@@ -589,7 +599,7 @@ void TierManager::finish_write(std::uint32_t number) {
   tier(from).writes.pop_front();
   note_writes(from);
   free_writes_.push_back(number);
-  e.write = kNone;
+  e.writes[from] = kNone;
   const bool extended = e.copies[to].state == CopyState::resident;
   if (write.tokens.value > 0) {
     make_resident(to, id, write.tokens);
@@ -621,13 +631,17 @@ void TierManager::finish_write(std::uint32_t number) {
       unpin(from, id);
     }
   }
-  if (write.target_gone && e.write == kNone && e.copies[to].state == CopyState::resident &&
-      e.copies[to].pins == 0) {
-    remove_copy(to, id, LossCause::capacity);
+  if (e.copies[to].state == CopyState::resident) {
+    if (write.target_gone && e.writes[from] == kNone && e.source_tier != to) {
+      give_up(to, id);
+    } else if (to + 1 < tiers_.size() && tier(to + 1).config.write == WriteMoment::on_create &&
+               e.writes[to] == kNone) {
+      queue_write(to, id);
+    }
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     if (e.copies[i].state == CopyState::resident && e.copies[i].pins == 0 &&
-        (e.doomed || e.copies[i].tokens.value == 0)) {
+        active_write(e, i) == nullptr && (e.doomed || e.copies[i].tokens.value == 0)) {
       remove_copy(i, id, LossCause::overflow);
     }
   }
@@ -638,7 +652,7 @@ void TierManager::finish_write(std::uint32_t number) {
 
 bool TierManager::needs_fetch(EntryId id) const {
   const Entry& e = entry(id);
-  if (!e.live || e.in_use || e.saving || e.fetching || e.doomed || e.write != kNone ||
+  if (!e.live || e.in_use || e.saving || e.fetching || e.doomed || writes_any(e) ||
       e.copies[0].state != CopyState::absent) {
     return false;
   }
@@ -731,8 +745,11 @@ void TierManager::submit_save(EntryId id, Tokens tokens) {
   if (moved.value == 0) {
     return;
   }
-  const Bytes bytes = actual_bytes(moved);
   e.save_submitted = tokens;
+  if (keeps_in_hbm(0)) {
+    return;
+  }
+  const Bytes bytes = actual_bytes(moved);
   tier(0).counters.written += bytes;
   e.save_in_flight += bytes;
   if (e.save_transfer.valid()) {
@@ -823,7 +840,7 @@ void TierManager::finish_save_if_complete(EntryId id) {
   e.save_submitted = Tokens(0);
   write_buffer_used_ -= e.buffered;
   e.buffered = Bytes(0);
-  if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create && e.write == kNone) {
+  if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create && e.writes[0] == kNone) {
     queue_write(0, id);
   }
 }
@@ -908,10 +925,10 @@ void TierManager::truncate(SessionSlot session, Tokens dropped) {
   if (waits) {
     tier(0).promised += wanted_room(id);
   }
-  if (e.write != kNone && writes_[e.write].active) {
-    writes_[e.write].tokens = cut(writes_[e.write].tokens, kept, dropped);
-  }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    if (Write* const write = active_write(e, i)) {
+      write->tokens = cut(write->tokens, kept, dropped);
+    }
     Copy& copy = e.copies[i];
     if (copy.state != CopyState::resident) {
       continue;
@@ -955,9 +972,7 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     const Copy& copy = e.copies[i];
-    const bool writing = e.write != kNone && writes_[e.write].active &&
-                         (i == writes_[e.write].from || copy.pins > 0);
-    if (copy.state == CopyState::resident && copy.pins == 0 && !writing) {
+    if (copy.state == CopyState::resident && copy.pins == 0 && active_write(e, i) == nullptr) {
       log(DecisionKind::invalidate, i, id, copy.tokens);
       remove_copy(i, id, cause);
     }
@@ -1005,7 +1020,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       lookup.reused = std::min(history, e.copies[e.source_tier].tokens);
       lookup.medium = tier(0).medium;
       lookup.late = true;
-      tier(0).counters.read += actual_bytes(lookup.reused);
+      tier(0).counters.read += keeps_in_hbm(0) ? Bytes(0) : actual_bytes(lookup.reused);
     } else {
       if (e.fetching) {  // still waits for room: load it on demand instead
         cancel_wait(0, id);
@@ -1029,12 +1044,12 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
             leave_upwards(0, id);  // a shorter copy than the one below is of no use
           }
         }
-        tier(best).counters.read += actual_bytes(lookup.reused);
+        tier(best).counters.read += keeps_in_hbm(best) ? Bytes(0) : actual_bytes(lookup.reused);
       }
     }
     for (std::size_t i = 1; i < tiers_.size(); ++i) {
       // What an earlier way down left behind.
-      if (moves_up(i) && e.copies[i].state == CopyState::resident && i != e.source_tier) {
+      if (moves_up(i) && e.copies[i].state != CopyState::absent && i != e.source_tier) {
         give_up(i, id);
       }
     }
@@ -1151,8 +1166,9 @@ void TierManager::settle_moves() {
       }
     }
     if (!progress && !fetching_.valid() && prefetches_) {
+      const unsigned startable = startable_;
       try_prefetch();
-      progress = fetching_.valid() || (startable_ & 1U) != 0;
+      progress = fetching_.valid() || startable_ != startable;
     }
     if (!progress) {
       return;
@@ -1208,7 +1224,7 @@ void TierManager::check_invariants() const {
       }
       const bool above =
           i > 0 && e.copies[i - 1].state == CopyState::resident && !e.copies[i - 1].leaving;
-      const bool moving = e.in_use || e.write != kNone || e.fetching;
+      const bool moving = e.in_use || writes_any(e) || e.fetching;
       KVTIER_ASSERT(!(above && copy.state == CopyState::resident && !t.config.inclusive &&
                       !moving && t.config.write == WriteMoment::on_evict),
                     "no entry is in two exclusive tiers");

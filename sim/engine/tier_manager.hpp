@@ -48,9 +48,9 @@ struct Lookup {
 /// Policies choose; the manager owns capacity, pinning, transfers and counting. Sessions own
 /// entries: nothing outside knows that an entry holds a session.
 ///
-/// An entry's copies are prefixes of its tokens. The fastest tier takes what finished turns save;
-/// each slower tier takes what leaves the one above. Transfers move actual bytes, accounts charge
-/// reservations (model.md section 4).
+/// An entry's copies are prefixes of its tokens. The fastest tier takes what finished turns save
+/// (in HBM it is there already); each slower tier takes what leaves the one above. Transfers move
+/// actual bytes, accounts charge reservations (model.md section 4).
 class TierManager {
  public:
   struct Setup {
@@ -116,9 +116,16 @@ class TierManager {
   void check_invariants() const;
 
  private:
-  static constexpr std::size_t kMostTiers = 2;
+  static constexpr std::size_t kMostTiers = kMedia;
   static constexpr std::uint32_t kNone = UINT32_MAX;
   static constexpr std::uint8_t kNoTier = UINT8_MAX;
+
+  template <std::size_t size>
+  [[nodiscard]] static constexpr std::array<std::uint32_t, size> filled(std::uint32_t value) {
+    std::array<std::uint32_t, size> values{};
+    values.fill(value);
+    return values;
+  }
 
   enum class CopyState : std::uint8_t { absent, arriving, resident };
 
@@ -151,7 +158,8 @@ class TierManager {
     std::uint8_t source_tier = kNoTier;
     /// Distinguishes completions of this save from those of a cancelled one.
     std::uint16_t save_epoch = 0;
-    std::uint32_t write = kNone;
+    /// Queued or active, by the tier that they read.
+    std::array<std::uint32_t, kMostTiers> writes = filled<kMostTiers>(kNone);
     QueuePosition position = kNotQueued;
     SimTime first_inserted;
     SimTime last_used;
@@ -206,6 +214,14 @@ class TierManager {
 
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
   [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
+  /// The entry's write from the tier, if its transfer is in flight.
+  [[nodiscard]] Write* active_write(const Entry& e, std::size_t from) {
+    const std::uint32_t number = e.writes[from];
+    return number != kNone && writes_[number].active ? &writes_[number] : nullptr;
+  }
+  [[nodiscard]] static bool writes_any(const Entry& e) {
+    return e.writes != filled<kMostTiers>(kNone);
+  }
   [[nodiscard]] Tier& tier(std::size_t index) { return tiers_[index]; }
   [[nodiscard]] const Tier& tier(std::size_t index) const { return tiers_[index]; }
   [[nodiscard]] Bytes account(const Tier& tier, Tokens tokens) const;
@@ -217,6 +233,10 @@ class TierManager {
   /// none.
   [[nodiscard]] std::uint8_t best_tier(const Entry& e) const;
   [[nodiscard]] bool needs_fetch(EntryId id) const;
+  /// What turns save is where they ran: no transfer, and nothing to load on a hit.
+  [[nodiscard]] bool keeps_in_hbm(std::size_t index) const {
+    return tier(index).medium == Medium::hbm;
+  }
 
   EntryId create_entry(EntryKey key, SessionSlot owner);
   EntryId find_or_create(SessionSlot session, EntryKey key);
@@ -238,6 +258,7 @@ class TierManager {
   [[nodiscard]] bool choose_victims(std::size_t tier, Bytes room, Demand demand,
                                     QueuePosition incoming);
   Room find_room(std::size_t tier, Bytes bytes, Demand demand, QueuePosition incoming);
+  [[nodiscard]] static bool has_above(const Entry& e, std::size_t tier, Tokens tokens);
   void evict(std::size_t tier, EntryId id, Demand demand);
   [[nodiscard]] bool expired(std::size_t tier, const Entry& e) const;
   void expire(std::size_t index) {

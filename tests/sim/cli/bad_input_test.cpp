@@ -12,7 +12,8 @@ namespace kvtier::test {
 namespace {
 
 const std::string kSystems =
-    "attentionstore, attentionstore_fifo, attentionstore_lru, overflow, recompute";
+    "attentionstore, attentionstore_fifo, attentionstore_lru, hbm_dram, hbm_only, overflow, "
+    "recompute";
 
 class BadConfig : public ProgramTest {};
 

@@ -97,8 +97,8 @@ TEST(CheckRunConfig, RefusesPrefetchWithoutTwoTiers) {
     EXPECT_EQ(problems_of(config), Lines{});
     (dram ? config.system.tiers.ssd : config.system.tiers.dram).reset();
     EXPECT_EQ(problems_of(config),
-              Lines{"/system/prefetch: policy look_ahead fetches from the ssd tier to the dram "
-                    "tier, but the system does not use both"});
+              Lines{"/system/prefetch: policy look_ahead fetches from a slower tier to the "
+                    "fastest, but the system uses one tier alone"});
   }
 }
 

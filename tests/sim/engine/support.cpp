@@ -120,6 +120,19 @@ RunConfig random_config(std::uint64_t seed) {
   workload.sharegpt.user_tokens_median = 10;
   workload.sharegpt.assistant_tokens_median = 15;
   workload.sharegpt.message_cap = Tokens(dice.between(20, 200));
+
+  if (dice.chance(0.4)) {
+    HbmTierConfig tier;
+    tier.capacity = size(exact ? 1 : 4, dice.one_of({8, 40}));
+    static_cast<TierConfig&>(tier) = random_tier(dice, config, tier.capacity);
+    tier.inclusive = false;
+    tier.write = WriteMoment::on_evict;
+    system.tiers.hbm = tier;
+    hardware.hbm.capacity += tier.capacity;
+    if (system.tiers.count() > 1 && dice.chance(0.5)) {
+      system.prefetch.name = "look_ahead";
+    }
+  }
   return config;
 }
 

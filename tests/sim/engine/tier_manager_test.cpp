@@ -920,5 +920,99 @@ TEST(TierManager, ASessionThatEndsDuringItsSaveIsStillStored) {
   EXPECT_EQ(s.tiers.live_entries(), 2U);
 }
 
+// ---- A tier in HBM ----
+
+HbmTierConfig hbm_tier(std::int64_t tokens, const std::string& eviction = "lru") {
+  HbmTierConfig config;
+  static_cast<TierConfig&>(config) = tier(eviction);
+  config.capacity = kv(tokens);
+  return config;
+}
+
+RunConfig hbm_and_dram(std::int64_t hbm_tokens, std::int64_t dram_tokens) {
+  RunConfig config = dram_only(dram_tokens);
+  config.system.tiers.hbm = hbm_tier(hbm_tokens);
+  return config;
+}
+
+TEST(TierManager, WhatStaysInHbmIsNeitherSavedNorLoaded) {
+  RunConfig config = tiny_config();
+  config.system.tiers.hbm = hbm_tier(20);
+  Store s(config);
+  s.turn(kA, 0, 10);
+  EXPECT_FALSE(s.backend.pending());
+  EXPECT_EQ(s.used(0), 10);
+  expect_found(s.admit(kA, 10), 10, Medium::hbm);
+  EXPECT_EQ(s.used(0), 0);  // the running turn's account has it
+  s.save(kA, 12);
+  EXPECT_EQ(s.used(0), 12);
+  EXPECT_EQ(s.written(0), 0);
+  EXPECT_EQ(s.read(0), 0);
+  s.turn(kB, 0, 10);  // nothing behind HBM: A is dropped at once
+  expect_lost(s.admit(kA, 12), LossCause::capacity);
+}
+
+TEST(TierManager, AVictimOfHbmGoesToDramAndIsFoundThere) {
+  Store s(hbm_and_dram(20, 100));
+  s.store(kA, 10);
+  s.store(kB, 10);
+  const SimTime begin = s.backend.now();
+  s.turn(kC, 0, 10);
+  EXPECT_EQ(s.tiers.saves_in_progress(), 1) << "C waits in the write buffer for A's room";
+  s.drain();
+  EXPECT_EQ(s.backend.now(), begin + for_ms(10));
+  EXPECT_EQ(s.used(0), 20);
+  EXPECT_EQ(s.used(1), 10);
+  EXPECT_EQ(s.read(0), 10);
+  EXPECT_EQ(s.written(1), 10);
+  expect_found(s.turn(kA, 10, 10), 10, Medium::dram);
+  EXPECT_EQ(s.read(1), 10);
+  expect_found(s.admit(kC, 10), 10, Medium::hbm);
+}
+
+TEST(TierManager, AnEntryGoesDownThreeTiersAStepAtATime) {
+  RunConfig config = hbm_and_dram(10, 10);
+  config.hardware.ssd->capacity = kv(10);
+  config.system.tiers.ssd = tier("lru");
+  Store s(config);
+  s.store(kA, 10);
+  s.store(kB, 10);  // A to DRAM
+  s.store(kC, 10);  // A to the SSD, B to DRAM
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(s.used(i), 10) << i;
+  }
+  s.store(kD, 10);  // A is lost, B on the SSD, C in DRAM
+  expect_found(s.turn(kB, 10, 10), 10, Medium::ssd);
+  s.drain();
+  expect_lost(s.admit(kA, 10), LossCause::capacity);
+  // B came up and displaced D to DRAM, which displaced C to the SSD that B had left.
+  expect_found(s.admit(kD, 10), 10, Medium::dram);
+  expect_found(s.admit(kC, 10), 10, Medium::ssd);
+  expect_found(s.admit(kB, 10), 10, Medium::hbm);
+}
+
+TEST(TierManager, AWaitingRequestsEntryIsFetchedFromDramToHbm) {
+  RunConfig config = hbm_and_dram(25, 100);
+  config.system.prefetch.name = "look_ahead";
+  Store s(config);
+  for (const SessionSlot slot : {kA, kB, kC}) {
+    s.store(slot, 10);
+  }
+  s.turn(kC, 10, 5);  // leaves room for A
+  s.drain();
+  const SimTime begin = s.backend.now();
+  s.enqueue(kA);
+  s.until(begin + for_ms(4));
+  s.dequeue();
+  const Lookup found = s.admit(kA, 10);
+  EXPECT_EQ(found.reused.value, 10);
+  EXPECT_EQ(found.medium, Medium::hbm);
+  EXPECT_TRUE(found.late);
+  s.drain();
+  ASSERT_EQ(s.ready.size(), 1U);
+  EXPECT_EQ(s.ready[0], (std::pair{kA, Medium::hbm}));
+  EXPECT_EQ(s.written(0), 10);
+}
+
 }  // namespace
 }  // namespace kvtier::test

@@ -102,6 +102,8 @@ class Bases {
     } else if (base == "texts") {
       add({"/workload/generator=none", "/workload/trace=texts.json", "/workload/sessions=all",
            "/workload/tokenizer=chars:3"});
+    } else if (base == "hbm") {
+      add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
     } else {
       EXPECT_EQ(base, "stored");
     }
@@ -125,7 +127,7 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "timed", "table", "texts"};
+const std::vector<std::string> kBases{"stored", "plain", "hbm", "timed", "table", "texts"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -181,6 +183,13 @@ const std::vector<Move>& moves() {
       {"stored", "/system/tiers/ssd/block_size=256tokens"},
       {"stored", "/system/tiers/ssd/free_buffer=4GiB"},
       {"stored", "/system/tiers/ssd/ttl=20s"},
+      {"plain", R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"},
+      {"hbm", "/system/tiers/hbm/capacity=8GiB"},
+      {"hbm", "/system/tiers/hbm/eviction=fifo"},
+      {"hbm", "/system/tiers/hbm/block_size=256tokens"},
+      {"hbm", "/system/tiers/hbm/free_buffer=2GiB"},
+      {"hbm", "/system/tiers/hbm/ttl=20s"},
+      {"hbm", "/system/tiers/dram/write=on_create"},
       {"plain", R"(/system/tiers/dram={"eviction": "lru"})"},
       {"plain", R"(/system/tiers/ssd={"eviction": "lru"})"},
       {"stored", "/system/prefetch=none"},
@@ -252,9 +261,6 @@ const std::vector<Exemption>& exemptions() {
       {"/system/source", "read by people"},
       {"/system/order", "fcfs is the only policy"},
       {"/system/batching", "prefill_first is the only mode"},
-      {"/system/tiers/dram/write",
-       "the tier above the fastest one is HBM, and what a turn made is always written from there "
-       "when the turn ends"},
       {"/workload/generator", "sharegpt is the only generator"},
       {"/workload/format", "auto finds the same format, and any other is refused"},
   };
