@@ -52,7 +52,8 @@ Instance::Instance(const Setup& setup)
       hbm_limit_(running_kv_capacity(*setup.config)),
       fitter_(*setup.config),
       preloads_(setup.config->system.load.buffers > 0 &&
-                setup.config->system.load.discipline != LoadDiscipline::blocking) {
+                setup.config->system.load.discipline != LoadDiscipline::blocking),
+      turn_metrics_(load_rates(*setup.config)) {
   const PolicyKind<OrderPolicy>* order =
       find_policy(setup.registry->order, config_.system.order.name);
   KVTIER_ASSERT(order != nullptr, "the config was checked");
@@ -378,6 +379,7 @@ void Instance::finish_prefill() {
   prefilling_ = kNoSession;
   gpu_ = Gpu::idle;
   r.first_token = now;
+  r.prefill_compute = prefill_compute_;
   r.exposed_load = now - gpu_since_ - prefill_compute_;
   gpu_time_.prefill += prefill_compute_;
   gpu_time_.exposed_load += r.exposed_load;

@@ -62,6 +62,17 @@ Json seconds_report(const Histogram& histogram_ns) {
       {"mean", histogram_ns.mean() * 1e-9}, {"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}};
 }
 
+Json bytes_report(const Histogram& histogram) {
+  if (histogram.count() == 0) {
+    return nullptr;
+  }
+  return Json{{"mean", histogram.mean()},
+              {"p50", histogram.quantile(0.5)},
+              {"p90", histogram.quantile(0.9)},
+              {"p99", histogram.quantile(0.99)},
+              {"max", histogram.maximum()}};
+}
+
 Json load_report(Instance& instance) {
   const SimDuration span = instance.last_finish() - instance.measured_from();
   const double busy = instance.measured_gpu_time().busy().seconds();
@@ -104,6 +115,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["queueing_seconds"] = seconds_report(turns.queueing_ns);
   m["exposed_load_seconds"] = seconds_report(turns.exposed_load_ns);
   m["late_fetch_wait_seconds"] = seconds_report(turns.late_wait_ns);
+  m["read_buffer_to_hide_loading_bytes"] = bytes_report(turns.read_buffer_bytes);
   m["tpot_seconds"] = seconds_report(turns.tpot_ns);
   m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
   const Tokens prompts = turns.history_tokens + turns.input_tokens;
@@ -130,6 +142,11 @@ Json metrics_report(Instance& instance, const RunConfig& config,
          {{"mean",
            ratio(now.occupancy_byte_ns - before.occupancy_byte_ns, static_cast<double>(span.ns))},
           {"max", now.occupancy_peak.value}}},
+        {"block_waste_bytes",
+         {{"mean",
+           ratio((now.block_waste - before.block_waste).value, now.stores - before.stores)}}},
+        {"block_waste_share",
+         ratio((now.block_waste - before.block_waste).value, (now.blocks - before.blocks).value)},
         {"read_bytes", (now.read - before.read).value},
         {"written_bytes", (now.written - before.written).value},
         {"insertions", now.insertions - before.insertions},

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/engine/result.hpp"
 #include "tests/sim/engine/support.hpp"
 
 // A prefill takes 1 ms for each token without KV, a decode iteration 10 ms; a stored token moves in
@@ -157,6 +158,40 @@ TEST(Instance, AHitInDramLoadsLayerByLayer) {
   EXPECT_EQ(run.instance.total_gpu_time().exposed_load, SimDuration(12600000));
   EXPECT_EQ(run.instance.total_gpu_time().prefill, for_ms(10 + 3));
   EXPECT_EQ(r.finished, SimTime(175600000));
+}
+
+TEST(Instance, TheResultHasTheReadBufferThatWouldHideTheLoad) {
+  ScriptedRun run(with_dram(), kPerToken, kIteration, {session(0, {turn(10, 5), turn(3, 2, 100)})});
+  run.run();
+  // 15 tokens load in 3 ms a layer, 3 tokens compute in 0.6: 5 x 3 - 4 x 0.6 = 12.6 ms at 1 MB/s.
+  const Json buffer =
+      metrics_report(run.instance, run.config, {})["read_buffer_to_hide_loading_bytes"];
+  EXPECT_EQ(buffer["mean"], 12600);
+  EXPECT_EQ(buffer["max"], 12600);
+}
+
+TEST(Instance, TheResultHasWhatBlocksWaste) {
+  RunConfig config = with_dram();
+  config.system.tiers.dram->block_size = Tokens(16);
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5), turn(3, 2, 100)}), session(1000, {turn(1, 1)})});
+  run.run();
+  // The run ends before the second session is saved. The first one:
+  // 15 tokens in a block of 16, then 20 in two: 1 and 12 tokens without KV, of 48.
+  const Json tier = metrics_report(run.instance, run.config, {})["tiers"]["dram"];
+  EXPECT_EQ(tier["block_waste_bytes"]["mean"], 6500);
+  EXPECT_DOUBLE_EQ(tier["block_waste_share"], 13.0 / 48);
+}
+
+TEST(Instance, TheResultHasWhatBlocksWasteWhateverIsReserved) {
+  RunConfig config = with_dram();
+  config.system.tiers.dram->block_size = Tokens(16);
+  config.serving.kv_reservation = Reservation::context_window;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(1000, {turn(1, 1)})});
+  run.run();
+  const Json tier = metrics_report(run.instance, run.config, {})["tiers"]["dram"];
+  EXPECT_EQ(tier["block_waste_bytes"]["mean"], 1000);
 }
 
 TEST(Instance, ABlockingLoadComesBeforeAllCompute) {

@@ -98,6 +98,63 @@ TEST(TurnMetrics, TimesFollowTheirDefinitions) {
   EXPECT_EQ(turns.tpot_ns.count(), 1) << "one token has no time between tokens";
 }
 
+/// KV of 1,000 B a token at 1 MB/s from DRAM and 0.5 MB/s from the SSD; 5 layers.
+LoadRates rates() {
+  LoadRates rates{.layers = kLayers, .kv_bytes_per_token = kTokenBytes, .to_hbm = {}};
+  rates.to_hbm.fill(BytesPerSecond(kMegabytePerSecond));
+  rates.to_hbm[static_cast<std::size_t>(Medium::ssd)] = BytesPerSecond(kMegabytePerSecond / 2);
+  return rates;
+}
+
+TEST(TurnMetrics, TheReadBufferIsWhatEachLoadedTurnNeeded) {
+  TurnMetrics turns(rates());
+  RequestRecord r = record(100, 100);
+  r.prefill_compute = for_ms(10);
+  turns.add(r);
+  // A layer loads in 20 ms and computes in 2: 5 x 20 - 4 x 2 = 92 ms at 1 MB/s.
+  EXPECT_EQ(turns.read_buffer_bytes.maximum(), 92000);
+  // From the SSD: 5 x 40 - 4 x 2 = 192 ms at 0.5 MB/s.
+  r.found.medium = Medium::ssd;
+  turns.add(r);
+  EXPECT_EQ(turns.read_buffer_bytes.maximum(), 96000);
+  EXPECT_EQ(turns.read_buffer_bytes.count(), 2);
+  EXPECT_DOUBLE_EQ(turns.read_buffer_bytes.mean(), 94000);
+  // Where computing takes longer, the first layer is left: 20 tokens of KV.
+  r.found.medium = Medium::dram;
+  r.prefill_compute = for_ms(1000);
+  turns.add(r);
+  EXPECT_EQ(turns.read_buffer_bytes.minimum(), 20000);
+}
+
+TEST(TurnMetrics, TurnsThatLoadedNothingNeededNoReadBuffer) {
+  TurnMetrics turns(rates());
+  turns.add(record(0, 0));
+  turns.add(record(100, 0, Medium::hbm));
+  turns.add(record(100, 100, Medium::hbm));
+  EXPECT_TRUE(bytes_report(turns.read_buffer_bytes).is_null());
+}
+
+TEST(BytesReport, HasMeanQuantilesAndMaximum) {
+  Histogram histogram;
+  for (int i = 1; i <= 100; ++i) {
+    histogram.add(i);
+  }
+  EXPECT_EQ(bytes_report(histogram),
+            (Json{{"mean", 50.5}, {"p50", 50}, {"p90", 90}, {"p99", 99}, {"max", 100}}));
+}
+
+TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
+  RunConfig config = tiny_config();
+  config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  const LoadRates slow_ssd = load_rates(config);
+  EXPECT_EQ(slow_ssd.layers, kLayers);
+  EXPECT_EQ(slow_ssd.kv_bytes_per_token, kTokenBytes);
+  EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::dram)].value, 3e6);
+  EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 1e6);
+  config.hardware.ssd->bandwidth.forward = BytesPerSecond(5e6);
+  EXPECT_EQ(load_rates(config).to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 3e6);
+}
+
 TEST(TurnMetrics, WithoutTurnsRatesAreZeroAndTimesNull) {
   const TurnMetrics turns;
   EXPECT_DOUBLE_EQ(hit_rate_report(turns)["all_turns"]["total"], 0);
