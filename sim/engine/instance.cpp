@@ -380,6 +380,7 @@ void Instance::finish_prefill() {
   gpu_ = Gpu::idle;
   r.first_token = now;
   r.prefill_compute = prefill_compute_;
+  r.decode_share = SimDuration(0) - decode_per_request_;
   r.exposed_load = now - gpu_since_ - prefill_compute_;
   gpu_time_.prefill += prefill_compute_;
   gpu_time_.exposed_load += r.exposed_load;
@@ -411,6 +412,7 @@ void Instance::finish_decode(std::int64_t iterations) {
   const auto batch = static_cast<std::int64_t>(running_.size());
   gpu_ = Gpu::idle;
   gpu_time_.decode += now - gpu_since_;
+  decode_per_request_ += (now - gpu_since_) / batch;
   if (observer_ != nullptr) {
     observer_->on_gpu(GpuActivity::decode, gpu_since_, now, -1, batch);
   }
@@ -431,6 +433,7 @@ void Instance::finish_turn(SessionSlot slot) {
   RequestRecord& r = s.request;
   const SimTime now = backend_.now();
   r.finished = now;
+  r.decode_share += decode_per_request_;
   last_finish_ = now;
   const Tokens total = r.history + r.input + r.output;
   occupy(-1, -(bytes_per_token_ * total.value));

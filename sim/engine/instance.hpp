@@ -197,6 +197,8 @@ class Instance final : public QueueView {
   std::vector<Running> running_;  // a heap, the first to finish in front
   std::int64_t iteration_ = 0;
   Tokens context_;
+  /// Integral of decode time over the number of running requests.
+  SimDuration decode_per_request_;
   std::uint64_t next_sequence_ = 0;
 
   std::array<Bytes, kMedia> loaded_bytes_{};

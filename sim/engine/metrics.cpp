@@ -30,11 +30,21 @@ Bytes read_buffer_to_hide_loading(const RequestRecord& r, const LoadRates& rates
                                       .loaded_ahead = SimDuration(0)});
 }
 
+void ResumedTurnCosts::add(const RequestRecord& r) {
+  prompt_tokens += r.history + r.input;
+  output_tokens += r.output;
+  ttft_without_queueing_ns.add((r.first_token - r.admitted).ns);
+  prefill += r.prefill_compute;
+  exposed_load += r.exposed_load;
+  decode += r.decode_share;
+}
+
 void TurnMetrics::add(const RequestRecord& r) {
   ++turns;
   const auto where = static_cast<std::size_t>(r.found.medium);
   if (r.resumed()) {
     ++resumed_turns;
+    resumed.add(r);
     history_tokens += r.history;
     reused_tokens[where] += r.found.reused;
     if (r.full_hit()) {

@@ -32,6 +32,8 @@ struct RequestRecord {
   Lookup found;
   /// Of the prefill, without waiting for stored KV.
   SimDuration prefill_compute;
+  /// Of the decode: each iteration counts for its requests in equal parts.
+  SimDuration decode_share;
   /// Time the GPUs waited for stored KV.
   SimDuration exposed_load;
   /// Of that, the wait for a fetch that was already in flight when the turn was admitted.
@@ -63,6 +65,19 @@ struct LoadRates {
 [[nodiscard]] Bytes read_buffer_to_hide_loading(const RequestRecord& record,
                                                 const LoadRates& rates);
 
+/// What the measured turns that have a history cost: in AttentionStore's experiment with long
+/// documents (figures 25 and 26), the second and later turns.
+struct ResumedTurnCosts {
+  void add(const RequestRecord& record);
+
+  Tokens prompt_tokens;
+  Tokens output_tokens;
+  Histogram ttft_without_queueing_ns;
+  SimDuration prefill;
+  SimDuration exposed_load;
+  SimDuration decode;
+};
+
 /// Turns, tokens and times of the measured turns.
 class TurnMetrics {
  public:
@@ -93,6 +108,7 @@ class TurnMetrics {
   Histogram late_wait_ns;
   Histogram tpot_ns;
   Histogram normalized_latency_ns_per_token;
+  ResumedTurnCosts resumed;
   /// Turns that loaded stored KV only.
   Histogram read_buffer_bytes;
 

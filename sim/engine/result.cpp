@@ -62,6 +62,25 @@ Json seconds_report(const Histogram& histogram_ns) {
       {"mean", histogram_ns.mean() * 1e-9}, {"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}};
 }
 
+Json resumed_report(const TurnMetrics& turns, double gpus) {
+  const ResumedTurnCosts& r = turns.resumed;
+  const SimDuration busy = r.prefill + r.exposed_load + r.decode;
+  const auto per_turn = [&](SimDuration duration) {
+    return ratio(duration.seconds() * gpus, static_cast<double>(turns.resumed_turns));
+  };
+  const auto throughput = [](Tokens tokens, SimDuration duration) {
+    return ratio(static_cast<double>(tokens.value), duration.seconds());
+  };
+  return Json{{"ttft_seconds_without_queueing", seconds_report(r.ttft_without_queueing_ns)},
+              {"prefill_throughput_tokens_per_second",
+               throughput(r.prompt_tokens, r.prefill + r.exposed_load)},
+              {"output_throughput_tokens_per_busy_second", throughput(r.output_tokens, busy)},
+              {"gpu_seconds_per_turn", Json{{"total", per_turn(busy)},
+                                            {"prefill", per_turn(r.prefill)},
+                                            {"decode", per_turn(r.decode)},
+                                            {"exposed_load", per_turn(r.exposed_load)}}}};
+}
+
 Json bytes_report(const Histogram& histogram) {
   if (histogram.count() == 0) {
     return nullptr;
@@ -118,6 +137,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["read_buffer_to_hide_loading_bytes"] = bytes_report(turns.read_buffer_bytes);
   m["tpot_seconds"] = seconds_report(turns.tpot_ns);
   m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
+  m["resumed"] = resumed_report(turns, gpus);
   const Tokens prompts = turns.history_tokens + turns.input_tokens;
   m["prompt_tokens"] = prompts.value;
   m["output_tokens"] = turns.output_tokens.value;

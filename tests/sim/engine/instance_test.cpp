@@ -170,6 +170,20 @@ TEST(Instance, TheResultHasTheReadBufferThatWouldHideTheLoad) {
   EXPECT_EQ(buffer["max"], 12600);
 }
 
+TEST(Instance, DecodeTimeIsSharedByTheRunningRequests) {
+  RunConfig config = tiny_config();
+  config.serving.slots = 2;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(25, {turn(5, 4)})});
+  run.run();
+  // Session 0 decodes alone from 10 to 30 (2 iterations), waits for the other's prefill until 35,
+  // and both decode until 55 (2 iterations); session 1 goes on alone until 65.
+  EXPECT_EQ(run.request(0, 0).decode_share, for_ms(20 + 20 / 2));
+  EXPECT_EQ(run.request(1, 0).decode_share, for_ms(20 / 2 + 10));
+  EXPECT_EQ(run.request(0, 0).prefill_compute, for_ms(10));
+  EXPECT_EQ(run.request(1, 0).prefill_compute, for_ms(5));
+}
+
 TEST(Instance, TheResultHasWhatBlocksWaste) {
   RunConfig config = with_dram();
   config.system.tiers.dram->block_size = Tokens(16);

@@ -155,6 +155,33 @@ TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
   EXPECT_EQ(load_rates(config).to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 3e6);
 }
 
+TEST(TurnMetrics, CostsOfResumedTurnsLeaveFirstTurnsOut) {
+  TurnMetrics turns;
+  RequestRecord r = record(0, 0);
+  r.prefill_compute = for_ms(1000);
+  turns.add(r);
+  EXPECT_TRUE(resumed_report(turns, 2)["ttft_seconds_without_queueing"].is_null());
+  r = record(100, 100);
+  r.prefill_compute = for_ms(8);
+  r.decode_share = for_ms(80);
+  turns.add(r);
+  r = record(300, 0);
+  r.prefill_compute = for_ms(20);
+  r.exposed_load = for_ms(0);
+  r.decode_share = for_ms(40);
+  turns.add(r);
+  const Json resumed = resumed_report(turns, 2);
+  EXPECT_NEAR(resumed["ttft_seconds_without_queueing"]["mean"], 0.020, 1e-12);
+  // Prompts of 107 and 307 tokens in 8 + 12 + 20 ms; 10 output tokens in those and 120 ms.
+  EXPECT_NEAR(resumed["prefill_throughput_tokens_per_second"], 414 / 0.040, 1e-6);
+  EXPECT_NEAR(resumed["output_throughput_tokens_per_busy_second"], 10 / 0.160, 1e-9);
+  // Two GPUs, two turns.
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["prefill"], 0.028, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["exposed_load"], 0.012, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["decode"], 0.120, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["total"], 0.160, 1e-12);
+}
+
 TEST(TurnMetrics, WithoutTurnsRatesAreZeroAndTimesNull) {
   const TurnMetrics turns;
   EXPECT_DOUBLE_EQ(hit_rate_report(turns)["all_turns"]["total"], 0);
