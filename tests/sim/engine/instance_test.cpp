@@ -359,6 +359,32 @@ TEST(Instance, AnOverflowKeepsTheFirstTokensUnlessTheTurnNeedsTheirRoom) {
   EXPECT_EQ(all.instance.turns().lost_hits[static_cast<std::size_t>(LossCause::overflow)], 1);
 }
 
+TEST(Instance, AnOverflowKeepsItsShareOfImportantTokensAndTheirKv) {
+  RunConfig config = with_dram(tiny_config(Tokens(100)));
+  config.serving.keep_important_share = 0.5;
+  ScriptedRun run = overflowing(config);
+  run.run();
+  // Of the 30 tokens that would go, 15 stay: 45 + 50 fit.
+  EXPECT_EQ(run.request(0, 1).truncated, Tokens(15));
+  EXPECT_EQ(run.request(0, 1).history, Tokens(45));
+  EXPECT_EQ(run.request(0, 1).found.reused, Tokens(45));
+
+  config.system.positions = Positions::embedded;
+  ScriptedRun embedded = overflowing(config);
+  embedded.run();
+  EXPECT_EQ(embedded.request(0, 1).history, Tokens(45));
+  EXPECT_EQ(embedded.request(0, 1).found.reused, Tokens(0)) << "kept tokens are recomputed";
+}
+
+TEST(Instance, AnOverflowThatKeepsAlmostAllTokensDropsAgainUntilTheTurnFits) {
+  RunConfig config = tiny_config(Tokens(100));
+  config.serving.keep_important_share = 0.99;
+  ScriptedRun run = overflowing(config);
+  run.run();
+  // Half of 60, 59, ... is under one token after 99 % of it are kept, and one goes at least.
+  EXPECT_EQ(run.request(0, 1).truncated, Tokens(10));
+}
+
 TEST(Instance, WithThePromptAsTriggerTheResponseEndsAtTheWindow) {
   RunConfig config = with_dram(tiny_config(Tokens(100)));
   config.serving.overflow_trigger = OverflowTrigger::prompt;

@@ -203,6 +203,7 @@ const std::vector<Move>& moves() {
       {"stored", "/serving/overflow_trigger=prompt"},
       {"stored", "/serving/truncation_ratio=0.25"},
       {"stored", "/serving/keep_first_tokens=64tokens"},
+      {"stored", "/serving/keep_important_share=0.3"},
       {"stored", "/serving/knowledge=online", {}, Effect::rejects},
       // The workload.
       {"timed", "/workload/trace=other.jsonl"},
