@@ -20,6 +20,16 @@ namespace kvtier {
 enum class GpuActivity : std::uint8_t { prefill, decode, save_stall };
 [[nodiscard]] const char* to_string(GpuActivity activity);
 
+/// KV that was moved from one medium to another, for timelines.
+struct TransferRecord {
+  Medium from;
+  Medium to;
+  Bytes bytes;
+  EntryKey key;
+  SimTime begin;
+  SimTime end;
+};
+
 /// Hears of a run as it goes; every member may be left as it is.
 class RunObserver {
  public:
@@ -29,6 +39,8 @@ class RunObserver {
   virtual void on_gpu(GpuActivity, SimTime /*begin*/, SimTime /*end*/, std::int64_t /*session*/,
                       std::int64_t /*batch*/) {}
   virtual void on_queue(std::size_t /*length*/, SimTime) {}
+  /// Comes when the transfer is complete.
+  virtual void on_transfer(const TransferRecord&) {}
   /// The session will not come back.
   virtual void on_session_end(EntryKey, SimTime) {}
 };
