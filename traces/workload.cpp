@@ -77,6 +77,13 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
                  fmt::format("{} is more than turns_max, which is {}", config.sharegpt.turns_min,
                              config.sharegpt.turns_max));
   }
+  const LongDocumentParameters& documents = config.long_documents;
+  if (documents.document_tokens_min > documents.document_tokens_max) {
+    problems.add(
+        pointer + "/long_documents/document_tokens_min",
+        fmt::format("{} is more than document_tokens_max, which is {}",
+                    documents.document_tokens_min.value, documents.document_tokens_max.value));
+  }
 }
 
 WorkloadSource::WorkloadSource(std::unique_ptr<SessionSource> sessions, const ImportReport* report,
@@ -123,9 +130,20 @@ std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config, std::u
   }
   ThinkTimes think_times(config.think_time, seed);
   if (config.generator) {
-    return std::make_unique<WorkloadSource>(
-        std::make_unique<ShareGptGenerator>(config.sharegpt, seed), nullptr, "sharegpt",
-        config.sessions, arrivals, think_times);
+    std::unique_ptr<SessionSource> generator;
+    const char* name = nullptr;
+    switch (*config.generator) {
+      case Generator::sharegpt:
+        generator = std::make_unique<ShareGptGenerator>(config.sharegpt, seed);
+        name = "sharegpt";
+        break;
+      case Generator::long_documents:
+        generator = std::make_unique<LongDocumentGenerator>(config.long_documents, seed);
+        name = "long_documents";
+        break;
+    }
+    return std::make_unique<WorkloadSource>(std::move(generator), nullptr, name, config.sessions,
+                                            arrivals, think_times);
   }
 
   const std::filesystem::path path = base_dir / *config.trace;

@@ -12,15 +12,18 @@
 #include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
 #include "traces/arrivals.hpp"
+#include "traces/long_document_generator.hpp"
 #include "traces/session.hpp"
 #include "traces/sharegpt_generator.hpp"
 #include "traces/trace_source.hpp"
 
 namespace kvtier {
 
-enum class Generator { sharegpt };
+enum class Generator { sharegpt, long_documents };
 constexpr auto enum_names(Generator) {
-  return std::array{std::pair<std::string_view, Generator>{"sharegpt", Generator::sharegpt}};
+  return std::array{
+      std::pair<std::string_view, Generator>{"sharegpt", Generator::sharegpt},
+      std::pair<std::string_view, Generator>{"long_documents", Generator::long_documents}};
 }
 
 enum class ArrivalModel { poisson, trace };
@@ -49,11 +52,15 @@ struct WorkloadConfig {
   std::optional<std::string> tokenizer{};
   ThinkTimeConfig think_time{};
   ShareGptParameters sharegpt{};
+  LongDocumentParameters long_documents{};
 };
 
 template <class V>
 void describe(V& v, WorkloadConfig& c) {
-  v.field("generator", c.generator, "Makes the sessions; give this or a trace.");
+  v.field(
+      "generator", c.generator,
+      "Makes the sessions; give this or a trace. sharegpt: conversations; long_documents: several "
+      "tasks on one document each.");
   v.field("trace", c.trace,
           "File that holds the sessions, plain, gzip or zstd; a relative path starts at the config "
           "file's folder.");
@@ -85,6 +92,7 @@ void describe(V& v, WorkloadConfig& c) {
   v.field("think_time", c.think_time,
           "Time from a turn's last token to the next turn of its session.");
   v.field("sharegpt", c.sharegpt, "Parameters of the sharegpt generator.");
+  v.field("long_documents", c.long_documents, "Parameters of the long_documents generator.");
 }
 
 /// Adds what is wrong across the keys of `config`, which stands at `pointer` (such as "/workload"),

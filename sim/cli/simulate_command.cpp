@@ -105,7 +105,8 @@ void add_simulate(Program& program) {
   command->add_option("--json", options->json,
                       "Write the result as JSON to a file, or to standard output (-)");
   command->add_option("--requests", options->requests, "Write one CSV row for each finished turn");
-  command->add_option("--timeline", options->timeline, "Write a Chrome trace of GPUs and queue");
+  command->add_option("--timeline", options->timeline,
+                      "Write a Chrome trace of GPUs, links and queue");
   command->add_option("--decisions", options->decisions,
                       "Write each eviction, prefetch and insertion as JSON lines");
   command->add_option("--expect", options->expect,

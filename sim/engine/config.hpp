@@ -219,6 +219,7 @@ struct ServingConfig {
   OverflowTrigger overflow_trigger = OverflowTrigger::turn;
   double truncation_ratio = 0.5;
   Tokens keep_first_tokens{0};
+  double keep_important_share = 0;
   OfferedKnowledge knowledge = OfferedKnowledge::look_ahead;
 };
 template <class V>
@@ -237,6 +238,11 @@ void describe(V& v, ServingConfig& c) {
   v.field("keep_first_tokens", c.keep_first_tokens,
           "First tokens that truncation keeps (selective preservation, AttentionStore 3.4).",
           non_negative());
+  v.field(
+      "keep_important_share", c.keep_important_share,
+      "Share of what truncation would drop that is kept as important: selective preservation of "
+      "tokens wherever they are in the history (AttentionStore 3.4).",
+      between(0, 0.99));
   v.field("knowledge", c.knowledge,
           "What the scheduler lets policies see: the past, or also its waiting queue.");
 }

@@ -17,7 +17,7 @@ TurnFitter::TurnFitter(const RunConfig& config)
     : window_(config.model.context_window),
       clamp_(clamps_long_turns(config)),
       response_counts_(config.serving.overflow_trigger == OverflowTrigger::turn),
-      truncation_ratio_(config.serving.truncation_ratio),
+      dropped_share_(config.serving.truncation_ratio * (1 - config.serving.keep_important_share)),
       keep_first_tokens_(config.serving.keep_first_tokens) {}
 
 void TurnFitter::fit_turns(SessionSpec& session, SessionSource& rest) const {
@@ -61,7 +61,7 @@ Tokens TurnFitter::fit_history(Tokens& history, Turn& turn) const {
   const Tokens before = history;
   while (history.value > 0 && history + own > window_) {
     const auto share =
-        static_cast<std::int64_t>(static_cast<double>(history.value) * truncation_ratio_);
+        static_cast<std::int64_t>(static_cast<double>(history.value) * dropped_share_);
     const Tokens droppable = history - keep_first_tokens_;
     // The kept first tokens go too when nothing else is left to drop.
     history -= droppable.value > 0 ? std::min(droppable, Tokens(std::max<std::int64_t>(1, share)))

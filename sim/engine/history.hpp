@@ -25,7 +25,8 @@ class TurnFitter {
   Tokens window_;
   bool clamp_;
   bool response_counts_;
-  double truncation_ratio_;
+  /// Of the history, by one truncation: important tokens stay.
+  double dropped_share_;
   Tokens keep_first_tokens_;
 };
 

@@ -52,7 +52,8 @@ Instance::Instance(const Setup& setup)
       hbm_limit_(running_kv_capacity(*setup.config)),
       fitter_(*setup.config),
       preloads_(setup.config->system.load.buffers > 0 &&
-                setup.config->system.load.discipline != LoadDiscipline::blocking) {
+                setup.config->system.load.discipline != LoadDiscipline::blocking),
+      turn_metrics_(load_rates(*setup.config)) {
   const PolicyKind<OrderPolicy>* order =
       find_policy(setup.registry->order, config_.system.order.name);
   KVTIER_ASSERT(order != nullptr, "the config was checked");
@@ -379,6 +380,8 @@ void Instance::finish_prefill() {
   prefilling_ = kNoSession;
   gpu_ = Gpu::idle;
   r.first_token = now;
+  r.prefill_compute = prefill_compute_;
+  r.decode_share = SimDuration(0) - decode_per_request_;
   r.exposed_load = now - gpu_since_ - prefill_compute_;
   gpu_time_.prefill += prefill_compute_;
   gpu_time_.exposed_load += r.exposed_load;
@@ -410,6 +413,7 @@ void Instance::finish_decode(std::int64_t iterations) {
   const auto batch = static_cast<std::int64_t>(running_.size());
   gpu_ = Gpu::idle;
   gpu_time_.decode += now - gpu_since_;
+  decode_per_request_ += (now - gpu_since_) / batch;
   if (observer_ != nullptr) {
     observer_->on_gpu(GpuActivity::decode, gpu_since_, now, -1, batch);
   }
@@ -430,6 +434,7 @@ void Instance::finish_turn(SessionSlot slot) {
   RequestRecord& r = s.request;
   const SimTime now = backend_.now();
   r.finished = now;
+  r.decode_share += decode_per_request_;
   last_finish_ = now;
   const Tokens total = r.history + r.input + r.output;
   occupy(-1, -(bytes_per_token_ * total.value));

@@ -20,6 +20,16 @@ namespace kvtier {
 enum class GpuActivity : std::uint8_t { prefill, decode, save_stall };
 [[nodiscard]] const char* to_string(GpuActivity activity);
 
+/// KV that was moved from one medium to another, for timelines.
+struct TransferRecord {
+  Medium from;
+  Medium to;
+  Bytes bytes;
+  EntryKey key;
+  SimTime begin;
+  SimTime end;
+};
+
 /// Hears of a run as it goes; every member may be left as it is.
 class RunObserver {
  public:
@@ -29,6 +39,8 @@ class RunObserver {
   virtual void on_gpu(GpuActivity, SimTime /*begin*/, SimTime /*end*/, std::int64_t /*session*/,
                       std::int64_t /*batch*/) {}
   virtual void on_queue(std::size_t /*length*/, SimTime) {}
+  /// Comes when the transfer is complete.
+  virtual void on_transfer(const TransferRecord&) {}
   /// The session will not come back.
   virtual void on_session_end(EntryKey, SimTime) {}
 };
@@ -193,6 +205,8 @@ class Instance final : public QueueView {
   std::vector<Running> running_;  // a heap, the first to finish in front
   std::int64_t iteration_ = 0;
   Tokens context_;
+  /// Integral of decode time over the number of running requests.
+  SimDuration decode_per_request_;
   std::uint64_t next_sequence_ = 0;
 
   std::array<Bytes, kMedia> loaded_bytes_{};

@@ -2,13 +2,49 @@
 
 #include <algorithm>
 
+#include "hw/layer_pipeline.hpp"
+#include "hw/model.hpp"
+
 namespace kvtier {
+
+LoadRates load_rates(const RunConfig& config) {
+  LoadRates rates{.layers = config.model.layers,
+                  .kv_bytes_per_token = kv_bytes_per_token(config.model),
+                  .to_hbm = {}};
+  const BytesPerSecond pcie = config.hardware.links.pcie.forward;
+  rates.to_hbm.fill(pcie);
+  if (config.hardware.ssd) {
+    rates.to_hbm[static_cast<std::size_t>(Medium::ssd)] =
+        std::min(pcie, config.hardware.ssd->bandwidth.forward);
+  }
+  return rates;
+}
+
+Bytes read_buffer_to_hide_loading(const RequestRecord& r, const LoadRates& rates) {
+  const BytesPerSecond bandwidth = rates.to_hbm[static_cast<std::size_t>(r.found.medium)];
+  const Bytes bytes = rates.kv_bytes_per_token * r.found.reused.value;
+  return read_buffer_to_hide_loading(bandwidth,
+                                     {.layers = rates.layers,
+                                      .load = transfer_duration(bytes, bandwidth) / rates.layers,
+                                      .compute = r.prefill_compute / rates.layers,
+                                      .loaded_ahead = SimDuration(0)});
+}
+
+void ResumedTurnCosts::add(const RequestRecord& r) {
+  prompt_tokens += r.history + r.input;
+  output_tokens += r.output;
+  ttft_without_queueing_ns.add((r.first_token - r.admitted).ns);
+  prefill += r.prefill_compute;
+  exposed_load += r.exposed_load;
+  decode += r.decode_share;
+}
 
 void TurnMetrics::add(const RequestRecord& r) {
   ++turns;
   const auto where = static_cast<std::size_t>(r.found.medium);
   if (r.resumed()) {
     ++resumed_turns;
+    resumed.add(r);
     history_tokens += r.history;
     reused_tokens[where] += r.found.reused;
     if (r.full_hit()) {
@@ -37,6 +73,9 @@ void TurnMetrics::add(const RequestRecord& r) {
     tpot_ns.add((r.finished - r.first_token).ns / (r.output.value - 1));
   }
   normalized_latency_ns_per_token.add((r.finished - r.arrived).ns / r.output.value);
+  if (r.loaded() && load_rates_.layers > 0) {
+    read_buffer_bytes.add(read_buffer_to_hide_loading(r, load_rates_).value);
+  }
 }
 
 void QueueTrend::advance(SimTime now) {

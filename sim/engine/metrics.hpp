@@ -6,6 +6,7 @@
 
 #include "sim/core/histogram.hpp"
 #include "sim/engine/backend.hpp"
+#include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
 #include "sim/engine/shared_links.hpp"
 #include "sim/engine/tier_manager.hpp"
@@ -29,6 +30,10 @@ struct RequestRecord {
   /// Dropped from the history because the context window overflowed.
   Tokens truncated;
   Lookup found;
+  /// Of the prefill, without waiting for stored KV.
+  SimDuration prefill_compute;
+  /// Of the decode: each iteration counts for its requests in equal parts.
+  SimDuration decode_share;
   /// Time the GPUs waited for stored KV.
   SimDuration exposed_load;
   /// Of that, the wait for a fetch that was already in flight when the turn was admitted.
@@ -38,11 +43,47 @@ struct RequestRecord {
 
   [[nodiscard]] bool resumed() const { return history.value > 0; }
   [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }
+  /// KV came from another tier than HBM.
+  [[nodiscard]] bool loaded() const {
+    return found.reused.value > 0 && found.medium != Medium::hbm;
+  }
+};
+
+/// How fast stored KV comes to HBM when nothing else moves.
+struct LoadRates {
+  /// 0: not known, and nothing is worked out from it.
+  std::int64_t layers = 0;
+  Bytes kv_bytes_per_token;
+  /// By where the KV lies, on the slowest link of its way.
+  std::array<BytesPerSecond, kMedia> to_hbm{};
+};
+[[nodiscard]] LoadRates load_rates(const RunConfig& config);
+
+/// The read buffer with which the turn would not have waited for its KV
+/// (read_buffer_to_hide_loading), its prefill spread evenly over the layers. The turn loaded
+/// something, and the rates are known.
+[[nodiscard]] Bytes read_buffer_to_hide_loading(const RequestRecord& record,
+                                                const LoadRates& rates);
+
+/// What the measured turns that have a history cost: in AttentionStore's experiment with long
+/// documents (figures 25 and 26), the second and later turns.
+struct ResumedTurnCosts {
+  void add(const RequestRecord& record);
+
+  Tokens prompt_tokens;
+  Tokens output_tokens;
+  Histogram ttft_without_queueing_ns;
+  SimDuration prefill;
+  SimDuration exposed_load;
+  SimDuration decode;
 };
 
 /// Turns, tokens and times of the measured turns.
 class TurnMetrics {
  public:
+  TurnMetrics() = default;
+  explicit TurnMetrics(const LoadRates& load_rates) : load_rates_(load_rates) {}
+
   void add(const RequestRecord& record);
 
   std::int64_t turns = 0;
@@ -67,6 +108,12 @@ class TurnMetrics {
   Histogram late_wait_ns;
   Histogram tpot_ns;
   Histogram normalized_latency_ns_per_token;
+  ResumedTurnCosts resumed;
+  /// Turns that loaded stored KV only.
+  Histogram read_buffer_bytes;
+
+ private:
+  LoadRates load_rates_;
 };
 
 /// Where the instance's time went. Idle time is the rest.

@@ -62,6 +62,36 @@ Json seconds_report(const Histogram& histogram_ns) {
       {"mean", histogram_ns.mean() * 1e-9}, {"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}};
 }
 
+Json resumed_report(const TurnMetrics& turns, double gpus) {
+  const ResumedTurnCosts& r = turns.resumed;
+  const SimDuration busy = r.prefill + r.exposed_load + r.decode;
+  const auto per_turn = [&](SimDuration duration) {
+    return ratio(duration.seconds() * gpus, static_cast<double>(turns.resumed_turns));
+  };
+  const auto throughput = [](Tokens tokens, SimDuration duration) {
+    return ratio(static_cast<double>(tokens.value), duration.seconds());
+  };
+  return Json{{"ttft_seconds_without_queueing", seconds_report(r.ttft_without_queueing_ns)},
+              {"prefill_throughput_tokens_per_second",
+               throughput(r.prompt_tokens, r.prefill + r.exposed_load)},
+              {"output_throughput_tokens_per_busy_second", throughput(r.output_tokens, busy)},
+              {"gpu_seconds_per_turn", Json{{"total", per_turn(busy)},
+                                            {"prefill", per_turn(r.prefill)},
+                                            {"decode", per_turn(r.decode)},
+                                            {"exposed_load", per_turn(r.exposed_load)}}}};
+}
+
+Json bytes_report(const Histogram& histogram) {
+  if (histogram.count() == 0) {
+    return nullptr;
+  }
+  return Json{{"mean", histogram.mean()},
+              {"p50", histogram.quantile(0.5)},
+              {"p90", histogram.quantile(0.9)},
+              {"p99", histogram.quantile(0.99)},
+              {"max", histogram.maximum()}};
+}
+
 Json load_report(Instance& instance) {
   const SimDuration span = instance.last_finish() - instance.measured_from();
   const double busy = instance.measured_gpu_time().busy().seconds();
@@ -104,8 +134,10 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["queueing_seconds"] = seconds_report(turns.queueing_ns);
   m["exposed_load_seconds"] = seconds_report(turns.exposed_load_ns);
   m["late_fetch_wait_seconds"] = seconds_report(turns.late_wait_ns);
+  m["read_buffer_to_hide_loading_bytes"] = bytes_report(turns.read_buffer_bytes);
   m["tpot_seconds"] = seconds_report(turns.tpot_ns);
   m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
+  m["resumed"] = resumed_report(turns, gpus);
   const Tokens prompts = turns.history_tokens + turns.input_tokens;
   m["prompt_tokens"] = prompts.value;
   m["output_tokens"] = turns.output_tokens.value;
@@ -125,15 +157,20 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
     const TierCounters now = instance.tiers_after()[i];
     const TierCounters before = instance.tiers_before()[i];
-    tiers_json[to_string(tiers.medium(i))] =
-        Json{{"occupancy_bytes",
-              {{"mean", ratio(static_cast<double>(now.occupancy_byte_ns - before.occupancy_byte_ns),
-                              static_cast<double>(span.ns))},
-               {"max", now.occupancy_peak.value}}},
-             {"read_bytes", (now.read - before.read).value},
-             {"written_bytes", (now.written - before.written).value},
-             {"insertions", now.insertions - before.insertions},
-             {"evictions", now.evictions - before.evictions}};
+    tiers_json[to_string(tiers.medium(i))] = Json{
+        {"occupancy_bytes",
+         {{"mean", ratio(static_cast<double>(now.occupancy_byte_ns - before.occupancy_byte_ns),
+                         static_cast<double>(span.ns))},
+          {"max", now.occupancy_peak.value}}},
+        {"block_waste_bytes",
+         {{"mean",
+           ratio((now.block_waste - before.block_waste).value, now.stores - before.stores)}}},
+        {"block_waste_share",
+         ratio((now.block_waste - before.block_waste).value, (now.blocks - before.blocks).value)},
+        {"read_bytes", (now.read - before.read).value},
+        {"written_bytes", (now.written - before.written).value},
+        {"insertions", now.insertions - before.insertions},
+        {"evictions", now.evictions - before.evictions}};
   }
   m["tiers"] = tiers_json;
   Json links_json = Json::object();

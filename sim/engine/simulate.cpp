@@ -8,6 +8,7 @@
 #include "hw/roofline.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/engine/observed_backend.hpp"
 #include "sim/engine/result.hpp"
 
 namespace kvtier {
@@ -83,11 +84,15 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
 
   const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
   SimulatedBackend backend(config.hardware, config.model.layers, timing, options.stepping);
+  std::optional<ObservedBackend> observed;
+  if (options.observer != nullptr) {
+    observed.emplace(backend, *options.observer);
+  }
   const auto source =
       make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
   Instance instance({.config = &config,
                      .registry = &registry,
-                     .backend = &backend,
+                     .backend = observed ? static_cast<Backend*>(&*observed) : &backend,
                      .sessions = source.get(),
                      .observer = options.observer,
                      .decisions = options.decisions,

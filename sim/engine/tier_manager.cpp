@@ -213,6 +213,10 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   charge(t, needed - copy.account);
   copy.account = needed;
   copy.tokens = tokens;
+  const Bytes blocks = write_bytes(t, Tokens(0), tokens);
+  ++t.counters.stores;
+  t.counters.blocks += blocks;
+  t.counters.block_waste += blocks - actual_bytes(tokens);
   if (copy.state == CopyState::resident) {
     t.policy->on_resize(view(index, id), backend_.now());
     return;

@@ -27,6 +27,10 @@ struct TierCounters {
   std::int64_t insertions = 0;
   Bytes read;
   Bytes written;
+  /// Entries stored or grown; whole blocks that they take, and of that what holds no KV.
+  std::int64_t stores = 0;
+  Bytes blocks;
+  Bytes block_waste;
   /// Integral of the account over time, byte-nanoseconds, and its peak.
   Int128 occupancy_byte_ns = 0;
   Bytes occupancy_peak;

@@ -21,6 +21,9 @@ const char* to_string(Demand demand) {
   return "?";
 }
 
+/// Numbers of the rows of one track begin at its multiple of this, so that tracks stay together.
+constexpr std::size_t kRowsPerTrack = 100000;
+
 double microseconds(SimTime time) { return static_cast<double>(time.ns) * 1e-3; }
 
 }  // namespace
@@ -48,21 +51,67 @@ TimelineRecorder::TimelineRecorder(const std::string& path) : file_(path) {
   file_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
 }
 
-void TimelineRecorder::add_gpu(GpuActivity activity, SimTime begin, SimTime end,
-                               std::int64_t session, std::int64_t batch) {
-  file_.write(fmt::format(
-      "{}{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":{},\"dur\":{},\"args\":{{"
-      "\"session\":{},\"batch\":{}}}}}",
-      first_ ? "" : ",\n", kvtier::to_string(activity), microseconds(begin),
-      static_cast<double>((end - begin).ns) * 1e-3, session, batch));
+void TimelineRecorder::write(const std::string& event) {
+  file_.write(fmt::format("{}{}", first_ ? "" : ",\n", event));
   first_ = false;
 }
 
+std::size_t TimelineRecorder::row(Track track, SimTime begin, SimTime end) {
+  constexpr std::array<const char*, kTracks> names{"GPU", "H2D", "D2H", "SSD read", "SSD write"};
+  std::vector<SimTime>& ends = rows_[track];
+  std::size_t index = 0;
+  while (index < ends.size() && ends[index] > begin) {
+    ++index;
+  }
+  const std::size_t number = track * kRowsPerTrack + index;
+  if (index == ends.size()) {
+    ends.push_back(end);
+    const std::string suffix = index == 0 ? "" : fmt::format(" {}", index + 1);
+    write(
+        fmt::format("{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":{},\"args\":{{"
+                    "\"name\":\"{}{}\"}}}}",
+                    number, names[track], suffix));
+  } else {
+    ends[index] = end;
+  }
+  return number;
+}
+
+void TimelineRecorder::add_span(Track track, const char* name, SimTime begin, SimTime end,
+                                const std::string& arguments) {
+  const std::size_t number = row(track, begin, end);
+  write(fmt::format(
+      "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":{},\"ts\":{},\"dur\":{},"
+      "\"args\":{{{}}}}}",
+      name, number, microseconds(begin), static_cast<double>((end - begin).ns) * 1e-3, arguments));
+}
+
+void TimelineRecorder::add_gpu(GpuActivity activity, SimTime begin, SimTime end,
+                               std::int64_t session, std::int64_t batch) {
+  add_span(gpu, kvtier::to_string(activity), begin, end,
+           fmt::format("\"session\":{},\"batch\":{}", session, batch));
+}
+
+void TimelineRecorder::add_transfer(const TransferRecord& t) {
+  const std::string name =
+      fmt::format("{} to {}", kvtier::to_string(t.from), kvtier::to_string(t.to));
+  const std::string arguments =
+      fmt::format("\"session\":{},\"bytes\":{}", t.key.value, t.bytes.value);
+  const auto add = [&](bool uses, Track track) {
+    if (uses) {
+      add_span(track, name.c_str(), t.begin, t.end, arguments);
+    }
+  };
+  add(t.to == Medium::hbm, host_to_device);
+  add(t.from == Medium::hbm, device_to_host);
+  add(t.from == Medium::ssd, ssd_read);
+  add(t.to == Medium::ssd, ssd_write);
+}
+
 void TimelineRecorder::add_queue(std::size_t length, SimTime now) {
-  file_.write(fmt::format(
-      "{}{{\"name\":\"queue\",\"ph\":\"C\",\"pid\":0,\"ts\":{},\"args\":{{\"waiting\":{}}}}}",
-      first_ ? "" : ",\n", microseconds(now), length));
-  first_ = false;
+  write(fmt::format(
+      "{{\"name\":\"queue\",\"ph\":\"C\",\"pid\":0,\"ts\":{},\"args\":{{\"waiting\":{}}}}}",
+      microseconds(now), length));
 }
 
 void TimelineRecorder::commit() {
@@ -144,6 +193,12 @@ void Recorders::on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::in
 void Recorders::on_queue(std::size_t length, SimTime now) {
   if (timeline) {
     timeline->add_queue(length, now);
+  }
+}
+
+void Recorders::on_transfer(const TransferRecord& transfer) {
+  if (timeline) {
+    timeline->add_transfer(transfer);
   }
 }
 

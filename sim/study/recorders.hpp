@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,18 +24,34 @@ class RequestRecorder {
   AtomicFile file_;
 };
 
-/// A Chrome trace (chrome://tracing, Perfetto): what the GPUs do, and the queue's length.
+/// A Chrome trace (chrome://tracing, Perfetto) with the tracks GPU, H2D, D2H, SSD read and SSD
+/// write, and a counter of the queue's length. A transfer over two links is on both their tracks.
+/// Spans of one track never overlap: concurrent transfers go to further rows, "H2D 2" and so on.
 class TimelineRecorder {
  public:
   explicit TimelineRecorder(const std::string& path);
   void add_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
                std::int64_t batch);
   void add_queue(std::size_t length, SimTime now);
+  /// Transfers come in the order of their ends.
+  void add_transfer(const TransferRecord& transfer);
   void commit();
 
  private:
+  enum Track : std::uint8_t { gpu, host_to_device, device_to_host, ssd_read, ssd_write };
+  static constexpr std::size_t kTracks = 5;
+
+  void write(const std::string& event);
+  /// The number of a row of the track, named on first use, that is free from `begin` on; it is then
+  /// taken until `end`.
+  [[nodiscard]] std::size_t row(Track track, SimTime begin, SimTime end);
+  void add_span(Track track, const char* name, SimTime begin, SimTime end,
+                const std::string& arguments);
+
   AtomicFile file_;
   bool first_ = true;
+  /// Ends of the last spans of a track's rows.
+  std::array<std::vector<SimTime>, kTracks> rows_;
 };
 
 /// JSON lines: each decision with the time until the entry was next asked for, written when that is
@@ -72,6 +89,7 @@ class Recorders final : public RunObserver {
   void on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
               std::int64_t batch) override;
   void on_queue(std::size_t length, SimTime now) override;
+  void on_transfer(const TransferRecord& transfer) override;
   void on_session_end(EntryKey key, SimTime now) override;
   [[nodiscard]] bool any() const { return requests || timeline || decisions; }
   void commit();

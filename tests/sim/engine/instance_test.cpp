@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/engine/result.hpp"
 #include "tests/sim/engine/support.hpp"
 
 // A prefill takes 1 ms for each token without KV, a decode iteration 10 ms; a stored token moves in
@@ -159,6 +160,54 @@ TEST(Instance, AHitInDramLoadsLayerByLayer) {
   EXPECT_EQ(r.finished, SimTime(175600000));
 }
 
+TEST(Instance, TheResultHasTheReadBufferThatWouldHideTheLoad) {
+  ScriptedRun run(with_dram(), kPerToken, kIteration, {session(0, {turn(10, 5), turn(3, 2, 100)})});
+  run.run();
+  // 15 tokens load in 3 ms a layer, 3 tokens compute in 0.6: 5 x 3 - 4 x 0.6 = 12.6 ms at 1 MB/s.
+  const Json buffer =
+      metrics_report(run.instance, run.config, {})["read_buffer_to_hide_loading_bytes"];
+  EXPECT_EQ(buffer["mean"], 12600);
+  EXPECT_EQ(buffer["max"], 12600);
+}
+
+TEST(Instance, DecodeTimeIsSharedByTheRunningRequests) {
+  RunConfig config = tiny_config();
+  config.serving.slots = 2;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(25, {turn(5, 4)})});
+  run.run();
+  // Session 0 decodes alone from 10 to 30 (2 iterations), waits for the other's prefill until 35,
+  // and both decode until 55 (2 iterations); session 1 goes on alone until 65.
+  EXPECT_EQ(run.request(0, 0).decode_share, for_ms(20 + 20 / 2));
+  EXPECT_EQ(run.request(1, 0).decode_share, for_ms(20 / 2 + 10));
+  EXPECT_EQ(run.request(0, 0).prefill_compute, for_ms(10));
+  EXPECT_EQ(run.request(1, 0).prefill_compute, for_ms(5));
+}
+
+TEST(Instance, TheResultHasWhatBlocksWaste) {
+  RunConfig config = with_dram();
+  config.system.tiers.dram->block_size = Tokens(16);
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5), turn(3, 2, 100)}), session(1000, {turn(1, 1)})});
+  run.run();
+  // The run ends before the second session is saved. The first one:
+  // 15 tokens in a block of 16, then 20 in two: 1 and 12 tokens without KV, of 48.
+  const Json tier = metrics_report(run.instance, run.config, {})["tiers"]["dram"];
+  EXPECT_EQ(tier["block_waste_bytes"]["mean"], 6500);
+  EXPECT_DOUBLE_EQ(tier["block_waste_share"], 13.0 / 48);
+}
+
+TEST(Instance, TheResultHasWhatBlocksWasteWhateverIsReserved) {
+  RunConfig config = with_dram();
+  config.system.tiers.dram->block_size = Tokens(16);
+  config.serving.kv_reservation = Reservation::context_window;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(1000, {turn(1, 1)})});
+  run.run();
+  const Json tier = metrics_report(run.instance, run.config, {})["tiers"]["dram"];
+  EXPECT_EQ(tier["block_waste_bytes"]["mean"], 1000);
+}
+
 TEST(Instance, ABlockingLoadComesBeforeAllCompute) {
   RunConfig config = with_dram();
   config.system.load.discipline = LoadDiscipline::blocking;
@@ -308,6 +357,32 @@ TEST(Instance, AnOverflowKeepsTheFirstTokensUnlessTheTurnNeedsTheirRoom) {
   EXPECT_EQ(all.request(0, 1).truncated, Tokens(60));
   EXPECT_FALSE(all.request(0, 1).resumed());
   EXPECT_EQ(all.instance.turns().lost_hits[static_cast<std::size_t>(LossCause::overflow)], 1);
+}
+
+TEST(Instance, AnOverflowKeepsItsShareOfImportantTokensAndTheirKv) {
+  RunConfig config = with_dram(tiny_config(Tokens(100)));
+  config.serving.keep_important_share = 0.5;
+  ScriptedRun run = overflowing(config);
+  run.run();
+  // Of the 30 tokens that would go, 15 stay: 45 + 50 fit.
+  EXPECT_EQ(run.request(0, 1).truncated, Tokens(15));
+  EXPECT_EQ(run.request(0, 1).history, Tokens(45));
+  EXPECT_EQ(run.request(0, 1).found.reused, Tokens(45));
+
+  config.system.positions = Positions::embedded;
+  ScriptedRun embedded = overflowing(config);
+  embedded.run();
+  EXPECT_EQ(embedded.request(0, 1).history, Tokens(45));
+  EXPECT_EQ(embedded.request(0, 1).found.reused, Tokens(0)) << "kept tokens are recomputed";
+}
+
+TEST(Instance, AnOverflowThatKeepsAlmostAllTokensDropsAgainUntilTheTurnFits) {
+  RunConfig config = tiny_config(Tokens(100));
+  config.serving.keep_important_share = 0.99;
+  ScriptedRun run = overflowing(config);
+  run.run();
+  // Half of 60, 59, ... is under one token after 99 % of it are kept, and one goes at least.
+  EXPECT_EQ(run.request(0, 1).truncated, Tokens(10));
 }
 
 TEST(Instance, WithThePromptAsTriggerTheResponseEndsAtTheWindow) {

@@ -98,6 +98,90 @@ TEST(TurnMetrics, TimesFollowTheirDefinitions) {
   EXPECT_EQ(turns.tpot_ns.count(), 1) << "one token has no time between tokens";
 }
 
+/// KV of 1,000 B a token at 1 MB/s from DRAM and 0.5 MB/s from the SSD; 5 layers.
+LoadRates rates() {
+  LoadRates rates{.layers = kLayers, .kv_bytes_per_token = kTokenBytes, .to_hbm = {}};
+  rates.to_hbm.fill(BytesPerSecond(kMegabytePerSecond));
+  rates.to_hbm[static_cast<std::size_t>(Medium::ssd)] = BytesPerSecond(kMegabytePerSecond / 2);
+  return rates;
+}
+
+TEST(TurnMetrics, TheReadBufferIsWhatEachLoadedTurnNeeded) {
+  TurnMetrics turns(rates());
+  RequestRecord r = record(100, 100);
+  r.prefill_compute = for_ms(10);
+  turns.add(r);
+  // A layer loads in 20 ms and computes in 2: 5 x 20 - 4 x 2 = 92 ms at 1 MB/s.
+  EXPECT_EQ(turns.read_buffer_bytes.maximum(), 92000);
+  // From the SSD: 5 x 40 - 4 x 2 = 192 ms at 0.5 MB/s.
+  r.found.medium = Medium::ssd;
+  turns.add(r);
+  EXPECT_EQ(turns.read_buffer_bytes.maximum(), 96000);
+  EXPECT_EQ(turns.read_buffer_bytes.count(), 2);
+  EXPECT_DOUBLE_EQ(turns.read_buffer_bytes.mean(), 94000);
+  // Where computing takes longer, the first layer is left: 20 tokens of KV.
+  r.found.medium = Medium::dram;
+  r.prefill_compute = for_ms(1000);
+  turns.add(r);
+  EXPECT_EQ(turns.read_buffer_bytes.minimum(), 20000);
+}
+
+TEST(TurnMetrics, TurnsThatLoadedNothingNeededNoReadBuffer) {
+  TurnMetrics turns(rates());
+  turns.add(record(0, 0));
+  turns.add(record(100, 0, Medium::hbm));
+  turns.add(record(100, 100, Medium::hbm));
+  EXPECT_TRUE(bytes_report(turns.read_buffer_bytes).is_null());
+}
+
+TEST(BytesReport, HasMeanQuantilesAndMaximum) {
+  Histogram histogram;
+  for (int i = 1; i <= 100; ++i) {
+    histogram.add(i);
+  }
+  EXPECT_EQ(bytes_report(histogram),
+            (Json{{"mean", 50.5}, {"p50", 50}, {"p90", 90}, {"p99", 99}, {"max", 100}}));
+}
+
+TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
+  RunConfig config = tiny_config();
+  config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  const LoadRates slow_ssd = load_rates(config);
+  EXPECT_EQ(slow_ssd.layers, kLayers);
+  EXPECT_EQ(slow_ssd.kv_bytes_per_token, kTokenBytes);
+  EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::dram)].value, 3e6);
+  EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 1e6);
+  config.hardware.ssd->bandwidth.forward = BytesPerSecond(5e6);
+  EXPECT_EQ(load_rates(config).to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 3e6);
+}
+
+TEST(TurnMetrics, CostsOfResumedTurnsLeaveFirstTurnsOut) {
+  TurnMetrics turns;
+  RequestRecord r = record(0, 0);
+  r.prefill_compute = for_ms(1000);
+  turns.add(r);
+  EXPECT_TRUE(resumed_report(turns, 2)["ttft_seconds_without_queueing"].is_null());
+  r = record(100, 100);
+  r.prefill_compute = for_ms(8);
+  r.decode_share = for_ms(80);
+  turns.add(r);
+  r = record(300, 0);
+  r.prefill_compute = for_ms(20);
+  r.exposed_load = for_ms(0);
+  r.decode_share = for_ms(40);
+  turns.add(r);
+  const Json resumed = resumed_report(turns, 2);
+  EXPECT_NEAR(resumed["ttft_seconds_without_queueing"]["mean"], 0.020, 1e-12);
+  // Prompts of 107 and 307 tokens in 8 + 12 + 20 ms; 10 output tokens in those and 120 ms.
+  EXPECT_NEAR(resumed["prefill_throughput_tokens_per_second"], 414 / 0.040, 1e-6);
+  EXPECT_NEAR(resumed["output_throughput_tokens_per_busy_second"], 10 / 0.160, 1e-9);
+  // Two GPUs, two turns.
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["prefill"], 0.028, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["exposed_load"], 0.012, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["decode"], 0.120, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["total"], 0.160, 1e-12);
+}
+
 TEST(TurnMetrics, WithoutTurnsRatesAreZeroAndTimesNull) {
   const TurnMetrics turns;
   EXPECT_DOUBLE_EQ(hit_rate_report(turns)["all_turns"]["total"], 0);

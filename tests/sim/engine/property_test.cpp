@@ -62,13 +62,23 @@ class TurnChecker final : public RunObserver {
     if (r.found.reused.value == 0 || (r.found.medium == Medium::hbm && !r.found.late)) {
       ASSERT_EQ(r.exposed_load.ns, 0) << "nothing was loaded";
     }
+    ASSERT_GE(r.decode_share.ns, 0);
+    ASSERT_LE(r.decode_share, r.finished - r.first_token);
+    ASSERT_GE(r.prefill_compute.ns, 1);
+    decode_shares += r.decode_share;
     instance->tiers().check_invariants();
     ++turns;
     first_turns += r.measured && !r.resumed() && r.truncated.value == 0 ? 1 : 0;
   }
 
+  void on_gpu(GpuActivity activity, SimTime, SimTime, std::int64_t, std::int64_t) override {
+    decodes += activity == GpuActivity::decode ? 1 : 0;
+  }
+
   Instance* instance = nullptr;
   Tokens window;
+  SimDuration decode_shares;
+  std::int64_t decodes = 0;
   SimTime last_finished;
   std::int64_t turns = 0;
   /// Measured turns that need no history.
@@ -103,6 +113,10 @@ TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
     for (const std::int64_t lost : instance.turns().lost_hits) {
       accounted += lost;
     }
+    // Dividing a decode among its requests rounds down.
+    const std::int64_t undivided = instance.total_gpu_time().decode.ns - checker.decode_shares.ns;
+    EXPECT_GE(undivided, 0);
+    EXPECT_LE(undivided, checker.decodes * config.serving.slots);
     EXPECT_EQ(accounted, instance.turns().turns) << "a turn is a hit, a lost hit or a first one";
 
     TierManager& tiers = instance.tiers();

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "hw/layer_pipeline.hpp"
 #include "tests/sim/engine/support.hpp"
 
 namespace kvtier::test {
@@ -203,6 +204,26 @@ TEST(SimulatedBackend, LayersLoadedBeforehandHideTheRest) {
   // L = 2, C = 3: max(15, 6 + 3) = 15, nothing is exposed.
   EXPECT_EQ(prefill_time(for_ms(1), for_ms(0), Bytes(12000), 2, false), for_ms(13));
   EXPECT_EQ(prefill_time(for_ms(3), for_ms(0), Bytes(6000), 2, false), for_ms(15));
+}
+
+TEST(SimulatedBackend, LayersFollowTheScheduleOfThePipeline) {
+  RandomStream random(3, "tests/simulated_backend");
+  for (int trial = 0; trial < 500; ++trial) {
+    // A byte takes 1,000 ns; what is left to load is at least one layer.
+    const std::int64_t ready = random.index(kLayers);
+    const LayerPipeline pipeline{.layers = kLayers,
+                                 .load = SimDuration(1000 * (1 + random.index(5000))),
+                                 .compute = SimDuration(1 + random.index(5000000)),
+                                 .loaded_ahead = SimDuration(0)};
+    const SimDuration outside(random.index(1000000));
+    LayerPipeline ahead = pipeline;
+    ahead.loaded_ahead = pipeline.load * ready;
+    const Bytes rest(pipeline.load.ns / 1000 * (kLayers - ready));
+    ASSERT_EQ(prefill_time(pipeline.compute, outside, rest, ready, false),
+              pipelined_finish(ahead) + outside)
+        << ready << " layers ready, load " << pipeline.load.ns << ", compute "
+        << pipeline.compute.ns;
+  }
 }
 
 TEST(SimulatedBackend, ABlockingLoadComesBeforeAllCompute) {

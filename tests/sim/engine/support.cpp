@@ -120,6 +120,7 @@ RunConfig random_config(std::uint64_t seed) {
   workload.sharegpt.user_tokens_median = 10;
   workload.sharegpt.assistant_tokens_median = 15;
   workload.sharegpt.message_cap = Tokens(dice.between(20, 200));
+  serving.keep_important_share = dice.one_of({0.0, 0.0, 0.3, 0.99});
 
   if (dice.chance(0.4)) {
     HbmTierConfig tier;

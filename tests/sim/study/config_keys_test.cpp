@@ -134,6 +134,10 @@ const std::vector<Move>& moves() {
                                   "/system/tiers/ssd/eviction=lru", "/system/prefetch=none"};
   static const Settings scarce_hbm{"/hardware/hbm/capacity=20GiB"};
   static const Settings proportional{"/workload/think_time/model=output_proportional"};
+  static const Settings documents{"/workload/generator=long_documents",
+                                  "/workload/long_documents/document_tokens_min=500tokens",
+                                  "/workload/long_documents/document_tokens_max=1000tokens",
+                                  "/workload/sessions=60"};
   static const std::vector<Move> all{
       // The model.
       {"stored", "/model/layers=30"},
@@ -208,6 +212,7 @@ const std::vector<Move>& moves() {
       {"stored", "/serving/overflow_trigger=prompt"},
       {"stored", "/serving/truncation_ratio=0.25"},
       {"stored", "/serving/keep_first_tokens=64tokens"},
+      {"stored", "/serving/keep_important_share=0.3"},
       {"stored", "/serving/knowledge=online", {}, Effect::rejects},
       // The workload.
       {"timed", "/workload/trace=other.jsonl"},
@@ -233,6 +238,12 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/sharegpt/assistant_tokens_median=200"},
       {"stored", "/workload/sharegpt/assistant_tokens_sigma=0.5"},
       {"stored", "/workload/sharegpt/message_cap=700tokens"},
+      {"stored", "/workload/generator=long_documents"},
+      {"stored", "/workload/long_documents/document_tokens_min=700tokens", documents},
+      {"stored", "/workload/long_documents/document_tokens_max=800tokens", documents},
+      {"stored", "/workload/long_documents/tasks=4", documents},
+      {"stored", "/workload/long_documents/task_input_tokens=100tokens", documents},
+      {"stored", "/workload/long_documents/task_output_tokens=90tokens", documents},
       {"stored", "/seed=2"},
       // The same keys where only they decide.
       {"stored", "/system/tiers/ssd/eviction=fifo", lru_tiers},
@@ -261,7 +272,6 @@ const std::vector<Exemption>& exemptions() {
       {"/system/source", "read by people"},
       {"/system/order", "fcfs is the only policy"},
       {"/system/batching", "prefill_first is the only mode"},
-      {"/workload/generator", "sharegpt is the only generator"},
       {"/workload/format", "auto finds the same format, and any other is refused"},
   };
   return all;

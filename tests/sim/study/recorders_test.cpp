@@ -2,6 +2,8 @@
 
 #include "sim/study/recorders.hpp"
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -13,6 +15,7 @@
 
 #include "sim/core/file.hpp"
 #include "tests/sim/study/support.hpp"
+#include "traces/trace_format.hpp"
 
 namespace kvtier::test {
 namespace {
@@ -181,6 +184,9 @@ TEST_F(Recording, ShowsTheGpusWithoutOverlapAndTheQueueEmptyAtTheEnd) {
   double waiting = -1;
   std::map<std::string, double> seconds;
   for (const Json& event : timeline_["traceEvents"]) {
+    if (event["ph"] == "M" || (event["ph"] == "X" && event["tid"] != 0)) {
+      continue;
+    }
     if (event["ph"] == "X") {
       const double begin = event["ts"].get<double>();
       EXPECT_GE(begin, end - 1e-3) << event.dump();
@@ -199,6 +205,146 @@ TEST_F(Recording, ShowsTheGpusWithoutOverlapAndTheQueueEmptyAtTheEnd) {
   EXPECT_NEAR(seconds["prefill"] * gpus,
               gpu["prefill"].get<double>() + gpu["exposed_load"].get<double>(), 1e-3);
   EXPECT_NEAR(seconds["save_stall"] * gpus, gpu["exposed_save"].get<double>(), 1e-3);
+}
+
+/// Spans of a timeline by track; the rows of one track together, in the order of the file.
+std::map<std::string, std::vector<Json>> tracks_of(const Json& timeline) {
+  std::map<int, std::string> track_of_row;
+  std::map<std::string, std::vector<Json>> tracks;
+  for (const Json& event : timeline["traceEvents"]) {
+    if (event["ph"] == "M") {
+      EXPECT_EQ(event["name"], "thread_name");
+      std::string name = event["args"]["name"].get<std::string>();
+      if (const auto number = name.find_last_of(' ');
+          number != std::string::npos && std::isdigit(name[number + 1]) != 0) {
+        name.resize(number);
+      }
+      EXPECT_TRUE(track_of_row.emplace(event["tid"].get<int>(), name).second) << "named once";
+    } else if (event["ph"] == "X") {
+      tracks[track_of_row.at(event["tid"].get<int>())].push_back(event);
+    }
+  }
+  return tracks;
+}
+
+double begin_of(const Json& span) { return span["ts"].get<double>(); }
+double end_of(const Json& span) { return begin_of(span) + span["dur"].get<double>(); }
+
+TEST_F(Recording, ShowsEachTransferOnTheTracksOfItsLinks) {
+  record();
+  const auto tracks = tracks_of(timeline_);
+  std::map<std::string, std::int64_t> bytes;
+  for (const auto& [name, spans] : tracks) {
+    for (const Json& span : spans) {
+      bytes[name] += span["args"].value("bytes", std::int64_t{0});
+      EXPECT_GE(span["dur"].get<double>(), 0) << span.dump();
+    }
+  }
+  ASSERT_EQ(tracks.size(), 5U);
+  // Nothing is loaded after the last turn; the other moves may go on.
+  const Json& links = result_["metrics"]["links"];
+  EXPECT_EQ(bytes["H2D"], links["pcie"]["towards_gpu_bytes"].get<std::int64_t>());
+  EXPECT_GE(bytes["D2H"], links["pcie"]["from_gpu_bytes"].get<std::int64_t>());
+  EXPECT_GE(bytes["SSD read"], links["ssd"]["towards_gpu_bytes"].get<std::int64_t>());
+  EXPECT_GE(bytes["SSD write"], links["ssd"]["from_gpu_bytes"].get<std::int64_t>());
+  EXPECT_GT(bytes["SSD read"], 0);
+  // Spans of one row follow each other.
+  std::map<int, double> ends;
+  for (const Json& event : timeline_["traceEvents"]) {
+    if (event["ph"] == "X") {
+      double& end = ends.emplace(event["tid"].get<int>(), 0).first->second;
+      EXPECT_GE(begin_of(event), end - 1e-3) << event.dump();
+      end = end_of(event);
+    }
+  }
+  EXPECT_GT(ends.size(), 5U) << "concurrent transfers take rows of their own";
+}
+
+/// AttentionStore's figures 6 and 8 with one slot: session 0 comes back while session 1 runs.
+class SmallTimeline : public Recording {
+ protected:
+  /// The second turn of session 0 arrives `think` after its first.
+  void run(SimDuration think) {
+    {
+      TraceWriter writer(dir_.path("jobs.jsonl"), {.arrivals = true, .think_times = true});
+      writer.write(
+          {.id = 0,
+           .arrival = SimTime(0),
+           .turns = {{Tokens(2000), Tokens(20), SimDuration(0)}, {Tokens(50), Tokens(10), think}}});
+      writer.write({.id = 1,
+                    .arrival = SimTime(50000000),
+                    .turns = {{Tokens(1500), Tokens(100), SimDuration(0)}}});
+      writer.commit();
+    }
+    Recorders recorders;
+    recorders.timeline = std::make_unique<TimelineRecorder>(dir_.path("timeline.json"));
+    RunOptions options;
+    options.observer = &recorders;
+    options.base_dir = dir_.path("");
+    (void)simulate(resolved("examples/planner-70.json",
+                            {"/serving/slots=1", "/workload/generator=none",
+                             "/workload/trace=jobs.jsonl", "/workload/sessions=all",
+                             "/workload/arrivals=trace", "/workload/arrival_rate=none",
+                             "/workload/think_time/model=trace", "/workload/warmup_turns=0"}),
+                   builtin_policies(), options);
+    recorders.commit();
+    auto tracks =
+        tracks_of(parse_json_strictly(read_text_file(dir_.path("timeline.json")), "timeline.json"));
+    gpu_ = tracks["GPU"];
+    for (const Json& span : tracks["H2D"]) {
+      EXPECT_EQ(span["args"]["session"], 0);
+    }
+    loads_ = tracks["H2D"];
+    saves_ = tracks["D2H"];
+    ASSERT_EQ(gpu_.size(), 6U);  // prefill and decode of three turns
+    ASSERT_EQ(loads_.size(), 2U);
+    EXPECT_EQ(gpu_[kPrefillOf1]["args"]["session"], 1);
+    EXPECT_EQ(gpu_[kSecondPrefillOf0]["args"]["session"], 0);
+  }
+
+  static constexpr std::size_t kPrefillOf0 = 0;
+  static constexpr std::size_t kDecodeOf0 = 1;
+  static constexpr std::size_t kPrefillOf1 = 2;
+  static constexpr std::size_t kDecodeOf1 = 3;
+  static constexpr std::size_t kSecondPrefillOf0 = 4;
+
+  [[nodiscard]] static bool within(const Json& inner, const Json& outer) {
+    return begin_of(inner) >= begin_of(outer) && end_of(inner) <= end_of(outer);
+  }
+
+  std::vector<Json> gpu_;
+  std::vector<Json> loads_;
+  std::vector<Json> saves_;
+};
+
+TEST_F(SmallTimeline, PreLoadsDuringTheDecodeOfTheJobBefore) {
+  run(SimDuration(300000000));
+  EXPECT_TRUE(within(loads_[0], gpu_[kDecodeOf1])) << loads_[0].dump();
+}
+
+TEST_F(SmallTimeline, PreLoadsDuringThePrefillOfTheJobBefore) {
+  run(SimDuration(20000000));
+  EXPECT_TRUE(within(loads_[0], gpu_[kPrefillOf1])) << loads_[0].dump();
+}
+
+TEST_F(SmallTimeline, LoadsTheOtherLayersDuringTheJobsOwnPrefill) {
+  run(SimDuration(300000000));
+  EXPECT_TRUE(within(loads_[1], gpu_[kSecondPrefillOf0]));
+  EXPECT_EQ(begin_of(loads_[1]), begin_of(gpu_[kSecondPrefillOf0]));
+  // 15 of 40 layers were loaded ahead.
+  EXPECT_EQ(loads_[0]["args"]["bytes"].get<std::int64_t>() * 25,
+            loads_[1]["args"]["bytes"].get<std::int64_t>() * 15);
+}
+
+TEST_F(SmallTimeline, SavesThePromptDuringDecode) {
+  run(SimDuration(300000000));
+  ASSERT_GE(saves_.size(), 2U);
+  EXPECT_EQ(saves_[0]["args"]["session"], 0);
+  EXPECT_EQ(begin_of(saves_[0]), end_of(gpu_[kPrefillOf0]));
+  EXPECT_TRUE(within(saves_[0], gpu_[kDecodeOf0]));
+  // What decode made follows when the turn has ended, while the next job's prefill runs.
+  EXPECT_EQ(saves_[1]["args"]["session"], 0);
+  EXPECT_TRUE(within(saves_[1], gpu_[kPrefillOf1]));
 }
 
 TEST_F(Recording, LeavesNothingBehindWithoutCommit) {

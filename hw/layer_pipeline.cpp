@@ -1,0 +1,79 @@
+#include "hw/layer_pipeline.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+void check(const LayerPipeline& p) {
+  KVTIER_ASSERT(p.layers >= 1, "a job has a layer");
+  KVTIER_ASSERT(p.load.ns >= 0 && p.compute.ns >= 0 && p.loaded_ahead.ns >= 0,
+                "durations are not negative");
+}
+
+Bytes loaded_in(SimDuration duration, BytesPerSecond bandwidth) {
+  return Bytes(static_cast<std::int64_t>(
+      std::ceil(static_cast<double>(duration.ns) * bandwidth.value / 1e9)));
+}
+
+/// Load time that has to lie before the beginning of the job for it never to wait.
+SimDuration ahead_to_hide_loading(const LayerPipeline& p) {
+  return std::max(p.load, p.load * p.layers - p.compute * (p.layers - 1));
+}
+
+}  // namespace
+
+std::vector<LayerInterval> layer_schedule(const LayerPipeline& p) {
+  check(p);
+  std::vector<LayerInterval> layers(static_cast<std::size_t>(p.layers));
+  SimDuration loaded;
+  SimDuration computed;
+  for (std::int64_t i = 0; i < p.layers; ++i) {
+    LayerInterval& layer = layers[static_cast<std::size_t>(i)];
+    layer.load_begin = loaded;
+    loaded = std::max(SimDuration(0), p.load * (i + 1) - p.loaded_ahead);
+    layer.load_end = loaded;
+    layer.compute_begin = std::max(computed, loaded);
+    computed = layer.compute_begin + p.compute;
+    layer.compute_end = computed;
+  }
+  return layers;
+}
+
+SimDuration pipelined_finish(const LayerPipeline& p) {
+  check(p);
+  const SimDuration compute = p.compute * p.layers;
+  return std::max(
+      {compute, p.load - p.loaded_ahead + compute, p.load * p.layers - p.loaded_ahead + p.compute});
+}
+
+SimDuration pipeline_stall(const LayerPipeline& p) {
+  return pipelined_finish(p) - p.compute * p.layers;
+}
+
+SimDuration unpipelined_finish(const LayerPipeline& p) {
+  check(p);
+  return (p.load + p.compute) * p.layers;
+}
+
+std::int64_t layers_to_hide_loading(const LayerPipeline& p) {
+  check(p);
+  if (p.load.ns == 0) {
+    return 0;
+  }
+  return (ahead_to_hide_loading(p).ns + p.load.ns - 1) / p.load.ns;
+}
+
+Bytes attentionstore_read_buffer(BytesPerSecond bandwidth, SimDuration load, SimDuration prefill) {
+  return loaded_in(std::max(SimDuration(0), load - prefill), bandwidth);
+}
+
+Bytes read_buffer_to_hide_loading(BytesPerSecond bandwidth, const LayerPipeline& p) {
+  check(p);
+  return loaded_in(ahead_to_hide_loading(p), bandwidth);
+}
+
+}  // namespace kvtier

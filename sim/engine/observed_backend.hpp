@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "sim/engine/backend.hpp"
+#include "sim/engine/instance.hpp"
+
+namespace kvtier {
+
+/// Passes every command on to another backend and tells an observer of each transfer when it is
+/// complete. Changes no time and no decision.
+class ObservedBackend final : public Backend {
+ public:
+  /// Keeps references to both.
+  ObservedBackend(Backend& backend, RunObserver& observer)
+      : backend_(backend), observer_(observer) {}
+
+  Completion wait() override;
+  [[nodiscard]] bool pending() const override { return backend_.pending(); }
+  void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
+  TransferId start_transfer(const TransferCommand& command) override;
+  void extend_transfer(TransferId transfer, Bytes bytes) override;
+  SimDuration start_prefill(const PrefillCommand& command) override {
+    return backend_.start_prefill(command);
+  }
+  void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
+  void stop_decode() override { backend_.stop_decode(); }
+
+ private:
+  Backend& backend_;
+  RunObserver& observer_;
+  /// In flight, by cookie, which is what a completion gives back; its number is unique among them.
+  /// Looked up only, never iterated.
+  std::unordered_map<std::uint64_t, TransferRecord> in_flight_;
+  std::unordered_map<std::uint32_t, std::uint64_t> cookie_of_;
+};
+
+}  // namespace kvtier
