@@ -51,6 +51,7 @@ Instance::Instance(const Setup& setup)
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       hbm_limit_(running_kv_capacity(*setup.config)),
       fitter_(*setup.config),
+      invalidates_(setup.config->system.positions == Positions::embedded),
       preloads_(setup.config->system.load.buffers > 0 &&
                 setup.config->system.load.discipline != LoadDiscipline::blocking),
       turn_metrics_(load_rates(*setup.config)) {
@@ -149,7 +150,9 @@ void Instance::begin_turn(SessionSlot slot) {
   s.load = TransferId{};
   ++s.next_turn;
   ++begun_turns_;
-  truncate_stored(tiers_, slot, config_, truncated, s.history);
+  if (!invalidates_) {
+    truncate_stored(tiers_, slot, config_, truncated, s.history);
+  }
   enqueue(slot);
 }
 
@@ -287,6 +290,9 @@ void Instance::admit(QueuePosition position) {
   gpu_since_ = backend_.now();
   gpu_ = Gpu::waits_for_fetch;
   tiers_.on_dequeued(slot);
+  if (invalidates_) {
+    truncate_stored(tiers_, slot, config_, s.request.truncated, s.request.history);
+  }
   s.request.found = tiers_.admit(slot, key(s), s.request.history);
   if (preloading_ == slot) {
     preloading_ = kNoSession;
@@ -352,7 +358,7 @@ void Instance::finish_load_transfer(SessionSlot slot) {
 void Instance::preload_next() {
   const SessionSlot slot = queue_[order_->next(*this).value & (queue_.size() - 1)];
   Session& s = session(slot);
-  if (s.request.history.value == 0) {
+  if (s.request.history.value == 0 || (invalidates_ && s.request.truncated.value > 0)) {
     return;
   }
   const std::optional<Medium> medium = tiers_.begin_preload(slot);

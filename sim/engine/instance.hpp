@@ -184,6 +184,9 @@ class Instance final : public QueueView {
   double occupied_seconds_before_ = 0;
   SimTime occupied_since_;
   TurnFitter fitter_;
+  /// A truncation makes stored KV useless, which shows when the turn is served; where it only cuts
+  /// the KV, the room is free as soon as the turn arrives.
+  bool invalidates_;
   bool preloads_;
 
   SessionSpec drawn_;
