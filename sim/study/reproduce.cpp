@@ -670,7 +670,7 @@ Json to_json(const SensitivityResult& result) {
 }
 
 std::string to_table(const SensitivityResult& result) {
-  constexpr std::size_t kNameWidth = 42;
+  constexpr std::size_t kNameWidth = 46;
   constexpr std::size_t kColumnWidth = 8;
   std::string text = heading(result.base);
   text += "\n" + fmt::format("{:<{}}{:>7}{:>8}{:>9}", "", kNameWidth, "unit", "paper", "kvtier");
@@ -694,8 +694,9 @@ std::string to_table(const SensitivityResult& result) {
           // More than the seeds alone would make of it.
           const bool moved =
               std::abs(varied.mean - value.mean) > std::max(varied.spread, value.spread);
-          text +=
-              fmt::format("{:>{}}", value_text(varied, false) + (moved ? "*" : " "), kColumnWidth);
+          const bool leaves = varied.verdict == Verdict::out && value.verdict == Verdict::in;
+          const char* mark = leaves ? "!" : moved ? "*" : " ";
+          text += fmt::format("{:>{}}", value_text(varied, false) + mark, kColumnWidth);
         }
       }
       text.erase(text.find_last_not_of(' ') + 1);
@@ -709,7 +710,7 @@ std::string to_table(const SensitivityResult& result) {
     text += fmt::format("({}) {}{}\n", i + 1, column.name,
                         column.left_out.empty() ? "" : " [left out: " + column.left_out + "]");
   }
-  text += "* differs by more than the seeds do among themselves\n";
+  text += "* differs by more than the seeds do among themselves\n! leaves its band\n";
   return text;
 }
 
