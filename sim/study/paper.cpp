@@ -74,20 +74,21 @@ bool substitute(Json& json, const std::string& name, const Json& value) {
   return found;
 }
 
-/// The copies that `"each": [{NAME: VALUE, ..}, ..]` asks for: in each, `{NAME}` stands for the
-/// value. Without `each`, `json` itself.
-std::vector<Json> expand_each(const Json& json, const std::string& pointer, Problems& problems) {
+/// [name, json], or the copies of it that `"each": [{KEY: VALUE, ..}, ..]` in `json` asks for: in
+/// each, `{KEY}` stands for the value.
+std::vector<Json> expand_each(const std::string& name, const Json& json, const std::string& pointer,
+                              Problems& problems) {
   if (!json.is_object() || !json.contains(kEachKey)) {
-    return {json};
+    return {Json::array({name, json})};
   }
-  const Json list = json[kEachKey];
+  const Json& list = json[kEachKey];
   const std::string at = pointer + "/" + kEachKey;
   if (!list.is_array() || list.empty()) {
     problems.add(at, "expected a list of objects, got " + quote_json(list));
     return {};
   }
-  Json pattern = json;
-  pattern.erase(kEachKey);
+  Json pattern = Json::array({name, json});
+  pattern[1].erase(kEachKey);
   std::vector<Json> copies;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string item = at + "/" + std::to_string(i);
@@ -96,57 +97,15 @@ std::vector<Json> expand_each(const Json& json, const std::string& pointer, Prob
       continue;
     }
     Json copy = pattern;
-    for (const auto& [name, value] : list[i].items()) {
-      if (!substitute(copy, name, value)) {
-        problems.add(item + "/" + escape_pointer(name),
-                     fmt::format("nothing beside \"{}\" says {{{}}}", kEachKey, name));
+    for (const auto& [key, value] : list[i].items()) {
+      if (!substitute(copy, key, value)) {
+        problems.add(item + "/" + escape_pointer(key),
+                     fmt::format("nothing beside \"{}\" says {{{}}}", kEachKey, key));
       }
     }
     copies.push_back(std::move(copy));
   }
   return copies;
-}
-
-/// `each` may stand in the items of a list; their copies follow one another.
-void expand_list(Json& parent, const char* key, Problems& problems) {
-  if (!parent.is_object() || !parent.contains(key) || !parent[key].is_array()) {
-    return;
-  }
-  Json expanded = Json::array();
-  for (std::size_t i = 0; i < parent[key].size(); ++i) {
-    const std::string pointer = fmt::format("/{}/{}", key, i);
-    for (Json& copy : expand_each(parent[key][i], pointer, problems)) {
-      expanded.push_back(std::move(copy));
-    }
-  }
-  parent[key] = std::move(expanded);
-}
-
-/// `each` may stand in the members of an object, whose names then say which copy it is.
-void expand_members(Json& parent, const char* key, Problems& problems) {
-  if (!parent.is_object() || !parent.contains(key) || !parent[key].is_object()) {
-    return;
-  }
-  Json expanded = Json::object();
-  for (const auto& [name, member] : parent[key].items()) {
-    const std::string pointer = fmt::format("/{}/{}", key, escape_pointer(name));
-    Json named = member;
-    if (!named.is_object()) {
-      expanded[name] = member;
-      continue;
-    }
-    constexpr const char* kName = "";  // no key of a run is empty
-    named[kName] = name;
-    for (Json& copy : expand_each(named, pointer, problems)) {
-      const std::string new_name = copy[kName].get<std::string>();
-      copy.erase(kName);
-      if (expanded.contains(new_name)) {
-        problems.add(pointer, fmt::format("\"{}\" is there twice", new_name));
-      }
-      expanded[new_name] = std::move(copy);
-    }
-  }
-  parent[key] = std::move(expanded);
 }
 
 /// Reads a file into `target`; its problems go to `lines`.
@@ -156,12 +115,7 @@ void read_file(T& target, const fs::path& path, std::vector<std::string>& lines,
   Problems problems;
   problems.set_origin("", path.string());
   try {
-    Json json = parse_json_strictly(read_text_file(path), path.string());
-    expand_members(json, "runs", problems);
-    expand_list(json, "values", problems);
-    if (problems.empty()) {
-      read_value(target, json, "", problems);
-    }
+    read_value(target, parse_json_strictly(read_text_file(path), path.string()), "", problems);
     if (problems.empty()) {
       check(target, problems);
     }
@@ -176,27 +130,17 @@ void read_file(T& target, const fs::path& path, std::vector<std::string>& lines,
   }
 }
 
-void check_runs(const std::map<std::string, PaperRun>& runs, Problems& problems) {
-  for (const auto& [name, run] : runs) {
-    if (name.find(" /") != std::string::npos || name.empty()) {
-      problems.add("/runs/" + escape_pointer(name),
-                   "a run's name is not empty and has no / after a blank");
-    }
-  }
-}
-
 class FigureCheck {
  public:
   FigureCheck(const Paper& paper, const Figure& figure, Problems& problems) : problems_(problems) {
-    for (const auto* runs : {&paper.runs, &figure.runs}) {
-      for (const auto& [name, run] : *runs) {
+    for (const PaperRuns* runs : {&paper.runs, &figure.runs}) {
+      for (const auto& [name, run] : runs->by_name) {
         names_.push_back(name);
       }
     }
-    for (const auto& [name, run] : figure.runs) {
-      if (paper.runs.contains(name)) {
-        problems_.add("/runs/" + escape_pointer(name),
-                      fmt::format("{} has a run of this name", kPaperFile));
+    for (const auto& [name, run] : figure.runs.by_name) {
+      if (paper.runs.by_name.contains(name)) {
+        problems_.add(run.pointer, fmt::format("{} has a run \"{}\", too", kPaperFile, name));
       }
     }
   }
@@ -466,6 +410,52 @@ void read_config(AnyJson& any, const Json& json, const std::string&, Problems&) 
 Json write_config(const AnyJson& any) { return any.json; }
 Json config_schema(const AnyJson&) { return Json::object(); }
 
+void read_config(PaperRuns& runs, const Json& json, const std::string& pointer,
+                 Problems& problems) {
+  runs.by_name.clear();
+  if (!json.is_object()) {
+    problems.add(pointer, "expected an object, got " + quote_json(json));
+    return;
+  }
+  for (const auto& [key, member] : json.items()) {
+    const std::string at = pointer + "/" + escape_pointer(key);
+    // The name takes part in the copying, beside the keys of the run.
+    for (const Json& copy : expand_each(key, member, at, problems)) {
+      const std::string name = copy[0].get<std::string>();
+      PaperRun run;
+      run.pointer = at;
+      read_value(run, copy[1], at, problems);
+      if (name.empty() || name.find(" /") != std::string::npos) {
+        problems.add(at, "a run's name is not empty and has no / after a blank");
+      } else if (!runs.by_name.emplace(name, std::move(run)).second) {
+        problems.add(at, fmt::format("there is a run \"{}\" already", name));
+      }
+    }
+  }
+}
+
+Json write_config(const PaperRuns& runs) { return write_value(runs.by_name); }
+Json config_schema(const PaperRuns&) { return Json{{"type", "object"}}; }
+
+void read_config(FigureValues& values, const Json& json, const std::string& pointer,
+                 Problems& problems) {
+  values.list.clear();
+  if (!json.is_array()) {
+    problems.add(pointer, "expected a list, got " + quote_json(json));
+    return;
+  }
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const std::string at = fmt::format("{}/{}", pointer, i);
+    for (const Json& copy : expand_each("", json[i], at, problems)) {
+      values.list.emplace_back();
+      read_value(values.list.back(), copy[1], at, problems);
+    }
+  }
+}
+
+Json write_config(const FigureValues& values) { return write_value(values.list); }
+Json config_schema(const FigureValues&) { return Json{{"type", "array"}}; }
+
 std::vector<std::string> paper_names(const ConfigDirectory& presets) {
   std::vector<std::string> names;
   std::error_code error;
@@ -497,7 +487,6 @@ Paper load_paper(const ConfigDirectory& presets, const std::string& name,
     }
   }
   read_file<Paper>(paper, folder / kPaperFile, lines, [&](const Paper& read, Problems& problems) {
-    check_runs(read.runs, problems);
     if (!read.sensitivity) {
       return;
     }
@@ -512,6 +501,7 @@ Paper load_paper(const ConfigDirectory& presets, const std::string& name,
   });
   paper.name = name;
   paper.folder = folder;
+  paper.file = folder / kPaperFile;
   for (const std::string& figure_name : known) {
     if (!figures.empty() &&
         std::find(figures.begin(), figures.end(), figure_name) == figures.end()) {
@@ -520,9 +510,8 @@ Paper load_paper(const ConfigDirectory& presets, const std::string& name,
     Figure figure;
     const fs::path file = folder / kFigures / (figure_name + ".json");
     read_file<Figure>(figure, file, lines, [&](const Figure& read, Problems& problems) {
-      check_runs(read.runs, problems);
       FigureCheck check(paper, read, problems);
-      for (const FigureValue& value : read.values) {
+      for (const FigureValue& value : read.values.list) {
         check.value(value);
       }
     });

@@ -91,6 +91,9 @@ struct PaperRun {
   Overrides set;
   std::optional<std::string> experiment;
   AnyJson parameters;
+
+  /// Where it stands in its file.
+  std::string pointer;
 };
 template <class V>
 void describe(V& v, PaperRun& c) {
@@ -100,6 +103,14 @@ void describe(V& v, PaperRun& c) {
           "Named experiment to do with the config; \"none\": a simulation.");
   v.field("parameters", c.parameters, "The experiment's parameters.");
 }
+
+/// Runs by name; with `each`, a member stands for several.
+struct PaperRuns {
+  std::map<std::string, PaperRun> by_name;
+};
+void read_config(PaperRuns& runs, const Json& json, const std::string& pointer, Problems& problems);
+[[nodiscard]] Json write_config(const PaperRuns& runs);
+[[nodiscard]] Json config_schema(const PaperRuns& runs);
 
 /// Which side of the paper's value may not be left by more than the band.
 enum class Side { both, at_most, at_least };
@@ -184,11 +195,20 @@ void describe(V& v, FigureValue& c) {
   v.field("explain", c.explain, "Why the value differs, with numbers from the runs.");
 }
 
+/// Rows of a figure; with `each`, an item stands for several.
+struct FigureValues {
+  std::vector<FigureValue> list;
+};
+void read_config(FigureValues& values, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const FigureValues& values);
+[[nodiscard]] Json config_schema(const FigureValues& values);
+
 struct Figure {
   std::string title;
   std::string source;
-  std::map<std::string, PaperRun> runs;
-  std::vector<FigureValue> values;
+  PaperRuns runs;
+  FigureValues values;
 
   /// Its file's name without suffix: what --figure takes.
   std::string name;
@@ -230,11 +250,13 @@ void describe(V& v, Sensitivity& c) {
 struct Paper {
   std::string title;
   std::string source;
-  std::map<std::string, PaperRun> runs;
+  PaperRuns runs;
   std::optional<Sensitivity> sensitivity;
 
   std::string name;
   std::filesystem::path folder;
+  /// reproduction.json in it.
+  std::filesystem::path file;
   std::vector<Figure> figures;
 };
 template <class V>

@@ -1,8 +1,8 @@
 #include "sim/study/reproduce.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
-#include <limits>
 #include <set>
 #include <system_error>
 
@@ -23,11 +23,10 @@ struct PreparedRun {
   Experiment::Function experiment;
 };
 
-/// Where a run's name is looked up, and where messages say that it stands.
+/// A run and the file that it stands in.
 struct NamedRun {
   const PaperRun* run = nullptr;
   fs::path file;
-  std::string pointer;
 };
 
 /// Prepares and executes the runs of one paper; remembers every result.
@@ -38,12 +37,11 @@ class Executor {
       : paper_(paper), presets_(presets), registry_(registry), options_(options) {}
 
   [[nodiscard]] NamedRun find(const Figure& figure, const std::string& name) const {
-    const std::string pointer = "/runs/" + escape_pointer(name);
-    const auto own = figure.runs.find(name);
-    if (own != figure.runs.end()) {
-      return {&own->second, figure.file, pointer};
+    const auto own = figure.runs.by_name.find(name);
+    if (own != figure.runs.by_name.end()) {
+      return {&own->second, figure.file};
     }
-    return {&paper_.runs.at(name), paper_.folder / "reproduction.json", pointer};
+    return {&paper_.runs.by_name.at(name), paper_.file};
   }
 
   /// Throws ConfigError with everything that is wrong about the run. `more` comes over the run's
@@ -53,7 +51,7 @@ class Executor {
     ConfigRequest request;
     request.file = paper_.folder / named.run->config;
     request.overrides = named.run->set.list;
-    request.overrides_origin = fmt::format("{}: {}/set", named.file.string(), named.pointer);
+    request.overrides_origin = fmt::format("{}: {}/set", named.file.string(), named.run->pointer);
     if (!more.list.empty()) {
       request.overrides.insert(request.overrides.end(), more.list.begin(), more.list.end());
       request.overrides_origin = more_origin;
@@ -61,7 +59,7 @@ class Executor {
     std::error_code ignored;
     if (!fs::is_regular_file(request.file, ignored)) {
       throw ConfigError(fmt::format("{}: {}/config: no such file: {}", named.file.string(),
-                                    named.pointer, request.file.string()));
+                                    named.run->pointer, request.file.string()));
     }
     PreparedRun prepared{"", resolve_config(request, presets_, registry_), {}};
     prepared.key =
@@ -115,13 +113,13 @@ class Executor {
       for (const Experiment& experiment : experiments()) {
         known.emplace_back(experiment.name);
       }
-      problems.add(named.pointer + "/experiment",
+      problems.add(named.run->pointer + "/experiment",
                    fmt::format("expected one of {}, got \"{}\"{}", detail::join(known, ", "),
                                *named.run->experiment, suggestion(*named.run->experiment, known)));
       problems.throw_if_any();
     }
     Experiment::Function function =
-        found->prepare(named.run->parameters.json, named.pointer + "/parameters", problems);
+        found->prepare(named.run->parameters.json, named.run->pointer + "/parameters", problems);
     problems.throw_if_any();
     return function;
   }
@@ -151,7 +149,7 @@ using PreparedRuns = std::map<std::string, PreparedRun>;
 /// The runs that a figure's values and explanations name.
 std::set<std::string> runs_of(const Figure& figure, bool with_explanations) {
   std::set<std::string> names;
-  for (const FigureValue& value : figure.values) {
+  for (const FigureValue& value : figure.values.list) {
     collect_runs(value.expression, names);
     if (!with_explanations || !value.explain) {
       continue;
@@ -332,7 +330,8 @@ class FigureWork {
   /// Runs with one key at `at`, on the first seed, each once.
   class Varied {
    public:
-    Varied(const FigureWork& work, const Search& search, double at) : work_(work) {
+    Varied(const FigureWork& work, const Search& search, std::string origin, double at)
+        : work_(work), origin_(std::move(origin)) {
       constexpr const char* kNumber = "{:.6f}{}";  // whole nanoseconds and bytes in ms and MB
       for (const std::string& key : search.keys) {
         change_.list.push_back({key, search.quantity.empty()
@@ -352,15 +351,15 @@ class FigureWork {
     double number(const Expression& leaf) {
       auto result = results_.find(leaf.run);
       if (result == results_.end()) {
-        const PreparedRun run =
-            work_.executor_.prepare(work_.executor_.find(work_.figure_, leaf.run), change_,
-                                    fmt::format("{}: search", work_.figure_.file.string()));
+        const PreparedRun run = work_.executor_.prepare(
+            work_.executor_.find(work_.figure_, leaf.run), change_, origin_);
         result = results_.emplace(leaf.run, work_.executor_.execute(run, 0)).first;
       }
       return number_at(result->second, leaf, work_.figure_.file);
     }
 
     const FigureWork& work_;
+    std::string origin_;
     Overrides change_;
     std::map<std::string, Json> results_;
   };
@@ -371,8 +370,13 @@ class FigureWork {
     const Search& search = *number.search;
     const FigureValue& asked = found.asked;
     const double paper = *asked.paper / factor_of(asked.unit);
+    const std::string& row = asked.expression.pointer;
+    const std::string origin =
+        fmt::format("{}: {}/explain/numbers/{}/search/keys", figure_.file.string(),
+                    row.substr(0, row.rfind('/')), escape_pointer(name));
+    const auto varied = [&](double at) { return Varied(*this, search, origin, at); };
     const auto distance = [&](double at) {
-      return Varied(*this, search, at).evaluate_at(asked.expression, paper, 0) - paper;
+      return varied(at).evaluate_at(asked.expression, paper, 0) - paper;
     };
     constexpr int kMostSteps = 24;
     constexpr double kClose = 5e-4;
@@ -397,8 +401,8 @@ class FigureWork {
       found.numbers[name] = at;
       return fmt::format("{:.3g}{}{}", at, search.quantity.empty() ? "" : " ", search.quantity);
     }
-    const double value = Varied(*this, search, at).evaluate_at(*number.expression, paper, paper) *
-                         factor_of(number.unit);
+    const double value =
+        varied(at).evaluate_at(*number.expression, paper, paper) * factor_of(number.unit);
     found.numbers[name] = value;
     return format_in(number.unit, value) + suffix_of(number.unit);
   }
@@ -416,7 +420,7 @@ Reproduction reproduce_figures(Executor& executor, const Paper& paper,
     const Figure& figure = *figures[i];
     FigureWork work(executor, figure, runs[i]);
     Reproduction::FigureResult result{figure.name, figure.title, figure.source, {}};
-    for (const FigureValue& value : figure.values) {
+    for (const FigureValue& value : figure.values.list) {
       result.values.push_back(work.value(value, explains));
     }
     reproduction.figures.push_back(std::move(result));
@@ -461,28 +465,30 @@ std::string value_text(const ReproducedValue& value, bool with_spread) {
   return text;
 }
 
-/// `text` in lines of at most `width` characters, each indented.
+/// `text` in lines of at most `width` characters, each indented; a number stays with its unit.
 std::string wrapped(const std::string& text, std::size_t indent, std::size_t width) {
-  std::string lines;
-  std::string line;
-  const auto flush = [&] {
-    lines += std::string(indent, ' ') + line + "\n";
-    line.clear();
-  };
-  std::size_t at = 0;
-  while (at < text.size()) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
     const std::string word = text.substr(at, end - at);
-    if (!line.empty() && indent + line.size() + 1 + word.size() > width) {
-      flush();
+    const bool after_number =
+        !words.empty() && std::isdigit(static_cast<unsigned char>(words.back().back())) != 0;
+    if (after_number && !word.empty()) {
+      words.back() += " " + word;
+    } else if (!word.empty()) {
+      words.push_back(word);
     }
-    line += (line.empty() ? "" : " ") + word;
     at = end + 1;
   }
-  if (!line.empty()) {
-    flush();
+  std::string lines;
+  std::size_t length = 0;
+  for (const std::string& word : words) {
+    const bool fits = length > 0 && length + 1 + word.size() <= width;
+    lines += fits ? " " : (lines.empty() ? "" : "\n") + std::string(indent, ' ');
+    lines += word;
+    length = (fits ? length + 1 : indent) + word.size();
   }
-  return lines;
+  return lines + "\n";
 }
 
 std::string heading(const Reproduction& reproduction) {
@@ -522,8 +528,7 @@ Reproduction reproduce(const Paper& paper, const ConfigDirectory& presets,
 SensitivityResult vary(const Paper& paper, const ConfigDirectory& presets,
                        const PolicyRegistry& registry, const ReproduceOptions& options) {
   if (!paper.sensitivity) {
-    throw ConfigError(fmt::format("--sensitivity: {} names no variations",
-                                  (paper.folder / "reproduction.json").string()));
+    throw ConfigError(fmt::format("--sensitivity: {} names no variations", paper.file.string()));
   }
   const Sensitivity& sensitivity = *paper.sensitivity;
   std::vector<const Figure*> figures;
@@ -538,7 +543,7 @@ SensitivityResult vary(const Paper& paper, const ConfigDirectory& presets,
                                   detail::join(sensitivity.figures, ", ")));
   }
   Executor executor(paper, presets, registry, options);
-  const std::string file = (paper.folder / "reproduction.json").string();
+  const std::string file = paper.file.string();
   SensitivityResult result;
   std::vector<std::vector<PreparedRuns>> runs;
   std::vector<std::string> problems;

@@ -360,6 +360,81 @@ TEST_F(Reproducing, NamesTheOverrideThatIsWrong) {
                    "\"slots\"?)"}));
 }
 
+TEST_F(Reproducing, PointsIntoTheFileEvenAfterCopies) {
+  values(R"({"each": [{"n": 1}, {"n": 2}], "name": "row {n}", "unit": "x", "value": "{n}"},
+            {"name": "v", "unit": "x", "value": "RF /metrics/turns"})");
+  EXPECT_EQ(problems(),
+            (Lines{"figures/1.json: /values/1/value: there is no run \"RF\" (did you mean "
+                   "\"RE\"?)"}));
+}
+
+TEST_F(Reproducing, RefusesRunsThatCannotBeTold) {
+  figure("1", R"({"title": "t", "source": "s", "values": [], "runs": {
+    "AS": {"config": "run.json"}, "a /b": {"config": "run.json"},
+    "x": {"config": "run.json"}, "{n}": {"each": [{"n": "x"}], "config": "run.json"}}})");
+  EXPECT_EQ(problems(),
+            (Lines{"figures/1.json: /runs/a ~1b: a run's name is not empty and has no / after a "
+                   "blank",
+                   "figures/1.json: /runs/{n}: there is a run \"x\" already"}));
+  figure("1", R"({"title": "t", "source": "s", "values": [], "runs": {
+    "AS": {"config": "run.json"}}})");
+  EXPECT_EQ(problems(),
+            (Lines{"figures/1.json: /runs/AS: reproduction.json has a run \"AS\", too"}));
+  figure("1", R"({"title": "t", "source": "s", "values": {}, "runs": []})");
+  EXPECT_EQ(problems(), (Lines{"figures/1.json: /runs: expected an object, got []",
+                               "figures/1.json: /values: expected a list, got {}"}));
+}
+
+TEST_F(Reproducing, RefusesSearchesWithoutAGoalOrAKey) {
+  values(R"({"name": "v", "unit": "x", "value": "RE /metrics/turns", "explain": {"text": "{n}",
+    "numbers": {"n": {"search": {"keys": ["seed"], "quantity": "", "from": 1, "to": 0}}}}})");
+  EXPECT_EQ(problems(),
+            (Lines{"figures/1.json: /values/0/explain/numbers/n/search/to: expected a number > 0, "
+                   "got 0"}));
+  values(R"({"name": "v", "unit": "x", "value": "RE /metrics/turns", "explain": {"text": "{n}",
+    "numbers": {"n": {"search": {"keys": ["seed"], "quantity": "", "from": 1, "to": 2}}}}})");
+  EXPECT_EQ(problems(),
+            (Lines{"figures/1.json: /values/0/explain/numbers/n/search: there is no \"paper\" to "
+                   "search for",
+                   "figures/1.json: /values/0/explain/numbers/n/search/keys/0: expected a JSON "
+                   "pointer, which starts with /"}));
+  values(R"({"name": "v", "unit": "x", "value": "RE /metrics/turns", "paper": 1, "explain": {
+    "text": "{n}", "numbers": {"n": {"search": {
+      "keys": ["/serving/slts"], "quantity": "", "from": 1, "to": 2}}}}})");
+  EXPECT_EQ(problems(),
+            (Lines{"figures/1.json: /values/0/explain/numbers/n/search/keys: /serving/slts: "
+                   "unknown key (did you mean \"slots\"?)"}));
+}
+
+TEST_F(Reproducing, RefusesPointersThatAreNone) {
+  values(R"({"name": "v", "unit": "x", "value": "RE /metrics/~2"})");
+  EXPECT_EQ(problems(), (Lines{"figures/1.json: /values/0/value: expected a JSON pointer after the "
+                               "run, got \"RE /metrics/~2\""}));
+  paper(R"({"title": "Tiny", "source": "here", "runs": {"RE": {"config": "run.json", "set": 3}}})");
+  EXPECT_EQ(problems().at(0),
+            "reproduction.json: /runs/RE/set: expected an object from JSON "
+            "pointers to values, got 3");
+}
+
+TEST_F(Reproducing, SaysWhichFiguresHaveVariations) {
+  figure("2", R"({"title": "t", "source": "s", "values": []})");
+  values(R"({"name": "v", "unit": "x", "value": 1})");
+  paper(R"({"title": "Tiny", "source": "here", "sensitivity": {
+    "figures": ["1"], "variations": [{"name": "n", "set": {"/serving/slts": 1}}]}})");
+  const auto problems_of_varying = [&](const std::string& figure) {
+    return problems_of([&] {
+      (void)vary(load({figure}), ConfigDirectory(dir_.path("")), builtin_policies(), {});
+    });
+  };
+  EXPECT_EQ(problems_of_varying("2"), (Lines{"--figure: with --sensitivity expected one of 1"}));
+  paper(R"({"title": "Tiny", "source": "here", "runs": {"RE": {"config": "run.json"}},
+    "sensitivity": {"figures": ["1"], "variations": [{"name": "n", "set": {"/serving/slts": 1}}]}})");
+  values(R"({"name": "v", "unit": "x", "value": "RE /metrics/turns"})");
+  EXPECT_EQ(problems_of_varying("1"),
+            (Lines{"reproduction.json: /sensitivity/variations/0/set: /serving/slts: unknown key "
+                   "(did you mean \"slots\"?)"}));
+}
+
 TEST_F(Reproducing, RefusesKeysThatAreNoPointers) {
   paper(R"({"title": "Tiny", "source": "here",
             "runs": {"AS": {"config": "run.json", "set": {"system": "recompute"}}}})");
