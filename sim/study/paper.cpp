@@ -257,31 +257,31 @@ std::vector<std::string> figure_names(const fs::path& folder) {
 
 }  // namespace
 
-double factor_of(Unit unit) {
+double factor_of(ValueUnit unit) {
   constexpr double kGiga = 1e-9;
   constexpr double kTebi = 1.0 / (1LL << 40);
   switch (unit) {
-    case Unit::percent:
-    case Unit::points:
+    case ValueUnit::percent:
+    case ValueUnit::points:
       return 100;
-    case Unit::milliseconds:
+    case ValueUnit::milliseconds:
       return 1000;
-    case Unit::gpu_hours:
+    case ValueUnit::gpu_hours:
       return 1.0 / 3600;
-    case Unit::gigabytes_per_second:
+    case ValueUnit::gigabytes_per_second:
       return kGiga;
-    case Unit::tebibytes:
+    case ValueUnit::tebibytes:
       return kTebi;
     default:
       return 1;
   }
 }
 
-std::string suffix_of(Unit unit) {
-  if (unit == Unit::count) {
+std::string suffix_of(ValueUnit unit) {
+  if (unit == ValueUnit::count) {
     return "";
   }
-  for (const auto& [name, value] : enum_names(Unit{})) {
+  for (const auto& [name, value] : enum_names(ValueUnit{})) {
     if (value == unit) {
       return " " + std::string(name);
     }
@@ -289,12 +289,12 @@ std::string suffix_of(Unit unit) {
   return "";
 }
 
-std::string format_in(Unit unit, double shown) {
+std::string format_in(ValueUnit unit, double shown) {
   switch (unit) {
-    case Unit::times:
+    case ValueUnit::times:
       return fmt::format("{:.2f}", shown);
-    case Unit::tokens_per_second:
-    case Unit::count:
+    case ValueUnit::tokens_per_second:
+    case ValueUnit::count:
       return fmt::format("{:.0f}", shown);
     default:
       return fmt::format("{:.1f}", shown);

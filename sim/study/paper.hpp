@@ -19,7 +19,7 @@
 namespace kvtier {
 
 /// How a value is shown. Values are computed in plain numbers (shares, seconds, bytes).
-enum class Unit {
+enum class ValueUnit {
   percent,
   points,
   times,
@@ -31,24 +31,25 @@ enum class Unit {
   tebibytes,
   count,
 };
-constexpr auto enum_names(Unit) {
-  return std::array{std::pair<std::string_view, Unit>{"%", Unit::percent},
-                    std::pair<std::string_view, Unit>{"points", Unit::points},
-                    std::pair<std::string_view, Unit>{"x", Unit::times},
-                    std::pair<std::string_view, Unit>{"s", Unit::seconds},
-                    std::pair<std::string_view, Unit>{"ms", Unit::milliseconds},
-                    std::pair<std::string_view, Unit>{"tokens/s", Unit::tokens_per_second},
-                    std::pair<std::string_view, Unit>{"GPU hours", Unit::gpu_hours},
-                    std::pair<std::string_view, Unit>{"GB/s", Unit::gigabytes_per_second},
-                    std::pair<std::string_view, Unit>{"TiB", Unit::tebibytes},
-                    std::pair<std::string_view, Unit>{"count", Unit::count}};
+constexpr auto enum_names(ValueUnit) {
+  return std::array{
+      std::pair<std::string_view, ValueUnit>{"%", ValueUnit::percent},
+      std::pair<std::string_view, ValueUnit>{"points", ValueUnit::points},
+      std::pair<std::string_view, ValueUnit>{"x", ValueUnit::times},
+      std::pair<std::string_view, ValueUnit>{"s", ValueUnit::seconds},
+      std::pair<std::string_view, ValueUnit>{"ms", ValueUnit::milliseconds},
+      std::pair<std::string_view, ValueUnit>{"tokens/s", ValueUnit::tokens_per_second},
+      std::pair<std::string_view, ValueUnit>{"GPU hours", ValueUnit::gpu_hours},
+      std::pair<std::string_view, ValueUnit>{"GB/s", ValueUnit::gigabytes_per_second},
+      std::pair<std::string_view, ValueUnit>{"TiB", ValueUnit::tebibytes},
+      std::pair<std::string_view, ValueUnit>{"count", ValueUnit::count}};
 }
 /// What a plain number is multiplied by to be shown in the unit.
-[[nodiscard]] double factor_of(Unit unit);
+[[nodiscard]] double factor_of(ValueUnit unit);
 /// The unit after a number in a sentence: " %", " ms", nothing for a count.
-[[nodiscard]] std::string suffix_of(Unit unit);
+[[nodiscard]] std::string suffix_of(ValueUnit unit);
 /// A number that is already in the unit, with the digits that suit it.
-[[nodiscard]] std::string format_in(Unit unit, double shown);
+[[nodiscard]] std::string format_in(ValueUnit unit, double shown);
 
 /// A number made of runs' metrics: a number, `"RUN /json/pointer"` (a number in that run's result),
 /// `"paper"` or `"ours"` (of the value that is explained), or one operation on a list of these,
@@ -113,17 +114,17 @@ void read_config(PaperRuns& runs, const Json& json, const std::string& pointer, 
 [[nodiscard]] Json config_schema(const PaperRuns& runs);
 
 /// Which side of the paper's value may not be left by more than the band.
-enum class Side { both, at_most, at_least };
-constexpr auto enum_names(Side) {
-  return std::array{std::pair<std::string_view, Side>{"both", Side::both},
-                    std::pair<std::string_view, Side>{"at_most", Side::at_most},
-                    std::pair<std::string_view, Side>{"at_least", Side::at_least}};
+enum class BandSide { both, at_most, at_least };
+constexpr auto enum_names(BandSide) {
+  return std::array{std::pair<std::string_view, BandSide>{"both", BandSide::both},
+                    std::pair<std::string_view, BandSide>{"at_most", BandSide::at_most},
+                    std::pair<std::string_view, BandSide>{"at_least", BandSide::at_least}};
 }
 
 struct Band {
   std::optional<double> absolute;
   std::optional<double> relative;
-  Side side = Side::both;
+  BandSide side = BandSide::both;
 };
 template <class V>
 void describe(V& v, Band& c) {
@@ -136,14 +137,14 @@ void describe(V& v, Band& c) {
 
 /// Finds what one or more keys, all at the same value, would have to be for the explained value to
 /// equal the paper's, by bisection on the first seed. The value must move one way between the ends.
-struct Search {
+struct KeySearch {
   std::vector<std::string> keys;
   std::string quantity;
   double from = 0;
   double to = 0;
 };
 template <class V>
-void describe(V& v, Search& c) {
+void describe(V& v, KeySearch& c) {
   v.field("keys", c.keys, "JSON pointers of the keys, in every run that the value needs.",
           required());
   v.field("quantity", c.quantity, "The unit that their value is written with: \"GB/s\".",
@@ -156,8 +157,8 @@ void describe(V& v, Search& c) {
 /// that a search found; a search alone gives that value.
 struct ExplainedNumber {
   std::optional<Expression> expression;
-  Unit unit = Unit::count;
-  std::optional<Search> search;
+  ValueUnit unit = ValueUnit::count;
+  std::optional<KeySearch> search;
 };
 template <class V>
 void describe(V& v, ExplainedNumber& c) {
@@ -180,7 +181,7 @@ void describe(V& v, Explanation& c) {
 struct FigureValue {
   std::string name;
   Expression expression;
-  Unit unit = Unit::count;
+  ValueUnit unit = ValueUnit::count;
   std::optional<double> paper;
   std::optional<Band> band;
   std::optional<Explanation> explain;

@@ -253,8 +253,8 @@ Verdict judge(const FigureValue& asked, double shown) {
   const double allowed =
       asked.band->absolute ? *asked.band->absolute : *asked.band->relative * std::abs(*asked.paper);
   const double above = shown - *asked.paper;
-  const bool too_high = asked.band->side != Side::at_least && above > allowed;
-  const bool too_low = asked.band->side != Side::at_most && -above > allowed;
+  const bool too_high = asked.band->side != BandSide::at_least && above > allowed;
+  const bool too_low = asked.band->side != BandSide::at_most && -above > allowed;
   return too_high || too_low ? Verdict::out : Verdict::in;
 }
 
@@ -330,7 +330,7 @@ class FigureWork {
   /// Runs with one key at `at`, on the first seed, each once.
   class Varied {
    public:
-    Varied(const FigureWork& work, const Search& search, std::string origin, double at)
+    Varied(const FigureWork& work, const KeySearch& search, std::string origin, double at)
         : work_(work), origin_(std::move(origin)) {
       constexpr const char* kNumber = "{:.6f}{}";  // whole nanoseconds and bytes in ms and MB
       for (const std::string& key : search.keys) {
@@ -367,7 +367,7 @@ class FigureWork {
   /// The text for a number that a search finds; the number itself goes to `found.numbers`.
   std::string searched(ReproducedValue& found, const std::string& name,
                        const ExplainedNumber& number) {
-    const Search& search = *number.search;
+    const KeySearch& search = *number.search;
     const FigureValue& asked = found.asked;
     const double paper = *asked.paper / factor_of(asked.unit);
     const std::string& row = asked.expression.pointer;
@@ -441,7 +441,7 @@ const char* to_string(Verdict verdict) {
   }
 }
 
-std::string unit_name(Unit unit) {
+std::string unit_name(ValueUnit unit) {
   const std::string suffix = suffix_of(unit);
   return suffix.empty() ? suffix : suffix.substr(1);
 }
@@ -450,9 +450,9 @@ std::string band_text(const FigureValue& asked) {
   if (!asked.band) {
     return "";
   }
-  const char* sign = asked.band->side == Side::both      ? "+-"
-                     : asked.band->side == Side::at_most ? "+"
-                                                         : "-";
+  const char* sign = asked.band->side == BandSide::both      ? "+-"
+                     : asked.band->side == BandSide::at_most ? "+"
+                                                             : "-";
   return asked.band->absolute ? fmt::format("{}{:g}", sign, *asked.band->absolute)
                               : fmt::format("{}{:g} %", sign, *asked.band->relative * 100);
 }
