@@ -17,7 +17,6 @@ namespace {
 constexpr const char* kPresetKey = "preset";
 constexpr const char* kSchemaKey = "$schema";
 constexpr const char* kPolicyKey = "policy";
-constexpr const char* kCommandLine = "--set";
 
 /// A section of the config that may name a preset, and the folder its presets are in.
 struct Section {
@@ -64,7 +63,7 @@ void merge(Json& base, const Json& changes, const std::string& pointer, const st
   }
 }
 
-void apply(Json& root, const Override& change, Problems& problems) {
+void apply(Json& root, const Override& change, const std::string& origin, Problems& problems) {
   Json* at = &root;
   std::string pointer;
   for (const std::string& part : split_pointer(change.pointer)) {
@@ -72,7 +71,7 @@ void apply(Json& root, const Override& change, Problems& problems) {
       std::size_t index = 0;
       const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
       if (error != std::errc() || end != part.data() + part.size() || index >= at->size()) {
-        problems.add_line(fmt::format("{}: {}: {} is not an index of the list at {}", kCommandLine,
+        problems.add_line(fmt::format("{}: {}: {} is not an index of the list at {}", origin,
                                       change.pointer, part, pointer));
         return;
       }
@@ -81,7 +80,7 @@ void apply(Json& root, const Override& change, Problems& problems) {
       if (!at->is_object() && !at->is_null()) {
         // "none" gives way to an object, anything else is no place to set a key in.
         if (!at->is_string()) {
-          problems.add_line(fmt::format("{}: {}: {} holds {}, which has no keys", kCommandLine,
+          problems.add_line(fmt::format("{}: {}: {} holds {}, which has no keys", origin,
                                         change.pointer, pointer, quote_json(*at)));
           return;
         }
@@ -89,14 +88,14 @@ void apply(Json& root, const Override& change, Problems& problems) {
         *at = word == "none" ? Json::object() : Json{{kPolicyKey, word}};
       }
       if (!at->contains(part)) {
-        problems.set_origin(pointer + "/" + escape_pointer(part), kCommandLine);
+        problems.set_origin(pointer + "/" + escape_pointer(part), origin);
       }
       at = &(*at)[part];
     }
     pointer += "/" + escape_pointer(part);
   }
   *at = change.value;
-  problems.set_origin(change.pointer, kCommandLine);
+  problems.set_origin(change.pointer, origin);
 }
 
 Json read_json_file(const std::filesystem::path& path) {
@@ -226,7 +225,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   // A whole section is replaced before its preset is looked up, keys inside it after.
   for (const Override& change : request.overrides) {
     if (is_section(change.pointer)) {
-      apply(root, change, problems);
+      apply(root, change, request.overrides_origin, problems);
     }
   }
   if (request.system) {
@@ -241,7 +240,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   }
   for (const Override& change : request.overrides) {
     if (!is_section(change.pointer)) {
-      apply(root, change, problems);
+      apply(root, change, request.overrides_origin, problems);
     }
   }
   if (request.seed) {
@@ -278,7 +277,7 @@ ResolvedWorkload resolve_workload(const ConfigRequest& request) {
   Problems problems;
   problems.set_origin("", request.file.string());
   for (const Override& change : request.overrides) {
-    apply(root, change, problems);
+    apply(root, change, request.overrides_origin, problems);
   }
   ResolvedWorkload resolved;
   resolved.base_dir = request.file.parent_path();

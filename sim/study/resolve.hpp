@@ -22,6 +22,8 @@ struct Override {
 struct ConfigRequest {
   std::filesystem::path file;
   std::vector<Override> overrides;
+  /// Where the overrides come from, for messages.
+  std::string overrides_origin = "--set";
   std::optional<std::int64_t> seed;
   /// Replaces the whole of /system; `compare` sets it for each column.
   std::optional<std::string> system;

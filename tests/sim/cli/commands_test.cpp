@@ -375,11 +375,14 @@ TEST_F(Help, ShowsTheVersion) {
 
 TEST_F(Help, DescribesEveryCommandAndOption) {
   const std::vector<std::pair<Names, Names>> commands{
-      {{}, {"simulate", "compare", "list", "trace", "schema", "--config-dir", "--version"}},
+      {{},
+       {"simulate", "compare", "reproduce", "list", "trace", "schema", "--config-dir",
+        "--version"}},
       {{"simulate"},
        {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
         "--expect", "--untimed", "--print-config", "--reference"}},
       {{"compare"}, {"CONFIG", "--systems", "--replications", "--set", "--seed", "--json"}},
+      {{"reproduce"}, {"PAPER", "--figure", "--replications", "--sensitivity", "--json"}},
       {{"list"}, {"systems", "policies", "models", "hardware"}},
       {{"schema"}, {"run", "model", "hardware", "system", "--markdown"}},
       {{"trace"}, {"generate", "import", "stats"}},

@@ -136,6 +136,12 @@ TEST_F(Schemas, DescribeTheConfigOfARunByDefault) {
   EXPECT_EQ(kvtier({"schema"}).out, kvtier({"schema", "run"}).out);
 }
 
+/// A paper's figures and the list of its runs are no configs: `kvtier reproduce` reads them.
+bool is_config(const fs::path& file) {
+  return file.extension() == ".json" && file.filename() != "reproduction.json" &&
+         file.parent_path().filename() != "figures";
+}
+
 TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {
   const std::map<std::string, std::string> kinds{{"models", "model"},
                                                  {"hardware", "hardware"},
@@ -144,7 +150,7 @@ TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {
                                                  {"examples", "run"}};
   std::map<std::string, int> seen;
   for (const auto& file : fs::recursive_directory_iterator(configs())) {
-    if (file.path().extension() != ".json") {
+    if (!is_config(file.path())) {
       continue;
     }
     const std::string folder = (*fs::relative(file.path(), configs()).begin()).string();
@@ -194,7 +200,7 @@ TEST_F(Schemas, EveryRunOfTheRepositoryResolves) {
   int runs = 0;
   for (const char* folder : {"papers", "examples"}) {
     for (const auto& file : fs::recursive_directory_iterator(configs() / folder)) {
-      if (file.path().extension() == ".json") {
+      if (is_config(file.path())) {
         ++runs;
         const Outcome outcome = kvtier({"simulate", file.path().string(), "--print-config"});
         EXPECT_EQ(outcome.code, 0) << file.path() << "\n" << outcome.err;

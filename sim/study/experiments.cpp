@@ -1,0 +1,283 @@
+#include "sim/study/experiments.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "hw/roofline.hpp"
+#include "sim/engine/simulated_backend.hpp"
+#include "sim/study/batch_experiments.hpp"
+
+namespace kvtier {
+namespace {
+
+using Context = ExperimentContext;
+
+/// An experiment whose parameters are read, strictly, into a `Parameters`.
+template <class Parameters>
+Experiment experiment(const char* name, const char* summary,
+                      Json (*function)(const RunConfig&, const Parameters&, const Context&)) {
+  return {name, summary,
+          [function](const Json& json, const std::string& pointer,
+                     Problems& problems) -> Experiment::Function {
+            Parameters parameters;
+            read_value(parameters, json, pointer, problems);
+            return [function, parameters](const RunConfig& config, const Context& context) {
+              return function(config, parameters, context);
+            };
+          }};
+}
+
+// ---- How fast prefill fills the memories ----
+
+struct FillParameters {
+  Tokens prompt;
+};
+template <class V>
+void describe(V& v, FillParameters& p) {
+  v.field("prompt", p.prompt, "Length of the prompts that are prefilled one by one.",
+          required(at_least(1)));
+}
+
+Json kv_fill_times(const RunConfig& config, const FillParameters& p, const Context&) {
+  const RooflineTiming timing(config.model, config.hardware, 1);
+  const PrefillPart part{.added = p.prompt, .past = Tokens(0)};
+  const double seconds = timing.prefill({&part, 1}).total.seconds();
+  const double rate = static_cast<double>(kv_bytes(config.model, p.prompt).value) / seconds;
+  const auto free =
+      static_cast<double>((hbm_bytes(config.hardware) - weight_bytes(config.model)).value);
+  Json json{{"prefill_seconds", seconds},
+            {"kv_bytes_per_second", rate},
+            {"hbm_left_bytes", free},
+            {"hbm_fill_seconds", free / rate}};
+  if (config.hardware.dram) {
+    json["dram_fill_seconds"] = static_cast<double>(config.hardware.dram->capacity.value) / rate;
+  }
+  return json;
+}
+
+// ---- Prefill and decode of one batch ----
+
+struct PhaseParameters {
+  std::int64_t batch = 1;
+  Tokens prompt;
+  Tokens past{0};
+  Tokens response{1};
+};
+template <class V>
+void describe(V& v, PhaseParameters& p) {
+  v.field("batch", p.batch, "Requests that are prefilled together and then decode together.",
+          between(1, 4096));
+  v.field("prompt", p.prompt, "Tokens of each prompt that are computed.", required(at_least(1)));
+  v.field("past", p.past, "Tokens before them whose KV is there already.", non_negative());
+  v.field("response", p.response, "Tokens that each request generates.", at_least(1));
+}
+
+Json phase_times(const RunConfig& config, const PhaseParameters& p, const Context&) {
+  const RooflineTiming timing(config.model, config.hardware, p.batch);
+  const std::vector<PrefillPart> parts(static_cast<std::size_t>(p.batch),
+                                       {.added = p.prompt, .past = p.past});
+  const std::int64_t ticks = sum_decode_ticks(timing.decode(p.batch), p.batch,
+                                              (p.past + p.prompt) * p.batch, p.response.value);
+  constexpr double kSecondsPerTick = 1e-9 / kTicksPerNs;
+  const double decode = static_cast<double>(ticks) * kSecondsPerTick;
+  return Json{{"prefill_seconds", timing.prefill(parts).total.seconds()},
+              {"decode_seconds", decode},
+              {"decode_seconds_per_iteration", decode / static_cast<double>(p.response.value)}};
+}
+
+// ---- A batch that finds its history in host memory ----
+
+struct BatchParameters : BatchPrefill {};
+template <class V>
+void describe(V& v, BatchParameters& p) {
+  v.field("batch", p.batch, "Requests that are prefilled together.", between(1, 4096));
+  v.field("history", p.history, "Tokens of each request whose KV is in host memory.",
+          required(at_least(1)));
+  v.field("added", p.added, "Tokens of each request that are computed.", required(at_least(1)));
+}
+
+Json batch_prefill(const RunConfig& config, const BatchParameters& p, const Context&) {
+  const BatchPrefillTimes times = batch_prefill_times(config, p);
+  Json by_layers = Json::object();
+  for (std::size_t layers = 0; layers < times.preloading_seconds.size(); ++layers) {
+    by_layers[std::to_string(layers)] = times.preloading_seconds[layers];
+  }
+  return Json{{"recompute_seconds", times.recompute_seconds},
+              {"blocking_seconds", times.blocking_seconds},
+              {"preloading_seconds", by_layers}};
+}
+
+// ---- A batch whose KV is saved ----
+
+struct SaveParameters {
+  std::int64_t batch = 1;
+  Tokens prompt;
+  std::int64_t iterations = 1;
+};
+template <class V>
+void describe(V& v, SaveParameters& p) {
+  v.field("batch", p.batch, "Requests that are prefilled together and then decode together.",
+          between(1, 4096));
+  v.field("prompt", p.prompt, "Tokens of each prompt.", required(at_least(1)));
+  v.field("iterations", p.iterations, "Decode iterations.", between(1, 1000000));
+}
+
+Json batch_save(const RunConfig& config, const SaveParameters& p, const Context&) {
+  const BatchSaveTimes times = batch_save_times(config, p.batch, p.prompt, p.iterations);
+  return Json{
+      {"prefill_seconds", times.prefill_seconds},   {"decode_seconds", times.decode_seconds},
+      {"save_seconds", times.save_seconds},         {"unsaved_bytes", times.unsaved.value},
+      {"blocking_seconds", times.blocking_seconds}, {"async_seconds", times.async_seconds}};
+}
+
+// ---- How much of the prompts was there before, turn by turn ----
+
+struct NoParameters {};
+template <class V>
+void describe(V&, NoParameters&) {}
+
+Json repeated_prompts(const RunConfig& config, const NoParameters&, const Context& context) {
+  struct Sums {
+    double history = 0;
+    double prompt = 0;
+    std::int64_t sessions = 0;
+  };
+  std::map<std::size_t, Sums> turns;
+  const auto source =
+      make_source(config.workload, static_cast<std::uint64_t>(config.seed), context.run.base_dir);
+  SessionSpec session;
+  while (source->next(session)) {
+    Tokens history;
+    for (std::size_t i = 0; i < session.turns.size(); ++i) {
+      const Turn& turn = session.turns[i];
+      Sums& sums = turns[i + 1];
+      sums.history += static_cast<double>(history.value);
+      sums.prompt += static_cast<double>((history + turn.user).value);
+      ++sums.sessions;
+      history += turn.user + turn.assistant;
+    }
+  }
+  Json json{{"largest_share", 0.0}, {"share", 0.0}, {"turn", Json::object()}};
+  double history = 0;
+  double prompt = 0;
+  double largest = 0;
+  for (const auto& [turn, sums] : turns) {
+    const double share = sums.history / sums.prompt;
+    json["turn"][std::to_string(turn)] = Json{{"share", share}, {"sessions", sums.sessions}};
+    largest = std::max(largest, share);
+    history += sums.history;
+    prompt += sums.prompt;
+  }
+  json["largest_share"] = largest;
+  json["share"] = history / prompt;
+  return json;
+}
+
+// ---- Hit rate against storage for each distinct session ----
+
+struct StorageParameters {
+  SimDuration ttl;
+  std::vector<double> ratios;
+};
+template <class V>
+void describe(V& v, StorageParameters& p) {
+  v.field("ttl", p.ttl, "Time to live of an entry, and the time in which sessions are counted.",
+          required(positive()));
+  v.field("ratios", p.ratios, "Storage as shares of a context window for each distinct session.",
+          required(positive()));
+}
+
+/// Counts the sessions that have a turn in each whole span of one length while sessions arrive.
+class DistinctSessions final : public RunObserver {
+ public:
+  explicit DistinctSessions(SimDuration span) : span_(span) {}
+
+  void on_request(const RequestRecord& record) override {
+    const std::int64_t span = record.arrived.ns / span_.ns;
+    seen_[span].push_back(record.session);
+    if (record.turn == 0) {
+      last_ = std::max(last_, record.arrived);
+    }
+  }
+
+  [[nodiscard]] double mean() {
+    const std::int64_t whole = std::max<std::int64_t>(1, last_.ns / span_.ns);
+    std::size_t sum = 0;
+    for (std::int64_t i = 0; i < whole; ++i) {
+      std::vector<std::int64_t>& sessions = seen_[i];
+      std::sort(sessions.begin(), sessions.end());
+      sum += static_cast<std::size_t>(std::unique(sessions.begin(), sessions.end()) -
+                                      sessions.begin());
+    }
+    return static_cast<double>(sum) / static_cast<double>(whole);
+  }
+
+ private:
+  SimDuration span_;
+  SimTime last_;
+  std::map<std::int64_t, std::vector<std::int64_t>> seen_;
+};
+
+Json storage_per_session(const RunConfig& config, const StorageParameters& p,
+                         const Context& context) {
+  DistinctSessions distinct(p.ttl);
+  RunOptions counting = context.run;
+  counting.observer = &distinct;
+  (void)simulate(config, *context.registry, counting);
+  const double sessions = distinct.mean();
+  const double window =
+      static_cast<double>(kv_bytes(config.model, config.model.context_window).value);
+  Json json{{"distinct_sessions", sessions},
+            {"bytes_for_all", sessions * window},
+            {"ratio", Json::object()}};
+  for (const double ratio : p.ratios) {
+    RunConfig limited = config;
+    const Bytes bytes(static_cast<std::int64_t>(ratio * sessions * window));
+    // DRAM is part of the storage; the rest is on SSD, which has room for an entry at least.
+    const Bytes dram = config.hardware.dram ? config.hardware.dram->capacity : Bytes(0);
+    if (limited.hardware.ssd) {
+      limited.hardware.ssd->capacity =
+          std::max(bytes - dram, Bytes(static_cast<std::int64_t>(window)));
+    }
+    for (std::optional<TierConfig>* tier :
+         {&limited.system.tiers.dram, &limited.system.tiers.ssd}) {
+      if (*tier) {
+        (*tier)->ttl = p.ttl;
+      }
+    }
+    const Json result = simulate(limited, *context.registry, context.run);
+    json["ratio"][fmt::format("{}", ratio)] =
+        Json{{"storage_bytes", bytes.value}, {"metrics", result["metrics"]}};
+  }
+  return json;
+}
+
+}  // namespace
+
+const std::vector<Experiment>& experiments() {
+  static const std::vector<Experiment> table{
+      experiment("batch_prefill", "ways to prefill a batch whose history is in host memory",
+                 batch_prefill),
+      experiment("batch_save", "prefill and decode of a batch whose KV is saved", batch_save),
+      experiment("kv_fill_times", "how fast prefill fills HBM and DRAM with KV", kv_fill_times),
+      experiment("phase_times", "prefill and decode of one batch", phase_times),
+      experiment("repeated_prompts", "share of the prompts that was there before, by turn",
+                 repeated_prompts),
+      experiment("storage_per_session", "hit rate against storage for each distinct session",
+                 storage_per_session)};
+  return table;
+}
+
+const Experiment* find_experiment(const std::string& name) {
+  const auto found =
+      std::find_if(experiments().begin(), experiments().end(),
+                   [&](const Experiment& candidate) { return name == candidate.name; });
+  return found == experiments().end() ? nullptr : &*found;
+}
+
+}  // namespace kvtier
