@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include <boost/container/static_vector.hpp>
 
+#include "sim/core/assert.hpp"
 #include "sim/core/histogram.hpp"
 #include "sim/core/ring.hpp"
 #include "sim/engine/backend.hpp"
@@ -131,6 +133,7 @@ class TierManager {
     return values;
   }
 
+  enum class TransferKind : std::uint64_t { save, write, fetch };
   enum class CopyState : std::uint8_t { absent, arriving, resident };
 
   struct Copy {
@@ -324,7 +327,7 @@ class TierManager {
     }
   }
   void report(DecisionKind kind, std::size_t tier, EntryId id, Tokens tokens, Demand demand);
-  [[nodiscard]] std::uint64_t cookie(std::uint64_t kind, std::uint64_t epoch,
+  [[nodiscard]] std::uint64_t cookie(TransferKind kind, std::uint64_t epoch,
                                      std::uint32_t number) const;
 
   const RunConfig& config_;
@@ -362,5 +365,27 @@ class TierManager {
   Bytes write_buffer_used_;
   std::int64_t saving_ = 0;
 };
+
+// Small and called for nearly every move.
+
+inline Bytes TierManager::account(const Tier& tier, Tokens tokens) const {
+  if (tokens.value == 0) {
+    return Bytes(0);
+  }
+  if (config_.serving.kv_reservation == Reservation::context_window) {
+    return window_account_;
+  }
+  return write_bytes(tier, Tokens(0), tokens);
+}
+
+inline void TierManager::charge(Tier& tier, Bytes bytes) {
+  tier.used += bytes;
+  used_ += bytes;
+  // What is charged now counts from now on: counters() adds what was used times the time.
+  tier.counters.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * backend_.now().ns;
+  tier.counters.occupancy_peak = std::max(tier.counters.occupancy_peak, tier.used);
+  KVTIER_ASSERT(tier.used.value >= 0 && tier.used <= tier.capacity,
+                "a tier holds no more than its capacity");
+}
 
 }  // namespace kvtier

@@ -1,0 +1,581 @@
+#include <algorithm>
+
+#include "sim/core/assert.hpp"
+#include "sim/engine/tier_manager.hpp"
+
+/// How the tier manager makes room and moves KV: evictions, writes to the next slower tier, fetches
+/// to the fastest one, saves of finished turns.
+namespace kvtier {
+namespace {
+
+/// More rounds than any chain of waiting moves can need: each round starts, grants or drops at
+/// least one.
+constexpr int kMostSettleRounds = 1 << 20;
+
+}  // namespace
+
+// ---- Room ----
+
+bool TierManager::choose_victims(std::size_t index, Bytes room, Demand demand,
+                                 QueuePosition incoming) {
+  Tier& t = tier(index);
+  while (t.capacity - t.used + t.leaving - t.promised < room) {
+    const EvictionContext context{.now = backend_.now(),
+                                  .demand = demand,
+                                  .incoming = t.sees_queue ? incoming : kNotQueued,
+                                  .queue_first = t.sees_queue ? queue_.first() : kNotQueued};
+    const std::optional<Victim> victim = t.policy->select_victim(context);
+    if (!victim) {
+      return false;
+    }
+    const Copy& copy = entry(victim->entry).copies[index];
+    KVTIER_ASSERT(copy.state == CopyState::resident && !copy.leaving && copy.pins == 0,
+                  "a victim is a resident, unpinned entry");
+    KVTIER_ASSERT(victim->keep.value == 0, "a session is evicted whole");
+    evict(index, victim->entry, demand);
+  }
+  return true;
+}
+
+TierManager::Room TierManager::find_room(std::size_t index, Bytes bytes, Demand demand,
+                                         QueuePosition incoming) {
+  Tier& t = tier(index);
+  if (bytes > t.capacity || !choose_victims(index, bytes, demand, incoming)) {
+    return Room::refused;
+  }
+  return t.waiting_for_room.empty() && t.capacity - t.used >= bytes ? Room::granted : Room::coming;
+}
+
+/// Whether a faster tier holds at least as much, which will come down in its turn.
+bool TierManager::has_above(const Entry& e, std::size_t index, Tokens tokens) {
+  return std::any_of(
+      e.copies.begin(), e.copies.begin() + static_cast<std::ptrdiff_t>(index),
+      [&](const Copy& copy) { return copy.state == CopyState::resident && copy.tokens >= tokens; });
+}
+
+void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
+  Tier& t = tier(index);
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  const QueuePosition position = e.position;
+  ++t.counters.evictions;
+  const bool below = index + 1 < tiers_.size();
+  if (!below) {
+    log(DecisionKind::evict, index, id, copy.tokens, demand);
+    remove_copy(index, id, LossCause::capacity);
+  } else if (((e.in_use || e.saving) && moves_up(index + 1)) || has_above(e, index, copy.tokens) ||
+             (e.copies[index + 1].state == CopyState::resident &&
+              e.copies[index + 1].tokens >= copy.tokens)) {
+    log(DecisionKind::demote, index, id, copy.tokens, demand);
+    remove_copy(index, id, LossCause::capacity);
+  } else {
+    log(DecisionKind::demote, index, id, copy.tokens, demand);
+    t.policy->on_remove(id, backend_.now());
+    if (t.config.ttl) {
+      t.by_age.remove(id);
+    }
+    copy.leaving = true;
+    t.leaving += copy.account;
+    if (e.writes[index] == kNone) {
+      queue_write(index, id);
+    }
+    return;
+  }
+  if (position != kNotQueued) {
+    prefetch_->on_demoted(id, position);
+  }
+  release_if_empty(id);
+}
+
+bool TierManager::expired(std::size_t index, const Entry& e) const {
+  const std::optional<SimDuration>& ttl = tier(index).config.ttl;
+  return ttl && e.last_used < backend_.now() - *ttl;
+}
+
+void TierManager::drop_expired(std::size_t index) {
+  Tier& t = tier(index);
+  const std::int64_t oldest = (backend_.now() - *t.config.ttl).ns;
+  while (!t.by_age.empty() && static_cast<std::int64_t>(t.by_age.top_key()) < oldest) {
+    const EntryId id = t.by_age.top();
+    log(DecisionKind::expire, index, id, entry(id).copies[index].tokens);
+    remove_copy(index, id, LossCause::ttl);
+    release_if_empty(id);
+  }
+}
+
+void TierManager::wait_for_room(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  t.waiting_for_room.push_back(id);
+  ++waiting_;
+  t.promised += wanted_room(id);
+}
+
+void TierManager::cancel_wait(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  const bool found = t.waiting_for_room.erase(id);
+  KVTIER_ASSERT(found, "only what waits for room can stop waiting");
+  --waiting_;
+  t.promised -= wanted_room(id);
+}
+
+Bytes TierManager::wanted_room(EntryId id) const {
+  const Entry& e = entry(id);
+  const Tokens tokens = e.saving ? e.tokens : e.copies[e.source_tier].tokens;
+  return account(tier(0), tokens) - e.copies[0].account;
+}
+
+bool TierManager::grant_waiting(std::size_t index) {
+  Tier& t = tier(index);
+  bool progress = false;
+  while (can_grant(t)) {
+    const EntryId id = t.waiting_for_room.front();
+    const Bytes wanted = wanted_room(id);
+    const bool fits = t.capacity - t.used >= wanted;
+    // What was on its way out may have been rescued by a hit: then other victims are needed.
+    const Demand demand = entry(id).saving ? Demand::save : Demand::prefetch;
+    if (!fits && choose_victims(index, Bytes(0), demand, entry(id).position)) {
+      if (t.capacity - t.used < wanted) {
+        break;
+      }
+    }
+    const bool granted = t.capacity - t.used >= wanted;
+    t.waiting_for_room.pop_front();
+    --waiting_;
+    t.promised -= wanted;
+    progress = true;
+    if (entry(id).saving) {
+      granted ? grant_save(id) : drop_save(id, LossCause::capacity);
+    } else if (granted) {
+      activate_fetch(id);
+    } else {
+      unpin(entry(id).source_tier, id);
+      entry(id).source_tier = kNoTier;
+      entry(id).fetching = false;
+      fetching_ = kNoEntry;
+    }
+  }
+  return progress;
+}
+
+// ---- Writes to the next slower tier ----
+
+void TierManager::queue_write(std::size_t from, EntryId id) {
+  std::uint32_t number = 0;
+  if (free_writes_.empty()) {
+    number = static_cast<std::uint32_t>(writes_.size());
+    writes_.emplace_back();
+  } else {
+    number = free_writes_.back();
+    free_writes_.pop_back();
+  }
+  writes_[number] = {.entry = id,
+                     .from = from,
+                     .tokens = Tokens(0),
+                     .active = false,
+                     .source_gone = false,
+                     .target_gone = false};
+  entry(id).writes[from] = number;
+  tier(from).writes.push_back(number);
+  note_writes(from);
+}
+
+bool TierManager::start_writes(std::size_t from) {
+  Tier& t = tier(from);
+  bool progress = false;
+  while (!t.writes.empty() && !writes_[t.writes.front()].active) {
+    const std::uint32_t number = t.writes.front();
+    const EntryId id = writes_[number].entry;
+    Entry& e = entry(id);
+    const std::size_t to = from + 1;
+    Copy& source = e.copies[from];
+    Copy& target = e.copies[to];
+    const bool through = tier(to).config.write == WriteMoment::on_create;
+    const bool wanted = source.state == CopyState::resident && !e.doomed &&
+                        source.tokens > target.tokens && (source.leaving || through);
+    Room room = Room::refused;
+    if (wanted) {
+      if (target.state == CopyState::resident) {
+        pin(to, id);
+      }
+      room = find_room(to, account(tier(to), source.tokens) - target.account, Demand::demotion,
+                       e.position);
+      if (room != Room::granted && target.state == CopyState::resident) {
+        unpin(to, id);
+      }
+      if (room == Room::coming) {
+        return progress;
+      }
+    }
+    progress = true;
+    if (room == Room::granted) {
+      const Bytes extra = account(tier(to), source.tokens) - target.account;
+      charge(tier(to), extra);
+      target.account += extra;
+      if (target.state == CopyState::absent) {
+        target.state = CopyState::arriving;
+      }
+      if (!source.leaving) {
+        pin(from, id);
+      }
+      const Bytes bytes = write_bytes(tier(to), target.tokens, source.tokens);
+      writes_[number].tokens = source.tokens;
+      writes_[number].active = true;
+      note_writes(from);
+      tier(to).counters.written += bytes;
+      t.counters.read += bytes;
+      backend_.start_transfer({.from = t.medium,
+                               .to = tier(to).medium,
+                               .bytes = bytes,
+                               .key = e.key,
+                               .cookie = cookie(TransferKind::write, 0, number)});
+      return true;
+    }
+    t.writes.pop_front();
+    note_writes(from);
+    free_writes_.push_back(number);
+    e.writes[from] = kNone;
+    if (source.state == CopyState::resident && source.leaving) {
+      const bool lost = target.tokens < source.tokens;
+      const bool fits = account(tier(to), source.tokens) <= tier(to).capacity;
+      if (lost) {
+        log(DecisionKind::evict, from, id, source.tokens, Demand::demotion);
+      }
+      remove_copy(from, id, fits ? LossCause::capacity : LossCause::larger_than_tier);
+      if (e.position != kNotQueued) {
+        prefetch_->on_demoted(id, e.position);
+      }
+    }
+    release_if_empty(id);
+  }
+  return progress;
+}
+
+void TierManager::finish_write(std::uint32_t number) {
+  const Write write = writes_[number];
+  const std::size_t from = write.from;
+  const std::size_t to = from + 1;
+  const EntryId id = write.entry;
+  Entry& e = entry(id);
+  KVTIER_ASSERT(tier(from).writes.front() == number, "writes end in the order they began");
+  tier(from).writes.pop_front();
+  note_writes(from);
+  free_writes_.push_back(number);
+  e.writes[from] = kNone;
+  const bool extended = e.copies[to].state == CopyState::resident;
+  if (write.tokens.value > 0) {
+    make_resident(to, id, write.tokens);
+  } else {  // truncated to nothing meanwhile
+    if (!extended) {
+      charge(tier(to), -e.copies[to].account);
+      e.copies[to] = Copy{};
+    }
+  }
+  if (extended) {
+    unpin(to, id);
+  }
+  Copy& source = e.copies[from];
+  if (write.source_gone) {
+    const bool through = tier(to).config.write == WriteMoment::on_create;
+    if (source.state == CopyState::resident && (source.leaving || through)) {
+      queue_write(from, id);
+    }
+    if (e.position != kNotQueued) {
+      prefetch_->on_demoted(id, e.position);
+    }
+  } else if (source.state == CopyState::resident) {
+    if (source.leaving) {
+      remove_copy(from, id, LossCause::capacity);
+      if (e.position != kNotQueued) {
+        prefetch_->on_demoted(id, e.position);
+      }
+    } else if (source.pins > 0) {
+      unpin(from, id);
+    }
+  }
+  if (e.copies[to].state == CopyState::resident) {
+    if (write.target_gone && e.writes[from] == kNone && e.source_tier != to) {
+      give_up(to, id);
+    } else if (to + 1 < tiers_.size() && tier(to + 1).config.write == WriteMoment::on_create &&
+               e.writes[to] == kNone) {
+      queue_write(to, id);
+    }
+  }
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    if (e.copies[i].state == CopyState::resident && e.copies[i].pins == 0 &&
+        active_write(e, i) == nullptr && (e.doomed || e.copies[i].tokens.value == 0)) {
+      remove_copy(i, id, LossCause::overflow);
+    }
+  }
+  release_if_empty(id);
+}
+
+// ---- Fetches to the fastest tier ----
+
+bool TierManager::needs_fetch(EntryId id) const {
+  const Entry& e = entry(id);
+  if (!e.live || e.in_use || e.saving || e.fetching || e.doomed || writes_any(e) ||
+      e.copies[0].state != CopyState::absent) {
+    return false;
+  }
+  const std::uint8_t source = best_tier(e);
+  return source != kNoTier && source > 0 && !expired(source, e);
+}
+
+void TierManager::try_prefetch() {
+  const PrefetchContext context{.queue = &queue_,
+                                .memory = tier(0).capacity,
+                                .mean_entry = residents_ > 0 ? used_ / residents_ : Bytes(0),
+                                .needs_fetch = &needs_fetch_};
+  const std::optional<EntryId> wanted = prefetch_->next_fetch(context);
+  if (wanted) {
+    KVTIER_ASSERT(needs_fetch(*wanted), "a prefetch policy names an entry that needs fetching");
+    start_fetch(*wanted);
+  }
+}
+
+void TierManager::start_fetch(EntryId id) {
+  Entry& e = entry(id);
+  const std::uint8_t source = best_tier(e);
+  pin(source, id);
+  e.source_tier = source;
+  const Room room =
+      find_room(0, account(tier(0), e.copies[source].tokens), Demand::prefetch, e.position);
+  if (room == Room::refused) {
+    unpin(source, id);
+    e.source_tier = kNoTier;
+    return;
+  }
+  e.fetching = true;
+  fetching_ = id;
+  log(DecisionKind::prefetch, source, id, e.copies[source].tokens, Demand::prefetch);
+  if (room == Room::granted) {
+    activate_fetch(id);
+  } else {
+    wait_for_room(0, id);
+  }
+}
+
+void TierManager::activate_fetch(EntryId id) {
+  Entry& e = entry(id);
+  const Copy& source = e.copies[e.source_tier];
+  Copy& target = e.copies[0];
+  target.state = CopyState::arriving;
+  target.account = account(tier(0), source.tokens);
+  charge(tier(0), target.account);
+  e.fetch_active = true;
+  const Bytes bytes = write_bytes(tier(e.source_tier), Tokens(0), source.tokens);
+  tier(e.source_tier).counters.read += bytes;
+  tier(0).counters.written += bytes;
+  backend_.start_transfer({.from = tier(e.source_tier).medium,
+                           .to = tier(0).medium,
+                           .bytes = bytes,
+                           .key = e.key,
+                           .cookie = cookie(TransferKind::fetch, 0, id.value)});
+}
+
+void TierManager::finish_fetch(EntryId id) {
+  Entry& e = entry(id);
+  const std::uint8_t source = e.source_tier;
+  const Tokens tokens = e.copies[source].tokens;
+  e.fetching = false;
+  e.fetch_active = false;
+  e.source_tier = kNoTier;
+  fetching_ = kNoEntry;
+  unpin(source, id);
+  make_resident(0, id, tokens);
+  leave_upwards(source, id);
+  if (e.in_use) {
+    touch(id);
+    leave_upwards(0, id);
+    on_load_ready(e.owner, tier(0).medium);
+  }
+}
+
+// ---- Saves ----
+
+void TierManager::submit_save(EntryId id, Tokens tokens) {
+  Entry& e = entry(id);
+  const Tokens kept = e.copies[0].state == CopyState::resident ? e.copies[0].tokens : Tokens(0);
+  Tokens moved = std::max(Tokens(0), tokens - std::max(e.save_submitted, kept));
+  if (e.save_submitted.value == 0) {
+    e.save_relies_on = kept;
+  } else if (kept < e.save_relies_on) {
+    moved += e.save_relies_on - kept;
+    e.save_relies_on = kept;
+  }
+  if (moved.value == 0) {
+    return;
+  }
+  e.save_submitted = tokens;
+  if (keeps_in_hbm(0)) {
+    return;
+  }
+  const Bytes bytes = actual_bytes(moved);
+  tier(0).counters.written += bytes;
+  e.save_in_flight += bytes;
+  if (e.save_transfer.valid()) {
+    backend_.extend_transfer(e.save_transfer, bytes);
+    return;
+  }
+  e.save_transfer =
+      backend_.start_transfer({.from = Medium::hbm,
+                               .to = tier(0).medium,
+                               .bytes = bytes,
+                               .key = e.key,
+                               .cookie = cookie(TransferKind::save, e.save_epoch, id.value)});
+}
+
+void TierManager::begin_save(SessionSlot session, EntryKey key, Tokens prompt) {
+  if (tiers_.empty() || config_.system.save.mode == SaveMode::blocking) {
+    return;
+  }
+  submit_save(find_or_create(session, key), prompt);
+}
+
+void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
+  if (tiers_.empty()) {
+    return;
+  }
+  const EntryId id = find_or_create(session, key);
+  Entry& e = entry(id);
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    expire(i);
+  }
+  e.in_use = false;
+  e.saving = true;
+  ++saving_;
+  e.save_granted = false;
+  e.tokens = tokens;
+  e.last_used = backend_.now();
+  if (e.copies[0].leaving) {
+    give_up(0, id);  // others wait for its room: the save asks for room of its own
+  }
+  submit_save(id, tokens);
+  if (e.copies[0].state == CopyState::resident) {
+    pin(0, id);  // an inclusive tier's own copy grows
+  }
+  const Bytes wanted = wanted_room(id);
+  const Room room = account(tier(0), tokens) > tier(0).capacity
+                        ? Room::refused
+                        : find_room(0, wanted, Demand::save, kNotQueued);
+  if (room == Room::refused) {
+    const bool too_large = account(tier(0), tokens) > tier(0).capacity;
+    drop_save(id, too_large ? LossCause::larger_than_tier : LossCause::capacity);
+  } else {
+    e.buffered = room == Room::granted ? e.save_in_flight : actual_bytes(tokens);
+    write_buffer_used_ += e.buffered;
+    if (room == Room::granted) {
+      grant_save(id);
+    } else {
+      wait_for_room(0, id);
+    }
+  }
+  settle();
+}
+
+void TierManager::grant_save(EntryId id) {
+  Entry& e = entry(id);
+  Copy& copy = e.copies[0];
+  const Bytes wanted = wanted_room(id);
+  charge(tier(0), wanted);
+  copy.account += wanted;
+  if (copy.state == CopyState::absent) {
+    copy.state = CopyState::arriving;
+  }
+  e.save_granted = true;
+  finish_save_if_complete(id);
+}
+
+void TierManager::finish_save_if_complete(EntryId id) {
+  Entry& e = entry(id);
+  if (!e.saving || !e.save_granted || e.save_transfer.valid()) {
+    return;
+  }
+  const bool extended = e.copies[0].state == CopyState::resident;
+  make_resident(0, id, e.tokens);
+  if (extended) {
+    unpin(0, id);
+  }
+  e.saving = false;
+  --saving_;
+  e.save_submitted = Tokens(0);
+  write_buffer_used_ -= e.buffered;
+  e.buffered = Bytes(0);
+  if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create && e.writes[0] == kNone) {
+    queue_write(0, id);
+  }
+}
+
+/// Forgets a save: its transfer goes on (the bytes are on their way) but its completion will mean
+/// nothing.
+void TierManager::cancel_save(EntryId id) {
+  Entry& e = entry(id);
+  Copy& copy = e.copies[0];
+  if (copy.state == CopyState::arriving) {
+    charge(tier(0), -copy.account);
+    copy = Copy{};
+  } else if (copy.state == CopyState::resident) {
+    unpin(0, id);  // gives back what the save was granted
+    if (copy.pins == 0 && copy.tokens.value == 0) {
+      remove_copy(0, id, LossCause::overflow);
+    }
+  }
+  e.saving = false;
+  --saving_;
+  e.save_granted = false;
+  e.save_submitted = Tokens(0);
+  e.save_transfer = TransferId{};
+  e.save_in_flight = Bytes(0);
+  e.save_epoch = static_cast<std::uint16_t>(e.save_epoch + 1);
+  write_buffer_used_ -= e.buffered;
+  e.buffered = Bytes(0);
+}
+
+void TierManager::drop_save(EntryId id, LossCause cause) {
+  log(DecisionKind::drop_save, 0, id, entry(id).tokens);
+  entry(id).save_granted = false;
+  cancel_save(id);
+  entry(id).loss = cause;
+  release_if_empty(id);
+}
+
+// ---- All of them ----
+
+void TierManager::trim(std::size_t index) {
+  Tier& t = tier(index);
+  if (t.config.free_buffer.value > 0) {
+    (void)choose_victims(index, t.config.free_buffer, Demand::background, kNotQueued);
+  }
+}
+
+void TierManager::settle_moves() {
+  const std::size_t count = tiers_.size();
+  for (int round = 0; round < kMostSettleRounds; ++round) {
+    bool progress = false;
+    if (startable_ != 0 || waiting_ > 0 || keeps_free_) {
+      for (std::size_t i = 0; i < count; ++i) {
+        Tier& t = tiers_[i];
+        if (t.config.free_buffer.value > 0) {
+          trim(i);
+        }
+        if (can_grant(t)) {
+          progress = grant_waiting(i) || progress;
+        }
+        if ((startable_ >> i & 1U) != 0) {
+          progress = start_writes(i) || progress;
+        }
+      }
+    }
+    if (!progress && !fetching_.valid() && prefetches_) {
+      const unsigned startable = startable_;
+      try_prefetch();
+      progress = fetching_.valid() || startable_ != startable;
+    }
+    if (!progress) {
+      return;
+    }
+  }
+  KVTIER_ASSERT(false, "waiting moves settle");
+}
+
+}  // namespace kvtier
