@@ -188,8 +188,11 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
     problems.add("/model/context_window", "expected at least 2 tokens");
   }
   const Bytes window = kv_bytes_per_token(config.model) * config.model.context_window.value;
-  if (problems.lines().size() == before && running_kv_capacity(config) < window) {
-    problems.add("/hardware/hbm/capacity",
+  const auto fits = [&](const RunConfig& any) { return running_kv_capacity(any) >= window; };
+  if (problems.lines().size() == before && !fits(config)) {
+    RunConfig without = config;
+    without.system.tiers.hbm.reset();
+    problems.add(fits(without) ? "/system/tiers/hbm/capacity" : "/hardware/hbm/capacity",
                  fmt::format("the weights{} and the read and write buffers leave {:.2f}GiB for "
                              "KV, but one context window of {} takes {:.2f}GiB",
                              tiers.hbm ? ", the hbm tier" : "",

@@ -136,7 +136,8 @@ struct HbmTierConfig : TierConfig {
 template <class V>
 void describe(V& v, HbmTierConfig& c) {
   v.field("capacity", c.capacity,
-          "HBM set aside for the KV of sessions that wait for their next turn, all GPUs together.",
+          "HBM set aside for the KV of sessions that wait for their next turn, all GPUs together. "
+          "What does not fit in it is not kept, whatever lies behind it.",
           required(positive()));
   v.field("eviction", c.eviction, "Eviction policy of this tier.");
   v.field("block_size", c.block_size, "Storage is accounted in blocks of this many tokens.",
@@ -168,9 +169,11 @@ struct LoadConfig {
 template <class V>
 void describe(V& v, LoadConfig& c) {
   v.field("discipline", c.discipline, "How loading KV into HBM and computing overlap.");
-  v.field("buffers", c.buffers,
-          "Layers of the next request that the HBM read buffer holds, loaded ahead of its turn.",
-          between(0, 1000));
+  v.field(
+      "buffers", c.buffers,
+      "Layers of the next request that the HBM read buffer holds, loaded ahead of its turn from "
+      "the fastest tier outside of HBM.",
+      between(0, 1000));
 }
 
 struct SaveConfig {
@@ -206,7 +209,9 @@ void describe(V& v, SystemConfig& c) {
   v.field("batching", c.batching, "How prefill and decode share the GPUs.");
   v.field("positions", c.positions, "Whether stored KV carries its positions.");
   v.field("tiers", c.tiers, "The tiers used, fastest first; one that is not listed is not used.");
-  v.field("prefetch", c.prefetch, "Prefetch policy between the slower tiers and the fastest.");
+  v.field(
+      "prefetch", c.prefetch,
+      "Prefetch policy: what is fetched from the slower tiers to the fastest, HBM if it is one.");
   v.field("load", c.load, "Loading stored KV into HBM.");
   v.field("save", c.save, "Saving new KV out of HBM.");
 }

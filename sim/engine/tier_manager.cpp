@@ -390,7 +390,8 @@ void TierManager::truncate(SessionSlot session, Tokens dropped) {
     }
     if (copy.tokens.value == 0) {
       log(DecisionKind::invalidate, i, id, Tokens(0));
-      remove_copy(i, id, LossCause::overflow);
+      // A short prefix of what is left to the session was all that an earlier loss had left here.
+      remove_copy(i, id, e.tokens.value == 0 ? LossCause::overflow : e.loss);
       continue;
     }
     const Bytes needed = account(tier(i), copy.tokens);
@@ -420,6 +421,9 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
       cancel_wait(0, id);
     }
     cancel_save(id);
+  }
+  if (e.fetching && !e.fetch_active) {
+    cancel_fetch(id);
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     const Copy& copy = e.copies[i];
@@ -457,7 +461,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
     lookup.cause = e.loss;
     if (e.preloading) {
       e.preloading = false;
-      unpin(0, id);
+      unpin(host_tier(), id);
     }
     if (e.saving) {
       lookup.reused = std::min(history, e.tokens);
@@ -474,11 +478,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       tier(0).counters.read += keeps_in_hbm(0) ? Bytes(0) : actual_bytes(lookup.reused);
     } else {
       if (e.fetching) {  // still waits for room: load it on demand instead
-        cancel_wait(0, id);
-        unpin(e.source_tier, id);
-        e.fetching = false;
-        e.source_tier = kNoTier;
-        fetching_ = kNoEntry;
+        cancel_fetch(id);
       }
       const std::uint8_t best = best_tier(e);
       if (best != kNoTier) {
@@ -538,14 +538,17 @@ std::optional<Medium> TierManager::begin_preload(SessionSlot session) {
     return std::nullopt;
   }
   Entry& e = entry(id);
-  const Copy& copy = e.copies[0];
-  if (e.saving || e.fetching || e.preloading || e.doomed || copy.state != CopyState::resident ||
-      copy.leaving || copy.tokens < e.tokens || tier(0).medium == Medium::hbm || expired(0, e)) {
+  const std::size_t host = host_tier();
+  if (host == tiers_.size() || e.saving || e.fetching || e.preloading || e.doomed) {
+    return std::nullopt;
+  }
+  const Copy& copy = e.copies[host];
+  if (best_tier(e) != host || copy.leaving || copy.tokens < e.tokens || expired(host, e)) {
     return std::nullopt;
   }
   e.preloading = true;
-  pin(0, id);
-  return tier(0).medium;
+  pin(host, id);
+  return tier(host).medium;
 }
 
 Tokens TierManager::stored_tokens(SessionSlot session) const {
@@ -637,6 +640,9 @@ void TierManager::check_invariants() const {
                       "an account is what the reservation says");
         KVTIER_ASSERT(copy.tokens.value > 0, "a resident copy holds something");
       }
+      KVTIER_ASSERT(
+          !e.doomed || copy.state != CopyState::resident || copy.pins > 0 || e.writes[i] != kNone,
+          "what is invalid and not moving is gone");
       const bool above =
           i > 0 && e.copies[i - 1].state == CopyState::resident && !e.copies[i - 1].leaving;
       const bool moving = e.in_use || writes_any(e) || e.fetching;

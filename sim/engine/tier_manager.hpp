@@ -88,7 +88,8 @@ class TierManager {
   /// The KV that `admit` found is in HBM now (or its load was not needed).
   void end_load(SessionSlot session);
   /// Whether the entry of a waiting session could be loaded ahead of its turn, and from where: only
-  /// from the fastest tier, and only when all of it lies there. Pins it until `end_load`.
+  /// from the fastest tier outside of HBM, and only when all of it lies there. Pins it until
+  /// `admit`.
   [[nodiscard]] std::optional<Medium> begin_preload(SessionSlot session);
   /// Tokens of the history that the entry found by begin_preload holds.
   [[nodiscard]] Tokens stored_tokens(SessionSlot session) const;
@@ -240,6 +241,9 @@ class TierManager {
   /// none.
   [[nodiscard]] std::uint8_t best_tier(const Entry& e) const;
   [[nodiscard]] bool needs_fetch(EntryId id) const;
+  /// The fastest tier outside of HBM, from which a request's first layers can be loaded ahead;
+  /// tier_count() if there is none.
+  [[nodiscard]] std::size_t host_tier() const { return !tiers_.empty() && keeps_in_hbm(0) ? 1 : 0; }
   /// What turns save is where they ran: no transfer, and nothing to load on a hit.
   [[nodiscard]] bool keeps_in_hbm(std::size_t index) const {
     return tier(index).medium == Medium::hbm;
@@ -286,6 +290,7 @@ class TierManager {
 
   void start_fetch(EntryId id);
   void activate_fetch(EntryId id);
+  void cancel_fetch(EntryId id);
   void finish_fetch(EntryId id);
   void try_prefetch();
 

@@ -313,7 +313,7 @@ void TierManager::finish_write(std::uint32_t number) {
 
 bool TierManager::needs_fetch(EntryId id) const {
   const Entry& e = entry(id);
-  if (!e.live || e.in_use || e.saving || e.fetching || e.doomed || writes_any(e) ||
+  if (!e.live || e.in_use || e.saving || e.fetching || e.preloading || e.doomed || writes_any(e) ||
       e.copies[0].state != CopyState::absent) {
     return false;
   }
@@ -373,6 +373,16 @@ void TierManager::activate_fetch(EntryId id) {
                            .cookie = cookie(TransferKind::fetch, 0, id.value)});
 }
 
+/// Of a fetch that waits for room.
+void TierManager::cancel_fetch(EntryId id) {
+  Entry& e = entry(id);
+  cancel_wait(0, id);
+  unpin(e.source_tier, id);
+  e.fetching = false;
+  e.source_tier = kNoTier;
+  fetching_ = kNoEntry;
+}
+
 void TierManager::finish_fetch(EntryId id) {
   Entry& e = entry(id);
   const std::uint8_t source = e.source_tier;
@@ -382,6 +392,13 @@ void TierManager::finish_fetch(EntryId id) {
   e.source_tier = kNoTier;
   fetching_ = kNoEntry;
   unpin(source, id);
+  if (e.doomed) {  // invalidated on its way
+    charge(tier(0), -e.copies[0].account);
+    e.copies[0] = Copy{};
+    give_up(source, id);
+    release_if_empty(id);
+    return;
+  }
   make_resident(0, id, tokens);
   leave_upwards(source, id);
   if (e.in_use) {

@@ -22,6 +22,7 @@ constexpr double kMillis = 1000;
 
 constexpr Row kRows[] = {
     {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}"},
+    {"  of which in HBM %", "/metrics/hit_rate/all_turns/hbm", 100, "{:.1f}"},
     {"  of which in DRAM %", "/metrics/hit_rate/all_turns/dram", 100, "{:.1f}"},
     {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}"},
     {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}"},

@@ -795,6 +795,36 @@ TEST(TierManager, AFetchInFlightIsALateHitThatIsHeardOfWhenItIsDone) {
   EXPECT_EQ(s.used(0), 5);
 }
 
+TEST(TierManager, AnEntryInvalidatedWhileItIsFetchedLeavesNothingBehind) {
+  Store s(fetching_config());
+  put_on_ssd(s);
+  s.enqueue(kA);
+  s.until(s.backend.now() + for_ms(4));
+  s.dequeue();
+  s.tiers.invalidate(kA, LossCause::overflow);
+  expect_lost(s.admit(kA, 10), LossCause::overflow);
+  s.drain();
+  EXPECT_TRUE(s.ready.empty());
+  EXPECT_EQ(s.used(0), 5);
+  EXPECT_EQ(s.used(1), 0);
+}
+
+TEST(TierManager, AnEntryInvalidatedWhileItsFetchWaitsForRoomTakesNone) {
+  RunConfig config = two_tiers(20, 100);
+  config.system.prefetch.name = "look_ahead";
+  Store s(config);
+  s.store(kA, 10);
+  s.store(kB, 20);  // A to the SSD
+  s.enqueue(kA);    // waits until B has gone down
+  s.until(s.backend.now() + for_ms(4));
+  s.dequeue();
+  s.tiers.invalidate(kA, LossCause::overflow);
+  s.drain();
+  EXPECT_EQ(s.used(1), 20) << "B alone";
+  expect_lost(s.admit(kA, 10), LossCause::overflow);
+  expect_found(s.admit(kB, 20), 20, Medium::ssd);
+}
+
 TEST(TierManager, AFetchThatWaitsForRoomIsLoadedOnDemandInstead) {
   RunConfig config = two_tiers(20, 100);
   config.system.prefetch.name = "look_ahead";
@@ -989,6 +1019,19 @@ TEST(TierManager, AnEntryGoesDownThreeTiersAStepAtATime) {
   expect_found(s.admit(kD, 10), 10, Medium::dram);
   expect_found(s.admit(kC, 10), 10, Medium::ssd);
   expect_found(s.admit(kB, 10), 10, Medium::hbm);
+}
+
+TEST(TierManager, BehindATierInHbmRequestsArePreloadedFromDram) {
+  Store s(hbm_and_dram(10, 100));
+  s.store(kA, 10);
+  s.store(kB, 10);  // A to DRAM
+  EXPECT_EQ(s.tiers.begin_preload(kA), Medium::dram);
+  EXPECT_EQ(s.tiers.begin_preload(kB), std::nullopt) << "in HBM already";
+  expect_found(s.admit(kA, 10), 10, Medium::dram);
+  s.tiers.end_load(kA);
+  s.save(kA, 10);
+  s.drain();
+  expect_found(s.admit(kA, 10), 10, Medium::hbm);
 }
 
 TEST(TierManager, AWaitingRequestsEntryIsFetchedFromDramToHbm) {
