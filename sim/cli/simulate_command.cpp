@@ -72,8 +72,7 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
       resolved, slo, options.capacity, registry, run, [&](std::int64_t done, double rate) {
         check_interrupt();
         runs = done + 1;
-        line.show(fmt::format("{} runs, now at {:.4g} sessions/s, {:.1f} s", done, rate,
-                              elapsed_seconds()));
+        line.show(fmt::format("{} runs, now at {:.4g}/s, {:.1f} s", done, rate, elapsed_seconds()));
       });
   const Json result = to_json(search);
   std::vector<std::string> failed;
@@ -180,7 +179,8 @@ void add_simulate(Program& program) {
                       "Check the result against a JSON file; exit code 1 if it differs");
   CLI::Option* slo = command->add_option(
       "--find-capacity", options->slo,
-      "Find the highest /workload/arrival_rate that meets an SLO: conditions on metrics, separated "
+      "Find the highest arrival_rate (or request_rate) that meets an SLO: conditions on metrics, "
+      "separated "
       "by commas, such as ttft_seconds.p90<=2,tpot_seconds.mean<=0.05. A rate meets it if the "
       "means over the replications do and in no replication the load exceeds capacity");
   slo->type_name("SLO");

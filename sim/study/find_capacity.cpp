@@ -16,6 +16,8 @@ namespace {
 
 constexpr const char* kOption = "--find-capacity: ";
 constexpr const char* kMetrics = "/metrics/";
+constexpr const char* kArrivalRate = "/workload/arrival_rate";
+constexpr const char* kRequestRate = "/workload/request_rate";
 /// Parts of the found capacity that are run to see whether lower rates meet the SLO as well.
 constexpr double kLowerRates[] = {0.5, 0.75};
 
@@ -67,6 +69,11 @@ std::optional<SloCondition> parse_condition(const std::string& text) {
   }
   condition.pointer = pointer_of(metric);
   return condition;
+}
+
+/// The rate that the workload has.
+PerSecond& rate_of(WorkloadConfig& workload) {
+  return workload.request_rate ? *workload.request_rate : *workload.arrival_rate;
 }
 
 /// Pointers of every number below `json`. A distribution without values is null: its statistics
@@ -149,7 +156,7 @@ class Search {
 
   CapacitySearch operator()() {
     look_for_unknown_metrics();
-    const double begin = config_.workload.arrival_rate->value;
+    const double begin = rate_of(config_.workload).value;
     const auto [meets, misses] = neighbours(begin);
     std::optional<double> capacity = meets;
     std::optional<double> above = misses;
@@ -164,6 +171,7 @@ class Search {
     CapacitySearch search{.slo = slo_,
                           .options = options_,
                           .config = write_value(config_),
+                          .key = config_.workload.request_rate ? kRequestRate : kArrivalRate,
                           .description = description_,
                           .trials = {},
                           .capacity = {},
@@ -183,9 +191,9 @@ class Search {
  private:
   using Rates = std::pair<std::optional<double>, std::optional<double>>;
 
-  Json run(const RunConfig& config) {
+  Json run(RunConfig& config) {
     if (progress_) {
-      progress_(runs_, config.workload.arrival_rate->value);
+      progress_(runs_, rate_of(config.workload).value);
     }
     ++runs_;
     return simulate(config, registry_, run_);
@@ -209,7 +217,7 @@ class Search {
       return known->second.meets;
     }
     RunConfig config = config_;
-    config.workload.arrival_rate = PerSecond(rate);
+    rate_of(config.workload) = PerSecond(rate);
     std::vector<Json> results;
     for (std::int64_t r = 0; r < options_.replications; ++r) {
       config.seed = config_.seed + r;
@@ -225,7 +233,7 @@ class Search {
 
   [[nodiscard]] CapacityTrial judged(double rate, const std::vector<Json>& results) const {
     CapacityTrial trial;
-    trial.sessions_per_second = rate;
+    trial.rate = rate;
     trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
     trial.meets = trial.overloaded == 0;
     for (const SloCondition& condition : slo_) {
@@ -273,7 +281,7 @@ class Search {
     return {meets, misses};
   }
 
-  const RunConfig& config_;
+  RunConfig config_;
   const std::vector<SloCondition>& slo_;
   const CapacityOptions& options_;
   const PolicyRegistry& registry_;
@@ -289,7 +297,7 @@ std::vector<double> failing_below(const CapacitySearch& search) {
   std::vector<double> rates;
   for (std::size_t i = 0; search.capacity && i < *search.capacity; ++i) {
     if (!search.trials[i].meets) {
-      rates.push_back(search.trials[i].sessions_per_second);
+      rates.push_back(search.trials[i].rate);
     }
   }
   return rates;
@@ -306,18 +314,22 @@ std::string outcome(const CapacityTrial& trial) {
   return trial.meets ? "met" : "missed";
 }
 
+const char* unit_of(const CapacitySearch& search) {
+  return search.key == kRequestRate ? "requests/s" : "sessions/s";
+}
+
 std::string conclusion(const CapacitySearch& search) {
-  const double lowest = search.trials.front().sessions_per_second;
-  const double highest = search.trials.back().sessions_per_second;
+  const double lowest = search.trials.front().rate;
+  const double highest = search.trials.back().rate;
   if (!search.capacity) {
-    return fmt::format("No rate that was tried meets the SLO, down to {:.4g} sessions/s.\n",
-                       lowest);
+    return fmt::format("No rate that was tried meets the SLO, down to {:.4g} {}.\n", lowest,
+                       unit_of(search));
   }
   std::string text;
   if (!search.above) {
     text += fmt::format(
-        "Every rate from the config's to {:.4g} sessions/s meets the SLO: no bound was found.\n",
-        highest);
+        "Every rate from the config's to {:.4g} {} meets the SLO: no bound was found.\n", highest,
+        unit_of(search));
   }
   const std::vector<double> below = failing_below(search);
   if (!below.empty()) {
@@ -325,9 +337,9 @@ std::string conclusion(const CapacitySearch& search) {
     std::transform(below.begin(), below.end(), std::back_inserter(rates),
                    [](double rate) { return fmt::format("{:.4g}", rate); });
     text += fmt::format(
-        "Not every lower rate meets the SLO: {} sessions/s missed it. Below this capacity the SLO "
+        "Not every lower rate meets the SLO: {} {} missed it. Below this capacity the SLO "
         "may be missed.\n",
-        detail::join(rates, ", "));
+        detail::join(rates, ", "), unit_of(search));
   }
   return text;
 }
@@ -371,6 +383,7 @@ CapacitySearch find_capacity(const ResolvedConfig& config, const std::vector<Slo
 
 Json to_json(const CapacitySearch& search) {
   Json json{{"format", "kvtier.capacity/1"}, {"config", search.config}};
+  json["varied"] = search.key;
   json["slo"] = Json::array();
   for (const SloCondition& condition : search.slo) {
     json["slo"].push_back(Json{{"metric", condition.pointer},
@@ -380,11 +393,11 @@ Json to_json(const CapacitySearch& search) {
   json["replications"] = search.options.replications;
   json["tolerance"] = search.options.tolerance;
   const auto rate_of = [&](const std::optional<std::size_t>& trial) {
-    return trial ? Json(search.trials[*trial].sessions_per_second) : Json();
+    return trial ? Json(search.trials[*trial].rate) : Json();
   };
-  json["capacity_sessions_per_second"] = rate_of(search.capacity);
-  json["missed_above_sessions_per_second"] = rate_of(search.above);
-  json["missed_below_sessions_per_second"] = failing_below(search);
+  json["capacity_per_second"] = rate_of(search.capacity);
+  json["missed_above_per_second"] = rate_of(search.above);
+  json["missed_below_per_second"] = failing_below(search);
   json["trials"] = Json::array();
   for (const CapacityTrial& trial : search.trials) {
     Json values = Json::object();
@@ -392,7 +405,7 @@ Json to_json(const CapacitySearch& search) {
       values[search.slo[i].pointer] = trial.values[i] ? Json(*trial.values[i]) : Json();
     }
     json["trials"].push_back(
-        Json{{"sessions_per_second", trial.sessions_per_second},
+        Json{{"rate_per_second", trial.rate},
              {"meets", trial.meets},
              {"overloaded_replications", trial.overloaded},
              {"values", values},
@@ -421,15 +434,15 @@ std::string to_table(const CapacitySearch& search) {
     }
     rows.emplace_back(label, std::move(cells));
   };
-  add_row("arrival rate, sessions/s", [](const CapacityTrial& trial) {
-    return fmt::format("{:.4g}", trial.sessions_per_second);
-  });
+  add_row(fmt::format("{} rate, {}", search.key == kRequestRate ? "request" : "arrival",
+                      unit_of(search)),
+          [](const CapacityTrial& trial) { return fmt::format("{:.4g}", trial.rate); });
   for (std::size_t i = 0; i < search.slo.size(); ++i) {
     add_row(describe_condition(search.slo[i]), [i](const CapacityTrial& trial) {
       return trial.values[i] ? fmt::format("{:.4g}", *trial.values[i]) : "-";
     });
   }
-  add_row("requests/s", [](const CapacityTrial& trial) {
+  add_row("requests/s from first to last", [](const CapacityTrial& trial) {
     return fmt::format("{:.4g}", trial.requests_per_second);
   });
   add_row("utilization %", [](const CapacityTrial& trial) {
@@ -453,7 +466,7 @@ std::string to_table(const CapacitySearch& search) {
     }
   }
   std::string text =
-      search.description + fmt::format("highest arrival rate that meets the SLO, to {:.4g} %; {}\n",
+      search.description + fmt::format("highest rate that meets the SLO, to {:.4g} %; {}\n",
                                        search.options.tolerance * 100,
                                        seeds(search.options.replications));
   text += fmt::format("\n{:<{}}", "", label_width);

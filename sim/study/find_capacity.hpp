@@ -35,9 +35,10 @@ struct CapacityOptions {
   double tolerance = 0.01;
 };
 
-/// What was found at one arrival rate. Numbers are means over the replications.
+/// What was found at one rate. Numbers are means over the replications.
 struct CapacityTrial {
-  double sessions_per_second = 0;
+  /// Sessions a second or, where the config has a request rate, turns a second.
+  double rate = 0;
   /// One a condition, over the replications that have a value; nullopt where a distribution is
   /// empty in all of them, which violates nothing.
   std::vector<std::optional<double>> values;
@@ -55,8 +56,10 @@ struct CapacityTrial {
 struct CapacitySearch {
   std::vector<SloCondition> slo;
   CapacityOptions options;
-  /// The resolved config; its arrival rate is where the search began.
+  /// The resolved config; its rate is where the search began.
   Json config;
+  /// /workload/arrival_rate or /workload/request_rate, whichever the config has.
+  std::string key;
   /// Two lines on the run: hardware and workload.
   std::string description;
   /// Every rate that was tried, from the lowest to the highest.
@@ -68,11 +71,11 @@ struct CapacitySearch {
   std::optional<std::size_t> above;
 };
 
-/// Looks for the highest arrival rate at which `config` meets `slo`: doubles or halves the config's
-/// own rate until a rate that meets the SLO and one that misses it are neighbours (at most
-/// kCapacityDoublings times each way), then bisects to the tolerance. The search takes the SLO to
-/// be met below a rate that meets it; rates of one half and three quarters of the result are run as
-/// well, so that `trials` shows where that is not so. All rates share their random draws.
+/// Looks for the highest arrival (or request) rate at which `config` meets `slo`: doubles or halves
+/// the config's own rate until a rate that meets the SLO and one that misses it are neighbours (at
+/// most kCapacityDoublings times each way), then bisects to the tolerance. The search takes the SLO
+/// to be met below a rate that meets it; rates of one half and three quarters of the result are run
+/// as well, so that `trials` shows where that is not so. All rates share their random draws.
 ///
 /// Throws ConfigError for arrivals that are not Poisson, metrics that a result does not have, and
 /// as simulate does. `progress(runs done, rate to be tried)` is called before each run.

@@ -183,7 +183,7 @@ TEST_F(Simulate, FindsTheCapacity) {
   EXPECT_EQ(kvtier(as_json).out, once.out);
   const json capacity = json::parse(once.out);
   EXPECT_EQ(capacity["format"], "kvtier.capacity/1");
-  EXPECT_GT(capacity["capacity_sessions_per_second"].get<double>(), 0);
+  EXPECT_GT(capacity["capacity_per_second"].get<double>(), 0);
   // --reference changes no byte, a coarser tolerance does.
   Names stepped = as_json;
   stepped.emplace_back("--reference");
@@ -195,11 +195,11 @@ TEST_F(Simulate, FindsTheCapacity) {
 
 TEST_F(Simulate, ChecksTheCapacityThatItFinds) {
   write_run({{"/workload/sessions", 300}});
-  write("expect.json", R"({"/capacity_sessions_per_second": {"min": 1000}})");
+  write("expect.json", R"({"/capacity_per_second": {"min": 1000}})");
   const Outcome outcome = kvtier({"simulate", "run.json", "--find-capacity", "ttft_seconds.p90<=2",
                                   "--expect", "expect.json"});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_TRUE(contains(outcome.err, "/capacity_sessions_per_second: expected at least 1000"))
+  EXPECT_TRUE(contains(outcome.err, "/capacity_per_second: expected at least 1000"))
       << outcome.err;
 }
 

@@ -48,7 +48,7 @@ double service_seconds(const ResolvedConfig& config) {
 }
 
 double found(const CapacitySearch& capacity) {
-  return capacity.trials[capacity.capacity.value()].sessions_per_second;
+  return capacity.trials[capacity.capacity.value()].rate;
 }
 
 // Mean wait of M/D/1 (Pollaczek-Khinchine): rho D / (2 (1 - rho)). It is D at rho = 2/3. The wait's
@@ -98,14 +98,26 @@ TEST(FindCapacity, BracketsToTheToleranceAndKeepsItsWord) {
     EXPECT_TRUE(at.meets);
     EXPECT_LE(at.values[0].value(), 5);
     EXPECT_FALSE(above.meets);
-    EXPECT_GT(above.sessions_per_second, at.sessions_per_second);
-    EXPECT_LE(above.sessions_per_second, at.sessions_per_second * (1 + tolerance));
+    EXPECT_GT(above.rate, at.rate);
+    EXPECT_LE(above.rate, at.rate * (1 + tolerance));
     EXPECT_GT(capacity.trials.size(), coarse);
     coarse = capacity.trials.size();
     for (std::size_t i = 1; i < capacity.trials.size(); ++i) {
-      EXPECT_LT(capacity.trials[i - 1].sessions_per_second, capacity.trials[i].sessions_per_second);
+      EXPECT_LT(capacity.trials[i - 1].rate, capacity.trials[i].rate);
     }
   }
+}
+
+// Sessions of one turn: requests and sessions are the same, and so is their rate.
+TEST(FindCapacity, VariesTheRequestRateWhereTheConfigHasOne) {
+  std::vector<std::string> settings = constant_service(2000);
+  const double sessions = found(search(server(settings), "ttft_seconds.p90<=5"));
+  settings.emplace_back("/workload/arrival_rate=none");
+  settings.emplace_back("/workload/request_rate=0.245/s");
+  const CapacitySearch capacity = search(server(settings), "ttft_seconds.p90<=5");
+  EXPECT_EQ(found(capacity), sessions);
+  EXPECT_EQ(to_json(capacity)["varied"], "/workload/request_rate");
+  EXPECT_NE(to_table(capacity).find("request rate, requests/s"), std::string::npos);
 }
 
 TEST(FindCapacity, IsTheMeanOfTheReplications) {
@@ -138,12 +150,12 @@ TEST(FindCapacity, SaysWhenALowerRateMissesTheSlo) {
   const CapacitySearch capacity = search(config, "ttft_seconds.p90<=5,/load/utilization>=0.6");
   const Json json = to_json(capacity);
   ASSERT_TRUE(capacity.capacity);
-  ASSERT_FALSE(json["missed_below_sessions_per_second"].empty());
-  EXPECT_LT(json["missed_below_sessions_per_second"][0].get<double>(), found(capacity));
+  ASSERT_FALSE(json["missed_below_per_second"].empty());
+  EXPECT_LT(json["missed_below_per_second"][0].get<double>(), found(capacity));
   EXPECT_NE(to_table(capacity).find("Not every lower rate meets the SLO"), std::string::npos);
 
   const CapacitySearch monotonic = search(config, "ttft_seconds.p90<=5");
-  EXPECT_TRUE(to_json(monotonic)["missed_below_sessions_per_second"].empty());
+  EXPECT_TRUE(to_json(monotonic)["missed_below_per_second"].empty());
   EXPECT_EQ(to_table(monotonic).find("lower rate"), std::string::npos);
 }
 
@@ -151,7 +163,7 @@ TEST(FindCapacity, SaysWhenNoRateMeetsTheSlo) {
   const CapacitySearch capacity =
       search(server(constant_service(2000)), "ttft_seconds_without_queueing.mean<=0.001");
   EXPECT_FALSE(capacity.capacity);
-  EXPECT_TRUE(to_json(capacity)["capacity_sessions_per_second"].is_null());
+  EXPECT_TRUE(to_json(capacity)["capacity_per_second"].is_null());
   EXPECT_EQ(capacity.trials.size(), 1U + kCapacityDoublings);
   EXPECT_NE(to_table(capacity).find("No rate that was tried meets the SLO, down to 0.000239"),
             std::string::npos)
