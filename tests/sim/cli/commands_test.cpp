@@ -199,8 +199,7 @@ TEST_F(Simulate, ChecksTheCapacityThatItFinds) {
   const Outcome outcome = kvtier({"simulate", "run.json", "--find-capacity", "ttft_seconds.p90<=2",
                                   "--expect", "expect.json"});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_TRUE(contains(outcome.err, "/capacity_per_second: expected at least 1000"))
-      << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "/capacity_per_second: expected at least 1000")) << outcome.err;
 }
 
 TEST_F(Simulate, ReplaysWithoutAClock) {
