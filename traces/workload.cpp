@@ -54,6 +54,79 @@ void check_trace(const WorkloadConfig& config, const std::string& pointer, Probl
   }
 }
 
+/// The sessions of a workload without arrivals and think times.
+struct Sessions {
+  std::unique_ptr<SessionSource> source;
+  /// Lives as long as `source`; null for a generator.
+  const ImportReport* report = nullptr;
+  std::string name;
+};
+
+Sessions generated(const WorkloadConfig& config, std::uint64_t seed) {
+  switch (*config.generator) {
+    case Generator::sharegpt:
+      return {std::make_unique<ShareGptGenerator>(config.sharegpt, seed), nullptr, "sharegpt"};
+    case Generator::long_documents:
+      return {std::make_unique<LongDocumentGenerator>(config.long_documents, seed), nullptr,
+              "long_documents"};
+  }
+  KVTIER_ASSERT(false, "every generator is made");
+  return {};
+}
+
+Sessions read(const WorkloadConfig& config, std::uint64_t seed,
+              const std::filesystem::path& base_dir) {
+  const std::filesystem::path path = base_dir / *config.trace;
+  std::unique_ptr<TraceSource> trace =
+      open_trace(path, {.format = config.format,
+                        .message_overhead = config.tokens_per_message_overhead,
+                        .tokenizer = config.tokenizer.value_or(""),
+                        .base_dir = base_dir});
+  if (config.arrivals == ArrivalModel::trace && !trace->has_arrivals()) {
+    throw ConfigError(fmt::format(
+        "{}: the trace has no arrival times, which \"arrivals\": \"trace\" needs", path.string()));
+  }
+  if (config.think_time.model == ThinkTimeModel::trace && !trace->has_think_times()) {
+    throw ConfigError(
+        fmt::format("{}: the trace has no think times, which the think time model \"trace\" needs",
+                    path.string()));
+  }
+  if (config.replay == Replay::bootstrap) {
+    auto drawn = std::make_unique<BootstrapSource>(*trace, seed);
+    const ImportReport* report = &drawn->report();
+    return {std::move(drawn), report, path.string()};
+  }
+  const ImportReport* report = &trace->report();
+  return {std::move(trace), report, path.string()};
+}
+
+Sessions open(const WorkloadConfig& config, std::uint64_t seed,
+              const std::filesystem::path& base_dir) {
+  Sessions sessions = config.generator ? generated(config, seed) : read(config, seed, base_dir);
+  if (!config.filter.passes_all()) {
+    sessions.source =
+        std::make_unique<FilteredSource>(config.filter, std::move(sessions.source), sessions.name);
+  }
+  return sessions;
+}
+
+/// Of the sessions that will be run.
+double mean_turns(const WorkloadConfig& config, std::uint64_t seed,
+                  const std::filesystem::path& base_dir) {
+  const Sessions sessions = open(config, seed, base_dir);
+  SessionSpec session;
+  std::int64_t count = 0;
+  std::int64_t turns = 0;
+  while ((!config.sessions || count < *config.sessions) && sessions.source->next(session)) {
+    ++count;
+    turns += static_cast<std::int64_t>(session.turns.size());
+  }
+  if (count == 0) {
+    throw ConfigError(fmt::format("{}: no session to take the mean turns of", sessions.name));
+  }
+  return static_cast<double>(turns) / static_cast<double>(count);
+}
+
 }  // namespace
 
 void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
@@ -66,12 +139,19 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
   } else {
     problems.add(pointer + "/generator", "missing key: a workload needs a generator or a trace");
   }
-  if (config.arrivals == ArrivalModel::poisson && !config.arrival_rate) {
+  if (config.arrivals == ArrivalModel::poisson && !config.arrival_rate && !config.request_rate) {
     problems.add(pointer + "/arrival_rate", "missing key: Poisson arrivals need a rate");
   }
-  if (config.arrivals == ArrivalModel::trace && config.arrival_rate) {
-    problems.add(pointer + "/arrival_rate", "not used: \"arrivals\" is \"trace\"");
+  if (config.arrival_rate && config.request_rate) {
+    problems.add(pointer + "/request_rate", "a workload has an arrival_rate or this, not both");
   }
+  const auto unused_rate = [&](const std::optional<PerSecond>& rate, const char* key) {
+    if (config.arrivals == ArrivalModel::trace && rate) {
+      problems.add(pointer + key, "not used: \"arrivals\" is \"trace\"");
+    }
+  };
+  unused_rate(config.arrival_rate, "/arrival_rate");
+  unused_rate(config.request_rate, "/request_rate");
   if (config.sharegpt.turns_min > config.sharegpt.turns_max) {
     problems.add(pointer + "/sharegpt/turns_min",
                  fmt::format("{} is more than turns_max, which is {}", config.sharegpt.turns_min,
@@ -125,51 +205,16 @@ std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config, std::u
   problems.throw_if_any();
 
   std::optional<PoissonArrivals> arrivals;
-  if (config.arrivals == ArrivalModel::poisson) {
+  if (config.request_rate) {
+    arrivals.emplace(PerSecond(config.request_rate->value / mean_turns(config, seed, base_dir)),
+                     seed);
+  } else if (config.arrivals == ArrivalModel::poisson) {
     arrivals.emplace(*config.arrival_rate, seed);
   }
-  ThinkTimes think_times(config.think_time, seed);
-  if (config.generator) {
-    std::unique_ptr<SessionSource> generator;
-    const char* name = nullptr;
-    switch (*config.generator) {
-      case Generator::sharegpt:
-        generator = std::make_unique<ShareGptGenerator>(config.sharegpt, seed);
-        name = "sharegpt";
-        break;
-      case Generator::long_documents:
-        generator = std::make_unique<LongDocumentGenerator>(config.long_documents, seed);
-        name = "long_documents";
-        break;
-    }
-    return std::make_unique<WorkloadSource>(std::move(generator), nullptr, name, config.sessions,
-                                            arrivals, think_times);
-  }
-
-  const std::filesystem::path path = base_dir / *config.trace;
-  std::unique_ptr<TraceSource> trace =
-      open_trace(path, {.format = config.format,
-                        .message_overhead = config.tokens_per_message_overhead,
-                        .tokenizer = config.tokenizer.value_or(""),
-                        .base_dir = base_dir});
-  if (config.arrivals == ArrivalModel::trace && !trace->has_arrivals()) {
-    throw ConfigError(fmt::format(
-        "{}: the trace has no arrival times, which \"arrivals\": \"trace\" needs", path.string()));
-  }
-  if (config.think_time.model == ThinkTimeModel::trace && !trace->has_think_times()) {
-    throw ConfigError(
-        fmt::format("{}: the trace has no think times, which the think time model \"trace\" needs",
-                    path.string()));
-  }
-  if (config.replay == Replay::bootstrap) {
-    auto drawn = std::make_unique<BootstrapSource>(*trace, seed);
-    const ImportReport* report = &drawn->report();
-    return std::make_unique<WorkloadSource>(std::move(drawn), report, path.string(),
-                                            config.sessions, arrivals, think_times);
-  }
-  const ImportReport* report = &trace->report();
-  return std::make_unique<WorkloadSource>(std::move(trace), report, path.string(), config.sessions,
-                                          arrivals, think_times);
+  Sessions sessions = open(config, seed, base_dir);
+  return std::make_unique<WorkloadSource>(std::move(sessions.source), sessions.report,
+                                          sessions.name, config.sessions, arrivals,
+                                          ThinkTimes(config.think_time, seed));
 }
 
 }  // namespace kvtier

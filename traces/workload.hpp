@@ -14,6 +14,7 @@
 #include "traces/arrivals.hpp"
 #include "traces/long_document_generator.hpp"
 #include "traces/session.hpp"
+#include "traces/session_filter.hpp"
 #include "traces/sharegpt_generator.hpp"
 #include "traces/trace_source.hpp"
 
@@ -46,10 +47,12 @@ struct WorkloadConfig {
   std::optional<std::int64_t> sessions{};
   ArrivalModel arrivals = ArrivalModel::poisson;
   std::optional<PerSecond> arrival_rate{};
+  std::optional<PerSecond> request_rate{};
   std::int64_t warmup_turns = 0;
   Replay replay = Replay::in_order;
   Tokens tokens_per_message_overhead{};
   std::optional<std::string> tokenizer{};
+  SessionFilter filter{};
   ThinkTimeConfig think_time{};
   ShareGptParameters sharegpt{};
   LongDocumentParameters long_documents{};
@@ -75,6 +78,10 @@ void describe(V& v, WorkloadConfig& c) {
           "poisson: at the arrival rate; trace: at the recorded times (a kvtier trace that has "
           "them, in order).");
   v.field("arrival_rate", c.arrival_rate, "Mean rate at which sessions arrive.", positive());
+  v.field("request_rate", c.request_rate,
+          "Mean rate at which turns would arrive; sessions arrive at this rate over the workload's "
+          "mean turns a session. In place of arrival_rate.",
+          positive());
   v.field("warmup_turns", c.warmup_turns, "Turns admitted before anything is counted.",
           non_negative());
   v.field("replay", c.replay,
@@ -89,6 +96,7 @@ void describe(V& v, WorkloadConfig& c) {
   v.field("tokenizer", c.tokenizer,
           "For traces of texts: chars:N (one token for every N characters) or the path of a "
           "SentencePiece model.");
+  v.field("filter", c.filter, "Which sessions are run; sessions counts those that pass.");
   v.field("think_time", c.think_time,
           "Time from a turn's last token to the next turn of its session.");
   v.field("sharegpt", c.sharegpt, "Parameters of the sharegpt generator.");
@@ -126,8 +134,9 @@ class WorkloadSource final : public SessionSource {
 /// Opens the workload. Relative paths start at `base_dir`. Everything random comes from named
 /// streams of `seed`: the same config and seed give the same sessions, and asking for more sessions
 /// changes none of the earlier ones. Memory does not grow with the number of sessions, but a
-/// bootstrap holds its table. Throws ConfigError (with the problems of `check`, or a file's) or
-/// DeviceError.
+/// bootstrap holds its table. With a request rate the workload is gone through once more, for its
+/// mean turns; arrivals then depend on the number of sessions. Throws ConfigError (with the
+/// problems of `check`, or a file's) or DeviceError.
 [[nodiscard]] std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config,
                                                           std::uint64_t seed,
                                                           const std::filesystem::path& base_dir);

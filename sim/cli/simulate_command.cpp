@@ -9,6 +9,7 @@
 #include "sim/engine/simulate.hpp"
 #include "sim/study/compare.hpp"
 #include "sim/study/expect.hpp"
+#include "sim/study/find_capacity.hpp"
 #include "sim/study/recorders.hpp"
 
 namespace kvtier::cli {
@@ -21,10 +22,72 @@ struct SimulateOptions {
   std::string timeline;
   std::string decisions;
   std::string expect;
+  std::optional<std::string> slo;
+  CapacityOptions capacity;
   bool untimed = false;
   bool print_config = false;
   bool reference = false;
 };
+
+/// One run's outputs and modes mean nothing for a search that makes many runs.
+void check_capacity_options(const SimulateOptions& options) {
+  std::vector<std::string> problems;
+  const auto refuse = [&](bool given, const char* option, const char* why) {
+    if (given) {
+      problems.push_back(fmt::format("{}: {}", option, why));
+    }
+  };
+  constexpr const char* kOneRun = "shows one run, --find-capacity makes many";
+  refuse(options.untimed, "--untimed", "a replay without a clock has no arrival rate");
+  refuse(options.print_config, "--print-config", "runs nothing, --find-capacity searches");
+  refuse(!options.requests.empty(), "--requests", kOneRun);
+  refuse(!options.timeline.empty(), "--timeline", kOneRun);
+  refuse(!options.decisions.empty(), "--decisions", kOneRun);
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+}
+
+int report_failed(const std::vector<std::string>& failed, const std::string& file) {
+  for (const std::string& problem : failed) {
+    fmt::print(stderr, "kvtier: {}: {}\n", file, problem);
+  }
+  return failed.empty() ? 0 : 1;
+}
+
+int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& registry,
+                          const SimulateOptions& options) {
+  const std::vector<SloCondition> slo = parse_slo(*options.slo);
+  check_outputs({{"--json", options.json}});
+  const Json expectations =
+      options.expect.empty() ? Json()
+                             : parse_json_strictly(read_text_file(options.expect), options.expect);
+  ProgressLine line;
+  TextOutput json(options.json);
+  RunOptions run;
+  run.stepping = options.reference ? DecodeStepping::per_iteration : DecodeStepping::closed_form;
+  run.progress = [](std::int64_t) { check_interrupt(); };
+  std::int64_t runs = 0;
+  const CapacitySearch search = find_capacity(
+      resolved, slo, options.capacity, registry, run, [&](std::int64_t done, double rate) {
+        check_interrupt();
+        runs = done + 1;
+        line.show(fmt::format("{} runs, now at {:.4g}/s, {:.1f} s", done, rate, elapsed_seconds()));
+      });
+  const Json result = to_json(search);
+  std::vector<std::string> failed;
+  if (!options.expect.empty()) {
+    failed = failed_expectations(result, expectations, options.expect);
+  }
+  if (!options.json.empty()) {
+    json.write(result.dump(2) + "\n");
+  }
+  if (options.json != "-") {
+    fmt::print("{}", to_table(search));
+  }
+  fmt::print(stderr, "{} runs in {:.2f} s\n", runs, elapsed_seconds());
+  return report_failed(failed, options.expect);
+}
 
 /// Only columns of a table: an untimed result has no clock, so it is shown as it is.
 void show(const Json& result, const SimulateOptions& options, const std::string& system) {
@@ -35,13 +98,19 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
     fmt::print("{}\n", result["metrics"].dump(2));
     return;
   }
-  fmt::print("{}", to_table({{{system, {result}}}}));
+  fmt::print("{}", to_table(Comparison{{{system, {result}}}}));
 }
 
 int simulate_command(const Program& program, const SimulateOptions& options) {
+  if (options.slo) {
+    check_capacity_options(options);
+  }
   const PolicyRegistry registry = builtin_policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   const ResolvedConfig resolved = resolve_config(options.config.request(), presets, registry);
+  if (options.slo) {
+    return find_capacity_command(resolved, registry, options);
+  }
   if (options.print_config) {
     fmt::print("{}\n", write_value(resolved.config).dump(2));
     return 0;
@@ -90,10 +159,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   show(result, options, resolved.config.system.name);
   const auto turns = result["workload"]["turns"].get<double>();
   fmt::print(stderr, "{:.0f} turns in {:.2f} s, {:.0f} turns/s\n", turns, seconds, turns / seconds);
-  for (const std::string& problem : failed) {
-    fmt::print(stderr, "kvtier: {}: {}\n", options.expect, problem);
-  }
-  return failed.empty() ? 0 : 1;
+  return report_failed(failed, options.expect);
 }
 
 }  // namespace
@@ -111,6 +177,23 @@ void add_simulate(Program& program) {
                       "Write each eviction, prefetch and insertion as JSON lines");
   command->add_option("--expect", options->expect,
                       "Check the result against a JSON file; exit code 1 if it differs");
+  CLI::Option* slo = command->add_option(
+      "--find-capacity", options->slo,
+      "Find the highest arrival_rate (or request_rate) that meets an SLO: conditions on metrics, "
+      "separated "
+      "by commas, such as ttft_seconds.p90<=2,tpot_seconds.mean<=0.05. A rate meets it if the "
+      "means over the replications do and in no replication the load exceeds capacity");
+  slo->type_name("SLO");
+  command
+      ->add_option("--replications", options->capacity.replications,
+                   "Seeds at each rate of --find-capacity: seed, seed+1, ...")
+      ->needs(slo)
+      ->check(whole_number(1, 100000));
+  command
+      ->add_option("--tolerance", options->capacity.tolerance,
+                   "How near --find-capacity comes to the highest rate, relative to it")
+      ->needs(slo)
+      ->check(number_between(0.0001, 1));
   command->add_flag("--untimed", options->untimed,
                     "Replay one fixed order of accesses without a clock");
   command->add_flag("--print-config", options->print_config, "Print the resolved config and stop");

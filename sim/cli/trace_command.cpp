@@ -47,7 +47,7 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
   }
   const auto row = [](const char* label, const Histogram& h, double scale) {
     if (h.count() > 0) {
-      fmt::print("{:<22}{:>10.1f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}\n", label, h.mean() * scale,
+      fmt::print("{:<22}{:>10.2f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}\n", label, h.mean() * scale,
                  static_cast<double>(h.quantile(0.5)) * scale,
                  static_cast<double>(h.quantile(0.9)) * scale,
                  static_cast<double>(h.quantile(0.99)) * scale,

@@ -105,6 +105,20 @@ CLI::Validator whole_number(std::int64_t minimum, std::int64_t maximum) {
           ""};
 }
 
+CLI::Validator number_between(double minimum, double maximum) {
+  return {[minimum, maximum](std::string& text) {
+            double value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [last, error] = std::from_chars(text.data(), end, value);
+            if (error == std::errc() && last == end && value >= minimum && value <= maximum) {
+              return std::string();
+            }
+            return fmt::format("expected a number >= {} and <= {}, got \"{}\"", minimum, maximum,
+                               text);
+          },
+          ""};
+}
+
 void report_command_line(const CLI::App& app, const CLI::ParseError& error) {
   for (const std::string& problem : describe(app, error)) {
     fmt::print(stderr, "kvtier: {}\n", problem);

@@ -14,6 +14,9 @@ namespace kvtier::cli {
 /// Accepts a whole number in minimum .. maximum. CLI11's own conversion saturates silently.
 [[nodiscard]] CLI::Validator whole_number(std::int64_t minimum, std::int64_t maximum = INT64_MAX);
 
+/// Accepts a decimal number in minimum .. maximum.
+[[nodiscard]] CLI::Validator number_between(double minimum, double maximum);
+
 /// What was wrong with the command line, in the words of the other messages, and where help is.
 void report_command_line(const CLI::App& app, const CLI::ParseError& error);
 

@@ -1,10 +1,10 @@
 #include "sim/study/compare.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
 
 #include <fmt/format.h>
+
+#include "sim/study/summary.hpp"
 
 namespace kvtier {
 namespace {
@@ -48,37 +48,8 @@ constexpr Row kRows[] = {
 
 constexpr const char* kVerdict = "/load/verdict";
 
-std::optional<double> number_at(const Json& result, const char* pointer) {
-  const Json::json_pointer at{std::string(pointer)};
-  if (!result.contains(at) || !result.at(at).is_number()) {
-    return std::nullopt;
-  }
-  return result.at(at).get<double>();
-}
-
-struct Summary {
-  double mean = 0;
-  double spread = 0;
-};
-
-std::optional<Summary> summarize(const Comparison::Column& column, const char* pointer) {
-  double sum = 0;
-  double least = 0;
-  double most = 0;
-  for (std::size_t i = 0; i < column.results.size(); ++i) {
-    const auto value = number_at(column.results[i], pointer);
-    if (!value) {
-      return std::nullopt;
-    }
-    sum += *value;
-    least = i == 0 ? *value : std::min(least, *value);
-    most = i == 0 ? *value : std::max(most, *value);
-  }
-  return Summary{sum / static_cast<double>(column.results.size()), most - least};
-}
-
 std::string cell(const Comparison::Column& column, const Row& row) {
-  const auto summary = summarize(column, row.pointer);
+  const auto summary = summarize(column.results, row.pointer);
   if (!summary) {
     return "-";
   }
@@ -95,33 +66,6 @@ std::string verdict(const Comparison::Column& column) {
   const bool same = std::all_of(column.results.begin(), column.results.end(),
                                 [&](const Json& result) { return result.at(at) == first; });
   return same ? first : "differs between runs";
-}
-
-std::string setting(const Json& config) {
-  std::string text = fmt::format("{} on {} x {}", config["model"]["name"].get<std::string>(),
-                                 config["hardware"]["gpus"].get<std::int64_t>(),
-                                 config["hardware"]["gpu"]["name"].get<std::string>());
-  for (const char* memory : {"dram", "ssd"}) {
-    if (config["hardware"][memory].is_object()) {
-      std::string upper(memory);
-      std::transform(upper.begin(), upper.end(), upper.begin(),
-                     [](char c) { return static_cast<char>(c - 'a' + 'A'); });
-      text +=
-          fmt::format(", {} {}", config["hardware"][memory]["capacity"].get<std::string>(), upper);
-    }
-  }
-  return text;
-}
-
-std::string workload_line(const Json& result) {
-  const Json& workload = result["config"]["workload"];
-  const std::string source = workload["trace"].is_string() && workload["trace"] != "none"
-                                 ? "trace " + workload["trace"].get<std::string>()
-                                 : "generator " + workload["generator"].get<std::string>();
-  return fmt::format("{}: {} sessions, {} turns, {} measured after warm-up", source,
-                     result["workload"]["sessions"].get<std::int64_t>(),
-                     result["workload"]["turns"].get<std::int64_t>(),
-                     result["metrics"]["turns"].get<std::int64_t>());
 }
 
 }  // namespace
@@ -189,7 +133,7 @@ Json to_json(const Comparison& comparison) {
   for (const Comparison::Column& column : comparison.columns) {
     Json summary = Json::object();
     for (const Row& row : kRows) {
-      if (const auto value = summarize(column, row.pointer)) {
+      if (const auto value = summarize(column.results, row.pointer)) {
         summary[row.pointer] = Json{{"mean", value->mean}, {"spread", value->spread}};
       }
     }
@@ -210,7 +154,7 @@ std::string to_table(const Comparison& comparison) {
     widths.push_back(width + 2);
   }
   const Json& first = comparison.columns.front().results.front();
-  std::string text = setting(first["config"]) + "\n" + workload_line(first) + "\n";
+  std::string text = describe_run(first);
   if (comparison.columns.front().results.size() > 1) {
     text += fmt::format("mean of {} seeds (largest - smallest)\n",
                         comparison.columns.front().results.size());
@@ -231,7 +175,8 @@ std::string to_table(const Comparison& comparison) {
   bool overloaded = false;
   for (std::size_t i = 0; i < widths.size(); ++i) {
     const std::string word = verdict(comparison.columns[i]);
-    overloaded = overloaded || word == "load exceeds capacity";
+    const std::vector<Json>& results = comparison.columns[i].results;
+    overloaded = overloaded || std::all_of(results.begin(), results.end(), exceeds_capacity);
     text += fmt::format("{:>{}}", word, widths[i]);
   }
   text += "\n";

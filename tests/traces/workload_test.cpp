@@ -172,6 +172,93 @@ TEST(MakeSource, ArrivalRateAndThinkTimesDoNotChangeLengths) {
             lengths(R"("arrival_rate":"9/h","think_time":{"model":"constant","mean":"3s"}})"));
 }
 
+TEST(WorkloadCheck, TakesOneOfTwoRates) {
+  EXPECT_EQ(
+      problems_of(
+          R"({"generator":"sharegpt","sessions":1,"arrival_rate":"1/s","request_rate":"5/s"})"),
+      "/workload/request_rate: a workload has an arrival_rate or this, not both");
+  EXPECT_EQ(problems_of(R"({"trace":"t","arrivals":"trace","request_rate":"5/s"})"),
+            "/workload/request_rate: not used: \"arrivals\" is \"trace\"");
+  EXPECT_EQ(problems_of(R"({"generator":"sharegpt","sessions":1,"request_rate":"0/s",
+                            "filter":{"turns_min":0,"context_max":"0tokens"}})"),
+            "/workload/request_rate: expected a rate > 0 such as \"1/s\", got \"0/s\"\n"
+            "/workload/filter/turns_min: expected a whole number >= 1 and <= 1000000, got 0\n"
+            "/workload/filter/context_max: expected a number of tokens > 0 such as "
+            "\"4096tokens\", got \"0tokens\"\n"
+            "/workload/arrival_rate: missing key: Poisson arrivals need a rate");
+}
+
+// Sessions of 2, 1 and 3 turns with 66, 36 and 36 tokens.
+const std::string kMixedTable =
+    "conv,turn,user_tokens,assistant_tokens\na,0,11,21\na,1,12,22\nb,0,13,23\n"
+    "c,0,5,7\nc,1,5,7\nc,2,5,7\n";
+
+TEST(SessionFilter, KeepsTheSessionsThatPass) {
+  const TempDir dir;
+  static_cast<void>(dir.file("t.csv", kMixedTable));
+  const auto turns_kept = [&](const std::string& filter) {
+    const auto source =
+        make_source(config_of(R"({"trace":"t.csv","arrival_rate":"1/s","filter":)" + filter + "}"),
+                    1, dir.path());
+    std::vector<std::size_t> turns;
+    for (const SessionSpec& session : read_all(*source)) {
+      EXPECT_EQ(session.id, static_cast<std::int64_t>(turns.size()));
+      turns.push_back(session.turns.size());
+    }
+    EXPECT_EQ(source->import_report()->sessions, 3);
+    return turns;
+  };
+  using Turns = std::vector<std::size_t>;
+  EXPECT_EQ(turns_kept("{}"), (Turns{2, 1, 3}));
+  EXPECT_EQ(turns_kept(R"({"turns_min":2})"), (Turns{2, 3}));
+  EXPECT_EQ(turns_kept(R"({"context_max":"66tokens"})"), (Turns{2, 1, 3}));
+  EXPECT_EQ(turns_kept(R"({"context_max":"65tokens"})"), (Turns{1, 3}));
+  EXPECT_EQ(turns_kept(R"({"turns_min":2,"context_max":"65tokens"})"), (Turns{3}));
+}
+
+TEST(SessionFilter, DrawsUntilEnoughSessionsPass) {
+  const TempDir dir;
+  static_cast<void>(dir.file("t.csv", kMixedTable));
+  for (const std::string start :
+       {R"({"generator":"sharegpt",)", R"({"trace":"t.csv","replay":"bootstrap",)"}) {
+    const auto sessions = read_all(*make_source(
+        config_of(start + R"("arrival_rate":"1/s","sessions":200,"filter":{"turns_min":3}})"), 7,
+        dir.path()));
+    EXPECT_EQ(sessions.size(), 200U);
+    for (const SessionSpec& session : sessions) {
+      EXPECT_GE(session.turns.size(), 3U);
+    }
+  }
+}
+
+TEST(SessionFilter, EndsWhenNothingPasses) {
+  const TempDir dir;
+  static_cast<void>(dir.file("t.csv", kMixedTable));
+  EXPECT_EQ(config_error_of(dir,
+                            [&] {
+                              static_cast<void>(sessions_of(
+                                  R"({"trace":"t.csv","replay":"bootstrap","arrival_rate":"1/s",
+                                      "sessions":1,"filter":{"turns_min":4}})",
+                                  1, dir));
+                            }),
+            "/workload/filter: t.csv: none of 1000000 sessions in a row passes");
+}
+
+// 2 turns a session on average: 3 requests a second are 1.5 sessions a second.
+TEST(RequestRate, IsTheArrivalRateTimesTheMeanTurns) {
+  const TempDir dir;
+  static_cast<void>(dir.file("t.csv", kMixedTable));
+  const std::string start = R"({"trace":"t.csv",)";
+  EXPECT_EQ(sessions_of(start + R"("request_rate":"3/s"})", 7, dir),
+            sessions_of(start + R"("arrival_rate":"1.5/s"})", 7, dir));
+  // Only the sessions that are run count: those of 2 and 3 turns.
+  const std::string filter = R"(,"filter":{"turns_min":2}})";
+  EXPECT_EQ(sessions_of(start + R"("request_rate":"5/s")" + filter, 7, dir),
+            sessions_of(start + R"("arrival_rate":"2/s")" + filter, 7, dir));
+  EXPECT_EQ(sessions_of(start + R"("sessions":1,"request_rate":"3/s"})", 7, dir),
+            sessions_of(start + R"("sessions":1,"arrival_rate":"1.5/s"})", 7, dir));
+}
+
 TEST(MakeSource, SessionsArriveInOrderWithIdsFromZero) {
   const TempDir dir;
   const auto source = make_source(

@@ -433,6 +433,68 @@ TEST_F(BadCommandLine, RefusesATimelineOfARunWithoutAClock) {
                    {"--timeline: an untimed replay has no clock"});
 }
 
+class BadCapacity : public ProgramTest {};
+
+TEST_F(BadCapacity, SuggestsTheMetricThatWasMeant) {
+  write_run();
+  expect_bad_input(
+      {"simulate", "run.json", "--find-capacity",
+       "ttft_second.p90<=2,/load/utilisation<=1,tpot_seconds<=1,colour>=1", "--json", "out.json"},
+      {"--find-capacity: the result has no number \"ttft_second.p90\" (did you mean "
+       "\"ttft_seconds.p90\"?)",
+       "--find-capacity: the result has no number \"/load/utilisation\" (did you mean "
+       "\"/load/utilization\"?)",
+       "--find-capacity: \"tpot_seconds\" is several numbers: expected one of tpot_seconds.mean, "
+       "tpot_seconds.p50, tpot_seconds.p90, tpot_seconds.p99",
+       "--find-capacity: the result has no number \"colour\""});
+  EXPECT_EQ(files(), std::vector<std::string>{"run.json"});
+}
+
+TEST_F(BadCapacity, RefusesAConditionThatIsNone) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--find-capacity", "ttft_seconds.p90<2"},
+                   {"--find-capacity: expected METRIC<=NUMBER or METRIC>=NUMBER, such as "
+                    "ttft_seconds.p90<=2, got \"ttft_seconds.p90<2\""});
+}
+
+TEST_F(BadCapacity, RefusesWhatShowsOneRunOrNone) {
+  write_run();
+  expect_bad_input(
+      {"simulate", "run.json", "--find-capacity", "turns>=1", "--untimed", "--print-config",
+       "--requests", "a.csv", "--timeline", "b.json", "--decisions", "c.jsonl"},
+      {"--untimed: a replay without a clock has no arrival rate",
+       "--print-config: runs nothing, --find-capacity searches",
+       "--requests: shows one run, --find-capacity makes many",
+       "--timeline: shows one run, --find-capacity makes many",
+       "--decisions: shows one run, --find-capacity makes many"});
+}
+
+TEST_F(BadCapacity, NeedsPoissonArrivals) {
+  write_run({{"/workload", {{"trace", "t.jsonl"}, {"arrivals", "trace"}}}});
+  expect_bad_input({"simulate", "run.json", "--find-capacity", "turns>=1"},
+                   {"/workload/arrivals: --find-capacity varies the rate of Poisson arrivals, a "
+                    "trace's own times have none"});
+}
+
+TEST_F(BadCapacity, RefusesItsOptionsWithoutIt) {
+  write_run();
+  for (const char* option : {"--replications", "--tolerance"}) {
+    expect_bad_input(
+        {"simulate", "run.json", option, "1"},
+        {std::string(option) + " requires --find-capacity", "see kvtier simulate --help"});
+  }
+}
+
+TEST_F(BadCapacity, RefusesAToleranceThatIsNone) {
+  write_run();
+  for (const char* value : {"0", "1.5", "1%", "nan"}) {
+    expect_bad_input(
+        {"simulate", "run.json", "--find-capacity", "turns>=1", "--tolerance", value},
+        {std::string("--tolerance: expected a number >= 0.0001 and <= 1, got \"") + value + "\"",
+         "see kvtier simulate --help"});
+  }
+}
+
 class BadExpectations : public ProgramTest {};
 
 TEST_F(BadExpectations, AreFoundBeforeAnythingIsWritten) {

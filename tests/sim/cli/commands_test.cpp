@@ -169,6 +169,39 @@ TEST_F(Simulate, FailsExpectationsThatDoNotHold) {
   EXPECT_EQ(read_json("out.json"), result);  // a failed check is a result, too
 }
 
+TEST_F(Simulate, FindsTheCapacity) {
+  write_run({{"/workload/sessions", 300}});
+  const Names search{"simulate",       "run.json", "--find-capacity", "ttft_seconds.p90<=2",
+                     "--replications", "2"};
+  const Outcome table = kvtier(search);
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_TRUE(contains(table.out, "ttft_seconds.p90 <= 2")) << table.out;
+  EXPECT_TRUE(contains(table.out, "mean of 2 seeds")) << table.out;
+  Names as_json = search;
+  as_json.insert(as_json.end(), {"--json", "-"});
+  const Outcome once = kvtier(as_json);
+  EXPECT_EQ(kvtier(as_json).out, once.out);
+  const json capacity = json::parse(once.out);
+  EXPECT_EQ(capacity["format"], "kvtier.capacity/1");
+  EXPECT_GT(capacity["capacity_per_second"].get<double>(), 0);
+  // --reference changes no byte, a coarser tolerance does.
+  Names stepped = as_json;
+  stepped.emplace_back("--reference");
+  EXPECT_EQ(kvtier(stepped).out, once.out);
+  Names coarse = as_json;
+  coarse.insert(coarse.end(), {"--tolerance", "0.5"});
+  EXPECT_LT(json::parse(kvtier(coarse).out)["trials"].size(), capacity["trials"].size());
+}
+
+TEST_F(Simulate, ChecksTheCapacityThatItFinds) {
+  write_run({{"/workload/sessions", 300}});
+  write("expect.json", R"({"/capacity_per_second": {"min": 1000}})");
+  const Outcome outcome = kvtier({"simulate", "run.json", "--find-capacity", "ttft_seconds.p90<=2",
+                                  "--expect", "expect.json"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "/capacity_per_second: expected at least 1000")) << outcome.err;
+}
+
 TEST_F(Simulate, ReplaysWithoutAClock) {
   const json result = result_of({"--untimed"});
   EXPECT_TRUE(result["metrics"].contains("hit_rate"));
@@ -380,7 +413,8 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
         "--version"}},
       {{"simulate"},
        {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
-        "--expect", "--untimed", "--print-config", "--reference"}},
+        "--expect", "--find-capacity", "--replications", "--tolerance", "--untimed",
+        "--print-config", "--reference"}},
       {{"compare"}, {"CONFIG", "--systems", "--replications", "--set", "--seed", "--json"}},
       {{"reproduce"}, {"PAPER", "--figure", "--replications", "--sensitivity", "--json"}},
       {{"list"}, {"systems", "policies", "models", "hardware"}},

@@ -219,6 +219,11 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/sessions=240"},
       {"timed", "/workload/arrivals=poisson", {}, Effect::rejects},  // a rate is needed then
       {"stored", "/workload/arrival_rate=1/s"},
+      {"stored",
+       "/workload/request_rate=1/s",
+       {"/workload/arrival_rate=none", "/workload/request_rate=11/s"}},
+      {"stored", "/workload/filter/turns_min=3"},
+      {"stored", "/workload/filter/context_max=3000tokens"},
       {"stored", "/workload/warmup_turns=100"},
       {"table", "/workload/replay=bootstrap", {"/workload/sessions=200"}},
       {"table", "/workload/tokens_per_message_overhead=1tokens"},

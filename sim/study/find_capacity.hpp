@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/engine/simulate.hpp"
+#include "sim/study/resolve.hpp"
+
+/// How much load a system carries: the highest arrival rate that meets a service level objective
+/// (SLO). Studies of serving call it goodput (DistServe, arXiv 2401.09670, introduction).
+namespace kvtier {
+
+/// One condition of an SLO: a number of a result that must be at most, or at least, `bound`.
+struct SloCondition {
+  /// Into a result, such as /metrics/ttft_seconds/p90.
+  std::string pointer;
+  bool at_most = true;
+  double bound = 0;
+};
+
+/// Reads conditions separated by commas, each METRIC<=NUMBER or METRIC>=NUMBER. A metric is a JSON
+/// pointer into a result (below /metrics or /load), or a path below /metrics with dots:
+/// `ttft_seconds.p90<=2,tpot_seconds.mean<=0.05`. Throws ConfigError with every malformed
+/// condition; whether a result has the metric is not known here.
+[[nodiscard]] std::vector<SloCondition> parse_slo(const std::string& text);
+
+struct CapacityOptions {
+  /// Seeds to run at each rate: seed, seed + 1, ...; at least 1.
+  std::int64_t replications = 1;
+  /// The search ends when the rates that meet and miss the SLO are this near, relative to the one
+  /// that meets it; > 0.
+  double tolerance = 0.01;
+};
+
+/// What was found at one rate. Numbers are means over the replications.
+struct CapacityTrial {
+  /// Sessions a second or, where the config has a request rate, turns a second.
+  double rate = 0;
+  /// One a condition, over the replications that have a value; nullopt where a distribution is
+  /// empty in all of them, which violates nothing.
+  std::vector<std::optional<double>> values;
+  /// Replications whose load exceeds capacity.
+  std::int64_t overloaded = 0;
+  /// Every condition holds for the mean, and no replication is overloaded.
+  bool meets = false;
+  double requests_per_second = 0;
+  /// In [0, 1].
+  double utilization = 0;
+  /// GPUs and used tiers, rented from the first measured turn to the last.
+  double dollars_per_million_output_tokens = 0;
+};
+
+struct CapacitySearch {
+  std::vector<SloCondition> slo;
+  CapacityOptions options;
+  /// The resolved config; its rate is where the search began.
+  Json config;
+  /// /workload/arrival_rate or /workload/request_rate, whichever the config has.
+  std::string key;
+  /// Two lines on the run: hardware and workload.
+  std::string description;
+  /// Every rate that was tried, from the lowest to the highest.
+  std::vector<CapacityTrial> trials;
+  /// The highest rate found to meet the SLO and the next tried above it, which does not: indices of
+  /// `trials`. Without `capacity` no rate that was tried meets it, without `above` all up to the
+  /// highest do.
+  std::optional<std::size_t> capacity;
+  std::optional<std::size_t> above;
+};
+
+/// Looks for the highest arrival (or request) rate at which `config` meets `slo`: doubles or halves
+/// the config's own rate until a rate that meets the SLO and one that misses it are neighbours (at
+/// most kCapacityDoublings times each way), then bisects to the tolerance. The search takes the SLO
+/// to be met below a rate that meets it; rates of one half and three quarters of the result are run
+/// as well, so that `trials` shows where that is not so. All rates share their random draws.
+///
+/// Throws ConfigError for arrivals that are not Poisson, metrics that a result does not have, and
+/// as simulate does. `progress(runs done, rate to be tried)` is called before each run.
+[[nodiscard]] CapacitySearch find_capacity(
+    const ResolvedConfig& config, const std::vector<SloCondition>& slo,
+    const CapacityOptions& options, const PolicyRegistry& registry, const RunOptions& run,
+    const std::function<void(std::int64_t, double)>& progress);
+
+/// The search tries rates up to 2 to this power times, and down to as small a part of, the
+/// config's.
+inline constexpr int kCapacityDoublings = 10;
+
+/// `kvtier.capacity/1`: the config, the SLO, what was found and every trial.
+[[nodiscard]] Json to_json(const CapacitySearch& search);
+/// The table that users see: the highest rate that meets the SLO beside the next above.
+[[nodiscard]] std::string to_table(const CapacitySearch& search);
+
+}  // namespace kvtier

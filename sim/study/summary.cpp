@@ -1,0 +1,74 @@
+#include "sim/study/summary.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+std::string setting(const Json& config) {
+  std::string text = fmt::format("{} on {} x {}", config["model"]["name"].get<std::string>(),
+                                 config["hardware"]["gpus"].get<std::int64_t>(),
+                                 config["hardware"]["gpu"]["name"].get<std::string>());
+  for (const char* memory : {"dram", "ssd"}) {
+    if (config["hardware"][memory].is_object()) {
+      std::string upper(memory);
+      std::transform(upper.begin(), upper.end(), upper.begin(),
+                     [](char c) { return static_cast<char>(c - 'a' + 'A'); });
+      text +=
+          fmt::format(", {} {}", config["hardware"][memory]["capacity"].get<std::string>(), upper);
+    }
+  }
+  return text;
+}
+
+std::string workload_line(const Json& result) {
+  const Json& workload = result["config"]["workload"];
+  const std::string source = workload["trace"].is_string() && workload["trace"] != "none"
+                                 ? "trace " + workload["trace"].get<std::string>()
+                                 : "generator " + workload["generator"].get<std::string>();
+  return fmt::format("{}: {} sessions, {} turns, {} measured after warm-up", source,
+                     result["workload"]["sessions"].get<std::int64_t>(),
+                     result["workload"]["turns"].get<std::int64_t>(),
+                     result["metrics"]["turns"].get<std::int64_t>());
+}
+
+}  // namespace
+
+std::optional<double> number_at(const Json& result, const std::string& pointer) {
+  const Json::json_pointer at(pointer);
+  if (!result.contains(at) || !result.at(at).is_number()) {
+    return std::nullopt;
+  }
+  return result.at(at).get<double>();
+}
+
+std::optional<Summary> summarize(const std::vector<Json>& results, const std::string& pointer) {
+  KVTIER_ASSERT(!results.empty(), "a summary has results");
+  double sum = 0;
+  double least = 0;
+  double most = 0;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const auto value = number_at(results[i], pointer);
+    if (!value) {
+      return std::nullopt;
+    }
+    sum += *value;
+    least = i == 0 ? *value : std::min(least, *value);
+    most = i == 0 ? *value : std::max(most, *value);
+  }
+  return Summary{sum / static_cast<double>(results.size()), most - least};
+}
+
+bool exceeds_capacity(const Json& result) {
+  return result["load"]["verdict"] == "load exceeds capacity";
+}
+
+std::string describe_run(const Json& result) {
+  return setting(result["config"]) + "\n" + workload_line(result) + "\n";
+}
+
+}  // namespace kvtier

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/core/config.hpp"
+
+/// What tables of results (kvtier.result/1) have in common.
+namespace kvtier {
+
+/// The number at a JSON pointer of a result; nullopt if there is none.
+[[nodiscard]] std::optional<double> number_at(const Json& result, const std::string& pointer);
+
+/// A number of several runs that differ in their seeds only.
+struct Summary {
+  double mean = 0;
+  /// Largest minus smallest.
+  double spread = 0;
+};
+/// nullopt if one of `results` does not have the number. There is at least one result.
+[[nodiscard]] std::optional<Summary> summarize(const std::vector<Json>& results,
+                                               const std::string& pointer);
+
+/// Whether the queue grew as long as sessions arrived ("load exceeds capacity").
+[[nodiscard]] bool exceeds_capacity(const Json& result);
+
+/// Two lines: the model and the hardware, then the workload.
+[[nodiscard]] std::string describe_run(const Json& result);
+
+}  // namespace kvtier

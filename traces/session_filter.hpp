@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "sim/core/config.hpp"
+#include "sim/core/units.hpp"
+#include "traces/session.hpp"
+
+namespace kvtier {
+
+/// Which sessions of a generator or a trace are run; the defaults keep all of them. Pensieve (arXiv
+/// 2312.05516, section 6.1) keeps conversations of at least 5 turns and at most 2,048 tokens.
+struct SessionFilter {
+  std::int64_t turns_min = 1;
+  std::optional<Tokens> context_max{};
+
+  [[nodiscard]] bool passes(const SessionSpec& session) const;
+  [[nodiscard]] bool passes_all() const { return turns_min <= 1 && !context_max; }
+};
+
+template <class V>
+void describe(V& v, SessionFilter& c) {
+  v.field("turns_min", c.turns_min, "Sessions with fewer turns are left out.", between(1, 1e6));
+  v.field("context_max", c.context_max,
+          "Sessions with more tokens in all their turns, messages and responses, are left out.",
+          positive());
+}
+
+/// The sessions of another source that pass a filter, numbered anew from 0.
+class FilteredSource final : public SessionSource {
+ public:
+  /// So many sessions in a row that do not pass end the run: a generator has no end of its own.
+  static constexpr std::int64_t kRejectedMax = 1000000;
+
+  /// `name` is for error messages.
+  FilteredSource(const SessionFilter& filter, std::unique_ptr<SessionSource> sessions,
+                 std::string name);
+
+  /// Throws ConfigError also after kRejectedMax sessions that do not pass.
+  bool next(SessionSpec& session) override;
+
+ private:
+  SessionFilter filter_;
+  std::unique_ptr<SessionSource> sessions_;
+  std::string name_;
+  std::int64_t passed_ = 0;
+};
+
+}  // namespace kvtier
