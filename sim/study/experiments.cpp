@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <map>
 #include <string>
 #include <utility>
@@ -17,15 +18,34 @@ namespace {
 
 using Context = ExperimentContext;
 
+constexpr double kMostTokens = 1e7;
+
+/// Parameters with requests say how long one becomes, which the model must be able to hold.
+template <class Parameters>
+concept WithRequests = requires(const Parameters& parameters) {
+  { parameters.request_tokens() } -> std::same_as<Tokens>;
+};
+
 /// An experiment whose parameters are read, strictly, into a `Parameters`.
 template <class Parameters>
 Experiment experiment(const char* name, const char* summary,
                       Json (*function)(const RunConfig&, const Parameters&, const Context&)) {
   return {name, summary,
-          [function](const Json& json, const std::string& pointer,
+          [function](const Json& json, const RunConfig& checked, const std::string& pointer,
                      Problems& problems) -> Experiment::Function {
             Parameters parameters;
+            const std::size_t before = problems.lines().size();
             read_value(parameters, json, pointer, problems);
+            if constexpr (WithRequests<Parameters>) {
+              const Tokens tokens = parameters.request_tokens();
+              if (problems.lines().size() == before && tokens > checked.model.context_window) {
+                problems.add(pointer,
+                             fmt::format("a request of {} does not fit into the context window of "
+                                         "{}, {}",
+                                         format_quantity(tokens), checked.model.name,
+                                         format_quantity(checked.model.context_window)));
+              }
+            }
             return [function, parameters](const RunConfig& config, const Context& context) {
               return function(config, parameters, context);
             };
@@ -36,11 +56,13 @@ Experiment experiment(const char* name, const char* summary,
 
 struct FillParameters {
   Tokens prompt;
+
+  [[nodiscard]] Tokens request_tokens() const { return prompt; }
 };
 template <class V>
 void describe(V& v, FillParameters& p) {
   v.field("prompt", p.prompt, "Length of the prompts that are prefilled one by one.",
-          required(at_least(1)));
+          required(between(1, kMostTokens)));
 }
 
 Json kv_fill_times(const RunConfig& config, const FillParameters& p, const Context&) {
@@ -67,14 +89,17 @@ struct PhaseParameters {
   Tokens prompt;
   Tokens past{0};
   Tokens response{1};
+
+  [[nodiscard]] Tokens request_tokens() const { return past + prompt + response; }
 };
 template <class V>
 void describe(V& v, PhaseParameters& p) {
   v.field("batch", p.batch, "Requests that are prefilled together and then decode together.",
           between(1, 4096));
-  v.field("prompt", p.prompt, "Tokens of each prompt that are computed.", required(at_least(1)));
-  v.field("past", p.past, "Tokens before them whose KV is there already.", non_negative());
-  v.field("response", p.response, "Tokens that each request generates.", at_least(1));
+  v.field("prompt", p.prompt, "Tokens of each prompt that are computed.",
+          required(between(1, kMostTokens)));
+  v.field("past", p.past, "Tokens before them whose KV is there already.", between(0, kMostTokens));
+  v.field("response", p.response, "Tokens that each request generates.", between(1, kMostTokens));
 }
 
 Json phase_times(const RunConfig& config, const PhaseParameters& p, const Context&) {
@@ -92,13 +117,16 @@ Json phase_times(const RunConfig& config, const PhaseParameters& p, const Contex
 
 // ---- A batch that finds its history in host memory ----
 
-struct BatchParameters : BatchPrefill {};
+struct BatchParameters : BatchPrefill {
+  [[nodiscard]] Tokens request_tokens() const { return history + added; }
+};
 template <class V>
 void describe(V& v, BatchParameters& p) {
   v.field("batch", p.batch, "Requests that are prefilled together.", between(1, 4096));
   v.field("history", p.history, "Tokens of each request whose KV is in host memory.",
-          required(at_least(1)));
-  v.field("added", p.added, "Tokens of each request that are computed.", required(at_least(1)));
+          required(between(1, kMostTokens)));
+  v.field("added", p.added, "Tokens of each request that are computed.",
+          required(between(1, kMostTokens)));
 }
 
 Json batch_prefill(const RunConfig& config, const BatchParameters& p, const Context&) {
@@ -118,13 +146,15 @@ struct SaveParameters {
   std::int64_t batch = 1;
   Tokens prompt;
   std::int64_t iterations = 1;
+
+  [[nodiscard]] Tokens request_tokens() const { return prompt + Tokens(iterations); }
 };
 template <class V>
 void describe(V& v, SaveParameters& p) {
   v.field("batch", p.batch, "Requests that are prefilled together and then decode together.",
           between(1, 4096));
-  v.field("prompt", p.prompt, "Tokens of each prompt.", required(at_least(1)));
-  v.field("iterations", p.iterations, "Decode iterations.", between(1, 1000000));
+  v.field("prompt", p.prompt, "Tokens of each prompt.", required(between(1, kMostTokens)));
+  v.field("iterations", p.iterations, "Decode iterations.", between(1, kMostTokens));
 }
 
 Json batch_save(const RunConfig& config, const SaveParameters& p, const Context&) {
@@ -189,7 +219,7 @@ void describe(V& v, StorageParameters& p) {
   v.field("ttl", p.ttl, "Time to live of an entry, and the time in which sessions are counted.",
           required(positive()));
   v.field("ratios", p.ratios, "Storage as shares of a context window for each distinct session.",
-          required(positive()));
+          required({.minimum = 0, .maximum = 1000, .minimum_excluded = true}));
 }
 
 /// Counts the sessions that have a turn in each whole span of one length while sessions arrive.
@@ -238,21 +268,27 @@ Json storage_per_session(const RunConfig& config, const StorageParameters& p,
   for (const double ratio : p.ratios) {
     RunConfig limited = config;
     const Bytes bytes(static_cast<std::int64_t>(ratio * sessions * window));
-    // DRAM is part of the storage; the rest is on SSD, which has room for an entry at least.
-    const Bytes dram = config.hardware.dram ? config.hardware.dram->capacity : Bytes(0);
-    if (limited.hardware.ssd) {
-      limited.hardware.ssd->capacity =
-          std::max(bytes - dram, Bytes(static_cast<std::int64_t>(window)));
+    // The faster tiers are part of the storage; the rest is on SSD, which has room for an entry at
+    // least.
+    Bytes storage;
+    TiersConfig& tiers = limited.system.tiers;
+    if (tiers.hbm) {
+      tiers.hbm->ttl = p.ttl;
+      storage += tiers.hbm->capacity;
     }
-    for (std::optional<TierConfig>* tier :
-         {&limited.system.tiers.dram, &limited.system.tiers.ssd}) {
-      if (*tier) {
-        (*tier)->ttl = p.ttl;
-      }
+    if (tiers.dram) {
+      tiers.dram->ttl = p.ttl;
+      storage += limited.hardware.dram->capacity;
+    }
+    if (tiers.ssd) {
+      tiers.ssd->ttl = p.ttl;
+      limited.hardware.ssd->capacity =
+          std::max(bytes - storage, Bytes(static_cast<std::int64_t>(window)));
+      storage += limited.hardware.ssd->capacity;
     }
     const Json result = simulate(limited, *context.registry, context.run);
     json["ratio"][fmt::format("{}", ratio)] =
-        Json{{"storage_bytes", bytes.value}, {"metrics", result["metrics"]}};
+        Json{{"storage_bytes", storage.value}, {"metrics", result["metrics"]}};
   }
   return json;
 }

@@ -22,9 +22,10 @@ struct Experiment {
 
   const char* name;
   const char* summary;
-  /// The experiment with these parameters, which stand at `pointer`; what is wrong with them goes
-  /// to `problems`.
-  std::function<Function(const Json& parameters, const std::string& pointer, Problems& problems)>
+  /// The experiment with these parameters, which stand at `pointer`; what is wrong with them, by
+  /// themselves or for the config, goes to `problems`.
+  std::function<Function(const Json& parameters, const RunConfig& config,
+                         const std::string& pointer, Problems& problems)>
       prepare;
 };
 

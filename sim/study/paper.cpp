@@ -132,7 +132,8 @@ void read_file(T& target, const fs::path& path, std::vector<std::string>& lines,
 
 class FigureCheck {
  public:
-  FigureCheck(const Paper& paper, const Figure& figure, Problems& problems) : problems_(problems) {
+  FigureCheck(const Paper& paper, const Figure& figure, Problems& problems)
+      : figure_(figure), problems_(problems) {
     for (const PaperRuns* runs : {&paper.runs, &figure.runs}) {
       for (const auto& [name, run] : runs->by_name) {
         names_.push_back(name);
@@ -141,6 +142,7 @@ class FigureCheck {
     for (const auto& [name, run] : figure.runs.by_name) {
       if (paper.runs.by_name.contains(name)) {
         problems_.add(run.pointer, fmt::format("{} has a run \"{}\", too", kPaperFile, name));
+        shadows_.insert(name);
       }
     }
   }
@@ -156,8 +158,20 @@ class FigureCheck {
         problems_.add(at + "/band", "expected one of \"absolute\" and \"relative\"");
       }
     }
+    if (value.paper && !value.band && !value.explain) {
+      problems_.add(at + "/paper", "expected a \"band\" or an \"explain\" beside it");
+    }
     if (value.explain) {
       explanation(*value.explain, value.paper.has_value(), at + "/explain");
+    }
+  }
+
+  /// After all values.
+  void runs() {
+    for (const auto& [name, run] : figure_.runs.by_name) {
+      if (!used_.contains(name) && !shadows_.contains(name)) {
+        problems_.add(run.pointer, fmt::format("no value names the run \"{}\"", name));
+      }
     }
   }
 
@@ -201,6 +215,7 @@ class FigureCheck {
   void expression(const Expression& expression_, bool has_paper, bool explains) {
     switch (expression_.kind) {
       case Expression::Kind::metric:
+        used_.insert(expression_.run);
         if (std::find(names_.begin(), names_.end(), expression_.run) == names_.end()) {
           problems_.add(expression_.pointer,
                         fmt::format("there is no run \"{}\"{}", expression_.run,
@@ -224,8 +239,11 @@ class FigureCheck {
     }
   }
 
+  const Figure& figure_;
   Problems& problems_;
   std::vector<std::string> names_;
+  std::set<std::string> used_;
+  std::set<std::string> shadows_;
 };
 
 /// Figures in the order of a paper: by their number, then by the rest of their name.
@@ -253,6 +271,11 @@ std::vector<std::string> figure_names(const fs::path& folder) {
   }
   std::sort(names.begin(), names.end(), before);
   return names;
+}
+
+std::string unknown_figure(const std::string& figure, const std::vector<std::string>& known) {
+  return fmt::format("expected one of {}, got \"{}\"{}", detail::join(known, ", "), figure,
+                     suggestion(figure, known));
 }
 
 }  // namespace
@@ -425,6 +448,9 @@ void read_config(PaperRuns& runs, const Json& json, const std::string& pointer,
       PaperRun run;
       run.pointer = at;
       read_value(run, copy[1], at, problems);
+      if (!run.experiment && copy[1].is_object() && copy[1].contains("parameters")) {
+        problems.add(at + "/parameters", "there is no \"experiment\" that takes them");
+      }
       if (name.empty() || name.find(" /") != std::string::npos) {
         problems.add(at, "a run's name is not empty and has no / after a blank");
       } else if (!runs.by_name.emplace(name, std::move(run)).second) {
@@ -443,6 +469,9 @@ void read_config(FigureValues& values, const Json& json, const std::string& poin
   if (!json.is_array()) {
     problems.add(pointer, "expected a list, got " + quote_json(json));
     return;
+  }
+  if (json.empty()) {
+    problems.add(pointer, "expected one value at least, got []");
   }
   for (std::size_t i = 0; i < json.size(); ++i) {
     const std::string at = fmt::format("{}/{}", pointer, i);
@@ -480,28 +509,20 @@ Paper load_paper(const ConfigDirectory& presets, const std::string& name,
   const fs::path folder = presets.path() / "papers" / name;
   const std::vector<std::string> known = figure_names(folder);
   std::vector<std::string> lines;
-  for (const std::string& figure : figures) {
-    if (std::find(known.begin(), known.end(), figure) == known.end()) {
-      lines.push_back(fmt::format("--figure: expected one of {}, got \"{}\"{}",
-                                  detail::join(known, ", "), figure, suggestion(figure, known)));
-    }
-  }
-  read_file<Paper>(paper, folder / kPaperFile, lines, [&](const Paper& read, Problems& problems) {
-    if (!read.sensitivity) {
-      return;
-    }
-    for (std::size_t i = 0; i < read.sensitivity->figures.size(); ++i) {
-      const std::string& figure = read.sensitivity->figures[i];
+  if (known.empty()) {
+    lines.push_back(fmt::format("{}: the paper has no figures", (folder / kFigures).string()));
+  } else {
+    for (const std::string& figure : figures) {
       if (std::find(known.begin(), known.end(), figure) == known.end()) {
-        problems.add(fmt::format("/sensitivity/figures/{}", i),
-                     fmt::format("expected one of {}, got \"{}\"{}", detail::join(known, ", "),
-                                 figure, suggestion(figure, known)));
+        lines.push_back("--figure: " + unknown_figure(figure, known));
       }
     }
-  });
+  }
+  read_file<Paper>(paper, folder / kPaperFile, lines, [](const Paper&, Problems&) {});
   paper.name = name;
   paper.folder = folder;
   paper.file = folder / kPaperFile;
+  paper.figure_names = known;
   for (const std::string& figure_name : known) {
     if (!figures.empty() &&
         std::find(figures.begin(), figures.end(), figure_name) == figures.end()) {
@@ -514,6 +535,7 @@ Paper load_paper(const ConfigDirectory& presets, const std::string& name,
       for (const FigureValue& value : read.values.list) {
         check.value(value);
       }
+      check.runs();
     });
     figure.name = figure_name;
     figure.file = file;
@@ -523,6 +545,20 @@ Paper load_paper(const ConfigDirectory& presets, const std::string& name,
     throw ConfigError(std::move(lines));
   }
   return paper;
+}
+
+void check_sensitivity(const Paper& paper) {
+  Problems problems;
+  problems.set_origin("", paper.file.string());
+  const std::vector<std::string>& figures = paper.sensitivity->figures;
+  for (std::size_t i = 0; i < figures.size(); ++i) {
+    if (std::find(paper.figure_names.begin(), paper.figure_names.end(), figures[i]) ==
+        paper.figure_names.end()) {
+      problems.add(fmt::format("/sensitivity/figures/{}", i),
+                   unknown_figure(figures[i], paper.figure_names));
+    }
+  }
+  problems.throw_if_any();
 }
 
 }  // namespace kvtier

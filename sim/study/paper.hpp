@@ -137,6 +137,7 @@ void describe(V& v, Band& c) {
 
 /// Finds what one or more keys, all at the same value, would have to be for the explained value to
 /// equal the paper's, by bisection on the first seed. The value must move one way between the ends.
+/// If a key takes whole numbers only, the result is the whole number that comes nearest.
 struct KeySearch {
   std::vector<std::string> keys;
   std::string quantity;
@@ -191,7 +192,8 @@ void describe(V& v, FigureValue& c) {
   v.field("name", c.name, "What the row shows.", required());
   v.field("value", c.expression, "How it follows from the runs.", required());
   v.field("unit", c.unit, "How value, paper and band are given.", required());
-  v.field("paper", c.paper, "What the paper says; \"none\": it gives no number.");
+  v.field("paper", c.paper,
+          "What the paper says, with a band or an explanation; \"none\": it gives no number.");
   v.field("band", c.band, "How far the value may be from the paper's; \"none\": it is only shown.");
   v.field("explain", c.explain, "Why the value differs, with numbers from the runs.");
 }
@@ -259,6 +261,8 @@ struct Paper {
   /// reproduction.json in it.
   std::filesystem::path file;
   std::vector<Figure> figures;
+  /// Every figure that the folder has, whether it was read or not.
+  std::vector<std::string> figure_names;
 };
 template <class V>
 void describe(V& v, Paper& c) {
@@ -273,8 +277,13 @@ void describe(V& v, Paper& c) {
 
 /// Reads a paper and its figures, those of `figures` only unless it is empty, in the order of their
 /// numbers. Throws ConfigError with every problem at once: an unknown paper or figure (with a
-/// suggestion), files with unknown keys, names of runs that there are none of.
+/// suggestion), no figure at all, files with unknown keys or keys that have no effect, names of
+/// runs that there are none of.
 [[nodiscard]] Paper load_paper(const ConfigDirectory& presets, const std::string& name,
                                const std::vector<std::string>& figures);
+
+/// Throws ConfigError with every figure of `sensitivity`, which the paper must have, that the
+/// folder has not. Only those who ask for the variations need them.
+void check_sensitivity(const Paper& paper);
 
 }  // namespace kvtier

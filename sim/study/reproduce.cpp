@@ -65,7 +65,7 @@ class Executor {
     prepared.key =
         write_value(prepared.resolved.config).dump() + prepared.resolved.base_dir.string();
     if (named.run->experiment) {
-      prepared.experiment = prepare_experiment(named);
+      prepared.experiment = prepare_experiment(named, prepared.resolved.config);
       prepared.key += *named.run->experiment + named.run->parameters.json.dump();
     }
     return prepared;
@@ -77,7 +77,8 @@ class Executor {
       all_ += options_.replications;
     }
   }
-  void announce_more(std::int64_t runs) { all_ += runs; }
+  /// A run that `announce` could not know of.
+  void announce_more() { ++all_; }
 
   const Json& result(const PreparedRun& run, std::int64_t replication) {
     std::vector<Json>& results = results_[run.key];
@@ -96,7 +97,7 @@ class Executor {
                                  : simulate(config, registry_, how);
     ++done_;
     if (options_.progress) {
-      options_.progress(done_, std::max(done_, all_));
+      options_.progress(done_, all_);
     }
     return result;
   }
@@ -104,7 +105,8 @@ class Executor {
   [[nodiscard]] std::int64_t replications() const { return options_.replications; }
 
  private:
-  [[nodiscard]] static Experiment::Function prepare_experiment(const NamedRun& named) {
+  [[nodiscard]] static Experiment::Function prepare_experiment(const NamedRun& named,
+                                                               const RunConfig& config) {
     Problems problems;
     problems.set_origin("", named.file.string());
     const Experiment* found = find_experiment(*named.run->experiment);
@@ -118,8 +120,8 @@ class Executor {
                                *named.run->experiment, suggestion(*named.run->experiment, known)));
       problems.throw_if_any();
     }
-    Experiment::Function function =
-        found->prepare(named.run->parameters.json, named.run->pointer + "/parameters", problems);
+    Experiment::Function function = found->prepare(named.run->parameters.json, config,
+                                                   named.run->pointer + "/parameters", problems);
     problems.throw_if_any();
     return function;
   }
@@ -163,6 +165,108 @@ std::set<std::string> runs_of(const Figure& figure, bool with_explanations) {
   return names;
 }
 
+/// A search's keys at one value.
+Overrides keys_at(const KeySearch& search, double at, bool whole) {
+  Overrides change;
+  for (const std::string& key : search.keys) {
+    // Six digits are whole nanoseconds and bytes in ms and MB.
+    change.list.push_back(
+        {key, !search.quantity.empty()
+                  ? Json(fmt::format("{:.{}f}{}", at, whole ? 0 : 6, search.quantity))
+              : whole ? Json(std::llround(at))
+                      : Json(at)});
+  }
+  return change;
+}
+
+std::string search_pointer(const FigureValue& value, const std::string& name) {
+  const std::string& row = value.expression.pointer;
+  return fmt::format("{}/explain/numbers/{}/search", row.substr(0, row.rfind('/')),
+                     escape_pointer(name));
+}
+
+/// The runs that a search varies, and how its keys are written.
+class SearchWork {
+ public:
+  SearchWork(const Executor& executor, const Figure& figure, const FigureValue& value,
+             const std::string& name, const ExplainedNumber& number)
+      : executor_(executor),
+        figure_(figure),
+        search_(*number.search),
+        origin_(fmt::format("{}: {}/keys", figure.file.string(), search_pointer(value, name))) {
+    collect_runs(value.expression, runs_);
+    if (number.expression) {
+      collect_runs(*number.expression, runs_);
+    }
+    // No end, and for all practical purposes no whole number.
+    constexpr double kSomewhere = 0.3819660113;
+    const double between = search_.from + (search_.to - search_.from) * kSomewhere;
+    whole_ = !resolves(between, false) && resolves(std::round(between), true);
+  }
+
+  /// Throws ConfigError if the keys cannot have the values at the ends.
+  void check() const {
+    for (const double end : {search_.from, search_.to}) {
+      for (const std::string& run : runs_) {
+        (void)prepare(run, end);
+      }
+    }
+  }
+
+  /// Whether a key takes whole numbers only.
+  [[nodiscard]] bool whole() const { return whole_; }
+
+  [[nodiscard]] PreparedRun prepare(const std::string& run, double at) const {
+    return executor_.prepare(executor_.find(figure_, run), keys_at(search_, at, whole_), origin_);
+  }
+
+ private:
+  [[nodiscard]] bool resolves(double at, bool whole) const {
+    try {
+      for (const std::string& run : runs_) {
+        (void)executor_.prepare(executor_.find(figure_, run), keys_at(search_, at, whole), origin_);
+      }
+    } catch (const ConfigError&) {
+      return false;
+    }
+    return true;
+  }
+
+  const Executor& executor_;
+  const Figure& figure_;
+  const KeySearch& search_;
+  std::string origin_;
+  std::set<std::string> runs_;
+  bool whole_ = false;
+};
+
+void add_lines(std::vector<std::string>& lines, const ConfigError& error) {
+  for (const std::string& line : error.problems()) {
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) {
+      lines.push_back(line);
+    }
+  }
+}
+
+/// What is wrong with the keys of a figure's searches goes to `lines`.
+void check_searches(const Executor& executor, const Figure& figure,
+                    std::vector<std::string>& lines) {
+  for (const FigureValue& value : figure.values.list) {
+    if (!value.explain) {
+      continue;
+    }
+    for (const auto& [name, number] : value.explain->numbers) {
+      try {
+        if (number.search) {
+          SearchWork(executor, figure, value, name, number).check();
+        }
+      } catch (const ConfigError& error) {
+        add_lines(lines, error);
+      }
+    }
+  }
+}
+
 /// Prepares the runs of all figures; throws with the problems of all of them.
 std::vector<PreparedRuns> prepare_figures(Executor& executor,
                                           const std::vector<const Figure*>& figures,
@@ -172,18 +276,19 @@ std::vector<PreparedRuns> prepare_figures(Executor& executor,
   std::vector<std::string> lines;
   for (const Figure* figure : figures) {
     PreparedRuns runs;
+    bool resolved = true;
     for (const std::string& name : runs_of(*figure, with_explanations)) {
       try {
         PreparedRun run = executor.prepare(executor.find(*figure, name), more, more_origin);
         executor.announce(run);
         runs.emplace(name, std::move(run));
       } catch (const ConfigError& error) {
-        for (const std::string& line : error.problems()) {
-          if (std::find(lines.begin(), lines.end(), line) == lines.end()) {
-            lines.push_back(line);
-          }
-        }
+        add_lines(lines, error);
+        resolved = false;
       }
+    }
+    if (with_explanations && resolved) {
+      check_searches(executor, *figure, lines);
     }
     prepared.push_back(std::move(runs));
   }
@@ -246,16 +351,21 @@ double evaluate(const Expression& expression, const Leaves& leaves, const fs::pa
   KVTIER_ASSERT(false, "every kind of expression is evaluated");
 }
 
+/// How far a value may be from the paper's, in the value's unit.
+double allowed_distance(const FigureValue& asked) {
+  return asked.band->absolute ? *asked.band->absolute
+                              : *asked.band->relative * std::abs(*asked.paper);
+}
+
 Verdict judge(const FigureValue& asked, double shown) {
   if (!asked.band) {
-    return Verdict::not_judged;
+    return asked.paper ? Verdict::explained : Verdict::no_number;
   }
-  const double allowed =
-      asked.band->absolute ? *asked.band->absolute : *asked.band->relative * std::abs(*asked.paper);
+  const double allowed = allowed_distance(asked);
   const double above = shown - *asked.paper;
   const bool too_high = asked.band->side != BandSide::at_least && above > allowed;
   const bool too_low = asked.band->side != BandSide::at_most && -above > allowed;
-  return too_high || too_low ? Verdict::out : Verdict::in;
+  return !std::isfinite(shown) || too_high || too_low ? Verdict::out : Verdict::in;
 }
 
 /// The values of one figure from runs that are prepared.
@@ -327,18 +437,11 @@ class FigureWork {
     found.explanation = text;
   }
 
-  /// Runs with one key at `at`, on the first seed, each once.
+  /// Runs with a search's keys at `at`, on the first seed, each once.
   class Varied {
    public:
-    Varied(const FigureWork& work, const KeySearch& search, std::string origin, double at)
-        : work_(work), origin_(std::move(origin)) {
-      constexpr const char* kNumber = "{:.6f}{}";  // whole nanoseconds and bytes in ms and MB
-      for (const std::string& key : search.keys) {
-        change_.list.push_back({key, search.quantity.empty()
-                                         ? Json(at)
-                                         : Json(fmt::format(kNumber, at, search.quantity))});
-      }
-    }
+    Varied(const FigureWork& work, const SearchWork& search, double at)
+        : work_(work), search_(search), at_(at) {}
     [[nodiscard]] double evaluate_at(const Expression& expression, double paper, double ours) {
       return evaluate(expression,
                       {.metric = [this](const Expression& leaf) { return number(leaf); },
@@ -351,16 +454,16 @@ class FigureWork {
     double number(const Expression& leaf) {
       auto result = results_.find(leaf.run);
       if (result == results_.end()) {
-        const PreparedRun run = work_.executor_.prepare(
-            work_.executor_.find(work_.figure_, leaf.run), change_, origin_);
+        const PreparedRun run = search_.prepare(leaf.run, at_);
+        work_.executor_.announce_more();
         result = results_.emplace(leaf.run, work_.executor_.execute(run, 0)).first;
       }
       return number_at(result->second, leaf, work_.figure_.file);
     }
 
     const FigureWork& work_;
-    std::string origin_;
-    Overrides change_;
+    const SearchWork& search_;
+    double at_;
     std::map<std::string, Json> results_;
   };
 
@@ -370,33 +473,37 @@ class FigureWork {
     const KeySearch& search = *number.search;
     const FigureValue& asked = found.asked;
     const double paper = *asked.paper / factor_of(asked.unit);
-    const std::string& row = asked.expression.pointer;
-    const std::string origin =
-        fmt::format("{}: {}/explain/numbers/{}/search/keys", figure_.file.string(),
-                    row.substr(0, row.rfind('/')), escape_pointer(name));
-    const auto varied = [&](double at) { return Varied(*this, search, origin, at); };
+    const SearchWork work(executor_, figure_, asked, name, number);
+    const auto varied = [&](double at) { return Varied(*this, work, at); };
+    const auto possible = [&](double at) { return work.whole() ? std::round(at) : at; };
     const auto distance = [&](double at) {
       return varied(at).evaluate_at(asked.expression, paper, 0) - paper;
     };
     constexpr int kMostSteps = 24;
     constexpr double kClose = 5e-4;
-    double low = search.from;
-    double high = search.to;
+    double low = possible(search.from);
+    double high = possible(search.to);
     const double at_low = distance(low);
     const double at_high = distance(high);
     if (at_low * at_high > 0) {
       return fmt::format("nothing from {:g}{} to {:g}{}", low, search.quantity, high,
                          search.quantity);
     }
-    double at = low;
-    for (int step = 0; step < kMostSteps; ++step) {
-      at = std::sqrt(low * high);
-      const double here = distance(at);
-      if (std::abs(here) <= kClose * std::abs(paper)) {
+    double nearest = std::abs(at_low) <= std::abs(at_high) ? low : high;
+    double least = std::min(std::abs(at_low), std::abs(at_high));
+    for (int step = 0; step < kMostSteps && least > kClose * std::abs(paper); ++step) {
+      const double at = possible(std::sqrt(low * high));
+      if (at == low || at == high) {
         break;
+      }
+      const double here = distance(at);
+      if (std::abs(here) <= least) {
+        nearest = at;
+        least = std::abs(here);
       }
       (here * at_low > 0 ? low : high) = at;
     }
+    const double at = nearest;
     if (!number.expression) {
       found.numbers[name] = at;
       return fmt::format("{:.3g}{}{}", at, search.quantity.empty() ? "" : " ", search.quantity);
@@ -450,11 +557,16 @@ std::string band_text(const FigureValue& asked) {
   if (!asked.band) {
     return "";
   }
-  const char* sign = asked.band->side == BandSide::both      ? "+-"
-                     : asked.band->side == BandSide::at_most ? "+"
-                                                             : "-";
-  return asked.band->absolute ? fmt::format("{}{:g}", sign, *asked.band->absolute)
-                              : fmt::format("{}{:g} %", sign, *asked.band->relative * 100);
+  switch (asked.band->side) {
+    case BandSide::at_most:
+      return fmt::format("<= {:g}", *asked.paper + allowed_distance(asked));
+    case BandSide::at_least:
+      return fmt::format(">= {:g}", *asked.paper - allowed_distance(asked));
+    case BandSide::both:
+      break;
+  }
+  return asked.band->absolute ? fmt::format("+-{:g}", *asked.band->absolute)
+                              : fmt::format("+-{:g} %", *asked.band->relative * 100);
 }
 
 std::string value_text(const ReproducedValue& value, bool with_spread) {
@@ -531,6 +643,7 @@ SensitivityResult vary(const Paper& paper, const ConfigDirectory& presets,
     throw ConfigError(fmt::format("--sensitivity: {} names no variations", paper.file.string()));
   }
   const Sensitivity& sensitivity = *paper.sensitivity;
+  check_sensitivity(paper);
   std::vector<const Figure*> figures;
   for (const Figure& figure : paper.figures) {
     if (std::find(sensitivity.figures.begin(), sensitivity.figures.end(), figure.name) !=
@@ -590,7 +703,8 @@ Json to_json(const Reproduction& reproduction) {
             {"replications", reproduction.replications},
             {"values_in_band", reproduction.count(Verdict::in)},
             {"values_out_of_band", reproduction.count(Verdict::out)},
-            {"values_without_band", reproduction.count(Verdict::not_judged)},
+            {"values_explained", reproduction.count(Verdict::explained)},
+            {"values_without_paper", reproduction.count(Verdict::no_number)},
             {"figures", Json::object()}};
   for (const Reproduction::FigureResult& figure : reproduction.figures) {
     Json values = Json::array();
@@ -629,8 +743,8 @@ std::string to_table(const Reproduction& reproduction) {
   std::string text = heading(reproduction);
   const auto row = [&](const auto& name, const auto& unit, const auto& paper, const auto& ours,
                        const auto& band, const auto& verdict) {
-    std::string line = fmt::format("{:<{}}{:>9}{:>9}{:>16}{:>9}  {}", name, kNameWidth, unit, paper,
-                                   ours, band, verdict);
+    std::string line = fmt::format("{:<{}}{:>9}{:>9}{:>16} {:>8}  {}", name, kNameWidth, unit,
+                                   paper, ours, band, verdict);
     line.erase(line.find_last_not_of(' ') + 1);
     return line + "\n";
   };
@@ -648,9 +762,10 @@ std::string to_table(const Reproduction& reproduction) {
       }
     }
   }
-  text += fmt::format("\n{} values in their band, {} out, {} without a band\n",
-                      reproduction.count(Verdict::in), reproduction.count(Verdict::out),
-                      reproduction.count(Verdict::not_judged));
+  text += fmt::format(
+      "\n{} in their band, {} out, {} explained, {} that the paper gives no number for\n",
+      reproduction.count(Verdict::in), reproduction.count(Verdict::out),
+      reproduction.count(Verdict::explained), reproduction.count(Verdict::no_number));
   return text;
 }
 

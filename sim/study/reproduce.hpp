@@ -10,7 +10,9 @@
 
 namespace kvtier {
 
-enum class Verdict { in, out, not_judged };
+/// `in` and `out` of its band (a value that is no finite number is out). Without a band: the
+/// paper's value is `explained`, or it gives `no_number`.
+enum class Verdict { in, out, explained, no_number };
 
 /// One row of a figure over all seeds, in the value's unit.
 struct ReproducedValue {
@@ -19,7 +21,7 @@ struct ReproducedValue {
   /// Largest minus smallest.
   double spread = 0;
   std::vector<double> of_seeds;
-  Verdict verdict = Verdict::not_judged;
+  Verdict verdict = Verdict::no_number;
   /// The explanation with its numbers in place, or empty.
   std::string explanation;
   /// Numbers of the explanation, in their units; those that a search did not find are missing.
@@ -64,8 +66,9 @@ struct ReproduceOptions {
 };
 
 /// Executes what the figures need, each run once a seed whatever the number of figures that use it,
-/// and compares. Every config is resolved before the first run. Throws ConfigError (configs,
-/// metrics that a result does not have) and as simulate does.
+/// and compares. Every config is resolved before the first run, with the keys of searches at both
+/// ends, too. Throws ConfigError (configs, metrics that a result does not have) and as simulate
+/// does.
 [[nodiscard]] Reproduction reproduce(const Paper& paper, const ConfigDirectory& presets,
                                      const PolicyRegistry& registry,
                                      const ReproduceOptions& options);

@@ -58,7 +58,8 @@ TEST_F(Reproduce, EndsWithZeroWhenEveryValueIsInItsBand) {
   EXPECT_EQ(outcome.err, "");
   EXPECT_EQ(outcome.out.find("Tiny (here), mean of 2 seeds (largest - smallest)\n"), 0U)
       << outcome.out;
-  EXPECT_NE(outcome.out.find("\n1 values in their band, 0 out, 0 without a band\n"),
+  EXPECT_NE(outcome.out.find("\n1 in their band, 0 out, 0 explained, 0 that the paper gives no "
+                             "number for\n"),
             std::string::npos)
       << outcome.out;
 }
@@ -98,6 +99,17 @@ TEST_F(Reproduce, NamesWhatIsWrongInAFile) {
                    {"cfg/papers/tiny/figures/1.json: /values/0/value: missing key",
                     "cfg/papers/tiny/figures/1.json: /values/0/vale: unknown key (did you mean "
                     "\"value\"?)"});
+}
+
+TEST_F(Reproduce, RefusesAnExperimentOfAnySize) {
+  write("cfg/papers/tiny/figures/1.json", R"({"title": "t", "source": "s", "runs": {"batch": {
+      "config": "run.json", "experiment": "batch_prefill",
+      "parameters": {"history": "1000000000000000tokens", "added": "1tokens"}}},
+    "values": [{"name": "v", "unit": "ms", "value": "batch /blocking_seconds"}]})");
+  const Outcome outcome = kvtier(arguments());
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("/runs/batch/parameters/history: expected"), std::string::npos)
+      << outcome.err;
 }
 
 TEST_F(Reproduce, SaysThatAPaperHasNoVariations) {

@@ -23,7 +23,7 @@ Json result_of(const std::string& name, const RunConfig& config, const Json& par
   Problems problems;
   const Experiment* experiment = find_experiment(name);
   EXPECT_NE(experiment, nullptr) << name;
-  const Experiment::Function function = experiment->prepare(parameters, "", problems);
+  const Experiment::Function function = experiment->prepare(parameters, config, "", problems);
   problems.throw_if_any();
   return function(config, {&registry(), run});
 }
@@ -33,6 +33,46 @@ TEST(Experiments, AreListedInTheOrderOfTheirNames) {
     EXPECT_LT(std::string(experiments()[i - 1].name), experiments()[i].name);
   }
   EXPECT_EQ(find_experiment("nothing"), nullptr);
+}
+
+std::vector<std::string> problems_of(const std::string& name, const Json& parameters) {
+  // A context window of 4,096 tokens.
+  const RunConfig config = resolved("papers/attentionstore/llama2-13b.json");
+  Problems problems;
+  (void)find_experiment(name)->prepare(parameters, config, "/p", problems);
+  return problems.lines();
+}
+
+TEST(Experiments, TakeRequestsThatFitIntoTheContextWindow) {
+  const auto long_by = [](const char* name, const Json& parameters) {
+    const std::vector<std::string> lines = problems_of(name, parameters);
+    return lines.size() == 1 &&
+           lines[0].starts_with("/p: a request of 4097tokens does not fit into the context window");
+  };
+  EXPECT_EQ(problems_of("kv_fill_times", {{"prompt", "4096tokens"}}), std::vector<std::string>{});
+  EXPECT_TRUE(long_by("kv_fill_times", {{"prompt", "4097tokens"}}));
+  const auto phases = [](const char* response) {
+    return Json{{"prompt", "1000tokens"}, {"past", "3000tokens"}, {"response", response}};
+  };
+  EXPECT_EQ(problems_of("phase_times", phases("96tokens")), std::vector<std::string>{});
+  EXPECT_TRUE(long_by("phase_times", phases("97tokens")));
+  EXPECT_TRUE(long_by("batch_prefill", {{"history", "4000tokens"}, {"added", "97tokens"}}));
+  EXPECT_TRUE(long_by("batch_save", {{"prompt", "4000tokens"}, {"iterations", 97}}));
+}
+
+TEST(Experiments, BoundTheirSizes) {
+  const auto bounded = [](const char* name, const char* key, const Json& parameters) {
+    const std::vector<std::string> lines = problems_of(name, parameters);
+    return lines.size() == 1 && lines[0].starts_with(std::string("/p/") + key + ": expected");
+  };
+  const char* huge = "1000000000000000tokens";
+  EXPECT_TRUE(bounded("kv_fill_times", "prompt", {{"prompt", huge}}));
+  EXPECT_TRUE(bounded("phase_times", "past", {{"prompt", "1tokens"}, {"past", huge}}));
+  EXPECT_TRUE(bounded("phase_times", "response", {{"prompt", "1tokens"}, {"response", huge}}));
+  EXPECT_TRUE(bounded("batch_prefill", "history", {{"history", huge}, {"added", "1tokens"}}));
+  EXPECT_TRUE(
+      bounded("batch_save", "iterations", {{"prompt", "1tokens"}, {"iterations", 10000001}}));
+  EXPECT_TRUE(bounded("storage_per_session", "ratios/0", {{"ttl", "1h"}, {"ratios", {1e300}}}));
 }
 
 // LLaMA-65B: 2,048 tokens x 2,621,440 B = 5.37 GB of KV in the time of one prefill. Four GPUs have
@@ -104,6 +144,42 @@ TEST(StoragePerSession, CountsDistinctSessionsAndSizesTheStorage) {
   EXPECT_NEAR(number_at(json, "/ratio/0.5/storage_bytes"), 0.5 * number_at(json, "/bytes_for_all"),
               1);
   EXPECT_EQ(number_at(json, "/ratio/0.1/metrics/hit_rate/all_turns/total"), 0);
+}
+
+// A window is 3.125 GiB; a hundredth of one for each session is less than that, and SSD is one
+// window.
+TEST(StoragePerSession, ReportsTheCapacitiesThatItSimulates) {
+  const std::vector<std::string> settings{
+      "/workload/sessions=300",         "/workload/warmup_turns=10",
+      "/hardware/dram/capacity=128GiB", "/system/tiers/hbm/capacity=10GiB",
+      "/system/tiers/hbm/eviction=lru", "/workload/sharegpt/single_turn_fraction=1"};
+  const auto storage = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), settings.begin(), settings.end());
+    const RunConfig config = resolved("papers/attentionstore/llama2-13b.json", more);
+    return number_at(result_of("storage_per_session", config,
+                               {{"ttl", "1min"}, {"ratios", Json::array({0.01})}}),
+                     "/ratio/0.01/storage_bytes") /
+           (1LL << 30);
+  };
+  EXPECT_DOUBLE_EQ(storage({}), 10 + 128 + 3.125);
+  EXPECT_DOUBLE_EQ(storage({"/system/tiers/ssd=none"}), 10 + 128);
+}
+
+// Users think for ten minutes on average: one in ten is back within a minute, 1 - exp(-60 / 600).
+// GPU memory alone could hold most sessions.
+TEST(StoragePerSession, LimitsTheTimeToLiveInEveryTier) {
+  const RunConfig config =
+      resolved("papers/attentionstore/llama2-13b.json",
+               {"/workload/sessions=300", "/workload/warmup_turns=0",
+                "/workload/arrival_rate=0.01/s", "/workload/think_time/mean=600s",
+                "/system/tiers/hbm/capacity=100GiB", "/system/tiers/hbm/eviction=lru"});
+  const auto hit_rate = [&](const char* ttl) {
+    const Json json =
+        result_of("storage_per_session", config, {{"ttl", ttl}, {"ratios", Json::array({1.0})}});
+    return number_at(json, "/ratio/1/metrics/hit_rate/all_turns/total");
+  };
+  EXPECT_LT(hit_rate("1min"), 0.15);
+  EXPECT_GT(hit_rate("5h"), 0.5);
 }
 
 TEST(StoragePerSession, FindsMoreWithMoreStorage) {

@@ -52,7 +52,7 @@ class Reproducing : public testing::Test {
     options.replications = replications;
     options.progress = [this](std::int64_t done, std::int64_t all) {
       runs_ = done;
-      EXPECT_LE(done, all);
+      left_.push_back(all - done);
     };
     return reproduce(load(), ConfigDirectory(dir_.path("")), builtin_policies(), options);
   }
@@ -91,6 +91,8 @@ class Reproducing : public testing::Test {
 
   TempDir dir_;
   std::int64_t runs_ = 0;
+  /// Runs that were still known to come after each run.
+  std::vector<std::int64_t> left_;
 };
 
 constexpr const char* kThroughput = "/metrics/prefill_throughput_tokens_per_second";
@@ -163,7 +165,60 @@ TEST_F(Reproducing, JudgesByTheBand) {
   EXPECT_EQ(verdict(R"({"relative": 0.24})"), Verdict::out);
   EXPECT_EQ(verdict(R"({"absolute": 1, "side": "at_least"})"), Verdict::in);
   EXPECT_EQ(verdict(R"({"absolute": 1, "side": "at_most"})"), Verdict::out);
-  EXPECT_EQ(verdict(R"("none")"), Verdict::not_judged);
+}
+
+TEST_F(Reproducing, FindsWhatIsNotFiniteOutOfItsBand) {
+  for (const char* number : {R"({"product": [1e300, 1e300]})", R"({"product": [-1e300, 1e300]})",
+                             R"({"difference": [{"product": [1e300, 1e300]},
+                                                {"product": [1e300, 1e300]}]})"}) {
+    for (const char* side : {"both", "at_most", "at_least"}) {
+      values(R"({"name": "v", "unit": "x", "paper": 1, "value": )" + std::string(number) +
+             R"(, "band": {"relative": 1, "side": ")" + side + R"("}})");
+      const Reproduction found = run();
+      EXPECT_EQ(found.count(Verdict::out), 1) << number << side;
+      EXPECT_NE(to_table(found).find("OUT\n"), std::string::npos) << to_table(found);
+      const Json row = to_json(found)["figures"]["1"]["values"][0];
+      EXPECT_EQ(row["verdict"], "out");
+      EXPECT_EQ(row["mean"], nullptr);
+    }
+  }
+}
+
+TEST_F(Reproducing, CountsWhatItJudgesAndWhatNot) {
+  values(R"({"name": "a", "unit": "x", "value": 1, "paper": 1, "band": {"absolute": 1}},
+            {"name": "b", "unit": "x", "value": 1, "paper": 3, "band": {"absolute": 1}},
+            {"name": "c", "unit": "x", "value": 1, "paper": 3, "band": {"absolute": 1},
+             "explain": {"text": "why"}},
+            {"each": [{"n": 1}, {"n": 2}, {"n": 3}], "name": "d", "unit": "x", "value": "{n}",
+             "paper": 9, "explain": {"text": "why"}},
+            {"each": [{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}], "name": "e", "unit": "x",
+             "value": "{n}"})");
+  const Reproduction found = run();
+  const std::string table = to_table(found);
+  EXPECT_TRUE(
+      table.ends_with("\n1 in their band, 2 out, 3 explained, 4 that the paper gives no "
+                      "number for\n"))
+      << table;
+  const Json json = to_json(found);
+  EXPECT_EQ(json["values_in_band"], 1);
+  EXPECT_EQ(json["values_out_of_band"], 2);
+  EXPECT_EQ(json["values_explained"], 3);
+  EXPECT_EQ(json["values_without_paper"], 4);
+}
+
+TEST_F(Reproducing, PrintsTheBoundOfABandWithOneSide) {
+  const auto row = [&](const std::string& band) {
+    values(R"({"name": "v", "unit": "s", "value": 20, "paper": 20, "band": )" + band + "}");
+    const std::string table = to_table(run());
+    const std::size_t end = table.find("  in\n");
+    return table.substr(table.find("20.0") + 4, end - table.find("20.0") - 4);
+  };
+  EXPECT_EQ(row(R"({"absolute": 0, "side": "at_most"})"), "    <= 20");
+  EXPECT_EQ(row(R"({"relative": 0.25, "side": "at_most"})"), "    <= 25");
+  EXPECT_EQ(row(R"({"relative": 0.25, "side": "at_least"})"), "    >= 15");
+  EXPECT_EQ(row(R"({"absolute": 1.5, "side": "at_least"})"), "  >= 18.5");
+  EXPECT_EQ(row(R"({"absolute": 1.5})"), "    +-1.5");
+  EXPECT_EQ(row(R"({"relative": 0.25})"), "   +-25 %");
 }
 
 TEST_F(Reproducing, CopiesAnEntryForEachItem) {
@@ -172,7 +227,7 @@ TEST_F(Reproducing, CopiesAnEntryForEachItem) {
     "config": "run.json", "set": {"/system": "{system}"}}}})");
   values(R"({"each": [{"short": "AS", "published": 1}, {"short": "RE", "published": 2.5}],
     "name": "turns of {short}", "unit": "count", "value": "{short} run /metrics/turns",
-    "paper": "{published}"})");
+    "paper": "{published}", "explain": {"text": "why"}})");
   const Reproduction found = run();
   ASSERT_EQ(found.figures[0].values.size(), 2U);
   EXPECT_EQ(found.figures[0].values[0].asked.name, "turns of AS");
@@ -215,6 +270,35 @@ TEST_F(Reproducing, SearchesWhatAKeyWouldHaveToBe) {
   EXPECT_NEAR(at.numbers.at("price"), 6, 0.01);
 }
 
+// The value is the number of sessions. 33 of them come nearest to 33.3, 10 to less.
+TEST_F(Reproducing, SearchesWholeNumbersWhereAKeyTakesNoOthers) {
+  const auto explained = [&](const std::string& paper, double from, double to) {
+    values(R"({"name": "v", "unit": "count", "value": "RE /workload/sessions", "paper": )" + paper +
+           R"(, "explain": {"text": "{n} sessions", "numbers": {"n": {"search": {
+             "keys": ["/workload/sessions"], "quantity": "", "from": )" +
+           std::to_string(from) + R"(, "to": )" + std::to_string(to) + "}}}}}");
+    return only_value();
+  };
+  EXPECT_EQ(explained("33.3", 10, 50).numbers.at("n"), 33);
+  EXPECT_EQ(explained("33.3", 50, 10).explanation, "33 sessions");
+  EXPECT_EQ(explained("10.2", 10, 11).numbers.at("n"), 10);
+  EXPECT_EQ(explained("60", 10, 50).explanation, "nothing from 10 to 50 sessions");
+}
+
+TEST_F(Reproducing, CountsTheRunsOfSearchesBesideThoseStillToCome) {
+  figure("1", R"({"title": "t", "source": "s", "values": [
+    {"name": "v", "unit": "count", "value": "RE /workload/sessions", "paper": 30, "explain": {
+      "text": "{n}", "numbers": {"n": {"search": {
+        "keys": ["/workload/sessions"], "quantity": "", "from": 20, "to": 40}}}}}]})");
+  figure("2", R"({"title": "t", "source": "s", "values": [
+    {"name": "v", "unit": "count", "value": "AS /workload/sessions"}]})");
+  (void)run();
+  ASSERT_GT(left_.size(), 3U);
+  EXPECT_EQ(left_.back(), 0);
+  left_.pop_back();
+  EXPECT_EQ(left_, std::vector<std::int64_t>(left_.size(), 1));
+}
+
 TEST_F(Reproducing, TakesNumbersOfExperiments) {
   figure("1", R"({"title": "t", "source": "s", "runs": {"fill": {
       "config": "run.json", "experiment": "kv_fill_times", "parameters": {"prompt": "100tokens"}}},
@@ -233,7 +317,8 @@ TEST_F(Reproducing, GivesTheSameBytesTwice) {
 
 TEST_F(Reproducing, OrdersFiguresByNumber) {
   for (const char* name : {"10", "2.4", "1b", "4", "1a"}) {
-    figure(name, R"({"title": "t", "source": "s", "values": []})");
+    figure(name,
+           R"({"title": "t", "source": "s", "values": [{"name": "v", "unit": "x", "value": 1}]})");
   }
   Lines names;
   for (const Figure& figure : load().figures) {
@@ -370,14 +455,18 @@ TEST_F(Reproducing, PointsIntoTheFileEvenAfterCopies) {
 }
 
 TEST_F(Reproducing, RefusesRunsThatCannotBeTold) {
-  figure("1", R"({"title": "t", "source": "s", "values": [], "runs": {
+  figure(
+      "1",
+      R"({"title": "t", "source": "s", "values": [{"name": "v", "unit": "x", "value": 1}], "runs": {
     "AS": {"config": "run.json"}, "a /b": {"config": "run.json"},
     "x": {"config": "run.json"}, "{n}": {"each": [{"n": "x"}], "config": "run.json"}}})");
   EXPECT_EQ(problems(),
             (Lines{"figures/1.json: /runs/a ~1b: a run's name is not empty and has no / after a "
                    "blank",
                    "figures/1.json: /runs/{n}: there is a run \"x\" already"}));
-  figure("1", R"({"title": "t", "source": "s", "values": [], "runs": {
+  figure(
+      "1",
+      R"({"title": "t", "source": "s", "values": [{"name": "v", "unit": "x", "value": 1}], "runs": {
     "AS": {"config": "run.json"}}})");
   EXPECT_EQ(problems(),
             (Lines{"figures/1.json: /runs/AS: reproduction.json has a run \"AS\", too"}));
@@ -407,6 +496,50 @@ TEST_F(Reproducing, RefusesSearchesWithoutAGoalOrAKey) {
                    "unknown key (did you mean \"slots\"?)"}));
 }
 
+TEST_F(Reproducing, RefusesKeysOfSearchesBeforeTheFirstRun) {
+  const auto search = [&](const std::string& key, const std::string& quantity,
+                          const std::string& to) {
+    values(R"({"name": "v", "unit": "x", "value": "RE /metrics/turns", "paper": 1e9, "explain": {
+      "text": "{n}", "numbers": {"n": {"search": {"keys": [")" +
+           key + R"("], "quantity": ")" + quantity + R"(", "from": 1, "to": )" + to + "}}}}}");
+    const Lines lines = problems();
+    EXPECT_EQ(runs_, 0) << key;
+    return lines;
+  };
+  const std::string at = "figures/1.json: /values/0/explain/numbers/n/search/keys: ";
+  EXPECT_EQ(search("/serving/slts", "", "2"),
+            (Lines{at + "/serving/slts: unknown key (did you mean \"slots\"?)"}));
+  EXPECT_EQ(search("/hardware/gpu/price", "miles", "2").size(), 1U);
+  // Only the other end is wrong.
+  EXPECT_EQ(search("/system/load/buffers", "", "2000").size(), 1U);
+}
+
+TEST_F(Reproducing, RefusesWhatHasNoEffect) {
+  paper(R"({"title": "Tiny", "source": "here", "runs": {
+    "RE": {"config": "run.json", "parameters": {"prompt": "1tokens"}}}})");
+  figure("1", R"({"title": "t", "source": "s", "values": []})");
+  EXPECT_EQ(problems(), (Lines{"reproduction.json: /runs/RE/parameters: there is no "
+                               "\"experiment\" that takes them",
+                               "figures/1.json: /values: expected one value at least, got []"}));
+  paper(R"({"title": "Tiny", "source": "here"})");
+  figure("1", R"({"title": "t", "source": "s", "runs": {
+      "used": {"config": "run.json"}, "explains": {"config": "run.json"},
+      "spare": {"config": "nowhere.json"}},
+    "values": [{"name": "v", "unit": "x", "paper": 1, "value": {"sum": [1, "used /metrics/turns"]},
+      "explain": {"text": "{n}", "numbers": {"n": {"value": "explains /metrics/turns"}}}},
+      {"name": "w", "unit": "x", "paper": 1, "value": 1}]})");
+  EXPECT_EQ(problems(),
+            (Lines{"figures/1.json: /values/1/paper: expected a \"band\" or an \"explain\" beside "
+                   "it",
+                   "figures/1.json: /runs/spare: no value names the run \"spare\""}));
+}
+
+TEST_F(Reproducing, SaysThatAPaperHasNoFigures) {
+  const Lines expected{"figures: the paper has no figures"};
+  EXPECT_EQ(problems(), expected);
+  EXPECT_EQ(problems_of([&] { (void)load({"13"}); }), expected);
+}
+
 TEST_F(Reproducing, RefusesPointersThatAreNone) {
   values(R"({"name": "v", "unit": "x", "value": "RE /metrics/~2"})");
   EXPECT_EQ(problems(), (Lines{"figures/1.json: /values/0/value: expected a JSON pointer after the "
@@ -418,7 +551,8 @@ TEST_F(Reproducing, RefusesPointersThatAreNone) {
 }
 
 TEST_F(Reproducing, SaysWhichFiguresHaveVariations) {
-  figure("2", R"({"title": "t", "source": "s", "values": []})");
+  figure("2",
+         R"({"title": "t", "source": "s", "values": [{"name": "v", "unit": "x", "value": 1}]})");
   values(R"({"name": "v", "unit": "x", "value": 1})");
   paper(R"({"title": "Tiny", "source": "here", "sensitivity": {
     "figures": ["1"], "variations": [{"name": "n", "set": {"/serving/slts": 1}}]}})");
@@ -445,14 +579,21 @@ TEST_F(Reproducing, RefusesKeysThatAreNoPointers) {
 }
 
 TEST_F(Reproducing, NamesUnknownPapersAndFigures) {
-  figure("13", R"({"title": "t", "source": "s", "values": []})");
+  figure("13",
+         R"({"title": "t", "source": "s", "values": [{"name": "v", "unit": "x", "value": 1}]})");
   EXPECT_EQ(problems_of([&] { (void)load_paper(ConfigDirectory(dir_.path("")), "tinny", {}); }),
             (Lines{"PAPER: expected one of tiny, got \"tinny\" (did you mean \"tiny\"?)"}));
   EXPECT_EQ(problems_of([&] { (void)load({"14"}); }).size(), 1U);
   paper(R"({"title": "Tiny", "source": "here", "sensitivity": {
     "figures": ["31"], "variations": [{"name": "n", "set": {}}]}})");
-  EXPECT_EQ(problems(), (Lines{"reproduction.json: /sensitivity/figures/0: expected one of 13, got "
-                               "\"31\" (did you mean \"13\"?)"}));
+  EXPECT_EQ(problems_of([&] {
+              (void)vary(load({"13"}), ConfigDirectory(dir_.path("")), builtin_policies(), {});
+            }),
+            (Lines{"reproduction.json: /sensitivity/figures/0: expected one of 13, got "
+                   "\"31\" (did you mean \"13\"?)"}));
+  // Nobody else needs them.
+  EXPECT_EQ(problems_of([&] { (void)load({"13"}); }), Lines{});
+  EXPECT_EQ(problems(), Lines{});
 }
 
 }  // namespace
