@@ -8,7 +8,9 @@ namespace {
 constexpr std::int64_t k2K = 2048;
 constexpr std::int64_t k4K = 4096;
 
-Json distribution(const Histogram& values, double unit) {
+}  // namespace
+
+Json distribution_report(const Histogram& values, double unit) {
   if (values.count() == 0) {
     return nullptr;
   }
@@ -21,8 +23,6 @@ Json distribution(const Histogram& values, double unit) {
               {"p99", scaled(values.quantile(0.99))},
               {"max", scaled(values.maximum())}};
 }
-
-}  // namespace
 
 void WorkloadStatistics::add(const SessionSpec& session) {
   std::int64_t history = 0;
@@ -65,11 +65,11 @@ Json to_json(const WorkloadStatistics& s) {
               {"repeated_prompt_tokens_fraction", s.repeated_prompt_share()},
               {"user_tokens_total", static_cast<std::int64_t>(s.user_tokens().sum())},
               {"assistant_tokens_total", static_cast<std::int64_t>(s.assistant_tokens().sum())},
-              {"turns_per_session", distribution(s.turns_per_session(), 1)},
-              {"session_tokens", distribution(s.session_tokens(), 1)},
-              {"user_tokens", distribution(s.user_tokens(), 1)},
-              {"assistant_tokens", distribution(s.assistant_tokens(), 1)},
-              {"think_time_seconds", distribution(s.think_times_ns(), 1e-9)},
+              {"turns_per_session", distribution_report(s.turns_per_session(), 1)},
+              {"session_tokens", distribution_report(s.session_tokens(), 1)},
+              {"user_tokens", distribution_report(s.user_tokens(), 1)},
+              {"assistant_tokens", distribution_report(s.assistant_tokens(), 1)},
+              {"think_time_seconds", distribution_report(s.think_times_ns(), 1e-9)},
               {"last_arrival_seconds", s.last_arrival().seconds()}};
 }
 

@@ -48,6 +48,17 @@ void check_capacity_options(const SimulateOptions& options) {
   }
 }
 
+/// Read before the run, so that a bad file costs nothing; null without a file.
+Json read_expectations(const std::string& file) {
+  return file.empty() ? Json() : parse_json_strictly(read_text_file(file), file);
+}
+
+std::vector<std::string> unmet(const Json& result, const Json& expectations,
+                               const std::string& file) {
+  return file.empty() ? std::vector<std::string>()
+                      : failed_expectations(result, expectations, file);
+}
+
 int report_failed(const std::vector<std::string>& failed, const std::string& file) {
   for (const std::string& problem : failed) {
     fmt::print(stderr, "kvtier: {}: {}\n", file, problem);
@@ -59,9 +70,7 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
                           const SimulateOptions& options) {
   const std::vector<SloCondition> slo = parse_slo(*options.slo);
   check_outputs({{"--json", options.json}});
-  const Json expectations =
-      options.expect.empty() ? Json()
-                             : parse_json_strictly(read_text_file(options.expect), options.expect);
+  const Json expectations = read_expectations(options.expect);
   ProgressLine line;
   TextOutput json(options.json);
   RunOptions run;
@@ -75,10 +84,7 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
         line.show(fmt::format("{} runs, now at {:.4g}/s, {:.1f} s", done, rate, elapsed_seconds()));
       });
   const Json result = to_json(search);
-  std::vector<std::string> failed;
-  if (!options.expect.empty()) {
-    failed = failed_expectations(result, expectations, options.expect);
-  }
+  const std::vector<std::string> failed = unmet(result, expectations, options.expect);
   if (!options.json.empty()) {
     json.write(result.dump(2) + "\n");
   }
@@ -122,9 +128,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
                  {"--requests", options.requests},
                  {"--timeline", options.timeline},
                  {"--decisions", options.decisions}});
-  const Json expectations =
-      options.expect.empty() ? Json()
-                             : parse_json_strictly(read_text_file(options.expect), options.expect);
+  const Json expectations = read_expectations(options.expect);
   ProgressLine line;
   TextOutput json(options.json);
   Recorders recorders;
@@ -148,10 +152,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
                                       : simulate(resolved.config, registry, run);
   const double seconds = elapsed_seconds() - begin;
   // Malformed expectations are bad input: they are found before anything is written.
-  std::vector<std::string> failed;
-  if (!options.expect.empty()) {
-    failed = failed_expectations(result, expectations, options.expect);
-  }
+  const std::vector<std::string> failed = unmet(result, expectations, options.expect);
   if (!options.json.empty()) {
     json.write(result.dump(2) + "\n");
   }

@@ -113,6 +113,14 @@ struct TierConfig {
   Bytes free_buffer{0};
   std::optional<SimDuration> ttl;
 };
+/// The keys that say when entries leave a tier unasked.
+template <class V>
+void describe_departures(V& v, TierConfig& c) {
+  v.field("free_buffer", c.free_buffer, "Entries leave in the background until this much is free.",
+          non_negative());
+  v.field("ttl", c.ttl, "An entry not used for longer is dropped; \"none\": never.",
+          or_word("none", positive()));
+}
 template <class V>
 void describe(V& v, TierConfig& c) {
   v.field("eviction", c.eviction, "Eviction policy of this tier.");
@@ -121,10 +129,7 @@ void describe(V& v, TierConfig& c) {
   v.field("write", c.write, "When an entry is written to this tier from the tier above.");
   v.field("block_size", c.block_size,
           "Storage is accounted and written in blocks of this many tokens.", at_least(1));
-  v.field("free_buffer", c.free_buffer, "Entries leave in the background until this much is free.",
-          non_negative());
-  v.field("ttl", c.ttl, "An entry not used for longer is dropped; \"none\": never.",
-          or_word("none", positive()));
+  describe_departures(v, c);
 }
 
 /// HBM that keeps the KV of sessions between their turns, beside that of running requests. It is
@@ -142,10 +147,7 @@ void describe(V& v, HbmTierConfig& c) {
   v.field("eviction", c.eviction, "Eviction policy of this tier.");
   v.field("block_size", c.block_size, "Storage is accounted in blocks of this many tokens.",
           at_least(1));
-  v.field("free_buffer", c.free_buffer, "Entries leave in the background until this much is free.",
-          non_negative());
-  v.field("ttl", c.ttl, "An entry not used for longer is dropped; \"none\": never.",
-          or_word("none", positive()));
+  describe_departures(v, c);
 }
 
 struct TiersConfig {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "traces/statistics.hpp"
+
 namespace kvtier {
 namespace {
 
@@ -81,17 +83,6 @@ Json resumed_report(const TurnMetrics& turns, double gpus) {
                                             {"exposed_load", per_turn(r.exposed_load)}}}};
 }
 
-Json bytes_report(const Histogram& histogram) {
-  if (histogram.count() == 0) {
-    return nullptr;
-  }
-  return Json{{"mean", histogram.mean()},
-              {"p50", histogram.quantile(0.5)},
-              {"p90", histogram.quantile(0.9)},
-              {"p99", histogram.quantile(0.99)},
-              {"max", histogram.maximum()}};
-}
-
 Json load_report(Instance& instance) {
   const SimDuration span = instance.last_finish() - instance.measured_from();
   const double busy = instance.measured_gpu_time().busy().seconds();
@@ -134,7 +125,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["queueing_seconds"] = seconds_report(turns.queueing_ns);
   m["exposed_load_seconds"] = seconds_report(turns.exposed_load_ns);
   m["late_fetch_wait_seconds"] = seconds_report(turns.late_wait_ns);
-  m["read_buffer_to_hide_loading_bytes"] = bytes_report(turns.read_buffer_bytes);
+  m["read_buffer_to_hide_loading_bytes"] = distribution_report(turns.read_buffer_bytes, 1);
   m["tpot_seconds"] = seconds_report(turns.tpot_ns);
   m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
   m["resumed"] = resumed_report(turns, gpus);

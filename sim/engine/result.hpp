@@ -20,8 +20,6 @@ struct LinkReport {
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
 [[nodiscard]] Json resumed_report(const TurnMetrics& turns, double gpus);
-/// {"mean", "p50", "p90", "p99", "max"} in bytes; null without values.
-[[nodiscard]] Json bytes_report(const Histogram& histogram);
 /// `load` and `metrics` of a timed run.
 [[nodiscard]] Json load_report(Instance& instance);
 [[nodiscard]] Json metrics_report(Instance& instance, const RunConfig& config,

@@ -291,6 +291,7 @@ class TierManager {
   void start_fetch(EntryId id);
   void activate_fetch(EntryId id);
   void cancel_fetch(EntryId id);
+  void end_fetch(EntryId id);
   void finish_fetch(EntryId id);
   void try_prefetch();
 

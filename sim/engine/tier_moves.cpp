@@ -148,10 +148,7 @@ bool TierManager::grant_waiting(std::size_t index) {
     } else if (granted) {
       activate_fetch(id);
     } else {
-      unpin(entry(id).source_tier, id);
-      entry(id).source_tier = kNoTier;
-      entry(id).fetching = false;
-      fetching_ = kNoEntry;
+      end_fetch(id);
     }
   }
   return progress;
@@ -375,23 +372,26 @@ void TierManager::activate_fetch(EntryId id) {
 
 /// Of a fetch that waits for room.
 void TierManager::cancel_fetch(EntryId id) {
-  Entry& e = entry(id);
   cancel_wait(0, id);
-  unpin(e.source_tier, id);
+  end_fetch(id);
+}
+
+/// Done or given up: its source is free again, and another entry can be fetched.
+void TierManager::end_fetch(EntryId id) {
+  Entry& e = entry(id);
+  const std::uint8_t source = e.source_tier;
   e.fetching = false;
+  e.fetch_active = false;
   e.source_tier = kNoTier;
   fetching_ = kNoEntry;
+  unpin(source, id);
 }
 
 void TierManager::finish_fetch(EntryId id) {
   Entry& e = entry(id);
   const std::uint8_t source = e.source_tier;
   const Tokens tokens = e.copies[source].tokens;
-  e.fetching = false;
-  e.fetch_active = false;
-  e.source_tier = kNoTier;
-  fetching_ = kNoEntry;
-  unpin(source, id);
+  end_fetch(id);
   if (e.doomed) {  // invalidated on its way
     charge(tier(0), -e.copies[0].account);
     e.copies[0] = Copy{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <system_error>
 
@@ -10,6 +11,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/study/experiments.hpp"
+#include "sim/study/summary.hpp"
 
 namespace kvtier {
 namespace {
@@ -305,13 +307,13 @@ struct Leaves {
   double ours = 0;
 };
 
-double number_at(const Json& result, const Expression& leaf, const fs::path& file) {
-  const Json::json_pointer at(leaf.metric);
-  if (!result.contains(at) || !result.at(at).is_number()) {
+double number_of(const Json& result, const Expression& leaf, const fs::path& file) {
+  const std::optional<double> number = number_at(result, leaf.metric);
+  if (!number) {
     throw ConfigError(fmt::format("{}: {}: the result of \"{}\" has no number at {}", file.string(),
                                   leaf.pointer, leaf.run, leaf.metric));
   }
-  return result.at(at).get<double>();
+  return *number;
 }
 
 double evaluate(const Expression& expression, const Leaves& leaves, const fs::path& file) {
@@ -399,7 +401,7 @@ class FigureWork {
                               double ours) const {
     return {.metric =
                 [this, replication](const Expression& leaf) {
-                  return number_at(executor_.result(runs_.at(leaf.run), replication), leaf,
+                  return number_of(executor_.result(runs_.at(leaf.run), replication), leaf,
                                    figure_.file);
                 },
             .paper = asked.paper.value_or(0) / factor_of(asked.unit),
@@ -458,7 +460,7 @@ class FigureWork {
         work_.executor_.announce_more();
         result = results_.emplace(leaf.run, work_.executor_.execute(run, 0)).first;
       }
-      return number_at(result->second, leaf, work_.figure_.file);
+      return number_of(result->second, leaf, work_.figure_.file);
     }
 
     const FigureWork& work_;

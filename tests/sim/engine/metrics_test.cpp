@@ -4,6 +4,7 @@
 
 #include "sim/engine/result.hpp"
 #include "tests/sim/engine/support.hpp"
+#include "traces/statistics.hpp"
 
 namespace kvtier::test {
 namespace {
@@ -131,7 +132,7 @@ TEST(TurnMetrics, TurnsThatLoadedNothingNeededNoReadBuffer) {
   turns.add(record(0, 0));
   turns.add(record(100, 0, Medium::hbm));
   turns.add(record(100, 100, Medium::hbm));
-  EXPECT_TRUE(bytes_report(turns.read_buffer_bytes).is_null());
+  EXPECT_TRUE(distribution_report(turns.read_buffer_bytes, 1).is_null());
 }
 
 TEST(BytesReport, HasMeanQuantilesAndMaximum) {
@@ -139,7 +140,7 @@ TEST(BytesReport, HasMeanQuantilesAndMaximum) {
   for (int i = 1; i <= 100; ++i) {
     histogram.add(i);
   }
-  EXPECT_EQ(bytes_report(histogram),
+  EXPECT_EQ(distribution_report(histogram, 1),
             (Json{{"mean", 50.5}, {"p50", 50}, {"p90", 90}, {"p99", 99}, {"max", 100}}));
 }
 
