@@ -25,6 +25,19 @@ void check_duplex(const DuplexLimits& limits, const std::string& pointer, Proble
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
                     Problems& problems) {
   check_duplex(hardware.links.pcie, pointer + "/links/pcie", problems);
+  if (hardware.dram && hardware.dram->host_load.value > 0) {
+    const std::string load = pointer + "/dram/host_load";
+    if (!hardware.dram->bandwidth) {
+      problems.add(load, "a load needs /hardware/dram/bandwidth, which it takes a part of");
+    } else if (hardware.dram->host_load >= *hardware.dram->bandwidth) {
+      problems.add(load, fmt::format("expected less than the bandwidth, {}, got {}",
+                                     format_quantity(*hardware.dram->bandwidth),
+                                     format_quantity(hardware.dram->host_load)));
+    }
+  }
+  if (hardware.cxl) {
+    check_duplex(hardware.cxl->bandwidth, pointer + "/cxl/bandwidth", problems);
+  }
   if (hardware.ssd) {
     check_duplex(hardware.ssd->bandwidth, pointer + "/ssd/bandwidth", problems);
   }

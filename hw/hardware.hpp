@@ -52,6 +52,10 @@ void describe(V& v, HbmConfig& c) {
 struct DramConfig {
   Bytes capacity;
   DollarsPerGibHour price;
+  /// Reads and writes together; not set: never the limit.
+  std::optional<BytesPerSecond> bandwidth;
+  /// Taken by other jobs of the host, all the time.
+  BytesPerSecond host_load;
 
   friend bool operator==(const DramConfig&, const DramConfig&) = default;
 };
@@ -60,6 +64,12 @@ template <class V>
 void describe(V& v, DramConfig& c) {
   v.field("capacity", c.capacity, "Host memory that can hold KV.", required(positive()));
   v.field("price", c.price, "Price of host memory.", required(non_negative()));
+  v.field("bandwidth", c.bandwidth,
+          "Reads and writes of host memory together; \"none\": never the limit.",
+          or_word("none", positive()));
+  v.field("host_load", c.host_load,
+          "Bandwidth of host memory that other jobs of the host take; KV moves with what is left.",
+          non_negative());
 }
 
 /// Three limits of a shared link or drive (model.md section 3): one way, the other way, and both
@@ -72,7 +82,7 @@ struct DuplexLimits {
   friend bool operator==(const DuplexLimits&, const DuplexLimits&) = default;
 };
 
-/// A drive: `forward` reads, `backward` writes.
+/// A drive or a memory behind its own link: `forward` reads, `backward` writes.
 struct DriveLimits : DuplexLimits {
   friend bool operator==(const DriveLimits&, const DriveLimits&) = default;
 };
@@ -82,6 +92,23 @@ void describe(V& v, DriveLimits& c) {
   v.field("read", c.forward, "Reads alone.", required(positive()));
   v.field("write", c.backward, "Writes alone.", required(positive()));
   v.field("both", c.both, "Sum of reads and writes at the same time.", required(positive()));
+}
+
+/// Memory behind CXL that the GPUs reach themselves: its traffic crosses neither the host's memory
+/// nor the link between host and GPUs.
+struct CxlConfig {
+  Bytes capacity;
+  DollarsPerGibHour price;
+  DriveLimits bandwidth;
+
+  friend bool operator==(const CxlConfig&, const CxlConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, CxlConfig& c) {
+  v.field("capacity", c.capacity, "CXL memory that can hold KV.", required(positive()));
+  v.field("price", c.price, "Price of CXL memory.", required(non_negative()));
+  v.field("bandwidth", c.bandwidth, "What the memory and its link sustain.", required());
 }
 
 /// The link between host and GPUs: `forward` goes to the device, `backward` to the host.
@@ -164,7 +191,7 @@ void describe(V& v, EfficiencyConfig& c) {
           required(non_negative()));
 }
 
-/// `dram` and `ssd` without a value ("none") are not installed.
+/// `dram`, `cxl` and `ssd` without a value ("none") are not installed.
 struct HardwareConfig {
   std::string name;
   std::string source;
@@ -172,6 +199,7 @@ struct HardwareConfig {
   GpuConfig gpu;
   HbmConfig hbm;
   std::optional<DramConfig> dram;
+  std::optional<CxlConfig> cxl;
   std::optional<SsdConfig> ssd;
   LinksConfig links;
   EfficiencyConfig efficiency;
@@ -190,6 +218,7 @@ void describe(V& v, HardwareConfig& c) {
   v.field("gpu", c.gpu, "One GPU.", required());
   v.field("hbm", c.hbm, "One GPU's memory.", required());
   v.field("dram", c.dram, "Host memory, or none.");
+  v.field("cxl", c.cxl, "Memory behind CXL that the GPUs reach without the host, or none.");
   v.field("ssd", c.ssd, "Storage, or none.");
   v.field("links", c.links, "What connects host and GPUs.", required());
   v.field("efficiency", c.efficiency, "What is attained of the peaks.", required());

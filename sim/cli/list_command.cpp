@@ -70,8 +70,9 @@ int list_command(const Program& program, const std::string& what) {
     });
   } else {
     list_presets<HardwareConfig>(presets, "hardware", [](const HardwareConfig& hardware) {
-      return fmt::format("{} x {}, {} DRAM, {} SSD", hardware.gpus, hardware.gpu.name,
+      return fmt::format("{} x {}, {} DRAM, {} CXL, {} SSD", hardware.gpus, hardware.gpu.name,
                          hardware.dram ? format_quantity(hardware.dram->capacity) : "no",
+                         hardware.cxl ? format_quantity(hardware.cxl->capacity) : "no",
                          hardware.ssd ? format_quantity(hardware.ssd->capacity) : "no");
     });
   }

@@ -11,8 +11,8 @@
 namespace kvtier {
 
 /// Where KV can lie, from the GPUs outwards.
-enum class Medium : std::uint8_t { hbm, dram, ssd };
-inline constexpr std::size_t kMedia = 3;
+enum class Medium : std::uint8_t { hbm, dram, cxl, ssd };
+inline constexpr std::size_t kMedia = 4;
 [[nodiscard]] const char* to_string(Medium medium);
 
 /// Names a transfer until its completion has been reported; then the number is used again.

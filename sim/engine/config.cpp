@@ -182,6 +182,8 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   }
   tier("dram", tiers.dram,
        config.hardware.dram ? std::optional(config.hardware.dram->capacity) : std::nullopt);
+  tier("cxl", tiers.cxl,
+       config.hardware.cxl ? std::optional(config.hardware.cxl->capacity) : std::nullopt);
   tier("ssd", tiers.ssd,
        config.hardware.ssd ? std::optional(config.hardware.ssd->capacity) : std::nullopt);
   if (config.model.context_window < Tokens(2)) {

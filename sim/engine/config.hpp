@@ -153,14 +153,18 @@ void describe(V& v, HbmTierConfig& c) {
 struct TiersConfig {
   std::optional<HbmTierConfig> hbm;
   std::optional<TierConfig> dram;
+  std::optional<TierConfig> cxl;
   std::optional<TierConfig> ssd;
 
-  [[nodiscard]] int count() const { return (hbm ? 1 : 0) + (dram ? 1 : 0) + (ssd ? 1 : 0); }
+  [[nodiscard]] int count() const {
+    return (hbm ? 1 : 0) + (dram ? 1 : 0) + (cxl ? 1 : 0) + (ssd ? 1 : 0);
+  }
 };
 template <class V>
 void describe(V& v, TiersConfig& c) {
   v.field("hbm", c.hbm, "GPU memory between turns; \"none\": not used.");
   v.field("dram", c.dram, "Host memory; \"none\": not used.");
+  v.field("cxl", c.cxl, "Memory behind CXL; \"none\": not used.");
   v.field("ssd", c.ssd, "Flash drives; \"none\": not used.");
 }
 

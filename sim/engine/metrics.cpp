@@ -13,6 +13,14 @@ LoadRates load_rates(const RunConfig& config) {
                   .to_hbm = {}};
   const BytesPerSecond pcie = config.hardware.links.pcie.forward;
   rates.to_hbm.fill(pcie);
+  if (config.hardware.dram && config.hardware.dram->bandwidth) {
+    rates.to_hbm[static_cast<std::size_t>(Medium::dram)] =
+        std::min(pcie, BytesPerSecond(config.hardware.dram->bandwidth->value -
+                                      config.hardware.dram->host_load.value));
+  }
+  if (config.hardware.cxl) {
+    rates.to_hbm[static_cast<std::size_t>(Medium::cxl)] = config.hardware.cxl->bandwidth.forward;
+  }
   if (config.hardware.ssd) {
     rates.to_hbm[static_cast<std::size_t>(Medium::ssd)] =
         std::min(pcie, config.hardware.ssd->bandwidth.forward);

@@ -177,17 +177,17 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   // same.
   const auto cost = [&](double hours) {
     const double gpu_dollars = config.hardware.gpu.price.value * gpus * hours;
-    const double dram_dollars =
-        config.system.tiers.dram && config.hardware.dram
-            ? config.hardware.dram->price.value * gib(config.hardware.dram->capacity) * hours
-            : 0;
-    const double ssd_dollars =
-        config.system.tiers.ssd && config.hardware.ssd
-            ? config.hardware.ssd->price.value * gib(config.hardware.ssd->capacity) * hours
-            : 0;
-    return Json{{"total", gpu_dollars + dram_dollars + ssd_dollars},
+    const auto memory = [&](bool used, const auto& installed) {
+      return used && installed ? installed->price.value * gib(installed->capacity) * hours : 0;
+    };
+    const TiersConfig& rented = config.system.tiers;
+    const double dram_dollars = memory(rented.dram.has_value(), config.hardware.dram);
+    const double cxl_dollars = memory(rented.cxl.has_value(), config.hardware.cxl);
+    const double ssd_dollars = memory(rented.ssd.has_value(), config.hardware.ssd);
+    return Json{{"total", gpu_dollars + dram_dollars + cxl_dollars + ssd_dollars},
                 {"gpu", gpu_dollars},
                 {"dram", dram_dollars},
+                {"cxl", cxl_dollars},
                 {"ssd", ssd_dollars}};
   };
   m["cost_dollars"] = cost(seconds / 3600);

@@ -11,7 +11,8 @@
 namespace kvtier {
 namespace {
 
-constexpr std::size_t kMostConstraints = 3 * kMedia;
+/// Of one link.
+constexpr std::size_t kLimits = 3;
 
 }  // namespace
 
@@ -171,12 +172,12 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
     double left;
     double rising = 0;  // transfers whose rate still rises
   };
-  std::array<Constraint, kMostConstraints> constraints{};
-  const std::size_t count = 3 * link_count_;
+  std::array<Constraint, kLimits * kMostLinks> constraints{};
+  const std::size_t count = kLimits * link_count_;
   for (std::size_t i = 0; i < link_count_; ++i) {
-    constraints[3 * i].left = links_[i].limits.forward.value;
-    constraints[3 * i + 1].left = links_[i].limits.backward.value;
-    constraints[3 * i + 2].left = links_[i].limits.both.value;
+    constraints[kLimits * i].left = links_[i].limits.forward.value;
+    constraints[kLimits * i + 1].left = links_[i].limits.backward.value;
+    constraints[kLimits * i + 2].left = links_[i].limits.both.value;
   }
   std::array<double, kMostPaths> rates{};
   std::uint32_t rising_paths = 0;
@@ -185,9 +186,9 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
     if (path.in_flight > 0) {
       rising_paths |= 1U << p;
       for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
-        constraints[3 * use.link + (use.forward ? 0 : 1)].rising +=
+        constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising +=
             static_cast<double>(path.in_flight);
-        constraints[3 * use.link + 2].rising += static_cast<double>(path.in_flight);
+        constraints[kLimits * use.link + 2].rising += static_cast<double>(path.in_flight);
       }
     }
   }
@@ -215,16 +216,16 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
       const Path& path = paths_[p];
       bool stops = false;
       for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
-        stops = stops || (full & (1U << (3 * use.link + (use.forward ? 0 : 1)))) != 0 ||
-                (full & (1U << (3 * use.link + 2))) != 0;
+        stops = stops || (full & (1U << (kLimits * use.link + (use.forward ? 0 : 1)))) != 0 ||
+                (full & (1U << (kLimits * use.link + 2))) != 0;
       }
       if (stops) {
         rates[p] = level;
         rising_paths &= ~(1U << p);
         for (const LinkUse& use : std::span(path.uses).first(path.use_count)) {
-          constraints[3 * use.link + (use.forward ? 0 : 1)].rising -=
+          constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising -=
               static_cast<double>(path.in_flight);
-          constraints[3 * use.link + 2].rising -= static_cast<double>(path.in_flight);
+          constraints[kLimits * use.link + 2].rising -= static_cast<double>(path.in_flight);
         }
       }
     }

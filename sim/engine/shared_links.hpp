@@ -54,6 +54,8 @@ class SharedLinks {
   [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
   /// Bytes are counted when a transfer starts or is extended; busy time up to `now`.
   [[nodiscard]] LinkCounters counters(std::size_t link, SimTime now) const;
+  /// What transfers of the path were started or extended with.
+  [[nodiscard]] Bytes carried(std::size_t path) const { return paths_[path].bytes; }
   /// Bytes per second that one transfer of the path gets now.
   [[nodiscard]] double rate(std::size_t path) {
     if (stale_) {
@@ -63,12 +65,13 @@ class SharedLinks {
   }
 
  private:
-  static constexpr std::size_t kMostPaths = 9;
+  static constexpr std::size_t kMostPaths = kMedia * (kMedia - 1);
+  static constexpr std::size_t kMostLinks = 4;
   /// Few patterns of transfers in flight come up again and again, so their rates are remembered.
   static constexpr unsigned kRememberedBits = 10;
   /// Bits of a path's number of transfers in the key of a pattern; larger numbers are not
   /// remembered.
-  static constexpr unsigned kCountBits = 7;
+  static constexpr unsigned kCountBits = 5;
   static constexpr std::uint32_t kCountMost = (1U << kCountBits) - 1;
   /// A transfer's number holds its path in the bits above these.
   static constexpr unsigned kNumberBits = 28;
@@ -134,7 +137,7 @@ class SharedLinks {
   void set_idle(const Path& path, std::uint32_t bit);
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
 
-  std::array<Link, kMedia> links_{};
+  std::array<Link, kMostLinks> links_{};
   std::size_t link_count_ = 0;
   std::array<Path, kMostPaths> paths_{};
   std::size_t path_count_ = 0;

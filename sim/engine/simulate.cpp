@@ -14,7 +14,20 @@
 namespace kvtier {
 namespace {
 
-constexpr const char* kLinkNames[] = {"pcie", "ssd"};
+constexpr const char* kLinkNames[] = {"pcie", "ssd", "cxl", "dram"};
+
+bool has_link(const HardwareConfig& hardware, std::size_t link) {
+  switch (link) {
+    case LinkNames::ssd:
+      return hardware.ssd.has_value();
+    case LinkNames::cxl:
+      return hardware.cxl.has_value();
+    case LinkNames::dram:
+      return hardware.dram && hardware.dram->bandwidth;
+    default:
+      return true;
+  }
+}
 
 void read_links(const SimulatedBackend& backend, std::vector<LinkCounters>& counters) {
   for (std::size_t i = 0; i < LinkNames::count; ++i) {
@@ -22,36 +35,32 @@ void read_links(const SimulatedBackend& backend, std::vector<LinkCounters>& coun
   }
 }
 
-/// What the links carried is what the tiers took and gave, to the byte.
+/// What was moved between the media is what the tiers took and gave, to the byte.
 void check_bytes(Instance& instance, const SimulatedBackend& backend) {
-  const LinkCounters pcie = backend.link_counters(LinkNames::pcie);
-  const LinkCounters ssd = backend.link_counters(LinkNames::ssd);
-  const Bytes from_dram = instance.loaded_bytes(Medium::dram);
-  const Bytes from_ssd = instance.loaded_bytes(Medium::ssd);
   TierManager& tiers = instance.tiers();
   std::array<std::optional<TierCounters>, kMedia> used;
   for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
     used[static_cast<std::size_t>(tiers.medium(i))] = tiers.counters(i);
   }
-  const auto& [hbm, dram, drives] = used;
-  const Bytes fetched_to_hbm = hbm ? hbm->written : Bytes(0);
-  KVTIER_ASSERT(pcie.forward == from_dram + from_ssd + fetched_to_hbm,
-                "PCIe carries to the GPUs what is loaded and fetched");
-  KVTIER_ASSERT(!hbm || hbm->read == pcie.backward, "what leaves HBM crosses PCIe");
-  if (dram) {
-    // The drives are read for HBM, by loads and by fetches to a tier there, or else for DRAM.
-    const Bytes past_dram = hbm ? ssd.forward : from_ssd;
-    KVTIER_ASSERT(dram->read == pcie.forward - past_dram + ssd.backward,
-                  "DRAM gives what goes to the GPUs and to the drives");
-    KVTIER_ASSERT(dram->written == pcie.backward + (ssd.forward - past_dram),
-                  "DRAM takes what comes from the GPUs and from the drives");
-  } else {
-    KVTIER_ASSERT(!drives || pcie.backward == ssd.backward,
-                  "without DRAM what leaves HBM goes to the drives");
+  Bytes loaded;
+  for (std::size_t m = 0; m < kMedia; ++m) {
+    loaded += instance.loaded_bytes(static_cast<Medium>(m));
   }
-  if (drives) {
-    KVTIER_ASSERT(drives->read == ssd.forward, "the drives give what their link carries");
-    KVTIER_ASSERT(drives->written == ssd.backward, "the drives take what their link carries");
+  for (std::size_t m = 0; m < kMedia; ++m) {
+    const auto medium = static_cast<Medium>(m);
+    Bytes in;
+    Bytes out;
+    for (std::size_t other = 0; other < kMedia; ++other) {
+      in += backend.moved(static_cast<Medium>(other), medium);
+      out += backend.moved(medium, static_cast<Medium>(other));
+    }
+    const std::optional<TierCounters>& tier = used[m];
+    if (medium == Medium::hbm) {  // loads for turns go past its tier, and saves come from no tier
+      in -= loaded;
+      out = tier ? out : Bytes(0);
+    }
+    KVTIER_ASSERT(in == (tier ? tier->written : Bytes(0)), "a tier takes what moves to its medium");
+    KVTIER_ASSERT(out == (tier ? tier->read : Bytes(0)), "a tier gives what moves from its medium");
   }
 }
 
@@ -112,7 +121,7 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
                     instance.finished_turns(), config.workload.warmup_turns));
   }
   for (std::size_t i = 0; i < LinkNames::count; ++i) {
-    if (i == LinkNames::ssd && !config.hardware.ssd) {
+    if (!has_link(config.hardware, i)) {
       continue;
     }
     const LinkCounters& now = after[i];

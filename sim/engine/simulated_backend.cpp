@@ -8,34 +8,58 @@
 namespace kvtier {
 namespace {
 
+/// Dense numbers of the pairs of different media.
 constexpr std::size_t path_index(Medium from, Medium to) {
-  return static_cast<std::size_t>(from) * kMedia + static_cast<std::size_t>(to);
+  const auto f = static_cast<std::size_t>(from);
+  const auto t = static_cast<std::size_t>(to);
+  return f * (kMedia - 1) + (t > f ? t - 1 : t);
 }
 
-/// The media form a chain: HBM - PCIe - DRAM - drive - SSD. What crosses two links moves at the
-/// slower one's pace.
+/// HBM reaches DRAM and SSD over PCIe, and CXL memory over a link of its own. What crosses several
+/// links moves at the slowest one's pace.
 SharedLinks make_links(const HardwareConfig& hardware) {
-  std::vector<DuplexLimits> links(LinkNames::count);
+  const DuplexLimits unused{BytesPerSecond(1), BytesPerSecond(1), BytesPerSecond(1)};
+  std::vector<DuplexLimits> links(LinkNames::count, unused);
   links[LinkNames::pcie] = hardware.links.pcie;
   if (hardware.ssd) {
     links[LinkNames::ssd] = hardware.ssd->bandwidth;
-  } else {
-    links[LinkNames::ssd] = {BytesPerSecond(1), BytesPerSecond(1), BytesPerSecond(1)};
   }
-  std::vector<std::vector<LinkUse>> paths(kMedia * kMedia);
-  paths[path_index(Medium::dram, Medium::hbm)] = {{LinkNames::pcie, true}};
-  paths[path_index(Medium::hbm, Medium::dram)] = {{LinkNames::pcie, false}};
-  paths[path_index(Medium::ssd, Medium::dram)] = {{LinkNames::ssd, true}};
-  paths[path_index(Medium::dram, Medium::ssd)] = {{LinkNames::ssd, false}};
-  paths[path_index(Medium::ssd, Medium::hbm)] = {{LinkNames::ssd, true}, {LinkNames::pcie, true}};
-  paths[path_index(Medium::hbm, Medium::ssd)] = {{LinkNames::pcie, false}, {LinkNames::ssd, false}};
+  if (hardware.cxl) {
+    links[LinkNames::cxl] = hardware.cxl->bandwidth;
+  }
+  const bool bus = hardware.dram && hardware.dram->bandwidth;
+  if (bus) {
+    const BytesPerSecond left(hardware.dram->bandwidth->value - hardware.dram->host_load.value);
+    links[LinkNames::dram] = {left, left, left};
+  }
+  std::vector<std::vector<LinkUse>> paths(kMedia * (kMedia - 1));
+  const auto connect = [&](Medium from, Medium to, std::vector<LinkUse> uses) {
+    if (bus && (from == Medium::dram || to == Medium::dram)) {
+      uses.push_back({LinkNames::dram, from == Medium::dram});
+    }
+    paths[path_index(from, to)] = std::move(uses);
+  };
+  constexpr bool kRead = true;
+  constexpr bool kWrite = false;
+  connect(Medium::dram, Medium::hbm, {{LinkNames::pcie, true}});
+  connect(Medium::hbm, Medium::dram, {{LinkNames::pcie, false}});
+  connect(Medium::ssd, Medium::hbm, {{LinkNames::ssd, kRead}, {LinkNames::pcie, true}});
+  connect(Medium::hbm, Medium::ssd, {{LinkNames::pcie, false}, {LinkNames::ssd, kWrite}});
+  connect(Medium::cxl, Medium::hbm, {{LinkNames::cxl, kRead}});
+  connect(Medium::hbm, Medium::cxl, {{LinkNames::cxl, kWrite}});
+  connect(Medium::ssd, Medium::dram, {{LinkNames::ssd, kRead}});
+  connect(Medium::dram, Medium::ssd, {{LinkNames::ssd, kWrite}});
+  connect(Medium::cxl, Medium::dram, {{LinkNames::cxl, kRead}});
+  connect(Medium::dram, Medium::cxl, {{LinkNames::cxl, kWrite}});
+  connect(Medium::ssd, Medium::cxl, {{LinkNames::ssd, kRead}, {LinkNames::cxl, kWrite}});
+  connect(Medium::cxl, Medium::ssd, {{LinkNames::cxl, kRead}, {LinkNames::ssd, kWrite}});
   return SharedLinks(std::move(links), std::move(paths));
 }
 
 }  // namespace
 
 const char* to_string(Medium medium) {
-  constexpr std::array<const char*, kMedia> names{"hbm", "dram", "ssd"};
+  constexpr std::array<const char*, kMedia> names{"hbm", "dram", "cxl", "ssd"};
   return names[static_cast<std::size_t>(medium)];
 }
 
@@ -98,6 +122,10 @@ TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
 
 void SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes) {
   links_.extend(transfer, bytes, now_);
+}
+
+Bytes SimulatedBackend::moved(Medium from, Medium to) const {
+  return from == to ? Bytes(0) : links_.carried(path_index(from, to));
 }
 
 SimDuration SimulatedBackend::start_prefill(const PrefillCommand& command) {

@@ -14,17 +14,20 @@ enum class DecodeStepping {
   per_iteration,  // one event an iteration: the reference
 };
 
-/// The links between the media of one server, and which of them a transfer uses.
+/// The links of one server. `dram` is the host's memory bus, a limit only where the hardware gives
+/// its bandwidth.
 struct LinkNames {
   static constexpr std::size_t pcie = 0;
   static constexpr std::size_t ssd = 1;
-  static constexpr std::size_t count = 2;
+  static constexpr std::size_t cxl = 2;
+  static constexpr std::size_t dram = 3;
+  static constexpr std::size_t count = 4;
 };
 
 /// Runs the control plane's commands on a virtual clock, with durations from the timing model.
 class SimulatedBackend final : public Backend {
  public:
-  /// Keeps references to `timing`; without an SSD in `hardware` no transfer may use it.
+  /// Keeps references to `timing`; no transfer may use a medium that `hardware` has not.
   SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                    const TimingModel& timing, DecodeStepping stepping);
 
@@ -40,6 +43,8 @@ class SimulatedBackend final : public Backend {
   [[nodiscard]] LinkCounters link_counters(std::size_t link) const {
     return links_.counters(link, now_);
   }
+  /// Bytes that transfers from one medium to another were started or extended with.
+  [[nodiscard]] Bytes moved(Medium from, Medium to) const;
   /// Throws InvariantError unless every transfer, timer and GPU command has been reported.
   void check_drained() const;
 

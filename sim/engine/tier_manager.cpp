@@ -76,6 +76,7 @@ TierManager::TierManager(const Setup& setup)
   const TiersConfig& used = config_.system.tiers;
   add(Medium::hbm, used.hbm, used.hbm ? used.hbm->capacity : Bytes(0));
   add(Medium::dram, used.dram, config_.hardware.dram ? config_.hardware.dram->capacity : Bytes(0));
+  add(Medium::cxl, used.cxl, config_.hardware.cxl ? config_.hardware.cxl->capacity : Bytes(0));
   add(Medium::ssd, used.ssd, config_.hardware.ssd ? config_.hardware.ssd->capacity : Bytes(0));
   const PolicyKind<PrefetchPolicy>* prefetch =
       find_policy(setup.registry->prefetch, config_.system.prefetch.name);

@@ -6,6 +6,7 @@
 #include "hw/model.hpp"
 #include "hw/roofline.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/engine/metrics.hpp"
 #include "sim/engine/simulated_backend.hpp"
 
 namespace kvtier {
@@ -17,6 +18,10 @@ PrefillTime prefill_time(const RunConfig& config, const BatchPrefill& prefill) {
   const std::vector<PrefillPart> parts(static_cast<std::size_t>(prefill.batch),
                                        {.added = prefill.added, .past = prefill.history});
   return timing.prefill(parts);
+}
+
+BytesPerSecond bandwidth_from(const RunConfig& config, Medium medium) {
+  return load_rates(config).to_hbm[static_cast<std::size_t>(medium)];
 }
 
 /// Prefill with what is not part of a layer (head, fixed overhead), and its layers as a pipeline.
@@ -31,7 +36,7 @@ Prefill prefill_of(const RunConfig& config, const BatchPrefill& prefill) {
       kv_bytes_per_token_layer(config.model) * (prefill.batch * prefill.history.value);
   Prefill result;
   result.pipeline.layers = config.model.layers;
-  result.pipeline.load = transfer_duration(layer_bytes, config.hardware.links.pcie.forward);
+  result.pipeline.load = transfer_duration(layer_bytes, bandwidth_from(config, prefill.source));
   result.pipeline.compute = time.layer;
   result.outside_layers = time.total - time.layer * config.model.layers;
   return result;
@@ -46,6 +51,13 @@ double seconds_with_buffer(Prefill p, std::int64_t layers) {
   return (pipelined_finish(p.pipeline) + p.outside_layers).seconds();
 }
 
+double recompute_seconds(const RunConfig& config, const BatchPrefill& prefill) {
+  BatchPrefill whole = prefill;
+  whole.history = Tokens(0);
+  whole.added = prefill.history + prefill.added;
+  return prefill_time(config, whole).total.seconds();
+}
+
 }  // namespace
 
 LayerPipeline batch_pipeline(const RunConfig& config, const BatchPrefill& prefill) {
@@ -53,16 +65,28 @@ LayerPipeline batch_pipeline(const RunConfig& config, const BatchPrefill& prefil
 }
 
 BatchPrefillTimes batch_prefill_times(const RunConfig& config, const BatchPrefill& prefill) {
-  const BatchPrefill whole{
-      .batch = prefill.batch, .history = Tokens(0), .added = prefill.history + prefill.added};
   const Prefill p = prefill_of(config, prefill);
   BatchPrefillTimes times;
-  times.recompute_seconds = prefill_time(config, whole).total.seconds();
+  times.recompute_seconds = recompute_seconds(config, prefill);
   times.blocking_seconds = seconds_without_preloading(p);
   for (std::int64_t layers = 0; layers <= config.model.layers; ++layers) {
     times.preloading_seconds.push_back(seconds_with_buffer(p, layers));
   }
   return times;
+}
+
+ReuseTimes reuse_times(const RunConfig& config, const BatchPrefill& request, Tokens response) {
+  const RooflineTiming timing(config.model, config.hardware, request.batch);
+  const Prefill p = prefill_of(config, request);
+  const Tokens prompt = (request.history + request.added) * request.batch;
+  const std::int64_t ticks = sum_decode_ticks(timing.decode(request.batch), request.batch,
+                                              prompt + Tokens(request.batch), response.value - 1);
+  return {.recompute_seconds = recompute_seconds(config, request),
+          .reload_seconds = seconds_without_preloading(p),
+          .overlapped_seconds = seconds_with_buffer(p, 0),
+          .decode_seconds = static_cast<double>(ticks) / (1e9 * kTicksPerNs),
+          .bandwidth = bandwidth_from(config, request.source),
+          .loaded = kv_bytes(config.model, request.history) * request.batch};
 }
 
 BatchSaveTimes batch_save_times(const RunConfig& config, std::int64_t batch, Tokens prompt,

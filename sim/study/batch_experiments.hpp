@@ -4,20 +4,23 @@
 #include <vector>
 
 #include "hw/layer_pipeline.hpp"
+#include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
 
 /// One batch of equal requests on an idle server: the experiments of AttentionStore (arXiv
-/// 2403.19708), figures 18 to 20. No queue and no users; times follow from the timing model of the
-/// config's model and hardware and from its host link, one way at a time. Every function takes a
-/// checked config, of which it uses `model`, `hardware` and, where it says so, `system`.
+/// 2403.19708), figures 18 to 20, and of CaR (University of Connecticut), figures 1 and 5. No queue
+/// and no users; times follow from the timing model of the config's model and hardware and from its
+/// links, one way at a time. Every function takes a checked config, of which it uses `model`,
+/// `hardware` and, where it says so, `system`.
 namespace kvtier {
 
-/// The prefill of a batch that finds its history in host memory.
+/// The prefill of a batch that finds its history in `source`, host memory unless it is said.
 struct BatchPrefill {
   std::int64_t batch = 1;
   /// Of each request.
   Tokens history;
   Tokens added;
+  Medium source = Medium::dram;
 };
 
 /// Layers, and load and compute of one; nothing is loaded ahead.
@@ -34,6 +37,22 @@ struct BatchPrefillTimes {
 };
 [[nodiscard]] BatchPrefillTimes batch_prefill_times(const RunConfig& config,
                                                     const BatchPrefill& prefill);
+
+/// CaR's figures 1 and 5: one request whose KV is reused or computed again.
+struct ReuseTimes {
+  /// Time to the first token: the whole prompt is computed; its history is loaded, then the rest is
+  /// computed; the same with the layers of load and compute overlapped.
+  double recompute_seconds = 0;
+  double reload_seconds = 0;
+  double overlapped_seconds = 0;
+  /// What the later tokens add to each of these: the time to the last token is the sum.
+  double decode_seconds = 0;
+  /// Bandwidth to HBM of the medium that holds the history, and the KV that is loaded.
+  BytesPerSecond bandwidth;
+  Bytes loaded;
+};
+[[nodiscard]] ReuseTimes reuse_times(const RunConfig& config, const BatchPrefill& request,
+                                     Tokens response);
 
 /// Figure 20: prefill, some decode iterations, and saving all KV that they made.
 struct BatchSaveTimes {

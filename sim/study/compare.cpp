@@ -15,6 +15,8 @@ struct Row {
   const char* pointer;
   double factor;
   const char* format;  // of the scaled number
+  /// A tier without which the row is left out of tables, if no system uses it.
+  const char* tier = nullptr;
 };
 
 constexpr double kPerHour = 1.0 / 3600;
@@ -24,6 +26,8 @@ constexpr Row kRows[] = {
     {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}"},
     {"  of which in HBM %", "/metrics/hit_rate/all_turns/hbm", 100, "{:.1f}"},
     {"  of which in DRAM %", "/metrics/hit_rate/all_turns/dram", 100, "{:.1f}"},
+    {"  of which in CXL %", "/metrics/hit_rate/all_turns/cxl", 100, "{:.1f}",
+     "/config/system/tiers/cxl"},
     {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}"},
     {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}"},
     {"hit rate, tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}"},
@@ -58,6 +62,14 @@ std::string cell(const Comparison::Column& column, const Row& row) {
     text += " (" + fmt::format(fmt::runtime(row.format), summary->spread * row.factor) + ")";
   }
   return text;
+}
+
+bool is_shown(const Row& row, const Comparison& comparison) {
+  const auto uses_tier = [&](const Comparison::Column& column) {
+    return column.results.front().at(Json::json_pointer(row.tier)).is_object();
+  };
+  return row.tier == nullptr ||
+         std::any_of(comparison.columns.begin(), comparison.columns.end(), uses_tier);
 }
 
 std::string verdict(const Comparison::Column& column) {
@@ -165,6 +177,9 @@ std::string to_table(const Comparison& comparison) {
   }
   text += "\n";
   for (const Row& row : kRows) {
+    if (!is_shown(row, comparison)) {
+      continue;
+    }
     text += fmt::format("{:<{}}", row.label, kLabelWidth);
     for (std::size_t i = 0; i < widths.size(); ++i) {
       text += fmt::format("{:>{}}", cell(comparison.columns[i], row), widths[i]);

@@ -26,6 +26,26 @@ concept WithRequests = requires(const Parameters& parameters) {
   { parameters.request_tokens() } -> std::same_as<Tokens>;
 };
 
+/// Parameters with a stored history say where it is, which the hardware must have.
+template <class Parameters>
+concept WithSource = requires(const Parameters& parameters) {
+  { parameters.source() } -> std::same_as<Medium>;
+};
+
+bool is_installed(const HardwareConfig& hardware, Medium medium) {
+  switch (medium) {
+    case Medium::hbm:
+      return true;
+    case Medium::dram:
+      return hardware.dram.has_value();
+    case Medium::cxl:
+      return hardware.cxl.has_value();
+    case Medium::ssd:
+      return hardware.ssd.has_value();
+  }
+  return false;
+}
+
 /// An experiment whose parameters are read, strictly, into a `Parameters`.
 template <class Parameters>
 Experiment experiment(const char* name, const char* summary,
@@ -44,6 +64,12 @@ Experiment experiment(const char* name, const char* summary,
                                          "{}, {}",
                                          format_quantity(tokens), checked.model.name,
                                          format_quantity(checked.model.context_window)));
+              }
+            }
+            if constexpr (WithSource<Parameters>) {
+              if (!is_installed(checked.hardware, parameters.source())) {
+                problems.add(pointer + "/from", fmt::format("/hardware/{} is \"none\"",
+                                                            to_string(parameters.source())));
               }
             }
             return [function, parameters](const RunConfig& config, const Context& context) {
@@ -138,6 +164,69 @@ Json batch_prefill(const RunConfig& config, const BatchParameters& p, const Cont
   return Json{{"recompute_seconds", times.recompute_seconds},
               {"blocking_seconds", times.blocking_seconds},
               {"preloading_seconds", by_layers}};
+}
+
+// ---- Reusing the KV of a long prompt or computing it again ----
+
+enum class Source { dram, cxl, ssd };
+constexpr auto enum_names(Source) {
+  return std::array{std::pair{"dram", Source::dram}, std::pair{"cxl", Source::cxl},
+                    std::pair{"ssd", Source::ssd}};
+}
+
+struct ReuseParameters {
+  Tokens history;
+  Tokens added{1};
+  Tokens response{1};
+  Source from = Source::dram;
+
+  [[nodiscard]] Tokens request_tokens() const { return history + added + response; }
+  [[nodiscard]] Medium source() const {
+    constexpr std::array media{Medium::dram, Medium::cxl, Medium::ssd};
+    return media[static_cast<std::size_t>(from)];
+  }
+};
+template <class V>
+void describe(V& v, ReuseParameters& p) {
+  v.field("history", p.history, "Tokens whose KV is stored.", required(between(1, kMostTokens)));
+  v.field("added", p.added, "Tokens that are computed in any case.", between(1, kMostTokens));
+  v.field("response", p.response, "Tokens that are generated.", between(1, kMostTokens));
+  v.field("from", p.from, "Where the KV is stored: dram, cxl or ssd, as the hardware has it.");
+}
+
+Json reuse_or_recompute(const RunConfig& config, const ReuseParameters& p, const Context&) {
+  const ReuseTimes times = reuse_times(
+      config, {.batch = 1, .history = p.history, .added = p.added, .source = p.source()},
+      p.response);
+  const auto way = [&](double ttft) {
+    return Json{{"ttft_seconds", ttft}, {"ttet_seconds", ttft + times.decode_seconds}};
+  };
+  return Json{{"recompute", way(times.recompute_seconds)},
+              {"reload", way(times.reload_seconds)},
+              {"overlapped", way(times.overlapped_seconds)},
+              {"loaded_bytes", times.loaded.value},
+              {"bandwidth_bytes_per_second", times.bandwidth.value}};
+}
+
+// ---- How many requests HBM holds ----
+
+struct HbmParameters {
+  Tokens request;
+
+  [[nodiscard]] Tokens request_tokens() const { return request; }
+};
+template <class V>
+void describe(V& v, HbmParameters& p) {
+  v.field("request", p.request, "Tokens of each request.", required(between(1, kMostTokens)));
+}
+
+Json hbm_requests(const RunConfig& config, const HbmParameters& p, const Context&) {
+  const Bytes request = kv_bytes(config.model, p.request);
+  const Bytes left = kv_capacity(config.model, config.hardware);
+  return Json{{"weight_bytes", weight_bytes(config.model).value},
+              {"hbm_left_bytes", left.value},
+              {"request_bytes", request.value},
+              {"requests", left / request}};
 }
 
 // ---- A batch whose KV is saved ----
@@ -300,10 +389,14 @@ const std::vector<Experiment>& experiments() {
       experiment("batch_prefill", "ways to prefill a batch whose history is in host memory",
                  batch_prefill),
       experiment("batch_save", "prefill and decode of a batch whose KV is saved", batch_save),
+      experiment("hbm_requests", "how many requests of one length HBM holds the KV of",
+                 hbm_requests),
       experiment("kv_fill_times", "how fast prefill fills HBM and DRAM with KV", kv_fill_times),
       experiment("phase_times", "prefill and decode of one batch", phase_times),
       experiment("repeated_prompts", "share of the prompts that was there before, by turn",
                  repeated_prompts),
+      experiment("reuse_or_recompute", "loading the KV of a long prompt against computing it",
+                 reuse_or_recompute),
       experiment("storage_per_session", "hit rate against storage for each distinct session",
                  storage_per_session)};
   return table;

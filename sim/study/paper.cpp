@@ -291,6 +291,7 @@ double factor_of(ValueUnit unit) {
       return 1000;
     case ValueUnit::gpu_hours:
       return 1.0 / 3600;
+    case ValueUnit::gigabytes:
     case ValueUnit::gigabytes_per_second:
       return kGiga;
     case ValueUnit::tebibytes:

@@ -28,6 +28,7 @@ enum class ValueUnit {
   tokens_per_second,
   gpu_hours,
   gigabytes_per_second,
+  gigabytes,
   tebibytes,
   count,
 };
@@ -41,6 +42,7 @@ constexpr auto enum_names(ValueUnit) {
       std::pair<std::string_view, ValueUnit>{"tokens/s", ValueUnit::tokens_per_second},
       std::pair<std::string_view, ValueUnit>{"GPU hours", ValueUnit::gpu_hours},
       std::pair<std::string_view, ValueUnit>{"GB/s", ValueUnit::gigabytes_per_second},
+      std::pair<std::string_view, ValueUnit>{"GB", ValueUnit::gigabytes},
       std::pair<std::string_view, ValueUnit>{"TiB", ValueUnit::tebibytes},
       std::pair<std::string_view, ValueUnit>{"count", ValueUnit::count}};
 }

@@ -57,7 +57,8 @@ void TimelineRecorder::write(const std::string& event) {
 }
 
 std::size_t TimelineRecorder::row(Track track, SimTime begin, SimTime end) {
-  constexpr std::array<const char*, kTracks> names{"GPU", "H2D", "D2H", "SSD read", "SSD write"};
+  constexpr std::array<const char*, kTracks> names{"GPU",       "H2D",      "D2H",      "SSD read",
+                                                   "SSD write", "CXL read", "CXL write"};
   std::vector<SimTime>& ends = rows_[track];
   std::size_t index = 0;
   while (index < ends.size() && ends[index] > begin) {
@@ -102,10 +103,12 @@ void TimelineRecorder::add_transfer(const TransferRecord& t) {
       add_span(track, name.c_str(), t.begin, t.end, arguments);
     }
   };
-  add(t.to == Medium::hbm, host_to_device);
-  add(t.from == Medium::hbm, device_to_host);
+  add(t.to == Medium::hbm && t.from != Medium::cxl, host_to_device);
+  add(t.from == Medium::hbm && t.to != Medium::cxl, device_to_host);
   add(t.from == Medium::ssd, ssd_read);
   add(t.to == Medium::ssd, ssd_write);
+  add(t.from == Medium::cxl, cxl_read);
+  add(t.to == Medium::cxl, cxl_write);
 }
 
 void TimelineRecorder::add_queue(std::size_t length, SimTime now) {

@@ -38,8 +38,16 @@ class TimelineRecorder {
   void commit();
 
  private:
-  enum Track : std::uint8_t { gpu, host_to_device, device_to_host, ssd_read, ssd_write };
-  static constexpr std::size_t kTracks = 5;
+  enum Track : std::uint8_t {
+    gpu,
+    host_to_device,
+    device_to_host,
+    ssd_read,
+    ssd_write,
+    cxl_read,
+    cxl_write
+  };
+  static constexpr std::size_t kTracks = 7;
 
   void write(const std::string& event);
   /// The number of a row of the track, named on first use, that is free from `begin` on; it is then

@@ -13,7 +13,7 @@ std::string setting(const Json& config) {
   std::string text = fmt::format("{} on {} x {}", config["model"]["name"].get<std::string>(),
                                  config["hardware"]["gpus"].get<std::int64_t>(),
                                  config["hardware"]["gpu"]["name"].get<std::string>());
-  for (const char* memory : {"dram", "ssd"}) {
+  for (const char* memory : {"dram", "cxl", "ssd"}) {
     if (config["hardware"][memory].is_object()) {
       std::string upper(memory);
       std::transform(upper.begin(), upper.end(), upper.begin(),

@@ -137,6 +137,34 @@ TEST(HardwareConfig, RefusesALinkThatIsSlowerBothWaysThanOneWay) {
                    "way alone (6GB/s)"}));
 }
 
+TEST(HardwareConfig, RefusesALoadOfTheHostThatLeavesNoBandwidth) {
+  HardwareConfig hardware = load_hardware();
+  const auto problem = [&] {
+    Problems problems;
+    check_hardware(hardware, "/hardware", problems);
+    return problems.lines();
+  };
+  hardware.dram->host_load = BytesPerSecond(1e9);
+  EXPECT_EQ(problem(), Lines{"/hardware/dram/host_load: a load needs /hardware/dram/bandwidth, "
+                             "which it takes a part of"});
+  hardware.dram->bandwidth = BytesPerSecond(2e9);
+  EXPECT_EQ(problem(), Lines{});
+  hardware.dram->host_load = BytesPerSecond(2e9);
+  EXPECT_EQ(problem(), Lines{"/hardware/dram/host_load: expected less than the bandwidth, 2GB/s, "
+                             "got 2GB/s"});
+}
+
+TEST(HardwareConfig, RefusesCxlMemoryThatIsSlowerBothWaysThanOneWay) {
+  HardwareConfig hardware =
+      test::read_config_json<HardwareConfig>(test::load_json("hardware", "a100-40g"));
+  ASSERT_TRUE(hardware.cxl);
+  hardware.cxl->bandwidth.both = BytesPerSecond(63e9);
+  Problems problems;
+  check_hardware(hardware, "/hardware", problems);
+  EXPECT_EQ(problems.lines(), Lines{"/hardware/cxl/bandwidth/both: both ways together (63GB/s) are "
+                                    "slower than one way alone (64GB/s)"});
+}
+
 TEST(HardwareConfig, HasASchema) {
   HardwareConfig hardware;
   const Json schema = value_schema(hardware);

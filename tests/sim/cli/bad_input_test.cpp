@@ -96,9 +96,10 @@ TEST_F(BadConfig, SuggestsThePresetThatWasMeant) {
 
 TEST_F(BadConfig, SuggestsTheHardwareThatWasMeant) {
   write_run({{"/hardware", "a100-80gb"}});
-  expect_bad_input({"simulate", "run.json"},
-                   {"run.json: /hardware: expected one of a100-80g, or the path of a file, got "
-                    "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"run.json: /hardware: expected one of a100-40g, a100-80g, or the path of a file, got "
+       "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
 }
 
 TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {

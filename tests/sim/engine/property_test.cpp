@@ -129,26 +129,39 @@ TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
         out += backend.moved(tiers.medium(i), medium);
       }
       if (tiers.medium(i) == Medium::hbm) {  // what turns load goes past the tier
-        in -= instance.loaded_bytes(Medium::dram) + instance.loaded_bytes(Medium::ssd);
+        for (std::size_t other = 0; other < kMedia; ++other) {
+          in -= instance.loaded_bytes(static_cast<Medium>(other));
+        }
       }
       const TierCounters counters = tiers.counters(i);
       EXPECT_EQ(counters.written.value, in.value) << to_string(tiers.medium(i));
       EXPECT_EQ(counters.read.value, out.value) << to_string(tiers.medium(i));
     }
-    const LinkCounters pcie = simulated_backend.link_counters(LinkNames::pcie);
-    const LinkCounters ssd = simulated_backend.link_counters(LinkNames::ssd);
-    EXPECT_EQ(
-        pcie.forward.value,
-        (backend.moved(Medium::dram, Medium::hbm) + backend.moved(Medium::ssd, Medium::hbm)).value);
-    EXPECT_EQ(
-        pcie.backward.value,
-        (backend.moved(Medium::hbm, Medium::dram) + backend.moved(Medium::hbm, Medium::ssd)).value);
-    EXPECT_EQ(
-        ssd.forward.value,
-        (backend.moved(Medium::ssd, Medium::dram) + backend.moved(Medium::ssd, Medium::hbm)).value);
-    EXPECT_EQ(
-        ssd.backward.value,
-        (backend.moved(Medium::dram, Medium::ssd) + backend.moved(Medium::hbm, Medium::ssd)).value);
+    // Who crosses which link, by the wiring of the server.
+    const auto carried = [&](std::initializer_list<std::pair<Medium, Medium>> paths) {
+      Bytes sum;
+      for (const auto& [from, to] : paths) {
+        sum += backend.moved(from, to);
+      }
+      return sum.value;
+    };
+    using enum Medium;
+    const auto counters = [&](std::size_t link) { return simulated_backend.link_counters(link); };
+    EXPECT_EQ(counters(LinkNames::pcie).forward.value, carried({{dram, hbm}, {ssd, hbm}}));
+    EXPECT_EQ(counters(LinkNames::pcie).backward.value, carried({{hbm, dram}, {hbm, ssd}}));
+    EXPECT_EQ(counters(LinkNames::ssd).forward.value,
+              carried({{ssd, dram}, {ssd, hbm}, {ssd, cxl}}));
+    EXPECT_EQ(counters(LinkNames::ssd).backward.value,
+              carried({{dram, ssd}, {hbm, ssd}, {cxl, ssd}}));
+    EXPECT_EQ(counters(LinkNames::cxl).forward.value,
+              carried({{cxl, hbm}, {cxl, dram}, {cxl, ssd}}));
+    EXPECT_EQ(counters(LinkNames::cxl).backward.value,
+              carried({{hbm, cxl}, {dram, cxl}, {ssd, cxl}}));
+    const bool bus = config.hardware.dram->bandwidth.has_value();
+    EXPECT_EQ(counters(LinkNames::dram).forward.value,
+              bus ? carried({{dram, hbm}, {dram, cxl}, {dram, ssd}}) : 0);
+    EXPECT_EQ(counters(LinkNames::dram).backward.value,
+              bus ? carried({{hbm, dram}, {cxl, dram}, {ssd, dram}}) : 0);
   });
 }
 

@@ -255,6 +255,49 @@ TEST(SimulatedBackend, WhatLeavesTheSsdForHbmCrossesBothLinks) {
   EXPECT_EQ(backend.link_counters(LinkNames::ssd).backward, Bytes(1000));
 }
 
+/// When 10,000 bytes from one medium to another arrive, beside 10,000 on their way between two
+/// others.
+SimTime arrival_beside(const HardwareConfig& hardware, Medium from, Medium to, Medium other_from,
+                       Medium other_to) {
+  const ConstantTiming timing(kMillisecond, kMillisecond);
+  SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+  backend.start_transfer({.from = from, .to = to, .bytes = Bytes(10000), .key = {}, .cookie = 1});
+  backend.start_transfer(
+      {.from = other_from, .to = other_to, .bytes = Bytes(10000), .key = {}, .cookie = 2});
+  while (backend.wait().payload != 1) {
+  }
+  return backend.now();
+}
+
+TEST(SimulatedBackend, CxlMemoryIsReachedBesideTheHost) {
+  HardwareConfig hardware = tiny_hardware();
+  hardware.cxl =
+      CxlConfig{.capacity = Bytes(1000000), .price = DollarsPerGibHour(1), .bandwidth = {}};
+  static_cast<DuplexLimits&>(hardware.cxl->bandwidth) = limits(2e6, 1e6, 3e6);
+  hardware.dram->bandwidth = BytesPerSecond(1e6);
+  hardware.dram->host_load = BytesPerSecond(0.8e6);
+  using enum Medium;
+  // 10,000 B at 2 MB/s, whatever the host's link and memory do.
+  EXPECT_EQ(arrival_beside(hardware, cxl, hbm, dram, hbm), at_ms(5));
+  // The same from DRAM takes 10,000 B / (1 - 0.8) MB/s, and twice that beside a read by the drive.
+  EXPECT_EQ(arrival_beside(hardware, dram, hbm, cxl, hbm), at_ms(50));
+  EXPECT_EQ(arrival_beside(hardware, dram, hbm, dram, ssd), at_ms(100));
+  // Reads and writes of CXL memory have limits of their own.
+  EXPECT_EQ(arrival_beside(hardware, hbm, cxl, cxl, hbm), at_ms(10));
+  EXPECT_EQ(arrival_beside(hardware, cxl, hbm, cxl, ssd), at_ms(10));
+}
+
+TEST(SimulatedBackend, HostMemoryIsNoLimitUnlessItsBandwidthIsGiven) {
+  using enum Medium;
+  HardwareConfig hardware = tiny_hardware();
+  // PCIe and the drive do 1 MB/s each, so that both transfers together need 2 MB/s of memory.
+  EXPECT_EQ(arrival_beside(hardware, dram, hbm, dram, ssd), at_ms(10));
+  hardware.dram->bandwidth = BytesPerSecond(2e6);
+  EXPECT_EQ(arrival_beside(hardware, dram, hbm, dram, ssd), at_ms(10));
+  hardware.dram->bandwidth = BytesPerSecond(1e6);
+  EXPECT_EQ(arrival_beside(hardware, dram, hbm, dram, ssd), at_ms(20));
+}
+
 TEST(SimulatedBackend, ReportsCompletionsOfOneInstantByKindThenAsAskedFor) {
   for (const bool decodes : {false, true}) {
     const ConstantTiming timing(kMillisecond, for_ms(10));

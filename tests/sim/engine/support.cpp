@@ -134,6 +134,26 @@ RunConfig random_config(std::uint64_t seed) {
       system.prefetch.name = "look_ahead";
     }
   }
+  if (dice.chance(0.3)) {
+    CxlConfig cxl;
+    cxl.capacity = size(exact ? 1 : 4, dice.one_of({8, 40}));
+    cxl.price = DollarsPerGibHour(1);
+    static_cast<DuplexLimits&>(cxl.bandwidth) = random_link(dice);
+    hardware.cxl = cxl;
+    system.tiers.cxl = random_tier(dice, config, cxl.capacity);
+    if (dice.chance(0.3)) {
+      system.tiers.dram.reset();
+    }
+    if (system.tiers.count() < 2) {
+      system.prefetch.name = "none";
+      system.prefetch.parameters.clear();
+    }
+  }
+  if (dice.chance(0.2)) {
+    hardware.dram->bandwidth = BytesPerSecond(dice.scale(3e4, 3e7));
+    hardware.dram->host_load =
+        BytesPerSecond(hardware.dram->bandwidth->value * dice.one_of({0.0, 0.5, 0.9}));
+  }
   return config;
 }
 

@@ -56,7 +56,10 @@ inline constexpr double kMegabytePerSecond = 1e6;
   hardware.gpus = 1;
   hardware.gpu = {.name = "tiny", .peak = FlopsPerSecond(1e8), .price = DollarsPerHour(1)};
   hardware.hbm = {.capacity = Bytes(1000000000), .bandwidth = BytesPerSecond(1e9)};
-  hardware.dram = DramConfig{.capacity = Bytes(1000000), .price = DollarsPerGibHour(1)};
+  hardware.dram = DramConfig{.capacity = Bytes(1000000),
+                             .price = DollarsPerGibHour(1),
+                             .bandwidth = std::nullopt,
+                             .host_load = BytesPerSecond(0)};
   SsdConfig ssd;
   ssd.capacity = Bytes(10000000);
   ssd.price = DollarsPerGibHour(1);

@@ -40,6 +40,10 @@ struct Exemption {
   std::string reason;
 };
 
+constexpr const char* kCxl =
+    R"(/hardware/cxl={"capacity": "24GiB", "price": "0.005$/h/GiB",
+       "bandwidth": {"read": "6GB/s", "write": "5GB/s", "both": "7GB/s"}})";
+
 /// Small runs in which a tier overflows, histories are cut and requests queue.
 class Bases {
  public:
@@ -104,6 +108,9 @@ class Bases {
            "/workload/tokenizer=chars:3"});
     } else if (base == "hbm") {
       add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
+    } else if (base == "cxl") {
+      add({"/hardware/dram/bandwidth=30GB/s", "/hardware/dram/host_load=10GB/s", kCxl,
+           R"(/system/tiers/cxl={"eviction": "lru"})"});
     } else {
       EXPECT_EQ(base, "stored");
     }
@@ -127,7 +134,7 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "hbm", "timed", "table", "texts"};
+const std::vector<std::string> kBases{"stored", "plain", "hbm", "cxl", "timed", "table", "texts"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -160,6 +167,14 @@ const std::vector<Move>& moves() {
       {"stored", "/hardware/hbm/bandwidth=1500GB/s"},
       {"stored", "/hardware/dram/capacity=20GiB"},
       {"stored", "/hardware/dram/price=0.01$/h/GiB"},
+      {"stored", "/hardware/dram/bandwidth=10GB/s"},
+      {"cxl", "/hardware/dram/host_load=25GB/s"},
+      {"stored", kCxl},
+      {"cxl", "/hardware/cxl/capacity=20GiB"},
+      {"cxl", "/hardware/cxl/price=0.01$/h/GiB"},
+      {"cxl", "/hardware/cxl/bandwidth/read=2GB/s"},
+      {"cxl", "/hardware/cxl/bandwidth/write=2GB/s"},
+      {"cxl", "/hardware/cxl/bandwidth/both=6GB/s"},
       {"stored", "/hardware/ssd/capacity=50GiB"},
       {"stored", "/hardware/ssd/price=0.0001$/h/GiB"},
       {"stored", "/hardware/ssd/bandwidth/read=4GB/s"},
@@ -194,6 +209,13 @@ const std::vector<Move>& moves() {
       {"hbm", "/system/tiers/hbm/free_buffer=2GiB"},
       {"hbm", "/system/tiers/hbm/ttl=20s"},
       {"hbm", "/system/tiers/dram/write=on_create"},
+      {"plain", R"(/system/tiers/cxl={"eviction": "lru"})", {kCxl}},
+      {"cxl", "/system/tiers/cxl/eviction=fifo"},
+      {"cxl", "/system/tiers/cxl/inclusive=true"},
+      {"cxl", "/system/tiers/cxl/write=on_create"},
+      {"cxl", "/system/tiers/cxl/block_size=256tokens"},
+      {"cxl", "/system/tiers/cxl/free_buffer=4GiB"},
+      {"cxl", "/system/tiers/cxl/ttl=20s"},
       {"plain", R"(/system/tiers/dram={"eviction": "lru"})"},
       {"plain", R"(/system/tiers/ssd={"eviction": "lru"})"},
       {"stored", "/system/prefetch=none"},

@@ -191,5 +191,85 @@ TEST(StoragePerSession, FindsMoreWithMoreStorage) {
             number_at(json, "/ratio/0.3/metrics/hit_rate/all_turns/total"));
 }
 
+// ---- Reuse or recompute ----
+
+RunConfig car(const std::string& model, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> settings{"/model=" + model};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return resolved("papers/car/one-gpu.json", settings);
+}
+
+TEST(ReuseOrRecompute, LoadsAtTheBandwidthOfTheMediumThatHoldsTheKv) {
+  const RunConfig config = car("llama2-7b");
+  const auto reload = [&](const char* from) {
+    return result_of("reuse_or_recompute", config, {{"history", "2000tokens"}, {"from", from}});
+  };
+  // 2,000 tokens x 2 x 32 layers x 32 heads x 128 x 2 B = 1,048,576,000 B; 64, 26 and 5 GB/s.
+  EXPECT_EQ(reload("cxl")["loaded_bytes"], 1'048'576'000);
+  const double compute = reload("cxl")["reload"]["ttft_seconds"].get<double>() - 1.048576 / 64;
+  EXPECT_NEAR(reload("dram")["reload"]["ttft_seconds"], compute + 1.048576 / 26, 1e-7);
+  EXPECT_NEAR(reload("ssd")["reload"]["ttft_seconds"], compute + 1.048576 / 5, 1e-7);
+  // What is left is the prefill of one token after 2,000.
+  const RooflineTiming timing(config.model, config.hardware, 1);
+  const PrefillPart part{.added = Tokens(1), .past = Tokens(2000)};
+  EXPECT_NEAR(compute, timing.prefill({&part, 1}).total.seconds(), 1e-7);
+  // From the SSD it is slower than computing again, and other jobs of the host slow DRAM alone.
+  EXPECT_GT(reload("ssd")["reload"]["ttft_seconds"], reload("ssd")["recompute"]["ttft_seconds"]);
+  const RunConfig busy = car("llama2-7b", {"/hardware/dram/host_load=194.8GB/s"});
+  EXPECT_NEAR(result_of("reuse_or_recompute", busy,
+                        {{"history", "2000tokens"}, {"from", "dram"}})["reload"]["ttft_seconds"],
+              compute + 1.048576 / 10, 1e-7);
+  EXPECT_EQ(result_of("reuse_or_recompute", busy, {{"history", "2000tokens"}, {"from", "cxl"}}),
+            reload("cxl"));
+}
+
+TEST(ReuseOrRecompute, AddsTheSameDecodeToEachWay) {
+  const Json json = result_of(
+      "reuse_or_recompute", car("llama2-7b"),
+      {{"history", "1000tokens"}, {"added", "10tokens"}, {"response", "3tokens"}, {"from", "cxl"}});
+  // The first token comes from the prefill; two iterations read the KV of 1,011 and 1,012 tokens.
+  const RunConfig config = car("llama2-7b");
+  const RooflineTiming timing(config.model, config.hardware, 1);
+  const DecodePiece& piece = timing.decode(1)[0];
+  const double decode =
+      static_cast<double>(piece.at(Tokens(1011)) + piece.at(Tokens(1012))) / (1024 * 1e9);
+  for (const char* way : {"recompute", "reload", "overlapped"}) {
+    EXPECT_NEAR(json[way]["ttet_seconds"].get<double>() - json[way]["ttft_seconds"].get<double>(),
+                decode, 1e-9);
+  }
+  EXPECT_LT(json["overlapped"]["ttft_seconds"], json["reload"]["ttft_seconds"]);
+}
+
+TEST(ReuseOrRecompute, NeedsAMediumThatIsInstalled) {
+  // The server of AttentionStore has no CXL memory.
+  EXPECT_EQ(problems_of("reuse_or_recompute", {{"history", "100tokens"}, {"from", "cxl"}}),
+            std::vector<std::string>{"/p/from: /hardware/cxl is \"none\""});
+  EXPECT_EQ(problems_of("reuse_or_recompute", {{"history", "100tokens"}, {"from", "disk"}}),
+            std::vector<std::string>{"/p/from: expected one of dram, cxl, ssd, got \"disk\""});
+}
+
+TEST(ReuseOrRecompute, LowersTheTimeToTheFirstTokenInEveryLongContext) {
+  for (const char* model : {"opt-6.7b", "opt-13b", "llama2-7b", "llama2-13b"}) {
+    for (const char* history : {"1000tokens", "2000tokens"}) {
+      const Json json =
+          result_of("reuse_or_recompute", car(model), {{"history", history}, {"from", "cxl"}});
+      EXPECT_LT(json["reload"]["ttft_seconds"].get<double>(),
+                0.4 * json["recompute"]["ttft_seconds"].get<double>())
+          << model << " " << history;
+    }
+  }
+}
+
+TEST(HbmRequests, GiveTheCapacityExampleOfCar) {
+  // OPT-30B on 4 x A100-40G: 171.8 GB less 60 GB of weights; 2,048 tokens x 2 x 48 layers x 7,168
+  // x 2 B = 2.82 GB a request. The paper says 56 GB, 2.6 GB and 40 requests.
+  const Json json =
+      result_of("hbm_requests", car("opt-30b", {"/hardware/gpus=4"}), {{"request", "2048tokens"}});
+  EXPECT_EQ(json["request_bytes"], 2048LL * 2 * 48 * 7168 * 2);
+  EXPECT_EQ(json["requests"], (4 * 40LL * (1 << 30) - json["weight_bytes"].get<std::int64_t>()) /
+                                  (2048LL * 2 * 48 * 7168 * 2));
+  EXPECT_NEAR(json["requests"].get<double>(), 40, 1);
+}
+
 }  // namespace
 }  // namespace kvtier::test

@@ -369,7 +369,7 @@ TEST_F(Reproducing, NamesMissingKeysAndWrongTypes) {
              "\"paper\", \"ours\", or one of sum, difference, product, ratio, largest with a list "
              "of two or more, got true",
              "figures/1.json: /values/0/unit: expected one of %, points, x, s, ms, tokens/s, GPU "
-             "hours, GB/s, TiB, count, got \"yards\""}));
+             "hours, GB/s, GB, TiB, count, got \"yards\""}));
 }
 
 TEST_F(Reproducing, NamesRunsThatThereAreNot) {
@@ -439,8 +439,9 @@ TEST_F(Reproducing, NamesTheOverrideThatIsWrong) {
                    "\"prompt\"?)",
                    "figures/1.json: /runs/lost/config: no such file: nowhere.json",
                    "figures/1.json: /runs/odd/experiment: expected one of batch_prefill, "
-                   "batch_save, kv_fill_times, "
-                   "phase_times, repeated_prompts, storage_per_session, got \"kv_fill_time\" (did "
+                   "batch_save, hbm_requests, kv_fill_times, "
+                   "phase_times, repeated_prompts, reuse_or_recompute, storage_per_session, got "
+                   "\"kv_fill_time\" (did "
                    "you mean \"kv_fill_times\"?)",
                    "figures/1.json: /runs/slow/set: /serving/slts: unknown key (did you mean "
                    "\"slots\"?)"}));
