@@ -143,12 +143,11 @@ Json metrics_report(Instance& instance, const RunConfig& config,
                           {"exposed_load", gpu.exposed_load.seconds() * gpus},
                           {"exposed_save", gpu.exposed_save.seconds() * gpus}};
 
-  TierManager& tiers = instance.tiers();
   Json tiers_json = Json::object();
-  for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
+  for (std::size_t i = 0; i < instance.batcher().tier_count(); ++i) {
     const TierCounters now = instance.tiers_after()[i];
     const TierCounters before = instance.tiers_before()[i];
-    tiers_json[to_string(tiers.medium(i))] = Json{
+    tiers_json[to_string(instance.batcher().medium(i))] = Json{
         {"occupancy_bytes",
          {{"mean", ratio(static_cast<double>(now.occupancy_byte_ns - before.occupancy_byte_ns),
                          static_cast<double>(span.ns))},

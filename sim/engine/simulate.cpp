@@ -26,12 +26,12 @@ void read_links(const SimulatedBackend& backend, std::vector<LinkCounters>& coun
 void check_bytes(Instance& instance, const SimulatedBackend& backend) {
   const LinkCounters pcie = backend.link_counters(LinkNames::pcie);
   const LinkCounters ssd = backend.link_counters(LinkNames::ssd);
-  const Bytes from_dram = instance.loaded_bytes(Medium::dram);
-  const Bytes from_ssd = instance.loaded_bytes(Medium::ssd);
-  TierManager& tiers = instance.tiers();
+  const Batcher& batcher = instance.batcher();
+  const Bytes from_dram = batcher.loaded_bytes(Medium::dram);
+  const Bytes from_ssd = batcher.loaded_bytes(Medium::ssd);
   std::array<std::optional<TierCounters>, kMedia> used;
-  for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
-    used[static_cast<std::size_t>(tiers.medium(i))] = tiers.counters(i);
+  for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
+    used[static_cast<std::size_t>(batcher.medium(i))] = batcher.counters(i);
   }
   const auto& [hbm, dram, drives] = used;
   const Bytes fetched_to_hbm = hbm ? hbm->written : Bytes(0);

@@ -66,7 +66,7 @@ class TurnChecker final : public RunObserver {
     ASSERT_LE(r.decode_share, r.finished - r.first_token);
     ASSERT_GE(r.prefill_compute.ns, 1);
     decode_shares += r.decode_share;
-    instance->tiers().check_invariants();
+    instance->batcher().check_invariants();
     ++turns;
     first_turns += r.measured && !r.resumed() && r.truncated.value == 0 ? 1 : 0;
   }
@@ -119,7 +119,7 @@ TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
     EXPECT_LE(undivided, checker.decodes * config.serving.slots);
     EXPECT_EQ(accounted, instance.turns().turns) << "a turn is a hit, a lost hit or a first one";
 
-    TierManager& tiers = instance.tiers();
+    const Batcher& tiers = instance.batcher();
     for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
       Bytes in;
       Bytes out;
@@ -129,7 +129,7 @@ TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
         out += backend.moved(tiers.medium(i), medium);
       }
       if (tiers.medium(i) == Medium::hbm) {  // what turns load goes past the tier
-        in -= instance.loaded_bytes(Medium::dram) + instance.loaded_bytes(Medium::ssd);
+        in -= tiers.loaded_bytes(Medium::dram) + tiers.loaded_bytes(Medium::ssd);
       }
       const TierCounters counters = tiers.counters(i);
       EXPECT_EQ(counters.written.value, in.value) << to_string(tiers.medium(i));
