@@ -39,6 +39,7 @@ class InstantBackend final : public Backend {
   }
   void extend_transfer(TransferId, Bytes) override {}
   SimDuration start_prefill(const PrefillCommand&) override { return SimDuration(0); }
+  IterationTime start_iteration(const IterationCommand&) override { return {}; }
   void start_decode(const DecodeCommand&) override {}
   void stop_decode() override {}
 
