@@ -1,9 +1,28 @@
 #include "sim/engine/instance.hpp"
 
 #include "sim/core/assert.hpp"
+#include "sim/engine/paged_batcher.hpp"
 #include "sim/engine/prefill_first.hpp"
 
 namespace kvtier {
+namespace {
+
+template <class Part>
+std::unique_ptr<Batcher> make_part(const Instance::Setup& setup, Requests& requests) {
+  return std::make_unique<Part>(typename Part::Setup{.config = setup.config,
+                                                     .registry = setup.registry,
+                                                     .backend = setup.backend,
+                                                     .requests = &requests,
+                                                     .decisions = setup.decisions});
+}
+
+std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& requests) {
+  return setup.config->system.paging ? make_part<PagedBatcher>(setup, requests)
+                                     : make_part<PrefillFirst>(setup, requests);
+}
+
+}  // namespace
+
 Instance::Instance(const Setup& setup)
     : backend_(*setup.backend),
       requests_({.config = setup.config,
@@ -12,11 +31,7 @@ Instance::Instance(const Setup& setup)
                  .sessions = setup.sessions,
                  .observer = setup.observer,
                  .progress = setup.progress}),
-      batcher_(std::make_unique<PrefillFirst>(PrefillFirst::Setup{.config = setup.config,
-                                                                  .registry = setup.registry,
-                                                                  .backend = setup.backend,
-                                                                  .requests = &requests_,
-                                                                  .decisions = setup.decisions})) {
+      batcher_(make_batcher(setup, requests_)) {
   requests_.on_measurement_begin = [this] {
     tiers_before_ = tier_counters();
     preemptions_before_ = batcher_->preemptions();

@@ -274,7 +274,7 @@ Json storage_per_session(const RunConfig& config, const StorageParameters& p,
     TiersConfig& tiers = limited.system.tiers;
     if (tiers.hbm) {
       tiers.hbm->ttl = p.ttl;
-      storage += tiers.hbm->capacity;
+      storage += tiers.hbm->capacity.value_or(running_kv_capacity(limited));
     }
     if (tiers.dram) {
       tiers.dram->ttl = p.ttl;
