@@ -34,8 +34,8 @@ TEST(CheckRunConfig, SuggestsThePolicyThatWasMeant) {
   RunConfig config = two_tiers();
   config.system.tiers.dram->eviction.name = "lruu";
   EXPECT_EQ(problems_of(config),
-            Lines{"/system/tiers/dram/eviction: expected one of fifo, lru, scheduler_aware, got "
-                  "\"lruu\" (did you mean \"lru\"?)"});
+            Lines{"/system/tiers/dram/eviction: expected one of fifo, lru, scheduler_aware, "
+                  "tokens_times_idle, got \"lruu\" (did you mean \"lru\"?)"});
   config = two_tiers();
   config.system.order.name = "zzz";
   EXPECT_EQ(problems_of(config), Lines{"/system/order: expected one of fcfs, got \"zzz\""});
