@@ -302,7 +302,7 @@ struct LoadParameters {
 };
 template <class V>
 void describe(V& v, LoadParameters& p) {
-  v.field("request_rates", p.request_rates, "Rates at which requests arrive, ascending.",
+  v.field("request_rates", p.request_rates, "Rates at which requests arrive.",
           required(positive()));
   v.field("latencies", p.latencies,
           "Bounds of the 90th percentile of normalized latency, a token, that the curve is read at.",
@@ -326,7 +326,9 @@ Json rate_at(const std::vector<std::pair<double, double>>& curve, double bound) 
 Json latency_over_load(const RunConfig& config, const LoadParameters& p, const Context& context) {
   Json json{{"rate", Json::object()}, {"rate_at", Json::object()}};
   std::vector<std::pair<double, double>> curve;
-  for (const PerSecond rate : p.request_rates) {
+  std::vector<PerSecond> rates = p.request_rates;
+  std::sort(rates.begin(), rates.end());
+  for (const PerSecond rate : rates) {
     RunConfig loaded = config;
     loaded.workload.arrival_rate.reset();
     loaded.workload.request_rate = rate;
@@ -336,8 +338,7 @@ Json latency_over_load(const RunConfig& config, const LoadParameters& p, const C
     curve.emplace_back(rate.value, latency);
     json["rate"][fmt::format("{}", rate.value)] =
         Json{{"p90_seconds_per_token", latency},
-             {"requests_per_second", metrics["requests_per_second"]},
-             {"exposed_load_seconds", metrics["gpu_seconds"]["exposed_load"]}};
+             {"requests_per_second", metrics["requests_per_second"]}};
   }
   for (const SimDuration bound : p.latencies) {
     json["rate_at"][fmt::format("{}", bound.seconds())] = rate_at(curve, bound.seconds());
