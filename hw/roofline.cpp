@@ -83,9 +83,17 @@ double RooflineTiming::head_seconds(double rows) const {
 }
 
 PrefillTime RooflineTiming::prefill(std::span<const PrefillPart> parts) const {
+  return iteration(parts, 0, Tokens(0));
+}
+
+PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
+                                      Tokens context) const {
   KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");
-  Tokens added;
-  double attention = 0;
+  KVTIER_ASSERT(batch >= 0 && batch <= max_batch(),
+                "the batch is one the timing model was made for");
+  Tokens added(batch);
+  double attention = static_cast<double>(context.value) *
+                     std::max(kv_seconds_per_token_, attention_seconds_per_pair_);
   for (const PrefillPart& part : parts) {
     KVTIER_ASSERT(part.added > Tokens(0) && part.past >= Tokens(0),
                   "a part of a prefill computes at least one token");
@@ -94,7 +102,7 @@ PrefillTime RooflineTiming::prefill(std::span<const PrefillPart> parts) const {
   }
   const SimDuration layer =
       duration_from_seconds(dense_seconds(static_cast<double>(added.value)) + attention);
-  const SimDuration head = duration_from_seconds(head_seconds(static_cast<double>(parts.size())));
+  const SimDuration head = duration_from_seconds(head_seconds(static_cast<double>(parts.size()) + static_cast<double>(batch)));
   return {.total = layer * layers_ + head + iteration_overhead_, .layer = layer};
 }
 

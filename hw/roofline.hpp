@@ -42,6 +42,11 @@ class RooflineTiming final : public TimingModel {
 
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
 
+  /// The matrices work on all tokens together, their weights read once; attention is that of each
+  /// part and that of the running requests.
+  [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
+                                      Tokens context) const override;
+
   [[nodiscard]] std::int64_t max_batch() const { return static_cast<std::int64_t>(decode_.size()); }
 
  private:

@@ -52,6 +52,29 @@ class TimingModel {
 
   /// Of one iteration, the part spent in one layer.
   [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;
+
+  /// One iteration that prefills these parts and in the same pass computes a token of each of
+  /// `batch` (>= 0) running requests, which read `context` tokens in all. A model that knows no
+  /// better says that one is done after the other.
+  [[nodiscard]] virtual PrefillTime iteration(std::span<const PrefillPart> parts,
+                                              std::int64_t batch, Tokens context) const {
+    PrefillTime time = prefill(parts);
+    if (batch > 0) {
+      time.total += decode_duration(batch, context);
+      time.layer += decode_layer(batch, context);
+    }
+    return time;
+  }
+
+  /// One decode iteration, to the nanosecond below.
+  [[nodiscard]] SimDuration decode_duration(std::int64_t batch, Tokens context) const {
+    const std::vector<DecodePiece>& pieces = decode(batch);
+    std::size_t i = pieces.size() - 1;
+    while (i > 0 && pieces[i].from > context) {
+      --i;
+    }
+    return SimDuration(pieces[i].at(context) / kTicksPerNs);
+  }
 };
 
 }  // namespace kvtier

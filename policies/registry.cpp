@@ -3,6 +3,7 @@
 #include "policies/eviction/fifo.hpp"
 #include "policies/eviction/lru.hpp"
 #include "policies/eviction/scheduler_aware.hpp"
+#include "policies/eviction/tokens_times_idle.hpp"
 #include "policies/prefetch/look_ahead.hpp"
 #include "policies/prefetch/none.hpp"
 #include "policies/scheduling/fcfs.hpp"
@@ -11,7 +12,8 @@ namespace kvtier {
 
 PolicyRegistry builtin_policies() {
   return {
-      .eviction = {fifo_eviction(), lru_eviction(), scheduler_aware_eviction()},
+      .eviction = {fifo_eviction(), lru_eviction(), scheduler_aware_eviction(),
+                   tokens_times_idle_eviction()},
       .prefetch = {no_prefetch(), look_ahead_prefetch()},
       .order = {fcfs_order()},
   };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "hw/timing_model.hpp"
 #include "sim/core/units.hpp"
@@ -49,6 +50,26 @@ struct DecodeCommand {
   std::int64_t iterations = 0;
 };
 
+/// One pass over the model that prefills requests and computes a token of each running one.
+struct IterationCommand {
+  /// One at least; looked at during the call only.
+  std::span<const PrefillPart> parts;
+  std::int64_t decode_batch = 0;
+  /// Tokens whose KV the running requests read.
+  Tokens decode_context;
+  /// The transfer that brings the past tokens' KV of all parts; invalid if all of it is in HBM.
+  TransferId load;
+  /// Compute starts when all KV is there, instead of layer by layer.
+  bool wait_for_all_layers = false;
+};
+
+struct IterationTime {
+  /// Without waiting for KV.
+  SimDuration compute;
+  /// What the running requests alone would have taken, never more than `compute`.
+  SimDuration decode;
+};
+
 enum class CompletionKind : std::uint8_t { prefill, decode, transfer, timer };
 
 struct Completion {
@@ -57,7 +78,7 @@ struct Completion {
   std::uint64_t payload = 0;
 };
 
-/// One instance's devices. One GPU command (prefill or decode) runs at a time; transfers run beside
+/// One instance's devices. One GPU command (prefill, iteration or decode) runs at a time; transfers run beside
 /// it.
 class Backend {
  public:
@@ -77,6 +98,8 @@ class Backend {
   virtual void extend_transfer(TransferId transfer, Bytes bytes) = 0;
   /// Returns the compute time alone, without waiting for KV.
   virtual SimDuration start_prefill(const PrefillCommand& command) = 0;
+  /// Completes as a prefill does.
+  virtual IterationTime start_iteration(const IterationCommand& command) = 0;
   virtual void start_decode(const DecodeCommand& command) = 0;
   /// Ends the running decode after the iteration in work.
   virtual void stop_decode() = 0;

@@ -76,6 +76,106 @@ void check_tier(const RunConfig& config, const TierConfig& tier, Bytes capacity,
   }
 }
 
+/// One context window of KV, in whole blocks where there are blocks.
+Bytes window_bytes(const RunConfig& config) {
+  std::int64_t tokens = config.model.context_window.value;
+  if (config.system.paging) {
+    const std::int64_t block = config.system.paging->block_size.value;
+    tokens = (tokens + block - 1) / block * block;
+  }
+  return kv_bytes_per_token(config.model) * tokens;
+}
+
+/// What a tier of whole sessions has and one of blocks has not.
+void check_tier_of_blocks(const TierConfig& tier, const PagingConfig& paging,
+                          const PolicyRegistry& registry, const std::string& pointer,
+                          Problems& problems) {
+  const auto refuse = [&](bool wrong, const char* key, const std::string& expected) {
+    if (wrong) {
+      problems.add(pointer + "/" + key, "with /system/paging expected " + expected);
+    }
+  };
+  refuse(tier.block_size != paging.block_size, "block_size",
+         "the size of its blocks, " + format_quantity(paging.block_size));
+  refuse(tier.inclusive, "inclusive", "false: what is loaded leaves the tier");
+  refuse(tier.write != WriteMoment::on_evict, "write", "on_evict");
+  refuse(tier.free_buffer.value != 0, "free_buffer", "0B: see /system/paging/swap_out_below");
+  refuse(tier.ttl.has_value(), "ttl", "none");
+  const PolicyKind<EvictionPolicy>* kind = find_policy(registry.eviction, tier.eviction.name);
+  refuse(kind != nullptr && kind->knowledge != Knowledge::online, "eviction",
+         "a policy that does not ask for the queue");
+}
+
+void check_paging(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  const SystemConfig& system = config.system;
+  const TiersConfig& tiers = system.tiers;
+  if (!system.paging) {
+    if (system.batching != Batching::prefill_first) {
+      problems.add("/system/paging", fmt::format("batching {} needs KV in blocks, got \"none\"",
+                                                 write_value(system.batching).get<std::string>()));
+    }
+    if (tiers.hbm && !tiers.hbm->capacity) {
+      problems.add("/system/tiers/hbm/capacity", "expected a size without /system/paging");
+    }
+    const auto check_policy_for = [&](const char* name, const std::optional<TierConfig>& tier) {
+      const PolicyKind<EvictionPolicy>* kind =
+          tier ? find_policy(registry.eviction, tier->eviction.name) : nullptr;
+      if (kind != nullptr && kind->parts_of_entries) {
+        problems.add(std::string("/system/tiers/") + name + "/eviction",
+                     fmt::format("policy {} evicts parts of sessions, which needs /system/paging",
+                                 kind->name));
+      }
+    };
+    check_policy_for("hbm", tiers.hbm);
+    check_policy_for("dram", tiers.dram);
+    check_policy_for("ssd", tiers.ssd);
+    return;
+  }
+  if (system.batching == Batching::prefill_first) {
+    problems.add("/system/paging",
+                 "batching prefill_first reserves KV, expected \"none\" or another batching");
+  }
+  if (tiers.hbm) {
+    if (tiers.hbm->capacity) {
+      problems.add("/system/tiers/hbm/capacity",
+                   "with /system/paging expected \"shared\": stored KV and that of running requests "
+                   "take the same blocks");
+    }
+    check_tier_of_blocks(*tiers.hbm, *system.paging, registry, "/system/tiers/hbm", problems);
+  }
+  if (tiers.dram) {
+    if (!tiers.hbm) {
+      problems.add("/system/tiers/dram",
+                   "with /system/paging host memory takes what leaves the tier in HBM, which the "
+                   "system has not");
+    }
+    check_tier_of_blocks(*tiers.dram, *system.paging, registry, "/system/tiers/dram", problems);
+  }
+  if (tiers.ssd) {
+    problems.add("/system/tiers/ssd", "with /system/paging expected \"none\"");
+  }
+  if (system.paging->swap_out_below > 0 && !tiers.dram) {
+    problems.add("/system/paging/swap_out_below",
+                 "expected 0: the system has no tier in host memory to copy to");
+  }
+  if (system.prefetch.name != "none") {
+    problems.add("/system/prefetch", "with /system/paging expected none");
+  }
+  if (system.load.buffers != 0) {
+    problems.add("/system/load/buffers", "with /system/paging expected 0");
+  }
+  if (system.save.mode != SaveMode::async) {
+    problems.add("/system/save/mode", "with /system/paging expected async");
+  }
+  if (token_budget(config) < config.model.context_window) {
+    problems.add("/serving/token_budget",
+                 fmt::format("expected at least the context window, {}, got {}: prompts are not "
+                             "split",
+                             format_quantity(config.model.context_window),
+                             format_quantity(token_budget(config))));
+  }
+}
+
 }  // namespace
 
 void read_config(PolicyChoice& choice, const Json& json, const std::string& pointer,
@@ -125,16 +225,22 @@ Json config_schema(const PolicyChoice&) {
 }
 
 Bytes running_kv_capacity(const RunConfig& config) {
-  const Bytes free = kv_capacity(config.model, config.hardware);
+  const Bytes left = kv_capacity(config.model, config.hardware);
+  const Bytes free = std::min(left, config.serving.kv_memory.value_or(left));
   const TiersConfig& tiers = config.system.tiers;
-  if (tiers.count() == 0) {
+  if (tiers.count() == 0 || config.system.paging) {
     return free;
   }
   const std::int64_t buffered_layers = std::min(config.system.load.buffers, config.model.layers);
   const Bytes read_buffer = kv_bytes_per_token_layer(config.model) *
                             (config.model.context_window.value * buffered_layers);
-  const Bytes tier = tiers.hbm ? std::min(tiers.hbm->capacity, free) : Bytes(0);
+  const Bytes tier = tiers.hbm ? std::min(tiers.hbm->capacity.value_or(free), free) : Bytes(0);
   return std::max(Bytes(0), free - tier - config.system.save.write_buffer - read_buffer);
+}
+
+Tokens token_budget(const RunConfig& config) {
+  constexpr Tokens kLeast(2560);
+  return config.serving.token_budget.value_or(std::max(kLeast, config.model.context_window));
 }
 
 bool clamps_long_turns(const RunConfig& config) {
@@ -178,7 +284,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
     check_tier(config, *used, *installed, pointer, problems);
   };
   if (tiers.hbm) {
-    tier("hbm", *tiers.hbm, tiers.hbm->capacity);
+    tier("hbm", *tiers.hbm, tiers.hbm->capacity.value_or(running_kv_capacity(config)));
   }
   tier("dram", tiers.dram,
        config.hardware.dram ? std::optional(config.hardware.dram->capacity) : std::nullopt);
@@ -189,12 +295,17 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   if (config.model.context_window < Tokens(2)) {
     problems.add("/model/context_window", "expected at least 2 tokens");
   }
-  const Bytes window = kv_bytes_per_token(config.model) * config.model.context_window.value;
+  check_paging(config, registry, problems);
+  const Bytes window = window_bytes(config);
   const auto fits = [&](const RunConfig& any) { return running_kv_capacity(any) >= window; };
   if (problems.lines().size() == before && !fits(config)) {
-    RunConfig without = config;
+    RunConfig with_all = config;
+    with_all.serving.kv_memory.reset();
+    RunConfig without = with_all;
     without.system.tiers.hbm.reset();
-    problems.add(fits(without) ? "/system/tiers/hbm/capacity" : "/hardware/hbm/capacity",
+    problems.add(fits(with_all)  ? "/serving/kv_memory"
+                 : fits(without) ? "/system/tiers/hbm/capacity"
+                                 : "/hardware/hbm/capacity",
                  fmt::format("the weights{} and the read and write buffers leave {:.2f}GiB for "
                              "KV, but one context window of {} takes {:.2f}GiB",
                              tiers.hbm ? ", the hbm tier" : "",

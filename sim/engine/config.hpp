@@ -28,9 +28,13 @@ void read_config(PolicyChoice& choice, const Json& json, const std::string& poin
 
 enum class Batching {
   prefill_first,  // a prefill runs alone and blocks the decoding requests
+  unified,        // one iteration mixes prompts and a token of each running request
+  separate,       // iterations of several prompts, which block the decoding requests
 };
 constexpr auto enum_names(Batching) {
-  return std::array{std::pair{"prefill_first", Batching::prefill_first}};
+  return std::array{std::pair{"prefill_first", Batching::prefill_first},
+                    std::pair{"unified", Batching::unified},
+                    std::pair{"separate", Batching::separate}};
 }
 
 enum class Positions {
@@ -135,15 +139,16 @@ void describe(V& v, TierConfig& c) {
 /// HBM that keeps the KV of sessions between their turns, beside that of running requests. It is
 /// the fastest tier, so what a finished turn leaves is there already, and it has nothing above it.
 struct HbmTierConfig : TierConfig {
-  /// All GPUs together.
-  Bytes capacity;
+  /// All GPUs together; without a value: shared with running requests.
+  std::optional<Bytes> capacity;
 };
 template <class V>
 void describe(V& v, HbmTierConfig& c) {
   v.field("capacity", c.capacity,
           "HBM set aside for the KV of sessions that wait for their next turn, all GPUs together. "
-          "What does not fit in it is not kept, whatever lies behind it.",
-          required(positive()));
+          "What does not fit in it is not kept, whatever lies behind it. \"shared\" (with paging): "
+          "the blocks of running requests, of which they take what they need.",
+          required(or_word("shared", positive())));
   v.field("eviction", c.eviction, "Eviction policy of this tier.");
   v.field("block_size", c.block_size, "Storage is accounted in blocks of this many tokens.",
           at_least(1));
@@ -166,6 +171,30 @@ void describe(V& v, TiersConfig& c) {
   v.field("dram", c.dram, "Host memory; \"none\": not used.");
   v.field("cxl", c.cxl, "Memory behind CXL; \"none\": not used.");
   v.field("ssd", c.ssd, "Flash drives; \"none\": not used.");
+}
+
+/// KV of running requests in blocks that are taken as they are needed, not reserved; what is stored
+/// between turns is in blocks too, and leaves a tier in parts of a session.
+struct PagingConfig {
+  Tokens block_size{16};
+  double decode_reserve = 0;
+  double swap_out_below = 0;
+  bool swap_in_first = true;
+};
+template <class V>
+void describe(V& v, PagingConfig& c) {
+  v.field("block_size", c.block_size, "Tokens of a block, in HBM and in host memory.",
+          at_least(1));
+  v.field("decode_reserve", c.decode_reserve,
+          "Share of the blocks of HBM that no request is admitted into while others run.",
+          between(0, 0.9));
+  v.field("swap_out_below", c.swap_out_below,
+          "Stored KV is copied to host memory ahead of time while less than this share of the "
+          "blocks of HBM is available; what is copied stays usable until its blocks are taken. 0: "
+          "only when a request needs room.",
+          between(0, 1));
+  v.field("swap_in_first", c.swap_in_first,
+          "Copies to host memory wait while KV is loaded from there.");
 }
 
 struct LoadConfig {
@@ -200,6 +229,7 @@ struct SystemConfig {
   std::string source;
   PolicyChoice order{.name = "fcfs", .parameters = {}};
   Batching batching = Batching::prefill_first;
+  std::optional<PagingConfig> paging;
   Positions positions = Positions::decoupled;
   TiersConfig tiers;
   PolicyChoice prefetch{.name = "none", .parameters = {}};
@@ -213,6 +243,9 @@ void describe(V& v, SystemConfig& c) {
   v.field("source", c.source, "Paper or project the parts come from.");
   v.field("order", c.order, "Order policy: which waiting request is admitted next.");
   v.field("batching", c.batching, "How prefill and decode share the GPUs.");
+  v.field("paging", c.paging,
+          "KV in blocks that running requests and stored sessions share, for the batching modes "
+          "unified and separate; \"none\": a turn's KV is reserved whole when it is admitted.");
   v.field("positions", c.positions, "Whether stored KV carries its positions.");
   v.field("tiers", c.tiers, "The tiers used, fastest first; one that is not listed is not used.");
   v.field(
@@ -225,6 +258,8 @@ void describe(V& v, SystemConfig& c) {
 /// What all compared systems share.
 struct ServingConfig {
   std::int64_t slots = 24;
+  std::optional<Tokens> token_budget;
+  std::optional<Bytes> kv_memory;
   Reservation kv_reservation = Reservation::exact;
   std::optional<LongTurn> long_turn;
   OverflowTrigger overflow_trigger = OverflowTrigger::turn;
@@ -236,6 +271,13 @@ struct ServingConfig {
 template <class V>
 void describe(V& v, ServingConfig& c) {
   v.field("slots", c.slots, "Requests that run at the same time.", between(1, 4096));
+  v.field("token_budget", c.token_budget,
+          "Tokens that one iteration computes, with paging; \"auto\": a context window, 2,560 tokens "
+          "at least (vLLM 0.2).",
+          or_word("auto", at_least(1)));
+  v.field("kv_memory", c.kv_memory,
+          "HBM that KV may take, all GPUs together; \"auto\": what the weights leave.",
+          or_word("auto", positive()));
   v.field("kv_reservation", c.kv_reservation,
           "What a stored entry is charged in a tier's account.");
   v.field("long_turn", c.long_turn,
@@ -283,10 +325,13 @@ void describe(V& v, RunConfig& c) {
 /// entry that does not fit. Pointers are those of a whole config.
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems);
 
-/// HBM that the KV of running requests may take: what weights, the tier in HBM, read buffer and
-/// write buffer leave.
+/// HBM that the KV of running requests may take: of /serving/kv_memory what the tier in HBM, read
+/// buffer and write buffer leave. With paging there are none of these, and stored KV shares it.
 /// Zero if nothing.
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
+
+/// What `token_budget` means for this model.
+[[nodiscard]] Tokens token_budget(const RunConfig& config);
 
 /// What `long_turn` means for this workload: generators clamp, traces do not.
 [[nodiscard]] bool clamps_long_turns(const RunConfig& config);

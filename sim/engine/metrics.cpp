@@ -30,7 +30,7 @@ LoadRates load_rates(const RunConfig& config) {
 
 Bytes read_buffer_to_hide_loading(const RequestRecord& r, const LoadRates& rates) {
   const BytesPerSecond bandwidth = rates.to_hbm[static_cast<std::size_t>(r.found.medium)];
-  const Bytes bytes = rates.kv_bytes_per_token * r.found.reused.value;
+  const Bytes bytes = rates.kv_bytes_per_token * r.outside_hbm().value;
   return read_buffer_to_hide_loading(bandwidth,
                                      {.layers = rates.layers,
                                       .load = transfer_duration(bytes, bandwidth) / rates.layers,
@@ -54,9 +54,12 @@ void TurnMetrics::add(const RequestRecord& r) {
     ++resumed_turns;
     resumed.add(r);
     history_tokens += r.history;
-    reused_tokens[where] += r.found.reused;
+    reused_tokens[where] += r.outside_hbm();
+    reused_tokens[static_cast<std::size_t>(Medium::hbm)] += r.found.nearer;
     if (r.full_hit()) {
       ++full_hits[where];
+      full_hits_in_hbm[where] += static_cast<double>(r.found.nearer.value) /
+                                 static_cast<double>(r.found.reused.value);
       late_hits += r.found.late ? 1 : 0;
     } else {
       partial_turns += r.found.reused.value > 0 ? 1 : 0;

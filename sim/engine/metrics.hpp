@@ -30,7 +30,9 @@ struct RequestRecord {
   /// Dropped from the history because the context window overflowed.
   Tokens truncated;
   Lookup found;
-  /// Of the prefill, without waiting for stored KV.
+  /// Of the prefill, without waiting for stored KV. Where several prompts and running requests share
+  /// an iteration: of what it takes longer than without the prompts, the share of this one by tokens
+  /// computed. `exposed_load` is then the share by tokens loaded.
   SimDuration prefill_compute;
   /// Of the decode: each iteration counts for its requests in equal parts.
   SimDuration decode_share;
@@ -47,6 +49,8 @@ struct RequestRecord {
   [[nodiscard]] bool loaded() const {
     return found.reused.value > 0 && found.medium != Medium::hbm;
   }
+  /// What was not in HBM of the tokens that were found.
+  [[nodiscard]] Tokens outside_hbm() const { return found.reused - found.nearer; }
 };
 
 /// How fast stored KV comes to HBM when nothing else moves.
@@ -88,8 +92,11 @@ class TurnMetrics {
 
   std::int64_t turns = 0;
   std::int64_t resumed_turns = 0;
-  /// Turns whose whole history was found, by where.
+  /// Turns whose whole history was found, by where; one that is spread over HBM and another tier
+  /// counts for the other.
   std::array<std::int64_t, kMedia> full_hits{};
+  /// Of those, what belongs to HBM by its share of the tokens.
+  std::array<double, kMedia> full_hits_in_hbm{};
   std::int64_t partial_turns = 0;
   std::int64_t late_hits = 0;
   std::int64_t truncated_turns = 0;

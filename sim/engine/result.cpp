@@ -16,17 +16,21 @@ double gib(Bytes bytes) {
   return static_cast<double>(bytes.value) / static_cast<double>(std::int64_t{1} << 30);
 }
 
-/// Counts by medium over a whole, with their sum.
-template <class Counts>
-Json split_by_tier(const Counts& counts, std::int64_t whole) {
+/// Counts by medium over a whole, with their sum; of each, `in_hbm` belongs to HBM.
+Json split_by_tier(const std::array<std::int64_t, kMedia>& counts, std::int64_t whole,
+                   const std::array<double, kMedia>& in_hbm = {}) {
   Json json;
   std::int64_t total = 0;
-  for (const auto& count : counts) {
-    total += count;
+  double moved = 0;
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    total += counts[i];
+    moved += in_hbm[i];
   }
   json["total"] = ratio(total, whole);
   for (std::size_t i = 0; i < kMedia; ++i) {
-    json[to_string(static_cast<Medium>(i))] = ratio(counts[i], whole);
+    const double here = static_cast<double>(counts[i]) - in_hbm[i];
+    const double count = static_cast<Medium>(i) == Medium::hbm ? here + moved : here;
+    json[to_string(static_cast<Medium>(i))] = ratio(count, static_cast<double>(whole));
   }
   return json;
 }
@@ -39,8 +43,8 @@ Json hit_rate_report(const TurnMetrics& turns) {
     reused[i] = turns.reused_tokens[i].value;
   }
   Json json;
-  json["all_turns"] = split_by_tier(turns.full_hits, turns.turns);
-  json["resumed_turns"] = split_by_tier(turns.full_hits, turns.resumed_turns);
+  json["all_turns"] = split_by_tier(turns.full_hits, turns.turns, turns.full_hits_in_hbm);
+  json["resumed_turns"] = split_by_tier(turns.full_hits, turns.resumed_turns, turns.full_hits_in_hbm);
   json["tokens"] = split_by_tier(reused, turns.history_tokens.value);
   json["partial_turns"] = turns.partial_turns;
   json["late_hits"] = turns.late_hits;
@@ -143,12 +147,11 @@ Json metrics_report(Instance& instance, const RunConfig& config,
                           {"exposed_load", gpu.exposed_load.seconds() * gpus},
                           {"exposed_save", gpu.exposed_save.seconds() * gpus}};
 
-  TierManager& tiers = instance.tiers();
   Json tiers_json = Json::object();
-  for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
+  for (std::size_t i = 0; i < instance.batcher().tier_count(); ++i) {
     const TierCounters now = instance.tiers_after()[i];
     const TierCounters before = instance.tiers_before()[i];
-    tiers_json[to_string(tiers.medium(i))] = Json{
+    tiers_json[to_string(instance.batcher().medium(i))] = Json{
         {"occupancy_bytes",
          {{"mean", ratio(static_cast<double>(now.occupancy_byte_ns - before.occupancy_byte_ns),
                          static_cast<double>(span.ns))},

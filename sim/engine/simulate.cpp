@@ -37,14 +37,14 @@ void read_links(const SimulatedBackend& backend, std::vector<LinkCounters>& coun
 
 /// What was moved between the media is what the tiers took and gave, to the byte.
 void check_bytes(Instance& instance, const SimulatedBackend& backend) {
-  TierManager& tiers = instance.tiers();
+  const Batcher& batcher = instance.batcher();
   std::array<std::optional<TierCounters>, kMedia> used;
-  for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
-    used[static_cast<std::size_t>(tiers.medium(i))] = tiers.counters(i);
+  for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
+    used[static_cast<std::size_t>(batcher.medium(i))] = batcher.counters(i);
   }
   Bytes loaded;
   for (std::size_t m = 0; m < kMedia; ++m) {
-    loaded += instance.loaded_bytes(static_cast<Medium>(m));
+    loaded += batcher.loaded_bytes(static_cast<Medium>(m));
   }
   for (std::size_t m = 0; m < kMedia; ++m) {
     const auto medium = static_cast<Medium>(m);

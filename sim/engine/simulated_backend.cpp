@@ -129,13 +129,31 @@ Bytes SimulatedBackend::moved(Medium from, Medium to) const {
 }
 
 SimDuration SimulatedBackend::start_prefill(const PrefillCommand& command) {
-  KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
   prefill_time_ = timing_.prefill(std::span(&command.part, 1));
   prefill_ = command;
+  begin_prefill();
+  return prefill_time_.total;
+}
+
+IterationTime SimulatedBackend::start_iteration(const IterationCommand& command) {
+  prefill_time_ = timing_.iteration(command.parts, command.decode_batch, command.decode_context);
+  prefill_ = {.part = {},
+              .load = command.load,
+              .ready_layers = 0,
+              .wait_for_all_layers = command.wait_for_all_layers};
+  begin_prefill();
+  const SimDuration decode =
+      command.decode_batch > 0
+          ? timing_.decode_duration(command.decode_batch, command.decode_context)
+          : SimDuration(0);
+  return {.compute = prefill_time_.total, .decode = std::min(decode, prefill_time_.total)};
+}
+
+void SimulatedBackend::begin_prefill() {
+  KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
   gpu_ = Gpu::prefill;
   gpu_started_ = now_;
-  gpu_done_ = command.load.valid() ? kNever : now_ + prefill_time_.total;
-  return prefill_time_.total;
+  gpu_done_ = prefill_.load.valid() ? kNever : now_ + prefill_time_.total;
 }
 
 /// Layer i computes when layer i-1 is done and its KV is there. With a steady rate that is the

@@ -37,6 +37,7 @@ class SimulatedBackend final : public Backend {
   TransferId start_transfer(const TransferCommand& command) override;
   void extend_transfer(TransferId transfer, Bytes bytes) override;
   SimDuration start_prefill(const PrefillCommand& command) override;
+  IterationTime start_iteration(const IterationCommand& command) override;
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
 
@@ -52,6 +53,7 @@ class SimulatedBackend final : public Backend {
   enum class Gpu { idle, prefill, decode };
 
   void advance_to(SimTime next);
+  void begin_prefill();
   void finish_load(SimTime at);
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;

@@ -74,7 +74,7 @@ TierManager::TierManager(const Setup& setup)
     keeps_free_ = keeps_free_ || tier_config->free_buffer.value > 0;
   };
   const TiersConfig& used = config_.system.tiers;
-  add(Medium::hbm, used.hbm, used.hbm ? used.hbm->capacity : Bytes(0));
+  add(Medium::hbm, used.hbm, used.hbm ? *used.hbm->capacity : Bytes(0));
   add(Medium::dram, used.dram, config_.hardware.dram ? config_.hardware.dram->capacity : Bytes(0));
   add(Medium::cxl, used.cxl, config_.hardware.cxl ? config_.hardware.cxl->capacity : Bytes(0));
   add(Medium::ssd, used.ssd, config_.hardware.ssd ? config_.hardware.ssd->capacity : Bytes(0));

@@ -48,6 +48,8 @@ struct Lookup {
   bool late = false;
   /// Why less than the whole history was found.
   LossCause cause = LossCause::none;
+  /// Of `reused`, a head that was in HBM already while the rest was in `medium`.
+  Tokens nearer;
 };
 
 /// Keeps the stored KV: which entry is in which tier, its account, and its moves between tiers.

@@ -39,6 +39,7 @@ class InstantBackend final : public Backend {
   }
   void extend_transfer(TransferId, Bytes) override {}
   SimDuration start_prefill(const PrefillCommand&) override { return SimDuration(0); }
+  IterationTime start_iteration(const IterationCommand&) override { return {}; }
   void start_decode(const DecodeCommand&) override {}
   void stop_decode() override {}
 
@@ -137,6 +138,10 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
                       const RunOptions& options) {
   Problems problems;
   check_run_config(config, registry, problems);
+  if (config.system.paging) {
+    problems.add("/system/paging",
+                 "an untimed replay has no running requests to share blocks with, expected \"none\"");
+  }
   problems.throw_if_any();
 
   const auto source =

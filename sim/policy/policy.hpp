@@ -96,6 +96,8 @@ struct PolicyKind {
   std::string summary;
   std::string source;
   Knowledge knowledge = Knowledge::online;
+  /// An eviction policy whose victims keep some of their tokens, which not every tier can do.
+  bool parts_of_entries = false;
   std::vector<PolicyParameter> parameters;
   std::function<std::unique_ptr<Interface>(const PolicyParameters&)> make;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <concepts>
 #include <map>
 #include <string>
@@ -363,7 +364,7 @@ Json storage_per_session(const RunConfig& config, const StorageParameters& p,
     TiersConfig& tiers = limited.system.tiers;
     if (tiers.hbm) {
       tiers.hbm->ttl = p.ttl;
-      storage += tiers.hbm->capacity;
+      storage += tiers.hbm->capacity.value_or(running_kv_capacity(limited));
     }
     if (tiers.dram) {
       tiers.dram->ttl = p.ttl;
@@ -382,6 +383,58 @@ Json storage_per_session(const RunConfig& config, const StorageParameters& p,
   return json;
 }
 
+// ---- Latency against load ----
+
+struct LoadParameters {
+  std::vector<PerSecond> request_rates;
+  std::vector<SimDuration> latencies;
+};
+template <class V>
+void describe(V& v, LoadParameters& p) {
+  v.field("request_rates", p.request_rates, "Rates at which requests arrive.",
+          required(positive()));
+  v.field("latencies", p.latencies,
+          "Bounds of the 90th percentile of normalized latency, a token, that the curve is read at.",
+          positive());
+}
+
+/// The rate at which the curve first crosses `bound`, between two points a straight line over the
+/// logarithm of the latency; null if it does not, or is above it from the beginning.
+Json rate_at(const std::vector<std::pair<double, double>>& curve, double bound) {
+  for (std::size_t i = 1; i < curve.size(); ++i) {
+    const auto& [rate, latency] = curve[i - 1];
+    const auto& [next_rate, next_latency] = curve[i];
+    if (latency <= bound && next_latency > bound) {
+      const double share = std::log(bound / latency) / std::log(next_latency / latency);
+      return rate + share * (next_rate - rate);
+    }
+  }
+  return nullptr;
+}
+
+Json latency_over_load(const RunConfig& config, const LoadParameters& p, const Context& context) {
+  Json json{{"rate", Json::object()}, {"rate_at", Json::object()}};
+  std::vector<std::pair<double, double>> curve;
+  std::vector<PerSecond> rates = p.request_rates;
+  std::sort(rates.begin(), rates.end());
+  for (const PerSecond rate : rates) {
+    RunConfig loaded = config;
+    loaded.workload.arrival_rate.reset();
+    loaded.workload.request_rate = rate;
+    const Json result = simulate(loaded, *context.registry, context.run);
+    const Json& metrics = result["metrics"];
+    const double latency = metrics["normalized_latency_seconds_per_token"]["p90"].get<double>();
+    curve.emplace_back(rate.value, latency);
+    json["rate"][fmt::format("{}", rate.value)] =
+        Json{{"p90_seconds_per_token", latency},
+             {"requests_per_second", metrics["requests_per_second"]}};
+  }
+  for (const SimDuration bound : p.latencies) {
+    json["rate_at"][fmt::format("{}", bound.seconds())] = rate_at(curve, bound.seconds());
+  }
+  return json;
+}
+
 }  // namespace
 
 const std::vector<Experiment>& experiments() {
@@ -392,6 +445,8 @@ const std::vector<Experiment>& experiments() {
       experiment("hbm_requests", "how many requests of one length HBM holds the KV of",
                  hbm_requests),
       experiment("kv_fill_times", "how fast prefill fills HBM and DRAM with KV", kv_fill_times),
+      experiment("latency_over_load", "normalized latency at several request rates",
+                 latency_over_load),
       experiment("phase_times", "prefill and decode of one batch", phase_times),
       experiment("repeated_prompts", "share of the prompts that was there before, by turn",
                  repeated_prompts),

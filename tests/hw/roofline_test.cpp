@@ -121,6 +121,40 @@ TEST(RooflinePrefill, JoinsTheMatricesOfAllPartsAndAddsTheirAttention) {
   EXPECT_NEAR(time.total.seconds(), 6.856, kRounding);
 }
 
+TEST(RooflineIteration, ReadsTheWeightsOnceForPromptsAndRunningRequests) {
+  const RooflineTiming timing(tiny_model(), tiny_hardware(), 2);
+  // Dense 3 + 2 tokens 1.12; attention 21 pairs 0.336, and 50 tokens x max(16 FLOP, 8 B) 0.8: 2.256
+  // a layer. Head: three rows, max(240, 80) = 0.24. Total 2 x 2.256 + 0.24 + 1.
+  const std::vector<PrefillPart> parts{{Tokens(3), Tokens(5)}};
+  const PrefillTime time = timing.iteration(parts, 2, Tokens(50));
+  EXPECT_NEAR(time.layer.seconds(), 2.256, kRounding);
+  EXPECT_NEAR(time.total.seconds(), 5.752, kRounding);
+}
+
+TEST(RooflineIteration, WithoutRunningRequestsIsAPrefill) {
+  const RooflineTiming timing(load_model("llama2-13b"), load_hardware(), 1);
+  const std::vector<PrefillPart> parts{{Tokens(300), Tokens(50)}, {Tokens(7), Tokens(0)}};
+  EXPECT_EQ(timing.iteration(parts, 0, Tokens(0)).total, timing.prefill(parts).total);
+}
+
+TEST(RooflineIteration, TakesNoLongerThanItsWorkOneAfterTheOtherAndNoLessThanEither) {
+  const RooflineTiming timing(load_model("gpt3-13b"), load_hardware(), 64);
+  for (const std::int64_t added : {1, 30, 500}) {
+    for (const std::int64_t batch : {1, 64}) {
+      const std::vector<PrefillPart> parts{{Tokens(added), Tokens(1000)}};
+      const Tokens context(900 * batch);
+      const SimDuration together = timing.iteration(parts, batch, context).total;
+      const SimDuration decode = timing.decode_duration(batch, context);
+      EXPECT_LE(together, timing.prefill(parts).total + decode) << added << " beside " << batch;
+      EXPECT_GT(together, timing.prefill(parts).total);
+      EXPECT_GT(together, decode);
+      // A model that knows no better.
+      EXPECT_EQ(timing.TimingModel::iteration(parts, batch, context).total,
+                timing.prefill(parts).total + decode);
+    }
+  }
+}
+
 TEST(RooflinePrefill, OfTwoPartsTogetherIsNeverSlowerThanOneAfterTheOther) {
   const RooflineTiming timing(load_model("llama2-13b"), load_hardware(), 1);
   for (const std::int64_t added : {1, 16, 100, 1000}) {

@@ -106,6 +106,8 @@ class TestTier final : public TierView {
     }
   }
   void set_queue_first(QueuePosition first) { queue_first_ = first; }
+  [[nodiscard]] SimTime now() const { return SimTime(now_); }
+  void wait(std::int64_t calls) { now_ += calls; }
 
   [[nodiscard]] std::optional<Victim> select(Demand demand = Demand::save,
                                              QueuePosition incoming = kNotQueued) {
@@ -114,15 +116,16 @@ class TestTier final : public TierView {
                                    .incoming = sees_queue_ ? incoming : kNotQueued,
                                    .queue_first = sees_queue_ ? queue_first_ : kNotQueued});
   }
-  /// Selects a victim and removes it; kNoEntry if there is none.
+  /// Shrinks victims until one leaves; kNoEntry if there is none.
   EntryId evict(Demand demand = Demand::save, QueuePosition incoming = kNotQueued) {
-    const std::optional<Victim> victim = select(demand, incoming);
-    if (!victim) {
-      return kNoEntry;
+    while (const std::optional<Victim> victim = select(demand, incoming)) {
+      if (victim->keep.value == 0) {
+        remove(victim->entry);
+        return victim->entry;
+      }
+      resize(victim->entry, victim->keep);
     }
-    EXPECT_EQ(victim->keep, Tokens(0));
-    remove(victim->entry);
-    return victim->entry;
+    return kNoEntry;
   }
   /// The numbers of the entries in the order in which they leave, until none is given any more.
   std::vector<std::uint32_t> evict_all(Demand demand = Demand::save,
@@ -191,7 +194,8 @@ class RandomDriver {
     const bool here = model.holds(entry);
     const bool pinned = here && model.pinned(entry);
     // The tier fills up and is drained in turn, so that it also runs out of victims.
-    const bool draining = steps_++ / 300 % 2 == 1;
+    ++steps_;
+    const bool draining = is_draining();
     switch (stream_.index(with_queue_ ? 10 : 7)) {
       case 0:
       case 1:
@@ -256,6 +260,8 @@ class RandomDriver {
  private:
   static constexpr std::int64_t kEntries = 40;
 
+  [[nodiscard]] bool is_draining() const { return steps_ / 300 % 2 == 1; }
+
   template <class F>
   void each(const std::vector<TestTier*>& tiers, F act) {
     for (TestTier* tier : tiers) {
@@ -301,8 +307,8 @@ class RandomDriver {
     const std::optional<Victim>& victim = answers.front();
     if (victim && tiers.front()->holds(victim->entry) && !tiers.front()->pinned(victim->entry)) {
       each(tiers, [&](TestTier& tier) {
-        victim->keep.value > 0 ? tier.resize(victim->entry, victim->keep)
-                               : tier.remove(victim->entry);
+        victim->keep.value > 0 && !is_draining() ? tier.resize(victim->entry, victim->keep)
+                                                 : tier.remove(victim->entry);
       });
     }
   }

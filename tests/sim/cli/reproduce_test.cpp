@@ -86,7 +86,7 @@ TEST_F(Reproduce, WritesTheSameBytesTwice) {
 TEST_F(Reproduce, SuggestsThePaperAndTheFigure) {
   expect_bad_input(
       {"reproduce", "attentionstor"},
-      {"PAPER: expected one of attentionstore, car, got \"attentionstor\" (did you mean "
+      {"PAPER: expected one of attentionstore, car, pensieve, got \"attentionstor\" (did you mean "
        "\"attentionstore\"?)"});
   expect_bad_input(arguments({"--figure", "11", "--figure", "one"}),
                    {"--figure: expected one of 1, got \"11\" (did you mean \"1\"?)",

@@ -34,8 +34,8 @@ TEST(CheckRunConfig, SuggestsThePolicyThatWasMeant) {
   RunConfig config = two_tiers();
   config.system.tiers.dram->eviction.name = "lruu";
   EXPECT_EQ(problems_of(config),
-            Lines{"/system/tiers/dram/eviction: expected one of fifo, lru, scheduler_aware, got "
-                  "\"lruu\" (did you mean \"lru\"?)"});
+            Lines{"/system/tiers/dram/eviction: expected one of fifo, lru, scheduler_aware, "
+                  "tokens_times_idle, got \"lruu\" (did you mean \"lru\"?)"});
   config = two_tiers();
   config.system.order.name = "zzz";
   EXPECT_EQ(problems_of(config), Lines{"/system/order: expected one of fcfs, got \"zzz\""});
@@ -119,6 +119,130 @@ TEST(CheckRunConfig, RefusesHbmThatLeavesLessThanOneWindow) {
   EXPECT_EQ(problems_of(config),
             Lines{"/hardware/hbm/capacity: the weights and the read and write buffers leave "
                   "0.93GiB for KV, but one context window of tiny takes 1.86GiB"});
+}
+
+RunConfig paged() {
+  RunConfig config = tiny_config(Tokens(100));
+  config.system.batching = Batching::unified;
+  config.system.paging = PagingConfig{.block_size = Tokens(1)};
+  config.system.tiers.hbm.emplace();
+  config.system.tiers.hbm->block_size = Tokens(1);
+  config.system.tiers.hbm->eviction.name = "tokens_times_idle";
+  config.system.tiers.dram = tier("tokens_times_idle");
+  return config;
+}
+
+TEST(CheckRunConfig, AcceptsPagedKv) {
+  EXPECT_EQ(problems_of(paged()), Lines{});
+  RunConfig config = paged();
+  config.system.tiers = {};
+  config.system.batching = Batching::separate;
+  EXPECT_EQ(problems_of(config), Lines{});
+}
+
+TEST(CheckRunConfig, HoldsBatchingAndPagingTogether) {
+  RunConfig config = tiny_config();
+  config.system.batching = Batching::separate;
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/paging: batching separate needs KV in blocks, got \"none\""});
+  config = paged();
+  config.system.batching = Batching::prefill_first;
+  EXPECT_EQ(problems_of(config), Lines{"/system/paging: batching prefill_first reserves KV, "
+                                       "expected \"none\" or another batching"});
+}
+
+TEST(CheckRunConfig, SharesHbmWithPagingOnly) {
+  RunConfig config = tiny_config();
+  config.system.tiers.hbm.emplace();
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/hbm/capacity: expected a size without /system/paging"});
+  config = paged();
+  config.system.tiers.hbm->capacity = Bytes(1000000);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/hbm/capacity: with /system/paging expected \"shared\": stored KV "
+                  "and that of running requests take the same blocks"});
+}
+
+TEST(CheckRunConfig, RefusesAPolicyForPartsOfEntriesWithoutPaging) {
+  RunConfig config = two_tiers();
+  config.system.tiers.dram->eviction.name = "tokens_times_idle";
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/dram/eviction: policy tokens_times_idle evicts parts of sessions, "
+                  "which needs /system/paging"});
+}
+
+TEST(CheckRunConfig, RefusesWithPagingWhatOnlyTiersOfSessionsHave) {
+  RunConfig config = paged();
+  TierConfig& dram = *config.system.tiers.dram;
+  dram.block_size = Tokens(2);
+  dram.inclusive = true;
+  dram.write = WriteMoment::on_create;
+  dram.free_buffer = Bytes(1);
+  dram.ttl = for_ms(1);
+  dram.eviction.name = "scheduler_aware";
+  config.system.tiers.ssd = tier();
+  config.system.prefetch.name = "look_ahead";
+  config.system.load.buffers = 1;
+  config.system.save.mode = SaveMode::blocking;
+  config.serving.token_budget = Tokens(99);
+  EXPECT_EQ(
+      problems_of(config),
+      (Lines{"/system/tiers/dram/block_size: with /system/paging expected the size of its blocks, "
+             "1tokens",
+             "/system/tiers/dram/inclusive: with /system/paging expected false: what is loaded "
+             "leaves the tier",
+             "/system/tiers/dram/write: with /system/paging expected on_evict",
+             "/system/tiers/dram/free_buffer: with /system/paging expected 0B: see "
+             "/system/paging/swap_out_below",
+             "/system/tiers/dram/ttl: with /system/paging expected none",
+             "/system/tiers/dram/eviction: with /system/paging expected a policy that does not ask "
+             "for the queue",
+             "/system/tiers/ssd: with /system/paging expected \"none\"",
+             "/system/prefetch: with /system/paging expected none",
+             "/system/load/buffers: with /system/paging expected 0",
+             "/system/save/mode: with /system/paging expected async",
+             "/serving/token_budget: expected at least the context window, 100tokens, got "
+             "99tokens: prompts are not split"}));
+}
+
+TEST(CheckRunConfig, CopiesOnlyWhatIsInHbmToHostMemory) {
+  RunConfig config = paged();
+  config.system.tiers.hbm.reset();
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/dram: with /system/paging host memory takes what leaves the tier "
+                  "in HBM, which the system has not"});
+  config = paged();
+  config.system.tiers.dram.reset();
+  config.system.paging->swap_out_below = 0.5;
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/paging/swap_out_below: expected 0: the system has no tier in host "
+                  "memory to copy to"});
+}
+
+TEST(CheckRunConfig, KvMemoryLimitsWhatTheWeightsLeave) {
+  RunConfig config = tiny_config(Tokens(100));
+  config.serving.kv_memory = kv(150);
+  EXPECT_EQ(running_kv_capacity(config), kv(150));
+  config.serving.kv_memory = Bytes(999999999);
+  EXPECT_EQ(running_kv_capacity(config), config.hardware.hbm.capacity - weight_bytes(config.model));
+  config = paged();
+  config.system.paging->block_size = Tokens(16);
+  config.system.tiers = {};
+  // 100 tokens are 7 blocks of 16: 112 tokens.
+  config.serving.kv_memory = kv(112);
+  EXPECT_EQ(problems_of(config), Lines{});
+  config.serving.kv_memory = kv(111);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/serving/kv_memory: the weights and the read and write buffers leave 0.00GiB "
+                  "for KV, but one context window of tiny takes 0.00GiB"});
+}
+
+TEST(TokenBudget, IsAContextWindowButAtLeastThatOfVllm) {
+  EXPECT_EQ(token_budget(tiny_config(Tokens(100))), Tokens(2560));
+  EXPECT_EQ(token_budget(tiny_config(Tokens(4096))), Tokens(4096));
+  RunConfig config = tiny_config();
+  config.serving.token_budget = Tokens(7);
+  EXPECT_EQ(token_budget(config), Tokens(7));
 }
 
 TEST(CheckRunConfig, TheBuffersOfASystemThatStoresTakeHbm) {

@@ -288,7 +288,7 @@ TEST(Instance, ASlotIsUsedAgainAndKeepsNothingOfTheEarlierSession) {
     EXPECT_EQ(run.request(i, 1).first_token - run.request(i, 1).arrived, SimDuration(15600000));
   }
   // Ended sessions stay until they are evicted: DRAM holds 1,000 tokens, 20 x 20 are stored.
-  EXPECT_EQ(run.instance.tiers().live_entries(), 20U);
+  EXPECT_EQ(run.instance.batcher().stored_entries(), 20U);
 }
 
 // ---- Warm-up ----

@@ -59,26 +59,29 @@ class TurnChecker final : public RunObserver {
     ASSERT_LE(r.found.reused, r.history);
     ASSERT_LE(r.history + r.input + r.output, window);
     ASSERT_EQ(r.found.cause == LossCause::none, r.found.reused >= r.history);
-    if (r.found.reused.value == 0 || (r.found.medium == Medium::hbm && !r.found.late)) {
+    // A suspended request may load what it had computed itself.
+    const bool suspended = instance->batcher().preemptions() > 0;
+    if (!suspended &&
+        (r.found.reused.value == 0 || (r.found.medium == Medium::hbm && !r.found.late))) {
       ASSERT_EQ(r.exposed_load.ns, 0) << "nothing was loaded";
     }
     ASSERT_GE(r.decode_share.ns, 0);
     ASSERT_LE(r.decode_share, r.finished - r.first_token);
-    ASSERT_GE(r.prefill_compute.ns, 1);
+    // With the matrices bound by their weights a prompt that joins an iteration may be free.
+    ASSERT_GE(r.prefill_compute.ns, shares_iterations ? 0 : 1);
     decode_shares += r.decode_share;
-    instance->tiers().check_invariants();
+    instance->batcher().check_invariants();
     ++turns;
     first_turns += r.measured && !r.resumed() && r.truncated.value == 0 ? 1 : 0;
   }
 
-  void on_gpu(GpuActivity activity, SimTime, SimTime, std::int64_t, std::int64_t) override {
-    decodes += activity == GpuActivity::decode ? 1 : 0;
-  }
+  void on_gpu(GpuActivity, SimTime, SimTime, std::int64_t, std::int64_t) override { ++gpu_spans; }
 
   Instance* instance = nullptr;
   Tokens window;
   SimDuration decode_shares;
-  std::int64_t decodes = 0;
+  std::int64_t gpu_spans = 0;
+  bool shares_iterations = false;
   SimTime last_finished;
   std::int64_t turns = 0;
   /// Measured turns that need no history.
@@ -103,6 +106,7 @@ TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
                        .progress = {}});
     checker.instance = &instance;
     checker.window = config.model.context_window;
+    checker.shares_iterations = config.system.batching == Batching::unified;
     instance.run();
     simulated_backend.check_drained();
     EXPECT_EQ(checker.turns, instance.finished_turns());
@@ -116,10 +120,10 @@ TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
     // Dividing a decode among its requests rounds down.
     const std::int64_t undivided = instance.total_gpu_time().decode.ns - checker.decode_shares.ns;
     EXPECT_GE(undivided, 0);
-    EXPECT_LE(undivided, checker.decodes * config.serving.slots);
+    EXPECT_LE(undivided, checker.gpu_spans * config.serving.slots);
     EXPECT_EQ(accounted, instance.turns().turns) << "a turn is a hit, a lost hit or a first one";
 
-    TierManager& tiers = instance.tiers();
+    const Batcher& tiers = instance.batcher();
     for (std::size_t i = 0; i < tiers.tier_count(); ++i) {
       Bytes in;
       Bytes out;
@@ -130,7 +134,7 @@ TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
       }
       if (tiers.medium(i) == Medium::hbm) {  // what turns load goes past the tier
         for (std::size_t other = 0; other < kMedia; ++other) {
-          in -= instance.loaded_bytes(static_cast<Medium>(other));
+          in -= tiers.loaded_bytes(static_cast<Medium>(other));
         }
       }
       const TierCounters counters = tiers.counters(i);

@@ -55,6 +55,47 @@ TierConfig random_tier(Dice& dice, const RunConfig& config, Bytes capacity) {
   return tier;
 }
 
+/// KV in blocks instead, with as little room for it as one window, or several.
+void make_paged(Dice& dice, RunConfig& config) {
+  SystemConfig& system = config.system;
+  const Tokens window = config.model.context_window;
+  PagingConfig paging;
+  paging.block_size = Tokens(dice.between(1, std::min<std::int64_t>(32, window.value)));
+  paging.decode_reserve = dice.one_of({0.0, 0.1, 0.5});
+  paging.swap_in_first = dice.chance(0.5);
+  system.batching = dice.chance(0.5) ? Batching::unified : Batching::separate;
+  system.prefetch = {.name = "none", .parameters = {}};
+  system.load.buffers = 0;
+  system.save.mode = SaveMode::async;
+  const std::int64_t tiers = dice.between(0, 3);
+  const auto eviction = [&] {
+    return PolicyChoice{
+        .name = dice.one_of({"tokens_times_idle", "tokens_times_idle", "lru", "fifo"}),
+        .parameters = {}};
+  };
+  system.tiers = {};
+  if (tiers > 0) {
+    system.tiers.hbm.emplace();
+    system.tiers.hbm->eviction = eviction();
+    system.tiers.hbm->block_size = paging.block_size;
+  }
+  if (tiers > 1) {
+    system.tiers.dram.emplace();
+    system.tiers.dram->eviction = eviction();
+    system.tiers.dram->block_size = paging.block_size;
+    paging.swap_out_below = dice.one_of({0.0, 0.5, 0.5, 1.0});
+  }
+  system.paging = paging;
+  const std::int64_t blocks =
+      (window.value + paging.block_size.value - 1) / paging.block_size.value;
+  config.serving.kv_memory =
+      kv(blocks * paging.block_size.value) * dice.between(4, 20) / 4 + Bytes(dice.between(0, 999));
+  config.hardware.hbm.capacity += *config.serving.kv_memory;
+  if (dice.chance(0.5)) {
+    config.serving.token_budget = window + Tokens(dice.between(0, 50));
+  }
+}
+
 }  // namespace
 
 RunConfig random_config(std::uint64_t seed) {
@@ -125,11 +166,11 @@ RunConfig random_config(std::uint64_t seed) {
   if (dice.chance(0.4)) {
     HbmTierConfig tier;
     tier.capacity = size(exact ? 1 : 4, dice.one_of({8, 40}));
-    static_cast<TierConfig&>(tier) = random_tier(dice, config, tier.capacity);
+    static_cast<TierConfig&>(tier) = random_tier(dice, config, *tier.capacity);
     tier.inclusive = false;
     tier.write = WriteMoment::on_evict;
     system.tiers.hbm = tier;
-    hardware.hbm.capacity += tier.capacity;
+    hardware.hbm.capacity += *tier.capacity;
     if (system.tiers.count() > 1 && dice.chance(0.5)) {
       system.prefetch.name = "look_ahead";
     }
@@ -153,6 +194,9 @@ RunConfig random_config(std::uint64_t seed) {
     hardware.dram->bandwidth = BytesPerSecond(dice.scale(3e4, 3e7));
     hardware.dram->host_load =
         BytesPerSecond(hardware.dram->bandwidth->value * dice.one_of({0.0, 0.5, 0.9}));
+  }
+  if (dice.chance(0.4)) {
+    make_paged(dice, config);
   }
   return config;
 }

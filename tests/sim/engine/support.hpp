@@ -235,6 +235,9 @@ class CountingBackend final : public Backend {
   SimDuration start_prefill(const PrefillCommand& command) override {
     return backend_.start_prefill(command);
   }
+  IterationTime start_iteration(const IterationCommand& command) override {
+    return backend_.start_iteration(command);
+  }
   void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
   void stop_decode() override { backend_.stop_decode(); }
 

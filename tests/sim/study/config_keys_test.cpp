@@ -96,6 +96,11 @@ class Bases {
     const auto add = [&](const Settings& more) { all.insert(all.end(), more.begin(), more.end()); };
     if (base == "plain") {
       all.insert(all.begin(), "/system=recompute");
+    } else if (base == "paged") {
+      all.insert(all.begin(), "/system=pensieve");
+      add({"/hardware/dram/capacity=8GiB", "/serving/kv_memory=6GiB",
+           "/hardware/links/pcie/both=30GB/s", "/workload/arrival_rate=0.6/s",
+           "/serving/slots=64"});
     } else if (base == "timed") {
       all.insert(all.begin(), "/system=attentionstore_lru");
       add({"/workload/generator=none", "/workload/trace=timed.jsonl", "/workload/sessions=all",
@@ -134,7 +139,8 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "hbm", "cxl", "timed", "table", "texts"};
+const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",
+                                       "paged",  "timed", "table", "texts"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -218,6 +224,19 @@ const std::vector<Move>& moves() {
       {"cxl", "/system/tiers/cxl/ttl=20s"},
       {"plain", R"(/system/tiers/dram={"eviction": "lru"})"},
       {"plain", R"(/system/tiers/ssd={"eviction": "lru"})"},
+      {"paged", "/system/batching=separate"},
+      {"paged",
+       "/system/paging/block_size=64tokens",
+       {"/system/tiers/dram=none", "/system/tiers/hbm=none", "/system/paging/swap_out_below=0"}},
+      {"paged", "/system/paging/decode_reserve=0.4"},
+      {"paged", "/system/paging/swap_out_below=0"},
+      {"paged", "/system/paging/swap_in_first=false"},
+      {"paged", "/system/tiers/hbm/eviction=lru"},
+      {"paged", "/system/tiers/dram/eviction=lru"},
+      {"paged", "/system/load/discipline=blocking"},
+      {"paged", "/serving/token_budget=2100tokens"},
+      {"paged", "/serving/kv_memory=5GiB"},
+      {"stored", "/serving/kv_memory=12GiB"},
       {"stored", "/system/prefetch=none"},
       {"stored", "/system/load/discipline=blocking"},
       {"stored", "/system/load/buffers=2"},
@@ -298,7 +317,6 @@ const std::vector<Exemption>& exemptions() {
       {"/system/summary", "read by people"},
       {"/system/source", "read by people"},
       {"/system/order", "fcfs is the only policy"},
-      {"/system/batching", "prefill_first is the only mode"},
       {"/workload/format", "auto finds the same format, and any other is refused"},
   };
   return all;
@@ -422,7 +440,8 @@ TEST(ConfigKeys, AreMovedInRunsUnderPressure) {
 TEST(PerformanceSettings, MoveNoResult) {
   const Bases bases;
   const TempDir dir;
-  for (const char* system : {"recompute", "attentionstore_fifo", "attentionstore", "overflow"}) {
+  for (const char* system : {"recompute", "attentionstore_fifo", "attentionstore", "overflow",
+                             "vllm", "pensieve_gpu", "pensieve"}) {
     const RunConfig config =
         resolved("examples/planner-70.json",
                  {std::string("/system=") + system, "/hardware/dram/capacity=16GiB",

@@ -3,6 +3,7 @@
 #include "sim/study/experiments.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -269,6 +270,30 @@ TEST(HbmRequests, GiveTheCapacityExampleOfCar) {
   EXPECT_EQ(json["requests"], (4 * 40LL * (1 << 30) - json["weight_bytes"].get<std::int64_t>()) /
                                   (2048LL * 2 * 48 * 7168 * 2));
   EXPECT_NEAR(json["requests"].get<double>(), 40, 1);
+}
+
+TEST(LatencyOverLoad, IsReadBetweenTwoRatesOnAStraightLineOverTheLogarithm) {
+  const RunConfig config = resolved("papers/pensieve/gpt3-13b.json",
+                                    {"/workload/sessions=60", "/workload/warmup_turns=0"});
+  const auto p90 = [&](double rate) {
+    RunConfig loaded = config;
+    loaded.workload.request_rate = PerSecond(rate);
+    return *number_at(simulate(loaded, registry()),
+                      "/metrics/normalized_latency_seconds_per_token/p90");
+  };
+  const double low = p90(1);
+  const double high = p90(40);
+  ASSERT_LT(low * 1.1, high);
+  // The geometric mean of two latencies lies half way between their rates.
+  const auto middle = static_cast<std::int64_t>(std::sqrt(low * high) * 1e9);
+  const std::string bound = std::to_string(middle) + "ns";
+  const Json json = result_of("latency_over_load", config,
+                              {{"request_rates", {"40/s", "1/s"}}, {"latencies", {bound, "1ns"}}});
+  EXPECT_EQ(json["rate"]["1"]["p90_seconds_per_token"], low);
+  EXPECT_EQ(json["rate"]["40"]["p90_seconds_per_token"], high);
+  ASSERT_EQ(json["rate_at"].size(), 2U);
+  EXPECT_NEAR(json["rate_at"].begin()->get<double>(), 20.5, 1e-4);
+  EXPECT_TRUE(json["rate_at"]["1e-09"].is_null()) << "every latency is above it";
 }
 
 }  // namespace

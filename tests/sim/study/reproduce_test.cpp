@@ -439,7 +439,7 @@ TEST_F(Reproducing, NamesTheOverrideThatIsWrong) {
                    "\"prompt\"?)",
                    "figures/1.json: /runs/lost/config: no such file: nowhere.json",
                    "figures/1.json: /runs/odd/experiment: expected one of batch_prefill, "
-                   "batch_save, hbm_requests, kv_fill_times, "
+                   "batch_save, hbm_requests, kv_fill_times, latency_over_load, "
                    "phase_times, repeated_prompts, reuse_or_recompute, storage_per_session, got "
                    "\"kv_fill_time\" (did "
                    "you mean \"kv_fill_times\"?)",

@@ -1,0 +1,224 @@
+// Who holds much and has been silent for long shrinks first: the entry with the largest product of
+// the tokens it holds in the tier and the time since its last use keeps the leading half of its
+// tokens, and then the scores are taken again. From Pensieve (arXiv 2312.05516), as a rule for
+// parts of entries. All scores grow with time, each at its own rate, so the largest is kept by a
+// kinetic tournament (Basch, Guibas and Hershberger, 1999): a tree of winners, each with the time
+// at which it may be overtaken. A change costs O(log n), a selection O(1) and, for each winner
+// overtaken since the last one, O(log n).
+#include "policies/eviction/tokens_times_idle.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/histogram.hpp"
+
+namespace kvtier {
+namespace {
+
+/// Entries by tokens x (now - last use), of equal ones the lowest number. Time never goes back.
+class Tournament {
+ public:
+  void set(EntryId entry, std::int64_t tokens, SimTime last_used, SimTime now) {
+    if (entry.value >= leaves_) {
+      grow(entry.value, now);
+    }
+    players_[entry.value] = {tokens, last_used.ns};
+    Match& leaf = matches_[leaves_ + entry.value];
+    leaf = {entry.value, kNeverNs};
+    climb(entry.value, now);
+  }
+  void remove(EntryId entry, SimTime now) {
+    matches_[leaves_ + entry.value] = {};
+    climb(entry.value, now);
+  }
+  [[nodiscard]] bool contains(EntryId entry) const {
+    return entry.value < leaves_ && matches_[leaves_ + entry.value].winner != kNobody;
+  }
+  /// The winner at `now`, or kNoEntry.
+  [[nodiscard]] EntryId top(SimTime now) {
+    if (leaves_ == 0) {
+      return kNoEntry;
+    }
+    refresh(1, now.ns);
+    return EntryId{matches_[1].winner};
+  }
+  [[nodiscard]] std::int64_t tokens(EntryId entry) const { return players_[entry.value].tokens; }
+
+ private:
+  static constexpr std::uint32_t kNobody = UINT32_MAX;
+  static constexpr std::int64_t kNeverNs = INT64_MAX;
+
+  struct Player {
+    std::int64_t tokens = 0;
+    std::int64_t last_used_ns = 0;
+    [[nodiscard]] Int128 score(std::int64_t now_ns) const {
+      return static_cast<Int128>(tokens) * (now_ns - last_used_ns);
+    }
+  };
+  struct Match {
+    std::uint32_t winner = kNobody;
+    /// The winner stands until then, and so do those of all matches below.
+    std::int64_t until_ns = kNeverNs;
+  };
+
+  void grow(std::uint32_t entry, SimTime now) {
+    std::size_t leaves = std::max<std::size_t>(64, leaves_);
+    while (leaves <= entry) {
+      leaves *= 2;
+    }
+    std::vector<Match> matches(2 * leaves);
+    std::copy(matches_.begin() + static_cast<std::ptrdiff_t>(leaves_), matches_.end(),
+              matches.begin() + static_cast<std::ptrdiff_t>(leaves));
+    matches_.swap(matches);
+    players_.resize(leaves);
+    leaves_ = leaves;
+    for (std::size_t match = leaves_ - 1; match > 0; --match) {
+      play(match, now.ns);
+    }
+  }
+
+  void climb(std::uint32_t entry, SimTime now) {
+    for (std::size_t match = (leaves_ + entry) / 2; match > 0; match /= 2) {
+      play(match, now.ns);
+    }
+  }
+
+  void refresh(std::size_t match, std::int64_t now_ns) {
+    if (matches_[match].until_ns > now_ns) {
+      return;
+    }
+    refresh(2 * match, now_ns);
+    refresh(2 * match + 1, now_ns);
+    play(match, now_ns);
+  }
+
+  void play(std::size_t match, std::int64_t now_ns) {
+    const Match& left = matches_[2 * match];
+    const Match& right = matches_[2 * match + 1];
+    Match& result = matches_[match];
+    result.until_ns = std::min(left.until_ns, right.until_ns);
+    if (left.winner == kNobody || right.winner == kNobody) {
+      result.winner = left.winner == kNobody ? right.winner : left.winner;
+      return;
+    }
+    const Player& a = players_[left.winner];
+    const Player& b = players_[right.winner];
+    const bool left_wins = a.score(now_ns) >= b.score(now_ns);
+    result.winner = left_wins ? left.winner : right.winner;
+    const Player& winner = left_wins ? a : b;
+    const Player& loser = left_wins ? b : a;
+    if (loser.tokens > winner.tokens) {
+      // loser x (t - its last use) = winner x (t - its last use); the left one wins a draw.
+      const Int128 difference = static_cast<Int128>(loser.tokens) * loser.last_used_ns -
+                                static_cast<Int128>(winner.tokens) * winner.last_used_ns;
+      const Int128 draw = difference / (loser.tokens - winner.tokens) + (left_wins ? 1 : 0);
+      result.until_ns =
+          static_cast<std::int64_t>(std::min(draw, static_cast<Int128>(result.until_ns)));
+    }
+  }
+
+  std::size_t leaves_ = 0;
+  std::vector<Player> players_;
+  /// A heap-shaped tree: the children of m are 2m and 2m + 1, the leaves begin at leaves_.
+  std::vector<Match> matches_;
+};
+
+class TokensTimesIdleEviction final : public EvictionPolicy {
+ public:
+  void on_insert(const EntryView& entry, SimTime now) override {
+    if (entry.id.value >= entries_.size()) {
+      entries_.resize(static_cast<std::size_t>(entry.id.value) + 1);
+    }
+    KVTIER_ASSERT(!entries_[entry.id.value].resident, "an entry is inserted once");
+    entries_[entry.id.value] = {entry.tokens, entry.last_used, true, false};
+    ++residents_;
+    now_ = now;
+    enter(entry.id);
+  }
+  void on_hit(const EntryView& entry, SimTime now) override { change(entry, now); }
+  void on_resize(const EntryView& entry, SimTime now) override { change(entry, now); }
+  void on_remove(EntryId entry, SimTime now) override {
+    now_ = now;
+    if (tournament_.contains(entry)) {
+      tournament_.remove(entry, now);
+    }
+    entries_[entry.value].resident = false;
+    --residents_;
+  }
+  void on_pin(EntryId entry) override {
+    entries_[entry.value].pinned = true;
+    tournament_.remove(entry, now_);
+  }
+  void on_unpin(EntryId entry) override {
+    entries_[entry.value].pinned = false;
+    enter(entry);
+  }
+
+  std::optional<Victim> select_victim(const EvictionContext& context) override {
+    now_ = context.now;
+    const EntryId entry = tournament_.top(now_);
+    if (!entry.valid()) {
+      return std::nullopt;
+    }
+    return Victim{entry, Tokens(tournament_.tokens(entry) / 2)};
+  }
+
+  void check_invariants(const TierView& tier) const override {
+    std::size_t residents = 0;
+    tier.for_each_resident([&](const EntryView& view, bool pinned) {
+      ++residents;
+      KVTIER_ASSERT(view.id.value < entries_.size() && entries_[view.id.value].resident,
+                    "tokens_times_idle knows every resident entry");
+      const Entry& entry = entries_[view.id.value];
+      KVTIER_ASSERT(entry.tokens == view.tokens && entry.last_used == view.last_used,
+                    "tokens_times_idle knows sizes and times");
+      KVTIER_ASSERT(entry.pinned == pinned && tournament_.contains(view.id) != pinned,
+                    "tokens_times_idle knows what is pinned");
+    });
+    KVTIER_ASSERT(residents == residents_, "tokens_times_idle knows nothing but resident entries");
+  }
+
+ private:
+  struct Entry {
+    Tokens tokens;
+    SimTime last_used;
+    bool resident = false;
+    bool pinned = false;
+  };
+
+  void enter(EntryId id) {
+    const Entry& entry = entries_[id.value];
+    tournament_.set(id, entry.tokens.value, entry.last_used, now_);
+  }
+  void change(const EntryView& view, SimTime now) {
+    now_ = now;
+    Entry& entry = entries_[view.id.value];
+    entry.tokens = view.tokens;
+    entry.last_used = view.last_used;
+    if (!entry.pinned) {
+      enter(view.id);
+    }
+  }
+
+  std::vector<Entry> entries_;
+  std::size_t residents_ = 0;
+  Tournament tournament_;
+  SimTime now_;
+};
+
+}  // namespace
+
+PolicyKind<EvictionPolicy> tokens_times_idle_eviction() {
+  return {.name = "tokens_times_idle",
+          .summary = "the entry with the most tokens x idle time loses the trailing half of them",
+          .source = "Pensieve (arXiv 2312.05516)",
+          .knowledge = Knowledge::online,
+          .parts_of_entries = true,
+          .parameters = {},
+          .make = [](const PolicyParameters&) {
+            return std::make_unique<TokensTimesIdleEviction>();
+          }};
+}
+
+}  // namespace kvtier

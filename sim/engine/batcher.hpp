@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sim/engine/backend.hpp"
+#include "sim/engine/tier_manager.hpp"
+
+namespace kvtier {
+
+/// Marks in the cookies of transfers: whose they are. The batcher knows its own.
+inline constexpr std::uint64_t kOwnTransfer = std::uint64_t{1} << 56;
+inline constexpr std::uint64_t kTierTransfer = std::uint64_t{2} << 56;
+inline constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
+
+/// Admits waiting requests, says what the GPUs run, and keeps the stored KV. Between two
+/// completions the instance calls `proceed` once, when everything of the completion was told.
+class Batcher {
+ public:
+  virtual ~Batcher() = default;
+
+  /// A turn arrives, its history cut as its record says.
+  virtual void on_turn(SessionSlot slot) = 0;
+  /// And now waits.
+  virtual void on_enqueued(SessionSlot slot, QueuePosition position) = 0;
+  /// Work of the GPUs or a transfer is done.
+  virtual void on_completion(const Completion& completion) = 0;
+  /// Gives the GPUs work if they have none.
+  virtual void proceed() = 0;
+
+  [[nodiscard]] virtual std::size_t tier_count() const = 0;
+  [[nodiscard]] virtual Medium medium(std::size_t tier) const = 0;
+  [[nodiscard]] virtual TierCounters counters(std::size_t tier) const = 0;
+  /// Entries of which some tier holds something.
+  [[nodiscard]] virtual std::size_t stored_entries() const = 0;
+  /// Loaded into HBM for turns, from the medium, over the whole run.
+  [[nodiscard]] virtual Bytes loaded_bytes(Medium medium) const = 0;
+  /// Admitted requests that had to wait again.
+  [[nodiscard]] virtual std::int64_t preemptions() const = 0;
+  /// Throws InvariantError if the books of the stored KV do not agree.
+  virtual void check_invariants() const = 0;
+};
+
+}  // namespace kvtier

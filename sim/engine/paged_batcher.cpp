@@ -1,0 +1,397 @@
+#include "sim/engine/paged_batcher.hpp"
+
+#include <algorithm>
+
+#include "hw/model.hpp"
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+
+PagedBatcher::PagedBatcher(const Setup& setup)
+    : config_(*setup.config),
+      backend_(*setup.backend),
+      requests_(*setup.requests),
+      store_({.config = setup.config,
+              .registry = setup.registry,
+              .backend = setup.backend,
+              .decisions = setup.decisions,
+              .cookie = kTierTransfer}),
+      mixes_(setup.config->system.batching == Batching::unified),
+      bytes_per_token_(kv_bytes_per_token(setup.config->model)),
+      block_size_(setup.config->system.paging->block_size.value),
+      token_budget_(token_budget(*setup.config)),
+      reserve_(static_cast<std::int64_t>(static_cast<double>(store_.capacity()) *
+                                         setup.config->system.paging->decode_reserve)),
+      takers_(static_cast<std::size_t>(block_size_), 0) {}
+
+void PagedBatcher::on_turn(SessionSlot slot) {
+  const RequestRecord& r = requests_.request(slot);
+  if (slot >= work_.size()) {
+    work_.resize(static_cast<std::size_t>(slot) + 1);
+  }
+  work_[slot] = {.arrival = next_arrival_++, .length = r.history + r.input};
+  if (r.truncated.value == 0) {
+    return;
+  }
+  if (config_.system.positions == Positions::embedded || r.history.value == 0) {
+    store_.invalidate(slot);
+  } else {
+    store_.truncate(slot, r.truncated);
+  }
+}
+
+void PagedBatcher::on_completion(const Completion& completion) {
+  switch (completion.kind) {
+    case CompletionKind::prefill:
+      finish_iteration();
+      break;
+    case CompletionKind::decode:
+      finish_decode(static_cast<std::int64_t>(completion.payload));
+      break;
+    case CompletionKind::transfer:
+      completion.payload == kOwnTransfer ? store_.end_load() : store_.on_copied();
+      break;
+    case CompletionKind::timer:
+      KVTIER_ASSERT(false, "timers are the users'");
+  }
+}
+
+void PagedBatcher::proceed() {
+  if (gpu_ == Gpu::idle || gpu_ == Gpu::stalled) {
+    schedule();
+    return;
+  }
+  static_cast<void>(store_.make_room());
+  if (gpu_ == Gpu::decode && !stopping_) {
+    const std::optional<SessionSlot> slot = next();
+    if (slot && admissible(*slot)) {
+      stopping_ = true;
+      backend_.stop_decode();
+    }
+  }
+}
+
+// ---- What runs next ----
+
+void PagedBatcher::schedule() {
+  if (mixes_) {
+    if (!make_room_to_decode()) {
+      stall();
+      return;
+    }
+    admit_all();
+  } else {
+    admit_all();
+    if (prompts_.empty() && !make_room_to_decode()) {
+      stall();
+      return;
+    }
+  }
+  static_cast<void>(store_.make_room());
+  end_stall();
+  if (!prompts_.empty()) {
+    start_iteration();
+  } else if (!running_.empty()) {
+    start_decode();
+  } else {
+    KVTIER_ASSERT(!next() || store_.copying(), "an idle instance has room or waits for it");
+  }
+}
+
+std::optional<SessionSlot> PagedBatcher::next() const {
+  if (!suspended_.empty()) {
+    return suspended_.back();
+  }
+  return requests_.queue_length() > 0 ? std::optional(requests_.waiting(requests_.next()))
+                                      : std::nullopt;
+}
+
+void PagedBatcher::admit_all() {
+  for (std::optional<SessionSlot> slot = next(); slot && admissible(*slot); slot = next()) {
+    admit(*slot);
+  }
+}
+
+bool PagedBatcher::admissible(SessionSlot slot) {
+  const auto batch = static_cast<std::int64_t>(running_.size() + prompts_.size());
+  if (batch >= config_.serving.slots) {
+    return false;
+  }
+  const Tokens length = work_[slot].length;
+  const Tokens decoding(mixes_ ? static_cast<std::int64_t>(running_.size()) : 0);
+  const Tokens computed = length - store_.held(slot, length - Tokens(1)).tokens();
+  if (prompt_tokens_ + decoding + computed > token_budget_) {
+    return false;
+  }
+  // The last token is computed, and the one after it needs a place.
+  const std::int64_t needed = store_.blocks(length + Tokens(1)) + (mixes_ ? growth(1) : 0) +
+                              (batch > 0 ? reserve_ : 0);
+  bool fits = store_.available_to(slot) >= needed;
+  while (!fits) {
+    store_.want(store_.available() + needed - store_.available_to(slot));
+    if (!store_.make_room()) {
+      return false;
+    }
+    fits = store_.available_to(slot) >= needed;
+  }
+  store_.want(0);
+  return true;
+}
+
+void PagedBatcher::admit(SessionSlot slot) {
+  const bool again = !suspended_.empty();
+  if (again) {
+    suspended_.pop_back();
+    requests_.set_suspended(suspended_.size());
+  } else {
+    static_cast<void>(requests_.admit(requests_.next()));
+  }
+  const Work& work = work_[slot];
+  RequestRecord& r = requests_.request(slot);
+  const LossCause loss = store_.loss(slot);
+  const PagedStore::Held found =
+      store_.take(slot, work.length + Tokens(1), work.length - Tokens(1));
+  requests_.occupy(1, store_.block_bytes() * store_.blocks(work.length + Tokens(1)));
+  if (!again) {
+    r.found = {.reused = found.tokens(),
+               .medium = found.host.value > 0 ? Medium::dram : Medium::hbm,
+               .late = false,
+               .cause = found.tokens() < r.history ? loss : LossCause::none,
+               .nearer = found.host.value > 0 ? found.hbm : Tokens(0)};
+  }
+  const Tokens computed = work.length - found.tokens();
+  prompts_.push_back({slot, found.host});
+  parts_.push_back({.added = computed, .past = found.tokens()});
+  prompt_tokens_ += computed;
+}
+
+bool PagedBatcher::make_room_to_decode() {
+  while (store_.available() < growth(1)) {
+    store_.want(growth(1));
+    if (store_.make_room()) {
+      continue;
+    }
+    if (store_.copying()) {
+      return false;
+    }
+    suspend_latest();
+  }
+  return true;
+}
+
+void PagedBatcher::suspend_latest() {
+  KVTIER_ASSERT(running_.size() > 1, "one request alone always has room");
+  const auto latest =
+      std::max_element(running_.begin(), running_.end(), [](const Running& a, const Running& b) {
+        return a.arrival < b.arrival;
+      });
+  const Running suspended = *latest;
+  running_.erase(latest);
+  std::make_heap(running_.begin(), running_.end(), FinishesLater{});
+  const SessionSlot slot = suspended.slot;
+  Work& work = work_[slot];
+  RequestRecord& r = requests_.request(slot);
+  work.length = Tokens(work.length_offset + iteration_);
+  work.generated = r.output - Tokens(suspended.finish_iteration - iteration_);
+  --takers(work.length_offset);
+  context_ -= work.length;
+  r.decode_share += decode_per_request_;
+  requests_.occupy(-1, -(store_.block_bytes() * store_.blocks(work.length)));
+  // The KV of its last token was not computed yet.
+  store_.give_back(slot, requests_.key(slot), work.length, work.length - Tokens(1));
+  const auto behind = std::find_if(
+      suspended_.begin(), suspended_.end(),
+      [&](SessionSlot other) { return work_[other].arrival < work.arrival; });
+  suspended_.insert(behind, slot);
+  requests_.set_suspended(suspended_.size());
+  ++preemptions_;
+}
+
+// ---- The GPUs ----
+
+void PagedBatcher::stall() {
+  if (gpu_ != Gpu::stalled) {
+    gpu_ = Gpu::stalled;
+    gpu_since_ = backend_.now();
+  }
+}
+
+void PagedBatcher::end_stall() {
+  if (gpu_ == Gpu::stalled) {
+    gpu_ = Gpu::idle;
+    requests_.gpu_time().exposed_save += backend_.now() - gpu_since_;
+    requests_.report_gpu(GpuActivity::save_stall, gpu_since_, -1, 0);
+  }
+}
+
+void PagedBatcher::start_iteration() {
+  Tokens loaded;
+  for (const Prompt& prompt : prompts_) {
+    loaded += prompt.loaded;
+  }
+  TransferId load;
+  if (loaded.value > 0) {
+    const Bytes bytes = bytes_per_token_ * loaded.value;
+    loaded_ += bytes;
+    load = backend_.start_transfer({.from = Medium::dram,
+                                    .to = Medium::hbm,
+                                    .bytes = bytes,
+                                    .key = requests_.key(prompts_.front().slot),
+                                    .cookie = kOwnTransfer});
+  }
+  std::int64_t batch = 0;
+  if (mixes_ && !running_.empty()) {
+    batch = static_cast<std::int64_t>(running_.size());
+    const std::int64_t blocks = growth(1);
+    store_.grow(blocks);
+    requests_.occupy(0, store_.block_bytes() * blocks);
+  }
+  gpu_ = Gpu::prefill;
+  gpu_since_ = backend_.now();
+  iteration_time_ = backend_.start_iteration(
+      {.parts = parts_,
+       .decode_batch = batch,
+       .decode_context = batch > 0 ? context_ : Tokens(0),
+       .load = load,
+       .wait_for_all_layers = config_.system.load.discipline == LoadDiscipline::blocking});
+}
+
+void PagedBatcher::finish_iteration() {
+  const SimTime now = backend_.now();
+  const auto& [compute, decode] = iteration_time_;
+  const SimDuration prefill = compute - decode;
+  const SimDuration waited = now - gpu_since_ - compute;
+  gpu_ = Gpu::idle;
+  requests_.gpu_time().prefill += prefill;
+  requests_.gpu_time().decode += decode;
+  requests_.gpu_time().exposed_load += waited;
+  const auto prompts = static_cast<std::int64_t>(prompts_.size());
+  requests_.report_gpu(
+      GpuActivity::prefill, gpu_since_,
+      prompts == 1 ? requests_.request(prompts_.front().slot).session : std::int64_t{-1}, prompts);
+  if (mixes_ && !running_.empty()) {
+    decode_per_request_ += decode / static_cast<std::int64_t>(running_.size());
+    advance(1);
+  }
+  Tokens loaded;
+  for (const Prompt& prompt : prompts_) {
+    loaded += prompt.loaded;
+  }
+  finish_ended();
+  for (std::size_t i = 0; i < prompts_.size(); ++i) {
+    const SessionSlot slot = prompts_[i].slot;
+    Work& work = work_[slot];
+    RequestRecord& r = requests_.request(slot);
+    if (work.generated.value == 0) {
+      r.first_token = now;
+    }
+    r.prefill_compute += prefill * parts_[i].added.value / prompt_tokens_.value;
+    if (loaded.value > 0) {
+      r.exposed_load += waited * prompts_[i].loaded.value / loaded.value;
+    }
+    ++work.generated.value;
+    ++work.length.value;
+    run(slot);
+  }
+  prompts_.clear();
+  parts_.clear();
+  prompt_tokens_ = Tokens(0);
+}
+
+/// The request has all of its KV and goes on token by token.
+void PagedBatcher::run(SessionSlot slot) {
+  Work& work = work_[slot];
+  RequestRecord& r = requests_.request(slot);
+  r.decode_share -= decode_per_request_;
+  if (work.generated == r.output) {
+    finish_turn(slot);
+    return;
+  }
+  work.length_offset = work.length.value - iteration_;
+  ++takers(work.length_offset);
+  context_ += work.length;
+  running_.push_back({iteration_ + (r.output - work.generated).value, work.arrival, slot});
+  std::push_heap(running_.begin(), running_.end(), FinishesLater{});
+}
+
+void PagedBatcher::start_decode() {
+  std::int64_t iterations = running_.front().finish_iteration - iteration_;
+  iterations = std::min(iterations, iterations_within(store_.available()));
+  if (const std::optional<std::int64_t> blocks = store_.blocks_before_copying()) {
+    iterations = std::min(iterations, iterations_within(*blocks) + 1);
+  }
+  gpu_ = Gpu::decode;
+  gpu_since_ = backend_.now();
+  stopping_ = false;
+  backend_.start_decode({.batch = static_cast<std::int64_t>(running_.size()),
+                         .context = context_,
+                         .iterations = iterations});
+}
+
+void PagedBatcher::finish_decode(std::int64_t iterations) {
+  const SimDuration duration = backend_.now() - gpu_since_;
+  const auto batch = static_cast<std::int64_t>(running_.size());
+  gpu_ = Gpu::idle;
+  requests_.gpu_time().decode += duration;
+  decode_per_request_ += duration / batch;
+  requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, batch);
+  const std::int64_t blocks = growth(iterations);
+  store_.grow(blocks);
+  requests_.occupy(0, store_.block_bytes() * blocks);
+  advance(iterations);
+  finish_ended();
+}
+
+void PagedBatcher::advance(std::int64_t iterations) {
+  iteration_ += iterations;
+  context_ += Tokens(iterations * static_cast<std::int64_t>(running_.size()));
+}
+
+void PagedBatcher::finish_ended() {
+  while (!running_.empty() && running_.front().finish_iteration == iteration_) {
+    const SessionSlot slot = running_.front().slot;
+    std::pop_heap(running_.begin(), running_.end(), FinishesLater{});
+    running_.pop_back();
+    Work& work = work_[slot];
+    work.length = Tokens(work.length_offset + iteration_);
+    --takers(work.length_offset);
+    context_ -= work.length;
+    finish_turn(slot);
+  }
+}
+
+void PagedBatcher::finish_turn(SessionSlot slot) {
+  RequestRecord& r = requests_.request(slot);
+  const Tokens total = r.history + r.input + r.output;
+  KVTIER_ASSERT(work_[slot].length == total, "a turn ends with all of its tokens");
+  r.decode_share += decode_per_request_;
+  requests_.occupy(-1, -(store_.block_bytes() * store_.blocks(total)));
+  store_.give_back(slot, requests_.key(slot), total, total);
+  if (requests_.finish(slot)) {
+    store_.forget(slot);
+  }
+}
+
+// ---- Blocks ----
+
+std::int64_t PagedBatcher::growth(std::int64_t iterations) const {
+  std::int64_t blocks =
+      iterations / block_size_ * static_cast<std::int64_t>(running_.size());
+  for (std::int64_t i = 0; i < iterations % block_size_; ++i) {
+    blocks += takers_at(iteration_ + i);
+  }
+  return blocks;
+}
+
+std::int64_t PagedBatcher::iterations_within(std::int64_t blocks) const {
+  const auto a_period = static_cast<std::int64_t>(running_.size());
+  std::int64_t iterations = blocks / a_period * block_size_;
+  std::int64_t rest = blocks % a_period;
+  for (rest -= takers_at(iteration_ + iterations); rest >= 0;
+       rest -= takers_at(iteration_ + iterations)) {
+    ++iterations;
+  }
+  return iterations;
+}
+
+}  // namespace kvtier

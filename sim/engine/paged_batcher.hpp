@@ -1,0 +1,155 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "sim/engine/batcher.hpp"
+#include "sim/engine/paged_store.hpp"
+#include "sim/engine/requests.hpp"
+
+namespace kvtier {
+
+/// Iteration-level batching on paged KV. Requests are admitted in order while slots, the token
+/// budget and blocks last, several at a time. Their prompts run in one pass with the decode of the
+/// running requests (`unified`: Pensieve, arXiv 2312.05516), or in a pass of their own that the
+/// others wait for (`separate`: vLLM 0.2).
+///
+/// A running request takes a block whenever it needs one. When they run out, the running request
+/// that arrived last is suspended: what it holds stays in the store if the system has a tier in HBM
+/// and is dropped otherwise, and it waits again before all that have not run yet. What is missing
+/// of its KV when it is admitted again is loaded or computed like that of any prompt.
+///
+/// A decode runs in one jump to the iteration at which a request ends, blocks run out, or the store
+/// has to copy ahead.
+class PagedBatcher final : public Batcher {
+ public:
+  struct Setup {
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    Backend* backend = nullptr;
+    Requests* requests = nullptr;
+    DecisionObserver* decisions = nullptr;
+  };
+  explicit PagedBatcher(const Setup& setup);
+
+  void on_turn(SessionSlot slot) override;
+  void on_enqueued(SessionSlot, QueuePosition) override {}
+  void on_completion(const Completion& completion) override;
+  void proceed() override;
+  [[nodiscard]] std::size_t tier_count() const override { return store_.tier_count(); }
+  [[nodiscard]] Medium medium(std::size_t tier) const override { return store_.medium(tier); }
+  [[nodiscard]] TierCounters counters(std::size_t tier) const override {
+    return store_.counters(tier);
+  }
+  [[nodiscard]] std::size_t stored_entries() const override { return store_.stored_entries(); }
+  [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
+    return medium == Medium::dram ? loaded_ : Bytes(0);
+  }
+  [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
+  void check_invariants() const override { store_.check_invariants(); }
+
+ private:
+  enum class Gpu : std::uint8_t { idle, prefill, decode, stalled };
+
+  /// A turn between its arrival and its end.
+  struct Work {
+    /// Earlier ones were admitted earlier.
+    std::uint64_t arrival = 0;
+    /// While it does not run: the tokens whose KV it needs, and those of its response among them.
+    Tokens length;
+    Tokens generated;
+    /// While it runs: its length less the iteration.
+    std::int64_t length_offset = 0;
+  };
+  struct Running {
+    std::int64_t finish_iteration;
+    std::uint64_t arrival;
+    SessionSlot slot;
+  };
+  struct FinishesLater {
+    [[nodiscard]] bool operator()(const Running& a, const Running& b) const {
+      return a.finish_iteration != b.finish_iteration ? a.finish_iteration > b.finish_iteration
+                                                      : a.arrival > b.arrival;
+    }
+  };
+  /// A request whose prompt is in work.
+  struct Prompt {
+    SessionSlot slot;
+    Tokens loaded;
+  };
+
+  void schedule();
+  void admit_all();
+  /// The request that is admitted next, a suspended one before all others.
+  [[nodiscard]] std::optional<SessionSlot> next() const;
+  /// Whether it can be admitted into the batch as it is now; asks the store for room.
+  [[nodiscard]] bool admissible(SessionSlot slot);
+  void admit(SessionSlot slot);
+  /// Suspends requests until the others can decode once more. Without: the GPUs have to wait.
+  [[nodiscard]] bool make_room_to_decode();
+  void suspend_latest();
+  void start_iteration();
+  void finish_iteration();
+  void start_decode();
+  void finish_decode(std::int64_t iterations);
+  void advance(std::int64_t iterations);
+  void finish_ended();
+  void run(SessionSlot slot);
+  void finish_turn(SessionSlot slot);
+  void stall();
+  void end_stall();
+
+  /// Blocks that `iterations` more iterations of the running requests take.
+  [[nodiscard]] std::int64_t growth(std::int64_t iterations) const;
+  /// How many iterations take no more than `blocks`.
+  [[nodiscard]] std::int64_t iterations_within(std::int64_t blocks) const;
+  /// Running requests that take a block for the iteration number `iteration`.
+  [[nodiscard]] std::int64_t& takers(std::int64_t length_offset) {
+    return takers_[static_cast<std::size_t>(modulo(length_offset))];
+  }
+  [[nodiscard]] std::int64_t modulo(std::int64_t number) const {
+    const std::int64_t rest = number % block_size_;
+    return rest < 0 ? rest + block_size_ : rest;
+  }
+  [[nodiscard]] std::int64_t takers_at(std::int64_t iteration) const {
+    return takers_[static_cast<std::size_t>(modulo(-iteration))];
+  }
+
+  const RunConfig& config_;
+  Backend& backend_;
+  Requests& requests_;
+  PagedStore store_;
+
+  bool mixes_;
+  Bytes bytes_per_token_;
+  std::int64_t block_size_;
+  Tokens token_budget_;
+  /// Blocks that only running requests may take.
+  std::int64_t reserve_;
+
+  std::vector<Work> work_;  // by session
+  std::uint64_t next_arrival_ = 0;
+  /// The first to be admitted is last.
+  std::vector<SessionSlot> suspended_;
+
+  Gpu gpu_ = Gpu::idle;
+  SimTime gpu_since_;
+  bool stopping_ = false;
+  IterationTime iteration_time_;
+  std::vector<Prompt> prompts_;
+  std::vector<PrefillPart> parts_;  // those of prompts_
+  Tokens prompt_tokens_;
+  std::vector<Running> running_;  // a heap, the first to finish in front
+  std::int64_t iteration_ = 0;
+  Tokens context_;
+  /// Running requests by their length offset, modulo the block size: at the iteration with which it
+  /// adds up to a multiple of that, their last block is full.
+  std::vector<std::int64_t> takers_;
+  /// Integral of decode time over the number of running requests.
+  SimDuration decode_per_request_;
+  Bytes loaded_;
+  std::int64_t preemptions_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,431 @@
+#include "sim/engine/paged_store.hpp"
+
+#include <algorithm>
+
+#include "hw/model.hpp"
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+std::unique_ptr<EvictionPolicy> make_policy(const PolicyRegistry& registry,
+                                            const PolicyChoice& choice) {
+  const PolicyKind<EvictionPolicy>* kind = find_policy(registry.eviction, choice.name);
+  KVTIER_ASSERT(kind != nullptr, "the config was checked");
+  return kind->make(choice.parameters);
+}
+
+}  // namespace
+
+/// What a policy's check sees of one tier.
+class PagedStore::View final : public TierView {
+ public:
+  View(const PagedStore& store, Tokens (*held)(const Parts&)) : store_(store), held_(held) {}
+  void for_each_resident(
+      const std::function<void(const EntryView&, bool pinned)>& visit) const override {
+    for (std::uint32_t i = 0; i < store_.entries_.size(); ++i) {
+      const Entry& e = store_.entries_[i];
+      if (e.live && held_(e.parts).value > 0) {
+        visit(store_.view(EntryId{i}, held_(e.parts)), false);
+      }
+    }
+  }
+
+ private:
+  const PagedStore& store_;
+  Tokens (*held_)(const Parts&);
+};
+
+PagedStore::PagedStore(const Setup& setup)
+    : backend_(*setup.backend),
+      decisions_(setup.decisions),
+      cookie_(setup.cookie),
+      bytes_per_token_(kv_bytes_per_token(setup.config->model)),
+      block_size_(setup.config->system.paging->block_size.value),
+      block_bytes_(bytes_per_token_ * block_size_),
+      capacity_(running_kv_capacity(*setup.config) / block_bytes_),
+      keep_first_tokens_(setup.config->serving.keep_first_tokens),
+      loads_first_(setup.config->system.paging->swap_in_first) {
+  const TiersConfig& tiers = setup.config->system.tiers;
+  if (tiers.hbm) {
+    hbm_.policy = make_policy(*setup.registry, tiers.hbm->eviction);
+  }
+  if (tiers.dram) {
+    host_.policy = make_policy(*setup.registry, tiers.dram->eviction);
+    host_capacity_ = setup.config->hardware.dram->capacity / block_bytes_;
+    ahead_ = static_cast<std::int64_t>(static_cast<double>(capacity_) *
+                                       setup.config->system.paging->swap_out_below);
+  }
+}
+
+PagedStore::~PagedStore() = default;
+
+// ---- Running requests ----
+
+std::int64_t PagedStore::available_to(SessionSlot session) const {
+  const EntryId id = entry_of(session);
+  return available() + (id.valid() ? blocks(entry(id).parts.clean) : 0);
+}
+
+PagedStore::Held PagedStore::held(SessionSlot session, Tokens most) const {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return {};
+  }
+  const Parts& p = entry(id).parts;
+  const Tokens in_hbm = std::min(p.hbm, most);
+  return {.hbm = in_hbm, .host = std::min(p.end, most) - in_hbm};
+}
+
+PagedStore::Held PagedStore::take(SessionSlot session, Tokens tokens, Tokens most_reused) {
+  const Held found = held(session, most_reused);
+  const EntryId id = entry_of(session);
+  if (id.valid()) {
+    if (decisions_ != nullptr) {
+      decisions_->on_use(entry(id).key, backend_.now());
+    }
+    host_.counters.read += bytes_per_token_ * found.host.value;
+    loading_ += blocks(found.host);
+    set(id, {});
+  }
+  grow(blocks(tokens));
+  return found;
+}
+
+void PagedStore::grow(std::int64_t blocks) {
+  KVTIER_ASSERT(blocks <= available(), "blocks are taken that are available");
+  if (blocks > free()) {
+    reclaim(blocks - free());
+  }
+  running_ += blocks;
+}
+
+void PagedStore::give_back(SessionSlot session, EntryKey key, Tokens tokens, Tokens kept) {
+  KVTIER_ASSERT(kept <= tokens, "no more is kept than was there");
+  running_ -= blocks(tokens);
+  if (!stores_anything() || kept.value == 0) {
+    return;
+  }
+  const EntryId id = create(session, key);
+  set(id, {.copying = kept, .clean = kept, .hbm = kept, .end = kept});
+  TierCounters& counters = hbm_.counters;
+  ++counters.insertions;
+  ++counters.stores;
+  counters.blocks += block_bytes_ * blocks(kept);
+  counters.block_waste += block_bytes_ * blocks(kept) - bytes_per_token_ * kept.value;
+  log(DecisionKind::insert, Medium::hbm, id, kept);
+}
+
+// ---- Entries ----
+
+EntryId PagedStore::create(SessionSlot session, EntryKey key) {
+  EntryId id;
+  if (free_entries_.empty()) {
+    id = EntryId{static_cast<std::uint32_t>(entries_.size())};
+    entries_.emplace_back();
+  } else {
+    id = EntryId{free_entries_.back()};
+    free_entries_.pop_back();
+  }
+  if (session >= entry_of_session_.size()) {
+    entry_of_session_.resize(static_cast<std::size_t>(session) + 1, kNoEntry);
+    loss_of_session_.resize(static_cast<std::size_t>(session) + 1, LossCause::capacity);
+  }
+  KVTIER_ASSERT(!entry_of_session_[session].valid(), "a session has one entry");
+  entry_of_session_[session] = id;
+  loss_of_session_[session] = LossCause::capacity;
+  entry(id) = {.live = true, .key = key, .owner = session, .parts = {}, .stored = backend_.now()};
+  ++live_;
+  return id;
+}
+
+EntryView PagedStore::view(EntryId id, Tokens tokens) const {
+  const Entry& e = entry(id);
+  return {.id = id,
+          .key = e.key,
+          .tokens = tokens,
+          .bytes = block_bytes_ * blocks(tokens),
+          .first_inserted = e.stored,
+          .last_used = e.stored,
+          .queue_position = kNotQueued};
+}
+
+void PagedStore::tell(Tier& tier, EntryId id, Tokens before, Tokens after) {
+  if (!tier.policy || before == after) {
+    return;
+  }
+  const SimTime now = backend_.now();
+  if (before.value == 0) {
+    tier.policy->on_insert(view(id, after), now);
+  } else if (after.value == 0) {
+    tier.policy->on_remove(id, now);
+  } else {
+    tier.policy->on_resize(view(id, after), now);
+  }
+}
+
+void PagedStore::set(EntryId id, const Parts& next) {
+  KVTIER_ASSERT(next.copying.value >= 0 && next.copying <= next.clean && next.clean <= next.hbm &&
+                    next.hbm <= next.end,
+                "a head in HBM, then a middle in host memory");
+  Entry& e = entry(id);
+  const Parts before = e.parts;
+  stored_ += blocks(next.hbm) - blocks(before.hbm);
+  clean_ += clean_blocks(next) - clean_blocks(before);
+  coming_ += coming_blocks(next) - coming_blocks(before);
+  host_used_ += host_blocks(next) - host_blocks(before);
+  e.parts = next;
+  tell(hbm_, id, only_in_hbm(before), only_in_hbm(next));
+  tell(host_, id, in_host(before), in_host(next));
+  if (copied_.contains(id) != (clean_blocks(next) > 0)) {
+    clean_blocks(next) > 0 ? copied_.push_back(id) : copied_.remove(id);
+  }
+  note(hbm_, stored_);
+  note_host();
+  if (next.copying == next.clean && copied_entry_ == id) {
+    copied_entry_ = kNoEntry;
+  }
+  if (next.end.value == 0) {
+    if (e.owner != kNoSession) {
+      entry_of_session_[e.owner] = kNoEntry;
+    }
+    e = Entry{};
+    free_entries_.push_back(id.value);
+    --live_;
+  }
+}
+
+LossCause PagedStore::loss(SessionSlot session) const {
+  if (!stores_anything()) {
+    return LossCause::not_stored;
+  }
+  return session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::capacity;
+}
+
+void PagedStore::truncate(SessionSlot session, Tokens dropped) {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return;
+  }
+  const Parts& p = entry(id).parts;
+  const auto cut = [&](Tokens tokens) {
+    return tokens <= keep_first_tokens_ ? tokens : std::max(keep_first_tokens_, tokens - dropped);
+  };
+  set(id, {.copying = cut(p.copying), .clean = cut(p.clean), .hbm = cut(p.hbm), .end = cut(p.end)});
+}
+
+void PagedStore::invalidate(SessionSlot session) {
+  const EntryId id = entry_of(session);
+  if (id.valid()) {
+    log(DecisionKind::invalidate, Medium::hbm, id, entry(id).parts.end);
+    set(id, {});
+  }
+  if (session < loss_of_session_.size()) {
+    loss_of_session_[session] = LossCause::overflow;
+  }
+}
+
+void PagedStore::forget(SessionSlot session) {
+  const EntryId id = entry_of(session);
+  if (id.valid()) {
+    entry(id).owner = kNoSession;
+    entry_of_session_[session] = kNoEntry;
+  }
+  if (session < loss_of_session_.size()) {
+    loss_of_session_[session] = LossCause::capacity;
+  }
+}
+
+// ---- Room ----
+
+void PagedStore::reclaim(std::int64_t wanted) {
+  while (wanted > 0) {
+    const EntryId id = copied_.front();
+    Parts parts = entry(id).parts;
+    const std::int64_t taken = std::min(wanted, clean_blocks(parts));
+    parts.hbm = taken == clean_blocks(parts) ? parts.clean
+                                             : Tokens((blocks(parts.hbm) - taken) * block_size_);
+    wanted -= taken;
+    set(id, parts);
+  }
+}
+
+bool PagedStore::make_room() {
+  bool changed = false;
+  while (!copying_ && hbm_.policy && projected() < target()) {
+    if (host_.policy && loads_first_ && loading_ > 0) {
+      break;
+    }
+    const std::optional<Victim> victim = hbm_.policy->select_victim(
+        {.now = backend_.now(),
+         .demand = projected() < wanted_ ? Demand::save : Demand::background,
+         .incoming = kNotQueued,
+         .queue_first = kNotQueued});
+    if (!victim) {
+      break;
+    }
+    changed = true;
+    const EntryId id = victim->entry;
+    const Tokens keep = whole_blocks(victim->keep);
+    KVTIER_ASSERT(keep < entry(id).parts.copying, "a victim shrinks");
+    ++hbm_.counters.evictions;
+    if (make_host_room(id, keep)) {
+      copy_to_host(id, keep);
+    } else {
+      log(DecisionKind::evict, Medium::hbm, id, entry(id).parts.end - keep);
+      set(id, {.copying = keep, .clean = keep, .hbm = keep, .end = keep});
+    }
+  }
+  return changed;
+}
+
+/// Room in host memory for what the entry has only in HBM behind `keep` tokens; the same rule
+/// chooses there, and what leaves is dropped.
+bool PagedStore::make_host_room(EntryId id, Tokens keep) {
+  if (!host_.policy || blocks(entry(id).parts.copying - keep) + loading_ > host_capacity_) {
+    return false;
+  }
+  while (true) {
+    const Parts& parts = entry(id).parts;
+    const std::int64_t more = blocks(parts.end - keep) - host_blocks(parts);
+    if (host_used_ + loading_ + more <= host_capacity_) {
+      return true;
+    }
+    const std::optional<Victim> victim =
+        host_.policy->select_victim({.now = backend_.now(),
+                                     .demand = Demand::demotion,
+                                     .incoming = kNotQueued,
+                                     .queue_first = kNotQueued});
+    if (!victim) {
+      return false;
+    }
+    shrink_in_host(victim->entry, victim->keep);
+  }
+}
+
+void PagedStore::shrink_in_host(EntryId id, Tokens keep) {
+  Parts parts = entry(id).parts;
+  // What lies in host memory need not begin at a block's border.
+  const Tokens end = std::max(parts.clean, parts.copying + whole_blocks(parts.clean + keep -
+                                                                        parts.copying));
+  ++host_.counters.evictions;
+  log(DecisionKind::evict, Medium::dram, id, parts.end - end);
+  parts.end = end;
+  parts.hbm = std::min(parts.hbm, end);
+  set(id, parts);
+}
+
+void PagedStore::copy_to_host(EntryId id, Tokens keep) {
+  Parts parts = entry(id).parts;
+  const Tokens tokens = parts.copying - keep;
+  log(DecisionKind::demote, Medium::hbm, id, tokens);
+  parts.copying = keep;
+  set(id, parts);
+  copying_ = true;
+  copied_entry_ = id;
+  const Bytes bytes = bytes_per_token_ * tokens.value;
+  hbm_.counters.read += bytes;
+  host_.counters.written += bytes;
+  ++host_.counters.stores;
+  ++host_.counters.insertions;
+  host_.counters.blocks += block_bytes_ * blocks(tokens);
+  host_.counters.block_waste += block_bytes_ * blocks(tokens) - bytes;
+  static_cast<void>(backend_.start_transfer({.from = Medium::hbm,
+                                             .to = Medium::dram,
+                                             .bytes = bytes,
+                                             .key = entry(id).key,
+                                             .cookie = cookie_}));
+}
+
+void PagedStore::on_copied() {
+  KVTIER_ASSERT(copying_, "a copy completes that was started");
+  copying_ = false;
+  if (copied_entry_.valid()) {
+    const EntryId id = copied_entry_;
+    Parts parts = entry(id).parts;
+    parts.clean = parts.copying;
+    set(id, parts);
+  }
+}
+
+std::optional<std::int64_t> PagedStore::blocks_before_copying() const {
+  const bool waits = copying_ || (loads_first_ && loading_ > 0);
+  if (ahead_ == 0 || waits || stored_ == clean_ + coming_) {
+    return std::nullopt;
+  }
+  return std::max<std::int64_t>(0, projected() - ahead_);
+}
+
+// ---- Counting ----
+
+void PagedStore::note_host() { note(host_, host_used_ + loading_); }
+
+void PagedStore::note(Tier& tier, std::int64_t used) {
+  const SimTime now = backend_.now();
+  TierCounters& counters = tier.counters;
+  counters.occupancy_byte_ns +=
+      static_cast<Int128>(tier.account.value) * static_cast<Int128>((now - tier.since).ns);
+  tier.since = now;
+  tier.account = block_bytes_ * used;
+  counters.occupancy_peak = std::max(counters.occupancy_peak, tier.account);
+}
+
+TierCounters PagedStore::counters(std::size_t index) const {
+  const Tier& tier = index == 0 ? hbm_ : host_;
+  TierCounters counters = tier.counters;
+  counters.occupancy_byte_ns += static_cast<Int128>(tier.account.value) *
+                                static_cast<Int128>((backend_.now() - tier.since).ns);
+  return counters;
+}
+
+void PagedStore::log(DecisionKind kind, Medium medium, EntryId id, Tokens tokens) {
+  if (decisions_ != nullptr) {
+    decisions_->on_decision({.kind = kind,
+                             .tier = medium,
+                             .key = entry(id).key,
+                             .tokens = tokens,
+                             .time = backend_.now()});
+  }
+}
+
+void PagedStore::check_invariants() const {
+  std::int64_t stored = 0;
+  std::int64_t clean = 0;
+  std::int64_t coming = 0;
+  std::int64_t host = 0;
+  std::size_t live = 0;
+  std::size_t copied = 0;
+  for (std::uint32_t i = 0; i < entries_.size(); ++i) {
+    const Entry& e = entries_[i];
+    if (!e.live) {
+      continue;
+    }
+    ++live;
+    stored += blocks(e.parts.hbm);
+    clean += clean_blocks(e.parts);
+    coming += coming_blocks(e.parts);
+    host += host_blocks(e.parts);
+    copied += clean_blocks(e.parts) > 0 ? 1 : 0;
+    KVTIER_ASSERT(e.parts.end.value > 0, "an entry holds something");
+    KVTIER_ASSERT((e.parts.copying < e.parts.clean) == (copied_entry_ == EntryId{i}),
+                  "what is on its way is the copy in flight");
+    KVTIER_ASSERT((clean_blocks(e.parts) > 0) == copied_.contains(EntryId{i}),
+                  "blocks with a copy are in the order of copies");
+    KVTIER_ASSERT(e.owner == kNoSession || entry_of_session_[e.owner] == EntryId{i},
+                  "an entry's session knows it");
+  }
+  KVTIER_ASSERT(stored == stored_ && clean == clean_ && coming == coming_ && host == host_used_,
+                "blocks are those of the entries");
+  KVTIER_ASSERT(live == live_ && copied == copied_.size(), "every entry is counted");
+  KVTIER_ASSERT(free() >= 0 && running_ >= 0, "HBM holds no more than it has blocks");
+  KVTIER_ASSERT(host_used_ + loading_ <= host_capacity_ || host_capacity_ == 0,
+                "host memory holds no more than it has blocks");
+  if (hbm_.policy) {
+    hbm_.policy->check_invariants(View(*this, only_in_hbm));
+  }
+  if (host_.policy) {
+    host_.policy->check_invariants(View(*this, in_host));
+  }
+}
+
+}  // namespace kvtier

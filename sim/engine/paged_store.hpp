@@ -1,0 +1,222 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sim/engine/backend.hpp"
+#include "sim/engine/config.hpp"
+#include "sim/engine/decisions.hpp"
+#include "sim/engine/tier_manager.hpp"
+#include "sim/policy/entry_list.hpp"
+#include "sim/policy/policy.hpp"
+
+namespace kvtier {
+
+/// KV in blocks of tokens (PagedAttention): the blocks of HBM are shared by running requests and,
+/// where the system has a tier in HBM, by the sessions between their turns; host memory behind it
+/// takes what leaves HBM. A session is evicted in parts, from its end, so that what is stored of it
+/// is always a head in HBM, a middle in host memory and a tail that was dropped (Pensieve, arXiv
+/// 2312.05516).
+///
+/// A part that has been copied to host memory keeps its blocks in HBM until they are taken for
+/// something else, the longest copied first; until then it is found there.
+///
+/// Policies choose who shrinks and by how much; the store owns blocks, copies and counting. One
+/// copy to host memory is in flight at a time, and the next victim is chosen when it is done.
+/// Everything is O(log n) in the sessions stored.
+class PagedStore {
+ public:
+  struct Setup {
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    Backend* backend = nullptr;
+    DecisionObserver* decisions = nullptr;
+    /// The cookie of copies to host memory.
+    std::uint64_t cookie = 0;
+  };
+  explicit PagedStore(const Setup& setup);
+  ~PagedStore();
+
+  // Running requests.
+
+  [[nodiscard]] std::int64_t blocks(Tokens tokens) const {
+    return (tokens.value + block_size_ - 1) / block_size_;
+  }
+  [[nodiscard]] Bytes block_bytes() const { return block_bytes_; }
+  [[nodiscard]] std::int64_t capacity() const { return capacity_; }
+  /// Blocks of HBM that can be taken now: free ones, and those whose copy is complete.
+  [[nodiscard]] std::int64_t available() const { return free() + clean_; }
+  /// The same if the session's own blocks are free for it to use.
+  [[nodiscard]] std::int64_t available_to(SessionSlot session) const;
+
+  /// What is found of a session's KV: a head in HBM, then a middle in host memory.
+  struct Held {
+    Tokens hbm;
+    Tokens host;
+    [[nodiscard]] Tokens tokens() const { return hbm + host; }
+  };
+  /// Of the first `most` tokens.
+  [[nodiscard]] Held held(SessionSlot session, Tokens most) const;
+  /// A request takes the blocks of `tokens` tokens, those that its session holds among them, and
+  /// leaves nothing stored. The middle that is returned has to be loaded; its room in host memory
+  /// is free after end_load.
+  Held take(SessionSlot session, Tokens tokens, Tokens most_reused);
+  /// Running requests take more blocks, which are available.
+  void grow(std::int64_t blocks);
+  /// A request that has the blocks of `tokens` tokens gives them back, but for `kept` tokens, which
+  /// stay stored.
+  void give_back(SessionSlot session, EntryKey key, Tokens tokens, Tokens kept);
+  /// All loads are done.
+  void end_load() {
+    loading_ = 0;
+    note_host();
+  }
+
+  // Stored sessions.
+
+  /// Whether anything is stored between turns.
+  [[nodiscard]] bool stores_anything() const { return hbm_.policy != nullptr; }
+  /// Why the session's KV, if part of it is missing, is not there.
+  [[nodiscard]] LossCause loss(SessionSlot session) const;
+  /// The first `dropped` tokens after the kept first ones are cut away.
+  void truncate(SessionSlot session, Tokens dropped);
+  void invalidate(SessionSlot session);
+  /// The session will not come back; what is stored stays until it is evicted.
+  void forget(SessionSlot session);
+
+  // Room.
+
+  /// Blocks that should be available, beside what the share to copy ahead asks for.
+  void want(std::int64_t blocks) { wanted_ = blocks; }
+  /// Evicts what can be evicted now for what is wanted. Says whether anything changed.
+  bool make_room();
+  /// A copy to host memory is in flight; room comes when it is done.
+  [[nodiscard]] bool copying() const { return copying_; }
+  void on_copied();
+  /// How many of the available blocks may be taken before the next copy ahead is due; nullopt if
+  /// none is due however many are.
+  [[nodiscard]] std::optional<std::int64_t> blocks_before_copying() const;
+
+  // Counting.
+
+  [[nodiscard]] std::size_t tier_count() const {
+    return (hbm_.policy ? 1U : 0U) + (host_.policy ? 1U : 0U);
+  }
+  [[nodiscard]] Medium medium(std::size_t tier) const {
+    return tier == 0 ? Medium::hbm : Medium::dram;
+  }
+  [[nodiscard]] TierCounters counters(std::size_t tier) const;
+  [[nodiscard]] std::size_t stored_entries() const { return live_; }
+  [[nodiscard]] std::int64_t running_blocks() const { return running_; }
+  /// Throws InvariantError if blocks, entries and policies do not agree.
+  void check_invariants() const;
+
+ private:
+  static constexpr SessionSlot kNoSession = UINT32_MAX;
+
+  /// The borders of what is stored of a session, in tokens:
+  /// 0 <= copying <= clean <= hbm <= end. HBM holds [0, hbm), host memory [clean, end), and
+  /// [copying, clean) is on its way there.
+  struct Parts {
+    Tokens copying;
+    Tokens clean;
+    Tokens hbm;
+    Tokens end;
+    friend bool operator==(const Parts&, const Parts&) = default;
+  };
+  struct Entry {
+    bool live = false;
+    EntryKey key;
+    SessionSlot owner = kNoSession;
+    Parts parts;
+    SimTime stored;
+  };
+  struct Tier {
+    std::unique_ptr<EvictionPolicy> policy;
+    Bytes account;
+    SimTime since;
+    TierCounters counters;
+  };
+  class View;
+
+  [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
+  [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
+  [[nodiscard]] EntryId entry_of(SessionSlot session) const {
+    return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
+  }
+  [[nodiscard]] std::int64_t free() const { return capacity_ - running_ - stored_; }
+  [[nodiscard]] std::int64_t clean_blocks(const Parts& p) const {
+    return blocks(p.hbm) - blocks(p.clean);
+  }
+  [[nodiscard]] std::int64_t coming_blocks(const Parts& p) const {
+    return blocks(p.clean) - blocks(p.copying);
+  }
+  [[nodiscard]] std::int64_t host_blocks(const Parts& p) const {
+    return blocks(p.end - p.copying);
+  }
+  /// What the tiers' policies see as held: in HBM what is only there, in host memory what is there.
+  [[nodiscard]] static Tokens only_in_hbm(const Parts& p) { return p.copying; }
+  [[nodiscard]] static Tokens in_host(const Parts& p) { return p.end - p.clean; }
+  [[nodiscard]] Tokens whole_blocks(Tokens tokens) const {
+    return Tokens(tokens.value / block_size_ * block_size_);
+  }
+  /// Blocks that will be available when the copy in flight is done.
+  [[nodiscard]] std::int64_t projected() const { return available() + coming_; }
+  [[nodiscard]] std::int64_t target() const { return std::max(wanted_, ahead_); }
+
+  EntryId create(SessionSlot session, EntryKey key);
+  /// Changes an entry and everything that follows from it: blocks, policies, order of copies. An
+  /// entry of which nothing is left goes.
+  void set(EntryId id, const Parts& parts);
+  void tell(Tier& tier, EntryId id, Tokens before, Tokens after);
+  [[nodiscard]] EntryView view(EntryId id, Tokens tokens) const;
+  void reclaim(std::int64_t blocks);
+  bool make_host_room(EntryId id, Tokens keep);
+  void shrink_in_host(EntryId id, Tokens keep);
+  void copy_to_host(EntryId id, Tokens keep);
+  void note_host();
+  void note(Tier& tier, std::int64_t blocks);
+  void log(DecisionKind kind, Medium medium, EntryId id, Tokens tokens);
+
+  Backend& backend_;
+  DecisionObserver* decisions_;
+  std::uint64_t cookie_;
+  Bytes bytes_per_token_;
+  std::int64_t block_size_;
+  Bytes block_bytes_;
+  std::int64_t capacity_;
+  std::int64_t host_capacity_ = 0;
+  Tokens keep_first_tokens_;
+  /// Blocks that copying ahead keeps available.
+  std::int64_t ahead_ = 0;
+  bool loads_first_;
+
+  Tier hbm_;
+  Tier host_;
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> free_entries_;
+  std::vector<EntryId> entry_of_session_;
+  std::vector<LossCause> loss_of_session_;
+  std::size_t live_ = 0;
+  /// Entries with blocks in HBM whose copy is complete, the longest copied first.
+  EntryList copied_;
+
+  // Blocks of HBM.
+  std::int64_t running_ = 0;
+  std::int64_t stored_ = 0;
+  std::int64_t clean_ = 0;
+  std::int64_t coming_ = 0;
+  std::int64_t wanted_ = 0;
+  // Blocks of host memory.
+  std::int64_t host_used_ = 0;
+  std::int64_t loading_ = 0;
+
+  bool copying_ = false;
+  /// Whose part it is; kNoEntry if it is of no use any more.
+  EntryId copied_entry_ = kNoEntry;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,281 @@
+#include "sim/engine/prefill_first.hpp"
+
+#include <algorithm>
+
+#include "hw/model.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/engine/history.hpp"
+
+namespace kvtier {
+
+PrefillFirst::PrefillFirst(const Setup& setup)
+    : config_(*setup.config),
+      backend_(*setup.backend),
+      requests_(*setup.requests),
+      tiers_({.config = setup.config,
+              .registry = setup.registry,
+              .backend = setup.backend,
+              .queue = setup.requests,
+              .decisions = setup.decisions,
+              .cookie_mark = kTierTransfer}),
+      bytes_per_token_(kv_bytes_per_token(setup.config->model)),
+      hbm_limit_(running_kv_capacity(*setup.config)),
+      invalidates_(setup.config->system.positions == Positions::embedded),
+      preloads_(setup.config->system.load.buffers > 0 &&
+                setup.config->system.load.discipline != LoadDiscipline::blocking) {
+  requests_.set_tiers(&tiers_);
+  tiers_.on_load_ready = [this](SessionSlot slot, Medium medium) {
+    KVTIER_ASSERT(gpu_ == Gpu::waits_for_fetch && slot == prefilling_,
+                  "the prefill in work waits for this fetch");
+    requests_.request(slot).late_wait = backend_.now() - gpu_since_;
+    if (medium == Medium::hbm) {
+      start_prefill(slot, false, 0);
+    } else {
+      start_load(slot, medium);
+    }
+  };
+}
+
+void PrefillFirst::on_turn(SessionSlot slot) {
+  if (slot >= loads_.size()) {
+    loads_.resize(static_cast<std::size_t>(slot) + 1);
+  }
+  loads_[slot] = Load{};
+  if (!invalidates_) {
+    const RequestRecord& r = requests_.request(slot);
+    truncate_stored(tiers_, slot, config_, r.truncated, r.history);
+  }
+}
+
+void PrefillFirst::on_enqueued(SessionSlot slot, QueuePosition position) {
+  tiers_.on_enqueued(slot, position);
+  if (gpu_ == Gpu::decode && admissible()) {
+    backend_.stop_decode();
+  }
+}
+
+void PrefillFirst::on_completion(const Completion& completion) {
+  switch (completion.kind) {
+    case CompletionKind::prefill:
+      finish_prefill();
+      break;
+    case CompletionKind::decode:
+      finish_decode(static_cast<std::int64_t>(completion.payload));
+      break;
+    case CompletionKind::transfer:
+      if ((completion.payload & kOwnerMask) == kOwnTransfer) {
+        finish_load_transfer(static_cast<SessionSlot>(completion.payload));
+      } else {
+        tiers_.on_transfer(completion.payload & ~kOwnerMask);
+      }
+      break;
+    case CompletionKind::timer:
+      KVTIER_ASSERT(false, "timers are the users'");
+  }
+}
+
+void PrefillFirst::proceed() {
+  if (gpu_ == Gpu::stalled && !must_stall()) {
+    end_stall();
+  }
+  if (gpu_ == Gpu::idle) {
+    schedule();
+  }
+  if (preloads_ && preloading_ == kNoSession && !load_in_flight_ && requests_.queue_length() > 0) {
+    preload_next();
+  }
+}
+
+bool PrefillFirst::must_stall() const {
+  return tiers_.write_buffer_excess().value > 0 ||
+         (config_.system.save.mode == SaveMode::blocking && tiers_.saves_in_progress() > 0);
+}
+
+void PrefillFirst::end_stall() {
+  gpu_ = Gpu::idle;
+  requests_.gpu_time().exposed_save += backend_.now() - gpu_since_;
+  requests_.report_gpu(GpuActivity::save_stall, gpu_since_, -1, 0);
+}
+
+void PrefillFirst::schedule() {
+  if (must_stall()) {
+    gpu_ = Gpu::stalled;
+    gpu_since_ = backend_.now();
+  } else if (const std::optional<QueuePosition> next = admissible()) {
+    admit(*next);
+  } else if (!running_.empty()) {
+    start_decode();
+  }
+}
+
+std::optional<QueuePosition> PrefillFirst::admissible() const {
+  if (requests_.queue_length() == 0 ||
+      running_.size() >= static_cast<std::size_t>(config_.serving.slots)) {
+    return std::nullopt;
+  }
+  const QueuePosition next = requests_.next();
+  const RequestRecord& r = requests_.request(requests_.waiting(next));
+  const bool fits =
+      requests_.hbm_used() + bytes_per_token_ * (r.history + r.input + r.output).value <=
+      hbm_limit_;
+  return fits ? std::optional(next) : std::nullopt;
+}
+
+void PrefillFirst::admit(QueuePosition position) {
+  const SessionSlot slot = requests_.admit(position);
+  RequestRecord& r = requests_.request(slot);
+  requests_.occupy(1, bytes_per_token_ * (r.history + r.input + r.output).value);
+  prefilling_ = slot;
+  gpu_since_ = backend_.now();
+  gpu_ = Gpu::waits_for_fetch;
+  tiers_.on_dequeued(slot);
+  if (invalidates_) {
+    truncate_stored(tiers_, slot, config_, r.truncated, r.history);
+  }
+  r.found = tiers_.admit(slot, requests_.key(slot), r.history);
+  if (preloading_ == slot) {
+    preloading_ = kNoSession;
+  }
+  const Lookup& found = r.found;
+  if (found.reused.value == 0 || (found.medium == Medium::hbm && !found.late)) {
+    start_prefill(slot, false, 0);
+  } else if (!found.late) {
+    start_load(slot, found.medium);
+  }
+}
+
+void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
+  Load& load = loads_[slot];
+  const Bytes total = bytes_per_token_ * requests_.request(slot).found.reused.value;
+  const Bytes rest = total - std::min(total, load.preloaded);
+  std::int64_t ready_layers = 0;
+  loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
+  if (load.preload == Preload::in_flight) {
+    backend_.extend_transfer(load.transfer, rest);
+    load_in_flight_ = true;
+  } else {
+    ready_layers = load.preload == Preload::done
+                       ? std::min(config_.system.load.buffers, config_.model.layers)
+                       : 0;
+    if (rest.value > 0) {
+      load.transfer = backend_.start_transfer({.from = medium,
+                                               .to = Medium::hbm,
+                                               .bytes = rest,
+                                               .key = requests_.key(slot),
+                                               .cookie = kOwnTransfer | slot});
+      load_in_flight_ = true;
+    } else {
+      tiers_.end_load(slot);
+    }
+  }
+  start_prefill(slot, load_in_flight_, ready_layers);
+}
+
+void PrefillFirst::start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers) {
+  const RequestRecord& r = requests_.request(slot);
+  prefill_compute_ = backend_.start_prefill(
+      {.part = {.added = r.history - r.found.reused + r.input, .past = r.found.reused},
+       .load = loads ? loads_[slot].transfer : TransferId{},
+       .ready_layers = ready_layers,
+       .wait_for_all_layers = config_.system.load.discipline == LoadDiscipline::blocking});
+  gpu_ = Gpu::prefill;
+}
+
+void PrefillFirst::finish_load_transfer(SessionSlot slot) {
+  loads_[slot].transfer = TransferId{};
+  if (slot == prefilling_ && load_in_flight_) {
+    load_in_flight_ = false;
+    tiers_.end_load(slot);
+  } else {
+    loads_[slot].preload = Preload::done;
+  }
+}
+
+/// Loads the first layers of the request that runs next into the read buffer, which is free.
+void PrefillFirst::preload_next() {
+  const SessionSlot slot = requests_.waiting(requests_.next());
+  const RequestRecord& r = requests_.request(slot);
+  if (r.history.value == 0 || (invalidates_ && r.truncated.value > 0)) {
+    return;
+  }
+  const std::optional<Medium> medium = tiers_.begin_preload(slot);
+  if (!medium) {
+    return;
+  }
+  const std::int64_t layers = std::min(config_.system.load.buffers, config_.model.layers);
+  const Tokens tokens = std::min(r.history, tiers_.stored_tokens(slot));
+  Load& load = loads_[slot];
+  preloading_ = slot;
+  load.preload = Preload::in_flight;
+  load.preloaded = bytes_per_token_ * tokens.value / config_.model.layers * layers;
+  loaded_bytes_[static_cast<std::size_t>(*medium)] += load.preloaded;
+  load.transfer = backend_.start_transfer({.from = *medium,
+                                           .to = Medium::hbm,
+                                           .bytes = load.preloaded,
+                                           .key = requests_.key(slot),
+                                           .cookie = kOwnTransfer | slot});
+}
+
+void PrefillFirst::finish_prefill() {
+  const SessionSlot slot = prefilling_;
+  RequestRecord& r = requests_.request(slot);
+  const SimTime now = backend_.now();
+  prefilling_ = kNoSession;
+  gpu_ = Gpu::idle;
+  r.first_token = now;
+  r.prefill_compute = prefill_compute_;
+  r.decode_share = SimDuration(0) - decode_per_request_;
+  r.exposed_load = now - gpu_since_ - prefill_compute_;
+  requests_.gpu_time().prefill += prefill_compute_;
+  requests_.gpu_time().exposed_load += r.exposed_load;
+  requests_.report_gpu(GpuActivity::prefill, gpu_since_, r.session, 1);
+  const Tokens prompt = r.history + r.input;
+  tiers_.begin_save(slot, requests_.key(slot), prompt);
+  if (r.output.value == 1) {
+    finish_turn(slot);
+    return;
+  }
+  running_.push_back({iteration_ + r.output.value - 1, next_sequence_++, slot});
+  std::push_heap(running_.begin(), running_.end(), FinishesLater{});
+  context_ += prompt + Tokens(1);
+}
+
+void PrefillFirst::start_decode() {
+  gpu_ = Gpu::decode;
+  gpu_since_ = backend_.now();
+  backend_.start_decode({.batch = static_cast<std::int64_t>(running_.size()),
+                         .context = context_,
+                         .iterations = running_.front().finish_iteration - iteration_});
+}
+
+void PrefillFirst::finish_decode(std::int64_t iterations) {
+  const SimTime now = backend_.now();
+  const auto batch = static_cast<std::int64_t>(running_.size());
+  gpu_ = Gpu::idle;
+  requests_.gpu_time().decode += now - gpu_since_;
+  decode_per_request_ += (now - gpu_since_) / batch;
+  requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, batch);
+  iteration_ += iterations;
+  context_ += Tokens(iterations * batch);
+  while (!running_.empty() && running_.front().finish_iteration == iteration_) {
+    const SessionSlot slot = running_.front().slot;
+    std::pop_heap(running_.begin(), running_.end(), FinishesLater{});
+    running_.pop_back();
+    const RequestRecord& r = requests_.request(slot);
+    context_ -= r.history + r.input + r.output;
+    finish_turn(slot);
+  }
+}
+
+void PrefillFirst::finish_turn(SessionSlot slot) {
+  RequestRecord& r = requests_.request(slot);
+  r.decode_share += decode_per_request_;
+  const Tokens total = r.history + r.input + r.output;
+  requests_.occupy(-1, -(bytes_per_token_ * total.value));
+  tiers_.save(slot, requests_.key(slot), total);
+  if (requests_.finish(slot)) {
+    tiers_.forget(slot);
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "sim/engine/batcher.hpp"
+#include "sim/engine/requests.hpp"
+
+namespace kvtier {
+
+/// A prefill runs alone, then all running requests decode together. The KV of a turn is reserved
+/// when it is admitted; stored KV moves through the tier manager.
+class PrefillFirst final : public Batcher {
+ public:
+  struct Setup {
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    Backend* backend = nullptr;
+    Requests* requests = nullptr;
+    DecisionObserver* decisions = nullptr;
+  };
+  explicit PrefillFirst(const Setup& setup);
+
+  void on_turn(SessionSlot slot) override;
+  void on_enqueued(SessionSlot slot, QueuePosition position) override;
+  void on_completion(const Completion& completion) override;
+  void proceed() override;
+  [[nodiscard]] std::size_t tier_count() const override { return tiers_.tier_count(); }
+  [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_.medium(tier); }
+  [[nodiscard]] TierCounters counters(std::size_t tier) const override {
+    return tiers_.counters(tier);
+  }
+  [[nodiscard]] std::size_t stored_entries() const override { return tiers_.live_entries(); }
+  [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
+    return loaded_bytes_[static_cast<std::size_t>(medium)];
+  }
+  /// What is admitted has its KV reserved, so it runs to its end.
+  [[nodiscard]] std::int64_t preemptions() const override { return 0; }
+  void check_invariants() const override { tiers_.check_invariants(); }
+
+ private:
+  static constexpr SessionSlot kNoSession = UINT32_MAX;
+
+  enum class Gpu : std::uint8_t { idle, waits_for_fetch, prefill, decode, stalled };
+  enum class Preload : std::uint8_t { none, in_flight, done };
+
+  /// The load of a turn's stored KV.
+  struct Load {
+    Preload preload = Preload::none;
+    Bytes preloaded;
+    TransferId transfer;
+  };
+  struct Running {
+    std::int64_t finish_iteration;
+    std::uint64_t sequence;
+    SessionSlot slot;
+  };
+  /// A type, not a function, so that heaps inline it.
+  struct FinishesLater {
+    [[nodiscard]] bool operator()(const Running& a, const Running& b) const {
+      return a.finish_iteration != b.finish_iteration ? a.finish_iteration > b.finish_iteration
+                                                      : a.sequence > b.sequence;
+    }
+  };
+
+  void schedule();
+  /// The waiting request that is next, if it can be admitted now.
+  [[nodiscard]] std::optional<QueuePosition> admissible() const;
+  void admit(QueuePosition position);
+  void start_load(SessionSlot slot, Medium medium);
+  void start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers);
+  void finish_prefill();
+  void start_decode();
+  void finish_decode(std::int64_t iterations);
+  void finish_turn(SessionSlot slot);
+  void finish_load_transfer(SessionSlot slot);
+  void preload_next();
+  [[nodiscard]] bool must_stall() const;
+  void end_stall();
+
+  const RunConfig& config_;
+  Backend& backend_;
+  Requests& requests_;
+  TierManager tiers_;
+
+  Bytes bytes_per_token_;
+  Bytes hbm_limit_;
+  /// A truncation makes stored KV useless, which shows when the turn is served; where it only cuts
+  /// the KV, the room is free as soon as the turn arrives.
+  bool invalidates_;
+  bool preloads_;
+  /// By session.
+  std::vector<Load> loads_;
+
+  Gpu gpu_ = Gpu::idle;
+  SimTime gpu_since_;
+  SessionSlot prefilling_ = kNoSession;
+  SimDuration prefill_compute_;
+  SessionSlot preloading_ = kNoSession;
+  bool load_in_flight_ = false;
+  std::vector<Running> running_;  // a heap, the first to finish in front
+  std::int64_t iteration_ = 0;
+  Tokens context_;
+  /// Integral of decode time over the number of running requests.
+  SimDuration decode_per_request_;
+  std::uint64_t next_sequence_ = 0;
+  std::array<Bytes, kMedia> loaded_bytes_{};
+};
+
+}  // namespace kvtier

@@ -1,0 +1,243 @@
+#include "sim/engine/requests.hpp"
+
+#include <algorithm>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+/// Timer of the next session's arrival; others are session slots.
+constexpr std::uint64_t kSessionTimer = UINT64_MAX;
+
+constexpr std::int64_t kProgressInterval = 8192;
+
+}  // namespace
+
+const char* to_string(GpuActivity activity) {
+  switch (activity) {
+    case GpuActivity::prefill:
+      return "prefill";
+    case GpuActivity::decode:
+      return "decode";
+    case GpuActivity::save_stall:
+      return "save_stall";
+  }
+  return "?";
+}
+
+Requests::Requests(const Setup& setup)
+    : config_(*setup.config),
+      backend_(*setup.backend),
+      source_(*setup.sessions),
+      observer_(setup.observer),
+      progress_(setup.progress),
+      hbm_limit_(running_kv_capacity(*setup.config)),
+      fitter_(*setup.config),
+      turn_metrics_(load_rates(*setup.config)) {
+  const PolicyKind<OrderPolicy>* order =
+      find_policy(setup.registry->order, config_.system.order.name);
+  KVTIER_ASSERT(order != nullptr, "the config was checked");
+  order_ = order->make(config_.system.order.parameters);
+}
+
+// ---- Users ----
+
+void Requests::begin() {
+  draw_session();
+  if (has_drawn_) {
+    backend_.set_timer(drawn_.arrival, kSessionTimer);
+  }
+}
+
+void Requests::draw_session() {
+  has_drawn_ = source_.next(drawn_);
+  if (has_drawn_) {
+    fitter_.fit_turns(drawn_, source_);
+    workload_.add(drawn_);
+    last_session_arrival_ = drawn_.arrival;
+  }
+}
+
+SessionSlot Requests::begin_session() {
+  SessionSlot slot = 0;
+  if (free_sessions_.empty()) {
+    slot = static_cast<SessionSlot>(sessions_.size());
+    sessions_.emplace_back();
+  } else {
+    slot = free_sessions_.back();
+    free_sessions_.pop_back();
+  }
+  ++live_sessions_;
+  Session& s = sessions_[slot];
+  s.turns.swap(drawn_.turns);
+  s.next_turn = 0;
+  s.history = Tokens(0);
+  s.request = RequestRecord{};
+  s.request.session = drawn_.id;
+  draw_session();
+  if (has_drawn_) {
+    backend_.set_timer(drawn_.arrival, kSessionTimer);
+  }
+  return slot;
+}
+
+SessionSlot Requests::begin_turn(std::uint64_t timer) {
+  const SessionSlot slot =
+      timer == kSessionTimer ? begin_session() : static_cast<SessionSlot>(timer);
+  Session& s = sessions_[slot];
+  Turn& turn = s.turns[static_cast<std::size_t>(s.next_turn)];
+  const std::int64_t id = s.request.session;
+  const Tokens truncated = fitter_.fit_history(s.history, turn);
+  s.request = RequestRecord{};
+  s.request.session = id;
+  s.request.turn = s.next_turn;
+  s.request.arrived = backend_.now();
+  s.request.history = s.history;
+  s.request.input = turn.user;
+  s.request.output = turn.assistant;
+  s.request.truncated = truncated;
+  ++s.next_turn;
+  ++begun_turns_;
+  return slot;
+}
+
+bool Requests::finish(SessionSlot slot) {
+  Session& s = sessions_[slot];
+  RequestRecord& r = s.request;
+  const SimTime now = backend_.now();
+  r.finished = now;
+  last_finish_ = now;
+  s.history = r.history + r.input + r.output;
+  if (r.measured) {
+    turn_metrics_.add(r);
+  }
+  if (observer_ != nullptr) {
+    observer_->on_request(r);
+  }
+  ++finished_turns_;
+  if (progress_ && finished_turns_ % kProgressInterval == 0) {
+    progress_(finished_turns_);
+  }
+  if (s.next_turn < static_cast<std::int64_t>(s.turns.size())) {
+    backend_.set_timer(now + s.turns[static_cast<std::size_t>(s.next_turn)].think, slot);
+    return false;
+  }
+  if (observer_ != nullptr) {
+    observer_->on_session_end(key(slot), now);
+  }
+  free_sessions_.push_back(slot);
+  --live_sessions_;
+  return true;
+}
+
+void Requests::check_finished() const {
+  KVTIER_ASSERT(begun_turns_ == finished_turns_ && finished_turns_ == workload_.turns(),
+                "every turn finished");
+  KVTIER_ASSERT(queue_length_ == 0 && suspended_ == 0 && slots_used_ == 0 && hbm_used_.value == 0,
+                "nothing is left running");
+}
+
+// ---- The queue ----
+
+EntryId Requests::entry_at(QueuePosition position) const {
+  const SessionSlot slot = waiting(position);
+  return slot == kNoSession || tiers_ == nullptr ? kNoEntry : tiers_->entry_of(slot);
+}
+
+bool Requests::waiting_at(QueuePosition position) const {
+  return position >= first_ && position < end_ && waiting(position) != kNoSession;
+}
+
+QueuePosition Requests::enqueue(SessionSlot slot) {
+  if (end_.value - first_.value == queue_.size()) {
+    std::vector<SessionSlot> larger(2 * queue_.size(), kNoSession);
+    for (std::uint64_t at = first_.value; at < end_.value; ++at) {
+      larger[at & (larger.size() - 1)] = queue_[at & (queue_.size() - 1)];
+    }
+    queue_.swap(larger);
+  }
+  occupy(0, Bytes(0));
+  const QueuePosition position = end_;
+  queue_[position.value & (queue_.size() - 1)] = slot;
+  ++end_.value;
+  ++queue_length_;
+  report_queue();
+  return position;
+}
+
+SessionSlot Requests::admit(QueuePosition position) {
+  KVTIER_ASSERT(waiting_at(position), "an order policy names a waiting request");
+  const SessionSlot slot = waiting(position);
+  leave_queue(position);
+  if (admitted_turns_++ == config_.workload.warmup_turns) {
+    begin_measurement();
+  }
+  request(slot).admitted = backend_.now();
+  request(slot).measured = measuring_;
+  return slot;
+}
+
+void Requests::leave_queue(QueuePosition position) {
+  occupy(0, Bytes(0));
+  queue_[position.value & (queue_.size() - 1)] = kNoSession;
+  --queue_length_;
+  while (first_ < end_ && waiting(first_) == kNoSession) {
+    ++first_.value;
+  }
+  report_queue();
+}
+
+void Requests::set_suspended(std::size_t requests) {
+  occupy(0, Bytes(0));
+  suspended_ = requests;
+  report_queue();
+}
+
+void Requests::report_queue() {
+  const std::size_t length = queue_length_ + suspended_;
+  queue_trend_.set_length(length, backend_.now());
+  if (observer_ != nullptr) {
+    observer_->on_queue(length, backend_.now());
+  }
+}
+
+// ---- Counting ----
+
+void Requests::occupy(std::int64_t slots, Bytes bytes) {
+  const SimTime now = backend_.now();
+  if (now != occupied_since_) {
+    double share = 1;
+    if (queue_length_ + suspended_ == 0) {
+      const double slot_share =
+          static_cast<double>(slots_used_) / static_cast<double>(config_.serving.slots);
+      const double hbm_share =
+          static_cast<double>(hbm_used_.value) / static_cast<double>(hbm_limit_.value);
+      share = std::max(slot_share, hbm_share);
+    }
+    occupied_seconds_ += share * (now - occupied_since_).seconds();
+    occupied_since_ = now;
+  }
+  slots_used_ += slots;
+  hbm_used_ += bytes;
+}
+
+void Requests::begin_measurement() {
+  measuring_ = true;
+  occupy(0, Bytes(0));
+  occupied_seconds_before_ = occupied_seconds_;
+  measured_from_ = backend_.now();
+  gpu_time_before_ = gpu_time_;
+  if (on_measurement_begin) {
+    on_measurement_begin();
+  }
+}
+
+GpuTime Requests::measured_gpu_time() const {
+  return {.prefill = gpu_time_.prefill - gpu_time_before_.prefill,
+          .decode = gpu_time_.decode - gpu_time_before_.decode,
+          .exposed_load = gpu_time_.exposed_load - gpu_time_before_.exposed_load,
+          .exposed_save = gpu_time_.exposed_save - gpu_time_before_.exposed_save};
+}
+
+}  // namespace kvtier

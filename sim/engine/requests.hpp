@@ -1,0 +1,192 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "sim/engine/backend.hpp"
+#include "sim/engine/config.hpp"
+#include "sim/engine/history.hpp"
+#include "sim/engine/metrics.hpp"
+#include "sim/engine/tier_manager.hpp"
+#include "traces/session.hpp"
+#include "traces/statistics.hpp"
+
+namespace kvtier {
+
+/// What the GPUs do in a span of time, for timelines.
+enum class GpuActivity : std::uint8_t { prefill, decode, save_stall };
+[[nodiscard]] const char* to_string(GpuActivity activity);
+
+/// KV that was moved from one medium to another, for timelines.
+struct TransferRecord {
+  Medium from;
+  Medium to;
+  Bytes bytes;
+  EntryKey key;
+  SimTime begin;
+  SimTime end;
+};
+
+/// Hears of a run as it goes; every member may be left as it is.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void on_request(const RequestRecord&) {}
+  /// `session` is that of the prefilled request, or -1.
+  virtual void on_gpu(GpuActivity, SimTime /*begin*/, SimTime /*end*/, std::int64_t /*session*/,
+                      std::int64_t /*batch*/) {}
+  virtual void on_queue(std::size_t /*length*/, SimTime) {}
+  /// Comes when the transfer is complete.
+  virtual void on_transfer(const TransferRecord&) {}
+  /// The session will not come back.
+  virtual void on_session_end(EntryKey, SimTime) {}
+};
+
+/// Where requests come from, wait and end: plays the users (a session's next turn arrives when its
+/// last token is out plus the think time), keeps the queue, and counts what the turns and the GPUs
+/// did. What runs when is for a Batcher to say.
+class Requests final : public QueueView {
+ public:
+  struct Setup {
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    Backend* backend = nullptr;
+    SessionSource* sessions = nullptr;
+    RunObserver* observer = nullptr;
+    /// Called now and then with the number of finished turns; may throw to end the run.
+    std::function<void(std::int64_t)> progress;
+  };
+  explicit Requests(const Setup& setup);
+
+  // The users.
+
+  /// Sets the timer of the first arrival.
+  void begin();
+  /// Whether a turn is still to come or to end.
+  [[nodiscard]] bool any_left() const { return has_drawn_ || live_sessions_ > 0; }
+  /// The turn that a timer was set for arrives; it does not wait yet.
+  SessionSlot begin_turn(std::uint64_t timer);
+  /// The turn that is in work in a slot, or the last one.
+  [[nodiscard]] RequestRecord& request(SessionSlot slot) { return sessions_[slot].request; }
+  [[nodiscard]] const RequestRecord& request(SessionSlot slot) const {
+    return sessions_[slot].request;
+  }
+  [[nodiscard]] EntryKey key(SessionSlot slot) const {
+    return {static_cast<std::uint64_t>(request(slot).session)};
+  }
+
+  // The queue.
+
+  QueuePosition enqueue(SessionSlot slot);
+  [[nodiscard]] std::size_t queue_length() const { return queue_length_; }
+  [[nodiscard]] SessionSlot waiting(QueuePosition position) const {
+    return queue_[position.value & (queue_.size() - 1)];
+  }
+  /// Where the order policy's next request waits; there is one.
+  [[nodiscard]] QueuePosition next() const { return order_->next(*this); }
+  /// The request leaves the queue for the GPUs.
+  SessionSlot admit(QueuePosition position);
+  /// An admitted request waits again, `requests` of them in all, outside of the queue.
+  void set_suspended(std::size_t requests);
+  /// What entry_at answers from; without it no request has an entry.
+  void set_tiers(const TierManager* tiers) { tiers_ = tiers; }
+  // QueueView
+  [[nodiscard]] EntryId entry_at(QueuePosition position) const override;
+  [[nodiscard]] bool waiting_at(QueuePosition position) const override;
+
+  // What a batcher tells.
+
+  /// All tokens of the turn are out. Says whether its session has ended; the slot is free then.
+  [[nodiscard]] bool finish(SessionSlot slot);
+  /// Accounts the time since the last change of what is occupied, then takes `slots` and `bytes`
+  /// more.
+  void occupy(std::int64_t slots, Bytes bytes);
+  [[nodiscard]] Bytes hbm_used() const { return hbm_used_; }
+  [[nodiscard]] GpuTime& gpu_time() { return gpu_time_; }
+  void report_gpu(GpuActivity activity, SimTime since, std::int64_t session, std::int64_t batch) {
+    if (observer_ != nullptr) {
+      observer_->on_gpu(activity, since, backend_.now(), session, batch);
+    }
+  }
+
+  // What was counted.
+
+  [[nodiscard]] const TurnMetrics& turns() const { return turn_metrics_; }
+  [[nodiscard]] const WorkloadStatistics& workload() const { return workload_; }
+  [[nodiscard]] std::int64_t finished_turns() const { return finished_turns_; }
+  [[nodiscard]] SimTime measured_from() const { return measured_from_; }
+  [[nodiscard]] bool measuring() const { return measuring_; }
+  [[nodiscard]] SimTime last_finish() const { return last_finish_; }
+  [[nodiscard]] GpuTime measured_gpu_time() const;
+  [[nodiscard]] QueueTrend& queue_trend() { return queue_trend_; }
+  [[nodiscard]] SimTime last_session_arrival() const { return last_session_arrival_; }
+  [[nodiscard]] double measured_occupied_seconds() const {
+    return occupied_seconds_ - occupied_seconds_before_;
+  }
+  [[nodiscard]] std::size_t most_live_sessions() const { return sessions_.size(); }
+  /// Called when the measured part begins.
+  std::function<void()> on_measurement_begin;
+  /// Throws InvariantError unless every turn that began has finished.
+  void check_finished() const;
+
+ private:
+  static constexpr SessionSlot kNoSession = UINT32_MAX;
+
+  struct Session {
+    std::vector<Turn> turns;
+    std::int64_t next_turn = 0;
+    /// Tokens of all earlier turns that have not been truncated away.
+    Tokens history;
+    RequestRecord request;
+  };
+
+  void draw_session();
+  SessionSlot begin_session();
+  void leave_queue(QueuePosition position);
+  void report_queue();
+  void begin_measurement();
+
+  const RunConfig& config_;
+  Backend& backend_;
+  SessionSource& source_;
+  RunObserver* observer_;
+  std::function<void(std::int64_t)> progress_;
+  std::unique_ptr<OrderPolicy> order_;
+  const TierManager* tiers_ = nullptr;
+
+  Bytes hbm_limit_;
+  Bytes hbm_used_;
+  std::int64_t slots_used_ = 0;
+  double occupied_seconds_ = 0;
+  double occupied_seconds_before_ = 0;
+  SimTime occupied_since_;
+  TurnFitter fitter_;
+
+  SessionSpec drawn_;
+  bool has_drawn_ = false;
+  std::vector<Session> sessions_;
+  std::vector<SessionSlot> free_sessions_;
+  std::size_t live_sessions_ = 0;
+
+  /// A ring indexed by position.
+  std::vector<SessionSlot> queue_ = std::vector<SessionSlot>(1024, kNoSession);
+  std::size_t queue_length_ = 0;
+  std::size_t suspended_ = 0;
+
+  TurnMetrics turn_metrics_;
+  WorkloadStatistics workload_;
+  QueueTrend queue_trend_;
+  std::int64_t admitted_turns_ = 0;
+  std::int64_t finished_turns_ = 0;
+  std::int64_t begun_turns_ = 0;
+  bool measuring_ = false;
+  SimTime measured_from_;
+  SimTime last_finish_;
+  SimTime last_session_arrival_;
+  GpuTime gpu_time_;
+  GpuTime gpu_time_before_;
+};
+
+}  // namespace kvtier
