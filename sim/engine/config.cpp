@@ -128,6 +128,7 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
     };
     check_policy_for("hbm", tiers.hbm);
     check_policy_for("dram", tiers.dram);
+    check_policy_for("cxl", tiers.cxl);
     check_policy_for("ssd", tiers.ssd);
     return;
   }
@@ -143,20 +144,29 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
     }
     check_tier_of_blocks(*tiers.hbm, *system.paging, registry, "/system/tiers/hbm", problems);
   }
-  if (tiers.dram) {
-    if (!tiers.hbm) {
-      problems.add("/system/tiers/dram",
-                   "with /system/paging host memory takes what leaves the tier in HBM, which the "
-                   "system has not");
+  const auto check_second = [&](const char* name, const std::optional<TierConfig>& tier) {
+    if (!tier) {
+      return;
     }
-    check_tier_of_blocks(*tiers.dram, *system.paging, registry, "/system/tiers/dram", problems);
+    const std::string pointer = std::string("/system/tiers/") + name;
+    if (!tiers.hbm) {
+      problems.add(pointer,
+                   "with /system/paging it takes what leaves the tier in HBM, which the system has "
+                   "not");
+    }
+    check_tier_of_blocks(*tier, *system.paging, registry, pointer, problems);
+  };
+  check_second("dram", tiers.dram);
+  check_second("cxl", tiers.cxl);
+  if (tiers.dram && tiers.cxl) {
+    problems.add("/system/tiers/cxl", "with /system/paging expected \"none\" beside dram");
   }
   if (tiers.ssd) {
     problems.add("/system/tiers/ssd", "with /system/paging expected \"none\"");
   }
-  if (system.paging->swap_out_below > 0 && !tiers.dram) {
+  if (system.paging->swap_out_below > 0 && !tiers.dram && !tiers.cxl) {
     problems.add("/system/paging/swap_out_below",
-                 "expected 0: the system has no tier in host memory to copy to");
+                 "expected 0: the system has no tier behind HBM to copy to");
   }
   if (system.prefetch.name != "none") {
     problems.add("/system/prefetch", "with /system/paging expected none");

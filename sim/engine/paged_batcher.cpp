@@ -119,8 +119,12 @@ bool PagedBatcher::admissible(SessionSlot slot) {
   }
   const Tokens length = work_[slot].length;
   const Tokens decoding(mixes_ ? static_cast<std::int64_t>(running_.size()) : 0);
-  const Tokens computed = length - store_.held(slot, length - Tokens(1)).tokens();
-  if (prompt_tokens_ + decoding + computed > token_budget_) {
+  // Room for it may be made at the cost of what is held of it.
+  const auto within_budget = [&] {
+    const Tokens computed = length - store_.held(slot, length - Tokens(1)).tokens();
+    return prompt_tokens_ + decoding + computed <= token_budget_;
+  };
+  if (!within_budget()) {
     return false;
   }
   // The last token is computed, and the one after it needs a place.
@@ -135,7 +139,7 @@ bool PagedBatcher::admissible(SessionSlot slot) {
     fits = store_.available_to(slot) >= needed;
   }
   store_.want(0);
-  return true;
+  return within_budget();
 }
 
 void PagedBatcher::admit(SessionSlot slot) {
@@ -154,7 +158,7 @@ void PagedBatcher::admit(SessionSlot slot) {
   requests_.occupy(1, store_.block_bytes() * store_.blocks(work.length + Tokens(1)));
   if (!again) {
     r.found = {.reused = found.tokens(),
-               .medium = found.host.value > 0 ? Medium::dram : Medium::hbm,
+               .medium = found.host.value > 0 ? store_.behind() : Medium::hbm,
                .late = false,
                .cause = found.tokens() < r.history ? loss : LossCause::none,
                .nearer = found.host.value > 0 ? found.hbm : Tokens(0)};
@@ -233,7 +237,7 @@ void PagedBatcher::start_iteration() {
   if (loaded.value > 0) {
     const Bytes bytes = bytes_per_token_ * loaded.value;
     loaded_ += bytes;
-    load = backend_.start_transfer({.from = Medium::dram,
+    load = backend_.start_transfer({.from = store_.behind(),
                                     .to = Medium::hbm,
                                     .bytes = bytes,
                                     .key = requests_.key(prompts_.front().slot),

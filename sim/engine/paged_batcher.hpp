@@ -44,7 +44,7 @@ class PagedBatcher final : public Batcher {
   }
   [[nodiscard]] std::size_t stored_entries() const override { return store_.stored_entries(); }
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
-    return medium == Medium::dram ? loaded_ : Bytes(0);
+    return medium == store_.behind() ? loaded_ : Bytes(0);
   }
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
   void check_invariants() const override { store_.check_invariants(); }

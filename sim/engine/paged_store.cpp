@@ -50,9 +50,12 @@ PagedStore::PagedStore(const Setup& setup)
   if (tiers.hbm) {
     hbm_.policy = make_policy(*setup.registry, tiers.hbm->eviction);
   }
-  if (tiers.dram) {
-    host_.policy = make_policy(*setup.registry, tiers.dram->eviction);
-    host_capacity_ = setup.config->hardware.dram->capacity / block_bytes_;
+  if (tiers.dram || tiers.cxl) {
+    const HardwareConfig& hardware = setup.config->hardware;
+    behind_ = tiers.dram ? Medium::dram : Medium::cxl;
+    host_.policy = make_policy(*setup.registry, (tiers.dram ? tiers.dram : tiers.cxl)->eviction);
+    host_capacity_ =
+        (tiers.dram ? hardware.dram->capacity : hardware.cxl->capacity) / block_bytes_;
     ahead_ = static_cast<std::int64_t>(static_cast<double>(capacity_) *
                                        setup.config->system.paging->swap_out_below);
   }
@@ -309,7 +312,7 @@ void PagedStore::shrink_in_host(EntryId id, Tokens keep) {
   const Tokens end = std::max(parts.clean, parts.copying + whole_blocks(parts.clean + keep -
                                                                         parts.copying));
   ++host_.counters.evictions;
-  log(DecisionKind::evict, Medium::dram, id, parts.end - end);
+  log(DecisionKind::evict, behind_, id, parts.end - end);
   parts.end = end;
   parts.hbm = std::min(parts.hbm, end);
   set(id, parts);
@@ -331,7 +334,7 @@ void PagedStore::copy_to_host(EntryId id, Tokens keep) {
   host_.counters.blocks += block_bytes_ * blocks(tokens);
   host_.counters.block_waste += block_bytes_ * blocks(tokens) - bytes;
   static_cast<void>(backend_.start_transfer({.from = Medium::hbm,
-                                             .to = Medium::dram,
+                                             .to = behind_,
                                              .bytes = bytes,
                                              .key = entry(id).key,
                                              .cookie = cookie_}));

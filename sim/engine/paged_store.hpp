@@ -16,8 +16,8 @@
 namespace kvtier {
 
 /// KV in blocks of tokens (PagedAttention): the blocks of HBM are shared by running requests and,
-/// where the system has a tier in HBM, by the sessions between their turns; host memory behind it
-/// takes what leaves HBM. A session is evicted in parts, from its end, so that what is stored of it
+/// where the system has a tier in HBM, by the sessions between their turns; host memory (or CXL memory)
+/// behind it takes what leaves HBM. A session is evicted in parts, from its end, so that what is stored of it
 /// is always a head in HBM, a middle in host memory and a tail that was dropped (Pensieve, arXiv
 /// 2312.05516).
 ///
@@ -106,7 +106,10 @@ class PagedStore {
     return (hbm_.policy ? 1U : 0U) + (host_.policy ? 1U : 0U);
   }
   [[nodiscard]] Medium medium(std::size_t tier) const {
-    return tier == 0 ? Medium::hbm : Medium::dram;
+    return tier == 0 ? Medium::hbm : behind_;
+  }
+  /// The medium of the tier behind HBM.
+  [[nodiscard]] Medium behind() const { return behind_;
   }
   [[nodiscard]] TierCounters counters(std::size_t tier) const;
   [[nodiscard]] std::size_t stored_entries() const { return live_; }
@@ -194,6 +197,7 @@ class PagedStore {
   std::int64_t ahead_ = 0;
   bool loads_first_;
 
+  Medium behind_ = Medium::dram;
   Tier hbm_;
   Tier host_;
   std::vector<Entry> entries_;

@@ -209,14 +209,14 @@ TEST(CheckRunConfig, CopiesOnlyWhatIsInHbmToHostMemory) {
   RunConfig config = paged();
   config.system.tiers.hbm.reset();
   EXPECT_EQ(problems_of(config),
-            Lines{"/system/tiers/dram: with /system/paging host memory takes what leaves the tier "
+            Lines{"/system/tiers/dram: with /system/paging it takes what leaves the tier "
                   "in HBM, which the system has not"});
   config = paged();
   config.system.tiers.dram.reset();
   config.system.paging->swap_out_below = 0.5;
   EXPECT_EQ(problems_of(config),
-            Lines{"/system/paging/swap_out_below: expected 0: the system has no tier in host "
-                  "memory to copy to"});
+            Lines{"/system/paging/swap_out_below: expected 0: the system has no tier behind "
+                  "HBM to copy to"});
 }
 
 TEST(CheckRunConfig, KvMemoryLimitsWhatTheWeightsLeave) {

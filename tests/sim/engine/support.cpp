@@ -80,9 +80,10 @@ void make_paged(Dice& dice, RunConfig& config) {
     system.tiers.hbm->block_size = paging.block_size;
   }
   if (tiers > 1) {
-    system.tiers.dram.emplace();
-    system.tiers.dram->eviction = eviction();
-    system.tiers.dram->block_size = paging.block_size;
+    TierConfig behind;
+    behind.eviction = eviction();
+    behind.block_size = paging.block_size;
+    (config.hardware.cxl ? system.tiers.cxl : system.tiers.dram) = behind;
     paging.swap_out_below = dice.one_of({0.0, 0.5, 0.5, 1.0});
   }
   system.paging = paging;
