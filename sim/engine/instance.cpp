@@ -145,7 +145,7 @@ void Instance::begin_turn(SessionSlot slot) {
   s.request.input = turn.user;
   s.request.output = turn.assistant;
   s.request.truncated = truncated;
-  s.preload = Preload::none;
+  s.preloads = false;
   s.preloaded = Bytes(0);
   s.load = TransferId{};
   ++s.next_turn;
@@ -311,13 +311,10 @@ void Instance::start_load(SessionSlot slot, Medium medium) {
   const Bytes rest = total - std::min(total, s.preloaded);
   std::int64_t ready_layers = 0;
   loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
-  if (s.preload == Preload::in_flight) {
-    backend_.extend_transfer(s.load, rest);
+  if (s.preloads && backend_.extend_transfer(s.load, rest)) {
     load_in_flight_ = true;
   } else {
-    ready_layers = s.preload == Preload::done
-                       ? std::min(config_.system.load.buffers, config_.model.layers)
-                       : 0;
+    ready_layers = s.preloads ? std::min(config_.system.load.buffers, config_.model.layers) : 0;
     if (rest.value > 0) {
       s.load = backend_.start_transfer({.from = medium,
                                         .to = Medium::hbm,
@@ -346,12 +343,8 @@ void Instance::start_prefill(SessionSlot slot, bool loads, std::int64_t ready_la
 void Instance::finish_load_transfer(SessionSlot slot) {
   Session& s = session(slot);
   s.load = TransferId{};
-  if (slot == prefilling_ && load_in_flight_) {
-    load_in_flight_ = false;
-    tiers_.end_load(slot);
-  } else {
-    s.preload = Preload::done;
-  }
+  load_in_flight_ = false;
+  tiers_.end_load(slot);
 }
 
 /// Loads the first layers of the request that runs next into the read buffer, which is free.
@@ -368,14 +361,15 @@ void Instance::preload_next() {
   const std::int64_t layers = std::min(config_.system.load.buffers, config_.model.layers);
   const Tokens tokens = std::min(s.request.history, tiers_.stored_tokens(slot));
   preloading_ = slot;
-  s.preload = Preload::in_flight;
+  s.preloads = true;
   s.preloaded = bytes_per_token_ * tokens.value / config_.model.layers * layers;
   loaded_bytes_[static_cast<std::size_t>(*medium)] += s.preloaded;
   s.load = backend_.start_transfer({.from = *medium,
                                     .to = Medium::hbm,
                                     .bytes = s.preloaded,
                                     .key = key(s),
-                                    .cookie = kOwnTransfer | slot});
+                                    .cookie = kOwnTransfer | slot,
+                                    .open = true});
 }
 
 void Instance::finish_prefill() {

@@ -111,7 +111,6 @@ class Instance final : public QueueView {
   static constexpr SessionSlot kNoSession = UINT32_MAX;
 
   enum class Gpu : std::uint8_t { idle, waits_for_fetch, prefill, decode, stalled };
-  enum class Preload : std::uint8_t { none, in_flight, done };
 
   struct Session {
     std::vector<Turn> turns;
@@ -120,7 +119,8 @@ class Instance final : public QueueView {
     Tokens history;
     RequestRecord request;
     std::int64_t finish_iteration = 0;
-    Preload preload = Preload::none;
+    /// The first layers of its next turn are in the read buffer, or on their way there.
+    bool preloads = false;
     Bytes preloaded;
     TransferId load;
   };

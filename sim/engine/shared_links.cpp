@@ -51,16 +51,19 @@ void SharedLinks::take_next_first(Path& path, Route& route) {
   route.rest.pop_back();
 }
 
-void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
+bool SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
   advance(now);
   const std::size_t index = transfer.value >> kNumberBits;
-  KVTIER_ASSERT(index < path_count_ && routes_[index].in_flight > 0,
-                "only a transfer in flight can be extended");
+  KVTIER_ASSERT(index < path_count_, "only a transfer that was started can be extended");
+  if (routes_[index].in_flight == 0) {
+    return false;
+  }
   Path& path = paths_[index];
   std::vector<Pending>& rest = routes_[index].rest;
-  path.settle(now);
-  routes_[index].bytes += bytes;
   const auto extend = [&](Pending& pending) {
+    path.settle(now);
+    routes_[index].bytes += bytes;
+    pending.open = false;
     pending.due = std::max(pending.due, path.served) + static_cast<double>(bytes.value);
   };
   if (path.first.transfer == transfer) {
@@ -71,11 +74,14 @@ void SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
   } else {
     const auto found = std::find_if(rest.begin(), rest.end(),
                                     [&](const Pending& p) { return p.transfer == transfer; });
-    KVTIER_ASSERT(found != rest.end(), "only a transfer in flight can be extended");
+    if (found == rest.end()) {
+      return false;
+    }
     extend(*found);
   }
   std::make_heap(rest.begin(), rest.end(), Later{});
   changed(1U << index);
+  return true;
 }
 
 std::size_t SharedLinks::in_flight() const {

@@ -35,8 +35,11 @@ class SharedLinks {
   /// Each path is at most two link uses.
   SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths);
 
-  TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now);
-  void extend(TransferId transfer, Bytes bytes, SimTime now);
+  /// An open transfer may be given more bytes once all of these have been moved, or before.
+  TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now,
+                   bool open = false);
+  /// Adds bytes, the last ones, to a transfer; false if it has ended.
+  [[nodiscard]] bool extend(TransferId transfer, Bytes bytes, SimTime now);
 
   /// When the next transfer completes if nothing else changes; kNever if none is in flight.
   [[nodiscard]] SimTime next_completion() {
@@ -47,6 +50,7 @@ class SharedLinks {
   }
   struct Finished {
     TransferId transfer;
+    bool open;
     std::uint64_t cookie;
   };
   /// Ends the transfer due at next_completion(), which is now.
@@ -79,6 +83,7 @@ class SharedLinks {
     std::uint64_t sequence = 0;
     std::uint64_t cookie = 0;
     TransferId transfer;
+    bool open = false;
   };
   /// A type, not a function, so that heaps inline it.
   struct Later {
@@ -181,7 +186,7 @@ class SharedLinks {
 // Called for every transfer.
 
 inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64_t cookie,
-                                     SimTime now) {
+                                     SimTime now, bool open) {
   advance(now);
   Path& path = paths_[index];
   Route& route = routes_[index];
@@ -201,10 +206,10 @@ inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64
   if (count == 1) {
     active_ |= bit;
     path.settled = now;
-    path.first = {size, sequence, cookie, transfer};
+    path.first = {size, sequence, cookie, transfer, open};
   } else {
     path.settle(now);
-    add_behind_first(path, route, {path.served + size, sequence, cookie, transfer});
+    add_behind_first(path, route, {path.served + size, sequence, cookie, transfer, open});
   }
   return transfer;
 }
@@ -216,7 +221,7 @@ inline SharedLinks::Finished SharedLinks::finish_next() {
   const std::uint32_t bit = 1U << next_path_;
   Path& path = paths_[next_path_];
   Route& route = routes_[next_path_];
-  const Finished finished{path.first.transfer, path.first.cookie};
+  const Finished finished{path.first.transfer, path.first.open, path.first.cookie};
   const std::uint32_t count = --route.in_flight;
   if (count < kCountMost) [[likely]] {
     pattern_ -= route.pattern_step;

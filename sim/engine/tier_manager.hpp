@@ -295,7 +295,7 @@ class TierManager {
   void finish_fetch(EntryId id);
   void try_prefetch();
 
-  void submit_save(EntryId id, Tokens tokens);
+  void submit_save(EntryId id, Tokens tokens, bool more_follows);
   void grant_save(EntryId id);
   void finish_save_if_complete(EntryId id);
   void cancel_save(EntryId id);

@@ -410,7 +410,7 @@ void TierManager::finish_fetch(EntryId id) {
 
 // ---- Saves ----
 
-void TierManager::submit_save(EntryId id, Tokens tokens) {
+void TierManager::submit_save(EntryId id, Tokens tokens, bool more_follows) {
   Entry& e = entry(id);
   const Tokens kept = e.copies[0].state == CopyState::resident ? e.copies[0].tokens : Tokens(0);
   Tokens moved = std::max(Tokens(0), tokens - std::max(e.save_submitted, kept));
@@ -421,6 +421,7 @@ void TierManager::submit_save(EntryId id, Tokens tokens) {
     e.save_relies_on = kept;
   }
   if (moved.value == 0) {
+    KVTIER_ASSERT(!e.save_transfer.valid(), "a turn adds tokens to its prompt");
     return;
   }
   e.save_submitted = tokens;
@@ -429,24 +430,25 @@ void TierManager::submit_save(EntryId id, Tokens tokens) {
   }
   const Bytes bytes = actual_bytes(moved);
   tier(0).counters.written += bytes;
-  e.save_in_flight += bytes;
-  if (e.save_transfer.valid()) {
-    backend_.extend_transfer(e.save_transfer, bytes);
+  if (e.save_transfer.valid() && backend_.extend_transfer(e.save_transfer, bytes)) {
+    e.save_in_flight += bytes;
     return;
   }
+  e.save_in_flight = bytes;
   e.save_transfer =
       backend_.start_transfer({.from = Medium::hbm,
                                .to = tier(0).medium,
                                .bytes = bytes,
                                .key = e.key,
-                               .cookie = cookie(TransferKind::save, e.save_epoch, id.value)});
+                               .cookie = cookie(TransferKind::save, e.save_epoch, id.value),
+                               .open = more_follows});
 }
 
 void TierManager::begin_save(SessionSlot session, EntryKey key, Tokens prompt) {
   if (tiers_.empty() || config_.system.save.mode == SaveMode::blocking) {
     return;
   }
-  submit_save(find_or_create(session, key), prompt);
+  submit_save(find_or_create(session, key), prompt, true);
 }
 
 void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
@@ -467,7 +469,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
   if (e.copies[0].leaving) {
     give_up(0, id);  // others wait for its room: the save asks for room of its own
   }
-  submit_save(id, tokens);
+  submit_save(id, tokens, false);
   if (e.copies[0].state == CopyState::resident) {
     pin(0, id);  // an inclusive tier's own copy grows
   }

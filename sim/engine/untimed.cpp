@@ -37,7 +37,7 @@ class InstantBackend final : public Backend {
     transfers_.push_back(command.cookie);
     return TransferId{0};
   }
-  void extend_transfer(TransferId, Bytes) override {}
+  [[nodiscard]] bool extend_transfer(TransferId, Bytes) override { return false; }
   SimDuration start_prefill(const PrefillCommand&) override { return SimDuration(0); }
   void start_decode(const DecodeCommand&) override {}
   void stop_decode() override {}
