@@ -9,7 +9,8 @@
 namespace kvtier {
 
 /// Passes every command on to another backend and tells an observer of each transfer when it is
-/// complete. An open transfer is not open to the other backend: its end, too, is told. Changes no time and no decision.
+/// complete. An open transfer is not open to the other backend: its end, too, is told. Changes no
+/// time and no decision.
 class ObservedBackend final : public Backend {
  public:
   /// Keeps references to both.

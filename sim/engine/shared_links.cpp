@@ -218,7 +218,9 @@ void SharedLinks::share() {
     const auto p = static_cast<std::uint32_t>(std::countr_zero(left));
     const Share& share = shares.paths[p];
     Path& path = paths_[p];
-    if (path.rate != share.rate || (first_changed >> p & 1U) != 0) {
+    // Rates are compared as what they are made of: one test.
+    if (((first_changed >> p & 1U) | (std::bit_cast<std::uint64_t>(path.rate) ^
+                                      std::bit_cast<std::uint64_t>(share.rate))) != 0) {
       path.settle(now);
       path.rate = share.rate;
       const double bytes = path.first.due - path.served;

@@ -91,7 +91,7 @@ bool SimulatedBackend::pending() const {
 
 void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
   KVTIER_ASSERT(at >= now_, "a timer is not set in the past");
-  timers_.push(at, 0, 0, payload);
+  timers_.push(at, 0, payload);
 }
 
 TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {

@@ -164,6 +164,7 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   }
   copy.state = CopyState::resident;
   ++t.residents;
+  ++residents_;
   ++t.counters.insertions;
   t.policy->on_insert(view(index, id), backend_.now());
   if (t.config.ttl) [[unlikely]] {
@@ -188,6 +189,7 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
   }
   charge(t, -copy.account);
   --t.residents;
+  --residents_;
   copy = Copy{};
   e.loss = cause;
 }

@@ -362,6 +362,9 @@ class TierManager {
   /// Kept when a session's entry is lost, until the session ends.
   std::vector<SimTime> first_insertion_of_session_;
   std::size_t live_entries_ = 0;
+  /// Over all tiers, for the mean size of an entry.
+  Bytes used_;
+  std::int64_t residents_ = 0;
   /// Saves and fetches that wait for room in the fastest tier, first come first served.
   Ring<EntryId> waiting_for_room_;
   EntryId fetching_ = kNoEntry;
@@ -397,6 +400,7 @@ inline Bytes TierManager::account(const Tier& tier, Tokens tokens) const {
 
 inline void TierManager::charge(Tier& tier, Bytes bytes) {
   tier.used += bytes;
+  used_ += bytes;
   // What is charged now counts from now on: counters() adds what was used times the time.
   tier.counters.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * backend_.now().ns;
   tier.counters.occupancy_peak = std::max(tier.counters.occupancy_peak, tier.used);

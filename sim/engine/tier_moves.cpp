@@ -312,15 +312,9 @@ bool TierManager::needs_fetch(EntryId id) const {
 }
 
 void TierManager::try_prefetch() {
-  Bytes used;
-  std::int64_t residents = 0;
-  for (const Tier& t : tiers_) {
-    used += t.used;
-    residents += t.residents;
-  }
   const PrefetchContext context{.queue = &queue_,
                                 .memory = tier(0).capacity,
-                                .mean_entry = residents > 0 ? used / residents : Bytes(0),
+                                .mean_entry = residents_ > 0 ? used_ / residents_ : Bytes(0),
                                 .needs_fetch = &needs_fetch_};
   const std::optional<EntryId> wanted = prefetch_->next_fetch(context);
   if (wanted) {

@@ -96,7 +96,7 @@ class AccessOrder {
       free_.push_back(slot);
       return false;
     }
-    events_.push(now + live.session.turns[live.next_turn].think, 0, 0, slot);
+    events_.push(now + live.session.turns[live.next_turn].think, 0, slot);
     return true;
   }
 

@@ -38,11 +38,11 @@ void BM_EventQueue(benchmark::State& state) {
   EventQueue queue;
   Waits waits;
   for (std::int64_t i = 0; i < state.range(0); ++i) {
-    queue.push(SimTime(waits.next()), 0, 0, 0);
+    queue.push(SimTime(waits.next()), 0, 0);
   }
   for (auto _ : state) {
     const Event event = queue.pop();
-    queue.push(SimTime(event.time.ns + waits.next()), 0, 0, 0);
+    queue.push(SimTime(event.time.ns + waits.next()), 0, 0);
   }
 }
 BENCHMARK(BM_EventQueue)->Arg(1024)->Iterations(10000000);
