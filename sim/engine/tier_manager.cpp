@@ -255,7 +255,7 @@ void TierManager::touch(EntryId id) {
       continue;
     }
     Tier& t = tier(i);
-    t.policy->on_hit(view(i, id), e.last_used);
+    t.policy->on_hit(id, e.last_used);
     if (t.config.ttl && copy.pins == 0) {
       t.by_age.remove(id);
       t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));

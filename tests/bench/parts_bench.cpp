@@ -82,7 +82,7 @@ void BM_Eviction(benchmark::State& state, const std::string& name) {
   for (auto _ : state) {
     ++now;
     const auto hit = static_cast<std::uint32_t>(waits.next()) % entries;
-    policy->on_hit(entry_view(hit, now), SimTime(now));
+    policy->on_hit(EntryId{hit}, SimTime(now));
     if (sees_queue) {
       policy->on_queue_change(EntryId{hit}, QueuePosition{position++});
     }
