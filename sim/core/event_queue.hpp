@@ -19,7 +19,10 @@ struct Event {
 
 /// The one order of events: time, then priority, then the sequence in which they were pushed.
 [[nodiscard]] inline bool earlier(const Event& a, const Event& b) {
-  return a.time != b.time ? a.time < b.time : a.order < b.order;
+  if (a.time == b.time) [[unlikely]] {
+    return a.order < b.order;
+  }
+  return a.time < b.time;
 }
 
 /// Pending events in a 4-ary heap: fewer levels than a binary heap and neighbours on one cache

@@ -94,8 +94,10 @@ std::size_t SharedLinks::in_flight() const {
 
 LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
   LinkCounters counters{.forward = {}, .backward = {}, .busy = links_[link].busy};
-  if ((busy_links_ >> link & 1U) != 0) {
-    counters.busy += now - links_[link].busy_since;
+  const bool was_busy = (busy_links_ >> link & 1U) != 0;
+  const bool is_busy = (links_of_paths_[active_] >> link & 1U) != 0;
+  if (was_busy || is_busy) {
+    counters.busy += (is_busy ? now : now_) - (was_busy ? links_[link].busy_since : now_);
   }
   for (const Route& route : routes_) {
     for (const LinkUse& use : std::span(route.uses).first(route.use_count)) {
@@ -218,9 +220,7 @@ void SharedLinks::share() {
     const auto p = static_cast<std::uint32_t>(std::countr_zero(left));
     const Share& share = shares.paths[p];
     Path& path = paths_[p];
-    // Rates are compared as what they are made of: one test.
-    if (((first_changed >> p & 1U) | (std::bit_cast<std::uint64_t>(path.rate) ^
-                                      std::bit_cast<std::uint64_t>(share.rate))) != 0) {
+    if (path.rate != share.rate || (first_changed >> p & 1U) != 0) {
       path.settle(now);
       path.rate = share.rate;
       const double bytes = path.first.due - path.served;
