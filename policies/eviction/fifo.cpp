@@ -21,7 +21,7 @@ class FifoEviction final : public EvictionPolicy {
     inserted_[entry.id.value] = static_cast<std::uint64_t>(entry.first_inserted.ns);
     heap_.insert(entry.id, inserted_[entry.id.value]);
   }
-  void on_hit(const EntryView&, SimTime) override {}
+  void on_hit(EntryId, SimTime) override {}
   void on_remove(EntryId entry, SimTime) override {
     if (heap_.contains(entry)) {
       heap_.remove(entry);

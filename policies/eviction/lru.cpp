@@ -21,7 +21,7 @@ class LruEviction final : public EvictionPolicy {
     }
     pinned_[entry.id.value] = 0;
   }
-  void on_hit(const EntryView& entry, SimTime) override { list_.move_to_back(entry.id); }
+  void on_hit(EntryId entry, SimTime) override { list_.move_to_back(entry); }
   void on_remove(EntryId entry, SimTime) override { list_.remove(entry); }
   void on_pin(EntryId entry) override { pinned_[entry.value] = 1; }
   void on_unpin(EntryId entry) override { pinned_[entry.value] = 0; }

@@ -30,26 +30,29 @@ class SchedulerAwareEviction final : public EvictionPolicy {
       states_.resize(static_cast<std::size_t>(entry.id.value) + 1);
     }
     State& state = states_[entry.id.value];
-    state = {.resident = true};
+    state = {.position = entry.queue_position, .place = Place::idle};
     if (entry.queue_position != kNotQueued && !window_) {
-      state.position = entry.queue_position;
-      state.seen = true;
+      state.place = Place::waiting;
       waiting_.insert(entry.id, state.position);
       return;
     }
     idle_.push_back(entry.id);
-    take_position(entry.id, entry.queue_position);
+    if (entry.queue_position != kNotQueued) {
+      unseen_.insert(entry.id, entry.queue_position.value);
+    }
   }
-  void on_hit(const EntryView& entry, SimTime) override {
-    if (idle_.contains(entry.id)) {
-      idle_.move_to_back(entry.id);
+  void on_hit(EntryId entry, SimTime) override {
+    if (states_[entry.value].place == Place::idle) {
+      idle_.move_to_back(entry);
     }
   }
   void on_remove(EntryId entry, SimTime) override {
     State& state = states_[entry.value];
-    leave_waiting(entry, state);
-    if (!state.seen) {
+    if (state.place == Place::idle) {
+      forget_unseen(entry, state);
       idle_.remove(entry);
+    } else if (state.place == Place::waiting) {
+      waiting_.remove(entry);
     }
     state = State{};
   }
@@ -57,15 +60,38 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   void on_unpin(EntryId entry) override {
     State& state = states_[entry.value];
     state.pinned = false;
-    if (state.set_aside) {
-      state.set_aside = false;
+    if (state.place == Place::set_aside) {
+      state.place = Place::waiting;
       waiting_.insert(entry, state.position);
     }
   }
   void on_queue_change(EntryId entry, QueuePosition position) override {
-    if (entry.value < states_.size() && states_[entry.value].resident) {
-      drop_position(entry);
-      take_position(entry, position);
+    if (entry.value >= states_.size()) {
+      return;
+    }
+    State& state = states_[entry.value];
+    switch (state.place) {
+      case Place::absent:
+        return;
+      case Place::idle:
+        forget_unseen(entry, state);
+        break;
+      case Place::waiting:
+        waiting_.remove(entry);
+        [[fallthrough]];
+      case Place::set_aside:
+        state.place = Place::idle;  // at the recently used end
+        idle_.push_back(entry);
+        break;
+    }
+    state.position = position;
+    if (position == kNotQueued) {
+      return;
+    }
+    if (window_) {
+      unseen_.insert(entry, position.value);
+    } else {
+      see(entry, state);
     }
   }
 
@@ -95,18 +121,17 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     tier.for_each_resident([&](const EntryView& entry, bool pinned) {
       KVTIER_ASSERT(entry.id.value < states_.size(), "scheduler_aware knows every resident entry");
       const State& state = states_[entry.id.value];
-      KVTIER_ASSERT(state.resident && state.pinned == pinned,
+      KVTIER_ASSERT(state.place != Place::absent && state.pinned == pinned,
                     "scheduler_aware knows every resident entry");
       KVTIER_ASSERT(state.position == entry.queue_position,
                     "scheduler_aware knows where each request waits");
-      KVTIER_ASSERT(idle_.contains(entry.id) != state.seen,
+      KVTIER_ASSERT(idle_.contains(entry.id) == (state.place == Place::idle),
                     "an entry is idle or its request is seen");
-      idle += state.seen ? 0 : 1;
-      choosable += state.seen && !state.set_aside ? 1 : 0;
-      KVTIER_ASSERT(!state.set_aside || (pinned && state.seen),
-                    "only pinned entries are set aside");
-      KVTIER_ASSERT(waiting_.contains(entry.id) == (state.seen && !state.set_aside),
+      KVTIER_ASSERT(state.place != Place::set_aside || pinned, "only pinned entries are set aside");
+      KVTIER_ASSERT(waiting_.contains(entry.id) == (state.place == Place::waiting),
                     "seen entries may be chosen");
+      idle += state.place == Place::idle ? 1 : 0;
+      choosable += state.place == Place::waiting ? 1 : 0;
     });
     KVTIER_ASSERT(choosable == waiting_.size(),
                   "scheduler_aware holds nothing but resident entries");
@@ -114,63 +139,35 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   }
 
  private:
+  enum class Place : std::uint8_t {
+    absent,    // not in the tier
+    idle,      // in the list: no request waits, or one beyond the window, which is not seen
+    waiting,   // its request is seen
+    set_aside  // seen and pinned, and therefore taken out of `waiting_` when it came up there
+  };
   struct State {
     QueuePosition position = kNotQueued;
+    Place place = Place::absent;
     bool pinned = false;
-    bool resident = false;
-    /// The request waits inside the window: the entry has left the idle list.
-    bool seen = false;
-    /// Seen and pinned, and therefore taken out of `waiting_` when it came up there.
-    bool set_aside = false;
   };
 
-  void take_position(EntryId entry, QueuePosition position) {
-    State& state = states_[entry.value];
-    state.position = position;
-    if (position == kNotQueued) {
-      return;
-    }
-    if (window_) {
-      unseen_.insert(entry, position.value);
-    } else {
-      see(entry);
-    }
-  }
-
-  /// Forgets where the request waits; the entry is then idle, at the recently used end if it was
-  /// seen.
-  void drop_position(EntryId entry) {
-    State& state = states_[entry.value];
-    leave_waiting(entry, state);
-    if (state.seen) {
-      state.set_aside = false;
-      state.seen = false;
-      idle_.push_back(entry);
-    }
-    state.position = kNotQueued;
-  }
-
-  void leave_waiting(EntryId entry, const State& state) {
-    if (state.seen) {
-      if (!state.set_aside) {
-        waiting_.remove(entry);
-      }
-    } else if (state.position != kNotQueued) {
+  /// Of an idle entry: its request does not wait any more.
+  void forget_unseen(EntryId entry, const State& state) {
+    if (state.position != kNotQueued) {
       unseen_.remove(entry);
     }
   }
 
-  void see(EntryId entry) {
-    State& state = states_[entry.value];
+  void see(EntryId entry, State& state) {
     idle_.remove(entry);
-    state.seen = true;
+    state.place = Place::waiting;
     waiting_.insert(entry, state.position);
   }
 
   /// Pinned entries stay in the heap until they come up: most are unpinned long before.
   void set_pinned_aside() {
     while (!waiting_.empty() && states_[waiting_.top().value].pinned) {
-      states_[waiting_.top().value].set_aside = true;
+      states_[waiting_.top().value].place = Place::set_aside;
       waiting_.remove(waiting_.top());
     }
   }
@@ -182,7 +179,7 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     while (!unseen_.empty() && unseen_.top_key() < first.value + *window_) {
       const EntryId entry = unseen_.top();
       unseen_.remove(entry);
-      see(entry);
+      see(entry, states_[entry.value]);
     }
   }
 

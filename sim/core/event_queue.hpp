@@ -9,19 +9,20 @@
 
 namespace kvtier {
 
-/// What happens at a time. `kind` and `payload` belong to whoever pushed it. Plain data, 32 bytes.
+/// What happens at a time. `payload` belongs to whoever pushed it. Plain data, 24 bytes.
 struct Event {
   SimTime time;
   /// Priority in the top byte (smaller first), then the order of pushing: see EventQueue::push.
   std::uint64_t order = 0;
   std::uint64_t payload = 0;
-  std::uint32_t kind = 0;
-  std::uint32_t tag = 0;
 };
 
 /// The one order of events: time, then priority, then the sequence in which they were pushed.
 [[nodiscard]] inline bool earlier(const Event& a, const Event& b) {
-  return a.time != b.time ? a.time < b.time : a.order < b.order;
+  if (a.time == b.time) [[unlikely]] {
+    return a.order < b.order;
+  }
+  return a.time < b.time;
 }
 
 /// Pending events in a 4-ary heap: fewer levels than a binary heap and neighbours on one cache
@@ -29,10 +30,9 @@ struct Event {
 class EventQueue {
  public:
   /// Events of equal time leave by `priority` (smaller first), then in the order they were pushed.
-  void push(SimTime time, std::uint8_t priority, std::uint32_t kind, std::uint64_t payload,
-            std::uint32_t tag = 0) {
+  void push(SimTime time, std::uint8_t priority, std::uint64_t payload) {
     const std::uint64_t order = (std::uint64_t{priority} << 56) | next_sequence_++;
-    Event event{time, order, payload, kind, tag};
+    const Event event{time, order, payload};
     std::size_t hole = heap_.size();
     heap_.push_back(event);
     while (hole > 0) {
@@ -59,29 +59,35 @@ class EventQueue {
     if (count == 0) {
       return result;
     }
+    Event* const events = heap_.data();
     std::size_t hole = 0;
     while (true) {
       const std::size_t first = hole * kArity + 1;
-      if (first >= count) {
+      const Event* best = events + first;
+      if (first + kArity <= count) [[likely]] {
+        best = earlier_of(earlier_of(best, best + 1), earlier_of(best + 2, best + 3));
+      } else if (first < count) {
+        for (const Event* child = best + 1; child < events + count; ++child) {
+          best = earlier_of(best, child);
+        }
+      } else {
         break;
       }
-      const std::size_t end = first + kArity < count ? first + kArity : count;
-      std::size_t best = first;
-      for (std::size_t child = first + 1; child < end; ++child) {
-        best = earlier(heap_[child], heap_[best]) ? child : best;
-      }
-      if (!earlier(heap_[best], last)) {
+      if (!earlier(*best, last)) {
         break;
       }
-      heap_[hole] = heap_[best];
-      hole = best;
+      events[hole] = *best;
+      hole = static_cast<std::size_t>(best - events);
     }
-    heap_[hole] = last;
+    events[hole] = last;
     return result;
   }
 
  private:
   static constexpr std::size_t kArity = 4;
+  [[nodiscard]] static const Event* earlier_of(const Event* a, const Event* b) {
+    return earlier(*b, *a) ? b : a;
+  }
   std::vector<Event> heap_;
   std::uint64_t next_sequence_ = 0;
 };

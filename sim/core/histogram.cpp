@@ -4,6 +4,13 @@
 
 namespace kvtier {
 
+void Histogram::widen(std::int64_t value) {
+  KVTIER_ASSERT(value >= 0, "a histogram holds non-negative values");
+  minimum_ = std::min(minimum_, value);
+  maximum_ = std::max(maximum_, value);
+  counts_.resize(std::max(counts_.size(), bucket_of(value) + 1), 0);
+}
+
 void Histogram::merge(const Histogram& other) {
   if (other.counts_.size() > counts_.size()) {
     counts_.resize(other.counts_.size(), 0);

@@ -21,21 +21,14 @@ __extension__ typedef __int128 Int128;
 /// value are held.
 class Histogram {
  public:
-  /// Adds `value` >= 0, `times` >= 0 times.
-  void add(std::int64_t value, std::int64_t times = 1) {
-    KVTIER_ASSERT(value >= 0 && times >= 0, "a histogram holds non-negative values");
-    if (times == 0) {
-      return;
+  /// Adds `value` >= 0.
+  void add(std::int64_t value) {
+    if (value < minimum_ || value > maximum_) [[unlikely]] {
+      widen(value);
     }
-    const std::size_t bucket = bucket_of(value);
-    if (bucket >= counts_.size()) [[unlikely]] {
-      counts_.resize(bucket + 1, 0);
-    }
-    counts_[bucket] += times;
-    count_ += times;
-    sum_ += static_cast<Int128>(value) * times;
-    minimum_ = std::min(minimum_, value);
-    maximum_ = std::max(maximum_, value);
+    ++counts_[bucket_of(value)];
+    ++count_;
+    sum_ += static_cast<std::uint64_t>(value);
   }
 
   /// Adds all that `other` holds; the result is that of adding its values one by one.
@@ -58,17 +51,20 @@ class Histogram {
 
   [[nodiscard]] static std::size_t bucket_of(std::int64_t value) {
     const auto bits = static_cast<std::uint64_t>(value);
-    const int shift = std::max(0, static_cast<int>(std::bit_width(bits)) - (kPartBits + 1));
+    const int shift = static_cast<int>(std::bit_width(bits | kParts)) - (kPartBits + 1);
     return static_cast<std::size_t>(shift) * kParts + static_cast<std::size_t>(bits >> shift);
   }
+  /// Makes room for a value beyond those held so far.
+  void widen(std::int64_t value);
   /// The value in the middle of a bucket.
   [[nodiscard]] static std::int64_t middle_of(std::size_t bucket);
 
+  /// Up to the maximum's bucket.
   std::vector<std::int64_t> counts_;
   std::int64_t count_ = 0;
   Int128 sum_ = 0;
   std::int64_t minimum_ = std::numeric_limits<std::int64_t>::max();
-  std::int64_t maximum_ = 0;
+  std::int64_t maximum_ = -1;
 };
 
 }  // namespace kvtier

@@ -17,7 +17,7 @@ class Ring {
   [[nodiscard]] const T& front() const { return values_[begin_ & mask_]; }
 
   void push_back(const T& value) {
-    if (size() == values_.size()) {
+    if (size() > mask_) [[unlikely]] {
       grow();
     }
     values_[end_++ & mask_] = value;
@@ -41,7 +41,7 @@ class Ring {
   }
 
  private:
-  void grow() {
+  [[gnu::noinline]] void grow() {
     std::vector<T> larger(2 * values_.size());
     for (std::size_t at = begin_; at != end_; ++at) {
       larger[at & (larger.size() - 1)] = values_[at & mask_];

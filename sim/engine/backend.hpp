@@ -16,7 +16,8 @@ enum class Medium : std::uint8_t { hbm, dram, cxl, ssd };
 inline constexpr std::size_t kMedia = 4;
 [[nodiscard]] const char* to_string(Medium medium);
 
-/// Names a transfer until its completion has been reported; then the number is used again.
+/// Names a transfer until its completion has been reported or, of an open one, until it has been
+/// extended; then the number is used again.
 struct TransferId {
   std::uint32_t value = UINT32_MAX;
   friend constexpr bool operator==(TransferId, TransferId) = default;
@@ -30,6 +31,9 @@ struct TransferCommand {
   EntryKey key;
   /// Given back with the completion.
   std::uint64_t cookie = 0;
+  /// More bytes will follow: the transfer is extended later, moving or not, and its completion is
+  /// reported only then.
+  bool open = false;
 };
 
 struct PrefillCommand {
@@ -94,8 +98,9 @@ class Backend {
   [[nodiscard]] virtual bool pending() const = 0;
   virtual void set_timer(SimTime at, std::uint64_t payload) = 0;
   virtual TransferId start_transfer(const TransferCommand& command) = 0;
-  /// Adds bytes to a transfer that has not been reported complete.
-  virtual void extend_transfer(TransferId transfer, Bytes bytes) = 0;
+  /// Adds the last bytes to a transfer that has not been reported complete. False if it is an open
+  /// one that has moved all it had: it is over then, and these bytes need a transfer of their own.
+  [[nodiscard]] virtual bool extend_transfer(TransferId transfer, Bytes bytes) = 0;
   /// Returns the compute time alone, without waiting for KV.
   virtual SimDuration start_prefill(const PrefillCommand& command) = 0;
   /// Completes as a prefill does.

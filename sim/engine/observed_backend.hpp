@@ -9,7 +9,8 @@
 namespace kvtier {
 
 /// Passes every command on to another backend and tells an observer of each transfer when it is
-/// complete. Changes no time and no decision.
+/// complete. An open transfer is not open to the other backend: its end, too, is told. Changes no
+/// time and no decision.
 class ObservedBackend final : public Backend {
  public:
   /// Keeps references to both.
@@ -20,7 +21,7 @@ class ObservedBackend final : public Backend {
   [[nodiscard]] bool pending() const override { return backend_.pending(); }
   void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
   TransferId start_transfer(const TransferCommand& command) override;
-  void extend_transfer(TransferId transfer, Bytes bytes) override;
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes) override;
   SimDuration start_prefill(const PrefillCommand& command) override {
     return backend_.start_prefill(command);
   }
@@ -33,9 +34,13 @@ class ObservedBackend final : public Backend {
  private:
   Backend& backend_;
   RunObserver& observer_;
-  /// In flight, by cookie, which is what a completion gives back; its number is unique among them.
-  /// Looked up only, never iterated.
-  std::unordered_map<std::uint64_t, TransferRecord> in_flight_;
+  struct InFlight {
+    TransferRecord record;
+    bool open;
+  };
+  /// By cookie, which is what a completion gives back; its number is unique among them. Looked up
+  /// only, never iterated.
+  std::unordered_map<std::uint64_t, InFlight> in_flight_;
   std::unordered_map<std::uint32_t, std::uint64_t> cookie_of_;
 };
 

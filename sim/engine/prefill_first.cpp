@@ -150,13 +150,10 @@ void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
   const Bytes rest = total - std::min(total, load.preloaded);
   std::int64_t ready_layers = 0;
   loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
-  if (load.preload == Preload::in_flight) {
-    backend_.extend_transfer(load.transfer, rest);
+  if (load.ahead && backend_.extend_transfer(load.transfer, rest)) {
     load_in_flight_ = true;
   } else {
-    ready_layers = load.preload == Preload::done
-                       ? std::min(config_.system.load.buffers, config_.model.layers)
-                       : 0;
+    ready_layers = load.ahead ? std::min(config_.system.load.buffers, config_.model.layers) : 0;
     if (rest.value > 0) {
       load.transfer = backend_.start_transfer({.from = medium,
                                                .to = Medium::hbm,
@@ -183,12 +180,8 @@ void PrefillFirst::start_prefill(SessionSlot slot, bool loads, std::int64_t read
 
 void PrefillFirst::finish_load_transfer(SessionSlot slot) {
   loads_[slot].transfer = TransferId{};
-  if (slot == prefilling_ && load_in_flight_) {
-    load_in_flight_ = false;
-    tiers_.end_load(slot);
-  } else {
-    loads_[slot].preload = Preload::done;
-  }
+  load_in_flight_ = false;
+  tiers_.end_load(slot);
 }
 
 /// Loads the first layers of the request that runs next into the read buffer, which is free.
@@ -206,14 +199,15 @@ void PrefillFirst::preload_next() {
   const Tokens tokens = std::min(r.history, tiers_.stored_tokens(slot));
   Load& load = loads_[slot];
   preloading_ = slot;
-  load.preload = Preload::in_flight;
+  load.ahead = true;
   load.preloaded = bytes_per_token_ * tokens.value / config_.model.layers * layers;
   loaded_bytes_[static_cast<std::size_t>(*medium)] += load.preloaded;
   load.transfer = backend_.start_transfer({.from = *medium,
                                            .to = Medium::hbm,
                                            .bytes = load.preloaded,
                                            .key = requests_.key(slot),
-                                           .cookie = kOwnTransfer | slot});
+                                           .cookie = kOwnTransfer | slot,
+                                           .open = true});
 }
 
 void PrefillFirst::finish_prefill() {

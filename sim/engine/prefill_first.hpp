@@ -43,11 +43,11 @@ class PrefillFirst final : public Batcher {
   static constexpr SessionSlot kNoSession = UINT32_MAX;
 
   enum class Gpu : std::uint8_t { idle, waits_for_fetch, prefill, decode, stalled };
-  enum class Preload : std::uint8_t { none, in_flight, done };
 
   /// The load of a turn's stored KV.
   struct Load {
-    Preload preload = Preload::none;
+    /// Its first layers are in the read buffer, or on their way there.
+    bool ahead = false;
     Bytes preloaded;
     TransferId transfer;
   };

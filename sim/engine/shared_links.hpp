@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hw/hardware.hpp"
+#include "sim/core/assert.hpp"
 #include "sim/core/units.hpp"
 #include "sim/engine/backend.hpp"
 
@@ -34,8 +35,11 @@ class SharedLinks {
   /// Each path is at most two link uses.
   SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths);
 
-  TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now);
-  void extend(TransferId transfer, Bytes bytes, SimTime now);
+  /// An open transfer may be given more bytes once all of these have been moved, or before.
+  TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now,
+                   bool open = false);
+  /// Adds bytes, the last ones, to a transfer; false if it has ended.
+  [[nodiscard]] bool extend(TransferId transfer, Bytes bytes, SimTime now);
 
   /// When the next transfer completes if nothing else changes; kNever if none is in flight.
   [[nodiscard]] SimTime next_completion() {
@@ -46,22 +50,23 @@ class SharedLinks {
   }
   struct Finished {
     TransferId transfer;
+    bool open;
     std::uint64_t cookie;
   };
   /// Ends the transfer due at next_completion(), which is now.
   Finished finish_next();
 
-  [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
+  [[nodiscard]] std::size_t in_flight() const;
   /// Bytes are counted when a transfer starts or is extended; busy time up to `now`.
   [[nodiscard]] LinkCounters counters(std::size_t link, SimTime now) const;
   /// What transfers of the path were started or extended with.
-  [[nodiscard]] Bytes carried(std::size_t path) const { return paths_[path].bytes; }
+  [[nodiscard]] Bytes carried(std::size_t path) const { return routes_[path].bytes; }
   /// Bytes per second that one transfer of the path gets now.
   [[nodiscard]] double rate(std::size_t path) {
     if (stale_) {
       share();
     }
-    return (active_ >> path & 1U) != 0 ? paths_[path].share.rate * 1e9 : 0;
+    return (active_ >> path & 1U) != 0 ? paths_[path].rate * 1e9 : 0;
   }
 
  private:
@@ -80,7 +85,8 @@ class SharedLinks {
     double due = 0;  // of the path's virtual time, bytes
     std::uint64_t sequence = 0;
     std::uint64_t cookie = 0;
-    std::uint32_t transfer = 0;
+    TransferId transfer;
+    bool open = false;
   };
   /// A type, not a function, so that heaps inline it.
   struct Later {
@@ -93,31 +99,37 @@ class SharedLinks {
     double rate = 0;  // bytes per nanosecond
     double ns_per_byte = 0;
   };
-  struct Path {
-    /// Virtual time at `settled`; from then on it grows by the rate of `share`.
+  /// What every change of a path touches, one cache line.
+  struct alignas(64) Path {
+    /// Virtual time at `settled`; from then on it grows by `rate` bytes per nanosecond.
     double served = 0;
+    double rate = 0;
     SimTime settled;
-    Share share;
-    /// When `first` completes.
+    /// When `first`, the next transfer to complete, does so.
     SimTime next;
-    std::uint32_t in_flight = 0;
     Pending first;
-    /// All but the first to complete: a heap, the next in front.
-    std::vector<Pending> rest;
-    Bytes bytes;  // started on it so far
-    std::array<LinkUse, 2> uses{};
-    std::size_t use_count = 0;
+
     void settle(SimTime now) {
-      served += share.rate * static_cast<double>((now - settled).ns);
+      served += rate * static_cast<double>((now - settled).ns);
       settled = now;
     }
+  };
+  struct Route {
+    std::uint32_t in_flight = 0;
+    /// What one transfer adds to the key of a pattern.
+    std::uint64_t pattern_step = 0;
+    Bytes bytes;  // started on it so far
+    /// All but the first to complete: a heap, the next in front.
+    std::vector<Pending> rest;
+    std::array<LinkUse, 2> uses{};
+    std::size_t use_count = 0;
   };
   struct Link {
     DuplexLimits limits;
     /// Paths that use it, a bit each.
     std::uint32_t paths = 0;
-    /// Up to the last time that it became idle; it has been busy since `busy_since` if a path that
-    /// uses it is active.
+    /// Up to the last time that it became idle; it has been busy since `busy_since` if it is one of
+    /// `busy_links_`.
     SimDuration busy;
     SimTime busy_since;
   };
@@ -131,20 +143,37 @@ class SharedLinks {
   /// Sets the rates for what is in flight now, and when the next transfer completes. Done once
   /// after all changes of an instant.
   void share();
+  void advance(SimTime now) {
+    KVTIER_ASSERT(now >= now_, "time is monotone");
+    if (stale_ && now != now_) {
+      share();
+    }
+    now_ = now;
+  }
+  void changed(std::uint32_t path_bit) {
+    stale_ = true;
+    first_changed_ |= path_bit;
+  }
   [[nodiscard]] const Shares& shares_in_force();
-  void advance(SimTime now);
-  void set_active(const Path& path, std::uint32_t bit);
-  void set_idle(const Path& path, std::uint32_t bit);
+  void fill(Shares& shares) const;
+  void note_busy(std::uint32_t busy_links);
+  void add_behind_first(Path& path, Route& route, const Pending& added);
+  void take_next_first(Path& path, Route& route);
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
 
+  std::array<Path, kMostPaths> paths_{};
+  std::array<Route, kMostPaths> routes_{};
+  std::size_t path_count_ = 0;
   std::array<Link, kMostLinks> links_{};
   std::size_t link_count_ = 0;
-  std::array<Path, kMostPaths> paths_{};
-  std::size_t path_count_ = 0;
   std::vector<Shares> shares_ = std::vector<Shares>(std::size_t{1} << kRememberedBits);
   Shares crowded_shares_;
+  /// By the paths that are active, a bit each: the links that are busy then, a bit each.
+  std::array<std::uint8_t, std::size_t{1} << kMostPaths> links_of_paths_{};
   /// Paths with transfers in flight, a bit each.
   std::uint32_t active_ = 0;
+  /// As of the last share().
+  std::uint32_t busy_links_ = 0;
   /// Since the last share(): whether anything changed, and the paths whose first transfer did.
   bool stale_ = false;
   std::uint32_t first_changed_ = 0;
@@ -154,8 +183,63 @@ class SharedLinks {
   SimTime now_;
   SimTime next_ = kNever;
   std::uint32_t next_path_ = 0;
-  std::size_t in_flight_ = 0;
   std::uint64_t next_sequence_ = 0;
 };
+
+// Called for every transfer.
+
+inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64_t cookie,
+                                     SimTime now, bool open) {
+  advance(now);
+  Path& path = paths_[index];
+  Route& route = routes_[index];
+  const std::uint64_t sequence = next_sequence_++;
+  const TransferId transfer{static_cast<std::uint32_t>(
+      (index << kNumberBits) | (sequence & ((std::uint64_t{1} << kNumberBits) - 1)))};
+  const auto size = static_cast<double>(bytes.value);
+  const std::uint32_t bit = 1U << index;
+  route.bytes += bytes;
+  const std::uint32_t count = ++route.in_flight;
+  if (count <= kCountMost) [[likely]] {
+    pattern_ += route.pattern_step;
+  } else if (count == kCountMost + 1) {
+    ++crowded_paths_;
+  }
+  changed(bit);
+  if (count == 1) {
+    active_ |= bit;
+    path.settled = now;
+    path.first = {size, sequence, cookie, transfer, open};
+  } else {
+    path.settle(now);
+    add_behind_first(path, route, {path.served + size, sequence, cookie, transfer, open});
+  }
+  return transfer;
+}
+
+inline SharedLinks::Finished SharedLinks::finish_next() {
+  const SimTime now = next_completion();
+  KVTIER_ASSERT(now != kNever, "a transfer is in flight");
+  now_ = now;
+  const std::uint32_t bit = 1U << next_path_;
+  Path& path = paths_[next_path_];
+  Route& route = routes_[next_path_];
+  const Finished finished{path.first.transfer, path.first.open, path.first.cookie};
+  const std::uint32_t count = --route.in_flight;
+  if (count < kCountMost) [[likely]] {
+    pattern_ -= route.pattern_step;
+  } else if (count == kCountMost) {
+    --crowded_paths_;
+  }
+  changed(bit);
+  if (count == 0) {
+    active_ &= ~bit;
+    path.served = 0;  // keeps the virtual time small, so that its rounding stays below a byte
+  } else {
+    path.settle(now);
+    take_next_first(path, route);
+  }
+  return finished;
+}
 
 }  // namespace kvtier

@@ -91,6 +91,9 @@ Completion SimulatedBackend::wait() {
     advance_to(device);
     if (transfer <= timer) {
       const SharedLinks::Finished finished = links_.finish_next();
+      if (finished.open) {
+        continue;
+      }
       if (gpu_ == Gpu::prefill && prefill_.load == finished.transfer) {
         finish_load(now_);
       }
@@ -112,16 +115,17 @@ bool SimulatedBackend::pending() const {
 
 void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
   KVTIER_ASSERT(at >= now_, "a timer is not set in the past");
-  timers_.push(at, 0, 0, payload);
+  timers_.push(at, 0, payload);
 }
 
 TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
   KVTIER_ASSERT(command.from != command.to, "a transfer leads somewhere else");
-  return links_.start(path_index(command.from, command.to), command.bytes, command.cookie, now_);
+  return links_.start(path_index(command.from, command.to), command.bytes, command.cookie, now_,
+                      command.open);
 }
 
-void SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes) {
-  links_.extend(transfer, bytes, now_);
+bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes) {
+  return links_.extend(transfer, bytes, now_);
 }
 
 Bytes SimulatedBackend::moved(Medium from, Medium to) const {

@@ -7,10 +7,6 @@
 namespace kvtier {
 namespace {
 
-// Places in the cookies of transfers.
-constexpr unsigned kKindShift = 48;
-constexpr unsigned kEpochShift = 32;
-
 /// A prefix of `tokens` after `dropped` tokens behind the first `kept` ones were cut away.
 Tokens cut(Tokens tokens, Tokens kept, Tokens dropped) {
   return tokens <= kept ? tokens : std::max(kept, tokens - dropped);
@@ -71,6 +67,7 @@ TierManager::TierManager(const Setup& setup)
     KVTIER_ASSERT(kind != nullptr, "the config was checked");
     tier.sees_queue = kind->knowledge != Knowledge::online;
     tier.policy = kind->make(tier_config->eviction.parameters);
+    expires_ = expires_ || tier_config->ttl.has_value();
     keeps_free_ = keeps_free_ || tier_config->free_buffer.value > 0;
   };
   const TiersConfig& used = config_.system.tiers;
@@ -89,24 +86,6 @@ TierManager::TierManager(const Setup& setup)
 TierManager::~TierManager() = default;
 
 // ---- Accounts and copies ----
-
-Bytes TierManager::write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const {
-  const std::int64_t block = tier.config.block_size.value;
-  const std::int64_t blocks = (tokens.value + block - 1) / block - stored.value / block;
-  return bytes_per_token_ * (blocks * block);
-}
-
-EntryView TierManager::view(std::size_t index, EntryId id) const {
-  const Entry& e = entry(id);
-  const Copy& copy = e.copies[index];
-  return {.id = id,
-          .key = e.key,
-          .tokens = copy.tokens,
-          .bytes = copy.account,
-          .first_inserted = e.first_inserted,
-          .last_used = e.last_used,
-          .queue_position = tier(index).sees_queue ? e.position : kNotQueued};
-}
 
 std::uint8_t TierManager::best_tier(const Entry& e) const {
   std::uint8_t best = kNoTier;
@@ -159,16 +138,8 @@ EntryId TierManager::entry_of(SessionSlot session) const {
   return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
 }
 
-void TierManager::release_if_empty(EntryId id) {
+void TierManager::release(EntryId id) {
   Entry& e = entry(id);
-  if (!e.live || e.in_use || e.saving || e.fetching || writes_any(e)) {
-    return;
-  }
-  for (const Copy& copy : e.copies) {
-    if (copy.state != CopyState::absent) {
-      return;
-    }
-  }
   if (e.owner != kNone) {
     entry_of_session_[e.owner] = kNoEntry;
     loss_of_session_[e.owner] = e.loss;
@@ -182,10 +153,8 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   Tier& t = tier(index);
   Entry& e = entry(id);
   Copy& copy = e.copies[index];
-  const Bytes needed = account(t, tokens);
-  charge(t, needed - copy.account);
-  copy.account = needed;
   copy.tokens = tokens;
+  recharge(index, id);
   const Bytes blocks = write_bytes(t, Tokens(0), tokens);
   ++t.counters.stores;
   t.counters.blocks += blocks;
@@ -199,7 +168,7 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   ++residents_;
   ++t.counters.insertions;
   t.policy->on_insert(view(index, id), backend_.now());
-  if (t.config.ttl) {
+  if (t.config.ttl) [[unlikely]] {
     t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
   }
   log(DecisionKind::insert, index, id, tokens);
@@ -244,12 +213,12 @@ void TierManager::leave_upwards(std::size_t index, EntryId id) {
 
 void TierManager::give_up(std::size_t index, EntryId id) {
   Entry& e = entry(id);
-  Write* const incoming = index > 0 ? active_write(e, index - 1) : nullptr;
+  Write* const incoming = index > 0 ? active_write(id, index - 1) : nullptr;
   if (incoming != nullptr) {
     incoming->target_gone = true;  // removed when the write is done
     return;
   }
-  Write* const outgoing = active_write(e, index);
+  Write* const outgoing = active_write(id, index);
   if (outgoing != nullptr && !outgoing->source_gone) {
     outgoing->source_gone = true;
     outgoing->target_gone = outgoing->target_gone || moves_up(index + 1);
@@ -266,14 +235,12 @@ void TierManager::stop_leaving(std::size_t index, EntryId id) {
   Copy& copy = e.copies[index];
   copy.leaving = false;
   t.leaving -= copy.account;
-  const Bytes needed = account(t, copy.tokens);  // less if it was truncated on its way
-  charge(t, needed - copy.account);
-  copy.account = needed;
+  recharge(index, id);  // less if it was truncated on its way
   t.policy->on_insert(view(index, id), backend_.now());
   if (t.config.ttl) {
     t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
   }
-  Write* const outgoing = active_write(e, index);
+  Write* const outgoing = active_write(id, index);
   if (outgoing != nullptr && !outgoing->source_gone) {
     outgoing->target_gone = outgoing->target_gone || moves_up(index + 1);
     pin(index, id);
@@ -289,7 +256,7 @@ void TierManager::touch(EntryId id) {
       continue;
     }
     Tier& t = tier(i);
-    t.policy->on_hit(view(i, id), e.last_used);
+    t.policy->on_hit(id, e.last_used);
     if (t.config.ttl && copy.pins == 0) {
       t.by_age.remove(id);
       t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
@@ -297,36 +264,15 @@ void TierManager::touch(EntryId id) {
   }
 }
 
-void TierManager::pin(std::size_t index, EntryId id) {
+void TierManager::settle_unpinned(std::size_t index, EntryId id) {
   Tier& t = tier(index);
-  Copy& copy = entry(id).copies[index];
-  if (copy.leaving) {
-    stop_leaving(index, id);
+  const Entry& e = entry(id);
+  if (t.config.ttl) {
+    t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
   }
-  if (copy.pins++ == 0) {
-    t.policy->on_pin(id);
-    if (t.config.ttl) {
-      t.by_age.remove(id);
-    }
-  }
-}
-
-void TierManager::unpin(std::size_t index, EntryId id) {
-  Tier& t = tier(index);
-  Entry& e = entry(id);
-  Copy& copy = e.copies[index];
-  KVTIER_ASSERT(copy.pins > 0, "only a pinned copy can be unpinned");
-  if (--copy.pins == 0) {
-    t.policy->on_unpin(id);
-    if (t.config.ttl) {
-      t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
-    }
-    const Bytes needed = account(t, copy.tokens);
-    if (needed != copy.account) {  // truncated while it was pinned
-      charge(t, needed - copy.account);
-      copy.account = needed;
-      t.policy->on_resize(view(index, id), backend_.now());
-    }
+  if (account(t, e.copies[index].tokens) != e.copies[index].account) {
+    recharge(index, id);  // truncated while it was pinned
+    t.policy->on_resize(view(index, id), backend_.now());
   }
 }
 
@@ -370,15 +316,14 @@ void TierManager::truncate(SessionSlot session, Tokens dropped) {
   Entry& e = entry(id);
   const Tokens kept = config_.serving.keep_first_tokens;
   const bool waits = e.saving && !e.save_granted;
-  if (waits) {
-    tier(0).promised -= wanted_room(id);
-  }
   e.tokens = cut(e.tokens, kept, dropped);
   if (waits) {
-    tier(0).promised += wanted_room(id);
+    tier(0).promised -= e.room_wanted;
+    e.room_wanted = wanted_room(e);
+    tier(0).promised += e.room_wanted;
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    if (Write* const write = active_write(e, i)) {
+    if (Write* const write = active_write(id, i)) {
       write->tokens = cut(write->tokens, kept, dropped);
     }
     Copy& copy = e.copies[i];
@@ -395,14 +340,12 @@ void TierManager::truncate(SessionSlot session, Tokens dropped) {
       remove_copy(i, id, e.tokens.value == 0 ? LossCause::overflow : e.loss);
       continue;
     }
-    const Bytes needed = account(tier(i), copy.tokens);
-    charge(tier(i), needed - copy.account);
-    copy.account = needed;
+    recharge(i, id);
     tier(i).policy->on_resize(view(i, id), backend_.now());
   }
   if (e.saving && e.tokens.value == 0) {
     if (waits) {
-      cancel_wait(0, id);
+      cancel_wait(id);
     }
     cancel_save(id);
     e.loss = LossCause::overflow;
@@ -419,7 +362,7 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
   Entry& e = entry(id);
   if (e.saving) {
     if (!e.save_granted) {
-      cancel_wait(0, id);
+      cancel_wait(id);
     }
     cancel_save(id);
   }
@@ -428,7 +371,7 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     const Copy& copy = e.copies[i];
-    if (copy.state == CopyState::resident && copy.pins == 0 && active_write(e, i) == nullptr) {
+    if (copy.state == CopyState::resident && copy.pins == 0 && active_write(id, i) == nullptr) {
       log(DecisionKind::invalidate, i, id, copy.tokens);
       remove_copy(i, id, cause);
     }
@@ -447,9 +390,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
     return {.reused = Tokens(0),
             .cause = history.value > 0 ? LossCause::not_stored : LossCause::none};
   }
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    expire(i);
-  }
+  drop_expired();
   if (decisions_ != nullptr) {
     decisions_->on_use(key, backend_.now());
   }
@@ -468,7 +409,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       lookup.reused = std::min(history, e.tokens);
       lookup.medium = Medium::hbm;
       if (!e.save_granted) {
-        cancel_wait(0, id);
+        cancel_wait(id);
       }
       cancel_save(id);
       touch(id);
@@ -606,12 +547,6 @@ void TierManager::report(DecisionKind kind, std::size_t index, EntryId id, Token
                            .position = entry(id).position});
 }
 
-std::uint64_t TierManager::cookie(TransferKind kind, std::uint64_t epoch,
-                                  std::uint32_t number) const {
-  return cookie_mark_ | (static_cast<std::uint64_t>(kind) << kKindShift) | (epoch << kEpochShift) |
-         number;
-}
-
 TierCounters TierManager::counters(std::size_t index) const {
   TierCounters counters = tier(index).counters;
   counters.occupancy_byte_ns += static_cast<Int128>(tier(index).used.value) * backend_.now().ns;
@@ -642,11 +577,11 @@ void TierManager::check_invariants() const {
         KVTIER_ASSERT(copy.tokens.value > 0, "a resident copy holds something");
       }
       KVTIER_ASSERT(
-          !e.doomed || copy.state != CopyState::resident || copy.pins > 0 || e.writes[i] != kNone,
+          !e.doomed || copy.state != CopyState::resident || copy.pins > 0 || writes_from(e, i),
           "what is invalid and not moving is gone");
       const bool above =
           i > 0 && e.copies[i - 1].state == CopyState::resident && !e.copies[i - 1].leaving;
-      const bool moving = e.in_use || writes_any(e) || e.fetching;
+      const bool moving = e.in_use || e.writes != 0 || e.fetching;
       KVTIER_ASSERT(!(above && copy.state == CopyState::resident && !t.config.inclusive &&
                       !moving && t.config.write == WriteMoment::on_evict),
                     "no entry is in two exclusive tiers");

@@ -129,13 +129,6 @@ class TierManager {
   static constexpr std::uint32_t kNone = UINT32_MAX;
   static constexpr std::uint8_t kNoTier = UINT8_MAX;
 
-  template <std::size_t size>
-  [[nodiscard]] static constexpr std::array<std::uint32_t, size> filled(std::uint32_t value) {
-    std::array<std::uint32_t, size> values{};
-    values.fill(value);
-    return values;
-  }
-
   enum class TransferKind : std::uint64_t { save, write, fetch };
   enum class CopyState : std::uint8_t { absent, arriving, resident };
 
@@ -168,8 +161,8 @@ class TierManager {
     std::uint8_t source_tier = kNoTier;
     /// Distinguishes completions of this save from those of a cancelled one.
     std::uint16_t save_epoch = 0;
-    /// Queued or active, by the tier that they read.
-    std::array<std::uint32_t, kMostTiers> writes = filled<kMostTiers>(kNone);
+    /// Tiers that a write, queued or in flight, reads: a bit each.
+    std::uint8_t writes = 0;
     QueuePosition position = kNotQueued;
     SimTime first_inserted;
     SimTime last_used;
@@ -183,15 +176,15 @@ class TierManager {
     Bytes save_in_flight;
     /// Charged to the write buffer.
     Bytes buffered;
+    /// While its save or fetch waits for room: how much.
+    Bytes room_wanted;
     std::array<Copy, kMostTiers> copies;
   };
 
-  /// A copy of tier `from` on its way to the next slower tier.
+  /// A copy on its way to the next slower tier.
   struct Write {
-    EntryId entry;
-    std::size_t from = 0;
+    EntryId entry = kNoEntry;
     Tokens tokens;
-    bool active = false;
     /// The copy it reads has left the tier; what the tier holds of the entry now is another one.
     bool source_gone = false;
     /// The entry moves up: what was written is not kept.
@@ -209,12 +202,11 @@ class TierManager {
     std::unique_ptr<EvictionPolicy> policy;
     /// By last use; only filled when there is a time to live.
     EntryHeap by_age;
-    /// Saves and fetches that wait for room, first come first served; `promised` is what they will
-    /// take.
-    Ring<EntryId> waiting_for_room;
+    /// What saves and fetches that wait for room will take.
     Bytes promised;
-    /// Writes from this tier to the next one, one at a time.
-    Ring<std::uint32_t> writes;
+    /// Entries to be written from this tier to the next one, and the one that is: one at a time.
+    Ring<EntryId> writes;
+    Write write;
     TierCounters counters;
   };
 
@@ -225,12 +217,11 @@ class TierManager {
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
   [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
   /// The entry's write from the tier, if its transfer is in flight.
-  [[nodiscard]] Write* active_write(const Entry& e, std::size_t from) {
-    const std::uint32_t number = e.writes[from];
-    return number != kNone && writes_[number].active ? &writes_[number] : nullptr;
+  [[nodiscard]] Write* active_write(EntryId id, std::size_t from) {
+    return tier(from).write.entry == id ? &tier(from).write : nullptr;
   }
-  [[nodiscard]] static bool writes_any(const Entry& e) {
-    return e.writes != filled<kMostTiers>(kNone);
+  [[nodiscard]] static bool writes_from(const Entry& e, std::size_t from) {
+    return (e.writes >> from & 1U) != 0;
   }
   [[nodiscard]] Tier& tier(std::size_t index) { return tiers_[index]; }
   [[nodiscard]] const Tier& tier(std::size_t index) const { return tiers_[index]; }
@@ -253,8 +244,21 @@ class TierManager {
 
   EntryId create_entry(EntryKey key, SessionSlot owner);
   EntryId find_or_create(SessionSlot session, EntryKey key);
-  void release_if_empty(EntryId id);
+  void release_if_empty(EntryId id) {
+    const Entry& e = entry(id);
+    for (const Copy& copy : e.copies) {
+      if (copy.state != CopyState::absent) {
+        return;
+      }
+    }
+    if (e.live && !e.in_use && !e.saving && !e.fetching && e.writes == 0) {
+      release(id);
+    }
+  }
+  void release(EntryId id);
   void charge(Tier& tier, Bytes bytes);
+  /// Charges what the copy's tokens need now.
+  void recharge(std::size_t tier, EntryId id);
   void make_resident(std::size_t tier, EntryId id, Tokens tokens);
   void remove_copy(std::size_t tier, EntryId id, LossCause cause);
   [[nodiscard]] bool moves_up(std::size_t tier) const;
@@ -267,6 +271,8 @@ class TierManager {
   void touch(EntryId id);
   void pin(std::size_t tier, EntryId id);
   void unpin(std::size_t tier, EntryId id);
+  /// The age and the account of a copy that is not pinned any more.
+  void settle_unpinned(std::size_t tier, EntryId id);
 
   [[nodiscard]] bool choose_victims(std::size_t tier, Bytes room, Demand demand,
                                     QueuePosition incoming);
@@ -274,21 +280,18 @@ class TierManager {
   [[nodiscard]] static bool has_above(const Entry& e, std::size_t tier, Tokens tokens);
   void evict(std::size_t tier, EntryId id, Demand demand);
   [[nodiscard]] bool expired(std::size_t tier, const Entry& e) const;
-  void expire(std::size_t index) {
-    if (tier(index).config.ttl) {
-      drop_expired(index);
-    }
-  }
-  void drop_expired(std::size_t tier);
+  void drop_expired();
 
-  void wait_for_room(std::size_t tier, EntryId id);
-  void cancel_wait(std::size_t tier, EntryId id);
-  [[nodiscard]] Bytes wanted_room(EntryId id) const;
-  bool grant_waiting(std::size_t tier);
+  void wait_for_room(EntryId id);
+  void cancel_wait(EntryId id);
+  /// What a save, or a fetch, takes of the fastest tier.
+  [[nodiscard]] Bytes wanted_room(const Entry& e) const;
+  bool grant_waiting();
 
   void queue_write(std::size_t from, EntryId id);
+  EntryId end_write(std::size_t from);
   bool start_writes(std::size_t from);
-  void finish_write(std::uint32_t write);
+  void finish_write(std::size_t from);
 
   void start_fetch(EntryId id);
   void activate_fetch(EntryId id);
@@ -297,33 +300,32 @@ class TierManager {
   void finish_fetch(EntryId id);
   void try_prefetch();
 
-  void submit_save(EntryId id, Tokens tokens);
+  void submit_save(EntryId id, Tokens tokens, bool more_follows);
   void grant_save(EntryId id);
   void finish_save_if_complete(EntryId id);
   void cancel_save(EntryId id);
   void drop_save(EntryId id, LossCause cause);
 
   void trim(std::size_t tier);
-  [[nodiscard]] bool has_write_to_start(const Tier& tier) const {
-    return !tier.writes.empty() && !writes_[tier.writes.front()].active;
-  }
   /// Whether the first that waits for room can have it, or needs other victims than were chosen.
-  [[nodiscard]] bool can_grant(const Tier& tier) const {
-    if (tier.waiting_for_room.empty()) {
+  [[nodiscard]] bool can_grant() const {
+    if (waiting_for_room_.empty()) {
       return false;
     }
-    const Bytes free = tier.capacity - tier.used;
-    return free >= wanted_room(tier.waiting_for_room.front()) ||
-           free + tier.leaving < tier.promised;
+    const Tier& fastest = tier(0);
+    const Bytes free = fastest.capacity - fastest.used;
+    return free >= entry(waiting_for_room_.front()).room_wanted ||
+           free + fastest.leaving < fastest.promised;
   }
   void note_writes(std::size_t from) {
+    const Tier& t = tier(from);
     const unsigned bit = 1U << from;
-    startable_ = has_write_to_start(tier(from)) ? startable_ | bit : startable_ & ~bit;
+    startable_ = !t.writes.empty() && !t.write.entry.valid() ? startable_ | bit : startable_ & ~bit;
   }
   /// Lets waiting moves go on after anything changed.
   void settle() {
     const bool may_fetch = prefetches_ && !fetching_.valid();
-    if (startable_ != 0 || waiting_ > 0 || keeps_free_ || may_fetch) {
+    if (startable_ != 0 || keeps_free_ || may_fetch || can_grant()) {
       settle_moves();
     }
   }
@@ -335,8 +337,14 @@ class TierManager {
     }
   }
   void report(DecisionKind kind, std::size_t tier, EntryId id, Tokens tokens, Demand demand);
+  // Places in the cookies of transfers.
+  static constexpr unsigned kKindShift = 48;
+  static constexpr unsigned kEpochShift = 32;
   [[nodiscard]] std::uint64_t cookie(TransferKind kind, std::uint64_t epoch,
-                                     std::uint32_t number) const;
+                                     std::uint32_t number) const {
+    return cookie_mark_ | (static_cast<std::uint64_t>(kind) << kKindShift) |
+           (epoch << kEpochShift) | number;
+  }
 
   const RunConfig& config_;
   Backend& backend_;
@@ -359,15 +367,15 @@ class TierManager {
   /// Over all tiers, for the mean size of an entry.
   Bytes used_;
   std::int64_t residents_ = 0;
-  std::vector<Write> writes_;
-  std::vector<std::uint32_t> free_writes_;
+  /// Saves and fetches that wait for room in the fastest tier, first come first served.
+  Ring<EntryId> waiting_for_room_;
   EntryId fetching_ = kNoEntry;
   /// There is a slower tier to fetch from.
   bool prefetches_ = false;
   /// A tier keeps a free buffer.
   bool keeps_free_ = false;
-  /// Entries that wait for room, in all tiers.
-  std::size_t waiting_ = 0;
+  /// A tier has a time to live.
+  bool expires_ = false;
   /// Tiers whose next write has not begun, a bit each.
   unsigned startable_ = 0;
   Bytes write_buffer_used_;
@@ -375,6 +383,12 @@ class TierManager {
 };
 
 // Small and called for nearly every move.
+
+inline Bytes TierManager::write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const {
+  const std::int64_t block = tier.config.block_size.value;
+  const std::int64_t blocks = (tokens.value + block - 1) / block - stored.value / block;
+  return bytes_per_token_ * (blocks * block);
+}
 
 inline Bytes TierManager::account(const Tier& tier, Tokens tokens) const {
   if (tokens.value == 0) {
@@ -394,6 +408,53 @@ inline void TierManager::charge(Tier& tier, Bytes bytes) {
   tier.counters.occupancy_peak = std::max(tier.counters.occupancy_peak, tier.used);
   KVTIER_ASSERT(tier.used.value >= 0 && tier.used <= tier.capacity,
                 "a tier holds no more than its capacity");
+}
+
+inline EntryView TierManager::view(std::size_t index, EntryId id) const {
+  const Entry& e = entry(id);
+  const Copy& copy = e.copies[index];
+  return {.id = id,
+          .key = e.key,
+          .tokens = copy.tokens,
+          .bytes = copy.account,
+          .first_inserted = e.first_inserted,
+          .last_used = e.last_used,
+          .queue_position = tier(index).sees_queue ? e.position : kNotQueued};
+}
+
+inline void TierManager::recharge(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  Copy& copy = entry(id).copies[index];
+  const Bytes needed = account(t, copy.tokens);
+  if (needed != copy.account) {
+    charge(t, needed - copy.account);
+    copy.account = needed;
+  }
+}
+
+inline void TierManager::pin(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  Copy& copy = entry(id).copies[index];
+  if (copy.leaving) [[unlikely]] {
+    stop_leaving(index, id);
+  }
+  if (copy.pins++ == 0) {
+    t.policy->on_pin(id);
+    if (t.config.ttl) [[unlikely]] {
+      t.by_age.remove(id);
+    }
+  }
+}
+
+inline void TierManager::unpin(std::size_t index, EntryId id) {
+  Copy& copy = entry(id).copies[index];
+  KVTIER_ASSERT(copy.pins > 0, "only a pinned copy can be unpinned");
+  if (--copy.pins == 0) {
+    tier(index).policy->on_unpin(id);
+    if (tier(index).config.ttl || account(tier(index), copy.tokens) != copy.account) [[unlikely]] {
+      settle_unpinned(index, id);
+    }
+  }
 }
 
 }  // namespace kvtier

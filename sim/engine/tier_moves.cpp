@@ -43,7 +43,8 @@ TierManager::Room TierManager::find_room(std::size_t index, Bytes bytes, Demand 
   if (bytes > t.capacity || !choose_victims(index, bytes, demand, incoming)) {
     return Room::refused;
   }
-  return t.waiting_for_room.empty() && t.capacity - t.used >= bytes ? Room::granted : Room::coming;
+  const bool is_first = index > 0 || waiting_for_room_.empty();
+  return is_first && t.capacity - t.used >= bytes ? Room::granted : Room::coming;
 }
 
 /// Whether a faster tier holds at least as much, which will come down in its turn.
@@ -76,7 +77,7 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
     }
     copy.leaving = true;
     t.leaving += copy.account;
-    if (e.writes[index] == kNone) {
+    if (!writes_from(e, index)) {
       queue_write(index, id);
     }
     return;
@@ -92,55 +93,59 @@ bool TierManager::expired(std::size_t index, const Entry& e) const {
   return ttl && e.last_used < backend_.now() - *ttl;
 }
 
-void TierManager::drop_expired(std::size_t index) {
-  Tier& t = tier(index);
-  const std::int64_t oldest = (backend_.now() - *t.config.ttl).ns;
-  while (!t.by_age.empty() && static_cast<std::int64_t>(t.by_age.top_key()) < oldest) {
-    const EntryId id = t.by_age.top();
-    log(DecisionKind::expire, index, id, entry(id).copies[index].tokens);
-    remove_copy(index, id, LossCause::ttl);
-    release_if_empty(id);
+void TierManager::drop_expired() {
+  if (!expires_) {
+    return;
+  }
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    Tier& t = tier(i);
+    if (!t.config.ttl) {
+      continue;
+    }
+    const std::int64_t oldest = (backend_.now() - *t.config.ttl).ns;
+    while (!t.by_age.empty() && static_cast<std::int64_t>(t.by_age.top_key()) < oldest) {
+      const EntryId id = t.by_age.top();
+      log(DecisionKind::expire, i, id, entry(id).copies[i].tokens);
+      remove_copy(i, id, LossCause::ttl);
+      release_if_empty(id);
+    }
   }
 }
 
-void TierManager::wait_for_room(std::size_t index, EntryId id) {
-  Tier& t = tier(index);
-  t.waiting_for_room.push_back(id);
-  ++waiting_;
-  t.promised += wanted_room(id);
+void TierManager::wait_for_room(EntryId id) {
+  Entry& e = entry(id);
+  e.room_wanted = wanted_room(e);
+  waiting_for_room_.push_back(id);
+  tier(0).promised += e.room_wanted;
 }
 
-void TierManager::cancel_wait(std::size_t index, EntryId id) {
-  Tier& t = tier(index);
-  const bool found = t.waiting_for_room.erase(id);
+void TierManager::cancel_wait(EntryId id) {
+  const bool found = waiting_for_room_.erase(id);
   KVTIER_ASSERT(found, "only what waits for room can stop waiting");
-  --waiting_;
-  t.promised -= wanted_room(id);
+  tier(0).promised -= entry(id).room_wanted;
 }
 
-Bytes TierManager::wanted_room(EntryId id) const {
-  const Entry& e = entry(id);
+Bytes TierManager::wanted_room(const Entry& e) const {
   const Tokens tokens = e.saving ? e.tokens : e.copies[e.source_tier].tokens;
   return account(tier(0), tokens) - e.copies[0].account;
 }
 
-bool TierManager::grant_waiting(std::size_t index) {
-  Tier& t = tier(index);
+bool TierManager::grant_waiting() {
+  Tier& t = tier(0);
   bool progress = false;
-  while (can_grant(t)) {
-    const EntryId id = t.waiting_for_room.front();
-    const Bytes wanted = wanted_room(id);
+  while (can_grant()) {
+    const EntryId id = waiting_for_room_.front();
+    const Bytes wanted = entry(id).room_wanted;
     const bool fits = t.capacity - t.used >= wanted;
     // What was on its way out may have been rescued by a hit: then other victims are needed.
     const Demand demand = entry(id).saving ? Demand::save : Demand::prefetch;
-    if (!fits && choose_victims(index, Bytes(0), demand, entry(id).position)) {
+    if (!fits && choose_victims(0, Bytes(0), demand, entry(id).position)) {
       if (t.capacity - t.used < wanted) {
         break;
       }
     }
     const bool granted = t.capacity - t.used >= wanted;
-    t.waiting_for_room.pop_front();
-    --waiting_;
+    waiting_for_room_.pop_front();
     t.promised -= wanted;
     progress = true;
     if (entry(id).saving) {
@@ -157,31 +162,27 @@ bool TierManager::grant_waiting(std::size_t index) {
 // ---- Writes to the next slower tier ----
 
 void TierManager::queue_write(std::size_t from, EntryId id) {
-  std::uint32_t number = 0;
-  if (free_writes_.empty()) {
-    number = static_cast<std::uint32_t>(writes_.size());
-    writes_.emplace_back();
-  } else {
-    number = free_writes_.back();
-    free_writes_.pop_back();
-  }
-  writes_[number] = {.entry = id,
-                     .from = from,
-                     .tokens = Tokens(0),
-                     .active = false,
-                     .source_gone = false,
-                     .target_gone = false};
-  entry(id).writes[from] = number;
-  tier(from).writes.push_back(number);
+  entry(id).writes |= static_cast<std::uint8_t>(1U << from);
+  tier(from).writes.push_back(id);
   note_writes(from);
+}
+
+/// Takes the first write off the queue.
+EntryId TierManager::end_write(std::size_t from) {
+  Tier& t = tier(from);
+  const EntryId id = t.writes.front();
+  t.writes.pop_front();
+  t.write.entry = kNoEntry;
+  entry(id).writes &= static_cast<std::uint8_t>(~(1U << from));
+  note_writes(from);
+  return id;
 }
 
 bool TierManager::start_writes(std::size_t from) {
   Tier& t = tier(from);
   bool progress = false;
-  while (!t.writes.empty() && !writes_[t.writes.front()].active) {
-    const std::uint32_t number = t.writes.front();
-    const EntryId id = writes_[number].entry;
+  while (!t.writes.empty() && !t.write.entry.valid()) {
+    const EntryId id = t.writes.front();
     Entry& e = entry(id);
     const std::size_t to = from + 1;
     Copy& source = e.copies[from];
@@ -215,22 +216,19 @@ bool TierManager::start_writes(std::size_t from) {
         pin(from, id);
       }
       const Bytes bytes = write_bytes(tier(to), target.tokens, source.tokens);
-      writes_[number].tokens = source.tokens;
-      writes_[number].active = true;
+      t.write = {.entry = id, .tokens = source.tokens, .source_gone = false, .target_gone = false};
       note_writes(from);
       tier(to).counters.written += bytes;
       t.counters.read += bytes;
-      backend_.start_transfer({.from = t.medium,
-                               .to = tier(to).medium,
-                               .bytes = bytes,
-                               .key = e.key,
-                               .cookie = cookie(TransferKind::write, 0, number)});
+      backend_.start_transfer(
+          {.from = t.medium,
+           .to = tier(to).medium,
+           .bytes = bytes,
+           .key = e.key,
+           .cookie = cookie(TransferKind::write, 0, static_cast<std::uint32_t>(from))});
       return true;
     }
-    t.writes.pop_front();
-    note_writes(from);
-    free_writes_.push_back(number);
-    e.writes[from] = kNone;
+    (void)end_write(from);
     if (source.state == CopyState::resident && source.leaving) {
       const bool lost = target.tokens < source.tokens;
       const bool fits = account(tier(to), source.tokens) <= tier(to).capacity;
@@ -247,17 +245,12 @@ bool TierManager::start_writes(std::size_t from) {
   return progress;
 }
 
-void TierManager::finish_write(std::uint32_t number) {
-  const Write write = writes_[number];
-  const std::size_t from = write.from;
+void TierManager::finish_write(std::size_t from) {
+  const Write write = tier(from).write;
   const std::size_t to = from + 1;
-  const EntryId id = write.entry;
+  const EntryId id = end_write(from);
+  KVTIER_ASSERT(write.entry == id, "writes end in the order they began");
   Entry& e = entry(id);
-  KVTIER_ASSERT(tier(from).writes.front() == number, "writes end in the order they began");
-  tier(from).writes.pop_front();
-  note_writes(from);
-  free_writes_.push_back(number);
-  e.writes[from] = kNone;
   const bool extended = e.copies[to].state == CopyState::resident;
   if (write.tokens.value > 0) {
     make_resident(to, id, write.tokens);
@@ -290,16 +283,16 @@ void TierManager::finish_write(std::uint32_t number) {
     }
   }
   if (e.copies[to].state == CopyState::resident) {
-    if (write.target_gone && e.writes[from] == kNone && e.source_tier != to) {
+    if (write.target_gone && !writes_from(e, from) && e.source_tier != to) {
       give_up(to, id);
     } else if (to + 1 < tiers_.size() && tier(to + 1).config.write == WriteMoment::on_create &&
-               e.writes[to] == kNone) {
+               !writes_from(e, to)) {
       queue_write(to, id);
     }
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     if (e.copies[i].state == CopyState::resident && e.copies[i].pins == 0 &&
-        active_write(e, i) == nullptr && (e.doomed || e.copies[i].tokens.value == 0)) {
+        active_write(id, i) == nullptr && (e.doomed || e.copies[i].tokens.value == 0)) {
       remove_copy(i, id, LossCause::overflow);
     }
   }
@@ -310,7 +303,7 @@ void TierManager::finish_write(std::uint32_t number) {
 
 bool TierManager::needs_fetch(EntryId id) const {
   const Entry& e = entry(id);
-  if (!e.live || e.in_use || e.saving || e.fetching || e.preloading || e.doomed || writes_any(e) ||
+  if (!e.live || e.in_use || e.saving || e.fetching || e.preloading || e.doomed || e.writes != 0 ||
       e.copies[0].state != CopyState::absent) {
     return false;
   }
@@ -325,7 +318,6 @@ void TierManager::try_prefetch() {
                                 .needs_fetch = &needs_fetch_};
   const std::optional<EntryId> wanted = prefetch_->next_fetch(context);
   if (wanted) {
-    KVTIER_ASSERT(needs_fetch(*wanted), "a prefetch policy names an entry that needs fetching");
     start_fetch(*wanted);
   }
 }
@@ -348,7 +340,7 @@ void TierManager::start_fetch(EntryId id) {
   if (room == Room::granted) {
     activate_fetch(id);
   } else {
-    wait_for_room(0, id);
+    wait_for_room(id);
   }
 }
 
@@ -372,7 +364,7 @@ void TierManager::activate_fetch(EntryId id) {
 
 /// Of a fetch that waits for room.
 void TierManager::cancel_fetch(EntryId id) {
-  cancel_wait(0, id);
+  cancel_wait(id);
   end_fetch(id);
 }
 
@@ -410,7 +402,7 @@ void TierManager::finish_fetch(EntryId id) {
 
 // ---- Saves ----
 
-void TierManager::submit_save(EntryId id, Tokens tokens) {
+void TierManager::submit_save(EntryId id, Tokens tokens, bool more_follows) {
   Entry& e = entry(id);
   const Tokens kept = e.copies[0].state == CopyState::resident ? e.copies[0].tokens : Tokens(0);
   Tokens moved = std::max(Tokens(0), tokens - std::max(e.save_submitted, kept));
@@ -421,6 +413,7 @@ void TierManager::submit_save(EntryId id, Tokens tokens) {
     e.save_relies_on = kept;
   }
   if (moved.value == 0) {
+    KVTIER_ASSERT(!e.save_transfer.valid(), "a turn adds tokens to its prompt");
     return;
   }
   e.save_submitted = tokens;
@@ -429,24 +422,25 @@ void TierManager::submit_save(EntryId id, Tokens tokens) {
   }
   const Bytes bytes = actual_bytes(moved);
   tier(0).counters.written += bytes;
-  e.save_in_flight += bytes;
-  if (e.save_transfer.valid()) {
-    backend_.extend_transfer(e.save_transfer, bytes);
+  if (e.save_transfer.valid() && backend_.extend_transfer(e.save_transfer, bytes)) {
+    e.save_in_flight += bytes;
     return;
   }
+  e.save_in_flight = bytes;
   e.save_transfer =
       backend_.start_transfer({.from = Medium::hbm,
                                .to = tier(0).medium,
                                .bytes = bytes,
                                .key = e.key,
-                               .cookie = cookie(TransferKind::save, e.save_epoch, id.value)});
+                               .cookie = cookie(TransferKind::save, e.save_epoch, id.value),
+                               .open = more_follows});
 }
 
 void TierManager::begin_save(SessionSlot session, EntryKey key, Tokens prompt) {
   if (tiers_.empty() || config_.system.save.mode == SaveMode::blocking) {
     return;
   }
-  submit_save(find_or_create(session, key), prompt);
+  submit_save(find_or_create(session, key), prompt, true);
 }
 
 void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
@@ -455,9 +449,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
   }
   const EntryId id = find_or_create(session, key);
   Entry& e = entry(id);
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    expire(i);
-  }
+  drop_expired();
   e.in_use = false;
   e.saving = true;
   ++saving_;
@@ -467,11 +459,11 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
   if (e.copies[0].leaving) {
     give_up(0, id);  // others wait for its room: the save asks for room of its own
   }
-  submit_save(id, tokens);
+  submit_save(id, tokens, false);
   if (e.copies[0].state == CopyState::resident) {
     pin(0, id);  // an inclusive tier's own copy grows
   }
-  const Bytes wanted = wanted_room(id);
+  const Bytes wanted = wanted_room(e);
   const Room room = account(tier(0), tokens) > tier(0).capacity
                         ? Room::refused
                         : find_room(0, wanted, Demand::save, kNotQueued);
@@ -484,7 +476,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
     if (room == Room::granted) {
       grant_save(id);
     } else {
-      wait_for_room(0, id);
+      wait_for_room(id);
     }
   }
   settle();
@@ -493,7 +485,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
 void TierManager::grant_save(EntryId id) {
   Entry& e = entry(id);
   Copy& copy = e.copies[0];
-  const Bytes wanted = wanted_room(id);
+  const Bytes wanted = wanted_room(e);
   charge(tier(0), wanted);
   copy.account += wanted;
   if (copy.state == CopyState::absent) {
@@ -518,7 +510,7 @@ void TierManager::finish_save_if_complete(EntryId id) {
   e.save_submitted = Tokens(0);
   write_buffer_used_ -= e.buffered;
   e.buffered = Bytes(0);
-  if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create && e.writes[0] == kNone) {
+  if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create && !writes_from(e, 0)) {
     queue_write(0, id);
   }
 }
@@ -569,14 +561,13 @@ void TierManager::settle_moves() {
   const std::size_t count = tiers_.size();
   for (int round = 0; round < kMostSettleRounds; ++round) {
     bool progress = false;
-    if (startable_ != 0 || waiting_ > 0 || keeps_free_) {
+    if (startable_ != 0 || keeps_free_ || !waiting_for_room_.empty()) {
       for (std::size_t i = 0; i < count; ++i) {
-        Tier& t = tiers_[i];
-        if (t.config.free_buffer.value > 0) {
+        if (keeps_free_) {
           trim(i);
         }
-        if (can_grant(t)) {
-          progress = grant_waiting(i) || progress;
+        if (i == 0 && can_grant()) {
+          progress = grant_waiting();
         }
         if ((startable_ >> i & 1U) != 0) {
           progress = start_writes(i) || progress;

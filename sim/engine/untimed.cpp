@@ -37,7 +37,7 @@ class InstantBackend final : public Backend {
     transfers_.push_back(command.cookie);
     return TransferId{0};
   }
-  void extend_transfer(TransferId, Bytes) override {}
+  [[nodiscard]] bool extend_transfer(TransferId, Bytes) override { return false; }
   SimDuration start_prefill(const PrefillCommand&) override { return SimDuration(0); }
   IterationTime start_iteration(const IterationCommand&) override { return {}; }
   void start_decode(const DecodeCommand&) override {}
@@ -97,7 +97,7 @@ class AccessOrder {
       free_.push_back(slot);
       return false;
     }
-    events_.push(now + live.session.turns[live.next_turn].think, 0, 0, slot);
+    events_.push(now + live.session.turns[live.next_turn].think, 0, slot);
     return true;
   }
 

@@ -8,56 +8,61 @@
 
 namespace kvtier {
 
-/// A doubly linked list of entries in arrays indexed by the dense entry number: O(1) and no
+/// A doubly linked list of entries in an array indexed by the dense entry number: O(1) and no
 /// allocation per operation. The front is the end that leaves first.
 class EntryList {
  public:
   [[nodiscard]] bool contains(EntryId entry) const {
-    return entry.value < nodes_.size() && nodes_[entry.value].linked;
+    return place(entry) < nodes_.size() && nodes_[place(entry)].next != kUnlinked;
   }
-  [[nodiscard]] EntryId front() const { return EntryId{head_}; }
-  [[nodiscard]] EntryId next(EntryId entry) const { return EntryId{nodes_[entry.value].next}; }
+  [[nodiscard]] EntryId front() const { return entry_at(nodes_[kEnd].next); }
+  [[nodiscard]] EntryId next(EntryId entry) const { return entry_at(nodes_[place(entry)].next); }
   [[nodiscard]] std::size_t size() const { return size_; }
 
   void push_back(EntryId entry) {
-    if (entry.value >= nodes_.size()) {
-      nodes_.resize(static_cast<std::size_t>(entry.value) + 1);
+    const std::size_t at = place(entry);
+    if (at >= nodes_.size()) [[unlikely]] {
+      nodes_.resize(at + 1);
     }
-    Node& node = nodes_[entry.value];
-    KVTIER_ASSERT(!node.linked, "an entry is in a list once");
-    node = {tail_, kNil, true};
-    (tail_ == kNil ? head_ : nodes_[tail_].next) = entry.value;
-    tail_ = entry.value;
+    KVTIER_ASSERT(nodes_[at].next == kUnlinked, "an entry is in a list once");
+    const std::uint32_t last = nodes_[kEnd].previous;
+    nodes_[at] = {.previous = last, .next = kEnd};
+    nodes_[last].next = static_cast<std::uint32_t>(at);
+    nodes_[kEnd].previous = static_cast<std::uint32_t>(at);
     ++size_;
   }
 
   void remove(EntryId entry) {
     KVTIER_ASSERT(contains(entry), "only a listed entry can be removed");
-    Node& node = nodes_[entry.value];
-    (node.previous == kNil ? head_ : nodes_[node.previous].next) = node.next;
-    (node.next == kNil ? tail_ : nodes_[node.next].previous) = node.previous;
-    node.linked = false;
+    Node& node = nodes_[place(entry)];
+    nodes_[node.previous].next = node.next;
+    nodes_[node.next].previous = node.previous;
+    node.next = kUnlinked;
     --size_;
   }
 
   void move_to_back(EntryId entry) {
-    if (tail_ != entry.value) {
+    if (nodes_[kEnd].previous != place(entry)) {
       remove(entry);
       push_back(entry);
     }
   }
 
  private:
-  static constexpr std::uint32_t kNil = UINT32_MAX;
+  /// A node of its own closes the list to a ring, so that no end is special.
+  static constexpr std::uint32_t kEnd = 0;
+  static constexpr std::uint32_t kUnlinked = UINT32_MAX;
   struct Node {
-    std::uint32_t previous = kNil;
-    std::uint32_t next = kNil;
-    bool linked = false;
+    std::uint32_t previous = kEnd;
+    std::uint32_t next = kUnlinked;
   };
 
-  std::vector<Node> nodes_;
-  std::uint32_t head_ = kNil;
-  std::uint32_t tail_ = kNil;
+  [[nodiscard]] static std::size_t place(EntryId entry) {
+    return static_cast<std::size_t>(entry.value) + 1;
+  }
+  [[nodiscard]] static EntryId entry_at(std::uint32_t place) { return EntryId{place - 1}; }
+
+  std::vector<Node> nodes_ = {{.previous = kEnd, .next = kEnd}};
   std::size_t size_ = 0;
 };
 

@@ -27,7 +27,7 @@ class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   virtual void on_insert(const EntryView& entry, SimTime now) = 0;
-  virtual void on_hit(const EntryView& entry, SimTime now) = 0;
+  virtual void on_hit(EntryId entry, SimTime now) = 0;
   virtual void on_resize(const EntryView&, SimTime) {}
   virtual void on_remove(EntryId entry, SimTime now) = 0;
   /// Between on_pin and on_unpin the entry is being moved and may not be selected.

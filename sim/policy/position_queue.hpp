@@ -27,13 +27,13 @@ class PositionQueue {
   }
 
   void insert(EntryId entry, QueuePosition position) {
-    KVTIER_ASSERT(!is_in_run(entry), "an entry waits at one position");
+    if (entry.value >= place_in_run_.size()) [[unlikely]] {
+      place_in_run_.resize(static_cast<std::size_t>(entry.value) + 1, kNotQueued);
+    }
+    KVTIER_ASSERT(place_in_run_[entry.value] == kNotQueued, "an entry waits at one position");
     if (!run_.empty() && position <= run_.back().position) {
       rest_.insert(entry, to_key(position));
       return;
-    }
-    if (entry.value >= place_in_run_.size()) {
-      place_in_run_.resize(static_cast<std::size_t>(entry.value) + 1, kNotQueued);
     }
     place_in_run_[entry.value] = position;
     run_.push_back({position, entry});
@@ -51,8 +51,8 @@ class PositionQueue {
       run_.pop_back();
     }
     // What left before the last one stays as a hole until most of the array is holes.
-    if (run_.size() > 2 * in_run_ + kHolesKept) {
-      std::erase_if(run_, [this](const Waiting& w) { return !is_live(w); });
+    if (run_.size() > 2 * in_run_ + kHolesKept) [[unlikely]] {
+      drop_holes();
     }
   }
 
@@ -70,6 +70,10 @@ class PositionQueue {
   }
   [[nodiscard]] bool is_live(const Waiting& w) const {
     return place_in_run_[w.entry.value] == w.position;
+  }
+
+  [[gnu::noinline]] void drop_holes() {
+    std::erase_if(run_, [this](const Waiting& w) { return !is_live(w); });
   }
 
   /// By position; the last one is not a hole.

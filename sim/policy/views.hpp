@@ -47,8 +47,8 @@ struct EvictionContext {
   QueuePosition queue_first = kNotQueued;
 };
 
-/// The waiting requests in order of arrival. Positions run from first() to end(); a position may be
-/// empty (its request left out of turn).
+/// The waiting requests in order of arrival. Positions run from first() to end(); a position but
+/// the first may be empty (its request left out of turn).
 class QueueView {
  public:
   virtual ~QueueView() = default;

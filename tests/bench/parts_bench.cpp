@@ -38,11 +38,11 @@ void BM_EventQueue(benchmark::State& state) {
   EventQueue queue;
   Waits waits;
   for (std::int64_t i = 0; i < state.range(0); ++i) {
-    queue.push(SimTime(waits.next()), 0, 0, 0);
+    queue.push(SimTime(waits.next()), 0, 0);
   }
   for (auto _ : state) {
     const Event event = queue.pop();
-    queue.push(SimTime(event.time.ns + waits.next()), 0, 0, 0);
+    queue.push(SimTime(event.time.ns + waits.next()), 0, 0);
   }
 }
 BENCHMARK(BM_EventQueue)->Arg(1024)->Iterations(10000000);
@@ -82,7 +82,7 @@ void BM_Eviction(benchmark::State& state, const std::string& name) {
   for (auto _ : state) {
     ++now;
     const auto hit = static_cast<std::uint32_t>(waits.next()) % entries;
-    policy->on_hit(entry_view(hit, now), SimTime(now));
+    policy->on_hit(EntryId{hit}, SimTime(now));
     if (sees_queue) {
       policy->on_queue_change(EntryId{hit}, QueuePosition{position++});
     }

@@ -73,7 +73,7 @@ class TestTier final : public TierView {
   void hit(EntryId entry) {
     EntryView& view = residents_.at(entry).view;
     view.last_used = tick();
-    policy_->on_hit(view, view.last_used);
+    policy_->on_hit(view.id, view.last_used);
   }
   void resize(EntryId entry, Tokens tokens) {
     EntryView& view = residents_.at(entry).view;

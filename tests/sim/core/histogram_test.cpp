@@ -46,7 +46,9 @@ TEST(Histogram, QuantilesOfOneValueAreWithinItsStatedErrorAtEveryMagnitude) {
     for (const std::int64_t value : {power - 1, power, power + power / 3, power + (power - 1)}) {
       Histogram histogram;
       histogram.add(0);
-      histogram.add(value, 3);
+      for (int i = 0; i < 3; ++i) {
+        histogram.add(value);
+      }
       histogram.add(INT64_MAX);
       const auto estimate = static_cast<double>(histogram.quantile(0.5));
       EXPECT_LE(std::abs(estimate - static_cast<double>(value)), static_cast<double>(value) / 256)
@@ -76,23 +78,12 @@ TEST(Histogram, AgreesWithSortedValuesWithinFourInAThousand) {
 
 TEST(Histogram, SumDoesNotOverflow64Bits) {
   Histogram histogram;
-  histogram.add(INT64_MAX, 4);
+  for (int i = 0; i < 4; ++i) {
+    histogram.add(INT64_MAX);
+  }
   EXPECT_TRUE(histogram.sum() == static_cast<Int128>(INT64_MAX) * 4);
   EXPECT_DOUBLE_EQ(histogram.mean(), static_cast<double>(INT64_MAX));
   EXPECT_EQ(histogram.quantile(0.5), INT64_MAX);
-}
-
-TEST(Histogram, AddingManyTimesEqualsAddingOneByOne) {
-  Histogram many;
-  Histogram one_by_one;
-  many.add(1000, 3);
-  many.add(77, 0);
-  for (int i = 0; i < 3; ++i) {
-    one_by_one.add(1000);
-  }
-  EXPECT_EQ(many.count(), one_by_one.count());
-  EXPECT_EQ(many.minimum(), one_by_one.minimum());
-  EXPECT_TRUE(many.sum() == one_by_one.sum());
 }
 
 TEST(Histogram, MergeEqualsAddingAllValues) {
@@ -117,12 +108,12 @@ TEST(Histogram, MergeEqualsAddingAllValues) {
 TEST(Histogram, RefusesWhatHasNoMeaning) {
   Histogram histogram;
   EXPECT_THROW(histogram.add(-1), InvariantError);
-  EXPECT_THROW(histogram.add(1, -1), InvariantError);
   EXPECT_THROW(static_cast<void>(histogram.mean()), InvariantError);
   EXPECT_THROW(static_cast<void>(histogram.minimum()), InvariantError);
   EXPECT_THROW(static_cast<void>(histogram.maximum()), InvariantError);
   EXPECT_THROW(static_cast<void>(histogram.quantile(0.5)), InvariantError);
   histogram.add(1);
+  EXPECT_THROW(histogram.add(-1), InvariantError);
   EXPECT_THROW(static_cast<void>(histogram.quantile(1.5)), InvariantError);
   EXPECT_THROW(static_cast<void>(histogram.quantile(std::nan(""))), InvariantError);
 }

@@ -121,7 +121,7 @@ TEST(SharedLinks, APathOverTwoLinksTakesTheSlowerOnesPace) {
 TEST(SharedLinks, AnExtensionIsServedAfterWhatWasLeft) {
   SharedLinks links = one_link(limits(kGb, kGb, 2 * kGb));
   const TransferId transfer = links.start(kUp, Bytes(2000000), 0, at_ms(0));
-  links.extend(transfer, Bytes(3000000), at_ms(1));  // 1 MB + 3 MB left
+  EXPECT_TRUE(links.extend(transfer, Bytes(3000000), at_ms(1)));  // 1 MB + 3 MB left
   EXPECT_EQ(links.next_completion(), at_ms(5));
   EXPECT_EQ(links.counters(0, at_ms(5)).forward, Bytes(5000000));
   completions(links, 1);
@@ -133,7 +133,7 @@ TEST(SharedLinks, AnExtensionChangesWhoIsFirst) {
   links.start(kUp, Bytes(2000000), 1, at_ms(0));
   // At 1 ms 0.5 and 1.5 MB are left; the first gets 2 more: 2.5. At half rate the other ends after
   // 3 ms; then 1 MB is left, alone.
-  links.extend(first, Bytes(2000000), at_ms(1));
+  EXPECT_TRUE(links.extend(first, Bytes(2000000), at_ms(1)));
   const auto times = completions(links, 2);
   EXPECT_EQ(times[1], at_ms(4));
   EXPECT_EQ(times[0], at_ms(5));
@@ -378,7 +378,7 @@ TEST(SharedLinks, AgreesWithAFluidModelAndIsMaxMinFair) {
         const Change& change = changes[next];
         const Bytes size(static_cast<std::int64_t>(change.bytes));
         if (extended[next]) {
-          links.extend(ids[*change.extends], size, change_at);
+          ASSERT_TRUE(links.extend(ids[*change.extends], size, change_at));
           bytes[path_of[*change.extends]] += change.bytes;
         } else {
           ids[next] = links.start(change.path, size, next, change_at);

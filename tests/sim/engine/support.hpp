@@ -228,9 +228,12 @@ class CountingBackend final : public Backend {
     moved(command.from, command.to) += command.bytes;
     return id;
   }
-  void extend_transfer(TransferId transfer, Bytes bytes) override {
-    backend_.extend_transfer(transfer, bytes);
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes) override {
+    if (!backend_.extend_transfer(transfer, bytes)) {
+      return false;
+    }
     moved(paths_[transfer.value].first, paths_[transfer.value].second) += bytes;
+    return true;
   }
   SimDuration start_prefill(const PrefillCommand& command) override {
     return backend_.start_prefill(command);
