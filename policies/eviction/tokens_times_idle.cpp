@@ -210,15 +210,14 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
 }  // namespace
 
 PolicyKind<EvictionPolicy> tokens_times_idle_eviction() {
-  return {.name = "tokens_times_idle",
-          .summary = "the entry with the most tokens x idle time loses the trailing half of them",
-          .source = "Pensieve (arXiv 2312.05516)",
-          .knowledge = Knowledge::online,
-          .parts_of_entries = true,
-          .parameters = {},
-          .make = [](const PolicyParameters&) {
-            return std::make_unique<TokensTimesIdleEviction>();
-          }};
+  return {
+      .name = "tokens_times_idle",
+      .summary = "the entry with the most tokens x idle time loses the trailing half of them",
+      .source = "Pensieve (arXiv 2312.05516)",
+      .knowledge = Knowledge::online,
+      .parts_of_entries = true,
+      .parameters = {},
+      .make = [](const PolicyParameters&) { return std::make_unique<TokensTimesIdleEviction>(); }};
 }
 
 }  // namespace kvtier

@@ -132,8 +132,7 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "hbm",   "paged",
-                                      "timed",  "table", "texts"};
+const std::vector<std::string> kBases{"stored", "plain", "hbm", "paged", "timed", "table", "texts"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
