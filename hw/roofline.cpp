@@ -102,7 +102,8 @@ PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::i
   }
   const SimDuration layer =
       duration_from_seconds(dense_seconds(static_cast<double>(added.value)) + attention);
-  const SimDuration head = duration_from_seconds(head_seconds(static_cast<double>(parts.size()) + static_cast<double>(batch)));
+  const SimDuration head = duration_from_seconds(
+      head_seconds(static_cast<double>(parts.size()) + static_cast<double>(batch)));
   return {.total = layer * layers_ + head + iteration_overhead_, .layer = layer};
 }
 

@@ -136,8 +136,12 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
     now_ = now;
     enter(entry.id);
   }
-  void on_hit(const EntryView& entry, SimTime now) override { change(entry, now); }
-  void on_resize(const EntryView& entry, SimTime now) override { change(entry, now); }
+  void on_hit(EntryId entry, SimTime now) override {
+    change(entry, entries_[entry.value].tokens, now, now);
+  }
+  void on_resize(const EntryView& entry, SimTime now) override {
+    change(entry.id, entry.tokens, entry.last_used, now);
+  }
   void on_remove(EntryId entry, SimTime now) override {
     now_ = now;
     if (tournament_.contains(entry)) {
@@ -191,13 +195,13 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
     const Entry& entry = entries_[id.value];
     tournament_.set(id, entry.tokens.value, entry.last_used, now_);
   }
-  void change(const EntryView& view, SimTime now) {
+  void change(EntryId id, Tokens tokens, SimTime last_used, SimTime now) {
     now_ = now;
-    Entry& entry = entries_[view.id.value];
-    entry.tokens = view.tokens;
-    entry.last_used = view.last_used;
+    Entry& entry = entries_[id.value];
+    entry.tokens = tokens;
+    entry.last_used = last_used;
     if (!entry.pinned) {
-      enter(view.id);
+      enter(id);
     }
   }
 
@@ -210,15 +214,14 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
 }  // namespace
 
 PolicyKind<EvictionPolicy> tokens_times_idle_eviction() {
-  return {.name = "tokens_times_idle",
-          .summary = "the entry with the most tokens x idle time loses the trailing half of them",
-          .source = "Pensieve (arXiv 2312.05516)",
-          .knowledge = Knowledge::online,
-          .parts_of_entries = true,
-          .parameters = {},
-          .make = [](const PolicyParameters&) {
-            return std::make_unique<TokensTimesIdleEviction>();
-          }};
+  return {
+      .name = "tokens_times_idle",
+      .summary = "the entry with the most tokens x idle time loses the trailing half of them",
+      .source = "Pensieve (arXiv 2312.05516)",
+      .knowledge = Knowledge::online,
+      .parts_of_entries = true,
+      .parameters = {},
+      .make = [](const PolicyParameters&) { return std::make_unique<TokensTimesIdleEviction>(); }};
 }
 
 }  // namespace kvtier

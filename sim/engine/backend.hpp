@@ -82,8 +82,8 @@ struct Completion {
   std::uint64_t payload = 0;
 };
 
-/// One instance's devices. One GPU command (prefill, iteration or decode) runs at a time; transfers run beside
-/// it.
+/// One instance's devices. One GPU command (prefill, iteration or decode) runs at a time; transfers
+/// run beside it.
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -138,9 +138,10 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
   }
   if (tiers.hbm) {
     if (tiers.hbm->capacity) {
-      problems.add("/system/tiers/hbm/capacity",
-                   "with /system/paging expected \"shared\": stored KV and that of running requests "
-                   "take the same blocks");
+      problems.add(
+          "/system/tiers/hbm/capacity",
+          "with /system/paging expected \"shared\": stored KV and that of running requests "
+          "take the same blocks");
     }
     check_tier_of_blocks(*tiers.hbm, *system.paging, registry, "/system/tiers/hbm", problems);
   }

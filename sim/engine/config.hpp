@@ -183,8 +183,7 @@ struct PagingConfig {
 };
 template <class V>
 void describe(V& v, PagingConfig& c) {
-  v.field("block_size", c.block_size, "Tokens of a block, in HBM and in host memory.",
-          at_least(1));
+  v.field("block_size", c.block_size, "Tokens of a block, in HBM and in host memory.", at_least(1));
   v.field("decode_reserve", c.decode_reserve,
           "Share of the blocks of HBM that no request is admitted into while others run.",
           between(0, 0.9));
@@ -271,10 +270,11 @@ struct ServingConfig {
 template <class V>
 void describe(V& v, ServingConfig& c) {
   v.field("slots", c.slots, "Requests that run at the same time.", between(1, 4096));
-  v.field("token_budget", c.token_budget,
-          "Tokens that one iteration computes, with paging; \"auto\": a context window, 2,560 tokens "
-          "at least (vLLM 0.2).",
-          or_word("auto", at_least(1)));
+  v.field(
+      "token_budget", c.token_budget,
+      "Tokens that one iteration computes, with paging; \"auto\": a context window, 2,560 tokens "
+      "at least (vLLM 0.2).",
+      or_word("auto", at_least(1)));
   v.field("kv_memory", c.kv_memory,
           "HBM that KV may take, all GPUs together; \"auto\": what the weights leave.",
           or_word("auto", positive()));

@@ -58,8 +58,8 @@ void TurnMetrics::add(const RequestRecord& r) {
     reused_tokens[static_cast<std::size_t>(Medium::hbm)] += r.found.nearer;
     if (r.full_hit()) {
       ++full_hits[where];
-      full_hits_in_hbm[where] += static_cast<double>(r.found.nearer.value) /
-                                 static_cast<double>(r.found.reused.value);
+      full_hits_in_hbm[where] +=
+          static_cast<double>(r.found.nearer.value) / static_cast<double>(r.found.reused.value);
       late_hits += r.found.late ? 1 : 0;
     } else {
       partial_turns += r.found.reused.value > 0 ? 1 : 0;

@@ -71,6 +71,12 @@ void PagedBatcher::proceed() {
   }
 }
 
+void PagedBatcher::check_invariants() const {
+  store_.check_invariants();
+  KVTIER_ASSERT(!running_.empty() || !prompts_.empty() || store_.running_blocks() == 0,
+                "no blocks are taken when nothing runs");
+}
+
 // ---- What runs next ----
 
 void PagedBatcher::schedule() {
@@ -128,8 +134,8 @@ bool PagedBatcher::admissible(SessionSlot slot) {
     return false;
   }
   // The last token is computed, and the one after it needs a place.
-  const std::int64_t needed = store_.blocks(length + Tokens(1)) + (mixes_ ? growth(1) : 0) +
-                              (batch > 0 ? reserve_ : 0);
+  const std::int64_t needed =
+      store_.blocks(length + Tokens(1)) + (mixes_ ? growth(1) : 0) + (batch > 0 ? reserve_ : 0);
   bool fits = store_.available_to(slot) >= needed;
   while (!fits) {
     store_.want(store_.available() + needed - store_.available_to(slot));
@@ -186,9 +192,8 @@ bool PagedBatcher::make_room_to_decode() {
 void PagedBatcher::suspend_latest() {
   KVTIER_ASSERT(running_.size() > 1, "one request alone always has room");
   const auto latest =
-      std::max_element(running_.begin(), running_.end(), [](const Running& a, const Running& b) {
-        return a.arrival < b.arrival;
-      });
+      std::max_element(running_.begin(), running_.end(),
+                       [](const Running& a, const Running& b) { return a.arrival < b.arrival; });
   const Running suspended = *latest;
   running_.erase(latest);
   std::make_heap(running_.begin(), running_.end(), FinishesLater{});
@@ -203,9 +208,9 @@ void PagedBatcher::suspend_latest() {
   requests_.occupy(-1, -(store_.block_bytes() * store_.blocks(work.length)));
   // The KV of its last token was not computed yet.
   store_.give_back(slot, requests_.key(slot), work.length, work.length - Tokens(1));
-  const auto behind = std::find_if(
-      suspended_.begin(), suspended_.end(),
-      [&](SessionSlot other) { return work_[other].arrival < work.arrival; });
+  const auto behind = std::find_if(suspended_.begin(), suspended_.end(), [&](SessionSlot other) {
+    return work_[other].arrival < work.arrival;
+  });
   suspended_.insert(behind, slot);
   requests_.set_suspended(suspended_.size());
   ++preemptions_;
@@ -379,8 +384,7 @@ void PagedBatcher::finish_turn(SessionSlot slot) {
 // ---- Blocks ----
 
 std::int64_t PagedBatcher::growth(std::int64_t iterations) const {
-  std::int64_t blocks =
-      iterations / block_size_ * static_cast<std::int64_t>(running_.size());
+  std::int64_t blocks = iterations / block_size_ * static_cast<std::int64_t>(running_.size());
   for (std::int64_t i = 0; i < iterations % block_size_; ++i) {
     blocks += takers_at(iteration_ + i);
   }

@@ -47,7 +47,7 @@ class PagedBatcher final : public Batcher {
     return medium == store_.behind() ? loaded_ : Bytes(0);
   }
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
-  void check_invariants() const override { store_.check_invariants(); }
+  void check_invariants() const override;
 
  private:
   enum class Gpu : std::uint8_t { idle, prefill, decode, stalled };

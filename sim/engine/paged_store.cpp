@@ -294,11 +294,10 @@ bool PagedStore::make_host_room(EntryId id, Tokens keep) {
     if (host_used_ + loading_ + more <= host_capacity_) {
       return true;
     }
-    const std::optional<Victim> victim =
-        host_.policy->select_victim({.now = backend_.now(),
-                                     .demand = Demand::demotion,
-                                     .incoming = kNotQueued,
-                                     .queue_first = kNotQueued});
+    const std::optional<Victim> victim = host_.policy->select_victim({.now = backend_.now(),
+                                                                      .demand = Demand::demotion,
+                                                                      .incoming = kNotQueued,
+                                                                      .queue_first = kNotQueued});
     if (!victim) {
       return false;
     }
@@ -309,8 +308,8 @@ bool PagedStore::make_host_room(EntryId id, Tokens keep) {
 void PagedStore::shrink_in_host(EntryId id, Tokens keep) {
   Parts parts = entry(id).parts;
   // What lies in host memory need not begin at a block's border.
-  const Tokens end = std::max(parts.clean, parts.copying + whole_blocks(parts.clean + keep -
-                                                                        parts.copying));
+  const Tokens end =
+      std::max(parts.clean, parts.copying + whole_blocks(parts.clean + keep - parts.copying));
   ++host_.counters.evictions;
   log(DecisionKind::evict, behind_, id, parts.end - end);
   parts.end = end;

@@ -157,9 +157,7 @@ class PagedStore {
   [[nodiscard]] std::int64_t coming_blocks(const Parts& p) const {
     return blocks(p.clean) - blocks(p.copying);
   }
-  [[nodiscard]] std::int64_t host_blocks(const Parts& p) const {
-    return blocks(p.end - p.copying);
-  }
+  [[nodiscard]] std::int64_t host_blocks(const Parts& p) const { return blocks(p.end - p.copying); }
   /// What the tiers' policies see as held: in HBM what is only there, in host memory what is there.
   [[nodiscard]] static Tokens only_in_hbm(const Parts& p) { return p.copying; }
   [[nodiscard]] static Tokens in_host(const Parts& p) { return p.end - p.clean; }

@@ -44,7 +44,8 @@ Json hit_rate_report(const TurnMetrics& turns) {
   }
   Json json;
   json["all_turns"] = split_by_tier(turns.full_hits, turns.turns, turns.full_hits_in_hbm);
-  json["resumed_turns"] = split_by_tier(turns.full_hits, turns.resumed_turns, turns.full_hits_in_hbm);
+  json["resumed_turns"] =
+      split_by_tier(turns.full_hits, turns.resumed_turns, turns.full_hits_in_hbm);
   json["tokens"] = split_by_tier(reused, turns.history_tokens.value);
   json["partial_turns"] = turns.partial_turns;
   json["late_hits"] = turns.late_hits;

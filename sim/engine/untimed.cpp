@@ -139,8 +139,9 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   Problems problems;
   check_run_config(config, registry, problems);
   if (config.system.paging) {
-    problems.add("/system/paging",
-                 "an untimed replay has no running requests to share blocks with, expected \"none\"");
+    problems.add(
+        "/system/paging",
+        "an untimed replay has no running requests to share blocks with, expected \"none\"");
   }
   problems.throw_if_any();
 

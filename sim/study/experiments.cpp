@@ -393,9 +393,10 @@ template <class V>
 void describe(V& v, LoadParameters& p) {
   v.field("request_rates", p.request_rates, "Rates at which requests arrive.",
           required(positive()));
-  v.field("latencies", p.latencies,
-          "Bounds of the 90th percentile of normalized latency, a token, that the curve is read at.",
-          positive());
+  v.field(
+      "latencies", p.latencies,
+      "Bounds of the 90th percentile of normalized latency, a token, that the curve is read at.",
+      positive());
 }
 
 /// The rate at which the curve first crosses `bound`, between two points a straight line over the

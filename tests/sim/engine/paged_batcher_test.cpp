@@ -77,12 +77,12 @@ TEST(PagedBatcher, ASeparatePrefillBlocksTheDecodeOfTheOthers) {
 }
 
 TEST(PagedBatcher, AnIterationComputesNoMoreThanTheTokenBudget) {
-  // A runs alone at first. At 10 it decodes (1 token) and B (8) fits into 20 beside it. With 11 more
-  // C fits, too: 1 + 8 + 11 = 20; with 12 it waits for the next iteration.
+  // A runs alone at first. At 10 it decodes (1 token) and B (8) fits into 20 beside it. With 11
+  // more C fits, too: 1 + 8 + 11 = 20; with 12 it waits for the next iteration.
   for (const std::int64_t tokens : {11, 12}) {
-    ScriptedRun run(paged_config(Batching::unified, Tokens(20), 100), kPerToken, kIteration,
-                    {session(0, {turn(10, 3)}), session(1, {turn(8, 2)}),
-                     session(2, {turn(tokens, 1)})});
+    ScriptedRun run(
+        paged_config(Batching::unified, Tokens(20), 100), kPerToken, kIteration,
+        {session(0, {turn(10, 3)}), session(1, {turn(8, 2)}), session(2, {turn(tokens, 1)})});
     run.run();
     if (tokens == 11) {
       // One iteration of 8 + 11 + 10 ms.
@@ -99,9 +99,9 @@ TEST(PagedBatcher, AnIterationComputesNoMoreThanTheTokenBudget) {
 TEST(PagedBatcher, SeparatePromptsShareAnIterationWithinTheTokenBudget) {
   // 8 + 12 = 20 tokens go together; one more waits, though the running requests do not count.
   for (const std::int64_t tokens : {12, 13}) {
-    ScriptedRun run(paged_config(Batching::separate, Tokens(20), 100), kPerToken, kIteration,
-                    {session(0, {turn(10, 3)}), session(1, {turn(8, 1)}),
-                     session(2, {turn(tokens, 1)})});
+    ScriptedRun run(
+        paged_config(Batching::separate, Tokens(20), 100), kPerToken, kIteration,
+        {session(0, {turn(10, 3)}), session(1, {turn(8, 1)}), session(2, {turn(tokens, 1)})});
     run.run();
     if (tokens == 12) {
       expect_times(run.request(1, 0), 1, 10, 30, 30);
@@ -140,7 +140,8 @@ TEST(PagedBatcher, OfSeveralTheLatestArrivalsAreSuspendedAndTheEarliestOfThemRet
   // three: C (5 tokens) is suspended at 20. A and B go from 6 + 5 blocks to 9 + 8 by 50, where B is
   // suspended, too. A has 9 iterations left. At 140 B (8) and C (5) are computed again, 13 ms, for
   // the sixth and the third token; after one iteration they have 10 + 7, and C goes once more at
-  // 163. B ends with its ninth at 183. C's 7 tokens take 7 ms, for the fifth, and three more follow.
+  // 163. B ends with its ninth at 183. C's 7 tokens take 7 ms, for the fifth, and three more
+  // follow.
   expect_times(run.request(0, 0), 0, 0, 4, 140);
   expect_times(run.request(1, 0), 1, 4, 10, 183);
   expect_times(run.request(2, 0), 2, 4, 10, 220);

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/study/paper.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/statistics.hpp"
 
@@ -47,6 +48,31 @@ TEST(PensieveWorkloads, HaveThePublishedMeans) {
     EXPECT_NEAR(static_cast<double>(statistics.turns()) / statistics.last_arrival().seconds(), 1,
                 0.03);
   }
+}
+
+TEST(PensieveWorkloads, AreThoseOfTheReproduction) {
+  const auto conversations = [](const std::string& config) {
+    return write_value(resolved("papers/pensieve/" + config + ".json").workload.sharegpt);
+  };
+  for (const char* model : {"gpt3-6.7b", "gpt3-13b"}) {
+    EXPECT_EQ(conversations(model), conversations("workloads/sharegpt"));
+  }
+  int runs = 0;
+  for (const auto& [name, run] : load_paper(presets(), "pensieve", {"8"}).runs.by_name) {
+    for (const Override& change : run.set.list) {
+      if (change.pointer == "/workload/sharegpt") {
+        ++runs;
+        const bool lmsys = name.find("LMSYS") != std::string::npos;
+        ShareGptParameters parameters;
+        Problems problems;
+        read_value(parameters, change.value, "", problems);
+        EXPECT_EQ(write_value(parameters),
+                  conversations(lmsys ? "workloads/lmsys" : "workloads/sharegpt"))
+            << name;
+      }
+    }
+  }
+  EXPECT_EQ(runs, 12);
 }
 
 }  // namespace
