@@ -85,8 +85,8 @@ TEST_F(Reproduce, WritesTheSameBytesTwice) {
 
 TEST_F(Reproduce, SuggestsThePaperAndTheFigure) {
   expect_bad_input({"reproduce", "attentionstor"},
-                   {"PAPER: expected one of attentionstore, got \"attentionstor\" (did you mean "
-                    "\"attentionstore\"?)"});
+                   {"PAPER: expected one of attentionstore, pensieve, got \"attentionstor\" (did "
+                    "you mean \"attentionstore\"?)"});
   expect_bad_input(arguments({"--figure", "11", "--figure", "one"}),
                    {"--figure: expected one of 1, got \"11\" (did you mean \"1\"?)",
                     "--figure: expected one of 1, got \"one\""});
