@@ -295,7 +295,8 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
     check_tier(config, *used, *installed, pointer, problems);
   };
   if (tiers.hbm) {
-    tier("hbm", *tiers.hbm, tiers.hbm->capacity.value_or(running_kv_capacity(config)));
+    tier("hbm", *tiers.hbm,
+         tiers.hbm->capacity.value_or(kv_capacity(config.model, config.hardware)));
   }
   tier("dram", tiers.dram,
        config.hardware.dram ? std::optional(config.hardware.dram->capacity) : std::nullopt);

@@ -25,7 +25,8 @@ namespace kvtier {
 /// something else, the longest copied first; until then it is found there.
 ///
 /// Policies choose who shrinks and by how much; the store owns blocks, copies and counting. One
-/// copy to host memory is in flight at a time, and the next victim is chosen when it is done.
+/// copy to host memory is in flight at a time, and the next victim is chosen when it is done. Where
+/// loads come first, none begins while one is in flight; a copy that has begun goes on.
 /// Everything is O(log n) in the sessions stored.
 class PagedStore {
  public:

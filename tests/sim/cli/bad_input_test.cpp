@@ -13,7 +13,7 @@ namespace {
 
 const std::string kSystems =
     "attentionstore, attentionstore_fifo, attentionstore_lru, hbm_dram, hbm_only, overflow, "
-    "recompute";
+    "pensieve, pensieve_gpu, recompute, vllm";
 
 class BadConfig : public ProgramTest {};
 
@@ -106,7 +106,7 @@ TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
   write_run();
   expect_bad_input({"simulate", "run.json", "--set", "/system/tiers/dram/eviction=lruu"},
                    {"--set: /system/tiers/dram/eviction: expected one of fifo, lru, "
-                    "scheduler_aware, got \"lruu\" (did you mean \"lru\"?)"});
+                    "scheduler_aware, tokens_times_idle, got \"lruu\" (did you mean \"lru\"?)"});
 }
 
 TEST_F(BadConfig, RefusesAParameterThatThePolicyDoesNotHave) {

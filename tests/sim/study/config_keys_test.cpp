@@ -225,6 +225,7 @@ const std::vector<Move>& moves() {
       {"plain", R"(/system/tiers/dram={"eviction": "lru"})"},
       {"plain", R"(/system/tiers/ssd={"eviction": "lru"})"},
       {"paged", "/system/batching=separate"},
+      {"plain", "/system/paging={}", {}, Effect::rejects},  // another batching is needed then
       {"paged",
        "/system/paging/block_size=64tokens",
        {"/system/tiers/dram=none", "/system/tiers/hbm=none", "/system/paging/swap_out_below=0"}},
