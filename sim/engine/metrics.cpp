@@ -89,7 +89,7 @@ void TurnMetrics::add(const RequestRecord& r) {
   }
 }
 
-void QueueTrend::advance(SimTime now) {
+void QueueTrend::advance_past_bucket(SimTime now) {
   while (updated_ < now) {
     if (updated_ >= bucket_end_) {
       if (++bucket_ == kBuckets) {
@@ -105,6 +105,15 @@ void QueueTrend::advance(SimTime now) {
     const SimTime end = std::min(bucket_end_, now);
     integrals_[bucket_] += static_cast<double>(length_) * static_cast<double>((end - updated_).ns);
     updated_ = end;
+  }
+}
+
+inline void QueueTrend::advance(SimTime now) {
+  if (updated_ < bucket_end_ && now <= bucket_end_) [[likely]] {
+    integrals_[bucket_] += static_cast<double>(length_) * static_cast<double>((now - updated_).ns);
+    updated_ = now;
+  } else {
+    advance_past_bucket(now);
   }
 }
 

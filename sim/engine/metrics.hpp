@@ -147,6 +147,7 @@ class QueueTrend {
  private:
   static constexpr std::size_t kBuckets = 512;
   void advance(SimTime now);
+  void advance_past_bucket(SimTime now);
 
   std::vector<double> integrals_ = std::vector<double>(kBuckets, 0.0);  // length x ns
   std::int64_t width_ns_ = 1000000;

@@ -53,14 +53,18 @@ class PrefillFirst final : public Batcher {
   };
   struct Running {
     std::int64_t finish_iteration;
-    std::uint64_t sequence;
+    std::uint32_t sequence;
     SessionSlot slot;
   };
+  /// Of numbers that are counted on from 0 when they run out.
+  [[nodiscard]] static bool later(std::uint32_t a, std::uint32_t b) {
+    return static_cast<std::int32_t>(a - b) > 0;
+  }
   /// A type, not a function, so that heaps inline it.
   struct FinishesLater {
     [[nodiscard]] bool operator()(const Running& a, const Running& b) const {
       return a.finish_iteration != b.finish_iteration ? a.finish_iteration > b.finish_iteration
-                                                      : a.sequence > b.sequence;
+                                                      : later(a.sequence, b.sequence);
     }
   };
 
@@ -104,7 +108,7 @@ class PrefillFirst final : public Batcher {
   Tokens context_;
   /// Integral of decode time over the number of running requests.
   SimDuration decode_per_request_;
-  std::uint64_t next_sequence_ = 0;
+  std::uint32_t next_sequence_ = 0;
   std::array<Bytes, kMedia> loaded_bytes_{};
 };
 

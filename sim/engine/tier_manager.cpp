@@ -87,19 +87,22 @@ TierManager::~TierManager() = default;
 
 // ---- Accounts and copies ----
 
-std::uint8_t TierManager::best_tier(const Entry& e) const {
-  std::uint8_t best = kNoTier;
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    const Copy& copy = e.copies[i];
-    if (copy.state == CopyState::resident && copy.tokens.value > 0 &&
-        (best == kNoTier || copy.tokens > e.copies[best].tokens)) {
-      best = static_cast<std::uint8_t>(i);
-    }
+bool TierManager::needs_fetch(EntryId id) const {
+  const Entry& e = entry(id);
+  if (e.copies[0].state != CopyState::absent || e.in_use || e.fetching || e.saving ||
+      e.preloading || e.writes != 0 || e.doomed || !e.live) {
+    return false;
   }
-  return best;
+  const std::uint8_t source = best_tier(e);
+  return source != kNoTier && !expired(source, e);
 }
 
 EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
+  if (owner >= entry_of_session_.size()) {
+    entry_of_session_.resize(static_cast<std::size_t>(owner) + 1);
+    loss_of_session_.resize(static_cast<std::size_t>(owner) + 1, LossCause::capacity);
+    first_insertion_of_session_.resize(static_cast<std::size_t>(owner) + 1, kNever);
+  }
   std::uint32_t number = 0;
   if (free_entries_.empty()) {
     number = static_cast<std::uint32_t>(entries_.size());
@@ -122,20 +125,6 @@ EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
   entry_of_session_[owner] = EntryId{number};
   ++live_entries_;
   return EntryId{number};
-}
-
-EntryId TierManager::find_or_create(SessionSlot session, EntryKey key) {
-  if (session >= entry_of_session_.size()) {
-    entry_of_session_.resize(static_cast<std::size_t>(session) + 1);
-    loss_of_session_.resize(static_cast<std::size_t>(session) + 1, LossCause::capacity);
-    first_insertion_of_session_.resize(static_cast<std::size_t>(session) + 1, kNever);
-  }
-  const EntryId id = entry_of_session_[session];
-  return id.valid() ? id : create_entry(key, session);
-}
-
-EntryId TierManager::entry_of(SessionSlot session) const {
-  return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
 }
 
 void TierManager::release(EntryId id) {

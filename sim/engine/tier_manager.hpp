@@ -111,7 +111,9 @@ class TierManager {
   [[nodiscard]] Bytes write_buffer_excess() const;
   /// Entries whose save is not complete.
   [[nodiscard]] std::int64_t saves_in_progress() const { return saving_; }
-  [[nodiscard]] EntryId entry_of(SessionSlot session) const;
+  [[nodiscard]] EntryId entry_of(SessionSlot session) const {
+    return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
+  }
   /// Called when the fetch that a late lookup waits for is done; the entry can then be loaded from
   /// `medium`.
   std::function<void(SessionSlot, Medium)> on_load_ready;
@@ -200,6 +202,8 @@ class TierManager {
     std::int64_t residents = 0;
     bool sees_queue = false;
     std::unique_ptr<EvictionPolicy> policy;
+    /// Once what leaves has left and what waits has its room.
+    [[nodiscard]] Bytes free_to_come() const { return capacity - used + leaving - promised; }
     /// By last use; only filled when there is a time to live.
     EntryHeap by_age;
     /// What saves and fetches that wait for room will take.
@@ -243,7 +247,10 @@ class TierManager {
   }
 
   EntryId create_entry(EntryKey key, SessionSlot owner);
-  EntryId find_or_create(SessionSlot session, EntryKey key);
+  EntryId find_or_create(SessionSlot session, EntryKey key) {
+    const EntryId id = entry_of(session);
+    return id.valid() ? id : create_entry(key, session);
+  }
   void release_if_empty(EntryId id) {
     const Entry& e = entry(id);
     for (const Copy& copy : e.copies) {
@@ -274,9 +281,21 @@ class TierManager {
   /// The age and the account of a copy that is not pinned any more.
   void settle_unpinned(std::size_t tier, EntryId id);
 
-  [[nodiscard]] bool choose_victims(std::size_t tier, Bytes room, Demand demand,
-                                    QueuePosition incoming);
-  Room find_room(std::size_t tier, Bytes bytes, Demand demand, QueuePosition incoming);
+  /// Sees to it that `room` will be free; false if the policy finds no victim.
+  [[nodiscard]] bool choose_victims(std::size_t index, Bytes room, Demand demand,
+                                    QueuePosition incoming) {
+    return tier(index).free_to_come() >= room || take_victims(index, room, demand, incoming);
+  }
+  [[nodiscard]] bool take_victims(std::size_t tier, Bytes room, Demand demand,
+                                  QueuePosition incoming);
+  Room find_room(std::size_t index, Bytes bytes, Demand demand, QueuePosition incoming) {
+    const Tier& t = tier(index);
+    if (bytes > t.capacity || !choose_victims(index, bytes, demand, incoming)) {
+      return Room::refused;
+    }
+    const bool is_first = index > 0 || waiting_for_room_.empty();
+    return is_first && t.capacity - t.used >= bytes ? Room::granted : Room::coming;
+  }
   [[nodiscard]] static bool has_above(const Entry& e, std::size_t tier, Tokens tokens);
   void evict(std::size_t tier, EntryId id, Demand demand);
   [[nodiscard]] bool expired(std::size_t tier, const Entry& e) const;
@@ -302,7 +321,13 @@ class TierManager {
 
   void submit_save(EntryId id, Tokens tokens, bool more_follows);
   void grant_save(EntryId id);
-  void finish_save_if_complete(EntryId id);
+  void finish_save_if_complete(EntryId id) {
+    const Entry& e = entry(id);
+    if (e.saving && e.save_granted && !e.save_transfer.valid()) {
+      finish_save(id);
+    }
+  }
+  void finish_save(EntryId id);
   void cancel_save(EntryId id);
   void drop_save(EntryId id, LossCause cause);
 
@@ -430,6 +455,24 @@ inline void TierManager::recharge(std::size_t index, EntryId id) {
     charge(t, needed - copy.account);
     copy.account = needed;
   }
+}
+
+inline std::uint8_t TierManager::best_tier(const Entry& e) const {
+  std::uint8_t best = kNoTier;
+  Tokens most(0);
+  for (std::uint8_t i = 0; i < kMostTiers; ++i) {
+    const Copy& copy = e.copies[i];
+    if (copy.state == CopyState::resident && copy.tokens > most) {
+      most = copy.tokens;
+      best = i;
+    }
+  }
+  return best;
+}
+
+inline Bytes TierManager::wanted_room(const Entry& e) const {
+  const Tokens tokens = e.saving ? e.tokens : e.copies[e.source_tier].tokens;
+  return account(tier(0), tokens) - e.copies[0].account;
 }
 
 inline void TierManager::pin(std::size_t index, EntryId id) {

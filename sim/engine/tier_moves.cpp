@@ -16,10 +16,10 @@ constexpr int kMostSettleRounds = 1 << 20;
 
 // ---- Room ----
 
-bool TierManager::choose_victims(std::size_t index, Bytes room, Demand demand,
-                                 QueuePosition incoming) {
+bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand,
+                               QueuePosition incoming) {
   Tier& t = tier(index);
-  while (t.capacity - t.used + t.leaving - t.promised < room) {
+  do {
     const EvictionContext context{.now = backend_.now(),
                                   .demand = demand,
                                   .incoming = t.sees_queue ? incoming : kNotQueued,
@@ -33,18 +33,8 @@ bool TierManager::choose_victims(std::size_t index, Bytes room, Demand demand,
                   "a victim is a resident, unpinned entry");
     KVTIER_ASSERT(victim->keep.value == 0, "a session is evicted whole");
     evict(index, victim->entry, demand);
-  }
+  } while (t.free_to_come() < room);
   return true;
-}
-
-TierManager::Room TierManager::find_room(std::size_t index, Bytes bytes, Demand demand,
-                                         QueuePosition incoming) {
-  Tier& t = tier(index);
-  if (bytes > t.capacity || !choose_victims(index, bytes, demand, incoming)) {
-    return Room::refused;
-  }
-  const bool is_first = index > 0 || waiting_for_room_.empty();
-  return is_first && t.capacity - t.used >= bytes ? Room::granted : Room::coming;
 }
 
 /// Whether a faster tier holds at least as much, which will come down in its turn.
@@ -123,11 +113,6 @@ void TierManager::cancel_wait(EntryId id) {
   const bool found = waiting_for_room_.erase(id);
   KVTIER_ASSERT(found, "only what waits for room can stop waiting");
   tier(0).promised -= entry(id).room_wanted;
-}
-
-Bytes TierManager::wanted_room(const Entry& e) const {
-  const Tokens tokens = e.saving ? e.tokens : e.copies[e.source_tier].tokens;
-  return account(tier(0), tokens) - e.copies[0].account;
 }
 
 bool TierManager::grant_waiting() {
@@ -300,16 +285,6 @@ void TierManager::finish_write(std::size_t from) {
 }
 
 // ---- Fetches to the fastest tier ----
-
-bool TierManager::needs_fetch(EntryId id) const {
-  const Entry& e = entry(id);
-  if (!e.live || e.in_use || e.saving || e.fetching || e.preloading || e.doomed || e.writes != 0 ||
-      e.copies[0].state != CopyState::absent) {
-    return false;
-  }
-  const std::uint8_t source = best_tier(e);
-  return source != kNoTier && source > 0 && !expired(source, e);
-}
 
 void TierManager::try_prefetch() {
   const PrefetchContext context{.queue = &queue_,
@@ -495,11 +470,8 @@ void TierManager::grant_save(EntryId id) {
   finish_save_if_complete(id);
 }
 
-void TierManager::finish_save_if_complete(EntryId id) {
+void TierManager::finish_save(EntryId id) {
   Entry& e = entry(id);
-  if (!e.saving || !e.save_granted || e.save_transfer.valid()) {
-    return;
-  }
   const bool extended = e.copies[0].state == CopyState::resident;
   make_resident(0, id, e.tokens);
   if (extended) {
@@ -561,7 +533,7 @@ void TierManager::settle_moves() {
   const std::size_t count = tiers_.size();
   for (int round = 0; round < kMostSettleRounds; ++round) {
     bool progress = false;
-    if (startable_ != 0 || keeps_free_ || !waiting_for_room_.empty()) {
+    if (startable_ != 0 || keeps_free_ || can_grant()) {
       for (std::size_t i = 0; i < count; ++i) {
         if (keeps_free_) {
           trim(i);
