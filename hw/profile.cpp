@@ -165,6 +165,10 @@ void check_cell(const ProfileTable& table, const ProfileOperation& operation,
                         : fmt::format("only A3 has parts, not {}", to_string(operation.id)));
   }
   if (operation.monotone) {
+    if (cell.at[0] < 1) {
+      problems.add(pointer + "/at",
+                   fmt::format("{} has to be at least 1, got {}", operation.axes[0], cell.at[0]));
+    }
     if (const ProfileCell* other = contradicting(table, cell)) {
       problems.add(
           pointer + "/median_seconds",

@@ -62,6 +62,7 @@ Completion SimulatedBackend::wait() {
       }
       gpu_ = Gpu::idle;
       gpu_done_ = kNever;
+      count_decode();
       return {CompletionKind::decode, static_cast<std::uint64_t>(decode_end_iteration_)};
     }
     advance_to(device);
@@ -103,6 +104,8 @@ void SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes) {
 SimDuration SimulatedBackend::start_prefill(const PrefillCommand& command) {
   KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
   prefill_time_ = timing_.prefill(std::span(&command.part, 1));
+  ++timing_use_.prefills;
+  timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
   prefill_ = command;
   gpu_ = Gpu::prefill;
   gpu_started_ = now_;
@@ -180,6 +183,12 @@ void SimulatedBackend::step_iteration() {
   gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
 }
 
+void SimulatedBackend::count_decode() {
+  timing_use_.decode_iterations += decode_end_iteration_;
+  timing_use_.extrapolated_decode_iterations +=
+      count_extrapolated(*pieces_, decode_.batch, decode_.context, decode_end_iteration_);
+}
+
 void SimulatedBackend::check_drained() const {
   KVTIER_ASSERT(timers_.empty(), "every timer has been reported");
   KVTIER_ASSERT(gpu_ == Gpu::idle, "every GPU command has been reported");
@@ -192,6 +201,23 @@ const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens conte
     --i;
   }
   return pieces[i];
+}
+
+std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces, std::int64_t batch,
+                                Tokens context, std::int64_t iterations) {
+  // Iterations whose context is below `end`.
+  const auto before = [&](Tokens end) {
+    const std::int64_t tokens = std::max<std::int64_t>(0, (end - context).value);
+    return std::min(iterations, (tokens + batch - 1) / batch);
+  };
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].extrapolated) {
+      const std::int64_t end = i + 1 < pieces.size() ? before(pieces[i + 1].from) : iterations;
+      count += end - before(pieces[i].from);
+    }
+  }
+  return count;
 }
 
 std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces, std::int64_t batch,

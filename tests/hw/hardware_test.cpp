@@ -137,6 +137,27 @@ TEST(HardwareConfig, RefusesALinkThatIsSlowerBothWaysThanOneWay) {
                    "way alone (6GB/s)"}));
 }
 
+TEST(HardwareConfig, NeedsALinkBetweenSeveralGpusOnly) {
+  HardwareConfig hardware = load_hardware();
+  hardware.links.gpu = {};
+  Problems problems;
+  check_hardware(hardware, "/hardware", problems);
+  EXPECT_EQ(problems.lines(), Lines{"/hardware/links/gpu/bandwidth: 4 GPUs need a link between "
+                                    "them"});
+  Problems none;
+  check_hardware(with_gpus(hardware, 1), "/hardware", none);
+  EXPECT_TRUE(none.empty());
+}
+
+TEST(HardwareConfig, RefusesAProfileThatIsNoName) {
+  Json json = a100_json();
+  json["profile"] = 1;
+  json["unmeasured"] = "ignore";
+  EXPECT_EQ(problems_of<HardwareConfig>(json),
+            (Lines{"/profile: expected a profile's name or path, got 1",
+                   "/unmeasured: expected one of refuse, roofline, got \"ignore\""}));
+}
+
 TEST(HardwareConfig, HasASchema) {
   HardwareConfig hardware;
   const Json schema = value_schema(hardware);

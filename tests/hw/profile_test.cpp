@@ -113,6 +113,12 @@ TEST(ProfileFile, RefusesCellsThatAreNotOnTheGridOrTwice) {
       Lines{"p.json: /tables/0/left_out/0/at: this cell is there twice: [1]"});
 }
 
+TEST(ProfileFile, RefusesWorkOfNoTokens) {
+  EXPECT_EQ(
+      problems_after([](Json& json) { json["tables"][0]["cells"][0]["at"] = Json::array({0}); }),
+      Lines{"p.json: /tables/0/cells/0/at: tokens has to be at least 1, got 0"});
+}
+
 TEST(ProfileFile, RefusesQuartilesOutOfOrder) {
   EXPECT_EQ(problems_after([](Json& json) { json["tables"][0]["cells"][0]["p25_seconds"] = 9.0; }),
             Lines{"p.json: /tables/0/cells/0: quartiles out of order: 9, 1, 1"});
