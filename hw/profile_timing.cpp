@@ -144,8 +144,14 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
       limit = [width = shape.at("heads") * shape.at("head_dim"), bytes = shape.at("element_bytes"),
                rates](double rows, double) { return rows_seconds(width, bytes, rows, rates); };
       break;
+    case OperationId::C1:
+    case OperationId::C2:
+    case OperationId::C4:
+      // Every byte is read from the device's memory or written to it.
+      limit = [rates](double bytes, double) { return bytes / rates.bytes_per_second; };
+      break;
     default:
-      KVTIER_ASSERT(false, "only work on a device is interpolated");
+      KVTIER_ASSERT(false, "only work on a device and copies are interpolated");
   }
   return {cells, std::move(limit)};
 }

@@ -27,7 +27,7 @@ namespace kvtier {
                                                        const AttentionShape& shape);
 
 /// The time of a table's operation at any size; the limit is that of the profile's device. For G1,
-/// A1, A2, E1 and R1.
+/// A1, A2, E1, R1, C1, C2 and C4.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table);
 /// The same from some of the table's cells.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
