@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "hw/model.hpp"
-#include "hw/profile.hpp"
 #include "hw/profile_hardware.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
@@ -367,6 +366,48 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   }
   KVTIER_ASSERT(unusable.empty(), "an unusable section has been reported");
   return resolved;
+}
+
+ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets) {
+  Problems problems;
+  Json root{{"model", name}};
+  ModelConfig model;
+  if (expand_section(root, kSections[0], "", {}, presets, problems)) {
+    read_value(model, root["model"], "/model", problems);
+  }
+  if (problems.empty()) {
+    check_model(model, "/model", problems);
+  }
+  problems.throw_if_any();
+  return model;
+}
+
+HardwareConfig resolve_hardware(const Json& hardware, const ConfigDirectory& presets) {
+  Problems problems;
+  Json root{{"hardware", hardware}};
+  bool usable = true;
+  std::shared_ptr<const Profile> profile =
+      expand_hardware(root, kSections[1], "", {}, presets, problems, usable);
+  HardwareConfig config;
+  if (usable) {
+    read_value(config, root["hardware"], "/hardware", problems);
+  }
+  if (problems.empty()) {
+    check_hardware(config, "/hardware", problems);
+  }
+  problems.throw_if_any();
+  if (config.profile) {
+    config.profile->loaded = std::move(profile);
+  }
+  return config;
+}
+
+std::shared_ptr<const Profile> resolve_profile(const std::string& name,
+                                               const ConfigDirectory& presets) {
+  Problems problems;
+  std::shared_ptr<const Profile> profile = load_profile(name, {}, presets, "/hardware", problems);
+  problems.throw_if_any();
+  return profile;
 }
 
 ResolvedWorkload resolve_workload(const ConfigRequest& request) {
