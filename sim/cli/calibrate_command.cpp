@@ -1,5 +1,8 @@
 #include <memory>
 #include <string>
+#include <tuple>
+
+#include <fmt/format.h>
 
 #include "sim/cli/commands.hpp"
 #include "sim/cli/profile_modes.hpp"
@@ -47,6 +50,17 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
                   "path; one for all tables or one for each")
       ->needs(table)
       ->take_all();
+  for (const auto& [name, target, peak] :
+       {std::tuple{"--compute", &options.import.compute, "/gpu/peak"},
+        std::tuple{"--memory", &options.import.memory, "/hbm/bandwidth"}}) {
+    command
+        .add_option(name, *target,
+                    fmt::format("Of --from-table: the share of {} with which the roofline is "
+                                "judged, in place of the hardware's",
+                                peak))
+        ->needs(table)
+        ->check(number_between(0.01, 1));
+  }
   CLI::Option* check = command.add_option("--check", options.check,
                                           "Print a profile's errors by operation; exit code 1 if "
                                           "they are out of band");
@@ -94,6 +108,13 @@ void add_calibrate(Program& program) {
   command->callback([&program, command, options] {
     if (command->count("--hardware") > 0) {
       options->explain.hardware = options->import.hardware;
+    }
+    std::string& line = options->import.command;
+    line = "kvtier calibrate";
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& value : option->results()) {
+        line += " " + option->get_name() + " " + value;
+      }
     }
     program.run = [&program, options] { return calibrate_command(program, *options); };
   });

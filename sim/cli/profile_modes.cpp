@@ -60,7 +60,9 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
   check_outputs({{"--out", options.out}});
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   const ModelConfig model = resolve_model(options.model, presets);
-  const HardwareConfig hardware = resolve_hardware(options.hardware, presets);
+  HardwareConfig hardware = resolve_hardware(options.hardware, presets);
+  hardware.efficiency.compute = options.compute.value_or(hardware.efficiency.compute);
+  hardware.efficiency.memory = options.memory.value_or(hardware.efficiency.memory);
   std::vector<calibrate::TableFile> files;
   for (std::size_t i = 0; i < options.tables.size(); ++i) {
     const std::string columns = options.columns.empty()       ? "standard"

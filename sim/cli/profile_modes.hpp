@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct ImportOptions {
   std::string hardware = "a100-80g";
   std::string out;
   std::uint64_t seed = 1;
+  /// Shares of the peaks that the roofline is judged with, in place of the hardware's.
+  std::optional<double> compute;
+  std::optional<double> memory;
   /// The command line, for the profile's provenance.
   std::string command;
 };

@@ -195,7 +195,10 @@ TEST_F(PublishedTables, OfA100AreFittedWithinFivePercent) {
   if (!fs::exists(table("a100_llama2_7b_linear.csv.gz"))) {
     GTEST_SKIP() << "the published tables are not there";
   }
-  const HardwareConfig hardware = test::load_hardware();
+  // The roofline's two shares, once for this device.
+  HardwareConfig hardware = test::load_hardware();
+  hardware.efficiency.compute = 0.66;
+  hardware.efficiency.memory = 0.75;
   for (const std::string name : {"llama2-7b", "llama2-70b"}) {
     SCOPED_TRACE(name);
     const ModelConfig model = test::load_model(name);
@@ -215,15 +218,11 @@ TEST_F(PublishedTables, OfA100AreFittedWithinFivePercent) {
       SCOPED_TRACE(row.operation);
       EXPECT_LE(row.held_out.p50, 0.05);
       EXPECT_LE(row.held_out.p90, 0.15);
-      if (row.operation == "matrices") {
+      if (row.operation == "matrices" || row.operation == "prefill of a layer") {
         EXPECT_LE(row.roofline.p50, 0.15);
       }
       if (row.operation == "decode attention") {
         EXPECT_LE(row.roofline.p50, 0.25);
-      }
-      // Attention of short prompts attains about a third of the peak, not the share of matrices.
-      if (row.operation == "prefill of a layer") {
-        EXPECT_LE(row.roofline.p50, 0.30);
       }
     }
   }

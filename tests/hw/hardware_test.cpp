@@ -39,6 +39,38 @@ TEST(HardwareFiles, ReadStrictlyAndRoundTrip) {
   }
 }
 
+/// Dotted paths of the figures of a file.
+void add_figures(const Json& json, const std::string& path, Lines& figures) {
+  for (const auto& [key, value] : json.items()) {
+    const std::string below = path.empty() ? key : path + "." + key;
+    if (value.is_object() && key != "sources") {
+      add_figures(value, below, figures);
+    } else if (value.is_number() ||
+               (value.is_string() && key != "name" && key != "source" && key != "profile" &&
+                key != "unmeasured" && key != "$schema" && value != "none")) {
+      figures.push_back(below);
+    }
+  }
+}
+
+TEST(HardwareFiles, SayWhereEachFigureComesFrom) {
+  for (const std::string& name : test::config_names("hardware")) {
+    const Json json = test::load_json("hardware", name);
+    Lines figures;
+    add_figures(json, "", figures);
+    EXPECT_GT(figures.size(), 10U);
+    for (const std::string& figure : figures) {
+      bool found = false;
+      for (std::string at = figure; !at.empty() && !found;) {
+        found = json["sources"].contains(at);
+        const std::size_t dot = at.rfind('.');
+        at = dot == std::string::npos ? "" : at.substr(0, dot);
+      }
+      EXPECT_TRUE(found) << name << ": " << figure;
+    }
+  }
+}
+
 TEST(HardwareFiles, A100IsTheServerOfAttentionStore) {
   const HardwareConfig hardware = load_hardware();
   EXPECT_EQ(hardware.gpus, 4);
