@@ -70,8 +70,8 @@ TEST_F(Calibrate, ExitsWithOneOutOfBand) {
     if (table["operation"] == "A1") {
       // A batch of one request that takes ten times as long as that request alone.
       nlohmann::json ragged = table;
-      const nlohmann::json at = table["cells"][0]["at"];
-      const double seconds = 10 * table["cells"][0]["median_seconds"].get<double>();
+      const nlohmann::json at = table["cells"][5]["at"];
+      const double seconds = 10 * table["cells"][5]["median_seconds"].get<double>();
       ragged["operation"] = "A3";
       ragged["axes"] = {"case"};
       ragged["left_out"] = nlohmann::json::array();
