@@ -22,6 +22,19 @@ void check_duplex(const DuplexLimits& limits, const std::string& pointer, Proble
 
 }  // namespace
 
+void read_config(ProfileChoice& choice, const Json& json, const std::string& pointer,
+                 Problems& problems) {
+  if (!json.is_string() || json.get_ref<const std::string&>().empty()) {
+    problems.add(pointer, "expected a profile's name or path, got " + quote_json(json));
+    return;
+  }
+  choice.name = json.get<std::string>();
+}
+
+Json write_config(const ProfileChoice& choice) { return choice.name; }
+
+Json config_schema(const ProfileChoice&) { return Json{{"type", "string"}}; }
+
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
                     Problems& problems) {
   check_duplex(hardware.links.pcie, pointer + "/links/pcie", problems);
@@ -40,6 +53,10 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
   }
   if (hardware.ssd) {
     check_duplex(hardware.ssd->bandwidth, pointer + "/ssd/bandwidth", problems);
+  }
+  if (hardware.gpus > 1 && hardware.links.gpu.bandwidth.value == 0) {
+    problems.add(pointer + "/links/gpu/bandwidth",
+                 fmt::format("{} GPUs need a link between them", hardware.gpus));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -151,7 +152,8 @@ struct GpuLinkConfig {
 
 template <class V>
 void describe(V& v, GpuLinkConfig& c) {
-  v.field("bandwidth", c.bandwidth, "Peak of one GPU's links, one way.", required(positive()));
+  v.field("bandwidth", c.bandwidth, "Peak of one GPU's links, one way; 0 on one GPU alone.",
+          required(non_negative()));
   v.field("latency", c.latency, "Fixed time of one step of a ring all-reduce.",
           required(non_negative()));
 }
@@ -166,7 +168,7 @@ struct LinksConfig {
 template <class V>
 void describe(V& v, LinksConfig& c) {
   v.field("pcie", c.pcie, "Between host and GPUs.", required());
-  v.field("gpu", c.gpu, "Between GPUs.", required());
+  v.field("gpu", c.gpu, "Between GPUs; needed for more than one.");
 }
 
 /// What the analytic timing model attains of the peaks: fractions in (0, 1].
@@ -191,6 +193,30 @@ void describe(V& v, EfficiencyConfig& c) {
           required(non_negative()));
 }
 
+struct Profile;
+
+/// The profile whose measured times a run uses: a name in configs/profiles or the path of a file.
+struct ProfileChoice {
+  std::string name;
+  /// Its content; whoever resolves the config reads it.
+  std::shared_ptr<const Profile> loaded;
+
+  friend bool operator==(const ProfileChoice& a, const ProfileChoice& b) {
+    return a.name == b.name;
+  }
+};
+void read_config(ProfileChoice& choice, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const ProfileChoice& choice);
+[[nodiscard]] Json config_schema(const ProfileChoice& choice);
+
+/// What to do about work of the model that a profile has not measured.
+enum class Unmeasured { refuse, roofline };
+constexpr auto enum_names(Unmeasured) {
+  return std::array{std::pair{"refuse", Unmeasured::refuse},
+                    std::pair{"roofline", Unmeasured::roofline}};
+}
+
 /// `dram`, `cxl` and `ssd` without a value ("none") are not installed.
 struct HardwareConfig {
   std::string name;
@@ -203,6 +229,9 @@ struct HardwareConfig {
   std::optional<SsdConfig> ssd;
   LinksConfig links;
   EfficiencyConfig efficiency;
+  /// Measured times; without them the analytic model gives all.
+  std::optional<ProfileChoice> profile;
+  Unmeasured unmeasured = Unmeasured::refuse;
   /// Figure to where it comes from; read by people only.
   std::map<std::string, std::string> sources;
 
@@ -222,10 +251,15 @@ void describe(V& v, HardwareConfig& c) {
   v.field("ssd", c.ssd, "Storage, or none.");
   v.field("links", c.links, "What connects host and GPUs.", required());
   v.field("efficiency", c.efficiency, "What is attained of the peaks.", required());
+  v.field("profile", c.profile,
+          "Measured times in place of the analytic ones: a profile's name or path.");
+  v.field("unmeasured", c.unmeasured,
+          "Matrices and attention that the profile lacks: an error, or the analytic time.");
   v.field("sources", c.sources, "Where each figure comes from.");
 }
 
-/// Reports what no single key can show: a limit of both ways together below that of one way alone.
+/// Reports what no single key can show: a limit of both ways together below that of one way alone,
+/// several GPUs without a link between them.
 /// `pointer` is where the hardware stands in the config, "/hardware" in a run's config and "" in a
 /// file of its own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);

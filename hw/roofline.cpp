@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hw/operation_time.hpp"
 #include "sim/core/assert.hpp"
 
 namespace kvtier {
 namespace {
-
-/// Activations travel between GPUs in 16 bits, whatever the weights have.
-constexpr double kActivationBytes = 2;
-
-/// After attention and after the MLP.
-constexpr double kAllReducesPerLayer = 2;
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.value); }
 
@@ -40,13 +35,9 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
   head_seconds_per_row_ = lm_head_flops_per_token(model) / flops_per_second;
   head_weight_seconds_ = as_double(lm_head_bytes(model)) / bytes_per_second;
 
-  const double link = hardware.links.gpu.bandwidth.value * hardware.efficiency.gpu_link;
-  const double ring_steps = 2 * (gpus - 1);
-  const double bytes_per_token = static_cast<double>(model.hidden_size) * kActivationBytes;
-  all_reduce_seconds_per_token_ =
-      hardware.gpus == 1 ? 0 : kAllReducesPerLayer * ring_steps / gpus * bytes_per_token / link;
-  all_reduce_fixed_seconds_ =
-      kAllReducesPerLayer * ring_steps * hardware.links.gpu.latency.seconds();
+  const AllReduceTime all_reduces = layer_all_reduces(model, hardware);
+  all_reduce_seconds_per_token_ = all_reduces.seconds_per_token;
+  all_reduce_fixed_seconds_ = all_reduces.fixed_seconds;
 
   // Reading a token's KV and computing with it are both proportional to the context: the slower one
   // is the slope.

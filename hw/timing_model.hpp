@@ -20,6 +20,8 @@ struct PrefillTime {
   SimDuration total;
   /// One layer: loading and saving overlap layer by layer.
   SimDuration layer;
+  /// Some of it lies outside of what was measured.
+  bool extrapolated = false;
 };
 
 /// Decode time in 1/1024 ns: fine enough that the slope per token of context (a few ns) has no
@@ -34,6 +36,8 @@ struct DecodePiece {
   Tokens from;
   std::int64_t base = 0;
   std::int64_t slope = 0;
+  /// It lies outside of what was measured.
+  bool extrapolated = false;
 
   [[nodiscard]] std::int64_t at(Tokens context) const { return base + slope * context.value; }
 };

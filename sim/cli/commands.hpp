@@ -25,5 +25,6 @@ void add_reproduce(Program& program);
 void add_list(Program& program);
 void add_trace(Program& program);
 void add_schema(Program& program);
+void add_calibrate(Program& program);
 
 }  // namespace kvtier::cli

@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   cli::add_list(program);
   cli::add_trace(program);
   cli::add_schema(program);
+  cli::add_calibrate(program);
   try {
     program.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

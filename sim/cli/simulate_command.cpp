@@ -105,6 +105,17 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
     return;
   }
   fmt::print("{}", to_table(Comparison{{{system, {result}}}}));
+  if (result.contains("timing")) {
+    const Json& timing = result["timing"];
+    fmt::print(
+        "\nTimes of profile {}: {} of {} prefills and {} of {} decode iterations lie outside of "
+        "what was measured\n",
+        timing["profile"].get<std::string>(),
+        timing["prefills"]["extrapolated"].get<std::int64_t>(),
+        timing["prefills"]["total"].get<std::int64_t>(),
+        timing["decode_iterations"]["extrapolated"].get<std::int64_t>(),
+        timing["decode_iterations"]["total"].get<std::int64_t>());
+  }
 }
 
 int simulate_command(const Program& program, const SimulateOptions& options) {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "hw/profile_timing.hpp"
+
 namespace kvtier {
 namespace {
 
@@ -267,6 +269,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   check(config.workload, "/workload", problems);
   const std::size_t before = problems.lines().size();
   check_fits(config.model, config.hardware, problems);
+  check_profile_timing(config.model, config.hardware, problems);
   const OfferedKnowledge offered = config.serving.knowledge;
   const TiersConfig& tiers = config.system.tiers;
   check_policy(config.system.order, registry.order, offered, "/system/order", problems);

@@ -88,6 +88,16 @@ Json resumed_report(const TurnMetrics& turns, double gpus) {
                                             {"exposed_load", per_turn(r.exposed_load)}}}};
 }
 
+Json timing_report(const RunConfig& config, const ProfileTiming& timing, const TimingUse& use) {
+  return {
+      {"profile", config.hardware.profile->name},
+      {"prefills", {{"total", use.prefills}, {"extrapolated", use.extrapolated_prefills}}},
+      {"decode_iterations",
+       {{"total", use.decode_iterations}, {"extrapolated", use.extrapolated_decode_iterations}}},
+      {"left_out", timing.left_out()},
+      {"from_roofline", timing.from_roofline()}};
+}
+
 Json load_report(Instance& instance) {
   const SimDuration span = instance.last_finish() - instance.measured_from();
   const double busy = instance.measured_gpu_time().busy().seconds();

@@ -2,9 +2,11 @@
 
 #include <string>
 
+#include "hw/profile_timing.hpp"
 #include "sim/core/config.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/instance.hpp"
+#include "sim/engine/simulated_backend.hpp"
 
 namespace kvtier {
 
@@ -20,6 +22,10 @@ struct LinkReport {
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
 [[nodiscard]] Json resumed_report(const TurnMetrics& turns, double gpus);
+/// What of a run's times was measured: the profile, how often it was extrapolated, and what it
+/// lacks. Of the whole run, warm-up included.
+[[nodiscard]] Json timing_report(const RunConfig& config, const ProfileTiming& timing,
+                                 const TimingUse& use);
 /// `load` and `metrics` of a timed run.
 [[nodiscard]] Json load_report(Instance& instance);
 [[nodiscard]] Json metrics_report(Instance& instance, const RunConfig& config,

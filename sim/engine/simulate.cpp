@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "hw/roofline.hpp"
+#include "hw/profile_timing.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/engine/observed_backend.hpp"
@@ -91,8 +91,8 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
   check_run_config(config, registry, problems);
   problems.throw_if_any();
 
-  const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
-  SimulatedBackend backend(config.hardware, config.model.layers, timing, options.stepping);
+  const auto timing = make_timing(config.model, config.hardware, config.serving.slots);
+  SimulatedBackend backend(config.hardware, config.model.layers, *timing, options.stepping);
   std::optional<ObservedBackend> observed;
   if (options.observer != nullptr) {
     observed.emplace(backend, *options.observer);
@@ -135,6 +135,9 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
   result["config"] = write_value(config);
   result["workload"] = to_json(instance.workload());
   result["load"] = load_report(instance);
+  if (const auto* profile = dynamic_cast<const ProfileTiming*>(timing.get())) {
+    result["timing"] = timing_report(config, *profile, backend.timing_use());
+  }
   result["metrics"] = metrics_report(instance, config, links);
   return result;
 }

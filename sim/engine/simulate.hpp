@@ -23,8 +23,8 @@ struct RunOptions {
 };
 
 /// A run's result as `kvtier.result/1`: `config`, `workload`, `load` and `metrics`
-/// (architecture.md). The same config and seed give the same bytes. Throws ConfigError (bad config
-/// or workload), DeviceError (unreadable trace).
+/// (architecture.md), and with a profile `timing`. The same config and seed give the same bytes.
+/// Throws ConfigError (bad config or workload), DeviceError (unreadable trace).
 [[nodiscard]] Json simulate(const RunConfig& config, const PolicyRegistry& registry,
                             const RunOptions& options = {});
 

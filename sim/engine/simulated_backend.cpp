@@ -86,6 +86,7 @@ Completion SimulatedBackend::wait() {
       }
       gpu_ = Gpu::idle;
       gpu_done_ = kNever;
+      count_decode();
       return {CompletionKind::decode, static_cast<std::uint64_t>(decode_end_iteration_)};
     }
     advance_to(device);
@@ -155,6 +156,8 @@ IterationTime SimulatedBackend::start_iteration(const IterationCommand& command)
 
 void SimulatedBackend::begin_prefill() {
   KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
+  ++timing_use_.prefills;
+  timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
   gpu_ = Gpu::prefill;
   gpu_started_ = now_;
   gpu_done_ = prefill_.load.valid() ? kNever : now_ + prefill_time_.total;
@@ -230,6 +233,12 @@ void SimulatedBackend::step_iteration() {
   gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
 }
 
+void SimulatedBackend::count_decode() {
+  timing_use_.decode_iterations += decode_end_iteration_;
+  timing_use_.extrapolated_decode_iterations +=
+      count_extrapolated(*pieces_, decode_.batch, decode_.context, decode_end_iteration_);
+}
+
 void SimulatedBackend::check_drained() const {
   KVTIER_ASSERT(timers_.empty(), "every timer has been reported");
   KVTIER_ASSERT(gpu_ == Gpu::idle, "every GPU command has been reported");
@@ -242,6 +251,23 @@ const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens conte
     --i;
   }
   return pieces[i];
+}
+
+std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces, std::int64_t batch,
+                                Tokens context, std::int64_t iterations) {
+  // Iterations whose context is below `end`.
+  const auto before = [&](Tokens end) {
+    const std::int64_t tokens = std::max<std::int64_t>(0, (end - context).value);
+    return std::min(iterations, (tokens + batch - 1) / batch);
+  };
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].extrapolated) {
+      const std::int64_t end = i + 1 < pieces.size() ? before(pieces[i + 1].from) : iterations;
+      count += end - before(pieces[i].from);
+    }
+  }
+  return count;
 }
 
 std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces, std::int64_t batch,

@@ -24,6 +24,14 @@ struct LinkNames {
   static constexpr std::size_t count = 4;
 };
 
+/// What was asked of the timing model, and how much of it lies outside of what was measured.
+struct TimingUse {
+  std::int64_t prefills = 0;
+  std::int64_t extrapolated_prefills = 0;
+  std::int64_t decode_iterations = 0;
+  std::int64_t extrapolated_decode_iterations = 0;
+};
+
 /// Runs the control plane's commands on a virtual clock, with durations from the timing model.
 class SimulatedBackend final : public Backend {
  public:
@@ -46,6 +54,7 @@ class SimulatedBackend final : public Backend {
   }
   /// Bytes that transfers from one medium to another were started or extended with.
   [[nodiscard]] Bytes moved(Medium from, Medium to) const;
+  [[nodiscard]] const TimingUse& timing_use() const { return timing_use_; }
   /// Throws InvariantError unless every transfer, timer and GPU command has been reported.
   void check_drained() const;
 
@@ -59,6 +68,7 @@ class SimulatedBackend final : public Backend {
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
   [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;
   void step_iteration();
+  void count_decode();
 
   const TimingModel& timing_;
   std::int64_t layers_;
@@ -76,6 +86,7 @@ class SimulatedBackend final : public Backend {
   std::int64_t decode_end_iteration_ = 0;
   std::int64_t reference_iteration_ = 0;
   std::int64_t reference_ticks_ = 0;
+  TimingUse timing_use_;
 };
 
 /// The time of `iterations` iterations whose context starts at `context` and grows by `batch` each,
@@ -83,6 +94,11 @@ class SimulatedBackend final : public Backend {
 [[nodiscard]] std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces,
                                             std::int64_t batch, Tokens context,
                                             std::int64_t iterations);
+
+/// How many of these iterations are in pieces that are extrapolated.
+[[nodiscard]] std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces,
+                                              std::int64_t batch, Tokens context,
+                                              std::int64_t iterations);
 
 /// The piece that holds for `context`.
 [[nodiscard]] const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens context);

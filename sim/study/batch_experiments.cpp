@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "hw/model.hpp"
-#include "hw/roofline.hpp"
+#include "hw/profile_timing.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/engine/metrics.hpp"
 #include "sim/engine/simulated_backend.hpp"
@@ -14,10 +14,10 @@ namespace {
 
 PrefillTime prefill_time(const RunConfig& config, const BatchPrefill& prefill) {
   KVTIER_ASSERT(prefill.batch >= 1, "a batch has a request");
-  const RooflineTiming timing(config.model, config.hardware, 1);
+  const auto timing = make_timing(config.model, config.hardware, 1);
   const std::vector<PrefillPart> parts(static_cast<std::size_t>(prefill.batch),
                                        {.added = prefill.added, .past = prefill.history});
-  return timing.prefill(parts);
+  return timing->prefill(parts);
 }
 
 BytesPerSecond bandwidth_from(const RunConfig& config, Medium medium) {
@@ -91,7 +91,7 @@ ReuseTimes reuse_times(const RunConfig& config, const BatchPrefill& request, Tok
 
 BatchSaveTimes batch_save_times(const RunConfig& config, std::int64_t batch, Tokens prompt,
                                 std::int64_t iterations) {
-  const RooflineTiming timing(config.model, config.hardware, batch);
+  const auto timing = make_timing(config.model, config.hardware, batch);
   const double bytes_per_token = static_cast<double>(kv_bytes_per_token(config.model).value);
   const double rate = config.hardware.links.pcie.backward.value;
   const double write_buffer = static_cast<double>(config.system.save.write_buffer.value);
@@ -102,7 +102,7 @@ BatchSaveTimes batch_save_times(const RunConfig& config, std::int64_t batch, Tok
   double unsaved = bytes_per_token * static_cast<double>(batch * prompt.value);
   for (std::int64_t i = 0; i < iterations; ++i) {
     const Tokens context = (prompt + Tokens(1 + i)) * batch;
-    const std::int64_t ticks = piece_at(timing.decode(batch), context).at(context);
+    const std::int64_t ticks = piece_at(timing->decode(batch), context).at(context);
     const double iteration = static_cast<double>(ticks) / (1e9 * static_cast<double>(kTicksPerNs));
     times.decode_seconds += iteration;
     unsaved = std::max(0.0, unsaved - iteration * rate);

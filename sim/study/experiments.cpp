@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "hw/roofline.hpp"
+#include "hw/profile_timing.hpp"
 #include "sim/engine/simulated_backend.hpp"
 #include "sim/study/batch_experiments.hpp"
 
@@ -93,9 +93,9 @@ void describe(V& v, FillParameters& p) {
 }
 
 Json kv_fill_times(const RunConfig& config, const FillParameters& p, const Context&) {
-  const RooflineTiming timing(config.model, config.hardware, 1);
+  const auto timing = make_timing(config.model, config.hardware, 1);
   const PrefillPart part{.added = p.prompt, .past = Tokens(0)};
-  const double seconds = timing.prefill({&part, 1}).total.seconds();
+  const double seconds = timing->prefill({&part, 1}).total.seconds();
   const double rate = static_cast<double>(kv_bytes(config.model, p.prompt).value) / seconds;
   const auto free =
       static_cast<double>((hbm_bytes(config.hardware) - weight_bytes(config.model)).value);
@@ -130,14 +130,14 @@ void describe(V& v, PhaseParameters& p) {
 }
 
 Json phase_times(const RunConfig& config, const PhaseParameters& p, const Context&) {
-  const RooflineTiming timing(config.model, config.hardware, p.batch);
+  const auto timing = make_timing(config.model, config.hardware, p.batch);
   const std::vector<PrefillPart> parts(static_cast<std::size_t>(p.batch),
                                        {.added = p.prompt, .past = p.past});
-  const std::int64_t ticks = sum_decode_ticks(timing.decode(p.batch), p.batch,
+  const std::int64_t ticks = sum_decode_ticks(timing->decode(p.batch), p.batch,
                                               (p.past + p.prompt) * p.batch, p.response.value);
   constexpr double kSecondsPerTick = 1e-9 / kTicksPerNs;
   const double decode = static_cast<double>(ticks) * kSecondsPerTick;
-  return Json{{"prefill_seconds", timing.prefill(parts).total.seconds()},
+  return Json{{"prefill_seconds", timing->prefill(parts).total.seconds()},
               {"decode_seconds", decode},
               {"decode_seconds_per_iteration", decode / static_cast<double>(p.response.value)}};
 }

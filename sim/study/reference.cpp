@@ -49,6 +49,8 @@ std::string accepted(const Limits& limits) {
            fmt::format(", or `\"{}\"`", limits.none_word);
   } else if constexpr (std::is_same_v<T, PolicyChoice>) {
     return "a policy";
+  } else if constexpr (std::is_same_v<T, ProfileChoice>) {
+    return "a profile";
   } else if constexpr (std::is_same_v<T, bool>) {
     return "true or false";
   } else if constexpr (std::is_integral_v<T>) {

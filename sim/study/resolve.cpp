@@ -4,10 +4,12 @@
 #include <array>
 #include <charconv>
 #include <iterator>
+#include <memory>
 
 #include <fmt/format.h>
 
 #include "hw/model.hpp"
+#include "hw/profile_hardware.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
 
@@ -17,6 +19,8 @@ namespace {
 constexpr const char* kPresetKey = "preset";
 constexpr const char* kSchemaKey = "$schema";
 constexpr const char* kPolicyKey = "policy";
+constexpr const char* kProfileKey = "profile";
+constexpr const char* kHardwareProfile = "/hardware/profile";
 
 /// A section of the config that may name a preset, and the folder its presets are in.
 struct Section {
@@ -144,6 +148,33 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
   }
 }
 
+/// The profile, or null after reporting that there is none or what is wrong with it.
+std::shared_ptr<const Profile> load_profile(const std::string& name,
+                                            const std::filesystem::path& base_dir,
+                                            const ConfigDirectory& presets,
+                                            const std::string& pointer, Problems& problems) {
+  const bool is_file = names_a_file(name);
+  const std::filesystem::path path = is_file ? base_dir / name : presets.file("profiles", name);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    const std::vector<std::string> known = presets.names("profiles");
+    problems.add(pointer + "/" + kProfileKey,
+                 is_file || known.empty()
+                     ? fmt::format("no such file: {}", path.string())
+                     : fmt::format("expected one of {}, or the path of a file, got \"{}\"{}",
+                                   detail::join(known, ", "), name, suggestion(name, known)));
+    return nullptr;
+  }
+  try {
+    return std::make_shared<const Profile>(read_profile(path));
+  } catch (const ConfigError& error) {
+    for (const std::string& line : error.problems()) {
+      problems.add_line(line);
+    }
+    return nullptr;
+  }
+}
+
 /// Replaces the preset that a section names by its content, with the section's own keys over it.
 /// False if that failed; the section is then of no use.
 bool expand_section(Json& root, const Section& section, const std::string& origin,
@@ -174,6 +205,52 @@ bool expand_section(Json& root, const Section& section, const std::string& origi
   merge(*preset, given, pointer, origin, problems);
   given = std::move(*preset);
   return true;
+}
+
+/// Reads the profile that /hardware names, if any, and puts what it says of the server where it
+/// belongs: what was measured over the preset, or all of it where there is no preset, and the
+/// config's own keys over that. To be called instead of expand_section. Null if there is none.
+std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& section,
+                                               const std::string& origin,
+                                               const std::filesystem::path& base_dir,
+                                               const ConfigDirectory& presets, Problems& problems,
+                                               bool& usable) {
+  Json own = root.contains(section.key) ? root[section.key] : Json();
+  usable = expand_section(root, section, origin, base_dir, presets, problems);
+  if (!usable || !root.contains(section.key) || !root[section.key].is_object() ||
+      !root[section.key].contains(kProfileKey)) {
+    return nullptr;
+  }
+  Json& hardware = root[section.key];
+  const Json name = hardware[kProfileKey];
+  if (!name.is_string() || name == "none") {
+    return nullptr;  // the reader reports what is no name
+  }
+  const std::string pointer = std::string("/") + section.key;
+  std::shared_ptr<const Profile> profile =
+      load_profile(name.get<std::string>(), base_dir, presets, pointer, problems);
+  if (!profile) {
+    usable = false;
+    return nullptr;
+  }
+  const std::string source = "profile " + profile->name;
+  const bool has_preset = own.is_string() || own.contains(kPresetKey);
+  Json base = has_preset ? hardware : described_hardware(*profile);
+  if (has_preset) {
+    Json measured = measured_hardware(*profile);
+    if (!base.contains("ssd") || !base["ssd"].is_object()) {
+      measured.erase("ssd");
+    }
+    merge(base, measured, pointer, source, problems);
+  } else {
+    problems.set_origin(pointer, source);
+  }
+  if (own.is_object()) {
+    own.erase(kPresetKey);
+    merge(base, own, pointer, origin, problems);
+  }
+  hardware = std::move(base);
+  return profile;
 }
 
 bool is_section(const std::string& pointer) {
@@ -232,14 +309,30 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     root["system"] = *request.system;
     problems.set_origin("/system", "--systems");
   }
+  // So is a profile, which gives the keys around it their values.
+  for (const Override& change : request.overrides) {
+    if (change.pointer == kHardwareProfile) {
+      if (root.contains("hardware") && root["hardware"].is_string()) {
+        root["hardware"] = Json{{kPresetKey, root["hardware"]}};
+      }
+      apply(root, change, request.overrides_origin, problems);
+    }
+  }
   std::vector<std::string> unusable;
+  std::shared_ptr<const Profile> profile;
   for (const Section& section : kSections) {
-    if (!expand_section(root, section, origin, base_dir, presets, problems)) {
+    bool usable = true;
+    if (std::string_view(section.key) == "hardware") {
+      profile = expand_hardware(root, section, origin, base_dir, presets, problems, usable);
+    } else {
+      usable = expand_section(root, section, origin, base_dir, presets, problems);
+    }
+    if (!usable) {
       unusable.emplace_back(section.key);
     }
   }
   for (const Override& change : request.overrides) {
-    if (!is_section(change.pointer)) {
+    if (!is_section(change.pointer) && change.pointer != kHardwareProfile) {
       apply(root, change, request.overrides_origin, problems);
     }
   }
@@ -259,6 +352,9 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   ResolvedConfig resolved;
   resolved.base_dir = base_dir;
   read_value(resolved.config, root, "", problems);
+  if (resolved.config.hardware.profile) {
+    resolved.config.hardware.profile->loaded = std::move(profile);
+  }
   if (problems.empty()) {
     check_run_config(resolved.config, registry, problems);
   }
@@ -270,6 +366,48 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   }
   KVTIER_ASSERT(unusable.empty(), "an unusable section has been reported");
   return resolved;
+}
+
+ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets) {
+  Problems problems;
+  Json root{{"model", name}};
+  ModelConfig model;
+  if (expand_section(root, kSections[0], "", {}, presets, problems)) {
+    read_value(model, root["model"], "/model", problems);
+  }
+  if (problems.empty()) {
+    check_model(model, "/model", problems);
+  }
+  problems.throw_if_any();
+  return model;
+}
+
+HardwareConfig resolve_hardware(const Json& hardware, const ConfigDirectory& presets) {
+  Problems problems;
+  Json root{{"hardware", hardware}};
+  bool usable = true;
+  std::shared_ptr<const Profile> profile =
+      expand_hardware(root, kSections[1], "", {}, presets, problems, usable);
+  HardwareConfig config;
+  if (usable) {
+    read_value(config, root["hardware"], "/hardware", problems);
+  }
+  if (problems.empty()) {
+    check_hardware(config, "/hardware", problems);
+  }
+  problems.throw_if_any();
+  if (config.profile) {
+    config.profile->loaded = std::move(profile);
+  }
+  return config;
+}
+
+std::shared_ptr<const Profile> resolve_profile(const std::string& name,
+                                               const ConfigDirectory& presets) {
+  Problems problems;
+  std::shared_ptr<const Profile> profile = load_profile(name, {}, presets, "/hardware", problems);
+  problems.throw_if_any();
+  return profile;
 }
 
 ResolvedWorkload resolve_workload(const ConfigRequest& request) {
@@ -319,9 +457,12 @@ Json config_json_schema(const std::string& which) {
     schema = value_schema(config.hardware);
   } else if (which == "system") {
     schema = value_schema(config.system);
+  } else if (which == "profile") {
+    Profile profile;
+    schema = value_schema(profile);
   } else {
-    throw ConfigError(
-        fmt::format("schema: expected one of run, model, hardware, system, got \"{}\"", which));
+    throw ConfigError(fmt::format(
+        "schema: expected one of run, model, hardware, system, profile, got \"{}\"", which));
   }
   schema["properties"][kSchemaKey] = Json{{"type", "string"}};
   Json result{{kSchemaKey, "https://json-schema.org/draft/2020-12/schema"},

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "hw/profile.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/study/presets.hpp"
 
@@ -41,6 +43,15 @@ struct ResolvedConfig {
                                             const ConfigDirectory& presets,
                                             const PolicyRegistry& registry);
 
+/// One model, as a run's config would name it: a preset or the path of a file. Throws ConfigError.
+[[nodiscard]] ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets);
+/// One server, as the value of /hardware in a run's config; relative paths start here. Throws
+/// ConfigError.
+[[nodiscard]] HardwareConfig resolve_hardware(const Json& hardware, const ConfigDirectory& presets);
+/// A profile by its name in configs/profiles or by its path. Throws ConfigError.
+[[nodiscard]] std::shared_ptr<const Profile> resolve_profile(const std::string& name,
+                                                             const ConfigDirectory& presets);
+
 /// Reads /workload and /seed alone, for tools that need no machine; the file may lack everything
 /// else.
 struct ResolvedWorkload {
@@ -50,8 +61,8 @@ struct ResolvedWorkload {
 };
 [[nodiscard]] ResolvedWorkload resolve_workload(const ConfigRequest& request);
 
-/// The JSON Schema of a run's config ("run") or of one preset ("model", "hardware", "system").
-/// Throws ConfigError for another name.
+/// The JSON Schema of a run's config ("run"), of one preset ("model", "hardware", "system"), or of
+/// a measured profile ("profile"). Throws ConfigError for another name.
 [[nodiscard]] Json config_json_schema(const std::string& which);
 
 }  // namespace kvtier

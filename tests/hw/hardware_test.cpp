@@ -39,6 +39,38 @@ TEST(HardwareFiles, ReadStrictlyAndRoundTrip) {
   }
 }
 
+/// Dotted paths of the figures of a file.
+void add_figures(const Json& json, const std::string& path, Lines& figures) {
+  for (const auto& [key, value] : json.items()) {
+    const std::string below = path.empty() ? key : path + "." + key;
+    if (value.is_object() && key != "sources") {
+      add_figures(value, below, figures);
+    } else if (value.is_number() ||
+               (value.is_string() && key != "name" && key != "source" && key != "profile" &&
+                key != "unmeasured" && key != "$schema" && value != "none")) {
+      figures.push_back(below);
+    }
+  }
+}
+
+TEST(HardwareFiles, SayWhereEachFigureComesFrom) {
+  for (const std::string& name : test::config_names("hardware")) {
+    const Json json = test::load_json("hardware", name);
+    Lines figures;
+    add_figures(json, "", figures);
+    EXPECT_GT(figures.size(), 10U);
+    for (const std::string& figure : figures) {
+      bool found = false;
+      for (std::string at = figure; !at.empty() && !found;) {
+        found = json["sources"].contains(at);
+        const std::size_t dot = at.rfind('.');
+        at = dot == std::string::npos ? "" : at.substr(0, dot);
+      }
+      EXPECT_TRUE(found) << name << ": " << figure;
+    }
+  }
+}
+
 TEST(HardwareFiles, A100IsTheServerOfAttentionStore) {
   const HardwareConfig hardware = load_hardware();
   EXPECT_EQ(hardware.gpus, 4);
@@ -163,6 +195,27 @@ TEST(HardwareConfig, RefusesCxlMemoryThatIsSlowerBothWaysThanOneWay) {
   check_hardware(hardware, "/hardware", problems);
   EXPECT_EQ(problems.lines(), Lines{"/hardware/cxl/bandwidth/both: both ways together (63GB/s) are "
                                     "slower than one way alone (64GB/s)"});
+}
+
+TEST(HardwareConfig, NeedsALinkBetweenSeveralGpusOnly) {
+  HardwareConfig hardware = load_hardware();
+  hardware.links.gpu = {};
+  Problems problems;
+  check_hardware(hardware, "/hardware", problems);
+  EXPECT_EQ(problems.lines(), Lines{"/hardware/links/gpu/bandwidth: 4 GPUs need a link between "
+                                    "them"});
+  Problems none;
+  check_hardware(with_gpus(hardware, 1), "/hardware", none);
+  EXPECT_TRUE(none.empty());
+}
+
+TEST(HardwareConfig, RefusesAProfileThatIsNoName) {
+  Json json = a100_json();
+  json["profile"] = 1;
+  json["unmeasured"] = "ignore";
+  EXPECT_EQ(problems_of<HardwareConfig>(json),
+            (Lines{"/profile: expected a profile's name or path, got 1",
+                   "/unmeasured: expected one of refuse, roofline, got \"ignore\""}));
 }
 
 TEST(HardwareConfig, HasASchema) {

@@ -409,7 +409,7 @@ TEST_F(Help, ShowsTheVersion) {
 TEST_F(Help, DescribesEveryCommandAndOption) {
   const std::vector<std::pair<Names, Names>> commands{
       {{},
-       {"simulate", "compare", "reproduce", "list", "trace", "schema", "--config-dir",
+       {"simulate", "compare", "reproduce", "list", "trace", "schema", "calibrate", "--config-dir",
         "--version"}},
       {{"simulate"},
        {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
@@ -419,6 +419,10 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
       {{"reproduce"}, {"PAPER", "--figure", "--replications", "--sensitivity", "--json"}},
       {{"list"}, {"systems", "policies", "models", "hardware"}},
       {{"schema"}, {"run", "model", "hardware", "system", "--markdown"}},
+      {{"calibrate"},
+       {"--from-table", "--columns", "--check", "--no-measure", "--explain", "--history",
+        "--prompt", "--gpus", "--roofline", "--model", "--hardware", "--out", "--compute",
+        "--memory", "--seed"}},
       {{"trace"}, {"generate", "import", "stats"}},
       {{"trace", "generate"}, {"CONFIG", "--out"}},
       {{"trace", "import"}, {"INPUT", "--out", "--format", "--tokenizer"}},

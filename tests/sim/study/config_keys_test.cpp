@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "hw/profile.hpp"
 #include "sim/study/recorders.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/trace_format.hpp"
@@ -81,6 +82,7 @@ class Bases {
     other.commit();
     dir_.write("table.csv", table);
     dir_.write("texts.json", texts.dump());
+    write_profile(dir_.path("measured.json"), head_of(generated));
   }
 
   [[nodiscard]] RunConfig config(const std::string& base, const Settings& settings) const {
@@ -111,6 +113,9 @@ class Bases {
     } else if (base == "texts") {
       add({"/workload/generator=none", "/workload/trace=texts.json", "/workload/sessions=all",
            "/workload/tokenizer=chars:3"});
+    } else if (base == "measured") {
+      add({"/hardware/profile=" + dir_.path("measured.json").string(),
+           "/hardware/unmeasured=roofline"});
     } else if (base == "hbm") {
       add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
     } else if (base == "cxl") {
@@ -136,11 +141,34 @@ class Bases {
   }
 
  private:
+  /// A profile of the head alone, which takes a millisecond.
+  static Profile head_of(const RunConfig& config) {
+    const MatrixShape head = head_matrix(config.model, config.hardware.gpus);
+    Profile profile;
+    profile.name = "head";
+    profile.device = {.name = "device",
+                      .driver = "none",
+                      .memory = Bytes(1),
+                      .peak = FlopsPerSecond(1e18),
+                      .memory_bandwidth = BytesPerSecond(1e15),
+                      .limits_source = "none"};
+    profile.tables.push_back(
+        {.operation = OperationId::G1,
+         .variant = "lm_head",
+         .method = {},
+         .cache = CacheState::cold,
+         .shape = {{"n", head.n}, {"k", head.k}, {"element_bytes", 2}},
+         .axes = {"tokens"},
+         .cells = {{{1}, 1e-3, 1e-3, 1e-3, 1, 0, {}}, {{64}, 1e-3, 1e-3, 1e-3, 1, 0, {}}},
+         .left_out = {}});
+    return profile;
+  }
+
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",
-                                       "paged",  "timed", "table", "texts"};
+const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",     "paged",
+                                       "timed",  "table", "texts", "measured"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -195,6 +223,8 @@ const std::vector<Move>& moves() {
       {"stored", "/hardware/efficiency/memory=0.7"},
       {"stored", "/hardware/efficiency/gpu_link=0.5"},
       {"stored", "/hardware/efficiency/iteration_overhead=6ms"},
+      {"measured", "/hardware/profile=none"},
+      {"measured", "/hardware/unmeasured=refuse", {}, Effect::rejects},
       // The system.
       {"stored", "/system/positions=embedded"},
       {"stored", "/system/tiers/dram/eviction=fifo"},

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hw/profile.hpp"
+
+/// How well a profile predicts: repeat noise, cells that are not in its grid, and the sum of parts
+/// against the whole (rungs 1 to 3 of the validation ladder).
+namespace kvtier::calibrate {
+
+/// One prediction beside what was measured.
+struct Pair {
+  double predicted = 0;
+  double measured = 0;
+};
+
+/// Of |predicted - measured| / measured.
+struct ErrorStatistics {
+  std::int64_t count = 0;
+  double p50 = 0;
+  double p90 = 0;
+  double mean = 0;
+  double worst = 0;
+};
+/// All zero without pairs. A quantile is the value at that place of the sorted errors, the lower of
+/// two.
+[[nodiscard]] ErrorStatistics error_statistics(std::span<const Pair> pairs);
+
+/// What the errors of held-out cells may be.
+struct Band {
+  double p50 = 0;
+  double p90 = 0;
+};
+/// Matrices and attention 5 % and 12 %, copies 3 % and 8 %, and a whole against its parts (A3) 5 %
+/// in the median; nothing for the rest.
+[[nodiscard]] std::optional<Band> band_of(OperationId operation);
+
+enum class Rung { repeat, held_out, composition };
+[[nodiscard]] const char* to_string(Rung rung);
+
+/// The errors of one operation on one rung.
+struct CheckRow {
+  Rung rung = Rung::repeat;
+  OperationId operation = OperationId::G1;
+  ErrorStatistics errors;
+  /// Cells that could not be judged: outside of what the others span, or not measurable.
+  std::int64_t left_out = 0;
+  /// Set where there is a band.
+  std::optional<bool> in_band;
+};
+
+struct CheckReport {
+  std::vector<CheckRow> rows;
+
+  /// Every row that has a band is in it.
+  [[nodiscard]] bool in_band() const;
+};
+
+/// The operations that are interpolated: those of make_grid.
+[[nodiscard]] bool is_interpolated(OperationId operation);
+
+/// Leaves every cell out once, with a fold of its table's others, and predicts it from the rest:
+/// what the grid's spacing costs, without a device. Each hole is twice as wide as the grid's, so no
+/// band is held to it. The composition is that of recorded A3 cells. Throws nothing.
+[[nodiscard]] CheckReport cross_validate(const Profile& profile, std::uint64_t seed);
+
+/// The median time of one cell of a table, in seconds; nullopt where it cannot be measured.
+using MeasureCell = std::function<std::optional<double>(const ProfileTable& table,
+                                                        const std::vector<std::int64_t>& at)>;
+
+struct CheckOptions {
+  std::uint64_t seed = 1;
+  /// Of each rung, in each table.
+  std::int64_t cells = 8;
+};
+
+/// Measures again: random cells of the grid twice, and random places that are not on it.
+[[nodiscard]] CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measure,
+                                             const CheckOptions& options);
+
+[[nodiscard]] std::string to_text(const CheckReport& report);
+
+}  // namespace kvtier::calibrate

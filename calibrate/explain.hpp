@@ -1,0 +1,60 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hw/hardware.hpp"
+#include "hw/model.hpp"
+#include "hw/timing_model.hpp"
+
+/// What the figures of a machine mean for storing KV: the break-evens.
+namespace kvtier::calibrate {
+
+/// A way for stored KV to the GPUs.
+struct KvSource {
+  std::string name;
+  BytesPerSecond bandwidth;
+};
+/// DRAM by the host link; SSD by the slower of drive and host link.
+[[nodiscard]] std::vector<KvSource> kv_sources(const HardwareConfig& hardware);
+
+/// The most past tokens whose load is no longer than the prefill of `added` tokens after them, so
+/// that layer-wise loading can hide it (but for the first layer). At most `limit`.
+[[nodiscard]] Tokens hidden_past(const ModelConfig& model, const TimingModel& timing,
+                                 BytesPerSecond bandwidth, Tokens added, Tokens limit);
+
+/// Loading the KV of `history` against computing it again.
+struct LoadOrRecompute {
+  Tokens history;
+  SimDuration load;
+  SimDuration recompute;
+
+  [[nodiscard]] bool loading_wins() const { return load < recompute; }
+};
+[[nodiscard]] LoadOrRecompute load_or_recompute(const ModelConfig& model, const TimingModel& timing,
+                                                BytesPerSecond bandwidth, Tokens history);
+
+/// The HBM read buffer for `prompt` new tokens after `history`.
+struct ReadBuffer {
+  SimDuration load;
+  SimDuration prefill;
+  /// S_buf of AttentionStore 3.2.1.
+  Bytes attentionstore;
+  /// What lets the job never wait, not rounded to layers.
+  Bytes hides_loading;
+  std::int64_t layers = 0;
+};
+[[nodiscard]] ReadBuffer read_buffer(const ModelConfig& model, const TimingModel& timing,
+                                     BytesPerSecond bandwidth, Tokens history, Tokens prompt);
+
+struct ExplainOptions {
+  Tokens history{2048};
+  Tokens prompt{128};
+};
+
+/// All of it as tables, over powers of two up to the context window.
+[[nodiscard]] std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
+                                  const TimingModel& timing, const ExplainOptions& options);
+
+}  // namespace kvtier::calibrate

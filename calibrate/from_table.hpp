@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "calibrate/check.hpp"
+#include "hw/hardware.hpp"
+#include "hw/model.hpp"
+#include "hw/profile.hpp"
+#include "sim/core/config.hpp"
+
+/// Tables of kernel times measured elsewhere become profiles.
+namespace kvtier::calibrate {
+
+/// What a row of a table may time: each is one table of a profile for each shape.
+enum class TableOperation {
+  qkv,
+  attention_output,
+  mlp_up,
+  mlp_down,
+  lm_head,
+  prefill_attention,
+  decode_attention,
+  norm,
+  residual,
+  activation,
+  embedding,
+  kv_write,
+  rope
+};
+constexpr auto enum_names(TableOperation) {
+  using enum TableOperation;
+  return std::array{std::pair{"qkv", qkv},
+                    std::pair{"attention_output", attention_output},
+                    std::pair{"mlp_up", mlp_up},
+                    std::pair{"mlp_down", mlp_down},
+                    std::pair{"lm_head", lm_head},
+                    std::pair{"prefill_attention", prefill_attention},
+                    std::pair{"decode_attention", decode_attention},
+                    std::pair{"norm", norm},
+                    std::pair{"residual", residual},
+                    std::pair{"activation", activation},
+                    std::pair{"embedding", embedding},
+                    std::pair{"kv_write", kv_write},
+                    std::pair{"rope", rope}};
+}
+
+/// Where one operation stands in a table: names of columns. Several may read the same row.
+struct ColumnRule {
+  /// Empty: the column `op_column` names it.
+  std::optional<TableOperation> op;
+  std::string op_column;
+  std::string time;
+  /// Of the time: "s", "ms" or "us".
+  std::string unit = "s";
+  /// Columns; empty: 0 past tokens, a batch of 1, one GPU.
+  std::string new_tokens;
+  std::string past_tokens;
+  std::string batch;
+  std::string context;
+  std::string tensor_parallel;
+  /// Column to the text that a row has to have there.
+  std::map<std::string, std::string> where;
+};
+template <class V>
+void describe(V& v, ColumnRule& c) {
+  v.field("op", c.op, "The operation; \"none\": op_column names it.");
+  v.field("op_column", c.op_column, "Column that names the operation.");
+  v.field("time", c.time, "Column of the time.", required());
+  v.field("unit", c.unit, "Unit of the time: s, ms or us.");
+  v.field("new_tokens", c.new_tokens, "Column of the new tokens of one request, or of the batch.");
+  v.field("past_tokens", c.past_tokens, "Column of the past tokens.");
+  v.field("batch", c.batch, "Column of the number of requests.");
+  v.field("context", c.context, "Column of the context of each request.");
+  v.field("tensor_parallel", c.tensor_parallel, "Column of the number of GPUs.");
+  v.field("where", c.where, "Rows that count: column to the text in it.");
+}
+
+/// kvtier.columns/1: how the columns of a foreign table are called.
+struct ColumnMap {
+  std::string format = "kvtier.columns/1";
+  std::string source;
+  std::vector<ColumnRule> rules;
+};
+template <class V>
+void describe(V& v, ColumnMap& c) {
+  v.field("format", c.format, "kvtier.columns/1.", required());
+  v.field("source", c.source, "Whose tables these are.");
+  v.field("rules", c.rules, "One for each operation.", required());
+}
+
+/// The columns op, new_tokens, past_tokens, batch, context, tensor_parallel, seconds.
+[[nodiscard]] ColumnMap standard_columns();
+/// Throws ConfigError.
+[[nodiscard]] ColumnMap read_columns(const std::filesystem::path& path);
+
+struct TableFile {
+  std::filesystem::path path;
+  ColumnMap columns;
+};
+
+/// What became of the rows of all tables.
+struct ImportCounts {
+  std::int64_t times = 0;
+  std::int64_t not_positive = 0;
+  /// Shorter than the device's limits allow.
+  std::int64_t beyond_limits = 0;
+  /// Prefills of several requests at once, of which no single one is known.
+  std::int64_t several_requests = 0;
+};
+
+struct Imported {
+  Profile profile;
+  ImportCounts counts;
+};
+
+/// Reads CSV files, plain or gzip, of times of `model` on the GPUs of `hardware`, whose peaks are
+/// the limits. Rows of one cell are its samples. Throws ConfigError with every bad line (up to a
+/// hundred) or missing column.
+[[nodiscard]] Imported import_tables(const std::vector<TableFile>& files, const ModelConfig& model,
+                                     const HardwareConfig& hardware, const std::string& name);
+
+/// The errors of one operation: interpolation of one random half of the cells, judged on the other,
+/// and of the roofline on all cells.
+struct FitRow {
+  std::string operation;
+  ErrorStatistics held_out;
+  std::int64_t extrapolated = 0;
+  ErrorStatistics roofline;
+};
+
+/// One row for each of matrices, rows of elements (interpolated only), prefill and decode
+/// attention, and one for a whole layer's prefill: its matrices and attention, where one device was
+/// measured.
+[[nodiscard]] std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig& model,
+                                            const HardwareConfig& hardware, std::uint64_t seed);
+
+[[nodiscard]] std::string to_text(const Imported& imported, const std::vector<FitRow>& rows,
+                                  const HardwareConfig& hardware);
+
+}  // namespace kvtier::calibrate

@@ -1,0 +1,131 @@
+#include "hw/profile_hardware.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "sim/core/quantity.hpp"
+
+namespace kvtier {
+namespace {
+
+/// The best of a group of tables, in bytes per second; the first axis is the bytes of one time.
+std::optional<double> best_rate(
+    const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {},
+    const std::function<bool(const ProfileCell&)>& counts = [](const auto&) { return true; }) {
+  std::optional<double> best;
+  for (const ProfileTable* table : find_tables(profile, operation, variant)) {
+    for (const ProfileCell& cell : table->cells) {
+      const double rate = static_cast<double>(cell.at[0]) / cell.median_seconds;
+      if (counts(cell) && (!best || rate > *best)) {
+        best = rate;
+      }
+    }
+  }
+  return best;
+}
+
+struct MeasuredLimits {
+  std::optional<double> forward;
+  std::optional<double> backward;
+  std::optional<double> both;
+};
+
+Json limits_json(const MeasuredLimits& limits, const char* forward, const char* backward) {
+  Json json = Json::object();
+  const auto put = [&json](const char* key, std::optional<double> rate) {
+    if (rate) {
+      json[key] = format_quantity(BytesPerSecond(*rate));
+    }
+  };
+  put(forward, limits.forward);
+  put(backward, limits.backward);
+  if (limits.both && limits.forward && limits.backward) {
+    put("both", std::max({*limits.both, *limits.forward, *limits.backward}));
+  }
+  return json;
+}
+
+Json host_link(const Profile& profile) {
+  using enum OperationId;
+  MeasuredLimits limits{.forward = best_rate(profile, C4, "to_device"),
+                        .backward = best_rate(profile, C4, "to_host"),
+                        .both = {}};
+  const auto forward = best_rate(profile, C4, "to_device_of_both");
+  const auto backward = best_rate(profile, C4, "to_host_of_both");
+  if (forward && backward) {
+    limits.both = *forward + *backward;
+  }
+  if (!limits.forward) {
+    limits.forward = best_rate(profile, C1);
+  }
+  if (!limits.backward) {
+    limits.backward = best_rate(profile, C2);
+  }
+  return limits_json(limits, "to_device", "to_host");
+}
+
+Json drives(const Profile& profile) {
+  using enum OperationId;
+  MeasuredLimits limits{.forward = best_rate(profile, D1),
+                        .backward = best_rate(profile, D2, "sustained"),
+                        .both = best_rate(profile, D3, {}, [](const ProfileCell& cell) {
+                          return cell.at[2] > 0 && cell.at[2] < 100;
+                        })};
+  if (!limits.backward) {
+    limits.backward = best_rate(profile, D2);
+  }
+  return limits_json(limits, "read", "write");
+}
+
+}  // namespace
+
+Json measured_hardware(const Profile& profile) {
+  Json json = Json::object();
+  if (Json link = host_link(profile); !link.empty()) {
+    json["links"]["pcie"] = std::move(link);
+  }
+  if (Json bandwidth = drives(profile); !bandwidth.empty()) {
+    json["ssd"]["bandwidth"] = std::move(bandwidth);
+  }
+  for (const ProfileTable* table : find_tables(profile, OperationId::X1, "scheduler_step")) {
+    if (!table->cells.empty()) {
+      const ProfileCell& most = *std::ranges::max_element(table->cells, {}, &ProfileCell::at);
+      json["efficiency"]["iteration_overhead"] =
+          format_quantity(duration_from_seconds(most.median_seconds));
+    }
+  }
+  return json;
+}
+
+Json described_hardware(const Profile& profile) {
+  const ProfileDevice& device = profile.device;
+  Json json{
+      {"name", profile.name},
+      {"source", "Measured " + profile.provenance.date},
+      {"gpus", 1},
+      {"gpu", {{"name", device.name}, {"peak", format_quantity(device.peak)}, {"price", "0$/h"}}},
+      {"hbm",
+       {{"capacity", format_quantity(device.memory)},
+        {"bandwidth", format_quantity(device.memory_bandwidth)}}}};
+  if (profile.host) {
+    json["dram"] = Json{{"capacity", format_quantity(profile.host->memory)}, {"price", "0$/h/GiB"}};
+  }
+  const Json measured = measured_hardware(profile);
+  if (profile.storage && measured.contains("ssd")) {
+    json["ssd"] =
+        Json{{"capacity", format_quantity(profile.storage->capacity)}, {"price", "0$/h/GiB"}};
+  }
+  json["links"] = Json{{"pcie", Json::object()}};
+  json["efficiency"] =
+      Json{{"compute", 1}, {"memory", 1}, {"gpu_link", 1}, {"iteration_overhead", "0ns"}};
+  json.merge_patch(measured);
+  if (!profile.storage) {
+    json.erase("ssd");
+  }
+  return json;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "hw/hardware.hpp"
+#include "hw/profile.hpp"
+#include "sim/core/config.hpp"
+
+/// What a profile says of a server beside times, as keys of a hardware description.
+namespace kvtier {
+
+/// The rates of links and drives and the overhead of an iteration, where they were measured: the
+/// best rate over all sizes, queue depths and methods. Host link from C4, or one way alone from C1
+/// and C2; drives from D1, D2 (sustained, if measured) and D3; overhead from X1 (scheduler_step,
+/// most items). A rate of both ways together that is lower than one way alone counts as that.
+[[nodiscard]] Json measured_hardware(const Profile& profile);
+
+/// A whole server of one such device: what measured_hardware gives, and capacities and limits of
+/// device, host and storage. A profile knows no prices: they are zero.
+[[nodiscard]] Json described_hardware(const Profile& profile);
+
+}  // namespace kvtier

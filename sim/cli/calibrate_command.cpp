@@ -1,0 +1,123 @@
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "sim/cli/commands.hpp"
+#include "sim/cli/profile_modes.hpp"
+#include "sim/cli/validators.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier::cli {
+namespace {
+
+struct CalibrateOptions {
+  ImportOptions import;
+  std::string check;
+  bool no_measure = false;
+  ExplainCommandOptions explain;
+};
+
+int calibrate_command(const Program& program, const CalibrateOptions& options) {
+  if (!options.import.tables.empty()) {
+    return import_tables_command(program, options.import);
+  }
+  if (!options.check.empty()) {
+    if (!options.no_measure) {
+      throw ConfigError("--check: only with --no-measure");
+    }
+    return cross_validate_command(program, options.check, options.import.seed);
+  }
+  if (!options.explain.profile.empty()) {
+    ExplainCommandOptions explain = options.explain;
+    explain.model = options.import.model;
+    return explain_command(program, explain);
+  }
+  throw ConfigError("calibrate: give one of --from-table, --check, --explain");
+}
+
+/// Modes that need no device.
+void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
+  CLI::Option* table =
+      command.add_option("--from-table", options.import.tables,
+                         "Make a profile of kernel times measured elsewhere: a CSV file, plain or "
+                         "gzip (may be repeated)");
+  table->type_name("CSV")->take_all();
+  command
+      .add_option("--columns", options.import.columns,
+                  "What the table's columns are called: standard, a name in configs/columns, or a "
+                  "path; one for all tables or one for each")
+      ->needs(table)
+      ->take_all();
+  for (const auto& [name, target, peak] :
+       {std::tuple{"--compute", &options.import.compute, "/gpu/peak"},
+        std::tuple{"--memory", &options.import.memory, "/hbm/bandwidth"}}) {
+    command
+        .add_option(name, *target,
+                    fmt::format("Of --from-table: the share of {} with which the roofline is "
+                                "judged, in place of the hardware's",
+                                peak))
+        ->needs(table)
+        ->check(number_between(0.01, 1));
+  }
+  CLI::Option* check = command.add_option("--check", options.check,
+                                          "Print a profile's errors by operation; exit code 1 if "
+                                          "they are out of band");
+  check->type_name("PROFILE");
+  command
+      .add_flag("--no-measure", options.no_measure,
+                "Of --check: leave out cells of the profile itself, without a device")
+      ->needs(check);
+  CLI::Option* explain =
+      command.add_option("--explain", options.explain.profile,
+                         "Print the break-evens of storing KV on this machine: what a link hides, "
+                         "load or recompute, read buffers");
+  explain->type_name("PROFILE");
+  command.add_option("--history", options.explain.history, "Tokens of the history, of --explain")
+      ->needs(explain)
+      ->check(whole_number(1, 1 << 30));
+  command.add_option("--prompt", options.explain.prompt, "Tokens of the prompt, of --explain")
+      ->needs(explain)
+      ->check(whole_number(1, 1 << 30));
+  command.add_option("--gpus", options.explain.gpus, "GPUs that serve together, of --explain")
+      ->needs(explain)
+      ->check(whole_number(1, 1024));
+  command
+      .add_flag("--roofline", options.explain.roofline,
+                "Of --explain: take from the roofline what the profile lacks")
+      ->needs(explain);
+  table->excludes(check)->excludes(explain);
+  check->excludes(explain);
+}
+
+}  // namespace
+
+void add_calibrate(Program& program) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App* command = program.app.add_subcommand(
+      "calibrate", "Make a profile of a machine, check it, explain what it means");
+  command->add_option("--model", options->import.model,
+                      "The model whose shapes count: a preset or the path of a file");
+  command->add_option("--hardware", options->import.hardware,
+                      "Hardware preset with the device's limits, prices and what else a profile "
+                      "does not say");
+  command->add_option("--out", options->import.out, "The profile to write");
+  command->add_option("--seed", options->import.seed, "Seed of what is drawn at random");
+  add_profile_modes(*command, *options);
+  command->callback([&program, command, options] {
+    if (command->count("--hardware") > 0) {
+      options->explain.hardware = options->import.hardware;
+    }
+    std::string& line = options->import.command;
+    line = "kvtier calibrate";
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& value : option->results()) {
+        line += " " + option->get_name() + " " + value;
+      }
+    }
+    program.run = [&program, options] { return calibrate_command(program, *options); };
+  });
+}
+
+}  // namespace kvtier::cli

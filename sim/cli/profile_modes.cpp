@@ -1,0 +1,122 @@
+#include "sim/cli/profile_modes.hpp"
+
+#include <ctime>
+
+#include <fmt/format.h>
+
+#include "calibrate/check.hpp"
+#include "calibrate/explain.hpp"
+#include "calibrate/from_table.hpp"
+#include "hw/profile_timing.hpp"
+#include "sim/cli/output.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/study/presets.hpp"
+#include "sim/study/resolve.hpp"
+
+namespace kvtier::cli {
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+/// A map of columns by its path or its name in configs/columns.
+calibrate::ColumnMap find_columns(const std::string& name, const ConfigDirectory& presets) {
+  if (name == "standard") {
+    return calibrate::standard_columns();
+  }
+  if (name.find('/') != std::string::npos || name.ends_with(".json")) {
+    return calibrate::read_columns(name);
+  }
+  const std::filesystem::path path = presets.file("columns", name);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    std::vector<std::string> known = presets.names("columns");
+    known.insert(known.begin(), "standard");
+    throw ConfigError(
+        fmt::format("--columns: expected one of {}, or the path of a file, got "
+                    "\"{}\"{}",
+                    fmt::join(known, ", "), name, suggestion(name, known)));
+  }
+  return calibrate::read_columns(path);
+}
+
+}  // namespace
+
+int import_tables_command(const Program& program, const ImportOptions& options) {
+  if (options.model.empty() || options.out.empty()) {
+    throw ConfigError("--from-table: needs --model, whose shapes were timed, and --out");
+  }
+  if (options.columns.size() > 1 && options.columns.size() != options.tables.size()) {
+    throw ConfigError(
+        fmt::format("--columns: expected one for all tables or one for each, got {} "
+                    "for {}",
+                    options.columns.size(), options.tables.size()));
+  }
+  check_outputs({{"--out", options.out}});
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ModelConfig model = resolve_model(options.model, presets);
+  HardwareConfig hardware = resolve_hardware(options.hardware, presets);
+  hardware.efficiency.compute = options.compute.value_or(hardware.efficiency.compute);
+  hardware.efficiency.memory = options.memory.value_or(hardware.efficiency.memory);
+  std::vector<calibrate::TableFile> files;
+  for (std::size_t i = 0; i < options.tables.size(); ++i) {
+    const std::string columns = options.columns.empty()       ? "standard"
+                                : options.columns.size() == 1 ? options.columns.front()
+                                                              : options.columns[i];
+    files.push_back({options.tables[i], find_columns(columns, presets)});
+  }
+  TextOutput out(options.out);
+  calibrate::Imported imported = calibrate::import_tables(
+      files, model, hardware, fmt::format("{} on {}", model.name, hardware.gpu.name));
+  imported.profile.provenance.date = utc_now();
+  imported.profile.provenance.command = options.command;
+  // What was read has to be readable again before it is worth writing.
+  Problems problems;
+  check_profile(imported.profile, problems);
+  problems.throw_if_any();
+  const std::vector<calibrate::FitRow> rows =
+      calibrate::judge_fit(imported.profile, model, hardware, options.seed);
+  out.write(profile_text(imported.profile));
+  fmt::print("{}", calibrate::to_text(imported, rows, hardware));
+  return 0;
+}
+
+int cross_validate_command(const Program& program, const std::string& profile, std::uint64_t seed) {
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const calibrate::CheckReport report =
+      calibrate::cross_validate(*resolve_profile(profile, presets), seed);
+  fmt::print("{}", calibrate::to_text(report));
+  return report.in_band() ? 0 : 1;
+}
+
+int explain_command(const Program& program, const ExplainCommandOptions& options) {
+  if (options.model.empty()) {
+    throw ConfigError("--explain: needs --model");
+  }
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ModelConfig model = resolve_model(options.model, presets);
+  Json named{{"profile", options.profile}};
+  if (!options.hardware.empty()) {
+    named["preset"] = options.hardware;
+    named["gpus"] = options.gpus;
+  }
+  if (options.roofline) {
+    named["unmeasured"] = "roofline";
+  }
+  const HardwareConfig hardware = resolve_hardware(named, presets);
+  Problems problems;
+  check_profile_timing(model, hardware, problems);
+  problems.throw_if_any();
+  const auto timing = make_timing(model, hardware, 1);
+  fmt::print("{}", calibrate::explain(
+                       model, hardware, *timing,
+                       {.history = Tokens(options.history), .prompt = Tokens(options.prompt)}));
+  return 0;
+}
+
+}  // namespace kvtier::cli

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/cli/commands.hpp"
+
+/// What `kvtier calibrate` does with profiles and tables, without a device.
+namespace kvtier::cli {
+
+struct ImportOptions {
+  std::vector<std::string> tables;
+  std::vector<std::string> columns;
+  std::string model;
+  std::string hardware = "a100-80g";
+  std::string out;
+  std::uint64_t seed = 1;
+  /// Shares of the peaks that the roofline is judged with, in place of the hardware's.
+  std::optional<double> compute;
+  std::optional<double> memory;
+  /// The command line, for the profile's provenance.
+  std::string command;
+};
+/// Writes a profile and prints how well it fits. Returns the exit code.
+int import_tables_command(const Program& program, const ImportOptions& options);
+
+/// Prints a profile's cross-validation. Returns the exit code: 1 out of band.
+int cross_validate_command(const Program& program, const std::string& profile, std::uint64_t seed);
+
+struct ExplainCommandOptions {
+  std::string profile;
+  std::string model;
+  /// A preset below the profile; empty: the profile alone.
+  std::string hardware;
+  std::int64_t gpus = 1;
+  bool roofline = false;
+  std::int64_t history = 2048;
+  std::int64_t prompt = 128;
+};
+/// Prints the break-evens. Returns the exit code.
+int explain_command(const Program& program, const ExplainCommandOptions& options);
+
+}  // namespace kvtier::cli

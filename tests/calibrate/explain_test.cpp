@@ -1,0 +1,100 @@
+#include "calibrate/explain.hpp"
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/hw/tiny_profile.hpp"
+
+namespace kvtier::calibrate {
+namespace {
+
+using namespace literals;
+
+/// A layer takes 1 s for each new token and 1/4 s for each past one.
+class StraightTiming final : public TimingModel {
+ public:
+  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart> parts) const override {
+    SimDuration layer;
+    for (const PrefillPart& part : parts) {
+      layer += 1_s * part.added.value + 250_ms * part.past.value;
+    }
+    return {.total = layer * 2, .layer = layer};
+  }
+  [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t) const override {
+    return pieces_;
+  }
+  [[nodiscard]] SimDuration decode_layer(std::int64_t, Tokens) const override { return 1_s; }
+
+ private:
+  std::vector<DecodePiece> pieces_;
+};
+
+// KV of the tiny model is 8 B a token and layer, 16 B a token.
+
+TEST(HiddenPast, IsWhereLoadingTakesAsLongAsThePrefill) {
+  // 16 B/s: P s to load, 2 x (4 + P/4) = 8 + P/2 to compute; equal at P = 16.
+  const StraightTiming timing;
+  EXPECT_EQ(hidden_past(test::tiny_model(), timing, BytesPerSecond(16), 4_tokens, 1000_tokens),
+            16_tokens);
+  // At 8 B/s 2 P = 8 + P/2 at P = 5.33.
+  EXPECT_EQ(hidden_past(test::tiny_model(), timing, BytesPerSecond(8), 4_tokens, 1000_tokens),
+            5_tokens);
+}
+
+TEST(HiddenPast, EndsAtTheContextWindow) {
+  EXPECT_EQ(
+      hidden_past(test::tiny_model(), StraightTiming(), BytesPerSecond(16), 4_tokens, 10_tokens),
+      10_tokens);
+}
+
+TEST(LoadOrRecompute, ComparesWholeHistories) {
+  // 8 tokens: 128 B; computing them takes 2 x 8 = 16 s. At 16 B/s loading takes 8 s, at 4 B/s 32.
+  const ModelConfig model = test::tiny_model();
+  const LoadOrRecompute fast =
+      load_or_recompute(model, StraightTiming(), BytesPerSecond(16), 8_tokens);
+  EXPECT_EQ(fast.load, 8_s);
+  EXPECT_EQ(fast.recompute, 16_s);
+  EXPECT_TRUE(fast.loading_wins());
+  EXPECT_FALSE(
+      load_or_recompute(model, StraightTiming(), BytesPerSecond(4), 8_tokens).loading_wins());
+}
+
+TEST(ReadBuffers, AreThoseOfTheLayerPipeline) {
+  // 40 tokens at 16 B/s load in 40 s, 20 s a layer; 4 new ones take 2 x (4 + 10) = 28 s, 14 a
+  // layer. S_buf = 16 B/s x (40 - 28) = 192 B. To never wait: max(20, 40 - 14) = 26 s, 416 B, 2
+  // layers.
+  const ReadBuffer buffer =
+      read_buffer(test::tiny_model(), StraightTiming(), BytesPerSecond(16), 40_tokens, 4_tokens);
+  EXPECT_EQ(buffer.load, 40_s);
+  EXPECT_EQ(buffer.prefill, 28_s);
+  EXPECT_EQ(buffer.attentionstore, Bytes(192));
+  EXPECT_EQ(buffer.hides_loading, Bytes(416));
+  EXPECT_EQ(buffer.layers, 2);
+}
+
+TEST(KvSources, OfTheDrivesAreNoFasterThanTheLink) {
+  HardwareConfig hardware;
+  hardware.links.pcie.forward = BytesPerSecond(10);
+  ASSERT_EQ(kv_sources(hardware).size(), 1U);
+  hardware.ssd.emplace();
+  hardware.ssd->bandwidth.forward = BytesPerSecond(20);
+  EXPECT_EQ(kv_sources(hardware)[1].bandwidth, BytesPerSecond(10));
+  hardware.ssd->bandwidth.forward = BytesPerSecond(5);
+  EXPECT_EQ(kv_sources(hardware)[1].bandwidth, BytesPerSecond(5));
+}
+
+TEST(Explanation, NamesTheWinnerForEachHistory) {
+  HardwareConfig hardware;
+  hardware.gpu.name = "abacus";
+  hardware.links.pcie.forward = BytesPerSecond(4);
+  const std::string text = explain(test::tiny_model(), hardware, StraightTiming(), {});
+  // 128 tokens: 2,048 B / 4 = 512 s, and 2 x 128 = 256 s.
+  EXPECT_NE(text.find("5.12e+05 ms: recompute"), std::string::npos) << text;
+  EXPECT_EQ(text.find(": load"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace kvtier::calibrate

@@ -1,0 +1,232 @@
+#include "calibrate/from_table.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "sim/core/errors.hpp"
+#include "tests/hw/load.hpp"
+#include "tests/hw/tiny_profile.hpp"
+
+namespace kvtier::calibrate {
+namespace {
+
+namespace fs = std::filesystem;
+using Lines = std::vector<std::string>;
+
+/// 1,000 FLOP/s and 1,000 B/s, of which all is attained.
+HardwareConfig slow_hardware() {
+  HardwareConfig hardware;
+  hardware.name = "slow";
+  hardware.gpu = {.name = "abacus", .peak = FlopsPerSecond(1000), .price = {}};
+  hardware.hbm = {.capacity = Bytes(1 << 20), .bandwidth = BytesPerSecond(1000)};
+  return hardware;
+}
+
+class Tables : public testing::Test {
+ protected:
+  Tables() { fs::create_directories(folder_); }
+  ~Tables() override { fs::remove_all(folder_); }
+
+  fs::path write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return folder_ / name;
+  }
+  Imported import(const std::string& text, const ColumnMap& columns = standard_columns()) {
+    return import_tables({{write("t.csv", text), columns}}, test::tiny_model(), slow_hardware(),
+                         "imported");
+  }
+  Lines problems(const std::string& text, const ColumnMap& columns = standard_columns()) {
+    try {
+      static_cast<void>(import(text, columns));
+    } catch (const ConfigError& error) {
+      Lines lines = error.problems();
+      for (std::string& line : lines) {
+        const std::string prefix = folder_.string() + "/";
+        if (const std::size_t at = line.find(prefix); at != std::string::npos) {
+          line.erase(at, prefix.size());
+        }
+      }
+      return lines;
+    }
+    return {};
+  }
+
+  fs::path folder_ = fs::path(testing::TempDir()) / ("kvtier_tables_" + std::to_string(::getpid()));
+};
+
+const std::string kHeader = "op,new_tokens,past_tokens,batch,context,tensor_parallel,seconds\n";
+
+TEST_F(Tables, BecomeTheTablesOfTheModelsShapes) {
+  const Imported imported = import(kHeader +
+                                   "qkv,4,,,,1,3\n"
+                                   "qkv,4,,,,1,5\n"
+                                   "qkv,4,,,,1,4\n"
+                                   "mlp_down,2,,2,,2,1.5\n"  // 2 requests of 2 tokens
+                                   "prefill_attention,4,8,1,,1,2\n"
+                                   "decode_attention,1,,3,7,1,0.5\n"
+                                   "norm,4,,,,1,0.25\n"
+                                   "rope,4,,,,1,0.25\n");
+  const Profile& profile = imported.profile;
+  Problems found;
+  check_profile(profile, found);
+  EXPECT_EQ(found.lines(), Lines{});
+  ASSERT_EQ(profile.tables.size(), 6U);
+  const ProfileTable& qkv = profile.tables[0];
+  EXPECT_EQ(qkv.shape,
+            (std::map<std::string, std::int64_t>{{"n", 8}, {"k", 4}, {"element_bytes", 2}}));
+  ASSERT_EQ(qkv.cells.size(), 1U);
+  EXPECT_EQ(qkv.cells[0].at, (std::vector<std::int64_t>{4}));
+  EXPECT_EQ(qkv.cells[0].median_seconds, 4);
+  EXPECT_EQ(qkv.cells[0].n, 3);
+  EXPECT_EQ(profile.tables[1].shape.at("k"), 4);  // 8 / 2
+  EXPECT_EQ(profile.tables[1].cells[0].at, (std::vector<std::int64_t>{4}));
+  EXPECT_EQ(profile.tables[2].cells[0].at, (std::vector<std::int64_t>{4, 8}));
+  EXPECT_EQ(profile.tables[3].cells[0].at, (std::vector<std::int64_t>{3, 7}));
+  EXPECT_EQ(profile.tables[4].variant, "norm");
+  EXPECT_EQ(profile.tables[5].shape.at("heads"), 3);
+  EXPECT_EQ(imported.counts.times, 8);
+}
+
+TEST_F(Tables, LoseRowsThatNoDeviceCanReach) {
+  // qkv of 4 tokens: 2 x 4 x 32 = 256 FLOP, 0.256 s.
+  const Imported imported = import(kHeader +
+                                   "qkv,4,,,,1,0.257\n"
+                                   "qkv,8,,,,1,0.5\n"
+                                   "qkv,16,,,,1,0\n"
+                                   "prefill_attention,4,8,2,,1,9\n");
+  EXPECT_EQ(imported.counts.times, 4);
+  EXPECT_EQ(imported.counts.beyond_limits, 1);
+  EXPECT_EQ(imported.counts.not_positive, 1);
+  EXPECT_EQ(imported.counts.several_requests, 1);
+  EXPECT_EQ(imported.profile.tables[0].cells.size(), 1U);
+}
+
+TEST_F(Tables, OfOthersAreReadByAMapOfTheirColumns) {
+  const ColumnMap map = read_columns(write("map.json", R"({"format": "kvtier.columns/1", "rules": [
+      {"op": "decode_attention", "time": "us", "unit": "us", "batch": "b", "context": "c",
+       "where": {"kind": "d"}},
+      {"op": "prefill_attention", "time": "us", "unit": "us", "new_tokens": "b",
+       "past_tokens": "c", "where": {"kind": "p"}}]})"));
+  const Imported imported = import("kind,b,c,us\nd,2,8,5e6\np,4,8,3e6\nx,1,1,1\n", map);
+  ASSERT_EQ(imported.profile.tables.size(), 2U);
+  EXPECT_EQ(imported.profile.tables[0].operation, OperationId::A2);
+  EXPECT_DOUBLE_EQ(imported.profile.tables[0].cells[0].median_seconds, 5);
+  EXPECT_EQ(imported.profile.tables[1].operation, OperationId::A1);
+}
+
+TEST_F(Tables, ReportEveryBadLine) {
+  EXPECT_EQ(
+      problems(kHeader + "qvk,4,,,,1,3\n"
+                         "qkv,4.5,,,,1,3\n"
+                         "qkv,4,,,,1,fast\n"
+                         "qkv,4,3\n"
+                         "qkv,4,,,,0,3\n"),
+      (Lines{"t.csv:2: /op: expected one of qkv, attention_output, mlp_up, mlp_down, lm_head, "
+             "prefill_attention, decode_attention, norm, residual, activation, embedding, "
+             "kv_write, rope, got \"qvk\"",
+             "t.csv:3: expected a whole number, got \"4.5\"",
+             "t.csv:4: expected a time, got \"fast\"", "t.csv:5: expected 7 columns, got 3",
+             "t.csv:6: expected at least one GPU and one request"}));
+  EXPECT_EQ(problems("op,new_token,past_tokens,batch,context,tensor_parallel,seconds\n"),
+            Lines{"t.csv:1: no column \"new_tokens\" (did you mean \"new_token\"?)"});
+  EXPECT_EQ(problems(""), Lines{"t.csv: the file is empty"});
+  EXPECT_EQ(problems(kHeader), Lines{"t.csv: no row has a time that counts"});
+}
+
+TEST_F(Tables, ThatAreNotThereAreBadInput) {
+  EXPECT_THROW(static_cast<void>(import_tables({{folder_ / "none.csv", standard_columns()}},
+                                               test::tiny_model(), slow_hardware(), "x")),
+               ConfigError);
+}
+
+TEST_F(Tables, MapsOfColumnsAreReadStrictly) {
+  try {
+    static_cast<void>(read_columns(write("map.json", R"({"format": "kvtier.columns/2", "rules": [
+        {"time": "t", "unit": "min"}, {"op": "qkv", "op_column": "o", "time": "t"}]})")));
+    FAIL();
+  } catch (const ConfigError& error) {
+    const std::string origin = (folder_ / "map.json").string() + ": ";
+    EXPECT_EQ(error.problems(),
+              (Lines{origin + "/format: expected \"kvtier.columns/1\", got \"kvtier.columns/2\"",
+                     origin + "/rules/0: expected either op or op_column",
+                     origin + "/rules/0/unit: expected one of s, ms, us, got \"min\"",
+                     origin + "/rules/1: expected either op or op_column"}));
+  }
+}
+
+TEST_F(Tables, AreJudgedOnTheHalfThatWasNotFitted) {
+  // qkv at twice the roofline of tokens x 64 FLOP: its error is half. A power law is interpolated
+  // exactly, but beyond either end the limit counts, which is as straight.
+  std::string text = kHeader;
+  for (std::int64_t tokens = 1; tokens <= 4096; tokens *= 2) {
+    text +=
+        "qkv," + std::to_string(tokens) + ",,,,1," + std::to_string(0.128 * double(tokens)) + "\n";
+  }
+  const Imported imported = import(text);
+  const std::vector<FitRow> rows =
+      judge_fit(imported.profile, test::tiny_model(), slow_hardware(), 1);
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].operation, "matrices");
+  EXPECT_GT(rows[0].held_out.count, 3);
+  EXPECT_LT(rows[0].held_out.count, 10);
+  EXPECT_NEAR(rows[0].held_out.p90, 0, 1e-9);
+  EXPECT_EQ(rows[0].roofline.count, 13);
+  EXPECT_NEAR(rows[0].roofline.p50, 0.5, 1e-9);
+}
+
+/// Published tables that lie beside the project.
+class PublishedTables : public testing::Test {
+ protected:
+  static fs::path table(const std::string& name) {
+    return fs::path(KVTIER_SOURCE_DIR).parent_path() / "shared/data/profiles" / name;
+  }
+  static ColumnMap columns(const std::string& name) {
+    return read_columns(fs::path(KVTIER_SOURCE_DIR) / "configs/columns" / name);
+  }
+};
+
+TEST_F(PublishedTables, OfA100AreFittedWithinFivePercent) {
+  if (!fs::exists(table("a100_llama2_7b_linear.csv.gz"))) {
+    GTEST_SKIP() << "the published tables are not there";
+  }
+  // The roofline's two shares, once for this device.
+  HardwareConfig hardware = test::load_hardware();
+  hardware.efficiency.compute = 0.63;
+  hardware.efficiency.memory = 0.72;
+  for (const std::string name : {"llama2-7b", "llama2-70b"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig model = test::load_model(name);
+    std::vector<TableFile> files{{table(name == "llama2-7b" ? "a100_llama2_7b_linear.csv.gz"
+                                                            : "a100_llama2_70b_linear.csv.gz"),
+                                  columns("vidur_linear.json")}};
+    if (name == "llama2-7b") {
+      files.push_back({table("a800_llama2_7b_attention.csv.gz"), columns("vidur_attention.json")});
+    }
+    const Imported imported = import_tables(files, model, hardware, name);
+    Problems problems;
+    check_profile(imported.profile, problems);
+    EXPECT_EQ(problems.lines(), Lines{});
+    const std::vector<FitRow> rows = judge_fit(imported.profile, model, hardware, 1);
+    std::cout << to_text(imported, rows, hardware);
+    for (const FitRow& row : rows) {
+      SCOPED_TRACE(row.operation);
+      EXPECT_LE(row.held_out.p50, 0.05);
+      EXPECT_LE(row.held_out.p90, 0.15);
+      if (row.operation == "matrices" || row.operation == "prefill of a layer") {
+        EXPECT_LE(row.roofline.p50, 0.15);
+      }
+      if (row.operation == "decode attention") {
+        EXPECT_LE(row.roofline.p50, 0.25);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::calibrate

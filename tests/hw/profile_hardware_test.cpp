@@ -1,0 +1,92 @@
+#include "hw/profile_hardware.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/hw/tiny_profile.hpp"
+
+namespace kvtier {
+namespace {
+
+using test::cell;
+using test::tiny_profile;
+
+void add_table(Profile& profile, OperationId operation, const char* variant,
+               std::vector<ProfileCell> cells) {
+  profile.tables.push_back({.operation = operation,
+                            .variant = variant,
+                            .method = {},
+                            .cache = CacheState::cold,
+                            .shape = {},
+                            .axes = profile_operation(operation).axes,
+                            .cells = std::move(cells),
+                            .left_out = {}});
+}
+
+TEST(MeasuredHardware, IsNothingWithoutCopiesAndDrives) {
+  EXPECT_EQ(measured_hardware(tiny_profile()), Json::object());
+}
+
+TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  // 1,000 B in 0.5 s are 2 kB/s, 4,000 in 1 s 4 kB/s. Both ways together 2 + 3 = 5 kB/s.
+  add_table(profile, C4, "to_device", {cell({1000}, 0.5), cell({4000}, 1)});
+  add_table(profile, C4, "to_host", {cell({4000}, 2)});
+  add_table(profile, C4, "to_device_of_both", {cell({4000}, 2)});
+  add_table(profile, C4, "to_host_of_both", {cell({6000}, 2)});
+  // C1 is not asked where C4 is there.
+  add_table(profile, C1, "pinned", {cell({9000, 1}, 1)});
+  // A block of 100 B every 0.01 s with 4 in flight; of writes the sustained rate counts.
+  add_table(profile, D1, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
+  add_table(profile, D2, "burst", {cell({100, 4}, 0.01)});
+  add_table(profile, D2, "sustained", {cell({100, 4}, 0.04)});
+  // All reads is no mix; a mix slower than reading alone counts as that.
+  add_table(profile, D3, "random", {cell({100, 4, 100}, 0.001), cell({100, 4, 50}, 0.02)});
+  add_table(profile, X1, "scheduler_step", {cell({8}, 2e-6), cell({1}, 1e-6)});
+  EXPECT_EQ(measured_hardware(profile),
+            Json::parse(R"({"links": {"pcie": {"to_device": "4kB/s", "to_host": "2kB/s",
+                                               "both": "5kB/s"}},
+                            "ssd": {"bandwidth": {"read": "10kB/s", "write": "2.5kB/s",
+                                                  "both": "10kB/s"}},
+                            "efficiency": {"iteration_overhead": "2us"}})"));
+}
+
+TEST(MeasuredHardware, TakesOneWayAloneFromPlainCopies) {
+  Profile profile = tiny_profile();
+  add_table(profile, OperationId::C1, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, OperationId::C2, "pageable", {cell({8000, 1}, 1)});
+  EXPECT_EQ(measured_hardware(profile),
+            Json::parse(R"({"links": {"pcie": {"to_device": "9kB/s", "to_host": "8kB/s"}}})"));
+}
+
+TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  for (const char* variant : {"to_device", "to_host", "to_device_of_both", "to_host_of_both"}) {
+    add_table(profile, C4, variant, {cell({1000}, 1)});
+  }
+  add_table(profile, D1, "random", {cell({100, 4}, 0.1)});
+  profile.host = ProfileHost{.cpu = "c", .cores = 1, .memory = Bytes(2048)};
+  Problems problems;
+  HardwareConfig hardware;
+  // Without a storage the drive's rates describe nothing.
+  read_value(hardware, described_hardware(profile), "", problems);
+  EXPECT_EQ(problems.lines(), std::vector<std::string>{});
+  EXPECT_EQ(hardware.name, "tiny-profile");
+  EXPECT_EQ(hardware.hbm.capacity, profile.device.memory);
+  EXPECT_EQ(hardware.gpu.price.value, 0);
+  EXPECT_EQ(hardware.dram->capacity, Bytes(2048));
+  EXPECT_EQ(hardware.links.pcie.both.value, 2000);
+  EXPECT_FALSE(hardware.ssd);
+  profile.storage =
+      ProfileStorage{.file_system = "f", .engine = "e", .file = Bytes(1), .capacity = Bytes(4096)};
+  EXPECT_EQ(described_hardware(profile)["ssd"]["capacity"], "4KiB");
+  EXPECT_EQ(described_hardware(profile)["ssd"]["bandwidth"]["read"], "1kB/s");
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,210 @@
+/// A profile as the hardware of a run.
+
+#include "hw/profile.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "hw/profile_timing.hpp"
+#include "sim/engine/simulate.hpp"
+#include "sim/study/resolve.hpp"
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+const char* const kModel =
+    R"({"name": "small", "source": "made up", "layers": 2, "hidden_size": 64, "attention_heads": 4,
+        "kv_heads": 4, "head_dim": 16, "intermediate_size": 128, "gated_mlp": false,
+        "vocabulary_size": 100, "tied_embeddings": true, "context_window": "512tokens"})";
+
+/// Times in powers of two of the sizes, up to 256 new and 256 past tokens, 4 requests.
+Profile small_profile() {
+  Problems problems;
+  ModelConfig model;
+  read_value(model, parse_json_strictly(kModel, "model"), "", problems);
+  problems.throw_if_any();
+  Profile profile;
+  profile.name = "small-machine";
+  profile.provenance = {.date = "2026-01-02T03:04:05Z", .command = "made up"};
+  profile.device = {.name = "abacus",
+                    .driver = "none",
+                    .memory = Bytes(std::int64_t{1} << 30),
+                    .peak = FlopsPerSecond(1e12),
+                    .memory_bandwidth = BytesPerSecond(1e11),
+                    .limits_source = "made up"};
+  profile.host = ProfileHost{.cpu = "c", .cores = 1, .memory = Bytes(std::int64_t{1} << 30)};
+  const auto add = [&profile](OperationId id, std::string variant,
+                              std::map<std::string, std::int64_t> shape) -> ProfileTable& {
+    profile.tables.push_back({.operation = id,
+                              .variant = std::move(variant),
+                              .method = {},
+                              .cache = CacheState::cold,
+                              .shape = std::move(shape),
+                              .axes = profile_operation(id).axes,
+                              .cells = {},
+                              .left_out = {}});
+    return profile.tables.back();
+  };
+  const auto put = [](ProfileTable& table, std::vector<std::int64_t> at, double seconds) {
+    table.cells.push_back({std::move(at), seconds, seconds, seconds, 3, 0, {}});
+  };
+  std::vector<MatrixShape> matrices = layer_matrices(model, 1);
+  matrices.push_back(head_matrix(model, 1));
+  for (const MatrixShape& matrix : matrices) {
+    ProfileTable& table = add(OperationId::G1, std::string(matrix.name),
+                              {{"n", matrix.n}, {"k", matrix.k}, {"element_bytes", 2}});
+    for (std::int64_t tokens = 1; tokens <= 256; tokens *= 2) {
+      put(table, {tokens}, 1e-5 + 1e-7 * static_cast<double>(tokens));
+    }
+  }
+  const std::map<std::string, std::int64_t> shape{
+      {"attention_heads", 4}, {"kv_heads", 4}, {"head_dim", 16}, {"element_bytes", 2}};
+  ProfileTable& extend = add(OperationId::A1, "random_slots", shape);
+  for (std::int64_t added = 1; added <= 256; added *= 2) {
+    for (std::int64_t past = 0; past <= 256; past = past == 0 ? 16 : 2 * past) {
+      put(extend, {added, past}, 1e-5 + 1e-9 * static_cast<double>(added * (added + past)));
+    }
+  }
+  ProfileTable& decode = add(OperationId::A2, "random_slots", shape);
+  for (std::int64_t batch = 1; batch <= 4; batch *= 2) {
+    for (std::int64_t context = 16; context <= 256; context *= 2) {
+      put(decode, {batch, context}, 1e-5 + 1.37e-8 * static_cast<double>(batch * context));
+    }
+  }
+  for (const char* way : {"to_device", "to_host", "to_device_of_both", "to_host_of_both"}) {
+    put(add(OperationId::C4, way, {}), {1 << 20}, 1e-3);
+  }
+  return profile;
+}
+
+class ProfileHardware : public testing::Test {
+ protected:
+  ProfileHardware() { write_profile(dir_.path("small.json"), small_profile()); }
+
+  [[nodiscard]] RunConfig resolve(const std::string& hardware, const Lines& settings = {}) const {
+    ConfigRequest request;
+    request.file = dir_.write(
+        "run.json", R"({"model": )" + std::string(kModel) + R"(, "hardware": )" + hardware + R"(,
+          "system": {"preset": "hbm_dram", "tiers": {"hbm": {"capacity": "4MiB"}},
+                     "save": {"write_buffer": "1MiB"}, "load": {"buffers": 0}},
+          "serving": {"slots": 4},
+          "workload": {"generator": "sharegpt", "sessions": 60, "arrival_rate": "100/s"}})");
+    for (const std::string& setting : settings) {
+      request.overrides.push_back(parse_override(setting));
+    }
+    return resolve_config(request, presets(), builtin_policies()).config;
+  }
+  [[nodiscard]] Lines problems(const std::string& hardware, const Lines& settings = {}) const {
+    try {
+      (void)resolve(hardware, settings);
+    } catch (const ConfigError& error) {
+      Lines lines = error.problems();
+      const std::string folder = dir_.path("").string();
+      for (std::string& line : lines) {
+        for (std::size_t at = line.find(folder); at != std::string::npos; at = line.find(folder)) {
+          line.erase(at, folder.size());
+        }
+      }
+      return lines;
+    }
+    return {};
+  }
+
+  TempDir dir_;
+};
+
+const char* const kProfileAlone = R"({"profile": "./small.json"})";
+
+TEST_F(ProfileHardware, DescribesAServerByItself) {
+  const HardwareConfig hardware = resolve(kProfileAlone).hardware;
+  EXPECT_EQ(hardware.name, "small-machine");
+  EXPECT_EQ(hardware.gpu.name, "abacus");
+  // 1 MiB in 1 ms, each way, also at the same time.
+  EXPECT_DOUBLE_EQ(hardware.links.pcie.forward.value, 1048576e3);
+  EXPECT_DOUBLE_EQ(hardware.links.pcie.both.value, 2 * 1048576e3);
+  ASSERT_TRUE(hardware.profile && hardware.profile->loaded);
+}
+
+TEST_F(ProfileHardware, GivesMeasuredRatesToAPresetAndKeepsItsOtherKeys) {
+  const HardwareConfig hardware =
+      resolve(R"({"preset": "a100-80g", "gpus": 1, "profile": "./small.json",
+                  "links": {"pcie": {"to_host": "1GB/s"}}})",
+              {"/hardware/dram/capacity=3GiB"})
+          .hardware;
+  EXPECT_EQ(hardware.name, "a100-80g");
+  EXPECT_EQ(hardware.gpu.price.value, 5);
+  EXPECT_DOUBLE_EQ(hardware.links.pcie.forward.value, 1048576e3);
+  EXPECT_DOUBLE_EQ(hardware.links.pcie.backward.value, 1e9);  // the file's own key
+  EXPECT_EQ(hardware.dram->capacity.value, std::int64_t{3} << 30);
+}
+
+TEST_F(ProfileHardware, MayBeSetOnTheCommandLine) {
+  EXPECT_DOUBLE_EQ(resolve(R"("a100-80g")", {"/hardware/profile=./small.json", "/hardware/gpus=1"})
+                       .hardware.links.pcie.forward.value,
+                   1048576e3);
+}
+
+TEST_F(ProfileHardware, ResolvesToAConfigThatResolvesToItself) {
+  const RunConfig first = resolve(kProfileAlone);
+  const Json printed = write_value(first);
+  ConfigRequest again;
+  again.file = dir_.write("again.json", printed.dump());
+  const RunConfig second = resolve_config(again, presets(), builtin_policies()).config;
+  EXPECT_EQ(write_value(second), printed);
+  EXPECT_TRUE(second.hardware.profile->loaded);
+}
+
+TEST_F(ProfileHardware, SaysWhatIsWrongWithTheProfile) {
+  EXPECT_EQ(problems(R"({"profile": "./none.json"})"),
+            Lines{"run.json: /hardware/profile: no such file: ./none.json"});
+  dir_.write("old.json", R"({"format": "kvtier.profile/0"})");
+  EXPECT_EQ(problems(R"({"profile": "./old.json"})"),
+            Lines{"./old.json: /format: expected \"kvtier.profile/1\", got \"kvtier.profile/0\": "
+                  "measure again, or use the release that wrote it"});
+}
+
+TEST_F(ProfileHardware, RefusesAModelThatWasNotMeasured) {
+  const Lines lines = problems(kProfileAlone, {"/model/hidden_size=96"});
+  ASSERT_FALSE(lines.empty());
+  EXPECT_NE(lines[0].find("profile small-machine has no G1 of 192 x 96 in 2 B (qkv)"),
+            std::string::npos)
+      << lines[0];
+  EXPECT_EQ(problems(kProfileAlone, {"/model/hidden_size=96", "/hardware/unmeasured=roofline"}),
+            Lines{});
+}
+
+TEST_F(ProfileHardware, IsWhatASimulationRunsOn) {
+  const RunConfig config = resolve(kProfileAlone);
+  const Json result = simulate(config, builtin_policies());
+  expect_result_invariants(result);
+  const Json& timing = result.at("timing");
+  EXPECT_EQ(timing["profile"], "./small.json");
+  EXPECT_EQ(timing["prefills"]["total"], result["workload"]["turns"]);
+  EXPECT_GT(timing["prefills"]["extrapolated"], 0);  // more than 256 tokens
+  EXPECT_LT(timing["prefills"]["extrapolated"], timing["prefills"]["total"]);
+  EXPECT_GT(timing["decode_iterations"]["extrapolated"], 0);
+  EXPECT_LT(timing["decode_iterations"]["extrapolated"], timing["decode_iterations"]["total"]);
+  EXPECT_EQ(timing["from_roofline"], Json::array());
+  EXPECT_EQ(timing["left_out"].size(), 7U);
+  EXPECT_FALSE(simulate(resolved("examples/planner-70.json",
+                                 {"/workload/sessions=20", "/workload/warmup_turns=0"}),
+                        builtin_policies())
+                   .contains("timing"));
+}
+
+TEST_F(ProfileHardware, GivesTheSameBytesInClosedFormAndByIteration) {
+  const RunConfig config = resolve(kProfileAlone);
+  const Json fast = simulate(config, builtin_policies());
+  RunOptions reference;
+  reference.stepping = DecodeStepping::per_iteration;
+  EXPECT_EQ(simulate(config, builtin_policies(), reference).dump(), fast.dump());
+}
+
+}  // namespace
+}  // namespace kvtier::test
