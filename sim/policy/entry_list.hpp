@@ -12,8 +12,10 @@ namespace kvtier {
 /// allocation per operation. The front is the end that leaves first.
 class EntryList {
  public:
+  EntryList() { nodes_[kEnd].next = kEnd; }
+
   [[nodiscard]] bool contains(EntryId entry) const {
-    return place(entry) < nodes_.size() && nodes_[place(entry)].next != kUnlinked;
+    return entry.valid() && is_linked(place(entry));
   }
   [[nodiscard]] EntryId front() const { return entry_at(nodes_[kEnd].next); }
   [[nodiscard]] EntryId next(EntryId entry) const { return entry_at(nodes_[place(entry)].next); }
@@ -33,7 +35,7 @@ class EntryList {
   }
 
   void remove(EntryId entry) {
-    KVTIER_ASSERT(contains(entry), "only a listed entry can be removed");
+    KVTIER_ASSERT(is_linked(place(entry)), "only a listed entry can be removed");
     Node& node = nodes_[place(entry)];
     nodes_[node.previous].next = node.next;
     nodes_[node.next].previous = node.previous;
@@ -57,12 +59,15 @@ class EntryList {
     std::uint32_t next = kUnlinked;
   };
 
+  [[nodiscard]] bool is_linked(std::size_t place) const {
+    return place < nodes_.size() && nodes_[place].next != kUnlinked;
+  }
   [[nodiscard]] static std::size_t place(EntryId entry) {
     return static_cast<std::size_t>(entry.value) + 1;
   }
   [[nodiscard]] static EntryId entry_at(std::uint32_t place) { return EntryId{place - 1}; }
 
-  std::vector<Node> nodes_ = {{.previous = kEnd, .next = kEnd}};
+  std::vector<Node> nodes_ = std::vector<Node>(64);
   std::size_t size_ = 0;
 };
 

@@ -139,6 +139,24 @@ TEST(SharedLinks, AnExtensionChangesWhoIsFirst) {
   EXPECT_EQ(times[0], at_ms(5));
 }
 
+TEST(SharedLinks, AnOpenTransferMayEndBeforeItIsExtended) {
+  SharedLinks links = one_link(limits(kGb, kGb, 2 * kGb));
+  const TransferId ended = links.start(kUp, Bytes(1000000), 0, at_ms(0), true);
+  EXPECT_EQ(links.next_completion(), at_ms(1));
+  EXPECT_TRUE(links.finish_next().open);
+  EXPECT_FALSE(links.extend(ended, Bytes(1000000), at_ms(2)));
+  EXPECT_EQ(links.counters(0, at_ms(2)).forward, Bytes(1000000));
+  // Beside another transfer of its path it is told apart from that.
+  const TransferId open = links.start(kUp, Bytes(1000000), 1, at_ms(2), true);
+  links.start(kUp, Bytes(3000000), 2, at_ms(2));
+  EXPECT_FALSE(links.extend(ended, Bytes(1000000), at_ms(2)));
+  EXPECT_TRUE(links.extend(open, Bytes(1000000), at_ms(2)));  // 2 MB beside 3 MB
+  EXPECT_EQ(links.next_completion(), at_ms(6));
+  const SharedLinks::Finished finished = links.finish_next();
+  EXPECT_EQ(finished.cookie, 1U);
+  EXPECT_FALSE(finished.open);
+}
+
 TEST(SharedLinks, NoBytesTakeNoTime) {
   SharedLinks links = one_link(limits(kGb, kGb, 2 * kGb));
   links.start(kUp, Bytes(1000), 0, at_ms(1));

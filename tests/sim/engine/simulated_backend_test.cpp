@@ -298,6 +298,30 @@ TEST(SimulatedBackend, HostMemoryIsNoLimitUnlessItsBandwidthIsGiven) {
   EXPECT_EQ(arrival_beside(hardware, dram, hbm, dram, ssd), at_ms(20));
 }
 
+TEST(SimulatedBackend, AnOpenTransferIsReportedOnlyAfterItIsExtended) {
+  const ConstantTiming timing(kMillisecond, kMillisecond);
+  SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
+  const auto start = [&](std::uint64_t cookie) {
+    return backend.start_transfer({.from = Medium::dram,
+                                   .to = Medium::hbm,
+                                   .bytes = Bytes(10000),  // 10 ms
+                                   .key = {},
+                                   .cookie = cookie,
+                                   .open = true});
+  };
+  const TransferId ended = start(1);
+  backend.set_timer(at_ms(20), 2);
+  EXPECT_EQ(backend.wait().kind, CompletionKind::timer);
+  EXPECT_FALSE(backend.pending());
+  EXPECT_FALSE(backend.extend_transfer(ended, Bytes(10000)));
+  EXPECT_FALSE(backend.pending());
+  const TransferId moving = start(3);
+  EXPECT_TRUE(backend.extend_transfer(moving, Bytes(5000)));
+  EXPECT_EQ(backend.wait().payload, 3U);
+  EXPECT_EQ(backend.now(), at_ms(35));
+  backend.check_drained();
+}
+
 TEST(SimulatedBackend, ReportsCompletionsOfOneInstantByKindThenAsAskedFor) {
   for (const bool decodes : {false, true}) {
     const ConstantTiming timing(kMillisecond, for_ms(10));
