@@ -76,10 +76,10 @@ BatchPrefillTimes batch_prefill_times(const RunConfig& config, const BatchPrefil
 }
 
 ReuseTimes reuse_times(const RunConfig& config, const BatchPrefill& request, Tokens response) {
-  const RooflineTiming timing(config.model, config.hardware, request.batch);
+  const auto timing = make_timing(config.model, config.hardware, request.batch);
   const Prefill p = prefill_of(config, request);
   const Tokens prompt = (request.history + request.added) * request.batch;
-  const std::int64_t ticks = sum_decode_ticks(timing.decode(request.batch), request.batch,
+  const std::int64_t ticks = sum_decode_ticks(timing->decode(request.batch), request.batch,
                                               prompt + Tokens(request.batch), response.value - 1);
   return {.recompute_seconds = recompute_seconds(config, request),
           .reload_seconds = seconds_without_preloading(p),
