@@ -2,13 +2,16 @@
 // AttentionStore, Pensieve and vLLM. O(1) while requests leave from the front.
 #include "policies/scheduling/fcfs.hpp"
 
+#include "sim/core/assert.hpp"
+
 namespace kvtier {
 namespace {
 
 class FcfsOrder final : public OrderPolicy {
  public:
   QueuePosition next(const QueueView& queue) override {
-    return queue.first();  // never an empty position
+    KVTIER_ASSERT(queue.first() < queue.end(), "the first position of a queue is never empty");
+    return queue.first();
   }
 };
 

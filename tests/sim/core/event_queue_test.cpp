@@ -83,7 +83,7 @@ TEST(EventQueue, PopNeedsAPendingEvent) {
   EXPECT_THROW(queue.pop(), InvariantError);
 }
 
-TEST(EventQueue, EventsAreSmall) { EXPECT_EQ(sizeof(Event), 32U); }
+TEST(EventQueue, EventsAreSmall) { EXPECT_EQ(sizeof(Event), 24U); }
 
 TEST(EventQueue, AgreesWithAStableSortByTimeAndPriority) {
   struct Pushed {
