@@ -216,7 +216,7 @@ TEST(LatencyOverLoad, IsReadBetweenTwoRatesOnAStraightLineOverTheLogarithm) {
   EXPECT_TRUE(json["rate_at"]["1e-09"].is_null()) << "every latency is above it";
   // A curve of one point goes on until it has passed the bound.
   const Json beyond =
-      result_of("latency_over_load", config, {{"request_rates", {"20/s"}}, {"latencies", {bound}}});
+      result_of("latency_over_load", config, {{"request_rates", {"8/s"}}, {"latencies", {bound}}});
   EXPECT_GT(beyond["rate"].size(), 1U);
   EXPECT_FALSE(beyond["rate_at"].begin()->is_null());
   EXPECT_THROW(result_of("latency_over_load", config, {{"request_rates", Json::array()}}),
