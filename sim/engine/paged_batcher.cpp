@@ -124,11 +124,9 @@ bool PagedBatcher::admissible(SessionSlot slot) {
     return false;
   }
   const Tokens length = work_[slot].length;
-  const Tokens decoding(mixes_ ? static_cast<std::int64_t>(running_.size()) : 0);
-  // Room for it may be made at the cost of what is held of it.
   const auto within_budget = [&] {
     const Tokens computed = length - store_.held(slot, length - Tokens(1)).tokens();
-    return prompt_tokens_ + decoding + computed <= token_budget_;
+    return prompt_tokens_ + decoding_tokens() + computed <= token_budget_;
   };
   if (!within_budget()) {
     return false;
@@ -145,6 +143,7 @@ bool PagedBatcher::admissible(SessionSlot slot) {
     fits = store_.available_to(slot) >= needed;
   }
   store_.want(0);
+  // Room may have been made at the cost of what the session itself had stored.
   return within_budget();
 }
 
@@ -234,6 +233,8 @@ void PagedBatcher::end_stall() {
 }
 
 void PagedBatcher::start_iteration() {
+  KVTIER_ASSERT(prompt_tokens_ + decoding_tokens() <= token_budget_,
+                "an iteration keeps to its token budget");
   Tokens loaded;
   for (const Prompt& prompt : prompts_) {
     loaded += prompt.loaded;

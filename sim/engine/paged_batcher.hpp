@@ -86,6 +86,10 @@ class PagedBatcher final : public Batcher {
   /// Whether it can be admitted into the batch as it is now; asks the store for room.
   [[nodiscard]] bool admissible(SessionSlot slot);
   void admit(SessionSlot slot);
+  /// Tokens that running requests add to an iteration with prompts.
+  [[nodiscard]] Tokens decoding_tokens() const {
+    return Tokens(mixes_ ? static_cast<std::int64_t>(running_.size()) : 0);
+  }
   /// Suspends requests until the others can decode once more. Without: the GPUs have to wait.
   [[nodiscard]] bool make_room_to_decode();
   void suspend_latest();

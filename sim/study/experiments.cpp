@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <concepts>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -391,7 +392,8 @@ struct LoadParameters {
 };
 template <class V>
 void describe(V& v, LoadParameters& p) {
-  v.field("request_rates", p.request_rates, "Rates at which requests arrive.",
+  v.field("request_rates", p.request_rates,
+          "Rates at which requests arrive; more are added until the bounds are passed.",
           required(positive()));
   v.field(
       "latencies", p.latencies,
@@ -399,12 +401,13 @@ void describe(V& v, LoadParameters& p) {
       positive());
 }
 
-/// The rate at which the curve first crosses `bound`, between two points a straight line over the
-/// logarithm of the latency; null if it does not, or is above it from the beginning.
-Json rate_at(const std::vector<std::pair<double, double>>& curve, double bound) {
-  for (std::size_t i = 1; i < curve.size(); ++i) {
-    const auto& [rate, latency] = curve[i - 1];
-    const auto& [next_rate, next_latency] = curve[i];
+/// The rate at which the curve, latency by rate, first crosses `bound`: between two points a
+/// straight line over the logarithm of the latency; null if it does not, or is above it from the
+/// beginning.
+Json rate_at(const std::map<double, double>& curve, double bound) {
+  for (auto next = std::next(curve.begin()); next != curve.end(); ++next) {
+    const auto& [rate, latency] = *std::prev(next);
+    const auto& [next_rate, next_latency] = *next;
     if (latency <= bound && next_latency > bound) {
       const double share = std::log(bound / latency) / std::log(next_latency / latency);
       return rate + share * (next_rate - rate);
@@ -414,24 +417,37 @@ Json rate_at(const std::vector<std::pair<double, double>>& curve, double bound) 
 }
 
 Json latency_over_load(const RunConfig& config, const LoadParameters& p, const Context& context) {
+  // A curve that does not reach the bounds between its rates goes on beyond them.
+  constexpr int kMostBeyond = 12;
+  constexpr double kBeyond = 1.15;
+  if (p.request_rates.empty()) {
+    throw ConfigError("latency_over_load: /request_rates: expected one rate at least, got []");
+  }
   Json json{{"rate", Json::object()}, {"rate_at", Json::object()}};
-  std::vector<std::pair<double, double>> curve;
-  std::vector<PerSecond> rates = p.request_rates;
-  std::sort(rates.begin(), rates.end());
-  for (const PerSecond rate : rates) {
+  std::map<double, double> latency_at;
+  const auto run = [&](double rate) {
     RunConfig loaded = config;
     loaded.workload.arrival_rate.reset();
-    loaded.workload.request_rate = rate;
+    loaded.workload.request_rate = PerSecond(rate);
     const Json result = simulate(loaded, *context.registry, context.run);
     const Json& metrics = result["metrics"];
     const double latency = metrics["normalized_latency_seconds_per_token"]["p90"].get<double>();
-    curve.emplace_back(rate.value, latency);
-    json["rate"][fmt::format("{}", rate.value)] =
+    latency_at[rate] = latency;
+    json["rate"][fmt::format("{}", rate)] =
         Json{{"p90_seconds_per_token", latency},
              {"requests_per_second", metrics["requests_per_second"]}};
+  };
+  for (const PerSecond rate : p.request_rates) {
+    run(rate.value);
   }
   for (const SimDuration bound : p.latencies) {
-    json["rate_at"][fmt::format("{}", bound.seconds())] = rate_at(curve, bound.seconds());
+    for (int i = 0; i < kMostBeyond && latency_at.rbegin()->second <= bound.seconds(); ++i) {
+      run(latency_at.rbegin()->first * kBeyond);
+    }
+    for (int i = 0; i < kMostBeyond && latency_at.begin()->second > bound.seconds(); ++i) {
+      run(latency_at.begin()->first / kBeyond);
+    }
+    json["rate_at"][fmt::format("{}", bound.seconds())] = rate_at(latency_at, bound.seconds());
   }
   return json;
 }

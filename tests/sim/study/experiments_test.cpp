@@ -294,6 +294,13 @@ TEST(LatencyOverLoad, IsReadBetweenTwoRatesOnAStraightLineOverTheLogarithm) {
   ASSERT_EQ(json["rate_at"].size(), 2U);
   EXPECT_NEAR(json["rate_at"].begin()->get<double>(), 20.5, 1e-4);
   EXPECT_TRUE(json["rate_at"]["1e-09"].is_null()) << "every latency is above it";
+  // A curve of one point goes on until it has passed the bound.
+  const Json beyond =
+      result_of("latency_over_load", config, {{"request_rates", {"8/s"}}, {"latencies", {bound}}});
+  EXPECT_GT(beyond["rate"].size(), 1U);
+  EXPECT_FALSE(beyond["rate_at"].begin()->is_null());
+  EXPECT_THROW(result_of("latency_over_load", config, {{"request_rates", Json::array()}}),
+               ConfigError);
 }
 
 }  // namespace
