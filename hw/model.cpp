@@ -129,6 +129,10 @@ std::int64_t read_element_bytes(HuggingFaceReader& reader) {
   return 0;
 }
 
+std::int64_t divide_up(std::int64_t whole, std::int64_t parts) {
+  return (whole + parts - 1) / parts;
+}
+
 }  // namespace
 
 void check_model(const ModelConfig& model, const std::string& pointer, Problems& problems) {
@@ -181,6 +185,26 @@ double linear_flops_per_token_layer(const ModelConfig& model) {
 
 double attention_flops_per_pair_layer(const ModelConfig& model) {
   return 4.0 * static_cast<double>(model.attention_heads * model.head_dim);
+}
+
+HeadCounts heads_per_gpu(const ModelConfig& model, std::int64_t gpus) {
+  return {.attention = divide_up(model.attention_heads, gpus),
+          .kv = divide_up(model.kv_heads, gpus)};
+}
+
+std::vector<MatrixShape> layer_matrices(const ModelConfig& model, std::int64_t gpus) {
+  const HeadCounts heads = heads_per_gpu(model, gpus);
+  const std::int64_t query_width = heads.attention * model.head_dim;
+  const std::int64_t kv_width = heads.kv * model.head_dim;
+  const std::int64_t intermediate = divide_up(model.intermediate_size, gpus);
+  return {{"qkv", query_width + 2 * kv_width, model.hidden_size},
+          {"attention_output", model.hidden_size, query_width},
+          {"mlp_up", (model.gated_mlp ? 2 : 1) * intermediate, model.hidden_size},
+          {"mlp_down", model.hidden_size, intermediate}};
+}
+
+MatrixShape head_matrix(const ModelConfig& model, std::int64_t gpus) {
+  return {"lm_head", divide_up(model.vocabulary_size, gpus), model.hidden_size};
 }
 
 double lm_head_flops_per_token(const ModelConfig& model) {

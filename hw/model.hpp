@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
@@ -111,6 +113,32 @@ void check_model(const ModelConfig& model, const std::string& pointer, Problems&
 /// the weighted sum of V. Pensieve Table 1, at 2,048 tokens of context: 33.55 MFLOP for 6.7B, 41.94
 /// for 13B.
 [[nodiscard]] double attention_flops_per_pair_layer(const ModelConfig& model);
+
+/// One matrix as one GPU of a tensor-parallel group multiplies it: rows of k elements become rows
+/// of n.
+struct MatrixShape {
+  std::string_view name;
+  std::int64_t n;
+  std::int64_t k;
+
+  friend bool operator==(const MatrixShape&, const MatrixShape&) = default;
+};
+
+/// The matrices of one layer on one of `gpus` GPUs, in the order of the work: queries, keys and
+/// values together, and the gate together with the MLP's first matrix, as engines fuse them. Heads
+/// and widths are split as Megatron-LM does (arXiv 1909.08053, section 3); what does not divide is
+/// rounded up, and a GPU has at least one KV head.
+[[nodiscard]] std::vector<MatrixShape> layer_matrices(const ModelConfig& model, std::int64_t gpus);
+
+/// The head that gives the logits, on one of `gpus` GPUs.
+[[nodiscard]] MatrixShape head_matrix(const ModelConfig& model, std::int64_t gpus);
+
+/// Heads of one GPU: of the queries, and of keys and values.
+struct HeadCounts {
+  std::int64_t attention;
+  std::int64_t kv;
+};
+[[nodiscard]] HeadCounts heads_per_gpu(const ModelConfig& model, std::int64_t gpus);
 
 /// Operations of the head for one row of logits.
 [[nodiscard]] double lm_head_flops_per_token(const ModelConfig& model);

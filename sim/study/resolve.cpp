@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "hw/model.hpp"
+#include "hw/profile.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
 
@@ -319,9 +320,12 @@ Json config_json_schema(const std::string& which) {
     schema = value_schema(config.hardware);
   } else if (which == "system") {
     schema = value_schema(config.system);
+  } else if (which == "profile") {
+    Profile profile;
+    schema = value_schema(profile);
   } else {
-    throw ConfigError(
-        fmt::format("schema: expected one of run, model, hardware, system, got \"{}\"", which));
+    throw ConfigError(fmt::format(
+        "schema: expected one of run, model, hardware, system, profile, got \"{}\"", which));
   }
   schema["properties"][kSchemaKey] = Json{{"type", "string"}};
   Json result{{kSchemaKey, "https://json-schema.org/draft/2020-12/schema"},

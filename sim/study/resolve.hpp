@@ -50,7 +50,8 @@ struct ResolvedWorkload {
 };
 [[nodiscard]] ResolvedWorkload resolve_workload(const ConfigRequest& request);
 
-/// The JSON Schema of a run's config ("run") or of one preset ("model", "hardware", "system").
+/// The JSON Schema of a run's config ("run"), of one preset ("model", "hardware", "system"), or of a
+/// measured profile ("profile").
 /// Throws ConfigError for another name.
 [[nodiscard]] Json config_json_schema(const std::string& which);
 

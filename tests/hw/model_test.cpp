@@ -413,5 +413,36 @@ TEST(HuggingFace, RefusesWhatIsNotAnObject) {
             Lines{"config.json: /: expected an object, got []"});
 }
 
+TEST(Matrices, AreThoseOfLlama2SeventyBillionOnFourGpus) {
+  // 64 heads, 8 KV heads, 128 wide: a GPU has 16 and 2, so qkv (16 + 2 x 2) x 128 = 2,560 of 8,192;
+  // MLP 2 x 28,672 / 4 = 14,336; head 32,000 / 4 = 8,000.
+  const ModelConfig model = test::load_model("llama2-70b");
+  EXPECT_EQ(layer_matrices(model, 4), (std::vector<MatrixShape>{{"qkv", 2560, 8192},
+                                                                {"attention_output", 8192, 2048},
+                                                                {"mlp_up", 14336, 8192},
+                                                                {"mlp_down", 8192, 7168}}));
+  EXPECT_EQ(head_matrix(model, 4), (MatrixShape{"lm_head", 8000, 8192}));
+}
+
+TEST(Matrices, OfOneGpuAreAllParametersOfALayer) {
+  for (const std::string& name : test::config_names("models")) {
+    const ModelConfig model = test::load_model(name);
+    std::int64_t elements = 0;
+    for (const MatrixShape& matrix : layer_matrices(model, 1)) {
+      elements += matrix.n * matrix.k;
+    }
+    EXPECT_EQ(elements, parameters_per_layer(model)) << name;
+  }
+}
+
+TEST(Matrices, LeaveEveryGpuAKvHead) {
+  // 71 query heads and one KV head on 2 GPUs: 36 and 1.
+  ModelConfig model = test::load_model("falcon-40b");
+  model.attention_heads = 71;
+  model.kv_heads = 1;
+  EXPECT_EQ(heads_per_gpu(model, 2).attention, 36);
+  EXPECT_EQ(heads_per_gpu(model, 2).kv, 1);
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -385,10 +385,16 @@ TEST_F(BadCommandLine, SuggestsWhatCanBeListed) {
 }
 
 TEST_F(BadCommandLine, SuggestsTheSchemaThatWasMeant) {
-  expect_bad_input({"schema", "modle"},
-                   {"WHICH: expected one of run, model, hardware, system, got \"modle\" (did you "
-                    "mean \"model\"?)",
-                    "see kvtier schema --help"});
+  expect_bad_input(
+      {"schema", "modle"},
+      {"WHICH: expected one of run, model, hardware, system, profile, got \"modle\" (did you "
+       "mean \"model\"?)",
+       "see kvtier schema --help"});
+}
+
+TEST_F(BadCommandLine, HasNoReferenceOfAProfilesKeys) {
+  expect_bad_input({"schema", "profile", "--markdown"},
+                   {"schema: expected one of run, model, hardware, system, got \"profile\""});
 }
 
 TEST_F(BadCommandLine, RefusesUnknownSystemsInAComparison) {

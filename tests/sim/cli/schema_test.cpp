@@ -115,7 +115,7 @@ std::string problem(const json& value, const json& schema, const std::string& at
   return "";
 }
 
-const std::vector<std::string> kSchemas{"run", "model", "hardware", "system"};
+const std::vector<std::string> kSchemas{"run", "model", "hardware", "system", "profile"};
 
 class Schemas : public ProgramTest {
  protected:

@@ -1,0 +1,272 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/config.hpp"
+#include "sim/core/units.hpp"
+
+/// Profiles, `kvtier.profile/1`: what was measured on one machine, and nothing that was not. A
+/// profile is tables of cells; a table holds the times of one operation in one setting over a grid
+/// of sizes. What the operations are, and what their sizes and times mean, says
+/// profile_operations().
+namespace kvtier {
+
+inline constexpr const char* kProfileFormat = "kvtier.profile/1";
+
+/// The quantities of a calibration, by kind: G matrices, A attention, E and R work on elements, C
+/// copies, D drives, X the control plane.
+enum class OperationId {
+  G1,
+  A1,
+  A2,
+  A3,
+  E1,
+  R1,
+  C1,
+  C2,
+  C3,
+  C4,
+  C5,
+  C6,
+  C7,
+  D1,
+  D2,
+  D3,
+  D4,
+  D5,
+  X1
+};
+constexpr auto enum_names(OperationId) {
+  using enum OperationId;
+  return std::array{
+      std::pair{"G1", G1}, std::pair{"A1", A1}, std::pair{"A2", A2}, std::pair{"A3", A3},
+      std::pair{"E1", E1}, std::pair{"R1", R1}, std::pair{"C1", C1}, std::pair{"C2", C2},
+      std::pair{"C3", C3}, std::pair{"C4", C4}, std::pair{"C5", C5}, std::pair{"C6", C6},
+      std::pair{"C7", C7}, std::pair{"D1", D1}, std::pair{"D2", D2}, std::pair{"D3", D3},
+      std::pair{"D4", D4}, std::pair{"D5", D5}, std::pair{"X1", X1}};
+}
+[[nodiscard]] const char* to_string(OperationId operation);
+
+/// Whether the data lay in a cache when the clock started: two different quantities.
+enum class CacheState { cold, hot };
+constexpr auto enum_names(CacheState) {
+  return std::array{std::pair{"cold", CacheState::cold}, std::pair{"hot", CacheState::hot}};
+}
+
+/// What a table of one operation has to say.
+struct ProfileOperation {
+  OperationId id;
+  /// The sizes that its cells vary, in order.
+  std::vector<std::string> axes;
+  /// The sizes that are the same for all its cells.
+  std::vector<std::string> shape;
+  /// The settings it is measured in; empty: any name.
+  std::vector<std::string> variants;
+  /// More work along every axis takes longer, so that a profile which says otherwise is refused.
+  bool monotone = false;
+  const char* meaning;
+};
+/// Every operation once, in the order of OperationId.
+[[nodiscard]] std::span<const ProfileOperation> profile_operations();
+[[nodiscard]] const ProfileOperation& profile_operation(OperationId id);
+
+/// One point of a grid: quartiles of the undisturbed samples.
+struct ProfileCell {
+  /// A value for each axis of the table.
+  std::vector<std::int64_t> at;
+  double p25_seconds = 0;
+  double median_seconds = 0;
+  double p75_seconds = 0;
+  /// Samples that the quartiles are of.
+  std::int64_t n = 0;
+  /// Samples that were taken and rejected: clocks, other load, a physical limit.
+  std::int64_t disturbed = 0;
+  /// A3 only: the requests of a ragged batch, each as [new tokens, past tokens].
+  std::vector<std::vector<std::int64_t>> parts;
+
+  friend bool operator==(const ProfileCell&, const ProfileCell&) = default;
+};
+template <class V>
+void describe(V& v, ProfileCell& c) {
+  v.field("at", c.at, "The cell's place on the table's axes.", required(non_negative()));
+  v.field("p25_seconds", c.p25_seconds, "First quartile.", required(positive()));
+  v.field("median_seconds", c.median_seconds, "Median.", required(positive()));
+  v.field("p75_seconds", c.p75_seconds, "Third quartile.", required(positive()));
+  v.field("n", c.n, "Samples that the quartiles are of.", required(at_least(1)));
+  v.field("disturbed", c.disturbed, "Samples that were rejected.", non_negative());
+  v.field("parts", c.parts, "The requests of a ragged batch: [new tokens, past tokens].",
+          non_negative());
+}
+
+/// A point of the grid that was not measured.
+struct LeftOutCell {
+  std::vector<std::int64_t> at;
+  std::string why;
+
+  friend bool operator==(const LeftOutCell&, const LeftOutCell&) = default;
+};
+template <class V>
+void describe(V& v, LeftOutCell& c) {
+  v.field("at", c.at, "The cell's place on the table's axes.", required(non_negative()));
+  v.field("why", c.why, "Why it was not measured.", required());
+}
+
+/// One operation in one setting.
+struct ProfileTable {
+  OperationId operation = OperationId::G1;
+  /// The setting: which matrix, which way of a link, ...
+  std::string variant;
+  /// How it was done: the library's call, pinned memory, the I/O engine.
+  std::string method;
+  CacheState cache = CacheState::cold;
+  std::map<std::string, std::int64_t> shape;
+  std::vector<std::string> axes;
+  std::vector<ProfileCell> cells;
+  std::vector<LeftOutCell> left_out;
+
+  friend bool operator==(const ProfileTable&, const ProfileTable&) = default;
+};
+template <class V>
+void describe(V& v, ProfileTable& c) {
+  v.field("operation", c.operation, "What was measured.", required());
+  v.field("variant", c.variant, "In which setting.", required());
+  v.field("method", c.method, "How it was done.");
+  v.field("cache", c.cache, "Whether the data lay in a cache before.", required());
+  v.field("shape", c.shape, "Sizes that all cells share.", required(at_least(1)));
+  v.field("axes", c.axes, "Names of the sizes that the cells vary.", required());
+  v.field("cells", c.cells, "The measured cells.", required());
+  v.field("left_out", c.left_out, "The cells that were not measured, and why.");
+}
+
+/// What computes. `peak` and `memory_bandwidth` are upper limits: no time of a profile is taken to
+/// be shorter than they allow.
+struct ProfileDevice {
+  std::string name;
+  std::string driver;
+  Bytes memory;
+  FlopsPerSecond peak;
+  BytesPerSecond memory_bandwidth;
+  /// Where the two limits come from.
+  std::string limits_source;
+
+  friend bool operator==(const ProfileDevice&, const ProfileDevice&) = default;
+};
+template <class V>
+void describe(V& v, ProfileDevice& c) {
+  v.field("name", c.name, "The product, as the driver or the system names it.", required());
+  v.field("driver", c.driver, "Version of its driver; for a CPU, of the system.", required());
+  v.field("memory", c.memory, "Its memory.", required(positive()));
+  v.field("peak", c.peak, "Upper limit of its operations.", required(positive()));
+  v.field("memory_bandwidth", c.memory_bandwidth, "Upper limit of its memory.",
+          required(positive()));
+  v.field("limits_source", c.limits_source, "Where the two limits come from.", required());
+}
+
+/// The machine around the device.
+struct ProfileHost {
+  std::string cpu;
+  std::int64_t cores = 1;
+  Bytes memory;
+
+  friend bool operator==(const ProfileHost&, const ProfileHost&) = default;
+};
+template <class V>
+void describe(V& v, ProfileHost& c) {
+  v.field("cpu", c.cpu, "The processor.", required());
+  v.field("cores", c.cores, "Cores that were used.", required(at_least(1)));
+  v.field("memory", c.memory, "Host memory.", required(positive()));
+}
+
+/// The storage that the D operations used.
+struct ProfileStorage {
+  std::string file_system;
+  std::string engine;
+  Bytes file;
+  Bytes capacity;
+
+  friend bool operator==(const ProfileStorage&, const ProfileStorage&) = default;
+};
+template <class V>
+void describe(V& v, ProfileStorage& c) {
+  v.field("file_system", c.file_system, "Type of the file system, and the drive if known.",
+          required());
+  v.field("engine", c.engine, "What did the I/O.", required());
+  v.field("file", c.file, "Size of the test file.", required(positive()));
+  v.field("capacity", c.capacity, "Size of the file system.", required(positive()));
+}
+
+struct Provenance {
+  /// ISO 8601, UTC.
+  std::string date;
+  std::string command;
+  /// Library to version.
+  std::map<std::string, std::string> libraries;
+  /// Of the model whose shapes were measured.
+  std::string model;
+  /// What a reader has to know: other load, settings that skew results, the source of a table.
+  std::vector<std::string> notes;
+
+  friend bool operator==(const Provenance&, const Provenance&) = default;
+};
+template <class V>
+void describe(V& v, Provenance& c) {
+  v.field("date", c.date, "When it was measured, ISO 8601.", required());
+  v.field("command", c.command, "What wrote the profile.", required());
+  v.field("libraries", c.libraries, "Versions of the libraries that were timed.", required());
+  v.field("model", c.model, "The model whose shapes were measured.");
+  v.field("notes", c.notes, "What a reader has to know.");
+}
+
+struct Profile {
+  std::string format = kProfileFormat;
+  std::string name;
+  Provenance provenance;
+  ProfileDevice device;
+  std::optional<ProfileHost> host;
+  std::optional<ProfileStorage> storage;
+  std::vector<ProfileTable> tables;
+
+  friend bool operator==(const Profile&, const Profile&) = default;
+};
+template <class V>
+void describe(V& v, Profile& c) {
+  v.field("format", c.format, "kvtier.profile/1.", required());
+  v.field("name", c.name, "The name in results and messages.", required());
+  v.field("provenance", c.provenance, "When and how it was measured.", required());
+  v.field("device", c.device, "What computes.", required());
+  v.field("host", c.host, "The machine around it.");
+  v.field("storage", c.storage, "The storage that was measured, or none.");
+  v.field("tables", c.tables, "What was measured.", required());
+}
+
+/// A larger piece of work that takes less than this share of a smaller one's time is no noise: the
+/// largest drop in 2,088 rows of published A100 tables is to 0.62.
+inline constexpr double kLeastShareOfSmallerWork = 0.5;
+
+/// Reports what no single key can show: another version, axes, shapes and variants that are not the
+/// operation's, quartiles out of order, cells that are there twice, and times that fall as the work
+/// grows.
+void check_profile(const Profile& profile, Problems& problems);
+
+/// Throws ConfigError with every problem of the file at once.
+[[nodiscard]] Profile profile_from_json(const Json& json, const std::string& origin);
+[[nodiscard]] Profile read_profile(const std::filesystem::path& path);
+
+/// The text of a profile's file: one line for each cell.
+[[nodiscard]] std::string profile_text(const Profile& profile);
+/// Appears under its name only when complete. Throws DeviceError.
+void write_profile(const std::filesystem::path& path, const Profile& profile);
+
+/// The tables of one operation in any variant or in one.
+[[nodiscard]] std::vector<const ProfileTable*> find_tables(
+    const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {});
+
+}  // namespace kvtier

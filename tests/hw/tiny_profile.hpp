@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hw/model.hpp"
+#include "hw/profile.hpp"
+
+/// A small model and a profile of it whose times are easy to work out.
+namespace kvtier::test {
+
+/// A layer's matrices, n x k: qkv 8 x 4, attention_output 4 x 4, mlp_up 8 x 4, mlp_down 4 x 8; the
+/// head 10 x 4. KV of a token and layer: 2 x 1 x 2 x 2 B = 8 B.
+inline ModelConfig tiny_model() {
+  ModelConfig model;
+  model.name = "tiny";
+  model.source = "made up";
+  model.layers = 2;
+  model.hidden_size = 4;
+  model.attention_heads = 2;
+  model.kv_heads = 1;
+  model.head_dim = 2;
+  model.intermediate_size = 8;
+  model.vocabulary_size = 10;
+  model.tied_embeddings = true;
+  model.context_window = Tokens(1024);
+  return model;
+}
+
+inline ProfileCell cell(std::vector<std::int64_t> at, double seconds) {
+  return {.at = std::move(at),
+          .p25_seconds = seconds,
+          .median_seconds = seconds,
+          .p75_seconds = seconds,
+          .n = 1};
+}
+
+inline ProfileTable matrix_table(const std::string& name, std::int64_t n, std::int64_t k,
+                                 const std::map<std::int64_t, double>& seconds) {
+  ProfileTable table{.operation = OperationId::G1, .variant = name};
+  table.shape = {{"n", n}, {"k", k}, {"element_bytes", 2}};
+  table.axes = {"tokens"};
+  for (const auto& [tokens, time] : seconds) {
+    table.cells.push_back(cell({tokens}, time));
+  }
+  return table;
+}
+
+/// qkv takes 1 s for 1 token, 2 s for 4 and 8 s for 16; every other matrix 1 s for any number of
+/// tokens. Attention of n new tokens after P takes n + P/8 s (n of 1, 4; P of 0, 8, 32), and of a
+/// batch of B (1, 4) with c tokens each (8, 32) B x c / 8 s. The limits are far below all that.
+inline Profile tiny_profile() {
+  Profile profile;
+  profile.name = "tiny-profile";
+  profile.provenance = {.date = "2026-01-02T03:04:05Z", .command = "made up"};
+  profile.device = {.name = "abacus",
+                    .driver = "none",
+                    .memory = Bytes(std::int64_t{1} << 30),
+                    .peak = FlopsPerSecond(1e6),
+                    .memory_bandwidth = BytesPerSecond(1e6),
+                    .limits_source = "made up"};
+  profile.tables.push_back(matrix_table("qkv", 8, 4, {{1, 1}, {4, 2}, {16, 8}}));
+  profile.tables.push_back(matrix_table("attention_output", 4, 4, {{1, 1}, {16, 1}}));
+  profile.tables.push_back(matrix_table("mlp_down", 4, 8, {{1, 1}, {16, 1}}));
+  profile.tables.push_back(matrix_table("lm_head", 10, 4, {{1, 1}, {16, 1}}));
+  const std::map<std::string, std::int64_t> shape{
+      {"attention_heads", 2}, {"kv_heads", 1}, {"head_dim", 2}, {"element_bytes", 2}};
+  ProfileTable extend{.operation = OperationId::A1, .variant = "random_slots"};
+  extend.shape = shape;
+  extend.axes = {"new_tokens", "past_tokens"};
+  for (const std::int64_t added : {1, 4}) {
+    for (const std::int64_t past : {0, 8, 32}) {
+      extend.cells.push_back(
+          cell({added, past}, static_cast<double>(added) + static_cast<double>(past) / 8));
+    }
+  }
+  profile.tables.push_back(extend);
+  ProfileTable decode{.operation = OperationId::A2, .variant = "random_slots"};
+  decode.shape = shape;
+  decode.axes = {"batch", "context"};
+  for (const std::int64_t batch : {1, 4}) {
+    for (const std::int64_t context : {8, 32}) {
+      decode.cells.push_back(cell({batch, context}, static_cast<double>(batch * context) / 8));
+    }
+  }
+  profile.tables.push_back(decode);
+  return profile;
+}
+
+}  // namespace kvtier::test
