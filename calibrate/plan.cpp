@@ -1,0 +1,203 @@
+#include "calibrate/plan.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace kvtier::calibrate {
+namespace {
+
+/// Measured again, a cell is kept or left out for good.
+constexpr int kAttempts = 2;
+constexpr const char* kNoTime = "the time of the whole run was used up";
+constexpr const char* kDisturbed = "every sample was disturbed";
+constexpr const char* kContradicts = "contradicts its neighbours, twice";
+
+bool at_least(const std::vector<std::int64_t>& larger, const std::vector<std::int64_t>& smaller) {
+  return std::ranges::equal(larger, smaller, std::greater_equal());
+}
+
+bool same_setting(const ProfileTable& a, const ProfileTable& b) {
+  return a.operation == b.operation && a.variant == b.variant && a.method == b.method &&
+         a.cache == b.cache && a.shape == b.shape;
+}
+
+/// The table in the profile, added if it is new.
+ProfileTable& table_of(Profile& profile, const ProfileTable& setting) {
+  for (ProfileTable& table : profile.tables) {
+    if (same_setting(table, setting)) {
+      return table;
+    }
+  }
+  profile.tables.push_back(setting);
+  return profile.tables.back();
+}
+
+bool is_done(const ProfileTable& table, const std::vector<std::int64_t>& at) {
+  const auto here = [&at](const auto& cell) { return cell.at == at; };
+  return std::ranges::any_of(table.cells, here) || std::ranges::any_of(table.left_out, here);
+}
+
+/// Whether a larger cell took less than the least share of a smaller one's time, which no reader of
+/// the profile would believe.
+bool contradicts(const ProfileTable& table, const ProfileCell& cell) {
+  if (!profile_operation(table.operation).monotone) {
+    return false;
+  }
+  return std::ranges::any_of(table.cells, [&cell](const ProfileCell& other) {
+    const bool falls = at_least(cell.at, other.at) &&
+                       cell.median_seconds < kLeastShareOfSmallerWork * other.median_seconds;
+    const bool rises = at_least(other.at, cell.at) &&
+                       other.median_seconds < kLeastShareOfSmallerWork * cell.median_seconds;
+    return falls || rises;
+  });
+}
+
+class Run {
+ public:
+  Run(const RunOptions& options, Clock& clock, DisturbanceMonitor& monitor, Profile& profile)
+      : options_(options),
+        clock_(clock),
+        monitor_(monitor),
+        profile_(profile),
+        begin_ns_(clock.now_ns()) {}
+
+  void all(const std::vector<PlannedTable>& plan) {
+    for (const PlannedTable& planned : plan) {
+      const ProfileTable& table = table_of(profile_, planned.table);
+      for (const PlannedCell& cell : planned.cells) {
+        left_ += is_done(table, cell.at) ? 0 : 1;
+      }
+    }
+    const std::size_t count = left_;
+    for (const PlannedTable& planned : plan) {
+      for (const PlannedCell& cell : planned.cells) {
+        ProfileTable& table = table_of(profile_, planned.table);
+        if (is_done(table, cell.at)) {
+          continue;
+        }
+        const std::size_t done = count - left_;
+        options_.progress({.done = done,
+                           .all = count,
+                           .cell = fmt::format("{} {} [{}]", to_string(table.operation),
+                                               table.variant, fmt::join(cell.at, ", ")),
+                           .seconds_left = time_left(done)});
+        one(planned, cell, table);
+        --left_;
+      }
+      options_.keep(profile_);
+    }
+  }
+
+ private:
+  [[nodiscard]] double passed() const {
+    return static_cast<double>(clock_.now_ns() - begin_ns_) * 1e-9;
+  }
+
+  /// What is left takes as long for a cell as what was done.
+  [[nodiscard]] double time_left(std::size_t done) const {
+    const double rest = std::max(0.0, options_.seconds - passed());
+    return done == 0
+               ? rest
+               : std::min(rest, passed() / static_cast<double>(done) * static_cast<double>(left_));
+  }
+
+  void one(const PlannedTable& planned, const PlannedCell& cell, ProfileTable& table) {
+    const auto leave_out = [&](const std::string& why) {
+      table.left_out.push_back({cell.at, why});
+    };
+    if (cell.memory > options_.memory) {
+      constexpr double kMebibyte = 1 << 20;
+      leave_out(fmt::format("needs {:.0f} MiB, {:.0f} MiB may be used",
+                            static_cast<double>(cell.memory.value) / kMebibyte,
+                            static_cast<double>(options_.memory.value) / kMebibyte));
+      return;
+    }
+    if (passed() >= options_.seconds) {
+      leave_out(kNoTime);
+      return;
+    }
+    const auto larger = std::ranges::find_if(too_large_, [&](const auto& known) {
+      return same_setting(known.first, table) && at_least(cell.at, known.second);
+    });
+    if (larger != too_large_.end()) {
+      leave_out(
+          fmt::format("larger than [{}], which takes too long", fmt::join(larger->second, ", ")));
+      return;
+    }
+    std::string why = kDisturbed;
+    try {
+      Sample sample = cell.prepare();
+      for (int attempt = 0; attempt < kAttempts; ++attempt) {
+        NoMonitor none;
+        DisturbanceMonitor& monitor =
+            planned.interference ? static_cast<DisturbanceMonitor&>(none) : monitor_;
+        const Measured m =
+            measure(planned.rules, cell.limit_seconds, sample, clock_, monitor, options_.check);
+        if (m.n == 0) {
+          why = m.impossible > m.disturbed
+                    ? fmt::format("every sample was shorter than {:.3g} s, which nothing is",
+                                  cell.limit_seconds)
+                    : kDisturbed;
+          continue;
+        }
+        ProfileCell result{.at = cell.at,
+                           .p25_seconds = m.p25_seconds,
+                           .median_seconds = m.median_seconds,
+                           .p75_seconds = m.p75_seconds,
+                           .n = m.n,
+                           .disturbed = m.disturbed + m.impossible,
+                           .parts = cell.parts};
+        if (contradicts(table, result)) {
+          why = kContradicts;
+          continue;
+        }
+        table.cells.push_back(std::move(result));
+        return;
+      }
+    } catch (const OverBudget& error) {
+      too_large_.emplace_back(planned.table, cell.at);
+      why = error.what();
+    }
+    leave_out(why);
+  }
+
+  const RunOptions& options_;
+  Clock& clock_;
+  DisturbanceMonitor& monitor_;
+  Profile& profile_;
+  std::int64_t begin_ns_;
+  std::size_t left_ = 0;
+  /// Settings and places of cells that took too long.
+  std::vector<std::pair<ProfileTable, std::vector<std::int64_t>>> too_large_;
+};
+
+}  // namespace
+
+void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, Clock& clock,
+              DisturbanceMonitor& monitor, Profile& profile) {
+  // What a run that ends early has measured is worth as much as before.
+  try {
+    Run(options, clock, monitor, profile).all(plan);
+  } catch (...) {
+    std::erase_if(profile.tables, [](const ProfileTable& table) {
+      return table.cells.empty() && table.left_out.empty();
+    });
+    options.keep(profile);
+    throw;
+  }
+}
+
+void forget_left_out(Profile& profile) {
+  for (ProfileTable& table : profile.tables) {
+    std::erase_if(table.left_out, [](const LeftOutCell& cell) {
+      return cell.why == kNoTime || cell.why == kDisturbed || cell.why == kContradicts;
+    });
+  }
+  std::erase_if(profile.tables, [](const ProfileTable& table) {
+    return table.cells.empty() && table.left_out.empty();
+  });
+}
+
+}  // namespace kvtier::calibrate
