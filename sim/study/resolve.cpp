@@ -334,4 +334,20 @@ Json config_json_schema(const std::string& which) {
   return result;
 }
 
+ModelConfig named_model(const std::string& name, const ConfigDirectory& presets,
+                        const std::string& option) {
+  Problems problems;
+  const std::optional<Json> json = load_preset(kSections[0], name, "", presets, option, problems);
+  problems.throw_if_any();
+  ModelConfig model;
+  Problems found;
+  found.set_origin("", name);
+  read_value(model, *json, "", found);
+  if (found.empty()) {
+    check_model(model, "", found);
+  }
+  found.throw_if_any();
+  return model;
+}
+
 }  // namespace kvtier

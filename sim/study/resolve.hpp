@@ -41,6 +41,11 @@ struct ResolvedConfig {
                                             const ConfigDirectory& presets,
                                             const PolicyRegistry& registry);
 
+/// A model alone: a preset's name, or the path of a model file or of a Hugging Face config.json.
+/// Throws ConfigError; a name that is none is reported at `option`.
+[[nodiscard]] ModelConfig named_model(const std::string& name, const ConfigDirectory& presets,
+                                      const std::string& option);
+
 /// Reads /workload and /seed alone, for tools that need no machine; the file may lack everything
 /// else.
 struct ResolvedWorkload {
@@ -50,9 +55,8 @@ struct ResolvedWorkload {
 };
 [[nodiscard]] ResolvedWorkload resolve_workload(const ConfigRequest& request);
 
-/// The JSON Schema of a run's config ("run"), of one preset ("model", "hardware", "system"), or of a
-/// measured profile ("profile").
-/// Throws ConfigError for another name.
+/// The JSON Schema of a run's config ("run"), of one preset ("model", "hardware", "system"), or of
+/// a measured profile ("profile"). Throws ConfigError for another name.
 [[nodiscard]] Json config_json_schema(const std::string& which);
 
 }  // namespace kvtier
