@@ -39,19 +39,11 @@ bool is_done(const ProfileTable& table, const std::vector<std::int64_t>& at) {
   return std::ranges::any_of(table.cells, here) || std::ranges::any_of(table.left_out, here);
 }
 
-/// Whether a larger cell took less than the least share of a smaller one's time, which no reader of
-/// the profile would believe.
-bool contradicts(const ProfileTable& table, const ProfileCell& cell) {
-  if (!profile_operation(table.operation).monotone) {
-    return false;
-  }
-  return std::ranges::any_of(table.cells, [&cell](const ProfileCell& other) {
-    const bool falls = at_least(cell.at, other.at) &&
-                       cell.median_seconds < kLeastShareOfSmallerWork * other.median_seconds;
-    const bool rises = at_least(other.at, cell.at) &&
-                       other.median_seconds < kLeastShareOfSmallerWork * cell.median_seconds;
-    return falls || rises;
-  });
+/// Whether the larger of two cells took less than the least share of the smaller one's time, which
+/// no reader of the profile would believe.
+bool contradict(const ProfileCell& a, const ProfileCell& b) {
+  return (at_least(a.at, b.at) && a.median_seconds < kLeastShareOfSmallerWork * b.median_seconds) ||
+         (at_least(b.at, a.at) && b.median_seconds < kLeastShareOfSmallerWork * a.median_seconds);
 }
 
 class Run {
@@ -70,23 +62,18 @@ class Run {
         left_ += is_done(table, cell.at) ? 0 : 1;
       }
     }
-    const std::size_t count = left_;
-    for (const PlannedTable& planned : plan) {
-      for (const PlannedCell& cell : planned.cells) {
-        ProfileTable& table = table_of(profile_, planned.table);
-        if (is_done(table, cell.at)) {
-          continue;
+    count_ = left_;
+    // The second time for cells that another one showed to be wrong.
+    for (last_time_ = false; left_ > 0; last_time_ = true) {
+      for (const PlannedTable& planned : plan) {
+        const std::size_t left_before = left_;
+        for (const PlannedCell& cell : planned.cells) {
+          next(planned, cell);
         }
-        const std::size_t done = count - left_;
-        options_.progress({.done = done,
-                           .all = count,
-                           .cell = fmt::format("{} {} [{}]", to_string(table.operation),
-                                               table.variant, fmt::join(cell.at, ", ")),
-                           .seconds_left = time_left(done)});
-        one(planned, cell, table);
-        --left_;
+        if (left_ != left_before) {
+          options_.keep(profile_);
+        }
       }
-      options_.keep(profile_);
     }
   }
 
@@ -101,6 +88,37 @@ class Run {
     return done == 0
                ? rest
                : std::min(rest, passed() / static_cast<double>(done) * static_cast<double>(left_));
+  }
+
+  void next(const PlannedTable& planned, const PlannedCell& cell) {
+    ProfileTable& table = table_of(profile_, planned.table);
+    if (is_done(table, cell.at)) {
+      return;
+    }
+    const std::size_t done = count_ - left_;
+    options_.progress({.done = done,
+                       .all = count_,
+                       .cell = fmt::format("{} {} [{}]", to_string(table.operation), table.variant,
+                                           fmt::join(cell.at, ", ")),
+                       .seconds_left = time_left(done)});
+    one(planned, cell, table);
+    --left_;
+  }
+
+  /// True if the cell fits to the others. Those that it does not fit to are taken out the first
+  /// time, as either may be wrong, and measured again at the end.
+  bool accept(ProfileTable& table, const ProfileCell& cell) {
+    if (!profile_operation(table.operation).monotone) {
+      return true;
+    }
+    const auto wrong = [&cell](const ProfileCell& other) { return contradict(cell, other); };
+    if (last_time_) {
+      return std::ranges::none_of(table.cells, wrong);
+    }
+    const std::size_t removed = std::erase_if(table.cells, wrong);
+    left_ += removed;
+    count_ += removed;
+    return true;
   }
 
   void one(const PlannedTable& planned, const PlannedCell& cell, ProfileTable& table) {
@@ -149,7 +167,7 @@ class Run {
                            .n = m.n,
                            .disturbed = m.disturbed + m.impossible,
                            .parts = cell.parts};
-        if (contradicts(table, result)) {
+        if (!accept(table, result)) {
           why = kContradicts;
           continue;
         }
@@ -169,6 +187,8 @@ class Run {
   Profile& profile_;
   std::int64_t begin_ns_;
   std::size_t left_ = 0;
+  std::size_t count_ = 0;
+  bool last_time_ = false;
   /// Settings and places of cells that took too long.
   std::vector<std::pair<ProfileTable, std::vector<std::int64_t>>> too_large_;
 };

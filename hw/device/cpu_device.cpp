@@ -32,23 +32,33 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct CpuEvent final : Event {
-  void reach() {
+  /// Counts a recording, whose number a wait for it has to know: later ones are not waited for.
+  std::int64_t record() {
+    const std::lock_guard lock(mutex);
+    return ++recorded;
+  }
+  [[nodiscard]] std::int64_t last() {
+    const std::lock_guard lock(mutex);
+    return recorded;
+  }
+  void reach(std::int64_t recording) {
     {
       const std::lock_guard lock(mutex);
       at = Clock::now();
-      --pending;
+      reached = recording;
     }
-    reached.notify_all();
+    changed.notify_all();
   }
-  void synchronize() override {
+  void wait_for(std::int64_t recording) {
     std::unique_lock lock(mutex);
-    reached.wait(lock, [this] { return pending == 0; });
+    changed.wait(lock, [&] { return reached >= recording; });
   }
+  void synchronize() override { wait_for(last()); }
 
   std::mutex mutex;
-  std::condition_variable reached;
-  /// Recordings that the stream has not come to.
-  int pending = 0;
+  std::condition_variable changed;
+  std::int64_t recorded = 0;
+  std::int64_t reached = 0;
   Clock::time_point at;
 };
 
@@ -214,14 +224,11 @@ class CpuDevice final : public Device {
   }
   void record(Event& event, Stream& stream) override {
     auto& point = static_cast<CpuEvent&>(event);
-    {
-      const std::lock_guard lock(point.mutex);
-      ++point.pending;
-    }
-    push(stream, [&point] { point.reach(); });
+    push(stream, [&point, recording = point.record()] { point.reach(recording); });
   }
   void wait(Stream& stream, Event& event) override {
-    push(stream, [&event] { event.synchronize(); });
+    auto& point = static_cast<CpuEvent&>(event);
+    push(stream, [&point, recording = point.last()] { point.wait_for(recording); });
   }
   [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
     return std::chrono::duration<double>(static_cast<const CpuEvent&>(last).at -
@@ -462,8 +469,9 @@ class CpuDevice final : public Device {
       seconds = std::min(seconds, std::chrono::duration<double>(Clock::now() - begin).count());
     }
     constexpr double kMargin = 1.25;
-    const double flops =
-        kMargin * static_cast<double>(kRounds * kernels::kRegisterFlops * pool_.threads()) / seconds;
+    const double flops = kMargin *
+                         static_cast<double>(kRounds * kernels::kRegisterFlops * pool_.threads()) /
+                         seconds;
     return {.flops_per_second = flops,
             .memory_bytes_per_second = kBytesPerFlop * flops,
             .link_bytes_per_second = kBytesPerFlop * flops,

@@ -268,6 +268,21 @@ TEST_F(CpuDevice, AStreamWaitsForAnEventOfAnother) {
   EXPECT_GE(device_->seconds_between(*reached, *done), 0);
 }
 
+// Each turn waits for the other stream's; recordings of later turns are not waited for.
+TEST_F(CpuDevice, AWaitIsForTheRecordingBeforeIt) {
+  const auto other = device_->make_stream();
+  const auto there = device_->make_event();
+  const auto back = device_->make_event();
+  for (int turn = 0; turn < 100; ++turn) {
+    device_->record(*there, *stream_);
+    device_->wait(*other, *there);
+    device_->record(*back, *other);
+    device_->wait(*stream_, *back);
+  }
+  stream_->synchronize();
+  other->synchronize();
+}
+
 TEST_F(CpuDevice, StreamsRunAtTheSameTime) {
   const auto other = device_->make_stream();
   const auto begin = std::chrono::steady_clock::now();

@@ -215,8 +215,8 @@ TEST(ScratchFile, RefusesMoreThanIsFree) {
   if (message.find("tmpfs") != std::string::npos) {
     GTEST_SKIP() << message;
   }
-  EXPECT_TRUE(
-      message.ends_with("GiB are free, the test file takes 1073741824.0GiB and 1.0GiB are to stay free"))
+  EXPECT_TRUE(message.ends_with(
+      "GiB are free, the test file takes 1073741824.0GiB and 1.0GiB are to stay free"))
       << message;
 }
 
