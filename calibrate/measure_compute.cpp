@@ -130,19 +130,22 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
                      .cache = CacheState::cold,
                      .shape = {{"n", shape.n}, {"k", shape.k}, {"element_bytes", element}},
                      .axes = {"tokens"}};
-    for (const std::int64_t tokens : grid) {
+    planned.cell_at = [matrices, shape, element, elements,
+                       limits = info.limits](const std::vector<std::int64_t>& at) -> PlannedCell {
+      const std::int64_t tokens = at[0];
       const auto n = static_cast<double>(shape.n);
       const auto k = static_cast<double>(shape.k);
       const auto m = static_cast<double>(tokens);
       const double bytes = static_cast<double>(element) * (n * k + m * (n + k));
-      planned.cells.push_back(
-          {.at = {tokens},
-           .limit_seconds = std::max(2 * m * n * k / info.limits.flops_per_second,
-                                     bytes / info.limits.memory_bytes_per_second),
-           .memory = Bytes(element * (elements + tokens * (shape.n + shape.k))),
-           .prepare = [matrices, shape, tokens] {
-             return matrices->get()->prepare(shape, tokens);
-           }});
+      return {
+          .at = at,
+          .limit_seconds = std::max(2 * m * n * k / limits.flops_per_second,
+                                    bytes / limits.memory_bytes_per_second),
+          .memory = Bytes(element * (elements + tokens * (shape.n + shape.k))),
+          .prepare = [matrices, shape, tokens] { return matrices->get()->prepare(shape, tokens); }};
+    };
+    for (const std::int64_t tokens : grid) {
+      planned.cells.push_back(planned.cell_at({tokens}));
     }
     tables.push_back(std::move(planned));
   }
@@ -344,9 +347,12 @@ class AttentionPlan {
          target_.full ? geometric(128, 131072, 2) : geometric(128, 8192, 4)) {
       past.push_back(p);
     }
+    planned.cell_at = [self = *this](const std::vector<std::int64_t>& at) {
+      return self.cell(at, {at});
+    };
     for (const std::int64_t n : added) {
       for (const std::int64_t p : past) {
-        planned.cells.push_back(cell({n, p}, {{n, p}}));
+        planned.cells.push_back(planned.cell_at({n, p}));
       }
     }
     return planned;
@@ -356,13 +362,15 @@ class AttentionPlan {
     PlannedTable planned = table(OperationId::A2);
     const auto batches =
         target_.full ? geometric(1, 512, 2) : std::vector<std::int64_t>{1, 2, 4, 8, 16, 32};
+    planned.cell_at = [self = *this](const std::vector<std::int64_t>& at) {
+      return self.cell(
+          at, Parts(static_cast<std::size_t>(at[0]), std::vector<std::int64_t>{1, at[1] - 1}));
+    };
     // Interpolation is least accurate here: the contexts lie closer.
     for (const std::int64_t batch : batches) {
       for (const std::int64_t context :
            target_.full ? geometric(16, 131072, 2) : geometric(16, 8192, 2)) {
-        planned.cells.push_back(cell(
-            {batch, context},
-            Parts(static_cast<std::size_t>(batch), std::vector<std::int64_t>{1, context - 1})));
+        planned.cells.push_back(planned.cell_at({batch, context}));
       }
     }
     return planned;
@@ -395,7 +403,7 @@ class AttentionPlan {
     return planned;
   }
 
-  const Target& target_;
+  Target target_;
   std::int64_t row_bytes_ = 0;
   std::int64_t pool_tokens_ = 0;
   std::shared_ptr<Lazy<KvPool>> pool_;
@@ -487,41 +495,52 @@ class RowPlan {
     return tables_.back();
   }
 
-  void cell(PlannedTable& planned, std::int64_t tokens, std::int64_t bytes_read,
-            std::int64_t bytes_written, std::function<Sample(Rows&)> prepare) {
-    const double bytes = static_cast<double>(bytes_read + bytes_written);
-    const Bytes shared = Rows::memory(target_);
-    planned.cells.push_back(
-        {.at = {tokens},
-         .limit_seconds = bytes / target_.device.info().limits.memory_bytes_per_second,
-         .memory = std::max(bytes_read, bytes_written) > shared.value / 2
-                       ? Bytes(target_.memory.value + 1)
-                       : shared,
-         .prepare = [rows = rows_, prepare = std::move(prepare)] {
-           return prepare(*rows->get());
-         }});
+  /// How many bytes so many tokens read and write, and their sample.
+  struct Work {
+    std::int64_t read = 0;
+    std::int64_t written = 0;
+    std::function<Sample(Rows&)> prepare;
+  };
+
+  void fill(PlannedTable& planned, std::function<Work(std::int64_t tokens)> work) const {
+    planned.cell_at = [target = target_, rows = rows_,
+                       work = std::move(work)](const std::vector<std::int64_t>& at) -> PlannedCell {
+      Work one = work(at[0]);
+      const Bytes shared = Rows::memory(target);
+      return {
+          .at = at,
+          .limit_seconds = static_cast<double>(one.read + one.written) /
+                           target.device.info().limits.memory_bytes_per_second,
+          .memory = std::max(one.read, one.written) > shared.value / 2
+                        ? Bytes(target.memory.value + 1)
+                        : shared,
+          .prepare = [rows, prepare = std::move(one.prepare)] { return prepare(*rows->get()); }};
+    };
+    for (const std::int64_t tokens : grid()) {
+      planned.cells.push_back(planned.cell_at({tokens}));
+    }
   }
 
   void function_table(const char* variant, RowFunction function, std::int64_t width,
                       std::int64_t inputs, std::int64_t outputs) {
     PlannedTable& planned = add(OperationId::E1, variant, {{"width", width}});
-    for (const std::int64_t tokens : grid()) {
-      const std::int64_t read = tokens * inputs * width * element();
-      const std::int64_t written = tokens * outputs * std::max<std::int64_t>(element(), 4);
-      cell(planned, tokens, read, written, [=](Rows& rows) {
-        verify(rows, function, width);
-        return rows.prepare(
-            read, written,
-            [&rows, function, tokens, width](const std::byte* from, std::byte* to, Stream& stream) {
-              rows.device().row_function({.function = function,
-                                          .input = from,
-                                          .output = to,
-                                          .rows = tokens,
-                                          .width = width},
-                                         stream);
-            });
-      });
-    }
+    fill(planned, [=, element = element()](std::int64_t tokens) -> Work {
+      const std::int64_t read = tokens * inputs * width * element;
+      const std::int64_t written = tokens * outputs * std::max<std::int64_t>(element, 4);
+      return {read, written, [=](Rows& rows) {
+                verify(rows, function, width);
+                return rows.prepare(read, written,
+                                    [&rows, function, tokens, width](
+                                        const std::byte* from, std::byte* to, Stream& stream) {
+                                      rows.device().row_function({.function = function,
+                                                                  .input = from,
+                                                                  .output = to,
+                                                                  .rows = tokens,
+                                                                  .width = width},
+                                                                 stream);
+                                    });
+              }};
+    });
   }
 
   /// One row, its first number by the definition.
@@ -565,37 +584,35 @@ class RowPlan {
   void moving_table(const char* variant, std::int64_t width, bool gathers) {
     PlannedTable& planned = add(OperationId::E1, variant, {{"width", width}});
     planned.table.method = gathers ? "gather of rows" : "scatter of rows";
-    const std::int64_t row = width * element();
-    for (const std::int64_t tokens : grid()) {
-      cell(planned, tokens, tokens * row, tokens * row, [=](Rows& rows) {
-        return slot_sample(rows, tokens, row,
-                           [&rows, gathers](const RowWork& work, Stream& stream) {
-                             if (gathers) {
-                               rows.device().gather(work, stream);
-                             } else {
-                               RowWork back = work;
-                               back.from = rows.from();
-                               back.to = rows.to();
-                               rows.device().scatter(back, stream);
-                             }
-                           });
-      });
-    }
+    fill(planned, [gathers, row = width * element()](std::int64_t tokens) -> Work {
+      return {tokens * row, tokens * row, [=](Rows& rows) {
+                return slot_sample(rows, tokens, row,
+                                   [&rows, gathers](const RowWork& work, Stream& stream) {
+                                     if (gathers) {
+                                       rows.device().gather(work, stream);
+                                     } else {
+                                       RowWork back = work;
+                                       back.from = work.to;
+                                       back.to = rows.from();
+                                       rows.device().scatter(back, stream);
+                                     }
+                                   });
+              }};
+    });
   }
 
   void rope_table(const char* variant, std::int64_t heads) {
     const std::int64_t width = target_.model.head_dim;
     PlannedTable& planned = add(OperationId::R1, variant, {{"heads", heads}, {"head_dim", width}});
     planned.table.method = "rows by random slots, rotated";
-    const std::int64_t row = heads * width * element();
-    for (const std::int64_t tokens : grid()) {
-      cell(planned, tokens, tokens * row, tokens * row, [=](Rows& rows) {
-        return slot_sample(
-            rows, tokens, row, [&rows, heads, width](const RowWork& work, Stream& stream) {
-              rows.device().rope({.rows = work, .heads = heads, .head_dim = width}, stream);
-            });
-      });
-    }
+    fill(planned, [=, row = heads * width * element()](std::int64_t tokens) -> Work {
+      return {tokens * row, tokens * row, [=](Rows& rows) {
+                return slot_sample(
+                    rows, tokens, row, [&rows, heads, width](const RowWork& work, Stream& stream) {
+                      rows.device().rope({.rows = work, .heads = heads, .head_dim = width}, stream);
+                    });
+              }};
+    });
   }
 
   /// Slots within what fits; the packed side takes turns.

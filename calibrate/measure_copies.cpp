@@ -235,8 +235,12 @@ class CopyPlan {
     return tables_.back();
   }
 
+  /// The least time for one byte.
+  [[nodiscard]] double link_seconds() const {
+    return 1 / target_.device.info().limits.link_bytes_per_second;
+  }
   [[nodiscard]] double link_limit(std::int64_t bytes) const {
-    return static_cast<double>(bytes) / target_.device.info().limits.link_bytes_per_second;
+    return static_cast<double>(bytes) * link_seconds();
   }
 
   /// Made when the first cell needs it, and one kind at a time.
@@ -263,13 +267,24 @@ class CopyPlan {
     const OperationId operation = way == Way::to_device ? OperationId::C1 : OperationId::C2;
     const char* const variant = kind == MemoryKind::pinned ? "pinned" : "pageable";
     const auto make = bench(kind);
+    const auto cell_with = [this, make, way](CopyMethod method) {
+      return [make, way, method, limit = link_seconds(), memory = memory_,
+              seed = target_.seed](const std::vector<std::int64_t>& at) -> PlannedCell {
+        const std::int64_t bytes = at[0];
+        const std::int64_t count = at[1];
+        return {.at = at,
+                .limit_seconds = limit * static_cast<double>(bytes),
+                .memory = Bytes(2 * memory),
+                .prepare = [=] {
+                  return count == 1 ? copy_sample(make(), way, bytes)
+                                    : pieces_sample(make(), way, bytes, count, method, seed);
+                }};
+      };
+    };
     PlannedTable& whole = add(operation, variant, "copy engine");
+    whole.cell_at = cell_with(CopyMethod::engine);
     for (const std::int64_t bytes : geometric(4096, largest_, target_.full ? 2 : 4)) {
-      whole.cells.push_back(
-          {.at = {bytes, 1},
-           .limit_seconds = link_limit(bytes),
-           .memory = Bytes(2 * memory_),
-           .prepare = [make, way, bytes] { return copy_sample(make(), way, bytes); }});
+      whole.cells.push_back(whole.cell_at({bytes, 1}));
     }
     if (kind == MemoryKind::pageable) {
       return;  // KV that is moved in pieces lies in pinned memory
@@ -277,19 +292,13 @@ class CopyPlan {
     for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
       PlannedTable& table =
           method == CopyMethod::engine ? tables_.back() : add(operation, variant, "all processors");
+      table.cell_at = cell_with(method);
       for (const std::int64_t piece :
            geometric(256, std::int64_t{2} << 20, target_.full ? 4 : 16)) {
         for (const std::int64_t count : {std::int64_t{64}, std::int64_t{4096}}) {
-          const std::int64_t bytes = piece * count;
-          if (bytes > largest_) {
-            continue;
+          if (piece * count <= largest_) {
+            table.cells.push_back(table.cell_at({piece * count, count}));
           }
-          table.cells.push_back({.at = {bytes, count},
-                                 .limit_seconds = link_limit(bytes),
-                                 .memory = Bytes(2 * memory_),
-                                 .prepare = [make, way, bytes, count, method, seed = target_.seed] {
-                                   return pieces_sample(make(), way, bytes, count, method, seed);
-                                 }});
         }
       }
     }
@@ -317,30 +326,34 @@ class CopyPlan {
   void duplex() {
     const auto make = bench(MemoryKind::pinned);
     for (const Way way : {Way::to_device, Way::to_host}) {
+      const Way other = way == Way::to_device ? Way::to_host : Way::to_device;
+      const auto cell_with = [this, make](std::function<Sample(std::int64_t bytes)> prepare) {
+        return [prepare = std::move(prepare), limit = link_seconds(),
+                memory = memory_](const std::vector<std::int64_t>& at) -> PlannedCell {
+          return {.at = at,
+                  .limit_seconds = limit * static_cast<double>(at[0]),
+                  .memory = Bytes(2 * memory),
+                  .prepare = [prepare, bytes = at[0]] { return prepare(bytes); }};
+        };
+      };
       PlannedTable& alone = add(OperationId::C4, name_of(way), "copy engine");
+      alone.cell_at =
+          cell_with([make, way](std::int64_t bytes) { return copy_sample(make(), way, bytes); });
       for (const std::int64_t bytes : duplex_sizes()) {
-        alone.cells.push_back(
-            {.at = {bytes},
-             .limit_seconds = link_limit(bytes),
-             .memory = Bytes(2 * memory_),
-             .prepare = [make, way, bytes] { return copy_sample(make(), way, bytes); }});
+        alone.cells.push_back(alone.cell_at({bytes}));
       }
       PlannedTable& both =
           add(OperationId::C4, fmt::format("{}_of_both", name_of(way)), "copy engine");
       both.interference = true;
-      const Way other = way == Way::to_device ? Way::to_host : Way::to_device;
+      both.cell_at = cell_with([make, way, other](std::int64_t bytes) {
+        const auto shared = make();
+        return copy_beside(shared, way, bytes,
+                           [shared, other, bytes](Stream& stream, std::int64_t i) {
+                             shared->copy(other, bytes, i, stream);
+                           });
+      });
       for (const std::int64_t bytes : duplex_sizes()) {
-        both.cells.push_back({.at = {bytes},
-                              .limit_seconds = link_limit(bytes),
-                              .memory = Bytes(2 * memory_),
-                              .prepare = [make, way, other, bytes] {
-                                const auto shared = make();
-                                return copy_beside(
-                                    shared, way, bytes,
-                                    [shared, other, bytes](Stream& stream, std::int64_t i) {
-                                      shared->copy(other, bytes, i, stream);
-                                    });
-                              }});
+        both.cells.push_back(both.cell_at({bytes}));
       }
     }
   }

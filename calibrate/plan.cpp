@@ -209,6 +209,31 @@ void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, 
   }
 }
 
+std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
+                                   const ProfileTable& setting, const std::vector<std::int64_t>& at,
+                                   const RunOptions& options, Clock& clock,
+                                   DisturbanceMonitor& monitor) {
+  const auto planned = std::ranges::find_if(plan, [&setting](const PlannedTable& candidate) {
+    return candidate.cell_at && same_setting(candidate.table, setting);
+  });
+  if (planned == plan.end()) {
+    return std::nullopt;
+  }
+  const PlannedCell cell = planned->cell_at(at);
+  if (cell.memory > options.memory) {
+    return std::nullopt;
+  }
+  try {
+    NoMonitor none;
+    const Measured m = measure(
+        planned->rules, cell.limit_seconds, cell.prepare(), clock,
+        planned->interference ? static_cast<DisturbanceMonitor&>(none) : monitor, options.check);
+    return m.n > 0 ? std::optional(m.median_seconds) : std::nullopt;
+  } catch (const OverBudget&) {
+    return std::nullopt;
+  }
+}
+
 void forget_left_out(Profile& profile) {
   for (ProfileTable& table : profile.tables) {
     std::erase_if(table.left_out, [](const LeftOutCell& cell) {

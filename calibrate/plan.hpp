@@ -31,6 +31,8 @@ struct PlannedTable {
   ProfileTable table;
   std::vector<PlannedCell> cells;
   StopRules rules{};
+  /// The cell at any place, on the grid or not; for operations that are interpolated.
+  std::function<PlannedCell(const std::vector<std::int64_t>& at)> cell_at{};
   /// More threads are at work than there are processors: samples cannot be told from disturbed
   /// ones.
   bool interference = false;
@@ -65,6 +67,14 @@ struct RunOptions {
 /// was measured.
 void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, Clock& clock,
               DisturbanceMonitor& monitor, Profile& profile);
+
+/// The median of one cell at any place of a table's setting, measured as the plan does; nothing
+/// where the plan has no such setting, the memory does not suffice, or every sample was rejected.
+[[nodiscard]] std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
+                                                 const ProfileTable& setting,
+                                                 const std::vector<std::int64_t>& at,
+                                                 const RunOptions& options, Clock& clock,
+                                                 DisturbanceMonitor& monitor);
 
 /// Takes out what a second run should try again: cells left out for the run's time or because every
 /// sample was disturbed.

@@ -186,6 +186,23 @@ TEST_F(RunPlan, KeepsWhatWasMeasuredWhenItEndsEarly) {
   EXPECT_EQ(profile_.tables[0].cells.size(), 2U);
 }
 
+TEST_F(RunPlan, MeasuresACellAtAnyPlaceOfATable) {
+  PlannedTable planned = table(OperationId::G1, "qkv");
+  planned.cell_at = [this](const At& at) {
+    return cell(at, {static_cast<double>(at[0])}, at[0] == 7 ? 3 << 20 : 0);
+  };
+  const RunOptions options{.memory = Bytes(1 << 20)};
+  const auto measured = [&](const ProfileTable& setting, std::int64_t tokens) {
+    return measure_cell({planned}, setting, {tokens}, options, clock_, monitor_);
+  };
+  EXPECT_EQ(measured(planned.table, 3), 3.0);
+  EXPECT_EQ(measured(planned.table, 7), std::nullopt);   // memory
+  EXPECT_EQ(measured(planned.table, 50), std::nullopt);  // time
+  ProfileTable other = planned.table;
+  other.method = "another";
+  EXPECT_EQ(measured(other, 3), std::nullopt);
+}
+
 TEST(ForgetLeftOut, KeepsWhatASecondTryWouldNotChange) {
   Profile profile;
   profile.tables.resize(2);
