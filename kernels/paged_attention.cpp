@@ -60,11 +60,19 @@ KVTIER_INLINE float dot(const float* a, const float* b, std::int64_t width) {
       lanes[l] += a[c + l] * b[c + l];
     }
   }
-  float sum = 0;
-  for (const float lane : lanes) {
-    sum += lane;
+  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::int64_t l = 0; l < half; ++l) {
+      lanes[l] += lanes[l + half];
+    }
   }
-  return sum;
+  return lanes[0];
+}
+
+/// Random slots defeat the processor's own guesses.
+KVTIER_INLINE void fetch_row(const float* row, std::int64_t width) {
+  for (std::int64_t c = 0; c < width; c += kLanes) {
+    __builtin_prefetch(row + c);
+  }
 }
 
 /// scores[row][t] for a block of keys that was turned around to [width][kKeyBlock].
@@ -146,6 +154,11 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
       const std::int64_t slot = slots[begin + std::min(t, count - 1)];
       key[t] = keys + slot * kv_row;
       value[t] = values + slot * kv_row;
+      fetch_row(value[t], width);
+      const std::int64_t ahead = begin + kKeyBlock + t;
+      if (ahead < context) {
+        fetch_row(keys + slots[ahead] * kv_row, width);
+      }
     }
     if (transpose) {
       for (std::int64_t d = 0; d < width; ++d) {

@@ -37,7 +37,8 @@ double fio_reads_per_second(const std::string& file, std::int64_t block, std::in
       "fio --name=reads --filename=" + file + " --size=" + std::to_string(kFile) +
       " --rw=randread --norandommap --random_generator=tausworthe64 --bs=" + std::to_string(block) +
       " --iodepth=" + std::to_string(depth) +
-      " --ioengine=io_uring --fixedbufs --registerfiles --direct=1 --runtime=1 --time_based"
+      " --thread --ioengine=io_uring --fixedbufs --registerfiles --direct=1 --runtime=1 "
+      "--time_based"
       " --allow_file_create=0 --output-format=terse --terse-version=3 2>/dev/null");
   std::size_t at = 0;
   for (int field = 1; field < 8; ++field) {
@@ -90,14 +91,18 @@ TEST(Ratios, ReadsAreAsFastAsFios) {
       double best = 0;
       double best_of_ours = 0;
       double best_of_fio = 0;
+      SchedulerMonitor monitor;
+      bool undisturbed = false;
       for (int round = 0; round < kRounds && (round < 2 || std::abs(best - 1) > kBand); ++round) {
         const double fio = fio_reads_per_second(path, block, depth);
         ASSERT_GT(fio, 0) << "fio did not run";
         std::vector<double> seconds;
         const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+        monitor.begin();
         while (std::chrono::steady_clock::now() < end) {
           seconds.push_back(sample());
         }
+        undisturbed |= !monitor.disturbed(1);
         double sum = 0;
         for (const double one : seconds) {
           sum += one;
@@ -109,6 +114,9 @@ TEST(Ratios, ReadsAreAsFastAsFios) {
       }
       std::printf("%4ld KiB, %2ld in flight: %.0f reads/s, fio %.0f, ratio %.3f\n", block >> 10,
                   depth, best_of_ours, best_of_fio, best);
+      if (best < 1 - kBand && !undisturbed) {
+        GTEST_SKIP() << "something else used the processors in every round";
+      }
       EXPECT_GE(best, 1 - kBand) << block << " bytes, " << depth << " in flight";
     }
   }
