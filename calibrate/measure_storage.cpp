@@ -23,15 +23,18 @@ constexpr std::int64_t kDepth = 128;
 /// Of each block read, so much at either end is compared.
 constexpr std::size_t kCompared = 64;
 
-/// Page-aligned memory of the host.
+/// Page-aligned memory of the host, in large pages if it can be: a block is then one piece for the
+/// drive.
 class Mapped {
  public:
   explicit Mapped(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
-    void* const data = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void* const data =
+        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {
       throw DeviceError(fmt::format("mmap of {} bytes: {}", bytes, std::strerror(errno)));
     }
+    ::madvise(data, bytes_, MADV_HUGEPAGE);
+    std::memset(data, 0, bytes_);
     data_ = static_cast<std::byte*>(data);
   }
   Mapped(const Mapped&) = delete;
@@ -134,8 +137,7 @@ class StorageBench {
                                    static_cast<std::int64_t>(tag)));
         ++submitted;
       }
-      engine_->submit(requests);
-      for (const IoCompletion& completion : engine_->wait()) {
+      for (const IoCompletion& completion : engine_->submit_and_wait(requests)) {
         const Flight& flight = flights[completion.tag];
         if (moved && flight.reads) {
           moved(ring(static_cast<std::int64_t>(completion.tag), block), flight.place);

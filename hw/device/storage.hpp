@@ -66,7 +66,8 @@ struct IoCompletion {
 };
 
 /// Reads and writes one file. Whole requests complete: what the system did in part is continued.
-/// An error throws DeviceError once all requests in flight have ended.
+/// An error throws DeviceError once all requests in flight have ended. An engine is used by the
+/// thread that opened it.
 class StorageEngine {
  public:
   virtual ~StorageEngine() = default;
@@ -76,6 +77,11 @@ class StorageEngine {
   virtual void submit(std::span<const IoRequest> requests) = 0;
   /// Waits for at least one completion, if any request is in flight, and returns all there are.
   virtual std::vector<IoCompletion> wait() = 0;
+  /// Both, in one call of the system where there is one.
+  virtual std::vector<IoCompletion> submit_and_wait(std::span<const IoRequest> requests) {
+    submit(requests);
+    return wait();
+  }
   [[nodiscard]] virtual std::int64_t in_flight() const = 0;
   /// fdatasync; nothing may be in flight.
   virtual void flush() = 0;

@@ -38,17 +38,25 @@ class UringEngine final : public StorageEngine {
         submission_polling_(submission_polling),
         requests_(static_cast<std::size_t>(options.queue_depth)) {
     io_uring_params parameters{};
+    if (completion_polling) {
+      parameters.flags |= IORING_SETUP_IOPOLL;
+    }
     if (submission_polling) {
       constexpr unsigned kIdleMs = 50;
       parameters.flags |= IORING_SETUP_SQPOLL;
       parameters.sq_thread_idle = kIdleMs;
+    } else {
+      // Completions wait until they are asked for, instead of interrupting the thread.
+      parameters.flags |= IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
     }
-    if (completion_polling) {
-      parameters.flags |= IORING_SETUP_IOPOLL;
+    const auto depth = static_cast<unsigned>(options.queue_depth);
+    int made = io_uring_queue_init_params(depth, &ring_, &parameters);
+    if (made == -EINVAL && !submission_polling) {  // Linux before 6.1
+      parameters = {};
+      parameters.flags = completion_polling ? IORING_SETUP_IOPOLL : 0;
+      made = io_uring_queue_init_params(depth, &ring_, &parameters);
     }
-    check("io_uring_queue_init",
-          io_uring_queue_init_params(static_cast<unsigned>(options.queue_depth), &ring_,
-                                     &parameters));
+    check("io_uring_queue_init", made);
     try {
       check("io_uring_register_files", io_uring_register_files(&ring_, &descriptor_, 1));
       name_ = "io_uring (registered file";
@@ -83,17 +91,22 @@ class UringEngine final : public StorageEngine {
   }
 
   void submit(std::span<const IoRequest> requests) override {
-    for (const IoRequest& request : requests) {
-      KVTIER_ASSERT(!free_.empty(), "no more requests are in flight than the queue is deep");
-      KVTIER_ASSERT(request.data >= memory_.data() &&
-                        request.data + request.bytes.value <= memory_.data() + memory_.size(),
-                    "a request stays in the engine's memory");
-      const std::uint32_t slot = free_.back();
-      free_.pop_back();
-      requests_[slot] = {request, 0};
-      prepare(slot);
-    }
+    prepare_all(requests);
     flush_submissions();
+  }
+
+  std::vector<IoCompletion> submit_and_wait(std::span<const IoRequest> requests) override {
+    prepare_all(requests);
+    if (in_flight() > 0) {
+      const int result = io_uring_submit_and_wait(&ring_, 1);
+      if (result >= 0) {
+        prepared_ -= submission_polling_ ? prepared_ : result;
+      } else if (result != -EINTR && result != -EAGAIN && result != -EBUSY) {
+        check("io_uring_submit_and_wait", result);
+      }
+      flush_submissions();
+    }
+    return wait();
   }
 
   std::vector<IoCompletion> wait() override {
@@ -139,6 +152,19 @@ class UringEngine final : public StorageEngine {
     IoRequest request;
     std::int64_t done = 0;
   };
+
+  void prepare_all(std::span<const IoRequest> requests) {
+    for (const IoRequest& request : requests) {
+      KVTIER_ASSERT(!free_.empty(), "no more requests are in flight than the queue is deep");
+      KVTIER_ASSERT(request.data >= memory_.data() &&
+                        request.data + request.bytes.value <= memory_.data() + memory_.size(),
+                    "a request stays in the engine's memory");
+      const std::uint32_t slot = free_.back();
+      free_.pop_back();
+      requests_[slot] = {request, 0};
+      prepare(slot);
+    }
+  }
 
   void prepare(std::uint32_t slot) {
     io_uring_sqe* const entry = io_uring_get_sqe(&ring_);

@@ -107,6 +107,27 @@ TEST_P(Storage, ReadsWhatWasWritten) {
   EXPECT_EQ(std::memcmp(memory_.at(0), memory_.at(8 * kBlock), 8 * kBlock), 0);
 }
 
+TEST_P(Storage, SubmitsAndWaitsInOneCall) {
+  const IoRequest requests[] = {
+      {.kind = IoKind::write, .data = memory_.at(0), .bytes = Bytes(kBlock), .tag = 3},
+      {.kind = IoKind::write,
+       .offset = kBlock,
+       .data = memory_.at(0),
+       .bytes = Bytes(kBlock),
+       .tag = 4}};
+  for (const IoCompletion& completion : engine_->submit_and_wait(requests)) {
+    tags_.push_back(completion.tag);
+  }
+  EXPECT_FALSE(tags_.empty());
+  while (engine_->in_flight() > 0) {
+    for (const IoCompletion& completion : engine_->submit_and_wait({})) {
+      tags_.push_back(completion.tag);
+    }
+  }
+  std::ranges::sort(tags_);
+  EXPECT_EQ(tags_, (std::vector<std::uint64_t>{3, 4}));
+}
+
 TEST_P(Storage, ReportsAReadBehindTheEndAndGoesOn) {
   const IoRequest good{
       .kind = IoKind::write, .offset = 0, .data = memory_.at(0), .bytes = Bytes(kBlock), .tag = 1};
