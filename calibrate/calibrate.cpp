@@ -99,6 +99,9 @@ Profile earlier(const CalibrateOptions& options, const Profile& now) {
     throw ConfigError(std::move(problems));
   }
   forget_left_out(profile);
+  // The rest of the notes is written anew.
+  std::erase_if(profile.provenance.notes,
+                [](const std::string& line) { return !line.starts_with("continued on "); });
   profile.provenance.notes.push_back("continued on " + now.provenance.date);
   return profile;
 }

@@ -66,8 +66,8 @@ struct IoCompletion {
 };
 
 /// Reads and writes one file. Whole requests complete: what the system did in part is continued.
-/// An error throws DeviceError once all requests in flight have ended. An engine is used by the
-/// thread that opened it.
+/// An error throws DeviceError once all requests in flight have ended. An engine is used by one
+/// thread at a time.
 class StorageEngine {
  public:
   virtual ~StorageEngine() = default;

@@ -45,17 +45,9 @@ class UringEngine final : public StorageEngine {
       constexpr unsigned kIdleMs = 50;
       parameters.flags |= IORING_SETUP_SQPOLL;
       parameters.sq_thread_idle = kIdleMs;
-    } else {
-      // Completions wait until they are asked for, instead of interrupting the thread.
-      parameters.flags |= IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
     }
-    const auto depth = static_cast<unsigned>(options.queue_depth);
-    int made = io_uring_queue_init_params(depth, &ring_, &parameters);
-    if (made == -EINVAL && !submission_polling) {  // Linux before 6.1
-      parameters = {};
-      parameters.flags = completion_polling ? IORING_SETUP_IOPOLL : 0;
-      made = io_uring_queue_init_params(depth, &ring_, &parameters);
-    }
+    const int made =
+        io_uring_queue_init_params(static_cast<unsigned>(options.queue_depth), &ring_, &parameters);
     check("io_uring_queue_init", made);
     try {
       check("io_uring_register_files", io_uring_register_files(&ring_, &descriptor_, 1));
