@@ -22,9 +22,9 @@ struct Program {
 void add_simulate(Program& program);
 void add_compare(Program& program);
 void add_reproduce(Program& program);
-void add_calibrate(Program& program);
 void add_list(Program& program);
 void add_trace(Program& program);
 void add_schema(Program& program);
+void add_calibrate(Program& program);
 
 }  // namespace kvtier::cli

@@ -36,10 +36,10 @@ int main(int argc, char** argv) {
   cli::add_simulate(program);
   cli::add_compare(program);
   cli::add_reproduce(program);
-  cli::add_calibrate(program);
   cli::add_list(program);
   cli::add_trace(program);
   cli::add_schema(program);
+  cli::add_calibrate(program);
   try {
     program.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

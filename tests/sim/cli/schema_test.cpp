@@ -143,11 +143,9 @@ bool is_config(const fs::path& file) {
 }
 
 TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {
-  const std::map<std::string, std::string> kinds{{"models", "model"},
-                                                 {"hardware", "hardware"},
-                                                 {"systems", "system"},
-                                                 {"papers", "run"},
-                                                 {"examples", "run"}};
+  const std::map<std::string, std::string> kinds{{"models", "model"},   {"hardware", "hardware"},
+                                                 {"systems", "system"}, {"profiles", "profile"},
+                                                 {"papers", "run"},     {"examples", "run"}};
   std::map<std::string, int> seen;
   for (const auto& file : fs::recursive_directory_iterator(configs())) {
     if (!is_config(file.path())) {
