@@ -5,7 +5,7 @@ JOBS ?= 2
 
 PACKAGES := g++ cmake ninja-build ccache pkg-config \
   libboost-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libbenchmark-dev \
-  libsentencepiece-dev libzstd-dev zlib1g-dev
+  libsentencepiece-dev libzstd-dev zlib1g-dev libopenblas-dev liburing-dev
 DEV_PACKAGES := clang-format clang-tidy valgrind
 
 CODE_DIRS := $(wildcard sim policies hw kernels traces calibrate tests)

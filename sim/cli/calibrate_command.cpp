@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "sim/cli/commands.hpp"
+#include "sim/cli/measure_mode.hpp"
 #include "sim/cli/profile_modes.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/errors.hpp"
@@ -13,6 +14,7 @@ namespace kvtier::cli {
 namespace {
 
 struct CalibrateOptions {
+  MeasureOptions measure;
   ImportOptions import;
   std::string check;
   bool no_measure = false;
@@ -34,7 +36,10 @@ int calibrate_command(const Program& program, const CalibrateOptions& options) {
     explain.model = options.import.model;
     return explain_command(program, explain);
   }
-  throw ConfigError("calibrate: give one of --from-table, --check, --explain");
+  MeasureOptions measure = options.measure;
+  measure.model = options.import.model;
+  measure.out = options.import.out;
+  return measure_command(program, measure);
 }
 
 /// Modes that need no device.
@@ -96,9 +101,13 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
 void add_calibrate(Program& program) {
   auto options = std::make_shared<CalibrateOptions>();
   CLI::App* command = program.app.add_subcommand(
-      "calibrate", "Make a profile of a machine, check it, explain what it means");
+      "calibrate",
+      "Measure a device and a drive into a profile that configs can name; or make one of kernel "
+      "times, check one, explain one");
+  add_measure_options(*command, options->measure);
   command->add_option("--model", options->import.model,
-                      "The model whose shapes count: a preset or the path of a file");
+                      "Whose shapes count: a preset, or the path of a config.json (for measuring "
+                      "the CPU: kvtier-small)");
   command->add_option("--hardware", options->import.hardware,
                       "Hardware preset with the device's limits, prices and what else a profile "
                       "does not say");

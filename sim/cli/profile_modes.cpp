@@ -59,7 +59,7 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
   }
   check_outputs({{"--out", options.out}});
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
-  const ModelConfig model = resolve_model(options.model, presets);
+  const ModelConfig model = resolve_model(options.model, presets, "--model");
   HardwareConfig hardware = resolve_hardware(options.hardware, presets);
   hardware.efficiency.compute = options.compute.value_or(hardware.efficiency.compute);
   hardware.efficiency.memory = options.memory.value_or(hardware.efficiency.memory);
@@ -99,7 +99,7 @@ int explain_command(const Program& program, const ExplainCommandOptions& options
     throw ConfigError("--explain: needs --model");
   }
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
-  const ModelConfig model = resolve_model(options.model, presets);
+  const ModelConfig model = resolve_model(options.model, presets, "--model");
   Json named{{"profile", options.profile}};
   if (!options.hardware.empty()) {
     named["preset"] = options.hardware;

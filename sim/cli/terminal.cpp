@@ -1,5 +1,6 @@
 #include "sim/cli/terminal.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -33,6 +34,12 @@ void check_interrupt() {
   if (interrupted != 0) {
     throw Interrupted();
   }
+}
+
+std::string progress_bar(double share, int width) {
+  const int filled = std::clamp(static_cast<int>(share * width), 0, width);
+  return fmt::format("[{}{}]", std::string(static_cast<std::size_t>(filled), '#'),
+                     std::string(static_cast<std::size_t>(width - filled), '-'));
 }
 
 ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}

@@ -11,7 +11,9 @@ namespace kvtier::cli {
 /// the making is removed on the way out; exit code 130.
 class Interrupted : public std::runtime_error {
  public:
-  Interrupted() : std::runtime_error("interrupted; nothing was written") {}
+  Interrupted() : Interrupted("nothing was written") {}
+  explicit Interrupted(const std::string& outcome)
+      : std::runtime_error("interrupted; " + outcome) {}
 };
 
 /// From now on the first Ctrl-C is noticed by `check_interrupt`; a second one ends the program at
@@ -19,6 +21,9 @@ class Interrupted : public std::runtime_error {
 void watch_interrupts();
 /// Throws Interrupted if there was one.
 void check_interrupt();
+
+/// A bar of `width` characters, filled to `share` of it: "[#####-----]".
+[[nodiscard]] std::string progress_bar(double share, int width);
 
 /// One line on a terminal's stderr that is written over; nothing where stderr is no terminal.
 class ProgressLine {

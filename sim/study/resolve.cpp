@@ -368,17 +368,19 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   return resolved;
 }
 
-ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets) {
+ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,
+                          const std::string& option) {
   Problems problems;
-  Json root{{"model", name}};
-  ModelConfig model;
-  if (expand_section(root, kSections[0], "", {}, presets, problems)) {
-    read_value(model, root["model"], "/model", problems);
-  }
-  if (problems.empty()) {
-    check_model(model, "/model", problems);
-  }
+  const std::optional<Json> json = load_preset(kSections[0], name, "", presets, option, problems);
   problems.throw_if_any();
+  ModelConfig model;
+  Problems found;
+  found.set_origin("", name);
+  read_value(model, *json, "", found);
+  if (found.empty()) {
+    check_model(model, "", found);
+  }
+  found.throw_if_any();
   return model;
 }
 

@@ -43,8 +43,10 @@ struct ResolvedConfig {
                                             const ConfigDirectory& presets,
                                             const PolicyRegistry& registry);
 
-/// One model, as a run's config would name it: a preset or the path of a file. Throws ConfigError.
-[[nodiscard]] ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets);
+/// A model alone: a preset's name, or the path of a model file or of a Hugging Face config.json.
+/// Throws ConfigError; a name that is none is reported at `option`.
+[[nodiscard]] ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,
+                                        const std::string& option);
 /// One server, as the value of /hardware in a run's config; relative paths start here. Throws
 /// ConfigError.
 [[nodiscard]] HardwareConfig resolve_hardware(const Json& hardware, const ConfigDirectory& presets);

@@ -1,141 +1,164 @@
-/// `kvtier calibrate` without a device: profiles from tables, their errors, what they mean.
+/// `kvtier calibrate`: its messages, and what a run that is interrupted leaves.
 
-#include <string>
-#include <vector>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/vfs.h>
 
+#include "hw/device/open_device.hpp"
+#include "hw/profile.hpp"
 #include "tests/sim/cli/program.hpp"
 
 namespace kvtier::test {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Calibrate : public ProgramTest {
  protected:
-  void import() const {
-    const Outcome outcome =
-        kvtier({"calibrate", "--from-table", (configs() / "examples/kernel_times.csv").string(),
-                "--model", "llama2-7b", "--out", "p.json"});
-    ASSERT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_EQ(outcome.err, "");
-    EXPECT_NE(outcome.out.find("held out"), std::string::npos) << outcome.out;
+  /// Expects exit code 3, one line on standard error that starts and ends so, and no file.
+  void expect_device_failure(const std::vector<std::string>& arguments, const std::string& begin,
+                             const std::string& end) const {
+    const Outcome outcome = kvtier(arguments);
+    EXPECT_EQ(outcome.code, 3) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    const std::size_t line = outcome.err.find("kvtier: ");
+    ASSERT_NE(line, std::string::npos) << outcome.err;
+    const std::string message = outcome.err.substr(line);
+    EXPECT_TRUE(message.starts_with("kvtier: " + begin)) << message;
+    EXPECT_TRUE(message.ends_with(end + "\n")) << message;
+    EXPECT_EQ(files(), std::vector<std::string>{});
+  }
+  void expect_bad(std::vector<std::string> arguments, const std::string& message) const {
+    arguments.insert(arguments.begin(), "calibrate");
+    const Outcome outcome = kvtier(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("kvtier: " + message + "\n"), std::string::npos) << outcome.err;
+    EXPECT_EQ(files(), std::vector<std::string>{});
   }
 };
 
-TEST_F(Calibrate, MakesAProfileOfATable) {
-  import();
-  const nlohmann::json profile = read_json("p.json");
-  EXPECT_EQ(profile["format"], "kvtier.profile/1");
-  EXPECT_EQ(profile["device"]["name"], "A100-80G SXM");
-  EXPECT_NE(profile["provenance"]["command"].get<std::string>().find("--model llama2-7b"),
-            std::string::npos);
-  EXPECT_EQ(files(), std::vector<std::string>{"p.json"});
+TEST_F(Calibrate, RefusesAnUnknownDevice) {
+  expect_bad({"--device", "gpu", "--out", "p.json"},
+             "--device: expected cpu or cuda:N, got \"gpu\"");
 }
 
-TEST_F(Calibrate, SaysWhatIsMissingForATable) {
-  const std::string table = (configs() / "examples/kernel_times.csv").string();
-  expect_bad_input({"calibrate", "--from-table", table, "--out", "p.json"},
-                   {"--from-table: needs --model, whose shapes were timed, and --out"});
-  expect_bad_input({"calibrate", "--from-table", table, "--model", "llama2-7b", "--out", "p.json",
-                    "--columns", "standart"},
-                   {"--columns: expected one of standard, vidur_attention, vidur_linear, or the "
-                    "path of a file, got \"standart\" (did you mean \"standard\"?)"});
-  expect_bad_input({"calibrate", "--from-table", table, "--columns", "standard", "--columns",
-                    "standard", "--model", "llama2-7b", "--out", "p.json"},
-                   {"--columns: expected one for all tables or one for each, got 2 for 1"});
-  expect_bad_input(
-      {"calibrate", "--from-table", "none.csv", "--model", "llama2-7b", "--out", "p.json"},
-      {"none.csv: no such file"});
-  expect_bad_input({"calibrate", "--from-table", table, "--model", "lama2-7b", "--out", "p.json"},
-                   {"/model: expected one of falcon-40b, gpt3-13b, gpt3-6.7b, llama-65b, "
-                    "llama2-13b, llama2-70b, llama2-7b, llama3-8b, mistral-7b, opt-13b, opt-30b, "
-                    "opt-6.7b, or the path of a file, got \"lama2-7b\" (did you mean "
-                    "\"llama2-7b\"?)"});
-  EXPECT_TRUE(files().empty());
+TEST_F(Calibrate, AsksForTheModelOfAGpu) {
+  expect_bad({"--device", "cuda:0", "--out", "p.json"},
+             "--model: a GPU's profile is for one model; name it, such as llama2-13b");
 }
 
-TEST_F(Calibrate, PrintsTheErrorsOfAProfile) {
-  import();
-  const Outcome outcome = kvtier({"calibrate", "--check", "p.json", "--no-measure"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("held out     G1"), std::string::npos) << outcome.out;
+TEST_F(Calibrate, SuggestsTheModelThatWasMeant) {
+  const Outcome outcome = kvtier({"calibrate", "--model", "llama2-13", "--out", "p.json"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("kvtier: --model: expected one of falcon-40b, "), std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("got \"llama2-13\" (did you mean \"llama2-13b\"?)"), std::string::npos)
+      << outcome.err;
 }
 
-TEST_F(Calibrate, ExitsWithOneOutOfBand) {
-  import();
-  nlohmann::json profile = read_json("p.json");
-  for (const nlohmann::json& table : profile["tables"]) {
-    if (table["operation"] == "A1") {
-      // A batch of one request that takes ten times as long as that request alone.
-      nlohmann::json ragged = table;
-      const nlohmann::json at = table["cells"][5]["at"];
-      const double seconds = 10 * table["cells"][5]["median_seconds"].get<double>();
-      ragged["operation"] = "A3";
-      ragged["axes"] = {"case"};
-      ragged["left_out"] = nlohmann::json::array();
-      ragged["cells"] = {{{"at", {0}},
-                          {"p25_seconds", seconds},
-                          {"median_seconds", seconds},
-                          {"p75_seconds", seconds},
-                          {"n", 1},
-                          {"parts", nlohmann::json::array({at})}}};
-      profile["tables"].push_back(ragged);
-      break;
-    }
-  }
-  write("p.json", profile.dump());
-  const Outcome outcome = kvtier({"calibrate", "--check", "p.json", "--no-measure"});
-  EXPECT_EQ(outcome.code, 1) << outcome.err;
-  EXPECT_NE(outcome.out.find("OUT"), std::string::npos) << outcome.out;
-}
-
-TEST_F(Calibrate, ExplainsWhatAProfileMeans) {
-  import();
-  const Outcome outcome = kvtier({"calibrate", "--explain", "p.json", "--model", "llama2-7b",
-                                  "--hardware", "a100-80g", "--history", "1024", "--prompt", "64"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("a history of 1024 and a prompt of 64 tokens"), std::string::npos);
-}
-
-TEST_F(Calibrate, SaysWhatCannotBeExplained) {
-  import();
-  expect_bad_input({"calibrate", "--explain", "p.json"}, {"--explain: needs --model"});
-  const Outcome other = kvtier(
-      {"calibrate", "--explain", "p.json", "--model", "llama2-13b", "--hardware", "a100-80g"});
-  EXPECT_EQ(other.code, 2);
-  EXPECT_NE(other.err.find("has no G1 of 15360 x 5120 in 2 B (qkv)"), std::string::npos)
-      << other.err;
-  // A table says nothing of links.
-  const Outcome alone = kvtier({"calibrate", "--explain", "p.json", "--model", "llama2-7b"});
-  EXPECT_EQ(alone.code, 2);
-  EXPECT_NE(alone.err.find("/hardware/links/pcie/to_device: missing key"), std::string::npos)
-      << alone.err;
-}
-
-TEST_F(Calibrate, RefusesProfilesThatAreNone) {
-  expect_bad_input({"calibrate", "--check", "none.json", "--no-measure"},
-                   {"/hardware/profile: no such file: none.json"});
-  write("old.json", R"({"format": "kvtier.profile/0"})");
-  expect_bad_input({"calibrate", "--check", "old.json", "--no-measure"},
-                   {"old.json: /format: expected \"kvtier.profile/1\", got \"kvtier.profile/0\": "
-                    "measure again, or use the release that wrote it"});
-  import();
-  std::string text = read("p.json");
-  const std::string key = "\"median_seconds\":";
-  text.insert(text.find(key) + key.size(), "-");
-  write("negative.json", text);
-  const Outcome negative = kvtier({"calibrate", "--check", "negative.json", "--no-measure"});
-  EXPECT_EQ(negative.code, 2);
-  EXPECT_NE(negative.err.find("/tables/0/cells/0/median_seconds: expected a number > 0, got -"),
+TEST_F(Calibrate, RefusesAModelThatItsKernelCannotTake) {
+  nlohmann::json model = nlohmann::json::parse(read_file(configs() / "models/kvtier-small.json"));
+  model["head_dim"] = 40;
+  write("odd.json", model.dump());
+  const Outcome outcome = kvtier({"calibrate", "--model", "./odd.json", "--out", "p.json"});
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_NE(outcome.err.find("kvtier: --model: kvtier-small has 8 query heads on 4 KV heads of "
+                             "width 40; attention is measured for widths that are multiples of 16 "
+                             "up to 256, and at most 16 query heads on a KV head\n"),
             std::string::npos)
-      << negative.err;
+      << outcome.err;
 }
 
-TEST_F(Calibrate, NeedsSomethingToDo) {
-  expect_bad_input({"calibrate"}, {"calibrate: give one of --from-table, --check, --explain"});
-  expect_bad_input({"calibrate", "--check", "p.json"}, {"--check: only with --no-measure"});
+TEST_F(Calibrate, NeedsAPlaceForTheProfile) {
+  expect_bad({}, "--out: name the profile to write, such as profile.json");
+  expect_bad({"--out", "."}, "--out: expected a file, got the folder .");
+  expect_bad({"--out", "-"}, "--out: expected a file, got standard output (-)");
+}
+
+TEST_F(Calibrate, IsQuickOrFull) {
+  const Outcome outcome = kvtier({"calibrate", "--quick", "--full", "--out", "p.json"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("--quick excludes --full"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Calibrate, RefusesStorageThatIsNoFolder) {
+  expect_bad({"--storage", "nowhere", "--out", "p.json"}, "nowhere: expected a folder on a drive");
+}
+
+TEST_F(Calibrate, RefusesStorageInMemory) {
+  struct statfs system {};
+  constexpr long kTmpfs = 0x01021994;
+  if (::statfs("/dev/shm", &system) != 0 || system.f_type != kTmpfs) {
+    GTEST_SKIP() << "no tmpfs at /dev/shm";
+  }
+  expect_device_failure({"calibrate", "--storage", "/dev/shm", "--out", "p.json"},
+                        "/dev/shm: is in memory (tmpfs)",
+                        ": storage is measured in a folder on a drive");
+}
+
+TEST_F(Calibrate, RefusesStorageThatCannotBeWritten) {
+  expect_device_failure({"calibrate", "--storage", "/proc", "--out", "p.json"},
+                        "/proc: cannot write a test file: ", "");
+}
+
+TEST_F(Calibrate, SaysWhatAGpuNeeds) {
+  if (std::filesystem::exists("/dev/nvidiactl")) {
+    GTEST_SKIP() << "this machine has an NVIDIA driver";
+  }
+  expect_device_failure(
+      {"calibrate", "--device", "cuda:0", "--model", "llama2-7b", "--out", "p.json"}, "cuda:0: ",
+      "; a CUDA device needs an NVIDIA GPU with its driver, the CUDA runtime and cuBLAS "
+      "(cuda-cudart, libcublas), and a kvtier that was built with nvcc on the PATH");
+}
+
+TEST_F(Calibrate, RefusesToResumeNothing) {
+  expect_bad({"--resume", "--out", "p.json"},
+             "--resume: neither p.json.partial nor p.json is there");
+}
+
+TEST_F(Calibrate, RefusesToResumeAnotherModelOnAnotherDevice) {
+  Profile profile;
+  profile.name = "other";
+  profile.provenance = {.date = "2026-01-02T03:04:05Z", .command = "made up", .model = "other"};
+  profile.device = {.name = "abacus",
+                    .driver = "none",
+                    .memory = Bytes(1),
+                    .peak = FlopsPerSecond(1),
+                    .memory_bandwidth = BytesPerSecond(1),
+                    .limits_source = "made up"};
+  write_profile(path("p.json.partial"), profile);
+  const Outcome outcome = kvtier({"calibrate", "--resume", "--out", "p.json"});
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_NE(outcome.err.find("kvtier: --resume: p.json.partial was measured with device abacus, "
+                             "this run has "),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("kvtier: --resume: p.json.partial was measured with model other, this "
+                             "run has kvtier-small\n"),
+            std::string::npos)
+      << outcome.err;
+}
+
+TEST_F(Calibrate, KeepsWhatAnInterruptedRunMeasured) {
+  Started run = start({"calibrate", "--out", "p.json"});
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!std::filesystem::exists(path("p.json.partial")) &&
+         std::chrono::steady_clock::now() < give_up && run.running()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  run.signal(SIGINT);
+  const Outcome outcome = run.outcome();
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_NE(outcome.err.find("kvtier: interrupted; what was measured is in p.json.partial, and "
+                             "--resume goes on from there\n"),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_EQ(files(), std::vector<std::string>{"p.json.partial"});
+  const Profile kept = read_profile(path("p.json.partial"));
+  ASSERT_FALSE(kept.tables.empty());
+  EXPECT_EQ(kept.provenance.model, "kvtier-small");
 }
 
 }  // namespace

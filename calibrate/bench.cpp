@@ -1,0 +1,89 @@
+#include "calibrate/bench.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace kvtier::calibrate {
+
+std::vector<std::int64_t> geometric(std::int64_t smallest, std::int64_t largest,
+                                    std::int64_t factor) {
+  std::vector<std::int64_t> values;
+  for (std::int64_t value = smallest; value < largest; value *= factor) {
+    values.push_back(value);
+  }
+  values.push_back(largest);
+  return values;
+}
+
+StopRules rules_of(const Target& target) {
+  if (target.full) {
+    return {.warm_up = 3,
+            .samples_min = 11,
+            .samples_max = 500,
+            .relative_error = 0.005,
+            .budget_seconds = 1.5};
+  }
+  return {.warm_up = 1,
+          .samples_min = 5,
+          .samples_max = 50,
+          .relative_error = 0.02,
+          .budget_seconds = 0.15};
+}
+
+void fill_random(Device& device, const Buffer& buffer, RandomStream& random) {
+  constexpr std::size_t kChunk = std::size_t{1} << 20;
+  const auto element = static_cast<std::size_t>(device.info().element.value);
+  const std::size_t count = static_cast<std::size_t>(buffer.size().value) / element;
+  std::vector<float> values(std::min(count, kChunk));
+  for (float& value : values) {
+    value = static_cast<float>(2 * random.uniform() - 1);
+  }
+  for (std::size_t at = 0; at < count; at += kChunk) {
+    device.write_elements(buffer.data() + at * element,
+                          std::span(values).first(std::min(values.size(), count - at)));
+  }
+}
+
+std::vector<std::int32_t> shuffled(std::int64_t count, RandomStream& random) {
+  std::vector<std::int32_t> places(static_cast<std::size_t>(count));
+  std::iota(places.begin(), places.end(), 0);
+  for (std::size_t i = places.size(); i > 1; --i) {
+    std::swap(places[i - 1],
+              places[static_cast<std::size_t>(random.index(static_cast<std::int64_t>(i)))]);
+  }
+  return places;
+}
+
+StreamTimer::StreamTimer(Device& device)
+    : device_(device),
+      stream_(device.make_stream()),
+      begin_(device.make_event()),
+      end_(device.make_event()) {}
+
+double StreamTimer::seconds(const Queue& queue) {
+  constexpr double kLongEnough = 3e-4;
+  constexpr std::int64_t kMostRepeats = 256;
+  constexpr double kQueueing = 2e-5;
+  constexpr double kQueueingOne = 3e-6;
+  if (repeats_ > 1) {
+    device_.busy(kQueueing + kQueueingOne * static_cast<double>(repeats_), *stream_);
+  }
+  device_.record(*begin_, *stream_);
+  for (std::int64_t i = 0; i < repeats_; ++i) {
+    queue(*stream_, done_ + i);
+  }
+  device_.record(*end_, *stream_);
+  end_->synchronize();
+  stream_->synchronize();
+  done_ += repeats_;
+  const double one = device_.seconds_between(*begin_, *end_) / static_cast<double>(repeats_);
+  if (done_ == repeats_) {  // the first, which belongs to the warm-up, says how many are needed
+    repeats_ = one > 0 ? std::clamp(static_cast<std::int64_t>(std::ceil(kLongEnough / one)),
+                                    std::int64_t{1}, kMostRepeats)
+                       : kMostRepeats;
+  }
+  return one;
+}
+
+}  // namespace kvtier::calibrate

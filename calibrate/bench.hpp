@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "calibrate/instrument.hpp"
+#include "calibrate/plan.hpp"
+#include "hw/device/device.hpp"
+#include "hw/model.hpp"
+#include "sim/core/rng.hpp"
+
+/// What the measures of a device share.
+namespace kvtier::calibrate {
+
+/// What is measured, and how finely.
+struct Target {
+  Device& device;
+  ModelConfig model;
+  /// The whole grid, with more time for each cell.
+  bool full = false;
+  /// What all buffers of one cell may take.
+  Bytes memory;
+  std::uint64_t seed = 1;
+};
+
+/// Smallest to largest, each `factor` times the one before; the largest is always there.
+[[nodiscard]] std::vector<std::int64_t> geometric(std::int64_t smallest, std::int64_t largest,
+                                                  std::int64_t factor);
+
+[[nodiscard]] StopRules rules_of(const Target& target);
+
+/// Fills memory of the device with random elements in [-1, 1).
+void fill_random(Device& device, const Buffer& buffer, RandomStream& random);
+
+/// 0 .. count - 1 in random order.
+[[nodiscard]] std::vector<std::int32_t> shuffled(std::int64_t count, RandomStream& random);
+
+/// A buffer of the device with a copy of these numbers.
+template <class T>
+[[nodiscard]] Buffer on_device(Device& device, std::span<const T> values);
+
+/// Times work on a stream of its own between two events. Short work is repeated until a sample
+/// lasts long enough for the clock; the queue is filled while the stream is kept busy, so that the
+/// host's pace is not part of the time.
+class StreamTimer {
+ public:
+  explicit StreamTimer(Device& device);
+  /// Queues the work for the i-th time; i goes on from sample to sample, for data that rotates.
+  using Queue = std::function<void(Stream& stream, std::int64_t i)>;
+  [[nodiscard]] double seconds(const Queue& queue);
+  [[nodiscard]] Stream& stream() { return *stream_; }
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> begin_;
+  std::unique_ptr<Event> end_;
+  std::int64_t repeats_ = 1;
+  std::int64_t done_ = 0;
+};
+
+/// A sample that times `queue` on a stream of its own; `keep` lives as long as the sample does.
+template <class Keep>
+[[nodiscard]] Sample stream_sample(Device& device, StreamTimer::Queue queue, Keep keep) {
+  auto timer = std::make_shared<StreamTimer>(device);
+  return
+      [timer, queue = std::move(queue), keep = std::move(keep)] { return timer->seconds(queue); };
+}
+
+template <class T>
+Buffer on_device(Device& device, std::span<const T> values) {
+  Buffer buffer(device, MemoryKind::device, Bytes(static_cast<std::int64_t>(values.size_bytes())));
+  const auto stream = device.make_stream();
+  device.copy(buffer.data(), values.data(), buffer.size(), *stream);
+  stream->synchronize();
+  return buffer;
+}
+
+}  // namespace kvtier::calibrate

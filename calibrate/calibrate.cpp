@@ -1,0 +1,208 @@
+#include "calibrate/calibrate.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <iterator>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/sysinfo.h>
+
+#include "hw/device/cpu_device.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier::calibrate {
+namespace {
+
+constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
+/// The promise is 90 seconds, with the program's start and the file.
+constexpr double kQuickSeconds = 82;
+constexpr double kFullSeconds = 6 * 3600;
+constexpr Bytes kQuickFile(kGibibyte);
+constexpr Bytes kFullFile(16 * kGibibyte);
+
+std::string utc_now() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+}
+
+/// Without paths, which say nothing about the machine.
+std::string command_of(const CalibrateOptions& options) {
+  std::string command = "kvtier calibrate --device " + options.device.kind;
+  if (options.device.kind != "cpu") {
+    command += fmt::format(":{}", options.device.index);
+  }
+  command += options.storage ? " --storage DIR" : "";
+  command += " --model " + options.model.name;
+  command += options.full ? " --full" : " --quick";
+  return command + " --out PROFILE.json";
+}
+
+double load_average() {
+  double load[1] = {};
+  return ::getloadavg(load, 1) == 1 ? load[0] : 0;
+}
+
+Profile describe(const CalibrateOptions& options, const Device& device, const Device& host,
+                 const StorageBench* storage) {
+  const DeviceInfo& info = device.info();
+  Profile profile;
+  profile.name = fmt::format("{}, {}", info.name, options.model.name);
+  profile.provenance.date = utc_now();
+  profile.provenance.command = command_of(options);
+  profile.provenance.libraries = {info.libraries.begin(), info.libraries.end()};
+  profile.provenance.libraries["kvtier"] = options.version;
+  profile.provenance.model = options.model.name;
+  profile.device = {
+      .name = info.name,
+      .driver = info.driver,
+      .memory = info.memory,
+      .peak = FlopsPerSecond(info.limits.flops_per_second),
+      .memory_bandwidth = BytesPerSecond(info.limits.memory_bytes_per_second),
+      .limits_source = info.kind == "cpu"
+                           ? "attained in registers by all threads, a quarter added; two bytes "
+                             "from a cache for each operation"
+                           : "multiprocessors, clocks and bus, as the driver tells them"};
+  profile.host = ProfileHost{
+      .cpu = host.info().name, .cores = host.info().processors, .memory = host.info().memory};
+  if (storage != nullptr) {
+    profile.storage = describe(*storage);
+  }
+  return profile;
+}
+
+/// What an earlier run kept, or its finished profile, without what is worth another try.
+Profile earlier(const CalibrateOptions& options, const Profile& now) {
+  std::error_code ignored;
+  std::filesystem::path from = kept_path(options.out);
+  if (!std::filesystem::is_regular_file(from, ignored)) {
+    from = options.out;
+  }
+  if (!std::filesystem::is_regular_file(from, ignored)) {
+    throw ConfigError(fmt::format("--resume: neither {} nor {} is there",
+                                  kept_path(options.out).string(), options.out.string()));
+  }
+  Profile profile = read_profile(from);
+  std::vector<std::string> problems;
+  const auto same = [&](const char* what, const std::string& before, const std::string& here) {
+    if (before != here) {
+      problems.push_back(fmt::format("--resume: {} was measured with {} {}, this run has {}",
+                                     from.string(), what, before.empty() ? "none" : before,
+                                     here.empty() ? "none" : here));
+    }
+  };
+  same("device", profile.device.name, now.device.name);
+  same("model", profile.provenance.model, now.provenance.model);
+  same("storage engine", profile.storage ? profile.storage->engine : "",
+       now.storage ? now.storage->engine : "");
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  forget_left_out(profile);
+  // The rest of the notes is written anew.
+  std::erase_if(profile.provenance.notes,
+                [](const std::string& line) { return !line.starts_with("continued on "); });
+  profile.provenance.notes.push_back("continued on " + now.provenance.date);
+  return profile;
+}
+
+void note(Profile& profile, const CalibrateOptions& options, double load_before,
+          const StorageBench* storage) {
+  std::vector<std::string>& notes = profile.provenance.notes;
+  notes.push_back(fmt::format("load average {:.2f} before, {:.2f} after (the run itself counts)",
+                              load_before, load_average()));
+  const std::vector<std::string> lines = summarize(profile);
+  notes.insert(notes.end(), lines.begin(), lines.end());
+  if (!options.full) {
+    notes.push_back("a quick run: few samples for each cell");
+  }
+  if (storage != nullptr) {
+    notes.push_back(fmt::format("the drive merged {} requests with neighbours, of all that used it",
+                                merged_requests(*storage)));
+  }
+}
+
+}  // namespace
+
+std::filesystem::path kept_path(const std::filesystem::path& out) {
+  return out.string() + ".partial";
+}
+
+std::vector<PlannedTable> plan_all(const Target& target, std::shared_ptr<StorageBench> storage) {
+  std::vector<PlannedTable> plan = plan_compute(target);
+  const auto append = [&plan](std::vector<PlannedTable> tables) {
+    std::ranges::move(tables, std::back_inserter(plan));
+  };
+  append(plan_copies(target));
+  if (storage != nullptr) {
+    append(plan_storage(target, std::move(storage)));
+  }
+  append(plan_control(target));
+  return plan;
+}
+
+std::vector<std::string> summarize(const Profile& profile) {
+  std::size_t cells = 0;
+  std::size_t left_out = 0;
+  std::int64_t samples = 0;
+  std::int64_t disturbed = 0;
+  for (const ProfileTable& table : profile.tables) {
+    cells += table.cells.size();
+    left_out += table.left_out.size();
+    for (const ProfileCell& cell : table.cells) {
+      samples += cell.n;
+      disturbed += cell.disturbed;
+    }
+  }
+  return {fmt::format("{} cells measured, {} left out", cells, left_out),
+          fmt::format("{} samples, {} more rejected as disturbed", samples, disturbed)};
+}
+
+Profile calibrate(const CalibrateOptions& options) {
+  const double load_before = load_average();
+  const std::unique_ptr<Device> device = open_device(options.device);
+  const std::unique_ptr<Device> host = device->info().kind == "cpu" ? nullptr : make_cpu_device();
+  if (!kernels::is_valid({.query_heads = options.model.attention_heads,
+                          .kv_heads = options.model.kv_heads,
+                          .head_dim = options.model.head_dim})) {
+    throw ConfigError(fmt::format(
+        "--model: {} has {} query heads on {} KV heads of width {}; attention is measured for "
+        "widths that are multiples of 16 up to 256, and at most 16 query heads on a KV head",
+        options.model.name, options.model.attention_heads, options.model.kv_heads,
+        options.model.head_dim));
+  }
+  std::shared_ptr<StorageBench> storage;
+  if (options.storage) {
+    storage = make_storage_bench(*options.storage, options.full ? kFullFile : kQuickFile,
+                                 StorageEngineKind::automatic);
+  }
+  Profile profile = describe(options, *device, host ? *host : *device, storage.get());
+  if (options.resume) {
+    profile = earlier(options, profile);
+  }
+  const Bytes free =
+      std::min(device->free_memory(MemoryKind::device), device->free_memory(MemoryKind::pinned));
+  const Target target{.device = *device,
+                      .model = options.model,
+                      .full = options.full,
+                      .memory = options.full
+                                    ? Bytes(free.value / 2)
+                                    : std::min(Bytes(free.value / 2), Bytes(2 * kGibibyte)),
+                      .seed = 1};
+  const std::filesystem::path kept = kept_path(options.out);
+  SchedulerMonitor monitor;
+  run_plan(plan_all(target, storage),
+           {.memory = target.memory,
+            .seconds = options.full ? kFullSeconds : kQuickSeconds,
+            .progress = options.progress,
+            .check = options.check,
+            .keep = [&kept](const Profile& so_far) { write_profile(kept, so_far); }},
+           steady_clock(), monitor, profile);
+  note(profile, options, load_before, storage.get());
+  write_profile(options.out, profile);
+  std::error_code ignored;
+  std::filesystem::remove(kept, ignored);
+  return profile;
+}
+
+}  // namespace kvtier::calibrate

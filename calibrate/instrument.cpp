@@ -1,0 +1,136 @@
+#include "calibrate/instrument.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace kvtier::calibrate {
+namespace {
+
+constexpr double kNanosecond = 1e-9;
+
+class SteadyClock final : public Clock {
+ public:
+  [[nodiscard]] std::int64_t now_ns() override {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+};
+
+SchedulerMonitor::Waited waited_so_far() {
+  SchedulerMonitor::Waited waited;
+  std::error_code none;
+  // Documentation/scheduler/sched-stats.rst: time on a processor, time waiting for one, both in ns.
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", none)) {
+    std::ifstream in(task.path() / "schedstat");
+    double ran_ns = 0;
+    double waited_ns = 0;
+    if (in >> ran_ns >> waited_ns) {
+      waited.for_processor_seconds += waited_ns * kNanosecond;
+    }
+  }
+  // man 5 proc: cpu user nice system idle iowait irq softirq steal.
+  std::ifstream in("/proc/stat");
+  std::string word;
+  in >> word;
+  double ticks[8] = {};
+  for (double& value : ticks) {
+    in >> value;
+  }
+  if (in) {
+    waited.stolen_seconds = ticks[7] / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  }
+  return waited;
+}
+
+}  // namespace
+
+Clock& steady_clock() {
+  static SteadyClock clock;
+  return clock;
+}
+
+double quantile(const std::vector<double>& sorted, double share) {
+  const double place = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+Measured measure(const StopRules& rules, double limit_seconds, const Sample& sample, Clock& clock,
+                 DisturbanceMonitor& monitor, const std::function<void()>& check) {
+  constexpr double kErrorOfMedian = 0.929;
+  const std::int64_t begin = clock.now_ns();
+  const auto passed = [&] { return static_cast<double>(clock.now_ns() - begin) * kNanosecond; };
+  for (int i = 0; i < rules.warm_up; ++i) {
+    check();
+    sample();
+    if (passed() > rules.budget_seconds) {
+      if (i == 0 && passed() > rules.patience * rules.budget_seconds) {
+        throw OverBudget(fmt::format("one run takes {:.1f} s, a cell may take {:.2g} s", passed(),
+                                     rules.budget_seconds));
+      }
+      break;
+    }
+  }
+  Measured result;
+  std::vector<double> sorted;
+  while (static_cast<int>(sorted.size()) < rules.samples_max) {
+    const double budget = rules.budget_seconds * (sorted.empty() ? rules.patience : 1);
+    if (result.disturbed + result.impossible + static_cast<std::int64_t>(sorted.size()) > 0 &&
+        passed() >= budget) {
+      break;
+    }
+    check();
+    monitor.begin();
+    const double seconds = sample();
+    if (monitor.disturbed(seconds)) {
+      ++result.disturbed;
+      continue;
+    }
+    if (!(seconds >= limit_seconds) || seconds <= 0) {
+      ++result.impossible;
+      continue;
+    }
+    sorted.insert(std::ranges::upper_bound(sorted, seconds), seconds);
+    const auto n = static_cast<double>(sorted.size());
+    const double distance = quantile(sorted, 0.75) - quantile(sorted, 0.25);
+    if (static_cast<int>(sorted.size()) >= rules.samples_min &&
+        kErrorOfMedian * distance / std::sqrt(n) <= rules.relative_error * quantile(sorted, 0.5)) {
+      result.converged = true;
+      break;
+    }
+  }
+  if (!sorted.empty()) {
+    result.p25_seconds = quantile(sorted, 0.25);
+    result.median_seconds = quantile(sorted, 0.5);
+    result.p75_seconds = quantile(sorted, 0.75);
+    result.n = static_cast<std::int64_t>(sorted.size());
+  }
+  return result;
+}
+
+bool is_disturbed(const SchedulerMonitor::Waited& waited, double seconds) {
+  constexpr double kShare = 0.1;
+  constexpr double kWaking = 1e-4;
+  return waited.for_processor_seconds > kShare * seconds + kWaking ||
+         waited.stolen_seconds > kShare * seconds;
+}
+
+void SchedulerMonitor::begin() { at_begin_ = waited_so_far(); }
+
+bool SchedulerMonitor::disturbed(double seconds) {
+  const Waited now = waited_so_far();
+  return is_disturbed(
+      {.for_processor_seconds = now.for_processor_seconds - at_begin_.for_processor_seconds,
+       .stolen_seconds = now.stolen_seconds - at_begin_.stolen_seconds},
+      seconds);
+}
+
+}  // namespace kvtier::calibrate

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+/// How one number is measured: samples are taken until their median is known well enough, or the
+/// time is up. Nothing here knows what is measured, or on what.
+namespace kvtier::calibrate {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  [[nodiscard]] virtual std::int64_t now_ns() = 0;
+};
+/// std::chrono::steady_clock.
+[[nodiscard]] Clock& steady_clock();
+
+/// Whether something else used the machine while a sample was taken.
+class DisturbanceMonitor {
+ public:
+  virtual ~DisturbanceMonitor() = default;
+  virtual void begin() = 0;
+  /// `seconds` is the sample just taken.
+  [[nodiscard]] virtual bool disturbed(double seconds) = 0;
+};
+
+struct StopRules {
+  /// Samples that are taken first and thrown away: caches, clocks and the allocator settle.
+  int warm_up = 2;
+  int samples_min = 5;
+  int samples_max = 100;
+  /// Enough, once the standard error of the median is below this share of it. For a bell curve it
+  /// is 1.2533 sigma / sqrt(n), and sigma is the distance of the quartiles / 1.349: 0.929 x (p75 -
+  /// p25) / sqrt(n).
+  double relative_error = 0.01;
+  /// After it no further sample is started; at least one is.
+  double budget_seconds = 0.25;
+  /// While every sample was disturbed, the budget may be exceeded this many times over.
+  double patience = 3;
+};
+
+struct Measured {
+  double p25_seconds = 0;
+  double median_seconds = 0;
+  double p75_seconds = 0;
+  /// Samples that count, and samples that were rejected because something else ran.
+  std::int64_t n = 0;
+  std::int64_t disturbed = 0;
+  /// Samples that were rejected because no machine is that fast.
+  std::int64_t impossible = 0;
+  /// The error criterion was met.
+  bool converged = false;
+};
+
+/// One sample: does the work once and returns how long it took.
+using Sample = std::function<double()>;
+
+/// Calls `sample` by the rules. `limit_seconds` is the time below which a sample is a mistake.
+/// `check` is called before each sample and may throw to give up. With n = 0 nothing was measured.
+[[nodiscard]] Measured measure(const StopRules& rules, double limit_seconds, const Sample& sample,
+                               Clock& clock, DisturbanceMonitor& monitor,
+                               const std::function<void()>& check);
+
+/// The value below which a share of `sorted` lies, between neighbours in proportion.
+[[nodiscard]] double quantile(const std::vector<double>& sorted, double share);
+
+/// Sees what this process's threads waited for a processor, and what the hypervisor took; for work
+/// that keeps to the processors it has. Where the kernel tells neither, nothing counts as
+/// disturbed.
+class SchedulerMonitor final : public DisturbanceMonitor {
+ public:
+  void begin() override;
+  [[nodiscard]] bool disturbed(double seconds) override;
+
+  struct Waited {
+    double for_processor_seconds = 0;
+    double stolen_seconds = 0;
+  };
+
+ private:
+  Waited at_begin_;
+};
+
+/// More than a tenth of the sample and a tenth of a millisecond (waking a thread costs some tens of
+/// microseconds on any machine), or any stolen time that is more than a tenth of it.
+[[nodiscard]] bool is_disturbed(const SchedulerMonitor::Waited& waited, double seconds);
+
+/// For work that has more threads than there are processors, as interference is what it measures.
+class NoMonitor final : public DisturbanceMonitor {
+ public:
+  void begin() override {}
+  [[nodiscard]] bool disturbed(double) override { return false; }
+};
+
+/// A cell whose first sample already takes longer than its budget allows.
+class OverBudget : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace kvtier::calibrate

@@ -1,0 +1,493 @@
+#include "hw/device/cpu_device.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include <cblas.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "hw/device/thread_pool.hpp"
+#include "kernels/row_functions.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/core/quantity.hpp"
+
+namespace kvtier {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct CpuEvent final : Event {
+  /// Counts a recording, whose number a wait for it has to know: later ones are not waited for.
+  std::int64_t record() {
+    const std::lock_guard lock(mutex);
+    return ++recorded;
+  }
+  [[nodiscard]] std::int64_t last() {
+    const std::lock_guard lock(mutex);
+    return recorded;
+  }
+  void reach(std::int64_t recording) {
+    {
+      const std::lock_guard lock(mutex);
+      at = Clock::now();
+      reached = recording;
+    }
+    changed.notify_all();
+  }
+  void wait_for(std::int64_t recording) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return reached >= recording; });
+  }
+  void synchronize() override { wait_for(last()); }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::int64_t recorded = 0;
+  std::int64_t reached = 0;
+  Clock::time_point at;
+};
+
+class CpuStream final : public Stream {
+ public:
+  CpuStream() : thread_([this] { work(); }) {}
+  ~CpuStream() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+  void push(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    wake_.notify_one();
+  }
+
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return tasks_.empty() && !running_; });
+    if (failure_) {
+      std::rethrow_exception(std::exchange(failure_, nullptr));
+    }
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+      if (tasks_.empty()) {
+        return;
+      }
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      running_ = true;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        task();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (failure && !failure_) {
+        failure_ = failure;
+      }
+      running_ = false;
+      if (tasks_.empty()) {
+        idle_.notify_all();
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  std::deque<std::function<void()>> tasks_;
+  std::exception_ptr failure_;
+  bool running_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+/// Cosines and sines of positions 0, 1, ..., as many as were asked for.
+struct RopeTable {
+  std::int64_t head_dim = 0;
+  double base = 0;
+  std::vector<float> cosines;
+  std::vector<float> sines;
+
+  void extend(const RopeWork& work) {
+    if (work.head_dim != head_dim || work.base != base) {
+      *this = {.head_dim = work.head_dim, .base = work.base, .cosines = {}, .sines = {}};
+    }
+    const std::int64_t pairs = head_dim / 2;
+    const std::int64_t known = static_cast<std::int64_t>(cosines.size()) / pairs;
+    for (std::int64_t p = known; p < work.first_position + work.rows.rows; ++p) {
+      for (std::int64_t i = 0; i < pairs; ++i) {
+        const double angle =
+            static_cast<double>(p) *
+            std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(head_dim));
+        cosines.push_back(static_cast<float>(std::cos(angle)));
+        sines.push_back(static_cast<float>(std::sin(angle)));
+      }
+    }
+  }
+};
+
+std::string first_line_with(const char* file, const std::string& key) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with(key)) {
+      const std::size_t at = line.find_first_not_of(" \t:", key.size());
+      return at == std::string::npos ? "" : line.substr(at);
+    }
+  }
+  return "";
+}
+
+Bytes meminfo(const std::string& key) {
+  const std::string text = first_line_with("/proc/meminfo", key);
+  constexpr std::int64_t kKibibyte = 1024;
+  return Bytes(text.empty() ? 0 : std::stoll(text) * kKibibyte);
+}
+
+/// The largest data cache of the first processor.
+Bytes largest_cache() {
+  namespace fs = std::filesystem;
+  std::int64_t largest = 0;
+  std::error_code none;
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator("/sys/devices/system/cpu/cpu0/cache", none)) {
+    std::ifstream in(entry.path() / "size");
+    std::int64_t size = 0;
+    char unit = ' ';
+    if (in >> size >> unit) {
+      largest = std::max(largest, size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0));
+    }
+  }
+  constexpr std::int64_t kUsual = std::int64_t{32} << 20;
+  return Bytes(largest > 0 ? largest : kUsual);
+}
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(std::int64_t threads)
+      : pool_(threads > 0 ? threads : std::max(1U, std::thread::hardware_concurrency())) {
+    openblas_set_num_threads(static_cast<int>(pool_.threads()));
+    info_.kind = "cpu";
+    info_.name = first_line_with("/proc/cpuinfo", "model name");
+    if (info_.name.empty()) {
+      info_.name = "unknown processor";
+    }
+    utsname system{};
+    ::uname(&system);
+    info_.driver = fmt::format("{} {}", system.sysname, system.release);
+    // "OpenBLAS 0.3.21 NO_AFFINITY ... MAX_THREADS=64"; the core that it chose says more.
+    std::string build = openblas_get_config();
+    build = build.substr(build.find(' ') + 1);
+    info_.libraries = {{"openblas", fmt::format("{} ({})", build.substr(0, build.find(' ')),
+                                                openblas_get_corename())}};
+    info_.processors = pool_.threads();
+    info_.memory = meminfo("MemTotal");
+    info_.element = Bytes(sizeof(float));
+    info_.limits = measure_limits();
+  }
+
+  [[nodiscard]] const DeviceInfo& info() const override { return info_; }
+  [[nodiscard]] Bytes free_memory(MemoryKind) const override { return meminfo("MemAvailable"); }
+
+  [[nodiscard]] std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<CpuStream>();
+  }
+  [[nodiscard]] std::unique_ptr<Event> make_event() override {
+    return std::make_unique<CpuEvent>();
+  }
+  void record(Event& event, Stream& stream) override {
+    auto& point = static_cast<CpuEvent&>(event);
+    push(stream, [&point, recording = point.record()] { point.reach(recording); });
+  }
+  void wait(Stream& stream, Event& event) override {
+    auto& point = static_cast<CpuEvent&>(event);
+    push(stream, [&point, recording = point.last()] { point.wait_for(recording); });
+  }
+  [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
+    return std::chrono::duration<double>(static_cast<const CpuEvent&>(last).at -
+                                         static_cast<const CpuEvent&>(first).at)
+        .count();
+  }
+
+  void copy(void* to, const void* from, Bytes bytes, Stream& stream) override {
+    push(stream, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes.value)); });
+  }
+  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
+    push(stream, [this, method, all = std::vector(pieces.begin(), pieces.end())] {
+      Bytes total;
+      for (const CopyPiece& piece : all) {
+        total += piece.bytes;
+      }
+      const auto move = [&all](std::int64_t i) {
+        const CopyPiece& piece = all[static_cast<std::size_t>(i)];
+        std::memcpy(piece.to, piece.from, static_cast<std::size_t>(piece.bytes.value));
+      };
+      const auto count = static_cast<std::int64_t>(all.size());
+      if (method == CopyMethod::engine) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          move(i);
+        }
+      } else {
+        share(count, static_cast<double>(total.value), move);
+      }
+    });
+  }
+  void gather(const RowWork& work, Stream& stream) override {
+    push(stream, [this, work] {
+      const auto row = static_cast<std::size_t>(work.row.value);
+      share(work.rows, static_cast<double>(work.rows) * static_cast<double>(row),
+            [&](std::int64_t i) {
+              std::memcpy(static_cast<std::byte*>(work.to) + static_cast<std::size_t>(i) * row,
+                          static_cast<const std::byte*>(work.from) +
+                              static_cast<std::size_t>(work.slots[i]) * row,
+                          row);
+            });
+    });
+  }
+  void scatter(const RowWork& work, Stream& stream) override {
+    push(stream, [this, work] {
+      const auto row = static_cast<std::size_t>(work.row.value);
+      share(work.rows, static_cast<double>(work.rows) * static_cast<double>(row),
+            [&](std::int64_t i) {
+              std::memcpy(
+                  static_cast<std::byte*>(work.to) + static_cast<std::size_t>(work.slots[i]) * row,
+                  static_cast<const std::byte*>(work.from) + static_cast<std::size_t>(i) * row,
+                  row);
+            });
+    });
+  }
+  void gemm(const GemmWork& work, Stream& stream) override {
+    push(stream, [work] {
+      const auto size = [](std::int64_t n) { return static_cast<blasint>(n); };
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size(work.m), size(work.n), size(work.k),
+                  1, static_cast<const float*>(work.input), size(work.k),
+                  static_cast<const float*>(work.weights), size(work.k), 0,
+                  static_cast<float*>(work.output), size(work.n));
+    });
+  }
+  void attention(const AttentionWork& work, Stream& stream) override {
+    if (!kernels::is_valid(work.shape)) {
+      throw DeviceError(fmt::format(
+          "attention: {} query heads on {} KV heads of width {} are not what the kernel takes",
+          work.shape.query_heads, work.shape.kv_heads, work.shape.head_dim));
+    }
+    push(stream, [this, work] { attend(work); });
+  }
+  void rope(const RopeWork& work, Stream& stream) override {
+    push(stream, [this, work] {
+      const std::lock_guard lock(rope_mutex_);
+      rope_.extend(work);
+      const std::int64_t row = work.heads * work.head_dim;
+      const std::int64_t pairs = work.head_dim / 2;
+      const auto* const from = static_cast<const float*>(work.rows.from);
+      auto* const to = static_cast<float*>(work.rows.to);
+      share(work.rows.rows,
+            static_cast<double>(work.rows.rows * row) * static_cast<double>(sizeof(float)),
+            [&](std::int64_t i) {
+              const std::int64_t angle = (work.first_position + i) * pairs;
+              kernels::rotate(from + work.rows.slots[i] * row, to + i * row, work.heads,
+                              work.head_dim, &rope_.cosines[static_cast<std::size_t>(angle)],
+                              &rope_.sines[static_cast<std::size_t>(angle)]);
+            });
+    });
+  }
+  void row_function(const RowFunctionWork& work, Stream& stream) override {
+    push(stream, [this, work] {
+      const auto* const input = static_cast<const float*>(work.input);
+      const std::int64_t width = work.width;
+      const double bytes = static_cast<double>(work.rows * width) * sizeof(float);
+      switch (work.function) {
+        case RowFunction::norm:
+          share(work.rows, bytes, [&](std::int64_t i) {
+            kernels::rms_norm(input + i * width, static_cast<float*>(work.output) + i * width,
+                              width);
+          });
+          break;
+        case RowFunction::gated_activation:
+          share(work.rows, bytes, [&](std::int64_t i) {
+            kernels::gated_activation(input + i * 2 * width,
+                                      static_cast<float*>(work.output) + i * width, width);
+          });
+          break;
+        case RowFunction::sample:
+          share(work.rows, bytes, [&](std::int64_t i) {
+            static_cast<std::int32_t*>(work.output)[i] =
+                kernels::index_of_largest(input + i * width, width);
+          });
+          break;
+      }
+    });
+  }
+  void busy(double seconds, Stream& stream) override {
+    push(stream, [seconds] {
+      const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+      while (Clock::now() < end) {
+      }
+    });
+  }
+
+  void write_elements(void* to, std::span<const float> values) override {
+    std::memcpy(to, values.data(), values.size_bytes());
+  }
+  void read_elements(std::span<float> values, const void* from) override {
+    std::memcpy(values.data(), from, values.size_bytes());
+  }
+
+ private:
+  static constexpr std::size_t kLargePage = std::size_t{2} << 20;
+
+  static std::size_t mapped_size(MemoryKind kind, Bytes size) {
+    const std::size_t unit =
+        kind == MemoryKind::device ? kLargePage : static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const auto bytes = std::max<std::size_t>(1, static_cast<std::size_t>(size.value));
+    return (bytes + unit - 1) / unit * unit;
+  }
+
+  [[nodiscard]] std::byte* allocate(MemoryKind kind, Bytes size) override {
+    // A system that promises more memory than it has would end the program instead of refusing.
+    if (size > free_memory(kind)) {
+      throw DeviceError(fmt::format("cpu: cannot allocate {}: {} of memory are free",
+                                    format_quantity(size), format_quantity(free_memory(kind))));
+    }
+    const std::size_t bytes = mapped_size(kind, size);
+    void* const data =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) {
+      throw DeviceError(
+          fmt::format("cpu: mmap of {}: {}", format_quantity(size), std::strerror(errno)));
+    }
+    if (kind == MemoryKind::device) {
+      ::madvise(data, bytes, MADV_HUGEPAGE);  // where it is refused, pages are small
+    }
+    if (kind != MemoryKind::pageable) {
+      std::memset(data, 0, bytes);
+    }
+    return static_cast<std::byte*>(data);
+  }
+  void release(MemoryKind kind, std::byte* data, Bytes size) noexcept override {
+    ::munmap(data, mapped_size(kind, size));
+  }
+
+  static void push(Stream& stream, std::function<void()> task) {
+    static_cast<CpuStream&>(stream).push(std::move(task));
+  }
+
+  /// Runs body(0) .. body(count - 1) on the threads if so many bytes or operations are worth waking
+  /// them.
+  template <class Body>
+  void share(std::int64_t count, double work, const Body& body) {
+    constexpr double kWorthWaking = 256 * 1024;
+    if (work < kWorthWaking || count < 2) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        body(i);
+      }
+      return;
+    }
+    constexpr std::int64_t kPartsPerThread = 8;
+    const std::int64_t parts = std::min(count, pool_.threads() * kPartsPerThread);
+    pool_.run(parts, [&](std::int64_t part) {
+      for (std::int64_t i = part * count / parts; i < (part + 1) * count / parts; ++i) {
+        body(i);
+      }
+    });
+  }
+
+  void attend(const AttentionWork& work) {
+    struct Unit {
+      std::int64_t request;
+      std::int64_t tile;
+    };
+    const kernels::PagedBatch& batch = work.batch;
+    std::vector<Unit> units;
+    double read = 0;
+    for (std::int64_t r = 0; r < batch.requests; ++r) {
+      const std::int64_t queries = batch.query_begin[r + 1] - batch.query_begin[r];
+      // The last tiles see most: first they go, so that no thread is left with a long one.
+      for (std::int64_t tile = (queries - 1) / kernels::kQueryTile; tile >= 0; --tile) {
+        units.push_back({r, tile});
+        read += static_cast<double>(batch.context_begin[r + 1] - batch.context_begin[r]);
+      }
+    }
+    const std::int64_t heads = work.shape.kv_heads;
+    const auto one = [&](std::int64_t i) {
+      const Unit& unit = units[static_cast<std::size_t>(i / heads)];
+      kernels::attend_paged(work.shape, batch, static_cast<const float*>(work.queries),
+                            static_cast<const float*>(work.keys),
+                            static_cast<const float*>(work.values),
+                            static_cast<float*>(work.output), unit.request, i % heads, unit.tile);
+    };
+    constexpr double kWorthWaking = 64 * 1024;
+    const auto count = static_cast<std::int64_t>(units.size()) * heads;
+    if (read * static_cast<double>(heads * work.shape.head_dim) < kWorthWaking) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        one(i);
+      }
+    } else {
+      pool_.run(count, one);
+    }
+  }
+
+  /// What all threads attain in registers, at best; a load port moves at most two bytes in the time
+  /// of one such operation, from any cache. Others may be using the machine, so the best of several
+  /// tries counts, and a quarter is added for clocks that rise.
+  DeviceLimits measure_limits() {
+    constexpr int kTries = 8;
+    constexpr std::int64_t kRounds = 60000;
+    constexpr double kBytesPerFlop = 2;
+    double seconds = std::numeric_limits<double>::infinity();
+    std::atomic<float> sink = 0;
+    for (int i = 0; i < kTries; ++i) {
+      const auto begin = Clock::now();
+      sink = sink + kernels::multiply_add_in_registers(kRounds, 0.5F);
+      seconds = std::min(seconds, std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    constexpr double kMargin = 1.25;
+    const double flops = kMargin *
+                         static_cast<double>(kRounds * kernels::kRegisterFlops * pool_.threads()) /
+                         seconds;
+    return {.flops_per_second = flops,
+            .memory_bytes_per_second = kBytesPerFlop * flops,
+            .link_bytes_per_second = kBytesPerFlop * flops,
+            .cache = largest_cache()};
+  }
+
+  ThreadPool pool_;
+  DeviceInfo info_;
+  std::mutex rope_mutex_;
+  RopeTable rope_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(std::int64_t threads) {
+  return std::make_unique<CpuDevice>(threads);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,318 @@
+/// The CUDA device, a module of its own: cuBLAS alone is hundreds of megabytes of shared libraries,
+/// and the program has to start where there are none.
+
+#include <algorithm>
+#include <vector>
+
+#include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+#include <sys/sysinfo.h>
+
+#include "hw/device/device.hpp"
+#include "hw/device/open_device.hpp"
+#include "kernels/paged_cuda.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/core/quantity.hpp"
+
+namespace kvtier {
+namespace {
+
+using kernels::cuda::Element;
+
+void check(const char* call, cudaError_t error) {
+  if (error != cudaSuccess) {
+    throw DeviceError(
+        fmt::format("{}: {} ({})", call, cudaGetErrorName(error), cudaGetErrorString(error)));
+  }
+}
+
+void check(const char* call, cublasStatus_t status) {
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw DeviceError(fmt::format("{}: {}", call, cublasGetStatusName(status)));
+  }
+}
+
+struct CudaEvent final : Event {
+  CudaEvent() { check("cudaEventCreate", cudaEventCreate(&event)); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  ~CudaEvent() override { cudaEventDestroy(event); }
+  void synchronize() override { check("cudaEventSynchronize", cudaEventSynchronize(event)); }
+  cudaEvent_t event = nullptr;
+};
+
+struct CudaStream final : Stream {
+  CudaStream() {
+    check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  ~CudaStream() override { cudaStreamDestroy(stream); }
+  void synchronize() override { check("cudaStreamSynchronize", cudaStreamSynchronize(stream)); }
+  cudaStream_t stream = nullptr;
+};
+
+cudaStream_t of(Stream& stream) { return static_cast<CudaStream&>(stream).stream; }
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int index) : index_(index) {
+    int count = 0;  // without a driver the call leaves it as it is
+    check("cudaGetDeviceCount", cudaGetDeviceCount(&count));
+    if (index >= count) {
+      throw DeviceError(fmt::format("there are {} CUDA devices", count));
+    }
+    select();
+    cudaDeviceProp properties{};
+    check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, index));
+    int driver = 0;
+    int runtime = 0;
+    check("cudaDriverGetVersion", cudaDriverGetVersion(&driver));
+    check("cudaRuntimeGetVersion", cudaRuntimeGetVersion(&runtime));
+    check("cublasCreate", cublasCreate(&blas_));
+    int blas_version = 0;
+    check("cublasGetVersion", cublasGetVersion(blas_, &blas_version));
+    info_.kind = "cuda";
+    info_.name = properties.name;
+    info_.driver = fmt::format("CUDA {}.{}", driver / 1000, driver % 1000 / 10);
+    info_.libraries = {{"cudart", fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10)},
+                       {"cublas", fmt::format("{}.{}.{}", blas_version / 10000,
+                                              blas_version % 10000 / 100, blas_version % 100)}};
+    info_.processors = properties.multiProcessorCount;
+    info_.memory = Bytes(static_cast<std::int64_t>(properties.totalGlobalMem));
+    info_.element = Bytes(sizeof(Element));
+    info_.limits = limits_of(properties);
+  }
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+  ~CudaDevice() override {
+    if (blas_ != nullptr) {
+      cublasDestroy(blas_);
+    }
+  }
+
+  [[nodiscard]] const DeviceInfo& info() const override { return info_; }
+  [[nodiscard]] Bytes free_memory(MemoryKind kind) const override {
+    if (kind == MemoryKind::device) {
+      std::size_t free = 0;
+      std::size_t total = 0;
+      select();
+      check("cudaMemGetInfo", cudaMemGetInfo(&free, &total));
+      return Bytes(static_cast<std::int64_t>(free));
+    }
+    struct sysinfo system {};
+    ::sysinfo(&system);
+    return Bytes(static_cast<std::int64_t>((system.freeram + system.bufferram) * system.mem_unit));
+  }
+
+  [[nodiscard]] std::unique_ptr<Stream> make_stream() override {
+    select();
+    return std::make_unique<CudaStream>();
+  }
+  [[nodiscard]] std::unique_ptr<Event> make_event() override {
+    select();
+    return std::make_unique<CudaEvent>();
+  }
+  void record(Event& event, Stream& stream) override {
+    check("cudaEventRecord", cudaEventRecord(static_cast<CudaEvent&>(event).event, of(stream)));
+  }
+  void wait(Stream& stream, Event& event) override {
+    check("cudaStreamWaitEvent",
+          cudaStreamWaitEvent(of(stream), static_cast<CudaEvent&>(event).event, 0));
+  }
+  [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
+    float milliseconds = 0;
+    check("cudaEventElapsedTime",
+          cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(first).event,
+                               static_cast<const CudaEvent&>(last).event));
+    constexpr double kMillisecond = 1e-3;
+    return static_cast<double>(milliseconds) * kMillisecond;
+  }
+
+  void copy(void* to, const void* from, Bytes bytes, Stream& stream) override {
+    check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes.value),
+                                             cudaMemcpyDefault, of(stream)));
+  }
+  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
+    if (method == CopyMethod::engine) {
+      for (const CopyPiece& piece : pieces) {
+        copy(piece.to, piece.from, piece.bytes, stream);
+      }
+      return;
+    }
+    std::vector<kernels::cuda::Piece> list;
+    list.reserve(pieces.size());
+    for (const CopyPiece& piece : pieces) {
+      list.push_back({piece.to, piece.from, piece.bytes.value});
+    }
+    void* on_device = nullptr;
+    const std::size_t bytes = list.size() * sizeof list[0];
+    check("cudaMallocAsync", cudaMallocAsync(&on_device, bytes, of(stream)));
+    // From pageable memory the call returns once the list has been read.
+    check("cudaMemcpyAsync",
+          cudaMemcpyAsync(on_device, list.data(), bytes, cudaMemcpyHostToDevice, of(stream)));
+    check("copy_pieces",
+          kernels::cuda::copy_pieces(static_cast<kernels::cuda::Piece*>(on_device),
+                                     static_cast<std::int64_t>(list.size()), of(stream)));
+    check("cudaFreeAsync", cudaFreeAsync(on_device, of(stream)));
+  }
+  void gather(const RowWork& work, Stream& stream) override {
+    check_rows(work);
+    check("gather", kernels::cuda::gather_rows(work.from, work.to, work.slots, work.rows,
+                                               work.row.value, of(stream)));
+  }
+  void scatter(const RowWork& work, Stream& stream) override {
+    check_rows(work);
+    check("scatter", kernels::cuda::scatter_rows(work.from, work.to, work.slots, work.rows,
+                                                 work.row.value, of(stream)));
+  }
+  void gemm(const GemmWork& work, Stream& stream) override {
+    check("cublasSetStream", cublasSetStream(blas_, of(stream)));
+    // cuBLAS counts columns first: output^T = weights x input^T.
+    const float one = 1;
+    const float zero = 0;
+    const auto size = [](std::int64_t n) { return static_cast<int>(n); };
+    check("cublasGemmEx",
+          cublasGemmEx(blas_, CUBLAS_OP_T, CUBLAS_OP_N, size(work.n), size(work.m), size(work.k),
+                       &one, work.weights, CUDA_R_16BF, size(work.k), work.input, CUDA_R_16BF,
+                       size(work.k), &zero, work.output, CUDA_R_16BF, size(work.n),
+                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+  }
+  void attention(const AttentionWork& work, Stream& stream) override {
+    if (!kernels::is_valid(work.shape)) {
+      throw DeviceError(fmt::format(
+          "attention: {} query heads on {} KV heads of width {} are not what the kernel takes",
+          work.shape.query_heads, work.shape.kv_heads, work.shape.head_dim));
+    }
+    check("attention", kernels::cuda::attend_paged(work.shape, work.batch, work.queries_max,
+                                                   static_cast<const Element*>(work.queries),
+                                                   static_cast<const Element*>(work.keys),
+                                                   static_cast<const Element*>(work.values),
+                                                   static_cast<Element*>(work.output), of(stream)));
+  }
+  void rope(const RopeWork& work, Stream& stream) override {
+    check("rope", kernels::cuda::rotate(static_cast<const Element*>(work.rows.from),
+                                        static_cast<Element*>(work.rows.to), work.rows.slots,
+                                        work.rows.rows, work.heads, work.head_dim, work.base,
+                                        work.first_position, of(stream)));
+  }
+  void row_function(const RowFunctionWork& work, Stream& stream) override {
+    const auto* const input = static_cast<const Element*>(work.input);
+    auto* const output = static_cast<Element*>(work.output);
+    switch (work.function) {
+      case RowFunction::norm:
+        check("norm", kernels::cuda::rms_norm(input, output, work.rows, work.width, of(stream)));
+        break;
+      case RowFunction::gated_activation:
+        check("gated_activation",
+              kernels::cuda::gated_activation(input, output, work.rows, work.width, of(stream)));
+        break;
+      case RowFunction::sample:
+        check("sample",
+              kernels::cuda::index_of_largest(input, static_cast<std::int32_t*>(work.output),
+                                              work.rows, work.width, of(stream)));
+        break;
+    }
+  }
+  void busy(double seconds, Stream& stream) override {
+    constexpr double kNanoseconds = 1e9;
+    check("busy",
+          kernels::cuda::busy(static_cast<std::int64_t>(seconds * kNanoseconds), of(stream)));
+  }
+
+  void write_elements(void* to, std::span<const float> values) override {
+    std::vector<Element> elements(values.size());
+    std::ranges::transform(values, elements.begin(), [](float x) { return __float2bfloat16(x); });
+    check("cudaMemcpy", cudaMemcpy(to, elements.data(), elements.size() * sizeof(Element),
+                                   cudaMemcpyHostToDevice));
+  }
+  void read_elements(std::span<float> values, const void* from) override {
+    std::vector<Element> elements(values.size());
+    check("cudaMemcpy", cudaMemcpy(elements.data(), from, elements.size() * sizeof(Element),
+                                   cudaMemcpyDeviceToHost));
+    std::ranges::transform(elements, values.begin(), [](Element x) { return __bfloat162float(x); });
+  }
+
+ private:
+  void select() const { check("cudaSetDevice", cudaSetDevice(index_)); }
+
+  static void check_rows(const RowWork& work) {
+    constexpr std::int64_t kUnit = 16;
+    if (work.row.value % kUnit != 0) {
+      throw DeviceError(
+          fmt::format("rows of {} bytes: a GPU moves multiples of {}", work.row.value, kUnit));
+    }
+  }
+
+  /// Datasheet peaks from the device's own data: multiprocessors, clocks, bus. A multiprocessor
+  /// does 2,048 dense bfloat16 operations a clock on sm_80 (half of it on other sm_8x), 4,096 on
+  /// sm_90; unknown ones are taken to do the most.
+  static DeviceLimits limits_of(const cudaDeviceProp& properties) {
+    int device = 0;
+    int clock_khz = 0;
+    int memory_khz = 0;
+    check("cudaGetDevice", cudaGetDevice(&device));
+    check("cudaDeviceGetAttribute",
+          cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device));
+    check("cudaDeviceGetAttribute",
+          cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device));
+    const double operations = properties.major == 8   ? (properties.minor == 0 ? 2048 : 1024)
+                              : properties.major == 9 ? 4096
+                                                      : 8192;
+    constexpr double kKilohertz = 1e3;
+    constexpr double kPerClock = 2;  // double data rate
+    constexpr double kBitsPerByte = 8;
+    constexpr double kFastestLink = 64e9;  // PCIe 5.0, 16 lanes, one way
+    return {.flops_per_second = operations * properties.multiProcessorCount *
+                                static_cast<double>(clock_khz) * kKilohertz,
+            .memory_bytes_per_second = kPerClock * static_cast<double>(memory_khz) * kKilohertz *
+                                       properties.memoryBusWidth / kBitsPerByte,
+            .link_bytes_per_second = kFastestLink,
+            .cache = Bytes(properties.l2CacheSize)};
+  }
+
+  [[nodiscard]] std::byte* allocate(MemoryKind kind, Bytes size) override {
+    select();
+    const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(1, size.value));
+    void* data = nullptr;
+    switch (kind) {
+      case MemoryKind::device:
+        check("cudaMalloc", cudaMalloc(&data, bytes));
+        break;
+      case MemoryKind::pinned:
+        check("cudaMallocHost", cudaMallocHost(&data, bytes));
+        break;
+      case MemoryKind::pageable:
+        data = ::operator new(bytes);
+        break;
+    }
+    return static_cast<std::byte*>(data);
+  }
+  void release(MemoryKind kind, std::byte* data, Bytes /*size*/) noexcept override {
+    switch (kind) {
+      case MemoryKind::device:
+        cudaFree(data);
+        break;
+      case MemoryKind::pinned:
+        cudaFreeHost(data);
+        break;
+      case MemoryKind::pageable:
+        ::operator delete(data);
+        break;
+    }
+  }
+
+  int index_;
+  DeviceInfo info_;
+  cublasHandle_t blas_ = nullptr;
+};
+
+}  // namespace
+}  // namespace kvtier
+
+extern "C" {
+int kvtier_device_module_version() { return kvtier::kDeviceModuleVersion; }
+kvtier::Device* kvtier_open_device(int index) { return new kvtier::CudaDevice(index); }
+}

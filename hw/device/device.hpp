@@ -1,0 +1,207 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/paged_attention.hpp"
+#include "sim/core/units.hpp"
+
+/// Real devices behind one interface: the host itself, and CUDA from a module loaded at run time
+/// (open_device.hpp). Work is queued on streams; a call returns before its work is done, unless it
+/// says otherwise. Every failure throws DeviceError with the call and the error's name.
+namespace kvtier {
+
+enum class MemoryKind { device, pinned, pageable };
+
+/// What no work on the device can beat, from its data or, on the host, from what its registers
+/// attain. Samples beyond them are mistakes of the measurement.
+struct DeviceLimits {
+  double flops_per_second = 0;
+  /// Memory beside the processor, and one way of the path between it and the host.
+  double memory_bytes_per_second = 0;
+  double link_bytes_per_second = 0;
+  /// The largest cache: what fits in it can be read faster than memory.
+  Bytes cache;
+};
+
+struct DeviceInfo {
+  /// As the profile names it: "cpu" or "cuda".
+  std::string kind;
+  std::string name;
+  std::string driver;
+  /// Library to version.
+  std::vector<std::pair<std::string, std::string>> libraries;
+  /// Threads of the host, multiprocessors of a GPU.
+  std::int64_t processors = 0;
+  Bytes memory;
+  DeviceLimits limits;
+  /// Of one number in GEMM, attention and KV: 4 on the host (float), 2 on a GPU (bfloat16).
+  Bytes element;
+};
+
+class Device;
+
+/// Owns memory of one kind; its device outlives it.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device& device, MemoryKind kind, Bytes size);
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Buffer();
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] Bytes size() const { return size_; }
+  template <class T>
+  [[nodiscard]] T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(kind_, other.kind_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+
+  Device* device_ = nullptr;
+  MemoryKind kind_ = MemoryKind::device;
+  std::byte* data_ = nullptr;
+  Bytes size_;
+};
+
+/// Work in order.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// Returns when all that was queued is done; throws what went wrong in it.
+  virtual void synchronize() = 0;
+};
+
+/// A point in a stream.
+class Event {
+ public:
+  virtual ~Event() = default;
+  /// Returns when the point it was last recorded at is reached.
+  virtual void synchronize() = 0;
+};
+
+struct CopyPiece {
+  void* to = nullptr;
+  const void* from = nullptr;
+  Bytes bytes;
+};
+
+/// Who moves the pieces of a copy: the copy engine one by one, or all processors together.
+enum class CopyMethod { engine, kernel };
+
+/// Row i of the packed side belongs to row slots[i] of the other; `slots` is in device memory.
+struct RowWork {
+  const void* from = nullptr;
+  void* to = nullptr;
+  const std::int32_t* slots = nullptr;
+  std::int64_t rows = 0;
+  Bytes row;
+};
+
+/// output[m][n] = input[m][k] x weights[n][k] transposed, row-major, in elements of the device.
+struct GemmWork {
+  const void* input = nullptr;
+  const void* weights = nullptr;
+  void* output = nullptr;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+};
+
+/// All pointers are in device memory.
+struct AttentionWork {
+  kernels::PagedAttentionShape shape;
+  const void* queries = nullptr;
+  const void* keys = nullptr;
+  const void* values = nullptr;
+  void* output = nullptr;
+  kernels::PagedBatch batch;
+  /// Of the longest query and the longest context, for the plan of the launch.
+  std::int64_t queries_max = 0;
+  std::int64_t context_max = 0;
+};
+
+/// Row i of `to` is row slots[i] of `from`, rotated to position first_position + i.
+struct RopeWork {
+  RowWork rows;
+  std::int64_t heads = 1;
+  std::int64_t head_dim = 2;
+  double base = 10000;
+  std::int64_t first_position = 0;
+};
+
+/// `norm`: RMS norm of rows of `width`. `gated_activation`: rows of 2 x width become silu(first
+/// half) x second half. `sample`: the largest of `width` logits, one int32 a row.
+enum class RowFunction { norm, gated_activation, sample };
+struct RowFunctionWork {
+  RowFunction function = RowFunction::norm;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  [[nodiscard]] virtual const DeviceInfo& info() const = 0;
+  /// What is free now of memory of this kind.
+  [[nodiscard]] virtual Bytes free_memory(MemoryKind kind) const = 0;
+
+  [[nodiscard]] virtual std::unique_ptr<Stream> make_stream() = 0;
+  [[nodiscard]] virtual std::unique_ptr<Event> make_event() = 0;
+  virtual void record(Event& event, Stream& stream) = 0;
+  /// What is queued on `stream` after this call starts only when the event is reached.
+  virtual void wait(Stream& stream, Event& event) = 0;
+  /// Between two recorded events, both of which have been reached.
+  [[nodiscard]] virtual double seconds_between(const Event& first, const Event& last) const = 0;
+
+  virtual void copy(void* to, const void* from, Bytes bytes, Stream& stream) = 0;
+  virtual void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method,
+                           Stream& stream) = 0;
+  virtual void gather(const RowWork& work, Stream& stream) = 0;
+  virtual void scatter(const RowWork& work, Stream& stream) = 0;
+  virtual void gemm(const GemmWork& work, Stream& stream) = 0;
+  virtual void attention(const AttentionWork& work, Stream& stream) = 0;
+  virtual void rope(const RopeWork& work, Stream& stream) = 0;
+  virtual void row_function(const RowFunctionWork& work, Stream& stream) = 0;
+  /// Keeps the stream busy for this long by the device's own clock: what an instrument is tested
+  /// on. Zero is an empty launch.
+  virtual void busy(double seconds, Stream& stream) = 0;
+
+  /// `values` become elements at `to`, and the other way round; both return when done.
+  virtual void write_elements(void* to, std::span<const float> values) = 0;
+  virtual void read_elements(std::span<float> values, const void* from) = 0;
+
+ protected:
+  friend class Buffer;
+  [[nodiscard]] virtual std::byte* allocate(MemoryKind kind, Bytes size) = 0;
+  virtual void release(MemoryKind kind, std::byte* data, Bytes size) noexcept = 0;
+};
+
+inline Buffer::Buffer(Device& device, MemoryKind kind, Bytes size)
+    : device_(&device), kind_(kind), data_(device.allocate(kind, size)), size_(size) {}
+
+inline Buffer::~Buffer() {
+  if (data_ != nullptr) {
+    device_->release(kind_, data_, size_);
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,79 @@
+#include "hw/device/open_device.hpp"
+
+#include <charconv>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "hw/device/cpu_device.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kWhatCudaNeeds =
+    "a CUDA device needs an NVIDIA GPU with its driver, the CUDA runtime and cuBLAS "
+    "(cuda-cudart, libcublas), and a kvtier that was built with nvcc on the PATH";
+
+[[noreturn]] void cannot_open(int index, const std::string& why) {
+  throw DeviceError(fmt::format("cuda:{}: {}; {}", index, why, kWhatCudaNeeds));
+}
+
+}  // namespace
+
+DeviceName parse_device_name(std::string_view text) {
+  constexpr std::string_view kCuda = "cuda:";
+  if (text == "cpu") {
+    return {.kind = "cpu"};
+  }
+  DeviceName name{.kind = "cuda"};
+  if (text == "cuda") {
+    return name;
+  }
+  if (text.starts_with(kCuda) && text.size() > kCuda.size()) {
+    const char* const end = text.data() + text.size();
+    const auto [read_to, error] = std::from_chars(text.data() + kCuda.size(), end, name.index);
+    if (error == std::errc() && read_to == end && name.index >= 0) {
+      return name;
+    }
+  }
+  throw ConfigError(fmt::format("--device: expected cpu or cuda:N, got \"{}\"", text));
+}
+
+std::filesystem::path cuda_module_path() {
+  std::error_code none;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", none);
+  return (program.parent_path() / "../lib/kvtier/kvtier_cuda.so").lexically_normal();
+}
+
+std::unique_ptr<Device> open_module_device(const std::filesystem::path& path, int index) {
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) {
+    cannot_open(index, "this kvtier was built without CUDA");
+  }
+  // Never unloaded: its code runs until the last device has gone.
+  void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) {
+    cannot_open(index, fmt::format("the CUDA module cannot be loaded ({})", ::dlerror()));
+  }
+  const auto version = reinterpret_cast<int (*)()>(::dlsym(module, kModuleVersionSymbol));
+  const auto open = reinterpret_cast<Device* (*)(int)>(::dlsym(module, kModuleOpenSymbol));
+  if (version == nullptr || open == nullptr || version() != kDeviceModuleVersion) {
+    throw DeviceError(
+        fmt::format("{}: is no device module of this kvtier; build both together", path.string()));
+  }
+  try {
+    return std::unique_ptr<Device>(open(index));
+  } catch (const DeviceError& error) {
+    cannot_open(index, error.what());
+  }
+}
+
+std::unique_ptr<Device> open_device(const DeviceName& name) {
+  if (name.kind == "cpu") {
+    return make_cpu_device();
+  }
+  return open_module_device(cuda_module_path(), name.index);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "hw/device/device.hpp"
+
+namespace kvtier {
+
+/// "cpu" or "cuda:N".
+struct DeviceName {
+  std::string kind;
+  int index = 0;
+};
+
+/// Throws ConfigError, its line starting with `--device`, for any other text.
+[[nodiscard]] DeviceName parse_device_name(std::string_view text);
+
+/// Throws DeviceError, with what to install, if the module, the driver or the device is missing.
+[[nodiscard]] std::unique_ptr<Device> open_device(const DeviceName& name);
+
+/// The file that a CUDA device is loaded from: beside the program, in ../lib/kvtier.
+[[nodiscard]] std::filesystem::path cuda_module_path();
+
+/// The same with the module at `path`.
+[[nodiscard]] std::unique_ptr<Device> open_module_device(const std::filesystem::path& path,
+                                                         int index);
+
+/// What a module exports, unmangled. The first returns kDeviceModuleVersion: a module of another
+/// build has another interface.
+inline constexpr int kDeviceModuleVersion = 1;
+inline constexpr const char* kModuleVersionSymbol = "kvtier_device_module_version";
+inline constexpr const char* kModuleOpenSymbol = "kvtier_open_device";
+
+}  // namespace kvtier

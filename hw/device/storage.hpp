@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/core/units.hpp"
+
+/// Files on a drive, past the page cache (O_DIRECT), by one interface with two engines: io_uring,
+/// and threads that call pread and pwrite where io_uring is missing or forbidden.
+namespace kvtier {
+
+/// Offsets, sizes and memory of every request are multiples of it.
+inline constexpr std::int64_t kStorageAlignment = 4096;
+
+/// A file without a name: it goes when its descriptor goes, however the program ends.
+class ScratchFile {
+ public:
+  /// In the folder `directory`, for `size` bytes, rounded up to the alignment; the first block is
+  /// written. Throws
+  /// ConfigError if there is no such folder; DeviceError if it is in memory (tmpfs), lies on a file
+  /// system without O_DIRECT, cannot be written, or would have less than `spare` left.
+  ScratchFile(const std::string& directory, Bytes size, Bytes spare = Bytes(0));
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  ~ScratchFile();
+
+  [[nodiscard]] int descriptor() const { return descriptor_; }
+  [[nodiscard]] Bytes size() const { return size_; }
+  /// The type of the file system and, where the kernel tells, the drive's model.
+  [[nodiscard]] const std::string& file_system() const { return file_system_; }
+  [[nodiscard]] Bytes capacity() const { return capacity_; }
+  /// What the drive has merged of neighbouring requests since the system started, or 0 where the
+  /// kernel does not tell.
+  [[nodiscard]] std::int64_t merged_requests() const;
+
+ private:
+  int descriptor_ = -1;
+  Bytes size_;
+  Bytes capacity_;
+  std::string file_system_;
+  /// /sys/dev/block/MAJOR:MINOR of the drive or partition.
+  std::string block_device_;
+};
+
+enum class IoKind { read, write };
+
+struct IoRequest {
+  IoKind kind = IoKind::read;
+  /// In the file.
+  std::int64_t offset = 0;
+  /// In the engine's memory.
+  std::byte* data = nullptr;
+  Bytes bytes;
+  /// Comes back with the completion.
+  std::uint64_t tag = 0;
+};
+
+struct IoCompletion {
+  std::uint64_t tag = 0;
+  /// When it was seen, by std::chrono::steady_clock.
+  std::int64_t at_ns = 0;
+};
+
+/// Reads and writes one file. Whole requests complete: what the system did in part is continued.
+/// An error throws DeviceError once all requests in flight have ended. An engine is used by one
+/// thread at a time.
+class StorageEngine {
+ public:
+  virtual ~StorageEngine() = default;
+  /// "io_uring (registered file and buffers)", "threads (pread, pwrite)", ...
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  /// At most queue_depth requests are in flight at any time.
+  virtual void submit(std::span<const IoRequest> requests) = 0;
+  /// Waits for at least one completion, if any request is in flight, and returns all there are.
+  virtual std::vector<IoCompletion> wait() = 0;
+  /// Both, in one call of the system where there is one.
+  virtual std::vector<IoCompletion> submit_and_wait(std::span<const IoRequest> requests) {
+    submit(requests);
+    return wait();
+  }
+  [[nodiscard]] virtual std::int64_t in_flight() const = 0;
+  /// fdatasync; nothing may be in flight.
+  virtual void flush() = 0;
+};
+
+enum class StorageEngineKind { automatic, uring, threads };
+
+struct StorageOptions {
+  StorageEngineKind kind = StorageEngineKind::automatic;
+  std::int64_t queue_depth = 32;
+  /// All memory of the requests, aligned, at least one block.
+  std::span<std::byte> memory;
+  /// Ask for a kernel thread that submits (SQPOLL), and for polled completions (IOPOLL). Each is
+  /// taken only if a test request works with it.
+  bool submission_polling = false;
+  bool completion_polling = false;
+};
+
+/// The file's first block has been written. `automatic` takes io_uring if a test request works and
+/// threads otherwise; the reason is in the engine's name. `uring` throws DeviceError instead.
+[[nodiscard]] std::unique_ptr<StorageEngine> open_storage_engine(int descriptor,
+                                                                 const StorageOptions& options);
+
+/// The calls that an engine of threads makes; the tests have others.
+class FileCalls {
+ public:
+  virtual ~FileCalls() = default;
+  /// Like pread and pwrite: bytes done, or -1 and errno.
+  virtual std::int64_t read(std::byte* data, std::int64_t bytes, std::int64_t offset) = 0;
+  virtual std::int64_t write(const std::byte* data, std::int64_t bytes, std::int64_t offset) = 0;
+  virtual int sync() = 0;
+};
+[[nodiscard]] std::unique_ptr<StorageEngine> make_thread_engine(std::unique_ptr<FileCalls> calls,
+                                                                std::int64_t queue_depth,
+                                                                std::string name);
+
+}  // namespace kvtier

@@ -1,0 +1,153 @@
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "hw/device/storage.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+class ThreadEngine final : public StorageEngine {
+ public:
+  ThreadEngine(std::unique_ptr<FileCalls> calls, std::int64_t queue_depth, std::string name)
+      : calls_(std::move(calls)), name_(std::move(name)) {
+    for (std::int64_t i = 0; i < queue_depth; ++i) {
+      threads_.emplace_back([this] { work(); });
+    }
+  }
+  ThreadEngine(const ThreadEngine&) = delete;
+  ThreadEngine& operator=(const ThreadEngine&) = delete;
+  ~ThreadEngine() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
+  }
+
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::int64_t in_flight() const override { return in_flight_; }
+
+  void submit(std::span<const IoRequest> requests) override {
+    in_flight_ += static_cast<std::int64_t>(requests.size());
+    KVTIER_ASSERT(in_flight_ <= static_cast<std::int64_t>(threads_.size()),
+                  "no more requests are in flight than the queue is deep");
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.insert(waiting_.end(), requests.begin(), requests.end());
+    }
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      wake_.notify_one();
+    }
+  }
+
+  std::vector<IoCompletion> wait() override {
+    std::vector<IoCompletion> done;
+    if (in_flight_ == 0) {
+      return done;
+    }
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return !completed_.empty() || ended_in_error_ > 0; });
+    if (ended_in_error_ > 0) {
+      done_.wait(lock, [this] {
+        return static_cast<std::int64_t>(completed_.size()) + ended_in_error_ == in_flight_;
+      });
+      in_flight_ = ended_in_error_ = 0;
+      completed_.clear();
+      throw DeviceError(failure_);
+    }
+    done.swap(completed_);
+    in_flight_ -= static_cast<std::int64_t>(done.size());
+    return done;
+  }
+
+  void flush() override {
+    KVTIER_ASSERT(in_flight_ == 0, "a flush follows the writes");
+    if (calls_->sync() != 0) {
+      throw DeviceError(fmt::format("fdatasync: {}", std::strerror(errno)));
+    }
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+      if (waiting_.empty()) {
+        return;
+      }
+      const IoRequest request = waiting_.front();
+      waiting_.pop_front();
+      lock.unlock();
+      const std::string failure = transfer(request);
+      const auto at = std::chrono::duration_cast<std::chrono::nanoseconds>(
+          std::chrono::steady_clock::now().time_since_epoch());
+      lock.lock();
+      if (failure.empty()) {
+        completed_.push_back({request.tag, at.count()});
+      } else {
+        ++ended_in_error_;
+        failure_ = failure;
+      }
+      done_.notify_one();
+    }
+  }
+
+  /// Goes on after a part of the request; what went wrong, or nothing.
+  std::string transfer(const IoRequest& request) {
+    const bool reads = request.kind == IoKind::read;
+    const char* const call = reads ? "pread" : "pwrite";
+    std::int64_t done = 0;
+    while (done < request.bytes.value) {
+      const std::int64_t left = request.bytes.value - done;
+      const std::int64_t result =
+          reads ? calls_->read(request.data + done, left, request.offset + done)
+                : calls_->write(request.data + done, left, request.offset + done);
+      if (result < 0 && errno == EINTR) {
+        continue;
+      }
+      if (result < 0) {
+        return fmt::format("{}: {} (-{})", call, std::strerror(errno), errno);
+      }
+      if (result == 0) {
+        return fmt::format("{}: end of file at {}", call, request.offset + done);
+      }
+      done += result;
+    }
+    return "";
+  }
+
+  std::unique_ptr<FileCalls> calls_;
+  std::string name_;
+  std::int64_t in_flight_ = 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  std::deque<IoRequest> waiting_;
+  std::vector<IoCompletion> completed_;
+  std::int64_t ended_in_error_ = 0;
+  std::string failure_;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<StorageEngine> make_thread_engine(std::unique_ptr<FileCalls> calls,
+                                                  std::int64_t queue_depth, std::string name) {
+  return std::make_unique<ThreadEngine>(std::move(calls), queue_depth, std::move(name));
+}
+
+}  // namespace kvtier

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+/// Attention over KV that lies in slots of one token each, in any order, as a cache keeps it after
+/// a while. A row of keys or values is [kv_heads][head_dim], a row of queries or output
+/// [query_heads][head_dim].
+namespace kvtier::kernels {
+
+struct PagedAttentionShape {
+  std::int64_t query_heads = 1;
+  /// Divides query_heads: query head h reads KV head h / (query_heads / kv_heads). At most 16
+  /// query heads share one.
+  std::int64_t kv_heads = 1;
+  /// A multiple of 16, at most 256.
+  std::int64_t head_dim = 16;
+};
+
+/// The requests of one call. Request r has the contexts' slots context_begin[r] ..
+/// context_begin[r+1], in order of position, and the query rows query_begin[r] .. query_begin[r+1],
+/// which are the last tokens of its context: causal, each sees itself and all before it.
+struct PagedBatch {
+  std::int64_t requests = 0;
+  const std::int32_t* slots = nullptr;
+  const std::int64_t* context_begin = nullptr;
+  const std::int64_t* query_begin = nullptr;
+};
+
+/// Query rows that one unit of work covers.
+inline constexpr std::int64_t kQueryTile = 16;
+
+/// True if the sizes are ones that the kernels take.
+[[nodiscard]] bool is_valid(const PagedAttentionShape& shape);
+
+/// Computes the query rows query_begin[request] + tile x kQueryTile and the kQueryTile - 1 after
+/// it, of the query heads of one KV head. Units are independent of each other, so that any number
+/// of threads can share a call.
+void attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch, const float* queries,
+                  const float* keys, const float* values, float* output, std::int64_t request,
+                  std::int64_t kv_head, std::int64_t tile);
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,91 @@
+#include "sim/cli/measure_mode.hpp"
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "calibrate/calibrate.hpp"
+#include "sim/cli/output.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/study/resolve.hpp"
+
+namespace kvtier::cli {
+namespace {
+
+/// Small enough for a CPU; a GPU has no default, as its profile is for the model that it serves.
+constexpr const char* kHostModel = "kvtier-small";
+
+std::string time_left(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds);
+  constexpr std::int64_t kMinute = 60;
+  return whole >= kMinute ? fmt::format("{} min {} s", whole / kMinute, whole % kMinute)
+                          : fmt::format("{} s", whole);
+}
+
+}  // namespace
+
+int measure_command(const Program& program, const MeasureOptions& options) {
+  calibrate::CalibrateOptions how;
+  how.device = parse_device_name(options.device);
+  if (options.out.empty()) {
+    throw ConfigError("--out: name the profile to write, such as profile.json");
+  }
+  check_outputs({{"--out", options.out}});
+  std::string model = options.model;
+  if (model.empty()) {
+    if (how.device.kind != "cpu") {
+      throw ConfigError("--model: a GPU's profile is for one model; name it, such as llama2-13b");
+    }
+    model = kHostModel;
+  }
+  how.model = resolve_model(model, ConfigDirectory::find(program.config_dir), "--model");
+  if (!options.storage.empty()) {
+    how.storage = options.storage;
+  }
+  how.full = options.full;
+  how.resume = options.resume;
+  how.out = options.out;
+  how.version = KVTIER_VERSION;
+  ProgressLine line;
+  how.progress = [&line](const calibrate::Progress& at) {
+    check_interrupt();
+    constexpr int kWidth = 20;
+    line.show(fmt::format(
+        "{} {} of {}, about {} left: {}",
+        progress_bar(static_cast<double>(at.done) / static_cast<double>(at.all), kWidth), at.done,
+        at.all, time_left(at.seconds_left), at.cell));
+  };
+  how.check = [] { check_interrupt(); };
+  fmt::print(stderr, "measuring {} with the shapes of {}{}\n", options.device, how.model.name,
+             options.model.empty() ? " (--model NAME for another model)" : "");
+  // Opened and thrown away: an output that cannot be written stops the command before the work.
+  (void)AtomicFile(how.out);
+  try {
+    const Profile profile = calibrate::calibrate(how);
+    for (const std::string& summary : calibrate::summarize(profile)) {
+      fmt::print("{}\n", summary);
+    }
+    if (!options.storage.empty()) {
+      fmt::print("storage by {}\n", profile.storage->engine);
+    }
+  } catch (const Interrupted&) {
+    throw Interrupted(fmt::format("what was measured is in {}, and --resume goes on from there",
+                                  calibrate::kept_path(how.out).string()));
+  }
+  return 0;
+}
+
+void add_measure_options(CLI::App& command, MeasureOptions& options) {
+  command.add_option("--device", options.device, "cpu or cuda:N (cpu)");
+  command.add_option("--storage", options.storage,
+                     "A folder on the drive to measure; a file of 1 GiB (--full: 16 GiB) is made "
+                     "there and removed");
+  CLI::Option* quick = command.add_flag(
+      "--quick", options.quick, "A coarse grid in a minute and a half (this is the default)");
+  command.add_flag("--full", options.full, "The whole grid; hours")->excludes(quick);
+  command.add_flag("--resume", options.resume,
+                   "Go on from what an interrupted run measured, or measure what a run left out");
+}
+
+}  // namespace kvtier::cli

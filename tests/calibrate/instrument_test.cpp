@@ -1,0 +1,223 @@
+#include "calibrate/instrument.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "hw/device/cpu_device.hpp"
+
+namespace kvtier::calibrate {
+namespace {
+
+/// Time passes only while samples are taken.
+struct FakeClock final : Clock {
+  [[nodiscard]] std::int64_t now_ns() override { return ns; }
+  std::int64_t ns = 0;
+};
+
+/// Rejects the samples whose numbers it is given, counting from the end of the warm-up.
+struct FakeMonitor final : DisturbanceMonitor {
+  void begin() override { ++sample; }
+  [[nodiscard]] bool disturbed(double) override { return all || rejected.contains(sample); }
+  std::set<int> rejected;
+  bool all = false;
+  int sample = 0;
+};
+
+class MeasureTest : public testing::Test {
+ protected:
+  /// A sample that takes the next of `seconds`, over and over.
+  Sample cycle(std::vector<double> seconds) {
+    return [this, seconds = std::move(seconds)] {
+      const double value = seconds[static_cast<std::size_t>(calls_++) % seconds.size()];
+      clock_.ns += static_cast<std::int64_t>(value * 1e9);
+      return value;
+    };
+  }
+  Measured run(const Sample& sample, double limit = 0) {
+    return measure(rules_, limit, sample, clock_, monitor_, [this] { ++checks_; });
+  }
+
+  StopRules rules_{.warm_up = 2,
+                   .samples_min = 5,
+                   .samples_max = 100,
+                   .relative_error = 0.01,
+                   .budget_seconds = 10,
+                   .patience = 3};
+  FakeClock clock_;
+  FakeMonitor monitor_;
+  int calls_ = 0;
+  int checks_ = 0;
+};
+
+// Equal samples have no error: the minimum of 5, after 2 that do not count.
+TEST_F(MeasureTest, StopsAtTheMinimumWhenSamplesAgree) {
+  const Measured m = run(cycle({0.1}));
+  EXPECT_EQ(calls_, 7);
+  EXPECT_EQ(checks_, 7);
+  EXPECT_EQ(m.n, 5);
+  EXPECT_TRUE(m.converged);
+  EXPECT_DOUBLE_EQ(m.median_seconds, 0.1);
+  EXPECT_DOUBLE_EQ(m.p25_seconds, 0.1);
+  EXPECT_DOUBLE_EQ(m.p75_seconds, 0.1);
+}
+
+// Samples 0.9, 1.0, 1.1, ... in turn: the quartiles of 3 k samples are 0.9 and 1.1 or nearer, so
+// 0.929 x 0.2 / sqrt(n) <= 0.05 x 1.0 first holds at n = 14 (0.0497; 13: 0.0515), if both quartiles
+// are at the ends. After two of warm-up the samples start with 1.1: of 14, five are 1.1, five 0.9,
+// four 1.0; sorted place 0.25 x 13 = 3.25 is 0.9, place 9.75 is 1.1 between places 9 and 10 (1.1).
+TEST_F(MeasureTest, StopsWhenTheErrorOfTheMedianIsSmall) {
+  rules_.relative_error = 0.05;
+  rules_.budget_seconds = 1000;
+  const Measured m = run(cycle({0.9, 1.0, 1.1}));
+  EXPECT_EQ(m.n, 14);
+  EXPECT_TRUE(m.converged);
+  EXPECT_DOUBLE_EQ(m.median_seconds, 1.0);
+}
+
+// 1 s each, 10 s of budget: 2 of warm-up, then samples start at 2 s, ..., 9 s: 8 of them.
+TEST_F(MeasureTest, StopsWhenTheTimeIsUp) {
+  rules_.samples_min = 50;
+  const Measured m = run(cycle({1.0}));
+  EXPECT_EQ(m.n, 8);
+  EXPECT_FALSE(m.converged);
+}
+
+TEST_F(MeasureTest, StopsAtTheMostSamples) {
+  rules_.samples_max = 20;
+  const Measured m = run(cycle({0.01, 0.02, 0.03}));
+  EXPECT_EQ(m.n, 20);
+  EXPECT_FALSE(m.converged);
+}
+
+// The first run takes 31 s where a cell may take 10, three times over.
+TEST_F(MeasureTest, GivesUpACellThatIsFarTooLarge) {
+  try {
+    (void)run(cycle({31}));
+    FAIL();
+  } catch (const OverBudget& error) {
+    EXPECT_STREQ(error.what(), "one run takes 31.0 s, a cell may take 10 s");
+  }
+  EXPECT_EQ(calls_, 1);
+}
+
+// 12 s: beyond the budget but not three times; the warm-up ends and one sample is taken.
+TEST_F(MeasureTest, TakesOneSampleOfACellThatIsALittleTooLarge) {
+  const Measured m = run(cycle({12}));
+  EXPECT_EQ(calls_, 2);
+  EXPECT_EQ(m.n, 1);
+  EXPECT_DOUBLE_EQ(m.median_seconds, 12);
+}
+
+// Of samples 1, 2, ... the second and the third are disturbed and as long as can be.
+TEST_F(MeasureTest, RejectsAndCountsDisturbedSamples) {
+  rules_.budget_seconds = 100;
+  monitor_.rejected = {2, 3};
+  const Measured m = run(cycle({0.1, 0.1, 0.1, 5.0, 5.0, 0.1, 0.1, 0.1, 0.1}));
+  EXPECT_EQ(m.n, 5);
+  EXPECT_EQ(m.disturbed, 2);
+  EXPECT_DOUBLE_EQ(m.p75_seconds, 0.1);
+}
+
+// Every sample is disturbed: 1 s each, after 2 s of warm-up, until 3 x 10 s have passed.
+TEST_F(MeasureTest, HasNoResultIfEverySampleIsDisturbed) {
+  monitor_.all = true;
+  const Measured m = run(cycle({1.0}));
+  EXPECT_EQ(m.n, 0);
+  EXPECT_EQ(m.disturbed, 28);
+  EXPECT_FALSE(m.converged);
+}
+
+TEST_F(MeasureTest, RejectsWhatNoMachineCanDo) {
+  const Measured m = run(cycle({0.1, 0.1, 0.1, 0.001, 0.0}), 0.05);
+  EXPECT_EQ(m.n, 5);
+  EXPECT_EQ(m.impossible, 4);
+  EXPECT_EQ(m.disturbed, 0);
+  EXPECT_DOUBLE_EQ(m.p25_seconds, 0.1);
+}
+
+TEST_F(MeasureTest, LetsTheCheckGiveUp) {
+  EXPECT_THROW((void)measure(rules_, 0, cycle({0.1}), clock_, monitor_,
+                             [this] {
+                               if (calls_ == 3) {
+                                 throw std::runtime_error("stop");
+                               }
+                             }),
+               std::runtime_error);
+  EXPECT_EQ(calls_, 3);
+}
+
+// Places 0.75, 1.5 and 2.25 of 1, 2, 4, 8.
+TEST(Quantile, LiesBetweenNeighboursInProportion) {
+  const std::vector<double> sorted{1, 2, 4, 8};
+  EXPECT_DOUBLE_EQ(quantile(sorted, 0.25), 1.75);
+  EXPECT_DOUBLE_EQ(quantile(sorted, 0.5), 3);
+  EXPECT_DOUBLE_EQ(quantile(sorted, 0.75), 5);
+  EXPECT_DOUBLE_EQ(quantile({7}, 0.75), 7);
+}
+
+TEST(SchedulerMonitor, CountsWaitingOnlyBeyondWhatWakingCosts) {
+  EXPECT_FALSE(is_disturbed({.for_processor_seconds = 9e-5}, 1e-5));
+  EXPECT_TRUE(is_disturbed({.for_processor_seconds = 2e-4}, 1e-5));
+  EXPECT_FALSE(is_disturbed({.for_processor_seconds = 0.01}, 0.1));
+  EXPECT_TRUE(is_disturbed({.for_processor_seconds = 0.011}, 0.1));
+  EXPECT_TRUE(is_disturbed({.stolen_seconds = 0.01}, 0.05));
+  EXPECT_FALSE(is_disturbed({.stolen_seconds = 0.01}, 0.2));
+}
+
+// More threads than processors: some have to wait.
+TEST(SchedulerMonitor, SeesThatThreadsWaitForAProcessor) {
+  if (!std::filesystem::exists("/proc/self/schedstat")) {
+    GTEST_SKIP() << "this kernel has no schedstat";
+  }
+  constexpr auto kSpin = std::chrono::milliseconds(200);
+  SchedulerMonitor monitor;
+  monitor.begin();
+  std::vector<std::thread> threads;
+  std::atomic<bool> read = false;
+  for (unsigned i = 0; i < 3 * std::thread::hardware_concurrency(); ++i) {
+    threads.emplace_back([&read, kSpin] {
+      const auto end = std::chrono::steady_clock::now() + kSpin;
+      while (std::chrono::steady_clock::now() < end || !read) {
+      }
+    });
+  }
+  std::this_thread::sleep_for(kSpin);
+  const bool disturbed = monitor.disturbed(0.2);
+  read = true;
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_TRUE(disturbed);
+}
+
+// The instrument on known truth: a loop that lasts 2 ms by another clock than the instrument's.
+TEST(Instrument, MeasuresABusyLoopOfKnownLength) {
+  constexpr double kTruth = 2e-3;
+  const auto device = make_cpu_device(1);
+  const auto stream = device->make_stream();
+  const auto begin = device->make_event();
+  const auto end = device->make_event();
+  NoMonitor monitor;
+  const Measured m = measure(
+      {.samples_min = 9, .budget_seconds = 2}, kTruth,
+      [&] {
+        device->record(*begin, *stream);
+        device->busy(kTruth, *stream);
+        device->record(*end, *stream);
+        end->synchronize();
+        return device->seconds_between(*begin, *end);
+      },
+      steady_clock(), monitor, [] {});
+  EXPECT_GE(m.p25_seconds, kTruth);
+  EXPECT_LT(m.p25_seconds, kTruth * 1.03);
+  EXPECT_EQ(m.impossible, 0);
+}
+
+}  // namespace
+}  // namespace kvtier::calibrate

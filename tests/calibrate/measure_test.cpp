@@ -1,0 +1,367 @@
+/// The measures on the host: what they plan is a valid profile, and every kind of sample runs and
+/// verifies what it did.
+
+#include "calibrate/measure.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <set>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "calibrate/calibrate.hpp"
+#include "hw/device/cpu_device.hpp"
+#include "sim/core/errors.hpp"
+#include "tests/calibrate/support.hpp"
+
+namespace kvtier::calibrate {
+namespace {
+
+constexpr Bytes kFile(std::int64_t{16} << 20);
+
+/// A drive in memory that takes exactly so long for each request, one after the other.
+class ThrottledEngine final : public StorageEngine {
+ public:
+  struct Behaviour {
+    double seconds = 0;
+    /// Changes the last byte of what is read.
+    bool damages = false;
+    /// Writes from here on find the drive full.
+    std::int64_t full_at = INT64_MAX;
+  };
+  explicit ThrottledEngine(Behaviour behaviour)
+      : behaviour_(behaviour), file_(static_cast<std::size_t>(kFile.value)) {}
+
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::int64_t in_flight() const override {
+    return static_cast<std::int64_t>(waiting_.size());
+  }
+  void submit(std::span<const IoRequest> requests) override {
+    waiting_.insert(waiting_.end(), requests.begin(), requests.end());
+    deepest = std::max(deepest, waiting_.size());
+  }
+  std::vector<IoCompletion> wait() override {
+    const IoRequest request = waiting_.front();
+    waiting_.pop_front();
+    const std::int64_t end =
+        steady_clock().now_ns() + static_cast<std::int64_t>(behaviour_.seconds * 1e9);
+    const auto size = static_cast<std::size_t>(request.bytes.value);
+    if (request.kind == IoKind::write) {
+      ++writes;
+      if (request.offset >= behaviour_.full_at) {
+        waiting_.clear();
+        throw DeviceError("pwrite: No space left on device (-28)");
+      }
+      std::memcpy(&file_[static_cast<std::size_t>(request.offset)], request.data, size);
+    } else {
+      ++reads;
+      std::memcpy(request.data, &file_[static_cast<std::size_t>(request.offset)], size);
+      if (behaviour_.damages) {
+        request.data[size - 1] ^= std::byte{1};
+      }
+    }
+    while (steady_clock().now_ns() < end) {
+    }
+    return {{request.tag, end}};
+  }
+  void flush() override { ++flushes; }
+
+  int reads = 0;
+  int writes = 0;
+  int flushes = 0;
+  std::size_t deepest = 0;
+
+ private:
+  Behaviour behaviour_;
+  std::string name_ = "throttled";
+  std::vector<std::byte> file_;
+  std::deque<IoRequest> waiting_;
+};
+
+class StorageMeasures : public testing::Test {
+ protected:
+  std::vector<PlannedTable> plan(ThrottledEngine::Behaviour behaviour) {
+    bench_ = make_storage_bench(
+        [&](const StorageOptions&) {
+          auto engine = std::make_unique<ThrottledEngine>(behaviour);
+          engine_ = engine.get();
+          return engine;
+        },
+        kFile);
+    return plan_storage(target_, bench_);
+  }
+  static const PlannedCell& find(const std::vector<PlannedTable>& plan, OperationId operation,
+                                 const std::string& variant, std::vector<std::int64_t> at) {
+    for (const PlannedTable& table : plan) {
+      for (const PlannedCell& cell : table.cells) {
+        if (table.table.operation == operation && table.table.variant == variant && cell.at == at) {
+          return cell;
+        }
+      }
+    }
+    throw std::runtime_error("no such cell");
+  }
+
+  std::unique_ptr<Device> device_ = make_cpu_device(1);
+  Target target_{
+      .device = *device_, .model = test::small_model(), .memory = Bytes(std::int64_t{1} << 30)};
+  std::shared_ptr<StorageBench> bench_;
+  ThrottledEngine* engine_ = nullptr;
+};
+
+// The instrument on known truth: a drive that takes 200 us for a block, whatever the queue's depth.
+// Other load can only lengthen a sample, so the shortest of some says what the instrument adds.
+TEST_F(StorageMeasures, MeasureAThrottledDrive) {
+  constexpr double kTruth = 200e-6;
+  constexpr double kAdded = 1.05;
+  constexpr int kMostSamples = 200;
+  const auto tables = plan({.seconds = kTruth});
+  for (const std::int64_t depth : {1, 4}) {
+    const Sample sample = find(tables, OperationId::D1, "random", {1 << 20, depth}).prepare();
+    double shortest = sample();
+    for (int i = 0; i < kMostSamples && shortest >= kTruth * kAdded; ++i) {
+      shortest = std::min(shortest, sample());
+    }
+    EXPECT_GE(shortest, kTruth);
+    EXPECT_LT(shortest, kTruth * kAdded) << "depth " << depth;
+  }
+  EXPECT_GE(engine_->deepest, 4U);
+}
+
+// The file is written once, in blocks of 1 MiB, with one flush; then 1,024 blocks are read.
+TEST_F(StorageMeasures, FillTheFileOnceAndReadFromIt) {
+  const auto tables = plan({});
+  const PlannedCell& cell = find(tables, OperationId::D1, "random", {4096, 4});
+  (void)cell.prepare()();
+  (void)cell.prepare()();
+  EXPECT_EQ(engine_->writes, 16);
+  EXPECT_EQ(engine_->flushes, 1);
+  EXPECT_EQ(engine_->reads, 2048);
+}
+
+TEST_F(StorageMeasures, FlushOnlySustainedWrites) {
+  const auto tables = plan({});
+  (void)find(tables, OperationId::D2, "burst", {65536, 4}).prepare()();
+  EXPECT_EQ(engine_->flushes, 1);
+  (void)find(tables, OperationId::D2, "sustained", {65536, 4}).prepare()();
+  EXPECT_EQ(engine_->flushes, 2);
+  EXPECT_EQ(engine_->reads, 0);
+}
+
+// Of 512 blocks about 30 % are read: the standard deviation is sqrt(512 x 0.3 x 0.7) = 10.4.
+TEST_F(StorageMeasures, MixReadsAndWrites) {
+  const auto tables = plan({});
+  (void)find(tables, OperationId::D3, "random", {65536, 16, 30}).prepare()();
+  EXPECT_EQ(engine_->reads + engine_->writes, 16 + 512);
+  EXPECT_NEAR(engine_->reads, 154, 5 * 10.4);
+}
+
+TEST_F(StorageMeasures, NoticeDamagedData) {
+  const auto tables = plan({.damages = true});
+  const Sample sample = find(tables, OperationId::D1, "random", {4096, 4}).prepare();
+  try {
+    (void)sample();
+    FAIL();
+  } catch (const DeviceError& error) {
+    const std::string message = error.what();
+    EXPECT_TRUE(message.starts_with("the drive gave other data than were written, at ")) << message;
+  }
+}
+
+TEST_F(StorageMeasures, EndWithTheErrorOfAFullDrive) {
+  const auto tables = plan({.full_at = std::int64_t{8} << 20});
+  try {
+    (void)find(tables, OperationId::D1, "random", {4096, 1}).prepare();
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "pwrite: No space left on device (-28)");
+  }
+}
+
+TEST_F(StorageMeasures, RefuseAFileThatIsTooSmall) {
+  try {
+    (void)make_storage_bench(
+        [](const StorageOptions&) {
+          return std::make_unique<ThrottledEngine>(ThrottledEngine::Behaviour{});
+        },
+        Bytes(1 << 20));
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "the test file needs at least 16 MiB");
+  }
+}
+
+TEST_F(StorageMeasures, RunEveryKindOfSample) {
+  for (const PlannedTable& table : plan({})) {
+    ASSERT_FALSE(table.cells.empty());
+    SCOPED_TRACE(std::string(to_string(table.table.operation)) + " " + table.table.variant);
+    EXPECT_GT(table.cells.front().prepare()(), 0);
+  }
+}
+
+class Measures : public testing::Test {
+ protected:
+  std::unique_ptr<Device> device_ = make_cpu_device(2);
+  Target target_{
+      .device = *device_, .model = test::small_model(), .memory = Bytes(std::int64_t{1} << 30)};
+};
+
+TEST_F(Measures, CoverEveryOperationAndMakeAValidProfile) {
+  const auto bench = make_storage_bench(
+      [](const StorageOptions&) {
+        return std::make_unique<ThrottledEngine>(ThrottledEngine::Behaviour{});
+      },
+      kFile);
+  for (const bool full : {false, true}) {
+    target_.full = full;
+    Profile profile;
+    std::set<OperationId> operations;
+    for (const PlannedTable& planned : plan_all(target_, bench)) {
+      operations.insert(planned.table.operation);
+      ProfileTable table = planned.table;
+      for (const PlannedCell& cell : planned.cells) {
+        EXPECT_GE(cell.limit_seconds, 0);
+        table.cells.push_back({.at = cell.at,
+                               .p25_seconds = 1,
+                               .median_seconds = 1,
+                               .p75_seconds = 1,
+                               .n = 1,
+                               .parts = cell.parts});
+      }
+      profile.tables.push_back(std::move(table));
+    }
+    Problems problems;
+    check_profile(profile, problems);
+    EXPECT_EQ(problems.lines(), std::vector<std::string>{});
+    EXPECT_EQ(operations.size(), profile_operations().size());
+  }
+}
+
+TEST_F(Measures, RunEveryKindOfSample) {
+  for (const PlannedTable& table : plan_all(target_, nullptr)) {
+    SCOPED_TRACE(std::string(to_string(table.table.operation)) + " " + table.table.variant);
+    ASSERT_FALSE(table.cells.empty());
+    const PlannedCell& cell = table.cells.front();
+    EXPECT_LE(cell.memory, target_.memory);
+    const Sample sample = cell.prepare();
+    EXPECT_GT(sample(), 0);
+    EXPECT_GT(sample(), cell.limit_seconds);
+  }
+}
+
+// 2 m n k operations, or the bytes of weights, input and output. qkv of the small model: n = 4 x 16
+// + 2 x 2 x 16 = 128, k = 64.
+TEST_F(Measures, GateMatricesByOperationsAndBytes) {
+  const DeviceLimits& limits = device_->info().limits;
+  const std::vector<PlannedTable> plan = plan_compute(target_);
+  ASSERT_EQ(plan[0].table.variant, "qkv");
+  EXPECT_EQ(plan[0].table.shape.at("n"), 128);
+  for (const PlannedCell& cell : plan[0].cells) {
+    const auto m = static_cast<double>(cell.at[0]);
+    const double flops = 2 * m * 128 * 64;
+    const double bytes = 4 * (128 * 64 + m * (128 + 64));
+    EXPECT_DOUBLE_EQ(cell.limit_seconds, std::max(flops / limits.flops_per_second,
+                                                  bytes / limits.memory_bytes_per_second));
+  }
+}
+
+/// The host, except that one kind of work is not done.
+class IdleDevice final : public Device {
+ public:
+  enum class Idle { gemm, attention, row_function, copy };
+  IdleDevice(Device& host, Idle idle) : host_(host), idle_(idle) {}
+
+  [[nodiscard]] const DeviceInfo& info() const override { return host_.info(); }
+  [[nodiscard]] Bytes free_memory(MemoryKind kind) const override {
+    return host_.free_memory(kind);
+  }
+  [[nodiscard]] std::unique_ptr<Stream> make_stream() override { return host_.make_stream(); }
+  [[nodiscard]] std::unique_ptr<Event> make_event() override { return host_.make_event(); }
+  void record(Event& event, Stream& stream) override { host_.record(event, stream); }
+  void wait(Stream& stream, Event& event) override { host_.wait(stream, event); }
+  [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
+    return host_.seconds_between(first, last);
+  }
+  void copy(void* to, const void* from, Bytes bytes, Stream& stream) override {
+    if (idle_ != Idle::copy || bytes < Bytes(4096)) {
+      host_.copy(to, from, bytes, stream);
+    }
+  }
+  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
+    if (idle_ != Idle::copy) {
+      host_.copy_pieces(pieces, method, stream);
+    }
+  }
+  void gather(const RowWork& work, Stream& stream) override { host_.gather(work, stream); }
+  void scatter(const RowWork& work, Stream& stream) override { host_.scatter(work, stream); }
+  void gemm(const GemmWork& work, Stream& stream) override {
+    if (idle_ != Idle::gemm) {
+      host_.gemm(work, stream);
+    }
+  }
+  void attention(const AttentionWork& work, Stream& stream) override {
+    if (idle_ != Idle::attention) {
+      host_.attention(work, stream);
+    }
+  }
+  void rope(const RopeWork& work, Stream& stream) override { host_.rope(work, stream); }
+  void row_function(const RowFunctionWork& work, Stream& stream) override {
+    if (idle_ != Idle::row_function) {
+      host_.row_function(work, stream);
+    }
+  }
+  void busy(double seconds, Stream& stream) override { host_.busy(seconds, stream); }
+  void write_elements(void* to, std::span<const float> values) override {
+    host_.write_elements(to, values);
+  }
+  void read_elements(std::span<float> values, const void* from) override {
+    host_.read_elements(values, from);
+  }
+
+ private:
+  [[nodiscard]] std::byte* allocate(MemoryKind kind, Bytes size) override {
+    Buffer buffer(host_, kind, size);
+    std::byte* const data = buffer.data();
+    buffers_.emplace(data, std::move(buffer));
+    return data;
+  }
+  void release(MemoryKind, std::byte* data, Bytes) noexcept override { buffers_.erase(data); }
+
+  Device& host_;
+  Idle idle_;
+  std::map<std::byte*, Buffer> buffers_;
+};
+
+TEST_F(Measures, NoticeWorkThatWasNotDone) {
+  using Idle = IdleDevice::Idle;
+  const std::map<Idle, std::pair<OperationId, std::string>> cases{
+      {Idle::gemm, {OperationId::G1, "64 x 128: the device computed 0, "}},
+      {Idle::attention, {OperationId::A1, "attention: the device computed 0, "}},
+      {Idle::row_function, {OperationId::E1, "row function: the device computed "}},
+      {Idle::copy, {OperationId::C1, "a copy of 4096 bytes to_device did not arrive"}}};
+  for (const auto& [idle, expected] : cases) {
+    IdleDevice device(*device_, idle);
+    const Target target{.device = device, .model = target_.model, .memory = target_.memory};
+    bool noticed = false;
+    for (const PlannedTable& table : plan_all(target, nullptr)) {
+      if (table.table.operation != expected.first || noticed) {
+        continue;
+      }
+      try {
+        (void)table.cells.front().prepare()();
+        ADD_FAILURE() << expected.second;
+      } catch (const DeviceError& error) {
+        EXPECT_NE(std::string(error.what()).find(expected.second), std::string::npos)
+            << error.what();
+      }
+      noticed = true;
+    }
+    EXPECT_TRUE(noticed);
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::calibrate

@@ -1,0 +1,221 @@
+#include "calibrate/plan.hpp"
+
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+namespace kvtier::calibrate {
+namespace {
+
+using At = std::vector<std::int64_t>;
+
+struct FakeClock final : Clock {
+  [[nodiscard]] std::int64_t now_ns() override { return ns; }
+  std::int64_t ns = 0;
+};
+
+class RunPlan : public testing::Test {
+ protected:
+  PlannedTable table(OperationId operation, const char* variant) {
+    PlannedTable planned{
+        .rules = {
+            .warm_up = 1, .samples_min = 3, .samples_max = 3, .budget_seconds = 10, .patience = 2}};
+    planned.table = {
+        .operation = operation, .variant = variant, .axes = profile_operation(operation).axes};
+    if (operation == OperationId::G1) {
+      planned.table.shape = {{"n", 1}, {"k", 1}, {"element_bytes", 4}};
+    }
+    return planned;
+  }
+  /// A cell whose samples take so long; a list is gone through, its last value again and again.
+  PlannedCell cell(At at, std::vector<double> seconds, std::int64_t bytes = 0) {
+    return {.at = std::move(at),
+            .memory = Bytes(bytes),
+            .prepare = [this, seconds = std::move(seconds)]() -> Sample {
+              ++prepared_;
+              return [this, seconds, i = std::size_t{0}]() mutable {
+                const double value = seconds[std::min(i++, seconds.size() - 1)];
+                clock_.ns += static_cast<std::int64_t>(value * 1e9);
+                return value;
+              };
+            }};
+  }
+  void run(const std::vector<PlannedTable>& plan) {
+    RunOptions options;
+    options.memory = Bytes(1 << 20);
+    options.seconds = seconds_;
+    options.progress = [this](const Progress& progress) { progress_.push_back(progress); };
+    options.check = [this] {
+      if (checks_++ == stop_at_) {
+        throw std::runtime_error("stop");
+      }
+    };
+    options.keep = [this](const Profile& profile) { kept_.push_back(profile); };
+    run_plan(plan, options, clock_, monitor_, profile_);
+  }
+
+  FakeClock clock_;
+  NoMonitor monitor_;
+  Profile profile_;
+  std::vector<Progress> progress_;
+  std::vector<Profile> kept_;
+  double seconds_ = 1000;
+  int prepared_ = 0;
+  int checks_ = 0;
+  int stop_at_ = -1;
+};
+
+TEST_F(RunPlan, MeasuresEveryCellInOrder) {
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {1}), cell({64}, {2})};
+  run({planned});
+  ASSERT_EQ(profile_.tables.size(), 1U);
+  ASSERT_EQ(profile_.tables[0].cells.size(), 2U);
+  EXPECT_EQ(profile_.tables[0].cells[1].at, At{64});
+  EXPECT_DOUBLE_EQ(profile_.tables[0].cells[1].median_seconds, 2);
+  EXPECT_EQ(profile_.tables[0].cells[1].n, 3);
+  // The first cell took 4 samples of 1 s, and one cell is left: 4 s.
+  ASSERT_EQ(progress_.size(), 2U);
+  EXPECT_EQ(progress_[0].cell, "X1 lookup [8]");
+  EXPECT_EQ(progress_[1].done, 1U);
+  EXPECT_EQ(progress_[1].all, 2U);
+  EXPECT_DOUBLE_EQ(progress_[1].seconds_left, 4);
+  EXPECT_EQ(kept_.size(), 1U);
+}
+
+TEST_F(RunPlan, MeasuresOnlyWhatTheProfileLacks) {
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {1})};
+  run({planned});
+  planned.cells.push_back(cell({64}, {2}));
+  PlannedTable other = table(OperationId::X1, "allocation");
+  other.cells = {cell({8}, {3})};
+  run({planned, other});
+  EXPECT_EQ(prepared_, 3);
+  ASSERT_EQ(profile_.tables.size(), 2U);
+  EXPECT_EQ(profile_.tables[0].cells.size(), 2U);
+  EXPECT_EQ(profile_.tables[1].cells.size(), 1U);
+}
+
+TEST_F(RunPlan, LeavesOutWhatNeedsTooMuchMemory) {
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {1}, 3 << 20)};
+  run({planned});
+  EXPECT_EQ(prepared_, 0);
+  ASSERT_EQ(profile_.tables[0].left_out.size(), 1U);
+  EXPECT_EQ(profile_.tables[0].left_out[0].why, "needs 3 MiB, 1 MiB may be used");
+}
+
+// 4 samples of 1 s, and the second cell comes after the 3 s that the run may take.
+TEST_F(RunPlan, LeavesOutWhatComesAfterItsTime) {
+  seconds_ = 3;
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {1}), cell({64}, {1})};
+  run({planned});
+  EXPECT_EQ(profile_.tables[0].cells.size(), 1U);
+  ASSERT_EQ(profile_.tables[0].left_out.size(), 1U);
+  EXPECT_EQ(profile_.tables[0].left_out[0].why, "the time of the whole run was used up");
+}
+
+// A run of 21 s is over twice the budget of 10 s; [4, 2] is not as large along both axes.
+TEST_F(RunPlan, DoesNotTryWhatIsLargerThanACellThatTakesTooLong) {
+  PlannedTable planned = table(OperationId::D1, "random");
+  planned.cells = {cell({8, 4}, {21}), cell({8, 8}, {21}), cell({4, 8}, {1})};
+  run({planned});
+  EXPECT_EQ(prepared_, 2);
+  ASSERT_EQ(profile_.tables[0].left_out.size(), 2U);
+  EXPECT_EQ(profile_.tables[0].left_out[0].why, "one run takes 21.0 s, a cell may take 10 s");
+  EXPECT_EQ(profile_.tables[0].left_out[1].why, "larger than [8, 4], which takes too long");
+  EXPECT_EQ(profile_.tables[0].cells.size(), 1U);
+}
+
+// 16 tokens take a quarter of the time of 8. The cell of 8 was wrong: measured again, it takes 0.2
+// s.
+TEST_F(RunPlan, MeasuresAgainWhatALaterCellContradicts) {
+  PlannedTable planned = table(OperationId::G1, "qkv");
+  planned.cells = {cell({8}, {1}), cell({16}, {0.25})};
+  planned.cells[0].prepare = [this]() -> Sample {
+    const double seconds = ++prepared_ == 1 ? 1 : 0.2;
+    return [this, seconds] {
+      clock_.ns += static_cast<std::int64_t>(seconds * 1e9);
+      return seconds;
+    };
+  };
+  run({planned});
+  EXPECT_EQ(prepared_, 3);
+  ASSERT_EQ(profile_.tables[0].cells.size(), 2U);
+  EXPECT_EQ(profile_.tables[0].cells[1].at, At{8});
+  EXPECT_DOUBLE_EQ(profile_.tables[0].cells[1].median_seconds, 0.2);
+  EXPECT_EQ(progress_.back().all, 3U);
+}
+
+TEST_F(RunPlan, LeavesOutWhatContradictsItsNeighboursAgain) {
+  PlannedTable planned = table(OperationId::G1, "qkv");
+  planned.cells = {cell({8}, {1}), cell({16}, {0.25}), cell({32}, {0.5})};
+  run({planned});
+  EXPECT_EQ(profile_.tables[0].cells.size(), 2U);
+  ASSERT_EQ(profile_.tables[0].left_out.size(), 1U);
+  EXPECT_EQ(profile_.tables[0].left_out[0].at, At{8});
+  EXPECT_EQ(profile_.tables[0].left_out[0].why, "contradicts its neighbours, twice");
+}
+
+TEST_F(RunPlan, LeavesOutWhatNothingCanDo) {
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {0.5})};
+  planned.cells[0].limit_seconds = 0.75;
+  run({planned});
+  ASSERT_EQ(profile_.tables[0].left_out.size(), 1U);
+  EXPECT_EQ(profile_.tables[0].left_out[0].why,
+            "every sample was shorter than 0.75 s, which nothing is");
+}
+
+// Four checks for the first cell, and the second stops at once.
+TEST_F(RunPlan, KeepsWhatWasMeasuredWhenItEndsEarly) {
+  stop_at_ = 4;
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {1}), cell({64}, {1})};
+  PlannedTable other = table(OperationId::X1, "allocation");
+  other.cells = {cell({8}, {1})};
+  EXPECT_THROW(run({planned, other}), std::runtime_error);
+  ASSERT_EQ(kept_.size(), 1U);
+  ASSERT_EQ(kept_[0].tables.size(), 1U);  // a table without a cell would be no valid profile
+  EXPECT_EQ(kept_[0].tables[0].cells.size(), 1U);
+  stop_at_ = -1;
+  run({planned, other});
+  ASSERT_EQ(profile_.tables.size(), 2U);
+  EXPECT_EQ(profile_.tables[0].cells.size(), 2U);
+}
+
+TEST_F(RunPlan, MeasuresACellAtAnyPlaceOfATable) {
+  PlannedTable planned = table(OperationId::G1, "qkv");
+  planned.cell_at = [this](const At& at) {
+    return cell(at, {static_cast<double>(at[0])}, at[0] == 7 ? 3 << 20 : 0);
+  };
+  const RunOptions options{.memory = Bytes(1 << 20)};
+  const auto measured = [&](const ProfileTable& setting, std::int64_t tokens) {
+    return measure_cell({planned}, setting, {tokens}, options, clock_, monitor_);
+  };
+  EXPECT_EQ(measured(planned.table, 3), 3.0);
+  EXPECT_EQ(measured(planned.table, 7), std::nullopt);   // memory
+  EXPECT_EQ(measured(planned.table, 50), std::nullopt);  // time
+  ProfileTable other = planned.table;
+  other.method = "another";
+  EXPECT_EQ(measured(other, 3), std::nullopt);
+}
+
+TEST(ForgetLeftOut, KeepsWhatASecondTryWouldNotChange) {
+  Profile profile;
+  profile.tables.resize(2);
+  profile.tables[0].left_out = {{{1}, "the time of the whole run was used up"},
+                                {{2}, "needs 3 MiB, 1 MiB may be used"},
+                                {{3}, "every sample was disturbed"},
+                                {{4}, "contradicts its neighbours, twice"}};
+  profile.tables[1].left_out = {{{1}, "every sample was disturbed"}};
+  forget_left_out(profile);
+  ASSERT_EQ(profile.tables.size(), 1U);
+  ASSERT_EQ(profile.tables[0].left_out.size(), 1U);
+  EXPECT_EQ(profile.tables[0].left_out[0].at, At{2});
+}
+
+}  // namespace
+}  // namespace kvtier::calibrate

@@ -1,0 +1,31 @@
+/// The profiles that come with the program.
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "hw/profile.hpp"
+
+namespace kvtier::calibrate {
+namespace {
+
+TEST(ShippedProfiles, ReadStrictlyAndSayWhereTheyComeFrom) {
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(KVTIER_SOURCE_DIR "/configs/profiles")) {
+    if (entry.path().extension() != ".json") {
+      continue;
+    }
+    SCOPED_TRACE(entry.path().filename().string());
+    const Profile profile = read_profile(entry.path());
+    ++files;
+    EXPECT_FALSE(profile.tables.empty());
+    EXPECT_FALSE(profile.provenance.date.empty());
+    EXPECT_FALSE(profile.provenance.libraries.empty());
+    EXPECT_EQ(profile.provenance.command.find("/"), std::string::npos) << "a path of the machine";
+  }
+  EXPECT_GE(files, 1);
+}
+
+}  // namespace
+}  // namespace kvtier::calibrate

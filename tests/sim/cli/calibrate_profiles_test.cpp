@@ -1,0 +1,141 @@
+/// `kvtier calibrate` without a device: profiles from tables, their errors, what they mean.
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/cli/program.hpp"
+
+namespace kvtier::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CalibrateProfiles : public ProgramTest {
+ protected:
+  void import() const {
+    const Outcome outcome =
+        kvtier({"calibrate", "--from-table", (configs() / "examples/kernel_times.csv").string(),
+                "--model", "llama2-7b", "--out", "p.json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    EXPECT_NE(outcome.out.find("held out"), std::string::npos) << outcome.out;
+  }
+};
+
+TEST_F(CalibrateProfiles, MakesAProfileOfATable) {
+  import();
+  const nlohmann::json profile = read_json("p.json");
+  EXPECT_EQ(profile["format"], "kvtier.profile/1");
+  EXPECT_EQ(profile["device"]["name"], "A100-80G SXM");
+  EXPECT_NE(profile["provenance"]["command"].get<std::string>().find("--model llama2-7b"),
+            std::string::npos);
+  EXPECT_EQ(files(), std::vector<std::string>{"p.json"});
+}
+
+TEST_F(CalibrateProfiles, SaysWhatIsMissingForATable) {
+  const std::string table = (configs() / "examples/kernel_times.csv").string();
+  expect_bad_input({"calibrate", "--from-table", table, "--out", "p.json"},
+                   {"--from-table: needs --model, whose shapes were timed, and --out"});
+  expect_bad_input({"calibrate", "--from-table", table, "--model", "llama2-7b", "--out", "p.json",
+                    "--columns", "standart"},
+                   {"--columns: expected one of standard, vidur_attention, vidur_linear, or the "
+                    "path of a file, got \"standart\" (did you mean \"standard\"?)"});
+  expect_bad_input({"calibrate", "--from-table", table, "--columns", "standard", "--columns",
+                    "standard", "--model", "llama2-7b", "--out", "p.json"},
+                   {"--columns: expected one for all tables or one for each, got 2 for 1"});
+  expect_bad_input(
+      {"calibrate", "--from-table", "none.csv", "--model", "llama2-7b", "--out", "p.json"},
+      {"none.csv: no such file"});
+  expect_bad_input({"calibrate", "--from-table", table, "--model", "lama2-7b", "--out", "p.json"},
+                   {"--model: expected one of falcon-40b, gpt3-13b, gpt3-6.7b, kvtier-small, llama-65b, "
+                    "llama2-13b, llama2-70b, llama2-7b, llama3-8b, mistral-7b, opt-13b, opt-30b, "
+                    "opt-6.7b, or the path of a file, got \"lama2-7b\" (did you mean "
+                    "\"llama2-7b\"?)"});
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(CalibrateProfiles, PrintsTheErrorsOfAProfile) {
+  import();
+  const Outcome outcome = kvtier({"calibrate", "--check", "p.json", "--no-measure"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("held out     G1"), std::string::npos) << outcome.out;
+}
+
+TEST_F(CalibrateProfiles, ExitsWithOneOutOfBand) {
+  import();
+  nlohmann::json profile = read_json("p.json");
+  for (const nlohmann::json& table : profile["tables"]) {
+    if (table["operation"] == "A1") {
+      // A batch of one request that takes ten times as long as that request alone.
+      nlohmann::json ragged = table;
+      const nlohmann::json at = table["cells"][5]["at"];
+      const double seconds = 10 * table["cells"][5]["median_seconds"].get<double>();
+      ragged["operation"] = "A3";
+      ragged["axes"] = {"case"};
+      ragged["left_out"] = nlohmann::json::array();
+      ragged["cells"] = {{{"at", {0}},
+                          {"p25_seconds", seconds},
+                          {"median_seconds", seconds},
+                          {"p75_seconds", seconds},
+                          {"n", 1},
+                          {"parts", nlohmann::json::array({at})}}};
+      profile["tables"].push_back(ragged);
+      break;
+    }
+  }
+  write("p.json", profile.dump());
+  const Outcome outcome = kvtier({"calibrate", "--check", "p.json", "--no-measure"});
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_NE(outcome.out.find("OUT"), std::string::npos) << outcome.out;
+}
+
+TEST_F(CalibrateProfiles, ExplainsWhatAProfileMeans) {
+  import();
+  const Outcome outcome = kvtier({"calibrate", "--explain", "p.json", "--model", "llama2-7b",
+                                  "--hardware", "a100-80g", "--history", "1024", "--prompt", "64"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("a history of 1024 and a prompt of 64 tokens"), std::string::npos);
+}
+
+TEST_F(CalibrateProfiles, SaysWhatCannotBeExplained) {
+  import();
+  expect_bad_input({"calibrate", "--explain", "p.json"}, {"--explain: needs --model"});
+  const Outcome other = kvtier(
+      {"calibrate", "--explain", "p.json", "--model", "llama2-13b", "--hardware", "a100-80g"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("has no G1 of 15360 x 5120 in 2 B (qkv)"), std::string::npos)
+      << other.err;
+  // A table says nothing of links.
+  const Outcome alone = kvtier({"calibrate", "--explain", "p.json", "--model", "llama2-7b"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_NE(alone.err.find("/hardware/links/pcie/to_device: missing key"), std::string::npos)
+      << alone.err;
+}
+
+TEST_F(CalibrateProfiles, RefusesProfilesThatAreNone) {
+  expect_bad_input({"calibrate", "--check", "none.json", "--no-measure"},
+                   {"/hardware/profile: no such file: none.json"});
+  write("old.json", R"({"format": "kvtier.profile/0"})");
+  expect_bad_input({"calibrate", "--check", "old.json", "--no-measure"},
+                   {"old.json: /format: expected \"kvtier.profile/1\", got \"kvtier.profile/0\": "
+                    "measure again, or use the release that wrote it"});
+  import();
+  std::string text = read("p.json");
+  const std::string key = "\"median_seconds\":";
+  text.insert(text.find(key) + key.size(), "-");
+  write("negative.json", text);
+  const Outcome negative = kvtier({"calibrate", "--check", "negative.json", "--no-measure"});
+  EXPECT_EQ(negative.code, 2);
+  EXPECT_NE(negative.err.find("/tables/0/cells/0/median_seconds: expected a number > 0, got -"),
+            std::string::npos)
+      << negative.err;
+}
+
+TEST_F(CalibrateProfiles, ChecksWithoutMeasuringOnly) {
+  expect_bad_input({"calibrate", "--check", "p.json"}, {"--check: only with --no-measure"});
+}
+
+}  // namespace
+}  // namespace kvtier::test
