@@ -54,8 +54,7 @@ PagedStore::PagedStore(const Setup& setup)
     const HardwareConfig& hardware = setup.config->hardware;
     behind_ = tiers.dram ? Medium::dram : Medium::cxl;
     host_.policy = make_policy(*setup.registry, (tiers.dram ? tiers.dram : tiers.cxl)->eviction);
-    host_capacity_ =
-        (tiers.dram ? hardware.dram->capacity : hardware.cxl->capacity) / block_bytes_;
+    host_capacity_ = (tiers.dram ? hardware.dram->capacity : hardware.cxl->capacity) / block_bytes_;
     ahead_ = static_cast<std::int64_t>(static_cast<double>(capacity_) *
                                        setup.config->system.paging->swap_out_below);
   }

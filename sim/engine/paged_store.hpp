@@ -16,10 +16,10 @@
 namespace kvtier {
 
 /// KV in blocks of tokens (PagedAttention): the blocks of HBM are shared by running requests and,
-/// where the system has a tier in HBM, by the sessions between their turns; host memory (or CXL memory)
-/// behind it takes what leaves HBM. A session is evicted in parts, from its end, so that what is stored of it
-/// is always a head in HBM, a middle in host memory and a tail that was dropped (Pensieve, arXiv
-/// 2312.05516).
+/// where the system has a tier in HBM, by the sessions between their turns; host memory (or CXL
+/// memory) behind it takes what leaves HBM. A session is evicted in parts, from its end, so that
+/// what is stored of it is always a head in HBM, a middle in host memory and a tail that was
+/// dropped (Pensieve, arXiv 2312.05516).
 ///
 /// A part that has been copied to host memory keeps its blocks in HBM until they are taken for
 /// something else, the longest copied first; until then it is found there.
@@ -106,12 +106,9 @@ class PagedStore {
   [[nodiscard]] std::size_t tier_count() const {
     return (hbm_.policy ? 1U : 0U) + (host_.policy ? 1U : 0U);
   }
-  [[nodiscard]] Medium medium(std::size_t tier) const {
-    return tier == 0 ? Medium::hbm : behind_;
-  }
+  [[nodiscard]] Medium medium(std::size_t tier) const { return tier == 0 ? Medium::hbm : behind_; }
   /// The medium of the tier behind HBM.
-  [[nodiscard]] Medium behind() const { return behind_;
-  }
+  [[nodiscard]] Medium behind() const { return behind_; }
   [[nodiscard]] TierCounters counters(std::size_t tier) const;
   [[nodiscard]] std::size_t stored_entries() const { return live_; }
   [[nodiscard]] std::int64_t running_blocks() const { return running_; }

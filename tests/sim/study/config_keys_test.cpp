@@ -168,7 +168,7 @@ class Bases {
 };
 
 const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",     "paged",
-                                       "timed",  "table", "texts", "measured"};
+                                      "timed",  "table", "texts", "measured"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
