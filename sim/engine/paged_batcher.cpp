@@ -50,6 +50,11 @@ void PagedBatcher::on_completion(const Completion& completion) {
       break;
     case CompletionKind::transfer:
       completion.payload == kOwnTransfer ? store_.end_load() : store_.on_copied();
+      // When the next copy is due depends on the blocks that the running decode takes.
+      if (gpu_ == Gpu::decode && !stopping_ && store_.copies_ahead()) {
+        stopping_ = true;
+        backend_.stop_decode();
+      }
       break;
     case CompletionKind::timer:
       KVTIER_ASSERT(false, "timers are the users'");
@@ -94,13 +99,16 @@ void PagedBatcher::schedule() {
     }
   }
   static_cast<void>(store_.make_room());
+  if (prompts_.empty() && running_.empty() && next()) {
+    KVTIER_ASSERT(store_.copying(), "an idle instance has room or waits for it");
+    stall();
+    return;
+  }
   end_stall();
   if (!prompts_.empty()) {
     start_iteration();
   } else if (!running_.empty()) {
     start_decode();
-  } else {
-    KVTIER_ASSERT(!next() || store_.copying(), "an idle instance has room or waits for it");
   }
 }
 
@@ -119,6 +127,7 @@ void PagedBatcher::admit_all() {
 }
 
 bool PagedBatcher::admissible(SessionSlot slot) {
+  store_.want(0);
   const auto batch = static_cast<std::int64_t>(running_.size() + prompts_.size());
   if (batch >= config_.serving.slots) {
     return false;
@@ -241,12 +250,14 @@ void PagedBatcher::start_iteration() {
   }
   TransferId load;
   if (loaded.value > 0) {
+    const auto loading = std::find_if(prompts_.begin(), prompts_.end(),
+                                      [](const Prompt& p) { return p.loaded.value > 0; });
     const Bytes bytes = bytes_per_token_ * loaded.value;
     loaded_ += bytes;
     load = backend_.start_transfer({.from = store_.behind(),
                                     .to = Medium::hbm,
                                     .bytes = bytes,
-                                    .key = requests_.key(prompts_.front().slot),
+                                    .key = requests_.key(loading->slot),
                                     .cookie = kOwnTransfer});
   }
   std::int64_t batch = 0;

@@ -54,7 +54,7 @@ class PagedBatcher final : public Batcher {
 
   /// A turn between its arrival and its end.
   struct Work {
-    /// Earlier ones were admitted earlier.
+    /// Order of arrival.
     std::uint64_t arrival = 0;
     /// While it does not run: the tokens whose KV it needs, and those of its response among them.
     Tokens length;

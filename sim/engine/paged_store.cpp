@@ -248,12 +248,14 @@ void PagedStore::reclaim(std::int64_t wanted) {
     parts.hbm = taken == clean_blocks(parts) ? parts.clean
                                              : Tokens((blocks(parts.hbm) - taken) * block_size_);
     wanted -= taken;
+    ++hbm_.counters.evictions;
     set(id, parts);
   }
 }
 
 bool PagedStore::make_room() {
   bool changed = false;
+  ahead_is_stuck_ = false;
   while (!copying_ && hbm_.policy && projected() < target()) {
     if (host_.policy && loads_first_ && loading_ > 0) {
       break;
@@ -266,14 +268,20 @@ bool PagedStore::make_room() {
     if (!victim) {
       break;
     }
-    changed = true;
     const EntryId id = victim->entry;
     const Tokens keep = whole_blocks(victim->keep);
     KVTIER_ASSERT(keep < entry(id).parts.copying, "a victim shrinks");
-    ++hbm_.counters.evictions;
-    if (make_host_room(id, keep)) {
+    const bool only_ahead = projected() >= wanted_;
+    const bool fits = make_host_room(id, keep, only_ahead);
+    if (!fits && only_ahead) {
+      ahead_is_stuck_ = true;
+      break;
+    }
+    changed = true;
+    if (fits) {
       copy_to_host(id, keep);
     } else {
+      ++hbm_.counters.evictions;
       log(DecisionKind::evict, Medium::hbm, id, entry(id).parts.end - keep);
       set(id, {.copying = keep, .clean = keep, .hbm = keep, .end = keep});
     }
@@ -282,8 +290,9 @@ bool PagedStore::make_room() {
 }
 
 /// Room in host memory for what the entry has only in HBM behind `keep` tokens; the same rule
-/// chooses there, and what leaves is dropped.
-bool PagedStore::make_host_room(EntryId id, Tokens keep) {
+/// chooses there, and what leaves is dropped. Not for a copy ahead of time if it would cost KV that
+/// HBM still holds: a dropped copy takes that with it.
+bool PagedStore::make_host_room(EntryId id, Tokens keep, bool only_ahead) {
   if (!host_.policy || blocks(entry(id).parts.copying - keep) + loading_ > host_capacity_) {
     return false;
   }
@@ -297,7 +306,7 @@ bool PagedStore::make_host_room(EntryId id, Tokens keep) {
                                                                       .demand = Demand::demotion,
                                                                       .incoming = kNotQueued,
                                                                       .queue_first = kNotQueued});
-    if (!victim) {
+    if (!victim || (only_ahead && clean_blocks(entry(victim->entry).parts) > 0)) {
       return false;
     }
     shrink_in_host(victim->entry, victim->keep);
@@ -350,7 +359,7 @@ void PagedStore::on_copied() {
 }
 
 std::optional<std::int64_t> PagedStore::blocks_before_copying() const {
-  const bool waits = copying_ || (loads_first_ && loading_ > 0);
+  const bool waits = copying_ || ahead_is_stuck_ || (loads_first_ && loading_ > 0);
   if (ahead_ == 0 || waits || stored_ == clean_ + coming_) {
     return std::nullopt;
   }

@@ -97,8 +97,10 @@ class PagedStore {
   /// A copy to host memory is in flight; room comes when it is done.
   [[nodiscard]] bool copying() const { return copying_; }
   void on_copied();
-  /// How many of the available blocks may be taken before the next copy ahead is due; nullopt if
-  /// none is due however many are.
+  /// Copies ahead go on when one is done or a load is.
+  [[nodiscard]] bool copies_ahead() const { return ahead_ > 0; }
+  /// How many of the available blocks may be taken before the next copy ahead is due; nullopt while
+  /// none can begin.
   [[nodiscard]] std::optional<std::int64_t> blocks_before_copying() const;
 
   // Counting.
@@ -173,7 +175,7 @@ class PagedStore {
   void tell(Tier& tier, EntryId id, Tokens before, Tokens after);
   [[nodiscard]] EntryView view(EntryId id, Tokens tokens) const;
   void reclaim(std::int64_t blocks);
-  bool make_host_room(EntryId id, Tokens keep);
+  bool make_host_room(EntryId id, Tokens keep, bool only_ahead);
   void shrink_in_host(EntryId id, Tokens keep);
   void copy_to_host(EntryId id, Tokens keep);
   void note_host();
@@ -215,6 +217,8 @@ class PagedStore {
   std::int64_t loading_ = 0;
 
   bool copying_ = false;
+  /// The last attempt to copy ahead found no room that it may take.
+  bool ahead_is_stuck_ = false;
   /// Whose part it is; kNoEntry if it is of no use any more.
   EntryId copied_entry_ = kNoEntry;
 };

@@ -127,6 +127,27 @@ TEST(LookAhead, OfNoRequestsIsOnline) {
 
 /// A drive that is still writing long after the last turn: no tier holds more than it can, and no
 /// link is busy for longer than was measured.
+TEST(CopyingAhead, CostsNoHitsHoweverSmallHostMemoryIs) {
+  const auto hit_tokens = [](const std::string& host_memory, const std::string& below) {
+    const Json result =
+        simulate(resolved("papers/pensieve/gpt3-13b.json",
+                          {"/workload/sessions=150", "/workload/warmup_turns=100",
+                           "/workload/request_rate=3/s", "/hardware/dram/capacity=" + host_memory,
+                           "/system/paging/swap_out_below=" + below}),
+                 builtin_policies());
+    expect_result_invariants(result);
+    return number_at(result, "/metrics/hit_rate/tokens/total");
+  };
+  double less = 0;
+  for (const char* host_memory : {"64MiB", "1GiB", "4GiB", "16GiB", "200GiB"}) {
+    const double ahead = hit_tokens(host_memory, "0.5");
+    EXPECT_GE(ahead, less - 0.01) << host_memory << ": more memory finds no less";
+    EXPECT_NEAR(ahead, hit_tokens(host_memory, "0"), 0.02) << host_memory;
+    less = ahead;
+  }
+  EXPECT_GT(less, 0.99) << "in the end everything is found";
+}
+
 TEST(Results, StayPhysicalWhenTransfersOutlastTheLastTurn) {
   (void)run("attentionstore_lru",
             {"/workload/sessions=100", "/workload/warmup_turns=0", "/workload/arrival_rate=2/s",
