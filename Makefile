@@ -57,7 +57,7 @@ help:
 	@echo 'make program       the same, the program alone'
 	@echo 'make demo          build the program, then compare four systems on two example workloads'
 	@echo 'make test          build, then run all tests'
-	@echo 'make asan          build with the address and undefined sanitizers, run all tests'
+	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
 	@echo 'make setup-dev     the same, with clang-format, clang-tidy and valgrind'
@@ -91,7 +91,7 @@ test: build
 asan: setup
 	cmake --preset asan
 	cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan --output-on-failure -j $(JOBS)
+	ctest --preset asan --output-on-failure -j $(JOBS) -LE slow
 
 bench: build
 	build/release/bin/kvtier_bench
