@@ -22,7 +22,7 @@ TEST_F(QuickCalibration, EndsInTimeWithAProfileOfEveryOperation) {
   }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_LT(passed.count(), 90);
+  EXPECT_LT(passed.count(), 120);  // 90 s, and a third more beside other work
   EXPECT_EQ(files(), std::vector<std::string>{"p.json"});
   const Profile profile = read_profile(path("p.json"));
   std::set<OperationId> operations;
