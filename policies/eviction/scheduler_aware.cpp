@@ -65,7 +65,8 @@ class SchedulerAwareEviction final : public EvictionPolicy {
       waiting_.insert(entry, state.position);
     }
   }
-  void on_queue_change(EntryId entry, QueuePosition position) override {
+  void on_queue_change(EntryId entry, const QueueChange& change) override {
+    const QueuePosition position = change.first;
     if (entry.value >= states_.size()) {
       return;
     }

@@ -20,7 +20,7 @@ class LookAheadPrefetch final : public PrefetchPolicy {
     cursor_ = std::min(cursor_, position);
   }
 
-  std::optional<EntryId> next_fetch(const PrefetchContext& context) override {
+  std::optional<Fetch> next_fetch(const PrefetchContext& context) override {
     const QueueView& queue = *context.queue;
     const std::uint64_t window = window_ ? *window_ : automatic_window(context);
     const std::uint64_t end = std::min(queue.end().value, queue.first().value + window);
@@ -28,7 +28,7 @@ class LookAheadPrefetch final : public PrefetchPolicy {
     for (; cursor_.value < end; ++cursor_.value) {
       const EntryId entry = queue.entry_at(cursor_);
       if (entry.valid() && (*context.needs_fetch)(entry)) {
-        return entry;
+        return Fetch{entry};
       }
     }
     return std::nullopt;

@@ -6,7 +6,7 @@ namespace {
 
 class NoPrefetch final : public PrefetchPolicy {
  public:
-  std::optional<EntryId> next_fetch(const PrefetchContext&) override { return std::nullopt; }
+  std::optional<Fetch> next_fetch(const PrefetchContext&) override { return std::nullopt; }
 };
 
 }  // namespace

@@ -12,6 +12,9 @@ inline constexpr std::uint64_t kOwnTransfer = std::uint64_t{1} << 56;
 inline constexpr std::uint64_t kTierTransfer = std::uint64_t{2} << 56;
 inline constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
 
+/// Payload of the batcher's timers; others are the users'.
+inline constexpr std::uint64_t kBatcherTimer = UINT64_MAX - 1;
+
 /// Admits waiting requests, says what the GPUs run, and keeps the stored KV. Between two
 /// completions the instance calls `proceed` once, when everything of the completion was told.
 class Batcher {
@@ -22,7 +25,7 @@ class Batcher {
   virtual void on_turn(SessionSlot slot) = 0;
   /// And now waits.
   virtual void on_enqueued(SessionSlot slot, QueuePosition position) = 0;
-  /// Work of the GPUs or a transfer is done.
+  /// Work of the GPUs or a transfer is done, or it is time for what kBatcherTimer was set for.
   virtual void on_completion(const Completion& completion) = 0;
   /// Gives the GPUs work if they have none.
   virtual void proceed() = 0;
@@ -34,6 +37,7 @@ class Batcher {
   [[nodiscard]] virtual std::size_t stored_entries() const = 0;
   /// Loaded into HBM for turns, from the medium, over the whole run.
   [[nodiscard]] virtual Bytes loaded_bytes(Medium medium) const = 0;
+  [[nodiscard]] virtual PrefetchCounters prefetches() const = 0;
   /// Admitted requests that had to wait again.
   [[nodiscard]] virtual std::int64_t preemptions() const = 0;
   /// Throws InvariantError if the books of the stored KV do not agree.

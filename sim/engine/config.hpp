@@ -74,6 +74,18 @@ constexpr auto enum_names(SaveMode) {
   return std::array{std::pair{"async", SaveMode::async}, std::pair{"blocking", SaveMode::blocking}};
 }
 
+/// What the scheduler believes about the length of a response that runs.
+enum class LengthPrediction {
+  exact,     // what it will have: a bound
+  noise,     // that, times a lognormal factor around 1
+  constant,  // the same for all
+};
+constexpr auto enum_names(LengthPrediction) {
+  return std::array{std::pair{"exact", LengthPrediction::exact},
+                    std::pair{"noise", LengthPrediction::noise},
+                    std::pair{"constant", LengthPrediction::constant}};
+}
+
 /// What a stored entry is charged in a tier's account.
 enum class Reservation {
   exact,           // its blocks
@@ -221,6 +233,19 @@ void describe(V& v, SaveConfig& c) {
           "HBM that holds KV until it is saved; when it is full the GPUs wait.", non_negative());
 }
 
+struct LengthPredictionConfig {
+  LengthPrediction kind = LengthPrediction::exact;
+  double sigma = 0.5;
+  Tokens tokens{256};
+};
+template <class V>
+void describe(V& v, LengthPredictionConfig& c) {
+  v.field("kind", c.kind, "How the length of a running response is predicted.");
+  v.field("sigma", c.sigma, "Of noise: standard deviation of the logarithm of its factor.",
+          between(0, 10));
+  v.field("tokens", c.tokens, "Of constant: what is predicted for every response.", at_least(1));
+}
+
 /// A system: what AttentionStore, Pensieve, vLLM are presets of.
 struct SystemConfig {
   std::string name = "custom";
@@ -232,6 +257,7 @@ struct SystemConfig {
   Positions positions = Positions::decoupled;
   TiersConfig tiers;
   PolicyChoice prefetch{.name = "none", .parameters = {}};
+  LengthPredictionConfig length_prediction;
   LoadConfig load;
   SaveConfig save;
 };
@@ -250,6 +276,8 @@ void describe(V& v, SystemConfig& c) {
   v.field(
       "prefetch", c.prefetch,
       "Prefetch policy: what is fetched from the slower tiers to the fastest, HBM if it is one.");
+  v.field("length_prediction", c.length_prediction,
+          "What policies that look at running requests are told of their lengths.");
   v.field("load", c.load, "Loading stored KV into HBM.");
   v.field("save", c.save, "Saving new KV out of HBM.");
 }

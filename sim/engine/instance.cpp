@@ -21,6 +21,10 @@ std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& re
                                      : make_part<PrefillFirst>(setup, requests);
 }
 
+bool is_users(const Completion& completion) {
+  return completion.kind == CompletionKind::timer && completion.payload != kBatcherTimer;
+}
+
 }  // namespace
 
 Instance::Instance(const Setup& setup)
@@ -35,6 +39,7 @@ Instance::Instance(const Setup& setup)
   requests_.on_measurement_begin = [this] {
     tiers_before_ = tier_counters();
     preemptions_before_ = batcher_->preemptions();
+    prefetches_before_ = batcher_->prefetches();
     if (on_measurement_begin) {
       on_measurement_begin();
     }
@@ -47,13 +52,15 @@ void Instance::run() {
     handle(backend_.wait());
   }
   tiers_after_ = tier_counters();
+  prefetches_ = batcher_->prefetches() - prefetches_before_;
   if (on_measurement_end) {
     on_measurement_end();
   }
   while (backend_.pending()) {
     const Completion completion = backend_.wait();
-    KVTIER_ASSERT(completion.kind == CompletionKind::transfer,
-                  "only transfers outlast the last turn");
+    KVTIER_ASSERT(completion.kind == CompletionKind::transfer ||
+                      (completion.kind == CompletionKind::timer && !is_users(completion)),
+                  "only transfers and the batcher's timers outlast the last turn");
     handle(completion);
   }
   requests_.check_finished();
@@ -61,7 +68,7 @@ void Instance::run() {
 }
 
 void Instance::handle(const Completion& completion) {
-  if (completion.kind == CompletionKind::timer) {
+  if (is_users(completion)) {
     const SessionSlot slot = requests_.begin_turn(completion.payload);
     batcher_->on_turn(slot);
     batcher_->on_enqueued(slot, requests_.enqueue(slot));

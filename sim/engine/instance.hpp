@@ -59,6 +59,7 @@ class Instance final {
   [[nodiscard]] std::int64_t preemptions() const {
     return batcher_->preemptions() - preemptions_before_;
   }
+  [[nodiscard]] const PrefetchCounters& prefetches() const { return prefetches_; }
   [[nodiscard]] std::size_t most_live_sessions() const { return requests_.most_live_sessions(); }
 
  private:
@@ -71,6 +72,9 @@ class Instance final {
   std::vector<TierCounters> tiers_before_;
   std::vector<TierCounters> tiers_after_;
   std::int64_t preemptions_before_ = 0;
+  PrefetchCounters prefetches_before_;
+  /// Of the measured part.
+  PrefetchCounters prefetches_;
 };
 
 }  // namespace kvtier

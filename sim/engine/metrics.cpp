@@ -4,6 +4,7 @@
 
 #include "hw/layer_pipeline.hpp"
 #include "hw/model.hpp"
+#include "sim/engine/idle_bandwidth.hpp"
 
 namespace kvtier {
 
@@ -11,20 +12,16 @@ LoadRates load_rates(const RunConfig& config) {
   LoadRates rates{.layers = config.model.layers,
                   .kv_bytes_per_token = kv_bytes_per_token(config.model),
                   .to_hbm = {}};
-  const BytesPerSecond pcie = config.hardware.links.pcie.forward;
-  rates.to_hbm.fill(pcie);
-  if (config.hardware.dram && config.hardware.dram->bandwidth) {
-    rates.to_hbm[static_cast<std::size_t>(Medium::dram)] =
-        std::min(pcie, BytesPerSecond(config.hardware.dram->bandwidth->value -
-                                      config.hardware.dram->host_load.value));
-  }
-  if (config.hardware.cxl) {
-    rates.to_hbm[static_cast<std::size_t>(Medium::cxl)] = config.hardware.cxl->bandwidth.forward;
-  }
-  if (config.hardware.ssd) {
-    rates.to_hbm[static_cast<std::size_t>(Medium::ssd)] =
-        std::min(pcie, config.hardware.ssd->bandwidth.forward);
-  }
+  const auto from = [&](Medium medium, bool installed) {
+    if (installed) {
+      rates.to_hbm[static_cast<std::size_t>(medium)] =
+          idle_bandwidth(config.hardware, medium, Medium::hbm);
+    }
+  };
+  rates.to_hbm.fill(config.hardware.links.pcie.forward);
+  from(Medium::dram, config.hardware.dram.has_value());
+  from(Medium::cxl, config.hardware.cxl.has_value());
+  from(Medium::ssd, config.hardware.ssd.has_value());
   return rates;
 }
 

@@ -22,7 +22,9 @@ PagedBatcher::PagedBatcher(const Setup& setup)
       token_budget_(token_budget(*setup.config)),
       reserve_(static_cast<std::int64_t>(static_cast<double>(store_.capacity()) *
                                          setup.config->system.paging->decode_reserve)),
-      takers_(static_cast<std::size_t>(block_size_), 0) {}
+      takers_(static_cast<std::size_t>(block_size_), 0) {
+  requests_.set_stored(&store_);
+}
 
 void PagedBatcher::on_turn(SessionSlot slot) {
   const RequestRecord& r = requests_.request(slot);
@@ -57,7 +59,7 @@ void PagedBatcher::on_completion(const Completion& completion) {
       }
       break;
     case CompletionKind::timer:
-      KVTIER_ASSERT(false, "timers are the users'");
+      KVTIER_ASSERT(false, "nothing is timed here");
   }
 }
 
@@ -68,8 +70,8 @@ void PagedBatcher::proceed() {
   }
   static_cast<void>(store_.make_room());
   if (gpu_ == Gpu::decode && !stopping_) {
-    const std::optional<SessionSlot> slot = next();
-    if (slot && admissible(*slot)) {
+    const std::optional<Candidate> candidate = next();
+    if (candidate && admissible(candidate->slot)) {
       stopping_ = true;
       backend_.stop_decode();
     }
@@ -112,17 +114,21 @@ void PagedBatcher::schedule() {
   }
 }
 
-std::optional<SessionSlot> PagedBatcher::next() const {
+std::optional<PagedBatcher::Candidate> PagedBatcher::next() const {
   if (!suspended_.empty()) {
-    return suspended_.back();
+    return Candidate{suspended_.back(), kNotQueued};
   }
-  return requests_.queue_length() > 0 ? std::optional(requests_.waiting(requests_.next()))
-                                      : std::nullopt;
+  if (requests_.queue_length() == 0) {
+    return std::nullopt;
+  }
+  const QueuePosition position = requests_.next();
+  return Candidate{requests_.waiting(position), position};
 }
 
 void PagedBatcher::admit_all() {
-  for (std::optional<SessionSlot> slot = next(); slot && admissible(*slot); slot = next()) {
-    admit(*slot);
+  for (std::optional<Candidate> candidate = next(); candidate && admissible(candidate->slot);
+       candidate = next()) {
+    admit(*candidate);
   }
 }
 
@@ -156,13 +162,14 @@ bool PagedBatcher::admissible(SessionSlot slot) {
   return within_budget();
 }
 
-void PagedBatcher::admit(SessionSlot slot) {
-  const bool again = !suspended_.empty();
+void PagedBatcher::admit(const Candidate& candidate) {
+  const SessionSlot slot = candidate.slot;
+  const bool again = candidate.position == kNotQueued;
   if (again) {
     suspended_.pop_back();
     requests_.set_suspended(suspended_.size());
   } else {
-    static_cast<void>(requests_.admit(requests_.next()));
+    static_cast<void>(requests_.admit(candidate.position));
   }
   const Work& work = work_[slot];
   RequestRecord& r = requests_.request(slot);

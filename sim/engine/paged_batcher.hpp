@@ -46,6 +46,7 @@ class PagedBatcher final : public Batcher {
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
     return medium == store_.behind() ? loaded_ : Bytes(0);
   }
+  [[nodiscard]] PrefetchCounters prefetches() const override { return {}; }
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
   void check_invariants() const override;
 
@@ -79,13 +80,19 @@ class PagedBatcher final : public Batcher {
     Tokens loaded;
   };
 
+  struct Candidate {
+    SessionSlot slot;
+    /// kNotQueued of a suspended one.
+    QueuePosition position;
+  };
+
   void schedule();
   void admit_all();
   /// The request that is admitted next, a suspended one before all others.
-  [[nodiscard]] std::optional<SessionSlot> next() const;
+  [[nodiscard]] std::optional<Candidate> next() const;
   /// Whether it can be admitted into the batch as it is now; asks the store for room.
   [[nodiscard]] bool admissible(SessionSlot slot);
-  void admit(SessionSlot slot);
+  void admit(const Candidate& candidate);
   /// Tokens that running requests add to an iteration with prompts.
   [[nodiscard]] Tokens decoding_tokens() const {
     return Tokens(mixes_ ? static_cast<std::int64_t>(running_.size()) : 0);

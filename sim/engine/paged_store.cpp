@@ -197,6 +197,15 @@ void PagedStore::set(EntryId id, const Parts& next) {
   }
 }
 
+Placement PagedStore::placement(SessionSlot session) const {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return Placement::none;
+  }
+  const Parts& p = entry(id).parts;
+  return p.hbm == p.end ? Placement::fastest : Placement::slower;
+}
+
 LossCause PagedStore::loss(SessionSlot session) const {
   if (!stores_anything()) {
     return LossCause::not_stored;

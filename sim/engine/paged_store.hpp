@@ -9,6 +9,7 @@
 #include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
+#include "sim/engine/stored_kv.hpp"
 #include "sim/engine/tier_manager.hpp"
 #include "sim/policy/entry_list.hpp"
 #include "sim/policy/policy.hpp"
@@ -28,7 +29,7 @@ namespace kvtier {
 /// copy to host memory is in flight at a time, and the next victim is chosen when it is done. Where
 /// loads come first, none begins while one is in flight; a copy that has begun goes on.
 /// Everything is O(log n) in the sessions stored.
-class PagedStore {
+class PagedStore final : public StoredKv {
  public:
   struct Setup {
     const RunConfig* config = nullptr;
@@ -39,7 +40,7 @@ class PagedStore {
     std::uint64_t cookie = 0;
   };
   explicit PagedStore(const Setup& setup);
-  ~PagedStore();
+  ~PagedStore() override;
 
   // Running requests.
 
@@ -77,6 +78,10 @@ class PagedStore {
   }
 
   // Stored sessions.
+
+  /// Policies here choose from the past alone and see no queue.
+  [[nodiscard]] EntryId needed_entry(SessionSlot) const override { return kNoEntry; }
+  [[nodiscard]] Placement placement(SessionSlot session) const override;
 
   /// Whether anything is stored between turns.
   [[nodiscard]] bool stores_anything() const { return hbm_.policy != nullptr; }

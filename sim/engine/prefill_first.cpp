@@ -16,14 +16,18 @@ PrefillFirst::PrefillFirst(const Setup& setup)
               .registry = setup.registry,
               .backend = setup.backend,
               .queue = setup.requests,
+              .running = this,
               .decisions = setup.decisions,
+              .timer = kBatcherTimer,
               .cookie_mark = kTierTransfer}),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       hbm_limit_(running_kv_capacity(*setup.config)),
       invalidates_(setup.config->system.positions == Positions::embedded),
       preloads_(setup.config->system.load.buffers > 0 &&
-                setup.config->system.load.discipline != LoadDiscipline::blocking) {
-  requests_.set_tiers(&tiers_);
+                setup.config->system.load.discipline != LoadDiscipline::blocking),
+      predictor_(setup.config->system.length_prediction,
+                 static_cast<std::uint64_t>(setup.config->seed)) {
+  requests_.set_stored(&tiers_);
   tiers_.on_load_ready = [this](SessionSlot slot, Medium medium) {
     KVTIER_ASSERT(gpu_ == Gpu::waits_for_fetch && slot == prefilling_,
                   "the prefill in work waits for this fetch");
@@ -70,7 +74,7 @@ void PrefillFirst::on_completion(const Completion& completion) {
       }
       break;
     case CompletionKind::timer:
-      KVTIER_ASSERT(false, "timers are the users'");
+      tiers_.on_timer();
   }
 }
 
@@ -258,6 +262,27 @@ void PrefillFirst::finish_decode(std::int64_t iterations) {
     const RequestRecord& r = requests_.request(slot);
     context_ -= r.history + r.input + r.output;
     finish_turn(slot);
+  }
+}
+
+std::optional<SimDuration> PrefillFirst::tpot() const {
+  // What an iteration in work will have put out is not known yet.
+  const SimTime until = gpu_ == Gpu::decode ? gpu_since_ : backend_.now();
+  SimDuration time;
+  std::int64_t tokens = 0;
+  for (const Running& running : running_) {
+    const RequestRecord& r = requests_.request(running.slot);
+    const std::int64_t left = running.finish_iteration - iteration_;
+    tokens += r.output.value - 1 - left;
+    time += until - r.first_token;
+  }
+  return tokens > 0 ? std::optional(time / tokens) : std::nullopt;
+}
+
+void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& visit) const {
+  for (const Running& running : running_) {
+    const RequestRecord& r = requests_.request(running.slot);
+    visit(r.first_token, predictor_.predict(r.session, r.turn, r.output));
   }
 }
 

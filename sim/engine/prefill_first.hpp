@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "sim/engine/batcher.hpp"
+#include "sim/engine/length_predictor.hpp"
 #include "sim/engine/requests.hpp"
 
 namespace kvtier {
 
 /// A prefill runs alone, then all running requests decode together. The KV of a turn is reserved
 /// when it is admitted; stored KV moves through the tier manager.
-class PrefillFirst final : public Batcher {
+class PrefillFirst final : public Batcher, private RunningView {
  public:
   struct Setup {
     const RunConfig* config = nullptr;
@@ -35,6 +36,7 @@ class PrefillFirst final : public Batcher {
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
     return loaded_bytes_[static_cast<std::size_t>(medium)];
   }
+  [[nodiscard]] PrefetchCounters prefetches() const override { return tiers_.prefetches(); }
   /// What is admitted has its KV reserved, so it runs to its end.
   [[nodiscard]] std::int64_t preemptions() const override { return 0; }
   void check_invariants() const override { tiers_.check_invariants(); }
@@ -56,6 +58,11 @@ class PrefillFirst final : public Batcher {
     std::uint32_t sequence;
     SessionSlot slot;
   };
+
+  // RunningView
+  [[nodiscard]] std::optional<SimDuration> tpot() const override;
+  void for_each_running(const std::function<void(SimTime, Tokens)>& visit) const override;
+
   /// Of numbers that are counted on from 0 when they run out.
   [[nodiscard]] static bool later(std::uint32_t a, std::uint32_t b) {
     return static_cast<std::int32_t>(a - b) > 0;
@@ -108,6 +115,7 @@ class PrefillFirst final : public Batcher {
   Tokens context_;
   /// Integral of decode time over the number of running requests.
   SimDuration decode_per_request_;
+  LengthPredictor predictor_;
   std::uint32_t next_sequence_ = 0;
   std::array<Bytes, kMedia> loaded_bytes_{};
 };

@@ -142,7 +142,11 @@ void Requests::check_finished() const {
 
 EntryId Requests::entry_at(QueuePosition position) const {
   const SessionSlot slot = waiting(position);
-  return slot == kNoSession || tiers_ == nullptr ? kNoEntry : tiers_->entry_of(slot);
+  return slot == kNoSession || stored_ == nullptr ? kNoEntry : stored_->needed_entry(slot);
+}
+
+Placement Requests::placement_at(QueuePosition position) const {
+  return stored_ == nullptr ? Placement::none : stored_->placement(waiting(position));
 }
 
 bool Requests::waiting_at(QueuePosition position) const {

@@ -9,7 +9,7 @@
 #include "sim/engine/config.hpp"
 #include "sim/engine/history.hpp"
 #include "sim/engine/metrics.hpp"
-#include "sim/engine/tier_manager.hpp"
+#include "sim/engine/stored_kv.hpp"
 #include "traces/session.hpp"
 #include "traces/statistics.hpp"
 
@@ -90,11 +90,13 @@ class Requests final : public QueueView {
   SessionSlot admit(QueuePosition position);
   /// An admitted request waits again, `requests` of them in all, outside of the queue.
   void set_suspended(std::size_t requests);
-  /// What entry_at answers from; without it no request has an entry.
-  void set_tiers(const TierManager* tiers) { tiers_ = tiers; }
+  /// What is asked about stored KV; without it no request has any.
+  void set_stored(const StoredKv* stored) { stored_ = stored; }
   // QueueView
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override;
   [[nodiscard]] bool waiting_at(QueuePosition position) const override;
+  [[nodiscard]] Placement placement_at(QueuePosition position) const override;
+  [[nodiscard]] QueuePosition window_end() const override { return order_->window_end(*this); }
 
   // What a batcher tells.
 
@@ -154,7 +156,7 @@ class Requests final : public QueueView {
   RunObserver* observer_;
   std::function<void(std::int64_t)> progress_;
   std::unique_ptr<OrderPolicy> order_;
-  const TierManager* tiers_ = nullptr;
+  const StoredKv* stored_ = nullptr;
 
   Bytes hbm_limit_;
   Bytes hbm_used_;

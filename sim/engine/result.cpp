@@ -120,6 +120,19 @@ Json load_report(Instance& instance) {
   return json;
 }
 
+Json prefetch_report(const PrefetchCounters& prefetches, const TurnMetrics& turns) {
+  const Histogram& waits = turns.late_wait_ns;
+  const double late_wait_ns =
+      waits.count() == 0 ? 0 : waits.mean() * static_cast<double>(waits.count());
+  return Json{{"begun", prefetches.begun},
+              {"late", prefetches.late},
+              {"on_time", prefetches.on_time},
+              {"early", prefetches.early},
+              {"unused", prefetches.unused},
+              {"idle_byte_seconds", static_cast<double>(prefetches.idle_byte_ns) * 1e-9},
+              {"late_wait_seconds", late_wait_ns * 1e-9}};
+}
+
 Json metrics_report(Instance& instance, const RunConfig& config,
                     const std::vector<LinkReport>& links) {
   const TurnMetrics& turns = instance.turns();
@@ -207,6 +220,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["cost_dollars"] = cost(seconds / 3600);
   m["busy_cost_dollars"] = cost(gpu.busy().seconds() / 3600);
   m["preemptions"] = instance.preemptions();
+  m["prefetches"] = prefetch_report(instance.prefetches(), turns);
   return m;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/core/assert.hpp"
+#include "sim/engine/idle_bandwidth.hpp"
 
 namespace kvtier {
 namespace {
@@ -49,7 +50,9 @@ TierManager::TierManager(const Setup& setup)
     : config_(*setup.config),
       backend_(*setup.backend),
       queue_(*setup.queue),
+      running_(setup.running),
       decisions_(setup.decisions),
+      timer_(setup.timer),
       cookie_mark_(setup.cookie_mark),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       window_account_(bytes_per_token_ * setup.config->model.context_window.value) {
@@ -79,8 +82,9 @@ TierManager::TierManager(const Setup& setup)
       find_policy(setup.registry->prefetch, config_.system.prefetch.name);
   KVTIER_ASSERT(prefetch != nullptr, "the config was checked");
   prefetch_ = prefetch->make(config_.system.prefetch.parameters);
-  prefetches_ = tiers_.size() > 1;
+  can_fetch_ = tiers_.size() > 1;
   needs_fetch_ = [this](EntryId id) { return needs_fetch(id); };
+  fetch_duration_ = [this](EntryId id) { return fetch_duration(id); };
 }
 
 TierManager::~TierManager() = default;
@@ -95,6 +99,26 @@ bool TierManager::needs_fetch(EntryId id) const {
   }
   const std::uint8_t source = best_tier(e);
   return source != kNoTier && !expired(source, e);
+}
+
+SimDuration TierManager::fetch_duration(EntryId id) const {
+  const Entry& e = entry(id);
+  const std::uint8_t source = best_tier(e);
+  return transfer_duration(write_bytes(tier(source), Tokens(0), e.copies[source].tokens),
+                           idle_bandwidth(config_.hardware, tier(source).medium, tier(0).medium));
+}
+
+Placement TierManager::placement(SessionSlot session) const {
+  const EntryId id = entry_of(session);
+  if (!id.valid()) {
+    return Placement::none;
+  }
+  const Entry& e = entry(id);
+  if (e.saving) {
+    return Placement::fastest;  // on its way there, and in HBM until then
+  }
+  const std::uint8_t best = best_tier(e);
+  return best == kNoTier ? Placement::none : best == 0 ? Placement::fastest : Placement::slower;
 }
 
 EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
@@ -169,6 +193,9 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
   Copy& copy = e.copies[index];
   KVTIER_ASSERT(copy.state == CopyState::resident && copy.pins == 0,
                 "only an unpinned resident copy can be removed");
+  if (index == 0 && e.fetched != kNever) {
+    end_prefetched(e, false);
+  }
   if (copy.leaving) {
     t.leaving -= copy.account;
   } else {
@@ -275,7 +302,8 @@ void TierManager::on_enqueued(SessionSlot session, QueuePosition position) {
     for (std::size_t i = 0; i < tiers_.size(); ++i) {
       const Copy& copy = e.copies[i];
       if (tier(i).sees_queue && copy.state == CopyState::resident && !copy.leaving) {
-        tier(i).policy->on_queue_change(id, position);
+        tier(i).policy->on_queue_change(id,
+                                        {.position = position, .waits = true, .first = position});
       }
     }
   }
@@ -288,11 +316,12 @@ void TierManager::on_dequeued(SessionSlot session) {
     return;
   }
   Entry& e = entry(id);
+  const QueueChange change{.position = e.position, .waits = false, .first = kNotQueued};
   e.position = kNotQueued;
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     const Copy& copy = e.copies[i];
     if (tier(i).sees_queue && copy.state == CopyState::resident && !copy.leaving) {
-      tier(i).policy->on_queue_change(id, kNotQueued);
+      tier(i).policy->on_queue_change(id, change);
     }
   }
 }
@@ -406,6 +435,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       lookup.reused = std::min(history, e.copies[e.source_tier].tokens);
       lookup.medium = tier(0).medium;
       lookup.late = true;
+      ++prefetches_.late;
       tier(0).counters.read += keeps_in_hbm(0) ? Bytes(0) : actual_bytes(lookup.reused);
     } else {
       if (e.fetching) {  // still waits for room: load it on demand instead
@@ -417,6 +447,9 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
         lookup.medium = tier(best).medium;
         touch(id);
         if (best == 0) {
+          if (e.fetched != kNever) {
+            end_prefetched(e, true);
+          }
           leave_upwards(0, id);
         } else {
           e.source_tier = best;
@@ -517,6 +550,13 @@ void TierManager::on_transfer(std::uint64_t cookie) {
     case TransferKind::fetch:
       finish_fetch(EntryId{number});
       break;
+  }
+  settle();
+}
+
+void TierManager::on_timer() {
+  if (backend_.now() >= asks_at_) {
+    asks_at_ = kNever;
   }
   settle();
 }

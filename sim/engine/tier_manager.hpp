@@ -15,13 +15,11 @@
 #include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
+#include "sim/engine/stored_kv.hpp"
 #include "sim/policy/entry_heap.hpp"
 #include "sim/policy/policy.hpp"
 
 namespace kvtier {
-
-/// Dense number of a live session; freed numbers are used again.
-using SessionSlot = std::uint32_t;
 
 /// What a tier did so far.
 struct TierCounters {
@@ -36,6 +34,27 @@ struct TierCounters {
   /// Integral of the account over time, byte-nanoseconds, and its peak.
   Int128 occupancy_byte_ns = 0;
   Bytes occupancy_peak;
+};
+
+/// What became of the fetches to the fastest tier that were begun ahead of a turn.
+struct PrefetchCounters {
+  std::int64_t begun = 0;
+  std::int64_t late = 0;  // still in flight when the turn was admitted
+  /// The entry waited for its turn no longer than its fetch took.
+  std::int64_t on_time = 0;
+  std::int64_t early = 0;   // it waited longer
+  std::int64_t unused = 0;  // it left the tier before its turn
+  /// Integral over time of what was fetched and not used yet, byte-nanoseconds.
+  Int128 idle_byte_ns = 0;
+
+  friend PrefetchCounters operator-(const PrefetchCounters& a, const PrefetchCounters& b) {
+    return {.begun = a.begun - b.begun,
+            .late = a.late - b.late,
+            .on_time = a.on_time - b.on_time,
+            .early = a.early - b.early,
+            .unused = a.unused - b.unused,
+            .idle_byte_ns = a.idle_byte_ns - b.idle_byte_ns};
+  }
 };
 
 /// Where a turn's history was found.
@@ -59,20 +78,23 @@ struct Lookup {
 /// An entry's copies are prefixes of its tokens. The fastest tier takes what finished turns save
 /// (in HBM it is there already); each slower tier takes what leaves the one above. Transfers move
 /// actual bytes, accounts charge reservations (model.md section 4).
-class TierManager {
+class TierManager final : public StoredKv {
  public:
   struct Setup {
     const RunConfig* config = nullptr;
     const PolicyRegistry* registry = nullptr;
     Backend* backend = nullptr;
     const QueueView* queue = nullptr;
+    const RunningView* running = nullptr;
     DecisionObserver* decisions = nullptr;
+    /// Payload of the timer at which prefetching is to be thought of again (on_timer).
+    std::uint64_t timer = 0;
     /// Cookies of the manager's transfers carry this mark, so that their completions find the way
     /// back.
     std::uint64_t cookie_mark = 0;
   };
   explicit TierManager(const Setup& setup);
-  ~TierManager();
+  ~TierManager() override;
 
   [[nodiscard]] bool stores_anything() const { return !tiers_.empty(); }
 
@@ -104,6 +126,7 @@ class TierManager {
   /// another session.
   void forget(SessionSlot session);
   void on_transfer(std::uint64_t cookie);
+  void on_timer();
 
   // What the control plane asks.
 
@@ -114,6 +137,11 @@ class TierManager {
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {
     return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
   }
+  // StoredKv
+  [[nodiscard]] EntryId needed_entry(SessionSlot session) const override {
+    return entry_of(session);
+  }
+  [[nodiscard]] Placement placement(SessionSlot session) const override;
   /// Called when the fetch that a late lookup waits for is done; the entry can then be loaded from
   /// `medium`.
   std::function<void(SessionSlot, Medium)> on_load_ready;
@@ -121,6 +149,7 @@ class TierManager {
   [[nodiscard]] std::size_t tier_count() const { return tiers_.size(); }
   [[nodiscard]] Medium medium(std::size_t tier) const { return tiers_[tier].medium; }
   [[nodiscard]] TierCounters counters(std::size_t tier) const;
+  [[nodiscard]] const PrefetchCounters& prefetches() const { return prefetches_; }
   [[nodiscard]] Bytes bytes_per_token() const { return bytes_per_token_; }
   [[nodiscard]] std::size_t live_entries() const { return live_entries_; }
   /// Throws InvariantError if accounts, copies and policies do not agree.
@@ -168,6 +197,9 @@ class TierManager {
     QueuePosition position = kNotQueued;
     SimTime first_inserted;
     SimTime last_used;
+    /// Of a fetch in flight, and of one that is done and not used yet: when it began and ended.
+    SimTime fetch_begin;
+    SimTime fetched = kNever;
     /// Tokens of the whole sequence that is stored or being saved.
     Tokens tokens;
     /// Of those, how many the running save has been given.
@@ -238,6 +270,9 @@ class TierManager {
   /// none.
   [[nodiscard]] std::uint8_t best_tier(const Entry& e) const;
   [[nodiscard]] bool needs_fetch(EntryId id) const;
+  [[nodiscard]] SimDuration fetch_duration(EntryId id) const;
+  /// The entry leaves the fastest tier, for its turn or before it, and may have been fetched.
+  void end_prefetched(Entry& e, bool used);
   /// The fastest tier outside of HBM, from which a request's first layers can be loaded ahead;
   /// tier_count() if there is none.
   [[nodiscard]] std::size_t host_tier() const { return !tiers_.empty() && keeps_in_hbm(0) ? 1 : 0; }
@@ -349,7 +384,7 @@ class TierManager {
   }
   /// Lets waiting moves go on after anything changed.
   void settle() {
-    const bool may_fetch = prefetches_ && !fetching_.valid();
+    const bool may_fetch = can_fetch_ && !fetching_.valid();
     if (startable_ != 0 || keeps_free_ || may_fetch || can_grant()) {
       settle_moves();
     }
@@ -374,13 +409,19 @@ class TierManager {
   const RunConfig& config_;
   Backend& backend_;
   const QueueView& queue_;
+  const RunningView* running_;
   DecisionObserver* decisions_;
+  std::uint64_t timer_;
   std::uint64_t cookie_mark_;
   Bytes bytes_per_token_;
   Bytes window_account_;
   boost::container::static_vector<Tier, kMostTiers> tiers_;
   std::unique_ptr<PrefetchPolicy> prefetch_;
   std::function<bool(EntryId)> needs_fetch_;
+  std::function<SimDuration(EntryId)> fetch_duration_;
+  /// The next time at which a timer asks for a fetch.
+  SimTime asks_at_ = kNever;
+  PrefetchCounters prefetches_;
 
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
@@ -396,7 +437,7 @@ class TierManager {
   Ring<EntryId> waiting_for_room_;
   EntryId fetching_ = kNoEntry;
   /// There is a slower tier to fetch from.
-  bool prefetches_ = false;
+  bool can_fetch_ = false;
   /// A tier keeps a free buffer.
   bool keeps_free_ = false;
   /// A tier has a time to live.

@@ -23,7 +23,8 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand,
     const EvictionContext context{.now = backend_.now(),
                                   .demand = demand,
                                   .incoming = t.sees_queue ? incoming : kNotQueued,
-                                  .queue_first = t.sees_queue ? queue_.first() : kNotQueued};
+                                  .queue_first = t.sees_queue ? queue_.first() : kNotQueued,
+                                  .window_end = t.sees_queue ? queue_.window_end() : kNotQueued};
     const std::optional<Victim> victim = t.policy->select_victim(context);
     if (!victim) {
       return false;
@@ -287,14 +288,34 @@ void TierManager::finish_write(std::size_t from) {
 // ---- Fetches to the fastest tier ----
 
 void TierManager::try_prefetch() {
-  const PrefetchContext context{.queue = &queue_,
+  const PrefetchContext context{.now = backend_.now(),
+                                .queue = &queue_,
+                                .running = running_,
                                 .memory = tier(0).capacity,
                                 .mean_entry = residents_ > 0 ? used_ / residents_ : Bytes(0),
-                                .needs_fetch = &needs_fetch_};
-  const std::optional<EntryId> wanted = prefetch_->next_fetch(context);
-  if (wanted) {
-    start_fetch(*wanted);
+                                .needs_fetch = &needs_fetch_,
+                                .fetch_duration = &fetch_duration_};
+  const std::optional<Fetch> wanted = prefetch_->next_fetch(context);
+  if (!wanted) {
+    return;
   }
+  if (wanted->at <= context.now) {
+    start_fetch(wanted->entry);
+  } else if (wanted->at < asks_at_) {
+    asks_at_ = wanted->at;
+    backend_.set_timer(asks_at_, timer_);
+  }
+}
+
+void TierManager::end_prefetched(Entry& e, bool used) {
+  const SimDuration idle = backend_.now() - e.fetched;
+  const SimDuration took = e.fetched - e.fetch_begin;
+  std::int64_t& outcome = !used          ? prefetches_.unused
+                          : idle <= took ? prefetches_.on_time
+                                         : prefetches_.early;
+  ++outcome;
+  prefetches_.idle_byte_ns += static_cast<Int128>(actual_bytes(e.copies[0].tokens).value) * idle.ns;
+  e.fetched = kNever;
 }
 
 void TierManager::start_fetch(EntryId id) {
@@ -302,8 +323,9 @@ void TierManager::start_fetch(EntryId id) {
   const std::uint8_t source = best_tier(e);
   pin(source, id);
   e.source_tier = source;
-  const Room room =
-      find_room(0, account(tier(0), e.copies[source].tokens), Demand::prefetch, e.position);
+  // The free buffer is for what turns save: a fetch that took it would only drive others out.
+  const Bytes wanted = account(tier(0), e.copies[source].tokens) + tier(0).config.free_buffer;
+  const Room room = find_room(0, wanted, Demand::prefetch, e.position);
   if (room == Room::refused) {
     unpin(source, id);
     e.source_tier = kNoTier;
@@ -327,6 +349,8 @@ void TierManager::activate_fetch(EntryId id) {
   target.account = account(tier(0), source.tokens);
   charge(tier(0), target.account);
   e.fetch_active = true;
+  e.fetch_begin = backend_.now();
+  ++prefetches_.begun;
   const Bytes bytes = write_bytes(tier(e.source_tier), Tokens(0), source.tokens);
   tier(e.source_tier).counters.read += bytes;
   tier(0).counters.written += bytes;
@@ -360,6 +384,7 @@ void TierManager::finish_fetch(EntryId id) {
   const Tokens tokens = e.copies[source].tokens;
   end_fetch(id);
   if (e.doomed) {  // invalidated on its way
+    ++prefetches_.unused;
     charge(tier(0), -e.copies[0].account);
     e.copies[0] = Copy{};
     give_up(source, id);
@@ -372,6 +397,8 @@ void TierManager::finish_fetch(EntryId id) {
     touch(id);
     leave_upwards(0, id);
     on_load_ready(e.owner, tier(0).medium);
+  } else {
+    e.fetched = backend_.now();
   }
 }
 
@@ -546,7 +573,7 @@ void TierManager::settle_moves() {
         }
       }
     }
-    if (!progress && !fetching_.valid() && prefetches_) {
+    if (!progress && !fetching_.valid() && can_fetch_) {
       const unsigned startable = startable_;
       try_prefetch();
       progress = fetching_.valid() || startable_ != startable;

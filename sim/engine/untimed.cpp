@@ -53,6 +53,8 @@ class EmptyQueue final : public QueueView {
  public:
   [[nodiscard]] EntryId entry_at(QueuePosition) const override { return kNoEntry; }
   [[nodiscard]] bool waiting_at(QueuePosition) const override { return false; }
+  [[nodiscard]] Placement placement_at(QueuePosition) const override { return Placement::none; }
+  [[nodiscard]] QueuePosition window_end() const override { return end_; }
 };
 
 /// Sessions on their way, each at its next access; memory is that of the sessions that overlap.

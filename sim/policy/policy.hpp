@@ -33,9 +33,9 @@ class EvictionPolicy {
   /// Between on_pin and on_unpin the entry is being moved and may not be selected.
   virtual void on_pin(EntryId entry) = 0;
   virtual void on_unpin(EntryId entry) = 0;
-  /// Only called for policies with look-ahead knowledge: a request for this entry began to wait at
-  /// `position`, or (kNotQueued) left the queue.
-  virtual void on_queue_change(EntryId, QueuePosition) {}
+  /// Only called for policies with look-ahead knowledge. on_insert tells of the first request that
+  /// waits for the entry; those of the others follow it here.
+  virtual void on_queue_change(EntryId, const QueueChange&) {}
   /// A resident, unpinned entry and the tokens to keep of it, or nullopt if nothing should leave
   /// for this demand. The tier always removes what it is given.
   [[nodiscard]] virtual std::optional<Victim> select_victim(const EvictionContext& context) = 0;
@@ -46,13 +46,24 @@ class EvictionPolicy {
 
 /// What a prefetch policy may ask and do.
 struct PrefetchContext {
+  SimTime now;
   const QueueView* queue = nullptr;
+  const RunningView* running = nullptr;
   /// Memory available for prefetching (C_mem) and mean reserved size of an entry (S_kv);
   /// AttentionStore 3.3.
   Bytes memory;
   Bytes mean_entry;
   /// Whether the entry lies only in a slower tier and no transfer brings it nearer yet.
   const std::function<bool(EntryId)>* needs_fetch = nullptr;
+  /// How long fetching the entry takes when nothing else moves.
+  const std::function<SimDuration(EntryId)>* fetch_duration = nullptr;
+};
+
+/// An entry to fetch.
+struct Fetch {
+  EntryId entry;
+  /// Not before this time: the policy is asked again then, if nothing has changed before.
+  SimTime at{0};
 };
 
 /// Chooses what is brought nearer before it is asked for.
@@ -61,9 +72,9 @@ class PrefetchPolicy {
   virtual ~PrefetchPolicy() = default;
   /// The entry of a waiting request was moved to a slower tier.
   virtual void on_demoted(EntryId, QueuePosition) {}
-  /// The entry to fetch next, or nullopt. Asked again after every change, so an answer may be
-  /// repeated until the fetch has started.
-  [[nodiscard]] virtual std::optional<EntryId> next_fetch(const PrefetchContext& context) = 0;
+  /// What to fetch next, or nullopt. Asked again after every change, so an answer may be repeated
+  /// until the fetch has started.
+  [[nodiscard]] virtual std::optional<Fetch> next_fetch(const PrefetchContext& context) = 0;
 };
 
 /// Chooses which waiting request is admitted next.
@@ -72,6 +83,11 @@ class OrderPolicy {
   virtual ~OrderPolicy() = default;
   /// A position at which a request waits; only called when the queue is not empty.
   [[nodiscard]] virtual QueuePosition next(const QueueView& queue) = 0;
+  /// The end of the window at the queue's head from which `next` chooses; all of the queue if the
+  /// policy knows no window.
+  [[nodiscard]] virtual QueuePosition window_end(const QueueView& queue) const {
+    return queue.end();
+  }
 };
 
 /// A parameter as the policy declares it; config checks, `kvtier list policies` and the reference

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "sim/core/units.hpp"
 #include "sim/policy/ids.hpp"
@@ -19,8 +21,18 @@ struct EntryView {
   /// When the entry came into the store; kept while any tier holds it.
   SimTime first_inserted;
   SimTime last_used;
-  /// Where a request for this entry waits; kNotQueued for policies without look-ahead knowledge.
+  /// Where the first request for this entry waits; kNotQueued for policies without look-ahead
+  /// knowledge.
   QueuePosition queue_position = kNotQueued;
+};
+
+/// A request for an entry began to wait at `position`, or left it.
+struct QueueChange {
+  QueuePosition position;
+  bool waits = false;
+  /// Where the first of the entry's requests waits now; an entry that several sessions share may
+  /// have more than one.
+  QueuePosition first = kNotQueued;
 };
 
 /// An entry that must shrink and the tokens to keep of it (0: all go).
@@ -43,8 +55,17 @@ struct EvictionContext {
   /// Position of the request the room is for; kNotQueued if none waits or the policy has no
   /// look-ahead knowledge.
   QueuePosition incoming = kNotQueued;
-  /// First position of the queue; kNotQueued for policies without look-ahead knowledge.
+  /// First position of the queue, and the end of the order policy's window at its head; kNotQueued
+  /// for policies without look-ahead knowledge.
   QueuePosition queue_first = kNotQueued;
+  QueuePosition window_end = kNotQueued;
+};
+
+/// Where a waiting request's stored KV lies, by how soon it could run.
+enum class Placement : std::uint8_t {
+  fastest,  // all of it in the fastest tier
+  none,     // it has none, so there is nothing to wait for
+  slower,   // some of it has to be brought from a slower tier
 };
 
 /// The waiting requests in order of arrival. Positions run from first() to end(); a position but
@@ -58,10 +79,26 @@ class QueueView {
   /// empty.
   [[nodiscard]] virtual EntryId entry_at(QueuePosition position) const = 0;
   [[nodiscard]] virtual bool waiting_at(QueuePosition position) const = 0;
+  /// Of the request that waits at `position`.
+  [[nodiscard]] virtual Placement placement_at(QueuePosition position) const = 0;
+  /// The end of the order policy's window: what waits before it runs before all that waits behind.
+  [[nodiscard]] virtual QueuePosition window_end() const = 0;
 
  protected:
   QueuePosition first_{0};
   QueuePosition end_{0};
+};
+
+/// The running requests, as the scheduler knows them.
+class RunningView {
+ public:
+  virtual ~RunningView() = default;
+  /// Time per output token, over what the running requests have put out so far; nullopt while that
+  /// is nothing.
+  [[nodiscard]] virtual std::optional<SimDuration> tpot() const = 0;
+  /// Visits when each one's first token was out and the output tokens predicted for it.
+  virtual void for_each_running(
+      const std::function<void(SimTime first_token, Tokens predicted)>& visit) const = 0;
 };
 
 /// A tier's entries, for check_invariants.

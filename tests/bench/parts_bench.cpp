@@ -84,7 +84,8 @@ void BM_Eviction(benchmark::State& state, const std::string& name) {
     const auto hit = static_cast<std::uint32_t>(waits.next()) % entries;
     policy->on_hit(EntryId{hit}, SimTime(now));
     if (sees_queue) {
-      policy->on_queue_change(EntryId{hit}, QueuePosition{position++});
+      const QueuePosition at{position++};
+      policy->on_queue_change(EntryId{hit}, {.position = at, .waits = true, .first = at});
     }
     EvictionContext context{};
     context.now = SimTime(now);
@@ -107,6 +108,8 @@ class MovingQueue final : public QueueView {
   [[nodiscard]] bool waiting_at(QueuePosition position) const override {
     return position >= first() && position < end();
   }
+  [[nodiscard]] Placement placement_at(QueuePosition) const override { return Placement::none; }
+  [[nodiscard]] QueuePosition window_end() const override { return end(); }
   void advance() {
     ++first_.value;
     ++end_.value;
@@ -127,7 +130,7 @@ void BM_LookAheadPrefetch(benchmark::State& state) {
                                 .needs_fetch = &needs_fetch};
   for (auto _ : state) {
     if (const auto entry = policy->next_fetch(context)) {
-      fetched[entry->value] = 1;
+      fetched[entry->entry.value] = 1;
     }
     fetched[queue.first().value % 8192] = 0;
     queue.advance();

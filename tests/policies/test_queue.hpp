@@ -40,6 +40,16 @@ class TestQueue final : public QueueView {
   [[nodiscard]] bool waiting_at(QueuePosition position) const override {
     return waiting_.contains(position.value);
   }
+  [[nodiscard]] Placement placement_at(QueuePosition position) const override {
+    const auto found = placements.find(entry_at(position));
+    return found == placements.end() ? Placement::none : found->second;
+  }
+  [[nodiscard]] QueuePosition window_end() const override { return window.value_or(end_); }
+
+  /// Of entries; others have no stored KV.
+  std::map<EntryId, Placement> placements;
+  std::optional<QueuePosition> window;
+
   [[nodiscard]] std::int64_t looks() const { return looks_; }
 
  private:
@@ -59,18 +69,32 @@ class TestPrefetch {
   std::set<EntryId> slow;
   Bytes memory{1'000'000};
   Bytes mean_entry{1};
+  SimTime now;
+  const RunningView* running = nullptr;
+  std::map<EntryId, SimDuration> durations;
 
   void demote(EntryId entry, QueuePosition position) {
     slow.insert(entry);
     policy_->on_demoted(entry, position);
   }
-  [[nodiscard]] EntryId next(const QueueView& queue) {
+  [[nodiscard]] std::optional<Fetch> ask(const QueueView& queue) {
     const std::function<bool(EntryId)> needs_fetch = [this](EntryId entry) {
       return slow.contains(entry);
     };
-    const PrefetchContext context{
-        .queue = &queue, .memory = memory, .mean_entry = mean_entry, .needs_fetch = &needs_fetch};
-    return policy_->next_fetch(context).value_or(kNoEntry);
+    const std::function<SimDuration(EntryId)> fetch_duration = [this](EntryId entry) {
+      return durations.at(entry);
+    };
+    return policy_->next_fetch({.now = now,
+                                .queue = &queue,
+                                .running = running,
+                                .memory = memory,
+                                .mean_entry = mean_entry,
+                                .needs_fetch = &needs_fetch,
+                                .fetch_duration = &fetch_duration});
+  }
+  [[nodiscard]] EntryId next(const QueueView& queue) {
+    const std::optional<Fetch> fetch = ask(queue);
+    return fetch ? fetch->entry : kNoEntry;
   }
   /// What is fetched next, which then lies in memory.
   EntryId fetch(const QueueView& queue) {

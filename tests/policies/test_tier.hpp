@@ -101,11 +101,16 @@ class TestTier final : public TierView {
   /// Also called for entries that are not here: the policy does not hear of those.
   void change_queue(EntryId entry, QueuePosition position) {
     if (sees_queue_ && holds(entry)) {
-      residents_.at(entry).view.queue_position = position;
-      policy_->on_queue_change(entry, position);
+      QueuePosition& waits_at = residents_.at(entry).view.queue_position;
+      const bool waits = position != kNotQueued;
+      const QueueChange change{
+          .position = waits ? position : waits_at, .waits = waits, .first = position};
+      waits_at = position;
+      policy_->on_queue_change(entry, change);
     }
   }
   void set_queue_first(QueuePosition first) { queue_first_ = first; }
+  void set_window_end(QueuePosition end) { window_end_ = end; }
   [[nodiscard]] SimTime now() const { return SimTime(now_); }
   void wait(std::int64_t calls) { now_ += calls; }
 
@@ -114,7 +119,8 @@ class TestTier final : public TierView {
     return policy_->select_victim({.now = SimTime(now_),
                                    .demand = demand,
                                    .incoming = sees_queue_ ? incoming : kNotQueued,
-                                   .queue_first = sees_queue_ ? queue_first_ : kNotQueued});
+                                   .queue_first = sees_queue_ ? queue_first_ : kNotQueued,
+                                   .window_end = sees_queue_ ? window_end_ : kNotQueued});
   }
   /// Shrinks victims until one leaves; kNoEntry if there is none.
   EntryId evict(Demand demand = Demand::save, QueuePosition incoming = kNotQueued) {
@@ -154,6 +160,7 @@ class TestTier final : public TierView {
   bool sees_queue_;
   std::map<EntryId, Resident> residents_;
   QueuePosition queue_first_{0};
+  QueuePosition window_end_{0};
   std::int64_t now_ = 0;
 };
 
@@ -286,6 +293,7 @@ class RandomDriver {
     each(tiers, [&](TestTier& tier) {
       tier.change_queue(entry, position);
       tier.set_queue_first(queue_first());
+      tier.set_window_end(QueuePosition{queue_first().value + 8});
     });
   }
 

@@ -35,15 +35,16 @@ TEST(CheckRunConfig, SuggestsThePolicyThatWasMeant) {
   config.system.tiers.dram->eviction.name = "lruu";
   EXPECT_EQ(problems_of(config),
             Lines{"/system/tiers/dram/eviction: expected one of fifo, lru, scheduler_aware, "
-                  "tokens_times_idle, got \"lruu\" (did you mean \"lru\"?)"});
+                  "tokens_times_idle, window_score, got \"lruu\" (did you mean \"lru\"?)"});
   config = two_tiers();
   config.system.order.name = "zzz";
-  EXPECT_EQ(problems_of(config), Lines{"/system/order: expected one of fcfs, got \"zzz\""});
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/order: expected one of fcfs, shuffled_window, got \"zzz\""});
   config = two_tiers();
   config.system.prefetch.name = "lookahead";
-  EXPECT_EQ(problems_of(config),
-            Lines{"/system/prefetch: expected one of none, look_ahead, got \"lookahead\" (did you "
-                  "mean \"look_ahead\"?)"});
+  EXPECT_EQ(problems_of(config), Lines{"/system/prefetch: expected one of none, look_ahead, "
+                                       "deadline, got \"lookahead\" (did you "
+                                       "mean \"look_ahead\"?)"});
 }
 
 TEST(CheckRunConfig, RefusesAParameterThePolicyDoesNotHave) {

@@ -38,7 +38,7 @@ DuplexLimits random_link(Dice& dice) {
 
 TierConfig random_tier(Dice& dice, const RunConfig& config, Bytes capacity) {
   TierConfig tier;
-  tier.eviction.name = dice.one_of({"lru", "fifo", "scheduler_aware", "scheduler_aware"});
+  tier.eviction.name = dice.one_of({"lru", "fifo", "scheduler_aware", "window_score"});
   if (tier.eviction.name == "scheduler_aware" && dice.chance(0.3)) {
     tier.eviction.parameters["window"] = static_cast<double>(dice.between(0, 10));
   }
@@ -176,6 +176,10 @@ RunConfig random_config(std::uint64_t seed) {
       system.prefetch.name = "look_ahead";
     }
   }
+  if (dice.chance(0.4)) {
+    system.order = {.name = "shuffled_window",
+                    .parameters = {{"requests", static_cast<double>(dice.between(1, 12))}}};
+  }
   if (dice.chance(0.3)) {
     CxlConfig cxl;
     cxl.capacity = size(exact ? 1 : 4, dice.one_of({8, 40}));
@@ -190,6 +194,11 @@ RunConfig random_config(std::uint64_t seed) {
       system.prefetch.name = "none";
       system.prefetch.parameters.clear();
     }
+  }
+  if (system.prefetch.name != "none" && dice.chance(0.5)) {
+    system.prefetch = {.name = "deadline", .parameters = {}};
+    system.length_prediction.kind =
+        dice.one_of({LengthPrediction::exact, LengthPrediction::noise, LengthPrediction::constant});
   }
   if (dice.chance(0.2)) {
     hardware.dram->bandwidth = BytesPerSecond(dice.scale(3e4, 3e7));

@@ -24,6 +24,10 @@ class Queue final : public QueueView {
   [[nodiscard]] bool waiting_at(QueuePosition position) const override {
     return position >= first_ && position < end_;
   }
+  [[nodiscard]] Placement placement_at(QueuePosition position) const override {
+    return tiers->placement(slots_[position.value]);
+  }
+  [[nodiscard]] QueuePosition window_end() const override { return end_; }
   QueuePosition push(SessionSlot slot) {
     slots_.push_back(slot);
     return QueuePosition{end_.value++};
@@ -46,14 +50,29 @@ class DecisionLog final : public DecisionObserver {
   std::vector<std::string> lines;
 };
 
+/// One running request, which a test writes down.
+class RunningOne final : public RunningView {
+ public:
+  [[nodiscard]] std::optional<SimDuration> tpot() const override { return time_per_token; }
+  void for_each_running(const std::function<void(SimTime, Tokens)>& visit) const override {
+    visit(first_token, predicted);
+  }
+  std::optional<SimDuration> time_per_token;
+  SimTime first_token;
+  Tokens predicted;
+};
+
 /// The manager over the simulated backend; a session's key is its slot unless a test says
 /// otherwise.
 struct Store {
+  static constexpr std::uint64_t kManagersTimer = 1;
+
   RunConfig config;
   PolicyRegistry registry = builtin_policies();
   ConstantTiming timing{kMillisecond, kMillisecond};
   SimulatedBackend backend;
   Queue queue;
+  RunningOne running;
   DecisionLog log;
   TierManager tiers;
   std::vector<std::pair<SessionSlot, Medium>> ready;
@@ -66,7 +85,9 @@ struct Store {
                .registry = &registry,
                .backend = &backend,
                .queue = &queue,
+               .running = &running,
                .decisions = &log,
+               .timer = kManagersTimer,
                .cookie_mark = 0}) {
     queue.tiers = &tiers;
     tiers.on_load_ready = [this](SessionSlot slot, Medium medium) {
@@ -79,17 +100,21 @@ struct Store {
     backend.set_timer(time, 0);
     while (true) {
       const Completion completion = backend.wait();
-      if (completion.kind == CompletionKind::timer) {
+      if (completion.kind == CompletionKind::timer && completion.payload != kManagersTimer) {
         return;
       }
-      tiers.on_transfer(completion.payload);
+      tell(completion);
     }
   }
   void drain() {
     while (backend.pending()) {
-      tiers.on_transfer(backend.wait().payload);
+      tell(backend.wait());
     }
     tiers.check_invariants();
+  }
+  void tell(const Completion& completion) {
+    completion.kind == CompletionKind::timer ? tiers.on_timer()
+                                             : tiers.on_transfer(completion.payload);
   }
 
   Lookup admit(SessionSlot slot, std::int64_t history) {
@@ -850,6 +875,110 @@ TEST(TierManager, AFetchedEntryEvictedUnchangedIsNotWrittenAgain) {
   s.store(kC, 20);
   EXPECT_EQ(s.written(1), before + 5);  // only B's 5 tokens
   expect_found(s.admit(kA, 10), 10, Medium::ssd);
+}
+
+/// A's 10 tokens take 10 ms: it is used 10 ms after that (on time), 11 ms after (early), or leaves
+/// DRAM 3 ms after (unused). 10 tokens idle for 10 ms are 10,000 bytes x 0.01 s = 100 byte-seconds.
+TEST(TierManager, CountsWhatBecameOfItsFetches) {
+  const auto fetched = [](Store& s, std::int64_t idle_ms) {
+    put_on_ssd(s);
+    s.enqueue(kA);
+    s.until(s.backend.now() + for_ms(10 + idle_ms));
+    s.dequeue();
+    EXPECT_EQ(s.tiers.prefetches().begun, 1);
+  };
+  const auto idle_byte_seconds = [](const Store& s) {
+    return static_cast<double>(s.tiers.prefetches().idle_byte_ns) * 1e-9;
+  };
+  {
+    Store s(fetching_config());
+    fetched(s, 10);
+    s.admit(kA, 10);
+    EXPECT_EQ(s.tiers.prefetches().on_time, 1);
+    EXPECT_DOUBLE_EQ(idle_byte_seconds(s), 100);
+  }
+  {
+    Store s(fetching_config());
+    fetched(s, 11);
+    s.admit(kA, 10);
+    EXPECT_EQ(s.tiers.prefetches().early, 1);
+    EXPECT_DOUBLE_EQ(idle_byte_seconds(s), 110);
+  }
+  {
+    Store s(fetching_config());
+    fetched(s, 3);
+    s.tiers.invalidate(kA, LossCause::overflow);
+    EXPECT_EQ(s.tiers.prefetches().unused, 1);
+    EXPECT_DOUBLE_EQ(idle_byte_seconds(s), 30);
+  }
+  {
+    Store s(fetching_config());
+    fetched(s, -4);
+    s.admit(kA, 10);
+    s.drain();
+    EXPECT_EQ(s.tiers.prefetches().late, 1);
+    EXPECT_DOUBLE_EQ(idle_byte_seconds(s), 0);
+  }
+}
+
+/// The running request's first token was out at 0; 100 tokens of 1 ms are predicted. Fetching A
+/// takes 10 ms, so it begins 90 ms after the start and ends with it.
+TEST(TierManager, ATimedFetchBeginsByATimerWhenNothingElseHappens) {
+  RunConfig config = fetching_config();
+  config.system.prefetch.name = "deadline";
+  Store s(config);
+  put_on_ssd(s);
+  s.running.first_token = s.backend.now();
+  s.running.predicted = Tokens(100);
+  s.running.time_per_token = for_ms(1);
+  const SimTime begin = s.backend.now();
+  s.enqueue(kA);
+  s.until(begin + for_ms(89));
+  EXPECT_EQ(s.tiers.prefetches().begun, 0);
+  s.until(begin + for_ms(91));
+  EXPECT_EQ(s.tiers.prefetches().begun, 1);
+  s.until(begin + for_ms(101));
+  s.dequeue();
+  const Lookup found = s.admit(kA, 10);
+  expect_found(found, 10, Medium::dram);
+  EXPECT_FALSE(found.late);
+}
+
+/// DRAM has 50 and keeps 10 free; B holds 20, and C what a truncation by `dropped` leaves of 20.
+/// A's 10 come in where the free buffer stays: 20 + 10 + 10 + 10 = 50. With one token more of C,
+/// the fetch would only drive others out.
+TEST(TierManager, AFetchDoesNotTakeTheFreeBuffer) {
+  TierConfig dram = tier("scheduler_aware");
+  dram.free_buffer = kv(10);
+  RunConfig config = two_tiers(50, 100, dram);
+  config.system.prefetch.name = "look_ahead";
+  const auto fetches = [&](std::int64_t dropped) {
+    Store s(config);
+    s.store(kA, 10);
+    s.store(kB, 20);
+    s.store(kC, 20);  // A to the SSD
+    s.tiers.truncate(kC, Tokens(dropped));
+    for (const SessionSlot slot : {kB, kC, kA}) {
+      s.enqueue(slot);
+    }
+    s.drain();
+    return s.tiers.prefetches().begun;
+  };
+  EXPECT_EQ(fetches(10), 1);
+  EXPECT_EQ(fetches(9), 0);
+}
+
+TEST(TierManager, SaysHowSoonARequestCouldRun) {
+  Store s(two_tiers(20, 100));
+  EXPECT_EQ(s.tiers.placement(kA), Placement::none);
+  s.save(kA, 10);
+  EXPECT_EQ(s.tiers.placement(kA), Placement::fastest) << "still in HBM";
+  s.drain();
+  EXPECT_EQ(s.tiers.placement(kA), Placement::fastest);
+  s.store(kB, 20);  // A to the SSD
+  EXPECT_EQ(s.tiers.placement(kA), Placement::slower);
+  s.tiers.invalidate(kA, LossCause::overflow);
+  EXPECT_EQ(s.tiers.placement(kA), Placement::none);
 }
 
 /// AttentionStore, Fig. 9, as model.md reads it: host memory holds jobs 2 and 4, the full disk

@@ -1,0 +1,207 @@
+// CaR's score (University of Connecticut): an entry gains 1 when a request for it enters the
+// scheduler's window and 1 when the request is sent to the GPUs, and loses 2 when the generation
+// ends; the smallest score leaves first. What runs is pinned, so the score of what can leave is the
+// number of its requests in the window. Of equal scores, ours to choose: those without a request in
+// the window leave in LRU order, the others from the tail of the window; and room for a fetch or a
+// demotion is not made at the cost of an entry that runs before it, which would have to come back
+// at once. O(log n) per decision, amortised: each request enters the window once.
+#include "policies/eviction/window_score.hpp"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "sim/core/assert.hpp"
+#include "sim/policy/entry_heap.hpp"
+#include "sim/policy/entry_list.hpp"
+
+namespace kvtier {
+namespace {
+
+class WindowScoreEviction final : public EvictionPolicy {
+ public:
+  void on_insert(const EntryView& entry, SimTime) override {
+    if (entry.id.value >= states_.size()) {
+      states_.resize(static_cast<std::size_t>(entry.id.value) + 1);
+    }
+    states_[entry.id.value] = State{.place = Place::unscored};
+    unscored_.push_back(entry.id);
+    if (entry.queue_position != kNotQueued) {
+      on_queue_change(
+          entry.id,
+          {.position = entry.queue_position, .waits = true, .first = entry.queue_position});
+    }
+  }
+  void on_hit(EntryId entry, SimTime) override {
+    if (states_[entry.value].place == Place::unscored) {
+      unscored_.move_to_back(entry);
+    }
+  }
+  void on_remove(EntryId entry, SimTime) override {
+    forget_waiting(entry);
+    leave_place(entry);
+    states_[entry.value] = State{};
+  }
+  void on_pin(EntryId entry) override { states_[entry.value].pinned = true; }
+  void on_unpin(EntryId entry) override {
+    states_[entry.value].pinned = false;
+    if (states_[entry.value].place == Place::set_aside) {
+      place(entry);
+    }
+  }
+
+  void on_queue_change(EntryId entry, const QueueChange& change) override {
+    State& state = states_[entry.value];
+    const bool in_window = change.position < window_end_;
+    state.first = change.first;
+    if (change.waits) {
+      in_window ? ++state.score : ++state.waiting;
+      if (!in_window) {
+        waiting_.emplace(change.position, entry);
+      }
+    } else if (waiting_.erase(change.position) > 0) {
+      --state.waiting;
+    } else {
+      --state.score;
+    }
+    place(entry);
+  }
+
+  std::optional<Victim> select_victim(const EvictionContext& context) override {
+    move_window(context.window_end);
+    for (EntryId entry = unscored_.front(); entry.valid(); entry = unscored_.next(entry)) {
+      if (!states_[entry.value].pinned) {
+        return Victim{entry, Tokens(0)};
+      }
+    }
+    while (!scored_.empty() && states_[scored_.top().value].pinned) {
+      states_[scored_.top().value].place = Place::set_aside;
+      scored_.remove(scored_.top());
+    }
+    if (scored_.empty()) {
+      return std::nullopt;
+    }
+    const EntryId lowest = scored_.top();
+    const bool newcomer_may_stay_out =
+        context.demand == Demand::prefetch || context.demand == Demand::demotion;
+    if (newcomer_may_stay_out && context.incoming > states_[lowest.value].first) {
+      return std::nullopt;
+    }
+    return Victim{lowest, Tokens(0)};
+  }
+
+  void check_invariants(const TierView& tier) const override {
+    std::size_t unscored = 0;
+    std::size_t scored = 0;
+    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+      KVTIER_ASSERT(entry.id.value < states_.size(), "window_score knows every resident entry");
+      const State& state = states_[entry.id.value];
+      KVTIER_ASSERT(state.place != Place::absent && state.pinned == pinned,
+                    "window_score knows every resident entry");
+      KVTIER_ASSERT(state.first == entry.queue_position,
+                    "window_score knows where each entry's first request waits");
+      KVTIER_ASSERT((state.score + state.waiting > 0) == (entry.queue_position != kNotQueued),
+                    "window_score counts the requests that wait");
+      KVTIER_ASSERT((state.place == Place::unscored) == (state.score == 0),
+                    "an entry with a score is not in LRU order");
+      KVTIER_ASSERT(state.place != Place::set_aside || pinned, "only pinned entries are set aside");
+      unscored += state.place == Place::unscored ? 1 : 0;
+      scored += state.place == Place::scored ? 1 : 0;
+    });
+    KVTIER_ASSERT(unscored == unscored_.size() && scored == scored_.size(),
+                  "window_score lists nothing but resident entries");
+  }
+
+ private:
+  enum class Place : std::uint8_t {
+    absent,    // not in the tier
+    unscored,  // in the list
+    scored,    // in the heap
+    set_aside  // scored and pinned, and therefore taken out of the heap when it came up there
+  };
+  struct State {
+    Place place = Place::absent;
+    bool pinned = false;
+    /// Requests in the window, and behind it.
+    std::uint32_t score = 0;
+    std::uint32_t waiting = 0;
+    QueuePosition first = kNotQueued;
+  };
+
+  void move_window(QueuePosition end) {
+    if (end == kNotQueued || end <= window_end_) {
+      return;
+    }
+    window_end_ = end;
+    while (!waiting_.empty() && waiting_.begin()->first < end) {
+      const EntryId entry = waiting_.begin()->second;
+      waiting_.erase(waiting_.begin());
+      --states_[entry.value].waiting;
+      ++states_[entry.value].score;
+      place(entry);
+    }
+  }
+
+  void leave_place(EntryId entry) {
+    const Place place = states_[entry.value].place;
+    if (place == Place::unscored) {
+      unscored_.remove(entry);
+    } else if (place == Place::scored) {
+      scored_.remove(entry);
+    }
+  }
+
+  /// Where its score and its first request belong.
+  void place(EntryId entry) {
+    State& state = states_[entry.value];
+    if (state.place == Place::unscored && state.score == 0) {
+      return;
+    }
+    leave_place(entry);
+    state.place = state.score == 0 ? Place::unscored : Place::scored;
+    state.score == 0 ? unscored_.push_back(entry) : scored_.insert(entry, key(state));
+  }
+
+  /// The smallest score on top, and of equal ones what is needed last.
+  [[nodiscard]] static std::uint64_t key(const State& state) {
+    constexpr unsigned kPositionBits = 44;
+    constexpr std::uint64_t kPositions = std::uint64_t{1} << kPositionBits;
+    constexpr std::uint64_t kMostScore = (std::uint64_t{1} << (64 - kPositionBits)) - 1;
+    return std::min<std::uint64_t>(state.score, kMostScore) << kPositionBits |
+           (kPositions - 1 - state.first.value % kPositions);
+  }
+
+  void forget_waiting(EntryId entry) {
+    const State& state = states_[entry.value];
+    if (state.waiting == 0) {
+      return;
+    }
+    if (state.waiting == 1 && state.score == 0) {
+      waiting_.erase(state.first);
+      return;
+    }
+    // Rare: an entry leaves that several requests wait for.
+    std::erase_if(waiting_, [&](const auto& item) { return item.second == entry; });
+  }
+
+  /// Score 0, from the least to the most recently used entry.
+  EntryList unscored_;
+  EntryHeap scored_;
+  /// Requests that the window has not reached, for entries of this tier.
+  std::map<QueuePosition, EntryId> waiting_;
+  QueuePosition window_end_{0};
+  std::vector<State> states_;
+};
+
+}  // namespace
+
+PolicyKind<EvictionPolicy> window_score_eviction() {
+  return {.name = "window_score",
+          .summary = "entries with the fewest requests in the scheduler's window leave first",
+          .source = "CaR (University of Connecticut)",
+          .knowledge = Knowledge::look_ahead,
+          .parameters = {},
+          .make = [](const PolicyParameters&) { return std::make_unique<WindowScoreEviction>(); }};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,24 @@
+#include "sim/engine/idle_bandwidth.hpp"
+
+#include <algorithm>
+
+namespace kvtier {
+
+BytesPerSecond idle_bandwidth(const HardwareConfig& hardware, Medium from, Medium to) {
+  const bool crosses_pcie = to == Medium::hbm && from != Medium::cxl;
+  const bool crosses_dram = from == Medium::dram || to == Medium::dram;
+  BytesPerSecond bandwidth = hardware.links.pcie.forward;
+  if (from == Medium::cxl) {
+    bandwidth = hardware.cxl->bandwidth.forward;
+  } else if (from == Medium::ssd) {
+    const BytesPerSecond drive = hardware.ssd->bandwidth.forward;
+    bandwidth = crosses_pcie ? std::min(bandwidth, drive) : drive;
+  }
+  if (crosses_dram && hardware.dram->bandwidth) {
+    bandwidth = std::min(bandwidth, BytesPerSecond(hardware.dram->bandwidth->value -
+                                                   hardware.dram->host_load.value));
+  }
+  return bandwidth;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sim/policy/views.hpp"
+
+namespace kvtier {
+
+/// Dense number of a live session; freed numbers are used again.
+using SessionSlot = std::uint32_t;
+
+/// What the queue asks about the KV that is stored for its sessions.
+class StoredKv {
+ public:
+  virtual ~StoredKv() = default;
+  /// The stored entry that the session's next turn needs; kNoEntry if there is none.
+  [[nodiscard]] virtual EntryId needed_entry(SessionSlot session) const = 0;
+  [[nodiscard]] virtual Placement placement(SessionSlot session) const = 0;
+};
+
+}  // namespace kvtier
