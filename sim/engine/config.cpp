@@ -189,6 +189,23 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
   }
 }
 
+void check_sharing(const SystemConfig& system, Problems& problems) {
+  if (system.sharing == Sharing::none) {
+    return;
+  }
+  const TiersConfig& tiers = system.tiers;
+  if (system.paging) {
+    problems.add("/system/sharing", "expected \"none\" with /system/paging");
+  } else if (!tiers.hbm) {
+    problems.add("/system/sharing",
+                 "expected \"none\": prompts are shared in the tier in HBM, which the system has not");
+  } else if (tiers.count() > 2) {
+    problems.add("/system/sharing", "expected \"none\" with more than one tier behind HBM");
+  } else if (system.load.buffers != 0) {
+    problems.add("/system/load/buffers", "with /system/sharing expected 0");
+  }
+}
+
 }  // namespace
 
 void read_config(PolicyChoice& choice, const Json& json, const std::string& pointer,
@@ -311,6 +328,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
     problems.add("/model/context_window", "expected at least 2 tokens");
   }
   check_paging(config, registry, problems);
+  check_sharing(config.system, problems);
   const Bytes window = window_bytes(config);
   const auto fits = [&](const RunConfig& any) { return running_kv_capacity(any) >= window; };
   if (problems.lines().size() == before && !fits(config)) {

@@ -74,6 +74,15 @@ constexpr auto enum_names(SaveMode) {
   return std::array{std::pair{"async", SaveMode::async}, std::pair{"blocking", SaveMode::blocking}};
 }
 
+/// What sessions that begin with the same tokens have in common.
+enum class Sharing {
+  none,     // each session's KV is its own
+  prompts,  // the KV of a shared prompt is stored and held once
+};
+constexpr auto enum_names(Sharing) {
+  return std::array{std::pair{"none", Sharing::none}, std::pair{"prompts", Sharing::prompts}};
+}
+
 /// What the scheduler believes about the length of a response that runs.
 enum class LengthPrediction {
   exact,     // what it will have: a bound
@@ -256,6 +265,7 @@ struct SystemConfig {
   std::optional<PagingConfig> paging;
   Positions positions = Positions::decoupled;
   TiersConfig tiers;
+  Sharing sharing = Sharing::none;
   PolicyChoice prefetch{.name = "none", .parameters = {}};
   LengthPredictionConfig length_prediction;
   LoadConfig load;
@@ -273,6 +283,10 @@ void describe(V& v, SystemConfig& c) {
           "unified and separate; \"none\": a turn's KV is reserved whole when it is admitted.");
   v.field("positions", c.positions, "Whether stored KV carries its positions.");
   v.field("tiers", c.tiers, "The tiers used, fastest first; one that is not listed is not used.");
+  v.field("sharing", c.sharing,
+          "Whether sessions that begin with the same prompt share its KV, which is then stored "
+          "once, and once in HBM for all turns that run. Needs a tier in HBM, and one behind it at "
+          "most.");
   v.field(
       "prefetch", c.prefetch,
       "Prefetch policy: what is fetched from the slower tiers to the fastest, HBM if it is one.");

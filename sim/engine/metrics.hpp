@@ -29,6 +29,9 @@ struct RequestRecord {
   Tokens output;
   /// Dropped from the history because the context window overflowed.
   Tokens truncated;
+  /// Of the history, a head that is the shared prompt, and its id; -1: none.
+  Tokens shared;
+  std::int64_t shared_prompt = -1;
   Lookup found;
   /// Of the prefill, without waiting for stored KV. Where several prompts and running requests
   /// share an iteration: of what it takes longer than without the prompts, the share of this one by

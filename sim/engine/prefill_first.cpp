@@ -25,6 +25,7 @@ PrefillFirst::PrefillFirst(const Setup& setup)
       invalidates_(setup.config->system.positions == Positions::embedded),
       preloads_(setup.config->system.load.buffers > 0 &&
                 setup.config->system.load.discipline != LoadDiscipline::blocking),
+      shares_(setup.config->system.sharing == Sharing::prompts),
       predictor_(setup.config->system.length_prediction,
                  static_cast<std::uint64_t>(setup.config->seed)) {
   requests_.set_stored(&tiers_);
@@ -32,10 +33,14 @@ PrefillFirst::PrefillFirst(const Setup& setup)
     KVTIER_ASSERT(gpu_ == Gpu::waits_for_fetch && slot == prefilling_,
                   "the prefill in work waits for this fetch");
     requests_.request(slot).late_wait = backend_.now() - gpu_since_;
-    if (medium == Medium::hbm) {
-      start_prefill(slot, false, 0);
-    } else {
+    // Of a session and its prompt one may be fetched late while the other has to be loaded.
+    const Lookup& found = requests_.request(slot).found;
+    if (found.medium != Medium::hbm) {
+      start_load(slot, found.medium);
+    } else if (medium != Medium::hbm) {
       start_load(slot, medium);
+    } else {
+      start_prefill(slot, false, 0);
     }
   };
 }
@@ -45,8 +50,11 @@ void PrefillFirst::on_turn(SessionSlot slot) {
     loads_.resize(static_cast<std::size_t>(slot) + 1);
   }
   loads_[slot] = Load{};
+  const RequestRecord& r = requests_.request(slot);
+  if (shares_ && r.turn == 0 && r.shared.value > 0) {
+    tiers_.join_prompt(slot, prompt_key(r.shared_prompt), r.shared);
+  }
   if (!invalidates_) {
-    const RequestRecord& r = requests_.request(slot);
     truncate_stored(tiers_, slot, config_, r.truncated, r.history);
   }
 }
@@ -118,17 +126,20 @@ std::optional<QueuePosition> PrefillFirst::admissible() const {
     return std::nullopt;
   }
   const QueuePosition next = requests_.next();
-  const RequestRecord& r = requests_.request(requests_.waiting(next));
-  const bool fits =
-      requests_.hbm_used() + bytes_per_token_ * (r.history + r.input + r.output).value <=
-      hbm_limit_;
+  const Tokens tokens = running_tokens(requests_.waiting(next));
+  const bool fits = requests_.hbm_used() + bytes_per_token_ * tokens.value <= hbm_limit_;
   return fits ? std::optional(next) : std::nullopt;
+}
+
+Tokens PrefillFirst::running_tokens(SessionSlot slot) const {
+  const RequestRecord& r = requests_.request(slot);
+  const Tokens total = r.history + r.input + r.output;
+  return shares_ && tiers_.shares_prompt(slot) ? total - r.shared : total;
 }
 
 void PrefillFirst::admit(QueuePosition position) {
   const SessionSlot slot = requests_.admit(position);
   RequestRecord& r = requests_.request(slot);
-  requests_.occupy(1, bytes_per_token_ * (r.history + r.input + r.output).value);
   prefilling_ = slot;
   gpu_since_ = backend_.now();
   gpu_ = Gpu::waits_for_fetch;
@@ -136,7 +147,13 @@ void PrefillFirst::admit(QueuePosition position) {
   if (invalidates_) {
     truncate_stored(tiers_, slot, config_, r.truncated, r.history);
   }
-  r.found = tiers_.admit(slot, requests_.key(slot), r.history);
+  const Lookup prompt = shares_ ? tiers_.admit_prompt(slot) : Lookup{};
+  loads_[slot].running = running_tokens(slot);
+  requests_.occupy(1, bytes_per_token_ * loads_[slot].running.value);
+  r.found = tiers_.admit(slot, requests_.key(slot), own_history(r));
+  if (shares_ && r.shared.value > 0) {
+    r.found = together(prompt, r.found);
+  }
   if (preloading_ == slot) {
     preloading_ = kNoSession;
   }
@@ -150,7 +167,7 @@ void PrefillFirst::admit(QueuePosition position) {
 
 void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
   Load& load = loads_[slot];
-  const Bytes total = bytes_per_token_ * requests_.request(slot).found.reused.value;
+  const Bytes total = bytes_per_token_ * requests_.request(slot).outside_hbm().value;
   const Bytes rest = total - std::min(total, load.preloaded);
   std::int64_t ready_layers = 0;
   loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
@@ -227,8 +244,11 @@ void PrefillFirst::finish_prefill() {
   requests_.gpu_time().prefill += prefill_compute_;
   requests_.gpu_time().exposed_load += r.exposed_load;
   requests_.report_gpu(GpuActivity::prefill, gpu_since_, r.session, 1);
+  if (shares_) {
+    tiers_.end_prefill(slot);
+  }
   const Tokens prompt = r.history + r.input;
-  tiers_.begin_save(slot, requests_.key(slot), prompt);
+  tiers_.begin_save(slot, requests_.key(slot), own_history(r) + r.input);
   if (r.output.value == 1) {
     finish_turn(slot);
     return;
@@ -289,9 +309,11 @@ void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& 
 void PrefillFirst::finish_turn(SessionSlot slot) {
   RequestRecord& r = requests_.request(slot);
   r.decode_share += decode_per_request_;
-  const Tokens total = r.history + r.input + r.output;
-  requests_.occupy(-1, -(bytes_per_token_ * total.value));
-  tiers_.save(slot, requests_.key(slot), total);
+  requests_.occupy(-1, -(bytes_per_token_ * loads_[slot].running.value));
+  if (shares_) {
+    tiers_.release_prompt(slot);
+  }
+  tiers_.save(slot, requests_.key(slot), own_history(r) + r.input + r.output);
   if (requests_.finish(slot)) {
     tiers_.forget(slot);
   }

@@ -48,6 +48,8 @@ class PrefillFirst final : public Batcher, private RunningView {
 
   /// The load of a turn's stored KV.
   struct Load {
+    /// Tokens whose KV the turn takes, once it is admitted.
+    Tokens running;
     /// Its first layers are in the read buffer, or on their way there.
     bool ahead = false;
     Bytes preloaded;
@@ -79,6 +81,12 @@ class PrefillFirst final : public Batcher, private RunningView {
   /// The waiting request that is next, if it can be admitted now.
   [[nodiscard]] std::optional<QueuePosition> admissible() const;
   void admit(QueuePosition position);
+  /// What the turn needs of its session's own KV: its history, less a prompt that it shares.
+  [[nodiscard]] Tokens own_history(const RequestRecord& r) const {
+    return r.history - (shares_ ? r.shared : Tokens(0));
+  }
+  /// Tokens whose KV the turn takes of the HBM for running requests.
+  [[nodiscard]] Tokens running_tokens(SessionSlot slot) const;
   void start_load(SessionSlot slot, Medium medium);
   void start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers);
   void finish_prefill();
@@ -101,6 +109,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   /// the KV, the room is free as soon as the turn arrives.
   bool invalidates_;
   bool preloads_;
+  bool shares_;
   /// By session.
   std::vector<Load> loads_;
 

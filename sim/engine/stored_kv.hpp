@@ -9,6 +9,12 @@ namespace kvtier {
 /// Dense number of a live session; freed numbers are used again.
 using SessionSlot = std::uint32_t;
 
+/// Keys of shared prompts are apart from those of sessions, which are their numbers.
+inline constexpr std::uint64_t kPromptKey = std::uint64_t{1} << 63;
+[[nodiscard]] constexpr EntryKey prompt_key(std::int64_t prompt) {
+  return {kPromptKey | static_cast<std::uint64_t>(prompt)};
+}
+
 /// What the queue asks about the KV that is stored for its sessions.
 class StoredKv {
  public:

@@ -108,8 +108,7 @@ SimDuration TierManager::fetch_duration(EntryId id) const {
                            idle_bandwidth(config_.hardware, tier(source).medium, tier(0).medium));
 }
 
-Placement TierManager::placement(SessionSlot session) const {
-  const EntryId id = entry_of(session);
+Placement TierManager::placement_of(EntryId id) const {
   if (!id.valid()) {
     return Placement::none;
   }
@@ -118,15 +117,12 @@ Placement TierManager::placement(SessionSlot session) const {
     return Placement::fastest;  // on its way there, and in HBM until then
   }
   const std::uint8_t best = best_tier(e);
-  return best == kNoTier ? Placement::none : best == 0 ? Placement::fastest : Placement::slower;
+  return best == kNoTier ? Placement::none
+         : best == 0     ? Placement::fastest
+                         : Placement::slower;
 }
 
-EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
-  if (owner >= entry_of_session_.size()) {
-    entry_of_session_.resize(static_cast<std::size_t>(owner) + 1);
-    loss_of_session_.resize(static_cast<std::size_t>(owner) + 1, LossCause::capacity);
-    first_insertion_of_session_.resize(static_cast<std::size_t>(owner) + 1, kNever);
-  }
+EntryId TierManager::new_entry(EntryKey key) {
   std::uint32_t number = 0;
   if (free_entries_.empty()) {
     number = static_cast<std::uint32_t>(entries_.size());
@@ -140,15 +136,27 @@ EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
   e = Entry{};
   e.save_epoch = static_cast<std::uint16_t>(epoch + 1);
   e.key = key;
-  e.owner = owner;
   e.live = true;
-  SimTime& first = first_insertion_of_session_[owner];
-  first = std::min(first, backend_.now());
-  e.first_inserted = first;
+  e.first_inserted = backend_.now();
   e.last_used = backend_.now();
-  entry_of_session_[owner] = EntryId{number};
   ++live_entries_;
   return EntryId{number};
+}
+
+EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
+  if (owner >= entry_of_session_.size()) {
+    entry_of_session_.resize(static_cast<std::size_t>(owner) + 1);
+    loss_of_session_.resize(static_cast<std::size_t>(owner) + 1, LossCause::capacity);
+    first_insertion_of_session_.resize(static_cast<std::size_t>(owner) + 1, kNever);
+  }
+  const EntryId id = new_entry(key);
+  Entry& e = entry(id);
+  e.owner = owner;
+  SimTime& first = first_insertion_of_session_[owner];
+  first = std::min(first, e.first_inserted);
+  e.first_inserted = first;
+  entry_of_session_[owner] = id;
+  return id;
 }
 
 void TierManager::release(EntryId id) {
@@ -160,6 +168,36 @@ void TierManager::release(EntryId id) {
   e.live = false;
   --live_entries_;
   free_entries_.push_back(id.value);
+  if (e.prompt != kNone) {
+    prompts_[e.prompt].entry = kNoEntry;
+    prompts_[e.prompt].loss = e.loss;
+    forget_prompt_if_unused(e.prompt);
+  }
+}
+
+void TierManager::tell_inserted(std::size_t index, EntryId id) {
+  Tier& t = tier(index);
+  t.policy->on_insert(view(index, id), backend_.now());
+  const Entry& e = entry(id);
+  if (e.prompt == kNone || !t.sees_queue) {
+    return;
+  }
+  for (const QueuePosition position : prompts_[e.prompt].waiting) {
+    if (position != e.position) {
+      t.policy->on_queue_change(id, {.position = position, .waits = true, .first = e.position});
+    }
+  }
+}
+
+void TierManager::tell_queue_change(EntryId id, const QueueChange& change) {
+  Entry& e = entry(id);
+  e.position = change.first;
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const Copy& copy = e.copies[i];
+    if (tier(i).sees_queue && copy.state == CopyState::resident && !copy.leaving) {
+      tier(i).policy->on_queue_change(id, change);
+    }
+  }
 }
 
 void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
@@ -180,7 +218,7 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   ++t.residents;
   ++residents_;
   ++t.counters.insertions;
-  t.policy->on_insert(view(index, id), backend_.now());
+  tell_inserted(index, id);
   if (t.config.ttl) [[unlikely]] {
     t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
   }
@@ -252,7 +290,7 @@ void TierManager::stop_leaving(std::size_t index, EntryId id) {
   copy.leaving = false;
   t.leaving -= copy.account;
   recharge(index, id);  // less if it was truncated on its way
-  t.policy->on_insert(view(index, id), backend_.now());
+  tell_inserted(index, id);
   if (t.config.ttl) {
     t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
   }
@@ -295,35 +333,18 @@ void TierManager::settle_unpinned(std::size_t index, EntryId id) {
 // ---- The control plane's calls ----
 
 void TierManager::on_enqueued(SessionSlot session, QueuePosition position) {
-  const EntryId id = entry_of(session);
-  if (id.valid()) {
-    Entry& e = entry(id);
-    e.position = position;
-    for (std::size_t i = 0; i < tiers_.size(); ++i) {
-      const Copy& copy = e.copies[i];
-      if (tier(i).sees_queue && copy.state == CopyState::resident && !copy.leaving) {
-        tier(i).policy->on_queue_change(id,
-                                        {.position = position, .waits = true, .first = position});
-      }
-    }
+  if (const EntryId id = entry_of(session); id.valid()) {
+    tell_queue_change(id, {.position = position, .waits = true, .first = position});
   }
+  prompt_waits(session, position);
   settle();
 }
 
 void TierManager::on_dequeued(SessionSlot session) {
-  const EntryId id = entry_of(session);
-  if (!id.valid()) {
-    return;
+  if (const EntryId id = entry_of(session); id.valid()) {
+    tell_queue_change(id, {.position = entry(id).position, .waits = false, .first = kNotQueued});
   }
-  Entry& e = entry(id);
-  const QueueChange change{.position = e.position, .waits = false, .first = kNotQueued};
-  e.position = kNotQueued;
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    const Copy& copy = e.copies[i];
-    if (tier(i).sees_queue && copy.state == CopyState::resident && !copy.leaving) {
-      tier(i).policy->on_queue_change(id, change);
-    }
-  }
+  prompt_leaves_queue(session);
 }
 
 void TierManager::truncate(SessionSlot session, Tokens dropped) {
@@ -481,18 +502,13 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
 }
 
 void TierManager::end_load(SessionSlot session) {
-  const EntryId id = entry_of(session);
-  if (!id.valid()) {
-    return;
+  end_prompt_load(session);
+  if (const EntryId id = entry_of(session); id.valid() && entry(id).source_tier != kNoTier) {
+    const std::uint8_t source = entry(id).source_tier;
+    entry(id).source_tier = kNoTier;
+    unpin(source, id);
+    leave_upwards(source, id);
   }
-  Entry& e = entry(id);
-  if (e.source_tier == kNoTier) {
-    return;
-  }
-  const std::uint8_t source = e.source_tier;
-  e.source_tier = kNoTier;
-  unpin(source, id);
-  leave_upwards(source, id);
   settle();
 }
 
@@ -521,6 +537,7 @@ Tokens TierManager::stored_tokens(SessionSlot session) const {
 }
 
 void TierManager::forget(SessionSlot session) {
+  leave_prompt(session);
   const EntryId id = entry_of(session);
   if (id.valid()) {
     entry(id).owner = kNone;
@@ -621,6 +638,7 @@ void TierManager::check_invariants() const {
     KVTIER_ASSERT(residents == t.residents, "a tier counts its copies");
     t.policy->check_invariants(View(*this, i));
   }
+  check_prompts();
 }
 
 }  // namespace kvtier

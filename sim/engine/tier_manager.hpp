@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include <boost/container/static_vector.hpp>
@@ -71,6 +73,9 @@ struct Lookup {
   Tokens nearer;
 };
 
+/// What was found of a turn's shared prompt and of its session's own history.
+[[nodiscard]] Lookup together(const Lookup& prompt, const Lookup& own);
+
 /// Keeps the stored KV: which entry is in which tier, its account, and its moves between tiers.
 /// Policies choose; the manager owns capacity, pinning, transfers and counting. Sessions own
 /// entries: nothing outside knows that an entry holds a session.
@@ -128,6 +133,20 @@ class TierManager final : public StoredKv {
   void on_transfer(std::uint64_t cookie);
   void on_timer();
 
+  // Prompts that several sessions begin with: entries of their own, which are found by what they
+  // hold. Nothing happens to a session that has joined none.
+
+  /// The session begins with this prompt, until it is forgotten.
+  void join_prompt(SessionSlot session, EntryKey key, Tokens tokens);
+  /// The session's turn is admitted and needs the prompt; before `admit`. A prompt that is in the
+  /// fastest tier, or has room there, is held there once for all turns that run. Without room the
+  /// turn has a copy of its own, of which nothing is stored.
+  Lookup admit_prompt(SessionSlot session);
+  /// The turn's prefill is done: its prompt's KV exists.
+  void end_prefill(SessionSlot session);
+  /// The turn has ended.
+  void release_prompt(SessionSlot session);
+
   // What the control plane asks.
 
   /// Bytes in the HBM write buffer beyond its size: while positive the GPUs wait.
@@ -137,10 +156,10 @@ class TierManager final : public StoredKv {
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {
     return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
   }
+  /// Whether the admitted turn uses the fastest tier's copy of its prompt, or a waiting one would.
+  [[nodiscard]] bool shares_prompt(SessionSlot session) const;
   // StoredKv
-  [[nodiscard]] EntryId needed_entry(SessionSlot session) const override {
-    return entry_of(session);
-  }
+  [[nodiscard]] EntryId needed_entry(SessionSlot session) const override;
   [[nodiscard]] Placement placement(SessionSlot session) const override;
   /// Called when the fetch that a late lookup waits for is done; the entry can then be loaded from
   /// `medium`.
@@ -172,9 +191,38 @@ class TierManager final : public StoredKv {
     std::uint16_t pins = 0;
   };
 
+  /// What a turn does with its prompt.
+  enum class PromptUse : std::uint8_t {
+    none,          // it has not been admitted, or has a copy of its own
+    computing,     // its prefill makes the fastest tier's copy
+    loading,       // its load does
+    loading_copy,  // it loads a copy of its own
+    awaited,       // a fetch in flight does
+    held,          // the fastest tier's copy is pinned for it
+  };
+  struct SharedPrompt {
+    EntryKey key;
+    Tokens tokens;
+    /// Live sessions that begin with it.
+    std::int64_t owners = 0;
+    EntryId entry = kNoEntry;
+    /// Why there is no entry.
+    LossCause loss = LossCause::not_stored;
+    /// Of its owners' requests.
+    std::set<QueuePosition> waiting;
+  };
+  /// A session that has joined a prompt.
+  struct Member {
+    std::uint32_t prompt = kNone;
+    PromptUse use = PromptUse::none;
+    QueuePosition position = kNotQueued;
+  };
+
   struct Entry {
     EntryKey key;
     SessionSlot owner = kNone;
+    /// Holds a shared prompt, which has no owner but its sessions.
+    std::uint32_t prompt = kNone;
     bool live = false;
     /// Its turn runs (or waits for its load): the KV is in HBM.
     bool in_use = false;
@@ -281,6 +329,7 @@ class TierManager final : public StoredKv {
     return tier(index).medium == Medium::hbm;
   }
 
+  EntryId new_entry(EntryKey key);
   EntryId create_entry(EntryKey key, SessionSlot owner);
   EntryId find_or_create(SessionSlot session, EntryKey key) {
     const EntryId id = entry_of(session);
@@ -302,6 +351,11 @@ class TierManager final : public StoredKv {
   /// Charges what the copy's tokens need now.
   void recharge(std::size_t tier, EntryId id);
   void make_resident(std::size_t tier, EntryId id, Tokens tokens);
+  /// The policy hears of a copy that it may choose, and of every request that waits for it.
+  void tell_inserted(std::size_t tier, EntryId id);
+  void tell_queue_change(EntryId id, const QueueChange& change);
+  /// To a tier that takes what is created above it.
+  void write_through(EntryId id);
   void remove_copy(std::size_t tier, EntryId id, LossCause cause);
   [[nodiscard]] bool moves_up(std::size_t tier) const;
   /// The entry moves up to HBM: an exclusive tier gives up its account, an inclusive one keeps its
@@ -353,6 +407,24 @@ class TierManager final : public StoredKv {
   void end_fetch(EntryId id);
   void finish_fetch(EntryId id);
   void try_prefetch();
+
+  [[nodiscard]] Member* member(SessionSlot session) {
+    return session < members_.size() && members_[session].prompt != kNone ? &members_[session]
+                                                                         : nullptr;
+  }
+  [[nodiscard]] const Member* member(SessionSlot session) const {
+    return const_cast<TierManager*>(this)->member(session);
+  }
+  [[nodiscard]] Placement placement_of(EntryId id) const;
+  [[nodiscard]] bool claim_room_for_prompt(Tokens tokens);
+  void arrive_in_fastest(EntryId id);
+  void hold_prompt(Member& member);
+  void end_prompt_load(SessionSlot session);
+  void prompt_waits(SessionSlot session, QueuePosition position);
+  void prompt_leaves_queue(SessionSlot session);
+  void leave_prompt(SessionSlot session);
+  void forget_prompt_if_unused(std::uint32_t prompt);
+  void check_prompts() const;
 
   void submit_save(EntryId id, Tokens tokens, bool more_follows);
   void grant_save(EntryId id);
@@ -430,6 +502,12 @@ class TierManager final : public StoredKv {
   /// Kept when a session's entry is lost, until the session ends.
   std::vector<SimTime> first_insertion_of_session_;
   std::size_t live_entries_ = 0;
+  std::vector<SharedPrompt> prompts_;
+  std::vector<std::uint32_t> free_prompts_;
+  std::map<EntryKey, std::uint32_t> prompt_of_key_;
+  std::vector<Member> members_;  // by session
+  /// The session whose turn waits for the fetch of its prompt.
+  SessionSlot awaiting_prompt_ = kNone;
   /// Over all tiers, for the mean size of an entry.
   Bytes used_;
   std::int64_t residents_ = 0;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "sim/core/assert.hpp"
 #include "sim/engine/tier_manager.hpp"
@@ -397,6 +398,11 @@ void TierManager::finish_fetch(EntryId id) {
     touch(id);
     leave_upwards(0, id);
     on_load_ready(e.owner, tier(0).medium);
+  } else if (e.prompt != kNone && awaiting_prompt_ != kNone) {
+    const SessionSlot session = std::exchange(awaiting_prompt_, kNone);
+    touch(id);
+    hold_prompt(members_[session]);
+    on_load_ready(session, tier(0).medium);
   } else {
     e.fetched = backend_.now();
   }
@@ -509,7 +515,12 @@ void TierManager::finish_save(EntryId id) {
   e.save_submitted = Tokens(0);
   write_buffer_used_ -= e.buffered;
   e.buffered = Bytes(0);
-  if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create && !writes_from(e, 0)) {
+  write_through(id);
+}
+
+void TierManager::write_through(EntryId id) {
+  if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create &&
+      !writes_from(entry(id), 0)) {
     queue_write(0, id);
   }
 }

@@ -24,6 +24,13 @@ const char* to_string(Demand demand) {
 /// Numbers of the rows of one track begin at its multiple of this, so that tracks stay together.
 constexpr std::size_t kRowsPerTrack = 100000;
 
+/// The session, or the prompt that several share, as a member of a JSON object.
+std::string whose(EntryKey key) {
+  return (key.value & kPromptKey) != 0
+             ? fmt::format("\"shared_prompt\":{}", key.value & ~kPromptKey)
+             : fmt::format("\"session\":{}", key.value);
+}
+
 double microseconds(SimTime time) { return static_cast<double>(time.ns) * 1e-3; }
 
 }  // namespace
@@ -97,7 +104,7 @@ void TimelineRecorder::add_transfer(const TransferRecord& t) {
   const std::string name =
       fmt::format("{} to {}", kvtier::to_string(t.from), kvtier::to_string(t.to));
   const std::string arguments =
-      fmt::format("\"session\":{},\"bytes\":{}", t.key.value, t.bytes.value);
+      fmt::format("{},\"bytes\":{}", whose(t.key), t.bytes.value);
   const auto add = [&](bool uses, Track track) {
     if (uses) {
       add_span(track, name.c_str(), t.begin, t.end, arguments);
@@ -158,10 +165,10 @@ void DecisionRecorder::write(const Pending& pending, const SimTime* next_use) {
   const bool makes_room = d.kind == DecisionKind::evict || d.kind == DecisionKind::demote;
   file_.write(
       fmt::format("{{\"number\":{},\"time_seconds\":{},\"decision\":\"{}\",\"tier\":\"{}\","
-                  "\"session\":{},\"tokens\":{},"
+                  "{},\"tokens\":{},"
                   "\"reason\":{},\"queue_position\":{},\"next_use_seconds\":{}}}\n",
                   pending.number, d.time.seconds(), kvtier::to_string(d.kind),
-                  kvtier::to_string(d.tier), d.key.value, d.tokens.value,
+                  kvtier::to_string(d.tier), whose(d.key), d.tokens.value,
                   makes_room ? fmt::format("\"room for {}\"", to_string(d.demand)) : "null",
                   d.position == kNotQueued ? "null" : std::to_string(d.position.value),
                   next_use == nullptr ? "null" : fmt::format("{}", next_use->seconds())));

@@ -1186,5 +1186,207 @@ TEST(TierManager, AWaitingRequestsEntryIsFetchedFromDramToHbm) {
   EXPECT_EQ(s.written(0), 10);
 }
 
+// ---- Prompts that sessions share ----
+
+constexpr EntryKey kPrompt = prompt_key(7);
+
+RunConfig sharing_config(std::int64_t hbm_tokens, const std::string& prefetch = "none") {
+  RunConfig config = hbm_and_dram(hbm_tokens, 100);
+  config.system.sharing = Sharing::prompts;
+  config.system.prefetch.name = prefetch;
+  return config;
+}
+
+/// HBM of so many tokens and DRAM behind it; A, B and C begin with a prompt of 30 tokens.
+struct PromptStore : Store {
+  explicit PromptStore(std::int64_t hbm_tokens, const std::string& prefetch = "none")
+      : Store(sharing_config(hbm_tokens, prefetch)) {
+    for (const SessionSlot slot : {kA, kB, kC}) {
+      tiers.join_prompt(slot, kPrompt, Tokens(30));
+    }
+  }
+  /// A turn begins: its prompt, and `history` tokens of its own.
+  Lookup begin(SessionSlot slot, std::int64_t history = 0) {
+    const Lookup prompt = tiers.admit_prompt(slot);
+    const Lookup found = together(prompt, admit(slot, history));
+    if (found.reused > found.nearer && found.medium != Medium::hbm) {
+      tiers.end_load(slot);
+    }
+    tiers.end_prefill(slot);
+    return found;
+  }
+  /// And ends with `tokens` of its own.
+  void end(SessionSlot slot, std::int64_t tokens) {
+    tiers.release_prompt(slot);
+    save(slot, tokens);
+    drain();
+  }
+};
+
+TEST(SharedPrompts, AreStoredOnceHoweverManyTurnsUseThem) {
+  PromptStore s(100);
+  expect_lost(s.begin(kA), LossCause::not_stored);
+  EXPECT_TRUE(s.tiers.shares_prompt(kA));
+  EXPECT_EQ(s.used(0), 30);
+  for (const SessionSlot slot : {kB, kC}) {
+    expect_found(s.begin(slot), 30, Medium::hbm);
+    EXPECT_TRUE(s.tiers.shares_prompt(slot));
+  }
+  EXPECT_EQ(s.used(0), 30);
+  EXPECT_EQ(s.tiers.live_entries(), 4U);
+  for (const SessionSlot slot : {kA, kB, kC}) {
+    s.end(slot, 5);
+  }
+  EXPECT_EQ(s.used(0), 45);
+  // A's next turn needs both, and finds both.
+  expect_found(s.begin(kA, 5), 35, Medium::hbm);
+  EXPECT_EQ(s.used(0), 40) << "A's own 5 are in use";
+  s.end(kA, 9);
+}
+
+TEST(SharedPrompts, StayWhileATurnUsesThemAndAreFreedAfterTheLast) {
+  PromptStore s(40);
+  s.begin(kA);
+  s.begin(kB);
+  s.store(kD, 20);  // no room beside the prompt, which is in use
+  expect_lost(s.admit(kD, 20), LossCause::capacity);
+  s.tiers.save(kD, EntryKey{kD}, Tokens(1));
+  s.tiers.release_prompt(kA);
+  s.store(kD, 20);  // B still uses it
+  EXPECT_EQ(s.used(0), 30);
+  EXPECT_EQ(s.used(1), 0);
+  s.tiers.release_prompt(kB);
+  s.store(kD, 20);
+  EXPECT_EQ(s.used(0), 20);
+  EXPECT_EQ(s.used(1), 30);
+  for (const SessionSlot slot : {kA, kB, kC}) {
+    s.save(slot, 1);
+    s.tiers.forget(slot);
+  }
+  s.drain();
+}
+
+TEST(SharedPrompts, AreFoundAfterTheSessionsThatStoredThemHaveEnded) {
+  PromptStore s(100);
+  s.begin(kA);
+  s.end(kA, 5);
+  for (const SessionSlot slot : {kA, kB, kC}) {
+    s.tiers.forget(slot);
+  }
+  s.tiers.check_invariants();
+  s.tiers.join_prompt(kD, kPrompt, Tokens(30));
+  expect_found(s.begin(kD), 30, Medium::hbm);
+  s.end(kD, 5);
+}
+
+TEST(SharedPrompts, OfWhichNothingIsLeftAreForgottenWithTheirLastSession) {
+  PromptStore s(20);  // no room for the prompt at all
+  expect_lost(s.begin(kA), LossCause::not_stored);
+  EXPECT_FALSE(s.tiers.shares_prompt(kA));
+  s.end(kA, 5);
+  for (const SessionSlot slot : {kA, kB, kC}) {
+    s.tiers.forget(slot);
+  }
+  // The number is used again, for a prompt of another length.
+  s.tiers.join_prompt(kA, prompt_key(8), Tokens(10));
+  expect_lost(s.begin(kA), LossCause::not_stored);
+  EXPECT_TRUE(s.tiers.shares_prompt(kA));
+  s.end(kA, 5);
+}
+
+TEST(SharedPrompts, AreLoadedOnceFromTheTierBehindHbm) {
+  PromptStore s(40);
+  s.begin(kA);
+  s.end(kA, 1);
+  s.store(kD, 40);  // all others to DRAM
+  EXPECT_EQ(s.used(1), 31);
+  s.tiers.invalidate(kD, LossCause::overflow);
+  EXPECT_EQ(s.tiers.placement(kB), Placement::slower);
+  expect_found(s.begin(kB), 30, Medium::dram);
+  EXPECT_EQ(s.read(1), 30);
+  EXPECT_EQ(s.tiers.placement(kC), Placement::fastest);
+  expect_found(s.begin(kC), 30, Medium::hbm);
+  EXPECT_EQ(s.used(0), 30);
+  EXPECT_EQ(s.used(1), 1);  // A's own
+  // A has its own token in DRAM and the prompt in HBM.
+  const Lookup found = s.begin(kA, 1);
+  EXPECT_EQ(found.reused, Tokens(31));
+  EXPECT_EQ(found.medium, Medium::dram);
+  EXPECT_EQ(found.nearer, Tokens(30));
+  for (const SessionSlot slot : {kA, kB, kC}) {
+    s.end(slot, 1);
+  }
+}
+
+TEST(SharedPrompts, WithoutRoomInHbmATurnLoadsACopyOfItsOwn) {
+  PromptStore s(40);
+  s.begin(kA);
+  s.end(kA, 1);
+  s.store(kD, 40);
+  expect_found(s.begin(kB), 30, Medium::dram);  // D fills HBM and has to be written first
+  EXPECT_FALSE(s.tiers.shares_prompt(kB));
+  EXPECT_EQ(s.used(1), 71) << "the prompt stays, and D comes";
+  s.end(kB, 1);
+}
+
+TEST(SharedPrompts, AreFetchedForAWaitingRequestAndOneFetchServesItLate) {
+  PromptStore s(40, "look_ahead");
+  s.begin(kA);
+  s.end(kA, 1);
+  s.store(kD, 40);
+  s.tiers.invalidate(kD, LossCause::overflow);
+  const SimTime begin = s.backend.now();
+  s.enqueue(kB);
+  s.enqueue(kC);
+  s.until(begin + for_ms(10));
+  s.dequeue();
+  const Lookup found = s.tiers.admit_prompt(kB);
+  EXPECT_TRUE(found.late);
+  EXPECT_EQ(found.medium, Medium::hbm);
+  s.admit(kB, 0);
+  s.until(begin + for_ms(31));
+  ASSERT_EQ(s.ready.size(), 1U);
+  EXPECT_EQ(s.ready[0], (std::pair{kB, Medium::hbm}));
+  EXPECT_EQ(s.ready_at[0], begin + for_ms(30));
+  s.dequeue();
+  expect_found(s.begin(kC), 30, Medium::hbm);
+  EXPECT_EQ(s.tiers.prefetches().late, 1);
+  s.end(kB, 1);
+  s.end(kC, 1);
+}
+
+/// The prompt is needed where the first of its sessions waits, and that moves on.
+TEST(SharedPrompts, WaitWhereTheFirstOfTheirSessionsWaits) {
+  RunConfig config = sharing_config(40);
+  config.system.tiers.hbm->eviction.name = "scheduler_aware";
+  const auto victim = [&](const std::vector<SessionSlot>& queue, std::size_t dequeued) {
+    Store s(config);
+    for (const SessionSlot slot : {kA, kB}) {
+      s.tiers.join_prompt(slot, kPrompt, Tokens(10));
+    }
+    s.tiers.admit_prompt(kA);
+    s.admit(kA, 0);
+    s.tiers.end_prefill(kA);
+    s.tiers.release_prompt(kA);
+    s.save(kA, 10);
+    s.store(kC, 10);
+    for (const SessionSlot slot : queue) {
+      s.enqueue(slot);
+    }
+    for (std::size_t i = 0; i < dequeued; ++i) {
+      s.dequeue();
+    }
+    s.log.lines.clear();
+    s.store(kD, 20);
+    return s.log.lines.empty() ? std::string() : s.log.lines.front();
+  };
+  const std::string demote_prompt = fmt::format("demote hbm {}", kPrompt.value);
+  // A's own 10, the prompt's 10 and C's 10 fill 30 of 40: one has to go for D.
+  EXPECT_EQ(victim({kA, kC, kB}, 0), "demote hbm 2") << "C is last: the prompt waits at 0, with A";
+  EXPECT_EQ(victim({kC, kA, kB}, 0), "demote hbm 0") << "A's own waits at 1, as the prompt does";
+  EXPECT_EQ(victim({kC, kA, kB}, 2), "demote hbm 2") << "B alone waits, which needs the prompt";
+  EXPECT_EQ(victim({kC}, 0), demote_prompt) << "used least recently of what nobody waits for";
+}
+
 }  // namespace
 }  // namespace kvtier::test

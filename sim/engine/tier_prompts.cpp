@@ -1,0 +1,272 @@
+#include <algorithm>
+
+#include "sim/core/assert.hpp"
+#include "sim/engine/tier_manager.hpp"
+
+/// The prompts that several sessions begin with, as the tier manager keeps them: one entry each,
+/// whoever needs it, held in the fastest tier while turns that use it run (CaR's nodes with several
+/// owners).
+namespace kvtier {
+
+Lookup together(const Lookup& prompt, const Lookup& own) {
+  const auto in_hbm = [](const Lookup& lookup) {
+    return lookup.medium == Medium::hbm ? lookup.reused : Tokens(0);
+  };
+  Lookup both{.reused = prompt.reused + own.reused,
+              .medium = prompt.medium == Medium::hbm ? own.medium : prompt.medium,
+              .late = prompt.late || own.late,
+              .cause = own.cause == LossCause::none ? prompt.cause : own.cause};
+  both.nearer = both.medium == Medium::hbm ? Tokens(0) : in_hbm(prompt) + in_hbm(own);
+  return both;
+}
+
+void TierManager::join_prompt(SessionSlot session, EntryKey key, Tokens tokens) {
+  if (session >= members_.size()) {
+    members_.resize(static_cast<std::size_t>(session) + 1);
+  }
+  const auto [known, is_new] =
+      prompt_of_key_.try_emplace(key, static_cast<std::uint32_t>(prompts_.size()));
+  if (is_new) {
+    if (free_prompts_.empty()) {
+      prompts_.emplace_back();
+    } else {
+      known->second = free_prompts_.back();
+      free_prompts_.pop_back();
+    }
+    prompts_[known->second] = {.key = key, .tokens = tokens, .waiting = {}};
+  }
+  SharedPrompt& prompt = prompts_[known->second];
+  KVTIER_ASSERT(prompt.tokens == tokens, "a prompt has the same tokens in every session");
+  ++prompt.owners;
+  members_[session] = {.prompt = known->second};
+}
+
+void TierManager::leave_prompt(SessionSlot session) {
+  Member* const m = member(session);
+  if (m == nullptr) {
+    return;
+  }
+  KVTIER_ASSERT(m->use == PromptUse::none && m->position == kNotQueued,
+                "a session that ends has no turn in work");
+  const std::uint32_t prompt = m->prompt;
+  *m = Member{};
+  --prompts_[prompt].owners;
+  forget_prompt_if_unused(prompt);
+}
+
+void TierManager::forget_prompt_if_unused(std::uint32_t number) {
+  SharedPrompt& prompt = prompts_[number];
+  if (prompt.owners == 0 && !prompt.entry.valid()) {
+    prompt_of_key_.erase(prompt.key);
+    prompt = SharedPrompt{};
+    free_prompts_.push_back(number);
+  }
+}
+
+// ---- The queue ----
+
+void TierManager::prompt_waits(SessionSlot session, QueuePosition position) {
+  Member* const m = member(session);
+  if (m == nullptr) {
+    return;
+  }
+  SharedPrompt& prompt = prompts_[m->prompt];
+  m->position = position;
+  prompt.waiting.insert(position);
+  if (prompt.entry.valid()) {
+    tell_queue_change(prompt.entry,
+                      {.position = position, .waits = true, .first = *prompt.waiting.begin()});
+  }
+}
+
+void TierManager::prompt_leaves_queue(SessionSlot session) {
+  Member* const m = member(session);
+  if (m == nullptr) {
+    return;
+  }
+  SharedPrompt& prompt = prompts_[m->prompt];
+  prompt.waiting.erase(m->position);
+  if (prompt.entry.valid()) {
+    tell_queue_change(prompt.entry,
+                      {.position = m->position,
+                       .waits = false,
+                       .first = prompt.waiting.empty() ? kNotQueued : *prompt.waiting.begin()});
+  }
+  m->position = kNotQueued;
+}
+
+EntryId TierManager::needed_entry(SessionSlot session) const {
+  const EntryId own = entry_of(session);
+  const Member* const m = member(session);
+  if (m == nullptr || (own.valid() && placement_of(own) == Placement::slower)) {
+    return own;
+  }
+  const EntryId prompt = prompts_[m->prompt].entry;
+  return prompt.valid() ? prompt : own;
+}
+
+Placement TierManager::placement(SessionSlot session) const {
+  const Placement own = placement_of(entry_of(session));
+  const Member* const m = member(session);
+  if (m == nullptr) {
+    return own;
+  }
+  const Placement prompt = placement_of(prompts_[m->prompt].entry);
+  if (own == Placement::slower || prompt == Placement::slower) {
+    return Placement::slower;
+  }
+  return std::min(own, prompt);
+}
+
+bool TierManager::shares_prompt(SessionSlot session) const {
+  const Member* const m = member(session);
+  if (m == nullptr) {
+    return false;
+  }
+  if (m->use != PromptUse::none) {
+    return m->use != PromptUse::loading_copy;
+  }
+  const EntryId id = prompts_[m->prompt].entry;
+  return id.valid() && entry(id).copies[0].state == CopyState::resident;
+}
+
+// ---- Turns ----
+
+Lookup TierManager::admit_prompt(SessionSlot session) {
+  Member* const m = member(session);
+  if (m == nullptr) {
+    return {};
+  }
+  KVTIER_ASSERT(m->use == PromptUse::none, "a session runs one turn at a time");
+  drop_expired();
+  SharedPrompt& prompt = prompts_[m->prompt];
+  const EntryId id = prompt.entry;
+  if (decisions_ != nullptr) {
+    decisions_->on_use(prompt.key, backend_.now());
+  }
+  if (!id.valid()) {
+    if (claim_room_for_prompt(prompt.tokens)) {
+      prompt.entry = new_entry(prompt.key);
+      Entry& e = entry(prompt.entry);
+      e.prompt = m->prompt;
+      e.tokens = prompt.tokens;
+      e.position = prompt.waiting.empty() ? kNotQueued : *prompt.waiting.begin();
+      arrive_in_fastest(prompt.entry);
+      m->use = PromptUse::computing;
+    }
+    return {.reused = Tokens(0), .cause = prompt.loss};
+  }
+  Entry& e = entry(id);
+  Lookup found{.reused = prompt.tokens, .medium = tier(0).medium};
+  if (e.fetch_active) {
+    found.late = true;
+    ++prefetches_.late;
+    awaiting_prompt_ = session;
+    m->use = PromptUse::awaited;
+    return found;
+  }
+  if (e.fetching) {  // still waits for room
+    cancel_fetch(id);
+  }
+  touch(id);
+  if (e.copies[0].state == CopyState::resident) {
+    if (e.fetched != kNever) {
+      end_prefetched(e, true);
+    }
+    hold_prompt(*m);
+    return found;
+  }
+  const std::uint8_t source = best_tier(e);
+  KVTIER_ASSERT(source != kNoTier && e.source_tier == kNoTier,
+                "one turn at a time loads a prompt, and what is stored lies somewhere");
+  e.source_tier = source;
+  pin(source, id);
+  found.medium = tier(source).medium;
+  tier(source).counters.read += actual_bytes(prompt.tokens);
+  const bool has_room = claim_room_for_prompt(prompt.tokens);
+  if (has_room) {
+    arrive_in_fastest(id);
+  }
+  m->use = has_room ? PromptUse::loading : PromptUse::loading_copy;
+  return found;
+}
+
+bool TierManager::claim_room_for_prompt(Tokens tokens) {
+  return find_room(0, account(tier(0), tokens), Demand::save, kNotQueued) == Room::granted;
+}
+
+void TierManager::arrive_in_fastest(EntryId id) {
+  Copy& copy = entry(id).copies[0];
+  copy.state = CopyState::arriving;
+  copy.account = account(tier(0), entry(id).tokens);
+  charge(tier(0), copy.account);
+}
+
+void TierManager::hold_prompt(Member& m) {
+  pin(0, prompts_[m.prompt].entry);
+  m.use = PromptUse::held;
+}
+
+void TierManager::end_prompt_load(SessionSlot session) {
+  Member* const m = member(session);
+  if (m == nullptr || (m->use != PromptUse::loading && m->use != PromptUse::loading_copy)) {
+    return;
+  }
+  const EntryId id = prompts_[m->prompt].entry;
+  const std::uint8_t source = entry(id).source_tier;
+  entry(id).source_tier = kNoTier;
+  unpin(source, id);
+  if (m->use == PromptUse::loading_copy) {
+    m->use = PromptUse::none;
+    return;
+  }
+  make_resident(0, id, entry(id).tokens);
+  leave_upwards(source, id);
+  hold_prompt(*m);
+}
+
+void TierManager::end_prefill(SessionSlot session) {
+  Member* const m = member(session);
+  if (m == nullptr || m->use != PromptUse::computing) {
+    return;
+  }
+  const EntryId id = prompts_[m->prompt].entry;
+  make_resident(0, id, entry(id).tokens);
+  hold_prompt(*m);
+  write_through(id);
+  settle();
+}
+
+void TierManager::release_prompt(SessionSlot session) {
+  Member* const m = member(session);
+  if (m == nullptr || m->use == PromptUse::none) {
+    return;
+  }
+  KVTIER_ASSERT(m->use == PromptUse::held, "a turn ends after its prompt has come");
+  const EntryId id = prompts_[m->prompt].entry;
+  m->use = PromptUse::none;
+  touch(id);
+  unpin(0, id);
+}
+
+void TierManager::check_prompts() const {
+  std::vector<std::int64_t> owners(prompts_.size());
+  std::vector<std::uint16_t> holders(prompts_.size());
+  for (const Member& m : members_) {
+    if (m.prompt != kNone) {
+      ++owners[m.prompt];
+      holders[m.prompt] = static_cast<std::uint16_t>(holders[m.prompt] +
+                                                     (m.use == PromptUse::held ? 1 : 0));
+    }
+  }
+  for (std::uint32_t i = 0; i < prompts_.size(); ++i) {
+    const SharedPrompt& prompt = prompts_[i];
+    KVTIER_ASSERT(prompt.owners == owners[i], "a prompt counts its sessions");
+    KVTIER_ASSERT(!prompt.entry.valid() || (entry(prompt.entry).live && entry(prompt.entry).prompt == i),
+                  "a prompt knows its entry");
+    KVTIER_ASSERT(holders[i] == 0 || (prompt.entry.valid() && entry(prompt.entry).copies[0].pins >= holders[i]),
+                  "what a running turn uses is pinned");
+  }
+}
+
+}  // namespace kvtier
