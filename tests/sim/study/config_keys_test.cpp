@@ -179,6 +179,10 @@ const std::vector<Move>& moves() {
                                   "/workload/long_documents/document_tokens_min=500tokens",
                                   "/workload/long_documents/document_tokens_max=1000tokens",
                                   "/workload/sessions=60"};
+  static const Settings prompts{"/workload/generator=shared_prompts"};
+  static const Settings contexts{
+      "/workload/generator=long_contexts", "/workload/long_contexts/context_tokens_min=500tokens",
+      "/workload/long_contexts/context_tokens_max=1000tokens", "/workload/sessions=80"};
   static const std::vector<Move> all{
       // The model.
       {"stored", "/model/layers=30"},
@@ -321,6 +325,15 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/long_documents/tasks=4", documents},
       {"stored", "/workload/long_documents/task_input_tokens=100tokens", documents},
       {"stored", "/workload/long_documents/task_output_tokens=90tokens", documents},
+      {"stored", "/workload/shared_prompts/prompts=5", prompts},
+      {"stored", "/workload/shared_prompts/tokens_min=300tokens", prompts},
+      {"stored", "/workload/shared_prompts/tokens_max=900tokens", prompts},
+      {"stored", "/workload/shared_prompts/popularity_exponent=0.5", prompts},
+      {"stored", "/workload/long_contexts/context_tokens_min=700tokens", contexts},
+      {"stored", "/workload/long_contexts/context_tokens_max=800tokens", contexts},
+      {"stored", "/workload/long_contexts/questions=3", contexts},
+      {"stored", "/workload/long_contexts/question_tokens=100tokens", contexts},
+      {"stored", "/workload/long_contexts/answer_tokens=90tokens", contexts},
       {"stored", "/seed=2"},
       // The same keys where only they decide.
       {"stored", "/system/tiers/ssd/eviction=fifo", lru_tiers},
