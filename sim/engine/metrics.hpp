@@ -23,12 +23,16 @@ struct RequestRecord {
   SimTime admitted;
   SimTime first_token;
   SimTime finished;
-  /// History that the turn needs (after truncation), its new input and its response.
+  /// History that the turn needs (after truncation), its new input and its response. A shared
+  /// prompt is the head of the history, of the first turn too.
   Tokens history;
   Tokens input;
   Tokens output;
   /// Dropped from the history because the context window overflowed.
   Tokens truncated;
+  /// Of the history, a head that is the shared prompt, and its id; -1: none.
+  Tokens shared;
+  std::int64_t shared_prompt = -1;
   Lookup found;
   /// Of the prefill, without waiting for stored KV. Where several prompts and running requests
   /// share an iteration: of what it takes longer than without the prompts, the share of this one by
@@ -43,6 +47,7 @@ struct RequestRecord {
   /// Admitted after warm-up.
   bool measured = false;
 
+  /// The turn has a history: earlier turns of its session, or a shared prompt.
   [[nodiscard]] bool resumed() const { return history.value > 0; }
   [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }
   /// KV came from another tier than HBM.

@@ -42,8 +42,7 @@ void PrefillFirst::on_turn(SessionSlot slot) {
   }
   loads_[slot] = Load{};
   if (!invalidates_) {
-    const RequestRecord& r = requests_.request(slot);
-    truncate_stored(tiers_, slot, config_, r.truncated, r.history);
+    truncate_stored(tiers_, slot, config_, requests_.request(slot));
   }
 }
 
@@ -130,7 +129,7 @@ void PrefillFirst::admit(QueuePosition position) {
   gpu_ = Gpu::waits_for_fetch;
   tiers_.on_dequeued(slot);
   if (invalidates_) {
-    truncate_stored(tiers_, slot, config_, r.truncated, r.history);
+    truncate_stored(tiers_, slot, config_, r);
   }
   r.found = tiers_.admit(slot, requests_.key(slot), r.history);
   if (preloading_ == slot) {

@@ -74,8 +74,9 @@ class AccessOrder {
       const SessionSlot slot = take_slot();
       live_[slot].session.turns.swap(drawn_.turns);
       live_[slot].session.id = drawn_.id;
+      live_[slot].session.shared_prompt = drawn_.shared_prompt;
       live_[slot].next_turn = 0;
-      live_[slot].history = Tokens(0);
+      live_[slot].history = drawn_.shared_prompt.tokens;
       now = drawn_.arrival;
       draw();
       return slot;
@@ -172,9 +173,12 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     RequestRecord record;
     record.session = live.session.id;
     record.turn = static_cast<std::int64_t>(live.next_turn);
-    record.truncated = order.fitter().fit_history(live.history, turn);
-    truncate_stored(tiers, *slot, config, record.truncated, live.history);
+    const SharedPrompt& prompt = live.session.shared_prompt;
+    record.shared = prompt.tokens;
+    record.shared_prompt = prompt.tokens.value > 0 ? prompt.id : -1;
+    record.truncated = order.fitter().fit_history(live.history, prompt.tokens, turn);
     record.history = live.history;
+    truncate_stored(tiers, *slot, config, record);
     record.input = turn.user;
     record.output = turn.assistant;
     record.arrived = record.admitted = record.first_token = record.finished = now;
@@ -210,7 +214,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   Json result;
   result["format"] = "kvtier.untimed/1";
   result["config"] = write_value(config);
-  result["workload"] = to_json(order.statistics());
+  result["workload"] = workload_report(config, order.statistics());
   result["metrics"] = Json{{"turns", metrics.turns},
                            {"resumed_turns", metrics.resumed_turns},
                            {"hit_rate", hit_rate_report(metrics)},

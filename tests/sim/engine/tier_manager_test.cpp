@@ -446,8 +446,8 @@ TEST(TierManager, ARescuedEntryThatWasTruncatedOnItsWayOutIsChargedForWhatIsLeft
   s.store(kB, 10);
   s.turn(kC, 0, 15);  // A is being written, B waits behind it
   s.until(s.backend.now() + for_ms(2));
-  s.tiers.truncate(kA, Tokens(6));
-  s.tiers.truncate(kB, Tokens(6));
+  s.tiers.truncate(kA, cut(6));
+  s.tiers.truncate(kB, cut(6));
   expect_found(s.admit(kA, 4), 4, Medium::dram);
   expect_found(s.admit(kB, 4), 4, Medium::dram);
   s.tiers.check_invariants();
@@ -608,7 +608,7 @@ TEST(TierManager, TruncationShrinksTheAccounts) {
   ssd.write = WriteMoment::on_create;
   Store s(two_tiers(100, 100, tier(), ssd));
   s.store(kA, 20);
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12));
   EXPECT_EQ(s.used(0), 8);
   EXPECT_EQ(s.used(1), 8);
   s.tiers.check_invariants();
@@ -616,13 +616,11 @@ TEST(TierManager, TruncationShrinksTheAccounts) {
 }
 
 TEST(TierManager, TruncationKeepsTheFirstTokens) {
-  RunConfig config = dram_only(100);
-  config.serving.keep_first_tokens = Tokens(5);
-  Store s(config);
+  Store s(dram_only(100));
   s.store(kA, 10);
   // The history was 30, of which 10 are stored: tokens 5..16 go, so what is left of the stored
   // prefix is its first 5.
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12, 5));
   EXPECT_EQ(s.used(0), 5);
   expect_found(s.admit(kA, 18), 5, Medium::dram);
 }
@@ -630,7 +628,7 @@ TEST(TierManager, TruncationKeepsTheFirstTokens) {
 TEST(TierManager, TruncationToNothingIsALossByOverflow) {
   Store s(dram_only(100));
   s.store(kA, 10);
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12));
   EXPECT_EQ(s.used(0), 0);
   EXPECT_EQ(s.tiers.live_entries(), 0U);
   expect_lost(s.admit(kA, 5), LossCause::overflow);
@@ -640,7 +638,7 @@ TEST(TierManager, TruncationDuringASaveEndsInTheSmallerEntry) {
   Store s(dram_only(100));
   s.turn(kA, 0, 20);
   s.until(at_ms(5));
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12));
   s.drain();
   EXPECT_EQ(s.used(0), 8);
   expect_found(s.admit(kA, 8), 8, Medium::dram);
@@ -651,7 +649,7 @@ TEST(TierManager, TruncationOfAnEntryWaitingForRoomAsksForLess) {
   s.store(kA, 20);
   s.turn(kB, 0, 20);  // waits for A's room
   s.until(s.backend.now() + for_ms(5));
-  s.tiers.truncate(kB, Tokens(15));
+  s.tiers.truncate(kB, cut(15));
   s.drain();
   EXPECT_EQ(s.used(0), 5);
   s.store(kC, 15);  // fits beside it
@@ -663,7 +661,7 @@ TEST(TierManager, TruncationOfAnEntryOnItsWayDownReachesTheSsd) {
   s.store(kA, 20);
   s.turn(kB, 0, 20);
   s.until(s.backend.now() + for_ms(5));
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12));
   s.drain();
   EXPECT_EQ(s.used(1), 8);
   expect_found(s.admit(kA, 8), 8, Medium::ssd);
@@ -676,7 +674,7 @@ TEST(TierManager, TruncationDuringAWriteThroughSettlesBothAccounts) {
     Store s(two_tiers(100, 100, tier(), ssd));
     s.turn(kA, 0, 20);
     s.until(at_ms(25));  // in DRAM since 20 ms, on its way to the SSD until 40 ms
-    s.tiers.truncate(kA, Tokens(dropped));
+    s.tiers.truncate(kA, cut(dropped));
     s.drain();
     EXPECT_EQ(s.used(0), 20 - dropped);
     EXPECT_EQ(s.used(1), 20 - dropped);
@@ -689,7 +687,7 @@ TEST(TierManager, ACopyTruncatedWhileItGrewIsChargedRightIfTheSaveIsCancelled) {
   s.store(kA, 10);
   expect_found(s.turn(kA, 10, 30), 10, Medium::dram);  // 20 more on their way
   s.until(s.backend.now() + for_ms(5));
-  s.tiers.truncate(kA, Tokens(6));
+  s.tiers.truncate(kA, cut(6));
   expect_found(s.admit(kA, 24), 24, Medium::hbm);
   EXPECT_EQ(s.used(0), 4);
   s.drain();
@@ -702,7 +700,7 @@ TEST(TierManager, ACopyTruncatedWhileItGrewInVainIsChargedRight) {
   s.turn(kA, 10, 20);  // waits until B's way out is over
   s.until(s.backend.now() + for_ms(5));
   EXPECT_EQ(s.tiers.saves_in_progress(), 1);
-  s.tiers.truncate(kA, Tokens(6));
+  s.tiers.truncate(kA, cut(6));
   expect_found(s.admit(kA, 14), 14, Medium::hbm);
   s.tiers.check_invariants();
   s.drain();
@@ -756,7 +754,7 @@ RunConfig fetching_config() {
 void put_on_ssd(Store& s) {
   s.store(kA, 10);
   s.store(kB, 20);
-  s.tiers.truncate(kB, Tokens(15));
+  s.tiers.truncate(kB, cut(15));
 }
 
 TEST(TierManager, AWaitingRequestsEntryIsFetchedToDram) {
