@@ -66,6 +66,10 @@ BootstrapSource::BootstrapSource(TraceSource& table, std::uint64_t seed)
   SessionSpec session;
   while (table.next(session)) {
     begins_.push_back(messages_.size());
+    if (session.shared_prompt.tokens.value > 0) {
+      shared_prompts_.resize(begins_.size());
+      shared_prompts_.back() = session.shared_prompt;
+    }
     for (const Turn& turn : session.turns) {
       messages_.push_back({.user = static_cast<std::uint32_t>(turn.user.value),
                            .assistant = static_cast<std::uint32_t>(turn.assistant.value)});
@@ -77,6 +81,7 @@ BootstrapSource::BootstrapSource(TraceSource& table, std::uint64_t seed)
   KVTIER_ASSERT(!begins_.empty(), "a table to draw from has sessions");
   begins_.push_back(messages_.size());
   begins_.shrink_to_fit();
+  shared_prompts_.shrink_to_fit();
   messages_.shrink_to_fit();
   think_.shrink_to_fit();
   report_ = table.report();
@@ -87,6 +92,7 @@ bool BootstrapSource::next(SessionSpec& session) {
       static_cast<std::size_t>(stream_.index(static_cast<std::int64_t>(begins_.size()) - 1));
   session.id = drawn_++;
   session.arrival = SimTime();
+  session.shared_prompt = drawn < shared_prompts_.size() ? shared_prompts_[drawn] : SharedPrompt();
   session.turns.clear();
   for (std::size_t i = begins_[drawn]; i < begins_[drawn + 1]; ++i) {
     session.turns.push_back({.user = Tokens(messages_[i].user),

@@ -88,7 +88,8 @@ class PoissonArrivals {
 };
 
 /// Draws sessions with replacement from a table held in memory: 8 bytes a turn (16 with think
-/// times) and 8 a session. Draws from the stream "workload/bootstrap"; never ends.
+/// times) and 8 a session (24 where they have shared prompts). Draws from the stream
+/// "workload/bootstrap"; never ends.
 class BootstrapSource final : public SessionSource {
  public:
   /// Reads `table` to its end; it needs at least one session.
@@ -106,7 +107,8 @@ class BootstrapSource final : public SessionSource {
 
   std::vector<std::size_t> begins_;  // of each session in the two below, then the end of the last
   std::vector<Messages> messages_;
-  std::vector<SimDuration> think_;  // empty if the table has none
+  std::vector<SimDuration> think_;            // empty if the table has none
+  std::vector<SharedPrompt> shared_prompts_;  // by session, up to the last that has one
   ImportReport report_;
   RandomStream stream_;
   std::int64_t drawn_ = 0;

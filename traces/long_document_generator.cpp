@@ -17,6 +17,7 @@ bool LongDocumentGenerator::next(SessionSpec& session) {
   const Tokens document = p.document_tokens_min + Tokens(lengths_stream_.index(lengths));
   session.id = generated_++;
   session.arrival = SimTime();
+  session.shared_prompt = SharedPrompt();
   session.turns.assign(static_cast<std::size_t>(p.tasks),
                        {p.task_input_tokens, p.task_output_tokens, SimDuration()});
   session.turns.front().user += document;

@@ -15,12 +15,22 @@ struct Turn {
   SimDuration think;
 };
 
+/// Tokens that several sessions begin with, word for word, such as a virtual assistant's system
+/// prompt. They come before the first turn's user tokens and count in no turn.
+struct SharedPrompt {
+  /// Sessions with the same id have the same tokens.
+  std::int64_t id = 0;
+  /// Zero: none.
+  Tokens tokens{};
+};
+
 /// One conversation as a trace or a generator gives it.
 struct SessionSpec {
   /// Position in the workload, from 0; unique.
   std::int64_t id = 0;
   /// When the first turn arrives.
   SimTime arrival;
+  SharedPrompt shared_prompt{};
   std::vector<Turn> turns;
 };
 

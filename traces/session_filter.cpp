@@ -13,7 +13,7 @@ bool SessionFilter::passes(const SessionSpec& session) const {
   if (!context_max) {
     return true;
   }
-  Tokens context(0);
+  Tokens context = session.shared_prompt.tokens;
   for (const Turn& turn : session.turns) {
     context += turn.user + turn.assistant;
   }

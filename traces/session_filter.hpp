@@ -24,9 +24,11 @@ struct SessionFilter {
 template <class V>
 void describe(V& v, SessionFilter& c) {
   v.field("turns_min", c.turns_min, "Sessions with fewer turns are left out.", between(1, 1e6));
-  v.field("context_max", c.context_max,
-          "Sessions with more tokens in all their turns, messages and responses, are left out.",
-          positive());
+  v.field(
+      "context_max", c.context_max,
+      "Sessions with more tokens in all their turns, messages and responses, and a shared prompt "
+      "are left out.",
+      positive());
 }
 
 /// The sessions of another source that pass a filter, numbered anew from 0.

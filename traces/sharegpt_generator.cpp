@@ -38,6 +38,7 @@ bool ShareGptGenerator::next(SessionSpec& session) {
   const double scale = p.session_scale_sigma * scales_stream_.normal();
   session.id = generated_++;
   session.arrival = SimTime();
+  session.shared_prompt = SharedPrompt();
   session.turns.resize(static_cast<std::size_t>(turns));
   for (Turn& turn : session.turns) {
     const double user = lengths_stream_.lognormal(user_mu_ + scale, p.user_tokens_sigma);

@@ -25,7 +25,13 @@ Json distribution_report(const Histogram& values, double unit) {
 }
 
 void WorkloadStatistics::add(const SessionSpec& session) {
-  std::int64_t history = 0;
+  const std::int64_t shared = session.shared_prompt.tokens.value;
+  if (shared > 0) {
+    shared_prompts_.insert(session.shared_prompt.id);
+    ++sessions_with_shared_prompt_;
+    shared_tokens_ += static_cast<Int128>(shared) * std::ssize(session.turns);
+  }
+  std::int64_t history = shared;
   bool first = true;
   for (const Turn& turn : session.turns) {
     user_tokens_.add(turn.user.value);
@@ -33,8 +39,9 @@ void WorkloadStatistics::add(const SessionSpec& session) {
     if (!first) {
       think_times_ns_.add(turn.think.ns);
     }
+    // A shared prompt, which the first turn's history is, was in no earlier turn of the session.
+    history_tokens_ += first ? 0 : history;
     first = false;
-    history_tokens_ += history;
     prompt_tokens_ += history + turn.user.value;
     history += turn.user.value + turn.assistant.value;
   }
@@ -50,27 +57,32 @@ double WorkloadStatistics::share_of_sessions(std::int64_t count) const {
   return sessions() == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(sessions());
 }
 
-double WorkloadStatistics::repeated_prompt_share() const {
-  return prompt_tokens_ == 0
-             ? 0.0
-             : static_cast<double>(history_tokens_) / static_cast<double>(prompt_tokens_);
+double WorkloadStatistics::share_of_prompts(Int128 tokens) const {
+  return prompt_tokens_ == 0 ? 0.0
+                             : static_cast<double>(tokens) / static_cast<double>(prompt_tokens_);
 }
 
 Json to_json(const WorkloadStatistics& s) {
-  return Json{{"sessions", s.sessions()},
-              {"turns", s.turns()},
-              {"multi_turn_sessions_fraction", s.multi_turn_share()},
-              {"sessions_over_2048_tokens_fraction", s.over_2k_share()},
-              {"sessions_over_4096_tokens_fraction", s.over_4k_share()},
-              {"repeated_prompt_tokens_fraction", s.repeated_prompt_share()},
-              {"user_tokens_total", static_cast<std::int64_t>(s.user_tokens().sum())},
-              {"assistant_tokens_total", static_cast<std::int64_t>(s.assistant_tokens().sum())},
-              {"turns_per_session", distribution_report(s.turns_per_session(), 1)},
-              {"session_tokens", distribution_report(s.session_tokens(), 1)},
-              {"user_tokens", distribution_report(s.user_tokens(), 1)},
-              {"assistant_tokens", distribution_report(s.assistant_tokens(), 1)},
-              {"think_time_seconds", distribution_report(s.think_times_ns(), 1e-9)},
-              {"last_arrival_seconds", s.last_arrival().seconds()}};
+  Json json{{"sessions", s.sessions()},
+            {"turns", s.turns()},
+            {"multi_turn_sessions_fraction", s.multi_turn_share()},
+            {"sessions_over_2048_tokens_fraction", s.over_2k_share()},
+            {"sessions_over_4096_tokens_fraction", s.over_4k_share()},
+            {"repeated_prompt_tokens_fraction", s.repeated_prompt_share()},
+            {"user_tokens_total", static_cast<std::int64_t>(s.user_tokens().sum())},
+            {"assistant_tokens_total", static_cast<std::int64_t>(s.assistant_tokens().sum())},
+            {"turns_per_session", distribution_report(s.turns_per_session(), 1)},
+            {"session_tokens", distribution_report(s.session_tokens(), 1)},
+            {"user_tokens", distribution_report(s.user_tokens(), 1)},
+            {"assistant_tokens", distribution_report(s.assistant_tokens(), 1)},
+            {"think_time_seconds", distribution_report(s.think_times_ns(), 1e-9)},
+            {"last_arrival_seconds", s.last_arrival().seconds()}};
+  if (s.sessions_with_shared_prompt() > 0) {
+    json["shared_prompts"] = Json{{"distinct", s.distinct_shared_prompts()},
+                                  {"sessions", s.sessions_with_shared_prompt()},
+                                  {"prompt_tokens_fraction", s.shared_prompt_share()}};
+  }
+  return json;
 }
 
 }  // namespace kvtier

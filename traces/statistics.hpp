@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 
 #include "sim/core/config.hpp"
 #include "sim/core/histogram.hpp"
@@ -9,9 +10,10 @@
 
 namespace kvtier {
 
-/// What a workload consists of, accumulated one session at a time in bounded memory. Means, shares
-/// and sums are exact, quantiles within the histogram's 0.4 %. Tokens are those of the trace,
-/// before any engine clamps a message or truncates a history.
+/// What a workload consists of, accumulated one session at a time in bounded memory (and an id for
+/// each distinct shared prompt). Means, shares and sums are exact, quantiles within the histogram's
+/// 0.4 %. Tokens are those of the trace, before any engine clamps a message or truncates a history.
+/// A session's shared prompt is part of its tokens and of every turn's prompt.
 class WorkloadStatistics {
  public:
   void add(const SessionSpec& session);
@@ -32,10 +34,21 @@ class WorkloadStatistics {
   [[nodiscard]] double over_4k_share() const { return share_of_sessions(sessions_over_4k_); }
   /// Tokens of the prompts (history and new) that an earlier turn of the session had already: what
   /// a KV cache without limits saves (AttentionStore, section 2.3).
-  [[nodiscard]] double repeated_prompt_share() const;
+  [[nodiscard]] double repeated_prompt_share() const { return share_of_prompts(history_tokens_); }
+
+  [[nodiscard]] std::int64_t distinct_shared_prompts() const {
+    return static_cast<std::int64_t>(shared_prompts_.size());
+  }
+  /// Sessions that begin with a shared prompt.
+  [[nodiscard]] std::int64_t sessions_with_shared_prompt() const {
+    return sessions_with_shared_prompt_;
+  }
+  /// Tokens of the prompts (history and new) of all turns that are a shared prompt's.
+  [[nodiscard]] double shared_prompt_share() const { return share_of_prompts(shared_tokens_); }
 
  private:
   [[nodiscard]] double share_of_sessions(std::int64_t count) const;
+  [[nodiscard]] double share_of_prompts(Int128 tokens) const;
 
   Histogram turns_;
   Histogram user_tokens_;
@@ -47,6 +60,9 @@ class WorkloadStatistics {
   std::int64_t sessions_over_4k_ = 0;
   Int128 prompt_tokens_ = 0;
   Int128 history_tokens_ = 0;
+  Int128 shared_tokens_ = 0;
+  std::set<std::int64_t> shared_prompts_;
+  std::int64_t sessions_with_shared_prompt_ = 0;
   SimTime last_arrival_{};
 };
 

@@ -113,6 +113,16 @@ void scan_turns(LineScanner& scanner, bool think_times, const LineReader& reader
   scanner.expect(']');
 }
 
+SharedPrompt scan_shared_prompt(LineScanner& scanner) {
+  SharedPrompt prompt;
+  scanner.expect('[');
+  prompt.id = scanner.integer("a shared prompt's id", 0, INT64_MAX);
+  scanner.expect(',');
+  prompt.tokens = Tokens(scanner.integer("a shared prompt's tokens", 1, kMessageTokensMax));
+  scanner.expect(']');
+  return prompt;
+}
+
 }  // namespace
 
 TraceReader::TraceReader(const std::filesystem::path& path, Tokens message_overhead)
@@ -145,10 +155,12 @@ bool TraceReader::read_session(SessionSpec& session) {
     }
     return false;
   }
-  static const std::vector<std::string> kKeys{"id", "arrival_ns", "turns"};
+  static const std::vector<std::string> kKeys{"id", "arrival_ns", "turns", "shared_prompt"};
   constexpr std::size_t kArrival = 1;
+  constexpr std::size_t kTurns = 2;
+  constexpr std::size_t kSharedPrompt = 3;
   session.arrival = SimTime();
-  std::array<bool, 3> seen{};
+  std::array<bool, 4> seen{};
   LineScanner scanner(line, lines_);
   scanner.expect('{');
   do {
@@ -171,13 +183,15 @@ bool TraceReader::read_session(SessionSpec& session) {
       session.id = scanner.integer("an id", 0, INT64_MAX);
     } else if (which == kArrival) {
       session.arrival = SimTime(scanner.integer("an arrival", 0, kTraceTimeNsMax));
+    } else if (which == kSharedPrompt) {
+      session.shared_prompt = scan_shared_prompt(scanner);
     } else {
       scan_turns(scanner, header_.think_times, lines_, session.turns);
     }
   } while (scanner.take(','));
   scanner.expect('}');
   scanner.expect_end();
-  for (std::size_t i = 0; i < kKeys.size(); ++i) {
+  for (std::size_t i = 0; i <= kTurns; ++i) {
     if (!seen[i] && (i != kArrival || header_.arrivals)) {
       throw lines_.error(fmt::format("missing key \"{}\"", kKeys[i]));
     }
@@ -189,6 +203,14 @@ bool TraceReader::read_session(SessionSpec& session) {
     throw lines_.error(
         fmt::format("arrival at {} ns after one at {} ns: arrivals must not decrease",
                     session.arrival.ns, last_arrival_.ns));
+  }
+  if (seen[kSharedPrompt]) {
+    const SharedPrompt& prompt = session.shared_prompt;
+    const Tokens known = shared_prompts_.try_emplace(prompt.id, prompt.tokens).first->second;
+    if (prompt.tokens != known) {
+      throw lines_.error(fmt::format("shared prompt {} has {} tokens, {} in an earlier session",
+                                     prompt.id, prompt.tokens.value, known.value));
+    }
   }
   last_id_ = session.id;
   last_arrival_ = session.arrival;
@@ -210,6 +232,10 @@ void TraceWriter::write(const SessionSpec& session) {
     KVTIER_ASSERT(session.arrival >= last_arrival_, "arrivals do not decrease");
     fmt::format_to(out, ",\"arrival_ns\":{}", session.arrival.ns);
     last_arrival_ = session.arrival;
+  }
+  if (session.shared_prompt.tokens.value > 0) {
+    fmt::format_to(out, ",\"shared_prompt\":[{},{}]", session.shared_prompt.id,
+                   session.shared_prompt.tokens.value);
   }
   line_ += ",\"turns\":";
   char separator = '[';

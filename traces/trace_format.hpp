@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -18,7 +19,9 @@
 /// The first line says what the trace has. Then each line is one session: its id (ids increase),
 /// when its first turn arrives (present if `arrivals`; it never decreases), and its turns as [user
 /// tokens, response tokens, think time in nanoseconds since the last token of the turn before] (the
-/// third present if `think_times`; 0 for the first turn). Times are whole nanoseconds, so that
+/// third present if `think_times`; 0 for the first turn). A session that begins with a shared
+/// prompt has `"shared_prompt":[id,tokens]` beside these; the same id always has the same tokens,
+/// which are in no turn. Times are whole nanoseconds, so that
 /// writing and reading give back the same sessions exactly. Keys may come in any order, each once,
 /// and no other.
 namespace kvtier {
@@ -40,8 +43,8 @@ void describe(V& v, TraceHeader& c) {
 
 /// Reads `kvtier.trace/1`. Every error is a ConfigError that names file and line: another version,
 /// a malformed line, a count below 1, no turns, a repeated or unknown key, an arrival before the
-/// one above, no sessions, damaged compression. A plain file that was cut between two lines cannot
-/// be told from a shorter trace.
+/// one above, a shared prompt of another length than before, no sessions, damaged compression. A
+/// plain file that was cut between two lines cannot be told from a shorter trace.
 class TraceReader final : public TraceSource {
  public:
   explicit TraceReader(const std::filesystem::path& path, Tokens message_overhead = {});
@@ -58,6 +61,8 @@ class TraceReader final : public TraceSource {
   TraceHeader header_;
   std::int64_t last_id_ = -1;
   SimTime last_arrival_{};
+  /// By id.
+  std::map<std::int64_t, Tokens> shared_prompts_;
 };
 
 /// Writes `kvtier.trace/1`, compressed as the name's suffix says (.gz, .zst). Throws DeviceError.

@@ -38,6 +38,7 @@ Tokens TraceSource::net_of_overhead(Tokens message) {
 }
 
 bool TraceSource::next(SessionSpec& session) {
+  session.shared_prompt = SharedPrompt();
   if (!read_session(session)) {
     return false;
   }

@@ -59,8 +59,8 @@ class TraceSource : public SessionSource {
   [[nodiscard]] virtual bool has_think_times() const { return false; }
 
  protected:
-  /// Overwrites `session` with the next one that has a turn; messages may have 0 ..
-  /// kMessageTokensMax tokens.
+  /// Overwrites `session`, which has no shared prompt, with the next one that has a turn; messages
+  /// may have 0 .. kMessageTokensMax tokens.
   virtual bool read_session(SessionSpec& session) = 0;
 
   ImportReport& counts() { return report_; }

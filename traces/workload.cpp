@@ -69,6 +69,12 @@ Sessions generated(const WorkloadConfig& config, std::uint64_t seed) {
     case Generator::long_documents:
       return {std::make_unique<LongDocumentGenerator>(config.long_documents, seed), nullptr,
               "long_documents"};
+    case Generator::shared_prompts:
+      return {std::make_unique<SharedPromptGenerator>(config.shared_prompts, config.sharegpt, seed),
+              nullptr, "shared_prompts"};
+    case Generator::long_contexts:
+      return {std::make_unique<LongContextGenerator>(config.long_contexts, seed), nullptr,
+              "long_contexts"};
   }
   KVTIER_ASSERT(false, "every generator is made");
   return {};
@@ -129,6 +135,11 @@ double mean_turns(const WorkloadConfig& config, std::uint64_t seed,
 
 }  // namespace
 
+bool is_synthetic(const WorkloadConfig& config) {
+  return config.generator == Generator::shared_prompts ||
+         config.generator == Generator::long_contexts;
+}
+
 void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
   if (config.generator && config.trace) {
     problems.add(pointer + "/trace", "a workload has a generator or a trace, not both");
@@ -157,13 +168,20 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
                  fmt::format("{} is more than turns_max, which is {}", config.sharegpt.turns_min,
                              config.sharegpt.turns_max));
   }
-  const LongDocumentParameters& documents = config.long_documents;
-  if (documents.document_tokens_min > documents.document_tokens_max) {
-    problems.add(
-        pointer + "/long_documents/document_tokens_min",
-        fmt::format("{} is more than document_tokens_max, which is {}",
-                    documents.document_tokens_min.value, documents.document_tokens_max.value));
-  }
+  const auto check_range = [&](Tokens least, Tokens most, const std::string& section,
+                               const std::string& key) {
+    if (least > most) {
+      problems.add(
+          fmt::format("{}/{}/{}_min", pointer, section, key),
+          fmt::format("{} is more than {}_max, which is {}", least.value, key, most.value));
+    }
+  };
+  check_range(config.long_documents.document_tokens_min, config.long_documents.document_tokens_max,
+              "long_documents", "document_tokens");
+  check_range(config.shared_prompts.tokens_min, config.shared_prompts.tokens_max, "shared_prompts",
+              "tokens");
+  check_range(config.long_contexts.context_tokens_min, config.long_contexts.context_tokens_max,
+              "long_contexts", "context_tokens");
 }
 
 WorkloadSource::WorkloadSource(std::unique_ptr<SessionSource> sessions, const ImportReport* report,

@@ -12,19 +12,23 @@
 #include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
 #include "traces/arrivals.hpp"
+#include "traces/long_context_generator.hpp"
 #include "traces/long_document_generator.hpp"
 #include "traces/session.hpp"
 #include "traces/session_filter.hpp"
+#include "traces/shared_prompt_generator.hpp"
 #include "traces/sharegpt_generator.hpp"
 #include "traces/trace_source.hpp"
 
 namespace kvtier {
 
-enum class Generator { sharegpt, long_documents };
+enum class Generator { sharegpt, long_documents, shared_prompts, long_contexts };
 constexpr auto enum_names(Generator) {
   return std::array{
       std::pair<std::string_view, Generator>{"sharegpt", Generator::sharegpt},
-      std::pair<std::string_view, Generator>{"long_documents", Generator::long_documents}};
+      std::pair<std::string_view, Generator>{"long_documents", Generator::long_documents},
+      std::pair<std::string_view, Generator>{"shared_prompts", Generator::shared_prompts},
+      std::pair<std::string_view, Generator>{"long_contexts", Generator::long_contexts}};
 }
 
 enum class ArrivalModel { poisson, trace };
@@ -56,6 +60,8 @@ struct WorkloadConfig {
   ThinkTimeConfig think_time{};
   ShareGptParameters sharegpt{};
   LongDocumentParameters long_documents{};
+  SharedPromptParameters shared_prompts{};
+  LongContextParameters long_contexts{};
 };
 
 template <class V>
@@ -63,7 +69,9 @@ void describe(V& v, WorkloadConfig& c) {
   v.field(
       "generator", c.generator,
       "Makes the sessions; give this or a trace. sharegpt: conversations; long_documents: several "
-      "tasks on one document each.");
+      "tasks on one document each; shared_prompts (synthetic): conversations, many of which begin "
+      "with the same prompt; long_contexts (synthetic): several questions on one long context "
+      "each.");
   v.field("trace", c.trace,
           "File that holds the sessions, plain, gzip or zstd; a relative path starts at the config "
           "file's folder.");
@@ -99,9 +107,18 @@ void describe(V& v, WorkloadConfig& c) {
   v.field("filter", c.filter, "Which sessions are run; sessions counts those that pass.");
   v.field("think_time", c.think_time,
           "Time from a turn's last token to the next turn of its session.");
-  v.field("sharegpt", c.sharegpt, "Parameters of the sharegpt generator.");
+  v.field("sharegpt", c.sharegpt,
+          "Parameters of the sharegpt generator, and of the conversations of shared_prompts.");
   v.field("long_documents", c.long_documents, "Parameters of the long_documents generator.");
+  v.field("shared_prompts", c.shared_prompts,
+          "Parameters of the shared_prompts generator, which is synthetic.");
+  v.field("long_contexts", c.long_contexts,
+          "Parameters of the long_contexts generator, which is synthetic.");
 }
+
+/// Whether the sessions are made up, neither recorded nor fitted to what is known of a workload.
+/// Results say so.
+[[nodiscard]] bool is_synthetic(const WorkloadConfig& config);
 
 /// Adds what is wrong across the keys of `config`, which stands at `pointer` (such as "/workload"),
 /// to `problems`. Files are not looked at.

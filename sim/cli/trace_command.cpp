@@ -60,6 +60,11 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
   fmt::print("over 2K tokens         {:>9.1f} %\n", statistics.over_2k_share() * kPercent);
   fmt::print("over 4K tokens         {:>9.1f} %\n", statistics.over_4k_share() * kPercent);
   fmt::print("repeated prompt tokens {:>9.1f} %\n", statistics.repeated_prompt_share() * kPercent);
+  if (statistics.sessions_with_shared_prompt() > 0) {
+    fmt::print("shared prompts         {:>9}, of {} sessions\n",
+               statistics.distinct_shared_prompts(), statistics.sessions_with_shared_prompt());
+    fmt::print("shared prompt tokens   {:>9.1f} %\n", statistics.shared_prompt_share() * kPercent);
+  }
   fmt::print("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p99", "max");
   row("turns per session", statistics.turns_per_session(), 1);
   row("user tokens", statistics.user_tokens(), 1);
@@ -78,7 +83,10 @@ int generate_command(const GenerateOptions& options) {
   const ResolvedWorkload workload = resolve_workload(options.config.request());
   const auto source =
       make_source(workload.config, static_cast<std::uint64_t>(workload.seed), workload.base_dir);
-  const std::string made_of = workload.config.trace ? *workload.config.trace : "generator";
+  const bool synthetic = is_synthetic(workload.config);
+  const std::string made_of = workload.config.trace ? *workload.config.trace
+                              : synthetic           ? "synthetic generator"
+                                                    : "generator";
   TraceWriter writer(options.out, {.arrivals = true, .think_times = true, .source = made_of});
   const WorkloadStatistics statistics =
       drain(*source, [&](const SessionSpec& session) { writer.write(session); });
@@ -86,6 +94,9 @@ int generate_command(const GenerateOptions& options) {
     throw ConfigError("/workload: the workload has no sessions");
   }
   writer.commit();
+  if (synthetic) {
+    fmt::print("synthetic workload\n");
+  }
   show(statistics, nullptr, "", nullptr);
   return 0;
 }

@@ -327,6 +327,14 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   if (config.model.context_window < Tokens(2)) {
     problems.add("/model/context_window", "expected at least 2 tokens");
   }
+  const Tokens longest_prompt = config.workload.shared_prompts.tokens_max;
+  if (config.workload.generator == Generator::shared_prompts &&
+      longest_prompt + kLeastRoom > config.model.context_window) {
+    problems.add("/workload/shared_prompts/tokens_max",
+                 fmt::format("expected at most {} ({} less than the context window), got {}",
+                             format_quantity(config.model.context_window - kLeastRoom),
+                             format_quantity(kLeastRoom), format_quantity(longest_prompt)));
+  }
   check_paging(config, registry, problems);
   check_sharing(config.system, problems);
   const Bytes window = window_bytes(config);

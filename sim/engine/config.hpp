@@ -372,6 +372,9 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 /// Zero if nothing.
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
 
+/// The least that a shared prompt leaves of the context window: a token of input and one of output.
+inline constexpr Tokens kLeastRoom{2};
+
 /// What `token_budget` means for this model.
 [[nodiscard]] Tokens token_budget(const RunConfig& config);
 

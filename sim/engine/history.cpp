@@ -9,7 +9,7 @@
 namespace kvtier {
 namespace {
 
-constexpr std::int64_t kMostLongTurnsReported = 20;
+constexpr std::int64_t kMostMisfitsReported = 20;
 
 }  // namespace
 
@@ -21,66 +21,86 @@ TurnFitter::TurnFitter(const RunConfig& config)
       keep_first_tokens_(config.serving.keep_first_tokens) {}
 
 void TurnFitter::fit_turns(SessionSpec& session, SessionSource& rest) const {
+  const Tokens most = room(session);
+  if (most < kLeastRoom) {
+    report_misfits(session, rest);
+  }
   for (Turn& turn : session.turns) {
-    if (turn.user + turn.assistant <= window_) {
+    if (turn.user + turn.assistant <= most) {
       continue;
     }
     if (!clamp_) {
-      report_long_turns(session, rest);
+      report_misfits(session, rest);
     }
-    turn.user = std::min(turn.user, std::max(Tokens(1), window_ / 2));
-    turn.assistant = std::min(turn.assistant, window_ - turn.user);
+    turn.user = std::min(turn.user, std::max(Tokens(1), most / 2));
+    turn.assistant = std::min(turn.assistant, most - turn.user);
   }
 }
 
-void TurnFitter::report_long_turns(SessionSpec& session, SessionSource& rest) const {
+void TurnFitter::report_misfits(SessionSpec& session, SessionSource& rest) const {
   std::vector<std::string> problems;
   std::int64_t count = 0;
+  bool long_turns = false;
+  bool long_prompts = false;
+  const auto add = [&](const std::string& problem) {
+    if (++count <= kMostMisfitsReported) {
+      problems.push_back(problem);
+    }
+  };
   do {
-    for (std::size_t i = 0; i < session.turns.size(); ++i) {
+    const Tokens shared = session.shared_prompt.tokens;
+    const Tokens most = room(session);
+    if (most < kLeastRoom) {
+      long_prompts = true;
+      add(fmt::format(
+          "/workload: session {}: expected a shared prompt of at most {} tokens ({} less "
+          "than the context window), got {}",
+          session.id, (window_ - kLeastRoom).value, kLeastRoom.value, shared.value));
+      continue;
+    }
+    for (std::size_t i = 0; i < session.turns.size() && !clamp_; ++i) {
       const Tokens tokens = session.turns[i].user + session.turns[i].assistant;
-      if (tokens > window_ && ++count <= kMostLongTurnsReported) {
-        problems.push_back(
+      if (tokens > most) {
+        long_turns = true;
+        add(
             fmt::format("/workload: session {} turn {}: expected at most {} tokens (the context "
-                        "window), got {}",
-                        session.id, i, window_.value, tokens.value));
+                        "window{}), got {}",
+                        session.id, i, most.value,
+                        shared.value > 0 ? " less the shared prompt" : "", tokens.value));
       }
     }
   } while (rest.next(session));
-  if (count > kMostLongTurnsReported) {
-    problems.push_back(fmt::format("/workload: and {} more turns longer than the context window",
-                                   count - kMostLongTurnsReported));
+  if (count > kMostMisfitsReported) {
+    problems.push_back(fmt::format("/workload: and {} more {}", count - kMostMisfitsReported,
+                                   !long_prompts ? "turns longer than the context window"
+                                   : long_turns  ? "of both"
+                                                 : "shared prompts of that length"));
   }
-  problems.push_back(
-      "/serving/long_turn: \"clamp\" would shorten such turns to the context window");
+  if (long_turns) {
+    problems.push_back(
+        "/serving/long_turn: \"clamp\" would shorten such turns to the context window");
+  }
   throw ConfigError(std::move(problems));
 }
 
-Tokens TurnFitter::fit_history(Tokens& history, Turn& turn) const {
+Tokens TurnFitter::fit_history(Tokens& history, Tokens shared, Turn& turn) const {
   const Tokens own = turn.user + (response_counts_ ? turn.assistant : Tokens(1));
   const Tokens before = history;
-  while (history.value > 0 && history + own > window_) {
+  while (history > shared && history + own > window_) {
     const auto share =
         static_cast<std::int64_t>(static_cast<double>(history.value) * dropped_share_);
-    const Tokens droppable = history - keep_first_tokens_;
-    // The kept first tokens go too when nothing else is left to drop.
+    const Tokens droppable = history - std::max(keep_first_tokens_, shared);
+    // The kept first tokens go too when nothing else is left to drop, a shared prompt never.
     history -= droppable.value > 0 ? std::min(droppable, Tokens(std::max<std::int64_t>(1, share)))
-                                   : history;
+                                   : history - shared;
   }
   turn.assistant = std::min(turn.assistant, window_ - history - turn.user);
   return before - history;
 }
 
-void truncate_stored(TierManager& tiers, SessionSlot session, const RunConfig& config,
-                     Tokens truncated, Tokens history_left) {
-  if (truncated.value == 0) {
-    return;
-  }
-  if (config.system.positions == Positions::embedded || history_left.value == 0) {
-    tiers.invalidate(session, LossCause::overflow);
-  } else {
-    tiers.truncate(session, truncated);
-  }
+Truncation truncation_of(const RequestRecord& request, const ServingConfig& serving) {
+  const Tokens kept = std::max(serving.keep_first_tokens, request.shared);
+  return {.kept = std::min(kept, request.history), .dropped = request.truncated};
 }
 
 }  // namespace kvtier

@@ -1,7 +1,8 @@
 #pragma once
 
 #include "sim/engine/config.hpp"
-#include "sim/engine/tier_manager.hpp"
+#include "sim/engine/metrics.hpp"
+#include "sim/engine/truncation.hpp"
 #include "traces/session.hpp"
 
 namespace kvtier {
@@ -11,16 +12,20 @@ class TurnFitter {
  public:
   explicit TurnFitter(const RunConfig& config);
 
-  /// Clamps turns longer than the window, or throws ConfigError naming every such turn of this
-  /// session and of all that `rest` still gives (up to a bound).
+  /// Clamps turns longer than what a shared prompt leaves of the window, or throws ConfigError
+  /// naming every such turn of this session and of all that `rest` still gives (up to a bound).
+  /// Also for a shared prompt that leaves no room for a turn.
   void fit_turns(SessionSpec& session, SessionSource& rest) const;
 
-  /// Cuts `history` until the turn fits; returns the tokens cut. The turn's response ends at the
-  /// window.
-  Tokens fit_history(Tokens& history, Turn& turn) const;
+  /// Cuts `history`, of which the first `shared` tokens are a shared prompt, until the turn fits;
+  /// returns the tokens cut. The turn's response ends at the window.
+  Tokens fit_history(Tokens& history, Tokens shared, Turn& turn) const;
 
  private:
-  [[noreturn]] void report_long_turns(SessionSpec& session, SessionSource& rest) const;
+  [[nodiscard]] Tokens room(const SessionSpec& session) const {
+    return window_ - session.shared_prompt.tokens;
+  }
+  [[noreturn]] void report_misfits(SessionSpec& session, SessionSource& rest) const;
 
   Tokens window_;
   bool clamp_;
@@ -30,9 +35,32 @@ class TurnFitter {
   Tokens keep_first_tokens_;
 };
 
-/// Does to the stored KV what truncating a history by `truncated` tokens does: with decoupled
-/// positions what is left stays valid, with embedded ones nothing does (AttentionStore 3.4).
-void truncate_stored(TierManager& tiers, SessionSlot session, const RunConfig& config,
-                     Tokens truncated, Tokens history_left);
+/// How the history of `request` was cut. The kept first tokens are the shared prompt at least;
+/// those of them that went too, because nothing else was left, count as dropped.
+[[nodiscard]] Truncation truncation_of(const RequestRecord& request, const ServingConfig& serving);
+
+/// What a turn needs of its session's own KV: its history, less a prompt that is stored apart.
+[[nodiscard]] inline Tokens own_history(const RequestRecord& request, const SystemConfig& system) {
+  return request.history - (system.sharing == Sharing::prompts ? request.shared : Tokens(0));
+}
+
+/// Does to the KV that `store` has of the request's session what cutting its history does: with
+/// decoupled positions what is left stays valid, with embedded ones nothing does (AttentionStore
+/// 3.4).
+template <class Store>
+void truncate_stored(Store& store, SessionSlot session, const RunConfig& config,
+                     const RequestRecord& request) {
+  if (request.truncated.value == 0) {
+    return;
+  }
+  const Tokens own = own_history(request, config.system);
+  if (config.system.positions == Positions::embedded || own.value == 0) {
+    store.invalidate(session, LossCause::overflow);
+  } else {
+    Truncation cut = truncation_of(request, config.serving);
+    cut.kept = cut.kept - (request.history - own);
+    store.truncate(session, cut);
+  }
+}
 
 }  // namespace kvtier

@@ -23,7 +23,8 @@ struct RequestRecord {
   SimTime admitted;
   SimTime first_token;
   SimTime finished;
-  /// History that the turn needs (after truncation), its new input and its response.
+  /// History that the turn needs (after truncation), its new input and its response. A shared
+  /// prompt is the head of the history, of the first turn too.
   Tokens history;
   Tokens input;
   Tokens output;
@@ -46,6 +47,7 @@ struct RequestRecord {
   /// Admitted after warm-up.
   bool measured = false;
 
+  /// The turn has a history: earlier turns of its session, or a shared prompt.
   [[nodiscard]] bool resumed() const { return history.value > 0; }
   [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }
   /// KV came from another tier than HBM.

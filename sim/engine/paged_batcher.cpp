@@ -4,6 +4,7 @@
 
 #include "hw/model.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/engine/history.hpp"
 
 namespace kvtier {
 
@@ -32,14 +33,7 @@ void PagedBatcher::on_turn(SessionSlot slot) {
     work_.resize(static_cast<std::size_t>(slot) + 1);
   }
   work_[slot] = {.arrival = next_arrival_++, .length = r.history + r.input};
-  if (r.truncated.value == 0) {
-    return;
-  }
-  if (config_.system.positions == Positions::embedded || r.history.value == 0) {
-    store_.invalidate(slot);
-  } else {
-    store_.truncate(slot, r.truncated);
-  }
+  truncate_stored(store_, slot, config_, r);
 }
 
 void PagedBatcher::on_completion(const Completion& completion) {

@@ -44,7 +44,6 @@ PagedStore::PagedStore(const Setup& setup)
       block_size_(setup.config->system.paging->block_size.value),
       block_bytes_(bytes_per_token_ * block_size_),
       capacity_(running_kv_capacity(*setup.config) / block_bytes_),
-      keep_first_tokens_(setup.config->serving.keep_first_tokens),
       loads_first_(setup.config->system.paging->swap_in_first) {
   const TiersConfig& tiers = setup.config->system.tiers;
   if (tiers.hbm) {
@@ -131,7 +130,7 @@ EntryId PagedStore::create(SessionSlot session, EntryKey key) {
   }
   if (session >= entry_of_session_.size()) {
     entry_of_session_.resize(static_cast<std::size_t>(session) + 1, kNoEntry);
-    loss_of_session_.resize(static_cast<std::size_t>(session) + 1, LossCause::capacity);
+    loss_of_session_.resize(static_cast<std::size_t>(session) + 1, LossCause::not_stored);
   }
   KVTIER_ASSERT(!entry_of_session_[session].valid(), "a session has one entry");
   entry_of_session_[session] = id;
@@ -207,32 +206,29 @@ Placement PagedStore::placement(SessionSlot session) const {
 }
 
 LossCause PagedStore::loss(SessionSlot session) const {
-  if (!stores_anything()) {
-    return LossCause::not_stored;
-  }
-  return session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::capacity;
+  return session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::not_stored;
 }
 
-void PagedStore::truncate(SessionSlot session, Tokens dropped) {
+void PagedStore::truncate(SessionSlot session, const Truncation& cut) {
   const EntryId id = entry_of(session);
   if (!id.valid()) {
     return;
   }
   const Parts& p = entry(id).parts;
-  const auto cut = [&](Tokens tokens) {
-    return tokens <= keep_first_tokens_ ? tokens : std::max(keep_first_tokens_, tokens - dropped);
-  };
-  set(id, {.copying = cut(p.copying), .clean = cut(p.clean), .hbm = cut(p.hbm), .end = cut(p.end)});
+  set(id, {.copying = cut.left_of(p.copying),
+           .clean = cut.left_of(p.clean),
+           .hbm = cut.left_of(p.hbm),
+           .end = cut.left_of(p.end)});
 }
 
-void PagedStore::invalidate(SessionSlot session) {
+void PagedStore::invalidate(SessionSlot session, LossCause cause) {
   const EntryId id = entry_of(session);
   if (id.valid()) {
     log(DecisionKind::invalidate, Medium::hbm, id, entry(id).parts.end);
     set(id, {});
   }
   if (session < loss_of_session_.size()) {
-    loss_of_session_[session] = LossCause::overflow;
+    loss_of_session_[session] = cause;
   }
 }
 
@@ -243,7 +239,7 @@ void PagedStore::forget(SessionSlot session) {
     entry_of_session_[session] = kNoEntry;
   }
   if (session < loss_of_session_.size()) {
-    loss_of_session_[session] = LossCause::capacity;
+    loss_of_session_[session] = LossCause::not_stored;
   }
 }
 

@@ -87,9 +87,10 @@ class PagedStore final : public StoredKv {
   [[nodiscard]] bool stores_anything() const { return hbm_.policy != nullptr; }
   /// Why the session's KV, if part of it is missing, is not there.
   [[nodiscard]] LossCause loss(SessionSlot session) const;
-  /// The first `dropped` tokens after the kept first ones are cut away.
-  void truncate(SessionSlot session, Tokens dropped);
-  void invalidate(SessionSlot session);
+  /// The session's history was cut, and what is stored of it is too.
+  void truncate(SessionSlot session, const Truncation& cut);
+  /// Nothing of what is stored can be used any more.
+  void invalidate(SessionSlot session, LossCause cause);
   /// The session will not come back; what is stored stays until it is evicted.
   void forget(SessionSlot session);
 
@@ -195,7 +196,6 @@ class PagedStore final : public StoredKv {
   Bytes block_bytes_;
   std::int64_t capacity_;
   std::int64_t host_capacity_ = 0;
-  Tokens keep_first_tokens_;
   /// Blocks that copying ahead keeps available.
   std::int64_t ahead_ = 0;
   bool loads_first_;

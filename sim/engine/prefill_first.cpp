@@ -55,7 +55,7 @@ void PrefillFirst::on_turn(SessionSlot slot) {
     tiers_.join_prompt(slot, prompt_key(r.shared_prompt), r.shared);
   }
   if (!invalidates_) {
-    truncate_stored(tiers_, slot, config_, r.truncated, r.history);
+    truncate_stored(tiers_, slot, config_, r);
   }
 }
 
@@ -145,12 +145,12 @@ void PrefillFirst::admit(QueuePosition position) {
   gpu_ = Gpu::waits_for_fetch;
   tiers_.on_dequeued(slot);
   if (invalidates_) {
-    truncate_stored(tiers_, slot, config_, r.truncated, r.history);
+    truncate_stored(tiers_, slot, config_, r);
   }
   const Lookup prompt = shares_ ? tiers_.admit_prompt(slot) : Lookup{};
   loads_[slot].running = running_tokens(slot);
   requests_.occupy(1, bytes_per_token_ * loads_[slot].running.value);
-  r.found = tiers_.admit(slot, requests_.key(slot), own_history(r));
+  r.found = tiers_.admit(slot, requests_.key(slot), own_history(r, config_.system));
   if (shares_ && r.shared.value > 0) {
     r.found = together(prompt, r.found);
   }
@@ -248,7 +248,7 @@ void PrefillFirst::finish_prefill() {
     tiers_.end_prefill(slot);
   }
   const Tokens prompt = r.history + r.input;
-  tiers_.begin_save(slot, requests_.key(slot), own_history(r) + r.input);
+  tiers_.begin_save(slot, requests_.key(slot), own_history(r, config_.system) + r.input);
   if (r.output.value == 1) {
     finish_turn(slot);
     return;
@@ -313,7 +313,7 @@ void PrefillFirst::finish_turn(SessionSlot slot) {
   if (shares_) {
     tiers_.release_prompt(slot);
   }
-  tiers_.save(slot, requests_.key(slot), own_history(r) + r.input + r.output);
+  tiers_.save(slot, requests_.key(slot), own_history(r, config_.system) + r.input + r.output);
   if (requests_.finish(slot)) {
     tiers_.forget(slot);
   }

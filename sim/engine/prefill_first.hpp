@@ -81,10 +81,6 @@ class PrefillFirst final : public Batcher, private RunningView {
   /// The waiting request that is next, if it can be admitted now.
   [[nodiscard]] std::optional<QueuePosition> admissible() const;
   void admit(QueuePosition position);
-  /// What the turn needs of its session's own KV: its history, less a prompt that it shares.
-  [[nodiscard]] Tokens own_history(const RequestRecord& r) const {
-    return r.history - (shares_ ? r.shared : Tokens(0));
-  }
   /// Tokens whose KV the turn takes of the HBM for running requests.
   [[nodiscard]] Tokens running_tokens(SessionSlot slot) const;
   void start_load(SessionSlot slot, Medium medium);

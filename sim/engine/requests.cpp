@@ -72,7 +72,8 @@ SessionSlot Requests::begin_session() {
   Session& s = sessions_[slot];
   s.turns.swap(drawn_.turns);
   s.next_turn = 0;
-  s.history = Tokens(0);
+  s.shared_prompt = drawn_.shared_prompt;
+  s.history = s.shared_prompt.tokens;
   s.request = RequestRecord{};
   s.request.session = drawn_.id;
   draw_session();
@@ -88,7 +89,8 @@ SessionSlot Requests::begin_turn(std::uint64_t timer) {
   Session& s = sessions_[slot];
   Turn& turn = s.turns[static_cast<std::size_t>(s.next_turn)];
   const std::int64_t id = s.request.session;
-  const Tokens truncated = fitter_.fit_history(s.history, turn);
+  const Tokens shared = s.shared_prompt.tokens;
+  const Tokens truncated = fitter_.fit_history(s.history, shared, turn);
   s.request = RequestRecord{};
   s.request.session = id;
   s.request.turn = s.next_turn;
@@ -97,6 +99,8 @@ SessionSlot Requests::begin_turn(std::uint64_t timer) {
   s.request.input = turn.user;
   s.request.output = turn.assistant;
   s.request.truncated = truncated;
+  s.request.shared = shared;
+  s.request.shared_prompt = shared.value > 0 ? s.shared_prompt.id : -1;
   ++s.next_turn;
   ++begun_turns_;
   return slot;

@@ -139,7 +139,8 @@ class Requests final : public QueueView {
   struct Session {
     std::vector<Turn> turns;
     std::int64_t next_turn = 0;
-    /// Tokens of all earlier turns that have not been truncated away.
+    SharedPrompt shared_prompt;
+    /// Tokens of the shared prompt, and of all earlier turns that have not been truncated away.
     Tokens history;
     RequestRecord request;
   };

@@ -37,6 +37,14 @@ Json split_by_tier(const std::array<std::int64_t, kMedia>& counts, std::int64_t 
 
 }  // namespace
 
+Json workload_report(const RunConfig& config, const WorkloadStatistics& statistics) {
+  Json json = to_json(statistics);
+  if (is_synthetic(config.workload)) {
+    json["synthetic"] = true;
+  }
+  return json;
+}
+
 Json hit_rate_report(const TurnMetrics& turns) {
   std::array<std::int64_t, kMedia> reused{};
   for (std::size_t i = 0; i < kMedia; ++i) {

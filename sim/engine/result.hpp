@@ -16,6 +16,8 @@ struct LinkReport {
   LinkCounters counters;
 };
 
+/// What was drawn; says so where it is synthetic.
+[[nodiscard]] Json workload_report(const RunConfig& config, const WorkloadStatistics& statistics);
 [[nodiscard]] Json hit_rate_report(const TurnMetrics& turns);
 [[nodiscard]] Json lost_hits_report(const TurnMetrics& turns);
 /// {"mean", "p50", "p90", "p99"} in seconds; null without values.

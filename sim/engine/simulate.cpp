@@ -133,7 +133,7 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
   Json result;
   result["format"] = "kvtier.result/1";
   result["config"] = write_value(config);
-  result["workload"] = to_json(instance.workload());
+  result["workload"] = workload_report(config, instance.workload());
   result["load"] = load_report(instance);
   if (const auto* profile = dynamic_cast<const ProfileTiming*>(timing.get())) {
     result["timing"] = timing_report(config, *profile, backend.timing_use());

@@ -6,14 +6,6 @@
 #include "sim/engine/idle_bandwidth.hpp"
 
 namespace kvtier {
-namespace {
-
-/// A prefix of `tokens` after `dropped` tokens behind the first `kept` ones were cut away.
-Tokens cut(Tokens tokens, Tokens kept, Tokens dropped) {
-  return tokens <= kept ? tokens : std::max(kept, tokens - dropped);
-}
-
-}  // namespace
 
 const char* to_string(LossCause cause) {
   constexpr std::array<const char*, kLossCauses> names{"none", "not_stored", "capacity",
@@ -146,7 +138,7 @@ EntryId TierManager::new_entry(EntryKey key) {
 EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
   if (owner >= entry_of_session_.size()) {
     entry_of_session_.resize(static_cast<std::size_t>(owner) + 1);
-    loss_of_session_.resize(static_cast<std::size_t>(owner) + 1, LossCause::capacity);
+    loss_of_session_.resize(static_cast<std::size_t>(owner) + 1, LossCause::not_stored);
     first_insertion_of_session_.resize(static_cast<std::size_t>(owner) + 1, kNever);
   }
   const EntryId id = new_entry(key);
@@ -347,15 +339,14 @@ void TierManager::on_dequeued(SessionSlot session) {
   prompt_leaves_queue(session);
 }
 
-void TierManager::truncate(SessionSlot session, Tokens dropped) {
+void TierManager::truncate(SessionSlot session, const Truncation& cut) {
   const EntryId id = entry_of(session);
   if (!id.valid()) {
     return;
   }
   Entry& e = entry(id);
-  const Tokens kept = config_.serving.keep_first_tokens;
   const bool waits = e.saving && !e.save_granted;
-  e.tokens = cut(e.tokens, kept, dropped);
+  e.tokens = cut.left_of(e.tokens);
   if (waits) {
     tier(0).promised -= e.room_wanted;
     e.room_wanted = wanted_room(e);
@@ -363,13 +354,13 @@ void TierManager::truncate(SessionSlot session, Tokens dropped) {
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     if (Write* const write = active_write(id, i)) {
-      write->tokens = cut(write->tokens, kept, dropped);
+      write->tokens = cut.left_of(write->tokens);
     }
     Copy& copy = e.copies[i];
     if (copy.state != CopyState::resident) {
       continue;
     }
-    copy.tokens = cut(copy.tokens, kept, dropped);
+    copy.tokens = cut.left_of(copy.tokens);
     if (copy.pins > 0 || copy.leaving) {
       continue;  // in the middle of a move: its end settles the account
     }
@@ -491,7 +482,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
     }
   } else {
     lookup.cause =
-        session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::capacity;
+        session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::not_stored;
     entry(find_or_create(session, key)).in_use = true;
   }
   if (lookup.reused >= history) {
@@ -544,7 +535,7 @@ void TierManager::forget(SessionSlot session) {
     entry_of_session_[session] = kNoEntry;
   }
   if (session < loss_of_session_.size()) {
-    loss_of_session_[session] = LossCause::capacity;
+    loss_of_session_[session] = LossCause::not_stored;
     first_insertion_of_session_[session] = kNever;
   }
 }

@@ -18,6 +18,7 @@
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
 #include "sim/engine/stored_kv.hpp"
+#include "sim/engine/truncation.hpp"
 #include "sim/policy/entry_heap.hpp"
 #include "sim/policy/policy.hpp"
 
@@ -107,8 +108,8 @@ class TierManager final : public StoredKv {
 
   void on_enqueued(SessionSlot session, QueuePosition position);
   void on_dequeued(SessionSlot session);
-  /// The first `dropped` tokens (after the kept first ones) of the session's history are cut away.
-  void truncate(SessionSlot session, Tokens dropped);
+  /// The session's history was cut, and what is stored of it is too.
+  void truncate(SessionSlot session, const Truncation& cut);
   /// Nothing of what is stored can be used any more.
   void invalidate(SessionSlot session, LossCause cause);
   /// The session's turn is admitted and needs `history` tokens. Its entry is in use until `save` or
@@ -200,7 +201,7 @@ class TierManager final : public StoredKv {
     awaited,       // a fetch in flight does
     held,          // the fastest tier's copy is pinned for it
   };
-  struct SharedPrompt {
+  struct Prompt {
     EntryKey key;
     Tokens tokens;
     /// Live sessions that begin with it.
@@ -498,11 +499,12 @@ class TierManager final : public StoredKv {
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
   std::vector<EntryId> entry_of_session_;
+  /// Why the session has no entry; not_stored until its first turn has ended.
   std::vector<LossCause> loss_of_session_;
   /// Kept when a session's entry is lost, until the session ends.
   std::vector<SimTime> first_insertion_of_session_;
   std::size_t live_entries_ = 0;
-  std::vector<SharedPrompt> prompts_;
+  std::vector<Prompt> prompts_;
   std::vector<std::uint32_t> free_prompts_;
   std::map<EntryKey, std::uint32_t> prompt_of_key_;
   std::vector<Member> members_;  // by session

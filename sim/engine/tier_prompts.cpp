@@ -35,7 +35,7 @@ void TierManager::join_prompt(SessionSlot session, EntryKey key, Tokens tokens) 
     }
     prompts_[known->second] = {.key = key, .tokens = tokens, .waiting = {}};
   }
-  SharedPrompt& prompt = prompts_[known->second];
+  Prompt& prompt = prompts_[known->second];
   KVTIER_ASSERT(prompt.tokens == tokens, "a prompt has the same tokens in every session");
   ++prompt.owners;
   members_[session] = {.prompt = known->second};
@@ -55,10 +55,10 @@ void TierManager::leave_prompt(SessionSlot session) {
 }
 
 void TierManager::forget_prompt_if_unused(std::uint32_t number) {
-  SharedPrompt& prompt = prompts_[number];
+  Prompt& prompt = prompts_[number];
   if (prompt.owners == 0 && !prompt.entry.valid()) {
     prompt_of_key_.erase(prompt.key);
-    prompt = SharedPrompt{};
+    prompt = Prompt{};
     free_prompts_.push_back(number);
   }
 }
@@ -70,7 +70,7 @@ void TierManager::prompt_waits(SessionSlot session, QueuePosition position) {
   if (m == nullptr) {
     return;
   }
-  SharedPrompt& prompt = prompts_[m->prompt];
+  Prompt& prompt = prompts_[m->prompt];
   m->position = position;
   prompt.waiting.insert(position);
   if (prompt.entry.valid()) {
@@ -84,7 +84,7 @@ void TierManager::prompt_leaves_queue(SessionSlot session) {
   if (m == nullptr) {
     return;
   }
-  SharedPrompt& prompt = prompts_[m->prompt];
+  Prompt& prompt = prompts_[m->prompt];
   prompt.waiting.erase(m->position);
   if (prompt.entry.valid()) {
     tell_queue_change(prompt.entry,
@@ -139,7 +139,7 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   }
   KVTIER_ASSERT(m->use == PromptUse::none, "a session runs one turn at a time");
   drop_expired();
-  SharedPrompt& prompt = prompts_[m->prompt];
+  Prompt& prompt = prompts_[m->prompt];
   const EntryId id = prompt.entry;
   if (decisions_ != nullptr) {
     decisions_->on_use(prompt.key, backend_.now());
@@ -260,7 +260,7 @@ void TierManager::check_prompts() const {
     }
   }
   for (std::uint32_t i = 0; i < prompts_.size(); ++i) {
-    const SharedPrompt& prompt = prompts_[i];
+    const Prompt& prompt = prompts_[i];
     KVTIER_ASSERT(prompt.owners == owners[i], "a prompt counts its sessions");
     KVTIER_ASSERT(!prompt.entry.valid() || (entry(prompt.entry).live && entry(prompt.entry).prompt == i),
                   "a prompt knows its entry");

@@ -76,8 +76,9 @@ class AccessOrder {
       const SessionSlot slot = take_slot();
       live_[slot].session.turns.swap(drawn_.turns);
       live_[slot].session.id = drawn_.id;
+      live_[slot].session.shared_prompt = drawn_.shared_prompt;
       live_[slot].next_turn = 0;
-      live_[slot].history = Tokens(0);
+      live_[slot].history = drawn_.shared_prompt.tokens;
       now = drawn_.arrival;
       draw();
       return slot;
@@ -162,6 +163,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
       tiers.on_transfer(backend.wait().payload);
     }
   };
+  const bool shares = config.system.sharing == Sharing::prompts;
   AccessOrder order(*source, config);
   TurnMetrics metrics;
   std::int64_t turns = 0;
@@ -174,17 +176,27 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     RequestRecord record;
     record.session = live.session.id;
     record.turn = static_cast<std::int64_t>(live.next_turn);
-    record.truncated = order.fitter().fit_history(live.history, turn);
-    truncate_stored(tiers, *slot, config, record.truncated, live.history);
+    const SharedPrompt& prompt = live.session.shared_prompt;
+    record.shared = prompt.tokens;
+    record.shared_prompt = prompt.tokens.value > 0 ? prompt.id : -1;
+    record.truncated = order.fitter().fit_history(live.history, prompt.tokens, turn);
     record.history = live.history;
+    truncate_stored(tiers, *slot, config, record);
     record.input = turn.user;
     record.output = turn.assistant;
     record.arrived = record.admitted = record.first_token = record.finished = now;
-    record.found = tiers.admit(*slot, key, live.history);
+    if (shares && record.turn == 0 && prompt.tokens.value > 0) {
+      tiers.join_prompt(*slot, prompt_key(prompt.id), prompt.tokens);
+    }
+    const Tokens own = own_history(record, config.system);
+    const Lookup found = tiers.admit_prompt(*slot);
+    record.found = together(found, tiers.admit(*slot, key, own));
     tiers.end_load(*slot);
+    tiers.end_prefill(*slot);
     drain();
     live.history += turn.user + turn.assistant;
-    tiers.save(*slot, key, live.history);
+    tiers.release_prompt(*slot);
+    tiers.save(*slot, key, own + turn.user + turn.assistant);
     drain();
     record.measured = turns++ >= config.workload.warmup_turns;
     if (record.measured) {
@@ -212,7 +224,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   Json result;
   result["format"] = "kvtier.untimed/1";
   result["config"] = write_value(config);
-  result["workload"] = to_json(order.statistics());
+  result["workload"] = workload_report(config, order.statistics());
   result["metrics"] = Json{{"turns", metrics.turns},
                            {"resumed_turns", metrics.resumed_turns},
                            {"hit_rate", hit_rate_report(metrics)},

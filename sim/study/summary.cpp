@@ -27,9 +27,11 @@ std::string setting(const Json& config) {
 
 std::string workload_line(const Json& result) {
   const Json& workload = result["config"]["workload"];
-  const std::string source = workload["trace"].is_string() && workload["trace"] != "none"
-                                 ? "trace " + workload["trace"].get<std::string>()
-                                 : "generator " + workload["generator"].get<std::string>();
+  const std::string source =
+      workload["trace"].is_string() && workload["trace"] != "none"
+          ? "trace " + workload["trace"].get<std::string>()
+          : "generator " + workload["generator"].get<std::string>() +
+                (result["workload"].contains("synthetic") ? " (synthetic)" : "");
   return fmt::format("{}: {} sessions, {} turns, {} measured after warm-up", source,
                      result["workload"]["sessions"].get<std::int64_t>(),
                      result["workload"]["turns"].get<std::int64_t>(),

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -125,6 +126,27 @@ TEST(BootstrapSource, KeepsRecordedThinkTimes) {
   SessionSpec session;
   ASSERT_TRUE(source.next(session));
   EXPECT_EQ(text_of({session}), "0@0: 1/2 3/4+5\n");
+}
+
+TEST(BootstrapSource, KeepsSharedPromptsWithTheirSessions) {
+  const TempDir dir;
+  TraceReader table(dir.file("t",
+                             "{\"format\":\"kvtier.trace/1\"}\n"
+                             "{\"id\":0,\"turns\":[[1,2]]}\n"
+                             "{\"id\":1,\"shared_prompt\":[8,100],\"turns\":[[3,4]]}\n"
+                             "{\"id\":2,\"turns\":[[5,6]]}\n"
+                             "{\"id\":3,\"shared_prompt\":[8,100],\"turns\":[[7,8]]}\n"
+                             "{\"id\":4,\"turns\":[[9,10]]}\n"));
+  BootstrapSource source(table, 1);
+  std::set<std::string> drawn;
+  SessionSpec session;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(source.next(session));
+    session.id = 0;
+    drawn.insert(text_of({session}));
+  }
+  EXPECT_EQ(drawn, (std::set<std::string>{"0@0: 1/2\n", "0@0: (8: 100) 3/4\n", "0@0: 5/6\n",
+                                          "0@0: (8: 100) 7/8\n", "0@0: 9/10\n"}));
 }
 
 }  // namespace

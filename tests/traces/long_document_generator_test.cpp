@@ -11,15 +11,8 @@
 namespace kvtier {
 namespace {
 
+using testing::take;
 using testing::text_of;
-
-std::vector<SessionSpec> take(SessionSource& source, int count) {
-  std::vector<SessionSpec> sessions(static_cast<std::size_t>(count));
-  for (SessionSpec& session : sessions) {
-    EXPECT_TRUE(source.next(session));
-  }
-  return sessions;
-}
 
 TEST(LongDocumentGenerator, BringsTheDocumentWithTheFirstTask) {
   LongDocumentGenerator generator({.document_tokens_min = Tokens(1000),

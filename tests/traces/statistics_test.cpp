@@ -38,6 +38,42 @@ TEST(WorkloadStatistics, AddsUpAHandMadeWorkload) {
   EXPECT_DOUBLE_EQ(json["last_arrival_seconds"].get<double>(), 1.5);
 }
 
+TEST(WorkloadStatistics, CountsSharedPromptsInEveryPrompt) {
+  WorkloadStatistics statistics;
+  statistics.add({.id = 0,
+                  .arrival = SimTime(0),
+                  .shared_prompt = {.id = 7, .tokens = Tokens(100)},
+                  .turns = {turn(10, 90), turn(20, 80)}});
+  statistics.add({.id = 1,
+                  .arrival = SimTime(0),
+                  .shared_prompt = {.id = 7, .tokens = Tokens(100)},
+                  .turns = {turn(5, 5)}});
+  statistics.add({.id = 2,
+                  .arrival = SimTime(0),
+                  .shared_prompt = {.id = 9, .tokens = Tokens(2048)},
+                  .turns = {turn(1, 1)}});
+  statistics.add({.id = 3, .arrival = SimTime(0), .turns = {turn(30, 1)}});
+  EXPECT_EQ(statistics.distinct_shared_prompts(), 2);
+  EXPECT_EQ(statistics.sessions_with_shared_prompt(), 3);
+  // Prompts of 110 and 220, 105, 2,049 and 30 tokens.
+  EXPECT_DOUBLE_EQ(statistics.shared_prompt_share(), (2 * 100 + 100 + 2048) / 2514.0);
+  // Only the second turn's history was in an earlier turn's prompt or response.
+  EXPECT_DOUBLE_EQ(statistics.repeated_prompt_share(), 200 / 2514.0);
+  EXPECT_EQ(statistics.session_tokens().maximum(), 2050);
+  EXPECT_DOUBLE_EQ(statistics.over_2k_share(), 1.0 / 4);
+  const Json json = to_json(statistics);
+  EXPECT_EQ(json["user_tokens_total"], 10 + 20 + 5 + 1 + 30);
+  EXPECT_EQ(json["shared_prompts"]["distinct"], 2);
+  EXPECT_EQ(json["shared_prompts"]["sessions"], 3);
+  EXPECT_DOUBLE_EQ(json["shared_prompts"]["prompt_tokens_fraction"], 2348 / 2514.0);
+}
+
+TEST(WorkloadStatistics, SayNothingOfSharedPromptsWhereThereAreNone) {
+  WorkloadStatistics statistics;
+  statistics.add({.id = 0, .arrival = SimTime(0), .turns = {turn(10, 90)}});
+  EXPECT_FALSE(to_json(statistics).contains("shared_prompts"));
+}
+
 TEST(WorkloadStatistics, HasNoDistributionsWithoutValues) {
   const Json json = to_json(WorkloadStatistics());
   EXPECT_EQ(json["sessions"], 0);

@@ -75,6 +75,15 @@ std::string config_error_of(const TempDir& dir, Action action) {
   return "no ConfigError";
 }
 
+/// The next sessions of a source that has so many.
+inline std::vector<SessionSpec> take(SessionSource& source, int count) {
+  std::vector<SessionSpec> sessions(static_cast<std::size_t>(count));
+  for (SessionSpec& session : sessions) {
+    EXPECT_TRUE(source.next(session));
+  }
+  return sessions;
+}
+
 inline std::vector<SessionSpec> read_all(SessionSource& source) {
   std::vector<SessionSpec> sessions;
   SessionSpec session;
@@ -93,6 +102,10 @@ inline std::string text_of(const std::vector<SessionSpec>& sessions) {
   std::string text;
   for (const SessionSpec& session : sessions) {
     text += std::to_string(session.id) + "@" + std::to_string(session.arrival.ns) + ":";
+    if (session.shared_prompt.tokens.value > 0) {
+      text += " (" + std::to_string(session.shared_prompt.id) + ": " +
+              std::to_string(session.shared_prompt.tokens.value) + ")";
+    }
     for (const Turn& one : session.turns) {
       text += " " + std::to_string(one.user.value) + "/" + std::to_string(one.assistant.value);
       if (one.think.ns != 0) {

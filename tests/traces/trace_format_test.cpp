@@ -59,6 +59,58 @@ TEST(TraceFormat, WritesWhatItsDocumentationShows) {
       "{\"id\":0,\"arrival_ns\":1500000000,\"turns\":[[42,310,0],[17,205,61000000000]]}\n");
 }
 
+TEST(TraceFormat, RoundTripsSharedPromptsAndWritesThemOnlyWhereTheyAre) {
+  const TempDir dir;
+  const std::vector<SessionSpec> sessions{
+      {.id = 0,
+       .arrival = SimTime(0),
+       .shared_prompt = {.id = 0, .tokens = Tokens(kMessageTokensMax)},
+       .turns = {turn(1, 2)}},
+      {.id = 1, .arrival = SimTime(0), .turns = {turn(3, 4), turn(5, 6)}},
+      {.id = 2,
+       .arrival = SimTime(0),
+       .shared_prompt = {.id = INT64_MAX, .tokens = Tokens(1)},
+       .turns = {turn(7, 8)}},
+      {.id = 3,
+       .arrival = SimTime(0),
+       .shared_prompt = {.id = 0, .tokens = Tokens(kMessageTokensMax)},
+       .turns = {turn(1, 2)}}};
+  TraceWriter writer(dir.path() / "t", {.source = "s"});
+  for (const SessionSpec& session : sessions) {
+    writer.write(session);
+  }
+  writer.commit();
+  EXPECT_EQ(bytes_of(dir.path() / "t"),
+            "{\"format\":\"kvtier.trace/1\",\"arrivals\":false,\"think_times\":false,\"source\":"
+            "\"s\"}\n"
+            "{\"id\":0,\"shared_prompt\":[0,2147483647],\"turns\":[[1,2]]}\n"
+            "{\"id\":1,\"turns\":[[3,4],[5,6]]}\n"
+            "{\"id\":2,\"shared_prompt\":[9223372036854775807,1],\"turns\":[[7,8]]}\n"
+            "{\"id\":3,\"shared_prompt\":[0,2147483647],\"turns\":[[1,2]]}\n");
+  TraceReader reader(dir.path() / "t");
+  EXPECT_EQ(text_of(read_all(reader)), text_of(sessions));
+  // What is taken off messages is not taken off the prompt.
+  TraceReader net(dir.path() / "t", Tokens(1));
+  SessionSpec session;
+  ASSERT_TRUE(net.next(session));
+  EXPECT_EQ(session.shared_prompt.tokens, Tokens(kMessageTokensMax));
+}
+
+TEST(TraceFormat, RefusesASharedPromptOfAnotherLengthThanBefore) {
+  const TempDir dir;
+  const auto path = dir.file("bad.jsonl",
+                             "{\"format\":\"kvtier.trace/1\"}\n"
+                             "{\"id\":0,\"shared_prompt\":[4,100],\"turns\":[[1,2]]}\n"
+                             "{\"id\":1,\"shared_prompt\":[5,200],\"turns\":[[1,2]]}\n"
+                             "{\"id\":2,\"turns\":[[1,2]],\"shared_prompt\":[4,101]}\n");
+  EXPECT_EQ(config_error_of(dir,
+                            [&] {
+                              TraceReader reader(path);
+                              static_cast<void>(read_all(reader));
+                            }),
+            "bad.jsonl:4: shared prompt 4 has 101 tokens, 100 in an earlier session");
+}
+
 TEST(TraceFormat, LeavesOutTimesThatTheTraceDoesNotHave) {
   const TempDir dir;
   TraceWriter writer(dir.path() / "trace.jsonl", {});
@@ -115,6 +167,18 @@ TEST(TraceFormat, NamesFileAndLineOfEveryError) {
       {R"({"id":0,"id":0,"arrival_ns":1,"turns":[[1,2,0]]})", "duplicate key \"id\""},
       {R"({"id":0,"arrival_ns":1,"turn":[[1,2,0]]})",
        "unknown key \"turn\" (did you mean \"turns\"?)"},
+      {R"({"id":0,"arrival_ns":1,"shared_prompt":[0,0],"turns":[[1,2,0]]})",
+       "column 43: expected a shared prompt's tokens as a whole number in 1 .. 2147483647, got "
+       "'0],\"turns\":[[1,2,0]]...'"},
+      {R"({"id":0,"arrival_ns":1,"shared_prompt":[-1,5],"turns":[[1,2,0]]})",
+       "column 41: expected a shared prompt's id as a whole number in 0 .. 9223372036854775807, "
+       "got '-1,5],\"turns\":[[1,2,...'"},
+      {R"({"id":0,"arrival_ns":1,"shared_prompt":5,"turns":[[1,2,0]]})",
+       "column 40: expected '[', got '5,\"turns\":[[1,2,0]]}'"},
+      {R"({"id":0,"arrival_ns":1,"shared_prompt":[5],"turns":[[1,2,0]]})",
+       "column 42: expected ',', got '],\"turns\":[[1,2,0]]}'"},
+      {R"({"id":0,"arrival_ns":1,"shared_prompts":[0,5],"turns":[[1,2,0]]})",
+       "unknown key \"shared_prompts\" (did you mean \"shared_prompt\"?)"},
       {R"({"id":0,"turns":[[1,2,0]]})", "missing key \"arrival_ns\""},
       {R"({"id":0,"arrival_ns":1})", "missing key \"turns\""},
       {R"({})", "column 2: expected a key, got '}'"},

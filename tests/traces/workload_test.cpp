@@ -136,9 +136,12 @@ TEST(WorkloadCheck, IsAlsoDoneByMakeSource) {
 
 TEST(MakeSource, SameSeedSameBytes) {
   const TempDir dir;
-  const std::string config = R"({"generator":"sharegpt","sessions":300,"arrival_rate":"1/s"})";
-  EXPECT_EQ(sessions_of(config, 7, dir), sessions_of(config, 7, dir));
-  EXPECT_NE(sessions_of(config, 7, dir), sessions_of(config, 8, dir));
+  for (const std::string generator : {"sharegpt", "shared_prompts", "long_contexts"}) {
+    const std::string config =
+        R"({"generator":")" + generator + R"(","sessions":300,"arrival_rate":"1/s"})";
+    EXPECT_EQ(sessions_of(config, 7, dir), sessions_of(config, 7, dir));
+    EXPECT_NE(sessions_of(config, 7, dir), sessions_of(config, 8, dir));
+  }
 }
 
 TEST(MakeSource, MoreSessionsDoNotChangeEarlierOnes) {
@@ -146,6 +149,8 @@ TEST(MakeSource, MoreSessionsDoNotChangeEarlierOnes) {
   static_cast<void>(dir.file("t.csv", kTable));
   for (const std::string start :
        {R"({"generator":"sharegpt","arrival_rate":"1/s","sessions":)",
+        R"({"generator":"shared_prompts","arrival_rate":"1/s","sessions":)",
+        R"({"generator":"long_contexts","arrival_rate":"1/s","sessions":)",
         R"({"trace":"t.csv","replay":"bootstrap","arrival_rate":"1/s","sessions":)"}) {
     const std::string few = sessions_of(start + "50}", 7, dir);
     const std::string many = sessions_of(start + "100}", 7, dir);
@@ -214,6 +219,15 @@ TEST(SessionFilter, KeepsTheSessionsThatPass) {
   EXPECT_EQ(turns_kept(R"({"context_max":"66tokens"})"), (Turns{2, 1, 3}));
   EXPECT_EQ(turns_kept(R"({"context_max":"65tokens"})"), (Turns{1, 3}));
   EXPECT_EQ(turns_kept(R"({"turns_min":2,"context_max":"65tokens"})"), (Turns{3}));
+}
+
+TEST(SessionFilter, CountsASharedPrompt) {
+  const SessionSpec session{.id = 0,
+                            .arrival = SimTime(),
+                            .shared_prompt = {.id = 3, .tokens = Tokens(50)},
+                            .turns = {testing::turn(10, 20)}};
+  EXPECT_TRUE((SessionFilter{.context_max = Tokens(80)}).passes(session));
+  EXPECT_FALSE((SessionFilter{.context_max = Tokens(79)}).passes(session));
 }
 
 TEST(SessionFilter, DrawsUntilEnoughSessionsPass) {

@@ -357,6 +357,33 @@ TEST_F(Trace, GeneratedReplaysToTheSameMetrics) {
   EXPECT_EQ(read_json("stats.json")["turns"], generated["workload"]["turns"]);
 }
 
+TEST_F(Trace, SharedPromptsAreCountedAndReplayToTheSameMetrics) {
+  write_run({{"/workload/generator", "shared_prompts"}, {"/workload/shared_prompts/prompts", 1}});
+  const Outcome generated = kvtier({"trace", "generate", "run.json", "--out", "t.jsonl"});
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  EXPECT_EQ(generated.out.find("synthetic workload\nsessions 40, turns "), 0U) << generated.out;
+  EXPECT_NE(read("t.jsonl").find("\"source\":\"synthetic generator\""), std::string::npos);
+  const Outcome stats = kvtier({"trace", "stats", "t.jsonl", "--json", "stats.json"});
+  EXPECT_NE(stats.out.find("shared prompts                 1, of 40 sessions\n"), std::string::npos)
+      << stats.out;
+  EXPECT_NE(stats.out.find("\nshared prompt tokens "), std::string::npos) << stats.out;
+  EXPECT_EQ(read_json("stats.json")["shared_prompts"]["distinct"], 1);
+
+  const Outcome table = kvtier({"simulate", "run.json", "--json", "generated.json"});
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("\ngenerator shared_prompts (synthetic): 40 sessions, "),
+            std::string::npos)
+      << table.out;
+  write_run({{"/workload",
+              {{"trace", "t.jsonl"},
+               {"arrivals", "trace"},
+               {"think_time", {{"model", "trace"}}},
+               {"warmup_turns", 20}}},
+             {"/serving", {{"long_turn", "clamp"}}}});
+  ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "replayed.json"}).code, 0);
+  EXPECT_EQ(read_json("replayed.json")["metrics"], read_json("generated.json")["metrics"]);
+}
+
 TEST_F(Trace, ImportsShareGptTexts) {
   // chars:4 counts ceil(11 / 4) = 3, ceil(7 / 4) = 2, ceil(4 / 4) = 1 and ceil(5 / 4) = 2.
   write("texts.json", R"([

@@ -296,6 +296,19 @@ TEST(CheckRunConfig, RefusesAWindowOfOneTokenAndKeptTokensThatFillIt) {
                   "got 1000tokens"});
 }
 
+TEST(CheckRunConfig, RefusesSharedPromptsThatLeaveNoRoom) {
+  RunConfig config = tiny_config();
+  config.workload.generator = Generator::shared_prompts;
+  config.workload.shared_prompts.tokens_max = Tokens(998);
+  EXPECT_EQ(problems_of(config), Lines{});
+  config.workload.shared_prompts.tokens_max = Tokens(999);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/workload/shared_prompts/tokens_max: expected at most 998tokens (2tokens less "
+                  "than the context window), got 999tokens"});
+  config.workload.generator = Generator::sharegpt;
+  EXPECT_EQ(problems_of(config), Lines{});
+}
+
 TEST(CheckRunConfig, ReportsEveryProblemAtOnce) {
   RunConfig config = two_tiers();
   config.system.order.name = "fcsf";

@@ -213,6 +213,17 @@ TEST(PagedStore, WholeBlocksAreEvictedAndTheLastMayBePartlyFull) {
   s.expect_held(kA, 12, 3);
 }
 
+TEST(PagedStore, TruncationKeepsTheFirstTokens) {
+  Store s(100);
+  s.keep(kA, 8);
+  s.store.truncate(kA, cut(5, 2));
+  s.expect_held(kA, 3, 0);
+  // Only the kept ones are left.
+  s.store.truncate(kA, cut(5, 2));
+  s.expect_held(kA, 2, 0);
+  s.store.check_invariants();
+}
+
 TEST(PagedStore, TruncationCutsTheHeadOfWhatIsStored) {
   Store s(100);
   s.keep(kA, 8);
@@ -220,12 +231,12 @@ TEST(PagedStore, TruncationCutsTheHeadOfWhatIsStored) {
   s.make_room(12);
   s.store.take(kB, Tokens(12), Tokens(0));
   s.expect_held(kA, 4, 4);
-  s.store.truncate(kA, Tokens(3));
+  s.store.truncate(kA, cut(3));
   s.expect_held(kA, 1, 4);
-  s.store.truncate(kA, Tokens(3));
+  s.store.truncate(kA, cut(3));
   s.expect_held(kA, 0, 2);
   s.store.check_invariants();
-  s.store.invalidate(kA);
+  s.store.invalidate(kA, LossCause::overflow);
   s.expect_held(kA, 0, 0);
   EXPECT_EQ(s.store.loss(kA), LossCause::overflow);
   s.store.check_invariants();

@@ -208,6 +208,13 @@ RunConfig random_config(std::uint64_t seed) {
   if (dice.chance(0.4)) {
     make_paged(dice, config);
   }
+  if (dice.chance(0.25)) {
+    workload.generator = Generator::shared_prompts;
+    workload.shared_prompts = {.prompts = dice.between(1, 5),
+                               .tokens_min = Tokens(1),
+                               .tokens_max = Tokens(dice.between(1, window.value - 2)),
+                               .popularity_exponent = 1};
+  }
   return config;
 }
 

@@ -15,6 +15,7 @@
 #include "sim/engine/config.hpp"
 #include "sim/engine/instance.hpp"
 #include "sim/engine/simulated_backend.hpp"
+#include "sim/engine/truncation.hpp"
 #include "traces/session.hpp"
 
 /// A world whose figures can be added up in one's head: KV of 1,000 bytes a token (200 in each of 5
@@ -29,6 +30,9 @@ inline constexpr double kMegabytePerSecond = 1e6;
 [[nodiscard]] constexpr SimTime at_ms(std::int64_t ms) { return SimTime(ms * 1000000); }
 [[nodiscard]] constexpr SimDuration for_ms(std::int64_t ms) { return SimDuration(ms * 1000000); }
 [[nodiscard]] constexpr Bytes kv(std::int64_t tokens) { return kTokenBytes * tokens; }
+[[nodiscard]] constexpr Truncation cut(std::int64_t dropped, std::int64_t kept = 0) {
+  return {.kept = Tokens(kept), .dropped = Tokens(dropped)};
+}
 
 [[nodiscard]] inline ModelConfig tiny_model(Tokens window = Tokens(1000)) {
   ModelConfig model;
@@ -147,6 +151,13 @@ class ScriptedSource final : public SessionSource {
 }
 [[nodiscard]] inline SessionSpec session(std::int64_t arrival_ms, std::vector<Turn> turns) {
   return {.id = 0, .arrival = at_ms(arrival_ms), .turns = std::move(turns)};
+}
+/// A session that begins with a shared prompt of so many tokens.
+[[nodiscard]] inline SessionSpec session_of_prompt(std::int64_t arrival_ms, std::int64_t prompt,
+                                                   std::int64_t tokens, std::vector<Turn> turns) {
+  SessionSpec made = session(arrival_ms, std::move(turns));
+  made.shared_prompt = {.id = prompt, .tokens = Tokens(tokens)};
+  return made;
 }
 
 /// Keeps every finished turn and every span of GPU work.

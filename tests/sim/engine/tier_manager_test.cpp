@@ -19,7 +19,7 @@ namespace {
 class Queue final : public QueueView {
  public:
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override {
-    return waiting_at(position) ? tiers->entry_of(slots_[position.value]) : kNoEntry;
+    return waiting_at(position) ? tiers->needed_entry(slots_[position.value]) : kNoEntry;
   }
   [[nodiscard]] bool waiting_at(QueuePosition position) const override {
     return position >= first_ && position < end_;
@@ -471,8 +471,8 @@ TEST(TierManager, ARescuedEntryThatWasTruncatedOnItsWayOutIsChargedForWhatIsLeft
   s.store(kB, 10);
   s.turn(kC, 0, 15);  // A is being written, B waits behind it
   s.until(s.backend.now() + for_ms(2));
-  s.tiers.truncate(kA, Tokens(6));
-  s.tiers.truncate(kB, Tokens(6));
+  s.tiers.truncate(kA, cut(6));
+  s.tiers.truncate(kB, cut(6));
   expect_found(s.admit(kA, 4), 4, Medium::dram);
   expect_found(s.admit(kB, 4), 4, Medium::dram);
   s.tiers.check_invariants();
@@ -633,7 +633,7 @@ TEST(TierManager, TruncationShrinksTheAccounts) {
   ssd.write = WriteMoment::on_create;
   Store s(two_tiers(100, 100, tier(), ssd));
   s.store(kA, 20);
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12));
   EXPECT_EQ(s.used(0), 8);
   EXPECT_EQ(s.used(1), 8);
   s.tiers.check_invariants();
@@ -641,13 +641,11 @@ TEST(TierManager, TruncationShrinksTheAccounts) {
 }
 
 TEST(TierManager, TruncationKeepsTheFirstTokens) {
-  RunConfig config = dram_only(100);
-  config.serving.keep_first_tokens = Tokens(5);
-  Store s(config);
+  Store s(dram_only(100));
   s.store(kA, 10);
   // The history was 30, of which 10 are stored: tokens 5..16 go, so what is left of the stored
   // prefix is its first 5.
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12, 5));
   EXPECT_EQ(s.used(0), 5);
   expect_found(s.admit(kA, 18), 5, Medium::dram);
 }
@@ -655,7 +653,7 @@ TEST(TierManager, TruncationKeepsTheFirstTokens) {
 TEST(TierManager, TruncationToNothingIsALossByOverflow) {
   Store s(dram_only(100));
   s.store(kA, 10);
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12));
   EXPECT_EQ(s.used(0), 0);
   EXPECT_EQ(s.tiers.live_entries(), 0U);
   expect_lost(s.admit(kA, 5), LossCause::overflow);
@@ -665,7 +663,7 @@ TEST(TierManager, TruncationDuringASaveEndsInTheSmallerEntry) {
   Store s(dram_only(100));
   s.turn(kA, 0, 20);
   s.until(at_ms(5));
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12));
   s.drain();
   EXPECT_EQ(s.used(0), 8);
   expect_found(s.admit(kA, 8), 8, Medium::dram);
@@ -676,7 +674,7 @@ TEST(TierManager, TruncationOfAnEntryWaitingForRoomAsksForLess) {
   s.store(kA, 20);
   s.turn(kB, 0, 20);  // waits for A's room
   s.until(s.backend.now() + for_ms(5));
-  s.tiers.truncate(kB, Tokens(15));
+  s.tiers.truncate(kB, cut(15));
   s.drain();
   EXPECT_EQ(s.used(0), 5);
   s.store(kC, 15);  // fits beside it
@@ -688,7 +686,7 @@ TEST(TierManager, TruncationOfAnEntryOnItsWayDownReachesTheSsd) {
   s.store(kA, 20);
   s.turn(kB, 0, 20);
   s.until(s.backend.now() + for_ms(5));
-  s.tiers.truncate(kA, Tokens(12));
+  s.tiers.truncate(kA, cut(12));
   s.drain();
   EXPECT_EQ(s.used(1), 8);
   expect_found(s.admit(kA, 8), 8, Medium::ssd);
@@ -701,7 +699,7 @@ TEST(TierManager, TruncationDuringAWriteThroughSettlesBothAccounts) {
     Store s(two_tiers(100, 100, tier(), ssd));
     s.turn(kA, 0, 20);
     s.until(at_ms(25));  // in DRAM since 20 ms, on its way to the SSD until 40 ms
-    s.tiers.truncate(kA, Tokens(dropped));
+    s.tiers.truncate(kA, cut(dropped));
     s.drain();
     EXPECT_EQ(s.used(0), 20 - dropped);
     EXPECT_EQ(s.used(1), 20 - dropped);
@@ -714,7 +712,7 @@ TEST(TierManager, ACopyTruncatedWhileItGrewIsChargedRightIfTheSaveIsCancelled) {
   s.store(kA, 10);
   expect_found(s.turn(kA, 10, 30), 10, Medium::dram);  // 20 more on their way
   s.until(s.backend.now() + for_ms(5));
-  s.tiers.truncate(kA, Tokens(6));
+  s.tiers.truncate(kA, cut(6));
   expect_found(s.admit(kA, 24), 24, Medium::hbm);
   EXPECT_EQ(s.used(0), 4);
   s.drain();
@@ -727,7 +725,7 @@ TEST(TierManager, ACopyTruncatedWhileItGrewInVainIsChargedRight) {
   s.turn(kA, 10, 20);  // waits until B's way out is over
   s.until(s.backend.now() + for_ms(5));
   EXPECT_EQ(s.tiers.saves_in_progress(), 1);
-  s.tiers.truncate(kA, Tokens(6));
+  s.tiers.truncate(kA, cut(6));
   expect_found(s.admit(kA, 14), 14, Medium::hbm);
   s.tiers.check_invariants();
   s.drain();
@@ -781,7 +779,7 @@ RunConfig fetching_config() {
 void put_on_ssd(Store& s) {
   s.store(kA, 10);
   s.store(kB, 20);
-  s.tiers.truncate(kB, Tokens(15));
+  s.tiers.truncate(kB, cut(15));
 }
 
 TEST(TierManager, AWaitingRequestsEntryIsFetchedToDram) {
@@ -957,7 +955,7 @@ TEST(TierManager, AFetchDoesNotTakeTheFreeBuffer) {
     s.store(kA, 10);
     s.store(kB, 20);
     s.store(kC, 20);  // A to the SSD
-    s.tiers.truncate(kC, Tokens(dropped));
+    s.tiers.truncate(kC, cut(dropped));
     for (const SessionSlot slot : {kB, kC, kA}) {
       s.enqueue(slot);
     }
@@ -1380,12 +1378,12 @@ TEST(SharedPrompts, WaitWhereTheFirstOfTheirSessionsWaits) {
     s.store(kD, 20);
     return s.log.lines.empty() ? std::string() : s.log.lines.front();
   };
-  const std::string demote_prompt = fmt::format("demote hbm {}", kPrompt.value);
-  // A's own 10, the prompt's 10 and C's 10 fill 30 of 40: one has to go for D.
-  EXPECT_EQ(victim({kA, kC, kB}, 0), "demote hbm 2") << "C is last: the prompt waits at 0, with A";
-  EXPECT_EQ(victim({kC, kA, kB}, 0), "demote hbm 0") << "A's own waits at 1, as the prompt does";
-  EXPECT_EQ(victim({kC, kA, kB}, 2), "demote hbm 2") << "B alone waits, which needs the prompt";
-  EXPECT_EQ(victim({kC}, 0), demote_prompt) << "used least recently of what nobody waits for";
+  const auto demoted = [](std::uint64_t key) { return fmt::format("demote hbm {}", key); };
+  // A's own 10, the prompt's 10 and C's 10 are 30 of 40: one has to go for D's 20.
+  EXPECT_EQ(victim({kA, kC, kB}, 0), demoted(kC)) << "the prompt is needed first, with A";
+  EXPECT_EQ(victim({kC, kB, kA}, 0), demoted(kA)) << "the prompt is needed at 1, A's own at 2";
+  EXPECT_EQ(victim({kC, kA, kB}, 2), demoted(kC)) << "B alone waits, which needs the prompt";
+  EXPECT_EQ(victim({kC}, 0), demoted(kPrompt.value)) << "the longest unused of what may go";
 }
 
 }  // namespace

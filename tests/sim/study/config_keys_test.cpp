@@ -118,6 +118,10 @@ class Bases {
            "/hardware/unmeasured=roofline"});
     } else if (base == "hbm") {
       add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
+    } else if (base == "car") {
+      all.insert(all.begin(), "/system=car");
+      add({kCxl, "/system/tiers/hbm/capacity=4GiB", "/system/tiers/hbm/free_buffer=1GiB",
+           "/workload/generator=shared_prompts"});
     } else if (base == "cxl") {
       add({"/hardware/dram/bandwidth=30GB/s", "/hardware/dram/host_load=10GB/s", kCxl,
            R"(/system/tiers/cxl={"eviction": "lru"})"});
@@ -167,7 +171,7 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",     "paged",
+const std::vector<std::string> kBases{"stored", "plain", "hbm", "cxl", "car",     "paged",
                                       "timed",  "table", "texts", "measured"};
 
 const std::vector<Move>& moves() {
@@ -179,6 +183,10 @@ const std::vector<Move>& moves() {
                                   "/workload/long_documents/document_tokens_min=500tokens",
                                   "/workload/long_documents/document_tokens_max=1000tokens",
                                   "/workload/sessions=60"};
+  static const Settings prompts{"/workload/generator=shared_prompts"};
+  static const Settings contexts{
+      "/workload/generator=long_contexts", "/workload/long_contexts/context_tokens_min=500tokens",
+      "/workload/long_contexts/context_tokens_max=1000tokens", "/workload/sessions=80"};
   static const std::vector<Move> all{
       // The model.
       {"stored", "/model/layers=30"},
@@ -269,6 +277,15 @@ const std::vector<Move>& moves() {
       {"paged", "/serving/kv_memory=5GiB"},
       {"stored", "/serving/kv_memory=12GiB"},
       {"stored", "/system/prefetch=none"},
+      {"stored", "/system/order=shuffled_window"},
+      {"car", "/system/order/policy=fcfs", {}, Effect::rejects},  // which has no parameters
+      {"car", "/system/order/requests=3"},
+      {"car", "/system/sharing=none"},
+      {"car", "/system/length_prediction/kind=exact"},
+      {"car", "/system/length_prediction/sigma=2"},
+      {"car",
+       "/system/length_prediction/tokens=20tokens",
+       {"/system/length_prediction/kind=constant"}},
       {"stored", "/system/load/discipline=blocking"},
       {"stored", "/system/load/buffers=2"},
       {"stored", "/system/save/mode=blocking"},
@@ -321,6 +338,15 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/long_documents/tasks=4", documents},
       {"stored", "/workload/long_documents/task_input_tokens=100tokens", documents},
       {"stored", "/workload/long_documents/task_output_tokens=90tokens", documents},
+      {"stored", "/workload/shared_prompts/prompts=5", prompts},
+      {"stored", "/workload/shared_prompts/tokens_min=300tokens", prompts},
+      {"stored", "/workload/shared_prompts/tokens_max=900tokens", prompts},
+      {"stored", "/workload/shared_prompts/popularity_exponent=0.5", prompts},
+      {"stored", "/workload/long_contexts/context_tokens_min=700tokens", contexts},
+      {"stored", "/workload/long_contexts/context_tokens_max=800tokens", contexts},
+      {"stored", "/workload/long_contexts/questions=3", contexts},
+      {"stored", "/workload/long_contexts/question_tokens=100tokens", contexts},
+      {"stored", "/workload/long_contexts/answer_tokens=90tokens", contexts},
       {"stored", "/seed=2"},
       // The same keys where only they decide.
       {"stored", "/system/tiers/ssd/eviction=fifo", lru_tiers},
@@ -347,7 +373,6 @@ const std::vector<Exemption>& exemptions() {
       {"/system/name", "read by people"},
       {"/system/summary", "read by people"},
       {"/system/source", "read by people"},
-      {"/system/order", "fcfs is the only policy"},
       {"/workload/format", "auto finds the same format, and any other is refused"},
   };
   return all;
