@@ -258,6 +258,118 @@ TEST(SharedPrompts, AreInTheResultWhereThereAreSome) {
   EXPECT_FALSE(other.contains("shared_prompts"));
 }
 
+// ---- Sessions that share them ----
+
+RunConfig sharing(std::int64_t hbm_tokens) {
+  RunConfig config = tiny_config();
+  config.serving.slots = 4;
+  config.system.sharing = Sharing::prompts;
+  HbmTierConfig hbm;
+  static_cast<TierConfig&>(hbm) = tier();
+  hbm.capacity = kv(hbm_tokens);
+  config.system.tiers.hbm = hbm;
+  return config;
+}
+
+/// The first session computes 20 + 10 tokens; the second, at 1 s, finds the prompt and computes its
+/// own 10; the third has another prompt. HBM then holds 20 + 11, 11 and 20 + 11 tokens.
+TEST(SharedPrompts, AreComputedByTheFirstSessionAndFoundByTheNext) {
+  ScriptedRun run = run_of(sharing(200), {session_of_prompt(0, 7, 20, {turn(10, 1)}),
+                                          session_of_prompt(1000, 7, 20, {turn(10, 1)}),
+                                          session_of_prompt(2000, 8, 20, {turn(10, 1)})});
+  run.run();
+  EXPECT_EQ(run.request(0, 0).found.cause, LossCause::not_stored);
+  EXPECT_EQ(run.request(0, 0).first_token, at_ms(30));
+  EXPECT_TRUE(run.request(1, 0).full_hit());
+  EXPECT_EQ(run.request(1, 0).found.medium, Medium::hbm);
+  EXPECT_EQ(run.request(1, 0).first_token, at_ms(1010));
+  EXPECT_EQ(run.request(2, 0).found.cause, LossCause::not_stored);
+  EXPECT_EQ(run.request(2, 0).first_token, at_ms(2030));
+  EXPECT_EQ(run.instance.batcher().counters(0).occupancy_peak, kv(31 + 11 + 31));
+}
+
+/// 100 tokens fit in HBM beside the tier of 50. The first session's 30 + 10 + 20 run there, with
+/// the prompt of 30 in the tier; so the second's 10 + 60 fit too, which 30 + 10 + 60 would not.
+TEST(SharedPrompts, LeaveTheirRoomToOtherRunningRequests) {
+  RunConfig config = sharing(50);
+  config.serving.kv_memory = kv(50 + 100);
+  config.system.save.write_buffer = Bytes(0);
+  config.model.context_window = Tokens(100);
+  const auto admitted = [&](Sharing with) {
+    config.system.sharing = with;
+    ScriptedRun run = run_of(config, {session_of_prompt(0, 7, 30, {turn(10, 20)}),
+                                      session_of_prompt(41, 7, 30, {turn(10, 60)})});
+    run.run();
+    return run.request(1, 0).admitted;
+  };
+  // The first prefill ends at 40 ms; iterations of 10 ms follow.
+  EXPECT_EQ(admitted(Sharing::prompts), at_ms(50));
+  EXPECT_EQ(admitted(Sharing::none), at_ms(40 + 19 * 10)) << "after the first has ended";
+}
+
+/// What overflows is the session's own history; the prompt stays where it is for others.
+TEST(SharedPrompts, StayStoredWhenASessionsHistoryIsCut) {
+  RunConfig config = sharing(200);
+  config.model.context_window = Tokens(100);
+  ScriptedRun run = overflowing(config);
+  run.run();
+  EXPECT_EQ(run.request(0, 1).truncated, Tokens(35));
+  EXPECT_EQ(run.request(0, 1).history, Tokens(35));
+  EXPECT_TRUE(run.request(0, 1).full_hit());
+  config.system.positions = Positions::embedded;
+  ScriptedRun embedded = overflowing(config);
+  embedded.run();
+  EXPECT_EQ(embedded.request(0, 1).found.reused, Tokens(20)) << "the prompt's positions stay";
+  EXPECT_EQ(embedded.request(0, 1).found.cause, LossCause::overflow);
+}
+
+TEST(SharedPrompts, AreFoundByOtherSessionsWithoutAClockToo) {
+  RunConfig config = generated();
+  config.workload.sessions = 2;
+  config.system = sharing(1000).system;
+  Recorder recorder;
+  RunOptions options;
+  options.observer = &recorder;
+  static_cast<void>(simulate_untimed(config, builtin_policies(), options));
+  ASSERT_EQ(recorder.requests.size(), 6U);
+  int missed = 0;
+  for (const RequestRecord& r : recorder.requests) {
+    missed += r.full_hit() ? 0 : 1;
+  }
+  EXPECT_EQ(missed, 1) << "the very first turn";
+}
+
+TEST(SharedPrompts, AreSharedOnlyWhereTheyCanBe) {
+  const auto problems_of_config = [](const RunConfig& config) {
+    Problems problems;
+    check_run_config(config, builtin_policies(), problems);
+    return problems.lines();
+  };
+  using Lines = std::vector<std::string>;
+  RunConfig config = sharing(100);
+  EXPECT_EQ(problems_of_config(config), Lines{});
+  config.system.load.buffers = 3;
+  EXPECT_EQ(problems_of_config(config),
+            Lines{"/system/load/buffers: with /system/sharing expected 0"});
+  config.system.load.buffers = 0;
+  config.system.tiers.dram = tier();
+  config.system.tiers.ssd = tier();
+  EXPECT_EQ(problems_of_config(config),
+            Lines{"/system/sharing: expected \"none\" with more than one tier behind HBM"});
+  config.system.tiers.ssd.reset();
+  config.system.tiers.hbm.reset();
+  EXPECT_EQ(
+      problems_of_config(config),
+      Lines{"/system/sharing: expected \"none\": prompts are shared in the tier in HBM, which "
+            "the system has not"});
+  config = tiny_config();
+  config.system.sharing = Sharing::prompts;
+  config.system.batching = Batching::unified;
+  config.system.paging = PagingConfig{};
+  EXPECT_EQ(problems_of_config(config),
+            Lines{"/system/sharing: expected \"none\" with /system/paging"});
+}
+
 TEST(Truncation, LeavesTheKeptTokensAndWhatLiesBehindTheCut) {
   // Tokens 5 .. 16 go.
   EXPECT_EQ(cut(12, 5).left_of(Tokens(30)), Tokens(18));
