@@ -186,6 +186,9 @@ bool TierManager::start_writes(std::size_t from) {
                        e.position);
       if (room != Room::granted && target.state == CopyState::resident) {
         unpin(to, id);
+        if (target.tokens.value == 0 && target.pins == 0) {
+          remove_copy(to, id, LossCause::overflow);  // truncated on its way out, and rescued
+        }
       }
       if (room == Room::coming) {
         return progress;
