@@ -360,8 +360,8 @@ const std::vector<DecodePiece>& ProfileTiming::decode(std::int64_t batch) const 
 
 SimDuration ProfileTiming::decode_layer(std::int64_t batch, Tokens context) const {
   const DecodeBatch& entry = decode_batch(batch);
-  const auto next = std::ranges::upper_bound(entry.pieces, context, {}, &DecodePiece::from);
-  const std::int64_t ticks = ((next - 1)->at(context) - entry.outside_layers) / layers_;
+  const std::int64_t ticks =
+      (piece_at(entry.pieces, context).at(context) - entry.outside_layers) / layers_;
   return SimDuration((ticks + kTicksPerNs / 2) / kTicksPerNs);
 }
 

@@ -42,6 +42,16 @@ struct DecodePiece {
   [[nodiscard]] std::int64_t at(Tokens context) const { return base + slope * context.value; }
 };
 
+/// The piece that holds `context`. `pieces` are ascending, the first from 0 tokens.
+[[nodiscard]] inline const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces,
+                                                 Tokens context) {
+  std::size_t i = pieces.size() - 1;
+  while (i > 0 && pieces[i].from > context) {
+    --i;
+  }
+  return pieces[i];
+}
+
 /// How long GPU work takes: the analytic roofline, or interpolation in a measured profile.
 class TimingModel {
  public:
@@ -72,12 +82,7 @@ class TimingModel {
 
   /// One decode iteration, to the nanosecond below.
   [[nodiscard]] SimDuration decode_duration(std::int64_t batch, Tokens context) const {
-    const std::vector<DecodePiece>& pieces = decode(batch);
-    std::size_t i = pieces.size() - 1;
-    while (i > 0 && pieces[i].from > context) {
-      --i;
-    }
-    return SimDuration(pieces[i].at(context) / kTicksPerNs);
+    return SimDuration(piece_at(decode(batch), context).at(context) / kTicksPerNs);
   }
 };
 

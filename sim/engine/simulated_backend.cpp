@@ -245,14 +245,6 @@ void SimulatedBackend::check_drained() const {
   KVTIER_ASSERT(links_.in_flight() == 0, "every transfer has been reported");
 }
 
-const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens context) {
-  std::size_t i = pieces.size() - 1;
-  while (i > 0 && pieces[i].from > context) {
-    --i;
-  }
-  return pieces[i];
-}
-
 std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces, std::int64_t batch,
                                 Tokens context, std::int64_t iterations) {
   // Iterations whose context is below `end`.

@@ -100,7 +100,4 @@ class SimulatedBackend final : public Backend {
                                               std::int64_t batch, Tokens context,
                                               std::int64_t iterations);
 
-/// The piece that holds for `context`.
-[[nodiscard]] const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens context);
-
 }  // namespace kvtier
