@@ -266,10 +266,6 @@ ProfileGrid::Time ProfileTiming::decode_attention(double batch, double context) 
                                  false};
 }
 
-PrefillTime ProfileTiming::prefill(std::span<const PrefillPart> parts) const {
-  return iteration(parts, 0, Tokens(0));
-}
-
 PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                      Tokens context) const {
   KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");

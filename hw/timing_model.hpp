@@ -57,9 +57,6 @@ class TimingModel {
  public:
   virtual ~TimingModel() = default;
 
-  /// One prefill of these requests together. Each part has added > 0.
-  [[nodiscard]] virtual PrefillTime prefill(std::span<const PrefillPart> parts) const = 0;
-
   /// The pieces for `batch` running requests (1 token each), ascending, the first from 0 tokens.
   /// The reference stays valid as long as the model.
   [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
@@ -67,17 +64,15 @@ class TimingModel {
   /// Of one iteration, the part spent in one layer.
   [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;
 
-  /// One iteration that prefills these parts and in the same pass computes a token of each of
-  /// `batch` (>= 0) running requests, which read `context` tokens in all. A model that knows no
-  /// better says that one is done after the other.
+  /// One iteration that prefills these parts (one at least, each with added > 0) and in the same
+  /// pass computes a token of each of `batch` (>= 0) running requests, which read `context` tokens
+  /// in all.
   [[nodiscard]] virtual PrefillTime iteration(std::span<const PrefillPart> parts,
-                                              std::int64_t batch, Tokens context) const {
-    PrefillTime time = prefill(parts);
-    if (batch > 0) {
-      time.total += decode_duration(batch, context);
-      time.layer += decode_layer(batch, context);
-    }
-    return time;
+                                              std::int64_t batch, Tokens context) const = 0;
+
+  /// One prefill of these requests together.
+  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart> parts) const {
+    return iteration(parts, 0, Tokens(0));
   }
 
   /// One decode iteration, to the nanosecond below.

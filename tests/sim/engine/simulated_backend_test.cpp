@@ -63,7 +63,8 @@ class PieceTiming final : public TimingModel {
  public:
   PieceTiming(std::vector<DecodePiece> pieces, SimDuration layer, SimDuration outside)
       : pieces_(std::move(pieces)), layer_(layer), outside_(outside) {}
-  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart>) const override {
+  [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart>, std::int64_t,
+                                      Tokens) const override {
     return {.total = layer_ * kLayers + outside_, .layer = layer_};
   }
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t) const override {
