@@ -13,10 +13,8 @@ LoadRates load_rates(const RunConfig& config) {
                   .to_hbm = {}};
   const BytesPerSecond pcie = config.hardware.links.pcie.forward;
   rates.to_hbm.fill(pcie);
-  if (config.hardware.dram && config.hardware.dram->bandwidth) {
-    rates.to_hbm[static_cast<std::size_t>(Medium::dram)] =
-        std::min(pcie, BytesPerSecond(config.hardware.dram->bandwidth->value -
-                                      config.hardware.dram->host_load.value));
+  if (const std::optional<BytesPerSecond> bus = dram_bandwidth_left(config.hardware)) {
+    rates.to_hbm[static_cast<std::size_t>(Medium::dram)] = std::min(pcie, *bus);
   }
   if (config.hardware.cxl) {
     rates.to_hbm[static_cast<std::size_t>(Medium::cxl)] = config.hardware.cxl->bandwidth.forward;

@@ -27,10 +27,9 @@ SharedLinks make_links(const HardwareConfig& hardware) {
   if (hardware.cxl) {
     links[LinkNames::cxl] = hardware.cxl->bandwidth;
   }
-  const bool bus = hardware.dram && hardware.dram->bandwidth;
+  const std::optional<BytesPerSecond> bus = dram_bandwidth_left(hardware);
   if (bus) {
-    const BytesPerSecond left(hardware.dram->bandwidth->value - hardware.dram->host_load.value);
-    links[LinkNames::dram] = {left, left, left};
+    links[LinkNames::dram] = {*bus, *bus, *bus};
   }
   std::vector<std::vector<LinkUse>> paths(kMedia * (kMedia - 1));
   const auto connect = [&](Medium from, Medium to, std::vector<LinkUse> uses) {
