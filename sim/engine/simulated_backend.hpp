@@ -62,6 +62,7 @@ class SimulatedBackend final : public Backend {
   enum class Gpu { idle, prefill, decode };
 
   void advance_to(SimTime next);
+  Completion finish_gpu();
   void begin_prefill();
   void finish_load(SimTime at);
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
