@@ -55,7 +55,7 @@ TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64
   }
   first_changed_ |= 1U << index;
   route.bytes += bytes;
-  path.settle(now);
+  path.settle(rates_[index], now);
   const std::uint64_t sequence = next_sequence_++;
   Pending added{path.served + static_cast<double>(bytes.value), sequence, cookie, open};
   if (added.due < path.first.due) {
@@ -75,7 +75,7 @@ const SharedLinks::Pending& SharedLinks::finish_before(std::size_t index) {
   } else if (left == kCountMost) {
     --crowded_paths_;
   }
-  path.settle(now_);
+  path.settle(rates_[index], now_);
   finished_ = path.first;
   std::pop_heap(route.rest.begin(), route.rest.end(), Later{});
   path.first = route.rest.back();
@@ -89,7 +89,7 @@ bool SharedLinks::extend_on(std::size_t index, TransferId transfer, Bytes bytes,
   std::vector<Pending>& rest = routes_[index].rest;
   const auto is_it = [&](const Pending& p) { return name(index, p.sequence) == transfer; };
   const auto extend = [&](Pending& pending) {
-    path.settle(now);
+    path.settle(rates_[index], now);
     routes_[index].bytes += bytes;
     pending.open = false;
     pending.due = std::max(pending.due, path.served) + static_cast<double>(bytes.value);
@@ -205,18 +205,9 @@ void SharedLinks::fill(Shares& shares) const {
   shares.pattern = pattern_;
   const std::array<double, kMostPaths> rates = fair_rates();
   for (std::size_t p = 0; p < kMostPaths; ++p) {
-    shares.paths[p] = {.rate = rates[p] * 1e-9, .ns_per_byte = 1e9 / rates[p]};
+    shares.rates[p] = rates[p] * 1e-9;
+    shares.ns_per_byte[p] = 1e9 / rates[p];
   }
-}
-
-inline SharedLinks::Shares& SharedLinks::shares_in_force() {
-  constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
-  Shares& shares = crowded_paths_ > 0 ? crowded_shares_
-                                      : shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
-  if (crowded_paths_ > 0 || shares.pattern != pattern_) [[unlikely]] {
-    fill(shares);
-  }
-  return shares;
 }
 
 inline void SharedLinks::note_busy(std::uint32_t busy_links) {
@@ -229,7 +220,20 @@ inline void SharedLinks::note_busy(std::uint32_t busy_links) {
 }
 
 void SharedLinks::share() {
-  const Shares& shares = shares_in_force();
+  constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
+  Shares& shares = shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
+  if (shares.pattern != pattern_ || crowded_paths_ > 0) [[unlikely]] {
+    return share_anew(crowded_paths_ > 0 ? crowded_shares_ : shares);
+  }
+  share_by(shares);
+}
+
+void SharedLinks::share_anew(Shares& shares) {
+  fill(shares);
+  share_by(shares);
+}
+
+void SharedLinks::share_by(const Shares& shares) {
   const SimTime now = now_;
   const std::uint32_t first_changed = std::exchange(first_changed_, 0);
   if (links_of_paths_[active_] != busy_links_) {
@@ -239,17 +243,17 @@ void SharedLinks::share() {
   std::uint32_t next_path = 0;
   for (std::uint32_t left = active_; left != 0; left &= left - 1) {
     const auto p = static_cast<std::uint32_t>(std::countr_zero(left));
-    const Share& share = shares.paths[p];
-    Path& path = paths_[p];
-    if (path.rate != share.rate || (first_changed >> p & 1U) != 0) {
-      path.settle(now);
-      path.rate = share.rate;
+    const double rate = shares.rates[p];
+    if (rates_[p] != rate || (first_changed >> p & 1U) != 0) {
+      Path& path = paths_[p];
+      path.settle(rates_[p], now);
+      rates_[p] = rate;
       const double bytes = path.first.due - path.served;
-      path.next = bytes <= 0 ? now : now + ceil_ns(bytes * share.ns_per_byte);
+      due_at_[p] = bytes <= 0 ? now : now + ceil_ns(bytes * shares.ns_per_byte[p]);
     }
-    if (path.next < next ||
-        (path.next == next && path.first.sequence < paths_[next_path].first.sequence)) {
-      next = path.next;
+    if (due_at_[p] < next ||
+        (due_at_[p] == next && paths_[p].first.sequence < paths_[next_path].first.sequence)) {
+      next = due_at_[p];
       next_path = p;
     }
   }

@@ -71,7 +71,7 @@ class SharedLinks {
     if (first_changed_ != 0) {
       share();
     }
-    return is_active(path) ? paths_[path].rate * 1e9 : 0;
+    return is_active(path) ? rates_[path] * 1e9 : 0;
   }
 
  private:
@@ -99,22 +99,15 @@ class SharedLinks {
       return a.due != b.due ? a.due > b.due : a.sequence > b.sequence;
     }
   };
-  /// What one transfer of a path gets.
-  struct Share {
-    double rate = 0;  // bytes per nanosecond
-    double ns_per_byte = 0;
-  };
   /// What every change of a path touches, one cache line.
   struct alignas(64) Path {
-    /// Virtual time at `settled`; from then on it grows by `rate` bytes per nanosecond.
+    /// Virtual time at `settled`; from then on it grows by the path's rate.
     double served = 0;
-    double rate = 0;
     SimTime settled;
-    /// When `first`, the next transfer to complete, does so.
-    SimTime next;
+    /// The next transfer to complete.
     Pending first;
 
-    void settle(SimTime now) {
+    void settle(double rate, SimTime now) {
       served += rate * static_cast<double>((now - settled).ns);
       settled = now;
     }
@@ -140,15 +133,18 @@ class SharedLinks {
     SimDuration busy;
   };
 
-  /// What all paths get for one number of transfers in flight on each.
+  /// What one transfer of each path gets for one number of transfers in flight on each.
   struct Shares {
     std::uint64_t pattern = UINT64_MAX;
-    std::array<Share, kMostPaths> paths{};
+    std::array<double, kMostPaths> rates{};  // bytes per nanosecond
+    std::array<double, kMostPaths> ns_per_byte{};
   };
 
   /// Sets the rates for what is in flight now, and when the next transfer completes. Done once
   /// after all changes of an instant.
   void share();
+  void share_by(const Shares& shares);
+  [[gnu::noinline]] void share_anew(Shares& shares);
   void advance(SimTime now) {
     if (now != now_) {
       KVTIER_ASSERT(now > now_, "time is monotone");
@@ -169,8 +165,7 @@ class SharedLinks {
   [[nodiscard]] static TransferId name(std::size_t path, std::uint64_t sequence) {
     return TransferId{static_cast<std::uint32_t>(sequence << kPathBits | path)};
   }
-  [[nodiscard]] Shares& shares_in_force();
-  [[gnu::noinline]] void fill(Shares& shares) const;
+  void fill(Shares& shares) const;
   void note_busy(std::uint32_t busy_links);
   /// The rarer halves of extend, start and finish_next: where several transfers share a path, or
   /// time went on after a change. Apart, so that the others need no more registers than they have.
@@ -181,6 +176,10 @@ class SharedLinks {
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
 
   std::array<Path, kMostPaths> paths_{};
+  /// What all paths are looked through for, side by side: rates in force, and when `first` of each
+  /// completes.
+  std::array<double, kMostPaths> rates_{};
+  std::array<SimTime, kMostPaths> due_at_{};
   std::array<Route, kMostPaths> routes_{};
   std::array<Uses, kMostPaths> uses_{};
   std::size_t path_count_ = 0;
