@@ -22,10 +22,6 @@ constexpr double kFullSeconds = 6 * 3600;
 constexpr Bytes kQuickFile(kGibibyte);
 constexpr Bytes kFullFile(16 * kGibibyte);
 
-std::string utc_now() {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-}
-
 /// Without paths, which say nothing about the machine.
 std::string command_of(const CalibrateOptions& options) {
   std::string command = "kvtier calibrate --device " + options.device.kind;
@@ -123,6 +119,10 @@ void note(Profile& profile, const CalibrateOptions& options, double load_before,
 }
 
 }  // namespace
+
+std::string utc_now() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+}
 
 std::filesystem::path kept_path(const std::filesystem::path& out) {
   return out.string() + ".partial";

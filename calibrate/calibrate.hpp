@@ -44,6 +44,9 @@ Profile calibrate(const CalibrateOptions& options);
 [[nodiscard]] std::vector<PlannedTable> plan_all(const Target& target,
                                                  std::shared_ptr<StorageBench> storage);
 
+/// The date of a profile that is made now.
+[[nodiscard]] std::string utc_now();
+
 /// The lines that a user reads at the end: cells measured and left out, samples rejected.
 [[nodiscard]] std::vector<std::string> summarize(const Profile& profile);
 

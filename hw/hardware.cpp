@@ -60,6 +60,13 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
   }
 }
 
+std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware) {
+  if (!hardware.dram || !hardware.dram->bandwidth) {
+    return std::nullopt;
+  }
+  return *hardware.dram->bandwidth - hardware.dram->host_load;
+}
+
 Bytes hbm_bytes(const HardwareConfig& hardware) { return hardware.hbm.capacity * hardware.gpus; }
 
 Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware) {

@@ -264,6 +264,9 @@ void describe(V& v, HardwareConfig& c) {
 /// file of its own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
 
+/// What other jobs leave of the host memory's bandwidth; nothing where it is never the limit.
+[[nodiscard]] std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware);
+
 /// HBM of all GPUs together.
 [[nodiscard]] Bytes hbm_bytes(const HardwareConfig& hardware);
 

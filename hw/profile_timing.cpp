@@ -266,10 +266,6 @@ ProfileGrid::Time ProfileTiming::decode_attention(double batch, double context) 
                                  false};
 }
 
-PrefillTime ProfileTiming::prefill(std::span<const PrefillPart> parts) const {
-  return iteration(parts, 0, Tokens(0));
-}
-
 PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                      Tokens context) const {
   KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");
@@ -360,8 +356,8 @@ const std::vector<DecodePiece>& ProfileTiming::decode(std::int64_t batch) const 
 
 SimDuration ProfileTiming::decode_layer(std::int64_t batch, Tokens context) const {
   const DecodeBatch& entry = decode_batch(batch);
-  const auto next = std::ranges::upper_bound(entry.pieces, context, {}, &DecodePiece::from);
-  const std::int64_t ticks = ((next - 1)->at(context) - entry.outside_layers) / layers_;
+  const std::int64_t ticks =
+      (piece_at(entry.pieces, context).at(context) - entry.outside_layers) / layers_;
   return SimDuration((ticks + kTicksPerNs / 2) / kTicksPerNs);
 }
 

@@ -54,10 +54,8 @@ class ProfileTiming final : public TimingModel {
   /// `hardware` names a loaded profile, and check_profile_timing found no problem.
   ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t max_batch);
 
-  /// `total` is exactly layers x `layer` plus what is outside of them.
-  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart> parts) const override;
-
   /// The matrices work on all tokens together; attention is that of each part and of the batch.
+  /// `total` is exactly layers x `layer` plus what is outside of them.
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const override;
 

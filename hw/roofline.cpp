@@ -73,10 +73,6 @@ double RooflineTiming::head_seconds(double rows) const {
   return std::max(rows * head_seconds_per_row_, head_weight_seconds_);
 }
 
-PrefillTime RooflineTiming::prefill(std::span<const PrefillPart> parts) const {
-  return iteration(parts, 0, Tokens(0));
-}
-
 PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const {
   KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");

@@ -34,16 +34,14 @@ class RooflineTiming final : public TimingModel {
   /// the model fits is for check_fits to say.
   RooflineTiming(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t max_batch);
 
-  /// `total` is exactly layers x `layer` plus what is outside of them.
-  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart> parts) const override;
-
   /// One piece: time is affine in the context. 1 <= batch <= max_batch.
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
 
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
 
   /// The matrices work on all tokens together, their weights read once; attention is that of each
-  /// part and that of the running requests.
+  /// part and that of the running requests. `total` is exactly layers x `layer` plus what is
+  /// outside of them.
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const override;
 

@@ -42,13 +42,20 @@ struct DecodePiece {
   [[nodiscard]] std::int64_t at(Tokens context) const { return base + slope * context.value; }
 };
 
+/// The piece that holds `context`. `pieces` are ascending, the first from 0 tokens.
+[[nodiscard]] inline const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces,
+                                                 Tokens context) {
+  std::size_t i = pieces.size() - 1;
+  while (i > 0 && pieces[i].from > context) {
+    --i;
+  }
+  return pieces[i];
+}
+
 /// How long GPU work takes: the analytic roofline, or interpolation in a measured profile.
 class TimingModel {
  public:
   virtual ~TimingModel() = default;
-
-  /// One prefill of these requests together. Each part has added > 0.
-  [[nodiscard]] virtual PrefillTime prefill(std::span<const PrefillPart> parts) const = 0;
 
   /// The pieces for `batch` running requests (1 token each), ascending, the first from 0 tokens.
   /// The reference stays valid as long as the model.
@@ -57,27 +64,20 @@ class TimingModel {
   /// Of one iteration, the part spent in one layer.
   [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;
 
-  /// One iteration that prefills these parts and in the same pass computes a token of each of
-  /// `batch` (>= 0) running requests, which read `context` tokens in all. A model that knows no
-  /// better says that one is done after the other.
+  /// One iteration that prefills these parts (one at least, each with added > 0) and in the same
+  /// pass computes a token of each of `batch` (>= 0) running requests, which read `context` tokens
+  /// in all.
   [[nodiscard]] virtual PrefillTime iteration(std::span<const PrefillPart> parts,
-                                              std::int64_t batch, Tokens context) const {
-    PrefillTime time = prefill(parts);
-    if (batch > 0) {
-      time.total += decode_duration(batch, context);
-      time.layer += decode_layer(batch, context);
-    }
-    return time;
+                                              std::int64_t batch, Tokens context) const = 0;
+
+  /// One prefill of these requests together.
+  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart> parts) const {
+    return iteration(parts, 0, Tokens(0));
   }
 
   /// One decode iteration, to the nanosecond below.
   [[nodiscard]] SimDuration decode_duration(std::int64_t batch, Tokens context) const {
-    const std::vector<DecodePiece>& pieces = decode(batch);
-    std::size_t i = pieces.size() - 1;
-    while (i > 0 && pieces[i].from > context) {
-      --i;
-    }
-    return SimDuration(pieces[i].at(context) / kTicksPerNs);
+    return SimDuration(piece_at(decode(batch), context).at(context) / kTicksPerNs);
   }
 };
 

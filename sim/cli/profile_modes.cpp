@@ -1,9 +1,8 @@
 #include "sim/cli/profile_modes.hpp"
 
-#include <ctime>
-
 #include <fmt/format.h>
 
+#include "calibrate/calibrate.hpp"
 #include "calibrate/check.hpp"
 #include "calibrate/explain.hpp"
 #include "calibrate/from_table.hpp"
@@ -15,14 +14,6 @@
 
 namespace kvtier::cli {
 namespace {
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
 
 /// A map of columns by its path or its name in configs/columns.
 calibrate::ColumnMap find_columns(const std::string& name, const ConfigDirectory& presets) {
@@ -73,7 +64,7 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
   TextOutput out(options.out);
   calibrate::Imported imported = calibrate::import_tables(
       files, model, hardware, fmt::format("{} on {}", model.name, hardware.gpu.name));
-  imported.profile.provenance.date = utc_now();
+  imported.profile.provenance.date = calibrate::utc_now();
   imported.profile.provenance.command = options.command;
   // What was read has to be readable again before it is worth writing.
   Problems problems;

@@ -14,9 +14,9 @@ BytesPerSecond idle_bandwidth(const HardwareConfig& hardware, Medium from, Mediu
     const BytesPerSecond drive = hardware.ssd->bandwidth.forward;
     bandwidth = crosses_pcie ? std::min(bandwidth, drive) : drive;
   }
-  if (crosses_dram && hardware.dram->bandwidth) {
-    bandwidth = std::min(bandwidth, BytesPerSecond(hardware.dram->bandwidth->value -
-                                                   hardware.dram->host_load.value));
+  if (const std::optional<BytesPerSecond> left = dram_bandwidth_left(hardware);
+      crosses_dram && left) {
+    bandwidth = std::min(bandwidth, *left);
   }
   return bandwidth;
 }

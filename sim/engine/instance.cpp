@@ -46,6 +46,17 @@ Instance::Instance(const Setup& setup)
   };
 }
 
+inline void Instance::handle(const Completion& completion) {
+  if (is_users(completion)) {
+    const SessionSlot slot = requests_.begin_turn(completion.payload);
+    batcher_->on_turn(slot);
+    batcher_->on_enqueued(slot, requests_.enqueue(slot));
+  } else {
+    batcher_->on_completion(completion);
+  }
+  batcher_->proceed();
+}
+
 void Instance::run() {
   requests_.begin();
   while (requests_.any_left()) {
@@ -61,21 +72,11 @@ void Instance::run() {
     KVTIER_ASSERT(completion.kind == CompletionKind::transfer ||
                       (completion.kind == CompletionKind::timer && !is_users(completion)),
                   "only transfers and the batcher's timers outlast the last turn");
-    handle(completion);
+    batcher_->on_completion(completion);
+    batcher_->proceed();
   }
   requests_.check_finished();
   batcher_->check_invariants();
-}
-
-void Instance::handle(const Completion& completion) {
-  if (is_users(completion)) {
-    const SessionSlot slot = requests_.begin_turn(completion.payload);
-    batcher_->on_turn(slot);
-    batcher_->on_enqueued(slot, requests_.enqueue(slot));
-  } else {
-    batcher_->on_completion(completion);
-  }
-  batcher_->proceed();
 }
 
 std::vector<TierCounters> Instance::tier_counters() const {

@@ -24,10 +24,9 @@ SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vecto
   }
   for (const auto& uses : paths) {
     KVTIER_ASSERT(uses.size() <= 2, "a path has at most two links");
-    Route& route = routes_[path_count_];
-    route.pattern_step = std::uint64_t{1} << (kCountBits * path_count_);
-    route.use_count = uses.size();
-    std::copy(uses.begin(), uses.end(), route.uses.begin());
+    routes_[path_count_].pattern_step = std::uint64_t{1} << (kCountBits * path_count_);
+    uses_[path_count_].count = uses.size();
+    std::copy(uses.begin(), uses.end(), uses_[path_count_].links.begin());
     for (const LinkUse& use : uses) {
       links_[use.link].paths |= 1U << path_count_;
     }
@@ -40,70 +39,96 @@ SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vecto
   }
 }
 
-void SharedLinks::add_behind_first(Path& path, Route& route, const Pending& added) {
-  const bool is_first = added.due < path.first.due;
-  route.rest.push_back(is_first ? std::exchange(path.first, added) : added);
+TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie,
+                                     SimTime now, bool open) {
+  advance(now);
+  if (!is_active(index)) {
+    return start(index, bytes, cookie, now, open);
+  }
+  Path& path = paths_[index];
+  Route& route = routes_[index];
+  const std::size_t before = count(index);
+  if (before < kCountMost) {
+    pattern_ += route.pattern_step;
+  } else if (before == kCountMost) {
+    ++crowded_paths_;
+  }
+  first_changed_ |= 1U << index;
+  route.bytes += bytes;
+  path.settle(rates_[index], now);
+  const std::uint64_t sequence = next_sequence_++;
+  Pending added{path.served + static_cast<double>(bytes.value), sequence, cookie, open};
+  if (added.due < path.first.due) {
+    std::swap(added, path.first);
+  }
+  route.rest.push_back(added);
   std::push_heap(route.rest.begin(), route.rest.end(), Later{});
+  return name(index, sequence);
 }
 
-void SharedLinks::take_next_first(Path& path, Route& route) {
+const SharedLinks::Pending& SharedLinks::finish_before(std::size_t index) {
+  Path& path = paths_[index];
+  Route& route = routes_[index];
+  const std::size_t left = route.rest.size();
+  if (left < kCountMost) {
+    pattern_ -= route.pattern_step;
+  } else if (left == kCountMost) {
+    --crowded_paths_;
+  }
+  path.settle(rates_[index], now_);
+  finished_ = path.first;
   std::pop_heap(route.rest.begin(), route.rest.end(), Later{});
   path.first = route.rest.back();
   route.rest.pop_back();
+  return finished_;
 }
 
-bool SharedLinks::extend(TransferId transfer, Bytes bytes, SimTime now) {
+bool SharedLinks::extend_on(std::size_t index, TransferId transfer, Bytes bytes, SimTime now) {
   advance(now);
-  const std::size_t index = transfer.value >> kNumberBits;
-  KVTIER_ASSERT(index < path_count_, "only a transfer that was started can be extended");
-  if (routes_[index].in_flight == 0) {
-    return false;
-  }
   Path& path = paths_[index];
   std::vector<Pending>& rest = routes_[index].rest;
+  const auto is_it = [&](const Pending& p) { return name(index, p.sequence) == transfer; };
   const auto extend = [&](Pending& pending) {
-    path.settle(now);
+    path.settle(rates_[index], now);
     routes_[index].bytes += bytes;
     pending.open = false;
     pending.due = std::max(pending.due, path.served) + static_cast<double>(bytes.value);
   };
-  if (path.first.transfer == transfer) {
+  if (is_it(path.first)) {
     extend(path.first);
     if (!rest.empty() && Later{}(path.first, rest.front())) {
       std::swap(path.first, rest.front());
     }
   } else {
-    const auto found = std::find_if(rest.begin(), rest.end(),
-                                    [&](const Pending& p) { return p.transfer == transfer; });
+    const auto found = std::find_if(rest.begin(), rest.end(), is_it);
     if (found == rest.end()) {
       return false;
     }
     extend(*found);
   }
   std::make_heap(rest.begin(), rest.end(), Later{});
-  changed(1U << index);
+  first_changed_ |= 1U << index;
   return true;
 }
 
 std::size_t SharedLinks::in_flight() const {
-  std::size_t count = 0;
-  for (const Route& route : routes_) {
-    count += route.in_flight;
+  std::size_t sum = 0;
+  for (std::size_t p = 0; p < path_count_; ++p) {
+    sum += count(p);
   }
-  return count;
+  return sum;
 }
 
 LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
   LinkCounters counters{.forward = {}, .backward = {}, .busy = links_[link].busy};
   const bool was_busy = (busy_links_ >> link & 1U) != 0;
   const bool is_busy = (links_of_paths_[active_] >> link & 1U) != 0;
-  if (was_busy || is_busy) {
-    counters.busy += (is_busy ? now : now_) - (was_busy ? links_[link].busy_since : now_);
-  }
-  for (const Route& route : routes_) {
-    for (const LinkUse& use : std::span(route.uses).first(route.use_count)) {
+  counters.busy += was_busy ? now_ - SimTime() : SimDuration();
+  counters.busy += is_busy ? now - now_ : SimDuration();
+  for (std::size_t p = 0; p < path_count_; ++p) {
+    for (const LinkUse& use : uses_[p].span()) {
       if (use.link == link) {
-        (use.forward ? counters.forward : counters.backward) += route.bytes;
+        (use.forward ? counters.forward : counters.backward) += routes_[p].bytes;
       }
     }
   }
@@ -118,7 +143,7 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
     double rising = 0;  // transfers whose rate still rises
   };
   std::array<Constraint, kLimits * kMostLinks> constraints{};
-  const std::size_t count = kLimits * link_count_;
+  const std::size_t limits = kLimits * link_count_;
   for (std::size_t i = 0; i < link_count_; ++i) {
     constraints[kLimits * i].left = links_[i].limits.forward.value;
     constraints[kLimits * i + 1].left = links_[i].limits.backward.value;
@@ -127,27 +152,26 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
   std::array<double, kMostPaths> rates{};
   std::uint32_t rising_paths = 0;
   for (std::size_t p = 0; p < path_count_; ++p) {
-    const Route& route = routes_[p];
-    if (route.in_flight > 0) {
+    if (is_active(p)) {
       rising_paths |= 1U << p;
-      for (const LinkUse& use : std::span(route.uses).first(route.use_count)) {
-        constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising +=
-            static_cast<double>(route.in_flight);
-        constraints[kLimits * use.link + 2].rising += static_cast<double>(route.in_flight);
+      const auto transfers = static_cast<double>(count(p));
+      for (const LinkUse& use : uses_[p].span()) {
+        constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising += transfers;
+        constraints[kLimits * use.link + 2].rising += transfers;
       }
     }
   }
   double level = 0;
   while (rising_paths != 0) {
     double step = std::numeric_limits<double>::infinity();
-    for (std::size_t c = 0; c < count; ++c) {
+    for (std::size_t c = 0; c < limits; ++c) {
       if (constraints[c].rising > 0) {
         step = std::min(step, constraints[c].left / constraints[c].rising);
       }
     }
     level += step;
     std::uint32_t full = 0;
-    for (std::size_t c = 0; c < count; ++c) {
+    for (std::size_t c = 0; c < limits; ++c) {
       if (constraints[c].rising > 0) {
         const bool binds = constraints[c].left / constraints[c].rising <= step * (1 + 1e-12);
         constraints[c].left -= step * constraints[c].rising;
@@ -158,19 +182,18 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
       if ((rising_paths & (1U << p)) == 0) {
         continue;
       }
-      const Route& route = routes_[p];
       bool stops = false;
-      for (const LinkUse& use : std::span(route.uses).first(route.use_count)) {
+      for (const LinkUse& use : uses_[p].span()) {
         stops = stops || (full & (1U << (kLimits * use.link + (use.forward ? 0 : 1)))) != 0 ||
                 (full & (1U << (kLimits * use.link + 2))) != 0;
       }
       if (stops) {
         rates[p] = level;
         rising_paths &= ~(1U << p);
-        for (const LinkUse& use : std::span(route.uses).first(route.use_count)) {
-          constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising -=
-              static_cast<double>(route.in_flight);
-          constraints[kLimits * use.link + 2].rising -= static_cast<double>(route.in_flight);
+        const auto transfers = static_cast<double>(count(p));
+        for (const LinkUse& use : uses_[p].span()) {
+          constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising -= transfers;
+          constraints[kLimits * use.link + 2].rising -= transfers;
         }
       }
     }
@@ -182,34 +205,35 @@ void SharedLinks::fill(Shares& shares) const {
   shares.pattern = pattern_;
   const std::array<double, kMostPaths> rates = fair_rates();
   for (std::size_t p = 0; p < kMostPaths; ++p) {
-    shares.paths[p] = {.rate = rates[p] * 1e-9, .ns_per_byte = 1e9 / rates[p]};
+    shares.rates[p] = rates[p] * 1e-9;
+    shares.ns_per_byte[p] = 1e9 / rates[p];
   }
 }
 
-inline const SharedLinks::Shares& SharedLinks::shares_in_force() {
-  constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
-  Shares& shares = crowded_paths_ > 0 ? crowded_shares_
-                                      : shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
-  if (crowded_paths_ > 0 || shares.pattern != pattern_) [[unlikely]] {
-    fill(shares);
-  }
-  return shares;
-}
-
-void SharedLinks::note_busy(std::uint32_t busy_links) {
+inline void SharedLinks::note_busy(std::uint32_t busy_links) {
   for (std::uint32_t changed = busy_links ^ busy_links_; changed != 0; changed &= changed - 1) {
-    Link& link = links_[static_cast<std::size_t>(std::countr_zero(changed))];
-    if ((changed & -changed & busy_links) != 0) {
-      link.busy_since = now_;
-    } else {
-      link.busy += now_ - link.busy_since;
-    }
+    const auto link = static_cast<std::size_t>(std::countr_zero(changed));
+    const bool begins = (busy_links >> link & 1U) != 0;
+    links_[link].busy += begins ? SimTime() - now_ : now_ - SimTime();
   }
   busy_links_ = busy_links;
 }
 
 void SharedLinks::share() {
-  const Shares& shares = shares_in_force();
+  constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
+  Shares& shares = shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
+  if (shares.pattern != pattern_ || crowded_paths_ > 0) [[unlikely]] {
+    return share_anew(crowded_paths_ > 0 ? crowded_shares_ : shares);
+  }
+  share_by(shares);
+}
+
+void SharedLinks::share_anew(Shares& shares) {
+  fill(shares);
+  share_by(shares);
+}
+
+void SharedLinks::share_by(const Shares& shares) {
   const SimTime now = now_;
   const std::uint32_t first_changed = std::exchange(first_changed_, 0);
   if (links_of_paths_[active_] != busy_links_) {
@@ -219,21 +243,20 @@ void SharedLinks::share() {
   std::uint32_t next_path = 0;
   for (std::uint32_t left = active_; left != 0; left &= left - 1) {
     const auto p = static_cast<std::uint32_t>(std::countr_zero(left));
-    const Share& share = shares.paths[p];
-    Path& path = paths_[p];
-    if (path.rate != share.rate || (first_changed >> p & 1U) != 0) {
-      path.settle(now);
-      path.rate = share.rate;
+    const double rate = shares.rates[p];
+    if (rates_[p] != rate || (first_changed >> p & 1U) != 0) {
+      Path& path = paths_[p];
+      path.settle(rates_[p], now);
+      rates_[p] = rate;
       const double bytes = path.first.due - path.served;
-      path.next = bytes <= 0 ? now : now + ceil_ns(bytes * share.ns_per_byte);
+      due_at_[p] = bytes <= 0 ? now : now + ceil_ns(bytes * shares.ns_per_byte[p]);
     }
-    if (path.next < next ||
-        (path.next == next && path.first.sequence < paths_[next_path].first.sequence)) {
-      next = path.next;
+    if (due_at_[p] < next ||
+        (due_at_[p] == next && paths_[p].first.sequence < paths_[next_path].first.sequence)) {
+      next = due_at_[p];
       next_path = p;
     }
   }
-  stale_ = false;
   next_ = next;
   next_path_ = next_path;
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "hw/hardware.hpp"
@@ -39,11 +40,15 @@ class SharedLinks {
   TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now,
                    bool open = false);
   /// Adds bytes, the last ones, to a transfer; false if it has ended.
-  [[nodiscard]] bool extend(TransferId transfer, Bytes bytes, SimTime now);
+  [[nodiscard]] bool extend(TransferId transfer, Bytes bytes, SimTime now) {
+    const std::uint32_t index = path_of(transfer);
+    KVTIER_ASSERT(index < path_count_, "only a transfer that was started can be extended");
+    return is_active(index) && extend_on(index, transfer, bytes, now);
+  }
 
   /// When the next transfer completes if nothing else changes; kNever if none is in flight.
   [[nodiscard]] SimTime next_completion() {
-    if (stale_) {
+    if (first_changed_ != 0) {
       share();
     }
     return next_;
@@ -63,10 +68,10 @@ class SharedLinks {
   [[nodiscard]] Bytes carried(std::size_t path) const { return routes_[path].bytes; }
   /// Bytes per second that one transfer of the path gets now.
   [[nodiscard]] double rate(std::size_t path) {
-    if (stale_) {
+    if (first_changed_ != 0) {
       share();
     }
-    return (active_ >> path & 1U) != 0 ? paths_[path].rate * 1e9 : 0;
+    return is_active(path) ? rates_[path] * 1e9 : 0;
   }
 
  private:
@@ -78,14 +83,14 @@ class SharedLinks {
   /// remembered.
   static constexpr unsigned kCountBits = 5;
   static constexpr std::uint32_t kCountMost = (1U << kCountBits) - 1;
-  /// A transfer's number holds its path in the bits above these.
-  static constexpr unsigned kNumberBits = 28;
+  /// A transfer's number holds its path in these bits, below the sequence.
+  static constexpr unsigned kPathBits = 4;
+  static_assert(kMostPaths < (1U << kPathBits));
 
   struct Pending {
     double due = 0;  // of the path's virtual time, bytes
     std::uint64_t sequence = 0;
     std::uint64_t cookie = 0;
-    TransferId transfer;
     bool open = false;
   };
   /// A type, not a function, so that heaps inline it.
@@ -94,75 +99,89 @@ class SharedLinks {
       return a.due != b.due ? a.due > b.due : a.sequence > b.sequence;
     }
   };
-  /// What one transfer of a path gets.
-  struct Share {
-    double rate = 0;  // bytes per nanosecond
-    double ns_per_byte = 0;
-  };
   /// What every change of a path touches, one cache line.
   struct alignas(64) Path {
-    /// Virtual time at `settled`; from then on it grows by `rate` bytes per nanosecond.
+    /// Virtual time at `settled`; from then on it grows by the path's rate.
     double served = 0;
-    double rate = 0;
     SimTime settled;
-    /// When `first`, the next transfer to complete, does so.
-    SimTime next;
+    /// The next transfer to complete.
     Pending first;
 
-    void settle(SimTime now) {
+    void settle(double rate, SimTime now) {
       served += rate * static_cast<double>((now - settled).ns);
       settled = now;
     }
   };
-  struct Route {
-    std::uint32_t in_flight = 0;
+  /// What most changes of a path touch, one cache line more.
+  struct alignas(64) Route {
     /// What one transfer adds to the key of a pattern.
     std::uint64_t pattern_step = 0;
     Bytes bytes;  // started on it so far
     /// All but the first to complete: a heap, the next in front.
     std::vector<Pending> rest;
-    std::array<LinkUse, 2> uses{};
-    std::size_t use_count = 0;
+  };
+  struct Uses {
+    std::array<LinkUse, 2> links{};
+    std::size_t count = 0;
+    [[nodiscard]] std::span<const LinkUse> span() const { return std::span(links).first(count); }
   };
   struct Link {
     DuplexLimits limits;
     /// Paths that use it, a bit each.
     std::uint32_t paths = 0;
-    /// Up to the last time that it became idle; it has been busy since `busy_since` if it is one of
-    /// `busy_links_`.
+    /// The times at which it became idle less those at which it became busy.
     SimDuration busy;
-    SimTime busy_since;
   };
 
-  /// What all paths get for one number of transfers in flight on each.
+  /// What one transfer of each path gets for one number of transfers in flight on each.
   struct Shares {
     std::uint64_t pattern = UINT64_MAX;
-    std::array<Share, kMostPaths> paths{};
+    std::array<double, kMostPaths> rates{};  // bytes per nanosecond
+    std::array<double, kMostPaths> ns_per_byte{};
   };
 
   /// Sets the rates for what is in flight now, and when the next transfer completes. Done once
   /// after all changes of an instant.
   void share();
+  void share_by(const Shares& shares);
+  [[gnu::noinline]] void share_anew(Shares& shares);
   void advance(SimTime now) {
-    KVTIER_ASSERT(now >= now_, "time is monotone");
-    if (stale_ && now != now_) {
-      share();
+    if (now != now_) {
+      KVTIER_ASSERT(now > now_, "time is monotone");
+      if (first_changed_ != 0) [[unlikely]] {
+        share();
+      }
+      now_ = now;
     }
-    now_ = now;
   }
-  void changed(std::uint32_t path_bit) {
-    stale_ = true;
-    first_changed_ |= path_bit;
+  [[nodiscard]] bool is_active(std::size_t path) const { return (active_ >> path & 1U) != 0; }
+  /// Transfers in flight on the path.
+  [[nodiscard]] std::size_t count(std::size_t path) const {
+    return is_active(path) ? 1 + routes_[path].rest.size() : 0;
   }
-  [[nodiscard]] const Shares& shares_in_force();
+  [[nodiscard]] static std::uint32_t path_of(TransferId transfer) {
+    return transfer.value & ((1U << kPathBits) - 1);
+  }
+  [[nodiscard]] static TransferId name(std::size_t path, std::uint64_t sequence) {
+    return TransferId{static_cast<std::uint32_t>(sequence << kPathBits | path)};
+  }
   void fill(Shares& shares) const;
   void note_busy(std::uint32_t busy_links);
-  void add_behind_first(Path& path, Route& route, const Pending& added);
-  void take_next_first(Path& path, Route& route);
+  /// The rarer halves of extend, start and finish_next: where several transfers share a path, or
+  /// time went on after a change. Apart, so that the others need no more registers than they have.
+  [[nodiscard]] bool extend_on(std::size_t index, TransferId transfer, Bytes bytes, SimTime now);
+  TransferId start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie, SimTime now,
+                          bool open);
+  const Pending& finish_before(std::size_t index);
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
 
   std::array<Path, kMostPaths> paths_{};
+  /// What all paths are looked through for, side by side: rates in force, and when `first` of each
+  /// completes.
+  std::array<double, kMostPaths> rates_{};
+  std::array<SimTime, kMostPaths> due_at_{};
   std::array<Route, kMostPaths> routes_{};
+  std::array<Uses, kMostPaths> uses_{};
   std::size_t path_count_ = 0;
   std::array<Link, kMostLinks> links_{};
   std::size_t link_count_ = 0;
@@ -174,12 +193,13 @@ class SharedLinks {
   std::uint32_t active_ = 0;
   /// As of the last share().
   std::uint32_t busy_links_ = 0;
-  /// Since the last share(): whether anything changed, and the paths whose first transfer did.
-  bool stale_ = false;
+  /// Paths whose transfers have changed since the last share(), a bit each.
   std::uint32_t first_changed_ = 0;
   /// Transfers in flight by path, kCountBits each, and how many paths have too many for that.
   std::uint64_t pattern_ = 0;
   int crowded_paths_ = 0;
+  /// What finish_before gave.
+  Pending finished_;
   SimTime now_;
   SimTime next_ = kNever;
   std::uint32_t next_path_ = 0;
@@ -190,56 +210,38 @@ class SharedLinks {
 
 inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64_t cookie,
                                      SimTime now, bool open) {
+  if (is_active(index) || (first_changed_ != 0 && now != now_)) [[unlikely]] {
+    return start_behind(index, bytes, cookie, now, open);
+  }
   advance(now);
-  Path& path = paths_[index];
-  Route& route = routes_[index];
-  const std::uint64_t sequence = next_sequence_++;
-  const TransferId transfer{static_cast<std::uint32_t>(
-      (index << kNumberBits) | (sequence & ((std::uint64_t{1} << kNumberBits) - 1)))};
-  const auto size = static_cast<double>(bytes.value);
   const std::uint32_t bit = 1U << index;
-  route.bytes += bytes;
-  const std::uint32_t count = ++route.in_flight;
-  if (count <= kCountMost) [[likely]] {
-    pattern_ += route.pattern_step;
-  } else if (count == kCountMost + 1) {
-    ++crowded_paths_;
-  }
-  changed(bit);
-  if (count == 1) {
-    active_ |= bit;
-    path.settled = now;
-    path.first = {size, sequence, cookie, transfer, open};
-  } else {
-    path.settle(now);
-    add_behind_first(path, route, {path.served + size, sequence, cookie, transfer, open});
-  }
-  return transfer;
+  first_changed_ |= bit;
+  active_ |= bit;
+  pattern_ += routes_[index].pattern_step;
+  routes_[index].bytes += bytes;
+  const std::uint64_t sequence = next_sequence_++;
+  paths_[index].settled = now;
+  paths_[index].first = {static_cast<double>(bytes.value), sequence, cookie, open};
+  return name(index, sequence);
 }
 
 inline SharedLinks::Finished SharedLinks::finish_next() {
   const SimTime now = next_completion();
-  KVTIER_ASSERT(now != kNever, "a transfer is in flight");
+  KVTIER_ASSERT(active_ != 0, "a transfer is in flight");
   now_ = now;
-  const std::uint32_t bit = 1U << next_path_;
-  Path& path = paths_[next_path_];
-  Route& route = routes_[next_path_];
-  const Finished finished{path.first.transfer, path.first.open, path.first.cookie};
-  const std::uint32_t count = --route.in_flight;
-  if (count < kCountMost) [[likely]] {
-    pattern_ -= route.pattern_step;
-  } else if (count == kCountMost) {
-    --crowded_paths_;
-  }
-  changed(bit);
-  if (count == 0) {
+  const std::uint32_t index = next_path_;
+  const std::uint32_t bit = 1U << index;
+  Path& path = paths_[index];
+  first_changed_ |= bit;
+  const Pending* done = &path.first;
+  if (routes_[index].rest.empty()) [[likely]] {
+    pattern_ -= routes_[index].pattern_step;
     active_ &= ~bit;
     path.served = 0;  // keeps the virtual time small, so that its rounding stays below a byte
   } else {
-    path.settle(now);
-    take_next_first(path, route);
+    done = &finish_before(index);
   }
-  return finished;
+  return {name(index, done->sequence), done->open, done->cookie};
 }
 
 }  // namespace kvtier

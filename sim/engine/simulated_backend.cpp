@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "sim/core/assert.hpp"
 
@@ -12,7 +13,7 @@ namespace {
 constexpr std::size_t path_index(Medium from, Medium to) {
   const auto f = static_cast<std::size_t>(from);
   const auto t = static_cast<std::size_t>(to);
-  return f * (kMedia - 1) + (t > f ? t - 1 : t);
+  return f * (kMedia - 1) + t - (t > f ? 1 : 0);
 }
 
 /// HBM reaches DRAM and SSD over PCIe, and CXL memory over a link of its own. What crosses several
@@ -27,10 +28,9 @@ SharedLinks make_links(const HardwareConfig& hardware) {
   if (hardware.cxl) {
     links[LinkNames::cxl] = hardware.cxl->bandwidth;
   }
-  const bool bus = hardware.dram && hardware.dram->bandwidth;
+  const std::optional<BytesPerSecond> bus = dram_bandwidth_left(hardware);
   if (bus) {
-    const BytesPerSecond left(hardware.dram->bandwidth->value - hardware.dram->host_load.value);
-    links[LinkNames::dram] = {left, left, left};
+    links[LinkNames::dram] = {*bus, *bus, *bus};
   }
   std::vector<std::vector<LinkUse>> paths(kMedia * (kMedia - 1));
   const auto connect = [&](Medium from, Medium to, std::vector<LinkUse> uses) {
@@ -69,45 +69,46 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
 
 Completion SimulatedBackend::wait() {
   while (true) {
-    const SimTime timer = timers_.empty() ? kNever : timers_.top().time;
     const SimTime transfer = links_.next_completion();
+    const SimTime timer = timers_.empty() ? kNever : timers_.top().time;
     const SimTime device = transfer < timer ? transfer : timer;
     if (gpu_done_ <= device) {
+      KVTIER_ASSERT(gpu_done_ != kNever, "something is pending");
       advance_to(gpu_done_);
-      if (gpu_ == Gpu::prefill) {
-        gpu_ = Gpu::idle;
-        gpu_done_ = kNever;
-        return {CompletionKind::prefill, 0};
-      }
-      if (stepping_ == DecodeStepping::per_iteration &&
+      if (gpu_ == Gpu::decode && stepping_ == DecodeStepping::per_iteration &&
           ++reference_iteration_ < decode_end_iteration_) {
         step_iteration();
         continue;
       }
-      gpu_ = Gpu::idle;
-      gpu_done_ = kNever;
-      count_decode();
-      return {CompletionKind::decode, static_cast<std::uint64_t>(decode_end_iteration_)};
+      return finish_gpu();
     }
     advance_to(device);
-    if (transfer <= timer) {
-      const SharedLinks::Finished finished = links_.finish_next();
-      if (finished.open) {
-        continue;
-      }
+    if (timer < transfer) {
+      return {CompletionKind::timer, timers_.pop().payload};
+    }
+    const SharedLinks::Finished finished = links_.finish_next();
+    if (!finished.open) {
       if (gpu_ == Gpu::prefill && prefill_.load == finished.transfer) {
         finish_load(now_);
       }
       return {CompletionKind::transfer, finished.cookie};
     }
-    return {CompletionKind::timer, timers_.pop().payload};
   }
 }
 
 inline void SimulatedBackend::advance_to(SimTime next) {
-  KVTIER_ASSERT(next != kNever, "something is pending");
   KVTIER_ASSERT(next >= now_, "time is monotone");
   now_ = next;
+}
+
+Completion SimulatedBackend::finish_gpu() {
+  const Gpu done = std::exchange(gpu_, Gpu::idle);
+  gpu_done_ = kNever;
+  if (done == Gpu::prefill) {
+    return {CompletionKind::prefill, 0};
+  }
+  count_decode();
+  return {CompletionKind::decode, static_cast<std::uint64_t>(decode_end_iteration_)};
 }
 
 bool SimulatedBackend::pending() const {
@@ -243,14 +244,6 @@ void SimulatedBackend::check_drained() const {
   KVTIER_ASSERT(timers_.empty(), "every timer has been reported");
   KVTIER_ASSERT(gpu_ == Gpu::idle, "every GPU command has been reported");
   KVTIER_ASSERT(links_.in_flight() == 0, "every transfer has been reported");
-}
-
-const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens context) {
-  std::size_t i = pieces.size() - 1;
-  while (i > 0 && pieces[i].from > context) {
-    --i;
-  }
-  return pieces[i];
 }
 
 std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces, std::int64_t batch,

@@ -62,6 +62,7 @@ class SimulatedBackend final : public Backend {
   enum class Gpu { idle, prefill, decode };
 
   void advance_to(SimTime next);
+  Completion finish_gpu();
   void begin_prefill();
   void finish_load(SimTime at);
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
@@ -99,8 +100,5 @@ class SimulatedBackend final : public Backend {
 [[nodiscard]] std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces,
                                               std::int64_t batch, Tokens context,
                                               std::int64_t iterations);
-
-/// The piece that holds for `context`.
-[[nodiscard]] const DecodePiece& piece_at(const std::vector<DecodePiece>& pieces, Tokens context);
 
 }  // namespace kvtier

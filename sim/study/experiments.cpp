@@ -34,6 +34,13 @@ concept WithSource = requires(const Parameters& parameters) {
   { parameters.source() } -> std::same_as<Medium>;
 };
 
+/// Parameters that can be wrong in ways that no single value shows report them.
+template <class Parameters>
+concept WithCheck = requires(const Parameters& parameters, const std::string& pointer,
+                             Problems& problems) {
+  parameters.check(pointer, problems);
+};
+
 bool is_installed(const HardwareConfig& hardware, Medium medium) {
   switch (medium) {
     case Medium::hbm:
@@ -66,6 +73,11 @@ Experiment experiment(const char* name, const char* summary,
                                          "{}, {}",
                                          format_quantity(tokens), checked.model.name,
                                          format_quantity(checked.model.context_window)));
+              }
+            }
+            if constexpr (WithCheck<Parameters>) {
+              if (problems.lines().size() == before) {
+                parameters.check(pointer, problems);
               }
             }
             if constexpr (WithSource<Parameters>) {
@@ -386,14 +398,25 @@ Json storage_per_session(const RunConfig& config, const StorageParameters& p,
 
 // ---- Latency against load ----
 
+/// A curve that does not reach a bound between its rates goes on beyond them, by so much and for so
+/// many runs at most.
+constexpr double kBeyond = 1.15;
+constexpr int kMostBeyond = 12;
+
 struct LoadParameters {
   std::vector<PerSecond> request_rates;
   std::vector<SimDuration> latencies;
+
+  void check(const std::string& pointer, Problems& problems) const {
+    if (request_rates.empty()) {
+      problems.add(pointer + "/request_rates", "expected one rate at least, got []");
+    }
+  }
 };
 template <class V>
 void describe(V& v, LoadParameters& p) {
   v.field("request_rates", p.request_rates,
-          "Rates at which requests arrive; more are added until the bounds are passed.",
+          "Rates at which requests arrive; for each bound that they do not reach, at most 12 more.",
           required(positive()));
   v.field(
       "latencies", p.latencies,
@@ -417,12 +440,6 @@ Json rate_at(const std::map<double, double>& curve, double bound) {
 }
 
 Json latency_over_load(const RunConfig& config, const LoadParameters& p, const Context& context) {
-  // A curve that does not reach the bounds between its rates goes on beyond them.
-  constexpr int kMostBeyond = 12;
-  constexpr double kBeyond = 1.15;
-  if (p.request_rates.empty()) {
-    throw ConfigError("latency_over_load: /request_rates: expected one rate at least, got []");
-  }
   Json json{{"rate", Json::object()}, {"rate_at", Json::object()}};
   std::map<double, double> latency_at;
   const auto run = [&](double rate) {

@@ -16,7 +16,8 @@ using namespace literals;
 /// A layer takes 1 s for each new token and 1/4 s for each past one.
 class StraightTiming final : public TimingModel {
  public:
-  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart> parts) const override {
+  [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t,
+                                      Tokens) const override {
     SimDuration layer;
     for (const PrefillPart& part : parts) {
       layer += 1_s * part.added.value + 250_ms * part.past.value;

@@ -186,6 +186,16 @@ TEST(HardwareConfig, RefusesALoadOfTheHostThatLeavesNoBandwidth) {
                              "got 2GB/s"});
 }
 
+TEST(HardwareConfig, LeavesKvWhatOtherJobsDoNotTakeOfTheHostsMemory) {
+  HardwareConfig hardware = load_hardware();
+  EXPECT_EQ(dram_bandwidth_left(hardware), std::nullopt) << "its bandwidth is never the limit";
+  hardware.dram->bandwidth = BytesPerSecond(5e9);
+  hardware.dram->host_load = BytesPerSecond(2e9);
+  EXPECT_EQ(dram_bandwidth_left(hardware), BytesPerSecond(3e9));
+  hardware.dram.reset();
+  EXPECT_EQ(dram_bandwidth_left(hardware), std::nullopt);
+}
+
 TEST(HardwareConfig, RefusesCxlMemoryThatIsSlowerBothWaysThanOneWay) {
   HardwareConfig hardware =
       test::read_config_json<HardwareConfig>(test::load_json("hardware", "a100-40g"));

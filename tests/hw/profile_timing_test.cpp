@@ -38,16 +38,8 @@ double seconds(std::int64_t ticks) {
   return static_cast<double>(ticks) / (1e9 * static_cast<double>(kTicksPerNs));
 }
 
-const DecodePiece& piece(const std::vector<DecodePiece>& pieces, std::int64_t context) {
-  std::size_t i = pieces.size() - 1;
-  while (pieces[i].from > Tokens(context)) {
-    --i;
-  }
-  return pieces[i];
-}
-
 double decode_seconds(const ProfileTiming& timing, std::int64_t batch, std::int64_t context) {
-  return seconds(piece(timing.decode(batch), context).at(Tokens(context)));
+  return seconds(piece_at(timing.decode(batch), Tokens(context)).at(Tokens(context)));
 }
 
 constexpr double kRounding = 1e-8;
@@ -159,7 +151,8 @@ TEST(ProfileDecode, NeverFallsFromOneTokenToTheNext) {
   for (std::int64_t batch = 1; batch <= 4; ++batch) {
     std::int64_t before = 0;
     for (std::int64_t context = 0; context < 400; ++context) {
-      const std::int64_t ticks = piece(timing.decode(batch), context).at(Tokens(context));
+      const std::int64_t ticks =
+          piece_at(timing.decode(batch), Tokens(context)).at(Tokens(context));
       EXPECT_GE(ticks, before) << batch << ", " << context;
       before = ticks;
     }

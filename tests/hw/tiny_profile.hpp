@@ -6,29 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "hw/model.hpp"
 #include "hw/profile.hpp"
+#include "tests/hw/tiny_model.hpp"
 
-/// A small model and a profile of it whose times are easy to work out.
+/// A profile of the tiny model whose times are easy to work out.
 namespace kvtier::test {
-
-/// A layer's matrices, n x k: qkv 8 x 4, attention_output 4 x 4, mlp_up 8 x 4, mlp_down 4 x 8; the
-/// head 10 x 4. KV of a token and layer: 2 x 1 x 2 x 2 B = 8 B.
-inline ModelConfig tiny_model() {
-  ModelConfig model;
-  model.name = "tiny";
-  model.source = "made up";
-  model.layers = 2;
-  model.hidden_size = 4;
-  model.attention_heads = 2;
-  model.kv_heads = 1;
-  model.head_dim = 2;
-  model.intermediate_size = 8;
-  model.vocabulary_size = 10;
-  model.tied_embeddings = true;
-  model.context_window = Tokens(1024);
-  return model;
-}
 
 inline ProfileCell cell(std::vector<std::int64_t> at, double seconds) {
   return {.at = std::move(at),

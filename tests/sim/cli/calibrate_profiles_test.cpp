@@ -1,5 +1,6 @@
 /// `kvtier calibrate` without a device: profiles from tables, their errors, what they mean.
 
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ TEST_F(CalibrateProfiles, MakesAProfileOfATable) {
   EXPECT_EQ(profile["device"]["name"], "A100-80G SXM");
   EXPECT_NE(profile["provenance"]["command"].get<std::string>().find("--model llama2-7b"),
             std::string::npos);
+  const std::string date = profile["provenance"]["date"].get<std::string>();
+  EXPECT_TRUE(std::regex_match(date, std::regex(R"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ)"))) << date;
   EXPECT_EQ(files(), std::vector<std::string>{"p.json"});
 }
 

@@ -99,18 +99,25 @@ inline constexpr double kMegabytePerSecond = 1e6;
   return tier;
 }
 
-/// A prefill takes the same time for each added token, a decode iteration always the same.
+/// A prefill takes the same time for each added token, a decode iteration always the same, and one
+/// that mixes both the sum.
 class ConstantTiming final : public TimingModel {
  public:
   ConstantTiming(SimDuration per_token, SimDuration iteration)
       : per_token_(per_token), pieces_{{Tokens(0), iteration.ns * kTicksPerNs, 0}} {}
 
-  [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart> parts) const override {
+  [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
+                                      Tokens context) const override {
     SimDuration total;
     for (const PrefillPart& part : parts) {
       total += per_token_ * part.added.value;
     }
-    return {.total = total, .layer = total / kLayers};
+    PrefillTime time{.total = total, .layer = total / kLayers};
+    if (batch > 0) {
+      time.total += decode_duration(batch, context);
+      time.layer += decode_layer(batch, context);
+    }
+    return time;
   }
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t) const override {
     return pieces_;

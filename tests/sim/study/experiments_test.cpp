@@ -299,8 +299,22 @@ TEST(LatencyOverLoad, IsReadBetweenTwoRatesOnAStraightLineOverTheLogarithm) {
       result_of("latency_over_load", config, {{"request_rates", {"8/s"}}, {"latencies", {bound}}});
   EXPECT_GT(beyond["rate"].size(), 1U);
   EXPECT_FALSE(beyond["rate_at"].begin()->is_null());
-  EXPECT_THROW(result_of("latency_over_load", config, {{"request_rates", Json::array()}}),
-               ConfigError);
+}
+
+TEST(LatencyOverLoad, NeedsARate) {
+  EXPECT_EQ(problems_of("latency_over_load", {{"request_rates", Json::array()}}),
+            std::vector<std::string>{"/p/request_rates: expected one rate at least, got []"});
+  EXPECT_EQ(problems_of("latency_over_load", {{"latencies", {"1ms"}}}).size(), 1U);
+}
+
+TEST(LatencyOverLoad, EndsWhereNoRateReachesABound) {
+  const RunConfig config = resolved("papers/pensieve/gpt3-13b.json",
+                                    {"/workload/sessions=10", "/workload/warmup_turns=0"});
+  // No load makes a token of so few requests take an hour.
+  const Json json =
+      result_of("latency_over_load", config, {{"request_rates", {"8/s"}}, {"latencies", {"1h"}}});
+  EXPECT_EQ(json["rate"].size(), 1U + 12);
+  EXPECT_TRUE(json["rate_at"]["3600"].is_null());
 }
 
 }  // namespace
