@@ -9,7 +9,7 @@ namespace kvtier {
 
 LoadRates load_rates(const RunConfig& config) {
   LoadRates rates{.layers = config.model.layers,
-                  .kv_bytes_per_token = kv_bytes_per_token(config.model),
+                  .kv_bytes_per_token = stored_kv_bytes_per_token(config),
                   .to_hbm = {}};
   const BytesPerSecond pcie = config.hardware.links.pcie.forward;
   rates.to_hbm.fill(pcie);

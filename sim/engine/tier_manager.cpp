@@ -43,7 +43,7 @@ TierManager::TierManager(const Setup& setup)
       queue_(*setup.queue),
       decisions_(setup.decisions),
       cookie_mark_(setup.cookie_mark),
-      bytes_per_token_(kv_bytes_per_token(setup.config->model)),
+      bytes_per_token_(stored_kv_bytes_per_token(*setup.config)),
       window_account_(bytes_per_token_ * setup.config->model.context_window.value) {
   const auto add = [&](Medium medium, const std::optional<TierConfig>& tier_config,
                        Bytes capacity) {

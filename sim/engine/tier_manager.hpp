@@ -377,6 +377,7 @@ class TierManager {
   const QueueView& queue_;
   DecisionObserver* decisions_;
   std::uint64_t cookie_mark_;
+  /// Of stored KV.
   Bytes bytes_per_token_;
   Bytes window_account_;
   boost::container::static_vector<Tier, kMostTiers> tiers_;

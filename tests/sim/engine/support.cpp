@@ -199,6 +199,10 @@ RunConfig random_config(std::uint64_t seed) {
   if (dice.chance(0.4)) {
     make_paged(dice, config);
   }
+  if (!system.paging && system.tiers.count() > 0 && dice.chance(0.3)) {
+    system.compression = CompressionConfig{.strength = dice.one_of({0.0, 0.5, 1.0}),
+                                           .sparsity = {dice.one_of({0.0, 0.6}), 0.95}};
+  }
   if (dice.chance(0.25)) {
     workload.generator = Generator::shared_prompts;
     workload.shared_prompts = {.prompts = dice.between(1, 5),

@@ -118,6 +118,8 @@ class Bases {
            "/hardware/unmeasured=roofline"});
     } else if (base == "hbm") {
       add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
+    } else if (base == "compressed") {
+      add({R"(/system/compression={"strength": 0.5})"});
     } else if (base == "cxl") {
       add({"/hardware/dram/bandwidth=30GB/s", "/hardware/dram/host_load=10GB/s", kCxl,
            R"(/system/tiers/cxl={"eviction": "lru"})"});
@@ -167,8 +169,8 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",     "paged",
-                                      "timed",  "table", "texts", "measured"};
+const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",      "paged",
+                                      "timed",  "table", "texts", "measured", "compressed"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -276,6 +278,9 @@ const std::vector<Move>& moves() {
       {"stored", "/system/load/discipline=blocking"},
       {"stored", "/system/load/buffers=2"},
       {"stored", "/system/save/mode=blocking"},
+      {"stored", R"(/system/compression={"strength": 0.5})"},
+      {"compressed", "/system/compression/strength=0.7"},
+      {"compressed", "/system/compression/sparsity=[0.5, 0.95]"},
       {"stored", "/system/save/write_buffer=200MiB"},
       // Parameters of policies, which a config names only where they are not automatic.
       {"stored", "/system/prefetch/window=1"},
