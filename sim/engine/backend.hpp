@@ -42,6 +42,9 @@ struct PrefillCommand {
   TransferId load;
   /// Layers whose KV is in HBM already when the prefill starts.
   std::int64_t ready_layers = 0;
+  /// Bytes of the KV that is loaded up to and with each layer, in the same proportion; none: all
+  /// layers have as much. Looked at until the load is done.
+  std::span<const Bytes> up_to_layers{};
   /// Compute starts when all KV is there, instead of layer by layer.
   bool wait_for_all_layers = false;
 };

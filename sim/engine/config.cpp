@@ -1,6 +1,7 @@
 #include "sim/engine/config.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -69,12 +70,28 @@ void check_tier(const RunConfig& config, const TierConfig& tier, Bytes capacity,
                              format_quantity(config.model.context_window),
                              format_quantity(tier.block_size)));
   }
-  const Bytes window = kv_bytes_per_token(config.model) * config.model.context_window.value;
+  const Bytes window = stored_kv_bytes_per_token(config) * config.model.context_window.value;
   if (config.serving.kv_reservation == Reservation::context_window && window > capacity) {
     problems.add(
         pointer,
         fmt::format("one reserved context window takes {} bytes, more than the capacity, {}",
                     window.value, format_quantity(capacity)));
+  }
+}
+
+void check_compression(const SystemConfig& system, Problems& problems) {
+  if (!system.compression) {
+    return;
+  }
+  if (system.paging) {
+    problems.add("/system/compression",
+                 "with /system/paging expected \"none\": stored KV lies in the blocks of running "
+                 "requests, which are not compressed");
+  } else if (system.tiers.count() == 0) {
+    problems.add("/system/compression", "the system stores no KV, expected \"none\"");
+  }
+  if (system.compression->sparsity.empty()) {
+    problems.add("/system/compression/sparsity", "expected at least one number");
   }
 }
 
@@ -197,8 +214,9 @@ void check_sharing(const SystemConfig& system, Problems& problems) {
   if (system.paging) {
     problems.add("/system/sharing", "expected \"none\" with /system/paging");
   } else if (!tiers.hbm) {
-    problems.add("/system/sharing",
-                 "expected \"none\": prompts are shared in the tier in HBM, which the system has not");
+    problems.add(
+        "/system/sharing",
+        "expected \"none\": prompts are shared in the tier in HBM, which the system has not");
   } else if (tiers.count() > 2) {
     problems.add("/system/sharing", "expected \"none\" with more than one tier behind HBM");
   } else if (system.load.buffers != 0) {
@@ -266,6 +284,38 @@ Bytes running_kv_capacity(const RunConfig& config) {
                             (config.model.context_window.value * buffered_layers);
   const Bytes tier = tiers.hbm ? std::min(tiers.hbm->capacity.value_or(free), free) : Bytes(0);
   return std::max(Bytes(0), free - tier - config.system.save.write_buffer - read_buffer);
+}
+
+std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {
+  const std::int64_t layers = config.model.layers;
+  const Bytes whole = kv_bytes_per_token_layer(config.model);
+  const std::optional<CompressionConfig>& compression = config.system.compression;
+  const auto stored = [&](std::int64_t layer) {
+    if (!compression || compression->sparsity.empty()) {
+      return whole;
+    }
+    const std::vector<double>& sparsity = compression->sparsity;
+    const std::int64_t steps = std::ssize(sparsity) - 1;
+    // Layer `layer` of 0 .. layers-1 lies at a whole step and a rest, in layers-1 parts of one.
+    const std::int64_t parts = std::max<std::int64_t>(1, layers - 1);
+    const auto step = static_cast<std::size_t>(layer * steps / parts);
+    const double rest = static_cast<double>(layer * steps % parts) / static_cast<double>(parts);
+    const double next = step + 1 < sparsity.size() ? sparsity[step + 1] : sparsity[step];
+    const double here = sparsity[step] + rest * (next - sparsity[step]);
+    const double kept = static_cast<double>(whole.value) * (1 - here * compression->strength);
+    return Bytes(std::max<std::int64_t>(1, std::llround(kept)));
+  };
+  std::vector<Bytes> sums;
+  Bytes sum;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    sum += stored(layer);
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+Bytes stored_kv_bytes_per_token(const RunConfig& config) {
+  return stored_kv_up_to_layers(config).back();
 }
 
 Tokens token_budget(const RunConfig& config) {
@@ -337,6 +387,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   }
   check_paging(config, registry, problems);
   check_sharing(config.system, problems);
+  check_compression(config.system, problems);
   const Bytes window = window_bytes(config);
   const auto fits = [&](const RunConfig& any) { return running_kv_capacity(any) >= window; };
   if (problems.lines().size() == before && !fits(config)) {

@@ -255,6 +255,27 @@ void describe(V& v, LengthPredictionConfig& c) {
   v.field("tokens", c.tokens, "Of constant: what is predicted for every response.", at_least(1));
 }
 
+/// Quality-aware compression of stored KV (CaR, University of Connecticut): where few attention
+/// scores matter, little of the KV is kept. The paper measures the sparsity of each layer (Fig. 4:
+/// about 60 % of the scores in the first, rising to about 95 %) and does not say how it becomes a
+/// share of KV; keep = 1 - sparsity x strength is a choice.
+struct CompressionConfig {
+  double strength = 0;
+  std::vector<double> sparsity{0.60, 0.95};
+};
+template <class V>
+void describe(V& v, CompressionConfig& c) {
+  v.field("strength", c.strength,
+          "A layer keeps 1 - sparsity x strength of its KV. 0: all of it, 1: what attention makes "
+          "use of.",
+          required(between(0, 1)));
+  v.field("sparsity", c.sparsity,
+          "Share of the attention scores under 1 % of their row's maximum, from the first layer to "
+          "the last, which have the first and the last number; those in between are interpolated "
+          "(CaR, Fig. 4).",
+          between(0, 1));
+}
+
 /// A system: what AttentionStore, Pensieve, vLLM are presets of.
 struct SystemConfig {
   std::string name = "custom";
@@ -270,6 +291,7 @@ struct SystemConfig {
   LengthPredictionConfig length_prediction;
   LoadConfig load;
   SaveConfig save;
+  std::optional<CompressionConfig> compression;
 };
 template <class V>
 void describe(V& v, SystemConfig& c) {
@@ -294,6 +316,11 @@ void describe(V& v, SystemConfig& c) {
           "What policies that look at running requests are told of their lengths.");
   v.field("load", c.load, "Loading stored KV into HBM.");
   v.field("save", c.save, "Saving new KV out of HBM.");
+  v.field("compression", c.compression,
+          "Compression of stored KV, without paging: less room in every tier and less to move. The "
+          "KV of running requests stays whole, compressing takes no time, and what it costs in "
+          "accuracy is not simulated. Layers that are loaded ahead or while others compute arrive "
+          "at the pace of their own sizes. \"none\": stored as it is.");
 }
 
 /// What all compared systems share.
@@ -371,6 +398,12 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 /// buffer and write buffer leave. With paging there are none of these, and stored KV shares it.
 /// Zero if nothing.
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
+
+/// What stored KV of one token takes in the first layer, the first two, and so on to all of them:
+/// in each layer what compression keeps, in whole bytes and one at least.
+[[nodiscard]] std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config);
+/// In all layers.
+[[nodiscard]] Bytes stored_kv_bytes_per_token(const RunConfig& config);
 
 /// The least that a shared prompt leaves of the context window: a token of input and one of output.
 inline constexpr Tokens kLeastRoom{2};

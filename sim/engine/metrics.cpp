@@ -10,7 +10,7 @@ namespace kvtier {
 
 LoadRates load_rates(const RunConfig& config) {
   LoadRates rates{.layers = config.model.layers,
-                  .kv_bytes_per_token = kv_bytes_per_token(config.model),
+                  .kv_bytes_per_token = stored_kv_bytes_per_token(config),
                   .to_hbm = {}};
   const auto from = [&](Medium medium, bool installed) {
     if (installed) {

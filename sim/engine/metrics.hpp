@@ -62,6 +62,7 @@ struct RequestRecord {
 struct LoadRates {
   /// 0: not known, and nothing is worked out from it.
   std::int64_t layers = 0;
+  /// Of stored KV, the layers taken as equal.
   Bytes kv_bytes_per_token;
   /// By where the KV lies, on the slowest link of its way.
   std::array<BytesPerSecond, kMedia> to_hbm{};

@@ -21,6 +21,7 @@ PrefillFirst::PrefillFirst(const Setup& setup)
               .timer = kBatcherTimer,
               .cookie_mark = kTierTransfer}),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
+      stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
       hbm_limit_(running_kv_capacity(*setup.config)),
       invalidates_(setup.config->system.positions == Positions::embedded),
       preloads_(setup.config->system.load.buffers > 0 &&
@@ -167,14 +168,14 @@ void PrefillFirst::admit(QueuePosition position) {
 
 void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
   Load& load = loads_[slot];
-  const Bytes total = bytes_per_token_ * requests_.request(slot).outside_hbm().value;
+  const Bytes total = stored_up_to_layers_.back() * requests_.request(slot).outside_hbm().value;
   const Bytes rest = total - std::min(total, load.preloaded);
   std::int64_t ready_layers = 0;
   loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
   if (load.ahead && backend_.extend_transfer(load.transfer, rest)) {
     load_in_flight_ = true;
   } else {
-    ready_layers = load.ahead ? std::min(config_.system.load.buffers, config_.model.layers) : 0;
+    ready_layers = load.ahead ? buffered_layers() : 0;
     if (rest.value > 0) {
       load.transfer = backend_.start_transfer({.from = medium,
                                                .to = Medium::hbm,
@@ -195,6 +196,8 @@ void PrefillFirst::start_prefill(SessionSlot slot, bool loads, std::int64_t read
       {.part = {.added = r.history - r.found.reused + r.input, .past = r.found.reused},
        .load = loads ? loads_[slot].transfer : TransferId{},
        .ready_layers = ready_layers,
+       .up_to_layers = config_.system.compression ? std::span<const Bytes>(stored_up_to_layers_)
+                                                  : std::span<const Bytes>(),
        .wait_for_all_layers = config_.system.load.discipline == LoadDiscipline::blocking});
   gpu_ = Gpu::prefill;
 }
@@ -216,12 +219,12 @@ void PrefillFirst::preload_next() {
   if (!medium) {
     return;
   }
-  const std::int64_t layers = std::min(config_.system.load.buffers, config_.model.layers);
   const Tokens tokens = std::min(r.history, tiers_.stored_tokens(slot));
   Load& load = loads_[slot];
   preloading_ = slot;
   load.ahead = true;
-  load.preloaded = bytes_per_token_ * tokens.value / config_.model.layers * layers;
+  load.preloaded =
+      stored_up_to_layers_[static_cast<std::size_t>(buffered_layers() - 1)] * tokens.value;
   loaded_bytes_[static_cast<std::size_t>(*medium)] += load.preloaded;
   load.transfer = backend_.start_transfer({.from = *medium,
                                            .to = Medium::hbm,

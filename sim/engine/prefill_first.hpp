@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
@@ -91,6 +92,10 @@ class PrefillFirst final : public Batcher, private RunningView {
   void finish_turn(SessionSlot slot);
   void finish_load_transfer(SessionSlot slot);
   void preload_next();
+  /// Layers of the next request in the read buffer; 1 at least where there is one.
+  [[nodiscard]] std::int64_t buffered_layers() const {
+    return std::min(config_.system.load.buffers, config_.model.layers);
+  }
   [[nodiscard]] bool must_stall() const;
   void end_stall();
 
@@ -99,7 +104,10 @@ class PrefillFirst final : public Batcher, private RunningView {
   Requests& requests_;
   TierManager tiers_;
 
+  /// Of running requests.
   Bytes bytes_per_token_;
+  /// Of stored KV.
+  std::vector<Bytes> stored_up_to_layers_;
   Bytes hbm_limit_;
   /// A truncation makes stored KV useless, which shows when the turn is served; where it only cuts
   /// the KV, the room is free as soon as the turn arrives.

@@ -45,6 +45,12 @@ Json workload_report(const RunConfig& config, const WorkloadStatistics& statisti
   return json;
 }
 
+Json compression_report(const RunConfig& config) {
+  return Json{{"kept_share", ratio(stored_kv_bytes_per_token(config).value,
+                                   kv_bytes_per_token(config.model).value)},
+              {"accuracy", "not simulated"}};
+}
+
 Json hit_rate_report(const TurnMetrics& turns) {
   std::array<std::int64_t, kMedia> reused{};
   for (std::size_t i = 0; i < kMedia; ++i) {
@@ -229,6 +235,9 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["busy_cost_dollars"] = cost(gpu.busy().seconds() / 3600);
   m["preemptions"] = instance.preemptions();
   m["prefetches"] = prefetch_report(instance.prefetches(), turns);
+  if (config.system.compression) {
+    m["compression"] = compression_report(config);
+  }
   return m;
 }
 

@@ -18,6 +18,8 @@ struct LinkReport {
 
 /// What was drawn; says so where it is synthetic.
 [[nodiscard]] Json workload_report(const RunConfig& config, const WorkloadStatistics& statistics);
+/// How much of the KV a system keeps that compresses what it stores.
+[[nodiscard]] Json compression_report(const RunConfig& config);
 [[nodiscard]] Json hit_rate_report(const TurnMetrics& turns);
 [[nodiscard]] Json lost_hits_report(const TurnMetrics& turns);
 /// {"mean", "p50", "p90", "p99"} in seconds; null without values.

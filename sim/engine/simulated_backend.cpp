@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/histogram.hpp"
 
 namespace kvtier {
 namespace {
@@ -146,6 +147,7 @@ IterationTime SimulatedBackend::start_iteration(const IterationCommand& command)
   prefill_ = {.part = {},
               .load = command.load,
               .ready_layers = 0,
+              .up_to_layers = {},
               .wait_for_all_layers = command.wait_for_all_layers};
   begin_prefill();
   const SimDuration decode =
@@ -164,13 +166,17 @@ void SimulatedBackend::begin_prefill() {
   gpu_done_ = prefill_.load.valid() ? kNever : now_ + prefill_time_.total;
 }
 
-/// Layer i computes when layer i-1 is done and its KV is there. With a steady rate that is the
-/// larger of: the first layer's wait and then all of the compute; all of the load and then the last
-/// layer (model.md section 3, AttentionStore 3.2.1).
+/// Layer i computes when layer i-1 is done and its KV is there. With a steady rate, and layers of
+/// one size, that is the larger of: the first layer's wait and then all of the compute; all of the
+/// load and then the last layer (model.md section 3, AttentionStore 3.2.1).
 void SimulatedBackend::finish_load(SimTime at) {
   prefill_.load = TransferId{};
   if (prefill_.wait_for_all_layers) {
     gpu_done_ = at + prefill_time_.total;
+    return;
+  }
+  if (!prefill_.up_to_layers.empty()) {
+    gpu_done_ = unequal_layers_done(at);
     return;
   }
   const std::int64_t loading_layers = std::max<std::int64_t>(1, layers_ - prefill_.ready_layers);
@@ -179,6 +185,24 @@ void SimulatedBackend::finish_load(SimTime at) {
   const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
   gpu_done_ = std::max({at, gpu_started_ + first_layer + prefill_time_.total,
                         at + prefill_time_.layer + outside_layers});
+}
+
+/// The last layer to wait for its KV decides: after it, only compute is left.
+SimTime SimulatedBackend::unequal_layers_done(SimTime at) const {
+  const std::span<const Bytes> up_to = prefill_.up_to_layers;
+  KVTIER_ASSERT(std::ssize(up_to) == layers_, "every layer has its size");
+  const auto ready = static_cast<std::size_t>(prefill_.ready_layers);
+  const Bytes there = ready > 0 ? up_to[ready - 1] : Bytes(0);
+  const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
+  SimTime done = std::max(at, gpu_started_ + prefill_time_.total);
+  for (std::size_t i = ready; i < up_to.size(); ++i) {
+    const Int128 loading_ns =
+        static_cast<Int128>((at - gpu_started_).ns) * (up_to[i] - there).value;
+    const SimDuration loaded(static_cast<std::int64_t>(loading_ns / (up_to.back() - there).value));
+    const auto computing = layers_ - static_cast<std::int64_t>(i);
+    done = std::max(done, gpu_started_ + loaded + prefill_time_.layer * computing + outside_layers);
+  }
+  return done;
 }
 
 void SimulatedBackend::start_decode(const DecodeCommand& command) {

@@ -65,6 +65,7 @@ class SimulatedBackend final : public Backend {
   Completion finish_gpu();
   void begin_prefill();
   void finish_load(SimTime at);
+  [[nodiscard]] SimTime unequal_layers_done(SimTime at) const;
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
   [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;

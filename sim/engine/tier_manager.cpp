@@ -46,7 +46,7 @@ TierManager::TierManager(const Setup& setup)
       decisions_(setup.decisions),
       timer_(setup.timer),
       cookie_mark_(setup.cookie_mark),
-      bytes_per_token_(kv_bytes_per_token(setup.config->model)),
+      bytes_per_token_(stored_kv_bytes_per_token(*setup.config)),
       window_account_(bytes_per_token_ * setup.config->model.context_window.value) {
   const auto add = [&](Medium medium, const std::optional<TierConfig>& tier_config,
                        Bytes capacity) {
@@ -109,9 +109,7 @@ Placement TierManager::placement_of(EntryId id) const {
     return Placement::fastest;  // on its way there, and in HBM until then
   }
   const std::uint8_t best = best_tier(e);
-  return best == kNoTier ? Placement::none
-         : best == 0     ? Placement::fastest
-                         : Placement::slower;
+  return best == kNoTier ? Placement::none : best == 0 ? Placement::fastest : Placement::slower;
 }
 
 EntryId TierManager::new_entry(EntryKey key) {

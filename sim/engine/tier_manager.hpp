@@ -411,7 +411,7 @@ class TierManager final : public StoredKv {
 
   [[nodiscard]] Member* member(SessionSlot session) {
     return session < members_.size() && members_[session].prompt != kNone ? &members_[session]
-                                                                         : nullptr;
+                                                                          : nullptr;
   }
   [[nodiscard]] const Member* member(SessionSlot session) const {
     return const_cast<TierManager*>(this)->member(session);
@@ -486,6 +486,7 @@ class TierManager final : public StoredKv {
   DecisionObserver* decisions_;
   std::uint64_t timer_;
   std::uint64_t cookie_mark_;
+  /// Of stored KV.
   Bytes bytes_per_token_;
   Bytes window_account_;
   boost::container::static_vector<Tier, kMostTiers> tiers_;

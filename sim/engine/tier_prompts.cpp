@@ -255,16 +255,18 @@ void TierManager::check_prompts() const {
   for (const Member& m : members_) {
     if (m.prompt != kNone) {
       ++owners[m.prompt];
-      holders[m.prompt] = static_cast<std::uint16_t>(holders[m.prompt] +
-                                                     (m.use == PromptUse::held ? 1 : 0));
+      holders[m.prompt] =
+          static_cast<std::uint16_t>(holders[m.prompt] + (m.use == PromptUse::held ? 1 : 0));
     }
   }
   for (std::uint32_t i = 0; i < prompts_.size(); ++i) {
     const Prompt& prompt = prompts_[i];
     KVTIER_ASSERT(prompt.owners == owners[i], "a prompt counts its sessions");
-    KVTIER_ASSERT(!prompt.entry.valid() || (entry(prompt.entry).live && entry(prompt.entry).prompt == i),
-                  "a prompt knows its entry");
-    KVTIER_ASSERT(holders[i] == 0 || (prompt.entry.valid() && entry(prompt.entry).copies[0].pins >= holders[i]),
+    KVTIER_ASSERT(
+        !prompt.entry.valid() || (entry(prompt.entry).live && entry(prompt.entry).prompt == i),
+        "a prompt knows its entry");
+    KVTIER_ASSERT(holders[i] == 0 ||
+                      (prompt.entry.valid() && entry(prompt.entry).copies[0].pins >= holders[i]),
                   "what a running turn uses is pinned");
   }
 }

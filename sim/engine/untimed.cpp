@@ -231,6 +231,9 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
                            {"lost_hits", lost_hits_report(metrics)},
                            {"truncated_turns", metrics.truncated_turns},
                            {"truncated_tokens", metrics.truncated_tokens.value}};
+  if (config.system.compression) {
+    result["metrics"]["compression"] = compression_report(config);
+  }
   return result;
 }
 

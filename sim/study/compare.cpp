@@ -21,6 +21,7 @@ struct Row {
 
 constexpr double kPerHour = 1.0 / 3600;
 constexpr double kMillis = 1000;
+constexpr double kPercent = 100;
 
 constexpr Row kRows[] = {
     {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}"},
@@ -195,6 +196,18 @@ std::string to_table(const Comparison& comparison) {
     text += fmt::format("{:>{}}", word, widths[i]);
   }
   text += "\n";
+  std::string compressed;
+  for (const Comparison::Column& column : comparison.columns) {
+    if (const auto kept = number_at(column.results.front(), "/metrics/compression/kept_share")) {
+      compressed += fmt::format(
+          "{} keeps {:.1f} % of the KV that it stores; what that costs in accuracy is not "
+          "simulated.\n",
+          column.system, *kept * kPercent);
+    }
+  }
+  if (!compressed.empty()) {
+    text += "\n" + compressed;
+  }
   if (overloaded) {
     text +=
         "\nWhere the load exceeds capacity the queue grows as long as sessions arrive: TTFT with "

@@ -309,6 +309,95 @@ TEST(CheckRunConfig, RefusesSharedPromptsThatLeaveNoRoom) {
   EXPECT_EQ(problems_of(config), Lines{});
 }
 
+TEST(CheckRunConfig, RefusesCompressionOfWhatIsInBlocksOrNotStored) {
+  RunConfig config = two_tiers();
+  config.system.compression = CompressionConfig{.strength = 0.5};
+  EXPECT_EQ(problems_of(config), Lines{});
+  config.system.compression->sparsity.clear();
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/compression/sparsity: expected at least one number"});
+  config = tiny_config();
+  config.system.compression = CompressionConfig{.strength = 0.5};
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/compression: the system stores no KV, expected \"none\""});
+  config.system.batching = Batching::unified;
+  config.system.paging = PagingConfig{};
+  EXPECT_EQ(
+      problems_of(config),
+      Lines{"/system/compression: with /system/paging expected \"none\": stored KV lies in the "
+            "blocks of running requests, which are not compressed"});
+}
+
+TEST(CheckRunConfig, ReservesAWindowOfCompressedKv) {
+  RunConfig config = two_tiers();
+  config.serving.kv_reservation = Reservation::context_window;
+  config.hardware.dram->capacity = Bytes(500000);
+  config.system.compression = CompressionConfig{.strength = 1, .sparsity = {0.5}};
+  EXPECT_EQ(problems_of(config), Lines{});
+  config.hardware.dram->capacity = Bytes(499999);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/dram: one reserved context window takes 500000 bytes, more than "
+                  "the capacity, 499999B"});
+}
+
+TEST(CompressionConfig, NeedsAStrengthAndShares) {
+  SystemConfig system;
+  Problems problems;
+  read_value(system, Json::parse(R"({"compression": {"sparsity": [0.5, 1.2]}})"), "/system",
+             problems);
+  EXPECT_EQ(problems.lines(),
+            (Lines{"/system/compression/strength: missing key",
+                   "/system/compression/sparsity/1: expected a number >= 0 and <= 1, got 1.2"}));
+}
+
+/// Of a model with 200 bytes of KV in a layer.
+std::vector<std::int64_t> stored_up_to(std::int64_t layers, double strength,
+                                       std::vector<double> sparsity) {
+  RunConfig config = tiny_config();
+  config.model.layers = layers;
+  config.system.compression =
+      CompressionConfig{.strength = strength, .sparsity = std::move(sparsity)};
+  std::vector<std::int64_t> bytes;
+  for (const Bytes sum : stored_kv_up_to_layers(config)) {
+    bytes.push_back(sum.value);
+  }
+  return bytes;
+}
+
+TEST(StoredKv, OfALayerIsWhatItsSparsityLeaves) {
+  using Sums = std::vector<std::int64_t>;
+  // Half of 0.5 and of 1.0: 0.75 and 0.5 are kept.
+  EXPECT_EQ(stored_up_to(2, 0.5, {0.5, 1.0}), (Sums{150, 250}));
+  // 0, 1/4, 2/4, 3/4 and 1: the last layer keeps a byte.
+  EXPECT_EQ(stored_up_to(5, 1, {0, 1}), (Sums{200, 350, 450, 500, 501}));
+  // The second number is the middle layer's.
+  EXPECT_EQ(stored_up_to(5, 1, {0, 0.5, 0.5}), (Sums{200, 350, 450, 550, 650}));
+  EXPECT_EQ(stored_up_to(3, 1, {0.25}), (Sums{150, 300, 450}));
+  EXPECT_EQ(stored_up_to(1, 1, {0.25, 0.75}), (Sums{150}));
+  // More numbers than layers.
+  EXPECT_EQ(stored_up_to(2, 1, {0.25, 0.5, 0.75}), (Sums{150, 200}));
+  // 200 x 0.667 is 133.4, to whole bytes.
+  EXPECT_EQ(stored_up_to(2, 1, {0.333}), (Sums{133, 266}));
+  EXPECT_EQ(stored_up_to(2, 0, {0.5, 1.0}), (Sums{200, 400}));
+}
+
+TEST(StoredKv, IsAllOfItWithoutCompression) {
+  const RunConfig config = tiny_config();
+  EXPECT_EQ(stored_kv_bytes_per_token(config), kTokenBytes);
+  EXPECT_EQ(stored_kv_up_to_layers(config).front(), kTokenBytes / kLayers);
+}
+
+TEST(StoredKv, OfCarsSparsityIsAMeanOfItsEnds) {
+  // 40 layers from 0.60 to 0.95: 0.775 on average.
+  RunConfig config = tiny_config();
+  config.model.layers = 40;
+  config.model.head_dim = 5000;
+  config.system.compression = CompressionConfig{.strength = 1};
+  const double kept = static_cast<double>(stored_kv_bytes_per_token(config).value) /
+                      static_cast<double>(kv_bytes_per_token(config.model).value);
+  EXPECT_NEAR(kept, 0.225, 1e-5);
+}
+
 TEST(CheckRunConfig, ReportsEveryProblemAtOnce) {
   RunConfig config = two_tiers();
   config.system.order.name = "fcsf";

@@ -164,13 +164,15 @@ TEST(SimulatedBackend, BothSteppingsStopAtTheSameNanosecond) {
 
 /// Time of a prefill whose load of `load` bytes begins at the same time.
 SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load,
-                         std::int64_t ready_layers, bool wait_for_all) {
+                         std::int64_t ready_layers, bool wait_for_all,
+                         const std::vector<Bytes>& up_to_layers = {}) {
   const PieceTiming timing({{Tokens(0), 1, 0}}, layer, outside);
   SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
   backend.set_timer(at_ms(7), 0);
   backend.wait();
   PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(1)}, .load = {}};
   command.ready_layers = ready_layers;
+  command.up_to_layers = up_to_layers;
   command.wait_for_all_layers = wait_for_all;
   if (load.value > 0) {
     command.load = backend.start_transfer(
@@ -221,6 +223,49 @@ TEST(SimulatedBackend, LayersFollowTheScheduleOfThePipeline) {
               pipelined_finish(ahead) + outside)
         << ready << " layers ready, load " << pipeline.load.ns << ", compute "
         << pipeline.compute.ns;
+  }
+}
+
+// Layers of 200, 160, 120, 80 and 40 bytes a token, of 15 tokens: 9 ms of load. They are there
+// after 3, 5.4, 7.2, 8.4 and 9 ms.
+const std::vector<Bytes> kShrinkingLayers{Bytes(200), Bytes(360), Bytes(480), Bytes(560),
+                                          Bytes(600)};
+
+TEST(SimulatedBackend, UnequalLayersEachArriveAfterTheirOwnSize) {
+  const auto time = [&](SimDuration layer, SimDuration outside) {
+    return prefill_time(layer, outside, Bytes(9000), 0, false, kShrinkingLayers);
+  };
+  // Layer i ends the job (5 - i + 1) C after it is there. C = 3: 18, 17.4, 16.2, 14.4 and 12 ms:
+  // the first. (Equal layers: 1.8 + 15.)
+  EXPECT_EQ(time(for_ms(3), for_ms(0)), for_ms(18));
+  // C = 1.5: 10.5, 11.4, 11.7, 11.4 and 10.5 ms: the third.
+  EXPECT_EQ(time(SimDuration(1500000), for_ms(0)), SimDuration(11700000));
+  // C = 0.5: 5.5, 7.4, 8.7, 9.4 and 9.5 ms: the last, and 2 ms outside of the layers.
+  EXPECT_EQ(time(SimDuration(500000), for_ms(2)), SimDuration(11500000));
+}
+
+TEST(SimulatedBackend, UnequalLayersThatAreThereLeaveTheRestToLoad) {
+  // Two layers are there; the others' 240 x 15 bytes take 3.6 ms and arrive after 1.8, 3 and 3.6.
+  const auto time = [&](SimDuration layer) {
+    return prefill_time(layer, for_ms(0), Bytes(3600), 2, false, kShrinkingLayers);
+  };
+  // C = 0.6: 1.8 + 3 x 0.6, 3 + 2 x 0.6, 3.6 + 0.6.
+  EXPECT_EQ(time(SimDuration(600000)), SimDuration(4200000));
+  // C = 2: nothing waits.
+  EXPECT_EQ(time(for_ms(2)), for_ms(10));
+  // All of it comes first.
+  EXPECT_EQ(prefill_time(for_ms(2), for_ms(0), Bytes(3600), 2, true, kShrinkingLayers),
+            SimDuration(13600000));
+}
+
+TEST(SimulatedBackend, LayersOfOneSizeAreEqualLayers) {
+  RandomStream random(4, "tests/simulated_backend");
+  const std::vector<Bytes> same{Bytes(7), Bytes(14), Bytes(21), Bytes(28), Bytes(35)};
+  for (int trial = 0; trial < 200; ++trial) {
+    const SimDuration layer(1 + random.index(5000000));
+    const Bytes load(1 + random.index(30000));
+    ASSERT_EQ(prefill_time(layer, kMillisecond, load, 0, false, same),
+              prefill_time(layer, kMillisecond, load, 0, false));
   }
 }
 

@@ -208,12 +208,20 @@ RunConfig random_config(std::uint64_t seed) {
   if (dice.chance(0.4)) {
     make_paged(dice, config);
   }
-  if (dice.chance(0.25)) {
+  if (!system.paging && system.tiers.count() > 0 && dice.chance(0.3)) {
+    system.compression = CompressionConfig{.strength = dice.one_of({0.0, 0.5, 1.0}),
+                                           .sparsity = {dice.one_of({0.0, 0.6}), 0.95}};
+  }
+  if (dice.chance(0.4)) {
     workload.generator = Generator::shared_prompts;
     workload.shared_prompts = {.prompts = dice.between(1, 5),
                                .tokens_min = Tokens(1),
                                .tokens_max = Tokens(dice.between(1, window.value - 2)),
                                .popularity_exponent = 1};
+    if (!system.paging && system.tiers.hbm && system.tiers.count() <= 2 && dice.chance(0.8)) {
+      system.sharing = Sharing::prompts;
+      system.load.buffers = 0;
+    }
   }
   return config;
 }

@@ -122,6 +122,8 @@ class Bases {
       all.insert(all.begin(), "/system=car");
       add({kCxl, "/system/tiers/hbm/capacity=4GiB", "/system/tiers/hbm/free_buffer=1GiB",
            "/workload/generator=shared_prompts"});
+    } else if (base == "compressed") {
+      add({R"(/system/compression={"strength": 0.5})"});
     } else if (base == "cxl") {
       add({"/hardware/dram/bandwidth=30GB/s", "/hardware/dram/host_load=10GB/s", kCxl,
            R"(/system/tiers/cxl={"eviction": "lru"})"});
@@ -171,8 +173,8 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "hbm", "cxl", "car",     "paged",
-                                      "timed",  "table", "texts", "measured"};
+const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",      "car",       "paged",
+                                      "timed",  "table", "texts", "measured", "compressed"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -289,6 +291,9 @@ const std::vector<Move>& moves() {
       {"stored", "/system/load/discipline=blocking"},
       {"stored", "/system/load/buffers=2"},
       {"stored", "/system/save/mode=blocking"},
+      {"stored", R"(/system/compression={"strength": 0.5})"},
+      {"compressed", "/system/compression/strength=0.7"},
+      {"compressed", "/system/compression/sparsity=[0.5, 0.95]"},
       {"stored", "/system/save/write_buffer=200MiB"},
       // Parameters of policies, which a config names only where they are not automatic.
       {"stored", "/system/prefetch/window=1"},
