@@ -85,7 +85,8 @@ TierManager::~TierManager() = default;
 
 bool TierManager::needs_fetch(EntryId id) const {
   const Entry& e = entry(id);
-  if (e.copies[0].state != CopyState::absent || e.in_use || e.fetching || e.saving ||
+  const bool is_read = e.source_tier != kNoTier;
+  if (e.copies[0].state != CopyState::absent || e.in_use || is_read || e.fetching || e.saving ||
       e.preloading || e.writes != 0 || e.doomed || !e.live) {
     return false;
   }

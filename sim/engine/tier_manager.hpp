@@ -417,6 +417,7 @@ class TierManager final : public StoredKv {
     return const_cast<TierManager*>(this)->member(session);
   }
   [[nodiscard]] Placement placement_of(EntryId id) const;
+  void create_prompt_entry(std::uint32_t prompt);
   [[nodiscard]] bool claim_room_for_prompt(Tokens tokens);
   void arrive_in_fastest(EntryId id);
   void hold_prompt(Member& member);

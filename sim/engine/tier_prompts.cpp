@@ -140,22 +140,22 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   KVTIER_ASSERT(m->use == PromptUse::none, "a session runs one turn at a time");
   drop_expired();
   Prompt& prompt = prompts_[m->prompt];
-  const EntryId id = prompt.entry;
   if (decisions_ != nullptr) {
     decisions_->on_use(prompt.key, backend_.now());
   }
-  if (!id.valid()) {
+  // An entry of which nothing is left stays while a write of it is queued.
+  if (!prompt.entry.valid() || best_tier(entry(prompt.entry)) == kNoTier) {
+    const LossCause loss = prompt.entry.valid() ? entry(prompt.entry).loss : prompt.loss;
     if (claim_room_for_prompt(prompt.tokens)) {
-      prompt.entry = new_entry(prompt.key);
-      Entry& e = entry(prompt.entry);
-      e.prompt = m->prompt;
-      e.tokens = prompt.tokens;
-      e.position = prompt.waiting.empty() ? kNotQueued : *prompt.waiting.begin();
+      if (!prompt.entry.valid()) {
+        create_prompt_entry(m->prompt);
+      }
       arrive_in_fastest(prompt.entry);
       m->use = PromptUse::computing;
     }
-    return {.reused = Tokens(0), .cause = prompt.loss};
+    return {.reused = Tokens(0), .cause = loss};
   }
+  const EntryId id = prompt.entry;
   Entry& e = entry(id);
   Lookup found{.reused = prompt.tokens, .medium = tier(0).medium};
   if (e.fetch_active) {
@@ -177,8 +177,7 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
     return found;
   }
   const std::uint8_t source = best_tier(e);
-  KVTIER_ASSERT(source != kNoTier && e.source_tier == kNoTier,
-                "one turn at a time loads a prompt, and what is stored lies somewhere");
+  KVTIER_ASSERT(e.source_tier == kNoTier, "one turn at a time loads a prompt");
   e.source_tier = source;
   pin(source, id);
   found.medium = tier(source).medium;
@@ -189,6 +188,15 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   }
   m->use = has_room ? PromptUse::loading : PromptUse::loading_copy;
   return found;
+}
+
+void TierManager::create_prompt_entry(std::uint32_t number) {
+  Prompt& prompt = prompts_[number];
+  prompt.entry = new_entry(prompt.key);
+  Entry& e = entry(prompt.entry);
+  e.prompt = number;
+  e.tokens = prompt.tokens;
+  e.position = prompt.waiting.empty() ? kNotQueued : *prompt.waiting.begin();
 }
 
 bool TierManager::claim_room_for_prompt(Tokens tokens) {
