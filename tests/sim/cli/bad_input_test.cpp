@@ -389,7 +389,7 @@ TEST_F(BadCommandLine, SuggestsWhatCanBeListed) {
 TEST_F(BadCommandLine, SuggestsTheSchemaThatWasMeant) {
   expect_bad_input(
       {"schema", "modle"},
-      {"WHICH: expected one of run, model, hardware, system, profile, got \"modle\" (did you "
+      {"WHICH: expected one of run, model, hardware, system, profile, sweep, got \"modle\" (did you "
        "mean \"model\"?)",
        "see kvtier schema --help"});
 }
