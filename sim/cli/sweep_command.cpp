@@ -66,10 +66,10 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
   how.progress = [&](std::int64_t done, std::int64_t all) {
     check_interrupt();
     constexpr int kWidth = 20;
-    line.show(fmt::format(
-        "{} {} of {} runs, {:.1f} s",
-        progress_bar(static_cast<double>(done) / static_cast<double>(all), kWidth), done, all,
-        elapsed_seconds()));
+    line.show(
+        fmt::format("{} {} of {} runs, {:.1f} s",
+                    progress_bar(static_cast<double>(done) / static_cast<double>(all), kWidth),
+                    done, all, elapsed_seconds()));
   };
   const double begin = elapsed_seconds();
   SweepResult result;
@@ -107,8 +107,7 @@ void add_sweep(Program& program) {
       ->add_option("--out", options->out,
                    "Folder for results.jsonl (a line a run) and results.csv; made if need be")
       ->required();
-  command
-      ->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
+  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
       ->check(whole_number(1, 4096));
   command
       ->add_option("--shard", options->shard,

@@ -302,8 +302,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
       request.inline_config ? request.inline_config->origin : request.file.string();
   problems.set_origin("", origin);
   const auto set = [&](const Override& change) {
-    apply(root, change, change.origin.empty() ? request.overrides_origin : change.origin,
-          problems);
+    apply(root, change, change.origin.empty() ? request.overrides_origin : change.origin, problems);
   };
   // A whole section is replaced before its preset is looked up, keys inside it after.
   for (const Override& change : request.overrides) {

@@ -100,8 +100,8 @@ class SweepCheck {
   void column(const SweepColumn& column, const std::string& at) {
     header(column.name, header_of(column), at + "/name");
     const auto below = [&](const char* part) { return column.metric.starts_with(part); };
-    bool is_pointer = below("/metrics/") || below("/load/") || below("/workload/") ||
-                      below("/timing/");
+    bool is_pointer =
+        below("/metrics/") || below("/load/") || below("/workload/") || below("/timing/");
     try {
       (void)Json::json_pointer(column.metric);
     } catch (const Json::parse_error&) {
@@ -185,9 +185,7 @@ void read_config(SweepBase& base, const Json& json, const std::string& pointer,
   }
 }
 Json write_config(const SweepBase& base) { return base.json; }
-Json config_schema(const SweepBase&) {
-  return Json{{"type", Json::array({"string", "object"})}};
-}
+Json config_schema(const SweepBase&) { return Json{{"type", Json::array({"string", "object"})}}; }
 
 void read_config(SweepAxis& axis, const Json& json, const std::string& pointer,
                  Problems& problems) {

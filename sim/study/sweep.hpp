@@ -88,10 +88,11 @@ void describe(V& v, Sweep& c) {
           required());
   v.field("set", c.set,
           "Keys of the config and their values, like --set, before those of the axes.");
-  v.field("axes", c.axes,
-          "The sweep is every combination of their values; the last axis turns fastest. Keys are set "
-          "in the order of the axes, so that a later one comes over an earlier one.",
-          required());
+  v.field(
+      "axes", c.axes,
+      "The sweep is every combination of their values; the last axis turns fastest. Keys are set "
+      "in the order of the axes, so that a later one comes over an earlier one.",
+      required());
   v.field("replications", c.replications,
           "Seeds to run at each point: the config's, and those after it.", between(1, 100000));
   v.field("columns", c.columns, "What the tables show of each run.", required());

@@ -68,8 +68,7 @@ bool has_content(const fs::path& path) {
 
 }  // namespace
 
-Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points,
-                    const Shard& shard) {
+Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, const Shard& shard) {
   Fingerprint all;
   std::map<fs::path, std::string> files;
   const auto add_file = [&](const fs::path& path) {
@@ -123,16 +122,15 @@ SweepFolder::SweepFolder(fs::path path, const Json& identity, bool resume)
   }
   fs::create_directories(path_, error);
   if (error) {
-    throw DeviceError(fmt::format("{}: cannot make the folder: {}", path_.string(),
-                                  error.message()));
+    throw DeviceError(
+        fmt::format("{}: cannot make the folder: {}", path_.string(), error.message()));
   }
   const bool is_new = !has_content(file(kIdentity));
   if (!is_new) {
     check_identity(identity);
   } else if (has_content(file(kResults)) || has_content(file(kPartial))) {
-    throw ConfigError(
-        fmt::format("--out: {} has results, but no {} that says of what", path_.string(),
-                    kIdentity));
+    throw ConfigError(fmt::format("--out: {} has results, but no {} that says of what",
+                                  path_.string(), kIdentity));
   }
   open_partial();
   // A process that was killed leaves its temporary files.
@@ -150,8 +148,7 @@ SweepFolder::SweepFolder(fs::path path, const Json& identity, bool resume)
     (void)keep_lines(file(kResults));
   }
   const std::size_t whole = keep_lines(file(kPartial));
-  if (::ftruncate(partial_, static_cast<off_t>(whole)) != 0 ||
-      ::lseek(partial_, 0, SEEK_END) < 0) {
+  if (::ftruncate(partial_, static_cast<off_t>(whole)) != 0 || ::lseek(partial_, 0, SEEK_END) < 0) {
     throw_write(file(kPartial));
   }
 }
@@ -163,8 +160,7 @@ SweepFolder::~SweepFolder() {
 }
 
 void SweepFolder::check_identity(const Json& identity) const {
-  const Json found =
-      parse_json_strictly(read_text_file(file(kIdentity)), file(kIdentity).string());
+  const Json found = parse_json_strictly(read_text_file(file(kIdentity)), file(kIdentity).string());
   if (found == identity) {
     return;
   }
@@ -224,8 +220,8 @@ void SweepFolder::finish(std::string_view lines, std::string_view table) {
   std::error_code error;
   fs::remove(file(kPartial), error);
   if (error) {
-    throw DeviceError(fmt::format("{}: cannot remove: {}", file(kPartial).string(),
-                                  error.message()));
+    throw DeviceError(
+        fmt::format("{}: cannot remove: {}", file(kPartial).string(), error.message()));
   }
 }
 

@@ -100,6 +100,7 @@ void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
       }
     }
   }
+  row.exceeds_capacity = row.state == RunState::ok && exceeds_capacity(line);
   row.values.clear();
   for (const SweepColumn& column : sweep.columns) {
     std::optional<double> value = number_at(line, column.metric);
@@ -283,80 +284,13 @@ void take_kept(const Sweep& sweep, const std::vector<std::string>& lines, const 
   }
 }
 
-}  // namespace
-
-const char* failure_name(RunState state) {
-  for (const Failure& known : kFailures) {
-    if (known.state == state) {
-      return known.name;
-    }
+/// Whether the result has null there or above: a distribution of nothing has no mean.
+bool is_empty_at(const Json& line, Json::json_pointer at) {
+  while (!line.contains(at)) {
+    at = at.parent_pointer();
   }
-  KVTIER_ASSERT(false, "every way to fail has a name");
+  return line.at(at).is_null();
 }
-
-std::int64_t SweepResult::count(RunState state) const {
-  return std::count_if(rows.begin(), rows.end(),
-                       [&](const SweepRow& row) { return row.state == state; });
-}
-
-SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
-                      const PolicyRegistry& registry, const SweepOptions& options) {
-  SweepFolder folder(options.out, sweep_identity(sweep, points, options.shard), options.resume);
-  SweepResult result;
-  result.shard = options.shard;
-  result.rows = empty_rows(sweep, points, options.shard);
-  take_kept(sweep, folder.kept(), options.shard, result.rows);
-  std::vector<std::size_t> todo;
-  for (std::size_t i = 0; i < result.rows.size(); ++i) {
-    if (result.rows[i].line.empty()) {
-      todo.push_back(i);
-    }
-  }
-  const auto present = static_cast<std::int64_t>(result.rows.size() - todo.size()) -
-                       result.count(RunState::refused);
-  Runners(sweep, points, registry, folder, result.rows).run(todo, present, options);
-  result.runs = static_cast<std::int64_t>(todo.size());
-  std::string lines;
-  for (const SweepRow& row : result.rows) {
-    lines += row.line + "\n";
-  }
-  folder.finish(lines, to_csv(sweep, points, result.rows));
-  return result;
-}
-
-void check_columns(const Sweep& sweep, const SweepResult& result) {
-  Problems problems;
-  problems.set_origin("", sweep.file.string());
-  for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
-    const Json::json_pointer at(sweep.columns[i].metric);
-    bool any_result = false;
-    bool found = false;
-    for (const SweepRow& row : result.rows) {
-      if (row.state != RunState::ok) {
-        continue;
-      }
-      any_result = true;
-      found = row.values[i].has_value();
-      if (!found) {
-        // A distribution of nothing has no mean, but has the key.
-        const Json line = Json::parse(row.line);
-        found = line.contains(at) && line.at(at).is_null();
-      }
-      if (found) {
-        break;
-      }
-    }
-    if (any_result && !found) {
-      problems.add(fmt::format("/columns/{}/value", i),
-                   fmt::format("no result has a number at {}; with the column corrected, --resume "
-                               "shows the results again",
-                               sweep.columns[i].metric));
-    }
-  }
-  problems.throw_if_any();
-}
-
-namespace {
 
 /// Reasons in the order in which they come up, each with a number.
 class Reasons {
@@ -406,11 +340,100 @@ std::string cell(const std::vector<SweepRow>& rows, std::size_t first, std::size
   return text;
 }
 
+/// What a reader of a point's numbers has to know: why there are none, or that waiting times mean
+/// little.
+std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t first,
+                                  std::size_t count) {
+  std::vector<std::string> notes;
+  const auto add = [&](const std::string& note) {
+    if (std::find(notes.begin(), notes.end(), note) == notes.end()) {
+      notes.push_back(note);
+    }
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    const SweepRow& row = rows[first + i];
+    for (const std::string& problem : row.problems) {
+      add((row.state == RunState::refused ? "refused: " : "failed: ") + problem);
+    }
+    if (row.exceeds_capacity) {
+      add(fmt::format("load exceeds capacity{}: waiting times then say how long the run was",
+                      count > 1 ? ", with one seed at least" : ""));
+    }
+  }
+  return notes;
+}
+
 std::string pad(const std::string& text, std::size_t width, bool left) {
   return left ? fmt::format("{:<{}}", text, width) : fmt::format("{:>{}}", text, width);
 }
 
 }  // namespace
+
+const char* failure_name(RunState state) {
+  for (const Failure& known : kFailures) {
+    if (known.state == state) {
+      return known.name;
+    }
+  }
+  KVTIER_ASSERT(false, "every way to fail has a name");
+}
+
+std::int64_t SweepResult::count(RunState state) const {
+  return std::count_if(rows.begin(), rows.end(),
+                       [&](const SweepRow& row) { return row.state == state; });
+}
+
+SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                      const PolicyRegistry& registry, const SweepOptions& options) {
+  SweepFolder folder(options.out, sweep_identity(sweep, points, options.shard), options.resume);
+  SweepResult result;
+  result.shard = options.shard;
+  result.rows = empty_rows(sweep, points, options.shard);
+  take_kept(sweep, folder.kept(), options.shard, result.rows);
+  std::vector<std::size_t> todo;
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    if (result.rows[i].line.empty()) {
+      todo.push_back(i);
+    }
+  }
+  const auto present =
+      static_cast<std::int64_t>(result.rows.size() - todo.size()) - result.count(RunState::refused);
+  Runners(sweep, points, registry, folder, result.rows).run(todo, present, options);
+  result.runs = static_cast<std::int64_t>(todo.size());
+  std::string lines;
+  for (const SweepRow& row : result.rows) {
+    lines += row.line + "\n";
+  }
+  folder.finish(lines, to_csv(sweep, points, result.rows));
+  return result;
+}
+
+void check_columns(const Sweep& sweep, const SweepResult& result) {
+  Problems problems;
+  problems.set_origin("", sweep.file.string());
+  for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
+    const Json::json_pointer at(sweep.columns[i].metric);
+    bool any_result = false;
+    bool found = false;
+    for (const SweepRow& row : result.rows) {
+      if (row.state != RunState::ok) {
+        continue;
+      }
+      any_result = true;
+      found = row.values[i].has_value() || is_empty_at(Json::parse(row.line), at);
+      if (found) {
+        break;
+      }
+    }
+    if (any_result && !found) {
+      problems.add(fmt::format("/columns/{}/value", i),
+                   fmt::format("no result has a number at {}; with the column corrected, --resume "
+                               "shows the results again",
+                               sweep.columns[i].metric));
+    }
+  }
+  problems.throw_if_any();
+}
 
 std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
                      const SweepResult& result) {
@@ -431,19 +454,9 @@ std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
     for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
       line.push_back(cell(result.rows, first, replications, i, sweep.columns[i].unit));
     }
-    std::vector<std::string> problems;
-    for (std::size_t i = 0; i < replications; ++i) {
-      const SweepRow& row = result.rows[first + i];
-      for (const std::string& problem : row.problems) {
-        const std::string reason =
-            (row.state == RunState::refused ? "refused: " : "failed: ") + problem;
-        if (std::find(problems.begin(), problems.end(), reason) == problems.end()) {
-          problems.push_back(reason);
-        }
-      }
-    }
-    if (!problems.empty()) {
-      line.push_back(reasons.mark(problems));
+    const std::vector<std::string> notes = notes_on(result.rows, first, replications);
+    if (!notes.empty()) {
+      line.push_back(reasons.mark(notes));
     }
     lines.push_back(std::move(line));
   }

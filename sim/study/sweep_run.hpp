@@ -51,6 +51,8 @@ struct SweepRow {
   std::vector<std::optional<double>> values;
   /// Why there is no result.
   std::vector<std::string> problems;
+  /// The queue grew as long as sessions arrived.
+  bool exceeds_capacity = false;
 };
 
 struct SweepResult {
