@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
                          "Folder with the presets (models/, hardware/, systems/)");
   cli::add_simulate(program);
   cli::add_compare(program);
+  cli::add_sweep(program);
   cli::add_reproduce(program);
   cli::add_list(program);
   cli::add_trace(program);

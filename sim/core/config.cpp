@@ -87,7 +87,7 @@ std::string Problems::origin_of(const std::string& pointer) const {
 }
 
 void Problems::add(const std::string& pointer, const std::string& message) {
-  const std::string origin = origin_of(pointer);
+  const std::string origin = name_origins_ ? origin_of(pointer) : "";
   const std::string shown = pointer.empty() ? "/" : pointer;
   lines_.push_back(origin.empty() ? fmt::format("{}: {}", shown, message)
                                   : fmt::format("{}: {}: {}", origin, shown, message));

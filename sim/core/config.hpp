@@ -37,6 +37,9 @@ using Json = nlohmann::ordered_json;
 /// from.
 class Problems {
  public:
+  /// Without `name_origins` a problem is its pointer and message alone.
+  explicit Problems(bool name_origins = true) : name_origins_(name_origins) {}
+
   /// Values at `pointer` and below come from `origin`, unless a deeper pointer says otherwise.
   void set_origin(const std::string& pointer, const std::string& origin) {
     origins_[pointer] = origin;
@@ -52,6 +55,7 @@ class Problems {
  private:
   [[nodiscard]] std::string origin_of(const std::string& pointer) const;
 
+  bool name_origins_;
   std::map<std::string, std::string> origins_;
   std::vector<std::string> lines_;
 };

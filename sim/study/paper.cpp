@@ -30,12 +30,6 @@ constexpr std::array kOperations{
     Operation{"product", Expression::Kind::product}, Operation{"ratio", Expression::Kind::ratio},
     Operation{"largest", Expression::Kind::largest}};
 
-void check_pointer(const std::string& text, const std::string& at, Problems& problems) {
-  if (text.empty() || text.front() != '/') {
-    problems.add(at, "expected a JSON pointer, which starts with /");
-  }
-}
-
 /// Replaces every `{name}` in keys and texts below `json`; a text that is nothing else becomes the
 /// value itself. Says whether there was one.
 bool substitute(Json& json, const std::string& name, const Json& value) {
@@ -316,6 +310,7 @@ std::string suffix_of(ValueUnit unit) {
 std::string format_in(ValueUnit unit, double shown) {
   switch (unit) {
     case ValueUnit::times:
+    case ValueUnit::dollars:
       return fmt::format("{:.2f}", shown);
     case ValueUnit::tokens_per_second:
     case ValueUnit::count:
@@ -404,6 +399,12 @@ Json write_config(const Expression& expression) {
 
 Json config_schema(const Expression&) {
   return Json{{"type", Json::array({"number", "string", "object"})}};
+}
+
+void check_pointer(const std::string& text, const std::string& at, Problems& problems) {
+  if (text.empty() || text.front() != '/') {
+    problems.add(at, "expected a JSON pointer, which starts with /");
+  }
 }
 
 void read_config(Overrides& overrides, const Json& json, const std::string& pointer,

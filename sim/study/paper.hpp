@@ -30,6 +30,7 @@ enum class ValueUnit {
   gigabytes_per_second,
   gigabytes,
   tebibytes,
+  dollars,
   count,
 };
 constexpr auto enum_names(ValueUnit) {
@@ -44,6 +45,7 @@ constexpr auto enum_names(ValueUnit) {
       std::pair<std::string_view, ValueUnit>{"GB/s", ValueUnit::gigabytes_per_second},
       std::pair<std::string_view, ValueUnit>{"GB", ValueUnit::gigabytes},
       std::pair<std::string_view, ValueUnit>{"TiB", ValueUnit::tebibytes},
+      std::pair<std::string_view, ValueUnit>{"$", ValueUnit::dollars},
       std::pair<std::string_view, ValueUnit>{"count", ValueUnit::count}};
 }
 /// What a plain number is multiplied by to be shown in the unit.
@@ -70,6 +72,9 @@ void read_config(Expression& expression, const Json& json, const std::string& po
                  Problems& problems);
 [[nodiscard]] Json write_config(const Expression& expression);
 [[nodiscard]] Json config_schema(const Expression& expression);
+
+/// Adds a problem at `at` if `text` does not look like a JSON pointer.
+void check_pointer(const std::string& text, const std::string& at, Problems& problems);
 
 /// Keys of a run's config and what they are set to, in order.
 struct Overrides {

@@ -12,6 +12,7 @@
 #include "hw/profile_hardware.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
+#include "sim/study/sweep.hpp"
 
 namespace kvtier {
 namespace {
@@ -100,16 +101,6 @@ void apply(Json& root, const Override& change, const std::string& origin, Proble
   }
   *at = change.value;
   problems.set_origin(change.pointer, origin);
-}
-
-Json read_json_file(const std::filesystem::path& path) {
-  Json json = parse_json_strictly(read_text_file(path), path.string());
-  if (!json.is_object()) {
-    throw ConfigError(
-        fmt::format("{}: /: expected an object, got {}", path.string(), quote_json(json)));
-  }
-  json.erase(kSchemaKey);
-  return json;
 }
 
 /// A model may also be the path of a Hugging Face config.json or of a model file.
@@ -292,17 +283,31 @@ Override parse_override(const std::string& text) {
   return {text.substr(0, equals), json.is_discarded() ? Json(value) : std::move(json)};
 }
 
+Json read_json_file(const std::filesystem::path& path) {
+  Json json = parse_json_strictly(read_text_file(path), path.string());
+  if (!json.is_object()) {
+    throw ConfigError(
+        fmt::format("{}: /: expected an object, got {}", path.string(), quote_json(json)));
+  }
+  json.erase(kSchemaKey);
+  return json;
+}
+
 ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirectory& presets,
                               const PolicyRegistry& registry) {
-  Json root = read_json_file(request.file);
+  Json root = request.inline_config ? request.inline_config->json : read_json_file(request.file);
   const std::filesystem::path base_dir = request.file.parent_path();
-  Problems problems;
-  const std::string origin = request.file.string();
+  Problems problems(request.name_origins);
+  const std::string origin =
+      request.inline_config ? request.inline_config->origin : request.file.string();
   problems.set_origin("", origin);
+  const auto set = [&](const Override& change) {
+    apply(root, change, change.origin.empty() ? request.overrides_origin : change.origin, problems);
+  };
   // A whole section is replaced before its preset is looked up, keys inside it after.
   for (const Override& change : request.overrides) {
     if (is_section(change.pointer)) {
-      apply(root, change, request.overrides_origin, problems);
+      set(change);
     }
   }
   if (request.system) {
@@ -315,7 +320,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
       if (root.contains("hardware") && root["hardware"].is_string()) {
         root["hardware"] = Json{{kPresetKey, root["hardware"]}};
       }
-      apply(root, change, request.overrides_origin, problems);
+      set(change);
     }
   }
   std::vector<std::string> unusable;
@@ -333,7 +338,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   }
   for (const Override& change : request.overrides) {
     if (!is_section(change.pointer) && change.pointer != kHardwareProfile) {
-      apply(root, change, request.overrides_origin, problems);
+      set(change);
     }
   }
   if (request.seed) {
@@ -462,9 +467,12 @@ Json config_json_schema(const std::string& which) {
   } else if (which == "profile") {
     Profile profile;
     schema = value_schema(profile);
+  } else if (which == "sweep") {
+    Sweep sweep;
+    schema = value_schema(sweep);
   } else {
     throw ConfigError(fmt::format(
-        "schema: expected one of run, model, hardware, system, profile, got \"{}\"", which));
+        "schema: expected one of run, model, hardware, system, profile, sweep, got \"{}\"", which));
   }
   schema["properties"][kSchemaKey] = Json{{"type", "string"}};
   Json result{{kSchemaKey, "https://json-schema.org/draft/2020-12/schema"},

@@ -16,19 +16,36 @@ namespace kvtier {
 struct Override {
   std::string pointer;
   Json value;
+  /// Where it comes from, for messages; empty: where all overrides of the request come from.
+  std::string origin{};
 };
 /// Throws ConfigError for text that is no pointer and value.
 [[nodiscard]] Override parse_override(const std::string& text);
 
+/// The object in a config file, without its "$schema". Throws as read_text_file does, and
+/// ConfigError.
+[[nodiscard]] Json read_json_file(const std::filesystem::path& path);
+
+/// A config that stands in another file.
+struct InlineConfig {
+  Json json;
+  /// Where it stands, for messages.
+  std::string origin;
+};
+
 /// A config file and what the command line adds to it.
 struct ConfigRequest {
   std::filesystem::path file;
+  /// The config, if it stands in `file` instead of being it.
+  std::optional<InlineConfig> inline_config;
   std::vector<Override> overrides;
   /// Where the overrides come from, for messages.
   std::string overrides_origin = "--set";
   std::optional<std::int64_t> seed;
   /// Replaces the whole of /system; `compare` sets it for each column.
   std::optional<std::string> system;
+  /// Whether problems name the file or option that the value came from.
+  bool name_origins = true;
 };
 
 struct ResolvedConfig {
@@ -63,8 +80,8 @@ struct ResolvedWorkload {
 };
 [[nodiscard]] ResolvedWorkload resolve_workload(const ConfigRequest& request);
 
-/// The JSON Schema of a run's config ("run"), of one preset ("model", "hardware", "system"), or of
-/// a measured profile ("profile"). Throws ConfigError for another name.
+/// The JSON Schema of a run's config ("run"), of one preset ("model", "hardware", "system"), of a
+/// measured profile ("profile") or of a sweep ("sweep"). Throws ConfigError for another name.
 [[nodiscard]] Json config_json_schema(const std::string& which);
 
 }  // namespace kvtier

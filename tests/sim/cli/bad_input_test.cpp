@@ -323,8 +323,9 @@ TEST_F(BadCommandLine, SuggestsTheCommandThatWasMeant) {
 
 TEST_F(BadCommandLine, ListsTheCommandsIfThereIsNone) {
   expect_bad_input(
-      {}, {"expected a command: simulate, compare, reproduce, list, trace, schema, calibrate",
-           "see kvtier --help"});
+      {},
+      {"expected a command: simulate, compare, sweep, reproduce, list, trace, schema, calibrate",
+       "see kvtier --help"});
   expect_bad_input({"trace"},
                    {"expected a command: generate, import, stats", "see kvtier trace --help"});
 }
@@ -387,11 +388,10 @@ TEST_F(BadCommandLine, SuggestsWhatCanBeListed) {
 }
 
 TEST_F(BadCommandLine, SuggestsTheSchemaThatWasMeant) {
-  expect_bad_input(
-      {"schema", "modle"},
-      {"WHICH: expected one of run, model, hardware, system, profile, got \"modle\" (did you "
-       "mean \"model\"?)",
-       "see kvtier schema --help"});
+  expect_bad_input({"schema", "modle"}, {"WHICH: expected one of run, model, hardware, system, "
+                                         "profile, sweep, got \"modle\" (did you "
+                                         "mean \"model\"?)",
+                                         "see kvtier schema --help"});
 }
 
 TEST_F(BadCommandLine, HasNoReferenceOfAProfilesKeys) {

@@ -369,7 +369,7 @@ TEST_F(Reproducing, NamesMissingKeysAndWrongTypes) {
              "\"paper\", \"ours\", or one of sum, difference, product, ratio, largest with a list "
              "of two or more, got true",
              "figures/1.json: /values/0/unit: expected one of %, points, x, s, ms, tokens/s, GPU "
-             "hours, GB/s, GB, TiB, count, got \"yards\""}));
+             "hours, GB/s, GB, TiB, $, count, got \"yards\""}));
 }
 
 TEST_F(Reproducing, NamesRunsThatThereAreNot) {

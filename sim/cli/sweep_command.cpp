@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "policies/registry.hpp"
+#include "sim/cli/commands.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/cli/validators.hpp"
+#include "sim/study/sweep_run.hpp"
+
+namespace kvtier::cli {
+namespace {
+
+/// Exit codes of a sweep that is complete but for runs that failed, the worst one.
+constexpr std::array kFailures{std::pair{RunState::internal_failed, 70},
+                               std::pair{RunState::device_failed, 3},
+                               std::pair{RunState::input_failed, 1}};
+
+struct SweepCommandOptions {
+  std::string file;
+  std::string out;
+  std::int64_t jobs = std::max(1U, std::thread::hardware_concurrency());
+  std::string shard = "1/1";
+  bool resume = false;
+};
+
+/// K/N with 1 <= K <= N; nullopt for anything else.
+std::optional<Shard> parse_shard(const std::string& text) {
+  Shard shard;
+  const char* const end = text.data() + text.size();
+  const auto [slash, error] = std::from_chars(text.data(), end, shard.number);
+  if (error != std::errc() || slash == end || *slash != '/') {
+    return std::nullopt;
+  }
+  const auto [last, error_of] = std::from_chars(slash + 1, end, shard.of);
+  const bool is_shard =
+      error_of == std::errc() && last == end && shard.number >= 1 && shard.number <= shard.of;
+  return is_shard ? std::optional(shard) : std::nullopt;
+}
+
+CLI::Validator is_shard() {
+  return {[](std::string& text) {
+            return parse_shard(text)
+                       ? std::string()
+                       : fmt::format("expected K/N with 1 <= K <= N, such as 1/4, got \"{}\"",
+                                     text);
+          },
+          ""};
+}
+
+int sweep_command(const Program& program, const SweepCommandOptions& options) {
+  const PolicyRegistry registry = builtin_policies();
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const Sweep sweep = load_sweep(options.file);
+  const std::vector<SweepPoint> points = resolve_points(sweep, presets, registry);
+  ProgressLine line;
+  SweepOptions how;
+  how.out = options.out;
+  how.jobs = options.jobs;
+  how.shard = *parse_shard(options.shard);
+  how.resume = options.resume;
+  how.progress = [&](std::int64_t done, std::int64_t all) {
+    check_interrupt();
+    constexpr int kWidth = 20;
+    line.show(
+        fmt::format("{} {} of {} runs, {:.1f} s",
+                    progress_bar(static_cast<double>(done) / static_cast<double>(all), kWidth),
+                    done, all, elapsed_seconds()));
+  };
+  const double begin = elapsed_seconds();
+  SweepResult result;
+  try {
+    result = run_sweep(sweep, points, registry, how);
+  } catch (const Interrupted&) {
+    throw Interrupted(
+        fmt::format("the runs that ended are in {}, and --resume goes on from there", options.out));
+  }
+  fmt::print("{}", to_table(sweep, points, result));
+  fmt::print(stderr, "{} runs in {:.2f} s\n", result.runs, elapsed_seconds() - begin);
+  check_columns(sweep, result);
+  int code = 0;
+  for (const auto& [state, of_state] : kFailures) {
+    const std::int64_t failed = result.count(state);
+    if (failed > 0) {
+      fmt::print(stderr, "kvtier: {} of {} runs failed ({})\n", failed,
+                 static_cast<std::int64_t>(result.rows.size()) - result.count(RunState::refused),
+                 failure_name(state));
+      code = code == 0 ? of_state : code;
+    }
+  }
+  return code;
+}
+
+}  // namespace
+
+void add_sweep(Program& program) {
+  auto options = std::make_shared<SweepCommandOptions>();
+  CLI::App* command = program.app.add_subcommand(
+      "sweep", "Run a grid of configs on several threads; one row a point");
+  command->add_option("SWEEP", options->file, "JSON file with a config, axes and columns")
+      ->required();
+  command
+      ->add_option("--out", options->out,
+                   "Folder for results.jsonl (a line a run) and results.csv; made if need be")
+      ->required();
+  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
+      ->check(whole_number(1, 4096));
+  command
+      ->add_option("--shard", options->shard,
+                   "Only the points K, K+N, K+2N, ... of the sweep, for N machines")
+      ->type_name("K/N")
+      ->check(is_shard());
+  command->add_flag("--resume", options->resume,
+                    "Keep the runs that --out has, and do those that it lacks or that failed");
+  command->callback([&program, options] {
+    program.run = [&program, options] { return sweep_command(program, *options); };
+  });
+}
+
+}  // namespace kvtier::cli

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/study/sweep_run.hpp"
+
+namespace kvtier {
+
+/// Which sweep a folder's results are of (`kvtier.sweep/1`): axes, replications, shard, version,
+/// and a hash of everything that the results follow from, traces and profiles included. Columns
+/// are no part of it.
+[[nodiscard]] Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                                  const Shard& shard);
+
+/// The folder of a sweep's results while it is written. One process at a time.
+class SweepFolder {
+ public:
+  /// Makes the folder, or takes one that is empty of results or, to resume, has those of the same
+  /// sweep. Throws ConfigError for another one, DeviceError if it cannot be written.
+  SweepFolder(std::filesystem::path path, const Json& identity, bool resume);
+  SweepFolder(const SweepFolder&) = delete;
+  SweepFolder& operator=(const SweepFolder&) = delete;
+  ~SweepFolder();
+
+  /// Whole lines that were there; a later one of the same run counts.
+  [[nodiscard]] const std::vector<std::string>& kept() const { return kept_; }
+  /// Adds a line, which outlives this process from then on.
+  void append(std::string_view line);
+  /// Puts the results in place.
+  void finish(std::string_view lines, std::string_view table);
+
+ private:
+  [[nodiscard]] std::filesystem::path file(const char* name) const { return path_ / name; }
+  void check_identity(const Json& identity) const;
+  void open_partial();
+  /// Puts the file's whole lines that are JSON objects into `kept_`; returns how many bytes they
+  /// take from its beginning.
+  std::size_t keep_lines(const std::filesystem::path& path);
+
+  std::filesystem::path path_;
+  std::vector<std::string> kept_;
+  int partial_ = -1;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,489 @@
+#include "sim/study/sweep_run.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/engine/simulate.hpp"
+#include "sim/study/summary.hpp"
+#include "sim/study/sweep_folder.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kConfig = "config";
+constexpr const char* kFormat = "format";
+constexpr const char* kRefused = "refused";
+constexpr const char* kError = "error";
+
+struct Failure {
+  RunState state;
+  const char* name;
+};
+constexpr std::array kFailures{Failure{RunState::input_failed, "input"},
+                               Failure{RunState::device_failed, "device"},
+                               Failure{RunState::internal_failed, "internal"}};
+
+/// Ends a run of a sweep that is over.
+struct Stopped {};
+
+Json line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row) {
+  Json line{{"point", row.point}, {"replication", row.replication}};
+  Json& axes = line["axes"] = Json::object();
+  for (std::size_t i = 0; i < sweep.axes.size(); ++i) {
+    axes[sweep.axes[i].name] = points[row.point].labels[i];
+  }
+  return line;
+}
+
+Json failure(RunState state, const std::vector<std::string>& problems) {
+  return Json{{"kind", failure_name(state)}, {"problems", problems}};
+}
+
+/// The line of a run.
+std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row,
+                    const PolicyRegistry& registry, const std::stop_token& stop) {
+  const ResolvedConfig& resolved = *points[row.point].resolved;
+  RunConfig config = resolved.config;
+  config.seed += row.replication;
+  RunOptions how;
+  how.base_dir = resolved.base_dir;
+  how.progress = [&stop](std::int64_t) {
+    if (stop.stop_requested()) {
+      throw Stopped{};
+    }
+  };
+  Json line = line_of(sweep, points, row);
+  line["seed"] = config.seed;
+  try {
+    const Json result = simulate(config, registry, how);
+    for (const auto& [key, value] : result.items()) {
+      if (key != kFormat && key != kConfig) {
+        line[key] = value;
+      }
+    }
+  } catch (const ConfigError& error) {
+    line[kError] = failure(RunState::input_failed, error.problems());
+  } catch (const InvariantError& error) {
+    line[kError] = failure(RunState::internal_failed, {error.what()});
+  } catch (const std::exception& error) {
+    line[kError] = failure(RunState::device_failed, {error.what()});
+  }
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// Fills a row from its line, whether that was just made or was read from a file.
+void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
+  if (line.contains("seed")) {
+    row.seed = line["seed"].get<std::int64_t>();
+  }
+  row.state = RunState::ok;
+  row.problems.clear();
+  if (line.contains(kRefused)) {
+    row.state = RunState::refused;
+    row.problems = line[kRefused].get<std::vector<std::string>>();
+  } else if (line.contains(kError)) {
+    row.problems = line[kError]["problems"].get<std::vector<std::string>>();
+    for (const Failure& known : kFailures) {
+      if (line[kError]["kind"] == known.name) {
+        row.state = known.state;
+      }
+    }
+  }
+  row.exceeds_capacity = row.state == RunState::ok && exceeds_capacity(line);
+  row.values.clear();
+  for (const SweepColumn& column : sweep.columns) {
+    std::optional<double> value = number_at(line, column.metric);
+    if (value) {
+      *value *= factor_of(column.unit);
+    }
+    row.values.push_back(value);
+  }
+}
+
+/// A field of a CSV file (RFC 4180).
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char c : text) {
+    quoted += c == '"' ? "\"\"" : std::string(1, c);
+  }
+  return quoted + "\"";
+}
+
+std::string state_text(const SweepRow& row) {
+  return row.state == RunState::ok
+             ? ""
+             : fmt::format("{}: {}", row.state == RunState::refused ? "refused" : "failed",
+                           detail::join(row.problems, "; "));
+}
+
+std::string to_csv(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                   const std::vector<SweepRow>& rows) {
+  std::vector<std::string> cells{kSweepRowCells[0], kSweepRowCells[1], kSweepRowCells[2]};
+  std::string text;
+  const auto end_row = [&] {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      text += (i > 0 ? "," : "") + csv_field(cells[i]);
+    }
+    text += "\n";
+    cells.clear();
+  };
+  for (const SweepAxis& axis : sweep.axes) {
+    cells.push_back(axis.name);
+  }
+  for (const SweepColumn& column : sweep.columns) {
+    cells.push_back(header_of(column));
+  }
+  cells.emplace_back(kSweepRowCells[3]);
+  end_row();
+  for (const SweepRow& row : rows) {
+    cells = {fmt::format("{}", row.point), fmt::format("{}", row.replication),
+             row.seed ? fmt::format("{}", *row.seed) : ""};
+    const std::vector<std::string>& labels = points[row.point].labels;
+    cells.insert(cells.end(), labels.begin(), labels.end());
+    for (const std::optional<double>& value : row.values) {
+      cells.push_back(value ? fmt::format("{}", *value) : "");
+    }
+    cells.push_back(state_text(row));
+    end_row();
+  }
+  return text;
+}
+
+/// Does runs on several threads. What they find out is kept by one of them at a time.
+class Runners {
+ public:
+  Runners(const Sweep& sweep, const std::vector<SweepPoint>& points, const PolicyRegistry& registry,
+          SweepFolder& folder, std::vector<SweepRow>& rows)
+      : sweep_(sweep), points_(points), registry_(registry), folder_(folder), rows_(rows) {}
+
+  /// Runs the rows at `todo`, so that `done` of `all` come to be done.
+  void run(const std::vector<std::size_t>& todo, std::int64_t done, const SweepOptions& options) {
+    const auto all = done + static_cast<std::int64_t>(todo.size());
+    done_ = done;
+    std::vector<std::jthread> threads;
+    try {
+      const auto jobs = std::min(static_cast<std::size_t>(options.jobs), todo.size());
+      while (threads.size() < jobs) {
+        threads.emplace_back([&] { work(todo); });
+      }
+      std::unique_lock lock(mutex_);
+      while (done_ < all && !failure_) {
+        constexpr auto kShowEvery = std::chrono::milliseconds(100);
+        ended_.wait_for(lock, kShowEvery);
+        if (options.progress) {
+          const std::int64_t now = done_;
+          lock.unlock();
+          options.progress(now, all);
+          lock.lock();
+        }
+      }
+    } catch (...) {
+      stop_.request_stop();
+      throw;
+    }
+    threads.clear();  // joins them
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  void work(const std::vector<std::size_t>& todo) {
+    for (std::size_t i = 0; (i = next_++) < todo.size() && !stop_.stop_requested();) {
+      SweepRow& row = rows_[todo[i]];
+      try {
+        row.line = execute(sweep_, points_, row, registry_, stop_.get_token());
+        read_line(sweep_, Json::parse(row.line), row);
+        const std::lock_guard lock(mutex_);
+        folder_.append(row.line);
+        ++done_;
+      } catch (const Stopped&) {
+        return;
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        failure_ = failure_ ? failure_ : std::current_exception();
+        stop_.request_stop();
+      }
+      ended_.notify_one();
+    }
+  }
+
+  const Sweep& sweep_;
+  const std::vector<SweepPoint>& points_;
+  const PolicyRegistry& registry_;
+  SweepFolder& folder_;
+  std::vector<SweepRow>& rows_;
+  std::stop_source stop_;
+  std::atomic<std::size_t> next_ = 0;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  /// Guarded by `mutex_`.
+  std::int64_t done_ = 0;
+  std::exception_ptr failure_;
+};
+
+/// The shard's rows, those of refused points complete.
+std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                                 const Shard& shard) {
+  std::vector<SweepRow> rows;
+  for (std::size_t point = 0; point < points.size(); ++point) {
+    if (static_cast<std::int64_t>(point) % shard.of != shard.number - 1) {
+      continue;
+    }
+    for (std::int64_t r = 0; r < sweep.replications; ++r) {
+      SweepRow row;
+      row.point = point;
+      row.replication = r;
+      if (!points[point].resolved) {
+        Json line = line_of(sweep, points, row);
+        line[kRefused] = points[point].refused;
+        row.line = line.dump();
+        read_line(sweep, line, row);
+      }
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+/// Puts the kept lines of runs that succeeded into their rows.
+void take_kept(const Sweep& sweep, const std::vector<std::string>& lines, const Shard& shard,
+               std::vector<SweepRow>& rows) {
+  const auto whole = [](const Json& line, const char* key) {
+    const bool is_whole = line.contains(key) && line[key].is_number_integer();
+    return is_whole ? line[key].get<std::int64_t>() : -1;
+  };
+  for (const std::string& text : lines) {
+    const Json line = Json::parse(text);
+    const std::int64_t point = whole(line, kSweepRowCells[0]);
+    const std::int64_t replication = whole(line, kSweepRowCells[1]);
+    const std::int64_t place = point / shard.of * sweep.replications + replication;
+    const bool is_ours = point >= 0 && point % shard.of == shard.number - 1 && replication >= 0 &&
+                         replication < sweep.replications &&
+                         place < static_cast<std::int64_t>(rows.size());
+    if (!is_ours || !line.contains("metrics")) {
+      continue;
+    }
+    SweepRow& row = rows[static_cast<std::size_t>(place)];
+    row.line = text;
+    read_line(sweep, line, row);
+  }
+}
+
+/// Whether the result has null there or above: a distribution of nothing has no mean.
+bool is_empty_at(const Json& line, Json::json_pointer at) {
+  while (!line.contains(at)) {
+    at = at.parent_pointer();
+  }
+  return line.at(at).is_null();
+}
+
+/// Reasons in the order in which they come up, each with a number.
+class Reasons {
+ public:
+  [[nodiscard]] std::string mark(const std::vector<std::string>& problems) {
+    std::vector<std::string> numbers;
+    for (const std::string& problem : problems) {
+      const auto found = std::find(list_.begin(), list_.end(), problem);
+      numbers.push_back(std::to_string(found - list_.begin() + 1));
+      if (found == list_.end()) {
+        list_.push_back(problem);
+      }
+    }
+    return "[" + detail::join(numbers, ",") + "]";
+  }
+  [[nodiscard]] std::string text() const {
+    std::string text;
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      text += fmt::format("[{}] {}\n", i + 1, list_[i]);
+    }
+    return text;
+  }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+/// A column of a point: mean over its rows, and spread if they are several.
+std::string cell(const std::vector<SweepRow>& rows, std::size_t first, std::size_t count,
+                 std::size_t column, ValueUnit unit) {
+  double sum = 0;
+  double least = 0;
+  double most = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::optional<double>& value = rows[first + i].values[column];
+    if (!value) {
+      return "-";
+    }
+    sum += *value;
+    least = i == 0 ? *value : std::min(least, *value);
+    most = i == 0 ? *value : std::max(most, *value);
+  }
+  std::string text = format_in(unit, sum / static_cast<double>(count));
+  if (count > 1) {
+    text += " (" + format_in(unit, most - least) + ")";
+  }
+  return text;
+}
+
+/// What a reader of a point's numbers has to know: why there are none, or that waiting times mean
+/// little.
+std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t first,
+                                  std::size_t count) {
+  std::vector<std::string> notes;
+  const auto add = [&](const std::string& note) {
+    if (std::find(notes.begin(), notes.end(), note) == notes.end()) {
+      notes.push_back(note);
+    }
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    const SweepRow& row = rows[first + i];
+    for (const std::string& problem : row.problems) {
+      add((row.state == RunState::refused ? "refused: " : "failed: ") + problem);
+    }
+    if (row.exceeds_capacity) {
+      add(fmt::format("load exceeds capacity{}: waiting times then say how long the run was",
+                      count > 1 ? ", with one seed at least" : ""));
+    }
+  }
+  return notes;
+}
+
+std::string pad(const std::string& text, std::size_t width, bool left) {
+  return left ? fmt::format("{:<{}}", text, width) : fmt::format("{:>{}}", text, width);
+}
+
+}  // namespace
+
+const char* failure_name(RunState state) {
+  for (const Failure& known : kFailures) {
+    if (known.state == state) {
+      return known.name;
+    }
+  }
+  KVTIER_ASSERT(false, "every way to fail has a name");
+}
+
+std::int64_t SweepResult::count(RunState state) const {
+  return std::count_if(rows.begin(), rows.end(),
+                       [&](const SweepRow& row) { return row.state == state; });
+}
+
+SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                      const PolicyRegistry& registry, const SweepOptions& options) {
+  SweepFolder folder(options.out, sweep_identity(sweep, points, options.shard), options.resume);
+  SweepResult result;
+  result.shard = options.shard;
+  result.rows = empty_rows(sweep, points, options.shard);
+  take_kept(sweep, folder.kept(), options.shard, result.rows);
+  std::vector<std::size_t> todo;
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    if (result.rows[i].line.empty()) {
+      todo.push_back(i);
+    }
+  }
+  const auto present =
+      static_cast<std::int64_t>(result.rows.size() - todo.size()) - result.count(RunState::refused);
+  Runners(sweep, points, registry, folder, result.rows).run(todo, present, options);
+  result.runs = static_cast<std::int64_t>(todo.size());
+  std::string lines;
+  for (const SweepRow& row : result.rows) {
+    lines += row.line + "\n";
+  }
+  folder.finish(lines, to_csv(sweep, points, result.rows));
+  return result;
+}
+
+void check_columns(const Sweep& sweep, const SweepResult& result) {
+  Problems problems;
+  problems.set_origin("", sweep.file.string());
+  for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
+    const Json::json_pointer at(sweep.columns[i].metric);
+    bool any_result = false;
+    bool found = false;
+    for (const SweepRow& row : result.rows) {
+      if (row.state != RunState::ok) {
+        continue;
+      }
+      any_result = true;
+      found = row.values[i].has_value() || is_empty_at(Json::parse(row.line), at);
+      if (found) {
+        break;
+      }
+    }
+    if (any_result && !found) {
+      problems.add(fmt::format("/columns/{}/value", i),
+                   fmt::format("no result has a number at {}; with the column corrected, --resume "
+                               "shows the results again",
+                               sweep.columns[i].metric));
+    }
+  }
+  problems.throw_if_any();
+}
+
+std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                     const SweepResult& result) {
+  const auto replications = static_cast<std::size_t>(sweep.replications);
+  const std::size_t shown = result.rows.size() / replications;
+  Reasons reasons;
+  std::vector<std::vector<std::string>> lines(2);
+  for (const SweepAxis& axis : sweep.axes) {
+    lines[0].push_back(axis.name);
+    lines[1].emplace_back();
+  }
+  for (const SweepColumn& column : sweep.columns) {
+    lines[0].push_back(column.name);
+    lines[1].push_back(write_value(column.unit).get<std::string>());
+  }
+  for (std::size_t first = 0; first < result.rows.size(); first += replications) {
+    std::vector<std::string> line = points[result.rows[first].point].labels;
+    for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
+      line.push_back(cell(result.rows, first, replications, i, sweep.columns[i].unit));
+    }
+    const std::vector<std::string> notes = notes_on(result.rows, first, replications);
+    if (!notes.empty()) {
+      line.push_back(reasons.mark(notes));
+    }
+    lines.push_back(std::move(line));
+  }
+  std::vector<std::size_t> widths(lines[0].size(), 0);
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], line[i].size());
+    }
+  }
+  std::string text = fmt::format("{}: {} points", sweep.file.stem().string(), points.size());
+  if (result.shard.of > 1) {
+    text += fmt::format(", shard {}/{} with {}", result.shard.number, result.shard.of, shown);
+  }
+  text += replications > 1
+              ? fmt::format(", mean of {} seeds (largest - smallest)\n\n", replications)
+              : ", one seed\n\n";
+  for (const auto& line : lines) {
+    std::string row;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      row += (i > 0 ? "  " : "") +
+             (i < widths.size() ? pad(line[i], widths[i], i < sweep.axes.size()) : line[i]);
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + "\n";
+  }
+  const std::string why = reasons.text();
+  return why.empty() ? text : text + "\n" + why;
+}
+
+}  // namespace kvtier

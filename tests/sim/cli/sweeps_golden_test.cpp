@@ -1,0 +1,84 @@
+/// The sweeps of the repository: configs/sweeps/README.md shows what the program prints.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/cli/documents.hpp"
+#include "tests/sim/cli/program.hpp"
+
+namespace kvtier::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class StockSweeps : public ProgramTest {
+ protected:
+  /// The page's commands start in the repository's root and write beside it.
+  StockSweeps() {
+    fs::create_directory_symlink(fs::path(KVTIER_SOURCE_DIR) / "configs", path("configs"));
+  }
+};
+
+TEST_F(StockSweeps, AreShownAsTheProgramPrintsThem) {
+  const fs::path page = configs() / "sweeps" / "README.md";
+  std::string text = read_file(page);
+  const std::vector<Block> blocks = fenced_blocks(text);
+  int outputs = 0;
+  // From the last to the first, so that a rewritten block moves none that is still to come.
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    if (block->output_of.empty()) {
+      continue;
+    }
+    ++outputs;
+    std::vector<std::string> arguments = split_words(block->output_of);
+    ASSERT_EQ(arguments.front(), "kvtier");
+    arguments.erase(arguments.begin());
+    const Outcome outcome = kvtier(arguments);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    text.replace(block->begin, block->text.size(), outcome.out);
+  }
+  EXPECT_EQ(outputs, 2);
+  expect_file_holds(page, text);
+}
+
+/// Points of a result by the labels of their axes.
+std::vector<json> lines_of(const std::string& text) {
+  std::vector<json> lines;
+  for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    lines.push_back(json::parse(text.substr(begin, end - begin)));
+  }
+  return lines;
+}
+
+// What an online scheduler allows is what look_ahead allows of online policies: 2 evictions x 1
+// order x 1 prefetch x 3 tiers; and the knowledge that nobody asks for changes nothing.
+TEST_F(StockSweeps, PolicyMatrixRunsWhatTheKnowledgeAllows) {
+  ASSERT_EQ(kvtier({"sweep", "configs/sweeps/policy-matrix.json", "--out", "out"}).code, 0);
+  const std::vector<json> lines = lines_of(read("out/results.jsonl"));
+  ASSERT_EQ(lines.size(), 2U * 4 * 2 * 3 * 3);
+  const std::size_t half = lines.size() / 2;
+  int online = 0;
+  for (std::size_t i = 0; i < half; ++i) {
+    EXPECT_TRUE(lines[i].contains("metrics")) << lines[i];
+    const json& same = lines[half + i];
+    EXPECT_EQ(same["axes"]["eviction"], lines[i]["axes"]["eviction"]);
+    if (same.contains("metrics")) {
+      ++online;
+      EXPECT_EQ(same["metrics"], lines[i]["metrics"]) << same["axes"];
+    } else {
+      EXPECT_TRUE(same.contains("refused")) << same;
+    }
+    // Real pressure: KV is lost for want of room, and requests wait.
+    EXPECT_GT(lines[i]["metrics"]["lost_hits"]["capacity"], 100) << lines[i]["axes"];
+    EXPECT_GT(lines[i]["metrics"]["queueing_seconds"]["mean"], 1) << lines[i]["axes"];
+  }
+  EXPECT_EQ(online, 2 * 1 * 1 * 3);
+}
+
+}  // namespace
+}  // namespace kvtier::test

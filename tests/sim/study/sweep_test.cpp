@@ -1,0 +1,682 @@
+/// Sweeps: what their files may say, which points they have, and what a folder of results holds
+/// however it came about.
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "sim/study/sweep_run.hpp"
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Lines = std::vector<std::string>;
+
+std::string content(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  EXPECT_TRUE(stream) << path;
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+Lines lines_of(const std::string& text) {
+  std::istringstream stream(text);
+  Lines lines;
+  std::string line;
+  while (std::getline(stream, line)) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+/// Ends a sweep from its progress.
+struct Enough {};
+
+/// Sweeps over runs of a few milliseconds.
+class Sweeping : public testing::Test {
+ protected:
+  Sweeping() {
+    dir_.write("run.json", R"({
+      "model": "llama2-13b", "hardware": {"preset": "a100-80g", "gpus": 2},
+      "system": "attentionstore",
+      "workload": {"generator": "sharegpt", "sessions": 40, "arrival_rate": "1/s",
+                   "warmup_turns": 20}
+    })");
+    sweep(kSlots + ", " + kSystems);
+  }
+
+  /// A sweep with these axes and further keys.
+  void sweep(const std::string& axes, const std::string& more = "") const {
+    dir_.write("s.json", R"({"config": "run.json", "axes": [)" + axes + R"(], "columns": [
+      {"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"},
+      {"name": "turns", "value": "/metrics/turns", "unit": "count"}])" +
+                             more + "}");
+  }
+  [[nodiscard]] Sweep load() const { return load_sweep(dir_.path("s.json")); }
+  [[nodiscard]] std::vector<SweepPoint> points() const {
+    return resolve_points(load(), presets(), builtin_policies());
+  }
+  SweepResult run(const std::string& out, SweepOptions options = {}) const {
+    options.out = dir_.path(out);
+    return run_sweep(load(), points(), builtin_policies(), options);
+  }
+  [[nodiscard]] std::string file(const std::string& name) const { return content(dir_.path(name)); }
+  /// Names in a folder.
+  [[nodiscard]] std::set<std::string> files(const std::string& folder) const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(dir_.path(folder))) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
+  /// Stops after so many runs.
+  [[nodiscard]] static SweepOptions stop_after(std::int64_t runs, bool resume = false) {
+    SweepOptions options;
+    options.resume = resume;
+    options.progress = [runs](std::int64_t done, std::int64_t) {
+      if (done >= runs) {
+        throw Enough{};
+      }
+    };
+    return options;
+  }
+  [[nodiscard]] static SweepOptions resuming() {
+    SweepOptions options;
+    options.resume = true;
+    return options;
+  }
+  /// The problems that `action` throws, without the folder's path.
+  template <class Action>
+  [[nodiscard]] Lines problems(const Action& action) const {
+    Lines lines;
+    try {
+      action();
+    } catch (const ConfigError& error) {
+      lines = error.problems();
+    }
+    const std::string folder = dir_.path("").string();
+    for (std::string& line : lines) {
+      for (std::size_t at = 0; (at = line.find(folder)) != std::string::npos;) {
+        line.erase(at, folder.size());
+      }
+    }
+    return lines;
+  }
+  void expect_same_results(const std::string& a, const std::string& b) const {
+    const std::set<std::string> all{"results.csv", "results.jsonl", "sweep.json"};
+    EXPECT_EQ(files(a), all);
+    EXPECT_EQ(files(b), all);
+    for (const std::string& name : all) {
+      EXPECT_EQ(file(a + "/" + name), file(b + "/" + name)) << name;
+    }
+  }
+
+  const std::string kSlots = R"({"name": "slots", "key": "/serving/slots", "values": [4, 24]})";
+  const std::string kSystems =
+      R"({"name": "system", "key": "/system", "values": ["recompute", "attentionstore"]})";
+  TempDir dir_;
+};
+
+// ---- Points ----
+
+// Axes slots {4, 24} and system {recompute, attentionstore}, the last one fastest.
+TEST_F(Sweeping, IsTheGridOfItsAxesTheLastTurningFastest) {
+  const std::vector<SweepPoint> all = points();
+  ASSERT_EQ(all.size(), 4U);
+  const std::vector<Lines> labels{
+      {"4", "recompute"}, {"4", "attentionstore"}, {"24", "recompute"}, {"24", "attentionstore"}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].labels, labels[i]) << i;
+    ASSERT_TRUE(all[i].resolved);
+    EXPECT_EQ(all[i].resolved->config.serving.slots, i < 2 ? 4 : 24) << i;
+    EXPECT_EQ(all[i].resolved->config.system.name, labels[i][1]) << i;
+  }
+}
+
+TEST_F(Sweeping, LabelsValuesThatAreNoTextByTheirJson) {
+  sweep(R"({"name": "p", "key": "/system/prefetch",
+            "values": ["none", {"policy": "look_ahead", "window": 4}]},
+           {"name": "cut", "values": [{"label": "half", "set": {"/serving/truncation_ratio": 0.5}},
+                                      {"label": "more", "set": {"/serving/truncation_ratio": 0.7,
+                                                                "/serving/slots": 3}}]})");
+  const std::vector<SweepPoint> all = points();
+  ASSERT_EQ(all.size(), 4U);
+  EXPECT_EQ(all[0].labels, (Lines{"none", "half"}));
+  EXPECT_EQ(all[3].labels, (Lines{R"({"policy":"look_ahead","window":4})", "more"}));
+  EXPECT_EQ(all[2].resolved->config.serving.slots, 24);
+  EXPECT_EQ(all[3].resolved->config.serving.slots, 3);
+  EXPECT_EQ(all[3].resolved->config.system.prefetch.parameters.at("window"), 4);
+}
+
+TEST_F(Sweeping, SetsKeysInTheOrderOfTheAxes) {
+  sweep(R"({"name": "eviction", "values": [{"label": "fifo", "set": {
+             "/system/tiers/dram/eviction": "fifo", "/system/tiers/ssd/eviction": "fifo"}}]},
+           {"name": "tiers", "values": [{"label": "both", "set": {}},
+                                        {"label": "one", "set": {"/system/tiers/ssd": "none"}}]})",
+        R"(, "set": {"/system": "attentionstore_lru", "/system/prefetch": "none"})");
+  const std::vector<SweepPoint> all = points();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].resolved->config.system.tiers.ssd->eviction.name, "fifo");
+  EXPECT_EQ(all[1].resolved->config.system.tiers.dram->eviction.name, "fifo");
+  EXPECT_FALSE(all[1].resolved->config.system.tiers.ssd);
+}
+
+TEST_F(Sweeping, HoldsItsConfigItself) {
+  dir_.write("s.json", R"({"config": )" + file("run.json") + R"(, "axes": [)" + kSlots +
+                           R"(], "columns": [{"name": "t", "value": "/metrics/turns",
+                                              "unit": "count"}]})");
+  EXPECT_EQ(points().size(), 2U);
+}
+
+// ---- Results ----
+
+TEST_F(Sweeping, WritesALineForEachPointAndReplication) {
+  sweep(kSystems, R"(, "replications": 2)");
+  const std::vector<SweepPoint> all = points();
+  EXPECT_EQ(run("out").runs, 4);
+  const Lines lines = lines_of(file("out/results.jsonl"));
+  ASSERT_EQ(lines.size(), 4U);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const Json line = Json::parse(lines[i]);
+    EXPECT_EQ(line["point"], i / 2);
+    EXPECT_EQ(line["replication"], i % 2);
+    EXPECT_EQ(line["seed"], 1 + i % 2);
+    EXPECT_EQ(line["axes"], Json({{"system", i < 2 ? "recompute" : "attentionstore"}}));
+    // What `simulate` says of the same config and seed.
+    RunConfig config = all[i / 2].resolved->config;
+    config.seed += static_cast<std::int64_t>(i % 2);
+    const Json alone = simulate(config, builtin_policies());
+    EXPECT_EQ(line["metrics"], alone["metrics"]);
+    EXPECT_EQ(line["workload"], alone["workload"]);
+    EXPECT_EQ(line["load"], alone["load"]);
+  }
+  // Points of one replication share their draws.
+  EXPECT_EQ(Json::parse(lines[0])["workload"]["turns"], Json::parse(lines[2])["workload"]["turns"]);
+}
+
+TEST_F(Sweeping, WritesATableOfTheColumnsWithTheirUnits) {
+  sweep(R"({"name": "a, b", "values": [{"label": "say \"4\"", "set": {"/serving/slots": 4}}]})");
+  const SweepResult result = run("out");
+  const Lines lines = lines_of(file("out/results.csv"));
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0], R"(point,replication,seed,"a, b",hits [%],turns [count],error)");
+  const Json metrics = Json::parse(result.rows[0].line)["metrics"];
+  const double hits = metrics["hit_rate"]["all_turns"]["total"].get<double>() * 100;
+  EXPECT_GT(hits, 0);
+  const std::string begin = R"(0,0,1,"say ""4""",)";
+  ASSERT_EQ(lines[1].find(begin), 0U) << lines[1];
+  EXPECT_DOUBLE_EQ(std::stod(lines[1].substr(begin.size())), hits);
+  const std::string end = "," + std::to_string(metrics["turns"].get<int>()) + ",";
+  EXPECT_TRUE(lines[1].ends_with(end)) << lines[1];
+}
+
+TEST_F(Sweeping, GivesTheSameBytesWithAnyNumberOfThreads) {
+  sweep(kSlots + ", " + kSystems, R"(, "replications": 3)");
+  (void)run("one");
+  SweepOptions two;
+  two.jobs = 2;
+  (void)run("two", two);
+  SweepOptions many;
+  many.jobs = 64;
+  (void)run("many", many);
+  expect_same_results("one", "two");
+  expect_same_results("one", "many");
+}
+
+TEST_F(Sweeping, InShardsHasTheSameLines) {
+  sweep(kSlots + ", " + kSystems, R"(, "replications": 2)");
+  (void)run("whole");
+  const Lines whole = lines_of(file("whole/results.jsonl"));
+  Lines together(whole.size());
+  std::size_t lines = 0;
+  for (std::int64_t k = 1; k <= 3; ++k) {
+    SweepOptions options;
+    options.shard = {k, 3};
+    const std::string out = "shard" + std::to_string(k);
+    (void)run(out, options);
+    for (const std::string& line : lines_of(file(out + "/results.jsonl"))) {
+      const Json json = Json::parse(line);
+      EXPECT_EQ(json["point"].get<std::int64_t>() % 3, k - 1);
+      together.at(json["point"].get<std::size_t>() * 2 + json["replication"].get<std::size_t>()) =
+          line;
+      ++lines;
+    }
+  }
+  EXPECT_EQ(lines, whole.size());
+  EXPECT_EQ(together, whole);
+}
+
+TEST_F(Sweeping, OfAShardWithoutPointsIsEmpty) {
+  SweepOptions options;
+  options.shard = {9, 9};
+  EXPECT_EQ(run("out", options).rows.size(), 0U);
+  EXPECT_EQ(file("out/results.jsonl"), "");
+}
+
+TEST_F(Sweeping, StateOfAFolderThatIsComplete) {
+  (void)run("out");
+  EXPECT_EQ(files("out"), (std::set<std::string>{"results.csv", "results.jsonl", "sweep.json"}));
+  const Json identity = Json::parse(file("out/sweep.json"));
+  EXPECT_EQ(identity["format"], "kvtier.sweep/1");
+  EXPECT_EQ(identity["shard"], "1/1");
+  EXPECT_EQ(identity["axes"][0]["values"][1]["set"], Json({{"/serving/slots", 24}}));
+}
+
+// ---- Failures and refusals ----
+
+TEST_F(Sweeping, GoesOnAfterARunThatFails) {
+  // More turns of warm-up than there are: only the run itself can tell.
+  sweep(R"({"name": "warmup", "key": "/workload/warmup_turns", "values": [20, 100000, 30]})");
+  const SweepResult result = run("out");
+  ASSERT_EQ(result.rows.size(), 3U);
+  EXPECT_EQ(result.rows[0].state, RunState::ok);
+  EXPECT_EQ(result.rows[1].state, RunState::input_failed);
+  EXPECT_EQ(result.rows[2].state, RunState::ok);
+  const Json line = Json::parse(lines_of(file("out/results.jsonl"))[1]);
+  EXPECT_EQ(line["seed"], 1);
+  EXPECT_EQ(line["error"]["kind"], "input");
+  ASSERT_EQ(line["error"]["problems"].size(), 1U);
+  const std::string why = line["error"]["problems"][0];
+  EXPECT_NE(why.find("warmup_turns"), std::string::npos) << why;
+  const std::string row = lines_of(file("out/results.csv"))[2];
+  EXPECT_EQ(row.find("1,0,1,100000,,,"), 0U) << row;
+  EXPECT_NE(row.find("failed: "), std::string::npos) << row;
+  const std::string table = to_table(load(), points(), result);
+  EXPECT_NE(table.find("\n100000     -      -  [1]\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\n\n[1] failed: " + why + "\n"), std::string::npos) << table;
+}
+
+TEST_F(Sweeping, RepeatsFailedRunsWhenItResumes) {
+  sweep(R"({"name": "warmup", "key": "/workload/warmup_turns", "values": [20, 100000]})");
+  (void)run("out");
+  (void)run("again");
+  const SweepResult result = run("out", resuming());
+  EXPECT_EQ(result.runs, 1);
+  expect_same_results("out", "again");
+}
+
+const char* const kKnowledge =
+    R"({"name": "eviction", "key": "/system/tiers/dram/eviction",
+        "values": ["lru", "scheduler_aware"]},
+       {"name": "knowledge", "key": "/serving/knowledge", "values": ["look_ahead", "online"]})";
+const char* const kOnline = R"(, "set": {"/system": "attentionstore_lru"})";
+
+TEST_F(Sweeping, RunsNothingIfAConfigIsRefused) {
+  sweep(kKnowledge, kOnline);
+  EXPECT_EQ(problems([&] { (void)points(); }),
+            (Lines{"s.json: /axes/0/values/1: /system/tiers/dram/eviction: policy scheduler_aware "
+                   "needs look_ahead knowledge, but /serving/knowledge offers online"}));
+}
+
+TEST_F(Sweeping, SkipsRefusedPointsAndSaysWhy) {
+  sweep(kKnowledge, std::string(kOnline) + R"(, "refused": "skip", "replications": 2)");
+  const SweepResult result = run("out");
+  EXPECT_EQ(result.runs, 6);
+  EXPECT_EQ(result.count(RunState::refused), 2);
+  const std::string why =
+      "/system/tiers/dram/eviction: policy scheduler_aware needs look_ahead knowledge, but "
+      "/serving/knowledge offers online";
+  const Lines lines = lines_of(file("out/results.jsonl"));
+  ASSERT_EQ(lines.size(), 8U);
+  EXPECT_EQ(lines[7], R"({"point":3,"replication":1,"axes":{"eviction":"scheduler_aware",)"
+                      R"("knowledge":"online"},"refused":[")" +
+                          why + "\"]}");
+  EXPECT_EQ(lines_of(file("out/results.csv"))[8],
+            "3,1,,scheduler_aware,online,,,\"refused: " + why + "\"");
+  const std::string table = to_table(load(), points(), result);
+  EXPECT_TRUE(table.ends_with("[1]\n\n[1] refused: " + why + "\n")) << table;
+}
+
+TEST_F(Sweeping, OfRefusedPointsOnlyIsAnError) {
+  sweep(R"({"name": "slots", "key": "/serving/slotss", "values": [1, 2]})",
+        R"(, "refused": "skip")");
+  EXPECT_EQ(problems([&] { (void)points(); }),
+            (Lines{"s.json: every point is refused: /serving/slotss: unknown key (did you mean "
+                   "\"slots\"?)"}));
+}
+
+TEST_F(Sweeping, NamesTheAxisAndTheFileOfEachProblemOnce) {
+  sweep(R"({"name": "slots", "key": "/serving/slots", "values": [0, 2]},
+           {"name": "system", "values": [{"label": "a", "set": {"/system/load/buffers": -1}}]})",
+        R"(, "set": {"/hardware/gpuss": 1})");
+  EXPECT_EQ(
+      problems([&] { (void)points(); }),
+      (Lines{"s.json: /set: /hardware/gpuss: unknown key (did you mean \"gpus\"?)",
+             "s.json: /axes/1/values/0/set: /system/load/buffers: expected a whole number >= 0 and "
+             "<= 1000, got -1",
+             "s.json: /axes/0/values/0: /serving/slots: expected a whole number >= 1 and <= 4096, "
+             "got 0"}));
+}
+
+TEST_F(Sweeping, NamesTheConfigThatIsNotThere) {
+  dir_.write("s.json", R"({"config": "nowhere.json", "axes": [)" + kSlots + R"(], "columns": [
+    {"name": "t", "value": "/metrics/turns", "unit": "count"}]})");
+  EXPECT_EQ(problems([&] { (void)points(); }),
+            (Lines{"s.json: /config: no such file: nowhere.json"}));
+  dir_.write("s.json", R"({"config": {"model": "llama2-13b"}, "axes": [)" + kSlots +
+                           R"(], "columns": [{"name": "t", "value": "/metrics/turns",
+                                              "unit": "count"}]})");
+  EXPECT_EQ(problems([&] { (void)points(); }), (Lines{"s.json: /config: /hardware: missing key",
+                                                      "s.json: /config: /system: missing key",
+                                                      "s.json: /config: /workload: missing key"}));
+}
+
+// ---- Going on ----
+
+TEST_F(Sweeping, ResumesToTheSameBytesWhereverItStopped) {
+  sweep(kSlots + ", " + kSystems, R"(, "replications": 3)");
+  (void)run("whole");
+  for (const std::int64_t runs : {1, 5, 11}) {
+    const std::string out = "after" + std::to_string(runs);
+    EXPECT_THROW((void)run(out, stop_after(runs)), Enough);
+    EXPECT_EQ(files(out), (std::set<std::string>{"results.jsonl.partial", "sweep.json"}));
+    const std::size_t kept = lines_of(file(out + "/results.jsonl.partial")).size();
+    EXPECT_GE(kept, static_cast<std::size_t>(runs));
+    const SweepResult result = run(out, resuming());
+    EXPECT_EQ(result.runs, static_cast<std::int64_t>(12 - kept));
+    expect_same_results(out, "whole");
+  }
+}
+
+TEST_F(Sweeping, RunsAgainWhatWasWrittenInPart) {
+  (void)run("whole");
+  const std::string lines = file("whole/results.jsonl");
+  // Cut inside of the second line, and with a third that is none.
+  const std::size_t second = lines.find('\n') + 1;
+  for (const std::string& rest : {lines.substr(second, 40), std::string("{\"point\":\n{}\n")}) {
+    fs::remove_all(dir_.path("out"));
+    fs::create_directory(dir_.path("out"));
+    dir_.write("out/sweep.json", file("whole/sweep.json"));
+    dir_.write("out/results.jsonl.partial", lines.substr(0, second) + rest);
+    dir_.write("out/results.csv.tmp123", "half");
+    EXPECT_EQ(run("out", resuming()).runs, 3);
+    expect_same_results("out", "whole");
+  }
+}
+
+TEST_F(Sweeping, IgnoresLinesOfNoRun) {
+  (void)run("whole");
+  fs::create_directory(dir_.path("out"));
+  dir_.write("out/sweep.json", file("whole/sweep.json"));
+  dir_.write("out/results.jsonl.partial",
+             "{}\n{\"point\":99,\"replication\":0,\"metrics\":{}}\n"
+             "{\"point\":-1,\"replication\":0,\"metrics\":{}}\n"
+             "{\"point\":\"0\",\"replication\":0,\"metrics\":{}}\n"
+             "{\"point\":0,\"replication\":1,\"metrics\":{}}\n");
+  EXPECT_EQ(run("out", resuming()).runs, 4);
+  expect_same_results("out", "whole");
+}
+
+TEST_F(Sweeping, ResumesAFolderThatHasNothing) {
+  (void)run("out", resuming());
+  (void)run("plain");
+  expect_same_results("out", "plain");
+}
+
+TEST_F(Sweeping, ShowsOtherColumnsOfCompleteResultsWithoutRuns) {
+  (void)run("out");
+  const std::string before = file("out/results.jsonl");
+  dir_.write("s.json", R"({"config": "run.json", "axes": [)" + kSlots + ", " + kSystems +
+                           R"(], "columns": [{"name": "GPU", "value": "/metrics/gpu_seconds/total",
+                                    "unit": "GPU hours"}]})");
+  EXPECT_EQ(run("out", resuming()).runs, 0);
+  EXPECT_EQ(file("out/results.jsonl"), before);
+  EXPECT_EQ(lines_of(file("out/results.csv"))[0],
+            "point,replication,seed,slots,system,GPU [GPU hours],error");
+}
+
+TEST_F(Sweeping, RefusesAFolderThatHasResults) {
+  (void)run("out");
+  EXPECT_EQ(problems([&] { (void)run("out"); }),
+            (Lines{"--out: out has results of a sweep (sweep.json); --resume completes them"}));
+  EXPECT_THROW((void)run("half", stop_after(1)), Enough);
+  EXPECT_EQ(problems([&] { (void)run("half"); }),
+            (Lines{"--out: half has results of a sweep (sweep.json); --resume completes them"}));
+}
+
+TEST_F(Sweeping, RefusesAFolderOfAnotherSweep) {
+  EXPECT_THROW((void)run("out", stop_after(1)), Enough);
+  const std::string before = file("out/results.jsonl.partial");
+  const auto refused = [&](const SweepOptions& options) {
+    return problems([&] { (void)run("out", options); });
+  };
+  SweepOptions shard = resuming();
+  shard.shard = {2, 2};
+  EXPECT_EQ(refused(shard), (Lines{"--out: out has another sweep; not the same: shard"}));
+  sweep(kSlots + ", " + kSystems, R"(, "set": {"/hardware/gpus": 4})");
+  EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: resolved "
+                                        "configs (or their traces)"}));
+  sweep(kSlots, R"(, "replications": 2)");
+  EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: axes, "
+                                        "replications, resolved configs (or their traces)"}));
+  EXPECT_EQ(file("out/results.jsonl.partial"), before);
+  fs::remove(dir_.path("out/sweep.json"));
+  EXPECT_EQ(refused(resuming()),
+            (Lines{"--out: out has results, but no sweep.json that says of what"}));
+}
+
+TEST_F(Sweeping, RefusesAFolderOfAnotherTrace) {
+  const std::string table = "conv,turn,user_tokens,assistant_tokens\nx,0,11,21\nx,1,12,22\n";
+  dir_.write("turns.csv", table);
+  dir_.write("run.json", R"({
+    "model": "llama2-13b", "hardware": {"preset": "a100-80g", "gpus": 2},
+    "system": "attentionstore", "workload": {"trace": "turns.csv", "arrival_rate": "1/s"}})");
+  (void)run("out");
+  EXPECT_EQ(run("out", resuming()).runs, 0);
+  dir_.write("turns.csv", table + "y,0,1,2\n");
+  EXPECT_EQ(problems([&] { (void)run("out", resuming()); }),
+            (Lines{"--out: out has another sweep; not the same: resolved configs (or their "
+                   "traces)"}));
+}
+
+TEST_F(Sweeping, LetsOneProcessWrite) {
+  Lines second;
+  SweepOptions options;
+  options.progress = [&](std::int64_t, std::int64_t) {
+    if (second.empty()) {
+      second = problems([&] { (void)run("out", resuming()); });
+    }
+  };
+  (void)run("out", options);
+  EXPECT_EQ(second, (Lines{"--out: another process writes to out at this moment"}));
+}
+
+// ---- Places that cannot be written ----
+
+TEST_F(Sweeping, RefusesAFile) {
+  EXPECT_EQ(problems([&] { (void)run("run.json"); }),
+            (Lines{"--out: expected a folder, got the file run.json"}));
+}
+
+TEST_F(Sweeping, FailsWhereItCannotMakeAFolder) {
+  try {
+    (void)run("run.json/out");
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              dir_.path("run.json/out").string() + ": cannot make the folder: Not a directory");
+  }
+}
+
+/// While it lives, files of this process end after so many bytes, as on a full disk.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : old_signal_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &old_limit_);
+    const rlimit limit{bytes, old_limit_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &old_limit_);
+    std::signal(SIGXFSZ, old_signal_);
+  }
+
+ private:
+  rlimit old_limit_{};
+  void (*old_signal_)(int);
+};
+
+TEST_F(Sweeping, FailsOnAFullDiskAndResumes) {
+  (void)run("whole");
+  // Room for sweep.json and two lines of about 4 KiB: each line is longer than the half of it.
+  const auto room = static_cast<rlim_t>(file("whole/results.jsonl").size() / 2);
+  ASSERT_GT(room, file("whole/sweep.json").size());
+  try {
+    const FullDisk full(room);
+    (void)run("out");
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              dir_.path("out/results.jsonl.partial").string() + ": cannot write: File too large");
+  }
+  const SweepResult result = run("out", resuming());
+  EXPECT_GT(result.runs, 0);
+  EXPECT_LT(result.runs, 4);
+  expect_same_results("out", "whole");
+}
+
+TEST_F(Sweeping, KeepsItsLinesWhenTheFinalFilesDoNotFit) {
+  (void)run("whole");
+  EXPECT_THROW((void)run("out", stop_after(4)), Enough);
+  // The last line could still be written, results.csv cannot take its place.
+  fs::create_directories(dir_.path("out/results.csv/x"));
+  EXPECT_THROW((void)run("out", resuming()), DeviceError);
+  EXPECT_TRUE(files("out").contains("results.jsonl.partial"));
+  fs::remove_all(dir_.path("out/results.csv"));
+  EXPECT_EQ(run("out", resuming()).runs, 0);
+  expect_same_results("out", "whole");
+}
+
+// ---- Tables ----
+
+// Rows made by hand: percent are shares times 100; 10 and 20 make a mean of 15 and a spread of 10.
+TEST_F(Sweeping, ShowsMeanAndSpreadOfEachPoint) {
+  sweep(kSystems, R"(, "replications": 2)");
+  SweepResult result;
+  const auto row = [&](std::size_t point, double hits, std::optional<double> turns) {
+    SweepRow made;
+    made.point = point;
+    made.values = {hits, turns};
+    result.rows.push_back(made);
+  };
+  row(0, 10, 7);
+  row(0, 20, 7);
+  row(1, 50, 8);
+  row(1, 50, std::nullopt);
+  EXPECT_EQ(to_table(load(), points(), result),
+            "s: 2 points, mean of 2 seeds (largest - smallest)\n"
+            "\n"
+            "system                 hits  turns\n"
+            "                          %  count\n"
+            "recompute       15.0 (10.0)  7 (0)\n"
+            "attentionstore   50.0 (0.0)      -\n");
+}
+
+TEST_F(Sweeping, SaysWhereTheLoadExceedsCapacity) {
+  // Five sessions a second are more than two GPUs serve without stored KV; four in all are not.
+  sweep(R"({"name": "sessions", "key": "/workload/sessions", "values": [1000, 4]})",
+        R"(, "set": {"/system": "recompute", "/workload/arrival_rate": "5/s",
+                     "/workload/warmup_turns": 0})");
+  const SweepResult result = run("out");
+  EXPECT_TRUE(result.rows[0].exceeds_capacity);
+  EXPECT_FALSE(result.rows[1].exceeds_capacity);
+  const std::string table = to_table(load(), points(), result);
+  EXPECT_NE(table.find("  [1]\n4 "), std::string::npos) << table;
+  EXPECT_TRUE(table.ends_with(
+      "\n\n[1] load exceeds capacity: waiting times then say how long the run was\n"))
+      << table;
+}
+
+TEST_F(Sweeping, SaysWhichShardATableIs) {
+  SweepOptions options;
+  options.shard = {1, 2};
+  const SweepResult result = run("out", options);
+  const std::string table = to_table(load(), points(), result);
+  EXPECT_EQ(table.find("s: 4 points, shard 1/2 with 2, one seed\n"), 0U) << table;
+}
+
+TEST_F(Sweeping, NamesColumnsThatNoResultHas) {
+  dir_.write("s.json", R"({"config": "run.json", "axes": [)" + kSystems + R"(], "columns": [
+    {"name": "a", "value": "/metrics/turns", "unit": "count"},
+    {"name": "b", "value": "/metrics/turn", "unit": "count"},
+    {"name": "c", "value": "/metrics/tiers/dram/evictions", "unit": "count"},
+    {"name": "d", "value": "/metrics/tiers", "unit": "count"},
+    {"name": "e", "value": "/metrics/late_fetch_wait_seconds/mean", "unit": "s"}]})");
+  const SweepResult result = run("out");
+  // c is there for one of the systems; e is of nothing, as no fetch was late.
+  EXPECT_EQ(problems([&] { check_columns(load(), result); }),
+            (Lines{"s.json: /columns/1/value: no result has a number at /metrics/turn; with the "
+                   "column corrected, --resume shows the results again",
+                   "s.json: /columns/3/value: no result has a number at /metrics/tiers; with the "
+                   "column corrected, --resume shows the results again"}));
+}
+
+// ---- Files that are wrong ----
+
+TEST_F(Sweeping, NamesWhatIsWrongInAFile) {
+  dir_.write("s.json", R"({"config": 3, "axs": [], "replications": 0, "refused": "no", "axes": [
+    {"name": "a", "key": "serving", "values": [1]}, {"name": "b", "values": [{"label": 1}]},
+    {"name": "c", "key": "/x", "valeus": []}, {"name": "d", "values": ["lru"]}],
+    "set": {"slots": 1}, "columns": [{"name": "x", "value": 1, "unit": "yards"}]})");
+  EXPECT_EQ(
+      problems([&] { (void)load(); }),
+      (Lines{"s.json: /config: expected a config's path, or a config, got 3",
+             "s.json: /set/slots: expected a JSON pointer, which starts with /",
+             "s.json: /axes/0/key: expected a JSON pointer, which starts with /",
+             "s.json: /axes/1/values/0/label: expected a string, got 1",
+             "s.json: /axes/1/values/0/set: missing key", "s.json: /axes/2/values: missing key",
+             "s.json: /axes/2/valeus: unknown key (did you mean \"values\"?)",
+             "s.json: /axes/3/values/0: expected an object, got \"lru\"",
+             "s.json: /replications: expected a whole number >= 1 and <= 100000, got 0",
+             "s.json: /columns/0/value: expected a string, got 1",
+             "s.json: /columns/0/unit: expected one of %, points, x, s, ms, tokens/s, GPU "
+             "hours, GB/s, GB, TiB, $, count, got \"yards\"",
+             "s.json: /refused: expected one of error, skip, got \"no\"",
+             "s.json: /axs: unknown key (did you mean \"axes\"?)"}));
+}
+
+TEST_F(Sweeping, NamesWhatMakesNoTable) {
+  dir_.write("s.json", R"({"config": "run.json", "axes": [
+    {"name": "seed", "key": "/seed", "values": []},
+    {"name": "", "key": "/serving/slots", "values": [1, 1]},
+    {"name": "b", "values": [{"label": "x", "set": {"/serving/slots": 1}}]}], "columns": [
+    {"name": "x", "value": "/metrics/turns", "unit": "count"},
+    {"name": "x", "value": "/config/seed", "unit": "count"},
+    {"name": "x", "value": "/metrics/~2", "unit": "%"}]})");
+  const std::string where = "expected a JSON pointer below /metrics, /load, /workload or /timing, ";
+  EXPECT_EQ(problems([&] { (void)load(); }),
+            (Lines{"s.json: /axes/0/name: the table has a column \"seed\" already",
+                   "s.json: /axes/0/values: expected one value at least, got []",
+                   "s.json: /axes/1/name: expected a name, got \"\"",
+                   "s.json: /axes/1/values/1: the axis has a value \"1\" already",
+                   "s.json: /axes/2: axis \"\" sets /serving/slots, too",
+                   "s.json: /columns/1/name: the table has a column \"x [count]\" already",
+                   "s.json: /columns/1/value: " + where + "got \"/config/seed\"",
+                   "s.json: /columns/2/value: " + where + "got \"/metrics/~2\""}));
+  dir_.write("s.json", R"({"config": "run.json", "axes": [], "columns": []})");
+  EXPECT_EQ(problems([&] { (void)load(); }),
+            (Lines{"s.json: /axes: expected one axis at least, got []",
+                   "s.json: /columns: expected one column at least, got []"}));
+}
+
+TEST_F(Sweeping, HasABound) {
+  sweep(kSystems, R"(, "replications": 50000)");
+  EXPECT_EQ(problems([&] { (void)load(); }), Lines{});
+  sweep(kSystems, R"(, "replications": 50001)");
+  EXPECT_EQ(problems([&] { (void)load(); }),
+            (Lines{"s.json: /axes: expected at most 100000 runs, all points and replications"}));
+}
+
+}  // namespace
+}  // namespace kvtier::test
