@@ -446,7 +446,8 @@ void read_config(PaperRuns& runs, const Json& json, const std::string& pointer,
     const std::string at = pointer + "/" + escape_pointer(key);
     // The name takes part in the copying, beside the keys of the run.
     for (const Json& copy : expand_each(key, member, at, problems)) {
-      const std::string name = copy[0].get<std::string>();
+      // A name that is nothing but a number's mark has become that number.
+      const std::string name = copy[0].is_string() ? copy[0].get<std::string>() : copy[0].dump();
       PaperRun run;
       run.pointer = at;
       read_value(run, copy[1], at, problems);
