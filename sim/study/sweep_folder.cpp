@@ -35,10 +35,12 @@ class Fingerprint {
     }
     step(0);  // so that "ab", "c" is not "a", "bc"
   }
-  /// A file's content; of one that cannot be read, that it cannot.
+  /// A file's content; of a pipe, which can be read once only, and of what cannot be read, that.
   void add_file(const fs::path& path) {
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                               &std::fclose);
+    std::error_code ignored;
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+        fs::is_regular_file(path, ignored) ? std::fopen(path.c_str(), "rb") : nullptr,
+        &std::fclose);
     if (file == nullptr) {
       return add("no file");
     }
