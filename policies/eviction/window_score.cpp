@@ -8,7 +8,8 @@
 #include "policies/eviction/window_score.hpp"
 
 #include <algorithm>
-#include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "sim/core/assert.hpp"
@@ -59,9 +60,10 @@ class WindowScoreEviction final : public EvictionPolicy {
       if (!in_window) {
         waiting_.emplace(change.position, entry);
       }
-    } else if (waiting_.erase(change.position) > 0) {
+    } else if (waiting_.erase({change.position, entry}) > 0) {
       --state.waiting;
     } else {
+      KVTIER_ASSERT(state.score > 0, "a request in the window has given its entry a score");
       --state.score;
     }
     place(entry);
@@ -93,6 +95,7 @@ class WindowScoreEviction final : public EvictionPolicy {
   void check_invariants(const TierView& tier) const override {
     std::size_t unscored = 0;
     std::size_t scored = 0;
+    std::size_t waiting = 0;
     tier.for_each_resident([&](const EntryView& entry, bool pinned) {
       KVTIER_ASSERT(entry.id.value < states_.size(), "window_score knows every resident entry");
       const State& state = states_[entry.id.value];
@@ -105,14 +108,17 @@ class WindowScoreEviction final : public EvictionPolicy {
       KVTIER_ASSERT((state.place == Place::unscored) == (state.score == 0),
                     "an entry with a score is not in LRU order");
       KVTIER_ASSERT(state.place != Place::set_aside || pinned, "only pinned entries are set aside");
+      waiting += state.waiting;
       unscored += state.place == Place::unscored ? 1 : 0;
       scored += state.place == Place::scored ? 1 : 0;
     });
+    KVTIER_ASSERT(waiting == waiting_.size(), "window_score knows each request beyond the window");
     KVTIER_ASSERT(unscored == unscored_.size() && scored == scored_.size(),
                   "window_score lists nothing but resident entries");
   }
 
  private:
+  using Waiting = std::pair<QueuePosition, EntryId>;
   enum class Place : std::uint8_t {
     absent,    // not in the tier
     unscored,  // in the list
@@ -177,18 +183,19 @@ class WindowScoreEviction final : public EvictionPolicy {
       return;
     }
     if (state.waiting == 1 && state.score == 0) {
-      waiting_.erase(state.first);
+      waiting_.erase({state.first, entry});
       return;
     }
     // Rare: an entry leaves that several requests wait for.
-    std::erase_if(waiting_, [&](const auto& item) { return item.second == entry; });
+    std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.second == entry; });
   }
 
   /// Score 0, from the least to the most recently used entry.
   EntryList unscored_;
   EntryHeap scored_;
-  /// Requests that the window has not reached, for entries of this tier.
-  std::map<QueuePosition, EntryId> waiting_;
+  /// Requests that the window has not reached, for entries of this tier. One request may wait for
+  /// two: its session's and a shared one.
+  std::set<Waiting> waiting_;
   QueuePosition window_end_{0};
   std::vector<State> states_;
 };

@@ -20,9 +20,7 @@ class ShuffledWindowOrder final : public OrderPolicy {
 
   QueuePosition next(const QueueView& queue) override {
     KVTIER_ASSERT(queue.first() < queue.end(), "the first position of a queue is never empty");
-    if (queue.first() >= end_) {
-      refill(queue);
-    }
+    end_ = window_end(queue);
     QueuePosition best = queue.first();
     Placement best_placement = queue.placement_at(best);
     for (QueuePosition at = best; at < end_ && best_placement != Placement::fastest; ++at.value) {
@@ -37,16 +35,19 @@ class ShuffledWindowOrder final : public OrderPolicy {
     return best;
   }
 
-  [[nodiscard]] QueuePosition window_end(const QueueView&) const override { return end_; }
-
- private:
-  void refill(const QueueView& queue) {
-    end_ = queue.first();
-    for (std::int64_t taken = 0; taken < requests_ && end_ < queue.end(); ++end_.value) {
-      taken += queue.waiting_at(end_) ? 1 : 0;
+  /// Of a drained window: where it would end if it were filled now.
+  [[nodiscard]] QueuePosition window_end(const QueueView& queue) const override {
+    if (queue.first() < end_) {
+      return end_;
     }
+    QueuePosition end = queue.first();
+    for (std::int64_t taken = 0; taken < requests_ && end < queue.end(); ++end.value) {
+      taken += queue.waiting_at(end) ? 1 : 0;
+    }
+    return end;
   }
 
+ private:
   std::int64_t requests_;
   QueuePosition end_{0};
 };

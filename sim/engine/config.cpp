@@ -206,9 +206,15 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
   }
 }
 
-void check_sharing(const SystemConfig& system, Problems& problems) {
+void check_sharing(const RunConfig& config, Problems& problems) {
+  const SystemConfig& system = config.system;
   if (system.sharing == Sharing::none) {
     return;
+  }
+  if (config.serving.kv_reservation == Reservation::context_window) {
+    problems.add(
+        "/serving/kv_reservation",
+        "with /system/sharing expected exact: a prompt and what follows it share one window");
   }
   const TiersConfig& tiers = system.tiers;
   if (system.paging) {
@@ -386,7 +392,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
                              format_quantity(kLeastRoom), format_quantity(longest_prompt)));
   }
   check_paging(config, registry, problems);
-  check_sharing(config.system, problems);
+  check_sharing(config, problems);
   check_compression(config.system, problems);
   const Bytes window = window_bytes(config);
   const auto fits = [&](const RunConfig& any) { return running_kv_capacity(any) >= window; };

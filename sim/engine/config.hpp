@@ -305,10 +305,11 @@ void describe(V& v, SystemConfig& c) {
           "unified and separate; \"none\": a turn's KV is reserved whole when it is admitted.");
   v.field("positions", c.positions, "Whether stored KV carries its positions.");
   v.field("tiers", c.tiers, "The tiers used, fastest first; one that is not listed is not used.");
-  v.field("sharing", c.sharing,
-          "Whether sessions that begin with the same prompt share its KV, which is then stored "
-          "once, and once in HBM for all turns that run. Needs a tier in HBM, and one behind it at "
-          "most.");
+  v.field(
+      "sharing", c.sharing,
+      "Whether sessions that begin with the same prompt share its KV, which is then stored "
+      "once, and once in HBM for all turns that run, where the tier has room for it at once: give "
+      "it a free_buffer. Needs a tier in HBM, and one behind it at most.");
   v.field(
       "prefetch", c.prefetch,
       "Prefetch policy: what is fetched from the slower tiers to the fastest, HBM if it is one.");
@@ -318,7 +319,8 @@ void describe(V& v, SystemConfig& c) {
   v.field("save", c.save, "Saving new KV out of HBM.");
   v.field("compression", c.compression,
           "Compression of stored KV, without paging: less room in every tier and less to move. The "
-          "KV of running requests stays whole, compressing takes no time, and what it costs in "
+          "KV of running requests stays whole, but for a prompt that they share; compressing takes "
+          "no time, and what it costs in "
           "accuracy is not simulated. Layers that are loaded ahead or while others compute arrive "
           "at the pace of their own sizes. \"none\": stored as it is.");
 }

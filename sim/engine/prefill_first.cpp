@@ -256,6 +256,7 @@ void PrefillFirst::finish_prefill() {
     finish_turn(slot);
     return;
   }
+  loads_[slot].predicted = predictor_.predict(r.session, r.turn, r.output);
   running_.push_back({iteration_ + r.output.value - 1, next_sequence_++, slot});
   std::push_heap(running_.begin(), running_.end(), FinishesLater{});
   context_ += prompt + Tokens(1);
@@ -274,6 +275,8 @@ void PrefillFirst::finish_decode(std::int64_t iterations) {
   const auto batch = static_cast<std::int64_t>(running_.size());
   gpu_ = Gpu::idle;
   requests_.gpu_time().decode += now - gpu_since_;
+  last_decode_ = now - gpu_since_;
+  last_iterations_ = iterations;
   decode_per_request_ += (now - gpu_since_) / batch;
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, batch);
   iteration_ += iterations;
@@ -299,13 +302,15 @@ std::optional<SimDuration> PrefillFirst::tpot() const {
     tokens += r.output.value - 1 - left;
     time += until - r.first_token;
   }
-  return tokens > 0 ? std::optional(time / tokens) : std::nullopt;
+  if (tokens > 0) {
+    return time / tokens;
+  }
+  return last_iterations_ > 0 ? std::optional(last_decode_ / last_iterations_) : std::nullopt;
 }
 
 void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& visit) const {
   for (const Running& running : running_) {
-    const RequestRecord& r = requests_.request(running.slot);
-    visit(r.first_token, predictor_.predict(r.session, r.turn, r.output));
+    visit(requests_.request(running.slot).first_token, loads_[running.slot].predicted);
   }
 }
 

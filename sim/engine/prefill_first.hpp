@@ -51,6 +51,8 @@ class PrefillFirst final : public Batcher, private RunningView {
   struct Load {
     /// Tokens whose KV the turn takes, once it is admitted.
     Tokens running;
+    /// What its response is believed to have, once it is put out.
+    Tokens predicted;
     /// Its first layers are in the read buffer, or on their way there.
     bool ahead = false;
     Bytes preloaded;
@@ -128,6 +130,9 @@ class PrefillFirst final : public Batcher, private RunningView {
   Tokens context_;
   /// Integral of decode time over the number of running requests.
   SimDuration decode_per_request_;
+  /// The last decode that has ended.
+  SimDuration last_decode_;
+  std::int64_t last_iterations_ = 0;
   LengthPredictor predictor_;
   std::uint32_t next_sequence_ = 0;
   std::array<Bytes, kMedia> loaded_bytes_{};

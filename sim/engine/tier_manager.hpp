@@ -47,7 +47,7 @@ struct PrefetchCounters {
   std::int64_t on_time = 0;
   std::int64_t early = 0;   // it waited longer
   std::int64_t unused = 0;  // it left the tier before its turn
-  /// Integral over time of what was fetched and not used yet, byte-nanoseconds.
+  /// Byte-nanoseconds that fetched entries waited, counted when they are used or leave.
   Int128 idle_byte_ns = 0;
 
   friend PrefetchCounters operator-(const PrefetchCounters& a, const PrefetchCounters& b) {
@@ -418,7 +418,7 @@ class TierManager final : public StoredKv {
   }
   [[nodiscard]] Placement placement_of(EntryId id) const;
   void create_prompt_entry(std::uint32_t prompt);
-  [[nodiscard]] bool claim_room_for_prompt(Tokens tokens);
+  [[nodiscard]] bool claim_room_for_prompt(SessionSlot session, Tokens tokens);
   void arrive_in_fastest(EntryId id);
   void hold_prompt(Member& member);
   void end_prompt_load(SessionSlot session);

@@ -397,6 +397,9 @@ void TierManager::finish_fetch(EntryId id) {
   }
   make_resident(0, id, tokens);
   leave_upwards(source, id);
+  if (e.prompt != kNone) {
+    write_through(id);  // what no turn saves again
+  }
   if (e.in_use) {
     touch(id);
     leave_upwards(0, id);

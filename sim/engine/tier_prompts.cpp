@@ -127,7 +127,7 @@ bool TierManager::shares_prompt(SessionSlot session) const {
     return m->use != PromptUse::loading_copy;
   }
   const EntryId id = prompts_[m->prompt].entry;
-  return id.valid() && entry(id).copies[0].state == CopyState::resident;
+  return id.valid() && entry(id).copies[0].state == CopyState::resident && !expired(0, entry(id));
 }
 
 // ---- Turns ----
@@ -146,7 +146,7 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   // An entry of which nothing is left stays while a write of it is queued.
   if (!prompt.entry.valid() || best_tier(entry(prompt.entry)) == kNoTier) {
     const LossCause loss = prompt.entry.valid() ? entry(prompt.entry).loss : prompt.loss;
-    if (claim_room_for_prompt(prompt.tokens)) {
+    if (claim_room_for_prompt(session, prompt.tokens)) {
       if (!prompt.entry.valid()) {
         create_prompt_entry(m->prompt);
       }
@@ -182,7 +182,7 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   pin(source, id);
   found.medium = tier(source).medium;
   tier(source).counters.read += actual_bytes(prompt.tokens);
-  const bool has_room = claim_room_for_prompt(prompt.tokens);
+  const bool has_room = claim_room_for_prompt(session, prompt.tokens);
   if (has_room) {
     arrive_in_fastest(id);
   }
@@ -199,8 +199,19 @@ void TierManager::create_prompt_entry(std::uint32_t number) {
   e.position = prompt.waiting.empty() ? kNotQueued : *prompt.waiting.begin();
 }
 
-bool TierManager::claim_room_for_prompt(Tokens tokens) {
-  return find_room(0, account(tier(0), tokens), Demand::save, kNotQueued) == Room::granted;
+/// Room that can be had at once, and not at the cost of what the turn itself needs.
+bool TierManager::claim_room_for_prompt(SessionSlot session, Tokens tokens) {
+  const EntryId own = entry_of(session);
+  const bool protects = own.valid() && entry(own).copies[0].state == CopyState::resident &&
+                        !entry(own).copies[0].leaving;
+  if (protects) {
+    pin(0, own);
+  }
+  const Room room = find_room(0, account(tier(0), tokens), Demand::save, kNotQueued);
+  if (protects) {
+    unpin(0, own);
+  }
+  return room == Room::granted;
 }
 
 void TierManager::arrive_in_fastest(EntryId id) {
@@ -231,6 +242,7 @@ void TierManager::end_prompt_load(SessionSlot session) {
   make_resident(0, id, entry(id).tokens);
   leave_upwards(source, id);
   hold_prompt(*m);
+  write_through(id);
 }
 
 void TierManager::end_prefill(SessionSlot session) {

@@ -61,10 +61,11 @@ struct EvictionContext {
   QueuePosition window_end = kNotQueued;
 };
 
-/// Where a waiting request's stored KV lies, by how soon it could run.
+/// Where what is stored for a waiting request lies, by how soon it could run. What is not stored
+/// any more is computed and does not count.
 enum class Placement : std::uint8_t {
-  fastest,  // all of it in the fastest tier
-  none,     // it has none, so there is nothing to wait for
+  fastest,  // all in the fastest tier
+  none,     // nothing is stored, so there is nothing to wait for
   slower,   // some of it has to be brought from a slower tier
 };
 
@@ -93,8 +94,8 @@ class QueueView {
 class RunningView {
  public:
   virtual ~RunningView() = default;
-  /// Time per output token, over what the running requests have put out so far; nullopt while that
-  /// is nothing.
+  /// Time per output token, over what the running requests have put out so far; that of the last
+  /// decode while it is nothing; nullopt before the first.
   [[nodiscard]] virtual std::optional<SimDuration> tpot() const = 0;
   /// Visits when each one's first token was out and the output tokens predicted for it.
   virtual void for_each_running(

@@ -134,5 +134,30 @@ TEST(WindowScore, CountsEveryRequestOfASharedEntry) {
   EXPECT_EQ(victim(20), kA);
 }
 
+/// A request waits for its session's entry and for its prompt's, at one position.
+TEST(WindowScore, OneRequestMayWaitForTwoEntries) {
+  TestTier tier = four();
+  for (const EntryId entry : {kA, kB}) {
+    tier.change_queue(entry, QueuePosition{7});
+  }
+  tier.change_queue(kC, QueuePosition{8});
+  EXPECT_NO_THROW(tier.check());
+  tier.set_window_end(QueuePosition{8});
+  EXPECT_EQ(tier.select()->entry, kC) << "beyond the window";
+  EXPECT_NO_THROW(tier.check());
+  for (const EntryId entry : {kA, kB}) {
+    tier.change_queue(entry, kNotQueued);
+  }
+  EXPECT_NO_THROW(tier.check());
+  // And once more, leaving before the window comes.
+  for (const EntryId entry : {kA, kB}) {
+    tier.change_queue(entry, QueuePosition{9});
+    tier.change_queue(entry, kNotQueued);
+  }
+  EXPECT_NO_THROW(tier.check());
+  tier.set_window_end(QueuePosition{10});
+  EXPECT_EQ(tier.evict_all(), (Order{3, 0, 1, 2}));
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -71,6 +71,22 @@ TEST(ShuffledWindow, RequestsThatArriveInADrainingWindowAreNotInIt) {
   EXPECT_EQ(serve(*order, queue, 2), (Order{1, 2}));
 }
 
+TEST(ShuffledWindow, SaysWhereADrainedWindowWouldEndIfItWereFilled) {
+  TestQueue queue;
+  const auto order = make_order(2);
+  EXPECT_EQ(order->window_end(queue), QueuePosition{0});
+  push(queue, Placement::slower);
+  EXPECT_EQ(order->window_end(queue), QueuePosition{1});
+  push(queue, Placement::slower);
+  push(queue, Placement::slower);
+  EXPECT_EQ(order->window_end(queue), QueuePosition{2});
+  static_cast<void>(order->next(queue));
+  queue.leave(QueuePosition{0});
+  EXPECT_EQ(order->window_end(queue), QueuePosition{2}) << "it is not drained yet";
+  queue.leave(QueuePosition{1});
+  EXPECT_EQ(order->window_end(queue), QueuePosition{3});
+}
+
 TEST(ShuffledWindow, SeesThatARequestsKvHasComeNearer) {
   TestQueue queue;
   const auto order = make_order(4);

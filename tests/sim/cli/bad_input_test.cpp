@@ -12,7 +12,7 @@ namespace kvtier::test {
 namespace {
 
 const std::string kSystems =
-    "attentionstore, attentionstore_fifo, attentionstore_lru, hbm_dram, hbm_only, overflow, "
+    "attentionstore, attentionstore_fifo, attentionstore_lru, car, hbm_dram, hbm_only, overflow, "
     "pensieve, pensieve_gpu, recompute, vllm";
 
 class BadConfig : public ProgramTest {};
@@ -104,9 +104,10 @@ TEST_F(BadConfig, SuggestsTheHardwareThatWasMeant) {
 
 TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
   write_run();
-  expect_bad_input({"simulate", "run.json", "--set", "/system/tiers/dram/eviction=lruu"},
-                   {"--set: /system/tiers/dram/eviction: expected one of fifo, lru, "
-                    "scheduler_aware, tokens_times_idle, got \"lruu\" (did you mean \"lru\"?)"});
+  expect_bad_input(
+      {"simulate", "run.json", "--set", "/system/tiers/dram/eviction=lruu"},
+      {"--set: /system/tiers/dram/eviction: expected one of fifo, lru, "
+       "scheduler_aware, tokens_times_idle, window_score, got \"lruu\" (did you mean \"lru\"?)"});
 }
 
 TEST_F(BadConfig, RefusesAParameterThatThePolicyDoesNotHave) {

@@ -219,7 +219,10 @@ TEST_F(Schemas, EveryPresetResolvesInARun) {
       if (file.path().extension() == ".json") {
         const Outcome outcome = kvtier({"simulate", "run.json", "--print-config", "--set",
                                         std::string(section) + "=" + file.path().stem().string(),
-                                        "--set", "/hardware/gpus=8"});
+                                        "--set", "/hardware/gpus=8", "--set",
+                                        R"(/hardware/cxl={"capacity": "512GiB", "price": "0$/h/GiB",
+                                           "bandwidth": {"read": "64GB/s", "write": "64GB/s",
+                                                         "both": "128GB/s"}})"});
         EXPECT_EQ(outcome.code, 0) << file.path() << "\n" << outcome.err;
       }
     }

@@ -352,6 +352,12 @@ TEST(SharedPrompts, AreSharedOnlyWhereTheyCanBe) {
   EXPECT_EQ(problems_of_config(config),
             Lines{"/system/load/buffers: with /system/sharing expected 0"});
   config.system.load.buffers = 0;
+  config.serving.kv_reservation = Reservation::context_window;
+  config.model.context_window = Tokens(50);
+  EXPECT_EQ(problems_of_config(config),
+            Lines{"/serving/kv_reservation: with /system/sharing expected exact: a prompt and what "
+                  "follows it share one window"});
+  config.serving.kv_reservation = Reservation::exact;
   config.system.tiers.dram = tier();
   config.system.tiers.ssd = tier();
   EXPECT_EQ(problems_of_config(config),

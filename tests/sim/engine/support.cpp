@@ -221,6 +221,7 @@ RunConfig random_config(std::uint64_t seed) {
     if (!system.paging && system.tiers.hbm && system.tiers.count() <= 2 && dice.chance(0.8)) {
       system.sharing = Sharing::prompts;
       system.load.buffers = 0;
+      serving.kv_reservation = Reservation::exact;
     }
   }
   return config;

@@ -286,7 +286,7 @@ const std::vector<Move>& moves() {
       {"car", "/system/length_prediction/kind=exact"},
       {"car", "/system/length_prediction/sigma=2"},
       {"car",
-       "/system/length_prediction/tokens=20tokens",
+       "/system/length_prediction/tokens=2000tokens",
        {"/system/length_prediction/kind=constant"}},
       {"stored", "/system/load/discipline=blocking"},
       {"stored", "/system/load/buffers=2"},
