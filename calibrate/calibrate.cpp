@@ -102,6 +102,29 @@ Profile earlier(const CalibrateOptions& options, const Profile& now) {
   return profile;
 }
 
+/// Attention kernels take some shapes only.
+void check_heads(const ModelConfig& model) {
+  if (!kernels::is_valid({.query_heads = model.attention_heads,
+                          .kv_heads = model.kv_heads,
+                          .head_dim = model.head_dim})) {
+    throw ConfigError(fmt::format(
+        "--model: {} has {} query heads on {} KV heads of width {}; attention is measured for "
+        "widths that are multiples of 16 up to 256, and at most 16 query heads on a KV head",
+        model.name, model.attention_heads, model.kv_heads, model.head_dim));
+  }
+}
+
+Target make_target(Device& device, const ModelConfig& model, bool full) {
+  const Bytes free =
+      std::min(device.free_memory(MemoryKind::device), device.free_memory(MemoryKind::pinned));
+  const Bytes half(free.value / 2);
+  return {.device = device,
+          .model = model,
+          .full = full,
+          .memory = full ? half : std::min(half, Bytes(2 * kGibibyte)),
+          .seed = 1};
+}
+
 void note(Profile& profile, const CalibrateOptions& options, double load_before,
           const StorageBench* storage) {
   std::vector<std::string>& notes = profile.provenance.notes;
@@ -162,15 +185,7 @@ Profile calibrate(const CalibrateOptions& options) {
   const double load_before = load_average();
   const std::unique_ptr<Device> device = open_device(options.device);
   const std::unique_ptr<Device> host = device->info().kind == "cpu" ? nullptr : make_cpu_device();
-  if (!kernels::is_valid({.query_heads = options.model.attention_heads,
-                          .kv_heads = options.model.kv_heads,
-                          .head_dim = options.model.head_dim})) {
-    throw ConfigError(fmt::format(
-        "--model: {} has {} query heads on {} KV heads of width {}; attention is measured for "
-        "widths that are multiples of 16 up to 256, and at most 16 query heads on a KV head",
-        options.model.name, options.model.attention_heads, options.model.kv_heads,
-        options.model.head_dim));
-  }
+  check_heads(options.model);
   std::shared_ptr<StorageBench> storage;
   if (options.storage) {
     storage = make_storage_bench(*options.storage, options.full ? kFullFile : kQuickFile,
@@ -180,15 +195,7 @@ Profile calibrate(const CalibrateOptions& options) {
   if (options.resume) {
     profile = earlier(options, profile);
   }
-  const Bytes free =
-      std::min(device->free_memory(MemoryKind::device), device->free_memory(MemoryKind::pinned));
-  const Target target{.device = *device,
-                      .model = options.model,
-                      .full = options.full,
-                      .memory = options.full
-                                    ? Bytes(free.value / 2)
-                                    : std::min(Bytes(free.value / 2), Bytes(2 * kGibibyte)),
-                      .seed = 1};
+  const Target target = make_target(*device, options.model, options.full);
   const std::filesystem::path kept = kept_path(options.out);
   SchedulerMonitor monitor;
   run_plan(plan_all(target, storage),
@@ -203,6 +210,49 @@ Profile calibrate(const CalibrateOptions& options) {
   std::error_code ignored;
   std::filesystem::remove(kept, ignored);
   return profile;
+}
+
+CheckReport check_on_device(const Profile& profile, const LiveCheckOptions& options) {
+  const std::unique_ptr<Device> device = open_device(options.device);
+  std::vector<std::string> problems;
+  const auto same = [&](const char* what, const std::string& before, const std::string& here) {
+    if (before != here) {
+      problems.push_back(fmt::format("--check: the profile was measured with {} {}, here is {}",
+                                     what, before.empty() ? "none" : before, here));
+    }
+  };
+  same("device", profile.device.name, device->info().name);
+  same("model", profile.provenance.model, options.model.name);
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  check_heads(options.model);
+  const Target target = make_target(*device, options.model, false);
+  const std::vector<PlannedTable> plan = plan_all(target, nullptr);
+  SchedulerMonitor monitor;
+  // Each cell twice, and a place between cells, in each table that is interpolated.
+  constexpr std::int64_t kMeasuresOfACell = 3;
+  Progress at;
+  for (const ProfileTable& table : profile.tables) {
+    const bool counts = is_interpolated(table.operation) && !table.cells.empty();
+    at.all += static_cast<std::size_t>(counts ? kMeasuresOfACell * options.cells.cells : 0);
+  }
+  const std::int64_t begin_ns = steady_clock().now_ns();
+  const MeasureCell measure = [&](const ProfileTable& table,
+                                  const std::vector<std::int64_t>& place) {
+    at.cell = fmt::format("{} {} [{}]", kvtier::to_string(table.operation), table.variant,
+                          fmt::join(place, ", "));
+    const double passed = static_cast<double>(steady_clock().now_ns() - begin_ns) * 1e-9;
+    at.seconds_left = at.done == 0 ? 0
+                                   : passed / static_cast<double>(at.done) *
+                                         static_cast<double>(at.all - at.done);
+    options.progress(at);
+    at.done = std::min(at.done + 1, at.all);
+    return measure_cell(plan, table, place,
+                        {.memory = target.memory, .seconds = kQuickSeconds, .check = options.check},
+                        steady_clock(), monitor);
+  };
+  return check_by_measuring(profile, measure, options.cells);
 }
 
 }  // namespace kvtier::calibrate

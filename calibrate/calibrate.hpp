@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "calibrate/check.hpp"
 #include "calibrate/measure.hpp"
 #include "calibrate/plan.hpp"
 #include "hw/device/open_device.hpp"
@@ -36,6 +37,20 @@ struct CalibrateOptions {
 /// measured is kept beside it under kept_path. Throws ConfigError for a run that cannot be resumed
 /// or a model that the device cannot take, DeviceError for devices and drives.
 Profile calibrate(const CalibrateOptions& options);
+
+struct LiveCheckOptions {
+  DeviceName device{.kind = "cpu"};
+  /// Of which the profile's tables were measured.
+  ModelConfig model;
+  CheckOptions cells;
+  /// See RunOptions.
+  std::function<void(const Progress&)> progress = [](const Progress&) {};
+  std::function<void()> check = [] {};
+};
+
+/// check_by_measuring on the device that the profile is of. Throws ConfigError for another device
+/// or model, DeviceError for devices.
+[[nodiscard]] CheckReport check_on_device(const Profile& profile, const LiveCheckOptions& options);
 
 /// Where a run that ends early leaves what it measured.
 [[nodiscard]] std::filesystem::path kept_path(const std::filesystem::path& out);

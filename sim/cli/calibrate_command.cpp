@@ -18,6 +18,7 @@ struct CalibrateOptions {
   ImportOptions import;
   std::string check;
   bool no_measure = false;
+  std::int64_t cells = 8;
   ExplainCommandOptions explain;
 };
 
@@ -27,7 +28,11 @@ int calibrate_command(const Program& program, const CalibrateOptions& options) {
   }
   if (!options.check.empty()) {
     if (!options.no_measure) {
-      throw ConfigError("--check: only with --no-measure");
+      return live_check_command(program, {.profile = options.check,
+                                          .device = options.measure.device,
+                                          .model = options.import.model,
+                                          .seed = options.import.seed,
+                                          .cells = options.cells});
     }
     return cross_validate_command(program, options.check, options.import.seed);
   }
@@ -67,13 +72,21 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
         ->check(number_between(0.01, 1));
   }
   CLI::Option* check = command.add_option("--check", options.check,
-                                          "Print a profile's errors by operation; exit code 1 if "
+                                          "Measure cells of a profile again, and places between "
+                                          "them, and print its errors by operation; exit code 1 if "
                                           "they are out of band");
   check->type_name("PROFILE");
   command
       .add_flag("--no-measure", options.no_measure,
                 "Of --check: leave out cells of the profile itself, without a device")
       ->needs(check);
+  command
+      .add_option(
+          "--cells", options.cells,
+          "Of --check: cells of each table that are measured again, and places between them "
+          "(8)")
+      ->needs(check)
+      ->check(whole_number(1, 10000));
   CLI::Option* explain =
       command.add_option("--explain", options.explain.profile,
                          "Print the break-evens of storing KV on this machine: what a link hides, "

@@ -23,7 +23,36 @@ std::string time_left(double seconds) {
                           : fmt::format("{} s", whole);
 }
 
+std::function<void(const calibrate::Progress&)> shown_on(ProgressLine& line) {
+  return [&line](const calibrate::Progress& at) {
+    check_interrupt();
+    constexpr int kWidth = 20;
+    line.show(fmt::format(
+        "{} {} of {}, about {} left: {}",
+        progress_bar(static_cast<double>(at.done) / static_cast<double>(at.all), kWidth), at.done,
+        at.all, time_left(at.seconds_left), at.cell));
+  };
+}
+
 }  // namespace
+
+int live_check_command(const Program& program, const LiveCheckCommandOptions& options) {
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const auto profile = resolve_profile(options.profile, presets);
+  calibrate::LiveCheckOptions how;
+  how.device = parse_device_name(options.device);
+  const std::string& model = options.model.empty() ? profile->provenance.model : options.model;
+  how.model = resolve_model(model, presets, "--model");
+  how.cells = {.seed = options.seed, .cells = options.cells};
+  how.check = [] { check_interrupt(); };
+  const calibrate::CheckReport report = [&] {
+    ProgressLine line;
+    how.progress = shown_on(line);
+    return calibrate::check_on_device(*profile, how);
+  }();
+  fmt::print("{}", calibrate::to_text(report));
+  return report.in_band() ? 0 : 1;
+}
 
 int measure_command(const Program& program, const MeasureOptions& options) {
   calibrate::CalibrateOptions how;
@@ -48,14 +77,7 @@ int measure_command(const Program& program, const MeasureOptions& options) {
   how.out = options.out;
   how.version = KVTIER_VERSION;
   ProgressLine line;
-  how.progress = [&line](const calibrate::Progress& at) {
-    check_interrupt();
-    constexpr int kWidth = 20;
-    line.show(fmt::format(
-        "{} {} of {}, about {} left: {}",
-        progress_bar(static_cast<double>(at.done) / static_cast<double>(at.all), kWidth), at.done,
-        at.all, time_left(at.seconds_left), at.cell));
-  };
+  how.progress = shown_on(line);
   how.check = [] { check_interrupt(); };
   fmt::print(stderr, "measuring {} with the shapes of {}{}\n", options.device, how.model.name,
              options.model.empty() ? " (--model NAME for another model)" : "");

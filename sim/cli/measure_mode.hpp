@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "sim/cli/commands.hpp"
@@ -17,6 +18,18 @@ struct MeasureOptions {
   bool resume = false;
   std::string out;
 };
+
+struct LiveCheckCommandOptions {
+  std::string profile;
+  std::string device = "cpu";
+  /// Empty: the profile's.
+  std::string model;
+  std::uint64_t seed = 1;
+  std::int64_t cells = 8;
+};
+
+/// Measures cells of a profile again and prints its errors. Returns the exit code: 1 out of band.
+int live_check_command(const Program& program, const LiveCheckCommandOptions& options);
 
 /// --device, --storage, --quick, --full, --resume.
 void add_measure_options(CLI::App& command, MeasureOptions& options);

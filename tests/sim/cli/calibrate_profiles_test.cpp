@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "hw/profile.hpp"
 #include "tests/sim/cli/program.hpp"
 
 namespace kvtier::test {
@@ -137,8 +138,22 @@ TEST_F(CalibrateProfiles, RefusesProfilesThatAreNone) {
       << negative.err;
 }
 
-TEST_F(CalibrateProfiles, ChecksWithoutMeasuringOnly) {
-  expect_bad_input({"calibrate", "--check", "p.json"}, {"--check: only with --no-measure"});
+TEST_F(CalibrateProfiles, AreMeasuredAgainOnTheirOwnDeviceOnly) {
+  import();
+  const Profile profile = read_profile(path("p.json"));
+  const Outcome outcome =
+      kvtier({"calibrate", "--check", "p.json", "--model", "kvtier-small", "--cells", "1"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("--check: the profile was measured with device " +
+                             profile.device.name + ", here is "),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("--check: the profile was measured with model " +
+                             profile.provenance.model + ", here is kvtier-small"),
+            std::string::npos)
+      << outcome.err;
+  expect_bad_input({"calibrate", "--check", "none.json"},
+                   {"/hardware/profile: no such file: none.json"});
 }
 
 }  // namespace
