@@ -49,8 +49,10 @@ PrefillFirst::PrefillFirst(const Setup& setup)
 void PrefillFirst::on_turn(SessionSlot slot) {
   if (slot >= loads_.size()) {
     loads_.resize(static_cast<std::size_t>(slot) + 1);
+    predicted_.resize(loads_.size());
   }
   loads_[slot] = Load{};
+  predicted_[slot] = Tokens(0);
   const RequestRecord& r = requests_.request(slot);
   if (shares_ && r.turn == 0 && r.shared.value > 0) {
     tiers_.join_prompt(slot, prompt_key(r.shared_prompt), r.shared);
@@ -130,12 +132,6 @@ std::optional<QueuePosition> PrefillFirst::admissible() const {
   const Tokens tokens = running_tokens(requests_.waiting(next));
   const bool fits = requests_.hbm_used() + bytes_per_token_ * tokens.value <= hbm_limit_;
   return fits ? std::optional(next) : std::nullopt;
-}
-
-Tokens PrefillFirst::running_tokens(SessionSlot slot) const {
-  const RequestRecord& r = requests_.request(slot);
-  const Tokens total = r.history + r.input + r.output;
-  return shares_ && tiers_.shares_prompt(slot) ? total - r.shared : total;
 }
 
 void PrefillFirst::admit(QueuePosition position) {
@@ -256,7 +252,6 @@ void PrefillFirst::finish_prefill() {
     finish_turn(slot);
     return;
   }
-  loads_[slot].predicted = predictor_.predict(r.session, r.turn, r.output);
   running_.push_back({iteration_ + r.output.value - 1, next_sequence_++, slot});
   std::push_heap(running_.begin(), running_.end(), FinishesLater{});
   context_ += prompt + Tokens(1);
@@ -310,7 +305,12 @@ std::optional<SimDuration> PrefillFirst::tpot() const {
 
 void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& visit) const {
   for (const Running& running : running_) {
-    visit(requests_.request(running.slot).first_token, loads_[running.slot].predicted);
+    const RequestRecord& r = requests_.request(running.slot);
+    Tokens& predicted = predicted_[running.slot];
+    if (predicted.value == 0) {
+      predicted = predictor_.predict(r.session, r.turn, r.output);
+    }
+    visit(r.first_token, predicted);
   }
 }
 

@@ -51,8 +51,6 @@ class PrefillFirst final : public Batcher, private RunningView {
   struct Load {
     /// Tokens whose KV the turn takes, once it is admitted.
     Tokens running;
-    /// What its response is believed to have, once it is put out.
-    Tokens predicted;
     /// Its first layers are in the read buffer, or on their way there.
     bool ahead = false;
     Bytes preloaded;
@@ -85,7 +83,11 @@ class PrefillFirst final : public Batcher, private RunningView {
   [[nodiscard]] std::optional<QueuePosition> admissible() const;
   void admit(QueuePosition position);
   /// Tokens whose KV the turn takes of the HBM for running requests.
-  [[nodiscard]] Tokens running_tokens(SessionSlot slot) const;
+  [[nodiscard]] Tokens running_tokens(SessionSlot slot) const {
+    const RequestRecord& r = requests_.request(slot);
+    const Tokens total = r.history + r.input + r.output;
+    return shares_ && tiers_.shares_prompt(slot) ? total - r.shared : total;
+  }
   void start_load(SessionSlot slot, Medium medium);
   void start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers);
   void finish_prefill();
@@ -118,6 +120,8 @@ class PrefillFirst final : public Batcher, private RunningView {
   bool shares_;
   /// By session.
   std::vector<Load> loads_;
+  /// By session, what its running response is believed to have; zero: nobody has asked yet.
+  mutable std::vector<Tokens> predicted_;
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_since_;

@@ -166,20 +166,6 @@ void TierManager::release(EntryId id) {
   }
 }
 
-void TierManager::tell_inserted(std::size_t index, EntryId id) {
-  Tier& t = tier(index);
-  t.policy->on_insert(view(index, id), backend_.now());
-  const Entry& e = entry(id);
-  if (e.prompt == kNone || !t.sees_queue) {
-    return;
-  }
-  for (const QueuePosition position : prompts_[e.prompt].waiting) {
-    if (position != e.position) {
-      t.policy->on_queue_change(id, {.position = position, .waits = true, .first = e.position});
-    }
-  }
-}
-
 void TierManager::tell_queue_change(EntryId id, const QueueChange& change) {
   Entry& e = entry(id);
   e.position = change.first;
@@ -327,7 +313,9 @@ void TierManager::on_enqueued(SessionSlot session, QueuePosition position) {
   if (const EntryId id = entry_of(session); id.valid()) {
     tell_queue_change(id, {.position = position, .waits = true, .first = position});
   }
-  prompt_waits(session, position);
+  if (!members_.empty()) [[unlikely]] {
+    prompt_waits(session, position);
+  }
   settle();
 }
 
@@ -335,7 +323,9 @@ void TierManager::on_dequeued(SessionSlot session) {
   if (const EntryId id = entry_of(session); id.valid()) {
     tell_queue_change(id, {.position = entry(id).position, .waits = false, .first = kNotQueued});
   }
-  prompt_leaves_queue(session);
+  if (!members_.empty()) [[unlikely]] {
+    prompt_leaves_queue(session);
+  }
 }
 
 void TierManager::truncate(SessionSlot session, const Truncation& cut) {

@@ -353,7 +353,13 @@ class TierManager final : public StoredKv {
   void recharge(std::size_t tier, EntryId id);
   void make_resident(std::size_t tier, EntryId id, Tokens tokens);
   /// The policy hears of a copy that it may choose, and of every request that waits for it.
-  void tell_inserted(std::size_t tier, EntryId id);
+  void tell_inserted(std::size_t index, EntryId id) {
+    tier(index).policy->on_insert(view(index, id), backend_.now());
+    if (entry(id).prompt != kNone) [[unlikely]] {
+      tell_of_the_others(tier(index), id);
+    }
+  }
+  void tell_of_the_others(Tier& tier, EntryId id);
   void tell_queue_change(EntryId id, const QueueChange& change);
   /// To a tier that takes what is created above it.
   void write_through(EntryId id);

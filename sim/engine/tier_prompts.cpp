@@ -95,6 +95,16 @@ void TierManager::prompt_leaves_queue(SessionSlot session) {
   m->position = kNotQueued;
 }
 
+/// Of the requests but the first, which on_insert told of.
+void TierManager::tell_of_the_others(Tier& tier, EntryId id) {
+  const QueuePosition first = entry(id).position;
+  for (const QueuePosition position : prompts_[entry(id).prompt].waiting) {
+    if (tier.sees_queue && position != first) {
+      tier.policy->on_queue_change(id, {.position = position, .waits = true, .first = first});
+    }
+  }
+}
+
 EntryId TierManager::needed_entry(SessionSlot session) const {
   const EntryId own = entry_of(session);
   const Member* const m = member(session);
