@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "calibrate/check.hpp"
 #include "hw/profile.hpp"
 #include "tests/sim/cli/program.hpp"
 
@@ -38,14 +39,22 @@ TEST_F(QuickCalibration, EndsInTimeWithAProfileOfEveryOperation) {
   const Outcome again = kvtier({"calibrate", "--resume", "--out", "p.json"});
   EXPECT_EQ(again.code, no_drive ? 0 : 2) << again.err;
 
-  // Out of band or not is for a quiet machine to say; every interpolated operation has its rows.
+  // Out of band or not is for a quiet machine to say, and on a busy one whole tables are left out.
   const Outcome check = kvtier({"calibrate", "--check", "p.json", "--cells", "1"});
   EXPECT_TRUE(check.code == 0 || check.code == 1) << check.err;
-  for (const char* operation : {"G1", "A1", "A2", "E1", "R1", "C1", "C2", "C4"}) {
-    EXPECT_NE(check.out.find(std::string("repeat       ") + operation), std::string::npos)
-        << operation << "\n"
-        << check.out;
-    EXPECT_NE(check.out.find(std::string("held out     ") + operation), std::string::npos);
+  std::set<OperationId> judged;
+  for (const ProfileTable& table : read_profile(path("p.json")).tables) {
+    if (calibrate::is_interpolated(table.operation) && !table.cells.empty()) {
+      judged.insert(table.operation);
+    }
+  }
+  EXPECT_FALSE(judged.empty());
+  for (const OperationId operation : judged) {
+    for (const char* rung : {"repeat      ", "held out    "}) {
+      EXPECT_NE(check.out.find(std::string(rung) + " " + to_string(operation)), std::string::npos)
+          << rung << to_string(operation) << "\n"
+          << check.out;
+    }
   }
 }
 
