@@ -101,4 +101,10 @@ class OverBudget : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A cell that did not come about as it has to; this says nothing of other cells.
+class CannotMeasure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace kvtier::calibrate

@@ -195,7 +195,7 @@ Sample copy_beside(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_
       }
       state->work += 1 + state->work / 2;
     }
-    throw DeviceError("work beside a copy always ended before the copy");
+    throw CannotMeasure("work beside a copy always ended before the copy");
   };
 }
 

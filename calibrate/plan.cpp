@@ -177,6 +177,8 @@ class Run {
     } catch (const OverBudget& error) {
       too_large_.emplace_back(planned.table, cell.at);
       why = error.what();
+    } catch (const CannotMeasure& error) {
+      why = error.what();
     }
     leave_out(why);
   }
@@ -230,6 +232,8 @@ std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
         planned->interference ? static_cast<DisturbanceMonitor&>(none) : monitor, options.check);
     return m.n > 0 ? std::optional(m.median_seconds) : std::nullopt;
   } catch (const OverBudget&) {
+    return std::nullopt;
+  } catch (const CannotMeasure&) {
     return std::nullopt;
   }
 }

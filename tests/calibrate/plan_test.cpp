@@ -106,6 +106,21 @@ TEST_F(RunPlan, LeavesOutWhatNeedsTooMuchMemory) {
   EXPECT_EQ(profile_.tables[0].left_out[0].why, "needs 3 MiB, 1 MiB may be used");
 }
 
+TEST_F(RunPlan, LeavesOutACellThatDoesNotComeAboutAndGoesOn) {
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {1}), cell({64}, {2})};
+  planned.cells[0].prepare = []() -> Sample {
+    return []() -> double { throw CannotMeasure("nothing ran beside it"); };
+  };
+  run({planned});
+  ASSERT_EQ(profile_.tables[0].left_out.size(), 1U);
+  EXPECT_EQ(profile_.tables[0].left_out[0].at, At{8});
+  EXPECT_EQ(profile_.tables[0].left_out[0].why, "nothing ran beside it");
+  // Larger ones are not given up for it.
+  ASSERT_EQ(profile_.tables[0].cells.size(), 1U);
+  EXPECT_EQ(profile_.tables[0].cells[0].at, At{64});
+}
+
 // 4 samples of 1 s, and the second cell comes after the 3 s that the run may take.
 TEST_F(RunPlan, LeavesOutWhatComesAfterItsTime) {
   seconds_ = 3;
