@@ -46,6 +46,7 @@ TEST(LengthPredictor, PredictsAtLeastOneToken) {
   const LengthPredictor noise({.kind = LengthPrediction::noise, .sigma = 10}, 1);
   for (int session = 0; session < 100; ++session) {
     EXPECT_GE(noise.predict(session, 0, Tokens(1)), Tokens(1));
+    EXPECT_LE(noise.predict(session, 0, Tokens(1'000'000)), Tokens(1'000'000'000));
   }
 }
 
