@@ -103,8 +103,7 @@ void TimelineRecorder::add_gpu(GpuActivity activity, SimTime begin, SimTime end,
 void TimelineRecorder::add_transfer(const TransferRecord& t) {
   const std::string name =
       fmt::format("{} to {}", kvtier::to_string(t.from), kvtier::to_string(t.to));
-  const std::string arguments =
-      fmt::format("{},\"bytes\":{}", whose(t.key), t.bytes.value);
+  const std::string arguments = fmt::format("{},\"bytes\":{}", whose(t.key), t.bytes.value);
   const auto add = [&](bool uses, Track track) {
     if (uses) {
       add_span(track, name.c_str(), t.begin, t.end, arguments);
