@@ -425,7 +425,7 @@ class TierManager final : public StoredKv {
   [[nodiscard]] Placement placement_of(EntryId id) const;
   void create_prompt_entry(std::uint32_t prompt);
   [[nodiscard]] bool claim_room_for_prompt(SessionSlot session, Tokens tokens);
-  void arrive_in_fastest(EntryId id);
+  void arrive_in_fastest(EntryId id, Tokens tokens);
   void hold_prompt(Member& member);
   void end_prompt_load(SessionSlot session);
   void prompt_waits(SessionSlot session, QueuePosition position);

@@ -348,10 +348,7 @@ void TierManager::start_fetch(EntryId id) {
 void TierManager::activate_fetch(EntryId id) {
   Entry& e = entry(id);
   const Copy& source = e.copies[e.source_tier];
-  Copy& target = e.copies[0];
-  target.state = CopyState::arriving;
-  target.account = account(tier(0), source.tokens);
-  charge(tier(0), target.account);
+  arrive_in_fastest(id, source.tokens);
   e.fetch_active = true;
   e.fetch_begin = backend_.now();
   ++prefetches_.begun;
@@ -363,6 +360,14 @@ void TierManager::activate_fetch(EntryId id) {
                            .bytes = bytes,
                            .key = e.key,
                            .cookie = cookie(TransferKind::fetch, 0, id.value)});
+}
+
+/// The copy takes its room and is not there yet.
+void TierManager::arrive_in_fastest(EntryId id, Tokens tokens) {
+  Copy& copy = entry(id).copies[0];
+  copy.state = CopyState::arriving;
+  copy.account = account(tier(0), tokens);
+  charge(tier(0), copy.account);
 }
 
 /// Of a fetch that waits for room.

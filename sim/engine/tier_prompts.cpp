@@ -160,7 +160,7 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
       if (!prompt.entry.valid()) {
         create_prompt_entry(m->prompt);
       }
-      arrive_in_fastest(prompt.entry);
+      arrive_in_fastest(prompt.entry, prompt.tokens);
       m->use = PromptUse::computing;
     }
     return {.reused = Tokens(0), .cause = loss};
@@ -194,7 +194,7 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   tier(source).counters.read += actual_bytes(prompt.tokens);
   const bool has_room = claim_room_for_prompt(session, prompt.tokens);
   if (has_room) {
-    arrive_in_fastest(id);
+    arrive_in_fastest(id, prompt.tokens);
   }
   m->use = has_room ? PromptUse::loading : PromptUse::loading_copy;
   return found;
@@ -222,13 +222,6 @@ bool TierManager::claim_room_for_prompt(SessionSlot session, Tokens tokens) {
     unpin(0, own);
   }
   return room == Room::granted;
-}
-
-void TierManager::arrive_in_fastest(EntryId id) {
-  Copy& copy = entry(id).copies[0];
-  copy.state = CopyState::arriving;
-  copy.account = account(tier(0), entry(id).tokens);
-  charge(tier(0), copy.account);
 }
 
 void TierManager::hold_prompt(Member& m) {
