@@ -71,6 +71,26 @@ std::vector<Block> fenced_blocks(const std::string& markdown) {
   return blocks;
 }
 
+int replace_outputs(std::string& markdown,
+                    const std::function<void(const std::string&, std::string&)>& run) {
+  const std::vector<Block> blocks = fenced_blocks(markdown);
+  int outputs = 0;
+  // From the last to the first, so that a rewritten block moves none that is still to come.
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    if (block->output_of.empty()) {
+      continue;
+    }
+    ++outputs;
+    std::string output;
+    run(block->output_of, output);
+    if (testing::Test::HasFatalFailure()) {
+      break;
+    }
+    markdown.replace(block->begin, block->text.size(), output);
+  }
+  return outputs;
+}
+
 std::vector<std::string> split_words(const std::string& line) {
   std::vector<std::string> words;
   std::string word;

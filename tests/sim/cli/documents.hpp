@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ struct Block {
   std::size_t begin = 0;
 };
 [[nodiscard]] std::vector<Block> fenced_blocks(const std::string& markdown);
+
+/// Gives each block that shows a command's output what `run` says of the command, and returns how
+/// many there are. Ends at the first fatal failure of `run`.
+int replace_outputs(
+    std::string& markdown,
+    const std::function<void(const std::string& command, std::string& output)>& run);
 
 /// Splits a command line at blanks; "..." and '...' keep a word together, \ at a line's end joins.
 [[nodiscard]] std::vector<std::string> split_words(const std::string& line);

@@ -87,21 +87,18 @@ TEST_F(Readme, ConfigsResolve) {
 
 TEST_F(Readme, OutputsAreWhatTheProgramPrints) {
   std::string readme = read_file(kReadme);
-  std::vector<Block> blocks = fenced_blocks(readme);
-  int outputs = 0;
-  // From the last to the first, so that a rewritten block moves none that is still to come.
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    if (block->output_of.empty()) {
-      continue;
-    }
-    ++outputs;
-    const std::vector<std::string> arguments = arguments_of(block->output_of);
-    ASSERT_FALSE(arguments.empty()) << block->output_of;
-    const Outcome outcome = kvtier(arguments);
-    // A failed check is a result to show, too.
-    const int expected = outcome.out.find("OUT\n") == std::string::npos ? 0 : 1;
-    ASSERT_EQ(outcome.code, expected) << block->output_of << "\n" << outcome.err;
-    readme.replace(block->begin, block->text.size(), outcome.out);
+  const int outputs =
+      replace_outputs(readme, [this](const std::string& command, std::string& output) {
+        const std::vector<std::string> arguments = arguments_of(command);
+        ASSERT_FALSE(arguments.empty()) << command;
+        const Outcome outcome = kvtier(arguments);
+        // A failed check is a result to show, too.
+        const int expected = outcome.out.find("OUT\n") == std::string::npos ? 0 : 1;
+        ASSERT_EQ(outcome.code, expected) << command << "\n" << outcome.err;
+        output = outcome.out;
+      });
+  if (HasFatalFailure()) {
+    return;
   }
   EXPECT_GT(outputs, 0);
   expect_file_holds(kReadme, readme);

@@ -51,20 +51,17 @@ TEST_F(Reproduction, IsInsideItsBands) {
 TEST_F(Reproduction, IsShownAsTheProgramPrintsIt) {
   const fs::path page = configs() / "papers" / "README.md";
   std::string text = read_file(page);
-  const std::vector<Block> blocks = fenced_blocks(text);
-  int outputs = 0;
-  // From the last to the first, so that a rewritten block moves none that is still to come.
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    if (block->output_of.empty()) {
-      continue;
-    }
-    ++outputs;
-    std::vector<std::string> arguments = split_words(block->output_of);
-    ASSERT_EQ(arguments.front(), "kvtier");
-    arguments.erase(arguments.begin());
-    const Outcome outcome = kvtier(arguments);
-    ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
-    text.replace(block->begin, block->text.size(), outcome.out);
+  const int outputs =
+      replace_outputs(text, [this](const std::string& command, std::string& output) {
+        std::vector<std::string> arguments = split_words(command);
+        ASSERT_EQ(arguments.front(), "kvtier");
+        arguments.erase(arguments.begin());
+        const Outcome outcome = kvtier(arguments);
+        ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
+        output = outcome.out;
+      });
+  if (HasFatalFailure()) {
+    return;
   }
   EXPECT_GT(outputs, 0);
   expect_file_holds(page, text);

@@ -26,20 +26,17 @@ class StockSweeps : public ProgramTest {
 TEST_F(StockSweeps, AreShownAsTheProgramPrintsThem) {
   const fs::path page = configs() / "sweeps" / "README.md";
   std::string text = read_file(page);
-  const std::vector<Block> blocks = fenced_blocks(text);
-  int outputs = 0;
-  // From the last to the first, so that a rewritten block moves none that is still to come.
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    if (block->output_of.empty()) {
-      continue;
-    }
-    ++outputs;
-    std::vector<std::string> arguments = split_words(block->output_of);
-    ASSERT_EQ(arguments.front(), "kvtier");
-    arguments.erase(arguments.begin());
-    const Outcome outcome = kvtier(arguments);
-    ASSERT_EQ(outcome.code, 0) << outcome.err;
-    text.replace(block->begin, block->text.size(), outcome.out);
+  const int outputs =
+      replace_outputs(text, [this](const std::string& command, std::string& output) {
+        std::vector<std::string> arguments = split_words(command);
+        ASSERT_EQ(arguments.front(), "kvtier");
+        arguments.erase(arguments.begin());
+        const Outcome outcome = kvtier(arguments);
+        ASSERT_EQ(outcome.code, 0) << outcome.err;
+        output = outcome.out;
+      });
+  if (HasFatalFailure()) {
+    return;
   }
   EXPECT_EQ(outputs, 2);
   expect_file_holds(page, text);
