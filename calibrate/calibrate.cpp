@@ -230,18 +230,11 @@ CheckReport check_on_device(const Profile& profile, const LiveCheckOptions& opti
   const Target target = make_target(*device, options.model, false);
   const std::vector<PlannedTable> plan = plan_all(target, nullptr);
   SchedulerMonitor monitor;
-  // Each cell twice, and a place between cells, in each table that is interpolated.
-  constexpr std::int64_t kMeasuresOfACell = 3;
-  Progress at;
-  for (const ProfileTable& table : profile.tables) {
-    const bool counts = is_interpolated(table.operation) && !table.cells.empty();
-    at.all += static_cast<std::size_t>(counts ? kMeasuresOfACell * options.cells.cells : 0);
-  }
+  Progress at{.all = static_cast<std::size_t>(measurements(profile, options.cells))};
   const std::int64_t begin_ns = steady_clock().now_ns();
-  const MeasureCell measure = [&](const ProfileTable& table,
-                                  const std::vector<std::int64_t>& place) {
+  const MeasureCell measure = [&](const ProfileTable& table, const Place& place) {
     at.cell = fmt::format("{} {} [{}]", kvtier::to_string(table.operation), table.variant,
-                          fmt::join(place, ", "));
+                          fmt::join(place.at, ", "));
     const double passed = static_cast<double>(steady_clock().now_ns() - begin_ns) * 1e-9;
     at.seconds_left = at.done == 0 ? 0
                                    : passed / static_cast<double>(at.done) *

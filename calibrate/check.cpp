@@ -1,12 +1,14 @@
 #include "calibrate/check.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "hw/layer_pipeline.hpp"
 #include "hw/profile_timing.hpp"
 #include "sim/core/rng.hpp"
 
@@ -26,7 +28,7 @@ struct Gathered {
 };
 using Rows = std::map<std::pair<Rung, OperationId>, Gathered>;
 
-CheckReport make_report(const Rows& rows, bool judge_held_out) {
+CheckReport make_report(const Rows& rows, bool live) {
   CheckReport report;
   for (const auto& [key, gathered] : rows) {
     CheckRow row{.rung = key.first,
@@ -35,8 +37,8 @@ CheckReport make_report(const Rows& rows, bool judge_held_out) {
                  .left_out = gathered.left_out,
                  .in_band = {}};
     const std::optional<Band> band = band_of(key.second);
-    const bool judged =
-        row.rung == Rung::composition || (row.rung == Rung::held_out && judge_held_out);
+    const bool recorded = row.rung == Rung::composition || row.rung == Rung::overlap;
+    const bool judged = recorded || (live && row.rung != Rung::repeat);
     if (band && judged && row.errors.count > 0) {
       row.in_band = row.errors.p50 <= band->p50 && row.errors.p90 <= band->p90;
     }
@@ -101,35 +103,48 @@ const ProfileTable* same_shape(const Profile& profile, OperationId operation,
   return nullptr;
 }
 
+/// A request of a ragged batch, or all of one new token together, as the timing model takes it: a
+/// place in A1 or A2.
+struct Part {
+  const ProfileTable* table = nullptr;
+  std::vector<std::int64_t> at;
+};
+
 /// A ragged batch as the timing model composes it: requests of one new token by the sum of their
-/// contexts (A2), all others one by one (A1).
-void add_composition(const Profile& profile, const ProfileTable& ragged, Gathered& gathered) {
+/// contexts (A2), all others one by one (A1). Empty where the profile lacks one of the two.
+std::vector<Part> parts_of(const Profile& profile, const ProfileTable& ragged,
+                           const ProfileCell& cell) {
   const ProfileTable* extend = same_shape(profile, OperationId::A1, ragged);
   const ProfileTable* decode = same_shape(profile, OperationId::A2, ragged);
   if (extend == nullptr || decode == nullptr) {
-    gathered.left_out += static_cast<std::int64_t>(ragged.cells.size());
-    return;
+    return {};
   }
-  const ProfileGrid extend_grid = make_grid(profile, *extend);
-  const ProfileGrid decode_grid = make_grid(profile, *decode);
+  std::vector<Part> parts;
+  std::int64_t decoding = 0;
+  std::int64_t context = 0;
+  for (const std::vector<std::int64_t>& part : cell.parts) {
+    if (part[0] == 1) {
+      decoding += 1;
+      context += part[1];
+    } else {
+      parts.push_back({extend, part});
+    }
+  }
+  if (decoding > 0) {
+    parts.push_back({decode, {decoding, std::max<std::int64_t>(1, context / decoding)}});
+  }
+  return parts;
+}
+
+/// The composition of recorded cells by the profile's own grids.
+void add_composition(const Profile& profile, const ProfileTable& ragged, Gathered& gathered) {
   for (const ProfileCell& cell : ragged.cells) {
-    ProfileGrid::Time sum;
-    const auto add = [&sum](const ProfileGrid::Time& time) {
+    const std::vector<Part> parts = parts_of(profile, ragged, cell);
+    ProfileGrid::Time sum{.seconds = 0, .extrapolated = parts.empty()};
+    for (const Part& part : parts) {
+      const ProfileGrid::Time time = predict(make_grid(profile, *part.table), part.at);
       sum.seconds += time.seconds;
       sum.extrapolated = sum.extrapolated || time.extrapolated;
-    };
-    double decoding = 0;
-    double context = 0;
-    for (const std::vector<std::int64_t>& part : cell.parts) {
-      if (part[0] == 1) {
-        decoding += 1;
-        context += static_cast<double>(part[1]);
-      } else {
-        add(predict(extend_grid, part));
-      }
-    }
-    if (decoding > 0) {
-      add(decode_grid.at(decoding, context / decoding));
     }
     if (sum.extrapolated) {
       ++gathered.left_out;
@@ -139,37 +154,161 @@ void add_composition(const Profile& profile, const ProfileTable& ragged, Gathere
   }
 }
 
-void add_compositions(const Profile& profile, Rows& rows) {
-  for (const ProfileTable* table : find_tables(profile, OperationId::A3)) {
-    add_composition(profile, *table, rows[{Rung::composition, OperationId::A3}]);
+const ProfileCell* find_cell(const Profile& profile, OperationId operation, const char* variant,
+                             const std::vector<std::int64_t>& at) {
+  for (const ProfileTable* table : find_tables(profile, operation)) {
+    if (table->variant == variant) {
+      const auto found = std::ranges::find(table->cells, at, &ProfileCell::at);
+      return found == table->cells.end() ? nullptr : &*found;
+    }
+  }
+  return nullptr;
+}
+
+/// Copies and matrices of a few layers together, as recorded, against each alone.
+void add_overlap(const Profile& profile, Rows& rows) {
+  for (const ProfileTable* table : find_tables(profile, OperationId::C7)) {
+    if (table->variant != "pipeline") {
+      continue;
+    }
+    Gathered& gathered = rows[{Rung::overlap, OperationId::C7}];
+    for (const ProfileCell& cell : table->cells) {
+      const ProfileCell* copies = find_cell(profile, OperationId::C7, "copies", cell.at);
+      const ProfileCell* compute = find_cell(profile, OperationId::C7, "compute", cell.at);
+      if (copies == nullptr || compute == nullptr) {
+        ++gathered.left_out;
+        continue;
+      }
+      const std::int64_t layers = cell.at[0];
+      const auto share = static_cast<double>(layers);
+      const SimDuration predicted =
+          pipelined_finish({.layers = layers,
+                            .load = duration_from_seconds(copies->median_seconds / share),
+                            .compute = duration_from_seconds(compute->median_seconds / share),
+                            .loaded_ahead = {}});
+      gathered.pairs.push_back({predicted.seconds(), cell.median_seconds});
+    }
   }
 }
 
-/// A place inside of the grid and not on it: between two neighbours on each axis, by their
-/// logarithms.
-std::vector<std::int64_t> draw_place(const ProfileTable& table, RandomStream& random) {
+/// As many as of each rung are asked for.
+std::span<const ProfileCell> first_cells(const ProfileTable& table, const CheckOptions& options) {
+  return std::span(table.cells)
+      .first(std::min(table.cells.size(), static_cast<std::size_t>(options.cells)));
+}
+
+/// The same by measuring, the whole between the first and the second half of its parts.
+void measure_composition(const Profile& profile, const ProfileTable& ragged,
+                         const MeasureCell& measure, const CheckOptions& options,
+                         Gathered& gathered) {
+  for (const ProfileCell& cell : first_cells(ragged, options)) {
+    const std::vector<Part> parts = parts_of(profile, ragged, cell);
+    std::optional<double> whole;
+    std::optional<double> sum = parts.empty() ? std::nullopt : std::optional(0.0);
+    for (std::size_t k = 0; k < parts.size() && sum; ++k) {
+      if (k == parts.size() / 2) {
+        whole = measure(ragged, {cell.at, cell.parts});
+      }
+      const auto part = measure(*parts[k].table, {parts[k].at});
+      sum = part ? std::optional(*sum + *part) : std::nullopt;
+    }
+    if (sum && whole) {
+      gathered.pairs.push_back({*sum, *whole});
+    } else {
+      ++gathered.left_out;
+    }
+  }
+}
+
+/// Neighbours along every axis, all measured.
+using Corners = std::vector<const ProfileCell*>;
+
+/// The corners of each field of the grid that has them all; an axis with one value has no width.
+std::vector<Corners> fields_of(const ProfileTable& table) {
+  const std::size_t axes = table.axes.size();
+  std::vector<std::vector<std::int64_t>> values(axes);
+  std::map<std::vector<std::int64_t>, const ProfileCell*> at;
+  for (const ProfileCell& cell : table.cells) {
+    at.emplace(cell.at, &cell);
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      values[axis].push_back(cell.at[axis]);
+    }
+  }
+  for (std::vector<std::int64_t>& axis : values) {
+    std::ranges::sort(axis);
+    axis.erase(std::unique(axis.begin(), axis.end()), axis.end());
+  }
+  std::vector<Corners> fields;
+  for (const ProfileCell& lowest : table.cells) {
+    std::vector<std::vector<std::int64_t>> places{lowest.at};
+    bool inside = true;
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      const auto next = std::ranges::upper_bound(values[axis], lowest.at[axis]);
+      if (next == values[axis].end()) {
+        inside = inside && values[axis].size() == 1;
+        continue;
+      }
+      const std::size_t count = places.size();
+      for (std::size_t i = 0; i < count; ++i) {
+        places.push_back(places[i]);
+        places.back()[axis] = *next;
+      }
+    }
+    Corners corners;
+    for (const std::vector<std::int64_t>& place : places) {
+      const auto found = at.find(place);
+      inside = inside && found != at.end();
+      corners.push_back(inside ? found->second : nullptr);
+    }
+    if (inside && corners.size() > 1) {
+      fields.push_back(std::move(corners));
+    }
+  }
+  return fields;
+}
+
+/// A place between the corners, by the logarithms of their sizes. They are ordered so that the last
+/// one is the largest along every axis.
+std::vector<std::int64_t> draw_place(const Corners& corners, RandomStream& random) {
   std::vector<std::int64_t> at;
-  for (std::size_t axis = 0; axis < table.axes.size(); ++axis) {
-    std::vector<std::int64_t> values;
-    for (const ProfileCell& cell : table.cells) {
-      values.push_back(cell.at[axis]);
-    }
-    std::ranges::sort(values);
-    values.erase(std::unique(values.begin(), values.end()), values.end());
-    if (values.size() == 1) {
-      at.push_back(values.front());
-      continue;
-    }
-    const auto i =
-        static_cast<std::size_t>(random.index(static_cast<std::int64_t>(values.size()) - 1));
+  for (std::size_t axis = 0; axis < corners.front()->at.size(); ++axis) {
+    const std::int64_t least = corners.front()->at[axis];
+    const std::int64_t most = corners.back()->at[axis];
     // One more than the sizes, so that none is zero.
-    const double low = std::log(static_cast<double>(values[i] + 1));
-    const double high = std::log(static_cast<double>(values[i + 1] + 1));
+    const double low = std::log(static_cast<double>(least + 1));
+    const double high = std::log(static_cast<double>(most + 1));
     const double drawn = std::exp(low + (high - low) * random.uniform()) - 1;
-    at.push_back(
-        std::clamp(static_cast<std::int64_t>(std::llround(drawn)), values[i], values[i + 1]));
+    at.push_back(std::clamp(static_cast<std::int64_t>(std::llround(drawn)), least, most));
   }
   return at;
+}
+
+/// A place between cells, measured between the first and the second half of them, and what they
+/// give for it.
+std::optional<Pair> measure_between(const Profile& profile, const ProfileTable& table,
+                                    const Corners& corners, const std::vector<std::int64_t>& place,
+                                    const MeasureCell& measure) {
+  std::vector<ProfileCell> now;
+  std::optional<double> measured;
+  for (std::size_t i = 0; i < corners.size(); ++i) {
+    if (i == corners.size() / 2) {
+      measured = measure(table, {place});
+      if (!measured) {
+        return std::nullopt;
+      }
+    }
+    const auto seconds = measure(table, {corners[i]->at});
+    if (!seconds) {
+      return std::nullopt;
+    }
+    now.push_back(*corners[i]);
+    now.back().median_seconds = *seconds;
+  }
+  return Pair{predict(make_grid(profile, table, now), place).seconds, *measured};
+}
+
+bool is_measured_again(const ProfileTable& table) {
+  return is_interpolated(table.operation) && !table.cells.empty();
 }
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
@@ -209,13 +348,16 @@ std::optional<Band> band_of(OperationId operation) {
       return Band{.p50 = 0.03, .p90 = 0.08};
     case OperationId::A3:
       return Band{.p50 = 0.05, .p90 = 1};
+    case OperationId::C7:
+      return Band{.p50 = 0.1, .p90 = 1};
     default:
       return std::nullopt;
   }
 }
 
 const char* to_string(Rung rung) {
-  constexpr std::array<const char*, 3> names{"repeat", "held out", "composition"};
+  constexpr std::array<const char*, 5> names{"repeat", "drift", "held out", "composition",
+                                             "overlap"};
   return names[static_cast<std::size_t>(rung)];
 }
 
@@ -237,8 +379,27 @@ CheckReport cross_validate(const Profile& profile, std::uint64_t seed) {
       add_cross_validation(profile, table, random, rows[{Rung::held_out, table.operation}]);
     }
   }
-  add_compositions(profile, rows);
+  for (const ProfileTable* table : find_tables(profile, OperationId::A3)) {
+    add_composition(profile, *table, rows[{Rung::composition, OperationId::A3}]);
+  }
+  add_overlap(profile, rows);
   return make_report(rows, false);
+}
+
+std::int64_t measurements(const Profile& profile, const CheckOptions& options) {
+  std::int64_t count = 0;
+  for (const ProfileTable& table : profile.tables) {
+    if (is_measured_again(table)) {
+      const std::int64_t corners = table.axes.size() > 1 ? 4 : 2;
+      count += options.cells * (2 + 1 + corners);
+    }
+    if (table.operation == OperationId::A3) {
+      for (const ProfileCell& cell : first_cells(table, options)) {
+        count += 1 + static_cast<std::int64_t>(parts_of(profile, table, cell).size());
+      }
+    }
+  }
+  return count;
 }
 
 CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measure,
@@ -246,34 +407,44 @@ CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measur
   RandomStream random(options.seed, "calibrate/check");
   Rows rows;
   for (const ProfileTable& table : profile.tables) {
-    if (!is_interpolated(table.operation) || table.cells.empty()) {
+    if (table.operation == OperationId::A3) {
+      measure_composition(profile, table, measure, options,
+                          rows[{Rung::composition, OperationId::A3}]);
+    }
+    if (!is_measured_again(table)) {
       continue;
     }
-    const ProfileGrid grid = make_grid(profile, table);
     Gathered& repeats = rows[{Rung::repeat, table.operation}];
+    Gathered& drift = rows[{Rung::drift, table.operation}];
     Gathered& held_out = rows[{Rung::held_out, table.operation}];
+    const std::vector<Corners> fields = fields_of(table);
+    const auto draw = [&random](const auto& items) -> const auto& {
+      return items[static_cast<std::size_t>(random.index(static_cast<std::int64_t>(items.size())))];
+    };
     for (std::int64_t i = 0; i < options.cells; ++i) {
-      const auto chosen =
-          static_cast<std::size_t>(random.index(static_cast<std::int64_t>(table.cells.size())));
-      const std::vector<std::int64_t>& at = table.cells[chosen].at;
-      const auto first = measure(table, at);
-      const auto second = first ? measure(table, at) : std::nullopt;
+      const ProfileCell& cell = draw(table.cells);
+      const auto first = measure(table, {cell.at});
+      const auto second = first ? measure(table, {cell.at}) : std::nullopt;
       if (second) {
         repeats.pairs.push_back({*first, *second});
+        drift.pairs.push_back({cell.median_seconds, *first});
       } else {
         ++repeats.left_out;
+        ++drift.left_out;
       }
-      const std::vector<std::int64_t> place = draw_place(table, random);
-      const ProfileGrid::Time time = predict(grid, place);
-      const auto measured = time.extrapolated ? std::nullopt : measure(table, place);
-      if (measured) {
-        held_out.pairs.push_back({time.seconds, *measured});
+      std::optional<Pair> pair;
+      if (!fields.empty()) {
+        const Corners& corners = draw(fields);
+        pair = measure_between(profile, table, corners, draw_place(corners, random), measure);
+      }
+      if (pair) {
+        held_out.pairs.push_back(*pair);
       } else {
         ++held_out.left_out;
       }
     }
   }
-  add_compositions(profile, rows);
+  add_overlap(profile, rows);
   return make_report(rows, true);
 }
 

@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "calibrate/plan.hpp"
 #include "hw/profile.hpp"
 
-/// How well a profile predicts: repeat noise, cells that are not in its grid, and the sum of parts
-/// against the whole (rungs 1 to 3 of the validation ladder).
+/// How well a profile predicts: repeat noise, drift of the machine since, cells that are not in its
+/// grid, and the sum of parts against the whole (rungs 1 to 4 of the validation ladder).
 namespace kvtier::calibrate {
 
 /// One prediction beside what was measured.
@@ -31,16 +32,20 @@ struct ErrorStatistics {
 /// two.
 [[nodiscard]] ErrorStatistics error_statistics(std::span<const Pair> pairs);
 
-/// What the errors of held-out cells may be.
+/// What errors may be.
 struct Band {
   double p50 = 0;
   double p90 = 0;
 };
-/// Matrices and attention 5 % and 12 %, copies 3 % and 8 %, and a whole against its parts (A3) 5 %
-/// in the median; nothing for the rest.
+/// Matrices and attention 5 % and 12 %, copies 3 % and 8 %, a whole against its parts (A3) 5 % and
+/// the pipeline of layers (C7) 10 % in the median; nothing for the rest.
 [[nodiscard]] std::optional<Band> band_of(OperationId operation);
 
-enum class Rung { repeat, held_out, composition };
+/// `repeat`: a cell against itself, at once. `drift`: a cell of the profile against now.
+/// `held_out`: a place between cells against what those around it give. `composition`: a ragged
+/// batch against its parts. `overlap`: copies beside matrices, layer by layer, against the schedule
+/// of layer_pipeline.hpp with the times of each alone.
+enum class Rung { repeat, drift, held_out, composition, overlap };
 [[nodiscard]] const char* to_string(Rung rung);
 
 /// The errors of one operation on one rung.
@@ -66,12 +71,12 @@ struct CheckReport {
 
 /// Leaves every cell out once, with a fold of its table's others, and predicts it from the rest:
 /// what the grid's spacing costs, without a device. Each hole is twice as wide as the grid's, so no
-/// band is held to it. The composition is that of recorded A3 cells. Throws nothing.
+/// band is held to it. Composition and overlap are of recorded A3 and C7 cells. Throws nothing.
 [[nodiscard]] CheckReport cross_validate(const Profile& profile, std::uint64_t seed);
 
 /// The median time of one cell of a table, in seconds; nullopt where it cannot be measured.
-using MeasureCell = std::function<std::optional<double>(const ProfileTable& table,
-                                                        const std::vector<std::int64_t>& at)>;
+using MeasureCell =
+    std::function<std::optional<double>(const ProfileTable& table, const Place& place)>;
 
 struct CheckOptions {
   std::uint64_t seed = 1;
@@ -79,7 +84,12 @@ struct CheckOptions {
   std::int64_t cells = 8;
 };
 
-/// Measures again: random cells of the grid twice, and random places that are not on it.
+/// The most measurements that check_by_measuring makes.
+[[nodiscard]] std::int64_t measurements(const Profile& profile, const CheckOptions& options);
+
+/// Measures again: random cells of the grid twice; random places that are not on it, between the
+/// cells around them, and ragged batches between their parts, so that a machine that gets slower or
+/// faster shows as drift and not as an error of the interpolation.
 [[nodiscard]] CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measure,
                                              const CheckOptions& options);
 

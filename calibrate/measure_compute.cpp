@@ -131,21 +131,21 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
                      .shape = {{"n", shape.n}, {"k", shape.k}, {"element_bytes", element}},
                      .axes = {"tokens"}};
     planned.cell_at = [matrices, shape, element, elements,
-                       limits = info.limits](const std::vector<std::int64_t>& at) -> PlannedCell {
-      const std::int64_t tokens = at[0];
+                       limits = info.limits](const Place& place) -> PlannedCell {
+      const std::int64_t tokens = place.at[0];
       const auto n = static_cast<double>(shape.n);
       const auto k = static_cast<double>(shape.k);
       const auto m = static_cast<double>(tokens);
       const double bytes = static_cast<double>(element) * (n * k + m * (n + k));
       return {
-          .at = at,
+          .at = place.at,
           .limit_seconds = std::max(2 * m * n * k / limits.flops_per_second,
                                     bytes / limits.memory_bytes_per_second),
           .memory = Bytes(element * (elements + tokens * (shape.n + shape.k))),
           .prepare = [matrices, shape, tokens] { return matrices->get()->prepare(shape, tokens); }};
     };
     for (const std::int64_t tokens : grid) {
-      planned.cells.push_back(planned.cell_at({tokens}));
+      planned.cells.push_back(planned.cell_at({{tokens}}));
     }
     tables.push_back(std::move(planned));
   }
@@ -347,12 +347,12 @@ class AttentionPlan {
          target_.full ? geometric(128, 131072, 2) : geometric(128, 8192, 4)) {
       past.push_back(p);
     }
-    planned.cell_at = [self = *this](const std::vector<std::int64_t>& at) {
-      return self.cell(at, {at});
+    planned.cell_at = [self = *this](const Place& place) {
+      return self.cell(place.at, {place.at});
     };
     for (const std::int64_t n : added) {
       for (const std::int64_t p : past) {
-        planned.cells.push_back(planned.cell_at({n, p}));
+        planned.cells.push_back(planned.cell_at({{n, p}}));
       }
     }
     return planned;
@@ -362,15 +362,15 @@ class AttentionPlan {
     PlannedTable planned = table(OperationId::A2);
     const auto batches =
         target_.full ? geometric(1, 512, 2) : std::vector<std::int64_t>{1, 2, 4, 8, 16, 32};
-    planned.cell_at = [self = *this](const std::vector<std::int64_t>& at) {
-      return self.cell(
-          at, Parts(static_cast<std::size_t>(at[0]), std::vector<std::int64_t>{1, at[1] - 1}));
+    planned.cell_at = [self = *this](const Place& place) {
+      return self.cell(place.at, Parts(static_cast<std::size_t>(place.at[0]),
+                                       std::vector<std::int64_t>{1, place.at[1] - 1}));
     };
     // Interpolation is least accurate here: the contexts lie closer.
     for (const std::int64_t batch : batches) {
       for (const std::int64_t context :
            target_.full ? geometric(16, 131072, 2) : geometric(16, 8192, 2)) {
-        planned.cells.push_back(planned.cell_at({batch, context}));
+        planned.cells.push_back(planned.cell_at({{batch, context}}));
       }
     }
     return planned;
@@ -380,6 +380,11 @@ class AttentionPlan {
   [[nodiscard]] PlannedTable ragged() const {
     PlannedTable planned = table(OperationId::A3);
     planned.table.variant = "mixed";
+    planned.cell_at = [self = *this](const Place& place) {
+      PlannedCell cell = self.cell(place.at, place.parts);
+      cell.parts = place.parts;
+      return cell;
+    };
     RandomStream random(target_.seed, "calibrate/ragged");
     const std::int64_t cases = target_.full ? 50 : 8;
     for (std::int64_t i = 0; i < cases; ++i) {
@@ -397,8 +402,7 @@ class AttentionPlan {
         const auto past = static_cast<std::int64_t>(random.lognormal(std::log(median_past), 1));
         parts.push_back({std::min<std::int64_t>(added, 2048), std::min<std::int64_t>(past, 8192)});
       }
-      planned.cells.push_back(cell({i}, parts));
-      planned.cells.back().parts = parts;
+      planned.cells.push_back(planned.cell_at({{i}, parts}));
     }
     return planned;
   }
@@ -504,11 +508,11 @@ class RowPlan {
 
   void fill(PlannedTable& planned, std::function<Work(std::int64_t tokens)> work) const {
     planned.cell_at = [target = target_, rows = rows_,
-                       work = std::move(work)](const std::vector<std::int64_t>& at) -> PlannedCell {
-      Work one = work(at[0]);
+                       work = std::move(work)](const Place& place) -> PlannedCell {
+      Work one = work(place.at[0]);
       const Bytes shared = Rows::memory(target);
       return {
-          .at = at,
+          .at = place.at,
           .limit_seconds = static_cast<double>(one.read + one.written) /
                            target.device.info().limits.memory_bytes_per_second,
           .memory = std::max(one.read, one.written) > shared.value / 2
@@ -517,7 +521,7 @@ class RowPlan {
           .prepare = [rows, prepare = std::move(one.prepare)] { return prepare(*rows->get()); }};
     };
     for (const std::int64_t tokens : grid()) {
-      planned.cells.push_back(planned.cell_at({tokens}));
+      planned.cells.push_back(planned.cell_at({{tokens}}));
     }
   }
 

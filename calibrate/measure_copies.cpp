@@ -269,10 +269,10 @@ class CopyPlan {
     const auto make = bench(kind);
     const auto cell_with = [this, make, way](CopyMethod method) {
       return [make, way, method, limit = link_seconds(), memory = memory_,
-              seed = target_.seed](const std::vector<std::int64_t>& at) -> PlannedCell {
-        const std::int64_t bytes = at[0];
-        const std::int64_t count = at[1];
-        return {.at = at,
+              seed = target_.seed](const Place& place) -> PlannedCell {
+        const std::int64_t bytes = place.at[0];
+        const std::int64_t count = place.at[1];
+        return {.at = place.at,
                 .limit_seconds = limit * static_cast<double>(bytes),
                 .memory = Bytes(2 * memory),
                 .prepare = [=] {
@@ -284,7 +284,7 @@ class CopyPlan {
     PlannedTable& whole = add(operation, variant, "copy engine");
     whole.cell_at = cell_with(CopyMethod::engine);
     for (const std::int64_t bytes : geometric(4096, largest_, target_.full ? 2 : 4)) {
-      whole.cells.push_back(whole.cell_at({bytes, 1}));
+      whole.cells.push_back(whole.cell_at({{bytes, 1}}));
     }
     if (kind == MemoryKind::pageable) {
       return;  // KV that is moved in pieces lies in pinned memory
@@ -297,7 +297,7 @@ class CopyPlan {
            geometric(256, std::int64_t{2} << 20, target_.full ? 4 : 16)) {
         for (const std::int64_t count : {std::int64_t{64}, std::int64_t{4096}}) {
           if (piece * count <= largest_) {
-            table.cells.push_back(table.cell_at({piece * count, count}));
+            table.cells.push_back(table.cell_at({{piece * count, count}}));
           }
         }
       }
@@ -329,18 +329,19 @@ class CopyPlan {
       const Way other = way == Way::to_device ? Way::to_host : Way::to_device;
       const auto cell_with = [this, make](std::function<Sample(std::int64_t bytes)> prepare) {
         return [prepare = std::move(prepare), limit = link_seconds(),
-                memory = memory_](const std::vector<std::int64_t>& at) -> PlannedCell {
-          return {.at = at,
-                  .limit_seconds = limit * static_cast<double>(at[0]),
+                memory = memory_](const Place& place) -> PlannedCell {
+          const std::int64_t bytes = place.at[0];
+          return {.at = place.at,
+                  .limit_seconds = limit * static_cast<double>(bytes),
                   .memory = Bytes(2 * memory),
-                  .prepare = [prepare, bytes = at[0]] { return prepare(bytes); }};
+                  .prepare = [prepare, bytes] { return prepare(bytes); }};
         };
       };
       PlannedTable& alone = add(OperationId::C4, name_of(way), "copy engine");
       alone.cell_at =
           cell_with([make, way](std::int64_t bytes) { return copy_sample(make(), way, bytes); });
       for (const std::int64_t bytes : duplex_sizes()) {
-        alone.cells.push_back(alone.cell_at({bytes}));
+        alone.cells.push_back(alone.cell_at({{bytes}}));
       }
       PlannedTable& both =
           add(OperationId::C4, fmt::format("{}_of_both", name_of(way)), "copy engine");
@@ -353,7 +354,7 @@ class CopyPlan {
                            });
       });
       for (const std::int64_t bytes : duplex_sizes()) {
-        both.cells.push_back(both.cell_at({bytes}));
+        both.cells.push_back(both.cell_at({{bytes}}));
       }
     }
   }

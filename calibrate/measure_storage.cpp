@@ -137,7 +137,8 @@ class StorageBench {
                                    static_cast<std::int64_t>(tag)));
         ++submitted;
       }
-      for (const IoCompletion& completion : engine_->submit_and_wait(requests)) {
+      engine_->submit(requests);
+      for (const IoCompletion& completion : engine_->wait()) {
         const Flight& flight = flights[completion.tag];
         if (moved && flight.reads) {
           moved(ring(static_cast<std::int64_t>(completion.tag), block), flight.place);

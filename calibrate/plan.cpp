@@ -212,7 +212,7 @@ void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, 
 }
 
 std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
-                                   const ProfileTable& setting, const std::vector<std::int64_t>& at,
+                                   const ProfileTable& setting, const Place& place,
                                    const RunOptions& options, Clock& clock,
                                    DisturbanceMonitor& monitor) {
   const auto planned = std::ranges::find_if(plan, [&setting](const PlannedTable& candidate) {
@@ -221,7 +221,7 @@ std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
   if (planned == plan.end()) {
     return std::nullopt;
   }
-  const PlannedCell cell = planned->cell_at(at);
+  const PlannedCell cell = planned->cell_at(place);
   if (cell.memory > options.memory) {
     return std::nullopt;
   }

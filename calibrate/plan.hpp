@@ -14,6 +14,13 @@
 /// anything runs.
 namespace kvtier::calibrate {
 
+/// Where a cell of a table lies.
+struct Place {
+  std::vector<std::int64_t> at;
+  /// Ragged batches only: [new tokens, past tokens] of each request.
+  std::vector<std::vector<std::int64_t>> parts{};
+};
+
 struct PlannedCell {
   std::vector<std::int64_t> at;
   /// No sample can be shorter.
@@ -31,8 +38,8 @@ struct PlannedTable {
   ProfileTable table;
   std::vector<PlannedCell> cells;
   StopRules rules{};
-  /// The cell at any place, on the grid or not; for operations that are interpolated.
-  std::function<PlannedCell(const std::vector<std::int64_t>& at)> cell_at{};
+  /// The cell at any place, on the grid or not; for operations that a check measures again.
+  std::function<PlannedCell(const Place& place)> cell_at{};
   /// More threads are at work than there are processors: samples cannot be told from disturbed
   /// ones.
   bool interference = false;
@@ -71,8 +78,7 @@ void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, 
 /// The median of one cell at any place of a table's setting, measured as the plan does; nothing
 /// where the plan has no such setting, the memory does not suffice, or every sample was rejected.
 [[nodiscard]] std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
-                                                 const ProfileTable& setting,
-                                                 const std::vector<std::int64_t>& at,
+                                                 const ProfileTable& setting, const Place& place,
                                                  const RunOptions& options, Clock& clock,
                                                  DisturbanceMonitor& monitor);
 

@@ -77,11 +77,6 @@ class StorageEngine {
   virtual void submit(std::span<const IoRequest> requests) = 0;
   /// Waits for at least one completion, if any request is in flight, and returns all there are.
   virtual std::vector<IoCompletion> wait() = 0;
-  /// Both, in one call of the system where there is one.
-  virtual std::vector<IoCompletion> submit_and_wait(std::span<const IoRequest> requests) {
-    submit(requests);
-    return wait();
-  }
   [[nodiscard]] virtual std::int64_t in_flight() const = 0;
   /// fdatasync; nothing may be in flight.
   virtual void flush() = 0;

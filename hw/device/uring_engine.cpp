@@ -83,22 +83,18 @@ class UringEngine final : public StorageEngine {
   }
 
   void submit(std::span<const IoRequest> requests) override {
-    prepare_all(requests);
-    flush_submissions();
-  }
-
-  std::vector<IoCompletion> submit_and_wait(std::span<const IoRequest> requests) override {
-    prepare_all(requests);
-    if (in_flight() > 0) {
-      const int result = io_uring_submit_and_wait(&ring_, 1);
-      if (result >= 0) {
-        prepared_ -= submission_polling_ ? prepared_ : result;
-      } else if (result != -EINTR && result != -EAGAIN && result != -EBUSY) {
-        check("io_uring_submit_and_wait", result);
-      }
+    for (const IoRequest& request : requests) {
+      KVTIER_ASSERT(!free_.empty(), "no more requests are in flight than the queue is deep");
+      KVTIER_ASSERT(request.data >= memory_.data() &&
+                        request.data + request.bytes.value <= memory_.data() + memory_.size(),
+                    "a request stays in the engine's memory");
+      const std::uint32_t slot = free_.back();
+      free_.pop_back();
+      requests_[slot] = {request, 0};
+      prepare(slot);
+      // Each by itself: the kernel holds a batch back until its last, and the drive waits.
       flush_submissions();
     }
-    return wait();
   }
 
   std::vector<IoCompletion> wait() override {
@@ -144,19 +140,6 @@ class UringEngine final : public StorageEngine {
     IoRequest request;
     std::int64_t done = 0;
   };
-
-  void prepare_all(std::span<const IoRequest> requests) {
-    for (const IoRequest& request : requests) {
-      KVTIER_ASSERT(!free_.empty(), "no more requests are in flight than the queue is deep");
-      KVTIER_ASSERT(request.data >= memory_.data() &&
-                        request.data + request.bytes.value <= memory_.data() + memory_.size(),
-                    "a request stays in the engine's memory");
-      const std::uint32_t slot = free_.back();
-      free_.pop_back();
-      requests_[slot] = {request, 0};
-      prepare(slot);
-    }
-  }
 
   void prepare(std::uint32_t slot) {
     io_uring_sqe* const entry = io_uring_get_sqe(&ring_);

@@ -70,18 +70,25 @@ TEST(CrossValidation, LeavesTablesWithoutAnInsideAlone) {
   EXPECT_EQ(row.left_out, 2);
 }
 
-TEST(Composition, IsTheSumOfARaggedBatchesParts) {
+/// 4 new after 8, and four of one token after 0, 16, 16 and 32, 64 in total.
+Profile with_ragged_batch() {
   Profile profile = test::tiny_profile();
   ProfileTable ragged{.operation = OperationId::A3, .variant = "mixed"};
   ragged.axes = {"case"};
   ragged.shape = find_tables(profile, OperationId::A1).front()->shape;
-  // 4 new after 8: 5 s. Four of one token after 0, 16, 16 and 32, 64 in total: 64 / 8 = 8 s.
+  // By the tables of the profile 5 s and 64 / 8 = 8 s.
   ragged.cells = {cell({0}, 13)};
   ragged.cells[0].parts = {{4, 8}, {1, 0}, {1, 16}, {1, 16}, {1, 32}};
+  profile.tables.push_back(ragged);
+  return profile;
+}
+
+TEST(Composition, IsTheSumOfARaggedBatchesParts) {
+  Profile profile = with_ragged_batch();
+  ProfileTable& ragged = profile.tables.back();
   // Outside of the grid.
   ragged.cells.push_back(cell({1}, 1));
   ragged.cells[1].parts = {{5, 8}};
-  profile.tables.push_back(ragged);
   CheckReport report = cross_validate(profile, 1);
   const CheckRow* row = find(report, Rung::composition, OperationId::A3);
   ASSERT_NE(row, nullptr);
@@ -97,41 +104,167 @@ TEST(Composition, IsTheSumOfARaggedBatchesParts) {
   EXPECT_FALSE(report.in_band());
 }
 
+TEST(Overlap, IsThePipelineOfItsCopiesAndMatrices) {
+  Profile profile = test::tiny_profile();
+  std::erase_if(profile.tables,
+                [](const auto& table) { return table.operation == OperationId::C7; });
+  const auto add = [&profile](const char* variant, double first, double second) {
+    ProfileTable table{.operation = OperationId::C7, .variant = variant};
+    table.axes = {"layers", "bytes", "tokens"};
+    table.cells = {cell({4, 1000, 1}, first), cell({4, 9000, 1}, second)};
+    profile.tables.push_back(table);
+  };
+  // Computing hides the rest: 1 + 4 x 2 = 9 s. Loading does: 4 x 3 + 2 = 14 s, measured 28 s.
+  add("pipeline", 9, 28);
+  add("copies", 4, 12);
+  add("compute", 8, 8);
+  CheckReport report = cross_validate(profile, 1);
+  const CheckRow* row = find(report, Rung::overlap, OperationId::C7);
+  ASSERT_NE(row, nullptr);
+  EXPECT_EQ(row->errors.count, 2);
+  EXPECT_NEAR(row->errors.p50, 0, 1e-9);
+  EXPECT_NEAR(row->errors.worst, 0.5, 1e-9);
+  EXPECT_EQ(row->in_band, true);
+  profile.tables.back().cells.pop_back();
+  report = cross_validate(profile, 1);
+  EXPECT_EQ(find(report, Rung::overlap, OperationId::C7)->errors.count, 1);
+  EXPECT_EQ(find(report, Rung::overlap, OperationId::C7)->left_out, 1);
+}
+
 TEST(CheckByMeasuring, AgreesWithAMachineThatDoesNotChange) {
   const Profile profile = straight_line(1024);
   std::vector<std::vector<std::int64_t>> asked;
-  const CheckReport report =
-      check_by_measuring(profile,
-                         [&](const ProfileTable&, const std::vector<std::int64_t>& at) {
-                           asked.push_back(at);
-                           return 1e-3 * static_cast<double>(at[0]);
-                         },
-                         {.seed = 3, .cells = 10});
-  EXPECT_EQ(asked.size(), 30U);
-  EXPECT_EQ(find(report, Rung::repeat, OperationId::G1)->errors.count, 10);
-  const CheckRow* held_out = find(report, Rung::held_out, OperationId::G1);
-  EXPECT_EQ(held_out->errors.count, 10);
-  EXPECT_NEAR(held_out->errors.worst, 0, 1e-9);
-  EXPECT_EQ(held_out->in_band, true);
+  const CheckOptions options{.seed = 3, .cells = 10};
+  const CheckReport report = check_by_measuring(
+      profile,
+      [&](const ProfileTable&, const Place& place) {
+        asked.push_back(place.at);
+        return 1e-3 * static_cast<double>(place.at[0]);
+      },
+      options);
+  // Each time a cell twice, and a place between its two neighbours.
+  EXPECT_EQ(asked.size(), 50U);
+  EXPECT_EQ(measurements(profile, options), 50);
+  for (std::size_t i = 0; i < asked.size(); i += 5) {
+    EXPECT_EQ(asked[i], asked[i + 1]);
+    EXPECT_EQ(2 * asked[i + 2][0], asked[i + 4][0]);
+    EXPECT_LE(asked[i + 2], asked[i + 3]);
+    EXPECT_LE(asked[i + 3], asked[i + 4]);
+  }
+  for (const Rung rung : {Rung::repeat, Rung::drift, Rung::held_out}) {
+    const CheckRow* row = find(report, rung, OperationId::G1);
+    ASSERT_NE(row, nullptr) << to_string(rung);
+    EXPECT_EQ(row->errors.count, 10);
+    EXPECT_NEAR(row->errors.worst, 0, 1e-9);
+    EXPECT_EQ(row->in_band, rung == Rung::repeat ? std::nullopt : std::optional(true));
+  }
   EXPECT_TRUE(report.in_band());
 }
 
-TEST(CheckByMeasuring, IsOutOfBandOnAnotherMachine) {
-  const CheckReport report =
-      check_by_measuring(straight_line(1024),
-                         [](const ProfileTable&, const std::vector<std::int64_t>& at) {
-                           return 1.1e-3 * static_cast<double>(at[0]);
-                         },
-                         {.seed = 3, .cells = 10});
-  EXPECT_EQ(find(report, Rung::held_out, OperationId::G1)->in_band, false);
+TEST(CheckByMeasuring, TellsASlowerMachineFromACoarseGrid) {
+  // All is 10 % slower than the profile says: 0.1 / 1.1 = 9.1 % off, but as straight as ever.
+  const CheckReport report = check_by_measuring(straight_line(1024),
+                                                [](const ProfileTable&, const Place& place) {
+                                                  return 1.1e-3 * static_cast<double>(place.at[0]);
+                                                },
+                                                {.seed = 3, .cells = 10});
+  EXPECT_NEAR(find(report, Rung::drift, OperationId::G1)->errors.p50, 0.1 / 1.1, 1e-9);
+  EXPECT_EQ(find(report, Rung::drift, OperationId::G1)->in_band, false);
+  EXPECT_NEAR(find(report, Rung::held_out, OperationId::G1)->errors.worst, 0, 1e-9);
+  EXPECT_EQ(find(report, Rung::held_out, OperationId::G1)->in_band, true);
   EXPECT_FALSE(report.in_band());
   EXPECT_NE(to_text(report).find("OUT (5.0 %, 12.0 %)"), std::string::npos) << to_text(report);
 }
 
+TEST(CheckByMeasuring, SeesWhatLiesBetweenCells) {
+  // Powers of two, the grid's cells, take half of the time.
+  const CheckReport report =
+      check_by_measuring(straight_line(1024),
+                         [](const ProfileTable&, const Place& place) {
+                           const std::int64_t tokens = place.at[0];
+                           const bool power = (tokens & (tokens - 1)) == 0;
+                           return (power ? 1e-3 : 2e-3) * static_cast<double>(tokens);
+                         },
+                         {.seed = 3, .cells = 20});
+  EXPECT_EQ(find(report, Rung::drift, OperationId::G1)->in_band, true);
+  const CheckRow* held_out = find(report, Rung::held_out, OperationId::G1);
+  EXPECT_NEAR(held_out->errors.worst, 0.5, 1e-9);
+  EXPECT_EQ(held_out->in_band, false);
+}
+
+TEST(CheckByMeasuring, DrawsPlacesWhereAllNeighboursAreMeasured) {
+  // batch x context with a hole at (4, 32): fields are left at (1, 16) and (2, 16) alone.
+  Profile profile = test::tiny_profile();
+  ProfileTable table = *find_tables(profile, OperationId::A2).front();
+  table.cells.clear();
+  for (const std::int64_t batch : {1, 2, 4}) {
+    for (const std::int64_t context : {16, 32, 64}) {
+      if (context == 16 || (batch == 1 && context == 32) || (batch == 2 && context == 32)) {
+        table.cells.push_back(cell({batch, context}, 1e-4 * static_cast<double>(batch * context)));
+      }
+    }
+  }
+  profile.tables = {table};
+  std::vector<std::vector<std::int64_t>> between;
+  std::int64_t asked = 0;
+  const CheckReport report =
+      check_by_measuring(profile,
+                         [&](const ProfileTable&, const Place& place) {
+                           // Cell, cell; two corners, the place, two more.
+                           if (asked++ % 7 == 4) {
+                             between.push_back(place.at);
+                           }
+                           return 1e-4 * static_cast<double>(place.at[0] * place.at[1]);
+                         },
+                         {.seed = 1, .cells = 10});
+  EXPECT_EQ(asked, 70);
+  ASSERT_EQ(between.size(), 10U);
+  for (const std::vector<std::int64_t>& place : between) {
+    EXPECT_LE(place[0], 2);
+    EXPECT_GE(place[1], 16);
+    EXPECT_LE(place[1], 32);
+  }
+  EXPECT_NEAR(find(report, Rung::held_out, OperationId::A2)->errors.worst, 0, 1e-9);
+}
+
+TEST(CheckByMeasuring, MeasuresARaggedBatchBesideItsParts) {
+  Profile profile = with_ragged_batch();
+  const MeasureCell measure = [](const ProfileTable& table, const Place& place) {
+    switch (table.operation) {
+      case OperationId::A3:
+        EXPECT_EQ(place.parts.size(), 5U);
+        return std::optional(12.5);
+      case OperationId::A1:
+        EXPECT_EQ(place.at, (std::vector<std::int64_t>{4, 8}));
+        return std::optional(6.0);
+      default:
+        // Four requests of 64 tokens in total.
+        EXPECT_EQ(place.at, (std::vector<std::int64_t>{4, 16}));
+        return std::optional(4.0);
+    }
+  };
+  std::erase_if(profile.tables, [](const ProfileTable& table) {
+    return table.operation != OperationId::A3 && table.operation != OperationId::A1 &&
+           table.operation != OperationId::A2;
+  });
+  // One cell each, which is what is asked for.
+  for (ProfileTable& table : profile.tables) {
+    if (table.operation != OperationId::A3) {
+      table.cells.resize(1);
+      table.cells[0].at = table.operation == OperationId::A1 ? std::vector<std::int64_t>{4, 8}
+                                                             : std::vector<std::int64_t>{4, 16};
+    }
+  }
+  const CheckRow row = *find(check_by_measuring(profile, measure, {.seed = 1, .cells = 1}),
+                             Rung::composition, OperationId::A3);
+  EXPECT_EQ(row.errors.count, 1);
+  EXPECT_NEAR(row.errors.worst, 0.2, 1e-9);  // 10 s of parts against 12.5 s
+  EXPECT_EQ(row.in_band, false);
+}
+
 TEST(CheckByMeasuring, CountsWhatCannotBeMeasured) {
   const CheckReport report = check_by_measuring(
-      straight_line(4),
-      [](const ProfileTable&, const std::vector<std::int64_t>&) { return std::nullopt; },
+      straight_line(4), [](const ProfileTable&, const Place&) { return std::nullopt; },
       {.seed = 3, .cells = 4});
   EXPECT_EQ(find(report, Rung::repeat, OperationId::G1)->left_out, 4);
   EXPECT_EQ(find(report, Rung::held_out, OperationId::G1)->left_out, 4);

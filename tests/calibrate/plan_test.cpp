@@ -203,12 +203,13 @@ TEST_F(RunPlan, KeepsWhatWasMeasuredWhenItEndsEarly) {
 
 TEST_F(RunPlan, MeasuresACellAtAnyPlaceOfATable) {
   PlannedTable planned = table(OperationId::G1, "qkv");
-  planned.cell_at = [this](const At& at) {
-    return cell(at, {static_cast<double>(at[0])}, at[0] == 7 ? 3 << 20 : 0);
+  planned.cell_at = [this](const Place& place) {
+    const std::int64_t tokens = place.at[0];
+    return cell(place.at, {static_cast<double>(tokens)}, tokens == 7 ? 3 << 20 : 0);
   };
   const RunOptions options{.memory = Bytes(1 << 20)};
   const auto measured = [&](const ProfileTable& setting, std::int64_t tokens) {
-    return measure_cell({planned}, setting, {tokens}, options, clock_, monitor_);
+    return measure_cell({planned}, setting, {{tokens}}, options, clock_, monitor_);
   };
   EXPECT_EQ(measured(planned.table, 3), 3.0);
   EXPECT_EQ(measured(planned.table, 7), std::nullopt);   // memory
