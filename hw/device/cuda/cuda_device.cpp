@@ -266,8 +266,7 @@ class CudaDevice final : public Device {
   void write_elements(void* to, std::span<const float> values) override {
     std::vector<Element> elements(values.size());
     std::ranges::transform(values, elements.begin(), to_element<Element>);
-    check("cudaMemcpy", cudaMemcpy(to, elements.data(), elements.size() * sizeof(Element),
-                                   cudaMemcpyHostToDevice));
+    upload(to, elements.data(), elements.size() * sizeof(Element));
   }
   void read_elements(std::span<float> values, const void* from) override {
     std::vector<Element> elements(values.size());
@@ -310,16 +309,18 @@ class CudaDevice final : public Device {
       RotaryOnDevice on_device{.positions = table.positions(),
                                .cosines = Buffer(*this, MemoryKind::device, Bytes(bytes)),
                                .sines = Buffer(*this, MemoryKind::device, Bytes(bytes))};
-      upload(on_device.cosines, table.cosines());
-      upload(on_device.sines, table.sines());
+      upload(on_device.cosines.data(), table.cosines().data(), static_cast<std::size_t>(bytes));
+      upload(on_device.sines.data(), table.sines().data(), static_cast<std::size_t>(bytes));
       tables.push_back(std::move(on_device));
     }
     return {.cosines = tables.back().cosines.template as<float>(),
             .sines = tables.back().sines.template as<float>()};
   }
-  static void upload(const Buffer& to, const std::vector<float>& values) {
-    check("cudaMemcpy", cudaMemcpy(to.data(), values.data(), values.size() * sizeof(float),
-                                   cudaMemcpyHostToDevice));
+  /// From pageable memory cudaMemcpy returns when the host's side has been read; streams of their
+  /// own do not wait for the rest.
+  static void upload(void* to, const void* from, std::size_t bytes) {
+    check("cudaMemcpy", cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    check("cudaStreamSynchronize", cudaStreamSynchronize(cudaStreamLegacy));
   }
 
   /// Datasheet peaks from the device's own data: multiprocessors, clocks, bus. A multiprocessor

@@ -7,6 +7,7 @@
 
 #include "hw/device/open_device.hpp"
 #include "sim/core/errors.hpp"
+#include "tests/hw/device/decoder_reference.hpp"
 #include "tests/hw/device/device_checks.hpp"
 
 namespace kvtier {
@@ -60,6 +61,12 @@ TEST_P(CudaChecks, AttentionAgreesWithPlainAttentionInDouble) {
 
 TEST_P(CudaChecks, RowFunctionsAreRightToTheLastPlaces) {
   for (const auto& [name, error] : row_errors(device())) {
+    EXPECT_LE(error, 1) << name;
+  }
+}
+
+TEST_P(CudaChecks, DecoderAgreesWithPlainLoopsInDouble) {
+  for (const auto& [name, error] : decoder_errors(device())) {
     EXPECT_LE(error, 1) << name;
   }
 }
