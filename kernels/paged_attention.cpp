@@ -5,6 +5,8 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <span>
+#include <vector>
 
 #include "kernels/instruction_sets.hpp"
 
@@ -47,6 +49,7 @@ KVTIER_INLINE float exp_of_negative(float x) {
 struct Unit {
   std::int64_t rows;
   std::int64_t width;
+  RotaryAngles angles;
   const float* query[kQueryTile * kLargestGroup];
   float* output[kQueryTile * kLargestGroup];
   /// Tokens that the row sees.
@@ -66,6 +69,15 @@ KVTIER_INLINE float dot(const float* a, const float* b, std::int64_t width) {
     }
   }
   return lanes[0];
+}
+
+/// One head at the position whose angles these are.
+KVTIER_INLINE void turn(const float* __restrict from, float* __restrict to, std::int64_t half,
+                        const float* __restrict cosines, const float* __restrict sines) {
+  for (std::int64_t i = 0; i < half; ++i) {
+    to[i] = from[i] * cosines[i] - from[i + half] * sines[i];
+    to[i + half] = from[i] * sines[i] + from[i + half] * cosines[i];
+  }
 }
 
 /// Random slots defeat the processor's own guesses.
@@ -137,6 +149,8 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
   alignas(64) static thread_local float turned[kWidestHead * kKeyBlock];
   alignas(64) static thread_local float scores[kQueryTile * kLargestGroup * kKeyBlock];
   alignas(64) static thread_local float sums[kQueryTile * kLargestGroup * kWidestHead];
+  alignas(64) static thread_local float placed_keys[kKeyBlock * kWidestHead];
+  alignas(64) static thread_local float placed_queries[kQueryTile * kLargestGroup * kWidestHead];
   float largest[kQueryTile * kLargestGroup];
   float total[kQueryTile * kLargestGroup];
   for (std::int64_t r = 0; r < unit.rows; ++r) {
@@ -145,6 +159,10 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
     std::fill_n(sums + r * kWidestHead, width, 0.0F);
   }
   const bool transpose = unit.rows >= kRowsWorthTransposing;
+  const RotaryAngles& angles = unit.angles;
+  const std::int64_t half = width / 2;
+  const float* query[kQueryTile * kLargestGroup];
+  std::copy_n(unit.query, unit.rows, query);
   const float* key[kKeyBlock];
   const float* value[kKeyBlock];
   for (std::int64_t begin = 0; begin < context; begin += kKeyBlock) {
@@ -160,6 +178,25 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
         fetch_row(keys + slots[ahead] * kv_row, width);
       }
     }
+    if (angles.cosines != nullptr) {
+      // A score depends on the distance alone, so that positions can be counted from the block's
+      // first key: the angles of its keys stay in the nearest cache, whatever the context.
+      for (std::int64_t t = 0; t < count; ++t) {
+        float* const placed = placed_keys + t * width;
+        turn(key[t], placed, half, angles.cosines + t * half, angles.sines + t * half);
+        key[t] = placed;
+      }
+      std::fill(key + count, key + kKeyBlock, key[count - 1]);
+      for (std::int64_t r = 0; r < unit.rows; ++r) {
+        const std::int64_t distance = unit.seen[r] - 1 - begin;
+        if (distance >= 0) {  // or the row sees nothing of the block
+          float* const placed = placed_queries + r * width;
+          turn(unit.query[r], placed, half, angles.cosines + distance * half,
+               angles.sines + distance * half);
+          query[r] = placed;
+        }
+      }
+    }
     if (transpose) {
       for (std::int64_t d = 0; d < width; ++d) {
         for (std::int64_t t = 0; t < kKeyBlock; ++t) {
@@ -168,15 +205,15 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
       }
       std::int64_t r = 0;
       for (; r + kRowsTogether <= unit.rows; r += kRowsTogether) {
-        score_block<kRowsTogether>(unit.query + r, turned, width, scores + r * kKeyBlock);
+        score_block<kRowsTogether>(query + r, turned, width, scores + r * kKeyBlock);
       }
       for (; r < unit.rows; ++r) {
-        score_block<1>(unit.query + r, turned, width, scores + r * kKeyBlock);
+        score_block<1>(query + r, turned, width, scores + r * kKeyBlock);
       }
     } else {
       for (std::int64_t t = 0; t < count; ++t) {
         for (std::int64_t r = 0; r < unit.rows; ++r) {
-          scores[r * kKeyBlock + t] = dot(unit.query[r], key[t], width);
+          scores[r * kKeyBlock + t] = dot(query[r], key[t], width);
         }
       }
     }
@@ -220,6 +257,13 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
   }
 }
 
+std::int64_t query_stride(const PagedAttentionShape& shape) {
+  return shape.query_stride > 0 ? shape.query_stride : shape.query_heads * shape.head_dim;
+}
+std::int64_t kv_stride(const PagedAttentionShape& shape) {
+  return shape.kv_stride > 0 ? shape.kv_stride : shape.kv_heads * shape.head_dim;
+}
+
 }  // namespace
 
 bool is_valid(const PagedAttentionShape& shape) {
@@ -228,12 +272,10 @@ bool is_valid(const PagedAttentionShape& shape) {
          shape.head_dim % kLanes == 0 && shape.head_dim <= kWidestHead;
 }
 
-void attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch, const float* queries,
-                  const float* keys, const float* values, float* output, std::int64_t request,
-                  std::int64_t kv_head, std::int64_t tile) {
+void attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch, RotaryAngles angles,
+                  const float* queries, const float* keys, const float* values, float* output,
+                  std::int64_t request, std::int64_t kv_head, std::int64_t tile) {
   const std::int64_t group = shape.query_heads / shape.kv_heads;
-  const std::int64_t query_row = shape.query_heads * shape.head_dim;
-  const std::int64_t kv_row = shape.kv_heads * shape.head_dim;
   const std::int64_t query_count = batch.query_begin[request + 1] - batch.query_begin[request];
   const std::int64_t context = batch.context_begin[request + 1] - batch.context_begin[request];
   const std::int64_t first = tile * kQueryTile;
@@ -241,11 +283,12 @@ void attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch, con
   Unit unit;
   unit.rows = 0;
   unit.width = shape.head_dim;
+  unit.angles = angles;
   for (std::int64_t i = first; i < last; ++i) {
+    const std::int64_t row = batch.query_begin[request] + i;
     for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      const std::int64_t at = (batch.query_begin[request] + i) * query_row + head * shape.head_dim;
-      unit.query[unit.rows] = queries + at;
-      unit.output[unit.rows] = output + at;
+      unit.query[unit.rows] = queries + row * query_stride(shape) + head * shape.head_dim;
+      unit.output[unit.rows] = output + (row * shape.query_heads + head) * shape.head_dim;
       unit.seen[unit.rows] = context - query_count + i + 1;
       ++unit.rows;
     }
@@ -255,7 +298,55 @@ void attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch, con
   }
   const std::int64_t offset = kv_head * shape.head_dim;
   attend_unit(unit, batch.slots + batch.context_begin[request], keys + offset, values + offset,
-              kv_row, context - query_count + last);
+              kv_stride(shape), context - query_count + last);
+}
+
+ScoreCount count_small_scores(const PagedAttentionShape& shape, const PagedBatch& batch,
+                              RotaryAngles angles, const float* queries, const float* keys,
+                              std::int64_t request, std::int64_t kv_head, double share) {
+  const std::int64_t group = shape.query_heads / shape.kv_heads;
+  const std::int64_t width = shape.head_dim;
+  const std::int64_t half = width / 2;
+  const std::int64_t query_count = batch.query_begin[request + 1] - batch.query_begin[request];
+  const std::int64_t context = batch.context_begin[request + 1] - batch.context_begin[request];
+  const std::int32_t* const slots = batch.slots + batch.context_begin[request];
+  std::vector<float> placed(static_cast<std::size_t>(context * width));
+  for (std::int64_t t = 0; t < context; ++t) {
+    const float* const key = keys + slots[t] * kv_stride(shape) + kv_head * width;
+    float* const to = &placed[static_cast<std::size_t>(t * width)];
+    if (angles.cosines != nullptr) {
+      turn(key, to, half, angles.cosines + t * half, angles.sines + t * half);
+    } else {
+      std::copy_n(key, width, to);
+    }
+  }
+  // exp(score - largest) < share
+  const float below = static_cast<float>(std::log(share)) * std::sqrt(static_cast<float>(width));
+  ScoreCount count;
+  std::vector<float> query(static_cast<std::size_t>(width));
+  std::vector<float> scores(static_cast<std::size_t>(context));
+  for (std::int64_t i = 0; i < query_count; ++i) {
+    const std::int64_t position = context - query_count + i;
+    const std::int64_t row = batch.query_begin[request] + i;
+    for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      const float* const from = queries + row * query_stride(shape) + head * width;
+      if (angles.cosines != nullptr) {
+        turn(from, query.data(), half, angles.cosines + position * half,
+             angles.sines + position * half);
+      } else {
+        std::copy_n(from, width, query.data());
+      }
+      for (std::int64_t t = 0; t <= position; ++t) {
+        scores[static_cast<std::size_t>(t)] =
+            dot(query.data(), &placed[static_cast<std::size_t>(t * width)], width);
+      }
+      const std::span seen(scores.data(), static_cast<std::size_t>(position + 1));
+      const float limit = *std::ranges::max_element(seen) + below;
+      count.small += std::ranges::count_if(seen, [limit](float score) { return score < limit; });
+      count.all += position + 1;
+    }
+  }
+  return count;
 }
 
 }  // namespace kvtier::kernels

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/rotary_table.hpp"
+
 /// Attention over KV that lies in slots of one token each, in any order, as a cache keeps it after
 /// a while. A row of keys or values is [kv_heads][head_dim], a row of queries or output
 /// [query_heads][head_dim].
@@ -14,11 +16,16 @@ struct PagedAttentionShape {
   std::int64_t kv_heads = 1;
   /// A multiple of 16, at most 256.
   std::int64_t head_dim = 16;
+  /// Numbers from one row of queries to the next, and from one slot's keys (values) to the next
+  /// slot's. 0: the rows follow each other. Output is always without gaps.
+  std::int64_t query_stride = 0;
+  std::int64_t kv_stride = 0;
 };
 
 /// The requests of one call. Request r has the contexts' slots context_begin[r] ..
 /// context_begin[r+1], in order of position, and the query rows query_begin[r] .. query_begin[r+1],
-/// which are the last tokens of its context: causal, each sees itself and all before it.
+/// which are the last tokens of its context: causal, each sees itself and all before it. A request
+/// may have no query rows, or no past; contexts may share slots.
 struct PagedBatch {
   std::int64_t requests = 0;
   const std::int32_t* slots = nullptr;
@@ -34,9 +41,26 @@ inline constexpr std::int64_t kQueryTile = 16;
 
 /// Computes the query rows query_begin[request] + tile x kQueryTile and the kQueryTile - 1 after
 /// it, of the query heads of one KV head. Units are independent of each other, so that any number
-/// of threads can share a call.
-void attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch, const float* queries,
-                  const float* keys, const float* values, float* output, std::int64_t request,
-                  std::int64_t kv_head, std::int64_t tile);
+/// of threads can share a call. With `angles`, for as many positions as the longest context has,
+/// keys and queries come without positions and get those of their place in the context: so KV that
+/// lost its oldest tokens stays valid (AttentionStore, section 3.4.2). Without, they carry them.
+void attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch, RotaryAngles angles,
+                  const float* queries, const float* keys, const float* values, float* output,
+                  std::int64_t request, std::int64_t kv_head, std::int64_t tile);
+
+/// Scores of causal softmax attention, and those among them that are less than a share of the
+/// largest score of their row.
+struct ScoreCount {
+  std::int64_t small = 0;
+  std::int64_t all = 0;
+};
+
+/// Of the query rows of one request and the query heads of one KV head: what a cache compressed by
+/// attention could do without (CaR's profile of a model, with a share of 0.01).
+[[nodiscard]] ScoreCount count_small_scores(const PagedAttentionShape& shape,
+                                            const PagedBatch& batch, RotaryAngles angles,
+                                            const float* queries, const float* keys,
+                                            std::int64_t request, std::int64_t kv_head,
+                                            double share);
 
 }  // namespace kvtier::kernels

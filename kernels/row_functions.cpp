@@ -35,6 +35,27 @@ void gated_activation(const float* input, float* output, std::int64_t width) {
   }
 }
 
+void activation(const float* input, float* output, std::int64_t width) {
+  constexpr float kRootHalf = 0.70710678F;
+  for (std::int64_t i = 0; i < width; ++i) {
+    output[i] = 0.5F * input[i] * (1 + std::erf(input[i] * kRootHalf));
+  }
+}
+
+void add(const float* a, const float* b, float* output, std::int64_t width) {
+  for (std::int64_t i = 0; i < width; ++i) {
+    output[i] = a[i] + b[i];
+  }
+}
+
+KVTIER_CLONES std::uint32_t fold_row(const std::uint32_t* row, std::int64_t words) {
+  std::uint32_t all = 0;
+  for (std::int64_t i = 0; i < words; ++i) {
+    all ^= row[i];
+  }
+  return all;
+}
+
 std::int32_t index_of_largest(const float* values, std::int64_t width) {
   std::int64_t best = 0;
   for (std::int64_t i = 1; i < width; ++i) {

@@ -12,6 +12,15 @@ void rms_norm(const float* input, float* output, std::int64_t width);
 /// output[i] = silu(input[i]) x input[width + i].
 void gated_activation(const float* input, float* output, std::int64_t width);
 
+/// output[i] = gelu(input[i]) = input[i] x the share of a normal distribution below it.
+void activation(const float* input, float* output, std::int64_t width);
+
+/// output[i] = a[i] + b[i]; `output` may be either of them.
+void add(const float* a, const float* b, float* output, std::int64_t width);
+
+/// The exclusive or of a row's 32-bit words: reads all of it and keeps almost nothing.
+[[nodiscard]] std::uint32_t fold_row(const std::uint32_t* row, std::int64_t words);
+
 /// The first place of the largest of `width` values.
 [[nodiscard]] std::int32_t index_of_largest(const float* values, std::int64_t width);
 

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -129,31 +130,6 @@ class CpuStream final : public Stream {
   std::thread thread_;
 };
 
-/// Cosines and sines of positions 0, 1, ..., as many as were asked for.
-struct RopeTable {
-  std::int64_t head_dim = 0;
-  double base = 0;
-  std::vector<float> cosines;
-  std::vector<float> sines;
-
-  void extend(const RopeWork& work) {
-    if (work.head_dim != head_dim || work.base != base) {
-      *this = {.head_dim = work.head_dim, .base = work.base, .cosines = {}, .sines = {}};
-    }
-    const std::int64_t pairs = head_dim / 2;
-    const std::int64_t known = static_cast<std::int64_t>(cosines.size()) / pairs;
-    for (std::int64_t p = known; p < work.first_position + work.rows.rows; ++p) {
-      for (std::int64_t i = 0; i < pairs; ++i) {
-        const double angle =
-            static_cast<double>(p) *
-            std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(head_dim));
-        cosines.push_back(static_cast<float>(std::cos(angle)));
-        sines.push_back(static_cast<float>(std::sin(angle)));
-      }
-    }
-  }
-};
-
 std::string first_line_with(const char* file, const std::string& key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -209,6 +185,7 @@ class CpuDevice final : public Device {
                                                 openblas_get_corename())}};
     info_.processors = pool_.threads();
     info_.memory = meminfo("MemTotal");
+    info_.element_type = ElementType::float32;
     info_.element = Bytes(sizeof(float));
     info_.limits = measure_limits();
   }
@@ -260,27 +237,26 @@ class CpuDevice final : public Device {
     });
   }
   void gather(const RowWork& work, Stream& stream) override {
-    push(stream, [this, work] {
-      const auto row = static_cast<std::size_t>(work.row.value);
-      share(work.rows, static_cast<double>(work.rows) * static_cast<double>(row),
-            [&](std::int64_t i) {
-              std::memcpy(static_cast<std::byte*>(work.to) + static_cast<std::size_t>(i) * row,
-                          static_cast<const std::byte*>(work.from) +
-                              static_cast<std::size_t>(work.slots[i]) * row,
-                          row);
-            });
+    for_rows(work, stream, [work](std::int64_t i, std::int64_t slot) {
+      std::memcpy(static_cast<std::byte*>(work.to) + work.from_packed(i).value,
+                  static_cast<const std::byte*>(work.from) + work.from_slot(slot).value,
+                  static_cast<std::size_t>(work.row.value));
     });
   }
   void scatter(const RowWork& work, Stream& stream) override {
-    push(stream, [this, work] {
-      const auto row = static_cast<std::size_t>(work.row.value);
-      share(work.rows, static_cast<double>(work.rows) * static_cast<double>(row),
-            [&](std::int64_t i) {
-              std::memcpy(
-                  static_cast<std::byte*>(work.to) + static_cast<std::size_t>(work.slots[i]) * row,
-                  static_cast<const std::byte*>(work.from) + static_cast<std::size_t>(i) * row,
-                  row);
-            });
+    for_rows(work, stream, [work](std::int64_t i, std::int64_t slot) {
+      std::memcpy(static_cast<std::byte*>(work.to) + work.from_slot(slot).value,
+                  static_cast<const std::byte*>(work.from) + work.from_packed(i).value,
+                  static_cast<std::size_t>(work.row.value));
+    });
+  }
+  void fold(const RowWork& work, Stream& stream) override {
+    for_rows(work, stream, [work](std::int64_t i, std::int64_t slot) {
+      constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint32_t));
+      static_cast<std::uint32_t*>(work.to)[i] = kernels::fold_row(
+          reinterpret_cast<const std::uint32_t*>(static_cast<const std::byte*>(work.from) +
+                                                 work.from_slot(slot).value),
+          work.row.value / kWord);
     });
   }
   void gemm(const GemmWork& work, Stream& stream) override {
@@ -298,25 +274,30 @@ class CpuDevice final : public Device {
           "attention: {} query heads on {} KV heads of width {} are not what the kernel takes",
           work.shape.query_heads, work.shape.kv_heads, work.shape.head_dim));
     }
-    push(stream, [this, work] { attend(work); });
+    std::shared_ptr<const kernels::RotaryTable> table;
+    if (work.rope_base > 0) {
+      table = rotary_table(work.shape.head_dim, work.rope_base, work.context_max);
+    }
+    push(stream, [this, work, table] {
+      attend(work, table != nullptr ? table->angles() : kernels::RotaryAngles{});
+    });
   }
   void rope(const RopeWork& work, Stream& stream) override {
-    push(stream, [this, work] {
-      const std::lock_guard lock(rope_mutex_);
-      rope_.extend(work);
-      const std::int64_t row = work.heads * work.head_dim;
-      const std::int64_t pairs = work.head_dim / 2;
-      const auto* const from = static_cast<const float*>(work.rows.from);
-      auto* const to = static_cast<float*>(work.rows.to);
-      share(work.rows.rows,
-            static_cast<double>(work.rows.rows * row) * static_cast<double>(sizeof(float)),
-            [&](std::int64_t i) {
-              const std::int64_t angle = (work.first_position + i) * pairs;
-              kernels::rotate(from + work.rows.slots[i] * row, to + i * row, work.heads,
-                              work.head_dim, &rope_.cosines[static_cast<std::size_t>(angle)],
-                              &rope_.sines[static_cast<std::size_t>(angle)]);
-            });
-    });
+    const std::int64_t end =
+        work.positions != nullptr ? work.positions_end : work.first_position + work.rows.rows;
+    for_rows(work.rows, stream,
+             [work, table = rotary_table(work.head_dim, work.base, end)](std::int64_t i,
+                                                                         std::int64_t slot) {
+               const std::int64_t position =
+                   work.positions != nullptr ? work.positions[i] : work.first_position + i;
+               const std::int64_t angle = position * work.head_dim / 2;
+               const auto* const from = reinterpret_cast<const float*>(
+                   static_cast<const std::byte*>(work.rows.from) + work.rows.from_slot(slot).value);
+               auto* const to = reinterpret_cast<float*>(static_cast<std::byte*>(work.rows.to) +
+                                                         work.rows.from_packed(i).value);
+               kernels::rotate(from, to, work.heads, work.head_dim, table->angles().cosines + angle,
+                               table->angles().sines + angle);
+             });
   }
   void row_function(const RowFunctionWork& work, Stream& stream) override {
     push(stream, [this, work] {
@@ -334,6 +315,18 @@ class CpuDevice final : public Device {
           share(work.rows, bytes, [&](std::int64_t i) {
             kernels::gated_activation(input + i * 2 * width,
                                       static_cast<float*>(work.output) + i * width, width);
+          });
+          break;
+        case RowFunction::activation:
+          share(work.rows, bytes, [&](std::int64_t i) {
+            kernels::activation(input + i * width, static_cast<float*>(work.output) + i * width,
+                                width);
+          });
+          break;
+        case RowFunction::add:
+          share(work.rows, bytes, [&](std::int64_t i) {
+            kernels::add(input + i * width, static_cast<const float*>(work.other) + i * width,
+                         static_cast<float*>(work.output) + i * width, width);
           });
           break;
         case RowFunction::sample:
@@ -419,7 +412,29 @@ class CpuDevice final : public Device {
     });
   }
 
-  void attend(const AttentionWork& work) {
+  /// Calls body(i, slot) for the rows of `work`.
+  template <class Body>
+  void for_rows(const RowWork& work, Stream& stream, Body body) {
+    push(stream, [this, work, body = std::move(body)] {
+      share(work.rows, static_cast<double>(work.rows) * static_cast<double>(work.row.value),
+            [&](std::int64_t i) { body(i, work.slots != nullptr ? work.slots[i] : i); });
+    });
+  }
+
+  /// A table that holds at least so many positions. Work that is queued keeps its own alive.
+  std::shared_ptr<const kernels::RotaryTable> rotary_table(std::int64_t head_dim, double base,
+                                                           std::int64_t positions) {
+    const std::lock_guard lock(rotary_mutex_);
+    auto& table = rotary_tables_[{head_dim, base}];
+    if (table == nullptr || table->positions() < positions) {
+      const std::int64_t known = table == nullptr ? 0 : table->positions();
+      table = std::make_shared<const kernels::RotaryTable>(head_dim, base,
+                                                           std::max(positions, 2 * known));
+    }
+    return table;
+  }
+
+  void attend(const AttentionWork& work, kernels::RotaryAngles angles) {
     struct Unit {
       std::int64_t request;
       std::int64_t tile;
@@ -438,7 +453,7 @@ class CpuDevice final : public Device {
     const std::int64_t heads = work.shape.kv_heads;
     const auto one = [&](std::int64_t i) {
       const Unit& unit = units[static_cast<std::size_t>(i / heads)];
-      kernels::attend_paged(work.shape, batch, static_cast<const float*>(work.queries),
+      kernels::attend_paged(work.shape, batch, angles, static_cast<const float*>(work.queries),
                             static_cast<const float*>(work.keys),
                             static_cast<const float*>(work.values),
                             static_cast<float*>(work.output), unit.request, i % heads, unit.tile);
@@ -480,8 +495,9 @@ class CpuDevice final : public Device {
 
   ThreadPool pool_;
   DeviceInfo info_;
-  std::mutex rope_mutex_;
-  RopeTable rope_;
+  std::mutex rotary_mutex_;
+  std::map<std::pair<std::int64_t, double>, std::shared_ptr<const kernels::RotaryTable>>
+      rotary_tables_;
 };
 
 }  // namespace

@@ -18,6 +18,9 @@ namespace kvtier {
 
 enum class MemoryKind { device, pinned, pageable };
 
+/// Of the numbers in matrices, attention and KV.
+enum class ElementType { float32, bfloat16, float16 };
+
 /// What no work on the device can beat, from its data or, on the host, from what its registers
 /// attain. Samples beyond them are mistakes of the measurement.
 struct DeviceLimits {
@@ -40,7 +43,9 @@ struct DeviceInfo {
   std::int64_t processors = 0;
   Bytes memory;
   DeviceLimits limits;
-  /// Of one number in GEMM, attention and KV: 4 on the host (float), 2 on a GPU (bfloat16).
+  /// float32 on the host; a GPU is opened with one of the others.
+  ElementType element_type = ElementType::float32;
+  /// Of one such number.
   Bytes element;
 };
 
@@ -104,13 +109,26 @@ struct CopyPiece {
 /// Who moves the pieces of a copy: the copy engine one by one, or all processors together.
 enum class CopyMethod { engine, kernel };
 
-/// Row i of the packed side belongs to row slots[i] of the other; `slots` is in device memory.
+/// Row i of the packed side belongs to row slots[i] of the other; `slots` is in device memory. A
+/// GPU moves multiples of 16 bytes, from and to multiples of 16 bytes.
 struct RowWork {
   const void* from = nullptr;
   void* to = nullptr;
+  /// None: row i.
   const std::int32_t* slots = nullptr;
   std::int64_t rows = 0;
   Bytes row;
+  /// From the start of a row to that of the next, on the packed side and on the slots'. Zero: rows
+  /// follow each other.
+  Bytes packed_stride;
+  Bytes slot_stride;
+
+  [[nodiscard]] Bytes from_packed(std::int64_t i) const {
+    return i * (packed_stride > Bytes() ? packed_stride : row);
+  }
+  [[nodiscard]] Bytes from_slot(std::int64_t slot) const {
+    return slot * (slot_stride > Bytes() ? slot_stride : row);
+  }
 };
 
 /// output[m][n] = input[m][k] x weights[n][k] transposed, row-major, in elements of the device.
@@ -123,7 +141,7 @@ struct GemmWork {
   std::int64_t k = 0;
 };
 
-/// All pointers are in device memory.
+/// All pointers are in device memory. A request without queries has no output.
 struct AttentionWork {
   kernels::PagedAttentionShape shape;
   const void* queries = nullptr;
@@ -134,23 +152,33 @@ struct AttentionWork {
   /// Of the longest query and the longest context, for the plan of the launch.
   std::int64_t queries_max = 0;
   std::int64_t context_max = 0;
+  /// Base of the rotary positions that keys and queries get on the way: those of their places in
+  /// the context, whatever the slots. 0: both carry their positions already.
+  double rope_base = 0;
 };
 
-/// Row i of `to` is row slots[i] of `from`, rotated to position first_position + i.
+/// Row i of `to` is row slots[i] of `from`, which is the slots' side, with each of its first
+/// `heads` heads rotated to the row's position. `to` may be `from` if both sides are alike.
 struct RopeWork {
   RowWork rows;
   std::int64_t heads = 1;
   std::int64_t head_dim = 2;
   double base = 10000;
+  /// Row i is at position first_position + i, or, with `positions` in device memory, at
+  /// positions[i], which is below `positions_end`.
   std::int64_t first_position = 0;
+  const std::int32_t* positions = nullptr;
+  std::int64_t positions_end = 0;
 };
 
 /// `norm`: RMS norm of rows of `width`. `gated_activation`: rows of 2 x width become silu(first
-/// half) x second half. `sample`: the largest of `width` logits, one int32 a row.
-enum class RowFunction { norm, gated_activation, sample };
+/// half) x second half. `activation`: gelu of each number. `add`: the sum of `input` and `other`;
+/// `output` may be either. `sample`: the largest of `width` logits, one int32 a row.
+enum class RowFunction { norm, gated_activation, activation, add, sample };
 struct RowFunctionWork {
   RowFunction function = RowFunction::norm;
   const void* input = nullptr;
+  const void* other = nullptr;
   void* output = nullptr;
   std::int64_t rows = 0;
   std::int64_t width = 0;
@@ -177,6 +205,9 @@ class Device {
                            Stream& stream) = 0;
   virtual void gather(const RowWork& work, Stream& stream) = 0;
   virtual void scatter(const RowWork& work, Stream& stream) = 0;
+  /// Reads the rows and writes only the exclusive or of each one's 32-bit words to `to`: the limit
+  /// of whatever reads rows by slots.
+  virtual void fold(const RowWork& work, Stream& stream) = 0;
   virtual void gemm(const GemmWork& work, Stream& stream) = 0;
   virtual void attention(const AttentionWork& work, Stream& stream) = 0;
   virtual void rope(const RopeWork& work, Stream& stream) = 0;

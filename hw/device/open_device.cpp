@@ -46,7 +46,8 @@ std::filesystem::path cuda_module_path() {
   return (program.parent_path() / "../lib/kvtier/kvtier_cuda.so").lexically_normal();
 }
 
-std::unique_ptr<Device> open_module_device(const std::filesystem::path& path, int index) {
+std::unique_ptr<Device> open_module_device(const std::filesystem::path& path, int index,
+                                           ElementType element) {
   std::error_code none;
   if (!std::filesystem::exists(path, none)) {
     cannot_open(index, "this kvtier was built without CUDA");
@@ -57,13 +58,14 @@ std::unique_ptr<Device> open_module_device(const std::filesystem::path& path, in
     cannot_open(index, fmt::format("the CUDA module cannot be loaded ({})", ::dlerror()));
   }
   const auto version = reinterpret_cast<int (*)()>(::dlsym(module, kModuleVersionSymbol));
-  const auto open = reinterpret_cast<Device* (*)(int)>(::dlsym(module, kModuleOpenSymbol));
+  const auto open =
+      reinterpret_cast<Device* (*)(int, ElementType)>(::dlsym(module, kModuleOpenSymbol));
   if (version == nullptr || open == nullptr || version() != kDeviceModuleVersion) {
     throw DeviceError(
         fmt::format("{}: is no device module of this kvtier; build both together", path.string()));
   }
   try {
-    return std::unique_ptr<Device>(open(index));
+    return std::unique_ptr<Device>(open(index, element));
   } catch (const DeviceError& error) {
     cannot_open(index, error.what());
   }
@@ -73,7 +75,7 @@ std::unique_ptr<Device> open_device(const DeviceName& name) {
   if (name.kind == "cpu") {
     return make_cpu_device();
   }
-  return open_module_device(cuda_module_path(), name.index);
+  return open_module_device(cuda_module_path(), name.index, name.element);
 }
 
 }  // namespace kvtier

@@ -13,6 +13,8 @@ namespace kvtier {
 struct DeviceName {
   std::string kind;
   int index = 0;
+  /// Of a GPU's numbers: bfloat16 or float16.
+  ElementType element = ElementType::bfloat16;
 };
 
 /// Throws ConfigError, its line starting with `--device`, for any other text.
@@ -26,11 +28,11 @@ struct DeviceName {
 
 /// The same with the module at `path`.
 [[nodiscard]] std::unique_ptr<Device> open_module_device(const std::filesystem::path& path,
-                                                         int index);
+                                                         int index, ElementType element);
 
 /// What a module exports, unmangled. The first returns kDeviceModuleVersion: a module of another
 /// build has another interface.
-inline constexpr int kDeviceModuleVersion = 1;
+inline constexpr int kDeviceModuleVersion = 2;
 inline constexpr const char* kModuleVersionSymbol = "kvtier_device_module_version";
 inline constexpr const char* kModuleOpenSymbol = "kvtier_open_device";
 

@@ -27,6 +27,8 @@ struct Case {
   PagedAttentionShape shape;
   /// Query tokens and context tokens of each request.
   std::vector<std::pair<std::int64_t, std::int64_t>> requests;
+  /// 0: keys and queries carry their positions.
+  double rope_base = 0;
 };
 
 /// Puts each request's tokens into random slots and holds the result to plain attention in double.
@@ -53,18 +55,25 @@ void expect_as_reference(const Case& c) {
                          .context_begin = context_begin.data(),
                          .query_begin = query_begin.data()};
   ASSERT_TRUE(is_valid(c.shape));
+  std::int64_t longest = 0;
+  for (const auto& request : c.requests) {
+    longest = std::max(longest, request.second);
+  }
+  const RotaryTable table(c.shape.head_dim, c.rope_base, longest);
+  const RotaryAngles angles = c.rope_base > 0 ? table.angles() : RotaryAngles{};
   for (std::int64_t r = 0; r < batch.requests; ++r) {
     const std::int64_t count = c.requests[static_cast<std::size_t>(r)].first;
     for (std::int64_t head = 0; head < c.shape.kv_heads; ++head) {
       for (std::int64_t tile = 0; tile * kQueryTile < count; ++tile) {
-        attend_paged(c.shape, batch, queries.data(), keys.data(), values.data(), output.data(), r,
-                     head, tile);
+        attend_paged(c.shape, batch, angles, queries.data(), keys.data(), values.data(),
+                     output.data(), r, head, tile);
       }
     }
   }
   const AttentionShape reference{.query_heads = static_cast<std::size_t>(c.shape.query_heads),
                                  .kv_heads = static_cast<std::size_t>(c.shape.kv_heads),
-                                 .head_dim = static_cast<std::size_t>(c.shape.head_dim)};
+                                 .head_dim = static_cast<std::size_t>(c.shape.head_dim),
+                                 .rope_base = c.rope_base};
   for (std::size_t r = 0; r < c.requests.size(); ++r) {
     std::vector<double> k;
     std::vector<double> v;
@@ -75,7 +84,14 @@ void expect_as_reference(const Case& c) {
     }
     const auto first = static_cast<std::size_t>(query_begin[r]) * query_row;
     const auto last = static_cast<std::size_t>(query_begin[r + 1]) * query_row;
-    const std::vector<double> q(queries.data() + first, queries.data() + last);
+    std::vector<double> q(queries.data() + first, queries.data() + last);
+    if (c.rope_base > 0) {
+      std::vector<std::int64_t> positions(k.size() / kv_row);
+      std::iota(positions.begin(), positions.end(), 0);
+      apply_rope<double>(k, reference.kv_heads, positions, reference);
+      positions.erase(positions.begin(), positions.end() - c.requests[r].first);
+      apply_rope<double>(q, reference.query_heads, positions, reference);
+    }
     std::vector<double> expected(q.size());
     attend<double>(q, k, v, reference, expected);
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -104,6 +120,105 @@ TEST(PagedAttention, AgreesWithPlainAttentionInEveryShape) {
   }
 }
 
+TEST(PagedAttention, PlacesKeysThatWereStoredWithoutPositions) {
+  expect_as_reference({{.query_heads = 8, .kv_heads = 4, .head_dim = 64},
+                       {{1, 1}, {1, 64}, {1, 65}, {1, 1000}, {16, 16}, {17, 130}, {70, 300}},
+                       10000});
+}
+
+// Half of a head's width has no effect at position 0; a quarter turn a position takes key and query
+// (1, 0) one apart to a score of cos(-90 degrees) = 0.
+TEST(PagedAttention, TurnsKeysAndQueriesByTheirPlaceInTheContext) {
+  constexpr std::int64_t kWidth = 16;
+  std::vector<float> rows(2 * kWidth);
+  rows[0] = rows[kWidth] = 12;
+  std::vector<float> values(2 * kWidth);
+  std::fill_n(values.begin() + kWidth, kWidth, 1.0F);
+  std::vector<float> output(kWidth);
+  const std::vector<std::int32_t> slots{0, 1};
+  const std::vector<std::int64_t> context{0, 2};
+  const std::vector<std::int64_t> query{0, 1};
+  const PagedBatch batch{.requests = 1,
+                         .slots = slots.data(),
+                         .context_begin = context.data(),
+                         .query_begin = query.data()};
+  // cos and sin of 0 and of 90 degrees for the first pair, of 0 for the others.
+  std::vector<float> cosines(kWidth, 1.0F);
+  std::vector<float> sines(kWidth);
+  cosines[kWidth / 2] = 0;
+  sines[kWidth / 2] = 1;
+  attend_paged({}, batch, {cosines.data(), sines.data()}, rows.data(), rows.data(), values.data(),
+               output.data(), 0, 0, 0);
+  // Scores 144 x 0 / 4 = 0 and 144 / 4 = 36: the weight of the second is 1 - e^-36.
+  EXPECT_NEAR(output[0], 1, 1e-6);
+  // Without positions both scores are 36.
+  attend_paged({}, batch, {}, rows.data(), rows.data(), values.data(), output.data(), 0, 0, 0);
+  EXPECT_NEAR(output[0], 0.5, 1e-6);
+}
+
+// ln 0.01 = -4.605. One head of width 16: scores are query x key / 4. The first query, 4, sees keys
+// 0, -4.7, -4.5, of which the second is small; the other, 8, sees 0, -9.4, -9 and -4, of which two
+// are.
+TEST(PagedAttention, CountsScoresThatAreSmallBesideTheLargestOfTheirRow) {
+  constexpr std::int64_t kWidth = 16;
+  std::vector<float> keys(4 * kWidth);
+  keys[0] = 0;
+  keys[kWidth] = -4.7F;
+  keys[2 * kWidth] = -4.5F;
+  keys[3 * kWidth] = -2;
+  std::vector<float> queries(2 * kWidth);
+  queries[0] = 4;
+  queries[kWidth] = 8;
+  const std::vector<std::int32_t> slots{0, 1, 2, 3};
+  const std::vector<std::int64_t> context{0, 4};
+  const std::vector<std::int64_t> query{0, 2};
+  const PagedBatch batch{.requests = 1,
+                         .slots = slots.data(),
+                         .context_begin = context.data(),
+                         .query_begin = query.data()};
+  const ScoreCount count =
+      count_small_scores({}, batch, {}, queries.data(), keys.data(), 0, 0, 0.01);
+  EXPECT_EQ(count.small, 3);
+  EXPECT_EQ(count.all, 7);
+}
+
+TEST(PagedAttention, CountsScoresAtTheirPositions) {
+  constexpr std::int64_t kTokens = 60;
+  const PagedAttentionShape shape{.query_heads = 4, .kv_heads = 2, .head_dim = 32};
+  const AttentionShape reference{.query_heads = 4, .kv_heads = 2, .head_dim = 32};
+  std::vector<float> keys = random_values(kTokens * 64, 1);
+  std::vector<float> queries = random_values(kTokens * 128, 2);
+  for (std::vector<float>* rows : {&keys, &queries}) {
+    std::ranges::transform(*rows, rows->begin(), [](float x) { return 3 * x; });
+  }
+  std::vector<std::int32_t> slots(kTokens);
+  std::iota(slots.begin(), slots.end(), 0);
+  const std::vector<std::int64_t> whole{0, kTokens};
+  const PagedBatch batch{.requests = 1,
+                         .slots = slots.data(),
+                         .context_begin = whole.data(),
+                         .query_begin = whole.data()};
+  const RotaryTable table(32, 10000, kTokens);
+  const auto count = [&](RotaryAngles angles) {
+    std::int64_t small = 0;
+    for (const std::int64_t head : {0, 1}) {
+      const ScoreCount part =
+          count_small_scores(shape, batch, angles, queries.data(), keys.data(), 0, head, 0.01);
+      EXPECT_EQ(part.all, 2 * kTokens * (kTokens + 1) / 2);
+      small += part.small;
+    }
+    return small;
+  };
+  const std::int64_t placed = count(table.angles());
+  const std::int64_t without = count({});
+  std::vector<std::int64_t> positions(kTokens);
+  std::iota(positions.begin(), positions.end(), 0);
+  apply_rope<float>(keys, 2, positions, reference);
+  apply_rope<float>(queries, 4, positions, reference);
+  EXPECT_EQ(count({}), placed);
+  EXPECT_NE(without, placed);
+}
+
 TEST(PagedAttention, SaysWhichShapesItTakes) {
   EXPECT_TRUE(is_valid({.query_heads = 64, .kv_heads = 8, .head_dim = 128}));
   EXPECT_FALSE(is_valid({.query_heads = 6, .kv_heads = 4, .head_dim = 64}));
@@ -129,6 +244,29 @@ TEST(RowFunctions, ActivationGatesTheSecondHalf) {
   gated_activation(row, out, 2);
   EXPECT_NEAR(out[0], 1.462117, 1e-5);
   EXPECT_NEAR(out[1], -2.384058, 1e-5);
+}
+
+// gelu(1) = 0.841345, the share of a normal distribution below 1; gelu(-1) = -0.158655.
+TEST(RowFunctions, PlainActivationIsGelu) {
+  const float row[] = {1, -1, 0};
+  float out[3];
+  activation(row, out, 3);
+  EXPECT_NEAR(out[0], 0.841345, 1e-6);
+  EXPECT_NEAR(out[1], -0.158655, 1e-6);
+  EXPECT_EQ(out[2], 0);
+}
+
+TEST(RowFunctions, AddsInPlace) {
+  float row[] = {1, 2};
+  const float other[] = {10, -2};
+  add(row, other, row, 2);
+  EXPECT_EQ(row[0], 11);
+  EXPECT_EQ(row[1], 0);
+}
+
+TEST(RowFunctions, FoldsARowIntoOneWord) {
+  const std::uint32_t row[] = {0b0011, 0b0101, 0b1000};
+  EXPECT_EQ(fold_row(row, 3), 0b1110U);
 }
 
 TEST(RowFunctions, LargestIsTheFirstOfEquals) {

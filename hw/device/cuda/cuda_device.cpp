@@ -2,10 +2,12 @@
 /// and the program has to start where there are none.
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 #include <sys/sysinfo.h>
@@ -18,8 +20,6 @@
 
 namespace kvtier {
 namespace {
-
-using kernels::cuda::Element;
 
 void check(const char* call, cudaError_t error) {
   if (error != cudaSuccess) {
@@ -56,6 +56,28 @@ struct CudaStream final : Stream {
 
 cudaStream_t of(Stream& stream) { return static_cast<CudaStream&>(stream).stream; }
 
+template <class Element>
+constexpr ElementType kElementType = ElementType::bfloat16;
+template <>
+constexpr ElementType kElementType<__half> = ElementType::float16;
+template <class Element>
+constexpr cudaDataType_t kDataType = CUDA_R_16BF;
+template <>
+constexpr cudaDataType_t kDataType<__half> = CUDA_R_16F;
+
+float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+float to_float(__half x) { return __half2float(x); }
+template <class Element>
+Element to_element(float x) {
+  if constexpr (kElementType<Element> == ElementType::float16) {
+    return __float2half(x);
+  } else {
+    return __float2bfloat16(x);
+  }
+}
+
+/// `Element` is __nv_bfloat16 or __half.
+template <class Element>
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index) : index_(index) {
@@ -82,6 +104,7 @@ class CudaDevice final : public Device {
                                               blas_version % 10000 / 100, blas_version % 100)}};
     info_.processors = properties.multiProcessorCount;
     info_.memory = Bytes(static_cast<std::int64_t>(properties.totalGlobalMem));
+    info_.element_type = kElementType<Element>;
     info_.element = Bytes(sizeof(Element));
     info_.limits = limits_of(properties);
   }
@@ -159,16 +182,18 @@ class CudaDevice final : public Device {
     check("cudaFreeAsync", cudaFreeAsync(on_device, of(stream)));
   }
   void gather(const RowWork& work, Stream& stream) override {
-    check_rows(work);
-    check("gather", kernels::cuda::gather_rows(work.from, work.to, work.slots, work.rows,
-                                               work.row.value, of(stream)));
+    check("gather", kernels::cuda::gather_rows(rows_of(work), of(stream)));
   }
   void scatter(const RowWork& work, Stream& stream) override {
-    check_rows(work);
-    check("scatter", kernels::cuda::scatter_rows(work.from, work.to, work.slots, work.rows,
-                                                 work.row.value, of(stream)));
+    check("scatter", kernels::cuda::scatter_rows(rows_of(work), of(stream)));
+  }
+  void fold(const RowWork& work, Stream& stream) override {
+    check("fold", kernels::cuda::fold_rows(rows_of(work), of(stream)));
   }
   void gemm(const GemmWork& work, Stream& stream) override {
+    if (work.m == 0) {
+      return;
+    }
     check("cublasSetStream", cublasSetStream(blas_, of(stream)));
     // cuBLAS counts columns first: output^T = weights x input^T.
     const float one = 1;
@@ -176,9 +201,9 @@ class CudaDevice final : public Device {
     const auto size = [](std::int64_t n) { return static_cast<int>(n); };
     check("cublasGemmEx",
           cublasGemmEx(blas_, CUBLAS_OP_T, CUBLAS_OP_N, size(work.n), size(work.m), size(work.k),
-                       &one, work.weights, CUDA_R_16BF, size(work.k), work.input, CUDA_R_16BF,
-                       size(work.k), &zero, work.output, CUDA_R_16BF, size(work.n),
-                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+                       &one, work.weights, kDataType<Element>, size(work.k), work.input,
+                       kDataType<Element>, size(work.k), &zero, work.output, kDataType<Element>,
+                       size(work.n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
   }
   void attention(const AttentionWork& work, Stream& stream) override {
     if (!kernels::is_valid(work.shape)) {
@@ -186,17 +211,25 @@ class CudaDevice final : public Device {
           "attention: {} query heads on {} KV heads of width {} are not what the kernel takes",
           work.shape.query_heads, work.shape.kv_heads, work.shape.head_dim));
     }
-    check("attention", kernels::cuda::attend_paged(work.shape, work.batch, work.queries_max,
+    const kernels::RotaryAngles angles =
+        work.rope_base > 0 ? rotary_angles(work.shape.head_dim, work.rope_base, work.context_max)
+                           : kernels::RotaryAngles{};
+    check("attention", kernels::cuda::attend_paged(work.shape, work.batch, angles, work.queries_max,
                                                    static_cast<const Element*>(work.queries),
                                                    static_cast<const Element*>(work.keys),
                                                    static_cast<const Element*>(work.values),
                                                    static_cast<Element*>(work.output), of(stream)));
   }
   void rope(const RopeWork& work, Stream& stream) override {
+    const std::int64_t end =
+        work.positions != nullptr ? work.positions_end : work.first_position + work.rows.rows;
+    const auto elements = [](Bytes bytes) { return bytes / Bytes(sizeof(Element)); };
     check("rope", kernels::cuda::rotate(static_cast<const Element*>(work.rows.from),
                                         static_cast<Element*>(work.rows.to), work.rows.slots,
-                                        work.rows.rows, work.heads, work.head_dim, work.base,
-                                        work.first_position, of(stream)));
+                                        work.rows.rows, elements(work.rows.from_slot(1)),
+                                        elements(work.rows.from_packed(1)), work.heads,
+                                        work.head_dim, rotary_angles(work.head_dim, work.base, end),
+                                        work.positions, work.first_position, of(stream)));
   }
   void row_function(const RowFunctionWork& work, Stream& stream) override {
     const auto* const input = static_cast<const Element*>(work.input);
@@ -208,6 +241,14 @@ class CudaDevice final : public Device {
       case RowFunction::gated_activation:
         check("gated_activation",
               kernels::cuda::gated_activation(input, output, work.rows, work.width, of(stream)));
+        break;
+      case RowFunction::activation:
+        check("activation",
+              kernels::cuda::activation(input, output, work.rows * work.width, of(stream)));
+        break;
+      case RowFunction::add:
+        check("add", kernels::cuda::add(input, static_cast<const Element*>(work.other), output,
+                                        work.rows * work.width, of(stream)));
         break;
       case RowFunction::sample:
         check("sample",
@@ -224,26 +265,62 @@ class CudaDevice final : public Device {
 
   void write_elements(void* to, std::span<const float> values) override {
     std::vector<Element> elements(values.size());
-    std::ranges::transform(values, elements.begin(), [](float x) { return __float2bfloat16(x); });
-    check("cudaMemcpy", cudaMemcpy(to, elements.data(), elements.size() * sizeof(Element),
-                                   cudaMemcpyHostToDevice));
+    std::ranges::transform(values, elements.begin(), to_element<Element>);
+    upload(to, elements.data(), elements.size() * sizeof(Element));
   }
   void read_elements(std::span<float> values, const void* from) override {
     std::vector<Element> elements(values.size());
     check("cudaMemcpy", cudaMemcpy(elements.data(), from, elements.size() * sizeof(Element),
                                    cudaMemcpyDeviceToHost));
-    std::ranges::transform(elements, values.begin(), [](Element x) { return __bfloat162float(x); });
+    std::ranges::transform(elements, values.begin(), [](Element x) { return to_float(x); });
   }
 
  private:
   void select() const { check("cudaSetDevice", cudaSetDevice(index_)); }
 
-  static void check_rows(const RowWork& work) {
+  static kernels::cuda::Rows rows_of(const RowWork& work) {
     constexpr std::int64_t kUnit = 16;
-    if (work.row.value % kUnit != 0) {
-      throw DeviceError(
-          fmt::format("rows of {} bytes: a GPU moves multiples of {}", work.row.value, kUnit));
+    for (const Bytes size : {work.row, work.from_packed(1), work.from_slot(1)}) {
+      if (size.value % kUnit != 0) {
+        throw DeviceError(
+            fmt::format("rows of {} bytes: a GPU moves multiples of {}", size.value, kUnit));
+      }
     }
+    return {.from = work.from,
+            .to = work.to,
+            .slots = work.slots,
+            .rows = work.rows,
+            .row_bytes = work.row.value,
+            .packed_stride = work.from_packed(1).value,
+            .slot_stride = work.from_slot(1).value};
+  }
+
+  /// Angles of at least so many positions, in memory of the device. Tables that have become too
+  /// short stay for the work that is queued with them; each is at least twice as long as the last.
+  kernels::RotaryAngles rotary_angles(std::int64_t head_dim, double base, std::int64_t positions) {
+    std::vector<RotaryOnDevice>& tables = rotary_tables_[{head_dim, base}];
+    if (tables.empty() || tables.back().positions < positions) {
+      constexpr std::int64_t kFew = 1024;
+      static_assert(kFew >= kernels::cuda::kPositionsMin);
+      const kernels::RotaryTable table(
+          head_dim, base,
+          std::max({positions, kFew, tables.empty() ? 0 : 2 * tables.back().positions}));
+      const auto bytes = static_cast<std::int64_t>(table.cosines().size() * sizeof(float));
+      RotaryOnDevice on_device{.positions = table.positions(),
+                               .cosines = Buffer(*this, MemoryKind::device, Bytes(bytes)),
+                               .sines = Buffer(*this, MemoryKind::device, Bytes(bytes))};
+      upload(on_device.cosines.data(), table.cosines().data(), static_cast<std::size_t>(bytes));
+      upload(on_device.sines.data(), table.sines().data(), static_cast<std::size_t>(bytes));
+      tables.push_back(std::move(on_device));
+    }
+    return {.cosines = tables.back().cosines.template as<float>(),
+            .sines = tables.back().sines.template as<float>()};
+  }
+  /// From pageable memory cudaMemcpy returns when the host's side has been read; streams of their
+  /// own do not wait for the rest.
+  static void upload(void* to, const void* from, std::size_t bytes) {
+    check("cudaMemcpy", cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    check("cudaStreamSynchronize", cudaStreamSynchronize(cudaStreamLegacy));
   }
 
   /// Datasheet peaks from the device's own data: multiprocessors, clocks, bus. A multiprocessor
@@ -307,6 +384,12 @@ class CudaDevice final : public Device {
   int index_;
   DeviceInfo info_;
   cublasHandle_t blas_ = nullptr;
+  struct RotaryOnDevice {
+    std::int64_t positions;
+    Buffer cosines;
+    Buffer sines;
+  };
+  std::map<std::pair<std::int64_t, double>, std::vector<RotaryOnDevice>> rotary_tables_;
 };
 
 }  // namespace
@@ -314,5 +397,10 @@ class CudaDevice final : public Device {
 
 extern "C" {
 int kvtier_device_module_version() { return kvtier::kDeviceModuleVersion; }
-kvtier::Device* kvtier_open_device(int index) { return new kvtier::CudaDevice(index); }
+kvtier::Device* kvtier_open_device(int index, kvtier::ElementType element) {
+  if (element == kvtier::ElementType::float16) {
+    return new kvtier::CudaDevice<__half>(index);
+  }
+  return new kvtier::CudaDevice<__nv_bfloat16>(index);
+}
 }

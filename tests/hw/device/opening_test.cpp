@@ -15,7 +15,7 @@ constexpr const char* kNeeds =
 
 std::string failure(const std::filesystem::path& module, int index) {
   try {
-    (void)open_module_device(module, index);
+    (void)open_module_device(module, index, ElementType::bfloat16);
     return "opened";
   } catch (const DeviceError& error) {
     return error.what();

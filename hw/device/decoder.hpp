@@ -1,0 +1,196 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "hw/device/device.hpp"
+
+/// A decoder-only transformer with random weights on a device: the work that serving does, without
+/// a trained model's words. One layer is norm, QKV matrix, append to the KV, paged attention,
+/// output matrix, residual sum, norm, MLP, residual sum; behind the last come norm, logits and the
+/// most likely token. Norms have no weights, matrices no bias.
+namespace kvtier {
+
+struct DecoderShape {
+  std::int64_t layers = 1;
+  std::int64_t hidden = 16;
+  /// As PagedAttentionShape: one to 16 query heads share a KV head, 16 divides the width.
+  std::int64_t query_heads = 1;
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 16;
+  std::int64_t intermediate = 16;
+  /// silu(gate) x up, or gelu.
+  bool gated = true;
+  std::int64_t vocabulary = 16;
+  double rope_base = 10000;
+};
+
+/// What one slot holds of one layer: K and V.
+[[nodiscard]] Bytes kv_row_bytes(const DecoderShape& shape, Bytes element);
+/// 2 x layers x kv_heads x head_dim x element.
+[[nodiscard]] Bytes kv_bytes_per_token(const DecoderShape& shape, Bytes element);
+
+/// The KV of all layers in one buffer, [layers][slots][K, V][kv_heads][head_dim]: a slot is one
+/// contiguous row in each layer, and slots that follow each other are contiguous rows, so that a
+/// copy of a page of them takes one piece a layer.
+class KvPool {
+ public:
+  KvPool(Device& device, const DecoderShape& shape, std::int64_t slots);
+
+  [[nodiscard]] std::int64_t slots() const { return slots_; }
+  [[nodiscard]] Bytes row_bytes() const { return row_; }
+  [[nodiscard]] Bytes layer_bytes() const { return slots_ * row_; }
+  [[nodiscard]] std::byte* layer(std::int64_t layer) const {
+    return memory_.data() + (layer * layer_bytes()).value;
+  }
+  [[nodiscard]] std::byte* row(std::int64_t layer, std::int64_t slot) const {
+    return this->layer(layer) + (slot * row_).value;
+  }
+
+ private:
+  std::int64_t slots_;
+  Bytes row_;
+  Buffer memory_;
+};
+
+/// Where keys get their positions (AttentionStore, section 3.4.2). `decoupled`: in attention, from
+/// their place in the context; the KV holds none. `embedded`: before they are stored; what was
+/// stored keeps them wherever it is used.
+enum class KeyPositions { decoupled, embedded };
+
+/// New tokens of some requests, which are the last ones of their contexts. A request may have none,
+/// contexts may share slots, and a context may end among tokens that another request of the batch
+/// brings: all of a layer's new KV is stored before any of it is read. So tokens that a cache
+/// dropped in front of a context are a request of their own (Pensieve).
+struct DecoderBatch {
+  /// All requests' new tokens, one after another; request r has query_begin[r] .. query_begin[r+1].
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int64_t> query_begin{0};
+  /// The slots of all contexts, the new tokens' among them; request r has context_begin[r] ..
+  /// context_begin[r+1], in order of position.
+  std::vector<std::int32_t> slots;
+  std::vector<std::int64_t> context_begin{0};
+
+  [[nodiscard]] std::int64_t requests() const {
+    return static_cast<std::int64_t>(query_begin.size()) - 1;
+  }
+  /// Adds a request whose context has these slots.
+  void add(std::span<const std::int32_t> new_tokens, std::span<const std::int32_t> context);
+};
+
+/// What a decoder allocates for: of one batch, summed over its requests.
+struct DecoderLimits {
+  std::int64_t requests = 1;
+  std::int64_t tokens = 1;
+  std::int64_t context = 1;
+};
+
+/// Row-major, [outputs][inputs]; in the QKV matrix queries come first, then K, then V, in that of a
+/// gated MLP gates come before what they gate.
+struct DecoderWeights {
+  struct Layer {
+    Buffer qkv;
+    Buffer output;
+    Buffer up;
+    Buffer down;
+  };
+  /// [vocabulary][hidden], as is the head.
+  Buffer embedding;
+  std::vector<Layer> layers;
+  Buffer head;
+};
+
+/// Queues its work on a stream of the caller's; one batch at a time, all its calls on one stream.
+/// Weights are uniform with a variance of 1 / inputs, so that what a norm made of mean square 1 has
+/// it again behind a matrix; those that lead back into the residual sum, two in a layer, have 1 /
+/// (2 x layers) of it. So activations stay near 1 in any depth.
+class Decoder {
+ public:
+  /// Throws DeviceError for heads that the kernels do not take, and when memory is short.
+  Decoder(Device& device, const DecoderShape& shape, KeyPositions positions,
+          const DecoderLimits& limits, std::uint64_t seed);
+
+  /// Takes the next batch and looks up its tokens' embeddings. Throws DeviceError if it is larger
+  /// than the limits. `batch` is read before the call returns, which may wait for the copy of the
+  /// batch before it, not for its layers.
+  void begin(const DecoderBatch& batch, Stream& stream);
+  /// Runs a layer on the KV that it has in `kv`, rows as in KvPool::layer: writes the new tokens',
+  /// reads the contexts'. A caller that loads KV layer by layer makes the stream wait before it,
+  /// one that saves records an event behind it.
+  void forward_layer(std::int64_t layer, std::byte* kv, Stream& stream);
+  /// Logits and the most likely next token of each request that has new tokens.
+  void finish(Stream& stream);
+
+  struct Hooks {
+    std::function<void(std::int64_t layer)> before_layer;
+    std::function<void(std::int64_t layer)> after_layer;
+  };
+  /// All of it; a hook is called when what comes before it is queued, not done.
+  void forward(const DecoderBatch& batch, const KvPool& pool, Stream& stream,
+               const Hooks& hooks = {});
+
+  /// In device memory; row i is of the i-th request that has new tokens.
+  [[nodiscard]] std::int64_t output_rows() const { return output_rows_; }
+  [[nodiscard]] const std::byte* logits() const { return logits_.data(); }
+  [[nodiscard]] const std::int32_t* next_tokens() const { return next_tokens_.as<std::int32_t>(); }
+
+  [[nodiscard]] const DecoderShape& shape() const { return shape_; }
+  [[nodiscard]] const DecoderWeights& weights() const { return weights_; }
+  [[nodiscard]] Device& device() const { return device_; }
+  /// The attention that the last call of forward_layer queued, until the next one.
+  [[nodiscard]] const AttentionWork& attention() const { return attention_; }
+
+ private:
+  [[nodiscard]] Buffer elements(std::int64_t count);
+  [[nodiscard]] Buffer random_matrix(std::int64_t outputs, std::int64_t inputs, double variance,
+                                     std::uint64_t seed, std::string_view name);
+  void multiply(const Buffer& input, const Buffer& weights, const Buffer& output,
+                std::int64_t outputs, std::int64_t inputs, Stream& stream);
+  void apply(RowFunction function, const Buffer& input, const Buffer& output, std::int64_t width,
+             Stream& stream);
+  void add_to_hidden(Stream& stream);
+
+  Device& device_;
+  DecoderShape shape_;
+  KeyPositions positions_;
+  DecoderLimits limits_;
+  Bytes element_;
+  std::int64_t qkv_width_;
+
+  DecoderWeights weights_;
+
+  Buffer hidden_;
+  Buffer normed_;
+  Buffer qkv_;
+  Buffer attended_;
+  Buffer projected_;
+  Buffer up_;
+  Buffer active_;
+  Buffer logits_;
+  Buffer next_tokens_;
+
+  /// The batch's numbers, on the host and on the device alike.
+  Buffer staging_;
+  Buffer numbers_;
+  std::unique_ptr<Event> uploaded_;
+  std::int64_t tokens_ = 0;
+  std::int64_t output_rows_ = 0;
+  const std::int32_t* token_ids_ = nullptr;
+  const std::int32_t* new_slots_ = nullptr;
+  const std::int32_t* new_positions_ = nullptr;
+  const std::int32_t* last_rows_ = nullptr;
+  AttentionWork attention_;
+};
+
+/// For each layer the share of causal attention scores that are less than 1 % of the largest of
+/// their row, over the batch's new tokens: the profile that CaR sets its compression by. Runs the
+/// batch. Throws DeviceError if the decoder's device is not the host.
+[[nodiscard]] std::vector<double> measure_score_sparsity(Decoder& decoder,
+                                                         const DecoderBatch& batch,
+                                                         const KvPool& pool, Stream& stream);
+
+}  // namespace kvtier

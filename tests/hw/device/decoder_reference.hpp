@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hw/device/decoder.hpp"
+
+namespace kvtier {
+
+/// K without positions and V of each layer, one token after another.
+struct ReferenceKv {
+  struct Layer {
+    std::vector<double> keys;
+    std::vector<double> values;
+  };
+  std::vector<Layer> layers;
+
+  /// A row as a pool holds it: K, then V.
+  void append(std::int64_t layer, const std::vector<float>& row);
+};
+
+/// A decoder in plain loops and double, with another's weights as its device holds them.
+class ReferenceDecoder {
+ public:
+  explicit ReferenceDecoder(const Decoder& decoder);
+
+  /// Logits behind the last of `tokens`, which follow on `kv` and are added to it. `sparsity` gets
+  /// each layer's share of scores under 1 % of their row's largest.
+  [[nodiscard]] std::vector<double> logits(const std::vector<std::int32_t>& tokens, ReferenceKv& kv,
+                                           std::vector<double>* sparsity = nullptr) const;
+
+ private:
+  struct Layer {
+    std::vector<double> qkv;
+    std::vector<double> output;
+    std::vector<double> up;
+    std::vector<double> down;
+  };
+  DecoderShape shape_;
+  std::vector<double> embedding_;
+  std::vector<Layer> layers_;
+  std::vector<double> head_;
+};
+
+/// What the decoder has to compute on every device: the error of its logits as a share of the
+/// bound, for prefill, decode and what follows a cut of decoupled KV.
+[[nodiscard]] std::vector<std::pair<std::string, double>> decoder_errors(Device& device);
+
+}  // namespace kvtier

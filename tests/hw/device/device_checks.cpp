@@ -1,0 +1,466 @@
+#include "tests/hw/device/device_checks.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "kernels/rope_attention.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr double kFloat = 0x1p-24;
+
+double norm(const double* x, std::size_t width) {
+  return std::sqrt(std::inner_product(x, x + width, x, 0.0));
+}
+
+}  // namespace
+
+std::vector<float> random_values(std::size_t count, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    value = static_cast<float>(engine()) / 2147483648.0F - 1;
+  }
+  return values;
+}
+
+Buffer elements_on(Device& device, const std::vector<float>& values) {
+  Buffer buffer(device, MemoryKind::device,
+                static_cast<std::int64_t>(values.size()) * device.info().element);
+  device.write_elements(buffer.data(), values);
+  return buffer;
+}
+
+std::vector<float> elements_from(Device& device, const void* from, std::size_t count) {
+  std::vector<float> values(count);
+  device.read_elements(values, from);
+  return values;
+}
+
+double rounding(const Device& device) {
+  switch (device.info().element_type) {
+    case ElementType::bfloat16:
+      return 0x1p-8;
+    case ElementType::float16:
+      return 0x1p-11;
+    case ElementType::float32:
+      break;
+  }
+  return kFloat;
+}
+
+std::vector<AttentionCase> attention_cases() {
+  using Requests = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  const auto shape = [](std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim) {
+    return kernels::PagedAttentionShape{
+        .query_heads = query_heads, .kv_heads = kv_heads, .head_dim = head_dim};
+  };
+  // Around the tiles of 16 queries, 32 and 64 keys, and 256 keys that eight warps take in a round.
+  const Requests decode{{1, 1},  {1, 15}, {1, 16}, {1, 17},  {1, 31},  {1, 32},  {1, 33},
+                        {1, 63}, {1, 64}, {1, 65}, {1, 255}, {1, 257}, {1, 1100}};
+  const Requests prefill{{1, 1},   {15, 15}, {16, 16}, {17, 17},  {31, 31},
+                         {32, 32}, {33, 33}, {65, 65}, {129, 129}};
+  const Requests extend{{8, 300}, {15, 47}, {16, 48}, {17, 49}, {33, 290}, {2, 1025}};
+  const Requests mixed{{1, 100}, {0, 40}, {7, 7}, {0, 0}, {20, 120}, {1, 1}, {3, 66}, {0, 5}};
+  constexpr double kBase = 10000;
+  std::vector<AttentionCase> cases;
+  for (const double base : {0.0, kBase}) {
+    const std::string rope = base > 0 ? "Rope" : "";
+    const auto add = [&](const char* name, const kernels::PagedAttentionShape& heads,
+                         const Requests& requests) -> AttentionCase& {
+      cases.push_back(
+          {.name = name + rope, .shape = heads, .requests = requests, .rope_base = base});
+      return cases.back();
+    };
+    add("Decode64", shape(4, 4, 64), decode);
+    add("Decode128", shape(2, 2, 128), decode);
+    add("DecodeGrouped128", shape(8, 1, 128), decode);
+    add("Prefill64", shape(2, 2, 64), prefill);
+    add("PrefillGrouped128", shape(6, 2, 128), prefill);
+    add("Extend64", shape(8, 2, 64), extend);
+    add("Extend128", shape(2, 2, 128), extend);
+    add("Mixed64", shape(2, 1, 64), mixed);
+    add("Mixed128", shape(4, 2, 128), mixed);
+    add("NarrowHead", shape(1, 1, 16), extend);
+    add("OddHead", shape(2, 2, 80), extend);
+    add("WidestHead", shape(6, 2, 256), extend);
+    add("LargestGroup", shape(16, 1, 64), {{1, 70}, {5, 40}});
+    add("Strided64", shape(4, 2, 64), mixed).strided = true;
+    add("Strided128", shape(4, 4, 128), extend).strided = true;
+    add("SharedPrefix", shape(4, 2, 64), {{3, 70}, {1, 65}, {10, 90}}).shared = 60;
+    // The second context is the first up to its last token: a part of another's new tokens.
+    add("SharedWithNewTokens", shape(2, 2, 64), {{20, 60}, {1, 50}}).shared = 49;
+    add("NothingNew", shape(2, 2, 64), {{0, 10}, {0, 0}});
+    add("NoRequests", shape(2, 2, 64), {});
+  }
+  return cases;
+}
+
+double attention_error(Device& device, const AttentionCase& c, Mistake mistake) {
+  kernels::PagedAttentionShape shape = c.shape;
+  const auto width = static_cast<std::size_t>(shape.head_dim);
+  const auto heads = static_cast<std::size_t>(shape.query_heads);
+  const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  const std::size_t query_row = heads * width;
+  const std::size_t kv_row = kv_heads * width;
+  std::vector<std::int64_t> context_begin{0};
+  std::vector<std::int64_t> query_begin{0};
+  AttentionWork work;
+  for (const auto& [queries, context] : c.requests) {
+    query_begin.push_back(query_begin.back() + queries);
+    context_begin.push_back(context_begin.back() + context);
+    work.queries_max = std::max(work.queries_max, queries);
+    work.context_max = std::max(work.context_max, context);
+  }
+  const auto tokens = static_cast<std::size_t>(context_begin.back());
+  const auto queried = static_cast<std::size_t>(query_begin.back());
+
+  // Twice as many slots as tokens; those of no context hold no numbers.
+  const std::size_t pool = 2 * tokens + 1;
+  std::vector<std::int32_t> places(pool);
+  std::iota(places.begin(), places.end(), 0);
+  std::shuffle(places.begin(), places.end(), std::mt19937(7));
+  std::vector<std::int32_t> slots(places.begin(),
+                                  places.begin() + static_cast<std::ptrdiff_t>(tokens));
+  for (std::size_t r = 1; r < c.requests.size(); ++r) {
+    for (std::int64_t t = 0; t < std::min(c.shared, c.requests[r].second); ++t) {
+      slots[static_cast<std::size_t>(context_begin[r] + t)] = slots[static_cast<std::size_t>(t)];
+    }
+  }
+  std::vector<bool> used(pool);
+  for (const std::int32_t slot : slots) {
+    used[static_cast<std::size_t>(slot)] = true;
+  }
+  const std::size_t kv_stride = c.strided ? 2 * kv_row : kv_row;
+  const std::size_t query_stride = c.strided ? query_row + 2 * kv_row : query_row;
+  const std::size_t values_at = c.strided ? kv_row : pool * kv_row;
+  std::vector<float> kv = random_values(2 * pool * kv_row, 1);
+  for (std::size_t slot = 0; slot < pool; ++slot) {
+    if (!used[slot]) {
+      std::fill_n(kv.begin() + static_cast<std::ptrdiff_t>(slot * kv_stride), kv_row, NAN);
+      std::fill_n(kv.begin() + static_cast<std::ptrdiff_t>(values_at + slot * kv_stride), kv_row,
+                  NAN);
+    }
+  }
+  const Buffer kv_on = elements_on(device, kv);
+  const Buffer queries_on = elements_on(device, random_values(queried * query_stride + 1, 3));
+  const Buffer output = elements_on(device, std::vector<float>(queried * query_row + 1, NAN));
+  std::vector<std::int32_t> given = slots;
+  if (mistake == Mistake::swapped_slots) {
+    std::swap(given.front(), given.back());
+  }
+  const Buffer slots_on = numbers_on(device, given);
+  const Buffer contexts_on = numbers_on(device, context_begin);
+  const Buffer begins_on = numbers_on(device, query_begin);
+  if (c.strided) {
+    shape.query_stride = static_cast<std::int64_t>(query_stride);
+    shape.kv_stride = static_cast<std::int64_t>(kv_stride);
+  }
+  work.shape = shape;
+  work.queries = queries_on.data();
+  work.keys = kv_on.data();
+  work.values = kv_on.data() + (static_cast<std::int64_t>(values_at) * device.info().element).value;
+  work.output = output.data();
+  work.batch = {.requests = static_cast<std::int64_t>(c.requests.size()),
+                .slots = slots_on.as<std::int32_t>(),
+                .context_begin = contexts_on.as<std::int64_t>(),
+                .query_begin = begins_on.as<std::int64_t>()};
+  work.rope_base = c.rope_base;
+  const auto stream = device.make_stream();
+  device.attention(work, *stream);
+  stream->synchronize();
+
+  const std::vector<float> found = elements_from(device, output.data(), queried * query_row);
+  // As the device holds them.
+  const std::vector<float> held = elements_from(device, kv_on.data(), kv.size());
+  const std::vector<float> asked = elements_from(device, queries_on.data(), queried * query_stride);
+  const double scale = 1 / std::sqrt(static_cast<double>(width));
+  const kernels::AttentionShape reference{
+      .query_heads = heads, .kv_heads = kv_heads, .head_dim = width, .rope_base = c.rope_base};
+  double worst = 0;
+  for (std::size_t r = 0; r < c.requests.size(); ++r) {
+    const auto context = static_cast<std::size_t>(c.requests[r].second);
+    const auto count = static_cast<std::size_t>(c.requests[r].first);
+    std::vector<double> k;
+    std::vector<double> v;
+    for (std::size_t t = 0; t < context; ++t) {
+      const std::size_t row =
+          static_cast<std::size_t>(slots[static_cast<std::size_t>(context_begin[r]) + t]) *
+          kv_stride;
+      k.insert(k.end(), &held[row], &held[row] + kv_row);
+      v.insert(v.end(), &held[values_at + row], &held[values_at + row] + kv_row);
+    }
+    std::vector<double> q;
+    const auto first = static_cast<std::size_t>(query_begin[r]);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto row = asked.begin() + static_cast<std::ptrdiff_t>((first + i) * query_stride);
+      q.insert(q.end(), row, row + static_cast<std::ptrdiff_t>(query_row));
+    }
+    if (c.rope_base > 0) {
+      std::vector<std::int64_t> positions(context);
+      std::iota(positions.begin(), positions.end(), 0);
+      kernels::apply_rope<double>(k, kv_heads, positions, reference);
+      positions.erase(positions.begin(), positions.end() - static_cast<std::ptrdiff_t>(count));
+      for (std::int64_t& position : positions) {
+        position += mistake == Mistake::late_positions ? 1 : 0;
+      }
+      kernels::apply_rope<double>(q, heads, positions, reference);
+    }
+    if (mistake == Mistake::sees_next_token) {
+      // One more token, so that each query sees one more.
+      k.insert(k.end(), k.end() - static_cast<std::ptrdiff_t>(kv_row), k.end());
+      v.insert(v.end(), v.end() - static_cast<std::ptrdiff_t>(kv_row), v.end());
+    }
+    std::vector<double> expected(q.size());
+    kernels::attend<double>(q, k, v, reference, expected);
+
+    // A score is a sum of `width` products, of numbers that took up to four roundings when they
+    // were turned, in any order: off by (width + 12) 2^-24 |q| |k| scale = s. Its argument of exp
+    // is at most 2 S, with S the largest |q| |k| scale: rounding it makes the weight wrong by S
+    // 2^-22, exp itself by 2^-21, as often as the maximum changes, 16 times at most here. Summing
+    // a context of n adds (n + 8) 2^-24. So a weight is off by a share e of itself, their weighted
+    // mean by 2 e V, V being the largest value; and it is rounded at the end.
+    double key = 0;
+    double query = 0;
+    for (std::size_t i = 0; i < k.size(); i += width) {
+      key = std::max(key, norm(&k[i], width));
+    }
+    for (std::size_t i = 0; i < q.size(); i += width) {
+      query = std::max(query, norm(&q[i], width));
+    }
+    const double score = query * key * scale;
+    const double share = (static_cast<double>(width) + 12) * kFloat * score + score * 0x1p-22 +
+                         16 * 0x1p-21 + (static_cast<double>(context) + 8) * kFloat;
+    const double largest = std::accumulate(
+        v.begin(), v.end(), 0.0, [](double a, double b) { return std::max(a, std::abs(b)); });
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double bound = 2.1 * share * largest + rounding(device) * std::abs(expected[i]);
+      const double error =
+          std::abs(static_cast<double>(found[first * query_row + i]) - expected[i]) / bound;
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+    }
+  }
+  return worst;
+}
+
+std::vector<std::pair<std::string, double>> row_errors(Device& device) {
+  std::vector<std::pair<std::string, double>> errors;
+  const auto stream = device.make_stream();
+  const double element = rounding(device);
+  for (const std::int64_t rows : {0, 1, 5, 300}) {
+    for (const std::int64_t width : {1, 17, 64, 1000}) {
+      const auto count = static_cast<std::size_t>(rows * width);
+      const auto columns = static_cast<std::size_t>(width);
+      std::vector<float> wide = random_values(2 * count + 1, 5);
+      std::ranges::transform(wide, wide.begin(), [](float x) { return 4 * x; });
+      const Buffer input = elements_on(device, wide);
+      const Buffer other = elements_on(device, random_values(count + 1, 6));
+      const std::vector<float> x = elements_from(device, input.data(), 2 * count);
+      const std::vector<float> y = elements_from(device, other.data(), count);
+      const auto run = [&](RowFunction function) {
+        Buffer output = elements_on(device, std::vector<float>(2 * count + 1, NAN));
+        device.row_function({.function = function,
+                             .input = input.data(),
+                             .other = other.data(),
+                             .output = output.data(),
+                             .rows = rows,
+                             .width = width},
+                            *stream);
+        stream->synchronize();
+        return output;
+      };
+      // expected(i) gives the right number and the error that sums and functions in float may have.
+      const auto compare = [&](const char* name, RowFunction function, const auto& expected) {
+        const std::vector<float> found = elements_from(device, run(function).data(), count);
+        double worst = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+          const auto [right, slack] = expected(i);
+          const double error = std::abs(static_cast<double>(found[i]) - right) /
+                               (slack + element * std::abs(right) + 1e-7 * element);
+          worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+        }
+        errors.emplace_back(name, worst);
+      };
+      compare("norm", RowFunction::norm, [&](std::size_t i) {
+        double squares = 0;
+        for (std::size_t d = 0; d < columns; ++d) {
+          const double one = x[i / columns * columns + d];
+          squares += one * one;
+        }
+        const double right = x[i] / std::sqrt(squares / static_cast<double>(width) + 1e-5);
+        return std::pair(right, (static_cast<double>(width) + 8) * kFloat * std::abs(right));
+      });
+      compare("gated_activation", RowFunction::gated_activation, [&](std::size_t i) {
+        const std::size_t at = i / columns * 2 * columns + i % columns;
+        const double gate = x[at];
+        const double right = gate / (1 + std::exp(-gate)) * x[at + columns];
+        return std::pair(right, 32 * kFloat * std::abs(right));
+      });
+      // Far below zero 1 + erf is a difference of almost equal numbers.
+      compare("activation", RowFunction::activation, [&](std::size_t i) {
+        const double one = x[i];
+        return std::pair(one * 0.5 * (1 + std::erf(one / std::sqrt(2.0))),
+                         8 * kFloat * std::abs(one));
+      });
+      compare("add", RowFunction::add, [&](std::size_t i) {
+        const double right = static_cast<double>(x[i]) + static_cast<double>(y[i]);
+        return std::pair(right, kFloat * std::abs(right));
+      });
+      const auto largest = numbers_from<std::int32_t>(device, run(RowFunction::sample).data(),
+                                                      static_cast<std::size_t>(rows));
+      double wrong = 0;
+      for (std::size_t r = 0; r < largest.size(); ++r) {
+        const auto begin = x.begin() + static_cast<std::ptrdiff_t>(r * columns);
+        const auto end = begin + static_cast<std::ptrdiff_t>(columns);
+        wrong += largest[r] == std::max_element(begin, end) - begin ? 0 : 2;
+      }
+      errors.emplace_back("sample", wrong);
+    }
+  }
+
+  // Rotations: from slots to rows at positions that follow each other, and in place at positions
+  // that are listed, of the first two of three heads.
+  for (const std::int64_t width : {16, 64, 80, 128}) {
+    constexpr std::int64_t kRows = 40;
+    constexpr std::int64_t kHeads = 3;
+    const std::int64_t row = kHeads * width;
+    const auto count = static_cast<std::size_t>(kRows * row);
+    const Buffer from = elements_on(device, random_values(count, 8));
+    const std::vector<float> x = elements_from(device, from.data(), count);
+    std::vector<std::int32_t> order(kRows);
+    std::iota(order.rbegin(), order.rend(), 0);
+    std::vector<std::int32_t> positions(kRows);
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      positions[i] = static_cast<std::int32_t>(i * i * 5);
+    }
+    const Buffer order_on = numbers_on(device, order);
+    const Buffer positions_on = numbers_on(device, positions);
+    const Buffer to = elements_on(device, std::vector<float>(count, NAN));
+    const Bytes row_bytes = row * device.info().element;
+    device.rope({.rows = {.from = from.data(),
+                          .to = to.data(),
+                          .slots = order_on.as<std::int32_t>(),
+                          .rows = kRows,
+                          .row = row_bytes},
+                 .heads = kHeads,
+                 .head_dim = width,
+                 .first_position = 3000},
+                *stream);
+    stream->synchronize();
+    const std::vector<float> gathered = elements_from(device, to.data(), count);
+    device.rope({.rows = {.from = from.data(), .to = from.data(), .rows = kRows, .row = row_bytes},
+                 .heads = kHeads - 1,
+                 .head_dim = width,
+                 .base = 500,
+                 .positions = positions_on.as<std::int32_t>(),
+                 .positions_end = positions.back() + 1},
+                *stream);
+    stream->synchronize();
+    const std::vector<float> in_place = elements_from(device, from.data(), count);
+    const auto worst = [&](const std::vector<float>& found, double base, std::int64_t heads,
+                           const auto& source, const auto& position) {
+      double largest = 0;
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        const auto begin = x.begin() + source(i) * row;
+        std::vector<double> right(begin, begin + heads * width);
+        kernels::apply_rope<double>(right, static_cast<std::size_t>(heads),
+                                    std::vector<std::int64_t>{position(i)},
+                                    {.query_heads = 1,
+                                     .kv_heads = 1,
+                                     .head_dim = static_cast<std::size_t>(width),
+                                     .rope_base = base});
+        right.insert(right.end(), begin + heads * width, begin + row);
+        for (std::size_t d = 0; d < right.size(); ++d) {
+          // Two products of rounded factors and their sum; both numbers of the pair are below 1.
+          const double error =
+              std::abs(static_cast<double>(found[static_cast<std::size_t>(i * row) + d]) -
+                       right[d]) /
+              (6 * kFloat + element * std::abs(right[d]));
+          largest = std::isnan(error) ? INFINITY : std::max(largest, error);
+        }
+      }
+      return largest;
+    };
+    errors.emplace_back("rope by slots",
+                        worst(
+                            gathered, 10000, kHeads, [&](std::int64_t i) { return kRows - 1 - i; },
+                            [](std::int64_t i) { return 3000 + i; }));
+    errors.emplace_back("rope in place",
+                        worst(
+                            in_place, 500, kHeads - 1, [](std::int64_t i) { return i; },
+                            [](std::int64_t i) { return i * i * 5; }));
+  }
+  return errors;
+}
+
+std::string moved_rows_differ(Device& device) {
+  constexpr std::size_t kRows = 700;
+  constexpr std::size_t kRow = 48;
+  const auto stream = device.make_stream();
+  std::vector<std::int32_t> slots(kRows);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::shuffle(slots.begin(), slots.end(), std::mt19937(3));
+  const Buffer slots_on = numbers_on(device, slots);
+  for (const std::size_t gap : {0, 16, 64}) {
+    for (const bool listed : {true, false}) {
+      const std::size_t packed_stride = kRow + gap;
+      const std::size_t slot_stride = kRow + 2 * gap;
+      std::vector<std::uint8_t> bytes(kRows * slot_stride);
+      std::mt19937 engine(4);
+      std::ranges::generate(bytes, [&] { return static_cast<std::uint8_t>(engine()); });
+      const Buffer pool = numbers_on(device, bytes);
+      const Buffer packed = numbers_on(device, std::vector<std::uint8_t>(kRows * packed_stride, 7));
+      const Buffer back = numbers_on(device, std::vector<std::uint8_t>(bytes.size(), 9));
+      const Buffer folded = numbers_on(device, std::vector<std::uint32_t>(kRows));
+      RowWork work{.from = pool.data(),
+                   .to = packed.data(),
+                   .slots = listed ? slots_on.as<std::int32_t>() : nullptr,
+                   .rows = kRows,
+                   .row = Bytes(kRow)};
+      if (gap > 0) {
+        work.packed_stride = Bytes(static_cast<std::int64_t>(packed_stride));
+        work.slot_stride = Bytes(static_cast<std::int64_t>(slot_stride));
+      }
+      device.gather(work, *stream);
+      RowWork fold = work;
+      fold.to = folded.data();
+      device.fold(fold, *stream);
+      work.from = packed.data();
+      work.to = back.data();
+      device.scatter(work, *stream);
+      stream->synchronize();
+      const auto gathered =
+          numbers_from<std::uint8_t>(device, packed.data(), kRows * packed_stride);
+      const auto scattered = numbers_from<std::uint8_t>(device, back.data(), bytes.size());
+      const auto sums = numbers_from<std::uint32_t>(device, folded.data(), kRows);
+      for (std::size_t i = 0; i < kRows; ++i) {
+        const std::size_t slot = listed ? static_cast<std::size_t>(slots[i]) : i;
+        for (std::size_t b = 0; b < packed_stride; ++b) {
+          const std::uint8_t right = b < kRow ? bytes[slot * slot_stride + b] : 7;
+          if (gathered[i * packed_stride + b] != right) {
+            return "gather";
+          }
+        }
+        for (std::size_t b = 0; b < slot_stride; ++b) {
+          const std::uint8_t right = b < kRow ? bytes[slot * slot_stride + b] : 9;
+          if (scattered[slot * slot_stride + b] != right) {
+            return "scatter";
+          }
+        }
+        std::uint32_t sum = 0;
+        for (std::size_t b = 0; b < kRow; ++b) {
+          sum ^= static_cast<std::uint32_t>(bytes[slot * slot_stride + b]) << (8 * (b % 4));
+        }
+        if (sums[i] != sum) {
+          return "fold";
+        }
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace kvtier

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hw/device/device.hpp"
+
+/// What every device has to compute, held to references in double. An error is given as a share of
+/// the bound that is derived beside it: up to 1 is right.
+namespace kvtier {
+
+/// Entries of a fixed sequence in [-1, 1).
+[[nodiscard]] std::vector<float> random_values(std::size_t count, unsigned seed);
+
+/// Memory of a device with these numbers in its element, and back; and with these bytes.
+[[nodiscard]] Buffer elements_on(Device& device, const std::vector<float>& values);
+[[nodiscard]] std::vector<float> elements_from(Device& device, const void* from, std::size_t count);
+template <class T>
+[[nodiscard]] Buffer numbers_on(Device& device, const std::vector<T>& values) {
+  Buffer buffer(device, MemoryKind::device,
+                Bytes(static_cast<std::int64_t>(values.size() * sizeof(T))));
+  const auto stream = device.make_stream();
+  device.copy(buffer.data(), values.data(), buffer.size(), *stream);
+  stream->synchronize();
+  return buffer;
+}
+template <class T>
+[[nodiscard]] std::vector<T> numbers_from(Device& device, const void* from, std::size_t count) {
+  std::vector<T> values(count);
+  const auto stream = device.make_stream();
+  device.copy(values.data(), from, Bytes(static_cast<std::int64_t>(count * sizeof(T))), *stream);
+  stream->synchronize();
+  return values;
+}
+
+/// The relative error of rounding to the device's element: 2^-24, 2^-8 (bfloat16), 2^-11 (float16).
+[[nodiscard]] double rounding(const Device& device);
+
+struct AttentionCase {
+  std::string name;
+  kernels::PagedAttentionShape shape;
+  /// New tokens and context of each request.
+  std::vector<std::pair<std::int64_t, std::int64_t>> requests;
+  double rope_base = 0;
+  /// The first tokens of every context lie in the first context's slots.
+  std::int64_t shared = 0;
+  /// Queries as part of a wider row, K and V of a slot side by side.
+  bool strided = false;
+};
+/// Every case that a device has to pass.
+[[nodiscard]] std::vector<AttentionCase> attention_cases();
+
+/// What a check of attention has to notice.
+enum class Mistake { none, swapped_slots, late_positions, sees_next_token };
+
+/// The largest error of one number. Slots are random; what belongs to no context, and the output
+/// before the call, is not a number.
+[[nodiscard]] double attention_error(Device& device, const AttentionCase& c,
+                                     Mistake mistake = Mistake::none);
+
+/// The largest error of each row function and of rotations, by name.
+[[nodiscard]] std::vector<std::pair<std::string, double>> row_errors(Device& device);
+
+/// Gathers, scatters and folds rows with and without slots and strides, and compares all bytes.
+/// Returns what differs, or nothing.
+[[nodiscard]] std::string moved_rows_differ(Device& device);
+
+}  // namespace kvtier
