@@ -10,7 +10,7 @@
 namespace kvtier {
 
 /// What happens at a time. `payload` belongs to whoever pushed it. Plain data, 24 bytes.
-struct Event {
+struct TimedEvent {
   SimTime time;
   /// Priority in the top byte (smaller first), then the order of pushing: see EventQueue::push.
   std::uint64_t order = 0;
@@ -18,7 +18,7 @@ struct Event {
 };
 
 /// The one order of events: time, then priority, then the sequence in which they were pushed.
-[[nodiscard]] inline bool earlier(const Event& a, const Event& b) {
+[[nodiscard]] inline bool earlier(const TimedEvent& a, const TimedEvent& b) {
   if (a.time == b.time) [[unlikely]] {
     return a.order < b.order;
   }
@@ -32,7 +32,7 @@ class EventQueue {
   /// Events of equal time leave by `priority` (smaller first), then in the order they were pushed.
   void push(SimTime time, std::uint8_t priority, std::uint64_t payload) {
     const std::uint64_t order = (std::uint64_t{priority} << 56) | next_sequence_++;
-    const Event event{time, order, payload};
+    const TimedEvent event{time, order, payload};
     std::size_t hole = heap_.size();
     heap_.push_back(event);
     while (hole > 0) {
@@ -48,26 +48,26 @@ class EventQueue {
 
   [[nodiscard]] bool empty() const { return heap_.empty(); }
   [[nodiscard]] std::size_t size() const { return heap_.size(); }
-  [[nodiscard]] const Event& top() const { return heap_.front(); }
+  [[nodiscard]] const TimedEvent& top() const { return heap_.front(); }
 
-  Event pop() {
+  TimedEvent pop() {
     KVTIER_ASSERT(!heap_.empty(), "pop needs a pending event");
-    const Event result = heap_.front();
-    const Event last = heap_.back();
+    const TimedEvent result = heap_.front();
+    const TimedEvent last = heap_.back();
     heap_.pop_back();
     const std::size_t count = heap_.size();
     if (count == 0) {
       return result;
     }
-    Event* const events = heap_.data();
+    TimedEvent* const events = heap_.data();
     std::size_t hole = 0;
     while (true) {
       const std::size_t first = hole * kArity + 1;
-      const Event* best = events + first;
+      const TimedEvent* best = events + first;
       if (first + kArity <= count) [[likely]] {
         best = earlier_of(earlier_of(best, best + 1), earlier_of(best + 2, best + 3));
       } else if (first < count) {
-        for (const Event* child = best + 1; child < events + count; ++child) {
+        for (const TimedEvent* child = best + 1; child < events + count; ++child) {
           best = earlier_of(best, child);
         }
       } else {
@@ -85,10 +85,10 @@ class EventQueue {
 
  private:
   static constexpr std::size_t kArity = 4;
-  [[nodiscard]] static const Event* earlier_of(const Event* a, const Event* b) {
+  [[nodiscard]] static const TimedEvent* earlier_of(const TimedEvent* a, const TimedEvent* b) {
     return earlier(*b, *a) ? b : a;
   }
-  std::vector<Event> heap_;
+  std::vector<TimedEvent> heap_;
   std::uint64_t next_sequence_ = 0;
 };
 

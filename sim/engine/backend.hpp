@@ -29,6 +29,8 @@ struct TransferCommand {
   Medium to;
   Bytes bytes;
   EntryKey key;
+  /// Tokens of the entry, from its first on, that are in `to` once the transfer is complete.
+  Tokens tokens;
   /// Given back with the completion.
   std::uint64_t cookie = 0;
   /// More bytes will follow: the transfer is extended later, moving or not, and its completion is
@@ -38,6 +40,8 @@ struct TransferCommand {
 
 struct PrefillCommand {
   PrefillPart part;
+  /// The session whose turn it is.
+  EntryKey key;
   /// The transfer that brings the past tokens' KV; invalid if all of it is in HBM.
   TransferId load;
   /// Layers whose KV is in HBM already when the prefill starts.
@@ -81,7 +85,8 @@ enum class CompletionKind : std::uint8_t { prefill, decode, transfer, timer };
 
 struct Completion {
   CompletionKind kind;
-  /// timer: its payload; transfer: its cookie; decode: iterations done.
+  /// timer: its payload; transfer: its cookie; decode: iterations done; prefill: nanoseconds of
+  /// compute, without waiting for KV.
   std::uint64_t payload = 0;
 };
 
@@ -101,16 +106,27 @@ class Backend {
   [[nodiscard]] virtual bool pending() const = 0;
   virtual void set_timer(SimTime at, std::uint64_t payload) = 0;
   virtual TransferId start_transfer(const TransferCommand& command) = 0;
-  /// Adds the last bytes to a transfer that has not been reported complete. False if it is an open
-  /// one that has moved all it had: it is over then, and these bytes need a transfer of their own.
-  [[nodiscard]] virtual bool extend_transfer(TransferId transfer, Bytes bytes) = 0;
-  /// Returns the compute time alone, without waiting for KV.
-  virtual SimDuration start_prefill(const PrefillCommand& command) = 0;
+  /// Adds the last bytes to an open transfer, which brings the destination to `tokens`. False if it
+  /// has moved all it had: it is over then, and these bytes need a transfer of their own.
+  [[nodiscard]] virtual bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) = 0;
+  virtual void start_prefill(const PrefillCommand& command) = 0;
   /// Completes as a prefill does.
   virtual IterationTime start_iteration(const IterationCommand& command) = 0;
   virtual void start_decode(const DecodeCommand& command) = 0;
   /// Ends the running decode after the iteration in work.
   virtual void stop_decode() = 0;
+
+  // What the control plane says of the KV that is stored. A clock alone needs none of it; memories
+  // with bytes in them do.
+
+  /// The session's turn has ended: its request computes no further token.
+  virtual void end_request(EntryKey) {}
+  /// Of this entry the medium holds the first `tokens` tokens; the room of all others is free. HBM:
+  /// of a turn that has ended.
+  virtual void keep(Medium, EntryKey, Tokens) {}
+  /// In every medium, and of what is on its way, the `dropped` tokens behind the first `kept` ones
+  /// go, and those behind them move up.
+  virtual void cut(EntryKey, Tokens /*kept*/, Tokens /*dropped*/) {}
 
  protected:
   SimTime now_;

@@ -42,14 +42,14 @@ TransferId ObservedBackend::start_transfer(const TransferCommand& command) {
   return id;
 }
 
-bool ObservedBackend::extend_transfer(TransferId transfer, Bytes bytes) {
+bool ObservedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) {
   const auto found = in_flight_.find(cookie_of_.at(transfer.value));
   if (found == in_flight_.end()) {
     return false;
   }
   found->second.record.bytes += bytes;
   found->second.open = false;
-  return backend_.extend_transfer(transfer, bytes);
+  return backend_.extend_transfer(transfer, bytes, tokens);
 }
 
 }  // namespace kvtier

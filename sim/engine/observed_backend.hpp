@@ -21,15 +21,18 @@ class ObservedBackend final : public Backend {
   [[nodiscard]] bool pending() const override { return backend_.pending(); }
   void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
   TransferId start_transfer(const TransferCommand& command) override;
-  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes) override;
-  SimDuration start_prefill(const PrefillCommand& command) override {
-    return backend_.start_prefill(command);
-  }
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
+  void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
   IterationTime start_iteration(const IterationCommand& command) override {
     return backend_.start_iteration(command);
   }
   void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
   void stop_decode() override { backend_.stop_decode(); }
+  void end_request(EntryKey key) override { backend_.end_request(key); }
+  void keep(Medium medium, EntryKey key, Tokens tokens) override {
+    backend_.keep(medium, key, tokens);
+  }
+  void cut(EntryKey key, Tokens kept, Tokens dropped) override { backend_.cut(key, kept, dropped); }
 
  private:
   Backend& backend_;

@@ -72,7 +72,7 @@ void PrefillFirst::on_enqueued(SessionSlot slot, QueuePosition position) {
 void PrefillFirst::on_completion(const Completion& completion) {
   switch (completion.kind) {
     case CompletionKind::prefill:
-      finish_prefill();
+      finish_prefill(SimDuration(static_cast<std::int64_t>(completion.payload)));
       break;
     case CompletionKind::decode:
       finish_decode(static_cast<std::int64_t>(completion.payload));
@@ -164,11 +164,12 @@ void PrefillFirst::admit(QueuePosition position) {
 
 void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
   Load& load = loads_[slot];
-  const Bytes total = stored_up_to_layers_.back() * requests_.request(slot).outside_hbm().value;
+  const Tokens tokens = requests_.request(slot).outside_hbm();
+  const Bytes total = stored_up_to_layers_.back() * tokens.value;
   const Bytes rest = total - std::min(total, load.preloaded);
   std::int64_t ready_layers = 0;
   loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
-  if (load.ahead && backend_.extend_transfer(load.transfer, rest)) {
+  if (load.ahead && backend_.extend_transfer(load.transfer, rest, tokens)) {
     load_in_flight_ = true;
   } else {
     ready_layers = load.ahead ? buffered_layers() : 0;
@@ -177,6 +178,7 @@ void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
                                                .to = Medium::hbm,
                                                .bytes = rest,
                                                .key = requests_.key(slot),
+                                               .tokens = tokens,
                                                .cookie = kOwnTransfer | slot});
       load_in_flight_ = true;
     } else {
@@ -188,8 +190,9 @@ void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
 
 void PrefillFirst::start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers) {
   const RequestRecord& r = requests_.request(slot);
-  prefill_compute_ = backend_.start_prefill(
+  backend_.start_prefill(
       {.part = {.added = r.history - r.found.reused + r.input, .past = r.found.reused},
+       .key = requests_.key(slot),
        .load = loads ? loads_[slot].transfer : TransferId{},
        .ready_layers = ready_layers,
        .up_to_layers = config_.system.compression ? std::span<const Bytes>(stored_up_to_layers_)
@@ -226,21 +229,22 @@ void PrefillFirst::preload_next() {
                                            .to = Medium::hbm,
                                            .bytes = load.preloaded,
                                            .key = requests_.key(slot),
+                                           .tokens = tokens,
                                            .cookie = kOwnTransfer | slot,
                                            .open = true});
 }
 
-void PrefillFirst::finish_prefill() {
+void PrefillFirst::finish_prefill(SimDuration compute) {
   const SessionSlot slot = prefilling_;
   RequestRecord& r = requests_.request(slot);
   const SimTime now = backend_.now();
   prefilling_ = kNoSession;
   gpu_ = Gpu::idle;
   r.first_token = now;
-  r.prefill_compute = prefill_compute_;
+  r.prefill_compute = compute;
   r.decode_share = SimDuration(0) - decode_per_request_;
-  r.exposed_load = now - gpu_since_ - prefill_compute_;
-  requests_.gpu_time().prefill += prefill_compute_;
+  r.exposed_load = now - gpu_since_ - compute;
+  requests_.gpu_time().prefill += compute;
   requests_.gpu_time().exposed_load += r.exposed_load;
   requests_.report_gpu(GpuActivity::prefill, gpu_since_, r.session, 1);
   if (shares_) {
@@ -321,6 +325,7 @@ void PrefillFirst::finish_turn(SessionSlot slot) {
   if (shares_) {
     tiers_.release_prompt(slot);
   }
+  backend_.end_request(requests_.key(slot));
   tiers_.save(slot, requests_.key(slot), own_history(r, config_.system) + r.input + r.output);
   if (requests_.finish(slot)) {
     tiers_.forget(slot);

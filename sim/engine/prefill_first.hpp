@@ -90,7 +90,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   }
   void start_load(SessionSlot slot, Medium medium);
   void start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers);
-  void finish_prefill();
+  void finish_prefill(SimDuration compute);
   void start_decode();
   void finish_decode(std::int64_t iterations);
   void finish_turn(SessionSlot slot);
@@ -126,7 +126,6 @@ class PrefillFirst final : public Batcher, private RunningView {
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_since_;
   SessionSlot prefilling_ = kNoSession;
-  SimDuration prefill_compute_;
   SessionSlot preloading_ = kNoSession;
   bool load_in_flight_ = false;
   std::vector<Running> running_;  // a heap, the first to finish in front

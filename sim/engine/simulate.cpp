@@ -84,42 +84,83 @@ void check_counts(const TurnMetrics& turns) {
   KVTIER_ASSERT(reused <= turns.history_tokens.value, "no more is reused than is needed");
 }
 
-}  // namespace
-
-Json simulate(const RunConfig& config, const PolicyRegistry& registry, const RunOptions& options) {
+void check(const RunConfig& config, const PolicyRegistry& registry) {
   Problems problems;
   check_run_config(config, registry, problems);
   problems.throw_if_any();
+}
 
-  const auto timing = make_timing(config.model, config.hardware, config.serving.slots);
-  SimulatedBackend backend(config.hardware, config.model.layers, *timing, options.stepping);
-  std::optional<ObservedBackend> observed;
-  if (options.observer != nullptr) {
-    observed.emplace(backend, *options.observer);
+Json report(Instance& instance, const RunConfig& config, const std::vector<LinkReport>& links,
+            const std::optional<Json>& timing) {
+  Json result;
+  result["format"] = "kvtier.result/1";
+  result["config"] = write_value(config);
+  result["workload"] = workload_report(config, instance.workload());
+  result["load"] = load_report(instance);
+  if (timing) {
+    result["timing"] = *timing;
   }
-  const auto source =
-      make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
-  Instance instance({.config = &config,
-                     .registry = &registry,
-                     .backend = observed ? static_cast<Backend*>(&*observed) : &backend,
-                     .sessions = source.get(),
-                     .observer = options.observer,
-                     .decisions = options.decisions,
-                     .progress = options.progress});
-  std::vector<LinkReport> links;
-  std::vector<LinkCounters> before(LinkNames::count);
-  std::vector<LinkCounters> after(LinkNames::count);
-  instance.on_measurement_begin = [&] { read_links(backend, before); };
-  instance.on_measurement_end = [&] { read_links(backend, after); };
+  result["metrics"] = metrics_report(instance, config, links);
+  return result;
+}
+
+/// Runs it all, and throws if that measured nothing.
+void run(Instance& instance, const RunConfig& config) {
   instance.run();
-  backend.check_drained();
-  check_bytes(instance, backend);
   check_counts(instance.turns());
   if (instance.turns().turns == 0) {
     throw ConfigError(
         fmt::format("/workload/warmup_turns: expected less than the workload's {} turns, got {}",
                     instance.finished_turns(), config.workload.warmup_turns));
   }
+}
+
+/// The sessions and the observers of a run on a backend.
+struct Parts {
+  std::unique_ptr<SessionSource> source;
+  std::optional<ObservedBackend> observed;
+  Instance instance;
+
+  Parts(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
+        const RunOptions& options)
+      : source(make_source(config.workload, static_cast<std::uint64_t>(config.seed),
+                           options.base_dir)),
+        observed(options.observer != nullptr
+                     ? std::optional<ObservedBackend>(std::in_place, backend, *options.observer)
+                     : std::nullopt),
+        instance({.config = &config,
+                  .registry = &registry,
+                  .backend = observed ? static_cast<Backend*>(&*observed) : &backend,
+                  .sessions = source.get(),
+                  .observer = options.observer,
+                  .decisions = options.decisions,
+                  .progress = options.progress}) {}
+};
+
+}  // namespace
+
+Json run_on(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
+            const RunOptions& options) {
+  check(config, registry);
+  Parts parts(backend, config, registry, options);
+  run(parts.instance, config);
+  return report(parts.instance, config, {}, std::nullopt);
+}
+
+Json simulate(const RunConfig& config, const PolicyRegistry& registry, const RunOptions& options) {
+  check(config, registry);
+  const auto timing = make_timing(config.model, config.hardware, config.serving.slots);
+  SimulatedBackend backend(config.hardware, config.model.layers, *timing, options.stepping);
+  Parts parts(backend, config, registry, options);
+  Instance& instance = parts.instance;
+  std::vector<LinkCounters> before(LinkNames::count);
+  std::vector<LinkCounters> after(LinkNames::count);
+  instance.on_measurement_begin = [&] { read_links(backend, before); };
+  instance.on_measurement_end = [&] { read_links(backend, after); };
+  run(instance, config);
+  backend.check_drained();
+  check_bytes(instance, backend);
+  std::vector<LinkReport> links;
   for (std::size_t i = 0; i < LinkNames::count; ++i) {
     if (!has_link(config.hardware, i)) {
       continue;
@@ -130,16 +171,11 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
                       .backward = now.backward - before[i].backward,
                       .busy = now.busy - before[i].busy}});
   }
-  Json result;
-  result["format"] = "kvtier.result/1";
-  result["config"] = write_value(config);
-  result["workload"] = workload_report(config, instance.workload());
-  result["load"] = load_report(instance);
+  std::optional<Json> used;
   if (const auto* profile = dynamic_cast<const ProfileTiming*>(timing.get())) {
-    result["timing"] = timing_report(config, *profile, backend.timing_use());
+    used = timing_report(config, *profile, backend.timing_use());
   }
-  result["metrics"] = metrics_report(instance, config, links);
-  return result;
+  return report(instance, config, links, used);
 }
 
 }  // namespace kvtier

@@ -28,6 +28,11 @@ struct RunOptions {
 [[nodiscard]] Json simulate(const RunConfig& config, const PolicyRegistry& registry,
                             const RunOptions& options = {});
 
+/// The same on a backend of the caller's, which is run to its end; without `timing` and links.
+/// Throws what the backend throws, too.
+[[nodiscard]] Json run_on(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
+                          const RunOptions& options = {});
+
 /// Replays one fixed order of accesses through the tiers, without a clock: sessions take their
 /// turns at arrival plus think times, every move is instantaneous, and no request ever waits. For
 /// miss-ratio curves and comparison with cache simulators. Result as `kvtier.untimed/1`.

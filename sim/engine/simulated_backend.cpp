@@ -106,7 +106,7 @@ Completion SimulatedBackend::finish_gpu() {
   const Gpu done = std::exchange(gpu_, Gpu::idle);
   gpu_done_ = kNever;
   if (done == Gpu::prefill) {
-    return {CompletionKind::prefill, 0};
+    return {CompletionKind::prefill, static_cast<std::uint64_t>(prefill_time_.total.ns)};
   }
   count_decode();
   return {CompletionKind::decode, static_cast<std::uint64_t>(decode_end_iteration_)};
@@ -127,7 +127,7 @@ TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
                       command.open);
 }
 
-bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes) {
+bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens) {
   return links_.extend(transfer, bytes, now_);
 }
 
@@ -135,16 +135,16 @@ Bytes SimulatedBackend::moved(Medium from, Medium to) const {
   return from == to ? Bytes(0) : links_.carried(path_index(from, to));
 }
 
-SimDuration SimulatedBackend::start_prefill(const PrefillCommand& command) {
+void SimulatedBackend::start_prefill(const PrefillCommand& command) {
   prefill_time_ = timing_.prefill(std::span(&command.part, 1));
   prefill_ = command;
   begin_prefill();
-  return prefill_time_.total;
 }
 
 IterationTime SimulatedBackend::start_iteration(const IterationCommand& command) {
   prefill_time_ = timing_.iteration(command.parts, command.decode_batch, command.decode_context);
   prefill_ = {.part = {},
+              .key = {},
               .load = command.load,
               .ready_layers = 0,
               .up_to_layers = {},

@@ -43,8 +43,8 @@ class SimulatedBackend final : public Backend {
   [[nodiscard]] bool pending() const override;
   void set_timer(SimTime at, std::uint64_t payload) override;
   TransferId start_transfer(const TransferCommand& command) override;
-  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes) override;
-  SimDuration start_prefill(const PrefillCommand& command) override;
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
+  void start_prefill(const PrefillCommand& command) override;
   IterationTime start_iteration(const IterationCommand& command) override;
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;

@@ -183,6 +183,7 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   Copy& copy = e.copies[index];
   copy.tokens = tokens;
   recharge(index, id);
+  tell_kept(index, id);
   const Bytes blocks = write_bytes(t, Tokens(0), tokens);
   ++t.counters.stores;
   t.counters.blocks += blocks;
@@ -224,6 +225,7 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
   --residents_;
   copy = Copy{};
   e.loss = cause;
+  tell_kept(index, id);
 }
 
 /// Whether an entry of a faster tier has no copy in this one.
@@ -334,6 +336,7 @@ void TierManager::truncate(SessionSlot session, const Truncation& cut) {
     return;
   }
   Entry& e = entry(id);
+  backend_.cut(e.key, cut.kept, cut.dropped);
   const bool waits = e.saving && !e.save_granted;
   e.tokens = cut.left_of(e.tokens);
   if (waits) {
@@ -367,6 +370,7 @@ void TierManager::truncate(SessionSlot session, const Truncation& cut) {
       cancel_wait(id);
     }
     cancel_save(id);
+    leave_hbm(id);
     e.loss = LossCause::overflow;
   }
   release_if_empty(id);
@@ -384,6 +388,7 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
       cancel_wait(id);
     }
     cancel_save(id);
+    leave_hbm(id);
   }
   if (e.fetching && !e.fetch_active) {
     cancel_fetch(id);
@@ -395,6 +400,7 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
       remove_copy(i, id, cause);
     }
   }
+  backend_.cut(e.key, Tokens(0), e.tokens);
   e.doomed = true;
   e.loss = cause;
   e.owner = kNone;

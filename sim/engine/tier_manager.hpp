@@ -434,6 +434,21 @@ class TierManager final : public StoredKv {
   void forget_prompt_if_unused(std::uint32_t prompt);
   void check_prompts() const;
 
+  /// Tells the backend what the tier keeps. Of a key that has a new entry, or a tier in HBM, where
+  /// turns keep theirs, nothing is said.
+  void tell_kept(std::size_t index, EntryId id) {
+    const Entry& e = entry(id);
+    if (!e.doomed && !keeps_in_hbm(index)) {
+      backend_.keep(tier(index).medium, e.key, e.copies[index].tokens);
+    }
+  }
+  /// The turn that has ended needs no HBM for its KV.
+  void leave_hbm(EntryId id) {
+    if (!keeps_in_hbm(0)) {
+      backend_.keep(Medium::hbm, entry(id).key, Tokens(0));
+    }
+  }
+
   void submit_save(EntryId id, Tokens tokens, bool more_follows);
   void grant_save(EntryId id);
   void finish_save_if_complete(EntryId id) {

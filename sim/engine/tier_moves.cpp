@@ -215,6 +215,7 @@ bool TierManager::start_writes(std::size_t from) {
            .to = tier(to).medium,
            .bytes = bytes,
            .key = e.key,
+           .tokens = source.tokens,
            .cookie = cookie(TransferKind::write, 0, static_cast<std::uint32_t>(from))});
       return true;
     }
@@ -248,6 +249,7 @@ void TierManager::finish_write(std::size_t from) {
     if (!extended) {
       charge(tier(to), -e.copies[to].account);
       e.copies[to] = Copy{};
+      tell_kept(to, id);
     }
   }
   if (extended) {
@@ -359,6 +361,7 @@ void TierManager::activate_fetch(EntryId id) {
                            .to = tier(0).medium,
                            .bytes = bytes,
                            .key = e.key,
+                           .tokens = source.tokens,
                            .cookie = cookie(TransferKind::fetch, 0, id.value)});
 }
 
@@ -396,6 +399,7 @@ void TierManager::finish_fetch(EntryId id) {
     ++prefetches_.unused;
     charge(tier(0), -e.copies[0].account);
     e.copies[0] = Copy{};
+    tell_kept(0, id);
     give_up(source, id);
     release_if_empty(id);
     return;
@@ -441,7 +445,7 @@ void TierManager::submit_save(EntryId id, Tokens tokens, bool more_follows) {
   }
   const Bytes bytes = actual_bytes(moved);
   tier(0).counters.written += bytes;
-  if (e.save_transfer.valid() && backend_.extend_transfer(e.save_transfer, bytes)) {
+  if (e.save_transfer.valid() && backend_.extend_transfer(e.save_transfer, bytes, tokens)) {
     e.save_in_flight += bytes;
     return;
   }
@@ -451,6 +455,7 @@ void TierManager::submit_save(EntryId id, Tokens tokens, bool more_follows) {
                                .to = tier(0).medium,
                                .bytes = bytes,
                                .key = e.key,
+                               .tokens = tokens,
                                .cookie = cookie(TransferKind::save, e.save_epoch, id.value),
                                .open = more_follows});
 }
@@ -464,6 +469,7 @@ void TierManager::begin_save(SessionSlot session, EntryKey key, Tokens prompt) {
 
 void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
   if (tiers_.empty()) {
+    backend_.keep(Medium::hbm, key, Tokens(0));
     return;
   }
   const EntryId id = find_or_create(session, key);
@@ -518,6 +524,7 @@ void TierManager::finish_save(EntryId id) {
   Entry& e = entry(id);
   const bool extended = e.copies[0].state == CopyState::resident;
   make_resident(0, id, e.tokens);
+  leave_hbm(id);
   if (extended) {
     unpin(0, id);
   }
@@ -544,7 +551,9 @@ void TierManager::cancel_save(EntryId id) {
   if (copy.state == CopyState::arriving) {
     charge(tier(0), -copy.account);
     copy = Copy{};
-  } else if (copy.state == CopyState::resident) {
+  }
+  tell_kept(0, id);
+  if (copy.state == CopyState::resident) {
     unpin(0, id);  // gives back what the save was granted
     if (copy.pins == 0 && copy.tokens.value == 0) {
       remove_copy(0, id, LossCause::overflow);
@@ -565,6 +574,7 @@ void TierManager::drop_save(EntryId id, LossCause cause) {
   log(DecisionKind::drop_save, 0, id, entry(id).tokens);
   entry(id).save_granted = false;
   cancel_save(id);
+  leave_hbm(id);
   entry(id).loss = cause;
   release_if_empty(id);
 }

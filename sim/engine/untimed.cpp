@@ -37,8 +37,8 @@ class InstantBackend final : public Backend {
     transfers_.push_back(command.cookie);
     return TransferId{0};
   }
-  [[nodiscard]] bool extend_transfer(TransferId, Bytes) override { return false; }
-  SimDuration start_prefill(const PrefillCommand&) override { return SimDuration(0); }
+  [[nodiscard]] bool extend_transfer(TransferId, Bytes, Tokens) override { return false; }
+  void start_prefill(const PrefillCommand&) override {}
   IterationTime start_iteration(const IterationCommand&) override { return {}; }
   void start_decode(const DecodeCommand&) override {}
   void stop_decode() override {}
@@ -86,7 +86,7 @@ class AccessOrder {
     if (events_.empty()) {
       return std::nullopt;
     }
-    const Event event = events_.pop();
+    const TimedEvent event = events_.pop();
     now = event.time;
     return static_cast<SessionSlot>(event.payload);
   }

@@ -18,15 +18,15 @@ namespace {
 // ---- Event queues ----
 
 void BM_BinaryHeap(benchmark::State& state) {
-  const auto later = [](const Event& a, const Event& b) { return earlier(b, a); };
-  std::priority_queue<Event, std::vector<Event>, decltype(later)> heap(later);
+  const auto later = [](const TimedEvent& a, const TimedEvent& b) { return earlier(b, a); };
+  std::priority_queue<TimedEvent, std::vector<TimedEvent>, decltype(later)> heap(later);
   Waits waits;
   std::uint64_t sequence = 0;
   for (std::int64_t i = 0; i < state.range(0); ++i) {
     heap.push({.time = SimTime(waits.next()), .order = sequence++});
   }
   for (auto _ : state) {
-    const Event event = heap.top();
+    const TimedEvent event = heap.top();
     heap.pop();
     heap.push({.time = SimTime(event.time.ns + waits.next()), .order = sequence++});
   }
@@ -41,7 +41,7 @@ void BM_EventQueue(benchmark::State& state) {
     queue.push(SimTime(waits.next()), 0, 0);
   }
   for (auto _ : state) {
-    const Event event = queue.pop();
+    const TimedEvent event = queue.pop();
     queue.push(SimTime(event.time.ns + waits.next()), 0, 0);
   }
 }

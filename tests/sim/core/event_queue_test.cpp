@@ -72,7 +72,7 @@ TEST(EventQueue, GivesBackAllThatWasPushed) {
   queue.push(SimTime(7), 1, 99);
   EXPECT_EQ(queue.size(), 1U);
   EXPECT_EQ(queue.top().time, SimTime(7));
-  const Event event = queue.pop();
+  const TimedEvent event = queue.pop();
   EXPECT_EQ(event.time, SimTime(7));
   EXPECT_EQ(event.payload, 99U);
   EXPECT_TRUE(queue.empty());
@@ -83,7 +83,7 @@ TEST(EventQueue, PopNeedsAPendingEvent) {
   EXPECT_THROW(queue.pop(), InvariantError);
 }
 
-TEST(EventQueue, EventsAreSmall) { EXPECT_EQ(sizeof(Event), 24U); }
+TEST(EventQueue, EventsAreSmall) { EXPECT_EQ(sizeof(TimedEvent), 24U); }
 
 TEST(EventQueue, AgreesWithAStableSortByTimeAndPriority) {
   struct Pushed {
@@ -128,7 +128,7 @@ TEST(EventQueue, AgreesWithASortedSetWhilePushesAndPopsInterleave) {
     } else {
       const auto [time, priority, payload] = *model.begin();
       model.erase(model.begin());
-      const Event event = queue.pop();
+      const TimedEvent event = queue.pop();
       ASSERT_EQ(event.payload, payload);
       ASSERT_EQ(event.time, SimTime(time));
       now = time;

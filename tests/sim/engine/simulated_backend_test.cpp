@@ -170,7 +170,7 @@ SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load,
   SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
   backend.set_timer(at_ms(7), 0);
   backend.wait();
-  PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(1)}, .load = {}};
+  PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(1)}, .key = {}, .load = {}};
   command.ready_layers = ready_layers;
   command.up_to_layers = up_to_layers;
   command.wait_for_all_layers = wait_for_all;
@@ -178,9 +178,11 @@ SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load,
     command.load = backend.start_transfer(
         {.from = Medium::dram, .to = Medium::hbm, .bytes = load, .key = {}, .cookie = 0});
   }
-  EXPECT_EQ(backend.start_prefill(command), layer * kLayers + outside);
-  while (backend.wait().kind != CompletionKind::prefill) {
+  backend.start_prefill(command);
+  Completion completion;
+  while ((completion = backend.wait()).kind != CompletionKind::prefill) {
   }
+  EXPECT_EQ(SimDuration(static_cast<std::int64_t>(completion.payload)), layer * kLayers + outside);
   return backend.now() - at_ms(7);
 }
 
@@ -356,10 +358,10 @@ TEST(SimulatedBackend, AnOpenTransferIsReportedOnlyAfterItIsExtended) {
   backend.set_timer(at_ms(20), 2);
   EXPECT_EQ(backend.wait().kind, CompletionKind::timer);
   EXPECT_FALSE(backend.pending());
-  EXPECT_FALSE(backend.extend_transfer(ended, Bytes(10000)));
+  EXPECT_FALSE(backend.extend_transfer(ended, Bytes(10000), Tokens(0)));
   EXPECT_FALSE(backend.pending());
   const TransferId moving = start(3);
-  EXPECT_TRUE(backend.extend_transfer(moving, Bytes(5000)));
+  EXPECT_TRUE(backend.extend_transfer(moving, Bytes(5000), Tokens(0)));
   EXPECT_EQ(backend.wait().payload, 3U);
   EXPECT_EQ(backend.now(), at_ms(35));
   backend.check_drained();

@@ -246,16 +246,14 @@ class CountingBackend final : public Backend {
     moved(command.from, command.to) += command.bytes;
     return id;
   }
-  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes) override {
-    if (!backend_.extend_transfer(transfer, bytes)) {
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override {
+    if (!backend_.extend_transfer(transfer, bytes, tokens)) {
       return false;
     }
     moved(paths_[transfer.value].first, paths_[transfer.value].second) += bytes;
     return true;
   }
-  SimDuration start_prefill(const PrefillCommand& command) override {
-    return backend_.start_prefill(command);
-  }
+  void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
   IterationTime start_iteration(const IterationCommand& command) override {
     return backend_.start_iteration(command);
   }

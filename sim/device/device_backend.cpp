@@ -1,0 +1,363 @@
+#include "sim/device/device_backend.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr std::int64_t kLanes = 5;
+
+struct Split {
+  Processors compute;
+  Processors rest;
+};
+
+/// On the host a device's threads compete with those that move KV: they get processors of their
+/// own.
+Split split(const Device& device) {
+  const Processors all = processors_of_process();
+  const std::int64_t computing = device.info().processors;
+  if (device.info().kind != "cpu" || std::ssize(all) <= computing) {
+    return {};
+  }
+  return {.compute = Processors(all.begin(), all.begin() + computing),
+          .rest = Processors(all.begin() + computing, all.end())};
+}
+
+}  // namespace
+
+DeviceBackend::DeviceBackend(const ServingSetup& setup)
+    : device_(*setup.device),
+      layers_(setup.config->model.layers),
+      before_(processors_of_process()),
+      store_(store_setup(setup, kLanes)),
+      decoder_(make_decoder(setup)),
+      moves_(store_, device_, layers_) {
+  for (std::int64_t i = 0; i <= layers_; ++i) {
+    layer_ends_.push_back(device_.make_event());
+  }
+  const Split processors = split(device_);
+  const auto make = [&](std::int64_t number, const Processors& where, bool reaches_drive) {
+    return std::make_unique<Lane>(
+        Lane::Setup{.device = &device_,
+                    .processors = where,
+                    .storage = reaches_drive ? store_.open_engine() : nullptr,
+                    .scratch = store_.scratch(number),
+                    .failed = [this](std::exception_ptr failure) { fail(std::move(failure)); }});
+  };
+  std::int64_t number = 0;
+  compute_ = make(number++, processors.compute, false);
+  loads_to_hbm_ = make(number++, processors.rest, true);
+  saves_ = make(number++, processors.rest, false);
+  writes_ = make(number++, processors.rest, true);
+  fetches_ = make(number++, processors.rest, true);
+  stay_on(processors.rest);
+}
+
+DeviceBackend::~DeviceBackend() {
+  stop_decode_ = true;
+  compute_.reset();
+  loads_to_hbm_.reset();
+  saves_.reset();
+  writes_.reset();
+  fetches_.reset();
+  stay_on(before_);
+}
+
+// ---- Time and completions ----
+
+SimTime DeviceBackend::wall() const {
+  return SimTime(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                     std::chrono::steady_clock::now() - begin_)
+                     .count());
+}
+
+void DeviceBackend::post(Completion completion) {
+  {
+    const std::lock_guard lock(mutex_);
+    done_.push_back({completion, wall()});
+  }
+  changed_.notify_one();
+}
+
+void DeviceBackend::fail(std::exception_ptr failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) {
+      failure_ = std::move(failure);
+    }
+  }
+  changed_.notify_one();
+}
+
+Completion DeviceBackend::wait() {
+  if (!begun_) {
+    begin_ = std::chrono::steady_clock::now();
+    begun_ = true;
+  }
+  store_.settle();
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+    const SimTime timer = timers_.empty() ? kNever : timers_.top().time;
+    if (!done_.empty() && done_.front().at <= timer) {
+      const Done done = done_.front();
+      done_.pop_front();
+      --expected_;
+      now_ = std::max(now_, done.at);
+      if (done.completion.kind == CompletionKind::prefill) {
+        running_.push_back(prefilling_);
+      }
+      return done.completion;
+    }
+    if (timer <= wall()) {
+      now_ = std::max(now_, timer);
+      return {CompletionKind::timer, timers_.pop().payload};
+    }
+    KVTIER_ASSERT(expected_ > 0 || timer != kNever, "something is pending");
+    if (timer == kNever) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, begin_ + std::chrono::nanoseconds(timer.ns));
+    }
+  }
+}
+
+bool DeviceBackend::pending() const {
+  const std::lock_guard lock(mutex_);
+  return expected_ > 0 || !timers_.empty();
+}
+
+void DeviceBackend::set_timer(SimTime at, std::uint64_t payload) { timers_.push(at, 0, payload); }
+
+// ---- Moves ----
+
+TransferId DeviceBackend::start_transfer(const TransferCommand& command) {
+  TransferId id;
+  {
+    const std::lock_guard lock(mutex_);
+    do {
+      id.value = next_transfer_++;
+    } while (!id.valid() || transfers_.contains(id.value));
+    transfers_[id.value] = {.command = command, .parts = 0, .open = command.open};
+    expected_ += command.open ? 0 : 1;
+  }
+  start_part(id, moves_.next(command, command.bytes, command.open));
+  return id;
+}
+
+bool DeviceBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) {
+  TransferCommand command;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = transfers_.find(transfer.value);
+    if (found == transfers_.end()) {
+      return false;
+    }
+    KVTIER_ASSERT(found->second.open, "an open transfer is extended");
+    found->second.command.tokens = tokens;
+    command = found->second.command;
+    found->second.open = false;
+    ++found->second.parts;  // it does not end before what is added has begun
+    ++expected_;
+  }
+  start_part(transfer, moves_.next(command, bytes, false));
+  end_part(transfer);
+  return true;
+}
+
+Lane& DeviceBackend::lane_of(const TransferCommand& command) {
+  if (command.to == Medium::hbm) {
+    return *loads_to_hbm_;
+  }
+  if (command.from == Medium::hbm) {
+    return *saves_;
+  }
+  return command.to == Medium::ssd ? *writes_ : *fetches_;
+}
+
+void DeviceBackend::start_part(TransferId id, const MoveLayers& part) {
+  TransferCommand command;
+  {
+    const std::lock_guard lock(mutex_);
+    Transfer& transfer = transfers_.at(id.value);
+    ++transfer.parts;
+    command = transfer.command;
+  }
+  std::shared_ptr<LoadProgress> progress;
+  if (command.to == Medium::hbm) {
+    std::shared_ptr<LoadProgress>& known = loads_[command.key];
+    if (known == nullptr || part.first == 0) {
+      known = std::make_shared<LoadProgress>();
+      for (std::int64_t i = 0; i < layers_; ++i) {
+        known->events.push_back(device_.make_event());
+      }
+    }
+    progress = known;
+  }
+  lane_of(command).run([this, id, part, progress](const MoveLane& lane) {
+    if (progress != nullptr) {
+      load(part, *progress, lane);
+    } else {
+      store_.move(*part.move, lane);
+    }
+    if (part.ends(layers_)) {
+      store_.end(*part.move);
+    }
+    end_part(id);
+  });
+}
+
+void DeviceBackend::load(const MoveLayers& part, LoadProgress& progress, const MoveLane& lane) {
+  const bool by_layers = part.move->from == Medium::dram;
+  if (!by_layers && part.first == 0) {
+    store_.move(*part.move, lane);
+  }
+  for (std::int64_t layer = part.first; layer < part.last; ++layer) {
+    if (by_layers) {
+      store_.queue_layers(*part.move, layer, layer + 1, *lane.stream);
+    }
+    const std::lock_guard lock(progress.mutex);
+    device_.record(*progress.events[static_cast<std::size_t>(layer)], *lane.stream);
+    progress.queued = layer + 1;
+    progress.changed.notify_all();
+  }
+  lane.stream->synchronize();
+  if (by_layers && part.ends(layers_)) {
+    store_.verify(*part.move, lane);
+  }
+}
+
+void DeviceBackend::end_part(TransferId id) {
+  Completion completion{CompletionKind::transfer};
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = transfers_.find(id.value);
+    Transfer& transfer = found->second;
+    if (--transfer.parts > 0) {
+      return;
+    }
+    completion.payload = transfer.command.cookie;
+    const bool open = transfer.open;
+    transfers_.erase(found);
+    if (open) {
+      return;  // over: what follows needs a transfer of its own
+    }
+  }
+  post(completion);
+}
+
+// ---- Compute ----
+
+void DeviceBackend::start_prefill(const PrefillCommand& command) {
+  prefilling_ = command.key;
+  std::vector<std::int32_t> context =
+      store_.extend(command.key, command.part.past.value, command.part.added.value);
+  std::shared_ptr<LoadProgress> progress;
+  if (const auto found = loads_.find(command.key); found != loads_.end()) {
+    progress = found->second;
+    loads_.erase(found);
+  }
+  if (!command.load.valid()) {
+    moves_.end_load(command.key);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ++expected_;
+  }
+  compute_->run([this, command, progress, context = std::move(context)](const MoveLane& lane) {
+    prefill(command, context, progress.get(), lane);
+  });
+}
+
+void DeviceBackend::prefill(const PrefillCommand& command, const std::vector<std::int32_t>& context,
+                            LoadProgress* progress, const MoveLane& lane) {
+  Stream& stream = *lane.stream;
+  const DecoderBatch batch = prefill_batch(command, context, decoder_->shape().vocabulary);
+  const auto wait_for = [&](std::int64_t layer) {
+    Event& event = *progress->events[static_cast<std::size_t>(layer)];
+    {
+      std::unique_lock lock(progress->mutex);
+      progress->changed.wait(lock, [&] { return progress->queued > layer; });
+    }
+    device_.wait(stream, event);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  device_.record(*layer_ends_[0], stream);
+  if (progress != nullptr && command.wait_for_all_layers) {
+    wait_for(layers_ - 1);
+  }
+  decoder_->begin(batch, stream);
+  for (std::int64_t layer = 0; layer < layers_; ++layer) {
+    if (progress != nullptr) {
+      wait_for(layer);
+    }
+    decoder_->forward_layer(layer, store_.hbm().layer(layer), stream);
+    device_.record(*layer_ends_[static_cast<std::size_t>(layer) + 1], stream);
+  }
+  decoder_->finish(stream);
+  stream.synchronize();
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (progress != nullptr) {
+    // A layer waited from the end of the one before until its KV was there.
+    const std::int64_t first = command.wait_for_all_layers ? layers_ - 1 : 0;
+    const std::int64_t last = command.wait_for_all_layers ? 0 : layers_ - 1;
+    for (std::int64_t i = 0; i <= last; ++i) {
+      const Event& there = *progress->events[static_cast<std::size_t>(first + i)];
+      const Event& before = *layer_ends_[static_cast<std::size_t>(i)];
+      seconds -= std::max(0.0, device_.seconds_between(before, there));
+    }
+  }
+  store_.note_computed(
+      std::span(context).subspan(static_cast<std::size_t>(command.part.past.value)), lane);
+  post({CompletionKind::prefill,
+        static_cast<std::uint64_t>(duration_from_seconds(std::max(0.0, seconds)).ns)});
+}
+
+IterationTime DeviceBackend::start_iteration(const IterationCommand&) {
+  KVTIER_ASSERT(false, "a device runs prefill_first batching");
+}
+
+void DeviceBackend::start_decode(const DecodeCommand& command) {
+  KVTIER_ASSERT(command.batch == std::ssize(running_), "the batch is what runs");
+  stop_decode_ = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ++expected_;
+  }
+  compute_->run([this, command, running = running_](const MoveLane& lane) {
+    decode(command, running, lane);
+  });
+}
+
+void DeviceBackend::decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
+                           const MoveLane& lane) {
+  std::int64_t done = 0;
+  while (done < command.iterations && (done == 0 || !stop_decode_)) {
+    compute_iteration(*decoder_, store_, running, lane);
+    ++done;
+  }
+  post({CompletionKind::decode, static_cast<std::uint64_t>(done)});
+}
+
+void DeviceBackend::stop_decode() { stop_decode_ = true; }
+
+// ---- What the control plane says of stored KV ----
+
+void DeviceBackend::end_request(EntryKey key) { std::erase(running_, key); }
+
+void DeviceBackend::keep(Medium medium, EntryKey key, Tokens tokens) {
+  store_.keep(medium, key, tokens.value);
+}
+
+void DeviceBackend::cut(EntryKey key, Tokens kept, Tokens dropped) {
+  store_.cut(key, kept.value, dropped.value);
+}
+
+}  // namespace kvtier

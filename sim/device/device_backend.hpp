@@ -1,0 +1,111 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "sim/core/event_queue.hpp"
+#include "sim/device/lane.hpp"
+#include "sim/device/serving_device.hpp"
+#include "sim/device/transfer_moves.hpp"
+#include "sim/engine/backend.hpp"
+
+namespace kvtier {
+
+/// Runs the control plane's commands on a device, by the wall clock: a decoder computes, copies and
+/// files move KV, each kind of move in a thread of its own. What fails ends the run: `wait` throws
+/// the DeviceError.
+class DeviceBackend final : public Backend {
+ public:
+  /// Keeps references. On the host as a device, computing keeps to the first processors and the
+  /// rest of the work, with the calling thread, to the last one. Throws DeviceError where memory is
+  /// short or the drive cannot be used.
+  explicit DeviceBackend(const ServingSetup& setup);
+  ~DeviceBackend() override;
+
+  Completion wait() override;
+  [[nodiscard]] bool pending() const override;
+  void set_timer(SimTime at, std::uint64_t payload) override;
+  TransferId start_transfer(const TransferCommand& command) override;
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
+  void start_prefill(const PrefillCommand& command) override;
+  IterationTime start_iteration(const IterationCommand& command) override;
+  void start_decode(const DecodeCommand& command) override;
+  void stop_decode() override;
+  void end_request(EntryKey key) override;
+  void keep(Medium medium, EntryKey key, Tokens tokens) override;
+  void cut(EntryKey key, Tokens kept, Tokens dropped) override;
+
+  [[nodiscard]] const KvStore& store() const { return store_; }
+
+ private:
+  /// Which layers of a turn's KV have been queued to HBM, with an event behind each.
+  struct LoadProgress {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::unique_ptr<Event>> events;
+    std::int64_t queued = 0;
+  };
+  struct Transfer {
+    TransferCommand command;
+    /// Parts that have not ended.
+    int parts = 0;
+    bool open = false;
+  };
+  struct Done {
+    Completion completion;
+    SimTime at;
+  };
+
+  [[nodiscard]] SimTime wall() const;
+  void post(Completion completion);
+  void fail(std::exception_ptr failure);
+  void start_part(TransferId id, const MoveLayers& part);
+  [[nodiscard]] Lane& lane_of(const TransferCommand& command);
+  void end_part(TransferId id);
+  void load(const MoveLayers& part, LoadProgress& progress, const MoveLane& lane);
+  void prefill(const PrefillCommand& command, const std::vector<std::int32_t>& context,
+               LoadProgress* progress, const MoveLane& lane);
+  void decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
+              const MoveLane& lane);
+
+  Device& device_;
+  std::int64_t layers_;
+  Processors before_;
+  KvStore store_;
+  std::unique_ptr<Decoder> decoder_;
+  TransferMoves moves_;
+  std::vector<std::unique_ptr<Event>> layer_ends_;
+
+  std::chrono::steady_clock::time_point begin_{};
+  bool begun_ = false;
+  EventQueue timers_;
+  EntryKey prefilling_;
+  std::vector<EntryKey> running_;
+  std::map<EntryKey, std::shared_ptr<LoadProgress>> loads_;
+  std::atomic<bool> stop_decode_ = false;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint32_t, Transfer> transfers_;
+  std::uint32_t next_transfer_ = 0;
+  std::deque<Done> done_;
+  /// Completions that are still to come.
+  std::int64_t expected_ = 0;
+  std::exception_ptr failure_;
+
+  /// The last members: their threads end before what they use.
+  std::unique_ptr<Lane> compute_;
+  std::unique_ptr<Lane> loads_to_hbm_;
+  std::unique_ptr<Lane> saves_;
+  std::unique_ptr<Lane> writes_;
+  std::unique_ptr<Lane> fetches_;
+};
+
+}  // namespace kvtier

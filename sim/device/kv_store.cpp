@@ -1,0 +1,450 @@
+#include "sim/device/kv_store.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr std::int64_t kQueueDepth = 16;
+/// Of one request to a drive.
+constexpr std::int64_t kLargestRequest = std::int64_t{1} << 20;
+
+/// No entry's.
+constexpr EntryKey kNoKey{UINT64_MAX};
+
+std::size_t index_of(Medium medium) { return static_cast<std::size_t>(medium); }
+
+template <class T>
+std::span<const T> part(std::span<const T> all, std::size_t begin, std::size_t count) {
+  return all.subspan(begin, std::min(count, all.size() - begin));
+}
+
+/// Multiplies and rotates words of 8 bytes, four at a time; every bit of the input counts.
+std::uint64_t hash_bytes(const std::byte* data, std::int64_t size) {
+  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;
+  std::uint64_t sums[4] = {1, 2, 3, 4};
+  constexpr std::int64_t kWord = sizeof(std::uint64_t);
+  std::int64_t at = 0;
+  for (; at + 4 * kWord <= size; at += 4 * kWord) {
+    for (int i = 0; i < 4; ++i) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, data + at + i * kWord, kWord);
+      sums[i] = (sums[i] ^ word) * kOdd;
+      sums[i] ^= sums[i] >> 29;
+    }
+  }
+  for (; at < size; ++at) {
+    sums[0] = (sums[0] ^ static_cast<std::uint64_t>(data[at])) * kOdd;
+  }
+  std::uint64_t all = 0;
+  for (const std::uint64_t sum : sums) {
+    all = (all ^ sum) * kOdd;
+    all ^= all >> 32;
+  }
+  return all;
+}
+
+}  // namespace
+
+KvStore::KvStore(const Setup& setup)
+    : device_(*setup.device),
+      shape_(setup.shape),
+      row_(kv_row_bytes(setup.shape, setup.device->info().element)),
+      token_(kv_bytes_per_token(setup.shape, setup.device->info().element)),
+      verify_(setup.verify),
+      hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
+      scratch_slots_(setup.scratch_slots) {
+  const std::int64_t dram = setup.slots[index_of(Medium::dram)];
+  const std::int64_t ssd = setup.slots[index_of(Medium::ssd)];
+  const std::int64_t scratch = setup.lanes * setup.scratch_slots;
+  host_ = Buffer(device_, MemoryKind::pinned, (dram + scratch) * token_);
+  scratch_.resize(static_cast<std::size_t>(scratch));
+  std::iota(scratch_.begin(), scratch_.end(), static_cast<std::int32_t>(dram));
+  if (ssd > 0) {
+    if (token_.value % kStorageAlignment != 0) {
+      throw DeviceError(
+          fmt::format("a token's KV takes {} bytes, which a drive with blocks of {} bytes cannot "
+                      "hold by itself",
+                      token_.value, kStorageAlignment));
+    }
+    file_ = std::make_unique<ScratchFile>(setup.directory, ssd * token_);
+  }
+  for (const Medium medium : {Medium::hbm, Medium::dram, Medium::ssd}) {
+    const std::int64_t slots = setup.slots[index_of(medium)];
+    places(medium) = {.uses = std::vector<std::uint16_t>(static_cast<std::size_t>(slots)),
+                      .next = 0,
+                      .free = slots,
+                      .checksums = std::vector<std::uint64_t>(
+                          static_cast<std::size_t>(verify_ ? slots * shape_.layers : 0))};
+  }
+}
+
+KvStore::~KvStore() = default;
+
+std::span<const std::int32_t> KvStore::scratch(std::int64_t lane) const {
+  return std::span(scratch_).subspan(static_cast<std::size_t>(lane * scratch_slots_),
+                                     static_cast<std::size_t>(scratch_slots_));
+}
+
+std::unique_ptr<StorageEngine> KvStore::open_engine() const {
+  if (file_ == nullptr) {
+    return nullptr;
+  }
+  return open_storage_engine(
+      file_->descriptor(),
+      {.queue_depth = kQueueDepth,
+       .memory = {host_.data(), static_cast<std::size_t>(host_.size().value)}});
+}
+
+// ---- Slots ----
+
+/// Neighbours where there are any, as they move in one piece.
+std::vector<std::int32_t> KvStore::take(Medium medium, std::int64_t count) {
+  Places& p = places(medium);
+  if (p.free < count) {
+    throw DeviceError(fmt::format("{}: room for {} more tokens is needed, and for {} of {} is left",
+                                  to_string(medium), count, p.free, p.uses.size()));
+  }
+  p.free -= count;
+  std::vector<std::int32_t> slots;
+  slots.reserve(static_cast<std::size_t>(count));
+  while (std::ssize(slots) < count) {
+    if (p.next == p.uses.size()) {
+      p.next = 0;
+    }
+    if (p.uses[p.next] == 0) {
+      p.uses[p.next] = 1;
+      slots.push_back(static_cast<std::int32_t>(p.next));
+    }
+    ++p.next;
+  }
+  return slots;
+}
+
+void KvStore::give_back(Medium medium, std::span<const std::int32_t> slots) {
+  Places& p = places(medium);
+  for (const std::int32_t slot : slots) {
+    std::uint16_t& uses = p.uses[static_cast<std::size_t>(slot)];
+    KVTIER_ASSERT(uses > 0, "a slot is given back as often as it was taken");
+    p.free += --uses == 0 ? 1 : 0;
+  }
+}
+
+void KvStore::hold(Medium medium, std::span<const std::int32_t> slots) {
+  for (const std::int32_t slot : slots) {
+    ++places(medium).uses[static_cast<std::size_t>(slot)];
+  }
+}
+
+void KvStore::forget_if_empty(EntryKey key) {
+  const auto found = entries_.find(key);
+  if (found != entries_.end() &&
+      std::ranges::all_of(found->second, [](const auto& list) { return list.empty(); })) {
+    entries_.erase(found);
+  }
+}
+
+std::int64_t KvStore::tokens(Medium medium, EntryKey key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? 0 : std::ssize(found->second[index_of(medium)]);
+}
+
+void KvStore::keep(Medium medium, EntryKey key, std::int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(key);
+  const std::int64_t there =
+      found == entries_.end() ? 0 : std::ssize(found->second[index_of(medium)]);
+  KVTIER_ASSERT(tokens <= there, "a medium keeps what was moved there");
+  if (tokens == there) {
+    return;
+  }
+  std::vector<std::int32_t>& slots = found->second[index_of(medium)];
+  freed_.push_back({medium, key, {slots.begin() + tokens, slots.end()}});
+  slots.resize(static_cast<std::size_t>(tokens));
+  forget_if_empty(key);
+}
+
+void KvStore::settle() {
+  const std::lock_guard lock(mutex_);
+  for (const Freed& freed : freed_) {
+    give_back(freed.medium, freed.slots);
+  }
+  freed_.clear();
+}
+
+void KvStore::cut(EntryKey key, std::int64_t kept, std::int64_t dropped) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) {
+    return;
+  }
+  for (std::size_t medium = 0; medium < kMedia; ++medium) {
+    std::vector<std::int32_t>& slots = found->second[medium];
+    const std::int64_t from = std::min<std::int64_t>(std::ssize(slots), kept);
+    const std::int64_t to = std::min<std::int64_t>(std::ssize(slots), kept + dropped);
+    freed_.push_back(
+        {static_cast<Medium>(medium), kNoKey, {slots.begin() + from, slots.begin() + to}});
+    slots.erase(slots.begin() + from, slots.begin() + to);
+  }
+  forget_if_empty(key);
+}
+
+std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::int64_t added) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::int32_t>& slots = entries_[key][index_of(Medium::hbm)];
+  KVTIER_ASSERT(past <= std::ssize(slots), "past tokens are in HBM");
+  give_back(Medium::hbm, std::span(slots).subspan(static_cast<std::size_t>(past)));
+  slots.resize(static_cast<std::size_t>(past));
+  const std::vector<std::int32_t> more = take(Medium::hbm, added);
+  slots.insert(slots.end(), more.begin(), more.end());
+  return slots;
+}
+
+// ---- Bytes ----
+
+std::uint64_t KvStore::checksum(std::int32_t host_slot, std::int64_t layer) const {
+  return hash_bytes(host(host_slot) + (layer * row_).value, row_.value);
+}
+
+template <class Work>
+void KvStore::by_scratch(std::size_t count, const MoveLane& lane, Work work) {
+  KVTIER_ASSERT(!lane.scratch.empty(), "the lane has scratch slots");
+  for (std::size_t begin = 0; begin < count; begin += lane.scratch.size()) {
+    work(begin, lane.scratch.first(std::min(lane.scratch.size(), count - begin)));
+  }
+}
+
+void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane& lane) {
+  if (!verify_) {
+    return;
+  }
+  by_scratch(slots.size(), lane, [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
+    const std::span<const std::int32_t> here = slots.subspan(begin, in_memory.size());
+    queue_rows(Medium::hbm, here, in_memory, 0, shape_.layers, *lane.stream);
+    lane.stream->synchronize();
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+        places(Medium::hbm).checksums[static_cast<std::size_t>(here[i] * shape_.layers + layer)] =
+            checksum(in_memory[i], layer);
+      }
+    }
+  });
+}
+
+void KvStore::queue_rows(Medium from, std::span<const std::int32_t> from_slots,
+                         std::span<const std::int32_t> to_slots, std::int64_t first,
+                         std::int64_t last, Stream& stream) const {
+  const bool from_hbm = from == Medium::hbm;
+  const std::span<const std::int32_t> on_device = from_hbm ? from_slots : to_slots;
+  const std::span<const std::int32_t> in_memory = from_hbm ? to_slots : from_slots;
+  std::vector<CopyPiece> pieces;
+  pieces.reserve(on_device.size());
+  for (std::int64_t layer = first; layer < last; ++layer) {
+    pieces.clear();
+    for (std::size_t i = 0; i < on_device.size(); ++i) {
+      std::byte* const device = hbm_.row(layer, on_device[i]);
+      std::byte* const memory = host(in_memory[i]) + (layer * row_).value;
+      pieces.push_back(from_hbm ? CopyPiece{memory, device, row_}
+                                : CopyPiece{device, memory, row_});
+    }
+    device_.copy_pieces(pieces, CopyMethod::engine, stream);
+  }
+}
+
+void KvStore::read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
+                            std::span<const std::int32_t> in_memory, StorageEngine& engine) const {
+  const auto follows = [&](std::size_t i) {
+    return on_drive[i] == on_drive[i - 1] + 1 && in_memory[i] == in_memory[i - 1] + 1;
+  };
+  for (std::size_t i = 0; i < on_drive.size();) {
+    std::size_t end = i + 1;
+    while (end < on_drive.size() && follows(end) &&
+           static_cast<std::int64_t>(end + 1 - i) * token_.value <= kLargestRequest) {
+      ++end;
+    }
+    if (engine.in_flight() == kQueueDepth) {
+      engine.wait();
+    }
+    const IoRequest request{.kind = kind,
+                            .offset = on_drive[i] * token_.value,
+                            .data = host(in_memory[i]),
+                            .bytes = static_cast<std::int64_t>(end - i) * token_};
+    engine.submit({&request, 1});
+    i = end;
+  }
+  while (engine.in_flight() > 0) {
+    engine.wait();
+  }
+}
+
+// ---- Moves ----
+
+void KvStore::repeat_last(EntryKey key, Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::int32_t>& slots = entries_[key][index_of(Medium::hbm)];
+  KVTIER_ASSERT(!slots.empty(), "there is a last token");
+  const KvMove last{.from = Medium::hbm,
+                    .to = Medium::hbm,
+                    .key = key,
+                    .position = std::ssize(slots),
+                    .from_slots = {slots.back()},
+                    .to_slots = take(Medium::hbm, 1)};
+  slots.push_back(last.to_slots.front());
+  inherit_checksums(last);
+  std::vector<CopyPiece> rows;
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    rows.push_back(
+        {hbm_.row(layer, last.to_slots.front()), hbm_.row(layer, last.from_slots.front()), row_});
+  }
+  device_.copy_pieces(rows, CopyMethod::kernel, stream);
+  stream.synchronize();
+}
+
+KvMove KvStore::begin(Medium from, Medium to, EntryKey key, std::int64_t first,
+                      std::int64_t count) {
+  const std::lock_guard lock(mutex_);
+  Entry& e = entries_[key];
+  std::vector<std::int32_t> source = e[index_of(from)];
+  for (const Freed& freed : freed_) {
+    if (freed.medium == from && freed.key == key) {
+      source.insert(source.end(), freed.slots.begin(), freed.slots.end());
+    }
+  }
+  std::vector<std::int32_t>& target = e[index_of(to)];
+  KVTIER_ASSERT(std::ssize(target) == first, "what arrives lies behind what is there");
+  KVTIER_ASSERT(first + count <= std::ssize(source), "only what is there can be moved");
+  KvMove move{.from = from,
+              .to = to,
+              .key = key,
+              .position = first,
+              .from_slots = {source.begin() + first, source.begin() + first + count},
+              .to_slots = take(to, count)};
+  target.insert(target.end(), move.to_slots.begin(), move.to_slots.end());
+  hold(from, move.from_slots);
+  hold(to, move.to_slots);
+  inherit_checksums(move);
+  ++counters_.moves;
+  counters_.moved += count * token_;
+  return move;
+}
+
+void KvStore::inherit_checksums(const KvMove& move) {
+  if (!verify_) {
+    return;
+  }
+  const std::int64_t layers = shape_.layers;
+  for (std::size_t i = 0; i < move.to_slots.size(); ++i) {
+    std::copy_n(places(move.from).checksums.begin() + move.from_slots[i] * layers, layers,
+                places(move.to).checksums.begin() + move.to_slots[i] * layers);
+  }
+}
+
+void KvStore::end(const KvMove& move) {
+  const std::lock_guard lock(mutex_);
+  give_back(move.from, move.from_slots);
+  give_back(move.to, move.to_slots);
+}
+
+void KvStore::queue_layers(const KvMove& move, std::int64_t first, std::int64_t last,
+                           Stream& stream) {
+  queue_rows(move.from, move.from_slots, move.to_slots, first, last, stream);
+}
+
+void KvStore::move(const KvMove& move, const MoveLane& lane) {
+  const bool reads = move.from == Medium::ssd;
+  const bool writes = move.to == Medium::ssd;
+  KVTIER_ASSERT(!(reads || writes) || lane.storage != nullptr, "the lane reaches the drive");
+  if (!reads && !writes) {
+    queue_layers(move, 0, shape_.layers, *lane.stream);
+    lane.stream->synchronize();
+  } else if (reads && move.to == Medium::hbm) {
+    const std::span<const std::int32_t> on_drive(move.from_slots);
+    const std::span<const std::int32_t> on_device(move.to_slots);
+    by_scratch(on_drive.size(), lane,
+               [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
+                 read_or_write(IoKind::read, on_drive.subspan(begin, in_memory.size()), in_memory,
+                               *lane.storage);
+                 queue_rows(Medium::dram, in_memory, on_device.subspan(begin, in_memory.size()), 0,
+                            shape_.layers, *lane.stream);
+                 lane.stream->synchronize();
+               });
+  } else if (reads) {
+    read_or_write(IoKind::read, move.from_slots, move.to_slots, *lane.storage);
+  } else {
+    KVTIER_ASSERT(move.from == Medium::dram, "what goes to a drive comes from host memory");
+    read_or_write(IoKind::write, move.to_slots, move.from_slots, *lane.storage);
+  }
+  verify(move, lane);
+}
+
+void KvStore::compare(const KvMove& move, std::size_t begin,
+                      std::span<const std::int32_t> in_memory) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < in_memory.size(); ++i) {
+    const std::int32_t slot = move.to_slots[begin + i];
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      const std::uint64_t expected =
+          places(move.to).checksums[static_cast<std::size_t>(slot * shape_.layers + layer)];
+      if (checksum(in_memory[i], layer) != expected) {
+        throw DeviceError(fmt::format(
+            "the KV of token {} of entry {} is wrong in layer {}, after it was moved from {} to {}",
+            move.position + static_cast<std::int64_t>(begin + i), move.key.value, layer,
+            to_string(move.from), to_string(move.to)));
+      }
+    }
+  }
+  counters_.verified += std::ssize(in_memory) * token_;
+}
+
+void KvStore::verify(const KvMove& move, const MoveLane& lane) {
+  if (!verify_) {
+    return;
+  }
+  const std::span<const std::int32_t> slots(move.to_slots);
+  if (move.to == Medium::dram) {
+    compare(move, 0, slots);
+    return;
+  }
+  by_scratch(slots.size(), lane, [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
+    const std::span<const std::int32_t> here = slots.subspan(begin, in_memory.size());
+    if (move.to == Medium::ssd) {
+      read_or_write(IoKind::read, here, in_memory, *lane.storage);
+    } else {
+      queue_rows(Medium::hbm, here, in_memory, 0, shape_.layers, *lane.stream);
+      lane.stream->synchronize();
+    }
+    compare(move, begin, in_memory);
+  });
+}
+
+KvStore::Counters KvStore::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+void KvStore::check_invariants() const {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t medium = 0; medium < kMedia; ++medium) {
+    const Places& p = places_[medium];
+    std::vector<std::uint16_t> uses(p.uses.size());
+    for (const auto& [key, entry] : entries_) {
+      for (const std::int32_t slot : entry[medium]) {
+        ++uses[static_cast<std::size_t>(slot)];
+      }
+    }
+    KVTIER_ASSERT(uses == p.uses, "a slot that is taken is one entry's");
+    KVTIER_ASSERT(p.free == std::ranges::count(p.uses, 0), "free slots are counted");
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,167 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hw/device/decoder.hpp"
+#include "hw/device/device.hpp"
+#include "hw/device/storage.hpp"
+#include "sim/engine/backend.hpp"
+
+/// Where the KV of each entry lies, in memories with bytes in them: HBM, host memory and a file on
+/// a drive. A slot holds one token; an entry has a list of slots in each medium, in order of
+/// position.
+namespace kvtier {
+
+/// What one thread moves KV with.
+struct MoveLane {
+  Stream* stream = nullptr;
+  /// Without one the lane reaches no drive.
+  StorageEngine* storage = nullptr;
+  /// Slots of host memory that only this lane uses, for what goes between the drive and HBM and for
+  /// reading back what was written.
+  std::span<const std::int32_t> scratch{};
+};
+
+/// A move of some tokens of an entry; its slots stay taken until `end`, whatever becomes of the
+/// entry meanwhile.
+struct KvMove {
+  Medium from = Medium::hbm;
+  Medium to = Medium::hbm;
+  EntryKey key;
+  /// Of the first token.
+  std::int64_t position = 0;
+  std::vector<std::int32_t> from_slots;
+  std::vector<std::int32_t> to_slots;
+};
+
+class KvStore {
+ public:
+  struct Setup {
+    Device* device = nullptr;
+    DecoderShape shape;
+    /// Tokens of each medium; 0: not used. HBM and host memory are always there.
+    std::array<std::int64_t, kMedia> slots{};
+    /// Of the file, where there is a drive.
+    std::string directory;
+    /// Lanes that have scratch slots, and how many each.
+    std::int64_t lanes = 1;
+    std::int64_t scratch_slots = 64;
+    /// Compare each token's bytes in each layer after every move with what was computed.
+    bool verify = false;
+  };
+  /// Throws DeviceError where memory is short, the drive cannot be used, or a token's KV is not a
+  /// multiple of the drive's blocks.
+  explicit KvStore(const Setup& setup);
+  ~KvStore();
+
+  [[nodiscard]] const KvPool& hbm() const { return hbm_; }
+  [[nodiscard]] Bytes token_bytes() const { return token_; }
+  [[nodiscard]] std::span<const std::int32_t> scratch(std::int64_t lane) const;
+  /// An engine that reaches the file from host memory; null without a drive.
+  [[nodiscard]] std::unique_ptr<StorageEngine> open_engine() const;
+
+  // Any thread may call these.
+
+  [[nodiscard]] std::int64_t tokens(Medium medium, EntryKey key) const;
+  /// Frees what lies behind the first `tokens` of the entry; a move that begins before `settle`
+  /// still finds it. Throws InvariantError if it has fewer.
+  void keep(Medium medium, EntryKey key, std::int64_t tokens);
+  /// What was freed since the last call is free for others.
+  void settle();
+  /// Takes `dropped` tokens behind the first `kept` ones out, everywhere.
+  void cut(EntryKey key, std::int64_t kept, std::int64_t dropped);
+  /// The entry's context in HBM: the first `past` tokens, which are there, and room for `added`
+  /// more.
+  std::vector<std::int32_t> extend(EntryKey key, std::int64_t past, std::int64_t added);
+  /// Notes what these slots of HBM hold: it was computed.
+  void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
+  /// Gives the entry one more token in HBM, a copy of its last one, and waits for it.
+  void repeat_last(EntryKey key, Stream& stream);
+  /// Takes room for tokens `first` .. of an entry behind those that `to` has of it: `first` is
+  /// their number.
+  [[nodiscard]] KvMove begin(Medium from, Medium to, EntryKey key, std::int64_t first,
+                             std::int64_t count);
+  /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
+  void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
+  /// Moves all of it and returns when it is there and, if moves are verified, right. Throws
+  /// DeviceError for a wrong byte, naming the entry, token, layer and media.
+  void move(const KvMove& move, const MoveLane& lane);
+  /// Of a move that queue_layers made, when it is done: compares, if moves are verified.
+  void verify(const KvMove& move, const MoveLane& lane);
+  void end(const KvMove& move);
+
+  struct Counters {
+    std::int64_t moves = 0;
+    Bytes moved;
+    Bytes verified;
+  };
+  [[nodiscard]] Counters counters() const;
+  /// Throws InvariantError unless the slots that are taken are those of the entries: nothing moves.
+  void check_invariants() const;
+
+ private:
+  /// Slots of one medium: how many lists and moves have each.
+  struct Places {
+    std::vector<std::uint16_t> uses;
+    std::size_t next = 0;
+    std::int64_t free = 0;
+    /// What each slot has to hold, [slot][layer]; empty if moves are not verified.
+    std::vector<std::uint64_t> checksums;
+  };
+  using Entry = std::array<std::vector<std::int32_t>, kMedia>;
+  /// The end of an entry's list, taken off it.
+  struct Freed {
+    Medium medium;
+    EntryKey key;
+    std::vector<std::int32_t> slots;
+  };
+
+  [[nodiscard]] Places& places(Medium medium) { return places_[static_cast<std::size_t>(medium)]; }
+  [[nodiscard]] std::vector<std::int32_t> take(Medium medium, std::int64_t count);
+  void give_back(Medium medium, std::span<const std::int32_t> slots);
+  void hold(Medium medium, std::span<const std::int32_t> slots);
+  void inherit_checksums(const KvMove& move);
+  void forget_if_empty(EntryKey key);
+  [[nodiscard]] std::byte* host(std::int32_t slot) const {
+    return host_.data() + slot * token_.value;
+  }
+  /// The rows of some layers, from one to the other; one of them is HBM.
+  void queue_rows(Medium from, std::span<const std::int32_t> from_slots,
+                  std::span<const std::int32_t> to_slots, std::int64_t first, std::int64_t last,
+                  Stream& stream) const;
+  void read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
+                     std::span<const std::int32_t> in_memory, StorageEngine& engine) const;
+  [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;
+  /// Tokens of the move from number `begin` on lie in these slots of host memory.
+  void compare(const KvMove& move, std::size_t begin, std::span<const std::int32_t> in_memory);
+  /// Calls work(begin, slots) for parts of `count` tokens that fit in the lane's scratch slots.
+  template <class Work>
+  static void by_scratch(std::size_t count, const MoveLane& lane, Work work);
+
+  Device& device_;
+  DecoderShape shape_;
+  Bytes row_;
+  Bytes token_;
+  bool verify_;
+  KvPool hbm_;
+  /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece.
+  Buffer host_;
+  std::unique_ptr<ScratchFile> file_;
+  std::vector<std::int32_t> scratch_;
+  std::int64_t scratch_slots_;
+
+  mutable std::mutex mutex_;
+  std::array<Places, kMedia> places_;
+  std::map<EntryKey, Entry> entries_;
+  std::vector<Freed> freed_;
+  Counters counters_;
+};
+
+}  // namespace kvtier

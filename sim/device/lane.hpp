@@ -1,0 +1,55 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "sim/device/kv_store.hpp"
+
+namespace kvtier {
+
+/// Processors that a thread may run on; none: any.
+using Processors = std::vector<int>;
+/// Keeps the calling thread, and those that it will start, on these processors.
+void stay_on(const Processors& processors);
+/// Those that this process may run on.
+[[nodiscard]] Processors processors_of_process();
+
+/// A thread that does one thing after another with a stream and, where it needs one, a storage
+/// engine of its own. Once something has failed, what comes later is not done.
+class Lane {
+ public:
+  using Task = std::function<void(const MoveLane&)>;
+  struct Setup {
+    Device* device = nullptr;
+    Processors processors;
+    std::unique_ptr<StorageEngine> storage;
+    std::span<const std::int32_t> scratch;
+    /// Called in the lane's thread with what a task threw.
+    std::function<void(std::exception_ptr)> failed;
+  };
+  explicit Lane(Setup setup);
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+  /// Ends what is in work, and leaves out what waits.
+  ~Lane();
+
+  void run(Task task);
+
+ private:
+  void work();
+
+  Setup setup_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Task> tasks_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kvtier

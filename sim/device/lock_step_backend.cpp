@@ -1,0 +1,136 @@
+#include "sim/device/lock_step_backend.hpp"
+
+#include <algorithm>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+
+LockStepBackend::LockStepBackend(Backend& clock, const ServingSetup& setup)
+    : clock_(clock),
+      layers_(setup.config->model.layers),
+      store_(store_setup(setup, 1)),
+      decoder_(make_decoder(setup)),
+      moves_(store_, *setup.device, layers_),
+      stream_(setup.device->make_stream()),
+      storage_(store_.open_engine()),
+      lane_{.stream = stream_.get(), .storage = storage_.get(), .scratch = store_.scratch(0)} {}
+
+LockStepBackend::~LockStepBackend() = default;
+
+Completion LockStepBackend::wait() {
+  store_.settle();
+  const Completion completion = clock_.wait();
+  now_ = clock_.now();
+  switch (completion.kind) {
+    case CompletionKind::transfer: {
+      const auto found = std::ranges::find_if(transfers_, [&](const auto& transfer) {
+        return !transfer.second.command.open &&
+               transfer.second.command.cookie == completion.payload;
+      });
+      KVTIER_ASSERT(found != transfers_.end(), "a transfer completes that was started");
+      carry_out(found->second);
+      transfers_.erase(found);
+      break;
+    }
+    case CompletionKind::prefill: {
+      decoder_->forward(prefill_batch(prefill_, context_, decoder_->shape().vocabulary),
+                        store_.hbm(), *stream_);
+      stream_->synchronize();
+      const auto past = static_cast<std::size_t>(prefill_.part.past.value);
+      store_.note_computed(std::span<const std::int32_t>(context_).subspan(past), lane_);
+      running_.push_back(prefill_.key);
+      break;
+    }
+    case CompletionKind::decode:
+      for (std::uint64_t i = 0; i < completion.payload; ++i) {
+        compute_iteration(*decoder_, store_, running_, lane_);
+      }
+      break;
+    case CompletionKind::timer:
+      break;
+  }
+  return completion;
+}
+
+void LockStepBackend::carry_out(Transfer& transfer) {
+  for (const MoveLayers& part : transfer.parts) {
+    if (part.ends(layers_)) {
+      store_.move(*part.move, lane_);
+      store_.end(*part.move);
+    }
+  }
+  transfer.parts.clear();
+}
+
+TransferId LockStepBackend::start_transfer(const TransferCommand& command) {
+  const TransferId id = clock_.start_transfer(command);
+  Transfer& transfer = transfers_[id.value];
+  carry_out(transfer);  // of an open one that is over and whose number is used again
+  transfer.command = command;
+  transfer.parts.push_back(moves_.next(command, command.bytes, command.open));
+  return id;
+}
+
+bool LockStepBackend::extend_transfer(TransferId id, Bytes bytes, Tokens tokens) {
+  const bool extended = clock_.extend_transfer(id, bytes, tokens);
+  Transfer& transfer = transfers_.at(id.value);
+  if (extended) {
+    transfer.command.open = false;
+    transfer.command.tokens = tokens;
+    transfer.parts.push_back(moves_.next(transfer.command, bytes, false));
+  } else {
+    carry_out(transfer);
+    transfers_.erase(id.value);
+  }
+  return extended;
+}
+
+void LockStepBackend::start_prefill(const PrefillCommand& command) {
+  clock_.start_prefill(command);
+  if (!command.load.valid()) {
+    // All of it was pre-loaded, by a transfer that nothing extends.
+    for (auto transfer = transfers_.begin(); transfer != transfers_.end();) {
+      const TransferCommand& known = transfer->second.command;
+      if (known.to == Medium::hbm && known.key == command.key) {
+        carry_out(transfer->second);
+        transfer = transfers_.erase(transfer);
+      } else {
+        ++transfer;
+      }
+    }
+    moves_.end_load(command.key);
+  }
+  prefill_ = command;
+  context_ = store_.extend(command.key, command.part.past.value, command.part.added.value);
+}
+
+IterationTime LockStepBackend::start_iteration(const IterationCommand&) {
+  KVTIER_ASSERT(false, "a device runs prefill_first batching");
+}
+
+void LockStepBackend::start_decode(const DecodeCommand& command) {
+  KVTIER_ASSERT(command.batch == std::ssize(running_), "the batch is what runs");
+  clock_.start_decode(command);
+}
+
+void LockStepBackend::end_request(EntryKey key) { std::erase(running_, key); }
+
+void LockStepBackend::keep(Medium medium, EntryKey key, Tokens tokens) {
+  store_.keep(medium, key, tokens.value);
+}
+
+void LockStepBackend::cut(EntryKey key, Tokens kept, Tokens dropped) {
+  store_.cut(key, kept.value, dropped.value);
+}
+
+void LockStepBackend::finish() {
+  for (auto& [id, transfer] : transfers_) {
+    carry_out(transfer);
+  }
+  transfers_.clear();
+  store_.settle();
+  store_.check_invariants();
+}
+
+}  // namespace kvtier

@@ -1,0 +1,134 @@
+#include "sim/device/serving_device.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+std::vector<std::int32_t> tokens_of(EntryKey key, std::int64_t first, std::int64_t count,
+                                    std::int64_t vocabulary) {
+  std::vector<std::int32_t> tokens;
+  tokens.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = first; i < first + count; ++i) {
+    std::uint64_t x = key.value * 0x9E3779B97F4A7C15 + static_cast<std::uint64_t>(i);
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+    tokens.push_back(
+        static_cast<std::int32_t>((x ^ (x >> 31)) % static_cast<std::uint64_t>(vocabulary)));
+  }
+  return tokens;
+}
+
+std::int64_t slots_of(Bytes capacity, Bytes token) { return capacity / token; }
+
+}  // namespace
+
+DecoderShape decoder_shape(const ModelConfig& model) {
+  return {.layers = model.layers,
+          .hidden = model.hidden_size,
+          .query_heads = model.attention_heads,
+          .kv_heads = model.kv_heads,
+          .head_dim = model.head_dim,
+          .intermediate = model.intermediate_size,
+          .gated = model.gated_mlp,
+          .vocabulary = model.vocabulary_size};
+}
+
+void check_runs_on_device(const RunConfig& config, const Device& device) {
+  std::vector<std::string> problems;
+  const auto refuse = [&problems](bool wrong, const char* pointer, const std::string& what) {
+    if (wrong) {
+      problems.push_back(fmt::format("{}: {}", pointer, what));
+    }
+  };
+  const SystemConfig& system = config.system;
+  refuse(system.paging.has_value(), "/system/batching",
+         "a device runs prefill_first batching only");
+  refuse(system.tiers.hbm.has_value(), "/system/tiers/hbm", "a device has no tier in HBM yet");
+  refuse(system.tiers.cxl.has_value(), "/system/tiers/cxl", "a device has no CXL memory yet");
+  refuse(system.tiers.ssd.has_value() && !system.tiers.dram.has_value(), "/system/tiers/ssd",
+         "on a device a drive needs host memory (/system/tiers/dram) before it");
+  refuse(system.sharing != Sharing::none, "/system/sharing", "a device does not share prompts yet");
+  refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
+  refuse(system.positions == Positions::embedded, "/system/positions",
+         "a device keeps keys without positions");
+  const Bytes element = device.info().element;
+  const std::int64_t expected = kv_bytes_per_token(decoder_shape(config.model), element).value;
+  const std::int64_t got = kv_bytes_per_token(config.model).value;
+  refuse(got != expected, "/model/kv_bytes_per_element",
+         fmt::format("{} computes in numbers of {} bytes, so that a token's KV takes {} bytes; the "
+                     "model says {}",
+                     device.info().kind, element.value, expected, got));
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+}
+
+KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
+  const RunConfig& config = *setup.config;
+  const Bytes token = kv_bytes_per_token(config.model);
+  const std::int64_t window = config.model.context_window.value;
+  const std::int64_t running = config.serving.slots * window;
+  // Turns that have ended and are being saved: what fills the write buffer and what ends at once.
+  const std::int64_t saved = slots_of(config.system.save.write_buffer, token) + running + window;
+  // A turn that is loaded ahead, and one that leaves while it is loaded.
+  const std::int64_t loaded = (2 + setup.spare_contexts) * window;
+  std::array<std::int64_t, kMedia> slots{};
+  const auto set = [&slots](Medium medium, std::int64_t count) {
+    slots[static_cast<std::size_t>(medium)] = count;
+  };
+  const std::int64_t in_hbm = running + saved + loaded;
+  set(Medium::hbm, in_hbm);
+  if (config.system.tiers.dram) {
+    // What is saved moves before its room is free, beginning with the prompts of what runs.
+    set(Medium::dram, slots_of(config.hardware.dram->capacity, token) + in_hbm);
+  }
+  if (config.system.tiers.ssd) {
+    set(Medium::ssd, slots_of(config.hardware.ssd->capacity, token) + loaded);
+  }
+  return {.device = setup.device,
+          .shape = decoder_shape(config.model),
+          .slots = slots,
+          .directory = setup.directory,
+          .lanes = lanes,
+          .verify = setup.verify};
+}
+
+std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
+  const RunConfig& config = *setup.config;
+  const std::int64_t window = config.model.context_window.value;
+  const std::int64_t slots = config.serving.slots;
+  return std::make_unique<Decoder>(
+      *setup.device, decoder_shape(config.model), KeyPositions::decoupled,
+      DecoderLimits{.requests = slots, .tokens = window, .context = slots * window},
+      static_cast<std::uint64_t>(config.seed));
+}
+
+DecoderBatch prefill_batch(const PrefillCommand& command, const std::vector<std::int32_t>& context,
+                           std::int64_t vocabulary) {
+  DecoderBatch batch;
+  batch.add(tokens_of(command.key, command.part.past.value, command.part.added.value, vocabulary),
+            context);
+  return batch;
+}
+
+void compute_iteration(Decoder& decoder, KvStore& store, std::span<const EntryKey> running,
+                       const MoveLane& lane) {
+  DecoderBatch batch;
+  std::vector<std::int32_t> computed;
+  for (const EntryKey key : running) {
+    const std::int64_t past = store.tokens(Medium::hbm, key);
+    const std::vector<std::int32_t> context = store.extend(key, past, 1);
+    batch.add(tokens_of(key, past, 1, decoder.shape().vocabulary), context);
+    computed.push_back(context.back());
+  }
+  decoder.forward(batch, store.hbm(), *lane.stream);
+  lane.stream->synchronize();
+  store.note_computed(computed, lane);
+}
+
+}  // namespace kvtier

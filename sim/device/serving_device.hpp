@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/device/kv_store.hpp"
+#include "sim/engine/config.hpp"
+
+/// A device that serves a config: a decoder of the model's shape and memories for its tiers.
+namespace kvtier {
+
+/// The shape that a decoder computes.
+[[nodiscard]] DecoderShape decoder_shape(const ModelConfig& model);
+
+/// Throws ConfigError, all reasons at once, for a config that a device cannot run: paged batching,
+/// a tier in HBM or CXL memory, a drive without host memory before it, shared prompts, compression,
+/// embedded positions.
+void check_runs_on_device(const RunConfig& config, const Device& device);
+
+struct ServingSetup {
+  const RunConfig* config = nullptr;
+  Device* device = nullptr;
+  /// Folder for the drive's file.
+  std::string directory;
+  bool verify = false;
+  /// Contexts for which HBM and host memory have room beyond the tiers, the turns that run and the
+  /// write buffer: turns that have ended stay in HBM whole until they are saved, though the
+  /// simulated write buffer counts of them only what is still to be moved.
+  std::int64_t spare_contexts = 8;
+};
+
+/// Room for every tier's capacity and for what is on its way; lanes for as many threads.
+[[nodiscard]] KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes);
+[[nodiscard]] std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup);
+
+/// The batch of a prefill: tokens behind the first `past` ones of a context that has these slots.
+/// Tokens are drawn once for each place in their session.
+[[nodiscard]] DecoderBatch prefill_batch(const PrefillCommand& command,
+                                         const std::vector<std::int32_t>& context,
+                                         std::int64_t vocabulary);
+/// Computes a token of each session, whose context is what it has in HBM, and waits for it.
+void compute_iteration(Decoder& decoder, KvStore& store, std::span<const EntryKey> running,
+                       const MoveLane& lane);
+
+}  // namespace kvtier
