@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include <fmt/format.h>
@@ -14,8 +13,8 @@
 namespace kvtier {
 namespace {
 
-/// The i-th of the numbers of a seed, uniform in [-1, 1): by its place, so that a matrix of
-/// billions takes seconds.
+/// The i-th of the numbers of a seed, uniform in [-1, 1): by its place, with the mixing of
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), so that a matrix of billions takes seconds.
 float random_at(std::uint64_t seed, std::uint64_t i) {
   constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15U;
   std::uint64_t x = seed + (i + 1) * kStep;
@@ -35,7 +34,7 @@ class Packer {
   const T* put(const std::vector<T>& values) {
     const std::int64_t at = used_.value;
     const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
-    std::memcpy(host_.data() + at, values.data(), static_cast<std::size_t>(bytes));
+    std::copy_n(reinterpret_cast<const std::byte*>(values.data()), bytes, host_.data() + at);
     used_ += Bytes(bytes);
     return reinterpret_cast<const T*>(device_.data() + at);
   }
@@ -182,6 +181,7 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
     }
   }
   uploaded_->synchronize();
+  // The longer numbers first, so that all are aligned.
   Packer packer(staging_, numbers_);
   attention_.batch = {.requests = batch.requests(),
                       .slots = nullptr,
