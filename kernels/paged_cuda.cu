@@ -484,9 +484,6 @@ cudaError_t fold_rows(const Rows& rows, cudaStream_t stream) {
 }
 
 cudaError_t copy_pieces(const Piece* pieces, std::int64_t count, cudaStream_t stream) {
-  if (count == 0) {
-    return cudaSuccess;
-  }
   pieces_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(pieces);
   return cudaGetLastError();
 }

@@ -40,6 +40,7 @@ struct Rows {
 [[nodiscard]] cudaError_t fold_rows(const Rows& rows, cudaStream_t stream);
 
 /// One piece of a copy that all processors share; `to` and `from` are what a kernel can reach.
+/// There is at least one.
 struct Piece {
   void* to;
   const void* from;

@@ -214,7 +214,9 @@ class CpuDevice final : public Device {
   }
 
   void copy(void* to, const void* from, Bytes bytes, Stream& stream) override {
-    push(stream, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes.value)); });
+    if (bytes > Bytes()) {  // or there may be no address
+      push(stream, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes.value)); });
+    }
   }
   void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
     push(stream, [this, method, all = std::vector(pieces.begin(), pieces.end())] {
@@ -347,10 +349,10 @@ class CpuDevice final : public Device {
   }
 
   void write_elements(void* to, std::span<const float> values) override {
-    std::memcpy(to, values.data(), values.size_bytes());
+    std::ranges::copy(values, static_cast<float*>(to));
   }
   void read_elements(std::span<float> values, const void* from) override {
-    std::memcpy(values.data(), from, values.size_bytes());
+    std::copy_n(static_cast<const float*>(from), values.size(), values.data());
   }
 
  private:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include <fmt/format.h>
@@ -14,8 +13,8 @@
 namespace kvtier {
 namespace {
 
-/// The i-th of the numbers of a seed, uniform in [-1, 1): by its place, so that a matrix of
-/// billions takes seconds.
+/// The i-th of the numbers of a seed, uniform in [-1, 1): by its place, with the mixing of
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), so that a matrix of billions takes seconds.
 float random_at(std::uint64_t seed, std::uint64_t i) {
   constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15U;
   std::uint64_t x = seed + (i + 1) * kStep;
@@ -35,7 +34,7 @@ class Packer {
   const T* put(const std::vector<T>& values) {
     const std::int64_t at = used_.value;
     const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
-    std::memcpy(host_.data() + at, values.data(), static_cast<std::size_t>(bytes));
+    std::copy_n(reinterpret_cast<const std::byte*>(values.data()), bytes, host_.data() + at);
     used_ += Bytes(bytes);
     return reinterpret_cast<const T*>(device_.data() + at);
   }
@@ -125,6 +124,15 @@ Decoder::Decoder(Device& device, const DecoderShape& shape, KeyPositions positio
   staging_ = Buffer(device, MemoryKind::pinned, numbers);
   numbers_ = Buffer(device, MemoryKind::device, numbers);
   uploaded_ = device.make_event();
+  // A rotation of no rows: the device makes its table of angles now, not when a context grows.
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  device.rope({.rows = {.from = qkv_.data(), .to = qkv_.data(), .row = qkv_width_ * element_},
+               .heads = shape.query_heads + shape.kv_heads,
+               .head_dim = shape.head_dim,
+               .base = shape.rope_base,
+               .first_position = limits.longest_context},
+              *stream);
+  stream->synchronize();
 }
 
 Buffer Decoder::elements(std::int64_t count) {
@@ -153,11 +161,18 @@ Buffer Decoder::random_matrix(std::int64_t outputs, std::int64_t inputs, double 
 void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
   const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
   const auto context = static_cast<std::int64_t>(batch.slots.size());
-  if (batch.requests() > limits_.requests || tokens > limits_.tokens || context > limits_.context) {
-    throw DeviceError(fmt::format(
-        "decoder: a batch of {} requests, {} new tokens and {} tokens of context does not fit in "
-        "what was allocated for {}, {} and {}",
-        batch.requests(), tokens, context, limits_.requests, limits_.tokens, limits_.context));
+  std::int64_t longest = 0;
+  for (std::size_t r = 0; r + 1 < batch.context_begin.size(); ++r) {
+    longest = std::max(longest, batch.context_begin[r + 1] - batch.context_begin[r]);
+  }
+  if (batch.requests() > limits_.requests || tokens > limits_.tokens || context > limits_.context ||
+      longest > limits_.longest_context) {
+    throw DeviceError(
+        fmt::format("decoder: a batch of {} requests, {} new tokens and {} tokens of context, {} "
+                    "of them in one "
+                    "request, does not fit in what was allocated for {}, {}, {} and {}",
+                    batch.requests(), tokens, context, longest, limits_.requests, limits_.tokens,
+                    limits_.context, limits_.longest_context));
   }
   KVTIER_ASSERT(batch.query_begin.size() == batch.context_begin.size() &&
                     batch.query_begin.back() == tokens && batch.context_begin.back() == context,
@@ -166,13 +181,12 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
   std::vector<std::int32_t> new_positions;
   std::vector<std::int32_t> last_rows;
   attention_.queries_max = 0;
-  attention_.context_max = 0;
+  attention_.context_max = longest;
   for (std::size_t r = 0; r + 1 < batch.query_begin.size(); ++r) {
     const std::int64_t added = batch.query_begin[r + 1] - batch.query_begin[r];
     const std::int64_t length = batch.context_begin[r + 1] - batch.context_begin[r];
     KVTIER_ASSERT(added >= 0 && added <= length, "new tokens are part of their context");
     attention_.queries_max = std::max(attention_.queries_max, added);
-    attention_.context_max = std::max(attention_.context_max, length);
     for (std::int64_t position = length - added; position < length; ++position) {
       new_slots.push_back(batch.slots[static_cast<std::size_t>(batch.context_begin[r] + position)]);
       new_positions.push_back(static_cast<std::int32_t>(position));
@@ -182,6 +196,7 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
     }
   }
   uploaded_->synchronize();
+  // The longer numbers first, so that all are aligned.
   Packer packer(staging_, numbers_);
   attention_.batch = {.requests = batch.requests(),
                       .slots = nullptr,

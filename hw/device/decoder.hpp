@@ -82,11 +82,13 @@ struct DecoderBatch {
   void add(std::span<const std::int32_t> new_tokens, std::span<const std::int32_t> context);
 };
 
-/// What a decoder allocates for: of one batch, summed over its requests.
+/// What a decoder allocates for: of one batch, new tokens and contexts summed over its requests,
+/// and of one request, the longest context.
 struct DecoderLimits {
   std::int64_t requests = 1;
   std::int64_t tokens = 1;
   std::int64_t context = 1;
+  std::int64_t longest_context = 1;
 };
 
 /// Row-major, [outputs][inputs]; in the QKV matrix queries come first, then K, then V, in that of a

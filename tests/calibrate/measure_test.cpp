@@ -297,6 +297,7 @@ class IdleDevice final : public Device {
   }
   void gather(const RowWork& work, Stream& stream) override { host_.gather(work, stream); }
   void scatter(const RowWork& work, Stream& stream) override { host_.scatter(work, stream); }
+  void fold(const RowWork& work, Stream& stream) override { host_.fold(work, stream); }
   void gemm(const GemmWork& work, Stream& stream) override {
     if (idle_ != Idle::gemm) {
       host_.gemm(work, stream);

@@ -165,6 +165,9 @@ class CudaDevice final : public Device {
       }
       return;
     }
+    if (pieces.empty()) {
+      return;
+    }
     std::vector<kernels::cuda::Piece> list;
     list.reserve(pieces.size());
     for (const CopyPiece& piece : pieces) {

@@ -75,5 +75,7 @@ TEST_P(CudaChecks, RowsMoveBetweenSlotsAndPackedMemory) {
   EXPECT_EQ(moved_rows_differ(device()), "");
 }
 
+TEST_P(CudaChecks, PiecesMoveWhole) { EXPECT_EQ(moved_pieces_differ(device()), ""); }
+
 }  // namespace
 }  // namespace kvtier

@@ -185,7 +185,8 @@ std::vector<std::pair<std::string, double>> decoder_errors(Device& device) {
     for (const KeyPositions positions : {KeyPositions::decoupled, KeyPositions::embedded}) {
       constexpr std::int32_t kPrompt = 24;
       constexpr std::int32_t kDropped = 10;
-      Decoder decoder(device, shape, positions, {.requests = 1, .tokens = 32, .context = 64}, 3);
+      Decoder decoder(device, shape, positions,
+                      {.requests = 1, .tokens = 32, .context = 64, .longest_context = 64}, 3);
       const ReferenceDecoder reference(decoder);
       const KvPool pool(device, shape, 64);
       const auto stream = device.make_stream();

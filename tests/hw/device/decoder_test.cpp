@@ -31,7 +31,8 @@ constexpr DecoderShape kShape{.layers = 3,
                               .intermediate = 112,
                               .gated = true,
                               .vocabulary = 131};
-constexpr DecoderLimits kLimits{.requests = 8, .tokens = 256, .context = 1024};
+constexpr DecoderLimits kLimits{
+    .requests = 8, .tokens = 256, .context = 1024, .longest_context = 300};
 constexpr std::int64_t kSlots = 512;
 
 /// Activations are near 1, a layer has four sums of up to 128 products after each other and adds to
@@ -406,16 +407,24 @@ TEST(Decoder, TakesABatchWithoutNewTokens) {
 
 TEST(Decoder, RefusesBatchesLargerThanItsLimits) {
   Model model(KeyPositions::decoupled);
+  const auto refusal = [&](const DecoderBatch& batch) -> std::string {
+    try {
+      model.decoder.begin(batch, *model.stream);
+      return "taken";
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+  };
   DecoderBatch batch;
-  batch.add(Ids(257), Ids(257));
-  try {
-    model.decoder.begin(batch, *model.stream);
-    FAIL();
-  } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(),
-                 "decoder: a batch of 1 requests, 257 new tokens and 257 tokens of context does "
-                 "not fit in what was allocated for 8, 256 and 1024");
-  }
+  batch.add(Ids(256), Ids(300));
+  EXPECT_EQ(refusal(batch), "taken");
+  batch.add(Ids(1), Ids(257));
+  EXPECT_EQ(refusal(batch),
+            "decoder: a batch of 2 requests, 257 new tokens and 557 tokens of context, 300 of them "
+            "in one request, does not fit in what was allocated for 8, 256, 1024 and 300");
+  DecoderBatch grown;
+  grown.add(Ids(1), Ids(301));
+  EXPECT_NE(refusal(grown), "taken");
   DecoderBatch longer;
   longer.add(Ids(2), Ids(1));
   EXPECT_THROW(model.decoder.begin(longer, *model.stream), InvariantError);

@@ -52,6 +52,10 @@ double rounding(const Device& device) {
   return kFloat;
 }
 
+double rounding_at_zero(const Device& device) {
+  return device.info().element_type == ElementType::float16 ? 0x1p-25 : 0x1p-126;
+}
+
 std::vector<AttentionCase> attention_cases() {
   using Requests = std::vector<std::pair<std::int64_t, std::int64_t>>;
   const auto shape = [](std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim) {
@@ -237,7 +241,8 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
     const double largest = std::accumulate(
         v.begin(), v.end(), 0.0, [](double a, double b) { return std::max(a, std::abs(b)); });
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      const double bound = 2.1 * share * largest + rounding(device) * std::abs(expected[i]);
+      const double bound = 2.1 * share * largest + rounding(device) * std::abs(expected[i]) +
+                           rounding_at_zero(device);
       const double error =
           std::abs(static_cast<double>(found[first * query_row + i]) - expected[i]) / bound;
       worst = std::isnan(error) ? INFINITY : std::max(worst, error);
@@ -279,7 +284,7 @@ std::vector<std::pair<std::string, double>> row_errors(Device& device) {
         for (std::size_t i = 0; i < count; ++i) {
           const auto [right, slack] = expected(i);
           const double error = std::abs(static_cast<double>(found[i]) - right) /
-                               (slack + element * std::abs(right) + 1e-7 * element);
+                               (slack + element * std::abs(right) + rounding_at_zero(device));
           worst = std::isnan(error) ? INFINITY : std::max(worst, error);
         }
         errors.emplace_back(name, worst);
@@ -378,7 +383,7 @@ std::vector<std::pair<std::string, double>> row_errors(Device& device) {
           const double error =
               std::abs(static_cast<double>(found[static_cast<std::size_t>(i * row) + d]) -
                        right[d]) /
-              (6 * kFloat + element * std::abs(right[d]));
+              (6 * kFloat + element * std::abs(right[d]) + rounding_at_zero(device));
           largest = std::isnan(error) ? INFINITY : std::max(largest, error);
         }
       }
@@ -458,6 +463,37 @@ std::string moved_rows_differ(Device& device) {
           return "fold";
         }
       }
+    }
+  }
+  return "";
+}
+
+std::string moved_pieces_differ(Device& device) {
+  const auto stream = device.make_stream();
+  std::mt19937 engine(5);
+  for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
+    device.copy_pieces({}, method, *stream);
+    std::vector<std::uint8_t> bytes(200000);
+    std::ranges::generate(bytes, [&] { return static_cast<std::uint8_t>(engine()); });
+    const Buffer from = numbers_on(device, bytes);
+    const Buffer host(device, MemoryKind::pinned, from.size());
+    const Buffer back = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
+    std::vector<CopyPiece> out;
+    std::vector<CopyPiece> in;
+    const std::int64_t sizes[] = {1, 15, 16, 17, 4096, 31, 100000, 3};
+    std::int64_t at = 0;
+    for (std::size_t i = 0; at < from.size().value; ++i) {
+      const std::int64_t size = std::min(sizes[i % std::size(sizes)], from.size().value - at);
+      out.push_back({host.data() + at, from.data() + at, Bytes(size)});
+      in.push_back({back.data() + at, host.data() + at, Bytes(size)});
+      at += size;
+    }
+    std::ranges::shuffle(out, engine);
+    device.copy_pieces(out, method, *stream);
+    device.copy_pieces(in, method, *stream);
+    stream->synchronize();
+    if (numbers_from<std::uint8_t>(device, back.data(), bytes.size()) != bytes) {
+      return method == CopyMethod::engine ? "engine" : "kernel";
     }
   }
   return "";

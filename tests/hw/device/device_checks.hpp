@@ -38,6 +38,8 @@ template <class T>
 
 /// The relative error of rounding to the device's element: 2^-24, 2^-8 (bfloat16), 2^-11 (float16).
 [[nodiscard]] double rounding(const Device& device);
+/// And the absolute one near zero: half of the smallest number of float16, of a normal float.
+[[nodiscard]] double rounding_at_zero(const Device& device);
 
 struct AttentionCase {
   std::string name;
@@ -67,5 +69,9 @@ enum class Mistake { none, swapped_slots, late_positions, sees_next_token };
 /// Gathers, scatters and folds rows with and without slots and strides, and compares all bytes.
 /// Returns what differs, or nothing.
 [[nodiscard]] std::string moved_rows_differ(Device& device);
+
+/// The same for pieces of any size and alignment, between the device and pinned memory, moved
+/// either way by either method.
+[[nodiscard]] std::string moved_pieces_differ(Device& device);
 
 }  // namespace kvtier

@@ -40,5 +40,7 @@ TEST(HostChecks, RowFunctionsAreRightToTheLastPlaces) {
 
 TEST(HostChecks, RowsMoveBetweenSlotsAndPackedMemory) { EXPECT_EQ(moved_rows_differ(host()), ""); }
 
+TEST(HostChecks, PiecesMoveWhole) { EXPECT_EQ(moved_pieces_differ(host()), ""); }
+
 }  // namespace
 }  // namespace kvtier

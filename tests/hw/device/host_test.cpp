@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <numeric>
-#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,39 +9,20 @@
 #include "hw/device/cpu_device.hpp"
 #include "hw/device/thread_pool.hpp"
 #include "sim/core/errors.hpp"
+#include "tests/hw/device/device_checks.hpp"
 
 namespace kvtier {
 namespace {
 
-std::vector<float> random_values(std::size_t count, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::vector<float> values(count);
-  for (float& value : values) {
-    value = static_cast<float>(engine()) / 2147483648.0F - 1;
-  }
-  return values;
-}
-
 class CpuDevice : public testing::Test {
  protected:
-  Buffer elements(const std::vector<float>& values) {
-    Buffer buffer(*device_, MemoryKind::device,
-                  Bytes(static_cast<std::int64_t>(values.size()) * device_->info().element.value));
-    device_->write_elements(buffer.data(), values);
-    return buffer;
-  }
+  Buffer elements(const std::vector<float>& values) { return elements_on(*device_, values); }
   std::vector<float> read(const Buffer& buffer, std::size_t count) {
-    std::vector<float> values(count);
-    device_->read_elements(values, buffer.data());
-    return values;
+    return elements_from(*device_, buffer.data(), count);
   }
   template <class T>
   Buffer numbers(const std::vector<T>& values) {
-    Buffer buffer(*device_, MemoryKind::device,
-                  Bytes(static_cast<std::int64_t>(values.size() * sizeof(T))));
-    device_->copy(buffer.data(), values.data(), buffer.size(), *stream_);
-    stream_->synchronize();
-    return buffer;
+    return numbers_on(*device_, values);
   }
 
   std::unique_ptr<Device> device_ = make_cpu_device(3);

@@ -1,0 +1,375 @@
+/// Ways to attend a few new tokens to KV in scattered slots, as in Pensieve's Fig. 10 (arXiv
+/// 2312.05516): multi-query attention through the slots, the same after copying the KV out to
+/// contiguous memory, the case where it already is contiguous, and one query at a time. Their limit
+/// is what it takes to read the slots once, in the same order, and nothing else.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "calibrate/bench.hpp"
+#include "hw/device/decoder.hpp"
+#include "hw/device/open_device.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
+
+namespace kvtier::bench {
+namespace {
+
+struct Options {
+  std::string device = "cpu";
+  bool float16 = false;
+  std::int64_t batch = 32;
+  std::int64_t added = 8;
+  std::vector<std::int64_t> past;
+  std::int64_t query_heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 128;
+  double seconds = 1;
+  std::string json;
+};
+
+/// Columns of the table.
+enum Way { multi_query, multi_query_rope, copy_out, contiguous, single_query, gather_limit, kWays };
+constexpr const char* kNames[kWays] = {"multi_query", "multi_query_rope", "copy_out",
+                                       "contiguous",  "single_query",     "gather_limit"};
+
+/// One layer's KV of a batch in random slots, and what attends to it.
+class Scene {
+ public:
+  Scene(Device& device, const Options& options, std::int64_t past)
+      : device_(device),
+        options_(options),
+        context_(past + options.added),
+        tokens_(options.batch * context_),
+        shape_{.layers = 1,
+               .query_heads = options.query_heads,
+               .kv_heads = options.kv_heads,
+               .head_dim = options.head_dim},
+        pool_(device, shape_, tokens_),
+        packed_(device, shape_, tokens_) {
+    RandomStream random(1, "bench/attention");
+    fill(pool_, random);
+    fill(packed_, random);
+    slots_ = calibrate::on_device<std::int32_t>(device, calibrate::shuffled(tokens_, random));
+    std::vector<std::int32_t> in_order(static_cast<std::size_t>(tokens_));
+    std::iota(in_order.begin(), in_order.end(), 0);
+    in_order_ = calibrate::on_device<std::int32_t>(device, in_order);
+    folded_ = Buffer(device, MemoryKind::device, Bytes(4 * tokens_));
+    const std::int64_t row = options.query_heads * options.head_dim;
+    const Bytes size = options.batch * options.added * row * device.info().element;
+    queries_ = Buffer(device, MemoryKind::device, size);
+    calibrate::fill_random(device, queries_, random);
+    output_ = Buffer(device, MemoryKind::device, size);
+    whole_ = begins(context_, options.added);
+    // The queries of one step lie together, as those of a batch do.
+    one_each_ = begins(0, 1);
+  }
+
+  /// Of K and V that a batch reads once.
+  [[nodiscard]] Bytes kv_bytes() const { return tokens_ * pool_.row_bytes(); }
+
+  void queue(Way way, Stream& stream) {
+    switch (way) {
+      case multi_query:
+        return attend(pool_, slots_, 0, stream);
+      case multi_query_rope:
+        return attend(pool_, slots_, kRopeBase, stream);
+      case copy_out:
+        device_.gather(rows(packed_.layer(0)), stream);
+        return attend(packed_, in_order_, 0, stream);
+      case contiguous:
+        return attend(packed_, in_order_, 0, stream);
+      case single_query:
+        return attend_one_by_one(stream);
+      case gather_limit:
+        return device_.fold(rows(folded_.data()), stream);
+      case kWays:
+        break;
+    }
+  }
+
+  /// Runs the ways that give the same and throws if they do not.
+  void verify() {
+    calibrate::StreamTimer once(device_);
+    const auto result = [&](Way way) {
+      device_.write_elements(
+          output_.data(),
+          std::vector<float>(static_cast<std::size_t>(output_.size() / device_.info().element)));
+      (void)once.seconds([&](Stream& stream, std::int64_t) { queue(way, stream); });
+      std::vector<float> values(static_cast<std::size_t>(output_.size() / device_.info().element));
+      device_.read_elements(values, output_.data());
+      return values;
+    };
+    // Behind it the packed side has the same KV for `contiguous`.
+    const std::vector<float> copied = result(copy_out);
+    const double tolerance = device_.info().element == Bytes(4) ? 1e-5 : 1e-2;
+    for (const Way way : {multi_query, contiguous, single_query}) {
+      const std::vector<float> values =
+          way == single_query ? in_token_order(result(way)) : result(way);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (!(std::abs(values[i] - copied[i]) <= tolerance)) {
+          throw DeviceError(
+              fmt::format("{} and copy_out differ: {} and {}", kNames[way], values[i], copied[i]));
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr double kRopeBase = 10000;
+
+  struct Begins {
+    Buffer contexts;
+    Buffer queries;
+  };
+  /// For each request: contexts of so many tokens, so many queries.
+  Begins begins(std::int64_t context, std::int64_t queries) {
+    std::vector<std::int64_t> context_begin;
+    std::vector<std::int64_t> query_begin;
+    for (std::int64_t r = 0; r <= options_.batch; ++r) {
+      context_begin.push_back(r * context);
+      query_begin.push_back(r * queries);
+    }
+    return {calibrate::on_device<std::int64_t>(device_, context_begin),
+            calibrate::on_device<std::int64_t>(device_, query_begin)};
+  }
+
+  void fill(const KvPool& pool, RandomStream& random) {
+    Buffer values(device_, MemoryKind::device, pool.layer_bytes());
+    calibrate::fill_random(device_, values, random);
+    const auto stream = device_.make_stream();
+    device_.copy(pool.layer(0), values.data(), values.size(), *stream);
+    stream->synchronize();
+  }
+
+  [[nodiscard]] RowWork rows(void* to) const {
+    return {.from = pool_.layer(0),
+            .to = to,
+            .slots = slots_.as<std::int32_t>(),
+            .rows = tokens_,
+            .row = pool_.row_bytes()};
+  }
+
+  [[nodiscard]] AttentionWork work(const KvPool& pool, const Buffer& slots) const {
+    AttentionWork work{.shape = {.query_heads = shape_.query_heads,
+                                 .kv_heads = shape_.kv_heads,
+                                 .head_dim = shape_.head_dim,
+                                 .kv_stride = 2 * shape_.kv_heads * shape_.head_dim},
+                       .queries = queries_.data(),
+                       .keys = pool.layer(0),
+                       .values = pool.layer(0) + pool.row_bytes().value / 2,
+                       .output = output_.data(),
+                       .queries_max = options_.added,
+                       .context_max = context_};
+    work.batch = {.requests = options_.batch,
+                  .slots = slots.as<std::int32_t>(),
+                  .context_begin = whole_.contexts.as<std::int64_t>(),
+                  .query_begin = whole_.queries.as<std::int64_t>()};
+    return work;
+  }
+
+  void attend(const KvPool& pool, const Buffer& slots, double rope_base, Stream& stream) {
+    AttentionWork one = work(pool, slots);
+    one.rope_base = rope_base;
+    device_.attention(one, stream);
+  }
+
+  /// Query i of every request with the tokens up to it.
+  void attend_one_by_one(Stream& stream) {
+    if (shorter_.empty()) {
+      for (std::int64_t i = 0; i < options_.added; ++i) {
+        std::vector<std::int32_t> slots;
+        std::vector<std::int64_t> context_begin{0};
+        std::vector<std::int32_t> all(static_cast<std::size_t>(tokens_));
+        device_.copy(all.data(), slots_.data(), slots_.size(), stream);
+        stream.synchronize();
+        const std::int64_t length = context_ - options_.added + i + 1;
+        for (std::int64_t r = 0; r < options_.batch; ++r) {
+          const auto begin = all.begin() + r * context_;
+          slots.insert(slots.end(), begin, begin + length);
+          context_begin.push_back(static_cast<std::int64_t>(slots.size()));
+        }
+        shorter_.push_back({calibrate::on_device<std::int32_t>(device_, slots),
+                            calibrate::on_device<std::int64_t>(device_, context_begin)});
+      }
+    }
+    const Bytes step =
+        options_.batch * shape_.query_heads * shape_.head_dim * device_.info().element;
+    for (std::int64_t i = 0; i < options_.added; ++i) {
+      const Step& s = shorter_[static_cast<std::size_t>(i)];
+      AttentionWork one = work(pool_, s.slots);
+      one.queries_max = 1;
+      one.context_max = context_ - options_.added + i + 1;
+      one.batch.context_begin = s.context_begin.as<std::int64_t>();
+      one.batch.query_begin = one_each_.queries.as<std::int64_t>();
+      // Rows [step][request] here, [request][step] in the other ways.
+      one.shape.query_stride = options_.added * shape_.query_heads * shape_.head_dim;
+      one.queries = queries_.data() +
+                    (i * shape_.query_heads * shape_.head_dim * device_.info().element).value;
+      one.output = output_.data() + (i * step).value;
+      device_.attention(one, stream);
+    }
+  }
+
+  [[nodiscard]] std::vector<float> in_token_order(const std::vector<float>& steps) const {
+    std::vector<float> values(steps.size());
+    const std::int64_t row = shape_.query_heads * shape_.head_dim;
+    for (std::int64_t i = 0; i < options_.added; ++i) {
+      for (std::int64_t r = 0; r < options_.batch; ++r) {
+        std::copy_n(steps.begin() + (i * options_.batch + r) * row, row,
+                    values.begin() + (r * options_.added + i) * row);
+      }
+    }
+    return values;
+  }
+
+  struct Step {
+    Buffer slots;
+    Buffer context_begin;
+  };
+
+  Device& device_;
+  const Options& options_;
+  std::int64_t context_;
+  std::int64_t tokens_;
+  DecoderShape shape_;
+  KvPool pool_;
+  KvPool packed_;
+  Buffer slots_;
+  Buffer in_order_;
+  Buffer folded_;
+  Buffer queries_;
+  Buffer output_;
+  Begins whole_;
+  Begins one_each_;
+  std::vector<Step> shorter_;
+};
+
+Options parse(int argc, char** argv) {
+  Options o;
+  CLI::App app("Ways of attention to KV in scattered slots (Pensieve, Fig. 10), one layer");
+  app.add_option("--device", o.device, "cpu or cuda:N")->capture_default_str();
+  app.add_flag("--float16", o.float16, "float16 instead of bfloat16 on a GPU");
+  app.add_option("--batch", o.batch, "requests")->capture_default_str();
+  app.add_option("--new", o.added, "new tokens of each request")->capture_default_str();
+  app.add_option("--past", o.past,
+                 "lengths of the past (1024 to 16384 by 2; 1024 to 4096 on the host)")
+      ->delimiter(',');
+  app.add_option("--query-heads", o.query_heads, "40 (OPT-13B); 4 on the host");
+  app.add_option("--kv-heads", o.kv_heads, "as many as query heads");
+  app.add_option("--head-dim", o.head_dim, "")->capture_default_str();
+  app.add_option("--seconds", o.seconds, "for each cell")->capture_default_str();
+  app.add_option("--json", o.json, "file for the figures");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
+  }
+  const bool host = o.device == "cpu";
+  if (o.past.empty()) {
+    o.past = calibrate::geometric(1024, host ? 4096 : 16384, 2);
+  }
+  o.query_heads = o.query_heads > 0 ? o.query_heads : host ? 4 : 40;
+  o.kv_heads = o.kv_heads > 0 ? o.kv_heads : o.query_heads;
+  return o;
+}
+
+void run(const Options& o) {
+  DeviceName name = parse_device_name(o.device);
+  name.element = o.float16 ? ElementType::float16 : ElementType::bfloat16;
+  const std::unique_ptr<Device> device = open_device(name);
+  const DeviceInfo& info = device->info();
+  fmt::print("{} ({}), batch {}, {} new tokens, {} query heads on {} KV heads of {}, one layer\n",
+             info.name, info.kind, o.batch, o.added, o.query_heads, o.kv_heads, o.head_dim);
+  fmt::print("median milliseconds; GB/s of KV in brackets\n{:>8}", "past");
+  for (const char* column : kNames) {
+    fmt::print("{:>25}", column);
+  }
+  fmt::print("\n");
+  nlohmann::ordered_json json{{"schema", "kvtier.attention_bench/1"},
+                              {"device", info.name},
+                              {"kind", info.kind},
+                              {"element_bytes", info.element.value},
+                              {"batch", o.batch},
+                              {"new_tokens", o.added},
+                              {"query_heads", o.query_heads},
+                              {"kv_heads", o.kv_heads},
+                              {"head_dim", o.head_dim},
+                              {"cells", nlohmann::ordered_json::array()}};
+  for (const std::int64_t past : o.past) {
+    const Bytes needed =
+        3 * o.batch * (past + o.added) * 2 * o.kv_heads * o.head_dim * info.element;
+    if (needed > device->free_memory(MemoryKind::device)) {
+      fmt::print("{:>8}  too little memory\n", past);
+      continue;
+    }
+    Scene scene(*device, o, past);
+    scene.verify();
+    const auto bytes = static_cast<double>(scene.kv_bytes().value);
+    nlohmann::ordered_json cell{{"past_tokens", past}, {"kv_bytes", scene.kv_bytes().value}};
+    fmt::print("{:>8}", past);
+    for (int way = 0; way < kWays; ++way) {
+      const calibrate::StopRules rules{.warm_up = 1,
+                                       .samples_min = 5,
+                                       .samples_max = 200,
+                                       .relative_error = 0.01,
+                                       .budget_seconds = o.seconds};
+      calibrate::StreamTimer timer(*device);
+      calibrate::SchedulerMonitor quiet;
+      calibrate::NoMonitor none;
+      const auto measure = [&](calibrate::DisturbanceMonitor& monitor) {
+        return calibrate::measure(
+            rules, 0,
+            [&] {
+              return timer.seconds([&](Stream& stream, std::int64_t) {
+                scene.queue(static_cast<Way>(way), stream);
+              });
+            },
+            calibrate::steady_clock(), monitor, [] {});
+      };
+      calibrate::Measured found = measure(quiet);
+      const bool disturbed = found.n == 0;
+      if (disturbed) {
+        found = measure(none);
+      }
+      fmt::print("{:>25}", fmt::format("{:.2f} ({:.1f}){}", found.median_seconds * 1e3,
+                                       bytes / found.median_seconds * 1e-9, disturbed ? "*" : ""));
+      std::fflush(stdout);
+      cell[kNames[way]] = {{"p25_seconds", found.p25_seconds},
+                           {"median_seconds", found.median_seconds},
+                           {"p75_seconds", found.p75_seconds},
+                           {"samples", found.n},
+                           {"disturbed", disturbed}};
+    }
+    fmt::print("\n");
+    json["cells"].push_back(std::move(cell));
+  }
+  fmt::print("* other work ran on the machine during every sample\n");
+  if (!o.json.empty()) {
+    write_text_output(o.json, json.dump(2) + "\n");
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::bench
+
+int main(int argc, char** argv) {
+  try {
+    kvtier::bench::run(kvtier::bench::parse(argc, argv));
+  } catch (const kvtier::ConfigError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "attention_bench: {}\n", error.what());
+    return 3;
+  }
+  return 0;
+}
