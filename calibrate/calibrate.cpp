@@ -25,7 +25,7 @@ constexpr Bytes kFullFile(16 * kGibibyte);
 /// Without paths, which say nothing about the machine.
 std::string command_of(const CalibrateOptions& options) {
   std::string command = "kvtier calibrate --device " + options.device.kind;
-  if (options.device.kind != "cpu") {
+  if (options.device.kind != "cpu" || options.device.index > 0) {
     command += fmt::format(":{}", options.device.index);
   }
   command += options.storage ? " --storage DIR" : "";

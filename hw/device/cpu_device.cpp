@@ -175,6 +175,10 @@ class CpuDevice final : public Device {
     if (info_.name.empty()) {
       info_.name = "unknown processor";
     }
+    if (pool_.threads() != std::thread::hardware_concurrency()) {
+      info_.name +=
+          fmt::format(", {} of {} threads", pool_.threads(), std::thread::hardware_concurrency());
+    }
     utsname system{};
     ::uname(&system);
     info_.driver = fmt::format("{} {}", system.sysname, system.release);

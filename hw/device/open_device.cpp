@@ -22,22 +22,22 @@ constexpr const char* kWhatCudaNeeds =
 }  // namespace
 
 DeviceName parse_device_name(std::string_view text) {
-  constexpr std::string_view kCuda = "cuda:";
-  if (text == "cpu") {
-    return {.kind = "cpu"};
-  }
-  DeviceName name{.kind = "cuda"};
-  if (text == "cuda") {
+  const std::size_t colon = text.find(':');
+  DeviceName name{.kind = std::string(text.substr(0, colon))};
+  const bool known = name.kind == "cpu" || name.kind == "cuda";
+  if (known && colon == std::string_view::npos) {
     return name;
   }
-  if (text.starts_with(kCuda) && text.size() > kCuda.size()) {
-    const char* const end = text.data() + text.size();
-    const auto [read_to, error] = std::from_chars(text.data() + kCuda.size(), end, name.index);
-    if (error == std::errc() && read_to == end && name.index >= 0) {
+  if (known) {
+    const std::string_view number = text.substr(colon + 1);
+    const char* const end = number.data() + number.size();
+    const auto [read_to, error] = std::from_chars(number.data(), end, name.index);
+    const int least = name.kind == "cpu" ? 1 : 0;
+    if (error == std::errc() && read_to == end && name.index >= least) {
       return name;
     }
   }
-  throw ConfigError(fmt::format("--device: expected cpu or cuda:N, got \"{}\"", text));
+  throw ConfigError(fmt::format("--device: expected cpu, cpu:THREADS or cuda:N, got \"{}\"", text));
 }
 
 std::filesystem::path cuda_module_path() {
@@ -73,7 +73,7 @@ std::unique_ptr<Device> open_module_device(const std::filesystem::path& path, in
 
 std::unique_ptr<Device> open_device(const DeviceName& name) {
   if (name.kind == "cpu") {
-    return make_cpu_device();
+    return make_cpu_device(name.index);
   }
   return open_module_device(cuda_module_path(), name.index, name.element);
 }

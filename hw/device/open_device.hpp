@@ -9,9 +9,10 @@
 
 namespace kvtier {
 
-/// "cpu" or "cuda:N".
+/// "cpu", "cpu:THREADS" or "cuda:N".
 struct DeviceName {
   std::string kind;
+  /// Of the host its threads, 0: as many as there are processors.
   int index = 0;
   /// Of a GPU's numbers: bfloat16 or float16.
   ElementType element = ElementType::bfloat16;

@@ -27,5 +27,6 @@ void add_list(Program& program);
 void add_trace(Program& program);
 void add_schema(Program& program);
 void add_calibrate(Program& program);
+void add_validate(Program& program);
 
 }  // namespace kvtier::cli

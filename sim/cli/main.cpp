@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   cli::add_trace(program);
   cli::add_schema(program);
   cli::add_calibrate(program);
+  cli::add_validate(program);
   try {
     program.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

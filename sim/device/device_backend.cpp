@@ -134,6 +134,19 @@ bool DeviceBackend::pending() const {
   return expected_ > 0 || !timers_.empty();
 }
 
+void DeviceBackend::finish() {
+  store_.settle();
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return transfers_.empty() || failure_; });
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+    KVTIER_ASSERT(expected_ == 0 && timers_.empty(), "all was reported");
+  }
+  store_.check_invariants();
+}
+
 void DeviceBackend::set_timer(SimTime at, std::uint64_t payload) { timers_.push(at, 0, payload); }
 
 // ---- Moves ----
@@ -246,6 +259,7 @@ void DeviceBackend::end_part(TransferId id) {
     completion.payload = transfer.command.cookie;
     const bool open = transfer.open;
     transfers_.erase(found);
+    changed_.notify_one();
     if (open) {
       return;  // over: what follows needs a transfer of its own
     }

@@ -42,6 +42,9 @@ class DeviceBackend final : public Backend {
   void keep(Medium medium, EntryKey key, Tokens tokens) override;
   void cut(EntryKey key, Tokens kept, Tokens dropped) override;
 
+  /// Waits for what no completion is reported of. Throws InvariantError if something is pending, or
+  /// slots and entries do not agree.
+  void finish();
   [[nodiscard]] const KvStore& store() const { return store_; }
 
  private:

@@ -37,7 +37,8 @@ TEST(DeviceName, RefusesEverythingElse) {
       (void)parse_device_name(text);
       ADD_FAILURE() << text;
     } catch (const ConfigError& error) {
-      EXPECT_EQ(error.what(), "--device: expected cpu or cuda:N, got \"" + text + "\"");
+      EXPECT_EQ(error.what(),
+                "--device: expected cpu, cpu:THREADS or cuda:N, got \"" + text + "\"");
     }
   }
 }

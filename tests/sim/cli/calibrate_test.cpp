@@ -41,7 +41,7 @@ class Calibrate : public ProgramTest {
 
 TEST_F(Calibrate, RefusesAnUnknownDevice) {
   expect_bad({"--device", "gpu", "--out", "p.json"},
-             "--device: expected cpu or cuda:N, got \"gpu\"");
+             "--device: expected cpu, cpu:THREADS or cuda:N, got \"gpu\"");
 }
 
 TEST_F(Calibrate, AsksForTheModelOfAGpu) {

@@ -1,0 +1,260 @@
+#include "sim/study/validate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "hw/profile_timing.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/device/device_backend.hpp"
+#include "sim/device/lock_step_backend.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr double kRateBand = 0.01;
+constexpr double kTimeBand = 0.1;
+constexpr double kNoises = 3;
+constexpr double kHighestLoad = 0.7;
+
+enum class Judged { rate, time, not_at_all };
+
+struct Metric {
+  const char* pointer;
+  const char* unit;
+  Judged judged;
+};
+
+constexpr std::array kMetrics{
+    Metric{"/hit_rate/all_turns/total", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/dram", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/ssd", "", Judged::rate},
+    Metric{"/hit_rate/tokens/total", "", Judged::rate},
+    Metric{"/ttft_seconds/p50", "s", Judged::time},
+    Metric{"/ttft_seconds/p90", "s", Judged::time},
+    Metric{"/ttft_seconds/mean", "s", Judged::not_at_all},
+    Metric{"/ttft_seconds_without_queueing/mean", "s", Judged::not_at_all},
+    Metric{"/queueing_seconds/mean", "s", Judged::not_at_all},
+    Metric{"/exposed_load_seconds/mean", "s", Judged::not_at_all},
+    Metric{"/tpot_seconds/mean", "s", Judged::not_at_all},
+    Metric{"/gpu_seconds/prefill", "s", Judged::not_at_all},
+    Metric{"/gpu_seconds/decode", "s", Judged::not_at_all},
+    Metric{"/output_throughput_tokens_per_second", "/s", Judged::not_at_all},
+};
+
+std::optional<double> number_at(const Json& result, const char* pointer) {
+  const Json::json_pointer at(std::string("/metrics") + pointer);
+  if (!result.contains(at) || !result.at(at).is_number()) {
+    return std::nullopt;
+  }
+  return result.at(at).get<double>();
+}
+
+std::optional<ValidationRow> compare(const Metric& metric, const Validation& runs) {
+  const std::optional<double> simulated = number_at(runs.simulated, metric.pointer);
+  std::vector<double> measured;
+  for (const Json& run : runs.measured) {
+    if (const std::optional<double> value = number_at(run, metric.pointer)) {
+      measured.push_back(*value);
+    }
+  }
+  if (!simulated || measured.size() != runs.measured.size() || measured.empty()) {
+    return std::nullopt;
+  }
+  std::ranges::sort(measured);
+  const std::size_t half = measured.size() / 2;
+  const double median =
+      measured.size() % 2 == 1 ? measured[half] : (measured[half - 1] + measured[half]) / 2;
+  ValidationRow row{.metric = std::string(metric.pointer).substr(1),
+                    .unit = metric.unit,
+                    .simulated = *simulated,
+                    .measured = median,
+                    .lowest = measured.front(),
+                    .highest = measured.back(),
+                    .error = 0,
+                    .band = {}};
+  std::ranges::replace(row.metric, '/', '.');
+  if (metric.judged == Judged::rate) {
+    row.error = *simulated - median;
+    row.band = kRateBand;
+    return row;
+  }
+  row.error = median > 0 ? *simulated / median - 1 : (*simulated > 0 ? 1 : 0);
+  if (metric.judged == Judged::time) {
+    const double noise = median > 0 ? (row.highest - row.lowest) / 2 / median : 0;
+    row.band = std::max(kTimeBand, kNoises * noise);
+  }
+  return row;
+}
+
+std::unique_ptr<Device> open(const ValidateOptions& options) {
+  DeviceName name = options.device;
+  if (name.kind == "cpu" && name.index == 0) {
+    name.index = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
+  }
+  return open_device(name);
+}
+
+ServingSetup setup_of(const RunConfig& config, Device& device, const ValidateOptions& options,
+                      bool verify) {
+  check_runs_on_device(config, device);
+  return {.config = &config, .device = &device, .directory = options.storage, .verify = verify};
+}
+
+class DecisionLines final : public DecisionObserver {
+ public:
+  void on_decision(const Decision& d) override {
+    lines.push_back(fmt::format("{} {} {} {} {} {} {}", static_cast<int>(d.kind),
+                                static_cast<int>(d.tier), d.key.value, d.tokens.value, d.time.ns,
+                                static_cast<int>(d.demand), d.position.value));
+  }
+  void on_use(EntryKey key, SimTime now) override {
+    lines.push_back(fmt::format("use {} {}", key.value, now.ns));
+  }
+  std::vector<std::string> lines;
+};
+
+RunOptions run_options(const ValidateOptions& options, std::int64_t run,
+                       DecisionObserver* decisions = nullptr) {
+  return {.decisions = decisions,
+          .progress = [&options, run](std::int64_t turns) { options.progress(run, turns); },
+          .base_dir = options.base_dir};
+}
+
+}  // namespace
+
+bool ValidationRow::in_band() const { return !band || std::abs(error) <= *band; }
+
+bool Validation::in_band() const {
+  return utilization <= kHighestLoad && std::ranges::all_of(rows, &ValidationRow::in_band);
+}
+
+Validation validate(const RunConfig& config, const PolicyRegistry& registry,
+                    const ValidateOptions& options) {
+  const std::unique_ptr<Device> device = open(options);
+  const ServingSetup setup = setup_of(config, *device, options, options.verify);
+  Validation result{.device = device->info().name, .rows = {}, .simulated = {}, .measured = {}};
+  result.simulated = simulate(config, registry, run_options(options, 0));
+  result.utilization = result.simulated["load"]["utilization"].get<double>();
+  for (std::int64_t i = 1; i <= options.repetitions; ++i) {
+    DeviceBackend backend(setup);
+    result.measured.push_back(run_on(backend, config, registry, run_options(options, i)));
+    backend.finish();
+  }
+  for (const Metric& metric : kMetrics) {
+    if (const std::optional<ValidationRow> row = compare(metric, result)) {
+      result.rows.push_back(*row);
+    }
+  }
+  return result;
+}
+
+LockStep validate_in_lock_step(const RunConfig& config, const PolicyRegistry& registry,
+                               const ValidateOptions& options) {
+  const std::unique_ptr<Device> device = open(options);
+  const ServingSetup setup = setup_of(config, *device, options, true);
+  DecisionLines expected;
+  Json simulated = simulate(config, registry, run_options(options, 0, &expected));
+  const auto timing = make_timing(config.model, config.hardware, config.serving.slots);
+  SimulatedBackend clock(config.hardware, config.model.layers, *timing,
+                         DecodeStepping::closed_form);
+  LockStepBackend backend(clock, setup);
+  DecisionLines found;
+  const Json result = run_on(backend, config, registry, run_options(options, 1, &found));
+  backend.finish();
+  // The simulated backend alone knows of links.
+  simulated["metrics"].erase("links");
+  Json without_links = result;
+  without_links["metrics"].erase("links");
+  const KvStore::Counters counters = backend.store().counters();
+  return {.device = device->info().name,
+          .equal = found.lines == expected.lines &&
+                   without_links["metrics"] == simulated["metrics"] &&
+                   without_links["workload"] == simulated["workload"],
+          .decisions = std::ssize(found.lines),
+          .moves = counters.moves,
+          .moved = counters.moved,
+          .verified = counters.verified};
+}
+
+Json to_json(const Validation& validation) {
+  Json json;
+  json["format"] = "kvtier.validation/1";
+  json["device"] = validation.device;
+  json["in_band"] = validation.in_band();
+  json["utilization"] = validation.utilization;
+  Json rows = Json::array();
+  for (const ValidationRow& row : validation.rows) {
+    Json line;
+    line["metric"] = row.metric;
+    line["simulated"] = row.simulated;
+    line["measured"] = row.measured;
+    line["measured_lowest"] = row.lowest;
+    line["measured_highest"] = row.highest;
+    line["error"] = row.error;
+    line["band"] = row.band ? Json(*row.band) : Json(nullptr);
+    line["in_band"] = row.band ? Json(row.in_band()) : Json(nullptr);
+    rows.push_back(line);
+  }
+  json["rows"] = rows;
+  json["simulated"] = validation.simulated;
+  json["measured"] = validation.measured;
+  return json;
+}
+
+Json to_json(const LockStep& run) {
+  Json json;
+  json["format"] = "kvtier.validation/1";
+  json["device"] = run.device;
+  json["lock_step"]["equal"] = run.equal;
+  json["lock_step"]["decisions"] = run.decisions;
+  json["lock_step"]["moves"] = run.moves;
+  json["lock_step"]["moved_bytes"] = run.moved.value;
+  json["lock_step"]["verified_bytes"] = run.verified.value;
+  return json;
+}
+
+std::string to_table(const Validation& validation) {
+  std::string text = fmt::format("{}, {} repetitions, utilization {:.2f}\n\n", validation.device,
+                                 validation.measured.size(), validation.utilization);
+  text += fmt::format("{:<38} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9}\n", "metric", "simulated",
+                      "measured", "lowest", "highest", "error", "band");
+  for (const ValidationRow& row : validation.rows) {
+    const bool rate = row.band && row.unit.empty();
+    const auto percent = [&](double value) {
+      return rate ? fmt::format("{:+.2f} pt", 100 * value) : fmt::format("{:+.1f} %", 100 * value);
+    };
+    std::string band = "-";
+    if (row.band) {
+      band = rate ? fmt::format("{:.0f} pt", 100 * *row.band)
+                  : fmt::format("{:.0f} %", 100 * *row.band);
+      band += row.in_band() ? "" : " OUT";
+    }
+    text +=
+        fmt::format("{:<38} {:>10.4g} {:>10.4g} {:>10.4g} {:>10.4g} {:>9} {:>9}\n", row.metric,
+                    row.simulated, row.measured, row.lowest, row.highest, percent(row.error), band);
+  }
+  if (validation.utilization > kHighestLoad) {
+    text += fmt::format(
+        "\nOUT: a load of {:.2f} is more than {:.1f}, where waiting hides errors or "
+        "multiplies them\n",
+        validation.utilization, kHighestLoad);
+  }
+  return text;
+}
+
+std::string to_text(const LockStep& run) {
+  constexpr double kMebibyte = 1 << 20;
+  return fmt::format(
+      "{}\n{} decisions, {} the simulation's\n{} moves, {:.1f} MiB; {:.1f} MiB compared, every "
+      "token right\n",
+      run.device, run.decisions, run.equal ? "all" : "NOT all", run.moves,
+      static_cast<double>(run.moved.value) / kMebibyte,
+      static_cast<double>(run.verified.value) / kMebibyte);
+}
+
+}  // namespace kvtier

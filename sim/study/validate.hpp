@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hw/device/open_device.hpp"
+#include "sim/engine/simulate.hpp"
+
+/// One config on the simulated backend and on a device, side by side (measurement.md, rungs 5a, 5b
+/// and 6 of the ladder).
+namespace kvtier {
+
+struct ValidateOptions {
+  /// `cpu` computes with all processors but one, which the rest of the work has.
+  DeviceName device{.kind = "cpu"};
+  /// Folder for the drive's file, where the config uses a drive.
+  std::string storage = ".";
+  /// Runs on the device, all of the same workload.
+  std::int64_t repetitions = 3;
+  /// Compare every token's KV after every move with what was computed: right, and slow.
+  bool verify = false;
+  /// See RunOptions.
+  std::filesystem::path base_dir;
+  /// Called now and then with the run (0: simulation), and its finished turns; may throw to end.
+  std::function<void(std::int64_t, std::int64_t)> progress = [](std::int64_t, std::int64_t) {};
+};
+
+/// One number of a result: simulated, and in the median of the repetitions.
+struct ValidationRow {
+  std::string metric;
+  std::string unit;
+  double simulated = 0;
+  double measured = 0;
+  double lowest = 0;
+  double highest = 0;
+  /// Of rates: the difference. Of times: simulated / measured - 1.
+  double error = 0;
+  /// What |error| may be; nothing where nothing is promised.
+  std::optional<double> band;
+
+  [[nodiscard]] bool in_band() const;
+};
+
+struct Validation {
+  std::string device;
+  std::vector<ValidationRow> rows;
+  Json simulated;
+  std::vector<Json> measured;
+  /// The load was low enough for times to be judged: at most 0.7 of the capacity.
+  double utilization = 0;
+
+  [[nodiscard]] bool in_band() const;
+};
+
+/// Hit rates are judged within 1 point, p50 and p90 of the time to first token within 10 % or three
+/// times the spread of the repetitions, whichever is more. Throws as simulate does, ConfigError for
+/// what a device cannot run, DeviceError for devices and drives.
+[[nodiscard]] Validation validate(const RunConfig& config, const PolicyRegistry& registry,
+                                  const ValidateOptions& options);
+
+/// A run whose times are simulated and whose work is done on the device.
+struct LockStep {
+  std::string device;
+  /// The decisions of both runs are the same, line by line, and so are the results.
+  bool equal = false;
+  std::int64_t decisions = 0;
+  std::int64_t moves = 0;
+  Bytes moved;
+  Bytes verified;
+};
+/// Throws as validate does, and DeviceError for a token whose KV is wrong after a move.
+[[nodiscard]] LockStep validate_in_lock_step(const RunConfig& config,
+                                             const PolicyRegistry& registry,
+                                             const ValidateOptions& options);
+
+/// `kvtier.validation/1`.
+[[nodiscard]] Json to_json(const Validation& validation);
+[[nodiscard]] Json to_json(const LockStep& run);
+[[nodiscard]] std::string to_table(const Validation& validation);
+[[nodiscard]] std::string to_text(const LockStep& run);
+
+}  // namespace kvtier
