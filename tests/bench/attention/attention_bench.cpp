@@ -266,7 +266,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--query-heads", o.query_heads, "40 (OPT-13B); 4 on the host");
   app.add_option("--kv-heads", o.kv_heads, "as many as query heads");
   app.add_option("--head-dim", o.head_dim, "")->capture_default_str();
-  app.add_option("--seconds", o.seconds, "for each cell")->capture_default_str();
+  app.add_option("--seconds", o.seconds, "for each cell, or longer if six runs take longer")
+      ->capture_default_str();
   app.add_option("--json", o.json, "file for the figures");
   try {
     app.parse(argc, argv);
@@ -317,23 +318,22 @@ void run(const Options& o) {
     nlohmann::ordered_json cell{{"past_tokens", past}, {"kv_bytes", scene.kv_bytes().value}};
     fmt::print("{:>8}", past);
     for (int way = 0; way < kWays; ++way) {
-      const calibrate::StopRules rules{.warm_up = 1,
-                                       .samples_min = 5,
-                                       .samples_max = 200,
-                                       .relative_error = 0.01,
-                                       .budget_seconds = o.seconds};
       calibrate::StreamTimer timer(*device);
+      const auto sample = [&] {
+        return timer.seconds(
+            [&](Stream& stream, std::int64_t) { scene.queue(static_cast<Way>(way), stream); });
+      };
+      constexpr int kFewest = 5;
+      const calibrate::StopRules rules{
+          .warm_up = 1,
+          .samples_min = kFewest,
+          .samples_max = 200,
+          .relative_error = 0.01,
+          .budget_seconds = std::max(o.seconds, (kFewest + 1) * sample())};
       calibrate::SchedulerMonitor quiet;
       calibrate::NoMonitor none;
       const auto measure = [&](calibrate::DisturbanceMonitor& monitor) {
-        return calibrate::measure(
-            rules, 0,
-            [&] {
-              return timer.seconds([&](Stream& stream, std::int64_t) {
-                scene.queue(static_cast<Way>(way), stream);
-              });
-            },
-            calibrate::steady_clock(), monitor, [] {});
+        return calibrate::measure(rules, 0, sample, calibrate::steady_clock(), monitor, [] {});
       };
       calibrate::Measured found = measure(quiet);
       const bool disturbed = found.n == 0;
