@@ -75,7 +75,13 @@ KvStore::KvStore(const Setup& setup)
                       "hold by itself",
                       token_.value, kStorageAlignment));
     }
-    file_ = std::make_unique<ScratchFile>(setup.directory, ssd * token_);
+    open_storage_ = setup.open_storage;
+    if (!open_storage_) {
+      file_ = std::make_unique<ScratchFile>(setup.directory, ssd * token_);
+      open_storage_ = [this](const StorageOptions& options) {
+        return open_storage_engine(file_->descriptor(), options);
+      };
+    }
   }
   for (const Medium medium : {Medium::hbm, Medium::dram, Medium::ssd}) {
     const std::int64_t slots = setup.slots[index_of(medium)];
@@ -95,13 +101,11 @@ std::span<const std::int32_t> KvStore::scratch(std::int64_t lane) const {
 }
 
 std::unique_ptr<StorageEngine> KvStore::open_engine() const {
-  if (file_ == nullptr) {
+  if (!open_storage_) {
     return nullptr;
   }
-  return open_storage_engine(
-      file_->descriptor(),
-      {.queue_depth = kQueueDepth,
-       .memory = {host_.data(), static_cast<std::size_t>(host_.size().value)}});
+  return open_storage_({.queue_depth = kQueueDepth,
+                        .memory = {host_.data(), static_cast<std::size_t>(host_.size().value)}});
 }
 
 // ---- Slots ----

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -53,6 +54,8 @@ class KvStore {
     /// Lanes that have scratch slots, and how many each.
     std::int64_t lanes = 1;
     std::int64_t scratch_slots = 64;
+    /// Instead of a file in `directory`; for tests.
+    std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
     /// Compare each token's bytes in each layer after every move with what was computed.
     bool verify = false;
   };
@@ -154,6 +157,7 @@ class KvStore {
   /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece.
   Buffer host_;
   std::unique_ptr<ScratchFile> file_;
+  std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage_;
   std::vector<std::int32_t> scratch_;
   std::int64_t scratch_slots_;
 

@@ -95,6 +95,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
           .slots = slots,
           .directory = setup.directory,
           .lanes = lanes,
+          .open_storage = setup.open_storage,
           .verify = setup.verify};
 }
 
@@ -102,10 +103,13 @@ std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
   const RunConfig& config = *setup.config;
   const std::int64_t window = config.model.context_window.value;
   const std::int64_t slots = config.serving.slots;
-  return std::make_unique<Decoder>(
-      *setup.device, decoder_shape(config.model), KeyPositions::decoupled,
-      DecoderLimits{.requests = slots, .tokens = window, .context = slots * window},
-      static_cast<std::uint64_t>(config.seed));
+  return std::make_unique<Decoder>(*setup.device, decoder_shape(config.model),
+                                   KeyPositions::decoupled,
+                                   DecoderLimits{.requests = slots,
+                                                 .tokens = window,
+                                                 .context = slots * window,
+                                                 .longest_context = window},
+                                   static_cast<std::uint64_t>(config.seed));
 }
 
 DecoderBatch prefill_batch(const PrefillCommand& command, const std::vector<std::int32_t>& context,

@@ -26,6 +26,8 @@ struct ServingSetup {
   /// Folder for the drive's file.
   std::string directory;
   bool verify = false;
+  /// Instead of a file; for tests.
+  std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
   /// Contexts for which HBM and host memory have room beyond the tiers, the turns that run and the
   /// write buffer: turns that have ended stay in HBM whole until they are saved, though the
   /// simulated write buffer counts of them only what is still to be moved.

@@ -1,0 +1,176 @@
+#include "sim/device/device_backend.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "hw/device/cpu_device.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/engine/simulate.hpp"
+#include "tests/sim/device/support.hpp"
+#include "tests/sim/engine/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+/// Turns follow each other at once, so that a run takes what its work takes.
+RunConfig in_a_hurry(RunConfig config) {
+  config.workload.arrival_rate = PerSecond(1000);
+  config.workload.think_time.mean = SimDuration(1000000);
+  return config;
+}
+
+TEST(DeviceBackend, MovesEveryByteOfRandomSystems) {
+  const auto device = make_cpu_device(1);
+  const PolicyRegistry registry = builtin_policies();
+  Bytes verified;
+  const std::int64_t ran = for_device_configs(25, [&](const RunConfig& drawn) {
+    const RunConfig config = in_a_hurry(drawn);
+    DeviceBackend backend({.config = &config,
+                           .device = device.get(),
+                           .directory = KVTIER_SOURCE_DIR,
+                           .verify = true,
+                           .spare_contexts = 200});
+    const Json result = run_on(backend, config, registry);
+    backend.finish();
+    EXPECT_GT(result["metrics"]["ttft_seconds"]["mean"].get<double>(), 0);
+    verified += backend.store().counters().verified;
+  });
+  EXPECT_GT(ran, 0);
+  EXPECT_GT(verified.value, 0);
+}
+
+/// A drive in memory that can do wrong.
+class FakeDrive {
+ public:
+  std::atomic<std::int64_t> fails_after = INT64_MAX;
+  std::atomic<bool> flips_a_bit = false;
+
+  std::unique_ptr<StorageEngine> open(const StorageOptions& options) {
+    class Calls final : public FileCalls {
+     public:
+      explicit Calls(FakeDrive& drive) : drive_(drive) {}
+      std::int64_t read(std::byte* data, std::int64_t bytes, std::int64_t offset) override {
+        const std::lock_guard lock(drive_.mutex_);
+        std::memcpy(data, drive_.at(offset, bytes), static_cast<std::size_t>(bytes));
+        if (drive_.flips_a_bit) {
+          data[bytes / 2] ^= std::byte{1};
+        }
+        return bytes;
+      }
+      std::int64_t write(const std::byte* data, std::int64_t bytes, std::int64_t offset) override {
+        const std::lock_guard lock(drive_.mutex_);
+        if (--drive_.fails_after < 0) {
+          errno = ENOSPC;
+          return -1;
+        }
+        std::memcpy(drive_.at(offset, bytes), data, static_cast<std::size_t>(bytes));
+        return bytes;
+      }
+      int sync() override { return 0; }
+
+     private:
+      FakeDrive& drive_;
+    };
+    return make_thread_engine(std::make_unique<Calls>(*this), options.queue_depth, "fake");
+  }
+
+ private:
+  std::byte* at(std::int64_t offset, std::int64_t bytes) {
+    bytes_.resize(std::max(bytes_.size(), static_cast<std::size_t>(offset + bytes)));
+    return bytes_.data() + offset;
+  }
+  std::mutex mutex_;
+  std::vector<std::byte> bytes_;
+};
+
+class Faults : public testing::Test {
+ protected:
+  Faults() {
+    // More than host memory holds, so that the drive is written and read.
+    for (std::uint64_t seed = 1;; ++seed) {
+      const std::optional<RunConfig> drawn = random_device_config(seed);
+      if (drawn && drawn->system.tiers.ssd && drawn->system.tiers.dram) {
+        config_ = in_a_hurry(*drawn);
+        const Json result = simulate(config_, registry_);
+        if (result["metrics"]["hit_rate"]["all_turns"]["ssd"].get<double>() > 0.1) {
+          break;
+        }
+      }
+    }
+  }
+
+  Json run(bool verify) {
+    DeviceBackend backend(
+        {.config = &config_,
+         .device = device_.get(),
+         .verify = verify,
+         .open_storage = [this](const StorageOptions& options) { return drive_.open(options); },
+         .spare_contexts = 200});
+    Json result = run_on(backend, config_, registry_);
+    backend.finish();
+    return result;
+  }
+
+  std::unique_ptr<Device> device_ = make_cpu_device(1);
+  PolicyRegistry registry_ = builtin_policies();
+  RunConfig config_;
+  FakeDrive drive_;
+};
+
+TEST_F(Faults, NothingIsWrongWithoutOne) { EXPECT_NO_THROW(run(true)); }
+
+TEST_F(Faults, AFullDriveEndsTheRun) {
+  drive_.fails_after = 5;
+  try {
+    run(false);
+    ADD_FAILURE() << "the drive is full";
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(Faults, AWrongByteIsNamed) {
+  drive_.flips_a_bit = true;
+  try {
+    run(true);
+    ADD_FAILURE() << "a byte is wrong";
+  } catch (const DeviceError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("the KV of token "), std::string::npos) << text;
+    EXPECT_NE(text.find(" is wrong in layer "), std::string::npos) << text;
+    EXPECT_NE(text.find("ssd"), std::string::npos) << text;
+  }
+}
+
+TEST(DeviceConfigs, AreRefusedWithAllReasons) {
+  const auto device = make_cpu_device(1);
+  RunConfig config = *random_device_config(1);
+  config.system.positions = Positions::embedded;
+  config.system.tiers.dram.reset();
+  config.system.tiers.ssd = tier();
+  config.model.kv_bytes_per_element = 2;
+  try {
+    check_runs_on_device(config, *device);
+    ADD_FAILURE() << "a device cannot run it";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.problems(),
+              (std::vector<std::string>{
+                  "/system/tiers/ssd: on a device a drive needs host memory (/system/tiers/dram) "
+                  "before it",
+                  "/system/positions: a device keeps keys without positions",
+                  "/model/kv_bytes_per_element: cpu computes in numbers of 4 bytes, so that a "
+                  "token's KV takes 4096 bytes; the model says 2048"}));
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::test

@@ -1,0 +1,83 @@
+#include "tests/sim/device/support.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/sim/engine/support.hpp"
+
+namespace kvtier::test {
+
+std::optional<RunConfig> random_device_config(std::uint64_t seed) {
+  RunConfig config = random_config(seed);
+  if (config.system.paging) {
+    return std::nullopt;
+  }
+  const Bytes before = kv_bytes_per_token(config.model);
+  config.model = {.name = "tiny",
+                  .layers = 4,
+                  .hidden_size = 64,
+                  .attention_heads = 4,
+                  .kv_heads = 4,
+                  .head_dim = 32,
+                  .intermediate_size = 64,
+                  .vocabulary_size = 64,
+                  .bytes_per_element = 4,
+                  .kv_bytes_per_element = 4,
+                  .context_window = config.model.context_window};
+  const std::int64_t scale = (kv_bytes_per_token(config.model) + before - Bytes(1)) / before;
+  SystemConfig& system = config.system;
+  system.positions = Positions::decoupled;
+  system.tiers.hbm.reset();
+  system.tiers.cxl.reset();
+  system.compression.reset();
+  system.sharing = Sharing::none;
+  if (system.tiers.ssd && !system.tiers.dram) {
+    system.tiers.dram = system.tiers.ssd;
+    system.tiers.dram->free_buffer = Bytes(0);
+  }
+  if (system.tiers.count() < 2) {
+    system.prefetch = {.name = "none", .parameters = {}};
+  }
+  for (std::optional<TierConfig>* tier : {&system.tiers.dram, &system.tiers.ssd}) {
+    if (*tier) {
+      (*tier)->free_buffer = (*tier)->free_buffer * scale;
+    }
+  }
+  HardwareConfig& hardware = config.hardware;
+  hardware.cxl.reset();
+  hardware.dram->capacity = hardware.dram->capacity * scale;
+  hardware.ssd->capacity = hardware.ssd->capacity * scale;
+  hardware.hbm.capacity = hardware.hbm.capacity * scale;
+  system.save.write_buffer = system.save.write_buffer * scale;
+  config.workload.sessions = std::min<std::int64_t>(config.workload.sessions.value_or(15), 15);
+  return config;
+}
+
+std::int64_t for_device_configs(std::uint64_t count,
+                                const std::function<void(const RunConfig&)>& check) {
+  const char* const first = std::getenv("KVTIER_TEST_FROM");
+  const char* const number = std::getenv("KVTIER_TEST_CONFIGS");
+  const std::uint64_t from = first != nullptr ? std::stoull(first) : 1;
+  const std::uint64_t configs = number != nullptr ? std::stoull(number) : count;
+  std::int64_t ran = 0;
+  for (std::uint64_t seed = from; seed < from + configs; ++seed) {
+    SCOPED_TRACE(fmt::format("random config {}", seed));
+    const std::optional<RunConfig> config = random_device_config(seed);
+    if (!config) {
+      continue;
+    }
+    ++ran;
+    try {
+      check(*config);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+  return ran;
+}
+
+}  // namespace kvtier::test
