@@ -1,0 +1,82 @@
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/cli/program.hpp"
+
+namespace kvtier::test {
+namespace {
+
+class Validate : public ProgramTest {
+ protected:
+  /// A quarter of a minute, in which all of the config's tiers are used.
+  std::vector<std::string> small(std::vector<std::string> more) {
+    std::vector<std::string> arguments{
+        "validate",  (configs() / "validation" / "cpu.json").string(),
+        "--storage", KVTIER_SOURCE_DIR,
+        "--set",     "/workload/sessions=16",
+        "--set",     "/workload/warmup_turns=5",
+        "--set",     "/workload/sharegpt/turns_max=6",
+        "--set",     "/workload/think_time/mean=200ms",
+        "--set",     "/hardware/dram/capacity=2MiB"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+};
+
+TEST_F(Validate, InLockStepMovesEveryByteAsDecided) {
+  const Outcome outcome = kvtier(small({"--lock-step", "--json", "-"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["format"], "kvtier.validation/1");
+  EXPECT_EQ(json["lock_step"]["equal"], true);
+  EXPECT_GT(json["lock_step"]["decisions"].get<std::int64_t>(), 0);
+  EXPECT_EQ(json["lock_step"]["moved_bytes"], json["lock_step"]["verified_bytes"]);
+}
+
+TEST_F(Validate, RunsFreelyAndComparesHitRatesAndTimes) {
+  const Outcome outcome =
+      kvtier(small({"--repetitions", "2", "--verify", "--json", path("validation.json").string()}));
+  // The machine may be busy, and then times are out of their band.
+  ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(read("validation.json"));
+  EXPECT_EQ(json["in_band"].get<bool>(), outcome.code == 0);
+  EXPECT_EQ(json["measured"].size(), 2U);
+  // All runs are of the same workload.
+  for (const nlohmann::json& run : json["measured"]) {
+    EXPECT_EQ(run["workload"], json["simulated"]["workload"]);
+  }
+  std::int64_t judged = 0;
+  for (const nlohmann::json& row : json["rows"]) {
+    judged += row["band"].is_null() ? 0 : 1;
+  }
+  EXPECT_EQ(judged, 6);
+  EXPECT_NE(outcome.out.find("ttft_seconds.p90"), std::string::npos);
+}
+
+TEST_F(Validate, IsOutOfBandWithAWrongProfile) {
+  // A GPU's times for a model of that shape would be the same mistake: all work takes no time.
+  const Outcome outcome = kvtier(small(
+      {"--repetitions", "1", "--set",
+       R"(/hardware={"preset":"a100-80g","dram":{"capacity":"2MiB"},"ssd":{"capacity":"40MiB"}})"}));
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_NE(outcome.out.find("OUT"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Validate, RefusesWhatADeviceCannotRun) {
+  expect_bad_input(small({"--set", "/system/tiers/hbm={\"capacity\":\"8MiB\"}", "--set",
+                          "/system/positions=embedded"}),
+                   {"/system/tiers/hbm: a device has no tier in HBM yet",
+                    "/system/positions: a device keeps keys without positions"});
+}
+
+TEST_F(Validate, SaysWhatADeviceNeeds) {
+  EXPECT_EQ(kvtier(small({"--device", "gpu"})).code, 2);
+  const Outcome outcome =
+      kvtier({"validate", (configs() / "validation" / "cpu.json").string(), "--storage", "/proc"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_NE(outcome.err.find("/proc"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace kvtier::test
