@@ -49,10 +49,8 @@ PrefillFirst::PrefillFirst(const Setup& setup)
 void PrefillFirst::on_turn(SessionSlot slot) {
   if (slot >= loads_.size()) {
     loads_.resize(static_cast<std::size_t>(slot) + 1);
-    predicted_.resize(loads_.size());
   }
   loads_[slot] = Load{};
-  predicted_[slot] = Tokens(0);
   const RequestRecord& r = requests_.request(slot);
   if (shares_ && r.turn == 0 && r.shared.value > 0) {
     tiers_.join_prompt(slot, prompt_key(r.shared_prompt), r.shared);
@@ -306,7 +304,7 @@ std::optional<SimDuration> PrefillFirst::tpot() const {
 void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& visit) const {
   for (const Running& running : running_) {
     const RequestRecord& r = requests_.request(running.slot);
-    Tokens& predicted = predicted_[running.slot];
+    Tokens& predicted = loads_[running.slot].predicted;
     if (predicted.value == 0) {
       predicted = predictor_.predict(r.session, r.turn, r.output);
     }

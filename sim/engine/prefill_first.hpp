@@ -47,7 +47,7 @@ class PrefillFirst final : public Batcher, private RunningView {
 
   enum class Gpu : std::uint8_t { idle, waits_for_fetch, prefill, decode, stalled };
 
-  /// The load of a turn's stored KV.
+  /// A turn's room, the load of its stored KV, and its length.
   struct Load {
     /// Tokens whose KV the turn takes, once it is admitted.
     Tokens running;
@@ -55,6 +55,8 @@ class PrefillFirst final : public Batcher, private RunningView {
     bool ahead = false;
     Bytes preloaded;
     TransferId transfer;
+    /// What the running response is believed to have; zero: nobody has asked yet.
+    mutable Tokens predicted;
   };
   struct Running {
     std::int64_t finish_iteration;
@@ -120,8 +122,6 @@ class PrefillFirst final : public Batcher, private RunningView {
   bool shares_;
   /// By session.
   std::vector<Load> loads_;
-  /// By session, what its running response is believed to have; zero: nobody has asked yet.
-  mutable std::vector<Tokens> predicted_;
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_since_;
