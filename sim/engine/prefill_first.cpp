@@ -62,12 +62,13 @@ void PrefillFirst::on_turn(SessionSlot slot) {
 
 void PrefillFirst::on_enqueued(SessionSlot slot, QueuePosition position) {
   tiers_.on_enqueued(slot, position);
-  if (gpu_ == Gpu::decode && admissible()) {
+  if (gpu_ == Gpu::decode && admissible() != kNotQueued) {
     backend_.stop_decode();
   }
+  proceed();
 }
 
-void PrefillFirst::on_completion(const Completion& completion) {
+void PrefillFirst::on_completion(Completion completion) {
   switch (completion.kind) {
     case CompletionKind::prefill:
       finish_prefill();
@@ -85,6 +86,7 @@ void PrefillFirst::on_completion(const Completion& completion) {
     case CompletionKind::timer:
       tiers_.on_timer();
   }
+  proceed();
 }
 
 void PrefillFirst::proceed() {
@@ -114,22 +116,22 @@ void PrefillFirst::schedule() {
   if (must_stall()) {
     gpu_ = Gpu::stalled;
     gpu_since_ = backend_.now();
-  } else if (const std::optional<QueuePosition> next = admissible()) {
-    admit(*next);
+  } else if (const QueuePosition next = admissible(); next != kNotQueued) {
+    admit(next);
   } else if (!running_.empty()) {
     start_decode();
   }
 }
 
-std::optional<QueuePosition> PrefillFirst::admissible() const {
+QueuePosition PrefillFirst::admissible() const {
   if (requests_.queue_length() == 0 ||
       running_.size() >= static_cast<std::size_t>(config_.serving.slots)) {
-    return std::nullopt;
+    return kNotQueued;
   }
   const QueuePosition next = requests_.next();
   const Tokens tokens = running_tokens(requests_.waiting(next));
   const bool fits = requests_.hbm_used() + bytes_per_token_ * tokens.value <= hbm_limit_;
-  return fits ? std::optional(next) : std::nullopt;
+  return fits ? next : kNotQueued;
 }
 
 void PrefillFirst::admit(QueuePosition position) {

@@ -26,8 +26,7 @@ class PrefillFirst final : public Batcher, private RunningView {
 
   void on_turn(SessionSlot slot) override;
   void on_enqueued(SessionSlot slot, QueuePosition position) override;
-  void on_completion(const Completion& completion) override;
-  void proceed() override;
+  void on_completion(Completion completion) override;
   [[nodiscard]] std::size_t tier_count() const override { return tiers_.tier_count(); }
   [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_.medium(tier); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override {
@@ -80,9 +79,10 @@ class PrefillFirst final : public Batcher, private RunningView {
     }
   };
 
+  void proceed();
   void schedule();
-  /// The waiting request that is next, if it can be admitted now.
-  [[nodiscard]] std::optional<QueuePosition> admissible() const;
+  /// The waiting request that is next, if it can be admitted now; else kNotQueued.
+  [[nodiscard]] QueuePosition admissible() const;
   void admit(QueuePosition position);
   /// Tokens whose KV the turn takes of the HBM for running requests.
   [[nodiscard]] Tokens running_tokens(SessionSlot slot) const {

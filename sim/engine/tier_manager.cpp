@@ -471,8 +471,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       }
     }
   } else {
-    lookup.cause =
-        session < sessions_.size() ? sessions_[session].loss : LossCause::not_stored;
+    lookup.cause = session < sessions_.size() ? sessions_[session].loss : LossCause::not_stored;
     entry(find_or_create(session, key)).in_use = true;
   }
   if (lookup.reused >= history) {
