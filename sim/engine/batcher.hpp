@@ -15,8 +15,8 @@ inline constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
 /// Payload of the batcher's timers; others are the users'.
 inline constexpr std::uint64_t kBatcherTimer = UINT64_MAX - 1;
 
-/// Admits waiting requests, says what the GPUs run, and keeps the stored KV. Between two
-/// completions the instance calls `proceed` once, when everything of the completion was told.
+/// Admits waiting requests, says what the GPUs run, and keeps the stored KV. After each request
+/// that begins to wait and each completion it gives the GPUs work if they have none.
 class Batcher {
  public:
   virtual ~Batcher() = default;
@@ -26,9 +26,7 @@ class Batcher {
   /// And now waits.
   virtual void on_enqueued(SessionSlot slot, QueuePosition position) = 0;
   /// Work of the GPUs or a transfer is done, or it is time for what kBatcherTimer was set for.
-  virtual void on_completion(const Completion& completion) = 0;
-  /// Gives the GPUs work if they have none.
-  virtual void proceed() = 0;
+  virtual void on_completion(Completion completion) = 0;
 
   [[nodiscard]] virtual std::size_t tier_count() const = 0;
   [[nodiscard]] virtual Medium medium(std::size_t tier) const = 0;

@@ -21,7 +21,7 @@ std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& re
                                      : make_part<PrefillFirst>(setup, requests);
 }
 
-bool is_users(const Completion& completion) {
+bool is_users(Completion completion) {
   return completion.kind == CompletionKind::timer && completion.payload != kBatcherTimer;
 }
 
@@ -46,7 +46,7 @@ Instance::Instance(const Setup& setup)
   };
 }
 
-inline void Instance::handle(const Completion& completion) {
+inline void Instance::handle(Completion completion) {
   if (is_users(completion)) {
     const SessionSlot slot = requests_.begin_turn(completion.payload);
     batcher_->on_turn(slot);
@@ -54,7 +54,6 @@ inline void Instance::handle(const Completion& completion) {
   } else {
     batcher_->on_completion(completion);
   }
-  batcher_->proceed();
 }
 
 void Instance::run() {
@@ -73,7 +72,6 @@ void Instance::run() {
                       (completion.kind == CompletionKind::timer && !is_users(completion)),
                   "only transfers and the batcher's timers outlast the last turn");
     batcher_->on_completion(completion);
-    batcher_->proceed();
   }
   requests_.check_finished();
   batcher_->check_invariants();

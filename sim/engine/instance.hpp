@@ -63,7 +63,7 @@ class Instance final {
   [[nodiscard]] std::size_t most_live_sessions() const { return requests_.most_live_sessions(); }
 
  private:
-  void handle(const Completion& completion);
+  void handle(Completion completion);
   [[nodiscard]] std::vector<TierCounters> tier_counters() const;
 
   Backend& backend_;

@@ -20,9 +20,6 @@ struct RequestRecord {
   std::int64_t session = 0;
   std::int64_t turn = 0;
   SimTime arrived;
-  SimTime admitted;
-  SimTime first_token;
-  SimTime finished;
   /// History that the turn needs (after truncation), its new input and its response. A shared
   /// prompt is the head of the history, of the first turn too.
   Tokens history;
@@ -33,6 +30,9 @@ struct RequestRecord {
   /// Of the history, a head that is the shared prompt, and its id; -1: none.
   Tokens shared;
   std::int64_t shared_prompt = -1;
+  SimTime admitted;
+  SimTime first_token;
+  SimTime finished;
   Lookup found;
   /// Of the prefill, without waiting for stored KV. Where several prompts and running requests
   /// share an iteration: of what it takes longer than without the prompts, the share of this one by

@@ -36,7 +36,7 @@ void PagedBatcher::on_turn(SessionSlot slot) {
   truncate_stored(store_, slot, config_, r);
 }
 
-void PagedBatcher::on_completion(const Completion& completion) {
+void PagedBatcher::on_completion(Completion completion) {
   switch (completion.kind) {
     case CompletionKind::prefill:
       finish_iteration();
@@ -55,8 +55,10 @@ void PagedBatcher::on_completion(const Completion& completion) {
     case CompletionKind::timer:
       KVTIER_ASSERT(false, "nothing is timed here");
   }
+  proceed();
 }
 
+/// Gives the GPUs work if they have none, or a decode that runs an end.
 void PagedBatcher::proceed() {
   if (gpu_ == Gpu::idle || gpu_ == Gpu::stalled) {
     schedule();

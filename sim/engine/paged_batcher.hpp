@@ -34,9 +34,8 @@ class PagedBatcher final : public Batcher {
   explicit PagedBatcher(const Setup& setup);
 
   void on_turn(SessionSlot slot) override;
-  void on_enqueued(SessionSlot, QueuePosition) override {}
-  void on_completion(const Completion& completion) override;
-  void proceed() override;
+  void on_enqueued(SessionSlot, QueuePosition) override { proceed(); }
+  void on_completion(Completion completion) override;
   [[nodiscard]] std::size_t tier_count() const override { return store_.tier_count(); }
   [[nodiscard]] Medium medium(std::size_t tier) const override { return store_.medium(tier); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override {
@@ -86,6 +85,7 @@ class PagedBatcher final : public Batcher {
     QueuePosition position;
   };
 
+  void proceed();
   void schedule();
   void admit_all();
   /// The request that is admitted next, a suspended one before all others.

@@ -49,10 +49,8 @@ PrefillFirst::PrefillFirst(const Setup& setup)
 void PrefillFirst::on_turn(SessionSlot slot) {
   if (slot >= loads_.size()) {
     loads_.resize(static_cast<std::size_t>(slot) + 1);
-    predicted_.resize(loads_.size());
   }
   loads_[slot] = Load{};
-  predicted_[slot] = Tokens(0);
   const RequestRecord& r = requests_.request(slot);
   if (shares_ && r.turn == 0 && r.shared.value > 0) {
     tiers_.join_prompt(slot, prompt_key(r.shared_prompt), r.shared);
@@ -64,12 +62,13 @@ void PrefillFirst::on_turn(SessionSlot slot) {
 
 void PrefillFirst::on_enqueued(SessionSlot slot, QueuePosition position) {
   tiers_.on_enqueued(slot, position);
-  if (gpu_ == Gpu::decode && admissible()) {
+  if (gpu_ == Gpu::decode && admissible() != kNotQueued) {
     backend_.stop_decode();
   }
+  proceed();
 }
 
-void PrefillFirst::on_completion(const Completion& completion) {
+void PrefillFirst::on_completion(Completion completion) {
   switch (completion.kind) {
     case CompletionKind::prefill:
       finish_prefill(SimDuration(static_cast<std::int64_t>(completion.payload)));
@@ -87,6 +86,7 @@ void PrefillFirst::on_completion(const Completion& completion) {
     case CompletionKind::timer:
       tiers_.on_timer();
   }
+  proceed();
 }
 
 void PrefillFirst::proceed() {
@@ -116,22 +116,22 @@ void PrefillFirst::schedule() {
   if (must_stall()) {
     gpu_ = Gpu::stalled;
     gpu_since_ = backend_.now();
-  } else if (const std::optional<QueuePosition> next = admissible()) {
-    admit(*next);
+  } else if (const QueuePosition next = admissible(); next != kNotQueued) {
+    admit(next);
   } else if (!running_.empty()) {
     start_decode();
   }
 }
 
-std::optional<QueuePosition> PrefillFirst::admissible() const {
+QueuePosition PrefillFirst::admissible() const {
   if (requests_.queue_length() == 0 ||
       running_.size() >= static_cast<std::size_t>(config_.serving.slots)) {
-    return std::nullopt;
+    return kNotQueued;
   }
   const QueuePosition next = requests_.next();
   const Tokens tokens = running_tokens(requests_.waiting(next));
   const bool fits = requests_.hbm_used() + bytes_per_token_ * tokens.value <= hbm_limit_;
-  return fits ? std::optional(next) : std::nullopt;
+  return fits ? next : kNotQueued;
 }
 
 void PrefillFirst::admit(QueuePosition position) {
@@ -310,7 +310,7 @@ std::optional<SimDuration> PrefillFirst::tpot() const {
 void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& visit) const {
   for (const Running& running : running_) {
     const RequestRecord& r = requests_.request(running.slot);
-    Tokens& predicted = predicted_[running.slot];
+    Tokens& predicted = loads_[running.slot].predicted;
     if (predicted.value == 0) {
       predicted = predictor_.predict(r.session, r.turn, r.output);
     }

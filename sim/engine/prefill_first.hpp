@@ -26,8 +26,7 @@ class PrefillFirst final : public Batcher, private RunningView {
 
   void on_turn(SessionSlot slot) override;
   void on_enqueued(SessionSlot slot, QueuePosition position) override;
-  void on_completion(const Completion& completion) override;
-  void proceed() override;
+  void on_completion(Completion completion) override;
   [[nodiscard]] std::size_t tier_count() const override { return tiers_.tier_count(); }
   [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_.medium(tier); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override {
@@ -47,7 +46,7 @@ class PrefillFirst final : public Batcher, private RunningView {
 
   enum class Gpu : std::uint8_t { idle, waits_for_fetch, prefill, decode, stalled };
 
-  /// The load of a turn's stored KV.
+  /// A turn's room, the load of its stored KV, and its length.
   struct Load {
     /// Tokens whose KV the turn takes, once it is admitted.
     Tokens running;
@@ -55,6 +54,8 @@ class PrefillFirst final : public Batcher, private RunningView {
     bool ahead = false;
     Bytes preloaded;
     TransferId transfer;
+    /// What the running response is believed to have; zero: nobody has asked yet.
+    mutable Tokens predicted;
   };
   struct Running {
     std::int64_t finish_iteration;
@@ -78,9 +79,10 @@ class PrefillFirst final : public Batcher, private RunningView {
     }
   };
 
+  void proceed();
   void schedule();
-  /// The waiting request that is next, if it can be admitted now.
-  [[nodiscard]] std::optional<QueuePosition> admissible() const;
+  /// The waiting request that is next, if it can be admitted now; else kNotQueued.
+  [[nodiscard]] QueuePosition admissible() const;
   void admit(QueuePosition position);
   /// Tokens whose KV the turn takes of the HBM for running requests.
   [[nodiscard]] Tokens running_tokens(SessionSlot slot) const {
@@ -120,8 +122,6 @@ class PrefillFirst final : public Batcher, private RunningView {
   bool shares_;
   /// By session.
   std::vector<Load> loads_;
-  /// By session, what its running response is believed to have; zero: nobody has asked yet.
-  mutable std::vector<Tokens> predicted_;
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_since_;

@@ -1,6 +1,7 @@
 #include "sim/engine/requests.hpp"
 
 #include <algorithm>
+#include <memory>
 
 #include "sim/core/assert.hpp"
 
@@ -74,7 +75,6 @@ SessionSlot Requests::begin_session() {
   s.next_turn = 0;
   s.shared_prompt = drawn_.shared_prompt;
   s.history = s.shared_prompt.tokens;
-  s.request = RequestRecord{};
   s.request.session = drawn_.id;
   draw_session();
   if (has_drawn_) {
@@ -88,20 +88,23 @@ SessionSlot Requests::begin_turn(std::uint64_t timer) {
       timer == kSessionTimer ? begin_session() : static_cast<SessionSlot>(timer);
   Session& s = sessions_[slot];
   Turn& turn = s.turns[static_cast<std::size_t>(s.next_turn)];
-  const std::int64_t id = s.request.session;
   const Tokens shared = s.shared_prompt.tokens;
   const Tokens truncated = fitter_.fit_history(s.history, shared, turn);
-  s.request = RequestRecord{};
-  s.request.session = id;
-  s.request.turn = s.next_turn;
-  s.request.arrived = backend_.now();
-  s.request.history = s.history;
-  s.request.input = turn.user;
-  s.request.output = turn.assistant;
-  s.request.truncated = truncated;
-  s.request.shared = shared;
-  s.request.shared_prompt = shared.value > 0 ? s.shared_prompt.id : -1;
-  ++s.next_turn;
+  RequestRecord& r = s.request;
+  const std::int64_t id = r.session;
+  std::construct_at(&r);  // an assignment would make it elsewhere and copy it
+  r.session = id;
+  r.turn = s.next_turn;
+  r.arrived = backend_.now();
+  r.history = s.history;
+  r.input = turn.user;
+  r.output = turn.assistant;
+  r.truncated = truncated;
+  r.shared = shared;
+  r.shared_prompt = shared.value > 0 ? s.shared_prompt.id : -1;
+  if (++s.next_turn < std::ssize(s.turns)) {
+    s.think = s.turns[static_cast<std::size_t>(s.next_turn)].think;
+  }
   ++begun_turns_;
   return slot;
 }
@@ -123,8 +126,8 @@ bool Requests::finish(SessionSlot slot) {
   if (progress_ && finished_turns_ % kProgressInterval == 0) {
     progress_(finished_turns_);
   }
-  if (s.next_turn < static_cast<std::int64_t>(s.turns.size())) {
-    backend_.set_timer(now + s.turns[static_cast<std::size_t>(s.next_turn)].think, slot);
+  if (s.next_turn < std::ssize(s.turns)) {
+    backend_.set_timer(now + s.think, slot);
     return false;
   }
   if (observer_ != nullptr) {
@@ -183,6 +186,11 @@ SessionSlot Requests::admit(QueuePosition position) {
   }
   request(slot).admitted = backend_.now();
   request(slot).measured = measuring_;
+  // Whoever is asked about after the next one arrived long ago: its record is in no cache.
+  if (const QueuePosition soon{first_.value + 1}; waiting_at(soon)) {
+    __builtin_prefetch(&request(waiting(soon)));
+    __builtin_prefetch(&request(waiting(soon)).found);
+  }
   return slot;
 }
 

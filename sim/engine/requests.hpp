@@ -136,13 +136,16 @@ class Requests final : public QueueView {
  private:
   static constexpr SessionSlot kNoSession = UINT32_MAX;
 
-  struct Session {
+  /// Whole cache lines, since there are many and each is looked at seldom.
+  struct alignas(64) Session {
+    RequestRecord request;
     std::vector<Turn> turns;
     std::int64_t next_turn = 0;
+    /// Between the turn in work and the next one.
+    SimDuration think;
     SharedPrompt shared_prompt;
     /// Tokens of the shared prompt, and of all earlier turns that have not been truncated away.
     Tokens history;
-    RequestRecord request;
   };
 
   void draw_session();

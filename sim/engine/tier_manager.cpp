@@ -47,7 +47,9 @@ TierManager::TierManager(const Setup& setup)
       timer_(setup.timer),
       cookie_mark_(setup.cookie_mark),
       bytes_per_token_(stored_kv_bytes_per_token(*setup.config)),
-      window_account_(bytes_per_token_ * setup.config->model.context_window.value) {
+      window_account_(setup.config->serving.kv_reservation == Reservation::context_window
+                          ? bytes_per_token_ * setup.config->model.context_window.value
+                          : Bytes(0)) {
   const auto add = [&](Medium medium, const std::optional<TierConfig>& tier_config,
                        Bytes capacity) {
     if (!tier_config) {
@@ -124,7 +126,7 @@ EntryId TierManager::new_entry(EntryKey key) {
   }
   Entry& e = entries_[number];
   const std::uint16_t epoch = e.save_epoch;
-  e = Entry{};
+  std::construct_at(&e);  // an assignment would make it elsewhere and copy it
   e.save_epoch = static_cast<std::uint16_t>(epoch + 1);
   e.key = key;
   e.live = true;
@@ -135,26 +137,24 @@ EntryId TierManager::new_entry(EntryKey key) {
 }
 
 EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
-  if (owner >= entry_of_session_.size()) {
-    entry_of_session_.resize(static_cast<std::size_t>(owner) + 1);
-    loss_of_session_.resize(static_cast<std::size_t>(owner) + 1, LossCause::not_stored);
-    first_insertion_of_session_.resize(static_cast<std::size_t>(owner) + 1, kNever);
+  if (owner >= sessions_.size()) {
+    sessions_.resize(static_cast<std::size_t>(owner) + 1);
   }
   const EntryId id = new_entry(key);
   Entry& e = entry(id);
   e.owner = owner;
-  SimTime& first = first_insertion_of_session_[owner];
-  first = std::min(first, e.first_inserted);
-  e.first_inserted = first;
-  entry_of_session_[owner] = id;
+  Session& session = sessions_[owner];
+  session.first_insertion = std::min(session.first_insertion, e.first_inserted);
+  session.entry = id;
+  e.first_inserted = session.first_insertion;
   return id;
 }
 
 void TierManager::release(EntryId id) {
   Entry& e = entry(id);
   if (e.owner != kNone) {
-    entry_of_session_[e.owner] = kNoEntry;
-    loss_of_session_[e.owner] = e.loss;
+    sessions_[e.owner].entry = kNoEntry;
+    sessions_[e.owner].loss = e.loss;
   }
   e.live = false;
   --live_entries_;
@@ -169,12 +169,11 @@ void TierManager::release(EntryId id) {
 void TierManager::tell_queue_change(EntryId id, const QueueChange& change) {
   Entry& e = entry(id);
   e.position = change.first;
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    const Copy& copy = e.copies[i];
-    if (tier(i).sees_queue && copy.state == CopyState::resident && !copy.leaving) {
+  for_each_resident(e.residents, [&](std::size_t i) {
+    if (tier(i).sees_queue && !e.copies[i].leaving) {
       tier(i).policy->on_queue_change(id, change);
     }
-  }
+  });
 }
 
 void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
@@ -193,6 +192,7 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
     return;
   }
   copy.state = CopyState::resident;
+  e.residents |= static_cast<std::uint8_t>(1U << index);
   ++t.residents;
   ++residents_;
   ++t.counters.insertions;
@@ -224,6 +224,7 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
   --t.residents;
   --residents_;
   copy = Copy{};
+  e.residents &= static_cast<std::uint8_t>(~(1U << index));
   e.loss = cause;
   tell_kept(index, id);
 }
@@ -283,10 +284,10 @@ void TierManager::stop_leaving(std::size_t index, EntryId id) {
 void TierManager::touch(EntryId id) {
   Entry& e = entry(id);
   e.last_used = backend_.now();
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+  for_each_resident(e.residents, [&](std::size_t i) {
     const Copy& copy = e.copies[i];
-    if (copy.state != CopyState::resident || copy.leaving) {
-      continue;
+    if (copy.leaving) {
+      return;
     }
     Tier& t = tier(i);
     t.policy->on_hit(id, e.last_used);
@@ -294,7 +295,7 @@ void TierManager::touch(EntryId id) {
       t.by_age.remove(id);
       t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
     }
-  }
+  });
 }
 
 void TierManager::settle_unpinned(std::size_t index, EntryId id) {
@@ -404,8 +405,8 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
   e.doomed = true;
   e.loss = cause;
   e.owner = kNone;
-  entry_of_session_[session] = kNoEntry;
-  loss_of_session_[session] = cause;
+  sessions_[session].entry = kNoEntry;
+  sessions_[session].loss = cause;
   release_if_empty(id);
   settle();
 }
@@ -476,8 +477,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       }
     }
   } else {
-    lookup.cause =
-        session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::not_stored;
+    lookup.cause = session < sessions_.size() ? sessions_[session].loss : LossCause::not_stored;
     entry(find_or_create(session, key)).in_use = true;
   }
   if (lookup.reused >= history) {
@@ -527,11 +527,9 @@ void TierManager::forget(SessionSlot session) {
   const EntryId id = entry_of(session);
   if (id.valid()) {
     entry(id).owner = kNone;
-    entry_of_session_[session] = kNoEntry;
   }
-  if (session < loss_of_session_.size()) {
-    loss_of_session_[session] = LossCause::not_stored;
-    first_insertion_of_session_[session] = kNever;
+  if (session < sessions_.size()) {
+    sessions_[session] = Session{};
   }
 }
 
@@ -602,7 +600,10 @@ void TierManager::check_invariants() const {
       KVTIER_ASSERT(e.live || copy.state == CopyState::absent, "a released entry has no copies");
       used += copy.account;
       leaving += copy.leaving ? copy.account : Bytes(0);
-      residents += copy.state == CopyState::resident ? 1 : 0;
+      const bool resident = copy.state == CopyState::resident;
+      residents += resident ? 1 : 0;
+      KVTIER_ASSERT((e.residents >> i & 1U) == (resident ? 1 : 0),
+                    "an entry knows where it is resident");
       if (copy.state == CopyState::resident && copy.pins == 0 && !copy.leaving) {
         KVTIER_ASSERT(copy.account == account(t, copy.tokens),
                       "an account is what the reservation says");

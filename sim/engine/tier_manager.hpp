@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 #include <map>
 #include <memory>
@@ -155,7 +156,7 @@ class TierManager final : public StoredKv {
   /// Entries whose save is not complete.
   [[nodiscard]] std::int64_t saves_in_progress() const { return saving_; }
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {
-    return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
+    return session < sessions_.size() ? sessions_[session].entry : kNoEntry;
   }
   /// Whether the admitted turn uses the fastest tier's copy of its prompt, or a waiting one would.
   [[nodiscard]] bool shares_prompt(SessionSlot session) const;
@@ -219,7 +220,16 @@ class TierManager final : public StoredKv {
     QueuePosition position = kNotQueued;
   };
 
-  struct Entry {
+  struct Session {
+    EntryId entry = kNoEntry;
+    /// Why it has no entry; not_stored until its first turn has ended.
+    LossCause loss = LossCause::not_stored;
+    /// Kept when its entry is lost, until the session ends.
+    SimTime first_insertion = kNever;
+  };
+
+  /// Whole cache lines, since there are many and each is looked at seldom.
+  struct alignas(64) Entry {
     EntryKey key;
     SessionSlot owner = kNone;
     /// Holds a shared prompt, which has no owner but its sessions.
@@ -243,7 +253,10 @@ class TierManager final : public StoredKv {
     std::uint16_t save_epoch = 0;
     /// Tiers that a write, queued or in flight, reads: a bit each.
     std::uint8_t writes = 0;
+    /// Tiers whose copy is resident: a bit each.
+    std::uint8_t residents = 0;
     QueuePosition position = kNotQueued;
+    std::array<Copy, kMostTiers> copies;
     SimTime first_inserted;
     SimTime last_used;
     /// Of a fetch in flight, and of one that is done and not used yet: when it began and ended.
@@ -261,7 +274,6 @@ class TierManager final : public StoredKv {
     Bytes buffered;
     /// While its save or fetch waits for room: how much.
     Bytes room_wanted;
-    std::array<Copy, kMostTiers> copies;
   };
 
   /// A copy on its way to the next slower tier.
@@ -308,6 +320,17 @@ class TierManager final : public StoredKv {
   [[nodiscard]] static bool writes_from(const Entry& e, std::size_t from) {
     return (e.writes >> from & 1U) != 0;
   }
+  [[nodiscard]] static bool is_arriving(const Entry& e) {
+    return std::any_of(e.copies.begin(), e.copies.end(),
+                       [](const Copy& copy) { return copy.state == CopyState::arriving; });
+  }
+  /// Visits the tiers whose copy is resident, the fastest first.
+  template <class Visit>
+  static void for_each_resident(std::uint8_t residents, Visit visit) {
+    for (unsigned left = residents; left != 0; left &= left - 1) {
+      visit(static_cast<std::size_t>(std::countr_zero(left)));
+    }
+  }
   [[nodiscard]] Tier& tier(std::size_t index) { return tiers_[index]; }
   [[nodiscard]] const Tier& tier(std::size_t index) const { return tiers_[index]; }
   [[nodiscard]] Bytes account(const Tier& tier, Tokens tokens) const;
@@ -338,12 +361,8 @@ class TierManager final : public StoredKv {
   }
   void release_if_empty(EntryId id) {
     const Entry& e = entry(id);
-    for (const Copy& copy : e.copies) {
-      if (copy.state != CopyState::absent) {
-        return;
-      }
-    }
-    if (e.live && !e.in_use && !e.saving && !e.fetching && e.writes == 0) {
+    if (e.residents == 0 && e.writes == 0 && e.live && !e.in_use && !e.saving && !e.fetching &&
+        !is_arriving(e)) {
       release(id);
     }
   }
@@ -510,6 +529,7 @@ class TierManager final : public StoredKv {
   std::uint64_t cookie_mark_;
   /// Of stored KV.
   Bytes bytes_per_token_;
+  /// What a copy of any length is charged; zero: by its length.
   Bytes window_account_;
   boost::container::static_vector<Tier, kMostTiers> tiers_;
   std::unique_ptr<PrefetchPolicy> prefetch_;
@@ -521,11 +541,7 @@ class TierManager final : public StoredKv {
 
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
-  std::vector<EntryId> entry_of_session_;
-  /// Why the session has no entry; not_stored until its first turn has ended.
-  std::vector<LossCause> loss_of_session_;
-  /// Kept when a session's entry is lost, until the session ends.
-  std::vector<SimTime> first_insertion_of_session_;
+  std::vector<Session> sessions_;
   std::size_t live_entries_ = 0;
   std::vector<Prompt> prompts_;
   std::vector<std::uint32_t> free_prompts_;
@@ -563,7 +579,7 @@ inline Bytes TierManager::account(const Tier& tier, Tokens tokens) const {
   if (tokens.value == 0) {
     return Bytes(0);
   }
-  if (config_.serving.kv_reservation == Reservation::context_window) {
+  if (window_account_.value != 0) {
     return window_account_;
   }
   return write_bytes(tier, Tokens(0), tokens);
@@ -604,13 +620,12 @@ inline void TierManager::recharge(std::size_t index, EntryId id) {
 inline std::uint8_t TierManager::best_tier(const Entry& e) const {
   std::uint8_t best = kNoTier;
   Tokens most(0);
-  for (std::uint8_t i = 0; i < kMostTiers; ++i) {
-    const Copy& copy = e.copies[i];
-    if (copy.state == CopyState::resident && copy.tokens > most) {
-      most = copy.tokens;
-      best = i;
+  for_each_resident(e.residents, [&](std::size_t i) {
+    if (e.copies[i].tokens > most) {
+      most = e.copies[i].tokens;
+      best = static_cast<std::uint8_t>(i);
     }
-  }
+  });
   return best;
 }
 

@@ -41,9 +41,11 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand,
 
 /// Whether a faster tier holds at least as much, which will come down in its turn.
 bool TierManager::has_above(const Entry& e, std::size_t index, Tokens tokens) {
-  return std::any_of(
-      e.copies.begin(), e.copies.begin() + static_cast<std::ptrdiff_t>(index),
-      [&](const Copy& copy) { return copy.state == CopyState::resident && copy.tokens >= tokens; });
+  bool found = false;
+  const unsigned above = (1U << index) - 1;
+  for_each_resident(static_cast<std::uint8_t>(e.residents & above),
+                    [&](std::size_t i) { found = found || e.copies[i].tokens >= tokens; });
+  return found;
 }
 
 void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
@@ -282,12 +284,12 @@ void TierManager::finish_write(std::size_t from) {
       queue_write(to, id);
     }
   }
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    if (e.copies[i].state == CopyState::resident && e.copies[i].pins == 0 &&
-        active_write(id, i) == nullptr && (e.doomed || e.copies[i].tokens.value == 0)) {
+  for_each_resident(e.residents, [&](std::size_t i) {
+    const Copy& copy = e.copies[i];
+    if ((e.doomed || copy.tokens.value == 0) && copy.pins == 0 && active_write(id, i) == nullptr) {
       remove_copy(i, id, LossCause::overflow);
     }
-  }
+  });
   release_if_empty(id);
 }
 
@@ -589,20 +591,17 @@ void TierManager::trim(std::size_t index) {
 }
 
 void TierManager::settle_moves() {
-  const std::size_t count = tiers_.size();
   for (int round = 0; round < kMostSettleRounds; ++round) {
-    bool progress = false;
-    if (startable_ != 0 || keeps_free_ || can_grant()) {
-      for (std::size_t i = 0; i < count; ++i) {
-        if (keeps_free_) {
-          trim(i);
-        }
-        if (i == 0 && can_grant()) {
-          progress = grant_waiting();
-        }
-        if ((startable_ >> i & 1U) != 0) {
-          progress = start_writes(i) || progress;
-        }
+    if (keeps_free_) {
+      trim(0);
+    }
+    bool progress = can_grant() && grant_waiting();
+    for (std::size_t i = 0; keeps_free_ ? i < tiers_.size() : (startable_ >> i) != 0; ++i) {
+      if (keeps_free_ && i > 0) {
+        trim(i);
+      }
+      if ((startable_ >> i & 1U) != 0) {
+        progress = start_writes(i) || progress;
       }
     }
     if (!progress && !fetching_.valid() && can_fetch_) {
