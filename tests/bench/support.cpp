@@ -29,8 +29,8 @@ double heap_pop_push_ns() {
   static const double ns = [] {
     constexpr std::int64_t kPending = 1024;
     constexpr std::int64_t kPairs = 10000000;
-    const auto later = [](const Event& a, const Event& b) { return earlier(b, a); };
-    std::priority_queue<Event, std::vector<Event>, decltype(later)> heap(later);
+    const auto later = [](const TimedEvent& a, const TimedEvent& b) { return earlier(b, a); };
+    std::priority_queue<TimedEvent, std::vector<TimedEvent>, decltype(later)> heap(later);
     Waits waits;
     std::uint64_t sequence = 0;
     for (std::int64_t i = 0; i < kPending; ++i) {
@@ -38,7 +38,7 @@ double heap_pop_push_ns() {
     }
     const double begin = thread_seconds();
     for (std::int64_t i = 0; i < kPairs; ++i) {
-      const Event event = heap.top();
+      const TimedEvent event = heap.top();
       heap.pop();
       heap.push({.time = SimTime(event.time.ns + waits.next()), .order = sequence++});
     }
