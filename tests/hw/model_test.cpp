@@ -17,9 +17,9 @@ using test::problems_of;
 
 TEST(ModelFiles, HaveTheNamesThatConfigsUse) {
   EXPECT_EQ(test::config_names("models"),
-            (Lines{"falcon-40b", "gpt3-13b", "gpt3-6.7b", "kvtier-small", "llama-65b", "llama2-13b",
-                   "llama2-70b", "llama2-7b", "llama3-8b", "mistral-7b", "opt-13b", "opt-30b",
-                   "opt-6.7b"}));
+            (Lines{"falcon-40b", "gpt3-13b", "gpt3-6.7b", "kvtier-small", "kvtier-tiny",
+                   "llama-65b", "llama2-13b", "llama2-70b", "llama2-7b", "llama3-8b", "mistral-7b",
+                   "opt-13b", "opt-30b", "opt-6.7b"}));
 }
 
 TEST(ModelFiles, ReadStrictlyAndRoundTrip) {

@@ -206,7 +206,9 @@ TEST(RooflineDecode, HasASlopeWithoutVisibleRounding) {
                                         attention_flops_per_pair_layer(model) / flops) *
                            1e9 * static_cast<double>(kTicksPerNs);
       const RooflineTiming timing(model, hardware, 1);
-      EXPECT_NEAR(static_cast<double>(timing.decode(1).front().slope) / exact, 1, 1e-3)
+      // A slope is whole ticks: of the smallest models, on many GPUs, it has hundreds.
+      EXPECT_NEAR(static_cast<double>(timing.decode(1).front().slope), exact,
+                  std::max(1.0, 1e-3 * exact))
           << name << " on " << gpus;
     }
   }

@@ -323,10 +323,9 @@ TEST_F(BadCommandLine, SuggestsTheCommandThatWasMeant) {
 }
 
 TEST_F(BadCommandLine, ListsTheCommandsIfThereIsNone) {
-  expect_bad_input(
-      {},
-      {"expected a command: simulate, compare, sweep, reproduce, list, trace, schema, calibrate",
-       "see kvtier --help"});
+  expect_bad_input({}, {"expected a command: simulate, compare, sweep, reproduce, list, trace, "
+                        "schema, calibrate, validate",
+                        "see kvtier --help"});
   expect_bad_input({"trace"},
                    {"expected a command: generate, import, stats", "see kvtier trace --help"});
 }

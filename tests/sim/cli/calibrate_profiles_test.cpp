@@ -52,12 +52,12 @@ TEST_F(CalibrateProfiles, SaysWhatIsMissingForATable) {
   expect_bad_input(
       {"calibrate", "--from-table", "none.csv", "--model", "llama2-7b", "--out", "p.json"},
       {"none.csv: no such file"});
-  expect_bad_input(
-      {"calibrate", "--from-table", table, "--model", "lama2-7b", "--out", "p.json"},
-      {"--model: expected one of falcon-40b, gpt3-13b, gpt3-6.7b, kvtier-small, llama-65b, "
-       "llama2-13b, llama2-70b, llama2-7b, llama3-8b, mistral-7b, opt-13b, opt-30b, "
-       "opt-6.7b, or the path of a file, got \"lama2-7b\" (did you mean "
-       "\"llama2-7b\"?)"});
+  expect_bad_input({"calibrate", "--from-table", table, "--model", "lama2-7b", "--out", "p.json"},
+                   {"--model: expected one of falcon-40b, gpt3-13b, gpt3-6.7b, kvtier-small, "
+                    "kvtier-tiny, llama-65b, "
+                    "llama2-13b, llama2-70b, llama2-7b, llama3-8b, mistral-7b, opt-13b, opt-30b, "
+                    "opt-6.7b, or the path of a file, got \"lama2-7b\" (did you mean "
+                    "\"llama2-7b\"?)"});
   EXPECT_TRUE(files().empty());
 }
 

@@ -146,7 +146,7 @@ bool is_config(const fs::path& file) {
 TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {
   const std::map<std::string, std::string> kinds{
       {"models", "model"}, {"hardware", "hardware"}, {"systems", "system"}, {"profiles", "profile"},
-      {"papers", "run"},   {"examples", "run"},      {"sweeps", "run"}};
+      {"papers", "run"},   {"examples", "run"},      {"sweeps", "run"},     {"validation", "run"}};
   std::map<std::string, int> seen;
   for (const auto& file : fs::recursive_directory_iterator(configs())) {
     if (!is_config(file.path())) {
