@@ -59,6 +59,7 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
 }
 
 DeviceBackend::~DeviceBackend() {
+  stopping_ = true;
   stop_decode_ = true;
   compute_.reset();
   loads_to_hbm_.reset();
@@ -85,6 +86,7 @@ void DeviceBackend::post(Completion completion) {
 }
 
 void DeviceBackend::fail(std::exception_ptr failure) {
+  stopping_ = true;
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) {
@@ -297,8 +299,14 @@ void DeviceBackend::prefill(const PrefillCommand& command, const std::vector<std
   const auto wait_for = [&](std::int64_t layer) {
     Event& event = *progress->events[static_cast<std::size_t>(layer)];
     {
+      // A load that failed never comes, and tells nobody here.
+      constexpr std::chrono::milliseconds kGlance(50);
       std::unique_lock lock(progress->mutex);
-      progress->changed.wait(lock, [&] { return progress->queued > layer; });
+      while (!progress->changed.wait_for(lock, kGlance, [&] { return progress->queued > layer; })) {
+        if (stopping_) {
+          throw DeviceError("the KV that a prefill waits for does not come");
+        }
+      }
     }
     device_.wait(stream, event);
   };

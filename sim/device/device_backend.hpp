@@ -93,6 +93,8 @@ class DeviceBackend final : public Backend {
   std::vector<EntryKey> running_;
   std::map<EntryKey, std::shared_ptr<LoadProgress>> loads_;
   std::atomic<bool> stop_decode_ = false;
+  /// Something failed, or the run ends early: nothing that is waited for comes.
+  std::atomic<bool> stopping_ = false;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
