@@ -31,7 +31,7 @@ TEST(DeviceBackend, MovesEveryByteOfRandomSystems) {
   const auto device = make_cpu_device(1);
   const PolicyRegistry registry = builtin_policies();
   Bytes verified;
-  const std::int64_t ran = for_device_configs(25, [&](const RunConfig& drawn) {
+  const std::int64_t ran = for_device_configs(12, [&](const RunConfig& drawn) {
     const RunConfig config = in_a_hurry(drawn);
     DeviceBackend backend({.config = &config,
                            .device = device.get(),

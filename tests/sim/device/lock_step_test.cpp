@@ -30,7 +30,7 @@ TEST(LockStep, MovesEveryByteOfRandomSystems) {
   const auto device = make_cpu_device(1);
   const PolicyRegistry registry = builtin_policies();
   Bytes verified;
-  const std::int64_t ran = for_device_configs(40, [&](const RunConfig& config) {
+  const std::int64_t ran = for_device_configs(20, [&](const RunConfig& config) {
     check_runs_on_device(config, *device);
     Log expected;
     const Json simulated = simulate(config, registry, {.decisions = &expected});
