@@ -38,6 +38,7 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
                       .repetitions = options.repetitions,
                       .verify = options.verify,
                       .base_dir = resolved.base_dir};
+  how.check = [] { check_interrupt(); };
   how.progress = [&](std::int64_t run, std::int64_t turns) {
     check_interrupt();
     line.show(run == 0 ? fmt::format("simulation: {} turns", turns)

@@ -34,6 +34,7 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
     : device_(*setup.device),
       layers_(setup.config->model.layers),
       before_(processors_of_process()),
+      check_(setup.check),
       store_(store_setup(setup, kLanes)),
       decoder_(make_decoder(setup)),
       moves_(store_, device_, layers_) {
@@ -102,6 +103,7 @@ Completion DeviceBackend::wait() {
     begun_ = true;
   }
   store_.settle();
+  check_();
   std::unique_lock lock(mutex_);
   while (true) {
     if (failure_) {
@@ -123,11 +125,10 @@ Completion DeviceBackend::wait() {
       return {CompletionKind::timer, timers_.pop().payload};
     }
     KVTIER_ASSERT(expected_ > 0 || timer != kNever, "something is pending");
-    if (timer == kNever) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_until(lock, begin_ + std::chrono::nanoseconds(timer.ns));
-    }
+    constexpr SimDuration kGlance(100000000);
+    const SimTime until = std::min(timer, wall() + kGlance);
+    changed_.wait_until(lock, begin_ + std::chrono::nanoseconds(until.ns));
+    check_();
   }
 }
 

@@ -81,6 +81,7 @@ class DeviceBackend final : public Backend {
   Device& device_;
   std::int64_t layers_;
   Processors before_;
+  std::function<void()> check_;
   KvStore store_;
   std::unique_ptr<Decoder> decoder_;
   TransferMoves moves_;

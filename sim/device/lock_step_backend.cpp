@@ -8,6 +8,7 @@ namespace kvtier {
 
 LockStepBackend::LockStepBackend(Backend& clock, const ServingSetup& setup)
     : clock_(clock),
+      check_(setup.check),
       layers_(setup.config->model.layers),
       store_(store_setup(setup, 1)),
       decoder_(make_decoder(setup)),
@@ -20,6 +21,7 @@ LockStepBackend::~LockStepBackend() = default;
 
 Completion LockStepBackend::wait() {
   store_.settle();
+  check_();
   const Completion completion = clock_.wait();
   now_ = clock_.now();
   switch (completion.kind) {

@@ -46,6 +46,7 @@ class LockStepBackend final : public Backend {
   void carry_out(Transfer& transfer);
 
   Backend& clock_;
+  std::function<void()> check_;
   std::int64_t layers_;
   KvStore store_;
   std::unique_ptr<Decoder> decoder_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,6 +27,8 @@ struct ServingSetup {
   /// Folder for the drive's file.
   std::string directory;
   bool verify = false;
+  /// Called several times a second by the thread that waits; what it throws ends the run.
+  std::function<void()> check = [] {};
   /// Instead of a file; for tests.
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
   /// Contexts for which HBM and host memory have room beyond the tiers, the turns that run and the

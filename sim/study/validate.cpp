@@ -102,7 +102,11 @@ std::unique_ptr<Device> open(const ValidateOptions& options) {
 ServingSetup setup_of(const RunConfig& config, Device& device, const ValidateOptions& options,
                       bool verify) {
   check_runs_on_device(config, device);
-  return {.config = &config, .device = &device, .directory = options.storage, .verify = verify};
+  return {.config = &config,
+          .device = &device,
+          .directory = options.storage,
+          .verify = verify,
+          .check = options.check};
 }
 
 class DecisionLines final : public DecisionObserver {

@@ -24,6 +24,8 @@ struct ValidateOptions {
   bool verify = false;
   /// See RunOptions.
   std::filesystem::path base_dir;
+  /// Called several times a second; what it throws ends the run.
+  std::function<void()> check = [] {};
   /// Called now and then with the run (0: simulation), and its finished turns; may throw to end.
   std::function<void(std::int64_t, std::int64_t)> progress = [](std::int64_t, std::int64_t) {};
 };

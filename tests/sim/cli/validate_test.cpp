@@ -1,4 +1,7 @@
+#include <chrono>
+#include <csignal>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -61,6 +64,19 @@ TEST_F(Validate, IsOutOfBandWithAWrongProfile) {
        R"(/hardware={"preset":"a100-80g","dram":{"capacity":"2MiB"},"ssd":{"capacity":"40MiB"}})"}));
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_NE(outcome.out.find("OUT"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Validate, EndsAtOnceWhenInterrupted) {
+  Started run = start(small({"--set", "/workload/arrival_rate=0.001/s", "--json", "result.json"}));
+  while (files().empty()) {  // the output in the making
+    ASSERT_TRUE(run.running());
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  run.signal(SIGINT);
+  const Outcome outcome = run.outcome();
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_EQ(outcome.err, "kvtier: interrupted; nothing was written\n");
+  EXPECT_TRUE(files().empty());
 }
 
 TEST_F(Validate, RefusesWhatADeviceCannotRun) {
