@@ -138,11 +138,15 @@ std::vector<Part> parts_of(const Profile& profile, const ProfileTable& ragged,
 
 /// The composition of recorded cells by the profile's own grids.
 void add_composition(const Profile& profile, const ProfileTable& ragged, Gathered& gathered) {
+  std::map<const ProfileTable*, ProfileGrid> grids;
   for (const ProfileCell& cell : ragged.cells) {
     const std::vector<Part> parts = parts_of(profile, ragged, cell);
     ProfileGrid::Time sum{.seconds = 0, .extrapolated = parts.empty()};
     for (const Part& part : parts) {
-      const ProfileGrid::Time time = predict(make_grid(profile, *part.table), part.at);
+      if (!grids.contains(part.table)) {
+        grids.emplace(part.table, make_grid(profile, *part.table));
+      }
+      const ProfileGrid::Time time = predict(grids.at(part.table), part.at);
       sum.seconds += time.seconds;
       sum.extrapolated = sum.extrapolated || time.extrapolated;
     }

@@ -13,17 +13,12 @@
 namespace kvtier {
 namespace {
 
-/// The i-th of the numbers of a seed, uniform in [-1, 1): by its place, with the mixing of
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), so that a matrix of billions takes seconds.
+/// The i-th of the numbers of a seed, uniform in [-1, 1): by its place, so that a matrix of
+/// billions takes seconds.
 float random_at(std::uint64_t seed, std::uint64_t i) {
-  constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15U;
-  std::uint64_t x = seed + (i + 1) * kStep;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  x ^= x >> 31;
   constexpr int kUnused = 40;
   constexpr float kHalf = 8388608.0F;  // 2^23
-  return static_cast<float>(x >> kUnused) / kHalf - 1;
+  return static_cast<float>(random_bits_at(seed, i) >> kUnused) / kHalf - 1;
 }
 
 /// Takes arrays one after another from memory on the host, and says where they are on the device.

@@ -10,6 +10,15 @@
 
 namespace kvtier {
 
+/// The i-th number of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed: 64 random
+/// bits by their place, for whom a stream is too slow.
+[[nodiscard]] constexpr std::uint64_t random_bits_at(std::uint64_t seed, std::uint64_t i) {
+  std::uint64_t x = seed + (i + 1) * 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
 /// The seed of the stream `name` under `master_seed`: equal inputs give equal streams on every
 /// platform.
 [[nodiscard]] std::uint64_t stream_seed(std::uint64_t master_seed, std::string_view name);

@@ -31,13 +31,7 @@ Split split(const Device& device) {
 }  // namespace
 
 DeviceBackend::DeviceBackend(const ServingSetup& setup)
-    : device_(*setup.device),
-      layers_(setup.config->model.layers),
-      before_(processors_of_process()),
-      check_(setup.check),
-      store_(store_setup(setup, kLanes)),
-      decoder_(make_decoder(setup)),
-      moves_(store_, device_, layers_) {
+    : ServingBackend(setup, kLanes), device_(*setup.device), before_(processors_of_process()) {
   for (std::int64_t i = 0; i <= layers_; ++i) {
     layer_ends_.push_back(device_.make_event());
   }
@@ -102,8 +96,7 @@ Completion DeviceBackend::wait() {
     begin_ = std::chrono::steady_clock::now();
     begun_ = true;
   }
-  store_.settle();
-  check_();
+  begin_wait();
   std::unique_lock lock(mutex_);
   while (true) {
     if (failure_) {
@@ -272,23 +265,23 @@ void DeviceBackend::end_part(TransferId id) {
 
 // ---- Compute ----
 
+void DeviceBackend::compute(Lane::Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++expected_;
+  }
+  compute_->run(std::move(task));
+}
+
 void DeviceBackend::start_prefill(const PrefillCommand& command) {
   prefilling_ = command.key;
-  std::vector<std::int32_t> context =
-      store_.extend(command.key, command.part.past.value, command.part.added.value);
+  std::vector<std::int32_t> context = extend_for(command);
   std::shared_ptr<LoadProgress> progress;
   if (const auto found = loads_.find(command.key); found != loads_.end()) {
     progress = found->second;
     loads_.erase(found);
   }
-  if (!command.load.valid()) {
-    moves_.end_load(command.key);
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    ++expected_;
-  }
-  compute_->run([this, command, progress, context = std::move(context)](const MoveLane& lane) {
+  compute([this, command, progress, context = std::move(context)](const MoveLane& lane) {
     prefill(command, context, progress.get(), lane);
   });
 }
@@ -328,33 +321,32 @@ void DeviceBackend::prefill(const PrefillCommand& command, const std::vector<std
   stream.synchronize();
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (progress != nullptr) {
-    // A layer waited from the end of the one before until its KV was there.
-    const std::int64_t first = command.wait_for_all_layers ? layers_ - 1 : 0;
-    const std::int64_t last = command.wait_for_all_layers ? 0 : layers_ - 1;
-    for (std::int64_t i = 0; i <= last; ++i) {
-      const Event& there = *progress->events[static_cast<std::size_t>(first + i)];
-      const Event& before = *layer_ends_[static_cast<std::size_t>(i)];
-      seconds -= std::max(0.0, device_.seconds_between(before, there));
-    }
+    seconds -= stalled(command, *progress);
   }
-  store_.note_computed(
-      std::span(context).subspan(static_cast<std::size_t>(command.part.past.value)), lane);
+  store_.note_computed(computed(command, context), lane);
   post({CompletionKind::prefill,
         static_cast<std::uint64_t>(duration_from_seconds(std::max(0.0, seconds)).ns)});
 }
 
-IterationTime DeviceBackend::start_iteration(const IterationCommand&) {
-  KVTIER_ASSERT(false, "a device runs prefill_first batching");
+/// A layer waited from the end of the one before until its KV was there.
+double DeviceBackend::stalled(const PrefillCommand& command, const LoadProgress& progress) const {
+  const auto before = [&](std::size_t layer, const Event& there) {
+    return std::max(0.0, device_.seconds_between(*layer_ends_[layer], there));
+  };
+  if (command.wait_for_all_layers) {
+    return before(0, *progress.events.back());
+  }
+  double seconds = 0;
+  for (std::size_t layer = 0; layer < progress.events.size(); ++layer) {
+    seconds += before(layer, *progress.events[layer]);
+  }
+  return seconds;
 }
 
 void DeviceBackend::start_decode(const DecodeCommand& command) {
   KVTIER_ASSERT(command.batch == std::ssize(running_), "the batch is what runs");
   stop_decode_ = false;
-  {
-    const std::lock_guard lock(mutex_);
-    ++expected_;
-  }
-  compute_->run([this, command, running = running_](const MoveLane& lane) {
+  compute([this, command, running = running_](const MoveLane& lane) {
     decode(command, running, lane);
   });
 }
@@ -370,17 +362,5 @@ void DeviceBackend::decode(const DecodeCommand& command, const std::vector<Entry
 }
 
 void DeviceBackend::stop_decode() { stop_decode_ = true; }
-
-// ---- What the control plane says of stored KV ----
-
-void DeviceBackend::end_request(EntryKey key) { std::erase(running_, key); }
-
-void DeviceBackend::keep(Medium medium, EntryKey key, Tokens tokens) {
-  store_.keep(medium, key, tokens.value);
-}
-
-void DeviceBackend::cut(EntryKey key, Tokens kept, Tokens dropped) {
-  store_.cut(key, kept.value, dropped.value);
-}
 
 }  // namespace kvtier

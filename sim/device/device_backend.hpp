@@ -12,16 +12,14 @@
 
 #include "sim/core/event_queue.hpp"
 #include "sim/device/lane.hpp"
-#include "sim/device/serving_device.hpp"
-#include "sim/device/transfer_moves.hpp"
-#include "sim/engine/backend.hpp"
+#include "sim/device/serving_backend.hpp"
 
 namespace kvtier {
 
 /// Runs the control plane's commands on a device, by the wall clock: a decoder computes, copies and
 /// files move KV, each kind of move in a thread of its own. What fails ends the run: `wait` throws
 /// the DeviceError.
-class DeviceBackend final : public Backend {
+class DeviceBackend final : public ServingBackend {
  public:
   /// Keeps references. On the host as a device, computing keeps to the first processors and the
   /// rest of the work, with the calling thread, to the last one. Throws DeviceError where memory is
@@ -35,17 +33,12 @@ class DeviceBackend final : public Backend {
   TransferId start_transfer(const TransferCommand& command) override;
   [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
   void start_prefill(const PrefillCommand& command) override;
-  IterationTime start_iteration(const IterationCommand& command) override;
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
-  void end_request(EntryKey key) override;
-  void keep(Medium medium, EntryKey key, Tokens tokens) override;
-  void cut(EntryKey key, Tokens kept, Tokens dropped) override;
 
   /// Waits for what no completion is reported of. Throws InvariantError if something is pending, or
   /// slots and entries do not agree.
   void finish();
-  [[nodiscard]] const KvStore& store() const { return store_; }
 
  private:
   /// Which layers of a turn's KV have been queued to HBM, with an event behind each.
@@ -67,6 +60,8 @@ class DeviceBackend final : public Backend {
   };
 
   [[nodiscard]] SimTime wall() const;
+  /// Queues GPU work, which ends with a completion.
+  void compute(Lane::Task task);
   void post(Completion completion);
   void fail(std::exception_ptr failure);
   void start_part(TransferId id, const MoveLayers& part);
@@ -75,23 +70,19 @@ class DeviceBackend final : public Backend {
   void load(const MoveLayers& part, LoadProgress& progress, const MoveLane& lane);
   void prefill(const PrefillCommand& command, const std::vector<std::int32_t>& context,
                LoadProgress* progress, const MoveLane& lane);
+  /// How long layers waited for their KV, in seconds.
+  [[nodiscard]] double stalled(const PrefillCommand& command, const LoadProgress& progress) const;
   void decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
               const MoveLane& lane);
 
   Device& device_;
-  std::int64_t layers_;
   Processors before_;
-  std::function<void()> check_;
-  KvStore store_;
-  std::unique_ptr<Decoder> decoder_;
-  TransferMoves moves_;
   std::vector<std::unique_ptr<Event>> layer_ends_;
 
   std::chrono::steady_clock::time_point begin_{};
   bool begun_ = false;
   EventQueue timers_;
   EntryKey prefilling_;
-  std::vector<EntryKey> running_;
   std::map<EntryKey, std::shared_ptr<LoadProgress>> loads_;
   std::atomic<bool> stop_decode_ = false;
   /// Something failed, or the run ends early: nothing that is waited for comes.

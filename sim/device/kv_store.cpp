@@ -22,11 +22,6 @@ constexpr EntryKey kNoKey{UINT64_MAX};
 
 std::size_t index_of(Medium medium) { return static_cast<std::size_t>(medium); }
 
-template <class T>
-std::span<const T> part(std::span<const T> all, std::size_t begin, std::size_t count) {
-  return all.subspan(begin, std::min(count, all.size() - begin));
-}
-
 /// Multiplies and rotates words of 8 bytes, four at a time; every bit of the input counts.
 std::uint64_t hash_bytes(const std::byte* data, std::int64_t size) {
   constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;

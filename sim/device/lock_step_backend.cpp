@@ -7,12 +7,8 @@
 namespace kvtier {
 
 LockStepBackend::LockStepBackend(Backend& clock, const ServingSetup& setup)
-    : clock_(clock),
-      check_(setup.check),
-      layers_(setup.config->model.layers),
-      store_(store_setup(setup, 1)),
-      decoder_(make_decoder(setup)),
-      moves_(store_, *setup.device, layers_),
+    : ServingBackend(setup, 1),
+      clock_(clock),
       stream_(setup.device->make_stream()),
       storage_(store_.open_engine()),
       lane_{.stream = stream_.get(), .storage = storage_.get(), .scratch = store_.scratch(0)} {}
@@ -20,8 +16,7 @@ LockStepBackend::LockStepBackend(Backend& clock, const ServingSetup& setup)
 LockStepBackend::~LockStepBackend() = default;
 
 Completion LockStepBackend::wait() {
-  store_.settle();
-  check_();
+  begin_wait();
   const Completion completion = clock_.wait();
   now_ = clock_.now();
   switch (completion.kind) {
@@ -39,8 +34,7 @@ Completion LockStepBackend::wait() {
       decoder_->forward(prefill_batch(prefill_, context_, decoder_->shape().vocabulary),
                         store_.hbm(), *stream_);
       stream_->synchronize();
-      const auto past = static_cast<std::size_t>(prefill_.part.past.value);
-      store_.note_computed(std::span<const std::int32_t>(context_).subspan(past), lane_);
+      store_.note_computed(computed(prefill_, context_), lane_);
       running_.push_back(prefill_.key);
       break;
     }
@@ -101,29 +95,14 @@ void LockStepBackend::start_prefill(const PrefillCommand& command) {
         ++transfer;
       }
     }
-    moves_.end_load(command.key);
   }
   prefill_ = command;
-  context_ = store_.extend(command.key, command.part.past.value, command.part.added.value);
-}
-
-IterationTime LockStepBackend::start_iteration(const IterationCommand&) {
-  KVTIER_ASSERT(false, "a device runs prefill_first batching");
+  context_ = extend_for(command);
 }
 
 void LockStepBackend::start_decode(const DecodeCommand& command) {
   KVTIER_ASSERT(command.batch == std::ssize(running_), "the batch is what runs");
   clock_.start_decode(command);
-}
-
-void LockStepBackend::end_request(EntryKey key) { std::erase(running_, key); }
-
-void LockStepBackend::keep(Medium medium, EntryKey key, Tokens tokens) {
-  store_.keep(medium, key, tokens.value);
-}
-
-void LockStepBackend::cut(EntryKey key, Tokens kept, Tokens dropped) {
-  store_.cut(key, kept.value, dropped.value);
 }
 
 void LockStepBackend::finish() {

@@ -4,9 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "sim/device/serving_device.hpp"
-#include "sim/device/transfer_moves.hpp"
-#include "sim/engine/backend.hpp"
+#include "sim/device/serving_backend.hpp"
 
 namespace kvtier {
 
@@ -14,7 +12,7 @@ namespace kvtier {
 /// prefill or a decode complete, it is carried out and waited for. Changes no time and no decision,
 /// so that a run is the other backend's run, with every byte where the control plane says that it
 /// is.
-class LockStepBackend final : public Backend {
+class LockStepBackend final : public ServingBackend {
  public:
   /// Keeps references. Throws as KvStore and Decoder do.
   LockStepBackend(Backend& clock, const ServingSetup& setup);
@@ -26,16 +24,11 @@ class LockStepBackend final : public Backend {
   TransferId start_transfer(const TransferCommand& command) override;
   [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
   void start_prefill(const PrefillCommand& command) override;
-  IterationTime start_iteration(const IterationCommand& command) override;
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override { clock_.stop_decode(); }
-  void end_request(EntryKey key) override;
-  void keep(Medium medium, EntryKey key, Tokens tokens) override;
-  void cut(EntryKey key, Tokens kept, Tokens dropped) override;
 
   /// Carries out what no completion was reported of, and checks that slots and entries agree.
   void finish();
-  [[nodiscard]] const KvStore& store() const { return store_; }
 
  private:
   struct Transfer {
@@ -46,17 +39,11 @@ class LockStepBackend final : public Backend {
   void carry_out(Transfer& transfer);
 
   Backend& clock_;
-  std::function<void()> check_;
-  std::int64_t layers_;
-  KvStore store_;
-  std::unique_ptr<Decoder> decoder_;
-  TransferMoves moves_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<StorageEngine> storage_;
   MoveLane lane_;
   PrefillCommand prefill_;
   std::vector<std::int32_t> context_;
-  std::vector<EntryKey> running_;
   /// By the other backend's number, which an open transfer may lose unnoticed to a later one.
   std::map<std::uint32_t, Transfer> transfers_;
 };

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/core/rng.hpp"
 
 namespace kvtier {
 namespace {
@@ -14,16 +15,11 @@ std::vector<std::int32_t> tokens_of(EntryKey key, std::int64_t first, std::int64
   std::vector<std::int32_t> tokens;
   tokens.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = first; i < first + count; ++i) {
-    std::uint64_t x = key.value * 0x9E3779B97F4A7C15 + static_cast<std::uint64_t>(i);
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-    tokens.push_back(
-        static_cast<std::int32_t>((x ^ (x >> 31)) % static_cast<std::uint64_t>(vocabulary)));
+    const std::uint64_t bits = random_bits_at(key.value, static_cast<std::uint64_t>(i));
+    tokens.push_back(static_cast<std::int32_t>(bits % static_cast<std::uint64_t>(vocabulary)));
   }
   return tokens;
 }
-
-std::int64_t slots_of(Bytes capacity, Bytes token) { return capacity / token; }
 
 }  // namespace
 
@@ -74,7 +70,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const std::int64_t window = config.model.context_window.value;
   const std::int64_t running = config.serving.slots * window;
   // Turns that have ended and are being saved: what fills the write buffer and what ends at once.
-  const std::int64_t saved = slots_of(config.system.save.write_buffer, token) + running + window;
+  const std::int64_t saved = config.system.save.write_buffer / token + running + window;
   // A turn that is loaded ahead, and one that leaves while it is loaded.
   const std::int64_t loaded = (2 + setup.spare_contexts) * window;
   std::array<std::int64_t, kMedia> slots{};
@@ -85,10 +81,10 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   set(Medium::hbm, in_hbm);
   if (config.system.tiers.dram) {
     // What is saved moves before its room is free, beginning with the prompts of what runs.
-    set(Medium::dram, slots_of(config.hardware.dram->capacity, token) + in_hbm);
+    set(Medium::dram, config.hardware.dram->capacity / token + in_hbm);
   }
   if (config.system.tiers.ssd) {
-    set(Medium::ssd, slots_of(config.hardware.ssd->capacity, token) + loaded);
+    set(Medium::ssd, config.hardware.ssd->capacity / token + loaded);
   }
   return {.device = setup.device,
           .shape = decoder_shape(config.model),
