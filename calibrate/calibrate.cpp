@@ -161,6 +161,7 @@ std::vector<PlannedTable> plan_all(const Target& target, std::shared_ptr<Storage
     append(plan_storage(target, std::move(storage)));
   }
   append(plan_control(target));
+  append(plan_steps(target));
   return plan;
 }
 

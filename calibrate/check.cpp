@@ -93,10 +93,12 @@ void add_cross_validation(const Profile& profile, const ProfileTable& table, Ran
   }
 }
 
-const ProfileTable* same_shape(const Profile& profile, OperationId operation,
-                               const ProfileTable& like) {
+/// Of the same heads, with keys that turn or do not.
+const ProfileTable* same_attention(const Profile& profile, OperationId operation,
+                                   const ProfileTable& like) {
+  const auto rotates = [](const ProfileTable& table) { return table.variant == kRotatedVariant; };
   for (const ProfileTable* table : find_tables(profile, operation)) {
-    if (table->shape == like.shape && !table->cells.empty()) {
+    if (table->shape == like.shape && rotates(*table) == rotates(like) && !table->cells.empty()) {
       return table;
     }
   }
@@ -114,8 +116,8 @@ struct Part {
 /// contexts (A2), all others one by one (A1). Empty where the profile lacks one of the two.
 std::vector<Part> parts_of(const Profile& profile, const ProfileTable& ragged,
                            const ProfileCell& cell) {
-  const ProfileTable* extend = same_shape(profile, OperationId::A1, ragged);
-  const ProfileTable* decode = same_shape(profile, OperationId::A2, ragged);
+  const ProfileTable* extend = same_attention(profile, OperationId::A1, ragged);
+  const ProfileTable* decode = same_attention(profile, OperationId::A2, ragged);
   if (extend == nullptr || decode == nullptr) {
     return {};
   }
@@ -154,6 +156,40 @@ void add_composition(const Profile& profile, const ProfileTable& ragged, Gathere
       ++gathered.left_out;
     } else {
       gathered.pairs.push_back({sum.seconds, cell.median_seconds});
+    }
+  }
+}
+
+/// Whole steps, as recorded, against the sum of their operations.
+void add_steps(const Profile& profile, Rows& rows) {
+  for (const ProfileTable* table : find_tables(profile, OperationId::X2)) {
+    const ModelConfig model = model_of_steps(*table);
+    HardwareConfig hardware;
+    hardware.gpus = 1;
+    hardware.profile =
+        ProfileChoice{.name = profile.name, .loaded = {std::shared_ptr<const Profile>(), &profile}};
+    Gathered& gathered = rows[{Rung::composition, OperationId::X2}];
+    Problems problems;
+    check_profile_timing(model, hardware, problems);
+    if (table->cells.empty() || !problems.lines().empty()) {
+      gathered.left_out += std::ssize(table->cells);
+      continue;
+    }
+    const auto largest =
+        std::ranges::max(table->cells, {}, [](const ProfileCell& cell) { return cell.at[0]; });
+    const ProfileTiming timing(model, hardware, KeyPositions::decoupled, largest.at[0]);
+    for (const ProfileCell& cell : table->cells) {
+      const Tokens past(cell.at[2]);
+      if (cell.at[1] == 1) {
+        // Each reads its past tokens and itself.
+        const Tokens context = (past + Tokens(1)) * cell.at[0];
+        gathered.pairs.push_back(
+            {timing.decode_duration(cell.at[0], context).seconds(), cell.median_seconds});
+        continue;
+      }
+      const std::vector<PrefillPart> parts(static_cast<std::size_t>(cell.at[0]),
+                                           {.added = Tokens(cell.at[1]), .past = past});
+      gathered.pairs.push_back({timing.prefill(parts).total.seconds(), cell.median_seconds});
     }
   }
 }
@@ -351,6 +387,7 @@ std::optional<Band> band_of(OperationId operation) {
     case OperationId::C4:
       return Band{.p50 = 0.03, .p90 = 0.08};
     case OperationId::A3:
+    case OperationId::X2:
       return Band{.p50 = 0.05, .p90 = 1};
     case OperationId::C7:
       return Band{.p50 = 0.1, .p90 = 1};
@@ -386,6 +423,7 @@ CheckReport cross_validate(const Profile& profile, std::uint64_t seed) {
   for (const ProfileTable* table : find_tables(profile, OperationId::A3)) {
     add_composition(profile, *table, rows[{Rung::composition, OperationId::A3}]);
   }
+  add_steps(profile, rows);
   add_overlap(profile, rows);
   return make_report(rows, false);
 }
@@ -448,6 +486,7 @@ CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measur
       }
     }
   }
+  add_steps(profile, rows);
   add_overlap(profile, rows);
   return make_report(rows, true);
 }

@@ -37,14 +37,15 @@ struct Band {
   double p50 = 0;
   double p90 = 0;
 };
-/// Matrices and attention 5 % and 12 %, copies 3 % and 8 %, a whole against its parts (A3) 5 % and
-/// the pipeline of layers (C7) 10 % in the median; nothing for the rest.
+/// Matrices and attention 5 % and 12 %, copies 3 % and 8 %, a whole against its parts (A3, X2) 5 %
+/// and the pipeline of layers (C7) 10 % in the median; nothing for the rest.
 [[nodiscard]] std::optional<Band> band_of(OperationId operation);
 
 /// `repeat`: a cell against itself, at once. `drift`: a cell of the profile against now.
 /// `held_out`: a place between cells against what those around it give. `composition`: a ragged
-/// batch against its parts. `overlap`: copies beside matrices, layer by layer, against the schedule
-/// of layer_pipeline.hpp with the times of each alone.
+/// batch against its parts, whole steps as recorded (X2) against the timing model. `overlap`:
+/// copies beside matrices, layer by layer, against the schedule of layer_pipeline.hpp with the
+/// times of each alone.
 enum class Rung { repeat, drift, held_out, composition, overlap };
 [[nodiscard]] const char* to_string(Rung rung);
 

@@ -449,8 +449,8 @@ void judge_table(const Profile& profile, const ProfileTable& table, const Rates&
 /// as the roofline gives it.
 std::vector<Pair> layer_prefills(const Profile& profile, const ModelConfig& model,
                                  const Rates& rates) {
-  const ProfileTable* attention =
-      find_attention_table(profile, OperationId::A1, attention_shape(model, 1));
+  const ProfileTable* attention = find_attention_table(
+      profile, OperationId::A1, attention_shape(model, 1), KeyPositions::embedded);
   if (attention == nullptr) {
     return {};
   }

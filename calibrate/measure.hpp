@@ -18,8 +18,11 @@ namespace kvtier::calibrate {
 /// C1 to C7.
 [[nodiscard]] std::vector<PlannedTable> plan_copies(const Target& target);
 
-/// X1, as far as this library reaches: lookups and allocation.
+/// X1.
 [[nodiscard]] std::vector<PlannedTable> plan_control(const Target& target);
+
+/// X2.
+[[nodiscard]] std::vector<PlannedTable> plan_steps(const Target& target);
 
 /// A test file full of data that say where they belong.
 class StorageBench;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "calibrate/measure.hpp"
+#include "hw/profile_timing.hpp"
 #include "sim/core/errors.hpp"
 
 namespace kvtier::calibrate {
@@ -178,8 +179,9 @@ class KvPool {
     return shape_.kv_heads * shape_.head_dim * device_.info().element.value;
   }
 
-  /// Parts are [new tokens, past tokens].
-  Sample prepare(const std::vector<std::vector<std::int64_t>>& parts) {
+  /// Parts are [new tokens, past tokens]. With `rotates` keys and queries turn by their positions
+  /// on the way.
+  Sample prepare(const std::vector<std::vector<std::int64_t>>& parts, bool rotates) {
     struct Batch {
       Buffer queries;
       Buffer output;
@@ -208,6 +210,7 @@ class KvPool {
     batch->context_begin = on_device<std::int64_t>(device_, context_begin);
     batch->query_begin = on_device<std::int64_t>(device_, query_begin);
     work.shape = shape_;
+    work.rope_base = rotates ? kRopeBase : 0;
     work.queries = batch->queries.data();
     work.keys = keys_.data();
     work.values = values_.data();
@@ -223,14 +226,14 @@ class KvPool {
     };
     StreamTimer once(device_);
     (void)once.seconds(queue);
-    verify(batch->queries, batch->output, query_begin.back(), context_begin);
+    verify(batch->queries, batch->output, query_begin.back(), context_begin, rotates);
     return stream_sample(device_, queue, batch);
   }
 
  private:
   /// The last query's first head, by the definition.
   void verify(const Buffer& queries, const Buffer& output, std::int64_t query_rows,
-              const std::vector<std::int64_t>& context_begin) {
+              const std::vector<std::int64_t>& context_begin, bool rotates) {
     constexpr std::int64_t kLongestVerified = 16384;
     if (context_begin.back() - context_begin[context_begin.size() - 2] > kLongestVerified) {
       return;  // the same kernel on fewer tokens was verified
@@ -238,14 +241,22 @@ class KvPool {
     const std::int64_t width = shape_.head_dim;
     const std::int64_t at =
         (query_rows - 1) * shape_.query_heads * width * device_.info().element.value;
-    const std::vector<float> query = read(device_, queries.data() + at, width);
+    std::vector<float> query = read(device_, queries.data() + at, width);
+    const std::int64_t first = context_begin[context_begin.size() - 2];
+    const auto turn = [&](std::vector<float>& head, std::int64_t place) {
+      if (rotates) {
+        rotate(head, place - first);
+      }
+    };
+    turn(query, context_begin.back() - 1);
     const std::vector<float> found = read(device_, output.data() + at, width);
     std::vector<double> weights;
     std::vector<double> sums(query.size());
     double total = 0;
-    for (std::int64_t t = context_begin[context_begin.size() - 2]; t < context_begin.back(); ++t) {
+    for (std::int64_t t = first; t < context_begin.back(); ++t) {
       const std::int64_t slot = places_[static_cast<std::size_t>(t)];
-      const std::vector<float> key = read(device_, keys_.data() + slot * row_bytes(), width);
+      std::vector<float> key = read(device_, keys_.data() + slot * row_bytes(), width);
+      turn(key, t);
       const std::vector<float> value = read(device_, values_.data() + slot * row_bytes(), width);
       double score = 0;
       for (std::size_t d = 0; d < query.size(); ++d) {
@@ -262,6 +273,21 @@ class KvPool {
                    "attention");
     }
   }
+
+  /// Numbers i and i + half turn together, by position x base^(-2i / width).
+  static void rotate(std::vector<float>& head, std::int64_t position) {
+    const std::size_t half = head.size() / 2;
+    for (std::size_t i = 0; i < half; ++i) {
+      const double share = static_cast<double>(i) / static_cast<double>(half);
+      const double angle = static_cast<double>(position) * std::pow(kRopeBase, -share);
+      const auto a = static_cast<double>(head[i]);
+      const auto b = static_cast<double>(head[i + half]);
+      head[i] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+      head[i + half] = static_cast<float>(b * std::cos(angle) + a * std::sin(angle));
+    }
+  }
+
+  static constexpr double kRopeBase = 10000;
 
   Device& device_;
   kernels::PagedAttentionShape shape_;
@@ -287,9 +313,11 @@ class AttentionPlan {
 
   std::vector<PlannedTable> tables() {
     std::vector<PlannedTable> tables;
-    tables.push_back(extend());
-    tables.push_back(decode());
-    tables.push_back(ragged());
+    for (const bool rotates : {false, true}) {
+      tables.push_back(extend(rotates));
+      tables.push_back(decode(rotates));
+      tables.push_back(ragged(rotates));
+    }
     return tables;
   }
 
@@ -300,11 +328,11 @@ class AttentionPlan {
     return target_.full ? std::int64_t{1} << 20 : std::int64_t{1} << 17;
   }
 
-  [[nodiscard]] PlannedTable table(OperationId operation) const {
+  [[nodiscard]] PlannedTable table(OperationId operation, const char* variant, bool rotates) const {
     const ModelConfig& model = target_.model;
     PlannedTable planned{.rules = rules_of(target_)};
     planned.table = {.operation = operation,
-                     .variant = "random_slots",
+                     .variant = rotates ? kRotatedVariant : variant,
                      .method = target_.device.info().kind == "cpu"
                                    ? "paged kernel, slots of one token"
                                    : "paged kernel without tensor cores, slots of one token",
@@ -317,7 +345,8 @@ class AttentionPlan {
     return planned;
   }
 
-  [[nodiscard]] PlannedCell cell(std::vector<std::int64_t> at, const Parts& parts) const {
+  [[nodiscard]] PlannedCell cell(std::vector<std::int64_t> at, const Parts& parts,
+                                 bool rotates) const {
     const DeviceLimits& limits = target_.device.info().limits;
     double flops = 0;
     std::int64_t context = 0;
@@ -330,16 +359,17 @@ class AttentionPlan {
     // What does not fit in the pool has no memory.
     const std::int64_t needed = std::max(context, pool_tokens_) * row_bytes_;
     const double bytes = static_cast<double>(context * row_bytes_);
-    return {.at = std::move(at),
-            .limit_seconds =
-                std::max(flops / limits.flops_per_second, bytes / limits.memory_bytes_per_second),
-            .memory =
-                Bytes(context > pool_tokens_ ? std::max(needed, target_.memory.value + 1) : needed),
-            .prepare = [pool = pool_, parts] { return pool->get()->prepare(parts); }};
+    return {
+        .at = std::move(at),
+        .limit_seconds =
+            std::max(flops / limits.flops_per_second, bytes / limits.memory_bytes_per_second),
+        .memory =
+            Bytes(context > pool_tokens_ ? std::max(needed, target_.memory.value + 1) : needed),
+        .prepare = [pool = pool_, parts, rotates] { return pool->get()->prepare(parts, rotates); }};
   }
 
-  [[nodiscard]] PlannedTable extend() const {
-    PlannedTable planned = table(OperationId::A1);
+  [[nodiscard]] PlannedTable extend(bool rotates) const {
+    PlannedTable planned = table(OperationId::A1, "random_slots", rotates);
     const auto added =
         target_.full ? geometric(1, 8192, 2) : std::vector<std::int64_t>{1, 8, 32, 128, 512, 2048};
     std::vector<std::int64_t> past{0};
@@ -347,8 +377,8 @@ class AttentionPlan {
          target_.full ? geometric(128, 131072, 2) : geometric(128, 8192, 4)) {
       past.push_back(p);
     }
-    planned.cell_at = [self = *this](const Place& place) {
-      return self.cell(place.at, {place.at});
+    planned.cell_at = [self = *this, rotates](const Place& place) {
+      return self.cell(place.at, {place.at}, rotates);
     };
     for (const std::int64_t n : added) {
       for (const std::int64_t p : past) {
@@ -358,13 +388,14 @@ class AttentionPlan {
     return planned;
   }
 
-  [[nodiscard]] PlannedTable decode() const {
-    PlannedTable planned = table(OperationId::A2);
+  [[nodiscard]] PlannedTable decode(bool rotates) const {
+    PlannedTable planned = table(OperationId::A2, "random_slots", rotates);
     const auto batches =
         target_.full ? geometric(1, 512, 2) : std::vector<std::int64_t>{1, 2, 4, 8, 16, 32};
-    planned.cell_at = [self = *this](const Place& place) {
-      return self.cell(place.at, Parts(static_cast<std::size_t>(place.at[0]),
-                                       std::vector<std::int64_t>{1, place.at[1] - 1}));
+    planned.cell_at = [self = *this, rotates](const Place& place) {
+      const Parts parts(static_cast<std::size_t>(place.at[0]),
+                        std::vector<std::int64_t>{1, place.at[1] - 1});
+      return self.cell(place.at, parts, rotates);
     };
     // Interpolation is least accurate here: the contexts lie closer.
     for (const std::int64_t batch : batches) {
@@ -377,11 +408,10 @@ class AttentionPlan {
   }
 
   /// Batches as a server has them: most requests decode, some prefill, lengths lognormal.
-  [[nodiscard]] PlannedTable ragged() const {
-    PlannedTable planned = table(OperationId::A3);
-    planned.table.variant = "mixed";
-    planned.cell_at = [self = *this](const Place& place) {
-      PlannedCell cell = self.cell(place.at, place.parts);
+  [[nodiscard]] PlannedTable ragged(bool rotates) const {
+    PlannedTable planned = table(OperationId::A3, "mixed", rotates);
+    planned.cell_at = [self = *this, rotates](const Place& place) {
+      PlannedCell cell = self.cell(place.at, place.parts, rotates);
       cell.parts = place.parts;
       return cell;
     };
@@ -468,8 +498,10 @@ class RowPlan {
     const ModelConfig& model = target_.model;
     const std::int64_t kv_width = 2 * model.kv_heads * model.head_dim;
     function_table("norm", RowFunction::norm, model.hidden_size, 1, model.hidden_size);
-    function_table("activation", RowFunction::gated_activation, model.intermediate_size, 2,
-                   model.intermediate_size);
+    function_table("residual", RowFunction::add, model.hidden_size, 2, model.hidden_size);
+    function_table("activation",
+                   model.gated_mlp ? RowFunction::gated_activation : RowFunction::activation,
+                   model.intermediate_size, model.gated_mlp ? 2 : 1, model.intermediate_size);
     function_table("sampling", RowFunction::sample, model.vocabulary_size, 1, 1);
     moving_table("embedding", model.hidden_size, true);
     moving_table("kv_write", kv_width, false);
@@ -533,16 +565,17 @@ class RowPlan {
       const std::int64_t written = tokens * outputs * std::max<std::int64_t>(element, 4);
       return {read, written, [=](Rows& rows) {
                 verify(rows, function, width);
-                return rows.prepare(read, written,
-                                    [&rows, function, tokens, width](
-                                        const std::byte* from, std::byte* to, Stream& stream) {
-                                      rows.device().row_function({.function = function,
-                                                                  .input = from,
-                                                                  .output = to,
-                                                                  .rows = tokens,
-                                                                  .width = width},
-                                                                 stream);
-                                    });
+                return rows.prepare(
+                    read, written,
+                    [=, &rows](const std::byte* from, std::byte* to, Stream& stream) {
+                      rows.device().row_function({.function = function,
+                                                  .input = from,
+                                                  .other = from + tokens * width * element,
+                                                  .output = to,
+                                                  .rows = tokens,
+                                                  .width = width},
+                                                 stream);
+                    });
               }};
     });
   }
@@ -554,6 +587,7 @@ class RowPlan {
     (void)once.seconds([&](Stream& stream, std::int64_t) {
       device.row_function({.function = function,
                            .input = rows.from(),
+                           .other = rows.from() + width * device.info().element.value,
                            .output = rows.to(),
                            .rows = 1,
                            .width = width},
@@ -570,9 +604,13 @@ class RowPlan {
       expect_close(found, static_cast<double>(expected), 1, 0, "sampling");
       return;
     }
-    double expected =
-        x / (1 + std::exp(-x)) * static_cast<double>(input[static_cast<std::size_t>(width)]);
-    if (function == RowFunction::norm) {
+    const auto second = static_cast<double>(input[static_cast<std::size_t>(width)]);
+    double expected = x / (1 + std::exp(-x)) * second;
+    if (function == RowFunction::add) {
+      expected = x + second;
+    } else if (function == RowFunction::activation) {
+      expected = x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
+    } else if (function == RowFunction::norm) {
       double squares = 0;
       for (std::int64_t i = 0; i < width; ++i) {
         const auto value = static_cast<double>(input[static_cast<std::size_t>(i)]);

@@ -2,6 +2,7 @@
 #include <unordered_map>
 
 #include "calibrate/measure.hpp"
+#include "hw/device/decoder.hpp"
 
 namespace kvtier::calibrate {
 namespace {
@@ -59,25 +60,65 @@ Sample allocations(std::int64_t items, std::uint64_t seed) {
   };
 }
 
+/// The host's part of an iteration of so many requests: each gets a slot for its next token, and
+/// the batch is written down for the device.
+Sample scheduler_steps(std::int64_t requests, std::uint64_t seed) {
+  constexpr std::int64_t kContext = 1000;
+  constexpr std::int64_t kVocabulary = 32000;
+  RandomStream random(seed, "calibrate/scheduler");
+  auto free = std::make_shared<std::vector<std::int32_t>>(shuffled(requests * kContext, random));
+  auto contexts =
+      std::make_shared<std::vector<std::vector<std::int32_t>>>(static_cast<std::size_t>(requests));
+  for (std::vector<std::int32_t>& context : *contexts) {
+    context.assign(free->end() - (kContext - 1), free->end());
+    free->resize(free->size() - (kContext - 1));
+  }
+  constexpr std::int64_t kIterations = 100;
+  return [=] {
+    return time_steps(kIterations, [&](std::int64_t i) {
+      DecoderBatch batch;
+      for (std::vector<std::int32_t>& context : *contexts) {
+        context.push_back(free->back());
+        free->pop_back();
+        const auto token = static_cast<std::int32_t>(i % kVocabulary);
+        batch.add({&token, 1}, context);
+      }
+      for (std::vector<std::int32_t>& context : *contexts) {
+        free->push_back(context.back());
+        context.pop_back();
+      }
+    });
+  };
+}
+
 }  // namespace
 
 std::vector<PlannedTable> plan_control(const Target& target) {
   std::vector<PlannedTable> tables;
-  for (const auto& [variant, make] :
-       {std::pair{"lookup", &lookups}, std::pair{"allocation", &allocations}}) {
+  struct Kind {
+    const char* variant;
+    const char* method;
+    Sample (*make)(std::int64_t items, std::uint64_t seed);
+    std::int64_t bytes_per_item;
+    std::vector<std::int64_t> items;
+  };
+  const std::vector<std::int64_t> entries = geometric(1024, 1 << 20, target.full ? 4 : 32);
+  for (const Kind& kind : {Kind{"lookup", "hash map", &lookups, 96, entries},
+                           Kind{"allocation", "list of free blocks", &allocations, 96, entries},
+                           Kind{"scheduler_step", "slots and batch of contexts of 1000 tokens",
+                                &scheduler_steps, 16000, geometric(1, 64, target.full ? 2 : 8)}}) {
     PlannedTable planned{.rules = rules_of(target)};
     planned.table = {.operation = OperationId::X1,
-                     .variant = variant,
-                     .method = make == &lookups ? "hash map" : "list of free blocks",
+                     .variant = kind.variant,
+                     .method = kind.method,
                      .cache = CacheState::hot,
                      .shape = {},
                      .axes = {"items"}};
-    constexpr std::int64_t kBytesPerItem = 96;
-    for (const std::int64_t items : geometric(1024, 1 << 20, target.full ? 4 : 32)) {
+    for (const std::int64_t items : kind.items) {
       planned.cells.push_back(
           {.at = {items},
-           .memory = Bytes(items * kBytesPerItem),
-           .prepare = [make = make, items, seed = target.seed] { return make(items, seed); }});
+           .memory = Bytes(items * kind.bytes_per_item),
+           .prepare = [make = kind.make, items, seed = target.seed] { return make(items, seed); }});
     }
     tables.push_back(std::move(planned));
   }

@@ -113,23 +113,31 @@ Sample pieces_sample(const std::shared_ptr<CopyBench>& bench, Way way, std::int6
   const std::vector<std::int32_t> from = shuffled(bench->bytes() / piece, random);
   const std::vector<std::int32_t> to = shuffled(bench->bytes() / piece, random);
   std::vector<CopyPiece> pieces;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+  const auto turns = static_cast<std::int64_t>(from.size()) / count;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(turns * count); ++i) {
     pieces.push_back(
         {bench->to(way, to[i] * piece), bench->from(way, from[i] * piece), Bytes(piece)});
   }
   auto timer = std::make_shared<StreamTimer>(bench->device());
   return
-      [bench, timer, method, piece, pieces = std::move(pieces), mark = std::uint64_t{0}]() mutable {
+      [=, pieces = std::move(pieces), mark = std::uint64_t{0}, turn = std::int64_t{0}]() mutable {
         Device& device = bench->device();
+        // Others each time, so that none lies in a cache.
+        const auto pieces_of = [&](std::int64_t number) {
+          const auto begin = static_cast<std::size_t>(number % turns * count);
+          return std::span(pieces).subspan(begin, static_cast<std::size_t>(count));
+        };
         ++mark;
-        const std::array<const CopyPiece*, 2> ends{&pieces.front(), &pieces.back()};
+        const std::span<const CopyPiece> first = pieces_of(turn);
+        const std::array<const CopyPiece*, 2> ends{&first.front(), &first.back()};
         const auto size = Bytes(sizeof mark);
         for (const CopyPiece* end : ends) {
           device.copy(const_cast<void*>(end->from), &mark, size, timer->stream());
         }
         timer->stream().synchronize();
-        const double seconds = timer->seconds(
-            [&](Stream& stream, std::int64_t) { device.copy_pieces(pieces, method, stream); });
+        const double seconds = timer->seconds([&](Stream& stream, std::int64_t) {
+          device.copy_pieces(pieces_of(turn++), method, stream);
+        });
         for (const CopyPiece* end : ends) {
           std::uint64_t found = 0;
           device.copy(&found, end->to, size, timer->stream());

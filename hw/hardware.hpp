@@ -79,6 +79,8 @@ struct DuplexLimits {
   BytesPerSecond forward;
   BytesPerSecond backward;
   BytesPerSecond both;
+  /// Of a transfer alone, from its start to its first byte.
+  SimDuration latency{};
 
   friend bool operator==(const DuplexLimits&, const DuplexLimits&) = default;
 };
@@ -93,6 +95,7 @@ void describe(V& v, DriveLimits& c) {
   v.field("read", c.forward, "Reads alone.", required(positive()));
   v.field("write", c.backward, "Writes alone.", required(positive()));
   v.field("both", c.both, "Sum of reads and writes at the same time.", required(positive()));
+  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.", non_negative());
 }
 
 /// Memory behind CXL that the GPUs reach themselves: its traffic crosses neither the host's memory
@@ -123,12 +126,15 @@ void describe(V& v, HostLinkLimits& c) {
   v.field("to_host", c.backward, "GPUs to host alone, the whole server.", required(positive()));
   v.field("both", c.both, "Sum of both ways at the same time, the whole server.",
           required(positive()));
+  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.", non_negative());
 }
 
 struct SsdConfig {
   Bytes capacity;
   DollarsPerGibHour price;
   DriveLimits bandwidth;
+  /// The least that is read or written at once.
+  Bytes block{};
 
   friend bool operator==(const SsdConfig&, const SsdConfig&) = default;
 };
@@ -138,6 +144,10 @@ void describe(V& v, SsdConfig& c) {
   v.field("capacity", c.capacity, "Storage that can hold KV.", required(positive()));
   v.field("price", c.price, "Price of storage.", required(non_negative()));
   v.field("bandwidth", c.bandwidth, "What the drives sustain together.", required());
+  v.field("block", c.block,
+          "The least that is read at once; where a token's KV of one layer is smaller, its layers "
+          "arrive together, and a load hides behind no compute.",
+          non_negative());
 }
 
 /// The link between GPUs of one tensor-parallel group.

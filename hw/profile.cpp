@@ -118,6 +118,14 @@ std::vector<ProfileOperation> make_operations() {
        false,
        "one step of the control plane over so many requests or entries: scheduler_step, lookup, "
        "allocation"},
+      {X2,
+       {"requests", "new_tokens", "past_tokens"},
+       {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "intermediate_size",
+        "gated_mlp", "vocabulary_size", "element_bytes"},
+       {"step"},
+       false,
+       "a whole model, from tokens to tokens, after a pause: each of so many requests computes new "
+       "tokens after past ones"},
   };
 }
 

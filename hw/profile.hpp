@@ -42,7 +42,8 @@ enum class OperationId {
   D3,
   D4,
   D5,
-  X1
+  X1,
+  X2
 };
 constexpr auto enum_names(OperationId) {
   using enum OperationId;
@@ -51,7 +52,7 @@ constexpr auto enum_names(OperationId) {
       std::pair{"E1", E1}, std::pair{"R1", R1}, std::pair{"C1", C1}, std::pair{"C2", C2},
       std::pair{"C3", C3}, std::pair{"C4", C4}, std::pair{"C5", C5}, std::pair{"C6", C6},
       std::pair{"C7", C7}, std::pair{"D1", D1}, std::pair{"D2", D2}, std::pair{"D3", D3},
-      std::pair{"D4", D4}, std::pair{"D5", D5}, std::pair{"X1", X1}};
+      std::pair{"D4", D4}, std::pair{"D5", D5}, std::pair{"X1", X1}, std::pair{"X2", X2}};
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 

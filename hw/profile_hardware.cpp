@@ -31,6 +31,7 @@ struct MeasuredLimits {
   std::optional<double> forward;
   std::optional<double> backward;
   std::optional<double> both;
+  std::optional<double> latency;  // seconds
 };
 
 Json limits_json(const MeasuredLimits& limits, const char* forward, const char* backward) {
@@ -45,6 +46,9 @@ Json limits_json(const MeasuredLimits& limits, const char* forward, const char* 
   if (limits.both && limits.forward && limits.backward) {
     put("both", std::max({*limits.both, *limits.forward, *limits.backward}));
   }
+  if (limits.latency && !json.empty()) {
+    json["latency"] = format_quantity(duration_from_seconds(*limits.latency));
+  }
   return json;
 }
 
@@ -52,7 +56,8 @@ Json host_link(const Profile& profile) {
   using enum OperationId;
   MeasuredLimits limits{.forward = best_rate(profile, C4, "to_device"),
                         .backward = best_rate(profile, C4, "to_host"),
-                        .both = {}};
+                        .both = {},
+                        .latency = {}};
   const auto forward = best_rate(profile, C4, "to_device_of_both");
   const auto backward = best_rate(profile, C4, "to_host_of_both");
   if (forward && backward) {
@@ -64,18 +69,41 @@ Json host_link(const Profile& profile) {
   if (!limits.backward) {
     limits.backward = best_rate(profile, C2);
   }
+  // Whoever waits for a copy learns of its end like this.
+  for (const ProfileTable* table : find_tables(profile, C6, "event")) {
+    if (!table->cells.empty()) {
+      limits.latency = table->cells.front().median_seconds;
+    }
+  }
   return limits_json(limits, "to_device", "to_host");
+}
+
+/// Of those that were read one at a time.
+const ProfileCell* smallest_block(const Profile& profile) {
+  const ProfileCell* smallest = nullptr;
+  for (const ProfileTable* table : find_tables(profile, OperationId::D1)) {
+    for (const ProfileCell& cell : table->cells) {
+      if (cell.at[1] == 1 && (smallest == nullptr || cell.at[0] < smallest->at[0])) {
+        smallest = &cell;
+      }
+    }
+  }
+  return smallest;
 }
 
 Json drives(const Profile& profile) {
   using enum OperationId;
-  MeasuredLimits limits{.forward = best_rate(profile, D1),
-                        .backward = best_rate(profile, D2, "sustained"),
-                        .both = best_rate(profile, D3, {}, [](const ProfileCell& cell) {
-                          return cell.at[2] > 0 && cell.at[2] < 100;
-                        })};
+  MeasuredLimits limits{
+      .forward = best_rate(profile, D1),
+      .backward = best_rate(profile, D2, "sustained"),
+      .both = best_rate(profile, D3, {},
+                        [](const ProfileCell& cell) { return cell.at[2] > 0 && cell.at[2] < 100; }),
+      .latency = {}};
   if (!limits.backward) {
     limits.backward = best_rate(profile, D2);
+  }
+  if (const ProfileCell* block = smallest_block(profile)) {
+    limits.latency = block->median_seconds;
   }
   return limits_json(limits, "read", "write");
 }
@@ -89,6 +117,9 @@ Json measured_hardware(const Profile& profile) {
   }
   if (Json bandwidth = drives(profile); !bandwidth.empty()) {
     json["ssd"]["bandwidth"] = std::move(bandwidth);
+    if (const ProfileCell* block = smallest_block(profile)) {
+      json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
+    }
   }
   for (const ProfileTable* table : find_tables(profile, OperationId::X1, "scheduler_step")) {
     if (!table->cells.empty()) {

@@ -25,17 +25,24 @@ Shape shape_of(const AttentionShape& shape) {
           {"element_bytes", shape.element_bytes}};
 }
 
-const ProfileTable* find_table(const Profile& profile, OperationId operation, const Shape& shape,
-                               std::optional<std::string_view> variant = {}) {
+template <class Counts>
+const ProfileTable* find_table_that(const Profile& profile, OperationId operation,
+                                    const Shape& shape, Counts counts) {
   const ProfileTable* found = nullptr;
-  for (const ProfileTable* table : find_tables(profile, operation, variant)) {
-    if (table->shape == shape && !table->cells.empty() &&
+  for (const ProfileTable* table : find_tables(profile, operation)) {
+    if (counts(table->variant) && table->shape == shape && !table->cells.empty() &&
         (found == nullptr ||
          (found->cache == CacheState::hot && table->cache == CacheState::cold))) {
       found = table;
     }
   }
   return found;
+}
+
+const ProfileTable* find_table(const Profile& profile, OperationId operation, const Shape& shape,
+                               std::string_view variant) {
+  return find_table_that(profile, operation, shape,
+                         [variant](const std::string& one) { return one == variant; });
 }
 
 std::string matrix_text(std::int64_t n, std::int64_t k, std::int64_t element_bytes) {
@@ -92,12 +99,45 @@ void add(ProfileGrid::Time& sum, const ProfileGrid::Time& term, double count = 1
 
 const ProfileTable* find_matrix_table(const Profile& profile, const MatrixShape& matrix,
                                       std::int64_t element_bytes) {
-  return find_table(profile, OperationId::G1, shape_of(matrix, element_bytes));
+  return find_table_that(profile, OperationId::G1, shape_of(matrix, element_bytes),
+                         [](const std::string&) { return true; });
 }
 
 const ProfileTable* find_attention_table(const Profile& profile, OperationId operation,
-                                         const AttentionShape& shape) {
-  return find_table(profile, operation, shape_of(shape));
+                                         const AttentionShape& shape, KeyPositions positions) {
+  const bool rotated = positions == KeyPositions::decoupled;
+  return find_table_that(profile, operation, shape_of(shape), [rotated](const std::string& one) {
+    return (one == kRotatedVariant) == rotated;
+  });
+}
+
+std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
+                                               std::int64_t element_bytes) {
+  return {{"layers", model.layers},
+          {"hidden_size", model.hidden_size},
+          {"attention_heads", model.attention_heads},
+          {"kv_heads", model.kv_heads},
+          {"head_dim", model.head_dim},
+          {"intermediate_size", model.intermediate_size},
+          {"gated_mlp", model.gated_mlp ? 1 : 0},
+          {"vocabulary_size", model.vocabulary_size},
+          {"element_bytes", element_bytes}};
+}
+
+ModelConfig model_of_steps(const ProfileTable& table) {
+  const Shape& shape = table.shape;
+  ModelConfig model;
+  model.layers = shape.at("layers");
+  model.hidden_size = shape.at("hidden_size");
+  model.attention_heads = shape.at("attention_heads");
+  model.kv_heads = shape.at("kv_heads");
+  model.head_dim = shape.at("head_dim");
+  model.intermediate_size = shape.at("intermediate_size");
+  model.gated_mlp = shape.at("gated_mlp") != 0;
+  model.vocabulary_size = shape.at("vocabulary_size");
+  model.bytes_per_element = shape.at("element_bytes");
+  model.kv_bytes_per_element = model.bytes_per_element;
+  return model;
 }
 
 ProfileGrid make_grid(const Profile& profile, const ProfileTable& table) {
@@ -157,7 +197,7 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
 }
 
 ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware,
-                             std::int64_t max_batch)
+                             KeyPositions positions, std::int64_t max_batch)
     : layers_(model.layers),
       iteration_overhead_(hardware.efficiency.iteration_overhead),
       attained_(attained_rates(hardware)),
@@ -187,8 +227,15 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   }
   row_work_.push_back(matrix_work(head_matrix(model, gpus)));
 
+  const auto rotates = [&](OperationId operation) {
+    return find_attention_table(profile, operation, attention_, KeyPositions::decoupled) != nullptr;
+  };
+  const KeyPositions keys =
+      positions == KeyPositions::decoupled && rotates(OperationId::A1) && rotates(OperationId::A2)
+          ? KeyPositions::decoupled
+          : KeyPositions::embedded;
   const auto attention_grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
-    if (const ProfileTable* table = find_attention_table(profile, operation, attention_)) {
+    if (const ProfileTable* table = find_attention_table(profile, operation, attention_, keys)) {
       return make_grid(profile, *table);
     }
     KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "attention was measured");
@@ -216,17 +263,43 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   add_optional(layer_work_, 2, E1, "residual", rows(model.hidden_size));
   add_optional(layer_work_, 1, E1, "activation", rows(mlp_width));
   add_optional(layer_work_, 1, E1, "kv_write", rows(kv_width));
-  add_optional(layer_work_, 1, R1, "rope",
-               {{"heads", attention_.attention_heads + attention_.kv_heads},
-                {"head_dim", attention_.head_dim},
-                {"element_bytes", model.bytes_per_element}});
+  if (keys == KeyPositions::embedded) {
+    add_optional(layer_work_, 1, R1, "rope",
+                 {{"heads", attention_.attention_heads + attention_.kv_heads},
+                  {"head_dim", attention_.head_dim},
+                  {"element_bytes", model.bytes_per_element}});
+  }
   add_optional(token_work_, 1, E1, "embedding", rows(model.hidden_size));
   add_optional(row_work_, 1, E1, "sampling", rows(head_matrix(model, gpus).n));
 
+  if (gpus == 1) {
+    prefill_overhead_ = measure_prefill_overhead(profile, model);
+  }
   decode_.reserve(static_cast<std::size_t>(max_batch));
   for (std::int64_t batch = 1; batch <= max_batch; ++batch) {
     decode_.push_back(make_decode(batch));
   }
+}
+
+SimDuration ProfileTiming::measure_prefill_overhead(const Profile& profile,
+                                                    const ModelConfig& model) const {
+  std::vector<SimDuration> beyond;
+  const Shape shape = step_shape(model, model.bytes_per_element);
+  if (const ProfileTable* table = find_table(profile, OperationId::X2, shape, "step")) {
+    for (const ProfileCell& cell : table->cells) {
+      const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
+      if (cell.at[0] == 1 && part.added > Tokens(1)) {
+        beyond.push_back(duration_from_seconds(cell.median_seconds) -
+                         prefill(std::span(&part, 1)).total);
+      }
+    }
+  }
+  if (beyond.empty()) {
+    return {};
+  }
+  const auto middle = beyond.begin() + std::ssize(beyond) / 2;
+  std::ranges::nth_element(beyond, middle);
+  return std::max(SimDuration(0), *middle);
 }
 
 ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
@@ -288,7 +361,8 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
   add(layer, dense(tokens));
   const ProfileGrid::Time rest = outside(tokens, static_cast<double>(parts.size()) + requests);
   const SimDuration layer_time = duration_from_seconds(layer.seconds);
-  return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) + iteration_overhead_,
+  return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) +
+                   iteration_overhead_ + prefill_overhead_,
           .layer = layer_time,
           .extrapolated = layer.extrapolated || rest.extrapolated};
 }
@@ -384,16 +458,16 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
   }
   const AttentionShape shape = attention_shape(model, hardware.gpus);
   for (const OperationId operation : {OperationId::A1, OperationId::A2}) {
-    if (find_attention_table(profile, operation, shape) == nullptr) {
+    if (find_attention_table(profile, operation, shape, KeyPositions::embedded) == nullptr) {
       report(operation, attention_text(shape_of(shape)));
     }
   }
 }
 
 std::unique_ptr<TimingModel> make_timing(const ModelConfig& model, const HardwareConfig& hardware,
-                                         std::int64_t max_batch) {
+                                         KeyPositions positions, std::int64_t max_batch) {
   if (hardware.profile) {
-    return std::make_unique<ProfileTiming>(model, hardware, max_batch);
+    return std::make_unique<ProfileTiming>(model, hardware, positions, max_batch);
   }
   return std::make_unique<RooflineTiming>(model, hardware, max_batch);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,18 +14,29 @@
 #include "hw/profile.hpp"
 #include "hw/profile_grid.hpp"
 #include "hw/timing_model.hpp"
+#include "sim/core/key_positions.hpp"
 
 namespace kvtier {
 
+/// The variant of attention that turns every key by its position on the way; others take keys as
+/// they are stored.
+inline constexpr const char* kRotatedVariant = "rotated";
+
 /// The tables of a profile that a model on `gpus` GPUs needs: the matrices of a layer and the head
-/// (G1), attention of a prefill (A1) and of decode (A2). Of several tables of one shape the first
-/// that was measured with cold caches counts.
+/// (G1), attention of a prefill (A1) and of decode (A2), with keys as `positions` has them. Of
+/// several tables of one shape the first that was measured with cold caches counts.
 [[nodiscard]] const ProfileTable* find_matrix_table(const Profile& profile,
                                                     const MatrixShape& matrix,
                                                     std::int64_t element_bytes);
 [[nodiscard]] const ProfileTable* find_attention_table(const Profile& profile,
                                                        OperationId operation,
-                                                       const AttentionShape& shape);
+                                                       const AttentionShape& shape,
+                                                       KeyPositions positions);
+
+/// The shape of the table of whole steps (X2) of a model, and the model of such a shape.
+[[nodiscard]] std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
+                                                             std::int64_t element_bytes);
+[[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
 
 /// The time of a table's operation at any size; the limit is that of the profile's device. For G1,
 /// A1, A2, E1, R1, C1, C2 and C4.
@@ -37,13 +49,16 @@ namespace kvtier {
 ///
 ///     the sum over its matrices of G1(tokens), plus
 ///     the sum over requests of A1(new, past), or A2(batch, context) in decode, plus
-///     2 norms, 2 residuals, 1 activation, 1 writing of KV (E1) and 1 rotation (R1), plus
+///     2 norms, 2 residuals, 1 activation, 1 writing of KV (E1) and 1 rotation of new tokens (R1),
+///     which attention does itself where keys are stored without positions and the profile has
+///     attention that rotates them, plus
 ///     the all-reduces of the roofline, for more than one GPU;
 ///
-/// outside of the layers are the head (G1), the embedding and sampling (E1), and the hardware's
-/// iteration overhead. E and R that were not measured are left out and named. A batch is composed
-/// of its requests: A2 is measured over requests of equal contexts and taken at the sum of the
-/// contexts, which is its work.
+/// outside of the layers are the head (G1), the embedding and sampling (E1), the hardware's
+/// iteration overhead and, for a prefill, what whole prefills of the model took beyond their
+/// operations, in the median (X2): caches are cold when work comes after a pause. E and R that were
+/// not measured are left out and named. A batch is composed of its requests: A2 is measured over
+/// requests of equal contexts and taken at the sum of the contexts, which is its work.
 ///
 /// Where the profile lacks a matrix or attention and the hardware says so
 /// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in.
@@ -52,7 +67,8 @@ namespace kvtier {
 class ProfileTiming final : public TimingModel {
  public:
   /// `hardware` names a loaded profile, and check_profile_timing found no problem.
-  ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t max_batch);
+  ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware, KeyPositions positions,
+                std::int64_t max_batch);
 
   /// The matrices work on all tokens together; attention is that of each part and of the batch.
   /// `total` is exactly layers x `layer` plus what is outside of them.
@@ -92,8 +108,12 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] ProfileGrid::Time extend_attention(double added, double past) const;
   [[nodiscard]] ProfileGrid::Time decode_attention(double batch, double context) const;
 
+  [[nodiscard]] SimDuration measure_prefill_overhead(const Profile& profile,
+                                                     const ModelConfig& model) const;
+
   std::int64_t layers_;
   SimDuration iteration_overhead_;
+  SimDuration prefill_overhead_;
   Rates attained_;
   AttentionShape attention_;
   AllReduceTime all_reduces_;
@@ -115,6 +135,7 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
 /// The profile that the hardware names, or else the roofline.
 [[nodiscard]] std::unique_ptr<TimingModel> make_timing(const ModelConfig& model,
                                                        const HardwareConfig& hardware,
+                                                       KeyPositions positions,
                                                        std::int64_t max_batch);
 
 }  // namespace kvtier

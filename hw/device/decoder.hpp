@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hw/device/device.hpp"
+#include "sim/core/key_positions.hpp"
 
 /// A decoder-only transformer with random weights on a device: the work that serving does, without
 /// a trained model's words. One layer is norm, QKV matrix, append to the KV, paged attention,
@@ -28,6 +29,19 @@ struct DecoderShape {
   std::int64_t vocabulary = 16;
   double rope_base = 10000;
 };
+
+/// Of a model's description (hw/model.hpp).
+template <class Model>
+[[nodiscard]] DecoderShape decoder_shape(const Model& model) {
+  return {.layers = model.layers,
+          .hidden = model.hidden_size,
+          .query_heads = model.attention_heads,
+          .kv_heads = model.kv_heads,
+          .head_dim = model.head_dim,
+          .intermediate = model.intermediate_size,
+          .gated = model.gated_mlp,
+          .vocabulary = model.vocabulary_size};
+}
 
 /// What one slot holds of one layer: K and V.
 [[nodiscard]] Bytes kv_row_bytes(const DecoderShape& shape, Bytes element);
@@ -56,11 +70,6 @@ class KvPool {
   Bytes row_;
   Buffer memory_;
 };
-
-/// Where keys get their positions (AttentionStore, section 3.4.2). `decoupled`: in attention, from
-/// their place in the context; the KV holds none. `embedded`: before they are stored; what was
-/// stored keeps them wherever it is used.
-enum class KeyPositions { decoupled, embedded };
 
 /// New tokens of some requests, which are the last ones of their contexts. A request may have none,
 /// contexts may share slots, and a context may end among tokens that another request of the batch

@@ -103,7 +103,7 @@ int explain_command(const Program& program, const ExplainCommandOptions& options
   Problems problems;
   check_profile_timing(model, hardware, problems);
   problems.throw_if_any();
-  const auto timing = make_timing(model, hardware, 1);
+  const auto timing = make_timing(model, hardware, KeyPositions::decoupled, 1);
   fmt::print("{}", calibrate::explain(
                        model, hardware, *timing,
                        {.history = Tokens(options.history), .prompt = Tokens(options.prompt)}));

@@ -1,8 +1,11 @@
+#include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "calibrate/calibrate.hpp"
 #include "policies/registry.hpp"
@@ -25,54 +28,161 @@ struct ValidateCommandOptions {
   std::string json;
 };
 
+/// What all configs of one call have in common.
+struct Call {
+  const ValidateCommandOptions& options;
+  const PolicyRegistry& registry;
+  ValidateOptions how;
+};
+
+/// The result's JSON, its text for people, and whether it is as it should be.
+struct Outcome {
+  Json json;
+  std::string text;
+  bool good = false;
+};
+
+Outcome validate_one(const Call& call, const ResolvedConfig& resolved,
+                     const std::function<std::string(const Validation&)>& text_of) {
+  ValidateOptions how = call.how;
+  how.base_dir = resolved.base_dir;
+  if (call.options.lock_step) {
+    const LockStep run = validate_in_lock_step(resolved.config, call.registry, how);
+    return {to_json(run), to_text(run), run.equal};
+  }
+  const Validation validation = validate(resolved.config, call.registry, how);
+  return {to_json(validation), text_of(validation), validation.in_band()};
+}
+
+/// Nothing runs before it is known which points a device can run.
+std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
+                                          const ConfigDirectory& presets) {
+  std::vector<SweepPoint> points = resolve_points(sweep, presets, call.registry);
+  std::vector<std::string> problems;
+  for (SweepPoint& point : points) {
+    if (!point.resolved) {
+      continue;
+    }
+    try {
+      check_validates(point.resolved->config, call.how);
+    } catch (const ConfigError& error) {
+      point.resolved.reset();
+      for (const std::string& problem : error.problems()) {
+        point.refused.push_back(problem);
+        problems.push_back(fmt::format("{}: {}", fmt::join(point.labels, ", "), problem));
+      }
+    }
+  }
+  if (!problems.empty() && sweep.refused == RefusedPoints::error) {
+    throw ConfigError(std::move(problems));
+  }
+  return points;
+}
+
+/// A line for each config, as soon as it is there.
+Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory& presets) {
+  const ValidationColumns columns = columns_of(sweep);
+  const bool shows = call.options.json != "-";
+  Outcome all{.json = {}, .text = {}, .good = true};
+  all.json["format"] = "kvtier.validations/1";
+  all.json["axes"] = columns.axes;
+  all.json["points"] = Json::array();
+  const std::vector<SweepPoint> points = points_for_device(call, sweep, presets);
+  const auto show = [shows](const std::string& text) {
+    if (shows) {
+      fmt::print("{}", text);
+      std::fflush(stdout);
+    }
+  };
+  if (!call.options.lock_step) {
+    show(header_line(columns));
+  }
+  for (const SweepPoint& point : points) {
+    Json json;
+    json["labels"] = point.labels;
+    if (point.resolved) {
+      const Outcome one = validate_one(call, *point.resolved, [&](const Validation& validation) {
+        return table_line(columns, point.labels, validation);
+      });
+      show(call.options.lock_step ? fmt::format("{}: {}\n", fmt::join(point.labels, ", "), one.text)
+                                  : one.text);
+      json["validation"] = one.json;
+      all.good = all.good && one.good;
+    } else {
+      show(fmt::format("{}: refused: {}\n", fmt::join(point.labels, ", "),
+                       fmt::join(point.refused, "; ")));
+      json["refused"] = point.refused;
+    }
+    all.json["points"].push_back(std::move(json));
+  }
+  return all;
+}
+
+/// A sweep's file instead of a run's.
+bool is_sweep(const std::string& file) {
+  const Json json = read_json_file(file);
+  return json.is_object() && json.contains("axes");
+}
+
 int validate_command(const Program& program, const ValidateCommandOptions& options) {
   const PolicyRegistry registry = builtin_policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   check_outputs({{"--json", options.json}});
-  const ResolvedConfig resolved = resolve_config(options.config.request(), presets, registry);
   ProgressLine line;
-  ValidateOptions how{.device = parse_device_name(options.device),
-                      .storage = options.storage.empty()
-                                     ? std::filesystem::temp_directory_path().string()
-                                     : options.storage,
-                      .repetitions = options.repetitions,
-                      .verify = options.verify,
-                      .base_dir = resolved.base_dir};
-  how.check = [] { check_interrupt(); };
-  how.progress = [&](std::int64_t run, std::int64_t turns) {
+  Call call{
+      .options = options,
+      .registry = registry,
+      .how = {.device = parse_device_name(options.device),
+              .storage = options.storage.empty() ? std::filesystem::temp_directory_path().string()
+                                                 : options.storage,
+              .repetitions = options.repetitions,
+              .verify = options.verify,
+              .base_dir = {}}};
+  call.how.check = [] { check_interrupt(); };
+  call.how.progress = [&](std::int64_t run, std::int64_t turns) {
     check_interrupt();
     line.show(run == 0 ? fmt::format("simulation: {} turns", turns)
                        : fmt::format("run {} of {} on {}: {} turns, {:.0f} s", run,
                                      options.lock_step ? 1 : options.repetitions, options.device,
                                      turns, elapsed_seconds()));
   };
-  TextOutput json(options.json);
-  const auto report = [&](const auto& result, const std::string& text) {
+  const ConfigRequest request = options.config.request();
+  const auto finish = [&](TextOutput& json, const Outcome& outcome) {
     if (!options.json.empty()) {
-      json.write(to_json(result).dump(2) + "\n");
+      json.write(outcome.json.dump(2) + "\n");
     }
     if (options.json != "-") {
-      fmt::print("{}", text);
+      fmt::print("{}", outcome.text);
     }
+    return outcome.good ? 0 : 1;
   };
-  if (options.lock_step) {
-    const LockStep run = validate_in_lock_step(resolved.config, registry, how);
-    report(run, to_text(run));
-    return run.equal ? 0 : 1;
+  if (is_sweep(request.file.string())) {
+    Sweep sweep = load_sweep(request.file);
+    // Behind the sweep's own, so that they come over them.
+    sweep.set.list.insert(sweep.set.list.end(), request.overrides.begin(), request.overrides.end());
+    if (request.seed) {
+      sweep.set.list.push_back({.pointer = "/seed", .value = *request.seed});
+    }
+    TextOutput json(options.json);
+    return finish(json, validate_all(call, sweep, presets));
   }
-  const Validation validation = validate(resolved.config, registry, how);
-  report(validation, to_table(validation));
-  return validation.in_band() ? 0 : 1;
+  const ResolvedConfig resolved = resolve_config(request, presets, registry);
+  TextOutput json(options.json);
+  return finish(json, validate_one(call, resolved, [](const Validation& validation) {
+                  return to_table(validation);
+                }));
 }
 
 }  // namespace
 
 void add_validate(Program& program) {
   auto options = std::make_shared<ValidateCommandOptions>();
-  CLI::App* command = program.app.add_subcommand(
-      "validate",
-      "Run one config in simulation and on a device, with real kernels, copies and files, and say "
-      "how far apart they are; exit code 1 out of band");
+  CLI::App* command =
+      program.app.add_subcommand("validate",
+                                 "Run one config, or each of a sweep, in simulation and on a "
+                                 "device, with real kernels, copies "
+                                 "and files, and say "
+                                 "how far apart they are; exit code 1 out of band");
   options->config.add_to(*command);
   command->add_option("--device", options->device,
                       "cpu, cpu:THREADS or cuda:N (cpu: all processors but one compute)");

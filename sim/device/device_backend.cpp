@@ -224,12 +224,16 @@ void DeviceBackend::start_part(TransferId id, const MoveLayers& part) {
 }
 
 void DeviceBackend::load(const MoveLayers& part, LoadProgress& progress, const MoveLane& lane) {
-  const bool by_layers = part.move->from == Medium::dram;
+  const bool from_drive = part.move->from == Medium::ssd;
+  const bool by_layers = !from_drive || store_.reads_layers();
   if (!by_layers && part.first == 0) {
     store_.move(*part.move, lane);
   }
   for (std::int64_t layer = part.first; layer < part.last; ++layer) {
-    if (by_layers) {
+    if (by_layers && from_drive) {
+      store_.load_from_drive(*part.move, layer, layer + 1, lane);
+      lane.stream->synchronize();
+    } else if (by_layers) {
       store_.queue_layers(*part.move, layer, layer + 1, *lane.stream);
     }
     const std::lock_guard lock(progress.mutex);

@@ -47,6 +47,12 @@ std::uint64_t hash_bytes(const std::byte* data, std::int64_t size) {
   return all;
 }
 
+void finish(StorageEngine& engine) {
+  while (engine.in_flight() > 0) {
+    engine.wait();
+  }
+}
+
 }  // namespace
 
 KvStore::KvStore(const Setup& setup)
@@ -260,10 +266,14 @@ void KvStore::queue_rows(Medium from, std::span<const std::int32_t> from_slots,
   }
 }
 
-void KvStore::read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
-                            std::span<const std::int32_t> in_memory, StorageEngine& engine) const {
+void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive,
+                     std::span<const std::int32_t> in_memory, Layers layers,
+                     StorageEngine& engine) const {
+  const Bytes before = layers.first * row_;
+  const Bytes of_token = (layers.last - layers.first) * row_;
+  const bool whole = of_token == token_;
   const auto follows = [&](std::size_t i) {
-    return on_drive[i] == on_drive[i - 1] + 1 && in_memory[i] == in_memory[i - 1] + 1;
+    return whole && on_drive[i] == on_drive[i - 1] + 1 && in_memory[i] == in_memory[i - 1] + 1;
   };
   for (std::size_t i = 0; i < on_drive.size();) {
     std::size_t end = i + 1;
@@ -275,14 +285,44 @@ void KvStore::read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
       engine.wait();
     }
     const IoRequest request{.kind = kind,
-                            .offset = on_drive[i] * token_.value,
-                            .data = host(in_memory[i]),
-                            .bytes = static_cast<std::int64_t>(end - i) * token_};
+                            .offset = (on_drive[i] * token_ + before).value,
+                            .data = host(in_memory[i]) + before.value,
+                            .bytes = static_cast<std::int64_t>(end - i) * of_token};
     engine.submit({&request, 1});
     i = end;
   }
-  while (engine.in_flight() > 0) {
-    engine.wait();
+}
+
+void KvStore::read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
+                            std::span<const std::int32_t> in_memory, StorageEngine& engine) const {
+  submit(kind, on_drive, in_memory, {0, shape_.layers}, engine);
+  finish(engine);
+}
+
+void KvStore::load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
+                              const MoveLane& lane) const {
+  KVTIER_ASSERT(lane.storage != nullptr && lane.scratch.size() >= 2, "the lane reaches the drive");
+  const std::size_t half = lane.scratch.size() / 2;
+  const std::size_t count = move.from_slots.size();
+  const auto in_memory = [&](std::size_t begin) {
+    return lane.scratch.subspan(begin / half % 2 * half, std::min(half, count - begin));
+  };
+  const auto part = [&](const std::vector<std::int32_t>& slots, std::size_t begin) {
+    return std::span(slots).subspan(begin, std::min(half, count - begin));
+  };
+  const auto read = [&](std::size_t begin) {
+    submit(IoKind::read, part(move.from_slots, begin), in_memory(begin), {first, last},
+           *lane.storage);
+  };
+  read(0);
+  for (std::size_t begin = 0; begin < count; begin += half) {
+    finish(*lane.storage);
+    if (begin + half < count) {
+      lane.stream->synchronize();  // the other half of the scratch slots is free
+      read(begin + half);
+    }
+    queue_rows(Medium::dram, in_memory(begin), part(move.to_slots, begin), first, last,
+               *lane.stream);
   }
 }
 
@@ -367,16 +407,8 @@ void KvStore::move(const KvMove& move, const MoveLane& lane) {
     queue_layers(move, 0, shape_.layers, *lane.stream);
     lane.stream->synchronize();
   } else if (reads && move.to == Medium::hbm) {
-    const std::span<const std::int32_t> on_drive(move.from_slots);
-    const std::span<const std::int32_t> on_device(move.to_slots);
-    by_scratch(on_drive.size(), lane,
-               [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
-                 read_or_write(IoKind::read, on_drive.subspan(begin, in_memory.size()), in_memory,
-                               *lane.storage);
-                 queue_rows(Medium::dram, in_memory, on_device.subspan(begin, in_memory.size()), 0,
-                            shape_.layers, *lane.stream);
-                 lane.stream->synchronize();
-               });
+    load_from_drive(move, 0, shape_.layers, lane);
+    lane.stream->synchronize();
   } else if (reads) {
     read_or_write(IoKind::read, move.from_slots, move.to_slots, *lane.storage);
   } else {

@@ -53,7 +53,7 @@ class KvStore {
     std::string directory;
     /// Lanes that have scratch slots, and how many each.
     std::int64_t lanes = 1;
-    std::int64_t scratch_slots = 64;
+    std::int64_t scratch_slots = 128;
     /// Instead of a file in `directory`; for tests.
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
     /// Compare each token's bytes in each layer after every move with what was computed.
@@ -93,6 +93,13 @@ class KvStore {
                              std::int64_t count);
   /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
   void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
+  /// Whether a layer can be read from the drive without the others.
+  [[nodiscard]] bool reads_layers() const { return row_.value % kStorageAlignment == 0; }
+  /// Moves layers `first` .. `last` - 1 from the drive to HBM; all of them, or reads_layers().
+  /// While a part is copied, the next one is read. What was read last may still be on its way, on
+  /// the lane's stream.
+  void load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
+                       const MoveLane& lane) const;
   /// Moves all of it and returns when it is there and, if moves are verified, right. Throws
   /// DeviceError for a wrong byte, naming the entry, token, layer and media.
   void move(const KvMove& move, const MoveLane& lane);
@@ -139,6 +146,13 @@ class KvStore {
   void queue_rows(Medium from, std::span<const std::int32_t> from_slots,
                   std::span<const std::int32_t> to_slots, std::int64_t first, std::int64_t last,
                   Stream& stream) const;
+  struct Layers {
+    std::int64_t first;
+    std::int64_t last;
+  };
+  /// Waits only where the queue is full.
+  void submit(IoKind kind, std::span<const std::int32_t> on_drive,
+              std::span<const std::int32_t> in_memory, Layers layers, StorageEngine& engine) const;
   void read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
                      std::span<const std::int32_t> in_memory, StorageEngine& engine) const;
   [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;

@@ -23,17 +23,6 @@ std::vector<std::int32_t> tokens_of(EntryKey key, std::int64_t first, std::int64
 
 }  // namespace
 
-DecoderShape decoder_shape(const ModelConfig& model) {
-  return {.layers = model.layers,
-          .hidden = model.hidden_size,
-          .query_heads = model.attention_heads,
-          .kv_heads = model.kv_heads,
-          .head_dim = model.head_dim,
-          .intermediate = model.intermediate_size,
-          .gated = model.gated_mlp,
-          .vocabulary = model.vocabulary_size};
-}
-
 void check_runs_on_device(const RunConfig& config, const Device& device) {
   std::vector<std::string> problems;
   const auto refuse = [&problems](bool wrong, const char* pointer, const std::string& what) {
@@ -50,7 +39,7 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
          "on a device a drive needs host memory (/system/tiers/dram) before it");
   refuse(system.sharing != Sharing::none, "/system/sharing", "a device does not share prompts yet");
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
-  refuse(system.positions == Positions::embedded, "/system/positions",
+  refuse(system.positions == KeyPositions::embedded, "/system/positions",
          "a device keeps keys without positions");
   const Bytes element = device.info().element;
   const std::int64_t expected = kv_bytes_per_token(decoder_shape(config.model), element).value;

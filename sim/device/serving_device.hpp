@@ -13,9 +13,6 @@
 /// A device that serves a config: a decoder of the model's shape and memories for its tiers.
 namespace kvtier {
 
-/// The shape that a decoder computes.
-[[nodiscard]] DecoderShape decoder_shape(const ModelConfig& model);
-
 /// Throws ConfigError, all reasons at once, for a config that a device cannot run: paged batching,
 /// a tier in HBM or CXL memory, a drive without host memory before it, shared prompts, compression,
 /// embedded positions.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "hw/profile_timing.hpp"
+#include "sim/engine/backend.hpp"
 
 namespace kvtier {
 namespace {
@@ -276,6 +277,12 @@ Json config_schema(const PolicyChoice&) {
                                           {"required", Json::array({kPolicyKey})},
                                           {"additionalProperties",
                                            {{"type", Json::array({"number", "string"})}}}}})}};
+}
+
+bool waits_for_whole_load(const RunConfig& config, Medium from) {
+  return config.system.load.discipline == LoadDiscipline::blocking ||
+         (from == Medium::ssd && config.hardware.ssd &&
+          config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
 }
 
 Bytes running_kv_capacity(const RunConfig& config) {

@@ -9,12 +9,15 @@
 #include "hw/hardware.hpp"
 #include "hw/model.hpp"
 #include "sim/core/config.hpp"
+#include "sim/core/key_positions.hpp"
 #include "sim/policy/policy.hpp"
 #include "traces/workload.hpp"
 
 /// What a run is made of. A system is data: every switch here is a key of a preset, and nothing in
 /// the engine asks for a system's name.
 namespace kvtier {
+
+enum class Medium : std::uint8_t;
 
 /// A policy and its parameters: `"lru"` or `{"policy": "look_ahead", "window": 64}`.
 struct PolicyChoice {
@@ -37,14 +40,9 @@ constexpr auto enum_names(Batching) {
                     std::pair{"separate", Batching::separate}};
 }
 
-enum class Positions {
-  decoupled,  // keys are stored without positions: stored KV stays valid when the context is
-              // truncated
-  embedded,   // truncation invalidates what is stored
-};
-constexpr auto enum_names(Positions) {
-  return std::array{std::pair{"decoupled", Positions::decoupled},
-                    std::pair{"embedded", Positions::embedded}};
+constexpr auto enum_names(KeyPositions) {
+  return std::array{std::pair{"decoupled", KeyPositions::decoupled},
+                    std::pair{"embedded", KeyPositions::embedded}};
 }
 
 /// When an entry is written to a tier from the tier above.
@@ -284,7 +282,7 @@ struct SystemConfig {
   PolicyChoice order{.name = "fcfs", .parameters = {}};
   Batching batching = Batching::prefill_first;
   std::optional<PagingConfig> paging;
-  Positions positions = Positions::decoupled;
+  KeyPositions positions = KeyPositions::decoupled;
   TiersConfig tiers;
   Sharing sharing = Sharing::none;
   PolicyChoice prefetch{.name = "none", .parameters = {}};
@@ -404,6 +402,10 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 /// What stored KV of one token takes in the first layer, the first two, and so on to all of them:
 /// in each layer what compression keeps, in whole bytes and one at least.
 [[nodiscard]] std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config);
+
+/// Whether a prefill waits for all of what it loads from there, not layer by layer: as
+/// /system/load/discipline says, or because the drive's blocks hold several layers of a token.
+[[nodiscard]] bool waits_for_whole_load(const RunConfig& config, Medium from);
 /// In all layers.
 [[nodiscard]] Bytes stored_kv_bytes_per_token(const RunConfig& config);
 

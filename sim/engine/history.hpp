@@ -54,7 +54,7 @@ void truncate_stored(Store& store, SessionSlot session, const RunConfig& config,
     return;
   }
   const Tokens own = own_history(request, config.system);
-  if (config.system.positions == Positions::embedded || own.value == 0) {
+  if (config.system.positions == KeyPositions::embedded || own.value == 0) {
     store.invalidate(session, LossCause::overflow);
   } else {
     Truncation cut = truncation_of(request, config.serving);

@@ -277,7 +277,7 @@ void PagedBatcher::start_iteration() {
        .decode_batch = batch,
        .decode_context = batch > 0 ? context_ : Tokens(0),
        .load = load,
-       .wait_for_all_layers = config_.system.load.discipline == LoadDiscipline::blocking});
+       .wait_for_all_layers = waits_for_whole_load(config_, store_.behind())});
 }
 
 void PagedBatcher::finish_iteration() {

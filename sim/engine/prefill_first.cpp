@@ -23,7 +23,7 @@ PrefillFirst::PrefillFirst(const Setup& setup)
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
       hbm_limit_(running_kv_capacity(*setup.config)),
-      invalidates_(setup.config->system.positions == Positions::embedded),
+      invalidates_(setup.config->system.positions == KeyPositions::embedded),
       preloads_(setup.config->system.load.buffers > 0 &&
                 setup.config->system.load.discipline != LoadDiscipline::blocking),
       shares_(setup.config->system.sharing == Sharing::prompts),
@@ -197,7 +197,7 @@ void PrefillFirst::start_prefill(SessionSlot slot, bool loads, std::int64_t read
        .ready_layers = ready_layers,
        .up_to_layers = config_.system.compression ? std::span<const Bytes>(stored_up_to_layers_)
                                                   : std::span<const Bytes>(),
-       .wait_for_all_layers = config_.system.load.discipline == LoadDiscipline::blocking});
+       .wait_for_all_layers = waits_for_whole_load(config_, r.found.medium)});
   gpu_ = Gpu::prefill;
 }
 

@@ -58,6 +58,10 @@ class SharedLinks {
     bool open;
     std::uint64_t cookie;
   };
+  /// The path that a transfer was started on.
+  [[nodiscard]] static std::uint32_t path_of(TransferId transfer) {
+    return transfer.value & ((1U << kPathBits) - 1);
+  }
   /// Ends the transfer due at next_completion(), which is now.
   Finished finish_next();
 
@@ -158,9 +162,6 @@ class SharedLinks {
   /// Transfers in flight on the path.
   [[nodiscard]] std::size_t count(std::size_t path) const {
     return is_active(path) ? 1 + routes_[path].rest.size() : 0;
-  }
-  [[nodiscard]] static std::uint32_t path_of(TransferId transfer) {
-    return transfer.value & ((1U << kPathBits) - 1);
   }
   [[nodiscard]] static TransferId name(std::size_t path, std::uint64_t sequence) {
     return TransferId{static_cast<std::uint32_t>(sequence << kPathBits | path)};

@@ -149,7 +149,8 @@ Json run_on(Backend& backend, const RunConfig& config, const PolicyRegistry& reg
 
 Json simulate(const RunConfig& config, const PolicyRegistry& registry, const RunOptions& options) {
   check(config, registry);
-  const auto timing = make_timing(config.model, config.hardware, config.serving.slots);
+  const auto timing =
+      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots);
   SimulatedBackend backend(config.hardware, config.model.layers, *timing, options.stepping);
   Parts parts(backend, config, registry, options);
   Instance& instance = parts.instance;

@@ -10,6 +10,8 @@
 namespace kvtier {
 namespace {
 
+constexpr std::size_t kPaths = kMedia * (kMedia - 1);
+
 /// Dense numbers of the pairs of different media.
 constexpr std::size_t path_index(Medium from, Medium to) {
   const auto f = static_cast<std::size_t>(from);
@@ -33,7 +35,7 @@ SharedLinks make_links(const HardwareConfig& hardware) {
   if (bus) {
     links[LinkNames::dram] = {*bus, *bus, *bus};
   }
-  std::vector<std::vector<LinkUse>> paths(kMedia * (kMedia - 1));
+  std::vector<std::vector<LinkUse>> paths(kPaths);
   const auto connect = [&](Medium from, Medium to, std::vector<LinkUse> uses) {
     if (bus && (from == Medium::dram || to == Medium::dram)) {
       uses.push_back({LinkNames::dram, from == Medium::dram});
@@ -57,6 +59,34 @@ SharedLinks make_links(const HardwareConfig& hardware) {
   return SharedLinks(std::move(links), std::move(paths));
 }
 
+/// What crosses several links waits for each.
+std::array<SimDuration, kPaths> path_latencies(const HardwareConfig& hardware) {
+  std::array<SimDuration, kPaths> latencies{};
+  const auto of = [&hardware](Medium medium) {
+    switch (medium) {
+      case Medium::ssd:
+        return hardware.ssd ? hardware.ssd->bandwidth.latency : SimDuration(0);
+      case Medium::cxl:
+        return hardware.cxl ? hardware.cxl->bandwidth.latency : SimDuration(0);
+      default:
+        return SimDuration(0);
+    }
+  };
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    for (std::size_t j = 0; j < kMedia; ++j) {
+      if (i != j) {
+        const auto from = static_cast<Medium>(i);
+        const auto to = static_cast<Medium>(j);
+        const bool pcie = (from == Medium::hbm && to != Medium::cxl) ||
+                          (to == Medium::hbm && from != Medium::cxl);
+        latencies[path_index(from, to)] =
+            of(from) + of(to) + (pcie ? hardware.links.pcie.latency : SimDuration(0));
+      }
+    }
+  }
+  return latencies;
+}
+
 }  // namespace
 
 const char* to_string(Medium medium) {
@@ -66,13 +96,20 @@ const char* to_string(Medium medium) {
 
 SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                                    const TimingModel& timing, DecodeStepping stepping)
-    : timing_(timing), layers_(model_layers), stepping_(stepping), links_(make_links(hardware)) {}
+    : timing_(timing),
+      layers_(model_layers),
+      stepping_(stepping),
+      links_(make_links(hardware)),
+      latency_(path_latencies(hardware)),
+      has_latency_(std::ranges::any_of(latency_, [](SimDuration l) { return l.ns > 0; })) {}
 
 Completion SimulatedBackend::wait() {
   while (true) {
     const SimTime transfer = links_.next_completion();
+    const SimTime landing = landings_.empty() ? kNever : landings_.front().at;
+    const SimTime moved = transfer < landing ? transfer : landing;
     const SimTime timer = timers_.empty() ? kNever : timers_.top().time;
-    const SimTime device = transfer < timer ? transfer : timer;
+    const SimTime device = moved < timer ? moved : timer;
     if (gpu_done_ <= device) {
       KVTIER_ASSERT(gpu_done_ != kNever, "something is pending");
       advance_to(gpu_done_);
@@ -84,17 +121,36 @@ Completion SimulatedBackend::wait() {
       return finish_gpu();
     }
     advance_to(device);
-    if (timer < transfer) {
+    if (timer < moved) {
       return {CompletionKind::timer, timers_.pop().payload};
+    }
+    if (landing < transfer) {
+      const Landing landed = landings_.front();
+      landings_.erase(landings_.begin());
+      return end_transfer(landed.transfer, landed.cookie);
     }
     const SharedLinks::Finished finished = links_.finish_next();
     if (!finished.open) {
-      if (gpu_ == Gpu::prefill && prefill_.load == finished.transfer) {
-        finish_load(now_);
+      if (!has_latency_) [[likely]] {
+        return end_transfer(finished.transfer, finished.cookie);
       }
-      return {CompletionKind::transfer, finished.cookie};
+      land({.at = now_ + latency_[SharedLinks::path_of(finished.transfer)],
+            .transfer = finished.transfer,
+            .cookie = finished.cookie});
     }
   }
+}
+
+inline Completion SimulatedBackend::end_transfer(TransferId transfer, std::uint64_t cookie) {
+  if (gpu_ == Gpu::prefill && prefill_.load == transfer) {
+    finish_load(now_, latency_[SharedLinks::path_of(transfer)]);
+  }
+  return {CompletionKind::transfer, cookie};
+}
+
+void SimulatedBackend::land(const Landing& landing) {
+  const auto behind = std::ranges::upper_bound(landings_, landing.at, {}, &Landing::at);
+  landings_.insert(behind, landing);
 }
 
 inline void SimulatedBackend::advance_to(SimTime next) {
@@ -113,7 +169,7 @@ Completion SimulatedBackend::finish_gpu() {
 }
 
 bool SimulatedBackend::pending() const {
-  return gpu_ != Gpu::idle || links_.in_flight() > 0 || !timers_.empty();
+  return gpu_ != Gpu::idle || links_.in_flight() > 0 || !landings_.empty() || !timers_.empty();
 }
 
 void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
@@ -168,8 +224,9 @@ void SimulatedBackend::begin_prefill() {
 
 /// Layer i computes when layer i-1 is done and its KV is there. With a steady rate, and layers of
 /// one size, that is the larger of: the first layer's wait and then all of the compute; all of the
-/// load and then the last layer (model.md section 3, AttentionStore 3.2.1).
-void SimulatedBackend::finish_load(SimTime at) {
+/// load and then the last layer (model.md section 3, AttentionStore 3.2.1). The latency comes
+/// before the first layer.
+void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
   prefill_.load = TransferId{};
   if (prefill_.wait_for_all_layers) {
     gpu_done_ = at + prefill_time_.total;
@@ -180,8 +237,10 @@ void SimulatedBackend::finish_load(SimTime at) {
     return;
   }
   const std::int64_t loading_layers = std::max<std::int64_t>(1, layers_ - prefill_.ready_layers);
+  const SimDuration loading = at - gpu_started_;
+  const SimDuration unmoved = std::min(latency, loading);
   const SimDuration first_layer =
-      prefill_.ready_layers > 0 ? SimDuration(0) : (at - gpu_started_) / loading_layers;
+      prefill_.ready_layers > 0 ? SimDuration(0) : unmoved + (loading - unmoved) / loading_layers;
   const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
   gpu_done_ = std::max({at, gpu_started_ + first_layer + prefill_time_.total,
                         at + prefill_time_.layer + outside_layers});
@@ -267,7 +326,7 @@ void SimulatedBackend::count_decode() {
 void SimulatedBackend::check_drained() const {
   KVTIER_ASSERT(timers_.empty(), "every timer has been reported");
   KVTIER_ASSERT(gpu_ == Gpu::idle, "every GPU command has been reported");
-  KVTIER_ASSERT(links_.in_flight() == 0, "every transfer has been reported");
+  KVTIER_ASSERT(links_.in_flight() == 0 && landings_.empty(), "every transfer has been reported");
 }
 
 std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces, std::int64_t batch,

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <array>
+#include <vector>
+
 #include "hw/hardware.hpp"
 #include "hw/timing_model.hpp"
 #include "sim/core/event_queue.hpp"
@@ -60,11 +63,19 @@ class SimulatedBackend final : public Backend {
 
  private:
   enum class Gpu { idle, prefill, decode };
+  /// A transfer whose bytes have been moved and whose latency is not over.
+  struct Landing {
+    SimTime at;
+    TransferId transfer;
+    std::uint64_t cookie = 0;
+  };
 
   void advance_to(SimTime next);
+  Completion end_transfer(TransferId transfer, std::uint64_t cookie);
+  void land(const Landing& landing);
   Completion finish_gpu();
   void begin_prefill();
-  void finish_load(SimTime at);
+  void finish_load(SimTime at, SimDuration latency);
   [[nodiscard]] SimTime unequal_layers_done(SimTime at) const;
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
@@ -76,6 +87,11 @@ class SimulatedBackend final : public Backend {
   std::int64_t layers_;
   DecodeStepping stepping_;
   SharedLinks links_;
+  /// Of each path; none anywhere: `has_latency_` is false.
+  std::array<SimDuration, kMedia*(kMedia - 1)> latency_{};
+  bool has_latency_ = false;
+  /// The next first.
+  std::vector<Landing> landings_;
   EventQueue timers_;
 
   Gpu gpu_ = Gpu::idle;

@@ -46,6 +46,19 @@ constexpr std::array kMetrics{
     Metric{"/output_throughput_tokens_per_second", "/s", Judged::not_at_all},
 };
 
+/// What a line of a table of several configs shows: simulated, measured, error and band.
+struct LineMetric {
+  const char* name;
+  const char* header;
+};
+constexpr std::array kLineMetrics{
+    LineMetric{"hit_rate.all_turns.total", "hit rate, % (points)"},
+    LineMetric{"hit_rate.all_turns.ssd", "of it the drive, %"},
+    LineMetric{"ttft_seconds.p50", "TTFT p50, ms (%)"},
+    LineMetric{"ttft_seconds.p90", "TTFT p90, ms (%)"},
+};
+constexpr int kLineMetricWidth = 28;
+
 std::optional<double> number_at(const Json& result, const char* pointer) {
   const Json::json_pointer at(std::string("/metrics") + pointer);
   if (!result.contains(at) || !result.at(at).is_number()) {
@@ -137,6 +150,10 @@ bool Validation::in_band() const {
   return utilization <= kHighestLoad && std::ranges::all_of(rows, &ValidationRow::in_band);
 }
 
+void check_validates(const RunConfig& config, const ValidateOptions& options) {
+  check_runs_on_device(config, *open(options));
+}
+
 Validation validate(const RunConfig& config, const PolicyRegistry& registry,
                     const ValidateOptions& options) {
   const std::unique_ptr<Device> device = open(options);
@@ -163,7 +180,8 @@ LockStep validate_in_lock_step(const RunConfig& config, const PolicyRegistry& re
   const ServingSetup setup = setup_of(config, *device, options, true);
   DecisionLines expected;
   Json simulated = simulate(config, registry, run_options(options, 0, &expected));
-  const auto timing = make_timing(config.model, config.hardware, config.serving.slots);
+  const auto timing =
+      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots);
   SimulatedBackend clock(config.hardware, config.model.layers, *timing,
                          DecodeStepping::closed_form);
   LockStepBackend backend(clock, setup);
@@ -249,6 +267,52 @@ std::string to_table(const Validation& validation) {
         validation.utilization, kHighestLoad);
   }
   return text;
+}
+
+ValidationColumns columns_of(const Sweep& sweep) {
+  ValidationColumns columns;
+  for (const SweepAxis& axis : sweep.axes) {
+    columns.axes.push_back(axis.name);
+    std::size_t width = axis.name.size();
+    for (const AxisValue& value : axis.values) {
+      width = std::max(width, value.label.size());
+    }
+    columns.widths.push_back(width);
+  }
+  return columns;
+}
+
+std::string header_line(const ValidationColumns& columns) {
+  std::string line;
+  for (std::size_t i = 0; i < columns.axes.size(); ++i) {
+    line += fmt::format("{:<{}}  ", columns.axes[i], columns.widths[i]);
+  }
+  line += fmt::format("{:>4}", "load");
+  for (const LineMetric& metric : kLineMetrics) {
+    line += fmt::format("  {:>{}}", metric.header, kLineMetricWidth);
+  }
+  return line + "  verdict\n";
+}
+
+std::string table_line(const ValidationColumns& columns, const std::vector<std::string>& labels,
+                       const Validation& validation) {
+  std::string line;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    line += fmt::format("{:<{}}  ", labels[i], columns.widths[i]);
+  }
+  line += fmt::format("{:>4.2f}", validation.utilization);
+  for (const LineMetric& metric : kLineMetrics) {
+    const auto row = std::ranges::find(validation.rows, metric.name, &ValidationRow::metric);
+    std::string cell = "-";
+    if (row != validation.rows.end() && row->band) {
+      const double factor = row->unit.empty() ? 100 : 1000;
+      cell = fmt::format("{:.1f} {:.1f} {:+.1f} ({:.0f}){}", factor * row->simulated,
+                         factor * row->measured, 100 * row->error, 100 * *row->band,
+                         row->in_band() ? "" : "!");
+    }
+    line += fmt::format("  {:>{}}", cell, kLineMetricWidth);
+  }
+  return line + fmt::format("  {}\n", validation.in_band() ? "in band" : "OUT");
 }
 
 std::string to_text(const LockStep& run) {

@@ -8,6 +8,7 @@
 
 #include "hw/device/open_device.hpp"
 #include "sim/engine/simulate.hpp"
+#include "sim/study/sweep.hpp"
 
 /// One config on the simulated backend and on a device, side by side (measurement.md, rungs 5a, 5b
 /// and 6 of the ladder).
@@ -57,6 +58,9 @@ struct Validation {
   [[nodiscard]] bool in_band() const;
 };
 
+/// Throws what `validate` would throw for the config before it runs.
+void check_validates(const RunConfig& config, const ValidateOptions& options);
+
 /// Hit rates are judged within 1 point, p50 and p90 of the time to first token within 10 % or three
 /// times the spread of the repetitions, whichever is more. Throws as simulate does, ConfigError for
 /// what a device cannot run, DeviceError for devices and drives.
@@ -77,6 +81,18 @@ struct LockStep {
 [[nodiscard]] LockStep validate_in_lock_step(const RunConfig& config,
                                              const PolicyRegistry& registry,
                                              const ValidateOptions& options);
+
+/// One config of several: its names, in a table that has a line for each.
+struct ValidationColumns {
+  std::vector<std::string> axes;
+  /// Of the longest label of each axis.
+  std::vector<std::size_t> widths;
+};
+[[nodiscard]] ValidationColumns columns_of(const Sweep& sweep);
+[[nodiscard]] std::string header_line(const ValidationColumns& columns);
+[[nodiscard]] std::string table_line(const ValidationColumns& columns,
+                                     const std::vector<std::string>& labels,
+                                     const Validation& validation);
 
 /// `kvtier.validation/1`.
 [[nodiscard]] Json to_json(const Validation& validation);

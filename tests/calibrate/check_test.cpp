@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "hw/profile_timing.hpp"
 #include "tests/hw/tiny_profile.hpp"
 
 namespace kvtier::calibrate {
@@ -129,6 +130,39 @@ TEST(Overlap, IsThePipelineOfItsCopiesAndMatrices) {
   report = cross_validate(profile, 1);
   EXPECT_EQ(find(report, Rung::overlap, OperationId::C7)->errors.count, 1);
   EXPECT_EQ(find(report, Rung::overlap, OperationId::C7)->left_out, 1);
+}
+
+TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
+  Profile profile = test::tiny_profile();
+  ProfileTable steps{.operation = OperationId::X2, .variant = "step"};
+  steps.shape = step_shape(test::tiny_model(), 2);
+  steps.axes = {"requests", "new_tokens", "past_tokens"};
+  // A layer takes 6 s and its attention 1, 2 or 5 s; two layers and the head, 1 s.
+  steps.cells = {cell({1, 4, 8}, 23), cell({1, 4, 0}, 22), cell({1, 4, 32}, 32)};
+  profile.tables.push_back(steps);
+  const auto composition = [&profile] {
+    const CheckReport report = cross_validate(profile, 1);
+    const CheckRow* row = find(report, Rung::composition, OperationId::X2);
+    EXPECT_NE(row, nullptr);
+    return *row;
+  };
+  // 4 new tokens after 8: 2 x (6 + 5) + 1 = 23; after 0: 2 x (6 + 4) + 1 = 21; after 32:
+  // 2 x (6 + 8) + 1 = 29. They took 0, 1 and 3 s more, in the median 1: 24 of 23, 22, 30 of 32.
+  CheckRow row = composition();
+  EXPECT_EQ(row.errors.count, 3);
+  EXPECT_NEAR(row.errors.p50, 1.0 / 23, 1e-9);
+  EXPECT_NEAR(row.errors.worst, 2.0 / 32, 1e-9);
+  EXPECT_EQ(row.in_band, true);
+  // Decode of one request: its four matrices take 1 s each, attention to 8 tokens 1 s, and there is
+  // no overhead: 2 x (4 + 1) + 1.
+  profile.tables.back().cells.push_back(cell({1, 1, 7}, 11));
+  row = composition();
+  EXPECT_EQ(row.errors.count, 4);
+  EXPECT_NEAR(row.errors.worst, 2.0 / 32, 1e-9);
+  profile.tables.back().shape["hidden_size"] = 8;  // no matrix of that model was measured
+  row = composition();
+  EXPECT_EQ(row.errors.count, 0);
+  EXPECT_EQ(row.left_out, 4);
 }
 
 TEST(CheckByMeasuring, AgreesWithAMachineThatDoesNotChange) {

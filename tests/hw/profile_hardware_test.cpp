@@ -40,6 +40,7 @@ TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
   add_table(profile, C4, "to_host_of_both", {cell({6000}, 2)});
   // C1 is not asked where C4 is there.
   add_table(profile, C1, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, C6, "event", {cell({}, 3e-6)});
   // A block of 100 B every 0.01 s with 4 in flight; of writes the sustained rate counts.
   add_table(profile, D1, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
   add_table(profile, D2, "burst", {cell({100, 4}, 0.01)});
@@ -49,9 +50,10 @@ TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
   add_table(profile, X1, "scheduler_step", {cell({8}, 2e-6), cell({1}, 1e-6)});
   EXPECT_EQ(measured_hardware(profile),
             Json::parse(R"({"links": {"pcie": {"to_device": "4kB/s", "to_host": "2kB/s",
-                                               "both": "5kB/s"}},
+                                               "both": "5kB/s", "latency": "3us"}},
                             "ssd": {"bandwidth": {"read": "10kB/s", "write": "2.5kB/s",
-                                                  "both": "10kB/s"}},
+                                                  "both": "10kB/s", "latency": "20ms"},
+                                    "block": "100B"},
                             "efficiency": {"iteration_overhead": "2us"}})"));
 }
 

@@ -30,8 +30,9 @@ HardwareConfig hardware_with(const Profile& profile) {
   return hardware;
 }
 
-ProfileTiming timing_of(const Profile& profile, std::int64_t max_batch = 4) {
-  return {tiny_model(), hardware_with(profile), max_batch};
+ProfileTiming timing_of(const Profile& profile, std::int64_t max_batch = 4,
+                        KeyPositions positions = KeyPositions::embedded) {
+  return {tiny_model(), hardware_with(profile), positions, max_batch};
 }
 
 double seconds(std::int64_t ticks) {
@@ -97,6 +98,39 @@ TEST(ProfilePrefill, ChargesElementWorkThatWasMeasured) {
                                       "E1 embedding", "E1 sampling"}));
 }
 
+TEST(ProfilePrefill, OfKeysWithoutPositionsTakesAttentionThatRotatesThem) {
+  Profile profile = tiny_profile();
+  ProfileTable rope{.operation = OperationId::R1, .variant = "rope"};
+  rope.shape = {{"heads", 3}, {"head_dim", 2}, {"element_bytes", 2}};
+  rope.axes = {"tokens"};
+  rope.cells = {test::cell({4}, 0.25)};
+  profile.tables.push_back(rope);
+  const auto rotated = [&profile](OperationId operation) {
+    ProfileTable table = *find_tables(profile, operation).front();
+    table.variant = kRotatedVariant;
+    for (ProfileCell& cell : table.cells) {
+      cell.median_seconds *= 2;
+    }
+    return table;
+  };
+  const auto layer_seconds = [&profile](KeyPositions positions) {
+    return timing_of(profile, 4, positions)
+        .prefill(std::vector<PrefillPart>{{4_tokens, 8_tokens}})
+        .layer.seconds();
+  };
+  // 11 s as above and the rotation of the new tokens.
+  EXPECT_NEAR(layer_seconds(KeyPositions::embedded), 11.25, kRounding);
+  EXPECT_NEAR(layer_seconds(KeyPositions::decoupled), 11.25, kRounding);
+  profile.tables.push_back(rotated(OperationId::A1));
+  EXPECT_NEAR(layer_seconds(KeyPositions::decoupled), 11.25, kRounding) << "decode has none";
+  profile.tables.push_back(rotated(OperationId::A2));
+  // Attention of 4 after 8 takes 10 s instead of 5, the rotation among them.
+  EXPECT_NEAR(layer_seconds(KeyPositions::decoupled), 16, kRounding);
+  EXPECT_NEAR(layer_seconds(KeyPositions::embedded), 11.25, kRounding);
+  // Two layers of 6 s, head 1, overhead 1: 14. Attention of 4 x 8 tokens 8 s, twice.
+  EXPECT_NEAR(decode_seconds(timing_of(profile, 4, KeyPositions::decoupled), 4, 32), 30, kRounding);
+}
+
 TEST(ProfilePrefill, OfTwoGpusUsesTheirShapesAndPaysForAllReduces) {
   Profile profile = tiny_profile();
   profile.tables.push_back(matrix_table("half", 6, 4, {{4, 1}}));  // (1 + 2 x 1) x 2 x 4
@@ -114,7 +148,7 @@ TEST(ProfilePrefill, OfTwoGpusUsesTheirShapesAndPaysForAllReduces) {
   // attention_output is 4 x 2: 1 s; mlp_up (4 x 4) is the tiny profile's own table: 1 s, as is
   // mlp_down. qkv 1. Attention 5. An all-reduce of 4 x 4 x 2 = 32 B: 2 x 1/2 x 32 / 100 = 0.32 s
   // and 2 steps of 0.5 s; two of them 2.64. A layer 11.64.
-  const ProfileTiming timing(tiny_model(), hardware, 1);
+  const ProfileTiming timing(tiny_model(), hardware, KeyPositions::embedded, 1);
   EXPECT_NEAR(timing.prefill(std::vector<PrefillPart>{{4_tokens, 8_tokens}}).layer.seconds(), 11.64,
               kRounding);
 }
@@ -213,7 +247,7 @@ TEST(ProfileTimingCheck, LetsTheRooflineStandInWhereAsked) {
   Problems problems;
   check_profile_timing(tiny_model(), hardware, problems);
   EXPECT_EQ(problems.lines(), Lines{});
-  const ProfileTiming timing(tiny_model(), hardware, 4);
+  const ProfileTiming timing(tiny_model(), hardware, KeyPositions::embedded, 4);
   EXPECT_EQ(timing.from_roofline(), (Lines{"G1 lm_head", "A2"}));
   // Head: 4 rows x 80 FLOP over 1,000 = 0.32 s. Attention: 16 FLOP a token of context, 0.016 s,
   // twice; 14 - 1 + 0.32 + 2 x 100 x 0.016 = 16.52.
@@ -232,9 +266,12 @@ TEST(ProfileTable, OfAColdCacheCountsBeforeOneOfAHotCache) {
 TEST(MakeTiming, IsTheRooflineWithoutAProfile) {
   const HardwareConfig hardware = test::load_hardware();
   const ModelConfig model = test::load_model("llama2-13b");
-  EXPECT_EQ(dynamic_cast<const ProfileTiming*>(make_timing(model, hardware, 1).get()), nullptr);
+  EXPECT_EQ(dynamic_cast<const ProfileTiming*>(
+                make_timing(model, hardware, KeyPositions::embedded, 1).get()),
+            nullptr);
   EXPECT_NE(dynamic_cast<const ProfileTiming*>(
-                make_timing(tiny_model(), hardware_with(tiny_profile()), 1).get()),
+                make_timing(tiny_model(), hardware_with(tiny_profile()), KeyPositions::embedded, 1)
+                    .get()),
             nullptr);
 }
 

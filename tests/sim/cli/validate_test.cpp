@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <string>
@@ -57,6 +58,46 @@ TEST_F(Validate, RunsFreelyAndComparesHitRatesAndTimes) {
   EXPECT_NE(outcome.out.find("ttft_seconds.p90"), std::string::npos);
 }
 
+TEST_F(Validate, TakesEachPointOfASweep) {
+  const std::string profile = (configs() / "validation" / "cpu.json").string();
+  write("matrix.json", R"({"config": ")" + profile + R"(", "axes": [
+      {"name": "memory", "values": [
+        {"label": "half", "set": {"/hardware/dram/capacity": "2MiB"}}]},
+      {"name": "system", "values": [
+        {"label": "none", "set": {"/system": "recompute"}},
+        {"label": "lru", "set": {"/system": {"preset": "attentionstore_lru",
+                                             "save": {"write_buffer": "16MiB"}}}}]}],
+      "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}]})");
+  std::vector<std::string> arguments = small({"--repetitions", "1", "--json", "all.json"});
+  arguments[1] = "matrix.json";
+  // The axes come over what the command line says.
+  const Outcome outcome = kvtier(arguments);
+  ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(read("all.json"));
+  EXPECT_EQ(json["format"], "kvtier.validations/1");
+  EXPECT_EQ(json["axes"], (nlohmann::json{"memory", "system"}));
+  ASSERT_EQ(json["points"].size(), 2U);
+  bool good = true;
+  for (const nlohmann::json& point : json["points"]) {
+    const nlohmann::json& validation = point["validation"];
+    good = good && validation["in_band"].get<bool>();
+    EXPECT_EQ(validation["measured"].size(), 1U);
+    EXPECT_EQ(validation["simulated"]["metrics"]["turns"],
+              validation["measured"][0]["metrics"]["turns"]);
+  }
+  EXPECT_EQ(good, outcome.code == 0);
+  const auto hits = [&json](std::size_t point) {
+    return json["points"][point]["validation"]["simulated"]["metrics"]["hit_rate"]["all_turns"]
+               ["total"]
+                   .get<double>();
+  };
+  EXPECT_EQ(hits(0), 0);
+  EXPECT_GT(hits(1), 0.3);
+  // A line for each point below the header.
+  EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 3) << outcome.out;
+  EXPECT_NE(outcome.out.find("half    lru"), std::string::npos) << outcome.out;
+}
+
 TEST_F(Validate, IsOutOfBandWithAWrongProfile) {
   // A GPU's times for a model of that shape would be the same mistake: all work takes no time.
   const Outcome outcome = kvtier(small(
@@ -84,6 +125,27 @@ TEST_F(Validate, RefusesWhatADeviceCannotRun) {
                           "/system/positions=embedded"}),
                    {"/system/tiers/hbm: a device has no tier in HBM yet",
                     "/system/positions: a device keeps keys without positions"});
+}
+
+TEST_F(Validate, RefusesPointsOfASweepBeforeItRunsAny) {
+  const std::string config = (configs() / "validation" / "cpu.json").string();
+  const auto sweep = [&config](const std::string& more) {
+    return R"({"config": ")" + config + R"(", "axes": [{"name": "system", "values": [
+        {"label": "none", "set": {"/system": "recompute"}},
+        {"label": "paged", "set": {"/system": "pensieve", "/hardware/hbm/capacity": "1GiB"}}]}],
+        "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}])" +
+           more + "}";
+  };
+  write("sweep.json", sweep(""));
+  expect_bad_input({"validate", "sweep.json"},
+                   {"paged: /system/batching: a device runs prefill_first batching only",
+                    "paged: /system/tiers/hbm: a device has no tier in HBM yet"});
+  write("sweep.json", sweep(R"(, "refused": "skip")"));
+  std::vector<std::string> arguments = small({"--lock-step"});
+  arguments[1] = "sweep.json";
+  const Outcome outcome = kvtier(arguments);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("paged: refused: /system/batching"), std::string::npos) << outcome.out;
 }
 
 TEST_F(Validate, SaysWhatADeviceNeeds) {

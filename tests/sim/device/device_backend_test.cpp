@@ -182,7 +182,7 @@ TEST_F(Faults, AWrongByteIsNamed) {
 TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   const auto device = make_cpu_device(1);
   RunConfig config = *random_device_config(1);
-  config.system.positions = Positions::embedded;
+  config.system.positions = KeyPositions::embedded;
   config.system.tiers.dram.reset();
   config.system.tiers.ssd = tier();
   config.model.kv_bytes_per_element = 2;

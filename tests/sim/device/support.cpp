@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "hw/device/storage.hpp"
 #include "tests/sim/engine/support.hpp"
 
 namespace kvtier::test {
@@ -17,11 +18,13 @@ std::optional<RunConfig> random_device_config(std::uint64_t seed) {
     return std::nullopt;
   }
   const Bytes before = kv_bytes_per_token(config.model);
+  // A drive's block is one layer of a token, or all four.
+  const bool by_layers = seed % 2 == 0;
   config.model = {.name = "tiny",
-                  .layers = 4,
+                  .layers = by_layers ? 2 : 4,
                   .hidden_size = 64,
-                  .attention_heads = 4,
-                  .kv_heads = 4,
+                  .attention_heads = by_layers ? 16 : 4,
+                  .kv_heads = by_layers ? 16 : 4,
                   .head_dim = 32,
                   .intermediate_size = 64,
                   .vocabulary_size = 64,
@@ -30,7 +33,7 @@ std::optional<RunConfig> random_device_config(std::uint64_t seed) {
                   .context_window = config.model.context_window};
   const std::int64_t scale = (kv_bytes_per_token(config.model) + before - Bytes(1)) / before;
   SystemConfig& system = config.system;
-  system.positions = Positions::decoupled;
+  system.positions = KeyPositions::decoupled;
   system.tiers.hbm.reset();
   system.tiers.cxl.reset();
   system.compression.reset();
@@ -51,6 +54,7 @@ std::optional<RunConfig> random_device_config(std::uint64_t seed) {
   hardware.cxl.reset();
   hardware.dram->capacity = hardware.dram->capacity * scale;
   hardware.ssd->capacity = hardware.ssd->capacity * scale;
+  hardware.ssd->block = Bytes(kStorageAlignment);
   hardware.hbm.capacity = hardware.hbm.capacity * scale;
   system.save.write_buffer = system.save.write_buffer * scale;
   config.workload.sessions = std::min<std::int64_t>(config.workload.sessions.value_or(15), 15);

@@ -466,5 +466,20 @@ TEST(PolicyChoice, SaysWhatItExpects) {
                           "/x/a~1b: expected a number or \"auto\", got true"}));
 }
 
+TEST(LoadByLayers, NeedsADriveWhoseBlocksHoldNoMoreThanOneLayersKv) {
+  RunConfig config = tiny_config();
+  const Bytes row = kv_bytes_per_token_layer(config.model);
+  const auto waits = [&config](Bytes block, Medium from) {
+    config.hardware.ssd->block = block;
+    return waits_for_whole_load(config, from);
+  };
+  EXPECT_FALSE(waits(Bytes(0), Medium::ssd));
+  EXPECT_FALSE(waits(row, Medium::ssd));
+  EXPECT_TRUE(waits(row + Bytes(1), Medium::ssd));
+  EXPECT_FALSE(waits(row + Bytes(1), Medium::dram));
+  config.system.load.discipline = LoadDiscipline::blocking;
+  EXPECT_TRUE(waits(Bytes(0), Medium::dram));
+}
+
 }  // namespace
 }  // namespace kvtier::test

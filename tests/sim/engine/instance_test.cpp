@@ -369,7 +369,7 @@ TEST(Instance, AnOverflowKeepsItsShareOfImportantTokensAndTheirKv) {
   EXPECT_EQ(run.request(0, 1).history, Tokens(45));
   EXPECT_EQ(run.request(0, 1).found.reused, Tokens(45));
 
-  config.system.positions = Positions::embedded;
+  config.system.positions = KeyPositions::embedded;
   ScriptedRun embedded = overflowing(config);
   embedded.run();
   EXPECT_EQ(embedded.request(0, 1).history, Tokens(45));
@@ -399,7 +399,7 @@ TEST(Instance, WithThePromptAsTriggerTheResponseEndsAtTheWindow) {
 
 TEST(Instance, EmbeddedPositionsLoseTheStoredKvWhenTheHistoryIsCut) {
   RunConfig config = with_dram(tiny_config(Tokens(100)));
-  config.system.positions = Positions::embedded;
+  config.system.positions = KeyPositions::embedded;
   ScriptedRun run = overflowing(config);
   run.run();
   const RequestRecord& r = run.request(0, 1);

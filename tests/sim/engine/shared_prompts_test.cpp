@@ -316,7 +316,7 @@ TEST(SharedPrompts, StayStoredWhenASessionsHistoryIsCut) {
   EXPECT_EQ(run.request(0, 1).truncated, Tokens(35));
   EXPECT_EQ(run.request(0, 1).history, Tokens(35));
   EXPECT_TRUE(run.request(0, 1).full_hit());
-  config.system.positions = Positions::embedded;
+  config.system.positions = KeyPositions::embedded;
   ScriptedRun embedded = overflowing(config);
   embedded.run();
   EXPECT_EQ(embedded.request(0, 1).found.reused, Tokens(20)) << "the prompt's positions stay";

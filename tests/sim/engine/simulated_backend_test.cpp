@@ -208,6 +208,58 @@ TEST(SimulatedBackend, LayersLoadedBeforehandHideTheRest) {
   EXPECT_EQ(prefill_time(for_ms(3), for_ms(0), Bytes(6000), 2, false), for_ms(15));
 }
 
+/// A transfer of so many bytes and a prefill that waits for it, on links with latencies.
+SimDuration prefill_time_with_latency(Medium from, SimDuration layer, Bytes load) {
+  HardwareConfig hardware = tiny_hardware();
+  hardware.links.pcie.latency = for_ms(5);
+  hardware.ssd->bandwidth.latency = for_ms(20);
+  const PieceTiming timing({{Tokens(0), 1, 0}}, layer, for_ms(0));
+  SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+  PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(1)}, .key = {}, .load = {}};
+  command.load = backend.start_transfer(
+      {.from = from, .to = Medium::hbm, .bytes = load, .key = {}, .cookie = 0});
+  backend.start_prefill(command);
+  while (backend.wait().kind != CompletionKind::prefill) {
+  }
+  backend.check_drained();
+  return backend.now() - SimTime(0);
+}
+
+TEST(SimulatedBackend, ALoadsLatencyComesBeforeItsFirstLayer) {
+  // 10,000 bytes take 10 ms, a layer 2. C = 3: 5 + 2 + 15; C = 1: 5 + 10 + 1.
+  EXPECT_EQ(prefill_time_with_latency(Medium::dram, for_ms(3), Bytes(10000)), for_ms(22));
+  EXPECT_EQ(prefill_time_with_latency(Medium::dram, for_ms(1), Bytes(10000)), for_ms(16));
+}
+
+TEST(SimulatedBackend, WhatCrossesTwoLinksWaitsForBoth) {
+  const HardwareConfig hardware = tiny_hardware();
+  const double read = std::min(hardware.ssd->bandwidth.forward, hardware.links.pcie.forward).value;
+  const SimDuration load = duration_from_seconds(10000 / read);
+  // The last layer computes when all is there.
+  const SimDuration layer(1);
+  EXPECT_NEAR(prefill_time_with_latency(Medium::ssd, layer, Bytes(10000)).seconds(),
+              (for_ms(25) + load + layer).seconds(), 1e-8);
+}
+
+TEST(SimulatedBackend, TransfersEndInTheOrderOfTheirLatencies) {
+  HardwareConfig hardware = tiny_hardware();
+  hardware.links.pcie.latency = for_ms(50);
+  const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
+  SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+  const auto start = [&backend](Medium from, Medium to, std::uint64_t cookie) {
+    backend.start_transfer(
+        {.from = from, .to = to, .bytes = Bytes(10), .key = {}, .cookie = cookie});
+  };
+  start(Medium::hbm, Medium::dram, 1);
+  start(Medium::dram, Medium::ssd, 2);
+  EXPECT_EQ(backend.wait().payload, 2U);
+  EXPECT_LT(backend.now(), at_ms(50));
+  EXPECT_TRUE(backend.pending());
+  EXPECT_EQ(backend.wait().payload, 1U);
+  EXPECT_GT(backend.now(), at_ms(50));
+  EXPECT_FALSE(backend.pending());
+}
+
 TEST(SimulatedBackend, LayersFollowTheScheduleOfThePipeline) {
   RandomStream random(3, "tests/simulated_backend");
   for (int trial = 0; trial < 500; ++trial) {

@@ -128,7 +128,8 @@ RunConfig random_config(std::uint64_t seed) {
   static_cast<DuplexLimits&>(hardware.ssd->bandwidth) = random_link(dice);
 
   SystemConfig& system = config.system;
-  system.positions = dice.one_of({Positions::decoupled, Positions::decoupled, Positions::embedded});
+  system.positions =
+      dice.one_of({KeyPositions::decoupled, KeyPositions::decoupled, KeyPositions::embedded});
   const std::int64_t tiers = dice.between(0, 9);
   if (tiers > 0) {
     if (tiers != 1) {

@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "calibrate/measure.hpp"
+#include "hw/device/decoder.hpp"
+#include "hw/profile_timing.hpp"
+
+namespace kvtier::calibrate {
+namespace {
+
+/// Requests, new tokens of each, past tokens of each.
+struct Step {
+  std::int64_t requests;
+  std::int64_t added;
+  std::int64_t past;
+
+  [[nodiscard]] std::int64_t context() const { return requests * (added + past); }
+};
+
+/// As a server finds it: work comes after a pause, in which caches were used by others.
+constexpr std::chrono::milliseconds kPause(20);
+
+/// The model with random weights, and KV in random slots.
+class Server {
+ public:
+  Server(const Target& target, const Step& largest)
+      : device_(target.device),
+        decoder_(device_, decoder_shape(target.model), KeyPositions::decoupled,
+                 {.requests = largest.requests,
+                  .tokens = largest.requests * largest.added,
+                  .context = largest.context(),
+                  .longest_context = largest.added + largest.past},
+                 target.seed),
+        pool_(device_, decoder_.shape(), 2 * largest.context()),
+        stream_(device_.make_stream()) {
+    RandomStream random(target.seed, "calibrate/steps");
+    slots_ = shuffled(2 * largest.context(), random);
+  }
+
+  Sample prepare(const Step& step) {
+    auto batch = std::make_shared<DecoderBatch>();
+    for (std::int64_t r = 0; r < step.requests; ++r) {
+      std::vector<std::int32_t> tokens;
+      for (std::int64_t i = 0; i < step.added; ++i) {
+        tokens.push_back(static_cast<std::int32_t>((r + i) % decoder_.shape().vocabulary));
+      }
+      const std::int64_t length = step.added + step.past;
+      batch->add(tokens, std::span(slots_).subspan(static_cast<std::size_t>(r * length),
+                                                   static_cast<std::size_t>(length)));
+    }
+    return [this, batch] {
+      std::this_thread::sleep_for(kPause);
+      const std::int64_t begin = steady_clock().now_ns();
+      decoder_.forward(*batch, pool_, *stream_);
+      stream_->synchronize();
+      return static_cast<double>(steady_clock().now_ns() - begin) * 1e-9;
+    };
+  }
+
+ private:
+  Device& device_;
+  Decoder decoder_;
+  KvPool pool_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<std::int32_t> slots_;
+};
+
+}  // namespace
+
+/// Prefills of one request, and decode.
+std::vector<PlannedTable> plan_steps(const Target& target) {
+  const ModelConfig& model = target.model;
+  const std::int64_t element = target.device.info().element.value;
+  std::vector<Step> steps;
+  for (const std::int64_t added : {8, 32, 128, 256}) {
+    for (const std::int64_t past : {0, 256, 1024}) {
+      steps.push_back({1, added, past});
+    }
+  }
+  for (const std::int64_t requests : {1, 4}) {
+    for (const std::int64_t past : {127, 1023}) {
+      steps.push_back({requests, 1, past});
+    }
+  }
+  const Step largest{.requests = 4, .added = 256, .past = 1024};
+  const Bytes kv = 2 * largest.context() * kv_bytes_per_token(decoder_shape(model), Bytes(element));
+  const Bytes memory = parameters(model) * Bytes(element) + kv;
+  auto server = std::make_shared<std::shared_ptr<Server>>();
+  PlannedTable planned{.rules = rules_of(target)};
+  planned.table = {.operation = OperationId::X2,
+                   .variant = "step",
+                   .method = "decoder with random weights, by the host's clock",
+                   .cache = CacheState::cold,
+                   .shape = step_shape(model, element),
+                   .axes = profile_operation(OperationId::X2).axes};
+  for (const Step& step : steps) {
+    planned.cells.push_back({.at = {step.requests, step.added, step.past},
+                             .memory = memory,
+                             .prepare = [server, target, largest, step] {
+                               if (*server == nullptr) {
+                                 *server = std::make_shared<Server>(target, largest);
+                               }
+                               return (*server)->prepare(step);
+                             }});
+  }
+  return {planned};
+}
+
+}  // namespace kvtier::calibrate
