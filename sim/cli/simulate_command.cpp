@@ -11,6 +11,7 @@
 #include "sim/study/expect.hpp"
 #include "sim/study/find_capacity.hpp"
 #include "sim/study/recorders.hpp"
+#include "sim/study/summary.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -102,7 +103,7 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
     fmt::print("{}\n", result["metrics"].dump(2));
     return;
   }
-  fmt::print("{}", to_table(Comparison{{{system, {result}}}}));
+  fmt::print("{}\n{}", to_table(Comparison{{{system, {result}}}}), describe_confidence(result));
   if (result.contains("timing")) {
     const Json& timing = result["timing"];
     fmt::print(

@@ -22,6 +22,8 @@ struct LinkReport {
 [[nodiscard]] Json compression_report(const RunConfig& config);
 [[nodiscard]] Json hit_rate_report(const TurnMetrics& turns);
 [[nodiscard]] Json lost_hits_report(const TurnMetrics& turns);
+/// 95 % intervals of the headline metrics by batch means.
+[[nodiscard]] Json confidence_report(const TurnMetrics& turns);
 /// {"mean", "p50", "p90", "p99"} in seconds; null without values.
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.

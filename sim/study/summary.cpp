@@ -69,6 +69,40 @@ bool exceeds_capacity(const Json& result) {
   return result["load"]["verdict"] == "load exceeds capacity";
 }
 
+std::string describe_confidence(const Json& result) {
+  struct Line {
+    const char* label;
+    const char* name;
+    double factor;
+    const char* format;
+  };
+  constexpr double kPercent = 100;
+  constexpr Line kLines[] = {
+      {"hit rate, all turns %", "hit_rate_all_turns", kPercent, "{:.1f} to {:.1f}"},
+      {"hit rate, tokens %", "hit_rate_tokens", kPercent, "{:.1f} to {:.1f}"},
+      {"TTFT mean s", "ttft_seconds", 1, "{:.3f} to {:.3f}"},
+      {"queueing mean s", "queueing_seconds", 1, "{:.3f} to {:.3f}"}};
+  const Json& confidence = result["metrics"]["confidence"];
+  std::string text = fmt::format("{:.0f} % intervals, from means of {} batches of {} turns\n",
+                                 confidence["level"].get<double>() * kPercent,
+                                 confidence["batches"].get<std::int64_t>(),
+                                 confidence["turns_per_batch"].get<std::int64_t>());
+  for (const Line& line : kLines) {
+    if (!confidence.contains(line.name)) {
+      continue;
+    }
+    const Json& interval = confidence[line.name];
+    text += fmt::format(
+        "{:<24}{}", line.label,
+        fmt::format(fmt::runtime(line.format), interval["low"].get<double>() * line.factor,
+                    interval["high"].get<double>() * line.factor));
+    text += interval["trusted"] == true
+                ? "\n"
+                : fmt::format("  not to be trusted: {}\n", interval["doubt"].get<std::string>());
+  }
+  return text;
+}
+
 std::string describe_run(const Json& result) {
   return setting(result["config"]) + "\n" + workload_line(result) + "\n";
 }

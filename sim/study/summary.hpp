@@ -25,6 +25,10 @@ struct Summary {
 /// Whether the queue grew as long as sessions arrived ("load exceeds capacity").
 [[nodiscard]] bool exceeds_capacity(const Json& result);
 
+/// Lines on how far the headline metrics of one run are to be trusted: their intervals by batch
+/// means.
+[[nodiscard]] std::string describe_confidence(const Json& result);
+
 /// Two lines: the model and the hardware, then the workload.
 [[nodiscard]] std::string describe_run(const Json& result);
 
