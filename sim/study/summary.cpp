@@ -48,21 +48,31 @@ std::optional<double> number_at(const Json& result, const std::string& pointer) 
   return result.at(at).get<double>();
 }
 
-std::optional<Summary> summarize(const std::vector<Json>& results, const std::string& pointer) {
-  KVTIER_ASSERT(!results.empty(), "a summary has results");
-  double sum = 0;
-  double least = 0;
-  double most = 0;
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const auto value = number_at(results[i], pointer);
-    if (!value) {
+std::optional<std::vector<double>> numbers_at(const std::vector<Json>& results,
+                                              const std::string& pointer) {
+  std::vector<double> numbers;
+  for (const Json& result : results) {
+    const auto number = number_at(result, pointer);
+    if (!number) {
       return std::nullopt;
     }
-    sum += *value;
-    least = i == 0 ? *value : std::min(least, *value);
-    most = i == 0 ? *value : std::max(most, *value);
+    numbers.push_back(*number);
   }
-  return Summary{sum / static_cast<double>(results.size()), most - least};
+  return numbers;
+}
+
+std::optional<Summary> summarize(const std::vector<Json>& results, const std::string& pointer) {
+  KVTIER_ASSERT(!results.empty(), "a summary has results");
+  const auto numbers = numbers_at(results, pointer);
+  if (!numbers) {
+    return std::nullopt;
+  }
+  double sum = 0;
+  for (const double number : *numbers) {
+    sum += number;
+  }
+  const auto [least, most] = std::minmax_element(numbers->begin(), numbers->end());
+  return Summary{sum / static_cast<double>(numbers->size()), *most - *least};
 }
 
 bool exceeds_capacity(const Json& result) {

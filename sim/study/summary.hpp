@@ -12,6 +12,10 @@ namespace kvtier {
 /// The number at a JSON pointer of a result; nullopt if there is none.
 [[nodiscard]] std::optional<double> number_at(const Json& result, const std::string& pointer);
 
+/// That number of each of some results; nullopt if one of them does not have it.
+[[nodiscard]] std::optional<std::vector<double>> numbers_at(const std::vector<Json>& results,
+                                                            const std::string& pointer);
+
 /// A number of several runs that differ in their seeds only.
 struct Summary {
   double mean = 0;
