@@ -189,6 +189,24 @@ Json prefetch_report(const PrefetchCounters& prefetches, const TurnMetrics& turn
               {"late_wait_seconds", late_wait_ns * 1e-9}};
 }
 
+Json cost_report(const RunConfig& config, double hours) {
+  const double gpu_dollars =
+      config.hardware.gpu.price.value * static_cast<double>(config.hardware.gpus) * hours;
+  // Storage is rented with the server when the system uses it.
+  const auto memory = [&](bool used, const auto& installed) {
+    return used && installed ? installed->price.value * gib(installed->capacity) * hours : 0;
+  };
+  const TiersConfig& rented = config.system.tiers;
+  const double dram_dollars = memory(rented.dram.has_value(), config.hardware.dram);
+  const double cxl_dollars = memory(rented.cxl.has_value(), config.hardware.cxl);
+  const double ssd_dollars = memory(rented.ssd.has_value(), config.hardware.ssd);
+  return Json{{"total", gpu_dollars + dram_dollars + cxl_dollars + ssd_dollars},
+              {"gpu", gpu_dollars},
+              {"dram", dram_dollars},
+              {"cxl", cxl_dollars},
+              {"ssd", ssd_dollars}};
+}
+
 Json metrics_report(Instance& instance, const RunConfig& config,
                     const std::vector<LinkReport>& links) {
   const TurnMetrics& turns = instance.turns();
@@ -256,26 +274,10 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   }
   m["links"] = links_json;
 
-  // Storage is rented with the server when the system uses it. `busy_cost` charges the same prices
-  // for the time the GPUs work, as AttentionStore 4.2 does; in an overloaded run the two are the
-  // same.
-  const auto cost = [&](double hours) {
-    const double gpu_dollars = config.hardware.gpu.price.value * gpus * hours;
-    const auto memory = [&](bool used, const auto& installed) {
-      return used && installed ? installed->price.value * gib(installed->capacity) * hours : 0;
-    };
-    const TiersConfig& rented = config.system.tiers;
-    const double dram_dollars = memory(rented.dram.has_value(), config.hardware.dram);
-    const double cxl_dollars = memory(rented.cxl.has_value(), config.hardware.cxl);
-    const double ssd_dollars = memory(rented.ssd.has_value(), config.hardware.ssd);
-    return Json{{"total", gpu_dollars + dram_dollars + cxl_dollars + ssd_dollars},
-                {"gpu", gpu_dollars},
-                {"dram", dram_dollars},
-                {"cxl", cxl_dollars},
-                {"ssd", ssd_dollars}};
-  };
-  m["cost_dollars"] = cost(seconds / 3600);
-  m["busy_cost_dollars"] = cost(gpu.busy().seconds() / 3600);
+  // `busy_cost` charges the same prices for the time the GPUs work, as AttentionStore 4.2 does; in
+  // an overloaded run the two are the same.
+  m["cost_dollars"] = cost_report(config, seconds / 3600);
+  m["busy_cost_dollars"] = cost_report(config, gpu.busy().seconds() / 3600);
   m["preemptions"] = instance.preemptions();
   m["prefetches"] = prefetch_report(instance.prefetches(), turns);
   if (config.system.compression) {

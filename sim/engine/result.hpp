@@ -32,6 +32,9 @@ struct LinkReport {
 /// lacks. Of the whole run, warm-up included.
 [[nodiscard]] Json timing_report(const RunConfig& config, const ProfileTiming& timing,
                                  const TimingUse& use);
+/// What GPUs and used tiers cost for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
+/// dollars.
+[[nodiscard]] Json cost_report(const RunConfig& config, double hours);
 /// `load` and `metrics` of a timed run.
 [[nodiscard]] Json load_report(Instance& instance);
 [[nodiscard]] Json metrics_report(Instance& instance, const RunConfig& config,

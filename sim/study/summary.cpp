@@ -113,6 +113,27 @@ std::string describe_confidence(const Json& result) {
   return text;
 }
 
+std::string align_columns(const std::vector<std::vector<std::string>>& lines, std::size_t left) {
+  std::vector<std::size_t> widths(lines.front().size(), 0);
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], line[i].size());
+    }
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    std::string row;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const std::size_t width = i < widths.size() ? widths[i] : 0;
+      row += (i > 0 ? "  " : "") + (i < left ? fmt::format("{:<{}}", line[i], width)
+                                             : fmt::format("{:>{}}", line[i], width));
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + "\n";
+  }
+  return text;
+}
+
 std::string describe_run(const Json& result) {
   return setting(result["config"]) + "\n" + workload_line(result) + "\n";
 }

@@ -33,6 +33,11 @@ struct Summary {
 /// means.
 [[nodiscard]] std::string describe_confidence(const Json& result);
 
+/// A table: the first line's cells are its columns, the first `left` of them on the left; what a
+/// line has beyond them follows as it is.
+[[nodiscard]] std::string align_columns(const std::vector<std::vector<std::string>>& lines,
+                                        std::size_t left);
+
 /// Two lines: the model and the hardware, then the workload.
 [[nodiscard]] std::string describe_run(const Json& result);
 

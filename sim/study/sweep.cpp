@@ -167,6 +167,15 @@ std::string header_of(const SweepColumn& column) {
   return fmt::format("{} [{}]", column.name, write_value(column.unit).get<std::string>());
 }
 
+void finish_sweep(Sweep& sweep, Problems& problems) {
+  for (std::size_t i = 0; i < sweep.axes.size(); ++i) {
+    if (sweep.axes[i].sampled) {
+      draw(sweep.axes[i], static_cast<std::uint64_t>(sweep.seed), fmt::format("/axes/{}", i));
+    }
+  }
+  SweepCheck(sweep, problems).all();
+}
+
 Sweep load_sweep(const fs::path& file) {
   Sweep sweep;
   sweep.file = file;
@@ -174,12 +183,7 @@ Sweep load_sweep(const fs::path& file) {
   problems.set_origin("", file.string());
   read_value(sweep, read_json_file(file), "", problems);
   if (problems.empty()) {
-    for (std::size_t i = 0; i < sweep.axes.size(); ++i) {
-      if (sweep.axes[i].sampled) {
-        draw(sweep.axes[i], static_cast<std::uint64_t>(sweep.seed), fmt::format("/axes/{}", i));
-      }
-    }
-    SweepCheck(sweep, problems).all();
+    finish_sweep(sweep, problems);
   }
   problems.throw_if_any();
   return sweep;

@@ -78,6 +78,8 @@ void describe(V& v, Sweep& c) {
           "A point whose config is refused: error (nothing is run), or skip (its row says why).");
 }
 
+/// Draws sampled axes and finds what no single key of a sweep shows.
+void finish_sweep(Sweep& sweep, Problems& problems);
 /// Throws ConfigError with every problem of the file.
 [[nodiscard]] Sweep load_sweep(const std::filesystem::path& file);
 

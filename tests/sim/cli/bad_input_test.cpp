@@ -323,9 +323,10 @@ TEST_F(BadCommandLine, SuggestsTheCommandThatWasMeant) {
 }
 
 TEST_F(BadCommandLine, ListsTheCommandsIfThereIsNone) {
-  expect_bad_input({}, {"expected a command: simulate, compare, sweep, reproduce, list, trace, "
-                        "schema, calibrate, validate",
-                        "see kvtier --help"});
+  expect_bad_input({},
+                   {"expected a command: simulate, compare, sweep, plan, reproduce, list, trace, "
+                    "schema, calibrate, validate",
+                    "see kvtier --help"});
   expect_bad_input({"trace"},
                    {"expected a command: generate, import, stats", "see kvtier trace --help"});
 }
@@ -389,7 +390,7 @@ TEST_F(BadCommandLine, SuggestsWhatCanBeListed) {
 
 TEST_F(BadCommandLine, SuggestsTheSchemaThatWasMeant) {
   expect_bad_input({"schema", "modle"}, {"WHICH: expected one of run, model, hardware, system, "
-                                         "profile, sweep, got \"modle\" (did you "
+                                         "profile, sweep, plan, got \"modle\" (did you "
                                          "mean \"model\"?)",
                                          "see kvtier schema --help"});
 }

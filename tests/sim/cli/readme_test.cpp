@@ -115,7 +115,8 @@ TEST_P(Page, OutputsAreWhatTheProgramPrints) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Documents, Page,
-                         testing::Values("README.md", "configs/examples/README.md"),
+                         testing::Values("README.md", "configs/examples/README.md",
+                                         "configs/plans/README.md"),
                          [](const auto& page) {
                            std::string name = page.param;
                            std::replace_if(
