@@ -459,7 +459,10 @@ void check_plan(const Plan& plan, Problems& problems) {
   }
 }
 
-std::string number_text(double value) { return fmt::format("{:.3g}", value); }
+std::string number_text(double value) {
+  constexpr double kLong = 1000;
+  return std::abs(value) < kLong ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
 
 std::string interval_text(const MeanInterval& interval) {
   return fmt::format("{} ({} to {})", number_text(interval.mean), number_text(interval.low()),
@@ -497,7 +500,7 @@ std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
                         number_text(*trial.ssd_bytes_per_day / kTera),
                         number_text(*trial.drive_writes_per_day));
     if (trial.drive_life_years) {
-      text += fmt::format(", {} years at {} for {}", number_text(*trial.drive_life_years),
+      text += fmt::format(", a life of {} years (rated for {} a day, {} years)", number_text(*trial.drive_life_years),
                           plan.endurance->drive_writes_per_day, plan.endurance->years);
     }
     text += "\n";
