@@ -500,7 +500,8 @@ std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
                         number_text(*trial.ssd_bytes_per_day / kTera),
                         number_text(*trial.drive_writes_per_day));
     if (trial.drive_life_years) {
-      text += fmt::format(", a life of {} years (rated for {} a day, {} years)", number_text(*trial.drive_life_years),
+      text += fmt::format(", a life of {} years (rated for {} a day, {} years)",
+                          number_text(*trial.drive_life_years),
                           plan.endurance->drive_writes_per_day, plan.endurance->years);
     }
     text += "\n";

@@ -258,9 +258,7 @@ TEST(Compare, ShowsDifferencesOfSeveralSystemsAndSeedsOnly) {
   EXPECT_TRUE(shows(both));
   // Every resumed turn is a hit with both seeds, and without stores there are none.
   const std::string table = to_table(both);
-  EXPECT_NE(table.find("+100.0 (+100.0 to +100.0) *\n"),
-            std::string::npos)
-      << table;
+  EXPECT_NE(table.find("+100.0 (+100.0 to +100.0) *\n"), std::string::npos) << table;
 }
 
 TEST(Compare, ReportsProgressAfterEveryRun) {
