@@ -98,8 +98,8 @@ void add_schema(Program& program) {
   auto markdown = std::make_shared<bool>(false);
   CLI::App* command =
       program.app.add_subcommand("schema", "Print the JSON Schema of configs, for editors");
-  command->add_option("WHICH", *which, "run, model, hardware, system, profile or sweep")
-      ->check(one_of({"run", "model", "hardware", "system", "profile", "sweep"}));
+  command->add_option("WHICH", *which, "run, model, hardware, system, profile, sweep or plan")
+      ->check(one_of({"run", "model", "hardware", "system", "profile", "sweep", "plan"}));
   command->add_flag("--markdown", *markdown,
                     "Print a reference of all keys instead: values, defaults, meaning");
   command->callback([&program, which, markdown] {

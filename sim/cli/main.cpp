@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   cli::add_simulate(program);
   cli::add_compare(program);
   cli::add_sweep(program);
+  cli::add_plan(program);
   cli::add_reproduce(program);
   cli::add_list(program);
   cli::add_trace(program);

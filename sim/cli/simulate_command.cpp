@@ -11,6 +11,7 @@
 #include "sim/study/expect.hpp"
 #include "sim/study/find_capacity.hpp"
 #include "sim/study/recorders.hpp"
+#include "sim/study/summary.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -48,15 +49,13 @@ void check_capacity_options(const SimulateOptions& options) {
   }
 }
 
-/// Read before the run, so that a bad file costs nothing; null without a file.
-Json read_expectations(const std::string& file) {
-  return file.empty() ? Json() : parse_json_strictly(read_text_file(file), file);
-}
-
-std::vector<std::string> unmet(const Json& result, const Json& expectations,
-                               const std::string& file) {
-  return file.empty() ? std::vector<std::string>()
-                      : failed_expectations(result, expectations, file);
+/// Read before the run, so that a bad file costs nothing; none without a file.
+std::vector<Expectation> expectations_of(const SimulateOptions& options) {
+  return options.expect.empty()
+             ? std::vector<Expectation>()
+             : read_expectations(
+                   parse_json_strictly(read_text_file(options.expect), options.expect),
+                   options.expect);
 }
 
 int report_failed(const std::vector<std::string>& failed, const std::string& file) {
@@ -70,7 +69,7 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
                           const SimulateOptions& options) {
   const std::vector<SloCondition> slo = parse_slo(*options.slo);
   check_outputs({{"--json", options.json}});
-  const Json expectations = read_expectations(options.expect);
+  const std::vector<Expectation> expectations = expectations_of(options);
   ProgressLine line;
   TextOutput json(options.json);
   RunOptions run;
@@ -84,7 +83,7 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
         line.show(fmt::format("{} runs, now at {:.4g}/s, {:.1f} s", done, rate, elapsed_seconds()));
       });
   const Json result = to_json(search);
-  const std::vector<std::string> failed = unmet(result, expectations, options.expect);
+  const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
   if (!options.json.empty()) {
     json.write(result.dump(2) + "\n");
   }
@@ -104,7 +103,7 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
     fmt::print("{}\n", result["metrics"].dump(2));
     return;
   }
-  fmt::print("{}", to_table(Comparison{{{system, {result}}}}));
+  fmt::print("{}\n{}", to_table(Comparison{{{system, {result}}}}), describe_confidence(result));
   if (result.contains("timing")) {
     const Json& timing = result["timing"];
     fmt::print(
@@ -139,7 +138,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
                  {"--requests", options.requests},
                  {"--timeline", options.timeline},
                  {"--decisions", options.decisions}});
-  const Json expectations = read_expectations(options.expect);
+  const std::vector<Expectation> expectations = expectations_of(options);
   ProgressLine line;
   TextOutput json(options.json);
   Recorders recorders;
@@ -162,8 +161,8 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   const Json result = options.untimed ? simulate_untimed(resolved.config, registry, run)
                                       : simulate(resolved.config, registry, run);
   const double seconds = elapsed_seconds() - begin;
-  // Malformed expectations are bad input: they are found before anything is written.
-  const std::vector<std::string> failed = unmet(result, expectations, options.expect);
+  // Expectations of what no result has are bad input: they are found before anything is written.
+  const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
   if (!options.json.empty()) {
     json.write(result.dump(2) + "\n");
   }

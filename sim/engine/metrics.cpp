@@ -84,6 +84,21 @@ void TurnMetrics::add(const RequestRecord& r) {
   if (r.loaded() && load_rates_.layers > 0) {
     read_buffer_bytes.add(read_buffer_to_hide_loading(r, load_rates_).value);
   }
+  if (batch_means.ends_batch()) [[unlikely]] {
+    batch_means.add(totals());
+  }
+}
+
+RunningTotals TurnMetrics::totals() const {
+  RunningTotals t{.turns = static_cast<double>(turns),
+                  .history_tokens = static_cast<double>(history_tokens.value),
+                  .ttft_ns = static_cast<double>(ttft_ns.sum()),
+                  .queueing_ns = static_cast<double>(queueing_ns.sum())};
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    t.full_hits += static_cast<double>(full_hits[i]);
+    t.reused_tokens += static_cast<double>(reused_tokens[i].value);
+  }
+  return t;
 }
 
 void QueueTrend::advance_past_bucket(SimTime now) {

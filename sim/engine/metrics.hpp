@@ -6,6 +6,7 @@
 
 #include "sim/core/histogram.hpp"
 #include "sim/engine/backend.hpp"
+#include "sim/engine/batch_means.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
 #include "sim/engine/shared_links.hpp"
@@ -124,8 +125,11 @@ class TurnMetrics {
   ResumedTurnCosts resumed;
   /// Turns that loaded stored KV only.
   Histogram read_buffer_bytes;
+  BatchMeans batch_means;
 
  private:
+  [[nodiscard]] RunningTotals totals() const;
+
   LoadRates load_rates_;
 };
 

@@ -1,11 +1,15 @@
 #include "sim/engine/result.hpp"
 
 #include <algorithm>
+#include <limits>
 
+#include "sim/core/statistics.hpp"
 #include "traces/statistics.hpp"
 
 namespace kvtier {
 namespace {
+
+constexpr double kNanosecond = 1e-9;
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 double ratio(std::int64_t part, std::int64_t whole) {
@@ -71,6 +75,44 @@ Json lost_hits_report(const TurnMetrics& turns) {
   for (std::size_t i = 1; i < kLossCauses; ++i) {
     json[to_string(static_cast<LossCause>(i))] = turns.lost_hits[i];
   }
+  return json;
+}
+
+Json confidence_report(const TurnMetrics& turns) {
+  const BatchMeans& batches = turns.batch_means;
+  Json json{{"level", kConfidence},
+            {"batches", batches.batches()},
+            {"turns_per_batch", batches.turns_per_batch()}};
+  const auto add = [&](const char* name, double mean, double unit, double RunningTotals::*part,
+                       double RunningTotals::*whole) {
+    const auto interval = batches.interval(part, whole);
+    if (!interval) {
+      return;
+    }
+    const bool is_share = unit == 1;
+    const double half_width = interval->half_width * unit;
+    const double most = is_share ? 1 : std::numeric_limits<double>::infinity();
+    json[name] = Json{{"low", std::max(mean - half_width, 0.0)},
+                      {"high", std::min(mean + half_width, most)},
+                      {"half_width", half_width},
+                      {"lag_1", interval->lag_1},
+                      {"trusted", interval->doubt == nullptr}};
+    if (interval->doubt != nullptr) {
+      json[name]["doubt"] = interval->doubt;
+    }
+  };
+  if (turns.turns == 0) {
+    return json;
+  }
+  const Json hits = hit_rate_report(turns);
+  add("hit_rate_all_turns", hits["all_turns"]["total"], 1, &RunningTotals::full_hits,
+      &RunningTotals::turns);
+  add("hit_rate_tokens", hits["tokens"]["total"], 1, &RunningTotals::reused_tokens,
+      &RunningTotals::history_tokens);
+  add("ttft_seconds", turns.ttft_ns.mean() * kNanosecond, kNanosecond, &RunningTotals::ttft_ns,
+      &RunningTotals::turns);
+  add("queueing_seconds", turns.queueing_ns.mean() * kNanosecond, kNanosecond,
+      &RunningTotals::queueing_ns, &RunningTotals::turns);
   return json;
 }
 
@@ -147,6 +189,24 @@ Json prefetch_report(const PrefetchCounters& prefetches, const TurnMetrics& turn
               {"late_wait_seconds", late_wait_ns * 1e-9}};
 }
 
+Json cost_report(const RunConfig& config, double hours) {
+  const double gpu_dollars =
+      config.hardware.gpu.price.value * static_cast<double>(config.hardware.gpus) * hours;
+  // Storage is rented with the server when the system uses it.
+  const auto memory = [&](bool used, const auto& installed) {
+    return used && installed ? installed->price.value * gib(installed->capacity) * hours : 0;
+  };
+  const TiersConfig& rented = config.system.tiers;
+  const double dram_dollars = memory(rented.dram.has_value(), config.hardware.dram);
+  const double cxl_dollars = memory(rented.cxl.has_value(), config.hardware.cxl);
+  const double ssd_dollars = memory(rented.ssd.has_value(), config.hardware.ssd);
+  return Json{{"total", gpu_dollars + dram_dollars + cxl_dollars + ssd_dollars},
+              {"gpu", gpu_dollars},
+              {"dram", dram_dollars},
+              {"cxl", cxl_dollars},
+              {"ssd", ssd_dollars}};
+}
+
 Json metrics_report(Instance& instance, const RunConfig& config,
                     const std::vector<LinkReport>& links) {
   const TurnMetrics& turns = instance.turns();
@@ -160,6 +220,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["resumed_turns"] = turns.resumed_turns;
   m["hit_rate"] = hit_rate_report(turns);
   m["lost_hits"] = lost_hits_report(turns);
+  m["confidence"] = confidence_report(turns);
   m["truncated_turns"] = turns.truncated_turns;
   m["truncated_tokens"] = turns.truncated_tokens.value;
   m["ttft_seconds"] = seconds_report(turns.ttft_ns);
@@ -213,26 +274,10 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   }
   m["links"] = links_json;
 
-  // Storage is rented with the server when the system uses it. `busy_cost` charges the same prices
-  // for the time the GPUs work, as AttentionStore 4.2 does; in an overloaded run the two are the
-  // same.
-  const auto cost = [&](double hours) {
-    const double gpu_dollars = config.hardware.gpu.price.value * gpus * hours;
-    const auto memory = [&](bool used, const auto& installed) {
-      return used && installed ? installed->price.value * gib(installed->capacity) * hours : 0;
-    };
-    const TiersConfig& rented = config.system.tiers;
-    const double dram_dollars = memory(rented.dram.has_value(), config.hardware.dram);
-    const double cxl_dollars = memory(rented.cxl.has_value(), config.hardware.cxl);
-    const double ssd_dollars = memory(rented.ssd.has_value(), config.hardware.ssd);
-    return Json{{"total", gpu_dollars + dram_dollars + cxl_dollars + ssd_dollars},
-                {"gpu", gpu_dollars},
-                {"dram", dram_dollars},
-                {"cxl", cxl_dollars},
-                {"ssd", ssd_dollars}};
-  };
-  m["cost_dollars"] = cost(seconds / 3600);
-  m["busy_cost_dollars"] = cost(gpu.busy().seconds() / 3600);
+  // `busy_cost` charges the same prices for the time the GPUs work, as AttentionStore 4.2 does; in
+  // an overloaded run the two are the same.
+  m["cost_dollars"] = cost_report(config, seconds / 3600);
+  m["busy_cost_dollars"] = cost_report(config, gpu.busy().seconds() / 3600);
   m["preemptions"] = instance.preemptions();
   m["prefetches"] = prefetch_report(instance.prefetches(), turns);
   if (config.system.compression) {

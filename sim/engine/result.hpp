@@ -22,6 +22,8 @@ struct LinkReport {
 [[nodiscard]] Json compression_report(const RunConfig& config);
 [[nodiscard]] Json hit_rate_report(const TurnMetrics& turns);
 [[nodiscard]] Json lost_hits_report(const TurnMetrics& turns);
+/// 95 % intervals of the headline metrics by batch means.
+[[nodiscard]] Json confidence_report(const TurnMetrics& turns);
 /// {"mean", "p50", "p90", "p99"} in seconds; null without values.
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
@@ -30,6 +32,9 @@ struct LinkReport {
 /// lacks. Of the whole run, warm-up included.
 [[nodiscard]] Json timing_report(const RunConfig& config, const ProfileTiming& timing,
                                  const TimingUse& use);
+/// What GPUs and used tiers cost for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
+/// dollars.
+[[nodiscard]] Json cost_report(const RunConfig& config, double hours);
 /// `load` and `metrics` of a timed run.
 [[nodiscard]] Json load_report(Instance& instance);
 [[nodiscard]] Json metrics_report(Instance& instance, const RunConfig& config,

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/statistics.hpp"
 #include "sim/study/summary.hpp"
 
 namespace kvtier {
@@ -51,6 +52,7 @@ constexpr Row kRows[] = {
     {"utilization %", "/load/utilization", 100, "{:.1f}"},
 };
 
+constexpr std::size_t kLabelWidth = 32;
 constexpr const char* kVerdict = "/load/verdict";
 
 std::string cell(const Comparison::Column& column, const Row& row) {
@@ -63,6 +65,41 @@ std::string cell(const Comparison::Column& column, const Row& row) {
     text += " (" + fmt::format(fmt::runtime(row.format), summary->spread * row.factor) + ")";
   }
   return text;
+}
+
+bool has_differences(const Comparison& comparison) {
+  return comparison.columns.size() > 1 && comparison.columns.front().results.size() > 1;
+}
+
+/// What `column` has more than `base`, over pairs of runs with the same seed; nullopt where a run
+/// has no such number.
+std::optional<MeanInterval> difference(const Comparison::Column& column,
+                                       const Comparison::Column& base, const Row& row) {
+  const auto numbers = numbers_at(column.results, row.pointer);
+  const auto others = numbers_at(base.results, row.pointer);
+  if (!numbers || !others) {
+    return std::nullopt;
+  }
+  std::vector<double> differences;
+  for (std::size_t i = 0; i < numbers->size(); ++i) {
+    differences.push_back((*numbers)[i] - (*others)[i]);
+  }
+  return mean_interval(differences);
+}
+
+std::string difference_cell(const std::optional<MeanInterval>& difference, const Row& row) {
+  if (!difference) {
+    return "-";
+  }
+  if (difference->mean == 0 && difference->half_width == 0) {
+    return "same";
+  }
+  const auto number = [&](double value) {
+    const std::string text = fmt::format(fmt::runtime(row.format), value * row.factor);
+    return value > 0 ? "+" + text : text;
+  };
+  return fmt::format("{} ({} to {}){}", number(difference->mean), number(difference->low()),
+                     number(difference->high()), difference->excludes_zero() ? " *" : "  ");
 }
 
 bool is_shown(const Row& row, const Comparison& comparison) {
@@ -79,6 +116,43 @@ std::string verdict(const Comparison::Column& column) {
   const bool same = std::all_of(column.results.begin(), column.results.end(),
                                 [&](const Json& result) { return result.at(at) == first; });
   return same ? first : "differs between runs";
+}
+
+std::string difference_table(const Comparison& comparison) {
+  const Comparison::Column& base = comparison.columns.front();
+  std::vector<std::pair<const char*, std::vector<std::string>>> lines;
+  std::vector<std::size_t> widths;
+  for (std::size_t i = 1; i < comparison.columns.size(); ++i) {
+    widths.push_back(comparison.columns[i].system.size());
+  }
+  for (const Row& row : kRows) {
+    if (!is_shown(row, comparison)) {
+      continue;
+    }
+    std::vector<std::string> cells;
+    for (std::size_t i = 1; i < comparison.columns.size(); ++i) {
+      cells.push_back(difference_cell(difference(comparison.columns[i], base, row), row));
+      widths[i - 1] = std::max(widths[i - 1], cells.back().size());
+    }
+    lines.emplace_back(row.label, std::move(cells));
+  }
+  std::string text = fmt::format(
+      "\ndifference from {}, mean over pairs of runs with the same seed (95 % interval)\n"
+      "*: the interval is on one side of 0 (by chance alone, that of one row in 20 is)\n\n{:<{}}",
+      base.system, "", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("  {:>{}}", comparison.columns[i + 1].system, widths[i]);
+  }
+  text += "\n";
+  for (const auto& [label, cells] : lines) {
+    std::string line = fmt::format("{:<{}}", label, kLabelWidth);
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      line += fmt::format("  {:>{}}", cells[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -150,14 +224,28 @@ Json to_json(const Comparison& comparison) {
         summary[row.pointer] = Json{{"mean", value->mean}, {"spread", value->spread}};
       }
     }
-    json["systems"][column.system] =
-        Json{{"verdict", verdict(column)}, {"summary", summary}, {"results", column.results}};
+    Json& system = json["systems"][column.system];
+    system = Json{{"verdict", verdict(column)}, {"summary", summary}};
+    const Comparison::Column& base = comparison.columns.front();
+    if (has_differences(comparison) && &column != &base) {
+      Json differences = Json::object();
+      for (const Row& row : kRows) {
+        if (const auto found = difference(column, base, row)) {
+          differences[row.pointer] = Json{{"mean", found->mean},
+                                          {"low", found->low()},
+                                          {"high", found->high()},
+                                          {"significant", found->excludes_zero()}};
+        }
+      }
+      system["difference_from"] = base.system;
+      system["differences"] = differences;
+    }
+    system["results"] = column.results;
   }
   return json;
 }
 
 std::string to_table(const Comparison& comparison) {
-  constexpr std::size_t kLabelWidth = 32;
   std::vector<std::size_t> widths;
   for (const Comparison::Column& column : comparison.columns) {
     std::size_t width = std::max(column.system.size(), verdict(column).size());
@@ -196,6 +284,9 @@ std::string to_table(const Comparison& comparison) {
     text += fmt::format("{:>{}}", word, widths[i]);
   }
   text += "\n";
+  if (has_differences(comparison)) {
+    text += difference_table(comparison);
+  }
   std::string compressed;
   for (const Comparison::Column& column : comparison.columns) {
     if (const auto kept = number_at(column.results.front(), "/metrics/compression/kept_share")) {

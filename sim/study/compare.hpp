@@ -28,9 +28,13 @@ struct Comparison {
     std::int64_t replications, const ConfigDirectory& presets, const PolicyRegistry& registry,
     const RunOptions& options, const std::function<void(std::int64_t, std::int64_t)>& progress);
 
-/// `kvtier.compare/1`: every result, and mean and spread (maximum - minimum) of the table's rows.
+/// `kvtier.compare/1`: every result, mean and spread (maximum - minimum) of the table's rows and,
+/// of several replications, each system's differences from the first.
 [[nodiscard]] Json to_json(const Comparison& comparison);
-/// The table that users see, a column a system. One system gives a table of one column.
+/// The table that users see, a column a system. One system gives a table of one column. Several
+/// replications of several systems give a second one, of differences from the first system: each is
+/// the mean over pairs of runs with the same draws, with a 95 % interval (common random numbers:
+/// Law, Simulation Modeling and Analysis, section 11.2).
 [[nodiscard]] std::string to_table(const Comparison& comparison);
 
 }  // namespace kvtier

@@ -1,5 +1,6 @@
 #include "sim/study/expect.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -7,35 +8,75 @@
 namespace kvtier {
 namespace {
 
-struct Expectation {
-  std::optional<double> minimum;
-  std::optional<double> maximum;
-  std::optional<Json> value;
-  double tolerance = 0;
-};
+constexpr const char* kWanted =
+    "expected {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., \"relative\": ..}, "
+    "got ";
 
-std::optional<Expectation> read_expectation(const Json& json, const std::string& pointer,
-                                            Problems& problems) {
-  const std::string wanted =
-      "expected {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": ..}, got ";
-  if (!json.is_object() || json.empty()) {
-    problems.add(pointer, wanted + quote_json(json));
-    return std::nullopt;
+std::string key_of(const std::string& pointer) { return "/" + escape_pointer(pointer); }
+
+void check_pointer_text(const std::string& pointer, Problems& problems) {
+  if (pointer.empty() || pointer.front() != '/') {
+    problems.add(key_of(pointer), "expected a JSON pointer, which starts with /");
+    return;
   }
+  try {
+    (void)Json::json_pointer(pointer);
+  } catch (const Json::parse_error&) {
+    problems.add(key_of(pointer),
+                 "expected a JSON pointer, in which ~ is written ~0 and / in a key ~1");
+  }
+}
+
+/// Reads what stands at `pointer` of the file; problems of it go to `problems`.
+Expectation read_expectation(const std::string& pointer, const Json& json, Problems& problems) {
+  const std::string key = key_of(pointer);
   Expectation expectation;
-  for (const auto& [key, value] : json.items()) {
-    if (key == "value") {
+  expectation.pointer = pointer;
+  if (!json.is_object() || json.empty()) {
+    problems.add(key, kWanted + quote_json(json));
+    return expectation;
+  }
+  std::optional<double> tolerance;
+  std::optional<double> relative;
+  for (const auto& [name, value] : json.items()) {
+    std::optional<double>* const number = name == "min"         ? &expectation.minimum
+                                          : name == "max"       ? &expectation.maximum
+                                          : name == "tolerance" ? &tolerance
+                                          : name == "relative"  ? &relative
+                                                                : nullptr;
+    const std::string at = key + "/" + escape_pointer(name);
+    if (name == "value") {
       expectation.value = value;
-    } else if (value.is_number() && key == "min") {
-      expectation.minimum = value.get<double>();
-    } else if (value.is_number() && key == "max") {
-      expectation.maximum = value.get<double>();
-    } else if (value.is_number() && key == "tolerance") {
-      expectation.tolerance = value.get<double>();
+    } else if (number == nullptr) {
+      problems.add(at, kWanted + quote_json(json));
+    } else if (!value.is_number()) {
+      problems.add(at, "expected a number, got " + quote_json(value));
     } else {
-      problems.add(pointer + "/" + escape_pointer(key), wanted + quote_json(json));
-      return std::nullopt;
+      *number = value.get<double>();
     }
+  }
+  const auto check_width = [&](const char* name, const std::optional<double>& width) {
+    if (width && *width < 0) {
+      problems.add(key + "/" + name, fmt::format("expected a number >= 0, got {}", *width));
+    }
+  };
+  check_width("tolerance", tolerance);
+  check_width("relative", relative);
+  const bool has_limits = json.contains("min") || json.contains("max");
+  const bool has_width = json.contains("tolerance") || json.contains("relative");
+  const bool is_number = expectation.value && expectation.value->is_number();
+  if (has_limits && (expectation.value || has_width)) {
+    problems.add(key, kWanted + quote_json(json));
+  } else if (has_width && !is_number) {
+    problems.add(key, "a tolerance needs a number as value");
+  } else if (expectation.minimum && expectation.maximum &&
+             *expectation.minimum > *expectation.maximum) {
+    problems.add(key, fmt::format("no number is at least {} and at most {}", *expectation.minimum,
+                                  *expectation.maximum));
+  }
+  if (is_number) {
+    expectation.tolerance = std::max(
+        tolerance.value_or(0), relative.value_or(0) * std::abs(expectation.value->get<double>()));
   }
   return expectation;
 }
@@ -68,40 +109,38 @@ std::string check(const Expectation& expectation, const Json& found) {
 
 }  // namespace
 
-std::vector<std::string> failed_expectations(const Json& result, const Json& expectations,
+std::vector<Expectation> read_expectations(const Json& json, const std::string& origin) {
+  Problems problems;
+  problems.set_origin("", origin);
+  if (!json.is_object() || json.empty()) {
+    problems.add("",
+                 "expected an object from JSON pointers to expectations, got " + quote_json(json));
+  }
+  problems.throw_if_any();
+  std::vector<Expectation> expectations;
+  for (const auto& [pointer, expectation] : json.items()) {
+    check_pointer_text(pointer, problems);
+    expectations.push_back(read_expectation(pointer, expectation, problems));
+  }
+  problems.throw_if_any();
+  return expectations;
+}
+
+std::vector<std::string> failed_expectations(const Json& result,
+                                             const std::vector<Expectation>& expectations,
                                              const std::string& origin) {
   Problems problems;
   problems.set_origin("", origin);
-  if (!expectations.is_object() || expectations.empty()) {
-    problems.add("", "expected an object from JSON pointers to expectations, got " +
-                         quote_json(expectations));
-  }
-  problems.throw_if_any();
   std::vector<std::string> failed;
-  for (const auto& [pointer, json] : expectations.items()) {
-    const std::string key = "/" + escape_pointer(pointer);
-    const auto expectation = read_expectation(json, key, problems);
-    if (!expectation) {
-      continue;
-    }
-    if (pointer.empty() || pointer.front() != '/') {
-      problems.add(key, "expected a JSON pointer, which starts with /");
-      continue;
-    }
-    Json::json_pointer at;
-    try {
-      at = Json::json_pointer(pointer);
-    } catch (const Json::parse_error&) {
-      problems.add(key, "expected a JSON pointer, in which ~ is written ~0 and / in a key ~1");
-      continue;
-    }
+  for (const Expectation& expectation : expectations) {
+    const Json::json_pointer at(expectation.pointer);
     if (!result.contains(at)) {
-      problems.add(key, "the result has no such value");
+      problems.add(key_of(expectation.pointer), "the result has no such value");
       continue;
     }
-    const std::string complaint = check(*expectation, result.at(at));
+    const std::string complaint = check(expectation, result.at(at));
     if (!complaint.empty()) {
-      failed.push_back(pointer + ": " + complaint);
+      failed.push_back(expectation.pointer + ": " + complaint);
     }
   }
   problems.throw_if_any();

@@ -14,7 +14,6 @@
 namespace kvtier {
 namespace {
 
-constexpr const char* kOption = "--find-capacity: ";
 constexpr const char* kMetrics = "/metrics/";
 constexpr const char* kArrivalRate = "/workload/arrival_rate";
 constexpr const char* kRequestRate = "/workload/request_rate";
@@ -47,10 +46,6 @@ std::string name_of(const std::string& pointer) {
 }
 
 const char* relation(const SloCondition& condition) { return condition.at_most ? "<=" : ">="; }
-
-std::string describe_condition(const SloCondition& condition) {
-  return fmt::format("{} {} {}", name_of(condition.pointer), relation(condition), condition.bound);
-}
 
 /// The condition that `text` writes, or nullopt.
 std::optional<SloCondition> parse_condition(const std::string& text) {
@@ -90,33 +85,6 @@ void collect_numbers(const Json& json, const std::string& pointer,
     for (const auto& [key, value] : json.items()) {
       collect_numbers(value, pointer + "/" + escape_pointer(key), numbers);
     }
-  }
-}
-
-void check_metrics(const std::vector<SloCondition>& slo, const Json& result) {
-  std::vector<std::string> known;
-  for (const char* part : {"metrics", "load"}) {
-    collect_numbers(result[part], std::string("/") + part, known);
-  }
-  std::vector<std::string> names;
-  std::transform(known.begin(), known.end(), std::back_inserter(names), name_of);
-  std::vector<std::string> problems;
-  for (const SloCondition& condition : slo) {
-    if (std::find(known.begin(), known.end(), condition.pointer) != known.end()) {
-      continue;
-    }
-    const std::string name = name_of(condition.pointer);
-    std::vector<std::string> below;
-    std::copy_if(names.begin(), names.end(), std::back_inserter(below),
-                 [&](const std::string& other) { return other.starts_with(name + "."); });
-    problems.push_back(below.empty()
-                           ? fmt::format("{}the result has no number \"{}\"{}", kOption, name,
-                                         suggestion(name, names))
-                           : fmt::format("{}\"{}\" is several numbers: expected one of {}", kOption,
-                                         name, detail::join(below, ", ")));
-  }
-  if (!problems.empty()) {
-    throw ConfigError(std::move(problems));
   }
 }
 
@@ -346,7 +314,39 @@ std::string conclusion(const CapacitySearch& search) {
 
 }  // namespace
 
-std::vector<SloCondition> parse_slo(const std::string& text) {
+std::string describe_condition(const SloCondition& condition) {
+  return fmt::format("{} {} {}", name_of(condition.pointer), relation(condition), condition.bound);
+}
+
+void check_metrics(const std::vector<SloCondition>& slo, const Json& result,
+                   const std::string& where) {
+  std::vector<std::string> known;
+  for (const char* part : {"metrics", "load"}) {
+    collect_numbers(result[part], std::string("/") + part, known);
+  }
+  std::vector<std::string> names;
+  std::transform(known.begin(), known.end(), std::back_inserter(names), name_of);
+  std::vector<std::string> problems;
+  for (const SloCondition& condition : slo) {
+    if (std::find(known.begin(), known.end(), condition.pointer) != known.end()) {
+      continue;
+    }
+    const std::string name = name_of(condition.pointer);
+    std::vector<std::string> below;
+    std::copy_if(names.begin(), names.end(), std::back_inserter(below),
+                 [&](const std::string& other) { return other.starts_with(name + "."); });
+    problems.push_back(below.empty()
+                           ? fmt::format("{}the result has no number \"{}\"{}", where, name,
+                                         suggestion(name, names))
+                           : fmt::format("{}\"{}\" is several numbers: expected one of {}", where,
+                                         name, detail::join(below, ", ")));
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+}
+
+std::vector<SloCondition> parse_slo(const std::string& text, const std::string& where) {
   std::vector<SloCondition> slo;
   std::vector<std::string> problems;
   std::size_t begin = 0;
@@ -358,7 +358,7 @@ std::vector<SloCondition> parse_slo(const std::string& text) {
     } else {
       problems.push_back(fmt::format(
           "{}expected METRIC<=NUMBER or METRIC>=NUMBER, such as ttft_seconds.p90<=2, got \"{}\"",
-          kOption, one));
+          where, one));
     }
     begin = end + 1;
   }

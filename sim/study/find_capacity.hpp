@@ -25,7 +25,14 @@ struct SloCondition {
 /// pointer into a result (below /metrics or /load), or a path below /metrics with dots:
 /// `ttft_seconds.p90<=2,tpot_seconds.mean<=0.05`. Throws ConfigError with every malformed
 /// condition; whether a result has the metric is not known here.
-[[nodiscard]] std::vector<SloCondition> parse_slo(const std::string& text);
+/// Messages begin with `where`.
+[[nodiscard]] std::vector<SloCondition> parse_slo(const std::string& text,
+                                                  const std::string& where = "--find-capacity: ");
+/// As users write it.
+[[nodiscard]] std::string describe_condition(const SloCondition& condition);
+/// Throws ConfigError with every condition on what a result does not have.
+void check_metrics(const std::vector<SloCondition>& slo, const Json& result,
+                   const std::string& where = "--find-capacity: ");
 
 struct CapacityOptions {
   /// Seeds to run at each rate: seed, seed + 1, ...; at least 1.

@@ -12,7 +12,7 @@
 #include "hw/profile_hardware.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
-#include "sim/study/sweep.hpp"
+#include "sim/study/plan.hpp"
 
 namespace kvtier {
 namespace {
@@ -470,9 +470,13 @@ Json config_json_schema(const std::string& which) {
   } else if (which == "sweep") {
     Sweep sweep;
     schema = value_schema(sweep);
+  } else if (which == "plan") {
+    Plan plan;
+    schema = value_schema(plan);
   } else {
     throw ConfigError(fmt::format(
-        "schema: expected one of run, model, hardware, system, profile, sweep, got \"{}\"", which));
+        "schema: expected one of run, model, hardware, system, profile, sweep, plan, got \"{}\"",
+        which));
   }
   schema["properties"][kSchemaKey] = Json{{"type", "string"}};
   Json result{{kSchemaKey, "https://json-schema.org/draft/2020-12/schema"},

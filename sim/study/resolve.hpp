@@ -81,7 +81,8 @@ struct ResolvedWorkload {
 [[nodiscard]] ResolvedWorkload resolve_workload(const ConfigRequest& request);
 
 /// The JSON Schema of a run's config ("run"), of one preset ("model", "hardware", "system"), of a
-/// measured profile ("profile") or of a sweep ("sweep"). Throws ConfigError for another name.
+/// measured profile ("profile"), of a sweep ("sweep") or of a plan ("plan"). Throws ConfigError for
+/// another name.
 [[nodiscard]] Json config_json_schema(const std::string& which);
 
 }  // namespace kvtier

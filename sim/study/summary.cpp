@@ -48,25 +48,90 @@ std::optional<double> number_at(const Json& result, const std::string& pointer) 
   return result.at(at).get<double>();
 }
 
-std::optional<Summary> summarize(const std::vector<Json>& results, const std::string& pointer) {
-  KVTIER_ASSERT(!results.empty(), "a summary has results");
-  double sum = 0;
-  double least = 0;
-  double most = 0;
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const auto value = number_at(results[i], pointer);
-    if (!value) {
+std::optional<std::vector<double>> numbers_at(const std::vector<Json>& results,
+                                              const std::string& pointer) {
+  std::vector<double> numbers;
+  for (const Json& result : results) {
+    const auto number = number_at(result, pointer);
+    if (!number) {
       return std::nullopt;
     }
-    sum += *value;
-    least = i == 0 ? *value : std::min(least, *value);
-    most = i == 0 ? *value : std::max(most, *value);
+    numbers.push_back(*number);
   }
-  return Summary{sum / static_cast<double>(results.size()), most - least};
+  return numbers;
+}
+
+std::optional<Summary> summarize(const std::vector<Json>& results, const std::string& pointer) {
+  KVTIER_ASSERT(!results.empty(), "a summary has results");
+  const auto numbers = numbers_at(results, pointer);
+  if (!numbers) {
+    return std::nullopt;
+  }
+  double sum = 0;
+  for (const double number : *numbers) {
+    sum += number;
+  }
+  const auto [least, most] = std::minmax_element(numbers->begin(), numbers->end());
+  return Summary{sum / static_cast<double>(numbers->size()), *most - *least};
 }
 
 bool exceeds_capacity(const Json& result) {
   return result["load"]["verdict"] == "load exceeds capacity";
+}
+
+std::string describe_confidence(const Json& result) {
+  struct Line {
+    const char* label;
+    const char* name;
+    double factor;
+    const char* format;
+  };
+  constexpr double kPercent = 100;
+  constexpr Line kLines[] = {
+      {"hit rate, all turns %", "hit_rate_all_turns", kPercent, "{:.1f} to {:.1f}"},
+      {"hit rate, tokens %", "hit_rate_tokens", kPercent, "{:.1f} to {:.1f}"},
+      {"TTFT mean s", "ttft_seconds", 1, "{:.3f} to {:.3f}"},
+      {"queueing mean s", "queueing_seconds", 1, "{:.3f} to {:.3f}"}};
+  const Json& confidence = result["metrics"]["confidence"];
+  std::string text = fmt::format("{:.0f} % intervals, from means of {} batches of {} turns\n",
+                                 confidence["level"].get<double>() * kPercent,
+                                 confidence["batches"].get<std::int64_t>(),
+                                 confidence["turns_per_batch"].get<std::int64_t>());
+  for (const Line& line : kLines) {
+    if (!confidence.contains(line.name)) {
+      continue;
+    }
+    const Json& interval = confidence[line.name];
+    text += fmt::format(
+        "{:<24}{}", line.label,
+        fmt::format(fmt::runtime(line.format), interval["low"].get<double>() * line.factor,
+                    interval["high"].get<double>() * line.factor));
+    text += interval["trusted"] == true
+                ? "\n"
+                : fmt::format("  not to be trusted: {}\n", interval["doubt"].get<std::string>());
+  }
+  return text;
+}
+
+std::string align_columns(const std::vector<std::vector<std::string>>& lines, std::size_t left) {
+  std::vector<std::size_t> widths(lines.front().size(), 0);
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], line[i].size());
+    }
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    std::string row;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const std::size_t width = i < widths.size() ? widths[i] : 0;
+      row += (i > 0 ? "  " : "") + (i < left ? fmt::format("{:<{}}", line[i], width)
+                                             : fmt::format("{:>{}}", line[i], width));
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + "\n";
+  }
+  return text;
 }
 
 std::string describe_run(const Json& result) {

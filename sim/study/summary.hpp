@@ -12,6 +12,10 @@ namespace kvtier {
 /// The number at a JSON pointer of a result; nullopt if there is none.
 [[nodiscard]] std::optional<double> number_at(const Json& result, const std::string& pointer);
 
+/// That number of each of some results; nullopt if one of them does not have it.
+[[nodiscard]] std::optional<std::vector<double>> numbers_at(const std::vector<Json>& results,
+                                                            const std::string& pointer);
+
 /// A number of several runs that differ in their seeds only.
 struct Summary {
   double mean = 0;
@@ -24,6 +28,15 @@ struct Summary {
 
 /// Whether the queue grew as long as sessions arrived ("load exceeds capacity").
 [[nodiscard]] bool exceeds_capacity(const Json& result);
+
+/// Lines on how far the headline metrics of one run are to be trusted: their intervals by batch
+/// means.
+[[nodiscard]] std::string describe_confidence(const Json& result);
+
+/// A table: the first line's cells are its columns, the first `left` of them on the left; what a
+/// line has beyond them follows as it is.
+[[nodiscard]] std::string align_columns(const std::vector<std::vector<std::string>>& lines,
+                                        std::size_t left);
 
 /// Two lines: the model and the hardware, then the workload.
 [[nodiscard]] std::string describe_run(const Json& result);

@@ -12,32 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kKeyWord = "key";
 /// Every run has a line in memory until the end.
 constexpr std::int64_t kMostRuns = 100000;
-
-/// The two ways to write an axis.
-struct LabelledAxis {
-  std::string name;
-  std::vector<AxisValue> values;
-};
-template <class V>
-void describe(V& v, LabelledAxis& c) {
-  v.field("name", c.name, "What tables call it.", required());
-  v.field("values", c.values, "Its places, in order.", required());
-}
-
-struct KeyAxis {
-  std::string name;
-  std::string key;
-  std::vector<AnyJson> values;
-};
-template <class V>
-void describe(V& v, KeyAxis& c) {
-  v.field("name", c.name, "What tables call it.", required());
-  v.field(kKeyWord, c.key, "JSON pointer of the key that it sets.", required());
-  v.field("values", c.values, "The key's values, in order.", required());
-}
 
 class SweepCheck {
  public:
@@ -187,40 +163,17 @@ void read_config(SweepBase& base, const Json& json, const std::string& pointer,
 Json write_config(const SweepBase& base) { return base.json; }
 Json config_schema(const SweepBase&) { return Json{{"type", Json::array({"string", "object"})}}; }
 
-void read_config(SweepAxis& axis, const Json& json, const std::string& pointer,
-                 Problems& problems) {
-  axis = SweepAxis{};
-  if (!json.is_object() || !json.contains(kKeyWord)) {
-    LabelledAxis labelled;
-    read_value(labelled, json, pointer, problems);
-    axis = {labelled.name, labelled.values};
-    for (std::size_t i = 0; i < axis.values.size(); ++i) {
-      axis.values[i].pointer = fmt::format("{}/values/{}/set", pointer, i);
-    }
-    return;
-  }
-  KeyAxis of_key;
-  read_value(of_key, json, pointer, problems);
-  check_pointer(of_key.key, pointer + "/" + kKeyWord, problems);
-  axis.name = of_key.name;
-  for (std::size_t i = 0; i < of_key.values.size(); ++i) {
-    const Json& value = of_key.values[i].json;
-    axis.values.push_back({.label = value.is_string() ? value.get<std::string>() : value.dump(),
-                           .set = {{{of_key.key, value}}},
-                           .pointer = fmt::format("{}/values/{}", pointer, i)});
-  }
-}
-Json write_config(const SweepAxis& axis) {
-  return write_value(LabelledAxis{axis.name, axis.values});
-}
-Json config_schema(const SweepAxis&) {
-  LabelledAxis labelled;
-  KeyAxis of_key;
-  return Json{{"anyOf", Json::array({value_schema(labelled), value_schema(of_key)})}};
-}
-
 std::string header_of(const SweepColumn& column) {
   return fmt::format("{} [{}]", column.name, write_value(column.unit).get<std::string>());
+}
+
+void finish_sweep(Sweep& sweep, Problems& problems) {
+  for (std::size_t i = 0; i < sweep.axes.size(); ++i) {
+    if (sweep.axes[i].sampled) {
+      draw(sweep.axes[i], static_cast<std::uint64_t>(sweep.seed), fmt::format("/axes/{}", i));
+    }
+  }
+  SweepCheck(sweep, problems).all();
 }
 
 Sweep load_sweep(const fs::path& file) {
@@ -230,7 +183,7 @@ Sweep load_sweep(const fs::path& file) {
   problems.set_origin("", file.string());
   read_value(sweep, read_json_file(file), "", problems);
   if (problems.empty()) {
-    SweepCheck(sweep, problems).all();
+    finish_sweep(sweep, problems);
   }
   problems.throw_if_any();
   return sweep;

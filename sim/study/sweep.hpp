@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "sim/study/paper.hpp"
 #include "sim/study/presets.hpp"
 #include "sim/study/resolve.hpp"
+#include "sim/study/sweep_axis.hpp"
 
 /// A sweep as data: one run's config, the axes along which its keys change, and the columns that
 /// its table has. configs/sweeps/README.md describes the file.
@@ -24,30 +24,6 @@ struct SweepBase {
 void read_config(SweepBase& base, const Json& json, const std::string& pointer, Problems& problems);
 [[nodiscard]] Json write_config(const SweepBase& base);
 [[nodiscard]] Json config_schema(const SweepBase& base);
-
-/// A place on an axis.
-struct AxisValue {
-  std::string label;
-  Overrides set;
-
-  /// Where what it sets stands in the sweep's file.
-  std::string pointer;
-};
-template <class V>
-void describe(V& v, AxisValue& c) {
-  v.field("label", c.label, "What tables call it.", required());
-  v.field("set", c.set, "Keys of the config and their values, like --set.", required());
-}
-
-/// Read from `{"name", "values": [{"label", "set"}, ..]}`, or `{"name", "key", "values": [JSON,
-/// ..]}` where each value sets the one key and labels itself.
-struct SweepAxis {
-  std::string name;
-  std::vector<AxisValue> values;
-};
-void read_config(SweepAxis& axis, const Json& json, const std::string& pointer, Problems& problems);
-[[nodiscard]] Json write_config(const SweepAxis& axis);
-[[nodiscard]] Json config_schema(const SweepAxis& axis);
 
 struct SweepColumn {
   std::string name;
@@ -76,6 +52,7 @@ struct Sweep {
   SweepBase config;
   Overrides set;
   std::vector<SweepAxis> axes;
+  std::int64_t seed = 1;
   std::int64_t replications = 1;
   std::vector<SweepColumn> columns;
   RefusedPoints refused = RefusedPoints::error;
@@ -93,6 +70,7 @@ void describe(V& v, Sweep& c) {
       "The sweep is every combination of their values; the last axis turns fastest. Keys are set "
       "in the order of the axes, so that a later one comes over an earlier one.",
       required());
+  v.field("seed", c.seed, "Of the draws of sampled axes; runs have the config's.", non_negative());
   v.field("replications", c.replications,
           "Seeds to run at each point: the config's, and those after it.", between(1, 100000));
   v.field("columns", c.columns, "What the tables show of each run.", required());
@@ -100,6 +78,8 @@ void describe(V& v, Sweep& c) {
           "A point whose config is refused: error (nothing is run), or skip (its row says why).");
 }
 
+/// Draws sampled axes and finds what no single key of a sweep shows.
+void finish_sweep(Sweep& sweep, Problems& problems);
 /// Throws ConfigError with every problem of the file.
 [[nodiscard]] Sweep load_sweep(const std::filesystem::path& file);
 

@@ -363,10 +363,6 @@ std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t
   return notes;
 }
 
-std::string pad(const std::string& text, std::size_t width, bool left) {
-  return left ? fmt::format("{:<{}}", text, width) : fmt::format("{:>{}}", text, width);
-}
-
 }  // namespace
 
 const char* failure_name(RunState state) {
@@ -460,12 +456,6 @@ std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
     }
     lines.push_back(std::move(line));
   }
-  std::vector<std::size_t> widths(lines[0].size(), 0);
-  for (const auto& line : lines) {
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      widths[i] = std::max(widths[i], line[i].size());
-    }
-  }
   std::string text = fmt::format("{}: {} points", sweep.file.stem().string(), points.size());
   if (result.shard.of > 1) {
     text += fmt::format(", shard {}/{} with {}", result.shard.number, result.shard.of, shown);
@@ -473,15 +463,7 @@ std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
   text += replications > 1
               ? fmt::format(", mean of {} seeds (largest - smallest)\n\n", replications)
               : ", one seed\n\n";
-  for (const auto& line : lines) {
-    std::string row;
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      row += (i > 0 ? "  " : "") +
-             (i < widths.size() ? pad(line[i], widths[i], i < sweep.axes.size()) : line[i]);
-    }
-    row.erase(row.find_last_not_of(' ') + 1);
-    text += row + "\n";
-  }
+  text += align_columns(lines, sweep.axes.size());
   const std::string why = reasons.text();
   return why.empty() ? text : text + "\n" + why;
 }

@@ -323,9 +323,10 @@ TEST_F(BadCommandLine, SuggestsTheCommandThatWasMeant) {
 }
 
 TEST_F(BadCommandLine, ListsTheCommandsIfThereIsNone) {
-  expect_bad_input({}, {"expected a command: simulate, compare, sweep, reproduce, list, trace, "
-                        "schema, calibrate, validate",
-                        "see kvtier --help"});
+  expect_bad_input({},
+                   {"expected a command: simulate, compare, sweep, plan, reproduce, list, trace, "
+                    "schema, calibrate, validate",
+                    "see kvtier --help"});
   expect_bad_input({"trace"},
                    {"expected a command: generate, import, stats", "see kvtier trace --help"});
 }
@@ -389,7 +390,7 @@ TEST_F(BadCommandLine, SuggestsWhatCanBeListed) {
 
 TEST_F(BadCommandLine, SuggestsTheSchemaThatWasMeant) {
   expect_bad_input({"schema", "modle"}, {"WHICH: expected one of run, model, hardware, system, "
-                                         "profile, sweep, got \"modle\" (did you "
+                                         "profile, sweep, plan, got \"modle\" (did you "
                                          "mean \"model\"?)",
                                          "see kvtier schema --help"});
 }
@@ -505,17 +506,24 @@ TEST_F(BadCapacity, RefusesAToleranceThatIsNone) {
 
 class BadExpectations : public ProgramTest {};
 
-TEST_F(BadExpectations, AreFoundBeforeAnythingIsWritten) {
-  write_run();
-  write("expect.json", R"({"/metrics/trns": {"min": 1}, "metrics/turns": {"min": 1},
-                           "/a~2": {"min": 1}, "/metrics/turns": {"least": 1}})");
+TEST_F(BadExpectations, AreFoundBeforeTheRun) {
+  write_run({{"/workload/warmup_turns", 1000000}});  // which only the run finds out to be too many
+  write("expect.json", R"({"metrics/turns": {"min": 1}, "/a~2": {"min": 1},
+                           "/metrics/turns": {"least": 1}})");
   expect_bad_input(
       {"simulate", "run.json", "--expect", "expect.json", "--json", "out.json"},
-      {"expect.json: /~1metrics~1trns: the result has no such value",
-       "expect.json: /metrics~1turns: expected a JSON pointer, which starts with /",
+      {"expect.json: /metrics~1turns: expected a JSON pointer, which starts with /",
        "expect.json: /~1a~02: expected a JSON pointer, in which ~ is written ~0 and / in a key ~1",
        "expect.json: /~1metrics~1turns/least: expected {\"min\": .., \"max\": ..} or {\"value\": "
-       ".., \"tolerance\": ..}, got {\"least\":1}"});
+       ".., \"tolerance\": .., \"relative\": ..}, got {\"least\":1}"});
+  EXPECT_EQ(files(), (std::vector<std::string>{"expect.json", "run.json"}));
+}
+
+TEST_F(BadExpectations, OfWhatNoResultHasAreFoundBeforeAnythingIsWritten) {
+  write_run();
+  write("expect.json", R"({"/metrics/trns": {"min": 1}, "/metrics/turns": {"min": 1e9}})");
+  expect_bad_input({"simulate", "run.json", "--expect", "expect.json", "--json", "out.json"},
+                   {"expect.json: /~1metrics~1trns: the result has no such value"});
   EXPECT_EQ(files(), (std::vector<std::string>{"expect.json", "run.json"}));
 }
 

@@ -169,6 +169,19 @@ TEST_F(Simulate, FailsExpectationsThatDoNotHold) {
   EXPECT_EQ(read_json("out.json"), result);  // a failed check is a result, too
 }
 
+// About 150 turns are too few for intervals that could be trusted.
+TEST_F(Simulate, ShowsIntervalsAndTheirDoubts) {
+  const std::string table = kvtier({"simulate", "run.json"}).out;
+  EXPECT_TRUE(contains(table, "95 % intervals, from means of ")) << table;
+  for (const char* label :
+       {"hit rate, all turns %", "hit rate, tokens %", "TTFT mean s", "queueing mean s"}) {
+    EXPECT_TRUE(contains(table.substr(table.find("95 % intervals")), label)) << table;
+  }
+  EXPECT_TRUE(contains(table, "  not to be trusted: too few turns\n")) << table;
+  const json confidence = result_of({})["metrics"]["confidence"];
+  EXPECT_EQ(confidence["ttft_seconds"]["doubt"], "too few turns");
+}
+
 TEST_F(Simulate, FindsTheCapacity) {
   write_run({{"/workload/sessions", 300}});
   const Names search{"simulate",       "run.json", "--find-capacity", "ttft_seconds.p90<=2",
@@ -436,17 +449,19 @@ TEST_F(Help, ShowsTheVersion) {
 TEST_F(Help, DescribesEveryCommandAndOption) {
   const std::vector<std::pair<Names, Names>> commands{
       {{},
-       {"simulate", "compare", "sweep", "reproduce", "list", "trace", "schema", "calibrate",
+       {"simulate", "compare", "sweep", "plan", "reproduce", "list", "trace", "schema", "calibrate",
         "--config-dir", "--version"}},
       {{"simulate"},
        {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
         "--expect", "--find-capacity", "--replications", "--tolerance", "--untimed",
         "--print-config", "--reference"}},
       {{"compare"}, {"CONFIG", "--systems", "--replications", "--set", "--seed", "--json"}},
+      {{"plan"}, {"PLAN", "--json"}},
       {{"sweep"}, {"SWEEP", "--out", "--jobs", "--shard", "--resume"}},
       {{"reproduce"}, {"PAPER", "--figure", "--replications", "--sensitivity", "--json"}},
       {{"list"}, {"systems", "policies", "models", "hardware"}},
-      {{"schema"}, {"run", "model", "hardware", "system", "profile", "sweep", "--markdown"}},
+      {{"schema"},
+       {"run", "model", "hardware", "system", "profile", "sweep", "plan", "--markdown"}},
       {{"calibrate"},
        {"--from-table", "--columns", "--check", "--no-measure", "--explain", "--history",
         "--prompt", "--gpus", "--roofline", "--model", "--hardware", "--out", "--compute",

@@ -115,7 +115,8 @@ std::string problem(const json& value, const json& schema, const std::string& at
   return "";
 }
 
-const std::vector<std::string> kSchemas{"run", "model", "hardware", "system", "profile", "sweep"};
+const std::vector<std::string> kSchemas{"run",     "model", "hardware", "system",
+                                        "profile", "sweep", "plan"};
 
 class Schemas : public ProgramTest {
  protected:
@@ -137,16 +138,18 @@ TEST_F(Schemas, DescribeTheConfigOfARunByDefault) {
 }
 
 /// A paper's figures and the list of its runs are no configs: `kvtier reproduce` reads them. Nor
-/// are the names of a table's columns.
+/// are the names of a table's columns, nor what results are expected to be.
 bool is_config(const fs::path& file) {
   return file.extension() == ".json" && file.filename() != "reproduction.json" &&
-         file.parent_path().filename() != "figures" && file.parent_path().filename() != "columns";
+         file.parent_path().filename() != "figures" && file.parent_path().filename() != "columns" &&
+         file.stem().extension() != ".expect";
 }
 
 TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {
   const std::map<std::string, std::string> kinds{
-      {"models", "model"}, {"hardware", "hardware"}, {"systems", "system"}, {"profiles", "profile"},
-      {"papers", "run"},   {"examples", "run"},      {"sweeps", "run"},     {"validation", "run"}};
+      {"models", "model"},     {"hardware", "hardware"}, {"systems", "system"},
+      {"profiles", "profile"}, {"papers", "run"},        {"examples", "run"},
+      {"sweeps", "run"},       {"plans", "run"},         {"validation", "run"}};
   std::map<std::string, int> seen;
   for (const auto& file : fs::recursive_directory_iterator(configs())) {
     if (!is_config(file.path())) {
@@ -158,8 +161,10 @@ TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {
     }
     ASSERT_TRUE(kinds.contains(folder)) << file.path();
     const json config = json::parse(read_file(file.path()));
-    // Beside a sweep lies the run that it varies.
-    const std::string kind = config.contains("axes") ? "sweep" : kinds.at(folder);
+    // Beside a sweep or a plan lies the run that it varies.
+    const std::string kind = config.contains("slo")    ? "plan"
+                             : config.contains("axes") ? "sweep"
+                                                       : kinds.at(folder);
     ++seen[kind];
     EXPECT_EQ(problem(config, schema(kind), ""), "") << file.path();
     if (config.contains("$schema")) {
@@ -168,7 +173,7 @@ TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {
       EXPECT_EQ(named.filename(), kind + ".schema.json") << file.path();
     }
   }
-  for (const char* which : {"run", "model", "hardware", "system", "sweep"}) {
+  for (const char* which : {"run", "model", "hardware", "system", "sweep", "plan"}) {
     EXPECT_GT(seen[which], 0) << which;
   }
 }

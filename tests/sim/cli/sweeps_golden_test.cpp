@@ -26,6 +26,11 @@ class StockSweeps : public ProgramTest {
 TEST_F(StockSweeps, AreShownAsTheProgramPrintsThem) {
   const fs::path page = configs() / "sweeps" / "README.md";
   std::string text = read_file(page);
+  for (const Block& block : fenced_blocks(text)) {
+    if (!block.file.empty()) {
+      write(block.file, block.text);
+    }
+  }
   const int outputs =
       replace_outputs(text, [this](const std::string& command, std::string& output) {
         std::vector<std::string> arguments = split_words(command);
@@ -38,7 +43,7 @@ TEST_F(StockSweeps, AreShownAsTheProgramPrintsThem) {
   if (HasFatalFailure()) {
     return;
   }
-  EXPECT_EQ(outputs, 2);
+  EXPECT_EQ(outputs, 3);
   expect_file_holds(page, text);
 }
 

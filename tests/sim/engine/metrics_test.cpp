@@ -232,5 +232,44 @@ TEST(QueueTrend, GrowsThroughoutOnlyWhereEachThirdIsLongerAndTheLastLongEnough) 
   EXPECT_FALSE(growing.grows_throughout(at_ms(100), at_ms(100), 0));
 }
 
+// Batches of two turns: a first turn and a hit, a miss and a hit. Each has one hit of two turns,
+// and every TTFT is 30 ms, so their intervals have no width. Of tokens 100 of 100 and 100 of 200
+// are found, 2/3 of all: beyond that are 33.3 and -33.3, whose standard error 33.3 over the 150
+// that a batch needs, times 12.706, is 2.82; a share lies between 0 and 1 whatever that says.
+TEST(Confidence, IsReportedForTheHeadlineMetrics) {
+  TurnMetrics turns;
+  turns.add(record(0, 0));
+  turns.add(record(100, 100));
+  turns.add(record(100, 0));
+  turns.add(record(100, 100));
+  const Json report = confidence_report(turns);
+  EXPECT_EQ(report["level"], 0.95);
+  EXPECT_EQ(report["batches"], 2);
+  EXPECT_EQ(report["turns_per_batch"], 2);
+  EXPECT_EQ(report["hit_rate_all_turns"]["half_width"], 0);
+  EXPECT_EQ(report["hit_rate_all_turns"]["low"], 0.5);
+  EXPECT_EQ(report["hit_rate_all_turns"]["high"], 0.5);
+  EXPECT_NEAR(report["hit_rate_tokens"]["half_width"].get<double>(), 2.82, 0.005);
+  EXPECT_EQ(report["hit_rate_tokens"]["low"], 0);
+  EXPECT_EQ(report["hit_rate_tokens"]["high"], 1);
+  EXPECT_DOUBLE_EQ(report["ttft_seconds"]["low"].get<double>(), 0.03);
+  EXPECT_DOUBLE_EQ(report["queueing_seconds"]["high"].get<double>(), 0.01);
+  EXPECT_EQ(report["ttft_seconds"]["trusted"], false);
+  EXPECT_EQ(report["ttft_seconds"]["doubt"], "too few turns");
+}
+
+// First turns need no history: there is no share of it.
+TEST(Confidence, LeavesOutWhatHasNone) {
+  TurnMetrics turns;
+  EXPECT_FALSE(confidence_report(TurnMetrics()).contains("hit_rate_all_turns"));
+  for (int i = 0; i < 600; ++i) {
+    turns.add(record(0, 0));
+  }
+  const Json report = confidence_report(turns);
+  EXPECT_FALSE(report.contains("hit_rate_tokens"));
+  EXPECT_EQ(report["ttft_seconds"]["trusted"], true);
+  EXPECT_FALSE(report["ttft_seconds"].contains("doubt"));
+}
+
 }  // namespace
 }  // namespace kvtier::test

@@ -222,6 +222,45 @@ TEST(Compare, SummarizesMeanAndSpread) {
   EXPECT_EQ(column["verdict"], "load is within capacity");
 }
 
+/// A run of which only the means of TTFT and TPOT are known.
+Json run_of(double ttft, double tpot) {
+  return Json{{"metrics", {{"ttft_seconds", {{"mean", ttft}}}, {"tpot_seconds", {{"mean", tpot}}}}},
+              {"load", {{"verdict", "load is within capacity"}}}};
+}
+
+// TTFT differs by 2, 3 and 4 where the seeds differ by 40: mean 3, standard error 1 / sqrt(3),
+// times 4.303 (2 degrees) 2.484. Unpaired, nothing could be said. TPOT differs by 1, 0 and -1, mean
+// 0.
+TEST(Compare, PairsRunsOfTheSameSeed) {
+  Comparison comparison;
+  comparison.columns = {{"a", {run_of(10, 1), run_of(30, 2), run_of(50, 3)}},
+                        {"b", {run_of(12, 2), run_of(33, 2), run_of(54, 2)}}};
+  const Json json = to_json(comparison);
+  EXPECT_FALSE(json["systems"]["a"].contains("differences"));
+  EXPECT_EQ(json["systems"]["b"]["difference_from"], "a");
+  const Json& differences = json["systems"]["b"]["differences"];
+  EXPECT_EQ(differences.size(), 2U);
+  const Json& ttft = differences["/metrics/ttft_seconds/mean"];
+  EXPECT_DOUBLE_EQ(ttft["mean"].get<double>(), 3);
+  EXPECT_NEAR(ttft["low"].get<double>(), 3 - 2.484, 0.001);
+  EXPECT_NEAR(ttft["high"].get<double>(), 3 + 2.484, 0.001);
+  EXPECT_EQ(ttft["significant"], true);
+  EXPECT_EQ(differences["/metrics/tpot_seconds/mean"]["significant"], false);
+}
+
+TEST(Compare, ShowsDifferencesOfSeveralSystemsAndSeedsOnly) {
+  const auto shows = [](const Comparison& comparison) {
+    return to_table(comparison).find("\ndifference from recompute, ") != std::string::npos;
+  };
+  EXPECT_FALSE(shows(compared({"recompute", "attentionstore"}, 1)));
+  EXPECT_FALSE(shows(compared({"recompute"}, 2)));
+  const Comparison both = compared({"recompute", "attentionstore"}, 2);
+  EXPECT_TRUE(shows(both));
+  // Every resumed turn is a hit with both seeds, and without stores there are none.
+  const std::string table = to_table(both);
+  EXPECT_NE(table.find("+100.0 (+100.0 to +100.0) *\n"), std::string::npos) << table;
+}
+
 TEST(Compare, ReportsProgressAfterEveryRun) {
   std::vector<std::pair<std::int64_t, std::int64_t>> calls;
   (void)compare_systems(

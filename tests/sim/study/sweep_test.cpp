@@ -1,6 +1,7 @@
 /// Sweeps: what their files may say, which points they have, and what a folder of results holds
 /// however it came about.
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -620,6 +621,122 @@ TEST_F(Sweeping, NamesColumnsThatNoResultHas) {
                    "column corrected, --resume shows the results again",
                    "s.json: /columns/3/value: no result has a number at /metrics/tiers; with the "
                    "column corrected, --resume shows the results again"}));
+}
+
+// ---- Sampled axes ----
+
+/// What axis `axis` of a sweep sets for key number `key` of each point.
+std::vector<Json> drawn(const Sweep& sweep, std::size_t key, std::size_t axis = 0) {
+  std::vector<Json> values;
+  for (const AxisValue& value : sweep.axes.at(axis).values) {
+    values.push_back(value.set.list.at(key).value);
+  }
+  return values;
+}
+
+// Ten parts of 1 to 10 are the ten numbers; ten parts of two values are five of each.
+TEST_F(Sweeping, DrawsOneOfEachPartForALatinHypercube) {
+  sweep(R"({"name": "p", "sample": "latin_hypercube", "points": 10, "keys": [
+    {"key": "/serving/slots", "from": 1, "to": 10},
+    {"key": "/system", "values": ["recompute", "attentionstore"]}]})");
+  std::vector<Json> slots = drawn(load(), 0);
+  EXPECT_FALSE(std::is_sorted(slots.begin(), slots.end()));
+  std::sort(slots.begin(), slots.end());
+  EXPECT_EQ(Json(slots), Json({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  const std::vector<Json> systems = drawn(load(), 1);
+  EXPECT_EQ(std::count(systems.begin(), systems.end(), "recompute"), 5);
+  const std::vector<SweepPoint> all = points();
+  ASSERT_EQ(all.size(), 10U);
+  for (std::size_t i = 0; i < 10; ++i) {
+    EXPECT_EQ(all[i].resolved->config.serving.slots, drawn(load(), 0)[i]);
+    EXPECT_EQ(all[i].labels[0], std::to_string(i) + ": " + drawn(load(), 0)[i].dump() + ", " +
+                                    systems[i].get<std::string>());
+  }
+}
+
+// Of 1,000 parts of a log scale from 1 to 100, half are below 10; of a linear one 9/99.
+TEST_F(Sweeping, SpreadsLogarithmsOnALogScale) {
+  sweep(R"({"name": "p", "sample": "latin_hypercube", "points": 1000, "keys": [
+    {"key": "/a", "from": 1.0, "to": 100.0, "scale": "log"},
+    {"key": "/b", "from": 1.0, "to": 100.0}]})");
+  const auto below_10 = [&](std::size_t key) {
+    const std::vector<Json> values = drawn(load(), key);
+    return std::count_if(values.begin(), values.end(), [](const Json& v) { return v < 10.0; });
+  };
+  EXPECT_NEAR(static_cast<double>(below_10(0)), 500, 1);
+  EXPECT_NEAR(static_cast<double>(below_10(1)), 91, 1);
+}
+
+TEST_F(Sweeping, DrawsQuantitiesInTheUnitOfTheirEnds) {
+  sweep(R"({"name": "p", "sample": "random", "points": 300, "keys": [
+    {"key": "/hardware/dram/capacity", "from": "64GiB", "to": "67GiB"},
+    {"key": "/workload/arrival_rate", "from": "0.1/s", "to": "0.2/s"}]})");
+  std::set<std::string> sizes;
+  for (const Json& value : drawn(load(), 0)) {
+    sizes.insert(value.get<std::string>());
+  }
+  EXPECT_EQ(sizes, (std::set<std::string>{"64GiB", "65GiB", "66GiB", "67GiB"}));
+  std::set<std::string> rates;
+  for (const Json& value : drawn(load(), 1)) {
+    const auto text = value.get<std::string>();
+    EXPECT_TRUE(text.ends_with("/s")) << text;
+    EXPECT_GE(std::stod(text), 0.1);
+    EXPECT_LE(std::stod(text), 0.2);
+    EXPECT_LE(text.size(), std::string("0.1234/s").size());
+    rates.insert(text);
+  }
+  EXPECT_GT(rates.size(), 200U);
+}
+
+TEST_F(Sweeping, DrawsByItsSeedWhateverElseItDraws) {
+  const std::string slots = R"({"key": "/serving/slots", "from": 1, "to": 1000000})";
+  const auto axis = [](const std::string& name, const std::string& keys) {
+    return R"({"name": ")" + name + R"(", "sample": "random", "points": 5, "keys": [)" + keys +
+           "]}";
+  };
+  sweep(axis("p", slots));
+  const std::vector<Json> first = drawn(load(), 0);
+  EXPECT_EQ(drawn(load(), 0), first);
+  sweep(axis("q", R"({"key": "/x", "from": 1, "to": 9})") + "," +
+        axis("p", R"({"key": "/y", "from": 1, "to": 9}, )" + slots));
+  EXPECT_EQ(drawn(load(), 1, 1), first);
+  sweep(axis("p", slots), R"(, "seed": 2)");
+  EXPECT_NE(drawn(load(), 0), first);
+}
+
+TEST_F(Sweeping, IsAnotherSweepWithAnotherSeed) {
+  const std::string axis = R"({"name": "p", "sample": "random", "points": 3, "keys": [
+    {"key": "/serving/slots", "from": 8, "to": 64}]})";
+  sweep(axis);
+  (void)run("out");
+  EXPECT_EQ(run("out", resuming()).runs, 0);
+  sweep(axis, R"(, "seed": 2)");
+  EXPECT_EQ(problems([&] { (void)run("out", resuming()); }).size(), 1U);
+}
+
+TEST_F(Sweeping, NamesWhatCannotBeDrawn) {
+  sweep(R"({"name": "p", "sample": "random", "points": 3, "keys": []},
+    {"name": "q", "sample": "random", "points": 3, "keys": [
+      {"key": "slots", "from": 1, "to": 2}, {"key": "/a"}, {"key": "/a", "from": 1, "values": [2]},
+      {"key": "/b", "from": "x", "to": true}, {"key": "/c", "from": "1GiB", "to": "2MiB"},
+      {"key": "/d", "from": 2, "to": 2}, {"key": "/e", "from": 0, "to": 2, "scale": "log"},
+      {"key": "/f", "from": "12", "to": 13}]},
+    {"name": "r", "sample": "sobol", "points": 0, "keys": [{"from": 1}]})");
+  EXPECT_EQ(problems([&] { (void)load(); }),
+            (Lines{"s.json: /axes/0/keys: expected one key at least, got []",
+                   "s.json: /axes/1/keys/0/key: expected a JSON pointer, which starts with /",
+                   "s.json: /axes/1/keys/1: expected from and to, or values",
+                   "s.json: /axes/1/keys/2/key: the axis draws /a already",
+                   "s.json: /axes/1/keys/2: expected from and to, or values",
+                   "s.json: /axes/1/keys/3/from: expected a number or a quantity, got \"x\"",
+                   "s.json: /axes/1/keys/3/to: expected a number or a quantity, got true",
+                   "s.json: /axes/1/keys/4/to: expected the unit of from, \"GiB\", got \"2MiB\"",
+                   "s.json: /axes/1/keys/5/to: expected more than from, 2, got 2",
+                   "s.json: /axes/1/keys/6/from: expected more than 0 on a log scale, got 0",
+                   "s.json: /axes/1/keys/7/from: expected a number or a quantity, got \"12\"",
+                   "s.json: /axes/2/sample: expected one of random, latin_hypercube, got \"sobol\"",
+                   "s.json: /axes/2/points: expected a whole number >= 1 and <= 100000, got 0",
+                   "s.json: /axes/2/keys/0/key: missing key"}));
 }
 
 // ---- Files that are wrong ----

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace kvtier {
+
+/// Sums over the turns so far.
+struct RunningTotals {
+  double turns = 0;
+  double full_hits = 0;
+  double reused_tokens = 0;
+  double history_tokens = 0;
+  double ttft_ns = 0;
+  double queueing_ns = 0;
+};
+
+/// How far a mean over one run is to be trusted although its turns depend on each other: the run is
+/// cut into batches of equal length, whose means hardly do (Law, Simulation Modeling and Analysis,
+/// section 9.5.3). There are few batches (Schmeiser, Operations Research 30(3), 1982, finds 10
+/// to 30 to be enough), and whether they are long enough is seen in the correlation of
+/// neighbours of half their length.
+///
+/// Batches double in length as the run goes on, so their number is bounded. Only the totals at
+/// their ends are kept, which costs a turn one count.
+class BatchMeans {
+ public:
+  /// Counts a turn; whether it ends a batch, so that `add` has to be called.
+  [[nodiscard]] bool ends_batch() { return --left_ == 0; }
+  void add(const RunningTotals& totals);
+
+  struct Interval {
+    double half_width = 0;
+    /// Correlation of neighbouring halves of batches.
+    double lag_1 = 0;
+    /// Why the interval is not to be trusted; nullptr if nothing speaks against it.
+    const char* doubt = nullptr;
+  };
+  /// Of the ratio of two sums, such as waiting time to turns; nullopt for less than two batches or
+  /// where the second sum is 0.
+  [[nodiscard]] std::optional<Interval> interval(double RunningTotals::*part,
+                                                 double RunningTotals::*whole) const;
+
+  [[nodiscard]] std::int64_t batches() const { return static_cast<std::int64_t>(ends_.size() / 2); }
+  [[nodiscard]] std::int64_t turns_per_batch() const { return half_turns_ * 2; }
+
+ private:
+  static constexpr std::size_t kMostHalves = 64;
+
+  /// Totals at the ends of halves of batches.
+  std::vector<RunningTotals> ends_;
+  std::int64_t half_turns_ = 1;
+  std::int64_t left_ = 1;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,677 @@
+#include "sim/study/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/engine/result.hpp"
+#include "sim/study/summary.hpp"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kHoursPerDay = 24;
+constexpr double kSecondsPerHour = 3600;
+constexpr double kPercent = 100;
+constexpr double kMillis = 1000;
+constexpr const char* kTtft = "/metrics/ttft_seconds/mean";
+
+using Place = std::vector<std::size_t>;  // one index an axis
+
+/// All that a run's result follows from: without the hardware that the system does not use.
+std::string identity_of(const RunConfig& config) {
+  Json json = write_value(config);
+  for (const char* tier : {"dram", "cxl", "ssd"}) {
+    if (!json["system"]["tiers"][tier].is_object()) {
+      json["hardware"].erase(tier);
+    }
+  }
+  return json.dump();
+}
+
+double dollars_per_hour(const RunConfig& config) {
+  return cost_report(config, 1)["total"].get<double>();
+}
+
+/// By how much of its bound the interval misses a condition; 0 or less: not at all.
+double violation(const SloCondition& condition, const std::optional<MeanInterval>& value) {
+  if (!value) {
+    return 0;
+  }
+  const double beyond =
+      condition.at_most ? value->high() - condition.bound : condition.bound - value->low();
+  return beyond / std::max(std::abs(condition.bound), std::numeric_limits<double>::min());
+}
+
+class Search {
+ public:
+  Search(const Plan& plan, const ConfigDirectory& presets, const PolicyRegistry& registry,
+         RunOptions run, const std::function<void(std::int64_t)>& progress)
+      : plan_(plan),
+        axes_(plan.space.axes),
+        registry_(registry),
+        run_(std::move(run)),
+        progress_(progress),
+        points_(resolve_points(plan.space, presets, registry)) {
+    for (const SweepPoint& point : points_) {
+      identities_.push_back(point.resolved ? identity_of(point.resolved->config) : "");
+    }
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      if (std::find(plan.capacities.begin(), plan.capacities.end(), axes_[i].name) !=
+          plan.capacities.end()) {
+        capacities_.push_back(i);
+      }
+    }
+  }
+
+  PlanResult operator()() {
+    check_costs();
+    result_.configurations = static_cast<std::int64_t>(points_.size());
+    for (const SweepPoint& point : points_) {
+      for (const std::string& line : point.refused) {
+        if (std::find(result_.refused.begin(), result_.refused.end(), line) ==
+            result_.refused.end()) {
+          result_.refused.push_back(line);
+        }
+      }
+    }
+    Place place(axes_.size(), 0);
+    do {
+      if (capacities_.empty()) {
+        (void)trial(place);
+      } else if (place[capacities_.back()] == 0) {
+        search_line(place);
+      }
+    } while (advance(place));
+    std::optional<std::string> best;
+    for (const auto& [identity, found] : trials_) {
+      if (found.meets && (!best || order(found, trials_.at(*best)))) {
+        best = identity;
+      }
+    }
+    std::vector<std::pair<std::size_t, std::vector<std::string>>> curves;
+    if (best) {
+      curves = run_curves(places_.at(*best));
+    }
+    finish(best, curves);
+    return std::move(result_);
+  }
+
+ private:
+  static bool order(const PlanTrial& a, const PlanTrial& b) {
+    return a.dollars_per_hour != b.dollars_per_hour ? a.dollars_per_hour < b.dollars_per_hour
+                                                    : a.ttft_seconds.mean < b.ttft_seconds.mean;
+  }
+
+  bool advance(Place& place) const {
+    for (std::size_t i = axes_.size(); i-- > 0;) {
+      if (++place[i] < axes_[i].values.size()) {
+        return true;
+      }
+      place[i] = 0;
+    }
+    return false;
+  }
+
+  [[nodiscard]] std::size_t index_of(const Place& place) const {
+    std::size_t index = 0;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      index = index * axes_[i].values.size() + place[i];
+    }
+    return index;
+  }
+  [[nodiscard]] const std::optional<ResolvedConfig>& config_at(const Place& place) const {
+    return points_[index_of(place)].resolved;
+  }
+  static Place moved(Place place, std::size_t axis, std::size_t value) {
+    place[axis] = value;
+    return place;
+  }
+
+  /// Bisection needs an order, and the cheapest is at the least that will do.
+  void check_costs() const {
+    Problems problems;
+    problems.set_origin("", plan_.space.file.string());
+    std::set<std::string> told;
+    Place place(axes_.size(), 0);
+    do {
+      for (const std::size_t axis : capacities_) {
+        if (place[axis] == 0) {
+          continue;
+        }
+        const auto& less = config_at(moved(place, axis, place[axis] - 1));
+        const auto& more = config_at(place);
+        const std::string at = fmt::format("/axes/{}/values/{}", axis, place[axis]);
+        if (less && more && dollars_per_hour(more->config) < dollars_per_hour(less->config) &&
+            told.insert(at).second) {
+          problems.add(at, fmt::format("costs less than \"{}\": the values of a capacity go from "
+                                       "the least to the most",
+                                       axes_[axis].values[place[axis] - 1].label));
+        }
+      }
+    } while (advance(place));
+    problems.throw_if_any();
+  }
+
+  Json run(const RunConfig& config, const fs::path& base_dir) {
+    if (progress_) {
+      progress_(result_.short_runs + result_.full_runs);
+    }
+    RunOptions how = run_;
+    how.base_dir = base_dir;
+    Json result = simulate(config, registry_, how);
+    if (!checked_) {
+      check_metrics(plan_.conditions, result, plan_.space.file.string() + ": /slo: ");
+      checked_ = true;
+    }
+    return result;
+  }
+
+  /// Whether a short run with one seed meets the SLO.
+  bool seems_to_meet(const Place& place) {
+    const auto& resolved = config_at(place);
+    if (!resolved) {
+      return false;
+    }
+    const auto [known, is_new] = screened_.emplace(identities_[index_of(place)], false);
+    if (!is_new) {
+      return known->second;
+    }
+    RunConfig config = resolved->config;
+    if (config.workload.sessions) {
+      const auto part = [&](std::int64_t whole) {
+        return static_cast<std::int64_t>(std::ceil(plan_.screening * static_cast<double>(whole)));
+      };
+      config.workload.sessions = part(*config.workload.sessions);
+      config.workload.warmup_turns = static_cast<std::int64_t>(
+          plan_.screening * static_cast<double>(config.workload.warmup_turns));
+    }
+    const Json result = run(config, resolved->base_dir);
+    ++result_.short_runs;
+    bool meets = !exceeds_capacity(result);
+    for (const SloCondition& condition : plan_.conditions) {
+      const auto value = number_at(result, condition.pointer);
+      meets = meets && (!value || violation(condition, MeanInterval{*value, 0}) <= 0);
+    }
+    known->second = meets;
+    return meets;
+  }
+
+  /// nullptr where the config is refused.
+  const PlanTrial* trial(const Place& place) {
+    const auto& resolved = config_at(place);
+    if (!resolved) {
+      return nullptr;
+    }
+    const std::string& identity = identities_[index_of(place)];
+    const auto known = trials_.find(identity);
+    if (known != trials_.end()) {
+      return &known->second;
+    }
+    std::vector<Json> results;
+    for (std::int64_t r = 0; r < plan_.space.replications; ++r) {
+      RunConfig config = resolved->config;
+      config.seed += r;
+      results.push_back(run(config, resolved->base_dir));
+      ++result_.full_runs;
+    }
+    places_.emplace(identity, place);
+    return &trials_.emplace(identity, judged(place, resolved->config, results)).first->second;
+  }
+
+  PlanTrial judged(const Place& place, const RunConfig& config, const std::vector<Json>& results) {
+    PlanTrial trial;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      trial.labels.push_back(matters(place, i) ? axes_[i].values[place[i]].label : "-");
+    }
+    trial.dollars_per_hour = dollars_per_hour(config);
+    trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
+    trial.meets = trial.overloaded == 0;
+    for (const SloCondition& condition : plan_.conditions) {
+      std::vector<double> values;
+      for (const Json& result : results) {
+        if (const auto value = number_at(result, condition.pointer)) {
+          values.push_back(*value);
+        }
+      }
+      // A distribution that only one seed has values of has no interval, and says little.
+      trial.values.push_back(values.size() < 2 ? std::nullopt
+                                               : std::optional(mean_interval(values)));
+      trial.holds.push_back(violation(condition, trial.values.back()) <= 0);
+      trial.meets = trial.meets && trial.holds.back();
+    }
+    const auto all = [&](const std::string& pointer) {
+      const auto numbers = numbers_at(results, pointer);
+      KVTIER_ASSERT(numbers.has_value(), "every result has the number");
+      return mean_interval(*numbers);
+    };
+    trial.ttft_seconds = all(kTtft);
+    trial.hit_rate = all("/metrics/hit_rate/all_turns/total").mean;
+    if (config.system.tiers.ssd) {
+      std::vector<double> per_day;
+      for (const Json& result : results) {
+        per_day.push_back(*number_at(result, "/metrics/tiers/ssd/written_bytes") /
+                          *number_at(result, "/load/measured_seconds") * kSecondsPerHour *
+                          kHoursPerDay);
+      }
+      trial.ssd_bytes_per_day = mean_interval(per_day).mean;
+      trial.drive_writes_per_day =
+          *trial.ssd_bytes_per_day / static_cast<double>(config.hardware.ssd->capacity.value);
+      if (plan_.endurance && *trial.drive_writes_per_day > 0) {
+        trial.drive_life_years = plan_.endurance->years * plan_.endurance->drive_writes_per_day /
+                                 *trial.drive_writes_per_day;
+      }
+    }
+    return trial;
+  }
+
+  /// Whether another value of the axis is another configuration.
+  [[nodiscard]] bool matters(const Place& place, std::size_t axis) const {
+    for (std::size_t value = 0; value < axes_[axis].values.size(); ++value) {
+      const Place other = moved(place, axis, value);
+      if (config_at(other) && identities_[index_of(other)] != identities_[index_of(place)]) {
+        return true;
+      }
+    }
+    return axes_[axis].values.size() == 1;
+  }
+
+  /// Finds the least of the last capacity that meets the SLO; `place` is at its first value.
+  void search_line(const Place& place) {
+    const std::size_t axis = capacities_.back();
+    const std::size_t count = axes_[axis].values.size();
+    std::size_t low = 0;
+    std::size_t high = count;
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (seems_to_meet(moved(place, axis, middle))) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    const auto meets = [&](std::size_t value) {
+      const PlanTrial* const found = trial(moved(place, axis, value));
+      return found != nullptr && found->meets;
+    };
+    std::size_t at = std::min(low, count - 1);
+    if (meets(at)) {
+      while (at > 0 && meets(at - 1)) {
+        --at;
+      }
+    } else {
+      while (at + 1 < count && !meets(at + 1)) {
+        ++at;
+      }
+    }
+  }
+
+  /// Runs every capacity's values with all else as at `place`: axes and what their trials are
+  /// called.
+  std::vector<std::pair<std::size_t, std::vector<std::string>>> run_curves(const Place& place) {
+    std::vector<std::pair<std::size_t, std::vector<std::string>>> curves;
+    for (const std::size_t axis : capacities_) {
+      if (!matters(place, axis)) {
+        continue;
+      }
+      std::vector<std::string> identities;
+      for (std::size_t value = 0; value < axes_[axis].values.size(); ++value) {
+        const Place at = moved(place, axis, value);
+        const PlanTrial* const found = trial(at);
+        if (found != nullptr && found->overloaded == 0) {
+          identities.push_back(identities_[index_of(at)]);
+        }
+      }
+      curves.emplace_back(axis, std::move(identities));
+    }
+    return curves;
+  }
+
+  /// Puts trials in order and works out what follows from all of them.
+  void finish(const std::optional<std::string>& best,
+              const std::vector<std::pair<std::size_t, std::vector<std::string>>>& curves) {
+    std::vector<std::string> sorted;
+    for (const auto& [identity, found] : trials_) {
+      sorted.push_back(identity);
+    }
+    std::sort(sorted.begin(), sorted.end(), [&](const std::string& a, const std::string& b) {
+      return order(trials_.at(a), trials_.at(b));
+    });
+    std::map<std::string, std::size_t> index;
+    for (const std::string& identity : sorted) {
+      index[identity] = result_.trials.size();
+      result_.trials.push_back(trials_.at(identity));
+    }
+    for (std::size_t i = 0; i < result_.trials.size(); ++i) {
+      const PlanTrial& trial = result_.trials[i];
+      if (trial.overloaded == 0 &&
+          (result_.front.empty() ||
+           trial.ttft_seconds.mean < result_.trials[result_.front.back()].ttft_seconds.mean)) {
+        result_.front.push_back(i);
+      }
+    }
+    if (!best) {
+      find_binding();
+      return;
+    }
+    result_.cheapest = index.at(*best);
+    for (const auto& [axis, identities] : curves) {
+      CapacityCurve curve{axes_[axis].name, {}, std::nullopt};
+      for (const std::string& identity : identities) {
+        curve.trials.push_back(index.at(identity));
+      }
+      curve.knee = knee_of(curve.trials);
+      result_.curves.push_back(std::move(curve));
+    }
+  }
+
+  [[nodiscard]] std::optional<std::size_t> knee_of(const std::vector<std::size_t>& curve) const {
+    if (curve.size() < 3) {
+      return std::nullopt;
+    }
+    const PlanTrial& first = result_.trials[curve.front()];
+    const PlanTrial& last = result_.trials[curve.back()];
+    const double dollars = last.dollars_per_hour - first.dollars_per_hour;
+    const double seconds = first.ttft_seconds.mean - last.ttft_seconds.mean;
+    if (dollars <= 0 || seconds <= 0) {
+      return std::nullopt;
+    }
+    std::optional<std::size_t> knee;
+    double farthest = 0;
+    for (std::size_t i = 0; i < curve.size(); ++i) {
+      const PlanTrial& trial = result_.trials[curve[i]];
+      const double paid = (trial.dollars_per_hour - first.dollars_per_hour) / dollars;
+      const double gained = (first.ttft_seconds.mean - trial.ttft_seconds.mean) / seconds;
+      if (gained - paid > farthest) {
+        farthest = gained - paid;
+        knee = i;
+      }
+    }
+    return knee;
+  }
+
+  /// The trial that misses the SLO by least, and by what.
+  void find_binding() {
+    double least = std::numeric_limits<double>::infinity();
+    bool any_within = false;
+    for (std::size_t i = 0; i < result_.trials.size(); ++i) {
+      const PlanTrial& trial = result_.trials[i];
+      const bool is_within = trial.overloaded == 0;
+      double worst = 0;
+      std::optional<std::size_t> which;
+      for (std::size_t c = 0; c < plan_.conditions.size(); ++c) {
+        const double missed = violation(plan_.conditions[c], trial.values[c]);
+        if (missed > worst) {
+          worst = missed;
+          which = c;
+        }
+      }
+      if (is_within > any_within || (is_within == any_within && worst < least)) {
+        any_within = is_within;
+        least = worst;
+        result_.nearest = i;
+        result_.binding = is_within ? which : std::nullopt;
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const std::vector<SweepAxis>& axes_;
+  const PolicyRegistry& registry_;
+  RunOptions run_;
+  const std::function<void(std::int64_t)>& progress_;
+  std::vector<SweepPoint> points_;
+  /// Of each point; empty where it is refused.
+  std::vector<std::string> identities_;
+  std::vector<std::size_t> capacities_;
+  bool checked_ = false;
+  std::map<std::string, bool> screened_;
+  std::map<std::string, PlanTrial> trials_;
+  std::map<std::string, Place> places_;
+  PlanResult result_;
+};
+
+void check_plan(const Plan& plan, Problems& problems) {
+  std::set<std::string> axes;
+  for (const SweepAxis& axis : plan.space.axes) {
+    axes.insert(axis.name);
+  }
+  const std::vector<std::string> names(axes.begin(), axes.end());
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < plan.capacities.size(); ++i) {
+    const std::string& name = plan.capacities[i];
+    const std::string at = fmt::format("/capacities/{}", i);
+    if (!axes.contains(name)) {
+      problems.add(at, fmt::format("no axis is called \"{}\"{}", name, suggestion(name, names)));
+    } else if (!seen.insert(name).second) {
+      problems.add(at, fmt::format("\"{}\" is given twice", name));
+    }
+  }
+  if (plan.slo.empty()) {
+    problems.add("/slo", "expected one condition at least, got []");
+  }
+}
+
+std::string number_text(double value) {
+  constexpr double kLong = 1000;
+  return std::abs(value) < kLong ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
+std::string interval_text(const MeanInterval& interval) {
+  return fmt::format("{} ({} to {})", number_text(interval.mean), number_text(interval.low()),
+                     number_text(interval.high()));
+}
+
+std::vector<std::string> header(const Plan& plan) {
+  std::vector<std::string> cells;
+  for (const SweepAxis& axis : plan.space.axes) {
+    cells.push_back(axis.name);
+  }
+  cells.insert(cells.end(), {"$/h", "TTFT mean s", "hits %"});
+  return cells;
+}
+
+std::vector<std::string> row(const PlanTrial& trial) {
+  std::vector<std::string> cells = trial.labels;
+  cells.push_back(fmt::format("{:.3f}", trial.dollars_per_hour));
+  cells.push_back(trial.overloaded > 0 ? "overloaded" : interval_text(trial.ttft_seconds));
+  cells.push_back(fmt::format("{:.1f}", trial.hit_rate * kPercent));
+  return cells;
+}
+
+/// What there is to know of one trial.
+std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
+  std::string text = align_columns({header(plan), row(trial)}, plan.space.axes.size());
+  for (std::size_t i = 0; i < plan.conditions.size(); ++i) {
+    text += fmt::format("  {}: {}{}\n", describe_condition(plan.conditions[i]),
+                        trial.values[i] ? interval_text(*trial.values[i]) : "-",
+                        trial.holds[i] ? "" : ", missed");
+  }
+  if (trial.ssd_bytes_per_day) {
+    constexpr double kTera = 1e12;
+    text += fmt::format("  SSD: {} TB written per day, {} drive writes per day",
+                        number_text(*trial.ssd_bytes_per_day / kTera),
+                        number_text(*trial.drive_writes_per_day));
+    if (trial.drive_life_years) {
+      text += fmt::format(", a life of {} years (rated for {} a day, {} years)",
+                          number_text(*trial.drive_life_years),
+                          plan.endurance->drive_writes_per_day, plan.endurance->years);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+/// A capacity's values and what each gains over the one before.
+std::string describe_curve(const Plan& plan, const PlanResult& result, const CapacityCurve& curve) {
+  std::size_t axis = 0;
+  while (plan.space.axes[axis].name != curve.axis) {
+    ++axis;
+  }
+  std::vector<std::vector<std::string>> lines{
+      {curve.axis, "$/h", "TTFT mean s", "hits %", "ms less per $/h", "hit points per $/h"}};
+  for (std::size_t i = 0; i < curve.trials.size(); ++i) {
+    const PlanTrial& trial = result.trials[curve.trials[i]];
+    std::vector<std::string> cells = row(trial);
+    cells.erase(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(trial.labels.size()));
+    cells.insert(cells.begin(), trial.labels[axis]);
+    const PlanTrial& before = result.trials[curve.trials[i > 0 ? i - 1 : 0]];
+    const double paid = trial.dollars_per_hour - before.dollars_per_hour;
+    const auto gain = [&](double gained) { return paid > 0 ? number_text(gained / paid) : "-"; };
+    cells.push_back(gain((before.ttft_seconds.mean - trial.ttft_seconds.mean) * kMillis));
+    cells.push_back(gain((trial.hit_rate - before.hit_rate) * kPercent));
+    if (curve.knee == i) {
+      cells.emplace_back("knee");
+    }
+    lines.push_back(std::move(cells));
+  }
+  return align_columns(lines, 1);
+}
+
+std::string describe_infeasible(const Plan& plan, const PlanResult& result) {
+  const PlanTrial& nearest = result.trials[result.nearest];
+  std::string text = "No configuration meets the SLO.";
+  text += result.binding ? fmt::format(" What binds is {}: the nearest configuration misses it.\n",
+                                       describe_condition(plan.conditions[*result.binding]))
+                         : " The load exceeds the capacity of every configuration.\n";
+  for (std::size_t i = 0; i < plan.conditions.size(); ++i) {
+    if (std::none_of(result.trials.begin(), result.trials.end(),
+                     [&](const PlanTrial& trial) { return trial.holds[i]; })) {
+      text += fmt::format("Every configuration that was simulated misses {}.\n",
+                          describe_condition(plan.conditions[i]));
+    }
+  }
+  return text + "\nnearest\n" + describe_trial(plan, nearest);
+}
+
+Json interval_json(const MeanInterval& interval) {
+  return Json{{"mean", interval.mean}, {"low", interval.low()}, {"high", interval.high()}};
+}
+
+Json trial_json(const Plan& plan, const PlanTrial& trial) {
+  Json json;
+  json["axes"] = Json::object();
+  for (std::size_t i = 0; i < trial.labels.size(); ++i) {
+    json["axes"][plan.space.axes[i].name] = trial.labels[i];
+  }
+  json["dollars_per_hour"] = trial.dollars_per_hour;
+  json["meets"] = trial.meets;
+  json["overloaded_replications"] = trial.overloaded;
+  json["conditions"] = Json::array();
+  for (std::size_t i = 0; i < trial.values.size(); ++i) {
+    json["conditions"].push_back(
+        Json{{"condition", describe_condition(plan.conditions[i])},
+             {"value", trial.values[i] ? interval_json(*trial.values[i]) : Json()},
+             {"holds", static_cast<bool>(trial.holds[i])}});
+  }
+  json["ttft_seconds"] = interval_json(trial.ttft_seconds);
+  json["hit_rate"] = trial.hit_rate;
+  const auto add = [&](const char* name, const std::optional<double>& value) {
+    if (value) {
+      json[name] = *value;
+    }
+  };
+  add("ssd_bytes_per_day", trial.ssd_bytes_per_day);
+  add("drive_writes_per_day", trial.drive_writes_per_day);
+  add("drive_life_years", trial.drive_life_years);
+  return json;
+}
+
+}  // namespace
+
+Plan load_plan(const fs::path& file) {
+  Plan plan;
+  plan.space.replications = 5;
+  plan.space.file = file;
+  plan.space.refused = RefusedPoints::skip;
+  plan.space.columns = {{"TTFT mean", kTtft, ValueUnit::seconds}};
+  Problems problems;
+  problems.set_origin("", file.string());
+  read_value(plan, read_json_file(file), "", problems);
+  if (problems.empty()) {
+    finish_sweep(plan.space, problems);
+    check_plan(plan, problems);
+    for (std::size_t i = 0; i < plan.slo.size(); ++i) {
+      try {
+        const std::vector<SloCondition> conditions = parse_slo(plan.slo[i], "");
+        plan.conditions.insert(plan.conditions.end(), conditions.begin(), conditions.end());
+      } catch (const ConfigError& error) {
+        for (const std::string& problem : error.problems()) {
+          problems.add(fmt::format("/slo/{}", i), problem);
+        }
+      }
+    }
+  }
+  problems.throw_if_any();
+  return plan;
+}
+
+PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
+                     const PolicyRegistry& registry, const RunOptions& run,
+                     const std::function<void(std::int64_t)>& progress) {
+  return Search(plan, presets, registry, run, progress)();
+}
+
+Json to_json(const Plan& plan, const PlanResult& result) {
+  Json json{{"format", "kvtier.plan/1"},
+            {"plan", write_value(plan)},
+            {"configurations", result.configurations},
+            {"refused", result.refused},
+            {"short_runs", result.short_runs},
+            {"full_runs", result.full_runs},
+            {"feasible", result.cheapest.has_value()},
+            {"cheapest", result.cheapest ? Json(*result.cheapest) : Json()}};
+  if (!result.cheapest) {
+    json["nearest"] = result.nearest;
+    json["binding"] = result.binding ? Json(describe_condition(plan.conditions[*result.binding]))
+                                     : Json("load exceeds capacity");
+  }
+  json["front"] = result.front;
+  json["capacities"] = Json::object();
+  for (const CapacityCurve& curve : result.curves) {
+    json["capacities"][curve.axis] = Json{
+        {"trials", curve.trials}, {"knee", curve.knee ? Json(curve.trials[*curve.knee]) : Json()}};
+  }
+  json["trials"] = Json::array();
+  for (const PlanTrial& trial : result.trials) {
+    json["trials"].push_back(trial_json(plan, trial));
+  }
+  return json;
+}
+
+std::string to_table(const Plan& plan, const PlanResult& result) {
+  std::string text = fmt::format(
+      "{}: {} configurations, {} short and {} full runs; means of {} seeds (95 % interval)\n",
+      plan.space.file.stem().string(), result.configurations, result.short_runs, result.full_runs,
+      plan.space.replications);
+  for (const std::string& reason : result.refused) {
+    text += "refused: " + reason + "\n";
+  }
+  text += "\n";
+  text += result.cheapest ? "cheapest that meets the SLO\n" +
+                                describe_trial(plan, result.trials[*result.cheapest])
+                          : describe_infeasible(plan, result);
+  if (!result.front.empty()) {
+    std::vector<std::vector<std::string>> lines{header(plan)};
+    for (const std::size_t i : result.front) {
+      lines.push_back(row(result.trials[i]));
+      lines.back().emplace_back(result.trials[i].meets ? "meets the SLO" : "");
+    }
+    text += "\ncost against TTFT, of what was simulated in full (Pareto front)\n" +
+            align_columns(lines, plan.space.axes.size());
+  }
+  for (const CapacityCurve& curve : result.curves) {
+    text += fmt::format("\n{}, all else as in the cheapest\n{}", curve.axis,
+                        describe_curve(plan, result, curve));
+  }
+  return text;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,175 @@
+#include "sim/engine/batch_means.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/rng.hpp"
+
+namespace kvtier::test {
+namespace {
+
+using Interval = BatchMeans::Interval;
+
+/// The batches of `turns` waits, which `wait` gives in their order, and their mean.
+struct Stream {
+  BatchMeans batches;
+  RunningTotals totals;
+
+  Stream(int turns, const std::function<double()>& wait) {
+    for (int i = 0; i < turns; ++i) {
+      totals.turns += 1;
+      totals.queueing_ns += wait();
+      if (batches.ends_batch()) {
+        batches.add(totals);
+      }
+    }
+  }
+  [[nodiscard]] Interval interval() const {
+    return *batches.interval(&RunningTotals::queueing_ns, &RunningTotals::turns);
+  }
+  [[nodiscard]] bool covers(double mean) const {
+    return std::abs(totals.queueing_ns / totals.turns - mean) <= interval().half_width;
+  }
+};
+
+/// X' = phi X + noise of variance 1: mean 0.
+std::function<double()> autoregression(RandomStream& random, double phi) {
+  return [&random, phi, x = random.normal() / std::sqrt(1 - phi * phi)]() mutable {
+    x = phi * x + random.normal();
+    return x;
+  };
+}
+
+/// Waits of M/M/1 with service time 1 and load `rho` from an empty queue: Lindley's recursion.
+/// Their mean is rho / (1 - rho).
+std::function<double()> single_server(RandomStream& random, double rho) {
+  return [&random, rho, wait = 0.0]() mutable {
+    const double now = wait;
+    wait = std::max(0.0, wait + random.exponential(1) - random.exponential(1 / rho));
+    return now;
+  };
+}
+
+/// Shares of streams whose interval covers the mean, and whose interval is doubted.
+struct Shares {
+  double covered = 0;
+  double doubted = 0;
+};
+template <class Process>
+Shares shares(const Process& process, double parameter, int turns, double mean) {
+  constexpr int kStreams = 1000;
+  Shares shares;
+  for (int i = 0; i < kStreams; ++i) {
+    RandomStream random(static_cast<std::uint64_t>(i), "stream");
+    const Stream stream(turns, process(random, parameter));
+    shares.covered += stream.covers(mean) ? 1.0 / kStreams : 0;
+    shares.doubted += stream.interval().doubt != nullptr ? 1.0 / kStreams : 0;
+  }
+  return shares;
+}
+
+// 1, 3, 2, 6, 4, 8 are batches of 4, 8 and 12, mean 8: squares 16 + 0 + 16 = 32, over 2 x 3 and the
+// two turns of a batch: 2.309 / 2 = 1.155, times 4.303 (2 degrees) 4.968. The halves' deviations
+// from 4 are -3, -1, -2, 2, 0, 4: lag 1 (3 + 2 - 4 + 0 + 0) / (9 + 1 + 4 + 4 + 0 + 16) = 1 / 34.
+TEST(BatchMeans, AreThoseOfPairsInAShortRun) {
+  const double waits[] = {1, 3, 2, 6, 4, 8};
+  const Stream stream(6, [&waits, i = 0]() mutable { return waits[i++]; });
+  EXPECT_EQ(stream.batches.batches(), 3);
+  EXPECT_EQ(stream.batches.turns_per_batch(), 2);
+  EXPECT_NEAR(stream.interval().half_width, 4.968, 0.001);
+  EXPECT_NEAR(stream.interval().lag_1, 1.0 / 34, 1e-12);
+  EXPECT_STREQ(stream.interval().doubt, "too few turns");
+}
+
+// Found and needed tokens of two batches of two turns: 30 of 40, then 30 of 80; 60 of 120 is one
+// half. Beyond that half are 10 and -10: 200 / (1 x 2) is 100, its root 10 over the 60 that a batch
+// needs 1/6, times 12.706 (1 degree) 2.118.
+TEST(BatchMeans, OfARatioTakeBothItsSums) {
+  BatchMeans batches;
+  const double found[] = {10, 30, 40, 60};
+  const double needed[] = {20, 40, 80, 120};
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(batches.ends_batch());
+    batches.add({.turns = i + 1.0, .reused_tokens = found[i], .history_tokens = needed[i]});
+  }
+  const auto interval =
+      batches.interval(&RunningTotals::reused_tokens, &RunningTotals::history_tokens);
+  ASSERT_TRUE(interval);
+  EXPECT_NEAR(interval->half_width, 2.118, 0.001);
+}
+
+TEST(BatchMeans, AreMissingWithoutTwoBatchesOrAnythingNeeded) {
+  BatchMeans batches;
+  const auto tokens = [&] {
+    return batches.interval(&RunningTotals::reused_tokens, &RunningTotals::history_tokens);
+  };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(batches.interval(&RunningTotals::turns, &RunningTotals::turns));
+    batches.add({.turns = i + 1.0});
+  }
+  batches.add({.turns = 4});
+  EXPECT_TRUE(batches.interval(&RunningTotals::turns, &RunningTotals::turns));
+  EXPECT_FALSE(tokens());
+}
+
+// Halves of batches double when there would be 64: 63 turns are 31 batches of 2, 64 are 16 of 4,
+// and 1,000,000 are halves of 2^14 = 16,384 (2^13 would be 122), 61 of them.
+TEST(BatchMeans, AreFewHoweverLongTheRun) {
+  const auto of = [](int turns) { return Stream(turns, [] { return 1.0; }).batches; };
+  EXPECT_EQ(of(63).batches(), 31);
+  EXPECT_EQ(of(63).turns_per_batch(), 2);
+  EXPECT_EQ(of(64).batches(), 16);
+  EXPECT_EQ(of(64).turns_per_batch(), 4);
+  EXPECT_EQ(of(1000000).batches(), 30);
+  EXPECT_EQ(of(1000000).turns_per_batch(), 32768);
+}
+
+TEST(BatchMeans, OfAConstantAreSure) {
+  const Stream stream(5000, [] { return 3.0; });
+  EXPECT_EQ(stream.interval().half_width, 0);
+  EXPECT_EQ(stream.interval().doubt, nullptr);
+}
+
+// 512 turns are 16 batches of 32, the least that is trusted; 511 are 31 of 16.
+TEST(BatchMeans, AreTrustedFrom512TurnsOn) {
+  RandomStream random(1, "stream");
+  const auto draw = [&] { return random.normal(); };
+  EXPECT_STREQ(Stream(511, draw).interval().doubt, "too few turns");
+  EXPECT_EQ(Stream(512, draw).interval().doubt, nullptr);
+}
+
+// A thousand streams of coverage 0.95 cover within 3 standard errors, 0.02, of it, and one in 20 is
+// doubted without need.
+TEST(BatchMeans, CoverTheMeanOfIndependentWaits) {
+  const Shares found = shares(autoregression, 0.0, 2000, 0);
+  EXPECT_NEAR(found.covered, 0.95, 0.02);
+  EXPECT_NEAR(found.doubted, 0.05, 0.02);
+}
+
+// The correlation of neighbours is 0.9, that of halves of 128 turns about 0.04.
+TEST(BatchMeans, CoverTheMeanOfCorrelatedWaits) {
+  const Shares found = shares(autoregression, 0.9, 8191, 0);
+  EXPECT_NEAR(found.covered, 0.95, 0.02);
+  EXPECT_LT(found.doubted, 0.15);
+}
+
+// At load 0.5 waits are correlated over some dozens of turns, and skewed.
+TEST(BatchMeans, CoverTheMeanWaitOfASingleServer) {
+  const Shares found = shares(single_server, 0.5, 16000, 1);
+  EXPECT_NEAR(found.covered, 0.95, 0.025);
+}
+
+// Correlated over a thousand turns, which is more than a batch of 8,000 turns has: intervals are
+// too narrow, and say so.
+TEST(BatchMeans, DoubtWhatCorrelatesOverABatch) {
+  const Shares found = shares(autoregression, 0.999, 8000, 0);
+  EXPECT_LT(found.covered, 0.8);
+  EXPECT_GT(found.doubted, 0.95);
+}
+
+}  // namespace
+}  // namespace kvtier::test

@@ -1,0 +1,273 @@
+/// Plans: the cheapest of a space of configurations, on examples whose answer is known.
+
+#include "sim/study/plan.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+/// Nine conversations of two turns, the second after all first ones, each about 1,000 s after the
+/// one before, so that no KV moves when a turn comes. Drives are fast, so that a hit saves time.
+/// The first turn leaves 1,008 tokens, 63 blocks of 16: of Llama-2-13B (819,200 B a token) 0.769
+/// GiB; the second 1,024, 0.781 GiB. So 1, 2, 4 and 8 GiB hold 1, 2, 5 and 10 of them. Before the
+/// second turns all nine have to be in DRAM or, exclusively, on SSD. Least recently used first, and
+/// asked for in the order in which they were stored, every conversation is gone when its turn comes
+/// if less fit.
+class Planning : public testing::Test {
+ protected:
+  Planning() {
+    std::string table = "conv,turn,user_tokens,assistant_tokens\n";
+    for (int conversation = 0; conversation < 9; ++conversation) {
+      table += std::to_string(conversation) + ",0,500,508\n";
+      table += std::to_string(conversation) + ",1,8,8\n";
+    }
+    dir_.write("turns.csv", table);
+    dir_.write("run.json", R"({
+      "model": "llama2-13b",
+      "hardware": {"preset": "a100-80g", "gpus": 2, "gpu": {"price": "1$/h"},
+                   "ssd": {"bandwidth": {"read": "50GB/s", "write": "50GB/s", "both": "50GB/s"}}},
+      "system": {"preset": "attentionstore_lru", "tiers": {"ssd": {"inclusive": false}}},
+      "workload": {"trace": "turns.csv", "arrival_rate": "0.001/s",
+                   "think_time": {"model": "constant", "mean": "1000000s"}}
+    })");
+  }
+
+  [[nodiscard]] static std::string capacities(const std::string& dram_price,
+                                              const std::string& ssd_price) {
+    return R"("set": {"/hardware/dram/price": ")" + dram_price +
+           R"($/h/GiB", "/hardware/ssd/price": ")" + ssd_price + R"($/h/GiB"},
+      "axes": [
+        {"name": "system", "values": [{"label": "stores", "set": {}},
+                                      {"label": "recomputes", "set": {"/system": "recompute"}}]},
+        {"name": "DRAM", "key": "/hardware/dram/capacity",
+         "values": ["1GiB", "2GiB", "4GiB", "8GiB"]},
+        {"name": "SSD", "key": "/hardware/ssd/capacity",
+         "values": ["2GiB", "4GiB", "8GiB", "16GiB"]}],
+      "capacities": ["DRAM", "SSD"], "replications": 2, )";
+  }
+
+  [[nodiscard]] Plan load(const std::string& rest) const {
+    dir_.write("plan.json", R"({"config": "run.json", )" + rest + "}");
+    return load_plan(dir_.path("plan.json"));
+  }
+  [[nodiscard]] PlanResult planned(const Plan& plan) const {
+    return make_plan(plan, presets(), builtin_policies(), {}, {});
+  }
+  [[nodiscard]] PlanResult planned(const std::string& rest) const { return planned(load(rest)); }
+  [[nodiscard]] Lines problems(const std::string& rest) const {
+    try {
+      (void)planned(rest);
+    } catch (const ConfigError& error) {
+      Lines lines = error.problems();
+      const std::string folder = dir_.path("").string();
+      for (std::string& line : lines) {
+        for (std::size_t at = 0; (at = line.find(folder)) != std::string::npos;) {
+          line.erase(at, folder.size());
+        }
+      }
+      return lines;
+    }
+    return {};
+  }
+
+  const std::string kAllHit = R"("slo": ["hit_rate.resumed_turns.total>=1"])";
+  TempDir dir_;
+};
+
+// Nine fit into 1 + 8 GiB (1 + 10), 4 + 4 (5 + 5), 8 + 2 (10 + 2), and what is larger. With DRAM at
+// 1 and SSD at 0.1 $ a GiB and hour these cost 1.8, 4.4 and 8.2, and the GPUs 2.
+TEST_F(Planning, FindsTheCheapestOfTwoTiers) {
+  const PlanResult dear_dram = planned(capacities("1", "0.1") + kAllHit);
+  ASSERT_TRUE(dear_dram.cheapest);
+  const PlanTrial& first = dear_dram.trials[*dear_dram.cheapest];
+  EXPECT_EQ(first.labels, (Lines{"stores", "1GiB", "8GiB"}));
+  EXPECT_NEAR(first.dollars_per_hour, 3.8, 1e-9);
+  EXPECT_EQ(first.hit_rate, 0.5);  // all resumed turns of all turns
+
+  // At 0.2 and 1 they cost 8.2, 4.8 and 3.6.
+  const PlanResult dear_ssd = planned(capacities("0.2", "1") + kAllHit);
+  ASSERT_TRUE(dear_ssd.cheapest);
+  const PlanTrial& second = dear_ssd.trials[*dear_ssd.cheapest];
+  EXPECT_EQ(second.labels, (Lines{"stores", "8GiB", "2GiB"}));
+  EXPECT_NEAR(second.dollars_per_hour, 5.6, 1e-9);
+}
+
+// What a short run finds decides where the search begins, not where it ends.
+TEST_F(Planning, FindsTheSameFromAnywhere) {
+  for (const char* screening : {"0.01", "0.5", "1"}) {
+    const PlanResult result =
+        planned(capacities("1", "0.1") + kAllHit + R"(, "screening": )" + screening);
+    EXPECT_EQ(result.trials[*result.cheapest].labels, (Lines{"stores", "1GiB", "8GiB"}))
+        << screening;
+  }
+}
+
+// With 1 GiB of DRAM no turn hits on 2 or 4 GiB of SSD and all do on 8 and 16: all is gained at a
+// third of the price of what could be bought (0.6 of 1.4 $ a GiB and hour), so 8 is the knee.
+TEST_F(Planning, ShowsWhatEachCapacityGains) {
+  const Plan plan = load(capacities("1", "0.1") + kAllHit);
+  const PlanResult result = planned(plan);
+  ASSERT_EQ(result.curves.size(), 2U);
+  const CapacityCurve& ssd = result.curves[1];
+  EXPECT_EQ(ssd.axis, "SSD");
+  ASSERT_EQ(ssd.trials.size(), 4U);
+  const double hits[] = {0, 0, 0.5, 0.5};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(result.trials[ssd.trials[i]].hit_rate, hits[i]) << i;
+  }
+  ASSERT_TRUE(ssd.knee);
+  EXPECT_EQ(*ssd.knee, 2U);
+  // From 4 to 8 GiB 50 points of hits for 0.4 $.
+  const std::string table = to_table(plan, result);
+  EXPECT_NE(table.find("  125  knee\n"), std::string::npos) << table;
+}
+
+TEST_F(Planning, PutsTheFrontInOrder) {
+  const PlanResult result = planned(capacities("1", "0.1") + kAllHit);
+  ASSERT_FALSE(result.front.empty());
+  EXPECT_EQ(result.front.front(), 0U);  // nothing is cheaper than recomputing
+  EXPECT_EQ(result.trials[0].labels, (Lines{"recomputes", "-", "-"}));
+  EXPECT_NEAR(result.trials[0].dollars_per_hour, 2, 1e-9);
+  for (std::size_t i = 0; i < result.trials.size(); ++i) {
+    bool is_beaten = false;
+    for (const PlanTrial& other : result.trials) {
+      is_beaten = is_beaten || (other.dollars_per_hour <= result.trials[i].dollars_per_hour &&
+                                other.ttft_seconds.mean < result.trials[i].ttft_seconds.mean);
+    }
+    const bool in_front =
+        std::find(result.front.begin(), result.front.end(), i) != result.front.end();
+    EXPECT_FALSE(in_front && is_beaten) << i;
+  }
+}
+
+// A system without stores is one configuration, not sixteen.
+TEST_F(Planning, RunsEqualConfigurationsOnce) {
+  const PlanResult result = planned(capacities("1", "0.1") + kAllHit);
+  EXPECT_EQ(result.configurations, 32);
+  EXPECT_EQ(result.full_runs, static_cast<std::int64_t>(result.trials.size()) * 2);
+  int recomputing = 0;
+  for (const PlanTrial& trial : result.trials) {
+    recomputing += trial.labels[0] == "recomputes" ? 1 : 0;
+  }
+  EXPECT_EQ(recomputing, 1);
+}
+
+TEST_F(Planning, SaysHowLongTheDrivesLast) {
+  const PlanResult result = planned(capacities("1", "0.1") + kAllHit +
+                                    R"(, "endurance": {"drive_writes_per_day": 3, "years": 5})");
+  const PlanTrial& trial = result.trials[*result.cheapest];
+  double per_day = 0;
+  for (int seed = 1; seed <= 2; ++seed) {
+    ConfigRequest request;
+    request.file = dir_.path("run.json");
+    request.overrides = {{"/hardware/dram/capacity", "1GiB"}, {"/hardware/ssd/capacity", "8GiB"}};
+    request.seed = seed;
+    const ResolvedConfig config = resolve_config(request, presets(), builtin_policies());
+    RunOptions options;
+    options.base_dir = config.base_dir;
+    const Json run = simulate(config.config, builtin_policies(), options);
+    per_day += number_at(run, "/metrics/tiers/ssd/written_bytes") /
+               number_at(run, "/load/measured_seconds") * 86400 / 2;
+  }
+  EXPECT_GT(per_day, 0);
+  EXPECT_NEAR(*trial.ssd_bytes_per_day, per_day, 1e-9 * per_day);
+  EXPECT_NEAR(*trial.drive_writes_per_day, per_day / (8.0 * (1 << 30)), 1e-9);
+  EXPECT_NEAR(*trial.drive_life_years * *trial.drive_writes_per_day, 15, 1e-9);
+  for (const PlanTrial& other : result.trials) {
+    EXPECT_EQ(other.ssd_bytes_per_day.has_value(), other.labels[0] == "stores");
+  }
+}
+
+// All nine hit with enough room, so the hit rate does not bind; no prompt takes a microsecond.
+TEST_F(Planning, SaysWhatBindsIfNothingMeetsTheSlo) {
+  const Plan plan = load(capacities("1", "0.1") +
+                         R"("slo": ["hit_rate.resumed_turns.total>=1,ttft_seconds.mean<=1e-6"])");
+  const PlanResult result = planned(plan);
+  EXPECT_FALSE(result.cheapest);
+  ASSERT_TRUE(result.binding);
+  EXPECT_EQ(*result.binding, 1U);
+  EXPECT_TRUE(result.curves.empty());
+  EXPECT_EQ(result.trials[result.nearest].hit_rate, 0.5);
+  const std::string table = to_table(plan, result);
+  for (const char* part :
+       {"No configuration meets the SLO. What binds is ttft_seconds.mean <= 1e-06: the nearest "
+        "configuration misses it.\n",
+        "\nEvery configuration that was simulated misses ttft_seconds.mean <= 1e-06.\n"}) {
+    EXPECT_NE(table.find(part), std::string::npos) << table;
+  }
+  const Json json = to_json(plan, result);
+  EXPECT_EQ(json["format"], "kvtier.plan/1");
+  EXPECT_EQ(json["feasible"], false);
+  EXPECT_EQ(json["binding"], "ttft_seconds.mean <= 1e-06");
+}
+
+// With two seeds an interval is 12.7 standard errors to each side: a mean may meet what the
+// interval does not.
+TEST_F(Planning, TakesTheWholeIntervalForAnswer) {
+  const std::string axes = R"("axes": [{"name": "slots", "key": "/serving/slots", "values": [24]}],
+    "replications": 2, )";
+  const auto of = [&](double seconds) {
+    return planned(axes + R"("slo": ["/load/measured_seconds<=)" + std::to_string(seconds) +
+                   R"("])")
+        .trials.at(0);
+  };
+  const MeanInterval interval = *of(1e9).values[0];
+  ASSERT_GT(interval.half_width, 1);
+  EXPECT_TRUE(of(interval.high() + 1).meets);
+  EXPECT_FALSE(of(interval.high() - 1).meets);
+  EXPECT_FALSE(of(interval.mean).meets);
+}
+
+TEST_F(Planning, GivesTheSameBytesTwice) {
+  const Plan plan = load(capacities("1", "0.1") + kAllHit);
+  const PlanResult a = planned(plan);
+  const PlanResult b = planned(plan);
+  EXPECT_EQ(to_json(plan, a).dump(), to_json(plan, b).dump());
+  EXPECT_EQ(to_table(plan, a), to_table(plan, b));
+}
+
+// A model of 24.2 GiB does not fit into two GPUs of 8 GiB: that server is left out, and told of.
+TEST_F(Planning, LeavesOutWhatIsRefused) {
+  const std::string axes = R"("axes": [
+    {"name": "GPU", "key": "/hardware/hbm/capacity", "values": ["8GiB", "80GiB"]}], )";
+  const Plan plan = load(axes + kAllHit);
+  const PlanResult result = planned(plan);
+  EXPECT_EQ(result.trials.size(), 1U);
+  ASSERT_EQ(result.refused.size(), 1U);
+  EXPECT_NE(to_table(plan, result).find("refused: /hardware/hbm/capacity: model llama2-13b needs"),
+            std::string::npos);
+}
+
+TEST_F(Planning, NamesWhatIsWrongInAFile) {
+  EXPECT_EQ(problems(R"("axs": [], "replications": 1, "screening": 0)"),
+            (Lines{"plan.json: /axes: missing key", "plan.json: /slo: missing key",
+                   "plan.json: /replications: expected a whole number >= 2 and <= 1000, got 1",
+                   "plan.json: /screening: expected a number >= 0.01 and <= 1, got 0",
+                   "plan.json: /axs: unknown key (did you mean \"axes\"?)"}));
+  const std::string axes = R"("axes": [{"name": "DRAM", "key": "/hardware/dram/capacity",
+    "values": ["2GiB", "1GiB"]}], )";
+  EXPECT_EQ(problems(axes + R"("capacities": ["DRM", "DRAM", "DRAM"], "slo": ["ttft"])"),
+            (Lines{"plan.json: /capacities/0: no axis is called \"DRM\" (did you mean \"DRAM\"?)",
+                   "plan.json: /capacities/2: \"DRAM\" is given twice",
+                   "plan.json: /slo/0: expected METRIC<=NUMBER or METRIC>=NUMBER, such as "
+                   "ttft_seconds.p90<=2, got \"ttft\""}));
+  EXPECT_EQ(problems(axes + R"("slo": [])"),
+            Lines{"plan.json: /slo: expected one condition at least, got []"});
+  EXPECT_EQ(problems(axes + R"("capacities": ["DRAM"], "slo": ["turns>=1"])"),
+            Lines{"plan.json: /axes/0/values/1: costs less than \"2GiB\": the values of a capacity "
+                  "go from the least to the most"});
+  EXPECT_EQ(problems(axes + R"("slo": ["trns>=1"])"),
+            Lines{"plan.json: /slo: the result has no number \"trns\" (did you mean \"turns\"?)"});
+}
+
+}  // namespace
+}  // namespace kvtier::test
