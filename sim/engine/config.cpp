@@ -50,11 +50,6 @@ void check_policy(const PolicyChoice& choice, const std::vector<PolicyKind<Inter
         fmt::format("policy {} needs look_ahead knowledge, but /serving/knowledge offers online",
                     choice.name));
   }
-  if (kind->knowledge == Knowledge::oracle) {
-    problems.add(
-        pointer,
-        fmt::format("policy {} needs to know the future, which a timed run does not", choice.name));
-  }
 }
 
 void check_tier(const RunConfig& config, const TierConfig& tier, Bytes capacity,
@@ -136,19 +131,14 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
     if (tiers.hbm && !tiers.hbm->capacity) {
       problems.add("/system/tiers/hbm/capacity", "expected a size without /system/paging");
     }
-    const auto check_policy_for = [&](const char* name, const std::optional<TierConfig>& tier) {
-      const PolicyKind<EvictionPolicy>* kind =
-          tier ? find_policy(registry.eviction, tier->eviction.name) : nullptr;
+    for_each_tier(tiers, [&](const char* name, const TierConfig& tier) {
+      const PolicyKind<EvictionPolicy>* kind = find_policy(registry.eviction, tier.eviction.name);
       if (kind != nullptr && kind->parts_of_entries) {
         problems.add(std::string("/system/tiers/") + name + "/eviction",
                      fmt::format("policy {} evicts parts of sessions, which needs /system/paging",
                                  kind->name));
       }
-    };
-    check_policy_for("hbm", tiers.hbm);
-    check_policy_for("dram", tiers.dram);
-    check_policy_for("cxl", tiers.cxl);
-    check_policy_for("ssd", tiers.ssd);
+    });
     return;
   }
   if (system.batching == Batching::prefill_first) {

@@ -186,6 +186,22 @@ struct TiersConfig {
     return (hbm ? 1 : 0) + (dram ? 1 : 0) + (cxl ? 1 : 0) + (ssd ? 1 : 0);
   }
 };
+/// Visits the name and the config of each tier used, the fastest first.
+template <class Visit>
+void for_each_tier(const TiersConfig& tiers, const Visit& visit) {
+  if (tiers.hbm) {
+    visit("hbm", static_cast<const TierConfig&>(*tiers.hbm));
+  }
+  if (tiers.dram) {
+    visit("dram", *tiers.dram);
+  }
+  if (tiers.cxl) {
+    visit("cxl", *tiers.cxl);
+  }
+  if (tiers.ssd) {
+    visit("ssd", *tiers.ssd);
+  }
+}
 template <class V>
 void describe(V& v, TiersConfig& c) {
   v.field("hbm", c.hbm, "GPU memory between turns; \"none\": not used.");

@@ -4,6 +4,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/engine/idle_bandwidth.hpp"
+#include "sim/engine/tier_facts.hpp"
 
 namespace kvtier {
 
@@ -62,8 +63,10 @@ TierManager::TierManager(const Setup& setup)
     const PolicyKind<EvictionPolicy>* kind =
         find_policy(setup.registry->eviction, tier_config->eviction.name);
     KVTIER_ASSERT(kind != nullptr, "the config was checked");
-    tier.sees_queue = kind->knowledge != Knowledge::online;
+    tier.sees_queue = kind->knowledge == Knowledge::look_ahead;
+    tier.sees_future = kind->knowledge == Knowledge::oracle;
     tier.policy = kind->make(tier_config->eviction.parameters);
+    tier.policy->on_start(tier_facts(config_, medium));
     expires_ = expires_ || tier_config->ttl.has_value();
     keeps_free_ = keeps_free_ || tier_config->free_buffer.value > 0;
   };
@@ -496,6 +499,23 @@ void TierManager::end_load(SessionSlot session) {
     leave_upwards(source, id);
   }
   settle();
+}
+
+void TierManager::set_next_use(SessionSlot session, SimTime time) {
+  if (tiers_.empty()) {
+    return;
+  }
+  const EntryId id = entry_of(session);
+  KVTIER_ASSERT(id.valid(), "an admitted turn has an entry");
+  if (id.value >= next_uses_.size()) {
+    next_uses_.resize(static_cast<std::size_t>(id.value) + 1, kNever);
+  }
+  next_uses_[id.value] = time;
+  for_each_resident(entry(id).residents, [&](std::size_t i) {
+    if (tier(i).sees_future && !entry(id).copies[i].leaving) {
+      tier(i).policy->on_next_use(id, time);
+    }
+  });
 }
 
 std::optional<Medium> TierManager::begin_preload(SessionSlot session) {

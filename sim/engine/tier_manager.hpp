@@ -118,6 +118,9 @@ class TierManager final : public StoredKv {
   Lookup admit(SessionSlot session, EntryKey key, Tokens history);
   /// The KV that `admit` found is in HBM now (or its load was not needed).
   void end_load(SessionSlot session);
+  /// The session's running turn is followed by one at this time; kNever if it is the last. For
+  /// policies with oracle knowledge, before `save`.
+  void set_next_use(SessionSlot session, SimTime time);
   /// Whether the entry of a waiting session could be loaded ahead of its turn, and from where: only
   /// from the fastest tier outside of HBM, and only when all of it lies there. Pins it until
   /// `admit`.
@@ -294,6 +297,7 @@ class TierManager final : public StoredKv {
     Bytes leaving;
     std::int64_t residents = 0;
     bool sees_queue = false;
+    bool sees_future = false;
     std::unique_ptr<EvictionPolicy> policy;
     /// Once what leaves has left and what waits has its room.
     [[nodiscard]] Bytes free_to_come() const { return capacity - used + leaving - promised; }
@@ -338,6 +342,9 @@ class TierManager final : public StoredKv {
   [[nodiscard]] Bytes write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const;
   [[nodiscard]] Bytes actual_bytes(Tokens tokens) const { return bytes_per_token_ * tokens.value; }
   [[nodiscard]] EntryView view(std::size_t tier, EntryId id) const;
+  [[nodiscard]] SimTime next_use(EntryId id) const {
+    return id.value < next_uses_.size() ? next_uses_[id.value] : kNever;
+  }
   /// The tier with the longest resident prefix, the fastest of equal ones; kNoTier if there is
   /// none.
   [[nodiscard]] std::uint8_t best_tier(const Entry& e) const;
@@ -396,16 +403,16 @@ class TierManager final : public StoredKv {
   /// The age and the account of a copy that is not pinned any more.
   void settle_unpinned(std::size_t tier, EntryId id);
 
-  /// Sees to it that `room` will be free; false if the policy finds no victim.
+  /// Sees to it that `room` will be free for the newcomer, if there is one; false if the policy
+  /// finds no victim.
   [[nodiscard]] bool choose_victims(std::size_t index, Bytes room, Demand demand,
-                                    QueuePosition incoming) {
-    return tier(index).free_to_come() >= room || take_victims(index, room, demand, incoming);
+                                    EntryId newcomer) {
+    return tier(index).free_to_come() >= room || take_victims(index, room, demand, newcomer);
   }
-  [[nodiscard]] bool take_victims(std::size_t tier, Bytes room, Demand demand,
-                                  QueuePosition incoming);
-  Room find_room(std::size_t index, Bytes bytes, Demand demand, QueuePosition incoming) {
+  [[nodiscard]] bool take_victims(std::size_t tier, Bytes room, Demand demand, EntryId newcomer);
+  Room find_room(std::size_t index, Bytes bytes, Demand demand, EntryId newcomer) {
     const Tier& t = tier(index);
-    if (bytes > t.capacity || !choose_victims(index, bytes, demand, incoming)) {
+    if (bytes > t.capacity || !choose_victims(index, bytes, demand, newcomer)) {
       return Room::refused;
     }
     const bool is_first = index > 0 || waiting_for_room_.empty();
@@ -541,6 +548,8 @@ class TierManager final : public StoredKv {
 
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
+  /// By entry, as far as it was told.
+  std::vector<SimTime> next_uses_;
   std::vector<Session> sessions_;
   std::size_t live_entries_ = 0;
   std::vector<Prompt> prompts_;
@@ -604,7 +613,8 @@ inline EntryView TierManager::view(std::size_t index, EntryId id) const {
           .bytes = copy.account,
           .first_inserted = e.first_inserted,
           .last_used = e.last_used,
-          .queue_position = tier(index).sees_queue ? e.position : kNotQueued};
+          .queue_position = tier(index).sees_queue ? e.position : kNotQueued,
+          .next_use = next_use(id)};
 }
 
 inline void TierManager::recharge(std::size_t index, EntryId id) {

@@ -17,15 +17,28 @@ constexpr int kMostSettleRounds = 1 << 20;
 
 // ---- Room ----
 
-bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand,
-                               QueuePosition incoming) {
+bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, EntryId newcomer) {
   Tier& t = tier(index);
+  const QueuePosition incoming =
+      t.sees_queue && newcomer.valid() ? entry(newcomer).position : kNotQueued;
+  std::optional<EntryView> shown;
+  if (t.sees_future && newcomer.valid()) [[unlikely]] {
+    const Entry& e = entry(newcomer);
+    shown = EntryView{.id = newcomer,
+                      .key = e.key,
+                      .tokens = e.tokens,
+                      .bytes = account(t, e.tokens),
+                      .first_inserted = e.first_inserted,
+                      .last_used = e.last_used,
+                      .next_use = next_use(newcomer)};
+  }
   do {
     const EvictionContext context{.now = backend_.now(),
                                   .demand = demand,
-                                  .incoming = t.sees_queue ? incoming : kNotQueued,
+                                  .incoming = incoming,
                                   .queue_first = t.sees_queue ? queue_.first() : kNotQueued,
-                                  .window_end = t.sees_queue ? queue_.window_end() : kNotQueued};
+                                  .window_end = t.sees_queue ? queue_.window_end() : kNotQueued,
+                                  .newcomer = shown ? &*shown : nullptr};
     const std::optional<Victim> victim = t.policy->select_victim(context);
     if (!victim) {
       return false;
@@ -128,7 +141,7 @@ bool TierManager::grant_waiting() {
     const bool fits = t.capacity - t.used >= wanted;
     // What was on its way out may have been rescued by a hit: then other victims are needed.
     const Demand demand = entry(id).saving ? Demand::save : Demand::prefetch;
-    if (!fits && choose_victims(0, Bytes(0), demand, entry(id).position)) {
+    if (!fits && choose_victims(0, Bytes(0), demand, id)) {
       if (t.capacity - t.used < wanted) {
         break;
       }
@@ -185,7 +198,7 @@ bool TierManager::start_writes(std::size_t from) {
         pin(to, id);
       }
       room = find_room(to, account(tier(to), source.tokens) - target.account, Demand::demotion,
-                       e.position);
+                       id);
       if (room != Room::granted && target.state == CopyState::resident) {
         unpin(to, id);
         if (target.tokens.value == 0 && target.pins == 0) {
@@ -333,7 +346,7 @@ void TierManager::start_fetch(EntryId id) {
   e.source_tier = source;
   // The free buffer is for what turns save: a fetch that took it would only drive others out.
   const Bytes wanted = account(tier(0), e.copies[source].tokens) + tier(0).config.free_buffer;
-  const Room room = find_room(0, wanted, Demand::prefetch, e.position);
+  const Room room = find_room(0, wanted, Demand::prefetch, id);
   if (room == Room::refused) {
     unpin(source, id);
     e.source_tier = kNoTier;
@@ -493,7 +506,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
   const Bytes wanted = wanted_room(e);
   const Room room = account(tier(0), tokens) > tier(0).capacity
                         ? Room::refused
-                        : find_room(0, wanted, Demand::save, kNotQueued);
+                        : find_room(0, wanted, Demand::save, id);
   if (room == Room::refused) {
     const bool too_large = account(tier(0), tokens) > tier(0).capacity;
     drop_save(id, too_large ? LossCause::larger_than_tier : LossCause::capacity);
@@ -586,7 +599,7 @@ void TierManager::drop_save(EntryId id, LossCause cause) {
 void TierManager::trim(std::size_t index) {
   Tier& t = tier(index);
   if (t.config.free_buffer.value > 0) {
-    (void)choose_victims(index, t.config.free_buffer, Demand::background, kNotQueued);
+    (void)choose_victims(index, t.config.free_buffer, Demand::background, kNoEntry);
   }
 }
 

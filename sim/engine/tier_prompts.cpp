@@ -217,7 +217,7 @@ bool TierManager::claim_room_for_prompt(SessionSlot session, Tokens tokens) {
   if (protects) {
     pin(0, own);
   }
-  const Room room = find_room(0, account(tier(0), tokens), Demand::save, kNotQueued);
+  const Room room = find_room(0, account(tier(0), tokens), Demand::save, kNoEntry);
   if (protects) {
     unpin(0, own);
   }

@@ -93,6 +93,14 @@ class AccessOrder {
 
   [[nodiscard]] Live& at(SessionSlot slot) { return live_[slot]; }
 
+  /// When the session has its next access after this one; kNever if this is its last.
+  [[nodiscard]] SimTime next_use(SessionSlot slot, SimTime now) const {
+    const Live& live = live_[slot];
+    return live.next_turn + 1 < live.session.turns.size()
+               ? now + live.session.turns[live.next_turn + 1].think
+               : kNever;
+  }
+
   /// Schedules the session's next access; false if that was its last one.
   bool advance(SessionSlot slot, SimTime now) {
     Live& live = live_[slot];
@@ -146,6 +154,16 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
         "/system/paging",
         "an untimed replay has no running requests to share blocks with, expected \"none\"");
   }
+  for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
+    const auto* kind = find_policy(registry.eviction, tier.eviction.name);
+    if (kind != nullptr && kind->knowledge == Knowledge::oracle &&
+        config.system.sharing == Sharing::prompts) {
+      problems.add(std::string("/system/tiers/") + name + "/eviction",
+                   fmt::format("policy {} needs to know the future, which of shared prompts "
+                               "(/system/sharing) is not known",
+                               kind->name));
+    }
+  });
   problems.throw_if_any();
 
   const auto source =
@@ -196,6 +214,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     drain();
     live.history += turn.user + turn.assistant;
     tiers.release_prompt(*slot);
+    tiers.set_next_use(*slot, order.next_use(*slot, now));
     tiers.save(*slot, key, own + turn.user + turn.assistant);
     drain();
     record.measured = turns++ >= config.workload.warmup_turns;

@@ -22,10 +22,20 @@ enum class Knowledge {
 };
 [[nodiscard]] const char* to_string(Knowledge knowledge);
 
+/// What a tier's policy may ask before it decides, of an entry that holds a sequence's first tokens.
+struct TierFacts {
+  /// How long computing them would take if nothing else ran.
+  std::function<SimDuration(Tokens)> recompute;
+  /// How long loading them into HBM takes when nothing else moves; zero in HBM.
+  std::function<SimDuration(Tokens)> load;
+};
+
 /// Chooses what leaves one tier.
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
+  /// Called once, before anything else.
+  virtual void on_start(const TierFacts&) {}
   virtual void on_insert(const EntryView& entry, SimTime now) = 0;
   virtual void on_hit(EntryId entry, SimTime now) = 0;
   virtual void on_resize(const EntryView&, SimTime) {}
@@ -36,6 +46,9 @@ class EvictionPolicy {
   /// Only called for policies with look-ahead knowledge. on_insert tells of the first request that
   /// waits for the entry; those of the others follow it here.
   virtual void on_queue_change(EntryId, const QueueChange&) {}
+  /// Only called for policies with oracle knowledge: the entry is used next at this time, kNever if
+  /// it is not. What on_insert told holds until then.
+  virtual void on_next_use(EntryId, SimTime) {}
   /// A resident, unpinned entry and the tokens to keep of it, or nullopt if nothing should leave
   /// for this demand. The tier always removes what it is given.
   [[nodiscard]] virtual std::optional<Victim> select_victim(const EvictionContext& context) = 0;
