@@ -1,5 +1,8 @@
 #include "policies/registry.hpp"
 
+#include "policies/admission/always.hpp"
+#include "policies/admission/frequency_sketch.hpp"
+#include "policies/admission/second_hit.hpp"
 #include "policies/eviction/arc.hpp"
 #include "policies/eviction/belady.hpp"
 #include "policies/eviction/fifo.hpp"
@@ -27,8 +30,8 @@ PolicyRegistry builtin_policies() {
       .eviction = {fifo_eviction(), lru_eviction(), scheduler_aware_eviction(),
                    tokens_times_idle_eviction(), window_score_eviction(), lfu_eviction(),
                    mru_eviction(), slru_eviction(), arc_eviction(), s3fifo_eviction(),
-                   sieve_eviction(), gdsf_eviction(), seconds_saved_eviction(),
-                   belady_eviction()},
+                   sieve_eviction(), gdsf_eviction(), seconds_saved_eviction(), belady_eviction()},
+      .admission = {always_admission(), second_hit_admission(), frequency_sketch_admission()},
       .prefetch = {no_prefetch(), look_ahead_prefetch(), deadline_prefetch()},
       .order = {fcfs_order(), shuffled_window_order()},
   };

@@ -39,8 +39,8 @@ class BeladyEviction final : public EvictionPolicy {
     EntryId furthest = kNoEntry;
     for (std::size_t i = 0; i < kClasses; ++i) {
       const EntryId entry = queues_.front(i);
-      if (entry.valid() && (!furthest.valid() || product(entry, context.now) >
-                                                     product(furthest, context.now))) {
+      if (entry.valid() &&
+          (!furthest.valid() || product(entry, context.now) > product(furthest, context.now))) {
         furthest = entry;
       }
     }

@@ -1,7 +1,8 @@
 // Most recently used: the entry that was used last leaves first, which is right where everything is
 // asked for in turn, round and round, and a bad idea for most conversations. Chou and DeWitt, An
 // Evaluation of Buffer Management Strategies for Relational Database Systems, 1985. Adapted: an
-// entry that comes back from its turn is used; sizes and growth mean nothing. O(log n) per decision.
+// entry that comes back from its turn is used; sizes and growth mean nothing. O(log n) per
+// decision.
 #include "policies/eviction/mru.hpp"
 
 #include "sim/policy/entry_queues.hpp"

@@ -78,8 +78,7 @@ class S3FifoEviction final : public EvictionPolicy {
   static constexpr std::uint8_t kMostUses = 3;
 
   void use(EntryId entry) {
-    queues_.mark(entry) =
-        std::min(static_cast<std::uint8_t>(queues_.mark(entry) + 1), kMostUses);
+    queues_.mark(entry) = std::min(static_cast<std::uint8_t>(queues_.mark(entry) + 1), kMostUses);
   }
   [[nodiscard]] bool small_is_full() const {
     return static_cast<double>(queues_.bytes(kSmall).value) >=
@@ -96,22 +95,21 @@ class S3FifoEviction final : public EvictionPolicy {
 }  // namespace
 
 PolicyKind<EvictionPolicy> s3fifo_eviction() {
-  return {
-      .name = "s3fifo",
-      .summary = "a small FIFO queue lets what is used twice into the main one, the rest leave",
-      .source = "Yang, Zhang, Qiu, Yue, Rashmi (SOSP 2023); queues in bytes",
-      .knowledge = Knowledge::online,
-      .parameters = {{.name = kSmallShare,
-                      .documentation = "of the bytes held, what fills the small queue",
-                      .unit = "share",
-                      .minimum = 0,
-                      .maximum = 1,
-                      .default_value = kDefaultSmallShare}},
-      .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
-        const auto share = parameters.find(kSmallShare);
-        return std::make_unique<S3FifoEviction>(share == parameters.end() ? kDefaultSmallShare
-                                                                          : share->second);
-      }};
+  return {.name = "s3fifo",
+          .summary = "a small FIFO queue lets what is used twice into the main one, the rest leave",
+          .source = "Yang, Zhang, Qiu, Yue, Rashmi (SOSP 2023); queues in bytes",
+          .knowledge = Knowledge::online,
+          .parameters = {{.name = kSmallShare,
+                          .documentation = "of the bytes held, what fills the small queue",
+                          .unit = "share",
+                          .minimum = 0,
+                          .maximum = 1,
+                          .default_value = kDefaultSmallShare}},
+          .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
+            const auto share = parameters.find(kSmallShare);
+            return std::make_unique<S3FifoEviction>(share == parameters.end() ? kDefaultSmallShare
+                                                                              : share->second);
+          }};
 }
 
 }  // namespace kvtier

@@ -4,9 +4,10 @@
 // worth of a victim is the base of later uses, so that what is not used ages; how often an entry
 // was used means nothing. O(log n) per decision.
 //
-// Adapted: the cost of a miss is the seconds saved, by the clock of an idle machine. Computing grows
-// faster than the tokens and loading with them, so long entries are worth more for each byte. Where
-// loading takes as long as computing an entry is worth a nanosecond, and the order is nearly LRU.
+// Adapted: the cost of a miss is the seconds saved, by the clock of an idle machine. Computing
+// grows faster than the tokens and loading with them, so long entries are worth more for each byte.
+// Where loading takes as long as computing an entry is worth a nanosecond, and the order is nearly
+// LRU.
 #include "policies/eviction/seconds_saved.hpp"
 
 #include <algorithm>

@@ -66,12 +66,13 @@ class SieveEviction final : public EvictionPolicy {
 }  // namespace
 
 PolicyKind<EvictionPolicy> sieve_eviction() {
-  return {.name = "sieve",
-          .summary = "a hand over the entries as they came takes the first not used since it passed",
-          .source = "Zhang, Yang, Yue, Vigfusson, Rashmi (NSDI 2024)",
-          .knowledge = Knowledge::online,
-          .parameters = {},
-          .make = [](const PolicyParameters&) { return std::make_unique<SieveEviction>(); }};
+  return {
+      .name = "sieve",
+      .summary = "a hand over the entries as they came takes the first not used since it passed",
+      .source = "Zhang, Yang, Yue, Vigfusson, Rashmi (NSDI 2024)",
+      .knowledge = Knowledge::online,
+      .parameters = {},
+      .make = [](const PolicyParameters&) { return std::make_unique<SieveEviction>(); }};
 }
 
 }  // namespace kvtier

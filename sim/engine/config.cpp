@@ -111,6 +111,7 @@ void check_tier_of_blocks(const TierConfig& tier, const PagingConfig& paging,
   };
   refuse(tier.block_size != paging.block_size, "block_size",
          "the size of its blocks, " + format_quantity(paging.block_size));
+  refuse(tier.admission.name != kAlwaysAdmitted, "admission", kAlwaysAdmitted);
   refuse(tier.inclusive, "inclusive", "false: what is loaded leaves the tier");
   refuse(tier.write != WriteMoment::on_evict, "write", "on_evict");
   refuse(tier.free_buffer.value != 0, "free_buffer", "0B: see /system/paging/swap_out_below");
@@ -319,6 +320,14 @@ Tokens token_budget(const RunConfig& config) {
   return config.serving.token_budget.value_or(std::max(kLeast, config.model.context_window));
 }
 
+bool filters_admission(const SystemConfig& system) {
+  bool filters = false;
+  for_each_tier(system.tiers, [&](const char*, const TierConfig& tier) {
+    filters = filters || tier.admission.name != kAlwaysAdmitted;
+  });
+  return filters;
+}
+
 bool clamps_long_turns(const RunConfig& config) {
   if (config.serving.long_turn) {
     return *config.serving.long_turn == LongTurn::clamp;
@@ -351,6 +360,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
       return;
     }
     check_policy(used->eviction, registry.eviction, offered, pointer + "/eviction", problems);
+    check_policy(used->admission, registry.admission, offered, pointer + "/admission", problems);
     if (!installed) {
       problems.add(
           pointer,

@@ -9,8 +9,8 @@
 namespace kvtier {
 
 const char* to_string(LossCause cause) {
-  constexpr std::array<const char*, kLossCauses> names{"none", "not_stored", "capacity",
-                                                       "ttl",  "overflow",   "larger_than_tier"};
+  constexpr std::array<const char*, kLossCauses> names{
+      "none", "not_stored", "capacity", "ttl", "overflow", "larger_than_tier", "not_admitted"};
   return names[static_cast<std::size_t>(cause)];
 }
 
@@ -29,7 +29,9 @@ class TierManager::View final : public TierView {
     for (std::uint32_t i = 0; i < manager_.entries_.size(); ++i) {
       const Copy& copy = manager_.entries_[i].copies[tier_];
       if (copy.state == CopyState::resident && !copy.leaving) {
-        visit(manager_.view(tier_, EntryId{i}), copy.pins > 0);
+        EntryView view = manager_.view(tier_, EntryId{i});
+        view.next_use = manager_.next_use(EntryId{i});
+        visit(view, copy.pins > 0);
       }
     }
   }
@@ -67,6 +69,12 @@ TierManager::TierManager(const Setup& setup)
     tier.sees_future = kind->knowledge == Knowledge::oracle;
     tier.policy = kind->make(tier_config->eviction.parameters);
     tier.policy->on_start(tier_facts(config_, medium));
+    if (tier_config->admission.name != kAlwaysAdmitted) {
+      const auto* filter = find_policy(setup.registry->admission, tier_config->admission.name);
+      KVTIER_ASSERT(filter != nullptr, "the config was checked");
+      tier.admission = filter->make(tier_config->admission.parameters);
+      filters_ = true;
+    }
     expires_ = expires_ || tier_config->ttl.has_value();
     keeps_free_ = keeps_free_ || tier_config->free_buffer.value > 0;
   };

@@ -299,6 +299,8 @@ class TierManager final : public StoredKv {
     bool sees_queue = false;
     bool sees_future = false;
     std::unique_ptr<EvictionPolicy> policy;
+    /// Null: everything is admitted.
+    std::unique_ptr<AdmissionPolicy> admission;
     /// Once what leaves has left and what waits has its room.
     [[nodiscard]] Bytes free_to_come() const { return capacity - used + leaving - promised; }
     /// By last use; only filled when there is a time to live.
@@ -360,6 +362,20 @@ class TierManager final : public StoredKv {
     return tier(index).medium == Medium::hbm;
   }
 
+  /// Whether the entry may come into the tier; what grows there is in already.
+  [[nodiscard]] bool admits(std::size_t index, EntryId id) const {
+    const Tier& t = tier(index);
+    return t.admission == nullptr || entry(id).copies[index].state != CopyState::absent ||
+           t.admission->admits(entry(id).key);
+  }
+  void tell_admission(EntryKey key) {
+    for (Tier& t : tiers_) {
+      if (t.admission != nullptr) {
+        t.admission->on_use(key);
+      }
+    }
+  }
+
   EntryId new_entry(EntryKey key);
   EntryId create_entry(EntryKey key, SessionSlot owner);
   EntryId find_or_create(SessionSlot session, EntryKey key) {
@@ -381,6 +397,9 @@ class TierManager final : public StoredKv {
   /// The policy hears of a copy that it may choose, and of every request that waits for it.
   void tell_inserted(std::size_t index, EntryId id) {
     tier(index).policy->on_insert(view(index, id), backend_.now());
+    if (tier(index).sees_future) [[unlikely]] {
+      tier(index).policy->on_next_use(id, next_use(id));
+    }
     if (entry(id).prompt != kNone) [[unlikely]] {
       tell_of_the_others(tier(index), id);
     }
@@ -570,6 +589,8 @@ class TierManager final : public StoredKv {
   bool keeps_free_ = false;
   /// A tier has a time to live.
   bool expires_ = false;
+  /// A tier has an admission policy.
+  bool filters_ = false;
   /// Tiers whose next write has not begun, a bit each.
   unsigned startable_ = 0;
   Bytes write_buffer_used_;
@@ -613,8 +634,7 @@ inline EntryView TierManager::view(std::size_t index, EntryId id) const {
           .bytes = copy.account,
           .first_inserted = e.first_inserted,
           .last_used = e.last_used,
-          .queue_position = tier(index).sees_queue ? e.position : kNotQueued,
-          .next_use = next_use(id)};
+          .queue_position = tier(index).sees_queue ? e.position : kNotQueued};
 }
 
 inline void TierManager::recharge(std::size_t index, EntryId id) {

@@ -47,6 +47,10 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, Ent
     KVTIER_ASSERT(copy.state == CopyState::resident && !copy.leaving && copy.pins == 0,
                   "a victim is a resident, unpinned entry");
     KVTIER_ASSERT(victim->keep.value == 0, "a session is evicted whole");
+    if (t.admission != nullptr && newcomer.valid() && demand != Demand::prefetch &&
+        !t.admission->replaces(entry(newcomer).key, entry(victim->entry).key)) {
+      return false;
+    }
     evict(index, victim->entry, demand);
   } while (t.free_to_come() < room);
   return true;
@@ -197,8 +201,10 @@ bool TierManager::start_writes(std::size_t from) {
       if (target.state == CopyState::resident) {
         pin(to, id);
       }
-      room = find_room(to, account(tier(to), source.tokens) - target.account, Demand::demotion,
-                       id);
+      room = filters_ && !admits(to, id)
+                 ? Room::refused
+                 : find_room(to, account(tier(to), source.tokens) - target.account,
+                             Demand::demotion, id);
       if (room != Room::granted && target.state == CopyState::resident) {
         unpin(to, id);
         if (target.tokens.value == 0 && target.pins == 0) {
@@ -241,7 +247,10 @@ bool TierManager::start_writes(std::size_t from) {
       if (lost) {
         log(DecisionKind::evict, from, id, source.tokens, Demand::demotion);
       }
-      remove_copy(from, id, fits ? LossCause::capacity : LossCause::larger_than_tier);
+      remove_copy(from, id,
+                  !fits             ? LossCause::larger_than_tier
+                  : !admits(to, id) ? LossCause::not_admitted
+                                    : LossCause::capacity);
       if (e.position != kNotQueued) {
         prefetch_->on_demoted(id, e.position);
       }
@@ -504,12 +513,16 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
     pin(0, id);  // an inclusive tier's own copy grows
   }
   const Bytes wanted = wanted_room(e);
-  const Room room = account(tier(0), tokens) > tier(0).capacity
-                        ? Room::refused
-                        : find_room(0, wanted, Demand::save, id);
+  if (filters_) [[unlikely]] {
+    tell_admission(key);
+  }
+  const bool too_large = account(tier(0), tokens) > tier(0).capacity;
+  const bool refused = too_large || (filters_ && !admits(0, id));
+  const Room room = refused ? Room::refused : find_room(0, wanted, Demand::save, id);
   if (room == Room::refused) {
-    const bool too_large = account(tier(0), tokens) > tier(0).capacity;
-    drop_save(id, too_large ? LossCause::larger_than_tier : LossCause::capacity);
+    drop_save(id, too_large ? LossCause::larger_than_tier
+                  : refused ? LossCause::not_admitted
+                            : LossCause::capacity);
   } else {
     e.buffered = room == Room::granted ? e.save_in_flight : actual_bytes(tokens);
     write_buffer_used_ += e.buffered;

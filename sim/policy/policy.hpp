@@ -22,7 +22,8 @@ enum class Knowledge {
 };
 [[nodiscard]] const char* to_string(Knowledge knowledge);
 
-/// What a tier's policy may ask before it decides, of an entry that holds a sequence's first tokens.
+/// What a tier's policy may ask before it decides, of an entry that holds a sequence's first
+/// tokens.
 struct TierFacts {
   /// How long computing them would take if nothing else ran.
   std::function<SimDuration(Tokens)> recompute;
@@ -46,8 +47,8 @@ class EvictionPolicy {
   /// Only called for policies with look-ahead knowledge. on_insert tells of the first request that
   /// waits for the entry; those of the others follow it here.
   virtual void on_queue_change(EntryId, const QueueChange&) {}
-  /// Only called for policies with oracle knowledge: the entry is used next at this time, kNever if
-  /// it is not. What on_insert told holds until then.
+  /// Only called for policies with oracle knowledge, after each on_insert and when it is known
+  /// anew: the entry is used next at this time, kNever if it is not.
   virtual void on_next_use(EntryId, SimTime) {}
   /// A resident, unpinned entry and the tokens to keep of it, or nullopt if nothing should leave
   /// for this demand. The tier always removes what it is given.
@@ -55,6 +56,19 @@ class EvictionPolicy {
   /// Throws InvariantError if the bookkeeping does not match `tier`; called at the end of every
   /// run.
   virtual void check_invariants(const TierView& tier) const = 0;
+};
+
+/// Chooses what comes into one tier at all. It is not asked of what grows there, nor of what is
+/// fetched for a request that waits.
+class AdmissionPolicy {
+ public:
+  virtual ~AdmissionPolicy() = default;
+  /// A turn has used or made this entry, wherever it is.
+  virtual void on_use(EntryKey entry) = 0;
+  /// Whether the entry may come in.
+  [[nodiscard]] virtual bool admits(EntryKey entry) const = 0;
+  /// Whether it may cost this victim its place.
+  [[nodiscard]] virtual bool replaces(EntryKey newcomer, EntryKey victim) const = 0;
 };
 
 /// What a prefetch policy may ask and do.
@@ -135,6 +149,7 @@ struct PolicyKind {
 /// static initialisers.
 struct PolicyRegistry {
   std::vector<PolicyKind<EvictionPolicy>> eviction;
+  std::vector<PolicyKind<AdmissionPolicy>> admission;
   std::vector<PolicyKind<PrefetchPolicy>> prefetch;
   std::vector<PolicyKind<OrderPolicy>> order;
 };

@@ -24,7 +24,8 @@ struct EntryView {
   /// Where the first request for this entry waits; kNotQueued for policies without look-ahead
   /// knowledge.
   QueuePosition queue_position = kNotQueued;
-  /// Only for policies with oracle knowledge; kNever if it is not used any more.
+  /// Of a newcomer and in checks, for policies with oracle knowledge: kNever if it is not used any
+  /// more. Others hear of it by on_next_use.
   SimTime next_use = kNever;
 };
 
@@ -61,7 +62,8 @@ struct EvictionContext {
   /// for policies without look-ahead knowledge.
   QueuePosition queue_first = kNotQueued;
   QueuePosition window_end = kNotQueued;
-  /// What the room is for, for policies with oracle knowledge and unless room is made ahead of time.
+  /// What the room is for, for policies with oracle knowledge and unless room is made ahead of
+  /// time.
   const EntryView* newcomer = nullptr;
 };
 

@@ -19,11 +19,11 @@ TestTier after_a_ghost_came_back() {
   for (std::uint32_t entry = 0; entry < 3; ++entry) {
     tier.insert(EntryId{entry});
   }
-  tier.hit(EntryId{0});                   // T1: 1 2, T2: 0
-  EXPECT_EQ(tier.evict(), EntryId{1});    // B1: 1
-  tier.insert(EntryId{3});                // T1: 2 3
-  EXPECT_EQ(tier.evict(), EntryId{2});    // B1: 1 2
-  tier.insert(EntryId{1});                // T1: 3, T2: 0 1, B1: 2, and the target is one entry
+  tier.hit(EntryId{0});                 // T1: 1 2, T2: 0
+  EXPECT_EQ(tier.evict(), EntryId{1});  // B1: 1
+  tier.insert(EntryId{3});              // T1: 2 3
+  EXPECT_EQ(tier.evict(), EntryId{2});  // B1: 1 2
+  tier.insert(EntryId{1});              // T1: 3, T2: 0 1, B1: 2, and the target is one entry
   return tier;
 }
 

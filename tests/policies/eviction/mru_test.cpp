@@ -44,8 +44,8 @@ TEST(MruEviction, AlwaysTakesTheUnpinnedEntryOfTheLatestUse) {
     driver.step({&tier}, [&](const auto&, const auto& answers) {
       EntryId latest = kNoEntry;
       for (const auto& [entry, resident] : tier.residents()) {
-        const bool later = !latest.valid() || resident.view.last_used >
-                                                  tier.residents().at(latest).view.last_used;
+        const bool later =
+            !latest.valid() || resident.view.last_used > tier.residents().at(latest).view.last_used;
         latest = !resident.pinned && later ? entry : latest;
       }
       const std::optional<Victim>& victim = answers.front();

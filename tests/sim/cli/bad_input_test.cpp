@@ -107,7 +107,8 @@ TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
   expect_bad_input(
       {"simulate", "run.json", "--set", "/system/tiers/dram/eviction=lruu"},
       {"--set: /system/tiers/dram/eviction: expected one of fifo, lru, "
-       "scheduler_aware, tokens_times_idle, window_score, got \"lruu\" (did you mean \"lru\"?)"});
+       "scheduler_aware, tokens_times_idle, window_score, lfu, mru, slru, arc, s3fifo, sieve, gdsf, "
+       "seconds_saved, belady, got \"lruu\" (did you mean \"lru\"?)"});
 }
 
 TEST_F(BadConfig, RefusesAParameterThatThePolicyDoesNotHave) {
@@ -439,6 +440,40 @@ TEST_F(BadCommandLine, RefusesATimelineOfARunWithoutAClock) {
   write_run();
   expect_bad_input({"simulate", "run.json", "--untimed", "--timeline", "t.json"},
                    {"--timeline: an untimed replay has no clock"});
+}
+
+TEST_F(BadCommandLine, RefusesTheBoundOfARunWithAClock) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--bound"},
+                   {"--bound requires --untimed", "see kvtier simulate --help"});
+}
+
+TEST_F(BadCommandLine, RefusesCapacitiesThatAreNoSizes) {
+  write_run();
+  expect_bad_input({"trace", "mrc", "run.json", "--capacities", "16GiB,huge,0GiB"},
+                   {"--capacities: expected a size such as \"128GiB\", got \"huge\"",
+                    "--capacities: expected a size such as \"128GiB\", got \"0GiB\""});
+}
+
+TEST_F(BadCommandLine, RefusesASamplingRateOfNothing) {
+  write_run();
+  const Outcome outcome = kvtier({"trace", "mrc", "run.json", "--sampling-rate", "0"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.err, "--sampling-rate: expected a number")) << outcome.err;
+}
+
+TEST_F(BadConfig, RefusesAnOracleInARunWithAClock) {
+  write_run({{"/system/tiers/dram/eviction", "belady"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"/system/tiers/dram/eviction: policy belady needs to know the future, which a "
+                    "timed run does not: only an untimed replay has it"});
+}
+
+TEST_F(BadConfig, RefusesAnUnknownAdmissionPolicy) {
+  write_run({{"/system/tiers/dram/admission", "second_hits"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /system/tiers/dram/admission: expected one of always, second_hit, "
+                    "frequency_sketch, got \"second_hits\" (did you mean \"second_hit\"?)"});
 }
 
 class BadCapacity : public ProgramTest {};
