@@ -56,7 +56,7 @@ class BeladyEviction final : public EvictionPolicy {
     queues_.check(tier);
     tier.for_each_resident([&](const EntryView& entry, bool) {
       const auto& row = queues_.row(entry.id);
-      KVTIER_ASSERT(row.order == order(entry.next_use) && row.queue == size_class(entry.bytes),
+      KVTIER_ASSERT(row.order == order(entry.next_use) && row.queue == size_class(row.bytes),
                     "belady knows the future");
     });
   }

@@ -290,6 +290,7 @@ TEST(UntimedBelady, IsRefusedInATimedRunAndWithSharedPrompts) {
   RunConfig shared = config;
   shared.serving.kv_reservation = Reservation::exact;
   shared.system.sharing = Sharing::prompts;
+  shared.system.load.buffers = 0;
   shared.system.tiers.hbm.emplace().capacity = *parse_quantity<Bytes>("4GiB");
   try {
     static_cast<void>(simulate_untimed(shared, builtin_policies()));
@@ -374,11 +375,14 @@ TEST(MissRatioCurve, IsWithinHalfAPointWhereHistoriesAreCut) {
   }
 }
 
+/// At this rate of arrivals capacities hold hundreds of entries, of which a tenth is looked at;
+/// with a handful of sampled entries in a tier the curve would be off by several points.
 TEST(MissRatioCurve, OfATenthOfTheSessionsIsNear) {
   RunConfig config = one_tier(Placement::dram, "lru", 1);
   config.workload.sessions = 20'000;
+  config.workload.arrival_rate = PerSecond(4);
   std::vector<Bytes> capacities;
-  for (const std::int64_t entries : {10, 20, 30, 50, 80, 130, 210}) {
+  for (const std::int64_t entries : {200, 400, 600, 1000, 1600, 2600, 4200}) {
     capacities.push_back(entry_size(config) * entries);
   }
   const Json whole = miss_ratio_curve(config, builtin_policies(), {.capacities = capacities});
@@ -415,6 +419,7 @@ TEST(MissRatioCurve, IsRefusedForSharedPromptsAndForNothingMeasured) {
   config.workload.warmup_turns = 0;
   config.serving.kv_reservation = Reservation::exact;
   config.system.sharing = Sharing::prompts;
+  config.system.load.buffers = 0;
   config.system.tiers.hbm.emplace().capacity = *parse_quantity<Bytes>("4GiB");
   try {
     static_cast<void>(miss_ratio_curve(config, builtin_policies(), {}));
