@@ -1,8 +1,20 @@
 #include "policies/registry.hpp"
 
+#include "policies/admission/always.hpp"
+#include "policies/admission/frequency_sketch.hpp"
+#include "policies/admission/second_hit.hpp"
+#include "policies/eviction/arc.hpp"
+#include "policies/eviction/belady.hpp"
 #include "policies/eviction/fifo.hpp"
+#include "policies/eviction/gdsf.hpp"
+#include "policies/eviction/lfu.hpp"
 #include "policies/eviction/lru.hpp"
+#include "policies/eviction/mru.hpp"
+#include "policies/eviction/s3fifo.hpp"
 #include "policies/eviction/scheduler_aware.hpp"
+#include "policies/eviction/seconds_saved.hpp"
+#include "policies/eviction/sieve.hpp"
+#include "policies/eviction/slru.hpp"
 #include "policies/eviction/tokens_times_idle.hpp"
 #include "policies/eviction/window_score.hpp"
 #include "policies/prefetch/deadline.hpp"
@@ -16,7 +28,10 @@ namespace kvtier {
 PolicyRegistry builtin_policies() {
   return {
       .eviction = {fifo_eviction(), lru_eviction(), scheduler_aware_eviction(),
-                   tokens_times_idle_eviction(), window_score_eviction()},
+                   tokens_times_idle_eviction(), window_score_eviction(), lfu_eviction(),
+                   mru_eviction(), slru_eviction(), arc_eviction(), s3fifo_eviction(),
+                   sieve_eviction(), gdsf_eviction(), seconds_saved_eviction(), belady_eviction()},
+      .admission = {always_admission(), second_hit_admission(), frequency_sketch_admission()},
       .prefetch = {no_prefetch(), look_ahead_prefetch(), deadline_prefetch()},
       .order = {fcfs_order(), shuffled_window_order()},
   };

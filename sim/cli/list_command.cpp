@@ -33,6 +33,7 @@ void list_kind(const char* title, const std::vector<PolicyKind<Interface>>& kind
 void list_policies() {
   const PolicyRegistry registry = builtin_policies();
   list_kind("eviction (/system/tiers/TIER/eviction)", registry.eviction);
+  list_kind("admission (/system/tiers/TIER/admission)", registry.admission);
   list_kind("prefetch (/system/prefetch)", registry.prefetch);
   list_kind("order (/system/order)", registry.order);
 }

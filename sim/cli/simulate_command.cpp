@@ -7,6 +7,7 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/core/file.hpp"
 #include "sim/engine/simulate.hpp"
+#include "sim/study/bound.hpp"
 #include "sim/study/compare.hpp"
 #include "sim/study/expect.hpp"
 #include "sim/study/find_capacity.hpp"
@@ -26,6 +27,7 @@ struct SimulateOptions {
   std::optional<std::string> slo;
   CapacityOptions capacity;
   bool untimed = false;
+  bool bound = false;
   bool print_config = false;
   bool reference = false;
 };
@@ -101,6 +103,9 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
   }
   if (options.untimed) {
     fmt::print("{}\n", result["metrics"].dump(2));
+    if (options.bound) {
+      fmt::print("bound: {}\n", result["bound"].dump(2));
+    }
     return;
   }
   fmt::print("{}\n{}", to_table(Comparison{{{system, {result}}}}), describe_confidence(result));
@@ -158,9 +163,12 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   run.progress = turn_progress(line);
   run.base_dir = resolved.base_dir;
   const double begin = elapsed_seconds();
-  const Json result = options.untimed ? simulate_untimed(resolved.config, registry, run)
-                                      : simulate(resolved.config, registry, run);
+  Json result = options.untimed ? simulate_untimed(resolved.config, registry, run)
+                                : simulate(resolved.config, registry, run);
   const double seconds = elapsed_seconds() - begin;
+  if (options.bound) {
+    result["bound"] = bound_of(resolved.config, result, registry, run);
+  }
   // Expectations of what no result has are bad input: they are found before anything is written.
   const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
   if (!options.json.empty()) {
@@ -205,8 +213,12 @@ void add_simulate(Program& program) {
                    "How near --find-capacity comes to the highest rate, relative to it")
       ->needs(slo)
       ->check(number_between(0.0001, 1));
-  command->add_flag("--untimed", options->untimed,
-                    "Replay one fixed order of accesses without a clock");
+  CLI::Option* untimed = command->add_flag("--untimed", options->untimed,
+                                           "Replay one fixed order of accesses without a clock");
+  command
+      ->add_flag("--bound", options->bound,
+                 "Of an untimed replay: how far its hit rates are from those of an oracle")
+      ->needs(untimed);
   command->add_flag("--print-config", options->print_config, "Print the resolved config and stop");
   command->add_flag("--reference", options->reference,
                     "Step every decode iteration: slow, same result");

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
+#include "sim/core/quantity.hpp"
+#include "sim/engine/miss_ratio_curve.hpp"
 #include "traces/statistics.hpp"
 #include "traces/tokenizer.hpp"
 #include "traces/trace_format.hpp"
@@ -194,6 +197,60 @@ void add_input_options(CLI::App& command, ImportCommandOptions& options) {
                      "Write the statistics as JSON to a file, or to standard output (-)");
 }
 
+struct CurveCommandOptions {
+  ConfigOptions config;
+  MissRatioOptions curve;
+  std::vector<std::string> capacities;
+  std::string json;
+};
+
+int curve_command(const Program& program, CurveCommandOptions& options) {
+  std::vector<std::string> problems;
+  for (const std::string& text : options.capacities) {
+    const std::optional<Bytes> capacity = parse_quantity<Bytes>(text);
+    if (capacity && capacity->value > 0) {
+      options.curve.capacities.push_back(*capacity);
+    } else {
+      problems.push_back(
+          fmt::format("--capacities: expected a size such as \"128GiB\", got \"{}\"", text));
+    }
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  const PolicyRegistry registry = builtin_policies();
+  const ResolvedConfig resolved =
+      resolve_config(options.config.request(), ConfigDirectory::find(program.config_dir), registry);
+  check_outputs({{"--json", options.json}});
+  ProgressLine line;
+  TextOutput json(options.json);
+  RunOptions run;
+  run.progress = turn_progress(line);
+  run.base_dir = resolved.base_dir;
+  const Json result = miss_ratio_curve(resolved.config, registry, options.curve, run);
+  if (!options.json.empty()) {
+    json.write(result.dump(2) + "\n");
+  }
+  if (options.json == "-") {
+    return 0;
+  }
+  fmt::print("one LRU tier, {} of {} sessions\n",
+             result["sampling"]["sessions"].get<std::int64_t>(),
+             result["workload"]["sessions"].get<std::int64_t>());
+  fmt::print("{:>14}{:>14}{:>20}\n", "capacity", "miss ratio %", "hits, resumed %");
+  constexpr double kPercent = 100;
+  for (const Json& point : result["points"]) {
+    fmt::print("{:>14}{:>14.1f}{:>20.1f}\n",
+               format_quantity(Bytes(point["capacity_bytes"].get<std::int64_t>())),
+               point["miss_ratio"].get<double>() * kPercent,
+               point["hit_rate"]["resumed_turns"].get<double>() * kPercent);
+  }
+  fmt::print("{:>14}{:>14.1f}{:>20.1f}\n", "without limit",
+             (1 - result["hit_rate_without_limit"]["all_turns"].get<double>()) * kPercent,
+             result["hit_rate_without_limit"]["resumed_turns"].get<double>() * kPercent);
+  return 0;
+}
+
 }  // namespace
 
 void add_trace(Program& program) {
@@ -223,6 +280,25 @@ void add_trace(Program& program) {
   command = trace->add_subcommand("stats", "Describe a trace");
   add_input_options(*command, *stats);
   command->callback([&program, stats] { program.run = [stats] { return stats_command(*stats); }; });
+
+  auto curve = std::make_shared<CurveCommandOptions>();
+  command = trace->add_subcommand(
+      "mrc", "Miss ratios of LRU at all capacities, in one pass over a config's /workload");
+  curve->config.add_to(*command);
+  command
+      ->add_option("--sampling-rate", curve->curve.sampling_rate,
+                   "Share of the sessions that is looked at (SHARDS), for large workloads")
+      ->check(number_between(1e-6, 1));
+  command
+      ->add_option(
+          "--capacities", curve->capacities,
+          "Where the curve is wanted, such as 64GiB,1TiB; four for each doubling otherwise")
+      ->delimiter(',');
+  command->add_option("--json", curve->json,
+                      "Write the curve as JSON to a file, or to standard output (-)");
+  command->callback([&program, curve] {
+    program.run = [&program, curve] { return curve_command(program, *curve); };
+  });
 }
 
 }  // namespace kvtier::cli

@@ -51,11 +51,6 @@ void check_policy(const PolicyChoice& choice, const std::vector<PolicyKind<Inter
         fmt::format("policy {} needs look_ahead knowledge, but /serving/knowledge offers online",
                     choice.name));
   }
-  if (kind->knowledge == Knowledge::oracle) {
-    problems.add(
-        pointer,
-        fmt::format("policy {} needs to know the future, which a timed run does not", choice.name));
-  }
 }
 
 void check_tier(const RunConfig& config, const TierConfig& tier, Bytes capacity,
@@ -117,6 +112,7 @@ void check_tier_of_blocks(const TierConfig& tier, const PagingConfig& paging,
   };
   refuse(tier.block_size != paging.block_size, "block_size",
          "the size of its blocks, " + format_quantity(paging.block_size));
+  refuse(tier.admission.name != kAlwaysAdmitted, "admission", kAlwaysAdmitted);
   refuse(tier.inclusive, "inclusive", "false: what is loaded leaves the tier");
   refuse(tier.write != WriteMoment::on_evict, "write", "on_evict");
   refuse(tier.free_buffer.value != 0, "free_buffer", "0B: see /system/paging/swap_out_below");
@@ -137,19 +133,14 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
     if (tiers.hbm && !tiers.hbm->capacity) {
       problems.add("/system/tiers/hbm/capacity", "expected a size without /system/paging");
     }
-    const auto check_policy_for = [&](const char* name, const std::optional<TierConfig>& tier) {
-      const PolicyKind<EvictionPolicy>* kind =
-          tier ? find_policy(registry.eviction, tier->eviction.name) : nullptr;
+    for_each_tier(tiers, [&](const char* name, const TierConfig& tier) {
+      const PolicyKind<EvictionPolicy>* kind = find_policy(registry.eviction, tier.eviction.name);
       if (kind != nullptr && kind->parts_of_entries) {
         problems.add(std::string("/system/tiers/") + name + "/eviction",
                      fmt::format("policy {} evicts parts of sessions, which needs /system/paging",
                                  kind->name));
       }
-    };
-    check_policy_for("hbm", tiers.hbm);
-    check_policy_for("dram", tiers.dram);
-    check_policy_for("cxl", tiers.cxl);
-    check_policy_for("ssd", tiers.ssd);
+    });
     return;
   }
   if (system.batching == Batching::prefill_first) {
@@ -336,6 +327,14 @@ Tokens token_budget(const RunConfig& config) {
   return config.serving.token_budget.value_or(std::max(kLeast, config.model.context_window));
 }
 
+bool filters_admission(const SystemConfig& system) {
+  bool filters = false;
+  for_each_tier(system.tiers, [&](const char*, const TierConfig& tier) {
+    filters = filters || tier.admission.name != kAlwaysAdmitted;
+  });
+  return filters;
+}
+
 bool clamps_long_turns(const RunConfig& config) {
   if (config.serving.long_turn) {
     return *config.serving.long_turn == LongTurn::clamp;
@@ -368,6 +367,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
       return;
     }
     check_policy(used->eviction, registry.eviction, offered, pointer + "/eviction", problems);
+    check_policy(used->admission, registry.admission, offered, pointer + "/admission", problems);
     if (!installed) {
       problems.add(
           pointer,

@@ -127,9 +127,12 @@ constexpr auto enum_names(OfferedKnowledge) {
                     std::pair{"look_ahead", OfferedKnowledge::look_ahead}};
 }
 
+inline constexpr const char* kAlwaysAdmitted = "always";
+
 /// How one tier is used; that it is installed, and its size, is said by the hardware.
 struct TierConfig {
   PolicyChoice eviction{.name = "lru", .parameters = {}};
+  PolicyChoice admission{.name = kAlwaysAdmitted, .parameters = {}};
   bool inclusive = false;
   WriteMoment write = WriteMoment::on_evict;
   Tokens block_size{16};
@@ -144,9 +147,14 @@ void describe_departures(V& v, TierConfig& c) {
   v.field("ttl", c.ttl, "An entry not used for longer is dropped; \"none\": never.",
           or_word("none", positive()));
 }
+inline constexpr const char* kAdmissionText =
+    "Admission policy: what comes into this tier at all, of what turns save and what leaves the "
+    "tier above. What a running turn saves to the fastest tier has been moved by the time it is "
+    "asked, at the turn's end.";
 template <class V>
 void describe(V& v, TierConfig& c) {
   v.field("eviction", c.eviction, "Eviction policy of this tier.");
+  v.field("admission", c.admission, kAdmissionText);
   v.field("inclusive", c.inclusive,
           "An entry that moves up keeps its copy here, and only new tokens are written later.");
   v.field("write", c.write, "When an entry is written to this tier from the tier above.");
@@ -169,6 +177,7 @@ void describe(V& v, HbmTierConfig& c) {
           "the blocks of running requests, of which they take what they need.",
           required(or_word("shared", positive())));
   v.field("eviction", c.eviction, "Eviction policy of this tier.");
+  v.field("admission", c.admission, kAdmissionText);
   v.field("block_size", c.block_size, "Storage is accounted in blocks of this many tokens.",
           at_least(1));
   describe_departures(v, c);
@@ -184,6 +193,22 @@ struct TiersConfig {
     return (hbm ? 1 : 0) + (dram ? 1 : 0) + (cxl ? 1 : 0) + (ssd ? 1 : 0);
   }
 };
+/// Visits the name and the config of each tier used, the fastest first.
+template <class Visit>
+void for_each_tier(const TiersConfig& tiers, const Visit& visit) {
+  if (tiers.hbm) {
+    visit("hbm", static_cast<const TierConfig&>(*tiers.hbm));
+  }
+  if (tiers.dram) {
+    visit("dram", *tiers.dram);
+  }
+  if (tiers.cxl) {
+    visit("cxl", *tiers.cxl);
+  }
+  if (tiers.ssd) {
+    visit("ssd", *tiers.ssd);
+  }
+}
 template <class V>
 void describe(V& v, TiersConfig& c) {
   v.field("hbm", c.hbm, "GPU memory between turns; \"none\": not used.");
@@ -389,6 +414,9 @@ void describe(V& v, RunConfig& c) {
   v.field("workload", c.workload, "The conversations.", required());
   v.field("seed", c.seed, "Master seed of every random stream.", non_negative());
 }
+
+/// Whether some tier refuses entries.
+[[nodiscard]] bool filters_admission(const SystemConfig& system);
 
 /// Finds what no single key shows: unknown policies, tiers that are not installed, a model or an
 /// entry that does not fit. Pointers are those of a whole config.

@@ -4,15 +4,19 @@
 
 #include "hw/model.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/engine/tier_facts.hpp"
 
 namespace kvtier {
 namespace {
 
 std::unique_ptr<EvictionPolicy> make_policy(const PolicyRegistry& registry,
-                                            const PolicyChoice& choice) {
+                                            const PolicyChoice& choice, const RunConfig& config,
+                                            Medium medium) {
   const PolicyKind<EvictionPolicy>* kind = find_policy(registry.eviction, choice.name);
   KVTIER_ASSERT(kind != nullptr, "the config was checked");
-  return kind->make(choice.parameters);
+  auto policy = kind->make(choice.parameters);
+  policy->on_start(tier_facts(config, medium));
+  return policy;
 }
 
 }  // namespace
@@ -47,12 +51,13 @@ PagedStore::PagedStore(const Setup& setup)
       loads_first_(setup.config->system.paging->swap_in_first) {
   const TiersConfig& tiers = setup.config->system.tiers;
   if (tiers.hbm) {
-    hbm_.policy = make_policy(*setup.registry, tiers.hbm->eviction);
+    hbm_.policy = make_policy(*setup.registry, tiers.hbm->eviction, *setup.config, Medium::hbm);
   }
   if (tiers.dram || tiers.cxl) {
     const HardwareConfig& hardware = setup.config->hardware;
     behind_ = tiers.dram ? Medium::dram : Medium::cxl;
-    host_.policy = make_policy(*setup.registry, (tiers.dram ? tiers.dram : tiers.cxl)->eviction);
+    host_.policy = make_policy(*setup.registry, (tiers.dram ? tiers.dram : tiers.cxl)->eviction,
+                               *setup.config, behind_);
     host_capacity_ = (tiers.dram ? hardware.dram->capacity : hardware.cxl->capacity) / block_bytes_;
     ahead_ = static_cast<std::int64_t>(static_cast<double>(capacity_) *
                                        setup.config->system.paging->swap_out_below);

@@ -27,6 +27,10 @@ PrefillFirst::PrefillFirst(const Setup& setup)
       preloads_(setup.config->system.load.buffers > 0 &&
                 setup.config->system.load.discipline != LoadDiscipline::blocking),
       shares_(setup.config->system.sharing == Sharing::prompts),
+      waits_for_whole_load_{waits_for_whole_load(*setup.config, Medium::hbm),
+                            waits_for_whole_load(*setup.config, Medium::dram),
+                            waits_for_whole_load(*setup.config, Medium::cxl),
+                            waits_for_whole_load(*setup.config, Medium::ssd)},
       predictor_(setup.config->system.length_prediction,
                  static_cast<std::uint64_t>(setup.config->seed)) {
   requests_.set_stored(&tiers_);
@@ -197,7 +201,7 @@ void PrefillFirst::start_prefill(SessionSlot slot, bool loads, std::int64_t read
        .ready_layers = ready_layers,
        .up_to_layers = config_.system.compression ? std::span<const Bytes>(stored_up_to_layers_)
                                                   : std::span<const Bytes>(),
-       .wait_for_all_layers = waits_for_whole_load(config_, r.found.medium)});
+       .wait_for_all_layers = waits_for_whole_load_[static_cast<std::size_t>(r.found.medium)]});
   gpu_ = Gpu::prefill;
 }
 

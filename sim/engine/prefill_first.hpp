@@ -120,6 +120,8 @@ class PrefillFirst final : public Batcher, private RunningView {
   bool invalidates_;
   bool preloads_;
   bool shares_;
+  /// From each medium.
+  std::array<bool, kMedia> waits_for_whole_load_;
   /// By session.
   std::vector<Load> loads_;
 

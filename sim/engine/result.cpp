@@ -70,9 +70,12 @@ Json hit_rate_report(const TurnMetrics& turns) {
   return json;
 }
 
-Json lost_hits_report(const TurnMetrics& turns) {
+Json lost_hits_report(const TurnMetrics& turns, bool with_admission) {
   Json json;
   for (std::size_t i = 1; i < kLossCauses; ++i) {
+    if (static_cast<LossCause>(i) == LossCause::not_admitted && !with_admission) {
+      continue;
+    }
     json[to_string(static_cast<LossCause>(i))] = turns.lost_hits[i];
   }
   return json;
@@ -219,7 +222,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["turns"] = turns.turns;
   m["resumed_turns"] = turns.resumed_turns;
   m["hit_rate"] = hit_rate_report(turns);
-  m["lost_hits"] = lost_hits_report(turns);
+  m["lost_hits"] = lost_hits_report(turns, filters_admission(config.system));
   m["confidence"] = confidence_report(turns);
   m["truncated_turns"] = turns.truncated_turns;
   m["truncated_tokens"] = turns.truncated_tokens.value;

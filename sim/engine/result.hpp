@@ -21,7 +21,8 @@ struct LinkReport {
 /// How much of the KV a system keeps that compresses what it stores.
 [[nodiscard]] Json compression_report(const RunConfig& config);
 [[nodiscard]] Json hit_rate_report(const TurnMetrics& turns);
-[[nodiscard]] Json lost_hits_report(const TurnMetrics& turns);
+/// By cause; what tiers did not admit is one where some tier may.
+[[nodiscard]] Json lost_hits_report(const TurnMetrics& turns, bool with_admission = false);
 /// 95 % intervals of the headline metrics by batch means.
 [[nodiscard]] Json confidence_report(const TurnMetrics& turns);
 /// {"mean", "p50", "p90", "p99"} in seconds; null without values.

@@ -84,9 +84,27 @@ void check_counts(const TurnMetrics& turns) {
   KVTIER_ASSERT(reused <= turns.history_tokens.value, "no more is reused than is needed");
 }
 
+template <class Interface>
+void check_no_oracle(const PolicyChoice& choice, const std::vector<PolicyKind<Interface>>& kinds,
+                     const std::string& pointer, Problems& problems) {
+  const PolicyKind<Interface>* kind = find_policy(kinds, choice.name);
+  if (kind != nullptr && kind->knowledge == Knowledge::oracle) {
+    problems.add(pointer, fmt::format("policy {} needs to know the future, which a timed run does "
+                                      "not: only an untimed replay has it",
+                                      choice.name));
+  }
+}
+
 void check(const RunConfig& config, const PolicyRegistry& registry) {
   Problems problems;
   check_run_config(config, registry, problems);
+  const SystemConfig& system = config.system;
+  check_no_oracle(system.order, registry.order, "/system/order", problems);
+  check_no_oracle(system.prefetch, registry.prefetch, "/system/prefetch", problems);
+  for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
+    check_no_oracle(tier.eviction, registry.eviction,
+                    std::string("/system/tiers/") + name + "/eviction", problems);
+  });
   problems.throw_if_any();
 }
 

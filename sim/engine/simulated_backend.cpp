@@ -105,11 +105,13 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
 
 Completion SimulatedBackend::wait() {
   while (true) {
-    const SimTime transfer = links_.next_completion();
-    const SimTime landing = landings_.empty() ? kNever : landings_.front().at;
-    const SimTime moved = transfer < landing ? transfer : landing;
+    SimTime transfer = links_.next_completion();
+    const bool lands = next_landing_ < transfer;
+    if (lands) [[unlikely]] {
+      transfer = next_landing_;
+    }
     const SimTime timer = timers_.empty() ? kNever : timers_.top().time;
-    const SimTime device = moved < timer ? moved : timer;
+    const SimTime device = transfer < timer ? transfer : timer;
     if (gpu_done_ <= device) {
       KVTIER_ASSERT(gpu_done_ != kNever, "something is pending");
       advance_to(gpu_done_);
@@ -121,13 +123,11 @@ Completion SimulatedBackend::wait() {
       return finish_gpu();
     }
     advance_to(device);
-    if (timer < moved) {
+    if (timer < transfer) {
       return {CompletionKind::timer, timers_.pop().payload};
     }
-    if (landing < transfer) {
-      const Landing landed = landings_.front();
-      landings_.erase(landings_.begin());
-      return end_transfer(landed.transfer, landed.cookie);
+    if (lands) [[unlikely]] {
+      return finish_landing();
     }
     const SharedLinks::Finished finished = links_.finish_next();
     if (!finished.open) {
@@ -151,6 +151,14 @@ inline Completion SimulatedBackend::end_transfer(TransferId transfer, std::uint6
 void SimulatedBackend::land(const Landing& landing) {
   const auto behind = std::ranges::upper_bound(landings_, landing.at, {}, &Landing::at);
   landings_.insert(behind, landing);
+  next_landing_ = landings_.front().at;
+}
+
+Completion SimulatedBackend::finish_landing() {
+  const Landing landed = landings_.front();
+  landings_.erase(landings_.begin());
+  next_landing_ = landings_.empty() ? kNever : landings_.front().at;
+  return end_transfer(landed.transfer, landed.cookie);
 }
 
 inline void SimulatedBackend::advance_to(SimTime next) {

@@ -73,6 +73,7 @@ class SimulatedBackend final : public Backend {
   void advance_to(SimTime next);
   Completion end_transfer(TransferId transfer, std::uint64_t cookie);
   void land(const Landing& landing);
+  Completion finish_landing();
   Completion finish_gpu();
   void begin_prefill();
   void finish_load(SimTime at, SimDuration latency);
@@ -92,6 +93,7 @@ class SimulatedBackend final : public Backend {
   bool has_latency_ = false;
   /// The next first.
   std::vector<Landing> landings_;
+  SimTime next_landing_ = kNever;
   EventQueue timers_;
 
   Gpu gpu_ = Gpu::idle;

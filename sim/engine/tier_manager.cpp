@@ -4,12 +4,13 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/engine/idle_bandwidth.hpp"
+#include "sim/engine/tier_facts.hpp"
 
 namespace kvtier {
 
 const char* to_string(LossCause cause) {
-  constexpr std::array<const char*, kLossCauses> names{"none", "not_stored", "capacity",
-                                                       "ttl",  "overflow",   "larger_than_tier"};
+  constexpr std::array<const char*, kLossCauses> names{
+      "none", "not_stored", "capacity", "ttl", "overflow", "larger_than_tier", "not_admitted"};
   return names[static_cast<std::size_t>(cause)];
 }
 
@@ -28,7 +29,9 @@ class TierManager::View final : public TierView {
     for (std::uint32_t i = 0; i < manager_.entries_.size(); ++i) {
       const Copy& copy = manager_.entries_[i].copies[tier_];
       if (copy.state == CopyState::resident && !copy.leaving) {
-        visit(manager_.view(tier_, EntryId{i}), copy.pins > 0);
+        EntryView view = manager_.view(tier_, EntryId{i});
+        view.next_use = manager_.next_use(EntryId{i});
+        visit(view, copy.pins > 0);
       }
     }
   }
@@ -62,8 +65,16 @@ TierManager::TierManager(const Setup& setup)
     const PolicyKind<EvictionPolicy>* kind =
         find_policy(setup.registry->eviction, tier_config->eviction.name);
     KVTIER_ASSERT(kind != nullptr, "the config was checked");
-    tier.sees_queue = kind->knowledge != Knowledge::online;
+    tier.sees_queue = kind->knowledge == Knowledge::look_ahead;
+    tier.sees_future = kind->knowledge == Knowledge::oracle;
     tier.policy = kind->make(tier_config->eviction.parameters);
+    tier.policy->on_start(tier_facts(config_, medium));
+    if (tier_config->admission.name != kAlwaysAdmitted) {
+      const auto* filter = find_policy(setup.registry->admission, tier_config->admission.name);
+      KVTIER_ASSERT(filter != nullptr, "the config was checked");
+      tier.admission = filter->make(tier_config->admission.parameters);
+      filters_ = true;
+    }
     expires_ = expires_ || tier_config->ttl.has_value();
     keeps_free_ = keeps_free_ || tier_config->free_buffer.value > 0;
   };
@@ -496,6 +507,23 @@ void TierManager::end_load(SessionSlot session) {
     leave_upwards(source, id);
   }
   settle();
+}
+
+void TierManager::set_next_use(SessionSlot session, SimTime time) {
+  if (tiers_.empty()) {
+    return;
+  }
+  const EntryId id = entry_of(session);
+  KVTIER_ASSERT(id.valid(), "an admitted turn has an entry");
+  if (id.value >= next_uses_.size()) {
+    next_uses_.resize(static_cast<std::size_t>(id.value) + 1, kNever);
+  }
+  next_uses_[id.value] = time;
+  for_each_resident(entry(id).residents, [&](std::size_t i) {
+    if (tier(i).sees_future && !entry(id).copies[i].leaving) {
+      tier(i).policy->on_next_use(id, time);
+    }
+  });
 }
 
 std::optional<Medium> TierManager::begin_preload(SessionSlot session) {

@@ -118,6 +118,9 @@ class TierManager final : public StoredKv {
   Lookup admit(SessionSlot session, EntryKey key, Tokens history);
   /// The KV that `admit` found is in HBM now (or its load was not needed).
   void end_load(SessionSlot session);
+  /// The session's running turn is followed by one at this time; kNever if it is the last. For
+  /// policies with oracle knowledge, before `save`.
+  void set_next_use(SessionSlot session, SimTime time);
   /// Whether the entry of a waiting session could be loaded ahead of its turn, and from where: only
   /// from the fastest tier outside of HBM, and only when all of it lies there. Pins it until
   /// `admit`.
@@ -294,7 +297,10 @@ class TierManager final : public StoredKv {
     Bytes leaving;
     std::int64_t residents = 0;
     bool sees_queue = false;
+    bool sees_future = false;
     std::unique_ptr<EvictionPolicy> policy;
+    /// Null: everything is admitted.
+    std::unique_ptr<AdmissionPolicy> admission;
     /// Once what leaves has left and what waits has its room.
     [[nodiscard]] Bytes free_to_come() const { return capacity - used + leaving - promised; }
     /// By last use; only filled when there is a time to live.
@@ -338,6 +344,9 @@ class TierManager final : public StoredKv {
   [[nodiscard]] Bytes write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const;
   [[nodiscard]] Bytes actual_bytes(Tokens tokens) const { return bytes_per_token_ * tokens.value; }
   [[nodiscard]] EntryView view(std::size_t tier, EntryId id) const;
+  [[nodiscard]] SimTime next_use(EntryId id) const {
+    return id.value < next_uses_.size() ? next_uses_[id.value] : kNever;
+  }
   /// The tier with the longest resident prefix, the fastest of equal ones; kNoTier if there is
   /// none.
   [[nodiscard]] std::uint8_t best_tier(const Entry& e) const;
@@ -351,6 +360,20 @@ class TierManager final : public StoredKv {
   /// What turns save is where they ran: no transfer, and nothing to load on a hit.
   [[nodiscard]] bool keeps_in_hbm(std::size_t index) const {
     return tier(index).medium == Medium::hbm;
+  }
+
+  /// Whether the entry may come into the tier; what grows there is in already.
+  [[nodiscard]] bool admits(std::size_t index, EntryId id) const {
+    const Tier& t = tier(index);
+    return t.admission == nullptr || entry(id).copies[index].state != CopyState::absent ||
+           t.admission->admits(entry(id).key);
+  }
+  void tell_admission(EntryKey key) {
+    for (Tier& t : tiers_) {
+      if (t.admission != nullptr) {
+        t.admission->on_use(key);
+      }
+    }
   }
 
   EntryId new_entry(EntryKey key);
@@ -374,6 +397,9 @@ class TierManager final : public StoredKv {
   /// The policy hears of a copy that it may choose, and of every request that waits for it.
   void tell_inserted(std::size_t index, EntryId id) {
     tier(index).policy->on_insert(view(index, id), backend_.now());
+    if (tier(index).sees_future) [[unlikely]] {
+      tier(index).policy->on_next_use(id, next_use(id));
+    }
     if (entry(id).prompt != kNone) [[unlikely]] {
       tell_of_the_others(tier(index), id);
     }
@@ -396,16 +422,16 @@ class TierManager final : public StoredKv {
   /// The age and the account of a copy that is not pinned any more.
   void settle_unpinned(std::size_t tier, EntryId id);
 
-  /// Sees to it that `room` will be free; false if the policy finds no victim.
+  /// Sees to it that `room` will be free for the newcomer, if there is one; false if the policy
+  /// finds no victim.
   [[nodiscard]] bool choose_victims(std::size_t index, Bytes room, Demand demand,
-                                    QueuePosition incoming) {
-    return tier(index).free_to_come() >= room || take_victims(index, room, demand, incoming);
+                                    EntryId newcomer) {
+    return tier(index).free_to_come() >= room || take_victims(index, room, demand, newcomer);
   }
-  [[nodiscard]] bool take_victims(std::size_t tier, Bytes room, Demand demand,
-                                  QueuePosition incoming);
-  Room find_room(std::size_t index, Bytes bytes, Demand demand, QueuePosition incoming) {
+  [[nodiscard]] bool take_victims(std::size_t tier, Bytes room, Demand demand, EntryId newcomer);
+  Room find_room(std::size_t index, Bytes bytes, Demand demand, EntryId newcomer) {
     const Tier& t = tier(index);
-    if (bytes > t.capacity || !choose_victims(index, bytes, demand, incoming)) {
+    if (bytes > t.capacity || !choose_victims(index, bytes, demand, newcomer)) {
       return Room::refused;
     }
     const bool is_first = index > 0 || waiting_for_room_.empty();
@@ -541,6 +567,8 @@ class TierManager final : public StoredKv {
 
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
+  /// By entry, as far as it was told.
+  std::vector<SimTime> next_uses_;
   std::vector<Session> sessions_;
   std::size_t live_entries_ = 0;
   std::vector<Prompt> prompts_;
@@ -561,6 +589,8 @@ class TierManager final : public StoredKv {
   bool keeps_free_ = false;
   /// A tier has a time to live.
   bool expires_ = false;
+  /// A tier has an admission policy.
+  bool filters_ = false;
   /// Tiers whose next write has not begun, a bit each.
   unsigned startable_ = 0;
   Bytes write_buffer_used_;

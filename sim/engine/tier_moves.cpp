@@ -17,15 +17,28 @@ constexpr int kMostSettleRounds = 1 << 20;
 
 // ---- Room ----
 
-bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand,
-                               QueuePosition incoming) {
+bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, EntryId newcomer) {
   Tier& t = tier(index);
+  const QueuePosition incoming =
+      t.sees_queue && newcomer.valid() ? entry(newcomer).position : kNotQueued;
+  std::optional<EntryView> shown;
+  if (t.sees_future && newcomer.valid()) [[unlikely]] {
+    const Entry& e = entry(newcomer);
+    shown = EntryView{.id = newcomer,
+                      .key = e.key,
+                      .tokens = e.tokens,
+                      .bytes = account(t, e.tokens),
+                      .first_inserted = e.first_inserted,
+                      .last_used = e.last_used,
+                      .next_use = next_use(newcomer)};
+  }
   do {
     const EvictionContext context{.now = backend_.now(),
                                   .demand = demand,
-                                  .incoming = t.sees_queue ? incoming : kNotQueued,
+                                  .incoming = incoming,
                                   .queue_first = t.sees_queue ? queue_.first() : kNotQueued,
-                                  .window_end = t.sees_queue ? queue_.window_end() : kNotQueued};
+                                  .window_end = t.sees_queue ? queue_.window_end() : kNotQueued,
+                                  .newcomer = shown ? &*shown : nullptr};
     const std::optional<Victim> victim = t.policy->select_victim(context);
     if (!victim) {
       return false;
@@ -34,6 +47,10 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand,
     KVTIER_ASSERT(copy.state == CopyState::resident && !copy.leaving && copy.pins == 0,
                   "a victim is a resident, unpinned entry");
     KVTIER_ASSERT(victim->keep.value == 0, "a session is evicted whole");
+    if (t.admission != nullptr && newcomer.valid() && demand != Demand::prefetch &&
+        !t.admission->replaces(entry(newcomer).key, entry(victim->entry).key)) {
+      return false;
+    }
     evict(index, victim->entry, demand);
   } while (t.free_to_come() < room);
   return true;
@@ -128,7 +145,7 @@ bool TierManager::grant_waiting() {
     const bool fits = t.capacity - t.used >= wanted;
     // What was on its way out may have been rescued by a hit: then other victims are needed.
     const Demand demand = entry(id).saving ? Demand::save : Demand::prefetch;
-    if (!fits && choose_victims(0, Bytes(0), demand, entry(id).position)) {
+    if (!fits && choose_victims(0, Bytes(0), demand, id)) {
       if (t.capacity - t.used < wanted) {
         break;
       }
@@ -184,8 +201,10 @@ bool TierManager::start_writes(std::size_t from) {
       if (target.state == CopyState::resident) {
         pin(to, id);
       }
-      room = find_room(to, account(tier(to), source.tokens) - target.account, Demand::demotion,
-                       e.position);
+      room = filters_ && !admits(to, id)
+                 ? Room::refused
+                 : find_room(to, account(tier(to), source.tokens) - target.account,
+                             Demand::demotion, id);
       if (room != Room::granted && target.state == CopyState::resident) {
         unpin(to, id);
         if (target.tokens.value == 0 && target.pins == 0) {
@@ -228,7 +247,10 @@ bool TierManager::start_writes(std::size_t from) {
       if (lost) {
         log(DecisionKind::evict, from, id, source.tokens, Demand::demotion);
       }
-      remove_copy(from, id, fits ? LossCause::capacity : LossCause::larger_than_tier);
+      remove_copy(from, id,
+                  !fits             ? LossCause::larger_than_tier
+                  : !admits(to, id) ? LossCause::not_admitted
+                                    : LossCause::capacity);
       if (e.position != kNotQueued) {
         prefetch_->on_demoted(id, e.position);
       }
@@ -333,7 +355,7 @@ void TierManager::start_fetch(EntryId id) {
   e.source_tier = source;
   // The free buffer is for what turns save: a fetch that took it would only drive others out.
   const Bytes wanted = account(tier(0), e.copies[source].tokens) + tier(0).config.free_buffer;
-  const Room room = find_room(0, wanted, Demand::prefetch, e.position);
+  const Room room = find_room(0, wanted, Demand::prefetch, id);
   if (room == Room::refused) {
     unpin(source, id);
     e.source_tier = kNoTier;
@@ -491,12 +513,16 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
     pin(0, id);  // an inclusive tier's own copy grows
   }
   const Bytes wanted = wanted_room(e);
-  const Room room = account(tier(0), tokens) > tier(0).capacity
-                        ? Room::refused
-                        : find_room(0, wanted, Demand::save, kNotQueued);
+  if (filters_) [[unlikely]] {
+    tell_admission(key);
+  }
+  const bool too_large = account(tier(0), tokens) > tier(0).capacity;
+  const bool refused = too_large || (filters_ && !admits(0, id));
+  const Room room = refused ? Room::refused : find_room(0, wanted, Demand::save, id);
   if (room == Room::refused) {
-    const bool too_large = account(tier(0), tokens) > tier(0).capacity;
-    drop_save(id, too_large ? LossCause::larger_than_tier : LossCause::capacity);
+    drop_save(id, too_large ? LossCause::larger_than_tier
+                  : refused ? LossCause::not_admitted
+                            : LossCause::capacity);
   } else {
     e.buffered = room == Room::granted ? e.save_in_flight : actual_bytes(tokens);
     write_buffer_used_ += e.buffered;
@@ -586,7 +612,7 @@ void TierManager::drop_save(EntryId id, LossCause cause) {
 void TierManager::trim(std::size_t index) {
   Tier& t = tier(index);
   if (t.config.free_buffer.value > 0) {
-    (void)choose_victims(index, t.config.free_buffer, Demand::background, kNotQueued);
+    (void)choose_victims(index, t.config.free_buffer, Demand::background, kNoEntry);
   }
 }
 

@@ -153,6 +153,9 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   if (decisions_ != nullptr) {
     decisions_->on_use(prompt.key, backend_.now());
   }
+  if (filters_) [[unlikely]] {
+    tell_admission(prompt.key);
+  }
   // An entry of which nothing is left stays while a write of it is queued.
   if (!prompt.entry.valid() || best_tier(entry(prompt.entry)) == kNoTier) {
     const LossCause loss = prompt.entry.valid() ? entry(prompt.entry).loss : prompt.loss;
@@ -217,7 +220,7 @@ bool TierManager::claim_room_for_prompt(SessionSlot session, Tokens tokens) {
   if (protects) {
     pin(0, own);
   }
-  const Room room = find_room(0, account(tier(0), tokens), Demand::save, kNotQueued);
+  const Room room = find_room(0, account(tier(0), tokens), Demand::save, kNoEntry);
   if (protects) {
     unpin(0, own);
   }

@@ -1,12 +1,10 @@
-#include <algorithm>
-#include <queue>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/core/event_queue.hpp"
+#include "sim/engine/access_order.hpp"
 #include "sim/engine/history.hpp"
 #include "sim/engine/result.hpp"
 #include "sim/engine/simulate.hpp"
@@ -57,84 +55,6 @@ class EmptyQueue final : public QueueView {
   [[nodiscard]] QueuePosition window_end() const override { return end_; }
 };
 
-/// Sessions on their way, each at its next access; memory is that of the sessions that overlap.
-class AccessOrder {
- public:
-  struct Live {
-    SessionSpec session;
-    std::size_t next_turn = 0;
-    Tokens history;
-  };
-
-  AccessOrder(SessionSource& source, const RunConfig& config) : source_(source), fitter_(config) {
-    draw();
-  }
-
-  /// The slot of the session with the next access, or nullopt at the end.
-  std::optional<SessionSlot> next(SimTime& now) {
-    if (has_drawn_ && (events_.empty() || drawn_.arrival <= events_.top().time)) {
-      const SessionSlot slot = take_slot();
-      live_[slot].session.turns.swap(drawn_.turns);
-      live_[slot].session.id = drawn_.id;
-      live_[slot].session.shared_prompt = drawn_.shared_prompt;
-      live_[slot].next_turn = 0;
-      live_[slot].history = drawn_.shared_prompt.tokens;
-      now = drawn_.arrival;
-      draw();
-      return slot;
-    }
-    if (events_.empty()) {
-      return std::nullopt;
-    }
-    const TimedEvent event = events_.pop();
-    now = event.time;
-    return static_cast<SessionSlot>(event.payload);
-  }
-
-  [[nodiscard]] Live& at(SessionSlot slot) { return live_[slot]; }
-
-  /// Schedules the session's next access; false if that was its last one.
-  bool advance(SessionSlot slot, SimTime now) {
-    Live& live = live_[slot];
-    if (++live.next_turn == live.session.turns.size()) {
-      free_.push_back(slot);
-      return false;
-    }
-    events_.push(now + live.session.turns[live.next_turn].think, 0, slot);
-    return true;
-  }
-
-  [[nodiscard]] const WorkloadStatistics& statistics() const { return statistics_; }
-  [[nodiscard]] const TurnFitter& fitter() const { return fitter_; }
-
- private:
-  void draw() {
-    has_drawn_ = source_.next(drawn_);
-    if (has_drawn_) {
-      fitter_.fit_turns(drawn_, source_);
-      statistics_.add(drawn_);
-    }
-  }
-  SessionSlot take_slot() {
-    if (free_.empty()) {
-      live_.emplace_back();
-      return static_cast<SessionSlot>(live_.size() - 1);
-    }
-    const SessionSlot slot = free_.back();
-    free_.pop_back();
-    return slot;
-  }
-
-  SessionSource& source_;
-  TurnFitter fitter_;
-  SessionSpec drawn_;
-  bool has_drawn_ = false;
-  std::vector<Live> live_;
-  std::vector<SessionSlot> free_;
-  EventQueue events_;
-  WorkloadStatistics statistics_;
-};
-
 }  // namespace
 
 Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
@@ -146,6 +66,16 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
         "/system/paging",
         "an untimed replay has no running requests to share blocks with, expected \"none\"");
   }
+  for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
+    const auto* kind = find_policy(registry.eviction, tier.eviction.name);
+    if (kind != nullptr && kind->knowledge == Knowledge::oracle &&
+        config.system.sharing == Sharing::prompts) {
+      problems.add(std::string("/system/tiers/") + name + "/eviction",
+                   fmt::format("policy {} needs to know the future, which of shared prompts "
+                               "(/system/sharing) is not known",
+                               kind->name));
+    }
+  });
   problems.throw_if_any();
 
   const auto source =
@@ -196,6 +126,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     drain();
     live.history += turn.user + turn.assistant;
     tiers.release_prompt(*slot);
+    tiers.set_next_use(*slot, order.next_use(*slot, now));
     tiers.save(*slot, key, own + turn.user + turn.assistant);
     drain();
     record.measured = turns++ >= config.workload.warmup_turns;
@@ -225,12 +156,13 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   result["format"] = "kvtier.untimed/1";
   result["config"] = write_value(config);
   result["workload"] = workload_report(config, order.statistics());
-  result["metrics"] = Json{{"turns", metrics.turns},
-                           {"resumed_turns", metrics.resumed_turns},
-                           {"hit_rate", hit_rate_report(metrics)},
-                           {"lost_hits", lost_hits_report(metrics)},
-                           {"truncated_turns", metrics.truncated_turns},
-                           {"truncated_tokens", metrics.truncated_tokens.value}};
+  result["metrics"] =
+      Json{{"turns", metrics.turns},
+           {"resumed_turns", metrics.resumed_turns},
+           {"hit_rate", hit_rate_report(metrics)},
+           {"lost_hits", lost_hits_report(metrics, filters_admission(config.system))},
+           {"truncated_turns", metrics.truncated_turns},
+           {"truncated_tokens", metrics.truncated_tokens.value}};
   if (config.system.compression) {
     result["metrics"]["compression"] = compression_report(config);
   }

@@ -22,10 +22,21 @@ enum class Knowledge {
 };
 [[nodiscard]] const char* to_string(Knowledge knowledge);
 
+/// What a tier's policy may ask before it decides, of an entry that holds a sequence's first
+/// tokens.
+struct TierFacts {
+  /// How long computing them would take if nothing else ran.
+  std::function<SimDuration(Tokens)> recompute;
+  /// How long loading them into HBM takes when nothing else moves; zero in HBM.
+  std::function<SimDuration(Tokens)> load;
+};
+
 /// Chooses what leaves one tier.
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
+  /// Called once, before anything else.
+  virtual void on_start(const TierFacts&) {}
   virtual void on_insert(const EntryView& entry, SimTime now) = 0;
   virtual void on_hit(EntryId entry, SimTime now) = 0;
   virtual void on_resize(const EntryView&, SimTime) {}
@@ -36,12 +47,28 @@ class EvictionPolicy {
   /// Only called for policies with look-ahead knowledge. on_insert tells of the first request that
   /// waits for the entry; those of the others follow it here.
   virtual void on_queue_change(EntryId, const QueueChange&) {}
+  /// Only called for policies with oracle knowledge, after each on_insert and when it is known
+  /// anew: the entry is used next at this time, kNever if it is not.
+  virtual void on_next_use(EntryId, SimTime) {}
   /// A resident, unpinned entry and the tokens to keep of it, or nullopt if nothing should leave
   /// for this demand. The tier always removes what it is given.
   [[nodiscard]] virtual std::optional<Victim> select_victim(const EvictionContext& context) = 0;
   /// Throws InvariantError if the bookkeeping does not match `tier`; called at the end of every
   /// run.
   virtual void check_invariants(const TierView& tier) const = 0;
+};
+
+/// Chooses what comes into one tier at all. It is not asked of what grows there, nor of what is
+/// fetched for a request that waits.
+class AdmissionPolicy {
+ public:
+  virtual ~AdmissionPolicy() = default;
+  /// A turn has used or made this entry, wherever it is.
+  virtual void on_use(EntryKey entry) = 0;
+  /// Whether the entry may come in.
+  [[nodiscard]] virtual bool admits(EntryKey entry) const = 0;
+  /// Whether it may cost this victim its place.
+  [[nodiscard]] virtual bool replaces(EntryKey newcomer, EntryKey victim) const = 0;
 };
 
 /// What a prefetch policy may ask and do.
@@ -122,6 +149,7 @@ struct PolicyKind {
 /// static initialisers.
 struct PolicyRegistry {
   std::vector<PolicyKind<EvictionPolicy>> eviction;
+  std::vector<PolicyKind<AdmissionPolicy>> admission;
   std::vector<PolicyKind<PrefetchPolicy>> prefetch;
   std::vector<PolicyKind<OrderPolicy>> order;
 };

@@ -24,6 +24,9 @@ struct EntryView {
   /// Where the first request for this entry waits; kNotQueued for policies without look-ahead
   /// knowledge.
   QueuePosition queue_position = kNotQueued;
+  /// Of a newcomer and in checks, for policies with oracle knowledge: kNever if it is not used any
+  /// more. Others hear of it by on_next_use.
+  SimTime next_use = kNever;
 };
 
 /// A request for an entry began to wait at `position`, or left it.
@@ -59,6 +62,9 @@ struct EvictionContext {
   /// for policies without look-ahead knowledge.
   QueuePosition queue_first = kNotQueued;
   QueuePosition window_end = kNotQueued;
+  /// What the room is for, for policies with oracle knowledge and unless room is made ahead of
+  /// time.
+  const EntryView* newcomer = nullptr;
 };
 
 /// Where what is stored for a waiting request lies, by how soon it could run. What is not stored

@@ -150,6 +150,7 @@ std::string policies(const char* where, const std::vector<PolicyKind<Interface>>
 std::string policy_table(const PolicyRegistry& registry) {
   return "| key | policy | knowledge | idea | parameters |\n|---|---|---|---|---|\n" +
          policies("`/system/tiers/*/eviction`", registry.eviction) +
+         policies("`/system/tiers/*/admission`", registry.admission) +
          policies("`/system/prefetch`", registry.prefetch) +
          policies("`/system/order`", registry.order);
 }

@@ -14,9 +14,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 program=${1:-$root/build/release/bin/kvtier}
 system=${2:-attentionstore}
 case $system in
-  recompute) limit=2950 ;;
-  attentionstore_lru) limit=6950 ;;
-  *) limit=8950 ;;
+  recompute) limit=3000 ;;
+  attentionstore_lru) limit=7100 ;;
+  *) limit=9100 ;;
 esac
 few=4500
 many=9000

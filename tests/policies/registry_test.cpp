@@ -66,6 +66,10 @@ TEST(Registry, EveryEvictionPolicyIsDeclaredInFull) {
   expect_declared_in_full(builtin_policies().eviction);
 }
 
+TEST(Registry, EveryAdmissionPolicyIsDeclaredInFull) {
+  expect_declared_in_full(builtin_policies().admission);
+}
+
 TEST(Registry, EveryPrefetchPolicyIsDeclaredInFull) {
   expect_declared_in_full(builtin_policies().prefetch);
 }

@@ -21,12 +21,17 @@
 /// falsified.
 namespace kvtier::test {
 
+/// Computing n tokens takes n x n ns, loading them 100 x n ns.
 inline std::unique_ptr<EvictionPolicy> make_eviction(const std::string& name,
                                                      const PolicyParameters& parameters = {}) {
   const PolicyRegistry registry = builtin_policies();
   const auto* kind = find_policy(registry.eviction, name);
   KVTIER_ASSERT(kind != nullptr, "the policy is registered");
-  return kind->make(parameters);
+  auto policy = kind->make(parameters);
+  policy->on_start(
+      {.recompute = [](Tokens tokens) { return SimDuration(tokens.value * tokens.value); },
+       .load = [](Tokens tokens) { return SimDuration(100 * tokens.value); }});
+  return policy;
 }
 
 inline Knowledge knowledge_of(const std::string& name) {
@@ -43,7 +48,7 @@ class TestTier final : public TierView {
 
   explicit TestTier(const std::string& policy, const PolicyParameters& parameters = {})
       : policy_(make_eviction(policy, parameters)),
-        sees_queue_(knowledge_of(policy) != Knowledge::online) {}
+        sees_queue_(knowledge_of(policy) == Knowledge::look_ahead) {}
 
   [[nodiscard]] bool sees_queue() const { return sees_queue_; }
   [[nodiscard]] const std::map<EntryId, Resident>& residents() const { return residents_; }
@@ -81,6 +86,10 @@ class TestTier final : public TierView {
     view.bytes = Bytes(tokens.value * 1'000);
     policy_->on_resize(view, tick());
   }
+  void set_next_use(EntryId entry, SimTime next_use) {
+    residents_.at(entry).view.next_use = next_use;
+    policy_->on_next_use(entry, next_use);
+  }
   void pin(EntryId entry) {
     Resident& resident = residents_.at(entry);
     KVTIER_ASSERT(!resident.pinned, "a policy hears of the first pin alone");
@@ -97,6 +106,12 @@ class TestTier final : public TierView {
     KVTIER_ASSERT(holds(entry) && !pinned(entry), "only an unpinned resident can be removed");
     residents_.erase(entry);
     policy_->on_remove(entry, tick());
+  }
+  /// It is found by its turn, which takes it out of the tier and puts it back when it ends.
+  void take_turn(EntryId entry) {
+    hit(entry);
+    remove(entry);
+    insert(entry);
   }
   /// Also called for entries that are not here: the policy does not hear of those.
   void change_queue(EntryId entry, QueuePosition position) {
@@ -121,6 +136,11 @@ class TestTier final : public TierView {
                                    .incoming = sees_queue_ ? incoming : kNotQueued,
                                    .queue_first = sees_queue_ ? queue_first_ : kNotQueued,
                                    .window_end = sees_queue_ ? window_end_ : kNotQueued});
+  }
+  /// For a policy with oracle knowledge.
+  [[nodiscard]] std::optional<Victim> select_for(Bytes bytes, SimTime next_use) {
+    const EntryView newcomer{.bytes = bytes, .next_use = next_use};
+    return policy_->select_victim({.now = SimTime(now_), .newcomer = &newcomer});
   }
   /// Shrinks victims until one leaves; kNoEntry if there is none.
   EntryId evict(Demand demand = Demand::save, QueuePosition incoming = kNotQueued) {

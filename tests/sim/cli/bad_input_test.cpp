@@ -104,10 +104,11 @@ TEST_F(BadConfig, SuggestsTheHardwareThatWasMeant) {
 
 TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
   write_run();
-  expect_bad_input(
-      {"simulate", "run.json", "--set", "/system/tiers/dram/eviction=lruu"},
-      {"--set: /system/tiers/dram/eviction: expected one of fifo, lru, "
-       "scheduler_aware, tokens_times_idle, window_score, got \"lruu\" (did you mean \"lru\"?)"});
+  expect_bad_input({"simulate", "run.json", "--set", "/system/tiers/dram/eviction=lruu"},
+                   {"--set: /system/tiers/dram/eviction: expected one of fifo, lru, "
+                    "scheduler_aware, tokens_times_idle, window_score, lfu, mru, slru, arc, "
+                    "s3fifo, sieve, gdsf, "
+                    "seconds_saved, belady, got \"lruu\" (did you mean \"lru\"?)"});
 }
 
 TEST_F(BadConfig, RefusesAParameterThatThePolicyDoesNotHave) {
@@ -328,7 +329,7 @@ TEST_F(BadCommandLine, ListsTheCommandsIfThereIsNone) {
                     "schema, calibrate, validate",
                     "see kvtier --help"});
   expect_bad_input({"trace"},
-                   {"expected a command: generate, import, stats", "see kvtier trace --help"});
+                   {"expected a command: generate, import, stats, mrc", "see kvtier trace --help"});
 }
 
 TEST_F(BadCommandLine, SuggestsTheOptionThatWasMeant) {
@@ -440,6 +441,40 @@ TEST_F(BadCommandLine, RefusesATimelineOfARunWithoutAClock) {
   write_run();
   expect_bad_input({"simulate", "run.json", "--untimed", "--timeline", "t.json"},
                    {"--timeline: an untimed replay has no clock"});
+}
+
+TEST_F(BadCommandLine, RefusesTheBoundOfARunWithAClock) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--bound"},
+                   {"--bound requires --untimed", "see kvtier simulate --help"});
+}
+
+TEST_F(BadCommandLine, RefusesCapacitiesThatAreNoSizes) {
+  write_run();
+  expect_bad_input({"trace", "mrc", "run.json", "--capacities", "16GiB,huge,0GiB"},
+                   {"--capacities: expected a size such as \"128GiB\", got \"huge\"",
+                    "--capacities: expected a size such as \"128GiB\", got \"0GiB\""});
+}
+
+TEST_F(BadCommandLine, RefusesASamplingRateOfNothing) {
+  write_run();
+  expect_bad_input({"trace", "mrc", "run.json", "--sampling-rate", "0"},
+                   {"--sampling-rate: expected a number >= 1e-06 and <= 1, got \"0\"",
+                    "see kvtier trace mrc --help"});
+}
+
+TEST_F(BadConfig, RefusesAnOracleInARunWithAClock) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--set", "/system/tiers/dram/eviction=belady"},
+                   {"/system/tiers/dram/eviction: policy belady needs to know the future, which a "
+                    "timed run does not: only an untimed replay has it"});
+}
+
+TEST_F(BadConfig, RefusesAnUnknownAdmissionPolicy) {
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--set", "/system/tiers/dram/admission=second_hits"},
+                   {"--set: /system/tiers/dram/admission: expected one of always, second_hit, "
+                    "frequency_sketch, got \"second_hits\" (did you mean \"second_hit\"?)"});
 }
 
 class BadCapacity : public ProgramTest {};

@@ -221,6 +221,16 @@ TEST_F(Simulate, ReplaysWithoutAClock) {
   EXPECT_FALSE(result["metrics"].contains("ttft_seconds"));
 }
 
+TEST_F(Simulate, SaysWhatAnUntimedReplayReachesOfTheBound) {
+  const json result =
+      result_of({"--untimed", "--bound", "--set", "/hardware/dram/capacity=16GiB", "--set",
+                 "/system/tiers/ssd=none", "--set", "/system/prefetch=none"});
+  EXPECT_EQ(result["bound"]["policy"], "belady");
+  EXPECT_GT(result["bound"]["share_reached"]["all_turns"].get<double>(), 0.1);
+  EXPECT_LT(result["bound"]["share_reached"]["all_turns"].get<double>(), 1);
+  EXPECT_FALSE(result_of({"--untimed"}).contains("bound"));
+}
+
 TEST_F(Simulate, WritesARowForEachTurn) {
   ASSERT_EQ(kvtier({"simulate", "run.json", "--requests", "r.csv", "--json", "out.json"}).code, 0);
   const std::string rows = read("r.csv");
@@ -397,6 +407,24 @@ TEST_F(Trace, SharedPromptsAreCountedAndReplayToTheSameMetrics) {
   EXPECT_EQ(read_json("replayed.json")["metrics"], read_json("generated.json")["metrics"]);
 }
 
+TEST_F(Trace, GivesTheMissRatiosOfLruAtAllCapacities) {
+  const Outcome outcome = kvtier({"trace", "mrc", "run.json", "--json", "curve.json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("one LRU tier, 40 of 40 sessions\n"), 0U) << outcome.out;
+  EXPECT_NE(outcome.out.find("\n without limit "), std::string::npos) << outcome.out;
+  const json curve = read_json("curve.json");
+  EXPECT_EQ(curve["format"], "kvtier.miss_ratio_curve/1");
+  EXPECT_GT(curve["points"].size(), 3U);
+
+  const Outcome some = kvtier({"trace", "mrc", "run.json", "--capacities", "16GiB,8GiB",
+                               "--sampling-rate", "0.5", "--json", "-"});
+  ASSERT_EQ(some.code, 0) << some.err;
+  const json sampled = json::parse(some.out);
+  ASSERT_EQ(sampled["points"].size(), 2U);
+  EXPECT_EQ(sampled["points"][0]["capacity_bytes"], std::int64_t{8} << 30);
+  EXPECT_LT(sampled["sampling"]["sessions"].get<int>(), 40);
+}
+
 TEST_F(Trace, ImportsShareGptTexts) {
   // chars:4 counts ceil(11 / 4) = 3, ceil(7 / 4) = 2, ceil(4 / 4) = 1 and ceil(5 / 4) = 2.
   write("texts.json", R"([
@@ -453,7 +481,7 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
         "--config-dir", "--version"}},
       {{"simulate"},
        {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
-        "--expect", "--find-capacity", "--replications", "--tolerance", "--untimed",
+        "--expect", "--find-capacity", "--replications", "--tolerance", "--untimed", "--bound",
         "--print-config", "--reference"}},
       {{"compare"}, {"CONFIG", "--systems", "--replications", "--set", "--seed", "--json"}},
       {{"plan"}, {"PLAN", "--json"}},
@@ -466,10 +494,11 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
        {"--from-table", "--columns", "--check", "--no-measure", "--explain", "--history",
         "--prompt", "--gpus", "--roofline", "--model", "--hardware", "--out", "--compute",
         "--memory", "--seed"}},
-      {{"trace"}, {"generate", "import", "stats"}},
+      {{"trace"}, {"generate", "import", "stats", "mrc"}},
       {{"trace", "generate"}, {"CONFIG", "--out"}},
       {{"trace", "import"}, {"INPUT", "--out", "--format", "--tokenizer"}},
-      {{"trace", "stats"}, {"INPUT", "--json"}}};
+      {{"trace", "stats"}, {"INPUT", "--json"}},
+      {{"trace", "mrc"}, {"CONFIG", "--sampling-rate", "--capacities", "--json"}}};
   for (const auto& [command, parts] : commands) {
     Names arguments = command;
     arguments.emplace_back("--help");

@@ -35,7 +35,8 @@ TEST(CheckRunConfig, SuggestsThePolicyThatWasMeant) {
   config.system.tiers.dram->eviction.name = "lruu";
   EXPECT_EQ(problems_of(config),
             Lines{"/system/tiers/dram/eviction: expected one of fifo, lru, scheduler_aware, "
-                  "tokens_times_idle, window_score, got \"lruu\" (did you mean \"lru\"?)"});
+                  "tokens_times_idle, window_score, lfu, mru, slru, arc, s3fifo, sieve, gdsf, "
+                  "seconds_saved, belady, got \"lruu\" (did you mean \"lru\"?)"});
   config = two_tiers();
   config.system.order.name = "zzz";
   EXPECT_EQ(problems_of(config),
@@ -176,6 +177,7 @@ TEST(CheckRunConfig, RefusesWithPagingWhatOnlyTiersOfSessionsHave) {
   RunConfig config = paged();
   TierConfig& dram = *config.system.tiers.dram;
   dram.block_size = Tokens(2);
+  dram.admission.name = "second_hit";
   dram.inclusive = true;
   dram.write = WriteMoment::on_create;
   dram.free_buffer = Bytes(1);
@@ -190,6 +192,7 @@ TEST(CheckRunConfig, RefusesWithPagingWhatOnlyTiersOfSessionsHave) {
       problems_of(config),
       (Lines{"/system/tiers/dram/block_size: with /system/paging expected the size of its blocks, "
              "1tokens",
+             "/system/tiers/dram/admission: with /system/paging expected always",
              "/system/tiers/dram/inclusive: with /system/paging expected false: what is loaded "
              "leaves the tier",
              "/system/tiers/dram/write: with /system/paging expected on_evict",

@@ -81,6 +81,8 @@ TEST(TurnMetrics, AHistoryTruncatedToNothingIsLostByOverflow) {
   EXPECT_EQ(turns.resumed_turns, 0);
   EXPECT_EQ(turns.truncated_turns, 1);
   EXPECT_EQ(turns.truncated_tokens, Tokens(80));
+  EXPECT_FALSE(lost_hits_report(turns).contains("not_admitted"));
+  EXPECT_EQ(lost_hits_report(turns, true)["not_admitted"], 0);
   EXPECT_EQ(lost_hits_report(turns)["overflow"], 1);
 }
 

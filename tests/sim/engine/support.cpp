@@ -38,7 +38,8 @@ DuplexLimits random_link(Dice& dice) {
 
 TierConfig random_tier(Dice& dice, const RunConfig& config, Bytes capacity) {
   TierConfig tier;
-  tier.eviction.name = dice.one_of({"lru", "fifo", "scheduler_aware", "window_score"});
+  tier.eviction.name = dice.one_of({"lru", "fifo", "scheduler_aware", "window_score", "lfu", "mru",
+                                    "slru", "arc", "s3fifo", "sieve", "gdsf", "seconds_saved"});
   if (tier.eviction.name == "scheduler_aware" && dice.chance(0.3)) {
     tier.eviction.parameters["window"] = static_cast<double>(dice.between(0, 10));
   }
@@ -51,6 +52,9 @@ TierConfig random_tier(Dice& dice, const RunConfig& config, Bytes capacity) {
   }
   if (dice.chance(0.3)) {
     tier.ttl = SimDuration(static_cast<std::int64_t>(dice.scale(1e7, 1e11)));
+  }
+  if (dice.chance(0.2)) {
+    tier.admission.name = dice.one_of({"second_hit", "frequency_sketch"});
   }
   return tier;
 }
@@ -70,7 +74,8 @@ void make_paged(Dice& dice, RunConfig& config) {
   const std::int64_t tiers = dice.between(0, 3);
   const auto eviction = [&] {
     return PolicyChoice{
-        .name = dice.one_of({"tokens_times_idle", "tokens_times_idle", "lru", "fifo"}),
+        .name = dice.one_of({"tokens_times_idle", "tokens_times_idle", "lru", "fifo", "lfu", "slru",
+                             "arc", "s3fifo", "sieve", "gdsf", "seconds_saved"}),
         .parameters = {}};
   };
   system.tiers = {};

@@ -331,6 +331,67 @@ TEST(TierManager, AnEntryLargerThanTheSsdIsMissedForThatCause) {
   expect_lost(s.admit(kA, 20), LossCause::larger_than_tier);
 }
 
+// ---- Admission ----
+
+TierConfig filtered(const char* admission, TierConfig config = tier()) {
+  config.admission.name = admission;
+  return config;
+}
+
+TEST(TierManager, ATierThatAdmitsOnTheSecondHitStoresFromTheSecondTurnOn) {
+  Store s(dram_only(100, filtered("second_hit")));
+  s.store(kA, 10);
+  EXPECT_EQ(s.tiers.live_entries(), 0U);
+  expect_lost(s.turn(kA, 10, 12), LossCause::not_admitted);
+  s.drain();
+  expect_found(s.turn(kA, 12, 14), 12, Medium::dram);
+  s.drain();
+  expect_found(s.admit(kA, 14), 14, Medium::dram);
+}
+
+TEST(TierManager, WhatTheSsdDoesNotAdmitIsLostWithoutAWrite) {
+  Store s(two_tiers(10, 100, tier(), filtered("second_hit", tier("lru", true))));
+  s.store(kA, 10);
+  s.store(kB, 10);  // A leaves DRAM, used once
+  EXPECT_EQ(s.written(1), 0);
+  expect_lost(s.turn(kA, 10, 10), LossCause::not_admitted);
+  s.drain();  // B left, used once
+  EXPECT_EQ(s.written(1), 0);
+  s.store(kC, 10);  // A leaves, used twice
+  EXPECT_EQ(s.written(1), 10);
+  expect_found(s.admit(kA, 10), 10, Medium::ssd);
+}
+
+TEST(TierManager, WhatIsWrittenAtOnceIsAskedForToo) {
+  TierConfig ssd = filtered("second_hit", tier("lru", true));
+  ssd.write = WriteMoment::on_create;
+  Store s(two_tiers(100, 100, tier(), ssd));
+  s.store(kA, 10);
+  EXPECT_EQ(s.written(1), 0);
+  s.turn(kA, 10, 12);
+  s.drain();
+  EXPECT_EQ(s.written(1), 12);
+  expect_found(s.admit(kA, 12), 12, Medium::dram);
+}
+
+TEST(TierManager, ANewcomerUsedLessOftenThanTheVictimStaysOut) {
+  Store s(dram_only(20, filtered("frequency_sketch")));
+  s.store(kA, 10);
+  s.turn(kA, 10, 10);
+  s.drain();
+  s.store(kB, 10);  // there is room
+  s.turn(kB, 10, 10);
+  s.drain();
+  s.store(kC, 10);  // used once, A twice
+  expect_lost(s.turn(kC, 10, 10), LossCause::capacity);
+  s.drain();  // twice is not more often
+  expect_lost(s.turn(kC, 10, 10), LossCause::capacity);
+  s.drain();  // and now it is
+  expect_lost(s.admit(kA, 10), LossCause::capacity);
+  expect_found(s.admit(kB, 10), 10, Medium::dram);
+  expect_found(s.admit(kC, 10), 10, Medium::dram);
+}
+
 // ---- Between the tiers ----
 
 TEST(TierManager, AVictimOfDramGoesToTheSsdAndIsFoundThere) {

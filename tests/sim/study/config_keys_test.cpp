@@ -247,6 +247,8 @@ const std::vector<Move>& moves() {
       {"stored", "/system/tiers/dram/free_buffer=4GiB"},
       {"stored", "/system/tiers/dram/ttl=20s"},
       {"stored", "/system/tiers/ssd/eviction=lru"},
+      {"stored", "/system/tiers/dram/admission=second_hit"},
+      {"stored", "/system/tiers/ssd/admission=second_hit"},
       {"stored", "/system/tiers/ssd/inclusive=false"},
       {"stored", "/system/tiers/ssd/write=on_create"},
       {"stored", "/system/tiers/ssd/block_size=256tokens"},
@@ -255,12 +257,14 @@ const std::vector<Move>& moves() {
       {"plain", R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"},
       {"hbm", "/system/tiers/hbm/capacity=8GiB"},
       {"hbm", "/system/tiers/hbm/eviction=fifo"},
+      {"hbm", "/system/tiers/hbm/admission=second_hit"},
       {"hbm", "/system/tiers/hbm/block_size=256tokens"},
       {"hbm", "/system/tiers/hbm/free_buffer=2GiB"},
       {"hbm", "/system/tiers/hbm/ttl=20s"},
       {"hbm", "/system/tiers/dram/write=on_create"},
       {"plain", R"(/system/tiers/cxl={"eviction": "lru"})", {kCxl}},
       {"cxl", "/system/tiers/cxl/eviction=fifo"},
+      {"cxl", "/system/tiers/cxl/admission=second_hit"},
       {"cxl", "/system/tiers/cxl/inclusive=true"},
       {"cxl", "/system/tiers/cxl/write=on_create"},
       {"cxl", "/system/tiers/cxl/block_size=256tokens"},
@@ -303,6 +307,26 @@ const std::vector<Move>& moves() {
       {"stored", "/system/prefetch/window=1"},
       {"stored", "/system/tiers/dram/eviction/window=0"},
       {"stored", "/system/tiers/ssd/eviction/window=2"},
+      {"stored",
+       "/system/tiers/dram/eviction/protected_share=0.1",
+       {"/system/tiers/dram/eviction=slru"}},
+      {"stored",
+       "/system/tiers/dram/eviction/small_share=0.7",
+       {"/system/tiers/dram/eviction=s3fifo"}},
+      {"stored", "/system/tiers/dram/eviction/recompute=0", {"/system/tiers/dram/eviction=gdsf"}},
+      {"stored",
+       "/system/tiers/ssd/eviction/protected_share=0.1",
+       {"/system/tiers/ssd/eviction=slru"}},
+      {"stored",
+       "/system/tiers/ssd/eviction/small_share=0.7",
+       {"/system/tiers/ssd/eviction=s3fifo"}},
+      {"stored", "/system/tiers/ssd/eviction/recompute=0", {"/system/tiers/ssd/eviction=gdsf"}},
+      {"stored",
+       "/system/tiers/dram/admission/remembered=3",
+       {"/system/tiers/dram/admission=second_hit"}},
+      {"stored",
+       "/system/tiers/dram/admission/counters=2",
+       {"/system/tiers/dram/admission=frequency_sketch"}},
       // What all systems share.
       {"stored", "/serving/slots=8"},
       {"stored", "/serving/kv_reservation=context_window"},
@@ -484,6 +508,7 @@ TEST(ConfigKeys, OfPoliciesAreEachMoved) {
   };
   check(registry.eviction, "/system/tiers/dram/eviction/");
   check(registry.eviction, "/system/tiers/ssd/eviction/");
+  check(registry.admission, "/system/tiers/dram/admission/");
   check(registry.prefetch, "/system/prefetch/");
   check(registry.order, "/system/order/");
   EXPECT_GE(parameters, 3U);

@@ -21,70 +21,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "hw/model.hpp"
-#include "tests/sim/study/support.hpp"
+#include "tests/sim/study/untimed_replay.hpp"
 
 namespace kvtier::test {
 namespace {
-
-/// One turn: which session asks, and whether it has a history to be found.
-struct Access {
-  std::int64_t session = 0;
-  std::int64_t turn = 0;
-  SimTime time;
-  bool resumed = false;
-};
-
-/// 40 turns of two messages of at most 500 tokens fit in this window.
-constexpr std::int64_t kWindow = 40960;
-
-enum class Placement { dram, ssd };
-
-/// One tier, where every entry is charged a whole window.
-RunConfig one_tier(Placement place, const std::string& eviction, std::int64_t entries,
-                   std::int64_t seed = 1) {
-  RunConfig config =
-      resolved("examples/planner-70.json",
-               {"/system=attentionstore_lru", "/model/layers=8", "/model/kv_heads=8",
-                fmt::format("/model/context_window={}tokens", kWindow), "/workload/sessions=1500",
-                "/workload/warmup_turns=0", "/workload/sharegpt/message_cap=500tokens",
-                "/serving/kv_reservation=context_window", fmt::format("/seed={}", seed)});
-  const Bytes entry = kv_bytes_per_token(config.model) * kWindow;
-  TierConfig tier;
-  tier.eviction.name = eviction;
-  config.system.tiers = {};
-  (place == Placement::dram ? config.system.tiers.dram : config.system.tiers.ssd) = tier;
-  config.hardware.dram->capacity = entry * entries;
-  config.hardware.ssd->capacity = entry * entries;
-  return config;
-}
-
-struct Replay {
-  std::vector<Access> accesses;
-  std::vector<bool> hits;
-  std::vector<Medium> media;
-  Json result;
-
-  [[nodiscard]] std::int64_t hit_count() const {
-    return std::count(hits.begin(), hits.end(), true);
-  }
-};
-
-Replay replay(const RunConfig& config) {
-  RequestList list;
-  RunOptions options;
-  options.observer = &list;
-  Replay replay;
-  replay.result = simulate_untimed(config, builtin_policies(), options);
-  for (const RequestRecord& r : list.records) {
-    replay.accesses.push_back({r.session, r.turn, r.arrived, r.resumed()});
-    EXPECT_EQ(r.truncated.value, 0) << "the models need whole histories";
-    EXPECT_TRUE(r.found.reused.value == 0 || r.found.reused == r.history) << "whole or nothing";
-    replay.hits.push_back(r.full_hit());
-    replay.media.push_back(r.found.medium);
-  }
-  return replay;
-}
 
 // ---- The models ----
 

@@ -1,0 +1,26 @@
+// Everything may come into the tier, at the cost of whatever the eviction policy chooses: what all
+// the simulated papers do. O(1) per decision.
+#include "policies/admission/always.hpp"
+
+namespace kvtier {
+namespace {
+
+class AlwaysAdmission final : public AdmissionPolicy {
+ public:
+  void on_use(EntryKey) override {}
+  [[nodiscard]] bool admits(EntryKey) const override { return true; }
+  [[nodiscard]] bool replaces(EntryKey, EntryKey) const override { return true; }
+};
+
+}  // namespace
+
+PolicyKind<AdmissionPolicy> always_admission() {
+  return {.name = "always",
+          .summary = "everything comes in",
+          .source = "AttentionStore (arXiv 2403.19708) and others, which know no filter",
+          .knowledge = Knowledge::online,
+          .parameters = {},
+          .make = [](const PolicyParameters&) { return std::make_unique<AlwaysAdmission>(); }};
+}
+
+}  // namespace kvtier

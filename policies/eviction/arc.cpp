@@ -1,0 +1,96 @@
+// Adaptive replacement cache: two LRU lists, of entries used once (T1) and more often (T2), and the
+// keys of what left each of them lately (B1, B2). A key of B1 that comes back says that T1 was too
+// small, one of B2 that T2 was, and the target of T1 moves accordingly. Megiddo and Modha, ARC: A
+// Self-Tuning, Low Overhead Replacement Cache, 2003. O(log n) per decision.
+//
+// Adapted: all sizes are in bytes, and the cache's size is what the tier holds now. A key of B1 or
+// B2 moves the target by its entry's bytes (times the ratio of the lists, as in the paper). Room is
+// made before the policy knows for whom, so the target moves after the victim was chosen, and a
+// target reached exactly spares T1.
+#include "policies/eviction/arc.hpp"
+
+#include <algorithm>
+
+#include "sim/policy/entry_queues.hpp"
+#include "sim/policy/ghost_list.hpp"
+
+namespace kvtier {
+namespace {
+
+class ArcEviction final : public EvictionPolicy {
+ public:
+  void on_insert(const EntryView& entry, SimTime) override {
+    const bool fresh = queues_.arrive(entry) == Arrival::fresh;
+    const bool again = fresh && was_here(entry);
+    queues_.enter(entry.id, fresh && !again ? kOnce : kOften, ++clock_);
+    trim();
+  }
+  void on_hit(EntryId entry, SimTime) override {
+    queues_.hit(entry);
+    queues_.move(entry, kOften, ++clock_);
+  }
+  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
+  void on_remove(EntryId entry, SimTime) override {
+    const auto& row = queues_.row(entry);
+    if (queues_.remove(entry)) {
+      left_[row.queue].push(row.key, row.bytes);
+    }
+  }
+  void on_pin(EntryId entry) override { queues_.pin(entry); }
+  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
+
+  std::optional<Victim> select_victim(const EvictionContext&) override {
+    const bool once = static_cast<double>(queues_.bytes(kOnce).value) > target_;
+    const EntryId victim = queues_.front(once ? kOnce : kOften);
+    return queues_.choose(victim.valid() ? victim : queues_.front(once ? kOften : kOnce));
+  }
+  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
+
+ private:
+  static constexpr std::size_t kOnce = 0;
+  static constexpr std::size_t kOften = 1;
+  struct Nothing {};
+
+  [[nodiscard]] static double ratio(Bytes a, Bytes b) {
+    return static_cast<double>(a.value) / static_cast<double>(std::max<std::int64_t>(1, b.value));
+  }
+  bool was_here(const EntryView& entry) {
+    const Bytes once = left_[kOnce].bytes();
+    const Bytes often = left_[kOften].bytes();
+    const auto step = static_cast<double>(entry.bytes.value);
+    const bool in_often = left_[kOften].remove(entry.key);
+    if (left_[kOnce].remove(entry.key)) {
+      const auto most = static_cast<double>((queues_.bytes() + entry.bytes).value);
+      target_ = std::min(most, target_ + step * std::max(1.0, ratio(often, once)));
+      return true;
+    }
+    if (in_often) {
+      target_ = std::max(0.0, target_ - step * std::max(1.0, ratio(once, often)));
+    }
+    return in_often;
+  }
+  /// T1 and B1 together are no larger than the cache, all four no larger than twice that.
+  void trim() {
+    left_[kOnce].trim(queues_.bytes(kOften));
+    left_[kOften].trim(queues_.bytes() - left_[kOnce].bytes());
+  }
+
+  EntryQueues<Nothing> queues_{2};
+  GhostList left_[2];
+  /// Bytes that T1 should have.
+  double target_ = 0;
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace
+
+PolicyKind<EvictionPolicy> arc_eviction() {
+  return {.name = "arc",
+          .summary = "balances entries used once and more often by what came back after it left",
+          .source = "Megiddo, Modha (FAST 2003); lists in bytes",
+          .knowledge = Knowledge::online,
+          .parameters = {},
+          .make = [](const PolicyParameters&) { return std::make_unique<ArcEviction>(); }};
+}
+
+}  // namespace kvtier

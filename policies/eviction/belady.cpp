@@ -1,0 +1,98 @@
+// The offline optimum, which knows when each entry is used next: the entry whose next use is
+// furthest away leaves first, and a newcomer whose own next use is further still stays out. Belady,
+// A Study of Replacement Algorithms for a Virtual-Storage Computer, 1966. With entries of one size
+// no policy has more hits in one tier; it is a bound, never a rival.
+//
+// Where sizes differ the optimum is out of reach (finding it is NP-hard), and this is greedy: the
+// largest product of bytes and time until the next use leaves first. Entries are kept in classes of
+// sizes within a factor of two, each by next use, and the furthest of each class compete. Growth
+// moves an entry between classes. O(log n) per change, O(classes) per decision.
+#include "policies/eviction/belady.hpp"
+
+#include <bit>
+
+#include "sim/core/histogram.hpp"
+#include "sim/policy/entry_queues.hpp"
+
+namespace kvtier {
+namespace {
+
+class BeladyEviction final : public EvictionPolicy {
+ public:
+  void on_insert(const EntryView& entry, SimTime) override {
+    queues_.arrive(entry);
+    queues_.enter(entry.id, size_class(entry.bytes), order(entry.next_use));
+  }
+  void on_hit(EntryId entry, SimTime) override { queues_.hit(entry); }
+  void on_resize(const EntryView& entry, SimTime) override {
+    queues_.resize(entry);
+    queues_.move(entry.id, size_class(entry.bytes), queues_.row(entry.id).order);
+  }
+  void on_next_use(EntryId entry, SimTime next_use) override {
+    queues_.move(entry, queues_.row(entry).queue, order(next_use));
+  }
+  void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
+  void on_pin(EntryId entry) override { queues_.pin(entry); }
+  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
+
+  std::optional<Victim> select_victim(const EvictionContext& context) override {
+    EntryId furthest = kNoEntry;
+    for (std::size_t i = 0; i < kClasses; ++i) {
+      const EntryId entry = queues_.front(i);
+      if (entry.valid() &&
+          (!furthest.valid() || product(entry, context.now) > product(furthest, context.now))) {
+        furthest = entry;
+      }
+    }
+    const EntryView* newcomer = context.newcomer;
+    if (furthest.valid() && newcomer != nullptr &&
+        product(newcomer->bytes, newcomer->next_use, context.now) >=
+            product(furthest, context.now)) {
+      return std::nullopt;
+    }
+    return queues_.choose(furthest);
+  }
+  void check_invariants(const TierView& tier) const override {
+    queues_.check(tier);
+    tier.for_each_resident([&](const EntryView& entry, bool) {
+      const auto& row = queues_.row(entry.id);
+      KVTIER_ASSERT(row.order == order(entry.next_use) && row.queue == size_class(row.bytes),
+                    "belady knows the future");
+    });
+  }
+
+ private:
+  struct Nothing {};
+  static constexpr std::size_t kClasses = 64;
+
+  [[nodiscard]] static std::size_t size_class(Bytes bytes) {
+    return std::bit_width(static_cast<std::uint64_t>(bytes.value)) % kClasses;
+  }
+  /// The furthest in front.
+  [[nodiscard]] static std::uint64_t order(SimTime next_use) {
+    return static_cast<std::uint64_t>(kNever.ns - next_use.ns);
+  }
+  [[nodiscard]] static Int128 product(Bytes bytes, SimTime next_use, SimTime now) {
+    return static_cast<Int128>(bytes.value) * (next_use - now).ns;
+  }
+  [[nodiscard]] Int128 product(EntryId entry, SimTime now) const {
+    const auto& row = queues_.row(entry);
+    const SimTime next_use(kNever.ns - static_cast<std::int64_t>(row.order));
+    return product(row.bytes, next_use, now);
+  }
+
+  EntryQueues<Nothing> queues_{kClasses};
+};
+
+}  // namespace
+
+PolicyKind<EvictionPolicy> belady_eviction() {
+  return {.name = "belady",
+          .summary = "a bound for untimed replays: what is used last, and most of it, leaves first",
+          .source = "Belady (IBM Systems Journal, 1966); by bytes x time where sizes differ",
+          .knowledge = Knowledge::oracle,
+          .parameters = {},
+          .make = [](const PolicyParameters&) { return std::make_unique<BeladyEviction>(); }};
+}
+
+}  // namespace kvtier

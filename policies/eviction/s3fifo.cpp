@@ -1,0 +1,115 @@
+// S3-FIFO: three queues without reordering on use. What comes enters a small queue; at its end it
+// goes on to the main queue if it was used more than once, or else leaves, and its key is kept for
+// a while: who comes back by then enters the main queue. At the end of that, what was used goes
+// round again. Yang, Zhang, Qiu, Yue and Rashmi, FIFO Queues Are All You Need for Cache Eviction,
+// 2023. O(log n) per decision, amortised: each round is paid by a use.
+//
+// Adapted: queues are in bytes, the small one a share of what the tier holds now, and the keys kept
+// are those of as many bytes as the main queue may have. An entry keeps its place while its turn
+// runs and when it grows.
+#include "policies/eviction/s3fifo.hpp"
+
+#include <algorithm>
+
+#include "sim/policy/entry_queues.hpp"
+#include "sim/policy/ghost_list.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kSmallShare = "small_share";
+constexpr double kDefaultSmallShare = 0.1;
+
+class S3FifoEviction final : public EvictionPolicy {
+ public:
+  explicit S3FifoEviction(double share) : share_(share) {}
+
+  void on_insert(const EntryView& entry, SimTime) override {
+    const Arrival arrival = queues_.arrive(entry);
+    if (arrival == Arrival::fresh) {
+      queues_.enter(entry.id, left_.remove(entry.key) ? kMain : kSmall, ++clock_);
+      return;
+    }
+    if (arrival == Arrival::back_untold) {
+      use(entry.id);
+    }
+    const auto& row = queues_.row(entry.id);
+    queues_.enter(entry.id, row.queue, row.order);
+  }
+  void on_hit(EntryId entry, SimTime) override {
+    queues_.hit(entry);
+    use(entry);
+  }
+  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
+  void on_remove(EntryId entry, SimTime) override {
+    const auto& row = queues_.row(entry);
+    const Bytes held = queues_.bytes();
+    if (queues_.remove(entry) && row.queue == kSmall) {
+      left_.push(row.key, row.bytes);
+      left_.trim(Bytes(static_cast<std::int64_t>((1 - share_) * static_cast<double>(held.value))));
+    }
+  }
+  void on_pin(EntryId entry) override { queues_.pin(entry); }
+  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
+
+  std::optional<Victim> select_victim(const EvictionContext&) override {
+    while (true) {
+      const EntryId small = queues_.front(kSmall);
+      const EntryId main = queues_.front(kMain);
+      if (small.valid() && (small_is_full() || !main.valid())) {
+        if (queues_.mark(small) <= 1) {
+          return queues_.choose(small);
+        }
+        queues_.mark(small) = 0;
+        queues_.move(small, kMain, ++clock_);
+      } else if (main.valid() && queues_.mark(main) > 0) {
+        --queues_.mark(main);
+        queues_.move(main, kMain, ++clock_);
+      } else {
+        return queues_.choose(main);
+      }
+    }
+  }
+  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
+
+ private:
+  static constexpr std::size_t kSmall = 0;
+  static constexpr std::size_t kMain = 1;
+  static constexpr std::uint8_t kMostUses = 3;
+
+  void use(EntryId entry) {
+    queues_.mark(entry) = std::min(static_cast<std::uint8_t>(queues_.mark(entry) + 1), kMostUses);
+  }
+  [[nodiscard]] bool small_is_full() const {
+    return static_cast<double>(queues_.bytes(kSmall).value) >=
+           share_ * static_cast<double>(queues_.bytes().value);
+  }
+
+  double share_;
+  /// Marked with uses since an entry came or came round.
+  EntryQueues<std::uint8_t> queues_{2};
+  GhostList left_;
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace
+
+PolicyKind<EvictionPolicy> s3fifo_eviction() {
+  return {.name = "s3fifo",
+          .summary = "a small FIFO queue lets what is used twice into the main one, the rest leave",
+          .source = "Yang, Zhang, Qiu, Yue, Rashmi (SOSP 2023); queues in bytes",
+          .knowledge = Knowledge::online,
+          .parameters = {{.name = kSmallShare,
+                          .documentation = "of the bytes held, what fills the small queue",
+                          .unit = "share",
+                          .minimum = 0,
+                          .maximum = 1,
+                          .default_value = kDefaultSmallShare}},
+          .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
+            const auto share = parameters.find(kSmallShare);
+            return std::make_unique<S3FifoEviction>(share == parameters.end() ? kDefaultSmallShare
+                                                                              : share->second);
+          }};
+}
+
+}  // namespace kvtier

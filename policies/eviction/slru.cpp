@@ -1,0 +1,75 @@
+// Segmented LRU: what comes is on probation, what is used while it is there is protected, and
+// victims are the least recently used on probation. The protected segment holds a share of the
+// bytes at most; beyond that its least recently used entries go back on probation, as its latest.
+// Karedla, Love and Wherry, Caching Strategies to Improve Disk System Performance, 1994. Adapted:
+// segments are in bytes, their share is of what the tier holds now, and the protected one is cut
+// when room is needed, so that entries may grow in between. O(log n) per decision, amortised: a use
+// pays for the way back.
+#include "policies/eviction/slru.hpp"
+
+#include "sim/policy/entry_queues.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kProtectedShare = "protected_share";
+constexpr double kDefaultShare = 0.8;
+
+class SlruEviction final : public EvictionPolicy {
+ public:
+  explicit SlruEviction(double share) : share_(share) {}
+
+  void on_insert(const EntryView& entry, SimTime) override {
+    const bool fresh = queues_.arrive(entry) == Arrival::fresh;
+    queues_.enter(entry.id, fresh ? kProbation : kProtected, ++clock_);
+  }
+  void on_hit(EntryId entry, SimTime) override {
+    queues_.hit(entry);
+    queues_.move(entry, kProtected, ++clock_);
+  }
+  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
+  void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
+  void on_pin(EntryId entry) override { queues_.pin(entry); }
+  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
+
+  std::optional<Victim> select_victim(const EvictionContext&) override {
+    const double limit = share_ * static_cast<double>(queues_.bytes().value);
+    while (static_cast<double>(queues_.bytes(kProtected).value) > limit &&
+           queues_.front(kProtected).valid()) {
+      queues_.move(queues_.front(kProtected), kProbation, ++clock_);
+    }
+    const EntryId victim = queues_.front(kProbation);
+    return queues_.choose(victim.valid() ? victim : queues_.front(kProtected));
+  }
+  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
+
+ private:
+  static constexpr std::size_t kProbation = 0;
+  static constexpr std::size_t kProtected = 1;
+  struct Nothing {};
+  double share_;
+  EntryQueues<Nothing> queues_{2};
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace
+
+PolicyKind<EvictionPolicy> slru_eviction() {
+  return {.name = "slru",
+          .summary = "entries not used since they came leave first (LRU), used ones are protected",
+          .source = "Karedla, Love, Wherry (IEEE Computer, 1994); segments in bytes",
+          .knowledge = Knowledge::online,
+          .parameters = {{.name = kProtectedShare,
+                          .documentation = "of the bytes held, what the protected segment may have",
+                          .unit = "share",
+                          .minimum = 0,
+                          .maximum = 1,
+                          .default_value = kDefaultShare}},
+          .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
+            const auto share = parameters.find(kProtectedShare);
+            return std::make_unique<SlruEviction>(share == parameters.end() ? kDefaultShare
+                                                                            : share->second);
+          }};
+}
+
+}  // namespace kvtier

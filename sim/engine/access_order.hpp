@@ -1,0 +1,101 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "sim/core/event_queue.hpp"
+#include "sim/engine/history.hpp"
+#include "sim/engine/stored_kv.hpp"
+#include "traces/statistics.hpp"
+
+namespace kvtier {
+
+/// The order of accesses of an untimed replay: sessions take their turns at arrival plus think
+/// times. Sessions on their way, each at its next access; memory is that of the sessions that
+/// overlap.
+class AccessOrder {
+ public:
+  struct Live {
+    SessionSpec session;
+    std::size_t next_turn = 0;
+    Tokens history;
+  };
+
+  AccessOrder(SessionSource& source, const RunConfig& config) : source_(source), fitter_(config) {
+    draw();
+  }
+
+  /// The slot of the session with the next access, or nullopt at the end.
+  std::optional<SessionSlot> next(SimTime& now) {
+    if (has_drawn_ && (events_.empty() || drawn_.arrival <= events_.top().time)) {
+      const SessionSlot slot = take_slot();
+      live_[slot].session.turns.swap(drawn_.turns);
+      live_[slot].session.id = drawn_.id;
+      live_[slot].session.shared_prompt = drawn_.shared_prompt;
+      live_[slot].next_turn = 0;
+      live_[slot].history = drawn_.shared_prompt.tokens;
+      now = drawn_.arrival;
+      draw();
+      return slot;
+    }
+    if (events_.empty()) {
+      return std::nullopt;
+    }
+    const TimedEvent event = events_.pop();
+    now = event.time;
+    return static_cast<SessionSlot>(event.payload);
+  }
+
+  [[nodiscard]] Live& at(SessionSlot slot) { return live_[slot]; }
+
+  /// When the session has its next access after this one; kNever if this is its last.
+  [[nodiscard]] SimTime next_use(SessionSlot slot, SimTime now) const {
+    const Live& live = live_[slot];
+    return live.next_turn + 1 < live.session.turns.size()
+               ? now + live.session.turns[live.next_turn + 1].think
+               : kNever;
+  }
+
+  /// Schedules the session's next access; false if that was its last one.
+  bool advance(SessionSlot slot, SimTime now) {
+    Live& live = live_[slot];
+    if (++live.next_turn == live.session.turns.size()) {
+      free_.push_back(slot);
+      return false;
+    }
+    events_.push(now + live.session.turns[live.next_turn].think, 0, slot);
+    return true;
+  }
+
+  [[nodiscard]] const WorkloadStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] const TurnFitter& fitter() const { return fitter_; }
+
+ private:
+  void draw() {
+    has_drawn_ = source_.next(drawn_);
+    if (has_drawn_) {
+      fitter_.fit_turns(drawn_, source_);
+      statistics_.add(drawn_);
+    }
+  }
+  SessionSlot take_slot() {
+    if (free_.empty()) {
+      live_.emplace_back();
+      return static_cast<SessionSlot>(live_.size() - 1);
+    }
+    const SessionSlot slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+
+  SessionSource& source_;
+  TurnFitter fitter_;
+  SessionSpec drawn_;
+  bool has_drawn_ = false;
+  std::vector<Live> live_;
+  std::vector<SessionSlot> free_;
+  EventQueue events_;
+  WorkloadStatistics statistics_;
+};
+
+}  // namespace kvtier
