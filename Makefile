@@ -5,12 +5,20 @@ JOBS ?= 2
 
 PACKAGES := g++ cmake ninja-build ccache pkg-config \
   libboost-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libbenchmark-dev \
-  libsentencepiece-dev libzstd-dev zlib1g-dev libopenblas-dev liburing-dev
+  libsentencepiece-dev libzstd-dev zlib1g-dev libopenblas-dev liburing-dev libjs-chart.js
+PYTHON_PACKAGES := python3 python3-dev python3-venv python3-pip
 DEV_PACKAGES := clang-format clang-tidy valgrind
+BROWSER_PACKAGES := python3 chromium
+NOTEBOOK_PACKAGES := python3 python3-venv
 
 CODE_DIRS := $(wildcard sim policies hw kernels traces calibrate tests)
 FIND_CODE = find $(CODE_DIRS) -type f \( -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \)
 PROGRAM := build/release/bin/kvtier
+PYTHON_VENV := build/python/venv
+# What pyproject.toml names as build requirements.
+PYTHON_BUILD := 'scikit-build-core>=0.10,<1' 'pybind11>=2.13,<4'
+NOTEBOOKS := build/notebooks
+NOTEBOOK_SWEEPS := policies-by-capacity dram-capacity systems
 DEMO_SYSTEMS := recompute,attentionstore_fifo,attentionstore_lru,attentionstore
 
 # install_packages(names): installs those of the names that are missing, as root or by sudo.
@@ -50,13 +58,17 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build program demo test asan bench format check-format tidy clean
+.PHONY: help setup setup-dev build program demo test python test-python check-report notebooks asan bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
 	@echo 'make program       the same, the program alone'
 	@echo 'make demo          build the program, then compare four systems on two example workloads'
 	@echo 'make test          build, then run all tests'
+	@echo 'make python        build the Python package into a virtual environment, build/python/venv (needs PyPI)'
+	@echo 'make test-python   the same, then run its tests'
+	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
+	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
@@ -88,10 +100,47 @@ demo: program
 test: build
 	ctest --preset release --output-on-failure -j $(JOBS)
 
+# The environment may be made by any Python that is there; only a bare machine needs Debian's.
+python: setup
+	@python3 -c 'import ensurepip, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || $(MAKE) --no-print-directory setup-python
+	@$(PYTHON_VENV)/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv $(PYTHON_VENV)
+	@$(PYTHON_VENV)/bin/python -m pip install -q --disable-pip-version-check $(PYTHON_BUILD) || { \
+	  echo 'python: the packages that the build needs were not installed; is PyPI (https://pypi.org) within reach?' >&2; \
+	  exit 1; }
+	@# Named as CMake names it for the other builds, so that ccache finds their objects.
+	CXX=$${CXX:-c++} $(PYTHON_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation '.[test]'
+
+.PHONY: setup-python
+setup-python:
+	$(call install_packages,$(PYTHON_PACKAGES))
+
+test-python: python program
+	$(PYTHON_VENV)/bin/python -m pytest -q tests/python
+
+check-report: program
+	$(call install_packages,$(BROWSER_PACKAGES))
+	python3 tests/report/browser_check.py --program $(PROGRAM) --configs configs --out build/report-screenshots
+
+# Python packages, again where requirements.txt changes.
+$(NOTEBOOKS)/venv/installed: notebooks/requirements.txt
+	$(call install_packages,$(NOTEBOOK_PACKAGES))
+	python3 -m venv --clear $(NOTEBOOKS)/venv
+	$(NOTEBOOKS)/venv/bin/pip install -q --disable-pip-version-check -r notebooks/requirements.txt
+	touch $@
+
+notebooks: program $(NOTEBOOKS)/venv/installed
+	rm -rf $(NOTEBOOKS)/sweeps
+	for sweep in $(NOTEBOOK_SWEEPS); do \
+	  $(PROGRAM) sweep configs/sweeps/$$sweep.json --out $(NOTEBOOKS)/sweeps/$$sweep --jobs $(JOBS) || exit 1; \
+	done
+	KVTIER_SWEEPS="$(CURDIR)/$(NOTEBOOKS)/sweeps" $(NOTEBOOKS)/venv/bin/jupyter nbconvert --to html --execute \
+	  --output-dir $(NOTEBOOKS) notebooks/*.ipynb
+
+# Without the runs of full size, which take a sanitizer twenty times as long.
 asan: setup
 	cmake --preset asan
 	cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan --output-on-failure -j $(JOBS) -LE slow
+	ctest --preset asan --output-on-failure -j $(JOBS) -LE slow -E reproduction_golden
 
 bench: build
 	build/release/bin/kvtier_bench
@@ -106,7 +155,7 @@ check-format:
 
 tidy: setup-dev
 	cmake --preset dev
-	find $(CODE_DIRS) -type f -name '*.cpp' -print0 | xargs -0 -r -n 1 -P $(JOBS) clang-tidy -p build/dev --quiet --extra-arg=-Wno-unknown-warning-option
+	find $(CODE_DIRS) -path sim/python -prune -o -type f -name '*.cpp' -print0 | xargs -0 -r -n 1 -P $(JOBS) clang-tidy -p build/dev --quiet --extra-arg=-Wno-unknown-warning-option
 
 clean:
 	rm -rf build

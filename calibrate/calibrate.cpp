@@ -19,6 +19,8 @@ constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
 /// The promise is 90 seconds, with the program's start and the file.
 constexpr double kQuickSeconds = 82;
 constexpr double kFullSeconds = 6 * 3600;
+/// The median of three is not moved by a machine that is slow in one of them.
+constexpr int kVisits = 3;
 constexpr Bytes kQuickFile(kGibibyte);
 constexpr Bytes kFullFile(16 * kGibibyte);
 
@@ -102,18 +104,6 @@ Profile earlier(const CalibrateOptions& options, const Profile& now) {
   return profile;
 }
 
-/// Attention kernels take some shapes only.
-void check_heads(const ModelConfig& model) {
-  if (!kernels::is_valid({.query_heads = model.attention_heads,
-                          .kv_heads = model.kv_heads,
-                          .head_dim = model.head_dim})) {
-    throw ConfigError(fmt::format(
-        "--model: {} has {} query heads on {} KV heads of width {}; attention is measured for "
-        "widths that are multiples of 16 up to 256, and at most 16 query heads on a KV head",
-        model.name, model.attention_heads, model.kv_heads, model.head_dim));
-  }
-}
-
 Target make_target(Device& device, const ModelConfig& model, bool full) {
   const Bytes free =
       std::min(device.free_memory(MemoryKind::device), device.free_memory(MemoryKind::pinned));
@@ -142,6 +132,17 @@ void note(Profile& profile, const CalibrateOptions& options, double load_before,
 }
 
 }  // namespace
+
+void check_heads(const ModelConfig& model) {
+  if (!kernels::is_valid({.query_heads = model.attention_heads,
+                          .kv_heads = model.kv_heads,
+                          .head_dim = model.head_dim})) {
+    throw ConfigError(fmt::format(
+        "--model: {} has {} query heads on {} KV heads of width {}; attention is measured for "
+        "widths that are multiples of 16 up to 256, and at most 16 query heads on a KV head",
+        model.name, model.attention_heads, model.kv_heads, model.head_dim));
+  }
+}
 
 std::string utc_now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
@@ -202,6 +203,7 @@ Profile calibrate(const CalibrateOptions& options) {
   run_plan(plan_all(target, storage),
            {.memory = target.memory,
             .seconds = options.full ? kFullSeconds : kQuickSeconds,
+            .visits = kVisits,
             .progress = options.progress,
             .check = options.check,
             .keep = [&kept](const Profile& so_far) { write_profile(kept, so_far); }},

@@ -59,6 +59,9 @@ struct LiveCheckOptions {
 [[nodiscard]] std::vector<PlannedTable> plan_all(const Target& target,
                                                  std::shared_ptr<StorageBench> storage);
 
+/// Throws ConfigError for a model whose heads the attention kernels do not take.
+void check_heads(const ModelConfig& model);
+
 /// The date of a profile that is made now.
 [[nodiscard]] std::string utc_now();
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -49,6 +50,17 @@ SchedulerMonitor::Waited waited_so_far() {
   return waited;
 }
 
+/// Of the samples that are there.
+void summarize(Measured& measured) {
+  const std::vector<double>& sorted = measured.sorted_seconds;
+  if (!sorted.empty()) {
+    measured.p25_seconds = quantile(sorted, 0.25);
+    measured.median_seconds = quantile(sorted, 0.5);
+    measured.p75_seconds = quantile(sorted, 0.75);
+    measured.n = static_cast<std::int64_t>(sorted.size());
+  }
+}
+
 }  // namespace
 
 Clock& steady_clock() {
@@ -80,7 +92,7 @@ Measured measure(const StopRules& rules, double limit_seconds, const Sample& sam
     }
   }
   Measured result;
-  std::vector<double> sorted;
+  std::vector<double>& sorted = result.sorted_seconds;
   while (static_cast<int>(sorted.size()) < rules.samples_max) {
     const double budget = rules.budget_seconds * (sorted.empty() ? rules.patience : 1);
     if (result.disturbed + result.impossible + static_cast<std::int64_t>(sorted.size()) > 0 &&
@@ -107,12 +119,26 @@ Measured measure(const StopRules& rules, double limit_seconds, const Sample& sam
       break;
     }
   }
-  if (!sorted.empty()) {
-    result.p25_seconds = quantile(sorted, 0.25);
-    result.median_seconds = quantile(sorted, 0.5);
-    result.p75_seconds = quantile(sorted, 0.75);
-    result.n = static_cast<std::int64_t>(sorted.size());
-  }
+  summarize(result);
+  return result;
+}
+
+Measured pool(const Measured& a, const Measured& b) {
+  Measured both{.disturbed = a.disturbed + b.disturbed,
+                .impossible = a.impossible + b.impossible,
+                .converged = a.converged && b.converged};
+  std::ranges::merge(a.sorted_seconds, b.sorted_seconds, std::back_inserter(both.sorted_seconds));
+  summarize(both);
+  return both;
+}
+
+StopRules visit_rules(const StopRules& rules, int visits) {
+  StopRules result = rules;
+  result.samples_min = (rules.samples_min + visits - 1) / visits;
+  result.samples_max = (rules.samples_max + visits - 1) / visits;
+  result.relative_error = rules.relative_error * std::sqrt(static_cast<double>(visits));
+  result.budget_seconds = rules.budget_seconds / visits;
+  result.patience = rules.patience * visits;
   return result;
 }
 

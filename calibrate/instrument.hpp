@@ -53,7 +53,15 @@ struct Measured {
   std::int64_t impossible = 0;
   /// The error criterion was met.
   bool converged = false;
+  /// The samples that count, ascending.
+  std::vector<double> sorted_seconds;
 };
+
+/// The samples of both, as if taken in one go.
+[[nodiscard]] Measured pool(const Measured& a, const Measured& b);
+
+/// The rules of one of several visits that together cost and know about as much as one by `rules`.
+[[nodiscard]] StopRules visit_rules(const StopRules& rules, int visits);
 
 /// One sample: does the work once and returns how long it took.
 using Sample = std::function<double()>;

@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "calibrate/bench.hpp"
+
 namespace kvtier::calibrate {
 namespace {
 
-/// Measured again, a cell is kept or left out for good.
-constexpr int kAttempts = 2;
 constexpr const char* kNoTime = "the time of the whole run was used up";
 constexpr const char* kDisturbed = "every sample was disturbed";
 constexpr const char* kContradicts = "contradicts its neighbours, twice";
@@ -34,6 +34,12 @@ ProfileTable& table_of(Profile& profile, const ProfileTable& setting) {
   return profile.tables.back();
 }
 
+void drop_empty_tables(Profile& profile) {
+  std::erase_if(profile.tables, [](const ProfileTable& table) {
+    return table.cells.empty() && table.left_out.empty();
+  });
+}
+
 bool is_done(const ProfileTable& table, const std::vector<std::int64_t>& at) {
   const auto here = [&at](const auto& cell) { return cell.at == at; };
   return std::ranges::any_of(table.cells, here) || std::ranges::any_of(table.left_out, here);
@@ -53,144 +59,204 @@ class Run {
         clock_(clock),
         monitor_(monitor),
         profile_(profile),
+        random_(options.seed, "calibrate/visits"),
         begin_ns_(clock.now_ns()) {}
 
   void all(const std::vector<PlannedTable>& plan) {
-    for (const PlannedTable& planned : plan) {
-      const ProfileTable& table = table_of(profile_, planned.table);
-      for (const PlannedCell& cell : planned.cells) {
-        left_ += is_done(table, cell.at) ? 0 : 1;
+    std::vector<Item> items = undone(plan);
+    visits_ = items.size() * static_cast<std::size_t>(options_.visits);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      visit(items[i], visit_rules(items[i].planned->rules, options_.visits));
+      if (i + 1 == items.size() || items[i + 1].planned != items[i].planned) {
+        keep();
       }
     }
-    count_ = left_;
-    // The second time for cells that another one showed to be wrong.
-    for (last_time_ = false; left_ > 0; last_time_ = true) {
-      for (const PlannedTable& planned : plan) {
-        const std::size_t left_before = left_;
-        for (const PlannedCell& cell : planned.cells) {
-          next(planned, cell);
-        }
-        if (left_ != left_before) {
-          options_.keep(profile_);
-        }
+    for (int again = 1; again < options_.visits; ++again) {
+      for (const std::int32_t i : shuffled(static_cast<std::int64_t>(items.size()), random_)) {
+        Item& item = items[static_cast<std::size_t>(i)];
+        visit(item, visit_rules(item.planned->rules, options_.visits));
       }
+      keep();
+    }
+    for (const PlannedTable& planned : plan) {
+      take_out_contradictions(table_of(profile_, planned.table));
+    }
+    std::vector<Item> rest = undone(plan);
+    visits_ += rest.size();
+    for (Item& item : rest) {
+      visit(item, item.planned->rules);
+      finish(item);
+    }
+    if (!rest.empty()) {
+      keep();
     }
   }
 
  private:
+  struct Item {
+    const PlannedTable* planned;
+    const PlannedCell* cell;
+    /// All visits so far.
+    Measured measured{};
+    /// Why nothing was measured, so far.
+    std::string why = kDisturbed;
+  };
+
+  /// A table of which nothing is known yet would be no valid profile.
+  void keep() const {
+    Profile so_far = profile_;
+    drop_empty_tables(so_far);
+    if (!so_far.tables.empty()) {
+      options_.keep(so_far);
+    }
+  }
+
   [[nodiscard]] double passed() const {
     return static_cast<double>(clock_.now_ns() - begin_ns_) * 1e-9;
   }
 
-  /// What is left takes as long for a cell as what was done.
-  [[nodiscard]] double time_left(std::size_t done) const {
+  [[nodiscard]] std::vector<Item> undone(const std::vector<PlannedTable>& plan) {
+    std::vector<Item> items;
+    for (const PlannedTable& planned : plan) {
+      const ProfileTable& table = table_of(profile_, planned.table);
+      for (const PlannedCell& cell : planned.cells) {
+        if (!is_done(table, cell.at)) {
+          items.push_back({.planned = &planned, .cell = &cell});
+        }
+      }
+    }
+    return items;
+  }
+
+  void tell_progress(const Item& item) {
+    const ProfileTable& setting = item.planned->table;
     const double rest = std::max(0.0, options_.seconds - passed());
-    return done == 0
-               ? rest
-               : std::min(rest, passed() / static_cast<double>(done) * static_cast<double>(left_));
+    // What is left takes as long for a visit as what was done.
+    const double for_visit = done_ == 0 ? rest : passed() / static_cast<double>(done_);
+    options_.progress(
+        {.done = done_,
+         .all = visits_,
+         .cell = fmt::format("{} {} [{}]", to_string(setting.operation), setting.variant,
+                             fmt::join(item.cell->at, ", ")),
+         .seconds_left = std::min(rest, for_visit * static_cast<double>(visits_ - done_))});
   }
 
-  void next(const PlannedTable& planned, const PlannedCell& cell) {
-    ProfileTable& table = table_of(profile_, planned.table);
-    if (is_done(table, cell.at)) {
-      return;
-    }
-    const std::size_t done = count_ - left_;
-    options_.progress({.done = done,
-                       .all = count_,
-                       .cell = fmt::format("{} {} [{}]", to_string(table.operation), table.variant,
-                                           fmt::join(cell.at, ", ")),
-                       .seconds_left = time_left(done)});
-    one(planned, cell, table);
-    --left_;
-  }
-
-  /// True if the cell fits to the others. Those that it does not fit to are taken out the first
-  /// time, as either may be wrong, and measured again at the end.
-  bool accept(ProfileTable& table, const ProfileCell& cell) {
-    if (!profile_operation(table.operation).monotone) {
-      return true;
-    }
-    const auto wrong = [&cell](const ProfileCell& other) { return contradict(cell, other); };
-    if (last_time_) {
-      return std::ranges::none_of(table.cells, wrong);
-    }
-    const std::size_t removed = std::erase_if(table.cells, wrong);
-    left_ += removed;
-    count_ += removed;
-    return true;
-  }
-
-  void one(const PlannedTable& planned, const PlannedCell& cell, ProfileTable& table) {
-    const auto leave_out = [&](const std::string& why) {
-      table.left_out.push_back({cell.at, why});
-    };
+  [[nodiscard]] std::optional<std::string> obstacle(const Item& item) const {
+    const PlannedCell& cell = *item.cell;
     if (cell.memory > options_.memory) {
       constexpr double kMebibyte = 1 << 20;
-      leave_out(fmt::format("needs {:.0f} MiB, {:.0f} MiB may be used",
-                            static_cast<double>(cell.memory.value) / kMebibyte,
-                            static_cast<double>(options_.memory.value) / kMebibyte));
-      return;
+      return fmt::format("needs {:.0f} MiB, {:.0f} MiB may be used",
+                         static_cast<double>(cell.memory.value) / kMebibyte,
+                         static_cast<double>(options_.memory.value) / kMebibyte);
     }
     if (passed() >= options_.seconds) {
-      leave_out(kNoTime);
-      return;
+      return kNoTime;
     }
     const auto larger = std::ranges::find_if(too_large_, [&](const auto& known) {
-      return same_setting(known.first, table) && at_least(cell.at, known.second);
+      return same_setting(known.first, item.planned->table) && at_least(cell.at, known.second);
     });
     if (larger != too_large_.end()) {
-      leave_out(
-          fmt::format("larger than [{}], which takes too long", fmt::join(larger->second, ", ")));
+      return fmt::format("larger than [{}], which takes too long", fmt::join(larger->second, ", "));
+    }
+    return std::nullopt;
+  }
+
+  /// Takes samples. What was measured before stays, whatever becomes of it.
+  void visit(Item& item, const StopRules& rules) {
+    ProfileTable& table = table_of(profile_, item.planned->table);
+    const auto leave_out = [&](const std::string& why) {
+      if (item.measured.n == 0) {
+        table.left_out.push_back({item.cell->at, why});
+      }
+    };
+    const bool left_out = item.measured.n == 0 && is_done(table, item.cell->at);
+    if (!left_out) {
+      tell_progress(item);
+      if (const auto why = obstacle(item)) {
+        leave_out(*why);
+      } else {
+        try {
+          sample(item, rules, table);
+        } catch (const OverBudget& error) {
+          too_large_.emplace_back(item.planned->table, item.cell->at);
+          leave_out(error.what());
+        } catch (const CannotMeasure& error) {
+          leave_out(error.what());
+        }
+      }
+    }
+    ++done_;
+  }
+
+  void sample(Item& item, const StopRules& rules, ProfileTable& table) {
+    NoMonitor none;
+    DisturbanceMonitor& monitor =
+        item.planned->interference ? static_cast<DisturbanceMonitor&>(none) : monitor_;
+    const PlannedCell& cell = *item.cell;
+    const Measured now =
+        measure(rules, cell.limit_seconds, cell.prepare(), clock_, monitor, options_.check);
+    item.measured = pool(item.measured, now);
+    const Measured& m = item.measured;
+    if (m.n == 0) {
+      item.why = m.impossible > m.disturbed
+                     ? fmt::format("every sample was shorter than {:.3g} s, which nothing is",
+                                   cell.limit_seconds)
+                     : kDisturbed;
       return;
     }
-    std::string why = kDisturbed;
-    try {
-      Sample sample = cell.prepare();
-      for (int attempt = 0; attempt < kAttempts; ++attempt) {
-        NoMonitor none;
-        DisturbanceMonitor& monitor =
-            planned.interference ? static_cast<DisturbanceMonitor&>(none) : monitor_;
-        const Measured m =
-            measure(planned.rules, cell.limit_seconds, sample, clock_, monitor, options_.check);
-        if (m.n == 0) {
-          why = m.impossible > m.disturbed
-                    ? fmt::format("every sample was shorter than {:.3g} s, which nothing is",
-                                  cell.limit_seconds)
-                    : kDisturbed;
-          continue;
-        }
-        ProfileCell result{.at = cell.at,
-                           .p25_seconds = m.p25_seconds,
-                           .median_seconds = m.median_seconds,
-                           .p75_seconds = m.p75_seconds,
-                           .n = m.n,
-                           .disturbed = m.disturbed + m.impossible,
-                           .parts = cell.parts};
-        if (!accept(table, result)) {
-          why = kContradicts;
-          continue;
-        }
-        table.cells.push_back(std::move(result));
-        return;
-      }
-    } catch (const OverBudget& error) {
-      too_large_.emplace_back(planned.table, cell.at);
-      why = error.what();
-    } catch (const CannotMeasure& error) {
-      why = error.what();
+    auto place = std::ranges::find(table.cells, cell.at, &ProfileCell::at);
+    if (place == table.cells.end()) {
+      place = table.cells.emplace(place);
     }
-    leave_out(why);
+    *place = {.at = cell.at,
+              .p25_seconds = m.p25_seconds,
+              .median_seconds = m.median_seconds,
+              .p75_seconds = m.p75_seconds,
+              .n = m.n,
+              .disturbed = m.disturbed + m.impossible,
+              .parts = cell.parts};
+  }
+
+  /// Of two cells that contradict each other either may be wrong: the earlier one goes, to be
+  /// measured again.
+  static void take_out_contradictions(ProfileTable& table) {
+    if (!profile_operation(table.operation).monotone) {
+      return;
+    }
+    std::vector<ProfileCell> kept;
+    for (const ProfileCell& cell : table.cells) {
+      std::erase_if(kept, [&cell](const ProfileCell& other) { return contradict(cell, other); });
+      kept.push_back(cell);
+    }
+    table.cells = std::move(kept);
+  }
+
+  /// After the last visit: a cell that fits to the others, or why there is none.
+  void finish(const Item& item) {
+    ProfileTable& table = table_of(profile_, item.planned->table);
+    const auto cell = std::ranges::find(table.cells, item.cell->at, &ProfileCell::at);
+    if (cell == table.cells.end()) {
+      if (!is_done(table, item.cell->at)) {
+        table.left_out.push_back({item.cell->at, item.why});
+      }
+    } else if (profile_operation(table.operation).monotone &&
+               std::ranges::any_of(table.cells, [&cell](const ProfileCell& other) {
+                 return contradict(*cell, other);
+               })) {
+      table.left_out.push_back({item.cell->at, kContradicts});
+      table.cells.erase(cell);
+    }
   }
 
   const RunOptions& options_;
   Clock& clock_;
   DisturbanceMonitor& monitor_;
   Profile& profile_;
+  RandomStream random_;
   std::int64_t begin_ns_;
-  std::size_t left_ = 0;
-  std::size_t count_ = 0;
-  bool last_time_ = false;
+  /// Of `visits_`, what is behind.
+  std::size_t done_ = 0;
+  std::size_t visits_ = 0;
   /// Settings and places of cells that took too long.
   std::vector<std::pair<ProfileTable, std::vector<std::int64_t>>> too_large_;
 };
@@ -203,9 +269,7 @@ void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, 
   try {
     Run(options, clock, monitor, profile).all(plan);
   } catch (...) {
-    std::erase_if(profile.tables, [](const ProfileTable& table) {
-      return table.cells.empty() && table.left_out.empty();
-    });
+    drop_empty_tables(profile);
     options.keep(profile);
     throw;
   }
@@ -244,9 +308,7 @@ void forget_left_out(Profile& profile) {
       return cell.why == kNoTime || cell.why == kDisturbed || cell.why == kContradicts;
     });
   }
-  std::erase_if(profile.tables, [](const ProfileTable& table) {
-    return table.cells.empty() && table.left_out.empty();
-  });
+  drop_empty_tables(profile);
 }
 
 }  // namespace kvtier::calibrate

@@ -59,6 +59,11 @@ struct RunOptions {
   Bytes memory;
   /// After it, what has not been measured is left out.
   double seconds = 0;
+  /// A cell's samples are taken in so many visits, the first in the order of the plan, the others
+  /// in random order: what the machine's pace does in the meantime is part of every cell's spread
+  /// instead of some cells' median.
+  int visits = 1;
+  std::uint64_t seed = 1;
   /// Called before each cell.
   std::function<void(const Progress&)> progress = [](const Progress&) {};
   /// Called before each sample; what it throws ends the run.
@@ -67,11 +72,11 @@ struct RunOptions {
   std::function<void(const Profile&)> keep = [](const Profile&) {};
 };
 
-/// Measures what is planned and is not in `profile` yet, in order, and adds it. Cells that are left
-/// out say why; when a cell is too large for its time, cells that are at least as large along every
-/// axis are left out unmeasured. Cells of monotone operations that contradict their neighbours
-/// beyond noise are measured a second time. Whatever ends the run, `keep` has been called with what
-/// was measured.
+/// Measures what is planned and is not in `profile` yet and adds it. Cells that are left out say
+/// why; when a cell is too large for its time, cells that are at least as large along every axis
+/// are left out unmeasured. Cells without a sample that counts, and those of monotone operations
+/// that contradict their neighbours beyond noise, are measured a second time. Whatever ends the
+/// run, `keep` has been called with what was measured.
 void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, Clock& clock,
               DisturbanceMonitor& monitor, Profile& profile);
 

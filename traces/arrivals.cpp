@@ -22,7 +22,7 @@ ThinkTimes::ThinkTimes(const ThinkTimeConfig& config, std::uint64_t seed)
     : config_(config), stream_(seed, "workload/think_times") {}
 
 void ThinkTimes::apply(std::vector<Turn>& turns) {
-  if (config_.model == ThinkTimeModel::trace) {
+  if (config_.model == ThinkTimeModel::trace || config_.model == ThinkTimeModel::logged) {
     return;
   }
   turns.front().think = SimDuration();
@@ -38,19 +38,57 @@ void ThinkTimes::apply(std::vector<Turn>& turns) {
         break;
       case ThinkTimeModel::constant:
       case ThinkTimeModel::trace:
+      case ThinkTimeModel::logged:
         turns[i].think = config_.mean;
         break;
     }
   }
 }
 
-PoissonArrivals::PoissonArrivals(PerSecond rate, std::uint64_t seed)
-    : mean_gap_ns_(1e9 / rate.value), stream_(seed, "workload/arrivals") {
-  KVTIER_ASSERT(rate.value > 0, "sessions arrive at a positive rate");
+double weibull_shape(double cv) {
+  // The CV falls as the shape grows; these shapes have CVs of over 1000 and under 0.002.
+  double low = 0.09;
+  double high = 1000;
+  constexpr int kHalvings = 60;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = std::sqrt(low * high);
+    const double mean = std::tgamma(1 + 1 / middle);
+    const bool too_wide = std::tgamma(1 + 2 / middle) / (mean * mean) - 1 > cv * cv;
+    (too_wide ? low : high) = middle;
+  }
+  return high;
 }
 
-SimTime PoissonArrivals::next() {
-  const double gap = stream_.exponential(mean_gap_ns_);
+Arrivals::Arrivals(ArrivalModel model, PerSecond rate, double cv, std::uint64_t seed)
+    : model_(model),
+      mean_gap_ns_(1e9 / rate.value),
+      scale_ns_(mean_gap_ns_),
+      stream_(seed, "workload/arrivals") {
+  KVTIER_ASSERT(rate.value > 0 && cv > 0, "sessions arrive at a positive rate, with a CV");
+  if (model == ArrivalModel::gamma) {
+    shape_ = 1 / (cv * cv);
+    scale_ns_ = mean_gap_ns_ / shape_;
+  } else if (model == ArrivalModel::weibull) {
+    shape_ = weibull_shape(cv);
+    scale_ns_ = mean_gap_ns_ / std::tgamma(1 + 1 / shape_);
+  }
+}
+
+double Arrivals::draw_gap_ns() {
+  switch (model_) {
+    case ArrivalModel::gamma:
+      return stream_.gamma(shape_, scale_ns_);
+    case ArrivalModel::weibull:
+      return stream_.weibull(shape_, scale_ns_);
+    case ArrivalModel::poisson:
+    case ArrivalModel::trace:
+      break;
+  }
+  return stream_.exponential(mean_gap_ns_);
+}
+
+SimTime Arrivals::next() {
+  const double gap = draw_gap_ns();
   if (!(gap < static_cast<double>(kTraceTimeNsMax - last_.ns))) {
     throw ConfigError(fmt::format(
         "arrival_rate: at one session every {:.3g} s on average, sessions arrive beyond the "
@@ -73,7 +111,7 @@ BootstrapSource::BootstrapSource(TraceSource& table, std::uint64_t seed)
     for (const Turn& turn : session.turns) {
       messages_.push_back({.user = static_cast<std::uint32_t>(turn.user.value),
                            .assistant = static_cast<std::uint32_t>(turn.assistant.value)});
-      if (table.has_think_times()) {
+      if (table.has_think_times() || table.has_turn_arrivals()) {
         think_.push_back(turn.think);
       }
     }

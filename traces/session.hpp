@@ -11,7 +11,8 @@ namespace kvtier {
 struct Turn {
   Tokens user;
   Tokens assistant;
-  /// Time from the previous turn's last token to this turn's arrival; zero for the first turn.
+  /// Time from the previous turn's last token to this turn's arrival; zero for the first turn. In
+  /// logged workloads, from the previous turn's arrival.
   SimDuration think;
 };
 

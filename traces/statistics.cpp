@@ -53,6 +53,23 @@ void WorkloadStatistics::add(const SessionSpec& session) {
   last_arrival_ = std::max(last_arrival_, session.arrival);
 }
 
+void WorkloadStatistics::merge(const WorkloadStatistics& other) {
+  turns_.merge(other.turns_);
+  user_tokens_.merge(other.user_tokens_);
+  assistant_tokens_.merge(other.assistant_tokens_);
+  session_tokens_.merge(other.session_tokens_);
+  think_times_ns_.merge(other.think_times_ns_);
+  multi_turn_sessions_ += other.multi_turn_sessions_;
+  sessions_over_2k_ += other.sessions_over_2k_;
+  sessions_over_4k_ += other.sessions_over_4k_;
+  prompt_tokens_ += other.prompt_tokens_;
+  history_tokens_ += other.history_tokens_;
+  shared_tokens_ += other.shared_tokens_;
+  shared_prompts_.insert(other.shared_prompts_.begin(), other.shared_prompts_.end());
+  sessions_with_shared_prompt_ += other.sessions_with_shared_prompt_;
+  last_arrival_ = std::max(last_arrival_, other.last_arrival_);
+}
+
 double WorkloadStatistics::share_of_sessions(std::int64_t count) const {
   return sessions() == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(sessions());
 }

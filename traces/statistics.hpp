@@ -17,6 +17,8 @@ namespace kvtier {
 class WorkloadStatistics {
  public:
   void add(const SessionSpec& session);
+  /// Adds all sessions of `other`.
+  void merge(const WorkloadStatistics& other);
 
   [[nodiscard]] std::int64_t sessions() const { return turns_.count(); }
   [[nodiscard]] std::int64_t turns() const { return user_tokens_.count(); }

@@ -89,7 +89,7 @@ class LineScanner {
   std::size_t at_ = 0;
 };
 
-void scan_turns(LineScanner& scanner, bool think_times, const LineReader& reader,
+void scan_turns(LineScanner& scanner, bool has_times, const LineReader& reader,
                 std::vector<Turn>& turns) {
   turns.clear();
   scanner.expect('[');
@@ -102,7 +102,7 @@ void scan_turns(LineScanner& scanner, bool think_times, const LineReader& reader
     turn.user = Tokens(scanner.integer("user tokens", 1, kMessageTokensMax));
     scanner.expect(',');
     turn.assistant = Tokens(scanner.integer("response tokens", 1, kMessageTokensMax));
-    if (think_times) {
+    if (has_times) {
       scanner.expect(',');
       turn.think =
           SimDuration(scanner.integer("a think time", 0, turns.empty() ? 0 : kTraceTimeNsMax));
@@ -144,6 +144,9 @@ TraceReader::TraceReader(const std::filesystem::path& path, Tokens message_overh
   Problems problems;
   problems.set_origin("", name + ":1");
   read_value(header_, json, "", problems);
+  if (header_.turn_arrivals && (header_.think_times || !header_.arrivals)) {
+    problems.add("/turn_arrivals", "needs \"arrivals\": true and \"think_times\": false");
+  }
   problems.throw_if_any();
 }
 
@@ -186,7 +189,7 @@ bool TraceReader::read_session(SessionSpec& session) {
     } else if (which == kSharedPrompt) {
       session.shared_prompt = scan_shared_prompt(scanner);
     } else {
-      scan_turns(scanner, header_.think_times, lines_, session.turns);
+      scan_turns(scanner, header_.think_times || header_.turn_arrivals, lines_, session.turns);
     }
   } while (scanner.take(','));
   scanner.expect('}');
@@ -219,7 +222,11 @@ bool TraceReader::read_session(SessionSpec& session) {
 
 TraceWriter::TraceWriter(const std::filesystem::path& path, TraceHeader header)
     : file_(path), header_(std::move(header)) {
-  file_.write(write_value(header_).dump() + "\n");
+  Json json = write_value(header_);
+  if (!header_.turn_arrivals) {
+    json.erase("turn_arrivals");  // unknown to earlier readers
+  }
+  file_.write(json.dump() + "\n");
 }
 
 void TraceWriter::write(const SessionSpec& session) {
@@ -240,7 +247,7 @@ void TraceWriter::write(const SessionSpec& session) {
   line_ += ",\"turns\":";
   char separator = '[';
   for (const Turn& turn : session.turns) {
-    if (header_.think_times) {
+    if (header_.think_times || header_.turn_arrivals) {
       fmt::format_to(out, "{}[{},{},{}]", separator, turn.user.value, turn.assistant.value,
                      turn.think.ns);
     } else {

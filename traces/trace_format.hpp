@@ -19,7 +19,9 @@
 /// The first line says what the trace has. Then each line is one session: its id (ids increase),
 /// when its first turn arrives (present if `arrivals`; it never decreases), and its turns as [user
 /// tokens, response tokens, think time in nanoseconds since the last token of the turn before] (the
-/// third present if `think_times`; 0 for the first turn). A session that begins with a shared
+/// third present if `think_times`; 0 for the first turn). With `"turn_arrivals":true` in place of
+/// `think_times` (and with `arrivals`) the third is the time since the arrival of the turn before,
+/// as in logs of requests. A session that begins with a shared
 /// prompt has `"shared_prompt":[id,tokens]` beside these; the same id always has the same tokens,
 /// which are in no turn. Times are whole nanoseconds, so that
 /// writing and reading give back the same sessions exactly. Keys may come in any order, each once,
@@ -30,6 +32,7 @@ struct TraceHeader {
   std::string format = "kvtier.trace/1";
   bool arrivals = false;
   bool think_times = false;
+  bool turn_arrivals = false;
   std::string source{};
 };
 
@@ -38,6 +41,8 @@ void describe(V& v, TraceHeader& c) {
   v.field("format", c.format, "Name and version of the format.", required());
   v.field("arrivals", c.arrivals, "Sessions have arrival times.");
   v.field("think_times", c.think_times, "Turns have think times.");
+  v.field("turn_arrivals", c.turn_arrivals,
+          "Turns have the time since the arrival of the turn before.");
   v.field("source", c.source, "Where the sessions come from, for people.");
 }
 
@@ -51,6 +56,7 @@ class TraceReader final : public TraceSource {
 
   [[nodiscard]] bool has_arrivals() const override { return header_.arrivals; }
   [[nodiscard]] bool has_think_times() const override { return header_.think_times; }
+  [[nodiscard]] bool has_turn_arrivals() const override { return header_.turn_arrivals; }
   [[nodiscard]] const TraceHeader& header() const { return header_; }
 
  protected:

@@ -1,12 +1,13 @@
 #include "traces/trace_source.hpp"
 
-#include <algorithm>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
 #include "traces/compressed_stream.hpp"
+#include "traces/request_log.hpp"
 #include "traces/sharegpt_json.hpp"
 #include "traces/tokenizer.hpp"
 #include "traces/trace_format.hpp"
@@ -18,6 +19,7 @@ Json to_json(const ImportReport& report) {
   return Json{{"sessions", report.sessions},
               {"turns", report.turns},
               {"clamped_messages", report.clamped_messages},
+              {"reordered_rows", report.reordered_rows},
               {"merged_messages", report.merged_messages},
               {"system_messages", report.system_messages},
               {"leading_assistant_messages", report.leading_assistant_messages},
@@ -57,21 +59,25 @@ TraceFormat detect_format(const std::filesystem::path& path) {
   // columns.
   ByteReader reader(path);
   std::vector<char> buffer(4096);
-  while (true) {
+  std::string head;
+  while (head.empty()) {
     const std::size_t count = reader.read(buffer);
     if (count == 0) {
       return TraceFormat::turns_table;
     }
-    const auto end = buffer.begin() + static_cast<std::ptrdiff_t>(count);
-    const auto first = std::find_if(buffer.begin(), end, [](char c) {
-      constexpr std::string_view kSkipped = " \t\r\n\xef\xbb\xbf";
-      return kSkipped.find(c) == std::string_view::npos;
-    });
-    if (first != end) {
-      return *first == '[' ? TraceFormat::sharegpt_json
-                           : (*first == '{' ? TraceFormat::kvtier : TraceFormat::turns_table);
-    }
+    head.assign(buffer.data(), count);
+    head.erase(0, head.find_first_not_of(" \t\r\n\xef\xbb\xbf"));
   }
+  if (head.front() == '[') {
+    return TraceFormat::sharegpt_json;
+  }
+  if (head.front() == '{') {
+    return TraceFormat::kvtier;
+  }
+  const std::string columns = "," + head.substr(0, head.find_first_of("\r\n")) + ",";
+  return columns.find(",TIMESTAMP,") != std::string::npos ? TraceFormat::azure_llm
+         : columns.find(",arrival,") != std::string::npos ? TraceFormat::request_log
+                                                          : TraceFormat::turns_table;
 }
 
 std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,
@@ -83,6 +89,13 @@ std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,
   }
   if (format == TraceFormat::turns_table) {
     return std::make_unique<TurnsTableReader>(path, options.message_overhead);
+  }
+  if (format == TraceFormat::request_log || format == TraceFormat::azure_llm) {
+    return std::make_unique<RequestLogReader>(path,
+                                              format == TraceFormat::azure_llm
+                                                  ? RequestLogColumns::azure_llm
+                                                  : RequestLogColumns::generic,
+                                              options.message_overhead);
   }
   if (options.tokenizer.empty()) {
     throw ConfigError(

@@ -29,6 +29,8 @@ struct ImportReport {
   std::int64_t turns = 0;
   /// Messages of no tokens, or of none left after the overhead was taken off; counted as one token.
   std::int64_t clamped_messages = 0;
+  /// Rows of a log that come after a row of a later time.
+  std::int64_t reordered_rows = 0;
   /// The rest is met in conversations with texts only.
   std::int64_t merged_messages = 0;
   std::int64_t system_messages = 0;
@@ -57,6 +59,8 @@ class TraceSource : public SessionSource {
   [[nodiscard]] const ImportReport& report() const { return report_; }
   [[nodiscard]] virtual bool has_arrivals() const { return false; }
   [[nodiscard]] virtual bool has_think_times() const { return false; }
+  /// `Turn::think` is the time since the arrival of the turn before, not since its last token.
+  [[nodiscard]] virtual bool has_turn_arrivals() const { return false; }
 
  protected:
   /// Overwrites `session`, which has no shared prompt, with the next one that has a turn; messages
@@ -72,18 +76,28 @@ class TraceSource : public SessionSource {
   ImportReport report_;
 };
 
-enum class TraceFormat { automatic, kvtier, turns_table, sharegpt_json };
+enum class TraceFormat {
+  automatic,
+  kvtier,
+  turns_table,
+  sharegpt_json,
+  request_log,
+  azure_llm,
+};
 
 constexpr auto enum_names(TraceFormat) {
   return std::array{
       std::pair<std::string_view, TraceFormat>{"auto", TraceFormat::automatic},
       std::pair<std::string_view, TraceFormat>{"kvtier", TraceFormat::kvtier},
       std::pair<std::string_view, TraceFormat>{"turns_table", TraceFormat::turns_table},
-      std::pair<std::string_view, TraceFormat>{"sharegpt_json", TraceFormat::sharegpt_json}};
+      std::pair<std::string_view, TraceFormat>{"sharegpt_json", TraceFormat::sharegpt_json},
+      std::pair<std::string_view, TraceFormat>{"request_log", TraceFormat::request_log},
+      std::pair<std::string_view, TraceFormat>{"azure_llm", TraceFormat::azure_llm}};
 }
 
-/// The format that the first character of a file's (uncompressed) text shows: a list is ShareGPT's
-/// JSON, an object kvtier's own format, anything else a table of turns. Throws like ByteReader.
+/// The format that the beginning of a file's (uncompressed) text shows: a list is ShareGPT's JSON,
+/// an object kvtier's own format, anything else a table: of the Azure LLM traces or a log of
+/// requests if its first line has their column of times, of turns if not. Throws like ByteReader.
 [[nodiscard]] TraceFormat detect_format(const std::filesystem::path& path);
 
 struct ImportOptions {

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "traces/compressed_stream.hpp"
+#include "traces/csv_reader.hpp"
 #include "traces/trace_source.hpp"
 
 namespace kvtier {
@@ -29,19 +27,11 @@ class TurnsTableReader final : public TraceSource {
   bool read_session(SessionSpec& session) override;
 
  private:
-  static constexpr std::size_t kColumns = 4;
-
-  /// Cuts a line into `fields_`.
-  void split(std::string_view line);
-  [[nodiscard]] std::int64_t whole_number(std::size_t column, std::int64_t maximum) const;
   /// Reads the next row into the members below; false at the end.
   bool read_row();
 
-  LineReader lines_;
-  std::vector<std::string> fields_;
-  std::size_t field_count_ = 0;
-  std::size_t header_fields_ = 0;
-  std::array<std::size_t, kColumns> position_{};
+  CsvReader rows_;
+  std::vector<std::size_t> position_;
 
   bool has_row_ = false;
   std::string conversation_;

@@ -4,10 +4,38 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "traces/rounding.hpp"
 #include "traces/tokenizer.hpp"
 
 namespace kvtier {
 namespace {
+
+[[noreturn]] void throw_too_late(double factor, const std::string& name) {
+  throw ConfigError(fmt::format(
+      "{}: at a speed_up of {} sessions or turns arrive beyond the time that can be simulated",
+      name, factor));
+}
+
+/// A recorded time since the beginning, replayed faster.
+std::int64_t faster(std::int64_t ns, double factor, const std::string& name) {
+  const double scaled = static_cast<double>(ns) / factor;
+  if (!(scaled < static_cast<double>(kTraceTimeNsMax))) {
+    throw_too_late(factor, name);
+  }
+  return round_non_negative(scaled);
+}
+
+/// Turns at their recorded times; all of them have to be within the time that can be simulated.
+void hasten(SessionSpec& session, double factor, const std::string& name) {
+  std::int64_t at_ns = session.arrival.ns;
+  for (Turn& turn : session.turns) {
+    turn.think = SimDuration(faster(turn.think.ns, factor, name));
+    if (turn.think.ns >= kTraceTimeNsMax - at_ns) {
+      throw_too_late(factor, name);
+    }
+    at_ns += turn.think.ns;
+  }
+}
 
 void check_generator(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
   const auto needs_trace = [&](bool used, const char* key, const char* what) {
@@ -25,6 +53,7 @@ void check_generator(const WorkloadConfig& config, const std::string& pointer, P
               "an overhead");
   needs_trace(config.tokenizer.has_value(), "/tokenizer", "a tokenizer");
   needs_trace(config.think_time.model == ThinkTimeModel::trace, "/think_time/model", "\"trace\"");
+  needs_trace(is_logged(config), "/think_time/model", "\"logged\"");
 }
 
 void check_trace(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
@@ -38,16 +67,23 @@ void check_trace(const WorkloadConfig& config, const std::string& pointer, Probl
       problems.add(pointer + "/arrivals", "\"trace\" needs \"replay\": \"in_order\"");
     }
   }
+  const bool is_log =
+      config.format == TraceFormat::request_log || config.format == TraceFormat::azure_llm;
   if (has_no_times && config.arrivals == ArrivalModel::trace) {
-    problems.add(pointer + "/arrivals", "\"trace\" needs a trace in the format kvtier");
+    problems.add(pointer + "/arrivals",
+                 "\"trace\" needs a trace in the format kvtier, or a log of requests");
   }
-  if (has_no_times && config.think_time.model == ThinkTimeModel::trace) {
+  if ((has_no_times || is_log) && config.think_time.model == ThinkTimeModel::trace) {
     problems.add(pointer + "/think_time/model", "\"trace\" needs a trace in the format kvtier");
+  }
+  if (has_no_times && is_logged(config)) {
+    problems.add(pointer + "/think_time/model",
+                 "\"logged\" needs a trace in the format kvtier, or a log of requests");
   }
   if (config.format == TraceFormat::sharegpt_json && !config.tokenizer) {
     problems.add(pointer + "/tokenizer", "the format sharegpt_json needs a tokenizer");
   }
-  if ((config.format == TraceFormat::kvtier || config.format == TraceFormat::turns_table) &&
+  if (config.format != TraceFormat::automatic && config.format != TraceFormat::sharegpt_json &&
       config.tokenizer) {
     problems.add(pointer + "/tokenizer",
                  "only the format sharegpt_json has texts to count the tokens of");
@@ -97,6 +133,11 @@ Sessions read(const WorkloadConfig& config, std::uint64_t seed,
         fmt::format("{}: the trace has no think times, which the think time model \"trace\" needs",
                     path.string()));
   }
+  if (is_logged(config) && !trace->has_turn_arrivals()) {
+    throw ConfigError(fmt::format(
+        "{}: the trace has no arrival times of turns, which the think time model \"logged\" needs",
+        path.string()));
+  }
   if (config.replay == Replay::bootstrap) {
     auto drawn = std::make_unique<BootstrapSource>(*trace, seed);
     const ImportReport* report = &drawn->report();
@@ -135,6 +176,10 @@ double mean_turns(const WorkloadConfig& config, std::uint64_t seed,
 
 }  // namespace
 
+bool is_logged(const WorkloadConfig& config) {
+  return config.think_time.model == ThinkTimeModel::logged;
+}
+
 bool is_synthetic(const WorkloadConfig& config) {
   return config.generator == Generator::shared_prompts ||
          config.generator == Generator::long_contexts;
@@ -150,8 +195,21 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
   } else {
     problems.add(pointer + "/generator", "missing key: a workload needs a generator or a trace");
   }
-  if (config.arrivals == ArrivalModel::poisson && !config.arrival_rate && !config.request_rate) {
-    problems.add(pointer + "/arrival_rate", "missing key: Poisson arrivals need a rate");
+  if (config.arrivals != ArrivalModel::trace && !config.arrival_rate && !config.request_rate) {
+    problems.add(pointer + "/arrival_rate",
+                 config.arrivals == ArrivalModel::poisson
+                     ? "missing key: Poisson arrivals need a rate"
+                     : "missing key: gamma and Weibull arrivals need a rate");
+  }
+  if (config.arrival_cv != 1 && config.arrivals != ArrivalModel::gamma &&
+      config.arrivals != ArrivalModel::weibull) {
+    problems.add(pointer + "/arrival_cv",
+                 fmt::format("not used: \"arrivals\" is \"{}\", expected gamma or weibull",
+                             config.arrivals == ArrivalModel::trace ? "trace" : "poisson"));
+  }
+  if (config.speed_up != 1 && config.arrivals != ArrivalModel::trace && !is_logged(config)) {
+    problems.add(pointer + "/speed_up",
+                 "not used: neither are \"arrivals\" \"trace\", nor is the think time \"logged\"");
   }
   if (config.arrival_rate && config.request_rate) {
     problems.add(pointer + "/request_rate", "a workload has an arrival_rate or this, not both");
@@ -186,13 +244,15 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
 
 WorkloadSource::WorkloadSource(std::unique_ptr<SessionSource> sessions, const ImportReport* report,
                                std::string name, std::optional<std::int64_t> limit,
-                               std::optional<PoissonArrivals> arrivals, ThinkTimes think_times)
+                               std::optional<Arrivals> arrivals, ThinkTimes think_times,
+                               const SpeedUp& speed_up)
     : sessions_(std::move(sessions)),
       report_(report),
       name_(std::move(name)),
       limit_(limit),
       arrivals_(arrivals),
-      think_times_(think_times) {}
+      think_times_(think_times),
+      speed_up_(speed_up) {}
 
 bool WorkloadSource::next(SessionSpec& session) {
   if (limit_ && given_ == *limit_) {
@@ -211,6 +271,11 @@ bool WorkloadSource::next(SessionSpec& session) {
   ++given_;
   if (arrivals_) {
     session.arrival = arrivals_->next();
+  } else if (speed_up_.of_sessions != 1) {
+    session.arrival = SimTime(faster(session.arrival.ns, speed_up_.of_sessions, name_));
+  }
+  if (speed_up_.of_turns != 1) {
+    hasten(session, speed_up_.of_turns, name_);
   }
   think_times_.apply(session.turns);
   return true;
@@ -222,17 +287,24 @@ std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config, std::u
   check(config, "/workload", problems);
   problems.throw_if_any();
 
-  std::optional<PoissonArrivals> arrivals;
-  if (config.request_rate) {
-    arrivals.emplace(PerSecond(config.request_rate->value / mean_turns(config, seed, base_dir)),
-                     seed);
-  } else if (config.arrivals == ArrivalModel::poisson) {
-    arrivals.emplace(*config.arrival_rate, seed);
+  std::optional<Arrivals> arrivals;
+  SpeedUp speed_up;
+  if (config.arrivals != ArrivalModel::trace) {
+    const PerSecond rate =
+        config.request_rate
+            ? PerSecond(config.request_rate->value / mean_turns(config, seed, base_dir))
+            : *config.arrival_rate;
+    arrivals.emplace(config.arrivals, rate, config.arrival_cv, seed);
+  } else {
+    speed_up.of_sessions = config.speed_up;
+  }
+  if (is_logged(config)) {
+    speed_up.of_turns = config.speed_up;
   }
   Sessions sessions = open(config, seed, base_dir);
   return std::make_unique<WorkloadSource>(std::move(sessions.source), sessions.report,
                                           sessions.name, config.sessions, arrivals,
-                                          ThinkTimes(config.think_time, seed));
+                                          ThinkTimes(config.think_time, seed), speed_up);
 }
 
 }  // namespace kvtier

@@ -31,12 +31,6 @@ constexpr auto enum_names(Generator) {
       std::pair<std::string_view, Generator>{"long_contexts", Generator::long_contexts}};
 }
 
-enum class ArrivalModel { poisson, trace };
-constexpr auto enum_names(ArrivalModel) {
-  return std::array{std::pair<std::string_view, ArrivalModel>{"poisson", ArrivalModel::poisson},
-                    std::pair<std::string_view, ArrivalModel>{"trace", ArrivalModel::trace}};
-}
-
 enum class Replay { in_order, bootstrap };
 constexpr auto enum_names(Replay) {
   return std::array{std::pair<std::string_view, Replay>{"in_order", Replay::in_order},
@@ -51,9 +45,11 @@ struct WorkloadConfig {
   std::optional<std::int64_t> sessions{};
   ArrivalModel arrivals = ArrivalModel::poisson;
   std::optional<PerSecond> arrival_rate{};
+  double arrival_cv = 1;
   std::optional<PerSecond> request_rate{};
   std::int64_t warmup_turns = 0;
   Replay replay = Replay::in_order;
+  double speed_up = 1;
   Tokens tokens_per_message_overhead{};
   std::optional<std::string> tokenizer{};
   SessionFilter filter{};
@@ -78,14 +74,20 @@ void describe(V& v, WorkloadConfig& c) {
   v.field("format", c.format,
           "Format of the trace: kvtier (JSON lines, kvtier.trace/1), turns_table (CSV with the "
           "columns conv, turn, "
-          "user_tokens, assistant_tokens), sharegpt_json (conversations as text), or auto (told by "
-          "the content).");
+          "user_tokens, assistant_tokens), sharegpt_json (conversations as text), request_log (CSV "
+          "with the columns arrival, input_tokens, output_tokens and, if there are any, session "
+          "and turn), azure_llm (CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens), "
+          "or auto (told by the content).");
   v.field("sessions", c.sessions, "How many sessions to run; all only for a trace in order.",
           or_word("all", positive()));
   v.field("arrivals", c.arrivals,
-          "poisson: at the arrival rate; trace: at the recorded times (a kvtier trace that has "
-          "them, in order).");
+          "poisson: at the arrival rate; gamma or weibull: at that rate with the arrival_cv; "
+          "trace: at the recorded times (a trace that has them, in order).");
   v.field("arrival_rate", c.arrival_rate, "Mean rate at which sessions arrive.", positive());
+  v.field("arrival_cv", c.arrival_cv,
+          "Coefficient of variation of the time between arrivals, gamma or weibull: over 1 "
+          "sessions come in bursts, at 1 as in a Poisson process.",
+          between(0.05, 50));
   v.field("request_rate", c.request_rate,
           "Mean rate at which turns would arrive; sessions arrive at this rate over the workload's "
           "mean turns a session. In place of arrival_rate.",
@@ -96,6 +98,10 @@ void describe(V& v, WorkloadConfig& c) {
           "in_order: the trace's sessions as they come; bootstrap: drawn from it with replacement "
           "(the trace is then "
           "held in memory).");
+  v.field("speed_up", c.speed_up,
+          "How many times faster recorded arrivals are replayed: those of sessions (arrivals: "
+          "trace) and of logged turns.",
+          between(1e-6, 1e6));
   v.field("tokens_per_message_overhead", c.tokens_per_message_overhead,
           "Taken off each message of the trace, such as one BOS token that its counts include; at "
           "least one token "
@@ -116,6 +122,10 @@ void describe(V& v, WorkloadConfig& c) {
           "Parameters of the long_contexts generator, which is synthetic.");
 }
 
+/// Whether turns arrive at recorded times, whatever the server does: `Turn::think` is then the time
+/// since the arrival of the turn before.
+[[nodiscard]] bool is_logged(const WorkloadConfig& config);
+
 /// Whether the sessions are made up, neither recorded nor fitted to what is known of a workload.
 /// Results say so.
 [[nodiscard]] bool is_synthetic(const WorkloadConfig& config);
@@ -124,13 +134,20 @@ void describe(V& v, WorkloadConfig& c) {
 /// to `problems`. Files are not looked at.
 void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems);
 
+/// How many times faster recorded times go by.
+struct SpeedUp {
+  double of_sessions = 1;
+  /// Of the time between the arrivals of two turns.
+  double of_turns = 1;
+};
+
 /// The stream of sessions that a config describes: ids count from 0, arrivals do not decrease.
 class WorkloadSource final : public SessionSource {
  public:
   /// `report` must live as long as `sessions`, or be null; `name` is for error messages.
   WorkloadSource(std::unique_ptr<SessionSource> sessions, const ImportReport* report,
                  std::string name, std::optional<std::int64_t> limit,
-                 std::optional<PoissonArrivals> arrivals, ThinkTimes think_times);
+                 std::optional<Arrivals> arrivals, ThinkTimes think_times, const SpeedUp& speed_up);
 
   /// Throws ConfigError also if a trace ends before the sessions that were asked for.
   bool next(SessionSpec& session) override;
@@ -143,8 +160,9 @@ class WorkloadSource final : public SessionSource {
   const ImportReport* report_;
   std::string name_;
   std::optional<std::int64_t> limit_;
-  std::optional<PoissonArrivals> arrivals_;
+  std::optional<Arrivals> arrivals_;
   ThinkTimes think_times_;
+  SpeedUp speed_up_;
   std::int64_t given_ = 0;
 };
 

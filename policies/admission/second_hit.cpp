@@ -7,6 +7,7 @@
 #include "policies/admission/second_hit.hpp"
 
 #include "sim/policy/ghost_list.hpp"
+#include "sim/policy/parameters.hpp"
 
 namespace kvtier {
 namespace {
@@ -49,9 +50,8 @@ PolicyKind<AdmissionPolicy> second_hit_admission() {
                           .maximum = 1e12,
                           .default_value = kDefaultRemembered}},
           .make = [](const PolicyParameters& parameters) -> std::unique_ptr<AdmissionPolicy> {
-            const auto given = parameters.find(kRemembered);
             return std::make_unique<SecondHitAdmission>(Bytes(static_cast<std::int64_t>(
-                given == parameters.end() ? kDefaultRemembered : given->second)));
+                parameter_or(parameters, kRemembered, kDefaultRemembered))));
           }};
 }
 

@@ -17,8 +17,10 @@
 namespace kvtier {
 namespace {
 
-class ArcEviction final : public EvictionPolicy {
+class ArcEviction final : public QueuedEviction<NoMark> {
  public:
+  ArcEviction() : QueuedEviction(2) {}
+
   void on_insert(const EntryView& entry, SimTime) override {
     const bool fresh = queues_.arrive(entry) == Arrival::fresh;
     const bool again = fresh && was_here(entry);
@@ -29,27 +31,22 @@ class ArcEviction final : public EvictionPolicy {
     queues_.hit(entry);
     queues_.move(entry, kOften, ++clock_);
   }
-  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
   void on_remove(EntryId entry, SimTime) override {
     const auto& row = queues_.row(entry);
     if (queues_.remove(entry)) {
       left_[row.queue].push(row.key, row.bytes);
     }
   }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {
     const bool once = static_cast<double>(queues_.bytes(kOnce).value) > target_;
     const EntryId victim = queues_.front(once ? kOnce : kOften);
     return queues_.choose(victim.valid() ? victim : queues_.front(once ? kOften : kOnce));
   }
-  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
 
  private:
   static constexpr std::size_t kOnce = 0;
   static constexpr std::size_t kOften = 1;
-  struct Nothing {};
 
   [[nodiscard]] static double ratio(Bytes a, Bytes b) {
     return static_cast<double>(a.value) / static_cast<double>(std::max<std::int64_t>(1, b.value));
@@ -75,7 +72,6 @@ class ArcEviction final : public EvictionPolicy {
     left_[kOften].trim(queues_.bytes() - left_[kOnce].bytes());
   }
 
-  EntryQueues<Nothing> queues_{2};
   GhostList left_[2];
   /// Bytes that T1 should have.
   double target_ = 0;

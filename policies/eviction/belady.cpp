@@ -17,8 +17,10 @@
 namespace kvtier {
 namespace {
 
-class BeladyEviction final : public EvictionPolicy {
+class BeladyEviction final : public QueuedEviction<NoMark> {
  public:
+  BeladyEviction() : QueuedEviction(kClasses) {}
+
   void on_insert(const EntryView& entry, SimTime) override {
     queues_.arrive(entry);
     queues_.enter(entry.id, size_class(entry.bytes), order(entry.next_use));
@@ -31,9 +33,6 @@ class BeladyEviction final : public EvictionPolicy {
   void on_next_use(EntryId entry, SimTime next_use) override {
     queues_.move(entry, queues_.row(entry).queue, order(next_use));
   }
-  void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
 
   std::optional<Victim> select_victim(const EvictionContext& context) override {
     EntryId furthest = kNoEntry;
@@ -62,7 +61,6 @@ class BeladyEviction final : public EvictionPolicy {
   }
 
  private:
-  struct Nothing {};
   static constexpr std::size_t kClasses = 64;
 
   [[nodiscard]] static std::size_t size_class(Bytes bytes) {
@@ -80,8 +78,6 @@ class BeladyEviction final : public EvictionPolicy {
     const SimTime next_use(kNever.ns - static_cast<std::int64_t>(row.order));
     return product(row.bytes, next_use, now);
   }
-
-  EntryQueues<Nothing> queues_{kClasses};
 };
 
 }  // namespace

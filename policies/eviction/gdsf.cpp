@@ -9,80 +9,24 @@
 // what its new size says, on the base of its last use.
 #include "policies/eviction/gdsf.hpp"
 
-#include <algorithm>
-#include <bit>
-
-#include "sim/policy/entry_queues.hpp"
+#include "sim/policy/greedy_dual.hpp"
+#include "sim/policy/parameters.hpp"
 
 namespace kvtier {
 namespace {
 
 constexpr const char* kRecompute = "recompute";
 
-class GdsfEviction final : public EvictionPolicy {
+class GdsfEviction final : public GreedyDual {
  public:
-  explicit GdsfEviction(bool recompute) : recompute_(recompute) {}
-
-  void on_start(const TierFacts& facts) override { facts_ = facts; }
-  void on_insert(const EntryView& entry, SimTime) override {
-    const Arrival arrival = queues_.arrive(entry);
-    Worth& worth = queues_.mark(entry.id);
-    if (arrival != Arrival::back) {
-      worth.uses += 1;
-      worth.base = base_;
-    }
-    set_value(worth, entry);
-    queues_.enter(entry.id, 0, order(worth));
-  }
-  void on_hit(EntryId entry, SimTime) override {
-    queues_.hit(entry);
-    Worth& worth = queues_.mark(entry);
-    worth.uses += 1;
-    worth.base = base_;
-    queues_.move(entry, 0, order(worth));
-  }
-  void on_resize(const EntryView& entry, SimTime) override {
-    queues_.resize(entry);
-    Worth& worth = queues_.mark(entry.id);
-    set_value(worth, entry);
-    queues_.move(entry.id, 0, order(worth));
-  }
-  void on_remove(EntryId entry, SimTime) override {
-    if (queues_.remove(entry)) {
-      const Worth& worth = queues_.mark(entry);
-      base_ = std::max(base_, worth.base + worth.uses * worth.value);
-    }
-  }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
-
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    return queues_.choose(queues_.front(0));
-  }
-  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
+  explicit GdsfEviction(bool recompute) : GreedyDual(true), recompute_(recompute) {}
 
  private:
-  struct Worth {
-    double uses = 0;
-    double base = 0;
-    /// Of one use, for each byte.
-    double value = 0;
-  };
-
-  void set_value(Worth& worth, const EntryView& entry) const {
-    const double cost = recompute_ ? facts_.recompute(entry.tokens).seconds() : 1;
-    worth.value = cost / static_cast<double>(std::max<std::int64_t>(1, entry.bytes.value));
-  }
-  /// Of numbers that are not negative the bits are in the same order.
-  [[nodiscard]] static std::uint64_t order(const Worth& worth) {
-    return std::bit_cast<std::uint64_t>(worth.base + worth.uses * worth.value);
+  [[nodiscard]] double use_value(Tokens tokens) const override {
+    return recompute_ ? facts().recompute(tokens).seconds() : 1;
   }
 
   bool recompute_;
-  TierFacts facts_;
-  EntryQueues<Worth> queues_{1};
-  /// The highest worth of a victim so far.
-  double base_ = 0;
 };
 
 }  // namespace
@@ -99,9 +43,7 @@ PolicyKind<EvictionPolicy> gdsf_eviction() {
                           .maximum = 1,
                           .default_value = 1}},
           .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
-            const auto recompute = parameters.find(kRecompute);
-            return std::make_unique<GdsfEviction>(recompute == parameters.end() ||
-                                                  recompute->second != 0);
+            return std::make_unique<GdsfEviction>(parameter_or(parameters, kRecompute, 1) != 0);
           }};
 }
 

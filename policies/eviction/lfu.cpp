@@ -12,8 +12,10 @@
 namespace kvtier {
 namespace {
 
-class LfuEviction final : public EvictionPolicy {
+class LfuEviction final : public QueuedEviction<std::uint64_t> {
  public:
+  LfuEviction() : QueuedEviction(1) {}
+
   void on_insert(const EntryView& entry, SimTime) override {
     const bool used = queues_.arrive(entry) == Arrival::back_untold;
     queues_.enter(entry.id, 0, next_order(entry.id, used));
@@ -22,15 +24,10 @@ class LfuEviction final : public EvictionPolicy {
     queues_.hit(entry);
     queues_.move(entry, 0, next_order(entry, true));
   }
-  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
-  void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {
     return queues_.choose(queues_.front(0));
   }
-  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
 
  private:
   /// The number of uses before the time of the last one.
@@ -42,7 +39,6 @@ class LfuEviction final : public EvictionPolicy {
     return uses << kTimeBits | ++clock_;
   }
 
-  EntryQueues<std::uint64_t> queues_{1};
   std::uint64_t clock_ = 0;
 };
 

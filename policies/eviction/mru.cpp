@@ -10,8 +10,10 @@
 namespace kvtier {
 namespace {
 
-class MruEviction final : public EvictionPolicy {
+class MruEviction final : public QueuedEviction<NoMark> {
  public:
+  MruEviction() : QueuedEviction(1) {}
+
   void on_insert(const EntryView& entry, SimTime) override {
     queues_.arrive(entry);
     queues_.enter(entry.id, 0, --order_);
@@ -20,19 +22,12 @@ class MruEviction final : public EvictionPolicy {
     queues_.hit(entry);
     queues_.move(entry, 0, --order_);
   }
-  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
-  void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {
     return queues_.choose(queues_.front(0));
   }
-  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
 
  private:
-  struct Nothing {};
-  EntryQueues<Nothing> queues_{1};
   /// Smaller is later.
   std::uint64_t order_ = UINT64_MAX;
 };

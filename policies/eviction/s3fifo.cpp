@@ -13,6 +13,7 @@
 
 #include "sim/policy/entry_queues.hpp"
 #include "sim/policy/ghost_list.hpp"
+#include "sim/policy/parameters.hpp"
 
 namespace kvtier {
 namespace {
@@ -20,9 +21,9 @@ namespace {
 constexpr const char* kSmallShare = "small_share";
 constexpr double kDefaultSmallShare = 0.1;
 
-class S3FifoEviction final : public EvictionPolicy {
+class S3FifoEviction final : public QueuedEviction<std::uint8_t> {
  public:
-  explicit S3FifoEviction(double share) : share_(share) {}
+  explicit S3FifoEviction(double share) : QueuedEviction(2), share_(share) {}
 
   void on_insert(const EntryView& entry, SimTime) override {
     const Arrival arrival = queues_.arrive(entry);
@@ -40,7 +41,6 @@ class S3FifoEviction final : public EvictionPolicy {
     queues_.hit(entry);
     use(entry);
   }
-  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
   void on_remove(EntryId entry, SimTime) override {
     const auto& row = queues_.row(entry);
     const Bytes held = queues_.bytes();
@@ -49,8 +49,6 @@ class S3FifoEviction final : public EvictionPolicy {
       left_.trim(Bytes(static_cast<std::int64_t>((1 - share_) * static_cast<double>(held.value))));
     }
   }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {
     while (true) {
@@ -70,7 +68,6 @@ class S3FifoEviction final : public EvictionPolicy {
       }
     }
   }
-  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
 
  private:
   static constexpr std::size_t kSmall = 0;
@@ -87,7 +84,6 @@ class S3FifoEviction final : public EvictionPolicy {
 
   double share_;
   /// Marked with uses since an entry came or came round.
-  EntryQueues<std::uint8_t> queues_{2};
   GhostList left_;
   std::uint64_t clock_ = 0;
 };
@@ -106,9 +102,8 @@ PolicyKind<EvictionPolicy> s3fifo_eviction() {
                           .maximum = 1,
                           .default_value = kDefaultSmallShare}},
           .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
-            const auto share = parameters.find(kSmallShare);
-            return std::make_unique<S3FifoEviction>(share == parameters.end() ? kDefaultSmallShare
-                                                                              : share->second);
+            return std::make_unique<S3FifoEviction>(
+                parameter_or(parameters, kSmallShare, kDefaultSmallShare));
           }};
 }
 

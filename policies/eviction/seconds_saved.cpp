@@ -11,68 +11,21 @@
 #include "policies/eviction/seconds_saved.hpp"
 
 #include <algorithm>
-#include <bit>
 
-#include "sim/policy/entry_queues.hpp"
+#include "sim/policy/greedy_dual.hpp"
 
 namespace kvtier {
 namespace {
 
-class SecondsSavedEviction final : public EvictionPolicy {
+class SecondsSavedEviction final : public GreedyDual {
  public:
-  void on_start(const TierFacts& facts) override { facts_ = facts; }
-  void on_insert(const EntryView& entry, SimTime) override {
-    queues_.arrive(entry);
-    queues_.mark(entry.id) = {base_, value(entry)};
-    queues_.enter(entry.id, 0, order(entry.id));
-  }
-  void on_hit(EntryId entry, SimTime) override {
-    queues_.hit(entry);
-    queues_.mark(entry).base = base_;
-    queues_.move(entry, 0, order(entry));
-  }
-  void on_resize(const EntryView& entry, SimTime) override {
-    queues_.resize(entry);
-    queues_.mark(entry.id).value = value(entry);
-    queues_.move(entry.id, 0, order(entry.id));
-  }
-  void on_remove(EntryId entry, SimTime) override {
-    if (queues_.remove(entry)) {
-      base_ = std::max(base_, worth(entry));
-    }
-  }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
-
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    return queues_.choose(queues_.front(0));
-  }
-  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
+  SecondsSavedEviction() : GreedyDual(false) {}
 
  private:
-  struct Worth {
-    double base = 0;
-    /// Seconds saved for each byte.
-    double value = 0;
-  };
-
-  [[nodiscard]] double value(const EntryView& entry) const {
-    const SimDuration saved = facts_.recompute(entry.tokens) - facts_.load(entry.tokens);
-    return std::max(saved, SimDuration(1)).seconds() /
-           static_cast<double>(std::max<std::int64_t>(1, entry.bytes.value));
+  [[nodiscard]] double use_value(Tokens tokens) const override {
+    const SimDuration saved = facts().recompute(tokens) - facts().load(tokens);
+    return std::max(saved, SimDuration(1)).seconds();
   }
-  [[nodiscard]] double worth(EntryId entry) const {
-    return queues_.row(entry).mark.base + queues_.row(entry).mark.value;
-  }
-  /// Of numbers that are not negative the bits are in the same order.
-  [[nodiscard]] std::uint64_t order(EntryId entry) const {
-    return std::bit_cast<std::uint64_t>(worth(entry));
-  }
-
-  TierFacts facts_;
-  EntryQueues<Worth> queues_{1};
-  /// The highest worth of a victim so far.
-  double base_ = 0;
 };
 
 }  // namespace

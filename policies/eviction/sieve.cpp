@@ -10,8 +10,10 @@
 namespace kvtier {
 namespace {
 
-class SieveEviction final : public EvictionPolicy {
+class SieveEviction final : public QueuedEviction<char> {
  public:
+  SieveEviction() : QueuedEviction(2) {}
+
   void on_insert(const EntryView& entry, SimTime) override {
     if (queues_.arrive(entry) == Arrival::fresh) {
       queues_.enter(entry.id, ahead_, ++clock_);
@@ -24,9 +26,6 @@ class SieveEviction final : public EvictionPolicy {
     queues_.hit(entry);
     queues_.mark(entry) = true;
   }
-  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
-  void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
   void on_unpin(EntryId entry) override { queues_.unpin(entry, side(entry)); }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {
@@ -48,7 +47,6 @@ class SieveEviction final : public EvictionPolicy {
       queues_.move(next, 1 - ahead_, hand_);
     }
   }
-  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
 
  private:
   [[nodiscard]] std::size_t side(EntryId entry) const {
@@ -56,7 +54,6 @@ class SieveEviction final : public EvictionPolicy {
   }
 
   /// Ahead of the hand and behind it, in turn. Marked: used since the hand passed.
-  EntryQueues<char> queues_{2};
   std::size_t ahead_ = 0;
   /// The place of the last entry spared.
   std::uint64_t hand_ = 0;

@@ -8,6 +8,7 @@
 #include "policies/eviction/slru.hpp"
 
 #include "sim/policy/entry_queues.hpp"
+#include "sim/policy/parameters.hpp"
 
 namespace kvtier {
 namespace {
@@ -15,9 +16,9 @@ namespace {
 constexpr const char* kProtectedShare = "protected_share";
 constexpr double kDefaultShare = 0.8;
 
-class SlruEviction final : public EvictionPolicy {
+class SlruEviction final : public QueuedEviction<NoMark> {
  public:
-  explicit SlruEviction(double share) : share_(share) {}
+  explicit SlruEviction(double share) : QueuedEviction(2), share_(share) {}
 
   void on_insert(const EntryView& entry, SimTime) override {
     const bool fresh = queues_.arrive(entry) == Arrival::fresh;
@@ -27,10 +28,6 @@ class SlruEviction final : public EvictionPolicy {
     queues_.hit(entry);
     queues_.move(entry, kProtected, ++clock_);
   }
-  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
-  void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {
     const double limit = share_ * static_cast<double>(queues_.bytes().value);
@@ -41,14 +38,11 @@ class SlruEviction final : public EvictionPolicy {
     const EntryId victim = queues_.front(kProbation);
     return queues_.choose(victim.valid() ? victim : queues_.front(kProtected));
   }
-  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
 
  private:
   static constexpr std::size_t kProbation = 0;
   static constexpr std::size_t kProtected = 1;
-  struct Nothing {};
   double share_;
-  EntryQueues<Nothing> queues_{2};
   std::uint64_t clock_ = 0;
 };
 
@@ -66,9 +60,8 @@ PolicyKind<EvictionPolicy> slru_eviction() {
                           .maximum = 1,
                           .default_value = kDefaultShare}},
           .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
-            const auto share = parameters.find(kProtectedShare);
-            return std::make_unique<SlruEviction>(share == parameters.end() ? kDefaultShare
-                                                                            : share->second);
+            return std::make_unique<SlruEviction>(
+                parameter_or(parameters, kProtectedShare, kDefaultShare));
           }};
 }
 

@@ -7,6 +7,7 @@
 #include "policies/scheduling/shuffled_window.hpp"
 
 #include "sim/core/assert.hpp"
+#include "sim/policy/parameters.hpp"
 
 namespace kvtier {
 namespace {
@@ -69,9 +70,8 @@ PolicyKind<OrderPolicy> shuffled_window_order() {
                           .maximum = 1e6,
                           .default_value = kDefaultRequests}},
           .make = [](const PolicyParameters& parameters) -> std::unique_ptr<OrderPolicy> {
-            const auto requests = parameters.find(kRequests);
-            return std::make_unique<ShuffledWindowOrder>(static_cast<std::int64_t>(
-                requests == parameters.end() ? kDefaultRequests : requests->second));
+            return std::make_unique<ShuffledWindowOrder>(
+                static_cast<std::int64_t>(parameter_or(parameters, kRequests, kDefaultRequests)));
           }};
 }
 

@@ -20,6 +20,7 @@ struct CalibrateOptions {
   bool no_measure = false;
   std::int64_t cells = 8;
   ExplainCommandOptions explain;
+  SparsityCommandOptions sparsity;
 };
 
 int calibrate_command(const Program& program, const CalibrateOptions& options) {
@@ -40,6 +41,9 @@ int calibrate_command(const Program& program, const CalibrateOptions& options) {
     ExplainCommandOptions explain = options.explain;
     explain.model = options.import.model;
     return explain_command(program, explain);
+  }
+  if (options.sparsity.wanted) {
+    return sparsity_command(program, options.sparsity, options.import.model, options.import.seed);
   }
   MeasureOptions measure = options.measure;
   measure.model = options.import.model;
@@ -105,6 +109,14 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       .add_flag("--roofline", options.explain.roofline,
                 "Of --explain: take from the roofline what the profile lacks")
       ->needs(explain);
+  CLI::Option* sparsity =
+      command.add_flag("--sparsity", options.sparsity.wanted,
+                       "Print the share of small attention scores in each layer of a decoder with "
+                       "random weights, of which CaR makes its compression");
+  command.add_option("--tokens", options.sparsity.tokens, "Of --sparsity: the prompt (512)")
+      ->needs(sparsity)
+      ->check(whole_number(1, 1 << 30));
+  sparsity->excludes(table)->excludes(check)->excludes(explain);
   table->excludes(check)->excludes(explain);
   check->excludes(explain);
 }

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
@@ -14,11 +13,12 @@ struct CompareOptions {
   ConfigOptions config;
   std::vector<std::string> systems;
   std::int64_t replications = 1;
+  bool bound = false;
   std::string json;
 };
 
 int compare_command(const Program& program, const CompareOptions& options) {
-  const PolicyRegistry registry = builtin_policies();
+  const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   check_outputs({{"--json", options.json}});
   TextOutput json(options.json);
@@ -26,8 +26,8 @@ int compare_command(const Program& program, const CompareOptions& options) {
   RunOptions run;
   run.progress = [](std::int64_t) { check_interrupt(); };
   const Comparison comparison = compare_systems(
-      options.config.request(), options.systems, options.replications, presets, registry, run,
-      [&](std::int64_t done, std::int64_t all) {
+      options.config.request(), options.systems, options.replications, options.bound, presets,
+      registry, run, [&](std::int64_t done, std::int64_t all) {
         check_interrupt();
         line.show(fmt::format("{} of {} runs, {:.1f} s", done, all, elapsed_seconds()));
       });
@@ -52,6 +52,9 @@ void add_compare(Program& program) {
       ->required();
   command->add_option("--replications", options->replications, "Seeds to run: seed, seed+1, ...")
       ->check(whole_number(1, 100000));
+  command->add_flag("--bound", options->bound,
+                    "Also how far each system's policies are from the offline optimum, both "
+                    "replayed without a clock");
   command->add_option("--json", options->json,
                       "Write all results as JSON to a file, or to standard output (-)");
   command->callback([&program, options] {

@@ -4,7 +4,6 @@
 
 #include "hw/hardware.hpp"
 #include "hw/model.hpp"
-#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/file.hpp"
@@ -30,8 +29,8 @@ void list_kind(const char* title, const std::vector<PolicyKind<Interface>>& kind
   }
 }
 
-void list_policies() {
-  const PolicyRegistry registry = builtin_policies();
+void list_policies(const Program& program) {
+  const PolicyRegistry registry = program.policies();
   list_kind("eviction (/system/tiers/TIER/eviction)", registry.eviction);
   list_kind("admission (/system/tiers/TIER/admission)", registry.admission);
   list_kind("prefetch (/system/prefetch)", registry.prefetch);
@@ -56,7 +55,7 @@ void list_presets(const ConfigDirectory& presets, const std::string& kind, const
 
 int list_command(const Program& program, const std::string& what) {
   if (what == "policies") {
-    list_policies();
+    list_policies(program);
     return 0;
   }
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
@@ -104,9 +103,9 @@ void add_schema(Program& program) {
   command->add_flag("--markdown", *markdown,
                     "Print a reference of all keys instead: values, defaults, meaning");
   command->callback([&program, which, markdown] {
-    program.run = [which, markdown] {
+    program.run = [&program, which, markdown] {
       if (*markdown) {
-        fmt::print("{}", config_reference(*which, builtin_policies()));
+        fmt::print("{}", config_reference(*which, program.policies()));
         return 0;
       }
       fmt::print("{}\n", config_json_schema(*which).dump(2));

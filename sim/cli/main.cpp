@@ -30,9 +30,15 @@ int main(int argc, char** argv) {
       "time to first token, GPU hours and dollars, by simulation.");
   program.app.set_version_flag("--version", KVTIER_VERSION);
   program.app.require_subcommand(1);
-  program.app.fallthrough();  // --config-dir may also follow the command
+  program.app.fallthrough();  // these options may also follow the command
   program.app.add_option("--config-dir", program.config_dir,
                          "Folder with the presets (models/, hardware/, systems/)");
+  program.app
+      .add_option("--plugin", program.plugins,
+                  "Shared library with policies, for use by configs (may be repeated)")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->take_all();
   cli::add_simulate(program);
   cli::add_compare(program);
   cli::add_sweep(program);
@@ -43,6 +49,9 @@ int main(int argc, char** argv) {
   cli::add_schema(program);
   cli::add_calibrate(program);
   cli::add_validate(program);
+  cli::add_new(program);
+  cli::add_check(program);
+  cli::add_report(program);
   try {
     program.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

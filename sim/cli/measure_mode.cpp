@@ -3,8 +3,10 @@
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "calibrate/calibrate.hpp"
+#include "calibrate/sparsity.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
@@ -52,6 +54,25 @@ int live_check_command(const Program& program, const LiveCheckCommandOptions& op
   }();
   fmt::print("{}", calibrate::to_text(report));
   return report.in_band() ? 0 : 1;
+}
+
+int sparsity_command(const Program& program, const SparsityCommandOptions& options,
+                     const std::string& model, std::uint64_t seed) {
+  const ModelConfig config = resolve_model(model.empty() ? kHostModel : model,
+                                           ConfigDirectory::find(program.config_dir), "--model");
+  const std::vector<double> sparsity =
+      calibrate::score_sparsity(config, Tokens(options.tokens), seed);
+  fmt::print(
+      "{}, a prompt of {} tokens, random weights: scores below 1 % of the largest of their "
+      "row\n",
+      config.name, options.tokens);
+  std::vector<std::string> values;
+  for (std::size_t layer = 0; layer < sparsity.size(); ++layer) {
+    fmt::print("layer {:3}: {:5.1f} %\n", layer, 100 * sparsity[layer]);
+    values.push_back(fmt::format("{:.3f}", sparsity[layer]));
+  }
+  fmt::print("\"sparsity\": [{}]\n", fmt::join(values, ", "));
+  return 0;
 }
 
 int measure_command(const Program& program, const MeasureOptions& options) {

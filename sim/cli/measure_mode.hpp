@@ -31,6 +31,16 @@ struct LiveCheckCommandOptions {
 /// Measures cells of a profile again and prints its errors. Returns the exit code: 1 out of band.
 int live_check_command(const Program& program, const LiveCheckCommandOptions& options);
 
+struct SparsityCommandOptions {
+  bool wanted = false;
+  std::int64_t tokens = 512;
+};
+
+/// Prints the share of small attention scores in each layer, and as a config's value. An empty
+/// model is that of MeasureOptions. Returns the exit code.
+int sparsity_command(const Program& program, const SparsityCommandOptions& options,
+                     const std::string& model, std::uint64_t seed);
+
 /// --device, --storage, --quick, --full, --resume.
 void add_measure_options(CLI::App& command, MeasureOptions& options);
 

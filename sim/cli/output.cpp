@@ -29,7 +29,8 @@ bool is_device_or_pipe(const std::string& path) {
 
 }  // namespace
 
-void check_outputs(const std::vector<OutputOption>& outputs) {
+void check_outputs(const std::vector<OutputOption>& outputs,
+                   const std::vector<std::string>& inputs) {
   std::vector<std::string> problems;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& [option, path] = outputs[i];
@@ -43,6 +44,12 @@ void check_outputs(const std::vector<OutputOption>& outputs) {
     } else if (!streams && (path == kStandardOutput || is_device_or_pipe(path))) {
       problems.push_back(fmt::format("{}: expected a file, got {}", option,
                                      path == kStandardOutput ? "standard output (-)" : path));
+    }
+    for (const std::string& input : inputs) {
+      if (std::filesystem::is_regular_file(path, ignored) &&
+          std::filesystem::equivalent(input, path, ignored)) {
+        problems.push_back(fmt::format("{}: {} is what is read", option, path));
+      }
     }
     for (std::size_t other = 0; other < i; ++other) {
       if (outputs[other].second == path && !is_device_or_pipe(path)) {

@@ -16,7 +16,9 @@ using OutputOption = std::pair<const char*, const std::string&>;
 
 /// Throws ConfigError for outputs that are folders, or that share one path. A device or a pipe
 /// cannot be replaced by a finished file: only `--json` may name one, or standard output (-).
-void check_outputs(const std::vector<OutputOption>& outputs);
+/// No output may be one of `inputs`, which are files.
+void check_outputs(const std::vector<OutputOption>& outputs,
+                   const std::vector<std::string>& inputs = {});
 
 /// One text that a command writes at its end. The place is opened at once, so that an output that
 /// cannot be written stops the command before the work. A file appears only when complete.

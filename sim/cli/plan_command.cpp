@@ -1,32 +1,50 @@
+#include <algorithm>
+#include <thread>
+
 #include <fmt/format.h>
 
-#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/validators.hpp"
 #include "sim/study/plan.hpp"
 
 namespace kvtier::cli {
 namespace {
 
-struct PlanOptions {
+struct PlanCommandOptions {
   std::string file;
   std::string json;
+  std::int64_t jobs = std::max(1U, std::thread::hardware_concurrency());
+  std::string out;
+  bool resume = false;
 };
 
-int plan_command(const Program& program, const PlanOptions& options) {
-  const PolicyRegistry registry = builtin_policies();
+int plan_command(const Program& program, const PlanCommandOptions& options) {
+  const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   const Plan plan = load_plan(options.file);
-  check_outputs({{"--json", options.json}});
+  check_outputs({{"--json", options.json}}, {options.file});
   TextOutput json(options.json);
   ProgressLine line;
-  RunOptions run;
-  run.progress = [](std::int64_t) { check_interrupt(); };
-  const PlanResult result = make_plan(plan, presets, registry, run, [&](std::int64_t runs) {
+  PlanOptions how;
+  how.jobs = options.jobs;
+  how.out = options.out;
+  how.resume = options.resume;
+  how.progress = [&](std::int64_t runs) {
     check_interrupt();
     line.show(fmt::format("{} runs, {:.1f} s", runs, elapsed_seconds()));
-  });
+  };
+  PlanResult result;
+  try {
+    result = make_plan(plan, presets, registry, how);
+  } catch (const Interrupted&) {
+    if (options.out.empty()) {
+      throw;
+    }
+    throw Interrupted(
+        fmt::format("the runs that ended are in {}, and --resume goes on from there", options.out));
+  }
   if (!options.json.empty()) {
     json.write(to_json(plan, result).dump(2) + "\n");
   }
@@ -41,13 +59,18 @@ int plan_command(const Program& program, const PlanOptions& options) {
 }  // namespace
 
 void add_plan(Program& program) {
-  auto options = std::make_shared<PlanOptions>();
+  auto options = std::make_shared<PlanCommandOptions>();
   CLI::App* command = program.app.add_subcommand(
       "plan", "Find the cheapest configuration that meets an SLO; exit code 1 if none does");
   command->add_option("PLAN", options->file, "JSON file with a config, axes and an SLO")
       ->required();
   command->add_option("--json", options->json,
                       "Write all that was found as JSON to a file, or to standard output (-)");
+  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
+      ->check(whole_number(1, 4096));
+  CLI::Option* out = command->add_option(
+      "--out", options->out, "Folder that keeps the runs, to go on from if the search is ended");
+  command->add_flag("--resume", options->resume, "Take the runs that --out has")->needs(out);
   command->callback([&program, options] {
     program.run = [&program, options] { return plan_command(program, *options); };
   });

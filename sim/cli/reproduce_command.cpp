@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
@@ -32,7 +31,7 @@ void give(const Result& result, const std::string& path, TextOutput& json) {
 }
 
 int reproduce_command(const Program& program, const ReproduceCommandOptions& options) {
-  const PolicyRegistry registry = builtin_policies();
+  const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   const Paper paper = load_paper(presets, options.paper, options.figures);
   check_outputs({{"--json", options.json}});

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
@@ -26,6 +25,7 @@ struct SimulateOptions {
   std::string expect;
   std::optional<std::string> slo;
   CapacityOptions capacity;
+  bool occupancy = false;
   bool untimed = false;
   bool bound = false;
   bool print_config = false;
@@ -46,6 +46,20 @@ void check_capacity_options(const SimulateOptions& options) {
   refuse(!options.requests.empty(), "--requests", kOneRun);
   refuse(!options.timeline.empty(), "--timeline", kOneRun);
   refuse(!options.decisions.empty(), "--decisions", kOneRun);
+  refuse(options.occupancy, "--occupancy", kOneRun);
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+}
+
+void check_untimed_options(const SimulateOptions& options) {
+  std::vector<std::string> problems;
+  for (const auto& [given, option] : {std::pair(!options.timeline.empty(), "--timeline"),
+                                      std::pair(options.occupancy, "--occupancy")}) {
+    if (options.untimed && given) {
+      problems.push_back(fmt::format("{}: an untimed replay has no clock", option));
+    }
+  }
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
@@ -126,7 +140,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   if (options.slo) {
     check_capacity_options(options);
   }
-  const PolicyRegistry registry = builtin_policies();
+  const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   const ResolvedConfig resolved = resolve_config(options.config.request(), presets, registry);
   if (options.slo) {
@@ -136,9 +150,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
     fmt::print("{}\n", write_value(resolved.config).dump(2));
     return 0;
   }
-  if (options.untimed && !options.timeline.empty()) {
-    throw ConfigError("--timeline: an untimed replay has no clock");
-  }
+  check_untimed_options(options);
   check_outputs({{"--json", options.json},
                  {"--requests", options.requests},
                  {"--timeline", options.timeline},
@@ -157,6 +169,10 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
     recorders.decisions = std::make_unique<DecisionRecorder>(options.decisions);
   }
   RunOptions run;
+  if (options.occupancy) {
+    recorders.occupancy = std::make_unique<OccupancyRecorder>();
+    run.on_start = [&recorders](const Instance& instance) { recorders.occupancy->watch(instance); };
+  }
   run.stepping = options.reference ? DecodeStepping::per_iteration : DecodeStepping::closed_form;
   run.observer = recorders.any() ? &recorders : nullptr;
   run.decisions = recorders.decisions.get();
@@ -168,6 +184,9 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   const double seconds = elapsed_seconds() - begin;
   if (options.bound) {
     result["bound"] = bound_of(resolved.config, result, registry, run);
+  }
+  if (recorders.occupancy) {
+    result["occupancy"] = recorders.occupancy->to_json();
   }
   // Expectations of what no result has are bad input: they are found before anything is written.
   const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
@@ -187,13 +206,17 @@ void add_simulate(Program& program) {
   auto options = std::make_shared<SimulateOptions>();
   CLI::App* command = program.app.add_subcommand("simulate", "Run one system on one workload");
   options->config.add_to(*command);
-  command->add_option("--json", options->json,
-                      "Write the result as JSON to a file, or to standard output (-)");
+  CLI::Option* json = command->add_option(
+      "--json", options->json, "Write the result as JSON to a file, or to standard output (-)");
   command->add_option("--requests", options->requests, "Write one CSV row for each finished turn");
   command->add_option("--timeline", options->timeline,
                       "Write a Chrome trace of GPUs, links and queue");
   command->add_option("--decisions", options->decisions,
                       "Write each eviction, prefetch and insertion as JSON lines");
+  command
+      ->add_flag("--occupancy", options->occupancy,
+                 "Add what each tier holds over time to the result, for kvtier report")
+      ->needs(json);
   command->add_option("--expect", options->expect,
                       "Check the result against a JSON file; exit code 1 if it differs");
   CLI::Option* slo = command->add_option(

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
@@ -53,7 +52,7 @@ CLI::Validator is_shard() {
 }
 
 int sweep_command(const Program& program, const SweepCommandOptions& options) {
-  const PolicyRegistry registry = builtin_policies();
+  const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   const Sweep sweep = load_sweep(options.file);
   const std::vector<SweepPoint> points = resolve_points(sweep, presets, registry);

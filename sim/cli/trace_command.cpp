@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
@@ -90,7 +89,10 @@ int generate_command(const GenerateOptions& options) {
   const std::string made_of = workload.config.trace ? *workload.config.trace
                               : synthetic           ? "synthetic generator"
                                                     : "generator";
-  TraceWriter writer(options.out, {.arrivals = true, .think_times = true, .source = made_of});
+  const bool logged = is_logged(workload.config);
+  TraceWriter writer(
+      options.out,
+      {.arrivals = true, .think_times = !logged, .turn_arrivals = logged, .source = made_of});
   const WorkloadStatistics statistics =
       drain(*source, [&](const SessionSpec& session) { writer.write(session); });
   if (statistics.sessions() == 0) {
@@ -154,12 +156,13 @@ std::unique_ptr<TraceSource> open_input(const ImportCommandOptions& options) {
 }
 
 int import_command(const ImportCommandOptions& options) {
-  check_outputs({{"--json", options.json}, {"--out", options.out}});
+  check_outputs({{"--json", options.json}, {"--out", options.out}}, {options.input});
   const auto source = open_input(options);
   TextOutput json(options.json);
   TraceWriter writer(options.out,
                      {.arrivals = source->has_arrivals(),
                       .think_times = source->has_think_times(),
+                      .turn_arrivals = source->has_turn_arrivals(),
                       .source = std::filesystem::path(options.input).filename().string()});
   const WorkloadStatistics statistics =
       drain(*source, [&](const SessionSpec& session) { writer.write(session); });
@@ -185,7 +188,8 @@ int stats_command(const ImportCommandOptions& options) {
 
 void add_input_options(CLI::App& command, ImportCommandOptions& options) {
   command.add_option("INPUT", options.input, "Trace: plain, gzip or zstd")->required();
-  command.add_option("--format", options.format, "auto, kvtier, turns_table or sharegpt_json");
+  command.add_option("--format", options.format,
+                     "auto, kvtier, turns_table, sharegpt_json, request_log or azure_llm");
   command.add_option(
       "--tokenizer", options.tokenizer,
       "For texts: the path of a SentencePiece model, or chars:N (a token every N characters)");
@@ -218,7 +222,7 @@ int curve_command(const Program& program, CurveCommandOptions& options) {
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
-  const PolicyRegistry registry = builtin_policies();
+  const PolicyRegistry registry = program.policies();
   const ResolvedConfig resolved =
       resolve_config(options.config.request(), ConfigDirectory::find(program.config_dir), registry);
   check_outputs({{"--json", options.json}});
@@ -268,8 +272,9 @@ void add_trace(Program& program) {
       [&program, generate] { program.run = [generate] { return generate_command(*generate); }; });
 
   auto import = std::make_shared<ImportCommandOptions>();
-  command =
-      trace->add_subcommand("import", "Turn ShareGPT's JSON or a table of turns into a trace");
+  command = trace->add_subcommand("import",
+                                  "Turn ShareGPT's JSON, a table of turns or a log of "
+                                  "requests into a trace");
   add_input_options(*command, *import);
   command->add_option("--out", import->out, "The trace: .jsonl, .jsonl.gz or .jsonl.zst")
       ->required();

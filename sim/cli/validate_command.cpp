@@ -1,14 +1,16 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "calibrate/calibrate.hpp"
-#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
@@ -25,7 +27,9 @@ struct ValidateCommandOptions {
   std::int64_t repetitions = 3;
   bool lock_step = false;
   bool verify = false;
+  std::vector<std::string> only;
   std::string json;
+  std::string timeline;
 };
 
 /// What all configs of one call have in common.
@@ -54,10 +58,36 @@ Outcome validate_one(const Call& call, const ResolvedConfig& resolved,
   return {to_json(validation), text_of(validation), validation.in_band()};
 }
 
+/// Takes out the points that lack one of the labels.
+void keep_only(std::vector<SweepPoint>& points, const std::vector<std::string>& labels) {
+  std::vector<std::string> problems;
+  for (const std::string& label : labels) {
+    const auto has = [&label](const SweepPoint& point) {
+      return std::ranges::find(point.labels, label) != point.labels.end();
+    };
+    if (std::ranges::none_of(points, has)) {
+      std::set<std::string> known;
+      for (const SweepPoint& point : points) {
+        known.insert(point.labels.begin(), point.labels.end());
+      }
+      problems.push_back(
+          fmt::format("--only: no point is labelled \"{}\"; of those that are left, "
+                      "labels are {}",
+                      label, fmt::join(known, ", ")));
+      continue;
+    }
+    std::erase_if(points, [&](const SweepPoint& point) { return !has(point); });
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+}
+
 /// Nothing runs before it is known which points a device can run.
 std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
                                           const ConfigDirectory& presets) {
   std::vector<SweepPoint> points = resolve_points(sweep, presets, call.registry);
+  keep_only(points, call.options.only);
   std::vector<std::string> problems;
   for (SweepPoint& point : points) {
     if (!point.resolved) {
@@ -79,8 +109,10 @@ std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
   return points;
 }
 
-/// A line for each config, as soon as it is there.
-Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory& presets) {
+/// A line for each config, as soon as it is there. `keep` gets what there is if the run ends early
+/// and says whether that was written.
+Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory& presets,
+                     const std::function<bool(const Json&)>& keep) {
   const ValidationColumns columns = columns_of(sweep);
   const bool shows = call.options.json != "-";
   Outcome all{.json = {}, .text = {}, .good = true};
@@ -94,6 +126,10 @@ Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory
       std::fflush(stdout);
     }
   };
+  const auto keep_done = [&] {
+    all.json["complete"] = false;
+    return keep(all.json);
+  };
   if (!call.options.lock_step) {
     show(header_line(columns));
   }
@@ -101,9 +137,20 @@ Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory
     Json json;
     json["labels"] = point.labels;
     if (point.resolved) {
-      const Outcome one = validate_one(call, *point.resolved, [&](const Validation& validation) {
-        return table_line(columns, point.labels, validation);
-      });
+      Outcome one;
+      try {
+        one = validate_one(call, *point.resolved, [&](const Validation& validation) {
+          return table_line(columns, point.labels, validation);
+        });
+      } catch (const Interrupted&) {
+        if (!keep_done()) {
+          throw;
+        }
+        throw Interrupted(fmt::format("the points that were done are in {}", call.options.json));
+      } catch (...) {
+        static_cast<void>(keep_done());
+        throw;
+      }
       show(call.options.lock_step ? fmt::format("{}: {}\n", fmt::join(point.labels, ", "), one.text)
                                   : one.text);
       json["validation"] = one.json;
@@ -125,9 +172,9 @@ bool is_sweep(const std::string& file) {
 }
 
 int validate_command(const Program& program, const ValidateCommandOptions& options) {
-  const PolicyRegistry registry = builtin_policies();
+  const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
-  check_outputs({{"--json", options.json}});
+  check_outputs({{"--json", options.json}, {"--timeline", options.timeline}});
   ProgressLine line;
   Call call{
       .options = options,
@@ -147,16 +194,22 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
                                      turns, elapsed_seconds()));
   };
   const ConfigRequest request = options.config.request();
-  const auto finish = [&](TextOutput& json, const Outcome& outcome) {
+  const auto write = [&](TextOutput& to, const Json& json) {
     if (!options.json.empty()) {
-      json.write(outcome.json.dump(2) + "\n");
+      to.write(json.dump(2) + "\n");
     }
+  };
+  const auto finish = [&](TextOutput& json, const Outcome& outcome) {
+    write(json, outcome.json);
     if (options.json != "-") {
       fmt::print("{}", outcome.text);
     }
     return outcome.good ? 0 : 1;
   };
   if (is_sweep(request.file.string())) {
+    if (!options.timeline.empty()) {
+      throw ConfigError("--timeline shows one config; this is a sweep of several");
+    }
     Sweep sweep = load_sweep(request.file);
     // Behind the sweep's own, so that they come over them.
     sweep.set.list.insert(sweep.set.list.end(), request.overrides.begin(), request.overrides.end());
@@ -164,13 +217,28 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
       sweep.set.list.push_back({.pointer = "/seed", .value = *request.seed});
     }
     TextOutput json(options.json);
-    return finish(json, validate_all(call, sweep, presets));
+    return finish(json, validate_all(call, sweep, presets, [&](const Json& done) {
+                    const bool some = !options.json.empty() && !done["points"].empty();
+                    if (some) {
+                      write(json, done);
+                    }
+                    return some;
+                  }));
+  }
+  if (!options.only.empty()) {
+    throw ConfigError("--only chooses points of a sweep; this is one config");
   }
   const ResolvedConfig resolved = resolve_config(request, presets, registry);
   TextOutput json(options.json);
-  return finish(json, validate_one(call, resolved, [](const Validation& validation) {
-                  return to_table(validation);
-                }));
+  Recorders recorders;
+  if (!options.timeline.empty()) {
+    recorders.timeline = std::make_unique<TimelineRecorder>(options.timeline);
+    call.how.recorders = &recorders;
+  }
+  const Outcome outcome = validate_one(
+      call, resolved, [](const Validation& validation) { return to_table(validation); });
+  recorders.commit();
+  return finish(json, outcome);
 }
 
 }  // namespace
@@ -198,9 +266,18 @@ void add_validate(Program& program) {
           "--verify", options->verify,
           "Compare every token's KV after every move with what was computed, which takes time")
       ->excludes(lock_step);
+  command
+      ->add_option("--only", options->only,
+                   "Of a sweep, the points with these labels (all of them, if several are given)")
+      ->delimiter(',');
   command->add_option("--json", options->json,
                       "Write the comparison and all results as JSON to a file, or to standard "
-                      "output (-)");
+                      "output (-); of a sweep that ends early, the points that were done");
+  command
+      ->add_option("--timeline", options->timeline,
+                   "Write what the simulation and the first run on the device did when, track by "
+                   "track, as a Chrome trace (Perfetto)")
+      ->excludes(lock_step);
   command->callback([&program, options] {
     program.run = [&program, options] { return validate_command(program, *options); };
   });

@@ -4,9 +4,11 @@
 #include <string_view>
 
 #include <boost/random/exponential_distribution.hpp>
+#include <boost/random/gamma_distribution.hpp>
 #include <boost/random/mersenne_twister.hpp>
 #include <boost/random/normal_distribution.hpp>
 #include <boost/random/uniform_01.hpp>
+#include <boost/random/weibull_distribution.hpp>
 
 namespace kvtier {
 
@@ -40,6 +42,12 @@ class RandomStream {
   [[nodiscard]] double lognormal(double mu, double sigma);
   [[nodiscard]] double exponential(double mean) {
     return boost::random::exponential_distribution<double>(1.0)(engine_) * mean;
+  }
+  [[nodiscard]] double gamma(double shape, double scale) {
+    return boost::random::gamma_distribution<double>(shape, 1.0)(engine_) * scale;
+  }
+  [[nodiscard]] double weibull(double shape, double scale) {
+    return boost::random::weibull_distribution<double>(shape, 1.0)(engine_) * scale;
   }
   /// Uniform over 0 .. bound-1; `bound` > 0.
   [[nodiscard]] std::int64_t index(std::int64_t bound);

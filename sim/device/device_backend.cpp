@@ -109,7 +109,10 @@ Completion DeviceBackend::wait() {
       --expected_;
       now_ = std::max(now_, done.at);
       if (done.completion.kind == CompletionKind::prefill) {
-        running_.push_back(prefilling_);
+        const SimDuration compute(static_cast<std::int64_t>(done.completion.payload));
+        iteration_time_ = {.compute = compute,
+                           .decode = duration_from_seconds(decode_share_ * compute.seconds())};
+        run_prefilled();
       }
       return done.completion;
     }
@@ -154,8 +157,10 @@ TransferId DeviceBackend::start_transfer(const TransferCommand& command) {
     do {
       id.value = next_transfer_++;
     } while (!id.valid() || transfers_.contains(id.value));
-    transfers_[id.value] = {.command = command, .parts = 0, .open = command.open};
-    expected_ += command.open ? 0 : 1;
+    Transfer& transfer = transfers_[id.value];
+    transfer = {.command = command, .parts = 0, .open = command.open};
+    transfer.command.pieces = {};
+    expected_ += reports(transfer) ? 1 : 0;
   }
   start_part(id, moves_.next(command, command.bytes, command.open));
   return id;
@@ -172,9 +177,9 @@ bool DeviceBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens tok
     KVTIER_ASSERT(found->second.open, "an open transfer is extended");
     found->second.command.tokens = tokens;
     command = found->second.command;
+    expected_ += reports(found->second) ? 0 : 1;
     found->second.open = false;
     ++found->second.parts;  // it does not end before what is added has begun
-    ++expected_;
   }
   start_part(transfer, moves_.next(command, bytes, false));
   end_part(transfer);
@@ -220,6 +225,11 @@ void DeviceBackend::start_part(TransferId id, const MoveLayers& part) {
       store_.end(*part.move);
     }
     end_part(id);
+    if (progress != nullptr && part.ends(layers_)) {
+      const std::lock_guard lock(progress->mutex);
+      progress->ended = true;
+      progress->changed.notify_all();
+    }
   });
 }
 
@@ -257,10 +267,10 @@ void DeviceBackend::end_part(TransferId id) {
       return;
     }
     completion.payload = transfer.command.cookie;
-    const bool open = transfer.open;
+    const bool reported = reports(transfer);
     transfers_.erase(found);
     changed_.notify_one();
-    if (open) {
+    if (!reported) {
       return;  // over: what follows needs a transfer of its own
     }
   }
@@ -278,42 +288,51 @@ void DeviceBackend::compute(Lane::Task task) {
 }
 
 void DeviceBackend::start_prefill(const PrefillCommand& command) {
-  prefilling_ = command.key;
-  std::vector<std::int32_t> context = extend_for(command);
+  decode_share_ = 0;
+  start_pass(pass_of(command), {&command.key, 1}, command.wait_for_all_layers,
+             {.parts = {command.part}});
+}
+
+void DeviceBackend::start_iteration(const IterationCommand& command) {
+  DecoderPass pass = pass_of(command);
+  decode_share_ =
+      static_cast<double>(command.decode_batch) / static_cast<double>(pass.computed.size());
+  start_pass(std::move(pass), command.keys, command.wait_for_all_layers,
+             {.parts = {command.parts.begin(), command.parts.end()},
+              .batch = command.decode_batch,
+              .context = command.decode_context});
+}
+
+void DeviceBackend::start_pass(DecoderPass pass, std::span<const EntryKey> keys,
+                               bool wait_for_all_layers, ComputedWork work) {
   std::shared_ptr<LoadProgress> progress;
-  if (const auto found = loads_.find(command.key); found != loads_.end()) {
-    progress = found->second;
-    loads_.erase(found);
+  for (const EntryKey key : keys) {
+    if (const auto found = loads_.find(key); found != loads_.end()) {
+      KVTIER_ASSERT(progress == nullptr, "one transfer loads for all of them");
+      progress = found->second;
+      loads_.erase(found);
+    }
   }
-  compute([this, command, progress, context = std::move(context)](const MoveLane& lane) {
-    prefill(command, context, progress.get(), lane);
+  compute([this, pass = std::move(pass), wait_for_all_layers, progress,
+           work = std::move(work)](const MoveLane& lane) {
+    run_pass(pass, wait_for_all_layers, progress.get(), work, lane);
   });
 }
 
-void DeviceBackend::prefill(const PrefillCommand& command, const std::vector<std::int32_t>& context,
-                            LoadProgress* progress, const MoveLane& lane) {
+void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers,
+                             LoadProgress* progress, ComputedWork work, const MoveLane& lane) {
   Stream& stream = *lane.stream;
-  const DecoderBatch batch = prefill_batch(command, context, decoder_->shape().vocabulary);
   const auto wait_for = [&](std::int64_t layer) {
     Event& event = *progress->events[static_cast<std::size_t>(layer)];
-    {
-      // A load that failed never comes, and tells nobody here.
-      constexpr std::chrono::milliseconds kGlance(50);
-      std::unique_lock lock(progress->mutex);
-      while (!progress->changed.wait_for(lock, kGlance, [&] { return progress->queued > layer; })) {
-        if (stopping_) {
-          throw DeviceError("the KV that a prefill waits for does not come");
-        }
-      }
-    }
+    wait_until(*progress, [&] { return progress->queued > layer; });
     device_.wait(stream, event);
   };
   const auto begin = std::chrono::steady_clock::now();
   device_.record(*layer_ends_[0], stream);
-  if (progress != nullptr && command.wait_for_all_layers) {
+  if (progress != nullptr && wait_for_all_layers) {
     wait_for(layers_ - 1);
   }
-  decoder_->begin(batch, stream);
+  decoder_->begin(pass.batch, stream);
   for (std::int64_t layer = 0; layer < layers_; ++layer) {
     if (progress != nullptr) {
       wait_for(layer);
@@ -325,19 +344,36 @@ void DeviceBackend::prefill(const PrefillCommand& command, const std::vector<std
   stream.synchronize();
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (progress != nullptr) {
-    seconds -= stalled(command, *progress);
+    seconds -= stalled(wait_for_all_layers, *progress);
   }
-  store_.note_computed(computed(command, context), lane);
+  work.seconds = std::max(0.0, seconds);
+  if (progress != nullptr) {
+    // The control plane is told of a load before it is told of the prefill that needed it.
+    wait_until(*progress, [&] { return progress->ended; });
+  }
+  store_.note_computed(pass.computed, lane);
+  computed_.push_back(std::move(work));
   post({CompletionKind::prefill,
-        static_cast<std::uint64_t>(duration_from_seconds(std::max(0.0, seconds)).ns)});
+        static_cast<std::uint64_t>(duration_from_seconds(computed_.back().seconds).ns)});
+}
+
+/// A load that failed never comes, and tells nobody here.
+void DeviceBackend::wait_until(LoadProgress& progress, const std::function<bool()>& reached) const {
+  constexpr std::chrono::milliseconds kGlance(50);
+  std::unique_lock lock(progress.mutex);
+  while (!progress.changed.wait_for(lock, kGlance, reached)) {
+    if (stopping_) {
+      throw DeviceError("the KV that a prefill waits for does not come");
+    }
+  }
 }
 
 /// A layer waited from the end of the one before until its KV was there.
-double DeviceBackend::stalled(const PrefillCommand& command, const LoadProgress& progress) const {
+double DeviceBackend::stalled(bool wait_for_all_layers, const LoadProgress& progress) const {
   const auto before = [&](std::size_t layer, const Event& there) {
     return std::max(0.0, device_.seconds_between(*layer_ends_[layer], there));
   };
-  if (command.wait_for_all_layers) {
+  if (wait_for_all_layers) {
     return before(0, *progress.events.back());
   }
   double seconds = 0;
@@ -357,11 +393,19 @@ void DeviceBackend::start_decode(const DecodeCommand& command) {
 
 void DeviceBackend::decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
                            const MoveLane& lane) {
+  const auto begin = std::chrono::steady_clock::now();
   std::int64_t done = 0;
   while (done < command.iterations && (done == 0 || !stop_decode_)) {
-    compute_iteration(*decoder_, store_, running, lane);
+    DecoderPass pass;
+    add_decode(pass, store_, running, decoder_->shape().vocabulary);
+    kvtier::compute(pass, *decoder_, store_, lane);
     ++done;
   }
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  computed_.push_back({.batch = command.batch,
+                       .context = command.context,
+                       .iterations = done,
+                       .seconds = passed.count()});
   post({CompletionKind::decode, static_cast<std::uint64_t>(done)});
 }
 

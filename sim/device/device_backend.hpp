@@ -5,9 +5,11 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "sim/core/event_queue.hpp"
@@ -15,6 +17,17 @@
 #include "sim/device/serving_backend.hpp"
 
 namespace kvtier {
+
+/// A prefill or an iteration with its prompts, or some iterations of a decode, and how long it took
+/// without waiting for KV.
+struct ComputedWork {
+  std::vector<PrefillPart> parts{};
+  std::int64_t batch = 0;
+  /// Of the first iteration.
+  Tokens context;
+  std::int64_t iterations = 1;
+  double seconds = 0;
+};
 
 /// Runs the control plane's commands on a device, by the wall clock: a decoder computes, copies and
 /// files move KV, each kind of move in a thread of its own. What fails ends the run: `wait` throws
@@ -33,12 +46,17 @@ class DeviceBackend final : public ServingBackend {
   TransferId start_transfer(const TransferCommand& command) override;
   [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
   void start_prefill(const PrefillCommand& command) override;
+  void start_iteration(const IterationCommand& command) override;
+  /// The share of decode is that of its tokens.
+  [[nodiscard]] IterationTime iteration_time() const override { return iteration_time_; }
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
 
   /// Waits for what no completion is reported of. Throws InvariantError if something is pending, or
   /// slots and entries do not agree.
   void finish();
+  /// In order; after `finish`.
+  [[nodiscard]] std::span<const ComputedWork> computed() const { return computed_; }
 
  private:
   /// Which layers of a turn's KV have been queued to HBM, with an event behind each.
@@ -47,6 +65,8 @@ class DeviceBackend final : public ServingBackend {
     std::condition_variable changed;
     std::vector<std::unique_ptr<Event>> events;
     std::int64_t queued = 0;
+    /// Its completion has been posted, if there is to be one.
+    bool ended = false;
   };
   struct Transfer {
     TransferCommand command;
@@ -54,6 +74,10 @@ class DeviceBackend final : public ServingBackend {
     int parts = 0;
     bool open = false;
   };
+  /// Whether its end is a completion.
+  [[nodiscard]] static bool reports(const Transfer& transfer) {
+    return !transfer.open || transfer.command.tells_end;
+  }
   struct Done {
     Completion completion;
     SimTime at;
@@ -68,10 +92,15 @@ class DeviceBackend final : public ServingBackend {
   [[nodiscard]] Lane& lane_of(const TransferCommand& command);
   void end_part(TransferId id);
   void load(const MoveLayers& part, LoadProgress& progress, const MoveLane& lane);
-  void prefill(const PrefillCommand& command, const std::vector<std::int32_t>& context,
-               LoadProgress* progress, const MoveLane& lane);
+  /// Queues a pass that waits for its sessions' loads, each layer or all of them.
+  void start_pass(DecoderPass pass, std::span<const EntryKey> keys, bool wait_for_all_layers,
+                  ComputedWork work);
+  void run_pass(const DecoderPass& pass, bool wait_for_all_layers, LoadProgress* progress,
+                ComputedWork work, const MoveLane& lane);
+  /// Waits, on the host, until a load is as far as that; throws if it will never be.
+  void wait_until(LoadProgress& progress, const std::function<bool()>& reached) const;
   /// How long layers waited for their KV, in seconds.
-  [[nodiscard]] double stalled(const PrefillCommand& command, const LoadProgress& progress) const;
+  [[nodiscard]] double stalled(bool wait_for_all_layers, const LoadProgress& progress) const;
   void decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
               const MoveLane& lane);
 
@@ -82,7 +111,9 @@ class DeviceBackend final : public ServingBackend {
   std::chrono::steady_clock::time_point begin_{};
   bool begun_ = false;
   EventQueue timers_;
-  EntryKey prefilling_;
+  /// Of the tokens of the iteration in work, or the last one.
+  double decode_share_ = 0;
+  IterationTime iteration_time_;
   std::map<EntryKey, std::shared_ptr<LoadProgress>> loads_;
   std::atomic<bool> stop_decode_ = false;
   /// Something failed, or the run ends early: nothing that is waited for comes.
@@ -96,6 +127,8 @@ class DeviceBackend final : public ServingBackend {
   /// Completions that are still to come.
   std::int64_t expected_ = 0;
   std::exception_ptr failure_;
+  /// Of the thread that computes.
+  std::vector<ComputedWork> computed_;
 
   /// The last members: their threads end before what they use.
   std::unique_ptr<Lane> compute_;

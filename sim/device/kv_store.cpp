@@ -53,6 +53,15 @@ void finish(StorageEngine& engine) {
   }
 }
 
+/// The i-th token of a move: its entry and number.
+std::pair<EntryKey, std::int64_t> token_of(const KvMove& move, std::int64_t i) {
+  auto piece = move.pieces.begin();
+  for (; i >= piece->count.value; ++piece) {
+    i -= piece->count.value;
+  }
+  return {piece->key, piece->first.value + i};
+}
+
 }  // namespace
 
 KvStore::KvStore(const Setup& setup)
@@ -152,7 +161,7 @@ void KvStore::hold(Medium medium, std::span<const std::int32_t> slots) {
 void KvStore::forget_if_empty(EntryKey key) {
   const auto found = entries_.find(key);
   if (found != entries_.end() &&
-      std::ranges::all_of(found->second, [](const auto& list) { return list.empty(); })) {
+      std::ranges::all_of(found->second, [](const List& list) { return list.slots.empty(); })) {
     entries_.erase(found);
   }
 }
@@ -160,28 +169,31 @@ void KvStore::forget_if_empty(EntryKey key) {
 std::int64_t KvStore::tokens(Medium medium, EntryKey key) const {
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
-  return found == entries_.end() ? 0 : std::ssize(found->second[index_of(medium)]);
+  return found == entries_.end() ? 0 : found->second[index_of(medium)].end();
 }
 
 void KvStore::keep(Medium medium, EntryKey key, std::int64_t tokens) {
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
-  const std::int64_t there =
-      found == entries_.end() ? 0 : std::ssize(found->second[index_of(medium)]);
-  KVTIER_ASSERT(tokens <= there, "a medium keeps what was moved there");
-  if (tokens == there) {
+  if (found == entries_.end() || found->second[index_of(medium)].slots.empty()) {
+    KVTIER_ASSERT(tokens == 0, "a medium keeps what was moved there");
     return;
   }
-  std::vector<std::int32_t>& slots = found->second[index_of(medium)];
-  freed_.push_back({medium, key, {slots.begin() + tokens, slots.end()}});
-  slots.resize(static_cast<std::size_t>(tokens));
+  List& list = found->second[index_of(medium)];
+  KVTIER_ASSERT(tokens == 0 || (list.first < tokens && tokens <= list.end()),
+                "a medium keeps what was moved there");
+  const std::int64_t left = std::max<std::int64_t>(0, tokens - list.first);
+  freed_.push_back(
+      {medium, key, {list.first + left, {list.slots.begin() + left, list.slots.end()}}});
+  list.slots.resize(static_cast<std::size_t>(left));
+  list.first = left > 0 ? list.first : 0;
   forget_if_empty(key);
 }
 
 void KvStore::settle() {
   const std::lock_guard lock(mutex_);
   for (const Freed& freed : freed_) {
-    give_back(freed.medium, freed.slots);
+    give_back(freed.medium, freed.list.slots);
   }
   freed_.clear();
 }
@@ -193,20 +205,25 @@ void KvStore::cut(EntryKey key, std::int64_t kept, std::int64_t dropped) {
     return;
   }
   for (std::size_t medium = 0; medium < kMedia; ++medium) {
-    std::vector<std::int32_t>& slots = found->second[medium];
-    const std::int64_t from = std::min<std::int64_t>(std::ssize(slots), kept);
-    const std::int64_t to = std::min<std::int64_t>(std::ssize(slots), kept + dropped);
-    freed_.push_back(
-        {static_cast<Medium>(medium), kNoKey, {slots.begin() + from, slots.begin() + to}});
-    slots.erase(slots.begin() + from, slots.begin() + to);
+    List& list = found->second[medium];
+    const std::int64_t count = std::ssize(list.slots);
+    const auto from = list.slots.begin() + std::clamp<std::int64_t>(kept - list.first, 0, count);
+    const auto to =
+        list.slots.begin() + std::clamp<std::int64_t>(kept + dropped - list.first, 0, count);
+    freed_.push_back({static_cast<Medium>(medium), kNoKey, {kept, {from, to}}});
+    list.slots.erase(from, to);
+    list.first = list.slots.empty()   ? 0
+                 : list.first <= kept ? list.first
+                                      : std::max(kept, list.first - dropped);
   }
   forget_if_empty(key);
 }
 
 std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::int64_t added) {
   const std::lock_guard lock(mutex_);
-  std::vector<std::int32_t>& slots = entries_[key][index_of(Medium::hbm)];
-  KVTIER_ASSERT(past <= std::ssize(slots), "past tokens are in HBM");
+  List& list = entries_[key][index_of(Medium::hbm)];
+  std::vector<std::int32_t>& slots = list.slots;
+  KVTIER_ASSERT(list.first == 0 && past <= std::ssize(slots), "past tokens are in HBM");
   give_back(Medium::hbm, std::span(slots).subspan(static_cast<std::size_t>(past)));
   slots.resize(static_cast<std::size_t>(past));
   const std::vector<std::int32_t> more = take(Medium::hbm, added);
@@ -330,12 +347,11 @@ void KvStore::load_from_drive(const KvMove& move, std::int64_t first, std::int64
 
 void KvStore::repeat_last(EntryKey key, Stream& stream) {
   const std::lock_guard lock(mutex_);
-  std::vector<std::int32_t>& slots = entries_[key][index_of(Medium::hbm)];
+  std::vector<std::int32_t>& slots = entries_[key][index_of(Medium::hbm)].slots;
   KVTIER_ASSERT(!slots.empty(), "there is a last token");
   const KvMove last{.from = Medium::hbm,
                     .to = Medium::hbm,
-                    .key = key,
-                    .position = std::ssize(slots),
+                    .pieces = {},
                     .from_slots = {slots.back()},
                     .to_slots = take(Medium::hbm, 1)};
   slots.push_back(last.to_slots.front());
@@ -349,32 +365,61 @@ void KvStore::repeat_last(EntryKey key, Stream& stream) {
   stream.synchronize();
 }
 
-KvMove KvStore::begin(Medium from, Medium to, EntryKey key, std::int64_t first,
-                      std::int64_t count) {
+KvMove KvStore::begin(Medium from, Medium to, std::span<const KvPiece> pieces) {
   const std::lock_guard lock(mutex_);
-  Entry& e = entries_[key];
-  std::vector<std::int32_t> source = e[index_of(from)];
-  for (const Freed& freed : freed_) {
-    if (freed.medium == from && freed.key == key) {
-      source.insert(source.end(), freed.slots.begin(), freed.slots.end());
-    }
-  }
-  std::vector<std::int32_t>& target = e[index_of(to)];
-  KVTIER_ASSERT(std::ssize(target) == first, "what arrives lies behind what is there");
-  KVTIER_ASSERT(first + count <= std::ssize(source), "only what is there can be moved");
   KvMove move{.from = from,
               .to = to,
-              .key = key,
-              .position = first,
-              .from_slots = {source.begin() + first, source.begin() + first + count},
-              .to_slots = take(to, count)};
-  target.insert(target.end(), move.to_slots.begin(), move.to_slots.end());
+              .pieces = {pieces.begin(), pieces.end()},
+              .from_slots = {},
+              .to_slots = {}};
+  for (const KvPiece& piece : pieces) {
+    add_source(move, piece);
+    add_target(move, piece);
+  }
   hold(from, move.from_slots);
   hold(to, move.to_slots);
   inherit_checksums(move);
   ++counters_.moves;
-  counters_.moved += count * token_;
+  counters_.moved += std::ssize(move.to_slots) * token_;
   return move;
+}
+
+/// Some of it may have been freed a moment ago.
+void KvStore::add_source(KvMove& move, const KvPiece& piece) const {
+  constexpr std::int32_t kNowhere = -1;
+  std::vector<std::int32_t> slots(static_cast<std::size_t>(piece.count.value), kNowhere);
+  const auto look_in = [&](const List& list) {
+    const std::int64_t first = std::max(list.first, piece.first.value);
+    const std::int64_t end = std::min(list.end(), (piece.first + piece.count).value);
+    for (std::int64_t i = first; i < end; ++i) {
+      slots[static_cast<std::size_t>(i - piece.first.value)] =
+          list.slots[static_cast<std::size_t>(i - list.first)];
+    }
+  };
+  for (const Freed& freed : freed_) {
+    if (freed.medium == move.from && freed.key == piece.key) {
+      look_in(freed.list);
+    }
+  }
+  if (const auto found = entries_.find(piece.key); found != entries_.end()) {
+    look_in(found->second[index_of(move.from)]);
+  }
+  KVTIER_ASSERT(std::ranges::count(slots, kNowhere) == 0, "only what is there can be moved");
+  move.from_slots.insert(move.from_slots.end(), slots.begin(), slots.end());
+}
+
+void KvStore::add_target(KvMove& move, const KvPiece& piece) {
+  List& list = entries_[piece.key][index_of(move.to)];
+  const std::int64_t first = piece.first.value;
+  const bool before = !list.slots.empty() && first + piece.count.value == list.first;
+  KVTIER_ASSERT(before || list.slots.empty() || first == list.end(),
+                "what arrives lies right before or behind what is there");
+  const std::vector<std::int32_t> slots = take(move.to, piece.count.value);
+  if (before || list.slots.empty()) {
+    list.first = first;
+  }
+  list.slots.insert(before ? list.slots.begin() : list.slots.end(), slots.begin(), slots.end());
+  move.to_slots.insert(move.to_slots.end(), slots.begin(), slots.end());
 }
 
 void KvStore::inherit_checksums(const KvMove& move) {
@@ -427,10 +472,10 @@ void KvStore::compare(const KvMove& move, std::size_t begin,
       const std::uint64_t expected =
           places(move.to).checksums[static_cast<std::size_t>(slot * shape_.layers + layer)];
       if (checksum(in_memory[i], layer) != expected) {
+        const auto [key, token] = token_of(move, static_cast<std::int64_t>(begin + i));
         throw DeviceError(fmt::format(
             "the KV of token {} of entry {} is wrong in layer {}, after it was moved from {} to {}",
-            move.position + static_cast<std::int64_t>(begin + i), move.key.value, layer,
-            to_string(move.from), to_string(move.to)));
+            token, key.value, layer, to_string(move.from), to_string(move.to)));
       }
     }
   }
@@ -469,7 +514,7 @@ void KvStore::check_invariants() const {
     const Places& p = places_[medium];
     std::vector<std::uint16_t> uses(p.uses.size());
     for (const auto& [key, entry] : entries_) {
-      for (const std::int32_t slot : entry[medium]) {
+      for (const std::int32_t slot : entry[medium].slots) {
         ++uses[static_cast<std::size_t>(slot)];
       }
     }

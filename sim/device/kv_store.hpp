@@ -16,8 +16,8 @@
 #include "sim/engine/backend.hpp"
 
 /// Where the KV of each entry lies, in memories with bytes in them: HBM, host memory and a file on
-/// a drive. A slot holds one token; an entry has a list of slots in each medium, in order of
-/// position.
+/// a drive. A slot holds one token; an entry has a list of slots in each medium, of tokens that
+/// follow each other.
 namespace kvtier {
 
 /// What one thread moves KV with.
@@ -30,14 +30,13 @@ struct MoveLane {
   std::span<const std::int32_t> scratch{};
 };
 
-/// A move of some tokens of an entry; its slots stay taken until `end`, whatever becomes of the
-/// entry meanwhile.
+/// A move of some tokens; its slots stay taken until `end`, whatever becomes of the entries
+/// meanwhile.
 struct KvMove {
   Medium from = Medium::hbm;
   Medium to = Medium::hbm;
-  EntryKey key;
-  /// Of the first token.
-  std::int64_t position = 0;
+  std::vector<KvPiece> pieces;
+  /// Of the tokens of all pieces, in order.
   std::vector<std::int32_t> from_slots;
   std::vector<std::int32_t> to_slots;
 };
@@ -72,9 +71,10 @@ class KvStore {
 
   // Any thread may call these.
 
+  /// The number behind that of the last token that the medium has of the entry; 0 if it has none.
   [[nodiscard]] std::int64_t tokens(Medium medium, EntryKey key) const;
   /// Frees what lies behind the first `tokens` of the entry; a move that begins before `settle`
-  /// still finds it. Throws InvariantError if it has fewer.
+  /// still finds it. Throws InvariantError if it has none of them.
   void keep(Medium medium, EntryKey key, std::int64_t tokens);
   /// What was freed since the last call is free for others.
   void settle();
@@ -87,10 +87,8 @@ class KvStore {
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
   /// Gives the entry one more token in HBM, a copy of its last one, and waits for it.
   void repeat_last(EntryKey key, Stream& stream);
-  /// Takes room for tokens `first` .. of an entry behind those that `to` has of it: `first` is
-  /// their number.
-  [[nodiscard]] KvMove begin(Medium from, Medium to, EntryKey key, std::int64_t first,
-                             std::int64_t count);
+  /// Takes room for tokens right before or behind those that `to` has of their entries.
+  [[nodiscard]] KvMove begin(Medium from, Medium to, std::span<const KvPiece> pieces);
   /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
   void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
   /// Whether a layer can be read from the drive without the others.
@@ -125,12 +123,18 @@ class KvStore {
     /// What each slot has to hold, [slot][layer]; empty if moves are not verified.
     std::vector<std::uint64_t> checksums;
   };
-  using Entry = std::array<std::vector<std::int32_t>, kMedia>;
+  struct List {
+    /// Number of the first token; 0 without one.
+    std::int64_t first = 0;
+    std::vector<std::int32_t> slots;
+    [[nodiscard]] std::int64_t end() const { return first + std::ssize(slots); }
+  };
+  using Entry = std::array<List, kMedia>;
   /// The end of an entry's list, taken off it.
   struct Freed {
     Medium medium;
     EntryKey key;
-    std::vector<std::int32_t> slots;
+    List list;
   };
 
   [[nodiscard]] Places& places(Medium medium) { return places_[static_cast<std::size_t>(medium)]; }
@@ -138,6 +142,8 @@ class KvStore {
   void give_back(Medium medium, std::span<const std::int32_t> slots);
   void hold(Medium medium, std::span<const std::int32_t> slots);
   void inherit_checksums(const KvMove& move);
+  void add_source(KvMove& move, const KvPiece& piece) const;
+  void add_target(KvMove& move, const KvPiece& piece);
   void forget_if_empty(EntryKey key);
   [[nodiscard]] std::byte* host(std::int32_t slot) const {
     return host_.data() + slot * token_.value;

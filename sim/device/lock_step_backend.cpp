@@ -22,25 +22,29 @@ Completion LockStepBackend::wait() {
   switch (completion.kind) {
     case CompletionKind::transfer: {
       const auto found = std::ranges::find_if(transfers_, [&](const auto& transfer) {
-        return !transfer.second.command.open &&
-               transfer.second.command.cookie == completion.payload;
+        const TransferCommand& command = transfer.second.command;
+        return (!command.open || command.tells_end) && command.cookie == completion.payload;
       });
       KVTIER_ASSERT(found != transfers_.end(), "a transfer completes that was started");
+      TransferCommand& command = found->second.command;
+      if (command.open) {
+        command.tells_end = false;  // over; whether it is extended is not known yet
+        break;
+      }
       carry_out(found->second);
       transfers_.erase(found);
       break;
     }
     case CompletionKind::prefill: {
-      decoder_->forward(prefill_batch(prefill_, context_, decoder_->shape().vocabulary),
-                        store_.hbm(), *stream_);
-      stream_->synchronize();
-      store_.note_computed(computed(prefill_, context_), lane_);
-      running_.push_back(prefill_.key);
+      compute(pass_, *decoder_, store_, lane_);
+      run_prefilled();
       break;
     }
     case CompletionKind::decode:
       for (std::uint64_t i = 0; i < completion.payload; ++i) {
-        compute_iteration(*decoder_, store_, running_, lane_);
+        DecoderPass pass;
+        add_decode(pass, store_, running_, decoder_->shape().vocabulary);
+        compute(pass, *decoder_, store_, lane_);
       }
       break;
     case CompletionKind::timer:
@@ -64,6 +68,7 @@ TransferId LockStepBackend::start_transfer(const TransferCommand& command) {
   Transfer& transfer = transfers_[id.value];
   carry_out(transfer);  // of an open one that is over and whose number is used again
   transfer.command = command;
+  transfer.command.pieces = {};
   transfer.parts.push_back(moves_.next(command, command.bytes, command.open));
   return id;
 }
@@ -96,8 +101,12 @@ void LockStepBackend::start_prefill(const PrefillCommand& command) {
       }
     }
   }
-  prefill_ = command;
-  context_ = extend_for(command);
+  pass_ = pass_of(command);
+}
+
+void LockStepBackend::start_iteration(const IterationCommand& command) {
+  clock_.start_iteration(command);
+  pass_ = pass_of(command);
 }
 
 void LockStepBackend::start_decode(const DecodeCommand& command) {

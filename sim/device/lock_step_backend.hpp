@@ -24,6 +24,8 @@ class LockStepBackend final : public ServingBackend {
   TransferId start_transfer(const TransferCommand& command) override;
   [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
   void start_prefill(const PrefillCommand& command) override;
+  void start_iteration(const IterationCommand& command) override;
+  [[nodiscard]] IterationTime iteration_time() const override { return clock_.iteration_time(); }
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override { clock_.stop_decode(); }
 
@@ -42,8 +44,8 @@ class LockStepBackend final : public ServingBackend {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<StorageEngine> storage_;
   MoveLane lane_;
-  PrefillCommand prefill_;
-  std::vector<std::int32_t> context_;
+  /// Of the prefill or iteration in work.
+  DecoderPass pass_;
   /// By the other backend's number, which an open transfer may lose unnoticed to a later one.
   std::map<std::uint32_t, Transfer> transfers_;
 };

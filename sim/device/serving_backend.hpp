@@ -17,11 +17,11 @@ class ServingBackend : public Backend {
  public:
   [[nodiscard]] const KvStore& store() const { return store_; }
 
-  IterationTime start_iteration(const IterationCommand&) final {
-    KVTIER_ASSERT(false, "a device runs prefill_first batching");
-  }
   void end_request(EntryKey key) final { std::erase(running_, key); }
   void keep(Medium medium, EntryKey key, Tokens tokens) final {
+    if (medium == Medium::hbm) {
+      moves_.complete(key, tokens.value);
+    }
     store_.keep(medium, key, tokens.value);
   }
   void cut(EntryKey key, Tokens kept, Tokens dropped) final {
@@ -41,17 +41,33 @@ class ServingBackend : public Backend {
     store_.settle();
     check_();
   }
-  /// Room for what a turn computes, behind what it has; a load that was to come has come.
-  [[nodiscard]] std::vector<std::int32_t> extend_for(const PrefillCommand& command) {
+  /// The pass of a prefill, with room for what it computes; a load that was to come has come.
+  [[nodiscard]] DecoderPass pass_of(const PrefillCommand& command) {
     if (!command.load.valid()) {
       moves_.end_load(command.key);
     }
-    return store_.extend(command.key, command.part.past.value, command.part.added.value);
+    DecoderPass pass;
+    add(pass, command.key, command.part);
+    prefilling_ = {command.key};
+    return pass;
   }
-  /// Of a context, what the prefill computed.
-  [[nodiscard]] static std::span<const std::int32_t> computed(
-      const PrefillCommand& command, const std::vector<std::int32_t>& context) {
-    return std::span(context).subspan(static_cast<std::size_t>(command.part.past.value));
+  [[nodiscard]] DecoderPass pass_of(const IterationCommand& command) {
+    KVTIER_ASSERT(command.decode_batch == 0 || command.decode_batch == std::ssize(running_),
+                  "the batch is what runs");
+    DecoderPass pass;
+    for (std::size_t i = 0; i < command.parts.size(); ++i) {
+      add(pass, command.keys[i], command.parts[i]);
+    }
+    if (command.decode_batch > 0) {
+      add_decode(pass, store_, running_, decoder_->shape().vocabulary);
+    }
+    prefilling_.assign(command.keys.begin(), command.keys.end());
+    return pass;
+  }
+  /// Those whose prefill is complete decode from now on.
+  void run_prefilled() {
+    running_.insert(running_.end(), prefilling_.begin(), prefilling_.end());
+    prefilling_.clear();
   }
 
   std::function<void()> check_;
@@ -59,8 +75,15 @@ class ServingBackend : public Backend {
   KvStore store_;
   std::unique_ptr<Decoder> decoder_;
   TransferMoves moves_;
-  /// Sessions whose turns decode.
+  /// Sessions whose turns decode, and those whose prefill is in work.
   std::vector<EntryKey> running_;
+  std::vector<EntryKey> prefilling_;
+
+ private:
+  void add(DecoderPass& pass, EntryKey key, const PrefillPart& part) {
+    add_prompt(pass, key, part, store_.extend(key, part.past.value, part.added.value),
+               decoder_->shape().vocabulary);
+  }
 };
 
 }  // namespace kvtier

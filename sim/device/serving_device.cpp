@@ -31,9 +31,10 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
     }
   };
   const SystemConfig& system = config.system;
-  refuse(system.paging.has_value(), "/system/batching",
-         "a device runs prefill_first batching only");
-  refuse(system.tiers.hbm.has_value(), "/system/tiers/hbm", "a device has no tier in HBM yet");
+  refuse(config.replicas.count != 1, "/replicas/count",
+         fmt::format("a device is one server, got {}", config.replicas.count));
+  refuse(system.tiers.hbm.has_value() && !system.paging, "/system/tiers/hbm",
+         "a device has a tier in HBM with paged batching only");
   refuse(system.tiers.cxl.has_value(), "/system/tiers/cxl", "a device has no CXL memory yet");
   refuse(system.tiers.ssd.has_value() && !system.tiers.dram.has_value(), "/system/tiers/ssd",
          "on a device a drive needs host memory (/system/tiers/dram) before it");
@@ -62,11 +63,15 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const std::int64_t saved = config.system.save.write_buffer / token + running + window;
   // A turn that is loaded ahead, and one that leaves while it is loaded.
   const std::int64_t loaded = (2 + setup.spare_contexts) * window;
+  // With paged KV, all of HBM. What is in host memory too is given up for what decodes only when
+  // the decode has ended.
+  const std::int64_t paged = running_kv_capacity(config) / token;
   std::array<std::int64_t, kMedia> slots{};
   const auto set = [&slots](Medium medium, std::int64_t count) {
     slots[static_cast<std::size_t>(medium)] = count;
   };
-  const std::int64_t in_hbm = running + saved + loaded;
+  const std::int64_t in_hbm =
+      config.system.paging ? paged + std::min(paged, running) + loaded : running + saved + loaded;
   set(Medium::hbm, in_hbm);
   if (config.system.tiers.dram) {
     // What is saved moves before its room is free, beginning with the prompts of what runs.
@@ -88,36 +93,37 @@ std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
   const RunConfig& config = *setup.config;
   const std::int64_t window = config.model.context_window.value;
   const std::int64_t slots = config.serving.slots;
+  const std::int64_t tokens =
+      std::max({window, slots, config.system.paging ? token_budget(config).value : 0});
   return std::make_unique<Decoder>(*setup.device, decoder_shape(config.model),
                                    KeyPositions::decoupled,
                                    DecoderLimits{.requests = slots,
-                                                 .tokens = window,
+                                                 .tokens = tokens,
                                                  .context = slots * window,
                                                  .longest_context = window},
                                    static_cast<std::uint64_t>(config.seed));
 }
 
-DecoderBatch prefill_batch(const PrefillCommand& command, const std::vector<std::int32_t>& context,
-                           std::int64_t vocabulary) {
-  DecoderBatch batch;
-  batch.add(tokens_of(command.key, command.part.past.value, command.part.added.value, vocabulary),
-            context);
-  return batch;
+void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,
+                const std::vector<std::int32_t>& context, std::int64_t vocabulary) {
+  pass.batch.add(tokens_of(key, part.past.value, part.added.value, vocabulary), context);
+  pass.computed.insert(pass.computed.end(), context.begin() + part.past.value, context.end());
 }
 
-void compute_iteration(Decoder& decoder, KvStore& store, std::span<const EntryKey> running,
-                       const MoveLane& lane) {
-  DecoderBatch batch;
-  std::vector<std::int32_t> computed;
+void add_decode(DecoderPass& pass, KvStore& store, std::span<const EntryKey> running,
+                std::int64_t vocabulary) {
   for (const EntryKey key : running) {
     const std::int64_t past = store.tokens(Medium::hbm, key);
     const std::vector<std::int32_t> context = store.extend(key, past, 1);
-    batch.add(tokens_of(key, past, 1, decoder.shape().vocabulary), context);
-    computed.push_back(context.back());
+    pass.batch.add(tokens_of(key, past, 1, vocabulary), context);
+    pass.computed.push_back(context.back());
   }
-  decoder.forward(batch, store.hbm(), *lane.stream);
+}
+
+void compute(const DecoderPass& pass, Decoder& decoder, KvStore& store, const MoveLane& lane) {
+  decoder.forward(pass.batch, store.hbm(), *lane.stream);
   lane.stream->synchronize();
-  store.note_computed(computed, lane);
+  store.note_computed(pass.computed, lane);
 }
 
 }  // namespace kvtier

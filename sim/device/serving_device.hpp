@@ -13,9 +13,9 @@
 /// A device that serves a config: a decoder of the model's shape and memories for its tiers.
 namespace kvtier {
 
-/// Throws ConfigError, all reasons at once, for a config that a device cannot run: paged batching,
-/// a tier in HBM or CXL memory, a drive without host memory before it, shared prompts, compression,
-/// embedded positions.
+/// Throws ConfigError, all reasons at once, for a config that a device cannot run: a tier in HBM
+/// without paged batching, CXL memory, a drive without host memory before it, shared prompts,
+/// compression, embedded positions.
 void check_runs_on_device(const RunConfig& config, const Device& device);
 
 struct ServingSetup {
@@ -38,13 +38,19 @@ struct ServingSetup {
 [[nodiscard]] KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes);
 [[nodiscard]] std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup);
 
-/// The batch of a prefill: tokens behind the first `past` ones of a context that has these slots.
-/// Tokens are drawn once for each place in their session.
-[[nodiscard]] DecoderBatch prefill_batch(const PrefillCommand& command,
-                                         const std::vector<std::int32_t>& context,
-                                         std::int64_t vocabulary);
-/// Computes a token of each session, whose context is what it has in HBM, and waits for it.
-void compute_iteration(Decoder& decoder, KvStore& store, std::span<const EntryKey> running,
-                       const MoveLane& lane);
+/// What goes through the model at once, and the slots of HBM that it fills. Tokens are drawn once
+/// for each place in their session.
+struct DecoderPass {
+  DecoderBatch batch;
+  std::vector<std::int32_t> computed;
+};
+/// Adds the tokens behind the past ones of a context that has these slots.
+void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,
+                const std::vector<std::int32_t>& context, std::int64_t vocabulary);
+/// Adds a token of each session, behind what it has in HBM, and takes room for it.
+void add_decode(DecoderPass& pass, KvStore& store, std::span<const EntryKey> running,
+                std::int64_t vocabulary);
+/// Computes it and waits for it.
+void compute(const DecoderPass& pass, Decoder& decoder, KvStore& store, const MoveLane& lane);
 
 }  // namespace kvtier

@@ -5,6 +5,12 @@
 namespace kvtier {
 
 MoveLayers TransferMoves::next(const TransferCommand& command, Bytes bytes, bool more_follows) {
+  if (!command.pieces.empty()) {
+    return {
+        .move = std::make_shared<KvMove>(store_.begin(command.from, command.to, command.pieces)),
+        .first = 0,
+        .last = layers_};
+  }
   if (command.to == Medium::hbm) {
     return to_hbm(command, bytes, more_follows);
   }
@@ -12,13 +18,23 @@ MoveLayers TransferMoves::next(const TransferCommand& command, Bytes bytes, bool
   const std::int64_t count = command.tokens.value - there;
   KVTIER_ASSERT(count > 0, "a transfer moves tokens");
   MoveLayers part{.move = nullptr, .first = 0, .last = layers_};
-  if (command.from == Medium::hbm &&
-      store_.tokens(Medium::hbm, command.key) + 1 == command.tokens.value) {
-    store_.repeat_last(command.key, *stream_);
+  if (command.from == Medium::hbm) {
+    complete(command.key, command.tokens.value);
   }
-  part.move =
-      std::make_shared<KvMove>(store_.begin(command.from, command.to, command.key, there, count));
+  part.move = begin(command, there, count);
   return part;
+}
+
+void TransferMoves::complete(EntryKey key, std::int64_t tokens) {
+  if (store_.tokens(Medium::hbm, key) + 1 == tokens) {
+    store_.repeat_last(key, *stream_);
+  }
+}
+
+std::shared_ptr<KvMove> TransferMoves::begin(const TransferCommand& command, std::int64_t first,
+                                             std::int64_t count) {
+  const KvPiece piece{.key = command.key, .first = Tokens(first), .count = Tokens(count)};
+  return std::make_shared<KvMove>(store_.begin(command.from, command.to, {&piece, 1}));
 }
 
 MoveLayers TransferMoves::to_hbm(const TransferCommand& command, Bytes bytes, bool more_follows) {
@@ -37,8 +53,7 @@ MoveLayers TransferMoves::to_hbm(const TransferCommand& command, Bytes bytes, bo
   const std::int64_t layers = bytes / (tokens * row);
   KVTIER_ASSERT(layers * tokens * row == bytes, "whole layers are loaded");
   store_.keep(Medium::hbm, command.key, 0);
-  auto move =
-      std::make_shared<KvMove>(store_.begin(command.from, command.to, command.key, 0, tokens));
+  std::shared_ptr<KvMove> move = begin(command, 0, tokens);
   if (more_follows) {
     loads_[command.key] = {.move = move, .layers = layers};
   }

@@ -24,6 +24,14 @@ struct TransferId {
   [[nodiscard]] constexpr bool valid() const { return value != UINT32_MAX; }
 };
 
+/// Tokens of an entry that lie behind each other.
+struct KvPiece {
+  EntryKey key;
+  /// Position of the first one.
+  Tokens first;
+  Tokens count;
+};
+
 struct TransferCommand {
   Medium from;
   Medium to;
@@ -36,6 +44,11 @@ struct TransferCommand {
   /// More bytes will follow: the transfer is extended later, moving or not, and its completion is
   /// reported only then.
   bool open = false;
+  /// The end of an open transfer that has moved all it had before it was extended is reported, too.
+  bool tells_end = false;
+  /// With paged KV, where parts of entries move: these instead of `tokens`. Looked at during the
+  /// call only.
+  std::span<const KvPiece> pieces{};
 };
 
 struct PrefillCommand {
@@ -65,6 +78,8 @@ struct DecodeCommand {
 struct IterationCommand {
   /// One at least; looked at during the call only.
   std::span<const PrefillPart> parts;
+  /// The sessions whose turns they are; looked at during the call only.
+  std::span<const EntryKey> keys;
   std::int64_t decode_batch = 0;
   /// Tokens whose KV the running requests read.
   Tokens decode_context;
@@ -111,7 +126,9 @@ class Backend {
   [[nodiscard]] virtual bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) = 0;
   virtual void start_prefill(const PrefillCommand& command) = 0;
   /// Completes as a prefill does.
-  virtual IterationTime start_iteration(const IterationCommand& command) = 0;
+  virtual void start_iteration(const IterationCommand& command) = 0;
+  /// Of the iteration that completed last.
+  [[nodiscard]] virtual IterationTime iteration_time() const = 0;
   virtual void start_decode(const DecodeCommand& command) = 0;
   /// Ends the running decode after the iteration in work.
   virtual void stop_decode() = 0;
@@ -121,8 +138,8 @@ class Backend {
 
   /// The session's turn has ended: its request computes no further token.
   virtual void end_request(EntryKey) {}
-  /// Of this entry the medium holds the first `tokens` tokens; the room of all others is free. HBM:
-  /// of a turn that has ended.
+  /// Of this entry the medium holds no token behind the first `tokens` ones of it any more; their
+  /// room is free. HBM: of a turn that does not run.
   virtual void keep(Medium, EntryKey, Tokens) {}
   /// In every medium, and of what is on its way, the `dropped` tokens behind the first `kept` ones
   /// go, and those behind them move up.

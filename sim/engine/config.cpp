@@ -276,6 +276,13 @@ bool waits_for_whole_load(const RunConfig& config, Medium from) {
           config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
 }
 
+void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems) {
+  if (config.replicas.count > 1) {
+    problems.add("/replicas/count", fmt::format("expected 1, {} is of one server, got {}", what,
+                                                config.replicas.count));
+  }
+}
+
 Bytes running_kv_capacity(const RunConfig& config) {
   const Bytes left = kv_capacity(config.model, config.hardware);
   const Bytes free = std::min(left, config.serving.kv_memory.value_or(left));

@@ -394,11 +394,25 @@ void describe(V& v, ServingConfig& c) {
           "What the scheduler lets policies see: the past, or also its waiting queue.");
 }
 
+/// Servers that share a workload and nothing else. A session stays on the one that a random draw
+/// sends it to, so each of them is an instance of its own.
+struct ReplicasConfig {
+  std::int64_t count = 1;
+};
+template <class V>
+void describe(V& v, ReplicasConfig& c) {
+  v.field("count", c.count,
+          "Servers, each with all of /hardware. Every session has one of them, by a random draw, "
+          "and all of its turns go there.",
+          between(1, 1024));
+}
+
 struct RunConfig {
   ModelConfig model;
   HardwareConfig hardware;
   SystemConfig system;
   ServingConfig serving;
+  ReplicasConfig replicas;
   WorkloadConfig workload;
   std::int64_t seed = 1;
 };
@@ -411,6 +425,7 @@ void describe(V& v, RunConfig& c) {
   v.field("system", c.system, "Which tiers are used and how: a preset's name or an object.",
           required());
   v.field("serving", c.serving, "What all compared systems share.");
+  v.field("replicas", c.replicas, "Several servers behind a router.");
   v.field("workload", c.workload, "The conversations.", required());
   v.field("seed", c.seed, "Master seed of every random stream.", non_negative());
 }
@@ -421,6 +436,9 @@ void describe(V& v, RunConfig& c) {
 /// Finds what no single key shows: unknown policies, tiers that are not installed, a model or an
 /// entry that does not fit. Pointers are those of a whole config.
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems);
+
+/// Reports several replicas where `what` is of one server.
+void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems);
 
 /// HBM that the KV of running requests may take: of /serving/kv_memory what the tier in HBM, read
 /// buffer and write buffer leave. With paging there are none of these, and stored KV shares it.

@@ -80,6 +80,7 @@ struct LoadRates {
 /// documents (figures 25 and 26), the second and later turns.
 struct ResumedTurnCosts {
   void add(const RequestRecord& record);
+  void merge(const ResumedTurnCosts& other);
 
   Tokens prompt_tokens;
   Tokens output_tokens;
@@ -96,6 +97,8 @@ class TurnMetrics {
   explicit TurnMetrics(const LoadRates& load_rates) : load_rates_(load_rates) {}
 
   void add(const RequestRecord& record);
+  /// Adds the turns of another instance; batch means, which are of one sequence of turns, stay.
+  void merge(const TurnMetrics& other);
 
   std::int64_t turns = 0;
   std::int64_t resumed_turns = 0;
@@ -141,6 +144,13 @@ struct GpuTime {
   SimDuration exposed_save;
 
   [[nodiscard]] SimDuration busy() const { return prefill + decode + exposed_load + exposed_save; }
+  GpuTime& operator+=(const GpuTime& other) {
+    prefill += other.prefill;
+    decode += other.decode;
+    exposed_load += other.exposed_load;
+    exposed_save += other.exposed_save;
+    return *this;
+  }
 };
 
 /// Mean queue length over time in a fixed number of buckets, whose width doubles when the run

@@ -13,43 +13,42 @@ Completion ObservedBackend::wait() {
     }
     const auto found = in_flight_.find(completion.payload);
     KVTIER_ASSERT(found != in_flight_.end(), "a transfer completes that was started");
-    found->second.record.end = now_;
-    observer_.on_transfer(found->second.record);
-    const bool open = found->second.open;
-    in_flight_.erase(found);
-    if (!open) {
+    InFlight done = found->second.front();
+    found->second.pop_front();
+    if (found->second.empty()) {
+      in_flight_.erase(found);
+    }
+    done.record.end = now_;
+    observer_.on_transfer(done.record);
+    if (!done.open) {
       return completion;
     }
   }
 }
 
 TransferId ObservedBackend::start_transfer(const TransferCommand& command) {
-  TransferCommand closed = command;
-  closed.open = false;
-  const TransferId id = backend_.start_transfer(closed);
-  const bool added = in_flight_
-                         .insert({command.cookie,
-                                  {.record = {.from = command.from,
-                                              .to = command.to,
-                                              .bytes = command.bytes,
-                                              .key = command.key,
-                                              .begin = backend_.now(),
-                                              .end = SimTime()},
-                                   .open = command.open}})
-                         .second;
-  KVTIER_ASSERT(added, "no two transfers in flight have the same cookie");
+  TransferCommand telling = command;
+  telling.tells_end = true;
+  const TransferId id = backend_.start_transfer(telling);
+  in_flight_[command.cookie].push_back({.record = {.from = command.from,
+                                                   .to = command.to,
+                                                   .bytes = command.bytes,
+                                                   .key = command.key,
+                                                   .begin = backend_.now(),
+                                                   .end = SimTime()},
+                                        .open = command.open});
   cookie_of_[id.value] = command.cookie;
   return id;
 }
 
 bool ObservedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) {
-  const auto found = in_flight_.find(cookie_of_.at(transfer.value));
-  if (found == in_flight_.end()) {
+  if (!backend_.extend_transfer(transfer, bytes, tokens)) {
     return false;
   }
-  found->second.record.bytes += bytes;
-  found->second.open = false;
-  return backend_.extend_transfer(transfer, bytes, tokens);
+  InFlight& extended = in_flight_.at(cookie_of_.at(transfer.value)).back();
+  extended.record.bytes += bytes;
+  extended.open = false;
+  return true;
 }
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <unordered_map>
 
 #include "sim/engine/backend.hpp"
@@ -9,8 +10,8 @@
 namespace kvtier {
 
 /// Passes every command on to another backend and tells an observer of each transfer when it is
-/// complete. An open transfer is not open to the other backend: its end, too, is told. Changes no
-/// time and no decision.
+/// complete, of open ones too, whose ends are kept from the control plane. Changes no time and no
+/// decision.
 class ObservedBackend final : public Backend {
  public:
   /// Keeps references to both.
@@ -23,9 +24,10 @@ class ObservedBackend final : public Backend {
   TransferId start_transfer(const TransferCommand& command) override;
   [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
   void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
-  IterationTime start_iteration(const IterationCommand& command) override {
-    return backend_.start_iteration(command);
+  void start_iteration(const IterationCommand& command) override {
+    backend_.start_iteration(command);
   }
+  [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
   void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
   void stop_decode() override { backend_.stop_decode(); }
   void end_request(EntryKey key) override { backend_.end_request(key); }
@@ -41,9 +43,10 @@ class ObservedBackend final : public Backend {
     TransferRecord record;
     bool open;
   };
-  /// By cookie, which is what a completion gives back; its number is unique among them. Looked up
-  /// only, never iterated.
-  std::unordered_map<std::uint64_t, InFlight> in_flight_;
+  /// By cookie, which is what a completion gives back, in the order of their starts: of those that
+  /// share one, all but the last are open, over and about to be told. Looked up only, never
+  /// iterated.
+  std::unordered_map<std::uint64_t, std::deque<InFlight>> in_flight_;
   std::unordered_map<std::uint32_t, std::uint64_t> cookie_of_;
 };
 

@@ -183,6 +183,10 @@ void PagedBatcher::admit(const Candidate& candidate) {
   const Tokens computed = work.length - found.tokens();
   prompts_.push_back({slot, found.host});
   parts_.push_back({.added = computed, .past = found.tokens()});
+  keys_.push_back(requests_.key(slot));
+  if (found.host.value > 0) {
+    loads_.push_back({.key = keys_.back(), .first = found.hbm, .count = found.host});
+  }
   prompt_tokens_ += computed;
 }
 
@@ -217,6 +221,7 @@ void PagedBatcher::suspend_latest() {
   context_ -= work.length;
   r.decode_share += decode_per_request_;
   requests_.occupy(-1, -(store_.block_bytes() * store_.blocks(work.length)));
+  backend_.end_request(requests_.key(slot));
   // The KV of its last token was not computed yet.
   store_.give_back(slot, requests_.key(slot), work.length, work.length - Tokens(1));
   const auto behind = std::find_if(suspended_.begin(), suspended_.end(), [&](SessionSlot other) {
@@ -247,21 +252,16 @@ void PagedBatcher::end_stall() {
 void PagedBatcher::start_iteration() {
   KVTIER_ASSERT(prompt_tokens_ + decoding_tokens() <= token_budget_,
                 "an iteration keeps to its token budget");
-  Tokens loaded;
-  for (const Prompt& prompt : prompts_) {
-    loaded += prompt.loaded;
-  }
   TransferId load;
-  if (loaded.value > 0) {
-    const auto loading = std::find_if(prompts_.begin(), prompts_.end(),
-                                      [](const Prompt& p) { return p.loaded.value > 0; });
-    const Bytes bytes = bytes_per_token_ * loaded.value;
+  if (!loads_.empty()) {
+    const Bytes bytes = bytes_per_token_ * loaded_now().value;
     loaded_ += bytes;
     load = backend_.start_transfer({.from = store_.behind(),
                                     .to = Medium::hbm,
                                     .bytes = bytes,
-                                    .key = requests_.key(loading->slot),
-                                    .cookie = kOwnTransfer});
+                                    .key = loads_.front().key,
+                                    .cookie = kOwnTransfer,
+                                    .pieces = loads_});
   }
   std::int64_t batch = 0;
   if (mixes_ && !running_.empty()) {
@@ -272,17 +272,17 @@ void PagedBatcher::start_iteration() {
   }
   gpu_ = Gpu::prefill;
   gpu_since_ = backend_.now();
-  iteration_time_ = backend_.start_iteration(
-      {.parts = parts_,
-       .decode_batch = batch,
-       .decode_context = batch > 0 ? context_ : Tokens(0),
-       .load = load,
-       .wait_for_all_layers = waits_for_whole_load(config_, store_.behind())});
+  backend_.start_iteration({.parts = parts_,
+                            .keys = keys_,
+                            .decode_batch = batch,
+                            .decode_context = batch > 0 ? context_ : Tokens(0),
+                            .load = load,
+                            .wait_for_all_layers = waits_for_whole_load(config_, store_.behind())});
 }
 
 void PagedBatcher::finish_iteration() {
   const SimTime now = backend_.now();
-  const auto& [compute, decode] = iteration_time_;
+  const auto [compute, decode] = backend_.iteration_time();
   const SimDuration prefill = compute - decode;
   const SimDuration waited = now - gpu_since_ - compute;
   gpu_ = Gpu::idle;
@@ -297,10 +297,7 @@ void PagedBatcher::finish_iteration() {
     decode_per_request_ += decode / static_cast<std::int64_t>(running_.size());
     advance(1);
   }
-  Tokens loaded;
-  for (const Prompt& prompt : prompts_) {
-    loaded += prompt.loaded;
-  }
+  const Tokens loaded = loaded_now();
   finish_ended();
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     const SessionSlot slot = prompts_[i].slot;
@@ -319,7 +316,18 @@ void PagedBatcher::finish_iteration() {
   }
   prompts_.clear();
   parts_.clear();
+  keys_.clear();
+  loads_.clear();
   prompt_tokens_ = Tokens(0);
+}
+
+/// What the iteration loads.
+Tokens PagedBatcher::loaded_now() const {
+  Tokens loaded;
+  for (const KvPiece& piece : loads_) {
+    loaded += piece.count;
+  }
+  return loaded;
 }
 
 /// The request has all of its KV and goes on token by token.
@@ -390,6 +398,7 @@ void PagedBatcher::finish_turn(SessionSlot slot) {
   KVTIER_ASSERT(work_[slot].length == total, "a turn ends with all of its tokens");
   r.decode_share += decode_per_request_;
   requests_.occupy(-1, -(store_.block_bytes() * store_.blocks(total)));
+  backend_.end_request(requests_.key(slot));
   store_.give_back(slot, requests_.key(slot), total, total);
   if (requests_.finish(slot)) {
     store_.forget(slot);

@@ -102,6 +102,7 @@ class PagedBatcher final : public Batcher {
   void suspend_latest();
   void start_iteration();
   void finish_iteration();
+  [[nodiscard]] Tokens loaded_now() const;
   void start_decode();
   void finish_decode(std::int64_t iterations);
   void advance(std::int64_t iterations);
@@ -147,9 +148,10 @@ class PagedBatcher final : public Batcher {
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_since_;
   bool stopping_ = false;
-  IterationTime iteration_time_;
   std::vector<Prompt> prompts_;
   std::vector<PrefillPart> parts_;  // those of prompts_
+  std::vector<EntryKey> keys_;      // those of prompts_
+  std::vector<KvPiece> loads_;      // of those of prompts_ that load
   Tokens prompt_tokens_;
   std::vector<Running> running_;  // a heap, the first to finish in front
   std::int64_t iteration_ = 0;

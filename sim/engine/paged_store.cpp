@@ -92,6 +92,7 @@ PagedStore::Held PagedStore::take(SessionSlot session, Tokens tokens, Tokens mos
     }
     host_.counters.read += bytes_per_token_ * found.host.value;
     loading_ += blocks(found.host);
+    tell_kept(entry(id).key, entry(id).parts, {.hbm = found.hbm});
     set(id, {});
   }
   grow(blocks(tokens));
@@ -109,7 +110,9 @@ void PagedStore::grow(std::int64_t blocks) {
 void PagedStore::give_back(SessionSlot session, EntryKey key, Tokens tokens, Tokens kept) {
   KVTIER_ASSERT(kept <= tokens, "no more is kept than was there");
   running_ -= blocks(tokens);
-  if (!stores_anything() || kept.value == 0) {
+  const bool stores = stores_anything() && kept.value > 0;
+  backend_.keep(Medium::hbm, key, stores ? kept : Tokens(0));
+  if (!stores) {
     return;
   }
   const EntryId id = create(session, key);
@@ -201,6 +204,15 @@ void PagedStore::set(EntryId id, const Parts& next) {
   }
 }
 
+void PagedStore::tell_kept(EntryKey key, const Parts& before, const Parts& after) {
+  if (after.hbm < before.hbm) {
+    backend_.keep(Medium::hbm, key, after.hbm);
+  }
+  if (before.copying < before.end && after.end < before.end) {
+    backend_.keep(behind_, key, after.copying < after.end ? after.end : Tokens(0));
+  }
+}
+
 Placement PagedStore::placement(SessionSlot session) const {
   const EntryId id = entry_of(session);
   if (!id.valid()) {
@@ -220,6 +232,7 @@ void PagedStore::truncate(SessionSlot session, const Truncation& cut) {
     return;
   }
   const Parts& p = entry(id).parts;
+  backend_.cut(entry(id).key, cut.kept, cut.dropped);
   set(id, {.copying = cut.left_of(p.copying),
            .clean = cut.left_of(p.clean),
            .hbm = cut.left_of(p.hbm),
@@ -230,6 +243,7 @@ void PagedStore::invalidate(SessionSlot session, LossCause cause) {
   const EntryId id = entry_of(session);
   if (id.valid()) {
     log(DecisionKind::invalidate, Medium::hbm, id, entry(id).parts.end);
+    tell_kept(entry(id).key, entry(id).parts, {});
     set(id, {});
   }
   if (session < loss_of_session_.size()) {
@@ -253,12 +267,14 @@ void PagedStore::forget(SessionSlot session) {
 void PagedStore::reclaim(std::int64_t wanted) {
   while (wanted > 0) {
     const EntryId id = copied_.front();
-    Parts parts = entry(id).parts;
+    const Parts before = entry(id).parts;
+    Parts parts = before;
     const std::int64_t taken = std::min(wanted, clean_blocks(parts));
     parts.hbm = taken == clean_blocks(parts) ? parts.clean
                                              : Tokens((blocks(parts.hbm) - taken) * block_size_);
     wanted -= taken;
     ++hbm_.counters.evictions;
+    tell_kept(entry(id).key, before, parts);
     set(id, parts);
   }
 }
@@ -293,7 +309,9 @@ bool PagedStore::make_room() {
     } else {
       ++hbm_.counters.evictions;
       log(DecisionKind::evict, Medium::hbm, id, entry(id).parts.end - keep);
-      set(id, {.copying = keep, .clean = keep, .hbm = keep, .end = keep});
+      const Parts kept{.copying = keep, .clean = keep, .hbm = keep, .end = keep};
+      tell_kept(entry(id).key, entry(id).parts, kept);
+      set(id, kept);
     }
   }
   return changed;
@@ -324,7 +342,8 @@ bool PagedStore::make_host_room(EntryId id, Tokens keep, bool only_ahead) {
 }
 
 void PagedStore::shrink_in_host(EntryId id, Tokens keep) {
-  Parts parts = entry(id).parts;
+  const Parts before = entry(id).parts;
+  Parts parts = before;
   // What lies in host memory need not begin at a block's border.
   const Tokens end =
       std::max(parts.clean, parts.copying + whole_blocks(parts.clean + keep - parts.copying));
@@ -332,6 +351,7 @@ void PagedStore::shrink_in_host(EntryId id, Tokens keep) {
   log(DecisionKind::evict, behind_, id, parts.end - end);
   parts.end = end;
   parts.hbm = std::min(parts.hbm, end);
+  tell_kept(entry(id).key, before, parts);
   set(id, parts);
 }
 
@@ -350,11 +370,13 @@ void PagedStore::copy_to_host(EntryId id, Tokens keep) {
   ++host_.counters.insertions;
   host_.counters.blocks += block_bytes_ * blocks(tokens);
   host_.counters.block_waste += block_bytes_ * blocks(tokens) - bytes;
+  const KvPiece piece{.key = entry(id).key, .first = keep, .count = tokens};
   static_cast<void>(backend_.start_transfer({.from = Medium::hbm,
                                              .to = behind_,
                                              .bytes = bytes,
-                                             .key = entry(id).key,
-                                             .cookie = cookie_}));
+                                             .key = piece.key,
+                                             .cookie = cookie_,
+                                             .pieces = {&piece, 1}}));
 }
 
 void PagedStore::on_copied() {

@@ -180,6 +180,8 @@ class PagedStore final : public StoredKv {
   void set(EntryId id, const Parts& parts);
   void tell(Tier& tier, EntryId id, Tokens before, Tokens after);
   [[nodiscard]] EntryView view(EntryId id, Tokens tokens) const;
+  /// Tells the backend what need not be held any more of an entry that was not taken.
+  void tell_kept(EntryKey key, const Parts& before, const Parts& after);
   void reclaim(std::int64_t blocks);
   bool make_host_room(EntryId id, Tokens keep, bool only_ahead);
   void shrink_in_host(EntryId id, Tokens keep);

@@ -35,6 +35,7 @@ Requests::Requests(const Setup& setup)
       progress_(setup.progress),
       hbm_limit_(running_kv_capacity(*setup.config)),
       fitter_(*setup.config),
+      is_logged_(is_logged(setup.config->workload)),
       turn_metrics_(load_rates(*setup.config)) {
   const PolicyKind<OrderPolicy>* order =
       find_policy(setup.registry->order, config_.system.order.name);
@@ -74,6 +75,7 @@ SessionSlot Requests::begin_session() {
   s.turns.swap(drawn_.turns);
   s.next_turn = 0;
   s.shared_prompt = drawn_.shared_prompt;
+  s.due = drawn_.arrival;
   s.history = s.shared_prompt.tokens;
   s.request.session = drawn_.id;
   draw_session();
@@ -127,7 +129,12 @@ bool Requests::finish(SessionSlot slot) {
     progress_(finished_turns_);
   }
   if (s.next_turn < std::ssize(s.turns)) {
-    backend_.set_timer(now + s.think, slot);
+    if (is_logged_) {
+      s.due = s.due + s.think;
+      backend_.set_timer(std::max(now, s.due), slot);
+    } else {
+      backend_.set_timer(now + s.think, slot);
+    }
     return false;
   }
   if (observer_ != nullptr) {

@@ -143,6 +143,8 @@ class Requests final : public QueueView {
     std::int64_t next_turn = 0;
     /// Between the turn in work and the next one.
     SimDuration think;
+    /// Of logged workloads: when the turn in work was to arrive.
+    SimTime due;
     SharedPrompt shared_prompt;
     /// Tokens of the shared prompt, and of all earlier turns that have not been truncated away.
     Tokens history;
@@ -169,6 +171,7 @@ class Requests final : public QueueView {
   double occupied_seconds_before_ = 0;
   SimTime occupied_since_;
   TurnFitter fitter_;
+  bool is_logged_;
 
   SessionSpec drawn_;
   bool has_drawn_ = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "sim/core/statistics.hpp"
 #include "traces/statistics.hpp"
@@ -157,9 +158,31 @@ Json timing_report(const RunConfig& config, const ProfileTiming& timing, const T
       {"from_roofline", timing.from_roofline()}};
 }
 
-Json load_report(Instance& instance) {
-  const SimDuration span = instance.last_finish() - instance.measured_from();
-  const double busy = instance.measured_gpu_time().busy().seconds();
+namespace {
+
+SimDuration measured_span(const Instance& instance) {
+  return instance.last_finish() - instance.measured_from();
+}
+
+/// Of all instances, one after the other.
+double measured_seconds(Instances instances) {
+  double seconds = 0;
+  for (const Instance* instance : instances) {
+    seconds += measured_span(*instance).seconds();
+  }
+  return seconds;
+}
+
+GpuTime measured_gpu_time(Instances instances) {
+  GpuTime time;
+  for (const Instance* instance : instances) {
+    time += instance->measured_gpu_time();
+  }
+  return time;
+}
+
+/// Whether the queue grew as long as sessions arrived.
+bool exceeds_capacity(Instance& instance) {
   // The queue is judged while sessions still arrive, since afterwards it can only drain; from the
   // beginning if the measured part has less than half of that.
   const SimTime arrivals_end = instance.last_session_arrival();
@@ -167,15 +190,30 @@ Json load_report(Instance& instance) {
   const SimTime from = measured_from.ns * 2 < arrivals_end.ns ? measured_from : SimTime(0);
   // Fewer waiting requests than this are no trend.
   constexpr double kShortQueue = 50;
-  const bool exceeds = instance.queue_trend().grows_throughout(from, arrivals_end, kShortQueue);
+  return instance.queue_trend().grows_throughout(from, arrivals_end, kShortQueue);
+}
+
+}  // namespace
+
+Json load_report(Instances instances) {
+  const double seconds = measured_seconds(instances);
+  double occupied = 0;
+  double queue_mean = 0;
+  std::size_t queue_max = 0;
+  bool exceeds = false;
+  for (Instance* instance : instances) {
+    occupied += instance->measured_occupied_seconds();
+    queue_mean += instance->queue_trend().mean(instance->measured_from(), instance->last_finish());
+    queue_max = std::max(queue_max, instance->queue_trend().longest());
+    exceeds = exceeds || exceeds_capacity(*instance);
+  }
   Json json;
-  json["utilization"] = ratio(instance.measured_occupied_seconds(), span.seconds());
-  json["gpu_busy_fraction"] = ratio(busy, span.seconds());
+  json["utilization"] = ratio(occupied, seconds);
+  json["gpu_busy_fraction"] = ratio(measured_gpu_time(instances).busy().seconds(), seconds);
   json["verdict"] = exceeds ? "load exceeds capacity" : "load is within capacity";
-  json["queue_length"] =
-      Json{{"mean", instance.queue_trend().mean(instance.measured_from(), instance.last_finish())},
-           {"max", instance.queue_trend().longest()}};
-  json["measured_seconds"] = span.seconds();
+  const auto servers = static_cast<double>(instances.size());
+  json["queue_length"] = Json{{"mean", queue_mean / servers}, {"max", queue_max}};
+  json["measured_seconds"] = seconds / servers;
   return json;
 }
 
@@ -210,12 +248,25 @@ Json cost_report(const RunConfig& config, double hours) {
               {"ssd", ssd_dollars}};
 }
 
-Json metrics_report(Instance& instance, const RunConfig& config,
+Json metrics_report(Instances instances, const RunConfig& config,
                     const std::vector<LinkReport>& links) {
-  const TurnMetrics& turns = instance.turns();
-  const SimDuration span = instance.last_finish() - instance.measured_from();
-  const double seconds = span.seconds();
-  const GpuTime gpu = instance.measured_gpu_time();
+  std::optional<TurnMetrics> merged;
+  if (instances.size() > 1) {
+    merged.emplace();
+    for (const Instance* instance : instances) {
+      merged->merge(instance->turns());
+    }
+  }
+  const TurnMetrics& turns = merged ? *merged : instances.front()->turns();
+  const double seconds = measured_seconds(instances);
+  const GpuTime gpu = measured_gpu_time(instances);
+  const auto sum = [&](const auto& of_instance) {
+    double total = 0;
+    for (const Instance* instance : instances) {
+      total += of_instance(*instance);
+    }
+    return total;
+  };
   const auto gpus = static_cast<double>(config.hardware.gpus);
 
   Json m;
@@ -223,7 +274,7 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["resumed_turns"] = turns.resumed_turns;
   m["hit_rate"] = hit_rate_report(turns);
   m["lost_hits"] = lost_hits_report(turns, filters_admission(config.system));
-  m["confidence"] = confidence_report(turns);
+  m["confidence"] = merged ? Json() : confidence_report(turns);
   m["truncated_turns"] = turns.truncated_turns;
   m["truncated_tokens"] = turns.truncated_tokens.value;
   m["ttft_seconds"] = seconds_report(turns.ttft_ns);
@@ -240,9 +291,13 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   m["output_tokens"] = turns.output_tokens.value;
   m["prefill_throughput_tokens_per_second"] =
       ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
-  m["output_throughput_tokens_per_second"] =
-      ratio(static_cast<double>(turns.output_tokens.value), seconds);
-  m["requests_per_second"] = ratio(static_cast<double>(turns.turns), seconds);
+  m["output_throughput_tokens_per_second"] = sum([](const Instance& one) {
+    return ratio(static_cast<double>(one.turns().output_tokens.value),
+                 measured_span(one).seconds());
+  });
+  m["requests_per_second"] = sum([](const Instance& one) {
+    return ratio(static_cast<double>(one.turns().turns), measured_span(one).seconds());
+  });
   m["gpu_seconds"] = Json{{"total", gpu.busy().seconds() * gpus},
                           {"prefill", gpu.prefill.seconds() * gpus},
                           {"decode", gpu.decode.seconds() * gpus},
@@ -250,23 +305,35 @@ Json metrics_report(Instance& instance, const RunConfig& config,
                           {"exposed_save", gpu.exposed_save.seconds() * gpus}};
 
   Json tiers_json = Json::object();
-  for (std::size_t i = 0; i < instance.batcher().tier_count(); ++i) {
-    const TierCounters now = instance.tiers_after()[i];
-    const TierCounters before = instance.tiers_before()[i];
-    tiers_json[to_string(instance.batcher().medium(i))] = Json{
-        {"occupancy_bytes",
-         {{"mean", ratio(static_cast<double>(now.occupancy_byte_ns - before.occupancy_byte_ns),
-                         static_cast<double>(span.ns))},
-          {"max", now.occupancy_peak.value}}},
-        {"block_waste_bytes",
-         {{"mean",
-           ratio((now.block_waste - before.block_waste).value, now.stores - before.stores)}}},
-        {"block_waste_share",
-         ratio((now.block_waste - before.block_waste).value, (now.blocks - before.blocks).value)},
-        {"read_bytes", (now.read - before.read).value},
-        {"written_bytes", (now.written - before.written).value},
-        {"insertions", now.insertions - before.insertions},
-        {"evictions", now.evictions - before.evictions}};
+  const Batcher& batcher = instances.front()->batcher();
+  for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
+    TierCounters moved;
+    Bytes peak;
+    for (const Instance* instance : instances) {
+      const TierCounters& now = instance->tiers_after()[i];
+      const TierCounters& before = instance->tiers_before()[i];
+      moved.stores += now.stores - before.stores;
+      moved.blocks += now.blocks - before.blocks;
+      moved.block_waste += now.block_waste - before.block_waste;
+      moved.read += now.read - before.read;
+      moved.written += now.written - before.written;
+      moved.insertions += now.insertions - before.insertions;
+      moved.evictions += now.evictions - before.evictions;
+      peak += now.occupancy_peak;
+    }
+    const double occupancy = sum([i](const Instance& one) {
+      return ratio(static_cast<double>(one.tiers_after()[i].occupancy_byte_ns -
+                                       one.tiers_before()[i].occupancy_byte_ns),
+                   static_cast<double>(measured_span(one).ns));
+    });
+    tiers_json[to_string(batcher.medium(i))] =
+        Json{{"occupancy_bytes", {{"mean", occupancy}, {"max", peak.value}}},
+             {"block_waste_bytes", {{"mean", ratio(moved.block_waste.value, moved.stores)}}},
+             {"block_waste_share", ratio(moved.block_waste.value, moved.blocks.value)},
+             {"read_bytes", moved.read.value},
+             {"written_bytes", moved.written.value},
+             {"insertions", moved.insertions},
+             {"evictions", moved.evictions}};
   }
   m["tiers"] = tiers_json;
   Json links_json = Json::object();
@@ -281,8 +348,14 @@ Json metrics_report(Instance& instance, const RunConfig& config,
   // an overloaded run the two are the same.
   m["cost_dollars"] = cost_report(config, seconds / 3600);
   m["busy_cost_dollars"] = cost_report(config, gpu.busy().seconds() / 3600);
-  m["preemptions"] = instance.preemptions();
-  m["prefetches"] = prefetch_report(instance.prefetches(), turns);
+  std::int64_t preemptions = 0;
+  PrefetchCounters prefetches;
+  for (const Instance* instance : instances) {
+    preemptions += instance->preemptions();
+    prefetches = prefetches + instance->prefetches();
+  }
+  m["preemptions"] = preemptions;
+  m["prefetches"] = prefetch_report(prefetches, turns);
   if (config.system.compression) {
     m["compression"] = compression_report(config);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "hw/profile_timing.hpp"
@@ -36,9 +37,14 @@ struct LinkReport {
 /// What GPUs and used tiers cost for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
 /// dollars.
 [[nodiscard]] Json cost_report(const RunConfig& config, double hours);
-/// `load` and `metrics` of a timed run.
-[[nodiscard]] Json load_report(Instance& instance);
-[[nodiscard]] Json metrics_report(Instance& instance, const RunConfig& config,
+/// The instances of a run, one or several that share its workload.
+using Instances = std::span<Instance* const>;
+/// `load` and `metrics` of a timed run. Of several instances: hit rates, means and quantiles are of
+/// all their turns, bytes, time, dollars and rates are sums, utilization is that of all together,
+/// the verdict that of the worst. Intervals by batch means are of one sequence of turns, so there
+/// are none. `links` are those of all instances.
+[[nodiscard]] Json load_report(Instances instances);
+[[nodiscard]] Json metrics_report(Instances instances, const RunConfig& config,
                                   const std::vector<LinkReport>& links);
 
 }  // namespace kvtier

@@ -62,6 +62,14 @@ class SharedLinks {
   [[nodiscard]] static std::uint32_t path_of(TransferId transfer) {
     return transfer.value & ((1U << kPathBits) - 1);
   }
+  /// What a transfer of the path waits for beside its bytes: each of its links.
+  [[nodiscard]] SimDuration latency(std::size_t path) const {
+    SimDuration sum;
+    for (const LinkUse& use : uses_[path].span()) {
+      sum += links_[use.link].limits.latency;
+    }
+    return sum;
+  }
   /// Ends the transfer due at next_completion(), which is now.
   Finished finish_next();
 

@@ -9,6 +9,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/engine/observed_backend.hpp"
+#include "sim/engine/replica_source.hpp"
 #include "sim/engine/result.hpp"
 
 namespace kvtier {
@@ -108,93 +109,174 @@ void check(const RunConfig& config, const PolicyRegistry& registry) {
   problems.throw_if_any();
 }
 
-Json report(Instance& instance, const RunConfig& config, const std::vector<LinkReport>& links,
+Json report(Instances instances, const RunConfig& config, const std::vector<LinkReport>& links,
             const std::optional<Json>& timing) {
   Json result;
   result["format"] = "kvtier.result/1";
   result["config"] = write_value(config);
-  result["workload"] = workload_report(config, instance.workload());
-  result["load"] = load_report(instance);
+  WorkloadStatistics workload = instances.front()->workload();
+  for (const Instance* instance : instances.subspan(1)) {
+    workload.merge(instance->workload());
+  }
+  result["workload"] = workload_report(config, workload);
+  result["load"] = load_report(instances);
   if (timing) {
     result["timing"] = *timing;
   }
-  result["metrics"] = metrics_report(instance, config, links);
+  result["metrics"] = metrics_report(instances, config, links);
   return result;
 }
 
 /// Runs it all, and throws if that measured nothing.
-void run(Instance& instance, const RunConfig& config) {
+void run(Instance& instance, const RunConfig& config, const RunOptions& options) {
+  if (options.on_start) {
+    options.on_start(instance);
+  }
   instance.run();
   check_counts(instance.turns());
   if (instance.turns().turns == 0) {
     throw ConfigError(
-        fmt::format("/workload/warmup_turns: expected less than the workload's {} turns, got {}",
-                    instance.finished_turns(), config.workload.warmup_turns));
+        config.replicas.count > 1
+            ? fmt::format("/replicas/count: a replica has {} turns and {} of them as warm-up, "
+                          "expected fewer replicas, more sessions or less warm-up",
+                          instance.finished_turns(), config.workload.warmup_turns)
+            : fmt::format(
+                  "/workload/warmup_turns: expected less than the workload's {} turns, got {}",
+                  instance.finished_turns(), config.workload.warmup_turns));
   }
 }
 
-/// The sessions and the observers of a run on a backend.
+/// The config of one of the replicas, which have equal shares of the warm-up.
+RunConfig config_of_replica(const RunConfig& config, std::int64_t replica) {
+  RunConfig own = config;
+  const std::int64_t count = config.replicas.count;
+  own.workload.warmup_turns = (config.workload.warmup_turns + count - 1 - replica) / count;
+  return own;
+}
+
+/// The sessions and the observers of a run on a backend. `config` outlives it.
 struct Parts {
-  std::unique_ptr<SessionSource> source;
+  std::unique_ptr<SessionSource> all;
+  std::optional<ReplicaSource> share;
   std::optional<ObservedBackend> observed;
   Instance instance;
 
   Parts(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
-        const RunOptions& options)
-      : source(make_source(config.workload, static_cast<std::uint64_t>(config.seed),
-                           options.base_dir)),
+        const RunOptions& options, std::int64_t replica = 0)
+      : all(make_source(config.workload, static_cast<std::uint64_t>(config.seed),
+                        options.base_dir)),
         observed(options.observer != nullptr
                      ? std::optional<ObservedBackend>(std::in_place, backend, *options.observer)
                      : std::nullopt),
         instance({.config = &config,
                   .registry = &registry,
                   .backend = observed ? static_cast<Backend*>(&*observed) : &backend,
-                  .sessions = source.get(),
+                  .sessions = sessions(config, replica),
                   .observer = options.observer,
                   .decisions = options.decisions,
                   .progress = options.progress}) {}
+
+ private:
+  SessionSource* sessions(const RunConfig& config, std::int64_t replica) {
+    if (config.replicas.count == 1) {
+      return all.get();
+    }
+    share.emplace(*all, replica, config.replicas.count, static_cast<std::uint64_t>(config.seed));
+    return &*share;
+  }
 };
+
+/// One of the replicas of a simulated run.
+struct Replica {
+  RunConfig config;
+  SimulatedBackend backend;
+  Parts parts;
+  std::vector<LinkCounters> before{LinkNames::count};
+  std::vector<LinkCounters> after{LinkNames::count};
+
+  Replica(const RunConfig& whole, std::int64_t replica, const TimingModel& timing,
+          const PolicyRegistry& registry, const RunOptions& options)
+      : config(config_of_replica(whole, replica)),
+        backend(config.hardware, config.model.layers, timing, options.stepping),
+        parts(backend, config, registry, options, replica) {
+    parts.instance.on_measurement_begin = [this] { read_links(backend, before); };
+    parts.instance.on_measurement_end = [this] { read_links(backend, after); };
+  }
+};
+
+std::vector<LinkReport> link_reports(const HardwareConfig& hardware,
+                                     const std::vector<std::unique_ptr<Replica>>& replicas) {
+  std::vector<LinkReport> links;
+  for (std::size_t i = 0; i < LinkNames::count; ++i) {
+    if (!has_link(hardware, i)) {
+      continue;
+    }
+    LinkReport link{kLinkNames[i], {}};
+    for (const auto& replica : replicas) {
+      link.counters.forward += replica->after[i].forward - replica->before[i].forward;
+      link.counters.backward += replica->after[i].backward - replica->before[i].backward;
+      link.counters.busy += replica->after[i].busy - replica->before[i].busy;
+    }
+    links.push_back(link);
+  }
+  return links;
+}
+
+TimingUse timing_use(const std::vector<std::unique_ptr<Replica>>& replicas) {
+  TimingUse all;
+  for (const auto& replica : replicas) {
+    const TimingUse& one = replica->backend.timing_use();
+    all.prefills += one.prefills;
+    all.extrapolated_prefills += one.extrapolated_prefills;
+    all.decode_iterations += one.decode_iterations;
+    all.extrapolated_decode_iterations += one.extrapolated_decode_iterations;
+  }
+  return all;
+}
 
 }  // namespace
 
 Json run_on(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
             const RunOptions& options) {
   check(config, registry);
+  Problems problems;
+  check_one_replica(config, "a backend", problems);
+  problems.throw_if_any();
   Parts parts(backend, config, registry, options);
-  run(parts.instance, config);
-  return report(parts.instance, config, {}, std::nullopt);
+  run(parts.instance, config, options);
+  return report(std::array{&parts.instance}, config, {}, std::nullopt);
 }
 
 Json simulate(const RunConfig& config, const PolicyRegistry& registry, const RunOptions& options) {
   check(config, registry);
+  if (options.observer != nullptr || options.decisions != nullptr) {
+    Problems problems;
+    check_one_replica(config, "what is recorded during a run", problems);
+    problems.throw_if_any();
+  }
   const auto timing =
       make_timing(config.model, config.hardware, config.system.positions, config.serving.slots);
-  SimulatedBackend backend(config.hardware, config.model.layers, *timing, options.stepping);
-  Parts parts(backend, config, registry, options);
-  Instance& instance = parts.instance;
-  std::vector<LinkCounters> before(LinkNames::count);
-  std::vector<LinkCounters> after(LinkNames::count);
-  instance.on_measurement_begin = [&] { read_links(backend, before); };
-  instance.on_measurement_end = [&] { read_links(backend, after); };
-  run(instance, config);
-  backend.check_drained();
-  check_bytes(instance, backend);
-  std::vector<LinkReport> links;
-  for (std::size_t i = 0; i < LinkNames::count; ++i) {
-    if (!has_link(config.hardware, i)) {
-      continue;
-    }
-    const LinkCounters& now = after[i];
-    links.push_back({kLinkNames[i],
-                     {.forward = now.forward - before[i].forward,
-                      .backward = now.backward - before[i].backward,
-                      .busy = now.busy - before[i].busy}});
+  std::vector<std::unique_ptr<Replica>> replicas;
+  std::vector<Instance*> instances;
+  std::int64_t finished = 0;
+  RunOptions own = options;
+  if (options.progress) {
+    own.progress = [&](std::int64_t turns) { options.progress(finished + turns); };
+  }
+  for (std::int64_t i = 0; i < config.replicas.count; ++i) {
+    replicas.push_back(std::make_unique<Replica>(config, i, *timing, registry, own));
+    Instance& instance = replicas.back()->parts.instance;
+    run(instance, replicas.back()->config, options);
+    replicas.back()->backend.check_drained();
+    check_bytes(instance, replicas.back()->backend);
+    instances.push_back(&instance);
+    finished += instance.finished_turns();
   }
   std::optional<Json> used;
   if (const auto* profile = dynamic_cast<const ProfileTiming*>(timing.get())) {
-    used = timing_report(config, *profile, backend.timing_use());
+    used = timing_report(config, *profile, timing_use(replicas));
   }
-  return report(instance, config, links, used);
+  return report(instances, config, link_reports(config.hardware, replicas), used);
 }
 
 }  // namespace kvtier

@@ -18,6 +18,8 @@ struct RunOptions {
   DecisionObserver* decisions = nullptr;
   /// Called now and then with the number of finished turns; may throw to end the run.
   std::function<void(std::int64_t)> progress;
+  /// Called with the instance before it runs: observers may read its counters while it does.
+  std::function<void(const Instance&)> on_start;
   /// Where relative paths of the workload start.
   std::filesystem::path base_dir;
 };

@@ -59,34 +59,6 @@ SharedLinks make_links(const HardwareConfig& hardware) {
   return SharedLinks(std::move(links), std::move(paths));
 }
 
-/// What crosses several links waits for each.
-std::array<SimDuration, kPaths> path_latencies(const HardwareConfig& hardware) {
-  std::array<SimDuration, kPaths> latencies{};
-  const auto of = [&hardware](Medium medium) {
-    switch (medium) {
-      case Medium::ssd:
-        return hardware.ssd ? hardware.ssd->bandwidth.latency : SimDuration(0);
-      case Medium::cxl:
-        return hardware.cxl ? hardware.cxl->bandwidth.latency : SimDuration(0);
-      default:
-        return SimDuration(0);
-    }
-  };
-  for (std::size_t i = 0; i < kMedia; ++i) {
-    for (std::size_t j = 0; j < kMedia; ++j) {
-      if (i != j) {
-        const auto from = static_cast<Medium>(i);
-        const auto to = static_cast<Medium>(j);
-        const bool pcie = (from == Medium::hbm && to != Medium::cxl) ||
-                          (to == Medium::hbm && from != Medium::cxl);
-        latencies[path_index(from, to)] =
-            of(from) + of(to) + (pcie ? hardware.links.pcie.latency : SimDuration(0));
-      }
-    }
-  }
-  return latencies;
-}
-
 }  // namespace
 
 const char* to_string(Medium medium) {
@@ -96,12 +68,11 @@ const char* to_string(Medium medium) {
 
 SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                                    const TimingModel& timing, DecodeStepping stepping)
-    : timing_(timing),
-      layers_(model_layers),
-      stepping_(stepping),
-      links_(make_links(hardware)),
-      latency_(path_latencies(hardware)),
-      has_latency_(std::ranges::any_of(latency_, [](SimDuration l) { return l.ns > 0; })) {}
+    : timing_(timing), layers_(model_layers), stepping_(stepping), links_(make_links(hardware)) {
+  for (std::size_t path = 0; path < kPaths; ++path) {
+    has_latency_ = has_latency_ || links_.latency(path).ns > 0;
+  }
+}
 
 Completion SimulatedBackend::wait() {
   while (true) {
@@ -134,7 +105,7 @@ Completion SimulatedBackend::wait() {
       if (!has_latency_) [[likely]] {
         return end_transfer(finished.transfer, finished.cookie);
       }
-      land({.at = now_ + latency_[SharedLinks::path_of(finished.transfer)],
+      land({.at = now_ + links_.latency(SharedLinks::path_of(finished.transfer)),
             .transfer = finished.transfer,
             .cookie = finished.cookie});
     }
@@ -143,7 +114,7 @@ Completion SimulatedBackend::wait() {
 
 inline Completion SimulatedBackend::end_transfer(TransferId transfer, std::uint64_t cookie) {
   if (gpu_ == Gpu::prefill && prefill_.load == transfer) {
-    finish_load(now_, latency_[SharedLinks::path_of(transfer)]);
+    finish_load(now_, links_.latency(SharedLinks::path_of(transfer)));
   }
   return {CompletionKind::transfer, cookie};
 }
@@ -188,7 +159,7 @@ void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
 TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
   KVTIER_ASSERT(command.from != command.to, "a transfer leads somewhere else");
   return links_.start(path_index(command.from, command.to), command.bytes, command.cookie, now_,
-                      command.open);
+                      command.open && !command.tells_end);
 }
 
 bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens) {
@@ -205,7 +176,7 @@ void SimulatedBackend::start_prefill(const PrefillCommand& command) {
   begin_prefill();
 }
 
-IterationTime SimulatedBackend::start_iteration(const IterationCommand& command) {
+void SimulatedBackend::start_iteration(const IterationCommand& command) {
   prefill_time_ = timing_.iteration(command.parts, command.decode_batch, command.decode_context);
   prefill_ = {.part = {},
               .key = {},
@@ -218,7 +189,8 @@ IterationTime SimulatedBackend::start_iteration(const IterationCommand& command)
       command.decode_batch > 0
           ? timing_.decode_duration(command.decode_batch, command.decode_context)
           : SimDuration(0);
-  return {.compute = prefill_time_.total, .decode = std::min(decode, prefill_time_.total)};
+  iteration_time_ = {.compute = prefill_time_.total,
+                     .decode = std::min(decode, prefill_time_.total)};
 }
 
 void SimulatedBackend::begin_prefill() {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "hw/hardware.hpp"
@@ -48,7 +47,8 @@ class SimulatedBackend final : public Backend {
   TransferId start_transfer(const TransferCommand& command) override;
   [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
   void start_prefill(const PrefillCommand& command) override;
-  IterationTime start_iteration(const IterationCommand& command) override;
+  void start_iteration(const IterationCommand& command) override;
+  [[nodiscard]] IterationTime iteration_time() const override { return iteration_time_; }
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
 
@@ -88,8 +88,7 @@ class SimulatedBackend final : public Backend {
   std::int64_t layers_;
   DecodeStepping stepping_;
   SharedLinks links_;
-  /// Of each path; none anywhere: `has_latency_` is false.
-  std::array<SimDuration, kMedia*(kMedia - 1)> latency_{};
+  /// Some path has one.
   bool has_latency_ = false;
   /// The next first.
   std::vector<Landing> landings_;
@@ -100,6 +99,7 @@ class SimulatedBackend final : public Backend {
   SimTime gpu_done_ = kNever;
   SimTime gpu_started_;
   PrefillCommand prefill_;
+  IterationTime iteration_time_;
   PrefillTime prefill_time_;
   DecodeCommand decode_;
   const std::vector<DecodePiece>* pieces_ = nullptr;

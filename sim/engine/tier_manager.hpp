@@ -51,6 +51,14 @@ struct PrefetchCounters {
   /// Byte-nanoseconds that fetched entries waited, counted when they are used or leave.
   Int128 idle_byte_ns = 0;
 
+  friend PrefetchCounters operator+(const PrefetchCounters& a, const PrefetchCounters& b) {
+    return {.begun = a.begun + b.begun,
+            .late = a.late + b.late,
+            .on_time = a.on_time + b.on_time,
+            .early = a.early + b.early,
+            .unused = a.unused + b.unused,
+            .idle_byte_ns = a.idle_byte_ns + b.idle_byte_ns};
+  }
   friend PrefetchCounters operator-(const PrefetchCounters& a, const PrefetchCounters& b) {
     return {.begun = a.begun - b.begun,
             .late = a.late - b.late,

@@ -37,7 +37,8 @@ class InstantBackend final : public Backend {
   }
   [[nodiscard]] bool extend_transfer(TransferId, Bytes, Tokens) override { return false; }
   void start_prefill(const PrefillCommand&) override {}
-  IterationTime start_iteration(const IterationCommand&) override { return {}; }
+  void start_iteration(const IterationCommand&) override {}
+  [[nodiscard]] IterationTime iteration_time() const override { return {}; }
   void start_decode(const DecodeCommand&) override {}
   void stop_decode() override {}
 
@@ -61,6 +62,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
                       const RunOptions& options) {
   Problems problems;
   check_run_config(config, registry, problems);
+  check_one_replica(config, "an untimed replay", problems);
   if (config.system.paging) {
     problems.add(
         "/system/paging",

@@ -174,4 +174,24 @@ class EntryQueues {
   std::size_t residents_ = 0;
 };
 
+/// Of policies that remember nothing more.
+struct NoMark {};
+
+/// A policy that tells its queues all that it hears and wants nothing else of it, unless it says
+/// so.
+template <class Mark>
+class QueuedEviction : public EvictionPolicy {
+ public:
+  void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
+  void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
+  void on_pin(EntryId entry) override { queues_.pin(entry); }
+  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
+  void check_invariants(const TierView& tier) const override { queues_.check(tier); }
+
+ protected:
+  explicit QueuedEviction(std::size_t queues) : queues_(queues) {}
+
+  EntryQueues<Mark> queues_;
+};
+
 }  // namespace kvtier

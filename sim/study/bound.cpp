@@ -39,4 +39,19 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
   return {{"policy", oracle->name}, {"hit_rate", most}, {"share_reached", shares}};
 }
 
+Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
+                   const RunOptions& options) {
+  if (config.system.paging || config.system.sharing == Sharing::prompts ||
+      config.replicas.count > 1 || config.system.tiers.count() == 0) {
+    return nullptr;
+  }
+  RunOptions silent = options;
+  silent.observer = nullptr;
+  silent.decisions = nullptr;
+  const Json untimed = simulate_untimed(config, registry, silent);
+  Json bound = bound_of(config, untimed, registry, silent);
+  bound["untimed_hit_rate"] = untimed["metrics"]["hit_rate"];
+  return bound;
+}
+
 }  // namespace kvtier

@@ -11,4 +11,10 @@ namespace kvtier {
 [[nodiscard]] Json bound_of(const RunConfig& config, const Json& result,
                             const PolicyRegistry& registry, const RunOptions& options);
 
+/// The same of a timed run's config, which is replayed untimed twice: with its own policies, whose
+/// hit rates are "untimed_hit_rate", and with the oracle. null where there is no such replay: with
+/// paging, shared prompts, several replicas or no tier.
+[[nodiscard]] Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
+                                 const RunOptions& options);
+
 }  // namespace kvtier

@@ -5,57 +5,17 @@
 #include <fmt/format.h>
 
 #include "sim/core/statistics.hpp"
+#include "sim/study/bound.hpp"
 #include "sim/study/summary.hpp"
 
 namespace kvtier {
 namespace {
 
-/// One row of the table: where its number stands in a result and how it is shown.
-struct Row {
-  const char* label;
-  const char* pointer;
-  double factor;
-  const char* format;  // of the scaled number
-  /// A tier without which the row is left out of tables, if no system uses it.
-  const char* tier = nullptr;
-};
-
-constexpr double kPerHour = 1.0 / 3600;
-constexpr double kMillis = 1000;
-constexpr double kPercent = 100;
-
-constexpr Row kRows[] = {
-    {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}"},
-    {"  of which in HBM %", "/metrics/hit_rate/all_turns/hbm", 100, "{:.1f}"},
-    {"  of which in DRAM %", "/metrics/hit_rate/all_turns/dram", 100, "{:.1f}"},
-    {"  of which in CXL %", "/metrics/hit_rate/all_turns/cxl", 100, "{:.1f}",
-     "/config/system/tiers/cxl"},
-    {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}"},
-    {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}"},
-    {"hit rate, tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}"},
-    {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
-    {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},
-    {"TTFT without queueing, mean ms", "/metrics/ttft_seconds_without_queueing/mean", kMillis,
-     "{:.1f}"},
-    {"TTFT without queueing, p90 ms", "/metrics/ttft_seconds_without_queueing/p90", kMillis,
-     "{:.1f}"},
-    {"TPOT mean ms", "/metrics/tpot_seconds/mean", kMillis, "{:.1f}"},
-    {"prefill throughput, tokens/s", "/metrics/prefill_throughput_tokens_per_second", 1, "{:.0f}"},
-    {"output throughput, tokens/s", "/metrics/output_throughput_tokens_per_second", 1, "{:.0f}"},
-    {"GPU hours", "/metrics/gpu_seconds/total", kPerHour, "{:.2f}"},
-    {"  prefill", "/metrics/gpu_seconds/prefill", kPerHour, "{:.2f}"},
-    {"  decode", "/metrics/gpu_seconds/decode", kPerHour, "{:.2f}"},
-    {"  waiting for loads", "/metrics/gpu_seconds/exposed_load", kPerHour, "{:.2f}"},
-    {"  waiting for saves", "/metrics/gpu_seconds/exposed_save", kPerHour, "{:.2f}"},
-    {"dollars, busy time", "/metrics/busy_cost_dollars/total", 1, "{:.2f}"},
-    {"dollars, rented time", "/metrics/cost_dollars/total", 1, "{:.2f}"},
-    {"utilization %", "/load/utilization", 100, "{:.1f}"},
-};
-
 constexpr std::size_t kLabelWidth = 32;
+constexpr double kPercent = 100;
 constexpr const char* kVerdict = "/load/verdict";
 
-std::string cell(const Comparison::Column& column, const Row& row) {
+std::string cell(const Comparison::Column& column, const ResultRow& row) {
   const auto summary = summarize(column.results, row.pointer);
   if (!summary) {
     return "-";
@@ -74,7 +34,7 @@ bool has_differences(const Comparison& comparison) {
 /// What `column` has more than `base`, over pairs of runs with the same seed; nullopt where a run
 /// has no such number.
 std::optional<MeanInterval> difference(const Comparison::Column& column,
-                                       const Comparison::Column& base, const Row& row) {
+                                       const Comparison::Column& base, const ResultRow& row) {
   const auto numbers = numbers_at(column.results, row.pointer);
   const auto others = numbers_at(base.results, row.pointer);
   if (!numbers || !others) {
@@ -87,7 +47,7 @@ std::optional<MeanInterval> difference(const Comparison::Column& column,
   return mean_interval(differences);
 }
 
-std::string difference_cell(const std::optional<MeanInterval>& difference, const Row& row) {
+std::string difference_cell(const std::optional<MeanInterval>& difference, const ResultRow& row) {
   if (!difference) {
     return "-";
   }
@@ -102,12 +62,14 @@ std::string difference_cell(const std::optional<MeanInterval>& difference, const
                      number(difference->high()), difference->excludes_zero() ? " *" : "  ");
 }
 
-bool is_shown(const Row& row, const Comparison& comparison) {
-  const auto uses_tier = [&](const Comparison::Column& column) {
-    return column.results.front().at(Json::json_pointer(row.tier)).is_object();
+bool is_shown(const ResultRow& row, const Comparison& comparison) {
+  const auto has_it = [&](const Comparison::Column& column) {
+    const Json::json_pointer at{std::string(row.needs)};
+    const Json& result = column.results.front();
+    return result.contains(at) && result.at(at).is_object();
   };
-  return row.tier == nullptr ||
-         std::any_of(comparison.columns.begin(), comparison.columns.end(), uses_tier);
+  return row.needs == nullptr ||
+         std::any_of(comparison.columns.begin(), comparison.columns.end(), has_it);
 }
 
 std::string verdict(const Comparison::Column& column) {
@@ -125,7 +87,7 @@ std::string difference_table(const Comparison& comparison) {
   for (std::size_t i = 1; i < comparison.columns.size(); ++i) {
     widths.push_back(comparison.columns[i].system.size());
   }
-  for (const Row& row : kRows) {
+  for (const ResultRow& row : result_rows()) {
     if (!is_shown(row, comparison)) {
       continue;
     }
@@ -158,8 +120,9 @@ std::string difference_table(const Comparison& comparison) {
 }  // namespace
 
 Comparison compare_systems(const ConfigRequest& request, const std::vector<std::string>& systems,
-                           std::int64_t replications, const ConfigDirectory& presets,
-                           const PolicyRegistry& registry, const RunOptions& options,
+                           std::int64_t replications, bool with_bound,
+                           const ConfigDirectory& presets, const PolicyRegistry& registry,
+                           const RunOptions& options,
                            const std::function<void(std::int64_t, std::int64_t)>& progress) {
   std::vector<ResolvedConfig> configs;
   std::vector<std::string> problems;
@@ -205,6 +168,9 @@ Comparison compare_systems(const ConfigRequest& request, const std::vector<std::
       RunOptions run = options;
       run.base_dir = configs[i].base_dir;
       column.results.push_back(simulate(config, registry, run));
+      if (with_bound) {
+        column.results.back()["bound"] = untimed_bound(config, registry, run);
+      }
       if (progress) {
         progress(++done, all);
       }
@@ -219,7 +185,7 @@ Json to_json(const Comparison& comparison) {
   json["systems"] = Json::object();
   for (const Comparison::Column& column : comparison.columns) {
     Json summary = Json::object();
-    for (const Row& row : kRows) {
+    for (const ResultRow& row : result_rows()) {
       if (const auto value = summarize(column.results, row.pointer)) {
         summary[row.pointer] = Json{{"mean", value->mean}, {"spread", value->spread}};
       }
@@ -229,7 +195,7 @@ Json to_json(const Comparison& comparison) {
     const Comparison::Column& base = comparison.columns.front();
     if (has_differences(comparison) && &column != &base) {
       Json differences = Json::object();
-      for (const Row& row : kRows) {
+      for (const ResultRow& row : result_rows()) {
         if (const auto found = difference(column, base, row)) {
           differences[row.pointer] = Json{{"mean", found->mean},
                                           {"low", found->low()},
@@ -249,7 +215,7 @@ std::string to_table(const Comparison& comparison) {
   std::vector<std::size_t> widths;
   for (const Comparison::Column& column : comparison.columns) {
     std::size_t width = std::max(column.system.size(), verdict(column).size());
-    for (const Row& row : kRows) {
+    for (const ResultRow& row : result_rows()) {
       width = std::max(width, cell(column, row).size());
     }
     widths.push_back(width + 2);
@@ -265,7 +231,7 @@ std::string to_table(const Comparison& comparison) {
     text += fmt::format("{:>{}}", comparison.columns[i].system, widths[i]);
   }
   text += "\n";
-  for (const Row& row : kRows) {
+  for (const ResultRow& row : result_rows()) {
     if (!is_shown(row, comparison)) {
       continue;
     }

@@ -21,12 +21,14 @@ struct Comparison {
 };
 
 /// Runs `request` once per system and replication. Every config is resolved before the first run,
-/// so that bad input costs nothing. `progress(done, all)` is called after each run. Throws as
+/// so that bad input costs nothing. `with_bound` adds to every result how far its policies are from
+/// the optimum (untimed_bound). `progress(done, all)` is called after each run. Throws as
 /// simulate does.
 [[nodiscard]] Comparison compare_systems(
     const ConfigRequest& request, const std::vector<std::string>& systems,
-    std::int64_t replications, const ConfigDirectory& presets, const PolicyRegistry& registry,
-    const RunOptions& options, const std::function<void(std::int64_t, std::int64_t)>& progress);
+    std::int64_t replications, bool with_bound, const ConfigDirectory& presets,
+    const PolicyRegistry& registry, const RunOptions& options,
+    const std::function<void(std::int64_t, std::int64_t)>& progress);
 
 /// `kvtier.compare/1`: every result, mean and spread (maximum - minimum) of the table's rows and,
 /// of several replications, each system's differences from the first.

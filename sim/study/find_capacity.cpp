@@ -373,9 +373,9 @@ CapacitySearch find_capacity(const ResolvedConfig& config, const std::vector<Slo
                              const RunOptions& run,
                              const std::function<void(std::int64_t, double)>& progress) {
   KVTIER_ASSERT(options.replications >= 1 && options.tolerance > 0, "the search can be run");
-  if (config.config.workload.arrivals != ArrivalModel::poisson) {
+  if (config.config.workload.arrivals == ArrivalModel::trace) {
     throw ConfigError(
-        "/workload/arrivals: --find-capacity varies the rate of Poisson arrivals, a trace's own "
+        "/workload/arrivals: --find-capacity varies the rate of random arrivals, a trace's own "
         "times have none");
   }
   return Search(config, slo, options, registry, run, progress)();

@@ -84,7 +84,7 @@ struct CapacitySearch {
 /// to be met below a rate that meets it; rates of one half and three quarters of the result are run
 /// as well, so that `trials` shows where that is not so. All rates share their random draws.
 ///
-/// Throws ConfigError for arrivals that are not Poisson, metrics that a result does not have, and
+/// Throws ConfigError for arrivals that have no rate, metrics that a result does not have, and
 /// as simulate does. `progress(runs done, rate to be tried)` is called before each run.
 [[nodiscard]] CapacitySearch find_capacity(
     const ResolvedConfig& config, const std::vector<SloCondition>& slo,

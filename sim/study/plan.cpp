@@ -4,12 +4,18 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <set>
 
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/fingerprint.hpp"
+#include "sim/engine/miss_ratio_curve.hpp"
 #include "sim/engine/result.hpp"
+#include "sim/study/run_folder.hpp"
+#include "sim/study/run_threads.hpp"
 #include "sim/study/summary.hpp"
 
 namespace kvtier {
@@ -17,11 +23,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kFormat = "kvtier.plan/1";
+constexpr const char* kFolderFormat = "kvtier.plan_folder/1";
 constexpr double kHoursPerDay = 24;
 constexpr double kSecondsPerHour = 3600;
 constexpr double kPercent = 100;
 constexpr double kMillis = 1000;
 constexpr const char* kTtft = "/metrics/ttft_seconds/mean";
+constexpr const char* kHitRate = "/metrics/hit_rate/all_turns/total";
+/// How far the hit rate of a run in time may be above that of the untimed curve: requests that wait
+/// change the order of accesses.
+constexpr double kCurveError = 0.05;
+/// Less than this more of the turns is nothing.
+constexpr double kNothing = 0.001;
 
 using Place = std::vector<std::size_t>;  // one index an axis
 
@@ -37,7 +51,28 @@ std::string identity_of(const RunConfig& config) {
 }
 
 double dollars_per_hour(const RunConfig& config) {
-  return cost_report(config, 1)["total"].get<double>();
+  return cost_report(config, static_cast<double>(config.replicas.count))["total"].get<double>();
+}
+
+/// Of a system with one tier, evicted by LRU alone, which keeps whole sessions; nullopt of others.
+std::optional<Bytes> lru_capacity(const RunConfig& config) {
+  const SystemConfig& system = config.system;
+  if (system.tiers.count() != 1 || system.paging || system.sharing == Sharing::prompts ||
+      config.replicas.count > 1) {
+    return std::nullopt;
+  }
+  const auto of = [](const auto& tier, const auto& installed) -> std::optional<Bytes> {
+    const bool is_lru = tier && installed && tier->eviction.name == "lru" && !tier->ttl &&
+                        tier->admission.name == kAlwaysAdmitted;
+    return is_lru ? std::optional(installed->capacity - tier->free_buffer) : std::nullopt;
+  };
+  if (const auto dram = of(system.tiers.dram, config.hardware.dram)) {
+    return dram;
+  }
+  if (const auto cxl = of(system.tiers.cxl, config.hardware.cxl)) {
+    return cxl;
+  }
+  return of(system.tiers.ssd, config.hardware.ssd);
 }
 
 /// By how much of its bound the interval misses a condition; 0 or less: not at all.
@@ -50,16 +85,96 @@ double violation(const SloCondition& condition, const std::optional<MeanInterval
   return beyond / std::max(std::abs(condition.bound), std::numeric_limits<double>::min());
 }
 
+/// Where an answer needs runs that are still to be made.
+struct Wanting {};
+
+/// The results of runs by what they are runs of. Runs that are asked for and not there are made
+/// together, on several threads, before the same is asked again.
+class Runs {
+ public:
+  using Make = std::function<Json(const RunOptions&)>;
+
+  Runs(const PlanOptions& options, RunFolder* folder) : options_(options), folder_(folder) {
+    if (folder_ == nullptr) {
+      return;
+    }
+    for (const std::string& line : folder_->kept()) {
+      const Json kept = Json::parse(line);
+      known_[kept["run"].get<std::string>()] = kept["result"];
+    }
+  }
+
+  /// nullptr if the run is still to be made.
+  const Json* find(const std::string& key, const Make& make) {
+    const auto known = known_.find(key);
+    if (known != known_.end()) {
+      return &known->second;
+    }
+    if (asked_.insert(key).second) {
+      wanted_.emplace_back(key, make);
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] bool any_wanted() const { return !wanted_.empty(); }
+
+  void make_wanted() {
+    const auto done = static_cast<std::int64_t>(known_.size());
+    std::vector<Json> results(wanted_.size());
+    std::mutex mutex;
+    const auto work = [&](std::size_t i, const std::stop_token& stop) {
+      RunOptions how;
+      how.progress = [&stop](std::int64_t) {
+        if (stop.stop_requested()) {
+          throw Stopped{};
+        }
+      };
+      results[i] = wanted_[i].second(how);
+      results[i].erase("config");  // which the plan says
+      const std::lock_guard lock(mutex);
+      if (folder_ != nullptr) {
+        folder_->append(line_of(wanted_[i].first, results[i]));
+      }
+    };
+    run_on_threads(wanted_.size(), options_.jobs, work, [&](std::int64_t more) {
+      if (options_.progress) {
+        options_.progress(done + more);
+      }
+    });
+    for (std::size_t i = 0; i < wanted_.size(); ++i) {
+      known_[wanted_[i].first] = std::move(results[i]);
+    }
+    wanted_.clear();
+    asked_.clear();
+  }
+
+  void finish(const std::string& summary) const {
+    std::string lines;
+    for (const auto& [key, result] : known_) {
+      lines += line_of(key, result) + "\n";
+    }
+    folder_->finish(lines, summary);
+  }
+
+ private:
+  static std::string line_of(const std::string& key, const Json& result) {
+    return Json{{"run", key}, {"result", result}}.dump();
+  }
+
+  const PlanOptions& options_;
+  RunFolder* folder_;
+  std::map<std::string, Json> known_;
+  std::set<std::string> asked_;
+  std::vector<std::pair<std::string, Make>> wanted_;
+};
+
+/// Goes through the space as if every run were there; what turns out to be missing is made, and the
+/// way begins again. So what is found does not depend on how many runs are made at a time.
 class Search {
  public:
-  Search(const Plan& plan, const ConfigDirectory& presets, const PolicyRegistry& registry,
-         RunOptions run, const std::function<void(std::int64_t)>& progress)
-      : plan_(plan),
-        axes_(plan.space.axes),
-        registry_(registry),
-        run_(std::move(run)),
-        progress_(progress),
-        points_(resolve_points(plan.space, presets, registry)) {
+  Search(const Plan& plan, const std::vector<SweepPoint>& points, const PolicyRegistry& registry,
+         Runs& runs)
+      : plan_(plan), axes_(plan.space.axes), registry_(registry), points_(points), runs_(runs) {
     for (const SweepPoint& point : points_) {
       identities_.push_back(point.resolved ? identity_of(point.resolved->config) : "");
     }
@@ -73,6 +188,19 @@ class Search {
 
   PlanResult operator()() {
     check_costs();
+    while (!found_all()) {
+      runs_.make_wanted();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  /// Whether all runs that the answer needs were there.
+  bool found_all() {
+    result_ = {};
+    seems_.clear();
+    trials_.clear();
+    places_.clear();
     result_.configurations = static_cast<std::int64_t>(points_.size());
     for (const SweepPoint& point : points_) {
       for (const std::string& line : point.refused) {
@@ -85,11 +213,14 @@ class Search {
     Place place(axes_.size(), 0);
     do {
       if (capacities_.empty()) {
-        (void)trial(place);
+        attempt([&] { (void)trial(place); });
       } else if (place[capacities_.back()] == 0) {
-        search_line(place);
+        attempt([&] { search_line(place); });
       }
     } while (advance(place));
+    if (runs_.any_wanted()) {
+      return false;
+    }
     std::optional<std::string> best;
     for (const auto& [identity, found] : trials_) {
       if (found.meets && (!best || order(found, trials_.at(*best)))) {
@@ -100,11 +231,21 @@ class Search {
     if (best) {
       curves = run_curves(places_.at(*best));
     }
+    if (runs_.any_wanted()) {
+      return false;
+    }
     finish(best, curves);
-    return std::move(result_);
+    return true;
   }
 
- private:
+  template <class Ask>
+  static void attempt(const Ask& ask) {
+    try {
+      ask();
+    } catch (const Wanting&) {
+    }
+  }
+
   static bool order(const PlanTrial& a, const PlanTrial& b) {
     return a.dollars_per_hour != b.dollars_per_hour ? a.dollars_per_hour < b.dollars_per_hour
                                                     : a.ttft_seconds.mean < b.ttft_seconds.mean;
@@ -160,15 +301,19 @@ class Search {
     problems.throw_if_any();
   }
 
-  Json run(const RunConfig& config, const fs::path& base_dir) {
-    if (progress_) {
-      progress_(result_.short_runs + result_.full_runs);
-    }
-    RunOptions how = run_;
-    how.base_dir = base_dir;
-    Json result = simulate(config, registry_, how);
-    if (!checked_) {
-      check_metrics(plan_.conditions, result, plan_.space.file.string() + ": /slo: ");
+  /// nullptr if the run is still to be made.
+  const Json* run(const char* kind, const RunConfig& config, const SweepPoint& point,
+                  const std::string& identity) {
+    const fs::path base_dir = point.resolved->base_dir;
+    const Json* result =
+        runs_.find(fmt::format("{}-{}-{}", fingerprint(identity), kind, config.seed),
+                   [&registry = registry_, config, base_dir](const RunOptions& options) {
+                     RunOptions how = options;
+                     how.base_dir = base_dir;
+                     return simulate(config, registry, how);
+                   });
+    if (result != nullptr && !checked_) {
+      check_metrics(plan_.conditions, *result, plan_.space.file.string() + ": /slo: ");
       checked_ = true;
     }
     return result;
@@ -176,16 +321,18 @@ class Search {
 
   /// Whether a short run with one seed meets the SLO.
   bool seems_to_meet(const Place& place) {
-    const auto& resolved = config_at(place);
-    if (!resolved) {
+    const SweepPoint& point = points_[index_of(place)];
+    if (!point.resolved) {
       return false;
     }
-    const auto [known, is_new] = screened_.emplace(identities_[index_of(place)], false);
-    if (!is_new) {
+    const std::string& identity = identities_[index_of(place)];
+    const auto known = seems_.find(identity);
+    if (known != seems_.end()) {
       return known->second;
     }
-    RunConfig config = resolved->config;
-    if (config.workload.sessions) {
+    RunConfig config = point.resolved->config;
+    // The share that each of several servers has may be too small to cut.
+    if (config.workload.sessions && config.replicas.count == 1) {
       const auto part = [&](std::int64_t whole) {
         return static_cast<std::int64_t>(std::ceil(plan_.screening * static_cast<double>(whole)));
       };
@@ -193,21 +340,23 @@ class Search {
       config.workload.warmup_turns = static_cast<std::int64_t>(
           plan_.screening * static_cast<double>(config.workload.warmup_turns));
     }
-    const Json result = run(config, resolved->base_dir);
-    ++result_.short_runs;
-    bool meets = !exceeds_capacity(result);
+    const Json* const result = run("short", config, point, identity);
+    if (result == nullptr) {
+      throw Wanting{};
+    }
+    bool meets = !exceeds_capacity(*result);
     for (const SloCondition& condition : plan_.conditions) {
-      const auto value = number_at(result, condition.pointer);
+      const auto value = number_at(*result, condition.pointer);
       meets = meets && (!value || violation(condition, MeanInterval{*value, 0}) <= 0);
     }
-    known->second = meets;
+    seems_.emplace(identity, meets);
     return meets;
   }
 
   /// nullptr where the config is refused.
   const PlanTrial* trial(const Place& place) {
-    const auto& resolved = config_at(place);
-    if (!resolved) {
+    const SweepPoint& point = points_[index_of(place)];
+    if (!point.resolved) {
       return nullptr;
     }
     const std::string& identity = identities_[index_of(place)];
@@ -217,20 +366,22 @@ class Search {
     }
     std::vector<Json> results;
     for (std::int64_t r = 0; r < plan_.space.replications; ++r) {
-      RunConfig config = resolved->config;
+      RunConfig config = point.resolved->config;
       config.seed += r;
-      results.push_back(run(config, resolved->base_dir));
-      ++result_.full_runs;
+      if (const Json* const result = run("full", config, point, identity)) {
+        results.push_back(*result);
+      }
+    }
+    if (std::ssize(results) < plan_.space.replications) {
+      throw Wanting{};
     }
     places_.emplace(identity, place);
-    return &trials_.emplace(identity, judged(place, resolved->config, results)).first->second;
+    return &trials_.emplace(identity, judged(place, point.resolved->config, results)).first->second;
   }
 
   PlanTrial judged(const Place& place, const RunConfig& config, const std::vector<Json>& results) {
     PlanTrial trial;
-    for (std::size_t i = 0; i < axes_.size(); ++i) {
-      trial.labels.push_back(matters(place, i) ? axes_[i].values[place[i]].label : "-");
-    }
+    trial.labels = labels_of(place);
     trial.dollars_per_hour = dollars_per_hour(config);
     trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
     trial.meets = trial.overloaded == 0;
@@ -253,7 +404,7 @@ class Search {
       return mean_interval(*numbers);
     };
     trial.ttft_seconds = all(kTtft);
-    trial.hit_rate = all("/metrics/hit_rate/all_turns/total").mean;
+    trial.hit_rate = all(kHitRate).mean;
     if (config.system.tiers.ssd) {
       std::vector<double> per_day;
       for (const Json& result : results) {
@@ -263,7 +414,8 @@ class Search {
       }
       trial.ssd_bytes_per_day = mean_interval(per_day).mean;
       trial.drive_writes_per_day =
-          *trial.ssd_bytes_per_day / static_cast<double>(config.hardware.ssd->capacity.value);
+          *trial.ssd_bytes_per_day / (static_cast<double>(config.hardware.ssd->capacity.value) *
+                                      static_cast<double>(config.replicas.count));
       if (plan_.endurance && *trial.drive_writes_per_day > 0) {
         trial.drive_life_years = plan_.endurance->years * plan_.endurance->drive_writes_per_day /
                                  *trial.drive_writes_per_day;
@@ -283,12 +435,125 @@ class Search {
     return axes_[axis].values.size() == 1;
   }
 
+  [[nodiscard]] std::vector<std::string> labels_of(const Place& place) const {
+    std::vector<std::string> labels;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      labels.push_back(matters(place, i) ? axes_[i].values[place[i]].label : "-");
+    }
+    return labels;
+  }
+
+  /// Values of the last capacity that a miss-ratio curve leaves, first to end.
+  struct Left {
+    std::size_t first = 0;
+    std::size_t end = 0;
+  };
+
+  /// Notes what the curve of the line's LRU tier rules out; `place` is at the line's first value.
+  Left screen(const Place& place) {
+    const std::size_t axis = capacities_.back();
+    const std::size_t count = axes_[axis].values.size();
+    Left left{0, count};
+    std::vector<Bytes> capacities;
+    for (std::size_t value = 0; value < count; ++value) {
+      const auto& resolved = config_at(moved(place, axis, value));
+      const auto capacity = resolved ? lru_capacity(resolved->config) : std::nullopt;
+      if (!capacity || (value > 0 && *capacity <= capacities.back())) {
+        return left;  // not LRU alone, or the axis is of something else
+      }
+      capacities.push_back(*capacity);
+    }
+    if (count < 2 || !differ_in_memory_alone(place, axis)) {
+      return left;
+    }
+    const SweepPoint& point = points_[index_of(place)];
+    const RunConfig config = point.resolved->config;
+    const Json* const curve = runs_.find(
+        fmt::format("{}-curve-{}", fingerprint(identities_[index_of(place)]), config.seed),
+        [&registry = registry_, config, capacities,
+         base_dir = point.resolved->base_dir](const RunOptions& options) {
+          RunOptions how = options;
+          how.base_dir = base_dir;
+          Json all = miss_ratio_curve(config, registry,
+                                      {.sampling_rate = 1, .capacities = capacities}, how);
+          return Json{{"points", all["points"]},
+                      {"without_limit", all["hit_rate_without_limit"]["all_turns"]}};
+        });
+    if (curve == nullptr) {
+      throw Wanting{};
+    }
+    const auto hits = [&](std::size_t value) {
+      return (*curve)["points"][value]["hit_rate"]["all_turns"].get<double>();
+    };
+    double wanted = 0;
+    for (const SloCondition& condition : plan_.conditions) {
+      if (condition.pointer == kHitRate && !condition.at_most) {
+        wanted = std::max(wanted, condition.bound);
+      }
+    }
+    const double most = (*curve)["without_limit"].get<double>();
+    while (left.first < count && hits(left.first) < wanted - kCurveError) {
+      note(moved(place, axis, left.first),
+           fmt::format("LRU hits {:.1f} % of the turns there, the SLO asks for {:.1f} %",
+                       hits(left.first) * kPercent, wanted * kPercent));
+      ++left.first;
+    }
+    std::size_t enough = left.first;
+    while (enough < count && hits(enough) < most - kNothing) {
+      ++enough;
+    }
+    left.end = std::min(count, enough + 1);
+    for (std::size_t value = left.end; value < count; ++value) {
+      note(moved(place, axis, value),
+           fmt::format("LRU finds all that it can find, {:.1f} % of the turns, at \"{}\" already",
+                       most * kPercent, axes_[axis].values[enough].label));
+    }
+    return left;
+  }
+
+  [[nodiscard]] bool is_screened(const Place& place) const {
+    const std::vector<std::string> labels = labels_of(place);
+    return std::any_of(result_.screened.begin(), result_.screened.end(),
+                       [&](const PlanScreened& known) { return known.labels == labels; });
+  }
+
+  void note(const Place& place, const std::string& reason) {
+    const std::vector<std::string> labels = labels_of(place);
+    const auto same = [&](const PlanScreened& known) { return known.labels == labels; };
+    if (std::none_of(result_.screened.begin(), result_.screened.end(), same)) {
+      result_.screened.push_back({labels, reason});
+    }
+  }
+
+  /// Whether the axis changes how much memory a tier has (and its price), and nothing else.
+  [[nodiscard]] bool differ_in_memory_alone(const Place& place, std::size_t axis) const {
+    const auto without_capacity = [&](std::size_t value) {
+      Json json = write_value(config_at(moved(place, axis, value))->config);
+      for (const char* tier : {"dram", "cxl", "ssd"}) {
+        if (json["hardware"][tier].is_object()) {
+          json["hardware"][tier].erase("capacity");
+        }
+      }
+      return json;
+    };
+    const Json first = without_capacity(0);
+    for (std::size_t value = 1; value < axes_[axis].values.size(); ++value) {
+      if (without_capacity(value) != first) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   /// Finds the least of the last capacity that meets the SLO; `place` is at its first value.
   void search_line(const Place& place) {
     const std::size_t axis = capacities_.back();
-    const std::size_t count = axes_[axis].values.size();
-    std::size_t low = 0;
-    std::size_t high = count;
+    const Left left = screen(place);
+    if (left.first == left.end) {
+      return;
+    }
+    std::size_t low = left.first;
+    std::size_t high = left.end;
     while (low < high) {
       const std::size_t middle = low + (high - low) / 2;
       if (seems_to_meet(moved(place, axis, middle))) {
@@ -301,13 +566,13 @@ class Search {
       const PlanTrial* const found = trial(moved(place, axis, value));
       return found != nullptr && found->meets;
     };
-    std::size_t at = std::min(low, count - 1);
+    std::size_t at = std::min(low, left.end - 1);
     if (meets(at)) {
-      while (at > 0 && meets(at - 1)) {
+      while (at > left.first && meets(at - 1)) {
         --at;
       }
     } else {
-      while (at + 1 < count && !meets(at + 1)) {
+      while (at + 1 < left.end && !meets(at + 1)) {
         ++at;
       }
     }
@@ -324,10 +589,12 @@ class Search {
       std::vector<std::string> identities;
       for (std::size_t value = 0; value < axes_[axis].values.size(); ++value) {
         const Place at = moved(place, axis, value);
-        const PlanTrial* const found = trial(at);
-        if (found != nullptr && found->overloaded == 0) {
-          identities.push_back(identities_[index_of(at)]);
-        }
+        attempt([&] {
+          const PlanTrial* const found = is_screened(at) ? nullptr : trial(at);
+          if (found != nullptr && found->overloaded == 0) {
+            identities.push_back(identities_[index_of(at)]);
+          }
+        });
       }
       curves.emplace_back(axis, std::move(identities));
     }
@@ -337,6 +604,8 @@ class Search {
   /// Puts trials in order and works out what follows from all of them.
   void finish(const std::optional<std::string>& best,
               const std::vector<std::pair<std::size_t, std::vector<std::string>>>& curves) {
+    result_.short_runs = std::ssize(seems_);
+    result_.full_runs = std::ssize(trials_) * plan_.space.replications;
     std::vector<std::string> sorted;
     for (const auto& [identity, found] : trials_) {
       sorted.push_back(identity);
@@ -425,14 +694,13 @@ class Search {
   const Plan& plan_;
   const std::vector<SweepAxis>& axes_;
   const PolicyRegistry& registry_;
-  RunOptions run_;
-  const std::function<void(std::int64_t)>& progress_;
-  std::vector<SweepPoint> points_;
+  const std::vector<SweepPoint>& points_;
+  Runs& runs_;
   /// Of each point; empty where it is refused.
   std::vector<std::string> identities_;
   std::vector<std::size_t> capacities_;
   bool checked_ = false;
-  std::map<std::string, bool> screened_;
+  std::map<std::string, bool> seems_;
   std::map<std::string, PlanTrial> trials_;
   std::map<std::string, Place> places_;
   PlanResult result_;
@@ -536,6 +804,9 @@ std::string describe_curve(const Plan& plan, const PlanResult& result, const Cap
 }
 
 std::string describe_infeasible(const Plan& plan, const PlanResult& result) {
+  if (result.trials.empty()) {
+    return "No configuration meets the SLO, by the curves of LRU alone.\n";
+  }
   const PlanTrial& nearest = result.trials[result.nearest];
   std::string text = "No configuration meets the SLO.";
   text += result.binding ? fmt::format(" What binds is {}: the nearest configuration misses it.\n",
@@ -614,21 +885,43 @@ Plan load_plan(const fs::path& file) {
 }
 
 PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
-                     const PolicyRegistry& registry, const RunOptions& run,
-                     const std::function<void(std::int64_t)>& progress) {
-  return Search(plan, presets, registry, run, progress)();
+                     const PolicyRegistry& registry, const PlanOptions& options) {
+  const std::vector<SweepPoint> points = resolve_points(plan.space, presets, registry);
+  std::unique_ptr<RunFolder> folder;
+  if (!options.out.empty()) {
+    // The SLO, the order of the search and the rating change which runs are made, but no run.
+    Json identity = sweep_identity(plan.space, points, Shard{});
+    identity["format"] = kFolderFormat;
+    identity["screening"] = plan.screening;
+    identity.erase("shard");
+    folder = std::make_unique<RunFolder>(kPlanFolder, options.out, identity, options.resume);
+  }
+  Runs runs(options, folder.get());
+  PlanResult result = Search(plan, points, registry, runs)();
+  if (folder) {
+    runs.finish(to_json(plan, result).dump(2) + "\n");
+  }
+  return result;
 }
 
 Json to_json(const Plan& plan, const PlanResult& result) {
-  Json json{{"format", "kvtier.plan/1"},
+  Json json{{"format", kFormat},
             {"plan", write_value(plan)},
             {"configurations", result.configurations},
             {"refused", result.refused},
+            {"screened", Json::array()},
             {"short_runs", result.short_runs},
             {"full_runs", result.full_runs},
             {"feasible", result.cheapest.has_value()},
             {"cheapest", result.cheapest ? Json(*result.cheapest) : Json()}};
-  if (!result.cheapest) {
+  for (const PlanScreened& screened : result.screened) {
+    Json axes = Json::object();
+    for (std::size_t i = 0; i < screened.labels.size(); ++i) {
+      axes[plan.space.axes[i].name] = screened.labels[i];
+    }
+    json["screened"].push_back(Json{{"axes", axes}, {"reason", screened.reason}});
+  }
+  if (!result.cheapest && !result.trials.empty()) {
     json["nearest"] = result.nearest;
     json["binding"] = result.binding ? Json(describe_condition(plan.conditions[*result.binding]))
                                      : Json("load exceeds capacity");
@@ -653,6 +946,10 @@ std::string to_table(const Plan& plan, const PlanResult& result) {
       plan.space.replications);
   for (const std::string& reason : result.refused) {
     text += "refused: " + reason + "\n";
+  }
+  for (const PlanScreened& screened : result.screened) {
+    text += fmt::format("not simulated: {}: {}\n", detail::join(screened.labels, ", "),
+                        screened.reason);
   }
   text += "\n";
   text += result.cheapest ? "cheapest that meets the SLO\n" +

@@ -99,10 +99,31 @@ struct CapacityCurve {
   std::optional<std::size_t> knee;
 };
 
+/// A configuration that was not simulated, as the miss-ratio curve of its tier answers for it.
+struct PlanScreened {
+  std::vector<std::string> labels;
+  std::string reason;
+};
+
+/// How a plan is worked out. None of it changes what is found.
+struct PlanOptions {
+  /// Threads; at least 1.
+  std::int64_t jobs = 1;
+  /// Where the runs are kept, to go on from if the process ends; empty: nowhere.
+  std::filesystem::path out;
+  /// Take the runs that `out` has.
+  bool resume = false;
+  /// Called a few times a second, on the caller's thread, with the runs done; may throw to end the
+  /// search. Runs that ended are kept.
+  std::function<void(std::int64_t)> progress;
+};
+
 struct PlanResult {
   std::int64_t configurations = 0;
   /// Why configurations were refused, each reason once.
   std::vector<std::string> refused;
+  /// Configurations that LRU's miss-ratio curve shows to be no answer, and why; none was simulated.
+  std::vector<PlanScreened> screened;
   std::int64_t short_runs = 0;
   std::int64_t full_runs = 0;
   /// What was simulated in full, from the cheapest.
@@ -120,14 +141,15 @@ struct PlanResult {
 /// Looks for it: along the last capacity by bisection of short runs with one seed, for every
 /// combination of the other axes; then by full simulations to either side, until one that meets the
 /// SLO and the next that does not are found; then along every capacity from the cheapest. Equal
-/// configurations, such as of a tier that a system does not use, are run once.
+/// configurations, such as of a tier that a system does not use, are run once. Where a system has
+/// one tier with LRU and the last capacity is that tier's, the curve of its miss ratios says
+/// without a simulation which capacities miss too much for a condition on hit_rate.all_turns.total,
+/// and beyond which one more memory finds no more.
 ///
 /// Throws ConfigError for metrics that a result does not have, capacities that do not cost more
-/// from one value to the next, and as resolve_points and simulate do. `progress(runs)` is called
-/// before each run.
+/// from one value to the next, a folder as run_sweep does, and as resolve_points and simulate do.
 [[nodiscard]] PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
-                                   const PolicyRegistry& registry, const RunOptions& run,
-                                   const std::function<void(std::int64_t)>& progress);
+                                   const PolicyRegistry& registry, const PlanOptions& options = {});
 
 /// `kvtier.plan/1`.
 [[nodiscard]] Json to_json(const Plan& plan, const PlanResult& result);

@@ -4,22 +4,10 @@
 
 #include <fmt/format.h>
 
+#include "sim/policy/demand_name.hpp"
+
 namespace kvtier {
 namespace {
-
-const char* to_string(Demand demand) {
-  switch (demand) {
-    case Demand::save:
-      return "save";
-    case Demand::prefetch:
-      return "prefetch";
-    case Demand::demotion:
-      return "demotion";
-    case Demand::background:
-      return "background";
-  }
-  return "?";
-}
 
 /// Numbers of the rows of one track begin at its multiple of this, so that tracks stay together.
 constexpr std::size_t kRowsPerTrack = 100000;
@@ -58,6 +46,14 @@ TimelineRecorder::TimelineRecorder(const std::string& path) : file_(path) {
   file_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
 }
 
+void TimelineRecorder::begin_run(const std::string& name) {
+  ++process_;
+  rows_ = {};
+  write(
+      fmt::format("{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}}",
+                  process_, Json(name).dump()));
+}
+
 void TimelineRecorder::write(const std::string& event) {
   file_.write(fmt::format("{}{}", first_ ? "" : ",\n", event));
   first_ = false;
@@ -76,9 +72,9 @@ std::size_t TimelineRecorder::row(Track track, SimTime begin, SimTime end) {
     ends.push_back(end);
     const std::string suffix = index == 0 ? "" : fmt::format(" {}", index + 1);
     write(
-        fmt::format("{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":{},\"args\":{{"
+        fmt::format("{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{"
                     "\"name\":\"{}{}\"}}}}",
-                    number, names[track], suffix));
+                    process_, number, names[track], suffix));
   } else {
     ends[index] = end;
   }
@@ -88,10 +84,11 @@ std::size_t TimelineRecorder::row(Track track, SimTime begin, SimTime end) {
 void TimelineRecorder::add_span(Track track, const char* name, SimTime begin, SimTime end,
                                 const std::string& arguments) {
   const std::size_t number = row(track, begin, end);
-  write(fmt::format(
-      "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":{},\"ts\":{},\"dur\":{},"
-      "\"args\":{{{}}}}}",
-      name, number, microseconds(begin), static_cast<double>((end - begin).ns) * 1e-3, arguments));
+  write(
+      fmt::format("{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},"
+                  "\"args\":{{{}}}}}",
+                  name, process_, number, microseconds(begin),
+                  static_cast<double>((end - begin).ns) * 1e-3, arguments));
 }
 
 void TimelineRecorder::add_gpu(GpuActivity activity, SimTime begin, SimTime end,
@@ -119,8 +116,8 @@ void TimelineRecorder::add_transfer(const TransferRecord& t) {
 
 void TimelineRecorder::add_queue(std::size_t length, SimTime now) {
   write(fmt::format(
-      "{{\"name\":\"queue\",\"ph\":\"C\",\"pid\":0,\"ts\":{},\"args\":{{\"waiting\":{}}}}}",
-      microseconds(now), length));
+      "{{\"name\":\"queue\",\"ph\":\"C\",\"pid\":{},\"ts\":{},\"args\":{{\"waiting\":{}}}}}",
+      process_, microseconds(now), length));
 }
 
 void TimelineRecorder::commit() {
@@ -186,9 +183,59 @@ void DecisionRecorder::commit() {
   file_.commit();
 }
 
+void OccupancyRecorder::watch(const Instance& instance) {
+  instance_ = &instance;
+  for (std::size_t i = 0; i < instance.batcher().tier_count(); ++i) {
+    tiers_.push_back(instance.batcher().medium(i));
+  }
+}
+
+void OccupancyRecorder::add(SimTime now) {
+  const SimTime last = samples_.empty() ? SimTime() : samples_.back().end;
+  if (now <= last || now - last < apart_) {
+    return;
+  }
+  Sample sample{now, {}};
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    sample.byte_ns.push_back(instance_->batcher().counters(i).occupancy_byte_ns);
+  }
+  samples_.push_back(std::move(sample));
+  if (samples_.size() > kOccupancySamplesMost) {
+    // Integrals from the begin on: without every second sample the others cover its time.
+    std::size_t kept = 0;
+    for (std::size_t i = 1; i < samples_.size(); i += 2) {
+      samples_[kept++] = std::move(samples_[i]);
+    }
+    samples_.resize(kept);
+    apart_ = SimDuration(samples_.back().end.ns / static_cast<std::int64_t>(kept));
+  }
+}
+
+Json OccupancyRecorder::to_json() const {
+  Json json{{"seconds", Json::array()}, {"bytes", Json::object()}};
+  for (std::size_t tier = 0; tier < tiers_.size(); ++tier) {
+    Json& means = json["bytes"][to_string(tiers_[tier])] = Json::array();
+    SimTime begin;
+    Int128 before = 0;
+    for (const Sample& sample : samples_) {
+      means.push_back(static_cast<double>(sample.byte_ns[tier] - before) /
+                      static_cast<double>((sample.end - begin).ns));
+      begin = sample.end;
+      before = sample.byte_ns[tier];
+    }
+  }
+  for (const Sample& sample : samples_) {
+    json["seconds"].push_back(sample.end.seconds());
+  }
+  return json;
+}
+
 void Recorders::on_request(const RequestRecord& record) {
   if (requests) {
     requests->add(record);
+  }
+  if (occupancy) {
+    occupancy->add(record.finished);
   }
 }
 

@@ -30,6 +30,9 @@ class RequestRecorder {
 class TimelineRecorder {
  public:
   explicit TimelineRecorder(const std::string& path);
+  /// Of several runs in one file: what follows is of another one, which has tracks of its own under
+  /// this name.
+  void begin_run(const std::string& name);
   void add_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
                std::int64_t batch);
   void add_queue(std::size_t length, SimTime now);
@@ -58,6 +61,7 @@ class TimelineRecorder {
 
   AtomicFile file_;
   bool first_ = true;
+  int process_ = 0;
   /// Ends of the last spans of a track's rows.
   std::array<std::vector<SimTime>, kTracks> rows_;
 };
@@ -86,12 +90,39 @@ class DecisionRecorder final : public DecisionObserver {
   std::unordered_map<std::uint64_t, std::vector<Pending>> pending_;
 };
 
+/// What each tier holds over the time of a run: means between the ends of two turns, in at most
+/// kOccupancySamplesMost samples. Where there would be more, neighbours are joined and from then on
+/// taken twice as far apart.
+class OccupancyRecorder {
+ public:
+  /// Before the run. The instance outlives the calls to `add`.
+  void watch(const Instance& instance);
+  void add(SimTime now);
+  /// `seconds`: where each sample ends; `bytes`: its means, by tier.
+  [[nodiscard]] Json to_json() const;
+
+ private:
+  struct Sample {
+    SimTime end;
+    /// Integral of each tier's account from the run's begin on, byte-nanoseconds.
+    std::vector<Int128> byte_ns;
+  };
+
+  const Instance* instance_ = nullptr;
+  std::vector<Medium> tiers_;
+  std::vector<Sample> samples_;
+  /// How far samples are at least.
+  SimDuration apart_;
+};
+inline constexpr std::size_t kOccupancySamplesMost = 240;
+
 /// Passes a run's events on to the recorders that there are.
 class Recorders final : public RunObserver {
  public:
   std::unique_ptr<RequestRecorder> requests;
   std::unique_ptr<TimelineRecorder> timeline;
   std::unique_ptr<DecisionRecorder> decisions;
+  std::unique_ptr<OccupancyRecorder> occupancy;
 
   void on_request(const RequestRecord& record) override;
   void on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
@@ -99,7 +130,7 @@ class Recorders final : public RunObserver {
   void on_queue(std::size_t length, SimTime now) override;
   void on_transfer(const TransferRecord& transfer) override;
   void on_session_end(EntryKey key, SimTime now) override;
-  [[nodiscard]] bool any() const { return requests || timeline || decisions; }
+  [[nodiscard]] bool any() const { return requests || timeline || decisions || occupancy; }
   void commit();
 };
 

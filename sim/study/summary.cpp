@@ -9,6 +9,43 @@
 namespace kvtier {
 namespace {
 
+constexpr double kPerHour = 1.0 / 3600;
+constexpr double kMillis = 1000;
+
+constexpr const char* kBound = "/bound";
+
+constexpr ResultRow kRows[] = {
+    {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}"},
+    {"  of which in HBM %", "/metrics/hit_rate/all_turns/hbm", 100, "{:.1f}"},
+    {"  of which in DRAM %", "/metrics/hit_rate/all_turns/dram", 100, "{:.1f}"},
+    {"  of which in CXL %", "/metrics/hit_rate/all_turns/cxl", 100, "{:.1f}",
+     "/config/system/tiers/cxl"},
+    {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}"},
+    {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}"},
+    {"hit rate, tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}"},
+    {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
+    {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},
+    {"TTFT without queueing, mean ms", "/metrics/ttft_seconds_without_queueing/mean", kMillis,
+     "{:.1f}"},
+    {"TTFT without queueing, p90 ms", "/metrics/ttft_seconds_without_queueing/p90", kMillis,
+     "{:.1f}"},
+    {"TPOT mean ms", "/metrics/tpot_seconds/mean", kMillis, "{:.1f}"},
+    {"prefill throughput, tokens/s", "/metrics/prefill_throughput_tokens_per_second", 1, "{:.0f}"},
+    {"output throughput, tokens/s", "/metrics/output_throughput_tokens_per_second", 1, "{:.0f}"},
+    {"GPU hours", "/metrics/gpu_seconds/total", kPerHour, "{:.2f}"},
+    {"  prefill", "/metrics/gpu_seconds/prefill", kPerHour, "{:.2f}"},
+    {"  decode", "/metrics/gpu_seconds/decode", kPerHour, "{:.2f}"},
+    {"  waiting for loads", "/metrics/gpu_seconds/exposed_load", kPerHour, "{:.2f}"},
+    {"  waiting for saves", "/metrics/gpu_seconds/exposed_save", kPerHour, "{:.2f}"},
+    {"dollars, busy time", "/metrics/busy_cost_dollars/total", 1, "{:.2f}"},
+    {"dollars, rented time", "/metrics/cost_dollars/total", 1, "{:.2f}"},
+    {"utilization %", "/load/utilization", 100, "{:.1f}"},
+    {"untimed hit rate, all turns %", "/bound/untimed_hit_rate/all_turns/total", 100, "{:.1f}",
+     kBound},
+    {"  that of the optimum %", "/bound/hit_rate/all_turns/total", 100, "{:.1f}", kBound},
+    {"  share of it reached %", "/bound/share_reached/all_turns", 100, "{:.1f}", kBound},
+};
+
 std::string setting(const Json& config) {
   std::string text = fmt::format("{} on {} x {}", config["model"]["name"].get<std::string>(),
                                  config["hardware"]["gpus"].get<std::int64_t>(),
@@ -22,7 +59,8 @@ std::string setting(const Json& config) {
           fmt::format(", {} {}", config["hardware"][memory]["capacity"].get<std::string>(), upper);
     }
   }
-  return text;
+  const auto replicas = config["replicas"]["count"].get<std::int64_t>();
+  return replicas == 1 ? text : fmt::format("{} servers, each {}", replicas, text);
 }
 
 std::string workload_line(const Json& result) {
@@ -75,8 +113,15 @@ std::optional<Summary> summarize(const std::vector<Json>& results, const std::st
   return Summary{sum / static_cast<double>(numbers->size()), *most - *least};
 }
 
+std::string text_at(const Json& result, const std::string& pointer) {
+  const Json::json_pointer at(pointer);
+  return result.contains(at) && result.at(at).is_string() ? result.at(at).get<std::string>() : "";
+}
+
+std::span<const ResultRow> result_rows() { return kRows; }
+
 bool exceeds_capacity(const Json& result) {
-  return result["load"]["verdict"] == "load exceeds capacity";
+  return text_at(result, "/load/verdict") == "load exceeds capacity";
 }
 
 std::string describe_confidence(const Json& result) {
@@ -93,6 +138,9 @@ std::string describe_confidence(const Json& result) {
       {"TTFT mean s", "ttft_seconds", 1, "{:.3f} to {:.3f}"},
       {"queueing mean s", "queueing_seconds", 1, "{:.3f} to {:.3f}"}};
   const Json& confidence = result["metrics"]["confidence"];
+  if (confidence.is_null()) {
+    return "no intervals: batch means are of one server (seeds may be compared)\n";
+  }
   std::string text = fmt::format("{:.0f} % intervals, from means of {} batches of {} turns\n",
                                  confidence["level"].get<double>() * kPercent,
                                  confidence["batches"].get<std::int64_t>(),

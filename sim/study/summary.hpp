@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@ namespace kvtier {
 
 /// The number at a JSON pointer of a result; nullopt if there is none.
 [[nodiscard]] std::optional<double> number_at(const Json& result, const std::string& pointer);
+
+/// The text at a JSON pointer of a result; empty if there is none.
+[[nodiscard]] std::string text_at(const Json& result, const std::string& pointer);
 
 /// That number of each of some results; nullopt if one of them does not have it.
 [[nodiscard]] std::optional<std::vector<double>> numbers_at(const std::vector<Json>& results,
@@ -28,6 +32,18 @@ struct Summary {
 
 /// Whether the queue grew as long as sessions arrived ("load exceeds capacity").
 [[nodiscard]] bool exceeds_capacity(const Json& result);
+
+/// A headline number: where it stands in a result and how it is shown.
+struct ResultRow {
+  const char* label;
+  const char* pointer;
+  double factor;
+  const char* format;  // of the scaled number
+  /// What no result has leaves the row out of tables, such as a tier.
+  const char* needs = nullptr;
+};
+/// In the order of tables.
+[[nodiscard]] std::span<const ResultRow> result_rows();
 
 /// Lines on how far the headline metrics of one run are to be trusted: their intervals by batch
 /// means.

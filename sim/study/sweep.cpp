@@ -76,8 +76,8 @@ class SweepCheck {
   void column(const SweepColumn& column, const std::string& at) {
     header(column.name, header_of(column), at + "/name");
     const auto below = [&](const char* part) { return column.metric.starts_with(part); };
-    bool is_pointer =
-        below("/metrics/") || below("/load/") || below("/workload/") || below("/timing/");
+    bool is_pointer = below("/metrics/") || below("/load/") || below("/workload/") ||
+                      below("/timing/") || (below("/bound/") && sweep_.bound);
     try {
       (void)Json::json_pointer(column.metric);
     } catch (const Json::parse_error&) {
@@ -85,8 +85,8 @@ class SweepCheck {
     }
     if (!is_pointer) {
       problems_.add(at + "/value",
-                    fmt::format("expected a JSON pointer below /metrics, /load, /workload or "
-                                "/timing, got \"{}\"",
+                    fmt::format("expected a JSON pointer below /metrics, /load, /workload, /timing "
+                                "or, with \"bound\": true, /bound, got \"{}\"",
                                 column.metric));
     }
   }

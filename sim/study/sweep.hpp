@@ -34,7 +34,8 @@ template <class V>
 void describe(V& v, SweepColumn& c) {
   v.field("name", c.name, "What the column shows.", required());
   v.field("value", c.metric,
-          "JSON pointer of a number in the result, below /metrics, /load, /workload or /timing.",
+          "JSON pointer of a number in the result, below /metrics, /load, /workload, /timing or "
+          "/bound.",
           required());
   v.field("unit", c.unit, "How it is shown.", required());
 }
@@ -56,6 +57,7 @@ struct Sweep {
   std::int64_t replications = 1;
   std::vector<SweepColumn> columns;
   RefusedPoints refused = RefusedPoints::error;
+  bool bound = false;
 
   std::filesystem::path file;
 };
@@ -76,6 +78,10 @@ void describe(V& v, Sweep& c) {
   v.field("columns", c.columns, "What the tables show of each run.", required());
   v.field("refused", c.refused,
           "A point whose config is refused: error (nothing is run), or skip (its row says why).");
+  v.field("bound", c.bound,
+          "Results have /bound: how far the policies are from the offline optimum, both replayed "
+          "without a clock (untimed_hit_rate, hit_rate, share_reached). null with paging, shared "
+          "prompts, several replicas or no tier.");
 }
 
 /// Draws sampled axes and finds what no single key of a sweep shows.

@@ -1,22 +1,19 @@
 #include "sim/study/sweep_run.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstdlib>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <stop_token>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
 #include "sim/engine/simulate.hpp"
+#include "sim/study/bound.hpp"
+#include "sim/study/run_folder.hpp"
+#include "sim/study/run_threads.hpp"
 #include "sim/study/summary.hpp"
-#include "sim/study/sweep_folder.hpp"
 
 namespace kvtier {
 namespace {
@@ -33,9 +30,6 @@ struct Failure {
 constexpr std::array kFailures{Failure{RunState::input_failed, "input"},
                                Failure{RunState::device_failed, "device"},
                                Failure{RunState::internal_failed, "internal"}};
-
-/// Ends a run of a sweep that is over.
-struct Stopped {};
 
 Json line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row) {
   Json line{{"point", row.point}, {"replication", row.replication}};
@@ -66,7 +60,10 @@ std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, c
   Json line = line_of(sweep, points, row);
   line["seed"] = config.seed;
   try {
-    const Json result = simulate(config, registry, how);
+    Json result = simulate(config, registry, how);
+    if (sweep.bound) {
+      result["bound"] = untimed_bound(config, registry, how);
+    }
     for (const auto& [key, value] : result.items()) {
       if (key != kFormat && key != kConfig) {
         line[key] = value;
@@ -163,78 +160,26 @@ std::string to_csv(const Sweep& sweep, const std::vector<SweepPoint>& points,
   return text;
 }
 
-/// Does runs on several threads. What they find out is kept by one of them at a time.
-class Runners {
- public:
-  Runners(const Sweep& sweep, const std::vector<SweepPoint>& points, const PolicyRegistry& registry,
-          SweepFolder& folder, std::vector<SweepRow>& rows)
-      : sweep_(sweep), points_(points), registry_(registry), folder_(folder), rows_(rows) {}
-
-  /// Runs the rows at `todo`, so that `done` of `all` come to be done.
-  void run(const std::vector<std::size_t>& todo, std::int64_t done, const SweepOptions& options) {
-    const auto all = done + static_cast<std::int64_t>(todo.size());
-    done_ = done;
-    std::vector<std::jthread> threads;
-    try {
-      const auto jobs = std::min(static_cast<std::size_t>(options.jobs), todo.size());
-      while (threads.size() < jobs) {
-        threads.emplace_back([&] { work(todo); });
-      }
-      std::unique_lock lock(mutex_);
-      while (done_ < all && !failure_) {
-        constexpr auto kShowEvery = std::chrono::milliseconds(100);
-        ended_.wait_for(lock, kShowEvery);
-        if (options.progress) {
-          const std::int64_t now = done_;
-          lock.unlock();
-          options.progress(now, all);
-          lock.lock();
-        }
-      }
-    } catch (...) {
-      stop_.request_stop();
-      throw;
+/// Runs the rows at `todo`, so that more than `present` of all are done.
+void run_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
+              const PolicyRegistry& registry, const SweepOptions& options,
+              const std::vector<std::size_t>& todo, std::int64_t present, RunFolder& folder,
+              std::vector<SweepRow>& rows) {
+  const auto all = present + static_cast<std::int64_t>(todo.size());
+  std::mutex mutex;
+  const auto work = [&](std::size_t i, const std::stop_token& stop) {
+    SweepRow& row = rows[todo[i]];
+    row.line = execute(sweep, points, row, registry, stop);
+    read_line(sweep, Json::parse(row.line), row);
+    const std::lock_guard lock(mutex);
+    folder.append(row.line);
+  };
+  run_on_threads(todo.size(), options.jobs, work, [&](std::int64_t done) {
+    if (options.progress) {
+      options.progress(present + done, all);
     }
-    threads.clear();  // joins them
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-  }
-
- private:
-  void work(const std::vector<std::size_t>& todo) {
-    for (std::size_t i = 0; (i = next_++) < todo.size() && !stop_.stop_requested();) {
-      SweepRow& row = rows_[todo[i]];
-      try {
-        row.line = execute(sweep_, points_, row, registry_, stop_.get_token());
-        read_line(sweep_, Json::parse(row.line), row);
-        const std::lock_guard lock(mutex_);
-        folder_.append(row.line);
-        ++done_;
-      } catch (const Stopped&) {
-        return;
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        failure_ = failure_ ? failure_ : std::current_exception();
-        stop_.request_stop();
-      }
-      ended_.notify_one();
-    }
-  }
-
-  const Sweep& sweep_;
-  const std::vector<SweepPoint>& points_;
-  const PolicyRegistry& registry_;
-  SweepFolder& folder_;
-  std::vector<SweepRow>& rows_;
-  std::stop_source stop_;
-  std::atomic<std::size_t> next_ = 0;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  /// Guarded by `mutex_`.
-  std::int64_t done_ = 0;
-  std::exception_ptr failure_;
-};
+  });
+}
 
 /// The shard's rows, those of refused points complete.
 std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
@@ -260,9 +205,9 @@ std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoin
   return rows;
 }
 
-/// Puts the kept lines of runs that succeeded into their rows.
-void take_kept(const Sweep& sweep, const std::vector<std::string>& lines, const Shard& shard,
-               std::vector<SweepRow>& rows) {
+/// Puts lines of runs into their rows; those of failed ones only `with_failed`.
+void take_lines(const Sweep& sweep, const std::vector<std::string>& lines, const Shard& shard,
+                bool with_failed, std::vector<SweepRow>& rows) {
   const auto whole = [](const Json& line, const char* key) {
     const bool is_whole = line.contains(key) && line[key].is_number_integer();
     return is_whole ? line[key].get<std::int64_t>() : -1;
@@ -275,7 +220,7 @@ void take_kept(const Sweep& sweep, const std::vector<std::string>& lines, const 
     const bool is_ours = point >= 0 && point % shard.of == shard.number - 1 && replication >= 0 &&
                          replication < sweep.replications &&
                          place < static_cast<std::int64_t>(rows.size());
-    if (!is_ours || !line.contains("metrics")) {
+    if (!is_ours || !(line.contains("metrics") || (with_failed && line.contains(kError)))) {
       continue;
     }
     SweepRow& row = rows[static_cast<std::size_t>(place)];
@@ -381,11 +326,13 @@ std::int64_t SweepResult::count(RunState state) const {
 
 SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
                       const PolicyRegistry& registry, const SweepOptions& options) {
-  SweepFolder folder(options.out, sweep_identity(sweep, points, options.shard), options.resume);
+  RunFolder folder(kSweepFolder, options.out, sweep_identity(sweep, points, options.shard),
+                   options.resume);
   SweepResult result;
   result.shard = options.shard;
   result.rows = empty_rows(sweep, points, options.shard);
-  take_kept(sweep, folder.kept(), options.shard, result.rows);
+  take_lines(sweep, folder.kept(), options.shard, false, result.rows);
+  take_lines(sweep, options.done, options.shard, true, result.rows);
   std::vector<std::size_t> todo;
   for (std::size_t i = 0; i < result.rows.size(); ++i) {
     if (result.rows[i].line.empty()) {
@@ -394,7 +341,7 @@ SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
   }
   const auto present =
       static_cast<std::int64_t>(result.rows.size() - todo.size()) - result.count(RunState::refused);
-  Runners(sweep, points, registry, folder, result.rows).run(todo, present, options);
+  run_rows(sweep, points, registry, options, todo, present, folder, result.rows);
   result.runs = static_cast<std::int64_t>(todo.size());
   std::string lines;
   for (const SweepRow& row : result.rows) {

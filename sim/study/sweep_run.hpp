@@ -30,6 +30,8 @@ struct SweepOptions {
   Shard shard;
   /// Keep what `out` has of the same sweep; failed runs are repeated.
   bool resume = false;
+  /// Lines of runs that were done elsewhere, of shards perhaps; of failed ones too.
+  std::vector<std::string> done;
   /// Called a few times a second, on the caller's thread, with the runs done and all of them; may
   /// throw to end the sweep. Runs that ended are kept.
   std::function<void(std::int64_t, std::int64_t)> progress;

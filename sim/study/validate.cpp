@@ -67,7 +67,16 @@ std::optional<double> number_at(const Json& result, const char* pointer) {
   return result.at(at).get<double>();
 }
 
-std::optional<ValidationRow> compare(const Metric& metric, const Validation& runs) {
+double error_of(const Metric& metric, double simulated, double measured) {
+  if (metric.judged == Judged::rate) {
+    return simulated - measured;
+  }
+  return measured > 0 ? simulated / measured - 1 : (simulated > 0 ? 1 : 0);
+}
+
+/// `at_pace` is a result, too.
+std::optional<ValidationRow> compare(const Metric& metric, const Validation& runs,
+                                     const Json& at_pace) {
   const std::optional<double> simulated = number_at(runs.simulated, metric.pointer);
   std::vector<double> measured;
   for (const Json& run : runs.measured) {
@@ -88,16 +97,15 @@ std::optional<ValidationRow> compare(const Metric& metric, const Validation& run
                     .measured = median,
                     .lowest = measured.front(),
                     .highest = measured.back(),
-                    .error = 0,
+                    .error = error_of(metric, *simulated, median),
+                    .at_pace = number_at(at_pace, metric.pointer).value_or(0),
+                    .error_at_pace = 0,
                     .band = {}};
+  row.error_at_pace = error_of(metric, row.at_pace, median);
   std::ranges::replace(row.metric, '/', '.');
   if (metric.judged == Judged::rate) {
-    row.error = *simulated - median;
     row.band = kRateBand;
-    return row;
-  }
-  row.error = median > 0 ? *simulated / median - 1 : (*simulated > 0 ? 1 : 0);
-  if (metric.judged == Judged::time) {
+  } else if (metric.judged == Judged::time) {
     const double noise = median > 0 ? (row.highest - row.lowest) / 2 / median : 0;
     row.band = std::max(kTimeBand, kNoises * noise);
   }
@@ -135,6 +143,13 @@ class DecisionLines final : public DecisionObserver {
   std::vector<std::string> lines;
 };
 
+RunObserver* recorder_of(const ValidateOptions& options, const std::string& run) {
+  if (options.recorders != nullptr && options.recorders->timeline) {
+    options.recorders->timeline->begin_run(run);
+  }
+  return options.recorders;
+}
+
 RunOptions run_options(const ValidateOptions& options, std::int64_t run,
                        DecisionObserver* decisions = nullptr) {
   return {.decisions = decisions,
@@ -159,15 +174,28 @@ Validation validate(const RunConfig& config, const PolicyRegistry& registry,
   const std::unique_ptr<Device> device = open(options);
   const ServingSetup setup = setup_of(config, *device, options, options.verify);
   Validation result{.device = device->info().name, .rows = {}, .simulated = {}, .measured = {}};
-  result.simulated = simulate(config, registry, run_options(options, 0));
+  RunOptions simulated = run_options(options, 0);
+  simulated.observer = recorder_of(options, "simulated");
+  result.simulated = simulate(config, registry, simulated);
   result.utilization = result.simulated["load"]["utilization"].get<double>();
+  std::vector<ComputedWork> work;
   for (std::int64_t i = 1; i <= options.repetitions; ++i) {
     DeviceBackend backend(setup);
-    result.measured.push_back(run_on(backend, config, registry, run_options(options, i)));
+    RunOptions run = run_options(options, i);
+    run.observer = i == 1 ? recorder_of(options, "measured on " + result.device) : nullptr;
+    result.measured.push_back(run_on(backend, config, registry, run));
     backend.finish();
+    work.insert(work.end(), backend.computed().begin(), backend.computed().end());
   }
+  const auto timing =
+      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots);
+  result.pace = pace_of(work, *timing);
+  const PacedTiming paced(*timing, result.pace);
+  SimulatedBackend backend(config.hardware, config.model.layers, paced,
+                           DecodeStepping::closed_form);
+  const Json at_pace = run_on(backend, config, registry, run_options(options, 0));
   for (const Metric& metric : kMetrics) {
-    if (const std::optional<ValidationRow> row = compare(metric, result)) {
+    if (const std::optional<ValidationRow> row = compare(metric, result, at_pace)) {
       result.rows.push_back(*row);
     }
   }
@@ -209,6 +237,8 @@ Json to_json(const Validation& validation) {
   json["device"] = validation.device;
   json["in_band"] = validation.in_band();
   json["utilization"] = validation.utilization;
+  json["pace"]["prefill"] = validation.pace.prefill;
+  json["pace"]["decode"] = validation.pace.decode;
   Json rows = Json::array();
   for (const ValidationRow& row : validation.rows) {
     Json line;
@@ -218,6 +248,8 @@ Json to_json(const Validation& validation) {
     line["measured_lowest"] = row.lowest;
     line["measured_highest"] = row.highest;
     line["error"] = row.error;
+    line["simulated_at_pace"] = row.at_pace;
+    line["error_at_pace"] = row.error_at_pace;
     line["band"] = row.band ? Json(*row.band) : Json(nullptr);
     line["in_band"] = row.band ? Json(row.in_band()) : Json(nullptr);
     rows.push_back(line);
@@ -241,10 +273,15 @@ Json to_json(const LockStep& run) {
 }
 
 std::string to_table(const Validation& validation) {
-  std::string text = fmt::format("{}, {} repetitions, utilization {:.2f}\n\n", validation.device,
-                                 validation.measured.size(), validation.utilization);
-  text += fmt::format("{:<38} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9}\n", "metric", "simulated",
-                      "measured", "lowest", "highest", "error", "band");
+  std::string text = fmt::format(
+      "{}, {} repetitions, utilization {:.2f}\n"
+      "prefills took {:.2f} of the time that the profile gives, decode {:.2f}: \"at pace\" is the "
+      "simulation with that\n\n",
+      validation.device, validation.measured.size(), validation.utilization,
+      validation.pace.prefill, validation.pace.decode);
+  text += fmt::format("{:<38} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>10} {:>9}\n", "metric",
+                      "simulated", "measured", "lowest", "highest", "error", "band", "at pace",
+                      "error");
   for (const ValidationRow& row : validation.rows) {
     const bool rate = row.band && row.unit.empty();
     const auto percent = [&](double value) {
@@ -257,8 +294,9 @@ std::string to_table(const Validation& validation) {
       band += row.in_band() ? "" : " OUT";
     }
     text +=
-        fmt::format("{:<38} {:>10.4g} {:>10.4g} {:>10.4g} {:>10.4g} {:>9} {:>9}\n", row.metric,
-                    row.simulated, row.measured, row.lowest, row.highest, percent(row.error), band);
+        fmt::format("{:<38} {:>10.4g} {:>10.4g} {:>10.4g} {:>10.4g} {:>9} {:>9} {:>10.4g} {:>9}\n",
+                    row.metric, row.simulated, row.measured, row.lowest, row.highest,
+                    percent(row.error), band, row.at_pace, percent(row.error_at_pace));
   }
   if (validation.utilization > kHighestLoad) {
     text += fmt::format(
@@ -287,7 +325,7 @@ std::string header_line(const ValidationColumns& columns) {
   for (std::size_t i = 0; i < columns.axes.size(); ++i) {
     line += fmt::format("{:<{}}  ", columns.axes[i], columns.widths[i]);
   }
-  line += fmt::format("{:>4}", "load");
+  line += fmt::format("{:>4}  {:>9}", "load", "pace");
   for (const LineMetric& metric : kLineMetrics) {
     line += fmt::format("  {:>{}}", metric.header, kLineMetricWidth);
   }
@@ -300,7 +338,8 @@ std::string table_line(const ValidationColumns& columns, const std::vector<std::
   for (std::size_t i = 0; i < labels.size(); ++i) {
     line += fmt::format("{:<{}}  ", labels[i], columns.widths[i]);
   }
-  line += fmt::format("{:>4.2f}", validation.utilization);
+  line += fmt::format("{:>4.2f}  {:>4.2f} {:>4.2f}", validation.utilization,
+                      validation.pace.prefill, validation.pace.decode);
   for (const LineMetric& metric : kLineMetrics) {
     const auto row = std::ranges::find(validation.rows, metric.name, &ValidationRow::metric);
     std::string cell = "-";

@@ -8,6 +8,8 @@
 
 #include "hw/device/open_device.hpp"
 #include "sim/engine/simulate.hpp"
+#include "sim/study/pace.hpp"
+#include "sim/study/recorders.hpp"
 #include "sim/study/sweep.hpp"
 
 /// One config on the simulated backend and on a device, side by side (measurement.md, rungs 5a, 5b
@@ -25,6 +27,9 @@ struct ValidateOptions {
   bool verify = false;
   /// See RunOptions.
   std::filesystem::path base_dir;
+  /// Gets two runs, the simulation and the first one on the device, with the same tracks; not in
+  /// lock-step, where they have the same times. Its `commit` is the caller's.
+  Recorders* recorders = nullptr;
   /// Called several times a second; what it throws ends the run.
   std::function<void()> check = [] {};
   /// Called now and then with the run (0: simulation), and its finished turns; may throw to end.
@@ -41,6 +46,9 @@ struct ValidationRow {
   double highest = 0;
   /// Of rates: the difference. Of times: simulated / measured - 1.
   double error = 0;
+  /// Simulated again with the pace at which the device computed in these runs, and its error.
+  double at_pace = 0;
+  double error_at_pace = 0;
   /// What |error| may be; nothing where nothing is promised.
   std::optional<double> band;
 
@@ -52,6 +60,8 @@ struct Validation {
   std::vector<ValidationRow> rows;
   Json simulated;
   std::vector<Json> measured;
+  /// Of all repetitions together.
+  Pace pace;
   /// The load was low enough for times to be judged: at most 0.7 of the capacity.
   double utilization = 0;
 
@@ -62,8 +72,10 @@ struct Validation {
 void check_validates(const RunConfig& config, const ValidateOptions& options);
 
 /// Hit rates are judged within 1 point, p50 and p90 of the time to first token within 10 % or three
-/// times the spread of the repetitions, whichever is more. Throws as simulate does, ConfigError for
-/// what a device cannot run, DeviceError for devices and drives.
+/// times the spread of the repetitions, whichever is more. What the simulation says at the runs'
+/// own pace is shown beside it and judged by nobody: it tells the machine's share of an error.
+/// Throws as simulate does, ConfigError for what a device cannot run, DeviceError for devices and
+/// drives.
 [[nodiscard]] Validation validate(const RunConfig& config, const PolicyRegistry& registry,
                                   const ValidateOptions& options);
 

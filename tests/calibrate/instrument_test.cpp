@@ -67,6 +67,40 @@ TEST_F(MeasureTest, StopsAtTheMinimumWhenSamplesAgree) {
   EXPECT_DOUBLE_EQ(m.p75_seconds, 0.1);
 }
 
+// Two samples of 1 s and 3 s, two of 2 s and 4 s: together 1, 2, 3, 4, whose quartiles
+// are 1.75, 2.5 and 3.25.
+TEST_F(MeasureTest, PoolsTheSamplesOfSeveralVisits) {
+  rules_ = {.warm_up = 0, .samples_min = 2, .samples_max = 2, .budget_seconds = 100};
+  monitor_.rejected = {3};
+  const Measured first = run(cycle({1, 3}));
+  const Measured second = run(cycle({4, 2, 9}));
+  const Measured both = pool(first, second);
+  EXPECT_EQ(both.n, 4);
+  EXPECT_EQ(both.disturbed, 1);
+  EXPECT_DOUBLE_EQ(both.p25_seconds, 1.75);
+  EXPECT_DOUBLE_EQ(both.median_seconds, 2.5);
+  EXPECT_DOUBLE_EQ(both.p75_seconds, 3.25);
+  EXPECT_EQ(pool(Measured{}, second).n, 2);
+}
+
+// Four visits share the samples and the time; an error of 1 % of all is 2 % of each, and one run
+// may still take as long as before.
+TEST(VisitRules, ShareTheCostOfACell) {
+  const StopRules each = visit_rules({.warm_up = 2,
+                                      .samples_min = 5,
+                                      .samples_max = 100,
+                                      .relative_error = 0.01,
+                                      .budget_seconds = 1,
+                                      .patience = 3},
+                                     4);
+  EXPECT_EQ(each.warm_up, 2);
+  EXPECT_EQ(each.samples_min, 2);
+  EXPECT_EQ(each.samples_max, 25);
+  EXPECT_DOUBLE_EQ(each.relative_error, 0.02);
+  EXPECT_DOUBLE_EQ(each.budget_seconds, 0.25);
+  EXPECT_DOUBLE_EQ(each.patience * each.budget_seconds, 3);
+}
+
 // Samples 0.9, 1.0, 1.1, ... in turn: the quartiles of 3 k samples are 0.9 and 1.1 or nearer, so
 // 0.929 x 0.2 / sqrt(n) <= 0.05 x 1.0 first holds at n = 14 (0.0497; 13: 0.0515), if both quartiles
 // are at the ends. After two of warm-up the samples start with 1.1: of 14, five are 1.1, five 0.9,

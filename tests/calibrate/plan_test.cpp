@@ -44,6 +44,7 @@ class RunPlan : public testing::Test {
     RunOptions options;
     options.memory = Bytes(1 << 20);
     options.seconds = seconds_;
+    options.visits = visits_;
     options.progress = [this](const Progress& progress) { progress_.push_back(progress); };
     options.check = [this] {
       if (checks_++ == stop_at_) {
@@ -60,6 +61,7 @@ class RunPlan : public testing::Test {
   std::vector<Progress> progress_;
   std::vector<Profile> kept_;
   double seconds_ = 1000;
+  int visits_ = 1;
   int prepared_ = 0;
   int checks_ = 0;
   int stop_at_ = -1;
@@ -95,6 +97,83 @@ TEST_F(RunPlan, MeasuresOnlyWhatTheProfileLacks) {
   ASSERT_EQ(profile_.tables.size(), 2U);
   EXPECT_EQ(profile_.tables[0].cells.size(), 2U);
   EXPECT_EQ(profile_.tables[1].cells.size(), 1U);
+}
+
+// At most 3 samples in 3 visits: one each. The machine is slow in the second visit only, so the
+// median of 1 s, 2 s, 1 s is 1 s for every cell.
+TEST_F(RunPlan, VisitsEveryCellSeveralTimes) {
+  visits_ = 3;
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  for (const std::int64_t at : {8, 64, 512}) {
+    planned.cells.push_back(cell({at}, {1}));
+    planned.cells.back().prepare = [this]() -> Sample {
+      const double seconds = prepared_++ / 3 == 1 ? 2 : 1;
+      return [this, seconds] {
+        clock_.ns += static_cast<std::int64_t>(seconds * 1e9);
+        return seconds;
+      };
+    };
+  }
+  run({planned});
+  EXPECT_EQ(prepared_, 9);
+  ASSERT_EQ(profile_.tables[0].cells.size(), 3U);
+  for (const ProfileCell& measured : profile_.tables[0].cells) {
+    EXPECT_EQ(measured.n, 3);
+    EXPECT_DOUBLE_EQ(measured.median_seconds, 1);
+    EXPECT_DOUBLE_EQ(measured.p75_seconds, 1.5);
+  }
+  EXPECT_EQ(profile_.tables[0].cells[2].at, At{512});
+  EXPECT_EQ(progress_.back().done, 8U);
+  EXPECT_EQ(progress_.back().all, 9U);
+  EXPECT_EQ(kept_.size(), 3U);
+}
+
+// The first visits take 3 x 2 s (a warm-up and a sample), the time is up in the second: what was
+// measured stays.
+TEST_F(RunPlan, KeepsTheFirstVisitWhenTimeIsUp) {
+  visits_ = 3;
+  seconds_ = 7;
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {1}), cell({64}, {1}), cell({512}, {1})};
+  run({planned});
+  EXPECT_EQ(prepared_, 4);
+  EXPECT_EQ(profile_.tables[0].cells.size(), 3U);
+  EXPECT_TRUE(profile_.tables[0].left_out.empty());
+}
+
+// Disturbed in the first visit, measured in the second.
+TEST_F(RunPlan, TriesACellAgainInEveryVisit) {
+  struct Once final : DisturbanceMonitor {
+    void begin() override {}
+    [[nodiscard]] bool disturbed(double) override { return left-- > 0; }
+    int left = 1;
+  } once;
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.rules = {.warm_up = 0, .samples_min = 1, .samples_max = 2, .budget_seconds = 0.5};
+  planned.cells = {cell({8}, {5})};
+  run_plan({planned}, {.memory = Bytes(1), .seconds = 1000, .visits = 2}, clock_, once, profile_);
+  ASSERT_EQ(profile_.tables[0].cells.size(), 1U);
+  EXPECT_EQ(profile_.tables[0].cells[0].n, 1);
+  EXPECT_EQ(profile_.tables[0].cells[0].disturbed, 1);
+  EXPECT_TRUE(profile_.tables[0].left_out.empty());
+}
+
+// What is kept in the meantime can be read again: no table without a cell.
+TEST_F(RunPlan, KeepsNoTableOfWhichNothingIsKnown) {
+  struct Always final : DisturbanceMonitor {
+    void begin() override {}
+    [[nodiscard]] bool disturbed(double) override { return true; }
+  } always;
+  PlannedTable planned = table(OperationId::X1, "lookup");
+  planned.cells = {cell({8}, {5})};
+  std::vector<std::size_t> tables;
+  run_plan({planned},
+           {.memory = Bytes(1),
+            .seconds = 1000,
+            .visits = 2,
+            .keep = [&](const Profile& profile) { tables.push_back(profile.tables.size()); }},
+           clock_, always, profile_);
+  EXPECT_EQ(tables, std::vector<std::size_t>{1});  // at the end, with the cell that is left out
 }
 
 TEST_F(RunPlan, LeavesOutWhatNeedsTooMuchMemory) {

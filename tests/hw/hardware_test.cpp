@@ -75,6 +75,18 @@ TEST(HardwareFiles, SayWhereEachFigureComesFrom) {
   }
 }
 
+TEST(HardwareFiles, H200IsAnH100WithMoreAndFasterMemory) {
+  const auto h100 = test::read_config_json<HardwareConfig>(test::load_json("hardware", "h100-80g"));
+  const auto h200 = test::read_config_json<HardwareConfig>(test::load_json("hardware", "h200"));
+  EXPECT_EQ(h100.gpu.peak, h200.gpu.peak);
+  EXPECT_EQ(h100.links, h200.links);
+  EXPECT_EQ(hbm_bytes(h200), Bytes(4 * std::int64_t{141} * 1000000000));
+  // The datasheets' 4.8 and 3.35 TB/s.
+  EXPECT_NEAR(h200.hbm.bandwidth.value / h100.hbm.bandwidth.value, 1.433, 0.001);
+  // Half of 1,979 TFLOP/s, which are with sparsity.
+  EXPECT_NEAR(h100.gpu.peak.value, 1979e12 / 2, 1e12);
+}
+
 TEST(HardwareFiles, A100IsTheServerOfAttentionStore) {
   const HardwareConfig hardware = load_hardware();
   EXPECT_EQ(hardware.gpus, 4);

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/policy/conformance.hpp"
 #include "sim/policy/policy.hpp"
 
 namespace kvtier {
@@ -21,44 +22,15 @@ std::vector<std::string> names(const std::vector<PolicyKind<Interface>>& kinds) 
   return found;
 }
 
-bool is_word(const std::string& name) {
-  return !name.empty() && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
-}
-
 template <class Interface>
 void expect_declared_in_full(const std::vector<PolicyKind<Interface>>& kinds) {
   EXPECT_FALSE(kinds.empty());
   std::set<std::string> seen;
   for (const PolicyKind<Interface>& kind : kinds) {
     SCOPED_TRACE(kind.name);
-    EXPECT_TRUE(is_word(kind.name));
     EXPECT_TRUE(seen.insert(kind.name).second) << "two policies of one name";
-    EXPECT_FALSE(kind.summary.empty());
-    EXPECT_FALSE(kind.source.empty());
     EXPECT_EQ(find_policy(kinds, kind.name), &kind);
-
-    std::set<std::string> parameters;
-    for (const PolicyParameter& parameter : kind.parameters) {
-      SCOPED_TRACE(parameter.name);
-      EXPECT_TRUE(is_word(parameter.name));
-      EXPECT_TRUE(parameters.insert(parameter.name).second) << "two parameters of one name";
-      EXPECT_FALSE(parameter.documentation.empty());
-      EXPECT_FALSE(parameter.unit.empty());
-      EXPECT_LE(parameter.minimum, parameter.maximum);
-      if (parameter.default_value) {
-        EXPECT_GE(*parameter.default_value, parameter.minimum);
-        EXPECT_LE(*parameter.default_value, parameter.maximum);
-      }
-    }
-
-    ASSERT_TRUE(kind.make);
-    EXPECT_NE(kind.make({}), nullptr);
-    for (const PolicyParameter& parameter : kind.parameters) {
-      EXPECT_NE(kind.make({{parameter.name, parameter.minimum}}), nullptr);
-      EXPECT_NE(kind.make({{parameter.name, parameter.maximum}}), nullptr);
-    }
+    EXPECT_EQ(declaration_problems(kind), std::vector<std::string>{});
   }
 }
 

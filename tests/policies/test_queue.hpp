@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,53 +8,11 @@
 #include <string>
 
 #include "policies/registry.hpp"
-#include "sim/core/assert.hpp"
-#include "sim/policy/policy.hpp"
+#include "sim/policy/trial_queue.hpp"
 
-/// A waiting queue that can be set at will and counts how often it is looked at.
 namespace kvtier::test {
 
-class TestQueue final : public QueueView {
- public:
-  explicit TestQueue(std::uint64_t first = 0) { first_ = end_ = QueuePosition{first}; }
-
-  /// A request joins; kNoEntry for one without a stored entry.
-  QueuePosition push(EntryId entry) {
-    waiting_[end_.value] = entry;
-    return QueuePosition{end_.value++};
-  }
-  /// A request leaves, out of turn perhaps.
-  void leave(QueuePosition position) {
-    waiting_.erase(position.value);
-    first_ = waiting_.empty() ? end_ : QueuePosition{waiting_.begin()->first};
-  }
-
-  [[nodiscard]] EntryId entry_at(QueuePosition position) const override {
-    KVTIER_ASSERT(position >= first_ && position < end_,
-                  "a policy looks at positions of the queue alone");
-    ++looks_;
-    const auto found = waiting_.find(position.value);
-    return found == waiting_.end() ? kNoEntry : found->second;
-  }
-  [[nodiscard]] bool waiting_at(QueuePosition position) const override {
-    return waiting_.contains(position.value);
-  }
-  [[nodiscard]] Placement placement_at(QueuePosition position) const override {
-    const auto found = placements.find(entry_at(position));
-    return found == placements.end() ? Placement::none : found->second;
-  }
-  [[nodiscard]] QueuePosition window_end() const override { return window.value_or(end_); }
-
-  /// Of entries; others have no stored KV.
-  std::map<EntryId, Placement> placements;
-  std::optional<QueuePosition> window;
-
-  [[nodiscard]] std::int64_t looks() const { return looks_; }
-
- private:
-  std::map<std::uint64_t, EntryId> waiting_;
-  mutable std::int64_t looks_ = 0;
-};
+using TestQueue = TrialQueue;
 
 /// A prefetch policy with what it needs around it.
 class TestPrefetch {

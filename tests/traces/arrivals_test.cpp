@@ -1,5 +1,6 @@
 #include "traces/arrivals.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -73,8 +74,8 @@ TEST(ThinkTimes, StayWithinAYear) {
       (std::vector<std::int64_t>{0, kThinkTimeMax.ns}));
 }
 
-TEST(PoissonArrivals, HaveTheRateAndNeverDecrease) {
-  PoissonArrivals arrivals(PerSecond(2), 5);
+TEST(Arrivals, OfPoissonHaveTheRateAndNeverDecrease) {
+  Arrivals arrivals(ArrivalModel::poisson, PerSecond(2), 1, 5);
   SimTime last;
   Histogram gaps;
   for (int i = 0; i < 100000; ++i) {
@@ -87,9 +88,75 @@ TEST(PoissonArrivals, HaveTheRateAndNeverDecrease) {
   EXPECT_NEAR(static_cast<double>(gaps.quantile(0.5)) / 0.5e9, std::log(2.0), 0.012);
 }
 
-TEST(PoissonArrivals, RefuseTimesBeyondTheSimulation) {
+/// Gaps of arrivals in seconds, sorted.
+std::vector<double> gaps_of(ArrivalModel model, double rate, double cv, int count) {
+  Arrivals arrivals(model, PerSecond(rate), cv, 5);
+  std::vector<double> gaps;
+  SimTime last;
+  for (int i = 0; i < count; ++i) {
+    const SimTime next = arrivals.next();
+    gaps.push_back((next - last).seconds());
+    last = next;
+  }
+  std::sort(gaps.begin(), gaps.end());
+  return gaps;
+}
+
+TEST(Arrivals, OfGammaAndWeibullHaveTheMeanAndTheCv) {
+  constexpr int kCount = 200000;
+  for (const ArrivalModel model : {ArrivalModel::gamma, ArrivalModel::weibull}) {
+    for (const double cv : {0.5, 1.0, 2.0}) {
+      double sum = 0;
+      double squares = 0;
+      for (const double gap : gaps_of(model, 4, cv, kCount)) {
+        sum += gap;
+        squares += gap * gap;
+      }
+      const double mean = sum / kCount;
+      // The mean is a quarter of a second whatever the CV; its standard deviation is
+      // cv / sqrt(200,000) of it, under 0.5 %. That of the CV is larger, as tails are heavy.
+      EXPECT_NEAR(mean, 0.25, 0.25 * 0.015) << cv;
+      EXPECT_NEAR(std::sqrt(squares / kCount - mean * mean) / mean, cv, cv * 0.04);
+    }
+  }
+}
+
+TEST(Arrivals, OfACvOfOneAreAPoissonProcess) {
+  // The largest distance between the distribution of 100,000 gaps and that of the exponential
+  // (Kolmogorov and Smirnov); it exceeds 1.63 / sqrt(100,000) = 0.0052 once in a hundred times.
+  constexpr int kCount = 100000;
+  for (const ArrivalModel model :
+       {ArrivalModel::poisson, ArrivalModel::gamma, ArrivalModel::weibull}) {
+    const std::vector<double> gaps = gaps_of(model, 4, 1, kCount);
+    double distance = 0;
+    for (int i = 0; i < kCount; ++i) {
+      const double expected = 1 - std::exp(-4 * gaps[static_cast<std::size_t>(i)]);
+      distance = std::max(distance, std::abs(expected - (i + 0.5) / kCount));
+    }
+    EXPECT_LT(distance, 0.0052);
+  }
+}
+
+TEST(Arrivals, OfGammaHaveItsTail) {
+  // Shape 1/4, scale 1 (CV 2, mean 1/4): for shapes that small gaps are rarely long, but most are
+  // next to nothing. P(gap < x) is about x^(1/4) / Gamma(5/4) near 0: of x = 1e-4, 0.1 / 0.9064 =
+  // 0.1103, less 0.0002 for the next term.
+  const std::vector<double> gaps = gaps_of(ArrivalModel::gamma, 4, 2, 100000);
+  const auto short_ones = std::lower_bound(gaps.begin(), gaps.end(), 1e-4) - gaps.begin();
+  EXPECT_NEAR(static_cast<double>(short_ones) / 100000, 0.1103, 0.004);
+}
+
+TEST(Arrivals, KnowTheShapeOfAWeibullDistribution) {
+  // k = 1 is the exponential, CV 1. k = 1/2: Gamma(1 + 4) / Gamma(1 + 2)^2 - 1 = 24 / 4 - 1 = 5.
+  // k = 2 is Rayleigh's: Gamma(2) / Gamma(3/2)^2 - 1 = 4 / pi - 1 = 0.2732.
+  EXPECT_NEAR(weibull_shape(1), 1, 1e-12);
+  EXPECT_NEAR(weibull_shape(std::sqrt(5.0)), 0.5, 1e-12);
+  EXPECT_NEAR(weibull_shape(std::sqrt(4 / 3.14159265358979 - 1)), 2, 1e-11);
+}
+
+TEST(Arrivals, RefuseTimesBeyondTheSimulation) {
   const TempDir dir;
-  PoissonArrivals arrivals(PerSecond(1e-200), 5);
+  Arrivals arrivals(ArrivalModel::poisson, PerSecond(1e-200), 1, 5);
   EXPECT_EQ(config_error_of(dir, [&] { static_cast<void>(arrivals.next()); }),
             "arrival_rate: at one session every 1e+200 s on average, sessions arrive beyond the "
             "146 years that can be "

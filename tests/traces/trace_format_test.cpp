@@ -241,6 +241,12 @@ TEST(TraceFormat, RefusesOtherHeaders) {
   EXPECT_EQ(error_of(R"({"format":"kvtier.trace/1","arrival":true,"think_times":1})"),
             "bad.jsonl:1: /think_times: expected true or false, got 1\n"
             "bad.jsonl:1: /arrival: unknown key (did you mean \"arrivals\"?)");
+  for (const char* header :
+       {R"({"format":"kvtier.trace/1","arrivals":true,"think_times":true,"turn_arrivals":true})",
+        R"({"format":"kvtier.trace/1","turn_arrivals":true})"}) {
+    EXPECT_EQ(error_of(header),
+              "bad.jsonl:1: /turn_arrivals: needs \"arrivals\": true and \"think_times\": false");
+  }
   EXPECT_EQ(error_of(R"({"format":"kvtier.trace/1","format":"kvtier.trace/1"})"),
             "bad.jsonl: /format: duplicate key");
   EXPECT_EQ(error_of("{oops"),

@@ -109,7 +109,7 @@ TEST(WorkloadCheck, ReportsAllProblemsOfATraceAtOnce) {
   EXPECT_EQ(
       problems_of(R"({"trace":"t","format":"turns_table","arrivals":"trace","tokenizer":"chars:4",
                             "think_time":{"model":"trace"}})"),
-      "/workload/arrivals: \"trace\" needs a trace in the format kvtier\n"
+      "/workload/arrivals: \"trace\" needs a trace in the format kvtier, or a log of requests\n"
       "/workload/think_time/model: \"trace\" needs a trace in the format kvtier\n"
       "/workload/tokenizer: only the format sharegpt_json has texts to count the tokens of");
   EXPECT_EQ(problems_of(R"({"trace":"t","format":"sharegpt_json"})"),
@@ -191,6 +191,117 @@ TEST(WorkloadCheck, TakesOneOfTwoRates) {
             "/workload/filter/context_max: expected a number of tokens > 0 such as "
             "\"4096tokens\", got \"0tokens\"\n"
             "/workload/arrival_rate: missing key: Poisson arrivals need a rate");
+}
+
+TEST(WorkloadCheck, KnowsWhatArrivalModelsNeed) {
+  EXPECT_EQ(problems_of(R"({"generator":"sharegpt","sessions":1,"arrivals":"gamma"})"),
+            "/workload/arrival_rate: missing key: gamma and Weibull arrivals need a rate");
+  EXPECT_EQ(
+      problems_of(R"({"generator":"sharegpt","sessions":1,"arrival_rate":"1/s","arrival_cv":2})"),
+      "/workload/arrival_cv: not used: \"arrivals\" is \"poisson\", expected gamma or "
+      "weibull");
+  EXPECT_EQ(problems_of(R"({"trace":"t","arrivals":"trace","arrival_cv":2})"),
+            "/workload/arrival_cv: not used: \"arrivals\" is \"trace\", expected gamma or weibull");
+  EXPECT_EQ(problems_of(R"({"trace":"t","arrivals":"weibull","arrival_rate":"1/s",
+                            "arrival_cv":0.01})"),
+            "/workload/arrival_cv: expected a number >= 0.05 and <= 50, got 0.01");
+}
+
+TEST(WorkloadCheck, KnowsWhatLoggedWorkloadsNeed) {
+  EXPECT_EQ(problems_of(R"({"generator":"sharegpt","sessions":1,"arrival_rate":"1/s","speed_up":2,
+                            "think_time":{"model":"logged"}})"),
+            "/workload/think_time/model: \"logged\" needs a trace, not a generator");
+  EXPECT_EQ(problems_of(R"({"trace":"t","arrival_rate":"1/s","speed_up":2})"),
+            "/workload/speed_up: not used: neither are \"arrivals\" \"trace\", nor is the think "
+            "time \"logged\"");
+  EXPECT_EQ(problems_of(R"({"trace":"t","format":"turns_table","arrival_rate":"1/s",
+                            "think_time":{"model":"logged"}})"),
+            "/workload/think_time/model: \"logged\" needs a trace in the format kvtier, or a log "
+            "of requests");
+  EXPECT_EQ(problems_of(R"({"trace":"t","format":"azure_llm","arrivals":"trace",
+                            "tokenizer":"chars:4","think_time":{"model":"trace"}})"),
+            "/workload/think_time/model: \"trace\" needs a trace in the format kvtier\n"
+            "/workload/tokenizer: only the format sharegpt_json has texts to count the tokens of");
+  const TempDir dir;
+  static_cast<void>(dir.file("t.jsonl", kTimedTrace));
+  EXPECT_EQ(config_error_of(dir,
+                            [&] {
+                              sessions_of(R"({"trace":"t.jsonl","arrivals":"trace",
+                                              "think_time":{"model":"logged"}})",
+                                          7, dir);
+                            }),
+            "t.jsonl: the trace has no arrival times of turns, which the think time model "
+            "\"logged\" needs");
+}
+
+TEST(MakeSource, ReplaysALogFaster) {
+  const TempDir dir;
+  static_cast<void>(dir.file(
+      "log.csv", "arrival,session,input_tokens,output_tokens\n0,a,1,2\n3,b,3,4\n8,a,5,6\n"));
+  const std::string start = R"({"trace":"log.csv","arrivals":"trace","think_time":)";
+  EXPECT_EQ(sessions_of(start + R"({"model":"logged"}})", 7, dir),
+            "0@0: 1/2 5/6+8000000000\n1@3000000000: 3/4\n");
+  EXPECT_EQ(sessions_of(start + R"({"model":"logged"},"speed_up":4})", 7, dir),
+            "0@0: 1/2 5/6+2000000000\n1@750000000: 3/4\n");
+  // Times that users take are not recorded, so they are not sped up.
+  EXPECT_EQ(sessions_of(start + R"({"model":"constant","mean":"1s"},"speed_up":4})", 7, dir),
+            "0@0: 1/2 5/6+1000000000\n1@750000000: 3/4\n");
+  // Drawn sessions keep the gaps of their turns.
+  const std::string drawn = sessions_of(
+      R"({"trace":"log.csv","replay":"bootstrap","sessions":20,"arrival_rate":"1/s","speed_up":2,
+          "think_time":{"model":"logged"}})",
+      4, dir);
+  EXPECT_NE(drawn.find(" 1/2 5/6+4000000000\n"), std::string::npos) << drawn;
+}
+
+TEST(MakeSource, RefusesASpeedUpBeyondTheSimulation) {
+  const TempDir dir;
+  static_cast<void>(dir.file("log.csv",
+                             "arrival,input_tokens,output_tokens\n0,1,2\n"
+                             "4000000000,3,4\n"));
+  EXPECT_EQ(config_error_of(dir,
+                            [&] {
+                              sessions_of(R"({"trace":"log.csv","arrivals":"trace",
+                                              "speed_up":0.5})",
+                                          7, dir);
+                            }),
+            "log.csv: at a speed_up of 0.5 sessions or turns arrive beyond the time that can be "
+            "simulated");
+}
+
+// Turns 2,500 s apart: a millionth as fast, each gap of 2.5e9 s can be simulated, but not the sum
+// of two (kTraceTimeNsMax is 4.6e9 s).
+TEST(MakeSource, RefusesTurnsBeyondTheSimulation) {
+  const TempDir dir;
+  static_cast<void>(dir.file("log.csv",
+                             "arrival,session,input_tokens,output_tokens\n0,a,1,2\n"
+                             "2500,a,3,4\n5000,a,5,6\n"));
+  EXPECT_EQ(config_error_of(dir,
+                            [&] {
+                              sessions_of(R"({"trace":"log.csv","arrivals":"trace","speed_up":1e-6,
+                                              "think_time":{"model":"logged"}})",
+                                          7, dir);
+                            }),
+            "log.csv: at a speed_up of 1e-06 sessions or turns arrive beyond the time that can be "
+            "simulated");
+}
+
+TEST(MakeSource, ArrivalModelsDoNotChangeOtherDraws) {
+  const TempDir dir;
+  const auto without_arrivals = [&](const std::string& arrivals) {
+    const auto source = make_source(config_of(R"({"generator":"sharegpt","sessions":50,
+                                                  "arrival_rate":"1/s",)" +
+                                              arrivals),
+                                    7, dir.path());
+    std::vector<SessionSpec> sessions = read_all(*source);
+    for (SessionSpec& session : sessions) {
+      session.arrival = SimTime();
+    }
+    return text_of(sessions);
+  };
+  const std::string poisson = without_arrivals(R"("arrivals":"poisson"})");
+  EXPECT_EQ(without_arrivals(R"("arrivals":"gamma","arrival_cv":3})"), poisson);
+  EXPECT_EQ(without_arrivals(R"("arrivals":"weibull","arrival_cv":3})"), poisson);
 }
 
 // Sessions of 2, 1 and 3 turns with 66, 36 and 36 tokens.

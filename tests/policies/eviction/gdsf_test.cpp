@@ -13,11 +13,7 @@ namespace {
 using test::TestTier;
 using Order = std::vector<std::uint32_t>;
 
-/// Computing n tokens takes n x n ns, and they take n kB: n x 10^-12 s for each byte.
-void insert(TestTier& tier, EntryId entry, std::int64_t tokens) {
-  tier.insert(entry);
-  tier.resize(entry, Tokens(tokens));
-}
+// Computing n tokens takes n x n ns, and they take n kB: n x 10^-12 s for each byte.
 
 constexpr EntryId kA{0};
 constexpr EntryId kB{1};
@@ -26,8 +22,8 @@ constexpr EntryId kC{2};
 TEST(GdsfEviction, WeighsUsesAgainstCostForEachByte) {
   // A 1 x 100, B 1 x 300; with three more uses A 4 x 100.
   TestTier tier("gdsf");
-  insert(tier, kA, 100);
-  insert(tier, kB, 300);
+  tier.insert(kA, Tokens(100));
+  tier.insert(kB, Tokens(300));
   EXPECT_EQ(tier.select()->entry, kA);
   for (int i = 0; i < 3; ++i) {
     tier.hit(kA);
@@ -38,28 +34,28 @@ TEST(GdsfEviction, WeighsUsesAgainstCostForEachByte) {
 TEST(GdsfEviction, AMissMayCostTheSameWhateverItsSize) {
   // 1 / 100 kB and 1 / 300 kB.
   TestTier tier("gdsf", {{"recompute", 0}});
-  insert(tier, kA, 100);
-  insert(tier, kB, 300);
+  tier.insert(kA, Tokens(100));
+  tier.insert(kB, Tokens(300));
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 
 TEST(GdsfEviction, TheWorthOfAVictimIsTheBaseOfLaterUses) {
   // A 3 x 100 = 300 and B 250: B leaves. C is worth 250 + 100 = 350, more than A.
   TestTier tier("gdsf");
-  insert(tier, kA, 100);
-  insert(tier, kB, 250);
+  tier.insert(kA, Tokens(100));
+  tier.insert(kB, Tokens(250));
   tier.hit(kA);
   tier.hit(kA);
   ASSERT_EQ(tier.evict(), kB);
-  insert(tier, kC, 100);
+  tier.insert(kC, Tokens(100));
   EXPECT_EQ(tier.evict_all(), (Order{0, 2}));
 }
 
 TEST(GdsfEviction, CountsUsesAcrossTurns) {
   // A 3 x 100, B 1 x 250; without its turns A would be worth 100.
   TestTier tier("gdsf");
-  insert(tier, kA, 100);
-  insert(tier, kB, 250);
+  tier.insert(kA, Tokens(100));
+  tier.insert(kB, Tokens(250));
   tier.take_turn(kA);
   tier.take_turn(kA);
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
@@ -67,8 +63,8 @@ TEST(GdsfEviction, CountsUsesAcrossTurns) {
 
 TEST(GdsfEviction, GrowthChangesTheWorth) {
   TestTier tier("gdsf");
-  insert(tier, kA, 100);
-  insert(tier, kB, 300);
+  tier.insert(kA, Tokens(100));
+  tier.insert(kB, Tokens(300));
   tier.resize(kA, Tokens(400));
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }

@@ -13,12 +13,8 @@ namespace {
 using test::TestTier;
 using Order = std::vector<std::uint32_t>;
 
-/// Computing n tokens takes n x n ns and loading them 100 x n ns, and they take n kB: beyond 100
-/// tokens a hit saves (n - 100) x 10^-12 s for each byte.
-void insert(TestTier& tier, EntryId entry, std::int64_t tokens) {
-  tier.insert(entry);
-  tier.resize(entry, Tokens(tokens));
-}
+// Computing n tokens takes n x n ns and loading them 100 x n ns, and they take n kB: beyond 100
+// tokens a hit saves (n - 100) x 10^-12 s for each byte.
 
 constexpr EntryId kA{0};
 constexpr EntryId kB{1};
@@ -27,8 +23,8 @@ constexpr EntryId kC{2};
 TEST(SecondsSavedEviction, EvictsWhatSavesLeastForItsBytesHoweverOftenItIsUsed) {
   // A 100, B 300.
   TestTier tier("seconds_saved");
-  insert(tier, kB, 400);
-  insert(tier, kA, 200);
+  tier.insert(kB, Tokens(400));
+  tier.insert(kA, Tokens(200));
   for (int i = 0; i < 5; ++i) {
     tier.hit(kA);
   }
@@ -38,10 +34,10 @@ TEST(SecondsSavedEviction, EvictsWhatSavesLeastForItsBytesHoweverOftenItIsUsed) 
 TEST(SecondsSavedEviction, AgesWhatIsNotUsed) {
   // A 100 leaves. B has 300 from before; C is worth 100 + 250 = 350.
   TestTier tier("seconds_saved");
-  insert(tier, kA, 200);
-  insert(tier, kB, 400);
+  tier.insert(kA, Tokens(200));
+  tier.insert(kB, Tokens(400));
   ASSERT_EQ(tier.evict(), kA);
-  insert(tier, kC, 350);
+  tier.insert(kC, Tokens(350));
   EXPECT_EQ(tier.select()->entry, kB);
   tier.hit(kB);  // 100 + 300 = 400
   EXPECT_EQ(tier.evict_all(), (Order{2, 1}));
@@ -50,16 +46,16 @@ TEST(SecondsSavedEviction, AgesWhatIsNotUsed) {
 TEST(SecondsSavedEviction, WhatTakesAsLongToLoadIsWorthNextToNothing) {
   // A nanosecond each, for 50 kB and for 100 kB.
   TestTier tier("seconds_saved");
-  insert(tier, kA, 50);
-  insert(tier, kB, 100);
-  insert(tier, kC, 101);
+  tier.insert(kA, Tokens(50));
+  tier.insert(kB, Tokens(100));
+  tier.insert(kC, Tokens(101));
   EXPECT_EQ(tier.evict_all(), (Order{1, 0, 2}));
 }
 
 TEST(SecondsSavedEviction, GrowthChangesTheWorth) {
   TestTier tier("seconds_saved");
-  insert(tier, kA, 200);
-  insert(tier, kB, 400);
+  tier.insert(kA, Tokens(200));
+  tier.insert(kB, Tokens(400));
   tier.resize(kA, Tokens(500));
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }

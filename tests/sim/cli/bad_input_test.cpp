@@ -96,10 +96,10 @@ TEST_F(BadConfig, SuggestsThePresetThatWasMeant) {
 
 TEST_F(BadConfig, SuggestsTheHardwareThatWasMeant) {
   write_run({{"/hardware", "a100-80gb"}});
-  expect_bad_input(
-      {"simulate", "run.json"},
-      {"run.json: /hardware: expected one of a100-40g, a100-80g, or the path of a file, got "
-       "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /hardware: expected one of a100-40g, a100-80g, h100-80g, h200, "
+                    "l40s, or the path of a file, got "
+                    "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
 }
 
 TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
@@ -311,7 +311,8 @@ TEST_F(BadTrace, RefusesATokenizerForATraceWithoutTexts) {
 TEST_F(BadTrace, RefusesAnUnknownFormat) {
   write("turns.csv", kHeader + "a,0,10,20\n");
   expect_bad_input({"trace", "stats", "turns.csv", "--format", "turns_tabel"},
-                   {"--format: expected one of auto, kvtier, turns_table, sharegpt_json, got "
+                   {"--format: expected one of auto, kvtier, turns_table, sharegpt_json, "
+                    "request_log, azure_llm, got "
                     "\"turns_tabel\" (did you mean \"turns_table\"?)"});
 }
 
@@ -326,10 +327,12 @@ TEST_F(BadCommandLine, SuggestsTheCommandThatWasMeant) {
 TEST_F(BadCommandLine, ListsTheCommandsIfThereIsNone) {
   expect_bad_input({},
                    {"expected a command: simulate, compare, sweep, plan, reproduce, list, trace, "
-                    "schema, calibrate, validate",
+                    "schema, calibrate, validate, new, check, report",
                     "see kvtier --help"});
   expect_bad_input({"trace"},
                    {"expected a command: generate, import, stats, mrc", "see kvtier trace --help"});
+  expect_bad_input({"new"}, {"expected a command: policy", "see kvtier new --help"});
+  expect_bad_input({"check"}, {"expected a command: policy", "see kvtier check --help"});
 }
 
 TEST_F(BadCommandLine, SuggestsTheOptionThatWasMeant) {
@@ -513,10 +516,10 @@ TEST_F(BadCapacity, RefusesWhatShowsOneRunOrNone) {
        "--decisions: shows one run, --find-capacity makes many"});
 }
 
-TEST_F(BadCapacity, NeedsPoissonArrivals) {
+TEST_F(BadCapacity, NeedsRandomArrivals) {
   write_run({{"/workload", {{"trace", "t.jsonl"}, {"arrivals", "trace"}}}});
   expect_bad_input({"simulate", "run.json", "--find-capacity", "turns>=1"},
-                   {"/workload/arrivals: --find-capacity varies the rate of Poisson arrivals, a "
+                   {"/workload/arrivals: --find-capacity varies the rate of random arrivals, a "
                     "trace's own times have none"});
 }
 

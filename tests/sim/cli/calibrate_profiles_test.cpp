@@ -119,6 +119,23 @@ TEST_F(CalibrateProfiles, SaysWhatCannotBeExplained) {
       << alone.err;
 }
 
+TEST_F(CalibrateProfiles, PrintsTheSparsityOfScoresAsAConfigTakesIt) {
+  const Outcome outcome =
+      kvtier({"calibrate", "--sparsity", "--model", "kvtier-tiny", "--tokens", "200"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("layer   3: "), std::string::npos) << outcome.out;
+  const std::size_t list = outcome.out.find('[');
+  ASSERT_NE(list, std::string::npos) << outcome.out;
+  const auto sparsity = nlohmann::json::parse(outcome.out.substr(list));
+  ASSERT_EQ(sparsity.size(), 4U);
+  for (const nlohmann::json& share : sparsity) {
+    EXPECT_GT(share.get<double>(), 0);
+    EXPECT_LT(share.get<double>(), 1);
+  }
+  expect_bad_input({"calibrate", "--sparsity", "--model", "kvtier-tiny", "--tokens", "1025"},
+                   {"--tokens: 1025 tokens do not fit in the context window of kvtier-tiny, 1024"});
+}
+
 TEST_F(CalibrateProfiles, RefusesProfilesThatAreNone) {
   expect_bad_input({"calibrate", "--check", "none.json", "--no-measure"},
                    {"/hardware/profile: no such file: none.json"});

@@ -260,6 +260,23 @@ class Compare : public ProgramTest {
   Compare() { write_run(); }
 };
 
+TEST_F(Compare, ShowsHowFarTheOptimumIs) {
+  const Outcome outcome =
+      kvtier({"compare", "run.json", "--systems", "recompute,attentionstore_fifo", "--bound",
+              "--set", "/hardware/dram/capacity=16GiB", "--set", "/hardware/ssd/capacity=20GiB",
+              "--json", "c.json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("  share of it reached %"), std::string::npos) << outcome.out;
+  const json systems = read_json("c.json")["systems"];
+  EXPECT_EQ(systems["recompute"]["results"][0]["bound"], json());
+  const json bound = systems["attentionstore_fifo"]["results"][0]["bound"];
+  const auto total = [&](const char* of) { return bound[of]["all_turns"]["total"].get<double>(); };
+  EXPECT_GT(total("untimed_hit_rate"), 0);
+  EXPECT_LT(total("untimed_hit_rate"), total("hit_rate"));
+  EXPECT_DOUBLE_EQ(bound["share_reached"]["all_turns"],
+                   total("untimed_hit_rate") / total("hit_rate"));
+}
+
 TEST_F(Compare, PrintsAColumnForEachSystem) {
   const Outcome outcome = kvtier({"compare", "run.json", "--systems", "recompute,attentionstore"});
   EXPECT_EQ(outcome.code, 0);
@@ -459,6 +476,40 @@ TEST_F(Trace, ImportsATableOfTurns) {
   EXPECT_EQ(statistics["assistant_tokens_total"], 21 + 22 + 23 - 3);
 }
 
+TEST_F(Trace, ImportsALogOfRequests) {
+  write("log.csv",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:50.5000000,11,21\n"
+        "2023-11-16 18:15:46.5000000,12,22\n");
+  const Outcome outcome =
+      kvtier({"trace", "import", "log.csv", "--out", "t.jsonl", "--json", "stats.json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(read("t.jsonl"),
+            "{\"format\":\"kvtier.trace/1\",\"arrivals\":true,\"think_times\":false,"
+            "\"turn_arrivals\":true,\"source\":\"log.csv\"}\n"
+            "{\"id\":0,\"arrival_ns\":0,\"turns\":[[12,22,0]]}\n"
+            "{\"id\":1,\"arrival_ns\":4000000000,\"turns\":[[11,21,0]]}\n");
+  EXPECT_EQ(read_json("stats.json")["import"]["reordered_rows"], 1);
+  expect_bad_input({"trace", "import", "log.csv", "--format", "request_log", "--out", "u.jsonl"},
+                   {"log.csv:1: missing columns arrival, input_tokens, output_tokens (found "
+                    "TIMESTAMP, ContextTokens, GeneratedTokens)"});
+}
+
+// The trace of a logged workload replays it: generated again, it is the same file.
+TEST_F(Trace, ReplaysALog) {
+  write("log.csv",
+        "arrival,session,input_tokens,output_tokens\n0,a,100,20\n3,b,50,30\n5,a,40,10\n");
+  write_run(
+      {{"/workload",
+        {{"trace", "log.csv"}, {"arrivals", "trace"}, {"think_time", {{"model", "logged"}}}}}});
+  ASSERT_EQ(kvtier({"trace", "import", "log.csv", "--out", "a.jsonl"}).code, 0);
+  const Outcome again = kvtier({"trace", "generate", "run.json", "--out", "b.jsonl"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(read("a.jsonl"), read("b.jsonl"));
+  const Outcome outcome = kvtier({"simulate", "run.json", "--requests", "requests.csv"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
 TEST_F(Trace, NeedsNoMachineToGenerate) {
   write("workload.json",
         R"({"workload": {"generator": "sharegpt", "sessions": 3, "arrival_rate": "1/s"}})");
@@ -483,10 +534,12 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
        {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
         "--expect", "--find-capacity", "--replications", "--tolerance", "--untimed", "--bound",
         "--print-config", "--reference"}},
-      {{"compare"}, {"CONFIG", "--systems", "--replications", "--set", "--seed", "--json"}},
-      {{"plan"}, {"PLAN", "--json"}},
+      {{"compare"},
+       {"CONFIG", "--systems", "--replications", "--bound", "--set", "--seed", "--json"}},
+      {{"plan"}, {"PLAN", "--json", "--jobs", "--out", "--resume"}},
       {{"sweep"}, {"SWEEP", "--out", "--jobs", "--shard", "--resume"}},
       {{"reproduce"}, {"PAPER", "--figure", "--replications", "--sensitivity", "--json"}},
+      {{"report"}, {"RESULT", "--out"}},
       {{"list"}, {"systems", "policies", "models", "hardware"}},
       {{"schema"},
        {"run", "model", "hardware", "system", "profile", "sweep", "plan", "--markdown"}},
@@ -498,7 +551,10 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
       {{"trace", "generate"}, {"CONFIG", "--out"}},
       {{"trace", "import"}, {"INPUT", "--out", "--format", "--tokenizer"}},
       {{"trace", "stats"}, {"INPUT", "--json"}},
-      {{"trace", "mrc"}, {"CONFIG", "--sampling-rate", "--capacities", "--json"}}};
+      {{"trace", "mrc"}, {"CONFIG", "--sampling-rate", "--capacities", "--json"}},
+      {{}, {"--config-dir", "--plugin"}},
+      {{"new", "policy"}, {"NAME", "--kind", "--out", "--library"}},
+      {{"check", "policy"}, {"NAME"}}};
   for (const auto& [command, parts] : commands) {
     Names arguments = command;
     arguments.emplace_back("--help");

@@ -53,6 +53,22 @@ TEST_F(PlanCommand, ExitsWithOneIfNothingMeetsTheSlo) {
   EXPECT_EQ(read_json("out.json")["feasible"], false);
 }
 
+TEST_F(PlanCommand, FillsAFolderThatAReportReads) {
+  write_plan("ttft_seconds.mean<=1000");
+  EXPECT_EQ(kvtier({"plan", "plan.json", "--out", "folder"}).code, 0);
+  EXPECT_EQ(json::parse(read("folder/plan.json"))["format"], "kvtier.plan_folder/1");
+  EXPECT_EQ(json::parse(read("folder/plan-result.json"))["format"], "kvtier.plan/1");
+  const Outcome report = kvtier({"report", "folder", "--out", "page.html"});
+  EXPECT_TRUE(report.code == 0 || report.err.find("libjs-chart.js") != std::string::npos)
+      << report.err;
+}
+
+TEST_F(PlanCommand, KeepsTheFileThatItReads) {
+  write_plan("ttft_seconds.mean<=1000");
+  expect_bad_input({"plan", "plan.json", "--json", "./plan.json"},
+                   {"--json: ./plan.json is what is read"});
+}
+
 TEST_F(PlanCommand, PrintsOnlyJsonWhenItGoesToStandardOutput) {
   write_plan("ttft_seconds.mean<=1000");
   EXPECT_EQ(json::parse(kvtier({"plan", "plan.json", "--json", "-"}).out)["format"],

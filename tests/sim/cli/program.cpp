@@ -91,6 +91,8 @@ bool Started::running() {
   return !ended_;
 }
 
+std::string Started::out() const { return read_file(capture_ / "out"); }
+
 Outcome Started::outcome() {
   while (!ended_) {
     ended_ = ::waitpid(process_, &status_, 0) == process_;

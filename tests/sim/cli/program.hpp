@@ -29,6 +29,8 @@ class Started {
           std::filesystem::path capture);
   void signal(int number) const;
   [[nodiscard]] bool running();
+  /// What it has printed so far.
+  [[nodiscard]] std::string out() const;
   /// Waits for the end.
   [[nodiscard]] Outcome outcome();
 

@@ -22,18 +22,30 @@ const std::set<std::string> kKnownOut;
 
 class Reproduction : public ProgramTest {};
 
-TEST_F(Reproduction, IsInsideItsBands) {
-  int papers = 0;
-  std::set<std::string> out;
+TEST_F(Reproduction, IsInsideItsBandsAndShownAsTheProgramPrintsIt) {
+  std::set<std::string> papers;
   for (const auto& folder : fs::directory_iterator(configs() / "papers")) {
-    if (!fs::exists(folder.path() / "reproduction.json")) {
-      continue;
+    if (fs::exists(folder.path() / "reproduction.json")) {
+      papers.insert(folder.path().filename().string());
     }
-    ++papers;
-    const std::string paper = folder.path().filename().string();
-    const Outcome outcome = kvtier({"reproduce", paper, "--json", "-"});
+  }
+  ASSERT_FALSE(papers.empty());
+  std::set<std::string> shown;
+  std::set<std::string> out;
+  const fs::path page = configs() / "papers" / "README.md";
+  std::string text = read_file(page);
+  replace_outputs(text, [&](const std::string& command, std::string& output) {
+    std::vector<std::string> arguments = split_words(command);
+    ASSERT_EQ(arguments.size(), 3U) << command;
+    ASSERT_EQ(arguments[0], "kvtier");
+    ASSERT_EQ(arguments[1], "reproduce");
+    const std::string paper = arguments[2];
+    shown.insert(paper);
+    const std::string numbers = paper + ".json";
+    const Outcome outcome = kvtier({"reproduce", paper, "--json", numbers});
     ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
-    const json result = json::parse(outcome.out);
+    output = outcome.out;
+    const json result = read_json(numbers);
     EXPECT_EQ(outcome.code, result["values_out_of_band"] == 0 ? 0 : 1);
     EXPECT_GT(result["values_in_band"], 0);
     for (const auto& [figure, content] : result["figures"].items()) {
@@ -43,27 +55,12 @@ TEST_F(Reproduction, IsInsideItsBands) {
         }
       }
     }
-  }
-  EXPECT_GT(papers, 0);
-  EXPECT_EQ(out, kKnownOut);
-}
-
-TEST_F(Reproduction, IsShownAsTheProgramPrintsIt) {
-  const fs::path page = configs() / "papers" / "README.md";
-  std::string text = read_file(page);
-  const int outputs =
-      replace_outputs(text, [this](const std::string& command, std::string& output) {
-        std::vector<std::string> arguments = split_words(command);
-        ASSERT_EQ(arguments.front(), "kvtier");
-        arguments.erase(arguments.begin());
-        const Outcome outcome = kvtier(arguments);
-        ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
-        output = outcome.out;
-      });
+  });
   if (HasFatalFailure()) {
     return;
   }
-  EXPECT_GT(outputs, 0);
+  EXPECT_EQ(shown, papers);
+  EXPECT_EQ(out, kKnownOut);
   expect_file_holds(page, text);
 }
 

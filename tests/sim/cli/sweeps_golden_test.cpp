@@ -57,6 +57,22 @@ std::vector<json> lines_of(const std::string& text) {
   return lines;
 }
 
+// 3 evictions x 7 capacities x 3 seeds, and 64 times the DRAM finds more with every eviction.
+TEST_F(StockSweeps, DramCapacityFindsMoreInMore) {
+  ASSERT_EQ(kvtier({"sweep", "configs/sweeps/dram-capacity.json", "--out", "out"}).code, 0);
+  const std::vector<json> lines = lines_of(read("out/results.jsonl"));
+  ASSERT_EQ(lines.size(), 3U * 7 * 3);
+  const auto hits = [&](std::size_t line) {
+    return lines[line]["metrics"]["hit_rate"]["all_turns"]["total"].get<double>();
+  };
+  for (std::size_t eviction = 0; eviction < 3; ++eviction) {
+    const std::size_t first = eviction * 7 * 3;
+    EXPECT_EQ(lines[first]["axes"]["DRAM"], "8GiB");
+    EXPECT_EQ(lines[first + 6 * 3]["axes"]["DRAM"], "512GiB");
+    EXPECT_LT(hits(first), hits(first + 6 * 3) - 0.1) << lines[first]["axes"];
+  }
+}
+
 // What an online scheduler allows is what look_ahead allows of online policies: 2 evictions x 1
 // order x 1 prefetch x 3 tiers; and the knowledge that nobody asks for changes nothing.
 TEST_F(StockSweeps, PolicyMatrixRunsWhatTheKnowledgeAllows) {

@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <csignal>
+#include <map>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -40,7 +43,8 @@ TEST_F(Validate, InLockStepMovesEveryByteAsDecided) {
 
 TEST_F(Validate, RunsFreelyAndComparesHitRatesAndTimes) {
   const Outcome outcome =
-      kvtier(small({"--repetitions", "2", "--verify", "--json", path("validation.json").string()}));
+      kvtier(small({"--repetitions", "2", "--verify", "--json", path("validation.json").string(),
+                    "--timeline", path("timeline.json").string()}));
   // The machine may be busy, and then times are out of their band.
   ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
   const nlohmann::json json = nlohmann::json::parse(read("validation.json"));
@@ -56,6 +60,36 @@ TEST_F(Validate, RunsFreelyAndComparesHitRatesAndTimes) {
   }
   EXPECT_EQ(judged, 6);
   EXPECT_NE(outcome.out.find("ttft_seconds.p90"), std::string::npos);
+  // The simulation and one run on the device, with the same tracks and as many turns.
+  std::map<int, std::set<std::string>> tracks;
+  std::map<int, int> prefills;
+  const nlohmann::json timeline = read_json("timeline.json");
+  for (const nlohmann::json& event : timeline["traceEvents"]) {
+    const int run = event["pid"].get<int>();
+    if (event["name"] == "thread_name") {
+      const std::string name = event["args"]["name"].get<std::string>();
+      // Not "SSD write 2", which is there when two overlap.
+      if (std::isdigit(static_cast<unsigned char>(name.back())) == 0) {
+        tracks[run].insert(name);
+      }
+    }
+    prefills[run] += event["name"] == "prefill" ? 1 : 0;
+  }
+  EXPECT_EQ(tracks[1], (std::set<std::string>{"GPU", "H2D", "D2H", "SSD read", "SSD write"}));
+  EXPECT_EQ(tracks[2], tracks[1]);
+  EXPECT_GT(prefills[1], 16);
+  EXPECT_EQ(prefills[2], prefills[1]);
+}
+
+TEST_F(Validate, ShowsTheTimelineOfOneConfigInItsOwnTime) {
+  const std::string matrix = (configs() / "validation" / "matrix.json").string();
+  expect_bad_input({"validate", matrix, "--timeline", "t.json"},
+                   {"--timeline shows one config; this is a sweep of several"});
+  const Outcome outcome = kvtier(small({"--lock-step", "--timeline", "t.json"}));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err,
+            "kvtier: --lock-step excludes --timeline\nkvtier: see kvtier validate --help\n");
+  EXPECT_TRUE(files().empty());
 }
 
 TEST_F(Validate, TakesEachPointOfASweep) {
@@ -120,10 +154,33 @@ TEST_F(Validate, EndsAtOnceWhenInterrupted) {
   EXPECT_TRUE(files().empty());
 }
 
+// The first point takes a second, the second one hours.
+TEST_F(Validate, KeepsThePointsThatWereDoneWhenInterrupted) {
+  const std::string config = (configs() / "validation" / "cpu.json").string();
+  write("sweep.json", R"({"config": ")" + config + R"(", "axes": [{"name": "rate", "values": [
+        {"label": "fast", "set": {"/workload/sessions": 2, "/workload/warmup_turns": 0}},
+        {"label": "slow", "set": {"/workload/arrival_rate": "0.001/s"}}]}],
+        "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}]})");
+  Started run = start({"validate", "sweep.json", "--repetitions", "1", "--storage",
+                       KVTIER_SOURCE_DIR, "--json", "result.json"});
+  while (run.out().find("\nfast") == std::string::npos) {
+    ASSERT_TRUE(run.running());
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  run.signal(SIGINT);
+  const Outcome outcome = run.outcome();
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_EQ(outcome.err, "kvtier: interrupted; the points that were done are in result.json\n");
+  const nlohmann::json kept = read_json("result.json");
+  EXPECT_EQ(kept["complete"], false);
+  ASSERT_EQ(kept["points"].size(), 1U);
+  EXPECT_EQ(kept["points"][0]["labels"][0], "fast");
+}
+
 TEST_F(Validate, RefusesWhatADeviceCannotRun) {
   expect_bad_input(small({"--set", "/system/tiers/hbm={\"capacity\":\"8MiB\"}", "--set",
                           "/system/positions=embedded"}),
-                   {"/system/tiers/hbm: a device has no tier in HBM yet",
+                   {"/system/tiers/hbm: a device has a tier in HBM with paged batching only",
                     "/system/positions: a device keeps keys without positions"});
 }
 
@@ -132,20 +189,46 @@ TEST_F(Validate, RefusesPointsOfASweepBeforeItRunsAny) {
   const auto sweep = [&config](const std::string& more) {
     return R"({"config": ")" + config + R"(", "axes": [{"name": "system", "values": [
         {"label": "none", "set": {"/system": "recompute"}},
-        {"label": "paged", "set": {"/system": "pensieve", "/hardware/hbm/capacity": "1GiB"}}]}],
+        {"label": "in HBM", "set": {"/system": "hbm_dram", "/hardware/hbm/capacity": "16GiB"}}]}],
         "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}])" +
            more + "}";
   };
   write("sweep.json", sweep(""));
-  expect_bad_input({"validate", "sweep.json"},
-                   {"paged: /system/batching: a device runs prefill_first batching only",
-                    "paged: /system/tiers/hbm: a device has no tier in HBM yet"});
+  expect_bad_input(
+      {"validate", "sweep.json"},
+      {"in HBM: /system/tiers/hbm: a device has a tier in HBM with paged batching only"});
   write("sweep.json", sweep(R"(, "refused": "skip")"));
   std::vector<std::string> arguments = small({"--lock-step"});
   arguments[1] = "sweep.json";
   const Outcome outcome = kvtier(arguments);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("paged: refused: /system/batching"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("in HBM: refused: /system/tiers/hbm"), std::string::npos)
+      << outcome.out;
+}
+
+TEST_F(Validate, RunsThePointsThatAreAskedFor) {
+  const std::string config = (configs() / "validation" / "cpu.json").string();
+  write("sweep.json", R"({"config": ")" + config + R"(", "axes": [
+        {"name": "system", "values": [
+          {"label": "none", "set": {"/system": "recompute"}},
+          {"label": "lru", "set": {"/system": "attentionstore_lru"}}]},
+        {"name": "memory", "values": [
+          {"label": "much", "set": {"/hardware/dram/capacity": "20MiB"}},
+          {"label": "little", "set": {"/hardware/dram/capacity": "10MiB"}}]}],
+        "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}]})");
+  std::vector<std::string> arguments = small({"--lock-step", "--only", "little,none"});
+  arguments[1] = "sweep.json";
+  const Outcome outcome = kvtier(arguments);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("none, little: "), 0U) << outcome.out;
+  EXPECT_EQ(outcome.out.find("lru"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("much"), std::string::npos) << outcome.out;
+
+  expect_bad_input({"validate", "sweep.json", "--only", "huge", "--only", "lru"},
+                   {"--only: no point is labelled \"huge\"; of those that are left, labels are "
+                    "little, lru, much, none"});
+  expect_bad_input({"validate", config, "--only", "lru"},
+                   {"--only chooses points of a sweep; this is one config"});
 }
 
 TEST_F(Validate, SaysWhatADeviceNeeds) {

@@ -31,6 +31,8 @@ TEST(DeviceBackend, MovesEveryByteOfRandomSystems) {
   const auto device = make_cpu_device(1);
   const PolicyRegistry registry = builtin_policies();
   Bytes verified;
+  TransferLog transfers;
+  int observed = 0;
   const std::int64_t ran = for_device_configs(12, [&](const RunConfig& drawn) {
     const RunConfig config = in_a_hurry(drawn);
     DeviceBackend backend({.config = &config,
@@ -38,13 +40,17 @@ TEST(DeviceBackend, MovesEveryByteOfRandomSystems) {
                            .directory = KVTIER_SOURCE_DIR,
                            .verify = true,
                            .spare_contexts = 200});
-    const Json result = run_on(backend, config, registry);
+    // Watched or not, the work is the same.
+    const bool watched = observed++ % 2 == 0;
+    const Json result =
+        run_on(backend, config, registry, {.observer = watched ? &transfers : nullptr});
     backend.finish();
     EXPECT_GT(result["metrics"]["ttft_seconds"]["mean"].get<double>(), 0);
     verified += backend.store().counters().verified;
   });
   EXPECT_GT(ran, 0);
   EXPECT_GT(verified.value, 0);
+  EXPECT_GT(transfers.count, 0);
 }
 
 /// A drive in memory that can do wrong.
@@ -100,11 +106,9 @@ class Faults : public testing::Test {
  protected:
   Faults() {
     std::uint64_t seed = 1;
-    std::optional<RunConfig> drawn;
-    while (!drawn || !drawn->system.tiers.ssd) {
-      drawn = random_device_config(seed++);
-    }
-    config_ = in_a_hurry(*drawn);
+    do {
+      config_ = in_a_hurry(random_device_config(seed++));
+    } while (!config_.system.tiers.ssd || config_.system.paging);
     config_.workload.think_time.mean = SimDuration(30000000);
     // Host memory holds two sessions at most, so that the drive is written, and read for turns.
     SystemConfig& system = config_.system;
@@ -181,11 +185,11 @@ TEST_F(Faults, AWrongByteIsNamed) {
 
 TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   const auto device = make_cpu_device(1);
-  std::optional<RunConfig> drawn;
-  for (std::uint64_t seed = 1; !drawn; seed += 2) {
-    drawn = random_device_config(seed);
+  RunConfig config = random_device_config(1);
+  for (std::uint64_t seed = 3; config.system.paging; seed += 2) {
+    config = random_device_config(seed);
   }
-  RunConfig config = *drawn;
+  config.replicas.count = 2;
   config.system.positions = KeyPositions::embedded;
   config.system.tiers.dram.reset();
   config.system.tiers.ssd = tier();
@@ -196,6 +200,7 @@ TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.problems(),
               (std::vector<std::string>{
+                  "/replicas/count: a device is one server, got 2",
                   "/system/tiers/ssd: on a device a drive needs host memory (/system/tiers/dram) "
                   "before it",
                   "/system/positions: a device keeps keys without positions",

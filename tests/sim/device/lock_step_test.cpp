@@ -30,10 +30,13 @@ TEST(LockStep, MovesEveryByteOfRandomSystems) {
   const auto device = make_cpu_device(1);
   const PolicyRegistry registry = builtin_policies();
   Bytes verified;
+  int observed = 0;
   const std::int64_t ran = for_device_configs(20, [&](const RunConfig& config) {
     check_runs_on_device(config, *device);
     Log expected;
-    const Json simulated = simulate(config, registry, {.decisions = &expected});
+    TransferLog expected_transfers;
+    const Json simulated =
+        simulate(config, registry, {.observer = &expected_transfers, .decisions = &expected});
     const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
     SimulatedBackend clock(config.hardware, config.model.layers, timing,
                            DecodeStepping::closed_form);
@@ -43,9 +46,16 @@ TEST(LockStep, MovesEveryByteOfRandomSystems) {
                                     .verify = true,
                                     .spare_contexts = 200});
     Log log;
-    const Json result = run_on(backend, config, registry, {.decisions = &log});
+    TransferLog transfers;
+    // Watched or not, the work is the same.
+    const bool watched = observed++ % 2 == 0;
+    const Json result = run_on(backend, config, registry,
+                               {.observer = watched ? &transfers : nullptr, .decisions = &log});
     backend.finish();
     EXPECT_EQ(log.lines, expected.lines);
+    if (watched) {
+      EXPECT_EQ(transfers.lines, expected_transfers.lines);
+    }
     EXPECT_EQ(result["metrics"]["ttft_seconds"], simulated["metrics"]["ttft_seconds"]);
     verified += backend.store().counters().verified;
   });

@@ -1,5 +1,6 @@
 #include "sim/engine/instance.hpp"
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,20 @@ TEST(Instance, AResponseOfOneTokenEndsWithThePrefill) {
   // History 11 and input 2, after 7 ms.
   expect_times(run.request(0, 1), 17, 17, 30, 30);
   EXPECT_EQ(run.instance.turns().tpot_ns.count(), 0);
+}
+
+TEST(Instance, LoggedTurnsArriveAtTheirTimesOrWhenTheTurnBeforeEnds) {
+  RunConfig config = tiny_config();
+  config.workload.think_time.model = ThinkTimeModel::logged;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(5, {turn(10, 5), turn(3, 2, 20), turn(4, 1, 100), turn(2, 1, 1)})});
+  run.run();
+  expect_times(run.request(0, 0), 5, 5, 15, 55);
+  // Due 20 ms after the first, at 25, when that still runs. History 15 and input 3.
+  expect_times(run.request(0, 1), 55, 55, 73, 83);
+  // 100 ms after the second was due, not after it came: at 125. History 20 and input 4.
+  expect_times(run.request(0, 2), 125, 125, 149, 149);
+  expect_times(run.request(0, 3), 149, 149, 176, 176);
 }
 
 TEST(Instance, WithOneSlotRequestsWaitForTheWholeTurn) {
@@ -164,8 +179,8 @@ TEST(Instance, TheResultHasTheReadBufferThatWouldHideTheLoad) {
   ScriptedRun run(with_dram(), kPerToken, kIteration, {session(0, {turn(10, 5), turn(3, 2, 100)})});
   run.run();
   // 15 tokens load in 3 ms a layer, 3 tokens compute in 0.6: 5 x 3 - 4 x 0.6 = 12.6 ms at 1 MB/s.
-  const Json buffer =
-      metrics_report(run.instance, run.config, {})["read_buffer_to_hide_loading_bytes"];
+  const Json buffer = metrics_report(std::array{&run.instance}, run.config,
+                                     {})["read_buffer_to_hide_loading_bytes"];
   EXPECT_EQ(buffer["mean"], 12600);
   EXPECT_EQ(buffer["max"], 12600);
 }
@@ -192,7 +207,7 @@ TEST(Instance, TheResultHasWhatBlocksWaste) {
   run.run();
   // The run ends before the second session is saved. The first one:
   // 15 tokens in a block of 16, then 20 in two: 1 and 12 tokens without KV, of 48.
-  const Json tier = metrics_report(run.instance, run.config, {})["tiers"]["dram"];
+  const Json tier = metrics_report(std::array{&run.instance}, run.config, {})["tiers"]["dram"];
   EXPECT_EQ(tier["block_waste_bytes"]["mean"], 6500);
   EXPECT_DOUBLE_EQ(tier["block_waste_share"], 13.0 / 48);
 }
@@ -204,7 +219,7 @@ TEST(Instance, TheResultHasWhatBlocksWasteWhateverIsReserved) {
   ScriptedRun run(config, kPerToken, kIteration,
                   {session(0, {turn(10, 5)}), session(1000, {turn(1, 1)})});
   run.run();
-  const Json tier = metrics_report(run.instance, run.config, {})["tiers"]["dram"];
+  const Json tier = metrics_report(std::array{&run.instance}, run.config, {})["tiers"]["dram"];
   EXPECT_EQ(tier["block_waste_bytes"]["mean"], 1000);
 }
 

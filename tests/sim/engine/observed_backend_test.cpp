@@ -44,9 +44,11 @@ class SpanRecorder final : public RunObserver {
 using Spans = std::vector<std::string>;
 
 /// Session 0 has 15 tokens stored and comes back `think` ms after its first turn, which ends at 50;
-/// session 1 runs from 50 to 200. One slot, the read buffer holds 2 of 5 layers.
-SpanRecorder observe(std::int64_t think) {
+/// session 1 runs from 50 to 200. One slot, the read buffer holds 2 of 5 layers. Without
+/// `transfers` the backend is not watched.
+SpanRecorder observe(std::int64_t think, SimDuration latency = {}, bool transfers = true) {
   RunConfig config = tiny_config();
+  config.hardware.links.pcie.latency = latency;
   config.system.tiers.dram = tier();
   config.system.load.buffers = 2;
   const PolicyRegistry registry = builtin_policies();
@@ -56,7 +58,8 @@ SpanRecorder observe(std::int64_t think) {
   ScriptedSource sessions(
       {session(0, {turn(10, 5), turn(3, 2, think)}), session(5, {turn(50, 11)})});
   SpanRecorder recorder;
-  ObservedBackend backend(simulated, recorder);
+  ObservedBackend watched(simulated, recorder);
+  Backend& backend = transfers ? static_cast<Backend&>(watched) : simulated;
   Instance instance({.config = &config,
                      .registry = &registry,
                      .backend = &backend,
@@ -95,6 +98,18 @@ TEST(AsynchronousSaving, OverlapsDecodeAndTheNextJob) {
   EXPECT_EQ(recorder.saves,
             (Spans{"0: 10 tokens 10-20", "0: 5 tokens 50-55", "1: 50 tokens 100-150",
                    "1: 11 tokens 200-212.4", "0: 20 tokens 209.6-231"}));
+}
+
+// An open transfer may have moved all it had and not have landed when it would be extended.
+TEST(ObservedBackend, ChangesNothingWithLatencies) {
+  for (std::int64_t think = 1; think < 200; ++think) {
+    for (const std::int64_t latency : {1, 4, 13}) {
+      SCOPED_TRACE(fmt::format("think {} ms, latency {} ms", think, latency));
+      const SpanRecorder recorder = observe(think, for_ms(latency));
+      EXPECT_EQ(recorder.gpu, observe(think, for_ms(latency), false).gpu);
+      EXPECT_FALSE(recorder.saves.empty());
+    }
+  }
 }
 
 }  // namespace

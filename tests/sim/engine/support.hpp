@@ -254,9 +254,10 @@ class CountingBackend final : public Backend {
     return true;
   }
   void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
-  IterationTime start_iteration(const IterationCommand& command) override {
-    return backend_.start_iteration(command);
+  void start_iteration(const IterationCommand& command) override {
+    backend_.start_iteration(command);
   }
+  [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
   void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
   void stop_decode() override { backend_.stop_decode(); }
 

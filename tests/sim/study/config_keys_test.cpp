@@ -341,6 +341,9 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/sessions=240"},
       {"timed", "/workload/arrivals=poisson", {}, Effect::rejects},  // a rate is needed then
       {"stored", "/workload/arrival_rate=1/s"},
+      {"stored", "/workload/arrival_cv=3", {"/workload/arrivals=gamma"}},
+      {"timed", "/workload/speed_up=2"},
+      {"stored", "/replicas/count=2"},
       {"stored",
        "/workload/request_rate=1/s",
        {"/workload/arrival_rate=none", "/workload/request_rate=11/s"}},

@@ -3,11 +3,14 @@
 #include "sim/study/plan.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "sim/core/file.hpp"
 #include "tests/sim/study/support.hpp"
 
 namespace kvtier::test {
@@ -60,7 +63,7 @@ class Planning : public testing::Test {
     return load_plan(dir_.path("plan.json"));
   }
   [[nodiscard]] PlanResult planned(const Plan& plan) const {
-    return make_plan(plan, presets(), builtin_policies(), {}, {});
+    return make_plan(plan, presets(), builtin_policies());
   }
   [[nodiscard]] PlanResult planned(const std::string& rest) const { return planned(load(rest)); }
   [[nodiscard]] Lines problems(const std::string& rest) const {
@@ -233,6 +236,126 @@ TEST_F(Planning, GivesTheSameBytesTwice) {
   const PlanResult b = planned(plan);
   EXPECT_EQ(to_json(plan, a).dump(), to_json(plan, b).dump());
   EXPECT_EQ(to_table(plan, a), to_table(plan, b));
+}
+
+TEST_F(Planning, IsTheSameForAnyNumberOfThreads) {
+  const Plan plan = load(capacities("1", "0.1") + kAllHit);
+  const std::string one = to_json(plan, planned(plan)).dump();
+  for (const std::int64_t jobs : {2, 7}) {
+    PlanOptions options;
+    options.jobs = jobs;
+    EXPECT_EQ(to_json(plan, make_plan(plan, presets(), builtin_policies(), options)).dump(), one);
+  }
+}
+
+TEST_F(Planning, GoesOnFromWhatWasKept) {
+  const Plan plan = load(capacities("1", "0.1") + kAllHit);
+  PlanOptions options;
+  options.out = dir_.path("whole");
+  const PlanResult whole = make_plan(plan, presets(), builtin_policies(), options);
+
+  options.out = dir_.path("part");
+  options.jobs = 2;
+  options.progress = [](std::int64_t runs) {
+    if (runs >= 5) {
+      throw std::runtime_error("ended");
+    }
+  };
+  EXPECT_THROW((void)make_plan(plan, presets(), builtin_policies(), options), std::runtime_error);
+  EXPECT_TRUE(std::filesystem::exists(dir_.path("part") / "results.jsonl.partial"));
+  options.resume = true;
+  std::int64_t first = 0;
+  options.progress = [&](std::int64_t runs) { first = first == 0 ? runs : first; };
+  const PlanResult resumed = make_plan(plan, presets(), builtin_policies(), options);
+  EXPECT_GE(first, 5);
+  EXPECT_EQ(to_json(plan, resumed).dump(), to_json(plan, whole).dump());
+  for (const char* name : {"plan.json", "results.jsonl", "plan-result.json"}) {
+    EXPECT_EQ(read_text_file(dir_.path("part") / name), read_text_file(dir_.path("whole") / name))
+        << name;
+  }
+  // Everything is there now, so that nothing is run.
+  options.progress = [](std::int64_t) { throw std::runtime_error("a run"); };
+  EXPECT_EQ(to_json(plan, make_plan(plan, presets(), builtin_policies(), options)).dump(),
+            to_json(plan, whole).dump());
+}
+
+TEST_F(Planning, TakesNoFolderOfAnotherPlan) {
+  const auto refused = [&](const Plan& plan, bool resume) {
+    PlanOptions options;
+    options.out = dir_.path("out");
+    options.resume = resume;
+    try {
+      (void)make_plan(plan, presets(), builtin_policies(), options);
+    } catch (const ConfigError& error) {
+      std::string text = error.what();
+      const std::string folder = dir_.path("").string();
+      for (std::size_t at = 0; (at = text.find(folder)) != std::string::npos;) {
+        text.erase(at, folder.size());
+      }
+      return text;
+    }
+    return std::string();
+  };
+  const std::string axes =
+      R"("axes": [{"name": "slots", "key": "/serving/slots", "values": [24]}], "replications": 2, )";
+  const Plan plan = load(axes + R"("slo": ["turns>=1"])");
+  EXPECT_EQ(refused(plan, false), "");
+  EXPECT_EQ(refused(plan, false),
+            "--out: out has results of a plan (plan.json); --resume completes them");
+  EXPECT_EQ(refused(load(axes + R"("slo": ["turns>=1"], "screening": 0.5)"), true),
+            "--out: out has another plan; not the same: screening");
+  // Another SLO is another question about the same runs.
+  EXPECT_EQ(refused(load(axes + R"("slo": ["turns>=2"])"), true), "");
+}
+
+// One tier of DRAM evicted by LRU. Of 4, 8, 16 and 32 GiB the first holds five conversations, so
+// that none is there when its turn comes (0 % of the turns), and the second all nine (every other
+// turn, 50 %): no more can be found on the others. So one configuration is left to simulate.
+TEST_F(Planning, ScreensByTheCurveOfLru) {
+  const auto plan_of = [&](const std::string& slo, const std::string& eviction) {
+    return load(R"("set": {"/system/tiers/ssd": "none",
+                           "/system/tiers/dram/eviction": ")" +
+                eviction + R"("},
+      "axes": [{"name": "DRAM", "key": "/hardware/dram/capacity",
+                "values": ["4GiB", "8GiB", "16GiB", "32GiB"]}],
+      "capacities": ["DRAM"], "replications": 2, "slo": [")" +
+                slo + R"("])");
+  };
+  const Plan plan = plan_of("hit_rate.all_turns.total>=0.5", "lru");
+  const PlanResult result = planned(plan);
+  ASSERT_EQ(result.screened.size(), 3U);
+  EXPECT_EQ(result.screened[0].labels, Lines{"4GiB"});
+  EXPECT_EQ(result.screened[0].reason,
+            "LRU hits 0.0 % of the turns there, the SLO asks for 50.0 %");
+  EXPECT_EQ(result.screened[1].labels, Lines{"16GiB"});
+  EXPECT_EQ(result.screened[2].labels, Lines{"32GiB"});
+  EXPECT_EQ(result.screened[1].reason,
+            "LRU finds all that it can find, 50.0 % of the turns, at \"8GiB\" already");
+  EXPECT_EQ(result.screened[2].reason, result.screened[1].reason);
+  ASSERT_TRUE(result.cheapest);
+  EXPECT_EQ(result.trials[*result.cheapest].labels, Lines{"8GiB"});
+  EXPECT_EQ(result.trials.size(), 1U);
+  EXPECT_EQ(result.full_runs, 2);
+  EXPECT_NE(to_table(plan, result)
+                .find("not simulated: 4GiB: LRU hits 0.0 % of the turns there, the SLO asks for "
+                      "50.0 %\n"),
+            std::string::npos);
+  EXPECT_EQ(to_json(plan, result)["screened"][1]["axes"]["DRAM"], "16GiB");
+
+  // The curve is of LRU, so that of another policy all is simulated; to the same answer.
+  const PlanResult other = planned(plan_of("hit_rate.all_turns.total>=0.5", "fifo"));
+  EXPECT_TRUE(other.screened.empty());
+  EXPECT_EQ(other.trials[*other.cheapest].labels, Lines{"8GiB"});
+
+  const Plan impossible = plan_of("hit_rate.all_turns.total>=0.6", "lru");
+  const PlanResult none = planned(impossible);
+  EXPECT_FALSE(none.cheapest);
+  EXPECT_EQ(none.screened.size(), 4U);
+  EXPECT_EQ(none.full_runs, 0);
+  EXPECT_NE(to_table(impossible, none)
+                .find("No configuration meets the SLO, by the curves of LRU alone.\n"),
+            std::string::npos);
+  EXPECT_EQ(to_json(impossible, none)["cheapest"], Json());
 }
 
 // A model of 24.2 GiB does not fit into two GPUs of 8 GiB: that server is left out, and told of.

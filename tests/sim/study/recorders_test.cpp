@@ -64,12 +64,15 @@ class Recording : public testing::Test {
     recorders.requests = std::make_unique<RequestRecorder>(dir_.path("requests.csv"));
     recorders.timeline = std::make_unique<TimelineRecorder>(dir_.path("timeline.json"));
     recorders.decisions = std::make_unique<DecisionRecorder>(dir_.path("decisions.jsonl"));
+    recorders.occupancy = std::make_unique<OccupancyRecorder>();
     RunOptions options;
+    options.on_start = [&](const Instance& instance) { recorders.occupancy->watch(instance); };
     options.observer = &recorders;
     options.decisions = recorders.decisions.get();
     result_ = simulate(resolved("examples/planner-70.json", settings), builtin_policies(), options);
     EXPECT_FALSE(std::filesystem::exists(dir_.path("requests.csv"))) << "not yet complete";
     recorders.commit();
+    occupancy_ = recorders.occupancy->to_json();
     requests_ = read_csv(dir_.path("requests.csv"));
     for (const std::string& line : split(read_text_file(dir_.path("decisions.jsonl")), '\n')) {
       decisions_.push_back(parse_json_strictly(line, "decisions.jsonl"));
@@ -82,7 +85,53 @@ class Recording : public testing::Test {
   std::vector<Row> requests_;
   std::vector<Json> decisions_;
   Json timeline_;
+  Json occupancy_;
+
+  /// Bytes times seconds that the samples of a tier cover.
+  [[nodiscard]] double covered(const std::string& tier) const {
+    double sum = 0;
+    double begin = 0;
+    for (std::size_t i = 0; i < occupancy_["seconds"].size(); ++i) {
+      const double end = occupancy_["seconds"][i].get<double>();
+      EXPECT_GT(end, begin) << "in order of time";
+      sum += occupancy_["bytes"][tier][i].get<double>() * (end - begin);
+      begin = end;
+    }
+    return sum;
+  }
 };
+
+// Fewer turns than samples: the last sample ends with the last turn. Nothing is stored before the
+// first admission, where the measured part begins, so both are the same integral.
+TEST_F(Recording, SamplesWhatTiersHoldSoThatTheMeanIsTheResults) {
+  record({"/workload/sessions=30"});
+  ASSERT_LE(requests_.size(), kOccupancySamplesMost);
+  for (const char* tier : {"dram", "ssd"}) {
+    const double mean =
+        number_at(result_, std::string("/metrics/tiers/") + tier + "/occupancy_bytes/mean");
+    const double whole = mean * number_at(result_, "/load/measured_seconds");
+    EXPECT_NEAR(covered(tier), whole, 1e-6 * whole) << tier;
+  }
+  EXPECT_GT(covered("dram"), 0);
+}
+
+TEST_F(Recording, JoinsSamplesWhereThereAreManyTurns) {
+  record();
+  ASSERT_GT(requests_.size(), 4 * kOccupancySamplesMost);
+  const std::size_t samples = occupancy_["seconds"].size();
+  EXPECT_LE(samples, kOccupancySamplesMost);
+  EXPECT_GE(samples, kOccupancySamplesMost / 4);
+  EXPECT_EQ(occupancy_["bytes"].size(), 2U);
+  for (const char* tier : {"dram", "ssd"}) {
+    const double most =
+        number_at(result_, std::string("/metrics/tiers/") + tier + "/occupancy_bytes/max");
+    ASSERT_EQ(occupancy_["bytes"][tier].size(), samples);
+    for (const Json& mean : occupancy_["bytes"][tier]) {
+      EXPECT_LE(mean.get<double>(), most * (1 + 1e-12));
+    }
+  }
+  EXPECT_GT(covered("ssd"), 0);
+}
 
 TEST_F(Recording, HasARequestForEachTurn) {
   record({"/workload/warmup_turns=300"});
@@ -364,6 +413,25 @@ TEST_F(Recording, OfATimelineWithoutEventsIsValid) {
   const Json json = parse_json_strictly(read_text_file(dir_.path("timeline.json")), "timeline");
   EXPECT_TRUE(json["traceEvents"].is_array());
   EXPECT_TRUE(json["traceEvents"].empty());
+}
+
+TEST_F(Recording, GivesEachRunOfATimelineItsOwnTracks) {
+  TimelineRecorder timeline(dir_.path("timeline.json"));
+  for (const char* run : {"simulated", "measured"}) {
+    timeline.begin_run(run);
+    timeline.add_queue(1, SimTime(0));
+    timeline.add_gpu(GpuActivity::prefill, SimTime(0), SimTime(5), 7, 1);
+  }
+  timeline.commit();
+  const Json json = parse_json_strictly(read_text_file(dir_.path("timeline.json")), "timeline");
+  std::map<int, std::vector<std::string>> names;
+  for (const Json& event : json["traceEvents"]) {
+    const Json& name = event["ph"] == "M" ? event["args"]["name"] : event["name"];
+    names[event["pid"].get<int>()].push_back(name.get<std::string>());
+  }
+  EXPECT_EQ(names, (std::map<int, std::vector<std::string>>{
+                       {1, {"simulated", "queue", "GPU", "prefill"}},
+                       {2, {"measured", "queue", "GPU", "prefill"}}}));
 }
 
 /// By hand: session 7 is decided on twice and used in between, then ends; session 8 is never used.

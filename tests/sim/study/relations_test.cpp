@@ -159,7 +159,7 @@ TEST(Results, StayPhysicalWhenTransfersOutlastTheLastTurn) {
 Comparison compared(const std::vector<std::string>& systems, std::int64_t replications,
                     std::vector<std::string> settings = kModest) {
   return compare_systems(request("examples/planner-70.json", settings), systems, replications,
-                         presets(), builtin_policies(), {}, {});
+                         false, presets(), builtin_policies(), {}, {});
 }
 
 TEST(Compare, GivesTheSameBytesTwice) {
@@ -264,8 +264,8 @@ TEST(Compare, ShowsDifferencesOfSeveralSystemsAndSeedsOnly) {
 TEST(Compare, ReportsProgressAfterEveryRun) {
   std::vector<std::pair<std::int64_t, std::int64_t>> calls;
   (void)compare_systems(
-      request("examples/planner-70.json", kModest), {"recompute", "attentionstore"}, 2, presets(),
-      builtin_policies(), {},
+      request("examples/planner-70.json", kModest), {"recompute", "attentionstore"}, 2, false,
+      presets(), builtin_policies(), {},
       [&](std::int64_t done, std::int64_t all) { calls.emplace_back(done, all); });
   EXPECT_EQ(calls,
             (std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 4}, {2, 4}, {3, 4}, {4, 4}}));
@@ -286,8 +286,9 @@ TEST(Compare, FindsBadInputBeforeTheFirstRun) {
   const auto problems = [&](const std::vector<std::string>& systems,
                             const std::vector<std::string>& settings) {
     return problems_of([&] {
-      (void)compare_systems(request("examples/planner-70.json", settings), systems, 1, presets(),
-                            builtin_policies(), {}, [&](std::int64_t, std::int64_t) { ++runs; });
+      (void)compare_systems(request("examples/planner-70.json", settings), systems, 1, false,
+                            presets(), builtin_policies(), {},
+                            [&](std::int64_t, std::int64_t) { ++runs; });
     });
   };
   EXPECT_EQ(

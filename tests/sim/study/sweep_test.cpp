@@ -233,6 +233,26 @@ TEST_F(Sweeping, GivesTheSameBytesWithAnyNumberOfThreads) {
   expect_same_results("one", "many");
 }
 
+TEST_F(Sweeping, ShowsHowFarTheOptimumIs) {
+  const auto write = [&](const std::string& more) {
+    dir_.write("s.json", R"({"config": "run.json", "axes": [{"name": "system", "key": "/system",
+      "values": ["recompute", "attentionstore_lru"]}], "columns": [{"name": "reached",
+      "value": "/bound/share_reached/all_turns", "unit": "%"}])" +
+                             more + "}");
+  };
+  write(R"(, "bound": true)");
+  const SweepResult result = run("out");
+  ASSERT_EQ(result.rows.size(), 2U);
+  EXPECT_FALSE(result.rows[0].values[0].has_value());  // without a tier there is nothing to bound
+  // All sessions of the small run fit, so that LRU is as good as the optimum.
+  EXPECT_DOUBLE_EQ(result.rows[1].values[0].value(), 100);
+  write("");
+  EXPECT_EQ(problems([&] { (void)load(); }),
+            (Lines{"s.json: /columns/0/value: expected a JSON pointer below /metrics, /load, "
+                   "/workload, /timing or, with \"bound\": true, /bound, got "
+                   "\"/bound/share_reached/all_turns\""}));
+}
+
 TEST_F(Sweeping, InShardsHasTheSameLines) {
   sweep(kSlots + ", " + kSystems, R"(, "replications": 2)");
   (void)run("whole");
@@ -254,6 +274,30 @@ TEST_F(Sweeping, InShardsHasTheSameLines) {
   }
   EXPECT_EQ(lines, whole.size());
   EXPECT_EQ(together, whole);
+}
+
+TEST_F(Sweeping, TakesLinesOfShardsThatWereDoneElsewhere) {
+  // The second of three points fails; its line is taken too, and nothing runs.
+  sweep(R"({"name": "warmup", "key": "/workload/warmup_turns", "values": [20, 100000, 30]})",
+        R"(, "replications": 2)");
+  (void)run("whole");
+  SweepOptions joining;
+  for (std::int64_t k = 2; k >= 1; --k) {
+    SweepOptions options;
+    options.shard = {k, 2};
+    for (const SweepRow& row : run("shard" + std::to_string(k), options).rows) {
+      joining.done.push_back(row.line);
+    }
+  }
+  EXPECT_EQ(run("joined", joining).runs, 0);
+  for (const char* name : {"sweep.json", "results.jsonl", "results.csv"}) {
+    EXPECT_EQ(file(std::string("joined/") + name), file(std::string("whole/") + name)) << name;
+  }
+  // What is missing is run, what belongs to no run is not taken.
+  joining.done.erase(joining.done.begin(), joining.done.begin() + 2);
+  joining.done.push_back(R"({"point": 7, "replication": 0, "metrics": {}})");
+  EXPECT_EQ(run("completed", joining).runs, 2);
+  EXPECT_EQ(file("completed/results.jsonl"), file("whole/results.jsonl"));
 }
 
 TEST_F(Sweeping, OfAShardWithoutPointsIsEmpty) {
@@ -771,7 +815,9 @@ TEST_F(Sweeping, NamesWhatMakesNoTable) {
     {"name": "x", "value": "/metrics/turns", "unit": "count"},
     {"name": "x", "value": "/config/seed", "unit": "count"},
     {"name": "x", "value": "/metrics/~2", "unit": "%"}]})");
-  const std::string where = "expected a JSON pointer below /metrics, /load, /workload or /timing, ";
+  const std::string where =
+      "expected a JSON pointer below /metrics, /load, /workload, /timing or, with \"bound\": true, "
+      "/bound, ";
   EXPECT_EQ(problems([&] { (void)load(); }),
             (Lines{"s.json: /axes/0/name: the table has a column \"seed\" already",
                    "s.json: /axes/0/values: expected one value at least, got []",

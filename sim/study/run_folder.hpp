@@ -15,22 +15,35 @@ namespace kvtier {
 [[nodiscard]] Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points,
                                   const Shard& shard);
 
-/// The folder of a sweep's results while it is written. One process at a time.
-class SweepFolder {
+/// What a folder of results is of: its name in messages, and its files beside results.jsonl.
+struct RunFolderKind {
+  const char* name;
+  const char* identity;
+  const char* summary;
+};
+/// A line for each run.
+inline constexpr const char* kRunLines = "results.jsonl";
+inline constexpr const char* kSweepFormat = "kvtier.sweep/1";
+inline constexpr RunFolderKind kSweepFolder{"sweep", "sweep.json", "results.csv"};
+inline constexpr RunFolderKind kPlanFolder{"plan", "plan.json", "plan-result.json"};
+
+/// The folder of many runs' results while it is written. One process at a time.
+class RunFolder {
  public:
   /// Makes the folder, or takes one that is empty of results or, to resume, has those of the same
-  /// sweep. Throws ConfigError for another one, DeviceError if it cannot be written.
-  SweepFolder(std::filesystem::path path, const Json& identity, bool resume);
-  SweepFolder(const SweepFolder&) = delete;
-  SweepFolder& operator=(const SweepFolder&) = delete;
-  ~SweepFolder();
+  /// identity. Throws ConfigError for another one, DeviceError if it cannot be written.
+  RunFolder(const RunFolderKind& kind, std::filesystem::path path, const Json& identity,
+            bool resume);
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  ~RunFolder();
 
   /// Whole lines that were there; a later one of the same run counts.
   [[nodiscard]] const std::vector<std::string>& kept() const { return kept_; }
   /// Adds a line, which outlives this process from then on.
   void append(std::string_view line);
   /// Puts the results in place.
-  void finish(std::string_view lines, std::string_view table);
+  void finish(std::string_view lines, std::string_view summary);
 
  private:
   [[nodiscard]] std::filesystem::path file(const char* name) const { return path_ / name; }
@@ -40,6 +53,7 @@ class SweepFolder {
   /// take from its beginning.
   std::size_t keep_lines(const std::filesystem::path& path);
 
+  RunFolderKind kind_;
   std::filesystem::path path_;
   std::vector<std::string> kept_;
   int partial_ = -1;

@@ -1,11 +1,9 @@
-#include "sim/study/sweep_folder.hpp"
+#include "sim/study/run_folder.hpp"
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <system_error>
 
 #include <fcntl.h>
@@ -14,49 +12,14 @@
 #include <unistd.h>
 
 #include "sim/core/file.hpp"
+#include "sim/core/fingerprint.hpp"
 
 namespace kvtier {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kIdentity = "sweep.json";
-constexpr const char* kResults = "results.jsonl";
-constexpr const char* kTable = "results.csv";
 constexpr const char* kPartial = "results.jsonl.partial";
-constexpr std::array kWritten{kIdentity, kResults, kTable};
-
-/// FNV-1a: tells sweeps apart, no more.
-class Fingerprint {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) {
-      step(static_cast<unsigned char>(c));
-    }
-    step(0);  // so that "ab", "c" is not "a", "bc"
-  }
-  /// A file's content; of a pipe, which can be read once only, and of what cannot be read, that.
-  void add_file(const fs::path& path) {
-    std::error_code ignored;
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-        fs::is_regular_file(path, ignored) ? std::fopen(path.c_str(), "rb") : nullptr,
-        &std::fclose);
-    if (file == nullptr) {
-      return add("no file");
-    }
-    std::array<char, 1 << 16> buffer{};
-    std::size_t count = 0;
-    while ((count = std::fread(buffer.data(), 1, buffer.size(), file.get())) > 0) {
-      add({buffer.data(), count});
-    }
-  }
-  [[nodiscard]] std::string text() const { return fmt::format("{:016x}", hash_); }
-
- private:
-  void step(unsigned char byte) { hash_ = (hash_ ^ byte) * 0x100000001b3ULL; }
-
-  std::uint64_t hash_ = 0xcbf29ce484222325ULL;
-};
 
 [[noreturn]] void throw_write(const fs::path& path) {
   const int error = errno;
@@ -102,7 +65,10 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
       add_file(point.resolved->base_dir / *config.workload.tokenizer);
     }
   }
-  return Json{{"format", "kvtier.sweep/1"},
+  if (sweep.bound) {
+    all.add("bound");
+  }
+  return Json{{"format", kSweepFormat},
               {"version", KVTIER_VERSION},
               {"axes", write_value(sweep.axes)},
               {"replications", sweep.replications},
@@ -110,16 +76,16 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
               {"hash", all.text()}};
 }
 
-SweepFolder::SweepFolder(fs::path path, const Json& identity, bool resume)
-    : path_(std::move(path)) {
+RunFolder::RunFolder(const RunFolderKind& kind, fs::path path, const Json& identity, bool resume)
+    : kind_(kind), path_(std::move(path)) {
   std::error_code error;
   if (fs::exists(path_, error) && !fs::is_directory(path_, error)) {
     throw ConfigError(fmt::format("--out: expected a folder, got the file {}", path_.string()));
   }
-  for (const char* name : {kIdentity, kResults, kTable, kPartial}) {
+  for (const char* name : {kind_.identity, kRunLines, kind_.summary, kPartial}) {
     if (has_content(file(name)) && !resume) {
-      throw ConfigError(fmt::format(
-          "--out: {} has results of a sweep ({}); --resume completes them", path_.string(), name));
+      throw ConfigError(fmt::format("--out: {} has results of a {} ({}); --resume completes them",
+                                    path_.string(), kind_.name, name));
     }
   }
   fs::create_directories(path_, error);
@@ -127,27 +93,27 @@ SweepFolder::SweepFolder(fs::path path, const Json& identity, bool resume)
     throw DeviceError(
         fmt::format("{}: cannot make the folder: {}", path_.string(), error.message()));
   }
-  const bool is_new = !has_content(file(kIdentity));
+  const bool is_new = !has_content(file(kind_.identity));
   if (!is_new) {
     check_identity(identity);
-  } else if (has_content(file(kResults)) || has_content(file(kPartial))) {
+  } else if (has_content(file(kRunLines)) || has_content(file(kPartial))) {
     throw ConfigError(fmt::format("--out: {} has results, but no {} that says of what",
-                                  path_.string(), kIdentity));
+                                  path_.string(), kind_.identity));
   }
   open_partial();
   // A process that was killed leaves its temporary files.
   for (const auto& entry : fs::directory_iterator(path_, error)) {
-    for (const char* name : kWritten) {
+    for (const char* name : {kind_.identity, kRunLines, kind_.summary}) {
       if (entry.path().filename().string().starts_with(std::string(name) + ".tmp")) {
         fs::remove(entry.path(), error);
       }
     }
   }
   if (is_new) {
-    write_text_output(file(kIdentity).string(), identity.dump(2) + "\n");
+    write_text_output(file(kind_.identity).string(), identity.dump(2) + "\n");
   }
-  if (has_content(file(kResults))) {
-    (void)keep_lines(file(kResults));
+  if (has_content(file(kRunLines))) {
+    (void)keep_lines(file(kRunLines));
   }
   const std::size_t whole = keep_lines(file(kPartial));
   if (::ftruncate(partial_, static_cast<off_t>(whole)) != 0 || ::lseek(partial_, 0, SEEK_END) < 0) {
@@ -155,14 +121,15 @@ SweepFolder::SweepFolder(fs::path path, const Json& identity, bool resume)
   }
 }
 
-SweepFolder::~SweepFolder() {
+RunFolder::~RunFolder() {
   if (partial_ >= 0) {
     ::close(partial_);
   }
 }
 
-void SweepFolder::check_identity(const Json& identity) const {
-  const Json found = parse_json_strictly(read_text_file(file(kIdentity)), file(kIdentity).string());
+void RunFolder::check_identity(const Json& identity) const {
+  const Json found =
+      parse_json_strictly(read_text_file(file(kind_.identity)), file(kind_.identity).string());
   if (found == identity) {
     return;
   }
@@ -173,11 +140,11 @@ void SweepFolder::check_identity(const Json& identity) const {
       differences.push_back(key == "hash" ? "resolved configs (or their traces)" : key);
     }
   }
-  throw ConfigError(fmt::format("--out: {} has another sweep; not the same: {}", path_.string(),
-                                detail::join(differences, ", ")));
+  throw ConfigError(fmt::format("--out: {} has another {}; not the same: {}", path_.string(),
+                                kind_.name, detail::join(differences, ", ")));
 }
 
-void SweepFolder::open_partial() {
+void RunFolder::open_partial() {
   constexpr mode_t kMode = 0666;
   partial_ = ::open(file(kPartial).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode);
   if (partial_ < 0) {
@@ -189,7 +156,7 @@ void SweepFolder::open_partial() {
   }
 }
 
-std::size_t SweepFolder::keep_lines(const fs::path& path) {
+std::size_t RunFolder::keep_lines(const fs::path& path) {
   const std::string text = read_text_file(path);
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -204,7 +171,7 @@ std::size_t SweepFolder::keep_lines(const fs::path& path) {
   return begin;
 }
 
-void SweepFolder::append(std::string_view line) {
+void RunFolder::append(std::string_view line) {
   const std::string text = std::string(line) + "\n";
   std::size_t written = 0;
   while (written < text.size()) {
@@ -216,9 +183,9 @@ void SweepFolder::append(std::string_view line) {
   }
 }
 
-void SweepFolder::finish(std::string_view lines, std::string_view table) {
-  write_text_output(file(kResults).string(), lines);
-  write_text_output(file(kTable).string(), table);
+void RunFolder::finish(std::string_view lines, std::string_view summary) {
+  write_text_output(file(kRunLines).string(), lines);
+  write_text_output(file(kind_.summary).string(), summary);
   std::error_code error;
   fs::remove(file(kPartial), error);
   if (error) {

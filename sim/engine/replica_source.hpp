@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sim/core/rng.hpp"
+#include "traces/session.hpp"
+
+namespace kvtier {
+
+/// The sessions of a workload that one of several replicas serves: a session has a replica by a
+/// draw from the stream "replicas/routing", the same whichever replica asks.
+class ReplicaSource final : public SessionSource {
+ public:
+  /// `all` outlives this; replica in 0 .. count-1.
+  ReplicaSource(SessionSource& all, std::int64_t replica, std::int64_t count, std::uint64_t seed)
+      : all_(all), replica_(replica), count_(count), routing_(seed, "replicas/routing") {}
+
+  bool next(SessionSpec& session) override {
+    while (all_.next(session)) {
+      if (routing_.index(count_) == replica_) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  SessionSource& all_;
+  std::int64_t replica_;
+  std::int64_t count_;
+  RandomStream routing_;
+};
+
+}  // namespace kvtier

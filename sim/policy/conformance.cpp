@@ -1,0 +1,317 @@
+#include "sim/policy/conformance.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/policy/random_driver.hpp"
+#include "sim/policy/trial_tier.hpp"
+
+namespace kvtier {
+namespace {
+
+using Kind = PolicyKind<EvictionPolicy>;
+using Entries = std::vector<std::uint32_t>;
+
+constexpr int kSteps = 6'000;
+
+template <class... Values>
+void require(bool holds, fmt::format_string<Values...> what, Values&&... values) {
+  if (!holds) {
+    throw ConformanceError(fmt::format(what, std::forward<Values>(values)...));
+  }
+}
+
+/// Six entries: 0 and 3 are pinned; requests for 1, 3 and 4 wait.
+TrialTier six_entries(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier(kind, parameters);
+  for (std::uint32_t entry = 0; entry < 6; ++entry) {
+    tier.insert(EntryId{entry});
+  }
+  tier.change_queue(EntryId{1}, QueuePosition{7});
+  tier.change_queue(EntryId{3}, QueuePosition{8});
+  tier.change_queue(EntryId{4}, QueuePosition{9});
+  tier.set_queue_first(QueuePosition{7});
+  tier.pin(EntryId{0});
+  tier.pin(EntryId{3});
+  // A selection may move what the policy keeps of the queue's head.
+  static_cast<void>(tier.select());
+  return tier;
+}
+
+void require_leaving(TrialTier& tier, const Entries& expected) {
+  Entries left = tier.evict_all();
+  std::ranges::sort(left);
+  require(left == expected, "expected entries {} to leave once each, got {}",
+          fmt::join(expected, " "), fmt::join(left, " "));
+}
+
+void require_resident_unpinned(const TrialTier& tier, const Victim& victim) {
+  require(tier.holds(victim.entry), "entry {} is selected but not here", victim.entry.value);
+  require(!tier.pinned(victim.entry), "entry {} is selected but pinned", victim.entry.value);
+}
+
+/// Expects check_invariants to refuse what is not so.
+void require_refusal(const TrialTier& tier, const FalseView& falsehood, const std::string& what) {
+  try {
+    tier.check_against(falsehood);
+  } catch (const InvariantError&) {
+    return;
+  }
+  throw ConformanceError("check_invariants does not notice " + what);
+}
+
+void victims_are_resident_and_unpinned(const Kind& kind, const PolicyParameters& parameters) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    TrialTier tier(kind, parameters);
+    RandomDriver driver(seed, tier.sees_queue());
+    int victims = 0;
+    int refusals = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      driver.step({&tier}, [&](const RandomDriver::Selection& selection, const auto& answers) {
+        const std::optional<Victim>& victim = answers.front();
+        if (victim) {
+          ++victims;
+          require_resident_unpinned(tier, *victim);
+          const Tokens tokens = tier.residents().at(victim->entry).view.tokens;
+          require(victim->keep >= Tokens(0) && victim->keep < tokens,
+                  "{} of the {} tokens of a victim are kept", victim->keep.value, tokens.value);
+          return;
+        }
+        ++refusals;
+        // Nothing leaves for a newcomer that runs after everything that could leave; without
+        // knowledge of the queue, or for a save, that is no reason.
+        const bool may_refuse = tier.sees_queue() && (selection.demand == Demand::prefetch ||
+                                                      selection.demand == Demand::demotion);
+        for (const auto& [entry, resident] : tier.residents()) {
+          const bool runs_before = may_refuse && resident.view.queue_position < selection.incoming;
+          require(resident.pinned || runs_before, "entry {} could have left, but nothing does",
+                  entry.value);
+        }
+      });
+      tier.check();
+    }
+    require(victims > 100 && refusals > 0, "only {} victims and {} refusals", victims, refusals);
+  }
+}
+
+void every_entry_leaves_exactly_once(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier = six_entries(kind, parameters);
+  tier.unpin(EntryId{0});
+  tier.unpin(EntryId{3});
+  require_leaving(tier, {0, 1, 2, 3, 4, 5});
+  tier.check();
+}
+
+void an_empty_tier_has_no_victim(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier(kind, parameters);
+  for (const Demand demand :
+       {Demand::save, Demand::prefetch, Demand::demotion, Demand::background}) {
+    require(!tier.select(demand) && !tier.select(demand, QueuePosition{3}),
+            "an entry of an empty tier is selected");
+  }
+  tier.check();
+}
+
+void pinned_entries_never_leave(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier = six_entries(kind, parameters);
+  require_leaving(tier, {1, 2, 4, 5});
+  require(!tier.select(), "a pinned entry is selected");
+  tier.unpin(EntryId{3});
+  require(tier.evict() == EntryId{3}, "the entry that is not pinned any more does not leave");
+  tier.check();
+}
+
+void a_removed_entry_can_come_back(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier = six_entries(kind, parameters);
+  tier.remove(EntryId{2});
+  tier.check();
+  tier.insert(EntryId{2});
+  tier.remove(EntryId{5});
+  require_leaving(tier, {1, 2, 4});
+}
+
+void entry_numbers_may_be_sparse(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier(kind, parameters);
+  tier.insert(EntryId{100'000});
+  tier.insert(EntryId{3});
+  tier.check();
+  require_leaving(tier, {3, 100'000});
+}
+
+void selecting_again_gives_a_victim_still(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier = six_entries(kind, parameters);
+  for (int i = 0; i < 20; ++i) {
+    const std::optional<Victim> victim = tier.select();
+    require(victim.has_value(), "no victim is left, though none was removed");
+    require_resident_unpinned(tier, *victim);
+    tier.check();
+  }
+}
+
+void the_same_calls_give_the_same_answers(const Kind& kind, const PolicyParameters& parameters) {
+  using Answer = std::tuple<std::uint32_t, std::int64_t>;
+  const auto answers_of = [&](std::uint64_t seed) {
+    TrialTier tier(kind, parameters);
+    RandomDriver driver(seed, tier.sees_queue());
+    std::vector<Answer> all;
+    for (int step = 0; step < kSteps; ++step) {
+      driver.step({&tier}, [&](const auto&, const auto& answers) {
+        const std::optional<Victim>& victim = answers.front();
+        all.emplace_back(victim ? victim->entry.value : UINT32_MAX,
+                         victim ? victim->keep.value : 0);
+      });
+    }
+    return all;
+  };
+  const std::vector<Answer> first = answers_of(11);
+  require(first.size() > 100, "only {} selections", first.size());
+  require(answers_of(12) != first, "other calls give the same answers");
+  require(answers_of(11) == first, "the same calls give other answers");
+}
+
+void invariants_see_a_missing_entry(const Kind& kind, const PolicyParameters& parameters) {
+  const TrialTier tier = six_entries(kind, parameters);
+  tier.check();
+  for (const auto& [entry, resident] : tier.residents()) {
+    if (!resident.pinned) {
+      FalseView lost(tier);
+      lost.residents.erase(entry);
+      require_refusal(tier, lost, fmt::format("that entry {} is missing", entry.value));
+    }
+  }
+  FalseView nothing(tier);
+  nothing.residents.clear();
+  require_refusal(tier, nothing, "that every entry is missing");
+}
+
+void invariants_see_an_entry_too_much(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier = six_entries(kind, parameters);
+  tier.remove(EntryId{5});
+  // An entry that was there, the next new one, and one far beyond.
+  for (const std::uint32_t entry : {5U, 6U, 1'000'000U}) {
+    FalseView more(tier);
+    more.residents[EntryId{entry}].view.id = EntryId{entry};
+    require_refusal(tier, more, fmt::format("entry {}, which is not there", entry));
+  }
+}
+
+void invariants_see_a_wrong_pin(const Kind& kind, const PolicyParameters& parameters) {
+  const TrialTier tier = six_entries(kind, parameters);
+  for (const auto& [entry, resident] : tier.residents()) {
+    FalseView other(tier);
+    other.residents[entry].pinned = !resident.pinned;
+    require_refusal(tier, other, fmt::format("a wrong pin of entry {}", entry.value));
+  }
+}
+
+void invariants_see_a_wrong_place_in_the_queue(const Kind& kind,
+                                               const PolicyParameters& parameters) {
+  const TrialTier tier = six_entries(kind, parameters);
+  if (!tier.sees_queue()) {
+    return;
+  }
+  for (const auto& [entry, resident] : tier.residents()) {
+    FalseView other(tier);
+    QueuePosition& position = other.residents[entry].view.queue_position;
+    position = position == kNotQueued ? QueuePosition{20} : kNotQueued;
+    require_refusal(tier, other, fmt::format("a wrong place in the queue of {}", entry.value));
+  }
+}
+
+constexpr std::array kChecks{
+    ConformanceCheck{"VictimsAreResidentAndUnpinnedUntilNoneIsLeft",
+                     victims_are_resident_and_unpinned},
+    ConformanceCheck{"EveryEntryLeavesExactlyOnce", every_entry_leaves_exactly_once},
+    ConformanceCheck{"AnEmptyTierHasNoVictim", an_empty_tier_has_no_victim},
+    ConformanceCheck{"PinnedEntriesNeverLeave", pinned_entries_never_leave},
+    ConformanceCheck{"ARemovedEntryIsNotSelectedAndCanComeBack", a_removed_entry_can_come_back},
+    ConformanceCheck{"EntryNumbersMayBeSparse", entry_numbers_may_be_sparse},
+    ConformanceCheck{"SelectingAgainWithoutRemovingGivesAVictimStill",
+                     selecting_again_gives_a_victim_still},
+    ConformanceCheck{"TheSameCallsGiveTheSameAnswers", the_same_calls_give_the_same_answers},
+    ConformanceCheck{"InvariantsHoldOnlyIfNoEntryIsMissing", invariants_see_a_missing_entry},
+    ConformanceCheck{"InvariantsHoldOnlyIfNoEntryIsTooMuch", invariants_see_an_entry_too_much},
+    ConformanceCheck{"InvariantsHoldOnlyIfPinsAgree", invariants_see_a_wrong_pin},
+    ConformanceCheck{"InvariantsHoldOnlyIfQueuePositionsAgree",
+                     invariants_see_a_wrong_place_in_the_queue}};
+
+}  // namespace
+
+std::vector<ConformanceCase> conformance_cases(const std::vector<PolicyParameter>& parameters) {
+  std::vector<ConformanceCase> cases{{"defaults", {}}};
+  for (const PolicyParameter& parameter : parameters) {
+    for (const double above : {0.0, 5.0}) {
+      const double value = std::min(parameter.minimum + above, parameter.maximum);
+      cases.push_back({parameter.name + (above == 0 ? "_minimum" : "_minimum_plus_5"),
+                       {{parameter.name, value}}});
+    }
+  }
+  return cases;
+}
+
+std::span<const ConformanceCheck> eviction_checks() { return kChecks; }
+
+std::vector<std::string> eviction_problems(const PolicyKind<EvictionPolicy>& kind) {
+  std::vector<std::string> problems;
+  for (const ConformanceCase& with : conformance_cases(kind.parameters)) {
+    for (const ConformanceCheck& check : kChecks) {
+      const auto add = [&](const char* what) {
+        problems.push_back(fmt::format("{} ({}): {}", check.name, with.label, what));
+      };
+      try {
+        check.run(kind, with.parameters);
+      } catch (const ConformanceError& error) {
+        add(error.what());
+      } catch (const InvariantError& error) {
+        add(error.what());
+      }
+    }
+  }
+  return problems;
+}
+
+bool is_policy_name(const std::string& name) {
+  const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
+  return !name.empty() && is_letter(name.front()) && std::ranges::all_of(name, [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+namespace detail {
+std::vector<std::string> declaration_problems(const std::string& name, const std::string& summary,
+                                              const std::string& source,
+                                              const std::vector<PolicyParameter>& parameters) {
+  std::vector<std::string> problems;
+  const auto expect = [&](bool holds, const std::string& what) {
+    if (!holds) {
+      problems.push_back(what);
+    }
+  };
+  const std::string word = "is no word of small letters, digits and underscores";
+  expect(is_policy_name(name), fmt::format("name: \"{}\" {}", name, word));
+  expect(!summary.empty(), "summary: is empty");
+  expect(!source.empty(), "source: is empty");
+  std::set<std::string> seen;
+  for (const PolicyParameter& p : parameters) {
+    const auto expect_of = [&](bool holds, const std::string& what) {
+      expect(holds, fmt::format("parameter \"{}\": {}", p.name, what));
+    };
+    expect_of(is_policy_name(p.name), word);
+    expect_of(seen.insert(p.name).second, "is declared twice");
+    expect_of(!p.documentation.empty(), "has no documentation");
+    expect_of(!p.unit.empty(), "has no unit");
+    expect_of(p.minimum <= p.maximum, "its minimum is above its maximum");
+    expect_of(!p.default_value || (*p.default_value >= p.minimum && *p.default_value <= p.maximum),
+              "its default is out of range");
+  }
+  return problems;
+}
+}  // namespace detail
+
+}  // namespace kvtier

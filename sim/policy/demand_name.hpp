@@ -1,0 +1,22 @@
+#pragma once
+
+#include "sim/policy/views.hpp"
+
+namespace kvtier {
+
+/// As decisions are written and policies in other languages are told.
+[[nodiscard]] constexpr const char* to_string(Demand demand) {
+  switch (demand) {
+    case Demand::save:
+      return "save";
+    case Demand::prefetch:
+      return "prefetch";
+    case Demand::demotion:
+      return "demotion";
+    case Demand::background:
+      return "background";
+  }
+  return "?";
+}
+
+}  // namespace kvtier

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "sim/policy/entry_queues.hpp"
+
+namespace kvtier {
+
+/// What the Greedy-Dual policies share: an entry is worth the value of its uses on a base, which is
+/// the highest worth of a victim so far when it was last used, and the lowest worth leaves first.
+/// So what is not used any more ages. O(log n) per decision.
+struct GreedyDualWorth {
+  double uses = 0;
+  double base = 0;
+  /// Of one use, for each byte.
+  double value = 0;
+
+  [[nodiscard]] double worth() const { return base + uses * value; }
+};
+
+class GreedyDual : public QueuedEviction<GreedyDualWorth> {
+ public:
+  void on_start(const TierFacts& facts) final { facts_ = facts; }
+  void on_insert(const EntryView& entry, SimTime) final {
+    const Arrival arrival = queues_.arrive(entry);
+    if (arrival != Arrival::back || !counts_uses_) {
+      use(entry.id);
+    }
+    set_value(entry);
+    queues_.enter(entry.id, 0, order(entry.id));
+  }
+  void on_hit(EntryId entry, SimTime) final {
+    queues_.hit(entry);
+    use(entry);
+    queues_.move(entry, 0, order(entry));
+  }
+  void on_resize(const EntryView& entry, SimTime) final {
+    queues_.resize(entry);
+    set_value(entry);
+    queues_.move(entry.id, 0, order(entry.id));
+  }
+  void on_remove(EntryId entry, SimTime) final {
+    if (queues_.remove(entry)) {
+      base_ = std::max(base_, queues_.mark(entry).worth());
+    }
+  }
+  std::optional<Victim> select_victim(const EvictionContext&) final {
+    return queues_.choose(queues_.front(0));
+  }
+
+ protected:
+  /// Without counting, an entry has one use, its last: a return to the tier is one, too.
+  explicit GreedyDual(bool counts_uses) : QueuedEviction(1), counts_uses_(counts_uses) {}
+
+  /// What a use of the entry is worth, before it is divided by the entry's bytes.
+  [[nodiscard]] virtual double use_value(Tokens tokens) const = 0;
+  [[nodiscard]] const TierFacts& facts() const { return facts_; }
+
+ private:
+  void use(EntryId entry) {
+    GreedyDualWorth& worth = queues_.mark(entry);
+    worth.uses = counts_uses_ ? worth.uses + 1 : 1;
+    worth.base = base_;
+  }
+  void set_value(const EntryView& entry) {
+    queues_.mark(entry.id).value =
+        use_value(entry.tokens) / static_cast<double>(std::max<std::int64_t>(1, entry.bytes.value));
+  }
+  /// Of numbers that are not negative the bits are in the same order.
+  [[nodiscard]] std::uint64_t order(EntryId entry) {
+    return std::bit_cast<std::uint64_t>(queues_.mark(entry).worth());
+  }
+
+  bool counts_uses_;
+  TierFacts facts_;
+  /// The highest worth of a victim so far.
+  double base_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,117 @@
+"""Eviction policies written in Python."""
+
+import dataclasses
+import re
+
+
+class EvictionPolicy:
+    """Chooses what leaves one tier; a subclass is registered by `register_eviction_policy`.
+
+    Each tier of each run has an object of its own. Entries are small numbers, used again once they
+    are free; times are nanoseconds; positions in the queue are numbers, smaller is sooner, or None.
+    Decisions may depend on these calls and the constructor's arguments alone: no clock, no random
+    numbers without a fixed seed, no order of a set. The contract is that of sim/policy/README.md.
+    """
+
+    def on_start(self, recompute, load):
+        """Called before anything else. Functions of a number of tokens, which give nanoseconds:
+        how long computing or loading them takes if nothing else runs."""
+
+    def on_insert(self, entry, now):
+        """`entry` is an Entry: id, key, tokens, bytes, first_inserted, last_used, queue_position
+        (look-ahead knowledge only) and next_use (oracle knowledge only)."""
+        raise NotImplementedError
+
+    def on_hit(self, entry, now):
+        """`entry` is a number here, as in all calls that do not show sizes."""
+
+    def on_resize(self, entry, now):
+        """`entry` is an Entry."""
+
+    def on_remove(self, entry, now):
+        raise NotImplementedError
+
+    def on_pin(self, entry):
+        """Until on_unpin the entry may not be selected."""
+        raise NotImplementedError
+
+    def on_unpin(self, entry):
+        raise NotImplementedError
+
+    def on_queue_change(self, entry, position, waits, first):
+        """Look-ahead knowledge only: a request for the entry began to wait at `position`, or left
+        it; `first` is where the first of its requests waits now, or None."""
+
+    def on_next_use(self, entry, at):
+        """Oracle knowledge only; None if it is not used any more."""
+
+    def select_victim(self, context):
+        """None, an entry that leaves, or (entry, tokens to keep of it). `context` has now, demand
+        ("save", "prefetch", "demotion", "background"), incoming, queue_first, window_end and
+        newcomer. Never a pinned entry."""
+        raise NotImplementedError
+
+    def check_invariants(self, residents):
+        """`residents` is a list of (Entry, whether it is pinned). Raises AssertionError if the
+        policy's bookkeeping differs; called at the end of every run."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter of a policy; configs give it as {"policy": NAME, PARAMETER: VALUE}, and the class
+    gets it as a keyword argument of its constructor if a config does."""
+
+    name: str
+    documentation: str
+    unit: str
+    minimum: float
+    maximum: float
+    default: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """What kvtier knows of a policy."""
+
+    name: str
+    policy: type
+    summary: str
+    source: str
+    knowledge: str
+    parameters: tuple
+    parts_of_entries: bool
+    base: type = EvictionPolicy
+
+
+# What this process, and the workers of its sweeps, can name in configs.
+_declarations = {}
+
+_KNOWLEDGE = ("online", "look_ahead", "oracle")
+
+
+def register_eviction_policy(name, policy, *, summary=None, source="Python", knowledge="online",
+                             parameters=(), parts_of_entries=False):
+    """Makes `policy`, a subclass of EvictionPolicy, known to configs as `name` from now on.
+
+    A name that is registered already is replaced, so that a notebook's cell can be run again.
+    """
+    if not (isinstance(policy, type) and issubclass(policy, EvictionPolicy)):
+        raise TypeError(f"expected a subclass of kvtier.EvictionPolicy, got {policy!r}")
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise ValueError(f"expected a name of small letters, digits and underscores, got {name!r}")
+    if knowledge not in _KNOWLEDGE:
+        raise ValueError(f"knowledge: expected one of {', '.join(_KNOWLEDGE)}, got {knowledge!r}")
+    text = summary or (policy.__doc__ or name).strip().splitlines()[0]
+    _declarations[name] = Declaration(name, policy, text, source, knowledge, tuple(parameters),
+                                      parts_of_entries)
+
+
+def unregister_eviction_policy(name):
+    """Forgets a policy that was registered."""
+    del _declarations[name]
+
+
+def declarations():
+    """What is registered, in order."""
+    return list(_declarations.values())

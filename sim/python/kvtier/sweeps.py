@@ -1,0 +1,143 @@
+"""Sweeps on several processes, or on a cluster of Ray."""
+
+import concurrent.futures
+import contextlib
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+
+import cloudpickle
+
+from . import _core, errors
+from .eviction import declarations
+from .runs import setup
+
+_WRITTEN = ("sweep.json", "results.jsonl", "results.csv", "results.jsonl.partial")
+
+
+def _pickled(declared):
+    """Policies as they are here: a worker need not have the modules that hold them."""
+    modules = {sys.modules[kind.__module__] for declaration in declared
+               for kind in declaration.policy.__mro__
+               if kind.__module__.partition(".")[0] not in ("builtins", "__main__", __package__)}
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(declared)
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def run_shard(file, number, of, common, pickled):
+    """The lines of a shard's runs."""
+    with tempfile.TemporaryDirectory(prefix="kvtier-shard-") as folder:
+        answer = _core.run_sweep_shard(file, folder, number, of, [], False, *common,
+                                       pickle.loads(pickled))
+    return answer["lines"]
+
+
+def _on_processes(file, shards, common, pickled):
+    # New interpreters: a copy of this process (fork) may stop for ever if it has threads.
+    started = []
+
+    def run(number):
+        process = subprocess.Popen([sys.executable, "-m", f"{__package__}.worker"],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        started.append(process)
+        answer, _ = process.communicate(
+            pickle.dumps((sys.path, (file, number, shards, common, pickled))))
+        if process.returncode != 0:
+            raise errors.DeviceError(
+                f"sweep: the process of shard {number}/{shards} ended with {process.returncode}")
+        lines = pickle.loads(answer)
+        if isinstance(lines, errors.Error):
+            raise lines
+        return lines
+
+    with concurrent.futures.ThreadPoolExecutor(min(shards, os.cpu_count() or 1)) as pool:
+        runs = [pool.submit(run, number) for number in range(1, shards + 1)]
+        try:
+            return [line for run in runs for line in run.result()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in started:
+                process.terminate()
+            raise
+
+
+def _on_ray(file, shards, common, pickled, retries):
+    import ray
+
+    run = ray.remote(num_cpus=1, max_retries=retries)(run_shard)
+    runs = [run.remote(file, number, shards, common, pickled) for number in range(1, shards + 1)]
+    try:
+        return [line for lines in ray.get(runs) for line in lines]
+    except BaseException as error:
+        # Not by force, and not what is done: Ray may end this process when that meets a result.
+        _, pending = ray.wait(runs, num_returns=len(runs), timeout=0)
+        for started in pending:
+            ray.cancel(started)
+        if isinstance(error, ray.exceptions.WorkerCrashedError):
+            raise errors.DeviceError(
+                f"sweep: a worker was lost, and each of {retries} times that its shard was given "
+                "to another") from error
+        if isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, errors.Error):
+            raise error.cause from None
+        raise
+
+
+def _workers(ray_is_used):
+    if not ray_is_used:
+        return os.cpu_count() or 1
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def sweep(file, out=None, *, ray=False, shards=None, retries=3, plugins=(), config_dir=None):
+    """Runs a sweep's file as `kvtier sweep` does, and gives results.csv as a pandas.DataFrame.
+
+    The points are divided into `shards` (as many as there are processors, unless said otherwise),
+    each done by one process: of this machine, or of the Ray cluster that this process is connected
+    to, which a lost worker's shard is given to again, `retries` times. Workers read `file` and what
+    it names: on a cluster it has to lie where all see it. The results do not depend on shards, on
+    where they ran, nor on workers that were lost; `out` then holds the bytes that `kvtier sweep
+    --out` writes. The frame's attrs have "table", the text that it prints, and "jsonl", a line a
+    run. Raises ConfigError, DeviceError; a run that failed is a row with its error.
+    """
+    import pandas
+
+    file = os.fspath(pathlib.Path(file).absolute() if ray else file)
+    common = setup(config_dir, plugins)
+    if ray:
+        common = (os.path.abspath(common[0]), [os.path.abspath(plugin) for plugin in common[1]])
+    declared = declarations()
+    points = _core.sweep_points(file, *common, declared)
+    if shards is not None and shards < 1:
+        raise errors.ConfigError(f"shards: expected a whole number >= 1, got {shards}")
+    if out is not None and any((pathlib.Path(out) / name).exists() for name in _WRITTEN):
+        raise errors.ConfigError(f"out: {os.fspath(out)} has results of a sweep already")
+    shards = min(points, shards or _workers(ray))
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(
+            out or stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtier-sweep-")))
+        if ray:
+            lines = _on_ray(file, shards, common, _pickled(declared), retries)
+        else:
+            lines = _on_processes(file, shards, common, _pickled(declared))
+        answer = _core.run_sweep_shard(file, os.fspath(folder), 1, 1, lines, False, *common,
+                                       declared)
+        if answer["problems"]:
+            raise errors.ConfigError(answer["problems"])
+        # Before its version 3 pandas rounded what it read.
+        exactly = {"float_precision": "round_trip"} if pandas.__version__[:2] == "2." else {}
+        frame = pandas.read_csv(folder / "results.csv", **exactly)
+    frame.attrs["table"] = answer["table"]
+    frame.attrs["jsonl"] = "".join(line + "\n" for line in answer["lines"])
+    return frame

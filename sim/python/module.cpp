@@ -1,0 +1,190 @@
+// The functions that the package kvtier is made of. Thin: configs, results and rows pass as text.
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/engine/simulate.hpp"
+#include "sim/policy/conformance.hpp"
+#include "sim/python/policies.hpp"
+#include "sim/study/resolve.hpp"
+#include "sim/study/sweep_run.hpp"
+
+namespace kvtier::python {
+namespace {
+
+namespace py = pybind11;
+
+/// What every function needs beside its own arguments; an object of kvtier's own.
+struct Setup {
+  ConfigDirectory presets;
+  PolicyRegistry registry;
+};
+
+Setup setup_of(const std::string& config_dir, const std::vector<std::string>& plugins,
+               const py::list& declared) {
+  return {ConfigDirectory::find(config_dir), make_registry(plugins, declared)};
+}
+
+/// Ctrl-C is noted by the interpreter, which is asked now and then.
+void check_signals() {
+  const py::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) {
+    throw py::error_already_set();
+  }
+}
+
+/// `text` is a config if there is no file.
+ConfigRequest request_of(const std::string& file, const std::string& text,
+                         const std::vector<std::pair<std::string, std::string>>& overrides,
+                         std::optional<std::int64_t> seed) {
+  ConfigRequest request;
+  request.file = file;
+  request.seed = seed;
+  request.overrides_origin = "overrides";
+  if (file.empty()) {
+    request.inline_config = InlineConfig{parse_json_strictly(text, "config"), "config"};
+  }
+  std::vector<std::string> problems;
+  for (const auto& [pointer, value] : overrides) {
+    if (pointer.size() < 2 || pointer.front() != '/') {
+      problems.push_back("overrides: expected a JSON pointer such as /hardware/gpus, got \"" +
+                         pointer + "\"");
+      continue;
+    }
+    request.overrides.push_back({pointer, parse_json_strictly(value, "overrides: " + pointer)});
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  return request;
+}
+
+std::string simulate_text(const std::string& file, const std::string& text,
+                          const std::vector<std::pair<std::string, std::string>>& overrides,
+                          std::optional<std::int64_t> seed, bool untimed,
+                          const std::string& config_dir, const std::vector<std::string>& plugins,
+                          const py::list& declared) {
+  const Setup setup = setup_of(config_dir, plugins, declared);
+  const py::gil_scoped_release release;
+  const ResolvedConfig resolved =
+      resolve_config(request_of(file, text, overrides, seed), setup.presets, setup.registry);
+  RunOptions run;
+  run.base_dir = resolved.base_dir;
+  run.progress = [](std::int64_t) { check_signals(); };
+  const Json result = untimed ? simulate_untimed(resolved.config, setup.registry, run)
+                              : simulate(resolved.config, setup.registry, run);
+  return result.dump();
+}
+
+std::size_t sweep_points(const std::string& file, const std::string& config_dir,
+                         const std::vector<std::string>& plugins, const py::list& declared) {
+  const Setup setup = setup_of(config_dir, plugins, declared);
+  const py::gil_scoped_release release;
+  return resolve_points(load_sweep(file), setup.presets, setup.registry).size();
+}
+
+/// Runs a shard, or what `done` lacks of it, on one thread; gives its rows, table and problems of
+/// its columns.
+py::dict run_sweep_shard(const std::string& file, const std::string& out, std::int64_t number,
+                         std::int64_t of, const std::vector<std::string>& done, bool resume,
+                         const std::string& config_dir, const std::vector<std::string>& plugins,
+                         const py::list& declared) {
+  const Setup setup = setup_of(config_dir, plugins, declared);
+  std::vector<std::string> lines;
+  std::string table;
+  std::vector<std::string> problems;
+  {
+    const py::gil_scoped_release release;
+    const Sweep sweep = load_sweep(file);
+    const std::vector<SweepPoint> points = resolve_points(sweep, setup.presets, setup.registry);
+    SweepOptions how;
+    how.out = out;
+    how.shard = {number, of};
+    how.resume = resume;
+    how.done = done;
+    how.progress = [](std::int64_t, std::int64_t) { check_signals(); };
+    const SweepResult result = run_sweep(sweep, points, setup.registry, how);
+    for (const SweepRow& row : result.rows) {
+      lines.push_back(row.line);
+    }
+    table = to_table(sweep, points, result);
+    try {
+      check_columns(sweep, result);
+    } catch (const ConfigError& error) {
+      problems = error.problems();
+    }
+  }
+  py::dict answer;
+  answer["lines"] = lines;
+  answer["table"] = table;
+  answer["problems"] = problems;
+  return answer;
+}
+
+std::vector<std::string> check_eviction_policy(const std::string& name,
+                                               const std::vector<std::string>& plugins,
+                                               const py::list& declared) {
+  const PolicyRegistry registry = make_registry(plugins, declared);
+  const auto* const kind = find_policy(registry.eviction, name);
+  if (kind == nullptr) {
+    throw ConfigError("name: there is no eviction policy \"" + name + "\"");
+  }
+  const py::gil_scoped_release release;
+  return eviction_problems(*kind);
+}
+
+/// Kinds and names of all policies.
+py::dict policies(const std::vector<std::string>& plugins, const py::list& declared) {
+  const PolicyRegistry registry = make_registry(plugins, declared);
+  py::dict all;
+  const auto add = [&](const char* what, const auto& kinds) {
+    py::list names;
+    for (const auto& kind : kinds) {
+      names.append(kind.name);
+    }
+    all[what] = names;
+  };
+  add("eviction", registry.eviction);
+  add("admission", registry.admission);
+  add("prefetch", registry.prefetch);
+  add("order", registry.order);
+  return all;
+}
+
+/// Raises kvtier.errors.TYPE with the problems.
+void raise(const char* type, const std::vector<std::string>& problems) {
+  const py::object error = py::module_::import("kvtier.errors").attr(type);
+  PyErr_SetObject(error.ptr(), error(problems).ptr());
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The parts of kvtier that are written in C++; use the package kvtier.";
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(std::move(thrown));
+    } catch (const ConfigError& error) {
+      raise("ConfigError", error.problems());
+    } catch (const DeviceError& error) {
+      raise("DeviceError", {error.what()});
+    } catch (const InvariantError& error) {
+      raise("InternalError", {error.what()});
+    }
+  });
+  bind_views(module);
+  module.attr("version") = KVTIER_VERSION;
+  module.def("simulate", &simulate_text);
+  module.def("sweep_points", &sweep_points);
+  module.def("run_sweep_shard", &run_sweep_shard);
+  module.def("check_eviction_policy", &check_eviction_policy);
+  module.def("policies", &policies);
+}
+
+}  // namespace kvtier::python

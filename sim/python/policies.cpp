@@ -1,0 +1,244 @@
+#include "sim/python/policies.hpp"
+
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/policy/demand_name.hpp"
+#include "sim/study/plugins.hpp"
+
+namespace kvtier::python {
+namespace {
+
+namespace py = pybind11;
+
+/// A Python object that may be copied and let go of by any thread, whether or not it holds the
+/// interpreter.
+using SharedObject = std::shared_ptr<py::object>;
+
+SharedObject shared(py::object object) {
+  return {new py::object(std::move(object)), [](py::object* held) {
+            const py::gil_scoped_acquire acquire;
+            delete held;
+          }};
+}
+
+/// A context that may outlive the call.
+struct ShownContext {
+  EvictionContext context;
+  std::optional<EntryView> newcomer;
+};
+
+std::optional<std::uint64_t> position_or_none(QueuePosition position) {
+  return position == kNotQueued ? std::nullopt : std::optional(position.value);
+}
+
+/// An eviction policy whose decisions an object of Python makes.
+class PythonEviction final : public EvictionPolicy {
+ public:
+  /// The interpreter is held. Methods that the class does not change are not called.
+  PythonEviction(std::string name, const py::object& policy, const py::object& base)
+      : name_(std::move(name)) {
+    const auto method = [&](const char* method_name, bool optional) {
+      const bool is_own = !py::type::of(policy).attr(method_name).is(base.attr(method_name));
+      return optional && !is_own ? SharedObject() : shared(policy.attr(method_name));
+    };
+    on_start_ = method("on_start", true);
+    on_insert_ = method("on_insert", false);
+    on_hit_ = method("on_hit", true);
+    on_resize_ = method("on_resize", true);
+    on_remove_ = method("on_remove", false);
+    on_pin_ = method("on_pin", false);
+    on_unpin_ = method("on_unpin", false);
+    on_queue_change_ = method("on_queue_change", true);
+    on_next_use_ = method("on_next_use", true);
+    select_victim_ = method("select_victim", false);
+    check_invariants_ = method("check_invariants", false);
+  }
+
+  void on_start(const TierFacts& facts) override {
+    const auto in_ns = [](std::function<SimDuration(Tokens)> duration) {
+      return [duration = std::move(duration)](std::int64_t tokens) {
+        return duration(Tokens(tokens)).ns;
+      };
+    };
+    call(on_start_, [&](const py::object& method) {
+      method(py::cpp_function(in_ns(facts.recompute)), py::cpp_function(in_ns(facts.load)));
+    });
+  }
+  void on_insert(const EntryView& entry, SimTime now) override {
+    call(on_insert_, [&](const py::object& method) { method(entry, now.ns); });
+  }
+  void on_hit(EntryId entry, SimTime now) override {
+    call(on_hit_, [&](const py::object& method) { method(entry.value, now.ns); });
+  }
+  void on_resize(const EntryView& entry, SimTime now) override {
+    call(on_resize_, [&](const py::object& method) { method(entry, now.ns); });
+  }
+  void on_remove(EntryId entry, SimTime now) override {
+    call(on_remove_, [&](const py::object& method) { method(entry.value, now.ns); });
+  }
+  void on_pin(EntryId entry) override {
+    call(on_pin_, [&](const py::object& method) { method(entry.value); });
+  }
+  void on_unpin(EntryId entry) override {
+    call(on_unpin_, [&](const py::object& method) { method(entry.value); });
+  }
+  void on_queue_change(EntryId entry, const QueueChange& change) override {
+    call(on_queue_change_, [&](const py::object& method) {
+      method(entry.value, change.position.value, change.waits, position_or_none(change.first));
+    });
+  }
+  void on_next_use(EntryId entry, SimTime at) override {
+    call(on_next_use_, [&](const py::object& method) {
+      method(entry.value, at == kNever ? std::nullopt : std::optional(at.ns));
+    });
+  }
+
+  std::optional<Victim> select_victim(const EvictionContext& context) override {
+    const py::gil_scoped_acquire acquire;
+    const py::object answer = (*select_victim_)(ShownContext{
+        context, context.newcomer == nullptr ? std::nullopt : std::optional(*context.newcomer)});
+    if (answer.is_none()) {
+      return std::nullopt;
+    }
+    try {
+      if (py::isinstance<py::tuple>(answer)) {
+        const auto [entry, keep] = answer.cast<std::pair<std::uint32_t, std::int64_t>>();
+        return Victim{EntryId{entry}, Tokens(keep)};
+      }
+      return Victim{EntryId{answer.cast<std::uint32_t>()}, Tokens(0)};
+    } catch (const py::cast_error&) {
+      throw py::type_error(fmt::format(
+          "{}.select_victim: expected None, an entry or (entry, tokens to keep), got {}", name_,
+          py::repr(answer).cast<std::string>()));
+    }
+  }
+
+  void check_invariants(const TierView& tier) const override {
+    const py::gil_scoped_acquire acquire;
+    py::list residents;
+    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+      residents.append(py::make_tuple(entry, pinned));
+    });
+    try {
+      (*check_invariants_)(residents);
+    } catch (const py::error_already_set& error) {
+      if (!error.matches(PyExc_AssertionError)) {
+        throw;
+      }
+      throw InvariantError(fmt::format("{}.check_invariants: {}", name_, error.what()));
+    }
+  }
+
+ private:
+  template <class F>
+  void call(const SharedObject& method, const F& with) {
+    if (method) {
+      const py::gil_scoped_acquire acquire;
+      with(*method);
+    }
+  }
+
+  std::string name_;
+  SharedObject on_start_;
+  SharedObject on_insert_;
+  SharedObject on_hit_;
+  SharedObject on_resize_;
+  SharedObject on_remove_;
+  SharedObject on_pin_;
+  SharedObject on_unpin_;
+  SharedObject on_queue_change_;
+  SharedObject on_next_use_;
+  SharedObject select_victim_;
+  SharedObject check_invariants_;
+};
+
+PolicyKind<EvictionPolicy> kind_of(const py::object& declaration) {
+  const auto text = [&](const char* name) { return declaration.attr(name).cast<std::string>(); };
+  PolicyKind<EvictionPolicy> kind{
+      .name = text("name"),
+      .summary = text("summary"),
+      .source = text("source"),
+      .knowledge = Knowledge::online,
+      .parts_of_entries = declaration.attr("parts_of_entries").cast<bool>(),
+      .parameters = {},
+      .make = nullptr};
+  const std::string knowledge = text("knowledge");
+  for (const Knowledge known : {Knowledge::look_ahead, Knowledge::oracle}) {
+    kind.knowledge = knowledge == to_string(known) ? known : kind.knowledge;
+  }
+  for (const py::handle parameter : declaration.attr("parameters")) {
+    const auto text_of = [&](const char* name) { return parameter.attr(name).cast<std::string>(); };
+    kind.parameters.push_back(
+        {.name = text_of("name"),
+         .documentation = text_of("documentation"),
+         .unit = text_of("unit"),
+         .minimum = parameter.attr("minimum").cast<double>(),
+         .maximum = parameter.attr("maximum").cast<double>(),
+         .default_value = parameter.attr("default").cast<std::optional<double>>()});
+  }
+  const SharedObject type = shared(declaration.attr("policy"));
+  const SharedObject base = shared(declaration.attr("base"));
+  kind.make = [name = kind.name, type, base](const PolicyParameters& parameters) {
+    const py::gil_scoped_acquire acquire;
+    py::dict arguments;
+    for (const auto& [key, value] : parameters) {
+      arguments[py::str(key)] = value;
+    }
+    return std::make_unique<PythonEviction>(name, (*type)(**arguments), *base);
+  };
+  return kind;
+}
+
+}  // namespace
+
+PolicyRegistry make_registry(const std::vector<std::string>& plugins, const py::list& declared) {
+  PolicyRegistry registry = load_policies(plugins);
+  PolicyRegistry added;
+  for (const py::handle declaration : declared) {
+    added.eviction.push_back(kind_of(py::reinterpret_borrow<py::object>(declaration)));
+  }
+  std::vector<std::string> problems =
+      add_policies(registry, std::move(added), "register_eviction_policy");
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  return registry;
+}
+
+void bind_views(py::module_& module) {
+  py::class_<EntryView>(module, "Entry", "One entry as a tier holds it; times in nanoseconds.")
+      .def_property_readonly("id", [](const EntryView& e) { return e.id.value; })
+      .def_property_readonly("key", [](const EntryView& e) { return e.key.value; })
+      .def_property_readonly("tokens", [](const EntryView& e) { return e.tokens.value; })
+      .def_property_readonly("bytes", [](const EntryView& e) { return e.bytes.value; })
+      .def_property_readonly("first_inserted",
+                             [](const EntryView& e) { return e.first_inserted.ns; })
+      .def_property_readonly("last_used", [](const EntryView& e) { return e.last_used.ns; })
+      .def_property_readonly("queue_position",
+                             [](const EntryView& e) { return position_or_none(e.queue_position); })
+      .def_property_readonly("next_use", [](const EntryView& e) {
+        return e.next_use == kNever ? std::nullopt : std::optional(e.next_use.ns);
+      });
+  py::class_<ShownContext>(module, "EvictionContext", "Why and for whom room is needed.")
+      .def_property_readonly("now", [](const ShownContext& c) { return c.context.now.ns; })
+      .def_property_readonly("demand",
+                             [](const ShownContext& c) { return to_string(c.context.demand); })
+      .def_property_readonly(
+          "incoming", [](const ShownContext& c) { return position_or_none(c.context.incoming); })
+      .def_property_readonly(
+          "queue_first",
+          [](const ShownContext& c) { return position_or_none(c.context.queue_first); })
+      .def_property_readonly(
+          "window_end",
+          [](const ShownContext& c) { return position_or_none(c.context.window_end); })
+      .def_property_readonly("newcomer", [](const ShownContext& c) { return c.newcomer; });
+}
+
+}  // namespace kvtier::python

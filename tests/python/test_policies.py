@@ -1,0 +1,140 @@
+import pytest
+
+import kvtier
+from conftest import RUN
+from policies import Lru
+
+EVICTION = "/system/tiers/dram/eviction"
+
+
+@pytest.fixture(autouse=True)
+def python_lru():
+    """Lru under a name, and nothing left of what a test registers."""
+    kvtier.register_eviction_policy("python_lru", Lru)
+    yield
+    for name in kvtier.policies()["eviction"]:
+        if name not in BUILT_IN:
+            kvtier.unregister_eviction_policy(name)
+
+
+BUILT_IN = kvtier.policies()["eviction"]
+
+
+@pytest.mark.parametrize("changes", [
+    {},
+    {"/hardware/dram/capacity": "16GiB", "/workload/sessions": 150},
+    {"/system": "attentionstore_fifo", "/hardware/ssd/capacity": "64GiB"},
+])
+def test_an_lru_of_python_decides_as_that_of_kvtier(changes):
+    results = [kvtier.simulate(RUN, {**changes, EVICTION: name}) for name in ("lru", "python_lru")]
+    assert results[0]["metrics"]["tiers"]["dram"]["evictions"] > 0
+    assert results[0]["metrics"] == results[1]["metrics"]
+    assert results[0]["workload"] == results[1]["workload"]
+
+
+def test_every_call_of_a_random_sequence_is_answered_alike():
+    untimed = [kvtier.simulate(RUN, {EVICTION: name}, untimed=True)["metrics"]
+               for name in ("lru", "python_lru")]
+    assert untimed[0] == untimed[1]
+
+
+def test_it_is_listed():
+    assert "python_lru" in kvtier.policies()["eviction"]
+
+
+@pytest.mark.parametrize("name", ["python_lru", "lru", "scheduler_aware"])
+def test_the_conformance_suite_passes(name):
+    assert kvtier.check_eviction_policy(name) == []
+
+
+def test_the_conformance_suite_finds_a_fault():
+    class ForgetsPins(Lru):
+        def select_victim(self, context):
+            return next(iter(self.order), None)
+
+    kvtier.register_eviction_policy("forgets_pins", ForgetsPins)
+    problems = kvtier.check_eviction_policy("forgets_pins")
+    assert any("is selected but pinned" in problem for problem in problems)
+
+
+def test_bookkeeping_that_differs_ends_the_run():
+    class Forgets(Lru):
+        def check_invariants(self, residents):
+            assert not residents, "no entry is known"
+
+    kvtier.register_eviction_policy("forgets", Forgets)
+    with pytest.raises(kvtier.InternalError, match="forgets.check_invariants.*no entry is known"):
+        kvtier.simulate(RUN, {EVICTION: "forgets"})
+
+
+def test_an_exception_of_a_policy_reaches_the_caller():
+    class Raises(Lru):
+        def on_insert(self, entry, now):
+            raise ZeroDivisionError("of a policy")
+
+    kvtier.register_eviction_policy("raises", Raises)
+    with pytest.raises(ZeroDivisionError, match="of a policy"):
+        kvtier.simulate(RUN, {EVICTION: "raises"})
+
+
+def test_an_answer_that_is_none_is_refused():
+    class Answers(Lru):
+        def select_victim(self, context):
+            return "the first"
+
+    kvtier.register_eviction_policy("answers", Answers)
+    with pytest.raises(TypeError, match=r"answers.select_victim: expected None, an entry or "
+                                        r"\(entry, tokens to keep\), got 'the first'"):
+        kvtier.simulate(RUN, {EVICTION: "answers"})
+
+
+def test_parameters_come_from_the_config():
+    given = []
+
+    class Takes(Lru):
+        def __init__(self, window=7.0):
+            super().__init__()
+            given.append(window)
+
+    kvtier.register_eviction_policy(
+        "takes", Takes,
+        parameters=[kvtier.Parameter("window", "how far", "entries", 1, 10, default=7)])
+    kvtier.simulate(RUN, {EVICTION: "takes"})
+    assert given[-1] == 7
+    kvtier.simulate(RUN, {EVICTION: {"policy": "takes", "window": 3}})
+    assert given[-1] == 3
+    with pytest.raises(kvtier.ConfigError, match="window"):
+        kvtier.simulate(RUN, {EVICTION: {"policy": "takes", "window": 11}})
+
+
+def test_only_look_ahead_sees_the_queue():
+    changes = []
+
+    class Looks(Lru):
+        def on_queue_change(self, entry, position, waits, first):
+            changes.append((entry, position, waits, first))
+
+    for knowledge in ("online", "look_ahead"):
+        changes.clear()
+        kvtier.register_eviction_policy("looks", Looks, knowledge=knowledge)
+        kvtier.simulate(RUN, {EVICTION: "looks", "/workload/arrival_rate": "20/s"})
+        assert bool(changes) == (knowledge == "look_ahead")
+
+
+def test_a_name_of_kvtier_is_taken():
+    kvtier.register_eviction_policy("fifo", Lru)
+    with pytest.raises(kvtier.ConfigError) as caught:
+        kvtier.simulate(RUN)
+    assert caught.value.problems == ['register_eviction_policy: eviction policy "fifo": there is '
+                                     'one of this name already']
+    kvtier.unregister_eviction_policy("fifo")
+
+
+def test_bad_declarations_are_refused_at_once():
+    with pytest.raises(TypeError, match="expected a subclass of kvtier.EvictionPolicy"):
+        kvtier.register_eviction_policy("mine", dict)
+    with pytest.raises(ValueError, match="small letters"):
+        kvtier.register_eviction_policy("My policy", Lru)
+    with pytest.raises(ValueError, match="knowledge: expected one of online, look_ahead, oracle"):
+        kvtier.register_eviction_policy("mine", Lru, knowledge="all")
+    assert "mine" not in kvtier.policies()["eviction"]

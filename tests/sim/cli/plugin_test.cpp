@@ -1,0 +1,136 @@
+/// Policies in shared libraries: `--plugin`, `list`, `check policy`.
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/cli/program.hpp"
+
+namespace kvtier::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string library(const std::string& name) {
+  return (fs::path(KVTIER_PLUGINS) / (name + ".so")).string();
+}
+
+class Plugin : public ProgramTest {
+ protected:
+  void expect_refused(const std::string& name, const std::vector<std::string>& problems) const {
+    std::vector<std::string> lines;
+    for (const std::string& problem : problems) {
+      lines.push_back("--plugin: " + library(name) + ": " + problem);
+    }
+    expect_bad_input({"list", "policies", "--plugin", library(name)}, lines);
+  }
+};
+
+const std::string kNewest = library("plugin_newest_first");
+
+TEST_F(Plugin, ItsPolicyIsListed) {
+  const Outcome outcome = kvtier({"list", "policies", "--plugin", kNewest});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("newest_first"), std::string::npos);
+  EXPECT_NE(outcome.out.find("the entry that came into the tier last leaves first"),
+            std::string::npos);
+  EXPECT_EQ(kvtier({"list", "policies"}).out.find("newest_first"), std::string::npos);
+}
+
+TEST_F(Plugin, ConfigsUseItsPolicy) {
+  // 128GiB hold 40 entries of 3.125GiB: with more sessions than that the policies differ.
+  write_run({{"/workload/sessions", 200}});
+  const std::string eviction = "--set=/system/tiers/dram/eviction=";
+  std::vector<std::string> results;
+  for (const char* name : {"newest_first", "lru"}) {
+    const Outcome outcome =
+        kvtier({"simulate", "run.json", "--set=/system=attentionstore_lru", eviction + name,
+                "--set=/hardware/dram/capacity=32GiB", "--json", "-", "--plugin", kNewest});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    results.push_back(nlohmann::json::parse(outcome.out)["metrics"].dump());
+  }
+  EXPECT_NE(results[0], results[1]);
+}
+
+TEST_F(Plugin, WithoutItThePolicyIsUnknown) {
+  write_run();
+  const Outcome outcome =
+      kvtier({"simulate", "run.json", "--set=/system/tiers/dram/eviction=newest_first"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("got \"newest_first\""), std::string::npos) << outcome.err;
+}
+
+TEST_F(Plugin, MayFollowTheCommandAndBeRepeated) {
+  const Outcome outcome = kvtier({"--plugin", kNewest, "list", "policies", "--plugin", kNewest});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err, "kvtier: --plugin: " + kNewest +
+                             ": eviction policy \"newest_first\": there is one of this name "
+                             "already\n");
+}
+
+TEST_F(Plugin, KeepsWhatEveryEvictionPolicyOwes) {
+  const Outcome outcome = kvtier({"check", "policy", "newest_first", "--plugin", kNewest});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "eviction policy newest_first: 12 checks in 1 cases, passed\n");
+}
+
+TEST_F(Plugin, APolicyOfNoLibraryCannotBeChecked) {
+  expect_bad_input({"check", "policy", "newest_first"},
+                   {"NAME: there is no policy \"newest_first\"; kvtier list policies has them"});
+}
+
+TEST_F(Plugin, ChecksAPolicyOfAnotherKindByItsDeclaration) {
+  EXPECT_EQ(kvtier({"check", "policy", "second_hit"}).out,
+            "admission policy second_hit: declaration, passed\n");
+}
+
+TEST_F(Plugin, IsRefusedIfItIsNotThere) {
+  const std::string missing = path("nowhere.so").string();
+  expect_bad_input({"list", "policies", "--plugin", "nowhere.so"},
+                   {"--plugin: nowhere.so: cannot be loaded: " + missing +
+                    ": cannot open shared object file: No such file or directory"});
+}
+
+TEST_F(Plugin, IsRefusedWithoutAName) {
+  expect_bad_input({"list", "policies", "--plugin", ""},
+                   {"--plugin: : expected the name of a shared library"});
+}
+
+TEST_F(Plugin, IsRefusedIfItIsNoLibrary) {
+  write("text.so", "not a library");
+  const std::string text = path("text.so").string();
+  expect_bad_input({"list", "policies", "--plugin", "./text.so"},
+                   {"--plugin: ./text.so: cannot be loaded: " + path(".").string() +
+                    "/text.so: file too short"});
+}
+
+TEST_F(Plugin, IsRefusedWithoutTheSymbol) {
+  expect_refused("plugin_symbol", {"has no kvtier_policy_plugin: expected a library with "
+                                   "KVTIER_POLICY_PLUGIN"});
+}
+
+TEST_F(Plugin, IsRefusedWithAnotherVersion) {
+  expect_refused("plugin_version", {"has version 99 of the policy interface, this kvtier has 1; "
+                                    "build it with this kvtier's headers"});
+}
+
+TEST_F(Plugin, IsRefusedWithAnotherLayout) {
+  expect_refused("plugin_layout",
+                 {"was built by a compiler or standard library that is unlike this kvtier's"});
+}
+
+TEST_F(Plugin, IsRefusedWithoutAPolicy) { expect_refused("plugin_empty", {"has no policy"}); }
+
+TEST_F(Plugin, IsRefusedIfItThrows) {
+  expect_refused("plugin_throws", {"does not give its policies: no licence"});
+}
+
+TEST_F(Plugin, IsRefusedWithANameThatIsTakenAndAllElseThatIsWrong) {
+  expect_refused("plugin_taken",
+                 {"admission policy \"second_hit\": there is one of this name already",
+                  "admission policy \"nameless\": summary: is empty"});
+}
+
+}  // namespace
+}  // namespace kvtier::test

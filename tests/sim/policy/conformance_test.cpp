@@ -1,0 +1,158 @@
+#include "sim/policy/conformance.hpp"
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+enum class Fault {
+  none,
+  forgets_pins,
+  invents_entries,
+  keeps_an_entry,
+  remembers_the_removed,
+  keeps_all_tokens,
+  checks_nothing,
+};
+
+/// Last in, first out, by entry number; with one fault.
+class FaultyEviction final : public EvictionPolicy {
+ public:
+  explicit FaultyEviction(Fault fault) : fault_(fault) {}
+
+  void on_insert(const EntryView& entry, SimTime) override { unpinned_.insert(entry.id); }
+  void on_hit(EntryId, SimTime) override {}
+  void on_remove(EntryId entry, SimTime) override {
+    if (fault_ != Fault::remembers_the_removed) {
+      unpinned_.erase(entry);
+    }
+  }
+  void on_pin(EntryId entry) override {
+    if (fault_ != Fault::forgets_pins) {
+      unpinned_.erase(entry);
+      pinned_.insert(entry);
+    }
+  }
+  void on_unpin(EntryId entry) override {
+    pinned_.erase(entry);
+    unpinned_.insert(entry);
+  }
+  std::optional<Victim> select_victim(const EvictionContext&) override {
+    if (fault_ == Fault::invents_entries) {
+      return Victim{EntryId{999}, Tokens(0)};
+    }
+    const std::size_t kept = fault_ == Fault::keeps_an_entry ? 1 : 0;
+    if (unpinned_.size() <= kept) {
+      return std::nullopt;
+    }
+    return Victim{*unpinned_.rbegin(), Tokens(fault_ == Fault::keeps_all_tokens ? 1'000'000 : 0)};
+  }
+  void check_invariants(const TierView& tier) const override {
+    if (fault_ == Fault::checks_nothing) {
+      return;
+    }
+    std::size_t unpinned = 0;
+    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+      unpinned += pinned ? 0 : 1;
+      KVTIER_ASSERT(unpinned_.contains(entry.id) != pinned, "every unpinned entry is known");
+    });
+    KVTIER_ASSERT(unpinned == unpinned_.size(), "no other entry is known");
+  }
+
+ private:
+  Fault fault_;
+  std::set<EntryId> unpinned_;
+  std::set<EntryId> pinned_;
+};
+
+PolicyKind<EvictionPolicy> kind_with(Fault fault) {
+  return {
+      .name = "faulty",
+      .summary = "the last entry leaves first",
+      .source = "a test",
+      .make = [fault](const PolicyParameters&) { return std::make_unique<FaultyEviction>(fault); }};
+}
+
+/// The names of the checks that fail.
+std::set<std::string> failing(Fault fault) {
+  std::set<std::string> names;
+  for (const std::string& problem : eviction_problems(kind_with(fault))) {
+    names.insert(problem.substr(0, problem.find(' ')));
+  }
+  return names;
+}
+
+TEST(Conformance, APolicyThatDoesItsPartHasNoProblems) {
+  EXPECT_EQ(eviction_problems(kind_with(Fault::none)), Lines{});
+}
+
+TEST(Conformance, SeesThatPinsAreForgotten) {
+  const std::set<std::string> names = failing(Fault::forgets_pins);
+  EXPECT_TRUE(names.contains("PinnedEntriesNeverLeave"));
+  EXPECT_TRUE(names.contains("InvariantsHoldOnlyIfNoEntryIsMissing"));
+}
+
+TEST(Conformance, SeesAVictimThatIsNotThere) {
+  const Lines problems = eviction_problems(kind_with(Fault::invents_entries));
+  ASSERT_FALSE(problems.empty());
+  EXPECT_EQ(problems.front(),
+            "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (defaults): entry 999 is selected but "
+            "not here");
+  EXPECT_TRUE(failing(Fault::invents_entries).contains("AnEmptyTierHasNoVictim"));
+}
+
+TEST(Conformance, SeesAnEntryThatNeverLeaves) {
+  EXPECT_TRUE(failing(Fault::keeps_an_entry).contains("EveryEntryLeavesExactlyOnce"));
+}
+
+TEST(Conformance, SeesThatRemovedEntriesAreRemembered) {
+  EXPECT_TRUE(
+      failing(Fault::remembers_the_removed).contains("ARemovedEntryIsNotSelectedAndCanComeBack"));
+}
+
+TEST(Conformance, SeesAVictimThatKeepsMoreThanItHas) {
+  EXPECT_TRUE(
+      failing(Fault::keeps_all_tokens).contains("VictimsAreResidentAndUnpinnedUntilNoneIsLeft"));
+}
+
+TEST(Conformance, SeesACheckThatChecksNothing) {
+  EXPECT_EQ(failing(Fault::checks_nothing),
+            (std::set<std::string>{"InvariantsHoldOnlyIfNoEntryIsMissing",
+                                   "InvariantsHoldOnlyIfNoEntryIsTooMuch",
+                                   "InvariantsHoldOnlyIfPinsAgree"}));
+}
+
+TEST(Conformance, LooksAtEachParameterAtItsMinimumAndALittleAbove) {
+  const std::vector<ConformanceCase> cases =
+      conformance_cases({{.name = "window", .minimum = 1, .maximum = 3}});
+  ASSERT_EQ(cases.size(), 3U);
+  EXPECT_EQ(cases[0].parameters, PolicyParameters{});
+  EXPECT_EQ(cases[1].parameters, (PolicyParameters{{"window", 1}}));
+  EXPECT_EQ(cases[2].parameters, (PolicyParameters{{"window", 3}}));
+}
+
+TEST(Conformance, ListsEverythingThatADeclarationLacks) {
+  PolicyKind<EvictionPolicy> kind;
+  kind.name = "My-Policy";
+  kind.parameters = {{.name = "a", .documentation = "x", .unit = "y", .minimum = 2, .maximum = 1},
+                     {.name = "a", .minimum = 0, .maximum = 1, .default_value = 2}};
+  const std::string word = "is no word of small letters, digits and underscores";
+  EXPECT_EQ(declaration_problems(kind),
+            (Lines{"name: \"My-Policy\" " + word, "summary: is empty", "source: is empty",
+                   "parameter \"a\": its minimum is above its maximum",
+                   "parameter \"a\": is declared twice", "parameter \"a\": has no documentation",
+                   "parameter \"a\": has no unit", "parameter \"a\": its default is out of range",
+                   "nothing makes the policy"}));
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,124 @@
+#include "sim/policy/entry_queues.hpp"
+
+#include <gtest/gtest.h>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+struct Uses {
+  int count = 0;
+};
+using Queues = EntryQueues<Uses>;
+
+EntryView view(std::uint32_t id, std::int64_t bytes = 10, std::uint64_t key = 0) {
+  EntryView entry;
+  entry.id = EntryId{id};
+  entry.key = EntryKey{key == 0 ? id + 100 : key};
+  entry.bytes = Bytes(bytes);
+  return entry;
+}
+
+/// Comes in and takes a place.
+Arrival enter(Queues& queues, const EntryView& entry, std::size_t queue, std::uint64_t order) {
+  const Arrival arrival = queues.arrive(entry);
+  queues.enter(entry.id, queue, order);
+  return arrival;
+}
+
+TEST(EntryQueues, HaveTheSmallestOrderInFront) {
+  Queues queues(2);
+  EXPECT_EQ(queues.front(0), kNoEntry);
+  enter(queues, view(0), 0, 30);
+  enter(queues, view(1), 0, 10);
+  enter(queues, view(2), 1, 5);
+  EXPECT_EQ(queues.front(0), EntryId{1});
+  EXPECT_EQ(queues.front(1), EntryId{2});
+  queues.move(EntryId{1}, 1, 6);
+  EXPECT_EQ(queues.front(0), EntryId{0});
+  EXPECT_EQ(queues.front(1), EntryId{2});
+  queues.move(EntryId{1}, 1, 4);
+  EXPECT_EQ(queues.front(1), EntryId{1});
+}
+
+TEST(EntryQueues, CountTheBytesOfEach) {
+  Queues queues(2);
+  enter(queues, view(0, 10), 0, 1);
+  enter(queues, view(1, 4), 1, 2);
+  queues.resize(view(0, 13));
+  EXPECT_EQ(queues.bytes(0), Bytes(13));
+  EXPECT_EQ(queues.bytes(), Bytes(17));
+  queues.move(EntryId{0}, 1, 3);
+  EXPECT_EQ(queues.bytes(0), Bytes(0));
+  EXPECT_EQ(queues.bytes(1), Bytes(17));
+  queues.remove(EntryId{1});
+  EXPECT_EQ(queues.bytes(1), Bytes(13));
+}
+
+TEST(EntryQueues, DoNotGivePinnedEntriesUp) {
+  Queues queues(2);
+  enter(queues, view(0), 0, 1);
+  enter(queues, view(1), 0, 2);
+  queues.pin(EntryId{0});
+  EXPECT_EQ(queues.front(0), EntryId{1});
+  EXPECT_EQ(queues.bytes(0), Bytes(20));
+  // It may be moved meanwhile, and is in front once it is unpinned.
+  queues.move(EntryId{0}, 1, 1);
+  EXPECT_EQ(queues.front(1), kNoEntry);
+  queues.unpin(EntryId{0});
+  EXPECT_EQ(queues.front(1), EntryId{0});
+  queues.pin(EntryId{0});
+  queues.unpin(EntryId{0}, 0);
+  EXPECT_EQ(queues.front(0), EntryId{0});
+  EXPECT_EQ(queues.bytes(1), Bytes(0));
+}
+
+TEST(EntryQueues, RememberWhatIsAwayForATurn) {
+  Queues queues(1);
+  EXPECT_EQ(enter(queues, view(0), 0, 1), Arrival::fresh);
+  queues.mark(EntryId{0}).count = 5;
+  EXPECT_FALSE(queues.remove(EntryId{0}));
+  EXPECT_EQ(enter(queues, view(0), 0, 2), Arrival::back_untold);
+  EXPECT_EQ(queues.mark(EntryId{0}).count, 5);
+  queues.hit(EntryId{0});
+  EXPECT_FALSE(queues.remove(EntryId{0}));
+  EXPECT_EQ(enter(queues, view(0), 0, 3), Arrival::back);
+  // What was told of a turn is told of that one alone.
+  queues.remove(EntryId{0});
+  EXPECT_EQ(enter(queues, view(0), 0, 4), Arrival::back_untold);
+}
+
+TEST(EntryQueues, ForgetVictimsAndNumbersThatAreAnothers) {
+  Queues queues(1);
+  enter(queues, view(0), 0, 1);
+  queues.mark(EntryId{0}).count = 5;
+  EXPECT_EQ(queues.choose(EntryId{0})->entry, EntryId{0});
+  EXPECT_TRUE(queues.remove(EntryId{0}));
+  EXPECT_EQ(enter(queues, view(0), 0, 2), Arrival::fresh);
+  EXPECT_EQ(queues.mark(EntryId{0}).count, 0);
+
+  queues.mark(EntryId{0}).count = 5;
+  queues.remove(EntryId{0});
+  EXPECT_EQ(enter(queues, view(0, 10, 999), 0, 3), Arrival::fresh);
+  EXPECT_EQ(queues.mark(EntryId{0}).count, 0);
+}
+
+TEST(EntryQueues, AVictimThatIsUsedIsNone) {
+  Queues queues(1);
+  enter(queues, view(0), 0, 1);
+  EXPECT_TRUE(queues.choose(EntryId{0}).has_value());
+  queues.hit(EntryId{0});
+  EXPECT_FALSE(queues.remove(EntryId{0}));
+  EXPECT_EQ(enter(queues, view(0), 0, 2), Arrival::back);
+  EXPECT_FALSE(queues.choose(kNoEntry).has_value());
+}
+
+TEST(EntryQueues, TakeAnEntryOnce) {
+  Queues queues(1);
+  enter(queues, view(0), 0, 1);
+  EXPECT_THROW((void)queues.arrive(view(0)), InvariantError);
+}
+
+}  // namespace
+}  // namespace kvtier

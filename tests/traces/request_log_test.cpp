@@ -1,0 +1,198 @@
+#include "traces/request_log.hpp"
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/histogram.hpp"
+#include "tests/traces/support.hpp"
+#include "traces/trace_format.hpp"
+
+namespace kvtier {
+namespace {
+
+using testing::config_error_of;
+using testing::read_all;
+using testing::TempDir;
+using testing::text_of;
+
+const std::string kHeader = "arrival,session,input_tokens,output_tokens\n";
+
+TEST(RequestLog, TakesTurnsOfSessionsAtTheirTimes) {
+  const TempDir dir;
+  for (const char* name : {"log.csv", "log.csv.gz", "log.csv.zst"}) {
+    // The earliest time, 100 s, becomes zero; b's second turn comes 2.5 s after its first.
+    RequestLogReader reader(dir.compressed(name, kHeader + "100,b,10,20\n"
+                                                           "101.25,a,30,40\r\n"
+                                                           "\n"
+                                                           "102.5,b,11,21\n"),
+                            RequestLogColumns::generic);
+    EXPECT_EQ(text_of(read_all(reader)),
+              "0@0: 10/20 11/21+2500000000\n"
+              "1@1250000000: 30/40\n");
+    EXPECT_EQ(reader.report().sessions, 2);
+    EXPECT_EQ(reader.report().turns, 3);
+    EXPECT_EQ(reader.report().reordered_rows, 0);
+    EXPECT_TRUE(reader.has_arrivals());
+    EXPECT_TRUE(reader.has_turn_arrivals());
+    EXPECT_FALSE(reader.has_think_times());
+  }
+}
+
+TEST(RequestLog, WithoutSessionsEachRowIsOne) {
+  const TempDir dir;
+  RequestLogReader reader(
+      dir.file("log.csv", "note,output_tokens,arrival,input_tokens\nx,2,0.5,1\ny,4,0.5,3\n"),
+      RequestLogColumns::generic);
+  EXPECT_EQ(text_of(read_all(reader)), "0@0: 1/2\n1@0: 3/4\n");
+}
+
+TEST(RequestLog, SortsByTimeAndCountsWhatWasOutOfOrder) {
+  const TempDir dir;
+  // Two rows come after a row of a later time. Rows of the same time keep their order.
+  RequestLogReader reader(dir.file("log.csv", kHeader + "9,c,1,1\n"
+                                                        "5,a,2,2\n"
+                                                        "7,b,3,3\n"
+                                                        "7,a,4,4\n"
+                                                        "6,a,5,5\n"),
+                          RequestLogColumns::generic);
+  EXPECT_EQ(text_of(read_all(reader)),
+            "0@0: 2/2 5/5+1000000000 4/4+1000000000\n"
+            "1@2000000000: 3/3\n"
+            "2@4000000000: 1/1\n");
+  EXPECT_EQ(reader.report().reordered_rows, 2);
+}
+
+TEST(RequestLog, TakesNumberedTurnsThatIncreaseWithTime) {
+  const TempDir dir;
+  const std::string header = "session,turn,arrival,input_tokens,output_tokens\n";
+  RequestLogReader reader(dir.file("log.csv", header + "a,3,1,1,1\na,7,2,2,2\n"),
+                          RequestLogColumns::generic);
+  EXPECT_EQ(text_of(read_all(reader)), "0@0: 1/1 2/2+1000000000\n");
+  const auto path = dir.file("bad.csv", header + "a,1,5,1,1\nb,9,5,1,1\na,1,4,2,2\n");
+  EXPECT_EQ(config_error_of(dir, [&] { RequestLogReader(path, RequestLogColumns::generic); }),
+            "bad.csv:2: turn 1 comes after turn 1 of the same session, which line 4 has: turns "
+            "must increase with time");
+}
+
+TEST(RequestLog, ReadsTheAzureTraceFormat) {
+  const TempDir dir;
+  const std::string text =
+      "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+      "2023-11-16 18:15:46.6805900,374,44\n"
+      "2023-11-16 18:15:50.9951690,396,109\n";
+  const auto path = dir.compressed("azure.csv.gz", text);
+  RequestLogReader reader(path, RequestLogColumns::azure_llm);
+  EXPECT_EQ(text_of(read_all(reader)), "0@0: 374/44\n1@4314579000: 396/109\n");
+  const auto later = dir.file("2024.csv",
+                              "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                              "2024-05-10 00:00:00.009930+00:00,2162,5\n");
+  EXPECT_EQ(text_of(read_all(*open_trace(later, {}))), "0@0: 2162/5\n");
+}
+
+TEST(RequestLog, IsToldByItsColumns) {
+  const TempDir dir;
+  EXPECT_EQ(detect_format(dir.file("a", "\xef\xbb\xbfTIMESTAMP,ContextTokens\r\n")),
+            TraceFormat::azure_llm);
+  EXPECT_EQ(detect_format(dir.file("b", "note,arrival\n1,2\n")), TraceFormat::request_log);
+  EXPECT_EQ(detect_format(dir.file("c", "conv,arrivals\narrival,1\n")), TraceFormat::turns_table);
+  EXPECT_EQ(detect_format(dir.file("d", "")), TraceFormat::turns_table);
+}
+
+TEST(RequestLog, CountsMessagesClampedToOneToken) {
+  const TempDir dir;
+  RequestLogReader reader(dir.file("log.csv", kHeader + "0,a,0,7\n"), RequestLogColumns::generic,
+                          Tokens(1));
+  EXPECT_EQ(text_of(read_all(reader)), "0@0: 1/6\n");
+  EXPECT_EQ(reader.report().clamped_messages, 1);
+}
+
+TEST(RequestLog, NamesFileAndLineOfEveryError) {
+  const TempDir dir;
+  const std::string time =
+      "expected seconds >= 0 such as \"12.5\" or a time such as \"2023-11-16 18:15:46.68\", got ";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"", "t.csv: the file is empty"},
+      {kHeader, "t.csv: no rows after the header"},
+      {"arrival,session\n",
+       "t.csv:1: missing columns input_tokens, output_tokens (found arrival, session)"},
+      {"arrival,input_tokens,output_tokens,turn\n", "t.csv:1: column turn needs a column session"},
+      {"arrival,arrival,input_tokens,output_tokens\n", "t.csv:1: column arrival comes 2 times"},
+      {kHeader + "0,a,1,1\n-3,a,1,1\n", "t.csv:3: arrival: " + time + "\"-3\""},
+      {kHeader + ",a,1,1\n", "t.csv:2: arrival: " + time + "\"\""},
+      {kHeader + "0,a,1,1\n\n2023-11-16 18:15:46,a,1,1\n",
+       "t.csv:4: arrival: expected seconds as in the rows before, got \"2023-11-16 18:15:46\""},
+      {kHeader + "2023-11-16 18:15:46,a,1,1\n1,a,1,1\n",
+       "t.csv:3: arrival: expected a date and time as in the rows before, got \"1\""},
+      {kHeader + "0,,1,1\n", "t.csv:2: session: expected the session's name, got \"\""},
+      {kHeader + "0,a,,1\n",
+       "t.csv:2: input_tokens: expected a whole number in 0 .. 2147483647, got \"\""},
+      {kHeader + "0,a,1,-1\n",
+       "t.csv:2: output_tokens: expected a whole number in 0 .. 2147483647, got \"-1\""},
+      {kHeader + "0,a,1\n", "t.csv:2: expected 4 fields as in line 1, got 3"}};
+  for (const auto& [text, message] : cases) {
+    const auto path = dir.file("t.csv", text);
+    EXPECT_EQ(config_error_of(dir, [&] { RequestLogReader(path, RequestLogColumns::generic); }),
+              message);
+  }
+}
+
+TEST(RequestLog, IsTheSameAsATraceMadeOfIt) {
+  const TempDir dir;
+  const auto path = dir.file("log.csv", kHeader + "3,b,1,2\n1,a,3,4\n5,b,5,6\n");
+  RequestLogReader log(path, RequestLogColumns::generic);
+  const std::vector<SessionSpec> sessions = read_all(log);
+  TraceWriter writer(dir.path() / "t.jsonl", {.arrivals = true, .turn_arrivals = true});
+  for (const SessionSpec& session : sessions) {
+    writer.write(session);
+  }
+  writer.commit();
+  TraceReader trace(dir.path() / "t.jsonl");
+  EXPECT_TRUE(trace.has_turn_arrivals());
+  EXPECT_FALSE(trace.has_think_times());
+  EXPECT_EQ(text_of(read_all(trace)), text_of(sessions));
+}
+
+TEST(RequestLog, ReadsARealLog) {
+  const std::filesystem::path path =
+      std::filesystem::path(KVTIER_SOURCE_DIR) / "../shared/data/azure2023_conv.csv.gz";
+  if (!std::filesystem::exists(path)) {
+    GTEST_SKIP() << "the log of real requests is not beside the sources";
+  }
+  // Its columns have other names than the format's.
+  const TempDir dir;
+  LineReader lines(path);
+  std::string_view line;
+  ASSERT_TRUE(lines.next(line));
+  ASSERT_EQ(line, "t_s,input_tokens,output_tokens");
+  std::string text = "arrival,input_tokens,output_tokens\n";
+  while (lines.next(line)) {
+    text += std::string(line) + "\n";
+  }
+  RequestLogReader reader(dir.compressed("azure.csv.gz", text), RequestLogColumns::generic);
+  Histogram gaps;
+  SessionSpec session;
+  SimTime last;
+  double squares = 0;
+  while (reader.next(session)) {
+    ASSERT_GE(session.arrival, last);
+    const double gap = (session.arrival - last).seconds();
+    if (session.id > 0) {
+      gaps.add((session.arrival - last).ns);
+      squares += gap * gap;
+    }
+    last = session.arrival;
+  }
+  EXPECT_EQ(reader.report().turns, 19366);
+  // The CV that the log's own description gives.
+  const double mean = gaps.mean() * 1e-9;
+  const double variance = squares / static_cast<double>(gaps.count()) - mean * mean;
+  EXPECT_NEAR(std::sqrt(variance) / mean, 1.09, 0.005);
+}
+
+}  // namespace
+}  // namespace kvtier

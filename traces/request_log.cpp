@@ -1,0 +1,130 @@
+#include "traces/request_log.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "sim/core/errors.hpp"
+#include "traces/csv_reader.hpp"
+#include "traces/timestamp.hpp"
+
+namespace kvtier {
+namespace {
+
+enum Column : std::size_t { arrival, input, output };
+using Names = std::array<std::string_view, 3>;
+constexpr Names kGeneric{"arrival", "input_tokens", "output_tokens"};
+constexpr Names kAzure{"TIMESTAMP", "ContextTokens", "GeneratedTokens"};
+
+Timestamp read_time(const CsvReader& rows, std::size_t column) {
+  const auto time = parse_timestamp(rows.text(column));
+  if (!time) {
+    throw rows.unexpected(column,
+                          "seconds >= 0 such as \"12.5\" or a time such as "
+                          "\"2023-11-16 18:15:46.68\"");
+  }
+  return *time;
+}
+
+}  // namespace
+
+RequestLogReader::RequestLogReader(const std::filesystem::path& path, RequestLogColumns columns,
+                                   Tokens message_overhead)
+    : TraceSource(message_overhead) {
+  const bool generic = columns == RequestLogColumns::generic;
+  CsvReader rows(path);
+  const std::vector<std::size_t> places = rows.columns(generic ? kGeneric : kAzure);
+  std::optional<std::size_t> session;
+  std::optional<std::size_t> turn;
+  if (generic) {
+    session = rows.column("session");
+    turn = rows.column("turn");
+  }
+  if (turn && !session) {
+    throw rows.error("column turn needs a column session");
+  }
+  std::unordered_map<std::string, std::uint32_t> sessions;
+  std::optional<TimestampForm> form;
+  while (rows.next()) {
+    const Timestamp time = read_time(rows, places[arrival]);
+    if (form && time.form != *form) {
+      throw rows.unexpected(places[arrival], *form == TimestampForm::seconds
+                                                 ? "seconds as in the rows before"
+                                                 : "a date and time as in the rows before");
+    }
+    form = time.form;
+    Row row{.arrival_ns = time.ns, .line = rows.line_number()};
+    row.session = static_cast<std::uint32_t>(rows_.size());
+    if (session) {
+      if (rows.text(*session).empty()) {
+        throw rows.unexpected(*session, "the session's name");
+      }
+      row.session =
+          sessions.emplace(rows.text(*session), static_cast<std::uint32_t>(sessions.size()))
+              .first->second;
+    }
+    row.turn = turn ? static_cast<std::uint32_t>(rows.whole_number(*turn, INT32_MAX)) : 0;
+    row.input = static_cast<std::uint32_t>(rows.whole_number(places[input], kMessageTokensMax));
+    row.output = static_cast<std::uint32_t>(rows.whole_number(places[output], kMessageTokensMax));
+    if (!rows_.empty() && row.arrival_ns < rows_.back().arrival_ns) {
+      ++counts().reordered_rows;
+    }
+    rows_.push_back(row);
+  }
+  if (rows_.empty()) {
+    throw ConfigError(fmt::format("{}: no rows after the header", path.string()));
+  }
+  sort();
+  for (std::size_t i = 1; turn && i < rows_.size(); ++i) {
+    const Row& before = rows_[i - 1];
+    const Row& row = rows_[i];
+    if (row.session == before.session && row.turn <= before.turn) {
+      throw ConfigError(fmt::format(
+          "{}:{}: turn {} comes after turn {} of the same session, which line {} has: turns must "
+          "increase with time",
+          path.string(), row.line, row.turn, before.turn, before.line));
+    }
+  }
+}
+
+void RequestLogReader::sort() {
+  std::stable_sort(rows_.begin(), rows_.end(),
+                   [](const Row& a, const Row& b) { return a.arrival_ns < b.arrival_ns; });
+  constexpr std::uint32_t kNew = UINT32_MAX;
+  std::vector<std::uint32_t> order(rows_.size(), kNew);
+  std::uint32_t known = 0;
+  const std::int64_t begin = rows_.front().arrival_ns;
+  for (Row& row : rows_) {
+    std::uint32_t& place = order[row.session];
+    place = place == kNew ? known++ : place;
+    row.session = place;
+    row.arrival_ns -= begin;
+  }
+  std::stable_sort(rows_.begin(), rows_.end(),
+                   [](const Row& a, const Row& b) { return a.session < b.session; });
+}
+
+bool RequestLogReader::read_session(SessionSpec& session) {
+  if (next_ == rows_.size()) {
+    return false;
+  }
+  const Row& first = rows_[next_];
+  session.arrival = SimTime(first.arrival_ns);
+  session.turns.clear();
+  std::int64_t before = first.arrival_ns;
+  for (; next_ < rows_.size() && rows_[next_].session == first.session; ++next_) {
+    const Row& row = rows_[next_];
+    session.turns.push_back({.user = Tokens(row.input),
+                             .assistant = Tokens(row.output),
+                             .think = SimDuration(row.arrival_ns - before)});
+    before = row.arrival_ns;
+  }
+  return true;
+}
+
+}  // namespace kvtier

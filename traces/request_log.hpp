@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "traces/trace_source.hpp"
+
+namespace kvtier {
+
+/// Which names a log's columns have.
+enum class RequestLogColumns { generic, azure_llm };
+
+/// Reads a log of requests, one row each, with the time at which it came in: CSV (RFC 4180 without
+/// line breaks in fields), plain, gzip or zstd. Its first line names the columns, in any order;
+/// others are ignored.
+///
+/// * generic: `arrival`, `input_tokens` and `output_tokens` are needed. `session` (any text) says
+///   which requests are turns of one conversation; without it each row is one of a single turn.
+///   `turn` (with `session`) numbers them. `input_tokens` are those that are new in the turn; what
+///   came before is the history, which the log does not repeat.
+/// * azure_llm: `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`, as in the Azure LLM inference
+///   traces (github.com/Azure/AzurePublicDataset). They have no sessions: each row is a session of
+///   one turn, and its context is all new.
+///
+/// Times are as parse_timestamp reads them, all of one form; the earliest one becomes zero. Rows
+/// may come in any order: they are sorted by time, of equal times by their place, and what was out
+/// of order is counted in the report. The sort holds the rows in memory, 32 bytes each beside the
+/// names of the sessions; `kvtier trace import` makes a trace of them that streams.
+///
+/// Every error is a ConfigError that names file and line: a missing column, a row of another
+/// length, a time that cannot be read or has another form than the first, a count that is negative
+/// or not whole, a missing session, turns that do not increase with time, no rows.
+class RequestLogReader final : public TraceSource {
+ public:
+  RequestLogReader(const std::filesystem::path& path, RequestLogColumns columns,
+                   Tokens message_overhead = {});
+
+  [[nodiscard]] bool has_arrivals() const override { return true; }
+  [[nodiscard]] bool has_turn_arrivals() const override { return true; }
+
+ protected:
+  bool read_session(SessionSpec& session) override;
+
+ private:
+  struct Row {
+    std::int64_t arrival_ns = 0;
+    /// Sessions by first appearance, in the file and then in time.
+    std::uint32_t session = 0;
+    std::uint32_t input = 0;
+    std::uint32_t output = 0;
+    std::uint32_t turn = 0;
+    std::int64_t line = 0;
+  };
+
+  void sort();
+
+  std::vector<Row> rows_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace kvtier {
+
+enum class TimestampForm { seconds, calendar };
+
+struct Timestamp {
+  TimestampForm form = TimestampForm::seconds;
+  /// Since zero, or since 1970-01-01 00:00:00 UTC.
+  std::int64_t ns = 0;
+};
+
+/// Reads seconds ("12.5", "1700158546.68") or an ISO 8601 time ("2023-11-16 18:15:46.6805900",
+/// "2023-11-16T18:15:46Z", "2024-05-10 00:00:00.009930+02:00"; UTC where no zone is given). The
+/// fraction may have any number of digits and is rounded to nanoseconds. nullopt for anything else,
+/// a date or time that does not exist, negative times and those beyond kTraceTimeNsMax.
+[[nodiscard]] std::optional<Timestamp> parse_timestamp(std::string_view text);
+
+}  // namespace kvtier
