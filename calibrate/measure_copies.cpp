@@ -177,7 +177,8 @@ Sample copy_beside(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_
           i = std::int64_t{0}]() mutable {
     Device& dev = bench->device();
     constexpr std::int64_t kCopies = 4;
-    constexpr int kTries = 12;
+    // Far enough to outlast a thread that takes its time to wake up.
+    constexpr int kTries = 16;
     constexpr double kQueueing = 5e-5;
     for (int attempt = 0; attempt < kTries; ++attempt) {
       bench->mark(way, bytes, i, *state->copies);
@@ -201,7 +202,7 @@ Sample copy_beside(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_
       if (dev.seconds_between(*state->end, *state->other_end) >= 0) {
         return dev.seconds_between(*state->begin, *state->end) / static_cast<double>(kCopies);
       }
-      state->work += 1 + state->work / 2;
+      state->work *= 2;
     }
     throw CannotMeasure("work beside a copy always ended before the copy");
   };

@@ -430,9 +430,9 @@ class StoragePlan {
                    if (all - end > kStillBusy) {
                      return static_cast<double>(end - begin) * 1e-9;
                    }
-                   turns += turns / 2;
+                   turns *= 2;
                  }
-                 throw DeviceError("copies beside the drive always ended before it");
+                 throw CannotMeasure("copies beside the drive always ended before it");
                };
              }});
       }

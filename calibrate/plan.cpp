@@ -52,6 +52,28 @@ bool contradict(const ProfileCell& a, const ProfileCell& b) {
          (at_least(b.at, a.at) && b.median_seconds < kLeastShareOfSmallerWork * a.median_seconds);
 }
 
+/// Of two cells that contradict each other either may be wrong: the earlier one goes, to be
+/// measured again.
+void take_out_contradictions(ProfileTable& table) {
+  if (!profile_operation(table.operation).monotone) {
+    return;
+  }
+  std::vector<ProfileCell> kept;
+  for (const ProfileCell& cell : table.cells) {
+    std::erase_if(kept, [&cell](const ProfileCell& other) { return contradict(cell, other); });
+    kept.push_back(cell);
+  }
+  table.cells = std::move(kept);
+}
+
+/// What a file may hold of a run that is under way: no table of which nothing is known, and no
+/// cells that contradict each other, which readers refuse.
+Profile valid_part(Profile profile) {
+  std::ranges::for_each(profile.tables, take_out_contradictions);
+  drop_empty_tables(profile);
+  return profile;
+}
+
 class Run {
  public:
   Run(const RunOptions& options, Clock& clock, DisturbanceMonitor& monitor, Profile& profile)
@@ -102,10 +124,8 @@ class Run {
     std::string why = kDisturbed;
   };
 
-  /// A table of which nothing is known yet would be no valid profile.
   void keep() const {
-    Profile so_far = profile_;
-    drop_empty_tables(so_far);
+    const Profile so_far = valid_part(profile_);
     if (!so_far.tables.empty()) {
       options_.keep(so_far);
     }
@@ -217,20 +237,6 @@ class Run {
               .parts = cell.parts};
   }
 
-  /// Of two cells that contradict each other either may be wrong: the earlier one goes, to be
-  /// measured again.
-  static void take_out_contradictions(ProfileTable& table) {
-    if (!profile_operation(table.operation).monotone) {
-      return;
-    }
-    std::vector<ProfileCell> kept;
-    for (const ProfileCell& cell : table.cells) {
-      std::erase_if(kept, [&cell](const ProfileCell& other) { return contradict(cell, other); });
-      kept.push_back(cell);
-    }
-    table.cells = std::move(kept);
-  }
-
   /// After the last visit: a cell that fits to the others, or why there is none.
   void finish(const Item& item) {
     ProfileTable& table = table_of(profile_, item.planned->table);
@@ -269,7 +275,7 @@ void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, 
   try {
     Run(options, clock, monitor, profile).all(plan);
   } catch (...) {
-    drop_empty_tables(profile);
+    profile = valid_part(std::move(profile));
     options.keep(profile);
     throw;
   }

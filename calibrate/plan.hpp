@@ -68,7 +68,8 @@ struct RunOptions {
   std::function<void(const Progress&)> progress = [](const Progress&) {};
   /// Called before each sample; what it throws ends the run.
   std::function<void()> check = [] {};
-  /// Called with the profile so far after each table and, if the run ends early, at its end.
+  /// Called with the profile so far after each table and, if the run ends early, at its end. Cells
+  /// that others contradict are not in it until the last visit has decided.
   std::function<void(const Profile&)> keep = [](const Profile&) {};
 };
 

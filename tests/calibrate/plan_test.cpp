@@ -280,6 +280,28 @@ TEST_F(RunPlan, KeepsWhatWasMeasuredWhenItEndsEarly) {
   EXPECT_EQ(profile_.tables[0].cells.size(), 2U);
 }
 
+// A profile with both cells could not be read, and so not be resumed.
+TEST_F(RunPlan, KeepsNoContradictions) {
+  PlannedTable planned = table(OperationId::G1, "qkv");
+  planned.cells = {cell({8}, {1}), cell({16}, {0.25}), cell({32}, {0.5})};
+  PlannedTable other = table(OperationId::X1, "lookup");
+  other.cells = {cell({8}, {1})};
+  const auto expect_valid = [](const Profile& profile) {
+    ASSERT_FALSE(profile.tables.empty());
+    std::vector<At> places;
+    for (const ProfileCell& kept : profile.tables[0].cells) {
+      places.push_back(kept.at);
+    }
+    EXPECT_EQ(places, (std::vector<At>{{16}, {32}}));
+  };
+  stop_at_ = 12;  // four checks for each cell: the table of X1 begins
+  EXPECT_THROW(run({planned, other}), std::runtime_error);
+  ASSERT_EQ(kept_.size(), 2U);
+  expect_valid(kept_[0]);
+  expect_valid(kept_[1]);
+  expect_valid(profile_);
+}
+
 TEST_F(RunPlan, MeasuresACellAtAnyPlaceOfATable) {
   PlannedTable planned = table(OperationId::G1, "qkv");
   planned.cell_at = [this](const Place& place) {

@@ -1,9 +1,6 @@
-/// `kvtier calibrate`: its messages, and what a run that is interrupted leaves.
+/// `kvtier calibrate`: its messages.
 
-#include <chrono>
-#include <csignal>
 #include <filesystem>
-#include <thread>
 
 #include <gtest/gtest.h>
 #include <sys/vfs.h>
@@ -139,26 +136,6 @@ TEST_F(Calibrate, RefusesToResumeAnotherModelOnAnotherDevice) {
                              "run has kvtier-small\n"),
             std::string::npos)
       << outcome.err;
-}
-
-TEST_F(Calibrate, KeepsWhatAnInterruptedRunMeasured) {
-  Started run = start({"calibrate", "--out", "p.json"});
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!std::filesystem::exists(path("p.json.partial")) &&
-         std::chrono::steady_clock::now() < give_up && run.running()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  run.signal(SIGINT);
-  const Outcome outcome = run.outcome();
-  EXPECT_EQ(outcome.code, 130) << outcome.err;
-  EXPECT_NE(outcome.err.find("kvtier: interrupted; what was measured is in p.json.partial, and "
-                             "--resume goes on from there\n"),
-            std::string::npos)
-      << outcome.err;
-  EXPECT_EQ(files(), std::vector<std::string>{"p.json.partial"});
-  const Profile kept = read_profile(path("p.json.partial"));
-  ASSERT_FALSE(kept.tables.empty());
-  EXPECT_EQ(kept.provenance.model, "kvtier-small");
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 /// The measures on the host: what they plan is a valid profile, and every kind of sample runs and
 /// verifies what it did.
 
-#include "calibrate/measure.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -13,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "calibrate/calibrate.hpp"
+#include "calibrate/measure.hpp"
 #include "hw/device/cpu_device.hpp"
 #include "sim/core/errors.hpp"
 #include "tests/calibrate/support.hpp"
