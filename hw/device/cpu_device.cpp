@@ -42,12 +42,11 @@ struct CpuEvent final : Event {
     const std::lock_guard lock(mutex);
     return recorded;
   }
+  /// Notifies before it unlocks: whoever waited may destroy the event as soon as it can go on.
   void reach(std::int64_t recording) {
-    {
-      const std::lock_guard lock(mutex);
-      at = Clock::now();
-      reached = recording;
-    }
+    const std::lock_guard lock(mutex);
+    at = Clock::now();
+    reached = recording;
     changed.notify_all();
   }
   void wait_for(std::int64_t recording) {
