@@ -62,8 +62,10 @@ StreamTimer::StreamTimer(Device& device)
       end_(device.make_event()) {}
 
 double StreamTimer::seconds(const Queue& queue) {
-  constexpr double kLongEnough = 3e-4;
-  constexpr std::int64_t kMostRepeats = 256;
+  // Threads of a sample are woken up a few times, which takes some machines a tenth of a
+  // millisecond.
+  constexpr double kLongEnough = 2e-3;
+  constexpr std::int64_t kMostRepeats = 512;
   constexpr double kQueueing = 2e-5;
   constexpr double kQueueingOne = 3e-6;
   if (repeats_ > 1) {

@@ -15,6 +15,7 @@
 #include "hw/device/cpu_device.hpp"
 #include "sim/core/errors.hpp"
 #include "tests/calibrate/support.hpp"
+#include "tests/hw/device/forwarding_device.hpp"
 
 namespace kvtier::calibrate {
 namespace {
@@ -269,71 +270,39 @@ TEST_F(Measures, GateMatricesByOperationsAndBytes) {
 }
 
 /// The host, except that one kind of work is not done.
-class IdleDevice final : public Device {
+class IdleDevice final : public kvtier::test::ForwardingDevice {
  public:
   enum class Idle { gemm, attention, row_function, copy };
-  IdleDevice(Device& host, Idle idle) : host_(host), idle_(idle) {}
+  IdleDevice(Device& host, Idle idle) : ForwardingDevice(host), idle_(idle) {}
 
-  [[nodiscard]] const DeviceInfo& info() const override { return host_.info(); }
-  [[nodiscard]] Bytes free_memory(MemoryKind kind) const override {
-    return host_.free_memory(kind);
-  }
-  [[nodiscard]] std::unique_ptr<Stream> make_stream() override { return host_.make_stream(); }
-  [[nodiscard]] std::unique_ptr<Event> make_event() override { return host_.make_event(); }
-  void record(Event& event, Stream& stream) override { host_.record(event, stream); }
-  void wait(Stream& stream, Event& event) override { host_.wait(stream, event); }
-  [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
-    return host_.seconds_between(first, last);
-  }
   void copy(void* to, const void* from, Bytes bytes, Stream& stream) override {
     if (idle_ != Idle::copy || bytes < Bytes(4096)) {
-      host_.copy(to, from, bytes, stream);
+      ForwardingDevice::copy(to, from, bytes, stream);
     }
   }
   void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
     if (idle_ != Idle::copy) {
-      host_.copy_pieces(pieces, method, stream);
+      ForwardingDevice::copy_pieces(pieces, method, stream);
     }
   }
-  void gather(const RowWork& work, Stream& stream) override { host_.gather(work, stream); }
-  void scatter(const RowWork& work, Stream& stream) override { host_.scatter(work, stream); }
-  void fold(const RowWork& work, Stream& stream) override { host_.fold(work, stream); }
   void gemm(const GemmWork& work, Stream& stream) override {
     if (idle_ != Idle::gemm) {
-      host_.gemm(work, stream);
+      ForwardingDevice::gemm(work, stream);
     }
   }
   void attention(const AttentionWork& work, Stream& stream) override {
     if (idle_ != Idle::attention) {
-      host_.attention(work, stream);
+      ForwardingDevice::attention(work, stream);
     }
   }
-  void rope(const RopeWork& work, Stream& stream) override { host_.rope(work, stream); }
   void row_function(const RowFunctionWork& work, Stream& stream) override {
     if (idle_ != Idle::row_function) {
-      host_.row_function(work, stream);
+      ForwardingDevice::row_function(work, stream);
     }
-  }
-  void busy(double seconds, Stream& stream) override { host_.busy(seconds, stream); }
-  void write_elements(void* to, std::span<const float> values) override {
-    host_.write_elements(to, values);
-  }
-  void read_elements(std::span<float> values, const void* from) override {
-    host_.read_elements(values, from);
   }
 
  private:
-  [[nodiscard]] std::byte* allocate(MemoryKind kind, Bytes size) override {
-    Buffer buffer(host_, kind, size);
-    std::byte* const data = buffer.data();
-    buffers_.emplace(data, std::move(buffer));
-    return data;
-  }
-  void release(MemoryKind, std::byte* data, Bytes) noexcept override { buffers_.erase(data); }
-
-  Device& host_;
   Idle idle_;
-  std::map<std::byte*, Buffer> buffers_;
 };
 
 TEST_F(Measures, NoticeWorkThatWasNotDone) {

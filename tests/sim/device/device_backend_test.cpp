@@ -14,6 +14,7 @@
 #include "hw/device/cpu_device.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/engine/simulate.hpp"
+#include "tests/hw/device/forwarding_device.hpp"
 #include "tests/sim/device/support.hpp"
 #include "tests/sim/engine/support.hpp"
 
@@ -181,6 +182,45 @@ TEST_F(Faults, AWrongByteIsNamed) {
     EXPECT_NE(text.find(" is wrong in layer "), std::string::npos) << text;
     EXPECT_NE(text.find("ssd"), std::string::npos) << text;
   }
+}
+
+/// The host, with memory for so many allocations.
+class FullDevice final : public ForwardingDevice {
+ public:
+  FullDevice(Device& host, int allocations) : ForwardingDevice(host), left_(allocations) {}
+
+ private:
+  void before_allocation(MemoryKind, Bytes) override {
+    if (left_-- == 0) {
+      throw DeviceError("no memory is left");
+    }
+  }
+  int left_;
+};
+
+// Whichever allocation is the one for which there is no memory: the run does not begin, and what
+// there was is free again.
+TEST_F(Faults, ADeviceWithoutMemoryForItAllRunsNothing) {
+  int refused = 0;
+  for (bool ran = false; !ran;) {
+    FullDevice device(*device_, refused);
+    try {
+      DeviceBackend backend(
+          {.config = &config_,
+           .device = &device,
+           .open_storage = [this](const StorageOptions& options) { return drive_.open(options); },
+           .spare_contexts = 200});
+      (void)run_on(backend, config_, registry_);
+      backend.finish();
+      ran = true;
+    } catch (const DeviceError& error) {
+      EXPECT_STREQ(error.what(), "no memory is left");
+      ++refused;
+    }
+    EXPECT_EQ(device.allocations(), 0U);
+    ASSERT_LT(refused, 1000);
+  }
+  EXPECT_GT(refused, 5);  // weights, both pools and what the decoder works in
 }
 
 TEST(DeviceConfigs, AreRefusedWithAllReasons) {
