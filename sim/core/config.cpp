@@ -3,52 +3,81 @@
 #include <fmt/format.h>
 
 namespace kvtier {
+namespace {
 
-Json parse_json_strictly(std::string_view text, const std::string& origin) {
-  std::vector<std::string> problems;
+/// Notes every key that its object has had before, up to the first error of syntax.
+class DuplicateKeys final : public nlohmann::json_sax<Json> {
+ public:
+  explicit DuplicateKeys(const std::string& origin) : origin_(origin) {}
+
+  [[nodiscard]] std::vector<std::string> take_problems() { return std::move(problems_); }
+
+  bool null() override { return begin_value(); }
+  bool boolean(bool) override { return begin_value(); }
+  bool number_integer(number_integer_t) override { return begin_value(); }
+  bool number_unsigned(number_unsigned_t) override { return begin_value(); }
+  bool number_float(number_float_t, const string_t&) override { return begin_value(); }
+  bool string(string_t&) override { return begin_value(); }
+  bool binary(binary_t&) override { return begin_value(); }
+  bool start_object(std::size_t) override { return begin(false); }
+  bool start_array(std::size_t) override { return begin(true); }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
+    return false;
+  }
+
+  bool key(string_t& key) override {
+    open_.back().at = key;
+    if (!open_.back().keys.insert(key).second) {
+      std::string pointer;
+      for (const Open& part : open_) {
+        pointer += "/" + escape_pointer(part.at);
+      }
+      problems_.push_back(fmt::format("{}: {}: duplicate key", origin_, pointer));
+    }
+    return true;
+  }
+
+ private:
   struct Open {
     bool list = false;
     std::size_t items = 0;
     std::set<std::string> keys{};
     std::string at{};  // the key or the index in work
   };
-  std::vector<Open> open;
-  const auto begin_value = [&] {
-    if (!open.empty() && open.back().list) {
-      open.back().at = std::to_string(open.back().items++);
-    }
-  };
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        begin_value();
-        open.push_back({.list = event == Json::parse_event_t::array_start});
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        open.pop_back();
-        break;
-      case Json::parse_event_t::key: {
-        const auto& key = parsed.get_ref<const std::string&>();
-        open.back().at = key;
-        if (!open.back().keys.insert(key).second) {
-          std::string pointer;
-          for (const Open& part : open) {
-            pointer += "/" + escape_pointer(part.at);
-          }
-          problems.push_back(fmt::format("{}: {}: duplicate key", origin, pointer));
-        }
-        break;
-      }
-      case Json::parse_event_t::value:
-        begin_value();
-        break;
+
+  bool begin_value() {
+    if (!open_.empty() && open_.back().list) {
+      open_.back().at = std::to_string(open_.back().items++);
     }
     return true;
-  };
+  }
+  bool begin(bool list) {
+    begin_value();
+    open_.push_back({.list = list});
+    return true;
+  }
+  bool end() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::string& origin_;
+  std::vector<Open> open_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+Json parse_json_strictly(std::string_view text, const std::string& origin) {
+  // A pass of its own: with a callback the parser goes through a whole list again after each of its
+  // items.
+  DuplicateKeys keys(origin);
+  Json::sax_parse(text, &keys);
+  std::vector<std::string> problems = keys.take_problems();
   try {
-    Json json = Json::parse(text, watch);
+    Json json = Json::parse(text);
     if (!problems.empty()) {
       throw ConfigError(std::move(problems));
     }

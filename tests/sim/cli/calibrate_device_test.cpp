@@ -1,9 +1,7 @@
 /// What a run of `kvtier calibrate` that is interrupted leaves.
 
-#include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -17,11 +15,7 @@ using CalibrateRun = ProgramTest;
 
 TEST_F(CalibrateRun, KeepsWhatAnInterruptedRunMeasured) {
   Started run = start({"calibrate", "--out", "p.json"});
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-  while (!std::filesystem::exists(path("p.json.partial")) &&
-         std::chrono::steady_clock::now() < give_up && run.running()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  ASSERT_TRUE(run.runs_until([&] { return std::filesystem::exists(path("p.json.partial")); }));
   run.signal(SIGINT);
   const Outcome outcome = run.outcome();
   EXPECT_EQ(outcome.code, 130) << outcome.err;

@@ -1,10 +1,8 @@
 /// What the program leaves behind: all of an output or none of it.
 
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -132,12 +130,7 @@ class Interrupts : public ProgramTest {
   void expect_cleans_up(const Names& arguments, int signal_number) {
     write_run({{"/workload/sessions", 100000000}, {"/workload/arrival_rate", "0.2/s"}});
     Started program = start(arguments);
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (program.running() && !has_begun_to_write()) {
-      ASSERT_LT(std::chrono::steady_clock::now(), give_up);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ASSERT_TRUE(program.running());
+    ASSERT_TRUE(program.runs_until([&] { return has_begun_to_write(); }));
     program.signal(signal_number);
     const Outcome outcome = program.outcome();
     EXPECT_EQ(outcome.code, 130);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <thread>
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -78,6 +80,13 @@ Started::Started(std::vector<std::string> arguments, const fs::path& directory, 
   check(error, KVTIER_PROGRAM);
 }
 
+Started::~Started() {
+  if (running()) {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, &status_, 0);
+  }
+}
+
 void Started::signal(int number) const {
   if (::kill(process_, number) != 0) {
     throw std::system_error(errno, std::generic_category(), "kill");
@@ -89,6 +98,18 @@ bool Started::running() {
     ended_ = ::waitpid(process_, &status_, WNOHANG) == process_;
   }
   return !ended_;
+}
+
+bool Started::runs_until(const std::function<bool()>& reached) {
+  // No measure of speed: it ends a test that hangs, before CTest does.
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(5);
+  while (running() && std::chrono::steady_clock::now() < give_up) {
+    if (reached()) {
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return false;
 }
 
 std::string Started::out() const { return read_file(capture_ / "out"); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,8 +28,14 @@ class Started {
  public:
   Started(std::vector<std::string> arguments, const std::filesystem::path& directory,
           std::filesystem::path capture);
+  Started(const Started&) = delete;
+  Started& operator=(const Started&) = delete;
+  /// A test that gave up leaves no run of hours behind.
+  ~Started();
   void signal(int number) const;
   [[nodiscard]] bool running();
+  /// Waits until `reached`; false if the program ended before, or five minutes brought neither.
+  [[nodiscard]] bool runs_until(const std::function<bool()>& reached);
   /// What it has printed so far.
   [[nodiscard]] std::string out() const;
   /// Waits for the end.

@@ -145,9 +145,7 @@ TEST_F(Validate, IsOutOfBandWithAWrongProfile) {
 
 TEST_F(Validate, EndsAtOnceWhenInterrupted) {
   Started run = start(small({"--set", "/workload/arrival_rate=0.001/s", "--json", "result.json"}));
-  while (files().empty()) {  // the output in the making
-    ASSERT_TRUE(run.running());
-  }
+  ASSERT_TRUE(run.runs_until([&] { return !files().empty(); }));  // the output in the making
   std::this_thread::sleep_for(std::chrono::seconds(1));
   run.signal(SIGINT);
   const Outcome outcome = run.outcome();
@@ -165,10 +163,7 @@ TEST_F(Validate, KeepsThePointsThatWereDoneWhenInterrupted) {
         "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}]})");
   Started run = start({"validate", "sweep.json", "--repetitions", "1", "--storage",
                        KVTIER_SOURCE_DIR, "--json", "result.json"});
-  while (run.out().find("\nfast") == std::string::npos) {
-    ASSERT_TRUE(run.running());
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  ASSERT_TRUE(run.runs_until([&] { return run.out().find("\nfast") != std::string::npos; }));
   run.signal(SIGINT);
   const Outcome outcome = run.outcome();
   EXPECT_EQ(outcome.code, 130) << outcome.err;

@@ -591,6 +591,17 @@ TEST(StrictJson, ReadsDeeplyNestedText) {
             Lines{"x.json:1:100001: not valid JSON: expected a value, a key or a separator here"});
 }
 
+// A pass over the list for each of its objects would take many minutes.
+TEST(StrictJson, ReadsALongListInTimeProportionalToItsLength) {
+  constexpr std::size_t kItems = 200'000;
+  std::string text = "[";
+  for (std::size_t i = 0; i < kItems; ++i) {
+    text += R"({"a": 1},)";
+  }
+  text.back() = ']';
+  EXPECT_EQ(parse_json_strictly(text, "x.json").size(), kItems);
+}
+
 // ---- Writer ----
 
 TEST(ConfigWriter, WritesWhatTheReaderTurnsBackIntoTheSame) {
