@@ -9,6 +9,16 @@
 #include "sim/core/errors.hpp"
 
 namespace kvtier {
+namespace {
+
+bool same_name(std::string_view a, std::string_view b) {
+  const auto small = [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  return std::ranges::equal(a, b, {}, small, small);
+}
+
+}  // namespace
 
 CsvReader::CsvReader(const std::filesystem::path& path) : lines_(path) {
   std::string_view line;
@@ -20,11 +30,12 @@ CsvReader::CsvReader(const std::filesystem::path& path) : lines_(path) {
 }
 
 std::optional<std::size_t> CsvReader::column(std::string_view name) const {
-  const auto found = std::find(names_.begin(), names_.end(), name);
+  const auto is_it = [&](const std::string& other) { return same_name(name, other); };
+  const auto found = std::find_if(names_.begin(), names_.end(), is_it);
   if (found == names_.end()) {
     return std::nullopt;
   }
-  const auto times = std::count(names_.begin(), names_.end(), name);
+  const auto times = std::count_if(names_.begin(), names_.end(), is_it);
   if (times > 1) {
     throw lines_.error(fmt::format("column {} comes {} times", name, times));
   }

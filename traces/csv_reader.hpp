@@ -20,7 +20,8 @@ class CsvReader {
  public:
   explicit CsvReader(const std::filesystem::path& path);
 
-  /// Where the column stands; nullopt if there is none. Throws if it comes twice.
+  /// Where the column stands; nullopt if there is none. Capital and small letters (of ASCII) are
+  /// the same: exports differ in them. Throws if it comes twice.
   [[nodiscard]] std::optional<std::size_t> column(std::string_view name) const;
   /// Where the columns stand; throws with all that are missing.
   [[nodiscard]] std::vector<std::size_t> columns(std::span<const std::string_view> names) const;

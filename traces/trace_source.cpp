@@ -7,6 +7,7 @@
 
 #include "sim/core/assert.hpp"
 #include "traces/compressed_stream.hpp"
+#include "traces/csv_reader.hpp"
 #include "traces/request_log.hpp"
 #include "traces/sharegpt_json.hpp"
 #include "traces/tokenizer.hpp"
@@ -74,10 +75,10 @@ TraceFormat detect_format(const std::filesystem::path& path) {
   if (head.front() == '{') {
     return TraceFormat::kvtier;
   }
-  const std::string columns = "," + head.substr(0, head.find_first_of("\r\n")) + ",";
-  return columns.find(",TIMESTAMP,") != std::string::npos ? TraceFormat::azure_llm
-         : columns.find(",arrival,") != std::string::npos ? TraceFormat::request_log
-                                                          : TraceFormat::turns_table;
+  const CsvReader rows(path);
+  return rows.column("arrival")     ? TraceFormat::request_log
+         : rows.column("timestamp") ? TraceFormat::azure_llm
+                                    : TraceFormat::turns_table;
 }
 
 std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,

@@ -96,8 +96,9 @@ constexpr auto enum_names(TraceFormat) {
 }
 
 /// The format that the beginning of a file's (uncompressed) text shows: a list is ShareGPT's JSON,
-/// an object kvtier's own format, anything else a table: of the Azure LLM traces or a log of
-/// requests if its first line has their column of times, of turns if not. Throws like ByteReader.
+/// an object kvtier's own format, anything else a table: a log of requests or of the Azure LLM
+/// traces if its first line has their column of times, of turns if not. Throws like ByteReader, and
+/// ConfigError for a first line that is not CSV.
 [[nodiscard]] TraceFormat detect_format(const std::filesystem::path& path);
 
 struct ImportOptions {

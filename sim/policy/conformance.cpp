@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <memory>
 #include <set>
 #include <tuple>
+#include <typeinfo>
 
+#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
@@ -257,11 +262,20 @@ std::vector<ConformanceCase> conformance_cases(const std::vector<PolicyParameter
 
 std::span<const ConformanceCheck> eviction_checks() { return kChecks; }
 
-std::vector<std::string> eviction_problems(const PolicyKind<EvictionPolicy>& kind) {
+std::string exception_name(const std::exception& error) {
+  const char* const mangled = typeid(error).name();
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> readable(
+      abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
+  return fmt::format("{}: {}", status == 0 ? readable.get() : mangled, error.what());
+}
+
+std::vector<std::string> eviction_problems(const PolicyKind<EvictionPolicy>& kind,
+                                           const ExceptionName& name_exception) {
   std::vector<std::string> problems;
   for (const ConformanceCase& with : conformance_cases(kind.parameters)) {
     for (const ConformanceCheck& check : kChecks) {
-      const auto add = [&](const char* what) {
+      const auto add = [&](const std::string& what) {
         problems.push_back(fmt::format("{} ({}): {}", check.name, with.label, what));
       };
       try {
@@ -270,6 +284,8 @@ std::vector<std::string> eviction_problems(const PolicyKind<EvictionPolicy>& kin
         add(error.what());
       } catch (const InvariantError& error) {
         add(error.what());
+      } catch (const std::exception& error) {
+        add("the policy throws " + name_exception(error));
       }
     }
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -29,13 +31,21 @@ struct ConformanceCase {
 struct ConformanceCheck {
   /// What is expected, as a test's name.
   const char* name;
-  /// Throws ConformanceError, or InvariantError where a check of the policy's own fails.
+  /// Throws ConformanceError, InvariantError where a check of the policy's own fails, and what the
+  /// policy throws.
   void (*run)(const PolicyKind<EvictionPolicy>& kind, const PolicyParameters& parameters);
 };
 [[nodiscard]] std::span<const ConformanceCheck> eviction_checks();
 
-/// Every check in every case: a line for each that fails, none of a policy that conforms.
-[[nodiscard]] std::vector<std::string> eviction_problems(const PolicyKind<EvictionPolicy>& kind);
+/// The type of an exception and what it says, such as "std::out_of_range: vector::at".
+[[nodiscard]] std::string exception_name(const std::exception& error);
+/// What a line says of an exception that a policy threw; may throw it on.
+using ExceptionName = std::function<std::string(const std::exception&)>;
+
+/// Every check in every case: a line for each that fails or in which the policy throws, none of a
+/// policy that conforms. What is no std::exception is thrown on.
+[[nodiscard]] std::vector<std::string> eviction_problems(
+    const PolicyKind<EvictionPolicy>& kind, const ExceptionName& name_exception = exception_name);
 
 /// A name of small letters, digits and underscores, beginning with a letter: as in configs.
 [[nodiscard]] bool is_policy_name(const std::string& name);
@@ -61,10 +71,17 @@ template <class Interface>
     cases.push_back({{parameter.name, parameter.maximum}});
   }
   for (const PolicyParameters& parameters : cases) {
-    if (kind.make(parameters) == nullptr) {
-      problems.push_back(parameters.empty()
-                             ? "no policy is made of the defaults"
-                             : "no policy is made of the ends of " + parameters.begin()->first);
+    const auto add = [&](const std::string& why) {
+      const std::string what =
+          parameters.empty() ? "the defaults" : "the ends of " + parameters.begin()->first;
+      problems.push_back("no policy is made of " + what + why);
+    };
+    try {
+      if (kind.make(parameters) == nullptr) {
+        add("");
+      }
+    } catch (const std::exception& error) {
+      add(": it throws " + exception_name(error));
     }
   }
   return problems;

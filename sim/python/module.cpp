@@ -136,7 +136,18 @@ std::vector<std::string> check_eviction_policy(const std::string& name,
     throw ConfigError("name: there is no eviction policy \"" + name + "\"");
   }
   const py::gil_scoped_release release;
-  return eviction_problems(*kind);
+  return eviction_problems(*kind, [](const std::exception& error) {
+    const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
+    if (raised == nullptr) {
+      return exception_name(error);
+    }
+    const py::gil_scoped_acquire acquire;
+    if (!raised->matches(PyExc_Exception)) {
+      throw;  // Ctrl-C, or the end of the interpreter
+    }
+    return py::cast<std::string>(py::handle(raised->type()).attr("__name__")) + ": " +
+           py::cast<std::string>(py::str(raised->value()));
+  });
 }
 
 /// Kinds and names of all policies.

@@ -38,6 +38,24 @@ struct ReportSearch {
   Json json;
 };
 
+/// A paper's values beside ours, `kvtier.reproduce/1`.
+struct ReportReproduction {
+  std::string label;
+  Json json;
+};
+
+/// One config in simulation and on a device, `kvtier.validation/1`.
+struct ReportValidation {
+  /// Of a sweep the point's labels, else empty.
+  std::string label;
+  Json json;
+};
+/// The validations of one file.
+struct ReportValidations {
+  std::string label;
+  std::vector<ReportValidation> points;
+};
+
 /// One file.
 struct ReportInput {
   /// Its name, of a sweep that of its folder; the path where two have the same.
@@ -63,11 +81,13 @@ struct Report {
   std::vector<ReportRun> runs;
   std::vector<ReportCurve> curves;
   std::vector<ReportSearch> searches;
+  std::vector<ReportReproduction> reproductions;
+  std::vector<ReportValidations> validations;
 };
 
-/// Reads what `simulate`, `compare`, `sweep`, `plan` and `trace mrc` write. The folder of a sweep
-/// stands for its results. Throws ConfigError with every problem of every file, DeviceError for one
-/// that cannot be read.
+/// Reads what `simulate`, `compare`, `sweep`, `plan`, `trace mrc`, `reproduce` and `validate`
+/// write. The folder of a sweep stands for its results. Throws ConfigError with every problem of
+/// every file, DeviceError for one that cannot be read.
 [[nodiscard]] Report read_report(const std::vector<std::string>& files);
 
 /// A table whose first column names its rows.
@@ -80,7 +100,7 @@ struct ReportChart {
   std::string title;
   /// How to read it.
   std::string note;
-  /// What page/page.js draws.
+  /// What page/page.js draws; null where the table is all there is.
   Json drawing;
   ReportTable table;
 };
@@ -89,7 +109,7 @@ struct ReportSection {
   std::string id;
   std::string title;
   std::vector<ReportChart> charts;
-  /// Why there is no chart, or what it leaves out; empty if nothing is to be said.
+  /// Why there is no chart, or what is to be said of all of them; empty if nothing is.
   std::string missing;
 };
 

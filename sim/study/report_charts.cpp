@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <optional>
@@ -745,12 +746,212 @@ ReportSection load_section(const Report& report) {
   return section;
 }
 
+// ---- A paper's values -------------------------------------------------------------------------
+
+/// The band of a value, as the table of `reproduce` writes it.
+std::string band_of(const Json& value) {
+  const Number paper = number_at(value, "/paper");
+  const Number absolute = number_at(value, "/band/absolute");
+  const Number relative = number_at(value, "/band/relative");
+  const std::string side = text_at(value, "/band/side");
+  if (!paper || (!absolute && !relative)) {
+    return "-";
+  }
+  const double distance = absolute ? *absolute : *relative * std::abs(*paper);
+  if (side == "at_most") {
+    return fmt::format("<= {:g}", *paper + distance);
+  }
+  if (side == "at_least") {
+    return fmt::format(">= {:g}", *paper - distance);
+  }
+  return absolute ? fmt::format("+-{:g}", *absolute)
+                  : fmt::format("+-{:g} %", *relative * kPercent);
+}
+
+ReportSection paper_section(const Report& report) {
+  ReportSection section{"paper", "Beside a paper's figures", {}, ""};
+  for (const ReportReproduction& reproduction : report.reproductions) {
+    const Json& json = reproduction.json;
+    const Number seeds = number_at(json, "/replications");
+    ReportChart chart{fmt::format("{}: {} ({})", reproduction.label, text_at(json, "/title"),
+                                  text_at(json, "/source")),
+                      "",
+                      {},
+                      {{"value", "figure", "unit", "paper", "kvtier", "largest - smallest", "band",
+                        "verdict", "why"},
+                       {}}};
+    std::int64_t in = 0;
+    std::int64_t out = 0;
+    for (const auto& [name, figure] : json["figures"].items()) {
+      for (const Json& value : figure["values"]) {
+        const std::string verdict = text_at(value, "/verdict");
+        in += verdict == "in" ? 1 : 0;
+        out += verdict == "out" ? 1 : 0;
+        chart.table.rows.push_back({text_at(value, "/name"), text_at(figure, "/source"),
+                                    text_at(value, "/unit"), text_of(number_at(value, "/paper")),
+                                    text_of(number_at(value, "/mean")),
+                                    text_of(number_at(value, "/spread")), band_of(value),
+                                    verdict.empty()    ? "-"
+                                    : verdict == "out" ? "OUT"
+                                                       : verdict,
+                                    text_at(value, "/explanation")});
+      }
+    }
+    chart.note = fmt::format(
+        "{} in their band, {} out. {}", in, out,
+        seeds && *seeds > 1 ? fmt::format("Means of {:g} seeds.", *seeds) : "One seed.");
+    section.charts.push_back(std::move(chart));
+  }
+  if (section.charts.empty()) {
+    section.missing = "No input has a paper's values: kvtier reproduce --json writes them.";
+  }
+  return section;
+}
+
+// ---- Simulated beside measured ----------------------------------------------------------------
+
+constexpr std::string_view kRates = "hit_rate.";
+
+bool is_rate(const std::string& metric) { return metric.starts_with(kRates); }
+bool is_latency(const std::string& metric) {
+  return metric.find("_seconds.") != std::string::npos && !metric.starts_with("gpu_seconds");
+}
+
+/// A metric of a validation, in % where it is a rate.
+struct BesideRow {
+  std::string label;
+  const Json* row = nullptr;
+
+  [[nodiscard]] bool rate() const { return is_rate(text_at(*row, "/metric")); }
+  [[nodiscard]] Number at(const char* pointer) const {
+    const Number value = number_at(*row, pointer);
+    return value && rate() ? Number(*value * kPercent) : value;
+  }
+  /// In points of a rate, else in % of what was measured.
+  [[nodiscard]] std::string share(const char* pointer, const char* format) const {
+    const Number value = number_at(*row, pointer);
+    return value ? fmt::format(fmt::runtime(format), *value * kPercent) + (rate() ? " pt" : " %")
+                 : "-";
+  }
+  [[nodiscard]] std::string verdict() const {
+    const Json::json_pointer at("/in_band");
+    return !row->contains(at) || !row->at(at).is_boolean() ? "-"
+           : row->at(at) == true                           ? "in"
+                                                           : "OUT";
+  }
+};
+
+ReportChart beside_chart(const std::string& title, const char* first, const char* x_title,
+                         const std::vector<BesideRow>& rows) {
+  ReportChart chart{
+      title,
+      "The third bar goes from the lowest to the highest of the measured runs; "
+      "\"measured\" is their median.",
+      {},
+      {{first, "simulated", "measured", "lowest", "highest", "error", "band", "verdict"}, {}}};
+  Json lists{{"labels", Json::array()},
+             {"simulated", Json::array()},
+             {"measured", Json::array()},
+             {"lowest", Json::array()},
+             {"highest", Json::array()}};
+  for (const BesideRow& row : rows) {
+    chart.table.rows.push_back(
+        {row.label, text_of(row.at("/simulated")), text_of(row.at("/measured")),
+         text_of(row.at("/measured_lowest")), text_of(row.at("/measured_highest")),
+         row.share("/error", "{:+.2f}"), row.share("/band", "{:.4g}"), row.verdict()});
+    if (lists["labels"].size() < kBarsMost) {
+      const Number measured = row.at("/measured");
+      const auto or_measured = [&](const Number& value) {
+        return json_of(value ? value : measured);
+      };
+      lists["labels"].push_back(row.label + (row.verdict() == "OUT" ? " (OUT)" : ""));
+      lists["simulated"].push_back(json_of(row.at("/simulated")));
+      lists["measured"].push_back(json_of(measured));
+      lists["lowest"].push_back(or_measured(row.at("/measured_lowest")));
+      lists["highest"].push_back(or_measured(row.at("/measured_highest")));
+    }
+  }
+  const std::string more = left_out(lists["labels"].size(), rows.size(), "rows");
+  chart.note += more.empty() ? "" : " " + more;
+  chart.drawing = Json{{"kind", "beside"}, {"x", axis(x_title)}};
+  chart.drawing.update(lists);
+  return chart;
+}
+
+std::string describe_validations(const ReportValidations& validations) {
+  std::vector<std::string> out;
+  for (const ReportValidation& one : validations.points) {
+    if (!one.json.contains("in_band") || one.json["in_band"] != true) {
+      const Number load = number_at(one.json, "/utilization");
+      out.push_back(fmt::format("{} (utilization {})", one.label.empty() ? "it" : one.label,
+                                load ? fmt::format("{:.2f}", *load) : "not known"));
+    }
+  }
+  const std::string device = text_at(validations.points.front().json, "/device");
+  return fmt::format("{}: on {}, {}.", validations.label, device,
+                     out.empty() ? "all in band" : "out of band: " + detail::join(out, ", "));
+}
+
+ReportSection validation_section(const Report& report) {
+  ReportSection section{"validation", "Simulated beside measured", {}, ""};
+  for (const ReportValidations& validations : report.validations) {
+    if (validations.points.empty()) {
+      continue;
+    }
+    section.missing += (section.missing.empty() ? "" : " ") + describe_validations(validations);
+    // A metric each of one validation; of several, their points at each metric of the first.
+    const bool several = validations.points.size() > 1;
+    std::vector<BesideRow> rates;
+    std::vector<BesideRow> latencies;
+    for (const Json& row : validations.points.front().json["rows"]) {
+      const std::string metric = text_at(row, "/metric");
+      std::vector<BesideRow>* const of_kind = is_rate(metric)      ? &rates
+                                              : is_latency(metric) ? &latencies
+                                                                   : nullptr;
+      if (of_kind == nullptr) {
+        continue;
+      }
+      if (!several) {
+        of_kind->push_back({metric, &row});
+        continue;
+      }
+      std::vector<BesideRow> points;
+      for (const ReportValidation& one : validations.points) {
+        for (const Json& other : one.json["rows"]) {
+          if (text_at(other, "/metric") == metric) {
+            points.push_back({one.label, &other});
+          }
+        }
+      }
+      // Those that are judged; there are too many of the others.
+      if (number_at(row, "/band")) {
+        section.charts.push_back(beside_chart(fmt::format("{}: {}", validations.label, metric),
+                                              "config", is_rate(metric) ? "%" : "seconds", points));
+      }
+    }
+    if (!rates.empty()) {
+      section.charts.push_back(
+          beside_chart(validations.label + ": hit rates", "metric", "%", rates));
+    }
+    if (!latencies.empty()) {
+      section.charts.push_back(
+          beside_chart(validations.label + ": latencies", "metric", "seconds", latencies));
+    }
+  }
+  if (section.charts.empty()) {
+    section.missing =
+        "No input has times of a device beside simulated ones: kvtier validate --json writes them.";
+  }
+  return section;
+}
+
 }  // namespace
 
 std::vector<ReportSection> make_sections(const Report& report) {
   return {hit_rate_section(report),  capacity_section(report), ttft_section(report),
           cost_section(report),      lost_section(report),     gpu_section(report),
-          occupancy_section(report), load_section(report)};
+          occupancy_section(report), load_section(report),     paper_section(report),
+          validation_section(report)};
 }
 
 ReportTable headline_table(const Report& report) {

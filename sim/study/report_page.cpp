@@ -79,12 +79,17 @@ std::string table_html(const ReportTable& table, const std::string& caption) {
 
 std::string chart_html(const ReportChart& chart, std::size_t number) {
   std::string html = fmt::format("<figure>\n<figcaption>{}</figcaption>\n", escape(chart.title));
+  if (chart.drawing.is_null()) {
+    return html + fmt::format("<p class=\"note\">{}</p>\n", escape(chart.note)) +
+           table_html(chart.table, chart.title) + "</figure>\n";
+  }
   // A bar a run takes height, whatever the width.
   const std::size_t bars = chart.drawing.contains("labels") ? chart.drawing["labels"].size() : 0;
   html += fmt::format(
       "<div class=\"canvas\" style=\"height:{}px\"><canvas id=\"chart-{}\" role=\"img\" "
       "aria-label=\"{}. The table below has the data.\"></canvas></div>\n",
-      bars > 0 ? 120 + 34 * bars : 340, number, escape(chart.title));
+      bars > 0 ? 120 + (chart.drawing["kind"] == "beside" ? 58 : 34) * bars : 340, number,
+      escape(chart.title));
   if (!chart.note.empty()) {
     html += fmt::format("<p class=\"note\">{}</p>\n", escape(chart.note));
   }
@@ -113,9 +118,9 @@ std::string provenance_html(const Report& report) {
           escape(input.name), escape(name), escape(config.dump(2)));
     }
     if (input.configs.empty()) {
-      html += fmt::format(
-          "<p class=\"note\">The lines of {} have no configs: the sweep's file has.</p>\n",
-          escape(input.name));
+      html += fmt::format("<p class=\"note\">{} has no configs: {} has.</p>\n", escape(input.name),
+                          input.format == "kvtier.reproduce/1" ? "the paper's folder in configs"
+                                                               : "the sweep's file");
     }
   }
   return html;
@@ -176,7 +181,9 @@ std::string report_page(const Report& report, const PageParts& parts) {
     body += fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n", section.id, escape(section.title));
     for (const ReportChart& chart : section.charts) {
       body += chart_html(chart, drawings.size());
-      drawings.push_back(chart.drawing);
+      if (!chart.drawing.is_null()) {
+        drawings.push_back(chart.drawing);
+      }
     }
     if (!section.missing.empty()) {
       body += fmt::format("<p class=\"note\">{}</p>\n", escape(section.missing));

@@ -203,6 +203,126 @@ void read_search(const Source& source, const Json& json) {
   source.report->searches.push_back({source.input().label, json});
 }
 
+void read_reproduction(const Source& source, const Json& json) {
+  const Json* figures = source.object(json, "/figures");
+  if (figures == nullptr) {
+    return;
+  }
+  for (const auto& [name, figure] : figures->items()) {
+    const std::string at = "/figures/" + escape_pointer(name);
+    const Json* values = source.list(figure, "/values", at);
+    for (std::size_t i = 0; values != nullptr && i < values->size(); ++i) {
+      if (text_at((*values)[i], "/name").empty()) {
+        source.problems->add(fmt::format("{}/values/{}/name", at, i), "missing key");
+      }
+    }
+  }
+  if (const auto seeds = number_at(json, "/replications")) {
+    source.input().seeds.push_back(fmt::format("{} of each run", *seeds));
+  }
+  source.report->reproductions.push_back({source.input().label, json});
+}
+
+/// The two sides of a validation are runs, too.
+void add_sides(const Source& source, const Json& json,
+               const std::vector<std::pair<std::string, std::string>>& axes,
+               const std::string& prefix) {
+  const auto add = [&](const char* side, std::vector<Json> results) {
+    ReportRun run{"", source.index, axes, std::move(results)};
+    run.axes.emplace_back("run", side);
+    run.label = label_of(run.axes);
+    source.report->runs.push_back(std::move(run));
+  };
+  const Json* simulated = source.object(json, "/simulated", prefix);
+  const Json* measured = source.list(json, "/measured", prefix);
+  if (simulated == nullptr || measured == nullptr ||
+      !source.is_result(*simulated, prefix + "/simulated")) {
+    return;
+  }
+  source.add_config(axes.empty() ? "the validation" : label_of(axes), (*simulated)["config"]);
+  std::vector<Json> results;
+  for (std::size_t i = 0; i < measured->size(); ++i) {
+    if (source.is_result((*measured)[i], fmt::format("{}/measured/{}", prefix, i))) {
+      results.push_back((*measured)[i]);
+    }
+  }
+  add("simulated", {*simulated});
+  if (!results.empty()) {
+    add("measured", std::move(results));
+  }
+}
+
+/// Adds a validation to those of its file. One in lock step has no times: it becomes a note.
+void read_validation(const Source& source, const Json& json,
+                     const std::vector<std::pair<std::string, std::string>>& axes,
+                     const std::string& prefix, ReportValidations& all) {
+  const std::string name = label_of(axes);
+  if (json.contains("lock_step")) {
+    const Json::json_pointer at("/lock_step/equal");
+    const bool equal = json.contains(at) && json.at(at) == true;
+    source.input().notes.push_back(fmt::format(
+        "{}{}in lock step on {}: the decisions and metrics are {}those of the simulation.", name,
+        name.empty() ? "" : ": ", text_at(json, "/device"), equal ? "" : "not "));
+    return;
+  }
+  const Json* rows = source.list(json, "/rows", prefix);
+  if (rows == nullptr) {
+    return;
+  }
+  for (std::size_t i = 0; i < rows->size(); ++i) {
+    const Json& row = (*rows)[i];
+    if (text_at(row, "/metric").empty() || !number_at(row, "/simulated") ||
+        !number_at(row, "/measured")) {
+      source.problems->add(fmt::format("{}/rows/{}", prefix, i),
+                           "expected a metric and the numbers simulated and measured");
+      return;
+    }
+  }
+  add_sides(source, json, axes, prefix);
+  all.points.push_back({name, json});
+}
+
+void read_validation(const Source& source, const Json& json) {
+  ReportValidations all{source.input().label, {}};
+  read_validation(source, json, {}, "", all);
+  source.report->validations.push_back(std::move(all));
+}
+
+void read_validations(const Source& source, const Json& json) {
+  const Json* names = source.list(json, "/axes");
+  const Json* points = source.list(json, "/points");
+  if (names == nullptr || points == nullptr) {
+    return;
+  }
+  ReportValidations all{source.input().label, {}};
+  for (std::size_t i = 0; i < points->size(); ++i) {
+    const std::string at = fmt::format("/points/{}", i);
+    const Json& point = (*points)[i];
+    const Json* labels = source.list(point, "/labels", at);
+    if (labels == nullptr) {
+      continue;
+    }
+    std::vector<std::pair<std::string, std::string>> axes;
+    for (std::size_t axis = 0; axis < std::min(names->size(), labels->size()); ++axis) {
+      if (!(*names)[axis].is_string() || !(*labels)[axis].is_string()) {
+        source.problems->add(fmt::format("{}/labels/{}", at, axis),
+                             "expected a string, got " + quote_json((*labels)[axis]));
+        return;
+      }
+      axes.emplace_back((*names)[axis].get<std::string>(), (*labels)[axis].get<std::string>());
+    }
+    if (point.contains("refused")) {
+      source.input().notes.push_back(label_of(axes) + " was refused.");
+    } else if (const Json* one = source.object(point, "/validation", at)) {
+      read_validation(source, *one, axes, at + "/validation", all);
+    }
+  }
+  if (json.contains("complete") && json["complete"] == false) {
+    source.input().notes.emplace_back("The validation ended early: points are missing.");
+  }
+  source.report->validations.push_back(std::move(all));
+}
+
 /// Why runs of a sweep have no result.
 struct Failures {
   std::int64_t count = 0;
@@ -309,6 +429,9 @@ constexpr Format kFormats[] = {
     {"kvtier.capacity/1", [](const Source& s, Json json) { read_search(s, json); }},
     {"kvtier.plan/1", [](const Source& s, Json json) { read_plan(s, json); }},
     {"kvtier.miss_ratio_curve/1", [](const Source& s, Json json) { read_curve(s, json); }},
+    {"kvtier.reproduce/1", [](const Source& s, Json json) { read_reproduction(s, json); }},
+    {"kvtier.validation/1", [](const Source& s, Json json) { read_validation(s, json); }},
+    {"kvtier.validations/1", [](const Source& s, Json json) { read_validations(s, json); }},
 };
 
 bool are_lines(const std::string& text) {

@@ -77,6 +77,27 @@ def test_an_exception_of_a_policy_reaches_the_caller():
         kvtier.simulate(RUN, {EVICTION: "raises"})
 
 
+def test_the_conformance_suite_names_what_a_policy_raises():
+    class RaisesOnHits(Lru):
+        def on_hit(self, entry, now):
+            raise ZeroDivisionError("of a policy")
+
+    kvtier.register_eviction_policy("raises_on_hits", RaisesOnHits)
+    problems = kvtier.check_eviction_policy("raises_on_hits")
+    assert problems == [
+        "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (defaults): the policy throws "
+        "ZeroDivisionError: of a policy",
+        "TheSameCallsGiveTheSameAnswers (defaults): the policy throws ZeroDivisionError: of a policy"]
+
+    class Interrupted(Lru):
+        def on_hit(self, entry, now):
+            raise KeyboardInterrupt
+
+    kvtier.register_eviction_policy("interrupted", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kvtier.check_eviction_policy("interrupted")
+
+
 def test_an_answer_that_is_none_is_refused():
     class Answers(Lru):
         def select_victim(self, context):

@@ -51,6 +51,23 @@ def test_gives_a_row_a_run(sweep_file):
     assert row["TTFT [s]"] == one["metrics"]["ttft_seconds"]["mean"]
 
 
+def test_goes_to_parquet_and_back(sweep_file, tmp_path):
+    frame = kvtier.sweep(sweep_file)
+    path = tmp_path / "rows.parquet"
+    frame.to_parquet(path)
+    whole = pandas.read_parquet(path)
+    pandas.testing.assert_frame_equal(whole, frame)
+    assert whole.attrs == frame.attrs
+    assert whole["seed"].dtype == frame["seed"].dtype
+    with_lines = path.stat().st_size
+    frame.attrs.clear()
+    frame.to_parquet(path)
+    assert path.stat().st_size < with_lines
+    rows = pandas.read_parquet(path)
+    assert rows.equals(frame)
+    assert rows.attrs == {}
+
+
 def test_bad_input_is_found_before_a_run(sweep_file, tmp_path):
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(kvtier.ConfigError, match="/axes: missing key"):

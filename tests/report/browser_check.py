@@ -217,6 +217,25 @@ def make_pages(program, configs, folder):
             {"name": "DRAM", "key": "/hardware/dram/capacity", "values": ["8GiB", "32GiB", "128GiB"]}],
         "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}]}))
     kvtier("sweep", "sweep.json", "--out", "swept")
+    kvtier("reproduce", "attentionstore", "--figure", "13", "--figure", "18", "--replications", "2",
+           "--json", "paper.json")
+    # A device would take minutes: the simulation stands for it, 5 % slower.
+    simulated = json.loads((folder / "small.json").read_text())
+    rows = [{"metric": metric, "simulated": value, "measured": value * 1.05,
+             "measured_lowest": value * 1.02, "measured_highest": value * 1.1, "error": -0.048,
+             "band": band, "in_band": None if band is None else True}
+            for metric, value, band in (("hit_rate.all_turns.total", 0.8, 0.01),
+                                        ("hit_rate.all_turns.dram", 0.5, 0.01),
+                                        ("ttft_seconds.p50", 0.2, 0.1),
+                                        ("ttft_seconds.p90", 0.9, 0.1),
+                                        ("tpot_seconds.mean", 0.03, None))]
+    validation = {"format": "kvtier.validation/1", "device": "a device", "in_band": True,
+                  "utilization": 0.5, "rows": rows, "simulated": simulated,
+                  "measured": [simulated, simulated]}
+    (folder / "validation.json").write_text(json.dumps(validation))
+    (folder / "matrix.json").write_text(json.dumps(
+        {"format": "kvtier.validations/1", "axes": ["system", "DRAM"],
+         "points": [{"labels": ["lru", size], "validation": validation} for size in ("8GiB", "32GiB")]}))
     hostile = "</script><script>window.injected = 1</script><img src=x onerror='window.injected=1'>"
     result = json.loads((folder / "small.json").read_text())
     result["config"]["system"]["name"] = hostile
@@ -226,9 +245,12 @@ def make_pages(program, configs, folder):
          "systems": {hostile: {"results": [result]}, "\u2028& \"quoted\" 'name'": {"results": [result]}}}))
     pages = (
         ("all", 14, ["run.json", "small.json", "large.json", "search.json", "compare.json",
-                     "plan.json", "curve.json", "swept"]),
+                     "plan.json", "curve.json", "swept", "paper.json", "validation.json"]),
         ("comparison", 5, ["compare.json"]),
         ("plan", 2, ["plan.json"]),
+        ("paper", 0, ["paper.json"]),
+        ("validation", 7, ["validation.json"]),
+        ("validations", 10, ["matrix.json"]),
         ("sweep", 6, ["swept"]),
         ("hostile", 5, ["hostile.json"]),
     )

@@ -103,6 +103,47 @@ TEST(RequestLog, IsToldByItsColumns) {
   EXPECT_EQ(detect_format(dir.file("d", "")), TraceFormat::turns_table);
 }
 
+TEST(RequestLog, IsToldByQuotedAndCapitalisedColumns) {
+  const TempDir dir;
+  const auto format_of = [&](const std::string& text) {
+    return detect_format(dir.compressed("t.csv.gz", text));
+  };
+  for (const char* header : {"\"arrival\",\"input_tokens\",\"output_tokens\"\n",
+                             "Arrival,Input_Tokens,Output_Tokens\r\n",
+                             "note,\"ARRIVAL\",input_tokens,output_tokens\n"}) {
+    EXPECT_EQ(format_of(header), TraceFormat::request_log) << header;
+  }
+  EXPECT_EQ(format_of("\xef\xbb\xbf\"Timestamp\",\"ContextTokens\",\"GeneratedTokens\"\n"),
+            TraceFormat::azure_llm);
+  EXPECT_EQ(format_of("timestamp,contexttokens,generatedtokens\n"), TraceFormat::azure_llm);
+  EXPECT_EQ(format_of("\"Conv\",\"Turn\",\"User_Tokens\",\"Assistant_Tokens\"\n"),
+            TraceFormat::turns_table);
+  // A comma in a quoted name does not make a column of what follows it, nor is a part of a name
+  // one.
+  EXPECT_EQ(format_of("\"conv,arrival,b\",turn\n"), TraceFormat::turns_table);
+  EXPECT_EQ(format_of("arrivals,timestamps\n"), TraceFormat::turns_table);
+  EXPECT_EQ(config_error_of(dir, [&] { static_cast<void>(format_of("\"arrival,b\n0,1\n")); }),
+            "t.csv.gz:1: a quoted field does not end on its line");
+}
+
+TEST(RequestLog, ReadsQuotedAndCapitalisedColumns) {
+  const TempDir dir;
+  const auto log = dir.file("log.csv",
+                            "\"Arrival\",\"Session\",\"Input_Tokens\",\"OUTPUT_TOKENS\"\n"
+                            "\"3\",\"a\",\"5\",\"7\"\n");
+  EXPECT_EQ(text_of(read_all(*open_trace(log, {}))), "0@0: 5/7\n");
+  const auto azure = dir.file("azure.csv",
+                              "Timestamp,contexttokens,\"GENERATEDTOKENS\"\n"
+                              "2023-11-16 18:15:46.6805900,374,44\n");
+  EXPECT_EQ(text_of(read_all(*open_trace(azure, {}))), "0@0: 374/44\n");
+  const auto turns =
+      dir.file("turns.csv", "Conv,Turn,\"User_tokens\",Assistant_tokens\nx,0,10,20\n");
+  EXPECT_EQ(text_of(read_all(*open_trace(turns, {}))), "0@0: 10/20\n");
+  const auto twice = dir.file("twice.csv", "arrival,Arrival,input_tokens,output_tokens\n0,0,1,1\n");
+  EXPECT_EQ(config_error_of(dir, [&] { static_cast<void>(open_trace(twice, {})); }),
+            "twice.csv:1: column arrival comes 2 times");
+}
+
 TEST(RequestLog, CountsMessagesClampedToOneToken) {
   const TempDir dir;
   RequestLogReader reader(dir.file("log.csv", kHeader + "0,a,0,7\n"), RequestLogColumns::generic,

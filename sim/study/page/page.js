@@ -189,6 +189,34 @@
       };
     },
 
+    beside(drawing) {
+      const made = options({ x: scale(drawing.x, { min: 0 }), y: labelScale() },
+                           { label: (item) => item.dataset.label + ": " +
+                                              [].concat(item.raw).map(plain).join(" to ") });
+      made.indexAxis = "y";
+      const bar = (name, data, color) => ({
+        label: name,
+        data,
+        backgroundColor: css(color),
+        maxBarThickness: 16,
+        minBarLength: 2,
+        pointStyle: "rect",
+      });
+      return {
+        type: "bar",
+        data: {
+          labels: drawing.labels,
+          datasets: [
+            bar("simulated", drawing.simulated, "series-0"),
+            bar("measured", drawing.measured, "series-1"),
+            bar("lowest to highest measured",
+                drawing.lowest.map((value, i) => [value, drawing.highest[i]]), "series-5"),
+          ],
+        },
+        options: made,
+      };
+    },
+
     lines(drawing) {
       const unit = drawing.x.format === "bytes" ? bytes : plain;
       const made = options({ x: scale(drawing.x),

@@ -55,7 +55,8 @@ TEST_F(ReportCommand, NamesAllProblemsAndWritesNothing) {
   expect_bad_input({"report", "b.json", "a.json", "nowhere.json", "--out", "page.html"},
                    {"b.json: /format: expected one of kvtier.result/1, kvtier.untimed/1, "
                     "kvtier.compare/1, kvtier.capacity/1, kvtier.plan/1, "
-                    "kvtier.miss_ratio_curve/1, or the lines of a sweep, got \"kvtier.result/9\"",
+                    "kvtier.miss_ratio_curve/1, kvtier.reproduce/1, kvtier.validation/1, "
+                    "kvtier.validations/1, or the lines of a sweep, got \"kvtier.result/9\"",
                     "nowhere.json: no such file"});
   EXPECT_EQ(read("page.html"), "old");
   EXPECT_EQ(files(), (Names{"a.json", "b.json", "page.html", "run.json"}));

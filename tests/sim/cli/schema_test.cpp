@@ -205,7 +205,7 @@ TEST_F(Schemas, EveryRunOfTheRepositoryResolves) {
   int runs = 0;
   for (const char* folder : {"papers", "examples"}) {
     for (const auto& file : fs::recursive_directory_iterator(configs() / folder)) {
-      if (is_config(file.path())) {
+      if (is_config(file.path()) && !json::parse(read_file(file.path())).contains("axes")) {
         ++runs;
         const Outcome outcome = kvtier({"simulate", file.path().string(), "--print-config"});
         EXPECT_EQ(outcome.code, 0) << file.path() << "\n" << outcome.err;

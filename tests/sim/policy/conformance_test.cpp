@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ enum class Fault {
   remembers_the_removed,
   keeps_all_tokens,
   checks_nothing,
+  throws_on_hits,
 };
 
 /// Last in, first out, by entry number; with one fault.
@@ -30,7 +32,11 @@ class FaultyEviction final : public EvictionPolicy {
   explicit FaultyEviction(Fault fault) : fault_(fault) {}
 
   void on_insert(const EntryView& entry, SimTime) override { unpinned_.insert(entry.id); }
-  void on_hit(EntryId, SimTime) override {}
+  void on_hit(EntryId entry, SimTime) override {
+    if (fault_ == Fault::throws_on_hits) {
+      throw std::out_of_range("no such entry: " + std::to_string(entry.value));
+    }
+  }
   void on_remove(EntryId entry, SimTime) override {
     if (fault_ != Fault::remembers_the_removed) {
       unpinned_.erase(entry);
@@ -129,6 +135,55 @@ TEST(Conformance, SeesACheckThatChecksNothing) {
             (std::set<std::string>{"InvariantsHoldOnlyIfNoEntryIsMissing",
                                    "InvariantsHoldOnlyIfNoEntryIsTooMuch",
                                    "InvariantsHoldOnlyIfPinsAgree"}));
+}
+
+// Entries are hit in the two checks that drive the policy at random alone: the others still pass.
+TEST(Conformance, NamesWhatAPolicyThrows) {
+  EXPECT_EQ(failing(Fault::throws_on_hits),
+            (std::set<std::string>{"VictimsAreResidentAndUnpinnedUntilNoneIsLeft",
+                                   "TheSameCallsGiveTheSameAnswers"}));
+  const Lines problems = eviction_problems(kind_with(Fault::throws_on_hits));
+  ASSERT_EQ(problems.size(), 2U);
+  const std::string expected =
+      "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (defaults): the policy throws "
+      "std::out_of_range: no such entry: ";
+  EXPECT_EQ(problems.front().substr(0, expected.size()), expected);
+}
+
+TEST(Conformance, NamesWhatAConstructorThrows) {
+  PolicyKind<EvictionPolicy> kind = kind_with(Fault::none);
+  PolicyParameter& window = kind.parameters.emplace_back();
+  window.name = "window";
+  window.unit = "entries";
+  window.documentation = "how many";
+  window.default_value = 2;
+  window.minimum = 1;
+  window.maximum = 3;
+  kind.make = [](const PolicyParameters& parameters) {
+    const auto given = parameters.find("window");
+    if (given != parameters.end() && given->second >= 3) {
+      throw std::length_error("too wide");
+    }
+    return std::make_unique<FaultyEviction>(Fault::none);
+  };
+  EXPECT_EQ(
+      declaration_problems(kind),
+      Lines{"no policy is made of the ends of window: it throws std::length_error: too wide"});
+  const Lines problems = eviction_problems(kind);
+  ASSERT_EQ(problems.size(), eviction_checks().size());
+  EXPECT_EQ(problems.front(),
+            "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (window_minimum_plus_5): the policy "
+            "throws std::length_error: too wide");
+}
+
+TEST(Conformance, LetsItsCallerNameExceptionsAndThrowThemOn) {
+  const auto kind = kind_with(Fault::throws_on_hits);
+  const Lines named = eviction_problems(kind, [](const std::exception&) { return "mine"; });
+  ASSERT_EQ(named.size(), 2U);
+  EXPECT_EQ(named.back(), "TheSameCallsGiveTheSameAnswers (defaults): the policy throws mine");
+  EXPECT_THROW(static_cast<void>(
+                   eviction_problems(kind, [](const std::exception&) -> std::string { throw; })),
+               std::out_of_range);
 }
 
 TEST(Conformance, LooksAtEachParameterAtItsMinimumAndALittleAbove) {

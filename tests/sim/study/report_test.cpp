@@ -251,6 +251,153 @@ TEST_F(Reporting, DrawsCurvesSearchesAndOccupancy) {
   EXPECT_EQ(section("occupancy").charts.at(0).table.rows, (Rows{{"r", "1", "1"}, {"r", "2", "2"}}));
 }
 
+// 86.4 is within 6 of 86, 62 is no more than 60 + 0, and 1.1 is within 15 % of 1; the others have
+// no band.
+TEST_F(Reporting, ShowsAPapersValuesBesideOurs) {
+  const auto value = [](const char* name, const Json& paper, double mean, const Json& band,
+                        const Json& verdict) {
+    return Json{{"name", name},   {"unit", "%"},  {"paper", paper},    {"mean", mean},
+                {"spread", 0.25}, {"band", band}, {"verdict", verdict}};
+  };
+  const auto band = [](const Json& absolute, const Json& relative, const char* side) {
+    return Json{{"absolute", absolute}, {"relative", relative}, {"side", side}};
+  };
+  Json explained = value("saves", 70, -1.7, nullptr, nullptr);
+  explained["explanation"] = "decode <takes> all";
+  write("p.json", {{"format", "kvtier.reproduce/1"},
+                   {"title", "Paper"},
+                   {"source", "v2"},
+                   {"replications", 5},
+                   {"figures",
+                    {{"13",
+                      {{"source", "Fig. 13"},
+                       {"values",
+                        {value("hits", 86, 86.4, band(6.0, "none", "both"), "in"),
+                         value("fills", 60, 62, band(0.0, "none", "at_most"), "out"),
+                         value("least", 60, 62, band(2.0, "none", "at_least"), "in")}}}},
+                     {"14",
+                      {{"source", "Fig. 14"},
+                       {"values",
+                        {value("ratio", 1, 1.1, band("none", 0.15, "both"), "in"), explained,
+                         value("ours", nullptr, 3, nullptr, nullptr)}}}}}}});
+  const ReportSection section = this->section("paper");
+  ASSERT_EQ(section.charts.size(), 1U);
+  const ReportChart& chart = section.charts[0];
+  EXPECT_EQ(chart.title, "p: Paper (v2)");
+  EXPECT_EQ(chart.note, "3 in their band, 1 out. Means of 5 seeds.");
+  EXPECT_TRUE(chart.drawing.is_null());
+  EXPECT_EQ(chart.table.rows,
+            (Rows{{"hits", "Fig. 13", "%", "86", "86.4", "0.25", "+-6", "in", ""},
+                  {"fills", "Fig. 13", "%", "60", "62", "0.25", "<= 60", "OUT", ""},
+                  {"least", "Fig. 13", "%", "60", "62", "0.25", ">= 58", "in", ""},
+                  {"ratio", "Fig. 14", "%", "1", "1.1", "0.25", "+-15 %", "in", ""},
+                  {"saves", "Fig. 14", "%", "70", "-1.7", "0.25", "-", "-", "decode <takes> all"},
+                  {"ours", "Fig. 14", "%", "-", "3", "0.25", "-", "-", ""}}));
+  const std::string text = page();
+  EXPECT_NE(text.find("<td>decode &lt;takes&gt; all</td>"), std::string::npos);
+  EXPECT_NE(text.find("p.json has no configs: the paper's folder in configs has"),
+            std::string::npos);
+  EXPECT_NE(text.find("id=\"drawings\">[]</script>"), std::string::npos) << "nothing to draw";
+}
+
+Json validation(double dram_hits) {
+  const auto row = [](const char* metric, double simulated, double measured, const Json& band,
+                      const Json& in_band) {
+    return Json{{"metric", metric},
+                {"simulated", simulated},
+                {"measured", measured},
+                {"measured_lowest", measured / 2},
+                {"measured_highest", measured * 2},
+                {"error", 0.25},
+                {"band", band},
+                {"in_band", in_band}};
+  };
+  Json measured = result("lru", "8GiB", dram_hits / 2);
+  measured["metrics"]["ttft_seconds"]["p50"] = 3.0;
+  return {{"format", "kvtier.validation/1"},
+          {"device", "cpu"},
+          {"in_band", false},
+          {"utilization", 0.75},
+          {"rows",
+           {row("hit_rate.all_turns.total", dram_hits, dram_hits / 2, 0.01, false),
+            row("ttft_seconds.p50", 1.0, 0.8, 0.1, true),
+            row("tpot_seconds.mean", 0.5, 0.25, nullptr, nullptr),
+            row("gpu_seconds.prefill", 7, 8, nullptr, nullptr)}},
+          {"simulated", result("lru", "8GiB", dram_hits)},
+          {"measured", {measured, measured}}};
+}
+
+TEST_F(Reporting, DrawsSimulatedBesideMeasured) {
+  write("v.json", validation(0.5));
+  const ReportSection section = this->section("validation");
+  EXPECT_EQ(section.missing, "v: on cpu, out of band: it (utilization 0.75).");
+  ASSERT_EQ(section.charts.size(), 2U) << "GPU time is no latency";
+  EXPECT_EQ(section.charts[0].table.header, (Lines{"metric", "simulated", "measured", "lowest",
+                                                   "highest", "error", "band", "verdict"}));
+  EXPECT_EQ(
+      section.charts[0].table.rows,
+      (Rows{{"hit_rate.all_turns.total", "50", "25", "12.5", "50", "+25.00 pt", "1 pt", "OUT"}}));
+  EXPECT_EQ(section.charts[1].table.rows,
+            (Rows{{"ttft_seconds.p50", "1", "0.8", "0.4", "1.6", "+25.00 %", "10 %", "in"},
+                  {"tpot_seconds.mean", "0.5", "0.25", "0.125", "0.5", "+25.00 %", "-", "-"}}));
+  const Json& drawing = section.charts[0].drawing;
+  EXPECT_EQ(drawing["labels"], Json({"hit_rate.all_turns.total (OUT)"}));
+  EXPECT_EQ(drawing["simulated"], Json({50.0}));
+  EXPECT_EQ(drawing["measured"], Json({25.0}));
+  EXPECT_EQ(drawing["lowest"], Json({12.5}));
+  EXPECT_EQ(drawing["highest"], Json({50.0}));
+  // Both sides are runs as well, and no line joins them.
+  EXPECT_EQ(this->section("ttft").charts.at(0).table.rows,
+            (Rows{{"simulated", "2", "1", "4", "8"}, {"measured", "2", "3", "4", "8"}}));
+  EXPECT_TRUE(this->section("capacity").charts.empty());
+}
+
+TEST_F(Reporting, DrawsTheValidationsOfASweep) {
+  write("m.json", {{"format", "kvtier.validations/1"},
+                   {"axes", {"DRAM"}},
+                   {"complete", false},
+                   {"points",
+                    {{{"labels", {"8GiB"}}, {"validation", validation(0.25)}},
+                     {{"labels", {"16GiB"}}, {"validation", validation(0.5)}},
+                     {{"labels", {"4GiB"}}, {"refused", {"too small"}}},
+                     {{"labels", {"1GiB"}},
+                      {"validation",
+                       {{"format", "kvtier.validation/1"},
+                        {"device", "cpu"},
+                        {"lock_step", {{"equal", true}}}}}}}}});
+  const ReportSection section = this->section("validation");
+  EXPECT_EQ(section.missing,
+            "m: on cpu, out of band: 8GiB (utilization 0.75), 16GiB (utilization 0.75).");
+  ASSERT_EQ(section.charts.size(), 2U) << "a chart for each metric that is judged";
+  EXPECT_EQ(section.charts[0].title, "m: hit_rate.all_turns.total");
+  EXPECT_EQ(section.charts[0].table.rows,
+            (Rows{{"8GiB", "25", "12.5", "6.25", "25", "+25.00 pt", "1 pt", "OUT"},
+                  {"16GiB", "50", "25", "12.5", "50", "+25.00 pt", "1 pt", "OUT"}}));
+  EXPECT_EQ(section.charts[1].title, "m: ttft_seconds.p50");
+  EXPECT_EQ(this->section("capacity").charts.at(0).table.rows,
+            (Rows{{"8GiB", "25", "12.5"}, {"16GiB", "50", "25"}}));
+  EXPECT_EQ(
+      read().inputs[0].notes,
+      (Lines{"4GiB was refused.",
+             "1GiB: in lock step on cpu: the decisions and metrics are those of the simulation.",
+             "The validation ended early: points are missing."}));
+}
+
+TEST_F(Reporting, NamesWhatReproductionsAndValidationsLack) {
+  write("p.json", {{"format", "kvtier.reproduce/1"}, {"figures", {{"a/b", {{"values", {1}}}}}}});
+  write("q.json", {{"format", "kvtier.reproduce/1"}});
+  write("v.json", {{"format", "kvtier.validation/1"}, {"rows", {{{"metric", "m"}}}}});
+  write("w.json", {{"format", "kvtier.validation/1"}, {"rows", Json::array()}});
+  write("m.json", {{"format", "kvtier.validations/1"},
+                   {"axes", {"a"}},
+                   {"points", {{{"labels", {1}}, {"validation", 3}}}}});
+  expect_problems({"p.json: /figures/a~1b/values/0/name: missing key",
+                   "q.json: /figures: missing key",
+                   "v.json: /rows/0: expected a metric and the numbers simulated and measured",
+                   "w.json: /simulated: missing key", "w.json: /measured: missing key",
+                   "m.json: /points/0/labels/0: expected a string, got 1"});
+}
+
 // What is of another type than it should be is not there; nothing else suffers.
 TEST_F(Reporting, LeavesOutWhatIsNoNumber) {
   Json json = result("lru", "8GiB", 0.5);
@@ -313,7 +460,8 @@ TEST_F(Reporting, TellsRunsOfTheSameNameApart) {
 TEST_F(Reporting, NamesEveryProblemOfEveryInput) {
   const std::string formats =
       "expected one of kvtier.result/1, kvtier.untimed/1, kvtier.compare/1, kvtier.capacity/1, "
-      "kvtier.plan/1, kvtier.miss_ratio_curve/1, or the lines of a sweep, got ";
+      "kvtier.plan/1, kvtier.miss_ratio_curve/1, kvtier.reproduce/1, kvtier.validation/1, "
+      "kvtier.validations/1, or the lines of a sweep, got ";
   write("future.json", {{"format", "kvtier.result/2"}});
   write("other.json", {{"name", "kvtier"}});
   write("list.json", Json::array({1}));
