@@ -190,10 +190,10 @@ Lane& DeviceBackend::lane_of(const TransferCommand& command) {
   if (command.to == Medium::hbm) {
     return *loads_to_hbm_;
   }
-  if (command.from == Medium::hbm) {
+  if (command.from == Medium::hbm && command.to != Medium::ssd) {
     return *saves_;
   }
-  return command.to == Medium::ssd ? *writes_ : *fetches_;
+  return command.to > command.from ? *writes_ : *fetches_;
 }
 
 void DeviceBackend::start_part(TransferId id, const MoveLayers& part) {

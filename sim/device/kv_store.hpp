@@ -15,9 +15,9 @@
 #include "hw/device/storage.hpp"
 #include "sim/engine/backend.hpp"
 
-/// Where the KV of each entry lies, in memories with bytes in them: HBM, host memory and a file on
-/// a drive. A slot holds one token; an entry has a list of slots in each medium, of tokens that
-/// follow each other.
+/// Where the KV of each entry lies, in memories with bytes in them: HBM, host memory, CXL memory (a
+/// region of host memory) and a file on a drive. A slot holds one token; an entry has a list of
+/// slots in each medium, of tokens that follow each other.
 namespace kvtier {
 
 /// What one thread moves KV with.
@@ -46,7 +46,7 @@ class KvStore {
   struct Setup {
     Device* device = nullptr;
     DecoderShape shape;
-    /// Tokens of each medium; 0: not used. HBM and host memory are always there.
+    /// Tokens of each medium; 0: not used. HBM is always there.
     std::array<std::int64_t, kMedia> slots{};
     /// Of the file, where there is a drive.
     std::string directory;
@@ -117,11 +117,20 @@ class KvStore {
  private:
   /// Slots of one medium: how many lists and moves have each.
   struct Places {
+    /// Number of the first one: host memory and CXL memory are one buffer.
+    std::int32_t first = 0;
     std::vector<std::uint16_t> uses;
     std::size_t next = 0;
     std::int64_t free = 0;
     /// What each slot has to hold, [slot][layer]; empty if moves are not verified.
     std::vector<std::uint64_t> checksums;
+    [[nodiscard]] std::uint16_t& uses_of(std::int32_t slot) {
+      return uses[static_cast<std::size_t>(slot - first)];
+    }
+    /// Of a slot, by layer.
+    [[nodiscard]] std::uint64_t* checksums_of(std::int32_t slot, std::int64_t layers) {
+      return checksums.data() + (slot - first) * layers;
+    }
   };
   struct List {
     /// Number of the first token; 0 without one.
@@ -161,6 +170,8 @@ class KvStore {
               std::span<const std::int32_t> in_memory, Layers layers, StorageEngine& engine) const;
   void read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
                      std::span<const std::int32_t> in_memory, StorageEngine& engine) const;
+  /// Through the lane's scratch slots.
+  void write_from_hbm(const KvMove& move, const MoveLane& lane) const;
   [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;
   /// Tokens of the move from number `begin` on lie in these slots of host memory.
   void compare(const KvMove& move, std::size_t begin, std::span<const std::int32_t> in_memory);
@@ -174,7 +185,8 @@ class KvStore {
   Bytes token_;
   bool verify_;
   KvPool hbm_;
-  /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece.
+  /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece. Host memory,
+  /// then CXL memory, then scratch slots.
   Buffer host_;
   std::unique_ptr<ScratchFile> file_;
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage_;

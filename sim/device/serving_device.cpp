@@ -35,9 +35,6 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
          fmt::format("a device is one server, got {}", config.replicas.count));
   refuse(system.tiers.hbm.has_value() && !system.paging, "/system/tiers/hbm",
          "a device has a tier in HBM with paged batching only");
-  refuse(system.tiers.cxl.has_value(), "/system/tiers/cxl", "a device has no CXL memory yet");
-  refuse(system.tiers.ssd.has_value() && !system.tiers.dram.has_value(), "/system/tiers/ssd",
-         "on a device a drive needs host memory (/system/tiers/dram) before it");
   refuse(system.sharing != Sharing::none, "/system/sharing", "a device does not share prompts yet");
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
@@ -52,6 +49,14 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
+}
+
+std::vector<std::string> stand_ins(const RunConfig& config) {
+  std::vector<std::string> lines;
+  if (config.system.tiers.cxl) {
+    lines.emplace_back("CXL memory is a region of host memory");
+  }
+  return lines;
 }
 
 KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
@@ -73,12 +78,21 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const std::int64_t in_hbm =
       config.system.paging ? paged + std::min(paged, running) + loaded : running + saved + loaded;
   set(Medium::hbm, in_hbm);
+  // What is saved to the fastest tier moves before its room is free, beginning with the prompts of
+  // what runs.
+  std::int64_t beyond = in_hbm;
+  const auto add_tier = [&](Medium medium, Bytes capacity) {
+    set(medium, capacity / token + beyond);
+    beyond = loaded;
+  };
   if (config.system.tiers.dram) {
-    // What is saved moves before its room is free, beginning with the prompts of what runs.
-    set(Medium::dram, config.hardware.dram->capacity / token + in_hbm);
+    add_tier(Medium::dram, config.hardware.dram->capacity);
+  }
+  if (config.system.tiers.cxl) {
+    add_tier(Medium::cxl, config.hardware.cxl->capacity);
   }
   if (config.system.tiers.ssd) {
-    set(Medium::ssd, config.hardware.ssd->capacity / token + loaded);
+    add_tier(Medium::ssd, config.hardware.ssd->capacity);
   }
   return {.device = setup.device,
           .shape = decoder_shape(config.model),

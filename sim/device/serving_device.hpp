@@ -14,9 +14,11 @@
 namespace kvtier {
 
 /// Throws ConfigError, all reasons at once, for a config that a device cannot run: a tier in HBM
-/// without paged batching, CXL memory, a drive without host memory before it, shared prompts,
-/// compression, embedded positions.
+/// without paged batching, shared prompts, compression, embedded positions.
 void check_runs_on_device(const RunConfig& config, const Device& device);
+
+/// What memories of the config a device does not have, and what it uses instead, in words.
+[[nodiscard]] std::vector<std::string> stand_ins(const RunConfig& config);
 
 struct ServingSetup {
   const RunConfig* config = nullptr;

@@ -1,4 +1,6 @@
+#include <set>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,41 +28,64 @@ class Log final : public DecisionObserver {
   std::string lines;
 };
 
+/// What a run did on the device.
+struct InLockStep {
+  Bytes verified;
+  std::set<std::pair<Medium, Medium>> paths;
+};
+
+/// Runs the config in simulation and on the device, and expects the same.
+InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watched) {
+  const PolicyRegistry registry = builtin_policies();
+  check_runs_on_device(config, device);
+  Log expected;
+  TransferLog expected_transfers;
+  const Json simulated =
+      simulate(config, registry, {.observer = &expected_transfers, .decisions = &expected});
+  const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
+  SimulatedBackend clock(config.hardware, config.model.layers, timing, DecodeStepping::closed_form);
+  LockStepBackend backend(clock, {.config = &config,
+                                  .device = &device,
+                                  .directory = KVTIER_SOURCE_DIR,
+                                  .verify = true,
+                                  .spare_contexts = 200});
+  Log log;
+  TransferLog transfers;
+  const Json result = run_on(backend, config, registry,
+                             {.observer = watched ? &transfers : nullptr, .decisions = &log});
+  backend.finish();
+  EXPECT_EQ(log.lines, expected.lines);
+  if (watched) {
+    EXPECT_EQ(transfers.lines, expected_transfers.lines);
+  }
+  EXPECT_EQ(result["metrics"]["ttft_seconds"], simulated["metrics"]["ttft_seconds"]);
+  EXPECT_EQ(result["metrics"]["hit_rate"], simulated["metrics"]["hit_rate"]);
+  return {.verified = backend.store().counters().verified, .paths = expected_transfers.paths};
+}
+
 TEST(LockStep, MovesEveryByteOfRandomSystems) {
   const auto device = make_cpu_device(1);
-  const PolicyRegistry registry = builtin_policies();
   Bytes verified;
   int observed = 0;
   const std::int64_t ran = for_device_configs(20, [&](const RunConfig& config) {
-    check_runs_on_device(config, *device);
-    Log expected;
-    TransferLog expected_transfers;
-    const Json simulated =
-        simulate(config, registry, {.observer = &expected_transfers, .decisions = &expected});
-    const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
-    SimulatedBackend clock(config.hardware, config.model.layers, timing,
-                           DecodeStepping::closed_form);
-    LockStepBackend backend(clock, {.config = &config,
-                                    .device = device.get(),
-                                    .directory = KVTIER_SOURCE_DIR,
-                                    .verify = true,
-                                    .spare_contexts = 200});
-    Log log;
-    TransferLog transfers;
     // Watched or not, the work is the same.
-    const bool watched = observed++ % 2 == 0;
-    const Json result = run_on(backend, config, registry,
-                               {.observer = watched ? &transfers : nullptr, .decisions = &log});
-    backend.finish();
-    EXPECT_EQ(log.lines, expected.lines);
-    if (watched) {
-      EXPECT_EQ(transfers.lines, expected_transfers.lines);
-    }
-    EXPECT_EQ(result["metrics"]["ttft_seconds"], simulated["metrics"]["ttft_seconds"]);
-    verified += backend.store().counters().verified;
+    verified += run_in_lock_step(config, *device, observed++ % 2 == 0).verified;
   });
   EXPECT_GT(ran, 0);
   EXPECT_GT(verified.value, 0);
+}
+
+TEST(LockStep, MovesEveryByteBetweenEachTwoTiers) {
+  const auto device = make_cpu_device(1);
+  using enum Medium;
+  for (const auto& [first, second] : {std::pair{dram, cxl}, {dram, ssd}, {cxl, ssd}}) {
+    SCOPED_TRACE(fmt::format("{} before {}", to_string(first), to_string(second)));
+    const InLockStep run = run_in_lock_step(crowded_config(first, second), *device, true);
+    using Path = std::pair<Medium, Medium>;
+    EXPECT_EQ(run.paths, (std::set{Path{hbm, first}, Path{first, hbm}, Path{first, second},
+                                   Path{second, first}, Path{second, hbm}}));
+    EXPECT_GT(run.verified.value, 0);
+  }
 }
 
 }  // namespace

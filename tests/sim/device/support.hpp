@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "sim/engine/config.hpp"
 #include "sim/engine/instance.hpp"
@@ -11,6 +13,10 @@ namespace kvtier::test {
 
 /// A random config that a device can run: a token's KV is a block of the drive.
 [[nodiscard]] RunConfig random_device_config(std::uint64_t seed);
+
+/// More turns at a time than run, and two tiers of which the faster one holds a few sessions:
+/// turns that wait are fetched, and loaded from both.
+[[nodiscard]] RunConfig crowded_config(Medium first, Medium second);
 
 /// Calls check(config) for as many of them as KVTIER_TEST_CONFIGS says, or `count`, from
 /// KVTIER_TEST_FROM on, and says which one failed; returns how many there were.
@@ -23,6 +29,7 @@ class TransferLog final : public RunObserver {
   void on_transfer(const TransferRecord& transfer) override;
   std::string lines;
   std::int64_t count = 0;
+  std::set<std::pair<Medium, Medium>> paths;
 };
 
 }  // namespace kvtier::test
