@@ -522,6 +522,12 @@ void KvStore::verify(const KvMove& move, const MoveLane& lane) {
   });
 }
 
+std::int64_t KvStore::taken(Medium medium) const {
+  const std::lock_guard lock(mutex_);
+  const Places& p = places_[index_of(medium)];
+  return std::ssize(p.uses) - p.free;
+}
+
 KvStore::Counters KvStore::counters() const {
   const std::lock_guard lock(mutex_);
   return counters_;

@@ -105,6 +105,8 @@ class KvStore {
   void verify(const KvMove& move, const MoveLane& lane);
   void end(const KvMove& move);
 
+  /// Slots that entries or moves have.
+  [[nodiscard]] std::int64_t taken(Medium medium) const;
   struct Counters {
     std::int64_t moves = 0;
     Bytes moved;

@@ -33,8 +33,6 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
   const SystemConfig& system = config.system;
   refuse(config.replicas.count != 1, "/replicas/count",
          fmt::format("a device is one server, got {}", config.replicas.count));
-  refuse(system.tiers.hbm.has_value() && !system.paging, "/system/tiers/hbm",
-         "a device has a tier in HBM with paged batching only");
   refuse(system.sharing != Sharing::none, "/system/sharing", "a device does not share prompts yet");
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
@@ -75,12 +73,15 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const auto set = [&slots](Medium medium, std::int64_t count) {
     slots[static_cast<std::size_t>(medium)] = count;
   };
-  const std::int64_t in_hbm =
-      config.system.paging ? paged + std::min(paged, running) + loaded : running + saved + loaded;
+  const std::optional<HbmTierConfig>& tier = config.system.tiers.hbm;
+  const std::int64_t between_turns = tier && !config.system.paging ? *tier->capacity / token : 0;
+  const std::int64_t in_hbm = config.system.paging
+                                  ? paged + std::min(paged, running) + loaded
+                                  : running + between_turns + saved + loaded;
   set(Medium::hbm, in_hbm);
   // What is saved to the fastest tier moves before its room is free, beginning with the prompts of
-  // what runs.
-  std::int64_t beyond = in_hbm;
+  // what runs; what leaves a tier in HBM, when it is.
+  std::int64_t beyond = tier && !config.system.paging ? loaded : in_hbm;
   const auto add_tier = [&](Medium medium, Bytes capacity) {
     set(medium, capacity / token + beyond);
     beyond = loaded;

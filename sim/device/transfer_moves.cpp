@@ -1,5 +1,7 @@
 #include "sim/device/transfer_moves.hpp"
 
+#include <algorithm>
+
 #include "sim/core/assert.hpp"
 
 namespace kvtier {
@@ -50,8 +52,9 @@ MoveLayers TransferMoves::to_hbm(const TransferCommand& command, Bytes bytes, bo
     return {.move = load.move, .first = load.layers, .last = layers_};
   }
   const std::int64_t tokens = command.tokens.value;
-  const std::int64_t layers = bytes / (tokens * row);
-  KVTIER_ASSERT(layers * tokens * row == bytes, "whole layers are loaded");
+  // What is fetched to a tier in HBM is whole blocks.
+  const std::int64_t layers = std::min(layers_, bytes / (tokens * row));
+  KVTIER_ASSERT(layers == layers_ || layers * tokens * row == bytes, "whole layers are loaded");
   store_.keep(Medium::hbm, command.key, 0);
   std::shared_ptr<KvMove> move = begin(command, 0, tokens);
   if (more_follows) {

@@ -138,7 +138,7 @@ class Backend {
 
   /// The session's turn has ended: its request computes no further token.
   virtual void end_request(EntryKey) {}
-  /// Of this entry the medium holds no token behind the first `tokens` ones of it any more; their
+  /// Of this entry the medium holds the first `tokens` ones, and none behind them any more; their
   /// room is free. HBM: of a turn that does not run.
   virtual void keep(Medium, EntryKey, Tokens) {}
   /// In every medium, and of what is on its way, the `dropped` tokens behind the first `kept` ones

@@ -45,6 +45,7 @@ TEST(DeviceBackend, MovesEveryByteOfRandomSystems) {
     const Json result =
         run_on(backend, config, registry, {.observer = watched ? &transfers : nullptr});
     backend.finish();
+    expect_within_tiers(backend.store(), config);
     EXPECT_GT(result["metrics"]["ttft_seconds"]["mean"].get<double>(), 0);
     verified += backend.store().counters().verified;
   });

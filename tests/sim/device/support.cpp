@@ -41,8 +41,9 @@ RunConfig random_device_config(std::uint64_t seed) {
     if (config.serving.kv_memory) {
       config.serving.kv_memory = *config.serving.kv_memory * scale;
     }
-  } else {
-    system.tiers.hbm.reset();
+  } else if (system.tiers.hbm) {
+    system.tiers.hbm->capacity = *system.tiers.hbm->capacity * scale;
+    system.tiers.hbm->free_buffer = system.tiers.hbm->free_buffer * scale;
   }
   system.compression.reset();
   system.sharing = Sharing::none;
@@ -127,6 +128,21 @@ std::int64_t for_device_configs(std::uint64_t count,
     }
   }
   return ran;
+}
+
+void expect_within_tiers(const KvStore& store, const RunConfig& config) {
+  const TiersConfig& tiers = config.system.tiers;
+  const HardwareConfig& hardware = config.hardware;
+  const auto expect = [&](Medium medium, bool used, Bytes capacity) {
+    EXPECT_LE(store.taken(medium), used ? capacity / store.token_bytes() : 0) << to_string(medium);
+  };
+  const Bytes in_hbm = config.system.paging ? running_kv_capacity(config)
+                       : tiers.hbm          ? *tiers.hbm->capacity
+                                            : Bytes(0);
+  expect(Medium::hbm, tiers.hbm.has_value(), in_hbm);
+  expect(Medium::dram, tiers.dram.has_value(), hardware.dram->capacity);
+  expect(Medium::cxl, tiers.cxl.has_value(), hardware.cxl ? hardware.cxl->capacity : Bytes(0));
+  expect(Medium::ssd, tiers.ssd.has_value(), hardware.ssd->capacity);
 }
 
 void TransferLog::on_transfer(const TransferRecord& t) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "sim/device/kv_store.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/instance.hpp"
 
@@ -22,6 +23,9 @@ namespace kvtier::test {
 /// KVTIER_TEST_FROM on, and says which one failed; returns how many there were.
 std::int64_t for_device_configs(std::uint64_t count,
                                 const std::function<void(const RunConfig&)>& check);
+
+/// Expects that a device whose turns have ended holds no more than the config's tiers do.
+void expect_within_tiers(const KvStore& store, const RunConfig& config);
 
 /// What moved when, as text, a line each.
 class TransferLog final : public RunObserver {
