@@ -230,7 +230,46 @@ std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::
   slots.resize(static_cast<std::size_t>(past));
   const std::vector<std::int32_t> more = take(Medium::hbm, added);
   slots.insert(slots.end(), more.begin(), more.end());
-  return slots;
+  const auto head = heads_.find(key);
+  if (head == heads_.end()) {
+    return slots;
+  }
+  std::vector<std::int32_t> context = head->second;
+  context.insert(context.end(), slots.begin(), slots.end());
+  return context;
+}
+
+void KvStore::share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  const List& list = entries_[prompt][index_of(Medium::hbm)];
+  KVTIER_ASSERT(list.first == 0 && std::ssize(list.slots) == tokens, "a shared prompt is in HBM");
+  hold(Medium::hbm, list.slots);
+  const bool is_new = heads_.try_emplace(turn, list.slots).second;
+  KVTIER_ASSERT(is_new, "a turn begins with one prompt");
+}
+
+void KvStore::take_head(EntryKey turn, std::int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(take_for_head(turn, tokens));
+}
+
+std::vector<std::int32_t> KvStore::take_for_head(EntryKey turn, std::int64_t tokens) {
+  const auto [head, is_new] = heads_.try_emplace(turn, take(Medium::hbm, tokens));
+  KVTIER_ASSERT(is_new, "a turn begins with one prompt");
+  return head->second;
+}
+
+std::vector<std::int32_t> KvStore::head(EntryKey turn) const {
+  const std::lock_guard lock(mutex_);
+  return heads_.at(turn);
+}
+
+void KvStore::drop_head(EntryKey turn) {
+  const std::lock_guard lock(mutex_);
+  if (const auto head = heads_.find(turn); head != heads_.end()) {
+    give_back(Medium::hbm, head->second);
+    heads_.erase(head);
+  }
 }
 
 // ---- Bytes ----
@@ -379,7 +418,7 @@ void KvStore::repeat_last(EntryKey key, Stream& stream) {
   stream.synchronize();
 }
 
-KvMove KvStore::begin(Medium from, Medium to, std::span<const KvPiece> pieces) {
+KvMove KvStore::begin(Medium from, Medium to, std::span<const KvPiece> pieces, EntryKey turn) {
   const std::lock_guard lock(mutex_);
   KvMove move{.from = from,
               .to = to,
@@ -388,7 +427,12 @@ KvMove KvStore::begin(Medium from, Medium to, std::span<const KvPiece> pieces) {
               .to_slots = {}};
   for (const KvPiece& piece : pieces) {
     add_source(move, piece);
-    add_target(move, piece);
+    if (piece.for_turn) {
+      const std::vector<std::int32_t> slots = take_for_head(turn, piece.count.value);
+      move.to_slots.insert(move.to_slots.end(), slots.begin(), slots.end());
+    } else {
+      add_target(move, piece);
+    }
   }
   hold(from, move.from_slots);
   hold(to, move.to_slots);
@@ -543,7 +587,14 @@ void KvStore::check_invariants() const {
         ++uses[static_cast<std::size_t>(slot - p.first)];
       }
     }
-    KVTIER_ASSERT(uses == p.uses, "a slot that is taken is one entry's");
+    if (static_cast<Medium>(medium) == Medium::hbm) {
+      for (const auto& [turn, head] : heads_) {
+        for (const std::int32_t slot : head) {
+          ++uses[static_cast<std::size_t>(slot)];
+        }
+      }
+    }
+    KVTIER_ASSERT(uses == p.uses, "slots are taken for entries and for heads of turns alone");
     KVTIER_ASSERT(p.free == std::ranges::count(p.uses, 0), "free slots are counted");
   }
 }

@@ -80,15 +80,23 @@ class KvStore {
   void settle();
   /// Takes `dropped` tokens behind the first `kept` ones out, everywhere.
   void cut(EntryKey key, std::int64_t kept, std::int64_t dropped);
-  /// The entry's context in HBM: the first `past` tokens, which are there, and room for `added`
-  /// more.
+  /// The entry's context in HBM: the head of its turn, if it has one, the first `past` tokens, which
+  /// are there, and room for `added` more.
   std::vector<std::int32_t> extend(EntryKey key, std::int64_t past, std::int64_t added);
+  /// The turn's context begins with what HBM has of the prompt, and uses its slots until drop_head.
+  void share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens);
+  /// It begins with as many tokens of its own.
+  void take_head(EntryKey turn, std::int64_t tokens);
+  [[nodiscard]] std::vector<std::int32_t> head(EntryKey turn) const;
+  void drop_head(EntryKey turn);
   /// Notes what these slots of HBM hold: it was computed.
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
   /// Gives the entry one more token in HBM, a copy of its last one, and waits for it.
   void repeat_last(EntryKey key, Stream& stream);
-  /// Takes room for tokens right before or behind those that `to` has of their entries.
-  [[nodiscard]] KvMove begin(Medium from, Medium to, std::span<const KvPiece> pieces);
+  /// Takes room for tokens right before or behind those that `to` has of their entries, or for the
+  /// head of the turn.
+  [[nodiscard]] KvMove begin(Medium from, Medium to, std::span<const KvPiece> pieces,
+                             EntryKey turn);
   /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
   void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
   /// Whether a layer can be read from the drive without the others.
@@ -155,6 +163,7 @@ class KvStore {
   void inherit_checksums(const KvMove& move);
   void add_source(KvMove& move, const KvPiece& piece) const;
   void add_target(KvMove& move, const KvPiece& piece);
+  [[nodiscard]] std::vector<std::int32_t> take_for_head(EntryKey turn, std::int64_t tokens);
   void forget_if_empty(EntryKey key);
   [[nodiscard]] std::byte* host(std::int32_t slot) const {
     return host_.data() + slot * token_.value;
@@ -198,6 +207,8 @@ class KvStore {
   mutable std::mutex mutex_;
   std::array<Places, kMedia> places_;
   std::map<EntryKey, Entry> entries_;
+  /// Slots of HBM with the prompts that contexts begin with, by turn.
+  std::map<EntryKey, std::vector<std::int32_t>> heads_;
   std::vector<Freed> freed_;
   Counters counters_;
 };

@@ -33,7 +33,6 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
   const SystemConfig& system = config.system;
   refuse(config.replicas.count != 1, "/replicas/count",
          fmt::format("a device is one server, got {}", config.replicas.count));
-  refuse(system.sharing != Sharing::none, "/system/sharing", "a device does not share prompts yet");
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
          "a device keeps keys without positions");
@@ -107,7 +106,9 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
 std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
   const RunConfig& config = *setup.config;
   const std::int64_t window = config.model.context_window.value;
-  const std::int64_t slots = config.serving.slots;
+  // A prompt that is computed for others, too, is a request beside that of its turn.
+  const std::int64_t slots =
+      config.serving.slots + (config.system.sharing == Sharing::prompts ? 1 : 0);
   const std::int64_t tokens =
       std::max({window, slots, config.system.paging ? token_budget(config).value : 0});
   return std::make_unique<Decoder>(*setup.device, decoder_shape(config.model),
@@ -122,7 +123,7 @@ std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
 void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,
                 const std::vector<std::int32_t>& context, std::int64_t vocabulary) {
   pass.batch.add(tokens_of(key, part.past.value, part.added.value, vocabulary), context);
-  pass.computed.insert(pass.computed.end(), context.begin() + part.past.value, context.end());
+  pass.computed.insert(pass.computed.end(), context.end() - part.added.value, context.end());
 }
 
 void add_decode(DecoderPass& pass, KvStore& store, std::span<const EntryKey> running,

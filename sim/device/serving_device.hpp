@@ -13,8 +13,8 @@
 /// A device that serves a config: a decoder of the model's shape and memories for its tiers.
 namespace kvtier {
 
-/// Throws ConfigError, all reasons at once, for a config that a device cannot run: shared
-/// prompts, compression, embedded positions.
+/// Throws ConfigError, all reasons at once, for a config that a device cannot run:
+/// several replicas, compression, embedded positions.
 void check_runs_on_device(const RunConfig& config, const Device& device);
 
 /// What memories of the config a device does not have, and what it uses instead, in words.

@@ -9,7 +9,8 @@ namespace kvtier {
 MoveLayers TransferMoves::next(const TransferCommand& command, Bytes bytes, bool more_follows) {
   if (!command.pieces.empty()) {
     return {
-        .move = std::make_shared<KvMove>(store_.begin(command.from, command.to, command.pieces)),
+        .move = std::make_shared<KvMove>(
+            store_.begin(command.from, command.to, command.pieces, command.key)),
         .first = 0,
         .last = layers_};
   }
@@ -36,7 +37,7 @@ void TransferMoves::complete(EntryKey key, std::int64_t tokens) {
 std::shared_ptr<KvMove> TransferMoves::begin(const TransferCommand& command, std::int64_t first,
                                              std::int64_t count) {
   const KvPiece piece{.key = command.key, .first = Tokens(first), .count = Tokens(count)};
-  return std::make_shared<KvMove>(store_.begin(command.from, command.to, {&piece, 1}));
+  return std::make_shared<KvMove>(store_.begin(command.from, command.to, {&piece, 1}, command.key));
 }
 
 MoveLayers TransferMoves::to_hbm(const TransferCommand& command, Bytes bytes, bool more_follows) {

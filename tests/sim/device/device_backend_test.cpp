@@ -54,6 +54,18 @@ TEST(DeviceBackend, MovesEveryByteOfRandomSystems) {
   EXPECT_GT(transfers.count, 0);
 }
 
+TEST(DeviceBackend, MovesEveryByteOfSharedPrompts) {
+  const auto device = make_cpu_device(1);
+  const PolicyRegistry registry = builtin_policies();
+  const RunConfig config = crowded_car_config(4);
+  DeviceBackend backend({.config = &config, .device = device.get(), .verify = true});
+  const Json result = run_on(backend, config, registry);
+  backend.finish();
+  expect_within_tiers(backend.store(), config);
+  EXPECT_GT(result["metrics"]["hit_rate"]["all_turns"]["total"].get<double>(), 0);
+  EXPECT_GT(backend.store().counters().verified.value, 0);
+}
+
 /// A drive in memory that can do wrong.
 class FakeDrive {
  public:

@@ -32,6 +32,10 @@ class Log final : public DecisionObserver {
 struct InLockStep {
   Bytes verified;
   std::set<std::pair<Medium, Medium>> paths;
+  Json result;
+  /// Tokens that HBM holds when all turns have ended, and of prompt 0.
+  std::int64_t in_hbm = 0;
+  std::int64_t of_prompt = 0;
 };
 
 /// Runs the config in simulation and on the device, and expects the same.
@@ -61,7 +65,10 @@ InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watche
   }
   EXPECT_EQ(result["metrics"]["ttft_seconds"], simulated["metrics"]["ttft_seconds"]);
   EXPECT_EQ(result["metrics"]["hit_rate"], simulated["metrics"]["hit_rate"]);
-  return {.verified = backend.store().counters().verified, .paths = expected_transfers.paths};
+  return {.verified = backend.store().counters().verified, .paths = expected_transfers.paths,
+          .result = result,
+          .in_hbm = backend.store().taken(Medium::hbm),
+          .of_prompt = backend.store().tokens(Medium::hbm, prompt_key(0))};
 }
 
 TEST(LockStep, MovesEveryByteOfRandomSystems) {
@@ -89,6 +96,35 @@ TEST(LockStep, MovesEveryByteBetweenEachTwoTiers) {
     }
     EXPECT_EQ(run.paths, expected);
     EXPECT_GT(run.verified.value, 0);
+  }
+}
+
+TEST(LockStep, HoldsSharedPromptsOnce) {
+  const auto device = make_cpu_device(1);
+  RunConfig config = crowded_car_config(1);
+  // All sessions stay in HBM, and nothing is cut.
+  config.system.tiers.hbm->capacity = 1000 * *config.system.tiers.hbm->capacity;
+  config.hardware.hbm.capacity = 2 * *config.system.tiers.hbm->capacity;
+  config.workload.sharegpt.turns_max = 2;
+  config.workload.sharegpt.message_cap = Tokens(10);
+  const InLockStep shared = run_in_lock_step(config, *device, true);
+  EXPECT_EQ(shared.of_prompt, 30);
+  config.system.sharing = Sharing::none;
+  const InLockStep apart = run_in_lock_step(config, *device, true);
+  EXPECT_EQ(apart.of_prompt, 0);
+  EXPECT_EQ(apart.in_hbm - shared.in_hbm, 30 * (*config.workload.sessions - 1));
+}
+
+TEST(LockStep, MovesEveryByteOfSharedPrompts) {
+  const auto device = make_cpu_device(1);
+  for (const std::int64_t contexts : {1, 2, 3}) {
+    SCOPED_TRACE(fmt::format("HBM for {} contexts", contexts));
+    RunConfig config = crowded_car_config(4);
+    config.system.tiers.hbm->capacity = *config.system.tiers.hbm->capacity / 3 * contexts;
+    const InLockStep run = run_in_lock_step(config, *device, contexts % 2 == 0);
+    EXPECT_GT(run.verified.value, 0);
+    EXPECT_GT(run.result["metrics"]["hit_rate"]["all_turns"]["cxl"].get<double>(), 0);
+    EXPECT_GT(run.result["metrics"]["prefetches"]["begun"].get<std::int64_t>(), 0);
   }
 }
 

@@ -46,7 +46,6 @@ RunConfig random_device_config(std::uint64_t seed) {
     system.tiers.hbm->free_buffer = system.tiers.hbm->free_buffer * scale;
   }
   system.compression.reset();
-  system.sharing = Sharing::none;
   if (system.tiers.count() < 2) {
     system.prefetch = {.name = "none", .parameters = {}};
   }
@@ -108,6 +107,25 @@ RunConfig crowded_config(Medium first, Medium second) {
   config.workload.sharegpt.user_tokens_median = 10;
   config.workload.sharegpt.assistant_tokens_median = 10;
   config.workload.sharegpt.message_cap = Tokens(40);
+  return config;
+}
+
+RunConfig crowded_car_config(std::int64_t prompts) {
+  RunConfig config = crowded_config(Medium::hbm, Medium::cxl);
+  SystemConfig& system = config.system;
+  system.order = {.name = "shuffled_window", .parameters = {{"requests", 8}}};
+  system.tiers.hbm->eviction.name = "window_score";
+  system.tiers.cxl->eviction.name = "window_score";
+  system.tiers.hbm->free_buffer = *system.tiers.hbm->capacity / 10;
+  system.prefetch.name = "deadline";
+  system.sharing = Sharing::prompts;
+  system.load.buffers = 0;
+  config.serving.slots = 3;
+  config.workload.generator = Generator::shared_prompts;
+  config.workload.shared_prompts = {.prompts = prompts,
+                                    .tokens_min = Tokens(30),
+                                    .tokens_max = Tokens(30),
+                                    .popularity_exponent = 1};
   return config;
 }
 
