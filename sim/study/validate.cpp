@@ -31,7 +31,9 @@ struct Metric {
 
 constexpr std::array kMetrics{
     Metric{"/hit_rate/all_turns/total", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/hbm", "", Judged::rate},
     Metric{"/hit_rate/all_turns/dram", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/cxl", "", Judged::rate},
     Metric{"/hit_rate/all_turns/ssd", "", Judged::rate},
     Metric{"/hit_rate/tokens/total", "", Judged::rate},
     Metric{"/ttft_seconds/p50", "s", Judged::time},
@@ -67,6 +69,16 @@ std::optional<double> number_at(const Json& result, const char* pointer) {
   return result.at(at).get<double>();
 }
 
+/// Hits in HBM and in CXL memory are shown of systems that have such a tier.
+bool is_of_system(const Metric& metric, const Json& result) {
+  for (const char* tier : {"hbm", "cxl"}) {
+    if (metric.pointer == fmt::format("/hit_rate/all_turns/{}", tier)) {
+      return result["config"]["system"]["tiers"][tier].is_object();
+    }
+  }
+  return true;
+}
+
 double error_of(const Metric& metric, double simulated, double measured) {
   if (metric.judged == Judged::rate) {
     return simulated - measured;
@@ -84,7 +96,7 @@ std::optional<ValidationRow> compare(const Metric& metric, const Validation& run
       measured.push_back(*value);
     }
   }
-  if (!simulated || measured.size() != runs.measured.size() || measured.empty()) {
+  if (!is_of_system(metric, runs.simulated) || !simulated || measured.size() != runs.measured.size() || measured.empty()) {
     return std::nullopt;
   }
   std::ranges::sort(measured);
