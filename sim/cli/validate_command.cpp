@@ -250,7 +250,8 @@ void add_validate(Program& program) {
                                  "Run one config, or each of a sweep, in simulation and on a "
                                  "device, with real kernels, copies "
                                  "and files, and say "
-                                 "how far apart they are; exit code 1 out of band");
+                                 "how far apart they are; exit code 1 out of band. For CXL memory "
+                                 "a region of host memory stands in");
   options->config.add_to(*command);
   command->add_option("--device", options->device,
                       "cpu, cpu:THREADS or cuda:N (cpu: all processors but one compute)");

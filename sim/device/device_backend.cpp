@@ -190,10 +190,10 @@ Lane& DeviceBackend::lane_of(const TransferCommand& command) {
   if (command.to == Medium::hbm) {
     return *loads_to_hbm_;
   }
-  if (command.from == Medium::hbm) {
+  if (command.from == Medium::hbm && command.to != Medium::ssd) {
     return *saves_;
   }
-  return command.to == Medium::ssd ? *writes_ : *fetches_;
+  return command.to > command.from ? *writes_ : *fetches_;
 }
 
 void DeviceBackend::start_part(TransferId id, const MoveLayers& part) {
@@ -289,7 +289,7 @@ void DeviceBackend::compute(Lane::Task task) {
 
 void DeviceBackend::start_prefill(const PrefillCommand& command) {
   decode_share_ = 0;
-  start_pass(pass_of(command), {&command.key, 1}, command.wait_for_all_layers,
+  start_pass(pass_of(command), {&command.key, 1}, command.load.valid(), command.wait_for_all_layers,
              {.parts = {command.part}});
 }
 
@@ -297,19 +297,19 @@ void DeviceBackend::start_iteration(const IterationCommand& command) {
   DecoderPass pass = pass_of(command);
   decode_share_ =
       static_cast<double>(command.decode_batch) / static_cast<double>(pass.computed.size());
-  start_pass(std::move(pass), command.keys, command.wait_for_all_layers,
+  start_pass(std::move(pass), command.keys, command.load.valid(), command.wait_for_all_layers,
              {.parts = {command.parts.begin(), command.parts.end()},
               .batch = command.decode_batch,
               .context = command.decode_context});
 }
 
-void DeviceBackend::start_pass(DecoderPass pass, std::span<const EntryKey> keys,
+void DeviceBackend::start_pass(DecoderPass pass, std::span<const EntryKey> keys, bool loads,
                                bool wait_for_all_layers, ComputedWork work) {
   std::shared_ptr<LoadProgress> progress;
   for (const EntryKey key : keys) {
     if (const auto found = loads_.find(key); found != loads_.end()) {
       KVTIER_ASSERT(progress == nullptr, "one transfer loads for all of them");
-      progress = found->second;
+      progress = loads ? found->second : nullptr;  // what is there was pre-loaded, or fetched
       loads_.erase(found);
     }
   }

@@ -92,9 +92,9 @@ class DeviceBackend final : public ServingBackend {
   [[nodiscard]] Lane& lane_of(const TransferCommand& command);
   void end_part(TransferId id);
   void load(const MoveLayers& part, LoadProgress& progress, const MoveLane& lane);
-  /// Queues a pass that waits for its sessions' loads, each layer or all of them.
-  void start_pass(DecoderPass pass, std::span<const EntryKey> keys, bool wait_for_all_layers,
-                  ComputedWork work);
+  /// Queues a pass that waits for its sessions' load, if there is one, each layer or all of them.
+  void start_pass(DecoderPass pass, std::span<const EntryKey> keys, bool loads,
+                  bool wait_for_all_layers, ComputedWork work);
   void run_pass(const DecoderPass& pass, bool wait_for_all_layers, LoadProgress* progress,
                 ComputedWork work, const MoveLane& lane);
   /// Waits, on the host, until a load is as far as that; throws if it will never be.

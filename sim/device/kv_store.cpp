@@ -73,11 +73,12 @@ KvStore::KvStore(const Setup& setup)
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
       scratch_slots_(setup.scratch_slots) {
   const std::int64_t dram = setup.slots[index_of(Medium::dram)];
+  const std::int64_t cxl = setup.slots[index_of(Medium::cxl)];
   const std::int64_t ssd = setup.slots[index_of(Medium::ssd)];
   const std::int64_t scratch = setup.lanes * setup.scratch_slots;
-  host_ = Buffer(device_, MemoryKind::pinned, (dram + scratch) * token_);
+  host_ = Buffer(device_, MemoryKind::pinned, (dram + cxl + scratch) * token_);
   scratch_.resize(static_cast<std::size_t>(scratch));
-  std::iota(scratch_.begin(), scratch_.end(), static_cast<std::int32_t>(dram));
+  std::iota(scratch_.begin(), scratch_.end(), static_cast<std::int32_t>(dram + cxl));
   if (ssd > 0) {
     if (token_.value % kStorageAlignment != 0) {
       throw DeviceError(
@@ -93,9 +94,10 @@ KvStore::KvStore(const Setup& setup)
       };
     }
   }
-  for (const Medium medium : {Medium::hbm, Medium::dram, Medium::ssd}) {
+  for (const Medium medium : {Medium::hbm, Medium::dram, Medium::cxl, Medium::ssd}) {
     const std::int64_t slots = setup.slots[index_of(medium)];
-    places(medium) = {.uses = std::vector<std::uint16_t>(static_cast<std::size_t>(slots)),
+    places(medium) = {.first = static_cast<std::int32_t>(medium == Medium::cxl ? dram : 0),
+                      .uses = std::vector<std::uint16_t>(static_cast<std::size_t>(slots)),
                       .next = 0,
                       .free = slots,
                       .checksums = std::vector<std::uint64_t>(
@@ -136,7 +138,7 @@ std::vector<std::int32_t> KvStore::take(Medium medium, std::int64_t count) {
     }
     if (p.uses[p.next] == 0) {
       p.uses[p.next] = 1;
-      slots.push_back(static_cast<std::int32_t>(p.next));
+      slots.push_back(p.first + static_cast<std::int32_t>(p.next));
     }
     ++p.next;
   }
@@ -146,7 +148,7 @@ std::vector<std::int32_t> KvStore::take(Medium medium, std::int64_t count) {
 void KvStore::give_back(Medium medium, std::span<const std::int32_t> slots) {
   Places& p = places(medium);
   for (const std::int32_t slot : slots) {
-    std::uint16_t& uses = p.uses[static_cast<std::size_t>(slot)];
+    std::uint16_t& uses = p.uses_of(slot);
     KVTIER_ASSERT(uses > 0, "a slot is given back as often as it was taken");
     p.free += --uses == 0 ? 1 : 0;
   }
@@ -154,7 +156,7 @@ void KvStore::give_back(Medium medium, std::span<const std::int32_t> slots) {
 
 void KvStore::hold(Medium medium, std::span<const std::int32_t> slots) {
   for (const std::int32_t slot : slots) {
-    ++places(medium).uses[static_cast<std::size_t>(slot)];
+    ++places(medium).uses_of(slot);
   }
 }
 
@@ -228,7 +230,46 @@ std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::
   slots.resize(static_cast<std::size_t>(past));
   const std::vector<std::int32_t> more = take(Medium::hbm, added);
   slots.insert(slots.end(), more.begin(), more.end());
-  return slots;
+  const auto head = heads_.find(key);
+  if (head == heads_.end()) {
+    return slots;
+  }
+  std::vector<std::int32_t> context = head->second;
+  context.insert(context.end(), slots.begin(), slots.end());
+  return context;
+}
+
+void KvStore::share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  const List& list = entries_[prompt][index_of(Medium::hbm)];
+  KVTIER_ASSERT(list.first == 0 && std::ssize(list.slots) == tokens, "a shared prompt is in HBM");
+  hold(Medium::hbm, list.slots);
+  const bool is_new = heads_.try_emplace(turn, list.slots).second;
+  KVTIER_ASSERT(is_new, "a turn begins with one prompt");
+}
+
+void KvStore::take_head(EntryKey turn, std::int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(take_for_head(turn, tokens));
+}
+
+std::vector<std::int32_t> KvStore::take_for_head(EntryKey turn, std::int64_t tokens) {
+  const auto [head, is_new] = heads_.try_emplace(turn, take(Medium::hbm, tokens));
+  KVTIER_ASSERT(is_new, "a turn begins with one prompt");
+  return head->second;
+}
+
+std::vector<std::int32_t> KvStore::head(EntryKey turn) const {
+  const std::lock_guard lock(mutex_);
+  return heads_.at(turn);
+}
+
+void KvStore::drop_head(EntryKey turn) {
+  const std::lock_guard lock(mutex_);
+  if (const auto head = heads_.find(turn); head != heads_.end()) {
+    give_back(Medium::hbm, head->second);
+    heads_.erase(head);
+  }
 }
 
 // ---- Bytes ----
@@ -256,7 +297,7 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < here.size(); ++i) {
       for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-        places(Medium::hbm).checksums[static_cast<std::size_t>(here[i] * shape_.layers + layer)] =
+        places(Medium::hbm).checksums_of(here[i], shape_.layers)[layer] =
             checksum(in_memory[i], layer);
       }
     }
@@ -343,6 +384,18 @@ void KvStore::load_from_drive(const KvMove& move, std::int64_t first, std::int64
   }
 }
 
+void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
+  by_scratch(move.from_slots.size(), lane,
+             [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
+               queue_rows(Medium::hbm, std::span(move.from_slots).subspan(begin, in_memory.size()),
+                          in_memory, 0, shape_.layers, *lane.stream);
+               lane.stream->synchronize();
+               read_or_write(IoKind::write,
+                             std::span(move.to_slots).subspan(begin, in_memory.size()), in_memory,
+                             *lane.storage);
+             });
+}
+
 // ---- Moves ----
 
 void KvStore::repeat_last(EntryKey key, Stream& stream) {
@@ -365,7 +418,7 @@ void KvStore::repeat_last(EntryKey key, Stream& stream) {
   stream.synchronize();
 }
 
-KvMove KvStore::begin(Medium from, Medium to, std::span<const KvPiece> pieces) {
+KvMove KvStore::begin(Medium from, Medium to, std::span<const KvPiece> pieces, EntryKey turn) {
   const std::lock_guard lock(mutex_);
   KvMove move{.from = from,
               .to = to,
@@ -374,7 +427,12 @@ KvMove KvStore::begin(Medium from, Medium to, std::span<const KvPiece> pieces) {
               .to_slots = {}};
   for (const KvPiece& piece : pieces) {
     add_source(move, piece);
-    add_target(move, piece);
+    if (piece.for_turn) {
+      const std::vector<std::int32_t> slots = take_for_head(turn, piece.count.value);
+      move.to_slots.insert(move.to_slots.end(), slots.begin(), slots.end());
+    } else {
+      add_target(move, piece);
+    }
   }
   hold(from, move.from_slots);
   hold(to, move.to_slots);
@@ -428,8 +486,8 @@ void KvStore::inherit_checksums(const KvMove& move) {
   }
   const std::int64_t layers = shape_.layers;
   for (std::size_t i = 0; i < move.to_slots.size(); ++i) {
-    std::copy_n(places(move.from).checksums.begin() + move.from_slots[i] * layers, layers,
-                places(move.to).checksums.begin() + move.to_slots[i] * layers);
+    std::copy_n(places(move.from).checksums_of(move.from_slots[i], layers), layers,
+                places(move.to).checksums_of(move.to_slots[i], layers));
   }
 }
 
@@ -448,17 +506,23 @@ void KvStore::move(const KvMove& move, const MoveLane& lane) {
   const bool reads = move.from == Medium::ssd;
   const bool writes = move.to == Medium::ssd;
   KVTIER_ASSERT(!(reads || writes) || lane.storage != nullptr, "the lane reaches the drive");
-  if (!reads && !writes) {
-    queue_layers(move, 0, shape_.layers, *lane.stream);
-    lane.stream->synchronize();
-  } else if (reads && move.to == Medium::hbm) {
+  if (reads && move.to == Medium::hbm) {
     load_from_drive(move, 0, shape_.layers, lane);
     lane.stream->synchronize();
   } else if (reads) {
     read_or_write(IoKind::read, move.from_slots, move.to_slots, *lane.storage);
-  } else {
-    KVTIER_ASSERT(move.from == Medium::dram, "what goes to a drive comes from host memory");
+  } else if (writes && move.from == Medium::hbm) {
+    write_from_hbm(move, lane);
+  } else if (writes) {
     read_or_write(IoKind::write, move.to_slots, move.from_slots, *lane.storage);
+  } else if (move.from == Medium::hbm || move.to == Medium::hbm) {
+    queue_layers(move, 0, shape_.layers, *lane.stream);
+    lane.stream->synchronize();
+  } else {
+    for (std::size_t i = 0; i < move.to_slots.size(); ++i) {
+      std::memcpy(host(move.to_slots[i]), host(move.from_slots[i]),
+                  static_cast<std::size_t>(token_.value));
+    }
   }
   verify(move, lane);
 }
@@ -469,9 +533,8 @@ void KvStore::compare(const KvMove& move, std::size_t begin,
   for (std::size_t i = 0; i < in_memory.size(); ++i) {
     const std::int32_t slot = move.to_slots[begin + i];
     for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-      const std::uint64_t expected =
-          places(move.to).checksums[static_cast<std::size_t>(slot * shape_.layers + layer)];
-      if (checksum(in_memory[i], layer) != expected) {
+      if (checksum(in_memory[i], layer) !=
+          places(move.to).checksums_of(slot, shape_.layers)[layer]) {
         const auto [key, token] = token_of(move, static_cast<std::int64_t>(begin + i));
         throw DeviceError(fmt::format(
             "the KV of token {} of entry {} is wrong in layer {}, after it was moved from {} to {}",
@@ -487,7 +550,7 @@ void KvStore::verify(const KvMove& move, const MoveLane& lane) {
     return;
   }
   const std::span<const std::int32_t> slots(move.to_slots);
-  if (move.to == Medium::dram) {
+  if (move.to == Medium::dram || move.to == Medium::cxl) {
     compare(move, 0, slots);
     return;
   }
@@ -503,6 +566,12 @@ void KvStore::verify(const KvMove& move, const MoveLane& lane) {
   });
 }
 
+std::int64_t KvStore::taken(Medium medium) const {
+  const std::lock_guard lock(mutex_);
+  const Places& p = places_[index_of(medium)];
+  return std::ssize(p.uses) - p.free;
+}
+
 KvStore::Counters KvStore::counters() const {
   const std::lock_guard lock(mutex_);
   return counters_;
@@ -515,10 +584,17 @@ void KvStore::check_invariants() const {
     std::vector<std::uint16_t> uses(p.uses.size());
     for (const auto& [key, entry] : entries_) {
       for (const std::int32_t slot : entry[medium].slots) {
-        ++uses[static_cast<std::size_t>(slot)];
+        ++uses[static_cast<std::size_t>(slot - p.first)];
       }
     }
-    KVTIER_ASSERT(uses == p.uses, "a slot that is taken is one entry's");
+    if (static_cast<Medium>(medium) == Medium::hbm) {
+      for (const auto& [turn, head] : heads_) {
+        for (const std::int32_t slot : head) {
+          ++uses[static_cast<std::size_t>(slot)];
+        }
+      }
+    }
+    KVTIER_ASSERT(uses == p.uses, "slots are taken for entries and for heads of turns alone");
     KVTIER_ASSERT(p.free == std::ranges::count(p.uses, 0), "free slots are counted");
   }
 }

@@ -15,9 +15,9 @@
 #include "hw/device/storage.hpp"
 #include "sim/engine/backend.hpp"
 
-/// Where the KV of each entry lies, in memories with bytes in them: HBM, host memory and a file on
-/// a drive. A slot holds one token; an entry has a list of slots in each medium, of tokens that
-/// follow each other.
+/// Where the KV of each entry lies, in memories with bytes in them: HBM, host memory, CXL memory (a
+/// region of host memory) and a file on a drive. A slot holds one token; an entry has a list of
+/// slots in each medium, of tokens that follow each other.
 namespace kvtier {
 
 /// What one thread moves KV with.
@@ -46,7 +46,7 @@ class KvStore {
   struct Setup {
     Device* device = nullptr;
     DecoderShape shape;
-    /// Tokens of each medium; 0: not used. HBM and host memory are always there.
+    /// Tokens of each medium; 0: not used. HBM is always there.
     std::array<std::int64_t, kMedia> slots{};
     /// Of the file, where there is a drive.
     std::string directory;
@@ -80,15 +80,23 @@ class KvStore {
   void settle();
   /// Takes `dropped` tokens behind the first `kept` ones out, everywhere.
   void cut(EntryKey key, std::int64_t kept, std::int64_t dropped);
-  /// The entry's context in HBM: the first `past` tokens, which are there, and room for `added`
-  /// more.
+  /// The entry's context in HBM: the head of its turn, if it has one, the first `past` tokens, which
+  /// are there, and room for `added` more.
   std::vector<std::int32_t> extend(EntryKey key, std::int64_t past, std::int64_t added);
+  /// The turn's context begins with what HBM has of the prompt, and uses its slots until drop_head.
+  void share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens);
+  /// It begins with as many tokens of its own.
+  void take_head(EntryKey turn, std::int64_t tokens);
+  [[nodiscard]] std::vector<std::int32_t> head(EntryKey turn) const;
+  void drop_head(EntryKey turn);
   /// Notes what these slots of HBM hold: it was computed.
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
   /// Gives the entry one more token in HBM, a copy of its last one, and waits for it.
   void repeat_last(EntryKey key, Stream& stream);
-  /// Takes room for tokens right before or behind those that `to` has of their entries.
-  [[nodiscard]] KvMove begin(Medium from, Medium to, std::span<const KvPiece> pieces);
+  /// Takes room for tokens right before or behind those that `to` has of their entries, or for the
+  /// head of the turn.
+  [[nodiscard]] KvMove begin(Medium from, Medium to, std::span<const KvPiece> pieces,
+                             EntryKey turn);
   /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
   void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
   /// Whether a layer can be read from the drive without the others.
@@ -105,6 +113,8 @@ class KvStore {
   void verify(const KvMove& move, const MoveLane& lane);
   void end(const KvMove& move);
 
+  /// Slots that entries or moves have.
+  [[nodiscard]] std::int64_t taken(Medium medium) const;
   struct Counters {
     std::int64_t moves = 0;
     Bytes moved;
@@ -117,11 +127,20 @@ class KvStore {
  private:
   /// Slots of one medium: how many lists and moves have each.
   struct Places {
+    /// Number of the first one: host memory and CXL memory are one buffer.
+    std::int32_t first = 0;
     std::vector<std::uint16_t> uses;
     std::size_t next = 0;
     std::int64_t free = 0;
     /// What each slot has to hold, [slot][layer]; empty if moves are not verified.
     std::vector<std::uint64_t> checksums;
+    [[nodiscard]] std::uint16_t& uses_of(std::int32_t slot) {
+      return uses[static_cast<std::size_t>(slot - first)];
+    }
+    /// Of a slot, by layer.
+    [[nodiscard]] std::uint64_t* checksums_of(std::int32_t slot, std::int64_t layers) {
+      return checksums.data() + (slot - first) * layers;
+    }
   };
   struct List {
     /// Number of the first token; 0 without one.
@@ -144,6 +163,7 @@ class KvStore {
   void inherit_checksums(const KvMove& move);
   void add_source(KvMove& move, const KvPiece& piece) const;
   void add_target(KvMove& move, const KvPiece& piece);
+  [[nodiscard]] std::vector<std::int32_t> take_for_head(EntryKey turn, std::int64_t tokens);
   void forget_if_empty(EntryKey key);
   [[nodiscard]] std::byte* host(std::int32_t slot) const {
     return host_.data() + slot * token_.value;
@@ -161,6 +181,8 @@ class KvStore {
               std::span<const std::int32_t> in_memory, Layers layers, StorageEngine& engine) const;
   void read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
                      std::span<const std::int32_t> in_memory, StorageEngine& engine) const;
+  /// Through the lane's scratch slots.
+  void write_from_hbm(const KvMove& move, const MoveLane& lane) const;
   [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;
   /// Tokens of the move from number `begin` on lie in these slots of host memory.
   void compare(const KvMove& move, std::size_t begin, std::span<const std::int32_t> in_memory);
@@ -174,7 +196,8 @@ class KvStore {
   Bytes token_;
   bool verify_;
   KvPool hbm_;
-  /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece.
+  /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece. Host memory,
+  /// then CXL memory, then scratch slots.
   Buffer host_;
   std::unique_ptr<ScratchFile> file_;
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage_;
@@ -184,6 +207,8 @@ class KvStore {
   mutable std::mutex mutex_;
   std::array<Places, kMedia> places_;
   std::map<EntryKey, Entry> entries_;
+  /// Slots of HBM with the prompts that contexts begin with, by turn.
+  std::map<EntryKey, std::vector<std::int32_t>> heads_;
   std::vector<Freed> freed_;
   Counters counters_;
 };

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/core/assert.hpp"
@@ -17,7 +18,21 @@ class ServingBackend : public Backend {
  public:
   [[nodiscard]] const KvStore& store() const { return store_; }
 
-  void end_request(EntryKey key) final { std::erase(running_, key); }
+  void begin_with(EntryKey key, const TurnPrompt& prompt) final {
+    if (!prompt.exists && prompt.shared) {
+      static_cast<void>(store_.extend(prompt.key, 0, prompt.tokens.value));
+    }
+    if (prompt.shared) {
+      store_.share_head(key, prompt.key, prompt.tokens.value);
+    } else if (!prompt.exists) {
+      store_.take_head(key, prompt.tokens.value);
+    }
+    prompt_ = prompt;
+  }
+  void end_request(EntryKey key) final {
+    std::erase(running_, key);
+    store_.drop_head(key);
+  }
   void keep(Medium medium, EntryKey key, Tokens tokens) final {
     if (medium == Medium::hbm) {
       moves_.complete(key, tokens.value);
@@ -47,7 +62,17 @@ class ServingBackend : public Backend {
       moves_.end_load(command.key);
     }
     DecoderPass pass;
-    add(pass, command.key, command.part);
+    PrefillPart own = command.part;
+    if (prompt_) {
+      (prompt_->exists ? own.past : own.added) -= prompt_->tokens;
+      if (!prompt_->exists) {
+        // A request of its own, whose KV the other one reads: what follows may be there already.
+        add_prompt(pass, prompt_->key, {.added = prompt_->tokens, .past = Tokens(0)},
+                   store_.head(command.key), decoder_->shape().vocabulary);
+      }
+      prompt_.reset();
+    }
+    add(pass, command.key, own);
     prefilling_ = {command.key};
     return pass;
   }
@@ -80,6 +105,9 @@ class ServingBackend : public Backend {
   std::vector<EntryKey> prefilling_;
 
  private:
+  /// Of the turn that is prefilled next.
+  std::optional<TurnPrompt> prompt_;
+
   void add(DecoderPass& pass, EntryKey key, const PrefillPart& part) {
     add_prompt(pass, key, part, store_.extend(key, part.past.value, part.added.value),
                decoder_->shape().vocabulary);

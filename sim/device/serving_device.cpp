@@ -33,12 +33,6 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
   const SystemConfig& system = config.system;
   refuse(config.replicas.count != 1, "/replicas/count",
          fmt::format("a device is one server, got {}", config.replicas.count));
-  refuse(system.tiers.hbm.has_value() && !system.paging, "/system/tiers/hbm",
-         "a device has a tier in HBM with paged batching only");
-  refuse(system.tiers.cxl.has_value(), "/system/tiers/cxl", "a device has no CXL memory yet");
-  refuse(system.tiers.ssd.has_value() && !system.tiers.dram.has_value(), "/system/tiers/ssd",
-         "on a device a drive needs host memory (/system/tiers/dram) before it");
-  refuse(system.sharing != Sharing::none, "/system/sharing", "a device does not share prompts yet");
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
          "a device keeps keys without positions");
@@ -52,6 +46,14 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
+}
+
+std::vector<std::string> stand_ins(const RunConfig& config) {
+  std::vector<std::string> lines;
+  if (config.system.tiers.cxl) {
+    lines.emplace_back("CXL memory is a region of host memory");
+  }
+  return lines;
 }
 
 KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
@@ -70,15 +72,27 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const auto set = [&slots](Medium medium, std::int64_t count) {
     slots[static_cast<std::size_t>(medium)] = count;
   };
-  const std::int64_t in_hbm =
-      config.system.paging ? paged + std::min(paged, running) + loaded : running + saved + loaded;
+  const std::optional<HbmTierConfig>& tier = config.system.tiers.hbm;
+  const std::int64_t between_turns = tier && !config.system.paging ? *tier->capacity / token : 0;
+  const std::int64_t in_hbm = config.system.paging
+                                  ? paged + std::min(paged, running) + loaded
+                                  : running + between_turns + saved + loaded;
   set(Medium::hbm, in_hbm);
+  // What is saved to the fastest tier moves before its room is free, beginning with the prompts of
+  // what runs; what leaves a tier in HBM, when it is.
+  std::int64_t beyond = tier && !config.system.paging ? loaded : in_hbm;
+  const auto add_tier = [&](Medium medium, Bytes capacity) {
+    set(medium, capacity / token + beyond);
+    beyond = loaded;
+  };
   if (config.system.tiers.dram) {
-    // What is saved moves before its room is free, beginning with the prompts of what runs.
-    set(Medium::dram, config.hardware.dram->capacity / token + in_hbm);
+    add_tier(Medium::dram, config.hardware.dram->capacity);
+  }
+  if (config.system.tiers.cxl) {
+    add_tier(Medium::cxl, config.hardware.cxl->capacity);
   }
   if (config.system.tiers.ssd) {
-    set(Medium::ssd, config.hardware.ssd->capacity / token + loaded);
+    add_tier(Medium::ssd, config.hardware.ssd->capacity);
   }
   return {.device = setup.device,
           .shape = decoder_shape(config.model),
@@ -92,7 +106,9 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
 std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
   const RunConfig& config = *setup.config;
   const std::int64_t window = config.model.context_window.value;
-  const std::int64_t slots = config.serving.slots;
+  // A prompt that is computed for others, too, is a request beside that of its turn.
+  const std::int64_t slots =
+      config.serving.slots + (config.system.sharing == Sharing::prompts ? 1 : 0);
   const std::int64_t tokens =
       std::max({window, slots, config.system.paging ? token_budget(config).value : 0});
   return std::make_unique<Decoder>(*setup.device, decoder_shape(config.model),
@@ -107,7 +123,7 @@ std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
 void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,
                 const std::vector<std::int32_t>& context, std::int64_t vocabulary) {
   pass.batch.add(tokens_of(key, part.past.value, part.added.value, vocabulary), context);
-  pass.computed.insert(pass.computed.end(), context.begin() + part.past.value, context.end());
+  pass.computed.insert(pass.computed.end(), context.end() - part.added.value, context.end());
 }
 
 void add_decode(DecoderPass& pass, KvStore& store, std::span<const EntryKey> running,

@@ -13,10 +13,12 @@
 /// A device that serves a config: a decoder of the model's shape and memories for its tiers.
 namespace kvtier {
 
-/// Throws ConfigError, all reasons at once, for a config that a device cannot run: a tier in HBM
-/// without paged batching, CXL memory, a drive without host memory before it, shared prompts,
-/// compression, embedded positions.
+/// Throws ConfigError, all reasons at once, for a config that a device cannot run:
+/// several replicas, compression, embedded positions.
 void check_runs_on_device(const RunConfig& config, const Device& device);
+
+/// What memories of the config a device does not have, and what it uses instead, in words.
+[[nodiscard]] std::vector<std::string> stand_ins(const RunConfig& config);
 
 struct ServingSetup {
   const RunConfig* config = nullptr;

@@ -1,5 +1,7 @@
 #include "sim/device/transfer_moves.hpp"
 
+#include <algorithm>
+
 #include "sim/core/assert.hpp"
 
 namespace kvtier {
@@ -7,7 +9,8 @@ namespace kvtier {
 MoveLayers TransferMoves::next(const TransferCommand& command, Bytes bytes, bool more_follows) {
   if (!command.pieces.empty()) {
     return {
-        .move = std::make_shared<KvMove>(store_.begin(command.from, command.to, command.pieces)),
+        .move = std::make_shared<KvMove>(
+            store_.begin(command.from, command.to, command.pieces, command.key)),
         .first = 0,
         .last = layers_};
   }
@@ -34,7 +37,7 @@ void TransferMoves::complete(EntryKey key, std::int64_t tokens) {
 std::shared_ptr<KvMove> TransferMoves::begin(const TransferCommand& command, std::int64_t first,
                                              std::int64_t count) {
   const KvPiece piece{.key = command.key, .first = Tokens(first), .count = Tokens(count)};
-  return std::make_shared<KvMove>(store_.begin(command.from, command.to, {&piece, 1}));
+  return std::make_shared<KvMove>(store_.begin(command.from, command.to, {&piece, 1}, command.key));
 }
 
 MoveLayers TransferMoves::to_hbm(const TransferCommand& command, Bytes bytes, bool more_follows) {
@@ -50,8 +53,9 @@ MoveLayers TransferMoves::to_hbm(const TransferCommand& command, Bytes bytes, bo
     return {.move = load.move, .first = load.layers, .last = layers_};
   }
   const std::int64_t tokens = command.tokens.value;
-  const std::int64_t layers = bytes / (tokens * row);
-  KVTIER_ASSERT(layers * tokens * row == bytes, "whole layers are loaded");
+  // What is fetched to a tier in HBM is whole blocks.
+  const std::int64_t layers = std::min(layers_, bytes / (tokens * row));
+  KVTIER_ASSERT(layers == layers_ || layers * tokens * row == bytes, "whole layers are loaded");
   store_.keep(Medium::hbm, command.key, 0);
   std::shared_ptr<KvMove> move = begin(command, 0, tokens);
   if (more_follows) {

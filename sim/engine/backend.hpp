@@ -30,6 +30,8 @@ struct KvPiece {
   /// Position of the first one.
   Tokens first;
   Tokens count;
+  /// What arrives is no copy of the entry's but of the turn alone that the transfer is for.
+  bool for_turn = false;
 };
 
 struct TransferCommand {
@@ -46,8 +48,8 @@ struct TransferCommand {
   bool open = false;
   /// The end of an open transfer that has moved all it had before it was extended is reported, too.
   bool tells_end = false;
-  /// With paged KV, where parts of entries move: these instead of `tokens`. Looked at during the
-  /// call only.
+  /// Where parts of entries move, or several for one turn: these instead of `tokens`. Looked at
+  /// during the call only.
   std::span<const KvPiece> pieces{};
 };
 
@@ -64,6 +66,17 @@ struct PrefillCommand {
   std::span<const Bytes> up_to_layers{};
   /// Compute starts when all KV is there, instead of layer by layer.
   bool wait_for_all_layers = false;
+};
+
+/// The prompt that a turn's context begins with, where its KV is an entry of its own. What the turn
+/// has itself is counted from behind it.
+struct TurnPrompt {
+  EntryKey key;
+  Tokens tokens;
+  /// Its KV is in HBM, or comes with the turn's load; else the turn's prefill computes it.
+  bool exists = false;
+  /// It is the entry's in HBM, which turns use together; else the turn's alone until it ends.
+  bool shared = false;
 };
 
 struct DecodeCommand {
@@ -136,9 +149,11 @@ class Backend {
   // What the control plane says of the KV that is stored. A clock alone needs none of it; memories
   // with bytes in them do.
 
+  /// What the session's turn has of the prompt that it begins with; before its prefill starts.
+  virtual void begin_with(EntryKey, const TurnPrompt&) {}
   /// The session's turn has ended: its request computes no further token.
   virtual void end_request(EntryKey) {}
-  /// Of this entry the medium holds no token behind the first `tokens` ones of it any more; their
+  /// Of this entry the medium holds the first `tokens` ones, and none behind them any more; their
   /// room is free. HBM: of a turn that does not run.
   virtual void keep(Medium, EntryKey, Tokens) {}
   /// In every medium, and of what is on its way, the `dropped` tokens behind the first `kept` ones

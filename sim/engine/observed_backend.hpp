@@ -30,6 +30,9 @@ class ObservedBackend final : public Backend {
   [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
   void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
   void stop_decode() override { backend_.stop_decode(); }
+  void begin_with(EntryKey key, const TurnPrompt& prompt) override {
+    backend_.begin_with(key, prompt);
+  }
   void end_request(EntryKey key) override { backend_.end_request(key); }
   void keep(Medium medium, EntryKey key, Tokens tokens) override {
     backend_.keep(medium, key, tokens);

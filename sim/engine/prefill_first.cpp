@@ -148,11 +148,20 @@ void PrefillFirst::admit(QueuePosition position) {
   if (invalidates_) {
     truncate_stored(tiers_, slot, config_, r);
   }
-  const Lookup prompt = shares_ ? tiers_.admit_prompt(slot) : Lookup{};
+  Lookup prompt;
+  if (shares_) {
+    prompt = tiers_.admit_prompt(slot);
+    prompt_ = {.key = prompt_key(r.shared_prompt),
+               .tokens = r.shared,
+               .exists = prompt.reused.value > 0,
+               .shared = tiers_.shares_prompt(slot)};
+    load_pieces_.clear();
+  }
   loads_[slot].running = running_tokens(slot);
   requests_.occupy(1, bytes_per_token_ * loads_[slot].running.value);
   r.found = tiers_.admit(slot, requests_.key(slot), own_history(r, config_.system));
   if (shares_ && r.shared.value > 0) {
+    note_pieces(requests_.key(slot), prompt, r.found);
     r.found = together(prompt, r.found);
   }
   if (preloading_ == slot) {
@@ -163,6 +172,21 @@ void PrefillFirst::admit(QueuePosition position) {
     start_prefill(slot, false, 0);
   } else if (!found.late) {
     start_load(slot, found.medium);
+  }
+}
+
+void PrefillFirst::note_pieces(EntryKey key, const Lookup& prompt, const Lookup& own) {
+  const auto comes = [](const Lookup& lookup) {
+    return lookup.reused.value > 0 && lookup.medium != Medium::hbm;
+  };
+  if (comes(prompt)) {
+    load_pieces_.push_back({.key = prompt_.key,
+                            .first = Tokens(0),
+                            .count = prompt.reused,
+                            .for_turn = !prompt_.shared});
+  }
+  if (comes(own)) {
+    load_pieces_.push_back({.key = key, .first = Tokens(0), .count = own.reused});
   }
 }
 
@@ -183,7 +207,8 @@ void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
                                                .bytes = rest,
                                                .key = requests_.key(slot),
                                                .tokens = tokens,
-                                               .cookie = kOwnTransfer | slot});
+                                               .cookie = kOwnTransfer | slot,
+                                               .pieces = load_pieces_});
       load_in_flight_ = true;
     } else {
       tiers_.end_load(slot);
@@ -194,6 +219,9 @@ void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
 
 void PrefillFirst::start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers) {
   const RequestRecord& r = requests_.request(slot);
+  if (shares_ && r.shared.value > 0) {
+    backend_.begin_with(requests_.key(slot), prompt_);
+  }
   backend_.start_prefill(
       {.part = {.added = r.history - r.found.reused + r.input, .past = r.found.reused},
        .key = requests_.key(slot),

@@ -90,6 +90,8 @@ class PrefillFirst final : public Batcher, private RunningView {
     const Tokens total = r.history + r.input + r.output;
     return shares_ && tiers_.shares_prompt(slot) ? total - r.shared : total;
   }
+  /// Notes what a turn that begins with a shared prompt loads.
+  void note_pieces(EntryKey key, const Lookup& prompt, const Lookup& own);
   void start_load(SessionSlot slot, Medium medium);
   void start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers);
   void finish_prefill(SimDuration compute);
@@ -130,6 +132,10 @@ class PrefillFirst final : public Batcher, private RunningView {
   SessionSlot prefilling_ = kNoSession;
   SessionSlot preloading_ = kNoSession;
   bool load_in_flight_ = false;
+  /// Of the turn that is being prefilled, if it begins with a shared prompt: that prompt, and what
+  /// its load brings.
+  TurnPrompt prompt_;
+  std::vector<KvPiece> load_pieces_;
   std::vector<Running> running_;  // a heap, the first to finish in front
   std::int64_t iteration_ = 0;
   Tokens context_;

@@ -487,19 +487,18 @@ class TierManager final : public StoredKv {
   void forget_prompt_if_unused(std::uint32_t prompt);
   void check_prompts() const;
 
-  /// Tells the backend what the tier keeps. Of a key that has a new entry, or a tier in HBM, where
-  /// turns keep theirs, nothing is said.
+  /// Tells the backend what the tier keeps. Of a key that has a new entry nothing is said, nor of a
+  /// tier in HBM while a turn that runs, or has ended and is not saved yet, has its KV there.
   void tell_kept(std::size_t index, EntryId id) {
     const Entry& e = entry(id);
-    if (!e.doomed && !keeps_in_hbm(index)) {
+    if (!e.doomed && !(keeps_in_hbm(index) && (e.in_use || e.saving))) {
       backend_.keep(tier(index).medium, e.key, e.copies[index].tokens);
     }
   }
-  /// The turn that has ended needs no HBM for its KV.
+  /// The turn that has ended needs no HBM for its KV, but for what a tier there has of it.
   void leave_hbm(EntryId id) {
-    if (!keeps_in_hbm(0)) {
-      backend_.keep(Medium::hbm, entry(id).key, Tokens(0));
-    }
+    const Entry& e = entry(id);
+    backend_.keep(Medium::hbm, e.key, keeps_in_hbm(0) ? e.copies[0].tokens : Tokens(0));
   }
 
   void submit_save(EntryId id, Tokens tokens, bool more_follows);

@@ -509,6 +509,9 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
     give_up(0, id);  // others wait for its room: the save asks for room of its own
   }
   submit_save(id, tokens, false);
+  if (keeps_in_hbm(0)) {
+    backend_.keep(Medium::hbm, key, tokens);
+  }
   if (e.copies[0].state == CopyState::resident) {
     pin(0, id);  // an inclusive tier's own copy grows
   }

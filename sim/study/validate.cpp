@@ -31,7 +31,9 @@ struct Metric {
 
 constexpr std::array kMetrics{
     Metric{"/hit_rate/all_turns/total", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/hbm", "", Judged::rate},
     Metric{"/hit_rate/all_turns/dram", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/cxl", "", Judged::rate},
     Metric{"/hit_rate/all_turns/ssd", "", Judged::rate},
     Metric{"/hit_rate/tokens/total", "", Judged::rate},
     Metric{"/ttft_seconds/p50", "s", Judged::time},
@@ -67,6 +69,16 @@ std::optional<double> number_at(const Json& result, const char* pointer) {
   return result.at(at).get<double>();
 }
 
+/// Hits in HBM and in CXL memory are shown of systems that have such a tier.
+bool is_of_system(const Metric& metric, const Json& result) {
+  for (const char* tier : {"hbm", "cxl"}) {
+    if (metric.pointer == fmt::format("/hit_rate/all_turns/{}", tier)) {
+      return result["config"]["system"]["tiers"][tier].is_object();
+    }
+  }
+  return true;
+}
+
 double error_of(const Metric& metric, double simulated, double measured) {
   if (metric.judged == Judged::rate) {
     return simulated - measured;
@@ -84,7 +96,7 @@ std::optional<ValidationRow> compare(const Metric& metric, const Validation& run
       measured.push_back(*value);
     }
   }
-  if (!simulated || measured.size() != runs.measured.size() || measured.empty()) {
+  if (!is_of_system(metric, runs.simulated) || !simulated || measured.size() != runs.measured.size() || measured.empty()) {
     return std::nullopt;
   }
   std::ranges::sort(measured);
@@ -143,6 +155,14 @@ class DecisionLines final : public DecisionObserver {
   std::vector<std::string> lines;
 };
 
+std::string in_lines(const std::vector<std::string>& texts) {
+  std::string lines;
+  for (const std::string& text : texts) {
+    lines += text + "\n";
+  }
+  return lines;
+}
+
 RunObserver* recorder_of(const ValidateOptions& options, const std::string& run) {
   if (options.recorders != nullptr && options.recorders->timeline) {
     options.recorders->timeline->begin_run(run);
@@ -173,7 +193,11 @@ Validation validate(const RunConfig& config, const PolicyRegistry& registry,
                     const ValidateOptions& options) {
   const std::unique_ptr<Device> device = open(options);
   const ServingSetup setup = setup_of(config, *device, options, options.verify);
-  Validation result{.device = device->info().name, .rows = {}, .simulated = {}, .measured = {}};
+  Validation result{.device = device->info().name,
+                    .stand_ins = stand_ins(config),
+                    .rows = {},
+                    .simulated = {},
+                    .measured = {}};
   RunOptions simulated = run_options(options, 0);
   simulated.observer = recorder_of(options, "simulated");
   result.simulated = simulate(config, registry, simulated);
@@ -222,6 +246,7 @@ LockStep validate_in_lock_step(const RunConfig& config, const PolicyRegistry& re
   without_links["metrics"].erase("links");
   const KvStore::Counters counters = backend.store().counters();
   return {.device = device->info().name,
+          .stand_ins = stand_ins(config),
           .equal = found.lines == expected.lines &&
                    without_links["metrics"] == simulated["metrics"] &&
                    without_links["workload"] == simulated["workload"],
@@ -235,6 +260,7 @@ Json to_json(const Validation& validation) {
   Json json;
   json["format"] = "kvtier.validation/1";
   json["device"] = validation.device;
+  json["stand_ins"] = validation.stand_ins;
   json["in_band"] = validation.in_band();
   json["utilization"] = validation.utilization;
   json["pace"]["prefill"] = validation.pace.prefill;
@@ -264,6 +290,7 @@ Json to_json(const LockStep& run) {
   Json json;
   json["format"] = "kvtier.validation/1";
   json["device"] = run.device;
+  json["stand_ins"] = run.stand_ins;
   json["lock_step"]["equal"] = run.equal;
   json["lock_step"]["decisions"] = run.decisions;
   json["lock_step"]["moves"] = run.moves;
@@ -276,9 +303,9 @@ std::string to_table(const Validation& validation) {
   std::string text = fmt::format(
       "{}, {} repetitions, utilization {:.2f}\n"
       "prefills took {:.2f} of the time that the profile gives, decode {:.2f}: \"at pace\" is the "
-      "simulation with that\n\n",
+      "simulation with that\n{}\n",
       validation.device, validation.measured.size(), validation.utilization,
-      validation.pace.prefill, validation.pace.decode);
+      validation.pace.prefill, validation.pace.decode, in_lines(validation.stand_ins));
   text += fmt::format("{:<38} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>10} {:>9}\n", "metric",
                       "simulated", "measured", "lowest", "highest", "error", "band", "at pace",
                       "error");
@@ -357,9 +384,9 @@ std::string table_line(const ValidationColumns& columns, const std::vector<std::
 std::string to_text(const LockStep& run) {
   constexpr double kMebibyte = 1 << 20;
   return fmt::format(
-      "{}\n{} decisions, {} the simulation's\n{} moves, {:.1f} MiB; {:.1f} MiB compared, every "
+      "{}\n{}{} decisions, {} the simulation's\n{} moves, {:.1f} MiB; {:.1f} MiB compared, every "
       "token right\n",
-      run.device, run.decisions, run.equal ? "all" : "NOT all", run.moves,
+      run.device, in_lines(run.stand_ins), run.decisions, run.equal ? "all" : "NOT all", run.moves,
       static_cast<double>(run.moved.value) / kMebibyte,
       static_cast<double>(run.verified.value) / kMebibyte);
 }

@@ -57,6 +57,8 @@ struct ValidationRow {
 
 struct Validation {
   std::string device;
+  /// See stand_ins.
+  std::vector<std::string> stand_ins;
   std::vector<ValidationRow> rows;
   Json simulated;
   std::vector<Json> measured;
@@ -82,6 +84,7 @@ void check_validates(const RunConfig& config, const ValidateOptions& options);
 /// A run whose times are simulated and whose work is done on the device.
 struct LockStep {
   std::string device;
+  std::vector<std::string> stand_ins;
   /// The decisions of both runs are the same, line by line, and so are the results.
   bool equal = false;
   std::int64_t decisions = 0;

@@ -41,6 +41,39 @@ TEST_F(Validate, InLockStepMovesEveryByteAsDecided) {
   EXPECT_EQ(json["lock_step"]["moved_bytes"], json["lock_step"]["verified_bytes"]);
 }
 
+TEST_F(Validate, RunsCarWithMemoryOfTheHostForCxlMemory) {
+  std::vector<std::string> car = small(
+      {"--json", "-", "--set", "/workload/generator=shared_prompts", "--set",
+       R"(/workload/shared_prompts={"prompts":3,"tokens_min":"50tokens","tokens_max":"200tokens"})",
+       "--set",
+       R"(/system={"preset":"car","tiers":{"hbm":{"capacity":"2MiB","free_buffer":"200KiB"}},)"
+       R"("save":{"write_buffer":"16MiB"}})",
+       "--set",
+       R"(/hardware/cxl={"capacity":"40MiB","price":"0.0088$/h/GiB",)"
+       R"("bandwidth":{"read":"6GB/s","write":"5GB/s","both":"11GB/s"}})"});
+  const nlohmann::json stand_ins = {"CXL memory is a region of host memory"};
+  std::vector<std::string> arguments = car;
+  arguments.push_back("--lock-step");
+  const Outcome outcome = kvtier(arguments);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["stand_ins"], stand_ins);
+  EXPECT_EQ(json["lock_step"]["equal"], true);
+  EXPECT_GT(json["lock_step"]["verified_bytes"].get<std::int64_t>(), 0);
+  EXPECT_EQ(json["lock_step"]["moved_bytes"], json["lock_step"]["verified_bytes"]);
+  car.insert(car.end(), {"--repetitions", "1", "--verify"});
+  const Outcome measured = kvtier(car);
+  ASSERT_TRUE(measured.code == 0 || measured.code == 1) << measured.err;
+  const nlohmann::json validation = nlohmann::json::parse(measured.out);
+  EXPECT_EQ(validation["stand_ins"], stand_ins);
+  std::set<std::string> metrics;
+  for (const nlohmann::json& row : validation["rows"]) {
+    metrics.insert(row["metric"].get<std::string>());
+  }
+  EXPECT_TRUE(metrics.contains("hit_rate.all_turns.hbm"));
+  EXPECT_TRUE(metrics.contains("hit_rate.all_turns.cxl"));
+}
+
 TEST_F(Validate, RunsFreelyAndComparesHitRatesAndTimes) {
   const Outcome outcome =
       kvtier(small({"--repetitions", "2", "--verify", "--json", path("validation.json").string(),

@@ -46,12 +46,25 @@ TEST(DeviceBackend, MovesEveryByteOfRandomSystems) {
     const Json result =
         run_on(backend, config, registry, {.observer = watched ? &transfers : nullptr});
     backend.finish();
+    expect_within_tiers(backend.store(), config);
     EXPECT_GT(result["metrics"]["ttft_seconds"]["mean"].get<double>(), 0);
     verified += backend.store().counters().verified;
   });
   EXPECT_GT(ran, 0);
   EXPECT_GT(verified.value, 0);
   EXPECT_GT(transfers.count, 0);
+}
+
+TEST(DeviceBackend, MovesEveryByteOfSharedPrompts) {
+  const auto device = make_cpu_device(1);
+  const PolicyRegistry registry = builtin_policies();
+  const RunConfig config = crowded_car_config(4);
+  DeviceBackend backend({.config = &config, .device = device.get(), .verify = true});
+  const Json result = run_on(backend, config, registry);
+  backend.finish();
+  expect_within_tiers(backend.store(), config);
+  EXPECT_GT(result["metrics"]["hit_rate"]["all_turns"]["total"].get<double>(), 0);
+  EXPECT_GT(backend.store().counters().verified.value, 0);
 }
 
 /// A drive in memory that can do wrong.
@@ -109,7 +122,7 @@ class Faults : public testing::Test {
     std::uint64_t seed = 1;
     do {
       config_ = in_a_hurry(random_device_config(seed++));
-    } while (!config_.system.tiers.ssd || config_.system.paging);
+    } while (!config_.system.tiers.ssd || config_.system.tiers.cxl || config_.system.paging);
     config_.workload.think_time.mean = SimDuration(30000000);
     // Host memory holds two sessions at most, so that the drive is written, and read for turns.
     SystemConfig& system = config_.system;
@@ -231,8 +244,6 @@ TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   }
   config.replicas.count = 2;
   config.system.positions = KeyPositions::embedded;
-  config.system.tiers.dram.reset();
-  config.system.tiers.ssd = tier();
   config.model.kv_bytes_per_element = 2;
   try {
     check_runs_on_device(config, *device);
@@ -241,8 +252,6 @@ TEST(DeviceConfigs, AreRefusedWithAllReasons) {
     EXPECT_EQ(error.problems(),
               (std::vector<std::string>{
                   "/replicas/count: a device is one server, got 2",
-                  "/system/tiers/ssd: on a device a drive needs host memory (/system/tiers/dram) "
-                  "before it",
                   "/system/positions: a device keeps keys without positions",
                   "/model/kv_bytes_per_element: cpu computes in numbers of 4 bytes, so that a "
                   "token's KV takes 4096 bytes; the model says 2048"}));

@@ -1,4 +1,6 @@
+#include <set>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,41 +28,104 @@ class Log final : public DecisionObserver {
   std::string lines;
 };
 
+/// What a run did on the device.
+struct InLockStep {
+  Bytes verified;
+  std::set<std::pair<Medium, Medium>> paths;
+  Json result;
+  /// Tokens that HBM holds when all turns have ended, and of prompt 0.
+  std::int64_t in_hbm = 0;
+  std::int64_t of_prompt = 0;
+};
+
+/// Runs the config in simulation and on the device, and expects the same.
+InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watched) {
+  const PolicyRegistry registry = builtin_policies();
+  check_runs_on_device(config, device);
+  Log expected;
+  TransferLog expected_transfers;
+  const Json simulated =
+      simulate(config, registry, {.observer = &expected_transfers, .decisions = &expected});
+  const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
+  SimulatedBackend clock(config.hardware, config.model.layers, timing, DecodeStepping::closed_form);
+  LockStepBackend backend(clock, {.config = &config,
+                                  .device = &device,
+                                  .directory = KVTIER_SOURCE_DIR,
+                                  .verify = true,
+                                  .spare_contexts = 200});
+  Log log;
+  TransferLog transfers;
+  const Json result = run_on(backend, config, registry,
+                             {.observer = watched ? &transfers : nullptr, .decisions = &log});
+  backend.finish();
+  expect_within_tiers(backend.store(), config);
+  EXPECT_EQ(log.lines, expected.lines);
+  if (watched) {
+    EXPECT_EQ(transfers.lines, expected_transfers.lines);
+  }
+  EXPECT_EQ(result["metrics"]["ttft_seconds"], simulated["metrics"]["ttft_seconds"]);
+  EXPECT_EQ(result["metrics"]["hit_rate"], simulated["metrics"]["hit_rate"]);
+  return {.verified = backend.store().counters().verified, .paths = expected_transfers.paths,
+          .result = result,
+          .in_hbm = backend.store().taken(Medium::hbm),
+          .of_prompt = backend.store().tokens(Medium::hbm, prompt_key(0))};
+}
+
 TEST(LockStep, MovesEveryByteOfRandomSystems) {
   const auto device = make_cpu_device(1);
-  const PolicyRegistry registry = builtin_policies();
   Bytes verified;
   int observed = 0;
   const std::int64_t ran = for_device_configs(20, [&](const RunConfig& config) {
-    check_runs_on_device(config, *device);
-    Log expected;
-    TransferLog expected_transfers;
-    const Json simulated =
-        simulate(config, registry, {.observer = &expected_transfers, .decisions = &expected});
-    const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
-    SimulatedBackend clock(config.hardware, config.model.layers, timing,
-                           DecodeStepping::closed_form);
-    LockStepBackend backend(clock, {.config = &config,
-                                    .device = device.get(),
-                                    .directory = KVTIER_SOURCE_DIR,
-                                    .verify = true,
-                                    .spare_contexts = 200});
-    Log log;
-    TransferLog transfers;
     // Watched or not, the work is the same.
-    const bool watched = observed++ % 2 == 0;
-    const Json result = run_on(backend, config, registry,
-                               {.observer = watched ? &transfers : nullptr, .decisions = &log});
-    backend.finish();
-    EXPECT_EQ(log.lines, expected.lines);
-    if (watched) {
-      EXPECT_EQ(transfers.lines, expected_transfers.lines);
-    }
-    EXPECT_EQ(result["metrics"]["ttft_seconds"], simulated["metrics"]["ttft_seconds"]);
-    verified += backend.store().counters().verified;
+    verified += run_in_lock_step(config, *device, observed++ % 2 == 0).verified;
   });
   EXPECT_GT(ran, 0);
   EXPECT_GT(verified.value, 0);
+}
+
+TEST(LockStep, MovesEveryByteBetweenEachTwoTiers) {
+  const auto device = make_cpu_device(1);
+  using enum Medium;
+  for (const auto& [first, second] : {std::pair{hbm, dram}, {hbm, cxl}, {hbm, ssd}, {dram, cxl}, {dram, ssd}, {cxl, ssd}}) {
+    SCOPED_TRACE(fmt::format("{} before {}", to_string(first), to_string(second)));
+    const InLockStep run = run_in_lock_step(crowded_config(first, second), *device, true);
+    using Path = std::pair<Medium, Medium>;
+    std::set expected{Path{first, second}, Path{second, first}, Path{second, hbm}};
+    if (first != hbm) {
+      expected.insert({{hbm, first}, {first, hbm}});
+    }
+    EXPECT_EQ(run.paths, expected);
+    EXPECT_GT(run.verified.value, 0);
+  }
+}
+
+TEST(LockStep, HoldsSharedPromptsOnce) {
+  const auto device = make_cpu_device(1);
+  RunConfig config = crowded_car_config(1);
+  // All sessions stay in HBM, and nothing is cut.
+  config.system.tiers.hbm->capacity = 1000 * *config.system.tiers.hbm->capacity;
+  config.hardware.hbm.capacity = 2 * *config.system.tiers.hbm->capacity;
+  config.workload.sharegpt.turns_max = 2;
+  config.workload.sharegpt.message_cap = Tokens(10);
+  const InLockStep shared = run_in_lock_step(config, *device, true);
+  EXPECT_EQ(shared.of_prompt, 30);
+  config.system.sharing = Sharing::none;
+  const InLockStep apart = run_in_lock_step(config, *device, true);
+  EXPECT_EQ(apart.of_prompt, 0);
+  EXPECT_EQ(apart.in_hbm - shared.in_hbm, 30 * (*config.workload.sessions - 1));
+}
+
+TEST(LockStep, MovesEveryByteOfSharedPrompts) {
+  const auto device = make_cpu_device(1);
+  for (const std::int64_t contexts : {1, 2, 3}) {
+    SCOPED_TRACE(fmt::format("HBM for {} contexts", contexts));
+    RunConfig config = crowded_car_config(4);
+    config.system.tiers.hbm->capacity = *config.system.tiers.hbm->capacity / 3 * contexts;
+    const InLockStep run = run_in_lock_step(config, *device, contexts % 2 == 0);
+    EXPECT_GT(run.verified.value, 0);
+    EXPECT_GT(run.result["metrics"]["hit_rate"]["all_turns"]["cxl"].get<double>(), 0);
+    EXPECT_GT(run.result["metrics"]["prefetches"]["begun"].get<std::int64_t>(), 0);
+  }
 }
 
 }  // namespace

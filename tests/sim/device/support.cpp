@@ -11,59 +11,121 @@
 #include "tests/sim/engine/support.hpp"
 
 namespace kvtier::test {
+namespace {
+
+/// A drive's block is one layer of a token, or all four.
+ModelConfig device_model(bool by_layers, Tokens window) {
+  return {.name = "tiny",
+          .layers = by_layers ? 2 : 4,
+          .hidden_size = 64,
+          .attention_heads = by_layers ? 16 : 4,
+          .kv_heads = by_layers ? 16 : 4,
+          .head_dim = 32,
+          .intermediate_size = 64,
+          .vocabulary_size = 64,
+          .bytes_per_element = 4,
+          .kv_bytes_per_element = 4,
+          .context_window = window};
+}
+
+}  // namespace
 
 RunConfig random_device_config(std::uint64_t seed) {
   RunConfig config = random_config(seed);
   const Bytes before = kv_bytes_per_token(config.model);
-  // A drive's block is one layer of a token, or all four.
-  const bool by_layers = seed % 2 == 0;
-  config.model = {.name = "tiny",
-                  .layers = by_layers ? 2 : 4,
-                  .hidden_size = 64,
-                  .attention_heads = by_layers ? 16 : 4,
-                  .kv_heads = by_layers ? 16 : 4,
-                  .head_dim = 32,
-                  .intermediate_size = 64,
-                  .vocabulary_size = 64,
-                  .bytes_per_element = 4,
-                  .kv_bytes_per_element = 4,
-                  .context_window = config.model.context_window};
+  config.model = device_model(seed % 2 == 0, config.model.context_window);
   const std::int64_t scale = (kv_bytes_per_token(config.model) + before - Bytes(1)) / before;
   SystemConfig& system = config.system;
   system.positions = KeyPositions::decoupled;
   if (system.paging) {
-    if (system.tiers.cxl) {
-      system.tiers.dram = system.tiers.cxl;
-    }
     if (config.serving.kv_memory) {
       config.serving.kv_memory = *config.serving.kv_memory * scale;
     }
-  } else {
-    system.tiers.hbm.reset();
+  } else if (system.tiers.hbm) {
+    system.tiers.hbm->capacity = *system.tiers.hbm->capacity * scale;
+    system.tiers.hbm->free_buffer = system.tiers.hbm->free_buffer * scale;
   }
-  system.tiers.cxl.reset();
   system.compression.reset();
-  system.sharing = Sharing::none;
-  if (system.tiers.ssd && !system.tiers.dram) {
-    system.tiers.dram = system.tiers.ssd;
-    system.tiers.dram->free_buffer = Bytes(0);
-  }
   if (system.tiers.count() < 2) {
     system.prefetch = {.name = "none", .parameters = {}};
   }
-  for (std::optional<TierConfig>* tier : {&system.tiers.dram, &system.tiers.ssd}) {
+  for (std::optional<TierConfig>* tier :
+       {&system.tiers.dram, &system.tiers.cxl, &system.tiers.ssd}) {
     if (*tier) {
       (*tier)->free_buffer = (*tier)->free_buffer * scale;
     }
   }
   HardwareConfig& hardware = config.hardware;
-  hardware.cxl.reset();
+  if (hardware.cxl) {
+    hardware.cxl->capacity = hardware.cxl->capacity * scale;
+  }
   hardware.dram->capacity = hardware.dram->capacity * scale;
   hardware.ssd->capacity = hardware.ssd->capacity * scale;
   hardware.ssd->block = Bytes(kStorageAlignment);
   hardware.hbm.capacity = hardware.hbm.capacity * scale;
   system.save.write_buffer = system.save.write_buffer * scale;
   config.workload.sessions = std::min<std::int64_t>(config.workload.sessions.value_or(15), 15);
+  return config;
+}
+
+RunConfig crowded_config(Medium first, Medium second) {
+  RunConfig config = tiny_config(Tokens(120));
+  config.model = device_model(false, config.model.context_window);
+  const Bytes context = kv_bytes_per_token(config.model) * config.model.context_window.value;
+  config.system.save.write_buffer = 10 * context;
+  config.hardware.ssd->block = Bytes(kStorageAlignment);
+  config.hardware.cxl =
+      CxlConfig{.price = DollarsPerGibHour(1), .bandwidth = config.hardware.ssd->bandwidth};
+  SystemConfig& system = config.system;
+  const auto use = [&](Medium medium, Bytes capacity) {
+    switch (medium) {
+      case Medium::hbm:
+        system.tiers.hbm.emplace();
+        static_cast<TierConfig&>(*system.tiers.hbm) = tier();
+        system.tiers.hbm->capacity = capacity;
+        break;
+      case Medium::dram:
+        system.tiers.dram = tier();
+        config.hardware.dram->capacity = capacity;
+        break;
+      case Medium::cxl:
+        system.tiers.cxl = tier();
+        config.hardware.cxl->capacity = capacity;
+        break;
+      case Medium::ssd:
+        system.tiers.ssd = tier();
+        config.hardware.ssd->capacity = capacity;
+        break;
+    }
+  };
+  use(first, 3 * context);
+  use(second, 100 * context);
+  system.prefetch.name = "look_ahead";
+  config.workload.sessions = 15;
+  config.workload.arrival_rate = PerSecond(1000);
+  config.workload.think_time.mean = for_ms(100);
+  config.workload.sharegpt.user_tokens_median = 10;
+  config.workload.sharegpt.assistant_tokens_median = 10;
+  config.workload.sharegpt.message_cap = Tokens(40);
+  return config;
+}
+
+RunConfig crowded_car_config(std::int64_t prompts) {
+  RunConfig config = crowded_config(Medium::hbm, Medium::cxl);
+  SystemConfig& system = config.system;
+  system.order = {.name = "shuffled_window", .parameters = {{"requests", 8}}};
+  system.tiers.hbm->eviction.name = "window_score";
+  system.tiers.cxl->eviction.name = "window_score";
+  system.tiers.hbm->free_buffer = *system.tiers.hbm->capacity / 10;
+  system.prefetch.name = "deadline";
+  system.sharing = Sharing::prompts;
+  system.load.buffers = 0;
+  config.serving.slots = 3;
+  config.workload.generator = Generator::shared_prompts;
+  config.workload.shared_prompts = {.prompts = prompts,
+                                    .tokens_min = Tokens(30),
+                                    .tokens_max = Tokens(30),
+                                    .popularity_exponent = 1};
   return config;
 }
 
@@ -86,9 +148,25 @@ std::int64_t for_device_configs(std::uint64_t count,
   return ran;
 }
 
+void expect_within_tiers(const KvStore& store, const RunConfig& config) {
+  const TiersConfig& tiers = config.system.tiers;
+  const HardwareConfig& hardware = config.hardware;
+  const auto expect = [&](Medium medium, bool used, Bytes capacity) {
+    EXPECT_LE(store.taken(medium), used ? capacity / store.token_bytes() : 0) << to_string(medium);
+  };
+  const Bytes in_hbm = config.system.paging ? running_kv_capacity(config)
+                       : tiers.hbm          ? *tiers.hbm->capacity
+                                            : Bytes(0);
+  expect(Medium::hbm, tiers.hbm.has_value(), in_hbm);
+  expect(Medium::dram, tiers.dram.has_value(), hardware.dram->capacity);
+  expect(Medium::cxl, tiers.cxl.has_value(), hardware.cxl ? hardware.cxl->capacity : Bytes(0));
+  expect(Medium::ssd, tiers.ssd.has_value(), hardware.ssd->capacity);
+}
+
 void TransferLog::on_transfer(const TransferRecord& t) {
   EXPECT_LE(t.begin, t.end);
   ++count;
+  paths.insert({t.from, t.to});
   lines += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(t.from), static_cast<int>(t.to),
                        t.key.value, t.bytes.value, t.begin.ns, t.end.ns);
 }

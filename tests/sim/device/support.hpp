@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 
+#include "sim/device/kv_store.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/instance.hpp"
 
@@ -12,10 +15,21 @@ namespace kvtier::test {
 /// A random config that a device can run: a token's KV is a block of the drive.
 [[nodiscard]] RunConfig random_device_config(std::uint64_t seed);
 
+/// More turns at a time than run, and two tiers of which the faster one holds a few sessions:
+/// turns that wait are fetched, and loaded from both.
+[[nodiscard]] RunConfig crowded_config(Medium first, Medium second);
+
+/// That with CaR's parts: HBM before CXL memory, and sessions that begin with one of `prompts` prompts
+/// of 30 tokens, held once.
+[[nodiscard]] RunConfig crowded_car_config(std::int64_t prompts);
+
 /// Calls check(config) for as many of them as KVTIER_TEST_CONFIGS says, or `count`, from
 /// KVTIER_TEST_FROM on, and says which one failed; returns how many there were.
 std::int64_t for_device_configs(std::uint64_t count,
                                 const std::function<void(const RunConfig&)>& check);
+
+/// Expects that a device whose turns have ended holds no more than the config's tiers do.
+void expect_within_tiers(const KvStore& store, const RunConfig& config);
 
 /// What moved when, as text, a line each.
 class TransferLog final : public RunObserver {
@@ -23,6 +37,7 @@ class TransferLog final : public RunObserver {
   void on_transfer(const TransferRecord& transfer) override;
   std::string lines;
   std::int64_t count = 0;
+  std::set<std::pair<Medium, Medium>> paths;
 };
 
 }  // namespace kvtier::test
