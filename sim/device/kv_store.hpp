@@ -80,8 +80,8 @@ class KvStore {
   void settle();
   /// Takes `dropped` tokens behind the first `kept` ones out, everywhere.
   void cut(EntryKey key, std::int64_t kept, std::int64_t dropped);
-  /// The entry's context in HBM: the head of its turn, if it has one, the first `past` tokens, which
-  /// are there, and room for `added` more.
+  /// The entry's context in HBM: the head of its turn, if it has one, the first `past` tokens,
+  /// which are there, and room for `added` more.
   std::vector<std::int32_t> extend(EntryKey key, std::int64_t past, std::int64_t added);
   /// The turn's context begins with what HBM has of the prompt, and uses its slots until drop_head.
   void share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens);

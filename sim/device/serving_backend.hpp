@@ -33,19 +33,20 @@ class ServingBackend : public Backend {
     std::erase(running_, key);
     store_.drop_head(key);
   }
-  void keep(Medium medium, EntryKey key, Tokens tokens) final {
-    if (medium == Medium::hbm) {
-      moves_.complete(key, tokens.value);
-    }
-    store_.keep(medium, key, tokens.value);
-  }
   void cut(EntryKey key, Tokens kept, Tokens dropped) final {
     store_.cut(key, kept.value, dropped.value);
   }
 
  protected:
+  void on_keep(Medium medium, EntryKey key, Tokens tokens) final {
+    if (medium == Medium::hbm) {
+      moves_.complete(key, tokens.value);
+    }
+    store_.keep(medium, key, tokens.value);
+  }
   ServingBackend(const ServingSetup& setup, std::int64_t lanes)
-      : check_(setup.check),
+      : Backend(true),
+        check_(setup.check),
         layers_(setup.config->model.layers),
         store_(store_setup(setup, lanes)),
         decoder_(make_decoder(setup)),

@@ -74,9 +74,8 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   };
   const std::optional<HbmTierConfig>& tier = config.system.tiers.hbm;
   const std::int64_t between_turns = tier && !config.system.paging ? *tier->capacity / token : 0;
-  const std::int64_t in_hbm = config.system.paging
-                                  ? paged + std::min(paged, running) + loaded
-                                  : running + between_turns + saved + loaded;
+  const std::int64_t in_hbm = config.system.paging ? paged + std::min(paged, running) + loaded
+                                                   : running + between_turns + saved + loaded;
   set(Medium::hbm, in_hbm);
   // What is saved to the fastest tier moves before its room is free, beginning with the prompts of
   // what runs; what leaves a tier in HBM, when it is.

@@ -8,11 +8,10 @@ namespace kvtier {
 
 MoveLayers TransferMoves::next(const TransferCommand& command, Bytes bytes, bool more_follows) {
   if (!command.pieces.empty()) {
-    return {
-        .move = std::make_shared<KvMove>(
-            store_.begin(command.from, command.to, command.pieces, command.key)),
-        .first = 0,
-        .last = layers_};
+    return {.move = std::make_shared<KvMove>(
+                store_.begin(command.from, command.to, command.pieces, command.key)),
+            .first = 0,
+            .last = layers_};
   }
   if (command.to == Medium::hbm) {
     return to_hbm(command, bytes, more_follows);

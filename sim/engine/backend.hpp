@@ -155,13 +155,25 @@ class Backend {
   virtual void end_request(EntryKey) {}
   /// Of this entry the medium holds the first `tokens` ones, and none behind them any more; their
   /// room is free. HBM: of a turn that does not run.
-  virtual void keep(Medium, EntryKey, Tokens) {}
+  void keep(Medium medium, EntryKey key, Tokens tokens) {
+    if (has_bytes_) [[unlikely]] {
+      on_keep(medium, key, tokens);
+    }
+  }
   /// In every medium, and of what is on its way, the `dropped` tokens behind the first `kept` ones
   /// go, and those behind them move up.
   virtual void cut(EntryKey, Tokens /*kept*/, Tokens /*dropped*/) {}
+  /// Whether it wants to hear `keep`, which is said several times a turn.
+  [[nodiscard]] bool has_bytes() const { return has_bytes_; }
 
  protected:
+  explicit Backend(bool has_bytes = false) : has_bytes_(has_bytes) {}
+  virtual void on_keep(Medium, EntryKey, Tokens) {}
+
   SimTime now_;
+
+ private:
+  bool has_bytes_;
 };
 
 }  // namespace kvtier

@@ -16,7 +16,7 @@ class ObservedBackend final : public Backend {
  public:
   /// Keeps references to both.
   ObservedBackend(Backend& backend, RunObserver& observer)
-      : backend_(backend), observer_(observer) {}
+      : Backend(backend.has_bytes()), backend_(backend), observer_(observer) {}
 
   Completion wait() override;
   [[nodiscard]] bool pending() const override { return backend_.pending(); }
@@ -34,12 +34,13 @@ class ObservedBackend final : public Backend {
     backend_.begin_with(key, prompt);
   }
   void end_request(EntryKey key) override { backend_.end_request(key); }
-  void keep(Medium medium, EntryKey key, Tokens tokens) override {
-    backend_.keep(medium, key, tokens);
-  }
   void cut(EntryKey key, Tokens kept, Tokens dropped) override { backend_.cut(key, kept, dropped); }
 
  private:
+  void on_keep(Medium medium, EntryKey key, Tokens tokens) override {
+    backend_.keep(medium, key, tokens);
+  }
+
   Backend& backend_;
   RunObserver& observer_;
   struct InFlight {

@@ -96,7 +96,8 @@ std::optional<ValidationRow> compare(const Metric& metric, const Validation& run
       measured.push_back(*value);
     }
   }
-  if (!is_of_system(metric, runs.simulated) || !simulated || measured.size() != runs.measured.size() || measured.empty()) {
+  if (!is_of_system(metric, runs.simulated) || !simulated ||
+      measured.size() != runs.measured.size() || measured.empty()) {
     return std::nullopt;
   }
   std::ranges::sort(measured);

@@ -208,9 +208,8 @@ TEST_F(Validate, KeepsThePointsThatWereDoneWhenInterrupted) {
 }
 
 TEST_F(Validate, RefusesWhatADeviceCannotRun) {
-  expect_bad_input(small({"--set", "/system/tiers/hbm={\"capacity\":\"8MiB\"}", "--set",
-                          "/system/positions=embedded"}),
-                   {"/system/tiers/hbm: a device has a tier in HBM with paged batching only",
+  expect_bad_input(small({"--set", "/replicas/count=2", "--set", "/system/positions=embedded"}),
+                   {"/replicas/count: a device is one server, got 2",
                     "/system/positions: a device keeps keys without positions"});
 }
 
@@ -219,21 +218,19 @@ TEST_F(Validate, RefusesPointsOfASweepBeforeItRunsAny) {
   const auto sweep = [&config](const std::string& more) {
     return R"({"config": ")" + config + R"(", "axes": [{"name": "system", "values": [
         {"label": "none", "set": {"/system": "recompute"}},
-        {"label": "in HBM", "set": {"/system": "hbm_dram", "/hardware/hbm/capacity": "16GiB"}}]}],
+        {"label": "two", "set": {"/system": "recompute", "/replicas/count": 2}}]}],
         "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}])" +
            more + "}";
   };
   write("sweep.json", sweep(""));
-  expect_bad_input(
-      {"validate", "sweep.json"},
-      {"in HBM: /system/tiers/hbm: a device has a tier in HBM with paged batching only"});
+  expect_bad_input({"validate", "sweep.json"},
+                   {"two: /replicas/count: a device is one server, got 2"});
   write("sweep.json", sweep(R"(, "refused": "skip")"));
   std::vector<std::string> arguments = small({"--lock-step"});
   arguments[1] = "sweep.json";
   const Outcome outcome = kvtier(arguments);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("in HBM: refused: /system/tiers/hbm"), std::string::npos)
-      << outcome.out;
+  EXPECT_NE(outcome.out.find("two: refused: /replicas/count"), std::string::npos) << outcome.out;
 }
 
 TEST_F(Validate, RunsThePointsThatAreAskedFor) {

@@ -65,7 +65,8 @@ InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watche
   }
   EXPECT_EQ(result["metrics"]["ttft_seconds"], simulated["metrics"]["ttft_seconds"]);
   EXPECT_EQ(result["metrics"]["hit_rate"], simulated["metrics"]["hit_rate"]);
-  return {.verified = backend.store().counters().verified, .paths = expected_transfers.paths,
+  return {.verified = backend.store().counters().verified,
+          .paths = expected_transfers.paths,
           .result = result,
           .in_hbm = backend.store().taken(Medium::hbm),
           .of_prompt = backend.store().tokens(Medium::hbm, prompt_key(0))};
@@ -86,7 +87,8 @@ TEST(LockStep, MovesEveryByteOfRandomSystems) {
 TEST(LockStep, MovesEveryByteBetweenEachTwoTiers) {
   const auto device = make_cpu_device(1);
   using enum Medium;
-  for (const auto& [first, second] : {std::pair{hbm, dram}, {hbm, cxl}, {hbm, ssd}, {dram, cxl}, {dram, ssd}, {cxl, ssd}}) {
+  for (const auto& [first, second] :
+       {std::pair{hbm, dram}, {hbm, cxl}, {hbm, ssd}, {dram, cxl}, {dram, ssd}, {cxl, ssd}}) {
     SCOPED_TRACE(fmt::format("{} before {}", to_string(first), to_string(second)));
     const InLockStep run = run_in_lock_step(crowded_config(first, second), *device, true);
     using Path = std::pair<Medium, Medium>;

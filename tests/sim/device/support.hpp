@@ -19,8 +19,8 @@ namespace kvtier::test {
 /// turns that wait are fetched, and loaded from both.
 [[nodiscard]] RunConfig crowded_config(Medium first, Medium second);
 
-/// That with CaR's parts: HBM before CXL memory, and sessions that begin with one of `prompts` prompts
-/// of 30 tokens, held once.
+/// That with CaR's parts: HBM before CXL memory, and sessions that begin with one of `prompts`
+/// prompts of 30 tokens, held once.
 [[nodiscard]] RunConfig crowded_car_config(std::int64_t prompts);
 
 /// Calls check(config) for as many of them as KVTIER_TEST_CONFIGS says, or `count`, from
