@@ -58,7 +58,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build program demo test python test-python check-report notebooks asan bench format check-format tidy clean
+.PHONY: help setup setup-dev build program demo test python test-python check-report notebooks asan tsan bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -70,6 +70,7 @@ help:
 	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
+	@echo 'make tsan          build with the thread sanitizer, run the tests of what has threads'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
 	@echo 'make setup-dev     the same, with clang-format, clang-tidy and valgrind'
@@ -141,6 +142,14 @@ asan: setup
 	cmake --preset asan
 	cmake --build --preset asan -j $(JOBS)
 	ctest --preset asan --output-on-failure -j $(JOBS) -LE slow -E reproduction_golden
+
+# Devices, storage engines, and runs on them. The sanitizer needs the same addresses in every run.
+TSAN_PROGRAMS := tests_hw_device tests_hw_device_storage_io_test tests_calibrate tests_sim_device
+TSAN_TESTS := ^(hw/device/all|hw/device/storage_io_test/all|calibrate/all|sim/device/all)$$
+tsan: setup
+	cmake --preset tsan
+	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_PROGRAMS)
+	setarch -R ctest --preset tsan --output-on-failure -R '$(TSAN_TESTS)'
 
 bench: build
 	build/release/bin/kvtier_bench
