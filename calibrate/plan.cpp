@@ -14,10 +14,6 @@ constexpr const char* kNoTime = "the time of the whole run was used up";
 constexpr const char* kDisturbed = "every sample was disturbed";
 constexpr const char* kContradicts = "contradicts its neighbours, twice";
 
-bool at_least(const std::vector<std::int64_t>& larger, const std::vector<std::int64_t>& smaller) {
-  return std::ranges::equal(larger, smaller, std::greater_equal());
-}
-
 bool same_setting(const ProfileTable& a, const ProfileTable& b) {
   return a.operation == b.operation && a.variant == b.variant && a.method == b.method &&
          a.cache == b.cache && a.shape == b.shape;
@@ -45,11 +41,9 @@ bool is_done(const ProfileTable& table, const std::vector<std::int64_t>& at) {
   return std::ranges::any_of(table.cells, here) || std::ranges::any_of(table.left_out, here);
 }
 
-/// Whether the larger of two cells took less than the least share of the smaller one's time, which
-/// no reader of the profile would believe.
+/// Whichever of them is the larger.
 bool contradict(const ProfileCell& a, const ProfileCell& b) {
-  return (at_least(a.at, b.at) && a.median_seconds < kLeastShareOfSmallerWork * b.median_seconds) ||
-         (at_least(b.at, a.at) && b.median_seconds < kLeastShareOfSmallerWork * a.median_seconds);
+  return contradicts(a, b) || contradicts(b, a);
 }
 
 /// Of two cells that contradict each other either may be wrong: the earlier one goes, to be
@@ -173,7 +167,8 @@ class Run {
       return kNoTime;
     }
     const auto larger = std::ranges::find_if(too_large_, [&](const auto& known) {
-      return same_setting(known.first, item.planned->table) && at_least(cell.at, known.second);
+      return same_setting(known.first, item.planned->table) &&
+             at_least_as_large(cell.at, known.second);
     });
     if (larger != too_large_.end()) {
       return fmt::format("larger than [{}], which takes too long", fmt::join(larger->second, ", "));

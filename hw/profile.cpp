@@ -1,6 +1,7 @@
 #include "hw/profile.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include <fmt/format.h>
@@ -133,21 +134,11 @@ std::string place(const std::vector<std::int64_t>& at) {
   return fmt::format("[{}]", fmt::join(at, ", "));
 }
 
-bool dominates(const std::vector<std::int64_t>& larger, const std::vector<std::int64_t>& smaller) {
-  for (std::size_t i = 0; i < larger.size(); ++i) {
-    if (larger[i] < smaller[i]) {
-      return false;
-    }
-  }
-  return larger != smaller;
-}
-
 /// The slowest cell of less work, if it is so slow that this one cannot be right.
 const ProfileCell* contradicting(const ProfileTable& table, const ProfileCell& cell) {
   const ProfileCell* worst = nullptr;
   for (const ProfileCell& other : table.cells) {
-    if (cell.median_seconds < kLeastShareOfSmallerWork * other.median_seconds &&
-        dominates(cell.at, other.at) &&
+    if (contradicts(cell, other) && cell.at != other.at &&
         (worst == nullptr || other.median_seconds > worst->median_seconds)) {
       worst = &other;
     }
@@ -258,6 +249,16 @@ std::span<const ProfileOperation> profile_operations() {
 
 const ProfileOperation& profile_operation(OperationId id) {
   return profile_operations()[static_cast<std::size_t>(id)];
+}
+
+bool at_least_as_large(const std::vector<std::int64_t>& larger,
+                       const std::vector<std::int64_t>& smaller) {
+  return std::ranges::equal(larger, smaller, std::greater_equal());
+}
+
+bool contradicts(const ProfileCell& larger, const ProfileCell& smaller) {
+  return at_least_as_large(larger.at, smaller.at) &&
+         larger.median_seconds < kLeastShareOfSmallerWork * smaller.median_seconds;
 }
 
 void check_profile(const Profile& profile, Problems& problems) {

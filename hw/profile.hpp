@@ -252,6 +252,13 @@ void describe(V& v, Profile& c) {
 /// largest drop in 2,088 rows of published A100 tables is to 0.62.
 inline constexpr double kLeastShareOfSmallerWork = 0.5;
 
+/// Along every axis.
+[[nodiscard]] bool at_least_as_large(const std::vector<std::int64_t>& larger,
+                                     const std::vector<std::int64_t>& smaller);
+/// Whether `larger`, at least as large as `smaller`, took so much less time that one of them cannot
+/// be right. A profile with two such cells of a monotone operation is refused.
+[[nodiscard]] bool contradicts(const ProfileCell& larger, const ProfileCell& smaller);
+
 /// Reports what no single key can show: another version, axes, shapes and variants that are not the
 /// operation's, quartiles out of order, cells that are there twice, and times that fall as the work
 /// grows.

@@ -44,6 +44,7 @@ class ServingBackend : public Backend {
     }
     store_.keep(medium, key, tokens.value);
   }
+
   ServingBackend(const ServingSetup& setup, std::int64_t lanes)
       : Backend(true),
         check_(setup.check),

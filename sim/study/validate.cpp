@@ -27,13 +27,15 @@ struct Metric {
   const char* pointer;
   const char* unit;
   Judged judged;
+  /// Shown of systems that have this tier only.
+  const char* tier = nullptr;
 };
 
 constexpr std::array kMetrics{
     Metric{"/hit_rate/all_turns/total", "", Judged::rate},
-    Metric{"/hit_rate/all_turns/hbm", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/hbm", "", Judged::rate, "hbm"},
     Metric{"/hit_rate/all_turns/dram", "", Judged::rate},
-    Metric{"/hit_rate/all_turns/cxl", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/cxl", "", Judged::rate, "cxl"},
     Metric{"/hit_rate/all_turns/ssd", "", Judged::rate},
     Metric{"/hit_rate/tokens/total", "", Judged::rate},
     Metric{"/ttft_seconds/p50", "s", Judged::time},
@@ -69,14 +71,8 @@ std::optional<double> number_at(const Json& result, const char* pointer) {
   return result.at(at).get<double>();
 }
 
-/// Hits in HBM and in CXL memory are shown of systems that have such a tier.
 bool is_of_system(const Metric& metric, const Json& result) {
-  for (const char* tier : {"hbm", "cxl"}) {
-    if (metric.pointer == fmt::format("/hit_rate/all_turns/{}", tier)) {
-      return result["config"]["system"]["tiers"][tier].is_object();
-    }
-  }
-  return true;
+  return metric.tier == nullptr || result["config"]["system"]["tiers"][metric.tier].is_object();
 }
 
 double error_of(const Metric& metric, double simulated, double measured) {
