@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -24,16 +25,20 @@ class SteadyClock final : public Clock {
   }
 };
 
-SchedulerMonitor::Waited waited_so_far() {
-  SchedulerMonitor::Waited waited;
+SchedulerMonitor::Seen seen_so_far() {
+  SchedulerMonitor::Seen seen{.elapsed =
+                                  static_cast<double>(steady_clock().now_ns()) * kNanosecond};
   std::error_code none;
+  const std::string host = std::to_string(::gettid());
   // Documentation/scheduler/sched-stats.rst: time on a processor, time waiting for one, both in ns.
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", none)) {
     std::ifstream in(task.path() / "schedstat");
     double ran_ns = 0;
     double waited_ns = 0;
     if (in >> ran_ns >> waited_ns) {
-      waited.for_processor_seconds += waited_ns * kNanosecond;
+      SchedulerMonitor::Thread& thread = task.path().filename() == host ? seen.host : seen.others;
+      thread.ran += ran_ns * kNanosecond;
+      thread.waited += waited_ns * kNanosecond;
     }
   }
   // man 5 proc: cpu user nice system idle iowait irq softirq steal.
@@ -45,9 +50,9 @@ SchedulerMonitor::Waited waited_so_far() {
     in >> value;
   }
   if (in) {
-    waited.stolen_seconds = ticks[7] / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    seen.stolen = ticks[7] / static_cast<double>(::sysconf(_SC_CLK_TCK));
   }
-  return waited;
+  return seen;
 }
 
 /// Of the samples that are there.
@@ -102,7 +107,7 @@ Measured measure(const StopRules& rules, double limit_seconds, const Sample& sam
     check();
     monitor.begin();
     const double seconds = sample();
-    if (monitor.disturbed(seconds)) {
+    if (monitor.disturbed()) {
       ++result.disturbed;
       continue;
     }
@@ -142,21 +147,27 @@ StopRules visit_rules(const StopRules& rules, int visits) {
   return result;
 }
 
-bool is_disturbed(const SchedulerMonitor::Waited& waited, double seconds) {
+bool is_disturbed(const SchedulerMonitor::Seen& seen) {
   constexpr double kShare = 0.1;
   constexpr double kWaking = 1e-4;
-  return waited.for_processor_seconds > kShare * seconds + kWaking ||
-         waited.stolen_seconds > kShare * seconds;
+  const double waited = std::max(0.0, seen.host.waited - seen.others.ran) +
+                        std::max(0.0, seen.others.waited - seen.host.ran);
+  return waited > kShare * seen.elapsed + kWaking || seen.stolen > kShare * seen.elapsed;
 }
 
-void SchedulerMonitor::begin() { at_begin_ = waited_so_far(); }
+void SchedulerMonitor::begin() { at_begin_ = seen_so_far(); }
 
-bool SchedulerMonitor::disturbed(double seconds) {
-  const Waited now = waited_so_far();
-  return is_disturbed(
-      {.for_processor_seconds = now.for_processor_seconds - at_begin_.for_processor_seconds,
-       .stolen_seconds = now.stolen_seconds - at_begin_.stolen_seconds},
-      seconds);
+bool SchedulerMonitor::disturbed() {
+  const Seen now = seen_so_far();
+  const auto since = [](const Thread& before, const Thread& after) {
+    // What threads did that have ended is no longer in the sum.
+    return Thread{.ran = std::max(0.0, after.ran - before.ran),
+                  .waited = std::max(0.0, after.waited - before.waited)};
+  };
+  return is_disturbed({.elapsed = now.elapsed - at_begin_.elapsed,
+                       .host = since(at_begin_.host, now.host),
+                       .others = since(at_begin_.others, now.others),
+                       .stolen = now.stolen - at_begin_.stolen});
 }
 
 }  // namespace kvtier::calibrate

@@ -23,8 +23,8 @@ class DisturbanceMonitor {
  public:
   virtual ~DisturbanceMonitor() = default;
   virtual void begin() = 0;
-  /// `seconds` is the sample just taken.
-  [[nodiscard]] virtual bool disturbed(double seconds) = 0;
+  /// Since begin().
+  [[nodiscard]] virtual bool disturbed() = 0;
 };
 
 struct StopRules {
@@ -80,27 +80,38 @@ using Sample = std::function<double()>;
 /// disturbed.
 class SchedulerMonitor final : public DisturbanceMonitor {
  public:
-  void begin() override;
-  [[nodiscard]] bool disturbed(double seconds) override;
-
-  struct Waited {
-    double for_processor_seconds = 0;
-    double stolen_seconds = 0;
+  /// All in seconds.
+  struct Thread {
+    double ran = 0;
+    double waited = 0;
+  };
+  /// What a sample was, from its queueing to its end.
+  struct Seen {
+    double elapsed = 0;
+    /// The thread that takes samples, and all others of the process together.
+    Thread host;
+    Thread others;
+    double stolen = 0;
   };
 
+  void begin() override;
+  [[nodiscard]] bool disturbed() override;
+
  private:
-  Waited at_begin_;
+  Seen at_begin_;
 };
 
-/// More than a tenth of the sample and a tenth of a millisecond (waking a thread costs some tens of
-/// microseconds on any machine), or any stolen time that is more than a tenth of it.
-[[nodiscard]] bool is_disturbed(const SchedulerMonitor::Waited& waited, double seconds);
+/// More than a tenth of the sample was waited or stolen. That the thread that takes samples and
+/// those that work wait for each other is no disturbance: it happens where samples are queued and
+/// fetched, not where they are timed. Nor is a tenth of a millisecond, as waking a thread takes
+/// some tens of microseconds on any machine.
+[[nodiscard]] bool is_disturbed(const SchedulerMonitor::Seen& seen);
 
 /// For work that has more threads than there are processors, as interference is what it measures.
 class NoMonitor final : public DisturbanceMonitor {
  public:
   void begin() override {}
-  [[nodiscard]] bool disturbed(double) override { return false; }
+  [[nodiscard]] bool disturbed() override { return false; }
 };
 
 /// A cell whose first sample already takes longer than its budget allows.

@@ -168,7 +168,9 @@ class CpuDevice final : public Device {
  public:
   explicit CpuDevice(std::int64_t threads)
       : pool_(threads > 0 ? threads : std::max(1U, std::thread::hardware_concurrency())) {
-    openblas_set_num_threads(static_cast<int>(pool_.threads()));
+    // The pool shares matrices out: threads of OpenBLAS's own would go on polling for work for
+    // milliseconds after each, on the processors that the next kernel needs.
+    openblas_set_num_threads(1);
     info_.kind = "cpu";
     info_.name = first_line_with("/proc/cpuinfo", "model name");
     if (info_.name.empty()) {
@@ -265,12 +267,22 @@ class CpuDevice final : public Device {
     });
   }
   void gemm(const GemmWork& work, Stream& stream) override {
-    push(stream, [work] {
-      const auto size = [](std::int64_t n) { return static_cast<blasint>(n); };
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size(work.m), size(work.n), size(work.k),
-                  1, static_cast<const float*>(work.input), size(work.k),
-                  static_cast<const float*>(work.weights), size(work.k), 0,
-                  static_cast<float*>(work.output), size(work.n));
+    push(stream, [this, work] {
+      // Columns of the output, in whole vectors.
+      constexpr std::int64_t kVectors = 16;
+      const std::int64_t vectors = (work.n + kVectors - 1) / kVectors;
+      const std::int64_t parts = std::min(pool_.threads(), vectors);
+      const double operations = 2.0 * static_cast<double>(work.m) * static_cast<double>(work.n) *
+                                static_cast<double>(work.k);
+      share(parts, operations, [&](std::int64_t part) {
+        const std::int64_t first = part * vectors / parts * kVectors;
+        const std::int64_t end = std::min(work.n, (part + 1) * vectors / parts * kVectors);
+        const auto size = [](std::int64_t n) { return static_cast<blasint>(n); };
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size(work.m), size(end - first),
+                    size(work.k), 1, static_cast<const float*>(work.input), size(work.k),
+                    static_cast<const float*>(work.weights) + first * work.k, size(work.k), 0,
+                    static_cast<float*>(work.output) + first, size(work.n));
+      });
     });
   }
   void attention(const AttentionWork& work, Stream& stream) override {

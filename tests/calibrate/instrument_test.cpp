@@ -24,7 +24,7 @@ struct FakeClock final : Clock {
 /// Rejects the samples whose numbers it is given, counting from the end of the warm-up.
 struct FakeMonitor final : DisturbanceMonitor {
   void begin() override { ++sample; }
-  [[nodiscard]] bool disturbed(double) override { return all || rejected.contains(sample); }
+  [[nodiscard]] bool disturbed() override { return all || rejected.contains(sample); }
   std::set<int> rejected;
   bool all = false;
   int sample = 0;
@@ -197,12 +197,26 @@ TEST(Quantile, LiesBetweenNeighboursInProportion) {
 }
 
 TEST(SchedulerMonitor, CountsWaitingOnlyBeyondWhatWakingCosts) {
-  EXPECT_FALSE(is_disturbed({.for_processor_seconds = 9e-5}, 1e-5));
-  EXPECT_TRUE(is_disturbed({.for_processor_seconds = 2e-4}, 1e-5));
-  EXPECT_FALSE(is_disturbed({.for_processor_seconds = 0.01}, 0.1));
-  EXPECT_TRUE(is_disturbed({.for_processor_seconds = 0.011}, 0.1));
-  EXPECT_TRUE(is_disturbed({.stolen_seconds = 0.01}, 0.05));
-  EXPECT_FALSE(is_disturbed({.stolen_seconds = 0.01}, 0.2));
+  EXPECT_FALSE(is_disturbed({.elapsed = 1e-5, .others = {.waited = 9e-5}}));
+  EXPECT_TRUE(is_disturbed({.elapsed = 1e-5, .others = {.waited = 2e-4}}));
+  EXPECT_FALSE(is_disturbed({.elapsed = 0.1, .host = {.waited = 0.01}}));
+  EXPECT_TRUE(is_disturbed({.elapsed = 0.1, .host = {.waited = 0.011}}));
+  EXPECT_TRUE(is_disturbed({.elapsed = 0.05, .stolen = 0.01}));
+  EXPECT_FALSE(is_disturbed({.elapsed = 0.2, .stolen = 0.01}));
+}
+
+// On one processor a stream's thread waits until all of its work is queued, and the host until the
+// work is done.
+TEST(SchedulerMonitor, TellsWaitingForEachOtherFromWaitingForSomethingElse) {
+  SchedulerMonitor::Seen seen{.elapsed = 5e-3,
+                              .host = {.ran = 1e-3, .waited = 4e-3},
+                              .others = {.ran = 4e-3, .waited = 1e-3}};
+  EXPECT_FALSE(is_disturbed(seen));
+  seen.others.waited = 2e-3;
+  EXPECT_TRUE(is_disturbed(seen));
+  seen.others.waited = 1e-3;
+  seen.host.waited = 5e-3;
+  EXPECT_TRUE(is_disturbed(seen));
 }
 
 // More threads than processors: some have to wait.
@@ -223,7 +237,7 @@ TEST(SchedulerMonitor, SeesThatThreadsWaitForAProcessor) {
     });
   }
   std::this_thread::sleep_for(kSpin);
-  const bool disturbed = monitor.disturbed(0.2);
+  const bool disturbed = monitor.disturbed();
   read = true;
   for (std::thread& thread : threads) {
     thread.join();

@@ -145,7 +145,7 @@ TEST_F(RunPlan, KeepsTheFirstVisitWhenTimeIsUp) {
 TEST_F(RunPlan, TriesACellAgainInEveryVisit) {
   struct Once final : DisturbanceMonitor {
     void begin() override {}
-    [[nodiscard]] bool disturbed(double) override { return left-- > 0; }
+    [[nodiscard]] bool disturbed() override { return left-- > 0; }
     int left = 1;
   } once;
   PlannedTable planned = table(OperationId::X1, "lookup");
@@ -162,7 +162,7 @@ TEST_F(RunPlan, TriesACellAgainInEveryVisit) {
 TEST_F(RunPlan, KeepsNoTableOfWhichNothingIsKnown) {
   struct Always final : DisturbanceMonitor {
     void begin() override {}
-    [[nodiscard]] bool disturbed(double) override { return true; }
+    [[nodiscard]] bool disturbed() override { return true; }
   } always;
   PlannedTable planned = table(OperationId::X1, "lookup");
   planned.cells = {cell({8}, {5})};
