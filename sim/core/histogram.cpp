@@ -1,6 +1,7 @@
 #include "sim/core/histogram.hpp"
 
 #include <cmath>
+#include <numeric>
 
 namespace kvtier {
 
@@ -68,6 +69,12 @@ std::int64_t Histogram::quantile(double q) const {
     }
   }
   return maximum_;
+}
+
+std::int64_t Histogram::count_up_to(std::int64_t value) const {
+  const std::size_t end = value < 0 ? 0 : std::min(counts_.size(), bucket_of(value) + 1);
+  return std::accumulate(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(end),
+                         std::int64_t{0});
 }
 
 }  // namespace kvtier

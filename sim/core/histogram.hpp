@@ -44,6 +44,8 @@ class Histogram {
   /// values does not exceed, within the buckets' error. quantile(0) is the minimum, quantile(1) the
   /// maximum, both exact.
   [[nodiscard]] std::int64_t quantile(double q) const;
+  /// Values that are in the bucket of `value` or below it.
+  [[nodiscard]] std::int64_t count_up_to(std::int64_t value) const;
 
  private:
   static constexpr int kPartBits = 7;

@@ -1,6 +1,8 @@
 #include "sim/engine/batch_means.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "sim/core/statistics.hpp"
 
@@ -10,6 +12,9 @@ namespace {
 /// From here on Student's t of that many batches is near its limit, and their means near normal.
 constexpr std::int64_t kLeastBatches = 16;
 constexpr std::int64_t kLeastTurnsPerBatch = 32;
+/// On either side of a quantile, for the share up to it to be near normal: the usual rule.
+constexpr double kLeastTurnsBeyond = 5;
+constexpr const char* kTooFewTurns = "too few turns";
 /// Correlations of independent batches are above this many standard errors once in 20 times.
 constexpr double kOneSided = 1.645;
 
@@ -33,11 +38,11 @@ double lag_1(const std::vector<double>& values) {
 
 }  // namespace
 
-void BatchMeans::add(const RunningTotals& totals) {
-  ends_.push_back(totals);
+void BatchMeans::add(RunningTotals totals) {
+  ends_.push_back(std::move(totals));
   if (ends_.size() == kMostHalves) {
     for (std::size_t i = 0; i < kMostHalves / 2; ++i) {
-      ends_[i] = ends_[2 * i + 1];
+      std::swap(ends_[i], ends_[2 * i + 1]);
     }
     ends_.resize(kMostHalves / 2);
     half_turns_ *= 2;
@@ -47,32 +52,58 @@ void BatchMeans::add(const RunningTotals& totals) {
 
 std::optional<BatchMeans::Interval> BatchMeans::interval(double RunningTotals::*part,
                                                          double RunningTotals::*whole) const {
-  const auto batch_count = static_cast<std::size_t>(batches());
-  if (batch_count < 2 || ends_[2 * batch_count - 1].*whole == 0) {
+  if (batches() < 2 || ends_[static_cast<std::size_t>(2 * batches() - 1)].*whole == 0) {
     return std::nullopt;
   }
+  return interval_of(std::mem_fn(part), std::mem_fn(whole));
+}
+
+BatchMeans::Interval BatchMeans::interval_of(const Total& part, const Total& whole) const {
+  const auto batch_count = static_cast<std::size_t>(batches());
   // What a half's part has beyond the ratio of all: the spread of these sums is that of the ratio's
   // numerator and denominator together (the ratio estimator of survey sampling).
   const RunningTotals& all = ends_[2 * batch_count - 1];
-  const double ratio = all.*part / (all.*whole);
+  const double ratio = part(all) / whole(all);
   std::vector<double> halves;
   std::vector<double> full;
-  RunningTotals before;
+  double part_before = 0;
+  double whole_before = 0;
   for (std::size_t i = 0; i < 2 * batch_count; ++i) {
-    const RunningTotals& end = ends_[i];
-    halves.push_back((end.*part - before.*part) - ratio * (end.*whole - before.*whole));
+    const double part_now = part(ends_[i]);
+    const double whole_now = whole(ends_[i]);
+    halves.push_back((part_now - part_before) - ratio * (whole_now - whole_before));
     if (i % 2 == 1) {
       full.push_back(halves[i - 1] + halves[i]);
     }
-    before = end;
+    part_before = part_now;
+    whole_before = whole_now;
   }
   const auto count = static_cast<double>(batch_count);
-  const double error = std::sqrt(sum_of_squares(full) / (count - 1) / count) / (all.*whole / count);
-  Interval interval{student_t(batches() - 1) * error, lag_1(halves), nullptr};
+  const double error = std::sqrt(sum_of_squares(full) / (count - 1) / count) / (whole(all) / count);
+  Interval interval{student_t(batches() - 1) * error, {.lag_1 = lag_1(halves)}};
   if (batches() < kLeastBatches || turns_per_batch() < kLeastTurnsPerBatch) {
-    interval.doubt = "too few turns";
-  } else if (interval.lag_1 * std::sqrt(static_cast<double>(halves.size())) > kOneSided) {
-    interval.doubt = "batches correlate";
+    interval.trust.doubt = kTooFewTurns;
+  } else if (interval.trust.lag_1 * std::sqrt(static_cast<double>(halves.size())) > kOneSided) {
+    interval.trust.doubt = "batches correlate";
+  }
+  return interval;
+}
+
+std::optional<BatchMeans::QuantileInterval> BatchMeans::quantile_interval(const Histogram& ttft,
+                                                                          double q) const {
+  if (batches() < 2) {
+    return std::nullopt;
+  }
+  const std::int64_t value = ttft.quantile(q);
+  const Interval share = interval_of(
+      [value](const RunningTotals& totals) {
+        return static_cast<double>(totals.ttft.count_up_to(value));
+      },
+      [](const RunningTotals& totals) { return static_cast<double>(totals.ttft.count()); });
+  QuantileInterval interval{ttft.quantile(std::max(0.0, q - share.half_width)),
+                            ttft.quantile(std::min(1.0, q + share.half_width)), share.trust};
+  if (static_cast<double>(turns_per_batch()) * std::min(q, 1 - q) < kLeastTurnsBeyond) {
+    interval.trust.doubt = kTooFewTurns;
   }
   return interval;
 }

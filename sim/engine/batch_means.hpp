@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
+
+#include "sim/core/histogram.hpp"
 
 namespace kvtier {
 
@@ -15,6 +18,8 @@ struct RunningTotals {
   double history_tokens = 0;
   double ttft_ns = 0;
   double queueing_ns = 0;
+  /// How the TTFTs are distributed, in nanoseconds.
+  Histogram ttft;
 };
 
 /// How far a mean over one run is to be trusted although its turns depend on each other: the run is
@@ -29,25 +34,43 @@ class BatchMeans {
  public:
   /// Counts a turn; whether it ends a batch, so that `add` has to be called.
   [[nodiscard]] bool ends_batch() { return --left_ == 0; }
-  void add(const RunningTotals& totals);
+  void add(RunningTotals totals);
 
-  struct Interval {
-    double half_width = 0;
+  struct Trust {
     /// Correlation of neighbouring halves of batches.
     double lag_1 = 0;
     /// Why the interval is not to be trusted; nullptr if nothing speaks against it.
     const char* doubt = nullptr;
+  };
+  struct Interval {
+    double half_width = 0;
+    Trust trust;
   };
   /// Of the ratio of two sums, such as waiting time to turns; nullopt for less than two batches or
   /// where the second sum is 0.
   [[nodiscard]] std::optional<Interval> interval(double RunningTotals::*part,
                                                  double RunningTotals::*whole) const;
 
+  struct QuantileInterval {
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+    Trust trust;
+  };
+  /// Of quantile `q` of `ttft`, which is that of the whole run: the quantiles of the ends of the
+  /// interval that the share of turns up to it has (Woodruff, Journal of the American Statistical
+  /// Association 47, 1952). nullopt for less than two batches.
+  [[nodiscard]] std::optional<QuantileInterval> quantile_interval(const Histogram& ttft,
+                                                                  double q) const;
+
   [[nodiscard]] std::int64_t batches() const { return static_cast<std::int64_t>(ends_.size() / 2); }
   [[nodiscard]] std::int64_t turns_per_batch() const { return half_turns_ * 2; }
 
  private:
   static constexpr std::size_t kMostHalves = 64;
+
+  using Total = std::function<double(const RunningTotals&)>;
+  /// Of the ratio of two totals, the second of which is above 0. There are at least two batches.
+  [[nodiscard]] Interval interval_of(const Total& part, const Total& whole) const;
 
   /// Totals at the ends of halves of batches.
   std::vector<RunningTotals> ends_;

@@ -131,7 +131,8 @@ RunningTotals TurnMetrics::totals() const {
   RunningTotals t{.turns = static_cast<double>(turns),
                   .history_tokens = static_cast<double>(history_tokens.value),
                   .ttft_ns = static_cast<double>(ttft_ns.sum()),
-                  .queueing_ns = static_cast<double>(queueing_ns.sum())};
+                  .queueing_ns = static_cast<double>(queueing_ns.sum()),
+                  .ttft = ttft_ns};
   for (std::size_t i = 0; i < kMedia; ++i) {
     t.full_hits += static_cast<double>(full_hits[i]);
     t.reused_tokens += static_cast<double>(reused_tokens[i].value);

@@ -82,6 +82,18 @@ Json lost_hits_report(const TurnMetrics& turns, bool with_admission) {
   return json;
 }
 
+namespace {
+
+void add_trust(Json& interval, const BatchMeans::Trust& trust) {
+  interval["lag_1"] = trust.lag_1;
+  interval["trusted"] = trust.doubt == nullptr;
+  if (trust.doubt != nullptr) {
+    interval["doubt"] = trust.doubt;
+  }
+}
+
+}  // namespace
+
 Json confidence_report(const TurnMetrics& turns) {
   const BatchMeans& batches = turns.batch_means;
   Json json{{"level", kConfidence},
@@ -98,12 +110,8 @@ Json confidence_report(const TurnMetrics& turns) {
     const double most = is_share ? 1 : std::numeric_limits<double>::infinity();
     json[name] = Json{{"low", std::max(mean - half_width, 0.0)},
                       {"high", std::min(mean + half_width, most)},
-                      {"half_width", half_width},
-                      {"lag_1", interval->lag_1},
-                      {"trusted", interval->doubt == nullptr}};
-    if (interval->doubt != nullptr) {
-      json[name]["doubt"] = interval->doubt;
-    }
+                      {"half_width", half_width}};
+    add_trust(json[name], interval->trust);
   };
   if (turns.turns == 0) {
     return json;
@@ -117,6 +125,16 @@ Json confidence_report(const TurnMetrics& turns) {
       &RunningTotals::turns);
   add("queueing_seconds", turns.queueing_ns.mean() * kNanosecond, kNanosecond,
       &RunningTotals::queueing_ns, &RunningTotals::turns);
+  const auto add_quantile = [&](const char* name, double q) {
+    if (const auto interval = batches.quantile_interval(turns.ttft_ns, q)) {
+      json[name] = Json{{"low", static_cast<double>(interval->low) * kNanosecond},
+                        {"high", static_cast<double>(interval->high) * kNanosecond}};
+      add_trust(json[name], interval->trust);
+    }
+  };
+  add_quantile("ttft_seconds_p50", 0.5);
+  add_quantile("ttft_seconds_p90", 0.9);
+  add_quantile("ttft_seconds_p99", 0.99);
   return json;
 }
 

@@ -136,6 +136,9 @@ std::string describe_confidence(const Json& result) {
       {"hit rate, all turns %", "hit_rate_all_turns", kPercent, "{:.1f} to {:.1f}"},
       {"hit rate, tokens %", "hit_rate_tokens", kPercent, "{:.1f} to {:.1f}"},
       {"TTFT mean s", "ttft_seconds", 1, "{:.3f} to {:.3f}"},
+      {"TTFT p50 s", "ttft_seconds_p50", 1, "{:.3f} to {:.3f}"},
+      {"TTFT p90 s", "ttft_seconds_p90", 1, "{:.3f} to {:.3f}"},
+      {"TTFT p99 s", "ttft_seconds_p99", 1, "{:.3f} to {:.3f}"},
       {"queueing mean s", "queueing_seconds", 1, "{:.3f} to {:.3f}"}};
   const Json& confidence = result["metrics"]["confidence"];
   if (confidence.is_null()) {

@@ -105,6 +105,19 @@ TEST(Histogram, MergeEqualsAddingAllValues) {
   }
 }
 
+TEST(Histogram, CountsUpToABucket) {
+  Histogram histogram;
+  EXPECT_EQ(histogram.count_up_to(7), 0);
+  for (const std::int64_t value : {3, 5, 5, 1000, 1001}) {
+    histogram.add(value);
+  }
+  EXPECT_EQ(histogram.count_up_to(-1), 0);
+  EXPECT_EQ(histogram.count_up_to(4), 1);
+  EXPECT_EQ(histogram.count_up_to(5), 3);
+  EXPECT_EQ(histogram.count_up_to(1000), 5);  // 1,000 to 1,003 are one bucket
+  EXPECT_EQ(histogram.count_up_to(INT64_MAX), 5);
+}
+
 TEST(Histogram, RefusesWhatHasNoMeaning) {
   Histogram histogram;
   EXPECT_THROW(histogram.add(-1), InvariantError);

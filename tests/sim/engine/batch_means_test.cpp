@@ -14,6 +14,13 @@ namespace {
 
 using Interval = BatchMeans::Interval;
 
+/// Whole numbers in the order of waits, whose buckets are fine wherever these lie.
+std::int64_t in_histogram(double wait) {
+  constexpr double kScale = 1e6;
+  constexpr double kMost = 25;
+  return std::llround(kScale * std::exp(std::min(wait, kMost)));
+}
+
 /// The batches of `turns` waits, which `wait` gives in their order, and their mean.
 struct Stream {
   BatchMeans batches;
@@ -22,7 +29,9 @@ struct Stream {
   Stream(int turns, const std::function<double()>& wait) {
     for (int i = 0; i < turns; ++i) {
       totals.turns += 1;
-      totals.queueing_ns += wait();
+      const double waited = wait();
+      totals.queueing_ns += waited;
+      totals.ttft.add(in_histogram(waited));
       if (batches.ends_batch()) {
         batches.add(totals);
       }
@@ -33,6 +42,11 @@ struct Stream {
   }
   [[nodiscard]] bool covers(double mean) const {
     return std::abs(totals.queueing_ns / totals.turns - mean) <= interval().half_width;
+  }
+  [[nodiscard]] bool quantile_covers(double q, double truth) const {
+    const auto interval = *batches.quantile_interval(totals.ttft, q);
+    const std::int64_t value = in_histogram(truth);
+    return interval.low <= value && value <= interval.high;
   }
 };
 
@@ -54,20 +68,29 @@ std::function<double()> single_server(RandomStream& random, double rho) {
   };
 }
 
-/// Shares of streams whose interval covers the mean, and whose interval is doubted.
+/// Shares of streams whose interval covers the mean, whose interval is doubted, and whose interval
+/// of a quantile covers that.
 struct Shares {
   double covered = 0;
   double doubted = 0;
+  double quantile_covered = 0;
+};
+struct Quantile {
+  double q = 0.5;
+  double truth = 0;
 };
 template <class Process>
-Shares shares(const Process& process, double parameter, int turns, double mean) {
+Shares shares(const Process& process, double parameter, int turns, double mean,
+              Quantile quantile = {}) {
   constexpr int kStreams = 1000;
   Shares shares;
   for (int i = 0; i < kStreams; ++i) {
     RandomStream random(static_cast<std::uint64_t>(i), "stream");
     const Stream stream(turns, process(random, parameter));
     shares.covered += stream.covers(mean) ? 1.0 / kStreams : 0;
-    shares.doubted += stream.interval().doubt != nullptr ? 1.0 / kStreams : 0;
+    shares.doubted += stream.interval().trust.doubt != nullptr ? 1.0 / kStreams : 0;
+    shares.quantile_covered +=
+        stream.quantile_covers(quantile.q, quantile.truth) ? 1.0 / kStreams : 0;
   }
   return shares;
 }
@@ -81,8 +104,8 @@ TEST(BatchMeans, AreThoseOfPairsInAShortRun) {
   EXPECT_EQ(stream.batches.batches(), 3);
   EXPECT_EQ(stream.batches.turns_per_batch(), 2);
   EXPECT_NEAR(stream.interval().half_width, 4.968, 0.001);
-  EXPECT_NEAR(stream.interval().lag_1, 1.0 / 34, 1e-12);
-  EXPECT_STREQ(stream.interval().doubt, "too few turns");
+  EXPECT_NEAR(stream.interval().trust.lag_1, 1.0 / 34, 1e-12);
+  EXPECT_STREQ(stream.interval().trust.doubt, "too few turns");
 }
 
 // Found and needed tokens of two batches of two turns: 30 of 40, then 30 of 80; 60 of 120 is one
@@ -128,39 +151,77 @@ TEST(BatchMeans, AreFewHoweverLongTheRun) {
   EXPECT_EQ(of(1000000).turns_per_batch(), 32768);
 }
 
+// Two batches of two turns, 1 and 2, then 1 and 4: up to the median, 1, is half of each, so that
+// its interval has no width. Up to 2 are 2 and 1 of 3: 0.5 and -0.5 beyond 0.75 of two turns, whose
+// standard error 0.5 over 2 is 0.25, times 12.706 3.2: from the least to the largest.
+TEST(BatchMeans, OfQuantilesGoByTheShareOfTurnsUpToThem) {
+  BatchMeans batches;
+  RunningTotals totals;
+  for (const std::int64_t ttft : {1, 2, 1, 4}) {
+    totals.ttft.add(ttft);
+    totals.turns += 1;
+    ASSERT_TRUE(batches.ends_batch());
+    batches.add(totals);
+  }
+  const auto median = *batches.quantile_interval(totals.ttft, 0.5);
+  EXPECT_EQ(median.low, 1);
+  EXPECT_EQ(median.high, 1);
+  const auto three_quarters = *batches.quantile_interval(totals.ttft, 0.75);
+  EXPECT_EQ(three_quarters.low, 1);
+  EXPECT_EQ(three_quarters.high, 4);
+  EXPECT_STREQ(median.trust.doubt, "too few turns");
+  EXPECT_FALSE(BatchMeans().quantile_interval(totals.ttft, 0.5));
+}
+
+// Of 512 independent turns in batches of 32, 3.2 are beyond the quantile of 0.9, and of 1,024 in
+// batches of 64 it is 6.4.
+TEST(BatchMeans, OfQuantilesAreTrustedWithEnoughTurnsBeyondThem) {
+  const auto doubt = [](int turns) {
+    RandomStream random(1, "stream");
+    const Stream stream(turns, [&] { return random.normal(); });
+    return stream.batches.quantile_interval(stream.totals.ttft, 0.9)->trust.doubt;
+  };
+  EXPECT_STREQ(doubt(512), "too few turns");
+  EXPECT_EQ(doubt(1024), nullptr);
+}
+
 TEST(BatchMeans, OfAConstantAreSure) {
   const Stream stream(5000, [] { return 3.0; });
   EXPECT_EQ(stream.interval().half_width, 0);
-  EXPECT_EQ(stream.interval().doubt, nullptr);
+  EXPECT_EQ(stream.interval().trust.doubt, nullptr);
 }
 
 // 512 turns are 16 batches of 32, the least that is trusted; 511 are 31 of 16.
 TEST(BatchMeans, AreTrustedFrom512TurnsOn) {
   RandomStream random(1, "stream");
   const auto draw = [&] { return random.normal(); };
-  EXPECT_STREQ(Stream(511, draw).interval().doubt, "too few turns");
-  EXPECT_EQ(Stream(512, draw).interval().doubt, nullptr);
+  EXPECT_STREQ(Stream(511, draw).interval().trust.doubt, "too few turns");
+  EXPECT_EQ(Stream(512, draw).interval().trust.doubt, nullptr);
 }
 
 // A thousand streams of coverage 0.95 cover within 3 standard errors, 0.02, of it, and one in 20 is
-// doubted without need.
+// doubted without need. A normal variable's quantile of 0.9 is 1.2816.
 TEST(BatchMeans, CoverTheMeanOfIndependentWaits) {
-  const Shares found = shares(autoregression, 0.0, 2000, 0);
+  const Shares found = shares(autoregression, 0.0, 2000, 0, {0.9, 1.2816});
   EXPECT_NEAR(found.covered, 0.95, 0.02);
   EXPECT_NEAR(found.doubted, 0.05, 0.02);
+  EXPECT_NEAR(found.quantile_covered, 0.95, 0.025);
 }
 
 // The correlation of neighbours is 0.9, that of halves of 128 turns about 0.04.
 TEST(BatchMeans, CoverTheMeanOfCorrelatedWaits) {
   const Shares found = shares(autoregression, 0.9, 8191, 0);
   EXPECT_NEAR(found.covered, 0.95, 0.02);
+  EXPECT_NEAR(found.quantile_covered, 0.95, 0.025);
   EXPECT_LT(found.doubted, 0.15);
 }
 
-// At load 0.5 waits are correlated over some dozens of turns, and skewed.
+// At load 0.5 waits are correlated over some dozens of turns, and skewed. One is above w with
+// probability 0.5 exp(-w / 2): its quantile of 0.9 is 2 ln 5.
 TEST(BatchMeans, CoverTheMeanWaitOfASingleServer) {
-  const Shares found = shares(single_server, 0.5, 16000, 1);
+  const Shares found = shares(single_server, 0.5, 16000, 1, {0.9, 2 * std::log(5)});
   EXPECT_NEAR(found.covered, 0.95, 0.025);
+  EXPECT_NEAR(found.quantile_covered, 0.95, 0.03);
 }
 
 // Correlated over a thousand turns, which is more than a batch of 8,000 turns has: intervals are

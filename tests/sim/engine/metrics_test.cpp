@@ -256,6 +256,8 @@ TEST(Confidence, IsReportedForTheHeadlineMetrics) {
   EXPECT_EQ(report["hit_rate_tokens"]["high"], 1);
   EXPECT_DOUBLE_EQ(report["ttft_seconds"]["low"].get<double>(), 0.03);
   EXPECT_DOUBLE_EQ(report["queueing_seconds"]["high"].get<double>(), 0.01);
+  EXPECT_DOUBLE_EQ(report["ttft_seconds_p90"]["low"].get<double>(), 0.03);
+  EXPECT_DOUBLE_EQ(report["ttft_seconds_p99"]["high"].get<double>(), 0.03);
   EXPECT_EQ(report["ttft_seconds"]["trusted"], false);
   EXPECT_EQ(report["ttft_seconds"]["doubt"], "too few turns");
 }
