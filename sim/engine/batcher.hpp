@@ -21,6 +21,9 @@ class Batcher {
  public:
   virtual ~Batcher() = default;
 
+  /// A turn is about to arrive of a session whose history other servers have cut since its last
+  /// turn here: first so, then as its record says.
+  virtual void on_cut(SessionSlot slot, const Truncation& cut) = 0;
   /// A turn arrives, its history cut as its record says.
   virtual void on_turn(SessionSlot slot) = 0;
   /// And now waits.

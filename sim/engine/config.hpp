@@ -394,17 +394,29 @@ void describe(V& v, ServingConfig& c) {
           "What the scheduler lets policies see: the past, or also its waiting queue.");
 }
 
-/// Servers that share a workload and nothing else. A session stays on the one that a random draw
-/// sends it to, so each of them is an instance of its own.
+/// Which of several servers a turn goes to.
+enum class Routing {
+  session_affine,  // the one that its session's first turn was sent to
+  random,          // any, whatever is stored there
+};
+constexpr auto enum_names(Routing) {
+  return std::array{std::pair{"session_affine", Routing::session_affine},
+                    std::pair{"random", Routing::random}};
+}
+
+/// Servers that share a workload and nothing else, so each of them is an instance of its own.
 struct ReplicasConfig {
   std::int64_t count = 1;
+  Routing routing = Routing::session_affine;
 };
 template <class V>
 void describe(V& v, ReplicasConfig& c) {
-  v.field("count", c.count,
-          "Servers, each with all of /hardware. Every session has one of them, by a random draw, "
-          "and all of its turns go there.",
-          between(1, 1024));
+  v.field("count", c.count, "Servers, each with all of /hardware.", between(1, 1024));
+  v.field("routing", c.routing,
+          "What a random draw gives a server to. session_affine: every session, and all of its "
+          "turns go there. random: every turn, so a server finds of a session's history only what "
+          "it had served itself, and computes the rest. Each server then runs alone: it takes the "
+          "time that a turn spends on another one to be that of the turn that it finished last.");
 }
 
 struct RunConfig {
@@ -436,6 +448,11 @@ void describe(V& v, RunConfig& c) {
 /// Finds what no single key shows: unknown policies, tiers that are not installed, a model or an
 /// entry that does not fit. Pointers are those of a whole config.
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems);
+
+/// Whether turns of a session go to different servers.
+[[nodiscard]] inline bool routes_turns(const ReplicasConfig& replicas) {
+  return replicas.count > 1 && replicas.routing == Routing::random;
+}
 
 /// Reports several replicas where `what` is of one server.
 void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems);

@@ -17,9 +17,10 @@ enum class LossCause : std::uint8_t {
   ttl,               // not used for too long
   overflow,          // truncated away, or invalidated by truncation
   larger_than_tier,  // never fitted
-  not_admitted       // refused by a tier's admission policy
+  not_admitted,      // refused by a tier's admission policy
+  served_elsewhere   // never here: other servers had turns of the session since its last one here
 };
-inline constexpr std::size_t kLossCauses = 7;
+inline constexpr std::size_t kLossCauses = 8;
 [[nodiscard]] const char* to_string(LossCause cause);
 
 enum class DecisionKind : std::uint8_t {

@@ -98,9 +98,14 @@ Tokens TurnFitter::fit_history(Tokens& history, Tokens shared, Turn& turn) const
   return before - history;
 }
 
+Truncation truncation_of(Tokens history, Tokens shared, Tokens dropped,
+                         const ServingConfig& serving) {
+  const Tokens kept = std::max(serving.keep_first_tokens, shared);
+  return {.kept = std::min(kept, history), .dropped = dropped};
+}
+
 Truncation truncation_of(const RequestRecord& request, const ServingConfig& serving) {
-  const Tokens kept = std::max(serving.keep_first_tokens, request.shared);
-  return {.kept = std::min(kept, request.history), .dropped = request.truncated};
+  return truncation_of(request.history, request.shared, request.truncated, serving);
 }
 
 }  // namespace kvtier

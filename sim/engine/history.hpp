@@ -35,8 +35,11 @@ class TurnFitter {
   Tokens keep_first_tokens_;
 };
 
-/// How the history of `request` was cut. The kept first tokens are the shared prompt at least;
-/// those of them that went too, because nothing else was left, count as dropped.
+/// How a history was cut by `dropped` tokens to `history`. The kept first tokens are the shared
+/// prompt at least; those of them that went too, because nothing else was left, count as dropped.
+[[nodiscard]] Truncation truncation_of(Tokens history, Tokens shared, Tokens dropped,
+                                       const ServingConfig& serving);
+/// How that of `request` was.
 [[nodiscard]] Truncation truncation_of(const RequestRecord& request, const ServingConfig& serving);
 
 /// What a turn needs of its session's own KV: its history, less a prompt that is stored apart.
@@ -44,22 +47,33 @@ class TurnFitter {
   return request.history - (system.sharing == Sharing::prompts ? request.shared : Tokens(0));
 }
 
-/// Does to the KV that `store` has of the request's session what cutting its history does: with
-/// decoupled positions what is left stays valid, with embedded ones nothing does (AttentionStore
-/// 3.4).
+/// Does to the KV that `store` has of a session what a cut in its history does, whose first `apart`
+/// tokens are stored apart: with decoupled positions what is left stays valid, with embedded ones
+/// nothing does (AttentionStore 3.4).
+template <class Store>
+void cut_stored(Store& store, SessionSlot session, const RunConfig& config, Truncation cut,
+                Tokens apart) {
+  if (config.system.positions == KeyPositions::embedded) {
+    store.invalidate(session, LossCause::overflow);
+  } else {
+    cut.kept = cut.kept - apart;
+    store.truncate(session, cut);
+  }
+}
+
+/// Does so for the cut that the request made.
 template <class Store>
 void truncate_stored(Store& store, SessionSlot session, const RunConfig& config,
                      const RequestRecord& request) {
-  if (request.truncated.value == 0) {
+  if (request.truncated.value == 0) [[likely]] {
     return;
   }
   const Tokens own = own_history(request, config.system);
-  if (config.system.positions == KeyPositions::embedded || own.value == 0) {
+  if (own.value == 0) {
     store.invalidate(session, LossCause::overflow);
   } else {
-    Truncation cut = truncation_of(request, config.serving);
-    cut.kept = cut.kept - (request.history - own);
-    store.truncate(session, cut);
+    cut_stored(store, session, config, truncation_of(request, config.serving),
+               request.history - own);
   }
 }
 

@@ -33,6 +33,7 @@ Instance::Instance(const Setup& setup)
                  .registry = setup.registry,
                  .backend = setup.backend,
                  .sessions = setup.sessions,
+                 .replica = setup.replica,
                  .observer = setup.observer,
                  .progress = setup.progress}),
       batcher_(make_batcher(setup, requests_)) {
@@ -46,8 +47,27 @@ Instance::Instance(const Setup& setup)
   };
 }
 
+void Instance::handle_routed(std::uint64_t timer) {
+  const std::optional<SessionSlot> here = requests_.route_turn(timer);
+  if (!here) {
+    return;
+  }
+  const TurnsElsewhere elsewhere = requests_.end_elsewhere(*here);
+  if (elsewhere.cut.dropped.value > 0) {
+    batcher_->on_cut(*here, elsewhere.cut);
+  }
+  const SessionSlot slot = requests_.begin_turn(*here);
+  requests_.request(slot).was_elsewhere = elsewhere.turns > 0;
+  batcher_->on_turn(slot);
+  batcher_->on_enqueued(slot, requests_.enqueue(slot));
+}
+
 inline void Instance::handle(Completion completion) {
   if (is_users(completion)) {
+    if (requests_.routes_turns()) [[unlikely]] {
+      handle_routed(completion.payload);
+      return;
+    }
     const SessionSlot slot = requests_.begin_turn(completion.payload);
     batcher_->on_turn(slot);
     batcher_->on_enqueued(slot, requests_.enqueue(slot));

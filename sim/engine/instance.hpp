@@ -19,6 +19,8 @@ class Instance final {
     const PolicyRegistry* registry = nullptr;
     Backend* backend = nullptr;
     SessionSource* sessions = nullptr;
+    /// With random routing: which of the replicas this is.
+    std::int64_t replica = 0;
     RunObserver* observer = nullptr;
     DecisionObserver* decisions = nullptr;
     /// Called now and then with the number of finished turns; may throw to end the run.
@@ -59,11 +61,14 @@ class Instance final {
   [[nodiscard]] std::int64_t preemptions() const {
     return batcher_->preemptions() - preemptions_before_;
   }
+  /// Null if no turns are routed.
+  [[nodiscard]] const ResponseTimes* response_times() const { return requests_.response_times(); }
   [[nodiscard]] const PrefetchCounters& prefetches() const { return prefetches_; }
   [[nodiscard]] std::size_t most_live_sessions() const { return requests_.most_live_sessions(); }
 
  private:
   void handle(Completion completion);
+  void handle_routed(std::uint64_t timer);
   [[nodiscard]] std::vector<TierCounters> tier_counters() const;
 
   Backend& backend_;

@@ -98,7 +98,8 @@ void TurnMetrics::add(const RequestRecord& r) {
       late_hits += r.found.late ? 1 : 0;
     } else {
       partial_turns += r.found.reused.value > 0 ? 1 : 0;
-      ++lost_hits[static_cast<std::size_t>(r.found.cause)];
+      const LossCause cause = r.was_elsewhere ? LossCause::served_elsewhere : r.found.cause;
+      ++lost_hits[static_cast<std::size_t>(cause)];
     }
   } else if (r.truncated.value > 0) {
     ++lost_hits[static_cast<std::size_t>(LossCause::overflow)];

@@ -47,6 +47,9 @@ struct RequestRecord {
   SimDuration late_wait;
   /// Admitted after warm-up.
   bool measured = false;
+  /// Other servers had turns of the session since its last one here: not all of its history can be
+  /// found.
+  bool was_elsewhere = false;
 
   /// The turn has a history: earlier turns of its session, or a shared prompt.
   [[nodiscard]] bool resumed() const { return history.value > 0; }

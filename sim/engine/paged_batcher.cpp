@@ -27,6 +27,10 @@ PagedBatcher::PagedBatcher(const Setup& setup)
   requests_.set_stored(&store_);
 }
 
+void PagedBatcher::on_cut(SessionSlot slot, const Truncation& cut) {
+  cut_stored(store_, slot, config_, cut, Tokens(0));
+}
+
 void PagedBatcher::on_turn(SessionSlot slot) {
   const RequestRecord& r = requests_.request(slot);
   if (slot >= work_.size()) {

@@ -33,6 +33,7 @@ class PagedBatcher final : public Batcher {
   };
   explicit PagedBatcher(const Setup& setup);
 
+  void on_cut(SessionSlot slot, const Truncation& cut) override;
   void on_turn(SessionSlot slot) override;
   void on_enqueued(SessionSlot, QueuePosition) override { proceed(); }
   void on_completion(Completion completion) override;

@@ -50,16 +50,20 @@ PrefillFirst::PrefillFirst(const Setup& setup)
   };
 }
 
+void PrefillFirst::on_cut(SessionSlot slot, const Truncation& cut) {
+  cut_stored(tiers_, slot, config_, cut, shares_ ? requests_.request(slot).shared : Tokens(0));
+}
+
 void PrefillFirst::on_turn(SessionSlot slot) {
   if (slot >= loads_.size()) {
     loads_.resize(static_cast<std::size_t>(slot) + 1);
   }
   loads_[slot] = Load{};
   const RequestRecord& r = requests_.request(slot);
-  if (shares_ && r.turn == 0 && r.shared.value > 0) {
+  if (shares_ && r.shared.value > 0 && !tiers_.has_joined_prompt(slot)) {
     tiers_.join_prompt(slot, prompt_key(r.shared_prompt), r.shared);
   }
-  if (!invalidates_) {
+  if (!invalidates_ && r.truncated.value > 0) {
     truncate_stored(tiers_, slot, config_, r);
   }
 }

@@ -24,6 +24,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   };
   explicit PrefillFirst(const Setup& setup);
 
+  void on_cut(SessionSlot slot, const Truncation& cut) override;
   void on_turn(SessionSlot slot) override;
   void on_enqueued(SessionSlot slot, QueuePosition position) override;
   void on_completion(Completion completion) override;

@@ -7,8 +7,9 @@
 
 namespace kvtier {
 
-/// The sessions of a workload that one of several replicas serves: a session has a replica by a
-/// draw from the stream "replicas/routing", the same whichever replica asks.
+/// The sessions of a workload that one of several replicas serves when sessions stay where they
+/// begin: a session has a replica by a draw from the stream "replicas/routing", the same whichever
+/// replica asks.
 class ReplicaSource final : public SessionSource {
  public:
   /// `all` outlives this; replica in 0 .. count-1.

@@ -36,6 +36,11 @@ Requests::Requests(const Setup& setup)
       hbm_limit_(running_kv_capacity(*setup.config)),
       fitter_(*setup.config),
       is_logged_(is_logged(setup.config->workload)),
+      routing_(kvtier::routes_turns(setup.config->replicas)
+                   ? std::make_unique<TurnRouting>(setup.replica, setup.config->replicas.count,
+                                                   static_cast<std::uint64_t>(setup.config->seed))
+                   : nullptr),
+      only_thinks_(!is_logged_ && routing_ == nullptr),
       turn_metrics_(load_rates(*setup.config)) {
   const PolicyKind<OrderPolicy>* order =
       find_policy(setup.registry->order, config_.system.order.name);
@@ -53,12 +58,14 @@ void Requests::begin() {
 }
 
 void Requests::draw_session() {
-  has_drawn_ = source_.next(drawn_);
-  if (has_drawn_) {
-    fitter_.fit_turns(drawn_, source_);
-    workload_.add(drawn_);
-    last_session_arrival_ = drawn_.arrival;
-  }
+  do {
+    has_drawn_ = source_.next(drawn_);
+    if (has_drawn_) {
+      fitter_.fit_turns(drawn_, source_);
+      workload_.add(drawn_);
+      last_session_arrival_ = drawn_.arrival;
+    }
+  } while (has_drawn_ && routing_ != nullptr && !routing_->draw(drawn_));
 }
 
 SessionSlot Requests::begin_session() {
@@ -78,6 +85,10 @@ SessionSlot Requests::begin_session() {
   s.due = drawn_.arrival;
   s.history = s.shared_prompt.tokens;
   s.request.session = drawn_.id;
+  if (routing_ != nullptr) {
+    s.request.shared = s.shared_prompt.tokens;
+    routing_->begin(slot);
+  }
   draw_session();
   if (has_drawn_) {
     backend_.set_timer(drawn_.arrival, kSessionTimer);
@@ -111,6 +122,40 @@ SessionSlot Requests::begin_turn(std::uint64_t timer) {
   return slot;
 }
 
+std::optional<SessionSlot> Requests::route_turn(std::uint64_t timer) {
+  const SessionSlot slot =
+      timer == kSessionTimer ? begin_session() : static_cast<SessionSlot>(timer);
+  if (routing_->is_here(slot, sessions_[slot].next_turn)) {
+    return slot;
+  }
+  pass_turn(slot);
+  return std::nullopt;
+}
+
+/// The session's next turn is served elsewhere. It is not the last one: that is served here.
+void Requests::pass_turn(SessionSlot slot) {
+  Session& s = sessions_[slot];
+  Turn& turn = s.turns[static_cast<std::size_t>(s.next_turn)];
+  const Tokens shared = s.shared_prompt.tokens;
+  const Tokens truncated = fitter_.fit_history(s.history, shared, turn);
+  routing_->pass(slot, truncation_of(s.history, shared, truncated, config_.serving));
+  s.history += turn.user + turn.assistant;
+  ++s.next_turn;
+  s.think = s.turns[static_cast<std::size_t>(s.next_turn)].think;
+  set_next_arrival(slot, backend_.now() + routing_->assume_response(measuring_));
+}
+
+/// Of the turn after the one that ends then.
+void Requests::set_next_arrival(SessionSlot slot, SimTime end) {
+  Session& s = sessions_[slot];
+  if (is_logged_) {
+    s.due = s.due + s.think;
+    backend_.set_timer(std::max(end, s.due), slot);
+  } else {
+    backend_.set_timer(end + s.think, slot);
+  }
+}
+
 bool Requests::finish(SessionSlot slot) {
   Session& s = sessions_[slot];
   RequestRecord& r = s.request;
@@ -129,14 +174,15 @@ bool Requests::finish(SessionSlot slot) {
     progress_(finished_turns_);
   }
   if (s.next_turn < std::ssize(s.turns)) {
-    if (is_logged_) {
-      s.due = s.due + s.think;
-      backend_.set_timer(std::max(now, s.due), slot);
-    } else {
+    if (only_thinks_) [[likely]] {
       backend_.set_timer(now + s.think, slot);
+      return false;
     }
+    note_response(r);
+    set_next_arrival(slot, now);
     return false;
   }
+  note_response(r);
   if (observer_ != nullptr) {
     observer_->on_session_end(key(slot), now);
   }
@@ -146,8 +192,8 @@ bool Requests::finish(SessionSlot slot) {
 }
 
 void Requests::check_finished() const {
-  KVTIER_ASSERT(begun_turns_ == finished_turns_ && finished_turns_ == workload_.turns(),
-                "every turn finished");
+  const std::int64_t turns = routing_ != nullptr ? routing_->turns_here() : workload_.turns();
+  KVTIER_ASSERT(begun_turns_ == finished_turns_ && finished_turns_ == turns, "every turn finished");
   KVTIER_ASSERT(queue_length_ == 0 && suspended_ == 0 && slots_used_ == 0 && hbm_used_.value == 0,
                 "nothing is left running");
 }

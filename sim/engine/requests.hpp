@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/engine/backend.hpp"
@@ -10,6 +11,7 @@
 #include "sim/engine/history.hpp"
 #include "sim/engine/metrics.hpp"
 #include "sim/engine/stored_kv.hpp"
+#include "sim/engine/turn_routing.hpp"
 #include "traces/session.hpp"
 #include "traces/statistics.hpp"
 
@@ -54,6 +56,8 @@ class Requests final : public QueueView {
     const PolicyRegistry* registry = nullptr;
     Backend* backend = nullptr;
     SessionSource* sessions = nullptr;
+    /// With random routing: which of the replicas serves these requests.
+    std::int64_t replica = 0;
     RunObserver* observer = nullptr;
     /// Called now and then with the number of finished turns; may throw to end the run.
     std::function<void(std::int64_t)> progress;
@@ -68,6 +72,15 @@ class Requests final : public QueueView {
   [[nodiscard]] bool any_left() const { return has_drawn_ || live_sessions_ > 0; }
   /// The turn that a timer was set for arrives; it does not wait yet.
   SessionSlot begin_turn(std::uint64_t timer);
+  /// Whether turns of a session go to different servers. Then only turns served here may begin.
+  [[nodiscard]] bool routes_turns() const { return routing_ != nullptr; }
+  /// The session of the turn that a timer was set for, if the turn is served here; it is yet to
+  /// begin, by `begin_turn` of the slot. If it is not, the session's next turn has a timer.
+  [[nodiscard]] std::optional<SessionSlot> route_turn(std::uint64_t timer);
+  /// What happened to the session before the turn that was just routed here.
+  [[nodiscard]] TurnsElsewhere end_elsewhere(SessionSlot slot) {
+    return routing_->end_elsewhere(slot);
+  }
   /// The turn that is in work in a slot, or the last one.
   [[nodiscard]] RequestRecord& request(SessionSlot slot) { return sessions_[slot].request; }
   [[nodiscard]] const RequestRecord& request(SessionSlot slot) const {
@@ -130,6 +143,10 @@ class Requests final : public QueueView {
   [[nodiscard]] std::size_t most_live_sessions() const { return sessions_.size(); }
   /// Called when the measured part begins.
   std::function<void()> on_measurement_begin;
+  /// Null if no turns are routed.
+  [[nodiscard]] const ResponseTimes* response_times() const {
+    return routing_ != nullptr ? &routing_->times() : nullptr;
+  }
   /// Throws InvariantError unless every turn that began has finished.
   void check_finished() const;
 
@@ -152,6 +169,13 @@ class Requests final : public QueueView {
 
   void draw_session();
   SessionSlot begin_session();
+  void pass_turn(SessionSlot slot);
+  void set_next_arrival(SessionSlot slot, SimTime end);
+  void note_response(const RequestRecord& r) {
+    if (routing_ != nullptr) {
+      routing_->note_served(r.finished - r.arrived, r.measured);
+    }
+  }
   void leave_queue(QueuePosition position);
   void report_queue();
   void begin_measurement();
@@ -172,6 +196,9 @@ class Requests final : public QueueView {
   SimTime occupied_since_;
   TurnFitter fitter_;
   bool is_logged_;
+  std::unique_ptr<TurnRouting> routing_;
+  /// Of the next turn's arrival nothing but the think time need be known.
+  bool only_thinks_;
 
   SessionSpec drawn_;
   bool has_drawn_ = false;

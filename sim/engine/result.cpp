@@ -71,13 +71,15 @@ Json hit_rate_report(const TurnMetrics& turns) {
   return json;
 }
 
-Json lost_hits_report(const TurnMetrics& turns, bool with_admission) {
+Json lost_hits_report(const TurnMetrics& turns, bool with_admission, bool with_routing) {
   Json json;
   for (std::size_t i = 1; i < kLossCauses; ++i) {
-    if (static_cast<LossCause>(i) == LossCause::not_admitted && !with_admission) {
+    const auto cause = static_cast<LossCause>(i);
+    if ((cause == LossCause::not_admitted && !with_admission) ||
+        (cause == LossCause::served_elsewhere && !with_routing)) {
       continue;
     }
-    json[to_string(static_cast<LossCause>(i))] = turns.lost_hits[i];
+    json[to_string(cause)] = turns.lost_hits[i];
   }
   return json;
 }
@@ -266,6 +268,20 @@ Json cost_report(const RunConfig& config, double hours) {
               {"ssd", ssd_dollars}};
 }
 
+Json routing_report(Instances instances) {
+  ResponseTimes times;
+  for (const Instance* instance : instances) {
+    times.merge(*instance->response_times());
+  }
+  return Json{
+      {"response_seconds", ratio(times.served_seconds, static_cast<double>(times.served))},
+      {"assumed_response_seconds",
+       ratio(times.assumed_seconds, static_cast<double>(times.assumed))},
+      {"approximation",
+       "servers are simulated one at a time: a turn on another one takes the response time of the "
+       "turn that finished last here"}};
+}
+
 Json metrics_report(Instances instances, const RunConfig& config,
                     const std::vector<LinkReport>& links) {
   std::optional<TurnMetrics> merged;
@@ -291,7 +307,8 @@ Json metrics_report(Instances instances, const RunConfig& config,
   m["turns"] = turns.turns;
   m["resumed_turns"] = turns.resumed_turns;
   m["hit_rate"] = hit_rate_report(turns);
-  m["lost_hits"] = lost_hits_report(turns, filters_admission(config.system));
+  m["lost_hits"] =
+      lost_hits_report(turns, filters_admission(config.system), routes_turns(config.replicas));
   m["confidence"] = merged ? Json() : confidence_report(turns);
   m["truncated_turns"] = turns.truncated_turns;
   m["truncated_tokens"] = turns.truncated_tokens.value;
@@ -376,6 +393,9 @@ Json metrics_report(Instances instances, const RunConfig& config,
   m["prefetches"] = prefetch_report(prefetches, turns);
   if (config.system.compression) {
     m["compression"] = compression_report(config);
+  }
+  if (routes_turns(config.replicas)) {
+    m["routing"] = routing_report(instances);
   }
   return m;
 }

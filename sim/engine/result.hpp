@@ -22,8 +22,10 @@ struct LinkReport {
 /// How much of the KV a system keeps that compresses what it stores.
 [[nodiscard]] Json compression_report(const RunConfig& config);
 [[nodiscard]] Json hit_rate_report(const TurnMetrics& turns);
-/// By cause; what tiers did not admit is one where some tier may.
-[[nodiscard]] Json lost_hits_report(const TurnMetrics& turns, bool with_admission = false);
+/// By cause; what tiers did not admit is one where some tier may, what other servers were sent is
+/// one with random routing.
+[[nodiscard]] Json lost_hits_report(const TurnMetrics& turns, bool with_admission = false,
+                                    bool with_routing = false);
 /// 95 % intervals of the headline metrics by batch means.
 [[nodiscard]] Json confidence_report(const TurnMetrics& turns);
 /// {"mean", "p50", "p90", "p99"} in seconds; null without values.
@@ -39,6 +41,9 @@ struct LinkReport {
 [[nodiscard]] Json cost_report(const RunConfig& config, double hours);
 /// The instances of a run, one or several that share its workload.
 using Instances = std::span<Instance* const>;
+/// With random routing: how long measured turns took from arrival to last token, and how long those
+/// on other servers were taken to take.
+[[nodiscard]] Json routing_report(Instances instances);
 /// `load` and `metrics` of a timed run. Of several instances: hit rates, means and quantiles are of
 /// all their turns, bytes, time, dollars and rates are sums, utilization is that of all together,
 /// the verdict that of the worst. Intervals by batch means are of one sequence of turns, so there

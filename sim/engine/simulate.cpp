@@ -115,8 +115,10 @@ Json report(Instances instances, const RunConfig& config, const std::vector<Link
   result["format"] = "kvtier.result/1";
   result["config"] = write_value(config);
   WorkloadStatistics workload = instances.front()->workload();
-  for (const Instance* instance : instances.subspan(1)) {
-    workload.merge(instance->workload());
+  if (!routes_turns(config.replicas)) {  // else each has drawn all of it
+    for (const Instance* instance : instances.subspan(1)) {
+      workload.merge(instance->workload());
+    }
   }
   result["workload"] = workload_report(config, workload);
   result["load"] = load_report(instances);
@@ -172,13 +174,14 @@ struct Parts {
                   .registry = &registry,
                   .backend = observed ? static_cast<Backend*>(&*observed) : &backend,
                   .sessions = sessions(config, replica),
+                  .replica = replica,
                   .observer = options.observer,
                   .decisions = options.decisions,
                   .progress = options.progress}) {}
 
  private:
   SessionSource* sessions(const RunConfig& config, std::int64_t replica) {
-    if (config.replicas.count == 1) {
+    if (config.replicas.count == 1 || routes_turns(config.replicas)) {
       return all.get();
     }
     share.emplace(*all, replica, config.replicas.count, static_cast<std::uint64_t>(config.seed));
@@ -271,6 +274,10 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
     check_bytes(instance, replicas.back()->backend);
     instances.push_back(&instance);
     finished += instance.finished_turns();
+  }
+  if (routes_turns(config.replicas)) {
+    KVTIER_ASSERT(finished == instances.front()->workload().turns(),
+                  "every turn is served by one of the replicas");
   }
   std::optional<Json> used;
   if (const auto* profile = dynamic_cast<const ProfileTiming*>(timing.get())) {

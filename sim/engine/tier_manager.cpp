@@ -10,7 +10,8 @@ namespace kvtier {
 
 const char* to_string(LossCause cause) {
   constexpr std::array<const char*, kLossCauses> names{
-      "none", "not_stored", "capacity", "ttl", "overflow", "larger_than_tier", "not_admitted"};
+      "none",     "not_stored",       "capacity",     "ttl",
+      "overflow", "larger_than_tier", "not_admitted", "served_elsewhere"};
   return names[static_cast<std::size_t>(cause)];
 }
 

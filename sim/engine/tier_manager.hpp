@@ -151,6 +151,9 @@ class TierManager final : public StoredKv {
 
   /// The session begins with this prompt, until it is forgotten.
   void join_prompt(SessionSlot session, EntryKey key, Tokens tokens);
+  [[nodiscard]] bool has_joined_prompt(SessionSlot session) const {
+    return member(session) != nullptr;
+  }
   /// The session's turn is admitted and needs the prompt; before `admit`. A prompt that is in the
   /// fastest tier, or has room there, is held there once for all turns that run. Without room the
   /// turn has a copy of its own, of which nothing is stored.

@@ -60,7 +60,12 @@ std::string setting(const Json& config) {
     }
   }
   const auto replicas = config["replicas"]["count"].get<std::int64_t>();
-  return replicas == 1 ? text : fmt::format("{} servers, each {}", replicas, text);
+  if (replicas == 1) {
+    return text;
+  }
+  const bool routes_turns = config["replicas"].value("routing", "") == "random";
+  return fmt::format("{} servers{}, each {}", replicas,
+                     routes_turns ? " that turns go to at random" : "", text);
 }
 
 std::string workload_line(const Json& result) {

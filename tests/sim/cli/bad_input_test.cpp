@@ -111,6 +111,22 @@ TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
                     "seconds_saved, belady, got \"lruu\" (did you mean \"lru\"?)"});
 }
 
+TEST_F(BadConfig, RefusesARoutingThatIsNone) {
+  write_run({{"/replicas", {{"count", 4}, {"routing", "randm"}}}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /replicas/routing: expected one of session_affine, random, got "
+                    "\"randm\""});
+  write_run({{"/replicas", {{"count", 4}, {"routing", 3}}}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /replicas/routing: expected one of session_affine, random, got 3"});
+}
+
+TEST_F(BadConfig, RefusesToReplayServersWithoutAClock) {
+  write_run({{"/replicas", {{"count", 4}, {"routing", "random"}}}});
+  expect_bad_input({"simulate", "run.json", "--untimed"},
+                   {"/replicas/count: expected 1, an untimed replay is of one server, got 4"});
+}
+
 TEST_F(BadConfig, RefusesAParameterThatThePolicyDoesNotHave) {
   write_run(
       {{"/system",

@@ -83,6 +83,8 @@ TEST(TurnMetrics, AHistoryTruncatedToNothingIsLostByOverflow) {
   EXPECT_EQ(turns.truncated_tokens, Tokens(80));
   EXPECT_FALSE(lost_hits_report(turns).contains("not_admitted"));
   EXPECT_EQ(lost_hits_report(turns, true)["not_admitted"], 0);
+  EXPECT_FALSE(lost_hits_report(turns, true).contains("served_elsewhere"));
+  EXPECT_EQ(lost_hits_report(turns, false, true)["served_elsewhere"], 0);
   EXPECT_EQ(lost_hits_report(turns)["overflow"], 1);
 }
 

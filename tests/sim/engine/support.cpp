@@ -230,6 +230,9 @@ RunConfig random_config(std::uint64_t seed) {
       serving.kv_reservation = Reservation::exact;
     }
   }
+  if (dice.chance(0.3)) {
+    config.replicas = {.count = dice.between(2, 3), .routing = Routing::random};
+  }
   return config;
 }
 

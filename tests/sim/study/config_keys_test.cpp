@@ -344,6 +344,7 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/arrival_cv=3", {"/workload/arrivals=gamma"}},
       {"timed", "/workload/speed_up=2"},
       {"stored", "/replicas/count=2"},
+      {"stored", "/replicas/routing=random", {"/replicas/count=2"}},
       {"stored",
        "/workload/request_rate=1/s",
        {"/workload/arrival_rate=none", "/workload/request_rate=11/s"}},
