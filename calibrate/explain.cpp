@@ -36,7 +36,8 @@ std::vector<KvSource> kv_sources(const HardwareConfig& hardware) {
   const BytesPerSecond link = hardware.links.pcie.forward;
   std::vector<KvSource> sources{{"dram", link}};
   if (hardware.ssd) {
-    sources.push_back({"ssd", std::min(link, hardware.ssd->bandwidth.forward)});
+    const SsdLimits& drive = hardware.ssd->bandwidth;
+    sources.push_back({"ssd", std::min(link, drive.forward * drive.beside_copies.forward)});
   }
   return sources;
 }

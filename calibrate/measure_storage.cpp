@@ -335,7 +335,7 @@ class StoragePlan {
     }
   }
 
-  static constexpr std::int64_t kMoveBlock = kMebibyte;
+  static constexpr std::int64_t kMoveBlock = kMovedBlockBytes;
   static constexpr std::int64_t kMoveDepth = 16;
 
   /// Reads into the ring of registered memory, each block copied on to the device while later ones

@@ -73,6 +73,39 @@ void describe(V& v, DramConfig& c) {
           non_negative());
 }
 
+/// What other work leaves of a link's bandwidth while it goes on: shares in (0, 1] of one way and
+/// of the other. Both ways together keep the larger one.
+struct LinkShares {
+  double forward = 1;
+  double backward = 1;
+
+  friend bool operator==(const LinkShares&, const LinkShares&) = default;
+};
+
+/// Of a drive: `forward` reads, `backward` writes.
+struct DriveShares : LinkShares {
+  friend bool operator==(const DriveShares&, const DriveShares&) = default;
+};
+
+template <class V>
+void describe(V& v, DriveShares& c) {
+  const Limits share{.minimum = 0, .maximum = 1, .minimum_excluded = true};
+  v.field("read", c.forward, "Share of the bandwidth that reads keep.", share);
+  v.field("write", c.backward, "Share of the bandwidth that writes keep.", share);
+}
+
+/// Of the link between host and GPUs.
+struct HostLinkShares : LinkShares {
+  friend bool operator==(const HostLinkShares&, const HostLinkShares&) = default;
+};
+
+template <class V>
+void describe(V& v, HostLinkShares& c) {
+  const Limits share{.minimum = 0, .maximum = 1, .minimum_excluded = true};
+  v.field("to_device", c.forward, "Share of the bandwidth to the GPUs that is left.", share);
+  v.field("to_host", c.backward, "Share of the bandwidth to the host that is left.", share);
+}
+
 /// Three limits of a shared link or drive (model.md section 3): one way, the other way, and both
 /// together. `forward` is towards the GPU.
 struct DuplexLimits {
@@ -117,6 +150,8 @@ void describe(V& v, CxlConfig& c) {
 
 /// The link between host and GPUs: `forward` goes to the device, `backward` to the host.
 struct HostLinkLimits : DuplexLimits {
+  HostLinkShares beside_compute;
+
   friend bool operator==(const HostLinkLimits&, const HostLinkLimits&) = default;
 };
 
@@ -127,12 +162,26 @@ void describe(V& v, HostLinkLimits& c) {
   v.field("both", c.both, "Sum of both ways at the same time, the whole server.",
           required(positive()));
   v.field("latency", c.latency, "Time of every transfer beside that of its bytes.", non_negative());
+  v.field("beside_compute", c.beside_compute, "What is left of it while the GPUs compute.");
+}
+
+struct SsdLimits : DriveLimits {
+  DriveShares beside_copies;
+
+  friend bool operator==(const SsdLimits&, const SsdLimits&) = default;
+};
+
+template <class V>
+void describe(V& v, SsdLimits& c) {
+  describe(v, static_cast<DriveLimits&>(c));
+  v.field("beside_copies", c.beside_copies,
+          "What is left of it while anything crosses the link between host and GPUs.");
 }
 
 struct SsdConfig {
   Bytes capacity;
   DollarsPerGibHour price;
-  DriveLimits bandwidth;
+  SsdLimits bandwidth;
   /// The least that is read or written at once.
   Bytes block{};
 

@@ -84,7 +84,8 @@ std::vector<ProfileOperation> make_operations() {
        {},
        {},
        false,
-       "copy of bytes beside other work; the variant says which way, the method beside what"},
+       "copy of bytes beside work of the device's processors; the variant says which way, the "
+       "method beside what"},
       {C6, {}, {}, {}, false, "one call: launch, event, stream_wait, copy_submit"},
       {C7,
        {"layers", "bytes", "tokens"},
@@ -111,7 +112,8 @@ std::vector<ProfileOperation> make_operations() {
        {},
        {},
        false,
-       "moving bytes beside other traffic; the variant says which way, the method beside what"},
+       "reading or writing bytes, in blocks of 1 MiB, beside other traffic; the variant says which "
+       "way, the method beside what"},
       {X1,
        {"items"},
        {},

@@ -56,6 +56,9 @@ constexpr auto enum_names(OperationId) {
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 
+/// D4 and D5 read and write blocks of this size.
+inline constexpr std::int64_t kMovedBlockBytes = std::int64_t{1} << 20;
+
 /// Whether the data lay in a cache when the clock started: two different quantities.
 enum class CacheState { cold, hot };
 constexpr auto enum_names(CacheState) {

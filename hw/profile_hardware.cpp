@@ -1,10 +1,12 @@
 #include "hw/profile_hardware.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "sim/core/quantity.hpp"
 
@@ -34,6 +36,17 @@ struct MeasuredLimits {
   std::optional<double> latency;  // seconds
 };
 
+/// At most 1, in thousandths: no measurement is finer.
+double share(double beside, double alone) {
+  return std::clamp(std::round(1000 * beside / alone), 1.0, 1000.0) / 1000;
+}
+
+void put_share(Json& limits, const char* what, const char* way, std::optional<double> share) {
+  if (share) {
+    limits[what][way] = *share;
+  }
+}
+
 Json limits_json(const MeasuredLimits& limits, const char* forward, const char* backward) {
   Json json = Json::object();
   const auto put = [&json](const char* key, std::optional<double> rate) {
@@ -50,6 +63,33 @@ Json limits_json(const MeasuredLimits& limits, const char* forward, const char* 
     json["latency"] = format_quantity(duration_from_seconds(*limits.latency));
   }
   return json;
+}
+
+/// The middle of what computing leaves of copies of each size.
+std::optional<double> share_beside_compute(const Profile& profile, const char* way,
+                                           OperationId one_way) {
+  std::vector<const ProfileTable*> alone = find_tables(profile, OperationId::C4, way);
+  if (alone.empty()) {
+    alone = find_tables(profile, one_way, "pinned");
+  }
+  std::vector<double> shares;
+  for (const ProfileTable* table : find_tables(profile, OperationId::C5, way)) {
+    for (const ProfileCell& cell : table->cells) {
+      for (const ProfileTable* other : alone) {
+        for (const ProfileCell& same : other->cells) {
+          const bool in_one_piece = same.at.size() == 1 || same.at[1] == 1;
+          if (same.at[0] == cell.at[0] && in_one_piece) {
+            shares.push_back(share(same.median_seconds, cell.median_seconds));
+          }
+        }
+      }
+    }
+  }
+  if (shares.empty()) {
+    return std::nullopt;
+  }
+  std::ranges::sort(shares);
+  return shares[(shares.size() - 1) / 2];
 }
 
 Json host_link(const Profile& profile) {
@@ -75,7 +115,11 @@ Json host_link(const Profile& profile) {
       limits.latency = table->cells.front().median_seconds;
     }
   }
-  return limits_json(limits, "to_device", "to_host");
+  Json json = limits_json(limits, "to_device", "to_host");
+  constexpr const char* kBeside = "beside_compute";
+  put_share(json, kBeside, "to_device", share_beside_compute(profile, "to_device", C1));
+  put_share(json, kBeside, "to_host", share_beside_compute(profile, "to_host", C2));
+  return json;
 }
 
 /// Of those that were read one at a time.
@@ -89,6 +133,20 @@ const ProfileCell* smallest_block(const Profile& profile) {
     }
   }
   return smallest;
+}
+
+/// Writes of D5 are not flushed, as a burst is not.
+std::optional<double> share_beside_copies(const Profile& profile, const char* way) {
+  using enum OperationId;
+  const auto beside = best_rate(profile, D5, way);
+  const auto same_block = [](const ProfileCell& cell) { return cell.at[0] == kMovedBlockBytes; };
+  const bool reads = std::string_view(way) == "read";
+  auto alone =
+      reads ? best_rate(profile, D1, {}, same_block) : best_rate(profile, D2, "burst", same_block);
+  if (!reads && !alone) {
+    alone = best_rate(profile, D2, {}, same_block);
+  }
+  return beside && alone ? std::optional(share(*beside, *alone)) : std::nullopt;
 }
 
 Json drives(const Profile& profile) {
@@ -105,7 +163,11 @@ Json drives(const Profile& profile) {
   if (const ProfileCell* block = smallest_block(profile)) {
     limits.latency = block->median_seconds;
   }
-  return limits_json(limits, "read", "write");
+  Json json = limits_json(limits, "read", "write");
+  for (const char* way : {"read", "write"}) {
+    put_share(json, "beside_copies", way, share_beside_copies(profile, way));
+  }
+  return json;
 }
 
 }  // namespace

@@ -11,6 +11,9 @@ namespace kvtier {
 /// best rate over all sizes, queue depths and methods. Host link from C4, or one way alone from C1
 /// and C2; drives from D1, D2 (sustained, if measured) and D3; overhead from X1 (scheduler_step,
 /// most items). A rate of both ways together that is lower than one way alone counts as that.
+/// What copies leave of a drive's rate: D5 over the best D1 and D2 (burst, if measured) of its
+/// block. What computing leaves of the host link: the middle over the sizes of C5, over C4 or
+/// pinned C1 and C2 of that size. Neither is more than 1.
 [[nodiscard]] Json measured_hardware(const Profile& profile);
 
 /// A whole server of one such device: what measured_hardware gives, and capacities and limits of

@@ -11,8 +11,9 @@ BytesPerSecond idle_bandwidth(const HardwareConfig& hardware, Medium from, Mediu
   if (from == Medium::cxl) {
     bandwidth = hardware.cxl->bandwidth.forward;
   } else if (from == Medium::ssd) {
-    const BytesPerSecond drive = hardware.ssd->bandwidth.forward;
-    bandwidth = crosses_pcie ? std::min(bandwidth, drive) : drive;
+    const SsdLimits& drive = hardware.ssd->bandwidth;
+    bandwidth = crosses_pcie ? std::min(bandwidth, drive.forward * drive.beside_copies.forward)
+                             : drive.forward;
   }
   if (const std::optional<BytesPerSecond> left = dram_bandwidth_left(hardware);
       crosses_dram && left) {

@@ -16,7 +16,9 @@ constexpr std::size_t kLimits = 3;
 
 }  // namespace
 
-SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths) {
+SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths,
+                         std::vector<LinkInterference> interference)
+    : interference_(std::move(interference)) {
   KVTIER_ASSERT(paths.size() <= kMostPaths, "paths fit the solver's arrays");
   KVTIER_ASSERT(links.size() <= links_.size(), "links fit the solver's arrays");
   for (const DuplexLimits& limits : links) {
@@ -37,6 +39,15 @@ SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vecto
       links_of_paths_[active] |= (active & links_[i].paths) != 0 ? 1U << i : 0U;
     }
   }
+}
+
+void SharedLinks::set_computing(bool computing, SimTime now) {
+  if (computing == ((pattern_ & kComputing) != 0)) {
+    return;
+  }
+  advance(now);
+  pattern_ ^= kComputing;
+  first_changed_ |= kComputingChanged;
 }
 
 TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie,
@@ -135,6 +146,20 @@ LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
   return counters;
 }
 
+DuplexLimits SharedLinks::limits_now(std::size_t link) const {
+  DuplexLimits limits = links_[link].limits;
+  for (const LinkInterference& other : interference_) {
+    const bool goes_on =
+        other.beside ? (active_ & links_[*other.beside].paths) != 0 : (pattern_ & kComputing) != 0;
+    if (other.link == link && goes_on) {
+      limits.forward = limits.forward * other.left.forward;
+      limits.backward = limits.backward * other.left.backward;
+      limits.both = limits.both * std::max(other.left.forward, other.left.backward);
+    }
+  }
+  return limits;
+}
+
 /// Progressive filling: all rates rise together until a limit is reached; the transfers under that
 /// limit keep their rate and the others go on rising.
 std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
@@ -145,9 +170,10 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
   std::array<Constraint, kLimits * kMostLinks> constraints{};
   const std::size_t limits = kLimits * link_count_;
   for (std::size_t i = 0; i < link_count_; ++i) {
-    constraints[kLimits * i].left = links_[i].limits.forward.value;
-    constraints[kLimits * i + 1].left = links_[i].limits.backward.value;
-    constraints[kLimits * i + 2].left = links_[i].limits.both.value;
+    const DuplexLimits link = limits_now(i);
+    constraints[kLimits * i].left = link.forward.value;
+    constraints[kLimits * i + 1].left = link.backward.value;
+    constraints[kLimits * i + 2].left = link.both.value;
   }
   std::array<double, kMostPaths> rates{};
   std::uint32_t rising_paths = 0;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,14 @@ struct LinkUse {
   bool forward;
 };
 
+/// Other work that slows a link down while it goes on.
+struct LinkInterference {
+  std::size_t link;
+  LinkShares left;
+  /// The link whose transfers are that work; none: it is computing.
+  std::optional<std::size_t> beside{};
+};
+
 /// What one link did: `forward` is towards the GPUs.
 struct LinkCounters {
   Bytes forward;
@@ -31,10 +40,17 @@ struct LinkCounters {
 /// disks do). Transfers of one path get the same rate, so each path is a processor-sharing queue on
 /// its own virtual time (the bytes that a transfer of that path got so far), and a change costs
 /// O(paths), whatever is in flight; no event per chunk.
+///
+/// A link's limits are lower while work that interferes with it goes on, whoever crosses it: also a
+/// transfer over both links is slower on the one for crossing the other.
 class SharedLinks {
  public:
   /// Each path is at most two link uses.
-  SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths);
+  SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths,
+              std::vector<LinkInterference> interference = {});
+
+  /// Says that computing begins or ends; needed where it interferes with a link.
+  void set_computing(bool computing, SimTime now);
 
   /// An open transfer may be given more bytes once all of these have been moved, or before.
   TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now,
@@ -98,6 +114,11 @@ class SharedLinks {
   /// A transfer's number holds its path in these bits, below the sequence.
   static constexpr unsigned kPathBits = 4;
   static_assert(kMostPaths < (1U << kPathBits));
+  /// In the key of a pattern, beside the paths' numbers.
+  static constexpr std::uint64_t kComputing = std::uint64_t{1} << 63U;
+  static_assert(kMostPaths * kCountBits < 63);
+  /// In `first_changed_`: no path's bit.
+  static constexpr std::uint32_t kComputingChanged = 1U << 31U;
 
   struct Pending {
     double due = 0;  // of the path's virtual time, bytes
@@ -182,6 +203,7 @@ class SharedLinks {
   TransferId start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie, SimTime now,
                           bool open);
   const Pending& finish_before(std::size_t index);
+  [[nodiscard]] DuplexLimits limits_now(std::size_t link) const;
   [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
 
   std::array<Path, kMostPaths> paths_{};
@@ -202,9 +224,9 @@ class SharedLinks {
   std::uint32_t active_ = 0;
   /// As of the last share().
   std::uint32_t busy_links_ = 0;
-  /// Paths whose transfers have changed since the last share(), a bit each.
+  /// Paths whose transfers have changed since the last share(), a bit each, and kComputingChanged.
   std::uint32_t first_changed_ = 0;
-  /// Transfers in flight by path, kCountBits each, and how many paths have too many for that.
+  /// Transfers in flight by path, kCountBits each, and kComputing; how many paths have too many.
   std::uint64_t pattern_ = 0;
   int crowded_paths_ = 0;
   /// What finish_before gave.
@@ -213,6 +235,7 @@ class SharedLinks {
   SimTime next_ = kNever;
   std::uint32_t next_path_ = 0;
   std::uint64_t next_sequence_ = 0;
+  std::vector<LinkInterference> interference_;
 };
 
 // Called for every transfer.

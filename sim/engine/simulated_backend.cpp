@@ -56,7 +56,16 @@ SharedLinks make_links(const HardwareConfig& hardware) {
   connect(Medium::dram, Medium::cxl, {{LinkNames::cxl, kWrite}});
   connect(Medium::ssd, Medium::cxl, {{LinkNames::ssd, kRead}, {LinkNames::cxl, kWrite}});
   connect(Medium::cxl, Medium::ssd, {{LinkNames::cxl, kRead}, {LinkNames::ssd, kWrite}});
-  return SharedLinks(std::move(links), std::move(paths));
+  std::vector<LinkInterference> interference;
+  if (const HostLinkShares& left = hardware.links.pcie.beside_compute; left != HostLinkShares()) {
+    interference.push_back({.link = LinkNames::pcie, .left = left});
+  }
+  if (hardware.ssd && hardware.ssd->bandwidth.beside_copies != DriveShares()) {
+    interference.push_back({.link = LinkNames::ssd,
+                            .left = hardware.ssd->bandwidth.beside_copies,
+                            .beside = LinkNames::pcie});
+  }
+  return SharedLinks(std::move(links), std::move(paths), std::move(interference));
 }
 
 }  // namespace
@@ -68,7 +77,12 @@ const char* to_string(Medium medium) {
 
 SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                                    const TimingModel& timing, DecodeStepping stepping)
-    : timing_(timing), layers_(model_layers), stepping_(stepping), links_(make_links(hardware)) {
+    : timing_(timing),
+      layers_(model_layers),
+      stepping_(stepping),
+      gpu_is_watched_(stepping == DecodeStepping::per_iteration ||
+                      hardware.links.pcie.beside_compute != HostLinkShares()),
+      links_(make_links(hardware)) {
   for (std::size_t path = 0; path < kPaths; ++path) {
     has_latency_ = has_latency_ || links_.latency(path).ns > 0;
   }
@@ -86,10 +100,11 @@ Completion SimulatedBackend::wait() {
     if (gpu_done_ <= device) {
       KVTIER_ASSERT(gpu_done_ != kNever, "something is pending");
       advance_to(gpu_done_);
-      if (gpu_ == Gpu::decode && stepping_ == DecodeStepping::per_iteration &&
-          ++reference_iteration_ < decode_end_iteration_) {
-        step_iteration();
-        continue;
+      if (gpu_is_watched_) [[unlikely]] {
+        if (decode_goes_on()) {
+          continue;
+        }
+        links_.set_computing(false, now_);
       }
       return finish_gpu();
     }
@@ -200,6 +215,14 @@ void SimulatedBackend::begin_prefill() {
   gpu_ = Gpu::prefill;
   gpu_started_ = now_;
   gpu_done_ = prefill_.load.valid() ? kNever : now_ + prefill_time_.total;
+  if (gpu_is_watched_) [[unlikely]] {
+    watch_prefill();
+  }
+}
+
+/// A prefill that waits for all that it loads computes nothing before.
+void SimulatedBackend::watch_prefill() {
+  links_.set_computing(!prefill_.load.valid() || !prefill_.wait_for_all_layers, now_);
 }
 
 /// Layer i computes when layer i-1 is done and its KV is there. With a steady rate, and layers of
@@ -210,6 +233,9 @@ void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
   prefill_.load = TransferId{};
   if (prefill_.wait_for_all_layers) {
     gpu_done_ = at + prefill_time_.total;
+    if (gpu_is_watched_) [[unlikely]] {
+      watch_prefill();
+    }
     return;
   }
   if (!prefill_.up_to_layers.empty()) {
@@ -252,13 +278,31 @@ void SimulatedBackend::start_decode(const DecodeCommand& command) {
   gpu_ = Gpu::decode;
   gpu_started_ = now_;
   decode_end_iteration_ = command.iterations;
+  if (gpu_is_watched_) [[unlikely]] {
+    return watch_decode();
+  }
+  gpu_done_ = decode_end(decode_end_iteration_);
+}
+
+void SimulatedBackend::watch_decode() {
+  links_.set_computing(true, now_);
   if (stepping_ == DecodeStepping::per_iteration) {
     reference_iteration_ = 0;
     reference_ticks_ = 0;
     step_iteration();
   } else {
-    gpu_done_ = decode_end(command.iterations);
+    gpu_done_ = decode_end(decode_end_iteration_);
   }
+}
+
+/// Goes on to the next iteration of a decode that is stepped through, if there is one.
+bool SimulatedBackend::decode_goes_on() {
+  if (gpu_ != Gpu::decode || stepping_ != DecodeStepping::per_iteration ||
+      ++reference_iteration_ >= decode_end_iteration_) {
+    return false;
+  }
+  step_iteration();
+  return true;
 }
 
 void SimulatedBackend::stop_decode() {

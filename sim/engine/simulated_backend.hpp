@@ -83,10 +83,16 @@ class SimulatedBackend final : public Backend {
   [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;
   void step_iteration();
   void count_decode();
+  void watch_prefill();
+  void watch_decode();
+  [[nodiscard]] bool decode_goes_on();
 
   const TimingModel& timing_;
   std::int64_t layers_;
   DecodeStepping stepping_;
+  /// Begins and ends of the GPU's work need more than their times: decode steps through its
+  /// iterations, or links are slower while the GPU computes.
+  bool gpu_is_watched_;
   SharedLinks links_;
   /// Some path has one.
   bool has_latency_ = false;

@@ -137,6 +137,38 @@ TEST(HardwareConfig, NamesTheTwoWaysOfEachLink) {
   EXPECT_EQ(hardware.ssd->bandwidth.both, BytesPerSecond(6e9));
 }
 
+TEST(HardwareConfig, SharesBesideOtherWorkAreAllOfItUnlessSaid) {
+  Json json = a100_json();
+  const auto plain = test::read_config_json<HardwareConfig>(json);
+  EXPECT_EQ(plain.links.pcie.beside_compute, HostLinkShares());
+  EXPECT_EQ(plain.ssd->bandwidth.beside_copies, DriveShares());
+  json["links"]["pcie"]["beside_compute"] = Json{{"to_device", 1}, {"to_host", 1.0}};
+  json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", 1}, {"write", 1}};
+  const auto all = test::read_config_json<HardwareConfig>(json);
+  EXPECT_EQ(all, plain);
+  EXPECT_EQ(write_value(all).dump(), write_value(plain).dump());
+  json["links"]["pcie"]["beside_compute"] = Json{{"to_host", 0.8}};
+  json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", 0.5}, {"write", 0.25}};
+  const auto less = test::read_config_json<HardwareConfig>(json);
+  EXPECT_EQ(less.links.pcie.beside_compute.forward, 1);
+  EXPECT_EQ(less.links.pcie.beside_compute.backward, 0.8);
+  EXPECT_EQ(less.ssd->bandwidth.beside_copies.forward, 0.5);
+  EXPECT_EQ(less.ssd->bandwidth.beside_copies.backward, 0.25);
+  EXPECT_EQ(test::read_config_json<HardwareConfig>(write_value(less)), less);
+}
+
+TEST(HardwareConfig, RefusesSharesThatAreNone) {
+  Json json = a100_json();
+  json["links"]["pcie"]["beside_compute"] = Json{{"to_device", 0}, {"to_host", 1.5}};
+  json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", -0.5}, {"write", "half"}};
+  EXPECT_EQ(
+      problems_of<HardwareConfig>(json),
+      (Lines{"/ssd/bandwidth/beside_copies/read: expected a number > 0 and <= 1, got -0.5",
+             "/ssd/bandwidth/beside_copies/write: expected a number > 0 and <= 1, got \"half\"",
+             "/links/pcie/beside_compute/to_device: expected a number > 0 and <= 1, got 0",
+             "/links/pcie/beside_compute/to_host: expected a number > 0 and <= 1, got 1.5"}));
+}
+
 TEST(HardwareConfig, ReportsEveryProblemOfAFile) {
   Json json = a100_json();
   json["gpus"] = 0;

@@ -65,6 +65,55 @@ TEST(MeasuredHardware, TakesOneWayAloneFromPlainCopies) {
             Json::parse(R"({"links": {"pcie": {"to_device": "9kB/s", "to_host": "8kB/s"}}})"));
 }
 
+TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  constexpr std::int64_t kBlock = kMovedBlockBytes;
+  // A block in 4 ms at best; another size is faster, but not what D5 moves.
+  add_table(profile, D1, "random",
+            {cell({kBlock, 1}, 0.005), cell({kBlock, 4}, 0.004), cell({2 * kBlock, 4}, 0.004)});
+  add_table(profile, D2, "burst", {cell({kBlock, 4}, 0.006)});
+  add_table(profile, D2, "sustained", {cell({kBlock, 4}, 0.02)});
+  // 16 blocks in 160 ms, 10 ms each: 0.4. Writes in 96 ms, 6 ms each.
+  add_table(profile, D5, "read", {cell({16 * kBlock}, 0.16)});
+  const auto shares = [&] {
+    return measured_hardware(profile)["ssd"]["bandwidth"]["beside_copies"];
+  };
+  EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4})"));
+  add_table(profile, D5, "write", {cell({16 * kBlock}, 0.096)});
+  EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4, "write": 1.0})"));
+  // Never more than all of it.
+  profile.tables.back().cells = {cell({16 * kBlock}, 0.08)};
+  EXPECT_EQ(shares()["write"], 1.0);
+  profile.tables.back().cells = {cell({16 * kBlock}, 0.288)};
+  EXPECT_EQ(shares()["write"], 0.333);
+}
+
+TEST(MeasuredHardware, SaysNothingOfADriveWhoseBlockWasNotMeasuredAlone) {
+  Profile profile = tiny_profile();
+  add_table(profile, OperationId::D1, "random", {cell({4096, 1}, 0.001)});
+  add_table(profile, OperationId::D5, "read", {cell({1 << 24}, 1)});
+  EXPECT_FALSE(measured_hardware(profile)["ssd"]["bandwidth"].contains("beside_copies"));
+}
+
+TEST(MeasuredHardware, TakesWhatComputingLeavesOfTheHostLink) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  const auto shares = [&] { return measured_hardware(profile)["links"]["pcie"]["beside_compute"]; };
+  // Of sizes measured both ways: 0.5, 0.8 and 0.9.
+  add_table(profile, C5, "to_device",
+            {cell({1000}, 2), cell({2000}, 2.5), cell({3000}, 3), cell({4000}, 99)});
+  add_table(profile, C1, "pageable", {cell({1000, 1}, 0.1)});
+  add_table(profile, C1, "pinned",
+            {cell({1000, 1}, 1), cell({1000, 10}, 9), cell({2000, 1}, 2), cell({3000, 1}, 2.7)});
+  EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.8})"));
+  // C1 is not asked where C4 is there. Of two the lower; never more than all of it.
+  add_table(profile, C4, "to_device", {cell({1000}, 0.4), cell({2000}, 1)});
+  add_table(profile, C4, "to_host", {cell({1000}, 1)});
+  add_table(profile, C5, "to_host", {cell({1000}, 0.9)});
+  EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.2, "to_host": 1.0})"));
+}
+
 TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
   Profile profile = tiny_profile();
   using enum OperationId;

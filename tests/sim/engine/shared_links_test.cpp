@@ -118,6 +118,72 @@ TEST(SharedLinks, APathOverTwoLinksTakesTheSlowerOnesPace) {
   completions(links, 3);
 }
 
+/// A host link, and a drive of which transfers of that link leave half of the reads and a quarter
+/// of the writes. Paths: to the device, reads to host memory, reads to the device, writes.
+SharedLinks drive_beside_copies() {
+  return SharedLinks(
+      {limits(10 * kGb, 10 * kGb, 20 * kGb), limits(4 * kGb, 4 * kGb, 6 * kGb)},
+      {{{0, true}}, {{1, true}}, {{1, true}, {0, true}}, {{1, false}}},
+      {{.link = 1, .left = {.forward = 0.5, .backward = 0.25}, .beside = std::size_t{0}}});
+}
+
+TEST(SharedLinks, ADriveIsSlowerWhileAnythingIsCopied) {
+  SharedLinks links = drive_beside_copies();
+  links.start(1, Bytes(8000000), 0, at_ms(0));
+  EXPECT_DOUBLE_EQ(links.rate(1), 4 * kGb);
+  EXPECT_EQ(links.next_completion(), at_ms(2));
+  // From 1 ms on 4 MB are left at half the rate. The copy of 10 MB at 10 GB/s ends at 2 ms; 2 MB
+  // are left then, at 4 GB/s: 2.5 ms.
+  links.start(0, Bytes(10000000), 1, at_ms(1));
+  EXPECT_DOUBLE_EQ(links.rate(0), 10 * kGb);
+  EXPECT_DOUBLE_EQ(links.rate(1), 2 * kGb);
+  const auto times = completions(links, 2);
+  EXPECT_EQ(times[1], at_ms(2));
+  EXPECT_EQ(times[0], SimTime(2500000));
+}
+
+TEST(SharedLinks, EachWayOfADriveKeepsItsShareBesideCopies) {
+  SharedLinks links = drive_beside_copies();
+  links.start(0, Bytes(1000000000), 0, at_ms(0));
+  links.start(3, Bytes(1000000), 1, at_ms(0));
+  EXPECT_DOUBLE_EQ(links.rate(3), kGb);  // 4 x 0.25
+  // Both ways together keep the larger share: 6 x 0.5 = 3, as much as 2 and 1 take.
+  links.start(1, Bytes(1000000), 2, at_ms(0));
+  EXPECT_DOUBLE_EQ(links.rate(3), kGb);
+  EXPECT_DOUBLE_EQ(links.rate(1), 2 * kGb);
+  completions(links, 3);
+}
+
+TEST(SharedLinks, AReadToTheDeviceIsACopyToo) {
+  SharedLinks links = drive_beside_copies();
+  links.start(2, Bytes(2000000), 0, at_ms(0));
+  EXPECT_DOUBLE_EQ(links.rate(2), 2 * kGb);
+  EXPECT_EQ(completions(links, 1)[0], at_ms(1));
+}
+
+TEST(SharedLinks, ALinkIsSlowerWhileComputingGoesOn) {
+  SharedLinks links({limits(2 * kGb, 2 * kGb, 4 * kGb)}, {{{0, true}}, {{0, false}}},
+                    {{.link = 0, .left = {.forward = 0.5, .backward = 1}}});
+  links.start(kUp, Bytes(6000000), 0, at_ms(0));
+  links.start(kDown, Bytes(10000000), 1, at_ms(0));
+  // 6 MB: 2 MB until 1 ms, 1 MB until 2 ms, the rest of 3 MB takes 1.5 ms. The other way keeps all.
+  links.set_computing(true, at_ms(1));
+  EXPECT_DOUBLE_EQ(links.rate(kUp), kGb);
+  EXPECT_DOUBLE_EQ(links.rate(kDown), 2 * kGb);
+  EXPECT_EQ(links.next_completion(), at_ms(5));
+  links.set_computing(false, at_ms(2));
+  EXPECT_DOUBLE_EQ(links.rate(kUp), 2 * kGb);
+  const auto times = completions(links, 2);
+  EXPECT_EQ(times[0], SimTime(3500000));
+  EXPECT_EQ(times[1], at_ms(5));
+  // Nothing moves: there is nothing to slow down.
+  links.set_computing(true, at_ms(6));
+  EXPECT_EQ(links.next_completion(), kNever);
+  links.start(kUp, Bytes(1000000), 0, at_ms(7));
+  EXPECT_EQ(completions(links, 1)[0], at_ms(8));
+  EXPECT_EQ(links.counters(0, at_ms(8)).busy, for_ms(6));
+}
+
 TEST(SharedLinks, AnExtensionIsServedAfterWhatWasLeft) {
   SharedLinks links = one_link(limits(kGb, kGb, 2 * kGb));
   const TransferId transfer = links.start(kUp, Bytes(2000000), 0, at_ms(0));

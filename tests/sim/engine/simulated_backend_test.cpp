@@ -1,11 +1,14 @@
 #include "sim/engine/simulated_backend.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "hw/layer_pipeline.hpp"
+#include "sim/engine/idle_bandwidth.hpp"
 #include "tests/sim/engine/support.hpp"
 
 namespace kvtier::test {
@@ -239,6 +242,75 @@ TEST(SimulatedBackend, WhatCrossesTwoLinksWaitsForBoth) {
   const SimDuration layer(1);
   EXPECT_NEAR(prefill_time_with_latency(Medium::ssd, layer, Bytes(10000)).seconds(),
               (for_ms(25) + load + layer).seconds(), 1e-8);
+}
+
+/// When 20,000 bytes from host memory have been moved, at 1 MB/s and half of it beside compute.
+SimTime copied_beside(DecodeStepping stepping,
+                      const std::function<void(SimulatedBackend&, TransferId)>& start) {
+  HardwareConfig hardware = tiny_hardware();
+  hardware.links.pcie.beside_compute.forward = 0.5;
+  const PieceTiming timing({{Tokens(0), 2000000 * kTicksPerNs, 0}}, for_ms(2), for_ms(0));
+  SimulatedBackend backend(hardware, kLayers, timing, stepping);
+  start(backend, backend.start_transfer({.from = Medium::dram,
+                                         .to = Medium::hbm,
+                                         .bytes = Bytes(20000),
+                                         .key = {},
+                                         .cookie = 0}));
+  SimTime copied = kNever;
+  while (backend.pending()) {
+    if (backend.wait().kind == CompletionKind::transfer) {
+      copied = backend.now();
+    }
+  }
+  backend.check_drained();
+  return copied;
+}
+
+TEST(SimulatedBackend, CopiesAreSlowerWhileTheGpuComputes) {
+  for (const auto stepping : {DecodeStepping::closed_form, DecodeStepping::per_iteration}) {
+    EXPECT_EQ(copied_beside(stepping, [](SimulatedBackend&, TransferId) {}), at_ms(20));
+    // 10 ms of a prefill move 5,000 bytes, the other 15,000 take 15 ms.
+    EXPECT_EQ(copied_beside(stepping,
+                            [](SimulatedBackend& backend, TransferId) {
+                              backend.start_prefill(
+                                  {.part = {.added = Tokens(1), .past = Tokens(0)}, .key = {}});
+                            }),
+              at_ms(25));
+    // Three iterations of 2 ms move 3,000.
+    EXPECT_EQ(
+        copied_beside(stepping,
+                      [](SimulatedBackend& backend, TransferId) {
+                        backend.start_decode({.batch = 1, .context = Tokens(5), .iterations = 3});
+                      }),
+        at_ms(23));
+    // A prefill that computes layer by layer beside its load, and one that waits for all of it.
+    for (const bool waits : {false, true}) {
+      EXPECT_EQ(copied_beside(stepping,
+                              [waits](SimulatedBackend& backend, TransferId load) {
+                                PrefillCommand command{
+                                    .part = {.added = Tokens(1), .past = Tokens(1)}, .key = {}};
+                                command.load = load;
+                                command.wait_for_all_layers = waits;
+                                backend.start_prefill(command);
+                              }),
+                waits ? at_ms(20) : at_ms(40));
+    }
+  }
+}
+
+TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
+  HardwareConfig hardware = tiny_hardware();
+  hardware.ssd->bandwidth.beside_copies.forward = 0.5;
+  const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
+  for (const auto& [to, expected] : {std::pair{Medium::dram, 10}, std::pair{Medium::hbm, 20}}) {
+    SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+    backend.start_transfer(
+        {.from = Medium::ssd, .to = to, .bytes = Bytes(10000), .key = {}, .cookie = 0});
+    backend.wait();
+    EXPECT_EQ(backend.now(), at_ms(expected));
+  }
+  EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::dram).value, 1e6);
+  EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::hbm).value, 5e5);
 }
 
 TEST(SimulatedBackend, TransfersEndInTheOrderOfTheirLatencies) {

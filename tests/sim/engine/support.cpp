@@ -233,6 +233,13 @@ RunConfig random_config(std::uint64_t seed) {
   if (dice.chance(0.3)) {
     config.replicas = {.count = dice.between(2, 3), .routing = Routing::random};
   }
+  const auto share = [&dice] { return dice.one_of({1.0, 0.9, 0.3}); };
+  if (dice.chance(0.3)) {
+    static_cast<LinkShares&>(hardware.ssd->bandwidth.beside_copies) = {share(), share()};
+  }
+  if (dice.chance(0.3)) {
+    static_cast<LinkShares&>(hardware.links.pcie.beside_compute) = {share(), share()};
+  }
   return config;
 }
 

@@ -144,6 +144,28 @@ TEST_F(ProfileHardware, GivesMeasuredRatesToAPresetAndKeepsItsOtherKeys) {
   EXPECT_EQ(hardware.dram->capacity.value, std::int64_t{3} << 30);
 }
 
+TEST_F(ProfileHardware, SaysWhatInterferesUnlessTheConfigDoes) {
+  EXPECT_EQ(resolve(kProfileAlone).hardware.links.pcie.beside_compute, HostLinkShares());
+  Profile profile = small_profile();
+  for (const char* way : {"to_device", "to_host"}) {  // twice the time of C4
+    profile.tables.push_back({.operation = OperationId::C5,
+                              .variant = way,
+                              .method = {},
+                              .cache = CacheState::cold,
+                              .shape = {},
+                              .axes = profile_operation(OperationId::C5).axes,
+                              .cells = {{{1 << 20}, 2e-3, 2e-3, 2e-3, 3, 0, {}}},
+                              .left_out = {}});
+  }
+  write_profile(dir_.path("busy.json"), profile);
+  const HostLinkShares shares =
+      resolve(
+          R"({"profile": "./busy.json", "links": {"pcie": {"beside_compute": {"to_host": 1}}}})")
+          .hardware.links.pcie.beside_compute;
+  EXPECT_EQ(shares.forward, 0.5);
+  EXPECT_EQ(shares.backward, 1);
+}
+
 TEST_F(ProfileHardware, MayBeSetOnTheCommandLine) {
   EXPECT_DOUBLE_EQ(resolve(R"("a100-80g")", {"/hardware/profile=./small.json", "/hardware/gpus=1"})
                        .hardware.links.pcie.forward.value,
