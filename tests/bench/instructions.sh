@@ -15,8 +15,8 @@ program=${1:-$root/build/release/bin/kvtier}
 system=${2:-attentionstore}
 case $system in
   recompute) limit=3000 ;;
-  attentionstore_lru) limit=7100 ;;
-  *) limit=9100 ;;
+  attentionstore_lru) limit=7150 ;;
+  *) limit=9150 ;;
 esac
 few=4500
 many=9000

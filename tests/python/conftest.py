@@ -1,6 +1,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 
 import pytest
@@ -15,6 +16,12 @@ RUN = {
     "workload": {"generator": "sharegpt", "sessions": 60, "arrival_rate": "1/s",
                  "warmup_turns": 20},
 }
+
+
+def hear_interrupts():
+    """For a child process: what a shell starts in the background ignores SIGINT, and so do its
+    children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import kvtier
-from conftest import RUN
+from conftest import RUN, hear_interrupts
 
 
 def cli_result(kvtier_program, *arguments):
@@ -115,7 +115,8 @@ def test_ctrl_c_ends_a_long_run():
     script = (f"import kvtier\nprint('begins', flush=True)\n"
               f"try:\n    kvtier.simulate({LONG!r})\nexcept KeyboardInterrupt:\n"
               f"    print('interrupted')\n")
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
+                               preexec_fn=hear_interrupts)
     assert process.stdout.readline() == "begins\n"
     time.sleep(1)
     assert process.poll() is None

@@ -9,6 +9,7 @@ import pandas
 import pytest
 
 import kvtier
+from conftest import hear_interrupts
 from policies import Lru
 
 
@@ -129,7 +130,7 @@ def test_ctrl_c_ends_a_sweep_and_its_processes(sweep_file, tmp_path):
               f"try:\n    kvtier.sweep({str(long_sweep)!r}, shards=2)\n"
               f"except KeyboardInterrupt:\n    print('interrupted')\n")
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
-                               start_new_session=True)
+                               start_new_session=True, preexec_fn=hear_interrupts)
     assert process.stdout.readline() == "begins\n"
     time.sleep(3)
     assert process.poll() is None
