@@ -16,6 +16,10 @@ namespace {
 constexpr std::int64_t kQueueDepth = 16;
 /// Of one request to a drive.
 constexpr std::int64_t kLargestRequest = std::int64_t{1} << 20;
+/// Of which a lane has scratch slots twice, so that one half fills while the other is copied. A half
+/// is a large request at least: drives are slower with smaller ones, and each half is handed from
+/// thread to thread.
+constexpr std::int64_t kFewestTokensInFlight = kQueueDepth;
 
 /// No entry's.
 constexpr EntryKey kNoKey{UINT64_MAX};
@@ -71,11 +75,11 @@ KvStore::KvStore(const Setup& setup)
       token_(kv_bytes_per_token(setup.shape, setup.device->info().element)),
       verify_(setup.verify),
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
-      scratch_slots_(setup.scratch_slots) {
+      scratch_slots_(2 * std::max(kFewestTokensInFlight, kLargestRequest / token_.value)) {
   const std::int64_t dram = setup.slots[index_of(Medium::dram)];
   const std::int64_t cxl = setup.slots[index_of(Medium::cxl)];
   const std::int64_t ssd = setup.slots[index_of(Medium::ssd)];
-  const std::int64_t scratch = setup.lanes * setup.scratch_slots;
+  const std::int64_t scratch = setup.lanes * scratch_slots_;
   host_ = Buffer(device_, MemoryKind::pinned, (dram + cxl + scratch) * token_);
   scratch_.resize(static_cast<std::size_t>(scratch));
   std::iota(scratch_.begin(), scratch_.end(), static_cast<std::int32_t>(dram + cxl));

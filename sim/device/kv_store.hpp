@@ -50,9 +50,8 @@ class KvStore {
     std::array<std::int64_t, kMedia> slots{};
     /// Of the file, where there is a drive.
     std::string directory;
-    /// Lanes that have scratch slots, and how many each.
+    /// Lanes that have scratch slots.
     std::int64_t lanes = 1;
-    std::int64_t scratch_slots = 128;
     /// Instead of a file in `directory`; for tests.
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
     /// Compare each token's bytes in each layer after every move with what was computed.
@@ -202,6 +201,7 @@ class KvStore {
   std::unique_ptr<ScratchFile> file_;
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage_;
   std::vector<std::int32_t> scratch_;
+  /// Of each lane.
   std::int64_t scratch_slots_;
 
   mutable std::mutex mutex_;
