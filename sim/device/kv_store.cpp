@@ -16,9 +16,9 @@ namespace {
 constexpr std::int64_t kQueueDepth = 16;
 /// Of one request to a drive.
 constexpr std::int64_t kLargestRequest = std::int64_t{1} << 20;
-/// Of which a lane has scratch slots twice, so that one half fills while the other is copied. A half
-/// is a large request at least: drives are slower with smaller ones, and each half is handed from
-/// thread to thread.
+/// Of which a lane has scratch slots twice, so that one half fills while the other is copied. A
+/// half is a large request at least: drives are slower with smaller ones, and each half is handed
+/// from thread to thread.
 constexpr std::int64_t kFewestTokensInFlight = kQueueDepth;
 
 /// No entry's.
