@@ -11,11 +11,13 @@ The browser is driven by its DevTools protocol over two pipes, which needs nothi
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import pathlib
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,8 @@ VIEWS = (
 )
 # Pixels of a canvas that differ from an empty one: a chart has thousands.
 LEAST_PIXELS = 500
+# Seconds that a browser gets to end by itself.
+CLOSING_TIME = 20
 PIXELS = """
 (() => [...document.querySelectorAll("canvas")].map((canvas) => {
   const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
@@ -69,7 +73,7 @@ class Browser:
             [program, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-gpu", "--disable-dev-shm-usage",
              "--no-first-run", "--disable-background-networking", "--disable-component-update",
              "--disable-sync", "--remote-debugging-pipe", f"--user-data-dir={profile}"],
-            preexec_fn=place_pipes, close_fds=False,
+            preexec_fn=place_pipes, close_fds=False, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(command_read)
         os.close(answer_write)
@@ -81,8 +85,18 @@ class Browser:
             self.call(domain + ".enable")
 
     def close(self):
-        self.process.kill()
+        """Ends the browser with its helper processes, which write into its profile to their last."""
+        try:
+            self.session = None
+            self.call("Browser.close")
+            self.process.wait(timeout=CLOSING_TIME)
+        except (RuntimeError, OSError, subprocess.TimeoutExpired):
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        os.close(self.commands)
+        os.close(self.answers)
 
     def receive(self, until):
         """The next message; None at the time `until`."""
@@ -271,7 +285,8 @@ def main():
         print("skipped: no browser is installed, looked for " + ", ".join(BROWSERS))
         return SKIPPED
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as work:
+    # A helper process that outlives the browser may still write there: what is left over is no failure.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         folder = pathlib.Path(work)
         pages = make_pages(options.program.resolve(), options.configs.resolve(), folder)
         browser = Browser(browser_program, folder / "profile", options.patience)
