@@ -1,6 +1,7 @@
 #include "sim/device/device_backend.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "sim/core/assert.hpp"
@@ -11,31 +12,14 @@ namespace {
 
 constexpr std::int64_t kLanes = 5;
 
-struct Split {
-  Processors compute;
-  Processors rest;
-};
-
-/// On the host a device's threads compete with those that move KV: they get processors of their
-/// own.
-Split split(const Device& device) {
-  const Processors all = processors_of_process();
-  const std::int64_t computing = device.info().processors;
-  if (device.info().kind != "cpu" || std::ssize(all) <= computing) {
-    return {};
-  }
-  return {.compute = Processors(all.begin(), all.begin() + computing),
-          .rest = Processors(all.begin() + computing, all.end())};
-}
-
 }  // namespace
 
 DeviceBackend::DeviceBackend(const ServingSetup& setup)
-    : ServingBackend(setup, kLanes), device_(*setup.device), before_(processors_of_process()) {
+    : ServingBackend(setup, kLanes), device_(*setup.device), before_(processors_of_thread()) {
   for (std::int64_t i = 0; i <= layers_; ++i) {
     layer_ends_.push_back(device_.make_event());
   }
-  const Split processors = split(device_);
+  const ProcessorShares processors = share_processors(device_, before_);
   const auto make = [&](std::int64_t number, const Processors& where, bool reaches_drive) {
     return std::make_unique<Lane>(
         Lane::Setup{.device = &device_,
@@ -121,8 +105,18 @@ Completion DeviceBackend::wait() {
       return {CompletionKind::timer, timers_.pop().payload};
     }
     KVTIER_ASSERT(expected_ > 0 || timer != kNever, "something is pending");
+    // Threads wake up late, which would make every arrival late: the last quarter of a millisecond
+    // is watched, beside computing where there is one processor for all.
+    constexpr SimDuration kWatched(250000);
+    const SimTime watch = timer == kNever ? kNever : timer - kWatched;
+    if (watch <= wall()) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+      continue;
+    }
     constexpr SimDuration kGlance(100000000);
-    const SimTime until = std::min(timer, wall() + kGlance);
+    const SimTime until = std::min(watch, wall() + kGlance);
     changed_.wait_until(lock, begin_ + std::chrono::nanoseconds(until.ns));
     check_();
   }

@@ -34,8 +34,8 @@ struct ComputedWork {
 /// the DeviceError.
 class DeviceBackend final : public ServingBackend {
  public:
-  /// Keeps references. On the host as a device, computing keeps to the first processors and the
-  /// rest of the work, with the calling thread, to the last one. Throws DeviceError where memory is
+  /// Keeps references. On the host as a device, computing and the rest of the work, with the
+  /// calling thread, share the processors (share_processors). Throws DeviceError where memory is
   /// short or the drive cannot be used.
   explicit DeviceBackend(const ServingSetup& setup);
   ~DeviceBackend() override;

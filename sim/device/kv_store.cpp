@@ -16,10 +16,12 @@ namespace {
 constexpr std::int64_t kQueueDepth = 16;
 /// Of one request to a drive.
 constexpr std::int64_t kLargestRequest = std::int64_t{1} << 20;
-/// Of which a lane has scratch slots twice, so that one half fills while the other is copied. A
-/// half is a large request at least: drives are slower with smaller ones, and each half is handed
-/// from thread to thread.
-constexpr std::int64_t kFewestTokensInFlight = kQueueDepth;
+/// A lane's scratch slots are a ring of so many parts of a load: while some are copied, others are
+/// read.
+constexpr std::size_t kRingParts = 8;
+/// The least that they hold.
+constexpr std::int64_t kScratchTokens = 2 * kQueueDepth;
+constexpr std::int64_t kScratchBytes = 2 * kLargestRequest;
 
 /// No entry's.
 constexpr EntryKey kNoKey{UINT64_MAX};
@@ -51,12 +53,6 @@ std::uint64_t hash_bytes(const std::byte* data, std::int64_t size) {
   return all;
 }
 
-void finish(StorageEngine& engine) {
-  while (engine.in_flight() > 0) {
-    engine.wait();
-  }
-}
-
 /// The i-th token of a move: its entry and number.
 std::pair<EntryKey, std::int64_t> token_of(const KvMove& move, std::int64_t i) {
   auto piece = move.pieces.begin();
@@ -68,6 +64,41 @@ std::pair<EntryKey, std::int64_t> token_of(const KvMove& move, std::int64_t i) {
 
 }  // namespace
 
+/// Requests to a drive for the parts of a move; a request's tag is its part.
+class KvStore::PartRequests {
+ public:
+  PartRequests(StorageEngine& engine, std::size_t parts) : engine_(engine), requests_(parts) {
+    KVTIER_ASSERT(engine.in_flight() == 0, "every request of the move before has ended");
+  }
+
+  [[nodiscard]] bool has_room() const { return engine_.in_flight() < kQueueDepth; }
+  void submit(IoRequest request, std::size_t part) {
+    if (!has_room()) {
+      wait();
+    }
+    request.tag = part;
+    ++requests_[part];
+    engine_.submit({&request, 1});
+  }
+  void wait_for(std::size_t part) {
+    while (requests_[part] > 0) {
+      wait();
+    }
+  }
+
+ private:
+  void wait() {
+    const std::vector<IoCompletion> ended = engine_.wait();
+    KVTIER_ASSERT(!ended.empty(), "a drive that is waited for ends a request");
+    for (const IoCompletion& completion : ended) {
+      --requests_.at(completion.tag);
+    }
+  }
+
+  StorageEngine& engine_;
+  std::vector<std::int64_t> requests_;
+};
+
 KvStore::KvStore(const Setup& setup)
     : device_(*setup.device),
       shape_(setup.shape),
@@ -75,7 +106,7 @@ KvStore::KvStore(const Setup& setup)
       token_(kv_bytes_per_token(setup.shape, setup.device->info().element)),
       verify_(setup.verify),
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
-      scratch_slots_(2 * std::max(kFewestTokensInFlight, kLargestRequest / token_.value)) {
+      scratch_slots_(std::max(kScratchTokens, kScratchBytes / token_.value)) {
   const std::int64_t dram = setup.slots[index_of(Medium::dram)];
   const std::int64_t cxl = setup.slots[index_of(Medium::cxl)];
   const std::int64_t ssd = setup.slots[index_of(Medium::ssd)];
@@ -329,8 +360,8 @@ void KvStore::queue_rows(Medium from, std::span<const std::int32_t> from_slots,
 }
 
 void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive,
-                     std::span<const std::int32_t> in_memory, Layers layers,
-                     StorageEngine& engine) const {
+                     std::span<const std::int32_t> in_memory, Layers layers, std::size_t part,
+                     PartRequests& requests) const {
   const Bytes before = layers.first * row_;
   const Bytes of_token = (layers.last - layers.first) * row_;
   const bool whole = of_token == token_;
@@ -343,47 +374,53 @@ void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive,
            static_cast<std::int64_t>(end + 1 - i) * token_.value <= kLargestRequest) {
       ++end;
     }
-    if (engine.in_flight() == kQueueDepth) {
-      engine.wait();
-    }
-    const IoRequest request{.kind = kind,
-                            .offset = (on_drive[i] * token_ + before).value,
-                            .data = host(in_memory[i]) + before.value,
-                            .bytes = static_cast<std::int64_t>(end - i) * of_token};
-    engine.submit({&request, 1});
+    requests.submit({.kind = kind,
+                     .offset = (on_drive[i] * token_ + before).value,
+                     .data = host(in_memory[i]) + before.value,
+                     .bytes = static_cast<std::int64_t>(end - i) * of_token},
+                    part);
     i = end;
   }
 }
 
 void KvStore::read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
                             std::span<const std::int32_t> in_memory, StorageEngine& engine) const {
-  submit(kind, on_drive, in_memory, {0, shape_.layers}, engine);
-  finish(engine);
+  PartRequests requests(engine, 1);
+  submit(kind, on_drive, in_memory, {0, shape_.layers}, 0, requests);
+  requests.wait_for(0);
 }
 
 void KvStore::load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
                               const MoveLane& lane) const {
-  KVTIER_ASSERT(lane.storage != nullptr && lane.scratch.size() >= 2, "the lane reaches the drive");
-  const std::size_t half = lane.scratch.size() / 2;
+  KVTIER_ASSERT(lane.storage != nullptr && lane.scratch.size() >= kRingParts,
+                "the lane reaches the drive");
+  const std::size_t size = lane.scratch.size() / kRingParts;
   const std::size_t count = move.from_slots.size();
-  const auto in_memory = [&](std::size_t begin) {
-    return lane.scratch.subspan(begin / half % 2 * half, std::min(half, count - begin));
+  const std::size_t parts = (count + size - 1) / size;
+  const auto in_memory = [&](std::size_t part) {
+    return lane.scratch.subspan(part % kRingParts * size, std::min(size, count - part * size));
   };
-  const auto part = [&](const std::vector<std::int32_t>& slots, std::size_t begin) {
-    return std::span(slots).subspan(begin, std::min(half, count - begin));
+  const auto slots_of = [&](const std::vector<std::int32_t>& slots, std::size_t part) {
+    return std::span(slots).subspan(part * size, std::min(size, count - part * size));
   };
-  const auto read = [&](std::size_t begin) {
-    submit(IoKind::read, part(move.from_slots, begin), in_memory(begin), {first, last},
-           *lane.storage);
-  };
-  read(0);
-  for (std::size_t begin = 0; begin < count; begin += half) {
-    finish(*lane.storage);
-    if (begin + half < count) {
-      lane.stream->synchronize();  // the other half of the scratch slots is free
-      read(begin + half);
+  PartRequests requests(*lane.storage, parts);
+  lane.stream->synchronize();  // what was copied before has left the scratch slots
+  std::size_t copied = 0;
+  std::size_t submitted = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    const bool half_empty = submitted <= part + kRingParts / 2;
+    while (half_empty && submitted < std::min(parts, part + kRingParts) &&
+           (submitted == part || requests.has_room())) {
+      if (submitted == copied + kRingParts) {
+        lane.stream->synchronize();
+        copied = part;
+      }
+      submit(IoKind::read, slots_of(move.from_slots, submitted), in_memory(submitted),
+             {first, last}, submitted, requests);
+      ++submitted;
     }
-    queue_rows(Medium::dram, in_memory(begin), part(move.to_slots, begin), first, last,
+    requests.wait_for(part);
+    queue_rows(Medium::dram, in_memory(part), slots_of(move.to_slots, part), first, last,
                *lane.stream);
   }
 }

@@ -101,7 +101,7 @@ class KvStore {
   /// Whether a layer can be read from the drive without the others.
   [[nodiscard]] bool reads_layers() const { return row_.value % kStorageAlignment == 0; }
   /// Moves layers `first` .. `last` - 1 from the drive to HBM; all of them, or reads_layers().
-  /// While a part is copied, the next one is read. What was read last may still be on its way, on
+  /// While a part is copied, later ones are read. What was read last may still be on its way, on
   /// the lane's stream.
   void load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
                        const MoveLane& lane) const;
@@ -175,9 +175,11 @@ class KvStore {
     std::int64_t first;
     std::int64_t last;
   };
+  class PartRequests;
   /// Waits only where the queue is full.
   void submit(IoKind kind, std::span<const std::int32_t> on_drive,
-              std::span<const std::int32_t> in_memory, Layers layers, StorageEngine& engine) const;
+              std::span<const std::int32_t> in_memory, Layers layers, std::size_t part,
+              PartRequests& requests) const;
   void read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
                      std::span<const std::int32_t> in_memory, StorageEngine& engine) const;
   /// Through the lane's scratch slots.

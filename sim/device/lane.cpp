@@ -2,36 +2,7 @@
 
 #include <utility>
 
-#include <sched.h>
-
 namespace kvtier {
-
-void stay_on(const Processors& processors) {
-  if (processors.empty()) {
-    return;
-  }
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int processor : processors) {
-    CPU_SET(static_cast<std::size_t>(processor), &set);
-  }
-  // Where it is forbidden the threads run where they like.
-  static_cast<void>(::sched_setaffinity(0, sizeof set, &set));
-}
-
-Processors processors_of_process() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  Processors processors;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int i = 0; i < CPU_SETSIZE; ++i) {
-      if (CPU_ISSET(static_cast<std::size_t>(i), &set)) {
-        processors.push_back(i);
-      }
-    }
-  }
-  return processors;
-}
 
 Lane::Lane(Setup setup) : setup_(std::move(setup)), thread_([this] { work(); }) {}
 

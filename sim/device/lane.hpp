@@ -9,16 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "hw/device/processors.hpp"
 #include "sim/device/kv_store.hpp"
 
 namespace kvtier {
-
-/// Processors that a thread may run on; none: any.
-using Processors = std::vector<int>;
-/// Keeps the calling thread, and those that it will start, on these processors.
-void stay_on(const Processors& processors);
-/// Those that this process may run on.
-[[nodiscard]] Processors processors_of_process();
 
 /// A thread that does one thing after another with a stream and, where it needs one, a storage
 /// engine of its own. Once something has failed, what comes later is not done.

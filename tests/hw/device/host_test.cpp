@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "hw/device/cpu_device.hpp"
+#include "hw/device/processors.hpp"
 #include "hw/device/thread_pool.hpp"
 #include "sim/core/errors.hpp"
 #include "tests/hw/device/device_checks.hpp"
@@ -28,6 +29,15 @@ class CpuDevice : public testing::Test {
   std::unique_ptr<Device> device_ = make_cpu_device(3);
   std::unique_ptr<Stream> stream_ = device_->make_stream();
 };
+
+TEST_F(CpuDevice, SharesProcessorsWithWhatMovesKv) {
+  const ProcessorShares shares = share_processors(*device_, {2, 4, 5, 7, 8});
+  EXPECT_EQ(shares.compute, (Processors{2, 4, 5}));
+  EXPECT_EQ(shares.rest, (Processors{7, 8}));
+  // Too few to share.
+  EXPECT_TRUE(share_processors(*device_, {0, 1, 2}).compute.empty());
+  EXPECT_TRUE(share_processors(*device_, {0, 1, 2}).rest.empty());
+}
 
 TEST_F(CpuDevice, SaysWhatItIs) {
   const DeviceInfo& info = device_->info();

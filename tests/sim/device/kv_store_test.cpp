@@ -1,0 +1,148 @@
+#include "sim/device/kv_store.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "hw/device/cpu_device.hpp"
+#include "hw/device/storage.hpp"
+#include "sim/core/rng.hpp"
+#include "tests/hw/device/forwarding_device.hpp"
+
+namespace kvtier::test {
+namespace {
+
+/// A drive in memory whose requests end in any order, one or a few at a time.
+class DisorderlyEngine final : public StorageEngine {
+ public:
+  struct Drive {
+    std::vector<std::byte> bytes;
+    std::int64_t deepest = 0;
+  };
+  DisorderlyEngine(Drive& drive, std::int64_t depth) : drive_(drive), depth_(depth) {}
+
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::int64_t in_flight() const override { return std::ssize(waiting_); }
+  void submit(std::span<const IoRequest> requests) override {
+    waiting_.insert(waiting_.end(), requests.begin(), requests.end());
+    EXPECT_LE(in_flight(), depth_);
+    drive_.deepest = std::max(drive_.deepest, in_flight());
+  }
+  std::vector<IoCompletion> wait() override {
+    std::vector<IoCompletion> ended;
+    for (std::int64_t left = 1 + random_.index(3); left > 0 && !waiting_.empty(); --left) {
+      std::swap(waiting_[static_cast<std::size_t>(random_.index(in_flight()))], waiting_.back());
+      const IoRequest request = waiting_.back();
+      waiting_.pop_back();
+      std::byte* const there = &drive_.bytes.at(static_cast<std::size_t>(request.offset));
+      const auto size = static_cast<std::size_t>(request.bytes.value);
+      if (request.kind == IoKind::read) {
+        std::memcpy(request.data, there, size);
+      } else {
+        std::memcpy(there, request.data, size);
+      }
+      ended.push_back({.tag = request.tag, .at_ns = 0});
+    }
+    return ended;
+  }
+  void flush() override {}
+
+ private:
+  Drive& drive_;
+  std::int64_t depth_;
+  std::string name_ = "disorderly";
+  std::vector<IoRequest> waiting_;
+  RandomStream random_{1, "tests/disorderly_engine"};
+};
+
+/// The host, whose copies begin late: what they read may not be written over until they have ended.
+class SlowCopies final : public ForwardingDevice {
+ public:
+  explicit SlowCopies(Device& host) : ForwardingDevice(host), host_(host) {}
+  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
+    constexpr double kLate = 2e-4;
+    host_.busy(kLate, stream);
+    host_.copy_pieces(pieces, method, stream);
+  }
+
+ private:
+  Device& host_;
+};
+
+/// Computes this many tokens, takes them to the drive and back to HBM, whole or a layer at a time.
+void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool by_layers) {
+  const std::unique_ptr<Device> host = make_cpu_device(1);
+  SlowCopies device(*host);
+  const DecoderShape shape{.layers = 2, .kv_heads = 2, .head_dim = head_dim};
+  DisorderlyEngine::Drive drive;
+  KvStore store({.device = &device,
+                 .shape = shape,
+                 .slots = {tokens, tokens, 0, tokens},
+                 .directory = {},
+                 .lanes = 1,
+                 .open_storage =
+                     [&drive](const StorageOptions& options) {
+                       return std::make_unique<DisorderlyEngine>(drive, options.queue_depth);
+                     },
+                 .verify = true});
+  drive.bytes.resize(static_cast<std::size_t>((tokens * store.token_bytes()).value));
+  ASSERT_EQ(store.reads_layers(), by_layers);
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  const std::unique_ptr<StorageEngine> engine = store.open_engine();
+  const MoveLane lane{.stream = stream.get(), .storage = engine.get(), .scratch = store.scratch(0)};
+  // More parts than are in flight at a time, and a last one that is not full.
+  ASSERT_GT(tokens, 2 * std::ssize(lane.scratch));
+
+  const EntryKey key{1};
+  const std::vector<std::int32_t> slots = store.extend(key, 0, tokens);
+  RandomStream random(2, "tests/kv_store");
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    for (const std::int32_t slot : slots) {
+      const double number = random.uniform();
+      std::memcpy(store.hbm().row(layer, slot), &number, sizeof number);
+    }
+  }
+  store.note_computed(slots, lane);
+  const KvPiece all{.key = key, .first = Tokens(0), .count = Tokens(tokens)};
+  const auto move = [&](Medium from, Medium to) {
+    const KvMove moving = store.begin(from, to, {&all, 1}, key);
+    if (by_layers && from == Medium::ssd) {
+      for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+        store.load_from_drive(moving, layer, layer + 1, lane);
+      }
+      stream->synchronize();
+      store.verify(moving, lane);
+    } else {
+      store.move(moving, lane);
+    }
+    store.end(moving);
+    store.keep(from, key, 0);
+    store.settle();
+  };
+  move(Medium::hbm, Medium::dram);
+  std::memset(store.hbm().layer(0), 0,
+              static_cast<std::size_t>((shape.layers * store.hbm().layer_bytes()).value));
+  move(Medium::dram, Medium::ssd);
+  drive.deepest = 0;
+  move(Medium::ssd, Medium::hbm);  // throws if a byte is wrong
+  EXPECT_GE(drive.deepest, 4);     // parts, or tokens where layers are read
+  EXPECT_EQ(store.counters().verified, 3 * tokens * store.token_bytes());
+  store.check_invariants();
+}
+
+TEST(KvStore, LoadsWhatTheDriveGivesInAnyOrder) {
+  go_to_the_drive_and_back(1700, 128, false);  // 2 KiB a layer, half a block of the drive
+}
+
+TEST(KvStore, LoadsLayersWhatTheDriveGivesInAnyOrder) { go_to_the_drive_and_back(850, 256, true); }
+
+}  // namespace
+}  // namespace kvtier::test
