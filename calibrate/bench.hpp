@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,10 @@ struct Target {
                                                   std::int64_t factor);
 
 [[nodiscard]] StopRules rules_of(const Target& target);
+
+/// Before what is measured of devices and threads that have had nothing to do: processors and
+/// drives take longer to begin than in a loop.
+inline constexpr std::chrono::milliseconds kPause(20);
 
 /// Fills memory of the device with random elements in [-1, 1).
 void fill_random(Device& device, const Buffer& buffer, RandomStream& random);

@@ -36,8 +36,7 @@ std::vector<KvSource> kv_sources(const HardwareConfig& hardware) {
   const BytesPerSecond link = hardware.links.pcie.forward;
   std::vector<KvSource> sources{{"dram", link}};
   if (hardware.ssd) {
-    const SsdLimits& drive = hardware.ssd->bandwidth;
-    sources.push_back({"ssd", std::min(link, drive.forward * drive.beside_copies.forward)});
+    sources.push_back({"ssd", std::min(link, hardware.ssd->bandwidth.read_over_host_link())});
   }
   return sources;
 }

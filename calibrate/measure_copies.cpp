@@ -2,10 +2,13 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "calibrate/measure.hpp"
+#include "calibrate/worker.hpp"
+#include "hw/device/processors.hpp"
 #include "sim/core/errors.hpp"
 
 namespace kvtier::calibrate {
@@ -302,8 +305,7 @@ class CopyPlan {
       PlannedTable& table =
           method == CopyMethod::engine ? tables_.back() : add(operation, variant, "all processors");
       table.cell_at = cell_with(method);
-      for (const std::int64_t piece :
-           geometric(256, std::int64_t{2} << 20, target_.full ? 4 : 16)) {
+      for (const std::int64_t piece : piece_sizes()) {
         for (const std::int64_t count : {std::int64_t{64}, std::int64_t{4096}}) {
           if (piece * count <= largest_) {
             table.cells.push_back(table.cell_at({{piece * count, count}}));
@@ -311,6 +313,16 @@ class CopyPlan {
         }
       }
     }
+  }
+
+  /// The KV of the model's tokens is among them.
+  [[nodiscard]] std::vector<std::int64_t> piece_sizes() const {
+    std::vector<std::int64_t> sizes = geometric(256, std::int64_t{2} << 20, target_.full ? 4 : 16);
+    sizes.push_back(kv_bytes_per_token_layer(target_.model).value);
+    std::ranges::sort(sizes);
+    const auto twice = std::ranges::unique(sizes);
+    sizes.erase(twice.begin(), twice.end());
+    return sizes;
   }
 
   void pinning() {
@@ -449,7 +461,7 @@ class CopyPlan {
           return stream_sample(
               device, [&device](Stream& stream, std::int64_t) { device.busy(0, stream); }, 0);
         });
-    add(OperationId::C6, "event", "record and wait, by the host", CacheState::hot).cells =
+    add(OperationId::C6, kEvent, "record and wait, by the host", CacheState::hot).cells =
         cell([&device, host_time] {
           std::shared_ptr<Event> event = device.make_event();
           return host_time([&device, event](Stream& stream) {
@@ -480,6 +492,50 @@ class CopyPlan {
             shared->copy(Way::to_device, kSmall, 0, stream);
           });
         });
+    between_threads(kHandOver, "to a thread that computes", Bytes(), &Worker::Times::to_begin,
+                    [](const ProcessorShares& shares) {
+                      return std::make_shared<Worker>(shares.compute,
+                                                      [] { return std::function([] {}); });
+                    });
+    between_threads(kTransfer, "by a thread that is told to and tells of its end",
+                    Bytes(2 * memory_), &Worker::Times::to_end,
+                    [&device, make = bench(MemoryKind::pinned)](const ProcessorShares& shares) {
+                      return copying_worker(device, make(), shares.rest);
+                    });
+  }
+
+  static std::shared_ptr<Worker> copying_worker(Device& device, std::shared_ptr<CopyBench> bench,
+                                                const Processors& processors) {
+    return std::make_shared<Worker>(processors, [&device, bench = std::move(bench)] {
+      std::shared_ptr<Stream> stream = device.make_stream();
+      return std::function([bench, stream] {
+        constexpr std::int64_t kSmall = 4096;
+        bench->copy(Way::to_device, kSmall, 0, *stream);
+        stream->synchronize();
+      });
+    });
+  }
+
+  /// As a scheduler has GPUs work and KV moved: by threads that have waited for it.
+  void between_threads(const char* variant, const char* method, Bytes memory,
+                       double Worker::Times::*time,
+                       std::function<std::shared_ptr<Worker>(const ProcessorShares&)> make_worker) {
+    PlannedTable& table =
+        add(OperationId::C6, variant, fmt::format("{}, after {} ms", method, kPause.count()),
+            CacheState::hot);
+    table.interference = true;  // waiting for a processor is what is measured
+    table.cells = {{.at = {},
+                    .memory = memory,
+                    .prepare = [time, make_worker = std::move(make_worker),
+                                &device = target_.device]() -> Sample {
+                      const ProcessorShares shares =
+                          share_processors(device, processors_of_thread());
+                      return [time, rest = shares.rest, worker = make_worker(shares)] {
+                        const StayOn here(rest);
+                        std::this_thread::sleep_for(kPause);
+                        return worker->order().*time;
+                      };
+                    }}};
   }
 
   /// Each layer waits for its copy and computes, while later copies go on.

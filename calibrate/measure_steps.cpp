@@ -18,10 +18,8 @@ struct Step {
   [[nodiscard]] std::int64_t context() const { return requests * (added + past); }
 };
 
-/// As a server finds it: work comes after a pause, in which caches were used by others.
-constexpr std::chrono::milliseconds kPause(20);
-
-/// The model with random weights, and KV in random slots.
+/// The model with random weights, and KV in random slots. As a server finds it: work comes after a
+/// pause, in which caches were used by others.
 class Server {
  public:
   Server(const Target& target, const Step& largest)

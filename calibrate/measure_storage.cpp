@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <deque>
+#include <thread>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -252,6 +252,7 @@ class StoragePlan {
 
   std::vector<PlannedTable> tables() {
     grid(OperationId::D1, "random", 100, false);
+    after_pause();
     grid(OperationId::D2, "burst", 0, false);
     grid(OperationId::D2, "sustained", 0, true);
     mixed();
@@ -321,6 +322,26 @@ class StoragePlan {
         }
       }
     }
+  }
+
+  /// One small block at a time: drives, and those who wait for them, take longer to begin then.
+  void after_pause() {
+    PlannedTable& planned =
+        add(OperationId::D1, kAfterPause,
+            fmt::format("{}, random places, {} ms apart", bench_->engine_name(), kPause.count()));
+    planned.cells.push_back(
+        {.at = {kStorageAlignment, 1},
+         .memory = Bytes(kPattern + kRing),
+         .prepare = [bench = bench_, seed = target_.seed] {
+           bench->fill();
+           auto random = std::make_shared<RandomStream>(seed, "calibrate/places");
+           return [=] {
+             std::this_thread::sleep_for(kPause);
+             constexpr int kReadPercent = 100;
+             return bench->transfer(kStorageAlignment, 1, 1, kReadPercent, *random, false,
+                                    [](const std::byte*, std::int64_t) {});
+           };
+         }});
   }
 
   void mixed() {

@@ -168,6 +168,11 @@ void describe(V& v, HostLinkLimits& c) {
 struct SsdLimits : DriveLimits {
   DriveShares beside_copies;
 
+  /// Of reads that cross the link between host and GPUs, as copies do.
+  [[nodiscard]] BytesPerSecond read_over_host_link() const {
+    return forward * beside_copies.forward;
+  }
+
   friend bool operator==(const SsdLimits&, const SsdLimits&) = default;
 };
 
@@ -236,6 +241,8 @@ struct EfficiencyConfig {
   double memory = 1;
   double gpu_link = 1;
   SimDuration iteration_overhead;
+  /// Of each prefill, iteration with prompts, or run of decode iterations: half before, half after.
+  SimDuration command_overhead;
 
   friend bool operator==(const EfficiencyConfig&, const EfficiencyConfig&) = default;
 };
@@ -250,6 +257,10 @@ void describe(V& v, EfficiencyConfig& c) {
   v.field("iteration_overhead", c.iteration_overhead,
           "Fixed time of each iteration: launches, sampling, scheduling.",
           required(non_negative()));
+  v.field("command_overhead", c.command_overhead,
+          "Time that each prefill, iteration with prompts, or run of decode iterations takes from "
+          "the scheduler to the GPU and back; it counts as time of the GPU.",
+          non_negative());
 }
 
 struct Profile;

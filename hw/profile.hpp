@@ -78,6 +78,12 @@ struct ProfileOperation {
   bool monotone = false;
   const char* meaning;
 };
+/// Variants of C6 that are more than the device's own overheads.
+inline constexpr const char* kEvent = "event";
+inline constexpr const char* kHandOver = "hand_over";
+inline constexpr const char* kTransfer = "transfer";
+/// The variant of D1 for a drive that has had nothing to do for a while.
+inline constexpr const char* kAfterPause = "after_pause";
 /// Every operation once, in the order of OperationId.
 [[nodiscard]] std::span<const ProfileOperation> profile_operations();
 [[nodiscard]] const ProfileOperation& profile_operation(OperationId id);

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,10 @@
 namespace kvtier {
 namespace {
 
+double rate_of(const ProfileCell& cell) {
+  return static_cast<double>(cell.at[0]) / cell.median_seconds;
+}
+
 /// The best of a group of tables, in bytes per second; the first axis is the bytes of one time.
 std::optional<double> best_rate(
     const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {},
@@ -20,13 +25,44 @@ std::optional<double> best_rate(
   std::optional<double> best;
   for (const ProfileTable* table : find_tables(profile, operation, variant)) {
     for (const ProfileCell& cell : table->cells) {
-      const double rate = static_cast<double>(cell.at[0]) / cell.median_seconds;
+      const double rate = rate_of(cell);
       if (counts(cell) && (!best || rate > *best)) {
         best = rate;
       }
     }
   }
   return best;
+}
+
+/// The best of the copies of pieces of that size by any method; between the sizes that were
+/// measured in proportion to their logarithms, beyond them that of the nearest; none without
+/// pieces.
+std::optional<double> rate_of_pieces(const Profile& profile, OperationId operation, Bytes piece) {
+  std::map<std::int64_t, double> best;  // by the size of a piece
+  for (const ProfileTable* table : find_tables(profile, operation, "pinned")) {
+    for (const ProfileCell& cell : table->cells) {
+      if (cell.at[1] > 1) {
+        double& rate = best[cell.at[0] / cell.at[1]];
+        rate = std::max(rate, rate_of(cell));
+      }
+    }
+  }
+  if (best.empty()) {
+    return std::nullopt;
+  }
+  const auto above = best.lower_bound(piece.value);
+  if (above == best.end()) {
+    return best.rbegin()->second;
+  }
+  if (above == best.begin() || above->first == piece.value) {
+    return above->second;
+  }
+  const auto& [size, rate] = *std::prev(above);
+  const auto log_ratio = [](std::int64_t a, std::int64_t b) {
+    return std::log(static_cast<double>(a) / static_cast<double>(b));
+  };
+  return rate * std::pow(above->second / rate,
+                         log_ratio(piece.value, size) / log_ratio(above->first, size));
 }
 
 struct MeasuredLimits {
@@ -92,7 +128,36 @@ std::optional<double> share_beside_compute(const Profile& profile, const char* w
   return shares[(shares.size() - 1) / 2];
 }
 
-Json host_link(const Profile& profile) {
+/// Copies of such pieces are slower than whole ones; both ways together lose as much.
+void limit_to_pieces(MeasuredLimits& limits, const Profile& profile, Bytes piece) {
+  const auto lower = [&](std::optional<double>& limit, OperationId operation) {
+    const std::optional<double> rate = rate_of_pieces(profile, operation, piece);
+    if (limit && rate) {
+      limit = std::min(*limit, *rate);
+    }
+  };
+  const auto one_way = [&] { return *limits.forward + *limits.backward; };
+  const bool has_both = limits.both && limits.forward && limits.backward;
+  const double at_once = has_both ? *limits.both / one_way() : 0;
+  lower(limits.forward, OperationId::C1);
+  lower(limits.backward, OperationId::C2);
+  if (has_both) {
+    limits.both = at_once * one_way();
+  }
+}
+
+/// Of one call, by C6.
+std::optional<double> overhead(const Profile& profile, const char* variant) {
+  std::optional<double> seconds;
+  for (const ProfileTable* table : find_tables(profile, OperationId::C6, variant)) {
+    if (!table->cells.empty()) {
+      seconds = table->cells.front().median_seconds;
+    }
+  }
+  return seconds;
+}
+
+Json host_link(const Profile& profile, std::optional<Bytes> piece) {
   using enum OperationId;
   MeasuredLimits limits{.forward = best_rate(profile, C4, "to_device"),
                         .backward = best_rate(profile, C4, "to_host"),
@@ -109,11 +174,13 @@ Json host_link(const Profile& profile) {
   if (!limits.backward) {
     limits.backward = best_rate(profile, C2);
   }
+  if (piece) {
+    limit_to_pieces(limits, profile, *piece);
+  }
   // Whoever waits for a copy learns of its end like this.
-  for (const ProfileTable* table : find_tables(profile, C6, "event")) {
-    if (!table->cells.empty()) {
-      limits.latency = table->cells.front().median_seconds;
-    }
+  limits.latency = overhead(profile, kTransfer);
+  if (!limits.latency) {
+    limits.latency = overhead(profile, kEvent);
   }
   Json json = limits_json(limits, "to_device", "to_host");
   constexpr const char* kBeside = "beside_compute";
@@ -122,10 +189,13 @@ Json host_link(const Profile& profile) {
   return json;
 }
 
-/// Of those that were read one at a time.
-const ProfileCell* smallest_block(const Profile& profile) {
+/// Of those that were read one at a time, after a pause or in a loop.
+const ProfileCell* smallest_block(const Profile& profile, bool after_pause) {
   const ProfileCell* smallest = nullptr;
   for (const ProfileTable* table : find_tables(profile, OperationId::D1)) {
+    if ((table->variant == kAfterPause) != after_pause) {
+      continue;
+    }
     for (const ProfileCell& cell : table->cells) {
       if (cell.at[1] == 1 && (smallest == nullptr || cell.at[0] < smallest->at[0])) {
         smallest = &cell;
@@ -160,8 +230,13 @@ Json drives(const Profile& profile) {
   if (!limits.backward) {
     limits.backward = best_rate(profile, D2);
   }
-  if (const ProfileCell* block = smallest_block(profile)) {
-    limits.latency = block->median_seconds;
+  // Transfers are few enough to find the drive idle.
+  const ProfileCell* first = smallest_block(profile, true);
+  if (first == nullptr) {
+    first = smallest_block(profile, false);
+  }
+  if (first != nullptr) {
+    limits.latency = first->median_seconds;
   }
   Json json = limits_json(limits, "read", "write");
   for (const char* way : {"read", "write"}) {
@@ -172,14 +247,14 @@ Json drives(const Profile& profile) {
 
 }  // namespace
 
-Json measured_hardware(const Profile& profile) {
+Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
   Json json = Json::object();
-  if (Json link = host_link(profile); !link.empty()) {
+  if (Json link = host_link(profile, piece); !link.empty()) {
     json["links"]["pcie"] = std::move(link);
   }
   if (Json bandwidth = drives(profile); !bandwidth.empty()) {
     json["ssd"]["bandwidth"] = std::move(bandwidth);
-    if (const ProfileCell* block = smallest_block(profile)) {
+    if (const ProfileCell* block = smallest_block(profile, false)) {
       json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
     }
   }
@@ -190,10 +265,13 @@ Json measured_hardware(const Profile& profile) {
           format_quantity(duration_from_seconds(most.median_seconds));
     }
   }
+  if (const std::optional<double> seconds = overhead(profile, kHandOver)) {
+    json["efficiency"]["command_overhead"] = format_quantity(duration_from_seconds(2 * *seconds));
+  }
   return json;
 }
 
-Json described_hardware(const Profile& profile) {
+Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
   const ProfileDevice& device = profile.device;
   Json json{
       {"name", profile.name},
@@ -206,7 +284,7 @@ Json described_hardware(const Profile& profile) {
   if (profile.host) {
     json["dram"] = Json{{"capacity", format_quantity(profile.host->memory)}, {"price", "0$/h/GiB"}};
   }
-  const Json measured = measured_hardware(profile);
+  const Json measured = measured_hardware(profile, piece);
   if (profile.storage && measured.contains("ssd")) {
     json["ssd"] =
         Json{{"capacity", format_quantity(profile.storage->capacity)}, {"price", "0$/h/GiB"}};

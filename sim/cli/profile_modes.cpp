@@ -51,7 +51,7 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
   check_outputs({{"--out", options.out}});
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   const ModelConfig model = resolve_model(options.model, presets, "--model");
-  HardwareConfig hardware = resolve_hardware(options.hardware, presets);
+  HardwareConfig hardware = resolve_hardware(options.hardware, model, presets);
   hardware.efficiency.compute = options.compute.value_or(hardware.efficiency.compute);
   hardware.efficiency.memory = options.memory.value_or(hardware.efficiency.memory);
   std::vector<calibrate::TableFile> files;
@@ -99,7 +99,7 @@ int explain_command(const Program& program, const ExplainCommandOptions& options
   if (options.roofline) {
     named["unmeasured"] = "roofline";
   }
-  const HardwareConfig hardware = resolve_hardware(named, presets);
+  const HardwareConfig hardware = resolve_hardware(named, model, presets);
   Problems problems;
   check_profile_timing(model, hardware, problems);
   problems.throw_if_any();

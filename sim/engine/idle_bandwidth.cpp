@@ -12,8 +12,7 @@ BytesPerSecond idle_bandwidth(const HardwareConfig& hardware, Medium from, Mediu
     bandwidth = hardware.cxl->bandwidth.forward;
   } else if (from == Medium::ssd) {
     const SsdLimits& drive = hardware.ssd->bandwidth;
-    bandwidth = crosses_pcie ? std::min(bandwidth, drive.forward * drive.beside_copies.forward)
-                             : drive.forward;
+    bandwidth = crosses_pcie ? std::min(bandwidth, drive.read_over_host_link()) : drive.forward;
   }
   if (const std::optional<BytesPerSecond> left = dram_bandwidth_left(hardware);
       crosses_dram && left) {

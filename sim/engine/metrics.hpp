@@ -35,9 +35,10 @@ struct RequestRecord {
   SimTime first_token;
   SimTime finished;
   Lookup found;
-  /// Of the prefill, without waiting for stored KV. Where several prompts and running requests
-  /// share an iteration: of what it takes longer than without the prompts, the share of this one by
-  /// tokens computed. `exposed_load` is then the share by tokens loaded.
+  /// Of the prefill and its command's overhead, without waiting for stored KV. Where several
+  /// prompts and running requests share an iteration: of what it takes longer than without the
+  /// prompts, the share of this one by tokens computed. `exposed_load` is then the share by tokens
+  /// loaded.
   SimDuration prefill_compute;
   /// Of the decode: each iteration counts for its requests in equal parts.
   SimDuration decode_share;

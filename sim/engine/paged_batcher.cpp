@@ -287,8 +287,8 @@ void PagedBatcher::start_iteration() {
 void PagedBatcher::finish_iteration() {
   const SimTime now = backend_.now();
   const auto [compute, decode] = backend_.iteration_time();
-  const SimDuration prefill = compute - decode;
-  const SimDuration waited = now - gpu_since_ - compute;
+  const SimDuration waited = requests_.waited_for_kv(now - gpu_since_, compute);
+  const SimDuration prefill = now - gpu_since_ - waited - decode;
   gpu_ = Gpu::idle;
   requests_.gpu_time().prefill += prefill;
   requests_.gpu_time().decode += decode;

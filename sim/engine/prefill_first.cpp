@@ -277,10 +277,10 @@ void PrefillFirst::finish_prefill(SimDuration compute) {
   prefilling_ = kNoSession;
   gpu_ = Gpu::idle;
   r.first_token = now;
-  r.prefill_compute = compute;
+  r.exposed_load = requests_.waited_for_kv(now - gpu_since_, compute);
+  r.prefill_compute = now - gpu_since_ - r.exposed_load;
   r.decode_share = SimDuration(0) - decode_per_request_;
-  r.exposed_load = now - gpu_since_ - compute;
-  requests_.gpu_time().prefill += compute;
+  requests_.gpu_time().prefill += r.prefill_compute;
   requests_.gpu_time().exposed_load += r.exposed_load;
   requests_.report_gpu(GpuActivity::prefill, gpu_since_, r.session, 1);
   if (shares_) {

@@ -120,6 +120,12 @@ class Requests final : public QueueView {
   void occupy(std::int64_t slots, Bytes bytes);
   [[nodiscard]] Bytes hbm_used() const { return hbm_used_; }
   [[nodiscard]] GpuTime& gpu_time() { return gpu_time_; }
+  /// For stored KV, by a GPU command that computed for `compute` of `elapsed`. On a device what its
+  /// overhead was in truth is not known.
+  [[nodiscard]] SimDuration waited_for_kv(SimDuration elapsed, SimDuration compute) const {
+    const SimDuration work = compute + config_.hardware.efficiency.command_overhead;
+    return elapsed > work ? elapsed - work : SimDuration(0);
+  }
   void report_gpu(GpuActivity activity, SimTime since, std::int64_t session, std::int64_t batch) {
     if (observer_ != nullptr) {
       observer_->on_gpu(activity, since, backend_.now(), session, batch);

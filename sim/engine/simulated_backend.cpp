@@ -82,6 +82,8 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
       stepping_(stepping),
       gpu_is_watched_(stepping == DecodeStepping::per_iteration ||
                       hardware.links.pcie.beside_compute != HostLinkShares()),
+      before_work_(hardware.efficiency.command_overhead / 2),
+      after_work_(hardware.efficiency.command_overhead - before_work_),
       links_(make_links(hardware)) {
   for (std::size_t path = 0; path < kPaths; ++path) {
     has_latency_ = has_latency_ || links_.latency(path).ns > 0;
@@ -213,8 +215,8 @@ void SimulatedBackend::begin_prefill() {
   ++timing_use_.prefills;
   timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
   gpu_ = Gpu::prefill;
-  gpu_started_ = now_;
-  gpu_done_ = prefill_.load.valid() ? kNever : now_ + prefill_time_.total;
+  gpu_started_ = now_ + before_work_;
+  gpu_done_ = prefill_.load.valid() ? kNever : gpu_started_ + prefill_time_.total + after_work_;
   if (gpu_is_watched_) [[unlikely]] {
     watch_prefill();
   }
@@ -232,7 +234,7 @@ void SimulatedBackend::watch_prefill() {
 void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
   prefill_.load = TransferId{};
   if (prefill_.wait_for_all_layers) {
-    gpu_done_ = at + prefill_time_.total;
+    gpu_done_ = std::max(at, gpu_started_) + prefill_time_.total + after_work_;
     if (gpu_is_watched_) [[unlikely]] {
       watch_prefill();
     }
@@ -243,13 +245,15 @@ void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
     return;
   }
   const std::int64_t loading_layers = std::max<std::int64_t>(1, layers_ - prefill_.ready_layers);
-  const SimDuration loading = at - gpu_started_;
+  const SimDuration loading = at - gpu_started_ + before_work_;
   const SimDuration unmoved = std::min(latency, loading);
   const SimDuration first_layer =
-      prefill_.ready_layers > 0 ? SimDuration(0) : unmoved + (loading - unmoved) / loading_layers;
+      prefill_.ready_layers > 0
+          ? SimDuration(0)
+          : std::max(SimDuration(0), unmoved + (loading - unmoved) / loading_layers - before_work_);
   const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
-  gpu_done_ = std::max({at, gpu_started_ + first_layer + prefill_time_.total,
-                        at + prefill_time_.layer + outside_layers});
+  gpu_done_ = std::max({at, gpu_started_ + first_layer + prefill_time_.total + after_work_,
+                        at + prefill_time_.layer + outside_layers + after_work_});
 }
 
 /// The last layer to wait for its KV decides: after it, only compute is left.
@@ -259,13 +263,14 @@ SimTime SimulatedBackend::unequal_layers_done(SimTime at) const {
   const auto ready = static_cast<std::size_t>(prefill_.ready_layers);
   const Bytes there = ready > 0 ? up_to[ready - 1] : Bytes(0);
   const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
-  SimTime done = std::max(at, gpu_started_ + prefill_time_.total);
+  SimTime done = std::max(at, gpu_started_ + prefill_time_.total + after_work_);
+  const SimTime asked = gpu_started_ - before_work_;
   for (std::size_t i = ready; i < up_to.size(); ++i) {
-    const Int128 loading_ns =
-        static_cast<Int128>((at - gpu_started_).ns) * (up_to[i] - there).value;
+    const Int128 loading_ns = static_cast<Int128>((at - asked).ns) * (up_to[i] - there).value;
     const SimDuration loaded(static_cast<std::int64_t>(loading_ns / (up_to.back() - there).value));
     const auto computing = layers_ - static_cast<std::int64_t>(i);
-    done = std::max(done, gpu_started_ + loaded + prefill_time_.layer * computing + outside_layers);
+    done = std::max(done, std::max(gpu_started_, asked + loaded) + prefill_time_.layer * computing +
+                              outside_layers + after_work_);
   }
   return done;
 }
@@ -276,12 +281,12 @@ void SimulatedBackend::start_decode(const DecodeCommand& command) {
   decode_ = command;
   pieces_ = &timing_.decode(command.batch);
   gpu_ = Gpu::decode;
-  gpu_started_ = now_;
+  gpu_started_ = now_ + before_work_;
   decode_end_iteration_ = command.iterations;
   if (gpu_is_watched_) [[unlikely]] {
     return watch_decode();
   }
-  gpu_done_ = decode_end(decode_end_iteration_);
+  gpu_done_ = decode_end(decode_end_iteration_) + after_work_;
 }
 
 void SimulatedBackend::watch_decode() {
@@ -291,7 +296,7 @@ void SimulatedBackend::watch_decode() {
     reference_ticks_ = 0;
     step_iteration();
   } else {
-    gpu_done_ = decode_end(decode_end_iteration_);
+    gpu_done_ = decode_end(decode_end_iteration_) + after_work_;
   }
 }
 
@@ -308,7 +313,10 @@ bool SimulatedBackend::decode_goes_on() {
 void SimulatedBackend::stop_decode() {
   KVTIER_ASSERT(gpu_ == Gpu::decode, "a decode is running");
   if (stepping_ == DecodeStepping::per_iteration) {
-    decode_end_iteration_ = std::min(decode_end_iteration_, reference_iteration_ + 1);
+    if (reference_iteration_ + 1 < decode_end_iteration_) {
+      decode_end_iteration_ = reference_iteration_ + 1;
+      gpu_done_ = gpu_done_ + after_work_;
+    }
     return;
   }
   // The first iteration that ends after now: one that ended at this instant has already been
@@ -324,7 +332,7 @@ void SimulatedBackend::stop_decode() {
     }
   }
   decode_end_iteration_ = low;
-  gpu_done_ = decode_end(low);
+  gpu_done_ = decode_end(low) + after_work_;
 }
 
 std::int64_t SimulatedBackend::decode_ticks(std::int64_t iterations) const {
@@ -339,6 +347,9 @@ void SimulatedBackend::step_iteration() {
   const Tokens context = decode_.context + Tokens(decode_.batch * reference_iteration_);
   reference_ticks_ += piece_at(*pieces_, context).at(context);
   gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
+  if (reference_iteration_ + 1 == decode_end_iteration_) {
+    gpu_done_ = gpu_done_ + after_work_;
+  }
 }
 
 void SimulatedBackend::count_decode() {

@@ -93,6 +93,10 @@ class SimulatedBackend final : public Backend {
   /// Begins and ends of the GPU's work need more than their times: decode steps through its
   /// iterations, or links are slower while the GPU computes.
   bool gpu_is_watched_;
+  /// From a command to its work, and from the end of its work to its report. Copies count as beside
+  /// computing in both: that they are not is too little to watch for.
+  SimDuration before_work_;
+  SimDuration after_work_;
   SharedLinks links_;
   /// Some path has one.
   bool has_latency_ = false;
@@ -103,6 +107,7 @@ class SimulatedBackend final : public Backend {
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_done_ = kNever;
+  /// When the work of the command began, or begins.
   SimTime gpu_started_;
   PrefillCommand prefill_;
   IterationTime iteration_time_;

@@ -198,6 +198,22 @@ bool expand_section(Json& root, const Section& section, const std::string& origi
   return true;
 }
 
+/// What KV is copied in: a token's of one layer. Nothing without a model that can be read; what is
+/// wrong with it is reported elsewhere.
+std::optional<Bytes> kv_piece(const Json& root) {
+  const auto found = root.find("model");
+  if (found == root.end() || !found->is_object()) {
+    return std::nullopt;
+  }
+  ModelConfig model;
+  Problems problems;
+  read_value(model, *found, "/model", problems);
+  if (problems.empty()) {
+    check_model(model, "/model", problems);
+  }
+  return problems.empty() ? std::optional(kv_bytes_per_token_layer(model)) : std::nullopt;
+}
+
 /// Reads the profile that /hardware names, if any, and puts what it says of the server where it
 /// belongs: what was measured over the preset, or all of it where there is no preset, and the
 /// config's own keys over that. To be called instead of expand_section. Null if there is none.
@@ -226,9 +242,10 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
   }
   const std::string source = "profile " + profile->name;
   const bool has_preset = own.is_string() || own.contains(kPresetKey);
-  Json base = has_preset ? hardware : described_hardware(*profile);
+  const std::optional<Bytes> piece = kv_piece(root);
+  Json base = has_preset ? hardware : described_hardware(*profile, piece);
   if (has_preset) {
-    Json measured = measured_hardware(*profile);
+    Json measured = measured_hardware(*profile, piece);
     if (!base.contains("ssd") || !base["ssd"].is_object()) {
       measured.erase("ssd");
     }
@@ -248,6 +265,10 @@ bool is_section(const std::string& pointer) {
   return std::any_of(kSections.begin(), kSections.end(), [&](const Section& section) {
     return pointer == std::string("/") + section.key;
   });
+}
+
+bool is_in(const Section& section, const std::string& pointer) {
+  return pointer.starts_with(std::string("/") + section.key + "/");
 }
 
 /// The same without required keys, at any depth: what is left out comes from a preset. Policies
@@ -323,6 +344,14 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
       set(change);
     }
   }
+  const auto set_keys = [&](const auto& counts) {
+    for (const Override& change : request.overrides) {
+      if (!is_section(change.pointer) && change.pointer != kHardwareProfile &&
+          counts(change.pointer)) {
+        set(change);
+      }
+    }
+  };
   std::vector<std::string> unusable;
   std::shared_ptr<const Profile> profile;
   for (const Section& section : kSections) {
@@ -335,12 +364,13 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     if (!usable) {
       unusable.emplace_back(section.key);
     }
+    // What a profile says of the hardware depends on the model's keys.
+    set_keys([&section](const std::string& pointer) { return is_in(section, pointer); });
   }
-  for (const Override& change : request.overrides) {
-    if (!is_section(change.pointer) && change.pointer != kHardwareProfile) {
-      set(change);
-    }
-  }
+  set_keys([](const std::string& pointer) {
+    return std::ranges::none_of(kSections,
+                                [&](const Section& section) { return is_in(section, pointer); });
+  });
   if (request.seed) {
     root["seed"] = *request.seed;
     problems.set_origin("/seed", "--seed");
@@ -389,9 +419,10 @@ ModelConfig resolve_model(const std::string& name, const ConfigDirectory& preset
   return model;
 }
 
-HardwareConfig resolve_hardware(const Json& hardware, const ConfigDirectory& presets) {
+HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
+                                const ConfigDirectory& presets) {
   Problems problems;
-  Json root{{"hardware", hardware}};
+  Json root{{"model", write_value(model)}, {"hardware", hardware}};
   bool usable = true;
   std::shared_ptr<const Profile> profile =
       expand_hardware(root, kSections[1], "", {}, presets, problems, usable);

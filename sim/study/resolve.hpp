@@ -64,9 +64,10 @@ struct ResolvedConfig {
 /// Throws ConfigError; a name that is none is reported at `option`.
 [[nodiscard]] ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,
                                         const std::string& option);
-/// One server, as the value of /hardware in a run's config; relative paths start here. Throws
-/// ConfigError.
-[[nodiscard]] HardwareConfig resolve_hardware(const Json& hardware, const ConfigDirectory& presets);
+/// One server for a model, as the value of /hardware in a run's config; relative paths start here.
+/// Throws ConfigError.
+[[nodiscard]] HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
+                                              const ConfigDirectory& presets);
 /// A profile by its name in configs/profiles or by its path. Throws ConfigError.
 [[nodiscard]] std::shared_ptr<const Profile> resolve_profile(const std::string& name,
                                                              const ConfigDirectory& presets);

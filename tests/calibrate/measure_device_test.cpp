@@ -156,6 +156,16 @@ TEST_F(StorageMeasures, FillTheFileOnceAndReadFromIt) {
   EXPECT_EQ(engine_->reads, 2048);
 }
 
+TEST_F(StorageMeasures, ReadOneBlockAfterAPause) {
+  const auto tables = plan({});
+  const Sample sample = find(tables, OperationId::D1, kAfterPause, {4096, 1}).prepare();
+  const std::int64_t begin = steady_clock().now_ns();
+  const double seconds = sample();
+  EXPECT_GE(static_cast<double>(steady_clock().now_ns() - begin) * 1e-9,
+            std::chrono::duration<double>(kPause).count() + seconds);
+  EXPECT_EQ(engine_->reads, 1);
+}
+
 TEST_F(StorageMeasures, FlushOnlySustainedWrites) {
   const auto tables = plan({});
   (void)find(tables, OperationId::D2, "burst", {65536, 4}).prepare()();

@@ -65,6 +65,54 @@ TEST(MeasuredHardware, TakesOneWayAloneFromPlainCopies) {
             Json::parse(R"({"links": {"pcie": {"to_device": "9kB/s", "to_host": "8kB/s"}}})"));
 }
 
+TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  add_table(profile, C4, "to_device", {cell({4000}, 0.25)});  // 16 kB/s
+  add_table(profile, C4, "to_host", {cell({4000}, 0.5)});     // 8 kB/s
+  add_table(profile, C4, "to_device_of_both", {cell({4000}, 0.4)});
+  add_table(profile, C4, "to_host_of_both", {cell({4000}, 0.5)});  // together 18 of 24 kB/s
+  // Pieces of 10 B at 1 kB/s at best, of 40 B at 4, of 100 B at 20.
+  add_table(profile, C1, "pinned",
+            {cell({100, 10}, 0.2), cell({1000, 100}, 1), cell({5000, 1}, 0.0001)});
+  add_table(profile, C1, "pinned",
+            {cell({100, 10}, 0.3), cell({400, 10}, 0.1), cell({1000, 10}, 0.05)});
+  add_table(profile, C2, "pinned", {cell({100, 10}, 0.05)});  // 2 kB/s
+  // A GPU does not reach pageable memory by itself.
+  add_table(profile, C1, "pageable", {cell({100, 10}, 1e-6)});
+  const auto link = [&](std::int64_t piece) {
+    return measured_hardware(profile, Bytes(piece))["links"]["pcie"];
+  };
+  EXPECT_EQ(link(10), Json::parse(R"({"to_device": "1kB/s", "to_host": "2kB/s", "both":
+                                      "2250B/s"})"));
+  // Twice 10 is half of the way to 40; below and above all, the nearest. Never more than whole
+  // copies attain.
+  EXPECT_EQ(link(20)["to_device"], "2kB/s");
+  EXPECT_EQ(link(40)["to_device"], "4kB/s");
+  EXPECT_EQ(link(1)["to_device"], "1kB/s");
+  EXPECT_EQ(link(500)["to_device"], "16kB/s");
+  EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["to_device"], "16kB/s");
+}
+
+TEST(MeasuredHardware, TakesLatenciesAndOverheadsOfThoseWhoWaited) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  add_table(profile, C1, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, C6, "event", {cell({}, 3e-6)});
+  add_table(profile, D1, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
+  add_table(profile, D1, kAfterPause, {cell({200, 1}, 0.05)});
+  EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["latency"], "3us");
+  EXPECT_EQ(
+      measured_hardware(profile)["ssd"],
+      Json::parse(R"({"bandwidth": {"read": "10kB/s", "latency": "50ms"}, "block": "100B"})"));
+  EXPECT_FALSE(measured_hardware(profile).contains("efficiency"));
+  add_table(profile, C6, "transfer", {cell({}, 7e-6)});
+  add_table(profile, C6, "hand_over", {cell({}, 4e-6)});
+  EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["latency"], "7us");
+  EXPECT_EQ(measured_hardware(profile)["efficiency"],
+            Json::parse(R"({"command_overhead": "8us"})"));
+}
+
 TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
   Profile profile = tiny_profile();
   using enum OperationId;

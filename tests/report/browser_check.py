@@ -77,8 +77,15 @@ class Browser:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(command_read)
         os.close(answer_write)
-        target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         self.session = None
+        try:
+            self.open_page()
+        except BaseException:
+            self.close()
+            raise
+
+    def open_page(self):
+        target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         self.session = self.call("Target.attachToTarget",
                                  {"targetId": target, "flatten": True})["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -86,12 +93,11 @@ class Browser:
 
     def close(self):
         """Ends the browser with its helper processes, which write into its profile to their last."""
-        try:
-            self.session = None
-            self.call("Browser.close")
+        self.session = None
+        with contextlib.suppress(RuntimeError, OSError):
+            self.call("Browser.close", patience=CLOSING_TIME)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=CLOSING_TIME)
-        except (RuntimeError, OSError, subprocess.TimeoutExpired):
-            pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -111,17 +117,18 @@ class Browser:
         text, self.buffer = self.buffer.split(b"\0", 1)
         return json.loads(text)
 
-    def call(self, method, parameters=None):
+    def call(self, method, parameters=None, patience=None):
         self.number += 1
         request = {"id": self.number, "method": method, "params": parameters or {}}
-        if getattr(self, "session", None):
+        if self.session:
             request["sessionId"] = self.session
         os.write(self.commands, json.dumps(request).encode() + b"\0")
-        until = time.monotonic() + self.patience
+        patience = patience or self.patience
+        until = time.monotonic() + patience
         while True:
             message = self.receive(until)
             if message is None:
-                raise RuntimeError(f"{method}: no answer in {self.patience} s")
+                raise RuntimeError(f"{method}: no answer in {patience} s")
             if message.get("id") == self.number:
                 if "error" in message:
                     raise RuntimeError(f"{method}: {message['error']}")

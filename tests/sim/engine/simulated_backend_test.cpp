@@ -89,8 +89,11 @@ struct Stopped {
 
 /// A decode that is asked to stop at each of these times.
 Stopped stopped(const TimingModel& timing, DecodeStepping stepping, const DecodeCommand& command,
-                SimTime begin, const std::vector<SimTime>& stops) {
-  SimulatedBackend backend(tiny_hardware(), kLayers, timing, stepping);
+                SimTime begin, const std::vector<SimTime>& stops,
+                SimDuration command_overhead = SimDuration(0)) {
+  HardwareConfig hardware = tiny_hardware();
+  hardware.efficiency.command_overhead = command_overhead;
+  SimulatedBackend backend(hardware, kLayers, timing, stepping);
   backend.set_timer(begin, 0);
   EXPECT_EQ(backend.wait().kind, CompletionKind::timer);
   backend.start_decode(command);
@@ -130,6 +133,24 @@ TEST(SimulatedBackend, StopsADecodeAfterTheIterationInWork) {
   }
 }
 
+TEST(SimulatedBackend, ADecodeBeginsAndIsReportedLaterThanItsCommandAndItsEnd) {
+  const ConstantTiming timing(kMillisecond, for_ms(10));
+  const DecodeCommand command{.batch = 2, .context = Tokens(5), .iterations = 10};
+  for (const DecodeStepping stepping :
+       {DecodeStepping::closed_form, DecodeStepping::per_iteration}) {
+    const auto with = [&](const std::vector<SimTime>& stops) {
+      return stopped(timing, stepping, command, at_ms(100), stops, for_ms(6));
+    };
+    // Iterations end at 113, 123, ... 203; the last one is known to have ended 3 ms later.
+    EXPECT_EQ(with({}), (Stopped{at_ms(206), 10}));
+    EXPECT_EQ(with({at_ms(100)}), (Stopped{at_ms(116), 1}));
+    EXPECT_EQ(with({at_ms(112)}), (Stopped{at_ms(116), 1}));
+    EXPECT_EQ(with({at_ms(113)}), (Stopped{at_ms(126), 2}));
+    EXPECT_EQ(with({at_ms(115), at_ms(125)}), (Stopped{at_ms(126), 2}));
+    EXPECT_EQ(with({at_ms(204)}), (Stopped{at_ms(206), 10}));
+  }
+}
+
 TEST(SimulatedBackend, BothSteppingsStopAtTheSameNanosecond) {
   RandomStream random(2, "tests/stop_decode");
   for (int trial = 0; trial < 500; ++trial) {
@@ -138,7 +159,9 @@ TEST(SimulatedBackend, BothSteppingsStopAtTheSameNanosecond) {
     const DecodeCommand command{.batch = 1 + random.index(20),
                                 .context = Tokens(random.index(1500)),
                                 .iterations = 1 + random.index(60)};
-    const SimTime begin(random.index(1000000));
+    const SimTime asked(random.index(1000000));
+    const SimDuration overhead(random.index(2) * random.index(1000000));
+    const SimTime begin = asked + overhead / 2;
     const auto end_of = [&](std::int64_t iteration) {
       return begin +
              SimDuration(ticks_one_by_one(pieces, command.batch, command.context.value, iteration) /
@@ -155,9 +178,12 @@ TEST(SimulatedBackend, BothSteppingsStopAtTheSameNanosecond) {
       all_stops.push_back({std::min(end_of(command.iterations), boundary + SimDuration(1))});
     }
     for (const auto& stops : all_stops) {
-      const Stopped closed = stopped(timing, DecodeStepping::closed_form, command, begin, stops);
-      ASSERT_EQ(closed, stopped(timing, DecodeStepping::per_iteration, command, begin, stops));
-      ASSERT_EQ(closed.at, end_of(closed.iterations));
+      const auto with = [&](DecodeStepping stepping) {
+        return stopped(timing, stepping, command, asked, stops, overhead);
+      };
+      const Stopped closed = with(DecodeStepping::closed_form);
+      ASSERT_EQ(closed, with(DecodeStepping::per_iteration));
+      ASSERT_EQ(closed.at, end_of(closed.iterations) + (overhead - overhead / 2));
       ASSERT_LE(closed.iterations, command.iterations);
     }
   }
@@ -168,9 +194,12 @@ TEST(SimulatedBackend, BothSteppingsStopAtTheSameNanosecond) {
 /// Time of a prefill whose load of `load` bytes begins at the same time.
 SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load,
                          std::int64_t ready_layers, bool wait_for_all,
-                         const std::vector<Bytes>& up_to_layers = {}) {
+                         const std::vector<Bytes>& up_to_layers = {},
+                         SimDuration command_overhead = SimDuration(0)) {
   const PieceTiming timing({{Tokens(0), 1, 0}}, layer, outside);
-  SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
+  HardwareConfig hardware = tiny_hardware();
+  hardware.efficiency.command_overhead = command_overhead;
+  SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
   backend.set_timer(at_ms(7), 0);
   backend.wait();
   PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(1)}, .key = {}, .load = {}};
@@ -401,6 +430,31 @@ TEST(SimulatedBackend, ABlockingLoadComesBeforeAllCompute) {
 
 TEST(SimulatedBackend, APrefillWithoutALoadOnlyComputes) {
   EXPECT_EQ(prefill_time(for_ms(3), for_ms(2), Bytes(0), 5, true), for_ms(17));
+}
+
+// Half of a command's overhead comes before the first layer computes, and hides loading; half after
+// the last one.
+TEST(SimulatedBackend, APrefillWaitsForItsCommandAndItsReport) {
+  const auto time = [](SimDuration layer, Bytes load, std::int64_t ready, bool wait_for_all,
+                       const std::vector<Bytes>& up_to_layers = {}) {
+    return prefill_time(layer, for_ms(0), load, ready, wait_for_all, up_to_layers, for_ms(6));
+  };
+  EXPECT_EQ(time(for_ms(3), Bytes(0), 5, false), for_ms(3 + 15 + 3));
+  // A layer loads in 2 ms, less than the command takes; in 4 ms, more; or computes in 1 ms after
+  // the last one was loaded.
+  EXPECT_EQ(time(for_ms(3), Bytes(10000), 0, false), for_ms(3 + 15 + 3));
+  EXPECT_EQ(time(for_ms(5), Bytes(20000), 0, false), for_ms(4 + 25 + 3));
+  EXPECT_EQ(time(for_ms(1), Bytes(20000), 0, false), for_ms(20 + 1 + 3));
+  // Two layers are there.
+  EXPECT_EQ(time(for_ms(3), Bytes(6000), 2, false), for_ms(3 + 15 + 3));
+  // All is waited for, and there before the command or after it.
+  EXPECT_EQ(time(for_ms(3), Bytes(2000), 0, true), for_ms(3 + 15 + 3));
+  EXPECT_EQ(time(for_ms(3), Bytes(10000), 0, true), for_ms(10 + 15 + 3));
+  // Unequal layers: there after 3, 5.4, 7.2, 8.4 and 9 ms; or after a tenth of that.
+  EXPECT_EQ(time(for_ms(3), Bytes(9000), 0, false, kShrinkingLayers), for_ms(18 + 3));
+  // C = 1: they leave 5 to 1 ms of computing, so the fourth ends it at 10.4.
+  EXPECT_EQ(time(for_ms(1), Bytes(9000), 0, false, kShrinkingLayers), SimDuration(13400000));
+  EXPECT_EQ(time(for_ms(3), Bytes(900), 0, false, kShrinkingLayers), for_ms(3 + 15 + 3));
 }
 
 // ---- Links, order, misuse ----

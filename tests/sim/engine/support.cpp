@@ -240,6 +240,10 @@ RunConfig random_config(std::uint64_t seed) {
   if (dice.chance(0.3)) {
     static_cast<LinkShares&>(hardware.links.pcie.beside_compute) = {share(), share()};
   }
+  if (dice.chance(0.3)) {
+    hardware.efficiency.command_overhead =
+        SimDuration(static_cast<std::int64_t>(dice.scale(1, 1e7)));
+  }
   return config;
 }
 

@@ -241,6 +241,7 @@ const std::vector<Move>& moves() {
       {"stored", "/hardware/efficiency/memory=0.7"},
       {"stored", "/hardware/efficiency/gpu_link=0.5"},
       {"stored", "/hardware/efficiency/iteration_overhead=6ms"},
+      {"stored", "/hardware/efficiency/command_overhead=1ms"},
       {"measured", "/hardware/profile=none"},
       {"measured", "/hardware/unmeasured=refuse", {}, Effect::rejects},
       // The system.

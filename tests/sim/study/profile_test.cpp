@@ -131,6 +131,29 @@ TEST_F(ProfileHardware, DescribesAServerByItself) {
   ASSERT_TRUE(hardware.profile && hardware.profile->loaded);
 }
 
+// A token's KV of one layer: keys and values of 4 heads of 16 numbers of 2 bytes.
+TEST_F(ProfileHardware, TakesTheLinksRatesOfPiecesOfTheModelsKv) {
+  Profile profile = small_profile();
+  ProfileTable& pieces = profile.tables.emplace_back();
+  pieces.operation = OperationId::C1;
+  pieces.variant = "pinned";
+  pieces.axes = profile_operation(OperationId::C1).axes;
+  for (const auto& [piece, seconds] : {std::pair{128, 1.0}, {256, 0.5}, {512, 0.25}}) {
+    pieces.cells.push_back({{1000 * piece, 1000}, seconds, seconds, seconds, 3, 0, {}});
+  }
+  write_profile(dir_.path("small.json"), profile);
+  const auto rate = [this](const char* hardware, const Lines& settings) {
+    return resolve(hardware, settings).hardware.links.pcie.forward.value;
+  };
+  EXPECT_DOUBLE_EQ(rate(kProfileAlone, {}), 512e3);
+  EXPECT_DOUBLE_EQ(rate(R"({"preset": "a100-80g", "gpus": 1, "profile": "./small.json"})", {}),
+                   512e3);
+  // A key of the model that is set counts like one in the file; the config's own rate over both.
+  const Lines fewer_heads{"/hardware/unmeasured=roofline", "/model/kv_heads=2"};
+  EXPECT_DOUBLE_EQ(rate(kProfileAlone, fewer_heads), 128e3);
+  EXPECT_DOUBLE_EQ(rate(kProfileAlone, {"/hardware/links/pcie/to_device=1MB/s"}), 1e6);
+}
+
 TEST_F(ProfileHardware, GivesMeasuredRatesToAPresetAndKeepsItsOtherKeys) {
   const HardwareConfig hardware =
       resolve(R"({"preset": "a100-80g", "gpus": 1, "profile": "./small.json",

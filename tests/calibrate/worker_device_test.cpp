@@ -1,0 +1,45 @@
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "calibrate/worker.hpp"
+
+namespace kvtier::calibrate {
+namespace {
+
+// The instrument on known truth: work of 5 ms.
+TEST(Worker, TellsWhenItBeganAndThatItEnded) {
+  constexpr std::chrono::milliseconds kWork(5);
+  int times = 0;
+  Worker worker({}, [&] {
+    return [&] {
+      std::this_thread::sleep_for(kWork);
+      ++times;
+    };
+  });
+  for (int i = 1; i <= 3; ++i) {
+    const Worker::Times order = worker.order();
+    EXPECT_EQ(times, i);
+    EXPECT_GT(order.to_begin, 0);
+    EXPECT_GE(order.to_end, order.to_begin + std::chrono::duration<double>(kWork).count());
+  }
+}
+
+TEST(Worker, SaysWhatWentWrong) {
+  Worker fails({}, [] { return [] { throw std::runtime_error("the copy"); }; });
+  EXPECT_THROW(fails.order(), std::runtime_error);
+  Worker never_begins({}, []() -> std::function<void()> { throw std::logic_error("the stream"); });
+  EXPECT_THROW(never_begins.order(), std::logic_error);
+}
+
+TEST(StayOn, GivesTheProcessorsBack) {
+  const Processors before = processors_of_thread();
+  {
+    const StayOn one({before.back()});
+    EXPECT_EQ(processors_of_thread(), Processors{before.back()});
+  }
+  EXPECT_EQ(processors_of_thread(), before);
+}
+
+}  // namespace
+}  // namespace kvtier::calibrate
