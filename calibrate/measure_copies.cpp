@@ -437,6 +437,9 @@ class CopyPlan {
     }
   }
 
+  /// Of copies whose bytes take no time.
+  static constexpr std::int64_t kSmall = 4096;
+
   void overheads() {
     Device& device = target_.device;
     const auto cell = [](std::function<Sample()> prepare) {
@@ -487,10 +490,8 @@ class CopyPlan {
     add(OperationId::C6, "copy_submit", "by the host", CacheState::hot).cells =
         cell([&device, host_time, make = bench(MemoryKind::pinned)] {
           const auto shared = make();
-          return host_time([shared](Stream& stream) {
-            constexpr std::int64_t kSmall = 4096;
-            shared->copy(Way::to_device, kSmall, 0, stream);
-          });
+          return host_time(
+              [shared](Stream& stream) { shared->copy(Way::to_device, kSmall, 0, stream); });
         });
     between_threads(kHandOver, "to a thread that computes", Bytes(), &Worker::Times::to_begin,
                     [](const ProcessorShares& shares) {
@@ -509,7 +510,6 @@ class CopyPlan {
     return std::make_shared<Worker>(processors, [&device, bench = std::move(bench)] {
       std::shared_ptr<Stream> stream = device.make_stream();
       return std::function([bench, stream] {
-        constexpr std::int64_t kSmall = 4096;
         bench->copy(Way::to_device, kSmall, 0, *stream);
         stream->synchronize();
       });

@@ -45,18 +45,4 @@ class Worker {
   std::thread thread_;
 };
 
-/// Keeps the calling thread on some processors for a while.
-class StayOn {
- public:
-  explicit StayOn(const Processors& processors) : before_(processors_of_thread()) {
-    stay_on(processors);
-  }
-  StayOn(const StayOn&) = delete;
-  StayOn& operator=(const StayOn&) = delete;
-  ~StayOn() { stay_on(before_); }
-
- private:
-  Processors before_;
-};
-
 }  // namespace kvtier::calibrate

@@ -17,6 +17,20 @@ void stay_on(const Processors& processors);
 /// Those that the calling thread may run on.
 [[nodiscard]] Processors processors_of_thread();
 
+/// Keeps the calling thread on some processors for a while.
+class StayOn {
+ public:
+  explicit StayOn(const Processors& processors) : before_(processors_of_thread()) {
+    stay_on(processors);
+  }
+  StayOn(const StayOn&) = delete;
+  StayOn& operator=(const StayOn&) = delete;
+  ~StayOn() { stay_on(before_); }
+
+ private:
+  Processors before_;
+};
+
 /// Where threads that serve a device run.
 struct ProcessorShares {
   Processors compute;

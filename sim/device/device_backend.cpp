@@ -15,11 +15,11 @@ constexpr std::int64_t kLanes = 5;
 }  // namespace
 
 DeviceBackend::DeviceBackend(const ServingSetup& setup)
-    : ServingBackend(setup, kLanes), device_(*setup.device), before_(processors_of_thread()) {
+    : ServingBackend(setup, kLanes), device_(*setup.device) {
   for (std::int64_t i = 0; i <= layers_; ++i) {
     layer_ends_.push_back(device_.make_event());
   }
-  const ProcessorShares processors = share_processors(device_, before_);
+  const ProcessorShares processors = share_processors(device_, processors_of_thread());
   const auto make = [&](std::int64_t number, const Processors& where, bool reaches_drive) {
     return std::make_unique<Lane>(
         Lane::Setup{.device = &device_,
@@ -34,7 +34,7 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
   saves_ = make(number++, processors.rest, false);
   writes_ = make(number++, processors.rest, true);
   fetches_ = make(number++, processors.rest, true);
-  stay_on(processors.rest);
+  here_.emplace(processors.rest);
 }
 
 DeviceBackend::~DeviceBackend() {
@@ -45,7 +45,6 @@ DeviceBackend::~DeviceBackend() {
   saves_.reset();
   writes_.reset();
   fetches_.reset();
-  stay_on(before_);
 }
 
 // ---- Time and completions ----

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -105,7 +106,8 @@ class DeviceBackend final : public ServingBackend {
               const MoveLane& lane);
 
   Device& device_;
-  Processors before_;
+  /// The calling thread, while the backend is there.
+  std::optional<StayOn> here_;
   std::vector<std::unique_ptr<Event>> layer_ends_;
 
   std::chrono::steady_clock::time_point begin_{};

@@ -245,14 +245,14 @@ void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
     return;
   }
   const std::int64_t loading_layers = std::max<std::int64_t>(1, layers_ - prefill_.ready_layers);
-  const SimDuration loading = at - gpu_started_ + before_work_;
+  const SimTime asked = gpu_started_ - before_work_;
+  const SimDuration loading = at - asked;
   const SimDuration unmoved = std::min(latency, loading);
   const SimDuration first_layer =
-      prefill_.ready_layers > 0
-          ? SimDuration(0)
-          : std::max(SimDuration(0), unmoved + (loading - unmoved) / loading_layers - before_work_);
+      prefill_.ready_layers > 0 ? SimDuration(0) : unmoved + (loading - unmoved) / loading_layers;
   const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
-  gpu_done_ = std::max({at, gpu_started_ + first_layer + prefill_time_.total + after_work_,
+  const SimTime first_begins = std::max(gpu_started_, asked + first_layer);
+  gpu_done_ = std::max({at, first_begins + prefill_time_.total + after_work_,
                         at + prefill_time_.layer + outside_layers + after_work_});
 }
 

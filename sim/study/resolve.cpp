@@ -198,6 +198,16 @@ bool expand_section(Json& root, const Section& section, const std::string& origi
   return true;
 }
 
+/// Checked as far as it can be read. `problems` is empty before.
+ModelConfig read_model(const Json& json, const std::string& pointer, Problems& problems) {
+  ModelConfig model;
+  read_value(model, json, pointer, problems);
+  if (problems.empty()) {
+    check_model(model, pointer, problems);
+  }
+  return model;
+}
+
 /// What KV is copied in: a token's of one layer. Nothing without a model that can be read; what is
 /// wrong with it is reported elsewhere.
 std::optional<Bytes> kv_piece(const Json& root) {
@@ -205,12 +215,8 @@ std::optional<Bytes> kv_piece(const Json& root) {
   if (found == root.end() || !found->is_object()) {
     return std::nullopt;
   }
-  ModelConfig model;
   Problems problems;
-  read_value(model, *found, "/model", problems);
-  if (problems.empty()) {
-    check_model(model, "/model", problems);
-  }
+  const ModelConfig model = read_model(*found, "/model", problems);
   return problems.empty() ? std::optional(kv_bytes_per_token_layer(model)) : std::nullopt;
 }
 
@@ -408,13 +414,9 @@ ModelConfig resolve_model(const std::string& name, const ConfigDirectory& preset
   Problems problems;
   const std::optional<Json> json = load_preset(kSections[0], name, "", presets, option, problems);
   problems.throw_if_any();
-  ModelConfig model;
   Problems found;
   found.set_origin("", name);
-  read_value(model, *json, "", found);
-  if (found.empty()) {
-    check_model(model, "", found);
-  }
+  ModelConfig model = read_model(*json, "", found);
   found.throw_if_any();
   return model;
 }

@@ -32,14 +32,5 @@ TEST(Worker, SaysWhatWentWrong) {
   EXPECT_THROW(never_begins.order(), std::logic_error);
 }
 
-TEST(StayOn, GivesTheProcessorsBack) {
-  const Processors before = processors_of_thread();
-  {
-    const StayOn one({before.back()});
-    EXPECT_EQ(processors_of_thread(), Processors{before.back()});
-  }
-  EXPECT_EQ(processors_of_thread(), before);
-}
-
 }  // namespace
 }  // namespace kvtier::calibrate

@@ -39,6 +39,15 @@ TEST_F(CpuDevice, SharesProcessorsWithWhatMovesKv) {
   EXPECT_TRUE(share_processors(*device_, {0, 1, 2}).rest.empty());
 }
 
+TEST(StayOn, GivesTheProcessorsBack) {
+  const Processors before = processors_of_thread();
+  {
+    const StayOn one({before.back()});
+    EXPECT_EQ(processors_of_thread(), Processors{before.back()});
+  }
+  EXPECT_EQ(processors_of_thread(), before);
+}
+
 TEST_F(CpuDevice, SaysWhatItIs) {
   const DeviceInfo& info = device_->info();
   EXPECT_EQ(info.kind, "cpu");
