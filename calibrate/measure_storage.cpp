@@ -22,6 +22,9 @@ constexpr std::int64_t kRing = 128 * kMebibyte;
 constexpr std::int64_t kDepth = 128;
 /// Of each block read, so much at either end is compared.
 constexpr std::size_t kCompared = 64;
+/// Per cent of blocks that are read.
+constexpr int kAllReads = 100;
+constexpr int kAllWrites = 0;
 
 /// Page-aligned memory of the host, in large pages if it can be: a block is then one piece for the
 /// drive.
@@ -107,7 +110,6 @@ class StorageBench {
       std::int64_t place = 0;
       bool reads = false;
     };
-    constexpr std::int64_t kPercent = 100;
     std::vector<Flight> flights(static_cast<std::size_t>(depth));
     std::vector<std::uint64_t> free;
     for (std::int64_t i = depth; i > 0; --i) {
@@ -132,7 +134,7 @@ class StorageBench {
         free.pop_back();
         Flight& flight = flights[tag];
         flight = {.place = random.index(blocks) * block,
-                  .reads = read_percent == kPercent || random.index(kPercent) < read_percent};
+                  .reads = read_percent == kAllReads || random.index(kAllReads) < read_percent};
         requests.push_back(request(flight.reads ? IoKind::read : IoKind::write, flight.place, block,
                                    static_cast<std::int64_t>(tag)));
         ++submitted;
@@ -251,10 +253,11 @@ class StoragePlan {
       : target_(target), bench_(std::move(bench)) {}
 
   std::vector<PlannedTable> tables() {
-    grid(OperationId::D1, "random", 100, false);
-    after_pause();
-    grid(OperationId::D2, "burst", 0, false);
-    grid(OperationId::D2, "sustained", 0, true);
+    grid(OperationId::D1, "random", kAllReads, false);
+    after_pause(OperationId::D1, kAllReads);
+    grid(OperationId::D2, "burst", kAllWrites, false);
+    after_pause(OperationId::D2, kAllWrites);
+    grid(OperationId::D2, "sustained", kAllWrites, true);
     mixed();
     through_the_host();
     beside_memory();
@@ -324,24 +327,26 @@ class StoragePlan {
     }
   }
 
-  /// One small block at a time: drives, and those who wait for them, take longer to begin then.
-  void after_pause() {
+  /// One block at a time, up to the largest request of a transfer: drives, and those who wait for
+  /// them, take longer then.
+  void after_pause(OperationId operation, int read_percent) {
     PlannedTable& planned =
-        add(OperationId::D1, kAfterPause,
+        add(operation, kAfterPause,
             fmt::format("{}, random places, {} ms apart", bench_->engine_name(), kPause.count()));
-    planned.cells.push_back(
-        {.at = {kStorageAlignment, 1},
-         .memory = Bytes(kPattern + kRing),
-         .prepare = [bench = bench_, seed = target_.seed] {
-           bench->fill();
-           auto random = std::make_shared<RandomStream>(seed, "calibrate/places");
-           return [=] {
-             std::this_thread::sleep_for(kPause);
-             constexpr int kReadPercent = 100;
-             return bench->transfer(kStorageAlignment, 1, 1, kReadPercent, *random, false,
-                                    [](const std::byte*, std::int64_t) {});
-           };
-         }});
+    for (const std::int64_t block : geometric(kStorageAlignment, kMovedBlockBytes, 4)) {
+      planned.cells.push_back(
+          {.at = {block, 1},
+           .memory = Bytes(kPattern + kRing),
+           .prepare = [bench = bench_, block, read_percent, seed = target_.seed] {
+             bench->fill();
+             auto random = std::make_shared<RandomStream>(seed, "calibrate/places");
+             return [=] {
+               std::this_thread::sleep_for(kPause);
+               return bench->transfer(block, 1, 1, read_percent, *random, false,
+                                      [](const std::byte*, std::int64_t) {});
+             };
+           }});
+    }
   }
 
   void mixed() {
@@ -349,7 +354,7 @@ class StoragePlan {
         add(OperationId::D3, "random", bench_->engine_name() + ", random places");
     for (const std::int64_t block : target_.full ? std::vector<std::int64_t>{4096, 65536, kMebibyte}
                                                  : std::vector<std::int64_t>{65536, kMebibyte}) {
-      for (const int read_percent : {0, 30, 50, 70, 100}) {
+      for (const int read_percent : {kAllWrites, 30, 50, 70, kAllReads}) {
         constexpr std::int64_t kMixedDepth = 16;
         cell(planned, {block, kMixedDepth, read_percent}, read_percent, false);
       }
@@ -381,7 +386,7 @@ class StoragePlan {
                std::int64_t moved = 0;
                std::int64_t last_place = 0;
                const std::int64_t begin = steady_clock().now_ns();
-               (void)bench->transfer(kMoveBlock, kMoveDepth, count, 100, *random, false,
+               (void)bench->transfer(kMoveBlock, kMoveDepth, count, kAllReads, *random, false,
                                      [&](const std::byte* data, std::int64_t place) {
                                        device.copy(there->data() + moved * kMoveBlock, data,
                                                    Bytes(kMoveBlock), *stream);
@@ -406,8 +411,8 @@ class StoragePlan {
 
   /// Reads and writes while copies both ways keep the memory and the link busy.
   void beside_memory() {
-    for (const int read_percent : {100, 0}) {
-      PlannedTable& planned = add(OperationId::D5, read_percent == 100 ? "read" : "write",
+    for (const int read_percent : {kAllReads, kAllWrites}) {
+      PlannedTable& planned = add(OperationId::D5, read_percent == kAllReads ? "read" : "write",
                                   "beside copies to and from the device");
       for (const std::int64_t bytes : {64 * kMebibyte}) {
         planned.cells.push_back(

@@ -165,8 +165,27 @@ void describe(V& v, HostLinkLimits& c) {
   v.field("beside_compute", c.beside_compute, "What is left of it while the GPUs compute.");
 }
 
+/// What one request to the drives reaches without others. A transfer begins with one: drives get to
+/// their rates with many requests in flight only. What is more than these rates counts as them.
+struct OneRequest {
+  /// The largest that transfers make.
+  Bytes size;
+  BytesPerSecond read;
+  BytesPerSecond write;
+
+  friend bool operator==(const OneRequest&, const OneRequest&) = default;
+};
+
+template <class V>
+void describe(V& v, OneRequest& c) {
+  v.field("size", c.size, "The largest request of a transfer.", required(positive()));
+  v.field("read", c.read, "Reading one, by itself.", required(positive()));
+  v.field("write", c.write, "Writing one, by itself.", required(positive()));
+}
+
 struct SsdLimits : DriveLimits {
   DriveShares beside_copies;
+  std::optional<OneRequest> one_request;
 
   /// Of reads that cross the link between host and GPUs, as copies do.
   [[nodiscard]] BytesPerSecond read_over_host_link() const {
@@ -181,6 +200,9 @@ void describe(V& v, SsdLimits& c) {
   describe(v, static_cast<DriveLimits&>(c));
   v.field("beside_copies", c.beside_copies,
           "What is left of it while anything crosses the link between host and GPUs.");
+  v.field(
+      "one_request", c.one_request,
+      "What the first request of a transfer reaches, or none: all bytes move at the full rate.");
 }
 
 struct SsdConfig {

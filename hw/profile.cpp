@@ -109,9 +109,9 @@ std::vector<ProfileOperation> make_operations() {
       {D2,
        block,
        {},
-       {"burst", "sustained"},
+       {"burst", kAfterPause, "sustained"},
        false,
-       "writing one block, with so many in flight: seconds over blocks"},
+       "writing one block, with so many in flight: seconds over blocks; after_pause as in D1"},
       {D3,
        {"block_bytes", "queue_depth", "read_percent"},
        {},
@@ -137,10 +137,10 @@ std::vector<ProfileOperation> make_operations() {
        {"requests", "new_tokens", "past_tokens"},
        {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "intermediate_size",
         "gated_mlp", "vocabulary_size", "element_bytes"},
-       {"step"},
+       {kStep, kDecodeRun},
        false,
-       "a whole model, from tokens to tokens, after a pause: each of so many requests computes new "
-       "tokens after past ones"},
+       "a whole model, from tokens to tokens: each of so many requests computes new tokens after "
+       "past ones; step: after a pause, decode_run: one of many that follow each other"},
   };
 }
 

@@ -56,7 +56,8 @@ constexpr auto enum_names(OperationId) {
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 
-/// D4 and D5 read and write blocks of this size.
+/// The largest request of a transfer to or from a drive; D4 and D5 read and write blocks of this
+/// size.
 inline constexpr std::int64_t kMovedBlockBytes = std::int64_t{1} << 20;
 
 /// Whether the data lay in a cache when the clock started: two different quantities.
@@ -82,8 +83,11 @@ struct ProfileOperation {
 inline constexpr const char* kEvent = "event";
 inline constexpr const char* kHandOver = "hand_over";
 inline constexpr const char* kTransfer = "transfer";
-/// The variant of D1 for a drive that has had nothing to do for a while.
+/// The variant of D1 and D2 for a drive that has had nothing to do for a while.
 inline constexpr const char* kAfterPause = "after_pause";
+/// Variants of X2: after a pause, and one of a run of decode iterations.
+inline constexpr const char* kStep = "step";
+inline constexpr const char* kDecodeRun = "decode_run";
 /// Every operation once, in the order of OperationId.
 [[nodiscard]] std::span<const ProfileOperation> profile_operations();
 [[nodiscard]] const ProfileOperation& profile_operation(OperationId id);

@@ -189,20 +189,46 @@ Json host_link(const Profile& profile, std::optional<Bytes> piece) {
   return json;
 }
 
-/// Of those that were read one at a time, after a pause or in a loop.
-const ProfileCell* smallest_block(const Profile& profile, bool after_pause) {
-  const ProfileCell* smallest = nullptr;
-  for (const ProfileTable* table : find_tables(profile, OperationId::D1)) {
+/// The smallest, or largest, block that was read or written one at a time, after a pause or in a
+/// loop.
+template <class Prefers>
+const ProfileCell* one_block(const Profile& profile, OperationId operation, bool after_pause,
+                             Prefers prefers) {
+  const ProfileCell* best = nullptr;
+  for (const ProfileTable* table : find_tables(profile, operation)) {
     if ((table->variant == kAfterPause) != after_pause) {
       continue;
     }
     for (const ProfileCell& cell : table->cells) {
-      if (cell.at[1] == 1 && (smallest == nullptr || cell.at[0] < smallest->at[0])) {
-        smallest = &cell;
+      if (cell.at[1] == 1 && (best == nullptr || prefers(cell.at[0], best->at[0]))) {
+        best = &cell;
       }
     }
   }
-  return smallest;
+  return best;
+}
+
+const ProfileCell* smallest_block(const Profile& profile, bool after_pause) {
+  return one_block(profile, OperationId::D1, after_pause, std::less());
+}
+
+/// What a lone block after a pause reaches, the largest that was measured, once the drive's latency
+/// is over.
+Json one_request(const Profile& profile, const MeasuredLimits& limits) {
+  const ProfileCell* const read = one_block(profile, OperationId::D1, true, std::greater());
+  const ProfileCell* const write = one_block(profile, OperationId::D2, true, std::greater());
+  if (read == nullptr || write == nullptr || read->at[0] != write->at[0] || !limits.forward ||
+      !limits.backward || !limits.latency) {
+    return nullptr;
+  }
+  const auto size = static_cast<double>(read->at[0]);
+  const auto rate = [&](const ProfileCell& cell, double full) {
+    const double seconds = cell.median_seconds - *limits.latency;
+    return format_quantity(BytesPerSecond(size < full * seconds ? size / seconds : full));
+  };
+  return Json{{"size", format_quantity(Bytes(read->at[0]))},
+              {"read", rate(*read, *limits.forward)},
+              {"write", rate(*write, *limits.backward)}};
 }
 
 /// Writes of D5 are not flushed, as a burst is not.
@@ -241,6 +267,9 @@ Json drives(const Profile& profile) {
   Json json = limits_json(limits, "read", "write");
   for (const char* way : {"read", "write"}) {
     put_share(json, "beside_copies", way, share_beside_copies(profile, way));
+  }
+  if (Json one = one_request(profile, limits); !one.is_null()) {
+    json["one_request"] = std::move(one);
   }
   return json;
 }

@@ -84,6 +84,16 @@ std::vector<MatrixShape> all_matrices(const ModelConfig& model, std::int64_t gpu
   return matrices;
 }
 
+/// 0 of none.
+double middle(std::vector<double> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  const auto at = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, at);
+  return *at;
+}
+
 std::int64_t to_ticks(double seconds) {
   const double ticks = std::round(seconds * 1e9 * static_cast<double>(kTicksPerNs));
   KVTIER_ASSERT(ticks >= 0 && ticks < 9.0e18, "a decode iteration fits in 64 bits of ticks");
@@ -273,7 +283,13 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   add_optional(row_work_, 1, E1, "sampling", rows(head_matrix(model, gpus).n));
 
   if (gpus == 1) {
-    prefill_overhead_ = measure_prefill_overhead(profile, model);
+    const Shape shape_of_steps = step_shape(model, model.bytes_per_element);
+    if (const ProfileTable* steps = find_table(profile, X2, shape_of_steps, kStep)) {
+      prefill_overhead_ = duration_from_seconds(std::max(0.0, prefill_overhead(*steps)));
+    }
+    if (const ProfileTable* runs = find_table(profile, X2, shape_of_steps, kDecodeRun)) {
+      decode_overhead_ = decode_overhead(*runs);
+    }
   }
   decode_.reserve(static_cast<std::size_t>(max_batch));
   for (std::int64_t batch = 1; batch <= max_batch; ++batch) {
@@ -281,25 +297,26 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   }
 }
 
-SimDuration ProfileTiming::measure_prefill_overhead(const Profile& profile,
-                                                    const ModelConfig& model) const {
-  std::vector<SimDuration> beyond;
-  const Shape shape = step_shape(model, model.bytes_per_element);
-  if (const ProfileTable* table = find_table(profile, OperationId::X2, shape, "step")) {
-    for (const ProfileCell& cell : table->cells) {
-      const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
-      if (cell.at[0] == 1 && part.added > Tokens(1)) {
-        beyond.push_back(duration_from_seconds(cell.median_seconds) -
-                         prefill(std::span(&part, 1)).total);
-      }
+double ProfileTiming::prefill_overhead(const ProfileTable& steps) const {
+  std::vector<double> beyond;
+  for (const ProfileCell& cell : steps.cells) {
+    const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
+    if (cell.at[0] == 1 && part.added > Tokens(1)) {
+      beyond.push_back(cell.median_seconds - prefill(std::span(&part, 1)).total.seconds());
     }
   }
-  if (beyond.empty()) {
-    return {};
+  return middle(std::move(beyond));
+}
+
+double ProfileTiming::decode_overhead(const ProfileTable& runs) const {
+  std::vector<double> beyond;
+  for (const ProfileCell& cell : runs.cells) {
+    // Each reads its past tokens and itself.
+    const Tokens context = Tokens(cell.at[2] + 1) * cell.at[0];
+    const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
+    beyond.push_back(cell.median_seconds - SimDuration(ticks / kTicksPerNs).seconds());
   }
-  const auto middle = beyond.begin() + std::ssize(beyond) / 2;
-  std::ranges::nth_element(beyond, middle);
-  return std::max(SimDuration(0), *middle);
+  return middle(std::move(beyond));
 }
 
 ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
@@ -376,7 +393,8 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   const ProfileGrid::Time rest = outside(requests, requests);
   DecodeBatch result;
   result.outside_layers = to_ticks(rest.seconds + iteration_overhead_.seconds());
-  const std::int64_t base = result.outside_layers + to_ticks(layers * layer.seconds);
+  const std::int64_t base =
+      result.outside_layers + to_ticks(std::max(0.0, layers * layer.seconds + decode_overhead_));
 
   struct Knot {
     std::int64_t context;  // of one request

@@ -56,9 +56,11 @@ inline constexpr const char* kRotatedVariant = "rotated";
 ///
 /// outside of the layers are the head (G1), the embedding and sampling (E1), the hardware's
 /// iteration overhead and, for a prefill, what whole prefills of the model took beyond their
-/// operations, in the median (X2): caches are cold when work comes after a pause. E and R that were
-/// not measured are left out and named. A batch is composed of its requests: A2 is measured over
-/// requests of equal contexts and taken at the sum of the contexts, which is its work.
+/// operations, in the median (X2, step): caches are cold when work comes after a pause. Decode goes
+/// on and finds in caches what its operations were measured without: it takes so much less than
+/// they, or more, as runs of whole iterations did, in the median (X2, decode_run). E and R that
+/// were not measured are left out and named. A batch is composed of its requests: A2 is measured
+/// over requests of equal contexts and taken at the sum of the contexts, which is its work.
 ///
 /// Where the profile lacks a matrix or attention and the hardware says so
 /// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in.
@@ -108,12 +110,15 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] ProfileGrid::Time extend_attention(double added, double past) const;
   [[nodiscard]] ProfileGrid::Time decode_attention(double batch, double context) const;
 
-  [[nodiscard]] SimDuration measure_prefill_overhead(const Profile& profile,
-                                                     const ModelConfig& model) const;
+  /// What whole prefills and iterations took beyond their operations, in the median: seconds, and
+  /// negative where they took less.
+  [[nodiscard]] double prefill_overhead(const ProfileTable& steps) const;
+  [[nodiscard]] double decode_overhead(const ProfileTable& runs) const;
 
   std::int64_t layers_;
   SimDuration iteration_overhead_;
   SimDuration prefill_overhead_;
+  double decode_overhead_ = 0;  // seconds
   Rates attained_;
   AttentionShape attention_;
   AllReduceTime all_reduces_;

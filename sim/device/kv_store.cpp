@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "hw/profile.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 
@@ -14,8 +15,8 @@ namespace kvtier {
 namespace {
 
 constexpr std::int64_t kQueueDepth = 16;
-/// Of one request to a drive.
-constexpr std::int64_t kLargestRequest = std::int64_t{1} << 20;
+/// Of one request to a drive, as profiles measure them.
+constexpr std::int64_t kLargestRequest = kMovedBlockBytes;
 /// A lane's scratch slots are a ring of so many parts of a load: while some are copied, others are
 /// read.
 constexpr std::size_t kRingParts = 8;

@@ -68,7 +68,7 @@ TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64
   route.bytes += bytes;
   path.settle(rates_[index], now);
   const std::uint64_t sequence = next_sequence_++;
-  Pending added{path.served + static_cast<double>(bytes.value), sequence, cookie, open};
+  Pending added{path.served + static_cast<double>(bytes.value), sequence, cookie, bytes, open};
   if (added.due < path.first.due) {
     std::swap(added, path.first);
   }
@@ -102,6 +102,7 @@ bool SharedLinks::extend_on(std::size_t index, TransferId transfer, Bytes bytes,
   const auto extend = [&](Pending& pending) {
     path.settle(rates_[index], now);
     routes_[index].bytes += bytes;
+    pending.bytes += bytes;
     pending.open = false;
     pending.due = std::max(pending.due, path.served) + static_cast<double>(bytes.value);
   };

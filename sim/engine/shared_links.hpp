@@ -73,6 +73,8 @@ class SharedLinks {
     TransferId transfer;
     bool open;
     std::uint64_t cookie;
+    /// What it was started and extended with.
+    Bytes bytes;
   };
   /// The path that a transfer was started on.
   [[nodiscard]] static std::uint32_t path_of(TransferId transfer) {
@@ -124,6 +126,7 @@ class SharedLinks {
     double due = 0;  // of the path's virtual time, bytes
     std::uint64_t sequence = 0;
     std::uint64_t cookie = 0;
+    Bytes bytes;
     bool open = false;
   };
   /// A type, not a function, so that heaps inline it.
@@ -253,7 +256,7 @@ inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64
   routes_[index].bytes += bytes;
   const std::uint64_t sequence = next_sequence_++;
   paths_[index].settled = now;
-  paths_[index].first = {static_cast<double>(bytes.value), sequence, cookie, open};
+  paths_[index].first = {static_cast<double>(bytes.value), sequence, cookie, bytes, open};
   return name(index, sequence);
 }
 
@@ -273,7 +276,7 @@ inline SharedLinks::Finished SharedLinks::finish_next() {
   } else {
     done = &finish_before(index);
   }
-  return {name(index, done->sequence), done->open, done->cookie};
+  return {name(index, done->sequence), done->open, done->cookie, done->bytes};
 }
 
 }  // namespace kvtier

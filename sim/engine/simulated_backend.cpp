@@ -84,10 +84,39 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
                       hardware.links.pcie.beside_compute != HostLinkShares()),
       before_work_(hardware.efficiency.command_overhead / 2),
       after_work_(hardware.efficiency.command_overhead - before_work_),
-      links_(make_links(hardware)) {
+      links_(make_links(hardware)),
+      beginnings_(make_beginnings(hardware)),
+      transfers_land_(std::ranges::any_of(beginnings_, [](const Beginning& beginning) {
+        return beginning.latency.ns > 0 || beginning.ns_per_byte > 0;
+      })) {}
+
+/// Beside its other bytes, which move at the full rate, the first request of a transfer to or from
+/// the drives is as slow as one by itself.
+std::vector<SimulatedBackend::Beginning> SimulatedBackend::make_beginnings(
+    const HardwareConfig& hardware) const {
+  std::vector<Beginning> beginnings(kPaths);
   for (std::size_t path = 0; path < kPaths; ++path) {
-    has_latency_ = has_latency_ || links_.latency(path).ns > 0;
+    beginnings[path].latency = links_.latency(path);
   }
+  if (!hardware.ssd || !hardware.ssd->bandwidth.one_request) {
+    return beginnings;
+  }
+  const SsdLimits& drives = hardware.ssd->bandwidth;
+  const OneRequest& one = *drives.one_request;
+  const auto begin = [&](std::size_t path, BytesPerSecond alone, BytesPerSecond full) {
+    beginnings[path].request = one.size;
+    beginnings[path].ns_per_byte = std::max(0.0, 1e9 / alone.value - 1e9 / full.value);
+  };
+  for (const Medium other : {Medium::hbm, Medium::dram, Medium::cxl}) {
+    begin(path_index(Medium::ssd, other), one.read, drives.forward);
+    begin(path_index(other, Medium::ssd), one.write, drives.backward);
+  }
+  return beginnings;
+}
+
+SimDuration SimulatedBackend::Beginning::time(Bytes bytes) const {
+  const auto first = static_cast<double>(std::min(bytes, request).value);
+  return latency + SimDuration(static_cast<std::int64_t>(ns_per_byte * first));
 }
 
 Completion SimulatedBackend::wait() {
@@ -119,10 +148,11 @@ Completion SimulatedBackend::wait() {
     }
     const SharedLinks::Finished finished = links_.finish_next();
     if (!finished.open) {
-      if (!has_latency_) [[likely]] {
+      if (!transfers_land_) [[likely]] {
         return end_transfer(finished.transfer, finished.cookie);
       }
-      land({.at = now_ + links_.latency(SharedLinks::path_of(finished.transfer)),
+      const Beginning& beginning = beginnings_[SharedLinks::path_of(finished.transfer)];
+      land({.at = now_ + beginning.time(finished.bytes),
             .transfer = finished.transfer,
             .cookie = finished.cookie});
     }
@@ -131,7 +161,7 @@ Completion SimulatedBackend::wait() {
 
 inline Completion SimulatedBackend::end_transfer(TransferId transfer, std::uint64_t cookie) {
   if (gpu_ == Gpu::prefill && prefill_.load == transfer) {
-    finish_load(now_, links_.latency(SharedLinks::path_of(transfer)));
+    finish_load(now_, beginnings_[SharedLinks::path_of(transfer)].latency);
   }
   return {CompletionKind::transfer, cookie};
 }

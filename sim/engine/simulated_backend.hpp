@@ -63,13 +63,23 @@ class SimulatedBackend final : public Backend {
 
  private:
   enum class Gpu { idle, prefill, decode };
-  /// A transfer whose bytes have been moved and whose latency is not over.
+  /// What a transfer of a path takes beside its bytes at the path's rate.
+  struct Beginning {
+    SimDuration latency;
+    /// Of the bytes of its first request, so many at most.
+    Bytes request;
+    double ns_per_byte = 0;
+
+    [[nodiscard]] SimDuration time(Bytes bytes) const;
+  };
+  /// A transfer whose bytes have been moved and which is not over.
   struct Landing {
     SimTime at;
     TransferId transfer;
     std::uint64_t cookie = 0;
   };
 
+  [[nodiscard]] std::vector<Beginning> make_beginnings(const HardwareConfig& hardware) const;
   void advance_to(SimTime next);
   Completion end_transfer(TransferId transfer, std::uint64_t cookie);
   void land(const Landing& landing);
@@ -98,8 +108,9 @@ class SimulatedBackend final : public Backend {
   SimDuration before_work_;
   SimDuration after_work_;
   SharedLinks links_;
-  /// Some path has one.
-  bool has_latency_ = false;
+  std::vector<Beginning> beginnings_;  // by path
+  /// Some path has one that takes time.
+  bool transfers_land_ = false;
   /// The next first.
   std::vector<Landing> landings_;
   SimTime next_landing_ = kNever;

@@ -16,7 +16,7 @@ system=${2:-attentionstore}
 case $system in
   recompute) limit=3000 ;;
   attentionstore_lru) limit=7150 ;;
-  *) limit=9170 ;;
+  *) limit=9200 ;;
 esac
 few=4500
 many=9000

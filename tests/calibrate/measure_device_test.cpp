@@ -166,6 +166,15 @@ TEST_F(StorageMeasures, ReadOneBlockAfterAPause) {
   EXPECT_EQ(engine_->reads, 1);
 }
 
+TEST_F(StorageMeasures, WriteUpToTheLargestRequestAfterAPause) {
+  const auto tables = plan({});
+  const Sample sample = find(tables, OperationId::D2, kAfterPause, {kMovedBlockBytes, 1}).prepare();
+  const std::int64_t writes = engine_->writes;
+  (void)sample();
+  EXPECT_EQ(engine_->writes, writes + 1);
+  EXPECT_EQ(engine_->reads, 0);
+}
+
 TEST_F(StorageMeasures, FlushOnlySustainedWrites) {
   const auto tables = plan({});
   (void)find(tables, OperationId::D2, "burst", {65536, 4}).prepare()();
@@ -229,8 +238,11 @@ TEST_F(StorageMeasures, RunEveryKindOfSample) {
 class Measures : public testing::Test {
  protected:
   std::unique_ptr<Device> device_ = make_cpu_device(2);
+  /// Enough for rows of E1 that lie in no cache, however large it is.
   Target target_{
-      .device = *device_, .model = test::small_model(), .memory = Bytes(std::int64_t{1} << 30)};
+      .device = *device_,
+      .model = test::small_model(),
+      .memory = std::max(Bytes(std::int64_t{1} << 30), 4 * device_->info().limits.cache)};
 };
 
 TEST_F(Measures, CoverEveryOperationAndMakeAValidProfile) {

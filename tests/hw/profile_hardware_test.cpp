@@ -113,6 +113,26 @@ TEST(MeasuredHardware, TakesLatenciesAndOverheadsOfThoseWhoWaited) {
             Json::parse(R"({"command_overhead": "8us"})"));
 }
 
+TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  add_table(profile, D1, "random", {cell({400, 4}, 0.004)});  // 100 kB/s
+  add_table(profile, D2, "burst", {cell({400, 4}, 0.01)});    // 40 kB/s
+  add_table(profile, D1, kAfterPause, {cell({100, 1}, 0.5), cell({400, 1}, 0.75)});
+  const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
+  EXPECT_FALSE(bandwidth().contains("one_request"));
+  // The latency is that of the smallest read; 400 bytes took 0.25 and 0.5 s more.
+  add_table(profile, D2, kAfterPause, {cell({100, 1}, 0.875), cell({400, 1}, 1)});
+  EXPECT_EQ(bandwidth()["latency"], "500ms");
+  EXPECT_EQ(bandwidth()["one_request"],
+            Json::parse(R"({"size": "400B", "read": "1.6kB/s", "write": "800B/s"})"));
+  // Never faster than many.
+  for (const double seconds : {0.501, 0.4}) {
+    profile.tables.back().cells.back() = cell({400, 1}, seconds);
+    EXPECT_EQ(bandwidth()["one_request"]["write"], "40kB/s");
+  }
+}
+
 TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
   Profile profile = tiny_profile();
   using enum OperationId;

@@ -15,6 +15,7 @@ namespace {
 
 using namespace literals;
 using Lines = std::vector<std::string>;
+using test::cell;
 using test::matrix_table;
 using test::tiny_model;
 using test::tiny_profile;
@@ -191,6 +192,27 @@ TEST(ProfileDecode, NeverFallsFromOneTokenToTheNext) {
       before = ticks;
     }
   }
+}
+
+TEST(ProfileDecode, TakesLessThanItsOperationsWhereRunsDid) {
+  Profile profile = tiny_profile();
+  // Two layers of 4 s for one request, head 1, overhead 1, attention to 8 tokens 1 s, twice: 12.
+  // Of four 22 and 46 as above. They took 3, 4 and 2 s less.
+  ProfileTable runs{.operation = OperationId::X2, .variant = kDecodeRun};
+  runs.shape = step_shape(tiny_model(), 2);
+  runs.axes = {"requests", "new_tokens", "past_tokens"};
+  runs.cells = {cell({1, 1, 7}, 9), cell({4, 1, 7}, 18), cell({4, 1, 31}, 44)};
+  profile.tables.push_back(runs);
+  const ProfileTiming timing = timing_of(profile);
+  EXPECT_NEAR(decode_seconds(timing, 1, 8), 12 - 3, kRounding);
+  EXPECT_NEAR(decode_seconds(timing, 4, 80), 34 - 3, kRounding);
+  EXPECT_NEAR(timing.decode_layer(4, 32_tokens).seconds(), 6 + 4 - 1.5, kRounding);
+  // A prefill is not decode.
+  const std::vector<PrefillPart> part{{4_tokens, 8_tokens}};
+  EXPECT_EQ(timing.prefill(part).total, timing_of(tiny_profile()).prefill(part).total);
+  // No less than attention and what is outside of the layers.
+  profile.tables.back().cells = {cell({1, 1, 7}, 0.5)};
+  EXPECT_NEAR(decode_seconds(timing_of(profile), 1, 8), 4, kRounding);
 }
 
 TEST(ProfileDecode, GivesTheTimeOfOneLayer) {

@@ -342,6 +342,44 @@ TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
   EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::hbm).value, 5e5);
 }
 
+TEST(SimulatedBackend, ATransferToOrFromADriveBeginsWithARequestByItself) {
+  HardwareConfig hardware = tiny_hardware();  // 1 byte takes 1 us on every link
+  hardware.ssd->bandwidth.latency = for_ms(3);
+  hardware.ssd->bandwidth.one_request = OneRequest{
+      .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.25e6)};
+  const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
+  struct Case {
+    Medium from;
+    Medium to;
+    std::int64_t bytes;
+    std::int64_t expected;
+  };
+  using enum Medium;
+  for (const Case& c :
+       {Case{ssd, dram, 1000, 5}, Case{ssd, hbm, 4000, 11}, Case{ssd, dram, 10000, 17},
+        Case{dram, ssd, 1000, 7}, Case{hbm, ssd, 10000, 25}, Case{dram, hbm, 1000, 1}}) {
+    SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+    backend.start_transfer(
+        {.from = c.from, .to = c.to, .bytes = Bytes(c.bytes), .key = {}, .cookie = 0});
+    backend.wait();
+    EXPECT_EQ(backend.now(), at_ms(c.expected)) << to_string(c.from) << " to " << to_string(c.to);
+  }
+  // What is given to it later is a part of the same transfer: 2,000 bytes and 4,000 more in 6 ms,
+  // 4 for the first request, and 3.
+  SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+  const TransferId transfer = backend.start_transfer(
+      {.from = ssd, .to = dram, .bytes = Bytes(2000), .key = {}, .cookie = 0, .open = true});
+  EXPECT_TRUE(backend.extend_transfer(transfer, Bytes(4000), Tokens(1)));
+  backend.wait();
+  EXPECT_EQ(backend.now(), at_ms(13));
+  // A request is never faster than all of the drives.
+  hardware.ssd->bandwidth.one_request->read = BytesPerSecond(9e6);
+  SimulatedBackend fast(hardware, kLayers, timing, DecodeStepping::closed_form);
+  fast.start_transfer({.from = ssd, .to = dram, .bytes = Bytes(1000), .key = {}, .cookie = 0});
+  fast.wait();
+  EXPECT_EQ(fast.now(), at_ms(4));
+}
+
 TEST(SimulatedBackend, TransfersEndInTheOrderOfTheirLatencies) {
   HardwareConfig hardware = tiny_hardware();
   hardware.links.pcie.latency = for_ms(50);

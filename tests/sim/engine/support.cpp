@@ -238,6 +238,13 @@ RunConfig random_config(std::uint64_t seed) {
     static_cast<LinkShares&>(hardware.ssd->bandwidth.beside_copies) = {share(), share()};
   }
   if (dice.chance(0.3)) {
+    const auto rate = [&dice](BytesPerSecond all) { return all * dice.one_of({2.0, 0.5, 0.01}); };
+    hardware.ssd->bandwidth.one_request =
+        OneRequest{.size = Bytes(static_cast<std::int64_t>(dice.scale(1, 1e9))),
+                   .read = rate(hardware.ssd->bandwidth.forward),
+                   .write = rate(hardware.ssd->bandwidth.backward)};
+  }
+  if (dice.chance(0.3)) {
     static_cast<LinkShares&>(hardware.links.pcie.beside_compute) = {share(), share()};
   }
   if (dice.chance(0.3)) {

@@ -44,6 +44,8 @@ struct Exemption {
 constexpr const char* kCxl =
     R"(/hardware/cxl={"capacity": "24GiB", "price": "0.005$/h/GiB",
        "bandwidth": {"read": "6GB/s", "write": "5GB/s", "both": "7GB/s"}})";
+constexpr const char* kOneRequest =
+    R"(/hardware/ssd/bandwidth/one_request={"size": "100MiB", "read": "1GB/s", "write": "1GB/s"})";
 
 /// Small runs in which a tier overflows, histories are cut and requests queue.
 class Bases {
@@ -116,6 +118,8 @@ class Bases {
     } else if (base == "measured") {
       add({"/hardware/profile=" + dir_.path("measured.json").string(),
            "/hardware/unmeasured=roofline"});
+    } else if (base == "requests") {
+      add({kOneRequest});
     } else if (base == "hbm") {
       add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
     } else if (base == "car") {
@@ -227,6 +231,10 @@ const std::vector<Move>& moves() {
       {"stored", "/hardware/ssd/bandwidth/both=5GB/s"},
       {"stored", "/hardware/ssd/bandwidth/latency=1ms"},
       {"stored", "/hardware/ssd/bandwidth/beside_copies/read=0.5"},
+      {"stored", kOneRequest},
+      {"requests", "/hardware/ssd/bandwidth/one_request/size=400MiB"},
+      {"requests", "/hardware/ssd/bandwidth/one_request/read=1.5GB/s"},
+      {"requests", "/hardware/ssd/bandwidth/one_request/write=0.5GB/s"},
       {"stored", "/hardware/ssd/bandwidth/beside_copies/write=0.5"},
       {"stored", "/hardware/ssd/block=64KiB", {"/system/prefetch=none"}},
       {"stored", "/hardware/links/pcie/to_device=20GB/s"},
