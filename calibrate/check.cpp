@@ -38,7 +38,8 @@ CheckReport make_report(const Rows& rows, bool live) {
                  .in_band = {}};
     const std::optional<Band> band = band_of(key.second);
     const bool recorded = row.rung == Rung::composition || row.rung == Rung::overlap;
-    const bool judged = recorded || (live && row.rung != Rung::repeat);
+    const bool against_now = row.rung == Rung::drift || row.rung == Rung::held_out;
+    const bool judged = recorded || (live && against_now);
     if (band && judged && row.errors.count > 0) {
       row.in_band = row.errors.p50 <= band->p50 && row.errors.p90 <= band->p90;
     }
@@ -160,37 +161,46 @@ void add_composition(const Profile& profile, const ProfileTable& ragged, Gathere
   }
 }
 
-/// Whole steps, as recorded, against the sum of their operations.
-void add_steps(const Profile& profile, Rows& rows) {
-  for (const ProfileTable* table : find_tables(profile, OperationId::X2)) {
-    const ModelConfig model = model_of_steps(*table);
-    HardwareConfig hardware;
-    hardware.gpus = 1;
-    hardware.profile =
-        ProfileChoice{.name = profile.name, .loaded = {std::shared_ptr<const Profile>(), &profile}};
-    Gathered& gathered = rows[{Rung::composition, OperationId::X2}];
-    Problems problems;
-    check_profile_timing(model, hardware, problems);
-    if (table->cells.empty() || !problems.lines().empty()) {
-      gathered.left_out += std::ssize(table->cells);
-      continue;
-    }
-    const auto largest =
-        std::ranges::max(table->cells, {}, [](const ProfileCell& cell) { return cell.at[0]; });
-    const ProfileTiming timing(model, hardware, KeyPositions::decoupled, largest.at[0]);
-    for (const ProfileCell& cell : table->cells) {
-      const Tokens past(cell.at[2]);
-      if (cell.at[1] == 1) {
-        // Each reads its past tokens and itself.
-        const Tokens context = (past + Tokens(1)) * cell.at[0];
-        gathered.pairs.push_back(
-            {timing.decode_duration(cell.at[0], context).seconds(), cell.median_seconds});
-        continue;
-      }
+/// A table of whole steps, as recorded, against what the timing model makes of the profile.
+void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& gathered) {
+  const ModelConfig model = model_of_steps(table);
+  HardwareConfig hardware;
+  hardware.gpus = 1;
+  hardware.profile =
+      ProfileChoice{.name = profile.name, .loaded = {std::shared_ptr<const Profile>(), &profile}};
+  Problems problems;
+  check_profile_timing(model, hardware, problems);
+  if (table.cells.empty() || !problems.lines().empty()) {
+    gathered.left_out += std::ssize(table.cells);
+    return;
+  }
+  const auto largest =
+      std::ranges::max(table.cells, {}, [](const ProfileCell& cell) { return cell.at[0]; });
+  const ProfileTiming timing(model, hardware, KeyPositions::decoupled, largest.at[0]);
+  for (const ProfileCell& cell : table.cells) {
+    const Tokens past(cell.at[2]);
+    if (table.variant == kDecodeRun) {
+      // Each reads its past tokens and itself.
+      const Tokens context = (past + Tokens(1)) * cell.at[0];
+      gathered.pairs.push_back(
+          {timing.decode_duration(cell.at[0], context).seconds(), cell.median_seconds});
+    } else if (cell.at[1] == 1) {
+      ++gathered.left_out;  // decode after a pause, in profiles without runs of it
+    } else {
       const std::vector<PrefillPart> parts(static_cast<std::size_t>(cell.at[0]),
                                            {.added = Tokens(cell.at[1]), .past = past});
       gathered.pairs.push_back({timing.prefill(parts).total.seconds(), cell.median_seconds});
     }
+  }
+}
+
+void add_steps(const Profile& profile, Rows& rows) {
+  Profile operations = profile;
+  std::erase_if(operations.tables,
+                [](const ProfileTable& table) { return table.operation == OperationId::X2; });
+  for (const ProfileTable* table : find_tables(profile, OperationId::X2)) {
+    compare_steps(profile, *table, rows[{Rung::composition, OperationId::X2}]);
+    compare_steps(operations, *table, rows[{Rung::sum, OperationId::X2}]);
   }
 }
 
@@ -397,8 +407,8 @@ std::optional<Band> band_of(OperationId operation) {
 }
 
 const char* to_string(Rung rung) {
-  constexpr std::array<const char*, 5> names{"repeat", "drift", "held out", "composition",
-                                             "overlap"};
+  constexpr std::array<const char*, 6> names{"repeat",      "drift", "held out",
+                                             "composition", "sum",   "overlap"};
   return names[static_cast<std::size_t>(rung)];
 }
 

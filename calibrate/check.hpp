@@ -43,10 +43,11 @@ struct Band {
 
 /// `repeat`: a cell against itself, at once. `drift`: a cell of the profile against now.
 /// `held_out`: a place between cells against what those around it give. `composition`: a ragged
-/// batch against its parts, whole steps as recorded (X2) against the timing model. `overlap`:
-/// copies beside matrices, layer by layer, against the schedule of layer_pipeline.hpp with the
-/// times of each alone.
-enum class Rung { repeat, drift, held_out, composition, overlap };
+/// batch against its parts, whole steps as recorded (X2) against the timing model, which is fitted
+/// to them. `sum`: those steps against the sum of their operations alone. `overlap`: copies beside
+/// matrices, layer by layer, against the schedule of layer_pipeline.hpp with the times of each
+/// alone.
+enum class Rung { repeat, drift, held_out, composition, sum, overlap };
 [[nodiscard]] const char* to_string(Rung rung);
 
 /// The errors of one operation on one rung.

@@ -18,8 +18,8 @@ struct Step {
   [[nodiscard]] std::int64_t context() const { return requests * (added + past); }
 };
 
-/// The model with random weights, and KV in random slots. As a server finds it: work comes after a
-/// pause, in which caches were used by others.
+/// The model with random weights, and KV in random slots. As a server finds it: prefills come after
+/// a pause, in which caches were used by others; an iteration of decode comes after another.
 class Server {
  public:
   Server(const Target& target, const Step& largest)
@@ -36,7 +36,6 @@ class Server {
     slots_ = shuffled(2 * largest.context(), random);
   }
 
-  /// Decode goes on: one of its iterations finds the caches as the one before it left them.
   Sample prepare(const Step& step) {
     auto batch = std::make_shared<DecoderBatch>();
     for (std::int64_t r = 0; r < step.requests; ++r) {
@@ -48,22 +47,27 @@ class Server {
       batch->add(tokens, std::span(slots_).subspan(static_cast<std::size_t>(r * length),
                                                    static_cast<std::size_t>(length)));
     }
-    return [this, batch, decodes = step.added == 1] {
+    if (step.added == 1) {
+      return [this, batch] { return one_of_a_run(*batch); };
+    }
+    return [this, batch] {
       std::this_thread::sleep_for(kPause);
-      return decodes ? one_of_many(*batch) : forward(*batch, 1);
+      return forward(*batch, 1);
     };
   }
 
  private:
-  double one_of_many(const DecoderBatch& batch) {
-    constexpr int kMany = 8;
-    forward(batch, 1);
-    return forward(batch, kMany) / kMany;
+  double one_of_a_run(const DecoderBatch& batch) {
+    constexpr double kRun = 0.02;  // seconds
+    constexpr double kMost = 8;
+    const double first = forward(batch, 1);
+    const auto times = static_cast<std::int64_t>(std::clamp(kRun / first, 1.0, kMost));
+    return forward(batch, times) / static_cast<double>(times);
   }
 
-  double forward(const DecoderBatch& batch, int times) {
+  double forward(const DecoderBatch& batch, std::int64_t times) {
     const std::int64_t begin = steady_clock().now_ns();
-    for (int i = 0; i < times; ++i) {
+    for (std::int64_t i = 0; i < times; ++i) {
       decoder_.forward(batch, pool_, *stream_);
       stream_->synchronize();
     }

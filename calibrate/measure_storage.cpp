@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "calibrate/measure.hpp"
 #include "sim/core/assert.hpp"
@@ -22,8 +21,9 @@ constexpr std::int64_t kRing = 128 * kMebibyte;
 constexpr std::int64_t kDepth = 128;
 /// Of each block read, so much at either end is compared.
 constexpr std::size_t kCompared = 64;
-/// Per cent of blocks that are read.
-constexpr int kAllReads = 100;
+/// Blocks that are read, in per cent.
+constexpr int kPercent = 100;
+constexpr int kAllReads = kPercent;
 constexpr int kAllWrites = 0;
 
 /// Page-aligned memory of the host, in large pages if it can be: a block is then one piece for the
@@ -134,7 +134,7 @@ class StorageBench {
         free.pop_back();
         Flight& flight = flights[tag];
         flight = {.place = random.index(blocks) * block,
-                  .reads = read_percent == kAllReads || random.index(kAllReads) < read_percent};
+                  .reads = read_percent == kAllReads || random.index(kPercent) < read_percent};
         requests.push_back(request(flight.reads ? IoKind::read : IoKind::write, flight.place, block,
                                    static_cast<std::int64_t>(tag)));
         ++submitted;
@@ -220,11 +220,8 @@ std::shared_ptr<StorageBench> make_storage_bench(const std::string& directory, B
   return std::make_shared<StorageBench>(
       std::move(file),
       [descriptor, kind](StorageOptions options) {
-        // Polling takes a processor of its own.
-        constexpr long kEnoughProcessors = 8;
         options.kind = kind;
-        options.completion_polling = options.submission_polling =
-            ::sysconf(_SC_NPROCESSORS_ONLN) >= kEnoughProcessors;
+        options.completion_polling = options.submission_polling = has_processors_for_polling();
         return open_storage_engine(descriptor, options);
       },
       size);
@@ -327,13 +324,13 @@ class StoragePlan {
     }
   }
 
-  /// One block at a time, up to the largest request of a transfer: drives, and those who wait for
-  /// them, take longer then.
+  /// One block at a time, the smallest and the largest request of a transfer: drives, and those who
+  /// wait for them, take longer then.
   void after_pause(OperationId operation, int read_percent) {
     PlannedTable& planned =
         add(operation, kAfterPause,
             fmt::format("{}, random places, {} ms apart", bench_->engine_name(), kPause.count()));
-    for (const std::int64_t block : geometric(kStorageAlignment, kMovedBlockBytes, 4)) {
+    for (const std::int64_t block : {kStorageAlignment, kDriveRequestBytes}) {
       planned.cells.push_back(
           {.at = {block, 1},
            .memory = Bytes(kPattern + kRing),
@@ -361,7 +358,7 @@ class StoragePlan {
     }
   }
 
-  static constexpr std::int64_t kMoveBlock = kMovedBlockBytes;
+  static constexpr std::int64_t kMoveBlock = kDriveRequestBytes;
   static constexpr std::int64_t kMoveDepth = 16;
 
   /// Reads into the ring of registered memory, each block copied on to the device while later ones

@@ -165,8 +165,9 @@ void describe(V& v, HostLinkLimits& c) {
   v.field("beside_compute", c.beside_compute, "What is left of it while the GPUs compute.");
 }
 
-/// What one request to the drives reaches without others. A transfer begins with one: drives get to
-/// their rates with many requests in flight only. What is more than these rates counts as them.
+/// What one request to the drives reaches by itself: they get to their rates with many in flight
+/// only. Every transfer begins with one, which takes so much longer than its bytes at the rate of
+/// its way; where that is no faster, nothing changes.
 struct OneRequest {
   /// The largest that transfers make.
   Bytes size;
@@ -200,9 +201,9 @@ void describe(V& v, SsdLimits& c) {
   describe(v, static_cast<DriveLimits&>(c));
   v.field("beside_copies", c.beside_copies,
           "What is left of it while anything crosses the link between host and GPUs.");
-  v.field(
-      "one_request", c.one_request,
-      "What the first request of a transfer reaches, or none: all bytes move at the full rate.");
+  v.field("one_request", c.one_request,
+          "What one request by itself reaches, as the first of each transfer does; or none: all "
+          "bytes move at the full rate.");
 }
 
 struct SsdConfig {

@@ -177,6 +177,14 @@ void check_cell(const ProfileTable& table, const ProfileOperation& operation,
                  ragged ? "a ragged batch lists its requests as [new tokens, past tokens]"
                         : fmt::format("only A3 has parts, not {}", to_string(operation.id)));
   }
+  if (operation.id == OperationId::X2) {
+    const bool decodes = table.variant == kDecodeRun;
+    if (cell.at[0] < 1 || cell.at[1] < 1 || (decodes && cell.at[1] > 1)) {
+      problems.add(pointer + "/at",
+                   fmt::format("expected at least one request and {} new token of each, got {}",
+                               decodes ? "one" : "at least one", place(cell.at)));
+    }
+  }
   if (operation.monotone) {
     if (cell.at[0] < 1) {
       problems.add(pointer + "/at",

@@ -56,9 +56,8 @@ constexpr auto enum_names(OperationId) {
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 
-/// The largest request of a transfer to or from a drive; D4 and D5 read and write blocks of this
-/// size.
-inline constexpr std::int64_t kMovedBlockBytes = std::int64_t{1} << 20;
+/// Transfers to and from drives are requests of at most this size; D4 and D5 move blocks of it.
+inline constexpr std::int64_t kDriveRequestBytes = std::int64_t{1} << 20;
 
 /// Whether the data lay in a cache when the clock started: two different quantities.
 enum class CacheState { cold, hot };

@@ -19,11 +19,15 @@ double rate_of(const ProfileCell& cell) {
 }
 
 /// The best of a group of tables, in bytes per second; the first axis is the bytes of one time.
+/// What was measured after a pause counts only where it is asked for.
 std::optional<double> best_rate(
     const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {},
     const std::function<bool(const ProfileCell&)>& counts = [](const auto&) { return true; }) {
   std::optional<double> best;
   for (const ProfileTable* table : find_tables(profile, operation, variant)) {
+    if (!variant && table->variant == kAfterPause) {
+      continue;
+    }
     for (const ProfileCell& cell : table->cells) {
       const double rate = rate_of(cell);
       if (counts(cell) && (!best || rate > *best)) {
@@ -235,7 +239,7 @@ Json one_request(const Profile& profile, const MeasuredLimits& limits) {
 std::optional<double> share_beside_copies(const Profile& profile, const char* way) {
   using enum OperationId;
   const auto beside = best_rate(profile, D5, way);
-  const auto same_block = [](const ProfileCell& cell) { return cell.at[0] == kMovedBlockBytes; };
+  const auto same_block = [](const ProfileCell& cell) { return cell.at[0] == kDriveRequestBytes; };
   const bool reads = std::string_view(way) == "read";
   auto alone =
       reads ? best_rate(profile, D1, {}, same_block) : best_rate(profile, D2, "burst", same_block);

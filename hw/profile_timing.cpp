@@ -85,13 +85,12 @@ std::vector<MatrixShape> all_matrices(const ModelConfig& model, std::int64_t gpu
 }
 
 /// 0 of none.
-double middle(std::vector<double> values) {
+double median(std::vector<double> values) {
   if (values.empty()) {
     return 0;
   }
-  const auto at = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, at);
-  return *at;
+  std::ranges::sort(values);
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 std::int64_t to_ticks(double seconds) {
@@ -282,13 +281,14 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   add_optional(token_work_, 1, E1, "embedding", rows(model.hidden_size));
   add_optional(row_work_, 1, E1, "sampling", rows(head_matrix(model, gpus).n));
 
-  if (gpus == 1) {
-    const Shape shape_of_steps = step_shape(model, model.bytes_per_element);
-    if (const ProfileTable* steps = find_table(profile, X2, shape_of_steps, kStep)) {
-      prefill_overhead_ = duration_from_seconds(std::max(0.0, prefill_overhead(*steps)));
-    }
-    if (const ProfileTable* runs = find_table(profile, X2, shape_of_steps, kDecodeRun)) {
-      decode_overhead_ = decode_overhead(*runs);
+  // Whole steps were measured on one device, of keys that are stored without positions.
+  if (gpus == 1 && from_roofline_.empty()) {
+    if (positions == KeyPositions::decoupled) {
+      measure_overheads(profile, model);
+    } else {
+      const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1);
+      prefill_overhead_ = measured.prefill_overhead_;
+      decode_correction_ = measured.decode_correction_;
     }
   }
   decode_.reserve(static_cast<std::size_t>(max_batch));
@@ -297,26 +297,31 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   }
 }
 
-double ProfileTiming::prefill_overhead(const ProfileTable& steps) const {
-  std::vector<double> beyond;
-  for (const ProfileCell& cell : steps.cells) {
-    const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
-    if (cell.at[0] == 1 && part.added > Tokens(1)) {
-      beyond.push_back(cell.median_seconds - prefill(std::span(&part, 1)).total.seconds());
+void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig& model) {
+  const Shape shape = step_shape(model, model.bytes_per_element);
+  const double overhead = iteration_overhead_.seconds();  // no part of a step
+  std::vector<double> prefills;
+  if (const ProfileTable* steps = find_table(profile, OperationId::X2, shape, kStep)) {
+    for (const ProfileCell& cell : steps->cells) {
+      const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
+      if (cell.at[0] == 1 && part.added > Tokens(1)) {
+        const double parts = prefill(std::span(&part, 1)).total.seconds() - overhead;
+        prefills.push_back(cell.median_seconds - parts);
+      }
     }
   }
-  return middle(std::move(beyond));
-}
-
-double ProfileTiming::decode_overhead(const ProfileTable& runs) const {
-  std::vector<double> beyond;
-  for (const ProfileCell& cell : runs.cells) {
-    // Each reads its past tokens and itself.
-    const Tokens context = Tokens(cell.at[2] + 1) * cell.at[0];
-    const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
-    beyond.push_back(cell.median_seconds - SimDuration(ticks / kTicksPerNs).seconds());
+  std::vector<double> decodes;
+  if (const ProfileTable* runs = find_table(profile, OperationId::X2, shape, kDecodeRun)) {
+    for (const ProfileCell& cell : runs->cells) {
+      // Each reads its past tokens and itself.
+      const Tokens context = Tokens(cell.at[2] + 1) * cell.at[0];
+      const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
+      const double parts = SimDuration(ticks / kTicksPerNs).seconds() - overhead;
+      decodes.push_back(cell.median_seconds - parts);
+    }
   }
-  return middle(std::move(beyond));
+  prefill_overhead_ = duration_from_seconds(std::max(0.0, median(std::move(prefills))));
+  decode_correction_ = median(std::move(decodes));
 }
 
 ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
@@ -394,7 +399,7 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   DecodeBatch result;
   result.outside_layers = to_ticks(rest.seconds + iteration_overhead_.seconds());
   const std::int64_t base =
-      result.outside_layers + to_ticks(std::max(0.0, layers * layer.seconds + decode_overhead_));
+      result.outside_layers + to_ticks(std::max(0.0, layers * layer.seconds + decode_correction_));
 
   struct Knot {
     std::int64_t context;  // of one request

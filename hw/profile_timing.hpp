@@ -55,12 +55,13 @@ inline constexpr const char* kRotatedVariant = "rotated";
 ///     the all-reduces of the roofline, for more than one GPU;
 ///
 /// outside of the layers are the head (G1), the embedding and sampling (E1), the hardware's
-/// iteration overhead and, for a prefill, what whole prefills of the model took beyond their
-/// operations, in the median (X2, step): caches are cold when work comes after a pause. Decode goes
-/// on and finds in caches what its operations were measured without: it takes so much less than
-/// they, or more, as runs of whole iterations did, in the median (X2, decode_run). E and R that
-/// were not measured are left out and named. A batch is composed of its requests: A2 is measured
-/// over requests of equal contexts and taken at the sum of the contexts, which is its work.
+/// iteration overhead and, on one GPU and where the roofline stands in for nothing, what whole
+/// steps of the model took beyond their operations, in the median (X2). A prefill comes after a
+/// pause and takes longer, as caches are cold (step). Decode goes on and finds in caches what its
+/// operations were measured without: an iteration takes less than they, or more (decode_run), but
+/// no less than its attention. An iteration with prompts counts as a prefill. E and R that were not
+/// measured are left out and named. A batch is composed of its requests: A2 is measured over
+/// requests of equal contexts and taken at the sum of the contexts, which is its work.
 ///
 /// Where the profile lacks a matrix or attention and the hardware says so
 /// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in.
@@ -110,15 +111,13 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] ProfileGrid::Time extend_attention(double added, double past) const;
   [[nodiscard]] ProfileGrid::Time decode_attention(double batch, double context) const;
 
-  /// What whole prefills and iterations took beyond their operations, in the median: seconds, and
-  /// negative where they took less.
-  [[nodiscard]] double prefill_overhead(const ProfileTable& steps) const;
-  [[nodiscard]] double decode_overhead(const ProfileTable& runs) const;
+  /// By what whole prefills and iterations took beyond their operations, in the median.
+  void measure_overheads(const Profile& profile, const ModelConfig& model);
 
   std::int64_t layers_;
   SimDuration iteration_overhead_;
   SimDuration prefill_overhead_;
-  double decode_overhead_ = 0;  // seconds
+  double decode_correction_ = 0;  // seconds, negative where caches help
   Rates attained_;
   AttentionShape attention_;
   AllReduceTime all_reduces_;

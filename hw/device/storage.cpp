@@ -158,6 +158,11 @@ std::int64_t ScratchFile::merged_requests() const {
   return in ? fields[1] + fields[5] : 0;
 }
 
+bool has_processors_for_polling() {
+  constexpr long kEnough = 8;
+  return ::sysconf(_SC_NPROCESSORS_ONLN) >= kEnough;
+}
+
 std::unique_ptr<StorageEngine> open_storage_engine(int descriptor, const StorageOptions& options) {
   std::string reason;
   if (options.kind != StorageEngineKind::threads) {

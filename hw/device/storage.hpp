@@ -95,6 +95,9 @@ struct StorageOptions {
   bool completion_polling = false;
 };
 
+/// Whether this machine has processors to spare for polling: it takes one of its own.
+[[nodiscard]] bool has_processors_for_polling();
+
 /// The file's first block has been written. `automatic` takes io_uring if a test request works and
 /// threads otherwise; the reason is in the engine's name. `uring` throws DeviceError instead.
 [[nodiscard]] std::unique_ptr<StorageEngine> open_storage_engine(int descriptor,

@@ -15,14 +15,12 @@ namespace kvtier {
 namespace {
 
 constexpr std::int64_t kQueueDepth = 16;
-/// Of one request to a drive, as profiles measure them.
-constexpr std::int64_t kLargestRequest = kMovedBlockBytes;
 /// A lane's scratch slots are a ring of so many parts of a load: while some are copied, others are
 /// read.
 constexpr std::size_t kRingParts = 8;
 /// The least that they hold.
 constexpr std::int64_t kScratchTokens = 2 * kQueueDepth;
-constexpr std::int64_t kScratchBytes = 2 * kLargestRequest;
+constexpr std::int64_t kScratchBytes = 2 * kDriveRequestBytes;
 
 /// No entry's.
 constexpr EntryKey kNoKey{UINT64_MAX};
@@ -152,8 +150,10 @@ std::unique_ptr<StorageEngine> KvStore::open_engine() const {
   if (!open_storage_) {
     return nullptr;
   }
+  // Each lane has an engine, too many for a kernel thread that submits for each.
   return open_storage_({.queue_depth = kQueueDepth,
-                        .memory = {host_.data(), static_cast<std::size_t>(host_.size().value)}});
+                        .memory = {host_.data(), static_cast<std::size_t>(host_.size().value)},
+                        .completion_polling = has_processors_for_polling()});
 }
 
 // ---- Slots ----
@@ -372,7 +372,7 @@ void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive,
   for (std::size_t i = 0; i < on_drive.size();) {
     std::size_t end = i + 1;
     while (end < on_drive.size() && follows(end) &&
-           static_cast<std::int64_t>(end + 1 - i) * token_.value <= kLargestRequest) {
+           static_cast<std::int64_t>(end + 1 - i) * token_.value <= kDriveRequestBytes) {
       ++end;
     }
     requests.submit({.kind = kind,

@@ -85,38 +85,36 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
       before_work_(hardware.efficiency.command_overhead / 2),
       after_work_(hardware.efficiency.command_overhead - before_work_),
       links_(make_links(hardware)),
-      beginnings_(make_beginnings(hardware)),
+      beginnings_(make_beginnings(hardware, links_)),
       transfers_land_(std::ranges::any_of(beginnings_, [](const Beginning& beginning) {
         return beginning.latency.ns > 0 || beginning.ns_per_byte > 0;
       })) {}
 
-/// Beside its other bytes, which move at the full rate, the first request of a transfer to or from
-/// the drives is as slow as one by itself.
 std::vector<SimulatedBackend::Beginning> SimulatedBackend::make_beginnings(
-    const HardwareConfig& hardware) const {
+    const HardwareConfig& hardware, const SharedLinks& links) {
   std::vector<Beginning> beginnings(kPaths);
   for (std::size_t path = 0; path < kPaths; ++path) {
-    beginnings[path].latency = links_.latency(path);
+    beginnings[path].latency = links.latency(path);
   }
   if (!hardware.ssd || !hardware.ssd->bandwidth.one_request) {
     return beginnings;
   }
-  const SsdLimits& drives = hardware.ssd->bandwidth;
-  const OneRequest& one = *drives.one_request;
-  const auto begin = [&](std::size_t path, BytesPerSecond alone, BytesPerSecond full) {
+  const OneRequest& one = *hardware.ssd->bandwidth.one_request;
+  const auto begin = [&](std::size_t path, BytesPerSecond by_itself) {
+    SharedLinks idle = make_links(hardware);
+    static_cast<void>(idle.start(path, Bytes(1), 0, SimTime()));
     beginnings[path].request = one.size;
-    beginnings[path].ns_per_byte = std::max(0.0, 1e9 / alone.value - 1e9 / full.value);
+    beginnings[path].ns_per_byte = std::max(0.0, 1e9 / by_itself.value - 1e9 / idle.rate(path));
   };
   for (const Medium other : {Medium::hbm, Medium::dram, Medium::cxl}) {
-    begin(path_index(Medium::ssd, other), one.read, drives.forward);
-    begin(path_index(other, Medium::ssd), one.write, drives.backward);
+    begin(path_index(Medium::ssd, other), one.read);
+    begin(path_index(other, Medium::ssd), one.write);
   }
   return beginnings;
 }
 
 SimDuration SimulatedBackend::Beginning::time(Bytes bytes) const {
-  const auto first = static_cast<double>(std::min(bytes, request).value);
-  return latency + SimDuration(static_cast<std::int64_t>(ns_per_byte * first));
+  return latency + ceil_ns(ns_per_byte * static_cast<double>(std::min(bytes, request).value));
 }
 
 Completion SimulatedBackend::wait() {
@@ -260,7 +258,7 @@ void SimulatedBackend::watch_prefill() {
 /// Layer i computes when layer i-1 is done and its KV is there. With a steady rate, and layers of
 /// one size, that is the larger of: the first layer's wait and then all of the compute; all of the
 /// load and then the last layer (model.md section 3, AttentionStore 3.2.1). The latency comes
-/// before the first layer.
+/// before the first layer; what a drive's first request takes longer is spread over all of them.
 void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
   prefill_.load = TransferId{};
   if (prefill_.wait_for_all_layers) {

@@ -63,11 +63,13 @@ class SimulatedBackend final : public Backend {
 
  private:
   enum class Gpu { idle, prefill, decode };
-  /// What a transfer of a path takes beside its bytes at the path's rate.
+  /// What a transfer of a path takes beyond its bytes at the rate that the path shares with others,
+  /// whatever else is in flight.
   struct Beginning {
     SimDuration latency;
-    /// Of the bytes of its first request, so many at most.
+    /// Its first request, to or from a drive, has so many bytes at most.
     Bytes request;
+    /// How much longer each of them takes by itself than at the rate of an idle path.
     double ns_per_byte = 0;
 
     [[nodiscard]] SimDuration time(Bytes bytes) const;
@@ -79,7 +81,8 @@ class SimulatedBackend final : public Backend {
     std::uint64_t cookie = 0;
   };
 
-  [[nodiscard]] std::vector<Beginning> make_beginnings(const HardwareConfig& hardware) const;
+  [[nodiscard]] static std::vector<Beginning> make_beginnings(const HardwareConfig& hardware,
+                                                              const SharedLinks& links);
   void advance_to(SimTime next);
   Completion end_transfer(TransferId transfer, std::uint64_t cookie);
   void land(const Landing& landing);

@@ -87,6 +87,18 @@ class ThrottledEngine final : public StorageEngine {
   std::deque<IoRequest> waiting_;
 };
 
+const PlannedCell& find(const std::vector<PlannedTable>& plan, OperationId operation,
+                        const std::string& variant, std::vector<std::int64_t> at) {
+  for (const PlannedTable& table : plan) {
+    for (const PlannedCell& cell : table.cells) {
+      if (table.table.operation == operation && table.table.variant == variant && cell.at == at) {
+        return cell;
+      }
+    }
+  }
+  throw std::runtime_error("no such cell");
+}
+
 class StorageMeasures : public testing::Test {
  protected:
   std::vector<PlannedTable> plan(ThrottledEngine::Behaviour behaviour) {
@@ -98,17 +110,6 @@ class StorageMeasures : public testing::Test {
         },
         kFile);
     return plan_storage(target_, bench_);
-  }
-  static const PlannedCell& find(const std::vector<PlannedTable>& plan, OperationId operation,
-                                 const std::string& variant, std::vector<std::int64_t> at) {
-    for (const PlannedTable& table : plan) {
-      for (const PlannedCell& cell : table.cells) {
-        if (table.table.operation == operation && table.table.variant == variant && cell.at == at) {
-          return cell;
-        }
-      }
-    }
-    throw std::runtime_error("no such cell");
   }
 
   std::unique_ptr<Device> device_ = make_cpu_device(1);
@@ -168,7 +169,8 @@ TEST_F(StorageMeasures, ReadOneBlockAfterAPause) {
 
 TEST_F(StorageMeasures, WriteUpToTheLargestRequestAfterAPause) {
   const auto tables = plan({});
-  const Sample sample = find(tables, OperationId::D2, kAfterPause, {kMovedBlockBytes, 1}).prepare();
+  const Sample sample =
+      find(tables, OperationId::D2, kAfterPause, {kDriveRequestBytes, 1}).prepare();
   const std::int64_t writes = engine_->writes;
   (void)sample();
   EXPECT_EQ(engine_->writes, writes + 1);
@@ -339,6 +341,47 @@ class IdleDevice final : public kvtier::test::ForwardingDevice {
  private:
   Idle idle_;
 };
+
+/// The host, which counts what a decoder does once for each time it runs.
+class CountingDevice final : public kvtier::test::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  void gemm(const GemmWork& work, Stream& stream) override {
+    ++gemms;
+    ForwardingDevice::gemm(work, stream);
+  }
+  std::int64_t gemms = 0;
+};
+
+TEST_F(Measures, TimeAPrefillAfterAPauseAndAnIterationOfARun) {
+  CountingDevice device(*device_);
+  const Target target{
+      .device = device, .model = target_.model, .memory = target_.memory, .seed = 1};
+  const std::vector<PlannedTable> tables = plan_steps(target);
+  struct Seen {
+    std::int64_t gemms = 0;
+    double seconds = 0;  // as it says
+    double passed = 0;
+  };
+  const auto seen = [&](const char* variant, const std::vector<std::int64_t>& at) {
+    const Sample sample = find(tables, OperationId::X2, variant, at).prepare();
+    const std::int64_t gemms = device.gemms;
+    const std::int64_t begin = steady_clock().now_ns();
+    const double seconds = sample();
+    return Seen{.gemms = device.gemms - gemms,
+                .seconds = seconds,
+                .passed = static_cast<double>(steady_clock().now_ns() - begin) * 1e-9};
+  };
+  const Seen prefill = seen(kStep, {1, 8, 0});
+  EXPECT_GE(prefill.passed, std::chrono::duration<double>(kPause).count() + prefill.seconds);
+  const Seen decode = seen(kDecodeRun, {1, 1, 127});
+  EXPECT_EQ(decode.gemms % prefill.gemms, 0);
+  const std::int64_t iterations = decode.gemms / prefill.gemms;
+  // One before the run, and what takes 20 ms, at most 8.
+  EXPECT_GE(iterations, 2);
+  EXPECT_LE(iterations, 9);
+  EXPECT_LE(decode.seconds * static_cast<double>(iterations - 1), decode.passed);
+}
 
 TEST_F(Measures, NoticeWorkThatWasNotDone) {
   using Idle = IdleDevice::Idle;

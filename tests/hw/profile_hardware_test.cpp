@@ -136,7 +136,7 @@ TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
 TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
   Profile profile = tiny_profile();
   using enum OperationId;
-  constexpr std::int64_t kBlock = kMovedBlockBytes;
+  constexpr std::int64_t kBlock = kDriveRequestBytes;
   // A block in 4 ms at best; another size is faster, but not what D5 moves.
   add_table(profile, D1, "random",
             {cell({kBlock, 1}, 0.005), cell({kBlock, 4}, 0.004), cell({2 * kBlock, 4}, 0.004)});

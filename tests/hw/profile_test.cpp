@@ -119,6 +119,36 @@ TEST(ProfileFile, RefusesWorkOfNoTokens) {
       Lines{"p.json: /tables/0/cells/0/at: tokens has to be at least 1, got 0"});
 }
 
+TEST(ProfileFile, RefusesStepsOfNoRequestsAndRunsOfMoreThanDecode) {
+  const auto with = [](const char* variant, const Json& at) {
+    return problems_after([&](Json& json) {
+      Json& table = json["tables"][0];
+      table["operation"] = "X2";
+      table["variant"] = variant;
+      table["axes"] = Json::array({"requests", "new_tokens", "past_tokens"});
+      for (const char* size : {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim",
+                               "intermediate_size", "gated_mlp", "vocabulary_size"}) {
+        table["shape"][size] = 1;
+      }
+      table["shape"].erase("n");
+      table["shape"].erase("k");
+      Json cell = table["cells"][0];
+      cell["at"] = at;
+      table["cells"] = Json::array({cell});
+    });
+  };
+  EXPECT_EQ(with("step", Json::array({1, 4, 0})), Lines{});
+  EXPECT_EQ(with("decode_run", Json::array({4, 1, 0})), Lines{});
+  EXPECT_EQ(
+      with("step", Json::array({0, 4, 0})),
+      Lines{"p.json: /tables/0/cells/0/at: expected at least one request and at least one new "
+            "token of each, got [0, 4, 0]"});
+  EXPECT_EQ(
+      with("decode_run", Json::array({1, 2, 0})),
+      Lines{"p.json: /tables/0/cells/0/at: expected at least one request and one new token of "
+            "each, got [1, 2, 0]"});
+}
+
 TEST(ProfileFile, RefusesQuartilesOutOfOrder) {
   EXPECT_EQ(problems_after([](Json& json) { json["tables"][0]["cells"][0]["p25_seconds"] = 9.0; }),
             Lines{"p.json: /tables/0/cells/0: quartiles out of order: 9, 1, 1"});

@@ -194,25 +194,71 @@ TEST(ProfileDecode, NeverFallsFromOneTokenToTheNext) {
   }
 }
 
-TEST(ProfileDecode, TakesLessThanItsOperationsWhereRunsDid) {
-  Profile profile = tiny_profile();
-  // Two layers of 4 s for one request, head 1, overhead 1, attention to 8 tokens 1 s, twice: 12.
-  // Of four 22 and 46 as above. They took 3, 4 and 2 s less.
+ProfileTable& add_runs(Profile& profile, std::vector<ProfileCell> cells) {
   ProfileTable runs{.operation = OperationId::X2, .variant = kDecodeRun};
   runs.shape = step_shape(tiny_model(), 2);
   runs.axes = {"requests", "new_tokens", "past_tokens"};
-  runs.cells = {cell({1, 1, 7}, 9), cell({4, 1, 7}, 18), cell({4, 1, 31}, 44)};
-  profile.tables.push_back(runs);
-  const ProfileTiming timing = timing_of(profile);
-  EXPECT_NEAR(decode_seconds(timing, 1, 8), 12 - 3, kRounding);
+  runs.cells = std::move(cells);
+  return profile.tables.emplace_back(std::move(runs));
+}
+
+// One request: two layers of 4 s, head 1, attention to 8 tokens 1 s, twice: 11 without the overhead
+// of the iteration, 1 s. Four with 8 tokens or 32 each: 21 and 45, as above.
+TEST(ProfileDecode, TakesAsMuchLessThanItsOperationsAsRunsDid) {
+  Profile profile = tiny_profile();
+  ProfileTable& runs =
+      add_runs(profile, {cell({1, 1, 7}, 8), cell({4, 1, 7}, 17), cell({4, 1, 31}, 43)});
+  const ProfileTiming timing = timing_of(profile, 4, KeyPositions::decoupled);
+  EXPECT_NEAR(decode_seconds(timing, 1, 8), 11 + 1 - 3, kRounding);
   EXPECT_NEAR(decode_seconds(timing, 4, 80), 34 - 3, kRounding);
   EXPECT_NEAR(timing.decode_layer(4, 32_tokens).seconds(), 6 + 4 - 1.5, kRounding);
   // A prefill is not decode.
   const std::vector<PrefillPart> part{{4_tokens, 8_tokens}};
   EXPECT_EQ(timing.prefill(part).total, timing_of(tiny_profile()).prefill(part).total);
+  // The middle of two; more than the operations.
+  const auto seconds_with = [&](std::vector<ProfileCell> cells) {
+    runs.cells = std::move(cells);
+    return decode_seconds(timing_of(profile, 4, KeyPositions::decoupled), 1, 8);
+  };
+  EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 8), cell({4, 1, 7}, 20)}), 12 - 2, kRounding);
+  EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 14)}), 12 + 3, kRounding);
   // No less than attention and what is outside of the layers.
-  profile.tables.back().cells = {cell({1, 1, 7}, 0.5)};
-  EXPECT_NEAR(decode_seconds(timing_of(profile), 1, 8), 4, kRounding);
+  EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 0.5)}), 4, kRounding);
+}
+
+TEST(ProfileDecode, IsCorrectedOnlyAsRunsWereMeasured) {
+  Profile profile = tiny_profile();
+  for (const OperationId operation : {OperationId::A1, OperationId::A2}) {
+    ProfileTable rotated = *find_tables(profile, operation).front();
+    rotated.variant = kRotatedVariant;
+    for (ProfileCell& one : rotated.cells) {
+      one.median_seconds *= 2;
+    }
+    profile.tables.push_back(rotated);
+  }
+  // Rotated attention takes 2 s in each layer: 13 s of operations, 3 less in the run.
+  add_runs(profile, {cell({1, 1, 7}, 10)});
+  EXPECT_NEAR(decode_seconds(timing_of(profile, 4, KeyPositions::decoupled), 1, 8), 11, kRounding);
+  // Keys with positions were not: they differ by what their operations do.
+  EXPECT_NEAR(decode_seconds(timing_of(profile, 4, KeyPositions::embedded), 1, 8), 9, kRounding);
+  // The time that the scheduler takes is no part of a step.
+  HardwareConfig hardware = hardware_with(profile);
+  hardware.efficiency.iteration_overhead = 5_s;
+  EXPECT_NEAR(
+      decode_seconds(ProfileTiming(tiny_model(), hardware, KeyPositions::decoupled, 4), 1, 8), 15,
+      kRounding);
+  // Nor is what the roofline says.
+  std::erase_if(profile.tables,
+                [](const ProfileTable& table) { return table.variant == "lm_head"; });
+  hardware = hardware_with(profile);
+  hardware.unmeasured = Unmeasured::roofline;
+  const auto rough = [&] {
+    return decode_seconds(ProfileTiming(tiny_model(), hardware, KeyPositions::decoupled, 4), 1, 8);
+  };
+  const double with_runs = rough();
+  profile.tables.pop_back();
+  hardware.profile->loaded = std::make_shared<const Profile>(profile);
+  EXPECT_EQ(with_runs, rough());
 }
 
 TEST(ProfileDecode, GivesTheTimeOfOneLayer) {

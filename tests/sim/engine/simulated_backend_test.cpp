@@ -241,8 +241,10 @@ TEST(SimulatedBackend, LayersLoadedBeforehandHideTheRest) {
 }
 
 /// A transfer of so many bytes and a prefill that waits for it, on links with latencies.
-SimDuration prefill_time_with_latency(Medium from, SimDuration layer, Bytes load) {
+SimDuration prefill_time_with_latency(Medium from, SimDuration layer, Bytes load,
+                                      std::optional<OneRequest> one_request = {}) {
   HardwareConfig hardware = tiny_hardware();
+  hardware.ssd->bandwidth.one_request = one_request;
   hardware.links.pcie.latency = for_ms(5);
   hardware.ssd->bandwidth.latency = for_ms(20);
   const PieceTiming timing({{Tokens(0), 1, 0}}, layer, for_ms(0));
@@ -271,6 +273,16 @@ TEST(SimulatedBackend, WhatCrossesTwoLinksWaitsForBoth) {
   const SimDuration layer(1);
   EXPECT_NEAR(prefill_time_with_latency(Medium::ssd, layer, Bytes(10000)).seconds(),
               (for_ms(25) + load + layer).seconds(), 1e-8);
+}
+
+TEST(SimulatedBackend, ADrivesFirstRequestIsSpreadOverTheLayersOfALoad) {
+  // 10,000 bytes take 10 ms and the first 4,000 of them 4 ms more. C = 3: 25 + 14 / 5 + 15; C = 1:
+  // 25 + 14 + 1.
+  const OneRequest one{
+      .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.5e6)};
+  EXPECT_EQ(prefill_time_with_latency(Medium::ssd, for_ms(3), Bytes(10000), one),
+            SimDuration(42800000));
+  EXPECT_EQ(prefill_time_with_latency(Medium::ssd, for_ms(1), Bytes(10000), one), for_ms(40));
 }
 
 /// When 20,000 bytes from host memory have been moved, at 1 MB/s and half of it beside compute.
@@ -372,12 +384,39 @@ TEST(SimulatedBackend, ATransferToOrFromADriveBeginsWithARequestByItself) {
   EXPECT_TRUE(backend.extend_transfer(transfer, Bytes(4000), Tokens(1)));
   backend.wait();
   EXPECT_EQ(backend.now(), at_ms(13));
-  // A request is never faster than all of the drives.
+  // Two at a time share the rate, and each has its first request.
+  SimulatedBackend two(hardware, kLayers, timing, DecodeStepping::closed_form);
+  for (int i = 0; i < 2; ++i) {
+    two.start_transfer({.from = ssd, .to = dram, .bytes = Bytes(1000), .key = {}, .cookie = 0});
+  }
+  two.wait();
+  EXPECT_EQ(two.now(), at_ms(2 + 1 + 3));
+}
+
+TEST(SimulatedBackend, ARequestByItselfIsComparedWithItsWay) {
+  const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
+  const auto arrives = [&](const HardwareConfig& hardware, Medium to) {
+    SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+    backend.start_transfer(
+        {.from = Medium::ssd, .to = to, .bytes = Bytes(1000), .key = {}, .cookie = 0});
+    backend.wait();
+    return backend.now();
+  };
+  HardwareConfig hardware = tiny_hardware();
+  hardware.ssd->bandwidth.one_request = OneRequest{
+      .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.5e6)};
+  EXPECT_EQ(arrives(hardware, Medium::hbm), at_ms(2));
+  // Over a slower link, or beside its own copy, it takes as long as any other byte.
+  HardwareConfig narrow = hardware;
+  narrow.links.pcie.forward = BytesPerSecond(0.25e6);
+  EXPECT_EQ(arrives(narrow, Medium::hbm), at_ms(4));
+  EXPECT_EQ(arrives(narrow, Medium::dram), at_ms(2));
+  HardwareConfig beside = hardware;
+  beside.ssd->bandwidth.beside_copies.forward = 0.5;
+  EXPECT_EQ(arrives(beside, Medium::hbm), at_ms(2));
+  // It is never faster than all of the drives.
   hardware.ssd->bandwidth.one_request->read = BytesPerSecond(9e6);
-  SimulatedBackend fast(hardware, kLayers, timing, DecodeStepping::closed_form);
-  fast.start_transfer({.from = ssd, .to = dram, .bytes = Bytes(1000), .key = {}, .cookie = 0});
-  fast.wait();
-  EXPECT_EQ(fast.now(), at_ms(4));
+  EXPECT_EQ(arrives(hardware, Medium::dram), at_ms(1));
 }
 
 TEST(SimulatedBackend, TransfersEndInTheOrderOfTheirLatencies) {
