@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include <fmt/format.h>
@@ -288,7 +289,7 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
     } else {
       const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1);
       prefill_overhead_ = measured.prefill_overhead_;
-      decode_correction_ = measured.decode_correction_;
+      decode_corrections_ = measured.decode_corrections_;
     }
   }
   decode_.reserve(static_cast<std::size_t>(max_batch));
@@ -310,18 +311,37 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
       }
     }
   }
-  std::vector<double> decodes;
+  std::map<std::int64_t, std::vector<double>> decodes;
   if (const ProfileTable* runs = find_table(profile, OperationId::X2, shape, kDecodeRun)) {
     for (const ProfileCell& cell : runs->cells) {
       // Each reads its past tokens and itself.
       const Tokens context = Tokens(cell.at[2] + 1) * cell.at[0];
       const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
       const double parts = SimDuration(ticks / kTicksPerNs).seconds() - overhead;
-      decodes.push_back(cell.median_seconds - parts);
+      decodes[cell.at[0]].push_back(cell.median_seconds - parts);
     }
   }
   prefill_overhead_ = duration_from_seconds(std::max(0.0, median(std::move(prefills))));
-  decode_correction_ = median(std::move(decodes));
+  for (auto& [batch, beyond] : decodes) {
+    decode_corrections_[batch] = median(std::move(beyond));
+  }
+}
+
+double ProfileTiming::decode_correction(std::int64_t batch) const {
+  if (decode_corrections_.empty()) {
+    return 0;
+  }
+  const auto above = decode_corrections_.lower_bound(batch);
+  if (above == decode_corrections_.end()) {
+    return decode_corrections_.rbegin()->second;
+  }
+  if (above == decode_corrections_.begin()) {
+    return above->second;
+  }
+  const auto& [smaller, correction] = *std::prev(above);
+  return std::lerp(
+      correction, above->second,
+      static_cast<double>(batch - smaller) / static_cast<double>(above->first - smaller));
 }
 
 ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
@@ -399,7 +419,8 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   DecodeBatch result;
   result.outside_layers = to_ticks(rest.seconds + iteration_overhead_.seconds());
   const std::int64_t base =
-      result.outside_layers + to_ticks(std::max(0.0, layers * layer.seconds + decode_correction_));
+      result.outside_layers +
+      to_ticks(std::max(0.0, layers * layer.seconds + decode_correction(batch)));
 
   struct Knot {
     std::int64_t context;  // of one request

@@ -58,10 +58,11 @@ inline constexpr const char* kRotatedVariant = "rotated";
 /// iteration overhead and, on one GPU and where the roofline stands in for nothing, what whole
 /// steps of the model took beyond their operations, in the median (X2). A prefill comes after a
 /// pause and takes longer, as caches are cold (step). Decode goes on and finds in caches what its
-/// operations were measured without: an iteration takes less than they, or more (decode_run), but
-/// no less than its attention. An iteration with prompts counts as a prefill. E and R that were not
-/// measured are left out and named. A batch is composed of its requests: A2 is measured over
-/// requests of equal contexts and taken at the sum of the contexts, which is its work.
+/// operations were measured without: an iteration takes less than they, or more (decode_run, in the
+/// median of each batch), but no less than its attention. An iteration with prompts counts as a
+/// prefill. E and R that were not measured are left out and named. A batch is composed of its
+/// requests: A2 is measured over requests of equal contexts and taken at the sum of the contexts,
+/// which is its work.
 ///
 /// Where the profile lacks a matrix or attention and the hardware says so
 /// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in.
@@ -113,11 +114,14 @@ class ProfileTiming final : public TimingModel {
 
   /// By what whole prefills and iterations took beyond their operations, in the median.
   void measure_overheads(const Profile& profile, const ModelConfig& model);
+  /// Between batches that were measured in proportion, beyond them that of the nearest.
+  [[nodiscard]] double decode_correction(std::int64_t batch) const;
 
   std::int64_t layers_;
   SimDuration iteration_overhead_;
   SimDuration prefill_overhead_;
-  double decode_correction_ = 0;  // seconds, negative where caches help
+  /// By the batches that were measured: seconds, negative where caches help.
+  std::map<std::int64_t, double> decode_corrections_;
   Rates attained_;
   AttentionShape attention_;
   AllReduceTime all_reduces_;

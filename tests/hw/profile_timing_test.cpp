@@ -207,20 +207,28 @@ ProfileTable& add_runs(Profile& profile, std::vector<ProfileCell> cells) {
 TEST(ProfileDecode, TakesAsMuchLessThanItsOperationsAsRunsDid) {
   Profile profile = tiny_profile();
   ProfileTable& runs =
-      add_runs(profile, {cell({1, 1, 7}, 8), cell({4, 1, 7}, 17), cell({4, 1, 31}, 43)});
-  const ProfileTiming timing = timing_of(profile, 4, KeyPositions::decoupled);
+      add_runs(profile, {cell({1, 1, 7}, 8), cell({4, 1, 7}, 15), cell({4, 1, 31}, 41)});
+  const ProfileTiming timing = timing_of(profile, 5, KeyPositions::decoupled);
   EXPECT_NEAR(decode_seconds(timing, 1, 8), 11 + 1 - 3, kRounding);
-  EXPECT_NEAR(decode_seconds(timing, 4, 80), 34 - 3, kRounding);
-  EXPECT_NEAR(timing.decode_layer(4, 32_tokens).seconds(), 6 + 4 - 1.5, kRounding);
+  // 6 and 4 s less: 5 in the middle.
+  EXPECT_NEAR(decode_seconds(timing, 4, 80), 34 - 5, kRounding);
+  EXPECT_NEAR(timing.decode_layer(4, 32_tokens).seconds(), 6 + 4 - 2.5, kRounding);
+  // A third of the way from one to four, and beyond.
+  const ProfileTiming plain = timing_of(tiny_profile(), 5);
+  const auto less = [&](std::int64_t batch) {
+    return decode_seconds(plain, batch, 80) - decode_seconds(timing, batch, 80);
+  };
+  EXPECT_NEAR(less(2), 3 + 2.0 / 3, kRounding);
+  EXPECT_NEAR(less(5), 5, kRounding);
   // A prefill is not decode.
   const std::vector<PrefillPart> part{{4_tokens, 8_tokens}};
-  EXPECT_EQ(timing.prefill(part).total, timing_of(tiny_profile()).prefill(part).total);
-  // The middle of two; more than the operations.
+  EXPECT_EQ(timing.prefill(part).total, plain.prefill(part).total);
+  // Batches below those that were measured, and runs that took more.
   const auto seconds_with = [&](std::vector<ProfileCell> cells) {
     runs.cells = std::move(cells);
     return decode_seconds(timing_of(profile, 4, KeyPositions::decoupled), 1, 8);
   };
-  EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 8), cell({4, 1, 7}, 20)}), 12 - 2, kRounding);
+  EXPECT_NEAR(seconds_with({cell({4, 1, 7}, 20)}), 12 - 1, kRounding);
   EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 14)}), 12 + 3, kRounding);
   // No less than attention and what is outside of the layers.
   EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 0.5)}), 4, kRounding);
