@@ -178,17 +178,15 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
       std::ranges::max(table.cells, {}, [](const ProfileCell& cell) { return cell.at[0]; });
   const ProfileTiming timing(model, hardware, KeyPositions::decoupled, largest.at[0]);
   for (const ProfileCell& cell : table.cells) {
-    const Tokens past(cell.at[2]);
     if (table.variant == kDecodeRun) {
-      // Each reads its past tokens and itself.
-      const Tokens context = (past + Tokens(1)) * cell.at[0];
-      gathered.pairs.push_back(
-          {timing.decode_duration(cell.at[0], context).seconds(), cell.median_seconds});
+      gathered.pairs.push_back({timing.decode_duration(cell.at[0], decode_context(cell)).seconds(),
+                                cell.median_seconds});
     } else if (cell.at[1] == 1) {
       ++gathered.left_out;  // decode after a pause, in profiles without runs of it
     } else {
-      const std::vector<PrefillPart> parts(static_cast<std::size_t>(cell.at[0]),
-                                           {.added = Tokens(cell.at[1]), .past = past});
+      const std::vector<PrefillPart> parts(
+          static_cast<std::size_t>(cell.at[0]),
+          {.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])});
       gathered.pairs.push_back({timing.prefill(parts).total.seconds(), cell.median_seconds});
     }
   }

@@ -150,6 +150,8 @@ ModelConfig model_of_steps(const ProfileTable& table) {
   return model;
 }
 
+Tokens decode_context(const ProfileCell& cell) { return Tokens(cell.at[2] + 1) * cell.at[0]; }
+
 ProfileGrid make_grid(const Profile& profile, const ProfileTable& table) {
   return make_grid(profile, table, table.cells);
 }
@@ -314,8 +316,7 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
   std::map<std::int64_t, std::vector<double>> decodes;
   if (const ProfileTable* runs = find_table(profile, OperationId::X2, shape, kDecodeRun)) {
     for (const ProfileCell& cell : runs->cells) {
-      // Each reads its past tokens and itself.
-      const Tokens context = Tokens(cell.at[2] + 1) * cell.at[0];
+      const Tokens context = decode_context(cell);
       const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
       const double parts = SimDuration(ticks / kTicksPerNs).seconds() - overhead;
       decodes[cell.at[0]].push_back(cell.median_seconds - parts);

@@ -37,6 +37,8 @@ inline constexpr const char* kRotatedVariant = "rotated";
 [[nodiscard]] std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
                                                              std::int64_t element_bytes);
 [[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
+/// What all requests of a cell of X2 that decodes read: their past tokens and their new one.
+[[nodiscard]] Tokens decode_context(const ProfileCell& cell);
 
 /// The time of a table's operation at any size; the limit is that of the profile's device. For G1,
 /// A1, A2, E1, R1, C1, C2 and C4.
