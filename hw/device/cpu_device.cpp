@@ -268,20 +268,26 @@ class CpuDevice final : public Device {
   }
   void gemm(const GemmWork& work, Stream& stream) override {
     push(stream, [this, work] {
-      // Columns of the output, in whole vectors.
-      constexpr std::int64_t kVectors = 16;
-      const std::int64_t vectors = (work.n + kVectors - 1) / kVectors;
+      // The longer side of the output is divided, in whole vectors: each thread then reads the
+      // shorter one's matrix whole.
+      constexpr std::int64_t kVector = 16;
+      const bool by_rows = work.m >= work.n;
+      const std::int64_t side = by_rows ? work.m : work.n;
+      const std::int64_t vectors = (side + kVector - 1) / kVector;
       const std::int64_t parts = std::min(pool_.threads(), vectors);
       const double operations = 2.0 * static_cast<double>(work.m) * static_cast<double>(work.n) *
                                 static_cast<double>(work.k);
       share(parts, operations, [&](std::int64_t part) {
-        const std::int64_t first = part * vectors / parts * kVectors;
-        const std::int64_t end = std::min(work.n, (part + 1) * vectors / parts * kVectors);
+        const std::int64_t first = part * vectors / parts * kVector;
+        const std::int64_t count = std::min(side, (part + 1) * vectors / parts * kVector) - first;
+        const std::int64_t row = by_rows ? first : 0;
+        const std::int64_t column = by_rows ? 0 : first;
         const auto size = [](std::int64_t n) { return static_cast<blasint>(n); };
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size(work.m), size(end - first),
-                    size(work.k), 1, static_cast<const float*>(work.input), size(work.k),
-                    static_cast<const float*>(work.weights) + first * work.k, size(work.k), 0,
-                    static_cast<float*>(work.output) + first, size(work.n));
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size(by_rows ? count : work.m),
+                    size(by_rows ? work.n : count), size(work.k), 1,
+                    static_cast<const float*>(work.input) + row * work.k, size(work.k),
+                    static_cast<const float*>(work.weights) + column * work.k, size(work.k), 0,
+                    static_cast<float*>(work.output) + row * work.n + column, size(work.n));
       });
     });
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -10,7 +11,8 @@
 namespace kvtier {
 
 /// Threads that share the iterations of one loop at a time. A second loop that is started meanwhile
-/// runs in its caller alone.
+/// runs in its caller alone. Who waits for the other side polls for a moment before it sleeps: the
+/// kernels of a layer follow each other sooner than a sleeping thread is woken.
 class ThreadPool {
  public:
   /// `threads` counts the caller's.
@@ -36,7 +38,9 @@ class ThreadPool {
   const std::function<void(std::int64_t)>* body_ = nullptr;
   std::int64_t count_ = 0;
   std::int64_t next_ = 0;
-  std::int64_t unfinished_ = 0;
+  /// Written under the mutex; polled without it.
+  std::atomic<std::int64_t> unfinished_ = 0;
+  std::atomic<std::int64_t> loops_ = 0;
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };

@@ -81,8 +81,11 @@ TEST(Ratios, ReadsAreAsFastAsFios) {
   const Target target{.device = *device, .full = true, .memory = Bytes(std::int64_t{1} << 30)};
   const std::string path =
       "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(descriptor);
+  int cells = 0;
   for (const PlannedTable& table : plan_storage(target, bench)) {
-    if (table.table.operation != OperationId::D1) {
+    // fio reads without pauses. Its buffers lie in small pages, so that it needs more pieces for a
+    // long read.
+    if (table.table.operation != OperationId::D1 || table.table.variant == kAfterPause) {
       continue;
     }
     for (const PlannedCell& cell : table.cells) {
@@ -91,6 +94,7 @@ TEST(Ratios, ReadsAreAsFastAsFios) {
       if ((block != 4096 && block != 65536 && block != (1 << 20)) || (depth != 1 && depth != 16)) {
         continue;
       }
+      ++cells;
       const Sample sample = cell.prepare();
       std::vector<double> ratios;
       double ours = 0;
@@ -120,6 +124,7 @@ TEST(Ratios, ReadsAreAsFastAsFios) {
       EXPECT_GE(median, 1 - kBand) << block << " bytes, " << depth << " in flight";
     }
   }
+  EXPECT_EQ(cells, 6);
 }
 
 }  // namespace

@@ -82,6 +82,43 @@ TEST_F(CpuDevice, MultipliesByTheTransposedWeights) {
   EXPECT_EQ(read(output, 4), (std::vector<float>{4, 4, 10, 13}));
 }
 
+// Small whole numbers, so that sums are exact. 16 does not divide the sides.
+TEST_F(CpuDevice, SharesOutTallAndWideMatrices) {
+  constexpr std::int64_t kInner = 40;
+  for (const auto& [rows, columns] : {std::pair{333, 50}, {50, 333}, {97, 97}, {1, 4001}}) {
+    std::vector<float> input(static_cast<std::size_t>(rows * kInner));
+    std::vector<float> weights(static_cast<std::size_t>(columns * kInner));
+    for (std::size_t i = 0; i < input.size(); ++i) {
+      input[i] = static_cast<float>(i % 13);
+    }
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = static_cast<float>(i % 11) - 5;
+    }
+    const Buffer a = elements(input);
+    const Buffer b = elements(weights);
+    const Buffer output = elements(std::vector<float>(static_cast<std::size_t>(rows * columns)));
+    device_->gemm({.input = a.data(),
+                   .weights = b.data(),
+                   .output = output.data(),
+                   .m = rows,
+                   .n = columns,
+                   .k = kInner},
+                  *stream_);
+    stream_->synchronize();
+    const std::vector<float> product = read(output, rows * columns);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < columns; ++j) {
+        float sum = 0;
+        for (std::int64_t k = 0; k < kInner; ++k) {
+          sum += input[static_cast<std::size_t>(i * kInner + k)] *
+                 weights[static_cast<std::size_t>(j * kInner + k)];
+        }
+        ASSERT_EQ(product[static_cast<std::size_t>(i * columns + j)], sum) << i << ", " << j;
+      }
+    }
+  }
+}
+
 TEST_F(CpuDevice, GathersAndScattersRows) {
   const Buffer from = numbers<std::int64_t>({10, 11, 20, 21, 30, 31});
   const Buffer slots = numbers<std::int32_t>({2, 0});
@@ -311,6 +348,20 @@ TEST(ThreadPool, RunsEveryIterationOnce) {
   for (const std::atomic<int>& count : counts) {
     ASSERT_EQ(count, 50);
   }
+}
+
+// Threads that have stopped polling are woken.
+TEST(ThreadPool, RunsLoopsAfterAPause) {
+  ThreadPool pool(3);
+  std::atomic<int> sum = 0;
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    pool.run(3, [&](std::int64_t) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ++sum;
+    });
+  }
+  EXPECT_EQ(sum, 15);
 }
 
 TEST(ThreadPool, RunsALoopThatIsStartedDuringAnother) {
