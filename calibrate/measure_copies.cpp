@@ -293,7 +293,7 @@ class CopyPlan {
                 }};
       };
     };
-    PlannedTable& whole = add(operation, variant, "copy engine");
+    PlannedTable& whole = add(operation, variant, kCopyEngine);
     whole.cell_at = cell_with(CopyMethod::engine);
     for (const std::int64_t bytes : geometric(4096, largest_, target_.full ? 2 : 4)) {
       whole.cells.push_back(whole.cell_at({{bytes, 1}}));
@@ -303,7 +303,7 @@ class CopyPlan {
     }
     for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
       PlannedTable& table =
-          method == CopyMethod::engine ? tables_.back() : add(operation, variant, "all processors");
+          method == CopyMethod::engine ? tables_.back() : add(operation, variant, kAllProcessors);
       table.cell_at = cell_with(method);
       for (const std::int64_t piece : piece_sizes()) {
         for (const std::int64_t count : {std::int64_t{64}, std::int64_t{4096}}) {
@@ -358,14 +358,14 @@ class CopyPlan {
                   .prepare = [prepare, bytes] { return prepare(bytes); }};
         };
       };
-      PlannedTable& alone = add(OperationId::C4, name_of(way), "copy engine");
+      PlannedTable& alone = add(OperationId::C4, name_of(way), kCopyEngine);
       alone.cell_at =
           cell_with([make, way](std::int64_t bytes) { return copy_sample(make(), way, bytes); });
       for (const std::int64_t bytes : duplex_sizes()) {
         alone.cells.push_back(alone.cell_at({{bytes}}));
       }
       PlannedTable& both =
-          add(OperationId::C4, fmt::format("{}_of_both", name_of(way)), "copy engine");
+          add(OperationId::C4, fmt::format("{}_of_both", name_of(way)), kCopyEngine);
       both.interference = true;
       both.cell_at = cell_with([make, way, other](std::int64_t bytes) {
         const auto shared = make();

@@ -87,6 +87,9 @@ inline constexpr const char* kAfterPause = "after_pause";
 /// Variants of X2: after a pause, and one of a run of decode iterations.
 inline constexpr const char* kStep = "step";
 inline constexpr const char* kDecodeRun = "decode_run";
+/// Methods of copies: the device's engine piece by piece, or all processors together.
+inline constexpr const char* kCopyEngine = "copy engine";
+inline constexpr const char* kAllProcessors = "all processors";
 /// Every operation once, in the order of OperationId.
 [[nodiscard]] std::span<const ProfileOperation> profile_operations();
 [[nodiscard]] const ProfileOperation& profile_operation(OperationId id);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -38,35 +39,49 @@ std::optional<double> best_rate(
   return best;
 }
 
-/// The best of the copies of pieces of that size by any method; between the sizes that were
-/// measured in proportion to their logarithms, beyond them that of the nearest; none without
-/// pieces.
-std::optional<double> rate_of_pieces(const Profile& profile, OperationId operation, Bytes piece) {
-  std::map<std::int64_t, double> best;  // by the size of a piece
+struct PieceCopies {
+  double rate = 0;
+  std::string_view method;
+};
+
+/// The fastest copies of pieces by any method, by the size of a piece.
+std::map<std::int64_t, PieceCopies> copies_of_pieces(const Profile& profile,
+                                                     OperationId operation) {
+  std::map<std::int64_t, PieceCopies> best;
   for (const ProfileTable* table : find_tables(profile, operation, "pinned")) {
     for (const ProfileCell& cell : table->cells) {
       if (cell.at[1] > 1) {
-        double& rate = best[cell.at[0] / cell.at[1]];
-        rate = std::max(rate, rate_of(cell));
+        PieceCopies& copies = best[cell.at[0] / cell.at[1]];
+        if (rate_of(cell) > copies.rate) {
+          copies = {rate_of(cell), table->method};
+        }
       }
     }
   }
+  return best;
+}
+
+double log_ratio(std::int64_t a, std::int64_t b) {
+  return std::log(static_cast<double>(a) / static_cast<double>(b));
+}
+
+/// Between the sizes that were measured in proportion to their logarithms, beyond them that of the
+/// nearest; none without pieces.
+std::optional<double> rate_of_pieces(const Profile& profile, OperationId operation, Bytes piece) {
+  const std::map<std::int64_t, PieceCopies> best = copies_of_pieces(profile, operation);
   if (best.empty()) {
     return std::nullopt;
   }
   const auto above = best.lower_bound(piece.value);
   if (above == best.end()) {
-    return best.rbegin()->second;
+    return best.rbegin()->second.rate;
   }
   if (above == best.begin() || above->first == piece.value) {
-    return above->second;
+    return above->second.rate;
   }
-  const auto& [size, rate] = *std::prev(above);
-  const auto log_ratio = [](std::int64_t a, std::int64_t b) {
-    return std::log(static_cast<double>(a) / static_cast<double>(b));
-  };
-  return rate * std::pow(above->second / rate,
-                         log_ratio(piece.value, size) / log_ratio(above->first, size));
+  const auto& [size, below] = *std::prev(above);
+  return below.rate * std::pow(above->second.rate / below.rate,
+                               log_ratio(piece.value, size) / log_ratio(above->first, size));
 }
 
 struct MeasuredLimits {
@@ -279,6 +294,19 @@ Json drives(const Profile& profile) {
 }
 
 }  // namespace
+
+std::string_view fastest_copies(const Profile& profile, OperationId operation, Bytes piece) {
+  std::string_view method = kCopyEngine;
+  double nearest = std::numeric_limits<double>::infinity();
+  for (const auto& [size, copies] : copies_of_pieces(profile, operation)) {
+    const double distance = std::abs(log_ratio(size, piece.value));
+    if (distance < nearest) {
+      nearest = distance;
+      method = copies.method;
+    }
+  }
+  return method;
+}
 
 Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
   Json json = Json::object();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "hw/hardware.hpp"
 #include "hw/profile.hpp"
@@ -24,6 +25,11 @@ namespace kvtier {
 /// sizes of C5, over C4 or pinned C1 and C2 of that size. Neither is more than 1.
 [[nodiscard]] Json measured_hardware(const Profile& profile,
                                      std::optional<Bytes> piece = std::nullopt);
+
+/// The method whose rate that is: of the fastest copies one way (C1 or C2) in pieces of the size
+/// that is nearest to this one; the copy engine without any. Lives as long as the profile.
+[[nodiscard]] std::string_view fastest_copies(const Profile& profile, OperationId operation,
+                                              Bytes piece);
 
 /// A whole server of one such device: what measured_hardware gives, and capacities and limits of
 /// device, host and storage. A profile knows no prices: they are zero.

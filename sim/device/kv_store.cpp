@@ -103,6 +103,8 @@ KvStore::KvStore(const Setup& setup)
       shape_(setup.shape),
       row_(kv_row_bytes(setup.shape, setup.device->info().element)),
       token_(kv_bytes_per_token(setup.shape, setup.device->info().element)),
+      to_hbm_(setup.to_hbm),
+      from_hbm_(setup.from_hbm),
       verify_(setup.verify),
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
       scratch_slots_(std::max(kScratchTokens, kScratchBytes / token_.value)) {
@@ -356,7 +358,7 @@ void KvStore::queue_rows(Medium from, std::span<const std::int32_t> from_slots,
       pieces.push_back(from_hbm ? CopyPiece{memory, device, row_}
                                 : CopyPiece{device, memory, row_});
     }
-    device_.copy_pieces(pieces, CopyMethod::engine, stream);
+    device_.copy_pieces(pieces, from_hbm ? from_hbm_ : to_hbm_, stream);
   }
 }
 

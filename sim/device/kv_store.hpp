@@ -54,6 +54,9 @@ class KvStore {
     std::int64_t lanes = 1;
     /// Instead of a file in `directory`; for tests.
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
+    /// How a token's KV of one layer is copied to HBM and from it.
+    CopyMethod to_hbm = CopyMethod::engine;
+    CopyMethod from_hbm = CopyMethod::engine;
     /// Compare each token's bytes in each layer after every move with what was computed.
     bool verify = false;
   };
@@ -195,6 +198,8 @@ class KvStore {
   DecoderShape shape_;
   Bytes row_;
   Bytes token_;
+  CopyMethod to_hbm_;
+  CopyMethod from_hbm_;
   bool verify_;
   KvPool hbm_;
   /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece. Host memory,

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "hw/profile_hardware.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
 
@@ -93,12 +94,23 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   if (config.system.tiers.ssd) {
     add_tier(Medium::ssd, config.hardware.ssd->capacity);
   }
+  // What the simulated link's rates are those of.
+  const auto method = [&](OperationId way) {
+    const std::optional<ProfileChoice>& profile = config.hardware.profile;
+    return profile && profile->loaded &&
+                   fastest_copies(*profile->loaded, way, kv_bytes_per_token_layer(config.model)) ==
+                       kAllProcessors
+               ? CopyMethod::kernel
+               : CopyMethod::engine;
+  };
   return {.device = setup.device,
           .shape = decoder_shape(config.model),
           .slots = slots,
           .directory = setup.directory,
           .lanes = lanes,
           .open_storage = setup.open_storage,
+          .to_hbm = method(OperationId::C1),
+          .from_hbm = method(OperationId::C2),
           .verify = setup.verify};
 }
 

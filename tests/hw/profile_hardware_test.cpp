@@ -94,6 +94,24 @@ TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
   EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["to_device"], "16kB/s");
 }
 
+TEST(FastestCopies, AreOfThePiecesNearestInSize) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  EXPECT_EQ(fastest_copies(profile, C1, Bytes(10)), kCopyEngine);
+  add_table(profile, C1, "pinned",
+            {cell({1000, 1}, 1e-6), cell({100, 10}, 0.2), cell({4000, 10}, 1)});
+  profile.tables.back().method = kCopyEngine;
+  add_table(profile, C1, "pinned", {cell({100, 10}, 0.1), cell({4000, 10}, 2)});
+  profile.tables.back().method = kAllProcessors;
+  for (const std::int64_t piece : {1, 10, 60}) {  // 60 is six times 10, 400 nearly seven times 60
+    EXPECT_EQ(fastest_copies(profile, C1, Bytes(piece)), kAllProcessors) << piece;
+  }
+  for (const std::int64_t piece : {70, 400, 4000}) {
+    EXPECT_EQ(fastest_copies(profile, C1, Bytes(piece)), kCopyEngine) << piece;
+  }
+  EXPECT_EQ(fastest_copies(profile, C2, Bytes(10)), kCopyEngine);
+}
+
 TEST(MeasuredHardware, TakesLatenciesAndOverheadsOfThoseWhoWaited) {
   Profile profile = tiny_profile();
   using enum OperationId;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "sim/core/errors.hpp"
 #include "sim/engine/simulate.hpp"
 #include "tests/hw/device/forwarding_device.hpp"
+#include "tests/hw/tiny_profile.hpp"
 #include "tests/sim/device/support.hpp"
 #include "tests/sim/engine/support.hpp"
 
@@ -256,6 +258,24 @@ TEST(DeviceConfigs, AreRefusedWithAllReasons) {
                   "/model/kv_bytes_per_element: cpu computes in numbers of 4 bytes, so that a "
                   "token's KV takes 4096 bytes; the model says 2048"}));
   }
+}
+
+TEST(DeviceConfigs, CopyInTheWayThatTheProfileFoundFaster) {
+  const auto device = make_cpu_device(1);
+  RunConfig config = crowded_config(Medium::dram, Medium::ssd);
+  const ServingSetup setup{.config = &config, .device = device.get()};
+  EXPECT_EQ(store_setup(setup, 1).to_hbm, CopyMethod::engine);
+  Profile profile;
+  const std::int64_t piece = kv_bytes_per_token_layer(config.model).value;
+  for (const auto& [method, seconds] : {std::pair{kCopyEngine, 2.0}, {kAllProcessors, 1.0}}) {
+    profile.tables.push_back({.operation = OperationId::C2,
+                              .variant = "pinned",
+                              .method = method,
+                              .cells = {cell({64 * piece, 64}, seconds)}});
+  }
+  config.hardware.profile = {.name = "made up", .loaded = std::make_shared<Profile>(profile)};
+  EXPECT_EQ(store_setup(setup, 1).to_hbm, CopyMethod::engine);
+  EXPECT_EQ(store_setup(setup, 1).from_hbm, CopyMethod::kernel);
 }
 
 }  // namespace

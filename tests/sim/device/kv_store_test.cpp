@@ -69,9 +69,12 @@ class SlowCopies final : public ForwardingDevice {
   explicit SlowCopies(Device& host) : ForwardingDevice(host), host_(host) {}
   void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
     constexpr double kLate = 2e-4;
+    methods.push_back(method);
     host_.busy(kLate, stream);
     host_.copy_pieces(pieces, method, stream);
   }
+
+  std::vector<CopyMethod> methods;
 
  private:
   Device& host_;
@@ -92,6 +95,7 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
                      [&drive](const StorageOptions& options) {
                        return std::make_unique<DisorderlyEngine>(drive, options.queue_depth);
                      },
+                 .to_hbm = CopyMethod::kernel,
                  .verify = true});
   drive.bytes.resize(static_cast<std::size_t>((tokens * store.token_bytes()).value));
   ASSERT_EQ(store.reads_layers(), by_layers);
@@ -127,13 +131,17 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
     store.keep(from, key, 0);
     store.settle();
   };
+  device.methods.clear();
   move(Medium::hbm, Medium::dram);
+  EXPECT_EQ(std::ranges::count(device.methods, CopyMethod::kernel), 0);
   std::memset(store.hbm().layer(0), 0,
               static_cast<std::size_t>((shape.layers * store.hbm().layer_bytes()).value));
   move(Medium::dram, Medium::ssd);
   drive.deepest = 0;
+  device.methods.clear();
   move(Medium::ssd, Medium::hbm);  // throws if a byte is wrong
-  EXPECT_GE(drive.deepest, 4);     // parts, or tokens where layers are read
+  EXPECT_GT(std::ranges::count(device.methods, CopyMethod::kernel), 0);
+  EXPECT_GE(drive.deepest, 4);  // parts, or tokens where layers are read
   EXPECT_EQ(store.counters().verified, 3 * tokens * store.token_bytes());
   store.check_invariants();
 }
