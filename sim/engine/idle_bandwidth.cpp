@@ -5,20 +5,29 @@
 namespace kvtier {
 
 BytesPerSecond idle_bandwidth(const HardwareConfig& hardware, Medium from, Medium to) {
-  const bool crosses_pcie = to == Medium::hbm && from != Medium::cxl;
-  const bool crosses_dram = from == Medium::dram || to == Medium::dram;
-  BytesPerSecond bandwidth = hardware.links.pcie.forward;
-  if (from == Medium::cxl) {
-    bandwidth = hardware.cxl->bandwidth.forward;
-  } else if (from == Medium::ssd) {
+  const bool over_host_link = to == Medium::hbm && from != Medium::cxl;
+  std::optional<BytesPerSecond> slowest;
+  const auto crosses = [&slowest](BytesPerSecond link) {
+    slowest = slowest ? std::min(*slowest, link) : link;
+  };
+  if (over_host_link) {
+    crosses(hardware.links.pcie.forward);
+  }
+  if (from == Medium::ssd) {
     const SsdLimits& drive = hardware.ssd->bandwidth;
-    bandwidth = crosses_pcie ? std::min(bandwidth, drive.read_over_host_link()) : drive.forward;
+    crosses(over_host_link ? drive.read_over_host_link() : drive.forward);
   }
-  if (const std::optional<BytesPerSecond> left = dram_bandwidth_left(hardware);
-      crosses_dram && left) {
-    bandwidth = std::min(bandwidth, *left);
+  if (from == Medium::cxl) {
+    crosses(hardware.cxl->bandwidth.forward);
+  } else if (to == Medium::cxl) {
+    crosses(hardware.cxl->bandwidth.backward);
   }
-  return bandwidth;
+  if (from == Medium::dram || to == Medium::dram) {
+    if (const std::optional<BytesPerSecond> left = dram_bandwidth_left(hardware)) {
+      crosses(*left);
+    }
+  }
+  return *slowest;
 }
 
 }  // namespace kvtier

@@ -144,6 +144,9 @@ TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
   EXPECT_EQ(bandwidth()["latency"], "500ms");
   EXPECT_EQ(bandwidth()["one_request"],
             Json::parse(R"({"size": "400B", "read": "1.6kB/s", "write": "800B/s"})"));
+  // Of one size, or not at all.
+  profile.tables.back().cells.back() = cell({300, 1}, 1);
+  EXPECT_FALSE(bandwidth().contains("one_request"));
   // Never faster than many.
   for (const double seconds : {0.501, 0.4}) {
     profile.tables.back().cells.back() = cell({400, 1}, seconds);

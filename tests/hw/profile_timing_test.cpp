@@ -132,7 +132,8 @@ TEST(ProfilePrefill, OfKeysWithoutPositionsTakesAttentionThatRotatesThem) {
   EXPECT_NEAR(decode_seconds(timing_of(profile, 4, KeyPositions::decoupled), 4, 32), 30, kRounding);
 }
 
-TEST(ProfilePrefill, OfTwoGpusUsesTheirShapesAndPaysForAllReduces) {
+/// The tiny profile, and what one of two GPUs that serve the tiny model computes.
+Profile profile_of_two() {
   Profile profile = tiny_profile();
   profile.tables.push_back(matrix_table("half", 6, 4, {{4, 1}}));  // (1 + 2 x 1) x 2 x 4
   profile.tables.push_back(matrix_table("half", 4, 2, {{4, 1}}));
@@ -143,13 +144,22 @@ TEST(ProfilePrefill, OfTwoGpusUsesTheirShapesAndPaysForAllReduces) {
     half.shape["attention_heads"] = 1;
     profile.tables.push_back(half);
   }
+  return profile;
+}
+
+HardwareConfig two_gpus_with(const Profile& profile) {
   HardwareConfig hardware = hardware_with(profile);
   hardware.gpus = 2;
   hardware.links.gpu = {.bandwidth = BytesPerSecond(100), .latency = 500_ms};
+  return hardware;
+}
+
+TEST(ProfilePrefill, OfTwoGpusUsesTheirShapesAndPaysForAllReduces) {
   // attention_output is 4 x 2: 1 s; mlp_up (4 x 4) is the tiny profile's own table: 1 s, as is
   // mlp_down. qkv 1. Attention 5. An all-reduce of 4 x 4 x 2 = 32 B: 2 x 1/2 x 32 / 100 = 0.32 s
   // and 2 steps of 0.5 s; two of them 2.64. A layer 11.64.
-  const ProfileTiming timing(tiny_model(), hardware, KeyPositions::embedded, 1);
+  const ProfileTiming timing(tiny_model(), two_gpus_with(profile_of_two()), KeyPositions::embedded,
+                             1);
   EXPECT_NEAR(timing.prefill(std::vector<PrefillPart>{{4_tokens, 8_tokens}}).layer.seconds(), 11.64,
               kRounding);
 }
@@ -255,6 +265,15 @@ TEST(ProfileDecode, IsCorrectedOnlyAsRunsWereMeasured) {
   EXPECT_NEAR(
       decode_seconds(ProfileTiming(tiny_model(), hardware, KeyPositions::decoupled, 4), 1, 8), 15,
       kRounding);
+  // Nor is it how several GPUs do.
+  Profile two = profile_of_two();
+  const auto of_two = [&] {
+    return decode_seconds(
+        ProfileTiming(tiny_model(), two_gpus_with(two), KeyPositions::decoupled, 4), 1, 8);
+  };
+  const double alone = of_two();
+  add_runs(two, {cell({1, 1, 7}, 1)});
+  EXPECT_EQ(of_two(), alone);
   // Nor is what the roofline says.
   std::erase_if(profile.tables,
                 [](const ProfileTable& table) { return table.variant == "lm_head"; });

@@ -350,12 +350,44 @@ TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
     backend.wait();
     EXPECT_EQ(backend.now(), at_ms(expected));
   }
-  EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::dram).value, 1e6);
-  EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::hbm).value, 5e5);
+}
+
+TEST(IdleBandwidth, IsWhatAMoveTowardsTheGpusGetsByItself) {
+  HardwareConfig slow_cxl = tiny_hardware();
+  slow_cxl.links.pcie.forward = BytesPerSecond(0.9e6);
+  slow_cxl.ssd->bandwidth.forward = BytesPerSecond(0.8e6);
+  slow_cxl.cxl = CxlConfig{.price = DollarsPerGibHour(1), .bandwidth = slow_cxl.ssd->bandwidth};
+  slow_cxl.cxl->bandwidth.forward = BytesPerSecond(0.7e6);
+  slow_cxl.cxl->bandwidth.backward = BytesPerSecond(0.6e6);
+  HardwareConfig slow_memory = slow_cxl;
+  slow_memory.dram->bandwidth = BytesPerSecond(1.1e6);
+  slow_memory.dram->host_load = BytesPerSecond(0.5e6);
+  HardwareConfig slow_drive = slow_cxl;
+  slow_drive.ssd->bandwidth.beside_copies.forward = 0.25;
+  const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
+  using enum Medium;
+  for (const HardwareConfig& hardware : {slow_cxl, slow_memory, slow_drive}) {
+    for (const auto& [from, to] : {std::pair{dram, hbm},
+                                   {cxl, hbm},
+                                   {ssd, hbm},
+                                   {cxl, dram},
+                                   {ssd, dram},
+                                   {dram, cxl},
+                                   {ssd, cxl}}) {
+      SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+      backend.start_transfer(
+          {.from = from, .to = to, .bytes = Bytes(1000000), .key = {}, .cookie = 0});
+      backend.wait();
+      EXPECT_NEAR(1e6 / (backend.now() - SimTime()).seconds(),
+                  idle_bandwidth(hardware, from, to).value, 0.1)
+          << to_string(from) << " to " << to_string(to);
+    }
+  }
 }
 
 TEST(SimulatedBackend, ATransferToOrFromADriveBeginsWithARequestByItself) {
   HardwareConfig hardware = tiny_hardware();  // 1 byte takes 1 us on every link
+  hardware.cxl = CxlConfig{.price = DollarsPerGibHour(1), .bandwidth = hardware.ssd->bandwidth};
   hardware.ssd->bandwidth.latency = for_ms(3);
   hardware.ssd->bandwidth.one_request = OneRequest{
       .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.25e6)};
@@ -369,7 +401,8 @@ TEST(SimulatedBackend, ATransferToOrFromADriveBeginsWithARequestByItself) {
   using enum Medium;
   for (const Case& c :
        {Case{ssd, dram, 1000, 5}, Case{ssd, hbm, 4000, 11}, Case{ssd, dram, 10000, 17},
-        Case{dram, ssd, 1000, 7}, Case{hbm, ssd, 10000, 25}, Case{dram, hbm, 1000, 1}}) {
+        Case{dram, ssd, 1000, 7}, Case{hbm, ssd, 10000, 25}, Case{dram, hbm, 1000, 1},
+        Case{ssd, cxl, 1000, 5}, Case{cxl, ssd, 1000, 7}, Case{cxl, hbm, 1000, 1}}) {
     SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
     backend.start_transfer(
         {.from = c.from, .to = c.to, .bytes = Bytes(c.bytes), .key = {}, .cookie = 0});
