@@ -31,6 +31,13 @@ StopRules rules_of(const Target& target) {
           .budget_seconds = 0.15};
 }
 
+StopRules rules_with_pauses(const Target& target) {
+  StopRules rules = rules_of(target);
+  constexpr double kPauses = 6;
+  rules.budget_seconds += kPauses * std::chrono::duration<double>(kLongPause).count();
+  return rules;
+}
+
 void fill_random(Device& device, const Buffer& buffer, RandomStream& random) {
   constexpr std::size_t kChunk = std::size_t{1} << 20;
   const auto element = static_cast<std::size_t>(device.info().element.value);

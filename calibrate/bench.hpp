@@ -34,8 +34,14 @@ struct Target {
 [[nodiscard]] StopRules rules_of(const Target& target);
 
 /// Before what is measured of devices and threads that have had nothing to do: processors and
-/// drives take longer to begin than in a loop.
+/// drives take longer to begin than in a loop. Orders to threads, and transfers, come after longer
+/// pauses and right after others: a short one stands for both.
 inline constexpr std::chrono::milliseconds kPause(20);
+/// Before whole steps, which are measured in runs, too: others use the caches meanwhile.
+inline constexpr std::chrono::milliseconds kLongPause(60);
+
+/// Of cells whose every sample comes after a pause: the budget is for some of them.
+[[nodiscard]] StopRules rules_with_pauses(const Target& target);
 
 /// Fills memory of the device with random elements in [-1, 1).
 void fill_random(Device& device, const Buffer& buffer, RandomStream& random);

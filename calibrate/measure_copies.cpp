@@ -523,6 +523,8 @@ class CopyPlan {
     PlannedTable& table =
         add(OperationId::C6, variant, fmt::format("{}, after {} ms", method, kPause.count()),
             CacheState::hot);
+    table.rules = rules_with_pauses(target_);
+    table.visits_in_round = 2 * kManyVisits;
     table.interference = true;  // waiting for a processor is what is measured
     table.cells = {{.at = {},
                     .memory = memory,

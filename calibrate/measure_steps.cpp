@@ -18,8 +18,8 @@ struct Step {
   [[nodiscard]] std::int64_t context() const { return requests * (added + past); }
 };
 
-/// The model with random weights, and KV in random slots. As a server finds it: prefills come after
-/// a pause, in which caches were used by others; an iteration of decode comes after another.
+/// The model with random weights, and KV in random slots. As a server finds it: after a pause, in
+/// which caches were used by others, or after other work.
 class Server {
  public:
   Server(const Target& target, const Step& largest)
@@ -36,7 +36,7 @@ class Server {
     slots_ = shuffled(2 * largest.context(), random);
   }
 
-  Sample prepare(const Step& step) {
+  Sample prepare(const Step& step, bool in_run) {
     auto batch = std::make_shared<DecoderBatch>();
     for (std::int64_t r = 0; r < step.requests; ++r) {
       std::vector<std::int32_t> tokens;
@@ -47,11 +47,11 @@ class Server {
       batch->add(tokens, std::span(slots_).subspan(static_cast<std::size_t>(r * length),
                                                    static_cast<std::size_t>(length)));
     }
-    if (step.added == 1) {
+    if (in_run) {
       return [this, batch] { return one_of_a_run(*batch); };
     }
     return [this, batch] {
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kLongPause);
       return forward(*batch, 1);
     };
   }
@@ -83,16 +83,18 @@ class Server {
 
 }  // namespace
 
-/// Prefills of one request, and decode.
+/// Prefills of one request, after pauses and in runs, and decode in runs.
 std::vector<PlannedTable> plan_steps(const Target& target) {
   const ModelConfig& model = target.model;
   const std::int64_t element = target.device.info().element.value;
-  const Step largest{.requests = 4, .added = 256, .past = 1024};
+  const Step largest{.requests = 4, .added = 128, .past = 1024};
   const Bytes kv = 2 * largest.context() * kv_bytes_per_token(decoder_shape(model), Bytes(element));
   const Bytes memory = parameters(model) * Bytes(element) + kv;
   const auto server = std::make_shared<std::shared_ptr<Server>>();
   const auto plan = [&](const char* variant, CacheState cache, const std::vector<Step>& steps) {
-    PlannedTable planned{.rules = rules_of(target)};
+    const bool runs = cache == CacheState::hot;
+    PlannedTable planned{.rules = runs ? rules_of(target) : rules_with_pauses(target),
+                         .visits_in_round = runs ? kManyVisits : kManyVisits / 2};
     planned.table = {.operation = OperationId::X2,
                      .variant = variant,
                      .method = "decoder with random weights, by the host's clock",
@@ -102,18 +104,18 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
     for (const Step& step : steps) {
       planned.cells.push_back({.at = {step.requests, step.added, step.past},
                                .memory = memory,
-                               .prepare = [server, target, largest, step] {
+                               .prepare = [server, target, largest, step, runs] {
                                  if (*server == nullptr) {
                                    *server = std::make_shared<Server>(target, largest);
                                  }
-                                 return (*server)->prepare(step);
+                                 return (*server)->prepare(step, runs);
                                }});
     }
     return planned;
   };
   std::vector<Step> prefills;
-  for (const std::int64_t added : {8, 32, 128, 256}) {
-    for (const std::int64_t past : {0, 256, 1024}) {
+  for (const std::int64_t added : {8, 32, 128}) {
+    for (const std::int64_t past : {0, 1024}) {
       prefills.push_back({1, added, past});
     }
   }
@@ -123,7 +125,8 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
       decodes.push_back({requests, 1, past});
     }
   }
-  return {plan(kStep, CacheState::cold, prefills), plan(kDecodeRun, CacheState::hot, decodes)};
+  return {plan(kStep, CacheState::cold, prefills), plan(kPrefillRun, CacheState::hot, prefills),
+          plan(kDecodeRun, CacheState::hot, decodes)};
 }
 
 }  // namespace kvtier::calibrate

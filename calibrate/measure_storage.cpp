@@ -330,6 +330,8 @@ class StoragePlan {
     PlannedTable& planned =
         add(operation, kAfterPause,
             fmt::format("{}, random places, {} ms apart", bench_->engine_name(), kPause.count()));
+    planned.rules = rules_with_pauses(target_);
+    planned.visits_in_round = kManyVisits / 2;
     for (const std::int64_t block : {kStorageAlignment, kDriveRequestBytes}) {
       planned.cells.push_back(
           {.at = {block, 1},

@@ -80,7 +80,11 @@ class Run {
 
   void all(const std::vector<PlannedTable>& plan) {
     std::vector<Item> items = undone(plan);
-    visits_ = items.size() * static_cast<std::size_t>(options_.visits);
+    std::vector<std::size_t> round;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      round.insert(round.end(), static_cast<std::size_t>(items[i].planned->visits_in_round), i);
+    }
+    visits_ = items.size() + round.size() * static_cast<std::size_t>(options_.visits - 1);
     for (std::size_t i = 0; i < items.size(); ++i) {
       visit(items[i], visit_rules(items[i].planned->rules, options_.visits));
       if (i + 1 == items.size() || items[i + 1].planned != items[i].planned) {
@@ -88,8 +92,8 @@ class Run {
       }
     }
     for (int again = 1; again < options_.visits; ++again) {
-      for (const std::int32_t i : shuffled(static_cast<std::int64_t>(items.size()), random_)) {
-        Item& item = items[static_cast<std::size_t>(i)];
+      for (const std::int32_t i : shuffled(static_cast<std::int64_t>(round.size()), random_)) {
+        Item& item = items[round[static_cast<std::size_t>(i)]];
         visit(item, visit_rules(item.planned->rules, options_.visits));
       }
       keep();

@@ -43,7 +43,11 @@ struct PlannedTable {
   /// More threads are at work than there are processors: samples cannot be told from disturbed
   /// ones.
   bool interference = false;
+  /// Visits of each cell in every round but the first, spread over it: what others are corrected by
+  /// should not be of one moment.
+  int visits_in_round = 1;
 };
+inline constexpr int kManyVisits = 4;
 
 /// A moment of a calibration, for a progress line.
 struct Progress {

@@ -137,10 +137,11 @@ std::vector<ProfileOperation> make_operations() {
        {"requests", "new_tokens", "past_tokens"},
        {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "intermediate_size",
         "gated_mlp", "vocabulary_size", "element_bytes"},
-       {kStep, kDecodeRun},
+       {kStep, kPrefillRun, kDecodeRun},
        false,
        "a whole model, from tokens to tokens: each of so many requests computes new tokens after "
-       "past ones; step: after a pause, decode_run: one of many that follow each other"},
+       "past ones; step: after a pause, prefill_run and decode_run: one of several that follow "
+       "each other"},
   };
 }
 

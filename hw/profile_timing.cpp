@@ -291,6 +291,7 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
     } else {
       const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1);
       prefill_overhead_ = measured.prefill_overhead_;
+      prefill_less_in_run_ = measured.prefill_less_in_run_;
       decode_corrections_ = measured.decode_corrections_;
     }
   }
@@ -303,16 +304,20 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
 void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig& model) {
   const Shape shape = step_shape(model, model.bytes_per_element);
   const double overhead = iteration_overhead_.seconds();  // no part of a step
-  std::vector<double> prefills;
-  if (const ProfileTable* steps = find_table(profile, OperationId::X2, shape, kStep)) {
-    for (const ProfileCell& cell : steps->cells) {
-      const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
-      if (cell.at[0] == 1 && part.added > Tokens(1)) {
-        const double parts = prefill(std::span(&part, 1)).total.seconds() - overhead;
-        prefills.push_back(cell.median_seconds - parts);
+  // With what was measured already.
+  const auto beyond_parts = [&](const char* variant) {
+    std::vector<double> beyond;
+    if (const ProfileTable* steps = find_table(profile, OperationId::X2, shape, variant)) {
+      for (const ProfileCell& cell : steps->cells) {
+        const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
+        if (cell.at[0] == 1 && part.added > Tokens(1)) {
+          const double parts = prefill(std::span(&part, 1)).total.seconds() - overhead;
+          beyond.push_back(cell.median_seconds - parts);
+        }
       }
     }
-  }
+    return median(std::move(beyond));
+  };
   std::map<std::int64_t, std::vector<double>> decodes;
   if (const ProfileTable* runs = find_table(profile, OperationId::X2, shape, kDecodeRun)) {
     for (const ProfileCell& cell : runs->cells) {
@@ -322,7 +327,8 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
       decodes[cell.at[0]].push_back(cell.median_seconds - parts);
     }
   }
-  prefill_overhead_ = duration_from_seconds(std::max(0.0, median(std::move(prefills))));
+  prefill_overhead_ = duration_from_seconds(std::max(0.0, beyond_parts(kStep)));
+  prefill_less_in_run_ = duration_from_seconds(std::max(0.0, -beyond_parts(kPrefillRun)));
   for (auto& [batch, beyond] : decodes) {
     decode_corrections_[batch] = median(std::move(beyond));
   }
@@ -401,12 +407,16 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
                                 static_cast<double>(part.past.value)));
   }
   const double tokens = static_cast<double>(added.value);
-  add(layer, dense(tokens));
+  const ProfileGrid::Time matrices = dense(tokens);
+  add(layer, matrices);
   const ProfileGrid::Time rest = outside(tokens, static_cast<double>(parts.size()) + requests);
   const SimDuration layer_time = duration_from_seconds(layer.seconds);
   return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) +
                    iteration_overhead_ + prefill_overhead_,
           .layer = layer_time,
+          .less_in_run =
+              std::min(prefill_less_in_run_,
+                       prefill_overhead_ + duration_from_seconds(matrices.seconds) * layers_),
           .extrapolated = layer.extrapolated || rest.extrapolated};
 }
 

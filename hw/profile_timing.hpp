@@ -58,8 +58,9 @@ inline constexpr const char* kRotatedVariant = "rotated";
 ///
 /// outside of the layers are the head (G1), the embedding and sampling (E1), the hardware's
 /// iteration overhead and, on one GPU and where the roofline stands in for nothing, what whole
-/// steps of the model took beyond their operations, in the median (X2). A prefill comes after a
-/// pause and takes longer, as caches are cold (step). Decode goes on and finds in caches what its
+/// steps of the model took beyond their operations, in the median (X2). A prefill after a pause
+/// takes longer, as caches are cold (step), than one in a run (prefill_run; without that, as long).
+/// Decode goes on and finds in caches what its
 /// operations were measured without: an iteration takes less than they, or more (decode_run, in the
 /// median of each batch), but no less than its attention. An iteration with prompts counts as a
 /// prefill. E and R that were not measured are left out and named. A batch is composed of its
@@ -122,6 +123,7 @@ class ProfileTiming final : public TimingModel {
   std::int64_t layers_;
   SimDuration iteration_overhead_;
   SimDuration prefill_overhead_;
+  SimDuration prefill_less_in_run_;
   /// By the batches that were measured: seconds, negative where caches help.
   std::map<std::int64_t, double> decode_corrections_;
   Rates attained_;

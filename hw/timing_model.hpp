@@ -15,11 +15,17 @@ struct PrefillPart {
   Tokens past;
 };
 
+/// GPU work that begins so soon after other work is one of a run: it finds processors awake and
+/// caches filled.
+inline constexpr SimDuration kRunGap(10'000'000);
+
 struct PrefillTime {
-  /// All layers plus what is not part of a layer (`outside`).
+  /// After a pause, all layers plus what is not part of a layer (`outside`).
   SimDuration total;
   /// One layer: loading and saving overlap layer by layer.
   SimDuration layer;
+  /// What it takes less than `total` in a run.
+  SimDuration less_in_run{};
   /// Some of it lies outside of what was measured.
   bool extrapolated = false;
 };

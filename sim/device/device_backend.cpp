@@ -55,6 +55,13 @@ SimTime DeviceBackend::wall() const {
                      .count());
 }
 
+void DeviceBackend::wake_lanes() {
+  for (Lane* const lane :
+       {compute_.get(), loads_to_hbm_.get(), fetches_.get(), saves_.get(), writes_.get()}) {
+    lane->wake();
+  }
+}
+
 void DeviceBackend::post(Completion completion) {
   {
     const std::lock_guard lock(mutex_);
@@ -79,6 +86,7 @@ Completion DeviceBackend::wait() {
     begin_ = std::chrono::steady_clock::now();
     begun_ = true;
   }
+  wake_lanes();
   begin_wait();
   std::unique_lock lock(mutex_);
   while (true) {
@@ -127,6 +135,7 @@ bool DeviceBackend::pending() const {
 }
 
 void DeviceBackend::finish() {
+  wake_lanes();
   store_.settle();
   {
     std::unique_lock lock(mutex_);
@@ -208,7 +217,7 @@ void DeviceBackend::start_part(TransferId id, const MoveLayers& part) {
     }
     progress = known;
   }
-  lane_of(command).run([this, id, part, progress](const MoveLane& lane) {
+  lane_of(command).add([this, id, part, progress](const MoveLane& lane) {
     if (progress != nullptr) {
       load(part, *progress, lane);
     } else {
@@ -277,7 +286,7 @@ void DeviceBackend::compute(Lane::Task task) {
     const std::lock_guard lock(mutex_);
     ++expected_;
   }
-  compute_->run(std::move(task));
+  compute_->add(std::move(task));
 }
 
 void DeviceBackend::start_prefill(const PrefillCommand& command) {
@@ -345,9 +354,15 @@ void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers,
     wait_until(*progress, [&] { return progress->ended; });
   }
   store_.note_computed(pass.computed, lane);
-  computed_.push_back(std::move(work));
+  note_work(std::move(work), begin);
   post({CompletionKind::prefill,
         static_cast<std::uint64_t>(duration_from_seconds(computed_.back().seconds).ns)});
+}
+
+void DeviceBackend::note_work(ComputedWork work, std::chrono::steady_clock::time_point begin) {
+  work.in_run = computed_until_ && begin - *computed_until_ < std::chrono::nanoseconds(kRunGap.ns);
+  computed_.push_back(std::move(work));
+  computed_until_ = std::chrono::steady_clock::now();
 }
 
 /// A load that failed never comes, and tells nobody here.
@@ -395,10 +410,11 @@ void DeviceBackend::decode(const DecodeCommand& command, const std::vector<Entry
     ++done;
   }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-  computed_.push_back({.batch = command.batch,
-                       .context = command.context,
-                       .iterations = done,
-                       .seconds = passed.count()});
+  note_work({.batch = command.batch,
+             .context = command.context,
+             .iterations = done,
+             .seconds = passed.count()},
+            begin);
   post({CompletionKind::decode, static_cast<std::uint64_t>(done)});
 }
 

@@ -28,6 +28,8 @@ struct ComputedWork {
   Tokens context;
   std::int64_t iterations = 1;
   double seconds = 0;
+  /// It followed other work within kRunGap.
+  bool in_run = false;
 };
 
 /// Runs the control plane's commands on a device, by the wall clock: a decoder computes, copies and
@@ -85,6 +87,9 @@ class DeviceBackend final : public ServingBackend {
   };
 
   [[nodiscard]] SimTime wall() const;
+  /// Has the threads begin with what was commanded, computing first: a thread that moves KV may
+  /// take the processor of the one that commands.
+  void wake_lanes();
   /// Queues GPU work, which ends with a completion.
   void compute(Lane::Task task);
   void post(Completion completion);
@@ -102,6 +107,8 @@ class DeviceBackend final : public ServingBackend {
   void wait_until(LoadProgress& progress, const std::function<bool()>& reached) const;
   /// How long layers waited for their KV, in seconds.
   [[nodiscard]] double stalled(bool wait_for_all_layers, const LoadProgress& progress) const;
+  /// `work`, which took until now, is what the thread that computes did last.
+  void note_work(ComputedWork work, std::chrono::steady_clock::time_point begin);
   void decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
               const MoveLane& lane);
 
@@ -131,6 +138,7 @@ class DeviceBackend final : public ServingBackend {
   std::exception_ptr failure_;
   /// Of the thread that computes.
   std::vector<ComputedWork> computed_;
+  std::optional<std::chrono::steady_clock::time_point> computed_until_;
 
   /// The last members: their threads end before what they use.
   std::unique_ptr<Lane> compute_;

@@ -10,6 +10,7 @@
 #include "hw/profile.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/rng.hpp"
 
 namespace kvtier {
 namespace {
@@ -128,6 +129,7 @@ KvStore::KvStore(const Setup& setup)
       open_storage_ = [this](const StorageOptions& options) {
         return open_storage_engine(file_->descriptor(), options);
       };
+      fill_file(setup.check);
     }
   }
   for (const Medium medium : {Medium::hbm, Medium::dram, Medium::cxl, Medium::ssd}) {
@@ -142,6 +144,31 @@ KvStore::KvStore(const Setup& setup)
 }
 
 KvStore::~KvStore() = default;
+
+void KvStore::fill_file(const std::function<void()>& check) {
+  // What drives could leave out or press together would be faster to read.
+  std::byte* const block = host(scratch_.front());
+  constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint64_t));
+  for (std::int64_t i = 0; i < kDriveRequestBytes / kWord; ++i) {
+    const std::uint64_t bits = random_bits_at(0, static_cast<std::uint64_t>(i));
+    std::memcpy(block + i * kWord, &bits, kWord);
+  }
+  const std::unique_ptr<StorageEngine> engine = open_engine();
+  const std::int64_t size = file_->size().value;
+  for (std::int64_t at = 0; at < size || engine->in_flight() > 0;) {
+    while (at < size && engine->in_flight() < kQueueDepth) {
+      const IoRequest request{.kind = IoKind::write,
+                              .offset = at,
+                              .data = block,
+                              .bytes = Bytes(std::min(kDriveRequestBytes, size - at))};
+      engine->submit({&request, 1});
+      at += request.bytes.value;
+    }
+    check();
+    static_cast<void>(engine->wait());
+  }
+  engine->flush();
+}
 
 std::span<const std::int32_t> KvStore::scratch(std::int64_t lane) const {
   return std::span(scratch_).subspan(static_cast<std::size_t>(lane * scratch_slots_),

@@ -52,6 +52,8 @@ class KvStore {
     std::string directory;
     /// Lanes that have scratch slots.
     std::int64_t lanes = 1;
+    /// Called while the file is written, once before anything is kept in it.
+    std::function<void()> check = [] {};
     /// Instead of a file in `directory`; for tests.
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
     /// How a token's KV of one layer is copied to HBM and from it.
@@ -188,6 +190,9 @@ class KvStore {
   /// Through the lane's scratch slots.
   void write_from_hbm(const KvMove& move, const MoveLane& lane) const;
   [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;
+  /// Writes the whole file: a drive and its file system take longer for a place that was never
+  /// written, and a calibration measures one that was.
+  void fill_file(const std::function<void()>& check);
   /// Tokens of the move from number `begin` on lie in these slots of host memory.
   void compare(const KvMove& move, std::size_t begin, std::span<const std::int32_t> in_memory);
   /// Calls work(begin, slots) for parts of `count` tokens that fit in the lane's scratch slots.

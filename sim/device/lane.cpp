@@ -11,17 +11,16 @@ Lane::~Lane() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_one();
+  changed_.notify_one();
   thread_.join();
 }
 
-void Lane::run(Task task) {
-  {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
-  }
-  wake_.notify_one();
+void Lane::add(Task task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
 }
+
+void Lane::wake() { changed_.notify_one(); }
 
 void Lane::work() {
   bool failed = false;
@@ -42,7 +41,7 @@ void Lane::work() {
       .stream = stream.get(), .storage = setup_.storage.get(), .scratch = setup_.scratch};
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
     if (stop_) {
       return;
     }

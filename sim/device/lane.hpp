@@ -33,14 +33,16 @@ class Lane {
   /// Ends what is in work, and leaves out what waits.
   ~Lane();
 
-  void run(Task task);
+  /// To be done in turn, by `wake` at the latest.
+  void add(Task task);
+  void wake();
 
  private:
   void work();
 
   Setup setup_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable changed_;
   std::deque<Task> tasks_;
   bool stop_ = false;
   std::thread thread_;

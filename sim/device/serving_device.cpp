@@ -108,6 +108,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
           .slots = slots,
           .directory = setup.directory,
           .lanes = lanes,
+          .check = setup.check,
           .open_storage = setup.open_storage,
           .to_hbm = method(OperationId::C1),
           .from_hbm = method(OperationId::C2),

@@ -185,6 +185,7 @@ inline void SimulatedBackend::advance_to(SimTime next) {
 Completion SimulatedBackend::finish_gpu() {
   const Gpu done = std::exchange(gpu_, Gpu::idle);
   gpu_done_ = kNever;
+  gpu_free_since_ = now_;
   if (done == Gpu::prefill) {
     return {CompletionKind::prefill, static_cast<std::uint64_t>(prefill_time_.total.ns)};
   }
@@ -243,6 +244,9 @@ void SimulatedBackend::begin_prefill() {
   ++timing_use_.prefills;
   timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
   gpu_ = Gpu::prefill;
+  if (now_ - gpu_free_since_ < kRunGap) {
+    prefill_time_.total = prefill_time_.total - prefill_time_.less_in_run;
+  }
   gpu_started_ = now_ + before_work_;
   gpu_done_ = prefill_.load.valid() ? kNever : gpu_started_ + prefill_time_.total + after_work_;
   if (gpu_is_watched_) [[unlikely]] {
@@ -278,10 +282,15 @@ void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
   const SimDuration unmoved = std::min(latency, loading);
   const SimDuration first_layer =
       prefill_.ready_layers > 0 ? SimDuration(0) : unmoved + (loading - unmoved) / loading_layers;
-  const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
+  const SimDuration outside_layers = time_outside_layers();
   const SimTime first_begins = std::max(gpu_started_, asked + first_layer);
   gpu_done_ = std::max({at, first_begins + prefill_time_.total + after_work_,
                         at + prefill_time_.layer + outside_layers + after_work_});
+}
+
+/// What a run saves is saved in the layers.
+SimDuration SimulatedBackend::time_outside_layers() const {
+  return std::max(SimDuration(0), prefill_time_.total - prefill_time_.layer * layers_);
 }
 
 /// The last layer to wait for its KV decides: after it, only compute is left.
@@ -290,7 +299,7 @@ SimTime SimulatedBackend::unequal_layers_done(SimTime at) const {
   KVTIER_ASSERT(std::ssize(up_to) == layers_, "every layer has its size");
   const auto ready = static_cast<std::size_t>(prefill_.ready_layers);
   const Bytes there = ready > 0 ? up_to[ready - 1] : Bytes(0);
-  const SimDuration outside_layers = prefill_time_.total - prefill_time_.layer * layers_;
+  const SimDuration outside_layers = time_outside_layers();
   SimTime done = std::max(at, gpu_started_ + prefill_time_.total + after_work_);
   const SimTime asked = gpu_started_ - before_work_;
   for (std::size_t i = ready; i < up_to.size(); ++i) {

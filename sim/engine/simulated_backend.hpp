@@ -97,6 +97,7 @@ class SimulatedBackend final : public Backend {
   void step_iteration();
   void count_decode();
   void watch_prefill();
+  [[nodiscard]] SimDuration time_outside_layers() const;
   void watch_decode();
   [[nodiscard]] bool decode_goes_on();
 
@@ -121,6 +122,8 @@ class SimulatedBackend final : public Backend {
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_done_ = kNever;
+  /// When its last work ended; a run begins after a pause.
+  SimTime gpu_free_since_ = SimTime() - kRunGap;
   /// When the work of the command began, or begins.
   SimTime gpu_started_;
   PrefillCommand prefill_;

@@ -23,7 +23,8 @@ Pace pace_of(std::span<const ComputedWork> work, const TimingModel& timing) {
   for (const ComputedWork& w : work) {
     if (!w.parts.empty()) {
       measured_prefill += w.seconds;
-      predicted_prefill += timing.iteration(w.parts, w.batch, w.context).total.seconds();
+      const PrefillTime time = timing.iteration(w.parts, w.batch, w.context);
+      predicted_prefill += (w.in_run ? time.total - time.less_in_run : time.total).seconds();
       continue;
     }
     measured_decode += w.seconds;
@@ -57,6 +58,7 @@ PrefillTime PacedTiming::iteration(std::span<const PrefillPart> parts, std::int6
   PrefillTime time = timing_.iteration(parts, batch, context);
   time.total = times(time.total, pace_.prefill);
   time.layer = times(time.layer, pace_.prefill);
+  time.less_in_run = times(time.less_in_run, pace_.prefill);
   return time;
 }
 

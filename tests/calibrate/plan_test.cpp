@@ -128,6 +128,24 @@ TEST_F(RunPlan, VisitsEveryCellSeveralTimes) {
   EXPECT_EQ(kept_.size(), 3U);
 }
 
+// Two cells, one visit each in the first round, and five more in the second: three of the one table
+// and one of each of the other's two.
+TEST_F(RunPlan, VisitsSomeTablesOftenInARound) {
+  visits_ = 2;
+  PlannedTable often = table(OperationId::X1, "lookup");
+  often.cells = {cell({8}, {1})};
+  often.visits_in_round = 3;
+  PlannedTable once = table(OperationId::X1, "allocation");
+  once.cells = {cell({8}, {1}), cell({64}, {1})};
+  run({often, once});
+  EXPECT_EQ(prepared_, 3 + 5);
+  // Two samples at most in a visit.
+  EXPECT_EQ(profile_.tables[0].cells[0].n, 4 * 2);
+  EXPECT_EQ(profile_.tables[1].cells[1].n, 2 * 2);
+  EXPECT_EQ(progress_.back().done, 7U);
+  EXPECT_EQ(progress_.back().all, 8U);
+}
+
 // The first visits take 3 x 2 s (a warm-up and a sample), the time is up in the second: what was
 // measured stays.
 TEST_F(RunPlan, KeepsTheFirstVisitWhenTimeIsUp) {

@@ -244,6 +244,32 @@ TEST(ProfileDecode, TakesAsMuchLessThanItsOperationsAsRunsDid) {
   EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 0.5)}), 4, kRounding);
 }
 
+// Four tokens after 8 take 24 s with the overhead of an iteration (1 s), 26 after a pause.
+TEST(ProfilePrefill, TakesLessInARun) {
+  Profile profile = tiny_profile();
+  const auto add = [&](const char* variant, std::vector<ProfileCell> cells) {
+    add_runs(profile, std::move(cells)).variant = variant;
+  };
+  const std::vector<PrefillPart> part{{4_tokens, 8_tokens}};
+  const auto time = [&](KeyPositions positions) {
+    return timing_of(profile, 4, positions).prefill(part);
+  };
+  EXPECT_EQ(time(KeyPositions::decoupled).less_in_run, SimDuration(0));
+  add(kStep, {cell({1, 4, 8}, 25)});
+  EXPECT_EQ(time(KeyPositions::decoupled).less_in_run, SimDuration(0));
+  add(kPrefillRun, {cell({1, 4, 8}, 20)});
+  for (const KeyPositions positions : {KeyPositions::decoupled, KeyPositions::embedded}) {
+    EXPECT_NEAR(time(positions).total.seconds(), 26, kRounding);
+    EXPECT_NEAR(time(positions).less_in_run.seconds(), 5, kRounding);
+  }
+  // Never more than after a pause, and no less than attention and what is outside of the layers:
+  // the matrices of both layers, 12 s, and the 2 s after a pause.
+  profile.tables.back().cells = {cell({1, 4, 8}, 27)};
+  EXPECT_EQ(time(KeyPositions::decoupled).less_in_run, SimDuration(0));
+  profile.tables.back().cells = {cell({1, 4, 8}, 1)};
+  EXPECT_NEAR(time(KeyPositions::decoupled).less_in_run.seconds(), 14, kRounding);
+}
+
 TEST(ProfileDecode, IsCorrectedOnlyAsRunsWereMeasured) {
   Profile profile = tiny_profile();
   for (const OperationId operation : {OperationId::A1, OperationId::A2}) {

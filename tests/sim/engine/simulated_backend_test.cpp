@@ -64,11 +64,12 @@ TEST(DecodeSum, TakesEachIterationsPieceAtItsKnots) {
 /// Decode with any pieces; a prefill has layers and something outside of them.
 class PieceTiming final : public TimingModel {
  public:
-  PieceTiming(std::vector<DecodePiece> pieces, SimDuration layer, SimDuration outside)
-      : pieces_(std::move(pieces)), layer_(layer), outside_(outside) {}
+  PieceTiming(std::vector<DecodePiece> pieces, SimDuration layer, SimDuration outside,
+              SimDuration less_in_run = SimDuration(0))
+      : pieces_(std::move(pieces)), layer_(layer), outside_(outside), less_in_run_(less_in_run) {}
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart>, std::int64_t,
                                       Tokens) const override {
-    return {.total = layer_ * kLayers + outside_, .layer = layer_};
+    return {.total = layer_ * kLayers + outside_, .layer = layer_, .less_in_run = less_in_run_};
   }
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t) const override {
     return pieces_;
@@ -79,6 +80,7 @@ class PieceTiming final : public TimingModel {
   std::vector<DecodePiece> pieces_;
   SimDuration layer_;
   SimDuration outside_;
+  SimDuration less_in_run_;
 };
 
 struct Stopped {
@@ -231,6 +233,44 @@ TEST(SimulatedBackend, APrefillThatLoadsLongerEndsOneLayerAfterTheLoad) {
 TEST(SimulatedBackend, WhatIsOutsideTheLayersComesAfterThem) {
   EXPECT_EQ(prefill_time(for_ms(3), for_ms(2), Bytes(10000), 0, false), for_ms(19));
   EXPECT_EQ(prefill_time(for_ms(1), for_ms(2), Bytes(20000), 0, false), for_ms(23));
+}
+
+TEST(SimulatedBackend, APrefillTakesLessInARun) {
+  // Five layers of 2 ms and 1 ms; 3 ms less in a run.
+  const PieceTiming timing({{Tokens(0), 1000000 * kTicksPerNs, 0}}, for_ms(2), for_ms(1),
+                           for_ms(3));
+  SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
+  const PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(0)}, .key = {}};
+  const auto wait_until = [&](SimTime time) {
+    backend.set_timer(time, 0);
+    backend.wait();
+  };
+  const auto prefill = [&] {
+    const SimTime begin = backend.now();
+    backend.start_prefill(command);
+    const Completion done = backend.wait();
+    EXPECT_EQ(static_cast<std::int64_t>(done.payload), (backend.now() - begin).ns);
+    return backend.now() - begin;
+  };
+  EXPECT_EQ(prefill(), for_ms(11));
+  EXPECT_EQ(prefill(), for_ms(8));
+  wait_until(backend.now() + kRunGap - SimDuration(1));
+  EXPECT_EQ(prefill(), for_ms(8));
+  wait_until(backend.now() + kRunGap);
+  EXPECT_EQ(prefill(), for_ms(11));
+  backend.start_decode({.batch = 1, .context = Tokens(5), .iterations = 3});
+  backend.wait();
+  EXPECT_EQ(prefill(), for_ms(8));
+  // Of a load that ends after 7 ms: the last layer computes then, and what is outside of layers is
+  // not less than nothing.
+  PrefillCommand loads = command;
+  loads.load = backend.start_transfer(
+      {.from = Medium::dram, .to = Medium::hbm, .bytes = Bytes(7000), .key = {}, .cookie = 0});
+  const SimTime begin = backend.now();
+  backend.start_prefill(loads);
+  while (backend.wait().kind != CompletionKind::prefill) {
+  }
+  EXPECT_EQ(backend.now() - begin, std::max(SimDuration(7'000'000 / 5) + for_ms(8), for_ms(9)));
 }
 
 TEST(SimulatedBackend, LayersLoadedBeforehandHideTheRest) {
