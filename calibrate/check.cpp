@@ -187,10 +187,8 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
       const std::vector<PrefillPart> parts(
           static_cast<std::size_t>(cell.at[0]),
           {.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])});
-      const PrefillTime time = timing.prefill(parts);
-      const bool in_run = table.variant == kPrefillRun;
-      gathered.pairs.push_back(
-          {(in_run ? time.total - time.less_in_run : time.total).seconds(), cell.median_seconds});
+      gathered.pairs.push_back({timing.prefill(parts).taken(table.variant == kPrefillRun).seconds(),
+                                cell.median_seconds});
     }
   }
 }

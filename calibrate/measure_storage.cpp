@@ -85,18 +85,9 @@ class StorageBench {
     if (filled_) {
       return;
     }
-    constexpr std::int64_t kBlock = kMebibyte;
-    constexpr std::int64_t kFillDepth = 8;
-    std::int64_t at = 0;
-    while (at < size_ || engine_->in_flight() > 0) {
-      while (at < size_ && engine_->in_flight() < kFillDepth) {
-        submit(IoKind::write, at, kBlock, 0);
-        at += kBlock;
-      }
-      check();
-      engine_->wait();
-    }
-    engine_->flush();
+    write_whole(
+        *engine_, Bytes(size_),
+        [this](std::int64_t place) { return memory_.data() + place % kPattern; }, check);
     filled_ = true;
   }
 
@@ -189,11 +180,6 @@ class StorageBench {
             .data = kind == IoKind::read ? ring(tag, block) : memory_.data() + place % kPattern,
             .bytes = Bytes(block),
             .tag = static_cast<std::uint64_t>(tag)};
-  }
-
-  void submit(IoKind kind, std::int64_t place, std::int64_t block, std::int64_t tag) {
-    const IoRequest one = request(kind, place, block, tag);
-    engine_->submit({&one, 1});
   }
 
   void expect_pattern(const std::byte* data, std::int64_t place, std::int64_t block) const {

@@ -28,6 +28,10 @@ struct PrefillTime {
   SimDuration less_in_run{};
   /// Some of it lies outside of what was measured.
   bool extrapolated = false;
+
+  [[nodiscard]] SimDuration taken(bool in_run) const {
+    return in_run ? total - less_in_run : total;
+  }
 };
 
 /// Decode time in 1/1024 ns: fine enough that the slope per token of context (a few ns) has no

@@ -1,5 +1,6 @@
 #include "hw/device/storage.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -161,6 +162,26 @@ std::int64_t ScratchFile::merged_requests() const {
 bool has_processors_for_polling() {
   constexpr long kEnough = 8;
   return ::sysconf(_SC_NPROCESSORS_ONLN) >= kEnough;
+}
+
+void write_whole(StorageEngine& engine, Bytes size,
+                 const std::function<std::byte*(std::int64_t offset)>& data,
+                 const std::function<void()>& check) {
+  constexpr std::int64_t kBlock = std::int64_t{1} << 20;
+  constexpr std::int64_t kInFlight = 8;
+  for (std::int64_t at = 0; at < size.value || engine.in_flight() > 0;) {
+    while (at < size.value && engine.in_flight() < kInFlight) {
+      const IoRequest request{.kind = IoKind::write,
+                              .offset = at,
+                              .data = data(at),
+                              .bytes = Bytes(std::min(kBlock, size.value - at))};
+      engine.submit({&request, 1});
+      at += request.bytes.value;
+    }
+    check();
+    static_cast<void>(engine.wait());
+  }
+  engine.flush();
 }
 
 std::unique_ptr<StorageEngine> open_storage_engine(int descriptor, const StorageOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -102,6 +103,13 @@ struct StorageOptions {
 /// threads otherwise; the reason is in the engine's name. `uring` throws DeviceError instead.
 [[nodiscard]] std::unique_ptr<StorageEngine> open_storage_engine(int descriptor,
                                                                  const StorageOptions& options);
+
+/// Writes the file up to `size`, a MiB at a time, with what `data` says of each offset, and
+/// flushes: drives and file systems take longer for places that were never written. Nothing else is
+/// in flight. `check` is called all the while; what it throws ends the writing.
+void write_whole(StorageEngine& engine, Bytes size,
+                 const std::function<std::byte*(std::int64_t offset)>& data,
+                 const std::function<void()>& check);
 
 /// The calls that an engine of threads makes; the tests have others.
 class FileCalls {

@@ -153,21 +153,8 @@ void KvStore::fill_file(const std::function<void()>& check) {
     const std::uint64_t bits = random_bits_at(0, static_cast<std::uint64_t>(i));
     std::memcpy(block + i * kWord, &bits, kWord);
   }
-  const std::unique_ptr<StorageEngine> engine = open_engine();
-  const std::int64_t size = file_->size().value;
-  for (std::int64_t at = 0; at < size || engine->in_flight() > 0;) {
-    while (at < size && engine->in_flight() < kQueueDepth) {
-      const IoRequest request{.kind = IoKind::write,
-                              .offset = at,
-                              .data = block,
-                              .bytes = Bytes(std::min(kDriveRequestBytes, size - at))};
-      engine->submit({&request, 1});
-      at += request.bytes.value;
-    }
-    check();
-    static_cast<void>(engine->wait());
-  }
-  engine->flush();
+  write_whole(
+      *open_engine(), file_->size(), [block](std::int64_t) { return block; }, check);
 }
 
 std::span<const std::int32_t> KvStore::scratch(std::int64_t lane) const {

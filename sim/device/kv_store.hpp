@@ -190,8 +190,7 @@ class KvStore {
   /// Through the lane's scratch slots.
   void write_from_hbm(const KvMove& move, const MoveLane& lane) const;
   [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;
-  /// Writes the whole file: a drive and its file system take longer for a place that was never
-  /// written, and a calibration measures one that was.
+  /// Writes the whole file, as a calibration does.
   void fill_file(const std::function<void()>& check);
   /// Tokens of the move from number `begin` on lie in these slots of host memory.
   void compare(const KvMove& move, std::size_t begin, std::span<const std::int32_t> in_memory);

@@ -244,9 +244,7 @@ void SimulatedBackend::begin_prefill() {
   ++timing_use_.prefills;
   timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
   gpu_ = Gpu::prefill;
-  if (now_ - gpu_free_since_ < kRunGap) {
-    prefill_time_.total = prefill_time_.total - prefill_time_.less_in_run;
-  }
+  prefill_time_.total = prefill_time_.taken(now_ - gpu_free_since_ < kRunGap);
   gpu_started_ = now_ + before_work_;
   gpu_done_ = prefill_.load.valid() ? kNever : gpu_started_ + prefill_time_.total + after_work_;
   if (gpu_is_watched_) [[unlikely]] {

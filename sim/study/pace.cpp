@@ -23,8 +23,7 @@ Pace pace_of(std::span<const ComputedWork> work, const TimingModel& timing) {
   for (const ComputedWork& w : work) {
     if (!w.parts.empty()) {
       measured_prefill += w.seconds;
-      const PrefillTime time = timing.iteration(w.parts, w.batch, w.context);
-      predicted_prefill += (w.in_run ? time.total - time.less_in_run : time.total).seconds();
+      predicted_prefill += timing.iteration(w.parts, w.batch, w.context).taken(w.in_run).seconds();
       continue;
     }
     measured_decode += w.seconds;

@@ -166,19 +166,18 @@ TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
   EXPECT_EQ(row.left_out, 1);
   // A run of one request's iterations: four matrices of 1 s, attention to 8 tokens 1 s, twice, and
   // the head, 11 s. They took 8, and to 32 tokens 10 instead of 17: 5 less in the middle.
-  ProfileTable runs = profile.tables.back();
-  runs.variant = kDecodeRun;
-  runs.cells = {cell({1, 1, 7}, 8), cell({1, 1, 31}, 10)};
-  profile.tables.push_back(runs);
-  row = composition();
+  const auto with_runs = [&](const char* variant, std::vector<ProfileCell> cells) {
+    ProfileTable runs = profile.tables.back();
+    runs.variant = variant;
+    runs.cells = std::move(cells);
+    profile.tables.push_back(std::move(runs));
+    return composition();
+  };
+  row = with_runs(kDecodeRun, {cell({1, 1, 7}, 8), cell({1, 1, 31}, 10)});
   EXPECT_EQ(row.errors.count, 5);
   EXPECT_NEAR(row.errors.worst, 2.0 / 8, 1e-9);
   // In a run two of the prefills took 19 of 24 and 16 of 22: 5.5 s less in the middle.
-  ProfileTable in_run = profile.tables.back();
-  in_run.variant = kPrefillRun;
-  in_run.cells = {cell({1, 4, 8}, 19), cell({1, 4, 0}, 16)};
-  profile.tables.push_back(in_run);
-  row = composition();
+  row = with_runs(kPrefillRun, {cell({1, 4, 8}, 19), cell({1, 4, 0}, 16)});
   EXPECT_EQ(row.errors.count, 7);
   EXPECT_NEAR(row.errors.worst, 2.0 / 8, 1e-9);
   profile.tables.pop_back();

@@ -390,6 +390,8 @@ TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
     backend.wait();
     EXPECT_EQ(backend.now(), at_ms(expected));
   }
+  EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::dram).value, 1e6);
+  EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::hbm).value, 5e5);
 }
 
 TEST(IdleBandwidth, IsWhatAMoveTowardsTheGpusGetsByItself) {
