@@ -37,8 +37,8 @@ struct Target {
 /// drives take longer to begin than in a loop. Orders to threads, and transfers, come after longer
 /// pauses and right after others: a short one stands for both.
 inline constexpr std::chrono::milliseconds kPause(20);
-/// Before whole steps, which are measured in runs, too: others use the caches meanwhile.
-inline constexpr std::chrono::milliseconds kLongPause(60);
+/// Before whole steps, which are measured in runs, too, and loads: others use the caches meanwhile.
+inline constexpr std::chrono::milliseconds kLongPause(100);
 
 /// Of cells whose every sample comes after a pause: the budget is for some of them.
 [[nodiscard]] StopRules rules_with_pauses(const Target& target);

@@ -161,6 +161,11 @@ void add_composition(const Profile& profile, const ProfileTable& ragged, Gathere
   }
 }
 
+std::int64_t passes_before(const ProfileTable& steps) {
+  constexpr std::int64_t kMany = 2;
+  return steps.variant == kPrefillRun ? kMany : steps.variant == kPrefillSecond ? 1 : 0;
+}
+
 /// A table of whole steps, as recorded, against what the timing model makes of the profile.
 void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& gathered) {
   const ModelConfig model = model_of_steps(table);
@@ -187,8 +192,8 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
       const std::vector<PrefillPart> parts(
           static_cast<std::size_t>(cell.at[0]),
           {.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])});
-      gathered.pairs.push_back({timing.prefill(parts).taken(table.variant == kPrefillRun).seconds(),
-                                cell.median_seconds});
+      gathered.pairs.push_back(
+          {timing.prefill(parts).taken(passes_before(table)).seconds(), cell.median_seconds});
     }
   }
 }

@@ -18,8 +18,11 @@ struct Step {
   [[nodiscard]] std::int64_t context() const { return requests * (added + past); }
 };
 
-/// The model with random weights, and KV in random slots. As a server finds it: after a pause, in
-/// which caches were used by others, or after other work.
+/// What a step comes after: a pause, in which caches were used by others, one pass after such a
+/// pause, or many passes.
+enum class After { pause, one_pass, run };
+
+/// The model with random weights, and KV in random slots, as a server finds it.
 class Server {
  public:
   Server(const Target& target, const Step& largest)
@@ -36,7 +39,26 @@ class Server {
     slots_ = shuffled(2 * largest.context(), random);
   }
 
-  Sample prepare(const Step& step, bool in_run) {
+  Sample prepare(const Step& step, After after) {
+    const auto batch = batch_of(step);
+    if (after == After::run) {
+      return [this, batch] { return one_of_a_run(*batch); };
+    }
+    const auto first = after == After::one_pass ? batch_of(kFirst) : nullptr;
+    return [this, batch, first] {
+      std::this_thread::sleep_for(kLongPause);
+      if (first != nullptr) {
+        forward(*first, 1);
+      }
+      return forward(*batch, 1);
+    };
+  }
+
+ private:
+  /// A pass over all weights and little else.
+  static constexpr Step kFirst{.requests = 1, .added = 8, .past = 0};
+
+  [[nodiscard]] std::shared_ptr<const DecoderBatch> batch_of(const Step& step) const {
     auto batch = std::make_shared<DecoderBatch>();
     for (std::int64_t r = 0; r < step.requests; ++r) {
       std::vector<std::int32_t> tokens;
@@ -47,16 +69,9 @@ class Server {
       batch->add(tokens, std::span(slots_).subspan(static_cast<std::size_t>(r * length),
                                                    static_cast<std::size_t>(length)));
     }
-    if (in_run) {
-      return [this, batch] { return one_of_a_run(*batch); };
-    }
-    return [this, batch] {
-      std::this_thread::sleep_for(kLongPause);
-      return forward(*batch, 1);
-    };
+    return batch;
   }
 
- private:
   double one_of_a_run(const DecoderBatch& batch) {
     constexpr double kRun = 0.02;  // seconds
     constexpr double kMost = 8;
@@ -83,7 +98,7 @@ class Server {
 
 }  // namespace
 
-/// Prefills of one request, after pauses and in runs, and decode in runs.
+/// Prefills of one request, after pauses, right after that and in runs, and decode in runs.
 std::vector<PlannedTable> plan_steps(const Target& target) {
   const ModelConfig& model = target.model;
   const std::int64_t element = target.device.info().element.value;
@@ -91,24 +106,24 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
   const Bytes kv = 2 * largest.context() * kv_bytes_per_token(decoder_shape(model), Bytes(element));
   const Bytes memory = parameters(model) * Bytes(element) + kv;
   const auto server = std::make_shared<std::shared_ptr<Server>>();
-  const auto plan = [&](const char* variant, CacheState cache, const std::vector<Step>& steps) {
-    const bool runs = cache == CacheState::hot;
+  const auto plan = [&](const char* variant, After after, const std::vector<Step>& steps) {
+    const bool runs = after == After::run;
     PlannedTable planned{.rules = runs ? rules_of(target) : rules_with_pauses(target),
                          .visits_in_round = runs ? kManyVisits : kManyVisits / 2};
     planned.table = {.operation = OperationId::X2,
                      .variant = variant,
                      .method = "decoder with random weights, by the host's clock",
-                     .cache = cache,
+                     .cache = runs ? CacheState::hot : CacheState::cold,
                      .shape = step_shape(model, element),
                      .axes = profile_operation(OperationId::X2).axes};
     for (const Step& step : steps) {
       planned.cells.push_back({.at = {step.requests, step.added, step.past},
                                .memory = memory,
-                               .prepare = [server, target, largest, step, runs] {
+                               .prepare = [server, target, largest, step, after] {
                                  if (*server == nullptr) {
                                    *server = std::make_shared<Server>(target, largest);
                                  }
-                                 return (*server)->prepare(step, runs);
+                                 return (*server)->prepare(step, after);
                                }});
     }
     return planned;
@@ -119,14 +134,16 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
       prefills.push_back({1, added, past});
     }
   }
+  // What they take longer than in runs is much the same for all.
+  const std::vector<Step> seconds{prefills[0], prefills[3], prefills[4]};
   std::vector<Step> decodes;
   for (const std::int64_t requests : {1, 4}) {
     for (const std::int64_t past : {127, 1023}) {
       decodes.push_back({requests, 1, past});
     }
   }
-  return {plan(kStep, CacheState::cold, prefills), plan(kPrefillRun, CacheState::hot, prefills),
-          plan(kDecodeRun, CacheState::hot, decodes)};
+  return {plan(kStep, After::pause, prefills), plan(kPrefillSecond, After::one_pass, seconds),
+          plan(kPrefillRun, After::run, prefills), plan(kDecodeRun, After::run, decodes)};
 }
 
 }  // namespace kvtier::calibrate

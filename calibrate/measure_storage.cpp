@@ -1,12 +1,17 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
 
 #include "calibrate/measure.hpp"
+#include "calibrate/worker.hpp"
+#include "hw/device/decoder.hpp"
+#include "hw/device/processors.hpp"
+#include "hw/device/ring_load.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 
@@ -58,7 +63,10 @@ class StorageBench {
   StorageBench(std::unique_ptr<ScratchFile> file,
                const std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)>& open,
                Bytes size)
-      : file_(std::move(file)), memory_(kPattern + kRing), size_(size.value / kPattern * kPattern) {
+      : file_(std::move(file)),
+        open_(open),
+        memory_(kPattern + kRing),
+        size_(size.value / kPattern * kPattern) {
     if (size_ == 0) {
       throw ConfigError(fmt::format("the test file needs at least {} MiB", kPattern / kMebibyte));
     }
@@ -68,7 +76,7 @@ class StorageBench {
       words[i] = static_cast<std::uint64_t>(random.index(INT64_MAX));
     }
     StorageOptions options{.queue_depth = kDepth, .memory = memory_.span()};
-    engine_ = open(options);
+    engine_ = open_(options);
     merged_at_begin_ = file_ == nullptr ? 0 : file_->merged_requests();
   }
 
@@ -167,6 +175,13 @@ class StorageBench {
     return memory_.data() + place % kPattern;
   }
 
+  /// An engine of the same kind for the same file, for requests into other memory.
+  [[nodiscard]] std::unique_ptr<StorageEngine> open_for(const Buffer& memory,
+                                                        std::int64_t depth) const {
+    return open_({.queue_depth = depth,
+                  .memory = {memory.data(), static_cast<std::size_t>(memory.size().value)}});
+  }
+
  private:
   [[nodiscard]] std::byte* ring(std::int64_t tag, std::int64_t block) const {
     return memory_.data() + kPattern + tag * block;
@@ -192,6 +207,7 @@ class StorageBench {
   }
 
   std::unique_ptr<ScratchFile> file_;
+  std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_;
   Mapped memory_;
   std::int64_t size_;
   std::unique_ptr<StorageEngine> engine_;
@@ -243,6 +259,7 @@ class StoragePlan {
     grid(OperationId::D2, "sustained", kAllWrites, true);
     mixed();
     through_the_host();
+    load_after_pause();
     beside_memory();
     return std::move(tables_);
   }
@@ -347,7 +364,6 @@ class StoragePlan {
   }
 
   static constexpr std::int64_t kMoveBlock = kDriveRequestBytes;
-  static constexpr std::int64_t kMoveDepth = 16;
 
   /// Reads into the ring of registered memory, each block copied on to the device while later ones
   /// are read.
@@ -391,6 +407,110 @@ class StoragePlan {
                return seconds;
              };
            }});
+    }
+  }
+
+  /// KV of one request, from one place of the file to rows all over the device's memory.
+  class Load {
+   public:
+    Load(const Target& target, StorageBench& bench, std::int64_t bytes, CopyMethod method)
+        : device_(target.device),
+          bench_(bench),
+          method_(method),
+          random_(target.seed, "calibrate/places"),
+          ring_(device_, MemoryKind::pinned, Bytes(kRingBytes)),
+          there_(device_, MemoryKind::device, Bytes(bytes)),
+          engine_(bench.open_for(ring_, kMoveDepth)),
+          stream_(device_.make_stream()) {
+      const Bytes row = kv_row_bytes(decoder_shape(target.model), device_.info().element);
+      row_ = std::gcd(row.value, kPart);
+      rows_ = shuffled(bytes / row_, random_);
+    }
+
+    void move() {
+      const std::int64_t bytes = there_.size().value;
+      place_ = random_.index((bench_.size() - bytes) / kStorageAlignment + 1) * kStorageAlignment;
+      load_through_ring(*engine_, {.parts = static_cast<std::size_t>((bytes + kPart - 1) / kPart),
+                                   .read =
+                                       [&](std::size_t part, PartRequests& requests) {
+                                         requests.submit(
+                                             {.kind = IoKind::read,
+                                              .offset = place_ + at(part),
+                                              .data = data(part),
+                                              .bytes = Bytes(std::min(kPart, bytes - at(part)))},
+                                             part);
+                                       },
+                                   .copy = [&](std::size_t part) { copy(part); },
+                                   .synchronize = [&] { stream_->synchronize(); }});
+      stream_->synchronize();
+    }
+    void check_last() {
+      std::array<std::byte, kCompared> found{};
+      device_.copy(found.data(), there_.data() + rows_.front() * row_, Bytes(kCompared), *stream_);
+      stream_->synchronize();
+      if (std::memcmp(found.data(), bench_.pattern(place_), kCompared) != 0) {
+        throw DeviceError("what was read did not arrive at the device");
+      }
+    }
+
+   private:
+    static constexpr std::int64_t kPart = kRingBytes / static_cast<std::int64_t>(kRingParts);
+
+    static std::int64_t at(std::size_t part) { return static_cast<std::int64_t>(part) * kPart; }
+    [[nodiscard]] std::byte* data(std::size_t part) const {
+      return ring_.data() + at(part % kRingParts);
+    }
+    void copy(std::size_t part) {
+      std::vector<CopyPiece> pieces;
+      const std::int64_t bytes = std::min(kPart, there_.size().value - at(part));
+      for (std::int64_t i = 0; i < bytes / row_; ++i) {
+        const std::int32_t row = rows_[static_cast<std::size_t>(at(part) / row_ + i)];
+        pieces.push_back({there_.data() + row * row_, data(part) + i * row_, Bytes(row_)});
+      }
+      device_.copy_pieces(pieces, method_, *stream_);
+    }
+
+    Device& device_;
+    StorageBench& bench_;
+    CopyMethod method_;
+    RandomStream random_;
+    Buffer ring_;
+    Buffer there_;
+    std::unique_ptr<StorageEngine> engine_;
+    std::unique_ptr<Stream> stream_;
+    std::int64_t row_ = 0;
+    std::vector<std::int32_t> rows_;
+    std::int64_t place_ = 0;
+  };
+
+  /// As a run does it: by a thread that is told to and tells of its end.
+  void load_after_pause() {
+    for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
+      PlannedTable& planned = add(OperationId::D4, kAfterPause,
+                                  method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
+      planned.rules = rules_with_pauses(target_);
+      planned.visits_in_round = kManyVisits / 2;
+      for (const std::int64_t bytes : {kMebibyte / 16, 4 * kMebibyte}) {
+        planned.cells.push_back(
+            {.at = {bytes},
+             .memory = Bytes(kPattern + kRing + bytes + kRingBytes),
+             .prepare = [bench = bench_, target = target_, method, bytes]() -> Sample {
+               bench->fill();
+               const Processors rest = share_processors(target.device, processors_of_thread()).rest;
+               auto load = std::make_shared<std::unique_ptr<Load>>();
+               auto worker = std::make_shared<Worker>(rest, [=] {
+                 *load = std::make_unique<Load>(target, *bench, bytes, method);
+                 return std::function([load] { (*load)->move(); });
+               });
+               return [=] {
+                 const StayOn here(rest);
+                 std::this_thread::sleep_for(kLongPause);
+                 const double seconds = worker->order().to_end;
+                 (*load)->check_last();
+                 return seconds;
+               };
+             }});
+      }
     }
   }
 

@@ -184,9 +184,31 @@ void describe(V& v, OneRequest& c) {
   v.field("write", c.write, "Writing one, by itself.", required(positive()));
 }
 
+/// What one load from the drives into HBM takes by itself: reading and copying on overlap in long
+/// loads only. It takes so much longer than its bytes at the rate of its way; where that is no
+/// faster, nothing changes.
+struct OneLoad {
+  /// Beside the time of its bytes, in place of the drives' latency.
+  SimDuration latency;
+  /// What a longer one has more moves at the rate of its way.
+  Bytes size;
+  BytesPerSecond rate;
+
+  friend bool operator==(const OneLoad&, const OneLoad&) = default;
+};
+
+template <class V>
+void describe(V& v, OneLoad& c) {
+  v.field("latency", c.latency, "Time of a load beside that of its bytes.",
+          required(non_negative()));
+  v.field("size", c.size, "What a load has more moves at the full rate.", required(positive()));
+  v.field("rate", c.rate, "Reading and copying on, by itself.", required(positive()));
+}
+
 struct SsdLimits : DriveLimits {
   DriveShares beside_copies;
   std::optional<OneRequest> one_request;
+  std::optional<OneLoad> one_load;
 
   /// Of reads that cross the link between host and GPUs, as copies do.
   [[nodiscard]] BytesPerSecond read_over_host_link() const {
@@ -204,6 +226,10 @@ void describe(V& v, SsdLimits& c) {
   v.field("one_request", c.one_request,
           "What one request by itself reaches, as the first of each transfer does; or none: all "
           "bytes move at the full rate.");
+  v.field(
+      "one_load", c.one_load,
+      "What one load into HBM takes by itself, in place of latency and one_request; or none: as "
+      "other transfers.");
 }
 
 struct SsdConfig {

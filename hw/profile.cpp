@@ -118,7 +118,12 @@ std::vector<ProfileOperation> make_operations() {
        {},
        false,
        "one block, read or written in that mix: seconds over blocks"},
-      {D4, {"bytes"}, {}, {}, false, "drive to pinned memory to device, all of bytes"},
+      {D4,
+       {"bytes"},
+       {},
+       {},
+       false,
+       "drive to pinned memory to device, all of bytes; after_pause as in D1, and in pieces of KV"},
       {D5,
        {"bytes"},
        {},
@@ -137,11 +142,11 @@ std::vector<ProfileOperation> make_operations() {
        {"requests", "new_tokens", "past_tokens"},
        {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "intermediate_size",
         "gated_mlp", "vocabulary_size", "element_bytes"},
-       {kStep, kPrefillRun, kDecodeRun},
+       {kStep, kPrefillSecond, kPrefillRun, kDecodeRun},
        false,
        "a whole model, from tokens to tokens: each of so many requests computes new tokens after "
-       "past ones; step: after a pause, prefill_run and decode_run: one of several that follow "
-       "each other"},
+       "past ones; step: after a pause, prefill_second: right after such a one, prefill_run and "
+       "decode_run: one of several that follow each other"},
   };
 }
 

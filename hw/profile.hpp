@@ -82,10 +82,12 @@ struct ProfileOperation {
 inline constexpr const char* kEvent = "event";
 inline constexpr const char* kHandOver = "hand_over";
 inline constexpr const char* kTransfer = "transfer";
-/// The variant of D1 and D2 for a drive that has had nothing to do for a while.
+/// The variant of D1, D2 and D4 for a drive that has had nothing to do for a while.
 inline constexpr const char* kAfterPause = "after_pause";
-/// Variants of X2: after a pause, and one of a run of prefills or of decode iterations.
+/// Variants of X2: after a pause, right after another pass that came after one, and one of a run of
+/// prefills or of decode iterations.
 inline constexpr const char* kStep = "step";
+inline constexpr const char* kPrefillSecond = "prefill_second";
 inline constexpr const char* kPrefillRun = "prefill_run";
 inline constexpr const char* kDecodeRun = "decode_run";
 /// Methods of copies: the device's engine piece by piece, or all processors together.

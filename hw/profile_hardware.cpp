@@ -250,6 +250,31 @@ Json one_request(const Profile& profile, const MeasuredLimits& limits) {
               {"write", rate(*write, *limits.backward)}};
 }
 
+/// What loads of two sizes after a pause take, the smallest and the largest, each by the faster way
+/// to copy.
+Json one_load(const Profile& profile) {
+  std::map<std::int64_t, double> seconds;
+  for (const ProfileTable* table : find_tables(profile, OperationId::D4, kAfterPause)) {
+    for (const ProfileCell& cell : table->cells) {
+      const auto [best, added] = seconds.try_emplace(cell.at[0], cell.median_seconds);
+      best->second = std::min(best->second, cell.median_seconds);
+    }
+  }
+  if (seconds.size() < 2) {
+    return nullptr;
+  }
+  const auto& [small, fast] = *seconds.begin();
+  const auto& [large, slow] = *seconds.rbegin();
+  if (slow <= fast) {
+    return nullptr;
+  }
+  const double rate = static_cast<double>(large - small) / (slow - fast);
+  const double latency = std::max(0.0, fast - static_cast<double>(small) / rate);
+  return Json{{"latency", format_quantity(duration_from_seconds(latency))},
+              {"size", format_quantity(Bytes(large))},
+              {"rate", format_quantity(BytesPerSecond(rate))}};
+}
+
 /// Writes of D5 are not flushed, as a burst is not.
 std::optional<double> share_beside_copies(const Profile& profile, const char* way) {
   using enum OperationId;
@@ -289,6 +314,9 @@ Json drives(const Profile& profile) {
   }
   if (Json one = one_request(profile, limits); !one.is_null()) {
     json["one_request"] = std::move(one);
+  }
+  if (Json one = one_load(profile); !one.is_null()) {
+    json["one_load"] = std::move(one);
   }
   return json;
 }

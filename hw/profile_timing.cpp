@@ -85,11 +85,8 @@ std::vector<MatrixShape> all_matrices(const ModelConfig& model, std::int64_t gpu
   return matrices;
 }
 
-/// 0 of none.
+/// Of one at least.
 double median(std::vector<double> values) {
-  if (values.empty()) {
-    return 0;
-  }
   std::ranges::sort(values);
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
@@ -291,6 +288,7 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
     } else {
       const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1);
       prefill_overhead_ = measured.prefill_overhead_;
+      prefill_less_second_ = measured.prefill_less_second_;
       prefill_less_in_run_ = measured.prefill_less_in_run_;
       decode_corrections_ = measured.decode_corrections_;
     }
@@ -304,8 +302,8 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
 void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig& model) {
   const Shape shape = step_shape(model, model.bytes_per_element);
   const double overhead = iteration_overhead_.seconds();  // no part of a step
-  // With what was measured already.
-  const auto beyond_parts = [&](const char* variant) {
+  // With what was measured already; none without cells.
+  const auto beyond_parts = [&](const char* variant) -> std::optional<double> {
     std::vector<double> beyond;
     if (const ProfileTable* steps = find_table(profile, OperationId::X2, shape, variant)) {
       for (const ProfileCell& cell : steps->cells) {
@@ -316,7 +314,7 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
         }
       }
     }
-    return median(std::move(beyond));
+    return beyond.empty() ? std::nullopt : std::optional(median(std::move(beyond)));
   };
   std::map<std::int64_t, std::vector<double>> decodes;
   if (const ProfileTable* runs = find_table(profile, OperationId::X2, shape, kDecodeRun)) {
@@ -327,8 +325,11 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
       decodes[cell.at[0]].push_back(cell.median_seconds - parts);
     }
   }
-  prefill_overhead_ = duration_from_seconds(std::max(0.0, beyond_parts(kStep)));
-  prefill_less_in_run_ = duration_from_seconds(std::max(0.0, -beyond_parts(kPrefillRun)));
+  prefill_overhead_ = duration_from_seconds(std::max(0.0, beyond_parts(kStep).value_or(0)));
+  const double in_run = std::max(0.0, -beyond_parts(kPrefillRun).value_or(0));
+  const double second = std::clamp(-beyond_parts(kPrefillSecond).value_or(-in_run), 0.0, in_run);
+  prefill_less_in_run_ = duration_from_seconds(in_run);
+  prefill_less_second_ = duration_from_seconds(second);
   for (auto& [batch, beyond] : decodes) {
     decode_corrections_[batch] = median(std::move(beyond));
   }
@@ -411,12 +412,13 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
   add(layer, matrices);
   const ProfileGrid::Time rest = outside(tokens, static_cast<double>(parts.size()) + requests);
   const SimDuration layer_time = duration_from_seconds(layer.seconds);
+  // All that caches save is reading weights.
+  const SimDuration most = prefill_overhead_ + duration_from_seconds(matrices.seconds) * layers_;
   return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) +
                    iteration_overhead_ + prefill_overhead_,
           .layer = layer_time,
-          .less_in_run =
-              std::min(prefill_less_in_run_,
-                       prefill_overhead_ + duration_from_seconds(matrices.seconds) * layers_),
+          .less_second = std::min(prefill_less_second_, most),
+          .less_in_run = std::min(prefill_less_in_run_, most),
           .extrapolated = layer.extrapolated || rest.extrapolated};
 }
 

@@ -59,13 +59,14 @@ inline constexpr const char* kRotatedVariant = "rotated";
 /// outside of the layers are the head (G1), the embedding and sampling (E1), the hardware's
 /// iteration overhead and, on one GPU and where the roofline stands in for nothing, what whole
 /// steps of the model took beyond their operations, in the median (X2). A prefill after a pause
-/// takes longer, as caches are cold (step), than one in a run (prefill_run; without that, as long).
-/// Decode goes on and finds in caches what its
-/// operations were measured without: an iteration takes less than they, or more (decode_run, in the
-/// median of each batch), but no less than its attention. An iteration with prompts counts as a
-/// prefill. E and R that were not measured are left out and named. A batch is composed of its
-/// requests: A2 is measured over requests of equal contexts and taken at the sum of the contexts,
-/// which is its work.
+/// takes longer, as caches are cold (step), than right after such a pass (prefill_second; without
+/// that, as in a run) and than in a run (prefill_run; without that, as long). Decode goes on and
+/// finds in caches what its operations were measured without: an iteration takes less than they, or
+/// more (decode_run, in the median of each batch), but no less than its attention; right after a
+/// prefill that came after a pause, as much longer as a prefill there. An iteration with prompts
+/// counts as a prefill. E and R that were not measured are left out and named. A batch is composed
+/// of its requests: A2 is measured over requests of equal contexts and taken at the sum of the
+/// contexts, which is its work.
 ///
 /// Where the profile lacks a matrix or attention and the hardware says so
 /// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in.
@@ -84,6 +85,10 @@ class ProfileTiming final : public TimingModel {
 
   /// Pieces from one measured context to the next. 1 <= batch <= max_batch.
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
+
+  [[nodiscard]] SimDuration decode_as_second() const override {
+    return prefill_less_in_run_ - prefill_less_second_;
+  }
 
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
 
@@ -123,6 +128,7 @@ class ProfileTiming final : public TimingModel {
   std::int64_t layers_;
   SimDuration iteration_overhead_;
   SimDuration prefill_overhead_;
+  SimDuration prefill_less_second_;
   SimDuration prefill_less_in_run_;
   /// By the batches that were measured: seconds, negative where caches help.
   std::map<std::int64_t, double> decode_corrections_;

@@ -15,8 +15,8 @@ struct PrefillPart {
   Tokens past;
 };
 
-/// GPU work that begins so soon after other work is one of a run: it finds processors awake and
-/// caches filled.
+/// A pass of the model (a prefill, or an iteration) that begins so soon after another one goes on
+/// with its run: it finds processors awake and caches filled.
 inline constexpr SimDuration kRunGap(10'000'000);
 
 struct PrefillTime {
@@ -24,13 +24,19 @@ struct PrefillTime {
   SimDuration total;
   /// One layer: loading and saving overlap layer by layer.
   SimDuration layer;
-  /// What it takes less than `total` in a run.
+  /// What it takes less than `total` as the second pass of a run, when caches are filled in part,
+  /// and as a later one.
+  SimDuration less_second{};
   SimDuration less_in_run{};
   /// Some of it lies outside of what was measured.
   bool extrapolated = false;
 
-  [[nodiscard]] SimDuration taken(bool in_run) const {
-    return in_run ? total - less_in_run : total;
+  /// With so many passes before it in its run.
+  [[nodiscard]] SimDuration taken(std::int64_t passes_before) const {
+    if (passes_before == 0) {
+      return total;
+    }
+    return total - (passes_before == 1 ? less_second : less_in_run);
   }
 };
 
@@ -70,6 +76,9 @@ class TimingModel {
   /// The pieces for `batch` running requests (1 token each), ascending, the first from 0 tokens.
   /// The reference stays valid as long as the model.
   [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
+
+  /// What the first iteration takes longer as the second pass of a run.
+  [[nodiscard]] virtual SimDuration decode_as_second() const { return SimDuration(0); }
 
   /// Of one iteration, the part spent in one layer.
   [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;

@@ -120,6 +120,11 @@ Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory
   all.json["axes"] = columns.axes;
   all.json["points"] = Json::array();
   const std::vector<SweepPoint> points = points_for_device(call, sweep, presets);
+  if (call.how.recorders != nullptr && points.size() != 1) {
+    throw ConfigError(fmt::format(
+        "--timeline shows one config; these are {} points of a sweep (--only chooses one)",
+        points.size()));
+  }
   const auto show = [shows](const std::string& text) {
     if (shows) {
       fmt::print("{}", text);
@@ -206,10 +211,12 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
     }
     return outcome.good ? 0 : 1;
   };
+  Recorders recorders;
+  if (!options.timeline.empty()) {
+    recorders.timeline = std::make_unique<TimelineRecorder>(options.timeline);
+    call.how.recorders = &recorders;
+  }
   if (is_sweep(request.file.string())) {
-    if (!options.timeline.empty()) {
-      throw ConfigError("--timeline shows one config; this is a sweep of several");
-    }
     Sweep sweep = load_sweep(request.file);
     // Behind the sweep's own, so that they come over them.
     sweep.set.list.insert(sweep.set.list.end(), request.overrides.begin(), request.overrides.end());
@@ -217,24 +224,21 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
       sweep.set.list.push_back({.pointer = "/seed", .value = *request.seed});
     }
     TextOutput json(options.json);
-    return finish(json, validate_all(call, sweep, presets, [&](const Json& done) {
-                    const bool some = !options.json.empty() && !done["points"].empty();
-                    if (some) {
-                      write(json, done);
-                    }
-                    return some;
-                  }));
+    const Outcome outcome = validate_all(call, sweep, presets, [&](const Json& done) {
+      const bool some = !options.json.empty() && !done["points"].empty();
+      if (some) {
+        write(json, done);
+      }
+      return some;
+    });
+    recorders.commit();
+    return finish(json, outcome);
   }
   if (!options.only.empty()) {
     throw ConfigError("--only chooses points of a sweep; this is one config");
   }
   const ResolvedConfig resolved = resolve_config(request, presets, registry);
   TextOutput json(options.json);
-  Recorders recorders;
-  if (!options.timeline.empty()) {
-    recorders.timeline = std::make_unique<TimelineRecorder>(options.timeline);
-    call.how.recorders = &recorders;
-  }
   const Outcome outcome = validate_one(
       call, resolved, [](const Validation& validation) { return to_table(validation); });
   recorders.commit();

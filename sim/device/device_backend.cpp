@@ -360,15 +360,26 @@ void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers,
 }
 
 void DeviceBackend::note_work(ComputedWork work, std::chrono::steady_clock::time_point begin) {
-  work.in_run = computed_until_ && begin - *computed_until_ < std::chrono::nanoseconds(kRunGap.ns);
+  const bool goes_on =
+      computed_until_ && begin - *computed_until_ < std::chrono::nanoseconds(kRunGap.ns);
+  work.passes_before = goes_on ? passes_ : 0;
+  passes_ = work.passes_before + work.iterations;
   computed_.push_back(std::move(work));
   computed_until_ = std::chrono::steady_clock::now();
 }
 
-/// A load that failed never comes, and tells nobody here.
+/// A load that failed never comes, and tells nobody here. One that will soon be there is watched:
+/// threads wake up late, and this one's processor has nothing else to do.
 void DeviceBackend::wait_until(LoadProgress& progress, const std::function<bool()>& reached) const {
+  constexpr std::chrono::milliseconds kWatched(5);
   constexpr std::chrono::milliseconds kGlance(50);
   std::unique_lock lock(progress.mutex);
+  const auto watched = std::chrono::steady_clock::now() + kWatched;
+  while (!reached() && std::chrono::steady_clock::now() < watched) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
   while (!progress.changed.wait_for(lock, kGlance, reached)) {
     if (stopping_) {
       throw DeviceError("the KV that a prefill waits for does not come");

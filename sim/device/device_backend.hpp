@@ -28,8 +28,8 @@ struct ComputedWork {
   Tokens context;
   std::int64_t iterations = 1;
   double seconds = 0;
-  /// It followed other work within kRunGap.
-  bool in_run = false;
+  /// In its run (kRunGap).
+  std::int64_t passes_before = 0;
 };
 
 /// Runs the control plane's commands on a device, by the wall clock: a decoder computes, copies and
@@ -139,6 +139,8 @@ class DeviceBackend final : public ServingBackend {
   /// Of the thread that computes.
   std::vector<ComputedWork> computed_;
   std::optional<std::chrono::steady_clock::time_point> computed_until_;
+  /// Of the run that ended then.
+  std::int64_t passes_ = 0;
 
   /// The last members: their threads end before what they use.
   std::unique_ptr<Lane> compute_;

@@ -15,13 +15,8 @@
 namespace kvtier {
 namespace {
 
-constexpr std::int64_t kQueueDepth = 16;
-/// A lane's scratch slots are a ring of so many parts of a load: while some are copied, others are
-/// read.
-constexpr std::size_t kRingParts = 8;
-/// The least that they hold.
-constexpr std::int64_t kScratchTokens = 2 * kQueueDepth;
-constexpr std::int64_t kScratchBytes = 2 * kDriveRequestBytes;
+/// The least that a lane's scratch slots hold beside kRingBytes.
+constexpr std::int64_t kScratchTokens = 2 * kMoveDepth;
 
 /// No entry's.
 constexpr EntryKey kNoKey{UINT64_MAX};
@@ -64,41 +59,6 @@ std::pair<EntryKey, std::int64_t> token_of(const KvMove& move, std::int64_t i) {
 
 }  // namespace
 
-/// Requests to a drive for the parts of a move; a request's tag is its part.
-class KvStore::PartRequests {
- public:
-  PartRequests(StorageEngine& engine, std::size_t parts) : engine_(engine), requests_(parts) {
-    KVTIER_ASSERT(engine.in_flight() == 0, "every request of the move before has ended");
-  }
-
-  [[nodiscard]] bool has_room() const { return engine_.in_flight() < kQueueDepth; }
-  void submit(IoRequest request, std::size_t part) {
-    if (!has_room()) {
-      wait();
-    }
-    request.tag = part;
-    ++requests_[part];
-    engine_.submit({&request, 1});
-  }
-  void wait_for(std::size_t part) {
-    while (requests_[part] > 0) {
-      wait();
-    }
-  }
-
- private:
-  void wait() {
-    const std::vector<IoCompletion> ended = engine_.wait();
-    KVTIER_ASSERT(!ended.empty(), "a drive that is waited for ends a request");
-    for (const IoCompletion& completion : ended) {
-      --requests_.at(completion.tag);
-    }
-  }
-
-  StorageEngine& engine_;
-  std::vector<std::int64_t> requests_;
-};
-
 KvStore::KvStore(const Setup& setup)
     : device_(*setup.device),
       shape_(setup.shape),
@@ -108,7 +68,7 @@ KvStore::KvStore(const Setup& setup)
       from_hbm_(setup.from_hbm),
       verify_(setup.verify),
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
-      scratch_slots_(std::max(kScratchTokens, kScratchBytes / token_.value)) {
+      scratch_slots_(std::max(kScratchTokens, kRingBytes / token_.value)) {
   const std::int64_t dram = setup.slots[index_of(Medium::dram)];
   const std::int64_t cxl = setup.slots[index_of(Medium::cxl)];
   const std::int64_t ssd = setup.slots[index_of(Medium::ssd)];
@@ -167,7 +127,7 @@ std::unique_ptr<StorageEngine> KvStore::open_engine() const {
     return nullptr;
   }
   // Each lane has an engine, too many for a kernel thread that submits for each.
-  return open_storage_({.queue_depth = kQueueDepth,
+  return open_storage_({.queue_depth = kMoveDepth,
                         .memory = {host_.data(), static_cast<std::size_t>(host_.size().value)},
                         .completion_polling = has_processors_for_polling()});
 }
@@ -420,26 +380,19 @@ void KvStore::load_from_drive(const KvMove& move, std::int64_t first, std::int64
   const auto slots_of = [&](const std::vector<std::int32_t>& slots, std::size_t part) {
     return std::span(slots).subspan(part * size, std::min(size, count - part * size));
   };
-  PartRequests requests(*lane.storage, parts);
-  lane.stream->synchronize();  // what was copied before has left the scratch slots
-  std::size_t copied = 0;
-  std::size_t submitted = 0;
-  for (std::size_t part = 0; part < parts; ++part) {
-    const bool half_empty = submitted <= part + kRingParts / 2;
-    while (half_empty && submitted < std::min(parts, part + kRingParts) &&
-           (submitted == part || requests.has_room())) {
-      if (submitted == copied + kRingParts) {
-        lane.stream->synchronize();
-        copied = part;
-      }
-      submit(IoKind::read, slots_of(move.from_slots, submitted), in_memory(submitted),
-             {first, last}, submitted, requests);
-      ++submitted;
-    }
-    requests.wait_for(part);
-    queue_rows(Medium::dram, in_memory(part), slots_of(move.to_slots, part), first, last,
-               *lane.stream);
-  }
+  load_through_ring(*lane.storage, {.parts = parts,
+                                    .read =
+                                        [&](std::size_t part, PartRequests& requests) {
+                                          submit(IoKind::read, slots_of(move.from_slots, part),
+                                                 in_memory(part), {first, last}, part, requests);
+                                        },
+                                    .copy =
+                                        [&](std::size_t part) {
+                                          queue_rows(Medium::dram, in_memory(part),
+                                                     slots_of(move.to_slots, part), first, last,
+                                                     *lane.stream);
+                                        },
+                                    .synchronize = [&] { lane.stream->synchronize(); }});
 }
 
 void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {

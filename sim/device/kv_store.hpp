@@ -12,6 +12,7 @@
 
 #include "hw/device/decoder.hpp"
 #include "hw/device/device.hpp"
+#include "hw/device/ring_load.hpp"
 #include "hw/device/storage.hpp"
 #include "sim/engine/backend.hpp"
 
@@ -106,8 +107,8 @@ class KvStore {
   /// Whether a layer can be read from the drive without the others.
   [[nodiscard]] bool reads_layers() const { return row_.value % kStorageAlignment == 0; }
   /// Moves layers `first` .. `last` - 1 from the drive to HBM; all of them, or reads_layers().
-  /// While a part is copied, later ones are read. What was read last may still be on its way, on
-  /// the lane's stream.
+  /// The lane's scratch slots are the ring of load_through_ring. What was read last may still be on
+  /// its way, on the lane's stream.
   void load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
                        const MoveLane& lane) const;
   /// Moves all of it and returns when it is there and, if moves are verified, right. Throws
@@ -180,7 +181,6 @@ class KvStore {
     std::int64_t first;
     std::int64_t last;
   };
-  class PartRequests;
   /// Waits only where the queue is full.
   void submit(IoKind kind, std::span<const std::int32_t> on_drive,
               std::span<const std::int32_t> in_memory, Layers layers, std::size_t part,

@@ -20,7 +20,15 @@ void Lane::add(Task task) {
   tasks_.push_back(std::move(task));
 }
 
-void Lane::wake() { changed_.notify_one(); }
+void Lane::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (tasks_.empty()) {
+      return;  // a thread that wakes up for nothing takes a processor from others
+    }
+  }
+  changed_.notify_one();
+}
 
 void Lane::work() {
   bool failed = false;

@@ -96,25 +96,31 @@ std::vector<SimulatedBackend::Beginning> SimulatedBackend::make_beginnings(
   for (std::size_t path = 0; path < kPaths; ++path) {
     beginnings[path].latency = links.latency(path);
   }
-  if (!hardware.ssd || !hardware.ssd->bandwidth.one_request) {
+  if (!hardware.ssd) {
     return beginnings;
   }
-  const OneRequest& one = *hardware.ssd->bandwidth.one_request;
-  const auto begin = [&](std::size_t path, BytesPerSecond by_itself) {
+  const auto begin = [&](Medium from, Medium to, Bytes size, BytesPerSecond by_itself) {
+    const std::size_t path = path_index(from, to);
     SharedLinks idle = make_links(hardware);
     static_cast<void>(idle.start(path, Bytes(1), 0, SimTime()));
-    beginnings[path].request = one.size;
+    beginnings[path].size = size;
     beginnings[path].ns_per_byte = std::max(0.0, 1e9 / by_itself.value - 1e9 / idle.rate(path));
   };
-  for (const Medium other : {Medium::hbm, Medium::dram, Medium::cxl}) {
-    begin(path_index(Medium::ssd, other), one.read);
-    begin(path_index(other, Medium::ssd), one.write);
+  if (const auto& one = hardware.ssd->bandwidth.one_request) {
+    for (const Medium other : {Medium::hbm, Medium::dram, Medium::cxl}) {
+      begin(Medium::ssd, other, one->size, one->read);
+      begin(other, Medium::ssd, one->size, one->write);
+    }
+  }
+  if (const auto& one = hardware.ssd->bandwidth.one_load) {
+    begin(Medium::ssd, Medium::hbm, one->size, one->rate);
+    beginnings[path_index(Medium::ssd, Medium::hbm)].latency = one->latency;
   }
   return beginnings;
 }
 
 SimDuration SimulatedBackend::Beginning::time(Bytes bytes) const {
-  return latency + ceil_ns(ns_per_byte * static_cast<double>(std::min(bytes, request).value));
+  return latency + ceil_ns(ns_per_byte * static_cast<double>(std::min(bytes, size).value));
 }
 
 Completion SimulatedBackend::wait() {
@@ -190,6 +196,7 @@ Completion SimulatedBackend::finish_gpu() {
     return {CompletionKind::prefill, static_cast<std::uint64_t>(prefill_time_.total.ns)};
   }
   count_decode();
+  passes_ += decode_end_iteration_;
   return {CompletionKind::decode, static_cast<std::uint64_t>(decode_end_iteration_)};
 }
 
@@ -244,12 +251,17 @@ void SimulatedBackend::begin_prefill() {
   ++timing_use_.prefills;
   timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
   gpu_ = Gpu::prefill;
-  prefill_time_.total = prefill_time_.taken(now_ - gpu_free_since_ < kRunGap);
+  prefill_time_.total = prefill_time_.taken(passes_before());
+  passes_ = passes_before() + 1;
   gpu_started_ = now_ + before_work_;
   gpu_done_ = prefill_.load.valid() ? kNever : gpu_started_ + prefill_time_.total + after_work_;
   if (gpu_is_watched_) [[unlikely]] {
     watch_prefill();
   }
+}
+
+std::int64_t SimulatedBackend::passes_before() const {
+  return now_ - gpu_free_since_ < kRunGap ? passes_ : 0;
 }
 
 /// A prefill that waits for all that it loads computes nothing before.
@@ -317,6 +329,10 @@ void SimulatedBackend::start_decode(const DecodeCommand& command) {
   pieces_ = &timing_.decode(command.batch);
   gpu_ = Gpu::decode;
   gpu_started_ = now_ + before_work_;
+  passes_ = passes_before();
+  if (passes_ == 1) {
+    gpu_started_ = gpu_started_ + timing_.decode_as_second();
+  }
   decode_end_iteration_ = command.iterations;
   if (gpu_is_watched_) [[unlikely]] {
     return watch_decode();

@@ -67,8 +67,8 @@ class SimulatedBackend final : public Backend {
   /// whatever else is in flight.
   struct Beginning {
     SimDuration latency;
-    /// Its first request, to or from a drive, has so many bytes at most.
-    Bytes request;
+    /// Of its first request, to or from a drive, or of a whole load, at most.
+    Bytes size;
     /// How much longer each of them takes by itself than at the rate of an idle path.
     double ns_per_byte = 0;
 
@@ -89,6 +89,8 @@ class SimulatedBackend final : public Backend {
   Completion finish_landing();
   Completion finish_gpu();
   void begin_prefill();
+  /// What begins now, in its run.
+  [[nodiscard]] std::int64_t passes_before() const;
   void finish_load(SimTime at, SimDuration latency);
   [[nodiscard]] SimTime unequal_layers_done(SimTime at) const;
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
@@ -122,8 +124,9 @@ class SimulatedBackend final : public Backend {
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_done_ = kNever;
-  /// When its last work ended; a run begins after a pause.
+  /// When its last work ended, and how many passes its run has; a run begins after a pause.
   SimTime gpu_free_since_ = SimTime() - kRunGap;
+  std::int64_t passes_ = 0;
   /// When the work of the command began, or begins.
   SimTime gpu_started_;
   PrefillCommand prefill_;

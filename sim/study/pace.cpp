@@ -23,10 +23,14 @@ Pace pace_of(std::span<const ComputedWork> work, const TimingModel& timing) {
   for (const ComputedWork& w : work) {
     if (!w.parts.empty()) {
       measured_prefill += w.seconds;
-      predicted_prefill += timing.iteration(w.parts, w.batch, w.context).taken(w.in_run).seconds();
+      predicted_prefill +=
+          timing.iteration(w.parts, w.batch, w.context).taken(w.passes_before).seconds();
       continue;
     }
     measured_decode += w.seconds;
+    if (w.passes_before == 1) {
+      predicted_decode += timing.decode_as_second().seconds();
+    }
     for (std::int64_t i = 0; i < w.iterations; ++i) {
       predicted_decode +=
           timing.decode_duration(w.batch, w.context + Tokens(w.batch * i)).seconds();
@@ -48,6 +52,10 @@ const std::vector<DecodePiece>& PacedTiming::decode(std::int64_t batch) const {
   return found->second;
 }
 
+SimDuration PacedTiming::decode_as_second() const {
+  return times(timing_.decode_as_second(), pace_.decode);
+}
+
 SimDuration PacedTiming::decode_layer(std::int64_t batch, Tokens context) const {
   return times(timing_.decode_layer(batch, context), pace_.decode);
 }
@@ -57,6 +65,7 @@ PrefillTime PacedTiming::iteration(std::span<const PrefillPart> parts, std::int6
   PrefillTime time = timing_.iteration(parts, batch, context);
   time.total = times(time.total, pace_.prefill);
   time.layer = times(time.layer, pace_.prefill);
+  time.less_second = times(time.less_second, pace_.prefill);
   time.less_in_run = times(time.less_in_run, pace_.prefill);
   return time;
 }

@@ -28,6 +28,7 @@ class PacedTiming final : public TimingModel {
   PacedTiming(const TimingModel& timing, const Pace& pace) : timing_(timing), pace_(pace) {}
 
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
+  [[nodiscard]] SimDuration decode_as_second() const override;
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const override;

@@ -154,6 +154,30 @@ TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
   }
 }
 
+TEST(MeasuredHardware, TakesOneLoadFromTheSmallestAndTheLargestAfterAPause) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  add_table(profile, D1, "random", {cell({400, 4}, 0.004)});
+  add_table(profile, D4, "read_to_device", {cell({100}, 9), cell({400}, 9)});
+  const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
+  EXPECT_FALSE(bandwidth().contains("one_load"));
+  // 300 bytes more by the faster way to copy take 1.5 s, and the first 100 half a second of 0.75.
+  add_table(profile, D4, kAfterPause, {cell({100}, 0.875), cell({400}, 2.25)});
+  profile.tables.back().method = kCopyEngine;
+  add_table(profile, D4, kAfterPause, {cell({100}, 0.75), cell({400}, 3)});
+  profile.tables.back().method = kAllProcessors;
+  EXPECT_EQ(bandwidth()["one_load"],
+            Json::parse(R"({"latency": "250ms", "size": "400B", "rate": "200B/s"})"));
+  // A small one that takes next to no time, and one that takes no longer than a larger one.
+  profile.tables.back().cells.front() = cell({100}, 0.25);
+  EXPECT_EQ(bandwidth()["one_load"]["latency"], "0ns");
+  profile.tables.pop_back();
+  profile.tables.back().cells.front() = cell({100}, 2.25);
+  EXPECT_FALSE(bandwidth().contains("one_load"));
+  profile.tables.back().cells.pop_back();
+  EXPECT_FALSE(bandwidth().contains("one_load"));
+}
+
 TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
   Profile profile = tiny_profile();
   using enum OperationId;

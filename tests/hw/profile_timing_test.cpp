@@ -262,6 +262,19 @@ TEST(ProfilePrefill, TakesLessInARun) {
     EXPECT_NEAR(time(positions).total.seconds(), 26, kRounding);
     EXPECT_NEAR(time(positions).less_in_run.seconds(), 5, kRounding);
   }
+  // As a second pass 23 s with the overhead, and decode 2 s more than in a run.
+  EXPECT_NEAR(time(KeyPositions::decoupled).less_second.seconds(), 5, kRounding);
+  add(kPrefillSecond, {cell({1, 4, 8}, 22)});
+  for (const KeyPositions positions : {KeyPositions::decoupled, KeyPositions::embedded}) {
+    EXPECT_NEAR(time(positions).less_second.seconds(), 3, kRounding);
+    EXPECT_NEAR(timing_of(profile, 4, positions).decode_as_second().seconds(), 2, kRounding);
+  }
+  // Between the two others.
+  for (const auto& [seconds, less] : {std::pair(30, 0), std::pair(18, 5)}) {
+    profile.tables.back().cells = {cell({1, 4, 8}, seconds)};
+    EXPECT_NEAR(time(KeyPositions::decoupled).less_second.seconds(), less, kRounding);
+  }
+  profile.tables.pop_back();
   // Never more than after a pause, and no less than attention and what is outside of the layers:
   // the matrices of both layers, 12 s, and the 2 s after a pause.
   profile.tables.back().cells = {cell({1, 4, 8}, 27)};

@@ -118,8 +118,9 @@ TEST_F(Validate, RunsFreelyAndComparesHitRatesAndTimes) {
 
 TEST_F(Validate, ShowsTheTimelineOfOneConfigInItsOwnTime) {
   const std::string matrix = (configs() / "validation" / "matrix.json").string();
-  expect_bad_input({"validate", matrix, "--timeline", "t.json"},
-                   {"--timeline shows one config; this is a sweep of several"});
+  expect_bad_input(
+      {"validate", matrix, "--only", "3x", "--timeline", "t.json"},
+      {"--timeline shows one config; these are 6 points of a sweep (--only chooses one)"});
   const Outcome outcome = kvtier(small({"--lock-step", "--timeline", "t.json"}));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err,
@@ -165,6 +166,12 @@ TEST_F(Validate, TakesEachPointOfASweep) {
   // A line for each point below the header.
   EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 3) << outcome.out;
   EXPECT_NE(outcome.out.find("half    lru"), std::string::npos) << outcome.out;
+  // One of them has a timeline.
+  arguments.insert(arguments.end(), {"--only", "none", "--timeline", "timeline.json"});
+  const Outcome one = kvtier(arguments);
+  ASSERT_TRUE(one.code == 0 || one.code == 1) << one.err;
+  EXPECT_EQ(read_json("all.json")["points"].size(), 1U);
+  EXPECT_FALSE(read_json("timeline.json")["traceEvents"].empty());
 }
 
 TEST_F(Validate, IsOutOfBandWithAWrongProfile) {

@@ -65,11 +65,21 @@ TEST(DecodeSum, TakesEachIterationsPieceAtItsKnots) {
 class PieceTiming final : public TimingModel {
  public:
   PieceTiming(std::vector<DecodePiece> pieces, SimDuration layer, SimDuration outside,
-              SimDuration less_in_run = SimDuration(0))
-      : pieces_(std::move(pieces)), layer_(layer), outside_(outside), less_in_run_(less_in_run) {}
+              SimDuration less_in_run = SimDuration(0), SimDuration less_second = SimDuration(0))
+      : pieces_(std::move(pieces)),
+        layer_(layer),
+        outside_(outside),
+        less_in_run_(less_in_run),
+        less_second_(less_second) {}
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart>, std::int64_t,
                                       Tokens) const override {
-    return {.total = layer_ * kLayers + outside_, .layer = layer_, .less_in_run = less_in_run_};
+    return {.total = layer_ * kLayers + outside_,
+            .layer = layer_,
+            .less_second = less_second_,
+            .less_in_run = less_in_run_};
+  }
+  [[nodiscard]] SimDuration decode_as_second() const override {
+    return less_in_run_ - less_second_;
   }
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t) const override {
     return pieces_;
@@ -81,6 +91,7 @@ class PieceTiming final : public TimingModel {
   SimDuration layer_;
   SimDuration outside_;
   SimDuration less_in_run_;
+  SimDuration less_second_;
 };
 
 struct Stopped {
@@ -236,9 +247,9 @@ TEST(SimulatedBackend, WhatIsOutsideTheLayersComesAfterThem) {
 }
 
 TEST(SimulatedBackend, APrefillTakesLessInARun) {
-  // Five layers of 2 ms and 1 ms; 3 ms less in a run.
-  const PieceTiming timing({{Tokens(0), 1000000 * kTicksPerNs, 0}}, for_ms(2), for_ms(1),
-                           for_ms(3));
+  // Five layers of 2 ms and 1 ms; 3 ms less in a run, 1 ms as its second pass.
+  const PieceTiming timing({{Tokens(0), 1000000 * kTicksPerNs, 0}}, for_ms(2), for_ms(1), for_ms(3),
+                           for_ms(1));
   SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
   const PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(0)}, .key = {}};
   const auto wait_until = [&](SimTime time) {
@@ -252,14 +263,21 @@ TEST(SimulatedBackend, APrefillTakesLessInARun) {
     EXPECT_EQ(static_cast<std::int64_t>(done.payload), (backend.now() - begin).ns);
     return backend.now() - begin;
   };
+  const auto decode = [&] {
+    const SimTime begin = backend.now();
+    backend.start_decode({.batch = 1, .context = Tokens(5), .iterations = 3});
+    backend.wait();
+    return backend.now() - begin;
+  };
   EXPECT_EQ(prefill(), for_ms(11));
-  EXPECT_EQ(prefill(), for_ms(8));
+  EXPECT_EQ(prefill(), for_ms(10));
   wait_until(backend.now() + kRunGap - SimDuration(1));
   EXPECT_EQ(prefill(), for_ms(8));
+  EXPECT_EQ(decode(), for_ms(3));
   wait_until(backend.now() + kRunGap);
   EXPECT_EQ(prefill(), for_ms(11));
-  backend.start_decode({.batch = 1, .context = Tokens(5), .iterations = 3});
-  backend.wait();
+  // The second pass of a run is longer by 2 ms than a later one.
+  EXPECT_EQ(decode(), for_ms(5));
   EXPECT_EQ(prefill(), for_ms(8));
   // Of a load that ends after 7 ms: the last layer computes then, and what is outside of layers is
   // not less than nothing.
@@ -492,6 +510,31 @@ TEST(SimulatedBackend, ARequestByItselfIsComparedWithItsWay) {
   // It is never faster than all of the drives.
   hardware.ssd->bandwidth.one_request->read = BytesPerSecond(9e6);
   EXPECT_EQ(arrives(hardware, Medium::dram), at_ms(1));
+}
+
+TEST(SimulatedBackend, ALoadByItselfTakesItsOwnTime) {
+  const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
+  HardwareConfig hardware = tiny_hardware();
+  hardware.ssd->bandwidth.latency = for_ms(20);
+  hardware.ssd->bandwidth.one_request = OneRequest{
+      .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.5e6)};
+  hardware.ssd->bandwidth.one_load =
+      OneLoad{.latency = for_ms(7), .size = Bytes(2000), .rate = BytesPerSecond(0.25e6)};
+  const auto arrives = [&](Medium to, std::int64_t bytes) {
+    SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+    backend.start_transfer(
+        {.from = Medium::ssd, .to = to, .bytes = Bytes(bytes), .key = {}, .cookie = 0});
+    backend.wait();
+    return backend.now();
+  };
+  // A byte takes 1 us, and 4 us by itself: 7 + 4; of 3,000 the first 2,000.
+  EXPECT_EQ(arrives(Medium::hbm, 1000), at_ms(7 + 4));
+  EXPECT_EQ(arrives(Medium::hbm, 3000), at_ms(7 + 8 + 1));
+  // Other reads are no loads.
+  EXPECT_EQ(arrives(Medium::dram, 1000), at_ms(20 + 2));
+  // Never faster than its way.
+  hardware.ssd->bandwidth.one_load->rate = BytesPerSecond(9e6);
+  EXPECT_EQ(arrives(Medium::hbm, 1000), at_ms(7 + 1));
 }
 
 TEST(SimulatedBackend, TransfersEndInTheOrderOfTheirLatencies) {

@@ -245,6 +245,12 @@ RunConfig random_config(std::uint64_t seed) {
                    .write = rate(hardware.ssd->bandwidth.backward)};
   }
   if (dice.chance(0.3)) {
+    hardware.ssd->bandwidth.one_load =
+        OneLoad{.latency = SimDuration(static_cast<std::int64_t>(dice.scale(1, 1e7))),
+                .size = Bytes(static_cast<std::int64_t>(dice.scale(1, 1e9))),
+                .rate = hardware.ssd->bandwidth.forward * dice.one_of({2.0, 0.5, 0.01})};
+  }
+  if (dice.chance(0.3)) {
     static_cast<LinkShares&>(hardware.links.pcie.beside_compute) = {share(), share()};
   }
   if (dice.chance(0.3)) {

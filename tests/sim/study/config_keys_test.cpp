@@ -46,6 +46,8 @@ constexpr const char* kCxl =
        "bandwidth": {"read": "6GB/s", "write": "5GB/s", "both": "7GB/s"}})";
 constexpr const char* kOneRequest =
     R"(/hardware/ssd/bandwidth/one_request={"size": "100MiB", "read": "1GB/s", "write": "1GB/s"})";
+constexpr const char* kOneLoad =
+    R"(/hardware/ssd/bandwidth/one_load={"latency": "1ms", "size": "100MiB", "rate": "1GB/s"})";
 
 /// Small runs in which a tier overflows, histories are cut and requests queue.
 class Bases {
@@ -120,6 +122,8 @@ class Bases {
            "/hardware/unmeasured=roofline"});
     } else if (base == "requests") {
       add({kOneRequest});
+    } else if (base == "loads") {
+      add({kOneLoad});
     } else if (base == "hbm") {
       add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
     } else if (base == "car") {
@@ -232,6 +236,10 @@ const std::vector<Move>& moves() {
       {"stored", "/hardware/ssd/bandwidth/latency=1ms"},
       {"stored", "/hardware/ssd/bandwidth/beside_copies/read=0.5"},
       {"stored", kOneRequest},
+      {"stored", kOneLoad},
+      {"loads", "/hardware/ssd/bandwidth/one_load/latency=2ms"},
+      {"loads", "/hardware/ssd/bandwidth/one_load/size=400MiB"},
+      {"loads", "/hardware/ssd/bandwidth/one_load/rate=1.5GB/s"},
       {"requests", "/hardware/ssd/bandwidth/one_request/size=400MiB"},
       {"requests", "/hardware/ssd/bandwidth/one_request/read=1.5GB/s"},
       {"requests", "/hardware/ssd/bandwidth/one_request/write=0.5GB/s"},

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "hw/device/storage.hpp"
+
+/// KV on its way from a drive to HBM: parts of it are read into a ring of places in host memory,
+/// and copied on from there while later parts are read.
+namespace kvtier {
+
+/// Places of a ring, and what all of them hold at least.
+inline constexpr std::size_t kRingParts = 8;
+inline constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;
+/// Requests that a move has in flight.
+inline constexpr std::int64_t kMoveDepth = 16;
+
+/// The requests of a move, which nobody shares its engine with, in parts that are waited for one
+/// by one.
+class PartRequests {
+ public:
+  /// The engine's queue has kMoveDepth places at least, and nothing in it.
+  PartRequests(StorageEngine& engine, std::size_t parts);
+
+  [[nodiscard]] bool has_room() const { return engine_.in_flight() < kMoveDepth; }
+  /// Waits only where the queue is full.
+  void submit(IoRequest request, std::size_t part);
+  void wait_for(std::size_t part);
+
+ private:
+  void wait();
+
+  StorageEngine& engine_;
+  std::vector<std::int64_t> requests_;  // in flight, by part
+};
+
+struct RingLoad {
+  std::size_t parts = 0;
+  /// Submits the requests that read a part into its place, number part % kRingParts.
+  std::function<void(std::size_t part, PartRequests& requests)> read;
+  /// Queues the copies of a part that has been read.
+  std::function<void(std::size_t part)> copy;
+  /// Waits for all copies that were queued.
+  std::function<void()> synchronize;
+};
+
+/// What was copied last may still be on its way.
+void load_through_ring(StorageEngine& engine, const RingLoad& load);
+
+}  // namespace kvtier
