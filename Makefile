@@ -58,7 +58,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build program demo test python test-python check-report notebooks asan tsan bench format check-format tidy clean
+.PHONY: help setup setup-dev build program demo test python test-python check-validation check-report notebooks asan tsan bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -67,6 +67,7 @@ help:
 	@echo 'make test          build, then run all tests'
 	@echo 'make python        build the Python package into a virtual environment, build/python/venv (needs PyPI)'
 	@echo 'make test-python   the same, then run its tests'
+	@echo 'make check-validation  build the program, then run two points of the validation matrix on this machine (7 minutes)'
 	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
@@ -117,6 +118,10 @@ setup-python:
 
 test-python: python program
 	$(PYTHON_VENV)/bin/python -m pytest -q tests/python
+
+# Times are judged: the machine should have nothing else to do.
+check-validation: program
+	python3 tests/validation/free_runs.py --program $(PROGRAM) --configs configs --out build/validation
 
 check-report: program
 	$(call install_packages,$(BROWSER_PACKAGES))
