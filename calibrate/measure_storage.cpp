@@ -281,6 +281,15 @@ class StoragePlan {
     return tables_.back();
   }
 
+  /// Of what begins after a pause in each sample; there is time for several, and they are visited
+  /// often.
+  PlannedTable& add_after_pause(OperationId operation, std::string method) {
+    PlannedTable& planned = add(operation, kAfterPause, std::move(method));
+    planned.rules = rules_with_pauses(target_);
+    planned.visits_in_round = kManyVisits / 2;
+    return planned;
+  }
+
   /// Enough blocks for a sample of some ten milliseconds.
   static std::int64_t blocks_per_sample(std::int64_t block, std::int64_t depth) {
     constexpr std::int64_t kBytes = 32 * kMebibyte;
@@ -330,11 +339,9 @@ class StoragePlan {
   /// One block at a time, the smallest and the largest request of a transfer: drives, and those who
   /// wait for them, take longer then.
   void after_pause(OperationId operation, int read_percent) {
-    PlannedTable& planned =
-        add(operation, kAfterPause,
-            fmt::format("{}, random places, {} ms apart", bench_->engine_name(), kPause.count()));
-    planned.rules = rules_with_pauses(target_);
-    planned.visits_in_round = kManyVisits / 2;
+    PlannedTable& planned = add_after_pause(
+        operation,
+        fmt::format("{}, random places, {} ms apart", bench_->engine_name(), kPause.count()));
     for (const std::int64_t block : {kStorageAlignment, kDriveRequestBytes}) {
       planned.cells.push_back(
           {.at = {block, 1},
@@ -486,10 +493,8 @@ class StoragePlan {
   /// As a run does it: by a thread that is told to and tells of its end.
   void load_after_pause() {
     for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
-      PlannedTable& planned = add(OperationId::D4, kAfterPause,
-                                  method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
-      planned.rules = rules_with_pauses(target_);
-      planned.visits_in_round = kManyVisits / 2;
+      PlannedTable& planned = add_after_pause(
+          OperationId::D4, method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
       for (const std::int64_t bytes : {kMebibyte / 16, 4 * kMebibyte}) {
         planned.cells.push_back(
             {.at = {bytes},

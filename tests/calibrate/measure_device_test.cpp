@@ -193,7 +193,7 @@ TEST_F(StorageMeasures, NoticeALoadThatDidNotArrive) {
     using ForwardingDevice::ForwardingDevice;
     void copy_pieces(std::span<const CopyPiece>, CopyMethod, Stream&) override {}
   } device(*device_);
-  const auto whole = plan({});
+  (void)plan({});
   const Target target{.device = device, .model = target_.model, .memory = target_.memory};
   const auto tables = plan_storage(target, bench_);
   const Sample sample = find(tables, OperationId::D4, kAfterPause, {1 << 16}).prepare();
