@@ -350,7 +350,7 @@ void describe(V& v, SystemConfig& c) {
 
 /// What all compared systems share.
 struct ServingConfig {
-  std::int64_t slots = 24;
+  std::int64_t slots = 256;
   std::optional<Tokens> token_budget;
   std::optional<Bytes> kv_memory;
   Reservation kv_reservation = Reservation::exact;

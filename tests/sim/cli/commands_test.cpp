@@ -81,7 +81,7 @@ TEST_F(Simulate, PrintsAConfigThatGivesTheSameResult) {
 
 TEST_F(Simulate, TakesTheCommandLineOverTheFileOverThePresetOverTheDefault) {
   const json plain = config_of({});
-  EXPECT_EQ(plain["serving"]["slots"], 24);                    // default
+  EXPECT_EQ(plain["serving"]["slots"], 256);                   // default
   EXPECT_EQ(plain["hardware"]["dram"]["capacity"], "128GiB");  // preset
   EXPECT_EQ(plain["hardware"]["gpus"], 2);                     // file, over the preset's 4
   EXPECT_EQ(plain["seed"], 1);

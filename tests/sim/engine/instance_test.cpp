@@ -1,5 +1,6 @@
 #include "sim/engine/instance.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -134,6 +135,33 @@ TEST(Instance, TheNextTurnComesAfterTheThinkTimeAndRecomputesTheHistory) {
   EXPECT_EQ(r.history, Tokens(15));
   EXPECT_EQ(r.found.cause, LossCause::not_stored);
   EXPECT_EQ(r.exposed_load, SimDuration(0));
+}
+
+/// The largest batch that decodes when 300 requests of 10 tokens arrive at once and HBM has room
+/// for the KV of so many tokens; slots are those of a config that does not state them.
+std::int64_t largest_batch(RunConfig config, std::int64_t tokens) {
+  config.serving.slots = ServingConfig().slots;
+  config.serving.kv_memory = kv(tokens);
+  ScriptedRun run(config, kPerToken, kIteration,
+                  std::vector<SessionSpec>(300, session(0, {turn(4, 6)})));
+  run.run();
+  std::int64_t largest = 0;
+  for (const Recorder::Span& span : run.recorder.spans) {
+    largest = span.activity == GpuActivity::decode ? std::max(largest, span.batch) : largest;
+  }
+  return largest;
+}
+
+TEST(Instance, HbmLimitsTheBatchBelowTheDefaultOf256Slots) {
+  ASSERT_EQ(ServingConfig().slots, 256);
+  EXPECT_EQ(largest_batch(tiny_config(), 1000), 100);
+  EXPECT_EQ(largest_batch(tiny_config(), 3000), 256);
+  // On demand a request is admitted with the 5 blocks of its prompt and first token.
+  RunConfig paged = tiny_config();
+  paged.system.batching = Batching::separate;
+  paged.system.paging = PagingConfig{.block_size = Tokens(1)};
+  EXPECT_EQ(largest_batch(paged, 1000), 200);
+  EXPECT_EQ(largest_batch(paged, 3000), 256);
 }
 
 TEST(Instance, ARequestThatDoesNotFitHbmWaitsForRoom) {

@@ -98,7 +98,8 @@ class Bases {
                  "/workload/sessions=250",
                  "/workload/arrival_rate=2/s",
                  "/workload/warmup_turns=200",
-                 "/system/save/write_buffer=2GiB"};
+                 "/system/save/write_buffer=2GiB",
+                 "/serving/slots=24"};
     const auto add = [&](const Settings& more) { all.insert(all.end(), more.begin(), more.end()); };
     if (base == "plain") {
       all.insert(all.begin(), "/system=recompute");
@@ -570,7 +571,7 @@ TEST(PerformanceSettings, MoveNoResult) {
         resolved("examples/planner-70.json",
                  {std::string("/system=") + system, "/hardware/dram/capacity=16GiB",
                   "/hardware/ssd/capacity=60GiB", "/workload/sessions=200",
-                  "/workload/arrival_rate=2/s", "/workload/warmup_turns=100"});
+                  "/workload/arrival_rate=2/s", "/workload/warmup_turns=100", "/serving/slots=24"});
     const std::string plain = simulate(config, builtin_policies()).dump();
     EXPECT_EQ(plain, simulate(config, builtin_policies()).dump()) << system << ", twice";
 

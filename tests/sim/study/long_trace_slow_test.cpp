@@ -79,7 +79,7 @@ Measured run_long(std::int64_t sessions) {
     const Json result = simulate(resolved("examples/planner-70.json",
                                           {fmt::format("/workload/sessions={}", sessions),
                                            fmt::format("/workload/warmup_turns={}", sessions / 2),
-                                           "/workload/arrival_rate=0.226/s"}),
+                                           "/workload/arrival_rate=0.226/s", "/serving/slots=24"}),
                                  builtin_policies());
     values = {number_at(result, "/workload/turns"), number_at(result, "/load/utilization"),
               number_at(result, "/load/queue_length/max")};

@@ -55,10 +55,13 @@ std::vector<Row> read_csv(const std::filesystem::path& path) {
 class Recording : public testing::Test {
  protected:
   void record(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> settings{
-        "/hardware/dram/capacity=16GiB",    "/hardware/ssd/capacity=60GiB",
-        "/model/context_window=2048tokens", "/workload/sessions=250",
-        "/workload/arrival_rate=2/s",       "/workload/warmup_turns=0"};
+    std::vector<std::string> settings{"/hardware/dram/capacity=16GiB",
+                                      "/hardware/ssd/capacity=60GiB",
+                                      "/model/context_window=2048tokens",
+                                      "/workload/sessions=250",
+                                      "/workload/arrival_rate=2/s",
+                                      "/workload/warmup_turns=0",
+                                      "/serving/slots=24"};
     settings.insert(settings.end(), more.begin(), more.end());
     Recorders recorders;
     recorders.requests = std::make_unique<RequestRecorder>(dir_.path("requests.csv"));

@@ -15,7 +15,8 @@
 namespace kvtier::test {
 namespace {
 
-const std::vector<std::string> kModest{"/workload/sessions=600", "/workload/warmup_turns=0"};
+const std::vector<std::string> kModest{"/workload/sessions=600", "/workload/warmup_turns=0",
+                                       "/serving/slots=24"};
 
 struct Observed {
   Json result;

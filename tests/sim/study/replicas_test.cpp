@@ -21,7 +21,8 @@ namespace {
 
 const std::vector<std::string> kSmall{
     "/system=attentionstore_lru", "/hardware/dram/capacity=16GiB", "/hardware/ssd/capacity=60GiB",
-    "/workload/sessions=240",     "/workload/arrival_rate=1/s",    "/workload/warmup_turns=0"};
+    "/workload/sessions=240",     "/workload/arrival_rate=1/s",    "/workload/warmup_turns=0",
+    "/serving/slots=24"};
 
 RunConfig small(std::vector<std::string> more = {}) {
   std::vector<std::string> settings = kSmall;

@@ -153,7 +153,7 @@ TEST_F(Sweeping, LabelsValuesThatAreNoTextByTheirJson) {
   ASSERT_EQ(all.size(), 4U);
   EXPECT_EQ(all[0].labels, (Lines{"none", "half"}));
   EXPECT_EQ(all[3].labels, (Lines{R"({"policy":"look_ahead","window":4})", "more"}));
-  EXPECT_EQ(all[2].resolved->config.serving.slots, 24);
+  EXPECT_EQ(all[2].resolved->config.serving.slots, 256);
   EXPECT_EQ(all[3].resolved->config.serving.slots, 3);
   EXPECT_EQ(all[3].resolved->config.system.prefetch.parameters.at("window"), 4);
 }
