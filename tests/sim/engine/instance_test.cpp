@@ -156,11 +156,11 @@ TEST(Instance, HbmLimitsTheBatchBelowTheDefaultOf256Slots) {
   ASSERT_EQ(ServingConfig().slots, 256);
   EXPECT_EQ(largest_batch(tiny_config(), 1000), 100);
   EXPECT_EQ(largest_batch(tiny_config(), 3000), 256);
-  // On demand a request is admitted with the 5 blocks of its prompt and first token.
+  // On demand a request has 6 blocks when it first decodes.
   RunConfig paged = tiny_config();
   paged.system.batching = Batching::separate;
   paged.system.paging = PagingConfig{.block_size = Tokens(1)};
-  EXPECT_EQ(largest_batch(paged, 1000), 200);
+  EXPECT_EQ(largest_batch(paged, 1000), 1000 / 6);
   EXPECT_EQ(largest_batch(paged, 3000), 256);
 }
 
