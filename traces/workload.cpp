@@ -10,6 +10,9 @@
 namespace kvtier {
 namespace {
 
+constexpr const char* kAll = "all";
+constexpr const char* kAutomatic = "auto";
+
 [[noreturn]] void throw_too_late(double factor, const std::string& name) {
   throw ConfigError(fmt::format(
       "{}: at a speed_up of {} sessions or turns arrive beyond the time that can be simulated",
@@ -43,8 +46,8 @@ void check_generator(const WorkloadConfig& config, const std::string& pointer, P
       problems.add(pointer + key, fmt::format("{} needs a trace, not a generator", what));
     }
   };
-  if (!config.sessions) {
-    problems.add(pointer + "/sessions", "a generator needs a number of sessions");
+  if (!config.sessions && !config.sessions.automatic) {
+    problems.add(pointer + "/sessions", "a generator needs a number of sessions, or \"auto\"");
   }
   needs_trace(config.format != TraceFormat::automatic, "/format", "a trace format");
   needs_trace(config.arrivals == ArrivalModel::trace, "/arrivals", "\"trace\"");
@@ -59,9 +62,14 @@ void check_generator(const WorkloadConfig& config, const std::string& pointer, P
 void check_trace(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
   const bool has_no_times =
       config.format == TraceFormat::turns_table || config.format == TraceFormat::sharegpt_json;
+  if (config.replay == Replay::in_order && config.sessions.automatic) {
+    problems.add(pointer + "/sessions",
+                 "\"auto\" needs a generator or \"replay\": \"bootstrap\": a trace in order has as "
+                 "many sessions as it has");
+  }
   if (config.replay == Replay::bootstrap) {
-    if (!config.sessions) {
-      problems.add(pointer + "/sessions", "\"bootstrap\" needs a number of sessions");
+    if (!config.sessions && !config.sessions.automatic) {
+      problems.add(pointer + "/sessions", "\"bootstrap\" needs a number of sessions, or \"auto\"");
     }
     if (config.arrivals == ArrivalModel::trace) {
       problems.add(pointer + "/arrivals", "\"trace\" needs \"replay\": \"in_order\"");
@@ -176,6 +184,34 @@ double mean_turns(const WorkloadConfig& config, std::uint64_t seed,
 
 }  // namespace
 
+void read_config(SessionCount& count, const Json& json, const std::string& pointer,
+                 Problems& problems) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  count = SessionCount{};
+  if (json == kAll || json.is_null()) {
+    return;
+  }
+  if (json == kAutomatic) {
+    count.automatic = true;
+    return;
+  }
+  if (!json.is_number_integer() || json < 1 || json > kMost) {
+    problems.add(pointer,
+                 "expected a whole number > 0, \"all\" or \"auto\", got " + quote_json(json));
+    return;
+  }
+  count = SessionCount(json.get<std::int64_t>());
+}
+
+Json write_config(const SessionCount& count) {
+  return count ? Json(*count) : Json(count.automatic ? kAutomatic : kAll);
+}
+
+Json config_schema(const SessionCount&) {
+  return Json{{"anyOf", Json::array({Json{{"enum", {kAll, kAutomatic}}},
+                                     Json{{"type", "integer"}, {"minimum", 1}}})}};
+}
+
 bool is_logged(const WorkloadConfig& config) {
   return config.think_time.model == ThinkTimeModel::logged;
 }
@@ -285,6 +321,10 @@ std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config, std::u
                                             const std::filesystem::path& base_dir) {
   Problems problems;
   check(config, "/workload", problems);
+  if (config.sessions.automatic) {
+    problems.add("/workload/sessions",
+                 "expected a number of sessions: \"auto\" needs runs that grow, with a clock");
+  }
   problems.throw_if_any();
 
   std::optional<Arrivals> arrivals;

@@ -37,17 +37,40 @@ constexpr auto enum_names(Replay) {
                     std::pair<std::string_view, Replay>{"bootstrap", Replay::bootstrap}};
 }
 
+/// The part of a run that is measured.
+enum class Measure {
+  automatic,  // from the stationary state to the last arrival of a session
+  all,        // from the end of warm-up to the end of the last turn
+};
+constexpr auto enum_names(Measure) {
+  return std::array{std::pair<std::string_view, Measure>{"auto", Measure::automatic},
+                    std::pair<std::string_view, Measure>{"all", Measure::all}};
+}
+
+/// How many sessions a run has. Without a number: all of a trace, or as many as the wanted
+/// precision needs.
+struct SessionCount : std::optional<std::int64_t> {
+  using std::optional<std::int64_t>::optional;
+  bool automatic = false;
+};
+void read_config(SessionCount& count, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const SessionCount& count);
+[[nodiscard]] Json config_schema(const SessionCount& count);
+
 /// The sessions of a run: made by a generator or read from a trace, one of the two.
 struct WorkloadConfig {
   std::optional<Generator> generator{};
   std::optional<std::string> trace{};
   TraceFormat format = TraceFormat::automatic;
-  std::optional<std::int64_t> sessions{};
+  SessionCount sessions{};
+  double precision = 0.1;
   ArrivalModel arrivals = ArrivalModel::poisson;
   std::optional<PerSecond> arrival_rate{};
   double arrival_cv = 1;
   std::optional<PerSecond> request_rate{};
   std::int64_t warmup_turns = 0;
+  Measure measure = Measure::automatic;
   Replay replay = Replay::in_order;
   double speed_up = 1;
   Tokens tokens_per_message_overhead{};
@@ -78,8 +101,14 @@ void describe(V& v, WorkloadConfig& c) {
           "with the columns arrival, input_tokens, output_tokens and, if there are any, session "
           "and turn), azure_llm (CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens), "
           "or auto (told by the content).");
-  v.field("sessions", c.sessions, "How many sessions to run; all only for a trace in order.",
-          or_word("all", positive()));
+  v.field("sessions", c.sessions,
+          "How many sessions to run. \"all\": those of a trace in order. \"auto\": a run of a "
+          "generator grows until it has the precision.");
+  v.field(
+      "precision", c.precision,
+      "Precision that a run of \"auto\" sessions grows to: half of the 95 % interval of the mean "
+      "TTFT, as a share of it, and of the hit rate of tokens.",
+      between(0.001, 1));
   v.field("arrivals", c.arrivals,
           "poisson: at the arrival rate; gamma or weibull: at that rate with the arrival_cv; "
           "trace: at the recorded times (a trace that has them, in order).");
@@ -94,6 +123,11 @@ void describe(V& v, WorkloadConfig& c) {
           positive());
   v.field("warmup_turns", c.warmup_turns, "Turns admitted before anything is counted.",
           non_negative());
+  v.field(
+      "measure", c.measure,
+      "The part of the run that is measured, after warmup_turns. auto: from the stationary state "
+      "to the last arrival of a session; all of it where no stationary state is found. all: to "
+      "the end of the last turn.");
   v.field("replay", c.replay,
           "in_order: the trace's sessions as they come; bootstrap: drawn from it with replacement "
           "(the trace is then "

@@ -142,7 +142,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   }
   const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
-  const ResolvedConfig resolved = resolve_config(options.config.request(), presets, registry);
+  ResolvedConfig resolved = resolve_config(options.config.request(), presets, registry);
   if (options.slo) {
     return find_capacity_command(resolved, registry, options);
   }
@@ -180,7 +180,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   run.base_dir = resolved.base_dir;
   const double begin = elapsed_seconds();
   Json result = options.untimed ? simulate_untimed(resolved.config, registry, run)
-                                : simulate(resolved.config, registry, run);
+                                : simulate_with_stable_rate(resolved, registry, run);
   const double seconds = elapsed_seconds() - begin;
   if (options.bound) {
     result["bound"] = bound_of(resolved.config, result, registry, run);
@@ -221,9 +221,9 @@ void add_simulate(Program& program) {
                       "Check the result against a JSON file; exit code 1 if it differs");
   CLI::Option* slo = command->add_option(
       "--find-capacity", options->slo,
-      "Find the highest arrival_rate (or request_rate) that meets an SLO: conditions on metrics, "
-      "separated "
-      "by commas, such as ttft_seconds.p90<=2,tpot_seconds.mean<=0.05. A rate meets it if the "
+      "Find the highest arrival_rate (or request_rate, or speed_up of a trace) that meets an SLO: "
+      "conditions on metrics, separated by commas, such as "
+      "ttft_seconds.p90<=2,tpot_seconds.mean<=0.05. A rate meets it if the "
       "means over the replications do and in no replication the load exceeds capacity");
   slo->type_name("SLO");
   command

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 
 namespace kvtier {
@@ -47,7 +48,7 @@ std::string read_text_file(const std::filesystem::path& path) {
 
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), temporary_(path_.string() + fmt::format(".tmp{}", ::getpid())) {
-  file_ = std::fopen(temporary_.c_str(), "wb");
+  file_ = std::fopen(temporary_.c_str(), "w+b");
   if (file_ == nullptr) {
     throw_io("cannot write", path_);
   }
@@ -65,6 +66,34 @@ void AtomicFile::write(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) {
     throw_io("cannot write", path_);
   }
+}
+
+void AtomicFile::change_lines(const std::function<void(std::string&)>& change) {
+  const auto check = [&](bool done) {
+    if (!done) {
+      throw_io("cannot write", path_);
+    }
+  };
+  check(std::fseek(file_, 0, SEEK_SET) == 0);
+  std::string line;
+  long begin = 0;
+  for (int c = std::fgetc(file_); c != EOF; c = std::fgetc(file_)) {
+    if (c != '\n') {
+      line.push_back(static_cast<char>(c));
+      continue;
+    }
+    std::string changed = line;
+    change(changed);
+    KVTIER_ASSERT(changed.size() == line.size(), "a changed line keeps its place");
+    if (changed != line) {
+      check(std::fseek(file_, begin, SEEK_SET) == 0);
+      write(changed);
+      check(std::fseek(file_, 1, SEEK_CUR) == 0);
+    }
+    begin += static_cast<long>(line.size()) + 1;
+    line.clear();
+  }
+  check(std::ferror(file_) == 0 && std::fseek(file_, 0, SEEK_END) == 0);
 }
 
 void AtomicFile::commit() {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,9 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(std::string_view text);
+  /// Overwrites lines that were written: `change` gets each without its end, in order, and may
+  /// change characters but not their number.
+  void change_lines(const std::function<void(std::string&)>& change);
   void commit();
 
  private:

@@ -36,6 +36,24 @@ double lag_1(const std::vector<double>& values) {
   return squares > 0 ? sum / squares : 0;
 }
 
+/// Correlation of the means of neighbouring batches that are `length` times as long as the distance
+/// over which the correlation of turns falls to 1 / e.
+double lag_of_means(double length) {
+  const double rest = std::exp(-length);
+  return (1 - rest) * (1 - rest) / (2 * (length - 1 + rest));
+}
+
+/// The length at which neighbouring means have the correlation; in (0, 1).
+double length_with_lag(double lag) {
+  double low = 1e-3;
+  double high = 1e6;
+  while (high > low * 1.0001) {
+    const double middle = std::sqrt(low * high);
+    (lag_of_means(middle) > lag ? low : high) = middle;
+  }
+  return low;
+}
+
 }  // namespace
 
 void BatchMeans::add(RunningTotals totals) {
@@ -83,8 +101,13 @@ BatchMeans::Interval BatchMeans::interval_of(const Total& part, const Total& who
   Interval interval{student_t(batches() - 1) * error, {.lag_1 = lag_1(halves)}};
   if (batches() < kLeastBatches || turns_per_batch() < kLeastTurnsPerBatch) {
     interval.trust.doubt = kTooFewTurns;
-  } else if (interval.trust.lag_1 * std::sqrt(static_cast<double>(halves.size())) > kOneSided) {
+    interval.trust.turns_needed = kLeastBatches * kLeastTurnsPerBatch;
+  } else if (const double most = kOneSided / std::sqrt(static_cast<double>(halves.size()));
+             interval.trust.lag_1 > most) {
     interval.trust.doubt = "batches correlate";
+    interval.trust.turns_needed = static_cast<std::int64_t>(
+        count * static_cast<double>(turns_per_batch()) * length_with_lag(most / 2) /
+        length_with_lag(interval.trust.lag_1));
   }
   return interval;
 }
@@ -104,6 +127,10 @@ std::optional<BatchMeans::QuantileInterval> BatchMeans::quantile_interval(const 
                             ttft.quantile(std::min(1.0, q + share.half_width)), share.trust};
   if (static_cast<double>(turns_per_batch()) * std::min(q, 1 - q) < kLeastTurnsBeyond) {
     interval.trust.doubt = kTooFewTurns;
+    interval.trust.turns_needed =
+        std::max(interval.trust.turns_needed,
+                 static_cast<std::int64_t>(static_cast<double>(kLeastBatches) * kLeastTurnsBeyond /
+                                           std::min(q, 1 - q)));
   }
   return interval;
 }

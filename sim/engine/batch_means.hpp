@@ -41,6 +41,9 @@ class BatchMeans {
     double lag_1 = 0;
     /// Why the interval is not to be trusted; nullptr if nothing speaks against it.
     const char* doubt = nullptr;
+    /// Turns of a run that would be long enough, about; 0 without doubt. Where batches correlate:
+    /// as if the correlation of turns fell exponentially with the distance between them.
+    std::int64_t turns_needed = 0;
   };
   struct Interval {
     double half_width = 0;

@@ -45,6 +45,14 @@ Instance::Instance(const Setup& setup)
       on_measurement_begin();
     }
   };
+  requests_.on_measurement_end = [this] {
+    tiers_after_ = tier_counters();
+    preemptions_after_ = batcher_->preemptions();
+    prefetches_ = batcher_->prefetches() - prefetches_before_;
+    if (on_measurement_end) {
+      on_measurement_end();
+    }
+  };
 }
 
 void Instance::handle_routed(std::uint64_t timer) {
@@ -81,11 +89,7 @@ void Instance::run() {
   while (requests_.any_left()) {
     handle(backend_.wait());
   }
-  tiers_after_ = tier_counters();
-  prefetches_ = batcher_->prefetches() - prefetches_before_;
-  if (on_measurement_end) {
-    on_measurement_end();
-  }
+  requests_.end_measurement(requests_.last_finish());
   while (backend_.pending()) {
     const Completion completion = backend_.wait();
     KVTIER_ASSERT(completion.kind == CompletionKind::transfer ||

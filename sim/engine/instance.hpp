@@ -37,15 +37,17 @@ class Instance final {
   [[nodiscard]] std::int64_t finished_turns() const { return requests_.finished_turns(); }
   [[nodiscard]] const Batcher& batcher() const { return *batcher_; }
 
-  /// The measured part: from the admission of the first turn after warm-up to the end of the last
-  /// turn.
-  [[nodiscard]] SimTime measured_from() const { return requests_.measured_from(); }
-  [[nodiscard]] SimTime last_finish() const { return requests_.last_finish(); }
+  [[nodiscard]] const MeasuredPart& measured() const { return requests_.measured(); }
+  /// See Requests::offered_span.
+  [[nodiscard]] SimDuration offered_span() const { return requests_.offered_span(); }
+  [[nodiscard]] const SessionDurations& session_durations() const {
+    return requests_.session_durations();
+  }
   [[nodiscard]] GpuTime measured_gpu_time() const { return requests_.measured_gpu_time(); }
   [[nodiscard]] const GpuTime& total_gpu_time() { return requests_.gpu_time(); }
   /// Tier counters when the measured part began.
   [[nodiscard]] const std::vector<TierCounters>& tiers_before() const { return tiers_before_; }
-  /// Tier counters when it ended: transfers may go on after the last turn, and are not part of it.
+  /// Tier counters when it ended: transfers may go on afterwards, and are not part of it.
   [[nodiscard]] const std::vector<TierCounters>& tiers_after() const { return tiers_after_; }
   /// Called when the measured part begins and ends, for counters outside the control plane.
   std::function<void()> on_measurement_begin;
@@ -59,7 +61,7 @@ class Instance final {
     return requests_.measured_occupied_seconds();
   }
   [[nodiscard]] std::int64_t preemptions() const {
-    return batcher_->preemptions() - preemptions_before_;
+    return preemptions_after_ - preemptions_before_;
   }
   /// Null if no turns are routed.
   [[nodiscard]] const ResponseTimes* response_times() const { return requests_.response_times(); }
@@ -77,6 +79,7 @@ class Instance final {
   std::vector<TierCounters> tiers_before_;
   std::vector<TierCounters> tiers_after_;
   std::int64_t preemptions_before_ = 0;
+  std::int64_t preemptions_after_ = 0;
   PrefetchCounters prefetches_before_;
   /// Of the measured part.
   PrefetchCounters prefetches_;

@@ -148,6 +148,12 @@ struct GpuTime {
   SimDuration exposed_save;
 
   [[nodiscard]] SimDuration busy() const { return prefill + decode + exposed_load + exposed_save; }
+  GpuTime operator-(const GpuTime& other) const {
+    return {.prefill = prefill - other.prefill,
+            .decode = decode - other.decode,
+            .exposed_load = exposed_load - other.exposed_load,
+            .exposed_save = exposed_save - other.exposed_save};
+  }
   GpuTime& operator+=(const GpuTime& other) {
     prefill += other.prefill;
     decode += other.decode;
@@ -155,6 +161,37 @@ struct GpuTime {
     exposed_save += other.exposed_save;
     return *this;
   }
+};
+
+/// The part of a run whose turns, times and costs are counted: the turns that are admitted in it,
+/// and the time from its first admission to the next one behind it, or to the end of the last turn.
+struct MeasuredPart {
+  SimTime from;
+  SimTime to;
+  /// It begins in the stationary state and ends with the arrivals of sessions.
+  bool stationary = false;
+  /// Sessions that had arrived when it began.
+  std::int64_t sessions_before = 0;
+
+  [[nodiscard]] SimDuration span() const { return to - from; }
+};
+
+/// How long sessions last.
+struct SessionDurations {
+  void add(SimDuration duration) {
+    seconds += duration.seconds();
+    squares += duration.seconds() * duration.seconds();
+  }
+  void merge(const SessionDurations& other) {
+    seconds += other.seconds;
+    squares += other.squares;
+  }
+  /// Mean over the sessions that live at a random time, in seconds: long sessions live at more
+  /// times. 0 without sessions.
+  [[nodiscard]] double mean_of_live() const { return seconds > 0 ? squares / seconds : 0; }
+
+  double seconds = 0;
+  double squares = 0;
 };
 
 /// Mean queue length over time in a fixed number of buckets, whose width doubles when the run

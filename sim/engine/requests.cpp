@@ -41,7 +41,8 @@ Requests::Requests(const Setup& setup)
                                                    static_cast<std::uint64_t>(setup.config->seed))
                    : nullptr),
       only_thinks_(!is_logged_ && routing_ == nullptr),
-      turn_metrics_(load_rates(*setup.config)) {
+      turn_metrics_(load_rates(*setup.config)),
+      finds_stationarity_(setup.config->workload.measure == Measure::automatic) {
   const PolicyKind<OrderPolicy>* order =
       find_policy(setup.registry->order, config_.system.order.name);
   KVTIER_ASSERT(order != nullptr, "the config was checked");
@@ -63,9 +64,24 @@ void Requests::draw_session() {
     if (has_drawn_) {
       fitter_.fit_turns(drawn_, source_);
       workload_.add(drawn_);
-      last_session_arrival_ = drawn_.arrival;
+      note_offered();
     }
   } while (has_drawn_ && routing_ != nullptr && !routing_->draw(drawn_));
+}
+
+/// The session drawn last, as part of the load that is offered.
+void Requests::note_offered() {
+  last_session_arrival_ = drawn_.arrival;
+  if (workload_.sessions() == 1) {
+    first_arrival_ = drawn_.arrival;
+  }
+  SimTime due = drawn_.arrival;
+  if (is_logged_) {
+    for (std::size_t i = 1; i < drawn_.turns.size(); ++i) {
+      due = due + drawn_.turns[i].think;
+    }
+  }
+  last_due_ = std::max(last_due_, due);
 }
 
 SessionSlot Requests::begin_session() {
@@ -77,11 +93,16 @@ SessionSlot Requests::begin_session() {
     slot = free_sessions_.back();
     free_sessions_.pop_back();
   }
+  if (finds_stationarity_ && stationarity_.add(static_cast<std::int64_t>(live_sessions_))) {
+    is_stationary_ = true;
+    measurement_moves_ = true;
+  }
   ++live_sessions_;
   Session& s = sessions_[slot];
   s.turns.swap(drawn_.turns);
   s.next_turn = 0;
   s.shared_prompt = drawn_.shared_prompt;
+  s.began = drawn_.arrival;
   s.due = drawn_.arrival;
   s.history = s.shared_prompt.tokens;
   s.request.session = drawn_.id;
@@ -92,6 +113,8 @@ SessionSlot Requests::begin_session() {
   draw_session();
   if (has_drawn_) {
     backend_.set_timer(drawn_.arrival, kSessionTimer);
+  } else {
+    measurement_moves_ = true;
   }
   return slot;
 }
@@ -163,6 +186,7 @@ bool Requests::finish(SessionSlot slot) {
   r.finished = now;
   last_finish_ = now;
   s.history = r.history + r.input + r.output;
+  r.measured = r.measured && r.admitted >= measured_.from;
   if (r.measured) {
     turn_metrics_.add(r);
   }
@@ -183,6 +207,7 @@ bool Requests::finish(SessionSlot slot) {
     return false;
   }
   note_response(r);
+  session_durations_.add(now - s.began);
   if (observer_ != nullptr) {
     observer_->on_session_end(key(slot), now);
   }
@@ -234,9 +259,10 @@ SessionSlot Requests::admit(QueuePosition position) {
   KVTIER_ASSERT(waiting_at(position), "an order policy names a waiting request");
   const SessionSlot slot = waiting(position);
   leave_queue(position);
-  if (admitted_turns_++ == config_.workload.warmup_turns) {
-    begin_measurement();
+  if (measurement_moves_) [[unlikely]] {
+    move_measurement();
   }
+  ++admitted_turns_;
   request(slot).admitted = backend_.now();
   request(slot).measured = measuring_;
   // Whoever is asked about after the next one arrived long ago: its record is in no cache.
@@ -291,22 +317,55 @@ void Requests::occupy(std::int64_t slots, Bytes bytes) {
   hbm_used_ += bytes;
 }
 
+/// Before an admission: no command of the GPUs is cut in two by a border of the measured part.
+void Requests::move_measurement() {
+  if (admitted_turns_ < config_.workload.warmup_turns) {
+    return;
+  }
+  const bool is_over = measured_.stationary && !has_drawn_;
+  if (!measuring_ && !is_over) {
+    begin_measurement();
+  } else if (is_stationary_ && !measured_.stationary) {
+    if (observer_ != nullptr) {
+      observer_->on_measurement_restart();
+    }
+    begin_measurement();
+  } else if (is_over) {
+    end_measurement(backend_.now());
+  }
+  measurement_moves_ = false;
+}
+
 void Requests::begin_measurement() {
   measuring_ = true;
   occupy(0, Bytes(0));
   occupied_seconds_before_ = occupied_seconds_;
-  measured_from_ = backend_.now();
+  measured_ = {.from = backend_.now(),
+               .to = backend_.now(),
+               .stationary = is_stationary_ && has_drawn_,
+               .sessions_before = workload_.sessions() - (has_drawn_ ? 1 : 0)};
+  turn_metrics_ = TurnMetrics(load_rates(config_));
+  if (routing_ != nullptr) {
+    routing_->restart_times();
+  }
   gpu_time_before_ = gpu_time_;
   if (on_measurement_begin) {
     on_measurement_begin();
   }
 }
 
-GpuTime Requests::measured_gpu_time() const {
-  return {.prefill = gpu_time_.prefill - gpu_time_before_.prefill,
-          .decode = gpu_time_.decode - gpu_time_before_.decode,
-          .exposed_load = gpu_time_.exposed_load - gpu_time_before_.exposed_load,
-          .exposed_save = gpu_time_.exposed_save - gpu_time_before_.exposed_save};
+void Requests::end_measurement(SimTime at) {
+  if (!measuring_) {
+    return;
+  }
+  occupy(0, Bytes(0));
+  measuring_ = false;
+  measured_.to = at;
+  occupied_seconds_after_ = occupied_seconds_;
+  gpu_time_after_ = gpu_time_;
+  if (on_measurement_end) {
+    on_measurement_end();
+  }
 }
 
 }  // namespace kvtier

@@ -10,6 +10,7 @@
 #include "sim/engine/config.hpp"
 #include "sim/engine/history.hpp"
 #include "sim/engine/metrics.hpp"
+#include "sim/engine/stationarity.hpp"
 #include "sim/engine/stored_kv.hpp"
 #include "sim/engine/turn_routing.hpp"
 #include "traces/session.hpp"
@@ -36,6 +37,8 @@ class RunObserver {
  public:
   virtual ~RunObserver() = default;
   virtual void on_request(const RequestRecord&) {}
+  /// The stationary state is reached: none of the requests so far are measured.
+  virtual void on_measurement_restart() {}
   /// `session` is that of the prefilled request, or -1.
   virtual void on_gpu(GpuActivity, SimTime /*begin*/, SimTime /*end*/, std::int64_t /*session*/,
                       std::int64_t /*batch*/) {}
@@ -137,18 +140,27 @@ class Requests final : public QueueView {
   [[nodiscard]] const TurnMetrics& turns() const { return turn_metrics_; }
   [[nodiscard]] const WorkloadStatistics& workload() const { return workload_; }
   [[nodiscard]] std::int64_t finished_turns() const { return finished_turns_; }
-  [[nodiscard]] SimTime measured_from() const { return measured_from_; }
+  /// Of the measured part: a run that has no stationary state is measured to its end.
+  [[nodiscard]] const MeasuredPart& measured() const { return measured_; }
   [[nodiscard]] bool measuring() const { return measuring_; }
+  /// Ends the measured part unless it has ended.
+  void end_measurement(SimTime at);
   [[nodiscard]] SimTime last_finish() const { return last_finish_; }
-  [[nodiscard]] GpuTime measured_gpu_time() const;
+  [[nodiscard]] GpuTime measured_gpu_time() const { return gpu_time_after_ - gpu_time_before_; }
   [[nodiscard]] QueueTrend& queue_trend() { return queue_trend_; }
   [[nodiscard]] SimTime last_session_arrival() const { return last_session_arrival_; }
+  /// From the first arrival of a session to the last one; of a logged workload, to the last time
+  /// at which a turn was to arrive.
+  [[nodiscard]] SimDuration offered_span() const { return last_due_ - first_arrival_; }
+  /// Durations of the sessions that ended, from arrival to last token.
+  [[nodiscard]] const SessionDurations& session_durations() const { return session_durations_; }
   [[nodiscard]] double measured_occupied_seconds() const {
-    return occupied_seconds_ - occupied_seconds_before_;
+    return occupied_seconds_after_ - occupied_seconds_before_;
   }
   [[nodiscard]] std::size_t most_live_sessions() const { return sessions_.size(); }
-  /// Called when the measured part begins.
+  /// Called when the measured part begins, also when it begins anew, and when it ends.
   std::function<void()> on_measurement_begin;
+  std::function<void()> on_measurement_end;
   /// Null if no turns are routed.
   [[nodiscard]] const ResponseTimes* response_times() const {
     return routing_ != nullptr ? &routing_->times() : nullptr;
@@ -166,6 +178,7 @@ class Requests final : public QueueView {
     std::int64_t next_turn = 0;
     /// Between the turn in work and the next one.
     SimDuration think;
+    SimTime began;
     /// Of logged workloads: when the turn in work was to arrive.
     SimTime due;
     SharedPrompt shared_prompt;
@@ -174,6 +187,7 @@ class Requests final : public QueueView {
   };
 
   void draw_session();
+  void note_offered();
   SessionSlot begin_session();
   void pass_turn(SessionSlot slot);
   void set_next_arrival(SessionSlot slot, SimTime end);
@@ -184,6 +198,7 @@ class Requests final : public QueueView {
   }
   void leave_queue(QueuePosition position);
   void report_queue();
+  void move_measurement();
   void begin_measurement();
 
   const RunConfig& config_;
@@ -199,6 +214,7 @@ class Requests final : public QueueView {
   std::int64_t slots_used_ = 0;
   double occupied_seconds_ = 0;
   double occupied_seconds_before_ = 0;
+  double occupied_seconds_after_ = 0;
   SimTime occupied_since_;
   TurnFitter fitter_;
   bool is_logged_;
@@ -224,11 +240,20 @@ class Requests final : public QueueView {
   std::int64_t finished_turns_ = 0;
   std::int64_t begun_turns_ = 0;
   bool measuring_ = false;
-  SimTime measured_from_;
+  MeasuredPart measured_;
+  bool finds_stationarity_;
+  Stationarity stationarity_;
+  bool is_stationary_ = false;
+  /// The next admission may begin or end the measured part.
+  bool measurement_moves_ = true;
+  SessionDurations session_durations_;
   SimTime last_finish_;
+  SimTime first_arrival_;
+  SimTime last_due_;
   SimTime last_session_arrival_;
   GpuTime gpu_time_;
   GpuTime gpu_time_before_;
+  GpuTime gpu_time_after_;
 };
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 #include "sim/engine/result.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -91,6 +92,7 @@ void add_trust(Json& interval, const BatchMeans::Trust& trust) {
   interval["trusted"] = trust.doubt == nullptr;
   if (trust.doubt != nullptr) {
     interval["doubt"] = trust.doubt;
+    interval["turns_needed"] = trust.turns_needed;
   }
 }
 
@@ -180,9 +182,7 @@ Json timing_report(const RunConfig& config, const ProfileTiming& timing, const T
 
 namespace {
 
-SimDuration measured_span(const Instance& instance) {
-  return instance.last_finish() - instance.measured_from();
-}
+SimDuration measured_span(const Instance& instance) { return instance.measured().span(); }
 
 /// Of all instances, one after the other.
 double measured_seconds(Instances instances) {
@@ -206,34 +206,85 @@ bool exceeds_capacity(Instance& instance) {
   // The queue is judged while sessions still arrive, since afterwards it can only drain; from the
   // beginning if the measured part has less than half of that.
   const SimTime arrivals_end = instance.last_session_arrival();
-  const SimTime measured_from = instance.measured_from();
+  const SimTime measured_from = instance.measured().from;
   const SimTime from = measured_from.ns * 2 < arrivals_end.ns ? measured_from : SimTime(0);
   // Fewer waiting requests than this are no trend.
   constexpr double kShortQueue = 50;
-  return instance.queue_trend().grows_throughout(from, arrivals_end, kShortQueue);
+  constexpr double kShareOfSessions = 0.25;
+  const double floor =
+      std::min(kShortQueue, kShareOfSessions * static_cast<double>(instance.workload().sessions()));
+  return instance.queue_trend().grows_throughout(from, arrivals_end, floor);
+}
+
+double requests_per_second(Instances instances) {
+  double sum = 0;
+  for (const Instance* instance : instances) {
+    sum += ratio(static_cast<double>(instance->turns().turns), measured_span(*instance).seconds());
+  }
+  return sum;
+}
+
+/// Turns that users would send in a second if responses took no time of the arrivals: 0 where the
+/// workload does not say.
+double nominal_requests_per_second(const RunConfig& config, Instances instances,
+                                   const WorkloadStatistics& workload) {
+  if (config.workload.arrivals != ArrivalModel::trace) {
+    return config.workload.request_rate
+               ? config.workload.request_rate->value
+               : config.workload.arrival_rate->value * ratio(workload.turns(), workload.sessions());
+  }
+  SimDuration span;
+  for (const Instance* instance : instances) {
+    span = std::max(span, instance->offered_span());
+  }
+  return ratio(static_cast<double>(workload.turns()), span.seconds());
 }
 
 }  // namespace
 
-Json load_report(Instances instances) {
+Json load_report(Instances instances, const RunConfig& config, const WorkloadStatistics& workload) {
   const double seconds = measured_seconds(instances);
   double occupied = 0;
   double queue_mean = 0;
   std::size_t queue_max = 0;
   bool exceeds = false;
+  bool stationary = true;
+  SessionDurations durations;
   for (Instance* instance : instances) {
     occupied += instance->measured_occupied_seconds();
-    queue_mean += instance->queue_trend().mean(instance->measured_from(), instance->last_finish());
+    const MeasuredPart& measured = instance->measured();
+    queue_mean += instance->queue_trend().mean(measured.from, measured.to);
+    stationary = stationary && measured.stationary;
+    durations.merge(instance->session_durations());
     queue_max = std::max(queue_max, instance->queue_trend().longest());
     exceeds = exceeds || exceeds_capacity(*instance);
   }
   Json json;
   json["utilization"] = ratio(occupied, seconds);
   json["gpu_busy_fraction"] = ratio(measured_gpu_time(instances).busy().seconds(), seconds);
-  json["verdict"] = exceeds ? "load exceeds capacity" : "load is within capacity";
+  const bool is_automatic = config.workload.measure == Measure::automatic;
+  json["verdict"] = exceeds                       ? kLoadExceedsCapacity
+                    : is_automatic && !stationary ? kRunTooShort
+                                                  : kLoadWithinCapacity;
   const auto servers = static_cast<double>(instances.size());
   json["queue_length"] = Json{{"mean", queue_mean / servers}, {"max", queue_max}};
   json["measured_seconds"] = seconds / servers;
+  const MeasuredPart& part = instances.front()->measured();
+  json["measured"] = Json{{"rule", write_value(config.workload.measure)},
+                          {"from_seconds", part.from.seconds()},
+                          {"to_seconds", part.to.seconds()},
+                          {"live_session_seconds", durations.mean_of_live()}};
+  if (is_automatic) {
+    json["measured"]["stationary"] = stationary;
+    json["measured"]["sessions_before"] = part.sessions_before;
+  }
+  const double nominal = nominal_requests_per_second(config, instances, workload);
+  const double rate = requests_per_second(instances);
+  constexpr double kRateError = 0.1;
+  json["requests_per_second"] =
+      Json{{"nominal", nominal},
+           {"measured", rate},
+           {"agree", nominal == 0 || std::abs(rate - nominal) <= kRateError * nominal}};
   return json;
 }
 
@@ -330,9 +381,7 @@ Json metrics_report(Instances instances, const RunConfig& config,
     return ratio(static_cast<double>(one.turns().output_tokens.value),
                  measured_span(one).seconds());
   });
-  m["requests_per_second"] = sum([](const Instance& one) {
-    return ratio(static_cast<double>(one.turns().turns), measured_span(one).seconds());
-  });
+  m["requests_per_second"] = requests_per_second(instances);
   m["gpu_seconds"] = Json{{"total", gpu.busy().seconds() * gpus},
                           {"prefill", gpu.prefill.seconds() * gpus},
                           {"decode", gpu.decode.seconds() * gpus},

@@ -48,7 +48,13 @@ using Instances = std::span<Instance* const>;
 /// all their turns, bytes, time, dollars and rates are sums, utilization is that of all together,
 /// the verdict that of the worst. Intervals by batch means are of one sequence of turns, so there
 /// are none. `links` are those of all instances.
-[[nodiscard]] Json load_report(Instances instances);
+[[nodiscard]] Json load_report(Instances instances, const RunConfig& config,
+                               const WorkloadStatistics& workload);
+/// Verdicts of `load`.
+inline constexpr const char* kLoadWithinCapacity = "load is within capacity";
+inline constexpr const char* kLoadExceedsCapacity = "load exceeds capacity";
+/// No stationary state was found in a run that is to be measured in it.
+inline constexpr const char* kRunTooShort = "run too short to tell";
 [[nodiscard]] Json metrics_report(Instances instances, const RunConfig& config,
                                   const std::vector<LinkReport>& links);
 

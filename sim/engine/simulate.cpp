@@ -121,7 +121,7 @@ Json report(Instances instances, const RunConfig& config, const std::vector<Link
     }
   }
   result["workload"] = workload_report(config, workload);
-  result["load"] = load_report(instances);
+  result["load"] = load_report(instances, config, workload);
   if (timing) {
     result["timing"] = *timing;
   }

@@ -106,6 +106,8 @@ class TurnRouting final {
   /// Of all turns that were drawn.
   [[nodiscard]] std::int64_t turns_here() const { return turns_here_; }
   [[nodiscard]] const ResponseTimes& times() const { return times_; }
+  /// Forgets the times so far.
+  void restart_times() { times_ = {}; }
 
  private:
   struct Session {

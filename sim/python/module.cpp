@@ -12,6 +12,7 @@
 #include "sim/engine/simulate.hpp"
 #include "sim/policy/conformance.hpp"
 #include "sim/python/policies.hpp"
+#include "sim/study/find_capacity.hpp"
 #include "sim/study/resolve.hpp"
 #include "sim/study/sweep_run.hpp"
 
@@ -72,13 +73,13 @@ std::string simulate_text(const std::string& file, const std::string& text,
                           const py::list& declared) {
   const Setup setup = setup_of(config_dir, plugins, declared);
   const py::gil_scoped_release release;
-  const ResolvedConfig resolved =
+  ResolvedConfig resolved =
       resolve_config(request_of(file, text, overrides, seed), setup.presets, setup.registry);
   RunOptions run;
   run.base_dir = resolved.base_dir;
   run.progress = [](std::int64_t) { check_signals(); };
   const Json result = untimed ? simulate_untimed(resolved.config, setup.registry, run)
-                              : simulate(resolved.config, setup.registry, run);
+                              : simulate_with_stable_rate(resolved, setup.registry, run);
   return result.dump();
 }
 

@@ -6,6 +6,8 @@
 
 #include "sim/core/statistics.hpp"
 #include "sim/study/bound.hpp"
+#include "sim/study/find_capacity.hpp"
+#include "sim/study/run_length.hpp"
 #include "sim/study/summary.hpp"
 
 namespace kvtier {
@@ -80,6 +82,46 @@ std::string verdict(const Comparison::Column& column) {
   return same ? first : "differs between runs";
 }
 
+bool is_overloaded(const Comparison::Column& column) {
+  return std::any_of(column.results.begin(), column.results.end(), exceeds_capacity);
+}
+
+std::string heading(const Comparison::Column& column) {
+  return column.system + (is_overloaded(column) ? " *" : "");
+}
+
+/// "0.21 sessions/s", or that no run could tell.
+std::string stable_rate(const Json& result) {
+  const Json::json_pointer at("/load/highest_stable_rate");
+  if (!result.contains(at) || result.at(at).is_null()) {
+    return "not found";
+  }
+  return describe_rate(result.at(at)["varied"].get<std::string>(),
+                       result.at(at)["rate"].get<double>());
+}
+
+/// Sentences below the table, on the columns that need them.
+std::string notes(const Comparison& comparison) {
+  std::string text;
+  std::vector<std::string> rates;
+  for (const Comparison::Column& column : comparison.columns) {
+    if (is_overloaded(column)) {
+      rates.push_back(fmt::format("{} {}", column.system, stable_rate(column.results.front())));
+    }
+    const std::string length = describe_run_length(column.results.front());
+    if (!length.empty()) {
+      text += fmt::format("\n{}: {}\n", column.system, length);
+    }
+  }
+  if (!rates.empty()) {
+    text += fmt::format(
+        "\n* The load exceeds capacity: every number of this column depends on the length of the "
+        "run, hit rates too.\n  Highest stable rate: {}.\n",
+        fmt::join(rates, ", "));
+  }
+  return text;
+}
+
 std::string difference_table(const Comparison& comparison) {
   const Comparison::Column& base = comparison.columns.front();
   std::vector<std::pair<const char*, std::vector<std::string>>> lines;
@@ -115,6 +157,30 @@ std::string difference_table(const Comparison& comparison) {
     text += line + "\n";
   }
   return text;
+}
+
+}  // namespace
+
+namespace {
+
+/// All systems run the sessions of the one that needs most of them for its precision.
+void give_sessions(std::vector<ResolvedConfig>& configs, const PolicyRegistry& registry,
+                   const RunOptions& options) {
+  if (!configs.front().config.workload.sessions.automatic) {
+    return;
+  }
+  SessionCount most;
+  for (const ResolvedConfig& one : configs) {
+    RunConfig config = one.config;
+    RunOptions run;
+    run.progress = options.progress;
+    run.base_dir = one.base_dir;
+    (void)simulate_to_precision(config, registry, run);
+    most = SessionCount(std::max(most.value_or(0), *config.workload.sessions));
+  }
+  for (ResolvedConfig& one : configs) {
+    one.config.workload.sessions = most;
+  }
 }
 
 }  // namespace
@@ -157,6 +223,7 @@ Comparison compare_systems(const ConfigRequest& request, const std::vector<std::
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
+  give_sessions(configs, registry, options);
   const auto all = static_cast<std::int64_t>(systems.size()) * replications;
   std::int64_t done = 0;
   Comparison comparison;
@@ -168,6 +235,9 @@ Comparison compare_systems(const ConfigRequest& request, const std::vector<std::
       RunOptions run = options;
       run.base_dir = configs[i].base_dir;
       column.results.push_back(simulate(config, registry, run));
+      if (r == 0) {
+        add_stable_rate(column.results.front(), configs[i], registry, run);
+      }
       if (with_bound) {
         column.results.back()["bound"] = untimed_bound(config, registry, run);
       }
@@ -214,7 +284,7 @@ Json to_json(const Comparison& comparison) {
 std::string to_table(const Comparison& comparison) {
   std::vector<std::size_t> widths;
   for (const Comparison::Column& column : comparison.columns) {
-    std::size_t width = std::max(column.system.size(), verdict(column).size());
+    std::size_t width = std::max(heading(column).size(), verdict(column).size());
     for (const ResultRow& row : result_rows()) {
       width = std::max(width, cell(column, row).size());
     }
@@ -228,7 +298,7 @@ std::string to_table(const Comparison& comparison) {
   }
   text += fmt::format("\n{:<{}}", "", kLabelWidth);
   for (std::size_t i = 0; i < widths.size(); ++i) {
-    text += fmt::format("{:>{}}", comparison.columns[i].system, widths[i]);
+    text += fmt::format("{:>{}}", heading(comparison.columns[i]), widths[i]);
   }
   text += "\n";
   for (const ResultRow& row : result_rows()) {
@@ -242,12 +312,8 @@ std::string to_table(const Comparison& comparison) {
     text += "\n";
   }
   text += fmt::format("{:<{}}", "verdict", kLabelWidth);
-  bool overloaded = false;
   for (std::size_t i = 0; i < widths.size(); ++i) {
-    const std::string word = verdict(comparison.columns[i]);
-    const std::vector<Json>& results = comparison.columns[i].results;
-    overloaded = overloaded || std::all_of(results.begin(), results.end(), exceeds_capacity);
-    text += fmt::format("{:>{}}", word, widths[i]);
+    text += fmt::format("{:>{}}", verdict(comparison.columns[i]), widths[i]);
   }
   text += "\n";
   if (has_differences(comparison)) {
@@ -265,13 +331,7 @@ std::string to_table(const Comparison& comparison) {
   if (!compressed.empty()) {
     text += "\n" + compressed;
   }
-  if (overloaded) {
-    text +=
-        "\nWhere the load exceeds capacity the queue grows as long as sessions arrive: TTFT with "
-        "queueing then says how "
-        "long\nthe run was, not how a server would do. Hit rates, TTFT without queueing and GPU "
-        "time keep their meaning.\n";
-  }
+  text += notes(comparison);
   return text;
 }
 

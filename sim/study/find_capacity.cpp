@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/study/run_length.hpp"
 #include "sim/study/summary.hpp"
 
 namespace kvtier {
@@ -17,6 +18,7 @@ namespace {
 constexpr const char* kMetrics = "/metrics/";
 constexpr const char* kArrivalRate = "/workload/arrival_rate";
 constexpr const char* kRequestRate = "/workload/request_rate";
+constexpr const char* kSpeedUp = "/workload/speed_up";
 /// Parts of the found capacity that are run to see whether lower rates meet the SLO as well.
 constexpr double kLowerRates[] = {0.5, 0.75};
 
@@ -66,9 +68,30 @@ std::optional<SloCondition> parse_condition(const std::string& text) {
   return condition;
 }
 
-/// The rate that the workload has.
-PerSecond& rate_of(WorkloadConfig& workload) {
-  return workload.request_rate ? *workload.request_rate : *workload.arrival_rate;
+/// What a search varies.
+const char* varied_key(const WorkloadConfig& workload) {
+  if (workload.request_rate) {
+    return kRequestRate;
+  }
+  return workload.arrivals == ArrivalModel::trace ? kSpeedUp : kArrivalRate;
+}
+
+double rate_of(const WorkloadConfig& workload) {
+  if (workload.request_rate) {
+    return workload.request_rate->value;
+  }
+  return workload.arrivals == ArrivalModel::trace ? workload.speed_up
+                                                  : workload.arrival_rate->value;
+}
+
+void set_rate(WorkloadConfig& workload, double rate) {
+  if (workload.request_rate) {
+    workload.request_rate = PerSecond(rate);
+  } else if (workload.arrivals == ArrivalModel::trace) {
+    workload.speed_up = rate;
+  } else {
+    workload.arrival_rate = PerSecond(rate);
+  }
 }
 
 /// Pointers of every number below `json`. A distribution without values is null: its statistics
@@ -124,14 +147,14 @@ class Search {
 
   CapacitySearch operator()() {
     look_for_unknown_metrics();
-    const double begin = rate_of(config_.workload).value;
+    const double begin = rate_of(config_.workload);
     const auto [meets, misses] = neighbours(begin);
     std::optional<double> capacity = meets;
     std::optional<double> above = misses;
     if (capacity && above) {
       std::tie(capacity, above) = bisected(*capacity, *above);
     }
-    if (capacity) {
+    if (capacity && !slo_.empty()) {
       for (const double part : kLowerRates) {
         (void)meets_at(*capacity * part);
       }
@@ -139,7 +162,7 @@ class Search {
     CapacitySearch search{.slo = slo_,
                           .options = options_,
                           .config = write_value(config_),
-                          .key = config_.workload.request_rate ? kRequestRate : kArrivalRate,
+                          .key = varied_key(config_.workload),
                           .description = description_,
                           .trials = {},
                           .capacity = {},
@@ -161,10 +184,10 @@ class Search {
 
   Json run(RunConfig& config) {
     if (progress_) {
-      progress_(runs_, rate_of(config.workload).value);
+      progress_(runs_, rate_of(config.workload));
     }
     ++runs_;
-    return simulate(config, registry_, run_);
+    return simulate_to_precision(config, registry_, run_);
   }
 
   /// From a short run where the length of the workload is free, so that a misspelt metric does not
@@ -172,8 +195,9 @@ class Search {
   void look_for_unknown_metrics() {
     constexpr std::int64_t kSessions = 32;
     RunConfig config = config_;
-    if (config.workload.sessions) {
-      config.workload.sessions = std::min(*config.workload.sessions, kSessions);
+    if (config.workload.sessions || config.workload.sessions.automatic) {
+      config.workload.sessions =
+          SessionCount(std::min(config.workload.sessions.value_or(kSessions), kSessions));
       config.workload.warmup_turns = 0;
     }
     check_metrics(slo_, run(config));
@@ -185,16 +209,23 @@ class Search {
       return known->second.meets;
     }
     RunConfig config = config_;
-    rate_of(config.workload) = PerSecond(rate);
+    set_rate(config.workload, rate);
     std::vector<Json> results;
     for (std::int64_t r = 0; r < options_.replications; ++r) {
       config.seed = config_.seed + r;
+      config.workload.sessions = config_.workload.sessions;
       results.push_back(run(config));
     }
     if (trials_.empty()) {
       description_ = describe_run(results.front());
     }
     const CapacityTrial trial = judged(rate, results);
+    if (trial.meets) {
+      for (const Json& result : results) {
+        check_long_enough(result, fmt::format("whether {} meets the SLO",
+                                              describe_rate(varied_key(config_.workload), rate)));
+      }
+    }
     trials_.emplace(rate, trial);
     return trial.meets;
   }
@@ -204,6 +235,9 @@ class Search {
     trial.rate = rate;
     trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
     trial.meets = trial.overloaded == 0;
+    if (slo_.empty()) {  // a search for the highest stable rate, which has to be shown to be stable
+      trial.meets = trial.meets && std::none_of(results.begin(), results.end(), too_short);
+    }
     for (const SloCondition& condition : slo_) {
       const auto value = mean_where_present(results, condition.pointer);
       trial.values.push_back(value);
@@ -219,26 +253,24 @@ class Search {
     return trial;
   }
 
-  /// A rate that meets the SLO and twice that rate, which misses it; one of them is missing if the
-  /// doublings run out.
+  /// A rate that meets the SLO and the next one, which misses it; one of them is missing if the
+  /// range is left.
   Rates neighbours(double begin) {
-    double rate = begin;
-    if (meets_at(rate)) {
-      for (int i = 0; i < kCapacityDoublings; ++i) {
-        if (!meets_at(rate * 2)) {
-          return {rate, rate * 2};
+    const double step = options_.step;
+    if (meets_at(begin)) {
+      for (double rate = begin; rate < begin * kCapacityRange; rate *= step) {
+        if (!meets_at(rate * step)) {
+          return {rate, rate * step};
         }
-        rate *= 2;
       }
-      return {rate, std::nullopt};
+      return {trials_.rbegin()->first, std::nullopt};
     }
-    for (int i = 0; i < kCapacityDoublings; ++i) {
-      if (meets_at(rate / 2)) {
-        return {rate / 2, rate};
+    for (double rate = begin; rate > begin / kCapacityRange; rate /= step) {
+      if (meets_at(rate / step)) {
+        return {rate / step, rate};
       }
-      rate /= 2;
     }
-    return {std::nullopt, rate};
+    return {std::nullopt, trials_.begin()->first};
   }
 
   Rates bisected(double meets, double misses) {
@@ -271,6 +303,11 @@ std::vector<double> failing_below(const CapacitySearch& search) {
   return rates;
 }
 
+/// Of the numbers in JSON.
+std::string unit_suffix(const CapacitySearch& search) {
+  return search.key == kSpeedUp ? "" : "_per_second";
+}
+
 std::string seeds(std::int64_t count) {
   return count == 1 ? "one seed" : fmt::format("mean of {} seeds", count);
 }
@@ -282,32 +319,27 @@ std::string outcome(const CapacityTrial& trial) {
   return trial.meets ? "met" : "missed";
 }
 
-const char* unit_of(const CapacitySearch& search) {
-  return search.key == kRequestRate ? "requests/s" : "sessions/s";
-}
-
 std::string conclusion(const CapacitySearch& search) {
   const double lowest = search.trials.front().rate;
   const double highest = search.trials.back().rate;
   if (!search.capacity) {
-    return fmt::format("No rate that was tried meets the SLO, down to {:.4g} {}.\n", lowest,
-                       unit_of(search));
+    return fmt::format("No rate that was tried meets the SLO, down to {}.\n",
+                       describe_rate(search.key, lowest));
   }
   std::string text;
   if (!search.above) {
-    text += fmt::format(
-        "Every rate from the config's to {:.4g} {} meets the SLO: no bound was found.\n", highest,
-        unit_of(search));
+    text += fmt::format("Every rate from the config's to {} meets the SLO: no bound was found.\n",
+                        describe_rate(search.key, highest));
   }
   const std::vector<double> below = failing_below(search);
   if (!below.empty()) {
     std::vector<std::string> rates;
     std::transform(below.begin(), below.end(), std::back_inserter(rates),
-                   [](double rate) { return fmt::format("{:.4g}", rate); });
+                   [&](double rate) { return describe_rate(search.key, rate); });
     text += fmt::format(
-        "Not every lower rate meets the SLO: {} {} missed it. Below this capacity the SLO "
-        "may be missed.\n",
-        detail::join(rates, ", "), unit_of(search));
+        "Not every lower rate meets the SLO: {} missed it. Below this capacity the SLO may be "
+        "missed.\n",
+        detail::join(rates, ", "));
   }
   return text;
 }
@@ -373,12 +405,50 @@ CapacitySearch find_capacity(const ResolvedConfig& config, const std::vector<Slo
                              const RunOptions& run,
                              const std::function<void(std::int64_t, double)>& progress) {
   KVTIER_ASSERT(options.replications >= 1 && options.tolerance > 0, "the search can be run");
-  if (config.config.workload.arrivals == ArrivalModel::trace) {
-    throw ConfigError(
-        "/workload/arrivals: --find-capacity varies the rate of random arrivals, a trace's own "
-        "times have none");
-  }
   return Search(config, slo, options, registry, run, progress)();
+}
+
+std::string describe_rate(const std::string& key, double rate) {
+  return fmt::format("{:.4g}{}", rate,
+                     key == kSpeedUp       ? " times the trace's speed"
+                     : key == kRequestRate ? " requests/s"
+                                           : " sessions/s");
+}
+
+std::optional<StableRate> highest_stable_rate(const ResolvedConfig& config,
+                                              const PolicyRegistry& registry,
+                                              const RunOptions& run) {
+  constexpr CapacityOptions kCoarse{.replications = 1, .tolerance = 0.05, .step = 1.5};
+  ResolvedConfig stationary = config;
+  stationary.config.workload.measure = Measure::automatic;
+  RunOptions quick;
+  quick.progress = run.progress;
+  try {
+    const CapacitySearch search = find_capacity(stationary, {}, kCoarse, registry, quick, {});
+    if (!search.capacity) {
+      return std::nullopt;
+    }
+    return StableRate{search.key, search.trials[*search.capacity].rate};
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+void add_stable_rate(Json& result, const ResolvedConfig& config, const PolicyRegistry& registry,
+                     const RunOptions& run) {
+  if (!exceeds_capacity(result)) {
+    return;
+  }
+  const std::optional<StableRate> stable = highest_stable_rate(config, registry, run);
+  result["load"]["highest_stable_rate"] =
+      stable ? Json{{"varied", stable->key}, {"rate", stable->rate}} : Json();
+}
+
+Json simulate_with_stable_rate(ResolvedConfig& config, const PolicyRegistry& registry,
+                               const RunOptions& run) {
+  Json result = simulate_to_precision(config.config, registry, run);
+  add_stable_rate(result, config, registry, run);
+  return result;
 }
 
 Json to_json(const CapacitySearch& search) {
@@ -395,9 +465,10 @@ Json to_json(const CapacitySearch& search) {
   const auto rate_of = [&](const std::optional<std::size_t>& trial) {
     return trial ? Json(search.trials[*trial].rate) : Json();
   };
-  json["capacity_per_second"] = rate_of(search.capacity);
-  json["missed_above_per_second"] = rate_of(search.above);
-  json["missed_below_per_second"] = failing_below(search);
+  const std::string suffix = unit_suffix(search);
+  json["capacity" + suffix] = rate_of(search.capacity);
+  json["missed_above" + suffix] = rate_of(search.above);
+  json["missed_below" + suffix] = failing_below(search);
   json["trials"] = Json::array();
   for (const CapacityTrial& trial : search.trials) {
     Json values = Json::object();
@@ -405,7 +476,7 @@ Json to_json(const CapacitySearch& search) {
       values[search.slo[i].pointer] = trial.values[i] ? Json(*trial.values[i]) : Json();
     }
     json["trials"].push_back(
-        Json{{"rate_per_second", trial.rate},
+        Json{{"rate" + suffix, trial.rate},
              {"meets", trial.meets},
              {"overloaded_replications", trial.overloaded},
              {"values", values},
@@ -434,15 +505,16 @@ std::string to_table(const CapacitySearch& search) {
     }
     rows.emplace_back(label, std::move(cells));
   };
-  add_row(fmt::format("{} rate, {}", search.key == kRequestRate ? "request" : "arrival",
-                      unit_of(search)),
+  add_row(search.key == kSpeedUp       ? "speed-up of the trace"
+          : search.key == kRequestRate ? "request rate, requests/s"
+                                       : "arrival rate, sessions/s",
           [](const CapacityTrial& trial) { return fmt::format("{:.4g}", trial.rate); });
   for (std::size_t i = 0; i < search.slo.size(); ++i) {
     add_row(describe_condition(search.slo[i]), [i](const CapacityTrial& trial) {
       return trial.values[i] ? fmt::format("{:.4g}", *trial.values[i]) : "-";
     });
   }
-  add_row("requests/s from first to last", [](const CapacityTrial& trial) {
+  add_row("requests/s, measured", [](const CapacityTrial& trial) {
     return fmt::format("{:.4g}", trial.requests_per_second);
   });
   add_row("utilization %", [](const CapacityTrial& trial) {

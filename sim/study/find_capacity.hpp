@@ -9,7 +9,7 @@
 #include "sim/engine/simulate.hpp"
 #include "sim/study/resolve.hpp"
 
-/// How much load a system carries: the highest arrival rate that meets a service level objective
+/// How much load a system carries: the highest rate that meets a service level objective
 /// (SLO). Studies of serving call it goodput (DistServe, arXiv 2401.09670, introduction).
 namespace kvtier {
 
@@ -40,11 +40,13 @@ struct CapacityOptions {
   /// The search ends when the rates that meet and miss the SLO are this near, relative to the one
   /// that meets it; > 0.
   double tolerance = 0.01;
+  /// Factor between neighbouring rates until one meets the SLO and the next one misses it; > 1.
+  double step = 2;
 };
 
 /// What was found at one rate. Numbers are means over the replications.
 struct CapacityTrial {
-  /// Sessions a second or, where the config has a request rate, turns a second.
+  /// In the unit of what is varied.
   double rate = 0;
   /// One a condition, over the replications that have a value; nullopt where a distribution is
   /// empty in all of them, which violates nothing.
@@ -65,7 +67,8 @@ struct CapacitySearch {
   CapacityOptions options;
   /// The resolved config; its rate is where the search began.
   Json config;
-  /// /workload/arrival_rate or /workload/request_rate, whichever the config has.
+  /// /workload/arrival_rate or /workload/request_rate, whichever the config has, or
+  /// /workload/speed_up of a trace that is replayed at its own times.
   std::string key;
   /// Two lines on the run: hardware and workload.
   std::string description;
@@ -78,22 +81,43 @@ struct CapacitySearch {
   std::optional<std::size_t> above;
 };
 
-/// Looks for the highest arrival (or request) rate at which `config` meets `slo`: doubles or halves
-/// the config's own rate until a rate that meets the SLO and one that misses it are neighbours (at
-/// most kCapacityDoublings times each way), then bisects to the tolerance. The search takes the SLO
+/// Looks for the highest rate at which `config` meets `slo`: multiplies or divides the config's own
+/// rate by the step until a rate that meets the SLO and one that misses it are neighbours (within
+/// a factor of kCapacityRange each way), then bisects to the tolerance. The search takes the SLO
 /// to be met below a rate that meets it; rates of one half and three quarters of the result are run
 /// as well, so that `trials` shows where that is not so. All rates share their random draws.
 ///
-/// Throws ConfigError for arrivals that have no rate, metrics that a result does not have, and
-/// as simulate does. `progress(runs done, rate to be tried)` is called before each run.
+/// Throws ConfigError for a run that seems to meet the SLO and is too short to tell
+/// (run_length.hpp), for metrics that a result does not have, and as simulate does. `progress(runs
+/// done, rate to be tried)` is called before each run.
 [[nodiscard]] CapacitySearch find_capacity(
     const ResolvedConfig& config, const std::vector<SloCondition>& slo,
     const CapacityOptions& options, const PolicyRegistry& registry, const RunOptions& run,
     const std::function<void(std::int64_t, double)>& progress);
 
-/// The search tries rates up to 2 to this power times, and down to as small a part of, the
-/// config's.
-inline constexpr int kCapacityDoublings = 10;
+/// The search tries rates up to this many times, and down to as small a part of, the config's.
+inline constexpr double kCapacityRange = 1024;
+
+/// The highest arrival rate, request rate or speed-up, to 5 %, at which the load of `config` does
+/// not exceed its capacity; nullopt if none that is long enough to tell was found. Measured in the
+/// stationary state, whatever `config` measures.
+struct StableRate {
+  std::string key;
+  double rate = 0;
+};
+[[nodiscard]] std::optional<StableRate> highest_stable_rate(const ResolvedConfig& config,
+                                                            const PolicyRegistry& registry,
+                                                            const RunOptions& run);
+/// Adds load/highest_stable_rate to the result of a run whose load exceeds capacity: what is varied
+/// and the rate, or null.
+void add_stable_rate(Json& result, const ResolvedConfig& config, const PolicyRegistry& registry,
+                     const RunOptions& run);
+/// What `kvtier simulate` shows: simulate_to_precision, which sets the sessions of `config`, with
+/// load/highest_stable_rate.
+[[nodiscard]] Json simulate_with_stable_rate(ResolvedConfig& config, const PolicyRegistry& registry,
+                                             const RunOptions& run);
+/// "0.235 sessions/s", by the key that is varied.
+[[nodiscard]] std::string describe_rate(const std::string& key, double rate);
 
 /// `kvtier.capacity/1`: the config, the SLO, what was found and every trial.
 [[nodiscard]] Json to_json(const CapacitySearch& search);

@@ -42,6 +42,15 @@ void RequestRecorder::add(const RequestRecord& r) {
                           whole ? "" : kvtier::to_string(r.found.cause), r.exposed_load.seconds()));
 }
 
+void RequestRecorder::restart_measurement() {
+  file_.change_lines([](std::string& row) {
+    const std::size_t flag = row.find(',', row.find(',') + 1) + 1;
+    if (row[flag] == '1') {
+      row[flag] = '0';
+    }
+  });
+}
+
 TimelineRecorder::TimelineRecorder(const std::string& path) : file_(path) {
   file_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
 }
@@ -236,6 +245,12 @@ void Recorders::on_request(const RequestRecord& record) {
   }
   if (occupancy) {
     occupancy->add(record.finished);
+  }
+}
+
+void Recorders::on_measurement_restart() {
+  if (requests) {
+    requests->restart_measurement();
   }
 }
 

@@ -18,6 +18,8 @@ class RequestRecorder {
  public:
   explicit RequestRecorder(const std::string& path);
   void add(const RequestRecord& record);
+  /// Rows so far are of no measured turns.
+  void restart_measurement();
   void commit() { file_.commit(); }
 
  private:
@@ -125,6 +127,7 @@ class Recorders final : public RunObserver {
   std::unique_ptr<OccupancyRecorder> occupancy;
 
   void on_request(const RequestRecord& record) override;
+  void on_measurement_restart() override;
   void on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
               std::int64_t batch) override;
   void on_queue(std::size_t length, SimTime now) override;

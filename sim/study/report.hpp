@@ -25,6 +25,9 @@ struct ReportRun {
   std::vector<Json> results;
 };
 
+/// Whether the load of one of its results exceeds capacity; the label then ends with " *".
+[[nodiscard]] bool is_overloaded(const ReportRun& run);
+
 /// A hit rate at many capacities of one tier.
 struct ReportCurve {
   std::string label;

@@ -58,10 +58,6 @@ Number dollars_per_hour(const Json& result) {
   return *dollars / *seconds * kSecondsPerHour;
 }
 
-bool overloaded(const ReportRun& run) {
-  return std::any_of(run.results.begin(), run.results.end(), exceeds_capacity);
-}
-
 std::string text_of(const Number& value) { return value ? fmt::format("{:.4g}", *value) : "-"; }
 
 std::string size_text(double bytes) {
@@ -468,10 +464,10 @@ ReportSection ttft_section(const Report& report) {
     }
   };
   add("ttft_seconds", "TTFT with queueing: from the arrival of a turn to its first token", kNote);
-  if (!section.charts.empty() && std::any_of(report.runs.begin(), report.runs.end(), overloaded)) {
+  if (!section.charts.empty() &&
+      std::any_of(report.runs.begin(), report.runs.end(), is_overloaded)) {
     section.charts.back().note +=
-        " Where the load exceeds capacity, the queue grows as long as sessions arrive, and these "
-        "times say how long the run was.";
+        " *: the load exceeds capacity, and the numbers depend on the length of the run.";
   }
   add("ttft_seconds_without_queueing",
       "TTFT without queueing: from the admission of a turn to its first token", kNote);
@@ -511,7 +507,7 @@ ReportSection cost_section(const Report& report) {
     const Number dollars = mean_of(run, dollars_per_hour);
     const Number seconds = mean_at(run, "/metrics/ttft_seconds/mean");
     if (dollars && seconds && *seconds > 0) {
-      all.push_back({&run, *dollars, *seconds, overloaded(run)});
+      all.push_back({&run, *dollars, *seconds, is_overloaded(run)});
     }
   }
   if (all.size() < 2) {
@@ -701,16 +697,25 @@ std::string name_of_metric(std::string pointer) {
   return pointer;
 }
 
+/// Of a trial of a search: a rate, or a trace's speed-up.
+Number varied_of(const Json& trial) {
+  const Number rate = number_at(trial, "/rate_per_second");
+  return rate ? rate : number_at(trial, "/rate");
+}
+
 ReportSection load_section(const Report& report) {
   ReportSection section{"load", "Objective over load", {}, ""};
   for (const ReportSearch& search : report.searches) {
+    const char* const unit = text_at(search.json, "/varied") == "/workload/speed_up"
+                                 ? "speed-up of the trace"
+                                 : "arrivals per second";
     ReportChart chart{fmt::format("{}: each condition's value over its bound", search.label),
                       "Up to 1 a condition is met (from 1 on where it asks for at least).",
                       {},
-                      {{"arrivals per second"}, {}}};
+                      {{unit}, {}}};
     Json series = Json::array();
     for (const Json& trial : search.json["trials"]) {
-      chart.table.rows.push_back({text_of(number_at(trial, "/rate_per_second"))});
+      chart.table.rows.push_back({text_of(varied_of(trial))});
     }
     for (const Json& condition : search.json["slo"]) {
       const std::string metric = text_at(condition, "/metric");
@@ -721,7 +726,7 @@ ReportSection load_section(const Report& report) {
       chart.table.header.push_back(name);
       std::size_t row = 0;
       for (const Json& trial : search.json["trials"]) {
-        const Number rate = number_at(trial, "/rate_per_second");
+        const Number rate = varied_of(trial);
         const Number value = number_at(trial, "/values/" + escape_pointer(metric));
         chart.table.rows[row++].push_back(text_of(value));
         if (rate && value && bound && *bound > 0) {
@@ -730,10 +735,8 @@ ReportSection load_section(const Report& report) {
       }
       series.push_back({{"name", name}, {"color", ""}, {"points", points_json(points)}});
     }
-    chart.drawing = Json{{"kind", "lines"},
-                         {"x", axis("arrivals per second")},
-                         {"y", axis("value / bound")},
-                         {"mark", 1}};
+    chart.drawing =
+        Json{{"kind", "lines"}, {"x", axis(unit)}, {"y", axis("value / bound")}, {"mark", 1}};
     chart.drawing["y"]["min"] = 0;
     chart.drawing["series"] = std::move(series);
     section.charts.push_back(std::move(chart));

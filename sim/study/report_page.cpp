@@ -133,14 +133,12 @@ std::string notes_html(const Report& report) {
       html += fmt::format("<p class=\"warning\">{}: {}</p>\n", escape(input.name), escape(note));
     }
   }
-  const auto is_overloaded = [](const ReportRun& run) {
-    return std::any_of(run.results.begin(), run.results.end(), exceeds_capacity);
-  };
   if (std::any_of(report.runs.begin(), report.runs.end(), is_overloaded)) {
     html +=
-        "<p class=\"warning\">In some runs the load exceeds capacity: the queue grows as long as "
-        "sessions arrive. Their TTFT with queueing says how long the run was, not how a server "
-        "would do. Hit rates, TTFT without queueing and GPU time keep their meaning.</p>\n";
+        "<p class=\"warning\">In some runs, marked with *, the load exceeds capacity: the queue "
+        "grows "
+        "as long as sessions arrive. Every number of such a run depends on its length, hit rates "
+        "too.</p>\n";
   }
   return html;
 }

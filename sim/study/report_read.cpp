@@ -517,9 +517,16 @@ void tell_apart(Report& report) {
       run.label += fmt::format(" ({})", use);
     }
   }
+  for (ReportRun& run : report.runs) {
+    run.label += is_overloaded(run) ? " *" : "";
+  }
 }
 
 }  // namespace
+
+bool is_overloaded(const ReportRun& run) {
+  return std::any_of(run.results.begin(), run.results.end(), exceeds_capacity);
+}
 
 Report read_report(const std::vector<std::string>& files) {
   Report report;

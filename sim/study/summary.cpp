@@ -15,6 +15,9 @@ constexpr double kMillis = 1000;
 constexpr const char* kBound = "/bound";
 
 constexpr ResultRow kRows[] = {
+    {"turns measured", "/metrics/turns", 1, "{:.0f}"},
+    {"requests/s, nominal", "/load/requests_per_second/nominal", 1, "{:.3f}"},
+    {"requests/s, measured", "/load/requests_per_second/measured", 1, "{:.3f}"},
     {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}"},
     {"  of which in HBM %", "/metrics/hit_rate/all_turns/hbm", 100, "{:.1f}"},
     {"  of which in DRAM %", "/metrics/hit_rate/all_turns/dram", 100, "{:.1f}"},
@@ -68,6 +71,15 @@ std::string setting(const Json& config) {
                      routes_turns ? " that turns go to at random" : "", text);
 }
 
+/// To one digit.
+std::int64_t rounded_up(std::int64_t number) {
+  std::int64_t unit = 1;
+  while (number >= 10 * unit) {
+    unit *= 10;
+  }
+  return (number + unit - 1) / unit * unit;
+}
+
 std::string workload_line(const Json& result) {
   const Json& workload = result["config"]["workload"];
   const std::string source =
@@ -75,10 +87,11 @@ std::string workload_line(const Json& result) {
           ? "trace " + workload["trace"].get<std::string>()
           : "generator " + workload["generator"].get<std::string>() +
                 (result["workload"].contains("synthetic") ? " (synthetic)" : "");
-  return fmt::format("{}: {} sessions, {} turns, {} measured after warm-up", source,
+  return fmt::format("{}: {} sessions, {} turns; measured: {}", source,
                      result["workload"]["sessions"].get<std::int64_t>(),
                      result["workload"]["turns"].get<std::int64_t>(),
-                     result["metrics"]["turns"].get<std::int64_t>());
+                     text_at(result, "/config/workload/measure") == "all" ? "all after warm-up"
+                                                                          : "the stationary state");
 }
 
 }  // namespace
@@ -153,6 +166,7 @@ std::string describe_confidence(const Json& result) {
                                  confidence["level"].get<double>() * kPercent,
                                  confidence["batches"].get<std::int64_t>(),
                                  confidence["turns_per_batch"].get<std::int64_t>());
+  std::int64_t needed = 0;
   for (const Line& line : kLines) {
     if (!confidence.contains(line.name)) {
       continue;
@@ -162,9 +176,13 @@ std::string describe_confidence(const Json& result) {
         "{:<24}{}", line.label,
         fmt::format(fmt::runtime(line.format), interval["low"].get<double>() * line.factor,
                     interval["high"].get<double>() * line.factor));
-    text += interval["trusted"] == true
-                ? "\n"
-                : fmt::format("  not to be trusted: {}\n", interval["doubt"].get<std::string>());
+    text += interval["trusted"] == true ? "\n" : "  ?\n";
+    needed = std::max(needed, interval.value("turns_needed", std::int64_t{0}));
+  }
+  if (needed > 0) {
+    text += fmt::format(
+        "?: the interval is too narrow for a run of this length; one of about {} turns would do\n",
+        rounded_up(needed));
   }
   return text;
 }

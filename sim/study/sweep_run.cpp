@@ -12,6 +12,7 @@
 #include "sim/engine/simulate.hpp"
 #include "sim/study/bound.hpp"
 #include "sim/study/run_folder.hpp"
+#include "sim/study/run_length.hpp"
 #include "sim/study/run_threads.hpp"
 #include "sim/study/summary.hpp"
 
@@ -60,7 +61,7 @@ std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, c
   Json line = line_of(sweep, points, row);
   line["seed"] = config.seed;
   try {
-    Json result = simulate(config, registry, how);
+    Json result = simulate_to_precision(config, registry, how);
     if (sweep.bound) {
       result["bound"] = untimed_bound(config, registry, how);
     }
@@ -98,6 +99,7 @@ void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
     }
   }
   row.exceeds_capacity = row.state == RunState::ok && exceeds_capacity(line);
+  row.too_short = row.state == RunState::ok && too_short(line);
   row.values.clear();
   for (const SweepColumn& column : sweep.columns) {
     std::optional<double> value = number_at(line, column.metric);
@@ -285,8 +287,7 @@ std::string cell(const std::vector<SweepRow>& rows, std::size_t first, std::size
   return text;
 }
 
-/// What a reader of a point's numbers has to know: why there are none, or that waiting times mean
-/// little.
+/// Why a point has no numbers, or why they are not those of a longer run.
 std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t first,
                                   std::size_t count) {
   std::vector<std::string> notes;
@@ -301,8 +302,11 @@ std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t
       add((row.state == RunState::refused ? "refused: " : "failed: ") + problem);
     }
     if (row.exceeds_capacity) {
-      add(fmt::format("load exceeds capacity{}: waiting times then say how long the run was",
+      add(fmt::format("load exceeds capacity{}: every number depends on the length of the run",
                       count > 1 ? ", with one seed at least" : ""));
+    }
+    if (row.too_short) {
+      add("run too short for its load: more sessions are needed, or \"auto\"");
     }
   }
   return notes;

@@ -55,6 +55,8 @@ struct SweepRow {
   std::vector<std::string> problems;
   /// The queue grew as long as sessions arrived.
   bool exceeds_capacity = false;
+  /// See run_length.hpp.
+  bool too_short = false;
 };
 
 struct SweepResult {

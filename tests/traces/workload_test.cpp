@@ -91,7 +91,7 @@ TEST(WorkloadCheck, ReportsAllProblemsOfAGeneratorAtOnce) {
           R"({"generator":"sharegpt","format":"kvtier","arrivals":"trace","arrival_rate":"1/s",
                             "replay":"bootstrap","tokens_per_message_overhead":"1token","tokenizer":"chars:4",
                             "think_time":{"model":"trace"},"sharegpt":{"turns_min":9,"turns_max":8}})"),
-      "/workload/sessions: a generator needs a number of sessions\n"
+      "/workload/sessions: a generator needs a number of sessions, or \"auto\"\n"
       "/workload/format: a trace format needs a trace, not a generator\n"
       "/workload/arrivals: \"trace\" needs a trace, not a generator\n"
       "/workload/replay: \"bootstrap\" needs a trace, not a generator\n"
@@ -104,7 +104,7 @@ TEST(WorkloadCheck, ReportsAllProblemsOfAGeneratorAtOnce) {
 
 TEST(WorkloadCheck, ReportsAllProblemsOfATraceAtOnce) {
   EXPECT_EQ(problems_of(R"({"trace":"t","replay":"bootstrap","arrivals":"trace"})"),
-            "/workload/sessions: \"bootstrap\" needs a number of sessions\n"
+            "/workload/sessions: \"bootstrap\" needs a number of sessions, or \"auto\"\n"
             "/workload/arrivals: \"trace\" needs \"replay\": \"in_order\"");
   EXPECT_EQ(
       problems_of(R"({"trace":"t","format":"turns_table","arrivals":"trace","tokenizer":"chars:4",
@@ -120,10 +120,10 @@ TEST(WorkloadCheck, ReportsAllProblemsOfATraceAtOnce) {
 TEST(WorkloadCheck, ReportsValuesOutOfRange) {
   EXPECT_EQ(problems_of(
                 R"({"generator":"sharegpt","sessions":0,"arrival_rate":"0/s","warmup_turns":-1})"),
-            "/workload/sessions: expected a whole number > 0, got 0\n"
+            "/workload/sessions: expected a whole number > 0, \"all\" or \"auto\", got 0\n"
             "/workload/arrival_rate: expected a rate > 0 such as \"1/s\", got \"0/s\"\n"
             "/workload/warmup_turns: expected a whole number >= 0, got -1\n"
-            "/workload/sessions: a generator needs a number of sessions\n"
+            "/workload/sessions: a generator needs a number of sessions, or \"auto\"\n"
             "/workload/arrival_rate: missing key: Poisson arrivals need a rate");
 }
 

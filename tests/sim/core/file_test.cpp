@@ -70,6 +70,23 @@ TEST_F(AtomicFiles, AppearUnderTheirNameOnCommit) {
   EXPECT_EQ(read_text_file(path), "{\"a\": 1}\n");
 }
 
+TEST_F(AtomicFiles, ChangeLinesThatWereWritten) {
+  const fs::path path = folder_ / "rows.csv";
+  AtomicFile file(path);
+  file.write("a,1\n\nb,1\n");
+  std::vector<std::string> seen;
+  file.change_lines([&](std::string& line) {
+    seen.push_back(line);
+    if (line == "b,1") {
+      line = "b,0";
+    }
+  });
+  file.write("c,1\n");
+  file.commit();
+  EXPECT_EQ(seen, (std::vector<std::string>{"a,1", "", "b,1"}));
+  EXPECT_EQ(read_text_file(path), "a,1\n\nb,0\nc,1\n");
+}
+
 TEST_F(AtomicFiles, LeaveNothingBehindWithoutCommit) {
   {
     AtomicFile file(folder_ / "result.json");

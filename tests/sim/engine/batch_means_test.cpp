@@ -108,6 +108,25 @@ TEST(BatchMeans, AreThoseOfPairsInAShortRun) {
   EXPECT_STREQ(stream.interval().trust.doubt, "too few turns");
 }
 
+// Turns whose correlation falls by a factor of e over 200 turns: halves of batches of 100 turns
+// correlate, and those of a run as long as is asked for do not.
+TEST(BatchMeans, NameARunThatIsLongEnough) {
+  const double phi = std::exp(-1.0 / 200);
+  int doubted = 0;
+  constexpr int kStreams = 40;
+  for (int i = 0; i < kStreams; ++i) {
+    RandomStream random(static_cast<std::uint64_t>(i), "length");
+    const Stream shorter(6300, autoregression(random, phi));
+    const BatchMeans::Trust trust = shorter.interval().trust;
+    ASSERT_STREQ(trust.doubt, "batches correlate") << i;
+    EXPECT_GT(trust.turns_needed, 2 * 6300);
+    EXPECT_LT(trust.turns_needed, 40 * 6300);
+    const Stream longer(static_cast<int>(trust.turns_needed), autoregression(random, phi));
+    doubted += longer.interval().trust.doubt != nullptr ? 1 : 0;
+  }
+  EXPECT_LE(doubted, kStreams / 2);
+}
+
 // Found and needed tokens of two batches of two turns: 30 of 40, then 30 of 80; 60 of 120 is one
 // half. Beyond that half are 10 and -10: 200 / (1 x 2) is 100, its root 10 over the 60 that a batch
 // needs 1/6, times 12.706 (1 degree) 2.118.

@@ -39,7 +39,7 @@ TEST(Instance, ARequestAlonePrefillsAndDecodes) {
   expect_times(run.request(0, 0), 5, 5, 15, 55);
   EXPECT_EQ(run.instance.total_gpu_time().prefill, for_ms(10));
   EXPECT_EQ(run.instance.total_gpu_time().decode, for_ms(40));
-  EXPECT_EQ(run.instance.last_finish(), at_ms(55));
+  EXPECT_EQ(run.instance.measured().to, at_ms(55));
   EXPECT_EQ(run.instance.turns().tpot_ns.maximum(), kIteration.ns);
   EXPECT_EQ(run.instance.turns().ttft_ns.maximum(), for_ms(10).ns);
   // (55 - 5) ms / 5 tokens
@@ -346,7 +346,7 @@ TEST(Instance, TurnsAdmittedDuringWarmupAreNotCounted) {
   EXPECT_EQ(run.instance.turns().turns, 1);
   EXPECT_EQ(run.instance.turns().input_tokens, Tokens(7));
   // The third is admitted at 74 (see above), prefills 7 ms and decodes 10.
-  EXPECT_EQ(run.instance.measured_from(), at_ms(74));
+  EXPECT_EQ(run.instance.measured().from, at_ms(74));
   EXPECT_EQ(run.instance.measured_gpu_time().prefill, for_ms(7));
   EXPECT_EQ(run.instance.measured_gpu_time().decode, for_ms(10));
   EXPECT_FALSE(run.request(1, 0).measured);

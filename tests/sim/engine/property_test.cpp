@@ -75,6 +75,8 @@ class TurnChecker final : public RunObserver {
     first_turns += r.measured && !r.resumed() && r.truncated.value == 0 ? 1 : 0;
   }
 
+  void on_measurement_restart() override { first_turns = 0; }
+
   void on_gpu(GpuActivity, SimTime, SimTime, std::int64_t, std::int64_t) override { ++gpu_spans; }
 
   Instance* instance = nullptr;

@@ -159,7 +159,9 @@ RunConfig random_config(std::uint64_t seed) {
   hardware.hbm.capacity = Bytes(2000000) + kv(window.value) * dice.between(2, 8);
 
   WorkloadConfig& workload = config.workload;
-  workload.sessions = dice.between(10, 40);
+  // A stationary state is looked for from 100 sessions on.
+  const std::int64_t sessions = dice.between(10, 40);
+  workload.sessions = sessions < 38 ? sessions : 4 * sessions;
   workload.arrival_rate = PerSecond(dice.scale(0.3, 100));
   workload.warmup_turns = dice.one_of<std::int64_t>({0, 0, 5});
   workload.think_time.model = dice.one_of({ThinkTimeModel::exponential, ThinkTimeModel::constant});

@@ -97,7 +97,7 @@ TEST(TurnRouting, SessionsThatComeNoMoreEnd) {
   EXPECT_EQ(run.recorder.requests.size(), 2U);
   EXPECT_EQ(run.instance.finished_turns(), 2);
   EXPECT_EQ(run.instance.workload().turns(), 6);
-  EXPECT_EQ(run.instance.last_finish(), run.request(2, 0).finished);
+  EXPECT_EQ(run.instance.measured().to, run.request(2, 0).finished);
 }
 
 TEST(TurnRouting, LoggedTurnsKeepTheirTimes) {

@@ -373,6 +373,7 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/filter/turns_min=3"},
       {"stored", "/workload/filter/context_max=3000tokens"},
       {"stored", "/workload/warmup_turns=100"},
+      {"stored", "/workload/measure=all", {"/workload/arrival_rate=0.02/s"}},
       {"table", "/workload/replay=bootstrap", {"/workload/sessions=200"}},
       {"table", "/workload/tokens_per_message_overhead=1tokens"},
       {"texts", "/workload/tokenizer=chars:5"},
@@ -441,6 +442,7 @@ const std::vector<Exemption>& exemptions() {
       {"/system/name", "read by people"},
       {"/system/summary", "read by people"},
       {"/system/source", "read by people"},
+      {"/workload/precision", "of \"auto\" sessions, whose number a result states"},
       {"/workload/format", "auto finds the same format, and any other is refused"},
   };
   return all;

@@ -104,6 +104,23 @@ class Recording : public testing::Test {
   }
 };
 
+// Rows are written before the stationary state is found, with which measuring begins anew.
+TEST_F(Recording, MarksTheTurnsThatAreMeasured) {
+  record({"/workload/arrival_rate=0.1/s", "/workload/sessions=700"});
+  ASSERT_EQ(result_["load"]["measured"]["stationary"], true);
+  const double from = number_at(result_, "/load/measured/from_seconds");
+  const double to = number_at(result_, "/load/measured/to_seconds");
+  std::int64_t measured = 0;
+  for (const Row& row : requests_) {
+    const double admitted = std::stod(row.at("admitted_seconds"));
+    const bool is_in = admitted >= from && admitted < to;
+    EXPECT_EQ(row.at("measured"), is_in ? "1" : "0") << admitted;
+    measured += is_in ? 1 : 0;
+  }
+  EXPECT_EQ(measured, result_["metrics"]["turns"].get<std::int64_t>());
+  EXPECT_LT(measured, result_["workload"]["turns"].get<std::int64_t>());
+}
+
 // Fewer turns than samples: the last sample ends with the last turn. Nothing is stored before the
 // first admission, where the measured part begins, so both are the same integral.
 TEST_F(Recording, SamplesWhatTiersHoldSoThatTheMeanIsTheResults) {

@@ -167,11 +167,12 @@ TEST_F(Reporting, FindsTheFrontOfCostAndTtft) {
   write_priced("c", 3, 6);
   write_priced("d", 0.5, 1);
   EXPECT_EQ(section("cost").charts.at(0).table.rows,
-            (Rows{{"d", "0.500", "1", "load exceeds capacity"},
+            (Rows{{"d *", "0.500", "1", "load exceeds capacity"},
                   {"a", "1.000", "10", "on the front"},
                   {"b", "2.000", "5", "on the front"},
                   {"c", "3.000", "6", "costs more or is slower"}}));
-  EXPECT_NE(page().find("In some runs the load exceeds capacity"), std::string::npos);
+  EXPECT_NE(page().find("In some runs, marked with *, the load exceeds capacity"),
+            std::string::npos);
 }
 
 // 30 lost of 120 turns with a history; 900 s and 2,700 s of GPU time.

@@ -336,8 +336,8 @@ TEST_F(Sweeping, GoesOnAfterARunThatFails) {
   EXPECT_EQ(row.find("1,0,1,100000,,,"), 0U) << row;
   EXPECT_NE(row.find("failed: "), std::string::npos) << row;
   const std::string table = to_table(load(), points(), result);
-  EXPECT_NE(table.find("\n100000     -      -  [1]\n"), std::string::npos) << table;
-  EXPECT_NE(table.find("\n\n[1] failed: " + why + "\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\n100000     -      -  [2]\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\n[2] failed: " + why + "\n"), std::string::npos) << table;
 }
 
 TEST_F(Sweeping, RepeatsFailedRunsWhenItResumes) {
@@ -378,7 +378,7 @@ TEST_F(Sweeping, SkipsRefusedPointsAndSaysWhy) {
   EXPECT_EQ(lines_of(file("out/results.csv"))[8],
             "3,1,,scheduler_aware,online,,,\"refused: " + why + "\"");
   const std::string table = to_table(load(), points(), result);
-  EXPECT_TRUE(table.ends_with("[1]\n\n[1] refused: " + why + "\n")) << table;
+  EXPECT_TRUE(table.ends_with("\n[2] refused: " + why + "\n")) << table;
 }
 
 TEST_F(Sweeping, OfRefusedPointsOnlyIsAnError) {
@@ -639,7 +639,8 @@ TEST_F(Sweeping, SaysWhereTheLoadExceedsCapacity) {
   const std::string table = to_table(load(), points(), result);
   EXPECT_NE(table.find("  [1]\n4 "), std::string::npos) << table;
   EXPECT_TRUE(table.ends_with(
-      "\n\n[1] load exceeds capacity: waiting times then say how long the run was\n"))
+      "  [2]\n\n[1] load exceeds capacity: every number depends on the length of the run\n"
+      "[2] run too short for its load: more sessions are needed, or \"auto\"\n"))
       << table;
 }
 

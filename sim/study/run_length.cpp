@@ -1,0 +1,176 @@
+#include "sim/study/run_length.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "sim/core/errors.hpp"
+#include "sim/engine/result.hpp"
+#include "sim/study/summary.hpp"
+
+namespace kvtier {
+namespace {
+
+/// The first run of a growing one, in sessions.
+constexpr std::int64_t kFirstSessions = 500;
+
+double at(const Json& result, const char* pointer) {
+  return number_at(result, pointer).value_or(0);
+}
+
+/// Half of the 95 % interval, of the mean TTFT as a share of it; the larger of both. nullopt where
+/// the run has no intervals that hold.
+std::optional<double> precision_of(const Json& result) {
+  double worst = 0;
+  for (const auto& [name, mean] : {std::pair("ttft_seconds", "/metrics/ttft_seconds/mean"),
+                                   std::pair("hit_rate_tokens", "")}) {
+    const Json::json_pointer pointer{std::string("/metrics/confidence/") + name};
+    if (!result.contains(pointer)) {
+      return std::nullopt;
+    }
+    const Json& interval = result.at(pointer);
+    if (interval["trusted"] != true) {
+      return std::nullopt;
+    }
+    const double whole = *mean == '\0' ? 1 : at(result, mean);
+    worst = std::max(worst, interval["half_width"].get<double>() / whole);
+  }
+  return worst;
+}
+
+}  // namespace
+
+std::optional<std::string> too_short(const Json& result) {
+  if (exceeds_capacity(result)) {
+    return std::nullopt;
+  }
+  const double session = at(result, "/load/measured/live_session_seconds");
+  if (text_at(result, "/load/verdict") == kRunTooShort) {
+    return fmt::format(
+        "no stationary state is found: the {:.0f} sessions arrive within {:.0f} s, and those that "
+        "live "
+        "at a time last {:.0f} s on average",
+        at(result, "/workload/sessions"), at(result, "/workload/last_arrival_seconds"), session);
+  }
+  const Json::json_pointer agree("/load/requests_per_second/agree");
+  if (result.contains(agree) && result.at(agree) == false) {
+    return fmt::format("the nominal rate is {:.4g} requests/s, the measured one {:.4g}",
+                       at(result, "/load/requests_per_second/nominal"),
+                       at(result, "/load/requests_per_second/measured"));
+  }
+  const double span = at(result, "/load/measured_seconds");
+  if (text_at(result, "/load/measured/rule") == "auto" && span < kSessionDurations * session) {
+    return fmt::format(
+        "the measured part lasts {:.0f} s, and the sessions that live at a time last {:.0f} s on "
+        "average, expected {:.0f} times as long",
+        span, session, kSessionDurations);
+  }
+  return std::nullopt;
+}
+
+std::int64_t sessions_wanted(const Json& result) {
+  // Until the stationary state is found, half as long again passes.
+  constexpr double kWithBeginning = 1.5;
+  const double turns = at(result, "/workload/turns") / at(result, "/workload/sessions");
+  const double rate = at(result, "/load/requests_per_second/nominal") / turns;
+  const double wanted =
+      kWithBeginning * kSessionDurations * rate * at(result, "/load/measured/live_session_seconds");
+  const double unit =
+      std::pow(10, std::max(2.0, std::floor(std::log10(std::max(wanted, 1.0)))) - 1);
+  constexpr double kLeast = 100;
+  return static_cast<std::int64_t>(std::max(kLeast, std::ceil(wanted / unit) * unit));
+}
+
+namespace {
+
+/// What to set for a run that is long enough.
+std::string advice(const Json& result) {
+  const Json& workload = result["config"]["workload"];
+  if (workload["arrivals"] == "trace") {
+    return "expected a longer trace, or a smaller /workload/speed_up";
+  }
+  return fmt::format("expected /workload/sessions \"auto\", or about {}{}", sessions_wanted(result),
+                     workload["measure"] == "all" ? ", and /workload/measure \"auto\"" : "");
+}
+
+}  // namespace
+
+void check_long_enough(const Json& result, const std::string& what) {
+  if (const std::optional<std::string> why = too_short(result)) {
+    throw ConfigError(fmt::format("/workload: a run of {} sessions is too short to tell {}: {}; {}",
+                                  result["workload"]["sessions"].get<std::int64_t>(), what, *why,
+                                  advice(result)));
+  }
+}
+
+std::string describe_run_length(const Json& result) {
+  constexpr double kPercent = 100;
+  std::string text;
+  if (const std::optional<std::string> why = too_short(result)) {
+    text = fmt::format("the run is too short: {}; {}", *why, advice(result));
+  }
+  const Json::json_pointer precision("/load/precision");
+  if (result.contains(precision)) {
+    const Json& grown = result.at(precision);
+    text += fmt::format("{}{} sessions: {}", text.empty() ? "" : "\n",
+                        result["workload"]["sessions"].get<std::int64_t>(),
+                        grown["reached"].is_null()
+                            ? "no intervals that hold"
+                            : fmt::format("mean TTFT and hit rate within {:.1f} %",
+                                          grown["reached"].get<double>() * kPercent));
+    text += fmt::format(" (95 %), {:.1f} % wanted; {}", grown["wanted"].get<double>() * kPercent,
+                        grown["stopped_because"].get<std::string>());
+  }
+  return text;
+}
+
+Json simulate_to_precision(RunConfig& config, const PolicyRegistry& registry,
+                           const RunOptions& options) {
+  if (!config.workload.sessions.automatic) {
+    return simulate(config, registry, options);
+  }
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::duration duration) {
+    return std::chrono::duration<double>(duration).count();
+  };
+  const Clock::time_point begin = Clock::now();
+  // Observers see one run: the last one, which is made again for them.
+  const bool is_observed =
+      options.observer != nullptr || options.decisions != nullptr || options.on_start;
+  RunOptions unseen = options;
+  unseen.observer = nullptr;
+  unseen.decisions = nullptr;
+  unseen.on_start = nullptr;
+  config.workload.sessions = SessionCount(kFirstSessions);
+  for (;; config.workload.sessions = SessionCount(2 * *config.workload.sessions)) {
+    const Clock::time_point run_begin = Clock::now();
+    Json result = simulate(config, registry, unseen);
+    const std::optional<double> reached = precision_of(result);
+    const char* stopped = nullptr;
+    if (exceeds_capacity(result)) {
+      stopped = "the load exceeds capacity";
+    } else if (!too_short(result) &&
+               (config.replicas.count > 1 || (reached && *reached <= config.workload.precision))) {
+      stopped = "the precision is reached";
+    } else if (2 * result["workload"]["turns"].get<std::int64_t>() > kMostTurns) {
+      stopped = "a run of twice the turns would be too long";
+    } else if (seconds(Clock::now() - begin) + 2 * seconds(Clock::now() - run_begin) >
+               kGrowthSeconds) {
+      stopped = "a run of twice the turns would take too much time";
+    }
+    if (stopped == nullptr) {
+      continue;
+    }
+    if (is_observed) {
+      result = simulate(config, registry, options);
+    }
+    result["load"]["precision"] = Json{{"wanted", config.workload.precision},
+                                       {"reached", reached ? Json(*reached) : Json()},
+                                       {"stopped_because", stopped}};
+    return result;
+  }
+}
+
+}  // namespace kvtier
