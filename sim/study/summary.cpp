@@ -90,8 +90,8 @@ std::string workload_line(const Json& result) {
   return fmt::format("{}: {} sessions, {} turns; measured: {}", source,
                      result["workload"]["sessions"].get<std::int64_t>(),
                      result["workload"]["turns"].get<std::int64_t>(),
-                     text_at(result, "/config/workload/measure") == "all" ? "all after warm-up"
-                                                                          : "the stationary state");
+                     result["load"]["measured"].value("stationary", false) ? "the stationary state"
+                                                                           : "all after warm-up");
 }
 
 }  // namespace

@@ -532,11 +532,18 @@ TEST_F(BadCapacity, RefusesWhatShowsOneRunOrNone) {
        "--decisions: shows one run, --find-capacity makes many"});
 }
 
-TEST_F(BadCapacity, NeedsRandomArrivals) {
-  write_run({{"/workload", {{"trace", "t.jsonl"}, {"arrivals", "trace"}}}});
-  expect_bad_input({"simulate", "run.json", "--find-capacity", "turns>=1"},
-                   {"/workload/arrivals: --find-capacity varies the rate of random arrivals, a "
-                    "trace's own times have none"});
+TEST_F(BadCapacity, NeedsRunsThatAreLongEnough) {
+  write_run({{"/workload/sessions", 300}});
+  const Outcome outcome = kvtier(
+      {"simulate", "run.json", "--find-capacity", "ttft_seconds.p90<=2", "--json", "out.json"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(
+      outcome.err.find("kvtier: /workload: a run of 300 sessions is too short to tell whether 1 "
+                       "sessions/s meets the SLO: no stationary state is found"),
+      std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("expected /workload/sessions \"auto\", or about "), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(path("out.json")));
 }
 
 TEST_F(BadCapacity, RefusesItsOptionsWithoutIt) {

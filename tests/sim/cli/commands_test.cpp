@@ -143,7 +143,7 @@ TEST_F(Simulate, PassesExpectationsThatHold) {
   const json turns = result["metrics"]["turns"];
   write("expect.json", json({{"/metrics/turns", {{"value", turns}}},
                              {"/metrics/hit_rate/all_turns/total", {{"min", 0}, {"max", 1}}},
-                             {"/load/verdict", {{"value", "load is within capacity"}}}})
+                             {"/load/verdict", {{"value", "run too short to tell"}}}})
                            .dump());
   const Outcome outcome = kvtier({"simulate", "run.json", "--expect", "expect.json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -177,13 +177,17 @@ TEST_F(Simulate, ShowsIntervalsAndTheirDoubts) {
        {"hit rate, all turns %", "hit rate, tokens %", "TTFT mean s", "queueing mean s"}) {
     EXPECT_TRUE(contains(table.substr(table.find("95 % intervals")), label)) << table;
   }
-  EXPECT_TRUE(contains(table, "  not to be trusted: too few turns\n")) << table;
+  EXPECT_TRUE(contains(table, "  ?\n")) << table;
+  EXPECT_TRUE(contains(table,
+                       "?: the interval is too narrow for a run of this length; one of about 8000 "
+                       "turns would do\n"))
+      << table;
   const json confidence = result_of({})["metrics"]["confidence"];
   EXPECT_EQ(confidence["ttft_seconds"]["doubt"], "too few turns");
 }
 
 TEST_F(Simulate, FindsTheCapacity) {
-  write_run({{"/workload/sessions", 300}});
+  write_run({{"/workload/sessions", 3000}, {"/workload/sharegpt/single_turn_fraction", 1}});
   const Names search{"simulate",       "run.json", "--find-capacity", "ttft_seconds.p90<=2",
                      "--replications", "2"};
   const Outcome table = kvtier(search);
@@ -207,7 +211,7 @@ TEST_F(Simulate, FindsTheCapacity) {
 }
 
 TEST_F(Simulate, ChecksTheCapacityThatItFinds) {
-  write_run({{"/workload/sessions", 300}});
+  write_run({{"/workload/sessions", 3000}, {"/workload/sharegpt/single_turn_fraction", 1}});
   write("expect.json", R"({"/capacity_per_second": {"min": 1000}})");
   const Outcome outcome = kvtier({"simulate", "run.json", "--find-capacity", "ttft_seconds.p90<=2",
                                   "--expect", "expect.json"});
@@ -339,7 +343,8 @@ TEST_F(Compare, SaysWhenTheLoadExceedsCapacity) {
               "--set", "/workload/arrival_rate=5/s"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_TRUE(contains(outcome.out, "load exceeds capacity")) << outcome.out;
-  EXPECT_TRUE(contains(outcome.out, "TTFT with queueing then says")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "recompute *\n")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "Highest stable rate: recompute ")) << outcome.out;
 }
 
 class List : public ProgramTest {};

@@ -66,7 +66,9 @@ TEST_F(SweepCommand, PrintsARowForEachPoint) {
       json::parse(read("out/results.jsonl").substr(0, read("out/results.jsonl").find('\n')));
   const std::string turns = std::to_string(first["metrics"]["turns"].get<int>());
   EXPECT_EQ(outcome.out, "s: 2 points, one seed\n\nslots  turns\n       count\n8        " + turns +
-                             "\n24       " + turns + "\n");
+                             "  [1]\n24       " + turns +
+                             "  [1]\n\n[1] run too short for its load: more sessions are needed, "
+                             "or \"auto\"\n");
   EXPECT_EQ(outcome.err.find("2 runs in "), 0U) << outcome.err;
   EXPECT_EQ(files_of("out"), kResultFiles);
 }
