@@ -67,6 +67,21 @@ std::int64_t layers_to_hide_loading(const LayerPipeline& p) {
   return (ahead_to_hide_loading(p).ns + p.load.ns - 1) / p.load.ns;
 }
 
+std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPerSecond bandwidth,
+                                    SimDuration compute) {
+  KVTIER_ASSERT(!up_to_layers.empty(), "a job has a layer");
+  // Layer i has to be there when the i layers before it have computed.
+  const double hidden_by_layer = bandwidth.value * static_cast<double>(compute.ns) / 1e9;
+  double ahead = 0;
+  for (std::size_t i = 0; i < up_to_layers.size(); ++i) {
+    ahead = std::max(ahead, static_cast<double>(up_to_layers[i].value) -
+                                static_cast<double>(i) * hidden_by_layer);
+  }
+  const auto holds_enough = std::ranges::find_if(
+      up_to_layers, [ahead](Bytes up_to) { return static_cast<double>(up_to.value) >= ahead; });
+  return holds_enough - up_to_layers.begin() + 1;
+}
+
 Bytes attentionstore_read_buffer(BytesPerSecond bandwidth, SimDuration load, SimDuration prefill) {
   return loaded_in(std::max(SimDuration(0), load - prefill), bandwidth);
 }

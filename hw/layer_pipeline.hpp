@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sim/core/units.hpp"
@@ -51,6 +52,11 @@ struct LayerInterval {
 /// Whole layers that have to be in the read buffer when the job begins for it never to wait; 1 at
 /// least (if loading takes time at all), as no layer hides the load of the first.
 [[nodiscard]] std::int64_t layers_to_hide_loading(const LayerPipeline& pipeline);
+
+/// The same for layers whose KV differs in size: `up_to_layers` is the KV up to and with each
+/// layer, `bandwidth` the rate at which it is loaded, `compute` the time of one layer. 1 at least.
+[[nodiscard]] std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers,
+                                                  BytesPerSecond bandwidth, SimDuration compute);
 
 /// S_buf of AttentionStore 3.2.1: B x (T_load x L_hist - T_pref x L_new), where `load` is the time
 /// of loading the whole history at `bandwidth`, and `prefill` that of computing the new tokens.

@@ -7,6 +7,7 @@
 
 #include "hw/profile_timing.hpp"
 #include "sim/engine/backend.hpp"
+#include "sim/engine/read_buffer.hpp"
 
 namespace kvtier {
 namespace {
@@ -290,11 +291,9 @@ Bytes running_kv_capacity(const RunConfig& config) {
   if (tiers.count() == 0 || config.system.paging) {
     return free;
   }
-  const std::int64_t buffered_layers = std::min(config.system.load.buffers, config.model.layers);
-  const Bytes read_buffer = kv_bytes_per_token_layer(config.model) *
-                            (config.model.context_window.value * buffered_layers);
   const Bytes tier = tiers.hbm ? std::min(tiers.hbm->capacity.value_or(free), free) : Bytes(0);
-  return std::max(Bytes(0), free - tier - config.system.save.write_buffer - read_buffer);
+  return std::max(Bytes(0),
+                  free - tier - config.system.save.write_buffer - ReadBuffer(config).capacity());
 }
 
 std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {
@@ -352,6 +351,7 @@ bool clamps_long_turns(const RunConfig& config) {
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   check_model(config.model, "/model", problems);
   check_hardware(config.hardware, "/hardware", problems);
+  const bool can_be_timed = problems.empty();
   check(config.workload, "/workload", problems);
   const std::size_t before = problems.lines().size();
   check_fits(config.model, config.hardware, problems);
@@ -410,7 +410,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   check_compression(config.system, problems);
   const Bytes window = window_bytes(config);
   const auto fits = [&](const RunConfig& any) { return running_kv_capacity(any) >= window; };
-  if (problems.lines().size() == before && !fits(config)) {
+  if (can_be_timed && problems.lines().size() == before && !fits(config)) {
     RunConfig with_all = config;
     with_all.serving.kv_memory.reset();
     RunConfig without = with_all;

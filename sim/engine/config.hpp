@@ -242,7 +242,8 @@ void describe(V& v, PagingConfig& c) {
 
 struct LoadConfig {
   LoadDiscipline discipline = LoadDiscipline::layer_overlapped;
-  std::int64_t buffers = 0;
+  /// Layers; without a value: what the turn at hand needs (ReadBuffer).
+  std::optional<std::int64_t> buffers = 0;
 };
 template <class V>
 void describe(V& v, LoadConfig& c) {
@@ -250,8 +251,11 @@ void describe(V& v, LoadConfig& c) {
   v.field(
       "buffers", c.buffers,
       "Layers of the next request that the HBM read buffer holds, loaded ahead of its turn from "
-      "the fastest tier outside of HBM.",
-      between(0, 1000));
+      "the fastest tier outside of HBM. \"auto\": as many as the turn at hand needs for the others "
+      "to arrive while it computes, AttentionStore's S_buf = B (T_load L_hist - T_pref L_new) in "
+      "whole layers. HBM is set aside for so many layers of a whole context window; with \"auto\", "
+      "for the most that any turn needs.",
+      or_word("auto", between(0, 1000)));
 }
 
 struct SaveConfig {

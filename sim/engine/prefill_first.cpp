@@ -24,7 +24,8 @@ PrefillFirst::PrefillFirst(const Setup& setup)
       stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
       hbm_limit_(running_kv_capacity(*setup.config)),
       invalidates_(setup.config->system.positions == KeyPositions::embedded),
-      preloads_(setup.config->system.load.buffers > 0 &&
+      read_buffer_(*setup.config),
+      preloads_(read_buffer_.most_layers() > 0 &&
                 setup.config->system.load.discipline != LoadDiscipline::blocking),
       shares_(setup.config->system.sharing == Sharing::prompts),
       waits_for_whole_load_{waits_for_whole_load(*setup.config, Medium::hbm),
@@ -201,10 +202,10 @@ void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
   const Bytes rest = total - std::min(total, load.preloaded);
   std::int64_t ready_layers = 0;
   loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
-  if (load.ahead && backend_.extend_transfer(load.transfer, rest, tokens)) {
+  if (load.layers_ahead > 0 && backend_.extend_transfer(load.transfer, rest, tokens)) {
     load_in_flight_ = true;
   } else {
-    ready_layers = load.ahead ? buffered_layers() : 0;
+    ready_layers = load.layers_ahead;
     if (rest.value > 0) {
       load.transfer = backend_.start_transfer({.from = medium,
                                                .to = Medium::hbm,
@@ -257,9 +258,9 @@ void PrefillFirst::preload_next() {
   const Tokens tokens = std::min(r.history, tiers_.stored_tokens(slot));
   Load& load = loads_[slot];
   preloading_ = slot;
-  load.ahead = true;
+  load.layers_ahead = read_buffer_.layers({.added = r.history - tokens + r.input, .past = tokens});
   load.preloaded =
-      stored_up_to_layers_[static_cast<std::size_t>(buffered_layers() - 1)] * tokens.value;
+      stored_up_to_layers_[static_cast<std::size_t>(load.layers_ahead - 1)] * tokens.value;
   loaded_bytes_[static_cast<std::size_t>(*medium)] += load.preloaded;
   load.transfer = backend_.start_transfer({.from = *medium,
                                            .to = Medium::hbm,

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
 
 #include "sim/engine/batcher.hpp"
 #include "sim/engine/length_predictor.hpp"
+#include "sim/engine/read_buffer.hpp"
 #include "sim/engine/requests.hpp"
 
 namespace kvtier {
@@ -51,8 +51,8 @@ class PrefillFirst final : public Batcher, private RunningView {
   struct Load {
     /// Tokens whose KV the turn takes, once it is admitted.
     Tokens running;
-    /// Its first layers are in the read buffer, or on their way there.
-    bool ahead = false;
+    /// Its first layers that are in the read buffer, or on their way there.
+    std::int64_t layers_ahead = 0;
     Bytes preloaded;
     TransferId transfer;
     /// What the running response is believed to have; zero: nobody has asked yet.
@@ -101,10 +101,6 @@ class PrefillFirst final : public Batcher, private RunningView {
   void finish_turn(SessionSlot slot);
   void finish_load_transfer(SessionSlot slot);
   void preload_next();
-  /// Layers of the next request in the read buffer; 1 at least where there is one.
-  [[nodiscard]] std::int64_t buffered_layers() const {
-    return std::min(config_.system.load.buffers, config_.model.layers);
-  }
   [[nodiscard]] bool must_stall() const;
   void end_stall();
 
@@ -121,6 +117,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   /// A truncation makes stored KV useless, which shows when the turn is served; where it only cuts
   /// the KV, the room is free as soon as the turn arrives.
   bool invalidates_;
+  ReadBuffer read_buffer_;
   bool preloads_;
   bool shares_;
   /// From each medium.

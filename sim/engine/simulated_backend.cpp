@@ -75,6 +75,17 @@ const char* to_string(Medium medium) {
   return names[static_cast<std::size_t>(medium)];
 }
 
+BytesPerSecond load_bandwidth_beside_work(const HardwareConfig& hardware, Medium from, bool saves) {
+  SharedLinks links = make_links(hardware);
+  const std::size_t load = path_index(from, Medium::hbm);
+  links.set_computing(true, SimTime());
+  static_cast<void>(links.start(load, Bytes(1), 0, SimTime()));
+  if (saves) {
+    static_cast<void>(links.start(path_index(Medium::hbm, from), Bytes(1), 0, SimTime()));
+  }
+  return BytesPerSecond(links.rate(load));
+}
+
 SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                                    const TimingModel& timing, DecodeStepping stepping)
     : timing_(timing),

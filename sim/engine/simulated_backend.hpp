@@ -34,6 +34,11 @@ struct TimingUse {
   std::int64_t extrapolated_decode_iterations = 0;
 };
 
+/// What a load from this medium into HBM gets while the GPUs compute and, if `saves`, while KV is
+/// saved from HBM to that medium.
+[[nodiscard]] BytesPerSecond load_bandwidth_beside_work(const HardwareConfig& hardware, Medium from,
+                                                        bool saves);
+
 /// Runs the control plane's commands on a virtual clock, with durations from the timing model.
 class SimulatedBackend final : public Backend {
  public:

@@ -115,6 +115,50 @@ TEST(ReadBuffer, OfWholeLayersHidesLoadingAndOneLayerLessDoesNot) {
   EXPECT_EQ(layers_to_hide_loading(pipeline(3, 0, 5)), 0);
 }
 
+TEST(ReadBuffer, OfLayersThatDifferInSizeHidesLoadingAndOneLayerLessDoesNot) {
+  // 1 GB/s: a byte takes 1 ns.
+  const BytesPerSecond bandwidth(1e9);
+  RandomStream stream(6, "tests/layer_pipeline");
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<Bytes> up_to(static_cast<std::size_t>(1 + stream.index(40)));
+    Bytes sum;
+    for (Bytes& layer : up_to) {
+      sum += Bytes(1 + stream.index(1000));
+      layer = sum;
+    }
+    const SimDuration compute(stream.index(1000));
+    const auto buffered =
+        static_cast<std::size_t>(layers_to_hide_loading(up_to, bandwidth, compute));
+    ASSERT_GE(buffered, 1U);
+    ASSERT_LE(buffered, up_to.size());
+    const auto waits_with = [&](std::size_t layers) {
+      const Bytes there = layers == 0 ? Bytes(0) : up_to[layers - 1];
+      for (std::size_t j = layers; j < up_to.size(); ++j) {
+        if ((up_to[j] - there).value > compute.ns * static_cast<std::int64_t>(j)) {
+          return true;
+        }
+      }
+      return false;
+    };
+    ASSERT_FALSE(waits_with(buffered));
+    ASSERT_TRUE(waits_with(buffered - 1));
+  }
+}
+
+TEST(ReadBuffer, IsTheSameForLayersOfOneSizeHoweverTheyAreGiven) {
+  RandomStream stream(7, "tests/layer_pipeline");
+  for (int i = 0; i < 20000; ++i) {
+    LayerPipeline p = random_pipeline(stream);
+    p.load = SimDuration(1 + p.load.ns);
+    std::vector<Bytes> up_to;
+    for (std::int64_t layer = 1; layer <= p.layers; ++layer) {
+      up_to.emplace_back(layer * p.load.ns);
+    }
+    ASSERT_EQ(layers_to_hide_loading(up_to, BytesPerSecond(1e9), p.compute),
+              layers_to_hide_loading(p));
+  }
+}
+
 TEST(ReadBuffer, IsTheLeastThatHidesLoading) {
   // 1 GB/s: a byte takes 1 ns.
   const BytesPerSecond bandwidth(1e9);

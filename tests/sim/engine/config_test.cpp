@@ -257,6 +257,11 @@ TEST(CheckRunConfig, TheBuffersOfASystemThatStoresTakeHbm) {
   EXPECT_EQ(running_kv_capacity(config), free - Bytes(100000000) - Bytes(600000));
   config.system.load.buffers = 1000;  // no more than there are layers
   EXPECT_EQ(running_kv_capacity(config), free - Bytes(100000000) - kv(1000));
+  // The longest history loads for five times as long as one new token computes.
+  config.system.load.buffers.reset();
+  EXPECT_EQ(running_kv_capacity(config), free - Bytes(100000000) - kv(1000));
+  config.system.load.discipline = LoadDiscipline::blocking;  // nothing is loaded ahead
+  EXPECT_EQ(running_kv_capacity(config), free - Bytes(100000000));
   config.system.save.write_buffer = free;
   EXPECT_EQ(running_kv_capacity(config), Bytes(0));
   EXPECT_EQ(problems_of(config).size(), 1U);

@@ -291,6 +291,25 @@ TEST(Instance, LayersLoadedAheadShortenTheWaitByWhatTheyTake) {
   }
 }
 
+TEST(Instance, AnAutomaticReadBufferLoadsAheadWhatTheTurnNeeds) {
+  // A's 15 tokens load in 3 ms a layer. In the GPU's model a layer of 3 new tokens computes for
+  // 115,200 operations: at once, for 1.92 ms (15 - 4 x 1.92 = 7.3 ms ahead, 3 layers), or for
+  // longer than a layer loads. Here it computes for 0.6 ms, and A waits (n - b)L + C as above.
+  for (const auto& [peak, ns] : std::vector<std::pair<double, std::int64_t>>{
+           {1e15, 3000000}, {6e7, 6600000}, {1e6, 12600000}}) {
+    RunConfig config = with_dram();
+    config.system.load.buffers.reset();
+    config.hardware.gpu.peak = FlopsPerSecond(peak);
+    config.hardware.hbm.bandwidth = BytesPerSecond(1e15);
+    ScriptedRun run(config, kPerToken, kIteration, waiting_behind_b());
+    run.run();
+    const RequestRecord& r = run.request(0, 1);
+    EXPECT_EQ(r.admitted, at_ms(290)) << peak;
+    EXPECT_EQ(r.first_token - r.admitted, SimDuration(ns)) << peak;
+    EXPECT_EQ(run.backend.link_counters(LinkNames::pcie).forward, kv(15)) << peak;
+  }
+}
+
 TEST(Instance, ABlockingSaveStallsTheGpusAtTheEndOfATurn) {
   RunConfig config = with_dram();
   config.system.save.mode = SaveMode::blocking;

@@ -152,7 +152,8 @@ RunConfig random_config(std::uint64_t seed) {
   }
   system.load.discipline =
       dice.chance(0.7) ? LoadDiscipline::layer_overlapped : LoadDiscipline::blocking;
-  system.load.buffers = dice.one_of<std::int64_t>({0, 1, 3, 5, 9});
+  system.load.buffers =
+      dice.one_of<std::optional<std::int64_t>>({0, 1, 3, 5, std::nullopt, std::nullopt});
   system.save.mode = dice.chance(0.7) ? SaveMode::async : SaveMode::blocking;
   system.save.write_buffer = dice.one_of({Bytes(0), Bytes(30000), Bytes(1000000)});
   // Room for at least one request beside the weights (under 1 MB) and the buffers.

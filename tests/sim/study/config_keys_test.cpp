@@ -320,6 +320,7 @@ const std::vector<Move>& moves() {
        {"/system/length_prediction/kind=constant"}},
       {"stored", "/system/load/discipline=blocking"},
       {"stored", "/system/load/buffers=2"},
+      {"stored", "/system/load/buffers=auto", {"/system/load/buffers=2"}},
       {"stored", "/system/save/mode=blocking"},
       {"stored", R"(/system/compression={"strength": 0.5})"},
       {"compressed", "/system/compression/strength=0.7"},
