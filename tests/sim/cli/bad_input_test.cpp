@@ -77,13 +77,13 @@ TEST_F(BadConfig, RefusesAModelThatDoesNotFitInTheHbm) {
                     "weights and more for KV, but 2 x 8.0GiB of HBM hold 16.0GiB"});
 }
 
-// KV of one window: 4,096 tokens x 819,200 B = 3.125 GiB. Two GPUs of 15 GiB hold 30; the weights
-// take 24.2, the write buffer 4, the read buffer 15 layers of 40, 1.17.
+// KV of one window: 4,096 tokens x 819,200 B = 3.125 GiB. Two GPUs of 16 GiB hold 32; the weights
+// take 24.2, the write buffer 4, the read buffer 38 layers of 40, 2.97.
 TEST_F(BadConfig, RefusesHbmThatHoldsTheWeightsButNotOneContextWindow) {
-  write_run({{"/hardware/hbm/capacity", "15GiB"}});
+  write_run({{"/hardware/hbm/capacity", "16GiB"}});
   expect_bad_input({"simulate", "run.json"},
                    {"run.json: /hardware/hbm/capacity: the weights and the read and write buffers "
-                    "leave 0.58GiB for KV, but one context window of llama2-13b takes 3.12GiB"});
+                    "leave 0.79GiB for KV, but one context window of llama2-13b takes 3.12GiB"});
 }
 
 TEST_F(BadConfig, SuggestsThePresetThatWasMeant) {

@@ -113,6 +113,9 @@ TEST_F(Simulate, SetsKeysOfASystemThatIsReplaced) {
       config_of({"--set", "/system/load/buffers=2", "--set", "/system=attentionstore_lru"});
   EXPECT_EQ(config["system"]["name"], "attentionstore_lru");
   EXPECT_EQ(config["system"]["load"]["buffers"], 2);
+  EXPECT_EQ(config_of({"--set", "/system=attentionstore_lru"})["system"]["load"]["buffers"],
+            "auto");
+  EXPECT_EQ(config_of({"--set", "/system/load/buffers=auto"})["system"]["load"]["buffers"], "auto");
 }
 
 TEST_F(Simulate, SetsAParameterOfAPolicy) {

@@ -91,6 +91,21 @@ TEST(Hits, SaveGpuTimeAndShortenTheTimeToTheFirstToken) {
             1.3 * number_at(without.result, "/metrics/prefill_throughput_tokens_per_second"));
 }
 
+// Llama-2-13B's KV takes longer to load than a short prompt computes. The buffer that each turn
+// sizes hides almost what room for all 40 layers hides, and 15 layers do not.
+TEST(ReadBuffer, OfTheSizeThatEachTurnNeedsHidesAlmostAllThatLoadingAheadCan) {
+  const auto waits = [](const std::string& buffers) {
+    const RunConfig config = resolved("papers/attentionstore/llama2-13b.json",
+                                      {"/workload/sessions=1500", "/workload/warmup_turns=500",
+                                       "/system/load/buffers=" + buffers});
+    return number_at(simulate(config, builtin_policies()), "/metrics/gpu_seconds/exposed_load");
+  };
+  const double whole = waits("40");
+  EXPECT_LT(waits("auto"), 1.05 * whole);
+  EXPECT_GT(waits("15"), 1.5 * whole);
+  EXPECT_GT(waits("0"), 2 * whole);
+}
+
 /// Prefill time falls as the share of reused tokens rises, whatever brings the share about.
 TEST(Hits, TradePrefillTimeForReusedTokens) {
   double last_reused = -1;

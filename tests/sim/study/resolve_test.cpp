@@ -120,7 +120,7 @@ TEST_F(Resolving, ReplacesTheSystemOfTheFileWithItsOverrides) {
   one.system = "attentionstore_lru";
   const RunConfig config = resolve_config(one, presets(), builtin_policies()).config;
   EXPECT_EQ(config.system.name, "attentionstore_lru");
-  EXPECT_EQ(config.system.load.buffers, 15);
+  EXPECT_EQ(config.system.load.buffers, std::nullopt);
 }
 
 TEST_F(Resolving, PutsTheSeedOptionOverEverything) {
