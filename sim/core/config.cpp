@@ -5,12 +5,17 @@
 namespace kvtier {
 namespace {
 
-/// Notes every key that its object has had before, up to the first error of syntax.
-class DuplicateKeys final : public nlohmann::json_sax<Json> {
+/// Code that walks through a value calls itself at each level, and a stack is finite.
+constexpr std::size_t kDeepestJson = 200;
+
+/// Notes every key that its object has had before, up to the first error of syntax, or to where the
+/// text is nested too deep. Holds no more than the keys of the open objects, and no recursion.
+class StructureCheck final : public nlohmann::json_sax<Json> {
  public:
-  explicit DuplicateKeys(const std::string& origin) : origin_(origin) {}
+  explicit StructureCheck(const std::string& origin) : origin_(origin) {}
 
   [[nodiscard]] std::vector<std::string> take_problems() { return std::move(problems_); }
+  [[nodiscard]] bool too_deep() const { return too_deep_; }
 
   bool null() override { return begin_value(); }
   bool boolean(bool) override { return begin_value(); }
@@ -55,6 +60,12 @@ class DuplicateKeys final : public nlohmann::json_sax<Json> {
   }
   bool begin(bool list) {
     begin_value();
+    if (open_.size() == kDeepestJson) {
+      too_deep_ = true;
+      problems_.push_back(fmt::format("{}: expected at most {} levels of nested objects and lists",
+                                      origin_, kDeepestJson));
+      return false;
+    }
     open_.push_back({.list = list});
     return true;
   }
@@ -66,6 +77,7 @@ class DuplicateKeys final : public nlohmann::json_sax<Json> {
   const std::string& origin_;
   std::vector<Open> open_;
   std::vector<std::string> problems_;
+  bool too_deep_ = false;
 };
 
 }  // namespace
@@ -73,9 +85,12 @@ class DuplicateKeys final : public nlohmann::json_sax<Json> {
 Json parse_json_strictly(std::string_view text, const std::string& origin) {
   // A pass of its own: with a callback the parser goes through a whole list again after each of its
   // items.
-  DuplicateKeys keys(origin);
-  Json::sax_parse(text, &keys);
-  std::vector<std::string> problems = keys.take_problems();
+  StructureCheck structure(origin);
+  Json::sax_parse(text, &structure);
+  std::vector<std::string> problems = structure.take_problems();
+  if (structure.too_deep()) {
+    throw ConfigError(std::move(problems));
+  }
   try {
     Json json = Json::parse(text);
     if (!problems.empty()) {

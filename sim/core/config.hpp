@@ -30,7 +30,7 @@ namespace kvtier {
 
 using Json = nlohmann::ordered_json;
 
-/// Parses JSON text; a syntax error or a duplicate key throws ConfigError naming `origin` (a file).
+/// Parses JSON. Bad syntax, a duplicate key or over 200 levels throw ConfigError naming `origin`.
 [[nodiscard]] Json parse_json_strictly(std::string_view text, const std::string& origin);
 
 /// Collects every problem of an input before anything is thrown, and knows which file each key came

@@ -69,9 +69,16 @@ void merge(Json& base, const Json& changes, const std::string& pointer, const st
 }
 
 void apply(Json& root, const Override& change, const std::string& origin, Problems& problems) {
+  const std::vector<std::string> parts = split_pointer(change.pointer);
+  constexpr std::size_t kMostKeys = 100;  // each makes what it sets one level deeper
+  if (parts.size() > kMostKeys) {
+    problems.add_line(fmt::format("{}: expected a JSON pointer of at most {} keys, got {}", origin,
+                                  kMostKeys, parts.size()));
+    return;
+  }
   Json* at = &root;
   std::string pointer;
-  for (const std::string& part : split_pointer(change.pointer)) {
+  for (const std::string& part : parts) {
     if (at->is_array()) {
       std::size_t index = 0;
       const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
@@ -300,14 +307,18 @@ Json partial_schema(Json schema) {
 
 }  // namespace
 
+std::optional<Json> parse_json_if_valid(std::string_view text, const std::string& origin) {
+  return Json::accept(text) ? std::optional(parse_json_strictly(text, origin)) : std::nullopt;
+}
+
 Override parse_override(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (text.empty() || text.front() != '/' || equals == std::string::npos || equals < 2) {
     throw ConfigError(fmt::format("--set: expected /json/pointer=VALUE, got \"{}\"", text));
   }
   const std::string value = text.substr(equals + 1);
-  Json json = Json::parse(value, nullptr, false);
-  return {text.substr(0, equals), json.is_discarded() ? Json(value) : std::move(json)};
+  const std::string pointer = text.substr(0, equals);
+  return {pointer, parse_json_if_valid(value, "--set " + pointer).value_or(Json(value))};
 }
 
 Json read_json_file(const std::filesystem::path& path) {

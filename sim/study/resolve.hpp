@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hw/profile.hpp"
@@ -11,6 +12,10 @@
 #include "sim/study/presets.hpp"
 
 namespace kvtier {
+
+/// What parse_json_strictly() makes of the text; nullopt where it has an error of syntax.
+[[nodiscard]] std::optional<Json> parse_json_if_valid(std::string_view text,
+                                                      const std::string& origin);
 
 /// One `--set /json/pointer=VALUE`. The value is JSON, or else a string as it stands.
 struct Override {

@@ -17,6 +17,39 @@ const std::string kSystems =
 
 class BadConfig : public ProgramTest {};
 
+/// A value is walked through by calls of calls, and a stack is finite.
+TEST_F(BadConfig, RefusesJsonWithTooManyLevelsInEveryFile) {
+  constexpr std::size_t kLevels = 80'000;
+  const std::string deep = std::string(kLevels, '[') + std::string(kLevels, ']');
+  const std::string problem = ": expected at most 200 levels of nested objects and lists";
+  write("deep.json", deep);
+  write("deep.jsonl", "{\"point\": " + deep + "}\n");
+  write("profile.json", R"({"format": "kvtier.profile/1", "x": )" + deep + "}");
+  write_run();
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"simulate", "deep.json"},
+                                             {"simulate", "run.json", "--expect", "deep.json"},
+                                             {"sweep", "deep.json", "--out", "out"},
+                                             {"plan", "deep.json"},
+                                             {"report", "deep.json", "--out", "page.html"}}) {
+    expect_bad_input(arguments, {"deep.json" + problem});
+  }
+  expect_bad_input({"report", "deep.jsonl", "--out", "page.html"}, {"deep.jsonl" + problem});
+  const std::string shorter = std::string(kLevels / 2, '[') + std::string(kLevels / 2, ']');
+  expect_bad_input({"simulate", "run.json", "--set", "/workload=" + shorter},
+                   {"--set /workload" + problem});
+  std::string pointer;
+  for (std::size_t i = 0; i < kLevels / 2; ++i) {
+    pointer += "/a";
+  }
+  expect_bad_input({"simulate", "run.json", "--set", pointer + "=1"},
+                   {"--set: expected a JSON pointer of at most 100 keys, got 40000"});
+  write("sessions.jsonl", "{\"format\": " + deep + "}\n");
+  write_run({{"/workload", {{"trace", "sessions.jsonl"}, {"arrival_rate", "1/s"}}}});
+  const Outcome outcome = kvtier({"simulate", "run.json"});
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+}
+
 TEST_F(BadConfig, SuggestsTheKeyThatWasMeant) {
   write_run({{"/hardware/dram/capcity", "64GiB"}});
   expect_bad_input({"simulate", "run.json"},

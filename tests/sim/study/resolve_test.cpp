@@ -197,5 +197,12 @@ TEST_F(Resolving, OfAWorkloadNeedsNothingElse) {
   EXPECT_THROW((void)resolve_workload(request_of("{}", {})), ConfigError);
 }
 
+TEST(JsonIfValid, TellsTextFromJson) {
+  EXPECT_EQ(parse_json_if_valid("[1, 2]", "x"), Json({1, 2}));
+  EXPECT_EQ(parse_json_if_valid("attentionstore", "x"), std::nullopt);
+  EXPECT_EQ(parse_json_if_valid("", "x"), std::nullopt);
+  EXPECT_THROW((void)parse_json_if_valid(R"({"a": 1, "a": 2})", "x"), ConfigError);
+}
+
 }  // namespace
 }  // namespace kvtier::test
