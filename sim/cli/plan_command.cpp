@@ -31,6 +31,7 @@ int plan_command(const Program& program, const PlanCommandOptions& options) {
   how.jobs = options.jobs;
   how.out = options.out;
   how.resume = options.resume;
+  how.tell = [](const std::string& message) { fmt::print(stderr, "kvtier: {}\n", message); };
   how.progress = [&](std::int64_t runs) {
     check_interrupt();
     line.show(fmt::format("{} runs, {:.1f} s", runs, elapsed_seconds()));

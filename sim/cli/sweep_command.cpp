@@ -62,6 +62,7 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
   how.jobs = options.jobs;
   how.shard = *parse_shard(options.shard);
   how.resume = options.resume;
+  how.tell = [](const std::string& message) { fmt::print(stderr, "kvtier: {}\n", message); };
   how.progress = [&](std::int64_t done, std::int64_t all) {
     check_interrupt();
     constexpr int kWidth = 20;

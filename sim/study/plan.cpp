@@ -98,10 +98,17 @@ class Runs {
     if (folder_ == nullptr) {
       return;
     }
-    for (const std::string& line : folder_->kept()) {
-      const Json kept = Json::parse(line);
-      known_[kept["run"].get<std::string>()] = kept["result"];
+    std::int64_t strangers = 0;
+    for (const RunFolder::Kept& line : folder_->kept()) {
+      const auto has = [&](const char* key) { return line.json.contains(key); };
+      if (has("run") && line.json["run"].is_string() && has("result") &&
+          line.json["result"].is_object()) {
+        known_[line.json["run"].get<std::string>()] = line.json["result"];
+      } else {
+        ++strangers;
+      }
     }
+    folder_->tell_of_strangers(strangers);
   }
 
   /// nullptr if the run is still to be made.
@@ -158,7 +165,7 @@ class Runs {
 
  private:
   static std::string line_of(const std::string& key, const Json& result) {
-    return Json{{"run", key}, {"result", result}}.dump();
+    return sealed_line(Json{{"run", key}, {"result", result}});
   }
 
   const PlanOptions& options_;
@@ -894,7 +901,8 @@ PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
     identity["format"] = kFolderFormat;
     identity["screening"] = plan.screening;
     identity.erase("shard");
-    folder = std::make_unique<RunFolder>(kPlanFolder, options.out, identity, options.resume);
+    folder = std::make_unique<RunFolder>(kPlanFolder, options.out, identity, options.resume,
+                                         options.tell);
   }
   Runs runs(options, folder.get());
   PlanResult result = Search(plan, points, registry, runs)();

@@ -113,6 +113,8 @@ struct PlanOptions {
   std::filesystem::path out;
   /// Take the runs that `out` has.
   bool resume = false;
+  /// Called, on the caller's thread, with each message about lines in `out` that cannot be used.
+  std::function<void(const std::string&)> tell;
   /// Called a few times a second, on the caller's thread, with the runs done; may throw to end the
   /// search. Runs that ended are kept.
   std::function<void(std::int64_t)> progress;

@@ -1,5 +1,6 @@
 #include "sim/study/run_folder.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPartial = "results.jsonl.partial";
+constexpr const char* kChecksum = "checksum";
 
 [[noreturn]] void throw_write(const fs::path& path) {
   const int error = errno;
@@ -76,8 +78,40 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
               {"hash", all.text()}};
 }
 
-RunFolder::RunFolder(const RunFolderKind& kind, fs::path path, const Json& identity, bool resume)
-    : kind_(kind), path_(std::move(path)) {
+std::string sealed_line(Json line) {
+  const auto text = [&] { return line.dump(-1, ' ', false, Json::error_handler_t::replace); };
+  line.erase(kChecksum);
+  const std::string checksum = fingerprint(text());
+  line[kChecksum] = checksum;
+  return text();
+}
+
+std::optional<Json> unsealed_line(std::string_view text) {
+  // By the text, not by its meaning: a number may read the same with a digit changed.
+  constexpr std::string_view kBefore = R"(,"checksum":")";
+  constexpr std::size_t kDigits = 16;
+  constexpr std::size_t kTail = kBefore.size() + kDigits + 2;  // and a quote and a brace
+  if (text.size() < kTail) {
+    return std::nullopt;
+  }
+  const std::string_view body = text.substr(0, text.size() - kTail);
+  const std::string expected =
+      fmt::format(R"({}{}"}})", kBefore, fingerprint(std::string(body) + "}"));
+  if (text.substr(body.size()) != expected) {
+    return std::nullopt;
+  }
+  try {
+    Json line = parse_json_strictly(text, "");
+    line.erase(kChecksum);
+    return line;
+  } catch (const ConfigError&) {
+    return std::nullopt;  // sealed, but not by sealed_line()
+  }
+}
+
+RunFolder::RunFolder(const RunFolderKind& kind, fs::path path, const Json& identity, bool resume,
+                     std::function<void(const std::string&)> tell)
+    : kind_(kind), path_(std::move(path)), tell_(std::move(tell)) {
   std::error_code error;
   if (fs::exists(path_, error) && !fs::is_directory(path_, error)) {
     throw ConfigError(fmt::format("--out: expected a folder, got the file {}", path_.string()));
@@ -158,17 +192,41 @@ void RunFolder::open_partial() {
 
 std::size_t RunFolder::keep_lines(const fs::path& path) {
   const std::string text = read_text_file(path);
+  std::vector<std::string> damaged;
   std::size_t begin = 0;
-  std::size_t end = 0;
-  while ((end = text.find('\n', begin)) != std::string::npos) {
-    std::string line = text.substr(begin, end - begin);
-    if (!Json::parse(line, nullptr, false).is_object()) {
-      break;  // what follows a broken line is run again
+  for (std::int64_t number = 1; begin < text.size(); ++number) {
+    const std::size_t end = text.find('\n', begin);
+    std::string line = text.substr(begin, std::min(end, text.size()) - begin);
+    std::optional<Json> json;
+    if (end != std::string::npos) {
+      json = unsealed_line(line);
     }
-    kept_.push_back(std::move(line));
+    if (json) {
+      kept_.push_back({std::move(line), std::move(*json)});
+    } else {
+      damaged.push_back(std::to_string(number));
+    }
+    if (end == std::string::npos) {
+      break;
+    }
     begin = end + 1;
   }
+  if (!damaged.empty() && tell_) {
+    constexpr std::size_t kMostNamed = 10;
+    const std::size_t more = damaged.size() - std::min(damaged.size(), kMostNamed);
+    damaged.resize(damaged.size() - more);
+    tell_(fmt::format("{}: no whole line of a run: {}{}; their runs are made again", path.string(),
+                      detail::join(damaged, ", "),
+                      more > 0 ? fmt::format(" and {} more", more) : ""));
+  }
   return begin;
+}
+
+void RunFolder::tell_of_strangers(std::int64_t lines) const {
+  if (lines > 0 && tell_) {
+    tell_(fmt::format("{}: {} lines are of no run of this {} and are not used", path_.string(),
+                      lines, kind_.name));
+  }
 }
 
 void RunFolder::append(std::string_view line) {

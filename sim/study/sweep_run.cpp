@@ -77,10 +77,10 @@ std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, c
   } catch (const std::exception& error) {
     line[kError] = failure(RunState::device_failed, {error.what()});
   }
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return sealed_line(std::move(line));
 }
 
-/// Fills a row from its line, whether that was just made or was read from a file.
+/// Fills a row from its line, which is one of this row's: just made, or checked by is_line_of().
 void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
   if (line.contains("seed")) {
     row.seed = line["seed"].get<std::int64_t>();
@@ -172,7 +172,7 @@ void run_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
   const auto work = [&](std::size_t i, const std::stop_token& stop) {
     SweepRow& row = rows[todo[i]];
     row.line = execute(sweep, points, row, registry, stop);
-    read_line(sweep, Json::parse(row.line), row);
+    read_line(sweep, *unsealed_line(row.line), row);
     const std::lock_guard lock(mutex);
     folder.append(row.line);
   };
@@ -198,7 +198,7 @@ std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoin
       if (!points[point].resolved) {
         Json line = line_of(sweep, points, row);
         line[kRefused] = points[point].refused;
-        row.line = line.dump();
+        row.line = sealed_line(line);
         read_line(sweep, line, row);
       }
       rows.push_back(std::move(row));
@@ -207,28 +207,59 @@ std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoin
   return rows;
 }
 
-/// Puts lines of runs into their rows; those of failed ones only `with_failed`.
-void take_lines(const Sweep& sweep, const std::vector<std::string>& lines, const Shard& shard,
-                bool with_failed, std::vector<SweepRow>& rows) {
-  const auto whole = [](const Json& line, const char* key) {
-    const bool is_whole = line.contains(key) && line[key].is_number_integer();
-    return is_whole ? line[key].get<std::int64_t>() : -1;
-  };
-  for (const std::string& text : lines) {
-    const Json line = Json::parse(text);
-    const std::int64_t point = whole(line, kSweepRowCells[0]);
-    const std::int64_t replication = whole(line, kSweepRowCells[1]);
-    const std::int64_t place = point / shard.of * sweep.replications + replication;
-    const bool is_ours = point >= 0 && point % shard.of == shard.number - 1 && replication >= 0 &&
-                         replication < sweep.replications &&
-                         place < static_cast<std::int64_t>(rows.size());
-    if (!is_ours || !(line.contains("metrics") || (with_failed && line.contains(kError)))) {
-      continue;
-    }
-    SweepRow& row = rows[static_cast<std::size_t>(place)];
-    row.line = text;
-    read_line(sweep, line, row);
+bool are_texts(const Json& list) {
+  return list.is_array() &&
+         std::all_of(list.begin(), list.end(), [](const Json& item) { return item.is_string(); });
+}
+
+/// Whether a line is a result of the row's run or, `with_failed`, says why there is none.
+bool is_line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row,
+                bool with_failed, const Json& line) {
+  Json expected = line_of(sweep, points, row);
+  if (!points[row.point].resolved) {
+    return false;  // refused points have their lines
   }
+  expected["seed"] = points[row.point].resolved->config.seed + row.replication;
+  const bool is_same =
+      std::all_of(expected.items().begin(), expected.items().end(), [&](const auto& item) {
+        return line.contains(item.key()) && line[item.key()] == item.value();
+      });
+  if (!is_same) {
+    return false;
+  }
+  if (line.contains(kError)) {
+    const Json& error = line[kError];
+    return with_failed && error.is_object() && error.contains("kind") &&
+           error["kind"].is_string() && error.contains("problems") && are_texts(error["problems"]);
+  }
+  return line.contains("metrics") && line["metrics"].is_object() && line.contains("load") &&
+         line["load"].is_object();
+}
+
+/// Puts a run's line into its row; false if it is of no row, or of a failed run and not
+/// `with_failed`.
+bool take_line(const Sweep& sweep, const std::vector<SweepPoint>& points, const std::string& text,
+               const Json& line, const Shard& shard, bool with_failed,
+               std::vector<SweepRow>& rows) {
+  const auto index = [&](const char* key, std::size_t end) -> std::optional<std::size_t> {
+    const bool is_index = line.contains(key) && line[key].is_number_unsigned() &&
+                          line[key].get<std::uint64_t>() < end;
+    return is_index ? std::optional(line[key].get<std::size_t>()) : std::nullopt;
+  };
+  const auto replications = static_cast<std::size_t>(sweep.replications);
+  const auto point = index(kSweepRowCells[0], points.size());
+  const auto replication = index(kSweepRowCells[1], replications);
+  const auto shards = static_cast<std::size_t>(shard.of);
+  if (!point || !replication || *point % shards != static_cast<std::size_t>(shard.number) - 1) {
+    return false;
+  }
+  SweepRow& row = rows[*point / shards * replications + *replication];
+  if (!is_line_of(sweep, points, row, with_failed, line)) {
+    return false;
+  }
+  row.line = text;
+  read_line(sweep, line, row);
+  return true;
 }
 
 /// Whether the result has null there or above: a distribution of nothing has no mean.
@@ -331,12 +362,25 @@ std::int64_t SweepResult::count(RunState state) const {
 SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
                       const PolicyRegistry& registry, const SweepOptions& options) {
   RunFolder folder(kSweepFolder, options.out, sweep_identity(sweep, points, options.shard),
-                   options.resume);
+                   options.resume, options.tell);
   SweepResult result;
   result.shard = options.shard;
   result.rows = empty_rows(sweep, points, options.shard);
-  take_lines(sweep, folder.kept(), options.shard, false, result.rows);
-  take_lines(sweep, options.done, options.shard, true, result.rows);
+  const auto take = [&](const std::string& text, const Json& line, bool with_failed) {
+    return take_line(sweep, points, text, line, options.shard, with_failed, result.rows);
+  };
+  std::int64_t strangers = 0;
+  for (const RunFolder::Kept& line : folder.kept()) {
+    // Failed runs and refused points have lines, too, which are made again.
+    const bool is_result = !line.json.contains(kError) && !line.json.contains(kRefused);
+    strangers += is_result && !take(line.text, line.json, false) ? 1 : 0;
+  }
+  folder.tell_of_strangers(strangers);
+  for (const std::string& text : options.done) {
+    if (const auto line = unsealed_line(text)) {
+      (void)take(text, *line, true);
+    }
+  }
   std::vector<std::size_t> todo;
   for (std::size_t i = 0; i < result.rows.size(); ++i) {
     if (result.rows[i].line.empty()) {

@@ -32,6 +32,8 @@ struct SweepOptions {
   bool resume = false;
   /// Lines of runs that were done elsewhere, of shards perhaps; of failed ones too.
   std::vector<std::string> done;
+  /// Called, on the caller's thread, with each message about lines in `out` that cannot be used.
+  std::function<void(const std::string&)> tell;
   /// Called a few times a second, on the caller's thread, with the runs done and all of them; may
   /// throw to end the sweep. Runs that ended are kept.
   std::function<void(std::int64_t, std::int64_t)> progress;

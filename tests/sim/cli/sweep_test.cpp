@@ -125,6 +125,16 @@ TEST_F(SweepCommand, RefusesResultsUnlessItResumes) {
   EXPECT_EQ(again.code, 0);
   EXPECT_EQ(again.err.find("0 runs in "), 0U) << again.err;
   EXPECT_EQ(read("out/results.jsonl"), before);
+  std::string damaged = before;
+  damaged[damaged.find("\"metrics\"") + 20] ^= 1;
+  write("out/results.jsonl", damaged);
+  const Outcome mended = kvtier(arguments({"--resume"}));
+  EXPECT_EQ(mended.code, 0);
+  EXPECT_EQ(mended.err.find("kvtier: out/results.jsonl: no whole line of a run: 1; their runs are "
+                            "made again\n1 runs in "),
+            0U)
+      << mended.err;
+  EXPECT_EQ(read("out/results.jsonl"), before);
   write_sweep({{"name", "slots"}, {"key", "/serving/slots"}, {"values", {8, 23}}});
   expect_bad_input(arguments({"--resume"}),
                    {"--out: out has another sweep; not the same: axes, resolved configs (or their "

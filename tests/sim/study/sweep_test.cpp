@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "sim/study/run_folder.hpp"
 #include "sim/study/sweep_run.hpp"
 #include "tests/sim/study/support.hpp"
 
@@ -372,9 +373,10 @@ TEST_F(Sweeping, SkipsRefusedPointsAndSaysWhy) {
       "/serving/knowledge offers online";
   const Lines lines = lines_of(file("out/results.jsonl"));
   ASSERT_EQ(lines.size(), 8U);
-  EXPECT_EQ(lines[7], R"({"point":3,"replication":1,"axes":{"eviction":"scheduler_aware",)"
-                      R"("knowledge":"online"},"refused":[")" +
-                          why + "\"]}");
+  EXPECT_EQ(*unsealed_line(lines[7]),
+            Json::parse(R"({"point":3,"replication":1,"axes":{"eviction":"scheduler_aware",)"
+                        R"("knowledge":"online"},"refused":[")" +
+                        why + "\"]}"));
   EXPECT_EQ(lines_of(file("out/results.csv"))[8],
             "3,1,,scheduler_aware,online,,,\"refused: " + why + "\"");
   const std::string table = to_table(load(), points(), result);
@@ -448,17 +450,80 @@ TEST_F(Sweeping, RunsAgainWhatWasWrittenInPart) {
   }
 }
 
-TEST_F(Sweeping, IgnoresLinesOfNoRun) {
+/// Lines with a checksum that are of no run: other kvtiers write none such, hands may.
+TEST_F(Sweeping, RunsAgainWhatOnlyLooksLikeARun) {
   (void)run("whole");
+  const Lines whole = lines_of(file("whole/results.jsonl"));
+  const Json second = *unsealed_line(whole[1]);
+  const auto with = [&](const char* key, Json value) {
+    Json line = second;
+    line[key] = std::move(value);
+    return sealed_line(line);
+  };
+  const auto without = [&](const char* key) {
+    Json line = second;
+    line.erase(key);
+    return sealed_line(line);
+  };
+  const std::string ignored = "out: 1 lines are of no run of this sweep and are not used";
+  const std::string damaged =
+      "out/results.jsonl: no whole line of a run: 2; their runs are made again";
+  const std::vector<std::pair<std::string, std::string>> lines{
+      {with("point", INT64_MAX), ignored},
+      {with("point", UINT64_MAX), ignored},
+      {with("point", 4), ignored},
+      {with("point", -1), ignored},
+      {with("point", "1"), ignored},
+      {with("point", 1.0), ignored},
+      {with("point", 2), ignored},
+      {with("replication", 1), ignored},
+      {with("replication", INT64_MAX), ignored},
+      {with("seed", "1"), ignored},
+      {with("seed", 2), ignored},
+      {with("axes", unsealed_line(whole[2])->at("axes")), ignored},
+      {with("axes", nullptr), ignored},
+      {with("metrics", nullptr), ignored},
+      {with("metrics", 3), ignored},
+      {with("load", Json::array()), ignored},
+      {without("point"), ignored},
+      {without("seed"), ignored},
+      {without("metrics"), ignored},
+      {without("load"), ignored},
+      {second.dump(), damaged},
+      {R"({"point":9223372036854775807,"replication":0,"metrics":{}})", damaged},
+      {"{}", damaged},
+      {"", damaged},
+      {std::string(80'000, '['), damaged}};
   fs::create_directory(dir_.path("out"));
-  dir_.write("out/sweep.json", file("whole/sweep.json"));
-  dir_.write("out/results.jsonl.partial",
-             "{}\n{\"point\":99,\"replication\":0,\"metrics\":{}}\n"
-             "{\"point\":-1,\"replication\":0,\"metrics\":{}}\n"
-             "{\"point\":\"0\",\"replication\":0,\"metrics\":{}}\n"
-             "{\"point\":0,\"replication\":1,\"metrics\":{}}\n");
-  EXPECT_EQ(run("out", resuming()).runs, 4);
-  expect_same_results("out", "whole");
+  for (const auto& [line, message] : lines) {
+    dir_.write("out/sweep.json", file("whole/sweep.json"));
+    dir_.write("out/results.jsonl",
+               whole[0] + "\n" + line + "\n" + whole[2] + "\n" + whole[3] + "\n");
+    SweepOptions options = resuming();
+    Lines told;
+    options.tell = [&](const std::string& text) {
+      told.push_back(text.substr(dir_.path("").string().size()));
+    };
+    EXPECT_EQ(run("out", options).runs, 1) << line.substr(0, 100);
+    EXPECT_EQ(told, Lines{message}) << line.substr(0, 100);
+    expect_same_results("out", "whole");
+  }
+}
+
+TEST_F(Sweeping, ResumesToTheSameBytesWhereverALineIsDamaged) {
+  (void)run("whole");
+  const std::string whole = file("whole/results.jsonl");
+  constexpr std::size_t kStep = 331;
+  fs::create_directory(dir_.path("out"));
+  for (std::size_t at = 0; at < whole.size(); at += kStep) {
+    std::string text = whole;
+    text[at] = static_cast<char>(text[at] ^ 1);
+    dir_.write("out/sweep.json", file("whole/sweep.json"));
+    dir_.write("out/results.jsonl", text);
+    const std::int64_t runs = run("out", resuming()).runs;
+    EXPECT_TRUE(runs == 1 || runs == 2) << at;  // two where the end of a line is lost
+    expect_same_results("out", "whole");
+  }
 }
 
 TEST_F(Sweeping, ResumesAFolderThatHasNothing) {
