@@ -3,10 +3,11 @@
 // A Study of Replacement Algorithms for a Virtual-Storage Computer, 1966. With entries of one size
 // no policy has more hits in one tier; it is a bound, never a rival.
 //
-// Where sizes differ the optimum is out of reach (finding it is NP-hard), and this is greedy: the
-// largest product of bytes and time until the next use leaves first. Entries are kept in classes of
-// sizes within a factor of two, each by next use, and the furthest of each class compete. Growth
-// moves an entry between classes. O(log n) per change, O(classes) per decision.
+// Where sizes differ the optimum is out of reach (finding it is NP-hard), and this is "Belady,
+// greedy", which a policy may exceed (sim/study/upper_bound.hpp has what none exceeds): the largest
+// product of bytes and time until the next use leaves first. Entries are kept in classes of sizes
+// within a factor of two, each by next use, and the furthest of each class compete. Growth moves an
+// entry between classes. O(log n) per change, O(classes) per decision.
 #include "policies/eviction/belady.hpp"
 
 #include <bit>
@@ -84,7 +85,9 @@ class BeladyEviction final : public QueuedEviction<NoMark> {
 
 PolicyKind<EvictionPolicy> belady_eviction() {
   return {.name = "belady",
-          .summary = "a bound for untimed replays: what is used last, and most of it, leaves first",
+          .summary =
+              "for untimed replays, greedy where sizes differ: what is used last, and most of it, "
+              "leaves first",
           .source = "Belady (IBM Systems Journal, 1966); by bytes x time where sizes differ",
           .knowledge = Knowledge::oracle,
           .parameters = {},

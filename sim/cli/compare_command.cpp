@@ -52,9 +52,10 @@ void add_compare(Program& program) {
       ->required();
   command->add_option("--replications", options->replications, "Seeds to run: seed, seed+1, ...")
       ->check(whole_number(1, 100000));
-  command->add_flag("--bound", options->bound,
-                    "Also how far each system's policies are from the offline optimum, both "
-                    "replayed without a clock");
+  command->add_flag(
+      "--bound", options->bound,
+      "Also how far each system's policies are from Belady's choice and from an upper "
+      "bound of all policies, replayed without a clock");
   command->add_option("--json", options->json,
                       "Write all results as JSON to a file, or to standard output (-)");
   command->callback([&program, options] {

@@ -239,8 +239,10 @@ void add_simulate(Program& program) {
   CLI::Option* untimed = command->add_flag("--untimed", options->untimed,
                                            "Replay one fixed order of accesses without a clock");
   command
-      ->add_flag("--bound", options->bound,
-                 "Of an untimed replay: how far its hit rates are from those of an oracle")
+      ->add_flag(
+          "--bound", options->bound,
+          "Of an untimed replay: how far its hit rates are from Belady's choice and from an upper "
+          "bound of all policies")
       ->needs(untimed);
   command->add_flag("--print-config", options->print_config, "Print the resolved config and stop");
   command->add_flag("--reference", options->reference,

@@ -4,10 +4,20 @@
 
 namespace kvtier {
 
-/// How far an untimed replay's hit rates are from those of the offline optimum on the same
-/// accesses: the replay again, with the registry's oracle in every tier and no admission policy,
-/// as {"policy", "hit_rate", "share_reached"}. A true bound for one tier with entries of one size;
-/// a greedy one otherwise.
+/// How far an untimed replay's hit rates are from what is possible on the same accesses:
+///
+///     {"policy", "name", "is_optimum", "hit_rate", "share_reached",
+///      "upper_bound": {"hit_rate", "share_reached"}}
+///
+/// "hit_rate" is of the replay again, with the registry's oracle (Belady) in every tier and no
+/// admission policy. No policy finds more turns where "is_optimum" is true: in one tier without a
+/// time to live or a free buffer, with entries of one size, if every turn counts (no warm-up) and
+/// none is lost by truncation. "name" then is "Belady", and "Belady, greedy" elsewhere: a policy
+/// may find more.
+///
+/// "upper_bound" holds for every policy that the replay can run, in all tiers together: also for
+/// one that holds a part of an entry, and for one that the replay does not have. It is the oracle's
+/// count of turns where that is the optimum, and most_value() elsewhere and of tokens.
 [[nodiscard]] Json bound_of(const RunConfig& config, const Json& result,
                             const PolicyRegistry& registry, const RunOptions& options);
 

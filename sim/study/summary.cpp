@@ -45,8 +45,11 @@ constexpr ResultRow kRows[] = {
     {"utilization %", "/load/utilization", 100, "{:.1f}"},
     {"untimed hit rate, all turns %", "/bound/untimed_hit_rate/all_turns/total", 100, "{:.1f}",
      kBound},
-    {"  that of the optimum %", "/bound/hit_rate/all_turns/total", 100, "{:.1f}", kBound},
-    {"  share of it reached %", "/bound/share_reached/all_turns", 100, "{:.1f}", kBound},
+    {"  Belady, greedy %", "/bound/hit_rate/all_turns/total", 100, "{:.1f}", kBound},
+    {"  upper bound of all policies %", "/bound/upper_bound/hit_rate/all_turns", 100, "{:.1f}",
+     kBound},
+    {"  share of it reached %", "/bound/upper_bound/share_reached/all_turns", 100, "{:.1f}",
+     kBound},
 };
 
 std::string setting(const Json& config) {

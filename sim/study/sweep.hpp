@@ -79,9 +79,10 @@ void describe(V& v, Sweep& c) {
   v.field("refused", c.refused,
           "A point whose config is refused: error (nothing is run), or skip (its row says why).");
   v.field("bound", c.bound,
-          "Results have /bound: how far the policies are from the offline optimum, both replayed "
-          "without a clock (untimed_hit_rate, hit_rate, share_reached). null with paging, shared "
-          "prompts, several replicas or no tier.");
+          "Results have /bound: how far the policies are from Belady's choice (hit_rate, "
+          "share_reached), which is greedy where sizes differ, and from an upper bound of all "
+          "policies (upper_bound), replayed without a clock (untimed_hit_rate). null with paging, "
+          "shared prompts, several replicas or no tier.");
 }
 
 /// Draws sampled axes and finds what no single key of a sweep shows.

@@ -267,13 +267,16 @@ class Compare : public ProgramTest {
   Compare() { write_run(); }
 };
 
-TEST_F(Compare, ShowsHowFarTheOptimumIs) {
+TEST_F(Compare, ShowsBeladyAndTheUpperBound) {
   const Outcome outcome =
       kvtier({"compare", "run.json", "--systems", "recompute,attentionstore_fifo", "--bound",
               "--set", "/hardware/dram/capacity=16GiB", "--set", "/hardware/ssd/capacity=20GiB",
               "--json", "c.json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("  share of it reached %"), std::string::npos) << outcome.out;
+  for (const char* row :
+       {"  Belady, greedy %", "  upper bound of all policies %", "  share of it reached %"}) {
+    EXPECT_NE(outcome.out.find(row), std::string::npos) << outcome.out;
+  }
   const json systems = read_json("c.json")["systems"];
   EXPECT_EQ(systems["recompute"]["results"][0]["bound"], json());
   const json bound = systems["attentionstore_fifo"]["results"][0]["bound"];
@@ -282,6 +285,11 @@ TEST_F(Compare, ShowsHowFarTheOptimumIs) {
   EXPECT_LT(total("untimed_hit_rate"), total("hit_rate"));
   EXPECT_DOUBLE_EQ(bound["share_reached"]["all_turns"],
                    total("untimed_hit_rate") / total("hit_rate"));
+  EXPECT_EQ(bound["name"], "Belady, greedy");
+  const double most = bound["upper_bound"]["hit_rate"]["all_turns"];
+  EXPECT_GE(most, total("hit_rate"));
+  EXPECT_DOUBLE_EQ(bound["upper_bound"]["share_reached"]["all_turns"],
+                   total("untimed_hit_rate") / most);
 }
 
 TEST_F(Compare, PrintsAColumnForEachSystem) {
