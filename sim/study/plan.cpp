@@ -12,6 +12,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/fingerprint.hpp"
+#include "sim/core/statistics.hpp"
 #include "sim/engine/miss_ratio_curve.hpp"
 #include "sim/engine/result.hpp"
 #include "sim/study/run_folder.hpp"
@@ -75,14 +76,42 @@ std::optional<Bytes> lru_capacity(const RunConfig& config) {
   return of(system.tiers.ssd, config.hardware.ssd);
 }
 
+/// Of the number at `pointer`. Student's interval knows nothing of what is possible: a number that
+/// no replication has below 0 is not so on the average (times, rates, bytes, counts), and no hit
+/// rate is above 1.
+PlanInterval plan_interval(const std::vector<double>& values, const std::string& pointer) {
+  const MeanInterval interval = mean_interval(values);
+  PlanInterval possible{interval.mean, interval.low(), interval.high()};
+  if (*std::min_element(values.begin(), values.end()) >= 0) {
+    possible.low = std::max(possible.low, 0.0);
+  }
+  for (const char* share : {"/metrics/hit_rate/all_turns/", "/metrics/hit_rate/resumed_turns/",
+                            "/metrics/hit_rate/tokens/"}) {
+    if (pointer.starts_with(share)) {
+      possible.high = std::min(possible.high, 1.0);
+    }
+  }
+  return possible;
+}
+
 /// By how much of its bound the interval misses a condition; 0 or less: not at all.
-double violation(const SloCondition& condition, const std::optional<MeanInterval>& value) {
+double violation(const SloCondition& condition, const std::optional<PlanInterval>& value) {
   if (!value) {
     return 0;
   }
   const double beyond =
-      condition.at_most ? value->high() - condition.bound : condition.bound - value->low();
+      condition.at_most ? value->high - condition.bound : condition.bound - value->low;
   return beyond / std::max(std::abs(condition.bound), std::numeric_limits<double>::min());
+}
+
+std::string number_text(double value) {
+  constexpr double kLong = 1000;
+  return std::abs(value) < kLong ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
+std::string interval_text(const PlanInterval& interval) {
+  return fmt::format("{} ({} to {})", number_text(interval.mean), number_text(interval.low),
+                     number_text(interval.high));
 }
 
 /// Where an answer needs runs that are still to be made.
@@ -354,7 +383,7 @@ class Search {
     bool meets = !exceeds_capacity(*result);
     for (const SloCondition& condition : plan_.conditions) {
       const auto value = number_at(*result, condition.pointer);
-      meets = meets && (!value || violation(condition, MeanInterval{*value, 0}) <= 0);
+      meets = meets && (!value || violation(condition, PlanInterval{*value, *value, *value}) <= 0);
     }
     seems_.emplace(identity, meets);
     return meets;
@@ -389,6 +418,7 @@ class Search {
   PlanTrial judged(const Place& place, const RunConfig& config, const std::vector<Json>& results) {
     PlanTrial trial;
     trial.labels = labels_of(place);
+    trial.system = config.system.name;
     trial.dollars_per_hour = dollars_per_hour(config);
     trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
     trial.meets = trial.overloaded == 0;
@@ -400,15 +430,16 @@ class Search {
         }
       }
       // A distribution that only one seed has values of has no interval, and says little.
-      trial.values.push_back(values.size() < 2 ? std::nullopt
-                                               : std::optional(mean_interval(values)));
+      trial.values.push_back(values.size() < 2
+                                 ? std::nullopt
+                                 : std::optional(plan_interval(values, condition.pointer)));
       trial.holds.push_back(violation(condition, trial.values.back()) <= 0);
       trial.meets = trial.meets && trial.holds.back();
     }
     const auto all = [&](const std::string& pointer) {
       const auto numbers = numbers_at(results, pointer);
       KVTIER_ASSERT(numbers.has_value(), "every result has the number");
-      return mean_interval(*numbers);
+      return plan_interval(*numbers, pointer);
     };
     trial.ttft_seconds = all(kTtft);
     trial.hit_rate = all(kHitRate).mean;
@@ -528,7 +559,7 @@ class Search {
     const std::vector<std::string> labels = labels_of(place);
     const auto same = [&](const PlanScreened& known) { return known.labels == labels; };
     if (std::none_of(result_.screened.begin(), result_.screened.end(), same)) {
-      result_.screened.push_back({labels, reason});
+      result_.screened.push_back({labels, config_at(place)->config.system.name, reason});
     }
   }
 
@@ -633,11 +664,14 @@ class Search {
         result_.front.push_back(i);
       }
     }
+    if (best) {
+      result_.cheapest = index.at(*best);
+    }
+    list_systems();
     if (!best) {
       find_binding();
       return;
     }
-    result_.cheapest = index.at(*best);
     for (const auto& [axis, identities] : curves) {
       CapacityCurve curve{axes_[axis].name, {}, std::nullopt};
       for (const std::string& identity : identities) {
@@ -673,27 +707,106 @@ class Search {
     return knee;
   }
 
+  /// How far a trial is from meeting the SLO.
+  struct Miss {
+    bool overloaded = false;
+    double worst = 0;
+    /// The condition that it misses by most.
+    std::optional<std::size_t> condition;
+
+    [[nodiscard]] bool nearer_than(const Miss& other) const {
+      return overloaded != other.overloaded ? !overloaded : worst < other.worst;
+    }
+  };
+  [[nodiscard]] Miss miss_of(const PlanTrial& trial) const {
+    Miss miss{.overloaded = trial.overloaded > 0};
+    for (std::size_t c = 0; c < plan_.conditions.size(); ++c) {
+      const double missed = violation(plan_.conditions[c], trial.values[c]);
+      if (missed > miss.worst) {
+        miss.worst = missed;
+        miss.condition = c;
+      }
+    }
+    return miss;
+  }
+
   /// The trial that misses the SLO by least, and by what.
   void find_binding() {
-    double least = std::numeric_limits<double>::infinity();
-    bool any_within = false;
+    Miss least{.overloaded = true, .worst = std::numeric_limits<double>::infinity()};
     for (std::size_t i = 0; i < result_.trials.size(); ++i) {
+      const Miss miss = miss_of(result_.trials[i]);
+      if (miss.nearer_than(least)) {
+        least = miss;
+        result_.nearest = i;
+        result_.binding = miss.overloaded ? std::nullopt : miss.condition;
+      }
+    }
+  }
+
+  /// Every combination of the other axes was searched for its own cheapest, so each system's is
+  /// among the trials, which are in the order of their costs.
+  void list_systems() {
+    for (const SweepPoint& point : points_) {
+      const auto has_name = [&](const PlanSystem& system) {
+        return system.name == point.resolved->config.system.name;
+      };
+      if (point.resolved &&
+          std::none_of(result_.systems.begin(), result_.systems.end(), has_name)) {
+        result_.systems.push_back({point.resolved->config.system.name, std::nullopt, {}});
+        complete(result_.systems.back());
+      }
+    }
+  }
+
+  void complete(PlanSystem& system) const {
+    Miss least;
+    bool meets = false;
+    for (std::size_t i = 0; i < result_.trials.size() && !meets; ++i) {
       const PlanTrial& trial = result_.trials[i];
-      const bool is_within = trial.overloaded == 0;
-      double worst = 0;
-      std::optional<std::size_t> which;
-      for (std::size_t c = 0; c < plan_.conditions.size(); ++c) {
-        const double missed = violation(plan_.conditions[c], trial.values[c]);
-        if (missed > worst) {
-          worst = missed;
-          which = c;
+      if (trial.system != system.name) {
+        continue;
+      }
+      const Miss miss = miss_of(trial);
+      meets = trial.meets;
+      if (meets || !system.trial || miss.nearer_than(least)) {
+        system.trial = i;
+        least = miss;
+      }
+    }
+    if (!system.trial) {
+      for (const PlanScreened& screened : result_.screened) {
+        if (screened.system == system.name &&
+            std::find(system.excluded_by.begin(), system.excluded_by.end(), screened.reason) ==
+                system.excluded_by.end()) {
+          system.excluded_by.push_back(screened.reason);
         }
       }
-      if (is_within > any_within || (is_within == any_within && worst < least)) {
-        any_within = is_within;
-        least = worst;
-        result_.nearest = i;
-        result_.binding = is_within ? which : std::nullopt;
+    } else if (system.trial != result_.cheapest) {
+      exclude(system, result_.trials[*system.trial]);
+    }
+  }
+
+  void exclude(PlanSystem& system, const PlanTrial& trial) const {
+    if (trial.meets) {
+      const double least = result_.trials[*result_.cheapest].dollars_per_hour;
+      const double more = trial.dollars_per_hour - least;
+      system.excluded_by.push_back(
+          more > 0 ? fmt::format("more expensive by {:.1f} %", more / least * kPercent)
+                   : "as expensive, with a higher mean TTFT");
+      return;
+    }
+    if (trial.overloaded > 0) {
+      system.excluded_by.push_back(trial.overloaded == plan_.space.replications
+                                       ? "load exceeds capacity"
+                                       : fmt::format("load exceeds capacity with {} of {} seeds",
+                                                     trial.overloaded, plan_.space.replications));
+      return;  // every other number says how long the run was
+    }
+    for (std::size_t c = 0; c < plan_.conditions.size(); ++c) {
+      if (!trial.holds[c]) {
+        system.excluded_by.push_back(fmt::format("misses {}: {}",
+                                                 describe_condition(plan_.conditions[c]),
+                                                 interval_text(*trial.values[c])));
       }
     }
   }
@@ -734,16 +847,6 @@ void check_plan(const Plan& plan, Problems& problems) {
   }
 }
 
-std::string number_text(double value) {
-  constexpr double kLong = 1000;
-  return std::abs(value) < kLong ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
-}
-
-std::string interval_text(const MeanInterval& interval) {
-  return fmt::format("{} ({} to {})", number_text(interval.mean), number_text(interval.low()),
-                     number_text(interval.high()));
-}
-
 std::vector<std::string> header(const Plan& plan) {
   std::vector<std::string> cells;
   for (const SweepAxis& axis : plan.space.axes) {
@@ -782,6 +885,25 @@ std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
     text += "\n";
   }
   return text;
+}
+
+/// Each system beside the others, and why it is not the answer.
+std::string describe_systems(const Plan& plan, const PlanResult& result) {
+  std::vector<std::vector<std::string>> lines{header(plan)};
+  lines[0].insert(lines[0].begin(), "name");
+  for (const PlanSystem& system : result.systems) {
+    std::vector<std::string> cells(lines[0].size() - 1, "-");
+    if (system.trial) {
+      cells = row(result.trials[*system.trial]);
+    }
+    cells.insert(cells.begin(), system.name);
+    cells.push_back(system.excluded_by.empty() ? "meets the SLO, cheapest"
+                                               : detail::join(system.excluded_by, "; "));
+    lines.push_back(std::move(cells));
+  }
+  return "\neach system's cheapest that meets the SLO, or else its nearest, and what excludes "
+         "it\n" +
+         align_columns(lines, plan.space.axes.size() + 1);
 }
 
 /// A capacity's values and what each gains over the one before.
@@ -829,8 +951,8 @@ std::string describe_infeasible(const Plan& plan, const PlanResult& result) {
   return text + "\nnearest\n" + describe_trial(plan, nearest);
 }
 
-Json interval_json(const MeanInterval& interval) {
-  return Json{{"mean", interval.mean}, {"low", interval.low()}, {"high", interval.high()}};
+Json interval_json(const PlanInterval& interval) {
+  return Json{{"mean", interval.mean}, {"low", interval.low}, {"high", interval.high}};
 }
 
 Json trial_json(const Plan& plan, const PlanTrial& trial) {
@@ -839,6 +961,7 @@ Json trial_json(const Plan& plan, const PlanTrial& trial) {
   for (std::size_t i = 0; i < trial.labels.size(); ++i) {
     json["axes"][plan.space.axes[i].name] = trial.labels[i];
   }
+  json["system"] = trial.system;
   json["dollars_per_hour"] = trial.dollars_per_hour;
   json["meets"] = trial.meets;
   json["overloaded_replications"] = trial.overloaded;
@@ -927,12 +1050,19 @@ Json to_json(const Plan& plan, const PlanResult& result) {
     for (std::size_t i = 0; i < screened.labels.size(); ++i) {
       axes[plan.space.axes[i].name] = screened.labels[i];
     }
-    json["screened"].push_back(Json{{"axes", axes}, {"reason", screened.reason}});
+    json["screened"].push_back(
+        Json{{"axes", axes}, {"system", screened.system}, {"reason", screened.reason}});
   }
   if (!result.cheapest && !result.trials.empty()) {
     json["nearest"] = result.nearest;
     json["binding"] = result.binding ? Json(describe_condition(plan.conditions[*result.binding]))
                                      : Json("load exceeds capacity");
+  }
+  json["systems"] = Json::array();
+  for (const PlanSystem& system : result.systems) {
+    json["systems"].push_back(Json{{"name", system.name},
+                                   {"trial", system.trial ? Json(*system.trial) : Json()},
+                                   {"excluded_by", system.excluded_by}});
   }
   json["front"] = result.front;
   json["capacities"] = Json::object();
@@ -963,6 +1093,7 @@ std::string to_table(const Plan& plan, const PlanResult& result) {
   text += result.cheapest ? "cheapest that meets the SLO\n" +
                                 describe_trial(plan, result.trials[*result.cheapest])
                           : describe_infeasible(plan, result);
+  text += describe_systems(plan, result);
   if (!result.front.empty()) {
     std::vector<std::vector<std::string>> lines{header(plan)};
     for (const std::size_t i : result.front) {

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/statistics.hpp"
 #include "sim/study/find_capacity.hpp"
 #include "sim/study/sweep.hpp"
 
@@ -64,22 +63,32 @@ void describe(V& v, Plan& c) {
 /// Throws ConfigError with every problem of the file.
 [[nodiscard]] Plan load_plan(const std::filesystem::path& file);
 
+/// A mean over replications and its 95 % interval (Student's), cut at 0 and of a hit rate at 1: the
+/// mean does not lie in what is cut off, so the rest has the same confidence.
+struct PlanInterval {
+  double mean = 0;
+  double low = 0;
+  double high = 0;
+};
+
 /// What full simulations found of one configuration.
 struct PlanTrial {
   /// What tables call it, one an axis; "-" where the axis changes nothing, as of a tier that the
   /// system does not use.
   std::vector<std::string> labels;
+  /// The system's name.
+  std::string system;
   /// GPUs and used tiers.
   double dollars_per_hour = 0;
   /// One a condition; nullopt where no replication has a value, which violates nothing.
-  std::vector<std::optional<MeanInterval>> values;
+  std::vector<std::optional<PlanInterval>> values;
   /// Which conditions hold for the whole interval.
   std::vector<bool> holds;
   /// Replications whose load exceeds capacity.
   std::int64_t overloaded = 0;
   /// Every condition holds and no replication is overloaded.
   bool meets = false;
-  MeanInterval ttft_seconds;
+  PlanInterval ttft_seconds;
   double hit_rate = 0;
   /// If the system has a tier on SSD: bytes written to it, and that in its capacities.
   std::optional<double> ssd_bytes_per_day;
@@ -102,7 +111,18 @@ struct CapacityCurve {
 /// A configuration that was not simulated, as the miss-ratio curve of its tier answers for it.
 struct PlanScreened {
   std::vector<std::string> labels;
+  std::string system;
   std::string reason;
+};
+
+/// What was found of all configurations with a system of one name.
+struct PlanSystem {
+  std::string name;
+  /// The cheapest trial that meets the SLO; if none does, the one that comes nearest; nullopt if
+  /// none was simulated.
+  std::optional<std::size_t> trial;
+  /// Why this is not the plan's answer; empty for the answer.
+  std::vector<std::string> excluded_by;
 };
 
 /// How a plan is worked out. None of it changes what is found.
@@ -131,6 +151,8 @@ struct PlanResult {
   /// What was simulated in full, from the cheapest.
   std::vector<PlanTrial> trials;
   std::optional<std::size_t> cheapest;
+  /// In the order of the space.
+  std::vector<PlanSystem> systems;
   /// Trials within capacity than which none is as cheap and has a lower mean TTFT.
   std::vector<std::size_t> front;
   std::vector<CapacityCurve> curves;

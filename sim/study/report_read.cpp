@@ -163,11 +163,26 @@ void read_plan(const Source& source, const Json& json) {
     const Json& trial = (*trials)[i];
     ReportRun run{"", source.index, axes_of(source, trial, fmt::format("/trials/{}", i)), {}};
     run.label = label_of(run.axes);
+    // An axis may call the system something else, or set a part of it.
+    const std::string system = text_at(trial, "/system");
+    if (!system.empty() && run.label.find(system) == std::string::npos) {
+      run.label = system + ": " + run.label;
+    }
     if (trial.contains("meets") && trial["meets"] == true) {
       run.label += " (meets the SLO)";
     }
     run.results.push_back(result_of_trial(trial));
     source.report->runs.push_back(std::move(run));
+  }
+  if (!json.contains("systems") || !json["systems"].is_array()) {
+    return;
+  }
+  for (const Json& system : json["systems"]) {
+    const std::string name = text_at(system, "/name");
+    const std::string reason = text_at(system, "/excluded_by/0");
+    if (!name.empty() && !reason.empty()) {
+      source.input().notes.push_back(fmt::format("{}: {}.", name, reason));
+    }
   }
 }
 
@@ -434,9 +449,9 @@ constexpr Format kFormats[] = {
     {"kvtier.validations/1", [](const Source& s, Json json) { read_validations(s, json); }},
 };
 
-bool are_lines(const std::string& text) {
-  const Json first = Json::parse(text.substr(0, text.find('\n')), nullptr, false);
-  return first.is_object() && first.contains("point") && !first.contains("format");
+bool are_lines(const std::string& text, const std::string& path) {
+  const auto first = parse_json_if_valid(text.substr(0, text.find('\n')), path);
+  return first && first->is_object() && first->contains("point") && !first->contains("format");
 }
 
 void read_document(const Source& source, const std::string& text) {
@@ -551,7 +566,7 @@ Report read_report(const std::vector<std::string>& files) {
                                .label = fs::path(names[i]).replace_extension().string(),
                                .hash = fingerprint(text)});
       const Source source{paths[i], report.inputs.size() - 1, &report, &problems};
-      if (are_lines(text)) {
+      if (are_lines(text, paths[i])) {
         source.input().format = "lines of a sweep";
         read_lines(source, text);
         read_identity(source);

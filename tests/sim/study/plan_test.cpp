@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "sim/core/file.hpp"
+#include "sim/study/run_folder.hpp"
+#include "sim/study/summary.hpp"
 #include "tests/sim/study/support.hpp"
 
 namespace kvtier::test {
@@ -213,6 +215,90 @@ TEST_F(Planning, SaysWhatBindsIfNothingMeetsTheSlo) {
   EXPECT_EQ(json["binding"], "ttft_seconds.mean <= 1e-06");
 }
 
+TEST_F(Planning, ShowsEachSystemAndWhatExcludesIt) {
+  const Plan plan = load(capacities("1", "0.1") + kAllHit);
+  const PlanResult result = planned(plan);
+  ASSERT_EQ(result.systems.size(), 2U);
+  EXPECT_EQ(result.systems[0].name, "attentionstore_lru");
+  EXPECT_EQ(result.systems[0].trial, result.cheapest);
+  EXPECT_EQ(result.systems[0].excluded_by, Lines{});
+  EXPECT_EQ(result.systems[1].name, "recompute");
+  EXPECT_EQ(result.systems[1].trial, 0U);  // the cheapest of all
+  EXPECT_EQ(result.systems[1].excluded_by,
+            Lines{"misses hit_rate.resumed_turns.total >= 1: 0 (0 to 0)"});
+  const std::string table = to_table(plan, result);
+  for (const char* part : {"\nname                system", "\nattentionstore_lru  stores",
+                           "  meets the SLO, cheapest\nrecompute           recomputes  -",
+                           "  misses hit_rate.resumed_turns.total >= 1: 0 (0 to 0)\n"}) {
+    EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
+  }
+  const Json json = to_json(plan, result);
+  EXPECT_EQ(json["systems"][1]["name"], "recompute");
+  EXPECT_EQ(json["systems"][1]["trial"], 0);
+  EXPECT_EQ(json["systems"][1]["excluded_by"][0],
+            "misses hit_rate.resumed_turns.total >= 1: 0 (0 to 0)");
+  EXPECT_EQ(json["trials"][0]["system"], "recompute");
+}
+
+// The GPUs cost 2 $, with the least DRAM and SSD 3.2.
+TEST_F(Planning, SaysHowMuchMoreASystemCosts) {
+  const PlanResult result = planned(capacities("1", "0.1") + R"("slo": ["turns>=1"])");
+  EXPECT_EQ(result.systems[0].excluded_by, Lines{"more expensive by 60.0 %"});
+  EXPECT_EQ(result.trials[*result.systems[0].trial].labels, (Lines{"stores", "1GiB", "2GiB"}));
+  EXPECT_EQ(result.systems[1].excluded_by, Lines{});
+}
+
+// One request at a time, of two a second.
+const char* const kOverloaded =
+    R"("set": {"/workload": {"generator": "sharegpt", "sessions": 300, "arrival_rate": "2/s"}},
+    "axes": [{"name": "system", "key": "/system", "values": ["recompute", "attentionstore"]},
+             {"name": "slots", "key": "/serving/slots", "values": [1]}],
+    "replications": 2, )";
+
+TEST_F(Planning, SaysThatTheLoadExceedsTheCapacityOfASystem) {
+  const Plan plan = load(kOverloaded + std::string(R"("slo": ["ttft_seconds.p90<=2"])"));
+  const PlanResult result = planned(plan);
+  EXPECT_FALSE(result.cheapest);
+  ASSERT_EQ(result.systems.size(), 2U);
+  for (const PlanSystem& system : result.systems) {
+    EXPECT_EQ(system.excluded_by, Lines{"load exceeds capacity"});
+    ASSERT_TRUE(system.trial);
+  }
+  const std::string table = to_table(plan, result);
+  EXPECT_NE(table.find("  load exceeds capacity\nattentionstore  attentionstore  1 "),
+            std::string::npos)
+      << table;
+}
+
+// Two values that differ by more than a sixth of their mean: 12.7 standard errors reach below 0.
+TEST_F(Planning, PrintsNoTimesBelowZeroAndNoHitRatesAboveOne) {
+  const Plan plan = load(
+      R"("set": {"/workload": {"generator": "sharegpt", "sessions": 30, "arrival_rate": "0.02/s"}},
+      "axes": [{"name": "slots", "key": "/serving/slots", "values": [1, 2, 4]}],
+      "replications": 2, "slo": ["queueing_seconds.mean<=2", "hit_rate.all_turns.total<=1"])");
+  const PlanResult result = planned(plan);
+  bool reached_below = false;
+  bool reached_above = false;
+  for (const PlanTrial& trial : result.trials) {
+    const PlanInterval& queueing = *trial.values[0];
+    const PlanInterval& hits = *trial.values[1];
+    reached_below = reached_below || queueing.low == 0;
+    reached_above = reached_above || hits.high == 1;
+    EXPECT_GE(queueing.low, 0);
+    EXPECT_LE(hits.high, 1);
+    EXPECT_GE(trial.ttft_seconds.low, 0);
+  }
+  EXPECT_TRUE(reached_below);
+  EXPECT_TRUE(reached_above);
+  const Json json = to_json(plan, result);
+  for (const Json& trial : json["trials"]) {
+    EXPECT_GE(number_at(trial, "/ttft_seconds/low"), 0);
+    EXPECT_GE(number_at(trial, "/conditions/0/value/low"), 0);
+    EXPECT_LE(number_at(trial, "/conditions/1/value/high"), 1);
+  }
+  EXPECT_EQ(to_table(plan, result).find("(-"), std::string::npos) << to_table(plan, result);
+}
+
 // With two seeds an interval is 12.7 standard errors to each side: a mean may meet what the
 // interval does not.
 TEST_F(Planning, TakesTheWholeIntervalForAnswer) {
@@ -223,10 +309,10 @@ TEST_F(Planning, TakesTheWholeIntervalForAnswer) {
                    R"("])")
         .trials.at(0);
   };
-  const MeanInterval interval = *of(1e9).values[0];
-  ASSERT_GT(interval.half_width, 1);
-  EXPECT_TRUE(of(interval.high() + 1).meets);
-  EXPECT_FALSE(of(interval.high() - 1).meets);
+  const PlanInterval interval = *of(1e9).values[0];
+  ASSERT_GT(interval.high - interval.mean, 1);
+  EXPECT_TRUE(of(interval.high + 1).meets);
+  EXPECT_FALSE(of(interval.high - 1).meets);
   EXPECT_FALSE(of(interval.mean).meets);
 }
 
@@ -277,6 +363,39 @@ TEST_F(Planning, GoesOnFromWhatWasKept) {
   options.progress = [](std::int64_t) { throw std::runtime_error("a run"); };
   EXPECT_EQ(to_json(plan, make_plan(plan, presets(), builtin_policies(), options)).dump(),
             to_json(plan, whole).dump());
+}
+
+TEST_F(Planning, RunsAgainWhatIsDamagedAndSaysSo) {
+  const Plan plan = load(capacities("1", "0.1") + kAllHit);
+  PlanOptions options;
+  options.out = dir_.path("out");
+  const PlanResult whole = make_plan(plan, presets(), builtin_policies(), options);
+  const std::string text = read_text_file(dir_.path("out/results.jsonl"));
+  options.resume = true;
+  Lines told;
+  options.tell = [&](const std::string& message) { told.push_back(message); };
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1) {
+    const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+    std::string changed = line;
+    changed[changed.size() / 2] = static_cast<char>(changed[changed.size() / 2] ^ 1);
+    const std::vector<std::string> others{changed, "", R"({"run":1,"result":null})",
+                                          sealed_line({{"run", 1}, {"result", 2}}),
+                                          sealed_line({{"run", "x"}, {"result", Json()}})};
+    constexpr std::size_t kStep = 9;
+    if (number++ % kStep != 0) {
+      continue;
+    }
+    const std::string& other = others[number / kStep % others.size()];
+    dir_.write("out/results.jsonl",
+               text.substr(0, begin) + other + text.substr(begin + line.size()));
+    told.clear();
+    const PlanResult result = make_plan(plan, presets(), builtin_policies(), options);
+    EXPECT_EQ(to_json(plan, result).dump(), to_json(plan, whole).dump()) << other;
+    EXPECT_EQ(read_text_file(dir_.path("out/results.jsonl")), text) << other;
+    EXPECT_EQ(told.size(), 1U) << other;
+  }
+  EXPECT_GT(number, 30U);
 }
 
 TEST_F(Planning, TakesNoFolderOfAnotherPlan) {
