@@ -295,6 +295,7 @@ bool PagedStore::make_room() {
       break;
     }
     const EntryId id = victim->entry;
+    KVTIER_ASSERT(id.value < entries_.size(), "a victim is an entry of the tier");
     const Tokens keep = whole_blocks(victim->keep);
     KVTIER_ASSERT(keep < entry(id).parts.copying, "a victim shrinks");
     const bool only_ahead = projected() >= wanted_;
@@ -334,7 +335,11 @@ bool PagedStore::make_host_room(EntryId id, Tokens keep, bool only_ahead) {
                                                                       .demand = Demand::demotion,
                                                                       .incoming = kNotQueued,
                                                                       .queue_first = kNotQueued});
-    if (!victim || (only_ahead && clean_blocks(entry(victim->entry).parts) > 0)) {
+    if (!victim) {
+      return false;
+    }
+    KVTIER_ASSERT(victim->entry.value < entries_.size(), "a victim is an entry of the tier");
+    if (only_ahead && clean_blocks(entry(victim->entry).parts) > 0) {
       return false;
     }
     shrink_in_host(victim->entry, victim->keep);

@@ -43,6 +43,7 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, Ent
     if (!victim) {
       return false;
     }
+    KVTIER_ASSERT(victim->entry.value < entries_.size(), "a victim is an entry of the tier");
     const Copy& copy = entry(victim->entry).copies[index];
     KVTIER_ASSERT(copy.state == CopyState::resident && !copy.leaving && copy.pins == 0,
                   "a victim is a resident, unpinned entry");

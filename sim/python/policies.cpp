@@ -61,11 +61,23 @@ class PythonEviction final : public EvictionPolicy {
     check_invariants_ = method("check_invariants", false);
   }
 
+  PythonEviction(const PythonEviction&) = delete;
+  PythonEviction& operator=(const PythonEviction&) = delete;
+  ~PythonEviction() override {
+    const py::gil_scoped_acquire acquire;
+    *running_ = false;
+  }
+
   void on_start(const TierFacts& facts) override {
-    const auto in_ns = [](std::function<SimDuration(Tokens)> duration) {
-      return [duration = std::move(duration)](std::int64_t tokens) {
-        return duration(Tokens(tokens)).ns;
-      };
+    // Python may keep the functions for longer than the run, of which their answers are.
+    const auto in_ns = [this](std::function<SimDuration(Tokens)> duration) {
+      return
+          [name = name_, running = running_, duration = std::move(duration)](std::int64_t tokens) {
+            if (!*running) {
+              throw std::runtime_error(name + ".on_start: its functions are of a run that is over");
+            }
+            return duration(Tokens(tokens)).ns;
+          };
     };
     call(on_start_, [&](const py::object& method) {
       method(py::cpp_function(in_ns(facts.recompute)), py::cpp_function(in_ns(facts.load)));
@@ -146,6 +158,8 @@ class PythonEviction final : public EvictionPolicy {
   }
 
   std::string name_;
+  /// Read and written by who holds the interpreter.
+  std::shared_ptr<bool> running_ = std::make_shared<bool>(true);
   SharedObject on_start_;
   SharedObject on_insert_;
   SharedObject on_hit_;
@@ -157,6 +171,11 @@ class PythonEviction final : public EvictionPolicy {
   SharedObject on_next_use_;
   SharedObject select_victim_;
   SharedObject check_invariants_;
+};
+
+/// Ctrl-C, or the end of the interpreter: no std::exception, of which checks make a policy's fault.
+struct Interruption {
+  std::shared_ptr<py::error_already_set> error;
 };
 
 PolicyKind<EvictionPolicy> kind_of(const py::object& declaration) {
@@ -191,7 +210,14 @@ PolicyKind<EvictionPolicy> kind_of(const py::object& declaration) {
     for (const auto& [key, value] : parameters) {
       arguments[py::str(key)] = value;
     }
-    return std::make_unique<PythonEviction>(name, (*type)(**arguments), *base);
+    try {
+      return std::make_unique<PythonEviction>(name, (*type)(**arguments), *base);
+    } catch (const py::error_already_set& error) {
+      if (error.matches(PyExc_Exception)) {
+        throw;
+      }
+      throw Interruption{std::make_shared<py::error_already_set>(error)};
+    }
   };
   return kind;
 }
@@ -213,6 +239,13 @@ PolicyRegistry make_registry(const std::vector<std::string>& plugins, const py::
 }
 
 void bind_views(py::module_& module) {
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(std::move(thrown));
+    } catch (const Interruption& interruption) {
+      interruption.error->restore();
+    }
+  });
   py::class_<EntryView>(module, "Entry", "One entry as a tier holds it; times in nanoseconds.")
       .def_property_readonly("id", [](const EntryView& e) { return e.id.value; })
       .def_property_readonly("key", [](const EntryView& e) { return e.key.value; })

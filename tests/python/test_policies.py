@@ -142,13 +142,50 @@ def test_only_look_ahead_sees_the_queue():
         assert bool(changes) == (knowledge == "look_ahead")
 
 
-def test_a_name_of_kvtier_is_taken():
-    kvtier.register_eviction_policy("fifo", Lru)
-    with pytest.raises(kvtier.ConfigError) as caught:
+def test_a_name_of_kvtier_is_refused_and_breaks_no_run():
+    with pytest.raises(ValueError, match="kvtier has an eviction policy of the name 'fifo' already"):
+        kvtier.register_eviction_policy("fifo", Lru)
+    kvtier.simulate(RUN)
+
+
+@pytest.mark.parametrize("number", [1_000_000_000, 2**32 - 1])
+@pytest.mark.parametrize("changes", [{}, {"/system": "pensieve"}])
+def test_a_victim_that_is_no_entry_ends_the_run(number, changes):
+    class Invents(Lru):
+        def select_victim(self, context):
+            return number
+
+    kvtier.register_eviction_policy("invents", Invents, parts_of_entries=bool(changes))
+    eviction = EVICTION.replace("dram", "hbm") if changes else EVICTION
+    with pytest.raises(kvtier.InternalError, match="a victim is an entry of the tier"):
+        kvtier.simulate(RUN, {**changes, "/hardware/dram/capacity": "16GiB", eviction: "invents"})
+
+
+def test_functions_of_on_start_end_with_their_run():
+    kept = []
+
+    class Keeps(Lru):
+        def on_start(self, recompute, load):
+            kept.extend([recompute, load])
+            assert recompute(1000) > 0 and load(1000) > 0
+
+    kvtier.register_eviction_policy("keeps", Keeps)
+    kvtier.simulate(RUN, {EVICTION: "keeps"})
+    for function in kept:
+        with pytest.raises(RuntimeError, match="keeps.on_start: its functions are of a run that is "
+                                               "over"):
+            function(1000)
+
+
+def test_an_interrupt_while_a_policy_is_made_is_one():
+    class Interrupted(Lru):
+        def __init__(self):
+            raise KeyboardInterrupt
+
+    kvtier.register_eviction_policy("interrupted", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
         kvtier.simulate(RUN)
-    assert caught.value.problems == ['register_eviction_policy: eviction policy "fifo": there is '
-                                     'one of this name already']
-    kvtier.unregister_eviction_policy("fifo")
+    kvtier.unregister_eviction_policy("interrupted")
 
 
 def test_bad_declarations_are_refused_at_once():

@@ -3,6 +3,8 @@
 import dataclasses
 import re
 
+from . import _core
+
 
 class EvictionPolicy:
     """Chooses what leaves one tier; a subclass is registered by `register_eviction_policy`.
@@ -94,12 +96,15 @@ def register_eviction_policy(name, policy, *, summary=None, source="Python", kno
                              parameters=(), parts_of_entries=False):
     """Makes `policy`, a subclass of EvictionPolicy, known to configs as `name` from now on.
 
-    A name that is registered already is replaced, so that a notebook's cell can be run again.
+    A name that is registered already is replaced, so that a notebook's cell can be run again. A
+    name of kvtier's own policies is refused.
     """
     if not (isinstance(policy, type) and issubclass(policy, EvictionPolicy)):
         raise TypeError(f"expected a subclass of kvtier.EvictionPolicy, got {policy!r}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise ValueError(f"expected a name of small letters, digits and underscores, got {name!r}")
+    if name in _core.policies([], [])["eviction"]:
+        raise ValueError(f"kvtier has an eviction policy of the name {name!r} already")
     if knowledge not in _KNOWLEDGE:
         raise ValueError(f"knowledge: expected one of {', '.join(_KNOWLEDGE)}, got {knowledge!r}")
     text = summary or (policy.__doc__ or name).strip().splitlines()[0]

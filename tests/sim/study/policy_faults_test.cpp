@@ -1,0 +1,79 @@
+/// Policies that break their contract end the run with an error that says so.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/errors.hpp"
+#include "sim/policy/policy.hpp"
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+/// Its victims are numbers that no entry has.
+class Invents final : public EvictionPolicy {
+ public:
+  explicit Invents(std::uint32_t victim) : victim_(victim) {}
+  void on_insert(const EntryView&, SimTime) override {}
+  void on_hit(EntryId, SimTime) override {}
+  void on_remove(EntryId, SimTime) override {}
+  void on_pin(EntryId) override {}
+  void on_unpin(EntryId) override {}
+  std::optional<Victim> select_victim(const EvictionContext&) override {
+    return Victim{EntryId{victim_}, Tokens(0)};
+  }
+  void check_invariants(const TierView&) const override {}
+
+ private:
+  std::uint32_t victim_;
+};
+
+std::string problem_of(const RunConfig& config, std::uint32_t victim) {
+  PolicyRegistry registry = builtin_policies();
+  registry.eviction.push_back(
+      {.name = "invents",
+       .summary = "a fault",
+       .source = "a test",
+       .knowledge = Knowledge::online,
+       .parts_of_entries = config.system.paging.has_value(),
+       .parameters = {},
+       .make = [victim](const PolicyParameters&) { return std::make_unique<Invents>(victim); }});
+  try {
+    (void)simulate(config, registry);
+  } catch (const InvariantError& error) {
+    return error.what();
+  }
+  return "no problem";
+}
+
+TEST(EvictionFault, AVictimThatIsNoEntryEndsTheRun) {
+  for (const std::uint32_t victim : {1'000'000'000U, UINT32_MAX}) {
+    for (const char* tier : {"hbm", "dram"}) {
+      RunConfig config =
+          resolved("examples/planner-70.json",
+                   {"/system=pensieve", "/hardware/dram/capacity=4GiB", "/workload/sessions=300",
+                    "/workload/warmup_turns=0", "/workload/arrival_rate=10/s"});
+      if (std::string(tier) == "hbm") {
+        config.system.tiers.hbm->eviction.name = "invents";
+      } else {
+        config.system.tiers.dram->eviction.name = "invents";
+      }
+      EXPECT_NE(problem_of(config, victim).find("a victim is an entry of the tier"),
+                std::string::npos)
+          << tier << ": " << problem_of(config, victim);
+    }
+    RunConfig config = resolved("examples/planner-70.json",
+                                {"/system=attentionstore_lru", "/hardware/dram/capacity=16GiB",
+                                 "/workload/sessions=300", "/workload/warmup_turns=0"});
+    config.system.tiers.dram->eviction.name = "invents";
+    EXPECT_NE(problem_of(config, victim).find("a victim is an entry of the tier"),
+              std::string::npos)
+        << problem_of(config, victim);
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::test
