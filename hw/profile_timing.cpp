@@ -91,12 +91,6 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-std::int64_t to_ticks(double seconds) {
-  const double ticks = std::round(seconds * 1e9 * static_cast<double>(kTicksPerNs));
-  KVTIER_ASSERT(ticks >= 0 && ticks < 9.0e18, "a decode iteration fits in 64 bits of ticks");
-  return static_cast<std::int64_t>(ticks);
-}
-
 void add(ProfileGrid::Time& sum, const ProfileGrid::Time& term, double count = 1) {
   sum.seconds += term.seconds * count;
   sum.extrapolated = sum.extrapolated || term.extrapolated;
@@ -430,10 +424,10 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   const ProfileGrid::Time layer = dense(requests);
   const ProfileGrid::Time rest = outside(requests, requests);
   DecodeBatch result;
-  result.outside_layers = to_ticks(rest.seconds + iteration_overhead_.seconds());
+  result.outside_layers = ticks_from_seconds(rest.seconds + iteration_overhead_.seconds());
   const std::int64_t base =
       result.outside_layers +
-      to_ticks(std::max(0.0, layers * layer.seconds + decode_correction(batch)));
+      ticks_from_seconds(std::max(0.0, layers * layer.seconds + decode_correction(batch)));
 
   struct Knot {
     std::int64_t context;  // of one request
@@ -443,8 +437,8 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   std::vector<Knot> knots;
   const auto add_knot = [&](double context) {
     const ProfileGrid::Time time = decode_attention(requests, context);
-    knots.push_back(
-        {static_cast<std::int64_t>(context), to_ticks(layers * time.seconds), time.extrapolated});
+    knots.push_back({static_cast<std::int64_t>(context), ticks_from_seconds(layers * time.seconds),
+                     time.extrapolated});
   };
   add_knot(0);
   if (decode_attention_) {
@@ -468,7 +462,7 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
     const bool extrapolated =
         knot.extrapolated || (decode_attention_ && (last || knots[i + 1].extrapolated));
     result.pieces.push_back({.from = Tokens(from),
-                             .base = base + knot.ticks - slope * from,
+                             .base = base + knot.ticks - detail::time_product(slope, from),
                              .slope = slope,
                              .extrapolated = always || extrapolated});
   }

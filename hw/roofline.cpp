@@ -11,12 +11,6 @@ namespace {
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.value); }
 
-std::int64_t to_ticks(double seconds) {
-  const double ticks = std::round(seconds * 1e9 * static_cast<double>(kTicksPerNs));
-  KVTIER_ASSERT(ticks >= 0 && ticks < 9.0e18, "a decode iteration fits in 64 bits of ticks");
-  return static_cast<std::int64_t>(ticks);
-}
-
 }  // namespace
 
 RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& hardware,
@@ -50,8 +44,9 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
     const double layer = dense_seconds(tokens);
     const double base = static_cast<double>(layers_) * layer + head_seconds(tokens) + overhead;
     DecodeBatch entry;
-    entry.layer_base = to_ticks(layer);
-    entry.pieces.push_back({.from = Tokens(0), .base = to_ticks(base), .slope = to_ticks(slope)});
+    entry.layer_base = ticks_from_seconds(layer);
+    entry.pieces.push_back(
+        {.from = Tokens(0), .base = ticks_from_seconds(base), .slope = ticks_from_seconds(slope)});
     decode_.push_back(std::move(entry));
   }
 }
@@ -107,7 +102,7 @@ const std::vector<DecodePiece>& RooflineTiming::decode(std::int64_t batch) const
 SimDuration RooflineTiming::decode_layer(std::int64_t batch, Tokens context) const {
   const DecodeBatch& entry = decode_batch(batch);
   const std::int64_t ticks =
-      entry.layer_base + entry.pieces.front().slope * context.value / layers_;
+      entry.layer_base + detail::time_product(entry.pieces.front().slope, context.value) / layers_;
   return SimDuration((ticks + kTicksPerNs / 2) / kTicksPerNs);
 }
 

@@ -45,6 +45,9 @@ struct PrefillTime {
 /// by one.
 inline constexpr std::int64_t kTicksPerNs = 1024;
 
+/// To the nearest tick. Throws ConfigError beyond a day: sums of these then stay in 64 bits.
+[[nodiscard]] std::int64_t ticks_from_seconds(double seconds);
+
 /// The time of one decode iteration while the batch's total context is >= `from` and below the next
 /// piece's. time(context) = base + slope * context, in ticks; `context` counts the tokens whose KV
 /// is read.
@@ -55,7 +58,9 @@ struct DecodePiece {
   /// It lies outside of what was measured.
   bool extrapolated = false;
 
-  [[nodiscard]] std::int64_t at(Tokens context) const { return base + slope * context.value; }
+  [[nodiscard]] std::int64_t at(Tokens context) const {
+    return detail::time_sum(base, detail::time_product(slope, context.value));
+  }
 };
 
 /// The piece that holds `context`. `pieces` are ascending, the first from 0 tokens.

@@ -46,8 +46,18 @@ constexpr Unit kFlopUnits[] = {
     {"FLOP/s", 1}, {"MFLOP/s", 1e6}, {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}};
 constexpr Unit kRateUnits[] = {
     {"/d", 1.0 / 86400}, {"/h", 1.0 / 3600}, {"/min", 1.0 / 60}, {"/s", 1}};
-constexpr Unit kHourPriceUnits[] = {{"$/h", 1}};
-constexpr Unit kStoragePriceUnits[] = {{"$/h/GiB", 1}};
+
+/// Units of a price that is paid by the hour, and of one that is paid once.
+struct PriceUnits {
+  Unit rented[1];
+  Unit bought[1];
+};
+constexpr PriceUnits kHourPrice{{{"$/h", 1}}, {{"$", 1}}};
+constexpr PriceUnits kStoragePrice{{{"$/h/GiB", 1}}, {{"$/GiB", 1}}};
+constexpr Unit kYears[] = {{"y", 1}};
+constexpr double kYearsMin = 1;
+constexpr double kYearsMax = 20;
+constexpr std::string_view kOver = " over ";
 
 struct NumberAndUnit {
   double number;
@@ -140,6 +150,29 @@ std::string format_real(double value, std::span<const Unit> units) {
   return fmt::format("{}{}", value / units.front().factor, units.front().name);
 }
 
+/// By the hour, or "PRICE over YEARS".
+template <class P>
+std::optional<P> parse_price(std::string_view text, const PriceUnits& units) {
+  const std::size_t over = text.find(kOver);
+  if (over == std::string_view::npos) {
+    const auto per_hour = parse_real(text, units.rented);
+    return per_hour ? std::optional(P(*per_hour)) : std::nullopt;
+  }
+  const auto dollars = parse_real(text.substr(0, over), units.bought);
+  const auto years = parse_real(text.substr(over + kOver.size()), kYears);
+  if (!dollars || !years || *years < kYearsMin || *years > kYearsMax) {
+    return std::nullopt;
+  }
+  return P::bought_for(*dollars, *years);
+}
+
+template <class P>
+std::string format_price(P price, const PriceUnits& units) {
+  return price.years == 0 ? format_real(price.value, units.rented)
+                          : format_real(price.bought, units.bought) + std::string(kOver) +
+                                format_real(price.years, kYears);
+}
+
 }  // namespace
 
 #define KVTIER_DEFINE_WHOLE(Q, UNITS, MEMBER, NOUN, EXAMPLE, PATTERN) \
@@ -174,6 +207,21 @@ std::string format_real(double value, std::span<const Unit> units) {
     return format_real(quantity.value, UNITS);                   \
   }
 
+#define KVTIER_DEFINE_PRICE(Q, UNITS, NOUN, EXAMPLE, PATTERN)    \
+  template <>                                                    \
+  const QuantityFormat& quantity_format<Q>() {                   \
+    static const QuantityFormat kFormat{NOUN, EXAMPLE, PATTERN}; \
+    return kFormat;                                              \
+  }                                                              \
+  template <>                                                    \
+  std::optional<Q> parse_quantity<Q>(std::string_view text) {    \
+    return parse_price<Q>(text, UNITS);                          \
+  }                                                              \
+  template <>                                                    \
+  std::string format_quantity<Q>(Q quantity) {                   \
+    return format_price(quantity, UNITS);                        \
+  }
+
 #define KVTIER_NUMBER "^-?[0-9.]+([eE][+-]?[0-9]+)? ?"
 KVTIER_DEFINE_WHOLE(Bytes, kByteUnits, value, "a size", "128GiB",
                     KVTIER_NUMBER "([kMGTP]B|[KMGTP]iB|B)$")
@@ -186,9 +234,12 @@ KVTIER_DEFINE_REAL(BytesPerSecond, kBandwidthUnits, "a bandwidth", "26GB/s",
 KVTIER_DEFINE_REAL(FlopsPerSecond, kFlopUnits, "a compute rate", "312TFLOP/s",
                    KVTIER_NUMBER "[MGTP]?FLOP/s$")
 KVTIER_DEFINE_REAL(PerSecond, kRateUnits, "a rate", "1/s", KVTIER_NUMBER "/(s|min|h|d)$")
-KVTIER_DEFINE_REAL(DollarsPerHour, kHourPriceUnits, "a price per hour", "5$/h",
-                   KVTIER_NUMBER "\\$/h$")
-KVTIER_DEFINE_REAL(DollarsPerGibHour, kStoragePriceUnits, "a price of storage", "0.0088$/h/GiB",
-                   KVTIER_NUMBER "\\$/h/GiB$")
+#define KVTIER_YEARS " over [0-9.]+([eE][+-]?[0-9]+)? ?y$"
+KVTIER_DEFINE_PRICE(DollarsPerHour, kHourPrice,
+                    "a price (by the hour, or bought for 1 to 20 years as \"30000$ over 4y\")",
+                    "5$/h", KVTIER_NUMBER "\\$(/h$|" KVTIER_YEARS ")")
+KVTIER_DEFINE_PRICE(DollarsPerGibHour, kStoragePrice,
+                    "a price (by the hour, or bought for 1 to 20 years as \"10$/GiB over 4y\")",
+                    "0.0088$/h/GiB", KVTIER_NUMBER "\\$(/h/GiB$|/GiB" KVTIER_YEARS ")")
 
 }  // namespace kvtier

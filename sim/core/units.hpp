@@ -2,11 +2,36 @@
 
 #include <compare>
 #include <cstdint>
+#include <limits>
 
 #include "sim/core/assert.hpp"
 
 /// Quantities are types: adding bytes to tokens does not compile.
 namespace kvtier {
+
+namespace detail {
+
+/// Throws ConfigError: the run needs more time than 64 bits hold, of nanoseconds or of a decode's
+/// finer ticks.
+[[noreturn]] void simulated_time_overflows();
+
+[[nodiscard]] constexpr std::int64_t time_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) [[unlikely]] {
+    simulated_time_overflows();
+  }
+  return sum;
+}
+
+[[nodiscard]] constexpr std::int64_t time_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) [[unlikely]] {
+    simulated_time_overflows();
+  }
+  return product;
+}
+
+}  // namespace detail
 
 /// A whole number of something; `Tag` says of what.
 template <class Tag>
@@ -59,11 +84,36 @@ using Tokens = Count<struct TokensTag>;
 using BytesPerSecond = Real<struct BytesPerSecondTag>;
 using FlopsPerSecond = Real<struct FlopsPerSecondTag>;
 using PerSecond = Real<struct PerSecondTag>;
-using DollarsPerHour = Real<struct DollarsPerHourTag>;
-/// Price of holding one GiB for an hour (AttentionStore prices storage this way).
-using DollarsPerGibHour = Real<struct DollarsPerGibHourTag>;
 
-/// A span of simulated time in whole nanoseconds.
+/// What something costs by the hour. It is rented, or bought and written off evenly over the years
+/// that it serves.
+template <class Tag>
+struct Price {
+  static constexpr double kHoursPerYear = 8766;  // 365.25 days
+
+  /// Dollars per hour.
+  double value = 0;
+  /// What was paid, and for how many years; both 0 where it is rented.
+  double bought = 0;
+  double years = 0;
+
+  constexpr Price() = default;
+  constexpr explicit Price(double per_hour) : value(per_hour) {}
+  [[nodiscard]] static constexpr Price bought_for(double dollars, double years) {
+    Price price(dollars / (years * kHoursPerYear));
+    price.bought = dollars;
+    price.years = years;
+    return price;
+  }
+
+  friend constexpr auto operator<=>(Price, Price) = default;
+};
+
+using DollarsPerHour = Price<struct DollarsPerHourTag>;
+/// Price of holding one GiB for an hour (AttentionStore prices storage this way).
+using DollarsPerGibHour = Price<struct DollarsPerGibHourTag>;
+
+/// A span of simulated time in whole nanoseconds. Sums and products that leave 64 bits throw.
 struct SimDuration {
   std::int64_t ns = 0;
 
@@ -72,22 +122,20 @@ struct SimDuration {
 
   friend constexpr auto operator<=>(SimDuration, SimDuration) = default;
   friend constexpr SimDuration operator+(SimDuration a, SimDuration b) {
-    return SimDuration(a.ns + b.ns);
+    return SimDuration(detail::time_sum(a.ns, b.ns));
   }
   friend constexpr SimDuration operator-(SimDuration a, SimDuration b) {
     return SimDuration(a.ns - b.ns);
   }
   friend constexpr SimDuration operator*(SimDuration a, std::int64_t factor) {
-    return SimDuration(a.ns * factor);
+    return SimDuration(detail::time_product(a.ns, factor));
   }
-  friend constexpr SimDuration operator*(std::int64_t factor, SimDuration a) {
-    return SimDuration(a.ns * factor);
-  }
+  friend constexpr SimDuration operator*(std::int64_t factor, SimDuration a) { return a * factor; }
   friend constexpr SimDuration operator/(SimDuration a, std::int64_t divisor) {
     return SimDuration(a.ns / divisor);
   }
   constexpr SimDuration& operator+=(SimDuration other) {
-    ns += other.ns;
+    ns = detail::time_sum(ns, other.ns);
     return *this;
   }
   constexpr SimDuration& operator-=(SimDuration other) {
@@ -105,7 +153,9 @@ struct SimTime {
   constexpr explicit SimTime(std::int64_t nanoseconds) : ns(nanoseconds) {}
 
   friend constexpr auto operator<=>(SimTime, SimTime) = default;
-  friend constexpr SimTime operator+(SimTime t, SimDuration d) { return SimTime(t.ns + d.ns); }
+  friend constexpr SimTime operator+(SimTime t, SimDuration d) {
+    return SimTime(detail::time_sum(t.ns, d.ns));
+  }
   friend constexpr SimTime operator-(SimTime t, SimDuration d) { return SimTime(t.ns - d.ns); }
   friend constexpr SimDuration operator-(SimTime a, SimTime b) { return SimDuration(a.ns - b.ns); }
   [[nodiscard]] constexpr double seconds() const { return static_cast<double>(ns) * 1e-9; }
@@ -116,7 +166,10 @@ inline constexpr SimTime kNever{INT64_MAX};
 /// Rounds up to a whole nanosecond, so that work is never finished before it could be.
 [[nodiscard]] inline SimDuration ceil_ns(double ns) {
   constexpr double kLongest = 9.2e18;
-  KVTIER_ASSERT(ns >= 0 && ns < kLongest, "a duration is between zero and 292 years");
+  KVTIER_ASSERT(ns >= 0 && ns <= std::numeric_limits<double>::max(), "a duration is a number >= 0");
+  if (ns > kLongest) [[unlikely]] {
+    detail::simulated_time_overflows();
+  }
   const auto whole = static_cast<std::int64_t>(ns);
   return SimDuration(whole + (static_cast<double>(whole) < ns ? 1 : 0));
 }

@@ -407,7 +407,7 @@ SimTime SimulatedBackend::decode_end(std::int64_t iterations) const {
 
 void SimulatedBackend::step_iteration() {
   const Tokens context = decode_.context + Tokens(decode_.batch * reference_iteration_);
-  reference_ticks_ += piece_at(*pieces_, context).at(context);
+  reference_ticks_ = detail::time_sum(reference_ticks_, piece_at(*pieces_, context).at(context));
   gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
   if (reference_iteration_ + 1 == decode_end_iteration_) {
     gpu_done_ = gpu_done_ + after_work_;
@@ -454,7 +454,9 @@ std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces, std::int64
       steps = std::min(steps, (to_next + batch - 1) / batch);
     }
     const std::int64_t contexts = steps * context.value + batch * (steps * (steps - 1) / 2);
-    ticks += steps * pieces[piece].base + pieces[piece].slope * contexts;
+    ticks = detail::time_sum(ticks,
+                             detail::time_sum(detail::time_product(steps, pieces[piece].base),
+                                              detail::time_product(pieces[piece].slope, contexts)));
     context += Tokens(steps * batch);
     iterations -= steps;
     while (piece + 1 < pieces.size() && pieces[piece + 1].from <= context) {

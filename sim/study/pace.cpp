@@ -10,7 +10,12 @@ SimDuration times(SimDuration duration, double factor) {
 }
 
 std::int64_t times(std::int64_t ticks, double factor) {
-  return std::llround(static_cast<double>(ticks) * factor);
+  const double paced = static_cast<double>(ticks) * factor;
+  constexpr double kMost = 9.2e18;
+  if (std::abs(paced) > kMost) {
+    detail::simulated_time_overflows();
+  }
+  return std::llround(paced);
 }
 
 }  // namespace

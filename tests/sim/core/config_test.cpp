@@ -381,8 +381,8 @@ TEST(ConfigReader, NamesEveryQuantityInItsOwnWords) {
           R"(/bandwidth: expected a bandwidth >= 0 such as "26GB/s", got "-1B/s")",
           R"(/compute: expected a compute rate such as "312TFLOP/s", got "1")",
           R"(/rate: expected a rate such as "1/s", got "often")",
-          R"(/price: expected a price per hour such as "5$/h", got 3)",
-          R"(/storage_price: expected a price of storage such as "0.0088$/h/GiB", got "5$/h")"}));
+          R"(/price: expected a price (by the hour, or bought for 1 to 20 years as "30000$ over 4y") such as "5$/h", got 3)",
+          R"(/storage_price: expected a price (by the hour, or bought for 1 to 20 years as "10$/GiB over 4y") such as "0.0088$/h/GiB", got "5$/h")"}));
 }
 
 TEST(ConfigReader, StatesTheMinimumOfAQuantityInItsOwnUnit) {

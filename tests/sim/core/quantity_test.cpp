@@ -100,6 +100,29 @@ TEST(ParseQuantity, KeepsZeroAndNegativeNumbers) {
   EXPECT_EQ(parse_quantity<BytesPerSecond>("-1GB/s")->value, -1e9);
 }
 
+// 4 years of 8,766 hours: 10 $ / 35,064 h, and 35,064 $ are 1 $/h.
+TEST(ParseQuantity, WritesOffWhatIsBoughtOverItsYears) {
+  const auto memory = parse_quantity<DollarsPerGibHour>("10$/GiB over 4y");
+  ASSERT_TRUE(memory);
+  EXPECT_DOUBLE_EQ(memory->value, 10.0 / 35064);
+  EXPECT_EQ(format_quantity(*memory), "10$/GiB over 4y");
+  const auto gpu = parse_quantity<DollarsPerHour>("35064$ over 4 y");
+  ASSERT_TRUE(gpu);
+  EXPECT_DOUBLE_EQ(gpu->value, 1);
+  EXPECT_EQ(format_quantity(*gpu), "35064$ over 4y");
+  EXPECT_DOUBLE_EQ(parse_quantity<DollarsPerHour>("8766$ over 2.5y")->value, 0.4);
+  EXPECT_EQ(parse_quantity<DollarsPerGibHour>(format_quantity(*memory)), memory);
+}
+
+TEST(ParseQuantity, RefusesPurchasesWithoutYearsOrWithTooFewOrTooMany) {
+  expect_refused<DollarsPerHour>({"30000$", "30000$ over", "30000$ over 4", "30000$ over 4h",
+                                  "30000$over 4y", "30000 over 4y", "30000$ over 0y",
+                                  "30000$ over 0.9y", "30000$ over 21y", "30000$ over -4y",
+                                  "30000$/h over 4y", "30000$/GiB over 4y", "over 4y"});
+  expect_refused<DollarsPerGibHour>(
+      {"10$/h/GiB over 4y", "10$ over 4y", "10$/GiB over 4y over 4y"});
+}
+
 TEST(ParseQuantity, RefusesAMissingUnit) {
   expect_refused<Bytes>({"128", "0", "128 ", ""});
   expect_refused<Tokens>({"4096"});
@@ -130,7 +153,7 @@ TEST(ParseQuantity, RefusesAUnitOfAnotherDimension) {
   expect_refused<FlopsPerSecond>({"312TB/s", "1/s"});
   expect_refused<PerSecond>({"1s", "1B/s", "1$/h"});
   expect_refused<DollarsPerHour>({"1/h", "1$/h/GiB"});
-  expect_refused<DollarsPerGibHour>({"1$/h", "1$/GiB"});
+  expect_refused<DollarsPerGibHour>({"1$/h", "1$/GiB", "1$ over 4y"});
 }
 
 TEST(ParseQuantity, RefusesNumbersThatAreNotDecimal) {

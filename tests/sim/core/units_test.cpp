@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
 
 namespace kvtier {
 namespace {
@@ -135,8 +136,21 @@ TEST(Units, DurationFromSecondsRefusesWhatIsNoDuration) {
   EXPECT_THROW(static_cast<void>(duration_from_seconds(std::nan(""))), InvariantError);
   EXPECT_THROW(static_cast<void>(duration_from_seconds(std::numeric_limits<double>::infinity())),
                InvariantError);
-  // 1e10 s = 1e19 ns > 2^63 - 1 = 9.22e18.
-  EXPECT_THROW(static_cast<void>(duration_from_seconds(1e10)), InvariantError);
+}
+
+// 2^63 - 1 = 9.22e18 ns are 292 years; 1e10 s are 1e19 ns.
+TEST(Units, TimesBeyond64BitsAreRefusedAndNeverWrap) {
+  const SimDuration most(INT64_MAX - 1);
+  EXPECT_EQ(most + 1_ns, SimDuration(INT64_MAX));
+  EXPECT_EQ(SimDuration(INT64_MAX / 2) * 2, most);
+  EXPECT_THROW(static_cast<void>(duration_from_seconds(1e10)), ConfigError);
+  EXPECT_THROW(static_cast<void>(transfer_duration(1_TiB, BytesPerSecond(10))), ConfigError);
+  EXPECT_THROW(static_cast<void>(most + 2_ns), ConfigError);
+  EXPECT_THROW(static_cast<void>(most * 2), ConfigError);
+  EXPECT_THROW(static_cast<void>(2 * most), ConfigError);
+  EXPECT_THROW(static_cast<void>(SimTime(INT64_MAX - 1) + 2_ns), ConfigError);
+  SimDuration sum = most;
+  EXPECT_THROW(sum += 2_ns, ConfigError);
 }
 
 TEST(Units, TransferDurationIsBytesOverRateRoundedUp) {
