@@ -33,8 +33,9 @@ std::string title(const KvSource& source) {
 }  // namespace
 
 std::vector<KvSource> kv_sources(const HardwareConfig& hardware) {
-  const BytesPerSecond link = hardware.links.pcie.forward;
-  std::vector<KvSource> sources{{"dram", link}};
+  const BytesPerSecond link = host_link(hardware).forward;
+  std::vector<KvSource> sources{
+      {"dram", std::min(link, dram_bandwidth_left(hardware).value_or(link))}};
   if (hardware.ssd) {
     sources.push_back({"ssd", std::min(link, hardware.ssd->bandwidth.read_over_host_link())});
   }

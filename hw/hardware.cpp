@@ -40,12 +40,14 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
   check_duplex(hardware.links.pcie, pointer + "/links/pcie", problems);
   if (hardware.dram && hardware.dram->host_load.value > 0) {
     const std::string load = pointer + "/dram/host_load";
+    constexpr BytesPerSecond kLeast(bounds::kSlowestLink);
     if (!hardware.dram->bandwidth) {
       problems.add(load, "a load needs /hardware/dram/bandwidth, which it takes a part of");
-    } else if (hardware.dram->host_load >= *hardware.dram->bandwidth) {
-      problems.add(load, fmt::format("expected less than the bandwidth, {}, got {}",
-                                     format_quantity(*hardware.dram->bandwidth),
-                                     format_quantity(hardware.dram->host_load)));
+    } else if (*dram_bandwidth_left(hardware) < kLeast) {
+      problems.add(load,
+                   fmt::format("expected at most {}, which leaves {} of the bandwidth, got {}",
+                               format_quantity(*hardware.dram->bandwidth - kLeast),
+                               format_quantity(kLeast), format_quantity(hardware.dram->host_load)));
     }
   }
   if (hardware.cxl) {
@@ -54,9 +56,18 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
   if (hardware.ssd) {
     check_duplex(hardware.ssd->bandwidth, pointer + "/ssd/bandwidth", problems);
   }
-  if (hardware.gpus > 1 && hardware.links.gpu.bandwidth.value == 0) {
+  if (hardware.gpus > 1 && hardware.links.gpu.bandwidth.value < bounds::kSlowestLink) {
     problems.add(pointer + "/links/gpu/bandwidth",
                  fmt::format("{} GPUs need a link between them", hardware.gpus));
+  }
+  if (hardware.gpus > 1 && hardware.links.pcie.of == HostLinkOf::gpu && hardware.dram &&
+      !hardware.dram->bandwidth) {
+    problems.add(pointer + "/dram/bandwidth",
+                 fmt::format("{} GPUs with a link to the host each need the bandwidth of the "
+                             "host's memory, which they share, such as \"400GB/s\"; or set "
+                             "/hardware/links/pcie/of to \"server\" if its rates are those of all "
+                             "GPUs together",
+                             hardware.gpus));
   }
 }
 
@@ -65,6 +76,17 @@ std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware
     return std::nullopt;
   }
   return *hardware.dram->bandwidth - hardware.dram->host_load;
+}
+
+DuplexLimits host_link(const HardwareConfig& hardware) {
+  DuplexLimits link = hardware.links.pcie;
+  if (hardware.links.pcie.of == HostLinkOf::gpu) {
+    const auto links = static_cast<double>(hardware.gpus);
+    link.forward = link.forward * links;
+    link.backward = link.backward * links;
+    link.both = link.both * links;
+  }
+  return link;
 }
 
 Bytes hbm_bytes(const HardwareConfig& hardware) { return hardware.hbm.capacity * hardware.gpus; }

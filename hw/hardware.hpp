@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "hw/model.hpp"
 #include "sim/core/config.hpp"
@@ -13,6 +15,43 @@
 /// One server as installed: GPUs, memories, drives, links, prices, and how much of the peaks is
 /// attained.
 namespace kvtier {
+
+/// What a config may say of hardware. The bounds enclose every machine that is sold or announced
+/// for the next years, with room, so that a figure in the wrong unit is refused; and they keep
+/// rates high enough for simulated times to stay in range. They bound what one key says: two keys
+/// can still make a run that takes too long, and it ends with an error.
+namespace bounds {
+
+/// From a processor core to twice what is announced for one GPU of 2027: 100 PFLOP/s in 4 bits.
+[[nodiscard]] inline Limits gpu_peak() { return between(1e8, 2e17); }
+/// Up to 30 times what is announced for one GPU of 2027 (32 TB/s). Chips that hold KV in memory of
+/// their own (wafers) are not described.
+[[nodiscard]] inline Limits gpu_memory_bandwidth() { return between(1e7, 1e15); }
+/// Announced for 2027: 1 TB.
+[[nodiscard]] inline Limits gpu_memory() {
+  return {.minimum = 0, .maximum = 16.0 * (std::int64_t{1} << 40), .minimum_excluded = true};
+}
+/// A memory or a store that one server reaches, whether it is its own or a rack's.
+[[nodiscard]] inline Limits capacity() {
+  return {.minimum = 0, .maximum = 256.0 * (std::int64_t{1} << 50), .minimum_excluded = true};
+}
+inline constexpr double kSlowestLink = 1e5;
+/// A link, a drive or a memory behind a link. One way of a GPU's link to others in 2027: 1.8 TB/s.
+[[nodiscard]] inline Limits link_rate() { return between(kSlowestLink, 1e13); }
+/// What one request or load reaches by itself, on a drive that is in use by others.
+[[nodiscard]] inline Limits lone_rate() { return between(1e3, 1e13); }
+/// 0.6 TB/s in servers of two processors of 2023, 43 TB/s in a rack of 36 of 2026.
+[[nodiscard]] inline Limits host_memory_bandwidth() { return between(kSlowestLink, 1e14); }
+/// Of one transfer, operation or iteration.
+[[nodiscard]] inline Limits latency() { return between(0, 10e9); }
+/// Small shares would undo the bounds of the rates that they are taken of.
+[[nodiscard]] inline Limits share() { return between(0.001, 1); }
+/// One GPU: 12 $/h is the most that large clouds ask for an H100.
+[[nodiscard]] inline Limits gpu_price() { return between(0, 1000); }
+/// 100 times the price of host memory in AttentionStore, the highest that is known.
+[[nodiscard]] inline Limits memory_price() { return between(0, 1); }
+
+}  // namespace bounds
 
 struct GpuConfig {
   std::string name;
@@ -28,12 +67,13 @@ template <class V>
 void describe(V& v, GpuConfig& c) {
   v.field("name", c.name, "The product.", required());
   v.field("peak", c.peak, "Dense matrix peak of one GPU at the precision of the weights.",
-          required(positive()));
-  v.field("price", c.price, "Price of one GPU.", required(non_negative()));
+          required(bounds::gpu_peak()));
+  v.field("price", c.price, "Price of one GPU, with what of its server is not priced apart.",
+          required(bounds::gpu_price()));
 }
 
 struct HbmConfig {
-  /// One GPU; at most 1 PiB, so that the sum over all GPUs stays in 64 bits.
+  /// One GPU.
   Bytes capacity;
   /// One GPU, datasheet peak.
   BytesPerSecond bandwidth;
@@ -43,11 +83,9 @@ struct HbmConfig {
 
 template <class V>
 void describe(V& v, HbmConfig& c) {
-  constexpr double kPebibyte = 1125899906842624.0;
-  v.field("capacity", c.capacity, "Memory of one GPU.",
-          required({.minimum = 0, .maximum = kPebibyte, .minimum_excluded = true}));
+  v.field("capacity", c.capacity, "Memory of one GPU.", required(bounds::gpu_memory()));
   v.field("bandwidth", c.bandwidth, "Datasheet bandwidth of one GPU's memory.",
-          required(positive()));
+          required(bounds::gpu_memory_bandwidth()));
 }
 
 struct DramConfig {
@@ -63,11 +101,12 @@ struct DramConfig {
 
 template <class V>
 void describe(V& v, DramConfig& c) {
-  v.field("capacity", c.capacity, "Host memory that can hold KV.", required(positive()));
-  v.field("price", c.price, "Price of host memory.", required(non_negative()));
+  v.field("capacity", c.capacity, "Host memory that can hold KV.", required(bounds::capacity()));
+  v.field("price", c.price, "Price of host memory.", required(bounds::memory_price()));
   v.field("bandwidth", c.bandwidth,
-          "Reads and writes of host memory together; \"none\": never the limit.",
-          or_word("none", positive()));
+          "Reads and writes of host memory together; \"none\": never the limit. Needed where "
+          "several GPUs have a link to the host each (/hardware/links/pcie/of).",
+          or_word("none", bounds::host_memory_bandwidth()));
   v.field("host_load", c.host_load,
           "Bandwidth of host memory that other jobs of the host take; KV moves with what is left.",
           non_negative());
@@ -89,9 +128,8 @@ struct DriveShares : LinkShares {
 
 template <class V>
 void describe(V& v, DriveShares& c) {
-  const Limits share{.minimum = 0, .maximum = 1, .minimum_excluded = true};
-  v.field("read", c.forward, "Share of the bandwidth that reads keep.", share);
-  v.field("write", c.backward, "Share of the bandwidth that writes keep.", share);
+  v.field("read", c.forward, "Share of the bandwidth that reads keep.", bounds::share());
+  v.field("write", c.backward, "Share of the bandwidth that writes keep.", bounds::share());
 }
 
 /// Of the link between host and GPUs.
@@ -101,9 +139,10 @@ struct HostLinkShares : LinkShares {
 
 template <class V>
 void describe(V& v, HostLinkShares& c) {
-  const Limits share{.minimum = 0, .maximum = 1, .minimum_excluded = true};
-  v.field("to_device", c.forward, "Share of the bandwidth to the GPUs that is left.", share);
-  v.field("to_host", c.backward, "Share of the bandwidth to the host that is left.", share);
+  v.field("to_device", c.forward, "Share of the bandwidth to the GPUs that is left.",
+          bounds::share());
+  v.field("to_host", c.backward, "Share of the bandwidth to the host that is left.",
+          bounds::share());
 }
 
 /// Three limits of a shared link or drive (model.md section 3): one way, the other way, and both
@@ -125,10 +164,12 @@ struct DriveLimits : DuplexLimits {
 
 template <class V>
 void describe(V& v, DriveLimits& c) {
-  v.field("read", c.forward, "Reads alone.", required(positive()));
-  v.field("write", c.backward, "Writes alone.", required(positive()));
-  v.field("both", c.both, "Sum of reads and writes at the same time.", required(positive()));
-  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.", non_negative());
+  v.field("read", c.forward, "Reads alone.", required(bounds::link_rate()));
+  v.field("write", c.backward, "Writes alone.", required(bounds::link_rate()));
+  v.field("both", c.both, "Sum of reads and writes at the same time.",
+          required(bounds::link_rate()));
+  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.",
+          bounds::latency());
 }
 
 /// Memory behind CXL that the GPUs reach themselves: its traffic crosses neither the host's memory
@@ -143,13 +184,21 @@ struct CxlConfig {
 
 template <class V>
 void describe(V& v, CxlConfig& c) {
-  v.field("capacity", c.capacity, "CXL memory that can hold KV.", required(positive()));
-  v.field("price", c.price, "Price of CXL memory.", required(non_negative()));
+  v.field("capacity", c.capacity, "CXL memory that can hold KV.", required(bounds::capacity()));
+  v.field("price", c.price, "Price of CXL memory.", required(bounds::memory_price()));
   v.field("bandwidth", c.bandwidth, "What the memory and its link sustain.", required());
+}
+
+/// Whose host link is described: that of one GPU, as each of them has, or all of a server's
+/// together.
+enum class HostLinkOf { gpu, server };
+constexpr auto enum_names(HostLinkOf) {
+  return std::array{std::pair{"gpu", HostLinkOf::gpu}, std::pair{"server", HostLinkOf::server}};
 }
 
 /// The link between host and GPUs: `forward` goes to the device, `backward` to the host.
 struct HostLinkLimits : DuplexLimits {
+  HostLinkOf of = HostLinkOf::gpu;
   HostLinkShares beside_compute;
 
   friend bool operator==(const HostLinkLimits&, const HostLinkLimits&) = default;
@@ -157,11 +206,14 @@ struct HostLinkLimits : DuplexLimits {
 
 template <class V>
 void describe(V& v, HostLinkLimits& c) {
-  v.field("to_device", c.forward, "Host to GPUs alone, the whole server.", required(positive()));
-  v.field("to_host", c.backward, "GPUs to host alone, the whole server.", required(positive()));
-  v.field("both", c.both, "Sum of both ways at the same time, the whole server.",
-          required(positive()));
-  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.", non_negative());
+  v.field("of", c.of,
+          "Whose rates follow: \"gpu\": each GPU has such a link, and KV moves over all of them at "
+          "once, within the bandwidth of host memory; \"server\": all GPUs share it.");
+  v.field("to_device", c.forward, "Host to GPU alone.", required(bounds::link_rate()));
+  v.field("to_host", c.backward, "GPU to host alone.", required(bounds::link_rate()));
+  v.field("both", c.both, "Sum of both ways at the same time.", required(bounds::link_rate()));
+  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.",
+          bounds::latency());
   v.field("beside_compute", c.beside_compute, "What is left of it while the GPUs compute.");
 }
 
@@ -179,9 +231,9 @@ struct OneRequest {
 
 template <class V>
 void describe(V& v, OneRequest& c) {
-  v.field("size", c.size, "The largest request of a transfer.", required(positive()));
-  v.field("read", c.read, "Reading one, by itself.", required(positive()));
-  v.field("write", c.write, "Writing one, by itself.", required(positive()));
+  v.field("size", c.size, "The largest request of a transfer.", required(bounds::capacity()));
+  v.field("read", c.read, "Reading one, by itself.", required(bounds::lone_rate()));
+  v.field("write", c.write, "Writing one, by itself.", required(bounds::lone_rate()));
 }
 
 /// What one load from the drives into HBM takes by itself: reading and copying on overlap in long
@@ -200,9 +252,10 @@ struct OneLoad {
 template <class V>
 void describe(V& v, OneLoad& c) {
   v.field("latency", c.latency, "Time of a load beside that of its bytes.",
-          required(non_negative()));
-  v.field("size", c.size, "What a load has more moves at the full rate.", required(positive()));
-  v.field("rate", c.rate, "Reading and copying on, by itself.", required(positive()));
+          required(bounds::latency()));
+  v.field("size", c.size, "What a load has more moves at the full rate.",
+          required(bounds::capacity()));
+  v.field("rate", c.rate, "Reading and copying on, by itself.", required(bounds::lone_rate()));
 }
 
 struct SsdLimits : DriveLimits {
@@ -244,8 +297,8 @@ struct SsdConfig {
 
 template <class V>
 void describe(V& v, SsdConfig& c) {
-  v.field("capacity", c.capacity, "Storage that can hold KV.", required(positive()));
-  v.field("price", c.price, "Price of storage.", required(non_negative()));
+  v.field("capacity", c.capacity, "Storage that can hold KV.", required(bounds::capacity()));
+  v.field("price", c.price, "Price of storage.", required(bounds::memory_price()));
   v.field("bandwidth", c.bandwidth, "What the drives sustain together.", required());
   v.field("block", c.block,
           "The least that is read at once; where a token's KV of one layer is smaller, its layers "
@@ -266,9 +319,9 @@ struct GpuLinkConfig {
 template <class V>
 void describe(V& v, GpuLinkConfig& c) {
   v.field("bandwidth", c.bandwidth, "Peak of one GPU's links, one way; 0 on one GPU alone.",
-          required(non_negative()));
+          required(between(0, *bounds::link_rate().maximum)));
   v.field("latency", c.latency, "Fixed time of one step of a ring all-reduce.",
-          required(non_negative()));
+          required(bounds::latency()));
 }
 
 struct LinksConfig {
@@ -284,7 +337,7 @@ void describe(V& v, LinksConfig& c) {
   v.field("gpu", c.gpu, "Between GPUs; needed for more than one.");
 }
 
-/// What the analytic timing model attains of the peaks: fractions in (0, 1].
+/// What the analytic timing model attains of the peaks: shares, at most 1.
 struct EfficiencyConfig {
   double compute = 1;
   double memory = 1;
@@ -298,18 +351,18 @@ struct EfficiencyConfig {
 
 template <class V>
 void describe(V& v, EfficiencyConfig& c) {
-  const Limits fraction{.minimum = 0, .maximum = 1, .minimum_excluded = true};
-  v.field("compute", c.compute, "Attained share of the peak of /gpu/peak.", required(fraction));
-  v.field("memory", c.memory, "Attained share of the HBM bandwidth.", required(fraction));
+  v.field("compute", c.compute, "Attained share of the peak of /gpu/peak.",
+          required(bounds::share()));
+  v.field("memory", c.memory, "Attained share of the HBM bandwidth.", required(bounds::share()));
   v.field("gpu_link", c.gpu_link, "Attained share of the bandwidth between GPUs.",
-          required(fraction));
+          required(bounds::share()));
   v.field("iteration_overhead", c.iteration_overhead,
           "Fixed time of each iteration: launches, sampling, scheduling.",
-          required(non_negative()));
+          required(bounds::latency()));
   v.field("command_overhead", c.command_overhead,
           "Time that each prefill, iteration with prompts, or run of decode iterations takes from "
           "the scheduler to the GPU and back; it counts as time of the GPU.",
-          non_negative());
+          bounds::latency());
 }
 
 struct Profile;
@@ -378,13 +431,17 @@ void describe(V& v, HardwareConfig& c) {
 }
 
 /// Reports what no single key can show: a limit of both ways together below that of one way alone,
-/// several GPUs without a link between them.
+/// several GPUs without a link between them, or with a link to the host each and no limit of the
+/// host's memory.
 /// `pointer` is where the hardware stands in the config, "/hardware" in a run's config and "" in a
 /// file of its own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
 
 /// What other jobs leave of the host memory's bandwidth; nothing where it is never the limit.
 [[nodiscard]] std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware);
+
+/// The host links of all GPUs together, over which a server's KV moves.
+[[nodiscard]] DuplexLimits host_link(const HardwareConfig& hardware);
 
 /// HBM of all GPUs together.
 [[nodiscard]] Bytes hbm_bytes(const HardwareConfig& hardware);

@@ -202,6 +202,9 @@ Json host_link(const Profile& profile, std::optional<Bytes> piece) {
     limits.latency = overhead(profile, kEvent);
   }
   Json json = limits_json(limits, "to_device", "to_host");
+  if (!json.empty()) {
+    json["of"] = "gpu";
+  }
   constexpr const char* kBeside = "beside_compute";
   put_share(json, kBeside, "to_device", share_beside_compute(profile, "to_device", C1));
   put_share(json, kBeside, "to_host", share_beside_compute(profile, "to_host", C2));

@@ -5,8 +5,8 @@
 
 namespace kvtier {
 
-/// What a move towards the GPUs gets when nothing else moves: the slowest link of its way. Both
-/// media are installed.
+/// The rate of a move while nothing else moves: that of the slowest link on its way. The drives and
+/// CXL memory that it uses are installed.
 [[nodiscard]] BytesPerSecond idle_bandwidth(const HardwareConfig& hardware, Medium from, Medium to);
 
 }  // namespace kvtier

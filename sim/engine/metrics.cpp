@@ -18,7 +18,7 @@ LoadRates load_rates(const RunConfig& config) {
           idle_bandwidth(config.hardware, medium, Medium::hbm);
     }
   };
-  rates.to_hbm.fill(config.hardware.links.pcie.forward);
+  rates.to_hbm.fill(host_link(config.hardware).forward);
   from(Medium::dram, config.hardware.dram.has_value());
   from(Medium::cxl, config.hardware.cxl.has_value());
   from(Medium::ssd, config.hardware.ssd.has_value());

@@ -19,12 +19,13 @@ constexpr std::size_t path_index(Medium from, Medium to) {
   return f * (kMedia - 1) + t - (t > f ? 1 : 0);
 }
 
-/// HBM reaches DRAM and SSD over PCIe, and CXL memory over a link of its own. What crosses several
-/// links moves at the slowest one's pace.
+/// HBM reaches DRAM and SSD over PCIe, the links of all GPUs as one, and CXL memory over a link of
+/// its own. What crosses several links moves at the slowest one's pace. What goes to or from DRAM
+/// counts against its bandwidth; what moves between drives or CXL memory and HBM does not.
 SharedLinks make_links(const HardwareConfig& hardware) {
   const DuplexLimits unused{BytesPerSecond(1), BytesPerSecond(1), BytesPerSecond(1)};
   std::vector<DuplexLimits> links(LinkNames::count, unused);
-  links[LinkNames::pcie] = hardware.links.pcie;
+  links[LinkNames::pcie] = host_link(hardware);
   if (hardware.ssd) {
     links[LinkNames::ssd] = hardware.ssd->bandwidth;
   }

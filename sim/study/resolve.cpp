@@ -22,6 +22,7 @@ constexpr const char* kSchemaKey = "$schema";
 constexpr const char* kPolicyKey = "policy";
 constexpr const char* kProfileKey = "profile";
 constexpr const char* kHardwareProfile = "/hardware/profile";
+constexpr const char* kHardwareGpus = "/hardware/gpus";
 
 /// A section of the config that may name a preset, and the folder its presets are in.
 struct Section {
@@ -215,16 +216,30 @@ ModelConfig read_model(const Json& json, const std::string& pointer, Problems& p
   return model;
 }
 
-/// What KV is copied in: a token's of one layer. Nothing without a model that can be read; what is
-/// wrong with it is reported elsewhere.
-std::optional<Bytes> kv_piece(const Json& root) {
+/// What KV is copied in: a token's of one layer on one of `gpus`. Nothing without a model that can
+/// be read; what is wrong with it is reported elsewhere.
+std::optional<Bytes> kv_piece(const Json& root, std::int64_t gpus) {
   const auto found = root.find("model");
   if (found == root.end() || !found->is_object()) {
     return std::nullopt;
   }
   Problems problems;
   const ModelConfig model = read_model(*found, "/model", problems);
-  return problems.empty() ? std::optional(kv_bytes_per_token_layer(model)) : std::nullopt;
+  return problems.empty()
+             ? std::optional(std::max(Bytes(1), kv_bytes_per_token_layer(model) / gpus))
+             : std::nullopt;
+}
+
+/// How many GPUs there are once the keys that are set have been set. 1 where that cannot be read:
+/// what is wrong with it is reported elsewhere.
+std::int64_t gpus_of(const Json& hardware, const std::vector<Override>& overrides) {
+  Json gpus = hardware.contains("gpus") ? hardware["gpus"] : Json(1);
+  for (const Override& change : overrides) {
+    if (change.pointer == kHardwareGpus) {
+      gpus = change.value;
+    }
+  }
+  return gpus.is_number_integer() ? std::max<std::int64_t>(1, gpus.get<std::int64_t>()) : 1;
 }
 
 /// Reads the profile that /hardware names, if any, and puts what it says of the server where it
@@ -233,8 +248,9 @@ std::optional<Bytes> kv_piece(const Json& root) {
 std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& section,
                                                const std::string& origin,
                                                const std::filesystem::path& base_dir,
-                                               const ConfigDirectory& presets, Problems& problems,
-                                               bool& usable) {
+                                               const ConfigDirectory& presets,
+                                               const std::vector<Override>& overrides,
+                                               Problems& problems, bool& usable) {
   Json own = root.contains(section.key) ? root[section.key] : Json();
   usable = expand_section(root, section, origin, base_dir, presets, problems);
   if (!usable || !root.contains(section.key) || !root[section.key].is_object() ||
@@ -255,7 +271,7 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
   }
   const std::string source = "profile " + profile->name;
   const bool has_preset = own.is_string() || own.contains(kPresetKey);
-  const std::optional<Bytes> piece = kv_piece(root);
+  const std::optional<Bytes> piece = kv_piece(root, gpus_of(hardware, overrides));
   Json base = has_preset ? hardware : described_hardware(*profile, piece);
   if (has_preset) {
     Json measured = measured_hardware(*profile, piece);
@@ -374,7 +390,8 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   for (const Section& section : kSections) {
     bool usable = true;
     if (std::string_view(section.key) == "hardware") {
-      profile = expand_hardware(root, section, origin, base_dir, presets, problems, usable);
+      profile = expand_hardware(root, section, origin, base_dir, presets, request.overrides,
+                                problems, usable);
     } else {
       usable = expand_section(root, section, origin, base_dir, presets, problems);
     }
@@ -438,7 +455,7 @@ HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
   Json root{{"model", write_value(model)}, {"hardware", hardware}};
   bool usable = true;
   std::shared_ptr<const Profile> profile =
-      expand_hardware(root, kSections[1], "", {}, presets, problems, usable);
+      expand_hardware(root, kSections[1], "", {}, presets, {}, problems, usable);
   HardwareConfig config;
   if (usable) {
     read_value(config, root["hardware"], "/hardware", problems);

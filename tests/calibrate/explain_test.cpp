@@ -87,6 +87,21 @@ TEST(KvSources, OfTheDrivesAreNoFasterThanTheLink) {
   EXPECT_EQ(kv_sources(hardware)[1].bandwidth, BytesPerSecond(5));
 }
 
+TEST(KvSources, TakeTheLinksOfAllGpusWithinTheHostsMemory) {
+  HardwareConfig hardware;
+  hardware.gpus = 4;
+  hardware.links.pcie.forward = BytesPerSecond(10);
+  hardware.ssd.emplace();
+  hardware.ssd->bandwidth.forward = BytesPerSecond(100);
+  hardware.dram.emplace();
+  EXPECT_EQ(kv_sources(hardware)[0].bandwidth, BytesPerSecond(40));
+  hardware.dram->bandwidth = BytesPerSecond(25);
+  EXPECT_EQ(kv_sources(hardware)[0].bandwidth, BytesPerSecond(25));
+  EXPECT_EQ(kv_sources(hardware)[1].bandwidth, BytesPerSecond(40));
+  hardware.links.pcie.of = HostLinkOf::server;
+  EXPECT_EQ(kv_sources(hardware)[0].bandwidth, BytesPerSecond(10));
+}
+
 TEST(Explanation, NamesTheWinnerForEachHistory) {
   HardwareConfig hardware;
   hardware.gpu.name = "abacus";

@@ -76,15 +76,43 @@ TEST(HardwareFiles, SayWhereEachFigureComesFrom) {
 }
 
 TEST(HardwareFiles, H200IsAnH100WithMoreAndFasterMemory) {
-  const auto h100 = test::read_config_json<HardwareConfig>(test::load_json("hardware", "h100-80g"));
-  const auto h200 = test::read_config_json<HardwareConfig>(test::load_json("hardware", "h200"));
+  const auto h100 = load_hardware("h100-80g");
+  const auto h200 = load_hardware("h200");
   EXPECT_EQ(h100.gpu.peak, h200.gpu.peak);
   EXPECT_EQ(h100.links, h200.links);
+  EXPECT_EQ(h100.links.pcie.of, HostLinkOf::gpu);
   EXPECT_EQ(hbm_bytes(h200), Bytes(4 * std::int64_t{141} * 1000000000));
   // The datasheets' 4.8 and 3.35 TB/s.
   EXPECT_NEAR(h200.hbm.bandwidth.value / h100.hbm.bandwidth.value, 1.433, 0.001);
   // Half of 1,979 TFLOP/s, which are with sparsity.
   EXPECT_NEAR(h100.gpu.peak.value, 1979e12 / 2, 1e12);
+}
+
+// 8 x 6.76 + 2,048 x 10.9 / 35,064 + 28,610 x 0.38 / 35,064 = 54.08 + 0.637 + 0.310 = 55.03 $/h.
+TEST(HardwareFiles, TheBoxOfEightH100CostsWhatItsInstanceDoes) {
+  const HardwareConfig box = load_hardware("h100-8x");
+  EXPECT_EQ(box.gpus, 8);
+  EXPECT_EQ(box.dram->capacity, 2_TiB);
+  EXPECT_EQ(box.ssd->capacity, Bytes(8 * std::int64_t{3'840'000'000'000}));
+  EXPECT_DOUBLE_EQ(box.ssd->bandwidth.forward.value, 8 * 6.9e9);
+  EXPECT_DOUBLE_EQ(box.ssd->bandwidth.backward.value, 8 * 4.1e9);
+  // 8 x 52.8 GB/s of links are within 450 GB/s of host memory, which are within 16 x 38.4.
+  EXPECT_LT(host_link(box).forward, *box.dram->bandwidth);
+  EXPECT_LT(*box.dram->bandwidth, BytesPerSecond(16 * 38.4e9));
+  const auto gib = [](Bytes bytes) { return static_cast<double>(bytes.value) / (1 << 30); };
+  EXPECT_NEAR(8 * box.gpu.price.value + gib(box.dram->capacity) * box.dram->price.value +
+                  gib(box.ssd->capacity) * box.ssd->price.value,
+              55.04, 0.02);
+}
+
+// 10.9 $ over 35,064 hours are 0.00031 $/h, a twenty-eighth of the paper's 0.0088.
+TEST(HardwareFiles, MemoryIsBoughtAtAFractionOfWhatThePaperPaidByTheHour) {
+  const double paper = load_hardware().dram->price.value;
+  for (const char* name : {"h100-80g", "h100-8x", "h200", "l40s"}) {
+    const auto hardware = load_hardware(name);
+    EXPECT_NEAR(paper / hardware.dram->price.value, 28.3, 0.1) << name;
+    EXPECT_EQ(hardware.dram->price.years, 4) << name;
+  }
 }
 
 TEST(HardwareFiles, A100IsTheServerOfAttentionStore) {
@@ -163,10 +191,11 @@ TEST(HardwareConfig, RefusesSharesThatAreNone) {
   json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", -0.5}, {"write", "half"}};
   EXPECT_EQ(
       problems_of<HardwareConfig>(json),
-      (Lines{"/ssd/bandwidth/beside_copies/read: expected a number > 0 and <= 1, got -0.5",
-             "/ssd/bandwidth/beside_copies/write: expected a number > 0 and <= 1, got \"half\"",
-             "/links/pcie/beside_compute/to_device: expected a number > 0 and <= 1, got 0",
-             "/links/pcie/beside_compute/to_host: expected a number > 0 and <= 1, got 1.5"}));
+      (Lines{
+          "/ssd/bandwidth/beside_copies/read: expected a number >= 0.001 and <= 1, got -0.5",
+          "/ssd/bandwidth/beside_copies/write: expected a number >= 0.001 and <= 1, got \"half\"",
+          "/links/pcie/beside_compute/to_device: expected a number >= 0.001 and <= 1, got 0",
+          "/links/pcie/beside_compute/to_host: expected a number >= 0.001 and <= 1, got 1.5"}));
 }
 
 TEST(HardwareConfig, ReportsEveryProblemOfAFile) {
@@ -182,19 +211,21 @@ TEST(HardwareConfig, ReportsEveryProblemOfAFile) {
   json["links"]["gpu"]["latency"] = "-1us";
   json["efficiency"]["compute"] = 1.01;
   json["efficiency"]["memory"] = 0;
-  EXPECT_EQ(problems_of<HardwareConfig>(json),
-            (Lines{"/gpus: expected a whole number >= 1 and <= 1024, got 0",
-                   "/gpu/peak: expected a compute rate > 0 such as \"312TFLOP/s\", got \"312TB/s\"",
-                   "/hbm/capacity: expected a size > 0 such as \"128GiB\", got \"0GiB\"",
-                   "/hbm/bandwidth: expected a bandwidth > 0 such as \"26GB/s\", got \"-1GB/s\"",
-                   "/dram/capacity: missing key",
-                   "/dram/capcity: unknown key (did you mean \"capacity\"?)",
-                   "/ssd/bandwidth/both: expected a bandwidth > 0 such as \"26GB/s\", got "
-                   "\"0GB/s\"",
-                   "/links/pcie/both: missing key",
-                   "/links/gpu/latency: expected a duration >= 0 such as \"360ms\", got \"-1us\"",
-                   "/efficiency/compute: expected a number > 0 and <= 1, got 1.01",
-                   "/efficiency/memory: expected a number > 0 and <= 1, got 0"}));
+  EXPECT_EQ(
+      problems_of<HardwareConfig>(json),
+      (Lines{"/gpus: expected a whole number >= 1 and <= 1024, got 0",
+             "/gpu/peak: expected a compute rate >= 100MFLOP/s such as \"312TFLOP/s\", got "
+             "\"312TB/s\"",
+             "/hbm/capacity: expected a size > 0 such as \"128GiB\", got \"0GiB\"",
+             "/hbm/bandwidth: expected a bandwidth >= 10MB/s such as \"26GB/s\", got \"-1GB/s\"",
+             "/dram/capacity: missing key",
+             "/dram/capcity: unknown key (did you mean \"capacity\"?)",
+             "/ssd/bandwidth/both: expected a bandwidth >= 100kB/s such as \"26GB/s\", got "
+             "\"0GB/s\"",
+             "/links/pcie/both: missing key",
+             "/links/gpu/latency: expected a duration >= 0 such as \"360ms\", got \"-1us\"",
+             "/efficiency/compute: expected a number >= 0.001 and <= 1, got 1.01",
+             "/efficiency/memory: expected a number >= 0.001 and <= 1, got 0"}));
 }
 
 TEST(HardwareConfig, EveryFigureButSourcesAndMemoriesIsRequired) {
@@ -230,8 +261,117 @@ TEST(HardwareConfig, RefusesALoadOfTheHostThatLeavesNoBandwidth) {
   hardware.dram->bandwidth = BytesPerSecond(2e9);
   EXPECT_EQ(problem(), Lines{});
   hardware.dram->host_load = BytesPerSecond(2e9);
-  EXPECT_EQ(problem(), Lines{"/hardware/dram/host_load: expected less than the bandwidth, 2GB/s, "
-                             "got 2GB/s"});
+  EXPECT_EQ(problem(), Lines{"/hardware/dram/host_load: expected at most 1.9999GB/s, which leaves "
+                             "100kB/s of the bandwidth, got 2GB/s"});
+}
+
+TEST(HardwareConfig, EveryGpuHasAHostLinkUnlessTheServerHasOne) {
+  HardwareConfig hardware = load_hardware();
+  hardware.gpus = 8;
+  EXPECT_EQ(hardware.links.pcie.of, HostLinkOf::server);
+  EXPECT_EQ(host_link(hardware).forward, BytesPerSecond(26e9));
+  EXPECT_EQ(HostLinkLimits().of, HostLinkOf::gpu);
+  hardware.links.pcie.of = HostLinkOf::gpu;
+  hardware.links.pcie.backward = BytesPerSecond(25e9);
+  hardware.links.pcie.latency = SimDuration(7);
+  EXPECT_EQ(host_link(hardware).forward, BytesPerSecond(8 * 26e9));
+  EXPECT_EQ(host_link(hardware).backward, BytesPerSecond(8 * 25e9));
+  EXPECT_EQ(host_link(hardware).both, BytesPerSecond(8 * 42e9));
+  EXPECT_EQ(host_link(hardware).latency, SimDuration(7));
+  EXPECT_EQ(host_link(with_gpus(hardware, 1)), static_cast<DuplexLimits>(hardware.links.pcie));
+}
+
+TEST(HardwareConfig, SeveralHostLinksNeedTheBandwidthOfTheHostsMemory) {
+  HardwareConfig hardware = load_hardware();
+  const auto problem = [&] {
+    Problems problems;
+    check_hardware(hardware, "/hardware", problems);
+    return problems.lines();
+  };
+  hardware.links.pcie.of = HostLinkOf::gpu;
+  EXPECT_EQ(
+      problem(),
+      Lines{"/hardware/dram/bandwidth: 4 GPUs with a link to the host each need the bandwidth "
+            "of the host's memory, which they share, such as \"400GB/s\"; or set "
+            "/hardware/links/pcie/of to \"server\" if its rates are those of all GPUs "
+            "together"});
+  hardware.dram->bandwidth = BytesPerSecond(400e9);
+  EXPECT_EQ(problem(), Lines{});
+  hardware.dram->bandwidth.reset();
+  hardware.gpus = 1;
+  EXPECT_EQ(problem(), Lines{});
+  hardware.gpus = 4;
+  hardware.dram.reset();  // drives alone, which the GPUs read themselves
+  EXPECT_EQ(problem(), Lines{});
+}
+
+// H100: 989.4 TFLOP/s, 80 GiB, 3.35 TB/s, 52.8 GB/s and 4.9 $/h, each in the next larger unit.
+TEST(HardwareConfig, RefusesFiguresThatNoMachineHas) {
+  Json json = a100_json();
+  json["gpu"] = Json{{"name", "H100"}, {"peak", "989.4PFLOP/s"}, {"price", "4916$/h"}};
+  json["hbm"] = Json{{"capacity", "80TiB"}, {"bandwidth", "3350TB/s"}};
+  json["dram"] = Json{{"capacity", "512PiB"}, {"price", "8.8$/h/GiB"}, {"bandwidth", "450TB/s"}};
+  json["ssd"]["price"] = "40000$/GiB over 4y";
+  json["ssd"]["bandwidth"] = Json{{"read", "55TB/s"}, {"write", "5GB/s"}, {"both", "99kB/s"}};
+  json["links"]["pcie"]["to_device"] = "52.8TB/s";
+  json["links"]["pcie"]["latency"] = "11s";
+  json["links"]["gpu"] = Json{{"bandwidth", "450TB/s"}, {"latency", "1min"}};
+  json["efficiency"]["iteration_overhead"] = "4h";
+  EXPECT_EQ(
+      problems_of<HardwareConfig>(json),
+      (Lines{"/gpu/peak: expected a compute rate >= 100MFLOP/s and <= 200PFLOP/s such as "
+             "\"312TFLOP/s\", got \"989.4PFLOP/s\"",
+             "/gpu/price: expected a price (by the hour, or bought for 1 to 20 years as \"30000$ "
+             "over 4y\") >= 0 and <= 1000$/h such as \"5$/h\", got \"4916$/h\"",
+             "/hbm/capacity: expected a size > 0 and <= 16TiB such as \"128GiB\", got \"80TiB\"",
+             "/hbm/bandwidth: expected a bandwidth >= 10MB/s and <= 1000TB/s such as \"26GB/s\", "
+             "got \"3350TB/s\"",
+             "/dram/capacity: expected a size > 0 and <= 256PiB such as \"128GiB\", got "
+             "\"512PiB\"",
+             "/dram/price: expected a price (by the hour, or bought for 1 to 20 years as "
+             "\"10$/GiB over 4y\") >= 0 and <= 1$/h/GiB such as \"0.0088$/h/GiB\", got "
+             "\"8.8$/h/GiB\"",
+             "/dram/bandwidth: expected a bandwidth >= 100kB/s and <= 100TB/s such as \"26GB/s\", "
+             "got \"450TB/s\"",
+             "/ssd/price: expected a price (by the hour, or bought for 1 to 20 years as "
+             "\"10$/GiB over 4y\") >= 0 and <= 1$/h/GiB such as \"0.0088$/h/GiB\", got "
+             "\"40000$/GiB over 4y\"",
+             "/ssd/bandwidth/read: expected a bandwidth >= 100kB/s and <= 10TB/s such as "
+             "\"26GB/s\", got \"55TB/s\"",
+             "/ssd/bandwidth/both: expected a bandwidth >= 100kB/s such as \"26GB/s\", got "
+             "\"99kB/s\"",
+             "/links/pcie/to_device: expected a bandwidth >= 100kB/s and <= 10TB/s such as "
+             "\"26GB/s\", got \"52.8TB/s\"",
+             "/links/pcie/latency: expected a duration >= 0 and <= 10s such as \"360ms\", got "
+             "\"11s\"",
+             "/links/gpu/bandwidth: expected a bandwidth >= 0 and <= 10TB/s such as \"26GB/s\", "
+             "got \"450TB/s\"",
+             "/links/gpu/latency: expected a duration >= 0 and <= 10s such as \"360ms\", got "
+             "\"1min\"",
+             "/efficiency/iteration_overhead: expected a duration >= 0 and <= 10s such as "
+             "\"360ms\", got \"4h\""}));
+}
+
+TEST(HardwareConfig, RefusesMachinesTooSlowToSimulate) {
+  Json json = a100_json();
+  json["gpu"]["peak"] = "1MFLOP/s";
+  json["links"]["pcie"]["to_host"] = "10B/s";
+  EXPECT_EQ(problems_of<HardwareConfig>(json),
+            (Lines{"/gpu/peak: expected a compute rate >= 100MFLOP/s such as \"312TFLOP/s\", got "
+                   "\"1MFLOP/s\"",
+                   "/links/pcie/to_host: expected a bandwidth >= 100kB/s such as \"26GB/s\", got "
+                   "\"10B/s\""}));
+}
+
+TEST(HardwareConfig, TakesThePurchaseOfAPartForAPriceByTheHour) {
+  Json json = a100_json();
+  json["gpu"]["price"] = "35064$ over 4y";
+  json["dram"]["price"] = "10$/GiB over 4y";
+  const auto hardware = test::read_config_json<HardwareConfig>(json);
+  EXPECT_DOUBLE_EQ(hardware.gpu.price.value, 1);
+  EXPECT_DOUBLE_EQ(hardware.dram->price.value, 10.0 / 35064);
+  EXPECT_EQ(write_value(hardware)["dram"]["price"], "10$/GiB over 4y");
+  EXPECT_EQ(test::read_config_json<HardwareConfig>(write_value(hardware)), hardware);
 }
 
 TEST(HardwareConfig, LeavesKvWhatOtherJobsDoNotTakeOfTheHostsMemory) {
@@ -245,8 +385,7 @@ TEST(HardwareConfig, LeavesKvWhatOtherJobsDoNotTakeOfTheHostsMemory) {
 }
 
 TEST(HardwareConfig, RefusesCxlMemoryThatIsSlowerBothWaysThanOneWay) {
-  HardwareConfig hardware =
-      test::read_config_json<HardwareConfig>(test::load_json("hardware", "a100-40g"));
+  HardwareConfig hardware = load_hardware("a100-40g");
   ASSERT_TRUE(hardware.cxl);
   hardware.cxl->bandwidth.both = BytesPerSecond(63e9);
   Problems problems;

@@ -50,7 +50,8 @@ TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
   add_table(profile, X1, "scheduler_step", {cell({8}, 2e-6), cell({1}, 1e-6)});
   EXPECT_EQ(measured_hardware(profile),
             Json::parse(R"({"links": {"pcie": {"to_device": "4kB/s", "to_host": "2kB/s",
-                                               "both": "5kB/s", "latency": "3us"}},
+                                               "both": "5kB/s", "latency": "3us",
+                                               "of": "gpu"}},
                             "ssd": {"bandwidth": {"read": "10kB/s", "write": "2.5kB/s",
                                                   "both": "10kB/s", "latency": "20ms"},
                                     "block": "100B"},
@@ -62,7 +63,8 @@ TEST(MeasuredHardware, TakesOneWayAloneFromPlainCopies) {
   add_table(profile, OperationId::C1, "pinned", {cell({9000, 1}, 1)});
   add_table(profile, OperationId::C2, "pageable", {cell({8000, 1}, 1)});
   EXPECT_EQ(measured_hardware(profile),
-            Json::parse(R"({"links": {"pcie": {"to_device": "9kB/s", "to_host": "8kB/s"}}})"));
+            Json::parse(R"({"links": {"pcie": {"to_device": "9kB/s", "to_host": "8kB/s",
+                                               "of": "gpu"}}})"));
 }
 
 TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
@@ -84,7 +86,7 @@ TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
     return measured_hardware(profile, Bytes(piece))["links"]["pcie"];
   };
   EXPECT_EQ(link(10), Json::parse(R"({"to_device": "1kB/s", "to_host": "2kB/s", "both":
-                                      "2250B/s"})"));
+                                      "2250B/s", "of": "gpu"})"));
   // Twice 10 is half of the way to 40; below and above all, the nearest. Never more than whole
   // copies attain.
   EXPECT_EQ(link(20)["to_device"], "2kB/s");
@@ -229,9 +231,11 @@ TEST(MeasuredHardware, TakesWhatComputingLeavesOfTheHostLink) {
 
 TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
   Profile profile = tiny_profile();
+  profile.device.peak = FlopsPerSecond(1e9);
+  profile.device.memory_bandwidth = BytesPerSecond(1e9);
   using enum OperationId;
   for (const char* variant : {"to_device", "to_host", "to_device_of_both", "to_host_of_both"}) {
-    add_table(profile, C4, variant, {cell({1000}, 1)});
+    add_table(profile, C4, variant, {cell({1000000}, 1)});
   }
   add_table(profile, D1, "random", {cell({100, 4}, 0.1)});
   profile.host = ProfileHost{.cpu = "c", .cores = 1, .memory = Bytes(2048)};
@@ -244,7 +248,8 @@ TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
   EXPECT_EQ(hardware.hbm.capacity, profile.device.memory);
   EXPECT_EQ(hardware.gpu.price.value, 0);
   EXPECT_EQ(hardware.dram->capacity, Bytes(2048));
-  EXPECT_EQ(hardware.links.pcie.both.value, 2000);
+  EXPECT_EQ(hardware.links.pcie.both.value, 2e6);
+  EXPECT_EQ(hardware.links.pcie.of, HostLinkOf::gpu);
   EXPECT_FALSE(hardware.ssd);
   profile.storage =
       ProfileStorage{.file_system = "f", .engine = "e", .file = Bytes(1), .capacity = Bytes(4096)};

@@ -127,12 +127,37 @@ TEST_F(BadConfig, SuggestsThePresetThatWasMeant) {
                     "\"attentionstore\"?)"});
 }
 
+TEST_F(BadConfig, RefusesAPeakThatNoGpuHas) {
+  write_run({{"/hardware/gpu/peak", "1979PFLOP/s"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /hardware/gpu/peak: expected a compute rate >= 100MFLOP/s and <= "
+                    "200PFLOP/s such as \"312TFLOP/s\", got \"1979PFLOP/s\""});
+}
+
+TEST_F(BadConfig, RefusesGpusWithALinkEachAndNoBandwidthOfHostMemory) {
+  write_run({{"/hardware/links/pcie/of", "gpu"}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /hardware/dram/bandwidth: 2 GPUs with a link to the host each need "
+                    "the bandwidth of the host's memory, which they share, such as \"400GB/s\"; "
+                    "or set /hardware/links/pcie/of to \"server\" if its rates are those of all "
+                    "GPUs together"});
+}
+
+TEST_F(BadConfig, EndsARunThatNeedsMoreSimulatedTimeThanThereIs) {
+  // Within every bound, and a millionth of what the A100 does.
+  write_run({{"/hardware/gpu/peak", "100MFLOP/s"}, {"/hardware/efficiency/compute", 0.001}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"/hardware: a decode iteration takes more than a day: the rates of /hardware "
+                    "are too low for the model"});
+}
+
 TEST_F(BadConfig, SuggestsTheHardwareThatWasMeant) {
   write_run({{"/hardware", "a100-80gb"}});
-  expect_bad_input({"simulate", "run.json"},
-                   {"run.json: /hardware: expected one of a100-40g, a100-80g, h100-80g, h200, "
-                    "l40s, or the path of a file, got "
-                    "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"run.json: /hardware: expected one of a100-40g, a100-80g, h100-80g, h100-8x, h200, "
+       "l40s, or the path of a file, got "
+       "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
 }
 
 TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {

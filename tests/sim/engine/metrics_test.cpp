@@ -160,6 +160,21 @@ TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
   EXPECT_EQ(load_rates(config).to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 3e6);
 }
 
+TEST(LoadRates, AreThoseOfTheLinksOfAllGpus) {
+  RunConfig config = tiny_config();
+  config.hardware.gpus = 4;
+  config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  const auto from = [&](Medium medium) {
+    return load_rates(config).to_hbm[static_cast<std::size_t>(medium)].value;
+  };
+  EXPECT_EQ(from(Medium::dram), 12e6);
+  config.hardware.dram->bandwidth = BytesPerSecond(7e6);
+  EXPECT_EQ(from(Medium::dram), 7e6);
+  EXPECT_EQ(from(Medium::cxl), 12e6) << "not installed: that of the host link";
+  config.hardware.links.pcie.of = HostLinkOf::server;
+  EXPECT_EQ(from(Medium::dram), 3e6);
+}
+
 TEST(TurnMetrics, CostsOfResumedTurnsLeaveFirstTurnsOut) {
   TurnMetrics turns;
   RequestRecord r = record(0, 0);

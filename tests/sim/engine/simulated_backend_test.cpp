@@ -53,6 +53,17 @@ TEST(DecodeSum, EqualsTheSumOverIterationsToTheTick) {
   }
 }
 
+// 2^63 ticks are 104 days.
+TEST(DecodeSum, RefusesADecodeBeyond64BitsOfTicks) {
+  const std::int64_t day = 86400 * std::int64_t{1000000000} * kTicksPerNs;
+  const std::vector<DecodePiece> pieces{{Tokens(0), day, 0}};
+  EXPECT_EQ(sum_decode_ticks(pieces, 1, Tokens(0), 104), 104 * day);
+  EXPECT_THROW(static_cast<void>(sum_decode_ticks(pieces, 1, Tokens(0), 105)), ConfigError);
+  const std::vector<DecodePiece> steep{{Tokens(0), 0, day}};
+  EXPECT_THROW(static_cast<void>(sum_decode_ticks(steep, 1, Tokens(0), 20)), ConfigError);
+  EXPECT_THROW(static_cast<void>(steep[0].at(Tokens(200))), ConfigError);
+}
+
 TEST(DecodeSum, TakesEachIterationsPieceAtItsKnots) {
   // Contexts 9, 12, 15: knots at 10 and 15. 100 + 9x1, 200 + 0, 7 + 15x2.
   const std::vector<DecodePiece> pieces{
@@ -412,7 +423,7 @@ TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
   EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::hbm).value, 5e5);
 }
 
-TEST(IdleBandwidth, IsWhatAMoveTowardsTheGpusGetsByItself) {
+TEST(IdleBandwidth, IsWhatAMoveGetsByItself) {
   HardwareConfig slow_cxl = tiny_hardware();
   slow_cxl.links.pcie.forward = BytesPerSecond(0.9e6);
   slow_cxl.ssd->bandwidth.forward = BytesPerSecond(0.8e6);
@@ -433,7 +444,10 @@ TEST(IdleBandwidth, IsWhatAMoveTowardsTheGpusGetsByItself) {
                                    {cxl, dram},
                                    {ssd, dram},
                                    {dram, cxl},
-                                   {ssd, cxl}}) {
+                                   {ssd, cxl},
+                                   {hbm, dram},
+                                   {hbm, cxl},
+                                   {hbm, ssd}}) {
       SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
       backend.start_transfer(
           {.from = from, .to = to, .bytes = Bytes(1000000), .key = {}, .cookie = 0});
@@ -714,6 +728,31 @@ TEST(SimulatedBackend, HostMemoryIsNoLimitUnlessItsBandwidthIsGiven) {
   EXPECT_EQ(arrival_beside(hardware, dram, hbm, dram, ssd), at_ms(10));
   hardware.dram->bandwidth = BytesPerSecond(1e6);
   EXPECT_EQ(arrival_beside(hardware, dram, hbm, dram, ssd), at_ms(20));
+}
+
+// 10,000 B over a link of 1 MB/s take 10 ms, over four of them 2.5, within 2 MB/s of memory 5.
+TEST(SimulatedBackend, KvMovesOverTheHostLinksOfAllGpusWithinTheHostsMemory) {
+  using enum Medium;
+  HardwareConfig hardware = tiny_hardware();
+  const auto moved = [&](Medium from, Medium to) {
+    const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
+    SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
+    backend.start_transfer({.from = from, .to = to, .bytes = Bytes(10000), .key = {}, .cookie = 0});
+    backend.wait();
+    EXPECT_NEAR(1e4 / (backend.now() - SimTime()).seconds(),
+                idle_bandwidth(hardware, from, to).value, 1);
+    return backend.now();
+  };
+  EXPECT_EQ(moved(dram, hbm), at_ms(10));
+  hardware.gpus = 4;
+  EXPECT_EQ(moved(dram, hbm).ns, at_ms(10).ns / 4);
+  EXPECT_EQ(moved(hbm, dram).ns, at_ms(10).ns / 4);
+  EXPECT_EQ(moved(ssd, hbm), at_ms(10)) << "the drives stay the server's";
+  hardware.dram->bandwidth = BytesPerSecond(2e6);
+  EXPECT_EQ(moved(dram, hbm), at_ms(5));
+  EXPECT_EQ(moved(hbm, dram), at_ms(5));
+  hardware.links.pcie.of = HostLinkOf::server;
+  EXPECT_EQ(moved(dram, hbm), at_ms(10));
 }
 
 TEST(SimulatedBackend, AnOpenTransferIsReportedOnlyAfterItIsExtended) {

@@ -246,6 +246,7 @@ const std::vector<Move>& moves() {
       {"requests", "/hardware/ssd/bandwidth/one_request/write=0.5GB/s"},
       {"stored", "/hardware/ssd/bandwidth/beside_copies/write=0.5"},
       {"stored", "/hardware/ssd/block=64KiB", {"/system/prefetch=none"}},
+      {"stored", "/hardware/links/pcie/of=gpu", {"/hardware/dram/bandwidth=600GB/s"}},
       {"stored", "/hardware/links/pcie/to_device=20GB/s"},
       {"stored", "/hardware/links/pcie/to_host=20GB/s"},
       {"stored", "/hardware/links/pcie/both=28GB/s"},

@@ -154,6 +154,28 @@ TEST_F(ProfileHardware, TakesTheLinksRatesOfPiecesOfTheModelsKv) {
   EXPECT_DOUBLE_EQ(rate(kProfileAlone, {"/hardware/links/pcie/to_device=1MB/s"}), 1e6);
 }
 
+// A profile is of one device: on 2 GPUs its link counts twice, and pieces are half as large: 256 B
+// on one GPU at 512 kB/s, 128 B on each of two at 128.
+TEST_F(ProfileHardware, IsOfOneOfSeveralGpus) {
+  Profile profile = small_profile();
+  ProfileTable& pieces = profile.tables.emplace_back();
+  pieces.operation = OperationId::C1;
+  pieces.variant = "pinned";
+  pieces.axes = profile_operation(OperationId::C1).axes;
+  for (const auto& [piece, seconds] : {std::pair{128, 1.0}, {256, 0.5}}) {
+    pieces.cells.push_back({{1000 * piece, 1000}, seconds, seconds, seconds, 3, 0, {}});
+  }
+  write_profile(dir_.path("small.json"), profile);
+  const char* const hardware = R"({"preset": "a100-80g", "gpus": 1, "profile": "./small.json",
+                                   "unmeasured": "roofline", "dram": {"bandwidth": "400GB/s"}})";
+  const HardwareConfig one = resolve(hardware).hardware;
+  EXPECT_EQ(one.links.pcie.of, HostLinkOf::gpu) << "not the preset's server";
+  EXPECT_DOUBLE_EQ(one.links.pcie.forward.value, 512e3);
+  const HardwareConfig two = resolve(hardware, {"/hardware/gpus=2"}).hardware;
+  EXPECT_DOUBLE_EQ(two.links.pcie.forward.value, 128e3);
+  EXPECT_DOUBLE_EQ(host_link(two).forward.value, 256e3);
+}
+
 TEST_F(ProfileHardware, GivesMeasuredRatesToAPresetAndKeepsItsOtherKeys) {
   const HardwareConfig hardware =
       resolve(R"({"preset": "a100-80g", "gpus": 1, "profile": "./small.json",
