@@ -4,6 +4,7 @@
 
 #include "hw/hardware.hpp"
 #include "hw/model.hpp"
+#include "hw/prices.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/file.hpp"
@@ -37,19 +38,39 @@ void list_policies(const Program& program) {
   list_kind("order (/system/order)", registry.order);
 }
 
+template <class Config>
+Config read_file(const std::filesystem::path& file, void (*check)(const Config&, Problems&)) {
+  Json json = parse_json_strictly(read_text_file(file), file.string());
+  json.erase("$schema");
+  Config config;
+  Problems problems;
+  problems.set_origin("", file.string());
+  read_value(config, json, "", problems);
+  if (check != nullptr && problems.empty()) {
+    check(config, problems);
+  }
+  problems.throw_if_any();
+  return config;
+}
+
 /// Reads a preset and gives the line to show after its name.
 template <class Config, class Describe>
 void list_presets(const ConfigDirectory& presets, const std::string& kind, const Describe& line) {
   for (const std::string& name : presets.names(kind)) {
-    const std::filesystem::path file = presets.file(kind, name);
-    Json json = parse_json_strictly(read_text_file(file), file.string());
-    json.erase("$schema");
-    Config config;
-    Problems problems;
-    problems.set_origin("", file.string());
-    read_value(config, json, "", problems);
-    problems.throw_if_any();
-    fmt::print("{:<24}{}\n", name, line(config));
+    fmt::print("{:<24}{}\n", name, line(read_file<Config>(presets.file(kind, name), nullptr)));
+  }
+}
+
+void list_prices(const ConfigDirectory& presets) {
+  for (const std::string& name : presets.names("prices")) {
+    fmt::print("{}\n", name);
+    for (const PriceEntry& entry :
+         read_file<PriceList>(presets.file("prices", name), check_prices).prices) {
+      const bool is_gpu = entry.part == PricedPart::gpu;
+      fmt::print("  {:<5}{:<20}{:>9.3g} {:<8} {:<11}{}\n       {}\n",
+                 write_value(entry.part).get<std::string>(), entry.price, dollars_per_hour(entry),
+                 is_gpu ? "$/h" : "$/h/GiB", entry.date, entry.item, entry.source);
+    }
   }
 }
 
@@ -68,6 +89,8 @@ int list_command(const Program& program, const std::string& what) {
                          static_cast<double>(parameters(model)) * 1e-9,
                          kv_bytes_per_token(model).value, model.context_window.value);
     });
+  } else if (what == "prices") {
+    list_prices(presets);
   } else {
     list_presets<HardwareConfig>(presets, "hardware", [](const HardwareConfig& hardware) {
       return fmt::format("{} x {}, {} DRAM, {} CXL, {} SSD", hardware.gpus, hardware.gpu.name,
@@ -84,10 +107,10 @@ int list_command(const Program& program, const std::string& what) {
 void add_list(Program& program) {
   auto what = std::make_shared<std::string>();
   CLI::App* command = program.app.add_subcommand(
-      "list", "Show the systems, policies, models or hardware there are");
-  command->add_option("WHAT", *what, "systems, policies, models or hardware")
+      "list", "Show the systems, policies, models, hardware or prices there are");
+  command->add_option("WHAT", *what, "systems, policies, models, hardware or prices")
       ->required()
-      ->check(one_of({"systems", "policies", "models", "hardware"}));
+      ->check(one_of({"systems", "policies", "models", "hardware", "prices"}));
   command->callback([&program, what] {
     program.run = [&program, what] { return list_command(program, *what); };
   });

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/core/config.hpp"
+
+/// Dated prices of parts of servers: what the prices of hardware files are taken from.
+namespace kvtier {
+
+enum class PricedPart { gpu, dram, cxl, ssd };
+constexpr auto enum_names(PricedPart) {
+  return std::array{std::pair{"gpu", PricedPart::gpu}, std::pair{"dram", PricedPart::dram},
+                    std::pair{"cxl", PricedPart::cxl}, std::pair{"ssd", PricedPart::ssd}};
+}
+
+struct PriceEntry {
+  std::string item;
+  PricedPart part = PricedPart::gpu;
+  /// As a hardware file writes it: of one GPU, or of a GiB.
+  std::string price;
+  /// A year, month or day.
+  std::string date;
+  std::string source;
+};
+
+template <class V>
+void describe(V& v, PriceEntry& c) {
+  v.field("item", c.item, "What is priced.", required());
+  v.field("part", c.part, "Which price of a hardware file it can be.", required());
+  v.field("price", c.price, "Of one GPU, or of a GiB.", required());
+  v.field("date", c.date, "The year, month or day of the price.", required());
+  v.field("source", c.source, "Where the price comes from.", required());
+}
+
+struct PriceList {
+  std::vector<PriceEntry> prices;
+};
+
+template <class V>
+void describe(V& v, PriceList& c) {
+  v.field("prices", c.prices, "The prices.", required());
+}
+
+/// Reports prices that a hardware file could not have, and dates that are none.
+void check_prices(const PriceList& list, Problems& problems);
+
+/// Dollars per hour, of one GPU or of a GiB. The price is one that check_prices accepts.
+[[nodiscard]] double dollars_per_hour(const PriceEntry& entry);
+
+}  // namespace kvtier
