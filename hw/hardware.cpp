@@ -40,14 +40,15 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
   check_duplex(hardware.links.pcie, pointer + "/links/pcie", problems);
   if (hardware.dram && hardware.dram->host_load.value > 0) {
     const std::string load = pointer + "/dram/host_load";
-    constexpr BytesPerSecond kLeast(bounds::kSlowestLink);
+    const double most = 1 - *bounds::share().minimum;
     if (!hardware.dram->bandwidth) {
       problems.add(load, "a load needs /hardware/dram/bandwidth, which it takes a part of");
-    } else if (*dram_bandwidth_left(hardware) < kLeast) {
-      problems.add(load,
-                   fmt::format("expected at most {}, which leaves {} of the bandwidth, got {}",
-                               format_quantity(*hardware.dram->bandwidth - kLeast),
-                               format_quantity(kLeast), format_quantity(hardware.dram->host_load)));
+    } else if (hardware.dram->host_load > *hardware.dram->bandwidth * most) {
+      problems.add(
+          load,
+          fmt::format("expected at most {}, which leaves a thousandth of the bandwidth, got {}",
+                      format_quantity(*hardware.dram->bandwidth * most),
+                      format_quantity(hardware.dram->host_load)));
     }
   }
   if (hardware.cxl) {

@@ -261,8 +261,8 @@ TEST(HardwareConfig, RefusesALoadOfTheHostThatLeavesNoBandwidth) {
   hardware.dram->bandwidth = BytesPerSecond(2e9);
   EXPECT_EQ(problem(), Lines{});
   hardware.dram->host_load = BytesPerSecond(2e9);
-  EXPECT_EQ(problem(), Lines{"/hardware/dram/host_load: expected at most 1.9999GB/s, which leaves "
-                             "100kB/s of the bandwidth, got 2GB/s"});
+  EXPECT_EQ(problem(), Lines{"/hardware/dram/host_load: expected at most 1998MB/s, which leaves a "
+                             "thousandth of the bandwidth, got 2GB/s"});
 }
 
 TEST(HardwareConfig, EveryGpuHasAHostLinkUnlessTheServerHasOne) {
