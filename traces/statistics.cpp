@@ -17,11 +17,9 @@ Json distribution_report(const Histogram& values, double unit) {
   const auto scaled = [&](std::int64_t value) {
     return unit == 1 ? Json(value) : Json(static_cast<double>(value) * unit);
   };
-  return Json{{"mean", values.mean() * unit},
-              {"p50", scaled(values.quantile(0.5))},
-              {"p90", scaled(values.quantile(0.9))},
-              {"p99", scaled(values.quantile(0.99))},
-              {"max", scaled(values.maximum())}};
+  return Json{{"mean", values.mean() * unit},         {"p50", scaled(values.quantile(0.5))},
+              {"p90", scaled(values.quantile(0.9))},  {"p95", scaled(values.quantile(0.95))},
+              {"p99", scaled(values.quantile(0.99))}, {"max", scaled(values.maximum())}};
 }
 
 void WorkloadStatistics::add(const SessionSpec& session) {

@@ -71,8 +71,8 @@ class WorkloadStatistics {
 /// Plain numbers; keys end in the unit. A distribution without values is null.
 [[nodiscard]] Json to_json(const WorkloadStatistics& statistics);
 
-/// {"mean", "p50", "p90", "p99", "max"} of values times `unit`; null without values. Whole numbers
-/// stay whole with a unit of 1.
+/// {"mean", "p50", "p90", "p95", "p99", "max"} of values times `unit`; null without values. Whole
+/// numbers stay whole with a unit of 1.
 [[nodiscard]] Json distribution_report(const Histogram& values, double unit);
 
 }  // namespace kvtier

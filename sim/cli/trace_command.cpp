@@ -49,9 +49,10 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
   }
   const auto row = [](const char* label, const Histogram& h, double scale) {
     if (h.count() > 0) {
-      fmt::print("{:<22}{:>10.2f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}\n", label, h.mean() * scale,
-                 static_cast<double>(h.quantile(0.5)) * scale,
+      fmt::print("{:<22}{:>10.2f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}\n", label,
+                 h.mean() * scale, static_cast<double>(h.quantile(0.5)) * scale,
                  static_cast<double>(h.quantile(0.9)) * scale,
+                 static_cast<double>(h.quantile(0.95)) * scale,
                  static_cast<double>(h.quantile(0.99)) * scale,
                  static_cast<double>(h.maximum()) * scale);
     }
@@ -67,7 +68,8 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
                statistics.distinct_shared_prompts(), statistics.sessions_with_shared_prompt());
     fmt::print("shared prompt tokens   {:>9.1f} %\n", statistics.shared_prompt_share() * kPercent);
   }
-  fmt::print("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p99", "max");
+  fmt::print("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p95", "p99",
+             "max");
   row("turns per session", statistics.turns_per_session(), 1);
   row("user tokens", statistics.user_tokens(), 1);
   row("response tokens", statistics.assistant_tokens(), 1);

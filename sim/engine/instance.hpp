@@ -54,12 +54,12 @@ class Instance final {
   std::function<void()> on_measurement_end;
   [[nodiscard]] QueueTrend& queue_trend() { return requests_.queue_trend(); }
   [[nodiscard]] SimTime last_session_arrival() const { return requests_.last_session_arrival(); }
-  /// Integral over the measured part of the share of the instance that is occupied, in seconds: all
-  /// of it while a request waits, else the larger of the shares of its slots and of its HBM for
-  /// running KV.
-  [[nodiscard]] double measured_occupied_seconds() const {
-    return requests_.measured_occupied_seconds();
-  }
+  /// Of the measured part.
+  [[nodiscard]] Occupied measured_occupied() const { return requests_.measured_occupied(); }
+  /// The measured time in which requests waited, by what kept the next one from being admitted.
+  [[nodiscard]] WaitTimes measured_waits() const { return requests_.measured_waits(); }
+  /// The measured time in which GPUs waited for KV to come, by what it came over.
+  [[nodiscard]] WaitTimes measured_load_waits() const { return requests_.measured_load_waits(); }
   [[nodiscard]] std::int64_t preemptions() const {
     return preemptions_after_ - preemptions_before_;
   }

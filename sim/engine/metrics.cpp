@@ -98,11 +98,10 @@ void TurnMetrics::add(const RequestRecord& r) {
       late_hits += r.found.late ? 1 : 0;
     } else {
       partial_turns += r.found.reused.value > 0 ? 1 : 0;
-      const LossCause cause = r.was_elsewhere ? LossCause::served_elsewhere : r.found.cause;
-      ++lost_hits[static_cast<std::size_t>(cause)];
+      ++lost_hits[static_cast<std::size_t>(r.lost_because())];
     }
   } else if (r.truncated.value > 0) {
-    ++lost_hits[static_cast<std::size_t>(LossCause::overflow)];
+    ++lost_hits[static_cast<std::size_t>(r.lost_because())];
   }
   truncated_turns += r.truncated.value > 0 ? 1 : 0;
   truncated_tokens += r.truncated;
@@ -126,6 +125,14 @@ void TurnMetrics::add(const RequestRecord& r) {
   if (batch_means.ends_batch()) [[unlikely]] {
     batch_means.add(totals());
   }
+}
+
+Tokens TurnMetrics::computed_tokens() const {
+  Tokens computed = prompt_tokens();
+  for (const Tokens reused : reused_tokens) {
+    computed -= reused;
+  }
+  return computed;
 }
 
 RunningTotals TurnMetrics::totals() const {

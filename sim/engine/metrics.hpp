@@ -55,6 +55,16 @@ struct RequestRecord {
   /// The turn has a history: earlier turns of its session, or a shared prompt.
   [[nodiscard]] bool resumed() const { return history.value > 0; }
   [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }
+  /// Why less than the whole history was found, a history that was truncated away too.
+  [[nodiscard]] LossCause lost_because() const {
+    if (!resumed()) {
+      return truncated.value > 0 ? LossCause::overflow : LossCause::none;
+    }
+    if (full_hit()) {
+      return LossCause::none;
+    }
+    return was_elsewhere ? LossCause::served_elsewhere : found.cause;
+  }
   /// KV came from another tier than HBM.
   [[nodiscard]] bool loaded() const {
     return found.reused.value > 0 && found.medium != Medium::hbm;
@@ -101,6 +111,10 @@ class TurnMetrics {
   explicit TurnMetrics(const LoadRates& load_rates) : load_rates_(load_rates) {}
 
   void add(const RequestRecord& record);
+  /// Histories and new inputs.
+  [[nodiscard]] Tokens prompt_tokens() const { return history_tokens + input_tokens; }
+  /// Of those, what was found nowhere.
+  [[nodiscard]] Tokens computed_tokens() const;
   /// Adds the turns of another instance; batch means, which are of one sequence of turns, stay.
   void merge(const TurnMetrics& other);
 
@@ -192,6 +206,22 @@ struct SessionDurations {
 
   double seconds = 0;
   double squares = 0;
+};
+
+/// Integrals over time of shares of an instance that admitted requests take, in seconds.
+struct Occupied {
+  double slots = 0;
+  /// Of the HBM for the KV of running requests.
+  double kv_memory = 0;
+
+  Occupied& operator+=(const Occupied& other) {
+    slots += other.slots;
+    kv_memory += other.kv_memory;
+    return *this;
+  }
+  friend Occupied operator-(const Occupied& a, const Occupied& b) {
+    return {.slots = a.slots - b.slots, .kv_memory = a.kv_memory - b.kv_memory};
+  }
 };
 
 /// Mean queue length over time in a fixed number of buckets, whose width doubles when the run

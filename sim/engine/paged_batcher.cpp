@@ -5,6 +5,7 @@
 #include "hw/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/engine/history.hpp"
+#include "sim/engine/idle_bandwidth.hpp"
 
 namespace kvtier {
 
@@ -62,8 +63,27 @@ void PagedBatcher::on_completion(Completion completion) {
   proceed();
 }
 
-/// Gives the GPUs work if they have none, or a decode that runs an end.
 void PagedBatcher::proceed() {
+  act();
+  note_wait();
+}
+
+void PagedBatcher::note_wait() {
+  const SimTime now = backend_.now();
+  if (!requests_.any_waits()) {
+    requests_.waits().set_none(now);
+  } else if (batch_size() >= config_.serving.slots) {
+    requests_.waits().set(WaitCause::batch_slots, now);
+  } else if (lacks_blocks_) {
+    requests_.waits().set(WaitCause::hbm_for_kv, now);
+  } else {
+    requests_.waits().set(gpu_ == Gpu::stalled ? WaitCause::write_buffer : WaitCause::gpu_compute,
+                          now);
+  }
+}
+
+/// Gives the GPUs work if they have none, or a decode that runs an end.
+void PagedBatcher::act() {
   if (gpu_ == Gpu::idle || gpu_ == Gpu::stalled) {
     schedule();
     return;
@@ -87,6 +107,7 @@ void PagedBatcher::check_invariants() const {
 // ---- What runs next ----
 
 void PagedBatcher::schedule() {
+  count_stall();  // an admission may begin the measured part
   if (mixes_) {
     if (!make_room_to_decode()) {
       stall();
@@ -134,7 +155,8 @@ void PagedBatcher::admit_all() {
 
 bool PagedBatcher::admissible(SessionSlot slot) {
   store_.want(0);
-  const auto batch = static_cast<std::int64_t>(running_.size() + prompts_.size());
+  lacks_blocks_ = false;
+  const std::int64_t batch = batch_size();
   if (batch >= config_.serving.slots) {
     return false;
   }
@@ -153,6 +175,7 @@ bool PagedBatcher::admissible(SessionSlot slot) {
   while (!fits) {
     store_.want(store_.available() + needed - store_.available_to(slot));
     if (!store_.make_room()) {
+      lacks_blocks_ = true;
       return false;
     }
     fits = store_.available_to(slot) >= needed;
@@ -242,13 +265,20 @@ void PagedBatcher::stall() {
   if (gpu_ != Gpu::stalled) {
     gpu_ = Gpu::stalled;
     gpu_since_ = backend_.now();
+    stall_counted_ = gpu_since_;
+  }
+}
+
+void PagedBatcher::count_stall() {
+  if (gpu_ == Gpu::stalled) {
+    requests_.gpu_time().exposed_save += backend_.now() - stall_counted_;
+    stall_counted_ = backend_.now();
   }
 }
 
 void PagedBatcher::end_stall() {
   if (gpu_ == Gpu::stalled) {
     gpu_ = Gpu::idle;
-    requests_.gpu_time().exposed_save += backend_.now() - gpu_since_;
     requests_.report_gpu(GpuActivity::save_stall, gpu_since_, -1, 0);
   }
 }
@@ -293,6 +323,12 @@ void PagedBatcher::finish_iteration() {
   requests_.gpu_time().prefill += prefill;
   requests_.gpu_time().decode += decode;
   requests_.gpu_time().exposed_load += waited;
+  const bool loads = waited.ns > 0 && !loads_.empty();  // a device may take longer without a load
+  requests_.waits().end_command(
+      now - gpu_since_, loads ? waited : SimDuration(),
+      loads ? slowest_link(config_.hardware, store_.behind(), Medium::hbm).link
+            : WaitCause::gpu_compute,
+      now);
   const auto prompts = static_cast<std::int64_t>(prompts_.size());
   requests_.report_gpu(
       GpuActivity::prefill, gpu_since_,
@@ -369,6 +405,7 @@ void PagedBatcher::finish_decode(std::int64_t iterations) {
   const auto batch = static_cast<std::int64_t>(running_.size());
   gpu_ = Gpu::idle;
   requests_.gpu_time().decode += duration;
+  requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
   decode_per_request_ += duration / batch;
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, batch);
   const std::int64_t blocks = growth(iterations);

@@ -87,16 +87,23 @@ class PagedBatcher final : public Batcher {
   };
 
   void proceed();
+  void act();
   void schedule();
+  /// Notes what the next waiting request waits for from now on.
+  void note_wait();
   void admit_all();
   /// The request that is admitted next, a suspended one before all others.
   [[nodiscard]] std::optional<Candidate> next() const;
-  /// Whether it can be admitted into the batch as it is now; asks the store for room.
+  /// Whether it can be admitted into the batch as it is now; asks the store for room, and notes in
+  /// `lacks_blocks_` if there is none.
   [[nodiscard]] bool admissible(SessionSlot slot);
   void admit(const Candidate& candidate);
   /// Tokens that running requests add to an iteration with prompts.
   [[nodiscard]] Tokens decoding_tokens() const {
     return Tokens(mixes_ ? static_cast<std::int64_t>(running_.size()) : 0);
+  }
+  [[nodiscard]] std::int64_t batch_size() const {
+    return static_cast<std::int64_t>(running_.size() + prompts_.size());
   }
   /// Suspends requests until the others can decode once more. Without: the GPUs have to wait.
   [[nodiscard]] bool make_room_to_decode();
@@ -111,6 +118,8 @@ class PagedBatcher final : public Batcher {
   void run(SessionSlot slot);
   void finish_turn(SessionSlot slot);
   void stall();
+  /// Counts the stall up to now.
+  void count_stall();
   void end_stall();
 
   /// Blocks that `iterations` more iterations of the running requests take.
@@ -148,7 +157,10 @@ class PagedBatcher final : public Batcher {
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_since_;
+  SimTime stall_counted_;
   bool stopping_ = false;
+  /// The request that was asked about last found no room.
+  bool lacks_blocks_ = false;
   std::vector<Prompt> prompts_;
   std::vector<PrefillPart> parts_;  // those of prompts_
   std::vector<EntryKey> keys_;      // those of prompts_

@@ -5,6 +5,7 @@
 #include "hw/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/engine/history.hpp"
+#include "sim/engine/idle_bandwidth.hpp"
 
 namespace kvtier {
 
@@ -38,7 +39,9 @@ PrefillFirst::PrefillFirst(const Setup& setup)
   tiers_.on_load_ready = [this](SessionSlot slot, Medium medium) {
     KVTIER_ASSERT(gpu_ == Gpu::waits_for_fetch && slot == prefilling_,
                   "the prefill in work waits for this fetch");
-    requests_.request(slot).late_wait = backend_.now() - gpu_since_;
+    RequestRecord& r = requests_.request(slot);
+    r.late_wait = backend_.now() - gpu_since_;
+    count_wait(r.late_wait, r.late_wait, r.found.fetched_from, medium);
     // Of a session and its prompt one may be fetched late while the other has to be loaded.
     const Lookup& found = requests_.request(slot).found;
     if (found.medium != Medium::hbm) {
@@ -108,6 +111,21 @@ void PrefillFirst::proceed() {
   if (preloads_ && preloading_ == kNoSession && !load_in_flight_ && requests_.queue_length() > 0) {
     preload_next();
   }
+  note_wait();
+}
+
+void PrefillFirst::note_wait() {
+  const SimTime now = backend_.now();
+  if (!requests_.any_waits()) {
+    requests_.waits().set_none(now);
+  } else if (!has_free_slot()) {
+    requests_.waits().set(WaitCause::batch_slots, now);
+  } else if (lacks_room_) {
+    requests_.waits().set(WaitCause::hbm_for_kv, now);
+  } else {
+    requests_.waits().set(gpu_ == Gpu::stalled ? WaitCause::write_buffer : WaitCause::gpu_compute,
+                          now);
+  }
 }
 
 bool PrefillFirst::must_stall() const {
@@ -122,6 +140,9 @@ void PrefillFirst::end_stall() {
 }
 
 void PrefillFirst::schedule() {
+  if (requests_.queue_length() == 0 && running_.empty()) {
+    return;  // saves that are still in progress hold nothing up
+  }
   if (must_stall()) {
     gpu_ = Gpu::stalled;
     gpu_since_ = backend_.now();
@@ -132,21 +153,22 @@ void PrefillFirst::schedule() {
   }
 }
 
-QueuePosition PrefillFirst::admissible() const {
-  if (requests_.queue_length() == 0 ||
-      running_.size() >= static_cast<std::size_t>(config_.serving.slots)) {
+QueuePosition PrefillFirst::admissible() {
+  lacks_room_ = false;
+  if (requests_.queue_length() == 0 || !has_free_slot()) {
     return kNotQueued;
   }
   const QueuePosition next = requests_.next();
   const Tokens tokens = running_tokens(requests_.waiting(next));
-  const bool fits = requests_.hbm_used() + bytes_per_token_ * tokens.value <= hbm_limit_;
-  return fits ? next : kNotQueued;
+  lacks_room_ = requests_.hbm_used() + bytes_per_token_ * tokens.value > hbm_limit_;
+  return lacks_room_ ? kNotQueued : next;
 }
 
 void PrefillFirst::admit(QueuePosition position) {
   const SessionSlot slot = requests_.admit(position);
   RequestRecord& r = requests_.request(slot);
   prefilling_ = slot;
+  loading_from_ = Medium::hbm;
   gpu_since_ = backend_.now();
   gpu_ = Gpu::waits_for_fetch;
   tiers_.on_dequeued(slot);
@@ -195,8 +217,18 @@ void PrefillFirst::note_pieces(EntryKey key, const Lookup& prompt, const Lookup&
   }
 }
 
+void PrefillFirst::count_wait(SimDuration elapsed, SimDuration waited, Medium from, Medium to) {
+  // A device may take longer than it computes without a load.
+  const bool loads = waited.ns > 0 && from != Medium::hbm;
+  requests_.waits().end_command(
+      elapsed, loads ? waited : SimDuration(),
+      loads ? slowest_link(config_.hardware, from, to).link : WaitCause::gpu_compute,
+      backend_.now());
+}
+
 void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
   Load& load = loads_[slot];
+  loading_from_ = medium;
   const Tokens tokens = requests_.request(slot).outside_hbm();
   const Bytes total = stored_up_to_layers_.back() * tokens.value;
   const Bytes rest = total - std::min(total, load.preloaded);
@@ -280,6 +312,8 @@ void PrefillFirst::finish_prefill(SimDuration compute) {
   r.first_token = now;
   r.exposed_load = requests_.waited_for_kv(now - gpu_since_, compute);
   r.prefill_compute = now - gpu_since_ - r.exposed_load;
+  count_wait(now - gpu_since_ - r.late_wait, std::max(r.exposed_load - r.late_wait, SimDuration()),
+             loading_from_, Medium::hbm);
   r.decode_share = SimDuration(0) - decode_per_request_;
   requests_.gpu_time().prefill += r.prefill_compute;
   requests_.gpu_time().exposed_load += r.exposed_load;
@@ -311,6 +345,7 @@ void PrefillFirst::finish_decode(std::int64_t iterations) {
   const auto batch = static_cast<std::int64_t>(running_.size());
   gpu_ = Gpu::idle;
   requests_.gpu_time().decode += now - gpu_since_;
+  requests_.waits().end_command(now - gpu_since_, SimDuration(), WaitCause::gpu_compute, now);
   last_decode_ = now - gpu_since_;
   last_iterations_ = iterations;
   decode_per_request_ += (now - gpu_since_) / batch;

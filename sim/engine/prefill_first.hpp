@@ -82,8 +82,14 @@ class PrefillFirst final : public Batcher, private RunningView {
 
   void proceed();
   void schedule();
-  /// The waiting request that is next, if it can be admitted now; else kNotQueued.
-  [[nodiscard]] QueuePosition admissible() const;
+  /// Notes what the next waiting request waits for from now on.
+  void note_wait();
+  /// The waiting request that is next, if it can be admitted now; else kNotQueued. Notes in
+  /// `lacks_room_` if HBM has no room for it.
+  [[nodiscard]] QueuePosition admissible();
+  [[nodiscard]] bool has_free_slot() const {
+    return std::ssize(running_) + (prefilling_ != kNoSession ? 1 : 0) < config_.serving.slots;
+  }
   void admit(QueuePosition position);
   /// Tokens whose KV the turn takes of the HBM for running requests.
   [[nodiscard]] Tokens running_tokens(SessionSlot slot) const {
@@ -94,6 +100,8 @@ class PrefillFirst final : public Batcher, private RunningView {
   /// Notes what a turn that begins with a shared prompt loads.
   void note_pieces(EntryKey key, const Lookup& prompt, const Lookup& own);
   void start_load(SessionSlot slot, Medium medium);
+  /// Counts what the prefill in work waited for since the last such call, up to now.
+  void count_wait(SimDuration elapsed, SimDuration waited, Medium from, Medium to);
   void start_prefill(SessionSlot slot, bool loads, std::int64_t ready_layers);
   void finish_prefill(SimDuration compute);
   void start_decode();
@@ -130,6 +138,10 @@ class PrefillFirst final : public Batcher, private RunningView {
   SessionSlot prefilling_ = kNoSession;
   SessionSlot preloading_ = kNoSession;
   bool load_in_flight_ = false;
+  /// The request that was asked about last found no room.
+  bool lacks_room_ = false;
+  /// Where the prefill in work has stored KV from.
+  Medium loading_from_ = Medium::hbm;
   /// Of the turn that is being prefilled, if it begins with a shared prompt: that prompt, and what
   /// its load brings.
   TurnPrompt prompt_;

@@ -219,6 +219,8 @@ bool Requests::finish(SessionSlot slot) {
 void Requests::check_finished() const {
   const std::int64_t turns = routing_ != nullptr ? routing_->turns_here() : workload_.turns();
   KVTIER_ASSERT(begun_turns_ == finished_turns_ && finished_turns_ == turns, "every turn finished");
+  KVTIER_ASSERT(measured_gpu_time().busy() <= measured_.span(),
+                "GPUs are busy for no longer than they are measured");
   KVTIER_ASSERT(queue_length_ == 0 && suspended_ == 0 && slots_used_ == 0 && hbm_used_.value == 0,
                 "nothing is left running");
 }
@@ -246,7 +248,6 @@ QueuePosition Requests::enqueue(SessionSlot slot) {
     }
     queue_.swap(larger);
   }
-  occupy(0, Bytes(0));
   const QueuePosition position = end_;
   queue_[position.value & (queue_.size() - 1)] = slot;
   ++end_.value;
@@ -274,7 +275,6 @@ SessionSlot Requests::admit(QueuePosition position) {
 }
 
 void Requests::leave_queue(QueuePosition position) {
-  occupy(0, Bytes(0));
   queue_[position.value & (queue_.size() - 1)] = kNoSession;
   --queue_length_;
   while (first_ < end_ && waiting(first_) == kNoSession) {
@@ -284,7 +284,6 @@ void Requests::leave_queue(QueuePosition position) {
 }
 
 void Requests::set_suspended(std::size_t requests) {
-  occupy(0, Bytes(0));
   suspended_ = requests;
   report_queue();
 }
@@ -302,15 +301,11 @@ void Requests::report_queue() {
 void Requests::occupy(std::int64_t slots, Bytes bytes) {
   const SimTime now = backend_.now();
   if (now != occupied_since_) {
-    double share = 1;
-    if (queue_length_ + suspended_ == 0) {
-      const double slot_share =
-          static_cast<double>(slots_used_) / static_cast<double>(config_.serving.slots);
-      const double hbm_share =
-          static_cast<double>(hbm_used_.value) / static_cast<double>(hbm_limit_.value);
-      share = std::max(slot_share, hbm_share);
-    }
-    occupied_seconds_ += share * (now - occupied_since_).seconds();
+    const double seconds = (now - occupied_since_).seconds();
+    occupied_.slots +=
+        seconds * static_cast<double>(slots_used_) / static_cast<double>(config_.serving.slots);
+    occupied_.kv_memory +=
+        seconds * static_cast<double>(hbm_used_.value) / static_cast<double>(hbm_limit_.value);
     occupied_since_ = now;
   }
   slots_used_ += slots;
@@ -339,7 +334,10 @@ void Requests::move_measurement() {
 void Requests::begin_measurement() {
   measuring_ = true;
   occupy(0, Bytes(0));
-  occupied_seconds_before_ = occupied_seconds_;
+  occupied_before_ = occupied_;
+  waits_.advance(backend_.now());
+  waits_before_ = waits_.requests();
+  loads_before_ = waits_.loads();
   measured_ = {.from = backend_.now(),
                .to = backend_.now(),
                .stationary = is_stationary_ && has_drawn_,
@@ -361,7 +359,10 @@ void Requests::end_measurement(SimTime at) {
   occupy(0, Bytes(0));
   measuring_ = false;
   measured_.to = at;
-  occupied_seconds_after_ = occupied_seconds_;
+  occupied_after_ = occupied_;
+  waits_.advance(backend_.now());
+  waits_after_ = waits_.requests();
+  loads_after_ = waits_.loads();
   gpu_time_after_ = gpu_time_;
   if (on_measurement_end) {
     on_measurement_end();

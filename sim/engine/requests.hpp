@@ -13,6 +13,7 @@
 #include "sim/engine/stationarity.hpp"
 #include "sim/engine/stored_kv.hpp"
 #include "sim/engine/turn_routing.hpp"
+#include "sim/engine/waits.hpp"
 #include "traces/session.hpp"
 #include "traces/statistics.hpp"
 
@@ -122,6 +123,9 @@ class Requests final : public QueueView {
   /// more.
   void occupy(std::int64_t slots, Bytes bytes);
   [[nodiscard]] Bytes hbm_used() const { return hbm_used_; }
+  /// Whether any request waits, suspended ones included.
+  [[nodiscard]] bool any_waits() const { return queue_length_ + suspended_ > 0; }
+  [[nodiscard]] WaitClock& waits() { return waits_; }
   [[nodiscard]] GpuTime& gpu_time() { return gpu_time_; }
   /// For stored KV, by a GPU command that computed for `compute` of `elapsed`. On a device what its
   /// overhead was in truth is not known.
@@ -154,9 +158,9 @@ class Requests final : public QueueView {
   [[nodiscard]] SimDuration offered_span() const { return last_due_ - first_arrival_; }
   /// Durations of the sessions that ended, from arrival to last token.
   [[nodiscard]] const SessionDurations& session_durations() const { return session_durations_; }
-  [[nodiscard]] double measured_occupied_seconds() const {
-    return occupied_seconds_after_ - occupied_seconds_before_;
-  }
+  [[nodiscard]] Occupied measured_occupied() const { return occupied_after_ - occupied_before_; }
+  [[nodiscard]] WaitTimes measured_waits() const { return waits_after_ - waits_before_; }
+  [[nodiscard]] WaitTimes measured_load_waits() const { return loads_after_ - loads_before_; }
   [[nodiscard]] std::size_t most_live_sessions() const { return sessions_.size(); }
   /// Called when the measured part begins, also when it begins anew, and when it ends.
   std::function<void()> on_measurement_begin;
@@ -212,10 +216,15 @@ class Requests final : public QueueView {
   Bytes hbm_limit_;
   Bytes hbm_used_;
   std::int64_t slots_used_ = 0;
-  double occupied_seconds_ = 0;
-  double occupied_seconds_before_ = 0;
-  double occupied_seconds_after_ = 0;
+  Occupied occupied_;
+  Occupied occupied_before_;
+  Occupied occupied_after_;
   SimTime occupied_since_;
+  WaitClock waits_;
+  WaitTimes waits_before_;
+  WaitTimes waits_after_;
+  WaitTimes loads_before_;
+  WaitTimes loads_after_;
   TurnFitter fitter_;
   bool is_logged_;
   std::unique_ptr<TurnRouting> routing_;

@@ -138,6 +138,7 @@ Json confidence_report(const TurnMetrics& turns) {
   };
   add_quantile("ttft_seconds_p50", 0.5);
   add_quantile("ttft_seconds_p90", 0.9);
+  add_quantile("ttft_seconds_p95", 0.95);
   add_quantile("ttft_seconds_p99", 0.99);
   return json;
 }
@@ -147,8 +148,11 @@ Json seconds_report(const Histogram& histogram_ns) {
     return nullptr;
   }
   const auto at = [&](double q) { return static_cast<double>(histogram_ns.quantile(q)) * 1e-9; };
-  return Json{
-      {"mean", histogram_ns.mean() * 1e-9}, {"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}};
+  return Json{{"mean", histogram_ns.mean() * 1e-9},
+              {"p50", at(0.5)},
+              {"p90", at(0.9)},
+              {"p95", at(0.95)},
+              {"p99", at(0.99)}};
 }
 
 Json resumed_report(const TurnMetrics& turns, double gpus) {
@@ -161,7 +165,7 @@ Json resumed_report(const TurnMetrics& turns, double gpus) {
     return ratio(static_cast<double>(tokens.value), duration.seconds());
   };
   return Json{{"ttft_seconds_without_queueing", seconds_report(r.ttft_without_queueing_ns)},
-              {"prefill_throughput_tokens_per_second",
+              {"prompt_tokens_served_per_prefill_second",
                throughput(r.prompt_tokens, r.prefill + r.exposed_load)},
               {"output_throughput_tokens_per_busy_second", throughput(r.output_tokens, busy)},
               {"gpu_seconds_per_turn", Json{{"total", per_turn(busy)},
@@ -240,18 +244,48 @@ double nominal_requests_per_second(const RunConfig& config, Instances instances,
   return ratio(static_cast<double>(workload.turns()), span.seconds());
 }
 
+/// The cause with the largest share of the time, or none.
+Json bottleneck_report(const WaitTimes& waits, double seconds) {
+  Json shares;
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < kWaitCauses; ++i) {
+    shares[to_string(static_cast<WaitCause>(i))] = ratio(waits.by_cause[i].seconds(), seconds);
+    most = waits.by_cause[i] > waits.by_cause[most] ? i : most;
+  }
+  const double waiting = ratio(waits.total().seconds(), seconds);
+  const bool binds = waiting >= kLeastWaitingShare;
+  return {{"name", binds ? to_string(static_cast<WaitCause>(most)) : "none"},
+          {"share", binds ? ratio(waits.by_cause[most].seconds(), seconds) : 0.0},
+          {"requests_wait_share", waiting},
+          {"shares", shares}};
+}
+
+/// Time that GPUs wait for KV to come, by the link that it comes over.
+Json load_wait_report(const WaitTimes& loads, SimDuration total, double seconds) {
+  Json json{{"total", ratio(total.seconds(), seconds)}};
+  for (const WaitCause link :
+       {WaitCause::host_link, WaitCause::host_memory, WaitCause::cxl_memory, WaitCause::drive}) {
+    json[to_string(link)] = ratio(loads[link].seconds(), seconds);
+  }
+  return json;
+}
+
 }  // namespace
 
 Json load_report(Instances instances, const RunConfig& config, const WorkloadStatistics& workload) {
   const double seconds = measured_seconds(instances);
-  double occupied = 0;
+  Occupied occupied;
+  WaitTimes waits;
+  WaitTimes loads;
   double queue_mean = 0;
   std::size_t queue_max = 0;
   bool exceeds = false;
   bool stationary = true;
   SessionDurations durations;
   for (Instance* instance : instances) {
-    occupied += instance->measured_occupied_seconds();
+    occupied += instance->measured_occupied();
+    waits += instance->measured_waits();
+    loads += instance->measured_load_waits();
     const MeasuredPart& measured = instance->measured();
     queue_mean += instance->queue_trend().mean(measured.from, measured.to);
     stationary = stationary && measured.stationary;
@@ -260,8 +294,12 @@ Json load_report(Instances instances, const RunConfig& config, const WorkloadSta
     exceeds = exceeds || exceeds_capacity(*instance);
   }
   Json json;
-  json["utilization"] = ratio(occupied, seconds);
-  json["gpu_busy_fraction"] = ratio(measured_gpu_time(instances).busy().seconds(), seconds);
+  const GpuTime gpu = measured_gpu_time(instances);
+  json["slots_in_use_fraction"] = ratio(occupied.slots, seconds);
+  json["kv_memory_in_use_fraction"] = ratio(occupied.kv_memory, seconds);
+  json["gpu_busy_fraction"] = ratio(gpu.busy().seconds(), seconds);
+  json["gpu_load_wait_fraction"] = load_wait_report(loads, gpu.exposed_load, seconds);
+  json["bottleneck"] = bottleneck_report(waits, seconds);
   const bool is_automatic = config.workload.measure == Measure::automatic;
   json["verdict"] = exceeds                       ? kLoadExceedsCapacity
                     : is_automatic && !stationary ? kRunTooShort
@@ -372,15 +410,22 @@ Json metrics_report(Instances instances, const RunConfig& config,
   m["tpot_seconds"] = seconds_report(turns.tpot_ns);
   m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
   m["resumed"] = resumed_report(turns, gpus);
-  const Tokens prompts = turns.history_tokens + turns.input_tokens;
+  const Tokens prompts = turns.prompt_tokens();
   m["prompt_tokens"] = prompts.value;
   m["output_tokens"] = turns.output_tokens.value;
-  m["prefill_throughput_tokens_per_second"] =
+  const auto rate = [&](const auto& count_of) {
+    return sum([&](const Instance& one) {
+      return ratio(static_cast<double>(count_of(one.turns())), measured_span(one).seconds());
+    });
+  };
+  m["prompt_tokens_served_per_second"] =
+      rate([](const TurnMetrics& t) { return t.prompt_tokens().value; });
+  m["computed_tokens_per_second"] =
+      rate([](const TurnMetrics& t) { return t.computed_tokens().value; });
+  m["prompt_tokens_served_per_prefill_second"] =
       ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
-  m["output_throughput_tokens_per_second"] = sum([](const Instance& one) {
-    return ratio(static_cast<double>(one.turns().output_tokens.value),
-                 measured_span(one).seconds());
-  });
+  m["output_throughput_tokens_per_second"] =
+      rate([](const TurnMetrics& t) { return t.output_tokens.value; });
   m["requests_per_second"] = requests_per_second(instances);
   m["gpu_seconds"] = Json{{"total", gpu.busy().seconds() * gpus},
                           {"prefill", gpu.prefill.seconds() * gpus},

@@ -28,7 +28,7 @@ struct LinkReport {
                                     bool with_routing = false);
 /// 95 % intervals of the headline metrics by batch means.
 [[nodiscard]] Json confidence_report(const TurnMetrics& turns);
-/// {"mean", "p50", "p90", "p99"} in seconds; null without values.
+/// {"mean", "p50", "p90", "p95", "p99"} in seconds; null without values.
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
 [[nodiscard]] Json resumed_report(const TurnMetrics& turns, double gpus);
@@ -45,11 +45,13 @@ using Instances = std::span<Instance* const>;
 /// on other servers were taken to take.
 [[nodiscard]] Json routing_report(Instances instances);
 /// `load` and `metrics` of a timed run. Of several instances: hit rates, means and quantiles are of
-/// all their turns, bytes, time, dollars and rates are sums, utilization is that of all together,
-/// the verdict that of the worst. Intervals by batch means are of one sequence of turns, so there
-/// are none. `links` are those of all instances.
+/// all their turns, bytes, time, dollars and rates are sums, shares of time are those of all
+/// together, the verdict that of the worst. Intervals by batch means are of one sequence of turns,
+/// so there are none. `links` are those of all instances.
 [[nodiscard]] Json load_report(Instances instances, const RunConfig& config,
                                const WorkloadStatistics& workload);
+/// Where requests wait in a smaller share of the time, nothing is named as the bottleneck.
+inline constexpr double kLeastWaitingShare = 0.1;
 /// Verdicts of `load`.
 inline constexpr const char* kLoadWithinCapacity = "load is within capacity";
 inline constexpr const char* kLoadExceedsCapacity = "load exceeds capacity";

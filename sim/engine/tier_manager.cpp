@@ -455,6 +455,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       lookup.reused = std::min(history, e.copies[e.source_tier].tokens);
       lookup.medium = tier(0).medium;
       lookup.late = true;
+      lookup.fetched_from = tier(e.source_tier).medium;
       ++prefetches_.late;
       tier(0).counters.read += keeps_in_hbm(0) ? Bytes(0) : actual_bytes(lookup.reused);
     } else {

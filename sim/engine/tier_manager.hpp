@@ -77,6 +77,8 @@ struct Lookup {
   Medium medium = Medium::hbm;
   /// The fetch that brings it nearer is still in flight: load_ready is heard of when it is done.
   bool late = false;
+  /// Where that fetch comes from.
+  Medium fetched_from = Medium::hbm;
   /// Why less than the whole history was found.
   LossCause cause = LossCause::none;
   /// Of `reused`, a head that was in HBM already while the rest was in `medium`.

@@ -15,6 +15,7 @@ Lookup together(const Lookup& prompt, const Lookup& own) {
   Lookup both{.reused = prompt.reused + own.reused,
               .medium = prompt.medium == Medium::hbm ? own.medium : prompt.medium,
               .late = prompt.late || own.late,
+              .fetched_from = prompt.late ? prompt.fetched_from : own.fetched_from,
               .cause = own.cause == LossCause::none ? prompt.cause : own.cause};
   both.nearer = both.medium == Medium::hbm ? Tokens(0) : in_hbm(prompt) + in_hbm(own);
   return both;
@@ -173,6 +174,7 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   Lookup found{.reused = prompt.tokens, .medium = tier(0).medium};
   if (e.fetch_active) {
     found.late = true;
+    found.fetched_from = tier(e.source_tier).medium;
     ++prefetches_.late;
     awaiting_prompt_ = session;
     m->use = PromptUse::awaited;

@@ -284,7 +284,8 @@ Json to_json(const Comparison& comparison) {
 std::string to_table(const Comparison& comparison) {
   std::vector<std::size_t> widths;
   for (const Comparison::Column& column : comparison.columns) {
-    std::size_t width = std::max(heading(column).size(), verdict(column).size());
+    std::size_t width = std::max({heading(column).size(), verdict(column).size(),
+                                  describe_bottleneck(column.results).size()});
     for (const ResultRow& row : result_rows()) {
       width = std::max(width, cell(column, row).size());
     }
@@ -311,7 +312,11 @@ std::string to_table(const Comparison& comparison) {
     }
     text += "\n";
   }
-  text += fmt::format("{:<{}}", "verdict", kLabelWidth);
+  text += fmt::format("{:<{}}", "bottleneck", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("{:>{}}", describe_bottleneck(comparison.columns[i].results), widths[i]);
+  }
+  text += fmt::format("\n{:<{}}", "verdict", kLabelWidth);
   for (std::size_t i = 0; i < widths.size(); ++i) {
     text += fmt::format("{:>{}}", verdict(comparison.columns[i]), widths[i]);
   }
@@ -330,6 +335,13 @@ std::string to_table(const Comparison& comparison) {
   }
   if (!compressed.empty()) {
     text += "\n" + compressed;
+  }
+  std::string load_waits;
+  for (const Comparison::Column& column : comparison.columns) {
+    load_waits += describe_load_waits(column.system, column.results);
+  }
+  if (!load_waits.empty()) {
+    text += "\n" + load_waits;
   }
   text += notes(comparison);
   return text;

@@ -101,7 +101,7 @@ void collect_numbers(const Json& json, const std::string& pointer,
   if (json.is_number()) {
     numbers.push_back(pointer);
   } else if (json.is_null()) {
-    for (const char* statistic : {"mean", "p50", "p90", "p99"}) {
+    for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"}) {
       numbers.push_back(pointer + "/" + statistic);
     }
   } else if (json.is_object()) {
@@ -246,7 +246,9 @@ class Search {
           (!value || (condition.at_most ? *value <= condition.bound : *value >= condition.bound));
     }
     trial.requests_per_second = mean_of(results, "/metrics/requests_per_second");
-    trial.utilization = mean_of(results, "/load/utilization");
+    trial.slots_in_use = mean_of(results, "/load/slots_in_use_fraction");
+    trial.gpus_busy = mean_of(results, "/load/gpu_busy_fraction");
+    trial.bottleneck = describe_bottleneck(results);
     constexpr double kMillion = 1e6;
     trial.dollars_per_million_output_tokens = mean_of(results, "/metrics/cost_dollars/total") /
                                               mean_of(results, "/metrics/output_tokens") * kMillion;
@@ -481,7 +483,9 @@ Json to_json(const CapacitySearch& search) {
              {"overloaded_replications", trial.overloaded},
              {"values", values},
              {"requests_per_second", trial.requests_per_second},
-             {"utilization", trial.utilization},
+             {"slots_in_use_fraction", trial.slots_in_use},
+             {"gpu_busy_fraction", trial.gpus_busy},
+             {"bottleneck", trial.bottleneck},
              {"dollars_per_million_output_tokens", trial.dollars_per_million_output_tokens}});
   }
   return json;
@@ -517,10 +521,14 @@ std::string to_table(const CapacitySearch& search) {
   add_row("requests/s, measured", [](const CapacityTrial& trial) {
     return fmt::format("{:.4g}", trial.requests_per_second);
   });
-  add_row("utilization %", [](const CapacityTrial& trial) {
-    constexpr double kPercent = 100;
-    return fmt::format("{:.1f}", trial.utilization * kPercent);
+  constexpr double kPercent = 100;
+  add_row("slots in use %", [](const CapacityTrial& trial) {
+    return fmt::format("{:.1f}", trial.slots_in_use * kPercent);
   });
+  add_row("GPUs busy %", [](const CapacityTrial& trial) {
+    return fmt::format("{:.1f}", trial.gpus_busy * kPercent);
+  });
+  add_row("bottleneck", [](const CapacityTrial& trial) { return trial.bottleneck; });
   add_row("dollars per million output tokens", [](const CapacityTrial& trial) {
     return fmt::format("{:.2f}", trial.dollars_per_million_output_tokens);
   });

@@ -56,8 +56,11 @@ struct CapacityTrial {
   /// Every condition holds for the mean, and no replication is overloaded.
   bool meets = false;
   double requests_per_second = 0;
-  /// In [0, 1].
-  double utilization = 0;
+  /// Shares of the slots and of the time, in [0, 1].
+  double slots_in_use = 0;
+  double gpus_busy = 0;
+  /// As tables name it.
+  std::string bottleneck;
   /// GPUs and used tiers, rented from the first measured turn to the last.
   double dollars_per_million_output_tokens = 0;
 };

@@ -33,13 +33,13 @@ RequestRecorder::RequestRecorder(const std::string& path) : file_(path) {
 
 void RequestRecorder::add(const RequestRecord& r) {
   const bool found = r.found.reused.value > 0;
-  const bool whole = r.found.reused >= r.history;
-  file_.write(fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", r.session, r.turn,
-                          r.measured ? 1 : 0, r.arrived.seconds(), r.admitted.seconds(),
-                          r.first_token.seconds(), r.finished.seconds(), r.history.value,
-                          r.input.value, r.output.value, r.truncated.value, r.found.reused.value,
-                          found ? kvtier::to_string(r.found.medium) : "", r.found.late ? 1 : 0,
-                          whole ? "" : kvtier::to_string(r.found.cause), r.exposed_load.seconds()));
+  const LossCause loss = r.lost_because();
+  file_.write(fmt::format(
+      "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", r.session, r.turn, r.measured ? 1 : 0,
+      r.arrived.seconds(), r.admitted.seconds(), r.first_token.seconds(), r.finished.seconds(),
+      r.history.value, r.input.value, r.output.value, r.truncated.value, r.found.reused.value,
+      found ? kvtier::to_string(r.found.medium) : "", r.found.late ? 1 : 0,
+      loss == LossCause::none ? "" : kvtier::to_string(loss), r.exposed_load.seconds()));
 }
 
 void RequestRecorder::restart_measurement() {

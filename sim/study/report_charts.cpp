@@ -417,8 +417,8 @@ ReportSection capacity_section(const Report& report) {
 
 std::optional<ReportChart> range_chart(const Report& report, const std::string& metric,
                                        const char* title, const char* note) {
-  constexpr const char* kStatistics[] = {"mean", "p50", "p90", "p99"};
-  ReportChart chart{title, note, {}, {{"run", "mean s", "p50 s", "p90 s", "p99 s"}, {}}};
+  constexpr const char* kStatistics[] = {"mean", "p50", "p90", "p95", "p99"};
+  ReportChart chart{title, note, {}, {{"run", "mean s", "p50 s", "p90 s", "p95 s", "p99 s"}, {}}};
   Json labels = Json::array();
   std::map<std::string, Json> values;
   for (const ReportRun& run : report.runs) {
@@ -885,8 +885,8 @@ std::string describe_validations(const ReportValidations& validations) {
   std::vector<std::string> out;
   for (const ReportValidation& one : validations.points) {
     if (!one.json.contains("in_band") || one.json["in_band"] != true) {
-      const Number load = number_at(one.json, "/utilization");
-      out.push_back(fmt::format("{} (utilization {})", one.label.empty() ? "it" : one.label,
+      const Number load = number_at(one.json, "/occupied_fraction");
+      out.push_back(fmt::format("{} (occupied {})", one.label.empty() ? "it" : one.label,
                                 load ? fmt::format("{:.2f}", *load) : "not known"));
     }
   }
@@ -979,10 +979,12 @@ ReportTable headline_table(const Report& report) {
     }
   }
   std::vector<std::string> rent{"rent, $ per hour"};
+  std::vector<std::string> bottlenecks{"bottleneck"};
   std::vector<std::string> verdicts{"verdict"};
   for (const ReportRun& run : report.runs) {
     const Number dollars = mean_of(run, dollars_per_hour);
     rent.push_back(dollars ? fmt::format("{:.3f}", *dollars) : "-");
+    bottlenecks.push_back(describe_bottleneck(run.results));
     const auto worst = std::find_if(run.results.begin(), run.results.end(), exceeds_capacity);
     const std::string verdict =
         text_at(worst == run.results.end() ? run.results.front() : *worst, "/load/verdict");
@@ -990,6 +992,7 @@ ReportTable headline_table(const Report& report) {
   }
   if (!report.runs.empty()) {
     table.rows.push_back(std::move(rent));
+    table.rows.push_back(std::move(bottlenecks));
     table.rows.push_back(std::move(verdicts));
   }
   return table;

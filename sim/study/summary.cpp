@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kPerHour = 1.0 / 3600;
 constexpr double kMillis = 1000;
+constexpr double kPercent = 100;
 
 constexpr const char* kBound = "/bound";
 
@@ -33,7 +34,8 @@ constexpr ResultRow kRows[] = {
     {"TTFT without queueing, p90 ms", "/metrics/ttft_seconds_without_queueing/p90", kMillis,
      "{:.1f}"},
     {"TPOT mean ms", "/metrics/tpot_seconds/mean", kMillis, "{:.1f}"},
-    {"prefill throughput, tokens/s", "/metrics/prefill_throughput_tokens_per_second", 1, "{:.0f}"},
+    {"prompt tokens served/s", "/metrics/prompt_tokens_served_per_second", 1, "{:.0f}"},
+    {"  of which computed/s", "/metrics/computed_tokens_per_second", 1, "{:.0f}"},
     {"output throughput, tokens/s", "/metrics/output_throughput_tokens_per_second", 1, "{:.0f}"},
     {"GPU hours", "/metrics/gpu_seconds/total", kPerHour, "{:.2f}"},
     {"  prefill", "/metrics/gpu_seconds/prefill", kPerHour, "{:.2f}"},
@@ -42,7 +44,9 @@ constexpr ResultRow kRows[] = {
     {"  waiting for saves", "/metrics/gpu_seconds/exposed_save", kPerHour, "{:.2f}"},
     {"dollars, busy time", "/metrics/busy_cost_dollars/total", 1, "{:.2f}"},
     {"dollars, rented time", "/metrics/cost_dollars/total", 1, "{:.2f}"},
-    {"utilization %", "/load/utilization", 100, "{:.1f}"},
+    {"slots in use %", "/load/slots_in_use_fraction", 100, "{:.1f}"},
+    {"HBM for KV in use %", "/load/kv_memory_in_use_fraction", 100, "{:.1f}"},
+    {"GPUs busy %", "/load/gpu_busy_fraction", 100, "{:.1f}"},
     {"untimed hit rate, all turns %", "/bound/untimed_hit_rate/all_turns/total", 100, "{:.1f}",
      kBound},
     {"  Belady, greedy %", "/bound/hit_rate/all_turns/total", 100, "{:.1f}", kBound},
@@ -51,6 +55,20 @@ constexpr ResultRow kRows[] = {
     {"  share of it reached %", "/bound/upper_bound/share_reached/all_turns", 100, "{:.1f}",
      kBound},
 };
+
+/// What requests or GPUs wait for: in results, and in tables.
+struct CauseLabel {
+  const char* name;
+  const char* label;
+};
+constexpr CauseLabel kCauses[] = {{"batch_slots", "batch slots"},
+                                  {"hbm_for_kv", "HBM for KV"},
+                                  {"gpu_compute", "GPU compute"},
+                                  {"host_link", "host link"},
+                                  {"host_memory", "host memory"},
+                                  {"cxl_memory", "CXL memory"},
+                                  {"drive", "drive"},
+                                  {"write_buffer", "write buffer"}};
 
 std::string setting(const Json& config) {
   std::string text = fmt::format("{} on {} x {}", config["model"]["name"].get<std::string>(),
@@ -145,6 +163,44 @@ bool exceeds_capacity(const Json& result) {
   return text_at(result, "/load/verdict") == "load exceeds capacity";
 }
 
+std::string describe_bottleneck(const std::vector<Json>& results) {
+  const std::string name = text_at(results.front(), "/load/bottleneck/name");
+  const auto share = summarize(results, "/load/bottleneck/share");
+  if (name.empty() || !share) {
+    return "-";
+  }
+  const bool same = std::all_of(results.begin(), results.end(), [&](const Json& result) {
+    return text_at(result, "/load/bottleneck/name") == name;
+  });
+  if (!same) {
+    return "differs between runs";
+  }
+  const auto label = std::find_if(std::begin(kCauses), std::end(kCauses),
+                                  [&](const CauseLabel& cause) { return name == cause.name; });
+  return label == std::end(kCauses)
+             ? name
+             : fmt::format("{} {:.0f} %", label->label, share->mean * kPercent);
+}
+
+std::string describe_load_waits(const std::string& system, const std::vector<Json>& results) {
+  constexpr double kNotable = 0.05;
+  const std::string waits = "/load/gpu_load_wait_fraction/";
+  const auto total = summarize(results, waits + "total");
+  if (!total || total->mean <= kNotable) {
+    return "";
+  }
+  std::string over;
+  for (const CauseLabel& cause : kCauses) {
+    const auto share = summarize(results, waits + cause.name);
+    if (share && share->mean > 0) {
+      over += fmt::format("{}{} {:.1f} %", over.empty() ? "" : ", ", cause.label,
+                          share->mean * kPercent);
+    }
+  }
+  return fmt::format("{}: GPUs wait for loads {:.1f} % of the time ({}).\n", system,
+                     total->mean * kPercent, over);
+}
+
 std::string describe_confidence(const Json& result) {
   struct Line {
     const char* label;
@@ -152,13 +208,13 @@ std::string describe_confidence(const Json& result) {
     double factor;
     const char* format;
   };
-  constexpr double kPercent = 100;
   constexpr Line kLines[] = {
       {"hit rate, all turns %", "hit_rate_all_turns", kPercent, "{:.1f} to {:.1f}"},
       {"hit rate, tokens %", "hit_rate_tokens", kPercent, "{:.1f} to {:.1f}"},
       {"TTFT mean s", "ttft_seconds", 1, "{:.3f} to {:.3f}"},
       {"TTFT p50 s", "ttft_seconds_p50", 1, "{:.3f} to {:.3f}"},
       {"TTFT p90 s", "ttft_seconds_p90", 1, "{:.3f} to {:.3f}"},
+      {"TTFT p95 s", "ttft_seconds_p95", 1, "{:.3f} to {:.3f}"},
       {"TTFT p99 s", "ttft_seconds_p99", 1, "{:.3f} to {:.3f}"},
       {"queueing mean s", "queueing_seconds", 1, "{:.3f} to {:.3f}"}};
   const Json& confidence = result["metrics"]["confidence"];

@@ -33,6 +33,15 @@ struct Summary {
 /// Whether the queue grew as long as sessions arrived ("load exceeds capacity").
 [[nodiscard]] bool exceeds_capacity(const Json& result);
 
+/// What held requests up for most of the time that they waited, such as "batch slots 83 %": the
+/// share of the measured time; "none" where requests hardly wait, "-" where a result does not say.
+/// There is at least one result.
+[[nodiscard]] std::string describe_bottleneck(const std::vector<Json>& results);
+
+/// A line on GPUs that wait for KV to come in more than 5 % of the time; else empty.
+[[nodiscard]] std::string describe_load_waits(const std::string& system,
+                                              const std::vector<Json>& results);
+
 /// A headline number: where it stands in a result and how it is shown.
 struct ResultRow {
   const char* label;

@@ -179,7 +179,7 @@ RunOptions run_options(const ValidateOptions& options, std::int64_t run,
 bool ValidationRow::in_band() const { return !band || std::abs(error) <= *band; }
 
 bool Validation::in_band() const {
-  return utilization <= kHighestLoad && std::ranges::all_of(rows, &ValidationRow::in_band);
+  return occupied <= kHighestLoad && std::ranges::all_of(rows, &ValidationRow::in_band);
 }
 
 void check_validates(const RunConfig& config, const ValidateOptions& options) {
@@ -198,7 +198,9 @@ Validation validate(const RunConfig& config, const PolicyRegistry& registry,
   RunOptions simulated = run_options(options, 0);
   simulated.observer = recorder_of(options, "simulated");
   result.simulated = simulate(config, registry, simulated);
-  result.utilization = result.simulated["load"]["utilization"].get<double>();
+  const Json& load = result.simulated["load"];
+  result.occupied = std::max(load["slots_in_use_fraction"].get<double>(),
+                             load["kv_memory_in_use_fraction"].get<double>());
   std::vector<ComputedWork> work;
   for (std::int64_t i = 1; i <= options.repetitions; ++i) {
     DeviceBackend backend(setup);
@@ -259,7 +261,7 @@ Json to_json(const Validation& validation) {
   json["device"] = validation.device;
   json["stand_ins"] = validation.stand_ins;
   json["in_band"] = validation.in_band();
-  json["utilization"] = validation.utilization;
+  json["occupied_fraction"] = validation.occupied;
   json["pace"]["prefill"] = validation.pace.prefill;
   json["pace"]["decode"] = validation.pace.decode;
   Json rows = Json::array();
@@ -298,11 +300,11 @@ Json to_json(const LockStep& run) {
 
 std::string to_table(const Validation& validation) {
   std::string text = fmt::format(
-      "{}, {} repetitions, utilization {:.2f}\n"
+      "{}, {} repetitions, occupied {:.2f}\n"
       "prefills took {:.2f} of the time that the profile gives, decode {:.2f}: \"at pace\" is the "
       "simulation with that\n{}\n",
-      validation.device, validation.measured.size(), validation.utilization,
-      validation.pace.prefill, validation.pace.decode, in_lines(validation.stand_ins));
+      validation.device, validation.measured.size(), validation.occupied, validation.pace.prefill,
+      validation.pace.decode, in_lines(validation.stand_ins));
   text += fmt::format("{:<38} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>10} {:>9}\n", "metric",
                       "simulated", "measured", "lowest", "highest", "error", "band", "at pace",
                       "error");
@@ -322,11 +324,11 @@ std::string to_table(const Validation& validation) {
                     row.metric, row.simulated, row.measured, row.lowest, row.highest,
                     percent(row.error), band, row.at_pace, percent(row.error_at_pace));
   }
-  if (validation.utilization > kHighestLoad) {
+  if (validation.occupied > kHighestLoad) {
     text += fmt::format(
         "\nOUT: a load of {:.2f} is more than {:.1f}, where waiting hides errors or "
         "multiplies them\n",
-        validation.utilization, kHighestLoad);
+        validation.occupied, kHighestLoad);
   }
   return text;
 }
@@ -362,8 +364,8 @@ std::string table_line(const ValidationColumns& columns, const std::vector<std::
   for (std::size_t i = 0; i < labels.size(); ++i) {
     line += fmt::format("{:<{}}  ", labels[i], columns.widths[i]);
   }
-  line += fmt::format("{:>4.2f}  {:>4.2f} {:>4.2f}", validation.utilization,
-                      validation.pace.prefill, validation.pace.decode);
+  line += fmt::format("{:>4.2f}  {:>4.2f} {:>4.2f}", validation.occupied, validation.pace.prefill,
+                      validation.pace.decode);
   for (const LineMetric& metric : kLineMetrics) {
     const auto row = std::ranges::find(validation.rows, metric.name, &ValidationRow::metric);
     std::string cell = "-";

@@ -64,8 +64,9 @@ struct Validation {
   std::vector<Json> measured;
   /// Of all repetitions together.
   Pace pace;
-  /// The load was low enough for times to be judged: at most 0.7 of the capacity.
-  double utilization = 0;
+  /// Of the batch slots or of the HBM for KV, whichever is used more, the mean share in use. Times
+  /// are judged up to a limit.
+  double occupied = 0;
 
   [[nodiscard]] bool in_band() const;
 };

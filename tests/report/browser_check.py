@@ -251,7 +251,7 @@ def make_pages(program, configs, folder):
                                         ("ttft_seconds.p90", 0.9, 0.1),
                                         ("tpot_seconds.mean", 0.03, None))]
     validation = {"format": "kvtier.validation/1", "device": "a device", "in_band": True,
-                  "utilization": 0.5, "rows": rows, "simulated": simulated,
+                  "occupied_fraction": 0.5, "rows": rows, "simulated": simulated,
                   "measured": [simulated, simulated]}
     (folder / "validation.json").write_text(json.dumps(validation))
     (folder / "matrix.json").write_text(json.dumps(

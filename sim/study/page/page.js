@@ -143,7 +143,7 @@
 
     ranges(drawing) {
       const pairs = (from, to) => drawing[from].map((value, i) => [value, drawing[to][i]]);
-      const at = (i) => ["p50", "p90", "p99", "mean"].map((name) =>
+      const at = (i) => ["p50", "p90", "p95", "p99", "mean"].map((name) =>
         name + ": " + plain(drawing[name][i]) + " s");
       const made = options({ x: scale(drawing.x), y: labelScale() },
                            { label: (item) => at(item.dataIndex) });

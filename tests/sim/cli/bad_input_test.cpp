@@ -560,13 +560,14 @@ TEST_F(BadCapacity, SuggestsTheMetricThatWasMeant) {
   write_run();
   expect_bad_input(
       {"simulate", "run.json", "--find-capacity",
-       "ttft_second.p90<=2,/load/utilisation<=1,tpot_seconds<=1,colour>=1", "--json", "out.json"},
+       "ttft_second.p90<=2,/load/gpu_buzy_fraction<=1,tpot_seconds<=1,colour>=1", "--json",
+       "out.json"},
       {"--find-capacity: the result has no number \"ttft_second.p90\" (did you mean "
        "\"ttft_seconds.p90\"?)",
-       "--find-capacity: the result has no number \"/load/utilisation\" (did you mean "
-       "\"/load/utilization\"?)",
+       "--find-capacity: the result has no number \"/load/gpu_buzy_fraction\" (did you mean "
+       "\"/load/gpu_busy_fraction\"?)",
        "--find-capacity: \"tpot_seconds\" is several numbers: expected one of tpot_seconds.mean, "
-       "tpot_seconds.p50, tpot_seconds.p90, tpot_seconds.p99",
+       "tpot_seconds.p50, tpot_seconds.p90, tpot_seconds.p95, tpot_seconds.p99",
        "--find-capacity: the result has no number \"colour\""});
   EXPECT_EQ(files(), std::vector<std::string>{"run.json"});
 }

@@ -180,6 +180,108 @@ TEST(Instance, ARequestThatDoesNotFitHbmWaitsForRoom) {
   expect_times(run.request(2, 0), 2, 419, 420, 420);
 }
 
+// ---- What requests wait for ----
+
+SimDuration waited(const ScriptedRun& run, WaitCause cause) {
+  return run.instance.measured_waits()[cause];
+}
+
+TEST(Bottleneck, IsTheSlotsWhileAllAreTaken) {
+  ScriptedRun run(tiny_config(), kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(5, {turn(4, 3)}), session(6, {turn(1, 1)})});
+  run.run();
+  // The second waits 5..50, the third 6..74, for the only slot. The run takes 75 ms.
+  EXPECT_EQ(waited(run, WaitCause::batch_slots), for_ms(69));
+  EXPECT_EQ(run.instance.measured_waits().total(), for_ms(69));
+  const Json load = load_report(std::array{&run.instance}, run.config, run.instance.workload());
+  EXPECT_EQ(load["bottleneck"]["name"], "batch_slots");
+  EXPECT_DOUBLE_EQ(load["bottleneck"]["share"].get<double>(), 69.0 / 75);
+  EXPECT_DOUBLE_EQ(load["bottleneck"]["requests_wait_share"].get<double>(), 69.0 / 75);
+  EXPECT_DOUBLE_EQ(load["bottleneck"]["shares"]["batch_slots"].get<double>(), 69.0 / 75);
+  EXPECT_DOUBLE_EQ(load["slots_in_use_fraction"].get<double>(), 1);
+  EXPECT_DOUBLE_EQ(load["gpu_busy_fraction"].get<double>(), 1);
+}
+
+TEST(Bottleneck, IsHbmWhereTheNextRequestHasNoRoomAndElseTheGpus) {
+  RunConfig config = tiny_config(Tokens(100));
+  config.serving.slots = 2;
+  config.serving.kv_memory = kv(150);
+  ScriptedRun run(
+      config, kPerToken, kIteration,
+      {session(0, {turn(60, 31)}), session(1, {turn(59, 1)}), session(2, {turn(1, 1)})});
+  run.run();
+  // The second waits 1..60 for the first one's prefill. Then 91 + 60 tokens are too many, until the
+  // first has ended at 360. The third waits 360..419 for the second one's prefill.
+  EXPECT_EQ(waited(run, WaitCause::hbm_for_kv), for_ms(300));
+  EXPECT_EQ(waited(run, WaitCause::gpu_compute), for_ms(59 + 59));
+  EXPECT_EQ(run.instance.measured_waits().total(), for_ms(418));
+  // One of two slots, and 91 tokens for 360 ms, 60 for 59, 2 for 1.
+  const Json load = load_report(std::array{&run.instance}, run.config, run.instance.workload());
+  EXPECT_NEAR(load["slots_in_use_fraction"].get<double>(), 0.5, 1e-12);
+  EXPECT_NEAR(load["kv_memory_in_use_fraction"].get<double>(),
+              (91.0 * 360 + 60 * 59 + 2 * 1) / 150 / 420, 1e-12);
+}
+
+TEST(Bottleneck, CountsAPrefillInTheProportionInWhichItWaitsForItsLoad) {
+  RunConfig config = with_dram();
+  config.serving.slots = 2;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5), turn(3, 2, 100)}), session(151, {turn(4, 1)})});
+  run.run();
+  // The prefill from 150 to 165.6 ms waits 12.6 of its 15.6 ms for the host link. The second
+  // session waits for 14.6 of them.
+  EXPECT_EQ(waited(run, WaitCause::host_link).ns, 14600000LL * 126 / 156);
+  EXPECT_EQ(waited(run, WaitCause::gpu_compute).ns, 14600000LL - 14600000LL * 126 / 156);
+  EXPECT_EQ(run.instance.measured_load_waits()[WaitCause::host_link].ns, 12600000);
+  EXPECT_EQ(run.instance.measured_load_waits().total(),
+            run.instance.measured_gpu_time().exposed_load);
+}
+
+TEST(Bottleneck, IsTheWriteBufferWhileTheGpusWaitForSaves) {
+  RunConfig config = with_dram();
+  config.system.save.mode = SaveMode::blocking;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(5, {turn(4, 1)})});
+  run.run();
+  // B waits 5..50 for A's slot and 50..65 for its save.
+  EXPECT_EQ(waited(run, WaitCause::batch_slots), for_ms(45));
+  EXPECT_EQ(waited(run, WaitCause::write_buffer), for_ms(15));
+  EXPECT_EQ(run.instance.measured_waits().total(), for_ms(60));
+}
+
+TEST(Bottleneck, IsNoneWhereRequestsHardlyWait) {
+  ScriptedRun run(tiny_config(), kPerToken, kIteration,
+                  {session(0, {turn(10, 5)}), session(49, {turn(4, 3)})});
+  run.run();
+  // 1 ms of 74.
+  const Json bottleneck =
+      load_report(std::array{&run.instance}, run.config, run.instance.workload())["bottleneck"];
+  EXPECT_EQ(bottleneck["name"], "none");
+  EXPECT_EQ(bottleneck["share"], 0);
+  EXPECT_NEAR(bottleneck["requests_wait_share"].get<double>(), 1.0 / 74, 1e-12);
+}
+
+TEST(Bottleneck, OfPagedKvIsHbmWhileBlocksAreMissing) {
+  for (const DecodeStepping stepping :
+       {DecodeStepping::closed_form, DecodeStepping::per_iteration}) {
+    RunConfig config = tiny_config(Tokens(20));
+    config.system.batching = Batching::separate;
+    config.system.paging = PagingConfig{.block_size = Tokens(1)};
+    config.serving.slots = 4;
+    config.serving.token_budget = Tokens(20);
+    config.serving.kv_memory = kv(20);
+    ScriptedRun run(config, kPerToken, kIteration,
+                    {session(0, {turn(8, 8)}), session(1, {turn(6, 8)}), session(20, {turn(2, 1)})},
+                    stepping);
+    run.run();
+    // B waits 1..8 for A's prefill, C 20..24 for the iteration in work. Then C finds 2 of the 3
+    // blocks that it needs; from 34 on B, suspended, finds less than its 10, until A ends at 84.
+    EXPECT_EQ(waited(run, WaitCause::gpu_compute), for_ms(7 + 4));
+    EXPECT_EQ(waited(run, WaitCause::hbm_for_kv), for_ms(60));
+    EXPECT_EQ(run.instance.measured_waits().total(), for_ms(71));
+  }
+}
+
 TEST(Instance, ARunWithoutSessionsEndsAtOnce) {
   ScriptedRun run(tiny_config(), kPerToken, kIteration, {});
   run.run();
@@ -316,10 +418,10 @@ TEST(Instance, ABlockingSaveStallsTheGpusAtTheEndOfATurn) {
   ScriptedRun run(config, kPerToken, kIteration,
                   {session(0, {turn(10, 5)}), session(5, {turn(4, 1)})});
   run.run();
-  // 15 tokens are saved from 50 to 65; B's 5 tokens after it.
+  // 15 tokens are saved from 50 to 65; B's 5 tokens after it, when the GPUs have nothing to do.
   expect_times(run.request(1, 0), 5, 65, 69, 69);
-  EXPECT_EQ(run.instance.total_gpu_time().exposed_save, for_ms(15 + 5));
-  ASSERT_EQ(run.recorder.spans.size(), 5U);
+  EXPECT_EQ(run.instance.total_gpu_time().exposed_save, for_ms(15));
+  ASSERT_EQ(run.recorder.spans.size(), 4U);
   EXPECT_EQ(run.recorder.spans[2].activity, GpuActivity::save_stall);
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/engine/idle_bandwidth.hpp"
 #include "sim/engine/result.hpp"
 #include "tests/sim/engine/support.hpp"
 #include "traces/statistics.hpp"
@@ -144,8 +145,9 @@ TEST(BytesReport, HasMeanQuantilesAndMaximum) {
   for (int i = 1; i <= 100; ++i) {
     histogram.add(i);
   }
-  EXPECT_EQ(distribution_report(histogram, 1),
-            (Json{{"mean", 50.5}, {"p50", 50}, {"p90", 90}, {"p99", 99}, {"max", 100}}));
+  EXPECT_EQ(
+      distribution_report(histogram, 1),
+      (Json{{"mean", 50.5}, {"p50", 50}, {"p90", 90}, {"p95", 95}, {"p99", 99}, {"max", 100}}));
 }
 
 TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
@@ -156,7 +158,13 @@ TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
   EXPECT_EQ(slow_ssd.kv_bytes_per_token, kTokenBytes);
   EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::dram)].value, 3e6);
   EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 1e6);
+  EXPECT_EQ(slowest_link(config.hardware, Medium::ssd, Medium::hbm).link, WaitCause::drive);
+  EXPECT_EQ(slowest_link(config.hardware, Medium::dram, Medium::hbm).link, WaitCause::host_link);
+  config.hardware.dram->bandwidth = BytesPerSecond(2e6);
+  EXPECT_EQ(slowest_link(config.hardware, Medium::dram, Medium::hbm).link, WaitCause::host_memory);
+  EXPECT_EQ(slowest_link(config.hardware, Medium::ssd, Medium::dram).link, WaitCause::drive);
   config.hardware.ssd->bandwidth.forward = BytesPerSecond(5e6);
+  EXPECT_EQ(slowest_link(config.hardware, Medium::ssd, Medium::hbm).link, WaitCause::host_link);
   EXPECT_EQ(load_rates(config).to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 3e6);
 }
 
@@ -173,6 +181,16 @@ TEST(LoadRates, AreThoseOfTheLinksOfAllGpus) {
   EXPECT_EQ(from(Medium::cxl), 12e6) << "not installed: that of the host link";
   config.hardware.links.pcie.of = HostLinkOf::server;
   EXPECT_EQ(from(Medium::dram), 3e6);
+}
+
+TEST(TurnMetrics, ComputedTokensAreThoseOfPromptsThatWereFoundNowhere) {
+  TurnMetrics turns;
+  turns.add(record(0, 0));
+  turns.add(record(100, 100));
+  turns.add(record(300, 120));
+  // Inputs of 7 tokens.
+  EXPECT_EQ(turns.prompt_tokens(), Tokens(7 + 107 + 307));
+  EXPECT_EQ(turns.computed_tokens(), Tokens(7 + 7 + 187));
 }
 
 TEST(TurnMetrics, CostsOfResumedTurnsLeaveFirstTurnsOut) {
@@ -193,7 +211,7 @@ TEST(TurnMetrics, CostsOfResumedTurnsLeaveFirstTurnsOut) {
   const Json resumed = resumed_report(turns, 2);
   EXPECT_NEAR(resumed["ttft_seconds_without_queueing"]["mean"], 0.020, 1e-12);
   // Prompts of 107 and 307 tokens in 8 + 12 + 20 ms; 10 output tokens in those and 120 ms.
-  EXPECT_NEAR(resumed["prefill_throughput_tokens_per_second"], 414 / 0.040, 1e-6);
+  EXPECT_NEAR(resumed["prompt_tokens_served_per_prefill_second"], 414 / 0.040, 1e-6);
   EXPECT_NEAR(resumed["output_throughput_tokens_per_busy_second"], 10 / 0.160, 1e-9);
   // Two GPUs, two turns.
   EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["prefill"], 0.028, 1e-12);

@@ -46,6 +46,40 @@ TEST(RandomSystems, GiveTheSameBytesInBothSteppingsAndTwice) {
   });
 }
 
+TEST(RandomSystems, HaveNoShareAboveOneAndCostNoMoreBusyThanRented) {
+  static constexpr double kRounding = 1 + 1e-9;
+  for_random_configs([](const RunConfig& config) {
+    const Json result = simulate(config, builtin_policies());
+    const Json& load = result["load"];
+    for (const char* share :
+         {"slots_in_use_fraction", "kv_memory_in_use_fraction", "gpu_busy_fraction"}) {
+      EXPECT_GE(load[share].get<double>(), 0) << share;
+      EXPECT_LE(load[share].get<double>(), kRounding) << share;
+    }
+    double waiting = 0;
+    for (const auto& [cause, share] : load["bottleneck"]["shares"].items()) {
+      EXPECT_GE(share.get<double>(), 0) << cause;
+      waiting += share.get<double>();
+    }
+    EXPECT_LE(waiting, kRounding);
+    EXPECT_NEAR(load["bottleneck"]["requests_wait_share"].get<double>(), waiting, 1e-9);
+    double loading = 0;
+    for (const char* link : {"host_link", "host_memory", "cxl_memory", "drive"}) {
+      loading += load["gpu_load_wait_fraction"][link].get<double>();
+    }
+    EXPECT_NEAR(load["gpu_load_wait_fraction"]["total"].get<double>(), loading, 1e-9);
+    const Json& metrics = result["metrics"];
+    for (const auto& [link, counters] : metrics["links"].items()) {
+      EXPECT_LE(counters["busy_fraction"].get<double>(), kRounding) << link;
+    }
+    for (const char* part : {"total", "gpu", "dram", "cxl", "ssd"}) {
+      EXPECT_LE(metrics["busy_cost_dollars"][part].get<double>(),
+                metrics["cost_dollars"][part].get<double>() * kRounding)
+          << part;
+    }
+  });
+}
+
 /// Checks what must hold after every turn.
 class TurnChecker final : public RunObserver {
  public:

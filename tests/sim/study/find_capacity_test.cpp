@@ -61,7 +61,7 @@ TEST(FindCapacity, FindsTheRateAtWhichTheMeanWaitIsTheServiceTime) {
       search(config, "queueing_seconds.mean<=" + std::to_string(service), {.replications = 3});
   EXPECT_NEAR(found(capacity) * service, 2.0 / 3, 0.015);
   const CapacityTrial& trial = capacity.trials[*capacity.capacity];
-  EXPECT_NEAR(trial.utilization, 2.0 / 3, 0.015);
+  EXPECT_NEAR(trial.slots_in_use, 2.0 / 3, 0.015);
   EXPECT_NEAR(trial.requests_per_second, found(capacity), 0.01 * found(capacity));
 }
 
@@ -147,7 +147,8 @@ TEST(FindCapacity, SaysWhenALowerRateMissesTheSlo) {
   // finds for less.
   settings.emplace_back("/workload/arrival_rate=1/s");
   const ResolvedConfig config = server(settings);
-  const CapacitySearch capacity = search(config, "ttft_seconds.p90<=5,/load/utilization>=0.6");
+  const CapacitySearch capacity =
+      search(config, "ttft_seconds.p90<=5,/load/slots_in_use_fraction>=0.6");
   const Json json = to_json(capacity);
   ASSERT_TRUE(capacity.capacity);
   ASSERT_FALSE(json["missed_below_per_second"].empty());
@@ -199,12 +200,12 @@ TEST(FindCapacity, GivesTheSameBytesTwice) {
 }
 
 TEST(Slo, ReadsBothFormsAndBothRelations) {
-  const auto slo = parse_slo(" ttft_seconds.p90 <= 2 ,/load/utilization>=.5,turns<=1e3");
+  const auto slo = parse_slo(" ttft_seconds.p90 <= 2 ,/load/slots_in_use_fraction>=.5,turns<=1e3");
   ASSERT_EQ(slo.size(), 3U);
   EXPECT_EQ(slo[0].pointer, "/metrics/ttft_seconds/p90");
   EXPECT_TRUE(slo[0].at_most);
   EXPECT_EQ(slo[0].bound, 2);
-  EXPECT_EQ(slo[1].pointer, "/load/utilization");
+  EXPECT_EQ(slo[1].pointer, "/load/slots_in_use_fraction");
   EXPECT_FALSE(slo[1].at_most);
   EXPECT_EQ(slo[1].bound, 0.5);
   EXPECT_EQ(slo[2].pointer, "/metrics/turns");

@@ -26,7 +26,7 @@ Json resumed(const std::string& system, const std::vector<std::string>& more = {
 }
 
 constexpr const char* kTtft = "/ttft_seconds_without_queueing/mean";
-constexpr const char* kPrefillThroughput = "/prefill_throughput_tokens_per_second";
+constexpr const char* kPrefillThroughput = "/prompt_tokens_served_per_prefill_second";
 constexpr const char* kOutputThroughput = "/output_throughput_tokens_per_busy_second";
 
 double share(const Json& costs, const char* part) {

@@ -27,7 +27,7 @@ constexpr bool kSanitized = false;
 
 struct Measured {
   double turns = 0;
-  double utilization = 0;
+  double slots_in_use = 0;
   double queue_longest = 0;
   double seconds = 0;
   double peak_mebibytes = 0;
@@ -74,26 +74,27 @@ Process run_apart(std::size_t count, Work work) {
 Measured run_long(std::int64_t sessions) {
   const auto begin = std::chrono::steady_clock::now();
   const Process process = run_apart(3, [&](std::vector<double>& values) {
-    // A little less often than in the example, whose utilization counts the empty beginning and
-    // end.
+    // A little less often than in the example, whose share of slots in use counts the empty
+    // beginning and end.
     const Json result = simulate(resolved("examples/planner-70.json",
                                           {fmt::format("/workload/sessions={}", sessions),
                                            fmt::format("/workload/warmup_turns={}", sessions / 2),
                                            "/workload/arrival_rate=0.226/s", "/serving/slots=24"}),
                                  builtin_policies());
-    values = {number_at(result, "/workload/turns"), number_at(result, "/load/utilization"),
+    values = {number_at(result, "/workload/turns"),
+              number_at(result, "/load/slots_in_use_fraction"),
               number_at(result, "/load/queue_length/max")};
   });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const Measured m{.turns = process.values[0],
-                   .utilization = process.values[1],
+                   .slots_in_use = process.values[1],
                    .queue_longest = process.values[2],
                    .seconds = seconds.count(),
                    .peak_mebibytes = process.peak_mebibytes};
   fmt::print(
-      "{:.0f} turns: utilization {:.3f}, longest queue {:.0f}, peak {:.1f} MiB, {:.1f} s, "
+      "{:.0f} turns: slots in use {:.3f}, longest queue {:.0f}, peak {:.1f} MiB, {:.1f} s, "
       "{:.0f} turns/s\n",
-      m.turns, m.utilization, m.queue_longest, m.peak_mebibytes, m.seconds, m.turns / m.seconds);
+      m.turns, m.slots_in_use, m.queue_longest, m.peak_mebibytes, m.seconds, m.turns / m.seconds);
   return m;
 }
 
@@ -118,7 +119,7 @@ TEST(LongTrace, OfTenMillionTurnsTakesTheMemoryOfItsLiveSessions) {
   if (kSanitized) {
     GTEST_SKIP() << "memory is not measured under a sanitizer";
   }
-  EXPECT_NEAR(whole.utilization, 0.7, 0.05);
+  EXPECT_NEAR(whole.slots_in_use, 0.7, 0.05);
   EXPECT_GT(whole.turns, 9.9e6);
   EXPECT_LT(whole.peak_mebibytes, 1024);
   // Ten times the turns: what grows is chance, the longest of ten times as many queues.

@@ -87,8 +87,8 @@ TEST(Hits, SaveGpuTimeAndShortenTheTimeToTheFirstToken) {
         "/metrics/ttft_seconds/mean", "/metrics/busy_cost_dollars/gpu"}) {
     EXPECT_LT(number_at(with.result, pointer), number_at(without.result, pointer)) << pointer;
   }
-  EXPECT_GT(number_at(with.result, "/metrics/prefill_throughput_tokens_per_second"),
-            1.3 * number_at(without.result, "/metrics/prefill_throughput_tokens_per_second"));
+  EXPECT_GT(number_at(with.result, "/metrics/prompt_tokens_served_per_prefill_second"),
+            1.3 * number_at(without.result, "/metrics/prompt_tokens_served_per_prefill_second"));
 }
 
 // Llama-2-13B's KV takes longer to load than a short prompt computes. The buffer that each turn
@@ -275,6 +275,20 @@ TEST(Compare, ShowsDifferencesOfSeveralSystemsAndSeedsOnly) {
   // Every resumed turn is a hit with both seeds, and without stores there are none.
   const std::string table = to_table(both);
   EXPECT_NE(table.find("+100.0 (+100.0 to +100.0) *\n"), std::string::npos) << table;
+}
+
+TEST(Compare, SaysWhatBindsAndWhoseGpusWaitForLoads) {
+  std::vector<std::string> settings = kModest;
+  settings.emplace_back("/hardware/dram/capacity=16GiB");
+  settings.emplace_back("/serving/slots=4");
+  const std::string table = to_table(compared({"recompute", "attentionstore_fifo"}, 2, settings));
+  const std::size_t row = table.find("\nbottleneck ");
+  ASSERT_NE(row, std::string::npos) << table;
+  const std::string line = table.substr(row + 1, table.find('\n', row + 1) - row - 1);
+  EXPECT_NE(line.find("batch slots "), std::string::npos) << line;
+  EXPECT_EQ(table.find("recompute: GPUs wait"), std::string::npos) << table;
+  EXPECT_NE(table.find("\nattentionstore_fifo: GPUs wait for loads "), std::string::npos) << table;
+  EXPECT_NE(table.find(" % of the time (host link "), std::string::npos) << table;
 }
 
 TEST(Compare, ReportsProgressAfterEveryRun) {

@@ -50,6 +50,7 @@ TEST(Replicas, AreServersOfTheirOwn) {
   double dollars = 0;
   double read = 0;
   double seconds = 0;
+  double waiting = 0;
   double ttft = 0;
   double requests_per_second = 0;
   double p99_least = 1e9;
@@ -80,6 +81,8 @@ TEST(Replicas, AreServersOfTheirOwn) {
     dollars += number_at(one, "/metrics/cost_dollars/total");
     read += number_at(one, "/metrics/tiers/ssd/read_bytes");
     seconds += number_at(one, "/load/measured_seconds");
+    waiting += number_at(one, "/load/bottleneck/requests_wait_share") *
+               number_at(one, "/load/measured_seconds");
     requests_per_second += number_at(one, "/metrics/requests_per_second");
     p99_least = std::min(p99_least, number_at(one, "/metrics/ttft_seconds/p99"));
     p99_most = std::max(p99_most, number_at(one, "/metrics/ttft_seconds/p99"));
@@ -98,6 +101,8 @@ TEST(Replicas, AreServersOfTheirOwn) {
   expect_near("/metrics/tiers/ssd/read_bytes", read);
   expect_near("/metrics/requests_per_second", requests_per_second);
   expect_near("/load/measured_seconds", seconds / kCount);
+  EXPECT_GT(waiting, 0);
+  expect_near("/load/bottleneck/requests_wait_share", waiting / seconds);
   const double p99 = number_at(together, "/metrics/ttft_seconds/p99");
   EXPECT_GE(p99, p99_least);
   EXPECT_LE(p99, p99_most);

@@ -36,7 +36,7 @@ Json result(const std::string& system, const std::string& dram, double dram_hits
          {{"all_turns",
            {{"total", dram_hits}, {"hbm", 0.0}, {"dram", dram_hits}, {"cxl", 0.0}, {"ssd", 0.0}}}}},
         {"lost_hits", {{"capacity", 30}, {"below_threshold", 0}}},
-        {"ttft_seconds", {{"mean", 2.0}, {"p50", 1.0}, {"p90", 4.0}, {"p99", 8.0}}},
+        {"ttft_seconds", {{"mean", 2.0}, {"p50", 1.0}, {"p90", 4.0}, {"p95", 6.0}, {"p99", 8.0}}},
         {"gpu_seconds",
          {{"total", 3600.0},
           {"prefill", 900.0},
@@ -183,7 +183,7 @@ TEST_F(Reporting, DrawsSharesAndTimes) {
   EXPECT_EQ(lost.table.rows, (Rows{{"a", "25"}}));
   EXPECT_EQ(section("gpu").charts.at(0).table.rows, (Rows{{"a", "0.25", "0.75", "0", "0"}}));
   const ReportChart ttft = section("ttft").charts.at(0);
-  EXPECT_EQ(ttft.table.rows, (Rows{{"a", "2", "1", "4", "8"}}));
+  EXPECT_EQ(ttft.table.rows, (Rows{{"a", "2", "1", "4", "6", "8"}}));
   EXPECT_EQ(ttft.drawing["p99"], Json({8.0}));
 }
 
@@ -318,7 +318,7 @@ Json validation(double dram_hits) {
   return {{"format", "kvtier.validation/1"},
           {"device", "cpu"},
           {"in_band", false},
-          {"utilization", 0.75},
+          {"occupied_fraction", 0.75},
           {"rows",
            {row("hit_rate.all_turns.total", dram_hits, dram_hits / 2, 0.01, false),
             row("ttft_seconds.p50", 1.0, 0.8, 0.1, true),
@@ -331,7 +331,7 @@ Json validation(double dram_hits) {
 TEST_F(Reporting, DrawsSimulatedBesideMeasured) {
   write("v.json", validation(0.5));
   const ReportSection section = this->section("validation");
-  EXPECT_EQ(section.missing, "v: on cpu, out of band: it (utilization 0.75).");
+  EXPECT_EQ(section.missing, "v: on cpu, out of band: it (occupied 0.75).");
   ASSERT_EQ(section.charts.size(), 2U) << "GPU time is no latency";
   EXPECT_EQ(section.charts[0].table.header, (Lines{"metric", "simulated", "measured", "lowest",
                                                    "highest", "error", "band", "verdict"}));
@@ -349,7 +349,7 @@ TEST_F(Reporting, DrawsSimulatedBesideMeasured) {
   EXPECT_EQ(drawing["highest"], Json({50.0}));
   // Both sides are runs as well, and no line joins them.
   EXPECT_EQ(this->section("ttft").charts.at(0).table.rows,
-            (Rows{{"simulated", "2", "1", "4", "8"}, {"measured", "2", "3", "4", "8"}}));
+            (Rows{{"simulated", "2", "1", "4", "6", "8"}, {"measured", "2", "3", "4", "6", "8"}}));
   EXPECT_TRUE(this->section("capacity").charts.empty());
 }
 
@@ -368,7 +368,7 @@ TEST_F(Reporting, DrawsTheValidationsOfASweep) {
                         {"lock_step", {{"equal", true}}}}}}}}});
   const ReportSection section = this->section("validation");
   EXPECT_EQ(section.missing,
-            "m: on cpu, out of band: 8GiB (utilization 0.75), 16GiB (utilization 0.75).");
+            "m: on cpu, out of band: 8GiB (occupied 0.75), 16GiB (occupied 0.75).");
   ASSERT_EQ(section.charts.size(), 2U) << "a chart for each metric that is judged";
   EXPECT_EQ(section.charts[0].title, "m: hit_rate.all_turns.total");
   EXPECT_EQ(section.charts[0].table.rows,

@@ -95,11 +95,11 @@ class Reproducing : public testing::Test {
   std::vector<std::int64_t> left_;
 };
 
-constexpr const char* kThroughput = "/metrics/prefill_throughput_tokens_per_second";
+constexpr const char* kThroughput = "/metrics/prompt_tokens_served_per_prefill_second";
 
 TEST_F(Reproducing, TakesMetricsOfRuns) {
   values(R"({"name": "v", "unit": "tokens/s",
-             "value": "AS /metrics/prefill_throughput_tokens_per_second"})");
+             "value": "AS /metrics/prompt_tokens_served_per_prefill_second"})");
   EXPECT_DOUBLE_EQ(only_value().mean, number_at(simulated("attentionstore", 1), kThroughput));
 }
 
@@ -124,7 +124,7 @@ TEST_F(Reproducing, ComputesWithThemFromTheLeft) {
 
 TEST_F(Reproducing, GivesMeanAndSpreadOverSeeds) {
   values(R"({"name": "v", "unit": "tokens/s",
-             "value": "RE /metrics/prefill_throughput_tokens_per_second"})");
+             "value": "RE /metrics/prompt_tokens_served_per_prefill_second"})");
   const ReproducedValue value = only_value(3);
   double sum = 0;
   double least = 1e300;

@@ -87,8 +87,13 @@ void expect_result_invariants(const Json& result) {
   EXPECT_GT(seconds, 0);
   EXPECT_LE(busy, 1 + 1e-9);
   EXPECT_NEAR(busy * seconds * gpus, gpu["total"].get<double>(), 1e-6 * seconds * gpus);
-  EXPECT_GE(number_at(result, "/load/utilization"), 0);
-  EXPECT_LE(number_at(result, "/load/utilization"), 1 + 1e-9);
+  for (const char* share : {"slots_in_use_fraction", "kv_memory_in_use_fraction",
+                            "bottleneck/share", "bottleneck/requests_wait_share"}) {
+    EXPECT_GE(number_at(result["load"], std::string("/") + share), 0) << share;
+    EXPECT_LE(number_at(result["load"], std::string("/") + share), 1 + 1e-9) << share;
+  }
+  EXPECT_LE(number_at(metrics, "/computed_tokens_per_second"),
+            number_at(metrics, "/prompt_tokens_served_per_second"));
   // The split of the time to the first token is exact, turn by turn, so it is in the means.
   EXPECT_NEAR(number_at(metrics, "/ttft_seconds/mean"),
               number_at(metrics, "/queueing_seconds/mean") +
@@ -98,7 +103,8 @@ void expect_result_invariants(const Json& result) {
                            "exposed_load_seconds"}) {
     const Json& value = metrics[name];
     EXPECT_LE(value["p50"].get<double>(), value["p90"].get<double>()) << name;
-    EXPECT_LE(value["p90"].get<double>(), value["p99"].get<double>()) << name;
+    EXPECT_LE(value["p90"].get<double>(), value["p95"].get<double>()) << name;
+    EXPECT_LE(value["p95"].get<double>(), value["p99"].get<double>()) << name;
   }
 
   // Bytes.
