@@ -3,10 +3,10 @@
 // small, one of B2 that T2 was, and the target of T1 moves accordingly. Megiddo and Modha, ARC: A
 // Self-Tuning, Low Overhead Replacement Cache, 2003. O(log n) per decision.
 //
-// Adapted: all sizes are in bytes, and the cache's size is what the tier holds now. A key of B1 or
-// B2 moves the target by its entry's bytes (times the ratio of the lists, as in the paper). Room is
-// made before the policy knows for whom, so the target moves after the victim was chosen, and a
-// target reached exactly spares T1.
+// Adapted: all sizes are in bytes, and the cache's size is what the tier and its turns hold now. An
+// entry goes to T2 when its turn ends. A key of B1 or B2 moves the target by its entry's bytes
+// (times the ratio of the lists, as in the paper). Room is made before the policy knows for whom,
+// so the target moves after the victim was chosen, and a target reached exactly spares T1.
 #include "policies/eviction/arc.hpp"
 
 #include <algorithm>
@@ -22,14 +22,13 @@ class ArcEviction final : public QueuedEviction<NoMark> {
   ArcEviction() : QueuedEviction(2) {}
 
   void on_insert(const EntryView& entry, SimTime) override {
-    const bool fresh = queues_.arrive(entry) == Arrival::fresh;
-    const bool again = fresh && was_here(entry);
-    queues_.enter(entry.id, fresh && !again ? kOnce : kOften, ++clock_);
+    queues_.arrive(entry);
+    queues_.enter(entry.id, was_here(entry) ? kOften : kOnce, ++clock_);
     trim();
   }
-  void on_hit(EntryId entry, SimTime) override {
-    queues_.hit(entry);
-    queues_.move(entry, kOften, ++clock_);
+  void on_release(const EntryView& entry, SimTime) override {
+    queues_.resize(entry);
+    queues_.move(entry.id, kOften, ++clock_);
   }
   void on_remove(EntryId entry, SimTime) override {
     const auto& row = queues_.row(entry);

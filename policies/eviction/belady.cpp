@@ -26,7 +26,6 @@ class BeladyEviction final : public QueuedEviction<NoMark> {
     queues_.arrive(entry);
     queues_.enter(entry.id, size_class(entry.bytes), order(entry.next_use));
   }
-  void on_hit(EntryId entry, SimTime) override { queues_.hit(entry); }
   void on_resize(const EntryView& entry, SimTime) override {
     queues_.resize(entry);
     queues_.move(entry.id, size_class(entry.bytes), queues_.row(entry.id).order);

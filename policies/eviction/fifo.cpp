@@ -1,9 +1,12 @@
 // First in, first out: the entry that came into the store first leaves first, however often it was
-// used since. Entries re-enter a tier after every turn with the time of their first insertion, so
-// they are kept in a heap by that time. The baseline FIFO of AttentionStore (arXiv 2403.19708,
-// section 4.3.3). O(log n) per decision.
+// used since. An entry keeps its time when it moves between tiers and while its turn runs; once its
+// last copy is evicted it starts anew. `session_fifo` never forgets: it goes by the admission of
+// the session's first turn, so a session that was evicted is the first to go again when it is
+// stored again. That is the baseline FIFO of AttentionStore (arXiv 2403.19708, section 4.3.3) as we
+// read its figures. O(log n) per decision.
 #include "policies/eviction/fifo.hpp"
 
+#include <cstdint>
 #include <vector>
 
 #include "sim/core/assert.hpp"
@@ -14,12 +17,15 @@ namespace {
 
 class FifoEviction final : public EvictionPolicy {
  public:
+  explicit FifoEviction(bool by_session) : by_session_(by_session) {}
+
   void on_insert(const EntryView& entry, SimTime) override {
-    if (entry.id.value >= inserted_.size()) {
-      inserted_.resize(static_cast<std::size_t>(entry.id.value) + 1);
+    if (entry.id.value >= keys_.size()) {
+      keys_.resize(static_cast<std::size_t>(entry.id.value) + 1);
     }
-    inserted_[entry.id.value] = static_cast<std::uint64_t>(entry.first_inserted.ns);
-    heap_.insert(entry.id, inserted_[entry.id.value]);
+    keys_[entry.id.value] = by_session_ ? Key{.time = entry.session_began}
+                                        : Key{.time = entry.first_inserted, .arrival = ++arrivals_};
+    heap_.insert(entry.id, keys_[entry.id.value]);
   }
   void on_hit(EntryId, SimTime) override {}
   void on_remove(EntryId entry, SimTime) override {
@@ -28,7 +34,7 @@ class FifoEviction final : public EvictionPolicy {
     }
   }
   void on_pin(EntryId entry) override { heap_.remove(entry); }
-  void on_unpin(EntryId entry) override { heap_.insert(entry, inserted_[entry.value]); }
+  void on_unpin(EntryId entry) override { heap_.insert(entry, keys_[entry.value]); }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {
     if (heap_.empty()) {
@@ -48,19 +54,37 @@ class FifoEviction final : public EvictionPolicy {
   }
 
  private:
-  EntryHeap heap_;
-  std::vector<std::uint64_t> inserted_;
+  struct Key {
+    SimTime time;
+    /// Of equal times, what came into this tier first leaves first.
+    std::uint64_t arrival = 0;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+
+  bool by_session_;
+  KeyedEntryHeap<Key> heap_;
+  std::vector<Key> keys_;
+  std::uint64_t arrivals_ = 0;
 };
 
 }  // namespace
 
 PolicyKind<EvictionPolicy> fifo_eviction() {
   return {.name = "fifo",
-          .summary = "the entry that was first inserted first leaves first",
-          .source = "AttentionStore (arXiv 2403.19708), section 4.3.3, baseline",
+          .summary = "the entry that came into the store first leaves first",
+          .source = "textbook FIFO: a hit changes nothing, an evicted entry starts anew",
           .knowledge = Knowledge::online,
           .parameters = {},
-          .make = [](const PolicyParameters&) { return std::make_unique<FifoEviction>(); }};
+          .make = [](const PolicyParameters&) { return std::make_unique<FifoEviction>(false); }};
+}
+
+PolicyKind<EvictionPolicy> session_fifo_eviction() {
+  return {.name = "session_fifo",
+          .summary = "the entry whose session began first leaves first, whatever was evicted since",
+          .source = "AttentionStore (arXiv 2403.19708), section 4.3.3, baseline FIFO",
+          .knowledge = Knowledge::online,
+          .parameters = {},
+          .make = [](const PolicyParameters&) { return std::make_unique<FifoEviction>(true); }};
 }
 
 }  // namespace kvtier

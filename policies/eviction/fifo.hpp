@@ -5,5 +5,6 @@
 namespace kvtier {
 
 [[nodiscard]] PolicyKind<EvictionPolicy> fifo_eviction();
+[[nodiscard]] PolicyKind<EvictionPolicy> session_fifo_eviction();
 
 }  // namespace kvtier

@@ -5,8 +5,8 @@
 //
 // Adapted: the cost of a miss is the time that computing the entry's tokens takes. It grows faster
 // than their bytes, so large entries are worth more; with a cost of 1 each, which the paper also
-// has, small ones are. Uses are forgotten when an entry leaves as a victim; one that grows is worth
-// what its new size says, on the base of its last use.
+// has, small ones are. A use counts when its turn begins and takes the base when it ends. An entry
+// that grows is worth what its new size says, on the base of its last use.
 #include "policies/eviction/gdsf.hpp"
 
 #include "sim/policy/greedy_dual.hpp"

@@ -1,8 +1,8 @@
 // Least frequently used: the entry with the fewest uses leaves first, of equal ones the least
 // recently used. Uses are counted while the entry is in the tier or in its turn, and forgotten when
-// it leaves as a victim ("in-cache" LFU; Aho, Denning and Ullman, Principles of Optimal Page
-// Replacement, 1971, have it as the optimum for independent references). Adapted: a session is used
-// when its turn finds it; sizes and growth mean nothing. O(log n) per decision.
+// it leaves ("in-cache" LFU; Aho, Denning and Ullman, Principles of Optimal Page Replacement, 1971,
+// have it as the optimum for independent references). Adapted: a use counts when its turn begins and
+// is recent when it ends; sizes and growth mean nothing. O(log n) per decision.
 #include "policies/eviction/lfu.hpp"
 
 #include <algorithm>
@@ -17,12 +17,17 @@ class LfuEviction final : public QueuedEviction<std::uint64_t> {
   LfuEviction() : QueuedEviction(1) {}
 
   void on_insert(const EntryView& entry, SimTime) override {
-    const bool used = queues_.arrive(entry) == Arrival::back_untold;
-    queues_.enter(entry.id, 0, next_order(entry.id, used));
+    queues_.arrive(entry);
+    queues_.enter(entry.id, 0, next_order(entry.id));
   }
   void on_hit(EntryId entry, SimTime) override {
     queues_.hit(entry);
-    queues_.move(entry, 0, next_order(entry, true));
+    std::uint64_t& uses = queues_.mark(entry);
+    uses = std::min(uses + 1, kMostUses);
+  }
+  void on_release(const EntryView& entry, SimTime) override {
+    queues_.resize(entry);
+    queues_.move(entry.id, 0, next_order(entry.id));
   }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {
@@ -30,13 +35,12 @@ class LfuEviction final : public QueuedEviction<std::uint64_t> {
   }
 
  private:
+  static constexpr unsigned kTimeBits = 44;
+  static constexpr std::uint64_t kMostUses = (std::uint64_t{1} << (64 - kTimeBits)) - 1;
+
   /// The number of uses before the time of the last one.
-  [[nodiscard]] std::uint64_t next_order(EntryId entry, bool used) {
-    constexpr unsigned kTimeBits = 44;
-    constexpr std::uint64_t kMostUses = (std::uint64_t{1} << (64 - kTimeBits)) - 1;
-    std::uint64_t& uses = queues_.mark(entry);
-    uses = std::min(uses + (used ? 1 : 0), kMostUses);
-    return uses << kTimeBits | ++clock_;
+  [[nodiscard]] std::uint64_t next_order(EntryId entry) {
+    return queues_.mark(entry) << kTimeBits | ++clock_;
   }
 
   std::uint64_t clock_ = 0;

@@ -1,7 +1,7 @@
 // Least recently used: what was not asked for longest is asked for last, so it leaves first. A list
-// from the least to the most recently used entry; a hit moves an entry to the far end. The baseline
-// LRU of AttentionStore (arXiv 2403.19708, section 4.3.3). O(1) per decision, plus one step per
-// pinned entry at the list's front.
+// from the least to the most recently used entry; the end of a use moves an entry to the far end.
+// The baseline LRU of AttentionStore (arXiv 2403.19708, section 4.3.3). O(1) per decision, plus one
+// step per pinned entry at the list's front.
 #include "policies/eviction/lru.hpp"
 
 #include <vector>
@@ -21,7 +21,8 @@ class LruEviction final : public EvictionPolicy {
     }
     pinned_[entry.id.value] = 0;
   }
-  void on_hit(EntryId entry, SimTime) override { list_.move_to_back(entry); }
+  void on_hit(EntryId, SimTime) override {}
+  void on_release(const EntryView& entry, SimTime) override { list_.move_to_back(entry.id); }
   void on_remove(EntryId entry, SimTime) override { list_.remove(entry); }
   void on_pin(EntryId entry) override { pinned_[entry.value] = 1; }
   void on_unpin(EntryId entry) override { pinned_[entry.value] = 0; }

@@ -18,9 +18,9 @@ class MruEviction final : public QueuedEviction<NoMark> {
     queues_.arrive(entry);
     queues_.enter(entry.id, 0, --order_);
   }
-  void on_hit(EntryId entry, SimTime) override {
-    queues_.hit(entry);
-    queues_.move(entry, 0, --order_);
+  void on_release(const EntryView& entry, SimTime) override {
+    queues_.resize(entry);
+    queues_.move(entry.id, 0, --order_);
   }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {

@@ -26,20 +26,13 @@ class S3FifoEviction final : public QueuedEviction<std::uint8_t> {
   explicit S3FifoEviction(double share) : QueuedEviction(2), share_(share) {}
 
   void on_insert(const EntryView& entry, SimTime) override {
-    const Arrival arrival = queues_.arrive(entry);
-    if (arrival == Arrival::fresh) {
-      queues_.enter(entry.id, left_.remove(entry.key) ? kMain : kSmall, ++clock_);
-      return;
-    }
-    if (arrival == Arrival::back_untold) {
-      use(entry.id);
-    }
-    const auto& row = queues_.row(entry.id);
-    queues_.enter(entry.id, row.queue, row.order);
+    queues_.arrive(entry);
+    queues_.enter(entry.id, left_.remove(entry.key) ? kMain : kSmall, ++clock_);
   }
   void on_hit(EntryId entry, SimTime) override {
     queues_.hit(entry);
-    use(entry);
+    std::uint8_t& uses = queues_.mark(entry);
+    uses = std::min(static_cast<std::uint8_t>(uses + 1), kMostUses);
   }
   void on_remove(EntryId entry, SimTime) override {
     const auto& row = queues_.row(entry);
@@ -74,9 +67,6 @@ class S3FifoEviction final : public QueuedEviction<std::uint8_t> {
   static constexpr std::size_t kMain = 1;
   static constexpr std::uint8_t kMostUses = 3;
 
-  void use(EntryId entry) {
-    queues_.mark(entry) = std::min(static_cast<std::uint8_t>(queues_.mark(entry) + 1), kMostUses);
-  }
   [[nodiscard]] bool small_is_full() const {
     return static_cast<double>(queues_.bytes(kSmall).value) >=
            share_ * static_cast<double>(queues_.bytes().value);

@@ -41,9 +41,10 @@ class SchedulerAwareEviction final : public EvictionPolicy {
       unseen_.insert(entry.id, entry.queue_position.value);
     }
   }
-  void on_hit(EntryId entry, SimTime) override {
-    if (states_[entry.value].place == Place::idle) {
-      idle_.move_to_back(entry);
+  void on_hit(EntryId, SimTime) override {}
+  void on_release(const EntryView& entry, SimTime) override {
+    if (states_[entry.id.value].place == Place::idle) {
+      idle_.move_to_back(entry.id);
     }
   }
   void on_remove(EntryId entry, SimTime) override {

@@ -21,12 +21,12 @@ class SlruEviction final : public QueuedEviction<NoMark> {
   explicit SlruEviction(double share) : QueuedEviction(2), share_(share) {}
 
   void on_insert(const EntryView& entry, SimTime) override {
-    const bool fresh = queues_.arrive(entry) == Arrival::fresh;
-    queues_.enter(entry.id, fresh ? kProbation : kProtected, ++clock_);
+    queues_.arrive(entry);
+    queues_.enter(entry.id, kProbation, ++clock_);
   }
-  void on_hit(EntryId entry, SimTime) override {
-    queues_.hit(entry);
-    queues_.move(entry, kProtected, ++clock_);
+  void on_release(const EntryView& entry, SimTime) override {
+    queues_.resize(entry);
+    queues_.move(entry.id, kProtected, ++clock_);
   }
 
   std::optional<Victim> select_victim(const EvictionContext&) override {

@@ -8,6 +8,7 @@
 #include "policies/eviction/tokens_times_idle.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "sim/core/assert.hpp"
@@ -16,40 +17,44 @@
 namespace kvtier {
 namespace {
 
-/// Entries by tokens x (now - last use), of equal ones the lowest number. Time never goes back.
+/// Places of entries by tokens x (now - last use), of equal ones the lowest. Time never goes back.
 class Tournament {
  public:
-  void set(EntryId entry, std::int64_t tokens, SimTime last_used, SimTime now) {
-    if (entry.value >= leaves_) {
-      grow(entry.value, now);
+  void set(std::uint32_t place, EntryId entry, std::int64_t tokens, SimTime last_used,
+           SimTime now) {
+    if (place >= leaves_) {
+      grow(place, now);
     }
-    players_[entry.value] = {tokens, last_used.ns};
-    Match& leaf = matches_[leaves_ + entry.value];
-    leaf = {entry.value, kNeverNs};
-    climb(entry.value, now);
+    players_[place] = {entry, tokens, last_used.ns};
+    Match& leaf = matches_[leaves_ + place];
+    leaf = {place, kNeverNs};
+    climb(place, now);
   }
-  void remove(EntryId entry, SimTime now) {
-    matches_[leaves_ + entry.value] = {};
-    climb(entry.value, now);
+  void remove(std::uint32_t place, SimTime now) {
+    matches_[leaves_ + place] = {};
+    climb(place, now);
   }
-  [[nodiscard]] bool contains(EntryId entry) const {
-    return entry.value < leaves_ && matches_[leaves_ + entry.value].winner != kNobody;
+  [[nodiscard]] bool contains(std::uint32_t place, EntryId entry) const {
+    return place < leaves_ && matches_[leaves_ + place].winner != kNobody &&
+           players_[place].entry == entry;
   }
-  /// The winner at `now`, or kNoEntry.
-  [[nodiscard]] EntryId top(SimTime now) {
+  /// The winner at `now` and its tokens; kNoEntry if there is none.
+  [[nodiscard]] std::pair<EntryId, Tokens> top(SimTime now) {
     if (leaves_ == 0) {
-      return kNoEntry;
+      return {kNoEntry, Tokens(0)};
     }
     refresh(1, now.ns);
-    return EntryId{matches_[1].winner};
+    const std::uint32_t place = matches_[1].winner;
+    return place == kNobody ? std::pair(kNoEntry, Tokens(0))
+                            : std::pair(players_[place].entry, Tokens(players_[place].tokens));
   }
-  [[nodiscard]] std::int64_t tokens(EntryId entry) const { return players_[entry.value].tokens; }
 
  private:
   static constexpr std::uint32_t kNobody = UINT32_MAX;
   static constexpr std::int64_t kNeverNs = INT64_MAX;
 
   struct Player {
+    EntryId entry;
     std::int64_t tokens = 0;
     std::int64_t last_used_ns = 0;
     [[nodiscard]] Int128 score(std::int64_t now_ns) const {
@@ -62,9 +67,9 @@ class Tournament {
     std::int64_t until_ns = kNeverNs;
   };
 
-  void grow(std::uint32_t entry, SimTime now) {
+  void grow(std::uint32_t place, SimTime now) {
     std::size_t leaves = std::max<std::size_t>(64, leaves_);
-    while (leaves <= entry) {
+    while (leaves <= place) {
       leaves *= 2;
     }
     std::vector<Match> matches(2 * leaves);
@@ -78,8 +83,8 @@ class Tournament {
     }
   }
 
-  void climb(std::uint32_t entry, SimTime now) {
-    for (std::size_t match = (leaves_ + entry) / 2; match > 0; match /= 2) {
+  void climb(std::uint32_t place, SimTime now) {
+    for (std::size_t match = (leaves_ + place) / 2; match > 0; match /= 2) {
       play(match, now.ns);
     }
   }
@@ -131,28 +136,39 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
       entries_.resize(static_cast<std::size_t>(entry.id.value) + 1);
     }
     KVTIER_ASSERT(!entries_[entry.id.value].resident, "an entry is inserted once");
-    entries_[entry.id.value] = {entry.tokens, entry.last_used, true, false};
+    entries_[entry.id.value] = {entry.place, entry.tokens, entry.last_used, true, false};
     ++residents_;
     now_ = now;
     enter(entry.id);
   }
-  void on_hit(EntryId entry, SimTime now) override {
-    change(entry, entries_[entry.value].tokens, now, now);
+  void on_hit(EntryId, SimTime) override {}
+  void on_release(const EntryView& entry, SimTime now) override {
+    Entry& known = entries_[entry.id.value];
+    KVTIER_ASSERT(known.pinned || known.place == entry.place, "only turns change places");
+    known.place = entry.place;
+    on_resize(entry, now);
   }
-  void on_resize(const EntryView& entry, SimTime now) override {
-    change(entry.id, entry.tokens, entry.last_used, now);
-  }
-  void on_remove(EntryId entry, SimTime now) override {
+  void on_resize(const EntryView& view, SimTime now) override {
     now_ = now;
-    if (tournament_.contains(entry)) {
-      tournament_.remove(entry, now);
+    Entry& entry = entries_[view.id.value];
+    entry.tokens = view.tokens;
+    entry.last_used = view.last_used;
+    if (!entry.pinned) {
+      enter(view.id);
     }
-    entries_[entry.value].resident = false;
+  }
+  void on_remove(EntryId id, SimTime now) override {
+    now_ = now;
+    Entry& entry = entries_[id.value];
+    if (tournament_.contains(entry.place, id)) {
+      tournament_.remove(entry.place, now);
+    }
+    entry.resident = false;
     --residents_;
   }
   void on_pin(EntryId entry) override {
     entries_[entry.value].pinned = true;
-    tournament_.remove(entry, now_);
+    tournament_.remove(entries_[entry.value].place, now_);
   }
   void on_unpin(EntryId entry) override {
     entries_[entry.value].pinned = false;
@@ -161,11 +177,11 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
 
   std::optional<Victim> select_victim(const EvictionContext& context) override {
     now_ = context.now;
-    const EntryId entry = tournament_.top(now_);
+    const auto [entry, tokens] = tournament_.top(now_);
     if (!entry.valid()) {
       return std::nullopt;
     }
-    return Victim{entry, Tokens(tournament_.tokens(entry) / 2)};
+    return Victim{entry, Tokens(tokens.value / 2)};
   }
 
   void check_invariants(const TierView& tier) const override {
@@ -175,9 +191,10 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
       KVTIER_ASSERT(view.id.value < entries_.size() && entries_[view.id.value].resident,
                     "tokens_times_idle knows every resident entry");
       const Entry& entry = entries_[view.id.value];
-      KVTIER_ASSERT(entry.tokens == view.tokens && entry.last_used == view.last_used,
+      // The view of an entry in use is ahead of what the policy was told.
+      KVTIER_ASSERT(pinned || (entry.tokens == view.tokens && entry.last_used == view.last_used),
                     "tokens_times_idle knows sizes and times");
-      KVTIER_ASSERT(entry.pinned == pinned && tournament_.contains(view.id) != pinned,
+      KVTIER_ASSERT(entry.pinned == pinned && tournament_.contains(entry.place, view.id) != pinned,
                     "tokens_times_idle knows what is pinned");
     });
     KVTIER_ASSERT(residents == residents_, "tokens_times_idle knows nothing but resident entries");
@@ -185,6 +202,7 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
 
  private:
   struct Entry {
+    std::uint32_t place = 0;
     Tokens tokens;
     SimTime last_used;
     bool resident = false;
@@ -193,16 +211,7 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
 
   void enter(EntryId id) {
     const Entry& entry = entries_[id.value];
-    tournament_.set(id, entry.tokens.value, entry.last_used, now_);
-  }
-  void change(EntryId id, Tokens tokens, SimTime last_used, SimTime now) {
-    now_ = now;
-    Entry& entry = entries_[id.value];
-    entry.tokens = tokens;
-    entry.last_used = last_used;
-    if (!entry.pinned) {
-      enter(id);
-    }
+    tournament_.set(entry.place, id, entry.tokens.value, entry.last_used, now_);
   }
 
   std::vector<Entry> entries_;

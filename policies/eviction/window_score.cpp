@@ -33,9 +33,10 @@ class WindowScoreEviction final : public EvictionPolicy {
           {.position = entry.queue_position, .waits = true, .first = entry.queue_position});
     }
   }
-  void on_hit(EntryId entry, SimTime) override {
-    if (states_[entry.value].place == Place::unscored) {
-      unscored_.move_to_back(entry);
+  void on_hit(EntryId, SimTime) override {}
+  void on_release(const EntryView& entry, SimTime) override {
+    if (states_[entry.id.value].place == Place::unscored) {
+      unscored_.move_to_back(entry.id);
     }
   }
   void on_remove(EntryId entry, SimTime) override {

@@ -31,6 +31,8 @@ class PagedStore::View final : public TierView {
       const Entry& e = store_.entries_[i];
       if (e.live && held_(e.parts).value > 0) {
         visit(store_.view(EntryId{i}, held_(e.parts)), false);
+      } else if (e.is_lent && held_ == only_in_hbm) {
+        visit(store_.view(EntryId{i}, Tokens(0)), true);
       }
     }
   }
@@ -85,6 +87,10 @@ PagedStore::Held PagedStore::held(SessionSlot session, Tokens most) const {
 
 PagedStore::Held PagedStore::take(SessionSlot session, Tokens tokens, Tokens most_reused) {
   const Held found = held(session, most_reused);
+  if (session >= sessions_.size()) {
+    sessions_.resize(static_cast<std::size_t>(session) + 1);
+  }
+  sessions_[session].began = std::min(sessions_[session].began, backend_.now());
   const EntryId id = entry_of(session);
   if (id.valid()) {
     if (decisions_ != nullptr) {
@@ -93,7 +99,7 @@ PagedStore::Held PagedStore::take(SessionSlot session, Tokens tokens, Tokens mos
     host_.counters.read += bytes_per_token_ * found.host.value;
     loading_ += blocks(found.host);
     tell_kept(entry(id).key, entry(id).parts, {.hbm = found.hbm});
-    set(id, {});
+    lend(id);
   }
   grow(blocks(tokens));
   return found;
@@ -112,10 +118,28 @@ void PagedStore::give_back(SessionSlot session, EntryKey key, Tokens tokens, Tok
   running_ -= blocks(tokens);
   const bool stores = stores_anything() && kept.value > 0;
   backend_.keep(Medium::hbm, key, stores ? kept : Tokens(0));
+  EntryId id = entry_of(session);
   if (!stores) {
+    if (id.valid()) {
+      release(id);
+    }
     return;
   }
-  const EntryId id = create(session, key);
+  if (id.valid()) {
+    KVTIER_ASSERT(entry(id).in_use, "a request gives back what it took");
+    entry(id).in_use = false;
+    --in_use_;
+  } else {
+    id = create(session, key);
+  }
+  sessions_[session].loss = LossCause::capacity;
+  entry(id).stored = backend_.now();
+  if (free_places_.empty()) {
+    entry(id).place = places_++;
+  } else {
+    entry(id).place = free_places_.back();
+    free_places_.pop_back();
+  }
   set(id, {.copying = kept, .clean = kept, .hbm = kept, .end = kept});
   TierCounters& counters = hbm_.counters;
   ++counters.insertions;
@@ -136,14 +160,15 @@ EntryId PagedStore::create(SessionSlot session, EntryKey key) {
     id = EntryId{free_entries_.back()};
     free_entries_.pop_back();
   }
-  if (session >= entry_of_session_.size()) {
-    entry_of_session_.resize(static_cast<std::size_t>(session) + 1, kNoEntry);
-    loss_of_session_.resize(static_cast<std::size_t>(session) + 1, LossCause::not_stored);
-  }
-  KVTIER_ASSERT(!entry_of_session_[session].valid(), "a session has one entry");
-  entry_of_session_[session] = id;
-  loss_of_session_[session] = LossCause::capacity;
-  entry(id) = {.live = true, .key = key, .owner = session, .parts = {}, .stored = backend_.now()};
+  Session& owner = sessions_[session];
+  KVTIER_ASSERT(!owner.entry.valid(), "a session has one entry");
+  owner.entry = id;
+  entry(id) = {.live = true,
+               .key = key,
+               .owner = session,
+               .parts = {},
+               .first_stored = backend_.now(),
+               .session_began = owner.began};
   ++live_;
   return id;
 }
@@ -152,9 +177,11 @@ EntryView PagedStore::view(EntryId id, Tokens tokens) const {
   const Entry& e = entry(id);
   return {.id = id,
           .key = e.key,
+          .place = e.place,
           .tokens = tokens,
           .bytes = block_bytes_ * blocks(tokens),
-          .first_inserted = e.stored,
+          .first_inserted = e.first_stored,
+          .session_began = e.session_began,
           .last_used = e.stored,
           .queue_position = kNotQueued};
 }
@@ -164,10 +191,16 @@ void PagedStore::tell(Tier& tier, EntryId id, Tokens before, Tokens after) {
     return;
   }
   const SimTime now = backend_.now();
-  if (before.value == 0) {
+  Entry& e = entry(id);
+  const bool is_lent = e.is_lent && &tier == &hbm_;
+  if (before.value == 0 && is_lent) {
+    e.is_lent = false;
+    tier.policy->on_release(view(id, after), now);
+    tier.policy->on_unpin(id);
+  } else if (before.value == 0) {
     tier.policy->on_insert(view(id, after), now);
   } else if (after.value == 0) {
-    tier.policy->on_remove(id, now);
+    is_lent ? tier.policy->on_pin(id) : tier.policy->on_remove(id, now);
   } else {
     tier.policy->on_resize(view(id, after), now);
   }
@@ -194,14 +227,46 @@ void PagedStore::set(EntryId id, const Parts& next) {
   if (next.copying == next.clean && copied_entry_ == id) {
     copied_entry_ = kNoEntry;
   }
-  if (next.end.value == 0) {
-    if (e.owner != kNoSession) {
-      entry_of_session_[e.owner] = kNoEntry;
-    }
-    e = Entry{};
-    free_entries_.push_back(id.value);
-    --live_;
+  if (next.end.value == 0 && !e.in_use) {
+    release(id);
   }
+}
+
+/// A request takes all that is stored. The policy in HBM keeps the entry until the request gives it
+/// back; for the one behind, it moves away.
+void PagedStore::lend(EntryId id) {
+  Entry& e = entry(id);
+  const SimTime now = backend_.now();
+  e.in_use = true;
+  ++in_use_;
+  if (host_.policy && in_host(e.parts).value > 0) {
+    host_.policy->on_hit(id, now);
+  }
+  if (hbm_.policy && only_in_hbm(e.parts).value > 0) {
+    hbm_.policy->on_hit(id, now);
+    e.is_lent = true;
+  }
+  set(id, {});
+  free_places_.push_back(e.place);
+}
+
+void PagedStore::release(EntryId id) {
+  Entry& e = entry(id);
+  if (e.is_lent) {
+    hbm_.policy->on_unpin(id);
+    hbm_.policy->on_remove(id, backend_.now());
+  }
+  if (e.in_use) {
+    --in_use_;
+  } else {
+    free_places_.push_back(e.place);
+  }
+  if (e.owner != kNoSession) {
+    sessions_[e.owner].entry = kNoEntry;
+  }
+  e = Entry{};
+  free_entries_.push_back(id.value);
+  --live_;
 }
 
 void PagedStore::tell_kept(EntryKey key, const Parts& before, const Parts& after) {
@@ -223,7 +288,7 @@ Placement PagedStore::placement(SessionSlot session) const {
 }
 
 LossCause PagedStore::loss(SessionSlot session) const {
-  return session < loss_of_session_.size() ? loss_of_session_[session] : LossCause::not_stored;
+  return session < sessions_.size() ? sessions_[session].loss : LossCause::not_stored;
 }
 
 void PagedStore::truncate(SessionSlot session, const Truncation& cut) {
@@ -246,8 +311,8 @@ void PagedStore::invalidate(SessionSlot session, LossCause cause) {
     tell_kept(entry(id).key, entry(id).parts, {});
     set(id, {});
   }
-  if (session < loss_of_session_.size()) {
-    loss_of_session_[session] = cause;
+  if (session < sessions_.size()) {
+    sessions_[session].loss = cause;
   }
 }
 
@@ -255,10 +320,9 @@ void PagedStore::forget(SessionSlot session) {
   const EntryId id = entry_of(session);
   if (id.valid()) {
     entry(id).owner = kNoSession;
-    entry_of_session_[session] = kNoEntry;
   }
-  if (session < loss_of_session_.size()) {
-    loss_of_session_[session] = LossCause::not_stored;
+  if (session < sessions_.size()) {
+    sessions_[session] = Session{};
   }
 }
 
@@ -441,6 +505,7 @@ void PagedStore::check_invariants() const {
   std::int64_t coming = 0;
   std::int64_t host = 0;
   std::size_t live = 0;
+  std::size_t in_use = 0;
   std::size_t copied = 0;
   for (std::uint32_t i = 0; i < entries_.size(); ++i) {
     const Entry& e = entries_[i];
@@ -453,17 +518,21 @@ void PagedStore::check_invariants() const {
     coming += coming_blocks(e.parts);
     host += host_blocks(e.parts);
     copied += clean_blocks(e.parts) > 0 ? 1 : 0;
-    KVTIER_ASSERT(e.parts.end.value > 0, "an entry holds something");
+    in_use += e.in_use ? 1 : 0;
+    KVTIER_ASSERT((e.parts.end.value == 0) == e.in_use,
+                  "an entry holds something, or a request has it");
+    KVTIER_ASSERT(!e.is_lent || e.in_use, "what is lent comes back or is given up");
     KVTIER_ASSERT((e.parts.copying < e.parts.clean) == (copied_entry_ == EntryId{i}),
                   "what is on its way is the copy in flight");
     KVTIER_ASSERT((clean_blocks(e.parts) > 0) == copied_.contains(EntryId{i}),
                   "blocks with a copy are in the order of copies");
-    KVTIER_ASSERT(e.owner == kNoSession || entry_of_session_[e.owner] == EntryId{i},
+    KVTIER_ASSERT(e.owner == kNoSession || sessions_[e.owner].entry == EntryId{i},
                   "an entry's session knows it");
   }
   KVTIER_ASSERT(stored == stored_ && clean == clean_ && coming == coming_ && host == host_used_,
                 "blocks are those of the entries");
-  KVTIER_ASSERT(live == live_ && copied == copied_.size(), "every entry is counted");
+  KVTIER_ASSERT(live == live_ && in_use == in_use_ && copied == copied_.size(),
+                "every entry is counted");
   KVTIER_ASSERT(free() >= 0 && running_ >= 0, "HBM holds no more than it has blocks");
   KVTIER_ASSERT(host_used_ + loading_ <= host_capacity_ || host_capacity_ == 0,
                 "host memory holds no more than it has blocks");

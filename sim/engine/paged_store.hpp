@@ -63,8 +63,8 @@ class PagedStore final : public StoredKv {
   /// Of the first `most` tokens.
   [[nodiscard]] Held held(SessionSlot session, Tokens most) const;
   /// A request takes the blocks of `tokens` tokens, those that its session holds among them, and
-  /// leaves nothing stored. The middle that is returned has to be loaded; its room in host memory
-  /// is free after end_load.
+  /// leaves nothing stored; the policy in HBM keeps an entry that it knows. The middle that is
+  /// returned has to be loaded; its room in host memory is free after end_load.
   Held take(SessionSlot session, Tokens tokens, Tokens most_reused);
   /// Running requests take more blocks, which are available.
   void grow(std::int64_t blocks);
@@ -118,7 +118,7 @@ class PagedStore final : public StoredKv {
   /// The medium of the tier behind HBM.
   [[nodiscard]] Medium behind() const { return behind_; }
   [[nodiscard]] TierCounters counters(std::size_t tier) const;
-  [[nodiscard]] std::size_t stored_entries() const { return live_; }
+  [[nodiscard]] std::size_t stored_entries() const { return live_ - in_use_; }
   [[nodiscard]] std::int64_t running_blocks() const { return running_; }
   /// Throws InvariantError if blocks, entries and policies do not agree.
   void check_invariants() const;
@@ -138,10 +138,24 @@ class PagedStore final : public StoredKv {
   };
   struct Entry {
     bool live = false;
+    /// A request has it, and nothing is stored.
+    bool in_use = false;
+    /// The policy in HBM keeps it meanwhile.
+    bool is_lent = false;
     EntryKey key;
+    /// Of what is stored; free for others while a request has it.
+    std::uint32_t place = 0;
     SessionSlot owner = kNoSession;
     Parts parts;
+    SimTime first_stored;
     SimTime stored;
+    SimTime session_began;
+  };
+  struct Session {
+    EntryId entry = kNoEntry;
+    /// Why what is missing is not there.
+    LossCause loss = LossCause::not_stored;
+    SimTime began = kNever;
   };
   struct Tier {
     std::unique_ptr<EvictionPolicy> policy;
@@ -154,7 +168,7 @@ class PagedStore final : public StoredKv {
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
   [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {
-    return session < entry_of_session_.size() ? entry_of_session_[session] : kNoEntry;
+    return session < sessions_.size() ? sessions_[session].entry : kNoEntry;
   }
   [[nodiscard]] std::int64_t free() const { return capacity_ - running_ - stored_; }
   [[nodiscard]] std::int64_t clean_blocks(const Parts& p) const {
@@ -176,8 +190,10 @@ class PagedStore final : public StoredKv {
 
   EntryId create(SessionSlot session, EntryKey key);
   /// Changes an entry and everything that follows from it: blocks, policies, order of copies. An
-  /// entry of which nothing is left goes.
+  /// entry of which nothing is left goes, unless a request has it.
   void set(EntryId id, const Parts& parts);
+  void lend(EntryId id);
+  void release(EntryId id);
   void tell(Tier& tier, EntryId id, Tokens before, Tokens after);
   [[nodiscard]] EntryView view(EntryId id, Tokens tokens) const;
   /// Tells the backend what need not be held any more of an entry that was not taken.
@@ -207,9 +223,11 @@ class PagedStore final : public StoredKv {
   Tier host_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
-  std::vector<EntryId> entry_of_session_;
-  std::vector<LossCause> loss_of_session_;
+  std::uint32_t places_ = 0;
+  std::vector<std::uint32_t> free_places_;
+  std::vector<Session> sessions_;
   std::size_t live_ = 0;
+  std::size_t in_use_ = 0;
   /// Entries with blocks in HBM whose copy is complete, the longest copied first.
   EntryList copied_;
 

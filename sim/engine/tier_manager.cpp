@@ -28,11 +28,11 @@ class TierManager::View final : public TierView {
   void for_each_resident(
       const std::function<void(const EntryView&, bool pinned)>& visit) const override {
     for (std::uint32_t i = 0; i < manager_.entries_.size(); ++i) {
-      const Copy& copy = manager_.entries_[i].copies[tier_];
-      if (copy.state == CopyState::resident && !copy.leaving) {
+      const Entry& e = manager_.entries_[i];
+      if ((e.known >> tier_ & 1U) != 0) {
         EntryView view = manager_.view(tier_, EntryId{i});
         view.next_use = manager_.next_use(EntryId{i});
-        visit(view, copy.pins > 0);
+        visit(view, e.copies[tier_].pins > 0 || (tier_ == 0 && is_lent(e)));
       }
     }
   }
@@ -142,7 +142,7 @@ EntryId TierManager::new_entry(EntryKey key) {
   e.save_epoch = static_cast<std::uint16_t>(epoch + 1);
   e.key = key;
   e.live = true;
-  e.first_inserted = backend_.now();
+  e.session_began = backend_.now();
   e.last_used = backend_.now();
   ++live_entries_;
   return EntryId{number};
@@ -156,14 +156,15 @@ EntryId TierManager::create_entry(EntryKey key, SessionSlot owner) {
   Entry& e = entry(id);
   e.owner = owner;
   Session& session = sessions_[owner];
-  session.first_insertion = std::min(session.first_insertion, e.first_inserted);
+  session.began = std::min(session.began, e.session_began);
   session.entry = id;
-  e.first_inserted = session.first_insertion;
+  e.session_began = session.began;
   return id;
 }
 
 void TierManager::release(EntryId id) {
   Entry& e = entry(id);
+  KVTIER_ASSERT(e.known == 0, "no policy keeps an entry that is gone");
   if (e.owner != kNone) {
     sessions_[e.owner].entry = kNoEntry;
     sessions_[e.owner].loss = e.loss;
@@ -181,8 +182,8 @@ void TierManager::release(EntryId id) {
 void TierManager::tell_queue_change(EntryId id, const QueueChange& change) {
   Entry& e = entry(id);
   e.position = change.first;
-  for_each_resident(e.residents, [&](std::size_t i) {
-    if (tier(i).sees_queue && !e.copies[i].leaving) {
+  for_each_tier_in(e.known, [&](std::size_t i) {
+    if (tier(i).sees_queue) {
       tier(i).policy->on_queue_change(id, change);
     }
   });
@@ -208,7 +209,12 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   ++t.residents;
   ++residents_;
   ++t.counters.insertions;
-  tell_inserted(index, id);
+  e.first_inserted = std::min(e.first_inserted, backend_.now());
+  if ((e.known >> index & 1U) != 0) {
+    take_back(id);
+  } else {
+    tell_inserted(index, id);
+  }
   if (t.config.ttl) [[unlikely]] {
     t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
   }
@@ -227,7 +233,9 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
   if (copy.leaving) {
     t.leaving -= copy.account;
   } else {
-    t.policy->on_remove(id, backend_.now());
+    if ((e.known >> index & 1U) != 0) {
+      tell_removed(index, id);
+    }
     if (t.config.ttl) {
       t.by_age.remove(id);
     }
@@ -254,7 +262,34 @@ void TierManager::leave_upwards(std::size_t index, EntryId id) {
     }
     return;
   }
-  give_up(index, id);
+  index == 0 ? lend(id) : give_up(index, id);
+}
+
+void TierManager::lend(EntryId id) {
+  Entry& e = entry(id);
+  const std::uint8_t known = e.known & 1U;
+  e.known ^= known;  // so that the policy does not hear that it leaves
+  give_up(0, id);
+  if (known != 0) {
+    e.known |= known;
+    tier(0).policy->on_pin(id);
+  }
+}
+
+void TierManager::take_back(EntryId id) {
+  EvictionPolicy& policy = *tier(0).policy;
+  policy.on_release(view(0, id), backend_.now());
+  policy.on_unpin(id);
+  if (tier(0).sees_future) [[unlikely]] {
+    policy.on_next_use(id, next_use(id));
+  }
+}
+
+void TierManager::give_up_lent(EntryId id) {
+  if (is_lent(entry(id))) {
+    tier(0).policy->on_unpin(id);
+    tell_removed(0, id);
+  }
 }
 
 void TierManager::give_up(std::size_t index, EntryId id) {
@@ -293,19 +328,21 @@ void TierManager::stop_leaving(std::size_t index, EntryId id) {
   }
 }
 
-void TierManager::touch(EntryId id) {
+void TierManager::touch(EntryId id, Use use) {
   Entry& e = entry(id);
-  e.last_used = backend_.now();
-  for_each_resident(e.residents, [&](std::size_t i) {
-    const Copy& copy = e.copies[i];
-    if (copy.leaving) {
-      return;
-    }
+  const SimTime now = backend_.now();
+  e.last_used = now;
+  for_each_tier_in(e.known, [&](std::size_t i) {
     Tier& t = tier(i);
-    t.policy->on_hit(id, e.last_used);
-    if (t.config.ttl && copy.pins == 0) {
+    if (use != Use::ends) {
+      t.policy->on_hit(id, now);
+    }
+    if (i > 0 || use != Use::begins) {
+      t.policy->on_release(view(i, id), now);
+    }
+    if (t.config.ttl && e.copies[i].state == CopyState::resident && e.copies[i].pins == 0) {
       t.by_age.remove(id);
-      t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
+      t.by_age.insert(id, static_cast<std::uint64_t>(now.ns));
     }
   });
 }
@@ -383,6 +420,7 @@ void TierManager::truncate(SessionSlot session, const Truncation& cut) {
       cancel_wait(id);
     }
     cancel_save(id);
+    give_up_lent(id);
     leave_hbm(id);
     e.loss = LossCause::overflow;
   }
@@ -403,6 +441,7 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
     cancel_save(id);
     leave_hbm(id);
   }
+  give_up_lent(id);
   if (e.fetching && !e.fetch_active) {
     cancel_fetch(id);
   }
@@ -450,7 +489,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
         cancel_wait(id);
       }
       cancel_save(id);
-      touch(id);
+      touch(id, is_lent(e) ? Use::begins : Use::at_once);
     } else if (e.fetch_active) {
       lookup.reused = std::min(history, e.copies[e.source_tier].tokens);
       lookup.medium = tier(0).medium;
@@ -466,7 +505,11 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       if (best != kNoTier) {
         lookup.reused = std::min(history, e.copies[best].tokens);
         lookup.medium = tier(best).medium;
-        touch(id);
+        const Copy& fastest = e.copies[0];
+        // A shorter copy than the one below is of no use.
+        const bool lends = !tier(0).config.inclusive && fastest.state == CopyState::resident &&
+                           (best == 0 || fastest.pins == 0);
+        touch(id, lends ? Use::begins : Use::at_once);
         if (best == 0) {
           if (e.fetched != kNever) {
             end_prefetched(e, true);
@@ -475,12 +518,13 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
         } else {
           e.source_tier = best;
           pin(best, id);
-          if (e.copies[0].state == CopyState::resident && e.copies[0].pins == 0 &&
-              !tier(0).config.inclusive) {
-            leave_upwards(0, id);  // a shorter copy than the one below is of no use
+          if (lends) {
+            leave_upwards(0, id);
           }
         }
         tier(best).counters.read += keeps_in_hbm(best) ? Bytes(0) : actual_bytes(lookup.reused);
+      } else {
+        e.first_inserted = kNever;  // nothing of it is left but a write that is queued
       }
     }
     for (std::size_t i = 1; i < tiers_.size(); ++i) {
@@ -521,8 +565,8 @@ void TierManager::set_next_use(SessionSlot session, SimTime time) {
     next_uses_.resize(static_cast<std::size_t>(id.value) + 1, kNever);
   }
   next_uses_[id.value] = time;
-  for_each_resident(entry(id).residents, [&](std::size_t i) {
-    if (tier(i).sees_future && !entry(id).copies[i].leaving) {
+  for_each_tier_in(entry(id).known, [&](std::size_t i) {
+    if (tier(i).sees_future) {
       tier(i).policy->on_next_use(id, time);
     }
   });
@@ -634,6 +678,10 @@ void TierManager::check_invariants() const {
       residents += resident ? 1 : 0;
       KVTIER_ASSERT((e.residents >> i & 1U) == (resident ? 1 : 0),
                     "an entry knows where it is resident");
+      const bool known = (e.known >> i & 1U) != 0;
+      KVTIER_ASSERT(known == ((resident && !copy.leaving) || (i == 0 && is_lent(e))),
+                    "a policy knows what its tier holds, and what a turn has of it");
+      KVTIER_ASSERT(!is_lent(e) || e.in_use || e.saving, "what is lent comes back or is given up");
       if (copy.state == CopyState::resident && copy.pins == 0 && !copy.leaving) {
         KVTIER_ASSERT(copy.account == account(t, copy.tokens),
                       "an account is what the reservation says");

@@ -240,8 +240,8 @@ class TierManager final : public StoredKv {
     EntryId entry = kNoEntry;
     /// Why it has no entry; not_stored until its first turn has ended.
     LossCause loss = LossCause::not_stored;
-    /// Kept when its entry is lost, until the session ends.
-    SimTime first_insertion = kNever;
+    /// When its first turn was admitted; kept when its entry is lost, until the session ends.
+    SimTime began = kNever;
   };
 
   /// Whole cache lines, since there are many and each is looked at seldom.
@@ -271,9 +271,14 @@ class TierManager final : public StoredKv {
     std::uint8_t writes = 0;
     /// Tiers whose copy is resident: a bit each.
     std::uint8_t residents = 0;
+    /// Tiers whose policy knows the entry: a bit each. Those that hold it and do not let it go, and
+    /// the fastest while a turn has what it held.
+    std::uint8_t known = 0;
     QueuePosition position = kNotQueued;
     std::array<Copy, kMostTiers> copies;
-    SimTime first_inserted;
+    SimTime session_began;
+    /// kNever until it is resident somewhere, and once nothing of it is left.
+    SimTime first_inserted = kNever;
     SimTime last_used;
     /// Of a fetch in flight, and of one that is done and not used yet: when it began and ended.
     SimTime fetch_begin;
@@ -327,6 +332,12 @@ class TierManager final : public StoredKv {
   };
 
   enum class Room { granted, coming, refused };
+  /// What a turn does with an entry. The use of a copy that stays in its tier is over at once.
+  enum class Use : std::uint8_t {
+    at_once,  // all copies stay
+    begins,   // the turn has what the fastest tier holds
+    ends,     // and has it no more
+  };
 
   class View;
 
@@ -343,10 +354,12 @@ class TierManager final : public StoredKv {
     return std::any_of(e.copies.begin(), e.copies.end(),
                        [](const Copy& copy) { return copy.state == CopyState::arriving; });
   }
-  /// Visits the tiers whose copy is resident, the fastest first.
+  /// Whether the fastest tier's policy keeps the entry while a turn has its room.
+  [[nodiscard]] static bool is_lent(const Entry& e) { return (e.known & ~e.residents & 1U) != 0; }
+  /// Visits the tiers of a mask, the fastest first.
   template <class Visit>
-  static void for_each_resident(std::uint8_t residents, Visit visit) {
-    for (unsigned left = residents; left != 0; left &= left - 1) {
+  static void for_each_tier_in(std::uint8_t mask, Visit visit) {
+    for (unsigned left = mask; left != 0; left &= left - 1) {
       visit(static_cast<std::size_t>(std::countr_zero(left)));
     }
   }
@@ -409,6 +422,7 @@ class TierManager final : public StoredKv {
   void make_resident(std::size_t tier, EntryId id, Tokens tokens);
   /// The policy hears of a copy that it may choose, and of every request that waits for it.
   void tell_inserted(std::size_t index, EntryId id) {
+    entry(id).known |= static_cast<std::uint8_t>(1U << index);
     tier(index).policy->on_insert(view(index, id), backend_.now());
     if (tier(index).sees_future) [[unlikely]] {
       tier(index).policy->on_next_use(id, next_use(id));
@@ -416,6 +430,11 @@ class TierManager final : public StoredKv {
     if (entry(id).prompt != kNone) [[unlikely]] {
       tell_of_the_others(tier(index), id);
     }
+  }
+  /// It leaves for good.
+  void tell_removed(std::size_t index, EntryId id) {
+    entry(id).known &= static_cast<std::uint8_t>(~(1U << index));
+    tier(index).policy->on_remove(id, backend_.now());
   }
   void tell_of_the_others(Tier& tier, EntryId id);
   void tell_queue_change(EntryId id, const QueueChange& change);
@@ -426,10 +445,17 @@ class TierManager final : public StoredKv {
   /// The entry moves up to HBM: an exclusive tier gives up its account, an inclusive one keeps its
   /// copy.
   void leave_upwards(std::size_t tier, EntryId id);
+  /// A turn takes what the fastest tier holds, which gets it back when the turn ends: the account
+  /// is free, and the policy keeps the entry, pinned.
+  void lend(EntryId id);
+  /// The turn's KV is back in the fastest tier.
+  void take_back(EntryId id);
+  /// The turn's KV does not come back to the fastest tier.
+  void give_up_lent(EntryId id);
   /// Removes a copy that a load or write in flight may still read or write.
   void give_up(std::size_t tier, EntryId id);
   void stop_leaving(std::size_t tier, EntryId id);
-  void touch(EntryId id);
+  void touch(EntryId id, Use use);
   void pin(std::size_t tier, EntryId id);
   void unpin(std::size_t tier, EntryId id);
   /// The age and the account of a copy that is not pinned any more.
@@ -642,9 +668,11 @@ inline EntryView TierManager::view(std::size_t index, EntryId id) const {
   const Copy& copy = e.copies[index];
   return {.id = id,
           .key = e.key,
+          .place = id.value,
           .tokens = copy.tokens,
           .bytes = copy.account,
           .first_inserted = e.first_inserted,
+          .session_began = e.session_began,
           .last_used = e.last_used,
           .queue_position = tier(index).sees_queue ? e.position : kNotQueued};
 }
@@ -662,7 +690,7 @@ inline void TierManager::recharge(std::size_t index, EntryId id) {
 inline std::uint8_t TierManager::best_tier(const Entry& e) const {
   std::uint8_t best = kNoTier;
   Tokens most(0);
-  for_each_resident(e.residents, [&](std::size_t i) {
+  for_each_tier_in(e.residents, [&](std::size_t i) {
     if (e.copies[i].tokens > most) {
       most = e.copies[i].tokens;
       best = static_cast<std::uint8_t>(i);

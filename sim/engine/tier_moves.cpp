@@ -26,9 +26,11 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, Ent
     const Entry& e = entry(newcomer);
     shown = EntryView{.id = newcomer,
                       .key = e.key,
+                      .place = newcomer.value,
                       .tokens = e.tokens,
                       .bytes = account(t, e.tokens),
                       .first_inserted = e.first_inserted,
+                      .session_began = e.session_began,
                       .last_used = e.last_used,
                       .next_use = next_use(newcomer)};
   }
@@ -61,8 +63,8 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, Ent
 bool TierManager::has_above(const Entry& e, std::size_t index, Tokens tokens) {
   bool found = false;
   const unsigned above = (1U << index) - 1;
-  for_each_resident(static_cast<std::uint8_t>(e.residents & above),
-                    [&](std::size_t i) { found = found || e.copies[i].tokens >= tokens; });
+  for_each_tier_in(static_cast<std::uint8_t>(e.residents & above),
+                   [&](std::size_t i) { found = found || e.copies[i].tokens >= tokens; });
   return found;
 }
 
@@ -83,7 +85,7 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
     remove_copy(index, id, LossCause::capacity);
   } else {
     log(DecisionKind::demote, index, id, copy.tokens, demand);
-    t.policy->on_remove(id, backend_.now());
+    tell_removed(index, id);
     if (t.config.ttl) {
       t.by_age.remove(id);
     }
@@ -307,7 +309,7 @@ void TierManager::finish_write(std::size_t from) {
       queue_write(to, id);
     }
   }
-  for_each_resident(e.residents, [&](std::size_t i) {
+  for_each_tier_in(e.residents, [&](std::size_t i) {
     const Copy& copy = e.copies[i];
     if ((e.doomed || copy.tokens.value == 0) && copy.pins == 0 && active_write(id, i) == nullptr) {
       remove_copy(i, id, LossCause::overflow);
@@ -435,12 +437,12 @@ void TierManager::finish_fetch(EntryId id) {
     write_through(id);  // what no turn saves again
   }
   if (e.in_use) {
-    touch(id);
+    touch(id, tier(0).config.inclusive ? Use::at_once : Use::begins);
     leave_upwards(0, id);
     on_load_ready(e.owner, tier(0).medium);
   } else if (e.prompt != kNone && awaiting_prompt_ != kNone) {
     const SessionSlot session = std::exchange(awaiting_prompt_, kNone);
-    touch(id);
+    touch(id, Use::begins);
     hold_prompt(members_[session]);
     on_load_ready(session, tier(0).medium);
   } else {
@@ -606,6 +608,7 @@ void TierManager::drop_save(EntryId id, LossCause cause) {
   log(DecisionKind::drop_save, 0, id, entry(id).tokens);
   entry(id).save_granted = false;
   cancel_save(id);
+  give_up_lent(id);
   leave_hbm(id);
   entry(id).loss = cause;
   release_if_empty(id);

@@ -159,7 +159,11 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   }
   // An entry of which nothing is left stays while a write of it is queued.
   if (!prompt.entry.valid() || best_tier(entry(prompt.entry)) == kNoTier) {
-    const LossCause loss = prompt.entry.valid() ? entry(prompt.entry).loss : prompt.loss;
+    LossCause loss = prompt.loss;
+    if (prompt.entry.valid()) {
+      loss = entry(prompt.entry).loss;
+      entry(prompt.entry).first_inserted = kNever;
+    }
     if (claim_room_for_prompt(session, prompt.tokens)) {
       if (!prompt.entry.valid()) {
         create_prompt_entry(m->prompt);
@@ -183,8 +187,9 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   if (e.fetching) {  // still waits for room
     cancel_fetch(id);
   }
-  touch(id);
-  if (e.copies[0].state == CopyState::resident) {
+  const bool is_here = e.copies[0].state == CopyState::resident;
+  touch(id, is_here ? Use::begins : Use::at_once);
+  if (is_here) {
     if (e.fetched != kNever) {
       end_prefetched(e, true);
     }
@@ -273,7 +278,7 @@ void TierManager::release_prompt(SessionSlot session) {
   KVTIER_ASSERT(m->use == PromptUse::held, "a turn ends after its prompt has come");
   const EntryId id = prompts_[m->prompt].entry;
   m->use = PromptUse::none;
-  touch(id);
+  touch(id, Use::ends);
   unpin(0, id);
 }
 

@@ -132,6 +132,25 @@ void pinned_entries_never_leave(const Kind& kind, const PolicyParameters& parame
   tier.check();
 }
 
+void entries_in_use_are_kept(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier = six_entries(kind, parameters);
+  tier.begin_turn(EntryId{2});
+  tier.begin_turn(EntryId{4});
+  tier.begin_turn(EntryId{5});
+  tier.hit(EntryId{5});  // found again before it is back
+  tier.check();
+  require_leaving(tier, {1});
+  require(!tier.select(), "an entry that a turn has is selected");
+  tier.end_turn(EntryId{2}, Tokens(150));
+  tier.end_turn(EntryId{5}, Tokens(100));
+  tier.lose(EntryId{4});
+  tier.check();
+  require_leaving(tier, {2, 5});
+  tier.insert(EntryId{4});
+  require_leaving(tier, {4});
+  tier.check();
+}
+
 void a_removed_entry_can_come_back(const Kind& kind, const PolicyParameters& parameters) {
   TrialTier tier = six_entries(kind, parameters);
   tier.remove(EntryId{2});
@@ -235,6 +254,7 @@ constexpr std::array kChecks{
     ConformanceCheck{"EveryEntryLeavesExactlyOnce", every_entry_leaves_exactly_once},
     ConformanceCheck{"AnEmptyTierHasNoVictim", an_empty_tier_has_no_victim},
     ConformanceCheck{"PinnedEntriesNeverLeave", pinned_entries_never_leave},
+    ConformanceCheck{"EntriesInUseAreKeptAndNotSelected", entries_in_use_are_kept},
     ConformanceCheck{"ARemovedEntryIsNotSelectedAndCanComeBack", a_removed_entry_can_come_back},
     ConformanceCheck{"EntryNumbersMayBeSparse", entry_numbers_may_be_sparse},
     ConformanceCheck{"SelectingAgainWithoutRemovingGivesAVictimStill",

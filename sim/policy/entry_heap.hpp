@@ -12,7 +12,8 @@ namespace kvtier {
 
 /// Entries by key, smallest on top, each in the heap at most once and removable from the middle:
 /// O(log n). Equal keys leave in order of entry number.
-class EntryHeap {
+template <class Key>
+class KeyedEntryHeap {
  public:
   [[nodiscard]] bool empty() const { return heap_.empty(); }
   [[nodiscard]] std::size_t size() const { return heap_.size(); }
@@ -20,9 +21,9 @@ class EntryHeap {
     return entry.value < places_.size() && places_[entry.value] != kAbsent;
   }
   [[nodiscard]] EntryId top() const { return EntryId{heap_.front().entry}; }
-  [[nodiscard]] std::uint64_t top_key() const { return heap_.front().key; }
+  [[nodiscard]] const Key& top_key() const { return heap_.front().key; }
 
-  void insert(EntryId entry, std::uint64_t key) {
+  void insert(EntryId entry, const Key& key) {
     if (entry.value >= places_.size()) {
       places_.resize(static_cast<std::size_t>(entry.value) + 1, kAbsent);
     }
@@ -54,7 +55,7 @@ class EntryHeap {
   /// A new entry often belongs at the top: few levels make that cheap.
   static constexpr std::size_t kArity = 4;
   struct Node {
-    std::uint64_t key;
+    Key key;
     std::uint32_t entry;
     [[nodiscard]] bool before(const Node& other) const {
       return key != other.key ? key < other.key : entry < other.entry;
@@ -103,5 +104,7 @@ class EntryHeap {
   std::vector<Node> heap_;
   std::vector<std::uint32_t> places_;
 };
+
+using EntryHeap = KeyedEntryHeap<std::uint64_t>;
 
 }  // namespace kvtier

@@ -10,17 +10,9 @@
 
 namespace kvtier {
 
-/// How an entry comes into a tier.
-enum class Arrival : std::uint8_t {
-  fresh,        // new here, or it had left as a victim
-  back,         // from its turn, of which on_hit told
-  back_untold,  // from its turn, of which nothing told: this is the use
-};
-
 /// The entries of a tier in a few queues, each by a key, the smallest in front: the bookkeeping of
-/// policies that remember of an entry more than its place. Most tiers give an entry up while its
-/// turn runs, so what is known of it stays until its number is another's, unless it left as a
-/// victim. Pinned entries belong to a queue and are never in front of it. O(log n).
+/// policies that remember of an entry more than its place. Pinned entries belong to a queue and are
+/// never in front of it. O(log n).
 template <class Mark>
 class EntryQueues {
  public:
@@ -35,9 +27,6 @@ class EntryQueues {
     bool pinned = false;
     /// Given as a victim, and not used since.
     bool chosen = false;
-    /// It may come back from a turn.
-    bool away = false;
-    bool told = false;
     /// What the policy remembers.
     Mark mark{};
   };
@@ -45,23 +34,15 @@ class EntryQueues {
   [[nodiscard]] const Row& row(EntryId entry) const { return rows_[entry.value]; }
   [[nodiscard]] Mark& mark(EntryId entry) { return rows_[entry.value].mark; }
 
-  /// The tier's account tells of it now; `enter` has to follow. The mark of a fresh one is new.
-  Arrival arrive(const EntryView& entry) {
+  /// The entry is new here: its mark is, too, and `enter` has to follow.
+  void arrive(const EntryView& entry) {
     if (entry.id.value >= rows_.size()) {
       rows_.resize(static_cast<std::size_t>(entry.id.value) + 1);
     }
     Row& row = rows_[entry.id.value];
     KVTIER_ASSERT(!row.resident, "an entry is inserted once");
-    const bool back = row.away && row.key == entry.key;
-    const bool told = row.told;
-    if (!back) {
-      row = Row{.key = entry.key};
-    }
-    row.resident = true;
-    row.away = row.told = row.chosen = row.pinned = false;
-    row.bytes = entry.bytes;
+    row = Row{.key = entry.key, .bytes = entry.bytes, .resident = true};
     ++residents_;
-    return !back ? Arrival::fresh : told ? Arrival::back : Arrival::back_untold;
   }
   void enter(EntryId entry, std::size_t queue, std::uint64_t order) {
     Row& row = rows_[entry.value];
@@ -77,10 +58,7 @@ class EntryQueues {
     leave(entry);
     enter(entry, queue, order);
   }
-  void hit(EntryId entry) {
-    rows_[entry.value].told = true;
-    rows_[entry.value].chosen = false;
-  }
+  void hit(EntryId entry) { rows_[entry.value].chosen = false; }
   void resize(const EntryView& entry) {
     Row& row = rows_[entry.id.value];
     queues_[row.queue].bytes += entry.bytes - row.bytes;
@@ -91,7 +69,6 @@ class EntryQueues {
     leave(entry);
     Row& row = rows_[entry.value];
     row.resident = false;
-    row.away = !row.chosen;
     --residents_;
     return row.chosen;
   }
@@ -100,12 +77,10 @@ class EntryQueues {
     row.pinned = true;
     queues_[row.queue].heap.remove(entry);
   }
-  void unpin(EntryId entry) { unpin(entry, rows_[entry.value].queue); }
-  /// Into the queue that it belongs to by now.
-  void unpin(EntryId entry, std::size_t queue) {
-    leave(entry);
-    rows_[entry.value].pinned = false;
-    enter(entry, queue, rows_[entry.value].order);
+  void unpin(EntryId entry) {
+    Row& row = rows_[entry.value];
+    row.pinned = false;
+    queues_[row.queue].heap.insert(entry, row.order);
   }
 
   /// kNoEntry if none in the queue can leave.
@@ -182,6 +157,7 @@ struct NoMark {};
 template <class Mark>
 class QueuedEviction : public EvictionPolicy {
  public:
+  void on_hit(EntryId entry, SimTime) override { queues_.hit(entry); }
   void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
   void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
   void on_pin(EntryId entry) override { queues_.pin(entry); }

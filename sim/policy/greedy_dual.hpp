@@ -23,17 +23,20 @@ class GreedyDual : public QueuedEviction<GreedyDualWorth> {
  public:
   void on_start(const TierFacts& facts) final { facts_ = facts; }
   void on_insert(const EntryView& entry, SimTime) final {
-    const Arrival arrival = queues_.arrive(entry);
-    if (arrival != Arrival::back || !counts_uses_) {
-      use(entry.id);
-    }
+    queues_.arrive(entry);
+    GreedyDualWorth& worth = queues_.mark(entry.id);
+    worth.uses = 1;
+    worth.base = base_;
     set_value(entry);
     queues_.enter(entry.id, 0, order(entry.id));
   }
   void on_hit(EntryId entry, SimTime) final {
     queues_.hit(entry);
-    use(entry);
-    queues_.move(entry, 0, order(entry));
+    queues_.mark(entry).uses += counts_uses_ ? 1 : 0;
+  }
+  void on_release(const EntryView& entry, SimTime now) final {
+    queues_.mark(entry.id).base = base_;
+    on_resize(entry, now);
   }
   void on_resize(const EntryView& entry, SimTime) final {
     queues_.resize(entry);
@@ -50,7 +53,7 @@ class GreedyDual : public QueuedEviction<GreedyDualWorth> {
   }
 
  protected:
-  /// Without counting, an entry has one use, its last: a return to the tier is one, too.
+  /// Without counting, an entry has one use, its last.
   explicit GreedyDual(bool counts_uses) : QueuedEviction(1), counts_uses_(counts_uses) {}
 
   /// What a use of the entry is worth, before it is divided by the entry's bytes.
@@ -58,11 +61,6 @@ class GreedyDual : public QueuedEviction<GreedyDualWorth> {
   [[nodiscard]] const TierFacts& facts() const { return facts_; }
 
  private:
-  void use(EntryId entry) {
-    GreedyDualWorth& worth = queues_.mark(entry);
-    worth.uses = counts_uses_ ? worth.uses + 1 : 1;
-    worth.base = base_;
-  }
   void set_value(const EntryView& entry) {
     queues_.mark(entry.id).value =
         use_value(entry.tokens) / static_cast<double>(std::max<std::int64_t>(1, entry.bytes.value));

@@ -37,11 +37,20 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
   /// Called once, before anything else.
   virtual void on_start(const TierFacts&) {}
+  /// The entry comes into the tier.
   virtual void on_insert(const EntryView& entry, SimTime now) = 0;
+  /// A turn finds the entry and uses it from here on. Uses are counted here. If the tier gives the
+  /// entry's room to the turn, the entry is pinned until the turn ends and comes back.
   virtual void on_hit(EntryId entry, SimTime now) = 0;
+  /// The use is over, and the entry may have grown. Recency is taken here. In a tier that keeps its
+  /// copy while the turn runs, this follows on_hit at once.
+  virtual void on_release(const EntryView& entry, SimTime now) { on_resize(entry, now); }
   virtual void on_resize(const EntryView&, SimTime) {}
+  /// The entry leaves for good: it is evicted, dropped, moved to another tier, or does not come
+  /// back from its turn.
   virtual void on_remove(EntryId entry, SimTime now) = 0;
-  /// Between on_pin and on_unpin the entry is being moved and may not be selected.
+  /// Between on_pin and on_unpin the entry may not be selected: it is being moved, or a turn has
+  /// it.
   virtual void on_pin(EntryId entry) = 0;
   virtual void on_unpin(EntryId entry) = 0;
   /// Only called for policies with look-ahead knowledge. on_insert tells of the first request that

@@ -32,6 +32,7 @@ class RandomDriver {
     const EntryId entry{static_cast<std::uint32_t>(stream_.index(kEntries))};
     const bool here = model.holds(entry);
     const bool pinned = here && model.pinned(entry);
+    const bool in_use = here && model.in_use(entry);
     // The tier fills up and is drained in turn, so that it also runs out of victims.
     ++steps_;
     const bool draining = is_draining();
@@ -50,11 +51,15 @@ class RandomDriver {
         break;
       case 2:
         if (here) {
-          each(tiers, [&](TrialTier& tier) { tier.hit(entry); });
+          const bool takes_room = !pinned && stream_.index(2) == 0;
+          each(tiers,
+               [&](TrialTier& tier) { takes_room ? tier.begin_turn(entry) : tier.hit(entry); });
         }
         break;
       case 3:
-        if (here) {
+        if (in_use) {
+          end_turn(tiers, entry);
+        } else if (here) {
           each(tiers, [&](TrialTier& tier) { pinned ? tier.unpin(entry) : tier.pin(entry); });
         }
         break;
@@ -64,7 +69,7 @@ class RandomDriver {
         }
         break;
       case 5:
-        if (here) {
+        if (here && !in_use) {
           const Tokens tokens(1 + stream_.index(4'096));
           each(tiers, [&](TrialTier& tier) { tier.resize(entry, tokens); });
         }
@@ -106,6 +111,15 @@ class RandomDriver {
     for (TrialTier* tier : tiers) {
       act(*tier);
     }
+  }
+
+  /// Most come back from their turns, as long as before or longer.
+  void end_turn(const std::vector<TrialTier*>& tiers, EntryId entry) {
+    const bool comes_back = stream_.index(8) != 0;
+    const Tokens tokens = tiers.front()->residents().at(entry).view.tokens;
+    const Tokens grown = tokens + Tokens(stream_.index(2) * stream_.index(4'096));
+    each(tiers,
+         [&](TrialTier& tier) { comes_back ? tier.end_turn(entry, grown) : tier.lose(entry); });
   }
 
   [[nodiscard]] QueuePosition position_of(EntryId entry) const {

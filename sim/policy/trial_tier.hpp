@@ -27,6 +27,8 @@ class TrialTier : public TierView {
   struct Resident {
     EntryView view;
     bool pinned = false;
+    /// A turn has it; pinned, too.
+    bool in_use = false;
   };
 
   explicit TrialTier(const PolicyKind<EvictionPolicy>& kind,
@@ -39,20 +41,25 @@ class TrialTier : public TierView {
   [[nodiscard]] const std::map<EntryId, Resident>& residents() const { return residents_; }
   [[nodiscard]] bool holds(EntryId entry) const { return residents_.contains(entry); }
   [[nodiscard]] bool pinned(EntryId entry) const { return residents_.at(entry).pinned; }
+  [[nodiscard]] bool in_use(EntryId entry) const { return residents_.at(entry).in_use; }
   [[nodiscard]] bool all_pinned() const {
     return std::ranges::all_of(residents_, [](const auto& item) { return item.second.pinned; });
   }
 
-  /// `first_inserted` counts from 0; every other time is the number of calls so far.
+  /// `first_inserted` counts from 0; every other time is the number of calls so far. A session
+  /// began when its entry was inserted here for the first time.
   void insert(EntryId entry, std::int64_t first_inserted, QueuePosition position = kNotQueued) {
     KVTIER_ASSERT(!holds(entry), "an entry is inserted once");
     const SimTime now = tick();
+    const SimTime began = began_.try_emplace(entry, SimTime(first_inserted)).first->second;
     Resident& resident = residents_[entry];
     resident.view = {.id = entry,
                      .key = EntryKey{entry.value + std::uint64_t{1'000}},
+                     .place = entry.value,
                      .tokens = Tokens(100),
                      .bytes = Bytes(100'000),
                      .first_inserted = SimTime(first_inserted),
+                     .session_began = began,
                      .last_used = now,
                      .queue_position = sees_queue_ ? position : kNotQueued};
     policy_->on_insert(resident.view, now);
@@ -65,15 +72,46 @@ class TrialTier : public TierView {
     resize(entry, tokens);
   }
 
+  /// A turn finds it in a tier that keeps its copy, or finds what another turn has in use.
   void hit(EntryId entry) {
-    EntryView& view = residents_.at(entry).view;
-    view.last_used = tick();
-    policy_->on_hit(view.id, view.last_used);
+    Resident& resident = residents_.at(entry);
+    const SimTime now = tick();
+    policy_->on_hit(entry, now);
+    if (!resident.in_use) {
+      resident.view.last_used = now;
+      policy_->on_release(resident.view, now);
+    }
+  }
+  /// A turn finds it and takes its room.
+  void begin_turn(EntryId entry) {
+    KVTIER_ASSERT(!pinned(entry), "a turn takes what does not move");
+    policy_->on_hit(entry, tick());
+    pin(entry);
+    residents_.at(entry).in_use = true;
+  }
+  /// It comes back.
+  void end_turn(EntryId entry, Tokens tokens) {
+    Resident& resident = residents_.at(entry);
+    KVTIER_ASSERT(resident.in_use, "only a turn that has begun ends");
+    resident.in_use = false;
+    resident.view.last_used = tick();
+    set_tokens(resident.view, tokens);
+    policy_->on_release(resident.view, resident.view.last_used);
+    unpin(entry);
+  }
+  void take_turn(EntryId entry) {
+    begin_turn(entry);
+    end_turn(entry, residents_.at(entry).view.tokens);
+  }
+  /// It does not come back from its turn.
+  void lose(EntryId entry) {
+    residents_.at(entry).in_use = false;
+    unpin(entry);
+    remove(entry);
   }
   void resize(EntryId entry, Tokens tokens) {
     EntryView& view = residents_.at(entry).view;
-    view.tokens = tokens;
-    view.bytes = Bytes(tokens.value * 1'000);
+    set_tokens(view, tokens);
     policy_->on_resize(view, tick());
   }
   void set_next_use(EntryId entry, SimTime next_use) {
@@ -96,12 +134,6 @@ class TrialTier : public TierView {
     KVTIER_ASSERT(holds(entry) && !pinned(entry), "only an unpinned resident can be removed");
     residents_.erase(entry);
     policy_->on_remove(entry, tick());
-  }
-  /// It is found by its turn, which takes it out of the tier and puts it back when it ends.
-  void take_turn(EntryId entry) {
-    hit(entry);
-    remove(entry);
-    insert(entry);
   }
   /// Also called for entries that are not here: the policy does not hear of those.
   void change_queue(EntryId entry, QueuePosition position) {
@@ -168,10 +200,15 @@ class TrialTier : public TierView {
 
  private:
   SimTime tick() { return SimTime(++now_); }
+  static void set_tokens(EntryView& view, Tokens tokens) {
+    view.tokens = tokens;
+    view.bytes = Bytes(tokens.value * 1'000);
+  }
 
   std::unique_ptr<EvictionPolicy> policy_;
   bool sees_queue_;
   std::map<EntryId, Resident> residents_;
+  std::map<EntryId, SimTime> began_;
   QueuePosition queue_first_{0};
   QueuePosition window_end_{0};
   std::int64_t now_ = 0;

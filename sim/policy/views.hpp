@@ -14,12 +14,18 @@ namespace kvtier {
 struct EntryView {
   EntryId id;
   EntryKey key;
+  /// A small number to break ties with: no two entries that a store holds have the same one. An
+  /// entry that comes back from its turn may have another one than before.
+  std::uint32_t place = 0;
   /// The tier holds the KV of tokens 0 .. tokens-1.
   Tokens tokens;
   /// What the tier's account charges for it (the reservation), not what is moved.
   Bytes bytes;
-  /// When the entry came into the store; kept while any tier holds it.
+  /// When the entry came into the store. Kept while any tier holds it or a turn uses it, and
+  /// forgotten when the last copy is evicted.
   SimTime first_inserted;
+  /// When the first turn of the entry's session was admitted, whatever was evicted since.
+  SimTime session_began;
   SimTime last_used;
   /// Where the first request for this entry waits; kNotQueued for policies without look-ahead
   /// knowledge.

@@ -52,6 +52,10 @@ class PythonEviction final : public EvictionPolicy {
     on_insert_ = method("on_insert", false);
     on_hit_ = method("on_hit", true);
     on_resize_ = method("on_resize", true);
+    on_release_ = method("on_release", true);
+    if (!on_release_) {
+      on_release_ = on_resize_;
+    }
     on_remove_ = method("on_remove", false);
     on_pin_ = method("on_pin", false);
     on_unpin_ = method("on_unpin", false);
@@ -88,6 +92,9 @@ class PythonEviction final : public EvictionPolicy {
   }
   void on_hit(EntryId entry, SimTime now) override {
     call(on_hit_, [&](const py::object& method) { method(entry.value, now.ns); });
+  }
+  void on_release(const EntryView& entry, SimTime now) override {
+    call(on_release_, [&](const py::object& method) { method(entry, now.ns); });
   }
   void on_resize(const EntryView& entry, SimTime now) override {
     call(on_resize_, [&](const py::object& method) { method(entry, now.ns); });
@@ -163,6 +170,7 @@ class PythonEviction final : public EvictionPolicy {
   SharedObject on_start_;
   SharedObject on_insert_;
   SharedObject on_hit_;
+  SharedObject on_release_;
   SharedObject on_resize_;
   SharedObject on_remove_;
   SharedObject on_pin_;
@@ -249,10 +257,12 @@ void bind_views(py::module_& module) {
   py::class_<EntryView>(module, "Entry", "One entry as a tier holds it; times in nanoseconds.")
       .def_property_readonly("id", [](const EntryView& e) { return e.id.value; })
       .def_property_readonly("key", [](const EntryView& e) { return e.key.value; })
+      .def_property_readonly("place", [](const EntryView& e) { return e.place; })
       .def_property_readonly("tokens", [](const EntryView& e) { return e.tokens.value; })
       .def_property_readonly("bytes", [](const EntryView& e) { return e.bytes.value; })
       .def_property_readonly("first_inserted",
                              [](const EntryView& e) { return e.first_inserted.ns; })
+      .def_property_readonly("session_began", [](const EntryView& e) { return e.session_began.ns; })
       .def_property_readonly("last_used", [](const EntryView& e) { return e.last_used.ns; })
       .def_property_readonly("queue_position",
                              [](const EntryView& e) { return position_or_none(e.queue_position); })

@@ -50,7 +50,8 @@ class @Name@Eviction final : public EvictionPolicy {
     }
     pinned_[entry.id.value] = 0;
   }
-  void on_hit(EntryId, SimTime) override {}
+  void on_hit(EntryId, SimTime) override {}                // a turn finds it: count uses here
+  void on_release(const EntryView&, SimTime) override {}  // the use is over: take recency here
   void on_remove(EntryId entry, SimTime) override { list_.remove(entry); }
   void on_pin(EntryId entry) override { pinned_[entry.value] = 1; }
   void on_unpin(EntryId entry) override { pinned_[entry.value] = 0; }

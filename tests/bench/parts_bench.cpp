@@ -61,7 +61,7 @@ EntryView entry_view(std::uint32_t id, std::int64_t now) {
   return view;
 }
 
-/// A turn of the tier's life: one entry is hit, one is chosen, leaves, and comes back. Half of the
+/// A turn of the tier's life: one entry is used, one is chosen, leaves, and comes back. Half of the
 /// entries wait in the queue.
 void BM_Eviction(benchmark::State& state, const std::string& name) {
   const PolicyRegistry registry = builtin_policies();
@@ -83,6 +83,7 @@ void BM_Eviction(benchmark::State& state, const std::string& name) {
     ++now;
     const auto hit = static_cast<std::uint32_t>(waits.next()) % entries;
     policy->on_hit(EntryId{hit}, SimTime(now));
+    policy->on_release(entry_view(hit, now), SimTime(now));
     if (sees_queue) {
       const QueuePosition at{position++};
       policy->on_queue_change(EntryId{hit}, {.position = at, .waits = true, .first = at});

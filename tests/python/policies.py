@@ -15,8 +15,8 @@ class Lru(kvtier.EvictionPolicy):
     def on_insert(self, entry, now):
         self.order[entry.id] = None
 
-    def on_hit(self, entry, now):
-        self.order.move_to_end(entry)
+    def on_release(self, entry, now):
+        self.order.move_to_end(entry.id)
 
     def on_remove(self, entry, now):
         del self.order[entry]

@@ -87,6 +87,8 @@ def test_the_conformance_suite_names_what_a_policy_raises():
     assert problems == [
         "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (defaults): the policy throws "
         "ZeroDivisionError: of a policy",
+        "EntriesInUseAreKeptAndNotSelected (defaults): the policy throws ZeroDivisionError: of a "
+        "policy",
         "TheSameCallsGiveTheSameAnswers (defaults): the policy throws ZeroDivisionError: of a policy"]
 
     class Interrupted(Lru):

@@ -20,21 +20,28 @@ class EvictionPolicy:
         how long computing or loading them takes if nothing else runs."""
 
     def on_insert(self, entry, now):
-        """`entry` is an Entry: id, key, tokens, bytes, first_inserted, last_used, queue_position
+        """`entry` is an Entry: id, key, place (to break ties), tokens, bytes, first_inserted (kept
+        while any tier holds the entry or a turn uses it), session_began, last_used, queue_position
         (look-ahead knowledge only) and next_use (oracle knowledge only)."""
         raise NotImplementedError
 
     def on_hit(self, entry, now):
-        """`entry` is a number here, as in all calls that do not show sizes."""
+        """A turn finds the entry and uses it from here on: uses are counted here. `entry` is a
+        number, as in all calls that do not show sizes."""
+
+    def on_release(self, entry, now):
+        """The use is over: recency is taken here. `entry` is an Entry, which may have grown. A
+        class without this method gets on_resize instead."""
 
     def on_resize(self, entry, now):
         """`entry` is an Entry."""
 
     def on_remove(self, entry, now):
+        """The entry leaves for good."""
         raise NotImplementedError
 
     def on_pin(self, entry):
-        """Until on_unpin the entry may not be selected."""
+        """Until on_unpin the entry may not be selected: it moves, or a turn has it."""
         raise NotImplementedError
 
     def on_unpin(self, entry):

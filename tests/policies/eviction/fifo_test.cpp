@@ -32,14 +32,17 @@ TEST(FifoEviction, HitsDoNotMatter) {
   EXPECT_EQ(tier.evict_all(), (Order{0, 1}));
 }
 
-TEST(FifoEviction, AnEntryThatComesBackKeepsItsFirstTime) {
-  // Entry 0 leaves the tier for its turn and is saved again after 1 came: it is still the oldest.
-  TestTier tier("fifo");
-  tier.insert(EntryId{0}, 10);
-  tier.insert(EntryId{1}, 20);
-  tier.remove(EntryId{0});
-  tier.insert(EntryId{0}, 10);
-  EXPECT_EQ(tier.evict_all(), (Order{0, 1}));
+TEST(FifoEviction, AnEntryKeepsItsTimeOverItsTurnAndInOtherTiers) {
+  for (const char* policy : {"fifo", "session_fifo"}) {
+    TestTier tier(policy);
+    tier.insert(EntryId{0}, 10);
+    tier.insert(EntryId{1}, 20);
+    tier.insert(EntryId{2}, 30);
+    tier.take_turn(EntryId{0});
+    tier.remove(EntryId{1});  // to another tier and back
+    tier.insert(EntryId{1}, 20);
+    EXPECT_EQ(tier.evict_all(), (Order{0, 1, 2})) << policy;
+  }
 }
 
 TEST(FifoEviction, AnEntryThatWasLostStartsAnew) {
@@ -51,8 +54,25 @@ TEST(FifoEviction, AnEntryThatWasLostStartsAnew) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 
-TEST(FifoEviction, EqualTimesLeaveInTheOrderOfEntryNumbers) {
+TEST(SessionFifoEviction, ASessionThatWasLostKeepsItsTime) {
+  TestTier tier("session_fifo");
+  tier.insert(EntryId{0}, 10);
+  tier.insert(EntryId{1}, 20);
+  EXPECT_EQ(tier.evict(), EntryId{0});
+  tier.insert(EntryId{0}, 30);
+  EXPECT_EQ(tier.evict_all(), (Order{0, 1}));
+}
+
+TEST(FifoEviction, OfEqualTimesTheFirstToComeIntoTheTierLeavesFirst) {
   TestTier tier("fifo");
+  for (const std::uint32_t entry : {2U, 0U, 1U}) {
+    tier.insert(EntryId{entry}, 10);
+  }
+  EXPECT_EQ(tier.evict_all(), (Order{2, 0, 1}));
+}
+
+TEST(SessionFifoEviction, EqualTimesLeaveInTheOrderOfEntryNumbers) {
+  TestTier tier("session_fifo");
   for (const std::uint32_t entry : {2U, 0U, 1U}) {
     tier.insert(EntryId{entry}, 10);
   }
@@ -70,17 +90,17 @@ TEST(FifoEviction, SkipsPinnedEntriesWhichKeepTheirPlace) {
   EXPECT_EQ(tier.evict_all(), (Order{0, 2}));
 }
 
-TEST(FifoEviction, AlwaysTakesTheUnpinnedEntryOfTheEarliestFirstInsertion) {
-  TestTier tier("fifo");
+/// Whether the policy always takes the unpinned entry with the smallest of these times.
+void expect_earliest(const char* policy, SimTime EntryView::*time) {
+  TestTier tier(policy);
   RandomDriver driver(4, false);
   int selections = 0;
-  for (int step = 0; step < 20'000 && !HasFailure(); ++step) {
+  for (int step = 0; step < 20'000 && !testing::Test::HasFailure(); ++step) {
     driver.step({&tier}, [&](const auto&, const auto& answers) {
-      // The map runs by entry number, so the first of equal times is kept.
       EntryId oldest = kNoEntry;
       for (const auto& [entry, resident] : tier.residents()) {
-        const bool older = !oldest.valid() || resident.view.first_inserted <
-                                                  tier.residents().at(oldest).view.first_inserted;
+        const bool older =
+            !oldest.valid() || resident.view.*time < tier.residents().at(oldest).view.*time;
         oldest = !resident.pinned && older ? entry : oldest;
       }
       const std::optional<Victim>& victim = answers.front();
@@ -89,6 +109,14 @@ TEST(FifoEviction, AlwaysTakesTheUnpinnedEntryOfTheEarliestFirstInsertion) {
     });
   }
   EXPECT_GT(selections, 1'000);
+}
+
+TEST(FifoEviction, AlwaysTakesTheUnpinnedEntryOfTheEarliestInsertion) {
+  expect_earliest("fifo", &EntryView::first_inserted);
+}
+
+TEST(SessionFifoEviction, AlwaysTakesTheUnpinnedEntryOfTheEarliestSession) {
+  expect_earliest("session_fifo", &EntryView::session_began);
 }
 
 }  // namespace

@@ -46,12 +46,23 @@ TEST(LfuEviction, CountsUsesAcrossTurns) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 
-TEST(LfuEviction, CountsATurnThatNoHitTellsOf) {
+TEST(LfuEviction, OfEqualUsesTheTurnThatEndedFirstLeavesFirst) {
   TestTier tier = tier_of(2);
-  for (const std::uint32_t entry : {0U, 0U, 1U}) {
-    tier.remove(EntryId{entry});
-    tier.insert(EntryId{entry});
-  }
+  tier.begin_turn(EntryId{0});
+  tier.begin_turn(EntryId{1});
+  tier.end_turn(EntryId{1}, Tokens(100));
+  tier.end_turn(EntryId{0}, Tokens(100));
+  EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
+}
+
+TEST(LfuEviction, ForgetsTheUsesOfWhatDoesNotComeBackFromItsTurn) {
+  TestTier tier = tier_of(2);
+  tier.take_turn(EntryId{0});
+  tier.take_turn(EntryId{1});
+  tier.take_turn(EntryId{1});
+  tier.begin_turn(EntryId{1});
+  tier.lose(EntryId{1});
+  tier.insert(EntryId{1});
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 

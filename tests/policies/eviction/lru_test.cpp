@@ -39,6 +39,15 @@ TEST(LruEviction, AnInsertionIsAUse) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 2, 0}));
 }
 
+TEST(LruEviction, TheTurnThatEndedFirstLeavesFirst) {
+  TestTier tier = tier_of(3);
+  tier.begin_turn(EntryId{0});
+  tier.begin_turn(EntryId{1});
+  tier.end_turn(EntryId{1}, Tokens(100));
+  tier.end_turn(EntryId{0}, Tokens(100));
+  EXPECT_EQ(tier.evict_all(), (Order{2, 1, 0}));
+}
+
 TEST(LruEviction, AHitMovesAnEntryToTheEndOnceHoweverOften) {
   TestTier tier = tier_of(3);
   tier.hit(EntryId{0});

@@ -47,8 +47,29 @@ TEST(SieveEviction, AnEntryKeepsItsPlaceOverItsTurn) {
   tier.take_turn(EntryId{0});
   ASSERT_EQ(tier.evict(), EntryId{2});
   tier.insert(EntryId{3});
-  ASSERT_EQ(tier.evict(), EntryId{3});  // ahead of the hand still
+  ASSERT_EQ(tier.evict(), EntryId{3});  // the hand began again and spared 0
   EXPECT_EQ(tier.evict(), EntryId{0});
+}
+
+TEST(SieveEviction, TheHandBeginsAgainWhenTheNewestIsTheVictim) {
+  // The hand spares 0 and takes 1, the newest. What comes then is behind 0, which is not used any
+  // more.
+  TestTier tier = tier_of(2);
+  tier.hit(EntryId{0});
+  ASSERT_EQ(tier.evict(), EntryId{1});
+  tier.insert(EntryId{2});
+  EXPECT_EQ(tier.evict_all(), (Order{0, 2}));
+}
+
+TEST(SieveEviction, AnEntryThatIsPassedInItsTurnIsSparedAfterwards) {
+  // The hand passes 0, whose turn runs, and takes 1 and 2, then begins again and spares 0 once.
+  TestTier tier = tier_of(3);
+  tier.begin_turn(EntryId{0});
+  ASSERT_EQ(tier.evict(), EntryId{1});
+  ASSERT_EQ(tier.evict(), EntryId{2});
+  tier.end_turn(EntryId{0}, Tokens(100));
+  tier.insert(EntryId{3});
+  EXPECT_EQ(tier.evict_all(), (Order{3, 0}));
 }
 
 TEST(SieveEviction, APinnedEntryIsPassedAndIsInItsPlaceAfterwards) {

@@ -166,7 +166,7 @@ TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
                    {"--set: /system/tiers/dram/eviction: expected one of fifo, lru, "
                     "scheduler_aware, tokens_times_idle, window_score, lfu, mru, slru, arc, "
                     "s3fifo, sieve, gdsf, "
-                    "seconds_saved, belady, got \"lruu\" (did you mean \"lru\"?)"});
+                    "seconds_saved, session_fifo, belady, got \"lruu\" (did you mean \"lru\"?)"});
 }
 
 TEST_F(BadConfig, RefusesARoutingThatIsNone) {

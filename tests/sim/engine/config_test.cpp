@@ -36,7 +36,7 @@ TEST(CheckRunConfig, SuggestsThePolicyThatWasMeant) {
   EXPECT_EQ(problems_of(config),
             Lines{"/system/tiers/dram/eviction: expected one of fifo, lru, scheduler_aware, "
                   "tokens_times_idle, window_score, lfu, mru, slru, arc, s3fifo, sieve, gdsf, "
-                  "seconds_saved, belady, got \"lruu\" (did you mean \"lru\"?)"});
+                  "seconds_saved, session_fifo, belady, got \"lruu\" (did you mean \"lru\"?)"});
   config = two_tiers();
   config.system.order.name = "zzz";
   EXPECT_EQ(problems_of(config),

@@ -1,6 +1,7 @@
 #include "sim/engine/paged_store.hpp"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,8 +18,9 @@ constexpr SessionSlot kC = 2;
 /// 16 blocks of a token in HBM; a token is copied in 1 ms.
 class Store {
  public:
-  explicit Store(std::int64_t host_blocks, double copied_below = 0, std::int64_t block_size = 1)
-      : config_(make_config(host_blocks, copied_below, block_size)),
+  explicit Store(std::int64_t host_blocks, double copied_below = 0, std::int64_t block_size = 1,
+                 const std::string& in_hbm = "tokens_times_idle")
+      : config_(make_config(host_blocks, copied_below, block_size, in_hbm)),
         timing_(kMillisecond, kMillisecond),
         backend_(config_.hardware, kLayers, timing_, DecodeStepping::closed_form),
         store({.config = &config_,
@@ -63,14 +65,14 @@ class Store {
 
  private:
   static RunConfig make_config(std::int64_t host_blocks, double copied_below,
-                               std::int64_t block_size) {
+                               std::int64_t block_size, const std::string& in_hbm) {
     RunConfig config = tiny_config(Tokens(16));
     config.system.batching = Batching::unified;
     config.system.paging =
         PagingConfig{.block_size = Tokens(block_size), .swap_out_below = copied_below};
     config.serving.kv_memory = kv(16);
     HbmTierConfig hbm;
-    static_cast<TierConfig&>(hbm) = tier("tokens_times_idle");
+    static_cast<TierConfig&>(hbm) = tier(in_hbm);
     config.system.tiers.hbm = hbm;
     if (host_blocks > 0) {
       config.system.tiers.dram = tier("tokens_times_idle");
@@ -80,13 +82,38 @@ class Store {
   }
 
   RunConfig config_;
-  PolicyRegistry registry_ = builtin_policies();
+  LifeLog lives_;
+  PolicyRegistry registry_ = policies_and_told(lives_, "tokens_times_idle");
   ConstantTiming timing_;
   SimulatedBackend backend_;
 
  public:
   PagedStore store;
+  /// Of the policy "told" in HBM.
+  [[nodiscard]] const LifeLog& lives() const { return lives_; }
 };
+
+TEST(PagedStore, ThePolicyInHbmKeepsWhatARequestUses) {
+  Store s(0, 0, 1, "told");
+  s.keep(kA, 8);
+  s.keep(kA, 9);
+  s.store.take(kA, Tokens(10), Tokens(9));
+  s.store.check_invariants();
+  EXPECT_EQ(s.store.stored_entries(), 0U);
+  s.make_room(16);  // nothing can leave
+  s.store.give_back(kA, {kA}, Tokens(10), Tokens(0));
+  EXPECT_EQ(s.lives(), (LifeLog{"insert 0", "hit 0", "release 0 with 9", "hit 0", "remove 0"}));
+  s.store.check_invariants();
+}
+
+TEST(PagedStore, WhatIsAllInHostMemoryHasLeftThePolicyInHbm) {
+  Store s(100, 0, 1, "told");
+  s.keep(kA, 8);
+  s.make_room(16);
+  EXPECT_EQ(s.lives(), (LifeLog{"insert 0", "remove 0"}));
+  s.keep(kA, 9);
+  EXPECT_EQ(s.lives().back(), "insert 0");
+}
 
 TEST(PagedStore, TheTrailingHalfOfTheHighestScoreIsCopiedAndScoresAreTakenAgain) {
   Store s(100);

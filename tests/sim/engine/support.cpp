@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+
 namespace kvtier::test {
 namespace {
 
@@ -38,8 +42,9 @@ DuplexLimits random_link(Dice& dice) {
 
 TierConfig random_tier(Dice& dice, const RunConfig& config, Bytes capacity) {
   TierConfig tier;
-  tier.eviction.name = dice.one_of({"lru", "fifo", "scheduler_aware", "window_score", "lfu", "mru",
-                                    "slru", "arc", "s3fifo", "sieve", "gdsf", "seconds_saved"});
+  tier.eviction.name =
+      dice.one_of({"lru", "fifo", "scheduler_aware", "window_score", "lfu", "mru", "slru", "arc",
+                   "s3fifo", "sieve", "gdsf", "seconds_saved", "session_fifo"});
   if (tier.eviction.name == "scheduler_aware" && dice.chance(0.3)) {
     tier.eviction.parameters["window"] = static_cast<double>(dice.between(0, 10));
   }
@@ -75,7 +80,7 @@ void make_paged(Dice& dice, RunConfig& config) {
   const auto eviction = [&] {
     return PolicyChoice{
         .name = dice.one_of({"tokens_times_idle", "tokens_times_idle", "lru", "fifo", "lfu", "slru",
-                             "arc", "s3fifo", "sieve", "gdsf", "seconds_saved"}),
+                             "arc", "s3fifo", "sieve", "gdsf", "seconds_saved", "session_fifo"}),
         .parameters = {}};
   };
   system.tiers = {};
@@ -102,7 +107,56 @@ void make_paged(Dice& dice, RunConfig& config) {
   }
 }
 
+class ToldEviction final : public EvictionPolicy {
+ public:
+  ToldEviction(std::unique_ptr<EvictionPolicy> policy, LifeLog& log)
+      : policy_(std::move(policy)), log_(log) {}
+
+  void on_start(const TierFacts& facts) override { policy_->on_start(facts); }
+  void on_insert(const EntryView& entry, SimTime now) override {
+    KVTIER_ASSERT(keys_.emplace(entry.id, entry.key.value).second, "an entry is inserted once");
+    log_.push_back(fmt::format("insert {}", entry.key.value));
+    policy_->on_insert(entry, now);
+  }
+  void on_hit(EntryId entry, SimTime now) override {
+    log_.push_back(fmt::format("hit {}", keys_.at(entry)));
+    policy_->on_hit(entry, now);
+  }
+  void on_release(const EntryView& entry, SimTime now) override {
+    log_.push_back(fmt::format("release {} with {}", keys_.at(entry.id), entry.tokens.value));
+    policy_->on_release(entry, now);
+  }
+  void on_resize(const EntryView& entry, SimTime now) override { policy_->on_resize(entry, now); }
+  void on_remove(EntryId entry, SimTime now) override {
+    log_.push_back(fmt::format("remove {}", keys_.at(entry)));
+    keys_.erase(entry);
+    policy_->on_remove(entry, now);
+  }
+  void on_pin(EntryId entry) override { policy_->on_pin(entry); }
+  void on_unpin(EntryId entry) override { policy_->on_unpin(entry); }
+  std::optional<Victim> select_victim(const EvictionContext& context) override {
+    return policy_->select_victim(context);
+  }
+  void check_invariants(const TierView& tier) const override { policy_->check_invariants(tier); }
+
+ private:
+  std::unique_ptr<EvictionPolicy> policy_;
+  LifeLog& log_;
+  std::map<EntryId, std::uint64_t> keys_;
+};
+
 }  // namespace
+
+PolicyRegistry policies_and_told(LifeLog& log, const std::string& as) {
+  PolicyRegistry registry = builtin_policies();
+  PolicyKind<EvictionPolicy> told = *find_policy(registry.eviction, as);
+  told.name = "told";
+  told.make = [&log, make = told.make](const PolicyParameters& parameters) {
+    return std::make_unique<ToldEviction>(make(parameters), log);
+  };
+  registry.eviction.push_back(told);
+  return registry;
+}
 
 RunConfig random_config(std::uint64_t seed) {
   Dice dice(seed);

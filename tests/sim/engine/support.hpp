@@ -275,4 +275,11 @@ class CountingBackend final : public Backend {
 /// drowning. Every valid combination of switches can come up.
 [[nodiscard]] RunConfig random_config(std::uint64_t seed);
 
+/// What a policy hears of the lives of entries, such as "insert 3", "hit 3", "release 3 with 12"
+/// (tokens) and "remove 3", by key.
+using LifeLog = std::vector<std::string>;
+
+/// The policies of kvtier, and "told", which is another one that also writes into `log`.
+[[nodiscard]] PolicyRegistry policies_and_told(LifeLog& log, const std::string& as = "lru");
+
 }  // namespace kvtier::test

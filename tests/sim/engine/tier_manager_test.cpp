@@ -68,7 +68,9 @@ struct Store {
   static constexpr std::uint64_t kManagersTimer = 1;
 
   RunConfig config;
-  PolicyRegistry registry = builtin_policies();
+  /// Of the policy "told".
+  LifeLog lives;
+  PolicyRegistry registry = policies_and_told(lives);
   ConstantTiming timing{kMillisecond, kMillisecond};
   SimulatedBackend backend;
   Queue queue;
@@ -622,7 +624,7 @@ TEST(TierManager, ACopyOnItsWayOutWhenItsTurnEndsDoesNotStopTheSave) {
   s.store(kA, 10);
   s.store(kD, 15);
   s.admit(kA, 10);
-  s.turn(kB, 0, 20);  // A's copy is on its way out for 10 ms
+  s.turn(kB, 0, 20);  // A's copy, the first in, is on its way out for 10 ms
   EXPECT_EQ(s.tiers.counters(0).evictions, 1);
   s.until(s.backend.now() + for_ms(2));
   s.save(kA, 12);  // D makes room for it
@@ -1098,22 +1100,58 @@ TEST(TierManager, WhatIsNotAllInTheFastestTierIsNotPreloaded) {
 
 // ---- Sessions ----
 
-TEST(TierManager, TheTimeOfFirstInsertionSurvivesTheLossOfTheEntry) {
+TEST(TierManager, TheTimeOfInsertionIsForgottenWhenTheLastCopyIsEvicted) {
+  for (const char* policy : {"fifo", "session_fifo"}) {
+    Store s(dram_only(20, tier(policy)));
+    s.store(kA, 10);
+    s.store(kB, 10);
+    s.store(kC, 10);  // A is first in, first out
+    expect_lost(s.turn(kA, 10, 10), LossCause::capacity);
+    s.drain();        // B goes for A
+    s.store(kD, 10);  // A was inserted after C, and its session began before
+    const bool by_session = std::string(policy) == "session_fifo";
+    const SessionSlot gone = by_session ? kA : kC;
+    expect_lost(s.admit(gone, 10), LossCause::capacity);
+    expect_lost(s.admit(kB, 10), LossCause::capacity);
+    expect_found(s.admit(by_session ? kC : kA, 10), 10, Medium::dram);
+    expect_found(s.admit(kD, 10), 10, Medium::dram);
+  }
+}
+
+TEST(TierManager, TheTimeOfInsertionIsKeptWhileATurnUsesTheEntryOrAnotherTierHoldsIt) {
+  for (const bool by_ssd : {false, true}) {
+    Store s(by_ssd ? two_tiers(20, 10, tier("fifo"), tier("fifo")) : dram_only(20, tier("fifo")));
+    s.store(kA, 10);
+    s.store(kB, 10);
+    if (by_ssd) {
+      s.store(kC, 10);                                    // A goes to the SSD
+      expect_found(s.turn(kA, 10, 10), 10, Medium::ssd);  // and B there, for A
+    } else {
+      expect_found(s.turn(kA, 10, 10), 10, Medium::dram);
+    }
+    s.drain();
+    s.store(kD, 10);  // A was inserted before all others
+    const EntryId a = s.tiers.entry_of(kA);
+    EXPECT_EQ(a.valid(), by_ssd);
+    EXPECT_EQ(s.tiers.placement(kA), by_ssd ? Placement::slower : Placement::none);
+    EXPECT_EQ(s.tiers.placement(by_ssd ? kC : kB), Placement::fastest);
+  }
+}
+
+TEST(TierManager, TheTimeOfInsertionIsThatOfTheSaveNotOfTheTurn) {
+  // A's turn begins before B's and is saved after it.
   Store s(dram_only(20, tier("fifo")));
-  s.store(kA, 10);
+  s.admit(kA, 0);
   s.store(kB, 10);
-  s.store(kC, 10);  // A is first in, first out
-  expect_lost(s.turn(kA, 10, 10), LossCause::capacity);
-  s.drain();        // B goes for A
-  s.store(kD, 10);  // A goes again: it came before C
-  expect_lost(s.admit(kA, 10), LossCause::capacity);
+  s.save(kA, 10);
+  s.drain();
+  s.store(kC, 10);
   expect_lost(s.admit(kB, 10), LossCause::capacity);
-  expect_found(s.admit(kC, 10), 10, Medium::dram);
-  expect_found(s.admit(kD, 10), 10, Medium::dram);
+  expect_found(s.admit(kA, 10), 10, Medium::dram);
 }
 
 TEST(TierManager, ANewSessionInAnEndedOnesPlaceInheritsNothing) {
-  Store s(dram_only(20, tier("fifo")));
+  Store s(dram_only(20, tier("session_fifo")));
   s.store(kA, 10);
   s.tiers.forget(kA);
   s.store(kB, 10);
@@ -1445,6 +1483,134 @@ TEST(SharedPrompts, WaitWhereTheFirstOfTheirSessionsWaits) {
   EXPECT_EQ(victim({kC, kB, kA}, 0), demoted(kA)) << "the prompt is needed at 1, A's own at 2";
   EXPECT_EQ(victim({kC, kA, kB}, 2), demoted(kC)) << "B alone waits, which needs the prompt";
   EXPECT_EQ(victim({kC}, 0), demoted(kPrompt.value)) << "the longest unused of what may go";
+}
+
+// ---- What policies hear ----
+
+TEST(PolicyLife, ATierThatGivesTheTurnItsRoomKeepsTheEntryInUse) {
+  Store s(dram_only(40, tier("told")));
+  s.store(kA, 10);
+  s.admit(kA, 10);
+  s.store(kB, 40);  // the account is free, and there is no victim but B later
+  EXPECT_EQ(s.lives, (LifeLog{"insert 1", "hit 1", "insert 2"}));
+  s.tiers.check_invariants();
+  s.save(kA, 12);
+  s.drain();
+  s.turn(kA, 12, 15);
+  s.drain();
+  EXPECT_EQ(s.lives, (LifeLog{"insert 1", "hit 1", "insert 2", "remove 2", "release 1 with 12",
+                              "hit 1", "release 1 with 15"}));
+}
+
+TEST(PolicyLife, InHbmItIsTheSame) {
+  RunConfig config = tiny_config();
+  config.system.tiers.hbm = hbm_tier(20, "told");
+  Store s(config);
+  s.turn(kA, 0, 10);
+  s.turn(kA, 10, 12);
+  s.turn(kB, 0, 20);
+  EXPECT_EQ(s.lives, (LifeLog{"insert 1", "hit 1", "release 1 with 12", "remove 1", "insert 2"}));
+}
+
+TEST(PolicyLife, ATierThatKeepsItsCopyHasTheUseBehindItAtOnce) {
+  Store s(dram_only(40, tier("told", true)));
+  s.store(kA, 10);
+  s.admit(kA, 10);
+  EXPECT_EQ(s.lives, (LifeLog{"insert 1", "hit 1", "release 1 with 10"}));
+  s.save(kA, 12);
+  s.drain();
+  EXPECT_EQ(s.lives.size(), 3U);
+  s.store(kB, 40);
+  EXPECT_EQ(s.lives.at(3), "remove 1");
+}
+
+TEST(PolicyLife, ATurnThatFindsTheEntryOnItsWayBackIsAHit) {
+  Store s(dram_only(40, tier("told")));
+  s.store(kA, 10);
+  s.turn(kA, 10, 12);
+  s.turn(kA, 12, 14);  // the save of 12 tokens is in flight
+  s.drain();
+  EXPECT_EQ(s.lives, (LifeLog{"insert 1", "hit 1", "hit 1", "release 1 with 14"}));
+}
+
+TEST(PolicyLife, WhatDoesNotComeBackFromItsTurnIsRemoved) {
+  const auto lives = [](const auto& end) {
+    Store s(dram_only(20, tier("told")));
+    s.store(kA, 10);
+    s.admit(kA, 10);
+    end(s);
+    s.drain();
+    EXPECT_EQ(s.lives.size(), 3U);
+    return s.lives.back();
+  };
+  const std::string removed = "remove 1";
+  EXPECT_EQ(lives([](Store& s) { s.save(kA, 21); }), removed) << "larger than the tier";
+  EXPECT_EQ(lives([](Store& s) {
+              s.save(kA, 15);
+              s.tiers.truncate(kA, cut(15));
+            }),
+            removed);
+  EXPECT_EQ(lives([](Store& s) {
+              s.save(kA, 15);
+              s.tiers.invalidate(kA, LossCause::overflow);
+            }),
+            removed);
+}
+
+TEST(PolicyLife, WhatIsNotAdmittedAgainIsRemoved) {
+  Store s(dram_only(20, filtered("second_hit", tier("told"))));
+  s.turn(kA, 0, 10);
+  s.turn(kA, 0, 10);
+  s.drain();
+  ASSERT_EQ(s.lives, LifeLog{"insert 1"});
+}
+
+TEST(PolicyLife, AnExclusiveSlowerTierGivesTheEntryToTheFastest) {
+  RunConfig config = two_tiers(10, 100, tier(), tier("told"));
+  Store s(config);
+  s.store(kA, 10);
+  s.store(kB, 10);  // A goes to the SSD
+  s.turn(kA, 10, 10);
+  s.drain();  // and B for A
+  EXPECT_EQ(s.lives, (LifeLog{"insert 1", "hit 1", "release 1 with 10", "remove 1", "insert 2"}));
+}
+
+TEST(PolicyLife, ALateHitIsOneOfTheTierThatItIsFetchedTo) {
+  RunConfig config = fetching_config();
+  config.system.tiers.dram->eviction.name = "told";
+  Store s(config);
+  put_on_ssd(s);
+  s.lives.clear();
+  s.enqueue(kA);
+  s.until(s.backend.now() + for_ms(4));
+  s.dequeue();
+  EXPECT_TRUE(s.admit(kA, 10).late);
+  s.drain();
+  s.save(kA, 11);
+  s.drain();
+  EXPECT_EQ(s.lives, (LifeLog{"insert 1", "hit 1", "release 1 with 11"}));
+}
+
+TEST(PolicyLife, EveryTurnThatSharesAPromptIsAHit) {
+  RunConfig config = sharing_config(100);
+  config.system.tiers.hbm = hbm_tier(100, "told");
+  Store s(config);
+  for (const SessionSlot slot : {kA, kB}) {
+    s.tiers.join_prompt(slot, kPrompt, Tokens(30));
+    s.tiers.admit_prompt(slot);
+    s.admit(slot, 0);
+    s.tiers.end_prefill(slot);
+  }
+  const std::string key = std::to_string(kPrompt.value);
+  EXPECT_EQ(s.lives, (LifeLog{"insert " + key, "hit " + key}));
+  s.tiers.release_prompt(kA);
+  s.tiers.release_prompt(kB);
+  EXPECT_EQ(s.lives.size(), 4U);
+  EXPECT_EQ(s.lives.back(), "release " + key + " with 30");
+  for (const SessionSlot slot : {kA, kB}) {
+    s.save(slot, 1);
+  }
+  s.drain();
 }
 
 }  // namespace

@@ -47,6 +47,83 @@ std::vector<bool> list_lru(const std::vector<Access>& accesses, std::size_t capa
   return hits;
 }
 
+/// Textbook FIFO: a hit changes nothing, and an evicted session that is stored again is the newest.
+std::vector<bool> list_fifo(const std::vector<Access>& accesses, std::size_t capacity) {
+  std::list<std::int64_t> order;  // the first to come in front
+  std::set<std::int64_t> resident;
+  std::vector<bool> hits;
+  for (const Access& access : accesses) {
+    hits.push_back(resident.contains(access.session));
+    if (hits.back()) {
+      continue;
+    }
+    if (order.size() == capacity) {
+      resident.erase(order.front());
+      order.pop_front();
+    }
+    order.push_back(access.session);
+    resident.insert(access.session);
+  }
+  return hits;
+}
+
+/// SIEVE as in its paper (Zhang and others, NSDI 2024, algorithm 1): newcomers go to the head, the
+/// hand moves from the tail to the head and begins again at the tail.
+std::vector<bool> list_sieve(const std::vector<Access>& accesses, std::size_t capacity) {
+  struct Object {
+    std::int64_t session = 0;
+    bool visited = false;
+  };
+  std::list<Object> objects;  // the head in front
+  std::unordered_map<std::int64_t, std::list<Object>::iterator> where;
+  auto hand = objects.end();
+  const auto towards_head = [&](std::list<Object>::iterator at) {
+    return at == objects.begin() ? objects.end() : std::prev(at);
+  };
+  std::vector<bool> hits;
+  for (const Access& access : accesses) {
+    const auto found = where.find(access.session);
+    hits.push_back(found != where.end());
+    if (found != where.end()) {
+      found->second->visited = true;
+      continue;
+    }
+    if (objects.size() == capacity) {
+      auto victim = hand == objects.end() ? std::prev(objects.end()) : hand;
+      while (victim->visited) {
+        victim->visited = false;
+        victim = towards_head(victim);
+        victim = victim == objects.end() ? std::prev(objects.end()) : victim;
+      }
+      hand = towards_head(victim);
+      where.erase(victim->session);
+      objects.erase(victim);
+    }
+    objects.push_front({access.session, false});
+    where[access.session] = objects.begin();
+  }
+  return hits;
+}
+
+/// The session with the fewest uses since it was stored leaves, of equal ones the least recently
+/// used.
+std::vector<bool> scan_lfu(const std::vector<Access>& accesses, std::size_t capacity) {
+  std::map<std::int64_t, std::pair<int, std::size_t>> uses;  // and the time of the last one
+  std::vector<bool> hits;
+  for (std::size_t now = 0; now < accesses.size(); ++now) {
+    const std::int64_t session = accesses[now].session;
+    hits.push_back(uses.contains(session));
+    if (!hits.back() && uses.size() == capacity) {
+      uses.erase(std::min_element(uses.begin(), uses.end(), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      }));
+    }
+    ++uses[session].first;
+    uses[session].second = now;
+  }
+  return hits;
+}
+
 /// FIFO by a session's first access: what leaves is the resident session that came first, and a
 /// session keeps its place however often it is evicted. Sessions are numbered in order of arrival.
 std::vector<bool> first_come_fifo(const std::vector<Access>& accesses, std::size_t capacity) {
@@ -238,10 +315,42 @@ TEST(UntimedLru, OfTwoExclusiveTiersIsOneListCutInTwo) {
   }
 }
 
-TEST(UntimedFifo, KeepsTheOrderOfFirstAccesses) {
+/// Whether a policy's hits on 100 random traces are those of its model, turn by turn.
+template <class Model>
+void expect_model_on_random_traces(const char* policy, Model model) {
+  std::int64_t hits = 0;
+  std::int64_t misses = 0;
+  for (std::int64_t seed = 1; seed <= 100; ++seed) {
+    const std::int64_t capacity = 1 + seed * 7 % 40;
+    const Placement place = seed % 2 == 0 ? Placement::dram : Placement::ssd;
+    RunConfig config = one_tier(place, policy, capacity, seed);
+    config.workload.sessions = 150;
+    const Replay run = replay(config);
+    EXPECT_EQ(run.hits, model(run.accesses, static_cast<std::size_t>(capacity)))
+        << "seed " << seed << ", " << capacity << " entries";
+    hits += run.hit_count();
+    misses += static_cast<std::int64_t>(run.hits.size()) - run.hit_count();
+  }
+  EXPECT_GT(hits, 10'000);
+  EXPECT_GT(misses, 10'000);
+}
+
+TEST(UntimedFifo, IsAnIndependentFifoOnRandomTraces) {
+  expect_model_on_random_traces("fifo", list_fifo);
+}
+
+TEST(UntimedSieve, IsAnIndependentSieveOnRandomTraces) {
+  expect_model_on_random_traces("sieve", list_sieve);
+}
+
+TEST(UntimedLfu, IsAnIndependentLfuOnRandomTraces) {
+  expect_model_on_random_traces("lfu", scan_lfu);
+}
+
+TEST(UntimedSessionFifo, KeepsTheOrderOfFirstAccesses) {
   for (const Placement place : {Placement::dram, Placement::ssd}) {
     for (const std::int64_t capacity : {1, 2, 3, 17, 64, 301}) {
-      const Replay run = replay(one_tier(place, "fifo", capacity));
+      const Replay run = replay(one_tier(place, "session_fifo", capacity));
       EXPECT_EQ(run.hits, first_come_fifo(run.accesses, static_cast<std::size_t>(capacity)))
           << capacity << " entries";
     }
