@@ -16,6 +16,7 @@
 #include "sim/engine/miss_ratio_curve.hpp"
 #include "sim/engine/result.hpp"
 #include "sim/study/run_folder.hpp"
+#include "sim/study/run_length.hpp"
 #include "sim/study/run_threads.hpp"
 #include "sim/study/summary.hpp"
 
@@ -346,7 +347,8 @@ class Search {
                    [&registry = registry_, config, base_dir](const RunOptions& options) {
                      RunOptions how = options;
                      how.base_dir = base_dir;
-                     return simulate(config, registry, how);
+                     RunConfig own = config;
+                     return simulate_to_precision(own, registry, how);
                    });
     if (result != nullptr && !checked_) {
       check_metrics(plan_.conditions, *result, plan_.space.file.string() + ": /slo: ");
@@ -435,6 +437,12 @@ class Search {
                                  : std::optional(plan_interval(values, condition.pointer)));
       trial.holds.push_back(violation(condition, trial.values.back()) <= 0);
       trial.meets = trial.meets && trial.holds.back();
+    }
+    if (trial.meets) {
+      for (const Json& result : results) {
+        check_long_enough(result,
+                          fmt::format("whether {} meets the SLO", fmt::join(trial.labels, ", ")));
+      }
     }
     const auto all = [&](const std::string& pointer) {
       const auto numbers = numbers_at(results, pointer);

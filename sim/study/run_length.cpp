@@ -87,12 +87,12 @@ namespace {
 
 /// What to set for a run that is long enough.
 std::string advice(const Json& result) {
-  const Json& workload = result["config"]["workload"];
-  if (workload["arrivals"] == "trace") {
+  if (text_at(result, "/config/workload/arrivals") == "trace") {
     return "expected a longer trace, or a smaller /workload/speed_up";
   }
-  return fmt::format("expected /workload/sessions \"auto\", or about {}{}", sessions_wanted(result),
-                     workload["measure"] == "all" ? ", and /workload/measure \"auto\"" : "");
+  return fmt::format(
+      "expected /workload/sessions \"auto\", or about {}{}", sessions_wanted(result),
+      text_at(result, "/load/measured/rule") == "all" ? ", and /workload/measure \"auto\"" : "");
 }
 
 }  // namespace

@@ -135,7 +135,8 @@ TEST_F(BadConfig, RefusesAPeakThatNoGpuHas) {
 }
 
 TEST_F(BadConfig, RefusesGpusWithALinkEachAndNoBandwidthOfHostMemory) {
-  write_run({{"/hardware/links/pcie/of", "gpu"}});
+  write_run({{"/hardware/links/pcie/of", "gpu"},
+             {"/hardware/dram", {{"capacity", "128GiB"}, {"price", "0.0088$/h/GiB"}}}});
   expect_bad_input({"simulate", "run.json"},
                    {"run.json: /hardware/dram/bandwidth: 2 GPUs with a link to the host each need "
                     "the bandwidth of the host's memory, which they share, such as \"400GB/s\"; "
@@ -461,7 +462,7 @@ TEST_F(BadCommandLine, BlamesTheOverrideForAKeyThatItMade) {
 TEST_F(BadCommandLine, SuggestsWhatCanBeListed) {
   expect_bad_input(
       {"list", "system"},
-      {"WHAT: expected one of systems, policies, models, hardware, got \"system\" (did "
+      {"WHAT: expected one of systems, policies, models, hardware, prices, got \"system\" (did "
        "you mean \"systems\"?)",
        "see kvtier list --help"});
 }

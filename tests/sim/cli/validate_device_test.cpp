@@ -32,13 +32,16 @@ class Validate : public ProgramTest {
 };
 
 TEST_F(Validate, InLockStepMovesEveryByteAsDecided) {
-  const Outcome outcome = kvtier(small({"--lock-step", "--json", "-"}));
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const nlohmann::json json = nlohmann::json::parse(outcome.out);
-  EXPECT_EQ(json["format"], "kvtier.validation/1");
-  EXPECT_EQ(json["lock_step"]["equal"], true);
-  EXPECT_GT(json["lock_step"]["decisions"].get<std::int64_t>(), 0);
-  EXPECT_EQ(json["lock_step"]["moved_bytes"], json["lock_step"]["verified_bytes"]);
+  for (const char* buffers : {"15", "auto"}) {
+    const Outcome outcome = kvtier(small(
+        {"--lock-step", "--json", "-", "--set", std::string("/system/load/buffers=") + buffers}));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const nlohmann::json json = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(json["format"], "kvtier.validation/1");
+    EXPECT_EQ(json["lock_step"]["equal"], true) << buffers;
+    EXPECT_GT(json["lock_step"]["decisions"].get<std::int64_t>(), 0);
+    EXPECT_EQ(json["lock_step"]["moved_bytes"], json["lock_step"]["verified_bytes"]) << buffers;
+  }
 }
 
 TEST_F(Validate, RunsCarWithMemoryOfTheHostForCxlMemory) {

@@ -102,6 +102,8 @@ std::vector<bool> plain_sieve(const std::vector<Access>& accesses, std::size_t c
         queue[hand++].visited = false;
       }
       queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(hand));
+      // Past the newest the hand begins again, before the newcomer comes.
+      hand = hand == queue.size() ? 0 : hand;
     }
     queue.push_back({access.session, false});
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "sim/core/file.hpp"
@@ -30,19 +31,20 @@ using Lines = std::vector<std::string>;
 class Planning : public testing::Test {
  protected:
   Planning() {
-    std::string table = "conv,turn,user_tokens,assistant_tokens\n";
-    for (int conversation = 0; conversation < 9; ++conversation) {
-      table += std::to_string(conversation) + ",0,500,508\n";
-      table += std::to_string(conversation) + ",1,8,8\n";
+    // A log, so that the run has the rate of requests that its workload names.
+    std::string log = "arrival,input_tokens,output_tokens,session\n";
+    for (int session = 0; session < 9; ++session) {
+      log += fmt::format("{},500,508,s{}\n", 1000 * session, session);
+      log += fmt::format("{},8,8,s{}\n", 1000 * session + 1000000, session);
     }
-    dir_.write("turns.csv", table);
+    dir_.write("log.csv", log);
     dir_.write("run.json", R"({
       "model": "llama2-13b",
       "hardware": {"preset": "a100-80g", "gpus": 2, "gpu": {"price": "1$/h"},
                    "ssd": {"bandwidth": {"read": "50GB/s", "write": "50GB/s", "both": "50GB/s"}}},
       "system": {"preset": "attentionstore_lru", "tiers": {"ssd": {"inclusive": false}}},
-      "workload": {"trace": "turns.csv", "arrival_rate": "0.001/s",
-                   "think_time": {"model": "constant", "mean": "1000000s"}}
+      "workload": {"trace": "log.csv", "arrivals": "trace", "think_time": {"model": "logged"},
+                   "measure": "all"}
     })");
   }
 
@@ -275,7 +277,7 @@ TEST_F(Planning, PrintsNoTimesBelowZeroAndNoHitRatesAboveOne) {
   const Plan plan = load(
       R"("set": {"/workload": {"generator": "sharegpt", "sessions": 30, "arrival_rate": "0.02/s"}},
       "axes": [{"name": "slots", "key": "/serving/slots", "values": [1, 2, 4]}],
-      "replications": 2, "slo": ["queueing_seconds.mean<=2", "hit_rate.all_turns.total<=1"])");
+      "replications": 2, "slo": ["queueing_seconds.mean<=2", "hit_rate.all_turns.total<=1", "turns<=1"])");
   const PlanResult result = planned(plan);
   bool reached_below = false;
   bool reached_above = false;
@@ -302,7 +304,9 @@ TEST_F(Planning, PrintsNoTimesBelowZeroAndNoHitRatesAboveOne) {
 // With two seeds an interval is 12.7 standard errors to each side: a mean may meet what the
 // interval does not.
 TEST_F(Planning, TakesTheWholeIntervalForAnswer) {
-  const std::string axes = R"("axes": [{"name": "slots", "key": "/serving/slots", "values": [24]}],
+  const std::string axes = R"("set": {"/workload": {"generator": "sharegpt", "sessions": 2000,
+                                  "arrival_rate": "0.2/s", "sharegpt": {"single_turn_fraction": 1}}},
+    "axes": [{"name": "slots", "key": "/serving/slots", "values": [24]}],
     "replications": 2, )";
   const auto of = [&](double seconds) {
     return planned(axes + R"("slo": ["/load/measured_seconds<=)" + std::to_string(seconds) +

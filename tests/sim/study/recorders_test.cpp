@@ -354,7 +354,8 @@ class SmallTimeline : public Recording {
                             {"/serving/slots=1", "/workload/generator=none",
                              "/workload/trace=jobs.jsonl", "/workload/sessions=all",
                              "/workload/arrivals=trace", "/workload/arrival_rate=none",
-                             "/workload/think_time/model=trace", "/workload/warmup_turns=0"}),
+                             "/workload/think_time/model=trace", "/workload/warmup_turns=0",
+                             "/system/load/buffers=15"}),
                    builtin_policies(), options);
     recorders.commit();
     auto tracks =
