@@ -135,10 +135,10 @@ TEST_F(BadConfig, RefusesAPeakThatNoGpuHas) {
 }
 
 TEST_F(BadConfig, RefusesGpusWithALinkEachAndNoBandwidthOfHostMemory) {
-  write_run({{"/hardware/links/pcie/of", "gpu"},
-             {"/hardware/dram", {{"capacity", "128GiB"}, {"price", "0.0088$/h/GiB"}}}});
+  write_run({{"/hardware/links/pcie/of", "gpu"}});
   expect_bad_input({"simulate", "run.json"},
-                   {"run.json: /hardware/dram/bandwidth: 2 GPUs with a link to the host each need "
+                   {(configs() / "hardware/a100-80g.json").string() +
+                    ": /hardware/dram/bandwidth: 2 GPUs with a link to the host each need "
                     "the bandwidth of the host's memory, which they share, such as \"400GB/s\"; "
                     "or set /hardware/links/pcie/of to \"server\" if its rates are those of all "
                     "GPUs together"});

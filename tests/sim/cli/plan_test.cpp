@@ -16,7 +16,10 @@ using nlohmann::json;
 
 class PlanCommand : public ProgramTest {
  protected:
-  PlanCommand() { write_run(); }
+  /// Sessions of one turn soon end, so that few of them are a run that is long enough.
+  PlanCommand() {
+    write_run({{"/workload/sessions", 3000}, {"/workload/sharegpt/single_turn_fraction", 1}});
+  }
 
   void write_plan(const std::string& slo) const {
     write("plan.json", json({{"config", "run.json"},
@@ -42,7 +45,10 @@ TEST_F(PlanCommand, PrintsTheCheapest) {
 }
 
 TEST_F(PlanCommand, ComparesRoutings) {
-  write_run({{"/replicas", {{"count", 2}}}, {"/workload/warmup_turns", 0}});
+  write_run({{"/replicas", {{"count", 2}}},
+             {"/workload/warmup_turns", 0},
+             {"/workload/sessions", 12000},
+             {"/workload/arrival_rate", "0.4/s"}});
   write("plan.json", json({{"config", "run.json"},
                            {"axes",
                             {{{"name", "routing"},
