@@ -97,7 +97,7 @@ program: setup
 
 demo: program
 	$(PROGRAM) compare configs/papers/attentionstore/llama2-13b.json --systems $(DEMO_SYSTEMS)
-	$(PROGRAM) compare configs/examples/planner-70.json --systems $(DEMO_SYSTEMS)
+	$(PROGRAM) compare configs/examples/h100-8x.json --systems $(DEMO_SYSTEMS)
 
 test: build
 	ctest --preset release --output-on-failure -j $(JOBS)

@@ -73,12 +73,13 @@ std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPe
   // Layer i has to be there when the i layers before it have computed.
   const double hidden_by_layer = bandwidth.value * static_cast<double>(compute.ns) / 1e9;
   double ahead = 0;
-  for (std::size_t i = 0; i < up_to_layers.size(); ++i) {
-    ahead = std::max(ahead, static_cast<double>(up_to_layers[i].value) -
-                                static_cast<double>(i) * hidden_by_layer);
+  double layer = 0;
+  for (const Bytes up_to : up_to_layers) {
+    ahead = std::max(ahead, static_cast<double>(up_to.value) - layer * hidden_by_layer);
+    layer += 1;
   }
-  const auto holds_enough = std::ranges::find_if(
-      up_to_layers, [ahead](Bytes up_to) { return static_cast<double>(up_to.value) >= ahead; });
+  const auto holds_enough = std::ranges::lower_bound(
+      up_to_layers, ahead, {}, [](Bytes up_to) { return static_cast<double>(up_to.value); });
   return holds_enough - up_to_layers.begin() + 1;
 }
 

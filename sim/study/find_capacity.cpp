@@ -217,7 +217,7 @@ class Search {
       results.push_back(run(config));
     }
     if (trials_.empty()) {
-      description_ = describe_run(results.front());
+      description_ = describe_run(results.front(), false);
     }
     const CapacityTrial trial = judged(rate, results);
     if (trial.meets) {

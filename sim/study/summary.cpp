@@ -108,11 +108,9 @@ std::string workload_line(const Json& result) {
           ? "trace " + workload["trace"].get<std::string>()
           : "generator " + workload["generator"].get<std::string>() +
                 (result["workload"].contains("synthetic") ? " (synthetic)" : "");
-  return fmt::format("{}: {} sessions, {} turns; measured: {}", source,
+  return fmt::format("{}: {} sessions, {} turns", source,
                      result["workload"]["sessions"].get<std::int64_t>(),
-                     result["workload"]["turns"].get<std::int64_t>(),
-                     result["load"]["measured"].value("stationary", false) ? "the stationary state"
-                                                                           : "all after warm-up");
+                     result["workload"]["turns"].get<std::int64_t>());
 }
 
 }  // namespace
@@ -267,8 +265,12 @@ std::string align_columns(const std::vector<std::vector<std::string>>& lines, st
   return text;
 }
 
-std::string describe_run(const Json& result) {
-  return setting(result["config"]) + "\n" + workload_line(result) + "\n";
+std::string describe_run(const Json& result, bool with_measured_part) {
+  const char* const part = !with_measured_part ? ""
+                           : result["load"]["measured"].value("stationary", false)
+                               ? "; measured: the stationary state"
+                               : "; measured: all after warm-up";
+  return setting(result["config"]) + "\n" + workload_line(result) + part + "\n";
 }
 
 }  // namespace kvtier
