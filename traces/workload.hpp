@@ -107,7 +107,9 @@ void describe(V& v, WorkloadConfig& c) {
   v.field(
       "precision", c.precision,
       "Precision that a run of \"auto\" sessions grows to: half of the 95 % interval of the mean "
-      "TTFT, as a share of it, and of the hit rate of tokens.",
+      "TTFT, as a share of it, and of the hit rate of tokens. 1: whatever the intervals, the run "
+      "is "
+      "long enough for its load.",
       between(0.001, 1));
   v.field("arrivals", c.arrivals,
           "poisson: at the arrival rate; gamma or weibull: at that rate with the arrival_cv; "

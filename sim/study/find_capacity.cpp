@@ -422,7 +422,14 @@ std::optional<StableRate> highest_stable_rate(const ResolvedConfig& config,
                                               const RunOptions& run) {
   constexpr CapacityOptions kCoarse{.replications = 1, .tolerance = 0.05, .step = 1.5};
   ResolvedConfig stationary = config;
-  stationary.config.workload.measure = Measure::automatic;
+  WorkloadConfig& workload = stationary.config.workload;
+  workload.measure = Measure::automatic;
+  workload.warmup_turns = 0;
+  if (workload.generator || workload.replay == Replay::bootstrap) {
+    workload.sessions = SessionCount();
+    workload.sessions.automatic = true;
+    workload.precision = kAnyPrecision;
+  }
   RunOptions quick;
   quick.progress = run.progress;
   try {

@@ -103,7 +103,8 @@ inline constexpr double kCapacityRange = 1024;
 
 /// The highest arrival rate, request rate or speed-up, to 5 %, at which the load of `config` does
 /// not exceed its capacity; nullopt if none that is long enough to tell was found. Measured in the
-/// stationary state, whatever `config` measures.
+/// stationary state, whatever `config` measures, and with as many sessions as that takes where the
+/// workload gives any number.
 struct StableRate {
   std::string key;
   double rate = 0;

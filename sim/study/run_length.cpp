@@ -114,14 +114,15 @@ std::string describe_run_length(const Json& result) {
   const Json::json_pointer precision("/load/precision");
   if (result.contains(precision)) {
     const Json& grown = result.at(precision);
-    text += fmt::format("{}{} sessions: {}", text.empty() ? "" : "\n",
-                        result["workload"]["sessions"].get<std::int64_t>(),
-                        grown["reached"].is_null()
-                            ? "no intervals that hold"
-                            : fmt::format("mean TTFT and hit rate within {:.1f} %",
-                                          grown["reached"].get<double>() * kPercent));
-    text += fmt::format(" (95 %), {:.1f} % wanted; {}", grown["wanted"].get<double>() * kPercent,
-                        grown["stopped_because"].get<std::string>());
+    text += fmt::format(
+        "{}{} sessions{}: {}", text.empty() ? "" : "\n",
+        result["workload"]["sessions"].get<std::int64_t>(),
+        grown["reached"].is_null()
+            ? ""
+            : fmt::format(", mean TTFT and hit rate within {:.1f} % (95 %), {:.1f} % wanted",
+                          grown["reached"].get<double>() * kPercent,
+                          grown["wanted"].get<double>() * kPercent),
+        grown["stopped_because"].get<std::string>());
   }
   return text;
 }
@@ -143,7 +144,8 @@ Json simulate_to_precision(RunConfig& config, const PolicyRegistry& registry,
   unseen.observer = nullptr;
   unseen.decisions = nullptr;
   unseen.on_start = nullptr;
-  config.workload.sessions = SessionCount(kFirstSessions);
+  // Every session has a turn at least, so that some turns are left behind the warm-up.
+  config.workload.sessions = SessionCount(kFirstSessions + config.workload.warmup_turns);
   for (;; config.workload.sessions = SessionCount(2 * *config.workload.sessions)) {
     const Clock::time_point run_begin = Clock::now();
     Json result = simulate(config, registry, unseen);
@@ -151,8 +153,11 @@ Json simulate_to_precision(RunConfig& config, const PolicyRegistry& registry,
     const char* stopped = nullptr;
     if (exceeds_capacity(result)) {
       stopped = "the load exceeds capacity";
-    } else if (!too_short(result) &&
-               (config.replicas.count > 1 || (reached && *reached <= config.workload.precision))) {
+    } else if (!too_short(result) && config.workload.precision == kAnyPrecision) {
+      stopped = "the run is long enough";
+    } else if (!too_short(result) && config.replicas.count > 1) {
+      stopped = "the run is long enough, and several servers have no intervals";
+    } else if (!too_short(result) && reached && *reached <= config.workload.precision) {
       stopped = "the precision is reached";
     } else if (2 * result["workload"]["turns"].get<std::int64_t>() > kMostTurns) {
       stopped = "a run of twice the turns would be too long";

@@ -37,6 +37,8 @@ void check_long_enough(const Json& result, const std::string& what);
 [[nodiscard]] Json simulate_to_precision(RunConfig& config, const PolicyRegistry& registry,
                                          const RunOptions& options = {});
 
+/// A /workload/precision that every run has which is not too short.
+inline constexpr double kAnyPrecision = 1;
 inline constexpr std::int64_t kMostTurns = 2'000'000;
 inline constexpr double kGrowthSeconds = 120;
 

@@ -189,6 +189,18 @@ TEST(Overload, MarksItsColumnsAndNamesTheHighestStableRate) {
             "load exceeds capacity");
 }
 
+// 1,000 sessions are too few to show a rate near the highest one.
+TEST(Overload, TheHighestStableRateDoesNotDependOnTheNumberOfSessions) {
+  const auto rate_of = [](std::int64_t sessions) {
+    const ResolvedConfig config = config_of(planner(sessions, "1/s"));
+    const std::optional<StableRate> stable = highest_stable_rate(config, builtin_policies(), {});
+    return stable ? stable->rate : 0;
+  };
+  const double rate = rate_of(1000);
+  EXPECT_GT(rate, 0.3);
+  EXPECT_EQ(rate_of(9000), rate);
+}
+
 // ---- Traces ----
 
 TEST(RunLength, TheCapacityOfATraceIsASpeedUp) {
