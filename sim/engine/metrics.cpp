@@ -168,6 +168,9 @@ void QueueTrend::advance_past_bucket(SimTime now) {
 }
 
 inline void QueueTrend::advance(SimTime now) {
+  if (now <= updated_) {
+    return;
+  }
   if (updated_ < bucket_end_ && now <= bucket_end_) [[likely]] {
     integrals_[bucket_] += static_cast<double>(length_) * static_cast<double>((now - updated_).ns);
     updated_ = now;

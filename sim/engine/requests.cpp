@@ -320,7 +320,7 @@ void Requests::move_measurement() {
   const bool is_over = measured_.stationary && !has_drawn_;
   if (!measuring_ && !is_over) {
     begin_measurement();
-  } else if (is_stationary_ && !measured_.stationary) {
+  } else if (is_stationary_ && has_drawn_ && !measured_.stationary) {
     if (observer_ != nullptr) {
       observer_->on_measurement_restart();
     }

@@ -55,7 +55,9 @@ inline constexpr double kLeastWaitingShare = 0.1;
 /// Verdicts of `load`.
 inline constexpr const char* kLoadWithinCapacity = "load is within capacity";
 inline constexpr const char* kLoadExceedsCapacity = "load exceeds capacity";
-/// No stationary state was found in a run that is to be measured in it.
+/// A run that is to be measured in its stationary state has none, or too little of it:
+/// `load/too_short` says why. With "measure": "all" that is judged by the rate of requests alone, and
+/// is no verdict. Null where the load exceeds capacity.
 inline constexpr const char* kRunTooShort = "run too short to tell";
 [[nodiscard]] Json metrics_report(Instances instances, const RunConfig& config,
                                   const std::vector<LinkReport>& links);

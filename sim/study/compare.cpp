@@ -74,6 +74,17 @@ bool is_shown(const ResultRow& row, const Comparison& comparison) {
          std::any_of(comparison.columns.begin(), comparison.columns.end(), has_it);
 }
 
+std::string measured_part(const Comparison::Column& column) {
+  const auto is_stationary = [](const Json& result) {
+    return result["load"]["measured"].value("stationary", false);
+  };
+  const auto stationary =
+      std::count_if(column.results.begin(), column.results.end(), is_stationary);
+  return stationary == std::ssize(column.results) ? "stationary state"
+         : stationary == 0                        ? "all turns"
+                                                  : "differs between runs";
+}
+
 std::string verdict(const Comparison::Column& column) {
   const Json::json_pointer at{std::string(kVerdict)};
   const std::string first = column.results.front().at(at).get<std::string>();
@@ -100,13 +111,33 @@ std::string stable_rate(const Json& result) {
                        result.at(at)["rate"].get<double>());
 }
 
+/// Names of the tiers that hold ever more and evict nothing, joined.
+std::string filling_tiers(const Json& result) {
+  std::vector<std::string> names;
+  for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
+    if (tier["filling"] == true) {
+      names.push_back(name);
+    }
+  }
+  return detail::join(names, " and ");
+}
+
 /// Sentences below the table, on the columns that need them.
 std::string notes(const Comparison& comparison) {
   std::string text;
   std::vector<std::string> rates;
   for (const Comparison::Column& column : comparison.columns) {
     if (is_overloaded(column)) {
-      rates.push_back(fmt::format("{} {}", column.system, stable_rate(column.results.front())));
+      const auto searched =
+          std::find_if(column.results.begin(), column.results.end(), exceeds_capacity);
+      rates.push_back(fmt::format("{} {}", column.system, stable_rate(*searched)));
+    }
+    const std::string filling = filling_tiers(column.results.front());
+    if (!filling.empty()) {
+      text += fmt::format(
+          "\n{}: {} still fills in the measured part and evicts nothing: a longer run may hit "
+          "less.\n",
+          column.system, filling);
     }
     const std::string length = describe_run_length(column.results.front());
     if (!length.empty()) {
@@ -235,8 +266,9 @@ Comparison compare_systems(const ConfigRequest& request, const std::vector<std::
       RunOptions run = options;
       run.base_dir = configs[i].base_dir;
       column.results.push_back(simulate(config, registry, run));
-      if (r == 0) {
-        add_stable_rate(column.results.front(), configs[i], registry, run);
+      if (exceeds_capacity(column.results.back()) &&
+          std::none_of(column.results.begin(), column.results.end() - 1, exceeds_capacity)) {
+        add_stable_rate(column.results.back(), configs[i], registry, run);
       }
       if (with_bound) {
         column.results.back()["bound"] = untimed_bound(config, registry, run);
@@ -284,8 +316,9 @@ Json to_json(const Comparison& comparison) {
 std::string to_table(const Comparison& comparison) {
   std::vector<std::size_t> widths;
   for (const Comparison::Column& column : comparison.columns) {
-    std::size_t width = std::max({heading(column).size(), verdict(column).size(),
-                                  describe_bottleneck(column.results).size()});
+    std::size_t width =
+        std::max({heading(column).size(), verdict(column).size(), measured_part(column).size(),
+                  describe_bottleneck(column.results).size()});
     for (const ResultRow& row : result_rows()) {
       width = std::max(width, cell(column, row).size());
     }
@@ -315,6 +348,10 @@ std::string to_table(const Comparison& comparison) {
   text += fmt::format("{:<{}}", "bottleneck", kLabelWidth);
   for (std::size_t i = 0; i < widths.size(); ++i) {
     text += fmt::format("{:>{}}", describe_bottleneck(comparison.columns[i].results), widths[i]);
+  }
+  text += fmt::format("\n{:<{}}", "measured", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("{:>{}}", measured_part(comparison.columns[i]), widths[i]);
   }
   text += fmt::format("\n{:<{}}", "verdict", kLabelWidth);
   for (std::size_t i = 0; i < widths.size(); ++i) {

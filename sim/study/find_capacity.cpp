@@ -217,10 +217,16 @@ class Search {
       results.push_back(run(config));
     }
     if (trials_.empty()) {
-      description_ = describe_run(results.front(), false);
+      description_ = describe_run(results.front());
     }
     const CapacityTrial trial = judged(rate, results);
-    if (trial.meets) {
+    // A short run has the server nearly to itself: it meets what a longer one misses, and its rates
+    // are below those of a longer one.
+    const bool may_mislead =
+        trial.meets || std::any_of(slo_.begin(), slo_.end(), [](const SloCondition& condition) {
+          return !condition.at_most;
+        });
+    if (may_mislead && trial.overloaded == 0) {
       for (const Json& result : results) {
         check_long_enough(result, fmt::format("whether {} meets the SLO",
                                               describe_rate(varied_key(config_.workload), rate)));
@@ -249,9 +255,8 @@ class Search {
     trial.slots_in_use = mean_of(results, "/load/slots_in_use_fraction");
     trial.gpus_busy = mean_of(results, "/load/gpu_busy_fraction");
     trial.bottleneck = describe_bottleneck(results);
-    constexpr double kMillion = 1e6;
-    trial.dollars_per_million_output_tokens = mean_of(results, "/metrics/cost_dollars/total") /
-                                              mean_of(results, "/metrics/output_tokens") * kMillion;
+    trial.dollars_per_million_output_tokens =
+        mean_of(results, "/metrics/dollars_per_million_output_tokens/rented");
     return trial;
   }
 
@@ -434,7 +439,7 @@ std::optional<StableRate> highest_stable_rate(const ResolvedConfig& config,
   quick.progress = run.progress;
   try {
     const CapacitySearch search = find_capacity(stationary, {}, kCoarse, registry, quick, {});
-    if (!search.capacity) {
+    if (!search.capacity || !search.above || search.trials[*search.above].overloaded == 0) {
       return std::nullopt;
     }
     return StableRate{search.key, search.trials[*search.capacity].rate};

@@ -26,6 +26,9 @@ std::optional<double> precision_of(const Json& result) {
   double worst = 0;
   for (const auto& [name, mean] : {std::pair("ttft_seconds", "/metrics/ttft_seconds/mean"),
                                    std::pair("hit_rate_tokens", "")}) {
+    if (*mean == '\0' && at(result, "/metrics/resumed_turns") == 0) {
+      continue;  // no turn has a history that could be hit
+    }
     const Json::json_pointer pointer{std::string("/metrics/confidence/") + name};
     if (!result.contains(pointer)) {
       return std::nullopt;
@@ -43,40 +46,18 @@ std::optional<double> precision_of(const Json& result) {
 }  // namespace
 
 std::optional<std::string> too_short(const Json& result) {
-  if (exceeds_capacity(result)) {
-    return std::nullopt;
-  }
-  const double session = at(result, "/load/measured/live_session_seconds");
-  if (text_at(result, "/load/verdict") == kRunTooShort) {
-    return fmt::format(
-        "no stationary state is found: the {:.0f} sessions arrive within {:.0f} s, and those that "
-        "live "
-        "at a time last {:.0f} s on average",
-        at(result, "/workload/sessions"), at(result, "/workload/last_arrival_seconds"), session);
-  }
-  const Json::json_pointer agree("/load/requests_per_second/agree");
-  if (result.contains(agree) && result.at(agree) == false) {
-    return fmt::format("the nominal rate is {:.4g} requests/s, the measured one {:.4g}",
-                       at(result, "/load/requests_per_second/nominal"),
-                       at(result, "/load/requests_per_second/measured"));
-  }
-  const double span = at(result, "/load/measured_seconds");
-  if (text_at(result, "/load/measured/rule") == "auto" && span < kSessionDurations * session) {
-    return fmt::format(
-        "the measured part lasts {:.0f} s, and the sessions that live at a time last {:.0f} s on "
-        "average, expected {:.0f} times as long",
-        span, session, kSessionDurations);
-  }
-  return std::nullopt;
+  const std::string why = text_at(result, "/load/too_short");
+  return why.empty() ? std::nullopt : std::optional(why);
 }
 
 std::int64_t sessions_wanted(const Json& result) {
   // Until the stationary state is found, half as long again passes.
   constexpr double kWithBeginning = 1.5;
+  constexpr double kDurations = 10;
   const double turns = at(result, "/workload/turns") / at(result, "/workload/sessions");
   const double rate = at(result, "/load/requests_per_second/nominal") / turns;
   const double wanted =
-      kWithBeginning * kSessionDurations * rate * at(result, "/load/measured/live_session_seconds");
+      kWithBeginning * kDurations * rate * at(result, "/load/measured/live_session_seconds");
   const double unit =
       std::pow(10, std::max(2.0, std::floor(std::log10(std::max(wanted, 1.0)))) - 1);
   constexpr double kLeast = 100;
@@ -89,6 +70,12 @@ namespace {
 std::string advice(const Json& result) {
   if (text_at(result, "/config/workload/arrivals") == "trace") {
     return "expected a longer trace, or a smaller /workload/speed_up";
+  }
+  const std::string trace = text_at(result, "/config/workload/trace");
+  if (!trace.empty() && trace != "none" &&
+      text_at(result, "/config/workload/replay") == "in_order") {
+    return "expected a longer trace, or /workload/replay \"bootstrap\" with /workload/sessions "
+           "\"auto\"";
   }
   return fmt::format(
       "expected /workload/sessions \"auto\", or about {}{}", sessions_wanted(result),

@@ -9,13 +9,7 @@
 /// Whether a run is long enough for its numbers to be those of a server that goes on and on.
 namespace kvtier {
 
-/// The measured part of a run has to last this many times as long as the sessions that live at a
-/// time last on average. Shorter ones were up to 16 % off in the rate that meets an SLO.
-inline constexpr double kSessionDurations = 10;
-
-/// Why the run is too short, or nullopt: no stationary state, a measured part that is too short for
-/// its sessions, or a measured rate that is not the nominal one. Overloaded runs are never too
-/// short. A run with "measure": "all" is judged by its rate alone.
+/// Why the run is too short, as `load/too_short` of its result says, or nullopt.
 [[nodiscard]] std::optional<std::string> too_short(const Json& result);
 
 /// Sessions with which a run at the same rate should be long enough; at least 100.

@@ -9,7 +9,6 @@
 namespace kvtier {
 namespace {
 
-constexpr double kPerHour = 1.0 / 3600;
 constexpr double kMillis = 1000;
 constexpr double kPercent = 100;
 
@@ -29,6 +28,7 @@ constexpr ResultRow kRows[] = {
     {"hit rate, tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}"},
     {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
     {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},
+    {"TTFT p95 s", "/metrics/ttft_seconds/p95", 1, "{:.3f}"},
     {"TTFT without queueing, mean ms", "/metrics/ttft_seconds_without_queueing/mean", kMillis,
      "{:.1f}"},
     {"TTFT without queueing, p90 ms", "/metrics/ttft_seconds_without_queueing/p90", kMillis,
@@ -37,13 +37,14 @@ constexpr ResultRow kRows[] = {
     {"prompt tokens served/s", "/metrics/prompt_tokens_served_per_second", 1, "{:.0f}"},
     {"  of which computed/s", "/metrics/computed_tokens_per_second", 1, "{:.0f}"},
     {"output throughput, tokens/s", "/metrics/output_throughput_tokens_per_second", 1, "{:.0f}"},
-    {"GPU hours", "/metrics/gpu_seconds/total", kPerHour, "{:.2f}"},
-    {"  prefill", "/metrics/gpu_seconds/prefill", kPerHour, "{:.2f}"},
-    {"  decode", "/metrics/gpu_seconds/decode", kPerHour, "{:.2f}"},
-    {"  waiting for loads", "/metrics/gpu_seconds/exposed_load", kPerHour, "{:.2f}"},
-    {"  waiting for saves", "/metrics/gpu_seconds/exposed_save", kPerHour, "{:.2f}"},
-    {"dollars, busy time", "/metrics/busy_cost_dollars/total", 1, "{:.2f}"},
-    {"dollars, rented time", "/metrics/cost_dollars/total", 1, "{:.2f}"},
+    {"GPU seconds per request", "/metrics/gpu_seconds_per_request/total", 1, "{:.3f}"},
+    {"  prefill", "/metrics/gpu_seconds_per_request/prefill", 1, "{:.3f}"},
+    {"  decode", "/metrics/gpu_seconds_per_request/decode", 1, "{:.3f}"},
+    {"  waiting for loads", "/metrics/gpu_seconds_per_request/exposed_load", 1, "{:.3f}"},
+    {"  waiting for saves", "/metrics/gpu_seconds_per_request/exposed_save", 1, "{:.3f}"},
+    {"$ per million output tokens", "/metrics/dollars_per_million_output_tokens/rented", 1,
+     "{:.2f}"},
+    {"  for the GPUs' busy time", "/metrics/dollars_per_million_output_tokens/busy", 1, "{:.2f}"},
     {"slots in use %", "/load/slots_in_use_fraction", 100, "{:.1f}"},
     {"HBM for KV in use %", "/load/kv_memory_in_use_fraction", 100, "{:.1f}"},
     {"GPUs busy %", "/load/gpu_busy_fraction", 100, "{:.1f}"},
@@ -236,7 +237,9 @@ std::string describe_confidence(const Json& result) {
     text += interval["trusted"] == true ? "\n" : "  ?\n";
     needed = std::max(needed, interval.value("turns_needed", std::int64_t{0}));
   }
-  if (needed > 0) {
+  // Of a load beyond capacity no length would do, and what a run that is too short needs is said
+  // elsewhere.
+  if (needed > 0 && !exceeds_capacity(result) && text_at(result, "/load/too_short").empty()) {
     text += fmt::format(
         "?: the interval is too narrow for a run of this length; one of about {} turns would do\n",
         rounded_up(needed));
@@ -265,12 +268,8 @@ std::string align_columns(const std::vector<std::vector<std::string>>& lines, st
   return text;
 }
 
-std::string describe_run(const Json& result, bool with_measured_part) {
-  const char* const part = !with_measured_part ? ""
-                           : result["load"]["measured"].value("stationary", false)
-                               ? "; measured: the stationary state"
-                               : "; measured: all after warm-up";
-  return setting(result["config"]) + "\n" + workload_line(result) + part + "\n";
+std::string describe_run(const Json& result) {
+  return setting(result["config"]) + "\n" + workload_line(result) + "\n";
 }
 
 }  // namespace kvtier

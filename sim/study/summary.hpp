@@ -64,6 +64,6 @@ struct ResultRow {
                                         std::size_t left);
 
 /// Two lines: the model and the hardware, then the workload.
-[[nodiscard]] std::string describe_run(const Json& result, bool with_measured_part = true);
+[[nodiscard]] std::string describe_run(const Json& result);
 
 }  // namespace kvtier

@@ -129,6 +129,14 @@ TEST(MeasuredPart, BeginsBehindTheWarmUp) {
   EXPECT_EQ(run.instance.turns().turns, 49);
 }
 
+// The 100th arrival is the last one: there is no stationary part to measure.
+TEST(MeasuredPart, IsTheWholeRunWhereTheStationaryStateIsFoundAtTheLastArrival) {
+  ScriptedRun run = lonely_sessions(100, Measure::automatic);
+  run.run();
+  EXPECT_FALSE(run.instance.measured().stationary);
+  EXPECT_EQ(run.instance.turns().turns, 100);
+}
+
 // A prefill is running when the stationary state is found: its turn was admitted before.
 TEST(MeasuredPart, LeavesOutATurnThatRunsWhenItBegins) {
   RunConfig config = tiny_config();

@@ -9,6 +9,7 @@
 #include "sim/core/file.hpp"
 #include "sim/study/compare.hpp"
 #include "sim/study/find_capacity.hpp"
+#include "sim/study/summary.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/trace_format.hpp"
 
@@ -78,6 +79,45 @@ TEST(RunLength, EdgesThatCountShowInTheRate) {
   EXPECT_NE(too_short(result)->find("nominal rate"), std::string::npos);
 }
 
+TEST(RunLength, TurnsThatAreAllDueAtOnceHaveNoRate) {
+  const TempDir folder;
+  std::string log = "arrival,input_tokens,output_tokens\n";
+  for (int i = 0; i < 300; ++i) {
+    log += "0,500,50\n";
+  }
+  const Json result =
+      run({"/system=recompute", "/workload/generator=none",
+           "/workload/trace=" + folder.write("log.csv", log).string(), "/workload/sessions=all",
+           "/workload/arrivals=trace", "/workload/arrival_rate=none", "/workload/measure=all"});
+  EXPECT_TRUE(result["load"]["requests_per_second"]["nominal"].is_null());
+  EXPECT_EQ(too_short(result), "the workload has no rate: all of its turns are due at one time");
+}
+
+TEST(RunLength, TheVerdictSaysThatAStationaryPartIsTooShort) {
+  const Json result = run(planner(1500));
+  EXPECT_EQ(result["load"]["measured"]["stationary"], true);
+  EXPECT_EQ(result["load"]["verdict"], "run too short to tell");
+  EXPECT_NE(too_short(result)->find("expected 10 times as long"), std::string::npos);
+}
+
+// A rate in the SLO is missed by a run that is too short, too.
+TEST(RunLength, ASearchForALowestRateRefusesShortRuns) {
+  EXPECT_THROW((void)find_capacity(config_of(planner(120)), parse_slo("requests_per_second>=1"), {},
+                                   builtin_policies(), {}, {}),
+               ConfigError);
+}
+
+TEST(RunLength, TiersThatStillFillAreNamed) {
+  const auto filling = [](const std::string& capacity) {
+    std::vector<std::string> settings = planner(5000, "0.2/s");
+    settings.emplace_back("/system=attentionstore_lru");
+    settings.emplace_back("/hardware/ssd/capacity=" + capacity);
+    return run(settings)["metrics"]["tiers"]["ssd"]["filling"];
+  };
+  EXPECT_EQ(filling("100TiB"), true);
+  EXPECT_EQ(filling("1TiB"), false);
+}
+
 TEST(RunLength, WantedSessionsAreEnough) {
   const std::int64_t wanted = sessions_wanted(run(planner(500)));
   EXPECT_GT(wanted, 1000);
@@ -96,6 +136,22 @@ TEST(RunLength, CapacityFromShortAndLongRunsAgreesOrIsRefused) {
   EXPECT_NEAR(
       shorter.trials[shorter.capacity.value()].rate / longer.trials[longer.capacity.value()].rate,
       1, 0.15);
+}
+
+TEST(Confidence, NamesOnceTheTurnsThatWouldDo) {
+  Json result = run(planner(10000));
+  for (const char* name : {"ttft_seconds", "queueing_seconds"}) {
+    Json& interval = result["metrics"]["confidence"][name];
+    interval["trusted"] = false;
+    interval["doubt"] = "batches correlate";
+    interval["turns_needed"] = 123456;
+  }
+  const std::string text = describe_confidence(result);
+  const std::string line =
+      "?: the interval is too narrow for a run of this length; one of about 200000 turns would "
+      "do\n";
+  EXPECT_NE(text.find(line), std::string::npos) << text;
+  EXPECT_EQ(text.find(line), text.rfind(line));
 }
 
 // ---- Runs that grow ----
