@@ -1,6 +1,7 @@
 #include "sim/study/compare.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -126,6 +127,7 @@ std::string filling_tiers(const Json& result) {
 std::string notes(const Comparison& comparison) {
   std::string text;
   std::vector<std::string> rates;
+  std::map<std::string, std::vector<std::string>> systems_by_filling;
   for (const Comparison::Column& column : comparison.columns) {
     if (is_overloaded(column)) {
       const auto searched =
@@ -134,15 +136,19 @@ std::string notes(const Comparison& comparison) {
     }
     const std::string filling = filling_tiers(column.results.front());
     if (!filling.empty()) {
-      text += fmt::format(
-          "\n{}: {} still fills in the measured part and evicts nothing: a longer run may hit "
-          "less.\n",
-          column.system, filling);
+      systems_by_filling[filling].push_back(column.system);
     }
     const std::string length = describe_run_length(column.results.front());
     if (!length.empty()) {
       text += fmt::format("\n{}: {}\n", column.system, length);
     }
+  }
+  for (const auto& [tiers, systems] : systems_by_filling) {
+    text += fmt::format(
+        "\n{}: still filling in the measured part, and nothing is evicted: a longer run may hit "
+        "less "
+        "({}).\n",
+        tiers, detail::join(systems, ", "));
   }
   if (!rates.empty()) {
     text += fmt::format(
