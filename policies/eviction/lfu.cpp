@@ -1,8 +1,8 @@
 // Least frequently used: the entry with the fewest uses leaves first, of equal ones the least
 // recently used. Uses are counted while the entry is in the tier or in its turn, and forgotten when
 // it leaves ("in-cache" LFU; Aho, Denning and Ullman, Principles of Optimal Page Replacement, 1971,
-// have it as the optimum for independent references). Adapted: a use counts when its turn begins and
-// is recent when it ends; sizes and growth mean nothing. O(log n) per decision.
+// have it as the optimum for independent references). Adapted: a use counts when its turn begins
+// and is recent when it ends; sizes and growth mean nothing. O(log n) per decision.
 #include "policies/eviction/lfu.hpp"
 
 #include <algorithm>

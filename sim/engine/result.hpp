@@ -56,8 +56,8 @@ inline constexpr double kLeastWaitingShare = 0.1;
 inline constexpr const char* kLoadWithinCapacity = "load is within capacity";
 inline constexpr const char* kLoadExceedsCapacity = "load exceeds capacity";
 /// A run that is to be measured in its stationary state has none, or too little of it:
-/// `load/too_short` says why. With "measure": "all" that is judged by the rate of requests alone, and
-/// is no verdict. Null where the load exceeds capacity.
+/// `load/too_short` says why. With "measure": "all" that is judged by the rate of requests alone,
+/// and is no verdict. Null where the load exceeds capacity.
 inline constexpr const char* kRunTooShort = "run too short to tell";
 [[nodiscard]] Json metrics_report(Instances instances, const RunConfig& config,
                                   const std::vector<LinkReport>& links);

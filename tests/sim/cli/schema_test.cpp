@@ -142,8 +142,7 @@ TEST_F(Schemas, DescribeTheConfigOfARunByDefault) {
 bool is_config(const fs::path& file) {
   return file.extension() == ".json" && file.filename() != "reproduction.json" &&
          file.parent_path().filename() != "figures" && file.parent_path().filename() != "columns" &&
-         file.parent_path().filename() != "prices" &&
-         file.stem().extension() != ".expect";
+         file.parent_path().filename() != "prices" && file.stem().extension() != ".expect";
 }
 
 TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {

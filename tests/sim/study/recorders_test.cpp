@@ -350,13 +350,13 @@ class SmallTimeline : public Recording {
     RunOptions options;
     options.observer = &recorders;
     options.base_dir = dir_.path("");
-    (void)simulate(resolved("examples/planner-70.json",
-                            {"/serving/slots=1", "/workload/generator=none",
-                             "/workload/trace=jobs.jsonl", "/workload/sessions=all",
-                             "/workload/arrivals=trace", "/workload/arrival_rate=none",
-                             "/workload/think_time/model=trace", "/workload/warmup_turns=0",
-                             "/system/load/buffers=15"}),
-                   builtin_policies(), options);
+    (void)simulate(
+        resolved("examples/planner-70.json",
+                 {"/serving/slots=1", "/workload/generator=none", "/workload/trace=jobs.jsonl",
+                  "/workload/sessions=all", "/workload/arrivals=trace",
+                  "/workload/arrival_rate=none", "/workload/think_time/model=trace",
+                  "/workload/warmup_turns=0", "/system/load/buffers=15"}),
+        builtin_policies(), options);
     recorders.commit();
     auto tracks =
         tracks_of(parse_json_strictly(read_text_file(dir_.path("timeline.json")), "timeline.json"));
