@@ -224,7 +224,7 @@ def make_pages(program, configs, folder):
     kvtier("simulate", run, *small, "--set", "/hardware/dram/capacity=32GiB", "--json",
            "small.json", "--occupancy")
     kvtier("simulate", run, *small, "--json", "large.json", "--occupancy")
-    kvtier("simulate", run, *small, "--json", "search.json", "--find-capacity",
+    kvtier("simulate", run, "--json", "search.json", "--find-capacity",
            "ttft_seconds.p90<=1,ttft_seconds_without_queueing.p90<=0.3")
     kvtier("compare", run, *small, "--systems", "recompute,attentionstore_lru,attentionstore",
            "--replications", "2", "--json", "compare.json")
