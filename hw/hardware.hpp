@@ -16,7 +16,7 @@
 /// attained.
 namespace kvtier {
 
-/// What a config may say of hardware. The bounds enclose every machine that is sold or announced
+/// Bounds of what a config says of hardware. They enclose every machine that is sold or announced
 /// for the next years, with room, so that a figure in the wrong unit is refused; and they keep
 /// rates high enough for simulated times to stay in range. They bound what one key says: two keys
 /// can still make a run that takes too long, and it ends with an error.
@@ -38,11 +38,11 @@ namespace bounds {
 inline constexpr double kSlowestLink = 1e5;
 /// A link, a drive or a memory behind a link. One way of a GPU's link to others in 2027: 1.8 TB/s.
 [[nodiscard]] inline Limits link_rate() { return between(kSlowestLink, 1e13); }
-/// What one request or load reaches by itself, on a drive that is in use by others.
+/// The rate of one request or load by itself, on a drive that is in use by others.
 [[nodiscard]] inline Limits lone_rate() { return between(1e3, 1e13); }
 /// 0.6 TB/s in servers of two processors of 2023, 43 TB/s in a rack of 36 of 2026.
 [[nodiscard]] inline Limits host_memory_bandwidth() { return between(kSlowestLink, 1e14); }
-/// Of one transfer, operation or iteration.
+/// The fixed time of one transfer, operation or iteration.
 [[nodiscard]] inline Limits latency() { return between(0, 10e9); }
 /// Small shares would undo the bounds of the rates that they are taken of.
 [[nodiscard]] inline Limits share() { return between(0.001, 1); }

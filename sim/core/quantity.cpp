@@ -166,6 +166,11 @@ std::optional<P> parse_price(std::string_view text, const PriceUnits& units) {
   return P::bought_for(*dollars, *years);
 }
 
+template <class Q, class T>
+std::optional<Q> as(const std::optional<T>& value) {
+  return value ? std::optional(Q(*value)) : std::nullopt;
+}
+
 template <class P>
 std::string format_price(P price, const PriceUnits& units) {
   return price.years == 0 ? format_real(price.value, units.rented)
@@ -175,52 +180,30 @@ std::string format_price(P price, const PriceUnits& units) {
 
 }  // namespace
 
-#define KVTIER_DEFINE_WHOLE(Q, UNITS, MEMBER, NOUN, EXAMPLE, PATTERN) \
-  template <>                                                         \
-  const QuantityFormat& quantity_format<Q>() {                        \
-    static const QuantityFormat kFormat{NOUN, EXAMPLE, PATTERN};      \
-    return kFormat;                                                   \
-  }                                                                   \
-  template <>                                                         \
-  std::optional<Q> parse_quantity<Q>(std::string_view text) {         \
-    const auto value = parse_whole(text, UNITS);                      \
-    return value ? std::optional(Q(*value)) : std::nullopt;           \
-  }                                                                   \
-  template <>                                                         \
-  std::string format_quantity<Q>(Q quantity) {                        \
-    return format_whole(quantity.MEMBER, UNITS);                      \
+/// PARSED is an optional Q made of `text`, WRITTEN the text of `quantity`.
+#define KVTIER_DEFINE_QUANTITY(Q, PARSED, WRITTEN, NOUN, EXAMPLE, PATTERN) \
+  template <>                                                              \
+  const QuantityFormat& quantity_format<Q>() {                             \
+    static const QuantityFormat kFormat{NOUN, EXAMPLE, PATTERN};           \
+    return kFormat;                                                        \
+  }                                                                        \
+  template <>                                                              \
+  std::optional<Q> parse_quantity<Q>(std::string_view text) {              \
+    return PARSED;                                                         \
+  }                                                                        \
+  template <>                                                              \
+  std::string format_quantity<Q>(Q quantity) {                             \
+    return WRITTEN;                                                        \
   }
-
-#define KVTIER_DEFINE_REAL(Q, UNITS, NOUN, EXAMPLE, PATTERN)     \
-  template <>                                                    \
-  const QuantityFormat& quantity_format<Q>() {                   \
-    static const QuantityFormat kFormat{NOUN, EXAMPLE, PATTERN}; \
-    return kFormat;                                              \
-  }                                                              \
-  template <>                                                    \
-  std::optional<Q> parse_quantity<Q>(std::string_view text) {    \
-    const auto value = parse_real(text, UNITS);                  \
-    return value ? std::optional(Q(*value)) : std::nullopt;      \
-  }                                                              \
-  template <>                                                    \
-  std::string format_quantity<Q>(Q quantity) {                   \
-    return format_real(quantity.value, UNITS);                   \
-  }
-
-#define KVTIER_DEFINE_PRICE(Q, UNITS, NOUN, EXAMPLE, PATTERN)    \
-  template <>                                                    \
-  const QuantityFormat& quantity_format<Q>() {                   \
-    static const QuantityFormat kFormat{NOUN, EXAMPLE, PATTERN}; \
-    return kFormat;                                              \
-  }                                                              \
-  template <>                                                    \
-  std::optional<Q> parse_quantity<Q>(std::string_view text) {    \
-    return parse_price<Q>(text, UNITS);                          \
-  }                                                              \
-  template <>                                                    \
-  std::string format_quantity<Q>(Q quantity) {                   \
-    return format_price(quantity, UNITS);                        \
-  }
+#define KVTIER_DEFINE_WHOLE(Q, UNITS, MEMBER, NOUN, EXAMPLE, PATTERN)                              \
+  KVTIER_DEFINE_QUANTITY(Q, as<Q>(parse_whole(text, UNITS)), format_whole(quantity.MEMBER, UNITS), \
+                         NOUN, EXAMPLE, PATTERN)
+#define KVTIER_DEFINE_REAL(Q, UNITS, NOUN, EXAMPLE, PATTERN)                                    \
+  KVTIER_DEFINE_QUANTITY(Q, as<Q>(parse_real(text, UNITS)), format_real(quantity.value, UNITS), \
+                         NOUN, EXAMPLE, PATTERN)
+#define KVTIER_DEFINE_PRICE(Q, UNITS, NOUN, EXAMPLE, PATTERN)                                 \
+  KVTIER_DEFINE_QUANTITY(Q, parse_price<Q>(text, UNITS), format_price(quantity, UNITS), NOUN, \
+                         EXAMPLE, PATTERN)
 
 #define KVTIER_NUMBER "^-?[0-9.]+([eE][+-]?[0-9]+)? ?"
 KVTIER_DEFINE_WHOLE(Bytes, kByteUnits, value, "a size", "128GiB",

@@ -16,9 +16,6 @@ namespace {
 constexpr double kNanosecond = 1e-9;
 /// Of what a tier holds, from the beginning of the measured part to its end: it is still filling.
 constexpr double kGrowth = 1.05;
-/// The measured part has to last this many times as long as the sessions that live at a time last
-/// on average. Shorter ones were up to 16 % off in the rate that meets an SLO.
-constexpr double kSessionDurations = 10;
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
 double ratio(std::int64_t part, std::int64_t whole) {

@@ -146,8 +146,7 @@ std::string notes(const Comparison& comparison) {
   for (const auto& [tiers, systems] : systems_by_filling) {
     text += fmt::format(
         "\n{}: still filling in the measured part, and nothing is evicted: a longer run may hit "
-        "less "
-        "({}).\n",
+        "less ({}).\n",
         tiers, detail::join(systems, ", "));
   }
   if (!rates.empty()) {

@@ -53,11 +53,10 @@ std::optional<std::string> too_short(const Json& result) {
 std::int64_t sessions_wanted(const Json& result) {
   // Until the stationary state is found, half as long again passes.
   constexpr double kWithBeginning = 1.5;
-  constexpr double kDurations = 10;
   const double turns = at(result, "/workload/turns") / at(result, "/workload/sessions");
   const double rate = at(result, "/load/requests_per_second/nominal") / turns;
   const double wanted =
-      kWithBeginning * kDurations * rate * at(result, "/load/measured/live_session_seconds");
+      kWithBeginning * kSessionDurations * rate * at(result, "/load/measured/live_session_seconds");
   const double unit =
       std::pow(10, std::max(2.0, std::floor(std::log10(std::max(wanted, 1.0)))) - 1);
   constexpr double kLeast = 100;

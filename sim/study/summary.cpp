@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/engine/result.hpp"
 
 namespace kvtier {
 namespace {
@@ -159,7 +160,7 @@ std::string text_at(const Json& result, const std::string& pointer) {
 std::span<const ResultRow> result_rows() { return kRows; }
 
 bool exceeds_capacity(const Json& result) {
-  return text_at(result, "/load/verdict") == "load exceeds capacity";
+  return text_at(result, "/load/verdict") == kLoadExceedsCapacity;
 }
 
 std::string describe_bottleneck(const std::vector<Json>& results) {
