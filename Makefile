@@ -8,6 +8,7 @@ PACKAGES := g++ cmake ninja-build ccache pkg-config \
   libsentencepiece-dev libzstd-dev zlib1g-dev libopenblas-dev liburing-dev libjs-chart.js
 PYTHON_PACKAGES := python3 python3-dev python3-venv python3-pip
 DEV_PACKAGES := clang-format clang-tidy valgrind
+FUZZ_PACKAGES := clang libclang-rt-14-dev
 BROWSER_PACKAGES := python3 chromium
 NOTEBOOK_PACKAGES := python3 python3-venv
 
@@ -17,6 +18,12 @@ PROGRAM := build/release/bin/kvtier
 PYTHON_VENV := build/python/venv
 # What pyproject.toml names as build requirements.
 PYTHON_BUILD := 'scikit-build-core>=0.10,<1' 'pybind11>=2.13,<4'
+# And as the extra cachesim.
+CACHE_SIMULATOR := 'libcachesim>=0.3.5,<0.4'
+# Of each fuzz target.
+FUZZ_SECONDS ?= 60
+FUZZ := build/fuzz
+FUZZ_TARGETS := $(basename $(notdir $(filter-out %/fuzz.cpp %/replay.cpp,$(wildcard tests/fuzz/*.cpp))))
 NOTEBOOKS := build/notebooks
 NOTEBOOK_SWEEPS := policies-by-capacity dram-capacity systems
 DEMO_SYSTEMS := recompute,attentionstore_fifo,attentionstore_lru,attentionstore
@@ -58,7 +65,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build program demo test python test-python check-validation check-report notebooks asan tsan bench format check-format tidy clean
+.PHONY: help setup setup-dev build program demo test python python-tools test-python check-validation check-report notebooks asan tsan fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -66,12 +73,14 @@ help:
 	@echo 'make demo          build the program, then compare four systems on two example workloads'
 	@echo 'make test          build, then run all tests'
 	@echo 'make python        build the Python package into a virtual environment, build/python/venv (needs PyPI)'
-	@echo 'make test-python   the same, then run its tests'
+	@echo 'make python-tools  only install what that build needs into the environment'
+	@echo 'make test-python   make python, then run its tests'
 	@echo 'make check-validation  build the program, then run two points of the validation matrix on this machine (7 minutes)'
 	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
 	@echo 'make tsan          build with the thread sanitizer, run the tests of what has threads'
+	@echo 'make fuzz          fuzz the readers of configs, traces, profiles, sweeps and results, FUZZ_SECONDS=60 each (Clang)'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
 	@echo 'make setup-dev     the same, with clang-format, clang-tidy and valgrind'
@@ -103,14 +112,19 @@ test: build
 	ctest --preset release --output-on-failure -j $(JOBS)
 
 # The environment may be made by any Python that is there; only a bare machine needs Debian's.
-python: setup
+python-tools:
 	@python3 -c 'import ensurepip, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || $(MAKE) --no-print-directory setup-python
 	@$(PYTHON_VENV)/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv $(PYTHON_VENV)
 	@$(PYTHON_VENV)/bin/python -m pip install -q --disable-pip-version-check $(PYTHON_BUILD) || { \
-	  echo 'python: the packages that the build needs were not installed; is PyPI (https://pypi.org) within reach?' >&2; \
+	  echo 'python-tools: the packages that the build needs were not installed; is PyPI within reach?' >&2; \
 	  exit 1; }
+
+python: setup python-tools
 	@# Named as CMake names it for the other builds, so that ccache finds their objects.
 	CXX=$${CXX:-c++} $(PYTHON_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation '.[test]'
+	@# Not every machine has a wheel of it; the tests that need it are skipped there.
+	@$(PYTHON_VENV)/bin/python -m pip install -q --disable-pip-version-check --only-binary :all: $(CACHE_SIMULATOR) || \
+	  echo 'python: without libcachesim, tests/python/test_libcachesim.py is skipped'
 
 .PHONY: setup-python
 setup-python:
@@ -155,6 +169,23 @@ tsan: setup
 	cmake --preset tsan
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_PROGRAMS)
 	setarch -R ctest --preset tsan --output-on-failure -R '$(TSAN_TESTS)'
+
+# A crash leaves its input in build/fuzz/findings. Leaks are looked for where the system allows it.
+# What was found before is kept in build/fuzz/corpus.
+fuzz: setup
+	$(call install_packages,$(FUZZ_PACKAGES))
+	cmake --preset fuzz
+	cmake --build --preset fuzz -j $(JOBS)
+	@for target in $(FUZZ_TARGETS); do \
+	  mkdir -p $(FUZZ)/corpus/$$target $(FUZZ)/findings; \
+	  echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
+	  log=$(FUZZ)/$$target.log; \
+	  $(FUZZ)/tests/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=25 -rss_limit_mb=2048 -max_len=8192 -mutate_depth=2 \
+	    -print_final_stats=1 -artifact_prefix=$(FUZZ)/findings/$$target- $(FUZZ)/corpus/$$target \
+	    `find tests/fuzz -mindepth 2 -name $$target` >$$log 2>&1 || \
+	    { tail -n 60 $$log; echo "fuzz: $$target failed; its log is $$log" >&2; exit 1; }; \
+	  grep -E '^stat::(number_of_executed_units|peak_rss_mb)' $$log; \
+	done
 
 bench: build
 	build/release/bin/kvtier_bench

@@ -117,12 +117,18 @@ std::string workload_line(const Json& result) {
 
 }  // namespace
 
-std::optional<double> number_at(const Json& result, const std::string& pointer) {
-  const Json::json_pointer at(pointer);
-  if (!result.contains(at) || !result.at(at).is_number()) {
-    return std::nullopt;
+const Json* find_at(const Json& json, const Json::json_pointer& at) {
+  try {
+    return json.contains(at) ? &json.at(at) : nullptr;
+  } catch (const Json::exception&) {
+    return nullptr;
   }
-  return result.at(at).get<double>();
+}
+
+std::optional<double> number_at(const Json& result, const std::string& pointer) {
+  const Json* value = find_at(result, Json::json_pointer(pointer));
+  return value != nullptr && value->is_number() ? std::optional(value->get<double>())
+                                                : std::nullopt;
 }
 
 std::optional<std::vector<double>> numbers_at(const std::vector<Json>& results,
@@ -153,8 +159,8 @@ std::optional<Summary> summarize(const std::vector<Json>& results, const std::st
 }
 
 std::string text_at(const Json& result, const std::string& pointer) {
-  const Json::json_pointer at(pointer);
-  return result.contains(at) && result.at(at).is_string() ? result.at(at).get<std::string>() : "";
+  const Json* value = find_at(result, Json::json_pointer(pointer));
+  return value != nullptr && value->is_string() ? value->get<std::string>() : "";
 }
 
 std::span<const ResultRow> result_rows() { return kRows; }

@@ -10,6 +10,10 @@
 /// What tables of results (kvtier.result/1) have in common.
 namespace kvtier {
 
+/// The value at a JSON pointer; null if there is none. Any pointer may be asked for:
+/// Json::contains() throws where one has no number, or one beyond all, for an index of a list.
+[[nodiscard]] const Json* find_at(const Json& json, const Json::json_pointer& at);
+
 /// The number at a JSON pointer of a result; nullopt if there is none.
 [[nodiscard]] std::optional<double> number_at(const Json& result, const std::string& pointer);
 

@@ -264,10 +264,11 @@ bool take_line(const Sweep& sweep, const std::vector<SweepPoint>& points, const 
 
 /// Whether the result has null there or above: a distribution of nothing has no mean.
 bool is_empty_at(const Json& line, Json::json_pointer at) {
-  while (!line.contains(at)) {
+  const Json* value = find_at(line, at);
+  for (; value == nullptr; value = find_at(line, at)) {
     at = at.parent_pointer();
   }
-  return line.at(at).is_null();
+  return value->is_null();
 }
 
 /// Reasons in the order in which they come up, each with a number.

@@ -77,6 +77,15 @@ TEST(Expectations, OfAnythingThatIsNotThereAreBadInput) {
                    "~0 and / in a key ~1"}));
 }
 
+// No index of a list is empty or larger than every number.
+TEST(Expectations, OfAnIndexThatNoListHasAreBadInput) {
+  EXPECT_EQ(problems(R"({"/metrics/list/": {"value": 1},
+                         "/metrics/list/99999999999999999999999": {"value": 1}})"),
+            (Lines{"expect.json: /~1metrics~1list~1: the result has no such value",
+                   "expect.json: /~1metrics~1list~199999999999999999999999: the result has no such "
+                   "value"}));
+}
+
 TEST(Expectations, ThatAreMalformedAreBadInput) {
   const std::string wanted =
       "expected {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., \"relative\": "

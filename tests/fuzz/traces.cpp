@@ -1,0 +1,120 @@
+// Every importer of traces, plain and compressed, with damaged compression too. What can be read is
+// written in kvtier's own format, and reads back as the same sessions.
+//
+// An input is a line "FORMAT PACKING OVERHEAD DAMAGE BYTE" and the file's text. FORMAT is a word of
+// /workload/format, PACKING is plain, gz or zst, OVERHEAD the tokens taken off each message, and
+// BYTE replaces the byte at DAMAGE of the packed file, or cuts the file off there if it is "cut".
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "sim/core/file.hpp"
+#include "sim/study/resolve.hpp"
+#include "tests/fuzz/fuzz.hpp"
+#include "traces/compressed_stream.hpp"
+#include "traces/statistics.hpp"
+#include "traces/trace_format.hpp"
+#include "traces/trace_source.hpp"
+
+namespace kvtier::fuzz {
+namespace {
+
+/// A text as a file, packed and damaged as the input's first line says.
+std::filesystem::path write_packed(const std::string& packing, std::size_t damage,
+                                   const std::string& byte, std::string_view text) {
+  const std::filesystem::path path =
+      scratch_folder() / (packing == "plain" ? "trace" : "trace." + packing);
+  CompressedWriter writer(path);
+  writer.write(text);
+  writer.commit();
+  std::string packed = read_text_file(path);
+  if (damage < packed.size() && byte == "cut") {
+    packed.resize(damage);
+  } else if (damage < packed.size() && !byte.empty()) {
+    packed[damage] = byte.front();
+  }
+  return write_scratch("packed", packed);
+}
+
+std::vector<SessionSpec> read_all(TraceSource& source) {
+  std::vector<SessionSpec> sessions;
+  WorkloadStatistics statistics;
+  SimTime last{};
+  for (SessionSpec session; source.next(session);) {
+    expect(session.id == std::ssize(sessions), "sessions are not numbered by position");
+    expect(!source.has_arrivals() || session.arrival >= last, "sessions arrive out of order");
+    last = session.arrival;
+    expect(!session.turns.empty(), "a session without a turn");
+    for (const Turn& turn : session.turns) {
+      expect(turn.user >= Tokens(1) && turn.assistant >= Tokens(1), "a message without tokens");
+      expect(turn.think >= SimDuration(0), "a turn before the one before");
+    }
+    statistics.add(session);
+    sessions.push_back(session);
+  }
+  expect(source.report().sessions == std::ssize(sessions), "the report counts other sessions");
+  expect(source.report().turns == statistics.turns(), "the report counts other turns");
+  (void)to_json(statistics);
+  (void)to_json(source.report());
+  return sessions;
+}
+
+bool same(const SessionSpec& a, const SessionSpec& b) {
+  return a.id == b.id && a.arrival == b.arrival && a.shared_prompt.id == b.shared_prompt.id &&
+         a.shared_prompt.tokens == b.shared_prompt.tokens &&
+         std::ranges::equal(a.turns, b.turns, [](const Turn& one, const Turn& other) {
+           return one.user == other.user && one.assistant == other.assistant &&
+                  one.think == other.think;
+         });
+}
+
+}  // namespace
+
+Words words() {
+  Words all;
+  TraceHeader header;
+  add_schema(value_schema(header), all);
+  all.keys.insert({"id", "arrival_ns", "turns", "shared_prompt", "conversations", "from", "value"});
+  all.values = {"kvtier.trace/1", "human", "user", "gpt", "assistant", "system", "\xed\xa0\xbd"};
+  return all;
+}
+
+void run_input(std::string_view input) {
+  const std::size_t line = std::min(input.find('\n'), input.size());
+  std::istringstream first{std::string(input.substr(0, line))};
+  std::string format;
+  std::string packing;
+  std::int64_t overhead = 0;
+  std::size_t damage = 0;
+  std::string byte;
+  first >> format >> packing >> overhead >> damage >> byte;
+  ImportOptions options;
+  for (const auto& [name, value] : enum_names(TraceFormat{})) {
+    options.format = format == name ? value : options.format;
+  }
+  options.tokenizer = "chars:4";
+  options.message_overhead = Tokens(std::clamp<std::int64_t>(overhead, 0, 100));
+  packing = packing == "gz" || packing == "zst" ? packing : "plain";
+  const std::filesystem::path path =
+      write_packed(packing, damage, byte, input.substr(std::min(line + 1, input.size())));
+
+  const auto source = open_trace(path, options);
+  const std::vector<SessionSpec> sessions = read_all(*source);
+  const std::filesystem::path written = scratch_folder() / "written";
+  TraceWriter writer(written, {.arrivals = source->has_arrivals(),
+                               .think_times = source->has_think_times(),
+                               .turn_arrivals = source->has_turn_arrivals(),
+                               .source = "fuzz"});
+  for (const SessionSpec& session : sessions) {
+    writer.write(session);
+  }
+  writer.commit();
+  try {
+    const std::vector<SessionSpec> again = read_all(*open_trace(written, {}));
+    expect(std::ranges::equal(again, sessions, same), "a written trace reads back as another");
+  } catch (const ConfigError& error) {
+    fail(std::string("a written trace is refused: ") + error.what());
+  }
+}
+
+}  // namespace kvtier::fuzz
