@@ -80,7 +80,7 @@ help:
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
 	@echo 'make tsan          build with the thread sanitizer, run the tests of what has threads'
-	@echo 'make fuzz          fuzz the readers of configs, traces, profiles, sweeps and results, FUZZ_SECONDS=60 each (Clang)'
+	@echo 'make fuzz          fuzz the readers of input with libFuzzer, FUZZ_SECONDS=60 each (Clang)'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
 	@echo 'make setup-dev     the same, with clang-format, clang-tidy and valgrind'

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr unsigned kMutations = 20;
+constexpr unsigned kMutations = 5;
 
 void replay(const fs::path& file) {
   const std::string text = kvtier::read_text_file(file);
