@@ -216,7 +216,7 @@ class Importer {
     for (auto& [key, times] : samples_) {
       ProfileTable& table = profile_.tables[key.first];
       std::ranges::sort(times);
-      const auto quantile = [&times](double share) {
+      const auto quantile = [&times = times](double share) {
         return times[static_cast<std::size_t>(share * static_cast<double>(times.size() - 1))];
       };
       table.cells.push_back({.at = key.second,

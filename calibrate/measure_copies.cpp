@@ -320,8 +320,7 @@ class CopyPlan {
     std::vector<std::int64_t> sizes = geometric(256, std::int64_t{2} << 20, target_.full ? 4 : 16);
     sizes.push_back(kv_bytes_per_token_layer(target_.model).value);
     std::ranges::sort(sizes);
-    const auto twice = std::ranges::unique(sizes);
-    sizes.erase(twice.begin(), twice.end());
+    sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     return sizes;
   }
 
@@ -488,7 +487,7 @@ class CopyPlan {
               0);
         });
     add(OperationId::C6, "copy_submit", "by the host", CacheState::hot).cells =
-        cell([&device, host_time, make = bench(MemoryKind::pinned)] {
+        cell([host_time, make = bench(MemoryKind::pinned)] {
           const auto shared = make();
           return host_time(
               [shared](Stream& stream) { shared->copy(Way::to_device, kSmall, 0, stream); });
