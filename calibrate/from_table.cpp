@@ -16,6 +16,7 @@
 #include "sim/core/errors.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/rng.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier::calibrate {
 namespace {
@@ -42,6 +43,11 @@ std::string read_table(const std::filesystem::path& path) {
   }
   if (count < 0) {
     throw ConfigError(fmt::format("{}: not a whole gzip file", path.string()));
+  }
+  if (const std::size_t end = end_of_utf8(text); end < text.size()) {
+    throw ConfigError(fmt::format(
+        "{}:{}: expected UTF-8", path.string(),
+        1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n')));
   }
   return text;
 }

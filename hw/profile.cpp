@@ -333,7 +333,7 @@ std::string profile_text(const Profile& profile) {
   head.tables.clear();
   Json json = write_value(head);
   json.erase("tables");
-  std::string text = json.dump(2);
+  std::string text = json_text(json, 2);
   text.erase(text.size() - 2);  // "\n}"
   text += ",\n  \"tables\": [";
   const auto append_lines = [&text](const char* key, const auto& items, bool last) {
@@ -343,7 +343,7 @@ std::string profile_text(const Profile& profile) {
       if (item.contains("parts") && item["parts"].empty()) {
         item.erase("parts");
       }
-      text += fmt::format("{}\n        {}", i == 0 ? "" : ",", item.dump());
+      text += fmt::format("{}\n        {}", i == 0 ? "" : ",", json_text(item));
     }
     text += items.empty() ? "]" : "\n      ]";
     text += last ? "\n" : ",\n";
@@ -357,7 +357,7 @@ std::string profile_text(const Profile& profile) {
     const Json written = write_value(setting);
     for (const auto& [key, value] : written.items()) {
       if (key != "cells" && key != "left_out") {
-        text += fmt::format("      \"{}\": {},\n", key, value.dump());
+        text += fmt::format("      \"{}\": {},\n", key, json_text(value));
       }
     }
     append_lines("cells", table.cells, false);

@@ -13,6 +13,7 @@
 #include <zstd.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -346,6 +347,9 @@ bool LineReader::next(std::string_view& line) {
       line.remove_prefix(3);
     }
     begin_ = scanned_ = std::min(line_end + 1, end_);
+    if (!is_utf8(line)) {
+      throw error("expected UTF-8");
+    }
     return true;
   };
   while (true) {

@@ -10,6 +10,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -396,6 +397,9 @@ bool ShareGptJsonReader::read_session(SessionSpec& session) {
       // The parser counts bytes from 1.
       const std::size_t position =
           std::max<std::size_t>(handler.problem_position().value_or(1), 1) - 1;
+      if (const std::size_t end = end_of_utf8(text_); end < text_.size()) {
+        fail(text_offset_ + static_cast<std::int64_t>(end), "expected UTF-8");
+      }
       fail(text_offset_ + static_cast<std::int64_t>(position), handler.problem());
     }
   } while (session.turns.empty());

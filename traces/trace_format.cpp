@@ -226,7 +226,7 @@ TraceWriter::TraceWriter(const std::filesystem::path& path, TraceHeader header)
   if (!header_.turn_arrivals) {
     json.erase("turn_arrivals");  // unknown to earlier readers
   }
-  file_.write(json.dump() + "\n");
+  file_.write(json_text(json) + "\n");
 }
 
 void TraceWriter::write(const SessionSpec& session) {

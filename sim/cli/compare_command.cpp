@@ -25,17 +25,14 @@ int compare_command(const Program& program, const CompareOptions& options) {
   ProgressLine line;
   RunOptions run;
   run.progress = [](std::int64_t) { check_interrupt(); };
-  const Comparison comparison = compare_systems(
-      options.config.request(), options.systems, options.replications, options.bound, presets,
-      registry, run, [&](std::int64_t done, std::int64_t all) {
-        check_interrupt();
-        line.show(fmt::format("{} of {} runs, {:.1f} s", done, all, elapsed_seconds()));
-      });
+  const Comparison comparison =
+      compare_systems(options.config.request(), options.systems, options.replications,
+                      options.bound, presets, registry, run, run_progress(line));
   if (!options.json.empty()) {
-    json.write(to_json(comparison).dump(2) + "\n");
+    json.write(json_text(to_json(comparison), 2) + "\n");
   }
   if (options.json != "-") {
-    fmt::print("{}", to_table(comparison));
+    print("{}", to_table(comparison));
   }
   return 0;
 }

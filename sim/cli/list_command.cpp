@@ -6,6 +6,7 @@
 #include "hw/model.hpp"
 #include "hw/prices.hpp"
 #include "sim/cli/commands.hpp"
+#include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/file.hpp"
 #include "sim/study/presets.hpp"
@@ -17,15 +18,15 @@ namespace {
 
 template <class Interface>
 void list_kind(const char* title, const std::vector<PolicyKind<Interface>>& kinds) {
-  fmt::print("{}\n", title);
+  print("{}\n", title);
   for (const auto& kind : kinds) {
-    fmt::print("  {:<18}{}\n  {:<18}knowledge {}; {}\n", kind.name, kind.summary, "",
-               to_string(kind.knowledge), kind.source);
+    print("  {:<18}{}\n  {:<18}knowledge {}; {}\n", kind.name, kind.summary, "",
+          to_string(kind.knowledge), kind.source);
     for (const PolicyParameter& parameter : kind.parameters) {
-      fmt::print("  {:<18}{} ({}, {} to {}, default {}): {}\n", "", parameter.name, parameter.unit,
-                 parameter.minimum, parameter.maximum,
-                 parameter.default_value ? fmt::format("{}", *parameter.default_value) : "auto",
-                 parameter.documentation);
+      print("  {:<18}{} ({}, {} to {}, default {}): {}\n", "", parameter.name, parameter.unit,
+            parameter.minimum, parameter.maximum,
+            parameter.default_value ? fmt::format("{}", *parameter.default_value) : "auto",
+            parameter.documentation);
     }
   }
 }
@@ -57,19 +58,19 @@ Config read_file(const std::filesystem::path& file, void (*check)(const Config&,
 template <class Config, class Describe>
 void list_presets(const ConfigDirectory& presets, const std::string& kind, const Describe& line) {
   for (const std::string& name : presets.names(kind)) {
-    fmt::print("{:<24}{}\n", name, line(read_file<Config>(presets.file(kind, name), nullptr)));
+    print("{:<24}{}\n", name, line(read_file<Config>(presets.file(kind, name), nullptr)));
   }
 }
 
 void list_prices(const ConfigDirectory& presets) {
   for (const std::string& name : presets.names("prices")) {
-    fmt::print("{}\n", name);
+    print("{}\n", name);
     for (const PriceEntry& entry :
          read_file<PriceList>(presets.file("prices", name), check_prices).prices) {
       const bool is_gpu = entry.part == PricedPart::gpu;
-      fmt::print("  {:<5}{:<20}{:>9.3g} {:<8} {:<11}{}\n       {}\n",
-                 write_value(entry.part).get<std::string>(), entry.price, dollars_per_hour(entry),
-                 is_gpu ? "$/h" : "$/h/GiB", entry.date, entry.item, entry.source);
+      print("  {:<5}{:<20}{:>9.3g} {:<8} {:<11}{}\n       {}\n",
+            write_value(entry.part).get<std::string>(), entry.price, dollars_per_hour(entry),
+            is_gpu ? "$/h" : "$/h/GiB", entry.date, entry.item, entry.source);
     }
   }
 }
@@ -128,10 +129,10 @@ void add_schema(Program& program) {
   command->callback([&program, which, markdown] {
     program.run = [&program, which, markdown] {
       if (*markdown) {
-        fmt::print("{}", config_reference(*which, program.policies()));
+        print("{}", config_reference(*which, program.policies()));
         return 0;
       }
-      fmt::print("{}\n", config_json_schema(*which).dump(2));
+      print("{}\n", json_text(config_json_schema(*which), 2));
       return 0;
     };
   });

@@ -1,5 +1,5 @@
-#include <cstdio>
 #include <exception>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -7,7 +7,9 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
 
 namespace {
 
@@ -24,11 +26,13 @@ enum ExitCode : int {
 
 int main(int argc, char** argv) {
   using namespace kvtier;
+  cli::prepare_standard_streams();
   cli::Program program;
   program.app.description(
       "kvtier says what a multi-tier KV cache (HBM, DRAM, SSD) does for an LLM server: hit rates, "
       "time to first token, GPU hours and dollars, by simulation.");
-  program.app.set_version_flag("--version", KVTIER_VERSION);
+  program.app.set_version_flag("--version",
+                               fmt::format("{} (commit {})", build_version(), build_commit()));
   program.app.require_subcommand(1);
   program.app.fallthrough();  // these options may also follow the command
   program.app.add_option("--config-dir", program.config_dir,
@@ -53,39 +57,39 @@ int main(int argc, char** argv) {
   cli::add_check(program);
   cli::add_report(program);
   try {
-    program.app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // --help, --version
-      program.app.exit(error);
+    try {
+      program.app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() != 0) {
+        cli::report_command_line(program.app, error);
+        return bad_input;
+      }
+      std::ostringstream text;  // --help, --version
+      program.app.exit(error, text, text);
+      cli::print("{}", text.str());
+      flush_standard_output();
       return done;
     }
-    cli::report_command_line(program.app, error);
-    return bad_input;
-  }
-  try {
     cli::watch_interrupts();
     const int code = program.run();
-    if (std::fflush(stdout) != 0) {
-      throw DeviceError("standard output: write failed");
-    }
+    flush_standard_output();
     return code;
   } catch (const ConfigError& error) {
     for (const std::string& problem : error.problems()) {
-      fmt::print(stderr, "kvtier: {}\n", problem);
+      cli::tell(problem);
     }
     return bad_input;
   } catch (const DeviceError& error) {
-    fmt::print(stderr, "kvtier: {}\n", error.what());
+    cli::tell(error.what());
     return device_failure;
   } catch (const cli::Interrupted& error) {
-    fmt::print(stderr, "kvtier: {}\n", error.what());
+    cli::tell(error.what());
     return on_interrupt;
   } catch (const InvariantError& error) {
-    fmt::print(stderr, "kvtier: internal error, please report it with the config: {}\n",
-               error.what());
+    cli::tell(fmt::format("internal error, please report it with the config: {}", error.what()));
     return internal_error;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "kvtier: {}\n", error.what());
+    cli::tell(error.what());
     return device_failure;
   }
 }

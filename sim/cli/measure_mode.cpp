@@ -18,19 +18,12 @@ namespace {
 /// Small enough for a CPU; a GPU has no default, as its profile is for the model that it serves.
 constexpr const char* kHostModel = "kvtier-small";
 
-std::string time_left(double seconds) {
-  const auto whole = static_cast<std::int64_t>(seconds);
-  constexpr std::int64_t kMinute = 60;
-  return whole >= kMinute ? fmt::format("{} min {} s", whole / kMinute, whole % kMinute)
-                          : fmt::format("{} s", whole);
-}
-
 std::function<void(const calibrate::Progress&)> shown_on(ProgressLine& line) {
   return [&line](const calibrate::Progress& at) {
     check_interrupt();
     constexpr int kWidth = 20;
     line.show(fmt::format(
-        "{} {} of {}, about {} left: {}",
+        "{} {} of {}, {}: {}",
         progress_bar(static_cast<double>(at.done) / static_cast<double>(at.all), kWidth), at.done,
         at.all, time_left(at.seconds_left), at.cell));
   };
@@ -52,7 +45,7 @@ int live_check_command(const Program& program, const LiveCheckCommandOptions& op
     how.progress = shown_on(line);
     return calibrate::check_on_device(*profile, how);
   }();
-  fmt::print("{}", calibrate::to_text(report));
+  print("{}", calibrate::to_text(report));
   return report.in_band() ? 0 : 1;
 }
 
@@ -62,16 +55,16 @@ int sparsity_command(const Program& program, const SparsityCommandOptions& optio
                                            ConfigDirectory::find(program.config_dir), "--model");
   const std::vector<double> sparsity =
       calibrate::score_sparsity(config, Tokens(options.tokens), seed);
-  fmt::print(
+  print(
       "{}, a prompt of {} tokens, random weights: scores below 1 % of the largest of their "
       "row\n",
       config.name, options.tokens);
   std::vector<std::string> values;
   for (std::size_t layer = 0; layer < sparsity.size(); ++layer) {
-    fmt::print("layer {:3}: {:5.1f} %\n", layer, 100 * sparsity[layer]);
+    print("layer {:3}: {:5.1f} %\n", layer, 100 * sparsity[layer]);
     values.push_back(fmt::format("{:.3f}", sparsity[layer]));
   }
-  fmt::print("\"sparsity\": [{}]\n", fmt::join(values, ", "));
+  cli::print("\"sparsity\": [{}]\n", fmt::join(values, ", "));
   return 0;
 }
 
@@ -100,17 +93,17 @@ int measure_command(const Program& program, const MeasureOptions& options) {
   ProgressLine line;
   how.progress = shown_on(line);
   how.check = [] { check_interrupt(); };
-  fmt::print(stderr, "measuring {} with the shapes of {}{}\n", options.device, how.model.name,
-             options.model.empty() ? " (--model NAME for another model)" : "");
+  note(fmt::format("measuring {} with the shapes of {}{}", options.device, how.model.name,
+                   options.model.empty() ? " (--model NAME for another model)" : ""));
   // Opened and thrown away: an output that cannot be written stops the command before the work.
   (void)AtomicFile(how.out);
   try {
     const Profile profile = calibrate::calibrate(how);
     for (const std::string& summary : calibrate::summarize(profile)) {
-      fmt::print("{}\n", summary);
+      print("{}\n", summary);
     }
     if (!options.storage.empty()) {
-      fmt::print("storage by {}\n", profile.storage->engine);
+      print("storage by {}\n", profile.storage->engine);
     }
   } catch (const Interrupted&) {
     throw Interrupted(fmt::format("what was measured is in {}, and --resume goes on from there",

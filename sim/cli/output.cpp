@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
 
 namespace kvtier::cli {
@@ -93,6 +94,7 @@ void TextOutput::write(std::string_view text) {
       throw_write(path_);
     }
   } else if (!path_.empty()) {
+    clear_progress();
     write_text_output(path_, text);
   }
 }

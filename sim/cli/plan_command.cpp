@@ -31,7 +31,7 @@ int plan_command(const Program& program, const PlanCommandOptions& options) {
   how.jobs = options.jobs;
   how.out = options.out;
   how.resume = options.resume;
-  how.tell = [](const std::string& message) { fmt::print(stderr, "kvtier: {}\n", message); };
+  how.tell = tell;
   how.progress = [&](std::int64_t runs) {
     check_interrupt();
     line.show(fmt::format("{} runs, {:.1f} s", runs, elapsed_seconds()));
@@ -47,13 +47,12 @@ int plan_command(const Program& program, const PlanCommandOptions& options) {
         fmt::format("the runs that ended are in {}, and --resume goes on from there", options.out));
   }
   if (!options.json.empty()) {
-    json.write(to_json(plan, result).dump(2) + "\n");
+    json.write(json_text(to_json(plan, result), 2) + "\n");
   }
   if (options.json != "-") {
-    fmt::print("{}", to_table(plan, result));
+    print("{}", to_table(plan, result));
   }
-  fmt::print(stderr, "{} runs in {:.2f} s\n", result.short_runs + result.full_runs,
-             elapsed_seconds());
+  note(fmt::format("{} runs in {:.2f} s", result.short_runs + result.full_runs, elapsed_seconds()));
   return result.cheapest ? 0 : 1;
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "sim/cli/commands.hpp"
+#include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/config.hpp"
 #include "sim/policy/conformance.hpp"
@@ -32,11 +33,11 @@ int new_policy_command(const Program& program, NewPolicyOptions& options) {
   }
   const NewPolicyFiles files = write_new_policy(options.policy, program.policies());
   for (const auto& file : files.written) {
-    fmt::print("wrote {}\n", (options.policy.out / file).lexically_normal().string());
+    print("wrote {}\n", (options.policy.out / file).lexically_normal().string());
   }
-  fmt::print("\nnext, in {}:\n", options.out);
+  print("\nnext, in {}:\n", options.out);
   for (const std::string& step : files.next_steps) {
-    fmt::print("  {}\n", step);
+    print("  {}\n", step);
   }
   return 0;
 }
@@ -53,11 +54,10 @@ void check_kind(const char* what, const std::vector<PolicyKind<Interface>>& kind
   if constexpr (std::is_same_v<Interface, EvictionPolicy>) {
     const std::vector<std::string> more = eviction_problems(*kind);
     of_kind.insert(of_kind.end(), more.begin(), more.end());
-    fmt::print("{} policy {}: {} checks in {} cases, {}\n", what, name, eviction_checks().size(),
-               conformance_cases(kind->parameters).size(), of_kind.empty() ? "passed" : "FAILED");
+    print("{} policy {}: {} checks in {} cases, {}\n", what, name, eviction_checks().size(),
+          conformance_cases(kind->parameters).size(), of_kind.empty() ? "passed" : "FAILED");
   } else {
-    fmt::print("{} policy {}: declaration, {}\n", what, name,
-               of_kind.empty() ? "passed" : "FAILED");
+    print("{} policy {}: declaration, {}\n", what, name, of_kind.empty() ? "passed" : "FAILED");
   }
   for (const std::string& problem : of_kind) {
     problems.push_back(fmt::format("{} policy {}: {}", what, name, problem));
@@ -77,7 +77,7 @@ int check_policy_command(const Program& program, const std::string& name) {
         fmt::format("NAME: there is no policy \"{}\"; kvtier list policies has them", name));
   }
   for (const std::string& problem : problems) {
-    fmt::print(stderr, "kvtier: {}\n", problem);
+    tell(problem);
   }
   return problems.empty() ? 0 : 1;
 }

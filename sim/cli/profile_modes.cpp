@@ -8,6 +8,7 @@
 #include "calibrate/from_table.hpp"
 #include "hw/profile_timing.hpp"
 #include "sim/cli/output.hpp"
+#include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/study/presets.hpp"
 #include "sim/study/resolve.hpp"
@@ -73,7 +74,7 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
   const std::vector<calibrate::FitRow> rows =
       calibrate::judge_fit(imported.profile, model, hardware, options.seed);
   out.write(profile_text(imported.profile));
-  fmt::print("{}", calibrate::to_text(imported, rows, hardware));
+  print("{}", calibrate::to_text(imported, rows, hardware));
   return 0;
 }
 
@@ -81,7 +82,7 @@ int cross_validate_command(const Program& program, const std::string& profile, s
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   const calibrate::CheckReport report =
       calibrate::cross_validate(*resolve_profile(profile, presets), seed);
-  fmt::print("{}", calibrate::to_text(report));
+  print("{}", calibrate::to_text(report));
   return report.in_band() ? 0 : 1;
 }
 
@@ -104,9 +105,9 @@ int explain_command(const Program& program, const ExplainCommandOptions& options
   check_profile_timing(model, hardware, problems);
   problems.throw_if_any();
   const auto timing = make_timing(model, hardware, KeyPositions::decoupled, 1);
-  fmt::print("{}", calibrate::explain(
-                       model, hardware, *timing,
-                       {.history = Tokens(options.history), .prompt = Tokens(options.prompt)}));
+  print("{}",
+        calibrate::explain(model, hardware, *timing,
+                           {.history = Tokens(options.history), .prompt = Tokens(options.prompt)}));
   return 0;
 }
 

@@ -23,10 +23,10 @@ struct ReproduceCommandOptions {
 template <class Result>
 void give(const Result& result, const std::string& path, TextOutput& json) {
   if (!path.empty()) {
-    json.write(to_json(result).dump(2) + "\n");
+    json.write(json_text(to_json(result), 2) + "\n");
   }
   if (path != "-") {
-    fmt::print("{}", to_table(result));
+    print("{}", to_table(result));
   }
 }
 
@@ -40,10 +40,7 @@ int reproduce_command(const Program& program, const ReproduceCommandOptions& opt
   ReproduceOptions how;
   how.replications = options.replications;
   how.run.progress = [](std::int64_t) { check_interrupt(); };
-  how.progress = [&](std::int64_t done, std::int64_t all) {
-    check_interrupt();
-    line.show(fmt::format("{} of {} runs, {:.1f} s", done, all, elapsed_seconds()));
-  };
+  how.progress = run_progress(line);
   if (options.sensitivity) {
     give(vary(paper, presets, registry, how), options.json, json);
     return 0;

@@ -76,7 +76,7 @@ std::vector<Expectation> expectations_of(const SimulateOptions& options) {
 
 int report_failed(const std::vector<std::string>& failed, const std::string& file) {
   for (const std::string& problem : failed) {
-    fmt::print(stderr, "kvtier: {}: {}\n", file, problem);
+    tell(fmt::format("{}: {}", file, problem));
   }
   return failed.empty() ? 0 : 1;
 }
@@ -101,12 +101,12 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
   const Json result = to_json(search);
   const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
   if (!options.json.empty()) {
-    json.write(result.dump(2) + "\n");
+    json.write(json_text(result, 2) + "\n");
   }
   if (options.json != "-") {
-    fmt::print("{}", to_table(search));
+    print("{}", to_table(search));
   }
-  fmt::print(stderr, "{} runs in {:.2f} s\n", runs, elapsed_seconds());
+  note(fmt::format("{} runs in {:.2f} s", runs, elapsed_seconds()));
   return report_failed(failed, options.expect);
 }
 
@@ -116,16 +116,16 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
     return;  // standard output is the JSON
   }
   if (options.untimed) {
-    fmt::print("{}\n", result["metrics"].dump(2));
+    print("{}\n", json_text(result["metrics"], 2));
     if (options.bound) {
-      fmt::print("bound: {}\n", result["bound"].dump(2));
+      print("bound: {}\n", json_text(result["bound"], 2));
     }
     return;
   }
-  fmt::print("{}\n{}", to_table(Comparison{{{system, {result}}}}), describe_confidence(result));
+  print("{}\n{}", to_table(Comparison{{{system, {result}}}}), describe_confidence(result));
   if (result.contains("timing")) {
     const Json& timing = result["timing"];
-    fmt::print(
+    print(
         "\nTimes of profile {}: {} of {} prefills and {} of {} decode iterations lie outside of "
         "what was measured\n",
         timing["profile"].get<std::string>(),
@@ -147,7 +147,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
     return find_capacity_command(resolved, registry, options);
   }
   if (options.print_config) {
-    fmt::print("{}\n", write_value(resolved.config).dump(2));
+    print("{}\n", json_text(write_value(resolved.config), 2));
     return 0;
   }
   check_untimed_options(options);
@@ -191,12 +191,12 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   // Expectations of what no result has are bad input: they are found before anything is written.
   const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
   if (!options.json.empty()) {
-    json.write(result.dump(2) + "\n");
+    json.write(json_text(result, 2) + "\n");
   }
   recorders.commit();
   show(result, options, resolved.config.system.name);
   const auto turns = result["workload"]["turns"].get<double>();
-  fmt::print(stderr, "{:.0f} turns in {:.2f} s, {:.0f} turns/s\n", turns, seconds, turns / seconds);
+  note(fmt::format("{:.0f} turns in {:.2f} s, {:.0f} turns/s", turns, seconds, turns / seconds));
   return report_failed(failed, options.expect);
 }
 

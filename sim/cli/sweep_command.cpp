@@ -62,15 +62,8 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
   how.jobs = options.jobs;
   how.shard = *parse_shard(options.shard);
   how.resume = options.resume;
-  how.tell = [](const std::string& message) { fmt::print(stderr, "kvtier: {}\n", message); };
-  how.progress = [&](std::int64_t done, std::int64_t all) {
-    check_interrupt();
-    constexpr int kWidth = 20;
-    line.show(
-        fmt::format("{} {} of {} runs, {:.1f} s",
-                    progress_bar(static_cast<double>(done) / static_cast<double>(all), kWidth),
-                    done, all, elapsed_seconds()));
-  };
+  how.tell = tell;
+  how.progress = run_progress(line);
   const double begin = elapsed_seconds();
   SweepResult result;
   try {
@@ -79,16 +72,17 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
     throw Interrupted(
         fmt::format("the runs that ended are in {}, and --resume goes on from there", options.out));
   }
-  fmt::print("{}", to_table(sweep, points, result));
-  fmt::print(stderr, "{} runs in {:.2f} s\n", result.runs, elapsed_seconds() - begin);
+  print("{}", to_table(sweep, points, result));
+  note(fmt::format("{} runs in {:.2f} s", result.runs, elapsed_seconds() - begin));
   check_columns(sweep, result);
   int code = 0;
   for (const auto& [state, of_state] : kFailures) {
     const std::int64_t failed = result.count(state);
     if (failed > 0) {
-      fmt::print(stderr, "kvtier: {} of {} runs failed ({})\n", failed,
-                 static_cast<std::int64_t>(result.rows.size()) - result.count(RunState::refused),
-                 failure_name(state));
+      tell(fmt::format(
+          "{} of {} runs failed ({})", failed,
+          static_cast<std::int64_t>(result.rows.size()) - result.count(RunState::refused),
+          failure_name(state)));
       code = code == 0 ? of_state : code;
     }
   }

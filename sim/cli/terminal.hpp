@@ -4,6 +4,10 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace kvtier::cli {
 
@@ -22,10 +26,33 @@ void watch_interrupts();
 /// Throws Interrupted if there was one.
 void check_interrupt();
 
+/// Makes sure that descriptors 0, 1 and 2 are open, so that no file takes the number of one and
+/// gets what is meant for it: one that was closed fails at each use instead. Writing to a pipe
+/// without a reader, or beyond the largest size of files, becomes an error instead of a signal.
+void prepare_standard_streams();
+
+/// Writes to standard output, over the progress line. Throws DeviceError.
+void print_text(std::string_view text);
+template <class... Arguments>
+void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  print_text(fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+
+/// Erases the progress line, if there is one.
+void clear_progress();
+
+/// A line on standard error, over the progress line. It is lost where it cannot be written.
+void note(std::string_view line);
+/// The same for messages: `kvtier: MESSAGE`.
+void tell(std::string_view message);
+
 /// A bar of `width` characters, filled to `share` of it: "[#####-----]".
 [[nodiscard]] std::string progress_bar(double share, int width);
+/// "about 2 min 5 s left".
+[[nodiscard]] std::string time_left(double seconds);
 
-/// One line on a terminal's stderr that is written over; nothing where stderr is no terminal.
+/// One line on a terminal's stderr that is written over; nothing where stderr is no terminal. There
+/// is one at a time.
 class ProgressLine {
  public:
   ProgressLine();
@@ -37,8 +64,10 @@ class ProgressLine {
 
  private:
   bool terminal_;
-  bool shown_ = false;
 };
+
+/// A callback (done, all) that shows a bar of runs with the time left, and throws Interrupted.
+[[nodiscard]] std::function<void(std::int64_t, std::int64_t)> run_progress(ProgressLine& line);
 
 /// A callback for RunOptions::progress: shows turns done and their rate, and throws Interrupted.
 [[nodiscard]] std::function<void(std::int64_t)> turn_progress(ProgressLine& line);

@@ -42,34 +42,34 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
     json["import"] = to_json(*report);
   }
   if (output != nullptr && !json_file.empty()) {
-    output->write(json.dump(2) + "\n");
+    output->write(json_text(json, 2) + "\n");
   }
   if (json_file == "-") {
     return;
   }
   const auto row = [](const char* label, const Histogram& h, double scale) {
     if (h.count() > 0) {
-      fmt::print("{:<22}{:>10.2f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}\n", label,
-                 h.mean() * scale, static_cast<double>(h.quantile(0.5)) * scale,
-                 static_cast<double>(h.quantile(0.9)) * scale,
-                 static_cast<double>(h.quantile(0.95)) * scale,
-                 static_cast<double>(h.quantile(0.99)) * scale,
-                 static_cast<double>(h.maximum()) * scale);
+      print("{:<22}{:>10.2f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}{:>10.0f}\n", label,
+            h.mean() * scale, static_cast<double>(h.quantile(0.5)) * scale,
+            static_cast<double>(h.quantile(0.9)) * scale,
+            static_cast<double>(h.quantile(0.95)) * scale,
+            static_cast<double>(h.quantile(0.99)) * scale,
+            static_cast<double>(h.maximum()) * scale);
     }
   };
   constexpr double kPercent = 100;
-  fmt::print("sessions {}, turns {}\n", statistics.sessions(), statistics.turns());
-  fmt::print("more than one turn     {:>9.1f} %\n", statistics.multi_turn_share() * kPercent);
-  fmt::print("over 2K tokens         {:>9.1f} %\n", statistics.over_2k_share() * kPercent);
-  fmt::print("over 4K tokens         {:>9.1f} %\n", statistics.over_4k_share() * kPercent);
-  fmt::print("repeated prompt tokens {:>9.1f} %\n", statistics.repeated_prompt_share() * kPercent);
+  print("sessions {}, turns {}\n", statistics.sessions(), statistics.turns());
+  print("more than one turn     {:>9.1f} %\n", statistics.multi_turn_share() * kPercent);
+  print("over 2K tokens         {:>9.1f} %\n", statistics.over_2k_share() * kPercent);
+  print("over 4K tokens         {:>9.1f} %\n", statistics.over_4k_share() * kPercent);
+  print("repeated prompt tokens {:>9.1f} %\n", statistics.repeated_prompt_share() * kPercent);
   if (statistics.sessions_with_shared_prompt() > 0) {
-    fmt::print("shared prompts         {:>9}, of {} sessions\n",
-               statistics.distinct_shared_prompts(), statistics.sessions_with_shared_prompt());
-    fmt::print("shared prompt tokens   {:>9.1f} %\n", statistics.shared_prompt_share() * kPercent);
+    print("shared prompts         {:>9}, of {} sessions\n", statistics.distinct_shared_prompts(),
+          statistics.sessions_with_shared_prompt());
+    print("shared prompt tokens   {:>9.1f} %\n", statistics.shared_prompt_share() * kPercent);
   }
-  fmt::print("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p95", "p99",
-             "max");
+  print("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p95", "p99",
+        "max");
   row("turns per session", statistics.turns_per_session(), 1);
   row("user tokens", statistics.user_tokens(), 1);
   row("response tokens", statistics.assistant_tokens(), 1);
@@ -102,7 +102,7 @@ int generate_command(const GenerateOptions& options) {
   }
   writer.commit();
   if (synthetic) {
-    fmt::print("synthetic workload\n");
+    print("synthetic workload\n");
   }
   show(statistics, nullptr, "", nullptr);
   return 0;
@@ -174,7 +174,7 @@ int import_command(const ImportCommandOptions& options) {
   writer.commit();
   show(statistics, &source->report(), options.json, &json);
   if (options.json != "-") {
-    fmt::print("import {}\n", to_json(source->report()).dump());
+    print("import {}\n", json_text(to_json(source->report())));
   }
   return 0;
 }
@@ -235,25 +235,24 @@ int curve_command(const Program& program, CurveCommandOptions& options) {
   run.base_dir = resolved.base_dir;
   const Json result = miss_ratio_curve(resolved.config, registry, options.curve, run);
   if (!options.json.empty()) {
-    json.write(result.dump(2) + "\n");
+    json.write(json_text(result, 2) + "\n");
   }
   if (options.json == "-") {
     return 0;
   }
-  fmt::print("one LRU tier, {} of {} sessions\n",
-             result["sampling"]["sessions"].get<std::int64_t>(),
-             result["workload"]["sessions"].get<std::int64_t>());
-  fmt::print("{:>14}{:>14}{:>20}\n", "capacity", "miss ratio %", "hits, resumed %");
+  print("one LRU tier, {} of {} sessions\n", result["sampling"]["sessions"].get<std::int64_t>(),
+        result["workload"]["sessions"].get<std::int64_t>());
+  print("{:>14}{:>14}{:>20}\n", "capacity", "miss ratio %", "hits, resumed %");
   constexpr double kPercent = 100;
   for (const Json& point : result["points"]) {
-    fmt::print("{:>14}{:>14.1f}{:>20.1f}\n",
-               format_quantity(Bytes(point["capacity_bytes"].get<std::int64_t>())),
-               point["miss_ratio"].get<double>() * kPercent,
-               point["hit_rate"]["resumed_turns"].get<double>() * kPercent);
+    print("{:>14}{:>14.1f}{:>20.1f}\n",
+          format_quantity(Bytes(point["capacity_bytes"].get<std::int64_t>())),
+          point["miss_ratio"].get<double>() * kPercent,
+          point["hit_rate"]["resumed_turns"].get<double>() * kPercent);
   }
-  fmt::print("{:>14}{:>14.1f}{:>20.1f}\n", "without limit",
-             (1 - result["hit_rate_without_limit"]["all_turns"].get<double>()) * kPercent,
-             result["hit_rate_without_limit"]["resumed_turns"].get<double>() * kPercent);
+  print("{:>14}{:>14.1f}{:>20.1f}\n", "without limit",
+        (1 - result["hit_rate_without_limit"]["all_turns"].get<double>()) * kPercent,
+        result["hit_rate_without_limit"]["resumed_turns"].get<double>() * kPercent);
   return 0;
 }
 

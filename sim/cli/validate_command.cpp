@@ -15,6 +15,7 @@
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/core/build.hpp"
 #include "sim/study/validate.hpp"
 
 namespace kvtier::cli {
@@ -115,8 +116,7 @@ Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory
                      const std::function<bool(const Json&)>& keep) {
   const ValidationColumns columns = columns_of(sweep);
   const bool shows = call.options.json != "-";
-  Outcome all{.json = {}, .text = {}, .good = true};
-  all.json["format"] = "kvtier.validations/1";
+  Outcome all{.json = new_result("kvtier.validations/1"), .text = {}, .good = true};
   all.json["axes"] = columns.axes;
   all.json["points"] = Json::array();
   const std::vector<SweepPoint> points = points_for_device(call, sweep, presets);
@@ -127,8 +127,8 @@ Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory
   }
   const auto show = [shows](const std::string& text) {
     if (shows) {
-      fmt::print("{}", text);
-      std::fflush(stdout);
+      print("{}", text);
+      flush_standard_output();
     }
   };
   const auto keep_done = [&] {
@@ -201,13 +201,13 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
   const ConfigRequest request = options.config.request();
   const auto write = [&](TextOutput& to, const Json& json) {
     if (!options.json.empty()) {
-      to.write(json.dump(2) + "\n");
+      to.write(json_text(json, 2) + "\n");
     }
   };
   const auto finish = [&](TextOutput& json, const Outcome& outcome) {
     write(json, outcome.json);
     if (options.json != "-") {
-      fmt::print("{}", outcome.text);
+      print("{}", outcome.text);
     }
     return outcome.good ? 0 : 1;
   };

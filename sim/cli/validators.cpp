@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
 
 namespace kvtier::cli {
@@ -121,9 +122,9 @@ CLI::Validator number_between(double minimum, double maximum) {
 
 void report_command_line(const CLI::App& app, const CLI::ParseError& error) {
   for (const std::string& problem : describe(app, error)) {
-    fmt::print(stderr, "kvtier: {}\n", problem);
+    tell(problem);
   }
-  fmt::print(stderr, "kvtier: see {} --help\n", full_name(reached(app)));
+  tell(fmt::format("see {} --help", full_name(reached(app))));
 }
 
 }  // namespace kvtier::cli

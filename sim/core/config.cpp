@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/text.hpp"
+
 namespace kvtier {
 namespace {
 
@@ -80,9 +82,23 @@ class StructureCheck final : public nlohmann::json_sax<Json> {
   bool too_deep_ = false;
 };
 
+/// Line and column of a byte, as editors count.
+std::string place_of(std::size_t byte, std::string_view text) {
+  std::size_t line = 1;
+  std::size_t column = 1;
+  for (std::size_t i = 0; i < byte && i < text.size(); ++i) {
+    column = text[i] == '\n' ? 1 : column + 1;
+    line += text[i] == '\n' ? 1 : 0;
+  }
+  return fmt::format("{}:{}", line, column);
+}
+
 }  // namespace
 
 Json parse_json_strictly(std::string_view text, const std::string& origin) {
+  if (const std::size_t byte = end_of_utf8(text); byte < text.size()) {
+    throw ConfigError(fmt::format("{}:{}: expected UTF-8", origin, place_of(byte, text)));
+  }
   // A pass of its own: with a callback the parser goes through a whole list again after each of its
   // items.
   StructureCheck structure(origin);
@@ -98,13 +114,8 @@ Json parse_json_strictly(std::string_view text, const std::string& origin) {
     }
     return json;
   } catch (const Json::parse_error& error) {
-    std::size_t line = 1;
-    std::size_t column = 1;
-    for (std::size_t i = 0; i + 1 < error.byte && i < text.size(); ++i) {
-      column = text[i] == '\n' ? 1 : column + 1;
-      line += text[i] == '\n' ? 1 : 0;
-    }
-    problems.push_back(fmt::format("{}:{}:{}: not valid JSON: {}", origin, line, column,
+    problems.push_back(fmt::format("{}:{}: not valid JSON: {}", origin,
+                                   place_of(error.byte > 0 ? error.byte - 1 : 0, text),
                                    text.find_first_not_of(" \t\r\n") == std::string_view::npos
                                        ? "the file is empty"
                                        : "expected a value, a key or a separator here"));
@@ -143,9 +154,13 @@ void Problems::throw_if_any() const {
   }
 }
 
+std::string json_text(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string quote_json(const Json& value) {
   constexpr std::size_t kLongest = 60;
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json_text(value);
   if (text.size() > kLongest) {
     std::size_t length = kLongest;
     while ((static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {

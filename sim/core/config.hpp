@@ -60,6 +60,9 @@ class Problems {
   std::vector<std::string> lines_;
 };
 
+/// JSON text of a value, in which bytes that are no UTF-8 (of paths) are U+FFFD.
+[[nodiscard]] std::string json_text(const Json& value, int indent = -1);
+
 /// JSON text of a value, shortened for an error message.
 [[nodiscard]] std::string quote_json(const Json& value);
 

@@ -1,10 +1,15 @@
 #include "sim/core/file.hpp"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <random>
 #include <system_error>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "sim/core/assert.hpp"
@@ -16,6 +21,66 @@ namespace {
 [[noreturn]] void throw_io(const char* what, const std::filesystem::path& path) {
   const int error = errno;
   throw DeviceError(fmt::format("{}: {}: {}", path.string(), what, std::strerror(error)));
+}
+
+constexpr std::string_view kTemporary = ".kvtier-tmp-";
+/// Random letters at the end of a temporary name.
+constexpr std::size_t kLetters = 6;
+
+/// No part of a run: two processes, even in containers where both have the same id, differ in it.
+std::string random_letters() {
+  constexpr std::string_view kAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::random_device random;
+  std::string letters;
+  while (letters.size() < kLetters) {
+    letters += kAlphabet[random() % kAlphabet.size()];
+  }
+  return letters;
+}
+
+/// Where the links of `path` lead, even to nothing yet.
+std::filesystem::path followed(const std::filesystem::path& path) {
+  constexpr int kLinksMax = 40;
+  std::filesystem::path at = path;
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(at, error); ++links) {
+    if (links == kLinksMax) {
+      errno = ELOOP;
+      throw_io("cannot write", path);
+    }
+    at = at.parent_path() / std::filesystem::read_symlink(at, error);
+    if (error) {
+      errno = error.value();
+      throw_io("cannot write", path);
+    }
+  }
+  return at;
+}
+
+/// Calls again for as long as a signal interrupts the call.
+template <class Call>
+auto retry(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) {
+    result = call();
+  }
+  return result;
+}
+
+/// Writes all of `text` by calls of `write(data, size, done)`, each of which may write a part.
+/// False if one fails.
+template <class Write>
+bool write_fully(std::string_view text, const Write& write) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count =
+        retry([&] { return write(text.data() + done, text.size() - done, done); });
+    if (count < 0) {
+      return false;
+    }
+    done += static_cast<std::size_t>(count);
+  }
+  return true;
 }
 
 }  // namespace
@@ -47,82 +112,187 @@ std::string read_text_file(const std::filesystem::path& path) {
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(path_.string() + fmt::format(".tmp{}", ::getpid())) {
-  file_ = std::fopen(temporary_.c_str(), "w+b");
-  if (file_ == nullptr) {
-    throw_io("cannot write", path_);
+    : path_(std::move(path)), target_(followed(path_)) {
+  std::error_code ignored;
+  const auto type = std::filesystem::status(target_, ignored).type();
+  const bool replaceable = type == std::filesystem::file_type::regular ||
+                           type == std::filesystem::file_type::not_found ||
+                           type == std::filesystem::file_type::none;
+  if (type != std::filesystem::file_type::directory && !replaceable) {
+    throw DeviceError(fmt::format("{}: cannot write: not a regular file", path_.string()));
+  }
+  remove_leftovers(target_);
+  try {
+    create();
+  } catch (...) {
+    close();
+    throw;
   }
 }
 
-AtomicFile::~AtomicFile() {
-  if (file_ != nullptr) {
-    std::fclose(file_);
-    std::error_code ignored;
-    std::filesystem::remove(temporary_, ignored);
+AtomicFile::~AtomicFile() { close(); }
+
+/// Opens a new temporary file, locked and with the target's mode.
+void AtomicFile::create() {
+  constexpr mode_t kNew = 0666;  // less the process's mask
+  constexpr mode_t kPrivate = 0600;
+  constexpr mode_t kPermissions = 0777;
+  constexpr int kTriesMax = 100;
+  struct stat existing {};
+  const bool replaces = ::stat(target_.c_str(), &existing) == 0 && S_ISREG(existing.st_mode);
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    close();
+    temporary_ = target_.string() + std::string(kTemporary) + random_letters();
+    descriptor_ = retry([&] {
+      return ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                    replaces ? kPrivate : kNew);
+    });
+    if (descriptor_ < 0) {
+      if (errno == EEXIST) {
+        continue;
+      }
+      throw_io("cannot write", path_);
+    }
+    // Another process may hold the file, or have removed it, between the two calls. A file system
+    // without locks has no such process, as none can tell that the file is a leftover.
+    struct stat made {};
+    const bool taken = ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (taken || ::fstat(descriptor_, &made) != 0 || made.st_nlink == 0) {
+      continue;
+    }
+    // File systems without modes refuse.
+    if (replaces && ::fchmod(descriptor_, existing.st_mode & kPermissions) != 0 && errno != EPERM) {
+      throw_io("cannot write", path_);
+    }
+    return;
   }
+  throw DeviceError(fmt::format("{}: cannot write: no temporary name is free", path_.string()));
 }
 
 void AtomicFile::write(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) {
+  constexpr std::size_t kBuffer = std::size_t{1} << 16;
+  buffer_ += text;
+  if (buffer_.size() >= kBuffer) {
+    flush();
+  }
+}
+
+void AtomicFile::flush() {
+  if (!write_fully(buffer_, [&](const char* data, std::size_t size, std::size_t) {
+        return ::write(descriptor_, data, size);
+      })) {
     throw_io("cannot write", path_);
   }
+  buffer_.clear();
 }
 
 void AtomicFile::change_lines(const std::function<void(std::string&)>& change) {
-  const auto check = [&](bool done) {
-    if (!done) {
-      throw_io("cannot write", path_);
+  flush();
+  std::string text;
+  off_t begin = 0;  // of `text` in the file
+  char chunk[1 << 16];
+  while (true) {
+    const off_t end = begin + static_cast<off_t>(text.size());
+    const ssize_t count = retry([&] { return ::pread(descriptor_, chunk, sizeof chunk, end); });
+    if (count < 0) {
+      throw_io("cannot read", path_);
     }
-  };
-  check(std::fseek(file_, 0, SEEK_SET) == 0);
-  std::string line;
-  long begin = 0;
-  for (int c = std::fgetc(file_); c != EOF; c = std::fgetc(file_)) {
-    if (c != '\n') {
-      line.push_back(static_cast<char>(c));
-      continue;
+    if (count == 0) {
+      return;
     }
-    std::string changed = line;
-    change(changed);
-    KVTIER_ASSERT(changed.size() == line.size(), "a changed line keeps its place");
-    if (changed != line) {
-      check(std::fseek(file_, begin, SEEK_SET) == 0);
-      write(changed);
-      check(std::fseek(file_, 1, SEEK_CUR) == 0);
+    text.append(chunk, static_cast<std::size_t>(count));
+    std::size_t at = 0;
+    for (std::size_t stop = text.find('\n'); stop != std::string::npos;
+         stop = text.find('\n', at)) {
+      const std::string line = text.substr(at, stop - at);
+      std::string changed = line;
+      change(changed);
+      KVTIER_ASSERT(changed.size() == line.size(), "a changed line keeps its place");
+      const off_t place = begin + static_cast<off_t>(at);
+      if (changed != line &&
+          !write_fully(changed, [&](const char* data, std::size_t size, std::size_t done) {
+            return ::pwrite(descriptor_, data, size, place + static_cast<off_t>(done));
+          })) {
+        throw_io("cannot write", path_);
+      }
+      at = stop + 1;
     }
-    begin += static_cast<long>(line.size()) + 1;
-    line.clear();
+    text.erase(0, at);
+    begin += static_cast<off_t>(at);
   }
-  check(std::ferror(file_) == 0 && std::fseek(file_, 0, SEEK_END) == 0);
 }
 
 void AtomicFile::commit() {
-  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) {
+  flush();
+  if (retry([&] { return ::fsync(descriptor_); }) != 0) {
     throw_io("cannot write", path_);
   }
-  std::fclose(file_);
-  file_ = nullptr;
-  std::error_code error;
-  std::filesystem::rename(temporary_, path_, error);
-  if (error) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary_, ignored);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    const int error = errno;
+    close();
     throw DeviceError(
-        fmt::format("{}: cannot rename into place: {}", path_.string(), error.message()));
+        fmt::format("{}: cannot rename into place: {}", path_.string(), std::strerror(error)));
+  }
+  temporary_.clear();
+  close();  // the lock goes with it: no other process may take the file for a leftover before
+}
+
+/// Removes the temporary file, unless it was renamed.
+void AtomicFile::close() {
+  if (descriptor_ >= 0) {
+    if (!temporary_.empty()) {
+      ::unlink(temporary_.c_str());
+    }
+    ::close(descriptor_);  // fsync told of every error that matters
+    descriptor_ = -1;
+  }
+}
+
+void remove_leftovers(const std::filesystem::path& target) {
+  const std::string begin = target.filename().string() + std::string(kTemporary);
+  const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(begin) || name.size() != begin.size() + kLetters) {
+      continue;
+    }
+    const int descriptor =
+        ::open(at->path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (descriptor < 0) {
+      continue;
+    }
+    struct stat found {};
+    if (::fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode) &&
+        ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) {
+      ::unlink(at->path().c_str());
+    }
+    ::close(descriptor);
   }
 }
 
 void write_text_output(const std::string& path, std::string_view text) {
   if (path == "-") {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
-        std::fflush(stdout) != 0) {
-      throw DeviceError(fmt::format("standard output: {}", std::strerror(errno)));
-    }
+    write_standard_output(text);
+    flush_standard_output();
     return;
   }
   AtomicFile file(path);
   file.write(text);
   file.commit();
+}
+
+void write_standard_output(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+    throw DeviceError(fmt::format("standard output: {}", std::strerror(errno)));
+  }
+}
+
+void flush_standard_output() {
+  if (std::fflush(stdout) != 0) {
+    throw DeviceError(fmt::format("standard output: {}", std::strerror(errno)));
+  }
 }
 
 }  // namespace kvtier

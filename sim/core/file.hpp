@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -11,9 +10,10 @@ namespace kvtier {
 /// The whole file as text; throws ConfigError if it is missing, DeviceError if reading fails.
 [[nodiscard]] std::string read_text_file(const std::filesystem::path& path);
 
-/// A file that appears under its name only when complete: it is written beside it under a temporary
-/// name and renamed by `commit`. Without `commit` nothing is left behind. Throws DeviceError (full
-/// disk, no permission).
+/// A file that appears under its name only when complete. It is written under a temporary name of
+/// its own beside its target, `NAME.kvtier-tmp-XXXXXX`, and renamed by `commit`. Without `commit`
+/// nothing is left behind. A link is written through: the file that it leads to is replaced. An
+/// existing file keeps its mode. Throws DeviceError (full disk, no permission).
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -28,12 +28,29 @@ class AtomicFile {
   void commit();
 
  private:
+  void create();
+  void flush();
+  void close();
+
   std::filesystem::path path_;
+  /// Where the links of `path_` lead.
+  std::filesystem::path target_;
   std::filesystem::path temporary_;
-  std::FILE* file_ = nullptr;
+  /// Not yet given to the system.
+  std::string buffer_;
+  /// Locked (flock) as long as it is open, so that no other process takes the file for a leftover.
+  int descriptor_ = -1;
 };
+
+/// Removes the temporary files that killed processes left beside `target`. Those of processes that
+/// still run are locked and stay.
+void remove_leftovers(const std::filesystem::path& target);
 
 /// Writes `text` through AtomicFile, or to standard output if `path` is "-".
 void write_text_output(const std::string& path, std::string_view text);
+
+/// What is written to standard output is there once it is flushed. Both throw DeviceError.
+void write_standard_output(std::string_view text);
+void flush_standard_output();
 
 }  // namespace kvtier

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
 #include "sim/engine/access_order.hpp"
@@ -154,8 +155,7 @@ Json miss_ratio_curve(const RunConfig& config, const PolicyRegistry& registry,
          {"hit_rate",
           {{"all_turns", share(found, measured)}, {"resumed_turns", share(found, resumed)}}}});
   }
-  Json result;
-  result["format"] = "kvtier.miss_ratio_curve/1";
+  Json result = new_result("kvtier.miss_ratio_curve/1");
   result["config"] = write_value(config);
   result["workload"] = workload_report(config, order.statistics());
   result["sampling"] = {{"rate", curve.sampling_rate},

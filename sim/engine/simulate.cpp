@@ -7,6 +7,7 @@
 
 #include "hw/profile_timing.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/engine/observed_backend.hpp"
 #include "sim/engine/replica_source.hpp"
@@ -111,8 +112,7 @@ void check(const RunConfig& config, const PolicyRegistry& registry) {
 
 Json report(Instances instances, const RunConfig& config, const std::vector<LinkReport>& links,
             const std::optional<Json>& timing) {
-  Json result;
-  result["format"] = "kvtier.result/1";
+  Json result = new_result("kvtier.result/1");
   result["config"] = write_value(config);
   WorkloadStatistics workload = instances.front()->workload();
   if (!routes_turns(config.replicas)) {  // else each has drawn all of it

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/engine/access_order.hpp"
 #include "sim/engine/history.hpp"
@@ -154,8 +155,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
         fmt::format("/workload/warmup_turns: expected less than the workload's {} turns, got {}",
                     turns, config.workload.warmup_turns));
   }
-  Json result;
-  result["format"] = "kvtier.untimed/1";
+  Json result = new_result("kvtier.untimed/1");
   result["config"] = write_value(config);
   result["workload"] = workload_report(config, order.statistics());
   result["metrics"] =

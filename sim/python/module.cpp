@@ -80,7 +80,7 @@ std::string simulate_text(const std::string& file, const std::string& text,
   run.progress = [](std::int64_t) { check_signals(); };
   const Json result = untimed ? simulate_untimed(resolved.config, setup.registry, run)
                               : simulate_with_stable_rate(resolved, setup.registry, run);
-  return result.dump();
+  return json_text(result);
 }
 
 std::size_t sweep_points(const std::string& file, const std::string& config_dir,

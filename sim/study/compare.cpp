@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/build.hpp"
 #include "sim/core/statistics.hpp"
 #include "sim/study/bound.hpp"
 #include "sim/study/find_capacity.hpp"
@@ -288,7 +289,7 @@ Comparison compare_systems(const ConfigRequest& request, const std::vector<std::
 }
 
 Json to_json(const Comparison& comparison) {
-  Json json{{"format", "kvtier.compare/1"}};
+  Json json = new_result("kvtier.compare/1");
   json["systems"] = Json::object();
   for (const Comparison::Column& column : comparison.columns) {
     Json summary = Json::object();

@@ -90,21 +90,22 @@ std::string check(const Expectation& expectation, const Json& found) {
       const bool holds = std::abs(found.get<double>() - wanted) <= expectation.tolerance;
       return holds ? ""
                    : fmt::format("expected {} +- {}, got {}", wanted, expectation.tolerance,
-                                 found.dump());
+                                 json_text(found));
     }
     return found == *expectation.value
                ? ""
-               : fmt::format("expected {}, got {}", expectation.value->dump(), quote_json(found));
+               : fmt::format("expected {}, got {}", json_text(*expectation.value),
+                             quote_json(found));
   }
   if (!found.is_number()) {
     return "expected a number, got " + quote_json(found);
   }
   const double number = found.get<double>();
   if (expectation.minimum && number < *expectation.minimum) {
-    return fmt::format("expected at least {}, got {}", *expectation.minimum, found.dump());
+    return fmt::format("expected at least {}, got {}", *expectation.minimum, json_text(found));
   }
   if (expectation.maximum && number > *expectation.maximum) {
-    return fmt::format("expected at most {}, got {}", *expectation.maximum, found.dump());
+    return fmt::format("expected at most {}, got {}", *expectation.maximum, json_text(found));
   }
   return "";
 }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
 #include "sim/study/run_length.hpp"
 #include "sim/study/summary.hpp"
 
@@ -466,7 +467,8 @@ Json simulate_with_stable_rate(ResolvedConfig& config, const PolicyRegistry& reg
 }
 
 Json to_json(const CapacitySearch& search) {
-  Json json{{"format", "kvtier.capacity/1"}, {"config", search.config}};
+  Json json = new_result("kvtier.capacity/1");
+  json["config"] = search.config;
   json["varied"] = search.key;
   json["slo"] = Json::array();
   for (const SloCondition& condition : search.slo) {

@@ -36,7 +36,7 @@ bool substitute(Json& json, const std::string& name, const Json& value) {
   const std::string mark = "{" + name + "}";
   const auto in_text = [&](std::string& text) {
     bool found = false;
-    const std::string with = value.is_string() ? value.get<std::string>() : value.dump();
+    const std::string with = value.is_string() ? value.get<std::string>() : json_text(value);
     for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos; at += with.size()) {
       text.replace(at, mark.size(), with);
       found = true;
@@ -447,7 +447,8 @@ void read_config(PaperRuns& runs, const Json& json, const std::string& pointer,
     // The name takes part in the copying, beside the keys of the run.
     for (const Json& copy : expand_each(key, member, at, problems)) {
       // A name that is nothing but a number's mark has become that number.
-      const std::string name = copy[0].is_string() ? copy[0].get<std::string>() : copy[0].dump();
+      const std::string name =
+          copy[0].is_string() ? copy[0].get<std::string>() : json_text(copy[0]);
       PaperRun run;
       run.pointer = at;
       read_value(run, copy[1], at, problems);

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
 #include "sim/core/fingerprint.hpp"
 #include "sim/core/statistics.hpp"
 #include "sim/engine/miss_ratio_curve.hpp"
@@ -49,7 +50,7 @@ std::string identity_of(const RunConfig& config) {
       json["hardware"].erase(tier);
     }
   }
-  return json.dump();
+  return json_text(json);
 }
 
 double dollars_per_hour(const RunConfig& config) {
@@ -1038,21 +1039,21 @@ PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
   Runs runs(options, folder.get());
   PlanResult result = Search(plan, points, registry, runs)();
   if (folder) {
-    runs.finish(to_json(plan, result).dump(2) + "\n");
+    runs.finish(json_text(to_json(plan, result), 2) + "\n");
   }
   return result;
 }
 
 Json to_json(const Plan& plan, const PlanResult& result) {
-  Json json{{"format", kFormat},
-            {"plan", write_value(plan)},
-            {"configurations", result.configurations},
-            {"refused", result.refused},
-            {"screened", Json::array()},
-            {"short_runs", result.short_runs},
-            {"full_runs", result.full_runs},
-            {"feasible", result.cheapest.has_value()},
-            {"cheapest", result.cheapest ? Json(*result.cheapest) : Json()}};
+  Json json = new_result(kFormat);
+  json.update(Json{{"plan", write_value(plan)},
+                   {"configurations", result.configurations},
+                   {"refused", result.refused},
+                   {"screened", Json::array()},
+                   {"short_runs", result.short_runs},
+                   {"full_runs", result.full_runs},
+                   {"feasible", result.cheapest.has_value()},
+                   {"cheapest", result.cheapest ? Json(*result.cheapest) : Json()}});
   for (const PlanScreened& screened : result.screened) {
     Json axes = Json::object();
     for (std::size_t i = 0; i < screened.labels.size(); ++i) {

@@ -60,7 +60,7 @@ void TimelineRecorder::begin_run(const std::string& name) {
   rows_ = {};
   write(
       fmt::format("{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}}",
-                  process_, Json(name).dump()));
+                  process_, json_text(Json(name))));
 }
 
 void TimelineRecorder::write(const std::string& event) {

@@ -85,7 +85,7 @@ class ReferenceWriter {
     if (limits.required) {
       default_text = "required";
     } else if constexpr (!is_struct_v<T>) {
-      default_text = "`" + write_value(value, limits).dump() + "`";
+      default_text = "`" + json_text(write_value(value, limits)) + "`";
     }
     rows_.push_back({pointer, accepted<T>(limits), default_text, documentation});
     descend(pointer, value);

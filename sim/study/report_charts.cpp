@@ -236,7 +236,8 @@ void add_by_config(const ReportRun& run, std::vector<Dimension>& all) {
     Json rest = result["config"];
     rest.erase("seed");
     rest["hardware"][tier.key].erase("capacity");
-    dimension(all, tier.name).add(rest.dump(), text_at(result, "/config/system/name"), *bytes, run);
+    dimension(all, tier.name)
+        .add(json_text(rest), text_at(result, "/config/system/name"), *bytes, run);
   }
 }
 

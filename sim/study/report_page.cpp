@@ -39,7 +39,7 @@ std::string escape(std::string_view text) {
 /// of texts JSON has none of these characters.
 std::string script_json(const Json& json) {
   std::string out;
-  for (const char c : json.dump()) {
+  for (const char c : json_text(json)) {
     if (c == '<' || c == '>' || c == '&') {
       out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
     } else {
@@ -115,7 +115,7 @@ std::string provenance_html(const Report& report) {
       html += fmt::format(
           "<details><summary>Config of {}: {}</summary>\n<pre tabindex=\"0\">{}"
           "</pre></details>\n",
-          escape(input.name), escape(name), escape(config.dump(2)));
+          escape(input.name), escape(name), escape(json_text(config, 2)));
     }
     if (input.configs.empty()) {
       html += fmt::format("<p class=\"note\">{} has no configs: {} has.</p>\n", escape(input.name),

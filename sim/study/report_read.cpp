@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 /// Whole numbers as they are written, such as seeds.
 std::string whole_text(const Json& json, const std::string& pointer) {
   const Json::json_pointer at(pointer);
-  return json.contains(at) && json.at(at).is_number_integer() ? json.at(at).dump() : "";
+  return json.contains(at) && json.at(at).is_number_integer() ? json_text(json.at(at)) : "";
 }
 
 void add_once(std::vector<std::string>& list, const std::string& text) {
@@ -347,7 +347,7 @@ struct Failures {
     ++count;
     const Json& why = line.contains("refused") ? line["refused"] : line["error"]["problems"];
     for (const Json& reason : why) {
-      add_once(reasons, reason.is_string() ? reason.get<std::string>() : reason.dump());
+      add_once(reasons, reason.is_string() ? reason.get<std::string>() : json_text(reason));
     }
   }
   [[nodiscard]] std::string note() const {
@@ -417,6 +417,11 @@ void read_lines(const Source& source, const std::string& text) {
   }
 }
 
+/// The build that made a result; empty where the result does not say.
+std::string written_by(const std::string& version, const std::string& commit) {
+  return commit.empty() ? version : fmt::format("{} (commit {})", version, commit);
+}
+
 /// Which sweep the lines are of, if the file that says so lies beside them.
 void read_identity(const Source& source) {
   const fs::path file = fs::path(source.path).parent_path() / kSweepFolder.identity;
@@ -429,7 +434,7 @@ void read_identity(const Source& source) {
     source.problems->add_line(fmt::format("{}: /format: expected {}", file.string(), kSweepFormat));
     return;
   }
-  source.input().version = text_at(identity, "/version");
+  source.input().version = written_by(text_at(identity, "/version"), text_at(identity, "/commit"));
   source.input().config_hash = text_at(identity, "/hash");
 }
 
@@ -465,6 +470,8 @@ void read_document(const Source& source, const std::string& text) {
   for (const Format& known : kFormats) {
     if (format == known.name) {
       source.input().format = format;
+      source.input().version =
+          written_by(text_at(json, "/build/version"), text_at(json, "/build/commit"));
       return known.read(source, std::move(json));
     }
     names += (names.empty() ? "" : ", ") + std::string(known.name);
@@ -587,7 +594,7 @@ Report read_report(const std::vector<std::string>& files) {
     if (input.config_hash.empty() && !input.configs.empty()) {
       Fingerprint hash;
       for (const auto& [name, config] : input.configs) {
-        hash.add(config.dump());
+        hash.add(json_text(config));
       }
       input.config_hash = hash.text();
     }

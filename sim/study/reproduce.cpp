@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
 #include "sim/study/experiments.hpp"
 #include "sim/study/summary.hpp"
 
@@ -65,10 +66,10 @@ class Executor {
     }
     PreparedRun prepared{"", resolve_config(request, presets_, registry_), {}};
     prepared.key =
-        write_value(prepared.resolved.config).dump() + prepared.resolved.base_dir.string();
+        json_text(write_value(prepared.resolved.config)) + prepared.resolved.base_dir.string();
     if (named.run->experiment) {
       prepared.experiment = prepare_experiment(named, prepared.resolved.config);
-      prepared.key += *named.run->experiment + named.run->parameters.json.dump();
+      prepared.key += *named.run->experiment + json_text(named.run->parameters.json);
     }
     return prepared;
   }
@@ -698,16 +699,16 @@ SensitivityResult vary(const Paper& paper, const ConfigDirectory& presets,
 }
 
 Json to_json(const Reproduction& reproduction) {
-  Json json{{"format", "kvtier.reproduce/1"},
-            {"paper", reproduction.paper},
-            {"title", reproduction.title},
-            {"source", reproduction.source},
-            {"replications", reproduction.replications},
-            {"values_in_band", reproduction.count(Verdict::in)},
-            {"values_out_of_band", reproduction.count(Verdict::out)},
-            {"values_explained", reproduction.count(Verdict::explained)},
-            {"values_without_paper", reproduction.count(Verdict::no_number)},
-            {"figures", Json::object()}};
+  Json json = new_result("kvtier.reproduce/1");
+  json.update(Json{{"paper", reproduction.paper},
+                   {"title", reproduction.title},
+                   {"source", reproduction.source},
+                   {"replications", reproduction.replications},
+                   {"values_in_band", reproduction.count(Verdict::in)},
+                   {"values_out_of_band", reproduction.count(Verdict::out)},
+                   {"values_explained", reproduction.count(Verdict::explained)},
+                   {"values_without_paper", reproduction.count(Verdict::no_number)},
+                   {"figures", Json::object()}});
   for (const Reproduction::FigureResult& figure : reproduction.figures) {
     Json values = Json::array();
     for (const ReproducedValue& value : figure.values) {
@@ -772,9 +773,9 @@ std::string to_table(const Reproduction& reproduction) {
 }
 
 Json to_json(const SensitivityResult& result) {
-  Json json{{"format", "kvtier.sensitivity/1"},
-            {"as_published", to_json(result.base)},
-            {"variations", Json::array()}};
+  Json json = new_result("kvtier.sensitivity/1");
+  json["as_published"] = to_json(result.base);
+  json["variations"] = Json::array();
   for (const SensitivityResult::Column& column : result.columns) {
     Json entry{{"name", column.name}};
     if (!column.left_out.empty()) {

@@ -12,6 +12,7 @@
 #include "hw/profile_hardware.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 #include "sim/study/plan.hpp"
 
 namespace kvtier {
@@ -334,6 +335,9 @@ Override parse_override(const std::string& text) {
   }
   const std::string value = text.substr(equals + 1);
   const std::string pointer = text.substr(0, equals);
+  if (!is_utf8(text)) {
+    throw ConfigError(fmt::format("--set {}: expected UTF-8, got \"{}\"", pointer, value));
+  }
   return {pointer, parse_json_if_valid(value, "--set " + pointer).value_or(Json(value))};
 }
 

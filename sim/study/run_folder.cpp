@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "sim/core/build.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/fingerprint.hpp"
 
@@ -56,9 +57,9 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
       continue;
     }
     const RunConfig& config = point.resolved->config;
-    all.add(write_value(config).dump());
+    all.add(json_text(write_value(config)));
     if (config.hardware.profile && config.hardware.profile->loaded) {
-      all.add(write_value(*config.hardware.profile->loaded).dump());
+      all.add(json_text(write_value(*config.hardware.profile->loaded)));
     }
     if (config.workload.trace) {
       add_file(point.resolved->base_dir / *config.workload.trace);
@@ -71,7 +72,8 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
     all.add("bound");
   }
   return Json{{"format", kSweepFormat},
-              {"version", KVTIER_VERSION},
+              {"version", build_version()},
+              {"commit", build_commit()},
               {"axes", write_value(sweep.axes)},
               {"replications", sweep.replications},
               {"shard", fmt::format("{}/{}", shard.number, shard.of)},
@@ -79,7 +81,7 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
 }
 
 std::string sealed_line(Json line) {
-  const auto text = [&] { return line.dump(-1, ' ', false, Json::error_handler_t::replace); };
+  const auto text = [&] { return json_text(line); };
   line.erase(kChecksum);
   const std::string checksum = fingerprint(text());
   line[kChecksum] = checksum;
@@ -136,15 +138,11 @@ RunFolder::RunFolder(const RunFolderKind& kind, fs::path path, const Json& ident
   }
   open_partial();
   // A process that was killed leaves its temporary files.
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    for (const char* name : {kind_.identity, kRunLines, kind_.summary}) {
-      if (entry.path().filename().string().starts_with(std::string(name) + ".tmp")) {
-        fs::remove(entry.path(), error);
-      }
-    }
+  for (const char* name : {kind_.identity, kRunLines, kind_.summary}) {
+    remove_leftovers(file(name));
   }
   if (is_new) {
-    write_text_output(file(kind_.identity).string(), identity.dump(2) + "\n");
+    write_text_output(file(kind_.identity).string(), json_text(identity, 2) + "\n");
   }
   if (has_content(file(kRunLines))) {
     (void)keep_lines(file(kRunLines));

@@ -41,7 +41,7 @@ void describe(V& v, KeyAxis& c) {
 }
 
 std::string label_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 /// An end of a range: a number, or a text that begins with one.

@@ -21,6 +21,7 @@ namespace {
 
 constexpr const char* kConfig = "config";
 constexpr const char* kFormat = "format";
+constexpr const char* kBuild = "build";
 constexpr const char* kRefused = "refused";
 constexpr const char* kError = "error";
 
@@ -66,7 +67,7 @@ std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, c
       result["bound"] = untimed_bound(config, registry, how);
     }
     for (const auto& [key, value] : result.items()) {
-      if (key != kFormat && key != kConfig) {
+      if (key != kFormat && key != kBuild && key != kConfig) {
         line[key] = value;
       }
     }

@@ -10,6 +10,7 @@
 
 #include "hw/profile_timing.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
 #include "sim/device/device_backend.hpp"
 #include "sim/device/lock_step_backend.hpp"
 
@@ -256,8 +257,7 @@ LockStep validate_in_lock_step(const RunConfig& config, const PolicyRegistry& re
 }
 
 Json to_json(const Validation& validation) {
-  Json json;
-  json["format"] = "kvtier.validation/1";
+  Json json = new_result("kvtier.validation/1");
   json["device"] = validation.device;
   json["stand_ins"] = validation.stand_ins;
   json["in_band"] = validation.in_band();
@@ -286,8 +286,7 @@ Json to_json(const Validation& validation) {
 }
 
 Json to_json(const LockStep& run) {
-  Json json;
-  json["format"] = "kvtier.validation/1";
+  Json json = new_result("kvtier.validation/1");
   json["device"] = run.device;
   json["stand_ins"] = run.stand_ins;
   json["lock_step"]["equal"] = run.equal;

@@ -143,7 +143,7 @@ class Interrupts : public ProgramTest {
   [[nodiscard]] bool has_begun_to_write() const {
     for (const auto& file : fs::directory_iterator(path("."))) {
       std::error_code ignored;
-      if (file.path().filename().string().find(".tmp") != std::string::npos &&
+      if (file.path().filename().string().find(".kvtier-tmp-") != std::string::npos &&
           fs::file_size(file.path(), ignored) > 0) {
         return true;
       }

@@ -602,8 +602,8 @@ TEST(StrictJson, RefusesANumberBeyondTheRangeOfADouble) {
 }
 
 TEST(StrictJson, RefusesTextThatIsNotUtf8) {
-  EXPECT_EQ(parse_problems("{\"a\": \"\xff\"}"),
-            Lines{"x.json:1:8: not valid JSON: expected a value, a key or a separator here"});
+  EXPECT_EQ(parse_problems("{\"a\": \"\xff\"}"), Lines{"x.json:1:8: expected UTF-8"});
+  EXPECT_EQ(parse_problems("{\n  \"a\xc3\": 1}"), Lines{"x.json:2:5: expected UTF-8"});
 }
 
 // A pass over the list for each of its objects would take many minutes.

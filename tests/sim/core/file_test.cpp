@@ -1,5 +1,7 @@
 #include "sim/core/file.hpp"
 
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +12,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "sim/core/errors.hpp"
@@ -147,17 +152,136 @@ TEST_F(AtomicFiles, DoNotReplaceAFolder) {
   EXPECT_TRUE(fs::is_directory(path));
 }
 
-/// Writes go to a device that is always full, by way of a link under the temporary name.
+TEST_F(AtomicFiles, OfTwoWritersDoNotMix) {
+  const fs::path path = folder_ / "result.json";
+  AtomicFile first(path);
+  AtomicFile second(path);  // such as one in another container, with the same process id
+  first.write(std::string(200'000, 'a'));
+  second.write(std::string(100'000, 'b'));
+  first.write(std::string(200'000, 'a'));
+  second.commit();
+  EXPECT_EQ(read_text_file(path), std::string(100'000, 'b'));
+  first.commit();
+  EXPECT_EQ(read_text_file(path), std::string(400'000, 'a'));
+  EXPECT_EQ(names(), Names{"result.json"});
+}
+
+TEST_F(AtomicFiles, DoNotFollowALinkThatWasLaidUnderAGuessedName) {
+  const fs::path path = folder_ / "result.json";
+  write_text_output((folder_ / "victim").string(), "precious");
+  fs::create_symlink("victim", path.string() + ".tmp" + std::to_string(::getpid()));
+  write_text_output(path.string(), "new");
+  EXPECT_EQ(read_text_file(folder_ / "victim"), "precious");
+  EXPECT_EQ(read_text_file(path), "new");
+  EXPECT_FALSE(fs::is_symlink(path));
+}
+
+fs::perms mode_of(const fs::path& path) { return fs::status(path).permissions(); }
+
+TEST_F(AtomicFiles, KeepTheModeOfTheFileThatTheyReplace) {
+  const fs::path path = folder_ / "result.json";
+  for (const unsigned mode : {0600U, 0640U, 0666U, 0755U}) {
+    write_text_output(path.string(), "old");
+    fs::permissions(path, fs::perms(mode));
+    write_text_output(path.string(), "new");
+    EXPECT_EQ(mode_of(path), fs::perms(mode));
+    fs::remove(path);
+  }
+}
+
+TEST_F(AtomicFiles, GetTheModeOfAnyNewFile) {
+  for (const mode_t mask : {mode_t{022}, mode_t{077}, mode_t{0}}) {
+    const mode_t before = ::umask(mask);
+    write_text_output((folder_ / std::to_string(mask)).string(), "");
+    ::umask(before);
+    EXPECT_EQ(mode_of(folder_ / std::to_string(mask)), fs::perms(0666U & ~mask));
+  }
+}
+
+TEST_F(AtomicFiles, AreWrittenThroughLinks) {
+  fs::create_directory(folder_ / "real");
+  write_text_output((folder_ / "real" / "file").string(), "old");
+  fs::create_symlink("real/link", folder_ / "first");
+  fs::create_symlink("file", folder_ / "real" / "link");
+  write_text_output((folder_ / "first").string(), "new");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "first"));
+  EXPECT_TRUE(fs::is_symlink(folder_ / "real" / "link"));
+  EXPECT_FALSE(fs::is_symlink(folder_ / "real" / "file"));
+  EXPECT_EQ(read_text_file(folder_ / "real" / "file"), "new");
+}
+
+TEST_F(AtomicFiles, MakeTheFileThatALinkLeadsTo) {
+  fs::create_symlink("target", folder_ / "link");
+  write_text_output((folder_ / "link").string(), "new");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(read_text_file(folder_ / "target"), "new");
+}
+
+TEST_F(AtomicFiles, RefuseALinkThatLeadsToItself) {
+  const fs::path path = folder_ / "loop";
+  fs::create_symlink("loop", path);
+  EXPECT_EQ(message_of<DeviceError>([&] { AtomicFile file(path); }),
+            path.string() + ": cannot write: Too many levels of symbolic links");
+}
+
+TEST_F(AtomicFiles, DoNotReplaceADevice) {
+  const fs::path path = folder_ / "link";
+  fs::create_symlink("/dev/null", path);
+  EXPECT_EQ(message_of<DeviceError>([&] { AtomicFile file(path); }),
+            path.string() + ": cannot write: not a regular file");
+}
+
+TEST_F(AtomicFiles, RemoveWhatKilledProcessesLeft) {
+  const std::string path = (folder_ / "a.json").string();
+  const auto leave = [](const std::string& name) {
+    return ::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  };
+  ::close(leave(path + ".kvtier-tmp-killed"));
+  ::close(leave(path + ".kvtier-tmp-too_long"));
+  ::close(leave((folder_ / "b.json.kvtier-tmp-others").string()));
+  fs::create_symlink("nowhere", path + ".kvtier-tmp-linked");
+  const int running = leave(path + ".kvtier-tmp-locked");
+  ASSERT_EQ(::flock(running, LOCK_EX | LOCK_NB), 0);
+  write_text_output(path, "new");
+  ::close(running);
+  Names found = names();
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, (Names{"a.json", "a.json.kvtier-tmp-linked", "a.json.kvtier-tmp-locked",
+                          "a.json.kvtier-tmp-too_long", "b.json.kvtier-tmp-others"}));
+}
+
+TEST_F(AtomicFiles, HoldTheirLockForAsLongAsTheirTemporaryNameIsThere) {
+  AtomicFile file(folder_ / "a.json");
+  ASSERT_EQ(names().size(), 1U);
+  const std::string temporary = names().front();
+  EXPECT_TRUE(temporary.starts_with("a.json.kvtier-tmp-")) << temporary;
+  remove_leftovers(folder_ / "a.json");
+  EXPECT_EQ(names(), Names{temporary});
+  file.write("text");
+  file.commit();
+  EXPECT_EQ(read_text_file(folder_ / "a.json"), "text");
+}
+
+/// No file may become larger than a few bytes, as on a disk that is full.
 class FullDisk : public Files {
  protected:
   void SetUp() override {
     Files::SetUp();
-    if (!fs::is_character_file("/dev/full")) {
-      GTEST_SKIP() << "there is no /dev/full";
-    }
-    fs::create_symlink("/dev/full", path().string() + ".tmp" + std::to_string(::getpid()));
+    signal_ = std::signal(SIGXFSZ, SIG_IGN);
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit small{10, before_.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
+  void TearDown() override {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+    Files::TearDown();
   }
   [[nodiscard]] fs::path path() const { return folder_ / "result.json"; }
+
+ private:
+  rlimit before_{};
+  void (*signal_)(int) = SIG_DFL;
 };
 
 TEST_F(FullDisk, IsReportedByCommitAndLeavesNothingBehind) {
@@ -166,14 +290,14 @@ TEST_F(FullDisk, IsReportedByCommitAndLeavesNothingBehind) {
               file.write("little enough to be buffered");
               file.commit();
             }),
-            path().string() + ": cannot write: No space left on device");
+            path().string() + ": cannot write: File too large");
   EXPECT_EQ(names(), Names{});
 }
 
 TEST_F(FullDisk, IsReportedByALargeWriteAndLeavesNothingBehind) {
   EXPECT_EQ(message_of<DeviceError>(
                 [&] { write_text_output(path().string(), std::string(1 << 22, 'x')); }),
-            path().string() + ": cannot write: No space left on device");
+            path().string() + ": cannot write: File too large");
   EXPECT_EQ(names(), Names{});
 }
 

@@ -444,7 +444,7 @@ TEST_F(Sweeping, RunsAgainWhatWasWrittenInPart) {
     fs::create_directory(dir_.path("out"));
     dir_.write("out/sweep.json", file("whole/sweep.json"));
     dir_.write("out/results.jsonl.partial", lines.substr(0, second) + rest);
-    dir_.write("out/results.csv.tmp123", "half");
+    dir_.write("out/results.csv.kvtier-tmp-killed", "half");
     EXPECT_EQ(run("out", resuming()).runs, 3);
     expect_same_results("out", "whole");
   }

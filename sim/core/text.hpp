@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace kvtier {
+
+/// How many bytes of `text` are UTF-8, up to the first that is not: all of them, in UTF-8.
+[[nodiscard]] std::size_t end_of_utf8(std::string_view text);
+[[nodiscard]] inline bool is_utf8(std::string_view text) {
+  return end_of_utf8(text) == text.size();
+}
+
+/// `text` as it may be shown on a terminal: control characters become `\u001b` and the like, line
+/// ends and tabs stay, and bytes that are no UTF-8 become U+FFFD.
+[[nodiscard]] std::string printable(std::string_view text);
+
+/// The same for one line: line ends become `\n`.
+[[nodiscard]] std::string printable_line(std::string_view text);
+
+}  // namespace kvtier

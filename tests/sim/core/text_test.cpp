@@ -1,0 +1,45 @@
+#include "sim/core/text.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace kvtier {
+namespace {
+
+TEST(Utf8, IsTextOfEveryLength) {
+  // U+E9, U+20AC and U+1F600: two, three and four bytes.
+  const std::string text = "plain, \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80, and long enough";
+  EXPECT_EQ(end_of_utf8(text), text.size());
+  EXPECT_TRUE(is_utf8(""));
+  EXPECT_TRUE(is_utf8(std::string(1000, 'a')));
+}
+
+TEST(Utf8, EndsAtTheFirstByteThatIsNone) {
+  EXPECT_EQ(end_of_utf8("\xE9"), 0U) << "Latin-1";
+  EXPECT_EQ(end_of_utf8("0123456789\xFF"), 10U);
+  EXPECT_EQ(end_of_utf8("a\x80"), 1U) << "a continuation without its beginning";
+  EXPECT_EQ(end_of_utf8("a\xE2\x82"), 1U) << "cut off";
+  EXPECT_EQ(end_of_utf8("a\xC3z"), 1U) << "no continuation";
+  EXPECT_EQ(end_of_utf8("a\xC0\xAF"), 1U) << "overlong";
+  EXPECT_EQ(end_of_utf8("a\xED\xA0\x80"), 1U) << "a surrogate";
+  EXPECT_EQ(end_of_utf8("a\xF4\x90\x80\x80"), 1U) << "above U+10FFFF";
+}
+
+TEST(PrintableText, HasNoControlCharacters) {
+  EXPECT_EQ(printable("a\x1b[31mb\x07\r\x7f"), "a\\u001b[31mb\\u0007\\u000d\\u007f");
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "2J"),
+            "\\u009b2J")
+      << "a terminal may take U+9B for ESC [";
+  EXPECT_EQ(printable("a\tb\nc\n"), "a\tb\nc\n");
+  EXPECT_EQ(printable_line("a\tb\nc"), "a\tb\\nc");
+}
+
+TEST(PrintableText, ShowsWhatIsNoUtf8AsReplacementCharacters) {
+  EXPECT_EQ(printable("caf\xE9!"), "caf\xEF\xBF\xBD!");
+  EXPECT_EQ(printable("caf\xC3\xA9"), "caf\xC3\xA9");
+}
+
+}  // namespace
+}  // namespace kvtier
