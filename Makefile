@@ -65,7 +65,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build program demo test python python-tools test-python check-validation check-report notebooks asan tsan fuzz bench format check-format tidy clean
+.PHONY: help setup setup-dev build program demo test python python-tools test-python check-validation check-report notebooks faults asan tsan fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -78,6 +78,7 @@ help:
 	@echo 'make check-validation  build the program, then run two points of the validation matrix on this machine (7 minutes)'
 	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
+	@echo 'make faults        build, then let calls of the system fail, kill runs and fill disks, and check what is left (minutes)'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
 	@echo 'make tsan          build with the thread sanitizer, run the tests of what has threads'
 	@echo 'make fuzz          fuzz the readers of input with libFuzzer, FUZZ_SECONDS=60 each (Clang)'
@@ -155,6 +156,11 @@ notebooks: program $(NOTEBOOKS)/venv/installed
 	done
 	KVTIER_SWEEPS="$(CURDIR)/$(NOTEBOOKS)/sweeps" $(NOTEBOOKS)/venv/bin/jupyter nbconvert --to html --execute \
 	  --output-dir $(NOTEBOOKS) notebooks/*.ipynb
+
+faults: setup
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target kvtier kvtier_inject
+	python3 tests/faults/faults.py --all --program $(PROGRAM) --inject build/release/tests/faults/kvtier_inject.so --configs configs
 
 # Without the runs of full size, which take a sanitizer twenty times as long.
 asan: setup

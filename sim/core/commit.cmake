@@ -1,4 +1,4 @@
-# Writes HEADER with the commit of the sources in SOURCE, if that has changed: "unknown" where they
+# Writes the source file OUTPUT with the commit of the sources in SOURCE, if that has changed: "unknown" where they
 # are no git checkout of their own (a tarball), with "-dirty" if a tracked file differs.
 cmake_minimum_required(VERSION 3.25)
 set(ENV{GIT_OPTIONAL_LOCKS} 0)
@@ -25,4 +25,9 @@ if(GIT)
     endif()
   endforeach()
 endif()
-file(CONFIGURE OUTPUT "${HEADER}" CONTENT "#define KVTIER_COMMIT \"@commit@\"\n" @ONLY)
+file(CONFIGURE OUTPUT "${OUTPUT}" @ONLY CONTENT
+  "namespace kvtier {
+const char* build_commit();
+const char* build_commit() { return \"@commit@\"; }
+}  // namespace kvtier
+")

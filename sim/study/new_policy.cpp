@@ -447,8 +447,18 @@ void write(const fs::path& out, const std::vector<File>& files) {
     }
     open.emplace_back(path).write(file.text);
   }
-  for (AtomicFile& file : open) {
-    file.commit();
+  std::size_t done = 0;
+  try {
+    for (AtomicFile& file : open) {
+      file.commit();
+      ++done;
+    }
+  } catch (...) {
+    while (done > 0) {
+      std::error_code ignored;
+      fs::remove(out / files[--done].path, ignored);  // check() found none of them there
+    }
+    throw;
   }
 }
 

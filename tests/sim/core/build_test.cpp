@@ -46,13 +46,13 @@ class Commits : public testing::Test {
                                 arguments + " >/dev/null 2>&1";
     ASSERT_EQ(std::system(command.c_str()), 0) << arguments;
   }
-  [[nodiscard]] std::string header() const {
+  [[nodiscard]] std::string source() const {
     const std::string command =
         std::string(KVTIER_CMAKE) + " '-DSOURCE=" + (folder_ / "sources").string() +
-        "' '-DHEADER=" + (folder_ / "header").string() +
+        "' '-DOUTPUT=" + (folder_ / "commit.cpp").string() +
         "' -P '" KVTIER_SOURCE_DIR "/sim/core/commit.cmake' >/dev/null 2>&1";
     EXPECT_EQ(std::system(command.c_str()), 0);
-    return read_text_file(folder_ / "header");
+    return read_text_file(folder_ / "commit.cpp");
   }
   [[nodiscard]] std::string commit() const {
     std::string text = read_text_file(folder_ / "sources" / ".git" / "refs" / "heads" / "main");
@@ -60,20 +60,22 @@ class Commits : public testing::Test {
     return text;
   }
   static std::string line(const std::string& commit) {
-    return "#define KVTIER_COMMIT \"" + commit + "\"\n";
+    return "namespace kvtier {\nconst char* build_commit();\nconst char* build_commit() { return "
+           "\"" +
+           commit + "\"; }\n}  // namespace kvtier\n";
   }
 
   fs::path folder_;
 };
 
-TEST_F(Commits, AreUnknownOutsideOfARepository) { EXPECT_EQ(header(), line("unknown")); }
+TEST_F(Commits, AreUnknownOutsideOfARepository) { EXPECT_EQ(source(), line("unknown")); }
 
 TEST_F(Commits, AreNotTakenFromARepositoryAround) {
   git("init");
   git("add file");
   git("commit -m one");
   fs::rename(folder_ / "sources" / ".git", folder_ / ".git");
-  EXPECT_EQ(header(), line("unknown"));
+  EXPECT_EQ(source(), line("unknown"));
 }
 
 TEST_F(Commits, AreThoseOfTheSources) {
@@ -81,23 +83,23 @@ TEST_F(Commits, AreThoseOfTheSources) {
   git("add file");
   git("commit -m one");
   const std::string first = commit();
-  EXPECT_EQ(header(), line(first));
+  EXPECT_EQ(source(), line(first));
   write_text_output((folder_ / "sources" / "file").string(), "changed");
-  EXPECT_EQ(header(), line(first + "-dirty"));
+  EXPECT_EQ(source(), line(first + "-dirty"));
   git("commit -a -m two");
   EXPECT_NE(commit(), first);
-  EXPECT_EQ(header(), line(commit()));
+  EXPECT_EQ(source(), line(commit()));
 }
 
-TEST_F(Commits, LeaveTheHeaderAloneWhereTheyAreTheSame) {
+TEST_F(Commits, LeaveTheFileAloneWhereTheyAreTheSame) {
   git("init");
   git("add file");
   git("commit -m one");
-  static_cast<void>(header());
+  static_cast<void>(source());
   const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
-  fs::last_write_time(folder_ / "header", long_ago);
-  static_cast<void>(header());
-  EXPECT_EQ(fs::last_write_time(folder_ / "header"), long_ago);
+  fs::last_write_time(folder_ / "commit.cpp", long_ago);
+  static_cast<void>(source());
+  EXPECT_EQ(fs::last_write_time(folder_ / "commit.cpp"), long_ago);
 }
 
 }  // namespace
