@@ -263,6 +263,9 @@ Comparison compare_systems(const ConfigRequest& request, const std::vector<std::
   give_sessions(configs, registry, options);
   const auto all = static_cast<std::int64_t>(systems.size()) * replications;
   std::int64_t done = 0;
+  if (progress) {
+    progress(done, all);  // the time left counts from here
+  }
   Comparison comparison;
   for (std::size_t i = 0; i < systems.size(); ++i) {
     Comparison::Column column{systems[i], {}};

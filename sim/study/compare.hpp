@@ -22,8 +22,8 @@ struct Comparison {
 
 /// Runs `request` once per system and replication. Every config is resolved before the first run,
 /// so that bad input costs nothing. `with_bound` adds to every result how far its policies are from
-/// what is possible (untimed_bound). `progress(done, all)` is called after each run. Throws as
-/// simulate does.
+/// what is possible (untimed_bound). `progress(done, all)` is called before the first and after
+/// each run. Throws as simulate does.
 [[nodiscard]] Comparison compare_systems(
     const ConfigRequest& request, const std::vector<std::string>& systems,
     std::int64_t replications, bool with_bound, const ConfigDirectory& presets,

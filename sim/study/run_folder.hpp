@@ -12,8 +12,8 @@
 namespace kvtier {
 
 /// Which sweep a folder's results are of (`kvtier.sweep/1`): axes, replications, shard, version,
-/// and a hash of everything that the results follow from, traces and profiles included. Columns
-/// are no part of it.
+/// commit, and a hash of everything that the results follow from, traces and profiles included.
+/// Columns are no part of it.
 [[nodiscard]] Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points,
                                   const Shard& shard);
 

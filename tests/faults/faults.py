@@ -478,7 +478,7 @@ class Faults:
         sweep = next(c for c in every if c.name == "sweep")
         simulate = next(c for c in every if c.name == "simulate")
         two = Command("sweep", sweep.arguments[:-1] + ["2"], sweep.outputs, sweep.folder)
-        long = Command("simulate", simulate.arguments + ["--set", "/workload/sessions=2000"],
+        long = Command("simulate", simulate.arguments + ["--set", "/workload/sessions=600"],
                        simulate.outputs)
         for command, times in ((two, 100 if self.all else 4), (long, 50 if self.all else 2)):
             begin = time.monotonic()

@@ -138,12 +138,13 @@ TEST_F(Reporting, DrawsAnAxisOfSizesOfASweep) {
            R"("refused": ["no such system"]})"
            "\n";
   write_text("results.jsonl", lines);
-  dir_.write("sweep.json", R"({"format": "kvtier.sweep/1", "version": "9.9", "hash": "cafe"})");
+  dir_.write("sweep.json", R"({"format": "kvtier.sweep/1", "version": "9.9", "commit": "1234",
+      "hash": "cafe"})");
   const ReportChart chart = section("capacity").charts.at(0);
   EXPECT_EQ(chart.table.header, (Lines{"capacity of DRAM", "lru", "fifo"}));
   EXPECT_EQ(chart.table.rows, (Rows{{"8GiB", "12.5", "37.5"}, {"1TiB", "25", "50"}}));
   const ReportInput input = read().inputs.at(0);
-  EXPECT_EQ(input.version, "9.9");
+  EXPECT_EQ(input.version, "9.9 (commit 1234)");
   EXPECT_EQ(input.config_hash, "cafe");
   EXPECT_EQ(input.seeds, Lines{"7"});
   EXPECT_EQ(input.notes, Lines{"1 run has no result: no such system."});

@@ -569,6 +569,11 @@ TEST_F(Sweeping, RefusesAFolderOfAnotherSweep) {
   EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: axes, "
                                         "replications, resolved configs (or their traces)"}));
   EXPECT_EQ(file("out/results.jsonl.partial"), before);
+  Json identity = Json::parse(file("out/sweep.json"));
+  identity["commit"] = "cafe";
+  dir_.write("out/sweep.json", identity.dump());
+  sweep(kSlots + ", " + kSystems);
+  EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: commit"}));
   fs::remove(dir_.path("out/sweep.json"));
   EXPECT_EQ(refused(resuming()),
             (Lines{"--out: out has results, but no sweep.json that says of what"}));
