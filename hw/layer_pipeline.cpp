@@ -68,15 +68,23 @@ std::int64_t layers_to_hide_loading(const LayerPipeline& p) {
 }
 
 std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPerSecond bandwidth,
-                                    SimDuration compute) {
+                                    SimDuration compute, bool equal_layers) {
   KVTIER_ASSERT(!up_to_layers.empty(), "a job has a layer");
   // Layer i has to be there when the i layers before it have computed.
   const double hidden_by_layer = bandwidth.value * static_cast<double>(compute.ns) / 1e9;
-  double ahead = 0;
-  double layer = 0;
-  for (const Bytes up_to : up_to_layers) {
-    ahead = std::max(ahead, static_cast<double>(up_to.value) - layer * hidden_by_layer);
-    layer += 1;
+  const auto needed_ahead = [&](std::size_t layer) {
+    return static_cast<double>(up_to_layers[layer].value) -
+           static_cast<double>(layer) * hidden_by_layer;
+  };
+  const auto first = static_cast<double>(up_to_layers.front().value);
+  const std::size_t last = up_to_layers.size() - 1;
+  double ahead = std::max(needed_ahead(0), needed_ahead(last));
+  // With equal layers the need rises or falls from layer to layer, so an end has the largest.
+  // Unless it does neither: then rounding decides.
+  if (!equal_layers || std::abs(hidden_by_layer - first) <= 1e-9 * first) {
+    for (std::size_t layer = 1; layer < last; ++layer) {
+      ahead = std::max(ahead, needed_ahead(layer));
+    }
   }
   const auto holds_enough = std::ranges::lower_bound(
       up_to_layers, ahead, {}, [](Bytes up_to) { return static_cast<double>(up_to.value); });

@@ -55,8 +55,10 @@ struct LayerInterval {
 
 /// The same for layers whose KV differs in size: `up_to_layers` is the KV up to and with each
 /// layer, `bandwidth` the rate at which it is loaded, `compute` the time of one layer. 1 at least.
+/// `equal_layers` says that all layers have the size of the first, so that two need be looked at.
 [[nodiscard]] std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers,
-                                                  BytesPerSecond bandwidth, SimDuration compute);
+                                                  BytesPerSecond bandwidth, SimDuration compute,
+                                                  bool equal_layers = false);
 
 /// S_buf of AttentionStore 3.2.1: B x (T_load x L_hist - T_pref x L_new), where `load` is the time
 /// of loading the whole history at `bandwidth`, and `prefill` that of computing the new tokens.

@@ -27,8 +27,7 @@ class ArcEviction final : public QueuedEviction<NoMark> {
     trim();
   }
   void on_release(const EntryView& entry, SimTime) override {
-    queues_.resize(entry);
-    queues_.move(entry.id, kOften, ++clock_);
+    queues_.release(entry, kOften, ++clock_);
   }
   void on_remove(EntryId entry, SimTime) override {
     const auto& row = queues_.row(entry);
@@ -37,10 +36,19 @@ class ArcEviction final : public QueuedEviction<NoMark> {
     }
   }
 
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    const bool once = static_cast<double>(queues_.bytes(kOnce).value) > target_;
-    const EntryId victim = queues_.front(once ? kOnce : kOften);
-    return queues_.choose(victim.valid() ? victim : queues_.front(once ? kOften : kOnce));
+  void choose(const RoomRequest&, Victims& victims) override {
+    Choice choice(queues_, victims);
+    while (choice.wants_more()) {
+      const bool once = static_cast<double>(queues_.bytes(kOnce).value) > target_;
+      EntryId victim = choice.front(once ? kOnce : kOften);
+      if (!victim.valid()) {
+        victim = choice.front(once ? kOften : kOnce);
+      }
+      if (!victim.valid()) {
+        return;
+      }
+      choice.add(victim);
+    }
   }
 
  private:

@@ -26,6 +26,9 @@ class BeladyEviction final : public QueuedEviction<NoMark> {
     queues_.arrive(entry);
     queues_.enter(entry.id, size_class(entry.bytes), order(entry.next_use));
   }
+  void on_release(const EntryView& entry, SimTime) override {
+    queues_.release(entry, size_class(entry.bytes), queues_.row(entry.id).order);
+  }
   void on_resize(const EntryView& entry, SimTime) override {
     queues_.resize(entry);
     queues_.move(entry.id, size_class(entry.bytes), queues_.row(entry.id).order);
@@ -34,22 +37,26 @@ class BeladyEviction final : public QueuedEviction<NoMark> {
     queues_.move(entry, queues_.row(entry).queue, order(next_use));
   }
 
-  std::optional<Victim> select_victim(const EvictionContext& context) override {
-    EntryId furthest = kNoEntry;
-    for (std::size_t i = 0; i < kClasses; ++i) {
-      const EntryId entry = queues_.front(i);
-      if (entry.valid() &&
-          (!furthest.valid() || product(entry, context.now) > product(furthest, context.now))) {
-        furthest = entry;
+  void choose(const RoomRequest& request, Victims& victims) override {
+    Choice choice(queues_, victims);
+    const EntryView* const newcomer = request.newcomer;
+    while (choice.wants_more()) {
+      EntryId furthest = kNoEntry;
+      for (std::size_t i = 0; i < kClasses; ++i) {
+        const EntryId entry = choice.front(i);
+        if (entry.valid() &&
+            (!furthest.valid() || product(entry, request.now) > product(furthest, request.now))) {
+          furthest = entry;
+        }
       }
+      const bool newcomer_stays_out = furthest.valid() && newcomer != nullptr &&
+                                      product(newcomer->bytes, newcomer->next_use, request.now) >=
+                                          product(furthest, request.now);
+      if (!furthest.valid() || newcomer_stays_out) {
+        return;
+      }
+      choice.add(furthest);
     }
-    const EntryView* newcomer = context.newcomer;
-    if (furthest.valid() && newcomer != nullptr &&
-        product(newcomer->bytes, newcomer->next_use, context.now) >=
-            product(furthest, context.now)) {
-      return std::nullopt;
-    }
-    return queues_.choose(furthest);
   }
   void check_invariants(const TierView& tier) const override {
     queues_.check(tier);

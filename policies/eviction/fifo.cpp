@@ -7,63 +7,32 @@
 #include "policies/eviction/fifo.hpp"
 
 #include <cstdint>
-#include <vector>
 
-#include "sim/core/assert.hpp"
-#include "sim/policy/entry_heap.hpp"
+#include "sim/policy/entry_queues.hpp"
 
 namespace kvtier {
 namespace {
 
-class FifoEviction final : public EvictionPolicy {
+struct FifoKey {
+  SimTime time;
+  /// Of equal times, what came into this tier first leaves first.
+  std::uint64_t arrival = 0;
+  friend auto operator<=>(const FifoKey&, const FifoKey&) = default;
+};
+
+class FifoEviction final : public FrontEviction<NoMark, FifoKey> {
  public:
   explicit FifoEviction(bool by_session) : by_session_(by_session) {}
 
   void on_insert(const EntryView& entry, SimTime) override {
-    if (entry.id.value >= keys_.size()) {
-      keys_.resize(static_cast<std::size_t>(entry.id.value) + 1);
-    }
-    keys_[entry.id.value] = by_session_ ? Key{.time = entry.session_began}
-                                        : Key{.time = entry.first_inserted, .arrival = ++arrivals_};
-    heap_.insert(entry.id, keys_[entry.id.value]);
-  }
-  void on_hit(EntryId, SimTime) override {}
-  void on_remove(EntryId entry, SimTime) override {
-    if (heap_.contains(entry)) {
-      heap_.remove(entry);
-    }
-  }
-  void on_pin(EntryId entry) override { heap_.remove(entry); }
-  void on_unpin(EntryId entry) override { heap_.insert(entry, keys_[entry.value]); }
-
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    if (heap_.empty()) {
-      return std::nullopt;
-    }
-    return Victim{heap_.top(), Tokens(0)};
-  }
-
-  void check_invariants(const TierView& tier) const override {
-    std::size_t unpinned = 0;
-    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
-      unpinned += pinned ? 0 : 1;
-      KVTIER_ASSERT(heap_.contains(entry.id) != pinned,
-                    "fifo may choose every unpinned entry and no other");
-    });
-    KVTIER_ASSERT(unpinned == heap_.size(), "fifo holds nothing but resident entries");
+    queues_.arrive(entry);
+    queues_.enter(entry.id, 0,
+                  by_session_ ? FifoKey{.time = entry.session_began}
+                              : FifoKey{.time = entry.first_inserted, .arrival = ++arrivals_});
   }
 
  private:
-  struct Key {
-    SimTime time;
-    /// Of equal times, what came into this tier first leaves first.
-    std::uint64_t arrival = 0;
-    friend auto operator<=>(const Key&, const Key&) = default;
-  };
-
   bool by_session_;
-  KeyedEntryHeap<Key> heap_;
-  std::vector<Key> keys_;
   std::uint64_t arrivals_ = 0;
 };
 

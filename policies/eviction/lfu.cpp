@@ -12,10 +12,8 @@
 namespace kvtier {
 namespace {
 
-class LfuEviction final : public QueuedEviction<std::uint64_t> {
+class LfuEviction final : public FrontEviction<std::uint64_t> {
  public:
-  LfuEviction() : QueuedEviction(1) {}
-
   void on_insert(const EntryView& entry, SimTime) override {
     queues_.arrive(entry);
     queues_.enter(entry.id, 0, next_order(entry.id));
@@ -26,12 +24,7 @@ class LfuEviction final : public QueuedEviction<std::uint64_t> {
     uses = std::min(uses + 1, kMostUses);
   }
   void on_release(const EntryView& entry, SimTime) override {
-    queues_.resize(entry);
-    queues_.move(entry.id, 0, next_order(entry.id));
-  }
-
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    return queues_.choose(queues_.front(0));
+    queues_.release(entry, 0, next_order(entry.id));
   }
 
  private:

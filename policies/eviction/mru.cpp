@@ -10,22 +10,13 @@
 namespace kvtier {
 namespace {
 
-class MruEviction final : public QueuedEviction<NoMark> {
+class MruEviction final : public FrontEviction<NoMark> {
  public:
-  MruEviction() : QueuedEviction(1) {}
-
   void on_insert(const EntryView& entry, SimTime) override {
     queues_.arrive(entry);
     queues_.enter(entry.id, 0, --order_);
   }
-  void on_release(const EntryView& entry, SimTime) override {
-    queues_.resize(entry);
-    queues_.move(entry.id, 0, --order_);
-  }
-
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    return queues_.choose(queues_.front(0));
-  }
+  void on_release(const EntryView& entry, SimTime) override { queues_.release(entry, 0, --order_); }
 
  private:
   /// Smaller is later.

@@ -44,21 +44,25 @@ class S3FifoEviction final : public QueuedEviction<std::uint8_t> {
     }
   }
 
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    while (true) {
-      const EntryId small = queues_.front(kSmall);
-      const EntryId main = queues_.front(kMain);
+  void choose(const RoomRequest&, Victims& victims) override {
+    Choice choice(queues_, victims);
+    while (choice.wants_more()) {
+      const EntryId small = choice.front(kSmall);
+      const EntryId main = choice.front(kMain);
       if (small.valid() && (small_is_full() || !main.valid())) {
         if (queues_.mark(small) <= 1) {
-          return queues_.choose(small);
+          choice.add(small);
+        } else {
+          queues_.mark(small) = 0;
+          queues_.move(small, kMain, ++clock_);
         }
-        queues_.mark(small) = 0;
-        queues_.move(small, kMain, ++clock_);
-      } else if (main.valid() && queues_.mark(main) > 0) {
+      } else if (!main.valid()) {
+        return;
+      } else if (queues_.mark(main) > 0) {
         --queues_.mark(main);
         queues_.move(main, kMain, ++clock_);
       } else {
-        return queues_.choose(main);
+        choice.add(main);
       }
     }
   }

@@ -1,7 +1,7 @@
 // Scheduler-aware eviction: entries with no waiting request leave first, least recently used first;
 // then entries whose request waits, from the tail of the queue towards its head, since the head
 // runs next. Room for an entry is never made at the cost of one that runs before it: then the
-// newcomer stays out. AttentionStore (arXiv 2403.19708), section 3.3.2. O(log n) per decision.
+// newcomer stays out. AttentionStore (arXiv 2403.19708), section 3.3.2. O(log n) per victim.
 //
 // The paper's eviction window is (C_mem + C_disk) / S_kv jobs. Taking also the requests beyond it
 // from the tail makes one ordered group of both, so by default the whole queue is seen. With a
@@ -41,9 +41,19 @@ class SchedulerAwareEviction final : public EvictionPolicy {
       unseen_.insert(entry.id, entry.queue_position.value);
     }
   }
-  void on_hit(EntryId, SimTime) override {}
+  void on_hit(EntryId entry, SimTime) override {
+    State& state = states_[entry.value];
+    if (state.place == Place::idle && state.position == kNotQueued) {
+      state.place = Place::in_use;
+      idle_.remove(entry);
+    }
+  }
   void on_release(const EntryView& entry, SimTime) override {
-    if (states_[entry.id.value].place == Place::idle) {
+    State& state = states_[entry.id.value];
+    if (state.place == Place::in_use) {
+      state.place = Place::idle;
+      idle_.push_back(entry.id);
+    } else if (state.place == Place::idle) {
       idle_.move_to_back(entry.id);
     }
   }
@@ -57,15 +67,6 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     }
     state = State{};
   }
-  void on_pin(EntryId entry) override { states_[entry.value].pinned = true; }
-  void on_unpin(EntryId entry) override {
-    State& state = states_[entry.value];
-    state.pinned = false;
-    if (state.place == Place::set_aside) {
-      state.place = Place::waiting;
-      waiting_.insert(entry, state.position);
-    }
-  }
   void on_queue_change(EntryId entry, const QueueChange& change) override {
     const QueuePosition position = change.first;
     if (entry.value >= states_.size()) {
@@ -74,14 +75,17 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     State& state = states_[entry.value];
     switch (state.place) {
       case Place::absent:
+      case Place::chosen:
         return;
+      case Place::in_use:
+        state.place = Place::idle;
+        idle_.push_back(entry);
+        break;
       case Place::idle:
         forget_unseen(entry, state);
         break;
       case Place::waiting:
         waiting_.remove(entry);
-        [[fallthrough]];
-      case Place::set_aside:
         state.place = Place::idle;  // at the recently used end
         idle_.push_back(entry);
         break;
@@ -97,39 +101,27 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     }
   }
 
-  std::optional<Victim> select_victim(const EvictionContext& context) override {
-    see_window(context.queue_first);
-    for (EntryId entry = idle_.front(); entry.valid(); entry = idle_.next(entry)) {
-      if (!states_[entry.value].pinned) {
-        return Victim{entry, Tokens(0)};
-      }
+  void choose(const RoomRequest& request, Victims& victims) override {
+    see_window(request.queue_first);
+    add_front(idle_, victims);
+    if (victims.wants_more()) {
+      choose_waiting(request, victims);
     }
-    set_pinned_aside();
-    if (waiting_.empty()) {
-      return std::nullopt;
-    }
-    const EntryId last = waiting_.top();
-    const bool newcomer_may_stay_out =
-        context.demand == Demand::prefetch || context.demand == Demand::demotion;
-    if (newcomer_may_stay_out && context.incoming > states_[last.value].position) {
-      return std::nullopt;
-    }
-    return Victim{last, Tokens(0)};
   }
 
   void check_invariants(const TierView& tier) const override {
     std::size_t idle = 0;
     std::size_t choosable = 0;
-    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+    tier.for_each_resident([&](const EntryView& entry, bool offered) {
       KVTIER_ASSERT(entry.id.value < states_.size(), "scheduler_aware knows every resident entry");
       const State& state = states_[entry.id.value];
-      KVTIER_ASSERT(state.place != Place::absent && state.pinned == pinned,
-                    "scheduler_aware knows every resident entry");
+      KVTIER_ASSERT(state.place != Place::absent, "scheduler_aware knows every resident entry");
+      KVTIER_ASSERT(!offered || state.place == Place::idle || state.place == Place::waiting,
+                    "scheduler_aware may choose every offered entry");
       KVTIER_ASSERT(state.position == entry.queue_position,
                     "scheduler_aware knows where each request waits");
       KVTIER_ASSERT(idle_.contains(entry.id) == (state.place == Place::idle),
                     "an entry is idle or its request is seen");
-      KVTIER_ASSERT(state.place != Place::set_aside || pinned, "only pinned entries are set aside");
       KVTIER_ASSERT(waiting_.contains(entry.id) == (state.place == Place::waiting),
                     "seen entries may be chosen");
       idle += state.place == Place::idle ? 1 : 0;
@@ -142,15 +134,15 @@ class SchedulerAwareEviction final : public EvictionPolicy {
 
  private:
   enum class Place : std::uint8_t {
-    absent,    // not in the tier
-    idle,      // in the list: no request waits, or one beyond the window, which is not seen
-    waiting,   // its request is seen
-    set_aside  // seen and pinned, and therefore taken out of `waiting_` when it came up there
+    absent,   // not in the tier
+    idle,     // in the list: no request waits, or one beyond the window, which is not seen
+    in_use,   // a turn has it, and no request waits: out of the list until it is released
+    waiting,  // its request is seen
+    chosen    // of those, in a set that leaves, and not in `waiting_` any more
   };
   struct State {
     QueuePosition position = kNotQueued;
     Place place = Place::absent;
-    bool pinned = false;
   };
 
   /// Of an idle entry: its request does not wait any more.
@@ -166,11 +158,33 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     waiting_.insert(entry, state.position);
   }
 
-  /// Pinned entries stay in the heap until they come up: most are unpinned long before.
-  void set_pinned_aside() {
-    while (!waiting_.empty() && states_[waiting_.top().value].pinned) {
-      states_[waiting_.top().value].place = Place::set_aside;
-      waiting_.remove(waiting_.top());
+  /// From the tail of the queue towards its head. What is passed on the way comes back, unless it
+  /// leaves.
+  void choose_waiting(const RoomRequest& request, Victims& victims) {
+    const bool newcomer_may_stay_out =
+        request.demand == Demand::prefetch || request.demand == Demand::demotion;
+    while (!waiting_.empty()) {
+      const EntryId last = waiting_.top();
+      State& state = states_[last.value];
+      if (victims.offers(last)) {
+        if (newcomer_may_stay_out && request.incoming > state.position) {
+          break;
+        }
+        victims.add(last);
+        if (!victims.wants_more()) {
+          break;
+        }
+        state.place = Place::chosen;
+      }
+      waiting_.remove(last);
+      passed_.push_back(last);
+    }
+    for (; !passed_.empty(); passed_.pop_back()) {
+      State& state = states_[passed_.back().value];
+      if (state.place == Place::waiting || !victims.complete()) {
+        state.place = Place::waiting;
+        waiting_.insert(passed_.back(), state.position);
+      }
     }
   }
 
@@ -186,14 +200,15 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   }
 
   std::optional<std::uint64_t> window_;
-  /// No waiting request, or one beyond the window; least recently used first. Holds pinned ones
-  /// too.
+  /// No waiting request, or one beyond the window; least recently used first.
   EntryList idle_;
   /// Request inside the window; the last in the queue on top.
   PositionQueue waiting_;
   /// Request not (yet) inside a given window; the first in the queue on top.
   EntryHeap unseen_;
   std::vector<State> states_;
+  /// Of a choice under way.
+  std::vector<EntryId> passed_;
 };
 
 }  // namespace

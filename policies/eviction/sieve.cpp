@@ -2,8 +2,8 @@
 // newest and begins again. It spares what was used since it last passed and takes the first that
 // was not; nobody changes places. Zhang, Yang, Yue, Vigfusson and Rashmi, SIEVE is Simpler than
 // LRU, 2024. Adapted: an entry keeps its place and its mark while its turn runs and when it grows,
-// whatever its size. O(1) per decision, amortised: each entry spared is paid by a use; plus one
-// step per pinned entry that the hand passes.
+// whatever its size. O(1) per victim, amortised: each entry spared is paid by a use; plus one step
+// per entry that the hand passes and that may not leave.
 #include "policies/eviction/sieve.hpp"
 
 #include <vector>
@@ -17,72 +17,58 @@ namespace {
 class SieveEviction final : public EvictionPolicy {
  public:
   void on_insert(const EntryView& entry, SimTime) override {
-    if (entry.id.value >= states_.size()) {
-      states_.resize(static_cast<std::size_t>(entry.id.value) + 1);
+    if (entry.id.value >= used_.size()) {
+      used_.resize(static_cast<std::size_t>(entry.id.value) + 1);
     }
-    states_[entry.id.value] = State{};
+    used_[entry.id.value] = 0;
     list_.push_back(entry.id);
   }
-  void on_hit(EntryId entry, SimTime) override { states_[entry.value].used = true; }
+  void on_hit(EntryId entry, SimTime) override { used_[entry.value] = 1; }
   void on_remove(EntryId entry, SimTime) override {
     if (entry == hand_) {
       hand_ = list_.next(entry);
     }
     list_.remove(entry);
-    pinned_ -= states_[entry.value].pinned ? 1 : 0;
-  }
-  void on_pin(EntryId entry) override {
-    states_[entry.value].pinned = true;
-    ++pinned_;
-  }
-  void on_unpin(EntryId entry) override {
-    states_[entry.value].pinned = false;
-    --pinned_;
   }
 
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    if (pinned_ == list_.size()) {
-      return std::nullopt;
-    }
-    while (true) {
+  void choose(const RoomRequest&, Victims& victims) override {
+    // Twice round without a victim: nothing is left that may leave.
+    std::size_t passed = 0;
+    while (victims.wants_more() && passed < 2 * list_.size()) {
       // Past the newest the hand begins again at the oldest.
       hand_ = hand_.valid() ? hand_ : list_.front();
-      State& state = states_[hand_.value];
-      if (!state.pinned && !state.used) {
-        return Victim{hand_, Tokens(0)};
+      ++passed;
+      if (victims.offers(hand_)) {
+        if (used_[hand_.value] == 0) {
+          victims.add(hand_);
+          passed = 0;
+          if (victims.refused()) {
+            return;
+          }
+        }
+        used_[hand_.value] = 0;
       }
-      state.used = state.used && state.pinned;
       hand_ = list_.next(hand_);
     }
   }
 
   void check_invariants(const TierView& tier) const override {
     std::size_t residents = 0;
-    std::size_t pins = 0;
-    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+    tier.for_each_resident([&](const EntryView& entry, bool) {
       ++residents;
-      pins += pinned ? 1 : 0;
       KVTIER_ASSERT(list_.contains(entry.id), "sieve lists every resident entry");
-      KVTIER_ASSERT(states_[entry.id.value].pinned == pinned, "sieve knows what is pinned");
     });
     KVTIER_ASSERT(residents == list_.size(), "sieve lists nothing but resident entries");
-    KVTIER_ASSERT(pins == pinned_, "sieve counts what is pinned");
     KVTIER_ASSERT(!hand_.valid() || list_.contains(hand_), "sieve's hand is at a listed entry");
   }
 
  private:
-  struct State {
-    /// Since the hand passed.
-    bool used = false;
-    bool pinned = false;
-  };
-
   /// The oldest in front.
   EntryList list_;
   /// The entry that is looked at next; kNoEntry: the oldest.
   EntryId hand_ = kNoEntry;
-  std::vector<State> states_;
-  std::size_t pinned_ = 0;
+  /// By entry: whether it was used since the hand passed.
+  std::vector<char> used_;
 };
 
 }  // namespace

@@ -25,18 +25,26 @@ class SlruEviction final : public QueuedEviction<NoMark> {
     queues_.enter(entry.id, kProbation, ++clock_);
   }
   void on_release(const EntryView& entry, SimTime) override {
-    queues_.resize(entry);
-    queues_.move(entry.id, kProtected, ++clock_);
+    queues_.release(entry, kProtected, ++clock_);
   }
 
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    const double limit = share_ * static_cast<double>(queues_.bytes().value);
-    while (static_cast<double>(queues_.bytes(kProtected).value) > limit &&
-           queues_.front(kProtected).valid()) {
-      queues_.move(queues_.front(kProtected), kProbation, ++clock_);
+  void choose(const RoomRequest&, Victims& victims) override {
+    Choice choice(queues_, victims);
+    while (choice.wants_more()) {
+      const double limit = share_ * static_cast<double>(queues_.bytes().value);
+      while (static_cast<double>(queues_.bytes(kProtected).value) > limit &&
+             choice.front(kProtected).valid()) {
+        queues_.move(choice.front(kProtected), kProbation, ++clock_);
+      }
+      EntryId victim = choice.front(kProbation);
+      if (!victim.valid()) {
+        victim = choice.front(kProtected);
+      }
+      if (!victim.valid()) {
+        return;
+      }
+      choice.add(victim);
     }
-    const EntryId victim = queues_.front(kProbation);
-    return queues_.choose(victim.valid() ? victim : queues_.front(kProtected));
   }
 
  private:

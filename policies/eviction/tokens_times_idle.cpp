@@ -136,29 +136,40 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
       entries_.resize(static_cast<std::size_t>(entry.id.value) + 1);
     }
     KVTIER_ASSERT(!entries_[entry.id.value].resident, "an entry is inserted once");
-    entries_[entry.id.value] = {entry.place, entry.tokens, entry.last_used, true, false};
+    entries_[entry.id.value] = {.place = entry.place,
+                                .tokens = entry.tokens,
+                                .last_used = entry.last_used,
+                                .resident = true};
     ++residents_;
-    now_ = now;
-    enter(entry.id);
+    enter(entry.id, now);
   }
-  void on_hit(EntryId, SimTime) override {}
-  void on_release(const EntryView& entry, SimTime now) override {
-    Entry& known = entries_[entry.id.value];
-    KVTIER_ASSERT(known.pinned || known.place == entry.place, "only turns change places");
-    known.place = entry.place;
-    on_resize(entry, now);
+  void on_hit(EntryId id, SimTime now) override {
+    if (Entry& entry = entries_[id.value]; !entry.in_use) {
+      entry.in_use = true;
+      tournament_.remove(entry.place, now);
+    }
   }
-  void on_resize(const EntryView& view, SimTime now) override {
-    now_ = now;
+  void on_release(const EntryView& view, SimTime now) override {
     Entry& entry = entries_[view.id.value];
+    KVTIER_ASSERT(entry.in_use || entry.place == view.place, "only turns change places");
+    entry.place = view.place;
+    entry.in_use = false;
     entry.tokens = view.tokens;
     entry.last_used = view.last_used;
-    if (!entry.pinned) {
-      enter(view.id);
+    enter(view.id, now);
+  }
+  void on_resize(const EntryView& view, SimTime now) override {
+    Entry& entry = entries_[view.id.value];
+    if (entry.tokens == view.tokens && entry.last_used == view.last_used) {
+      return;  // chosen with these tokens
+    }
+    entry.tokens = view.tokens;
+    entry.last_used = view.last_used;
+    if (!entry.in_use) {
+      enter(view.id, now);
     }
   }
   void on_remove(EntryId id, SimTime now) override {
-    now_ = now;
     Entry& entry = entries_[id.value];
     if (tournament_.contains(entry.place, id)) {
       tournament_.remove(entry.place, now);
@@ -166,36 +177,47 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
     entry.resident = false;
     --residents_;
   }
-  void on_pin(EntryId entry) override {
-    entries_[entry.value].pinned = true;
-    tournament_.remove(entries_[entry.value].place, now_);
-  }
-  void on_unpin(EntryId entry) override {
-    entries_[entry.value].pinned = false;
-    enter(entry);
-  }
 
-  std::optional<Victim> select_victim(const EvictionContext& context) override {
-    now_ = context.now;
-    const auto [entry, tokens] = tournament_.top(now_);
-    if (!entry.valid()) {
-      return std::nullopt;
+  void choose(const RoomRequest& request, Victims& victims) override {
+    const SimTime now = request.now;
+    while (victims.wants_more()) {
+      const auto [id, tokens] = tournament_.top(now);
+      if (!id.valid()) {
+        break;
+      }
+      Entry& entry = entries_[id.value];
+      if (!victims.offers(id)) {
+        passed_.push_back(id);
+        tournament_.remove(entry.place, now);
+        continue;
+      }
+      shrunk_.emplace_back(id, entry.tokens);
+      entry.tokens = victims.add(id, Tokens(tokens.value / 2));
+      entry.tokens.value > 0 ? enter(id, now) : tournament_.remove(entry.place, now);
     }
-    return Victim{entry, Tokens(tokens.value / 2)};
+    for (; !passed_.empty(); passed_.pop_back()) {
+      enter(passed_.back(), now);
+    }
+    for (; !victims.complete() && !shrunk_.empty(); shrunk_.pop_back()) {
+      entries_[shrunk_.back().first.value].tokens = shrunk_.back().second;
+      enter(shrunk_.back().first, now);
+    }
+    shrunk_.clear();
   }
 
   void check_invariants(const TierView& tier) const override {
     std::size_t residents = 0;
-    tier.for_each_resident([&](const EntryView& view, bool pinned) {
+    tier.for_each_resident([&](const EntryView& view, bool offered) {
       ++residents;
       KVTIER_ASSERT(view.id.value < entries_.size() && entries_[view.id.value].resident,
                     "tokens_times_idle knows every resident entry");
       const Entry& entry = entries_[view.id.value];
       // The view of an entry in use is ahead of what the policy was told.
-      KVTIER_ASSERT(pinned || (entry.tokens == view.tokens && entry.last_used == view.last_used),
+      KVTIER_ASSERT(!offered || (entry.tokens == view.tokens && entry.last_used == view.last_used),
                     "tokens_times_idle knows sizes and times");
-      KVTIER_ASSERT(entry.pinned == pinned && tournament_.contains(entry.place, view.id) != pinned,
-                    "tokens_times_idle knows what is pinned");
+      KVTIER_ASSERT(
+          !(offered && entry.in_use) && tournament_.contains(entry.place, view.id) != entry.in_use,
+          "tokens_times_idle may choose every offered entry");
     });
     KVTIER_ASSERT(residents == residents_, "tokens_times_idle knows nothing but resident entries");
   }
@@ -206,18 +228,21 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
     Tokens tokens;
     SimTime last_used;
     bool resident = false;
-    bool pinned = false;
+    /// Between on_hit and on_release. Then its place may be another's.
+    bool in_use = false;
   };
 
-  void enter(EntryId id) {
+  void enter(EntryId id, SimTime now) {
     const Entry& entry = entries_[id.value];
-    tournament_.set(entry.place, id, entry.tokens.value, entry.last_used, now_);
+    tournament_.set(entry.place, id, entry.tokens.value, entry.last_used, now);
   }
 
   std::vector<Entry> entries_;
   std::size_t residents_ = 0;
   Tournament tournament_;
-  SimTime now_;
+  /// Of a choice under way: entries that are not offered, and victims with their tokens before.
+  std::vector<EntryId> passed_;
+  std::vector<std::pair<EntryId, Tokens>> shrunk_;
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
 // CaR's score (University of Connecticut): an entry gains 1 when a request for it enters the
 // scheduler's window and 1 when the request is sent to the GPUs, and loses 2 when the generation
-// ends; the smallest score leaves first. What runs is pinned, so the score of what can leave is the
-// number of its requests in the window. Of equal scores, ours to choose: those without a request in
-// the window leave in LRU order, the others from the tail of the window; and room for a fetch or a
-// demotion is not made at the cost of an entry that runs before it, which would have to come back
-// at once. O(log n) per decision, amortised: each request enters the window once.
+// ends; the smallest score leaves first. What runs is not offered, so the score of what can leave
+// is the number of its requests in the window. Of equal scores, ours to choose: those without a
+// request in the window leave in LRU order, the others from the tail of the window; and room for a
+// fetch or a demotion is not made at the cost of an entry that runs before it, which would have to
+// come back at once. O(log n) per decision, amortised: each request enters the window once.
 #include "policies/eviction/window_score.hpp"
 
 #include <algorithm>
@@ -44,13 +44,6 @@ class WindowScoreEviction final : public EvictionPolicy {
     leave_place(entry);
     states_[entry.value] = State{};
   }
-  void on_pin(EntryId entry) override { states_[entry.value].pinned = true; }
-  void on_unpin(EntryId entry) override {
-    states_[entry.value].pinned = false;
-    if (states_[entry.value].place == Place::set_aside) {
-      place(entry);
-    }
-  }
 
   void on_queue_change(EntryId entry, const QueueChange& change) override {
     State& state = states_[entry.value];
@@ -70,45 +63,28 @@ class WindowScoreEviction final : public EvictionPolicy {
     place(entry);
   }
 
-  std::optional<Victim> select_victim(const EvictionContext& context) override {
-    move_window(context.window_end);
-    for (EntryId entry = unscored_.front(); entry.valid(); entry = unscored_.next(entry)) {
-      if (!states_[entry.value].pinned) {
-        return Victim{entry, Tokens(0)};
-      }
+  void choose(const RoomRequest& request, Victims& victims) override {
+    move_window(request.window_end);
+    add_front(unscored_, victims);
+    if (victims.wants_more()) {
+      choose_scored(request, victims);
     }
-    while (!scored_.empty() && states_[scored_.top().value].pinned) {
-      states_[scored_.top().value].place = Place::set_aside;
-      scored_.remove(scored_.top());
-    }
-    if (scored_.empty()) {
-      return std::nullopt;
-    }
-    const EntryId lowest = scored_.top();
-    const bool newcomer_may_stay_out =
-        context.demand == Demand::prefetch || context.demand == Demand::demotion;
-    if (newcomer_may_stay_out && context.incoming > states_[lowest.value].first) {
-      return std::nullopt;
-    }
-    return Victim{lowest, Tokens(0)};
   }
 
   void check_invariants(const TierView& tier) const override {
     std::size_t unscored = 0;
     std::size_t scored = 0;
     std::size_t waiting = 0;
-    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+    tier.for_each_resident([&](const EntryView& entry, bool) {
       KVTIER_ASSERT(entry.id.value < states_.size(), "window_score knows every resident entry");
       const State& state = states_[entry.id.value];
-      KVTIER_ASSERT(state.place != Place::absent && state.pinned == pinned,
-                    "window_score knows every resident entry");
+      KVTIER_ASSERT(state.place != Place::absent, "window_score knows every resident entry");
       KVTIER_ASSERT(state.first == entry.queue_position,
                     "window_score knows where each entry's first request waits");
       KVTIER_ASSERT((state.score + state.waiting > 0) == (entry.queue_position != kNotQueued),
                     "window_score counts the requests that wait");
       KVTIER_ASSERT((state.place == Place::unscored) == (state.score == 0),
                     "an entry with a score is not in LRU order");
-      KVTIER_ASSERT(state.place != Place::set_aside || pinned, "only pinned entries are set aside");
       waiting += state.waiting;
       unscored += state.place == Place::unscored ? 1 : 0;
       scored += state.place == Place::scored ? 1 : 0;
@@ -124,16 +100,34 @@ class WindowScoreEviction final : public EvictionPolicy {
     absent,    // not in the tier
     unscored,  // in the list
     scored,    // in the heap
-    set_aside  // scored and pinned, and therefore taken out of the heap when it came up there
   };
   struct State {
     Place place = Place::absent;
-    bool pinned = false;
     /// Requests in the window, and behind it.
     std::uint32_t score = 0;
     std::uint32_t waiting = 0;
     QueuePosition first = kNotQueued;
   };
+
+  /// From the lowest score on. What is passed on the way comes back, unless it leaves.
+  void choose_scored(const RoomRequest& request, Victims& victims) {
+    const bool newcomer_may_stay_out =
+        request.demand == Demand::prefetch || request.demand == Demand::demotion;
+    while (victims.wants_more() && !scored_.empty()) {
+      const EntryId lowest = scored_.top();
+      if (victims.offers(lowest)) {
+        if (newcomer_may_stay_out && request.incoming > states_[lowest.value].first) {
+          break;
+        }
+        victims.add(lowest);
+      }
+      scored_.remove(lowest);
+      passed_.push_back(lowest);
+    }
+    for (; !passed_.empty(); passed_.pop_back()) {
+      scored_.insert(passed_.back(), key(states_[passed_.back().value]));
+    }
+  }
 
   void move_window(QueuePosition end) {
     if (end == kNotQueued || end <= window_end_) {
@@ -199,6 +193,8 @@ class WindowScoreEviction final : public EvictionPolicy {
   std::set<Waiting> waiting_;
   QueuePosition window_end_{0};
   std::vector<State> states_;
+  /// Of a choice under way.
+  std::vector<EntryId> passed_;
 };
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <cstdint>
 
 #include "sim/engine/backend.hpp"
-#include "sim/engine/tier_manager.hpp"
+#include "sim/engine/store_counters.hpp"
+#include "sim/engine/stored_kv.hpp"
+#include "sim/engine/truncation.hpp"
 
 namespace kvtier {
 

@@ -128,6 +128,7 @@ constexpr auto enum_names(OfferedKnowledge) {
 }
 
 inline constexpr const char* kAlwaysAdmitted = "always";
+inline constexpr const char* kNoPrefetch = "none";
 
 /// How one tier is used; that it is installed, and its size, is said by the hardware.
 struct TierConfig {

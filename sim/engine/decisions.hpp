@@ -9,20 +9,6 @@
 
 namespace kvtier {
 
-/// Why an entry's KV (or part of it) is gone when its session comes back.
-enum class LossCause : std::uint8_t {
-  none,
-  not_stored,        // the system keeps nothing across turns
-  capacity,          // evicted from the last tier, or no room below
-  ttl,               // not used for too long
-  overflow,          // truncated away, or invalidated by truncation
-  larger_than_tier,  // never fitted
-  not_admitted,      // refused by a tier's admission policy
-  served_elsewhere   // never here: other servers had turns of the session since its last one here
-};
-inline constexpr std::size_t kLossCauses = 8;
-[[nodiscard]] const char* to_string(LossCause cause);
-
 enum class DecisionKind : std::uint8_t {
   insert,
   evict,

@@ -2,6 +2,7 @@
 
 #include "sim/engine/config.hpp"
 #include "sim/engine/metrics.hpp"
+#include "sim/engine/stored_kv.hpp"
 #include "sim/engine/truncation.hpp"
 #include "traces/session.hpp"
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/engine/batcher.hpp"
+#include "sim/engine/decisions.hpp"
 #include "sim/engine/requests.hpp"
 
 namespace kvtier {

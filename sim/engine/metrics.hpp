@@ -8,9 +8,9 @@
 #include "sim/engine/backend.hpp"
 #include "sim/engine/batch_means.hpp"
 #include "sim/engine/config.hpp"
-#include "sim/engine/decisions.hpp"
+#include "sim/engine/lookup.hpp"
 #include "sim/engine/shared_links.hpp"
-#include "sim/engine/tier_manager.hpp"
+#include "sim/engine/store_counters.hpp"
 
 /// What is counted in a run. Hit-rate definitions: model.md section 6, from AttentionStore 4.1
 /// and 4.2.

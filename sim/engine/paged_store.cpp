@@ -26,13 +26,13 @@ class PagedStore::View final : public TierView {
  public:
   View(const PagedStore& store, Tokens (*held)(const Parts&)) : store_(store), held_(held) {}
   void for_each_resident(
-      const std::function<void(const EntryView&, bool pinned)>& visit) const override {
+      const std::function<void(const EntryView&, bool offered)>& visit) const override {
     for (std::uint32_t i = 0; i < store_.entries_.size(); ++i) {
       const Entry& e = store_.entries_[i];
       if (e.live && held_(e.parts).value > 0) {
-        visit(store_.view(EntryId{i}, held_(e.parts)), false);
+        visit(store_.view(EntryId{i}, held_(e.parts)), true);
       } else if (e.is_lent && held_ == only_in_hbm) {
-        visit(store_.view(EntryId{i}, Tokens(0)), true);
+        visit(store_.view(EntryId{i}, Tokens(0)), false);
       }
     }
   }
@@ -40,6 +40,51 @@ class PagedStore::View final : public TierView {
  private:
   const PagedStore& store_;
   Tokens (*held_)(const Parts&);
+};
+
+/// Victims in HBM keep whole blocks. A copy ahead of time needs room in host memory.
+class PagedStore::HbmOffers final : public VictimSet {
+ public:
+  explicit HbmOffers(PagedStore& store) : store_(store) {}
+
+ private:
+  [[nodiscard]] bool may_leave(EntryId id, Tokens keep) override {
+    store_.copy_fits_ = store_.make_host_room(id, store_.whole_blocks(keep));
+    return store_.copy_fits_ || !store_.only_ahead_;
+  }
+  [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override {
+    KVTIER_ASSERT(keep.value > 0 && keep < only_in_hbm(store_.entry(id).parts), "a victim shrinks");
+    return store_.whole_blocks(keep);
+  }
+  [[nodiscard]] Bytes bytes_of(EntryId, Tokens tokens) const override {
+    return store_.block_bytes_ * store_.blocks(tokens);
+  }
+
+  PagedStore& store_;
+};
+
+/// What lies in host memory need not begin at a block's border.
+class PagedStore::HostOffers final : public VictimSet {
+ public:
+  explicit HostOffers(const PagedStore& store) : store_(store) {}
+
+ private:
+  /// A dropped copy takes with it what HBM still holds.
+  [[nodiscard]] bool may_leave(EntryId id, Tokens) override {
+    return !store_.only_ahead_ || store_.clean_blocks(store_.entry(id).parts) == 0;
+  }
+  [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override {
+    const Parts& parts = store_.entry(id).parts;
+    KVTIER_ASSERT(keep.value > 0 && keep < in_host(parts), "a victim shrinks");
+    return store_.end_in_host(parts, keep) - parts.clean;
+  }
+  [[nodiscard]] Bytes bytes_of(EntryId id, Tokens tokens) const override {
+    const Parts& p = store_.entry(id).parts;
+    return store_.block_bytes_ *
+           (store_.blocks(p.clean + tokens - p.copying) - store_.blocks(p.clean - p.copying));
+  }
+
+  const PagedStore& store_;
 };
 
 PagedStore::PagedStore(const Setup& setup)
@@ -51,6 +96,8 @@ PagedStore::PagedStore(const Setup& setup)
       block_bytes_(bytes_per_token_ * block_size_),
       capacity_(running_kv_capacity(*setup.config) / block_bytes_),
       loads_first_(setup.config->system.paging->swap_in_first) {
+  hbm_.offers = std::make_unique<HbmOffers>(*this);
+  host_.offers = std::make_unique<HostOffers>(*this);
   const TiersConfig& tiers = setup.config->system.tiers;
   if (tiers.hbm) {
     hbm_.policy = make_policy(*setup.registry, tiers.hbm->eviction, *setup.config, Medium::hbm);
@@ -196,14 +243,24 @@ void PagedStore::tell(Tier& tier, EntryId id, Tokens before, Tokens after) {
   if (before.value == 0 && is_lent) {
     e.is_lent = false;
     tier.policy->on_release(view(id, after), now);
-    tier.policy->on_unpin(id);
   } else if (before.value == 0) {
     tier.policy->on_insert(view(id, after), now);
   } else if (after.value == 0) {
-    is_lent ? tier.policy->on_pin(id) : tier.policy->on_remove(id, now);
+    if (!is_lent) {
+      tier.policy->on_remove(id, now);
+    }
   } else {
     tier.policy->on_resize(view(id, after), now);
   }
+}
+
+void PagedStore::offer(EntryId id) {
+  const Parts& p = entry(id).parts;
+  hbm_.offers->offer(id, block_bytes_ * blocks(only_in_hbm(p)));
+  // A part of a block may free nothing, and can leave all the same.
+  const std::int64_t host = blocks(p.end - p.copying) - blocks(p.clean - p.copying);
+  host_.offers->offer(id,
+                      in_host(p).value > 0 ? std::max(Bytes(1), block_bytes_ * host) : Bytes(0));
 }
 
 void PagedStore::set(EntryId id, const Parts& next) {
@@ -217,6 +274,7 @@ void PagedStore::set(EntryId id, const Parts& next) {
   coming_ += coming_blocks(next) - coming_blocks(before);
   host_used_ += host_blocks(next) - host_blocks(before);
   e.parts = next;
+  offer(id);
   tell(hbm_, id, only_in_hbm(before), only_in_hbm(next));
   tell(host_, id, in_host(before), in_host(next));
   if (copied_.contains(id) != (clean_blocks(next) > 0)) {
@@ -253,7 +311,6 @@ void PagedStore::lend(EntryId id) {
 void PagedStore::release(EntryId id) {
   Entry& e = entry(id);
   if (e.is_lent) {
-    hbm_.policy->on_unpin(id);
     hbm_.policy->on_remove(id, backend_.now());
   }
   if (e.in_use) {
@@ -350,26 +407,17 @@ bool PagedStore::make_room() {
     if (host_.policy && loads_first_ && loading_ > 0) {
       break;
     }
-    const std::optional<Victim> victim = hbm_.policy->select_victim(
-        {.now = backend_.now(),
-         .demand = projected() < wanted_ ? Demand::save : Demand::background,
-         .incoming = kNotQueued,
-         .queue_first = kNotQueued});
-    if (!victim) {
+    only_ahead_ = projected() >= wanted_;
+    // One victim at a time: its copy takes time, after which another may be worse.
+    const RoomRequest request{.now = backend_.now(),
+                              .demand = only_ahead_ ? Demand::background : Demand::save};
+    if (!hbm_.offers->choose(*hbm_.policy, request, Bytes(1))) {
+      ahead_is_stuck_ = hbm_.offers->refused();
       break;
     }
-    const EntryId id = victim->entry;
-    KVTIER_ASSERT(id.value < entries_.size(), "a victim is an entry of the tier");
-    const Tokens keep = whole_blocks(victim->keep);
-    KVTIER_ASSERT(keep < entry(id).parts.copying, "a victim shrinks");
-    const bool only_ahead = projected() >= wanted_;
-    const bool fits = make_host_room(id, keep, only_ahead);
-    if (!fits && only_ahead) {
-      ahead_is_stuck_ = true;
-      break;
-    }
+    const auto [id, keep] = hbm_.offers->victims().front();
     changed = true;
-    if (fits) {
+    if (copy_fits_) {
       copy_to_host(id, keep);
     } else {
       ++hbm_.counters.evictions;
@@ -385,37 +433,31 @@ bool PagedStore::make_room() {
 /// Room in host memory for what the entry has only in HBM behind `keep` tokens; the same rule
 /// chooses there, and what leaves is dropped. Not for a copy ahead of time if it would cost KV that
 /// HBM still holds: a dropped copy takes that with it.
-bool PagedStore::make_host_room(EntryId id, Tokens keep, bool only_ahead) {
+bool PagedStore::make_host_room(EntryId id, Tokens keep) {
   if (!host_.policy || blocks(entry(id).parts.copying - keep) + loading_ > host_capacity_) {
     return false;
   }
   while (true) {
     const Parts& parts = entry(id).parts;
     const std::int64_t more = blocks(parts.end - keep) - host_blocks(parts);
-    if (host_used_ + loading_ + more <= host_capacity_) {
+    const std::int64_t missing = host_used_ + loading_ + more - host_capacity_;
+    if (missing <= 0) {
       return true;
     }
-    const std::optional<Victim> victim = host_.policy->select_victim({.now = backend_.now(),
-                                                                      .demand = Demand::demotion,
-                                                                      .incoming = kNotQueued,
-                                                                      .queue_first = kNotQueued});
-    if (!victim) {
+    const RoomRequest request{.now = backend_.now(), .demand = Demand::demotion};
+    if (!host_.offers->choose(*host_.policy, request, block_bytes_ * missing)) {
       return false;
     }
-    KVTIER_ASSERT(victim->entry.value < entries_.size(), "a victim is an entry of the tier");
-    if (only_ahead && clean_blocks(entry(victim->entry).parts) > 0) {
-      return false;
+    for (const Victim& victim : host_.offers->victims()) {
+      shrink_in_host(victim.entry, victim.keep);
     }
-    shrink_in_host(victim->entry, victim->keep);
   }
 }
 
 void PagedStore::shrink_in_host(EntryId id, Tokens keep) {
   const Parts before = entry(id).parts;
   Parts parts = before;
-  // What lies in host memory need not begin at a block's border.
-  const Tokens end =
-      std::max(parts.clean, parts.copying + whole_blocks(parts.clean + keep - parts.copying));
+  const Tokens end = end_in_host(parts, keep);
   ++host_.counters.evictions;
   log(DecisionKind::evict, behind_, id, parts.end - end);
   parts.end = end;

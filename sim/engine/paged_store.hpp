@@ -9,8 +9,10 @@
 #include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
+#include "sim/engine/lookup.hpp"
+#include "sim/engine/store_counters.hpp"
 #include "sim/engine/stored_kv.hpp"
-#include "sim/engine/tier_manager.hpp"
+#include "sim/engine/truncation.hpp"
 #include "sim/policy/entry_list.hpp"
 #include "sim/policy/policy.hpp"
 
@@ -159,11 +161,15 @@ class PagedStore final : public StoredKv {
   };
   struct Tier {
     std::unique_ptr<EvictionPolicy> policy;
+    /// What the policy may choose.
+    std::unique_ptr<VictimSet> offers;
     Bytes account;
     SimTime since;
     TierCounters counters;
   };
   class View;
+  class HbmOffers;
+  class HostOffers;
 
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
   [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
@@ -195,12 +201,19 @@ class PagedStore final : public StoredKv {
   void lend(EntryId id);
   void release(EntryId id);
   void tell(Tier& tier, EntryId id, Tokens before, Tokens after);
+  /// Shows the policies what they may choose of the entry.
+  void offer(EntryId id);
   [[nodiscard]] EntryView view(EntryId id, Tokens tokens) const;
   /// Tells the backend what need not be held any more of an entry that was not taken.
   void tell_kept(EntryKey key, const Parts& before, const Parts& after);
   void reclaim(std::int64_t blocks);
-  bool make_host_room(EntryId id, Tokens keep, bool only_ahead);
+  bool make_host_room(EntryId id, Tokens keep);
   void shrink_in_host(EntryId id, Tokens keep);
+  /// Where an entry ends of which host memory keeps so many tokens: at a block's border, or where
+  /// host memory begins.
+  [[nodiscard]] Tokens end_in_host(const Parts& p, Tokens keep) const {
+    return std::max(p.clean, p.copying + whole_blocks(p.clean + keep - p.copying));
+  }
   void copy_to_host(EntryId id, Tokens keep);
   void note_host();
   void note(Tier& tier, std::int64_t blocks);
@@ -242,6 +255,9 @@ class PagedStore final : public StoredKv {
   std::int64_t loading_ = 0;
 
   bool copying_ = false;
+  /// The victim is copied ahead of time, and host memory has room for the copy.
+  bool only_ahead_ = false;
+  bool copy_fits_ = false;
   /// The last attempt to copy ahead found no room that it may take.
   bool ahead_is_stuck_ = false;
   /// Whose part it is; kNoEntry if it is of no use any more.

@@ -8,6 +8,7 @@
 #include "sim/engine/length_predictor.hpp"
 #include "sim/engine/read_buffer.hpp"
 #include "sim/engine/requests.hpp"
+#include "sim/engine/tier_manager.hpp"
 
 namespace kvtier {
 

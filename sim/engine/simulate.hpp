@@ -6,6 +6,7 @@
 
 #include "sim/core/config.hpp"
 #include "sim/engine/config.hpp"
+#include "sim/engine/decisions.hpp"
 #include "sim/engine/instance.hpp"
 #include "sim/engine/simulated_backend.hpp"
 

@@ -8,13 +8,6 @@
 
 namespace kvtier {
 
-const char* to_string(LossCause cause) {
-  constexpr std::array<const char*, kLossCauses> names{
-      "none",     "not_stored",       "capacity",     "ttl",
-      "overflow", "larger_than_tier", "not_admitted", "served_elsewhere"};
-  return names[static_cast<std::size_t>(cause)];
-}
-
 const char* to_string(DecisionKind kind) {
   constexpr std::array<const char*, 7> names{"insert",     "evict",    "demote",   "expire",
                                              "invalidate", "prefetch", "drop_save"};
@@ -26,18 +19,36 @@ class TierManager::View final : public TierView {
  public:
   View(const TierManager& manager, std::size_t tier) : manager_(manager), tier_(tier) {}
   void for_each_resident(
-      const std::function<void(const EntryView&, bool pinned)>& visit) const override {
+      const std::function<void(const EntryView&, bool offered)>& visit) const override {
     for (std::uint32_t i = 0; i < manager_.entries_.size(); ++i) {
       const Entry& e = manager_.entries_[i];
       if ((e.known >> tier_ & 1U) != 0) {
         EntryView view = manager_.view(tier_, EntryId{i});
         view.next_use = manager_.next_use(EntryId{i});
-        visit(view, e.copies[tier_].pins > 0 || (tier_ == 0 && is_lent(e)));
+        visit(view, manager_.tier(tier_).offers->offers(EntryId{i}));
       }
     }
   }
 
  private:
+  const TierManager& manager_;
+  std::size_t tier_;
+};
+
+/// What a tier offers to its policy. Its admission policy is asked whether the newcomer may replace
+/// each victim.
+class TierManager::Offers final : public VictimSet {
+ public:
+  Offers(const TierManager& manager, std::size_t tier) : manager_(manager), tier_(tier) {}
+
+ private:
+  [[nodiscard]] bool may_leave(EntryId victim, Tokens) override {
+    const AdmissionPolicy* const admission = manager_.tier(tier_).admission.get();
+    const EntryId newcomer = manager_.newcomer_;
+    return admission == nullptr || !newcomer.valid() ||
+           admission->replaces(manager_.entry(newcomer).key, manager_.entry(victim).key);
+  }
+
   const TierManager& manager_;
   std::size_t tier_;
 };
@@ -70,6 +81,7 @@ TierManager::TierManager(const Setup& setup)
     tier.sees_future = kind->knowledge == Knowledge::oracle;
     tier.policy = kind->make(tier_config->eviction.parameters);
     tier.policy->on_start(tier_facts(config_, medium));
+    tier.offers = std::make_unique<Offers>(*this, tiers_.size() - 1);
     if (tier_config->admission.name != kAlwaysAdmitted) {
       const auto* filter = find_policy(setup.registry->admission, tier_config->admission.name);
       KVTIER_ASSERT(filter != nullptr, "the config was checked");
@@ -88,7 +100,7 @@ TierManager::TierManager(const Setup& setup)
       find_policy(setup.registry->prefetch, config_.system.prefetch.name);
   KVTIER_ASSERT(prefetch != nullptr, "the config was checked");
   prefetch_ = prefetch->make(config_.system.prefetch.parameters);
-  can_fetch_ = tiers_.size() > 1;
+  can_fetch_ = tiers_.size() > 1 && prefetch->name != kNoPrefetch;
   needs_fetch_ = [this](EntryId id) { return needs_fetch(id); };
   fetch_duration_ = [this](EntryId id) { return fetch_duration(id); };
 }
@@ -270,16 +282,14 @@ void TierManager::lend(EntryId id) {
   const std::uint8_t known = e.known & 1U;
   e.known ^= known;  // so that the policy does not hear that it leaves
   give_up(0, id);
-  if (known != 0) {
-    e.known |= known;
-    tier(0).policy->on_pin(id);
-  }
+  e.known |= known;
+  tier(0).offers->withdraw(id);
 }
 
 void TierManager::take_back(EntryId id) {
   EvictionPolicy& policy = *tier(0).policy;
+  offer(0, id);
   policy.on_release(view(0, id), backend_.now());
-  policy.on_unpin(id);
   if (tier(0).sees_future) [[unlikely]] {
     policy.on_next_use(id, next_use(id));
   }
@@ -287,7 +297,6 @@ void TierManager::take_back(EntryId id) {
 
 void TierManager::give_up_lent(EntryId id) {
   if (is_lent(entry(id))) {
-    tier(0).policy->on_unpin(id);
     tell_removed(0, id);
   }
 }
@@ -355,6 +364,7 @@ void TierManager::settle_unpinned(std::size_t index, EntryId id) {
   }
   if (account(t, e.copies[index].tokens) != e.copies[index].account) {
     recharge(index, id);  // truncated while it was pinned
+    offer(index, id);
     t.policy->on_resize(view(index, id), backend_.now());
   }
 }
@@ -413,6 +423,7 @@ void TierManager::truncate(SessionSlot session, const Truncation& cut) {
       continue;
     }
     recharge(i, id);
+    offer(i, id);
     tier(i).policy->on_resize(view(i, id), backend_.now());
   }
   if (e.saving && e.tokens.value == 0) {
@@ -668,8 +679,10 @@ void TierManager::check_invariants() const {
     const Tier& t = tier(i);
     Bytes used;
     Bytes leaving;
+    Bytes offered;
     std::int64_t residents = 0;
-    for (const Entry& e : entries_) {
+    for (std::uint32_t id = 0; id < entries_.size(); ++id) {
+      const Entry& e = entries_[id];
       const Copy& copy = e.copies[i];
       KVTIER_ASSERT(e.live || copy.state == CopyState::absent, "a released entry has no copies");
       used += copy.account;
@@ -681,6 +694,10 @@ void TierManager::check_invariants() const {
       const bool known = (e.known >> i & 1U) != 0;
       KVTIER_ASSERT(known == ((resident && !copy.leaving) || (i == 0 && is_lent(e))),
                     "a policy knows what its tier holds, and what a turn has of it");
+      const bool may_leave = resident && !copy.leaving && copy.pins == 0;
+      KVTIER_ASSERT(t.offers->offers(EntryId{id}) == may_leave,
+                    "a tier offers what it holds and does not move");
+      offered += may_leave ? copy.account : Bytes(0);
       KVTIER_ASSERT(!is_lent(e) || e.in_use || e.saving, "what is lent comes back or is given up");
       if (copy.state == CopyState::resident && copy.pins == 0 && !copy.leaving) {
         KVTIER_ASSERT(copy.account == account(t, copy.tokens),
@@ -700,6 +717,7 @@ void TierManager::check_invariants() const {
     KVTIER_ASSERT(used == t.used && used <= t.capacity,
                   "a tier's account is the sum of its copies");
     KVTIER_ASSERT(leaving == t.leaving, "what leaves is counted");
+    KVTIER_ASSERT(offered == t.offers->available(), "what is offered is counted");
     KVTIER_ASSERT(residents == t.residents, "a tier counts its copies");
     t.policy->check_invariants(View(*this, i));
   }

@@ -18,75 +18,14 @@
 #include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
+#include "sim/engine/lookup.hpp"
+#include "sim/engine/store_counters.hpp"
 #include "sim/engine/stored_kv.hpp"
 #include "sim/engine/truncation.hpp"
 #include "sim/policy/entry_heap.hpp"
 #include "sim/policy/policy.hpp"
 
 namespace kvtier {
-
-/// What a tier did so far.
-struct TierCounters {
-  std::int64_t evictions = 0;  // entries that left because room was needed, demoted or dropped
-  std::int64_t insertions = 0;
-  Bytes read;
-  Bytes written;
-  /// Entries stored or grown; whole blocks that they take, and of that what holds no KV.
-  std::int64_t stores = 0;
-  Bytes blocks;
-  Bytes block_waste;
-  /// Integral of the account over time, byte-nanoseconds, and its peak.
-  Int128 occupancy_byte_ns = 0;
-  Bytes occupancy_peak;
-};
-
-/// What became of the fetches to the fastest tier that were begun ahead of a turn.
-struct PrefetchCounters {
-  std::int64_t begun = 0;
-  std::int64_t late = 0;  // still in flight when the turn was admitted
-  /// The entry waited for its turn no longer than its fetch took.
-  std::int64_t on_time = 0;
-  std::int64_t early = 0;   // it waited longer
-  std::int64_t unused = 0;  // it left the tier before its turn
-  /// Byte-nanoseconds that fetched entries waited, counted when they are used or leave.
-  Int128 idle_byte_ns = 0;
-
-  friend PrefetchCounters operator+(const PrefetchCounters& a, const PrefetchCounters& b) {
-    return {.begun = a.begun + b.begun,
-            .late = a.late + b.late,
-            .on_time = a.on_time + b.on_time,
-            .early = a.early + b.early,
-            .unused = a.unused + b.unused,
-            .idle_byte_ns = a.idle_byte_ns + b.idle_byte_ns};
-  }
-  friend PrefetchCounters operator-(const PrefetchCounters& a, const PrefetchCounters& b) {
-    return {.begun = a.begun - b.begun,
-            .late = a.late - b.late,
-            .on_time = a.on_time - b.on_time,
-            .early = a.early - b.early,
-            .unused = a.unused - b.unused,
-            .idle_byte_ns = a.idle_byte_ns - b.idle_byte_ns};
-  }
-};
-
-/// Where a turn's history was found.
-struct Lookup {
-  /// Tokens of the needed history whose KV is reused; 0: a miss.
-  Tokens reused;
-  /// Where it was found. A fetch in flight counts for its destination.
-  Medium medium = Medium::hbm;
-  /// The fetch that brings it nearer is still in flight: load_ready is heard of when it is done.
-  bool late = false;
-  /// Where that fetch comes from.
-  Medium fetched_from = Medium::hbm;
-  /// Why less than the whole history was found.
-  LossCause cause = LossCause::none;
-  /// Of `reused`, a head that was in HBM already while the rest was in `medium`.
-  Tokens nearer;
-};
-
-/// What was found of a turn's shared prompt and of its session's own history.
-[[nodiscard]] Lookup together(const Lookup& prompt, const Lookup& own);
 
 /// Keeps the stored KV: which entry is in which tier, its account, and its moves between tiers.
 /// Policies choose; the manager owns capacity, pinning, transfers and counting. Sessions own
@@ -307,6 +246,7 @@ class TierManager final : public StoredKv {
     bool target_gone = false;
   };
 
+  class Offers;
   struct Tier {
     Medium medium = Medium::dram;
     TierConfig config;
@@ -317,6 +257,8 @@ class TierManager final : public StoredKv {
     bool sees_queue = false;
     bool sees_future = false;
     std::unique_ptr<EvictionPolicy> policy;
+    /// What the policy may choose.
+    std::unique_ptr<VictimSet> offers;
     /// Null: everything is admitted.
     std::unique_ptr<AdmissionPolicy> admission;
     /// Once what leaves has left and what waits has its room.
@@ -417,12 +359,13 @@ class TierManager final : public StoredKv {
   }
   void release(EntryId id);
   void charge(Tier& tier, Bytes bytes);
-  /// Charges what the copy's tokens need now.
+  /// Charges what the copy's tokens need now. If it is offered, `offer` has to follow.
   void recharge(std::size_t tier, EntryId id);
   void make_resident(std::size_t tier, EntryId id, Tokens tokens);
   /// The policy hears of a copy that it may choose, and of every request that waits for it.
   void tell_inserted(std::size_t index, EntryId id) {
     entry(id).known |= static_cast<std::uint8_t>(1U << index);
+    offer(index, id);
     tier(index).policy->on_insert(view(index, id), backend_.now());
     if (tier(index).sees_future) [[unlikely]] {
       tier(index).policy->on_next_use(id, next_use(id));
@@ -434,6 +377,7 @@ class TierManager final : public StoredKv {
   /// It leaves for good.
   void tell_removed(std::size_t index, EntryId id) {
     entry(id).known &= static_cast<std::uint8_t>(~(1U << index));
+    tier(index).offers->withdraw(id);
     tier(index).policy->on_remove(id, backend_.now());
   }
   void tell_of_the_others(Tier& tier, EntryId id);
@@ -446,7 +390,7 @@ class TierManager final : public StoredKv {
   /// copy.
   void leave_upwards(std::size_t tier, EntryId id);
   /// A turn takes what the fastest tier holds, which gets it back when the turn ends: the account
-  /// is free, and the policy keeps the entry, pinned.
+  /// is free, and the policy keeps the entry.
   void lend(EntryId id);
   /// The turn's KV is back in the fastest tier.
   void take_back(EntryId id);
@@ -458,11 +402,13 @@ class TierManager final : public StoredKv {
   void touch(EntryId id, Use use);
   void pin(std::size_t tier, EntryId id);
   void unpin(std::size_t tier, EntryId id);
+  /// The policy may choose a copy that it knows, once that is not read or written any more.
+  void offer(std::size_t index, EntryId id);
   /// The age and the account of a copy that is not pinned any more.
   void settle_unpinned(std::size_t tier, EntryId id);
 
-  /// Sees to it that `room` will be free for the newcomer, if there is one; false if the policy
-  /// finds no victim.
+  /// Sees to it that `room` will be free for the newcomer, if there is one. If no set of victims
+  /// frees it: evicts nothing and returns false.
   [[nodiscard]] bool choose_victims(std::size_t index, Bytes room, Demand demand,
                                     EntryId newcomer) {
     return tier(index).free_to_come() >= room || take_victims(index, room, demand, newcomer);
@@ -621,6 +567,8 @@ class TierManager final : public StoredKv {
   /// Saves and fetches that wait for room in the fastest tier, first come first served.
   Ring<EntryId> waiting_for_room_;
   EntryId fetching_ = kNoEntry;
+  /// The entry that victims are chosen for, if admission policies are to be asked.
+  EntryId newcomer_ = kNoEntry;
   /// There is a slower tier to fetch from.
   bool can_fetch_ = false;
   /// A tier keeps a free buffer.
@@ -677,6 +625,14 @@ inline EntryView TierManager::view(std::size_t index, EntryId id) const {
           .queue_position = tier(index).sees_queue ? e.position : kNotQueued};
 }
 
+inline void TierManager::offer(std::size_t index, EntryId id) {
+  const Entry& e = entry(id);
+  const Copy& copy = e.copies[index];
+  if (copy.pins == 0 && (e.known & e.residents & 1U << index) != 0) {
+    tier(index).offers->offer(id, copy.account);
+  }
+}
+
 inline void TierManager::recharge(std::size_t index, EntryId id) {
   Tier& t = tier(index);
   Copy& copy = entry(id).copies[index];
@@ -711,7 +667,7 @@ inline void TierManager::pin(std::size_t index, EntryId id) {
     stop_leaving(index, id);
   }
   if (copy.pins++ == 0) {
-    t.policy->on_pin(id);
+    t.offers->withdraw(id);
     if (t.config.ttl) [[unlikely]] {
       t.by_age.remove(id);
     }
@@ -722,7 +678,7 @@ inline void TierManager::unpin(std::size_t index, EntryId id) {
   Copy& copy = entry(id).copies[index];
   KVTIER_ASSERT(copy.pins > 0, "only a pinned copy can be unpinned");
   if (--copy.pins == 0) {
-    tier(index).policy->on_unpin(id);
+    offer(index, id);
     if (tier(index).config.ttl || account(tier(index), copy.tokens) != copy.account) [[unlikely]] {
       settle_unpinned(index, id);
     }

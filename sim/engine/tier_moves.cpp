@@ -19,8 +19,20 @@ constexpr int kMostSettleRounds = 1 << 20;
 
 bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, EntryId newcomer) {
   Tier& t = tier(index);
-  const QueuePosition incoming =
-      t.sees_queue && newcomer.valid() ? entry(newcomer).position : kNotQueued;
+  const Bytes available = t.offers->available();
+  Bytes wanted = room - t.free_to_come();
+  if (demand == Demand::background) {
+    wanted = std::min(wanted, available);  // a part of a free buffer is better than none
+  }
+  if (wanted > available || available.value == 0) {
+    return false;
+  }
+  RoomRequest request{.now = backend_.now(), .demand = demand};
+  if (t.sees_queue) {
+    request.incoming = newcomer.valid() ? entry(newcomer).position : kNotQueued;
+    request.queue_first = queue_.first();
+    request.window_end = queue_.window_end();
+  }
   std::optional<EntryView> shown;
   if (t.sees_future && newcomer.valid()) [[unlikely]] {
     const Entry& e = entry(newcomer);
@@ -33,29 +45,15 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, Ent
                       .session_began = e.session_began,
                       .last_used = e.last_used,
                       .next_use = next_use(newcomer)};
+    request.newcomer = &*shown;
   }
-  do {
-    const EvictionContext context{.now = backend_.now(),
-                                  .demand = demand,
-                                  .incoming = incoming,
-                                  .queue_first = t.sees_queue ? queue_.first() : kNotQueued,
-                                  .window_end = t.sees_queue ? queue_.window_end() : kNotQueued,
-                                  .newcomer = shown ? &*shown : nullptr};
-    const std::optional<Victim> victim = t.policy->select_victim(context);
-    if (!victim) {
-      return false;
-    }
-    KVTIER_ASSERT(victim->entry.value < entries_.size(), "a victim is an entry of the tier");
-    const Copy& copy = entry(victim->entry).copies[index];
-    KVTIER_ASSERT(copy.state == CopyState::resident && !copy.leaving && copy.pins == 0,
-                  "a victim is a resident, unpinned entry");
-    KVTIER_ASSERT(victim->keep.value == 0, "a session is evicted whole");
-    if (t.admission != nullptr && newcomer.valid() && demand != Demand::prefetch &&
-        !t.admission->replaces(entry(newcomer).key, entry(victim->entry).key)) {
-      return false;
-    }
-    evict(index, victim->entry, demand);
-  } while (t.free_to_come() < room);
+  newcomer_ = demand == Demand::prefetch ? kNoEntry : newcomer;
+  if (!t.offers->choose(*t.policy, request, wanted)) {
+    return false;
+  }
+  for (const Victim& victim : t.offers->victims()) {
+    evict(index, victim.entry, demand);
+  }
   return true;
 }
 

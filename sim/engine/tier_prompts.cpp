@@ -8,19 +8,6 @@
 /// owners).
 namespace kvtier {
 
-Lookup together(const Lookup& prompt, const Lookup& own) {
-  const auto in_hbm = [](const Lookup& lookup) {
-    return lookup.medium == Medium::hbm ? lookup.reused : Tokens(0);
-  };
-  Lookup both{.reused = prompt.reused + own.reused,
-              .medium = prompt.medium == Medium::hbm ? own.medium : prompt.medium,
-              .late = prompt.late || own.late,
-              .fetched_from = prompt.late ? prompt.fetched_from : own.fetched_from,
-              .cause = own.cause == LossCause::none ? prompt.cause : own.cause};
-  both.nearer = both.medium == Medium::hbm ? Tokens(0) : in_hbm(prompt) + in_hbm(own);
-  return both;
-}
-
 void TierManager::join_prompt(SessionSlot session, EntryKey key, Tokens tokens) {
   if (session >= members_.size()) {
     members_.resize(static_cast<std::size_t>(session) + 1);

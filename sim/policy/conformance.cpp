@@ -32,7 +32,7 @@ void require(bool holds, fmt::format_string<Values...> what, Values&&... values)
   }
 }
 
-/// Six entries: 0 and 3 are pinned; requests for 1, 3 and 4 wait.
+/// Six entries: 0 and 3 move; requests for 1, 3 and 4 wait.
 TrialTier six_entries(const Kind& kind, const PolicyParameters& parameters) {
   TrialTier tier(kind, parameters);
   for (std::uint32_t entry = 0; entry < 6; ++entry) {
@@ -42,10 +42,10 @@ TrialTier six_entries(const Kind& kind, const PolicyParameters& parameters) {
   tier.change_queue(EntryId{3}, QueuePosition{8});
   tier.change_queue(EntryId{4}, QueuePosition{9});
   tier.set_queue_first(QueuePosition{7});
-  tier.pin(EntryId{0});
-  tier.pin(EntryId{3});
-  // A selection may move what the policy keeps of the queue's head.
-  static_cast<void>(tier.select());
+  tier.begin_move(EntryId{0});
+  tier.begin_move(EntryId{3});
+  // A choice may move what the policy keeps of the queue's head.
+  tier.choose_in_vain();
   return tier;
 }
 
@@ -54,11 +54,6 @@ void require_leaving(TrialTier& tier, const Entries& expected) {
   std::ranges::sort(left);
   require(left == expected, "expected entries {} to leave once each, got {}",
           fmt::join(expected, " "), fmt::join(left, " "));
-}
-
-void require_resident_unpinned(const TrialTier& tier, const Victim& victim) {
-  require(tier.holds(victim.entry), "entry {} is selected but not here", victim.entry.value);
-  require(!tier.pinned(victim.entry), "entry {} is selected but pinned", victim.entry.value);
 }
 
 /// Expects check_invariants to refuse what is not so.
@@ -71,44 +66,59 @@ void require_refusal(const TrialTier& tier, const FalseView& falsehood, const st
   throw ConformanceError("check_invariants does not notice " + what);
 }
 
-void victims_are_resident_and_unpinned(const Kind& kind, const PolicyParameters& parameters) {
+void sets_are_offered_and_worth_the_room(const Kind& kind, const PolicyParameters& parameters) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     TrialTier tier(kind, parameters);
     RandomDriver driver(seed, tier.sees_queue());
-    int victims = 0;
+    int sets = 0;
     int refusals = 0;
     for (int step = 0; step < kSteps; ++step) {
-      driver.step({&tier}, [&](const RandomDriver::Selection& selection, const auto& answers) {
-        const std::optional<Victim>& victim = answers.front();
-        if (victim) {
-          ++victims;
-          require_resident_unpinned(tier, *victim);
-          const Tokens tokens = tier.residents().at(victim->entry).view.tokens;
-          require(victim->keep >= Tokens(0) && victim->keep < tokens,
-                  "{} of the {} tokens of a victim are kept", victim->keep.value, tokens.value);
+      driver.step({&tier}, [&](const RandomDriver::Selection& selection, const auto& chosen) {
+        if (!chosen.front().empty()) {
+          ++sets;
           return;
         }
         ++refusals;
-        // Nothing leaves for a newcomer that runs after everything that could leave; without
-        // knowledge of the queue, or for a save, that is no reason.
+        // Nothing leaves if there is too little, or if some of it would leave for a newcomer that
+        // runs after it. Without knowledge of the queue, or for a save, that is no reason.
         const bool may_refuse = tier.sees_queue() && (selection.demand == Demand::prefetch ||
                                                       selection.demand == Demand::demotion);
+        Bytes available;
         for (const auto& [entry, resident] : tier.residents()) {
           const bool runs_before = may_refuse && resident.view.queue_position < selection.incoming;
-          require(resident.pinned || runs_before, "entry {} could have left, but nothing does",
-                  entry.value);
+          available += resident.offered() && !runs_before ? resident.view.bytes : Bytes(0);
         }
+        require(available < selection.wanted,
+                "{} bytes could have left for the {} wanted, but nothing does", available.value,
+                selection.wanted.value);
       });
       tier.check();
     }
-    require(victims > 100 && refusals > 0, "only {} victims and {} refusals", victims, refusals);
+    require(sets > 100 && refusals > 0, "only {} sets and {} refusals", sets, refusals);
   }
+}
+
+/// A set that is too small, or refused, changes nothing about what leaves next.
+void a_set_leaves_whole_or_not_at_all(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier = six_entries(kind, parameters);
+  for (int i = 0; i < 20; ++i) {
+    tier.choose_in_vain();
+    tier.check();
+    require(tier.select().has_value(), "no victim is left, though none was removed");
+    tier.check();
+  }
+  const Bytes all = tier.offered_bytes();
+  tier.remove(tier.choose(all));
+  require(tier.offered_bytes().value == 0, "a set worth all {} bytes leaves {} here", all.value,
+          tier.offered_bytes().value);
+  require(tier.holds(EntryId{0}) && tier.holds(EntryId{3}), "what moves is chosen");
+  tier.check();
 }
 
 void every_entry_leaves_exactly_once(const Kind& kind, const PolicyParameters& parameters) {
   TrialTier tier = six_entries(kind, parameters);
-  tier.unpin(EntryId{0});
-  tier.unpin(EntryId{3});
+  tier.end_move(EntryId{0});
+  tier.end_move(EntryId{3});
   require_leaving(tier, {0, 1, 2, 3, 4, 5});
   tier.check();
 }
@@ -118,17 +128,17 @@ void an_empty_tier_has_no_victim(const Kind& kind, const PolicyParameters& param
   for (const Demand demand :
        {Demand::save, Demand::prefetch, Demand::demotion, Demand::background}) {
     require(!tier.select(demand) && !tier.select(demand, QueuePosition{3}),
-            "an entry of an empty tier is selected");
+            "an entry of an empty tier is chosen");
   }
   tier.check();
 }
 
-void pinned_entries_never_leave(const Kind& kind, const PolicyParameters& parameters) {
+void entries_that_move_never_leave(const Kind& kind, const PolicyParameters& parameters) {
   TrialTier tier = six_entries(kind, parameters);
   require_leaving(tier, {1, 2, 4, 5});
-  require(!tier.select(), "a pinned entry is selected");
-  tier.unpin(EntryId{3});
-  require(tier.evict() == EntryId{3}, "the entry that is not pinned any more does not leave");
+  require(!tier.select(), "an entry that moves is chosen");
+  tier.end_move(EntryId{3});
+  require(tier.evict() == EntryId{3}, "the entry that does not move any more does not leave");
   tier.check();
 }
 
@@ -140,7 +150,7 @@ void entries_in_use_are_kept(const Kind& kind, const PolicyParameters& parameter
   tier.hit(EntryId{5});  // found again before it is back
   tier.check();
   require_leaving(tier, {1});
-  require(!tier.select(), "an entry that a turn has is selected");
+  require(!tier.select(), "an entry that a turn has is chosen");
   tier.end_turn(EntryId{2}, Tokens(150));
   tier.end_turn(EntryId{5}, Tokens(100));
   tier.lose(EntryId{4});
@@ -168,16 +178,6 @@ void entry_numbers_may_be_sparse(const Kind& kind, const PolicyParameters& param
   require_leaving(tier, {3, 100'000});
 }
 
-void selecting_again_gives_a_victim_still(const Kind& kind, const PolicyParameters& parameters) {
-  TrialTier tier = six_entries(kind, parameters);
-  for (int i = 0; i < 20; ++i) {
-    const std::optional<Victim> victim = tier.select();
-    require(victim.has_value(), "no victim is left, though none was removed");
-    require_resident_unpinned(tier, *victim);
-    tier.check();
-  }
-}
-
 void the_same_calls_give_the_same_answers(const Kind& kind, const PolicyParameters& parameters) {
   using Answer = std::tuple<std::uint32_t, std::int64_t>;
   const auto answers_of = [&](std::uint64_t seed) {
@@ -186,9 +186,10 @@ void the_same_calls_give_the_same_answers(const Kind& kind, const PolicyParamete
     std::vector<Answer> all;
     for (int step = 0; step < kSteps; ++step) {
       driver.step({&tier}, [&](const auto&, const auto& answers) {
-        const std::optional<Victim>& victim = answers.front();
-        all.emplace_back(victim ? victim->entry.value : UINT32_MAX,
-                         victim ? victim->keep.value : 0);
+        for (const Victim& victim : answers.front()) {
+          all.emplace_back(victim.entry.value, victim.keep.value);
+        }
+        all.emplace_back(UINT32_MAX, 0);
       });
     }
     return all;
@@ -203,7 +204,7 @@ void invariants_see_a_missing_entry(const Kind& kind, const PolicyParameters& pa
   const TrialTier tier = six_entries(kind, parameters);
   tier.check();
   for (const auto& [entry, resident] : tier.residents()) {
-    if (!resident.pinned) {
+    if (resident.offered()) {
       FalseView lost(tier);
       lost.residents.erase(entry);
       require_refusal(tier, lost, fmt::format("that entry {} is missing", entry.value));
@@ -225,15 +226,6 @@ void invariants_see_an_entry_too_much(const Kind& kind, const PolicyParameters& 
   }
 }
 
-void invariants_see_a_wrong_pin(const Kind& kind, const PolicyParameters& parameters) {
-  const TrialTier tier = six_entries(kind, parameters);
-  for (const auto& [entry, resident] : tier.residents()) {
-    FalseView other(tier);
-    other.residents[entry].pinned = !resident.pinned;
-    require_refusal(tier, other, fmt::format("a wrong pin of entry {}", entry.value));
-  }
-}
-
 void invariants_see_a_wrong_place_in_the_queue(const Kind& kind,
                                                const PolicyParameters& parameters) {
   const TrialTier tier = six_entries(kind, parameters);
@@ -249,20 +241,17 @@ void invariants_see_a_wrong_place_in_the_queue(const Kind& kind,
 }
 
 constexpr std::array kChecks{
-    ConformanceCheck{"VictimsAreResidentAndUnpinnedUntilNoneIsLeft",
-                     victims_are_resident_and_unpinned},
+    ConformanceCheck{"SetsAreOfferedAndWorthTheRoom", sets_are_offered_and_worth_the_room},
+    ConformanceCheck{"ASetLeavesWholeOrNotAtAll", a_set_leaves_whole_or_not_at_all},
     ConformanceCheck{"EveryEntryLeavesExactlyOnce", every_entry_leaves_exactly_once},
     ConformanceCheck{"AnEmptyTierHasNoVictim", an_empty_tier_has_no_victim},
-    ConformanceCheck{"PinnedEntriesNeverLeave", pinned_entries_never_leave},
-    ConformanceCheck{"EntriesInUseAreKeptAndNotSelected", entries_in_use_are_kept},
-    ConformanceCheck{"ARemovedEntryIsNotSelectedAndCanComeBack", a_removed_entry_can_come_back},
+    ConformanceCheck{"EntriesThatMoveNeverLeave", entries_that_move_never_leave},
+    ConformanceCheck{"EntriesInUseAreKeptAndNotChosen", entries_in_use_are_kept},
+    ConformanceCheck{"ARemovedEntryIsNotChosenAndCanComeBack", a_removed_entry_can_come_back},
     ConformanceCheck{"EntryNumbersMayBeSparse", entry_numbers_may_be_sparse},
-    ConformanceCheck{"SelectingAgainWithoutRemovingGivesAVictimStill",
-                     selecting_again_gives_a_victim_still},
     ConformanceCheck{"TheSameCallsGiveTheSameAnswers", the_same_calls_give_the_same_answers},
     ConformanceCheck{"InvariantsHoldOnlyIfNoEntryIsMissing", invariants_see_a_missing_entry},
     ConformanceCheck{"InvariantsHoldOnlyIfNoEntryIsTooMuch", invariants_see_an_entry_too_much},
-    ConformanceCheck{"InvariantsHoldOnlyIfPinsAgree", invariants_see_a_wrong_pin},
     ConformanceCheck{"InvariantsHoldOnlyIfQueuePositionsAgree",
                      invariants_see_a_wrong_place_in_the_queue}};
 

@@ -5,6 +5,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/policy/ids.hpp"
+#include "sim/policy/victims.hpp"
 
 namespace kvtier {
 
@@ -70,5 +71,15 @@ class EntryList {
   std::vector<Node> nodes_ = std::vector<Node>(64);
   std::size_t size_ = 0;
 };
+
+/// Adds offered entries from the list's front until the set wants no more.
+inline void add_front(const EntryList& list, Victims& victims) {
+  for (EntryId entry = list.front(); entry.valid() && victims.wants_more();
+       entry = list.next(entry)) {
+    if (victims.offers(entry)) {
+      victims.add(entry);
+    }
+  }
+}
 
 }  // namespace kvtier

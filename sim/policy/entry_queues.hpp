@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "sim/core/assert.hpp"
@@ -11,9 +10,9 @@
 namespace kvtier {
 
 /// The entries of a tier in a few queues, each by a key, the smallest in front: the bookkeeping of
-/// policies that remember of an entry more than its place. Pinned entries belong to a queue and are
-/// never in front of it. O(log n).
-template <class Mark>
+/// policies that remember of an entry more than its place. An entry in use belongs to a queue and
+/// is never in front of it. O(log n).
+template <class Mark, class Order = std::uint64_t>
 class EntryQueues {
  public:
   explicit EntryQueues(std::size_t queues) : queues_(queues) {}
@@ -21,11 +20,12 @@ class EntryQueues {
   struct Row {
     EntryKey key;
     Bytes bytes;
-    std::uint64_t order = 0;
+    Order order{};
     std::uint8_t queue = 0;
     bool resident = false;
-    bool pinned = false;
-    /// Given as a victim, and not used since.
+    /// Between on_hit and on_release.
+    bool in_use = false;
+    /// In a set that leaves.
     bool chosen = false;
     /// What the policy remembers.
     Mark mark{};
@@ -44,21 +44,40 @@ class EntryQueues {
     row = Row{.key = entry.key, .bytes = entry.bytes, .resident = true};
     ++residents_;
   }
-  void enter(EntryId entry, std::size_t queue, std::uint64_t order) {
+  void enter(EntryId entry, std::size_t queue, const Order& order) {
     Row& row = rows_[entry.value];
     row.queue = static_cast<std::uint8_t>(queue);
     row.order = order;
     queues_[queue].bytes += row.bytes;
-    if (!row.pinned) {
+    if (!row.in_use) {
       queues_[queue].heap.insert(entry, order);
     }
   }
-  /// To another place, pinned or not.
-  void move(EntryId entry, std::size_t queue, std::uint64_t order) {
+  /// To another place, in use or not.
+  void move(EntryId entry, std::size_t queue, const Order& order) {
     leave(entry);
     enter(entry, queue, order);
   }
-  void hit(EntryId entry) { rows_[entry.value].chosen = false; }
+  void hit(EntryId entry) {
+    Row& row = rows_[entry.value];
+    if (!row.in_use) {
+      row.in_use = true;
+      queues_[row.queue].heap.remove(entry);
+    }
+  }
+  /// The use is over. To another place.
+  void release(const EntryView& entry, std::size_t queue, const Order& order) {
+    leave(entry.id);
+    Row& row = rows_[entry.id.value];
+    row.bytes = entry.bytes;
+    row.in_use = false;
+    enter(entry.id, queue, order);
+  }
+  /// The use is over. To the place where it was.
+  void release(const EntryView& entry) {
+    const Row& row = rows_[entry.id.value];
+    release(entry, row.queue, Order(row.order));
+  }
   void resize(const EntryView& entry) {
     Row& row = rows_[entry.id.value];
     queues_[row.queue].bytes += entry.bytes - row.bytes;
@@ -66,28 +85,18 @@ class EntryQueues {
   }
   /// Whether it leaves as a victim.
   bool remove(EntryId entry) {
-    leave(entry);
     Row& row = rows_[entry.value];
+    if (row.chosen) {
+      queues_[row.queue].bytes -= row.bytes;
+    } else {
+      leave(entry);
+    }
     row.resident = false;
     --residents_;
     return row.chosen;
   }
-  void pin(EntryId entry) {
-    Row& row = rows_[entry.value];
-    row.pinned = true;
-    queues_[row.queue].heap.remove(entry);
-  }
-  void unpin(EntryId entry) {
-    Row& row = rows_[entry.value];
-    row.pinned = false;
-    queues_[row.queue].heap.insert(entry, row.order);
-  }
 
-  /// kNoEntry if none in the queue can leave.
-  [[nodiscard]] EntryId front(std::size_t queue) const {
-    return queues_[queue].heap.empty() ? kNoEntry : queues_[queue].heap.top();
-  }
-  /// Of a queue, or of all, pinned entries too.
+  /// Bytes in a queue, or in all of them. Entries in use count. Those in the set under way do not.
   [[nodiscard]] Bytes bytes(std::size_t queue) const { return queues_[queue].bytes; }
   [[nodiscard]] Bytes bytes() const {
     Bytes sum;
@@ -96,31 +105,55 @@ class EntryQueues {
     }
     return sum;
   }
-  [[nodiscard]] std::optional<Victim> choose(EntryId entry) {
-    if (!entry.valid()) {
-      return std::nullopt;
+
+  /// One call of `choose`. Its end brings back what is not in a set that leaves.
+  class Choice {
+   public:
+    Choice(EntryQueues& queues, Victims& victims) : queues_(queues), victims_(victims) {}
+    Choice(const Choice&) = delete;
+    Choice& operator=(const Choice&) = delete;
+    ~Choice() { queues_.bring_back(victims_.complete()); }
+
+    [[nodiscard]] bool wants_more() const { return victims_.wants_more(); }
+    /// The first entry of a queue that is offered; kNoEntry if there is none.
+    [[nodiscard]] EntryId front(std::size_t queue) {
+      KeyedEntryHeap<Order>& heap = queues_.queues_[queue].heap;
+      while (!heap.empty() && !victims_.offers(heap.top())) {
+        queues_.passed_.push_back(heap.top());
+        heap.remove(heap.top());
+      }
+      return heap.empty() ? kNoEntry : heap.top();
     }
-    rows_[entry.value].chosen = true;
-    return Victim{entry, Tokens(0)};
-  }
+    /// Into the set.
+    void add(EntryId entry) {
+      victims_.add(entry);
+      queues_.leave(entry);
+      queues_.rows_[entry.value].chosen = true;
+      queues_.chosen_.push_back(entry);
+    }
+
+   private:
+    EntryQueues& queues_;
+    Victims& victims_;
+  };
 
   /// Throws InvariantError if this is not what the tier holds.
   void check(const TierView& tier) const {
     std::size_t residents = 0;
     std::vector<Bytes> bytes(queues_.size());
     std::vector<std::size_t> choosable(queues_.size());
-    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+    tier.for_each_resident([&](const EntryView& entry, bool offered) {
       ++residents;
       KVTIER_ASSERT(entry.id.value < rows_.size() && rows_[entry.id.value].resident,
                     "the policy knows every resident entry");
       const Row& row = rows_[entry.id.value];
-      // The account of a pinned entry changes before the policy hears of it.
-      KVTIER_ASSERT(row.key == entry.key && (pinned || row.bytes == entry.bytes),
+      KVTIER_ASSERT(row.key == entry.key && (!offered || row.bytes == entry.bytes),
                     "the policy knows keys and sizes");
-      KVTIER_ASSERT(row.pinned == pinned && queues_[row.queue].heap.contains(entry.id) != pinned,
-                    "the policy may choose every unpinned entry and no other");
+      KVTIER_ASSERT(!row.chosen && !(offered && row.in_use) &&
+                        queues_[row.queue].heap.contains(entry.id) != row.in_use,
+                    "the policy may choose every offered entry");
       bytes[row.queue] += row.bytes;
-      choosable[row.queue] += pinned ? 0 : 1;
+      choosable[row.queue] += row.in_use ? 0 : 1;
     });
     KVTIER_ASSERT(residents == residents_, "the policy knows nothing but resident entries");
     for (std::size_t i = 0; i < queues_.size(); ++i) {
@@ -131,7 +164,7 @@ class EntryQueues {
 
  private:
   struct Queue {
-    EntryHeap heap;
+    KeyedEntryHeap<Order> heap;
     Bytes bytes;
   };
 
@@ -139,35 +172,73 @@ class EntryQueues {
     const Row& row = rows_[entry.value];
     Queue& queue = queues_[row.queue];
     queue.bytes -= row.bytes;
-    if (!row.pinned) {
+    if (!row.in_use) {
       queue.heap.remove(entry);
     }
+  }
+
+  void bring_back(bool set_leaves) {
+    for (const EntryId entry : passed_) {
+      queues_[rows_[entry.value].queue].heap.insert(entry, rows_[entry.value].order);
+    }
+    passed_.clear();
+    for (const EntryId entry : chosen_) {
+      Row& row = rows_[entry.value];
+      row.chosen = set_leaves;
+      queues_[row.queue].bytes += row.bytes;
+      if (!set_leaves) {
+        queues_[row.queue].heap.insert(entry, row.order);
+      }
+    }
+    chosen_.clear();
   }
 
   std::vector<Queue> queues_;
   std::vector<Row> rows_;
   std::size_t residents_ = 0;
+  /// Of the choice under way: entries that are not offered, and the set.
+  std::vector<EntryId> passed_;
+  std::vector<EntryId> chosen_;
 };
 
-/// Of policies that remember nothing more.
+/// For policies that remember nothing more.
 struct NoMark {};
 
-/// A policy that tells its queues all that it hears and wants nothing else of it, unless it says
-/// so.
-template <class Mark>
+/// A policy that tells its queues all that it hears, unless it says otherwise.
+template <class Mark, class Order = std::uint64_t>
 class QueuedEviction : public EvictionPolicy {
  public:
   void on_hit(EntryId entry, SimTime) override { queues_.hit(entry); }
+  void on_release(const EntryView& entry, SimTime) override { queues_.release(entry); }
   void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
   void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
-  void on_pin(EntryId entry) override { queues_.pin(entry); }
-  void on_unpin(EntryId entry) override { queues_.unpin(entry); }
   void check_invariants(const TierView& tier) const override { queues_.check(tier); }
 
  protected:
+  using Choice = typename EntryQueues<Mark, Order>::Choice;
+
   explicit QueuedEviction(std::size_t queues) : queues_(queues) {}
 
-  EntryQueues<Mark> queues_;
+  EntryQueues<Mark, Order> queues_;
+};
+
+/// The policies with one queue, which leaves from its front.
+template <class Mark, class Order = std::uint64_t>
+class FrontEviction : public QueuedEviction<Mark, Order> {
+ public:
+  void choose(const RoomRequest&, Victims& victims) override {
+    typename QueuedEviction<Mark, Order>::Choice choice(this->queues_, victims);
+    while (choice.wants_more()) {
+      const EntryId entry = choice.front(0);
+      if (!entry.valid()) {
+        return;
+      }
+      choice.add(entry);
+    }
+  }
+
+ protected:
+  FrontEviction() : QueuedEviction<Mark, Order>(1) {}
 };
 
 }  // namespace kvtier

@@ -19,7 +19,7 @@ struct GreedyDualWorth {
   [[nodiscard]] double worth() const { return base + uses * value; }
 };
 
-class GreedyDual : public QueuedEviction<GreedyDualWorth> {
+class GreedyDual : public FrontEviction<GreedyDualWorth> {
  public:
   void on_start(const TierFacts& facts) final { facts_ = facts; }
   void on_insert(const EntryView& entry, SimTime) final {
@@ -34,9 +34,10 @@ class GreedyDual : public QueuedEviction<GreedyDualWorth> {
     queues_.hit(entry);
     queues_.mark(entry).uses += counts_uses_ ? 1 : 0;
   }
-  void on_release(const EntryView& entry, SimTime now) final {
+  void on_release(const EntryView& entry, SimTime) final {
     queues_.mark(entry.id).base = base_;
-    on_resize(entry, now);
+    set_value(entry);
+    queues_.release(entry, 0, order(entry.id));
   }
   void on_resize(const EntryView& entry, SimTime) final {
     queues_.resize(entry);
@@ -48,13 +49,10 @@ class GreedyDual : public QueuedEviction<GreedyDualWorth> {
       base_ = std::max(base_, queues_.mark(entry).worth());
     }
   }
-  std::optional<Victim> select_victim(const EvictionContext&) final {
-    return queues_.choose(queues_.front(0));
-  }
 
  protected:
   /// Without counting, an entry has one use, its last.
-  explicit GreedyDual(bool counts_uses) : QueuedEviction(1), counts_uses_(counts_uses) {}
+  explicit GreedyDual(bool counts_uses) : counts_uses_(counts_uses) {}
 
   /// What a use of the entry is worth, before it is divided by the entry's bytes.
   [[nodiscard]] virtual double use_value(Tokens tokens) const = 0;

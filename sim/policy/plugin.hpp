@@ -14,17 +14,18 @@ namespace kvtier {
 
 /// Raised whenever a library built with the earlier headers would misunderstand, or be
 /// misunderstood.
-inline constexpr std::uint32_t kPolicyInterfaceVersion = 2;
+inline constexpr std::uint32_t kPolicyInterfaceVersion = 3;
 
 namespace detail {
 /// Tells apart compilers and standard libraries that lay out what is passed in another way.
 constexpr std::uint32_t policy_layout() {
   std::uint32_t hash = 2'166'136'261U;
   for (const std::size_t part :
-       {sizeof(EntryView), sizeof(QueueChange), sizeof(Victim), sizeof(EvictionContext),
-        sizeof(QueueView), sizeof(TierFacts), sizeof(PrefetchContext), sizeof(Fetch),
-        sizeof(PolicyParameter), sizeof(PolicyParameters), sizeof(PolicyKind<EvictionPolicy>),
-        sizeof(PolicyRegistry), sizeof(std::string), sizeof(void*),
+       {sizeof(EntryView), sizeof(QueueChange), sizeof(Victim), sizeof(RoomRequest),
+        sizeof(Victims), sizeof(QueueView), sizeof(TierFacts), sizeof(PrefetchContext),
+        sizeof(Fetch), sizeof(PolicyParameter), sizeof(PolicyParameters),
+        sizeof(PolicyKind<EvictionPolicy>), sizeof(PolicyRegistry), sizeof(std::string),
+        sizeof(void*),
 #ifdef _GLIBCXX_USE_CXX11_ABI
         std::size_t{_GLIBCXX_USE_CXX11_ABI},
 #endif

@@ -8,10 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "sim/policy/victims.hpp"
 #include "sim/policy/views.hpp"
 
-/// The interfaces policies implement. Policies decide; the tier owns capacity, pinning, transfers
-/// and all counting. Decisions depend on these calls and the constructor alone.
+/// The interfaces policies implement. Policies decide; the tier owns capacity, transfers, what may
+/// leave, and all counting. Decisions depend on these calls and the constructor alone.
 namespace kvtier {
 
 /// What a policy needs to know. The engine hands out no more than this.
@@ -40,7 +41,7 @@ class EvictionPolicy {
   /// The entry comes into the tier.
   virtual void on_insert(const EntryView& entry, SimTime now) = 0;
   /// A turn finds the entry and uses it from here on. Uses are counted here. If the tier gives the
-  /// entry's room to the turn, the entry is pinned until the turn ends and comes back.
+  /// entry's room to the turn, the entry is not offered until the turn ends and it comes back.
   virtual void on_hit(EntryId entry, SimTime now) = 0;
   /// The use is over, and the entry may have grown. Recency is taken here. In a tier that keeps its
   /// copy while the turn runs, this follows on_hit at once.
@@ -49,19 +50,16 @@ class EvictionPolicy {
   /// The entry leaves for good: it is evicted, dropped, moved to another tier, or does not come
   /// back from its turn.
   virtual void on_remove(EntryId entry, SimTime now) = 0;
-  /// Between on_pin and on_unpin the entry may not be selected: it is being moved, or a turn has
-  /// it.
-  virtual void on_pin(EntryId entry) = 0;
-  virtual void on_unpin(EntryId entry) = 0;
   /// Only called for policies with look-ahead knowledge. on_insert tells of the first request that
   /// waits for the entry; those of the others follow it here.
   virtual void on_queue_change(EntryId, const QueueChange&) {}
   /// Only called for policies with oracle knowledge, after each on_insert and when it is known
   /// anew: the entry is used next at this time, kNever if it is not.
   virtual void on_next_use(EntryId, SimTime) {}
-  /// A resident, unpinned entry and the tokens to keep of it, or nullopt if nothing should leave
-  /// for this demand. The tier always removes what it is given.
-  [[nodiscard]] virtual std::optional<Victim> select_victim(const EvictionContext& context) = 0;
+  /// Adds offered entries to the set until it is complete, or stops if nothing should leave for
+  /// this request. What is in a complete set leaves at once: on_remove (or on_resize) follows for
+  /// each victim, in order. Otherwise nothing leaves.
+  virtual void choose(const RoomRequest& request, Victims& victims) = 0;
   /// Throws InvariantError if the bookkeeping does not match `tier`; called at the end of every
   /// run.
   virtual void check_invariants(const TierView& tier) const = 0;

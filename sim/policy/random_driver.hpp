@@ -16,6 +16,7 @@ namespace kvtier {
 class RandomDriver {
  public:
   struct Selection {
+    Bytes wanted;
     Demand demand = Demand::save;
     QueuePosition incoming = kNotQueued;
     QueuePosition queue_first = kNotQueued;
@@ -24,14 +25,14 @@ class RandomDriver {
   RandomDriver(std::uint64_t seed, bool with_queue)
       : stream_(seed, "random driver"), with_queue_(with_queue), first_inserted_(kEntries) {}
 
-  /// One operation on every tier. For a selection `on_selection` is given what each tier answered,
-  /// before the victim of the first is removed from all.
+  /// One operation on every tier. For a selection `on_selection` is given the sets that the tiers
+  /// would choose, before that of the first leaves all.
   template <class F>
   void step(const std::vector<TrialTier*>& tiers, F on_selection) {
     TrialTier& model = *tiers.front();
     const EntryId entry{static_cast<std::uint32_t>(stream_.index(kEntries))};
     const bool here = model.holds(entry);
-    const bool pinned = here && model.pinned(entry);
+    const bool offered = here && model.offered(entry);
     const bool in_use = here && model.in_use(entry);
     // The tier fills up and is drained in turn, so that it also runs out of victims.
     ++steps_;
@@ -51,7 +52,7 @@ class RandomDriver {
         break;
       case 2:
         if (here) {
-          const bool takes_room = !pinned && stream_.index(2) == 0;
+          const bool takes_room = offered && stream_.index(2) == 0;
           each(tiers,
                [&](TrialTier& tier) { takes_room ? tier.begin_turn(entry) : tier.hit(entry); });
         }
@@ -60,11 +61,12 @@ class RandomDriver {
         if (in_use) {
           end_turn(tiers, entry);
         } else if (here) {
-          each(tiers, [&](TrialTier& tier) { pinned ? tier.unpin(entry) : tier.pin(entry); });
+          each(tiers,
+               [&](TrialTier& tier) { offered ? tier.begin_move(entry) : tier.end_move(entry); });
         }
         break;
       case 4:
-        if (here && !pinned && stream_.index(4) == 0) {
+        if (offered && stream_.index(4) == 0) {
           each(tiers, [&](TrialTier& tier) { tier.remove(entry); });
         }
         break;
@@ -153,18 +155,16 @@ class RandomDriver {
       const EntryId newcomer{static_cast<std::uint32_t>(stream_.index(kEntries))};
       selection.incoming = position_of(newcomer);
     }
-    std::vector<std::optional<Victim>> answers;
+    // Mostly a victim or a few, now and then more than there is.
+    selection.wanted = Bytes(1 + stream_.index(8) * stream_.index(2) * 500'000);
+    std::vector<std::vector<Victim>> sets;
     each(tiers, [&](TrialTier& tier) {
-      answers.push_back(tier.select(selection.demand, selection.incoming));
+      const bool leaves = &tier == tiers.front();
+      sets.push_back(leaves ? tier.choose(selection.wanted, selection.demand, selection.incoming)
+                            : tier.peek(selection.wanted, selection.demand, selection.incoming));
     });
-    on_selection(selection, answers);
-    const std::optional<Victim>& victim = answers.front();
-    if (victim && tiers.front()->holds(victim->entry) && !tiers.front()->pinned(victim->entry)) {
-      each(tiers, [&](TrialTier& tier) {
-        victim->keep.value > 0 && !is_draining() ? tier.resize(victim->entry, victim->keep)
-                                                 : tier.remove(victim->entry);
-      });
-    }
+    on_selection(selection, sets);
+    each(tiers, [&](TrialTier& tier) { tier.remove(sets.front()); });
   }
 
   RandomStream stream_;

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,25 +26,28 @@ class TrialTier : public TierView {
  public:
   struct Resident {
     EntryView view;
-    bool pinned = false;
-    /// A turn has it; pinned, too.
+    /// It is read or written.
+    bool moving = false;
+    /// A turn has it.
     bool in_use = false;
+    [[nodiscard]] bool offered() const { return !moving && !in_use; }
   };
 
   explicit TrialTier(const PolicyKind<EvictionPolicy>& kind,
                      const PolicyParameters& parameters = {})
-      : policy_(kind.make(parameters)), sees_queue_(kind.knowledge == Knowledge::look_ahead) {
+      : policy_(kind.make(parameters)),
+        sees_queue_(kind.knowledge == Knowledge::look_ahead),
+        offers_(std::make_unique<Offers>()) {
     policy_->on_start(trial_facts());
   }
 
   [[nodiscard]] bool sees_queue() const { return sees_queue_; }
-  [[nodiscard]] const std::map<EntryId, Resident>& residents() const { return residents_; }
-  [[nodiscard]] bool holds(EntryId entry) const { return residents_.contains(entry); }
-  [[nodiscard]] bool pinned(EntryId entry) const { return residents_.at(entry).pinned; }
-  [[nodiscard]] bool in_use(EntryId entry) const { return residents_.at(entry).in_use; }
-  [[nodiscard]] bool all_pinned() const {
-    return std::ranges::all_of(residents_, [](const auto& item) { return item.second.pinned; });
-  }
+  [[nodiscard]] const std::map<EntryId, Resident>& residents() const { return offers_->residents; }
+  [[nodiscard]] bool holds(EntryId entry) const { return offers_->residents.contains(entry); }
+  [[nodiscard]] bool offered(EntryId entry) const { return offers_->residents.at(entry).offered(); }
+  [[nodiscard]] bool in_use(EntryId entry) const { return offers_->residents.at(entry).in_use; }
+  /// Bytes of all that may leave.
+  [[nodiscard]] Bytes offered_bytes() const { return offers_->available(); }
 
   /// `first_inserted` counts from 0; every other time is the number of calls so far. A session
   /// began when its entry was inserted here for the first time.
@@ -52,16 +55,17 @@ class TrialTier : public TierView {
     KVTIER_ASSERT(!holds(entry), "an entry is inserted once");
     const SimTime now = tick();
     const SimTime began = began_.try_emplace(entry, SimTime(first_inserted)).first->second;
-    Resident& resident = residents_[entry];
+    Resident& resident = offers_->residents[entry];
     resident.view = {.id = entry,
                      .key = EntryKey{entry.value + std::uint64_t{1'000}},
                      .place = entry.value,
                      .tokens = Tokens(100),
-                     .bytes = Bytes(100'000),
+                     .bytes = bytes_of_tokens(Tokens(100)),
                      .first_inserted = SimTime(first_inserted),
                      .session_began = began,
                      .last_used = now,
                      .queue_position = sees_queue_ ? position : kNotQueued};
+    offer(entry);
     policy_->on_insert(resident.view, now);
   }
   /// Inserted for the first time now.
@@ -74,7 +78,7 @@ class TrialTier : public TierView {
 
   /// A turn finds it in a tier that keeps its copy, or finds what another turn has in use.
   void hit(EntryId entry) {
-    Resident& resident = residents_.at(entry);
+    Resident& resident = offers_->residents.at(entry);
     const SimTime now = tick();
     policy_->on_hit(entry, now);
     if (!resident.in_use) {
@@ -84,61 +88,53 @@ class TrialTier : public TierView {
   }
   /// A turn finds it and takes its room.
   void begin_turn(EntryId entry) {
-    KVTIER_ASSERT(!pinned(entry), "a turn takes what does not move");
+    KVTIER_ASSERT(offered(entry), "a turn takes what does not move");
+    offers_->residents.at(entry).in_use = true;
+    offer(entry);
     policy_->on_hit(entry, tick());
-    pin(entry);
-    residents_.at(entry).in_use = true;
   }
   /// It comes back.
   void end_turn(EntryId entry, Tokens tokens) {
-    Resident& resident = residents_.at(entry);
+    Resident& resident = offers_->residents.at(entry);
     KVTIER_ASSERT(resident.in_use, "only a turn that has begun ends");
     resident.in_use = false;
     resident.view.last_used = tick();
     set_tokens(resident.view, tokens);
+    offer(entry);
     policy_->on_release(resident.view, resident.view.last_used);
-    unpin(entry);
   }
   void take_turn(EntryId entry) {
     begin_turn(entry);
-    end_turn(entry, residents_.at(entry).view.tokens);
+    end_turn(entry, offers_->residents.at(entry).view.tokens);
   }
   /// It does not come back from its turn.
   void lose(EntryId entry) {
-    residents_.at(entry).in_use = false;
-    unpin(entry);
+    offers_->residents.at(entry).in_use = false;
     remove(entry);
   }
   void resize(EntryId entry, Tokens tokens) {
-    EntryView& view = residents_.at(entry).view;
+    EntryView& view = offers_->residents.at(entry).view;
     set_tokens(view, tokens);
+    offer(entry);
     policy_->on_resize(view, tick());
   }
   void set_next_use(EntryId entry, SimTime next_use) {
-    residents_.at(entry).view.next_use = next_use;
+    offers_->residents.at(entry).view.next_use = next_use;
     policy_->on_next_use(entry, next_use);
   }
-  void pin(EntryId entry) {
-    Resident& resident = residents_.at(entry);
-    KVTIER_ASSERT(!resident.pinned, "a policy hears of the first pin alone");
-    resident.pinned = true;
-    policy_->on_pin(entry);
-  }
-  void unpin(EntryId entry) {
-    Resident& resident = residents_.at(entry);
-    KVTIER_ASSERT(resident.pinned, "a policy hears of the last unpin alone");
-    resident.pinned = false;
-    policy_->on_unpin(entry);
-  }
+  /// It is read or written from here on, of which the policy does not hear.
+  void begin_move(EntryId entry) { set_moving(entry, true); }
+  void end_move(EntryId entry) { set_moving(entry, false); }
   void remove(EntryId entry) {
-    KVTIER_ASSERT(holds(entry) && !pinned(entry), "only an unpinned resident can be removed");
-    residents_.erase(entry);
+    KVTIER_ASSERT(holds(entry) && offered(entry), "what is removed does not move");
+    offers_->residents.erase(entry);
+    offers_->offer(entry, Bytes(0));
     policy_->on_remove(entry, tick());
   }
   /// Also called for entries that are not here: the policy does not hear of those.
   void change_queue(EntryId entry, QueuePosition position) {
     if (sees_queue_ && holds(entry)) {
-      QueuePosition& waits_at = residents_.at(entry).view.queue_position;
+      QueuePosition& waits_at = offers_->residents.at(entry).view.queue_position;
       const bool waits = position != kNotQueued;
       const QueueChange change{
           .position = waits ? position : waits_at, .waits = waits, .first = position};
@@ -151,32 +147,54 @@ class TrialTier : public TierView {
   [[nodiscard]] SimTime now() const { return SimTime(now_); }
   void wait(std::int64_t calls) { now_ += calls; }
 
-  [[nodiscard]] std::optional<Victim> select(Demand demand = Demand::save,
-                                             QueuePosition incoming = kNotQueued) {
-    return policy_->select_victim({.now = SimTime(now_),
-                                   .demand = demand,
-                                   .incoming = sees_queue_ ? incoming : kNotQueued,
-                                   .queue_first = sees_queue_ ? queue_first_ : kNotQueued,
-                                   .window_end = sees_queue_ ? window_end_ : kNotQueued});
+  /// The set that frees `wanted` bytes, and is still here. Empty if nothing should leave.
+  [[nodiscard]] std::vector<Victim> choose(Bytes wanted, Demand demand = Demand::save,
+                                           QueuePosition incoming = kNotQueued) {
+    return choose(wanted, {.now = SimTime(now_),
+                           .demand = demand,
+                           .incoming = sees_queue_ ? incoming : kNotQueued,
+                           .queue_first = sees_queue_ ? queue_first_ : kNotQueued,
+                           .window_end = sees_queue_ ? window_end_ : kNotQueued});
   }
   /// For a policy with oracle knowledge.
-  [[nodiscard]] std::optional<Victim> select_for(Bytes bytes, SimTime next_use) {
+  [[nodiscard]] std::vector<Victim> choose_for(Bytes bytes, SimTime next_use) {
     const EntryView newcomer{.bytes = bytes, .next_use = next_use};
-    return policy_->select_victim({.now = SimTime(now_), .newcomer = &newcomer});
+    return choose(bytes, {.now = SimTime(now_), .newcomer = &newcomer});
   }
-  /// Shrinks victims until one leaves; kNoEntry if there is none.
-  EntryId evict(Demand demand = Demand::save, QueuePosition incoming = kNotQueued) {
-    while (const std::optional<Victim> victim = select(demand, incoming)) {
-      if (victim->keep.value == 0) {
-        remove(victim->entry);
-        return victim->entry;
-      }
-      KVTIER_ASSERT(holds(victim->entry), "a victim is resident");
-      KVTIER_ASSERT(victim->keep < residents_.at(victim->entry).view.tokens,
-                    "a victim keeps less than it has");
-      resize(victim->entry, victim->keep);
+  /// The set that would leave. The tier refuses its last victim.
+  [[nodiscard]] std::vector<Victim> peek(Bytes wanted, Demand demand = Demand::save,
+                                         QueuePosition incoming = kNotQueued) {
+    offers_->peeked.emplace();
+    const std::vector<Victim> none = choose(wanted, demand, incoming);
+    KVTIER_ASSERT(none.empty(), "a refused set does not leave");
+    const std::vector<Victim> victims = *std::exchange(offers_->peeked, std::nullopt);
+    return offers_->refused() ? victims : std::vector<Victim>{};
+  }
+  /// The first victim that would leave.
+  [[nodiscard]] std::optional<Victim> select(Demand demand = Demand::save,
+                                             QueuePosition incoming = kNotQueued) {
+    const std::vector<Victim> victims = peek(Bytes(1), demand, incoming);
+    return victims.empty() ? std::nullopt : std::optional(victims.front());
+  }
+  /// What was chosen leaves.
+  void remove(const std::vector<Victim>& victims) {
+    for (const Victim& victim : victims) {
+      victim.keep.value == 0 ? remove(victim.entry) : resize(victim.entry, victim.keep);
     }
-    return kNoEntry;
+  }
+  /// Asks for more than the tier holds: nothing leaves.
+  void choose_in_vain() {
+    KVTIER_ASSERT(choose(offers_->available() + Bytes(1)).empty(), "no set is worth that");
+  }
+  /// Asks for a byte until an entry leaves; kNoEntry if none does.
+  EntryId evict(Demand demand = Demand::save, QueuePosition incoming = kNotQueued) {
+    while (true) {
+      const std::vector<Victim> victims = choose(Bytes(1), demand, incoming);
+      remove(victims);
+      if (victims.empty() || victims.back().keep.value == 0) {
+        return victims.empty() ? kNoEntry : victims.back().entry;
+      }
+    }
   }
   /// The numbers of the entries in the order in which they leave, until none is given any more.
   std::vector<std::uint32_t> evict_all(Demand demand = Demand::save,
@@ -192,9 +210,9 @@ class TrialTier : public TierView {
   void check_against(const TierView& other) const { policy_->check_invariants(other); }
 
   void for_each_resident(
-      const std::function<void(const EntryView&, bool pinned)>& visit) const override {
-    for (const auto& [entry, resident] : residents_) {
-      visit(resident.view, resident.pinned);
+      const std::function<void(const EntryView&, bool offered)>& visit) const override {
+    for (const auto& [entry, resident] : offers_->residents) {
+      visit(resident.view, resident.offered());
     }
   }
 
@@ -202,12 +220,57 @@ class TrialTier : public TierView {
   SimTime tick() { return SimTime(++now_); }
   static void set_tokens(EntryView& view, Tokens tokens) {
     view.tokens = tokens;
-    view.bytes = Bytes(tokens.value * 1'000);
+    view.bytes = bytes_of_tokens(tokens);
   }
+
+  class Offers final : public VictimSet {
+   public:
+    std::map<EntryId, Resident> residents;
+    /// While a set is peeked at: its victims.
+    std::optional<std::vector<Victim>> peeked;
+
+   private:
+    [[nodiscard]] bool may_leave(EntryId entry, Tokens keep) override {
+      if (peeked) {
+        peeked->push_back({entry, keep});
+        return missing_ > offered_[entry.value] - bytes_of(entry, keep);
+      }
+      return true;
+    }
+    [[noreturn]] void reject(EntryId entry) const override {
+      throw InvariantError("entry " + std::to_string(entry.value) + " is chosen but not " +
+                           (residents.contains(entry) ? "offered" : "here"));
+    }
+    [[nodiscard]] Tokens rounded(EntryId entry, Tokens keep) const override {
+      const Tokens tokens = residents.at(entry).view.tokens;
+      if (keep < Tokens(0) || keep >= tokens) {
+        throw InvariantError(std::to_string(keep.value) + " of the " +
+                             std::to_string(tokens.value) + " tokens of a victim are kept");
+      }
+      return keep;
+    }
+    [[nodiscard]] Bytes bytes_of(EntryId, Tokens tokens) const override {
+      return bytes_of_tokens(tokens);
+    }
+  };
+
+  std::vector<Victim> choose(Bytes wanted, const RoomRequest& request) {
+    return offers_->choose(*policy_, request, wanted) ? offers_->victims() : std::vector<Victim>{};
+  }
+  void set_moving(EntryId entry, bool moving) {
+    KVTIER_ASSERT(offers_->residents.at(entry).moving != moving, "one move at a time");
+    offers_->residents.at(entry).moving = moving;
+    offer(entry);
+  }
+  void offer(EntryId entry) {
+    const Resident& resident = offers_->residents.at(entry);
+    offers_->offer(entry, resident.offered() ? resident.view.bytes : Bytes(0));
+  }
+  [[nodiscard]] static Bytes bytes_of_tokens(Tokens tokens) { return Bytes(tokens.value * 1'000); }
 
   std::unique_ptr<EvictionPolicy> policy_;
   bool sees_queue_;
-  std::map<EntryId, Resident> residents_;
+  std::unique_ptr<Offers> offers_;
   std::map<EntryId, SimTime> began_;
   QueuePosition queue_first_{0};
   QueuePosition window_end_{0};
@@ -220,9 +283,9 @@ class FalseView final : public TierView {
   explicit FalseView(const TrialTier& tier) : residents(tier.residents()) {}
 
   void for_each_resident(
-      const std::function<void(const EntryView&, bool pinned)>& visit) const override {
+      const std::function<void(const EntryView&, bool offered)>& visit) const override {
     for (const auto& [entry, resident] : residents) {
-      visit(resident.view, resident.pinned);
+      visit(resident.view, resident.offered());
     }
   }
 

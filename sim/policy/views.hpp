@@ -44,12 +44,6 @@ struct QueueChange {
   QueuePosition first = kNotQueued;
 };
 
-/// An entry that must shrink and the tokens to keep of it (0: all go).
-struct Victim {
-  EntryId entry;
-  Tokens keep;
-};
-
 /// Why a tier needs room.
 enum class Demand {
   save,        // a finished turn's KV
@@ -58,18 +52,19 @@ enum class Demand {
   background,  // the free buffer has to be restored
 };
 
-struct EvictionContext {
+/// Room that a tier wants. How much, the set of victims knows (victims.hpp).
+struct RoomRequest {
   SimTime now;
   Demand demand = Demand::save;
-  /// Position of the request the room is for; kNotQueued if none waits or the policy has no
+  /// Position of the request that the room is for. kNotQueued if none waits or the policy has no
   /// look-ahead knowledge.
   QueuePosition incoming = kNotQueued;
-  /// First position of the queue, and the end of the order policy's window at its head; kNotQueued
+  /// First position of the queue, and the end of the order policy's window at its head. kNotQueued
   /// for policies without look-ahead knowledge.
   QueuePosition queue_first = kNotQueued;
   QueuePosition window_end = kNotQueued;
-  /// What the room is for, for policies with oracle knowledge and unless room is made ahead of
-  /// time.
+  /// The entry that the room is for. Only for policies with oracle knowledge, and null if room is
+  /// made ahead of time.
   const EntryView* newcomer = nullptr;
 };
 
@@ -118,8 +113,9 @@ class RunningView {
 class TierView {
  public:
   virtual ~TierView() = default;
+  /// `offered`: the entry may leave now. Only then the policy has been told its size and times.
   virtual void for_each_resident(
-      const std::function<void(const EntryView&, bool pinned)>& visit) const = 0;
+      const std::function<void(const EntryView&, bool offered)>& visit) const = 0;
 };
 
 }  // namespace kvtier

@@ -1,6 +1,8 @@
 #include "sim/python/policies.hpp"
 
+#include <memory>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,10 +30,21 @@ SharedObject shared(py::object object) {
           }};
 }
 
-/// A context that may outlive the call.
-struct ShownContext {
-  EvictionContext context;
+/// A request that may outlive the call.
+struct ShownRequest {
+  RoomRequest request;
   std::optional<EntryView> newcomer;
+};
+
+/// The set of one call. Python may keep it for longer, but not use it.
+struct ShownVictims {
+  Victims* victims;
+  [[nodiscard]] Victims& get() const {
+    if (victims == nullptr) {
+      throw std::runtime_error("victims: its choose() is over");
+    }
+    return *victims;
+  }
 };
 
 std::optional<std::uint64_t> position_or_none(QueuePosition position) {
@@ -57,11 +70,9 @@ class PythonEviction final : public EvictionPolicy {
       on_release_ = on_resize_;
     }
     on_remove_ = method("on_remove", false);
-    on_pin_ = method("on_pin", false);
-    on_unpin_ = method("on_unpin", false);
     on_queue_change_ = method("on_queue_change", true);
     on_next_use_ = method("on_next_use", true);
-    select_victim_ = method("select_victim", false);
+    choose_ = method("choose", false);
     check_invariants_ = method("check_invariants", false);
   }
 
@@ -102,12 +113,6 @@ class PythonEviction final : public EvictionPolicy {
   void on_remove(EntryId entry, SimTime now) override {
     call(on_remove_, [&](const py::object& method) { method(entry.value, now.ns); });
   }
-  void on_pin(EntryId entry) override {
-    call(on_pin_, [&](const py::object& method) { method(entry.value); });
-  }
-  void on_unpin(EntryId entry) override {
-    call(on_unpin_, [&](const py::object& method) { method(entry.value); });
-  }
   void on_queue_change(EntryId entry, const QueueChange& change) override {
     call(on_queue_change_, [&](const py::object& method) {
       method(entry.value, change.position.value, change.waits, position_or_none(change.first));
@@ -119,31 +124,22 @@ class PythonEviction final : public EvictionPolicy {
     });
   }
 
-  std::optional<Victim> select_victim(const EvictionContext& context) override {
+  void choose(const RoomRequest& request, Victims& victims) override {
     const py::gil_scoped_acquire acquire;
-    const py::object answer = (*select_victim_)(ShownContext{
-        context, context.newcomer == nullptr ? std::nullopt : std::optional(*context.newcomer)});
-    if (answer.is_none()) {
-      return std::nullopt;
-    }
-    try {
-      if (py::isinstance<py::tuple>(answer)) {
-        const auto [entry, keep] = answer.cast<std::pair<std::uint32_t, std::int64_t>>();
-        return Victim{EntryId{entry}, Tokens(keep)};
-      }
-      return Victim{EntryId{answer.cast<std::uint32_t>()}, Tokens(0)};
-    } catch (const py::cast_error&) {
-      throw py::type_error(fmt::format(
-          "{}.select_victim: expected None, an entry or (entry, tokens to keep), got {}", name_,
-          py::repr(answer).cast<std::string>()));
-    }
+    const auto shown = std::make_shared<ShownVictims>(ShownVictims{&victims});
+    const auto end = [](ShownVictims* over) { over->victims = nullptr; };
+    const std::unique_ptr<ShownVictims, decltype(end)> call(shown.get(), end);
+    (*choose_)(
+        ShownRequest{request,
+                     request.newcomer == nullptr ? std::nullopt : std::optional(*request.newcomer)},
+        shown);
   }
 
   void check_invariants(const TierView& tier) const override {
     const py::gil_scoped_acquire acquire;
     py::list residents;
-    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
-      residents.append(py::make_tuple(entry, pinned));
+    tier.for_each_resident([&](const EntryView& entry, bool offered) {
+      residents.append(py::make_tuple(entry, offered));
     });
     try {
       (*check_invariants_)(residents);
@@ -173,11 +169,9 @@ class PythonEviction final : public EvictionPolicy {
   SharedObject on_release_;
   SharedObject on_resize_;
   SharedObject on_remove_;
-  SharedObject on_pin_;
-  SharedObject on_unpin_;
   SharedObject on_queue_change_;
   SharedObject on_next_use_;
-  SharedObject select_victim_;
+  SharedObject choose_;
   SharedObject check_invariants_;
 };
 
@@ -269,19 +263,36 @@ void bind_views(py::module_& module) {
       .def_property_readonly("next_use", [](const EntryView& e) {
         return e.next_use == kNever ? std::nullopt : std::optional(e.next_use.ns);
       });
-  py::class_<ShownContext>(module, "EvictionContext", "Why and for whom room is needed.")
-      .def_property_readonly("now", [](const ShownContext& c) { return c.context.now.ns; })
+  py::class_<ShownRequest>(module, "RoomRequest", "Why and for whom room is needed.")
+      .def_property_readonly("now", [](const ShownRequest& r) { return r.request.now.ns; })
       .def_property_readonly("demand",
-                             [](const ShownContext& c) { return to_string(c.context.demand); })
+                             [](const ShownRequest& r) { return to_string(r.request.demand); })
       .def_property_readonly(
-          "incoming", [](const ShownContext& c) { return position_or_none(c.context.incoming); })
+          "incoming", [](const ShownRequest& r) { return position_or_none(r.request.incoming); })
       .def_property_readonly(
           "queue_first",
-          [](const ShownContext& c) { return position_or_none(c.context.queue_first); })
+          [](const ShownRequest& r) { return position_or_none(r.request.queue_first); })
       .def_property_readonly(
           "window_end",
-          [](const ShownContext& c) { return position_or_none(c.context.window_end); })
-      .def_property_readonly("newcomer", [](const ShownContext& c) { return c.newcomer; });
+          [](const ShownRequest& r) { return position_or_none(r.request.window_end); })
+      .def_property_readonly("newcomer", [](const ShownRequest& r) { return r.newcomer; });
+  py::class_<ShownVictims, std::shared_ptr<ShownVictims>>(
+      module, "Victims", "The set of entries that a policy chooses.")
+      .def(
+          "offers",
+          [](const ShownVictims& v, std::uint32_t entry) { return v.get().offers(EntryId{entry}); },
+          py::arg("entry"), "Whether the entry may leave, and is not in the set.")
+      .def(
+          "wants_more", [](const ShownVictims& v) { return v.get().wants_more(); },
+          "False once the set frees the wanted room, or is refused.")
+      .def(
+          "add",
+          [](const ShownVictims& v, std::uint32_t entry, std::int64_t keep) {
+            return v.get().add(EntryId{entry}, Tokens(keep)).value;
+          },
+          py::arg("entry"), py::arg("keep") = 0,
+          "Adds what the entry holds behind its first `keep` tokens. Returns the tokens that it "
+          "keeps.");
 }
 
 }  // namespace kvtier::python

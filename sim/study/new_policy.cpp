@@ -31,11 +31,9 @@ struct Skeleton {
 
 constexpr const char* kEvictionCode =
     R"code(// @Name@: the entry that came into the tier first leaves first, as a start. Say here the idea in
-// three sentences, the paper, and the cost of a decision: O(1), plus one step per pinned entry at
-// the list's front.
-@include@#include <vector>
-
-#include "sim/core/assert.hpp"
+// three sentences, the paper, and the cost of a victim: O(1), plus one step per entry at the list's
+// front that is not offered.
+@include@#include "sim/core/assert.hpp"
 #include "sim/policy/entry_list.hpp"
 @header@
 namespace kvtier {
@@ -43,41 +41,24 @@ namespace {
 
 class @Name@Eviction final : public EvictionPolicy {
  public:
-  void on_insert(const EntryView& entry, SimTime) override {
-    list_.push_back(entry.id);
-    if (entry.id.value >= pinned_.size()) {
-      pinned_.resize(static_cast<std::size_t>(entry.id.value) + 1, 0);
-    }
-    pinned_[entry.id.value] = 0;
-  }
+  void on_insert(const EntryView& entry, SimTime) override { list_.push_back(entry.id); }
   void on_hit(EntryId, SimTime) override {}                // a turn finds it: count uses here
   void on_release(const EntryView&, SimTime) override {}  // the use is over: take recency here
   void on_remove(EntryId entry, SimTime) override { list_.remove(entry); }
-  void on_pin(EntryId entry) override { pinned_[entry.value] = 1; }
-  void on_unpin(EntryId entry) override { pinned_[entry.value] = 0; }
 
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    for (EntryId entry = list_.front(); entry.valid(); entry = list_.next(entry)) {
-      if (pinned_[entry.value] == 0) {
-        return Victim{entry, Tokens(0)};
-      }
-    }
-    return std::nullopt;
-  }
+  void choose(const RoomRequest&, Victims& victims) override { add_front(list_, victims); }
 
   void check_invariants(const TierView& tier) const override {
     std::size_t residents = 0;
-    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
+    tier.for_each_resident([&](const EntryView& entry, bool) {
       ++residents;
       KVTIER_ASSERT(list_.contains(entry.id), "every resident entry is listed");
-      KVTIER_ASSERT((pinned_[entry.id.value] != 0) == pinned, "what is pinned is known");
     });
     KVTIER_ASSERT(residents == list_.size(), "nothing but resident entries is listed");
   }
 
  private:
   EntryList list_;
-  std::vector<char> pinned_;
 };
 
 }  // namespace
@@ -105,11 +86,11 @@ TEST(@Name@Eviction, TheEntryThatCameFirstLeavesFirst) {
   EXPECT_EQ(tier.evict_all(), (std::vector<std::uint32_t>{0, 1, 2}));
 }
 
-TEST(@Name@Eviction, APinnedEntryStays) {
+TEST(@Name@Eviction, AnEntryThatMovesStays) {
   TrialTier tier(@name@_eviction());
   tier.insert(EntryId{0});
   tier.insert(EntryId{1});
-  tier.pin(EntryId{0});
+  tier.begin_move(EntryId{0});
   EXPECT_EQ(tier.evict_all(), std::vector<std::uint32_t>{1});
   EXPECT_NO_THROW(tier.check());
 }

@@ -15,8 +15,8 @@ program=${1:-$root/build/release/bin/kvtier}
 system=${2:-attentionstore}
 case $system in
   recompute) limit=3230 ;;
-  attentionstore_lru) limit=7660 ;;
-  *) limit=10530 ;;
+  attentionstore_lru) limit=7550 ;;
+  *) limit=10280 ;;
 esac
 few=4500
 many=9000

@@ -71,12 +71,14 @@ void BM_Eviction(benchmark::State& state, const std::string& name) {
   const auto entries = static_cast<std::uint32_t>(state.range(0));
   std::int64_t now = 0;
   std::uint64_t position = 0;
+  VictimSet offers;
   for (std::uint32_t i = 0; i < entries; ++i) {
     EntryView view = entry_view(i, now++);
     if (sees_queue && i % 2 == 0) {
       view.queue_position = QueuePosition{position++};
     }
     policy->on_insert(view, SimTime(now));
+    offers.offer(view.id, Bytes(1));
   }
   Waits waits;
   for (auto _ : state) {
@@ -88,11 +90,10 @@ void BM_Eviction(benchmark::State& state, const std::string& name) {
       const QueuePosition at{position++};
       policy->on_queue_change(EntryId{hit}, {.position = at, .waits = true, .first = at});
     }
-    EvictionContext context{};
-    context.now = SimTime(now);
-    const std::optional<Victim> victim = policy->select_victim(context);
-    policy->on_remove(victim->entry, SimTime(now));
-    policy->on_insert(entry_view(victim->entry.value, now), SimTime(now));
+    static_cast<void>(offers.choose(*policy, {.now = SimTime(now)}, Bytes(1)));
+    const EntryId victim = offers.victims().front().entry;
+    policy->on_remove(victim, SimTime(now));
+    policy->on_insert(entry_view(victim.value, now), SimTime(now));
   }
 }
 BENCHMARK_CAPTURE(BM_Eviction, lru, "lru")->Arg(64)->Arg(8192);

@@ -159,6 +159,24 @@ TEST(ReadBuffer, IsTheSameForLayersOfOneSizeHoweverTheyAreGiven) {
   }
 }
 
+TEST(ReadBuffer, OfEqualLayersNeedsALookAtTwo) {
+  RandomStream stream(8, "tests/layer_pipeline");
+  for (int i = 0; i < 20000; ++i) {
+    const std::int64_t bytes = 1 + stream.index(1'000'000);
+    std::vector<Bytes> up_to;
+    for (std::int64_t layer = 1; layer <= 1 + i % 80; ++layer) {
+      up_to.emplace_back(layer * bytes);
+    }
+    // Half of the time a layer computes about as long as it loads.
+    const BytesPerSecond bandwidth(static_cast<double>(bytes) * stream.uniform() * 1e9);
+    const double loads_in_ns = static_cast<double>(bytes) / bandwidth.value * 1e9;
+    const SimDuration compute(i % 2 == 0 ? static_cast<std::int64_t>(loads_in_ns) + i % 3
+                                         : stream.index(1'000));
+    ASSERT_EQ(layers_to_hide_loading(up_to, bandwidth, compute, true),
+              layers_to_hide_loading(up_to, bandwidth, compute));
+  }
+}
+
 TEST(ReadBuffer, IsTheLeastThatHidesLoading) {
   // 1 GB/s: a byte takes 1 ns.
   const BytesPerSecond bandwidth(1e9);

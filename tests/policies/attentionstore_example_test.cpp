@@ -63,7 +63,7 @@ TEST_P(Figure9, Job3IsFetchedJob4GoesToDiskAndJob9LeavesTheSystem) {
   const EntryId demoted = host_.evict(Demand::prefetch, QueuePosition{3});
   ASSERT_EQ(demoted, job(4));
   // The disk is full too: 9 is beyond the window, and the last in the queue.
-  disk_.pin(wanted);  // it is being read
+  disk_.begin_move(wanted);  // it is being read
   const EntryId lost = disk_.evict(Demand::demotion, QueuePosition{4});
   ASSERT_EQ(lost, job(9));
 
@@ -71,7 +71,7 @@ TEST_P(Figure9, Job3IsFetchedJob4GoesToDiskAndJob9LeavesTheSystem) {
   prefetch_.slow.erase(lost);
   disk_.insert(demoted, 4, QueuePosition{4});
   prefetch_.demote(demoted, QueuePosition{4});
-  disk_.unpin(wanted);
+  disk_.end_move(wanted);
   host_.insert(wanted, 3, QueuePosition{3});
   host_.check();
   disk_.check();

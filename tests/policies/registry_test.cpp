@@ -79,8 +79,10 @@ TEST(Registry, MakesPoliciesThatShareNothing) {
   const auto first = lru.make({});
   const auto second = lru.make({});
   first->on_insert(EntryView{.id = EntryId{0}}, SimTime(0));
-  EXPECT_TRUE(first->select_victim({}));
-  EXPECT_FALSE(second->select_victim({}));
+  VictimSet offers;
+  offers.offer(EntryId{0}, Bytes(1));
+  EXPECT_TRUE(offers.choose(*first, {}, Bytes(1)));
+  EXPECT_FALSE(offers.choose(*second, {}, Bytes(1)));
 }
 
 }  // namespace

@@ -10,7 +10,6 @@ class Lru(kvtier.EvictionPolicy):
 
     def __init__(self):
         self.order = collections.OrderedDict()
-        self.pinned = set()
 
     def on_insert(self, entry, now):
         self.order[entry.id] = None
@@ -21,15 +20,12 @@ class Lru(kvtier.EvictionPolicy):
     def on_remove(self, entry, now):
         del self.order[entry]
 
-    def on_pin(self, entry):
-        self.pinned.add(entry)
-
-    def on_unpin(self, entry):
-        self.pinned.remove(entry)
-
-    def select_victim(self, context):
-        return next((entry for entry in self.order if entry not in self.pinned), None)
+    def choose(self, request, victims):
+        for entry in self.order:
+            if not victims.wants_more():
+                break
+            if victims.offers(entry):
+                victims.add(entry)
 
     def check_invariants(self, residents):
         assert {entry.id for entry, _ in residents} == set(self.order)
-        assert {entry.id for entry, pinned in residents if pinned} == self.pinned

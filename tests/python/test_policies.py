@@ -48,13 +48,29 @@ def test_the_conformance_suite_passes(name):
 
 
 def test_the_conformance_suite_finds_a_fault():
-    class ForgetsPins(Lru):
-        def select_victim(self, context):
-            return next(iter(self.order), None)
+    class IgnoresOffers(Lru):
+        def choose(self, request, victims):
+            for entry in self.order:
+                if victims.wants_more():
+                    victims.add(entry)
 
-    kvtier.register_eviction_policy("forgets_pins", ForgetsPins)
-    problems = kvtier.check_eviction_policy("forgets_pins")
-    assert any("is selected but pinned" in problem for problem in problems)
+    kvtier.register_eviction_policy("ignores_offers", IgnoresOffers)
+    problems = kvtier.check_eviction_policy("ignores_offers")
+    assert any("is chosen but not offered" in problem for problem in problems)
+
+
+def test_the_set_of_a_call_ends_with_it():
+    kept = []
+
+    class Keeps(Lru):
+        def choose(self, request, victims):
+            kept.append(victims)
+            super().choose(request, victims)
+
+    kvtier.register_eviction_policy("keeps_sets", Keeps)
+    kvtier.simulate(RUN, {EVICTION: "keeps_sets"})
+    with pytest.raises(RuntimeError, match="its choose.. is over"):
+        kept[0].wants_more()
 
 
 def test_bookkeeping_that_differs_ends_the_run():
@@ -85,9 +101,9 @@ def test_the_conformance_suite_names_what_a_policy_raises():
     kvtier.register_eviction_policy("raises_on_hits", RaisesOnHits)
     problems = kvtier.check_eviction_policy("raises_on_hits")
     assert problems == [
-        "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (defaults): the policy throws "
+        "SetsAreOfferedAndWorthTheRoom (defaults): the policy throws "
         "ZeroDivisionError: of a policy",
-        "EntriesInUseAreKeptAndNotSelected (defaults): the policy throws ZeroDivisionError: of a "
+        "EntriesInUseAreKeptAndNotChosen (defaults): the policy throws ZeroDivisionError: of a "
         "policy",
         "TheSameCallsGiveTheSameAnswers (defaults): the policy throws ZeroDivisionError: of a policy"]
 
@@ -100,15 +116,14 @@ def test_the_conformance_suite_names_what_a_policy_raises():
         kvtier.check_eviction_policy("interrupted")
 
 
-def test_an_answer_that_is_none_is_refused():
-    class Answers(Lru):
-        def select_victim(self, context):
-            return "the first"
+def test_a_victim_that_is_no_number_is_refused():
+    class Names(Lru):
+        def choose(self, request, victims):
+            victims.add("the first")
 
-    kvtier.register_eviction_policy("answers", Answers)
-    with pytest.raises(TypeError, match=r"answers.select_victim: expected None, an entry or "
-                                        r"\(entry, tokens to keep\), got 'the first'"):
-        kvtier.simulate(RUN, {EVICTION: "answers"})
+    kvtier.register_eviction_policy("names", Names)
+    with pytest.raises(TypeError, match="the first"):
+        kvtier.simulate(RUN, {EVICTION: "names"})
 
 
 def test_parameters_come_from_the_config():
@@ -154,12 +169,12 @@ def test_a_name_of_kvtier_is_refused_and_breaks_no_run():
 @pytest.mark.parametrize("changes", [{}, {"/system": "pensieve"}])
 def test_a_victim_that_is_no_entry_ends_the_run(number, changes):
     class Invents(Lru):
-        def select_victim(self, context):
-            return number
+        def choose(self, request, victims):
+            victims.add(number)
 
     kvtier.register_eviction_policy("invents", Invents, parts_of_entries=bool(changes))
     eviction = EVICTION.replace("dram", "hbm") if changes else EVICTION
-    with pytest.raises(kvtier.InternalError, match="a victim is an entry of the tier"):
+    with pytest.raises(kvtier.InternalError, match="a victim that was not offered"):
         kvtier.simulate(RUN, {**changes, "/hardware/dram/capacity": "16GiB", eviction: "invents"})
 
 

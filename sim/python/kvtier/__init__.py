@@ -5,7 +5,7 @@
     result["metrics"]["hit_rate"]["all_turns"]["total"]
 """
 
-from ._core import Entry, EvictionContext
+from ._core import Entry, RoomRequest, Victims
 from ._core import version as __version__
 from .errors import ConfigError, DeviceError, Error, InternalError
 from .eviction import (EvictionPolicy, Parameter, register_eviction_policy,
@@ -14,8 +14,7 @@ from .runs import check_eviction_policy, config_dir, include_dir, policies, simu
 from .sweeps import sweep
 
 __all__ = [
-    "ConfigError", "DeviceError", "Entry", "Error", "EvictionContext", "EvictionPolicy",
-    "InternalError", "Parameter", "__version__", "check_eviction_policy", "config_dir",
-    "include_dir", "policies", "register_eviction_policy", "simulate", "sweep",
-    "unregister_eviction_policy",
+    "ConfigError", "DeviceError", "Entry", "Error", "EvictionPolicy", "InternalError", "Parameter",
+    "RoomRequest", "Victims", "__version__", "check_eviction_policy", "config_dir", "include_dir",
+    "policies", "register_eviction_policy", "simulate", "sweep", "unregister_eviction_policy",
 ]

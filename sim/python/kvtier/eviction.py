@@ -40,13 +40,6 @@ class EvictionPolicy:
         """The entry leaves for good."""
         raise NotImplementedError
 
-    def on_pin(self, entry):
-        """Until on_unpin the entry may not be selected: it moves, or a turn has it."""
-        raise NotImplementedError
-
-    def on_unpin(self, entry):
-        raise NotImplementedError
-
     def on_queue_change(self, entry, position, waits, first):
         """Look-ahead knowledge only: a request for the entry began to wait at `position`, or left
         it; `first` is where the first of its requests waits now, or None."""
@@ -54,14 +47,16 @@ class EvictionPolicy:
     def on_next_use(self, entry, at):
         """Oracle knowledge only; None if it is not used any more."""
 
-    def select_victim(self, context):
-        """None, an entry that leaves, or (entry, tokens to keep of it). `context` has now, demand
-        ("save", "prefetch", "demotion", "background"), incoming, queue_first, window_end and
-        newcomer. Never a pinned entry."""
+    def choose(self, request, victims):
+        """Chooses a set of entries that leave together, or nothing. `victims.add(entry)` adds an
+        entry that `victims.offers(entry)`, `victims.add(entry, keep)` what it holds behind its
+        first `keep` tokens, until `victims.wants_more()` is false. A set that wants more when this
+        returns does not leave. `request` has now, demand ("save", "prefetch", "demotion",
+        "background"), incoming, queue_first, window_end and newcomer."""
         raise NotImplementedError
 
     def check_invariants(self, residents):
-        """`residents` is a list of (Entry, whether it is pinned). Raises AssertionError if the
+        """`residents` is a list of (Entry, whether it is offered). Raises AssertionError if the
         policy's bookkeeping differs; called at the end of every run."""
         raise NotImplementedError
 

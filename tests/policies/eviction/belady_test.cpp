@@ -39,11 +39,17 @@ TEST(BeladyEviction, HearsOfANewNextUse) {
 
 TEST(BeladyEviction, ANewcomerThatIsUsedLaterStaysOut) {
   TestTier tier = tier_of({SimTime(50), SimTime(90)});
-  EXPECT_EQ(tier.select_for(kSize, SimTime(89))->entry, EntryId{1});
-  EXPECT_FALSE(tier.select_for(kSize, SimTime(90)));
-  EXPECT_FALSE(tier.select_for(kSize, kNever));
+  EXPECT_TRUE(tier.choose_for(kSize, SimTime(90)).empty());
+  EXPECT_TRUE(tier.choose_for(kSize, kNever).empty());
   // Without a newcomer room is made all the same.
   EXPECT_EQ(tier.select()->entry, EntryId{1});
+  EXPECT_EQ(test::entries_of(tier.choose_for(kSize, SimTime(89))), std::vector{EntryId{1}});
+}
+
+TEST(BeladyEviction, NothingLeavesIfOneOfTheSetIsUsedBeforeTheNewcomer) {
+  TestTier tier = tier_of({SimTime(50), SimTime(90)});
+  EXPECT_TRUE(tier.choose_for(kSize * 2, SimTime(89)).empty());
+  EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 
 TEST(BeladyEviction, WeighsBytesAgainstTime) {
@@ -58,8 +64,8 @@ TEST(BeladyEviction, WeighsBytesAgainstTime) {
   EXPECT_EQ(tier.evict(), EntryId{0});
   ASSERT_EQ(tier.now(), SimTime(8));
   // At 8 the last one has 150 x 52 = 7,800, a newcomer 50 x 164 = 8,200, or 50 x 92 = 4,600.
-  EXPECT_FALSE(tier.select_for(Bytes(50'000), SimTime(172)));
-  EXPECT_TRUE(tier.select_for(Bytes(50'000), SimTime(100)));
+  EXPECT_TRUE(tier.choose_for(Bytes(50'000), SimTime(172)).empty());
+  EXPECT_FALSE(tier.choose_for(Bytes(50'000), SimTime(100)).empty());
 }
 
 TEST(BeladyEviction, InvariantsHoldOnlyIfTheFutureAgrees) {

@@ -11,7 +11,6 @@
 namespace kvtier {
 namespace {
 
-using test::RandomDriver;
 using test::TestTier;
 using Order = std::vector<std::uint32_t>;
 
@@ -79,44 +78,27 @@ TEST(SessionFifoEviction, EqualTimesLeaveInTheOrderOfEntryNumbers) {
   EXPECT_EQ(tier.evict_all(), (Order{0, 1, 2}));
 }
 
-TEST(FifoEviction, SkipsPinnedEntriesWhichKeepTheirPlace) {
+TEST(FifoEviction, SkipsEntriesThatMoveWhichKeepTheirPlace) {
   TestTier tier("fifo");
   for (std::uint32_t entry = 0; entry < 3; ++entry) {
     tier.insert(EntryId{entry}, entry);
   }
-  tier.pin(EntryId{0});
+  tier.begin_move(EntryId{0});
   EXPECT_EQ(tier.evict(), EntryId{1});
-  tier.unpin(EntryId{0});
+  tier.end_move(EntryId{0});
   EXPECT_EQ(tier.evict_all(), (Order{0, 2}));
 }
 
-/// Whether the policy always takes the unpinned entry with the smallest of these times.
-void expect_earliest(const char* policy, SimTime EntryView::*time) {
-  TestTier tier(policy);
-  RandomDriver driver(4, false);
-  int selections = 0;
-  for (int step = 0; step < 20'000 && !testing::Test::HasFailure(); ++step) {
-    driver.step({&tier}, [&](const auto&, const auto& answers) {
-      EntryId oldest = kNoEntry;
-      for (const auto& [entry, resident] : tier.residents()) {
-        const bool older =
-            !oldest.valid() || resident.view.*time < tier.residents().at(oldest).view.*time;
-        oldest = !resident.pinned && older ? entry : oldest;
-      }
-      const std::optional<Victim>& victim = answers.front();
-      EXPECT_EQ(victim ? victim->entry : kNoEntry, oldest) << "step " << step;
-      ++selections;
-    });
-  }
-  EXPECT_GT(selections, 1'000);
+TEST(FifoEviction, AlwaysTakesTheOfferedEntriesOfTheEarliestInsertions) {
+  test::expect_sets_by_scans(
+      test::eviction_kind("fifo"), 4,
+      [](const EntryView& a, const EntryView& b) { return a.first_inserted < b.first_inserted; });
 }
 
-TEST(FifoEviction, AlwaysTakesTheUnpinnedEntryOfTheEarliestInsertion) {
-  expect_earliest("fifo", &EntryView::first_inserted);
-}
-
-TEST(SessionFifoEviction, AlwaysTakesTheUnpinnedEntryOfTheEarliestSession) {
-  expect_earliest("session_fifo", &EntryView::session_began);
+TEST(SessionFifoEviction, AlwaysTakesTheOfferedEntriesOfTheEarliestSessions) {
+  test::expect_sets_by_scans(
+      test::eviction_kind("session_fifo"), 4,
+      [](const EntryView& a, const EntryView& b) { return a.session_began < b.session_began; });
 }
 
 }  // namespace

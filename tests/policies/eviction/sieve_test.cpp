@@ -72,14 +72,14 @@ TEST(SieveEviction, AnEntryThatIsPassedInItsTurnIsSparedAfterwards) {
   EXPECT_EQ(tier.evict_all(), (Order{3, 0}));
 }
 
-TEST(SieveEviction, APinnedEntryIsPassedAndIsInItsPlaceAfterwards) {
-  // 0 is pinned while the hand goes past it to 2 (used) and takes 1 and 3, then begins again.
+TEST(SieveEviction, AnEntryThatMovesIsPassedAndIsInItsPlaceAfterwards) {
+  // 0 moves while the hand goes past it to 2 (used) and takes 1 and 3, then begins again.
   TestTier tier = tier_of(4);
   tier.hit(EntryId{2});
-  tier.pin(EntryId{0});
+  tier.begin_move(EntryId{0});
   ASSERT_EQ(tier.evict(), EntryId{1});
   ASSERT_EQ(tier.evict(), EntryId{3});
-  tier.unpin(EntryId{0});
+  tier.end_move(EntryId{0});
   EXPECT_EQ(tier.evict_all(), (Order{0, 2}));
 }
 

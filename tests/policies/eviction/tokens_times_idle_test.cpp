@@ -70,24 +70,43 @@ TEST(TokensTimesIdle, ChoosesAsAScanOfAllEntriesDoes) {
     RandomDriver driver(seed, false);
     int victims = 0;
     for (int step = 0; step < 6'000; ++step) {
-      driver.step({&tier}, [&](const auto&, const auto& answers) {
-        std::optional<Victim> best;
-        std::int64_t best_score = -1;
+      driver.step({&tier}, [&](const RandomDriver::Selection& selection, const auto& sets) {
+        std::map<EntryId, Tokens> left;
         for (const auto& [entry, resident] : tier.residents()) {
-          const EntryView& view = resident.view;
-          const std::int64_t score = view.tokens.value * (tier.now() - view.last_used).ns;
-          if (!resident.pinned && score > best_score) {
-            best = Victim{entry, view.tokens / 2};
-            best_score = score;
+          if (resident.offered()) {
+            left[entry] = resident.view.tokens;
           }
         }
-        const std::optional<Victim>& victim = answers.front();
-        ASSERT_EQ(victim.has_value(), best.has_value());
-        if (best) {
-          ++victims;
-          ASSERT_EQ(victim->entry, best->entry);
-          ASSERT_EQ(victim->keep, best->keep);
+        std::vector<Victim> expected;
+        for (Bytes freed; freed < selection.wanted;) {
+          auto best = left.end();
+          std::int64_t best_score = -1;
+          for (auto it = left.begin(); it != left.end(); ++it) {
+            const SimTime last_used = tier.residents().at(it->first).view.last_used;
+            const std::int64_t score = it->second.value * (tier.now() - last_used).ns;
+            if (score > best_score) {
+              best = it;
+              best_score = score;
+            }
+          }
+          if (best == left.end()) {
+            expected.clear();
+            break;
+          }
+          const Tokens keep = best->second / 2;
+          expected.push_back({best->first, keep});
+          freed += Bytes((best->second - keep).value * 1'000);
+          best->second = keep;
+          if (keep.value == 0) {
+            left.erase(best);
+          }
         }
+        ASSERT_EQ(sets.front().size(), expected.size());
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          ASSERT_EQ(sets.front()[i].entry, expected[i].entry);
+          ASSERT_EQ(sets.front()[i].keep, expected[i].keep);
+        }
+        victims += static_cast<int>(expected.size());
       });
       if (HasFatalFailure()) {
         return;

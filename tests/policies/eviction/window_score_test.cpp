@@ -57,9 +57,9 @@ TEST(WindowScore, AFinishedRequestTakesItsScoreWithIt) {
   tier.change_queue(kA, QueuePosition{0});
   tier.change_queue(kB, QueuePosition{1});
   static_cast<void>(tier.select());
-  tier.pin(kA);  // sent to the GPUs
+  tier.begin_move(kA);  // sent to the GPUs
   tier.change_queue(kA, kNotQueued);
-  tier.unpin(kA);  // and done
+  tier.end_move(kA);  // and done
   // A is the most recently listed of those without a request in the window.
   EXPECT_EQ(tier.evict_all(), (Order{2, 3, 0, 1}));
   EXPECT_NO_THROW(tier.check());
@@ -101,13 +101,14 @@ TEST(WindowScore, CountsEveryRequestOfASharedEntry) {
                       SimTime(0));
   };
   const auto victim = [&](std::uint64_t window_end) {
-    return policy
-        ->select_victim({.now = SimTime(0),
-                         .demand = Demand::save,
-                         .incoming = kNotQueued,
-                         .queue_first = QueuePosition{0},
-                         .window_end = QueuePosition{window_end}})
-        ->entry;
+    VictimSet offers;
+    for (const EntryId entry : {kA, kB, kC}) {
+      offers.offer(entry, Bytes(1));
+    }
+    const RoomRequest request{.now = SimTime(0),
+                              .queue_first = QueuePosition{0},
+                              .window_end = QueuePosition{window_end}};
+    return offers.choose(*policy, request, Bytes(1)) ? offers.victims().front().entry : kNoEntry;
   };
   insert(kA, QueuePosition{1});  // shared: requests at 1, 2 and 7
   for (const std::uint64_t position : {2U, 7U}) {

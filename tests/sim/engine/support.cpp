@@ -132,10 +132,8 @@ class ToldEviction final : public EvictionPolicy {
     keys_.erase(entry);
     policy_->on_remove(entry, now);
   }
-  void on_pin(EntryId entry) override { policy_->on_pin(entry); }
-  void on_unpin(EntryId entry) override { policy_->on_unpin(entry); }
-  std::optional<Victim> select_victim(const EvictionContext& context) override {
-    return policy_->select_victim(context);
+  void choose(const RoomRequest& request, Victims& victims) override {
+    policy_->choose(request, victims);
   }
   void check_invariants(const TierView& tier) const override { policy_->check_invariants(tier); }
 

@@ -394,6 +394,34 @@ TEST(TierManager, ANewcomerUsedLessOftenThanTheVictimStaysOut) {
   expect_found(s.admit(kC, 10), 10, Medium::dram);
 }
 
+TEST(TierManager, ANewcomerThatDoesNotFitBesideWhatMovesEvictsNothing) {
+  // C wants 10 tokens. 8 could leave, and 2 are about to be loaded.
+  Store s(dram_only(10));
+  s.store(kA, 8);
+  s.store(kB, 2);
+  ASSERT_TRUE(s.tiers.begin_preload(kB));
+  s.store(kC, 10);
+  EXPECT_EQ(s.tiers.counters(0).evictions, 0);
+  expect_lost(s.admit(kC, 10), LossCause::capacity);
+  expect_found(s.admit(kA, 8), 8, Medium::dram);
+}
+
+TEST(TierManager, ANewcomerThatMayReplaceOneOfItsVictimsAloneEvictsNone) {
+  // C is used twice, A once and B three times.
+  Store s(dram_only(20, filtered("frequency_sketch")));
+  s.store(kA, 10);
+  s.store(kB, 10);
+  for (int i = 0; i < 2; ++i) {
+    s.turn(kB, 10, 10);
+    s.drain();
+    s.store(kC, 20);
+  }
+  EXPECT_EQ(s.tiers.counters(0).evictions, 0);
+  s.store(kD, 5);  // used once: may not replace A
+  expect_found(s.admit(kA, 10), 10, Medium::dram);
+  expect_found(s.admit(kB, 10), 10, Medium::dram);
+}
+
 // ---- Between the tiers ----
 
 TEST(TierManager, AVictimOfDramGoesToTheSsdAndIsFoundThere) {

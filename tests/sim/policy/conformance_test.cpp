@@ -17,9 +17,10 @@ using Lines = std::vector<std::string>;
 
 enum class Fault {
   none,
-  forgets_pins,
+  ignores_offers,
   invents_entries,
   keeps_an_entry,
+  forgets_a_set_in_vain,
   remembers_the_removed,
   loses_the_released,
   keeps_all_tokens,
@@ -32,7 +33,7 @@ class FaultyEviction final : public EvictionPolicy {
  public:
   explicit FaultyEviction(Fault fault) : fault_(fault) {}
 
-  void on_insert(const EntryView& entry, SimTime) override { unpinned_.insert(entry.id); }
+  void on_insert(const EntryView& entry, SimTime) override { entries_.insert(entry.id); }
   void on_hit(EntryId entry, SimTime) override {
     if (fault_ == Fault::throws_on_hits) {
       throw std::out_of_range("no such entry: " + std::to_string(entry.value));
@@ -40,52 +41,50 @@ class FaultyEviction final : public EvictionPolicy {
   }
   void on_release(const EntryView& entry, SimTime) override {
     if (fault_ == Fault::loses_the_released) {
-      unpinned_.erase(entry.id);
-      pinned_.erase(entry.id);
+      entries_.erase(entry.id);
     }
   }
   void on_remove(EntryId entry, SimTime) override {
     if (fault_ != Fault::remembers_the_removed) {
-      unpinned_.erase(entry);
+      entries_.erase(entry);
     }
   }
-  void on_pin(EntryId entry) override {
-    if (fault_ != Fault::forgets_pins) {
-      unpinned_.erase(entry);
-      pinned_.insert(entry);
-    }
-  }
-  void on_unpin(EntryId entry) override {
-    if (pinned_.erase(entry) > 0 || fault_ != Fault::loses_the_released) {
-      unpinned_.insert(entry);
-    }
-  }
-  std::optional<Victim> select_victim(const EvictionContext&) override {
+  void choose(const RoomRequest&, Victims& victims) override {
     if (fault_ == Fault::invents_entries) {
-      return Victim{EntryId{999}, Tokens(0)};
+      victims.add(EntryId{999});
     }
+    std::vector<EntryId> chosen;
     const std::size_t kept = fault_ == Fault::keeps_an_entry ? 1 : 0;
-    if (unpinned_.size() <= kept) {
-      return std::nullopt;
+    for (auto entry = entries_.rbegin(); entry != entries_.rend() && victims.wants_more();
+         ++entry) {
+      const bool stays = chosen.size() + kept >= entries_.size();
+      if (!stays && (victims.offers(*entry) || fault_ == Fault::ignores_offers)) {
+        const Tokens keep(fault_ == Fault::keeps_all_tokens ? 1'000'000 : 0);
+        static_cast<void>(victims.add(*entry, keep));
+        chosen.push_back(*entry);
+      }
     }
-    return Victim{*unpinned_.rbegin(), Tokens(fault_ == Fault::keeps_all_tokens ? 1'000'000 : 0)};
+    if (fault_ == Fault::forgets_a_set_in_vain && !victims.complete()) {
+      for (const EntryId entry : chosen) {
+        entries_.erase(entry);
+      }
+    }
   }
   void check_invariants(const TierView& tier) const override {
     if (fault_ == Fault::checks_nothing) {
       return;
     }
-    std::size_t unpinned = 0;
-    tier.for_each_resident([&](const EntryView& entry, bool pinned) {
-      unpinned += pinned ? 0 : 1;
-      KVTIER_ASSERT(unpinned_.contains(entry.id) != pinned, "every unpinned entry is known");
+    std::size_t residents = 0;
+    tier.for_each_resident([&](const EntryView& entry, bool) {
+      ++residents;
+      KVTIER_ASSERT(entries_.contains(entry.id), "every entry is known");
     });
-    KVTIER_ASSERT(unpinned == unpinned_.size(), "no other entry is known");
+    KVTIER_ASSERT(residents == entries_.size(), "no other entry is known");
   }
 
  private:
   Fault fault_;
-  std::set<EntryId> unpinned_;
-  std::set<EntryId> pinned_;
+  std::set<EntryId> entries_;
 };
 
 PolicyKind<EvictionPolicy> kind_with(Fault fault) {
@@ -109,19 +108,23 @@ TEST(Conformance, APolicyThatDoesItsPartHasNoProblems) {
   EXPECT_EQ(eviction_problems(kind_with(Fault::none)), Lines{});
 }
 
-TEST(Conformance, SeesThatPinsAreForgotten) {
-  const std::set<std::string> names = failing(Fault::forgets_pins);
-  EXPECT_TRUE(names.contains("PinnedEntriesNeverLeave"));
-  EXPECT_TRUE(names.contains("InvariantsHoldOnlyIfNoEntryIsMissing"));
+TEST(Conformance, SeesThatEntriesAreChosenThatAreNotOffered) {
+  const std::set<std::string> names = failing(Fault::ignores_offers);
+  EXPECT_TRUE(names.contains("SetsAreOfferedAndWorthTheRoom"));
+  EXPECT_TRUE(names.contains("EntriesThatMoveNeverLeave"));
+  EXPECT_TRUE(names.contains("EntriesInUseAreKeptAndNotChosen"));
 }
 
 TEST(Conformance, SeesAVictimThatIsNotThere) {
   const Lines problems = eviction_problems(kind_with(Fault::invents_entries));
   ASSERT_FALSE(problems.empty());
   EXPECT_EQ(problems.front(),
-            "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (defaults): entry 999 is selected but "
-            "not here");
+            "SetsAreOfferedAndWorthTheRoom (defaults): entry 999 is chosen but not here");
   EXPECT_TRUE(failing(Fault::invents_entries).contains("AnEmptyTierHasNoVictim"));
+}
+
+TEST(Conformance, SeesThatASetIsForgottenThatDoesNotLeave) {
+  EXPECT_TRUE(failing(Fault::forgets_a_set_in_vain).contains("ASetLeavesWholeOrNotAtAll"));
 }
 
 TEST(Conformance, SeesAnEntryThatNeverLeaves) {
@@ -130,35 +133,33 @@ TEST(Conformance, SeesAnEntryThatNeverLeaves) {
 
 TEST(Conformance, SeesThatRemovedEntriesAreRemembered) {
   EXPECT_TRUE(
-      failing(Fault::remembers_the_removed).contains("ARemovedEntryIsNotSelectedAndCanComeBack"));
+      failing(Fault::remembers_the_removed).contains("InvariantsHoldOnlyIfNoEntryIsTooMuch"));
 }
 
 TEST(Conformance, SeesThatWhatComesBackFromItsTurnIsLost) {
-  EXPECT_TRUE(failing(Fault::loses_the_released).contains("EntriesInUseAreKeptAndNotSelected"));
+  EXPECT_TRUE(failing(Fault::loses_the_released).contains("EntriesInUseAreKeptAndNotChosen"));
 }
 
 TEST(Conformance, SeesAVictimThatKeepsMoreThanItHas) {
-  EXPECT_TRUE(
-      failing(Fault::keeps_all_tokens).contains("VictimsAreResidentAndUnpinnedUntilNoneIsLeft"));
+  EXPECT_TRUE(failing(Fault::keeps_all_tokens).contains("SetsAreOfferedAndWorthTheRoom"));
 }
 
 TEST(Conformance, SeesACheckThatChecksNothing) {
   EXPECT_EQ(failing(Fault::checks_nothing),
             (std::set<std::string>{"InvariantsHoldOnlyIfNoEntryIsMissing",
-                                   "InvariantsHoldOnlyIfNoEntryIsTooMuch",
-                                   "InvariantsHoldOnlyIfPinsAgree"}));
+                                   "InvariantsHoldOnlyIfNoEntryIsTooMuch"}));
 }
 
 // Entries are hit in three checks alone: the others still pass.
 TEST(Conformance, NamesWhatAPolicyThrows) {
-  EXPECT_EQ(failing(Fault::throws_on_hits),
-            (std::set<std::string>{"VictimsAreResidentAndUnpinnedUntilNoneIsLeft",
-                                   "EntriesInUseAreKeptAndNotSelected",
-                                   "TheSameCallsGiveTheSameAnswers"}));
+  EXPECT_EQ(
+      failing(Fault::throws_on_hits),
+      (std::set<std::string>{"SetsAreOfferedAndWorthTheRoom", "EntriesInUseAreKeptAndNotChosen",
+                             "TheSameCallsGiveTheSameAnswers"}));
   const Lines problems = eviction_problems(kind_with(Fault::throws_on_hits));
   ASSERT_EQ(problems.size(), 3U);
   const std::string expected =
-      "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (defaults): the policy throws "
+      "SetsAreOfferedAndWorthTheRoom (defaults): the policy throws "
       "std::out_of_range: no such entry: ";
   EXPECT_EQ(problems.front().substr(0, expected.size()), expected);
 }
@@ -185,7 +186,7 @@ TEST(Conformance, NamesWhatAConstructorThrows) {
   const Lines problems = eviction_problems(kind);
   ASSERT_EQ(problems.size(), eviction_checks().size());
   EXPECT_EQ(problems.front(),
-            "VictimsAreResidentAndUnpinnedUntilNoneIsLeft (window_minimum_plus_5): the policy "
+            "SetsAreOfferedAndWorthTheRoom (window_minimum_plus_5): the policy "
             "throws std::length_error: too wide");
 }
 

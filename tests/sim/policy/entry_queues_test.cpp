@@ -26,19 +26,56 @@ void enter(Queues& queues, const EntryView& entry, std::size_t queue, std::uint6
   queues.enter(entry.id, queue, order);
 }
 
+/// A tier in which all entries are offered but those withdrawn, and a policy that takes so many
+/// from the front of a queue.
+class Offers final : public VictimSet {
+ public:
+  Offers() {
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      offer(EntryId{i}, Bytes(10));
+    }
+  }
+  EntryId front(Queues& queues, std::size_t queue) {
+    struct Front {
+      void choose(const RoomRequest&, Victims& victims) {
+        entry = Queues::Choice(queues, victims).front(queue);
+      }
+      Queues& queues;
+      std::size_t queue;
+      EntryId entry = kNoEntry;
+    } front{queues, queue};
+    static_cast<void>(choose(front, {}, Bytes(1)));
+    return front.entry;
+  }
+  bool take(Queues& queues, Bytes wanted) {
+    struct Take {
+      void choose(const RoomRequest&, Victims& victims) {
+        Queues::Choice choice(queues, victims);
+        while (choice.wants_more() && choice.front(0).valid()) {
+          choice.add(choice.front(0));
+        }
+      }
+      Queues& queues;
+    } take{queues};
+    return choose(take, {}, wanted);
+  }
+  using VictimSet::choose;
+};
+
 TEST(EntryQueues, HaveTheSmallestOrderInFront) {
+  Offers offers;
   Queues queues(2);
-  EXPECT_EQ(queues.front(0), kNoEntry);
+  EXPECT_EQ(offers.front(queues, 0), kNoEntry);
   enter(queues, view(0), 0, 30);
   enter(queues, view(1), 0, 10);
   enter(queues, view(2), 1, 5);
-  EXPECT_EQ(queues.front(0), EntryId{1});
-  EXPECT_EQ(queues.front(1), EntryId{2});
+  EXPECT_EQ(offers.front(queues, 0), EntryId{1});
+  EXPECT_EQ(offers.front(queues, 1), EntryId{2});
   queues.move(EntryId{1}, 1, 6);
-  EXPECT_EQ(queues.front(0), EntryId{0});
-  EXPECT_EQ(queues.front(1), EntryId{2});
+  EXPECT_EQ(offers.front(queues, 0), EntryId{0});
+  EXPECT_EQ(offers.front(queues, 1), EntryId{2});
   queues.move(EntryId{1}, 1, 4);
-  EXPECT_EQ(queues.front(1), EntryId{1});
+  EXPECT_EQ(offers.front(queues, 1), EntryId{1});
 }
 
 TEST(EntryQueues, CountTheBytesOfEach) {
@@ -55,18 +92,31 @@ TEST(EntryQueues, CountTheBytesOfEach) {
   EXPECT_EQ(queues.bytes(1), Bytes(13));
 }
 
-TEST(EntryQueues, DoNotGivePinnedEntriesUp) {
+TEST(EntryQueues, HaveNoEntryInUseInFront) {
+  Offers offers;
   Queues queues(2);
   enter(queues, view(0), 0, 1);
   enter(queues, view(1), 0, 2);
-  queues.pin(EntryId{0});
-  EXPECT_EQ(queues.front(0), EntryId{1});
+  queues.hit(EntryId{0});
+  EXPECT_EQ(offers.front(queues, 0), EntryId{1});
   EXPECT_EQ(queues.bytes(0), Bytes(20));
-  // It may be moved meanwhile, and is in front once it is unpinned.
+  // It may be moved meanwhile, and is in front once it is released.
   queues.move(EntryId{0}, 1, 1);
-  EXPECT_EQ(queues.front(1), kNoEntry);
-  queues.unpin(EntryId{0});
-  EXPECT_EQ(queues.front(1), EntryId{0});
+  EXPECT_EQ(offers.front(queues, 1), kNoEntry);
+  queues.release(view(0, 12));
+  EXPECT_EQ(offers.front(queues, 1), EntryId{0});
+  EXPECT_EQ(queues.bytes(1), Bytes(12));
+}
+
+TEST(EntryQueues, PassEntriesThatAreNotOffered) {
+  Offers offers;
+  Queues queues(1);
+  enter(queues, view(0), 0, 1);
+  enter(queues, view(1), 0, 2);
+  offers.offer(EntryId{0}, Bytes(0));
+  EXPECT_EQ(offers.front(queues, 0), EntryId{1});
+  offers.offer(EntryId{0}, Bytes(10));
+  EXPECT_EQ(offers.front(queues, 0), EntryId{0});
 }
 
 TEST(EntryQueues, ForgetWhatHasLeft) {
@@ -79,22 +129,27 @@ TEST(EntryQueues, ForgetWhatHasLeft) {
 }
 
 TEST(EntryQueues, TellVictimsFromWhatLeavesOtherwise) {
+  Offers offers;
   Queues queues(1);
   enter(queues, view(0), 0, 1);
   EXPECT_FALSE(queues.remove(EntryId{0}));
   enter(queues, view(0), 0, 1);
-  EXPECT_EQ(queues.choose(EntryId{0})->entry, EntryId{0});
+  EXPECT_TRUE(offers.take(queues, Bytes(10)));
+  EXPECT_EQ(queues.bytes(), Bytes(10));
   EXPECT_TRUE(queues.remove(EntryId{0}));
+  EXPECT_EQ(queues.bytes(), Bytes(0));
   enter(queues, view(0), 0, 1);
   EXPECT_FALSE(queues.remove(EntryId{0}));
-  EXPECT_FALSE(queues.choose(kNoEntry).has_value());
 }
 
-TEST(EntryQueues, AVictimThatIsUsedIsNone) {
+TEST(EntryQueues, HaveASetBackThatDoesNotLeave) {
+  Offers offers;
   Queues queues(1);
   enter(queues, view(0), 0, 1);
-  EXPECT_TRUE(queues.choose(EntryId{0}).has_value());
-  queues.hit(EntryId{0});
+  enter(queues, view(1), 0, 2);
+  EXPECT_FALSE(offers.take(queues, Bytes(21)));
+  EXPECT_EQ(queues.bytes(), Bytes(20));
+  EXPECT_EQ(offers.front(queues, 0), EntryId{0});
   EXPECT_FALSE(queues.remove(EntryId{0}));
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -35,24 +34,26 @@ class CountingEviction final : public EvictionPolicy {
     counts_.erase(keys_.at(entry));
     keys_.erase(entry);
   }
-  void on_pin(EntryId entry) override { pinned_.insert(entry); }
-  void on_unpin(EntryId entry) override { pinned_.erase(entry); }
-  std::optional<Victim> select_victim(const EvictionContext&) override {
-    EntryId least = kNoEntry;
-    for (const auto& [entry, key] : keys_) {
-      if (!pinned_.contains(entry) &&
-          (!least.valid() || counts_.at(key) < counts_.at(keys_.at(least)))) {
-        least = entry;
+  void choose(const RoomRequest&, Victims& victims) override {
+    while (victims.wants_more()) {
+      EntryId least = kNoEntry;
+      for (const auto& [entry, key] : keys_) {
+        if (victims.offers(entry) &&
+            (!least.valid() || counts_.at(key) < counts_.at(keys_.at(least)))) {
+          least = entry;
+        }
       }
+      if (!least.valid()) {
+        return;
+      }
+      victims.add(least);
     }
-    return least.valid() ? std::optional(Victim{least, Tokens(0)}) : std::nullopt;
   }
   void check_invariants(const TierView&) const override {}
 
  private:
   Counts& counts_;
   std::map<EntryId, std::int64_t> keys_;
-  std::set<EntryId> pinned_;
 };
 
 PolicyRegistry with_counting(Counts& counts) {

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <vector>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/units.hpp"
+#include "sim/policy/ids.hpp"
+
+namespace kvtier {
+
+/// An entry that must shrink, and the tokens that it keeps (0: all of it leaves).
+struct Victim {
+  EntryId entry;
+  Tokens keep;
+};
+
+/// The set of victims while a policy chooses it. The tier offers entries; the policy adds entries
+/// until the set frees the wanted room. The set leaves in the order in which it was chosen, or
+/// nothing leaves.
+class Victims {
+ public:
+  virtual ~Victims() = default;
+  /// The entry is resident, does not move, is not used by a running request, and not all of it is
+  /// in the set.
+  [[nodiscard]] bool offers(EntryId entry) const {
+    return entry.value < offered_.size() && offered_[entry.value].value > 0;
+  }
+  /// False once the set is complete or refused.
+  [[nodiscard]] bool wants_more() const { return missing_.value > 0 && !refused_; }
+  /// The tier refused the last victim, and the set with it.
+  [[nodiscard]] bool refused() const { return refused_; }
+  /// The set frees the wanted room, so it will leave.
+  [[nodiscard]] bool complete() const { return missing_.value <= 0 && !refused_; }
+  /// Adds all of an offered entry, or what it holds behind its first `keep` tokens. Returns the
+  /// tokens that it keeps: the tier may keep whole blocks only. What is left of it is offered again
+  /// if the part frees memory. The tier's admission policy may refuse the victim, and the set.
+  virtual Tokens add(EntryId entry, Tokens keep) = 0;
+  void add(EntryId entry) { static_cast<void>(add(entry, Tokens(0))); }
+
+ protected:
+  /// By entry: bytes that are free once all of it has left; zero if it is not offered.
+  std::vector<Bytes> offered_;
+  Bytes missing_;
+  bool refused_ = false;
+};
+
+class EvictionPolicy;
+struct RoomRequest;
+
+/// What a tier offers to its policy, and the sets that the policy chooses of it.
+class VictimSet : public Victims {
+ public:
+  /// Offers an entry that frees so many bytes. Zero withdraws it.
+  void offer(EntryId entry, Bytes bytes) {
+    if (entry.value >= offered_.size()) [[unlikely]] {
+      offered_.resize(static_cast<std::size_t>(entry.value) + 1);
+    }
+    available_ += bytes - offered_[entry.value];
+    offered_[entry.value] = bytes;
+  }
+  void withdraw(EntryId entry) {
+    if (offers(entry)) {
+      available_ -= offered_[entry.value];
+      offered_[entry.value] = Bytes(0);
+    }
+  }
+  /// Bytes of all that is offered.
+  [[nodiscard]] Bytes available() const { return available_; }
+
+  /// Asks the policy (or anything with its `choose`) for a set that frees `wanted` bytes. Returns
+  /// whether there is one. The caller then removes the victims in order. What leaves is not offered
+  /// any more.
+  template <class Policy>
+  [[nodiscard]] bool choose(Policy& policy, const RoomRequest& request, Bytes wanted) {
+    missing_ = wanted;
+    refused_ = false;
+    victims_.clear();
+    withdrawn_.clear();
+    policy.choose(request, *this);
+    if (complete()) {
+      return true;
+    }
+    for (auto it = withdrawn_.rbegin(); it != withdrawn_.rend(); ++it) {
+      offer(it->entry, it->bytes);
+    }
+    return false;
+  }
+  [[nodiscard]] const std::vector<Victim>& victims() const { return victims_; }
+
+  Tokens add(EntryId entry, Tokens keep) final {
+    if (!offers(entry)) [[unlikely]] {
+      reject(entry);
+    }
+    if (!may_leave(entry, keep)) {
+      refused_ = true;
+      return keep;
+    }
+    const Tokens kept = keep.value != 0 ? rounded(entry, keep) : keep;
+    Bytes& offered = offered_[entry.value];
+    const Bytes left = kept.value > 0 ? bytes_of(entry, kept) : Bytes(0);
+    withdrawn_.push_back({entry, offered});
+    missing_ -= offered - left;
+    const Bytes still_offered = left < offered ? left : Bytes(0);
+    available_ -= offered - still_offered;
+    offered = still_offered;
+    victims_.push_back({entry, kept});
+    return kept;
+  }
+  using Victims::add;
+
+ private:
+  struct Withdrawn {
+    EntryId entry;
+    Bytes bytes;
+  };
+
+  /// The policy added an entry that is not offered: throws.
+  [[noreturn]] virtual void reject(EntryId) const {
+    throw InvariantError("a policy chose a victim that was not offered");
+  }
+  /// Whether the victim may leave, but for `keep` tokens. If not, nothing leaves.
+  [[nodiscard]] virtual bool may_leave(EntryId, Tokens) { return true; }
+  /// The tokens that an entry keeps if the policy keeps `keep`, which is not 0. Throws if the tier
+  /// evicts whole entries, or the entry has no more than these.
+  [[nodiscard]] virtual Tokens rounded(EntryId, Tokens) const {
+    throw InvariantError("a policy kept a part of an entry that is evicted whole");
+  }
+  /// Bytes that all of an entry with so many tokens would free.
+  [[nodiscard]] virtual Bytes bytes_of(EntryId, Tokens) const { return Bytes(0); }
+
+  Bytes available_;
+  std::vector<Victim> victims_;
+  /// Offers before they were added, in order.
+  std::vector<Withdrawn> withdrawn_;
+};
+
+}  // namespace kvtier
