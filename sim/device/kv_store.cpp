@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -48,6 +49,30 @@ std::uint64_t hash_bytes(const std::byte* data, std::int64_t size) {
   return all;
 }
 
+/// Whether one of the elements is NaN.
+bool has_nan(const std::byte* data, Bytes size, ElementType type) {
+  const auto any = [&](auto word, auto exponent) {
+    using Word = decltype(word);
+    const auto magnitude = static_cast<Word>(std::numeric_limits<Word>::max() >> 1);
+    for (std::int64_t at = 0; at < size.value; at += static_cast<std::int64_t>(sizeof(Word))) {
+      std::memcpy(&word, data + at, sizeof(Word));
+      if ((word & magnitude) > exponent) {
+        return true;
+      }
+    }
+    return false;
+  };
+  switch (type) {
+    case ElementType::float32:
+      return any(std::uint32_t{}, std::uint32_t{0x7f80'0000});
+    case ElementType::bfloat16:
+      return any(std::uint16_t{}, std::uint16_t{0x7f80});
+    case ElementType::float16:
+      return any(std::uint16_t{}, std::uint16_t{0x7c00});
+  }
+  return false;
+}
+
 /// The i-th token of a move: its entry and number.
 std::pair<EntryKey, std::int64_t> token_of(const KvMove& move, std::int64_t i) {
   auto piece = move.pieces.begin();
@@ -76,6 +101,12 @@ KvStore::KvStore(const Setup& setup)
   host_ = Buffer(device_, MemoryKind::pinned, (dram + cxl + scratch) * token_);
   scratch_.resize(static_cast<std::size_t>(scratch));
   std::iota(scratch_.begin(), scratch_.end(), static_cast<std::int32_t>(dram + cxl));
+  if (verify_) {
+    // All bits set are NaN in every element type.
+    nan_ = Buffer(device_, MemoryKind::pinned, row_);
+    std::memset(nan_.data(), 0xff, static_cast<std::size_t>(row_.value));
+    nan_stream_ = device_.make_stream();
+  }
   if (ssd > 0) {
     if (token_.value % kStorageAlignment != 0) {
       throw DeviceError(
@@ -154,7 +185,21 @@ std::vector<std::int32_t> KvStore::take(Medium medium, std::int64_t count) {
     }
     ++p.next;
   }
+  if (verify_ && medium == Medium::hbm) {
+    fill_with_nan(slots);
+  }
   return slots;
+}
+
+void KvStore::fill_with_nan(std::span<const std::int32_t> slots) const {
+  std::vector<CopyPiece> pieces;
+  for (const std::int32_t slot : slots) {
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      pieces.push_back({hbm_.row(layer, slot), nan_.data(), row_});
+    }
+  }
+  device_.copy_pieces(pieces, to_hbm_, *nan_stream_);
+  nan_stream_->synchronize();
 }
 
 void KvStore::give_back(Medium medium, std::span<const std::int32_t> slots) {
@@ -309,6 +354,12 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < here.size(); ++i) {
       for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+        if (has_nan(host(in_memory[i]) + (layer * row_).value, row_, device_.info().element_type)) {
+          throw DeviceError(fmt::format(
+              "the KV computed in layer {} is not a number: what it was computed from was not "
+              "there yet, or any more",
+              layer));
+        }
         places(Medium::hbm).checksums_of(here[i], shape_.layers)[layer] =
             checksum(in_memory[i], layer);
       }

@@ -60,7 +60,8 @@ class KvStore {
     /// How a token's KV of one layer is copied to HBM and from it.
     CopyMethod to_hbm = CopyMethod::engine;
     CopyMethod from_hbm = CopyMethod::engine;
-    /// Compare each token's bytes in each layer after every move with what was computed.
+    /// Compare each token's bytes in each layer after every move with what was computed. Slots of
+    /// HBM hold NaN until something is written there, and KV that is computed of it is refused.
     bool verify = false;
   };
   /// Throws DeviceError where memory is short, the drive cannot be used, or a token's KV is not a
@@ -94,7 +95,8 @@ class KvStore {
   void take_head(EntryKey turn, std::int64_t tokens);
   [[nodiscard]] std::vector<std::int32_t> head(EntryKey turn) const;
   void drop_head(EntryKey turn);
-  /// Notes what these slots of HBM hold: it was computed.
+  /// Notes what these slots of HBM hold: it was computed. Throws DeviceError, if moves are
+  /// verified, where it is NaN.
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
   /// Gives the entry one more token in HBM, a copy of its last one, and waits for it.
   void repeat_last(EntryKey key, Stream& stream);
@@ -164,6 +166,8 @@ class KvStore {
   [[nodiscard]] Places& places(Medium medium) { return places_[static_cast<std::size_t>(medium)]; }
   [[nodiscard]] std::vector<std::int32_t> take(Medium medium, std::int64_t count);
   void give_back(Medium medium, std::span<const std::int32_t> slots);
+  /// Fills slots of HBM with NaN.
+  void fill_with_nan(std::span<const std::int32_t> slots) const;
   void hold(Medium medium, std::span<const std::int32_t> slots);
   void inherit_checksums(const KvMove& move);
   void add_source(KvMove& move, const KvPiece& piece) const;
@@ -206,6 +210,9 @@ class KvStore {
   CopyMethod from_hbm_;
   bool verify_;
   KvPool hbm_;
+  /// A row of NaN, and what copies it; only if moves are verified.
+  Buffer nan_;
+  std::unique_ptr<Stream> nan_stream_;
   /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece. Host memory,
   /// then CXL memory, then scratch slots.
   Buffer host_;

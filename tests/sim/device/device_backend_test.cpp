@@ -137,10 +137,11 @@ class Faults : public testing::Test {
     config_.hardware.ssd->capacity = 100 * context;
   }
 
-  Json run(bool verify) {
+  Json run(bool verify) { return run(verify, *device_); }
+  Json run(bool verify, Device& device) {
     DeviceBackend backend(
         {.config = &config_,
-         .device = device_.get(),
+         .device = &device,
          .verify = verify,
          .open_storage = [this](const StorageOptions& options) { return drive_.open(options); },
          .spare_contexts = 200});
@@ -158,6 +159,34 @@ class Faults : public testing::Test {
 TEST_F(Faults, NothingIsWrongWithoutOne) {
   const Json result = run(true);
   EXPECT_GT(result["metrics"]["hit_rate"]["all_turns"]["ssd"].get<double>(), 0.1);
+}
+
+/// Copies begin late, and nobody waits for them.
+class WithoutWaits final : public ForwardingDevice {
+ public:
+  explicit WithoutWaits(Device& host) : ForwardingDevice(host), host_(host) {}
+  void wait(Stream&, Event&) override {}
+  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
+    host_.busy(2e-3, stream);
+    host_.copy_pieces(pieces, method, stream);
+  }
+
+ private:
+  Device& host_;
+};
+
+TEST_F(Faults, ComputingBeforeALoadHasArrivedIsNoticed) {
+  config_.hardware.dram->capacity = config_.hardware.ssd->capacity;
+  config_.system.load = {.discipline = LoadDiscipline::layer_overlapped, .buffers = 0};
+  config_.system.positions = KeyPositions::decoupled;
+  WithoutWaits device(*device_);
+  try {
+    (void)run(true, device);
+    ADD_FAILURE() << "KV was used that was not there";
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find("is not a number"), std::string::npos) << error.what();
+  }
+  EXPECT_NO_THROW((void)run(true));
 }
 
 TEST_F(Faults, AFullDriveEndsTheRun) {

@@ -1,9 +1,12 @@
 #include "sim/device/kv_store.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -111,8 +114,10 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
   RandomStream random(2, "tests/kv_store");
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     for (const std::int32_t slot : slots) {
-      const double number = random.uniform();
-      std::memcpy(store.hbm().row(layer, slot), &number, sizeof number);
+      std::vector<float> row(static_cast<std::size_t>(store.token_bytes().value / shape.layers) /
+                             sizeof(float));
+      row.front() = static_cast<float>(random.uniform());
+      std::memcpy(store.hbm().row(layer, slot), row.data(), row.size() * sizeof(float));
     }
   }
   store.note_computed(slots, lane);
@@ -145,6 +150,53 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
   EXPECT_GE(drive.deepest, 4);  // parts, or tokens where layers are read
   EXPECT_EQ(store.counters().verified, 3 * tokens * store.token_bytes());
   store.check_invariants();
+}
+
+TEST(KvStore, VerifiedSlotsHoldNanUntilTheyAreWritten) {
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  const DecoderShape shape{.layers = 2, .kv_heads = 1, .head_dim = 4};
+  KvStore store({.device = device.get(),
+                 .shape = shape,
+                 .slots = {4, 0, 0, 0},
+                 .directory = {},
+                 .lanes = 1,
+                 .open_storage = {},
+                 .verify = true});
+  const std::unique_ptr<Stream> stream = device->make_stream();
+  const MoveLane lane{.stream = stream.get(), .storage = nullptr, .scratch = store.scratch(0)};
+  constexpr std::size_t kRow = 8;
+  const auto is_nan = [&](std::int64_t layer, std::int32_t slot) {
+    std::array<float, kRow> row{};
+    std::memcpy(row.data(), store.hbm().row(layer, slot), sizeof row);
+    return std::ranges::all_of(row, [](float number) { return std::isnan(number); });
+  };
+  const auto write = [&](std::int64_t layer, std::int32_t slot, float last) {
+    std::array<float, kRow> row{};
+    row.back() = last;
+    std::memcpy(store.hbm().row(layer, slot), row.data(), sizeof row);
+  };
+  const EntryKey key{1};
+  const std::vector<std::int32_t> slots = store.extend(key, 0, 4);
+  for (const std::int32_t slot : slots) {
+    EXPECT_TRUE(is_nan(0, slot) && is_nan(1, slot));
+    write(0, slot, 1);
+    write(1, slot, -std::numeric_limits<float>::infinity());
+  }
+  EXPECT_NO_THROW(store.note_computed(slots, lane));
+  write(1, slots[2], std::numeric_limits<float>::quiet_NaN());
+  try {
+    store.note_computed(slots, lane);
+    ADD_FAILURE() << "NaN was taken for KV";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(),
+                 "the KV computed in layer 1 is not a number: what it was computed from was not "
+                 "there yet, or any more");
+  }
+  store.keep(Medium::hbm, key, 0);
+  store.settle();
+  for (const std::int32_t slot : store.extend(EntryKey{2}, 0, 4)) {
+    EXPECT_TRUE(is_nan(0, slot) && is_nan(1, slot));
+  }
 }
 
 TEST(KvStore, WritesTheWholeFileBeforeItIsUsed) {
