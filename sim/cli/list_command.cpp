@@ -39,34 +39,33 @@ void list_policies(const Program& program) {
   list_kind("order (/system/order)", registry.order);
 }
 
-template <class Config>
-Config read_file(const std::filesystem::path& file, void (*check)(const Config&, Problems&)) {
-  Json json = parse_json_strictly(read_text_file(file), file.string());
-  json.erase("$schema");
-  Config config;
-  Problems problems;
-  problems.set_origin("", file.string());
-  read_value(config, json, "", problems);
-  if (check != nullptr && problems.empty()) {
-    check(config, problems);
-  }
-  problems.throw_if_any();
-  return config;
-}
-
-/// Reads a preset and gives the line to show after its name.
+/// Reads the presets of a folder and prints a line of each. `key` is that of a config.
 template <class Config, class Describe>
-void list_presets(const ConfigDirectory& presets, const std::string& kind, const Describe& line) {
+void list_presets(const ConfigDirectory& presets, const std::string& kind, const std::string& key,
+                  const Describe& line) {
   for (const std::string& name : presets.names(kind)) {
-    print("{:<24}{}\n", name, line(read_file<Config>(presets.file(kind, name), nullptr)));
+    Config config;
+    Problems problems;
+    problems.set_origin("", presets.file(kind, name).string());
+    read_value(config, preset_json(key, name, presets), "", problems);
+    problems.throw_if_any();
+    print("{:<24}{}\n", name, line(config));
   }
 }
 
 void list_prices(const ConfigDirectory& presets) {
   for (const std::string& name : presets.names("prices")) {
     print("{}\n", name);
-    for (const PriceEntry& entry :
-         read_file<PriceList>(presets.file("prices", name), check_prices).prices) {
+    PriceList list;
+    Problems problems;
+    const std::filesystem::path file = presets.file("prices", name);
+    problems.set_origin("", file.string());
+    read_value(list, read_json_file(file), "", problems);
+    if (problems.empty()) {
+      check_prices(list, problems);
+    }
+    problems.throw_if_any();
+    for (const PriceEntry& entry : list.prices) {
       const bool is_gpu = entry.part == PricedPart::gpu;
       print("  {:<5}{:<20}{:>9.3g} {:<8} {:<11}{}\n       {}\n",
             write_value(entry.part).get<std::string>(), entry.price, dollars_per_hour(entry),
@@ -82,10 +81,10 @@ int list_command(const Program& program, const std::string& what) {
   }
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   if (what == "systems") {
-    list_presets<SystemConfig>(presets, "systems",
+    list_presets<SystemConfig>(presets, "systems", "system",
                                [](const SystemConfig& system) { return system.summary; });
   } else if (what == "models") {
-    list_presets<ModelConfig>(presets, "models", [](const ModelConfig& model) {
+    list_presets<ModelConfig>(presets, "models", "model", [](const ModelConfig& model) {
       return fmt::format("{:>5.1f} billion parameters, {:>9} bytes of KV per token, window {}",
                          static_cast<double>(parameters(model)) * 1e-9,
                          kv_bytes_per_token(model).value, model.context_window.value);
@@ -93,12 +92,13 @@ int list_command(const Program& program, const std::string& what) {
   } else if (what == "prices") {
     list_prices(presets);
   } else {
-    list_presets<HardwareConfig>(presets, "hardware", [](const HardwareConfig& hardware) {
-      return fmt::format("{} x {}, {} DRAM, {} CXL, {} SSD", hardware.gpus, hardware.gpu.name,
-                         hardware.dram ? format_quantity(hardware.dram->capacity) : "no",
-                         hardware.cxl ? format_quantity(hardware.cxl->capacity) : "no",
-                         hardware.ssd ? format_quantity(hardware.ssd->capacity) : "no");
-    });
+    list_presets<HardwareConfig>(
+        presets, "hardware", "hardware", [](const HardwareConfig& hardware) {
+          return fmt::format("{} x {}, {} DRAM, {} CXL, {} SSD", hardware.gpus, hardware.gpu.name,
+                             hardware.dram ? format_quantity(hardware.dram->capacity) : "no",
+                             hardware.cxl ? format_quantity(hardware.cxl->capacity) : "no",
+                             hardware.ssd ? format_quantity(hardware.ssd->capacity) : "no");
+        });
   }
   return 0;
 }

@@ -424,6 +424,9 @@ void describe(V& v, ReplicasConfig& c) {
           "time that a turn spends on another one to be that of the turn that it finished last.");
 }
 
+/// Replications take the seeds behind the first, which have to exist, too.
+[[nodiscard]] inline Limits seed_limits() { return between(0, 9e18); }
+
 struct RunConfig {
   ModelConfig model;
   HardwareConfig hardware;
@@ -444,7 +447,7 @@ void describe(V& v, RunConfig& c) {
   v.field("serving", c.serving, "What all compared systems share.");
   v.field("replicas", c.replicas, "Several servers behind a router.");
   v.field("workload", c.workload, "The conversations.", required());
-  v.field("seed", c.seed, "Master seed of every random stream.", non_negative());
+  v.field("seed", c.seed, "Master seed of every random stream.", seed_limits());
 }
 
 /// Whether some tier refuses entries.

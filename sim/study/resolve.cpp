@@ -117,11 +117,12 @@ bool names_a_file(const std::string& name) {
   return name.find('/') != std::string::npos || (name.size() > 5 && name.ends_with(".json"));
 }
 
-/// The preset as a whole JSON object, or nullopt after reporting that there is none.
+/// The preset as a whole JSON object, with the preset that it builds on below its own keys, or
+/// nullopt after reporting that there is none. `chain` has the presets that build on this one.
 std::optional<Json> load_preset(const Section& section, const std::string& name,
                                 const std::filesystem::path& base_dir,
                                 const ConfigDirectory& presets, const std::string& pointer,
-                                Problems& problems) {
+                                Problems& problems, std::vector<std::string> chain = {}) {
   const bool is_file = names_a_file(name);
   const std::filesystem::path path = is_file ? base_dir / name : presets.file(section.kind, name);
   std::error_code ignored;
@@ -133,13 +134,36 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
                                        detail::join(known, ", "), name, suggestion(name, known)));
     return std::nullopt;
   }
+  const std::string file = path.lexically_normal().string();
+  const bool is_cycle = std::ranges::find(chain, file) != chain.end();
+  chain.push_back(file);
+  if (is_cycle) {
+    problems.add(pointer, fmt::format("expected presets that do not build on themselves, got {}",
+                                      fmt::join(chain, " -> ")));
+    return std::nullopt;
+  }
   try {
     Json json = read_json_file(path);
     if (std::string_view(section.key) == "model" && looks_like_hugging_face(json)) {
       json = write_value(model_from_hugging_face(json, path.string()));
     }
-    problems.set_origin(pointer, path.string());
-    return json;
+    const auto base_name = json.find(kPresetKey);
+    if (base_name == json.end()) {
+      problems.set_origin(pointer, path.string());
+      return json;
+    }
+    if (!base_name->is_string()) {
+      problems.add_line(fmt::format("{}: /{}: expected a preset's name, got {}", path.string(),
+                                    kPresetKey, quote_json(*base_name)));
+      return std::nullopt;
+    }
+    std::optional<Json> base = load_preset(section, base_name->get<std::string>(),
+                                           path.parent_path(), presets, pointer, problems, chain);
+    if (base) {
+      json.erase(kPresetKey);
+      merge(*base, json, pointer, path.string(), problems);
+    }
+    return base;
   } catch (const ConfigError& error) {
     for (const std::string& line : error.problems()) {
       problems.add_line(line);
@@ -322,6 +346,17 @@ Json partial_schema(Json schema) {
   return schema;
 }
 
+/// Of a preset's file: the whole of it, or what it changes in the preset that it builds on.
+Json preset_schema(Json whole) {
+  Json changes = partial_schema(whole);
+  changes["properties"][kPresetKey] = Json{{"type", "string"}};
+  changes["required"] = Json::array({kPresetKey});
+  for (Json* schema : {&whole, &changes}) {
+    (*schema)["properties"][kSchemaKey] = Json{{"type", "string"}};
+  }
+  return Json{{"anyOf", Json::array({whole, changes})}};
+}
+
 }  // namespace
 
 std::optional<Json> parse_json_if_valid(std::string_view text, const std::string& origin) {
@@ -441,6 +476,15 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   return resolved;
 }
 
+Json preset_json(const std::string& key, const std::string& name, const ConfigDirectory& presets) {
+  const auto section = std::ranges::find(kSections, key, &Section::key);
+  KVTIER_ASSERT(section != kSections.end(), "presets are of a section");
+  Problems problems;
+  std::optional<Json> json = load_preset(*section, name, {}, presets, "/" + key, problems);
+  problems.throw_if_any();
+  return *std::move(json);
+}
+
 ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,
                           const std::string& option) {
   Problems problems;
@@ -497,9 +541,10 @@ ResolvedWorkload resolve_workload(const ConfigRequest& request) {
     problems.add("/workload", "missing key");
   }
   if (request.seed) {
-    resolved.seed = *request.seed;
+    problems.set_origin("/seed", "--seed");
+    read_value(resolved.seed, Json(*request.seed), "/seed", problems, seed_limits());
   } else if (root.contains("seed")) {
-    read_value(resolved.seed, root["seed"], "/seed", problems, non_negative());
+    read_value(resolved.seed, root["seed"], "/seed", problems, seed_limits());
   }
   if (problems.empty()) {
     check(resolved.config, "/workload", problems);
@@ -524,11 +569,11 @@ Json config_json_schema(const std::string& which) {
                {"anyOf", Json::array({Json{{"type", "string"}}, overriding})}};
     }
   } else if (which == "model") {
-    schema = value_schema(config.model);
+    schema = preset_schema(value_schema(config.model));
   } else if (which == "hardware") {
-    schema = value_schema(config.hardware);
+    schema = preset_schema(value_schema(config.hardware));
   } else if (which == "system") {
-    schema = value_schema(config.system);
+    schema = preset_schema(value_schema(config.system));
   } else if (which == "profile") {
     Profile profile;
     schema = value_schema(profile);
@@ -543,7 +588,9 @@ Json config_json_schema(const std::string& which) {
         "schema: expected one of run, model, hardware, system, profile, sweep, plan, got \"{}\"",
         which));
   }
-  schema["properties"][kSchemaKey] = Json{{"type", "string"}};
+  if (schema.contains("properties")) {
+    schema["properties"][kSchemaKey] = Json{{"type", "string"}};
+  }
   Json result{{kSchemaKey, "https://json-schema.org/draft/2020-12/schema"},
               {"title", "kvtier " + which}};
   result.update(schema);

@@ -65,6 +65,11 @@ struct ResolvedConfig {
                                             const ConfigDirectory& presets,
                                             const PolicyRegistry& registry);
 
+/// A preset ("model", "hardware" or "system") with the presets below it that it builds on. Throws
+/// ConfigError.
+[[nodiscard]] Json preset_json(const std::string& key, const std::string& name,
+                               const ConfigDirectory& presets);
+
 /// A model alone: a preset's name, or the path of a model file or of a Hugging Face config.json.
 /// Throws ConfigError; a name that is none is reported at `option`.
 [[nodiscard]] ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,

@@ -128,6 +128,16 @@ TEST_F(Resolving, PutsTheSeedOptionOverEverything) {
   EXPECT_EQ(resolve_config(one, presets(), builtin_policies()).config.seed, 4);
   one.seed = 5;
   EXPECT_EQ(resolve_config(one, presets(), builtin_policies()).config.seed, 5);
+  // The seeds behind it have to exist.
+  one.seed = INT64_MAX;
+  try {
+    (void)resolve_config(one, presets(), builtin_policies());
+    ADD_FAILURE() << "a seed without seeds behind it";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.problems(),
+              Lines{"--seed: /seed: expected a whole number >= 0 and <= 9e+18, got "
+                    "9223372036854775807"});
+  }
 }
 
 TEST_F(Resolving, IsDoneWithItsOwnOutput) {
@@ -171,6 +181,31 @@ TEST_F(Resolving, ChecksTheRestIfAPresetIsUnknown) {
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_TRUE(lines[0].starts_with("run.json: /system: expected one of ")) << lines[0];
   EXPECT_TRUE(lines[1].starts_with("run.json: /serving/slots: expected ")) << lines[1];
+}
+
+TEST_F(Resolving, PresetsBuildOnPresets) {
+  const auto write = [&](const char* name, const char* text) {
+    static_cast<void>(dir_.write(name, text));
+  };
+  write("a.json", R"({"preset": "attentionstore", "name": "a", "tiers": {"dram": {"ttl": "5s"}}})");
+  write("b.json", R"({"preset": "./a.json", "name": "b", "prefetch": "none"})");
+  const auto resolved = [&](const std::string& system) {
+    return resolve(run_json(R"("system": )" + system + ","));
+  };
+  Json expected = resolved(R"({"preset": "attentionstore", "name": "b", "prefetch": "none",
+                               "tiers": {"dram": {"ttl": "5s"}}})");
+  EXPECT_EQ(resolved(R"("./b.json")"), expected);
+  expected["system"]["prefetch"] = "look_ahead";
+  EXPECT_EQ(resolved(R"({"preset": "./b.json", "prefetch": "look_ahead"})"), expected);
+
+  write("c.json", R"({"preset": "./d.json"})");
+  write("d.json", R"({"preset": "./c.json"})");
+  EXPECT_EQ(problems(run_json(R"("system": "./c.json",)")),
+            Lines{"run.json: /system: expected presets that do not build on themselves, got c.json "
+                  "-> d.json -> c.json"});
+  write("e.json", R"({"preset": 3})");
+  EXPECT_EQ(problems(run_json(R"("system": "./e.json",)")),
+            Lines{"./e.json: /preset: expected a preset's name, got 3"});
 }
 
 TEST(Overrides, AreJsonOrElseText) {
