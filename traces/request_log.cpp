@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,6 +37,19 @@ Timestamp read_time(const CsvReader& rows, std::size_t column) {
 RequestLogReader::RequestLogReader(const std::filesystem::path& path, RequestLogColumns columns,
                                    Tokens message_overhead)
     : TraceSource(message_overhead) {
+  try {
+    read(path, columns);
+  } catch (const std::bad_alloc&) {
+    const std::size_t rows = rows_.size();
+    rows_ = {};
+    throw DeviceError(fmt::format(
+        "{}: out of memory after {} rows: a log of requests is sorted by time and held in memory, "
+        "{} bytes a row and the names of its sessions",
+        path.string(), rows, sizeof(Row)));
+  }
+}
+
+void RequestLogReader::read(const std::filesystem::path& path, RequestLogColumns columns) {
   const bool generic = columns == RequestLogColumns::generic;
   CsvReader rows(path);
   const std::vector<std::size_t> places = rows.columns(generic ? kGeneric : kAzure);
@@ -93,8 +107,10 @@ RequestLogReader::RequestLogReader(const std::filesystem::path& path, RequestLog
 }
 
 void RequestLogReader::sort() {
-  std::stable_sort(rows_.begin(), rows_.end(),
-                   [](const Row& a, const Row& b) { return a.arrival_ns < b.arrival_ns; });
+  if (counts().reordered_rows > 0) {
+    std::stable_sort(rows_.begin(), rows_.end(),
+                     [](const Row& a, const Row& b) { return a.arrival_ns < b.arrival_ns; });
+  }
   constexpr std::uint32_t kNew = UINT32_MAX;
   std::vector<std::uint32_t> order(rows_.size(), kNew);
   std::uint32_t known = 0;

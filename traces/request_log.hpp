@@ -32,6 +32,7 @@ enum class RequestLogColumns { generic, azure_llm };
 /// Every error is a ConfigError that names file and line: a missing column, a row of another
 /// length, a time that cannot be read or has another form than the first, a count that is negative
 /// or not whole, a missing session, turns that do not increase with time, no rows.
+/// DeviceError if the rows do not fit into memory.
 class RequestLogReader final : public TraceSource {
  public:
   RequestLogReader(const std::filesystem::path& path, RequestLogColumns columns,
@@ -54,6 +55,7 @@ class RequestLogReader final : public TraceSource {
     std::int64_t line = 0;
   };
 
+  void read(const std::filesystem::path& path, RequestLogColumns columns);
   void sort();
 
   std::vector<Row> rows_;

@@ -22,6 +22,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "hw/device/processors.hpp"
 #include "hw/device/thread_pool.hpp"
 #include "kernels/row_functions.hpp"
 #include "sim/core/errors.hpp"
@@ -166,8 +167,7 @@ Bytes largest_cache() {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(std::int64_t threads)
-      : pool_(threads > 0 ? threads : std::max(1U, std::thread::hardware_concurrency())) {
+  explicit CpuDevice(std::int64_t threads) : pool_(threads > 0 ? threads : available_processors()) {
     // The pool shares matrices out: threads of OpenBLAS's own would go on polling for work for
     // milliseconds after each, on the processors that the next kernel needs.
     openblas_set_num_threads(1);

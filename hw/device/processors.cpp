@@ -1,6 +1,8 @@
 #include "hw/device/processors.hpp"
 
+#include <algorithm>
 #include <iterator>
+#include <thread>
 
 #include <sched.h>
 
@@ -30,6 +32,11 @@ Processors processors_of_thread() {
     }
   }
   return processors;
+}
+
+int available_processors() {
+  const std::size_t known = processors_of_thread().size();
+  return static_cast<int>(known > 0 ? known : std::max(1U, std::thread::hardware_concurrency()));
 }
 
 ProcessorShares share_processors(const Device& device, const Processors& all) {

@@ -17,6 +17,9 @@ void stay_on(const Processors& processors);
 /// Those that the calling thread may run on.
 [[nodiscard]] Processors processors_of_thread();
 
+/// How many these are: those of the affinity mask (taskset, containers), at least 1.
+[[nodiscard]] int available_processors();
+
 /// Keeps the calling thread on some processors for a while.
 class StayOn {
  public:

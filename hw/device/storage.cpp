@@ -16,6 +16,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "hw/device/processors.hpp"
 #include "hw/device/uring_engine.hpp"
 #include "sim/core/errors.hpp"
 
@@ -160,8 +161,8 @@ std::int64_t ScratchFile::merged_requests() const {
 }
 
 bool has_processors_for_polling() {
-  constexpr long kEnough = 8;
-  return ::sysconf(_SC_NPROCESSORS_ONLN) >= kEnough;
+  constexpr int kEnough = 8;
+  return available_processors() >= kEnough;
 }
 
 void write_whole(StorageEngine& engine, Bytes size,

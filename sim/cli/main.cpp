@@ -1,4 +1,5 @@
 #include <exception>
+#include <new>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -88,6 +89,9 @@ int main(int argc, char** argv) {
   } catch (const InvariantError& error) {
     cli::tell(fmt::format("internal error, please report it with the config: {}", error.what()));
     return internal_error;
+  } catch (const std::bad_alloc&) {
+    cli::tell("out of memory");
+    return device_failure;
   } catch (const std::exception& error) {
     cli::tell(error.what());
     return device_failure;

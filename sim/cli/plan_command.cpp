@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <thread>
 
 #include <fmt/format.h>
 
+#include "hw/device/processors.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
@@ -15,7 +15,7 @@ namespace {
 struct PlanCommandOptions {
   std::string file;
   std::string json;
-  std::int64_t jobs = std::max(1U, std::thread::hardware_concurrency());
+  std::int64_t jobs = available_processors();
   std::string out;
   bool resume = false;
 };

@@ -2,10 +2,10 @@
 #include <array>
 #include <charconv>
 #include <optional>
-#include <thread>
 
 #include <fmt/format.h>
 
+#include "hw/device/processors.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
@@ -22,7 +22,7 @@ constexpr std::array kFailures{std::pair{RunState::internal_failed, 70},
 struct SweepCommandOptions {
   std::string file;
   std::string out;
-  std::int64_t jobs = std::max(1U, std::thread::hardware_concurrency());
+  std::int64_t jobs = available_processors();
   std::string shard = "1/1";
   bool resume = false;
 };

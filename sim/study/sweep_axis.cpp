@@ -113,6 +113,13 @@ void check_sampled(const SampledAxis& axis, const std::string& pointer, Problems
   }
 }
 
+double with_four_digits(double number) {
+  const std::string text = fmt::format("{:.4g}", number);
+  // std::stod throws on denormal numbers.
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
 /// The value at a share `u` in [0, 1) of the key's range.
 Json value_at(const SampledKey& key, double u) {
   if (!key.values.empty()) {
@@ -126,7 +133,7 @@ Json value_at(const SampledKey& key, double u) {
   double number = key.scale == Scale::log ? from.number * std::pow(above / from.number, u)
                                           : from.number + (above - from.number) * u;
   // Four digits, as a longer number would be copied by nobody.
-  number = is_whole ? std::floor(number) : std::stod(fmt::format("{:.4g}", number));
+  number = is_whole ? std::floor(number) : with_four_digits(number);
   number = std::clamp(number, from.number, to.number);
   if (!from.unit.empty()) {
     return fmt::format("{}{}", number, from.unit);

@@ -4,10 +4,10 @@
 #include <array>
 #include <cmath>
 #include <memory>
-#include <thread>
 
 #include <fmt/format.h>
 
+#include "hw/device/processors.hpp"
 #include "hw/profile_timing.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
@@ -125,7 +125,7 @@ std::optional<ValidationRow> compare(const Metric& metric, const Validation& run
 std::unique_ptr<Device> open(const ValidateOptions& options) {
   DeviceName name = options.device;
   if (name.kind == "cpu" && name.index == 0) {
-    name.index = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
+    name.index = std::max(1, available_processors() - 1);
   }
   return open_device(name);
 }

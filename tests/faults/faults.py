@@ -9,6 +9,7 @@ Without --all a sample of the faults, in about 15 seconds.
 
 import argparse
 import errno
+import gzip
 import itertools
 import os
 import pty
@@ -469,10 +470,25 @@ class Faults:
             if any(name in what for name in ("bad.", "--set")) and b"expected UTF-8" not in shown:
                 self.fail(ascii(what), "expected UTF-8 is not said", outcome)
 
+    def memory(self):
+        """A log whose rows do not fit into the memory that the program may have."""
+        where = self.folder("faulty")
+        with gzip.open(where / "log.csv.gz", "wb", compresslevel=1) as log:
+            log.write(b"arrival,input_tokens,output_tokens\n" + b"1,1,1\n" * 8_000_000)
+        limit = 160 << 20
+        self.count("too little memory")
+        outcome = subprocess.run(
+            [self.program, "trace", "stats", "log.csv.gz"], cwd=where, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+        if outcome.returncode != 3 or b"log.csv.gz: out of memory after " not in outcome.stderr:
+            self.fail("trace stats of 8,000,000 rows", "expected exit code 3", outcome)
+
     def everything(self):
         self.prepare()
         self.streams()
         self.names()
+        self.memory()
         self.progress()
         every = commands(self.configs)
         sweep = next(c for c in every if c.name == "sweep")

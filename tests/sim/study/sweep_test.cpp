@@ -782,6 +782,15 @@ TEST_F(Sweeping, SpreadsLogarithmsOnALogScale) {
   EXPECT_NEAR(static_cast<double>(below_10(1)), 91, 1);
 }
 
+TEST_F(Sweeping, DrawsDenormalNumbers) {
+  sweep(R"({"name": "p", "sample": "random", "points": 20, "keys": [
+    {"key": "/a", "from": 1e-320, "to": 2e-310}]})");
+  for (const Json& value : drawn(load(), 0)) {
+    EXPECT_GE(value.get<double>(), 1e-320);
+    EXPECT_LE(value.get<double>(), 2e-310);
+  }
+}
+
 TEST_F(Sweeping, DrawsQuantitiesInTheUnitOfTheirEnds) {
   sweep(R"({"name": "p", "sample": "random", "points": 300, "keys": [
     {"key": "/hardware/dram/capacity", "from": "64GiB", "to": "67GiB"},
