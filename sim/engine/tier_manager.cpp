@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
 #include "sim/engine/idle_bandwidth.hpp"
 #include "sim/engine/tier_facts.hpp"
 
@@ -47,6 +50,14 @@ class TierManager::Offers final : public VictimSet {
     const EntryId newcomer = manager_.newcomer_;
     return admission == nullptr || !newcomer.valid() ||
            admission->replaces(manager_.entry(newcomer).key, manager_.entry(victim).key);
+  }
+
+  [[nodiscard]] Tokens rounded(EntryId, Tokens) const override {
+    const Tier& tier = manager_.tier(tier_);
+    throw ConfigError(fmt::format(
+        "/system/tiers/{}/eviction: policy {} keeps a part of an entry: it has to declare "
+        "parts_of_entries, and such a policy needs /system/paging",
+        to_string(tier.medium), tier.config.eviction.name));
   }
 
   const TierManager& manager_;

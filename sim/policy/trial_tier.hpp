@@ -37,7 +37,7 @@ class TrialTier : public TierView {
                      const PolicyParameters& parameters = {})
       : policy_(kind.make(parameters)),
         sees_queue_(kind.knowledge == Knowledge::look_ahead),
-        offers_(std::make_unique<Offers>()) {
+        offers_(std::make_unique<Offers>(kind.parts_of_entries)) {
     policy_->on_start(trial_facts());
   }
 
@@ -225,6 +225,8 @@ class TrialTier : public TierView {
 
   class Offers final : public VictimSet {
    public:
+    explicit Offers(bool in_parts) : in_parts_(in_parts) {}
+
     std::map<EntryId, Resident> residents;
     /// While a set is peeked at: its victims.
     std::optional<std::vector<Victim>> peeked;
@@ -242,6 +244,10 @@ class TrialTier : public TierView {
                            (residents.contains(entry) ? "offered" : "here"));
     }
     [[nodiscard]] Tokens rounded(EntryId entry, Tokens keep) const override {
+      if (!in_parts_) {
+        throw InvariantError("entry " + std::to_string(entry.value) +
+                             " keeps a part, but parts_of_entries is not declared");
+      }
       const Tokens tokens = residents.at(entry).view.tokens;
       if (keep < Tokens(0) || keep >= tokens) {
         throw InvariantError(std::to_string(keep.value) + " of the " +
@@ -252,6 +258,8 @@ class TrialTier : public TierView {
     [[nodiscard]] Bytes bytes_of(EntryId, Tokens tokens) const override {
       return bytes_of_tokens(tokens);
     }
+
+    bool in_parts_;
   };
 
   std::vector<Victim> choose(Bytes wanted, const RoomRequest& request) {

@@ -144,6 +144,15 @@ TEST(Conformance, SeesAVictimThatKeepsMoreThanItHas) {
   EXPECT_TRUE(failing(Fault::keeps_all_tokens).contains("SetsAreOfferedAndWorthTheRoom"));
 }
 
+TEST(Conformance, SeesPartsThatAreNotDeclared) {
+  PolicyKind<EvictionPolicy> kind = kind_with(Fault::keeps_all_tokens);
+  EXPECT_EQ(eviction_problems(kind).front(),
+            "SetsAreOfferedAndWorthTheRoom (defaults): entry 19 keeps a part, but parts_of_entries "
+            "is not declared");
+  kind.parts_of_entries = true;
+  EXPECT_NE(eviction_problems(kind).front().find("1000000 of the "), std::string::npos);
+}
+
 TEST(Conformance, SeesACheckThatChecksNothing) {
   EXPECT_EQ(failing(Fault::checks_nothing),
             (std::set<std::string>{"InvariantsHoldOnlyIfNoEntryIsMissing",

@@ -45,6 +45,48 @@ std::string problem_of(const RunConfig& config, std::uint32_t victim) {
   return "no problem";
 }
 
+/// Keeps a token of each victim, the last entry first.
+class KeepsOne final : public EvictionPolicy {
+ public:
+  void on_insert(const EntryView& entry, SimTime) override { entries_.push_back(entry.id); }
+  void on_hit(EntryId, SimTime) override {}
+  void on_remove(EntryId entry, SimTime) override { std::erase(entries_, entry); }
+  void choose(const RoomRequest&, Victims& victims) override {
+    for (const EntryId entry : entries_) {
+      if (victims.wants_more() && victims.offers(entry)) {
+        static_cast<void>(victims.add(entry, Tokens(1)));
+      }
+    }
+  }
+  void check_invariants(const TierView&) const override {}
+
+ private:
+  std::vector<EntryId> entries_;
+};
+
+TEST(EvictionFault, PartsThatAreNotDeclaredAreBadInput) {
+  PolicyRegistry registry = builtin_policies();
+  registry.eviction.push_back(
+      {.name = "keeps_one",
+       .summary = "a fault",
+       .source = "a test",
+       .knowledge = Knowledge::online,
+       .parameters = {},
+       .make = [](const PolicyParameters&) { return std::make_unique<KeepsOne>(); }});
+  RunConfig config = resolved("examples/planner-70.json",
+                              {"/system=attentionstore_lru", "/hardware/dram/capacity=16GiB",
+                               "/workload/sessions=300", "/workload/warmup_turns=0"});
+  config.system.tiers.dram->eviction.name = "keeps_one";
+  try {
+    (void)simulate(config, registry);
+    ADD_FAILURE() << "a session was kept in part";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "/system/tiers/dram/eviction: policy keeps_one keeps a part of an entry: it has "
+                 "to declare parts_of_entries, and such a policy needs /system/paging");
+  }
+}
+
 TEST(EvictionFault, AVictimThatIsNoEntryEndsTheRun) {
   for (const std::uint32_t victim : {1'000'000'000U, UINT32_MAX}) {
     for (const char* tier : {"hbm", "dram"}) {
