@@ -91,6 +91,7 @@ class VictimSet : public Victims {
     if (!offers(entry)) [[unlikely]] {
       reject(entry);
     }
+    KVTIER_ASSERT(wants_more(), "a policy adds no victim to a set that wants no more");
     if (!may_leave(entry, keep)) {
       refused_ = true;
       return keep;

@@ -24,6 +24,7 @@ enum class Fault {
   remembers_the_removed,
   loses_the_released,
   keeps_all_tokens,
+  adds_all_entries,
   checks_nothing,
   throws_on_hits,
 };
@@ -55,8 +56,10 @@ class FaultyEviction final : public EvictionPolicy {
     }
     std::vector<EntryId> chosen;
     const std::size_t kept = fault_ == Fault::keeps_an_entry ? 1 : 0;
-    for (auto entry = entries_.rbegin(); entry != entries_.rend() && victims.wants_more();
-         ++entry) {
+    for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
+      if (!victims.wants_more() && fault_ != Fault::adds_all_entries) {
+        break;
+      }
       const bool stays = chosen.size() + kept >= entries_.size();
       if (!stays && (victims.offers(*entry) || fault_ == Fault::ignores_offers)) {
         const Tokens keep(fault_ == Fault::keeps_all_tokens ? 1'000'000 : 0);
@@ -125,6 +128,13 @@ TEST(Conformance, SeesAVictimThatIsNotThere) {
 
 TEST(Conformance, SeesThatASetIsForgottenThatDoesNotLeave) {
   EXPECT_TRUE(failing(Fault::forgets_a_set_in_vain).contains("ASetLeavesWholeOrNotAtAll"));
+}
+
+TEST(Conformance, SeesVictimsThatAreNotWanted) {
+  const Lines problems = eviction_problems(kind_with(Fault::adds_all_entries));
+  ASSERT_FALSE(problems.empty());
+  EXPECT_NE(problems.front().find("a policy adds no victim to a set that wants no more"),
+            std::string::npos);
 }
 
 TEST(Conformance, SeesAnEntryThatNeverLeaves) {
