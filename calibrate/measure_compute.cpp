@@ -200,6 +200,7 @@ class KvPool {
       work.queries_max = std::max(work.queries_max, part[0]);
       work.context_max = std::max(work.context_max, part[0] + part[1]);
     }
+    work.queries_total = query_begin.back();
     batch->context = context_begin.back();
     const std::int64_t query_row = shape_.query_heads * shape_.head_dim;
     const Bytes size(query_begin.back() * query_row * device_.info().element.value);

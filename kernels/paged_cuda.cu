@@ -34,6 +34,33 @@ __device__ __half to_element<__half>(float x) {
   return __float2half(x);
 }
 
+/// A tile's request, and its first row in it.
+struct Tile {
+  std::int64_t request;
+  std::int64_t first;
+};
+
+/// Each request has `tiles_each` tiles or, with 0, as many as its rows need and at most one more:
+/// those of request r begin at number floor(query rows before it / rows) + r. So that a long prompt
+/// beside many decodes costs no blocks for the rows that those do not have.
+template <int rows>
+__device__ Tile find_tile(const PagedBatch& batch, std::int64_t group, std::int64_t tiles_each) {
+  const std::int64_t tile = blockIdx.x;
+  if (tiles_each > 0) {
+    return {tile / tiles_each, tile % tiles_each * rows};
+  }
+  const auto begin = [&](std::int64_t request) {
+    return batch.query_begin[request] * group / rows + request;
+  };
+  std::int64_t low = 0;
+  std::int64_t high = batch.requests;
+  while (high - low > 1) {
+    const std::int64_t middle = (low + high) / 2;
+    (begin(middle) <= tile ? low : high) = middle;
+  }
+  return {low, (tile - begin(low)) * rows};
+}
+
 /// One block for `rows` query rows, a row being a query head of a query token, that read the same
 /// KV head of one request. Its warps take turns over the context, kKeyChunk keys at a time, and
 /// merge their partial softmax at the end; a lane holds the pairs lane, lane + 32, ... of a head,
@@ -42,14 +69,13 @@ __device__ __half to_element<__half>(float x) {
 template <class Element, int share, int rows>
 __global__ void __launch_bounds__(kThreads)
     attend_kernel(PagedAttentionShape shape, PagedBatch batch, RotaryAngles angles,
-                  std::int64_t query_stride, std::int64_t kv_stride,
+                  std::int64_t tiles_each, std::int64_t query_stride, std::int64_t kv_stride,
                   const Element* __restrict__ queries, const Element* __restrict__ keys,
                   const Element* __restrict__ values, Element* __restrict__ output) {
-  const std::int64_t request = blockIdx.z;
+  const auto group = static_cast<int>(shape.query_heads / shape.kv_heads);
+  const auto [request, first] = find_tile<rows>(batch, group, tiles_each);
   const std::int64_t query_begin = batch.query_begin[request];
   const std::int64_t query_count = batch.query_begin[request + 1] - query_begin;
-  const auto group = static_cast<int>(shape.query_heads / shape.kv_heads);
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows;
   const std::int64_t left = query_count * group - first;
   if (left <= 0) {
     return;
@@ -438,10 +464,11 @@ unsigned blocks_for(std::int64_t items) {
 
 template <class Element>
 cudaError_t attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch,
-                         RotaryAngles angles, std::int64_t queries_max, const Element* queries,
-                         const Element* keys, const Element* values, Element* output,
-                         cudaStream_t stream) {
-  const std::int64_t query_rows = queries_max * (shape.query_heads / shape.kv_heads);
+                         RotaryAngles angles, std::int64_t queries_max, std::int64_t queries_total,
+                         const Element* queries, const Element* keys, const Element* values,
+                         Element* output, cudaStream_t stream) {
+  const std::int64_t group = shape.query_heads / shape.kv_heads;
+  const std::int64_t query_rows = queries_max * group;
   if (query_rows == 0 || batch.requests == 0) {
     return cudaSuccess;
   }
@@ -450,10 +477,14 @@ cudaError_t attend_paged(const PagedAttentionShape& shape, const PagedBatch& bat
   const std::int64_t kv_stride =
       shape.kv_stride > 0 ? shape.kv_stride : shape.kv_heads * shape.head_dim;
   const auto launch = [&]<int share, int rows>() {
-    const dim3 grid(static_cast<unsigned>((query_rows + rows - 1) / rows),
-                    static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(batch.requests));
-    attend_kernel<Element, share, rows><<<grid, kThreads, 0, stream>>>(
-        shape, batch, angles, query_stride, kv_stride, queries, keys, values, output);
+    const std::int64_t tiles_max = (query_rows + rows - 1) / rows;
+    const std::int64_t alike = tiles_max * batch.requests;
+    const std::int64_t by_need = queries_total * group / rows + batch.requests;
+    const dim3 grid(static_cast<unsigned>(alike < by_need ? alike : by_need),
+                    static_cast<unsigned>(shape.kv_heads));
+    attend_kernel<Element, share, rows>
+        <<<grid, kThreads, 0, stream>>>(shape, batch, angles, alike < by_need ? tiles_max : 0,
+                                        query_stride, kv_stride, queries, keys, values, output);
   };
   // What a lane holds of all rows has to fit in its registers.
   if (shape.head_dim <= 2 * kWarp) {
@@ -547,8 +578,8 @@ cudaError_t busy(std::int64_t ns, cudaStream_t stream) {
 
 #define KVTIER_INSTANTIATE(Element)                                                                \
   template cudaError_t attend_paged(const PagedAttentionShape&, const PagedBatch&, RotaryAngles,   \
-                                    std::int64_t, const Element*, const Element*, const Element*,  \
-                                    Element*, cudaStream_t);                                       \
+                                    std::int64_t, std::int64_t, const Element*, const Element*,    \
+                                    const Element*, Element*, cudaStream_t);                       \
   template cudaError_t rms_norm(const Element*, Element*, std::int64_t, std::int64_t,              \
                                 cudaStream_t);                                                     \
   template cudaError_t gated_activation(const Element*, Element*, std::int64_t, std::int64_t,      \

@@ -22,6 +22,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "hw/device/host_memory.hpp"
 #include "hw/device/processors.hpp"
 #include "hw/device/thread_pool.hpp"
 #include "kernels/row_functions.hpp"
@@ -141,12 +142,6 @@ std::string first_line_with(const char* file, const std::string& key) {
   return "";
 }
 
-Bytes meminfo(const std::string& key) {
-  const std::string text = first_line_with("/proc/meminfo", key);
-  constexpr std::int64_t kKibibyte = 1024;
-  return Bytes(text.empty() ? 0 : std::stoll(text) * kKibibyte);
-}
-
 /// The largest data cache of the first processor.
 Bytes largest_cache() {
   namespace fs = std::filesystem;
@@ -189,14 +184,14 @@ class CpuDevice final : public Device {
     info_.libraries = {{"openblas", fmt::format("{} ({})", build.substr(0, build.find(' ')),
                                                 openblas_get_corename())}};
     info_.processors = pool_.threads();
-    info_.memory = meminfo("MemTotal");
+    info_.memory = host_memory();
     info_.element_type = ElementType::float32;
     info_.element = Bytes(sizeof(float));
     info_.limits = measure_limits();
   }
 
   [[nodiscard]] const DeviceInfo& info() const override { return info_; }
-  [[nodiscard]] Bytes free_memory(MemoryKind) const override { return meminfo("MemAvailable"); }
+  [[nodiscard]] Bytes free_memory(MemoryKind) const override { return available_host_memory(); }
 
   [[nodiscard]] std::unique_ptr<Stream> make_stream() override {
     return std::make_unique<CpuStream>();

@@ -176,6 +176,7 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
   std::vector<std::int32_t> new_positions;
   std::vector<std::int32_t> last_rows;
   attention_.queries_max = 0;
+  attention_.queries_total = tokens;
   attention_.context_max = longest;
   for (std::size_t r = 0; r + 1 < batch.query_begin.size(); ++r) {
     const std::int64_t added = batch.query_begin[r + 1] - batch.query_begin[r];

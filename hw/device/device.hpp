@@ -149,8 +149,10 @@ struct AttentionWork {
   const void* values = nullptr;
   void* output = nullptr;
   kernels::PagedBatch batch;
-  /// Of the longest query and the longest context, for the plan of the launch.
+  /// Of the longest query, of all queries together and of the longest context, for the plan of the
+  /// launch.
   std::int64_t queries_max = 0;
+  std::int64_t queries_total = 0;
   std::int64_t context_max = 0;
   /// Base of the rotary positions that keys and queries get on the way: those of their places in
   /// the context, whatever the slots. 0: both carry their positions already.

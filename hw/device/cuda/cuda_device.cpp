@@ -2,7 +2,10 @@
 /// and the program has to start where there are none.
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include <cublas_v2.h>
@@ -10,9 +13,10 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
-#include <sys/sysinfo.h>
+#include <sched.h>
 
 #include "hw/device/device.hpp"
+#include "hw/device/host_memory.hpp"
 #include "hw/device/open_device.hpp"
 #include "kernels/paged_cuda.hpp"
 #include "sim/core/errors.hpp"
@@ -23,6 +27,8 @@ namespace {
 
 void check(const char* call, cudaError_t error) {
   if (error != cudaSuccess) {
+    // Or the next launch would report this error as its own.
+    static_cast<void>(cudaGetLastError());
     throw DeviceError(
         fmt::format("{}: {} ({})", call, cudaGetErrorName(error), cudaGetErrorString(error)));
   }
@@ -34,13 +40,44 @@ void check(const char* call, cublasStatus_t status) {
   }
 }
 
+/// A thread that waits by spinning takes a processor from those that queue work.
+bool waits_block() {
+  constexpr int kFewProcessors = 8;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < kFewProcessors;
+}
+
 struct CudaEvent final : Event {
-  CudaEvent() { check("cudaEventCreate", cudaEventCreate(&event)); }
+  CudaEvent() {
+    check(
+        "cudaEventCreateWithFlags",
+        cudaEventCreateWithFlags(&event, waits_block() ? cudaEventBlockingSync : cudaEventDefault));
+  }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   ~CudaEvent() override { cudaEventDestroy(event); }
   void synchronize() override { check("cudaEventSynchronize", cudaEventSynchronize(event)); }
+  [[nodiscard]] bool is_reached() const {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
+    check("cudaEventQuery", state);
+    return true;
+  }
   cudaEvent_t event = nullptr;
+};
+
+/// The pieces of a copy by a kernel, on the host and on the device. They belong to the copy until
+/// its event is reached: the host's side must not change before it was read.
+struct PieceList {
+  PieceList(Device& device, Bytes bytes)
+      : on_host(device, MemoryKind::pinned, bytes), on_device(device, MemoryKind::device, bytes) {}
+  Buffer on_host;
+  Buffer on_device;
+  CudaEvent used;
 };
 
 struct CudaStream final : Stream {
@@ -49,12 +86,36 @@ struct CudaStream final : Stream {
   }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
-  ~CudaStream() override { cudaStreamDestroy(stream); }
+  ~CudaStream() override {
+    if (!lists.empty()) {
+      cudaStreamSynchronize(stream);
+    }
+    cudaStreamDestroy(stream);
+  }
   void synchronize() override { check("cudaStreamSynchronize", cudaStreamSynchronize(stream)); }
+  /// One that no copy uses any more.
+  PieceList& list_of(Device& device, Bytes bytes) {
+    const auto free = std::ranges::find_if(lists, [&](const std::unique_ptr<PieceList>& list) {
+      return list->on_host.size() >= bytes && list->used.is_reached();
+    });
+    if (free != lists.end()) {
+      return **free;
+    }
+    constexpr Bytes kLeast(4096);
+    lists.push_back(std::make_unique<PieceList>(device, std::max(kLeast, 2 * bytes)));
+    return *lists.back();
+  }
   cudaStream_t stream = nullptr;
+  std::vector<std::unique_ptr<PieceList>> lists;
 };
 
-cudaStream_t of(Stream& stream) { return static_cast<CudaStream&>(stream).stream; }
+struct Blas {
+  Blas() { check("cublasCreate", cublasCreate(&handle)); }
+  Blas(const Blas&) = delete;
+  Blas& operator=(const Blas&) = delete;
+  ~Blas() { cublasDestroy(handle); }
+  cublasHandle_t handle = nullptr;
+};
 
 template <class Element>
 constexpr ElementType kElementType = ElementType::bfloat16;
@@ -93,9 +154,12 @@ class CudaDevice final : public Device {
     int runtime = 0;
     check("cudaDriverGetVersion", cudaDriverGetVersion(&driver));
     check("cudaRuntimeGetVersion", cudaRuntimeGetVersion(&runtime));
-    check("cublasCreate", cublasCreate(&blas_));
+    if (waits_block()) {
+      check("cudaSetDeviceFlags", cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+    }
+    blas_.emplace();
     int blas_version = 0;
-    check("cublasGetVersion", cublasGetVersion(blas_, &blas_version));
+    check("cublasGetVersion", cublasGetVersion(blas_->handle, &blas_version));
     info_.kind = "cuda";
     info_.name = properties.name;
     info_.driver = fmt::format("CUDA {}.{}", driver / 1000, driver % 1000 / 10);
@@ -107,14 +171,11 @@ class CudaDevice final : public Device {
     info_.element_type = kElementType<Element>;
     info_.element = Bytes(sizeof(Element));
     info_.limits = limits_of(properties);
+    pitch_max_ = static_cast<std::ptrdiff_t>(properties.memPitch);
   }
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
-  ~CudaDevice() override {
-    if (blas_ != nullptr) {
-      cublasDestroy(blas_);
-    }
-  }
+  ~CudaDevice() override = default;
 
   [[nodiscard]] const DeviceInfo& info() const override { return info_; }
   [[nodiscard]] Bytes free_memory(MemoryKind kind) const override {
@@ -125,9 +186,7 @@ class CudaDevice final : public Device {
       check("cudaMemGetInfo", cudaMemGetInfo(&free, &total));
       return Bytes(static_cast<std::int64_t>(free));
     }
-    struct sysinfo system {};
-    ::sysinfo(&system);
-    return Bytes(static_cast<std::int64_t>((system.freeram + system.bufferram) * system.mem_unit));
+    return available_host_memory();
   }
 
   [[nodiscard]] std::unique_ptr<Stream> make_stream() override {
@@ -139,11 +198,11 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaEvent>();
   }
   void record(Event& event, Stream& stream) override {
-    check("cudaEventRecord", cudaEventRecord(static_cast<CudaEvent&>(event).event, of(stream)));
+    check("cudaEventRecord", cudaEventRecord(static_cast<CudaEvent&>(event).event, on(stream)));
   }
   void wait(Stream& stream, Event& event) override {
     check("cudaStreamWaitEvent",
-          cudaStreamWaitEvent(of(stream), static_cast<CudaEvent&>(event).event, 0));
+          cudaStreamWaitEvent(on(stream), static_cast<CudaEvent&>(event).event, 0));
   }
   [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
     float milliseconds = 0;
@@ -155,58 +214,56 @@ class CudaDevice final : public Device {
   }
 
   void copy(void* to, const void* from, Bytes bytes, Stream& stream) override {
+    if (bytes == Bytes()) {
+      return;
+    }
     check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes.value),
-                                             cudaMemcpyDefault, of(stream)));
+                                             cudaMemcpyDefault, on(stream)));
   }
   void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
     if (method == CopyMethod::engine) {
-      for (const CopyPiece& piece : pieces) {
-        copy(piece.to, piece.from, piece.bytes, stream);
-      }
+      copy_by_engine(pieces, stream);
       return;
     }
     if (pieces.empty()) {
       return;
     }
-    std::vector<kernels::cuda::Piece> list;
-    list.reserve(pieces.size());
-    for (const CopyPiece& piece : pieces) {
-      list.push_back({piece.to, piece.from, piece.bytes.value});
-    }
-    void* on_device = nullptr;
-    const std::size_t bytes = list.size() * sizeof list[0];
-    check("cudaMallocAsync", cudaMallocAsync(&on_device, bytes, of(stream)));
-    // From pageable memory the call returns once the list has been read.
-    check("cudaMemcpyAsync",
-          cudaMemcpyAsync(on_device, list.data(), bytes, cudaMemcpyHostToDevice, of(stream)));
-    check("copy_pieces",
-          kernels::cuda::copy_pieces(static_cast<kernels::cuda::Piece*>(on_device),
-                                     static_cast<std::int64_t>(list.size()), of(stream)));
-    check("cudaFreeAsync", cudaFreeAsync(on_device, of(stream)));
+    using kernels::cuda::Piece;
+    const cudaStream_t queue = on(stream);
+    const Bytes bytes(
+        static_cast<std::int64_t>(pieces.size_bytes() / sizeof pieces[0] * sizeof(Piece)));
+    PieceList& list = static_cast<CudaStream&>(stream).list_of(*this, bytes);
+    std::ranges::transform(pieces, list.on_host.template as<Piece>(), [](const CopyPiece& piece) {
+      return Piece{piece.to, piece.from, piece.bytes.value};
+    });
+    copy(list.on_device.data(), list.on_host.data(), bytes, stream);
+    check("copy_pieces", kernels::cuda::copy_pieces(list.on_device.template as<Piece>(),
+                                                    std::ssize(pieces), queue));
+    check("cudaEventRecord", cudaEventRecord(list.used.event, queue));
   }
   void gather(const RowWork& work, Stream& stream) override {
-    check("gather", kernels::cuda::gather_rows(rows_of(work), of(stream)));
+    check("gather", kernels::cuda::gather_rows(rows_of(work), on(stream)));
   }
   void scatter(const RowWork& work, Stream& stream) override {
-    check("scatter", kernels::cuda::scatter_rows(rows_of(work), of(stream)));
+    check("scatter", kernels::cuda::scatter_rows(rows_of(work), on(stream)));
   }
   void fold(const RowWork& work, Stream& stream) override {
-    check("fold", kernels::cuda::fold_rows(rows_of(work), of(stream)));
+    check("fold", kernels::cuda::fold_rows(rows_of(work, sizeof(std::uint32_t)), on(stream)));
   }
   void gemm(const GemmWork& work, Stream& stream) override {
     if (work.m == 0) {
       return;
     }
-    check("cublasSetStream", cublasSetStream(blas_, of(stream)));
+    check("cublasSetStream", cublasSetStream(blas_->handle, on(stream)));
     // cuBLAS counts columns first: output^T = weights x input^T.
     const float one = 1;
     const float zero = 0;
     const auto size = [](std::int64_t n) { return static_cast<int>(n); };
     check("cublasGemmEx",
-          cublasGemmEx(blas_, CUBLAS_OP_T, CUBLAS_OP_N, size(work.n), size(work.m), size(work.k),
-                       &one, work.weights, kDataType<Element>, size(work.k), work.input,
-                       kDataType<Element>, size(work.k), &zero, work.output, kDataType<Element>,
-                       size(work.n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+          cublasGemmEx(blas_->handle, CUBLAS_OP_T, CUBLAS_OP_N, size(work.n), size(work.m),
+                       size(work.k), &one, work.weights, kDataType<Element>, size(work.k),
+                       work.input, kDataType<Element>, size(work.k), &zero, work.output,
+                       kDataType<Element>, size(work.n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
   }
   void attention(const AttentionWork& work, Stream& stream) override {
     if (!kernels::is_valid(work.shape)) {
@@ -214,16 +271,26 @@ class CudaDevice final : public Device {
           "attention: {} query heads on {} KV heads of width {} are not what the kernel takes",
           work.shape.query_heads, work.shape.kv_heads, work.shape.head_dim));
     }
+    for (const void* const address :
+         {work.queries, work.keys, work.values, static_cast<const void*>(work.output)}) {
+      expect_aligned(address, sizeof(Element));
+    }
+    if (work.queries_total < work.queries_max) {
+      throw DeviceError("attention: fewer queries in all than in the longest request");
+    }
+    select();  // for a new table
     const kernels::RotaryAngles angles =
         work.rope_base > 0 ? rotary_angles(work.shape.head_dim, work.rope_base, work.context_max)
                            : kernels::RotaryAngles{};
-    check("attention", kernels::cuda::attend_paged(work.shape, work.batch, angles, work.queries_max,
-                                                   static_cast<const Element*>(work.queries),
-                                                   static_cast<const Element*>(work.keys),
-                                                   static_cast<const Element*>(work.values),
-                                                   static_cast<Element*>(work.output), of(stream)));
+    check("attention",
+          kernels::cuda::attend_paged(work.shape, work.batch, angles, work.queries_max,
+                                      work.queries_total, static_cast<const Element*>(work.queries),
+                                      static_cast<const Element*>(work.keys),
+                                      static_cast<const Element*>(work.values),
+                                      static_cast<Element*>(work.output), on(stream)));
   }
   void rope(const RopeWork& work, Stream& stream) override {
+    select();  // for a new table
     const std::int64_t end =
         work.positions != nullptr ? work.positions_end : work.first_position + work.rows.rows;
     const auto elements = [](Bytes bytes) { return bytes / Bytes(sizeof(Element)); };
@@ -232,46 +299,48 @@ class CudaDevice final : public Device {
                                         work.rows.rows, elements(work.rows.from_slot(1)),
                                         elements(work.rows.from_packed(1)), work.heads,
                                         work.head_dim, rotary_angles(work.head_dim, work.base, end),
-                                        work.positions, work.first_position, of(stream)));
+                                        work.positions, work.first_position, on(stream)));
   }
   void row_function(const RowFunctionWork& work, Stream& stream) override {
     const auto* const input = static_cast<const Element*>(work.input);
     auto* const output = static_cast<Element*>(work.output);
     switch (work.function) {
       case RowFunction::norm:
-        check("norm", kernels::cuda::rms_norm(input, output, work.rows, work.width, of(stream)));
+        check("norm", kernels::cuda::rms_norm(input, output, work.rows, work.width, on(stream)));
         break;
       case RowFunction::gated_activation:
         check("gated_activation",
-              kernels::cuda::gated_activation(input, output, work.rows, work.width, of(stream)));
+              kernels::cuda::gated_activation(input, output, work.rows, work.width, on(stream)));
         break;
       case RowFunction::activation:
         check("activation",
-              kernels::cuda::activation(input, output, work.rows * work.width, of(stream)));
+              kernels::cuda::activation(input, output, work.rows * work.width, on(stream)));
         break;
       case RowFunction::add:
         check("add", kernels::cuda::add(input, static_cast<const Element*>(work.other), output,
-                                        work.rows * work.width, of(stream)));
+                                        work.rows * work.width, on(stream)));
         break;
       case RowFunction::sample:
         check("sample",
               kernels::cuda::index_of_largest(input, static_cast<std::int32_t*>(work.output),
-                                              work.rows, work.width, of(stream)));
+                                              work.rows, work.width, on(stream)));
         break;
     }
   }
   void busy(double seconds, Stream& stream) override {
     constexpr double kNanoseconds = 1e9;
     check("busy",
-          kernels::cuda::busy(static_cast<std::int64_t>(seconds * kNanoseconds), of(stream)));
+          kernels::cuda::busy(static_cast<std::int64_t>(seconds * kNanoseconds), on(stream)));
   }
 
   void write_elements(void* to, std::span<const float> values) override {
+    select();
     std::vector<Element> elements(values.size());
     std::ranges::transform(values, elements.begin(), to_element<Element>);
     upload(to, elements.data(), elements.size() * sizeof(Element));
   }
   void read_elements(std::span<float> values, const void* from) override {
+    select();
     std::vector<Element> elements(values.size());
     check("cudaMemcpy", cudaMemcpy(elements.data(), from, elements.size() * sizeof(Element),
                                    cudaMemcpyDeviceToHost));
@@ -279,16 +348,73 @@ class CudaDevice final : public Device {
   }
 
  private:
+  /// Each thread has a current device of its own, which calls refer to.
   void select() const { check("cudaSetDevice", cudaSetDevice(index_)); }
+  [[nodiscard]] cudaStream_t on(Stream& stream) const {
+    select();
+    return static_cast<CudaStream&>(stream).stream;
+  }
 
-  static kernels::cuda::Rows rows_of(const RowWork& work) {
-    constexpr std::int64_t kUnit = 16;
+  /// Neighbours, and pieces at equal distances, go in one call.
+  void copy_by_engine(std::span<const CopyPiece> pieces, Stream& stream) {
+    const auto distance = [](const void* first, const void* last) {
+      return static_cast<const std::byte*>(last) - static_cast<const std::byte*>(first);
+    };
+    // Any two are at equal distances.
+    constexpr std::ptrdiff_t kFewest = 3;
+    for (std::size_t i = 0; i < pieces.size();) {
+      const CopyPiece& first = pieces[i];
+      const std::int64_t bytes = first.bytes.value;
+      std::ptrdiff_t to_pitch = 0;
+      std::ptrdiff_t from_pitch = 0;
+      std::size_t end = i + 1;
+      if (end < pieces.size()) {
+        to_pitch = distance(first.to, pieces[end].to);
+        from_pitch = distance(first.from, pieces[end].from);
+      }
+      while (end < pieces.size() && pieces[end].bytes == first.bytes &&
+             distance(pieces[end - 1].to, pieces[end].to) == to_pitch &&
+             distance(pieces[end - 1].from, pieces[end].from) == from_pitch) {
+        ++end;
+      }
+      const auto count = static_cast<std::ptrdiff_t>(end - i);
+      const auto fits = [&](std::ptrdiff_t pitch) { return bytes <= pitch && pitch <= pitch_max_; };
+      if (count > 1 && to_pitch == bytes && from_pitch == bytes) {
+        copy(first.to, first.from, count * first.bytes, stream);
+      } else if (count >= kFewest && bytes > 0 && fits(to_pitch) && fits(from_pitch)) {
+        check(
+            "cudaMemcpy2DAsync",
+            cudaMemcpy2DAsync(first.to, static_cast<std::size_t>(to_pitch), first.from,
+                              static_cast<std::size_t>(from_pitch), static_cast<std::size_t>(bytes),
+                              static_cast<std::size_t>(count), cudaMemcpyDefault, on(stream)));
+      } else {
+        copy(first.to, first.from, first.bytes, stream);
+        end = i + 1;
+      }
+      i = end;
+    }
+  }
+
+  /// Reads and writes of more than a byte go to multiples of their size.
+  static void expect_aligned(const void* address, std::size_t unit) {
+    if (reinterpret_cast<std::uintptr_t>(address) % unit != 0) {
+      throw DeviceError(
+          fmt::format("{}: a GPU works on addresses that are multiples of {} here", address, unit));
+    }
+  }
+
+  static constexpr std::int64_t kUnit = 16;
+
+  static kernels::cuda::Rows rows_of(const RowWork& work, std::size_t to_unit = kUnit) {
     for (const Bytes size : {work.row, work.from_packed(1), work.from_slot(1)}) {
       if (size.value % kUnit != 0) {
         throw DeviceError(
             fmt::format("rows of {} bytes: a GPU moves multiples of {}", size.value, kUnit));
       }
     }
+    expect_aligned(work.from, kUnit);
+    expect_aligned(work.to, to_unit);
+    expect_aligned(work.slots, sizeof *work.slots);
     return {.from = work.from,
             .to = work.to,
             .slots = work.slots,
@@ -344,12 +470,19 @@ class CudaDevice final : public Device {
     constexpr double kKilohertz = 1e3;
     constexpr double kPerClock = 2;  // double data rate
     constexpr double kBitsPerByte = 8;
-    constexpr double kFastestLink = 64e9;  // PCIe 5.0, 16 lanes, one way
+    // One way: NVLink-C2C, which shares the host's page tables, or 16 lanes of PCIe 6.0, the
+    // fastest that a GPU has. The link itself may be slower.
+    constexpr double kChipToChip = 450e9;
+    constexpr double kFastestPcie = 128e9;
+    int shares_page_tables = 0;
+    check("cudaDeviceGetAttribute",
+          cudaDeviceGetAttribute(&shares_page_tables,
+                                 cudaDevAttrPageableMemoryAccessUsesHostPageTables, device));
     return {.flops_per_second = operations * properties.multiProcessorCount *
                                 static_cast<double>(clock_khz) * kKilohertz,
             .memory_bytes_per_second = kPerClock * static_cast<double>(memory_khz) * kKilohertz *
                                        properties.memoryBusWidth / kBitsPerByte,
-            .link_bytes_per_second = kFastestLink,
+            .link_bytes_per_second = shares_page_tables != 0 ? kChipToChip : kFastestPcie,
             .cache = Bytes(properties.l2CacheSize)};
   }
 
@@ -386,7 +519,8 @@ class CudaDevice final : public Device {
 
   int index_;
   DeviceInfo info_;
-  cublasHandle_t blas_ = nullptr;
+  std::ptrdiff_t pitch_max_ = 0;
+  std::optional<Blas> blas_;
   struct RotaryOnDevice {
     std::int64_t positions;
     Buffer cosines;

@@ -168,6 +168,7 @@ class Scene {
                        .values = pool.layer(0) + pool.row_bytes().value / 2,
                        .output = output_.data(),
                        .queries_max = options_.added,
+                       .queries_total = options_.batch * options_.added,
                        .context_max = context_};
     work.batch = {.requests = options_.batch,
                   .slots = slots.as<std::int32_t>(),
@@ -207,6 +208,7 @@ class Scene {
       const Step& s = shorter_[static_cast<std::size_t>(i)];
       AttentionWork one = work(pool_, s.slots);
       one.queries_max = 1;
+      one.queries_total = options_.batch;
       one.context_max = context_ - options_.added + i + 1;
       one.batch.context_begin = s.context_begin.as<std::int64_t>();
       one.batch.query_begin = one_each_.queries.as<std::int64_t>();

@@ -1,7 +1,9 @@
-/// The list of cases that every device has to pass, on a GPU, in both of its number formats.
+/// The list of cases that every device has to pass, on a GPU, in both of its number formats, and on
+/// the second one where there is one.
 
-#include <filesystem>
-#include <optional>
+#include <map>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -15,9 +17,9 @@ namespace {
 
 /// One device for all tests, or why there is none.
 struct Opened {
-  explicit Opened(ElementType element) {
+  explicit Opened(const DeviceName& name) {
     try {
-      device = open_device({.kind = "cuda", .index = 0, .element = element});
+      device = open_device(name);
     } catch (const DeviceError& error) {
       missing = error.what();
     }
@@ -26,17 +28,18 @@ struct Opened {
   std::string missing;
 };
 
-Opened& opened(ElementType element) {
-  static Opened bfloat16(ElementType::bfloat16);
-  static Opened float16(ElementType::float16);
-  return element == ElementType::float16 ? float16 : bfloat16;
+struct Which {
+  int index;
+  ElementType element;
+};
+
+Opened& opened(const Which& which) {
+  static std::map<std::pair<int, ElementType>, Opened> all;
+  const DeviceName name{.kind = "cuda", .index = which.index, .element = which.element};
+  return all.try_emplace({which.index, which.element}, name).first->second;
 }
 
-std::string name_of(ElementType element) {
-  return element == ElementType::float16 ? "Float16" : "Bfloat16";
-}
-
-class CudaChecks : public testing::TestWithParam<ElementType> {
+class CudaChecks : public testing::TestWithParam<Which> {
  protected:
   void SetUp() override {
     if (opened(GetParam()).device == nullptr) {
@@ -45,11 +48,17 @@ class CudaChecks : public testing::TestWithParam<ElementType> {
   }
   Device& device() { return *opened(GetParam()).device; }
 };
-INSTANTIATE_TEST_SUITE_P(, CudaChecks, testing::Values(ElementType::bfloat16, ElementType::float16),
-                         [](const auto& one) { return name_of(one.param); });
+INSTANTIATE_TEST_SUITE_P(
+    , CudaChecks,
+    testing::Values(Which{0, ElementType::bfloat16}, Which{0, ElementType::float16},
+                    Which{1, ElementType::bfloat16}, Which{1, ElementType::float16}),
+    [](const auto& one) {
+      const bool half = one.param.element == ElementType::float16;
+      return (half ? "Float16On" : "Bfloat16On") + std::to_string(one.param.index);
+    });
 
 TEST_P(CudaChecks, SaysWhichNumbersItUses) {
-  EXPECT_EQ(device().info().element_type, GetParam());
+  EXPECT_EQ(device().info().element_type, GetParam().element);
   EXPECT_EQ(device().info().element, Bytes(2));
 }
 
@@ -76,6 +85,10 @@ TEST_P(CudaChecks, RowsMoveBetweenSlotsAndPackedMemory) {
 }
 
 TEST_P(CudaChecks, PiecesMoveWhole) { EXPECT_EQ(moved_pieces_differ(device()), ""); }
+
+TEST_P(CudaChecks, TwoStreamsAndTwoThreadsKeepTheirOrder) {
+  EXPECT_EQ(streams_lose_order(device()), "");
+}
 
 }  // namespace
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "kernels/rope_attention.hpp"
 
@@ -119,6 +120,7 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
     work.queries_max = std::max(work.queries_max, queries);
     work.context_max = std::max(work.context_max, context);
   }
+  work.queries_total = query_begin.back();
   const auto tokens = static_cast<std::size_t>(context_begin.back());
   const auto queried = static_cast<std::size_t>(query_begin.back());
 
@@ -494,6 +496,92 @@ std::string moved_pieces_differ(Device& device) {
     stream->synchronize();
     if (numbers_from<std::uint8_t>(device, back.data(), bytes.size()) != bytes) {
       return method == CopyMethod::engine ? "engine" : "kernel";
+    }
+  }
+  return "";
+}
+
+std::string streams_lose_order(Device& device) {
+  constexpr std::int64_t kLayers = 12;
+  constexpr std::int64_t kPlaces = 3;
+  constexpr std::int64_t kWidth = 64;
+  constexpr std::int64_t kRows = 40;
+  const std::int64_t count = kRows * kWidth;
+  const Bytes layer = count * device.info().element;
+  const Buffer host(device, MemoryKind::pinned, kLayers * layer);
+  const Buffer back(device, MemoryKind::pinned, kLayers * layer);
+  const Buffer ring(device, MemoryKind::device, kPlaces * layer);
+  const Buffer doubled(device, MemoryKind::device, kPlaces * layer);
+  const std::vector<float> values = random_values(static_cast<std::size_t>(kLayers * count), 11);
+  {
+    const Buffer all = elements_on(device, values);
+    const auto stream = device.make_stream();
+    device.copy(host.data(), all.data(), all.size(), *stream);
+    stream->synchronize();
+  }
+  const auto loads = device.make_stream();
+  const auto computes = device.make_stream();
+  const auto saves = device.make_stream();
+  const auto events = [&] {
+    std::vector<std::unique_ptr<Event>> made;
+    for (std::int64_t i = 0; i < kLayers; ++i) {
+      made.push_back(device.make_event());
+    }
+    return made;
+  };
+  const auto loaded = events();
+  const auto computed = events();
+  const auto saved = events();
+  const auto at = [](const auto& list, std::int64_t i) -> Event& {
+    return *list[static_cast<std::size_t>(i)];
+  };
+  // A thread each, as a server has; work is queued in turns.
+  for (std::int64_t i = 0; i < kLayers; ++i) {
+    const std::int64_t place = i % kPlaces * layer.value;
+    std::thread([&] {
+      if (i >= kPlaces) {
+        device.wait(*loads, at(computed, i - kPlaces));
+      }
+      device.copy(ring.data() + place, host.data() + i * layer.value, layer, *loads);
+      device.record(at(loaded, i), *loads);
+    }).join();
+    std::thread([&] {
+      device.wait(*computes, at(loaded, i));
+      if (i >= kPlaces) {
+        device.wait(*computes, at(saved, i - kPlaces));
+      }
+      device.row_function({.function = RowFunction::add,
+                           .input = ring.data() + place,
+                           .other = ring.data() + place,
+                           .output = doubled.data() + place,
+                           .rows = kRows,
+                           .width = kWidth},
+                          *computes);
+      device.record(at(computed, i), *computes);
+    }).join();
+    std::thread([&] {
+      device.wait(*saves, at(computed, i));
+      const CopyPiece halves[] = {
+          {back.data() + i * layer.value, doubled.data() + place, layer / 2},
+          {back.data() + i * layer.value + layer.value / 2,
+           doubled.data() + place + layer.value / 2, layer / 2}};
+      device.copy_pieces(halves, i % 2 == 0 ? CopyMethod::kernel : CopyMethod::engine, *saves);
+      device.record(at(saved, i), *saves);
+    }).join();
+  }
+  std::thread([&] { at(saved, kLayers - 1).synchronize(); }).join();
+  if (device.seconds_between(at(loaded, 0), at(saved, kLayers - 1)) < 0) {
+    return "time";
+  }
+  const Buffer found_on(device, MemoryKind::device, back.size());
+  device.copy(found_on.data(), back.data(), back.size(), *saves);
+  saves->synchronize();
+  const std::vector<float> found = elements_from(device, found_on.data(), values.size());
+  const Buffer once = elements_on(device, values);
+  const std::vector<float> held = elements_from(device, once.data(), values.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i] != 2 * held[i]) {
+      return "layer " + std::to_string(i / static_cast<std::size_t>(count));
     }
   }
   return "";

@@ -74,4 +74,9 @@ enum class Mistake { none, swapped_slots, late_positions, sees_next_token };
 /// either way by either method.
 [[nodiscard]] std::string moved_pieces_differ(Device& device);
 
+/// Layers are loaded on one stream by one thread and read on another stream by another thread, each
+/// behind an event, with the next loads over what was read behind events, too. Returns what is
+/// wrong, or nothing.
+[[nodiscard]] std::string streams_lose_order(Device& device);
+
 }  // namespace kvtier

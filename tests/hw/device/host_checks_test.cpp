@@ -42,5 +42,9 @@ TEST(HostChecks, RowsMoveBetweenSlotsAndPackedMemory) { EXPECT_EQ(moved_rows_dif
 
 TEST(HostChecks, PiecesMoveWhole) { EXPECT_EQ(moved_pieces_differ(host()), ""); }
 
+TEST(HostChecks, TwoStreamsAndTwoThreadsKeepTheirOrder) {
+  EXPECT_EQ(streams_lose_order(host()), "");
+}
+
 }  // namespace
 }  // namespace kvtier

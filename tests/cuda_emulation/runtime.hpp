@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "tests/cuda_emulation/device_code.hpp"
+#include "tests/cuda_emulation/machine.hpp"
+
+/// Queues of work, for the runtime and cuBLAS.
+struct CUstream_st;
+
+namespace kvtier::emulation {
+
+/// A point in a stream.
+struct Recording {
+  CUstream_st* stream = nullptr;
+  bool done = false;
+  std::chrono::steady_clock::time_point at;
+};
+
+/// Of a stream, in order; other streams go on between its steps.
+struct Work {
+  std::deque<std::function<void()>> steps{};
+  /// What has to be reached before.
+  std::shared_ptr<Recording> after{};
+  std::shared_ptr<Recording> recording{};
+};
+
+[[nodiscard]] CUstream_st* stream_of(cudaStream_t stream);
+void queue(CUstream_st& stream, Work work);
+[[nodiscard]] int current_device();
+/// Whether a test wants this call to fail.
+[[nodiscard]] bool must_fail(const char* function);
+[[nodiscard]] Counters& count();
+
+}  // namespace kvtier::emulation
+
+struct CUstream_st {
+  int device = 0;
+  bool orphan = false;
+  std::deque<kvtier::emulation::Work> work{};
+};
+struct CUevent_st {
+  int device = 0;
+  std::shared_ptr<kvtier::emulation::Recording> last;
+};
