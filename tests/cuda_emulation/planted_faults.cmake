@@ -2,10 +2,146 @@
 # plant(<file> <name> <text that is there once> <instead, where PLANTED is whether it is on>)
 
 # ---- Kernels ----
-plant(paged_cuda.cu attend_no_first_barrier
+plant(paged_cuda.cu attend_without_first_barrier
   "(token * shape.query_heads + head) * width;
   }
   __syncthreads();"
   "(token * shape.query_heads + head) * width;
   }
   if (!PLANTED) __syncthreads();")
+plant(paged_cuda.cu attend_without_last_barrier
+  "  __syncthreads();
+  for (int i = threadIdx.x; i < row_count * width; i += kThreads) {"
+  "  if (!PLANTED) __syncthreads();
+  for (int i = threadIdx.x; i < row_count * width; i += kThreads) {")
+plant(paged_cuda.cu attend_reads_slots_behind_the_last
+  "at + k < context ? at + k : context - 1"
+  "PLANTED || at + k < context ? at + k : context - 1")
+plant(paged_cuda.cu attend_sees_the_next_token
+  "seen[r] = r < row_count ? past + (first + r) / group + 1 : 0;"
+  "seen[r] = r < row_count ? past + (first + r) / group + (PLANTED ? 2 : 1) : 0;")
+plant(paged_cuda.cu attend_turns_keys_by_the_next_position
+  "(at + k - begin) * half + pair;"
+  "(at + k - begin + (PLANTED ? 1 : 0)) * half + pair;")
+plant(paged_cuda.cu attend_writes_behind_its_row
+  "all_sums[warp][r][pair + half] = sum[r][2 * j + 1];"
+  "all_sums[warp][r][pair + half + (PLANTED ? 1 : 0)] = sum[r][2 * j + 1];")
+plant(paged_cuda.cu attend_forgets_a_warp
+  "for (int w = 0; w < kWarps; ++w) {
+      const float weight"
+  "for (int w = PLANTED ? 1 : 0; w < kWarps; ++w) {
+      const float weight")
+plant(paged_cuda.cu attend_takes_a_tile_of_another_request
+  "(begin(middle) <= tile ? low : high) = middle;"
+  "((PLANTED ? begin(middle) < tile : begin(middle) <= tile) ? low : high) = middle;")
+plant(paged_cuda.cu shuffle_by_half_of_the_lanes
+  "  value = sum_of_warp(value);
+  if (threadIdx.x % kWarp == 0) {"
+  "  if (!PLANTED || threadIdx.x % 2 == 0) value = sum_of_warp(value);
+  if (threadIdx.x % kWarp == 0) {")
+plant(paged_cuda.cu norm_ends_threads_before_the_barrier
+  "  float squares = 0;
+  for (std::int64_t i = threadIdx.x;"
+  "  if (PLANTED && threadIdx.x >= 224) return;
+  float squares = 0;
+  for (std::int64_t i = threadIdx.x;")
+plant(paged_cuda.cu sum_without_barrier
+  "  __syncthreads();
+  float sum = 0;"
+  "  if (!PLANTED) __syncthreads();
+  float sum = 0;")
+plant(paged_cuda.cu sum_with_two_barriers_at_once
+  "    parts[threadIdx.x / kWarp] = value;
+  }"
+  "    parts[threadIdx.x / kWarp] = value;
+  }
+  if (PLANTED && threadIdx.x < kWarp) {
+    __syncthreads();
+    return value;
+  }")
+plant(paged_cuda.cu sample_without_barrier
+  "best_places[threadIdx.x] = place;
+  __syncthreads();"
+  "best_places[threadIdx.x] = place;
+  if (!PLANTED) __syncthreads();")
+plant(paged_cuda.cu rows_write_behind_the_last
+  "i < rows.rows * units; i += stride) {"
+  "i < rows.rows * units + (PLANTED ? 1 : 0); i += stride) {")
+plant(paged_cuda.cu pieces_of_any_alignment_by_16_bytes
+  "const std::int64_t units = aligned ? piece.bytes"
+  "const std::int64_t units = aligned || PLANTED ? piece.bytes")
+plant(paged_cuda.cu fold_shuffles_lanes_that_have_words
+  "all ^= __shfl_xor_sync(0xffffffffU, all, offset);"
+  "if (!PLANTED || lane < units) all ^= __shfl_xor_sync(0xffffffffU, all, offset);")
+plant(paged_cuda.cu add_in_place_reads_its_neighbour
+  "to_element<Element>(to_float(a[i]) + to_float(b[i]));"
+  "to_element<Element>(to_float(a[PLANTED ? i / 2 : i]) + to_float(b[i]));")
+plant(paged_cuda.cu gated_takes_the_wrong_half
+  "to_float(input[begin + width]));"
+  "to_float(input[begin + (PLANTED ? 0 : width)]));")
+
+# ---- The device ----
+plant(cuda_device.cpp stale_error_after_a_failure
+  "static_cast<void>(cudaGetLastError());
+    throw"
+  "if (!PLANTED) static_cast<void>(cudaGetLastError());
+    throw")
+plant(cuda_device.cpp current_device_of_another_thread
+  "    select();
+    return static_cast<CudaStream&>(stream).stream;"
+  "    if (!PLANTED) select();
+    return static_cast<CudaStream&>(stream).stream;")
+plant(cuda_device.cpp event_of_another_device
+  "    select();
+    return std::make_unique<CudaEvent>();"
+  "    if (!PLANTED) select();
+    return std::make_unique<CudaEvent>();")
+plant(cuda_device.cpp list_of_pieces_used_again_too_early
+  "list->on_host.size() >= bytes && list->used.is_reached()"
+  "list->on_host.size() >= bytes && (PLANTED || list->used.is_reached())")
+plant(cuda_device.cpp list_of_pieces_in_pageable_memory
+  "copy(list.on_device.data(), list.on_host.data(), bytes, stream);"
+  "if (PLANTED) {
+      const std::vector<Piece> passing(list.on_host.template as<Piece>(), list.on_host.template as<Piece>() + pieces.size());
+      copy(list.on_device.data(), passing.data(), bytes, stream);
+    } else copy(list.on_device.data(), list.on_host.data(), bytes, stream);")
+plant(cuda_device.cpp list_of_pieces_freed_early
+  "    check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));"
+  "    check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));
+    if (PLANTED) static_cast<CudaStream&>(stream).lists.clear();")
+plant(cuda_device.cpp wait_that_does_not_wait
+  "  void wait(Stream& stream, Event& event) override {"
+  "  void wait(Stream& stream, Event& event) override {
+    if (PLANTED) return;")
+plant(cuda_device.cpp event_recorded_once
+  "  void record(Event& event, Stream& stream) override {"
+  "  void record(Event& event, Stream& stream) override {
+    if (PLANTED) return;")
+plant(cuda_device.cpp gemm_on_the_legacy_stream
+  "cublasSetStream(blas_->handle, on(stream))"
+  "cublasSetStream(blas_->handle, PLANTED ? nullptr : on(stream))")
+plant(cuda_device.cpp gemm_of_wrong_strides
+  "kDataType<Element>, size(work.k), &zero,"
+  "kDataType<Element>, size(PLANTED ? work.k + 1 : work.k), &zero,")
+plant(cuda_device.cpp upload_that_returns_early
+  "    check(\"cudaStreamSynchronize\", cudaStreamSynchronize(cudaStreamLegacy));"
+  "    if (!PLANTED) check(\"cudaStreamSynchronize\", cudaStreamSynchronize(cudaStreamLegacy));")
+plant(cuda_device.cpp stream_that_does_not_wait
+  "void synchronize() override { check(\"cudaStreamSynchronize\", cudaStreamSynchronize(stream)); }"
+  "void synchronize() override { if (!PLANTED) check(\"cudaStreamSynchronize\", cudaStreamSynchronize(stream)); }")
+plant(cuda_device.cpp copy_one_byte_short
+  "cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes.value),"
+  "cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes.value - (PLANTED ? 1 : 0)),")
+plant(cuda_device.cpp neighbours_of_the_wrong_pitch
+  "count >= kFewest && bytes > 0 &&"
+  "count >= kFewest - (PLANTED ? 1 : 0) && (to_pitch = PLANTED ? bytes : to_pitch) > 0 &&")
+plant(cuda_device.cpp addresses_of_any_alignment
+  "if (reinterpret_cast<std::uintptr_t>(address) % unit != 0) {"
+  "if (!PLANTED && reinterpret_cast<std::uintptr_t>(address) % unit != 0) {")
+plant(cuda_device.cpp free_memory_without_release
+  "        cudaFree(data);"
+  "        if (!PLANTED) cudaFree(data);")
+plant(cuda_device.cpp rotary_table_replaced_while_used
+  "      tables.push_back(std::move(on_device));"
+  "      if (PLANTED) tables.clear();
+      tables.push_back(std::move(on_device));")

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "kernels/rope_attention.hpp"
 
@@ -522,6 +522,10 @@ std::string streams_lose_order(Device& device) {
   const auto loads = device.make_stream();
   const auto computes = device.make_stream();
   const auto saves = device.make_stream();
+  // A thread each, as a server has; work is queued in turns.
+  const auto in_thread = [](const auto& work) {
+    return std::async(std::launch::async, work).get();
+  };
   const auto events = [&] {
     std::vector<std::unique_ptr<Event>> made;
     for (std::int64_t i = 0; i < kLayers; ++i) {
@@ -529,23 +533,22 @@ std::string streams_lose_order(Device& device) {
     }
     return made;
   };
-  const auto loaded = events();
-  const auto computed = events();
-  const auto saved = events();
+  const auto loaded = in_thread(events);
+  const auto computed = in_thread(events);
+  const auto saved = in_thread(events);
   const auto at = [](const auto& list, std::int64_t i) -> Event& {
     return *list[static_cast<std::size_t>(i)];
   };
-  // A thread each, as a server has; work is queued in turns.
   for (std::int64_t i = 0; i < kLayers; ++i) {
     const std::int64_t place = i % kPlaces * layer.value;
-    std::thread([&] {
+    in_thread([&] {
       if (i >= kPlaces) {
         device.wait(*loads, at(computed, i - kPlaces));
       }
       device.copy(ring.data() + place, host.data() + i * layer.value, layer, *loads);
       device.record(at(loaded, i), *loads);
-    }).join();
-    std::thread([&] {
+    });
+    in_thread([&] {
       device.wait(*computes, at(loaded, i));
       if (i >= kPlaces) {
         device.wait(*computes, at(saved, i - kPlaces));
@@ -558,8 +561,8 @@ std::string streams_lose_order(Device& device) {
                            .width = kWidth},
                           *computes);
       device.record(at(computed, i), *computes);
-    }).join();
-    std::thread([&] {
+    });
+    in_thread([&] {
       device.wait(*saves, at(computed, i));
       const CopyPiece halves[] = {
           {back.data() + i * layer.value, doubled.data() + place, layer / 2},
@@ -567,9 +570,9 @@ std::string streams_lose_order(Device& device) {
            doubled.data() + place + layer.value / 2, layer / 2}};
       device.copy_pieces(halves, i % 2 == 0 ? CopyMethod::kernel : CopyMethod::engine, *saves);
       device.record(at(saved, i), *saves);
-    }).join();
+    });
   }
-  std::thread([&] { at(saved, kLayers - 1).synchronize(); }).join();
+  in_thread([&] { at(saved, kLayers - 1).synchronize(); });
   if (device.seconds_between(at(loaded, 0), at(saved, kLayers - 1)) < 0) {
     return "time";
   }

@@ -1,0 +1,87 @@
+/// Random batches against attention in double, on either device, in either format, in any order.
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/cuda_emulation/module.hpp"
+#include "tests/hw/device/device_checks.hpp"
+
+namespace kvtier::emulation {
+namespace {
+
+/// KVTIER_TEST_FROM and KVTIER_TEST_CASES make the hunt longer.
+int from_environment(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+AttentionCase random_case(int number) {
+  std::mt19937 engine(static_cast<unsigned>(number));
+  const auto draw = [&](std::int64_t least, std::int64_t most) {
+    return least + static_cast<std::int64_t>(engine() % static_cast<unsigned>(most - least + 1));
+  };
+  const std::int64_t groups[] = {1, 1, 2, 3, 4, 8, 16};
+  const std::int64_t kv_heads = draw(1, 3);
+  AttentionCase c{.name = fmt::format("case {}", number),
+                  .shape = {.query_heads = kv_heads * groups[draw(0, 6)],
+                            .kv_heads = kv_heads,
+                            .head_dim = 16 * draw(1, 16)},
+                  .requests = {},
+                  .rope_base = draw(0, 1) * 10000.0};
+  const std::int64_t kind = draw(0, 3);  // decodes, prompts, both, with empty ones
+  for (std::int64_t i = draw(1, kind == 0 ? 9 : 4); i > 0; --i) {
+    const std::int64_t past = draw(0, draw(0, 3) == 0 ? 300 : 40);
+    const std::int64_t added = kind == 0 || (kind > 1 && draw(0, 1) == 0) ? 1 : draw(1, 24);
+    c.requests.emplace_back(kind == 3 && draw(0, 2) == 0 ? 0 : added, past + added);
+  }
+  c.shared = draw(0, 3) == 0 ? draw(1, 30) : 0;
+  // New tokens are no other request's.
+  for (const auto& [added, context] : c.requests) {
+    c.shared = std::min(c.shared, context - added);
+  }
+  c.strided = draw(0, 1) == 1;
+  return c;
+}
+
+TEST(Attention, OfRandomBatchesAgreesWithAttentionInDouble) {
+  const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
+  std::map<std::pair<int, ElementType>, std::unique_ptr<Device>> devices;
+  const int from = from_environment("KVTIER_TEST_FROM", 0);
+  const int count = from_environment("KVTIER_TEST_CASES", 60);
+  for (int number = from; number < from + count; ++number) {
+    const AttentionCase c = random_case(number);
+    const std::pair which(number % 2,
+                          number / 2 % 2 == 0 ? ElementType::bfloat16 : ElementType::float16);
+    module.schedule(static_cast<Schedule>(number / 4 % 3), static_cast<std::uint64_t>(number));
+    auto& device = devices[which];
+    if (device == nullptr) {
+      device = module.open(which.first, which.second);
+    }
+    ASSERT_LE(attention_error(*device, c), 1) << c.name;
+    ASSERT_EQ(module.fault(), "") << c.name;
+  }
+}
+
+TEST(Attention, LaunchesFewBlocksWithoutRows) {
+  const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
+  const auto device = module.open(0, ElementType::bfloat16);
+  AttentionCase c{.name = "a prompt beside decodes",
+                  .shape = {.query_heads = 4, .kv_heads = 2, .head_dim = 16},
+                  .requests = {{160, 160}},
+                  .rope_base = 0};
+  c.requests.insert(c.requests.end(), 60, {1, 20});
+  const std::int64_t before = module.counters().blocks;
+  EXPECT_LE(attention_error(*device, c), 1);
+  // 40 tiles of 8 rows (2 heads of 160 tokens) and 60 of 2 rows each, for 2 KV heads: 200 blocks
+  // with rows. Before, 61 requests of 40 tiles each: 4,880.
+  const std::int64_t blocks = module.counters().blocks - before;
+  EXPECT_GE(blocks, 200);
+  EXPECT_LE(blocks, 200 + 2 * 61);
+}
+
+}  // namespace
+}  // namespace kvtier::emulation

@@ -1,0 +1,184 @@
+/// What the CUDA device asks of the runtime, and what it does when that refuses.
+
+#include <fstream>
+#include <numeric>
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/sysinfo.h>
+
+#include "hw/device/processors.hpp"
+#include "sim/core/errors.hpp"
+#include "tests/cuda_emulation/module.hpp"
+#include "tests/hw/device/device_checks.hpp"
+
+namespace kvtier::emulation {
+namespace {
+
+class CudaDevice : public testing::Test {
+ protected:
+  const Module module_{KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so"};
+  const std::unique_ptr<Device> device_ = module_.open(0, ElementType::bfloat16);
+  const std::unique_ptr<Stream> stream_ = device_->make_stream();
+};
+
+// kMoved pieces of 64 bytes; the copies that are queued for them.
+TEST_F(CudaDevice, MovesNeighboursInOneCall) {
+  constexpr std::int64_t kMoved = 100;
+  constexpr std::int64_t kPiece = 64;
+  const Buffer host(*device_, MemoryKind::pinned, Bytes(kMoved * 4 * kPiece));
+  std::iota(host.as<std::uint16_t>(), host.as<std::uint16_t>() + host.size().value / 2, 0);
+  const auto copies = [&](std::int64_t to_distance, std::int64_t from_distance,
+                          std::int64_t shift_of_odd) {
+    const Buffer to = numbers_on(*device_, std::vector<std::uint8_t>(kMoved * 4 * kPiece, 7));
+    std::vector<CopyPiece> pieces;
+    for (std::int64_t i = 0; i < kMoved; ++i) {
+      pieces.push_back({to.data() + i * to_distance,
+                        host.data() + i * from_distance + i % 2 * shift_of_odd, Bytes(kPiece)});
+    }
+    const std::int64_t before = module_.counters().copies;
+    device_->copy_pieces(pieces, CopyMethod::engine, *stream_);
+    const std::int64_t queued = module_.counters().copies - before;
+    stream_->synchronize();
+    const auto found = numbers_from<std::uint8_t>(*device_, to.data(), kMoved * 4 * kPiece);
+    std::vector<std::uint8_t> expected(found.size(), 7);
+    for (const CopyPiece& piece : pieces) {
+      std::copy_n(static_cast<const std::uint8_t*>(piece.from), kPiece,
+                  expected.begin() + (static_cast<std::byte*>(piece.to) - to.data()));
+    }
+    EXPECT_EQ(found, expected);
+    return queued;
+  };
+  EXPECT_EQ(copies(kPiece, kPiece, 0), 1);
+  EXPECT_EQ(copies(kPiece, 3 * kPiece, 0), 1);
+  EXPECT_EQ(copies(3 * kPiece, kPiece, 0), 1);
+  EXPECT_EQ(copies(2 * kPiece, 3 * kPiece, 0), 1);
+  // Distances that differ each time; they overlap on one side; both at once.
+  EXPECT_EQ(copies(kPiece, 3 * kPiece, kPiece), kMoved);
+  EXPECT_EQ(copies(2 * kPiece, kPiece / 2, 0), kMoved);
+}
+
+TEST_F(CudaDevice, TakesNoMoreMemoryForLaterCopiesOfPieces) {
+  const Buffer from = numbers_on(*device_, std::vector<std::uint8_t>(8192, 1));
+  const Buffer to = numbers_on(*device_, std::vector<std::uint8_t>(8192, 2));
+  const auto copy = [&](std::int64_t count) {
+    std::vector<CopyPiece> pieces;
+    for (std::int64_t i = 0; i < count; ++i) {
+      pieces.push_back({to.data() + 48 * i, from.data() + 32 * i, Bytes(16)});
+    }
+    device_->copy_pieces(pieces, CopyMethod::kernel, *stream_);
+    stream_->synchronize();
+  };
+  copy(100);
+  const std::int64_t before = module_.counters().allocations;
+  for (int i = 0; i < 20; ++i) {
+    copy(100);
+  }
+  EXPECT_EQ(module_.counters().allocations, before);
+}
+
+TEST_F(CudaDevice, CountsThePageCacheAsFreeMemoryOfTheHost) {
+  const std::string path = testing::TempDir() + "page_cache";
+  constexpr std::int64_t kFile = 256 << 20;
+  {
+    std::ofstream out(path);
+    const std::string block(1 << 20, 'x');
+    for (std::int64_t i = 0; i < kFile; i += 1 << 20) {
+      out << block;
+    }
+  }
+  struct sysinfo system {};
+  ::sysinfo(&system);
+  const auto without_cache =
+      static_cast<std::int64_t>((system.freeram + system.bufferram) * system.mem_unit);
+  const std::int64_t found = device_->free_memory(MemoryKind::pinned).value;
+  const std::int64_t available =
+      open_device({.kind = "cpu"})->free_memory(MemoryKind::pinned).value;
+  std::filesystem::remove(path);
+  EXPECT_GT(found, without_cache + kFile / 4);
+  EXPECT_NEAR(static_cast<double>(found), static_cast<double>(available), kFile);
+}
+
+TEST_F(CudaDevice, GoesOnAfterItRanOutOfMemory) {
+  const Buffer numbers = elements_on(*device_, random_values(16, 1));
+  EXPECT_THROW(Buffer(*device_, MemoryKind::device, device_->info().memory), DeviceError);
+  device_->row_function({.function = RowFunction::activation,
+                         .input = numbers.data(),
+                         .output = numbers.data(),
+                         .rows = 1,
+                         .width = 16},
+                        *stream_);
+  stream_->synchronize();
+}
+
+TEST_F(CudaDevice, RefusesAddressesThatItCannotReadWhole) {
+  const Buffer numbers = elements_on(*device_, random_values(256, 1));
+  const Buffer slots = numbers_on(*device_, std::vector<std::int32_t>(4));
+  RowWork work{.from = numbers.data(), .to = numbers.data() + 64, .rows = 2, .row = Bytes(16)};
+  const auto refuses = [&](const RowWork& rows) {
+    EXPECT_THROW(device_->gather(rows, *stream_), DeviceError);
+    EXPECT_THROW(device_->scatter(rows, *stream_), DeviceError);
+  };
+  RowWork odd = work;
+  odd.from = numbers.data() + 8;
+  refuses(odd);
+  EXPECT_THROW(device_->fold(odd, *stream_), DeviceError);
+  odd = work;
+  odd.to = numbers.data() + 68;
+  refuses(odd);
+  device_->fold(odd, *stream_);  // writes words
+  odd = work;
+  odd.slots = reinterpret_cast<const std::int32_t*>(slots.data() + 2);
+  refuses(odd);
+  device_->gather(work, *stream_);
+  stream_->synchronize();
+}
+
+TEST_F(CudaDevice, KnowsLinksFasterThanPcie5) {
+  EXPECT_EQ(device_->info().limits.link_bytes_per_second, 128e9);
+  // Device 1 shares its host's page tables.
+  EXPECT_EQ(module_.open(1, ElementType::bfloat16)->info().limits.link_bytes_per_second, 450e9);
+}
+
+TEST_F(CudaDevice, LeavesNothingBehindWhenOpeningFails) {
+  const Counters before = module_.counters();
+  for (const char* function : {"cublasCreate_v2", "cublasGetVersion_v2", "cudaGetDeviceProperties",
+                               "cudaDeviceGetAttribute"}) {
+    module_.fail(function, 1);
+    EXPECT_THROW(module_.open(0, ElementType::bfloat16), DeviceError) << function;
+    EXPECT_EQ(module_.counters().blas_handles, before.blas_handles) << function;
+    EXPECT_EQ(module_.counters().allocations, before.allocations) << function;
+  }
+}
+
+TEST_F(CudaDevice, LeavesNothingBehindWhenAListOfPiecesFails) {
+  const Buffer from = numbers_on(*device_, std::vector<std::uint8_t>(64, 1));
+  const Buffer to = numbers_on(*device_, std::vector<std::uint8_t>(64, 2));
+  const CopyPiece piece{to.data(), from.data(), Bytes(64)};
+  const Counters before = module_.counters();
+  {
+    const auto stream = device_->make_stream();
+    for (const char* function : {"cudaMallocHost", "cudaMalloc", "cudaEventCreateWithFlags"}) {
+      module_.fail(function, 1);
+      EXPECT_THROW(device_->copy_pieces({&piece, 1}, CopyMethod::kernel, *stream), DeviceError);
+    }
+    device_->copy_pieces({&piece, 1}, CopyMethod::kernel, *stream);
+    stream->synchronize();
+  }
+  const Counters after = module_.counters();
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.events, before.events);
+  EXPECT_EQ(after.streams, before.streams);
+}
+
+TEST_F(CudaDevice, WaitsWithoutSpinningOnFewProcessors) {
+  constexpr std::int64_t kBlockingSync = 4;  // cudaDeviceScheduleBlockingSync
+  const Processors all = processors_of_thread();
+  stay_on({all.front()});
+  const auto device = module_.open(1, ElementType::bfloat16);
+  EXPECT_EQ(module_.counters().device_flags, kBlockingSync);
+  stay_on(all);
+}
+
+}  // namespace
+}  // namespace kvtier::emulation

@@ -1,0 +1,279 @@
+/// Each planted fault, and the check that notices it: without them nobody knows that the emulation
+/// would notice anything.
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "sim/core/errors.hpp"
+#include "tests/cuda_emulation/module.hpp"
+#include "tests/hw/device/decoder_reference.hpp"
+#include "tests/hw/device/device_checks.hpp"
+
+namespace kvtier::emulation {
+namespace {
+
+/// What a scenario finds wrong by itself, or nothing.
+using Scenario = std::function<std::string(Device& device, const Module& module)>;
+
+std::string attention(Device& device, const Module& /*module*/) {
+  const AttentionCase ragged{.name = "ragged",
+                             .shape = {.query_heads = 4, .kv_heads = 2, .head_dim = 64},
+                             .requests = {{1, 40}, {20, 90}, {1, 270}, {0, 5}, {1, 3}},
+                             .rope_base = 10000};
+  return attention_error(device, ragged) <= 1 ? "" : "values";
+}
+std::string worst(const std::vector<std::pair<std::string, double>>& errors) {
+  return std::ranges::all_of(errors, [](const auto& one) { return one.second <= 1; }) ? ""
+                                                                                      : "values";
+}
+std::string rows(Device& device, const Module& /*module*/) { return worst(row_errors(device)); }
+std::string decoder(Device& device, const Module& /*module*/) {
+  return worst(decoder_errors(device));
+}
+std::string moves(Device& device, const Module& /*module*/) {
+  return moved_rows_differ(device).empty() ? "" : "values";
+}
+std::string pieces(Device& device, const Module& /*module*/) {
+  return moved_pieces_differ(device).empty() ? "" : "values";
+}
+std::string streams(Device& device, const Module& /*module*/) {
+  return streams_lose_order(device).empty() ? "" : "values";
+}
+
+RowFunctionWork sum(const Buffer& buffer) {
+  return {.function = RowFunction::add,
+          .input = buffer.data(),
+          .other = buffer.data(),
+          .output = buffer.data(),
+          .rows = 1,
+          .width = 16};
+}
+
+std::string after_a_failure(Device& device, const Module& /*module*/) {
+  const Buffer buffer = elements_on(device, random_values(16, 1));
+  const auto stream = device.make_stream();
+  try {
+    const Buffer too_much(device, MemoryKind::device, device.info().memory);
+    return "too much memory was allocated";
+  } catch (const DeviceError&) {
+  }
+  try {
+    device.row_function(sum(buffer), *stream);
+  } catch (const DeviceError&) {
+    return "error";
+  }
+  stream->synchronize();
+  return "";
+}
+
+std::string odd_addresses(Device& device, const Module& /*module*/) {
+  const Buffer buffer = elements_on(device, random_values(64, 1));
+  const Buffer other = elements_on(device, random_values(64, 1));
+  const auto stream = device.make_stream();
+  bool refused = false;
+  try {
+    device.gather({.from = buffer.data() + 2, .to = other.data(), .rows = 2, .row = Bytes(16)},
+                  *stream);
+  } catch (const DeviceError&) {
+    refused = true;
+  }
+  stream->synchronize();
+  return refused ? "" : "values";
+}
+
+std::string memory(Device& device, const Module& module) {
+  const std::int64_t before = module.counters().allocations;
+  { const Buffer buffer = elements_on(device, random_values(64, 1)); }
+  return module.counters().allocations == before ? "" : "leak";
+}
+
+/// A longer table of angles is made while work with the shorter one waits.
+std::string longer_table(Device& device, const Module& /*module*/) {
+  const Buffer keys = elements_on(device, random_values(std::size_t{2} * 64, 1));
+  const auto stream = device.make_stream();
+  for (const std::int64_t position : {0, 5000}) {
+    device.rope({.rows = {.from = keys.data(),
+                          .to = keys.data(),
+                          .rows = 2,
+                          .row = 64 * device.info().element},
+                 .heads = 1,
+                 .head_dim = 64,
+                 .first_position = position},
+                *stream);
+  }
+  stream->synchronize();
+  return "";
+}
+
+std::string equal_distances(Device& device, const Module& /*module*/) {
+  const Buffer from = numbers_on(device, std::vector<std::uint8_t>(4096, 1));
+  const Buffer to = numbers_on(device, std::vector<std::uint8_t>(4096, 2));
+  std::vector<CopyPiece> list;
+  for (std::int64_t i = 0; i < 4; ++i) {
+    list.push_back({to.data() + 256 * i, from.data() + 512 * i, Bytes(64)});
+  }
+  const auto stream = device.make_stream();
+  device.copy_pieces(list, CopyMethod::engine, *stream);
+  stream->synchronize();
+  const auto found = numbers_from<std::uint8_t>(device, to.data(), 4096);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i] != (i < 1024 && i % 256 < 64 ? 1 : 2)) {
+      return "values";
+    }
+  }
+  return "";
+}
+
+struct Planted {
+  const char* name;
+  Scenario scenario;
+  /// That notices it.
+  const char* check;
+  int device = 0;
+};
+
+const std::vector<Planted>& all_planted() {
+  static const std::vector<Planted> all{
+      {"attend_without_first_barrier", attention, "unwritten"},
+      {"attend_without_last_barrier", attention, "unwritten"},
+      {"attend_reads_slots_behind_the_last", attention, "bounds"},
+      {"attend_sees_the_next_token", attention, "values"},
+      {"attend_turns_keys_by_the_next_position", attention, "values"},
+      {"attend_writes_behind_its_row", attention, "race"},
+      {"attend_forgets_a_warp", attention, "values"},
+      {"attend_takes_a_tile_of_another_request", attention, "values"},
+      {"shuffle_by_half_of_the_lanes", rows, "shuffle"},
+      {"norm_ends_threads_before_the_barrier", rows, "barrier"},
+      {"sum_without_barrier", rows, "unwritten"},
+      {"sum_with_two_barriers_at_once", rows, "barrier"},
+      {"sample_without_barrier", rows, "race"},
+      {"rows_write_behind_the_last", moves, "bounds"},
+      {"pieces_of_any_alignment_by_16_bytes", pieces, "alignment"},
+      {"fold_shuffles_lanes_that_have_words", moves, "shuffle"},
+      {"add_in_place_reads_its_neighbour", decoder, "race"},
+      {"gated_takes_the_wrong_half", rows, "values"},
+      {"stale_error_after_a_failure", after_a_failure, "error"},
+      {"current_device_of_another_thread", streams, "device", 1},
+      {"event_of_another_device", streams, "device", 1},
+      {"list_of_pieces_used_again_too_early", pieces, "values"},
+      {"list_of_pieces_in_pageable_memory", pieces, "pageable"},
+      {"list_of_pieces_freed_early", pieces, "freed"},
+      {"wait_that_does_not_wait", streams, "values"},
+      {"event_recorded_once", streams, "error"},
+      {"gemm_on_the_legacy_stream", decoder, "values"},
+      {"gemm_of_wrong_strides", decoder, "values"},
+      {"upload_that_returns_early", attention, "values"},
+      {"stream_that_does_not_wait", streams, "freed"},
+      {"copy_one_byte_short", pieces, "values"},
+      {"neighbours_of_the_wrong_pitch", equal_distances, "values"},
+      {"addresses_of_any_alignment", odd_addresses, "alignment"},
+      {"free_memory_without_release", memory, "leak"},
+      {"rotary_table_replaced_while_used", longer_table, "freed"},
+  };
+  return all;
+}
+
+/// The check that notices something in a process of its own: a fault of the emulation, a device's
+/// error, or what the scenario finds. "" if nothing does.
+std::string noticed_by(const std::string& name, const Scenario& scenario, int index,
+                       Schedule schedule, std::uint64_t seed) {
+  int ends[2];
+  if (::pipe(ends) != 0) {
+    return "pipe";
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[0]);
+    std::string found;
+    try {
+      const Module module(KVTIER_EMULATION "/planted/lib/kvtier/kvtier_cuda.so");
+      module.schedule(schedule, seed);
+      if (!name.empty() && !module.plant(name)) {
+        found = "no such fault";
+      } else {
+        try {
+          const auto device = module.open(index, ElementType::bfloat16);
+          found = scenario(*device, module);
+        } catch (const DeviceError&) {
+          found = "error";
+        }
+        const std::string fault = module.fault();
+        found = fault.empty() ? found : fault.substr(0, fault.find(':'));
+      }
+    } catch (const std::exception& error) {
+      found = error.what();
+    }
+    static_cast<void>(::write(ends[1], found.data(), found.size()));
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string found(4096, '\0');
+  const ssize_t size = ::read(ends[0], found.data(), found.size());
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  found.resize(static_cast<std::size_t>(std::max<ssize_t>(0, size)));
+  return WIFEXITED(status) ? found : "crash";
+}
+
+class PlantedFaults : public testing::TestWithParam<Planted> {};
+INSTANTIATE_TEST_SUITE_P(, PlantedFaults, testing::ValuesIn(all_planted()),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+TEST_P(PlantedFaults, IsNoticed) {
+  const Planted& planted = GetParam();
+  std::string seen;
+  for (const auto& [schedule, seed] : {std::pair(Schedule::lazy, 1),
+                                       {Schedule::random, 1},
+                                       {Schedule::random, 2},
+                                       {Schedule::random, 3}}) {
+    const std::string check = noticed_by(planted.name, planted.scenario, planted.device, schedule,
+                                         static_cast<std::uint64_t>(seed));
+    if (check == planted.check) {
+      return;
+    }
+    seen += "\"" + check + "\" ";
+  }
+  ADD_FAILURE() << "expected " << planted.check << ", found " << seen;
+}
+
+TEST(PlantedFaultsOff, NothingIsNoticed) {
+  const std::vector<std::pair<const char*, Scenario>> scenarios{{"attention", attention},
+                                                                {"rows", rows},
+                                                                {"decoder", decoder},
+                                                                {"moves", moves},
+                                                                {"pieces", pieces},
+                                                                {"streams", streams},
+                                                                {"failure", after_a_failure},
+                                                                {"addresses", odd_addresses},
+                                                                {"memory", memory},
+                                                                {"table", longer_table},
+                                                                {"distances", equal_distances}};
+  for (const auto& [name, scenario] : scenarios) {
+    for (const Schedule schedule : {Schedule::eager, Schedule::lazy, Schedule::random}) {
+      for (const int index : {0, 1}) {
+        EXPECT_EQ(noticed_by("", scenario, index, schedule, 1), "")
+            << name << " on device " << index << ", schedule " << static_cast<int>(schedule);
+      }
+    }
+  }
+}
+
+TEST(PlantedFaultsOff, EveryOneHasItsTest) {
+  std::set<std::string> tested;
+  for (const Planted& planted : all_planted()) {
+    tested.insert(planted.name);
+  }
+  const Module module(KVTIER_EMULATION "/planted/lib/kvtier/kvtier_cuda.so");
+  const std::vector<std::string> names = module.planted();
+  EXPECT_EQ(tested, std::set<std::string>(names.begin(), names.end()));
+  EXPECT_GE(names.size(), 20U);
+}
+
+}  // namespace
+}  // namespace kvtier::emulation
