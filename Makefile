@@ -65,7 +65,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build program demo test python python-tools test-python check-validation check-report notebooks faults asan tsan fuzz bench format check-format tidy clean
+.PHONY: help setup setup-dev build program demo test python python-tools test-python check-validation check-report notebooks faults asan tsan cuda-emulation fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -81,6 +81,7 @@ help:
 	@echo 'make faults        build, then let calls of the system fail, kill runs and fill disks, and check what is left (minutes)'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
 	@echo 'make tsan          build with the thread sanitizer, run the tests of what has threads'
+	@echo 'make cuda-emulation  build the CUDA module for the host, run its tests on an emulated GPU (needs the headers of CUDA)'
 	@echo 'make fuzz          fuzz the readers of input with libFuzzer, FUZZ_SECONDS=60 each (Clang)'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
@@ -175,6 +176,13 @@ tsan: setup
 	cmake --preset tsan
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_PROGRAMS)
 	setarch -R ctest --preset tsan --output-on-failure -R '$(TSAN_TESTS)'
+
+# The CUDA module on a machine without a GPU.
+cuda-emulation: setup
+	$(call install_packages,libboost-context-dev)
+	cmake --preset release -DKVTIER_CUDA_EMULATION=ON
+	cmake --build --preset release -j $(JOBS) --target tests_cuda_emulation kvtier_on_emulation
+	KVTIER_TEST_CASES=500 ctest --preset release --output-on-failure -j $(JOBS) -L emulation
 
 # A crash leaves its input in build/fuzz/findings. Leaks are looked for where the system allows it.
 # What was found before is kept in build/fuzz/corpus.

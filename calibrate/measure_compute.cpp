@@ -169,10 +169,11 @@ class KvPool {
       *buffer = Buffer(device_, MemoryKind::device, size);
       fill_random(device_, *buffer, random);
     }
-    places_ = shuffled(tokens, random);
+    const std::vector<std::int32_t> once = shuffled(tokens, random);
     // Behind the end it begins again, so that every window of tokens is in one piece.
-    places_.insert(places_.end(), places_.begin(), places_.end());
-    slots_ = on_device<std::int32_t>(device_, places_);
+    std::vector<std::int32_t> places = once;
+    places.insert(places.end(), once.begin(), once.end());
+    slots_ = on_device<std::int32_t>(device_, places);
   }
 
   [[nodiscard]] std::int64_t row_bytes() const {
@@ -251,14 +252,15 @@ class KvPool {
     };
     turn(query, context_begin.back() - 1);
     const std::vector<float> found = read(device_, output.data() + at, width);
-    std::vector<double> weights;
+    const std::int64_t tokens = context_begin.back() - first;
+    const std::vector<float> keys = first_heads(keys_, first, tokens);
+    const std::vector<float> values = first_heads(values_, first, tokens);
     std::vector<double> sums(query.size());
     double total = 0;
-    for (std::int64_t t = first; t < context_begin.back(); ++t) {
-      const std::int64_t slot = places_[static_cast<std::size_t>(t)];
-      std::vector<float> key = read(device_, keys_.data() + slot * row_bytes(), width);
-      turn(key, t);
-      const std::vector<float> value = read(device_, values_.data() + slot * row_bytes(), width);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      std::vector<float> key(keys.begin() + t * width, keys.begin() + (t + 1) * width);
+      turn(key, first + t);
+      const auto value = values.begin() + t * width;
       double score = 0;
       for (std::size_t d = 0; d < query.size(); ++d) {
         score += static_cast<double>(query[d]) * static_cast<double>(key[d]);
@@ -266,13 +268,30 @@ class KvPool {
       const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
       total += weight;
       for (std::size_t d = 0; d < query.size(); ++d) {
-        sums[d] += weight * static_cast<double>(value[d]);
+        sums[d] += weight * static_cast<double>(value[static_cast<std::ptrdiff_t>(d)]);
       }
     }
     for (std::size_t d = 0; d < query.size(); ++d) {
       expect_close(static_cast<double>(found[d]), sums[d] / total, 1, tolerance(device_),
                    "attention");
     }
+  }
+
+  /// Of these tokens' keys or values, packed on the device: reading them one by one takes minutes.
+  [[nodiscard]] std::vector<float> first_heads(const Buffer& from, std::int64_t first,
+                                               std::int64_t tokens) const {
+    const Bytes row = shape_.head_dim * device_.info().element;
+    const Buffer packed(device_, MemoryKind::device, tokens * row);
+    const std::unique_ptr<Stream> stream = device_.make_stream();
+    device_.gather({.from = from.data(),
+                    .to = packed.data(),
+                    .slots = slots_.as<std::int32_t>() + first,
+                    .rows = tokens,
+                    .row = row,
+                    .slot_stride = Bytes(row_bytes())},
+                   *stream);
+    stream->synchronize();
+    return read(device_, packed.data(), tokens * shape_.head_dim);
   }
 
   /// Numbers i and i + half turn together, by position x base^(-2i / width).
@@ -296,7 +315,6 @@ class KvPool {
   Buffer keys_;
   Buffer values_;
   Buffer slots_;
-  std::vector<std::int32_t> places_;
 };
 
 class AttentionPlan {

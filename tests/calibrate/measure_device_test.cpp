@@ -383,8 +383,32 @@ class CountingDevice final : public kvtier::test::ForwardingDevice {
     ++gemms;
     ForwardingDevice::gemm(work, stream);
   }
+  void read_elements(std::span<float> values, const void* from) override {
+    ++reads;
+    ForwardingDevice::read_elements(values, from);
+  }
   std::int64_t gemms = 0;
+  std::int64_t reads = 0;
 };
+
+// A query, the output, the keys and the values: each in one piece.
+TEST_F(Measures, ReadAContextsKeysAtOnceToVerifyAttention) {
+  CountingDevice device(*device_);
+  const Target target{
+      .device = device, .model = target_.model, .memory = target_.memory, .seed = 1};
+  bool found = false;
+  for (const PlannedTable& table : plan_compute(target)) {
+    for (const PlannedCell& cell : table.cells) {
+      const bool long_context = cell.at.size() == 2 && cell.at[0] == 1 && cell.at[1] >= 1024;
+      if (table.table.operation == OperationId::A1 && long_context && !found) {
+        found = true;
+        (void)cell.prepare();
+        EXPECT_EQ(device.reads, 4);
+      }
+    }
+  }
+  EXPECT_TRUE(found);
+}
 
 TEST_F(Measures, TimePrefillsAfterPausesAndInRunsAndIterationsInRuns) {
   CountingDevice device(*device_);

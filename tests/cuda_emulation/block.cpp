@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <numeric>
@@ -95,6 +96,8 @@ struct Block {
 };
 
 Block block;  // one at a time
+/// The host's thread that runs a kernel; others run instrumented code, too: what launches kernels.
+std::atomic<void*> kernel_thread = nullptr;
 struct {
   dim3 grid;
   dim3 block_size;
@@ -390,7 +393,7 @@ void global_access(std::uintptr_t at, std::size_t bytes, bool write) {
 }
 
 void access(const void* address, std::size_t bytes, bool write, bool aligned = true) {
-  if (block.current == nullptr || bytes == 0) {
+  if (kernel_thread.load(std::memory_order_relaxed) != __builtin_thread_pointer() || bytes == 0) {
     return;
   }
   const std::uintptr_t at = address_of(address);
@@ -447,6 +450,7 @@ std::uint32_t shuffle_xor(unsigned mask, std::uint32_t value, int lane_mask, int
 std::int64_t global_timer() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 void run_kernel(const Launch& launch, const char* name, const Kernel& kernel, int device) {
+  kernel_thread = __builtin_thread_pointer();
   block.kernel = &kernel;
   block.name = name;
   block.device = device;
@@ -477,7 +481,7 @@ void run_kernel(const Launch& launch, const char* name, const Kernel& kernel, in
     run_block();
     at = (at + step) % count;
   }
-  block.current = nullptr;
+  kernel_thread = nullptr;
 }
 
 }  // namespace kvtier::emulation
