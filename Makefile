@@ -65,7 +65,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build program demo test python python-tools test-python check-validation check-report notebooks faults asan tsan cuda-emulation fuzz bench format check-format tidy clean
+.PHONY: help setup setup-dev build program demo test python python-tools test-python check-validation check-report notebooks faults asan tsan cuda-emulation gpu-check fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -83,6 +83,7 @@ help:
 	@echo 'make tsan          build with the thread sanitizer, run the tests of what has threads'
 	@echo 'make cuda-emulation  build the CUDA module for the host, run its tests on an emulated GPU (needs the headers of CUDA)'
 	@echo 'make fuzz          fuzz the readers of input with libFuzzer, FUZZ_SECONDS=60 each (Clang)'
+	@echo 'make gpu-check     build with CUDA, check and measure a GPU in steps of nine minutes; goes on where it ended (STEP=, MINUTES=, DEVICE=)'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
 	@echo 'make setup-dev     the same, with clang-format, clang-tidy and valgrind'
@@ -200,6 +201,16 @@ fuzz: setup
 	    { tail -n 60 $$log; echo "fuzz: $$target failed; its log is $$log" >&2; exit 1; }; \
 	  grep -E '^stat::(number_of_executed_units|peak_rss_mb)' $$log; \
 	done
+
+# Its folder keeps the state and the results; STORAGE is a folder on the drive to use.
+DEVICE ?= cuda:0
+GPU_OUT ?= build/gpu-check
+STORAGE ?= $(GPU_OUT)
+gpu-check: setup
+	cmake --preset cuda
+	cmake --build --preset cuda -j $(JOBS) --target kvtier kvtier_cuda kvtier_attention_bench tests_hw_device_cuda_device_test
+	python3 tests/gpu/gpu_check.py --bin build/cuda/bin --tests build/cuda/tests/tests_hw_device_cuda_device_test \
+	  --out $(GPU_OUT) --storage $(STORAGE) --device $(DEVICE) $(if $(STEP),--step $(STEP)) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: build
 	build/release/bin/kvtier_bench

@@ -6,8 +6,8 @@
 //
 // Adapted: queues are in bytes, the small one a share of what the tier holds now, and the keys kept
 // are those of as many bytes as the main queue may have. An entry keeps its place while its turn
-// runs and when it grows. Which queue gives up an entry is asked anew after each that goes on to the
-// main queue; the paper's small queue goes on until one of its own entries leaves.
+// runs and when it grows. Which queue gives up an entry is asked anew after each that goes on to
+// the main queue; the paper's small queue goes on until one of its own entries leaves.
 #include "policies/eviction/s3fifo.hpp"
 
 #include <algorithm>
