@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/core/units.hpp"
+
+/// The rules of a KV store as data: an engine is a set of these values. "Block" is the pool's unit
+/// of memory (a page in SGLang, a chunk in LMCache).
+namespace kvtier {
+
+enum class EvictionUnit : std::uint8_t {
+  block,  // vLLM, LMCache
+  node,   // a leaf of the radix tree with the borders that the engine made: SGLang
+};
+
+/// The end of a run of blocks that comes first: into the pool, or into the order of eviction.
+enum class End : std::uint8_t { tail, head };
+
+/// When a use changes the order of eviction.
+enum class Touch : std::uint8_t {
+  lookup,  // when a request finds the block, from its tail to its head
+  end,     // when the request ends, with the blocks that it adds
+};
+
+/// The longest usable hit of a prompt.
+enum class HitCap : std::uint8_t {
+  none,        // the prompt
+  last_token,  // all but its last token, rounded down to the first pool's blocks
+};
+
+/// From when on the blocks of a request are found by others.
+enum class Publication : std::uint8_t {
+  scheduling,  // Store::acquire
+  computed,    // Store::computed
+  end,         // Store::release
+};
+
+/// What a request does with blocks that it computed although the pool has them.
+enum class Duplicates : std::uint8_t {
+  kept,    // a second copy with the same key, found when the first has left
+  merged,  // freed: the request goes on with the pool's copy
+};
+
+/// What happens to blocks without a key (a partial last block) when their request ends.
+enum class Keyless : std::uint8_t {
+  first,     // their memory is taken before any block is evicted
+  in_order,  // they wait in the order of eviction like others
+};
+
+struct PoolRules {
+  std::string name = "hbm";
+  /// In blocks, more than 0.
+  std::int64_t capacity = 0;
+  Tokens block{16};
+  EvictionUnit unit = EvictionUnit::block;
+  /// lru, fifo or lfu. lfu counts 1 when a block comes in and 1 at each later touch; of equal counts
+  /// the block that reached it first leaves first.
+  std::string eviction = "lru";
+  /// Order in which the blocks of a request come in.
+  End insertion = End::tail;
+  Touch touch = Touch::end;
+  /// Only for nodes. Room asked for is the whole need if it exceeds what is free, not the shortfall.
+  bool whole_need = false;
+  /// Only for nodes with blocks of more than one token: room for one block more is asked for.
+  bool one_block_more = false;
+};
+
+/// When KV is written to the next pool.
+enum class Write : std::uint8_t {
+  with_compute,  // with each block that comes into the pool above, or is used there
+  after_uses,    // from the n-th use above on; coming in is the first use
+  on_eviction,   // when the block leaves the pool above
+};
+
+/// What a write does that finds no room.
+enum class NoRoom : std::uint8_t { evict, skip };
+
+/// The edge from a pool to the next slower one.
+struct EdgeRules {
+  Write write = Write::with_compute;
+  /// For after_uses.
+  std::int64_t uses = 2;
+  /// A block leaves the slower pool when it comes into the faster one.
+  bool exclusive = false;
+  NoRoom no_room = NoRoom::evict;
+  /// Whether a hit in the slower pool comes into the faster one.
+  bool promotes = true;
+};
+
+struct StoreRules {
+  /// The fastest first.
+  std::vector<PoolRules> pools;
+  /// One less: edges[i] joins pools i and i + 1.
+  std::vector<EdgeRules> edges;
+  /// KV of running requests takes room in the first pool, and what they hit there stays. Without,
+  /// blocks come into the pools when their request ends, and any may be evicted until then.
+  bool requests_in_first = false;
+  HitCap hit_cap = HitCap::none;
+  Publication publication = Publication::end;
+  Duplicates duplicates = Duplicates::merged;
+  Keyless keyless = Keyless::first;
+};
+
+}  // namespace kvtier
