@@ -55,13 +55,14 @@ struct PoolRules {
   std::int64_t capacity = 0;
   Tokens block{16};
   EvictionUnit unit = EvictionUnit::block;
-  /// lru, fifo or lfu. lfu counts 1 when a block comes in and 1 at each later touch; of equal counts
-  /// the block that reached it first leaves first.
+  /// lru, fifo or lfu. lfu counts 1 when a block comes in and 1 at each later touch; of equal
+  /// counts the block that reached it first leaves first.
   std::string eviction = "lru";
   /// Order in which the blocks of a request come in.
   End insertion = End::tail;
   Touch touch = Touch::end;
-  /// Only for nodes. Room asked for is the whole need if it exceeds what is free, not the shortfall.
+  /// Only for nodes. Room asked for is the whole need if it exceeds what is free, not the
+  /// shortfall.
   bool whole_need = false;
   /// Only for nodes with blocks of more than one token: room for one block more is asked for.
   bool one_block_more = false;

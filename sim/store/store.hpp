@@ -40,9 +40,9 @@ class Store {
  public:
   virtual ~Store() = default;
   [[nodiscard]] virtual Match match(const Context& prompt) const = 0;
-  /// Looks the prompt up and counts the use where look-ups do. With StoreRules::requests_in_first it
-  /// holds what it found and takes memory for the rest of the first `room` tokens, all or nothing:
-  /// without room it returns nullopt, and nothing has changed but `match`.
+  /// Looks the prompt up and counts the use where look-ups do. With StoreRules::requests_in_first
+  /// it holds what it found and takes memory for the rest of the first `room` tokens, all or
+  /// nothing: without room it returns nullopt, and nothing has changed but `match`.
   virtual std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) = 0;
   /// The request's context becomes longer; it may go on in a stream that forks from the former one
   /// at its end. False, and nothing happens, if there is no room.

@@ -40,9 +40,9 @@ class Streams {
  public:
   /// A stream whose first `fork` tokens are the parent's. Without a parent, `fork` is 0.
   StreamId open(StreamId parent = kNoStream, Tokens fork = Tokens(0)) {
-    KVTIER_ASSERT(parent.valid() ? is_open(parent) && fork.value >= first_of(parent)
-                                 : fork.value == 0,
-                  "a stream forks from an open parent, behind the parent's own fork");
+    KVTIER_ASSERT(
+        parent.valid() ? is_open(parent) && fork.value >= first_of(parent) : fork.value == 0,
+        "a stream forks from an open parent, behind the parent's own fork");
     StreamId id{static_cast<std::uint32_t>(streams_.size())};
     if (!free_.empty()) {
       id = free_.back();

@@ -1,0 +1,497 @@
+#include "sim/store/extent_pool.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+
+ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted)
+    : order_(rules.eviction == "lru"    ? Order::lru
+             : rules.eviction == "fifo" ? Order::fifo
+                                        : Order::lfu),
+      capacity_(rules.capacity),
+      puts_wanted_(static_cast<std::uint32_t>(puts_wanted)) {
+  KVTIER_ASSERT(order_ != Order::lfu || rules.eviction == "lfu", "the rules were checked");
+}
+
+std::uint32_t ExtentPool::make(const Extent& extent) {
+  if (free_extents_.empty()) {
+    extents_.push_back(extent);
+    return static_cast<std::uint32_t>(extents_.size() - 1);
+  }
+  const std::uint32_t at = free_extents_.back();
+  free_extents_.pop_back();
+  extents_[at] = extent;
+  return at;
+}
+
+void ExtentPool::free_extent(std::uint32_t at) {
+  if (extents_[at].hidden) {
+    hidden_.erase(std::find(hidden_.begin(), hidden_.end(), at));
+  } else if (!is_keyless(extents_[at])) {
+    unlink_from_stream(at);
+  }
+  free_extents_.push_back(at);
+}
+
+void ExtentPool::link_in_stream(std::uint32_t at) {
+  Extent& extent = extents_[at];
+  if (extent.stream.value >= heads_.size()) [[unlikely]] {
+    heads_.resize(static_cast<std::size_t>(extent.stream.value) + 1, kNone);
+  }
+  extent.ahead = locate(extent.stream, extent.begin);
+  std::uint32_t& next =
+      extent.ahead != kNone ? extents_[extent.ahead].behind : heads_[extent.stream.value];
+  extent.behind = next;
+  next = at;
+  if (extent.behind != kNone) {
+    extents_[extent.behind].ahead = at;
+  }
+}
+
+void ExtentPool::unlink_from_stream(std::uint32_t at) {
+  const Extent& extent = extents_[at];
+  (extent.ahead != kNone ? extents_[extent.ahead].behind : heads_[extent.stream.value]) =
+      extent.behind;
+  if (extent.behind != kNone) {
+    extents_[extent.behind].ahead = extent.ahead;
+  }
+}
+
+bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
+  if (earlier.stream != later.stream || is_keyless(earlier) || earlier.holders != later.holders ||
+      earlier.uses != later.uses || earlier.puts != later.puts || earlier.copy != 0 ||
+      later.copy != 0) {
+    return false;
+  }
+  const auto leaves_from = [](const Extent& extent, End end) {
+    return extent.first == end || extent.size() == 1;
+  };
+  return later.end == earlier.begin
+             ? leaves_from(earlier, End::tail) && leaves_from(later, End::tail)
+             : later.begin == earlier.end && leaves_from(earlier, End::head) &&
+                   leaves_from(later, End::head);
+}
+
+std::uint32_t ExtentPool::join_back(std::uint32_t at) {
+  const std::uint32_t earlier = extents_[at].before;
+  if (earlier == kNone || !follows(extents_[earlier], extents_[at])) {
+    return at;
+  }
+  const Extent later = extents_[at];
+  unorder(at);
+  free_extent(at);
+  Extent& joined = extents_[earlier];
+  joined.first = later.end == joined.begin ? End::tail : End::head;
+  joined.begin = std::min(joined.begin, later.begin);
+  joined.end = std::max(joined.end, later.end);
+  return earlier;
+}
+
+void ExtentPool::append(std::uint32_t at) {
+  Extent& extent = extents_[at];
+  Ends& ends = ends_of(extent);
+  extent.before = ends.back;
+  extent.after = kNone;
+  extent.ordered = true;
+  (ends.back != kNone ? extents_[ends.back].after : ends.front) = at;
+  ends.back = at;
+  join_back(at);
+}
+
+void ExtentPool::unorder(std::uint32_t at) {
+  Extent& extent = extents_[at];
+  Ends& ends = ends_of(extent);
+  (extent.before != kNone ? extents_[extent.before].after : ends.front) = extent.after;
+  (extent.after != kNone ? extents_[extent.after].before : ends.back) = extent.before;
+  extent.before = extent.after = kNone;
+  extent.ordered = false;
+  if (is_lfu() && ends.front == kNone) {
+    by_uses_.erase(extent.uses);
+  }
+}
+
+std::uint32_t ExtentPool::split(std::uint32_t at, std::int64_t position) {
+  Extent upper = extents_[at];
+  upper.begin = position;
+  const std::uint32_t made = make(upper);
+  Extent& lower = extents_[at];
+  lower.end = position;
+  if (lower.hidden) {
+    hidden_.push_back(made);
+  } else {
+    Extent& part = extents_[made];
+    part.ahead = at;
+    part.behind = lower.behind;
+    lower.behind = made;
+    if (part.behind != kNone) {
+      extents_[part.behind].ahead = made;
+    }
+  }
+  if (lower.ordered) {
+    Extent& part = extents_[made];
+    Ends& ends = ends_of(lower);
+    if (lower.first == End::tail) {
+      part.after = at;
+      part.before = lower.before;
+      (part.before != kNone ? extents_[part.before].after : ends.front) = made;
+      lower.before = made;
+    } else {
+      part.before = at;
+      part.after = lower.after;
+      (part.after != kNone ? extents_[part.after].before : ends.back) = made;
+      lower.after = made;
+    }
+  }
+  return made;
+}
+
+std::uint32_t ExtentPool::cut_out(std::uint32_t at, std::int64_t begin, std::int64_t end) {
+  if (extents_[at].begin < begin) {
+    at = split(at, begin);
+  }
+  if (extents_[at].end > end) {
+    split(at, end);
+  }
+  return at;
+}
+
+void ExtentPool::use(std::uint32_t at, End first) {
+  if (order_ == Order::fifo) {
+    return;
+  }
+  unorder(at);
+  Extent& extent = extents_[at];
+  extent.first = first;
+  extent.uses += is_lfu() ? 1 : 0;
+  append(at);
+}
+
+void ExtentPool::touch(const BlockRun& run, std::uint32_t extent) {
+  if (order_ != Order::fifo) {
+    use(cut_out(extent, run.begin, run.end), run.first);
+  }
+}
+
+bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
+  const bool counts = extents_[extent].puts < puts_wanted_;
+  const bool moves = touches && order_ != Order::fifo;
+  if (!counts && !moves) {
+    return true;
+  }
+  const std::uint32_t at = cut_out(extent, run.begin, run.end);
+  extents_[at].puts += counts ? 1 : 0;
+  const bool written = extents_[at].puts >= puts_wanted_;
+  if (moves) {
+    use(at, run.first);
+  } else {
+    const std::uint32_t joined = join_back(at);
+    if (extents_[joined].after != kNone) {
+      join_back(extents_[joined].after);
+    }
+  }
+  return written;
+}
+
+void ExtentPool::insert(const BlockRun& run) {
+  const Extent made{.stream = run.stream,
+                    .begin = run.begin,
+                    .end = run.end,
+                    .uses = is_lfu() ? 1U : 0U,
+                    .puts = std::min(1U, puts_wanted_),
+                    .first = run.first};
+  const std::int64_t size = made.size();
+  used_ += size;
+  resident_ += size;
+  evictable_ += size;
+  KVTIER_ASSERT(used_ <= capacity_, "blocks come in when there is room");
+  const std::uint32_t back = ends_of(made).back;
+  if (back != kNone && follows(extents_[back], made)) {
+    Extent& joined = extents_[back];
+    joined.first = made.end == joined.begin ? End::tail : End::head;
+    joined.begin = std::min(joined.begin, made.begin);
+    joined.end = std::max(joined.end, made.end);
+    return;
+  }
+  const std::uint32_t at = make(made);
+  link_in_stream(at);
+  append(at);
+}
+
+std::uint32_t ExtentPool::victim() const {
+  std::uint32_t at = ends_.front;
+  if (is_lfu()) {
+    at = by_uses_.empty() ? kNone : by_uses_.begin()->second.front;
+  }
+  while (at != kNone && extents_[at].holders > 0) {
+    at = extents_[at].after;
+  }
+  return at;
+}
+
+std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
+  const std::uint32_t at = victim();
+  return at == kNone
+             ? 0
+             : std::min(wanted, is_lfu() && extents_[at].uses > 1 ? 1 : extents_[at].size());
+}
+
+void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
+  while (blocks > 0) {
+    const std::uint32_t at = victim();
+    KVTIER_ASSERT(at != kNone, "there is enough that may leave");
+    Extent& extent = extents_[at];
+    const std::int64_t part = std::min(blocks, extent.size());
+    BlockRun run{extent.stream, extent.begin, extent.end, extent.first};
+    const bool keyless = is_keyless(extent);
+    if (part == extent.size()) {
+      unorder(at);
+      free_extent(at);
+    } else if (extent.first == End::tail) {
+      run.begin = extent.end -= part;
+    } else {
+      run.end = extent.begin += part;
+    }
+    blocks -= part;
+    used_ -= part;
+    evictable_ -= part;
+    if (!keyless) {
+      resident_ -= part;
+      victims.push_back(run);
+      if (!hidden_.empty()) [[unlikely]] {
+        uncover(run.stream, run.begin, run.end);
+      }
+    }
+  }
+}
+
+void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t at = begin; at < end;) {
+    const Piece piece = first_piece(stream, at, end);
+    at = piece.end;
+    if (piece.present) {
+      continue;
+    }
+    std::uint32_t earliest = kNone;
+    for (const std::uint32_t hidden : hidden_) {
+      const Extent& extent = extents_[hidden];
+      if (extent.stream == stream && extent.begin < piece.end && extent.end > piece.begin &&
+          (earliest == kNone || extent.copy < extents_[earliest].copy)) {
+        earliest = hidden;
+      }
+    }
+    if (earliest == kNone) {
+      continue;
+    }
+    earliest = cut_out(earliest, std::max(piece.begin, extents_[earliest].begin),
+                       std::min(piece.end, extents_[earliest].end));
+    hidden_.erase(std::find(hidden_.begin(), hidden_.end(), earliest));
+    extents_[earliest].hidden = false;
+    link_in_stream(earliest);
+    at = piece.begin;
+  }
+}
+
+void ExtentPool::remove(const BlockRun& run) {
+  for (std::int64_t at = run.begin; at < run.end;) {
+    const Piece piece = first_piece(run.stream, at, run.end);
+    if (piece.present) {
+      const std::uint32_t part = cut_out(piece.extent, piece.begin, piece.end);
+      const std::int64_t size = piece.end - piece.begin;
+      unorder(part);
+      free_extent(part);
+      used_ -= size;
+      resident_ -= size;
+      evictable_ -= size;
+    }
+    at = piece.end;
+  }
+}
+
+void ExtentPool::hold(const BlockRun& run, std::uint32_t extent) {
+  const std::uint32_t at = cut_out(extent, run.begin, run.end);
+  const std::int64_t size = run.end - run.begin;
+  if (extents_[at].holders++ > 0) {
+    return;
+  }
+  evictable_ -= size;
+  if (order_ != Order::fifo) {
+    unorder(at);
+  }
+}
+
+void ExtentPool::publish(const BlockRun& run, std::uint32_t copy) {
+  const Extent made{.stream = run.stream,
+                    .begin = run.begin,
+                    .end = run.end,
+                    .holders = 1,
+                    .uses = is_lfu() ? 1U : 0U,
+                    .puts = std::min(1U, puts_wanted_),
+                    .copy = copy,
+                    .first = run.first};
+  resident_ += made.size();
+  if (copy != 0) {
+    const std::uint32_t at = make(made);
+    extents_[at].hidden = true;
+    hidden_.push_back(at);
+    if (order_ == Order::fifo) {
+      append(at);
+    }
+    return;
+  }
+  if (order_ != Order::fifo) {
+    // A request that is computed chunk by chunk stays one extent.
+    const std::uint32_t ahead = locate(run.stream, run.begin);
+    if (ahead != kNone && extents_[ahead].end == run.begin && extents_[ahead].holders == 1 &&
+        extents_[ahead].uses == made.uses && extents_[ahead].puts == made.puts &&
+        extents_[ahead].copy == 0) {
+      extents_[ahead].end = run.end;
+      return;
+    }
+  }
+  const std::uint32_t at = make(made);
+  link_in_stream(at);
+  if (order_ == Order::fifo) {
+    append(at);
+  }
+}
+
+void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
+  std::int64_t begin = run.begin;
+  std::int64_t end = run.end;
+  while (begin < end) {
+    const bool from_tail = run.first == End::tail;
+    const Piece piece =
+        from_tail ? last_piece(run.stream, begin, end) : first_piece(run.stream, begin, end);
+    std::int64_t from = piece.begin;
+    std::int64_t to = piece.end;
+    std::uint32_t at = piece.extent;
+    if (copy != 0 && (!piece.present || extents_[at].copy != copy)) {
+      const auto hidden = std::find_if(hidden_.begin(), hidden_.end(), [&](std::uint32_t other) {
+        const Extent& extent = extents_[other];
+        return extent.copy == copy && (from_tail ? extent.begin < end && extent.end >= end
+                                                 : extent.begin <= begin && extent.end > begin);
+      });
+      KVTIER_ASSERT(hidden != hidden_.end(), "a held copy is in the pool");
+      at = *hidden;
+      from = std::max(begin, extents_[at].begin);
+      to = std::min(end, extents_[at].end);
+    }
+    KVTIER_ASSERT(at != kNone, "held blocks are in the pool");
+    (from_tail ? end : begin) = from_tail ? from : to;
+    at = cut_out(at, from, to);
+    Extent& extent = extents_[at];
+    KVTIER_ASSERT(extent.holders > 0, "blocks are let go as often as they are held");
+    if (used && is_lfu()) {
+      ++extent.uses;
+    }
+    if (--extent.holders > 0) {
+      continue;
+    }
+    evictable_ += to - from;
+    if (order_ == Order::fifo) {
+      const std::uint32_t joined = join_back(at);
+      if (extents_[joined].after != kNone) {
+        join_back(extents_[joined].after);
+      }
+    } else {
+      extent.first = run.first;
+      append(at);
+    }
+  }
+}
+
+void ExtentPool::leave_keyless(std::int64_t blocks) {
+  if (blocks > 0) {
+    evictable_ += blocks;
+    append(make({.stream = kNoStream, .end = blocks, .uses = is_lfu() ? 1U : 0U}));
+  }
+}
+
+std::vector<Stretch> ExtentPool::contents() const {
+  std::vector<Stretch> order;
+  const auto add = [&](const Extent& extent) {
+    for (std::int64_t i = 0; i < extent.size(); ++i) {
+      const std::int64_t block = extent.first == End::tail ? extent.end - 1 - i : extent.begin + i;
+      order.push_back({extent.stream, block, block + 1});
+    }
+  };
+  const auto add_list = [&](std::uint32_t at) {
+    for (; at != kNone; at = extents_[at].after) {
+      if (extents_[at].holders == 0 && !is_keyless(extents_[at])) {
+        add(extents_[at]);
+      }
+    }
+  };
+  add_list(ends_.front);
+  for (const auto& [uses, ends] : by_uses_) {
+    add_list(ends.front);
+  }
+  const auto evictable = static_cast<std::ptrdiff_t>(order.size());
+  for (const std::uint32_t head : heads_) {
+    for (std::uint32_t at = head; at != kNone; at = extents_[at].behind) {
+      if (extents_[at].holders > 0) {
+        add(extents_[at]);
+      }
+    }
+  }
+  for (const std::uint32_t hidden : hidden_) {
+    if (extents_[hidden].holders > 0) {
+      add(extents_[hidden]);
+    }
+  }
+  std::sort(order.begin() + evictable, order.end(), [](const Stretch& a, const Stretch& b) {
+    return a.stream != b.stream ? a.stream < b.stream : a.begin < b.begin;
+  });
+  return order;
+}
+
+void ExtentPool::check_invariants() const {
+  std::int64_t evictable = 0;
+  std::size_t live = 0;
+  const auto walk = [&](const Ends& ends) {
+    std::uint32_t before = kNone;
+    for (std::uint32_t at = ends.front; at != kNone; at = extents_[at].after) {
+      const Extent& extent = extents_[at];
+      KVTIER_ASSERT(extent.ordered && extent.before == before && extent.size() > 0,
+                    "the order of eviction is a list");
+      KVTIER_ASSERT(extent.holders == 0 || order_ == Order::fifo,
+                    "what is held is out of the order");
+      evictable += extent.holders == 0 ? extent.size() : 0;
+      live += is_keyless(extent) ? 1 : 0;
+      before = at;
+    }
+    KVTIER_ASSERT(before == ends.back, "the order of eviction ends at its back");
+  };
+  walk(ends_);
+  for (const auto& [uses, ends] : by_uses_) {
+    KVTIER_ASSERT(ends.front != kNone, "no count without blocks");
+    walk(ends);
+  }
+  std::int64_t resident = 0;
+  for (std::size_t stream = 0; stream < heads_.size(); ++stream) {
+    std::int64_t position = 0;
+    std::uint32_t ahead = kNone;
+    for (std::uint32_t at = heads_[stream]; at != kNone; at = extents_[at].behind) {
+      const Extent& extent = extents_[at];
+      KVTIER_ASSERT(extent.stream.value == stream && extent.ahead == ahead &&
+                        extent.begin >= position && !extent.hidden,
+                    "a stream's extents are disjoint and in order");
+      position = extent.end;
+      resident += extent.size();
+      ++live;
+      ahead = at;
+    }
+  }
+  for (const std::uint32_t hidden : hidden_) {
+    resident += extents_[hidden].size();
+    ++live;
+  }
+  KVTIER_ASSERT(evictable == evictable_ && resident == resident_, "accounts are those of extents");
+  KVTIER_ASSERT(used_ >= resident_ && used_ <= capacity_, "a pool holds no more than its capacity");
+  KVTIER_ASSERT(live + free_extents_.size() == extents_.size(), "no extent is lost");
+}
+
+}  // namespace kvtier

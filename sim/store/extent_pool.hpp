@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "sim/store/rules.hpp"
+#include "sim/store/store.hpp"
+#include "sim/store/streams.hpp"
+
+namespace kvtier {
+
+/// Blocks [begin, end) of a stream, which come or leave one by one from the end `first`.
+struct BlockRun {
+  StreamId stream;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  End first = End::tail;
+};
+
+/// One pool's blocks with keys, as extents: neighbouring blocks of a stream that are in the same
+/// state and, unless a request holds them, neighbours in the order of eviction. Costs depend on the
+/// number of extents, never on that of blocks. Blocks are found by position; a second copy of a
+/// block is found when the earlier ones have left.
+class ExtentPool {
+ public:
+  /// `puts_wanted`: the number of puts that the edge below waits for (EdgeRules::uses), 0 if it
+  /// does not.
+  ExtentPool(const PoolRules& rules, std::int64_t puts_wanted);
+
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  [[nodiscard]] std::int64_t capacity() const { return capacity_; }
+  /// Blocks of all kinds, and of those how many may leave.
+  [[nodiscard]] std::int64_t used() const { return used_; }
+  [[nodiscard]] std::int64_t free() const { return capacity_ - used_; }
+  [[nodiscard]] std::int64_t evictable() const { return evictable_; }
+  [[nodiscard]] std::int64_t resident() const { return resident_; }
+
+  /// The blocks from `position` on that are alike: present or absent, up to `end`.
+  struct Piece {
+    bool present = false;
+    std::uint32_t extent = kNone;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  /// The first piece of [begin, end) of a stream.
+  [[nodiscard]] Piece first_piece(StreamId stream, std::int64_t begin, std::int64_t end) const {
+    const std::uint32_t at = locate(stream, begin);
+    if (at != kNone && extents_[at].end > begin) {
+      return {true, at, begin, extents_[at].end < end ? extents_[at].end : end};
+    }
+    const std::uint32_t next = at != kNone ? extents_[at].behind : head_of(stream);
+    const bool cut = next != kNone && extents_[next].begin < end;
+    return {false, kNone, begin, cut ? extents_[next].begin : end};
+  }
+  /// The last piece of [begin, end) of a stream.
+  [[nodiscard]] Piece last_piece(StreamId stream, std::int64_t begin, std::int64_t end) const {
+    const std::uint32_t at = locate(stream, end - 1);
+    if (at != kNone && extents_[at].end >= end) {
+      return {true, at, extents_[at].begin > begin ? extents_[at].begin : begin, end};
+    }
+    const bool cut = at != kNone && extents_[at].end > begin;
+    return {false, kNone, cut ? extents_[at].end : begin, end};
+  }
+
+  /// Counts a use of blocks that are present, all in one extent: they go where a use puts them.
+  void touch(const BlockRun& run, std::uint32_t extent);
+  /// Counts a put of them, which touches them or not. Returns whether the edge below writes it.
+  bool put(const BlockRun& run, std::uint32_t extent, bool touches);
+  /// Blocks come in at the end of the order. There is room for them, and they are absent.
+  void insert(const BlockRun& run);
+  /// So many blocks leave the front of the order, if there are as many; those with keys are added
+  /// to `victims` in order.
+  void evict(std::int64_t blocks, std::vector<BlockRun>& victims);
+  /// How many blocks may leave at once before a newcomer: with lfu, a newcomer may leave before
+  /// what is here, so victims are asked for one by one.
+  [[nodiscard]] std::int64_t victims_before_newcomers(std::int64_t wanted) const;
+  /// Those of the run that are present leave for good.
+  void remove(const BlockRun& run);
+
+  // Requests that hold blocks.
+
+  [[nodiscard]] bool is_held(std::uint32_t extent) const { return extents_[extent].holders > 0; }
+  /// A request holds blocks that are present, all in one extent.
+  void hold(const BlockRun& run, std::uint32_t extent);
+  /// Blocks of a request that have no key: they take room and cannot leave.
+  void take(std::int64_t blocks) { used_ += blocks; }
+  void give_back(std::int64_t blocks) { used_ -= blocks; }
+  /// Blocks of a request without a key get one, and are held by it. With a `copy` that is not 0
+  /// they are further copies of blocks that are present.
+  void publish(const BlockRun& run, std::uint32_t copy);
+  /// The request holds these blocks no more. `used`: it found them, so this is a use.
+  void let_go(const BlockRun& run, std::uint32_t copy, bool used);
+  /// Blocks of a request that have no key wait at the end of the order of eviction.
+  void leave_keyless(std::int64_t blocks);
+
+  [[nodiscard]] std::vector<Stretch> contents() const;
+  void check_invariants() const;
+
+ private:
+  enum class Order : std::uint8_t { lru, fifo, lfu };
+  struct Extent {
+    StreamId stream;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    /// In the order of eviction; toward its front and its back.
+    std::uint32_t before = kNone;
+    std::uint32_t after = kNone;
+    /// In the stream, by position.
+    std::uint32_t ahead = kNone;
+    std::uint32_t behind = kNone;
+    std::uint32_t holders = 0;
+    /// lfu's count; 0 for other orders.
+    std::uint32_t uses = 0;
+    std::uint32_t puts = 0;
+    /// Of blocks with several copies: which one. Numbers grow.
+    std::uint32_t copy = 0;
+    /// The end that leaves first.
+    End first = End::tail;
+    bool ordered = false;
+    /// A later copy, which is not in the stream's list.
+    bool hidden = false;
+
+    [[nodiscard]] std::int64_t size() const { return end - begin; }
+  };
+  struct Ends {
+    std::uint32_t front = kNone;
+    std::uint32_t back = kNone;
+  };
+
+  [[nodiscard]] std::uint32_t head_of(StreamId stream) const {
+    return stream.value < heads_.size() ? heads_[stream.value] : kNone;
+  }
+  /// The last extent of the stream that begins at the position or before it.
+  [[nodiscard]] std::uint32_t locate(StreamId stream, std::int64_t position) const {
+    std::uint32_t found = kNone;
+    for (std::uint32_t at = head_of(stream); at != kNone && extents_[at].begin <= position;
+         at = extents_[at].behind) {
+      found = at;
+    }
+    return found;
+  }
+  [[nodiscard]] bool is_lfu() const { return order_ == Order::lfu; }
+  [[nodiscard]] bool is_keyless(const Extent& extent) const { return !extent.stream.valid(); }
+  Ends& ends_of(const Extent& extent) { return is_lfu() ? by_uses_[extent.uses] : ends_; }
+
+  std::uint32_t make(const Extent& extent);
+  void free_extent(std::uint32_t at);
+  void link_in_stream(std::uint32_t at);
+  void unlink_from_stream(std::uint32_t at);
+  /// To the back of the order, joined with what is there if they are alike.
+  void append(std::uint32_t at);
+  void unorder(std::uint32_t at);
+  /// Cuts an extent in two that stay neighbours; returns the part behind `position`.
+  std::uint32_t split(std::uint32_t at, std::int64_t position);
+  /// The part [begin, end) of an extent as one of its own.
+  std::uint32_t cut_out(std::uint32_t at, std::int64_t begin, std::int64_t end);
+  /// Whether `later` may be a part of `earlier`, behind which it is in the order.
+  [[nodiscard]] bool follows(const Extent& earlier, const Extent& later) const;
+  /// Joins an extent with the one before it in the order, if they are alike. Returns what is left.
+  std::uint32_t join_back(std::uint32_t at);
+  /// Moves an extent of blocks that were used to its new place.
+  void use(std::uint32_t at, End first);
+  /// The earliest hidden copies of blocks that have left are found from here on.
+  void uncover(StreamId stream, std::int64_t begin, std::int64_t end);
+  /// The front extent that may leave.
+  [[nodiscard]] std::uint32_t victim() const;
+
+  Order order_ = Order::lru;
+  std::int64_t capacity_;
+  std::uint32_t puts_wanted_;
+  std::int64_t used_ = 0;
+  std::int64_t evictable_ = 0;
+  std::int64_t resident_ = 0;
+
+  std::vector<Extent> extents_;
+  std::vector<std::uint32_t> free_extents_;
+  /// First extent of each stream.
+  std::vector<std::uint32_t> heads_;
+  Ends ends_;
+  std::map<std::uint32_t, Ends> by_uses_;
+  std::vector<std::uint32_t> hidden_;
+};
+
+}  // namespace kvtier

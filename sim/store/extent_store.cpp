@@ -1,0 +1,462 @@
+#include "sim/store/extent_store.hpp"
+
+#include <algorithm>
+
+#include "sim/core/assert.hpp"
+#include "sim/store/extent_pool.hpp"
+
+namespace kvtier {
+namespace {
+
+class ExtentStore final : public Store {
+ public:
+  ExtentStore(const StoreRules& rules, const Streams& streams) : rules_(rules), streams_(streams) {
+    for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+      const bool counts = i < rules.edges.size() && rules.edges[i].write == Write::after_uses;
+      pools_.emplace_back(rules.pools[i], counts ? rules.edges[i].uses : 0);
+    }
+    counters_.resize(pools_.size());
+    KVTIER_ASSERT(!rules.requests_in_first || pools_.size() == 1,
+                  "requests in the first of several pools are not implemented");
+  }
+
+  [[nodiscard]] Match match(const Context& prompt) const override {
+    Match match;
+    find(prompt, match, nullptr);
+    return match;
+  }
+
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) override {
+    Request request;
+    find(prompt, match, &request);
+    request.found = match.tokens.value / block();
+    request.context = {prompt.stream, room};
+    if (rules_.requests_in_first && !take_room(request)) {
+      return std::nullopt;
+    }
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      if (rules_.pools[i].touch == Touch::lookup) {
+        touch_found(pools_[i], request.found);
+      }
+    }
+    RequestId id{static_cast<std::uint32_t>(requests_.size())};
+    if (!free_requests_.empty()) {
+      id = free_requests_.back();
+      free_requests_.pop_back();
+      requests_[id.value] = std::move(request);
+    } else {
+      requests_.push_back(std::move(request));
+    }
+    if (rules_.publication == Publication::scheduling) {
+      publish(requests_[id.value], room);
+    }
+    return id;
+  }
+
+  bool grow(RequestId id, const Context& context) override {
+    Request& request = requests_[id.value];
+    if (rules_.requests_in_first) {
+      ExtentPool& pool = pools_.front();
+      const std::int64_t wanted = blocks_up(context.tokens) - blocks_up(request.context.tokens);
+      if (wanted > pool.free() + pool.evictable()) {
+        return false;
+      }
+      make_room(pool, wanted);
+      request.unpublished += wanted;
+    }
+    request.context = context;
+    if (rules_.publication == Publication::scheduling) {
+      publish(request, context.tokens);
+    }
+    return true;
+  }
+
+  void computed(RequestId id, Tokens tokens) override {
+    if (rules_.publication == Publication::computed) {
+      publish(requests_[id.value], tokens);
+    }
+  }
+
+  void release(RequestId id) override {
+    Request& request = requests_[id.value];
+    if (rules_.requests_in_first) {
+      publish(request, request.context.tokens);
+      give_back(request);
+    } else {
+      const End first = rules_.pools.front().insertion;
+      streams_.path(request.context.stream, request.context.tokens.value / block(), block(), path_);
+      walk(path_, first, [&](const BlockRun& run) { put_found(request, run); });
+    }
+    free_requests_.push_back(id);
+  }
+
+  [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
+  [[nodiscard]] std::int64_t resident_blocks(std::size_t pool) const override {
+    return pools_[pool].resident();
+  }
+  [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
+    return pools_[pool].contents();
+  }
+  void check_invariants() const override {
+    for (const ExtentPool& pool : pools_) {
+      pool.check_invariants();
+    }
+  }
+
+ private:
+  /// Blocks before `end` (and behind the stretch before) were found in this pool.
+  struct Found {
+    std::int64_t end = 0;
+    std::size_t pool = 0;
+  };
+  /// Blocks that a request holds as further copies.
+  struct Copies {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::uint32_t copy = 0;
+  };
+  struct Request {
+    Context context;
+    /// Whole blocks that it found, and where if that matters.
+    std::int64_t found = 0;
+    std::vector<Found> places;
+    /// Blocks in the first pool that have a key, and those that have none.
+    std::int64_t published = 0;
+    std::int64_t unpublished = 0;
+    std::vector<Copies> copies;
+  };
+
+  [[nodiscard]] std::int64_t block() const { return rules_.pools.front().block.value; }
+  [[nodiscard]] std::int64_t blocks_up(Tokens tokens) const {
+    return (tokens.value + block() - 1) / block();
+  }
+
+  /// Visits stretches from their head, or the tail.
+  template <class Visit>
+  static void walk(const std::vector<Stretch>& path, End first, Visit visit) {
+    const std::size_t count = path.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const Stretch& stretch = path[first == End::tail ? count - 1 - i : i];
+      visit(BlockRun{stretch.stream, stretch.begin, stretch.end, first});
+    }
+  }
+  /// Visits the pieces of a run in a pool, which are looked up as they are reached.
+  template <class Visit>
+  static void for_each_piece(const ExtentPool& pool, const BlockRun& run, Visit visit) {
+    std::int64_t begin = run.begin;
+    std::int64_t end = run.end;
+    while (begin < end) {
+      if (run.first == End::tail) {
+        const auto piece = pool.last_piece(run.stream, begin, end);
+        end = piece.begin;
+        visit(piece);
+      } else {
+        const auto piece = pool.first_piece(run.stream, begin, end);
+        begin = piece.end;
+        visit(piece);
+      }
+    }
+  }
+
+  /// Leaves the path of the prompt's usable blocks in path_.
+  void find(const Context& prompt, Match& match, Request* request) const {
+    std::int64_t usable = prompt.tokens.value / block();
+    if (rules_.hit_cap == HitCap::last_token) {
+      usable = std::max<std::int64_t>(prompt.tokens.value - 1, 0) / block();
+    }
+    streams_.path(prompt.stream, usable, block(), path_);
+    match.by_pool.assign(pools_.size(), Tokens(0));
+    std::int64_t at = 0;
+    bool gap = false;
+    for (const Stretch& stretch : path_) {
+      while (at < stretch.end && !gap) {
+        gap = true;
+        for (std::size_t i = 0; i < pools_.size(); ++i) {
+          std::int64_t end = stretch.end;
+          // A faster pool may have what follows.
+          for (std::size_t faster = 0; faster < i; ++faster) {
+            end = std::min(end, pools_[faster].first_piece(stretch.stream, at, end).end);
+          }
+          const auto piece = pools_[i].first_piece(stretch.stream, at, end);
+          if (piece.present) {
+            match.by_pool[i] += Tokens((piece.end - at) * block());
+            at = piece.end;
+            if (request != nullptr && needs_places()) {
+              request->places.push_back({at, i});
+            }
+            gap = false;
+            break;
+          }
+        }
+      }
+      if (gap) {
+        break;
+      }
+    }
+    match.tokens = Tokens(at * block());
+  }
+
+  [[nodiscard]] bool needs_places() const {
+    return std::any_of(rules_.edges.begin(), rules_.edges.end(),
+                       [](const EdgeRules& edge) { return !edge.promotes; });
+  }
+
+  /// Counts the use of what a pool has of the first `found` blocks of path_.
+  void touch_found(ExtentPool& pool, std::int64_t found) {
+    walk(path_, End::tail, [&](BlockRun run) {
+      run.end = std::min(run.end, found);
+      for_each_piece(pool, run, [&](const ExtentPool::Piece& piece) {
+        if (piece.present) {
+          pool.touch({run.stream, piece.begin, piece.end, End::tail}, piece.extent);
+        }
+      });
+    });
+  }
+
+  // ---- Requests outside the pools ----
+
+  /// Puts blocks into the first pool, or the one where they were found and stay.
+  void put_found(const Request& request, const BlockRun& run) {
+    if (request.places.empty()) {
+      put(0, run);
+      return;
+    }
+    std::vector<std::pair<BlockRun, std::size_t>> parts;
+    std::int64_t begin = run.begin;
+    for (const Found& place : request.places) {
+      const std::int64_t end = std::min(place.end, run.end);
+      if (end > begin) {
+        parts.push_back({{run.stream, begin, end, run.first}, target(place.pool)});
+        begin = end;
+      }
+    }
+    if (begin < run.end) {
+      parts.push_back({{run.stream, begin, run.end, run.first}, 0});
+    }
+    if (run.first == End::tail) {
+      std::reverse(parts.begin(), parts.end());
+    }
+    for (const auto& [part, pool] : parts) {
+      put(pool, part);
+    }
+  }
+  /// The pool into which a hit in this one is put.
+  [[nodiscard]] std::size_t target(std::size_t pool) const {
+    while (pool > 0 && rules_.edges[pool - 1].promotes) {
+      --pool;
+    }
+    return pool;
+  }
+
+  void put(std::size_t pool, const BlockRun& run) {
+    for_each_piece(pools_[pool], run, [&](const ExtentPool::Piece& piece) {
+      const BlockRun part{run.stream, piece.begin, piece.end, run.first};
+      if (!piece.present) {
+        come_in_by_pieces(pool, pool, part);
+      } else if (pools_[pool].put(part, piece.extent, rules_.pools[pool].touch == Touch::end)) {
+        write(pool, part);
+      }
+    });
+  }
+  /// A use that is put into the next pool, too.
+  void write(std::size_t pool, const BlockRun& run) {
+    if (pool < rules_.edges.size() && rules_.edges[pool].write != Write::on_eviction) {
+      put(pool + 1, run);
+    }
+  }
+
+  /// Cuts a run where exclusive pools below have other blocks of it: what comes in from there makes
+  /// room for what has to leave.
+  void come_in_by_pieces(std::size_t index, std::size_t below, const BlockRun& run) {
+    if (below < rules_.edges.size() && rules_.edges[below].exclusive) {
+      for_each_piece(pools_[below + 1], run, [&](const ExtentPool::Piece& piece) {
+        come_in_by_pieces(index, below + 1, {run.stream, piece.begin, piece.end, run.first});
+      });
+    } else {
+      come_in(index, run);
+    }
+  }
+
+  void come_in(std::size_t index, BlockRun run) {
+    for (std::size_t below = index; below < rules_.edges.size() && rules_.edges[below].exclusive;
+         ++below) {
+      pools_[below + 1].remove(run);
+    }
+    ExtentPool& pool = pools_[index];
+    const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
+    while (run.begin < run.end) {
+      const std::int64_t rest = run.end - run.begin;
+      if (pool.free() == 0 && !evicts) {
+        counters_[index].skipped += rest;
+        return;
+      }
+      if (pool.free() == 0) {
+        evict(index, pool.victims_before_newcomers(rest));
+      }
+      const std::int64_t part = std::min(pool.free(), rest);
+      BlockRun now = run;
+      if (run.first == End::tail) {
+        now.begin = run.end - part;
+        run.end = now.begin;
+      } else {
+        now.end = run.begin + part;
+        run.begin = now.end;
+      }
+      pool.insert(now);
+      counters_[index].inserted += part;
+      if (index < rules_.edges.size() &&
+          (rules_.edges[index].write == Write::with_compute ||
+           (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
+        put(index + 1, now);
+      }
+    }
+  }
+
+  void evict(std::size_t index, std::int64_t blocks) {
+    std::vector<BlockRun> victims;
+    pools_[index].evict(blocks, victims);
+    for (const BlockRun& victim : victims) {
+      const std::int64_t size = victim.end - victim.begin;
+      counters_[index].evicted += size;
+      if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction) {
+        const std::int64_t skipped = counters_[index + 1].skipped;
+        put(index + 1, victim);
+        counters_[index].demoted += size - (counters_[index + 1].skipped - skipped);
+      }
+    }
+  }
+
+  // ---- Requests in the first pool ----
+
+  void make_room(ExtentPool& pool, std::int64_t blocks) {
+    if (blocks > pool.free()) {
+      evict(0, blocks - pool.free());
+    }
+    pool.take(blocks);
+  }
+
+  /// Holds what was found (path_), and takes memory for the rest.
+  bool take_room(Request& request) {
+    ExtentPool& pool = pools_.front();
+    const std::int64_t wanted = blocks_up(request.context.tokens) - request.found;
+    std::int64_t evictable = pool.evictable();
+    for_each_found(request.found, [&](const BlockRun& run, std::uint32_t extent) {
+      evictable -= pool.is_held(extent) ? 0 : run.end - run.begin;
+    });
+    if (wanted > pool.free() + evictable) {
+      return false;
+    }
+    for_each_found(request.found,
+                   [&](const BlockRun& run, std::uint32_t extent) { pool.hold(run, extent); });
+    make_room(pool, wanted);
+    request.published = request.found;
+    request.unpublished = wanted;
+    return true;
+  }
+  /// Visits the extents of the first `found` blocks of path_ in the first pool.
+  template <class Visit>
+  void for_each_found(std::int64_t found, Visit visit) {
+    walk(path_, End::head, [&](BlockRun run) {
+      run.end = std::min(run.end, found);
+      for_each_piece(pools_.front(), run, [&](const ExtentPool::Piece& piece) {
+        visit(BlockRun{run.stream, piece.begin, piece.end, End::head}, piece.extent);
+      });
+    });
+  }
+
+  void publish(Request& request, Tokens tokens) {
+    const std::int64_t full = tokens.value / block();
+    if (full <= request.published || !rules_.requests_in_first) {
+      return;
+    }
+    ExtentPool& pool = pools_.front();
+    streams_.path(request.context.stream, full, block(), path_);
+    for (const Stretch& stretch : path_) {
+      const BlockRun run{stretch.stream, std::max(stretch.begin, request.published), stretch.end,
+                         rules_.pools.front().insertion};
+      for (std::int64_t at = run.begin; at < run.end;) {
+        const auto piece = pool.first_piece(run.stream, at, run.end);
+        const BlockRun part{run.stream, at, piece.end, run.first};
+        const std::int64_t size = piece.end - at;
+        at = piece.end;
+        if (!piece.present) {
+          pool.publish(part, 0);
+          counters_.front().inserted += size;
+        } else if (rules_.duplicates == Duplicates::kept) {
+          pool.publish(part, ++copies_);
+          counters_.front().inserted += size;
+          request.copies.push_back({part.begin, part.end, copies_});
+        } else {
+          pool.hold(part, piece.extent);
+          pool.give_back(size);
+        }
+      }
+    }
+    request.unpublished -= full - request.published;
+    request.published = full;
+  }
+
+  void give_back(const Request& request) {
+    ExtentPool& pool = pools_.front();
+    const End first = rules_.pools.front().insertion;
+    const auto keyless = [&] {
+      if (rules_.keyless == Keyless::first) {
+        pool.give_back(request.unpublished);
+      } else {
+        pool.leave_keyless(request.unpublished);
+      }
+    };
+    if (first == End::tail) {
+      keyless();
+    }
+    streams_.path(request.context.stream, request.published, block(), path_);
+    walk(path_, first, [&](const BlockRun& run) { let_go(request, run); });
+    if (first == End::head) {
+      keyless();
+    }
+  }
+  /// Cut where the request's own copies, or what it found, begin and end.
+  void let_go(const Request& request, const BlockRun& run) {
+    std::int64_t begin = run.begin;
+    std::int64_t end = run.end;
+    while (begin < end) {
+      BlockRun part{run.stream, begin, end, run.first};
+      std::uint32_t copy = 0;
+      const bool from_tail = run.first == End::tail;
+      const auto cut = [&](std::int64_t at) {
+        if (at > part.begin && at < part.end) {
+          (from_tail ? part.begin : part.end) = at;
+        }
+      };
+      cut(request.found);
+      for (const Copies& copies : request.copies) {
+        cut(copies.begin);
+        cut(copies.end);
+      }
+      for (const Copies& copies : request.copies) {
+        if (copies.begin <= part.begin && part.end <= copies.end) {
+          copy = copies.copy;
+        }
+      }
+      pools_.front().let_go(part, copy, part.end <= request.found);
+      (from_tail ? end : begin) = from_tail ? part.begin : part.end;
+    }
+  }
+
+  StoreRules rules_;
+  const Streams& streams_;
+  std::vector<ExtentPool> pools_;
+  std::vector<PoolCounters> counters_;
+  std::vector<Request> requests_;
+  std::vector<RequestId> free_requests_;
+  std::uint32_t copies_ = 0;
+  mutable std::vector<Stretch> path_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> make_extent_store(const StoreRules& rules, const Streams& streams) {
+  return std::make_unique<ExtentStore>(rules, streams);
+}
+
+}  // namespace kvtier
