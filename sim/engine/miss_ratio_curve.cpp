@@ -10,7 +10,7 @@
 #include "sim/core/rng.hpp"
 #include "sim/engine/access_order.hpp"
 #include "sim/engine/result.hpp"
-#include "sim/engine/stack_distances.hpp"
+#include "sim/store/stack_distances.hpp"
 
 namespace kvtier {
 namespace {
@@ -106,16 +106,16 @@ Json miss_ratio_curve(const RunConfig& config, const PolicyRegistry& registry,
       if (turns >= config.workload.warmup_turns) {
         ++measured;
         resumed += live.history.value > 0 ? 1 : 0;
-        const Bytes own = stack.size(*slot);
-        if (own.value > 0 && live.history.value > 0) {
+        const std::int64_t own = stack.size(*slot);
+        if (own > 0 && live.history.value > 0) {
           // The others stand for all that were not looked at, the entry for itself.
-          const auto others = static_cast<double>((stack.distance(*slot) - own).value);
-          const Bytes scaled = own + Bytes(std::llround(others / curve.sampling_rate));
+          const auto others = static_cast<double>(stack.distance(*slot) - own);
+          const Bytes scaled(own + std::llround(others / curve.sampling_rate));
           const auto from = std::lower_bound(capacities.begin(), capacities.end(), scaled);
           ++hits[static_cast<std::size_t>(from - capacities.begin())];
         }
       }
-      stack.use(*slot, size.of(live.history + turn.user + turn.assistant));
+      stack.use(*slot, size.of(live.history + turn.user + turn.assistant).value);
     }
     ++turns;
     live.history += turn.user + turn.assistant;

@@ -4,6 +4,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/store/extent_pool.hpp"
+#include "sim/store/node_store.hpp"
 
 namespace kvtier {
 namespace {
@@ -456,6 +457,9 @@ class ExtentStore final : public Store {
 }  // namespace
 
 std::unique_ptr<Store> make_extent_store(const StoreRules& rules, const Streams& streams) {
+  if (rules.pools.front().unit == EvictionUnit::node) {
+    return make_node_store(rules, streams);
+  }
   return std::make_unique<ExtentStore>(rules, streams);
 }
 

@@ -5,26 +5,24 @@
 #include <utility>
 #include <vector>
 
-#include "sim/core/units.hpp"
-
 namespace kvtier {
 
-/// Mattson's LRU stack (IBM Systems Journal 9(2), 1970) of entries with sizes: the bytes of all
-/// that was used since an entry's last use, itself included, are the capacity from which on LRU
-/// still has it. Sums over a Fenwick tree: O(log n). Entries of users who will not come back are
-/// joined, so memory follows those who may.
+/// Mattson's LRU stack (IBM Systems Journal 9(2), 1970) of entries with sizes, in bytes or blocks:
+/// the size of all that was used since an entry's last use, itself included, is the capacity from
+/// which on LRU still has it. Sums over a Fenwick tree: O(log n). Entries of users who will not
+/// come back are joined, so memory follows those who may.
 class StackDistances {
  public:
   /// Users are dense numbers. Zero: the user has no entry.
-  [[nodiscard]] Bytes distance(std::uint32_t user) const {
-    return has(user) ? Bytes(total_ - sum_before(place_of_[user])) : Bytes(0);
+  [[nodiscard]] std::int64_t distance(std::uint32_t user) const {
+    return has(user) ? total_ - sum_before(place_of_[user]) : 0;
   }
   /// Of the user's own entry.
-  [[nodiscard]] Bytes size(std::uint32_t user) const {
-    return has(user) ? Bytes(places_[place_of_[user]].bytes) : Bytes(0);
+  [[nodiscard]] std::int64_t size(std::uint32_t user) const {
+    return has(user) ? places_[place_of_[user]].size : 0;
   }
   /// The user's entry has this size now and is the latest used.
-  void use(std::uint32_t user, Bytes size) {
+  void use(std::uint32_t user, std::int64_t size) {
     drop(user);
     if (places_.size() == used_) {
       make_room();
@@ -33,15 +31,21 @@ class StackDistances {
       place_of_.resize(static_cast<std::size_t>(user) + 1, kNone);
     }
     place_of_[user] = static_cast<std::uint32_t>(used_);
-    places_[used_] = {user, size.value};
-    add(used_, size.value);
+    places_[used_] = {user, size};
+    add(used_, size);
     ++used_;
+  }
+  /// The user's entry has become smaller, and is not used.
+  void shrink(std::uint32_t user, std::int64_t size) {
+    Place& place = places_[place_of_[user]];
+    add(place_of_[user], size - place.size);
+    place.size = size;
   }
   /// Its entry is gone.
   void drop(std::uint32_t user) {
     if (has(user)) {
       Place& place = places_[place_of_[user]];
-      add(place_of_[user], -place.bytes);
+      add(place_of_[user], -place.size);
       place = {};
       place_of_[user] = kNone;
     }
@@ -60,16 +64,16 @@ class StackDistances {
   static constexpr std::size_t kFewestPlaces = 1024;
   struct Place {
     std::uint32_t user = kNone;
-    std::int64_t bytes = 0;
+    std::int64_t size = 0;
   };
 
   [[nodiscard]] bool has(std::uint32_t user) const {
     return user < place_of_.size() && place_of_[user] != kNone;
   }
-  void add(std::size_t at, std::int64_t bytes) {
-    total_ += bytes;
+  void add(std::size_t at, std::int64_t size) {
+    total_ += size;
     for (std::size_t i = at + 1; i <= places_.size(); i += i & (~i + 1)) {
-      sums_[i] += bytes;
+      sums_[i] += size;
     }
   }
   [[nodiscard]] std::int64_t sum_before(std::size_t at) const {
@@ -85,8 +89,8 @@ class StackDistances {
     std::vector<Place> kept;
     for (const Place& place : places_) {
       if (place.user == kNone && !kept.empty() && kept.back().user == kNone) {
-        kept.back().bytes += place.bytes;
-      } else if (place.user != kNone || place.bytes != 0) {
+        kept.back().size += place.size;
+      } else if (place.user != kNone || place.size != 0) {
         kept.push_back(place);
       }
     }
@@ -96,7 +100,7 @@ class StackDistances {
     sums_.assign(places_.size() + 1, 0);
     total_ = 0;
     for (std::size_t i = 0; i < used_; ++i) {
-      add(i, places_[i].bytes);
+      add(i, places_[i].size);
       if (places_[i].user != kNone) {
         place_of_[places_[i].user] = static_cast<std::uint32_t>(i);
       }

@@ -1,4 +1,4 @@
-#include "sim/engine/stack_distances.hpp"
+#include "sim/store/stack_distances.hpp"
 
 #include <list>
 #include <utility>
@@ -12,24 +12,24 @@ namespace {
 
 TEST(StackDistances, AreTheBytesUsedSinceWithOnesOwn) {
   StackDistances stack;
-  EXPECT_EQ(stack.distance(0), Bytes(0));
-  stack.use(0, Bytes(10));
-  stack.use(1, Bytes(5));
-  stack.use(2, Bytes(1));
-  EXPECT_EQ(stack.distance(2), Bytes(1));
-  EXPECT_EQ(stack.distance(1), Bytes(6));
-  EXPECT_EQ(stack.distance(0), Bytes(16));
-  stack.use(1, Bytes(7));  // grown, and the latest
-  EXPECT_EQ(stack.distance(1), Bytes(7));
-  EXPECT_EQ(stack.size(1), Bytes(7));
-  EXPECT_EQ(stack.size(9), Bytes(0));
-  EXPECT_EQ(stack.distance(2), Bytes(8));
-  EXPECT_EQ(stack.distance(0), Bytes(18));
+  EXPECT_EQ(stack.distance(0), 0);
+  stack.use(0, 10);
+  stack.use(1, 5);
+  stack.use(2, 1);
+  EXPECT_EQ(stack.distance(2), 1);
+  EXPECT_EQ(stack.distance(1), 6);
+  EXPECT_EQ(stack.distance(0), 16);
+  stack.use(1, 7);  // grown, and the latest
+  EXPECT_EQ(stack.distance(1), 7);
+  EXPECT_EQ(stack.size(1), 7);
+  EXPECT_EQ(stack.size(9), 0);
+  EXPECT_EQ(stack.distance(2), 8);
+  EXPECT_EQ(stack.distance(0), 18);
   stack.forget(2);  // its entry stays
-  EXPECT_EQ(stack.distance(2), Bytes(0));
-  EXPECT_EQ(stack.distance(0), Bytes(18));
+  EXPECT_EQ(stack.distance(2), 0);
+  EXPECT_EQ(stack.distance(0), 18);
   stack.drop(1);
-  EXPECT_EQ(stack.distance(0), Bytes(11));
+  EXPECT_EQ(stack.distance(0), 11);
 }
 
 /// The oracle is a list, the latest in front.
@@ -47,7 +47,7 @@ TEST(StackDistances, AreThoseOfAList) {
       sum += found->second;
     }
     const bool here = found != list.end();
-    ASSERT_EQ(stack.distance(user), Bytes(here ? sum + found->second : 0)) << "step " << step;
+    ASSERT_EQ(stack.distance(user), here ? sum + found->second : 0) << "step " << step;
     const std::int64_t what = stream.index(20);
     if (what == 0) {
       stack.forget(user);
@@ -62,7 +62,7 @@ TEST(StackDistances, AreThoseOfAList) {
         stack.drop(user);
       } else {
         const std::int64_t bytes = 1 + stream.index(1'000);
-        stack.use(user, Bytes(bytes));
+        stack.use(user, bytes);
         list.emplace_front(user, bytes);
       }
     }
@@ -72,7 +72,7 @@ TEST(StackDistances, AreThoseOfAList) {
 TEST(StackDistances, KeepNoMoreThanThoseWhoMayComeBackNeed) {
   StackDistances stack;
   for (std::uint32_t user = 0; user < 100'000; ++user) {
-    stack.use(user % 100, Bytes(1));
+    stack.use(user % 100, 1);
     stack.forget(user % 100);
   }
   EXPECT_LE(stack.places(), 1024U);

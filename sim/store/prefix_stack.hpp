@@ -1,0 +1,155 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "sim/store/stack_distances.hpp"
+#include "sim/store/streams.hpp"
+
+namespace kvtier {
+
+/// Blocks that LRU hits, as a function of the capacity: sums of ramps that rise by one for each
+/// block of capacity. O(ramps) of memory, of which equal ends are joined.
+class HitCurve {
+ public:
+  /// Hits of `blocks` neighbours, the first of them from a capacity of `before` + 1 on.
+  void add(std::int64_t before, std::int64_t blocks) {
+    bends_.push_back({before, 1});
+    bends_.push_back({before + blocks, -1});
+    if (bends_.size() >= limit_) {
+      sort();
+      limit_ = std::max<std::size_t>(kFewestBends, 2 * bends_.size());
+    }
+  }
+  /// Hits at each of the capacities, which are in ascending order.
+  [[nodiscard]] std::vector<std::int64_t> hits_at(const std::vector<std::int64_t>& capacities) {
+    sort();
+    std::vector<std::int64_t> hits;
+    auto bend = bends_.begin();
+    std::int64_t at = 0;
+    std::int64_t slope = 0;
+    std::int64_t sum = 0;
+    const auto go_to = [&](std::int64_t capacity) {
+      sum += slope * (capacity - at);
+      at = capacity;
+    };
+    for (const std::int64_t capacity : capacities) {
+      for (; bend != bends_.end() && bend->at <= capacity; ++bend) {
+        go_to(bend->at);
+        slope += bend->change;
+      }
+      go_to(capacity);
+      hits.push_back(sum);
+    }
+    return hits;
+  }
+  /// From this capacity on there are no more hits.
+  [[nodiscard]] std::int64_t last_bend() {
+    sort();
+    return bends_.empty() ? 0 : bends_.back().at;
+  }
+
+ private:
+  static constexpr std::size_t kFewestBends = 1U << 16;
+  struct Bend {
+    std::int64_t at = 0;
+    std::int64_t change = 0;
+  };
+
+  void sort() {
+    std::sort(bends_.begin(), bends_.end(),
+              [](const Bend& a, const Bend& b) { return a.at < b.at; });
+    std::size_t kept = 0;
+    for (const Bend& bend : bends_) {
+      if (kept > 0 && bends_[kept - 1].at == bend.at) {
+        bends_[kept - 1].change += bend.change;
+      } else {
+        bends_[kept++] = bend;
+      }
+    }
+    bends_.resize(kept);
+  }
+
+  std::vector<Bend> bends_;
+  std::size_t limit_ = kFewestBends;
+};
+
+/// Mattson's LRU stack of the blocks of streams, a run of blocks as one entry. A request uses its
+/// blocks from the tail to the head, so the blocks of its path have growing distances, and LRU at
+/// any capacity hits a leading run of them. O(runs on the path x log runs) per request.
+class PrefixStack {
+ public:
+  PrefixStack(const Streams& streams, Tokens block) : streams_(streams), block_(block.value) {}
+
+  /// Adds what a look-up of the context's first whole blocks hits, at each capacity.
+  void look_up(const Context& context, HitCurve& curve) {
+    streams_.path(context.stream, context.tokens.value / block_, block_, path_);
+    for (const Stretch& stretch : path_) {
+      std::int64_t begin = stretch.begin;
+      for (std::uint32_t at = head_of(stretch.stream); at != kNone && begin < stretch.end;
+           at = runs_[at].behind) {
+        const std::int64_t end = std::min(runs_[at].end, stretch.end);
+        curve.add(stack_.distance(at) - stack_.size(at), end - begin);
+        begin = end;
+      }
+      if (begin < stretch.end) {
+        return;
+      }
+    }
+  }
+
+  /// The context's whole blocks are the latest used.
+  void use(const Context& context) {
+    streams_.path(context.stream, context.tokens.value / block_, block_, path_);
+    for (std::size_t i = path_.size(); i-- > 0;) {
+      const Stretch& stretch = path_[i];
+      if (stretch.stream.value >= heads_.size()) {
+        heads_.resize(static_cast<std::size_t>(stretch.stream.value) + 1, kNone);
+      }
+      std::uint32_t& head = heads_[stretch.stream.value];
+      std::int64_t begin = stretch.begin;
+      while (head != kNone && runs_[head].end <= stretch.end) {
+        begin = runs_[head].end;
+        stack_.drop(head);
+        free_.push_back(head);
+        head = runs_[head].behind;
+      }
+      if (head != kNone && begin < stretch.end) {
+        stack_.shrink(head, runs_[head].end - stretch.end);
+      }
+      std::uint32_t made = static_cast<std::uint32_t>(runs_.size());
+      if (free_.empty()) {
+        runs_.emplace_back();
+      } else {
+        made = free_.back();
+        free_.pop_back();
+      }
+      runs_[made] = {stretch.end, head};
+      head = made;
+      stack_.use(made, stretch.end - stretch.begin);
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+  /// A run begins where the run ahead ends, the first one where the stream's blocks do.
+  struct Run {
+    std::int64_t end = 0;
+    std::uint32_t behind = kNone;
+  };
+
+  [[nodiscard]] std::uint32_t head_of(StreamId stream) const {
+    return stream.value < heads_.size() ? heads_[stream.value] : kNone;
+  }
+
+  const Streams& streams_;
+  std::int64_t block_;
+  std::vector<Run> runs_;
+  std::vector<std::uint32_t> free_;
+  std::vector<std::uint32_t> heads_;
+  StackDistances stack_;
+  std::vector<Stretch> path_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,88 @@
+#include "tests/sim/store/replays.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "sim/store/extent_store.hpp"
+
+namespace kvtier {
+
+std::vector<StoreKind> store_kinds() { return {{"extents", make_extent_store}}; }
+
+Replayed replay_cache(Store& store, const Context& context) {
+  Replayed replayed;
+  const auto request = store.acquire(context, context.tokens, replayed.match);
+  store.release(request.value());
+  return replayed;
+}
+
+namespace {
+
+/// The response's tokens are a stream of their own. KV of the last one is never written.
+Context with_response(Streams& streams, const HashRequest& request) {
+  const StreamId response = streams.open(request.stream, request.prompt);
+  return {response, request.prompt + std::max(request.output, Tokens(1)) - Tokens(1)};
+}
+
+void must(bool done) {
+  if (!done) {
+    throw std::runtime_error("a request by itself has room");
+  }
+}
+
+}  // namespace
+
+Replayed replay_vllm(Store& store, Streams& streams, const HashRequest& request,
+                     VllmReplay& replay) {
+  const auto end_oldest = [&] {
+    store.release(replay.held.front());
+    replay.held.erase(replay.held.begin());
+  };
+  if (replay.held.size() == replay.most_held) {
+    end_oldest();
+  }
+  Replayed replayed;
+  auto held = store.acquire(request.context(), request.prompt, replayed.match);
+  while (!held) {
+    must(!replay.held.empty());
+    end_oldest();
+    held = store.acquire(request.context(), request.prompt, replayed.match);
+  }
+  replayed.evicted_for_prompt = store.counters(0).evicted;
+  if (replay.with_output) {
+    must(store.grow(*held, with_response(streams, request)));
+  }
+  replay.held.push_back(*held);
+  if (replay.most_held == 1) {
+    end_oldest();
+  }
+  return replayed;
+}
+
+Replayed replay_sglang(Store& store, Streams& streams, const HashRequest& request, Tokens block,
+                       Tokens chunk, bool with_output) {
+  const auto chunk_end = [&](Tokens begin) {
+    const std::int64_t end = begin.value + chunk.value;
+    return chunk.value == 0 || end >= request.prompt.value
+               ? request.prompt
+               : Tokens(end / block.value * block.value);
+  };
+  Replayed replayed;
+  Tokens end = chunk_end(store.match(request.context()).tokens);
+  const auto held = store.acquire(request.context(), end, replayed.match);
+  must(held.has_value());
+  while (end < request.prompt) {
+    store.computed(*held, end);
+    end = chunk_end(end);
+    must(store.grow(*held, {request.stream, end}));
+  }
+  if (with_output) {
+    store.computed(*held, request.prompt);
+    must(store.grow(*held, with_response(streams, request)));
+  }
+  store.release(*held);
+  replayed.evicted_for_prompt = store.counters(0).evicted;
+  return replayed;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/store/store.hpp"
+#include "tests/sim/store/hash_trace.hpp"
+
+/// The order in which engines call a store, one request at a time and without a clock.
+namespace kvtier {
+
+/// A store under test, by name.
+struct StoreKind {
+  std::string name;
+  std::unique_ptr<Store> (*make)(const StoreRules&, const Streams&);
+};
+/// All kinds there are.
+[[nodiscard]] std::vector<StoreKind> store_kinds();
+
+/// What is left in the pools when a request has ended.
+struct Replayed {
+  Match match;
+  /// Of the first pool, when memory for the prompt had been taken.
+  std::int64_t evicted_for_prompt = 0;
+};
+
+/// A cache in which requests hold nothing: each is looked up, then all of its blocks come in.
+Replayed replay_cache(Store& store, const Context& context);
+
+/// vLLM's KVCacheManager, one request after the other or with several that hold their blocks. A
+/// response adds blocks of its own. `held`: requests that hold blocks, of which the oldest ends
+/// when there are `most_held`, or when there is no room.
+struct VllmReplay {
+  std::size_t most_held = 1;
+  bool with_output = false;
+  std::vector<RequestId> held;
+};
+Replayed replay_vllm(Store& store, Streams& streams, const HashRequest& request,
+                     VllmReplay& replay);
+
+/// SGLang's RadixCache: the prompt is computed in chunks (0: at once), each of which comes into the
+/// tree.
+Replayed replay_sglang(Store& store, Streams& streams, const HashRequest& request, Tokens block,
+                       Tokens chunk, bool with_output);
+
+}  // namespace kvtier
