@@ -62,10 +62,10 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
 
 bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
   if (earlier.stream != later.stream || is_keyless(earlier) || earlier.holders != later.holders ||
-      earlier.uses != later.uses || earlier.puts != later.puts || earlier.copy != 0 ||
-      later.copy != 0) {
+      earlier.puts != later.puts || earlier.copy != 0 || later.copy != 0) {
     return false;
   }
+  // With lfu, neighbours in the order were used as often.
   const auto leaves_from = [](const Extent& extent, End end) {
     return extent.first == end || extent.size() == 1;
   };

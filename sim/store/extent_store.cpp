@@ -31,6 +31,7 @@ class ExtentStore final : public Store {
     Request request;
     find(prompt, match, &request);
     request.found = match.tokens.value / block();
+    room = std::max(room, match.tokens);
     request.context = {prompt.stream, room};
     if (rules_.requests_in_first && !take_room(request)) {
       return std::nullopt;
@@ -279,12 +280,11 @@ class ExtentStore final : public Store {
   }
 
   void come_in(std::size_t index, BlockRun run) {
-    for (std::size_t below = index; below < rules_.edges.size() && rules_.edges[below].exclusive;
-         ++below) {
-      pools_[below + 1].remove(run);
-    }
     ExtentPool& pool = pools_[index];
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
+    if (evicts) {
+      leave_below(index, run);
+    }
     while (run.begin < run.end) {
       const std::int64_t rest = run.end - run.begin;
       if (pool.free() == 0 && !evicts) {
@@ -297,11 +297,12 @@ class ExtentStore final : public Store {
       const std::int64_t part = std::min(pool.free(), rest);
       BlockRun now = run;
       if (run.first == End::tail) {
-        now.begin = run.end - part;
-        run.end = now.begin;
+        run.end = now.begin = run.end - part;
       } else {
-        now.end = run.begin + part;
-        run.begin = now.end;
+        run.begin = now.end = run.begin + part;
+      }
+      if (!evicts) {
+        leave_below(index, now);
       }
       pool.insert(now);
       counters_[index].inserted += part;
@@ -310,6 +311,12 @@ class ExtentStore final : public Store {
            (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
         put(index + 1, now);
       }
+    }
+  }
+  /// On exclusive edges, blocks leave the pools below the one into which they come.
+  void leave_below(std::size_t index, const BlockRun& run) {
+    for (; index < rules_.edges.size() && rules_.edges[index].exclusive; ++index) {
+      pools_[index + 1].remove(run);
     }
   }
 
@@ -374,7 +381,7 @@ class ExtentStore final : public Store {
     streams_.path(request.context.stream, full, block(), path_);
     for (const Stretch& stretch : path_) {
       const BlockRun run{stretch.stream, std::max(stretch.begin, request.published), stretch.end,
-                         rules_.pools.front().insertion};
+                         End::head};
       for (std::int64_t at = run.begin; at < run.end;) {
         const auto piece = pool.first_piece(run.stream, at, run.end);
         const BlockRun part{run.stream, at, piece.end, run.first};

@@ -35,7 +35,8 @@ class NodeStore final : public Store {
     const Path path = find(prompt.stream, usable(prompt.tokens));
     match = {Tokens(path.blocks * block()), {Tokens(path.blocks * block())}};
     Request request;
-    request.context = {prompt.stream, std::min(room, match.tokens)};
+    room = std::max(room, match.tokens);
+    request.context = {prompt.stream, match.tokens};
     request.held = path.blocks;
     const std::uint32_t end = use(path);
     lock(end, 1);

@@ -47,7 +47,8 @@ class Store {
   /// The request's context becomes longer; it may go on in a stream that forks from the former one
   /// at its end. False, and nothing happens, if there is no room.
   [[nodiscard]] virtual bool grow(RequestId request, const Context& context) = 0;
-  /// KV of the context's first tokens exists. Publication::computed publishes it.
+  /// KV of the context's first tokens exists, which are no fewer than before, nor than were found.
+  /// Publication::computed publishes it.
   virtual void computed(RequestId request, Tokens tokens) = 0;
   /// The request has ended. KV of its context exists, and it holds it no more.
   virtual void release(RequestId request) = 0;

@@ -4,10 +4,13 @@
 #include <stdexcept>
 
 #include "sim/store/extent_store.hpp"
+#include "sim/store/reference_store.hpp"
 
 namespace kvtier {
 
-std::vector<StoreKind> store_kinds() { return {{"extents", make_extent_store}}; }
+std::vector<StoreKind> store_kinds() {
+  return {{"extents", make_extent_store}, {"reference", make_reference_store}};
+}
 
 Replayed replay_cache(Store& store, const Context& context) {
   Replayed replayed;

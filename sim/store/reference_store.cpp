@@ -1,0 +1,723 @@
+#include "sim/store/reference_store.hpp"
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+/// A block's key: the stream of its last token, and its place there.
+using Key = std::pair<StreamId, std::int64_t>;
+
+std::vector<Key> keys_of(const Streams& streams, const Context& context, Tokens block) {
+  std::vector<Stretch> path;
+  streams.path(context.stream, context.tokens.value / block.value, block.value, path);
+  std::vector<Key> keys;
+  for (const Stretch& stretch : path) {
+    for (std::int64_t i = stretch.begin; i < stretch.end; ++i) {
+      keys.emplace_back(stretch.stream, i);
+    }
+  }
+  return keys;
+}
+
+std::int64_t usable_tokens(const StoreRules& rules, Tokens prompt) {
+  return std::max<std::int64_t>(prompt.value - (rules.hit_cap == HitCap::last_token ? 1 : 0), 0);
+}
+
+std::int64_t blocks_up(Tokens tokens, Tokens block) {
+  return (tokens.value + block.value - 1) / block.value;
+}
+
+Stretch stretch_of(const Key& key) { return {key.first, key.second, key.second + 1}; }
+
+// ---- Blocks ----
+
+struct Block {
+  Key key;
+  /// A block without a key is not found.
+  bool keyed = true;
+  std::int64_t holders = 0;
+  /// lfu's count.
+  std::int64_t uses = 1;
+  std::int64_t puts = 1;
+  std::int64_t reached = 0;
+  std::list<Block>::iterator self;
+};
+
+class BlockPool {
+ public:
+  explicit BlockPool(const PoolRules& rules) : rules_(rules) {}
+
+  [[nodiscard]] bool is_full() const { return used == rules_.capacity; }
+  /// The copy that came first; null if there is none.
+  [[nodiscard]] Block* find(const Key& key) const {
+    const auto found = by_key_.find(key);
+    return found == by_key_.end() ? nullptr : found->second.front();
+  }
+  Block* add(const Block& block) {
+    Block* made = &blocks_.emplace_back(block);
+    made->self = std::prev(blocks_.end());
+    made->reached = ++clock_;
+    if (made->keyed) {
+      by_key_[made->key].push_back(made);
+      ++resident;
+    }
+    ++used;
+    if (made->holders == 0) {
+      order_.emplace(place(*made), made);
+    }
+    return made;
+  }
+  void remove(Block* block) {
+    if (block->keyed) {
+      std::vector<Block*>& copies = by_key_.at(block->key);
+      copies.erase(std::find(copies.begin(), copies.end(), block));
+      if (copies.empty()) {
+        by_key_.erase(block->key);
+      }
+      --resident;
+    }
+    --used;
+    order_.erase(place(*block));
+    blocks_.erase(block->self);
+  }
+  /// A use: to the end of the order, or of those used as often.
+  void use(Block* block) {
+    order_.erase(place(*block));
+    ++block->uses;
+    reach_end(block);
+    order_.emplace(place(*block), block);
+  }
+  void hold(Block* block) {
+    if (block->holders++ == 0) {
+      order_.erase(place(*block));
+    }
+  }
+  /// `used`: the request had found it.
+  void let_go(Block* block, bool used_it) {
+    block->uses += used_it ? 1 : 0;
+    if (--block->holders == 0) {
+      reach_end(block);
+      order_.emplace(place(*block), block);
+    }
+  }
+  /// The request had it for nothing.
+  void put_back(Block* block) {
+    if (--block->holders == 0) {
+      order_.emplace(place(*block), block);
+    }
+  }
+  [[nodiscard]] Block* victim() const { return order_.begin()->second; }
+  [[nodiscard]] std::int64_t evictable() const { return static_cast<std::int64_t>(order_.size()); }
+  [[nodiscard]] std::vector<Stretch> contents() const {
+    std::vector<Stretch> contents;
+    for (const auto& [place, block] : order_) {
+      if (block->keyed) {
+        contents.push_back(stretch_of(block->key));
+      }
+    }
+    std::vector<Key> held;
+    for (const Block& block : blocks_) {
+      if (block.holders > 0) {
+        held.push_back(block.key);
+      }
+    }
+    std::sort(held.begin(), held.end());
+    for (const Key& key : held) {
+      contents.push_back(stretch_of(key));
+    }
+    return contents;
+  }
+
+  /// Blocks of all kinds; with a key.
+  std::int64_t used = 0;
+  std::int64_t resident = 0;
+
+ private:
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> place(const Block& block) const {
+    return {rules_.eviction == "lfu" ? block.uses : 0, block.reached};
+  }
+  void reach_end(Block* block) {
+    if (rules_.eviction != "fifo") {
+      block->reached = ++clock_;
+    }
+  }
+
+  PoolRules rules_;
+  std::int64_t clock_ = 0;
+  std::list<Block> blocks_;
+  /// Blocks that no request holds, in the order of eviction.
+  std::map<std::pair<std::int64_t, std::int64_t>, Block*> order_;
+  std::map<Key, std::vector<Block*>> by_key_;
+};
+
+class ReferenceBlocks final : public Store {
+ public:
+  ReferenceBlocks(const StoreRules& rules, const Streams& streams)
+      : rules_(rules), streams_(streams), counters_(rules.pools.size()) {
+    for (const PoolRules& pool : rules.pools) {
+      pools_.emplace_back(pool);
+    }
+    KVTIER_ASSERT(!rules.requests_in_first || pools_.size() == 1,
+                  "requests in the first of several pools are not implemented");
+  }
+
+  [[nodiscard]] Match match(const Context& prompt) const override {
+    Match match{Tokens(0), std::vector<Tokens>(pools_.size())};
+    for (const Key& key : usable_keys(prompt)) {
+      const std::size_t pool = where(key);
+      if (pool == pools_.size()) {
+        break;
+      }
+      match.tokens += block();
+      match.by_pool[pool] += block();
+    }
+    return match;
+  }
+
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& found) override {
+    found = match(prompt);
+    room = std::max(room, found.tokens);
+    Request request{.context = {prompt.stream, room}};
+    std::vector<Key> hits = usable_keys(prompt);
+    hits.resize(static_cast<std::size_t>(found.tokens.value / block().value));
+    if (rules_.requests_in_first) {
+      for (const Key& key : hits) {
+        request.blocks.push_back(pools_[0].find(key));
+        pools_[0].hold(request.blocks.back());
+      }
+      request.found = request.blocks.size();
+      const std::int64_t wanted =
+          blocks_up(room, block()) - static_cast<std::int64_t>(request.found);
+      if (!make_room(wanted)) {
+        for (Block* held : request.blocks) {
+          pools_[0].put_back(held);
+        }
+        return std::nullopt;
+      }
+      request.unpublished = wanted;
+    }
+    for (const Key& key : hits) {
+      request.places.push_back(where(key));
+    }
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      if (rules_.pools[i].touch == Touch::lookup) {
+        for (auto key = hits.rbegin(); key != hits.rend(); ++key) {
+          if (Block* here = pools_[i].find(*key)) {
+            pools_[i].use(here);
+          }
+        }
+      }
+    }
+    requests_[++last_request_] = std::move(request);
+    if (rules_.publication == Publication::scheduling) {
+      publish(requests_[last_request_], room);
+    }
+    return RequestId{last_request_};
+  }
+
+  bool grow(RequestId id, const Context& context) override {
+    Request& request = requests_.at(id.value);
+    if (rules_.requests_in_first) {
+      const std::int64_t wanted =
+          blocks_up(context.tokens, block()) - blocks_up(request.context.tokens, block());
+      if (!make_room(wanted)) {
+        return false;
+      }
+      request.unpublished += wanted;
+    }
+    request.context = context;
+    if (rules_.publication == Publication::scheduling) {
+      publish(request, context.tokens);
+    }
+    return true;
+  }
+
+  void computed(RequestId id, Tokens tokens) override {
+    if (rules_.publication == Publication::computed) {
+      publish(requests_.at(id.value), tokens);
+    }
+  }
+
+  void release(RequestId id) override {
+    Request& request = requests_.at(id.value);
+    const bool from_tail = rules_.pools[0].insertion == End::tail;
+    if (rules_.requests_in_first) {
+      publish(request, request.context.tokens);
+      if (from_tail) {
+        leave_keyless(request.unpublished);
+      }
+      const std::size_t count = request.blocks.size();
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t at = from_tail ? count - 1 - i : i;
+        pools_[0].let_go(request.blocks[at], at < request.found);
+      }
+      if (!from_tail) {
+        leave_keyless(request.unpublished);
+      }
+    } else {
+      const std::vector<Key> keys = keys_of(streams_, request.context, block());
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        const std::size_t at = from_tail ? keys.size() - 1 - i : i;
+        std::size_t pool = at < request.places.size() ? request.places[at] : 0;
+        while (pool > 0 && rules_.edges[pool - 1].promotes) {
+          --pool;
+        }
+        put(pool, keys[at]);
+      }
+    }
+    requests_.erase(id.value);
+  }
+
+  [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
+  [[nodiscard]] std::int64_t resident_blocks(std::size_t pool) const override {
+    return pools_[pool].resident;
+  }
+  [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
+    return pools_[pool].contents();
+  }
+  void check_invariants() const override {
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      KVTIER_ASSERT(
+          pools_[i].resident <= pools_[i].used && pools_[i].used <= rules_.pools[i].capacity,
+          "a pool holds no more than its capacity");
+    }
+  }
+
+ private:
+  struct Request {
+    Context context;
+    /// With a key, in order; the first `found` were found.
+    std::vector<Block*> blocks;
+    std::size_t found = 0;
+    /// Blocks without a key.
+    std::int64_t unpublished = 0;
+    /// Where each block that was found lay.
+    std::vector<std::size_t> places;
+  };
+
+  [[nodiscard]] Tokens block() const { return rules_.pools[0].block; }
+  [[nodiscard]] std::vector<Key> usable_keys(const Context& prompt) const {
+    return keys_of(streams_, {prompt.stream, Tokens(usable_tokens(rules_, prompt.tokens))},
+                   block());
+  }
+  /// The fastest pool that has the block; the number of pools if there is none.
+  [[nodiscard]] std::size_t where(const Key& key) const {
+    std::size_t pool = 0;
+    while (pool < pools_.size() && pools_[pool].find(key) == nullptr) {
+      ++pool;
+    }
+    return pool;
+  }
+
+  /// False: the pool wanted to evict, and the edge above does not.
+  bool put(std::size_t i, const Key& key) {
+    Block* here = pools_[i].find(key);
+    if (here != nullptr) {
+      ++here->puts;
+      if (rules_.pools[i].touch == Touch::end) {
+        pools_[i].use(here);
+      }
+    } else {
+      if (pools_[i].is_full() && i > 0 && rules_.edges[i - 1].no_room == NoRoom::skip) {
+        ++counters_[i].skipped;
+        return false;
+      }
+      for (std::size_t edge = i; edge < rules_.edges.size() && rules_.edges[edge].exclusive;
+           ++edge) {
+        if (Block* below = pools_[edge + 1].find(key)) {
+          pools_[edge + 1].remove(below);
+        }
+      }
+      while (pools_[i].is_full()) {
+        evict(i);
+      }
+      here = pools_[i].add({.key = key});
+      ++counters_[i].inserted;
+    }
+    if (i < rules_.edges.size()) {
+      const EdgeRules& edge = rules_.edges[i];
+      if (edge.write == Write::with_compute ||
+          (edge.write == Write::after_uses && here->puts >= edge.uses)) {
+        put(i + 1, key);
+      }
+    }
+    return true;
+  }
+
+  void evict(std::size_t i) {
+    Block* victim = pools_[i].victim();
+    const Key key = victim->key;
+    const bool keyed = victim->keyed;
+    pools_[i].remove(victim);
+    if (!keyed) {
+      return;
+    }
+    ++counters_[i].evicted;
+    if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction && put(i + 1, key)) {
+      ++counters_[i].demoted;
+    }
+  }
+
+  /// Takes memory for blocks without a key, if there is enough.
+  bool make_room(std::int64_t wanted) {
+    const std::int64_t free = rules_.pools[0].capacity - pools_[0].used;
+    if (wanted > free + pools_[0].evictable()) {
+      return false;
+    }
+    for (std::int64_t i = free; i < wanted; ++i) {
+      evict(0);
+    }
+    pools_[0].used += wanted;
+    return true;
+  }
+
+  void publish(Request& request, Tokens tokens) {
+    if (!rules_.requests_in_first) {
+      return;
+    }
+    const std::vector<Key> keys = keys_of(streams_, {request.context.stream, tokens}, block());
+    for (std::size_t i = request.blocks.size(); i < keys.size(); ++i) {
+      --request.unpublished;
+      --pools_[0].used;
+      Block* here = pools_[0].find(keys[i]);
+      if (here != nullptr && rules_.duplicates == Duplicates::merged) {
+        pools_[0].hold(here);
+      } else {
+        here = pools_[0].add({.key = keys[i], .holders = 1});
+        ++counters_[0].inserted;
+      }
+      request.blocks.push_back(here);
+    }
+  }
+
+  void leave_keyless(std::int64_t blocks) {
+    pools_[0].used -= blocks;
+    for (std::int64_t i = 0; i < blocks && rules_.keyless == Keyless::in_order; ++i) {
+      pools_[0].add({.key = {}, .keyed = false});
+    }
+  }
+
+  StoreRules rules_;
+  const Streams& streams_;
+  std::vector<BlockPool> pools_;
+  std::vector<PoolCounters> counters_;
+  std::map<std::uint32_t, Request> requests_;
+  std::uint32_t last_request_ = 0;
+};
+
+// ---- Nodes ----
+
+struct TreeNode {
+  std::vector<Key> keys;
+  TreeNode* parent = nullptr;
+  std::map<Key, std::unique_ptr<TreeNode>> children;
+  std::int64_t locks = 0;
+  std::int64_t uses = 0;
+  std::int64_t last_use = 0;
+};
+
+class ReferenceNodes final : public Store {
+ public:
+  ReferenceNodes(const StoreRules& rules, const Streams& streams)
+      : rules_(rules), pool_(rules_.pools.front()), streams_(streams) {
+    KVTIER_ASSERT(rules.pools.size() == 1 && rules.requests_in_first,
+                  "nodes are in one pool, which running requests share");
+    root_.locks = 1;
+  }
+
+  [[nodiscard]] Match match(const Context& prompt) const override {
+    const std::vector<Key> keys = usable_keys(prompt);
+    const TreeNode* node = &root_;
+    std::size_t found = 0;
+    while (found < keys.size()) {
+      const auto child = node->children.find(keys[found]);
+      if (child == node->children.end()) {
+        break;
+      }
+      node = child->second.get();
+      const std::size_t shared = shared_blocks(*node, keys, found);
+      found += shared;
+      if (shared < node->keys.size()) {
+        break;
+      }
+    }
+    const Tokens tokens = pool_.block * static_cast<std::int64_t>(found);
+    return {tokens, {tokens}};
+  }
+
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& found) override {
+    found = match(prompt);
+    room = std::max(room, found.tokens);
+    Request request{.context = {prompt.stream, found.tokens},
+                    .node = nullptr,
+                    .held = static_cast<std::size_t>(found.tokens.value / pool_.block.value)};
+    std::size_t length = 0;
+    request.node = walk(usable_keys(prompt), length);
+    lock(request.node, 1);
+    if (!extend(request, {prompt.stream, room})) {
+      lock(request.node, -1);
+      return std::nullopt;
+    }
+    requests_[++last_request_] = request;
+    if (rules_.publication == Publication::scheduling) {
+      publish(requests_[last_request_], room);
+    }
+    return RequestId{last_request_};
+  }
+  bool grow(RequestId id, const Context& context) override {
+    Request& request = requests_.at(id.value);
+    if (!extend(request, context)) {
+      return false;
+    }
+    if (rules_.publication == Publication::scheduling) {
+      publish(request, context.tokens);
+    }
+    return true;
+  }
+  void computed(RequestId id, Tokens tokens) override {
+    if (rules_.publication == Publication::computed) {
+      publish(requests_.at(id.value), tokens);
+    }
+  }
+  void release(RequestId id) override {
+    Request& request = requests_.at(id.value);
+    publish(request, request.context.tokens);
+    used_ -=
+        blocks_up(request.context.tokens, pool_.block) - static_cast<std::int64_t>(request.held);
+    lock(request.node, -1);
+    requests_.erase(id.value);
+  }
+
+  [[nodiscard]] PoolCounters counters(std::size_t) const override { return counters_; }
+  [[nodiscard]] std::int64_t resident_blocks(std::size_t) const override { return resident_; }
+  [[nodiscard]] std::vector<Stretch> contents(std::size_t) const override {
+    // Nodes leave one after the other; a node whose children have left is a leaf.
+    std::vector<Stretch> contents;
+    std::set<const TreeNode*> gone;
+    std::vector<const TreeNode*> nodes;
+    collect(root_, nodes);
+    for (bool found = true; found;) {
+      found = false;
+      const TreeNode* next = nullptr;
+      for (const TreeNode* node : nodes) {
+        const bool leaf =
+            std::all_of(node->children.begin(), node->children.end(),
+                        [&](const auto& child) { return gone.contains(child.second.get()); });
+        if (node->locks == 0 && leaf && !gone.contains(node) &&
+            (next == nullptr || leaves_before(*node, *next))) {
+          next = node;
+        }
+      }
+      if (next != nullptr) {
+        found = true;
+        gone.insert(next);
+        for (auto key = next->keys.rbegin(); key != next->keys.rend(); ++key) {
+          contents.push_back(stretch_of(*key));
+        }
+      }
+    }
+    std::vector<Key> held;
+    for (const TreeNode* node : nodes) {
+      if (!gone.contains(node)) {
+        held.insert(held.end(), node->keys.begin(), node->keys.end());
+      }
+    }
+    std::sort(held.begin(), held.end());
+    for (const Key& key : held) {
+      contents.push_back(stretch_of(key));
+    }
+    return contents;
+  }
+  void check_invariants() const override {
+    KVTIER_ASSERT(resident_ <= used_ && used_ <= pool_.capacity,
+                  "a pool holds no more than its capacity");
+  }
+
+ private:
+  struct Request {
+    Context context;
+    TreeNode* node = nullptr;
+    /// Blocks of its context that are in the tree.
+    std::size_t held = 0;
+    /// Blocks whose nodes have counted it.
+    std::size_t counted = 0;
+  };
+
+  [[nodiscard]] std::vector<Key> usable_keys(const Context& prompt) const {
+    return keys_of(streams_, {prompt.stream, Tokens(usable_tokens(rules_, prompt.tokens))},
+                   pool_.block);
+  }
+  static std::size_t shared_blocks(const TreeNode& node, const std::vector<Key>& keys,
+                                   std::size_t begin) {
+    std::size_t shared = 0;
+    while (shared < node.keys.size() && begin + shared < keys.size() &&
+           node.keys[shared] == keys[begin + shared]) {
+      ++shared;
+    }
+    return shared;
+  }
+  [[nodiscard]] bool leaves_before(const TreeNode& a, const TreeNode& b) const {
+    if (pool_.eviction == "lfu" && a.uses != b.uses) {
+      return a.uses < b.uses;
+    }
+    return a.last_use < b.last_use;
+  }
+  static void collect(const TreeNode& node, std::vector<const TreeNode*>& nodes) {
+    for (const auto& [key, child] : node.children) {
+      nodes.push_back(child.get());
+      collect(*child, nodes);
+    }
+  }
+
+  /// Uses the nodes of the longest path of these blocks that there is; one that goes on behind it
+  /// is split. Returns its end.
+  TreeNode* walk(const std::vector<Key>& keys, std::size_t& length) {
+    TreeNode* node = &root_;
+    length = 0;
+    while (length < keys.size()) {
+      const auto child = node->children.find(keys[length]);
+      if (child == node->children.end()) {
+        break;
+      }
+      TreeNode* next = child->second.get();
+      next->last_use = ++clock_;
+      const std::size_t shared = shared_blocks(*next, keys, length);
+      length += shared;
+      if (shared < next->keys.size()) {
+        next = split(next, shared);
+        next->last_use = ++clock_;
+      }
+      node = next;
+    }
+    return node;
+  }
+  /// Returns a new parent of the node, with its first blocks.
+  TreeNode* split(TreeNode* node, std::size_t blocks) {
+    TreeNode* parent = node->parent;
+    std::unique_ptr<TreeNode> lower = std::move(parent->children.at(node->keys.front()));
+    auto upper = std::make_unique<TreeNode>();
+    const auto cut = node->keys.begin() + static_cast<std::ptrdiff_t>(blocks);
+    upper->keys.assign(node->keys.begin(), cut);
+    node->keys.erase(node->keys.begin(), cut);
+    upper->parent = parent;
+    upper->locks = node->locks;
+    upper->uses = node->uses;
+    node->parent = upper.get();
+    TreeNode* made = upper.get();
+    made->children[node->keys.front()] = std::move(lower);
+    parent->children[made->keys.front()] = std::move(upper);
+    return made;
+  }
+
+  static void lock(TreeNode* node, int change) {
+    for (; node != nullptr; node = node->parent) {
+      node->locks += change;
+    }
+  }
+
+  void publish(Request& request, Tokens tokens) {
+    const std::vector<Key> keys = keys_of(streams_, {request.context.stream, tokens}, pool_.block);
+    std::size_t length = 0;
+    TreeNode* node = walk(keys, length);
+    used_ -= static_cast<std::int64_t>(length > request.held ? length - request.held : 0);
+    if (length < keys.size()) {
+      auto made = std::make_unique<TreeNode>();
+      made->keys.assign(keys.begin() + static_cast<std::ptrdiff_t>(length), keys.end());
+      made->parent = node;
+      made->last_use = ++clock_;
+      resident_ += static_cast<std::int64_t>(made->keys.size());
+      counters_.inserted += static_cast<std::int64_t>(made->keys.size());
+      TreeNode* leaf = made.get();
+      node->children[keys[length]] = std::move(made);
+      node = leaf;
+    }
+    lock(node, 1);
+    lock(request.node, -1);
+    request.node = node;
+    request.held = std::max(request.held, keys.size());
+    std::size_t end = keys.size();
+    for (TreeNode* at = node; at != &root_ && end > request.counted; at = at->parent) {
+      ++at->uses;
+      end -= at->keys.size();
+    }
+    request.counted = std::max(request.counted, keys.size());
+  }
+
+  bool extend(Request& request, const Context& context) {
+    const std::int64_t blocks =
+        blocks_up(context.tokens, pool_.block) - blocks_up(request.context.tokens, pool_.block);
+    const std::int64_t more = context.tokens.value - request.context.tokens.value;
+    if (more > 0) {
+      const bool paged = pool_.one_block_more && pool_.block.value > 1;
+      const std::int64_t demand = more + (paged ? pool_.block.value : 0);
+      const std::int64_t free = pool_.capacity - used_;
+      if (blocks > free + evictable(root_)) {
+        return false;
+      }
+      if (demand > free * pool_.block.value) {
+        evict(pool_.whole_need ? demand : demand - free * pool_.block.value);
+      }
+      used_ += blocks;
+    }
+    request.context = context;
+    return true;
+  }
+  [[nodiscard]] static std::int64_t evictable(const TreeNode& node) {
+    std::int64_t sum = node.locks == 0 ? static_cast<std::int64_t>(node.keys.size()) : 0;
+    for (const auto& [key, child] : node.children) {
+      sum += evictable(*child);
+    }
+    return sum;
+  }
+  void evict(std::int64_t tokens) {
+    while (tokens > 0) {
+      std::vector<const TreeNode*> nodes;
+      collect(root_, nodes);
+      const TreeNode* next = nullptr;
+      for (const TreeNode* node : nodes) {
+        if (node->locks == 0 && node->children.empty() &&
+            (next == nullptr || leaves_before(*node, *next))) {
+          next = node;
+        }
+      }
+      if (next == nullptr) {
+        return;
+      }
+      const auto size = static_cast<std::int64_t>(next->keys.size());
+      tokens -= size * pool_.block.value;
+      used_ -= size;
+      resident_ -= size;
+      counters_.evicted += size;
+      next->parent->children.erase(next->keys.front());
+    }
+  }
+
+  StoreRules rules_;
+  const PoolRules& pool_;
+  const Streams& streams_;
+  TreeNode root_;
+  std::map<std::uint32_t, Request> requests_;
+  std::uint32_t last_request_ = 0;
+  std::int64_t clock_ = 0;
+  std::int64_t used_ = 0;
+  std::int64_t resident_ = 0;
+  PoolCounters counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> make_reference_store(const StoreRules& rules, const Streams& streams) {
+  if (rules.pools.front().unit == EvictionUnit::node) {
+    return std::make_unique<ReferenceNodes>(rules, streams);
+  }
+  return std::make_unique<ReferenceBlocks>(rules, streams);
+}
+
+}  // namespace kvtier

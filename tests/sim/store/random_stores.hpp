@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/core/rng.hpp"
+#include "sim/store/store.hpp"
+
+namespace kvtier {
+
+/// Rules of all kinds, with small pools.
+[[nodiscard]] StoreRules random_rules(RandomStream& random);
+/// For messages.
+[[nodiscard]] std::string describe(const StoreRules& rules);
+
+/// Contexts in a growing forest: streams that grow, are cut, fork at any token and come again.
+class RandomContexts {
+ public:
+  explicit RandomContexts(RandomStream& random) : random_(random) {}
+  [[nodiscard]] Context next();
+  /// A longer context that begins with this one, in its stream or in a fork of it.
+  [[nodiscard]] Context longer(const Context& context);
+  [[nodiscard]] const Streams& streams() const { return streams_; }
+
+ private:
+  RandomStream& random_;
+  Streams streams_;
+  std::vector<std::int64_t> lengths_;
+  Context last_;
+};
+
+/// Calls two stores alike and compares all that can be seen of them after each call. Returns the
+/// first difference, or "".
+[[nodiscard]] std::string first_difference(Store& a, Store& b, const StoreRules& rules,
+                                           RandomContexts& contexts, RandomStream& random,
+                                           int calls);
+
+}  // namespace kvtier
