@@ -4,7 +4,7 @@
 
 #include "hw/layer_pipeline.hpp"
 #include "hw/model.hpp"
-#include "sim/engine/idle_bandwidth.hpp"
+#include "sim/engine/topology.hpp"
 
 namespace kvtier {
 
@@ -12,10 +12,10 @@ LoadRates load_rates(const RunConfig& config) {
   LoadRates rates{.layers = config.model.layers,
                   .kv_bytes_per_token = stored_kv_bytes_per_token(config),
                   .to_hbm = {}};
+  const Topology topology = server_topology(config.hardware);
   const auto from = [&](Medium medium, bool installed) {
     if (installed) {
-      rates.to_hbm[static_cast<std::size_t>(medium)] =
-          idle_bandwidth(config.hardware, medium, Medium::hbm);
+      rates.to_hbm[static_cast<std::size_t>(medium)] = topology.edge(medium, Medium::hbm).idle_rate;
     }
   };
   rates.to_hbm.fill(host_link(config.hardware).forward);

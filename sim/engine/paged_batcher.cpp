@@ -5,7 +5,6 @@
 #include "hw/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/engine/history.hpp"
-#include "sim/engine/idle_bandwidth.hpp"
 
 namespace kvtier {
 
@@ -324,11 +323,11 @@ void PagedBatcher::finish_iteration() {
   requests_.gpu_time().decode += decode;
   requests_.gpu_time().exposed_load += waited;
   const bool loads = waited.ns > 0 && !loads_.empty();  // a device may take longer without a load
-  requests_.waits().end_command(
-      now - gpu_since_, loads ? waited : SimDuration(),
-      loads ? slowest_link(config_.hardware, store_.behind(), Medium::hbm).link
-            : WaitCause::gpu_compute,
-      now);
+  requests_.waits().end_command(now - gpu_since_, loads ? waited : SimDuration(),
+                                loads
+                                    ? requests_.topology().wait_cause(store_.behind(), Medium::hbm)
+                                    : WaitCause::gpu_compute,
+                                now);
   const auto prompts = static_cast<std::int64_t>(prompts_.size());
   requests_.report_gpu(
       GpuActivity::prefill, gpu_since_,

@@ -5,7 +5,6 @@
 #include "hw/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/engine/history.hpp"
-#include "sim/engine/idle_bandwidth.hpp"
 
 namespace kvtier {
 
@@ -222,8 +221,7 @@ void PrefillFirst::count_wait(SimDuration elapsed, SimDuration waited, Medium fr
   const bool loads = waited.ns > 0 && from != Medium::hbm;
   requests_.waits().end_command(
       elapsed, loads ? waited : SimDuration(),
-      loads ? slowest_link(config_.hardware, from, to).link : WaitCause::gpu_compute,
-      backend_.now());
+      loads ? requests_.topology().wait_cause(from, to) : WaitCause::gpu_compute, backend_.now());
 }
 
 void PrefillFirst::start_load(SessionSlot slot, Medium medium) {

@@ -29,6 +29,7 @@ const char* to_string(GpuActivity activity) {
 
 Requests::Requests(const Setup& setup)
     : config_(*setup.config),
+      topology_(server_topology(config_.hardware)),
       backend_(*setup.backend),
       source_(*setup.sessions),
       observer_(setup.observer),

@@ -12,6 +12,7 @@
 #include "sim/engine/metrics.hpp"
 #include "sim/engine/stationarity.hpp"
 #include "sim/engine/stored_kv.hpp"
+#include "sim/engine/topology.hpp"
 #include "sim/engine/turn_routing.hpp"
 #include "sim/engine/waits.hpp"
 #include "traces/session.hpp"
@@ -126,6 +127,7 @@ class Requests final : public QueueView {
   /// Whether any request waits, suspended ones included.
   [[nodiscard]] bool any_waits() const { return queue_length_ + suspended_ > 0; }
   [[nodiscard]] WaitClock& waits() { return waits_; }
+  [[nodiscard]] const Topology& topology() const { return topology_; }
   [[nodiscard]] GpuTime& gpu_time() { return gpu_time_; }
   /// For stored KV, by a GPU command that computed for `compute` of `elapsed`. On a device what its
   /// overhead was in truth is not known.
@@ -206,6 +208,7 @@ class Requests final : public QueueView {
   void begin_measurement();
 
   const RunConfig& config_;
+  Topology topology_;
   Backend& backend_;
   SessionSource& source_;
   RunObserver* observer_;

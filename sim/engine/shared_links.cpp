@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <span>
 #include <utility>
 
 #include "sim/core/assert.hpp"
@@ -13,32 +12,38 @@ namespace {
 
 /// Of one link.
 constexpr std::size_t kLimits = 3;
+/// Of a path's number of transfers in the key of a pattern.
+constexpr std::size_t kMostCountBits = 8;
 
 }  // namespace
 
-SharedLinks::SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths,
-                         std::vector<LinkInterference> interference)
-    : interference_(std::move(interference)) {
-  KVTIER_ASSERT(paths.size() <= kMostPaths, "paths fit the solver's arrays");
-  KVTIER_ASSERT(links.size() <= links_.size(), "links fit the solver's arrays");
-  for (const DuplexLimits& limits : links) {
-    links_[link_count_++].limits = limits;
-  }
-  for (const auto& uses : paths) {
-    KVTIER_ASSERT(uses.size() <= 2, "a path has at most two links");
-    routes_[path_count_].pattern_step = std::uint64_t{1} << (kCountBits * path_count_);
-    uses_[path_count_].count = uses.size();
-    std::copy(uses.begin(), uses.end(), uses_[path_count_].links.begin());
-    for (const LinkUse& use : uses) {
-      links_[use.link].paths |= 1U << path_count_;
-    }
-    ++path_count_;
-  }
-  for (std::size_t active = 0; active < links_of_paths_.size(); ++active) {
-    for (std::size_t i = 0; i < link_count_; ++i) {
-      links_of_paths_[active] |= (active & links_[i].paths) != 0 ? 1U << i : 0U;
+SharedLinks::SharedLinks(Topology topology)
+    : topology_(std::move(topology)),
+      path_bits_(static_cast<unsigned>(std::bit_width(topology_.edges.size()))),
+      path_mask_((1U << path_bits_) - 1),
+      count_bits_(
+          static_cast<unsigned>(std::min(kMostPaths / topology_.edges.size(), kMostCountBits))),
+      count_most_((1U << count_bits_) - 1),
+      path_count_(topology_.edges.size()),
+      links_(topology_.links.size()),
+      patterns_((std::size_t{1} << kRememberedBits) + 1),
+      remembered_(patterns_.size() * 2 * path_count_) {
+  KVTIER_ASSERT(path_count_ <= kMostPaths && links_.size() <= kMostPaths,
+                "paths and links fit a word");
+  for (std::size_t p = 0; p < path_count_; ++p) {
+    routes_[p].pattern_step = std::uint64_t{1} << (count_bits_ * p);
+    for (const LinkUse& use : topology_.edges[p].uses) {
+      links_[use.link].paths |= Mask{1} << p;
     }
   }
+}
+
+SharedLinks::Mask SharedLinks::links_in_use() const {
+  Mask in_use = 0;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    in_use |= (links_[i].paths & active_) != 0 ? Mask{1} << i : Mask{0};
+  }
+  return in_use;
 }
 
 void SharedLinks::set_computing(bool computing, SimTime now) {
@@ -47,7 +52,7 @@ void SharedLinks::set_computing(bool computing, SimTime now) {
   }
   advance(now);
   pattern_ ^= kComputing;
-  first_changed_ |= kComputingChanged;
+  first_changed_ |= kComputing;
 }
 
 TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie,
@@ -59,12 +64,13 @@ TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64
   Path& path = paths_[index];
   Route& route = routes_[index];
   const std::size_t before = count(index);
-  if (before < kCountMost) {
+  if (before < count_most_) {
     pattern_ += route.pattern_step;
-  } else if (before == kCountMost) {
+  } else if (before == count_most_) {
     ++crowded_paths_;
+    pattern_ |= kCrowded;
   }
-  first_changed_ |= 1U << index;
+  first_changed_ |= Mask{1} << index;
   route.bytes += bytes;
   path.settle(rates_[index], now);
   const std::uint64_t sequence = next_sequence_++;
@@ -81,10 +87,12 @@ const SharedLinks::Pending& SharedLinks::finish_before(std::size_t index) {
   Path& path = paths_[index];
   Route& route = routes_[index];
   const std::size_t left = route.rest.size();
-  if (left < kCountMost) {
+  if (left < count_most_) {
     pattern_ -= route.pattern_step;
-  } else if (left == kCountMost) {
-    --crowded_paths_;
+  } else if (left == count_most_) {
+    if (--crowded_paths_ == 0) {
+      pattern_ &= ~kCrowded;
+    }
   }
   path.settle(rates_[index], now_);
   finished_ = path.first;
@@ -119,7 +127,7 @@ bool SharedLinks::extend_on(std::size_t index, TransferId transfer, Bytes bytes,
     extend(*found);
   }
   std::make_heap(rest.begin(), rest.end(), Later{});
-  first_changed_ |= 1U << index;
+  first_changed_ |= Mask{1} << index;
   return true;
 }
 
@@ -134,11 +142,11 @@ std::size_t SharedLinks::in_flight() const {
 LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
   LinkCounters counters{.forward = {}, .backward = {}, .busy = links_[link].busy};
   const bool was_busy = (busy_links_ >> link & 1U) != 0;
-  const bool is_busy = (links_of_paths_[active_] >> link & 1U) != 0;
+  const bool is_busy = (links_in_use() >> link & 1U) != 0;
   counters.busy += was_busy ? now_ - SimTime() : SimDuration();
   counters.busy += is_busy ? now - now_ : SimDuration();
   for (std::size_t p = 0; p < path_count_; ++p) {
-    for (const LinkUse& use : uses_[p].span()) {
+    for (const LinkUse& use : topology_.edges[p].uses) {
       if (use.link == link) {
         (use.forward ? counters.forward : counters.backward) += routes_[p].bytes;
       }
@@ -147,42 +155,27 @@ LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
   return counters;
 }
 
-DuplexLimits SharedLinks::limits_now(std::size_t link) const {
-  DuplexLimits limits = links_[link].limits;
-  for (const LinkInterference& other : interference_) {
-    const bool goes_on =
-        other.beside ? (active_ & links_[*other.beside].paths) != 0 : (pattern_ & kComputing) != 0;
-    if (other.link == link && goes_on) {
-      limits.forward = limits.forward * other.left.forward;
-      limits.backward = limits.backward * other.left.backward;
-      limits.both = limits.both * std::max(other.left.forward, other.left.backward);
-    }
-  }
-  return limits;
-}
-
 /// Progressive filling: all rates rise together until a limit is reached; the transfers under that
 /// limit keep their rate and the others go on rising.
-std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
-  struct Constraint {
-    double left;
-    double rising = 0;  // transfers whose rate still rises
-  };
-  std::array<Constraint, kLimits * kMostLinks> constraints{};
-  const std::size_t limits = kLimits * link_count_;
-  for (std::size_t i = 0; i < link_count_; ++i) {
-    const DuplexLimits link = limits_now(i);
+const std::vector<double>& SharedLinks::fair_rates() {
+  const std::size_t limits = kLimits * links_.size();
+  std::vector<Constraint>& constraints = constraints_;
+  constraints.assign(limits, {});
+  const auto busy = [&](std::size_t link) { return (active_ & links_[link].paths) != 0; };
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const DuplexLimits link = topology_.limits_beside(i, (pattern_ & kComputing) != 0, busy);
     constraints[kLimits * i].left = link.forward.value;
     constraints[kLimits * i + 1].left = link.backward.value;
     constraints[kLimits * i + 2].left = link.both.value;
   }
-  std::array<double, kMostPaths> rates{};
-  std::uint32_t rising_paths = 0;
+  std::vector<double>& rates = fair_rates_;
+  rates.assign(path_count_, 0);
+  Mask rising_paths = 0;
   for (std::size_t p = 0; p < path_count_; ++p) {
     if (is_active(p)) {
-      rising_paths |= 1U << p;
+      rising_paths |= Mask{1} << p;
       const auto transfers = static_cast<double>(count(p));
-      for (const LinkUse& use : uses_[p].span()) {
+      for (const LinkUse& use : topology_.edges[p].uses) {
         constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising += transfers;
         constraints[kLimits * use.link + 2].rising += transfers;
       }
@@ -197,28 +190,27 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
       }
     }
     level += step;
-    std::uint32_t full = 0;
     for (std::size_t c = 0; c < limits; ++c) {
       if (constraints[c].rising > 0) {
         const bool binds = constraints[c].left / constraints[c].rising <= step * (1 + 1e-12);
         constraints[c].left -= step * constraints[c].rising;
-        full |= binds ? 1U << c : 0U;
+        constraints[c].is_full = binds;
       }
     }
     for (std::size_t p = 0; p < path_count_; ++p) {
-      if ((rising_paths & (1U << p)) == 0) {
+      if ((rising_paths >> p & 1U) == 0) {
         continue;
       }
       bool stops = false;
-      for (const LinkUse& use : uses_[p].span()) {
-        stops = stops || (full & (1U << (kLimits * use.link + (use.forward ? 0 : 1)))) != 0 ||
-                (full & (1U << (kLimits * use.link + 2))) != 0;
+      for (const LinkUse& use : topology_.edges[p].uses) {
+        stops = stops || constraints[kLimits * use.link + (use.forward ? 0 : 1)].is_full ||
+                constraints[kLimits * use.link + 2].is_full;
       }
       if (stops) {
         rates[p] = level;
-        rising_paths &= ~(1U << p);
+        rising_paths &= ~(Mask{1} << p);
         const auto transfers = static_cast<double>(count(p));
-        for (const LinkUse& use : uses_[p].span()) {
+        for (const LinkUse& use : topology_.edges[p].uses) {
           constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising -= transfers;
           constraints[kLimits * use.link + 2].rising -= transfers;
         }
@@ -228,17 +220,8 @@ std::array<double, SharedLinks::kMostPaths> SharedLinks::fair_rates() const {
   return rates;
 }
 
-void SharedLinks::fill(Shares& shares) const {
-  shares.pattern = pattern_;
-  const std::array<double, kMostPaths> rates = fair_rates();
-  for (std::size_t p = 0; p < kMostPaths; ++p) {
-    shares.rates[p] = rates[p] * 1e-9;
-    shares.ns_per_byte[p] = 1e9 / rates[p];
-  }
-}
-
-inline void SharedLinks::note_busy(std::uint32_t busy_links) {
-  for (std::uint32_t changed = busy_links ^ busy_links_; changed != 0; changed &= changed - 1) {
+inline void SharedLinks::note_busy(Mask busy_links) {
+  for (Mask changed = busy_links ^ busy_links_; changed != 0; changed &= changed - 1) {
     const auto link = static_cast<std::size_t>(std::countr_zero(changed));
     const bool begins = (busy_links >> link & 1U) != 0;
     links_[link].busy += begins ? SimTime() - now_ : now_ - SimTime();
@@ -246,37 +229,44 @@ inline void SharedLinks::note_busy(std::uint32_t busy_links) {
   busy_links_ = busy_links;
 }
 
+const SharedLinks::Pattern& SharedLinks::remember(std::size_t place) {
+  if (crowded_paths_ > 0) {
+    place = patterns_.size() - 1;
+  }
+  double* const shares = &remembered_[place * 2 * path_count_];
+  const std::vector<double>& rates = fair_rates();
+  for (std::size_t p = 0; p < path_count_; ++p) {
+    shares[p] = rates[p] * 1e-9;
+    shares[path_count_ + p] = 1e9 / rates[p];
+  }
+  patterns_[place] = {pattern_ & ~kCrowded, links_in_use(), shares};
+  return patterns_[place];
+}
+
 void SharedLinks::share() {
   constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
-  Shares& shares = shares_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
-  if (shares.pattern != pattern_ || crowded_paths_ > 0) [[unlikely]] {
-    return share_anew(crowded_paths_ > 0 ? crowded_shares_ : shares);
+  const std::size_t place = (pattern_ * kMultiplier) >> (64 - kRememberedBits);
+  const Pattern* pattern = &patterns_[place];
+  if (pattern->key != pattern_) [[unlikely]] {
+    pattern = &remember(place);
   }
-  share_by(shares);
-}
-
-void SharedLinks::share_anew(Shares& shares) {
-  fill(shares);
-  share_by(shares);
-}
-
-void SharedLinks::share_by(const Shares& shares) {
+  const double* const new_rates = pattern->shares;
   const SimTime now = now_;
-  const std::uint32_t first_changed = std::exchange(first_changed_, 0);
-  if (links_of_paths_[active_] != busy_links_) {
-    note_busy(links_of_paths_[active_]);
+  const Mask first_changed = std::exchange(first_changed_, 0);
+  if (pattern->links != busy_links_) {
+    note_busy(pattern->links);
   }
   SimTime next = kNever;
   std::uint32_t next_path = 0;
-  for (std::uint32_t left = active_; left != 0; left &= left - 1) {
+  for (Mask left = active_; left != 0; left &= left - 1) {
     const auto p = static_cast<std::uint32_t>(std::countr_zero(left));
-    const double rate = shares.rates[p];
+    const double rate = new_rates[p];
     if (rates_[p] != rate || (first_changed >> p & 1U) != 0) {
       Path& path = paths_[p];
       path.settle(rates_[p], now);
       rates_[p] = rate;
       const double bytes = path.first.due - path.served;
-      due_at_[p] = bytes <= 0 ? now : now + ceil_ns(bytes * shares.ns_per_byte[p]);
+      due_at_[p] = bytes <= 0 ? now : now + ceil_ns(bytes * new_rates[path_count_ + p]);
     }
     if (due_at_[p] < next ||
         (due_at_[p] == next && paths_[p].first.sequence < paths_[next_path].first.sequence)) {

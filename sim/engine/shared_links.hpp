@@ -2,30 +2,14 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <vector>
 
-#include "hw/hardware.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/units.hpp"
 #include "sim/engine/backend.hpp"
+#include "sim/engine/topology.hpp"
 
 namespace kvtier {
-
-/// The part of a path on one link.
-struct LinkUse {
-  std::size_t link;
-  bool forward;
-};
-
-/// Other work that slows a link down while it goes on.
-struct LinkInterference {
-  std::size_t link;
-  LinkShares left;
-  /// The link whose transfers are that work; none: it is computing.
-  std::optional<std::size_t> beside{};
-};
 
 /// What one link did: `forward` is towards the GPUs.
 struct LinkCounters {
@@ -35,19 +19,25 @@ struct LinkCounters {
   SimDuration busy;
 };
 
-/// Links shared by max-min fair rates. Each link has three limits: one way, the other way, and both
-/// together, which describes PCIe duplex loss and the read/write mix of a drive alike (as SimGrid's
-/// disks do). Transfers of one path get the same rate, so each path is a processor-sharing queue on
-/// its own virtual time (the bytes that a transfer of that path got so far), and a change costs
-/// O(paths), whatever is in flight; no event per chunk.
+/// The links of a topology, shared by max-min fair rates. Each link has three limits: one way, the
+/// other way, and both together, which describes PCIe duplex loss and the read/write mix of a drive
+/// alike (as SimGrid's disks do). Each edge of the topology is a path. Transfers of one path get
+/// the same rate, so each path is a processor-sharing queue on its own virtual time (the bytes that
+/// a transfer of that path got so far), and a change costs O(paths), whatever is in flight; no
+/// event per chunk.
 ///
 /// A link's limits are lower while work that interferes with it goes on, whoever crosses it: also a
 /// transfer over both links is slower on the one for crossing the other.
 class SharedLinks {
  public:
-  /// Each path is at most two link uses.
-  SharedLinks(std::vector<DuplexLimits> links, std::vector<std::vector<LinkUse>> paths,
-              std::vector<LinkInterference> interference = {});
+  /// The topology has at most kMostPaths edges and as many links.
+  explicit SharedLinks(Topology topology);
+  SharedLinks(SharedLinks&&) = default;
+  SharedLinks& operator=(SharedLinks&&) = default;
+  SharedLinks(const SharedLinks&) = delete;
+  SharedLinks& operator=(const SharedLinks&) = delete;
+  ~SharedLinks() = default;
+  [[nodiscard]] const Topology& topology() const { return topology_; }
 
   /// Says that computing begins or ends; needed where it interferes with a link.
   void set_computing(bool computing, SimTime now);
@@ -77,16 +67,8 @@ class SharedLinks {
     Bytes bytes;
   };
   /// The path that a transfer was started on.
-  [[nodiscard]] static std::uint32_t path_of(TransferId transfer) {
-    return transfer.value & ((1U << kPathBits) - 1);
-  }
-  /// What a transfer of the path waits for beside its bytes: each of its links.
-  [[nodiscard]] SimDuration latency(std::size_t path) const {
-    SimDuration sum;
-    for (const LinkUse& use : uses_[path].span()) {
-      sum += links_[use.link].limits.latency;
-    }
-    return sum;
+  [[nodiscard]] std::uint32_t path_of(TransferId transfer) const {
+    return transfer.value & path_mask_;
   }
   /// Ends the transfer due at next_completion(), which is now.
   Finished finish_next();
@@ -105,22 +87,15 @@ class SharedLinks {
   }
 
  private:
-  static constexpr std::size_t kMostPaths = kMedia * (kMedia - 1);
-  static constexpr std::size_t kMostLinks = 4;
+  /// Sets of paths and of links are the bits of a word.
+  using Mask = std::uint64_t;
+  static constexpr std::size_t kMostPaths = 62;
   /// Few patterns of transfers in flight come up again and again, so their rates are remembered.
   static constexpr unsigned kRememberedBits = 10;
-  /// Bits of a path's number of transfers in the key of a pattern; larger numbers are not
-  /// remembered.
-  static constexpr unsigned kCountBits = 5;
-  static constexpr std::uint32_t kCountMost = (1U << kCountBits) - 1;
-  /// A transfer's number holds its path in these bits, below the sequence.
-  static constexpr unsigned kPathBits = 4;
-  static_assert(kMostPaths < (1U << kPathBits));
-  /// In the key of a pattern, beside the paths' numbers.
-  static constexpr std::uint64_t kComputing = std::uint64_t{1} << 63U;
-  static_assert(kMostPaths * kCountBits < 63);
-  /// In `first_changed_`: no path's bit.
-  static constexpr std::uint32_t kComputingChanged = 1U << 31U;
+  /// In the key of a pattern, beside the paths' numbers of transfers, and in `first_changed_`.
+  static constexpr Mask kComputing = Mask{1} << 63U;
+  /// In the key: some path has more transfers than its bits can say. No such pattern is remembered.
+  static constexpr Mask kCrowded = Mask{1} << 62U;
 
   struct Pending {
     double due = 0;  // of the path's virtual time, bytes
@@ -156,31 +131,32 @@ class SharedLinks {
     /// All but the first to complete: a heap, the next in front.
     std::vector<Pending> rest;
   };
-  struct Uses {
-    std::array<LinkUse, 2> links{};
-    std::size_t count = 0;
-    [[nodiscard]] std::span<const LinkUse> span() const { return std::span(links).first(count); }
-  };
-  struct Link {
-    DuplexLimits limits;
-    /// Paths that use it, a bit each.
-    std::uint32_t paths = 0;
+  struct LinkState {
+    /// Paths that use it.
+    Mask paths = 0;
     /// The times at which it became idle less those at which it became busy.
     SimDuration busy;
   };
 
-  /// What one transfer of each path gets for one number of transfers in flight on each.
-  struct Shares {
-    std::uint64_t pattern = UINT64_MAX;
-    std::array<double, kMostPaths> rates{};  // bytes per nanosecond
-    std::array<double, kMostPaths> ns_per_byte{};
+  /// One of a link's limits while rates rise.
+  struct Constraint {
+    double left = 0;
+    double rising = 0;  // transfers whose rate still rises
+    bool is_full = false;
   };
-
+  /// Numbers of transfers in flight on each path.
+  struct Pattern {
+    std::uint64_t key = UINT64_MAX;
+    /// Links of the paths in flight.
+    Mask links = 0;
+    /// What one transfer of each path gets: bytes a nanosecond, then nanoseconds a byte.
+    const double* shares = nullptr;
+  };
   /// Sets the rates for what is in flight now, and when the next transfer completes. Done once
   /// after all changes of an instant.
   void share();
-  void share_by(const Shares& shares);
-  [[gnu::noinline]] void share_anew(Shares& shares);
+  /// Works out the rates of the pattern that there is now.
+  [[gnu::noinline]] const Pattern& remember(std::size_t place);
   void advance(SimTime now) {
     if (now != now_) {
       KVTIER_ASSERT(now > now_, "time is monotone");
@@ -195,41 +171,50 @@ class SharedLinks {
   [[nodiscard]] std::size_t count(std::size_t path) const {
     return is_active(path) ? 1 + routes_[path].rest.size() : 0;
   }
-  [[nodiscard]] static TransferId name(std::size_t path, std::uint64_t sequence) {
-    return TransferId{static_cast<std::uint32_t>(sequence << kPathBits | path)};
+  [[nodiscard]] TransferId name(std::size_t path, std::uint64_t sequence) const {
+    return TransferId{static_cast<std::uint32_t>(sequence << path_bits_ | path)};
   }
-  void fill(Shares& shares) const;
-  void note_busy(std::uint32_t busy_links);
+  /// Links of the paths in flight.
+  [[nodiscard]] Mask links_in_use() const;
+  void note_busy(Mask busy_links);
   /// The rarer halves of extend, start and finish_next: where several transfers share a path, or
   /// time went on after a change. Apart, so that the others need no more registers than they have.
   [[nodiscard]] bool extend_on(std::size_t index, TransferId transfer, Bytes bytes, SimTime now);
   TransferId start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie, SimTime now,
                           bool open);
   const Pending& finish_before(std::size_t index);
-  [[nodiscard]] DuplexLimits limits_now(std::size_t link) const;
-  [[nodiscard]] std::array<double, kMostPaths> fair_rates() const;
+  const std::vector<double>& fair_rates();
 
+  Topology topology_;
+  /// A transfer's number holds its path in these bits, below the sequence.
+  unsigned path_bits_;
+  std::uint32_t path_mask_;
+  /// Bits of a path's number of transfers in the key of a pattern; larger numbers are not
+  /// remembered.
+  unsigned count_bits_;
+  std::uint32_t count_most_;
+  std::size_t path_count_;
   std::array<Path, kMostPaths> paths_{};
   /// What all paths are looked through for, side by side: rates in force, and when `first` of each
   /// completes.
   std::array<double, kMostPaths> rates_{};
   std::array<SimTime, kMostPaths> due_at_{};
   std::array<Route, kMostPaths> routes_{};
-  std::array<Uses, kMostPaths> uses_{};
-  std::size_t path_count_ = 0;
-  std::array<Link, kMostLinks> links_{};
-  std::size_t link_count_ = 0;
-  std::vector<Shares> shares_ = std::vector<Shares>(std::size_t{1} << kRememberedBits);
-  Shares crowded_shares_;
-  /// By the paths that are active, a bit each: the links that are busy then, a bit each.
-  std::array<std::uint8_t, std::size_t{1} << kMostPaths> links_of_paths_{};
-  /// Paths with transfers in flight, a bit each.
-  std::uint32_t active_ = 0;
+  std::vector<LinkState> links_;
+  /// By hash, the last one for a pattern that is not remembered.
+  std::vector<Pattern> patterns_;
+  /// Their shares.
+  std::vector<double> remembered_;
+  /// Of fair_rates.
+  std::vector<Constraint> constraints_;
+  std::vector<double> fair_rates_;
+  /// Paths with transfers in flight.
+  Mask active_ = 0;
   /// As of the last share().
-  std::uint32_t busy_links_ = 0;
-  /// Paths whose transfers have changed since the last share(), a bit each, and kComputingChanged.
-  std::uint32_t first_changed_ = 0;
-  /// Transfers in flight by path, kCountBits each, and kComputing; how many paths have too many.
+  Mask busy_links_ = 0;
+  /// Paths whose transfers have changed since the last share(), and kComputing.
+  Mask first_changed_ = 0;
+  /// Transfers in flight by path, count_bits_ each, and kComputing; how many paths have too many.
   std::uint64_t pattern_ = 0;
   int crowded_paths_ = 0;
   /// What finish_before gave.
@@ -238,7 +223,6 @@ class SharedLinks {
   SimTime next_ = kNever;
   std::uint32_t next_path_ = 0;
   std::uint64_t next_sequence_ = 0;
-  std::vector<LinkInterference> interference_;
 };
 
 // Called for every transfer.
@@ -249,7 +233,7 @@ inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64
     return start_behind(index, bytes, cookie, now, open);
   }
   advance(now);
-  const std::uint32_t bit = 1U << index;
+  const Mask bit = Mask{1} << index;
   first_changed_ |= bit;
   active_ |= bit;
   pattern_ += routes_[index].pattern_step;
@@ -265,7 +249,7 @@ inline SharedLinks::Finished SharedLinks::finish_next() {
   KVTIER_ASSERT(active_ != 0, "a transfer is in flight");
   now_ = now;
   const std::uint32_t index = next_path_;
-  const std::uint32_t bit = 1U << index;
+  const Mask bit = Mask{1} << index;
   Path& path = paths_[index];
   first_changed_ |= bit;
   const Pending* done = &path.first;

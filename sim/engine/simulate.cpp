@@ -16,25 +16,12 @@
 namespace kvtier {
 namespace {
 
-constexpr const char* kLinkNames[] = {"pcie", "ssd", "cxl", "dram"};
-
-bool has_link(const HardwareConfig& hardware, std::size_t link) {
-  switch (link) {
-    case LinkNames::ssd:
-      return hardware.ssd.has_value();
-    case LinkNames::cxl:
-      return hardware.cxl.has_value();
-    case LinkNames::dram:
-      return hardware.dram && hardware.dram->bandwidth;
-    default:
-      return true;
+std::vector<LinkCounters> read_links(const SimulatedBackend& backend) {
+  std::vector<LinkCounters> counters;
+  for (std::size_t i = 0; i < backend.topology().links.size(); ++i) {
+    counters.push_back(backend.link_counters(i));
   }
-}
-
-void read_links(const SimulatedBackend& backend, std::vector<LinkCounters>& counters) {
-  for (std::size_t i = 0; i < LinkNames::count; ++i) {
-    counters[i] = backend.link_counters(i);
-  }
+  return counters;
 }
 
 /// What was moved between the media is what the tiers took and gave, to the byte.
@@ -194,27 +181,24 @@ struct Replica {
   RunConfig config;
   SimulatedBackend backend;
   Parts parts;
-  std::vector<LinkCounters> before{LinkNames::count};
-  std::vector<LinkCounters> after{LinkNames::count};
+  std::vector<LinkCounters> before = read_links(backend);
+  std::vector<LinkCounters> after = before;
 
   Replica(const RunConfig& whole, std::int64_t replica, const TimingModel& timing,
           const PolicyRegistry& registry, const RunOptions& options)
       : config(config_of_replica(whole, replica)),
         backend(config.hardware, config.model.layers, timing, options.stepping),
         parts(backend, config, registry, options, replica) {
-    parts.instance.on_measurement_begin = [this] { read_links(backend, before); };
-    parts.instance.on_measurement_end = [this] { read_links(backend, after); };
+    parts.instance.on_measurement_begin = [this] { before = read_links(backend); };
+    parts.instance.on_measurement_end = [this] { after = read_links(backend); };
   }
 };
 
-std::vector<LinkReport> link_reports(const HardwareConfig& hardware,
-                                     const std::vector<std::unique_ptr<Replica>>& replicas) {
+std::vector<LinkReport> link_reports(const std::vector<std::unique_ptr<Replica>>& replicas) {
   std::vector<LinkReport> links;
-  for (std::size_t i = 0; i < LinkNames::count; ++i) {
-    if (!has_link(hardware, i)) {
-      continue;
-    }
-    LinkReport link{kLinkNames[i], {}};
+  const std::vector<Link>& all = replicas.front()->backend.topology().links;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    LinkReport link{all[i].name, {}};
     for (const auto& replica : replicas) {
       link.counters.forward += replica->after[i].forward - replica->before[i].forward;
       link.counters.backward += replica->after[i].backward - replica->before[i].backward;
@@ -283,7 +267,7 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
   if (const auto* profile = dynamic_cast<const ProfileTiming*>(timing.get())) {
     used = timing_report(config, *profile, timing_use(replicas));
   }
-  return report(instances, config, link_reports(config.hardware, replicas), used);
+  return report(instances, config, link_reports(replicas), used);
 }
 
 }  // namespace kvtier

@@ -8,81 +8,19 @@
 #include "sim/core/histogram.hpp"
 
 namespace kvtier {
-namespace {
-
-constexpr std::size_t kPaths = kMedia * (kMedia - 1);
-
-/// Dense numbers of the pairs of different media.
-constexpr std::size_t path_index(Medium from, Medium to) {
-  const auto f = static_cast<std::size_t>(from);
-  const auto t = static_cast<std::size_t>(to);
-  return f * (kMedia - 1) + t - (t > f ? 1 : 0);
-}
-
-/// HBM reaches DRAM and SSD over PCIe, the links of all GPUs as one, and CXL memory over a link of
-/// its own. What crosses several links moves at the slowest one's pace. What goes to or from DRAM
-/// counts against its bandwidth; what moves between drives or CXL memory and HBM does not.
-SharedLinks make_links(const HardwareConfig& hardware) {
-  const DuplexLimits unused{BytesPerSecond(1), BytesPerSecond(1), BytesPerSecond(1)};
-  std::vector<DuplexLimits> links(LinkNames::count, unused);
-  links[LinkNames::pcie] = host_link(hardware);
-  if (hardware.ssd) {
-    links[LinkNames::ssd] = hardware.ssd->bandwidth;
-  }
-  if (hardware.cxl) {
-    links[LinkNames::cxl] = hardware.cxl->bandwidth;
-  }
-  const std::optional<BytesPerSecond> bus = dram_bandwidth_left(hardware);
-  if (bus) {
-    links[LinkNames::dram] = {*bus, *bus, *bus};
-  }
-  std::vector<std::vector<LinkUse>> paths(kPaths);
-  const auto connect = [&](Medium from, Medium to, std::vector<LinkUse> uses) {
-    if (bus && (from == Medium::dram || to == Medium::dram)) {
-      uses.push_back({LinkNames::dram, from == Medium::dram});
-    }
-    paths[path_index(from, to)] = std::move(uses);
-  };
-  constexpr bool kRead = true;
-  constexpr bool kWrite = false;
-  connect(Medium::dram, Medium::hbm, {{LinkNames::pcie, true}});
-  connect(Medium::hbm, Medium::dram, {{LinkNames::pcie, false}});
-  connect(Medium::ssd, Medium::hbm, {{LinkNames::ssd, kRead}, {LinkNames::pcie, true}});
-  connect(Medium::hbm, Medium::ssd, {{LinkNames::pcie, false}, {LinkNames::ssd, kWrite}});
-  connect(Medium::cxl, Medium::hbm, {{LinkNames::cxl, kRead}});
-  connect(Medium::hbm, Medium::cxl, {{LinkNames::cxl, kWrite}});
-  connect(Medium::ssd, Medium::dram, {{LinkNames::ssd, kRead}});
-  connect(Medium::dram, Medium::ssd, {{LinkNames::ssd, kWrite}});
-  connect(Medium::cxl, Medium::dram, {{LinkNames::cxl, kRead}});
-  connect(Medium::dram, Medium::cxl, {{LinkNames::cxl, kWrite}});
-  connect(Medium::ssd, Medium::cxl, {{LinkNames::ssd, kRead}, {LinkNames::cxl, kWrite}});
-  connect(Medium::cxl, Medium::ssd, {{LinkNames::cxl, kRead}, {LinkNames::ssd, kWrite}});
-  std::vector<LinkInterference> interference;
-  if (const HostLinkShares& left = hardware.links.pcie.beside_compute; left != HostLinkShares()) {
-    interference.push_back({.link = LinkNames::pcie, .left = left});
-  }
-  if (hardware.ssd && hardware.ssd->bandwidth.beside_copies != DriveShares()) {
-    interference.push_back({.link = LinkNames::ssd,
-                            .left = hardware.ssd->bandwidth.beside_copies,
-                            .beside = LinkNames::pcie});
-  }
-  return SharedLinks(std::move(links), std::move(paths), std::move(interference));
-}
-
-}  // namespace
-
 const char* to_string(Medium medium) {
   constexpr std::array<const char*, kMedia> names{"hbm", "dram", "cxl", "ssd"};
   return names[static_cast<std::size_t>(medium)];
 }
 
 BytesPerSecond load_bandwidth_beside_work(const HardwareConfig& hardware, Medium from, bool saves) {
-  SharedLinks links = make_links(hardware);
-  const std::size_t load = path_index(from, Medium::hbm);
+  SharedLinks links(server_topology(hardware));
+  const std::size_t load = links.topology().find_edge(from, Medium::hbm);
   links.set_computing(true, SimTime());
   static_cast<void>(links.start(load, Bytes(1), 0, SimTime()));
   if (saves) {
-    static_cast<void>(links.start(path_index(Medium::hbm, from), Bytes(1), 0, SimTime()));
+    const std::size_t save = links.topology().find_edge(Medium::hbm, from);
+    static_cast<void>(links.start(save, Bytes(1), 0, SimTime()));
   }
   return BytesPerSecond(links.rate(load));
 }
@@ -96,43 +34,16 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
                       hardware.links.pcie.beside_compute != HostLinkShares()),
       before_work_(hardware.efficiency.command_overhead / 2),
       after_work_(hardware.efficiency.command_overhead - before_work_),
-      links_(make_links(hardware)),
-      beginnings_(make_beginnings(hardware, links_)),
-      transfers_land_(std::ranges::any_of(beginnings_, [](const Beginning& beginning) {
-        return beginning.latency.ns > 0 || beginning.ns_per_byte > 0;
-      })) {}
-
-std::vector<SimulatedBackend::Beginning> SimulatedBackend::make_beginnings(
-    const HardwareConfig& hardware, const SharedLinks& links) {
-  std::vector<Beginning> beginnings(kPaths);
-  for (std::size_t path = 0; path < kPaths; ++path) {
-    beginnings[path].latency = links.latency(path);
+      links_(server_topology(hardware)),
+      transfers_land_(std::ranges::any_of(topology().edges, [](const Edge& edge) {
+        return edge.latency.ns > 0 || edge.ns_per_first_byte > 0;
+      })) {
+  paths_.fill(kNoPath);
+  for (std::size_t i = 0; i < topology().edges.size(); ++i) {
+    const Edge& edge = topology().edges[i];
+    paths_[static_cast<std::size_t>(edge.from) * kMedia + static_cast<std::size_t>(edge.to)] =
+        static_cast<std::uint8_t>(i);
   }
-  if (!hardware.ssd) {
-    return beginnings;
-  }
-  const auto begin = [&](Medium from, Medium to, Bytes size, BytesPerSecond by_itself) {
-    const std::size_t path = path_index(from, to);
-    SharedLinks idle = make_links(hardware);
-    static_cast<void>(idle.start(path, Bytes(1), 0, SimTime()));
-    beginnings[path].size = size;
-    beginnings[path].ns_per_byte = std::max(0.0, 1e9 / by_itself.value - 1e9 / idle.rate(path));
-  };
-  if (const auto& one = hardware.ssd->bandwidth.one_request) {
-    for (const Medium other : {Medium::hbm, Medium::dram, Medium::cxl}) {
-      begin(Medium::ssd, other, one->size, one->read);
-      begin(other, Medium::ssd, one->size, one->write);
-    }
-  }
-  if (const auto& one = hardware.ssd->bandwidth.one_load) {
-    begin(Medium::ssd, Medium::hbm, one->size, one->rate);
-    beginnings[path_index(Medium::ssd, Medium::hbm)].latency = one->latency;
-  }
-  return beginnings;
-}
-
-SimDuration SimulatedBackend::Beginning::time(Bytes bytes) const {
-  return latency + ceil_ns(ns_per_byte * static_cast<double>(std::min(bytes, size).value));
 }
 
 Completion SimulatedBackend::wait() {
@@ -167,8 +78,7 @@ Completion SimulatedBackend::wait() {
       if (!transfers_land_) [[likely]] {
         return end_transfer(finished.transfer, finished.cookie);
       }
-      const Beginning& beginning = beginnings_[SharedLinks::path_of(finished.transfer)];
-      land({.at = now_ + beginning.time(finished.bytes),
+      land({.at = now_ + edge_of(finished.transfer).beginning(finished.bytes),
             .transfer = finished.transfer,
             .cookie = finished.cookie});
     }
@@ -177,7 +87,7 @@ Completion SimulatedBackend::wait() {
 
 inline Completion SimulatedBackend::end_transfer(TransferId transfer, std::uint64_t cookie) {
   if (gpu_ == Gpu::prefill && prefill_.load == transfer) {
-    finish_load(now_, beginnings_[SharedLinks::path_of(transfer)].latency);
+    finish_load(now_, edge_of(transfer).latency);
   }
   return {CompletionKind::transfer, cookie};
 }
@@ -222,8 +132,9 @@ void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
 }
 
 TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
-  KVTIER_ASSERT(command.from != command.to, "a transfer leads somewhere else");
-  return links_.start(path_index(command.from, command.to), command.bytes, command.cookie, now_,
+  const std::uint8_t edge = path(command.from, command.to);
+  KVTIER_ASSERT(edge != kNoPath, "a transfer goes along an edge");
+  return links_.start(edge, command.bytes, command.cookie, now_,
                       command.open && !command.tells_end);
 }
 
@@ -232,7 +143,7 @@ bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens)
 }
 
 Bytes SimulatedBackend::moved(Medium from, Medium to) const {
-  return from == to ? Bytes(0) : links_.carried(path_index(from, to));
+  return path(from, to) != kNoPath ? links_.carried(path(from, to)) : Bytes(0);
 }
 
 void SimulatedBackend::start_prefill(const PrefillCommand& command) {

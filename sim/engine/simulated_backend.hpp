@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <string_view>
 #include <vector>
 
 #include "hw/hardware.hpp"
@@ -7,6 +9,7 @@
 #include "sim/core/event_queue.hpp"
 #include "sim/engine/backend.hpp"
 #include "sim/engine/shared_links.hpp"
+#include "sim/engine/topology.hpp"
 
 namespace kvtier {
 
@@ -14,16 +17,6 @@ namespace kvtier {
 enum class DecodeStepping {
   closed_form,    // one jump to the next change of the batch
   per_iteration,  // one event an iteration: the reference
-};
-
-/// The links of one server. `dram` is the host's memory bus, a limit only where the hardware gives
-/// its bandwidth.
-struct LinkNames {
-  static constexpr std::size_t pcie = 0;
-  static constexpr std::size_t ssd = 1;
-  static constexpr std::size_t cxl = 2;
-  static constexpr std::size_t dram = 3;
-  static constexpr std::size_t count = 4;
 };
 
 /// What was asked of the timing model, and how much of it lies outside of what was measured.
@@ -57,8 +50,14 @@ class SimulatedBackend final : public Backend {
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
 
+  [[nodiscard]] const Topology& topology() const { return links_.topology(); }
   [[nodiscard]] LinkCounters link_counters(std::size_t link) const {
     return links_.counters(link, now_);
+  }
+  /// None of a link that the server does not have.
+  [[nodiscard]] LinkCounters link_counters(std::string_view name) const {
+    const std::optional<std::size_t> link = topology().find_link(name);
+    return link ? link_counters(*link) : LinkCounters{};
   }
   /// Bytes that transfers from one medium to another were started or extended with.
   [[nodiscard]] Bytes moved(Medium from, Medium to) const;
@@ -68,17 +67,6 @@ class SimulatedBackend final : public Backend {
 
  private:
   enum class Gpu { idle, prefill, decode };
-  /// What a transfer of a path takes beyond its bytes at the rate that the path shares with others,
-  /// whatever else is in flight.
-  struct Beginning {
-    SimDuration latency;
-    /// Of its first request, to or from a drive, or of a whole load, at most.
-    Bytes size;
-    /// How much longer each of them takes by itself than at the rate of an idle path.
-    double ns_per_byte = 0;
-
-    [[nodiscard]] SimDuration time(Bytes bytes) const;
-  };
   /// A transfer whose bytes have been moved and which is not over.
   struct Landing {
     SimTime at;
@@ -86,8 +74,12 @@ class SimulatedBackend final : public Backend {
     std::uint64_t cookie = 0;
   };
 
-  [[nodiscard]] static std::vector<Beginning> make_beginnings(const HardwareConfig& hardware,
-                                                              const SharedLinks& links);
+  [[nodiscard]] std::uint8_t path(Medium from, Medium to) const {
+    return paths_[static_cast<std::size_t>(from) * kMedia + static_cast<std::size_t>(to)];
+  }
+  [[nodiscard]] const Edge& edge_of(TransferId transfer) const {
+    return topology().edges[links_.path_of(transfer)];
+  }
   void advance_to(SimTime next);
   Completion end_transfer(TransferId transfer, std::uint64_t cookie);
   void land(const Landing& landing);
@@ -119,8 +111,10 @@ class SimulatedBackend final : public Backend {
   SimDuration before_work_;
   SimDuration after_work_;
   SharedLinks links_;
-  std::vector<Beginning> beginnings_;  // by path
-  /// Some path has one that takes time.
+  /// Edges by their media, kNoPath where there is none.
+  static constexpr std::uint8_t kNoPath = UINT8_MAX;
+  std::array<std::uint8_t, kMedia * kMedia> paths_{};
+  /// Some edge has a beginning that takes time.
   bool transfers_land_ = false;
   /// The next first.
   std::vector<Landing> landings_;

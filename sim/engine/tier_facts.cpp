@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "hw/profile_timing.hpp"
-#include "sim/engine/idle_bandwidth.hpp"
+#include "sim/engine/topology.hpp"
 
 namespace kvtier {
 
@@ -19,10 +19,11 @@ TierFacts tier_facts(const RunConfig& config, Medium medium) {
   if (medium == Medium::hbm) {
     return {.recompute = recompute, .load = [](Tokens) { return SimDuration(0); }};
   }
-  const BytesPerSecond bandwidth = idle_bandwidth(config.hardware, medium, Medium::hbm);
   const Bytes bytes_per_token = stored_kv_bytes_per_token(config);
-  return {.recompute = recompute, .load = [bandwidth, bytes_per_token](Tokens tokens) {
-            return transfer_duration(bytes_per_token * tokens.value, bandwidth);
+  return {.recompute = recompute,
+          .load = [topology = server_topology(config.hardware), medium,
+                   bytes_per_token](Tokens tokens) {
+            return topology.idle_time(medium, Medium::hbm, bytes_per_token * tokens.value);
           }};
 }
 

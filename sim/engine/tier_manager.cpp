@@ -6,7 +6,6 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/engine/idle_bandwidth.hpp"
 #include "sim/engine/tier_facts.hpp"
 
 namespace kvtier {
@@ -66,6 +65,7 @@ class TierManager::Offers final : public VictimSet {
 
 TierManager::TierManager(const Setup& setup)
     : config_(*setup.config),
+      topology_(server_topology(config_.hardware)),
       backend_(*setup.backend),
       queue_(*setup.queue),
       running_(setup.running),
@@ -134,8 +134,8 @@ bool TierManager::needs_fetch(EntryId id) const {
 SimDuration TierManager::fetch_duration(EntryId id) const {
   const Entry& e = entry(id);
   const std::uint8_t source = best_tier(e);
-  return transfer_duration(write_bytes(tier(source), Tokens(0), e.copies[source].tokens),
-                           idle_bandwidth(config_.hardware, tier(source).medium, tier(0).medium));
+  return topology_.idle_time(tier(source).medium, tier(0).medium,
+                             write_bytes(tier(source), Tokens(0), e.copies[source].tokens));
 }
 
 Placement TierManager::placement_of(EntryId id) const {

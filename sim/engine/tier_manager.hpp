@@ -21,6 +21,7 @@
 #include "sim/engine/lookup.hpp"
 #include "sim/engine/store_counters.hpp"
 #include "sim/engine/stored_kv.hpp"
+#include "sim/engine/topology.hpp"
 #include "sim/engine/truncation.hpp"
 #include "sim/policy/entry_heap.hpp"
 #include "sim/policy/policy.hpp"
@@ -531,6 +532,7 @@ class TierManager final : public StoredKv {
   }
 
   const RunConfig& config_;
+  Topology topology_;
   Backend& backend_;
   const QueueView& queue_;
   const RunningView* running_;

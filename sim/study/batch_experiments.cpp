@@ -6,9 +6,9 @@
 #include "hw/model.hpp"
 #include "hw/profile_timing.hpp"
 #include "sim/core/assert.hpp"
-#include "sim/engine/idle_bandwidth.hpp"
 #include "sim/engine/metrics.hpp"
 #include "sim/engine/simulated_backend.hpp"
+#include "sim/engine/topology.hpp"
 
 namespace kvtier {
 namespace {
@@ -95,7 +95,8 @@ BatchSaveTimes batch_save_times(const RunConfig& config, std::int64_t batch, Tok
                                 std::int64_t iterations) {
   const auto timing = make_timing(config.model, config.hardware, config.system.positions, batch);
   const double bytes_per_token = static_cast<double>(kv_bytes_per_token(config.model).value);
-  const double rate = idle_bandwidth(config.hardware, Medium::hbm, Medium::dram).value;
+  const double rate =
+      server_topology(config.hardware).edge(Medium::hbm, Medium::dram).idle_rate.value;
   const double write_buffer = static_cast<double>(config.system.save.write_buffer.value);
   BatchSaveTimes times;
   times.prefill_seconds =

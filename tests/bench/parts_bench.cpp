@@ -5,6 +5,7 @@
 #include <optional>
 #include <queue>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -146,8 +147,15 @@ BENCHMARK(BM_LookAheadPrefetch);
 /// complete ends and another begins.
 void BM_SharedLinks(benchmark::State& state) {
   const DuplexLimits pcie{BytesPerSecond(26e9), BytesPerSecond(26e9), BytesPerSecond(42e9)};
-  const DuplexLimits ssd{BytesPerSecond(5e9), BytesPerSecond(5e9), BytesPerSecond(5e9)};
-  SharedLinks links({pcie, ssd}, {{{0, true}}, {{0, false}}, {{1, true}}, {{1, false}}});
+  const DuplexLimits drive{BytesPerSecond(5e9), BytesPerSecond(5e9), BytesPerSecond(5e9)};
+  Topology topology{.media = {"hbm", "dram", "cxl", "ssd"},
+                    .links = {{.name = "pcie", .limits = pcie}, {.name = "ssd", .limits = drive}}};
+  using enum Medium;
+  topology.connect(dram, hbm, {{0, true}});
+  topology.connect(hbm, dram, {{0, false}});
+  topology.connect(ssd, dram, {{1, true}});
+  topology.connect(dram, ssd, {{1, false}});
+  SharedLinks links(std::move(topology));
   Waits waits;
   SimTime now;
   const auto start = [&] {

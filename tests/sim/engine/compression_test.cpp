@@ -35,9 +35,9 @@ TEST(Compression, StoredKvTakesLessRoomAndMovesInLessTime) {
   EXPECT_EQ(r.found.reused, Tokens(15));
   EXPECT_EQ(r.first_token - r.admitted, for_ms(18));
   EXPECT_EQ(r.exposed_load, for_ms(3));
-  EXPECT_EQ(run.backend.link_counters(LinkNames::pcie).forward, Bytes(600 * 15));
+  EXPECT_EQ(run.backend.link_counters("pcie").forward, Bytes(600 * 15));
   // Saved: 15 tokens, and 32 of the longer session, which left the tier for its second turn; and 2.
-  EXPECT_EQ(run.backend.link_counters(LinkNames::pcie).backward, Bytes(600 * (15 + 32 + 2)));
+  EXPECT_EQ(run.backend.link_counters("pcie").backward, Bytes(600 * (15 + 32 + 2)));
   EXPECT_EQ(run.instance.batcher().counters(0).occupancy_peak, Bytes(600 * (32 + 2)));
   EXPECT_EQ(load_rates(run.config).kv_bytes_per_token, Bytes(600));
 }
@@ -79,7 +79,7 @@ TEST(Compression, LayersLoadedAheadAreTheFirstAndLargest) {
   const RequestRecord& r = run.request(0, 1);
   EXPECT_EQ(r.admitted, at_ms(290));
   EXPECT_EQ(r.first_token - r.admitted, SimDuration(4200000));
-  EXPECT_EQ(run.backend.link_counters(LinkNames::pcie).forward, Bytes(600 * 15));
+  EXPECT_EQ(run.backend.link_counters("pcie").forward, Bytes(600 * 15));
 }
 
 RunConfig generated() {

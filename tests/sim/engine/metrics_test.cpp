@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/engine/idle_bandwidth.hpp"
 #include "sim/engine/result.hpp"
+#include "sim/engine/topology.hpp"
 #include "tests/sim/engine/support.hpp"
 #include "traces/statistics.hpp"
 
@@ -153,18 +153,25 @@ TEST(BytesReport, HasMeanQuantilesAndMaximum) {
 TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
   RunConfig config = tiny_config();
   config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  config.hardware.links.pcie.both = BytesPerSecond(6e6);
   const LoadRates slow_ssd = load_rates(config);
   EXPECT_EQ(slow_ssd.layers, kLayers);
   EXPECT_EQ(slow_ssd.kv_bytes_per_token, kTokenBytes);
   EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::dram)].value, 3e6);
   EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 1e6);
-  EXPECT_EQ(slowest_link(config.hardware, Medium::ssd, Medium::hbm).link, WaitCause::drive);
-  EXPECT_EQ(slowest_link(config.hardware, Medium::dram, Medium::hbm).link, WaitCause::host_link);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::ssd, Medium::hbm),
+            WaitCause::drive);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::dram, Medium::hbm),
+            WaitCause::host_link);
   config.hardware.dram->bandwidth = BytesPerSecond(2e6);
-  EXPECT_EQ(slowest_link(config.hardware, Medium::dram, Medium::hbm).link, WaitCause::host_memory);
-  EXPECT_EQ(slowest_link(config.hardware, Medium::ssd, Medium::dram).link, WaitCause::drive);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::dram, Medium::hbm),
+            WaitCause::host_memory);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::ssd, Medium::dram),
+            WaitCause::drive);
   config.hardware.ssd->bandwidth.forward = BytesPerSecond(5e6);
-  EXPECT_EQ(slowest_link(config.hardware, Medium::ssd, Medium::hbm).link, WaitCause::host_link);
+  config.hardware.ssd->bandwidth.both = BytesPerSecond(5e6);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::ssd, Medium::hbm),
+            WaitCause::host_link);
   EXPECT_EQ(load_rates(config).to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 3e6);
 }
 
@@ -172,6 +179,7 @@ TEST(LoadRates, AreThoseOfTheLinksOfAllGpus) {
   RunConfig config = tiny_config();
   config.hardware.gpus = 4;
   config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  config.hardware.links.pcie.both = BytesPerSecond(6e6);
   const auto from = [&](Medium medium) {
     return load_rates(config).to_hbm[static_cast<std::size_t>(medium)].value;
   };

@@ -18,8 +18,26 @@ constexpr std::size_t kUp = 0;
 constexpr std::size_t kDown = 1;
 constexpr std::size_t kAcross = 2;
 
+/// Paths between media of their own, in order.
+Topology topology_of(const std::vector<DuplexLimits>& links,
+                     const std::vector<std::vector<LinkUse>>& paths,
+                     std::vector<LinkInterference> interference = {}) {
+  Topology topology;
+  topology.media.resize(2 * paths.size());
+  for (const DuplexLimits& link : links) {
+    topology.links.push_back({.name = {}, .limits = link});
+  }
+  topology.interference = std::move(interference);
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    topology.connect(static_cast<Medium>(2 * i), static_cast<Medium>(2 * i + 1), paths[i]);
+  }
+  return topology;
+}
+
 /// One link, a path each way.
-SharedLinks one_link(DuplexLimits link) { return SharedLinks({link}, {{{0, true}}, {{0, false}}}); }
+SharedLinks one_link(DuplexLimits link) {
+  return SharedLinks(topology_of({link}, {{{0, true}}, {{0, false}}}));
+}
 
 /// Runs until nothing is in flight; completion times by cookie.
 std::vector<SimTime> completions(SharedLinks& links, std::size_t count) {
@@ -102,8 +120,9 @@ TEST(SharedLinks, SharesByTransferNotByDirection) {
 }
 
 TEST(SharedLinks, APathOverTwoLinksTakesTheSlowerOnesPace) {
-  SharedLinks links({limits(26 * kGb, 26 * kGb, 52 * kGb), limits(5 * kGb, 5 * kGb, 5 * kGb)},
-                    {{{0, true}}, {{1, true}}, {{1, true}, {0, true}}});
+  SharedLinks links(
+      topology_of({limits(26 * kGb, 26 * kGb, 52 * kGb), limits(5 * kGb, 5 * kGb, 5 * kGb)},
+                  {{{0, true}}, {{1, true}}, {{1, true}, {0, true}}}));
   links.start(kAcross, Bytes(5000000), 0, at_ms(0));
   EXPECT_DOUBLE_EQ(links.rate(kAcross), 5 * kGb);
   // On the fast link the other one gets what is left of it: 26 - 5.
@@ -121,10 +140,10 @@ TEST(SharedLinks, APathOverTwoLinksTakesTheSlowerOnesPace) {
 /// A host link, and a drive of which transfers of that link leave half of the reads and a quarter
 /// of the writes. Paths: to the device, reads to host memory, reads to the device, writes.
 SharedLinks drive_beside_copies() {
-  return SharedLinks(
+  return SharedLinks(topology_of(
       {limits(10 * kGb, 10 * kGb, 20 * kGb), limits(4 * kGb, 4 * kGb, 6 * kGb)},
       {{{0, true}}, {{1, true}}, {{1, true}, {0, true}}, {{1, false}}},
-      {{.link = 1, .left = {.forward = 0.5, .backward = 0.25}, .beside = std::size_t{0}}});
+      {{.link = 1, .left = {.forward = 0.5, .backward = 0.25}, .beside = std::size_t{0}}}));
 }
 
 TEST(SharedLinks, ADriveIsSlowerWhileAnythingIsCopied) {
@@ -162,8 +181,8 @@ TEST(SharedLinks, AReadToTheDeviceIsACopyToo) {
 }
 
 TEST(SharedLinks, ALinkIsSlowerWhileComputingGoesOn) {
-  SharedLinks links({limits(2 * kGb, 2 * kGb, 4 * kGb)}, {{{0, true}}, {{0, false}}},
-                    {{.link = 0, .left = {.forward = 0.5, .backward = 1}}});
+  SharedLinks links(topology_of({limits(2 * kGb, 2 * kGb, 4 * kGb)}, {{{0, true}}, {{0, false}}},
+                                {{.link = 0, .left = {.forward = 0.5, .backward = 1}}}));
   links.start(kUp, Bytes(6000000), 0, at_ms(0));
   links.start(kDown, Bytes(10000000), 1, at_ms(0));
   // 6 MB: 2 MB until 1 ms, 1 MB until 2 ms, the rest of 3 MB takes 1.5 ms. The other way keeps all.
@@ -441,7 +460,7 @@ TEST(SharedLinks, AgreesWithAFluidModelAndIsMaxMinFair) {
     }
 
     // The links, in whole nanoseconds.
-    SharedLinks links(world.links, world.paths);
+    SharedLinks links(topology_of(world.links, world.paths));
     std::vector<TransferId> ids(changes.size());
     std::vector<std::size_t> path_of(changes.size());
     std::vector<std::size_t> in_flight;  // cookies

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "hw/layer_pipeline.hpp"
-#include "sim/engine/idle_bandwidth.hpp"
+#include "sim/engine/topology.hpp"
 #include "tests/sim/engine/support.hpp"
 
 namespace kvtier::test {
@@ -419,8 +419,8 @@ TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
     backend.wait();
     EXPECT_EQ(backend.now(), at_ms(expected));
   }
-  EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::dram).value, 1e6);
-  EXPECT_EQ(idle_bandwidth(hardware, Medium::ssd, Medium::hbm).value, 5e5);
+  EXPECT_EQ(server_topology(hardware).edge(Medium::ssd, Medium::dram).idle_rate.value, 1e6);
+  EXPECT_EQ(server_topology(hardware).edge(Medium::ssd, Medium::hbm).idle_rate.value, 5e5);
 }
 
 TEST(IdleBandwidth, IsWhatAMoveGetsByItself) {
@@ -453,7 +453,7 @@ TEST(IdleBandwidth, IsWhatAMoveGetsByItself) {
           {.from = from, .to = to, .bytes = Bytes(1000000), .key = {}, .cookie = 0});
       backend.wait();
       EXPECT_NEAR(1e6 / (backend.now() - SimTime()).seconds(),
-                  idle_bandwidth(hardware, from, to).value, 0.1)
+                  server_topology(hardware).edge(from, to).idle_rate.value, 0.1)
           << to_string(from) << " to " << to_string(to);
     }
   }
@@ -681,10 +681,10 @@ TEST(SimulatedBackend, WhatLeavesTheSsdForHbmCrossesBothLinks) {
       {.from = Medium::hbm, .to = Medium::ssd, .bytes = Bytes(1000), .key = {}, .cookie = 8});
   EXPECT_EQ(backend.wait().payload, 8U);
   EXPECT_EQ(backend.now(), at_ms(6));
-  EXPECT_EQ(backend.link_counters(LinkNames::pcie).forward, Bytes(1000));
-  EXPECT_EQ(backend.link_counters(LinkNames::ssd).forward, Bytes(1000));
-  EXPECT_EQ(backend.link_counters(LinkNames::pcie).backward, Bytes(1000));
-  EXPECT_EQ(backend.link_counters(LinkNames::ssd).backward, Bytes(1000));
+  EXPECT_EQ(backend.link_counters("pcie").forward, Bytes(1000));
+  EXPECT_EQ(backend.link_counters("ssd").forward, Bytes(1000));
+  EXPECT_EQ(backend.link_counters("pcie").backward, Bytes(1000));
+  EXPECT_EQ(backend.link_counters("ssd").backward, Bytes(1000));
 }
 
 /// When 10,000 bytes from one medium to another arrive, beside 10,000 on their way between two
@@ -740,7 +740,7 @@ TEST(SimulatedBackend, KvMovesOverTheHostLinksOfAllGpusWithinTheHostsMemory) {
     backend.start_transfer({.from = from, .to = to, .bytes = Bytes(10000), .key = {}, .cookie = 0});
     backend.wait();
     EXPECT_NEAR(1e4 / (backend.now() - SimTime()).seconds(),
-                idle_bandwidth(hardware, from, to).value, 1);
+                server_topology(hardware).edge(from, to).idle_rate.value, 1);
     return backend.now();
   };
   EXPECT_EQ(moved(dram, hbm), at_ms(10));
