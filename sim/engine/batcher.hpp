@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "sim/engine/backend.hpp"
-#include "sim/engine/store_counters.hpp"
+#include "sim/engine/pool.hpp"
 #include "sim/engine/stored_kv.hpp"
 #include "sim/engine/truncation.hpp"
 
@@ -36,6 +36,8 @@ class Batcher {
   [[nodiscard]] virtual std::size_t tier_count() const = 0;
   [[nodiscard]] virtual Medium medium(std::size_t tier) const = 0;
   [[nodiscard]] virtual TierCounters counters(std::size_t tier) const = 0;
+  /// HBM, with the accounts of all that is in it.
+  [[nodiscard]] virtual const Pool& hbm() const = 0;
   /// Entries of which some tier holds something.
   [[nodiscard]] virtual std::size_t stored_entries() const = 0;
   /// Loaded into HBM for turns, from the medium, over the whole run.

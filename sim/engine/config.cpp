@@ -284,16 +284,22 @@ void check_one_replica(const RunConfig& config, const std::string& what, Problem
   }
 }
 
-Bytes running_kv_capacity(const RunConfig& config) {
+KvShares hbm_shares(const RunConfig& config) {
   const Bytes left = kv_capacity(config.model, config.hardware);
   const Bytes free = std::min(left, config.serving.kv_memory.value_or(left));
   const TiersConfig& tiers = config.system.tiers;
   if (tiers.count() == 0 || config.system.paging) {
-    return free;
+    return {.capacity = free};
   }
-  const Bytes tier = tiers.hbm ? std::min(tiers.hbm->capacity.value_or(free), free) : Bytes(0);
-  return std::max(Bytes(0),
-                  free - tier - config.system.save.write_buffer - ReadBuffer(config).capacity());
+  return {.capacity = free,
+          .stored = tiers.hbm ? std::min(tiers.hbm->capacity.value_or(free), free) : Bytes(0),
+          .read_buffer = ReadBuffer(config).capacity(),
+          .write_buffer = config.system.save.write_buffer};
+}
+
+Bytes running_kv_capacity(const RunConfig& config) {
+  const KvShares hbm = hbm_shares(config);
+  return std::max(Bytes(0), hbm.capacity - hbm.stored - hbm.read_buffer - hbm.write_buffer);
 }
 
 std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {

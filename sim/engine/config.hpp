@@ -465,9 +465,16 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 /// Reports several replicas where `what` is of one server.
 void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems);
 
-/// HBM that the KV of running requests may take: of /serving/kv_memory what the tier in HBM, read
-/// buffer and write buffer leave. With paging there are none of these, and stored KV shares it.
-/// Zero if nothing.
+/// HBM for KV and what is set aside in it. With paging, or without tiers, nothing is.
+struct KvShares {
+  Bytes capacity;
+  /// Of the tier in HBM. Zero: stored KV may take what running requests leave.
+  Bytes stored;
+  Bytes read_buffer;
+  Bytes write_buffer;
+};
+[[nodiscard]] KvShares hbm_shares(const RunConfig& config);
+/// What is left of it for the KV of running requests; zero if nothing.
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
 
 /// What stored KV of one token takes in the first layer, the first two, and so on to all of them:

@@ -98,9 +98,12 @@ void PagedBatcher::act() {
 }
 
 void PagedBatcher::check_invariants() const {
-  store_.check_invariants();
-  KVTIER_ASSERT(!running_.empty() || !prompts_.empty() || store_.running_blocks() == 0,
-                "no blocks are taken when nothing runs");
+  std::int64_t blocks = 0;
+  for (const Running& running : running_) {
+    blocks += store_.blocks(Tokens(work_[running.slot].length_offset + iteration_));
+  }
+  // In the middle of an iteration's end some prompts run already and others do not.
+  store_.check_invariants(prompts_.empty() ? std::optional(blocks) : std::nullopt);
 }
 
 // ---- What runs next ----
@@ -198,7 +201,7 @@ void PagedBatcher::admit(const Candidate& candidate) {
   const LossCause loss = store_.loss(slot);
   const PagedStore::Held found =
       store_.take(slot, work.length + Tokens(1), work.length - Tokens(1));
-  requests_.occupy(1, store_.block_bytes() * store_.blocks(work.length + Tokens(1)));
+  occupy(1);
   if (!again) {
     r.found = {.reused = found.tokens(),
                .medium = found.host.value > 0 ? store_.behind() : Medium::hbm,
@@ -246,10 +249,10 @@ void PagedBatcher::suspend_latest() {
   --takers(work.length_offset);
   context_ -= work.length;
   r.decode_share += decode_per_request_;
-  requests_.occupy(-1, -(store_.block_bytes() * store_.blocks(work.length)));
   backend_.end_request(requests_.key(slot));
   // The KV of its last token was not computed yet.
   store_.give_back(slot, requests_.key(slot), work.length, work.length - Tokens(1));
+  occupy(-1);
   const auto behind = std::find_if(suspended_.begin(), suspended_.end(), [&](SessionSlot other) {
     return work_[other].arrival < work.arrival;
   });
@@ -299,9 +302,8 @@ void PagedBatcher::start_iteration() {
   std::int64_t batch = 0;
   if (mixes_ && !running_.empty()) {
     batch = static_cast<std::int64_t>(running_.size());
-    const std::int64_t blocks = growth(1);
-    store_.grow(blocks);
-    requests_.occupy(0, store_.block_bytes() * blocks);
+    store_.grow(growth(1));
+    occupy(0);
   }
   gpu_ = Gpu::prefill;
   gpu_since_ = backend_.now();
@@ -407,9 +409,8 @@ void PagedBatcher::finish_decode(std::int64_t iterations) {
   requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
   decode_per_request_ += duration / batch;
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, batch);
-  const std::int64_t blocks = growth(iterations);
-  store_.grow(blocks);
-  requests_.occupy(0, store_.block_bytes() * blocks);
+  store_.grow(growth(iterations));
+  occupy(0);
   advance(iterations);
   finish_ended();
 }
@@ -437,9 +438,9 @@ void PagedBatcher::finish_turn(SessionSlot slot) {
   const Tokens total = r.history + r.input + r.output;
   KVTIER_ASSERT(work_[slot].length == total, "a turn ends with all of its tokens");
   r.decode_share += decode_per_request_;
-  requests_.occupy(-1, -(store_.block_bytes() * store_.blocks(total)));
   backend_.end_request(requests_.key(slot));
   store_.give_back(slot, requests_.key(slot), total, total);
+  occupy(-1);
   if (requests_.finish(slot)) {
     store_.forget(slot);
   }

@@ -42,6 +42,7 @@ class PagedBatcher final : public Batcher {
   [[nodiscard]] TierCounters counters(std::size_t tier) const override {
     return store_.counters(tier);
   }
+  [[nodiscard]] const Pool& hbm() const override { return store_.hbm(); }
   [[nodiscard]] std::size_t stored_entries() const override { return store_.stored_entries(); }
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
     return medium == store_.behind() ? loaded_ : Bytes(0);
@@ -98,6 +99,8 @@ class PagedBatcher final : public Batcher {
   /// `lacks_blocks_` if there is none.
   [[nodiscard]] bool admissible(SessionSlot slot);
   void admit(const Candidate& candidate);
+  /// Slots that running requests take more, after a change of their blocks.
+  void occupy(std::int64_t slots) { requests_.occupy(slots, store_.hbm().used(Account::running)); }
   /// Tokens that running requests add to an iteration with prompts.
   [[nodiscard]] Tokens decoding_tokens() const {
     return Tokens(mixes_ ? static_cast<std::int64_t>(running_.size()) : 0);

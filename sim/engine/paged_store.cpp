@@ -4,88 +4,24 @@
 
 #include "hw/model.hpp"
 #include "sim/core/assert.hpp"
-#include "sim/engine/tier_facts.hpp"
 
 namespace kvtier {
-namespace {
 
-std::unique_ptr<EvictionPolicy> make_policy(const PolicyRegistry& registry,
-                                            const PolicyChoice& choice, const RunConfig& config,
-                                            Medium medium) {
-  const PolicyKind<EvictionPolicy>* kind = find_policy(registry.eviction, choice.name);
-  KVTIER_ASSERT(kind != nullptr, "the config was checked");
-  auto policy = kind->make(choice.parameters);
-  policy->on_start(tier_facts(config, medium));
-  return policy;
+bool PagedStore::HbmBlocks::may_leave(EntryId id, Tokens keep) {
+  store_.copy_fits_ = store_.make_host_room(id, store_.whole_blocks(keep));
+  return store_.copy_fits_ || !store_.only_ahead_;
 }
 
-}  // namespace
+Tokens PagedStore::HbmBlocks::rounded(EntryId id, Tokens keep) const {
+  KVTIER_ASSERT(keep.value > 0 && keep < only_in_hbm(store_.entry(id).parts), "a victim shrinks");
+  return store_.whole_blocks(keep);
+}
 
-/// What a policy's check sees of one tier.
-class PagedStore::View final : public TierView {
- public:
-  View(const PagedStore& store, Tokens (*held)(const Parts&)) : store_(store), held_(held) {}
-  void for_each_resident(
-      const std::function<void(const EntryView&, bool offered)>& visit) const override {
-    for (std::uint32_t i = 0; i < store_.entries_.size(); ++i) {
-      const Entry& e = store_.entries_[i];
-      if (e.live && held_(e.parts).value > 0) {
-        visit(store_.view(EntryId{i}, held_(e.parts)), true);
-      } else if (e.is_lent && held_ == only_in_hbm) {
-        visit(store_.view(EntryId{i}, Tokens(0)), false);
-      }
-    }
-  }
-
- private:
-  const PagedStore& store_;
-  Tokens (*held_)(const Parts&);
-};
-
-/// Victims in HBM keep whole blocks. A copy ahead of time needs room in host memory.
-class PagedStore::HbmOffers final : public VictimSet {
- public:
-  explicit HbmOffers(PagedStore& store) : store_(store) {}
-
- private:
-  [[nodiscard]] bool may_leave(EntryId id, Tokens keep) override {
-    store_.copy_fits_ = store_.make_host_room(id, store_.whole_blocks(keep));
-    return store_.copy_fits_ || !store_.only_ahead_;
-  }
-  [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override {
-    KVTIER_ASSERT(keep.value > 0 && keep < only_in_hbm(store_.entry(id).parts), "a victim shrinks");
-    return store_.whole_blocks(keep);
-  }
-  [[nodiscard]] Bytes bytes_of(EntryId, Tokens tokens) const override {
-    return store_.block_bytes_ * store_.blocks(tokens);
-  }
-
-  PagedStore& store_;
-};
-
-/// What lies in host memory need not begin at a block's border.
-class PagedStore::HostOffers final : public VictimSet {
- public:
-  explicit HostOffers(const PagedStore& store) : store_(store) {}
-
- private:
-  /// A dropped copy takes with it what HBM still holds.
-  [[nodiscard]] bool may_leave(EntryId id, Tokens) override {
-    return !store_.only_ahead_ || store_.clean_blocks(store_.entry(id).parts) == 0;
-  }
-  [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override {
-    const Parts& parts = store_.entry(id).parts;
-    KVTIER_ASSERT(keep.value > 0 && keep < in_host(parts), "a victim shrinks");
-    return store_.end_in_host(parts, keep) - parts.clean;
-  }
-  [[nodiscard]] Bytes bytes_of(EntryId id, Tokens tokens) const override {
-    const Parts& p = store_.entry(id).parts;
-    return store_.block_bytes_ *
-           (store_.blocks(p.clean + tokens - p.copying) - store_.blocks(p.clean - p.copying));
-  }
-
-  const PagedStore& store_;
-};
+Tokens PagedStore::HostBlocks::rounded(EntryId id, Tokens keep) const {
+  const Parts& parts = store_.entry(id).parts;
+  KVTIER_ASSERT(keep.value > 0 && keep < in_host(parts), "a victim shrinks");
+  return store_.end_in_host(parts, keep) - parts.clean;
+}
 
 PagedStore::PagedStore(const Setup& setup)
     : backend_(*setup.backend),
@@ -94,23 +30,33 @@ PagedStore::PagedStore(const Setup& setup)
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       block_size_(setup.config->system.paging->block_size.value),
       block_bytes_(bytes_per_token_ * block_size_),
-      capacity_(running_kv_capacity(*setup.config) / block_bytes_),
-      loads_first_(setup.config->system.paging->swap_in_first) {
-  hbm_.offers = std::make_unique<HbmOffers>(*this);
-  host_.offers = std::make_unique<HostOffers>(*this);
-  const TiersConfig& tiers = setup.config->system.tiers;
-  if (tiers.hbm) {
-    hbm_.policy = make_policy(*setup.registry, tiers.hbm->eviction, *setup.config, Medium::hbm);
-  }
-  if (tiers.dram || tiers.cxl) {
-    const HardwareConfig& hardware = setup.config->hardware;
-    behind_ = tiers.dram ? Medium::dram : Medium::cxl;
-    host_.policy = make_policy(*setup.registry, (tiers.dram ? tiers.dram : tiers.cxl)->eviction,
-                               *setup.config, behind_);
-    host_capacity_ = (tiers.dram ? hardware.dram->capacity : hardware.cxl->capacity) / block_bytes_;
-    ahead_ = static_cast<std::int64_t>(static_cast<double>(capacity_) *
+      loads_first_(setup.config->system.paging->swap_in_first),
+      behind_(setup.config->system.tiers.cxl ? Medium::cxl : Medium::dram),
+      hbm_(*this, pool_of(setup, Medium::hbm)),
+      host_(*this, pool_of(setup, behind_)) {
+  if (host_.policy() != nullptr) {
+    ahead_ = static_cast<std::int64_t>(static_cast<double>(capacity()) *
                                        setup.config->system.paging->swap_out_below);
   }
+}
+
+/// In whole blocks.
+Pool::Setup PagedStore::pool_of(const Setup& setup, Medium medium) const {
+  const TiersConfig& tiers = setup.config->system.tiers;
+  const HardwareConfig& hardware = setup.config->hardware;
+  Pool::Setup pool{.medium = medium, .config = setup.config, .registry = setup.registry};
+  const auto use = [&](Bytes capacity, const auto& tier) {
+    pool.tier = tier ? &*tier : nullptr;
+    pool.shares.capacity = block_bytes_ * (capacity / block_bytes_);
+  };
+  if (medium == Medium::hbm) {
+    use(running_kv_capacity(*setup.config), tiers.hbm);
+  } else if (tiers.cxl) {
+    use(hardware.cxl->capacity, tiers.cxl);
+  } else if (tiers.dram) {
+    use(hardware.dram->capacity, tiers.dram);
+  }
+  return pool;
 }
 
 PagedStore::~PagedStore() = default;
@@ -143,10 +89,11 @@ PagedStore::Held PagedStore::take(SessionSlot session, Tokens tokens, Tokens mos
     if (decisions_ != nullptr) {
       decisions_->on_use(entry(id).key, backend_.now());
     }
-    host_.counters.read += bytes_per_token_ * found.host.value;
-    loading_ += blocks(found.host);
+    host_.count().read += bytes_per_token_ * found.host.value;
     tell_kept(entry(id).key, entry(id).parts, {.hbm = found.hbm});
     lend(id);
+    loading_ += blocks(found.host);
+    charge(host_, blocks(found.host));
   }
   grow(blocks(tokens));
   return found;
@@ -157,12 +104,12 @@ void PagedStore::grow(std::int64_t blocks) {
   if (blocks > free()) {
     reclaim(blocks - free());
   }
-  running_ += blocks;
+  hbm_.charge(Account::running, block_bytes_ * blocks);
 }
 
 void PagedStore::give_back(SessionSlot session, EntryKey key, Tokens tokens, Tokens kept) {
   KVTIER_ASSERT(kept <= tokens, "no more is kept than was there");
-  running_ -= blocks(tokens);
+  hbm_.charge(Account::running, -(block_bytes_ * blocks(tokens)));
   const bool stores = stores_anything() && kept.value > 0;
   backend_.keep(Medium::hbm, key, stores ? kept : Tokens(0));
   EntryId id = entry_of(session);
@@ -188,7 +135,7 @@ void PagedStore::give_back(SessionSlot session, EntryKey key, Tokens tokens, Tok
     free_places_.pop_back();
   }
   set(id, {.copying = kept, .clean = kept, .hbm = kept, .end = kept});
-  TierCounters& counters = hbm_.counters;
+  TierCounters& counters = hbm_.count();
   ++counters.insertions;
   ++counters.stores;
   counters.blocks += block_bytes_ * blocks(kept);
@@ -233,34 +180,34 @@ EntryView PagedStore::view(EntryId id, Tokens tokens) const {
           .queue_position = kNotQueued};
 }
 
-void PagedStore::tell(Tier& tier, EntryId id, Tokens before, Tokens after) {
-  if (!tier.policy || before == after) {
+void PagedStore::tell(const Pool& pool, EntryId id, Tokens before, Tokens after) {
+  if (pool.policy() == nullptr || before == after) {
     return;
   }
   const SimTime now = backend_.now();
   Entry& e = entry(id);
-  const bool is_lent = e.is_lent && &tier == &hbm_;
+  const bool is_lent = e.is_lent && &pool == &hbm_;
   if (before.value == 0 && is_lent) {
     e.is_lent = false;
-    tier.policy->on_release(view(id, after), now);
+    pool.policy()->on_release(view(id, after), now);
   } else if (before.value == 0) {
-    tier.policy->on_insert(view(id, after), now);
+    pool.policy()->on_insert(view(id, after), now);
   } else if (after.value == 0) {
     if (!is_lent) {
-      tier.policy->on_remove(id, now);
+      pool.policy()->on_remove(id, now);
     }
   } else {
-    tier.policy->on_resize(view(id, after), now);
+    pool.policy()->on_resize(view(id, after), now);
   }
 }
 
 void PagedStore::offer(EntryId id) {
   const Parts& p = entry(id).parts;
-  hbm_.offers->offer(id, block_bytes_ * blocks(only_in_hbm(p)));
+  const SimTime used = entry(id).stored;
+  hbm_.offer(id, block_bytes_ * blocks(only_in_hbm(p)), used);
   // A part of a block may free nothing, and can leave all the same.
-  const std::int64_t host = blocks(p.end - p.copying) - blocks(p.clean - p.copying);
-  host_.offers->offer(id,
-                      in_host(p).value > 0 ? std::max(Bytes(1), block_bytes_ * host) : Bytes(0));
+  const Bytes host = std::max(Bytes(1), host_offer(p, in_host(p)));
+  host_.offer(id, in_host(p).value > 0 ? host : Bytes(0), used);
 }
 
 void PagedStore::set(EntryId id, const Parts& next) {
@@ -269,10 +216,10 @@ void PagedStore::set(EntryId id, const Parts& next) {
                 "a head in HBM, then a middle in host memory");
   Entry& e = entry(id);
   const Parts before = e.parts;
-  stored_ += blocks(next.hbm) - blocks(before.hbm);
+  charge(hbm_, blocks(next.hbm) - blocks(before.hbm));
+  charge(host_, host_blocks(next) - host_blocks(before));
   clean_ += clean_blocks(next) - clean_blocks(before);
   coming_ += coming_blocks(next) - coming_blocks(before);
-  host_used_ += host_blocks(next) - host_blocks(before);
   e.parts = next;
   offer(id);
   tell(hbm_, id, only_in_hbm(before), only_in_hbm(next));
@@ -280,8 +227,6 @@ void PagedStore::set(EntryId id, const Parts& next) {
   if (copied_.contains(id) != (clean_blocks(next) > 0)) {
     clean_blocks(next) > 0 ? copied_.push_back(id) : copied_.remove(id);
   }
-  note(hbm_, stored_);
-  note_host();
   if (next.copying == next.clean && copied_entry_ == id) {
     copied_entry_ = kNoEntry;
   }
@@ -297,11 +242,11 @@ void PagedStore::lend(EntryId id) {
   const SimTime now = backend_.now();
   e.in_use = true;
   ++in_use_;
-  if (host_.policy && in_host(e.parts).value > 0) {
-    host_.policy->on_hit(id, now);
+  if (host_.policy() != nullptr && in_host(e.parts).value > 0) {
+    host_.policy()->on_hit(id, now);
   }
-  if (hbm_.policy && only_in_hbm(e.parts).value > 0) {
-    hbm_.policy->on_hit(id, now);
+  if (hbm_.policy() != nullptr && only_in_hbm(e.parts).value > 0) {
+    hbm_.policy()->on_hit(id, now);
     e.is_lent = true;
   }
   set(id, {});
@@ -311,7 +256,7 @@ void PagedStore::lend(EntryId id) {
 void PagedStore::release(EntryId id) {
   Entry& e = entry(id);
   if (e.is_lent) {
-    hbm_.policy->on_remove(id, backend_.now());
+    hbm_.policy()->on_remove(id, backend_.now());
   }
   if (e.in_use) {
     --in_use_;
@@ -394,7 +339,7 @@ void PagedStore::reclaim(std::int64_t wanted) {
     parts.hbm = taken == clean_blocks(parts) ? parts.clean
                                              : Tokens((blocks(parts.hbm) - taken) * block_size_);
     wanted -= taken;
-    ++hbm_.counters.evictions;
+    ++hbm_.count().evictions;
     tell_kept(entry(id).key, before, parts);
     set(id, parts);
   }
@@ -403,24 +348,24 @@ void PagedStore::reclaim(std::int64_t wanted) {
 bool PagedStore::make_room() {
   bool changed = false;
   ahead_is_stuck_ = false;
-  while (!copying_ && hbm_.policy && projected() < target()) {
-    if (host_.policy && loads_first_ && loading_ > 0) {
+  while (!copying_ && hbm_.policy() != nullptr && projected() < target()) {
+    if (host_.policy() != nullptr && loads_first_ && loading_ > 0) {
       break;
     }
     only_ahead_ = projected() >= wanted_;
     // One victim at a time: its copy takes time, after which another may be worse.
     const RoomRequest request{.now = backend_.now(),
                               .demand = only_ahead_ ? Demand::background : Demand::save};
-    if (!hbm_.offers->choose(*hbm_.policy, request, Bytes(1))) {
-      ahead_is_stuck_ = hbm_.offers->refused();
+    if (!hbm_.choose(request, Bytes(1))) {
+      ahead_is_stuck_ = hbm_.refused();
       break;
     }
-    const auto [id, keep] = hbm_.offers->victims().front();
+    const auto [id, keep] = hbm_.victims().front();
     changed = true;
     if (copy_fits_) {
       copy_to_host(id, keep);
     } else {
-      ++hbm_.counters.evictions;
+      ++hbm_.count().evictions;
       log(DecisionKind::evict, Medium::hbm, id, entry(id).parts.end - keep);
       const Parts kept{.copying = keep, .clean = keep, .hbm = keep, .end = keep};
       tell_kept(entry(id).key, entry(id).parts, kept);
@@ -434,21 +379,22 @@ bool PagedStore::make_room() {
 /// chooses there, and what leaves is dropped. Not for a copy ahead of time if it would cost KV that
 /// HBM still holds: a dropped copy takes that with it.
 bool PagedStore::make_host_room(EntryId id, Tokens keep) {
-  if (!host_.policy || blocks(entry(id).parts.copying - keep) + loading_ > host_capacity_) {
+  const std::int64_t capacity = host_.capacity() / block_bytes_;
+  if (host_.policy() == nullptr || blocks(entry(id).parts.copying - keep) + loading_ > capacity) {
     return false;
   }
   while (true) {
     const Parts& parts = entry(id).parts;
     const std::int64_t more = blocks(parts.end - keep) - host_blocks(parts);
-    const std::int64_t missing = host_used_ + loading_ + more - host_capacity_;
-    if (missing <= 0) {
+    const Bytes missing = block_bytes_ * more - host_.free();
+    if (missing.value <= 0) {
       return true;
     }
     const RoomRequest request{.now = backend_.now(), .demand = Demand::demotion};
-    if (!host_.offers->choose(*host_.policy, request, block_bytes_ * missing)) {
+    if (!host_.choose(request, missing)) {
       return false;
     }
-    for (const Victim& victim : host_.offers->victims()) {
+    for (const Victim& victim : host_.victims()) {
       shrink_in_host(victim.entry, victim.keep);
     }
   }
@@ -458,7 +404,7 @@ void PagedStore::shrink_in_host(EntryId id, Tokens keep) {
   const Parts before = entry(id).parts;
   Parts parts = before;
   const Tokens end = end_in_host(parts, keep);
-  ++host_.counters.evictions;
+  ++host_.count().evictions;
   log(DecisionKind::evict, behind_, id, parts.end - end);
   parts.end = end;
   parts.hbm = std::min(parts.hbm, end);
@@ -475,12 +421,12 @@ void PagedStore::copy_to_host(EntryId id, Tokens keep) {
   copying_ = true;
   copied_entry_ = id;
   const Bytes bytes = bytes_per_token_ * tokens.value;
-  hbm_.counters.read += bytes;
-  host_.counters.written += bytes;
-  ++host_.counters.stores;
-  ++host_.counters.insertions;
-  host_.counters.blocks += block_bytes_ * blocks(tokens);
-  host_.counters.block_waste += block_bytes_ * blocks(tokens) - bytes;
+  hbm_.count().read += bytes;
+  host_.count().written += bytes;
+  ++host_.count().stores;
+  ++host_.count().insertions;
+  host_.count().blocks += block_bytes_ * blocks(tokens);
+  host_.count().block_waste += block_bytes_ * blocks(tokens) - bytes;
   const KvPiece piece{.key = entry(id).key, .first = keep, .count = tokens};
   static_cast<void>(backend_.start_transfer({.from = Medium::hbm,
                                              .to = behind_,
@@ -503,33 +449,13 @@ void PagedStore::on_copied() {
 
 std::optional<std::int64_t> PagedStore::blocks_before_copying() const {
   const bool waits = copying_ || ahead_is_stuck_ || (loads_first_ && loading_ > 0);
-  if (ahead_ == 0 || waits || stored_ == clean_ + coming_) {
+  if (ahead_ == 0 || waits || hbm_.stored() == block_bytes_ * (clean_ + coming_)) {
     return std::nullopt;
   }
   return std::max<std::int64_t>(0, projected() - ahead_);
 }
 
 // ---- Counting ----
-
-void PagedStore::note_host() { note(host_, host_used_ + loading_); }
-
-void PagedStore::note(Tier& tier, std::int64_t used) {
-  const SimTime now = backend_.now();
-  TierCounters& counters = tier.counters;
-  counters.occupancy_byte_ns +=
-      static_cast<Int128>(tier.account.value) * static_cast<Int128>((now - tier.since).ns);
-  tier.since = now;
-  tier.account = block_bytes_ * used;
-  counters.occupancy_peak = std::max(counters.occupancy_peak, tier.account);
-}
-
-TierCounters PagedStore::counters(std::size_t index) const {
-  const Tier& tier = index == 0 ? hbm_ : host_;
-  TierCounters counters = tier.counters;
-  counters.occupancy_byte_ns += static_cast<Int128>(tier.account.value) *
-                                static_cast<Int128>((backend_.now() - tier.since).ns);
-  return counters;
-}
 
 void PagedStore::log(DecisionKind kind, Medium medium, EntryId id, Tokens tokens) {
   if (decisions_ != nullptr) {
@@ -541,11 +467,13 @@ void PagedStore::log(DecisionKind kind, Medium medium, EntryId id, Tokens tokens
   }
 }
 
-void PagedStore::check_invariants() const {
+void PagedStore::check_invariants(std::optional<std::int64_t> running) const {
   std::int64_t stored = 0;
   std::int64_t clean = 0;
   std::int64_t coming = 0;
-  std::int64_t host = 0;
+  std::int64_t host = loading_;
+  Pool::Sums in_hbm;
+  Pool::Sums behind;
   std::size_t live = 0;
   std::size_t in_use = 0;
   std::size_t copied = 0;
@@ -561,6 +489,10 @@ void PagedStore::check_invariants() const {
     host += host_blocks(e.parts);
     copied += clean_blocks(e.parts) > 0 ? 1 : 0;
     in_use += e.in_use ? 1 : 0;
+    in_hbm.offered += block_bytes_ * blocks(only_in_hbm(e.parts));
+    behind.offered += in_host(e.parts).value > 0
+                          ? std::max(Bytes(1), host_offer(e.parts, in_host(e.parts)))
+                          : Bytes(0);
     KVTIER_ASSERT((e.parts.end.value == 0) == e.in_use,
                   "an entry holds something, or a request has it");
     KVTIER_ASSERT(!e.is_lent || e.in_use, "what is lent comes back or is given up");
@@ -571,19 +503,25 @@ void PagedStore::check_invariants() const {
     KVTIER_ASSERT(e.owner == kNoSession || sessions_[e.owner].entry == EntryId{i},
                   "an entry's session knows it");
   }
-  KVTIER_ASSERT(stored == stored_ && clean == clean_ && coming == coming_ && host == host_used_,
-                "blocks are those of the entries");
+  KVTIER_ASSERT(clean == clean_ && coming == coming_, "blocks are those of the entries");
   KVTIER_ASSERT(live == live_ && in_use == in_use_ && copied == copied_.size(),
                 "every entry is counted");
-  KVTIER_ASSERT(free() >= 0 && running_ >= 0, "HBM holds no more than it has blocks");
-  KVTIER_ASSERT(host_used_ + loading_ <= host_capacity_ || host_capacity_ == 0,
-                "host memory holds no more than it has blocks");
-  if (hbm_.policy) {
-    hbm_.policy->check_invariants(View(*this, only_in_hbm));
-  }
-  if (host_.policy) {
-    host_.policy->check_invariants(View(*this, in_host));
-  }
+  const auto check = [&](const Pool& pool, Pool::Sums& sums, std::int64_t blocks_stored,
+                         Tokens (*tokens_of)(const Parts&)) {
+    sums.used[static_cast<std::size_t>(Account::stored)] = block_bytes_ * blocks_stored;
+    pool.check_invariants(sums, [&](const Pool::Visit& visit) {
+      for (std::uint32_t i = 0; i < entries_.size(); ++i) {
+        const Entry& e = entries_[i];
+        if (tokens_of(e.parts).value > 0 || (e.is_lent && &pool == &hbm_)) {
+          visit(view(EntryId{i}, tokens_of(e.parts)));
+        }
+      }
+    });
+  };
+  in_hbm.used[static_cast<std::size_t>(Account::running)] =
+      running ? block_bytes_ * *running : hbm_.used(Account::running);
+  check(hbm_, in_hbm, stored, only_in_hbm);
+  check(host_, behind, host, in_host);
 }
 
 }  // namespace kvtier

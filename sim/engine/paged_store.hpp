@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -10,7 +9,7 @@
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
 #include "sim/engine/lookup.hpp"
-#include "sim/engine/store_counters.hpp"
+#include "sim/engine/pool.hpp"
 #include "sim/engine/stored_kv.hpp"
 #include "sim/engine/truncation.hpp"
 #include "sim/policy/entry_list.hpp"
@@ -49,8 +48,7 @@ class PagedStore final : public StoredKv {
   [[nodiscard]] std::int64_t blocks(Tokens tokens) const {
     return (tokens.value + block_size_ - 1) / block_size_;
   }
-  [[nodiscard]] Bytes block_bytes() const { return block_bytes_; }
-  [[nodiscard]] std::int64_t capacity() const { return capacity_; }
+  [[nodiscard]] std::int64_t capacity() const { return hbm_.total_capacity() / block_bytes_; }
   /// Blocks of HBM that can be taken now: free ones, and those whose copy is complete.
   [[nodiscard]] std::int64_t available() const { return free() + clean_; }
   /// The same if the session's own blocks are free for it to use.
@@ -75,8 +73,8 @@ class PagedStore final : public StoredKv {
   void give_back(SessionSlot session, EntryKey key, Tokens tokens, Tokens kept);
   /// All loads are done.
   void end_load() {
+    charge(host_, -loading_);
     loading_ = 0;
-    note_host();
   }
 
   // Stored sessions.
@@ -86,7 +84,7 @@ class PagedStore final : public StoredKv {
   [[nodiscard]] Placement placement(SessionSlot session) const override;
 
   /// Whether anything is stored between turns.
-  [[nodiscard]] bool stores_anything() const { return hbm_.policy != nullptr; }
+  [[nodiscard]] bool stores_anything() const { return hbm_.policy() != nullptr; }
   /// Why the session's KV, if part of it is missing, is not there.
   [[nodiscard]] LossCause loss(SessionSlot session) const;
   /// The session's history was cut, and what is stored of it is too.
@@ -114,16 +112,19 @@ class PagedStore final : public StoredKv {
   // Counting.
 
   [[nodiscard]] std::size_t tier_count() const {
-    return (hbm_.policy ? 1U : 0U) + (host_.policy ? 1U : 0U);
+    return (hbm_.policy() != nullptr ? 1U : 0U) + (host_.policy() != nullptr ? 1U : 0U);
   }
   [[nodiscard]] Medium medium(std::size_t tier) const { return tier == 0 ? Medium::hbm : behind_; }
   /// The medium of the tier behind HBM.
   [[nodiscard]] Medium behind() const { return behind_; }
-  [[nodiscard]] TierCounters counters(std::size_t tier) const;
+  [[nodiscard]] const Pool& hbm() const { return hbm_; }
+  [[nodiscard]] TierCounters counters(std::size_t tier) const {
+    return (tier == 0 ? static_cast<const Pool&>(hbm_) : host_).counters(backend_.now());
+  }
   [[nodiscard]] std::size_t stored_entries() const { return live_ - in_use_; }
-  [[nodiscard]] std::int64_t running_blocks() const { return running_; }
-  /// Throws InvariantError if blocks, entries and policies do not agree.
-  void check_invariants() const;
+  /// Throws InvariantError if blocks, entries and policies do not agree, or running requests do not
+  /// have so many blocks, if that is known.
+  void check_invariants(std::optional<std::int64_t> running = {}) const;
 
  private:
   static constexpr SessionSlot kNoSession = UINT32_MAX;
@@ -159,24 +160,44 @@ class PagedStore final : public StoredKv {
     LossCause loss = LossCause::not_stored;
     SimTime began = kNever;
   };
-  struct Tier {
-    std::unique_ptr<EvictionPolicy> policy;
-    /// What the policy may choose.
-    std::unique_ptr<VictimSet> offers;
-    Bytes account;
-    SimTime since;
-    TierCounters counters;
+  /// Victims in HBM keep whole blocks. A copy ahead of time needs room in host memory.
+  class HbmBlocks final : public Pool {
+   public:
+    HbmBlocks(PagedStore& store, const Setup& setup) : Pool(setup), store_(store) {}
+
+   private:
+    [[nodiscard]] bool may_leave(EntryId id, Tokens keep) override;
+    [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override;
+    [[nodiscard]] Bytes bytes_of(EntryId, Tokens tokens) const override {
+      return store_.block_bytes_ * store_.blocks(tokens);
+    }
+
+    PagedStore& store_;
   };
-  class View;
-  class HbmOffers;
-  class HostOffers;
+  /// What lies in host memory need not begin at a block's border.
+  class HostBlocks final : public Pool {
+   public:
+    HostBlocks(const PagedStore& store, const Setup& setup) : Pool(setup), store_(store) {}
+
+   private:
+    /// A dropped copy takes with it what HBM still holds.
+    [[nodiscard]] bool may_leave(EntryId id, Tokens) override {
+      return !store_.only_ahead_ || store_.clean_blocks(store_.entry(id).parts) == 0;
+    }
+    [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override;
+    [[nodiscard]] Bytes bytes_of(EntryId id, Tokens tokens) const override {
+      return store_.host_offer(store_.entry(id).parts, tokens);
+    }
+
+    const PagedStore& store_;
+  };
 
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
   [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {
     return session < sessions_.size() ? sessions_[session].entry : kNoEntry;
   }
-  [[nodiscard]] std::int64_t free() const { return capacity_ - running_ - stored_; }
+  [[nodiscard]] std::int64_t free() const { return hbm_.free_to_run() / block_bytes_; }
   [[nodiscard]] std::int64_t clean_blocks(const Parts& p) const {
     return blocks(p.hbm) - blocks(p.clean);
   }
@@ -187,6 +208,10 @@ class PagedStore final : public StoredKv {
   /// What the tiers' policies see as held: in HBM what is only there, in host memory what is there.
   [[nodiscard]] static Tokens only_in_hbm(const Parts& p) { return p.copying; }
   [[nodiscard]] static Tokens in_host(const Parts& p) { return p.end - p.clean; }
+  /// What the first `tokens` of that free when they leave.
+  [[nodiscard]] Bytes host_offer(const Parts& p, Tokens tokens) const {
+    return block_bytes_ * (blocks(p.clean + tokens - p.copying) - blocks(p.clean - p.copying));
+  }
   [[nodiscard]] Tokens whole_blocks(Tokens tokens) const {
     return Tokens(tokens.value / block_size_ * block_size_);
   }
@@ -194,13 +219,14 @@ class PagedStore final : public StoredKv {
   [[nodiscard]] std::int64_t projected() const { return available() + coming_; }
   [[nodiscard]] std::int64_t target() const { return std::max(wanted_, ahead_); }
 
+  [[nodiscard]] Pool::Setup pool_of(const Setup& setup, Medium medium) const;
   EntryId create(SessionSlot session, EntryKey key);
   /// Changes an entry and everything that follows from it: blocks, policies, order of copies. An
   /// entry of which nothing is left goes, unless a request has it.
   void set(EntryId id, const Parts& parts);
   void lend(EntryId id);
   void release(EntryId id);
-  void tell(Tier& tier, EntryId id, Tokens before, Tokens after);
+  void tell(const Pool& pool, EntryId id, Tokens before, Tokens after);
   /// Shows the policies what they may choose of the entry.
   void offer(EntryId id);
   [[nodiscard]] EntryView view(EntryId id, Tokens tokens) const;
@@ -215,8 +241,10 @@ class PagedStore final : public StoredKv {
     return std::max(p.clean, p.copying + whole_blocks(p.clean + keep - p.copying));
   }
   void copy_to_host(EntryId id, Tokens keep);
-  void note_host();
-  void note(Tier& tier, std::int64_t blocks);
+  /// Blocks that are stored more.
+  void charge(Pool& pool, std::int64_t blocks) {
+    pool.charge_stored(Account::stored, block_bytes_ * blocks, backend_.now());
+  }
   void log(DecisionKind kind, Medium medium, EntryId id, Tokens tokens);
 
   Backend& backend_;
@@ -225,15 +253,13 @@ class PagedStore final : public StoredKv {
   Bytes bytes_per_token_;
   std::int64_t block_size_;
   Bytes block_bytes_;
-  std::int64_t capacity_;
-  std::int64_t host_capacity_ = 0;
   /// Blocks that copying ahead keeps available.
   std::int64_t ahead_ = 0;
   bool loads_first_;
 
-  Medium behind_ = Medium::dram;
-  Tier hbm_;
-  Tier host_;
+  Medium behind_;
+  HbmBlocks hbm_;
+  HostBlocks host_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
   std::uint32_t places_ = 0;
@@ -245,13 +271,10 @@ class PagedStore final : public StoredKv {
   EntryList copied_;
 
   // Blocks of HBM.
-  std::int64_t running_ = 0;
-  std::int64_t stored_ = 0;
   std::int64_t clean_ = 0;
   std::int64_t coming_ = 0;
   std::int64_t wanted_ = 0;
-  // Blocks of host memory.
-  std::int64_t host_used_ = 0;
+  /// Blocks of host memory.
   std::int64_t loading_ = 0;
 
   bool copying_ = false;

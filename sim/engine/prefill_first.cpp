@@ -22,7 +22,6 @@ PrefillFirst::PrefillFirst(const Setup& setup)
               .cookie_mark = kTierTransfer}),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
-      hbm_limit_(running_kv_capacity(*setup.config)),
       invalidates_(setup.config->system.positions == KeyPositions::embedded),
       read_buffer_(*setup.config),
       preloads_(read_buffer_.most_layers() > 0 &&
@@ -128,7 +127,7 @@ void PrefillFirst::note_wait() {
 }
 
 bool PrefillFirst::must_stall() const {
-  return tiers_.write_buffer_excess().value > 0 ||
+  return tiers_.hbm().write_buffer_excess().value > 0 ||
          (config_.system.save.mode == SaveMode::blocking && tiers_.saves_in_progress() > 0);
 }
 
@@ -159,7 +158,7 @@ QueuePosition PrefillFirst::admissible() {
   }
   const QueuePosition next = requests_.next();
   const Tokens tokens = running_tokens(requests_.waiting(next));
-  lacks_room_ = requests_.hbm_used() + bytes_per_token_ * tokens.value > hbm_limit_;
+  lacks_room_ = bytes_per_token_ * tokens.value > tiers_.hbm().free_to_run();
   return lacks_room_ ? kNotQueued : next;
 }
 
@@ -184,7 +183,7 @@ void PrefillFirst::admit(QueuePosition position) {
     load_pieces_.clear();
   }
   loads_[slot].running = running_tokens(slot);
-  requests_.occupy(1, bytes_per_token_ * loads_[slot].running.value);
+  occupy(1, loads_[slot].running);
   r.found = tiers_.admit(slot, requests_.key(slot), own_history(r, config_.system));
   if (shares_ && r.shared.value > 0) {
     note_pieces(requests_.key(slot), prompt, r.found);
@@ -192,6 +191,7 @@ void PrefillFirst::admit(QueuePosition position) {
   }
   if (preloading_ == slot) {
     preloading_ = kNoSession;
+    tiers_.hbm().charge(Account::read_buffer, -loads_[slot].preloaded);
   }
   const Lookup& found = r.found;
   if (found.reused.value == 0 || (found.medium == Medium::hbm && !found.late)) {
@@ -291,6 +291,7 @@ void PrefillFirst::preload_next() {
   load.layers_ahead = read_buffer_.layers({.added = r.history - tokens + r.input, .past = tokens});
   load.preloaded =
       stored_up_to_layers_[static_cast<std::size_t>(load.layers_ahead - 1)] * tokens.value;
+  tiers_.hbm().charge(Account::read_buffer, load.preloaded);
   loaded_bytes_[static_cast<std::size_t>(*medium)] += load.preloaded;
   load.transfer = backend_.start_transfer({.from = *medium,
                                            .to = Medium::hbm,
@@ -388,10 +389,27 @@ void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& 
   }
 }
 
+void PrefillFirst::check_invariants() const {
+  Pool::Sums sums;
+  const auto add = [&](Account account, Bytes bytes) {
+    sums.used[static_cast<std::size_t>(account)] += bytes;
+  };
+  for (const Running& running : running_) {
+    add(Account::running, bytes_per_token_ * loads_[running.slot].running.value);
+  }
+  if (prefilling_ != kNoSession) {
+    add(Account::running, bytes_per_token_ * loads_[prefilling_].running.value);
+  }
+  if (preloading_ != kNoSession) {
+    add(Account::read_buffer, loads_[preloading_].preloaded);
+  }
+  tiers_.check_invariants(sums);
+}
+
 void PrefillFirst::finish_turn(SessionSlot slot) {
   RequestRecord& r = requests_.request(slot);
   r.decode_share += decode_per_request_;
-  requests_.occupy(-1, -(bytes_per_token_ * loads_[slot].running.value));
+  occupy(-1, -loads_[slot].running);
   if (shares_) {
     tiers_.release_prompt(slot);
   }

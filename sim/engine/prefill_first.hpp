@@ -41,7 +41,8 @@ class PrefillFirst final : public Batcher, private RunningView {
   [[nodiscard]] PrefetchCounters prefetches() const override { return tiers_.prefetches(); }
   /// What is admitted has its KV reserved, so it runs to its end.
   [[nodiscard]] std::int64_t preemptions() const override { return 0; }
-  void check_invariants() const override { tiers_.check_invariants(); }
+  [[nodiscard]] const Pool& hbm() const override { return tiers_.hbm(); }
+  void check_invariants() const override;
 
  private:
   static constexpr SessionSlot kNoSession = UINT32_MAX;
@@ -92,6 +93,11 @@ class PrefillFirst final : public Batcher, private RunningView {
     return std::ssize(running_) + (prefilling_ != kNoSession ? 1 : 0) < config_.serving.slots;
   }
   void admit(QueuePosition position);
+  /// Slots and HBM that running requests take more.
+  void occupy(std::int64_t slots, Tokens tokens) {
+    tiers_.hbm().charge(Account::running, bytes_per_token_ * tokens.value);
+    requests_.occupy(slots, tiers_.hbm().used(Account::running));
+  }
   /// Tokens whose KV the turn takes of the HBM for running requests.
   [[nodiscard]] Tokens running_tokens(SessionSlot slot) const {
     const RequestRecord& r = requests_.request(slot);
@@ -122,7 +128,6 @@ class PrefillFirst final : public Batcher, private RunningView {
   Bytes bytes_per_token_;
   /// Of stored KV.
   std::vector<Bytes> stored_up_to_layers_;
-  Bytes hbm_limit_;
   /// A truncation makes stored KV useless, which shows when the turn is served; where it only cuts
   /// the KV, the room is free as soon as the turn arrives.
   bool invalidates_;

@@ -299,7 +299,7 @@ void Requests::report_queue() {
 
 // ---- Counting ----
 
-void Requests::occupy(std::int64_t slots, Bytes bytes) {
+void Requests::occupy(std::int64_t slots, Bytes hbm) {
   const SimTime now = backend_.now();
   if (now != occupied_since_) {
     const double seconds = (now - occupied_since_).seconds();
@@ -310,7 +310,7 @@ void Requests::occupy(std::int64_t slots, Bytes bytes) {
     occupied_since_ = now;
   }
   slots_used_ += slots;
-  hbm_used_ += bytes;
+  hbm_used_ = hbm;
 }
 
 /// Before an admission: no command of the GPUs is cut in two by a border of the measured part.
@@ -334,7 +334,7 @@ void Requests::move_measurement() {
 
 void Requests::begin_measurement() {
   measuring_ = true;
-  occupy(0, Bytes(0));
+  occupy(0, hbm_used_);
   occupied_before_ = occupied_;
   waits_.advance(backend_.now());
   waits_before_ = waits_.requests();
@@ -357,7 +357,7 @@ void Requests::end_measurement(SimTime at) {
   if (!measuring_) {
     return;
   }
-  occupy(0, Bytes(0));
+  occupy(0, hbm_used_);
   measuring_ = false;
   measured_.to = at;
   occupied_after_ = occupied_;

@@ -120,10 +120,9 @@ class Requests final : public QueueView {
 
   /// All tokens of the turn are out. Says whether its session has ended; the slot is free then.
   [[nodiscard]] bool finish(SessionSlot slot);
-  /// Accounts the time since the last change of what is occupied, then takes `slots` and `bytes`
-  /// more.
-  void occupy(std::int64_t slots, Bytes bytes);
-  [[nodiscard]] Bytes hbm_used() const { return hbm_used_; }
+  /// Counts the time since the last change; from now on `slots` more are taken, and running
+  /// requests take `hbm` in all.
+  void occupy(std::int64_t slots, Bytes hbm);
   /// Whether any request waits, suspended ones included.
   [[nodiscard]] bool any_waits() const { return queue_length_ + suspended_ > 0; }
   [[nodiscard]] WaitClock& waits() { return waits_; }

@@ -6,7 +6,6 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/engine/tier_facts.hpp"
 
 namespace kvtier {
 
@@ -15,53 +14,6 @@ const char* to_string(DecisionKind kind) {
                                              "invalidate", "prefetch", "drop_save"};
   return names[static_cast<std::size_t>(kind)];
 }
-
-/// What a policy's check sees of one tier.
-class TierManager::View final : public TierView {
- public:
-  View(const TierManager& manager, std::size_t tier) : manager_(manager), tier_(tier) {}
-  void for_each_resident(
-      const std::function<void(const EntryView&, bool offered)>& visit) const override {
-    for (std::uint32_t i = 0; i < manager_.entries_.size(); ++i) {
-      const Entry& e = manager_.entries_[i];
-      if ((e.known >> tier_ & 1U) != 0) {
-        EntryView view = manager_.view(tier_, EntryId{i});
-        view.next_use = manager_.next_use(EntryId{i});
-        visit(view, manager_.tier(tier_).offers->offers(EntryId{i}));
-      }
-    }
-  }
-
- private:
-  const TierManager& manager_;
-  std::size_t tier_;
-};
-
-/// What a tier offers to its policy. Its admission policy is asked whether the newcomer may replace
-/// each victim.
-class TierManager::Offers final : public VictimSet {
- public:
-  Offers(const TierManager& manager, std::size_t tier) : manager_(manager), tier_(tier) {}
-
- private:
-  [[nodiscard]] bool may_leave(EntryId victim, Tokens) override {
-    const AdmissionPolicy* const admission = manager_.tier(tier_).admission.get();
-    const EntryId newcomer = manager_.newcomer_;
-    return admission == nullptr || !newcomer.valid() ||
-           admission->replaces(manager_.entry(newcomer).key, manager_.entry(victim).key);
-  }
-
-  [[nodiscard]] Tokens rounded(EntryId, Tokens) const override {
-    const Tier& tier = manager_.tier(tier_);
-    throw ConfigError(fmt::format(
-        "/system/tiers/{}/eviction: policy {} keeps a part of an entry: it has to declare "
-        "parts_of_entries, and such a policy needs /system/paging",
-        to_string(tier.medium), tier.config.eviction.name));
-  }
-
-  const TierManager& manager_;
-  std::size_t tier_;
-};
 
 TierManager::TierManager(const Setup& setup)
     : config_(*setup.config),
@@ -76,37 +28,29 @@ TierManager::TierManager(const Setup& setup)
       window_account_(setup.config->serving.kv_reservation == Reservation::context_window
                           ? bytes_per_token_ * setup.config->model.context_window.value
                           : Bytes(0)) {
-  const auto add = [&](Medium medium, const std::optional<TierConfig>& tier_config,
-                       Bytes capacity) {
-    if (!tier_config) {
-      return;
-    }
-    Tier& tier = tiers_.emplace_back();
-    tier.medium = medium;
-    tier.config = *tier_config;
-    tier.capacity = capacity;
-    const PolicyKind<EvictionPolicy>* kind =
-        find_policy(setup.registry->eviction, tier_config->eviction.name);
-    KVTIER_ASSERT(kind != nullptr, "the config was checked");
-    tier.sees_queue = kind->knowledge == Knowledge::look_ahead;
-    tier.sees_future = kind->knowledge == Knowledge::oracle;
-    tier.policy = kind->make(tier_config->eviction.parameters);
-    tier.policy->on_start(tier_facts(config_, medium));
-    tier.offers = std::make_unique<Offers>(*this, tiers_.size() - 1);
-    if (tier_config->admission.name != kAlwaysAdmitted) {
-      const auto* filter = find_policy(setup.registry->admission, tier_config->admission.name);
-      KVTIER_ASSERT(filter != nullptr, "the config was checked");
-      tier.admission = filter->make(tier_config->admission.parameters);
-      filters_ = true;
-    }
-    expires_ = expires_ || tier_config->ttl.has_value();
-    keeps_free_ = keeps_free_ || tier_config->free_buffer.value > 0;
+  const auto add = [&](Medium medium, const TierConfig* tier, const KvShares& shares) {
+    pools_.emplace_back(Pool::Setup{.medium = medium,
+                                    .config = &config_,
+                                    .registry = setup.registry,
+                                    .tier = tier,
+                                    .shares = shares,
+                                    .key_of = [this](EntryId id) { return entry(id).key; }});
+    filters_ = filters_ || pools_.back().filters();
+    keeps_free_ = keeps_free_ || pools_.back().config.free_buffer.value > 0;
   };
   const TiersConfig& used = config_.system.tiers;
-  add(Medium::hbm, used.hbm, used.hbm ? *used.hbm->capacity : Bytes(0));
-  add(Medium::dram, used.dram, config_.hardware.dram ? config_.hardware.dram->capacity : Bytes(0));
-  add(Medium::cxl, used.cxl, config_.hardware.cxl ? config_.hardware.cxl->capacity : Bytes(0));
-  add(Medium::ssd, used.ssd, config_.hardware.ssd ? config_.hardware.ssd->capacity : Bytes(0));
+  const HardwareConfig& hardware = config_.hardware;
+  add(Medium::hbm, used.hbm ? &*used.hbm : nullptr, hbm_shares(config_));
+  if (used.dram) {
+    add(Medium::dram, &*used.dram, {.capacity = hardware.dram->capacity});
+  }
+  if (used.cxl) {
+    add(Medium::cxl, &*used.cxl, {.capacity = hardware.cxl->capacity});
+  }
+  if (used.ssd) {
+    add(Medium::ssd, &*used.ssd, {.capacity = hardware.ssd->capacity});
+  }
+  tiers_ = std::span<Tier>(pools_.data(), pools_.size()).subspan(used.hbm ? 0 : 1);
   const PolicyKind<PrefetchPolicy>* prefetch =
       find_policy(setup.registry->prefetch, config_.system.prefetch.name);
   KVTIER_ASSERT(prefetch != nullptr, "the config was checked");
@@ -134,7 +78,7 @@ bool TierManager::needs_fetch(EntryId id) const {
 SimDuration TierManager::fetch_duration(EntryId id) const {
   const Entry& e = entry(id);
   const std::uint8_t source = best_tier(e);
-  return topology_.idle_time(tier(source).medium, tier(0).medium,
+  return topology_.idle_time(tier(source).medium(), tier(0).medium(),
                              write_bytes(tier(source), Tokens(0), e.copies[source].tokens));
 }
 
@@ -206,8 +150,8 @@ void TierManager::tell_queue_change(EntryId id, const QueueChange& change) {
   Entry& e = entry(id);
   e.position = change.first;
   for_each_tier_in(e.known, [&](std::size_t i) {
-    if (tier(i).sees_queue) {
-      tier(i).policy->on_queue_change(id, change);
+    if (tier(i).sees_queue()) {
+      tier(i).policy()->on_queue_change(id, change);
     }
   });
 }
@@ -220,32 +164,27 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   recharge(index, id);
   tell_kept(index, id);
   const Bytes blocks = write_bytes(t, Tokens(0), tokens);
-  ++t.counters.stores;
-  t.counters.blocks += blocks;
-  t.counters.block_waste += blocks - actual_bytes(tokens);
+  ++t.count().stores;
+  t.count().blocks += blocks;
+  t.count().block_waste += blocks - actual_bytes(tokens);
   if (copy.state == CopyState::resident) {
-    t.policy->on_resize(view(index, id), backend_.now());
+    t.policy()->on_resize(view(index, id), backend_.now());
     return;
   }
   copy.state = CopyState::resident;
   e.residents |= static_cast<std::uint8_t>(1U << index);
-  ++t.residents;
   ++residents_;
-  ++t.counters.insertions;
+  ++t.count().insertions;
   e.first_inserted = std::min(e.first_inserted, backend_.now());
   if ((e.known >> index & 1U) != 0) {
     take_back(id);
   } else {
     tell_inserted(index, id);
   }
-  if (t.config.ttl) [[unlikely]] {
-    t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
-  }
   log(DecisionKind::insert, index, id, tokens);
 }
 
 void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
-  Tier& t = tier(index);
   Entry& e = entry(id);
   Copy& copy = e.copies[index];
   KVTIER_ASSERT(copy.state == CopyState::resident && copy.pins == 0,
@@ -254,17 +193,11 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
     end_prefetched(e, false);
   }
   if (copy.leaving) {
-    t.leaving -= copy.account;
-  } else {
-    if ((e.known >> index & 1U) != 0) {
-      tell_removed(index, id);
-    }
-    if (t.config.ttl) {
-      t.by_age.remove(id);
-    }
+    tier(index).leave(-copy.account);
+  } else if ((e.known >> index & 1U) != 0) {
+    tell_removed(index, id);
   }
-  charge(t, -copy.account);
-  --t.residents;
+  charge(index, id, -copy.account);
   --residents_;
   copy = Copy{};
   e.residents &= static_cast<std::uint8_t>(~(1U << index));
@@ -294,14 +227,14 @@ void TierManager::lend(EntryId id) {
   e.known ^= known;  // so that the policy does not hear that it leaves
   give_up(0, id);
   e.known |= known;
-  tier(0).offers->withdraw(id);
+  tier(0).withdraw(id);
 }
 
 void TierManager::take_back(EntryId id) {
-  EvictionPolicy& policy = *tier(0).policy;
+  EvictionPolicy& policy = *tier(0).policy();
   offer(0, id);
   policy.on_release(view(0, id), backend_.now());
-  if (tier(0).sees_future) [[unlikely]] {
+  if (tier(0).sees_future()) [[unlikely]] {
     policy.on_next_use(id, next_use(id));
   }
 }
@@ -331,16 +264,11 @@ void TierManager::give_up(std::size_t index, EntryId id) {
 }
 
 void TierManager::stop_leaving(std::size_t index, EntryId id) {
-  Tier& t = tier(index);
-  Entry& e = entry(id);
-  Copy& copy = e.copies[index];
+  Copy& copy = entry(id).copies[index];
   copy.leaving = false;
-  t.leaving -= copy.account;
+  tier(index).leave(-copy.account);
   recharge(index, id);  // less if it was truncated on its way
   tell_inserted(index, id);
-  if (t.config.ttl) {
-    t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
-  }
   Write* const outgoing = active_write(id, index);
   if (outgoing != nullptr && !outgoing->source_gone) {
     outgoing->target_gone = outgoing->target_gone || moves_up(index + 1);
@@ -355,29 +283,19 @@ void TierManager::touch(EntryId id, Use use) {
   for_each_tier_in(e.known, [&](std::size_t i) {
     Tier& t = tier(i);
     if (use != Use::ends) {
-      t.policy->on_hit(id, now);
+      t.policy()->on_hit(id, now);
     }
     if (i > 0 || use != Use::begins) {
-      t.policy->on_release(view(i, id), now);
+      t.policy()->on_release(view(i, id), now);
     }
-    if (t.config.ttl && e.copies[i].state == CopyState::resident && e.copies[i].pins == 0) {
-      t.by_age.remove(id);
-      t.by_age.insert(id, static_cast<std::uint64_t>(now.ns));
-    }
+    t.use(id, now);
   });
 }
 
 void TierManager::settle_unpinned(std::size_t index, EntryId id) {
-  Tier& t = tier(index);
-  const Entry& e = entry(id);
-  if (t.config.ttl) {
-    t.by_age.insert(id, static_cast<std::uint64_t>(e.last_used.ns));
-  }
-  if (account(t, e.copies[index].tokens) != e.copies[index].account) {
-    recharge(index, id);  // truncated while it was pinned
-    offer(index, id);
-    t.policy->on_resize(view(index, id), backend_.now());
-  }
+  recharge(index, id);
+  offer(index, id);
+  tier(index).policy()->on_resize(view(index, id), backend_.now());
 }
 
 // ---- The control plane's calls ----
@@ -411,9 +329,9 @@ void TierManager::truncate(SessionSlot session, const Truncation& cut) {
   const bool waits = e.saving && !e.save_granted;
   e.tokens = cut.left_of(e.tokens);
   if (waits) {
-    tier(0).promised -= e.room_wanted;
+    tier(0).promise(-e.room_wanted);
     e.room_wanted = wanted_room(e);
-    tier(0).promised += e.room_wanted;
+    tier(0).promise(e.room_wanted);
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     if (Write* const write = active_write(id, i)) {
@@ -435,7 +353,7 @@ void TierManager::truncate(SessionSlot session, const Truncation& cut) {
     }
     recharge(i, id);
     offer(i, id);
-    tier(i).policy->on_resize(view(i, id), backend_.now());
+    tier(i).policy()->on_resize(view(i, id), backend_.now());
   }
   if (e.saving && e.tokens.value == 0) {
     if (waits) {
@@ -514,11 +432,11 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       touch(id, is_lent(e) ? Use::begins : Use::at_once);
     } else if (e.fetch_active) {
       lookup.reused = std::min(history, e.copies[e.source_tier].tokens);
-      lookup.medium = tier(0).medium;
+      lookup.medium = tier(0).medium();
       lookup.late = true;
-      lookup.fetched_from = tier(e.source_tier).medium;
+      lookup.fetched_from = tier(e.source_tier).medium();
       ++prefetches_.late;
-      tier(0).counters.read += keeps_in_hbm(0) ? Bytes(0) : actual_bytes(lookup.reused);
+      tier(0).count().read += keeps_in_hbm(0) ? Bytes(0) : actual_bytes(lookup.reused);
     } else {
       if (e.fetching) {  // still waits for room: load it on demand instead
         cancel_fetch(id);
@@ -526,7 +444,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
       const std::uint8_t best = best_tier(e);
       if (best != kNoTier) {
         lookup.reused = std::min(history, e.copies[best].tokens);
-        lookup.medium = tier(best).medium;
+        lookup.medium = tier(best).medium();
         const Copy& fastest = e.copies[0];
         // A shorter copy than the one below is of no use.
         const bool lends = !tier(0).config.inclusive && fastest.state == CopyState::resident &&
@@ -544,7 +462,7 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
             leave_upwards(0, id);
           }
         }
-        tier(best).counters.read += keeps_in_hbm(best) ? Bytes(0) : actual_bytes(lookup.reused);
+        tier(best).count().read += keeps_in_hbm(best) ? Bytes(0) : actual_bytes(lookup.reused);
       } else {
         e.first_inserted = kNever;  // nothing of it is left but a write that is queued
       }
@@ -588,8 +506,8 @@ void TierManager::set_next_use(SessionSlot session, SimTime time) {
   }
   next_uses_[id.value] = time;
   for_each_tier_in(entry(id).known, [&](std::size_t i) {
-    if (tier(i).sees_future) {
-      tier(i).policy->on_next_use(id, time);
+    if (tier(i).sees_future()) {
+      tier(i).policy()->on_next_use(id, time);
     }
   });
 }
@@ -610,7 +528,7 @@ std::optional<Medium> TierManager::begin_preload(SessionSlot session) {
   }
   e.preloading = true;
   pin(host, id);
-  return tier(host).medium;
+  return tier(host).medium();
 }
 
 Tokens TierManager::stored_tokens(SessionSlot session) const {
@@ -658,14 +576,10 @@ void TierManager::on_timer() {
   settle();
 }
 
-Bytes TierManager::write_buffer_excess() const {
-  return std::max(Bytes(0), write_buffer_used_ - config_.system.save.write_buffer);
-}
-
 void TierManager::report(DecisionKind kind, std::size_t index, EntryId id, Tokens tokens,
                          Demand demand) {
   decisions_->on_decision({.kind = kind,
-                           .tier = tier(index).medium,
+                           .tier = tier(index).medium(),
                            .key = entry(id).key,
                            .tokens = tokens,
                            .time = backend_.now(),
@@ -673,31 +587,25 @@ void TierManager::report(DecisionKind kind, std::size_t index, EntryId id, Token
                            .position = entry(id).position});
 }
 
-TierCounters TierManager::counters(std::size_t index) const {
-  TierCounters counters = tier(index).counters;
-  counters.occupancy_byte_ns += static_cast<Int128>(tier(index).used.value) * backend_.now().ns;
-  return counters;
-}
-
-void TierManager::check_invariants() const {
-  Bytes buffered;
+void TierManager::check_invariants(const Pool::Sums& control_plane) const {
+  Pool::Sums in_hbm = control_plane;
   for (const Entry& e : entries_) {
-    buffered += e.buffered;
+    in_hbm.used[static_cast<std::size_t>(Account::write_buffer)] += e.buffered;
   }
-  KVTIER_ASSERT(buffered == write_buffer_used_,
-                "the write buffer holds what its entries put there");
+  if (tiers_.size() < pools_.size()) {
+    hbm().check_invariants(in_hbm, {});
+  }
+  std::int64_t residents = 0;
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     const Tier& t = tier(i);
-    Bytes used;
-    Bytes leaving;
-    Bytes offered;
-    std::int64_t residents = 0;
+    Pool::Sums sums = keeps_in_hbm(i) ? in_hbm : Pool::Sums{};
     for (std::uint32_t id = 0; id < entries_.size(); ++id) {
       const Entry& e = entries_[id];
       const Copy& copy = e.copies[i];
       KVTIER_ASSERT(e.live || copy.state == CopyState::absent, "a released entry has no copies");
-      used += copy.account;
-      leaving += copy.leaving ? copy.account : Bytes(0);
+      const Account account_of = e.prompt == kNone ? Account::stored : Account::shared_prefixes;
+      sums.used[static_cast<std::size_t>(account_of)] += copy.account;
+      sums.leaving += copy.leaving ? copy.account : Bytes(0);
       const bool resident = copy.state == CopyState::resident;
       residents += resident ? 1 : 0;
       KVTIER_ASSERT((e.residents >> i & 1U) == (resident ? 1 : 0),
@@ -706,9 +614,9 @@ void TierManager::check_invariants() const {
       KVTIER_ASSERT(known == ((resident && !copy.leaving) || (i == 0 && is_lent(e))),
                     "a policy knows what its tier holds, and what a turn has of it");
       const bool may_leave = resident && !copy.leaving && copy.pins == 0;
-      KVTIER_ASSERT(t.offers->offers(EntryId{id}) == may_leave,
+      KVTIER_ASSERT(t.offers(EntryId{id}) == may_leave,
                     "a tier offers what it holds and does not move");
-      offered += may_leave ? copy.account : Bytes(0);
+      sums.offered += may_leave ? copy.account : Bytes(0);
       KVTIER_ASSERT(!is_lent(e) || e.in_use || e.saving, "what is lent comes back or is given up");
       if (copy.state == CopyState::resident && copy.pins == 0 && !copy.leaving) {
         KVTIER_ASSERT(copy.account == account(t, copy.tokens),
@@ -725,13 +633,17 @@ void TierManager::check_invariants() const {
                       !moving && t.config.write == WriteMoment::on_evict),
                     "no entry is in two exclusive tiers");
     }
-    KVTIER_ASSERT(used == t.used && used <= t.capacity,
-                  "a tier's account is the sum of its copies");
-    KVTIER_ASSERT(leaving == t.leaving, "what leaves is counted");
-    KVTIER_ASSERT(offered == t.offers->available(), "what is offered is counted");
-    KVTIER_ASSERT(residents == t.residents, "a tier counts its copies");
-    t.policy->check_invariants(View(*this, i));
+    t.check_invariants(sums, [&](const Pool::Visit& visit) {
+      for (std::uint32_t id = 0; id < entries_.size(); ++id) {
+        if ((entries_[id].known >> i & 1U) != 0) {
+          EntryView known = view(i, EntryId{id});
+          known.next_use = next_use(EntryId{id});
+          visit(known);
+        }
+      }
+    });
   }
+  KVTIER_ASSERT(residents == residents_, "copies are counted");
   check_prompts();
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include <boost/container/static_vector.hpp>
@@ -19,11 +20,10 @@
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
 #include "sim/engine/lookup.hpp"
-#include "sim/engine/store_counters.hpp"
+#include "sim/engine/pool.hpp"
 #include "sim/engine/stored_kv.hpp"
 #include "sim/engine/topology.hpp"
 #include "sim/engine/truncation.hpp"
-#include "sim/policy/entry_heap.hpp"
 #include "sim/policy/policy.hpp"
 
 namespace kvtier {
@@ -107,8 +107,9 @@ class TierManager final : public StoredKv {
 
   // What the control plane asks.
 
-  /// Bytes in the HBM write buffer beyond its size: while positive the GPUs wait.
-  [[nodiscard]] Bytes write_buffer_excess() const;
+  /// With the accounts of running requests and the read buffer, which the control plane charges.
+  [[nodiscard]] Pool& hbm() { return pools_.front(); }
+  [[nodiscard]] const Pool& hbm() const { return pools_.front(); }
   /// Entries whose save is not complete.
   [[nodiscard]] std::int64_t saves_in_progress() const { return saving_; }
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {
@@ -124,16 +125,18 @@ class TierManager final : public StoredKv {
   std::function<void(SessionSlot, Medium)> on_load_ready;
 
   [[nodiscard]] std::size_t tier_count() const { return tiers_.size(); }
-  [[nodiscard]] Medium medium(std::size_t tier) const { return tiers_[tier].medium; }
-  [[nodiscard]] TierCounters counters(std::size_t tier) const;
+  [[nodiscard]] Medium medium(std::size_t tier) const { return tiers_[tier].medium(); }
+  [[nodiscard]] TierCounters counters(std::size_t index) const {
+    return tier(index).counters(backend_.now());
+  }
   [[nodiscard]] const PrefetchCounters& prefetches() const { return prefetches_; }
   [[nodiscard]] Bytes bytes_per_token() const { return bytes_per_token_; }
   [[nodiscard]] std::size_t live_entries() const { return live_entries_; }
-  /// Throws InvariantError if accounts, copies and policies do not agree.
-  void check_invariants() const;
+  /// Throws InvariantError if accounts, copies and policies do not agree, or the control plane did
+  /// not charge what it says.
+  void check_invariants(const Pool::Sums& control_plane = {}) const;
 
  private:
-  static constexpr std::size_t kMostTiers = kMedia;
   static constexpr std::uint32_t kNone = UINT32_MAX;
   static constexpr std::uint8_t kNoTier = UINT8_MAX;
 
@@ -215,7 +218,7 @@ class TierManager final : public StoredKv {
     /// the fastest while a turn has what it held.
     std::uint8_t known = 0;
     QueuePosition position = kNotQueued;
-    std::array<Copy, kMostTiers> copies;
+    std::array<Copy, kMedia> copies;
     SimTime session_began;
     /// kNever until it is resident somewhere, and once nothing of it is left.
     SimTime first_inserted = kNever;
@@ -247,31 +250,13 @@ class TierManager final : public StoredKv {
     bool target_gone = false;
   };
 
-  class Offers;
-  struct Tier {
-    Medium medium = Medium::dram;
+  struct Tier : Pool {
+    explicit Tier(const Setup& setup)
+        : Pool(setup), config(setup.tier != nullptr ? *setup.tier : TierConfig{}) {}
     TierConfig config;
-    Bytes capacity;
-    Bytes used;
-    Bytes leaving;
-    std::int64_t residents = 0;
-    bool sees_queue = false;
-    bool sees_future = false;
-    std::unique_ptr<EvictionPolicy> policy;
-    /// What the policy may choose.
-    std::unique_ptr<VictimSet> offers;
-    /// Null: everything is admitted.
-    std::unique_ptr<AdmissionPolicy> admission;
-    /// Once what leaves has left and what waits has its room.
-    [[nodiscard]] Bytes free_to_come() const { return capacity - used + leaving - promised; }
-    /// By last use; only filled when there is a time to live.
-    EntryHeap by_age;
-    /// What saves and fetches that wait for room will take.
-    Bytes promised;
     /// Entries to be written from this tier to the next one, and the one that is: one at a time.
     Ring<EntryId> writes;
     Write write;
-    TierCounters counters;
   };
 
   enum class Room { granted, coming, refused };
@@ -281,8 +266,6 @@ class TierManager final : public StoredKv {
     begins,   // the turn has what the fastest tier holds
     ends,     // and has it no more
   };
-
-  class View;
 
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
   [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
@@ -328,20 +311,16 @@ class TierManager final : public StoredKv {
   [[nodiscard]] std::size_t host_tier() const { return !tiers_.empty() && keeps_in_hbm(0) ? 1 : 0; }
   /// What turns save is where they ran: no transfer, and nothing to load on a hit.
   [[nodiscard]] bool keeps_in_hbm(std::size_t index) const {
-    return tier(index).medium == Medium::hbm;
+    return tier(index).medium() == Medium::hbm;
   }
 
   /// Whether the entry may come into the tier; what grows there is in already.
   [[nodiscard]] bool admits(std::size_t index, EntryId id) const {
-    const Tier& t = tier(index);
-    return t.admission == nullptr || entry(id).copies[index].state != CopyState::absent ||
-           t.admission->admits(entry(id).key);
+    return entry(id).copies[index].state != CopyState::absent || tier(index).admits(entry(id).key);
   }
   void tell_admission(EntryKey key) {
     for (Tier& t : tiers_) {
-      if (t.admission != nullptr) {
-        t.admission->on_use(key);
-      }
+      t.tell_admission(key);
     }
   }
 
@@ -359,7 +338,8 @@ class TierManager final : public StoredKv {
     }
   }
   void release(EntryId id);
-  void charge(Tier& tier, Bytes bytes);
+  /// To the copy's account, and that of its tier.
+  void charge(std::size_t tier, EntryId id, Bytes bytes);
   /// Charges what the copy's tokens need now. If it is offered, `offer` has to follow.
   void recharge(std::size_t tier, EntryId id);
   void make_resident(std::size_t tier, EntryId id, Tokens tokens);
@@ -367,9 +347,9 @@ class TierManager final : public StoredKv {
   void tell_inserted(std::size_t index, EntryId id) {
     entry(id).known |= static_cast<std::uint8_t>(1U << index);
     offer(index, id);
-    tier(index).policy->on_insert(view(index, id), backend_.now());
-    if (tier(index).sees_future) [[unlikely]] {
-      tier(index).policy->on_next_use(id, next_use(id));
+    tier(index).policy()->on_insert(view(index, id), backend_.now());
+    if (tier(index).sees_future()) [[unlikely]] {
+      tier(index).policy()->on_next_use(id, next_use(id));
     }
     if (entry(id).prompt != kNone) [[unlikely]] {
       tell_of_the_others(tier(index), id);
@@ -378,8 +358,8 @@ class TierManager final : public StoredKv {
   /// It leaves for good.
   void tell_removed(std::size_t index, EntryId id) {
     entry(id).known &= static_cast<std::uint8_t>(~(1U << index));
-    tier(index).offers->withdraw(id);
-    tier(index).policy->on_remove(id, backend_.now());
+    tier(index).withdraw(id);
+    tier(index).policy()->on_remove(id, backend_.now());
   }
   void tell_of_the_others(Tier& tier, EntryId id);
   void tell_queue_change(EntryId id, const QueueChange& change);
@@ -405,7 +385,7 @@ class TierManager final : public StoredKv {
   void unpin(std::size_t tier, EntryId id);
   /// The policy may choose a copy that it knows, once that is not read or written any more.
   void offer(std::size_t index, EntryId id);
-  /// The age and the account of a copy that is not pinned any more.
+  /// The account of a copy that was truncated while it was pinned.
   void settle_unpinned(std::size_t tier, EntryId id);
 
   /// Sees to it that `room` will be free for the newcomer, if there is one. If no set of victims
@@ -417,15 +397,17 @@ class TierManager final : public StoredKv {
   [[nodiscard]] bool take_victims(std::size_t tier, Bytes room, Demand demand, EntryId newcomer);
   Room find_room(std::size_t index, Bytes bytes, Demand demand, EntryId newcomer) {
     const Tier& t = tier(index);
-    if (bytes > t.capacity || !choose_victims(index, bytes, demand, newcomer)) {
+    if (bytes > t.capacity() || !choose_victims(index, bytes, demand, newcomer)) {
       return Room::refused;
     }
     const bool is_first = index > 0 || waiting_for_room_.empty();
-    return is_first && t.capacity - t.used >= bytes ? Room::granted : Room::coming;
+    return is_first && t.free() >= bytes ? Room::granted : Room::coming;
   }
   [[nodiscard]] static bool has_above(const Entry& e, std::size_t tier, Tokens tokens);
   void evict(std::size_t tier, EntryId id, Demand demand);
-  [[nodiscard]] bool expired(std::size_t tier, const Entry& e) const;
+  [[nodiscard]] bool expired(std::size_t index, const Entry& e) const {
+    return tier(index).expired(e.last_used, backend_.now());
+  }
   void drop_expired();
 
   void wait_for_room(EntryId id);
@@ -470,7 +452,7 @@ class TierManager final : public StoredKv {
   void tell_kept(std::size_t index, EntryId id) {
     const Entry& e = entry(id);
     if (!e.doomed && !(keeps_in_hbm(index) && (e.in_use || e.saving))) {
-      backend_.keep(tier(index).medium, e.key, e.copies[index].tokens);
+      backend_.keep(tier(index).medium(), e.key, e.copies[index].tokens);
     }
   }
   /// The turn that has ended needs no HBM for its KV, but for what a tier there has of it.
@@ -498,9 +480,8 @@ class TierManager final : public StoredKv {
       return false;
     }
     const Tier& fastest = tier(0);
-    const Bytes free = fastest.capacity - fastest.used;
-    return free >= entry(waiting_for_room_.front()).room_wanted ||
-           free + fastest.leaving < fastest.promised;
+    return fastest.free() >= entry(waiting_for_room_.front()).room_wanted ||
+           fastest.free_to_come().value < 0;
   }
   void note_writes(std::size_t from) {
     const Tier& t = tier(from);
@@ -543,7 +524,9 @@ class TierManager final : public StoredKv {
   Bytes bytes_per_token_;
   /// What a copy of any length is charged; zero: by its length.
   Bytes window_account_;
-  boost::container::static_vector<Tier, kMostTiers> tiers_;
+  /// HBM first, be it a tier or not.
+  boost::container::static_vector<Tier, kMedia> pools_;
+  std::span<Tier> tiers_;
   std::unique_ptr<PrefetchPolicy> prefetch_;
   std::function<bool(EntryId)> needs_fetch_;
   std::function<SimDuration(EntryId)> fetch_duration_;
@@ -563,25 +546,19 @@ class TierManager final : public StoredKv {
   std::vector<Member> members_;  // by session
   /// The session whose turn waits for the fetch of its prompt.
   SessionSlot awaiting_prompt_ = kNone;
-  /// Over all tiers, for the mean size of an entry.
-  Bytes used_;
+  /// Copies in all tiers, for the mean size of an entry.
   std::int64_t residents_ = 0;
   /// Saves and fetches that wait for room in the fastest tier, first come first served.
   Ring<EntryId> waiting_for_room_;
   EntryId fetching_ = kNoEntry;
-  /// The entry that victims are chosen for, if admission policies are to be asked.
-  EntryId newcomer_ = kNoEntry;
   /// There is a slower tier to fetch from.
   bool can_fetch_ = false;
   /// A tier keeps a free buffer.
   bool keeps_free_ = false;
-  /// A tier has a time to live.
-  bool expires_ = false;
   /// A tier has an admission policy.
   bool filters_ = false;
   /// Tiers whose next write has not begun, a bit each.
   unsigned startable_ = 0;
-  Bytes write_buffer_used_;
   std::int64_t saving_ = 0;
 };
 
@@ -603,14 +580,11 @@ inline Bytes TierManager::account(const Tier& tier, Tokens tokens) const {
   return write_bytes(tier, Tokens(0), tokens);
 }
 
-inline void TierManager::charge(Tier& tier, Bytes bytes) {
-  tier.used += bytes;
-  used_ += bytes;
-  // What is charged now counts from now on: counters() adds what was used times the time.
-  tier.counters.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * backend_.now().ns;
-  tier.counters.occupancy_peak = std::max(tier.counters.occupancy_peak, tier.used);
-  KVTIER_ASSERT(tier.used.value >= 0 && tier.used <= tier.capacity,
-                "a tier holds no more than its capacity");
+inline void TierManager::charge(std::size_t index, EntryId id, Bytes bytes) {
+  Entry& e = entry(id);
+  e.copies[index].account += bytes;
+  tier(index).charge_stored(e.prompt == kNone ? Account::stored : Account::shared_prefixes, bytes,
+                            backend_.now());
 }
 
 inline EntryView TierManager::view(std::size_t index, EntryId id) const {
@@ -624,24 +598,21 @@ inline EntryView TierManager::view(std::size_t index, EntryId id) const {
           .first_inserted = e.first_inserted,
           .session_began = e.session_began,
           .last_used = e.last_used,
-          .queue_position = tier(index).sees_queue ? e.position : kNotQueued};
+          .queue_position = tier(index).sees_queue() ? e.position : kNotQueued};
 }
 
 inline void TierManager::offer(std::size_t index, EntryId id) {
   const Entry& e = entry(id);
   const Copy& copy = e.copies[index];
   if (copy.pins == 0 && (e.known & e.residents & 1U << index) != 0) {
-    tier(index).offers->offer(id, copy.account);
+    tier(index).offer(id, copy.account, e.last_used);
   }
 }
 
 inline void TierManager::recharge(std::size_t index, EntryId id) {
-  Tier& t = tier(index);
-  Copy& copy = entry(id).copies[index];
-  const Bytes needed = account(t, copy.tokens);
-  if (needed != copy.account) {
-    charge(t, needed - copy.account);
-    copy.account = needed;
+  const Copy& copy = entry(id).copies[index];
+  if (const Bytes needed = account(tier(index), copy.tokens); needed != copy.account) {
+    charge(index, id, needed - copy.account);
   }
 }
 
@@ -663,16 +634,12 @@ inline Bytes TierManager::wanted_room(const Entry& e) const {
 }
 
 inline void TierManager::pin(std::size_t index, EntryId id) {
-  Tier& t = tier(index);
   Copy& copy = entry(id).copies[index];
   if (copy.leaving) [[unlikely]] {
     stop_leaving(index, id);
   }
   if (copy.pins++ == 0) {
-    t.offers->withdraw(id);
-    if (t.config.ttl) [[unlikely]] {
-      t.by_age.remove(id);
-    }
+    tier(index).withdraw(id);
   }
 }
 
@@ -681,7 +648,7 @@ inline void TierManager::unpin(std::size_t index, EntryId id) {
   KVTIER_ASSERT(copy.pins > 0, "only a pinned copy can be unpinned");
   if (--copy.pins == 0) {
     offer(index, id);
-    if (tier(index).config.ttl || account(tier(index), copy.tokens) != copy.account) [[unlikely]] {
+    if (account(tier(index), copy.tokens) != copy.account) [[unlikely]] {
       settle_unpinned(index, id);
     }
   }

@@ -19,22 +19,14 @@ constexpr int kMostSettleRounds = 1 << 20;
 
 bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, EntryId newcomer) {
   Tier& t = tier(index);
-  const Bytes available = t.offers->available();
-  Bytes wanted = room - t.free_to_come();
-  if (demand == Demand::background) {
-    wanted = std::min(wanted, available);  // a part of a free buffer is better than none
-  }
-  if (wanted > available || available.value == 0) {
-    return false;
-  }
   RoomRequest request{.now = backend_.now(), .demand = demand};
-  if (t.sees_queue) {
+  if (t.sees_queue()) {
     request.incoming = newcomer.valid() ? entry(newcomer).position : kNotQueued;
     request.queue_first = queue_.first();
     request.window_end = queue_.window_end();
   }
   std::optional<EntryView> shown;
-  if (t.sees_future && newcomer.valid()) [[unlikely]] {
+  if (t.sees_future() && newcomer.valid()) [[unlikely]] {
     const Entry& e = entry(newcomer);
     shown = EntryView{.id = newcomer,
                       .key = e.key,
@@ -47,11 +39,10 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, Ent
                       .next_use = next_use(newcomer)};
     request.newcomer = &*shown;
   }
-  newcomer_ = demand == Demand::prefetch ? kNoEntry : newcomer;
-  if (!t.offers->choose(*t.policy, request, wanted)) {
+  if (!t.choose_for(room, request, newcomer)) {
     return false;
   }
-  for (const Victim& victim : t.offers->victims()) {
+  for (const Victim& victim : t.victims()) {
     evict(index, victim.entry, demand);
   }
   return true;
@@ -71,7 +62,7 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   Entry& e = entry(id);
   Copy& copy = e.copies[index];
   const QueuePosition position = e.position;
-  ++t.counters.evictions;
+  ++t.count().evictions;
   const bool below = index + 1 < tiers_.size();
   if (!below) {
     log(DecisionKind::evict, index, id, copy.tokens, demand);
@@ -84,11 +75,8 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   } else {
     log(DecisionKind::demote, index, id, copy.tokens, demand);
     tell_removed(index, id);
-    if (t.config.ttl) {
-      t.by_age.remove(id);
-    }
     copy.leaving = true;
-    t.leaving += copy.account;
+    t.leave(copy.account);
     if (!writes_from(e, index)) {
       queue_write(index, id);
     }
@@ -100,23 +88,10 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   release_if_empty(id);
 }
 
-bool TierManager::expired(std::size_t index, const Entry& e) const {
-  const std::optional<SimDuration>& ttl = tier(index).config.ttl;
-  return ttl && e.last_used < backend_.now() - *ttl;
-}
-
 void TierManager::drop_expired() {
-  if (!expires_) {
-    return;
-  }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    Tier& t = tier(i);
-    if (!t.config.ttl) {
-      continue;
-    }
-    const std::int64_t oldest = (backend_.now() - *t.config.ttl).ns;
-    while (!t.by_age.empty() && static_cast<std::int64_t>(t.by_age.top_key()) < oldest) {
-      const EntryId id = t.by_age.top();
+    for (EntryId id = tier(i).next_expired(backend_.now()); id.valid();
+         id = tier(i).next_expired(backend_.now())) {
       log(DecisionKind::expire, i, id, entry(id).copies[i].tokens);
       remove_copy(i, id, LossCause::ttl);
       release_if_empty(id);
@@ -128,13 +103,13 @@ void TierManager::wait_for_room(EntryId id) {
   Entry& e = entry(id);
   e.room_wanted = wanted_room(e);
   waiting_for_room_.push_back(id);
-  tier(0).promised += e.room_wanted;
+  tier(0).promise(e.room_wanted);
 }
 
 void TierManager::cancel_wait(EntryId id) {
   const bool found = waiting_for_room_.erase(id);
   KVTIER_ASSERT(found, "only what waits for room can stop waiting");
-  tier(0).promised -= entry(id).room_wanted;
+  tier(0).promise(-entry(id).room_wanted);
 }
 
 bool TierManager::grant_waiting() {
@@ -143,17 +118,17 @@ bool TierManager::grant_waiting() {
   while (can_grant()) {
     const EntryId id = waiting_for_room_.front();
     const Bytes wanted = entry(id).room_wanted;
-    const bool fits = t.capacity - t.used >= wanted;
+    const bool fits = t.free() >= wanted;
     // What was on its way out may have been rescued by a hit: then other victims are needed.
     const Demand demand = entry(id).saving ? Demand::save : Demand::prefetch;
     if (!fits && choose_victims(0, Bytes(0), demand, id)) {
-      if (t.capacity - t.used < wanted) {
+      if (t.free() < wanted) {
         break;
       }
     }
-    const bool granted = t.capacity - t.used >= wanted;
+    const bool granted = t.free() >= wanted;
     waiting_for_room_.pop_front();
-    t.promised -= wanted;
+    t.promise(-wanted);
     progress = true;
     if (entry(id).saving) {
       granted ? grant_save(id) : drop_save(id, LossCause::capacity);
@@ -218,9 +193,7 @@ bool TierManager::start_writes(std::size_t from) {
     }
     progress = true;
     if (room == Room::granted) {
-      const Bytes extra = account(tier(to), source.tokens) - target.account;
-      charge(tier(to), extra);
-      target.account += extra;
+      charge(to, id, account(tier(to), source.tokens) - target.account);
       if (target.state == CopyState::absent) {
         target.state = CopyState::arriving;
       }
@@ -230,11 +203,11 @@ bool TierManager::start_writes(std::size_t from) {
       const Bytes bytes = write_bytes(tier(to), target.tokens, source.tokens);
       t.write = {.entry = id, .tokens = source.tokens, .source_gone = false, .target_gone = false};
       note_writes(from);
-      tier(to).counters.written += bytes;
-      t.counters.read += bytes;
+      tier(to).count().written += bytes;
+      t.count().read += bytes;
       backend_.start_transfer(
-          {.from = t.medium,
-           .to = tier(to).medium,
+          {.from = t.medium(),
+           .to = tier(to).medium(),
            .bytes = bytes,
            .key = e.key,
            .tokens = source.tokens,
@@ -244,7 +217,7 @@ bool TierManager::start_writes(std::size_t from) {
     (void)end_write(from);
     if (source.state == CopyState::resident && source.leaving) {
       const bool lost = target.tokens < source.tokens;
-      const bool fits = account(tier(to), source.tokens) <= tier(to).capacity;
+      const bool fits = account(tier(to), source.tokens) <= tier(to).capacity();
       if (lost) {
         log(DecisionKind::evict, from, id, source.tokens, Demand::demotion);
       }
@@ -272,7 +245,7 @@ void TierManager::finish_write(std::size_t from) {
     make_resident(to, id, write.tokens);
   } else {  // truncated to nothing meanwhile
     if (!extended) {
-      charge(tier(to), -e.copies[to].account);
+      charge(to, id, -e.copies[to].account);
       e.copies[to] = Copy{};
       tell_kept(to, id);
     }
@@ -319,11 +292,15 @@ void TierManager::finish_write(std::size_t from) {
 // ---- Fetches to the fastest tier ----
 
 void TierManager::try_prefetch() {
+  Bytes stored;
+  for (const Tier& t : tiers_) {
+    stored += t.stored();
+  }
   const PrefetchContext context{.now = backend_.now(),
                                 .queue = &queue_,
                                 .running = running_,
-                                .memory = tier(0).capacity,
-                                .mean_entry = residents_ > 0 ? used_ / residents_ : Bytes(0),
+                                .memory = tier(0).capacity(),
+                                .mean_entry = residents_ > 0 ? stored / residents_ : Bytes(0),
                                 .needs_fetch = &needs_fetch_,
                                 .fetch_duration = &fetch_duration_};
   const std::optional<Fetch> wanted = prefetch_->next_fetch(context);
@@ -380,10 +357,10 @@ void TierManager::activate_fetch(EntryId id) {
   e.fetch_begin = backend_.now();
   ++prefetches_.begun;
   const Bytes bytes = write_bytes(tier(e.source_tier), Tokens(0), source.tokens);
-  tier(e.source_tier).counters.read += bytes;
-  tier(0).counters.written += bytes;
-  backend_.start_transfer({.from = tier(e.source_tier).medium,
-                           .to = tier(0).medium,
+  tier(e.source_tier).count().read += bytes;
+  tier(0).count().written += bytes;
+  backend_.start_transfer({.from = tier(e.source_tier).medium(),
+                           .to = tier(0).medium(),
                            .bytes = bytes,
                            .key = e.key,
                            .tokens = source.tokens,
@@ -394,8 +371,7 @@ void TierManager::activate_fetch(EntryId id) {
 void TierManager::arrive_in_fastest(EntryId id, Tokens tokens) {
   Copy& copy = entry(id).copies[0];
   copy.state = CopyState::arriving;
-  copy.account = account(tier(0), tokens);
-  charge(tier(0), copy.account);
+  charge(0, id, account(tier(0), tokens));
 }
 
 /// Of a fetch that waits for room.
@@ -422,7 +398,7 @@ void TierManager::finish_fetch(EntryId id) {
   end_fetch(id);
   if (e.doomed) {  // invalidated on its way
     ++prefetches_.unused;
-    charge(tier(0), -e.copies[0].account);
+    charge(0, id, -e.copies[0].account);
     e.copies[0] = Copy{};
     tell_kept(0, id);
     give_up(source, id);
@@ -437,12 +413,12 @@ void TierManager::finish_fetch(EntryId id) {
   if (e.in_use) {
     touch(id, tier(0).config.inclusive ? Use::at_once : Use::begins);
     leave_upwards(0, id);
-    on_load_ready(e.owner, tier(0).medium);
+    on_load_ready(e.owner, tier(0).medium());
   } else if (e.prompt != kNone && awaiting_prompt_ != kNone) {
     const SessionSlot session = std::exchange(awaiting_prompt_, kNone);
     touch(id, Use::begins);
     hold_prompt(members_[session]);
-    on_load_ready(session, tier(0).medium);
+    on_load_ready(session, tier(0).medium());
   } else {
     e.fetched = backend_.now();
   }
@@ -469,7 +445,7 @@ void TierManager::submit_save(EntryId id, Tokens tokens, bool more_follows) {
     return;
   }
   const Bytes bytes = actual_bytes(moved);
-  tier(0).counters.written += bytes;
+  tier(0).count().written += bytes;
   if (e.save_transfer.valid() && backend_.extend_transfer(e.save_transfer, bytes, tokens)) {
     e.save_in_flight += bytes;
     return;
@@ -477,7 +453,7 @@ void TierManager::submit_save(EntryId id, Tokens tokens, bool more_follows) {
   e.save_in_flight = bytes;
   e.save_transfer =
       backend_.start_transfer({.from = Medium::hbm,
-                               .to = tier(0).medium,
+                               .to = tier(0).medium(),
                                .bytes = bytes,
                                .key = e.key,
                                .tokens = tokens,
@@ -520,7 +496,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
   if (filters_) [[unlikely]] {
     tell_admission(key);
   }
-  const bool too_large = account(tier(0), tokens) > tier(0).capacity;
+  const bool too_large = account(tier(0), tokens) > tier(0).capacity();
   const bool refused = too_large || (filters_ && !admits(0, id));
   const Room room = refused ? Room::refused : find_room(0, wanted, Demand::save, id);
   if (room == Room::refused) {
@@ -529,7 +505,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
                             : LossCause::capacity);
   } else {
     e.buffered = room == Room::granted ? e.save_in_flight : actual_bytes(tokens);
-    write_buffer_used_ += e.buffered;
+    hbm().charge(Account::write_buffer, e.buffered);
     if (room == Room::granted) {
       grant_save(id);
     } else {
@@ -542,9 +518,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
 void TierManager::grant_save(EntryId id) {
   Entry& e = entry(id);
   Copy& copy = e.copies[0];
-  const Bytes wanted = wanted_room(e);
-  charge(tier(0), wanted);
-  copy.account += wanted;
+  charge(0, id, wanted_room(e));
   if (copy.state == CopyState::absent) {
     copy.state = CopyState::arriving;
   }
@@ -563,7 +537,7 @@ void TierManager::finish_save(EntryId id) {
   e.saving = false;
   --saving_;
   e.save_submitted = Tokens(0);
-  write_buffer_used_ -= e.buffered;
+  hbm().charge(Account::write_buffer, -e.buffered);
   e.buffered = Bytes(0);
   write_through(id);
 }
@@ -581,7 +555,7 @@ void TierManager::cancel_save(EntryId id) {
   Entry& e = entry(id);
   Copy& copy = e.copies[0];
   if (copy.state == CopyState::arriving) {
-    charge(tier(0), -copy.account);
+    charge(0, id, -copy.account);
     copy = Copy{};
   }
   tell_kept(0, id);
@@ -598,7 +572,7 @@ void TierManager::cancel_save(EntryId id) {
   e.save_transfer = TransferId{};
   e.save_in_flight = Bytes(0);
   e.save_epoch = static_cast<std::uint16_t>(e.save_epoch + 1);
-  write_buffer_used_ -= e.buffered;
+  hbm().charge(Account::write_buffer, -e.buffered);
   e.buffered = Bytes(0);
 }
 

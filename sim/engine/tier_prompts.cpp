@@ -87,8 +87,8 @@ void TierManager::prompt_leaves_queue(SessionSlot session) {
 void TierManager::tell_of_the_others(Tier& tier, EntryId id) {
   const QueuePosition first = entry(id).position;
   for (const QueuePosition position : prompts_[entry(id).prompt].waiting) {
-    if (tier.sees_queue && position != first) {
-      tier.policy->on_queue_change(id, {.position = position, .waits = true, .first = first});
+    if (tier.sees_queue() && position != first) {
+      tier.policy()->on_queue_change(id, {.position = position, .waits = true, .first = first});
     }
   }
 }
@@ -162,10 +162,10 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   }
   const EntryId id = prompt.entry;
   Entry& e = entry(id);
-  Lookup found{.reused = prompt.tokens, .medium = tier(0).medium};
+  Lookup found{.reused = prompt.tokens, .medium = tier(0).medium()};
   if (e.fetch_active) {
     found.late = true;
-    found.fetched_from = tier(e.source_tier).medium;
+    found.fetched_from = tier(e.source_tier).medium();
     ++prefetches_.late;
     awaiting_prompt_ = session;
     m->use = PromptUse::awaited;
@@ -187,8 +187,8 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   KVTIER_ASSERT(e.source_tier == kNoTier, "one turn at a time loads a prompt");
   e.source_tier = source;
   pin(source, id);
-  found.medium = tier(source).medium;
-  tier(source).counters.read += actual_bytes(prompt.tokens);
+  found.medium = tier(source).medium();
+  tier(source).count().read += actual_bytes(prompt.tokens);
   const bool has_room = claim_room_for_prompt(session, prompt.tokens);
   if (has_room) {
     arrive_in_fastest(id, prompt.tokens);

@@ -298,7 +298,7 @@ TEST(TierManager, SavesThePromptWhileTheTurnRuns) {
   s.tiers.begin_save(kA, EntryKey{kA}, Tokens(8));
   s.until(at_ms(10));  // the prompt's 8 tokens are out
   s.save(kA, 12);
-  EXPECT_EQ(s.tiers.write_buffer_excess(), Bytes(0));  // 4 are left, 5 fit the buffer
+  EXPECT_EQ(s.tiers.hbm().write_buffer_excess(), Bytes(0));  // 4 are left, 5 fit the buffer
   s.until(at_ms(14));
   EXPECT_EQ(s.tiers.saves_in_progress(), 0);
   EXPECT_EQ(s.written(0), 12);
@@ -309,9 +309,9 @@ TEST(TierManager, BytesBeyondTheWriteBufferAreItsExcessUntilTheSaveIsDone) {
   config.system.save.write_buffer = kv(6);
   Store s(config);
   s.turn(kA, 0, 10);
-  EXPECT_EQ(s.tiers.write_buffer_excess(), kv(4));
+  EXPECT_EQ(s.tiers.hbm().write_buffer_excess(), kv(4));
   s.drain();
-  EXPECT_EQ(s.tiers.write_buffer_excess(), Bytes(0));
+  EXPECT_EQ(s.tiers.hbm().write_buffer_excess(), Bytes(0));
 }
 
 TEST(TierManager, AnEntryLargerThanTheTierIsDroppedAndLaterMissedForThatCause) {
@@ -447,7 +447,7 @@ TEST(TierManager, ASaveWaitsUntilItsVictimIsWritten) {
   s.turn(kB, 0, 10);
   s.until(at_ms(19));
   EXPECT_EQ(s.tiers.saves_in_progress(), 1);
-  EXPECT_EQ(s.tiers.write_buffer_excess(), kv(10));
+  EXPECT_EQ(s.tiers.hbm().write_buffer_excess(), kv(10));
   s.until(SimTime(20000010));
   EXPECT_EQ(s.tiers.saves_in_progress(), 0);
   expect_found(s.admit(kA, 10), 10, Medium::ssd);

@@ -1,0 +1,122 @@
+#include "sim/engine/pool.hpp"
+
+#include <fmt/format.h>
+
+#include "hw/profile_timing.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/engine/topology.hpp"
+
+namespace kvtier {
+namespace {
+
+/// What a policy's check sees of its pool.
+class KnownEntries final : public TierView {
+ public:
+  using ForEach = std::function<void(const Pool::Visit&)>;
+  KnownEntries(const Pool& pool, const ForEach& for_each) : pool_(pool), for_each_(for_each) {}
+  void for_each_resident(
+      const std::function<void(const EntryView&, bool offered)>& visit) const override {
+    for_each_([&](const EntryView& view) { visit(view, pool_.offers(view.id)); });
+  }
+
+ private:
+  const Pool& pool_;
+  const ForEach& for_each_;
+};
+
+/// What the policy may ask; computing is timed only if it does.
+TierFacts tier_facts(const RunConfig& config, Medium medium) {
+  const auto recompute = [&config, timing = std::shared_ptr<TimingModel>()](Tokens tokens) mutable {
+    if (timing == nullptr) {
+      timing =
+          make_timing(config.model, config.hardware, config.system.positions, config.serving.slots);
+    }
+    const PrefillPart all{.added = tokens, .past = Tokens(0)};
+    return tokens.value == 0 ? SimDuration(0) : timing->prefill({&all, 1}).total;
+  };
+  if (medium == Medium::hbm) {
+    return {.recompute = recompute, .load = [](Tokens) { return SimDuration(0); }};
+  }
+  const Bytes bytes_per_token = stored_kv_bytes_per_token(config);
+  return {.recompute = recompute,
+          .load = [topology = server_topology(config.hardware), medium,
+                   bytes_per_token](Tokens tokens) {
+            return topology.idle_time(medium, Medium::hbm, bytes_per_token * tokens.value);
+          }};
+}
+
+}  // namespace
+
+Pool::Pool(const Setup& setup)
+    : shares_(setup.shares),
+      capacity_(shares_.stored.value > 0 ? shares_.stored : shares_.capacity),
+      medium_(setup.medium),
+      key_of_(setup.key_of) {
+  if (setup.tier == nullptr) {
+    return;
+  }
+  policy_name_ = setup.tier->eviction.name;
+  ttl_ = setup.tier->ttl;
+  const auto* kind = find_policy(setup.registry->eviction, policy_name_);
+  KVTIER_ASSERT(kind != nullptr, "the config was checked");
+  sees_queue_ = kind->knowledge == Knowledge::look_ahead;
+  sees_future_ = kind->knowledge == Knowledge::oracle;
+  policy_ = kind->make(setup.tier->eviction.parameters);
+  policy_->on_start(tier_facts(*setup.config, medium_));
+  if (const PolicyChoice& choice = setup.tier->admission; choice.name != kAlwaysAdmitted) {
+    const auto* filter = find_policy(setup.registry->admission, choice.name);
+    KVTIER_ASSERT(filter != nullptr, "the config was checked");
+    admission_ = filter->make(choice.parameters);
+  }
+}
+
+TierCounters Pool::counters(SimTime now) const {
+  TierCounters counters = counters_;
+  counters.occupancy_byte_ns += static_cast<Int128>(stored().value) * now.ns;
+  return counters;
+}
+
+EntryId Pool::next_expired(SimTime now) const {
+  const bool any = ttl_ && !by_age_.empty() &&
+                   expired(SimTime(static_cast<std::int64_t>(by_age_.top_key())), now);
+  return any ? by_age_.top() : kNoEntry;
+}
+
+bool Pool::choose_for(Bytes room, const RoomRequest& request, EntryId newcomer) {
+  Bytes wanted = room - free_to_come();
+  if (request.demand == Demand::background) {
+    wanted = std::min(wanted, available());  // a part of a free buffer is better than none
+  }
+  if (wanted > available() || available().value == 0) {
+    return false;
+  }
+  newcomer_ = request.demand == Demand::prefetch ? kNoEntry : newcomer;
+  return choose(request, wanted);
+}
+
+bool Pool::may_leave(EntryId victim, Tokens) {
+  return !filters() || !newcomer_.valid() ||
+         admission_->replaces(key_of_(newcomer_), key_of_(victim));
+}
+
+Tokens Pool::rounded(EntryId, Tokens) const {
+  throw ConfigError(fmt::format(
+      "/system/tiers/{}/eviction: policy {} keeps a part of an entry: it has to declare "
+      "parts_of_entries, and such a policy needs /system/paging",
+      to_string(medium_), policy_name_));
+}
+
+void Pool::check_invariants(const Sums& sums,
+                            const std::function<void(const Visit&)>& for_each_known) const {
+  KVTIER_ASSERT(sums.used == used_ && total_ <= shares_.capacity && stored() <= capacity_,
+                "a pool's accounts are those of its entries, and within its capacity");
+  KVTIER_ASSERT(used(Account::read_buffer) <= shares_.read_buffer,
+                "the read buffer is no larger than its size");
+  KVTIER_ASSERT(sums.leaving == leaving_, "what leaves is counted");
+  KVTIER_ASSERT(sums.offered == available(), "what is offered is counted");
+  if (policy_ != nullptr) {
+    policy_->check_invariants(KnownEntries(*this, for_each_known));
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,193 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "sim/core/assert.hpp"
+#include "sim/engine/backend.hpp"
+#include "sim/engine/config.hpp"
+#include "sim/engine/store_counters.hpp"
+#include "sim/policy/entry_heap.hpp"
+#include "sim/policy/policy.hpp"
+
+namespace kvtier {
+
+/// What takes a pool's memory. Outside of HBM: the first two.
+enum class Account : std::uint8_t {
+  stored,           // KV of one session
+  shared_prefixes,  // KV that several sessions begin with
+  running,          // running requests
+  read_buffer,      // layers loaded ahead of a turn
+  write_buffer,     // KV of ended turns that is still to be moved
+};
+inline constexpr std::size_t kAccounts = 5;
+
+/// One tier's memory: its accounts, the entries that may leave it (VictimSet), its policies, its
+/// time to live and its counters.
+///
+/// HBM is one pool. Its accounts never take more than its capacity together (`charge` throws).
+/// Stored KV (with shared prefixes), the read buffer and the write buffer have reserved sizes,
+/// which running requests leave free. Only the write buffer may exceed its size: when a turn ends,
+/// its KV moves from `running` to `write_buffer` at one instant, so the sum does not grow. Until
+/// the excess is saved the GPUs wait, and `free_to_run` is smaller by it.
+class Pool : public VictimSet {
+ public:
+  struct Setup {
+    Medium medium = Medium::hbm;
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    /// Null: nothing is stored here between turns.
+    const TierConfig* tier = nullptr;
+    /// Outside of HBM stored KV may take all of the capacity.
+    KvShares shares;
+    /// Asked if there is an admission policy.
+    std::function<EntryKey(EntryId)> key_of{};
+  };
+  explicit Pool(const Setup& setup);
+
+  [[nodiscard]] Medium medium() const { return medium_; }
+  [[nodiscard]] EvictionPolicy* policy() const { return policy_.get(); }
+  [[nodiscard]] bool sees_queue() const { return sees_queue_; }
+  [[nodiscard]] bool sees_future() const { return sees_future_; }
+  [[nodiscard]] TierCounters& count() { return counters_; }
+  [[nodiscard]] TierCounters counters(SimTime now) const;
+
+  // Accounts.
+
+  /// Of all accounts together.
+  [[nodiscard]] Bytes total_capacity() const { return shares_.capacity; }
+  [[nodiscard]] Bytes total() const { return total_; }
+  [[nodiscard]] Bytes used(Account account) const {
+    return used_[static_cast<std::size_t>(account)];
+  }
+  /// Of stored KV, shared prefixes included.
+  [[nodiscard]] Bytes capacity() const { return capacity_; }
+  [[nodiscard]] Bytes stored() const {
+    return used(Account::stored) + used(Account::shared_prefixes);
+  }
+  [[nodiscard]] Bytes free() const { return capacity_ - stored(); }
+  /// Once what leaves has left and what waits has its room.
+  [[nodiscard]] Bytes free_to_come() const { return free() + leaving_ - promised_; }
+  /// What running requests may take.
+  [[nodiscard]] Bytes free_to_run() const {
+    return shares_.capacity - used(Account::running) - std::max(stored(), shares_.stored) -
+           shares_.read_buffer - std::max(used(Account::write_buffer), shares_.write_buffer);
+  }
+  [[nodiscard]] Bytes write_buffer_excess() const {
+    return std::max(Bytes(0), used(Account::write_buffer) - shares_.write_buffer);
+  }
+  void charge(Account account, Bytes bytes) {
+    Bytes& used = used_[static_cast<std::size_t>(account)];
+    used += bytes;
+    total_ += bytes;
+    KVTIER_ASSERT(used.value >= 0 && total_ <= shares_.capacity,
+                  "a pool's accounts take no more than its capacity");
+  }
+  void charge_stored(Account account, Bytes bytes, SimTime now) {
+    charge(account, bytes);
+    const Bytes stored = this->stored();
+    // What is charged now counts from now on: counters() adds what is stored times the time.
+    counters_.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * now.ns;
+    counters_.occupancy_peak = std::max(counters_.occupancy_peak, stored);
+    KVTIER_ASSERT(stored <= capacity_, "a tier holds no more than its capacity");
+  }
+  /// Stored KV that stays charged until the next tier has it.
+  void leave(Bytes bytes) { leaving_ += bytes; }
+  [[nodiscard]] Bytes leaving() const { return leaving_; }
+  /// Room that waiting moves will take.
+  void promise(Bytes bytes) { promised_ += bytes; }
+  [[nodiscard]] Bytes promised() const { return promised_; }
+
+  // What may leave.
+
+  /// Offers an entry that frees so many bytes. It may also expire, by its last use.
+  void offer(EntryId entry, Bytes bytes, SimTime last_used) {
+    VictimSet::offer(entry, bytes);
+    if (ttl_ && !by_age_.contains(entry)) [[unlikely]] {
+      by_age_.insert(entry, static_cast<std::uint64_t>(last_used.ns));
+    }
+  }
+  void withdraw(EntryId entry) {
+    VictimSet::withdraw(entry);
+    if (ttl_ && by_age_.contains(entry)) [[unlikely]] {
+      by_age_.remove(entry);
+    }
+  }
+  /// The entry was used now, whether it is offered or not.
+  void use(EntryId entry, SimTime now) {
+    if (ttl_ && by_age_.contains(entry)) [[unlikely]] {
+      by_age_.remove(entry);
+      by_age_.insert(entry, static_cast<std::uint64_t>(now.ns));
+    }
+  }
+  [[nodiscard]] bool expired(SimTime last_used, SimTime now) const {
+    return ttl_ && last_used < now - *ttl_;
+  }
+  /// An offered entry that has expired; kNoEntry if there is none.
+  [[nodiscard]] EntryId next_expired(SimTime now) const;
+  /// Chooses victims, so that `room` will be free for the newcomer, if there is one; free_to_come()
+  /// is less. In the background it chooses what there is if that is less. False: no set frees the
+  /// room, and nothing leaves. The caller removes the victims.
+  [[nodiscard]] bool choose_for(Bytes room, const RoomRequest& request, EntryId newcomer);
+
+  /// A set that frees so many bytes, and nothing else.
+  [[nodiscard]] bool choose(const RoomRequest& request, Bytes wanted) {
+    return VictimSet::choose(*policy_, request, wanted);
+  }
+
+  // Admission.
+
+  [[nodiscard]] bool filters() const { return admission_ != nullptr; }
+  void tell_admission(EntryKey key) {
+    if (filters()) {
+      admission_->on_use(key);
+    }
+  }
+  [[nodiscard]] bool admits(EntryKey key) const { return !filters() || admission_->admits(key); }
+
+  /// What the store knows of the pool's entries, added up.
+  struct Sums {
+    std::array<Bytes, kAccounts> used{};
+    Bytes leaving;
+    Bytes offered;
+  };
+  using Visit = std::function<void(const EntryView&)>;
+  /// Throws InvariantError unless that is what the pool has, and the policy agrees with the entries
+  /// that `for_each_known` visits.
+  void check_invariants(const Sums& sums,
+                        const std::function<void(const Visit&)>& for_each_known) const;
+
+ private:
+  /// The admission policy is asked whether the newcomer may replace each victim.
+  [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
+  [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;
+
+  KvShares shares_;
+  /// The most that stored KV may take.
+  Bytes capacity_;
+  std::array<Bytes, kAccounts> used_{};
+  Bytes total_;
+  Bytes leaving_;
+  Bytes promised_;
+  TierCounters counters_;
+  std::unique_ptr<EvictionPolicy> policy_;
+  /// Null: everything is admitted.
+  std::unique_ptr<AdmissionPolicy> admission_;
+  std::optional<SimDuration> ttl_;
+  /// What is offered, by last use; only with a time to live.
+  EntryHeap by_age_;
+  bool sees_queue_ = false;
+  bool sees_future_ = false;
+  Medium medium_;
+  std::string policy_name_;
+  std::function<EntryKey(EntryId)> key_of_;
+  /// That victims are chosen for, if the admission policy is to be asked.
+  EntryId newcomer_ = kNoEntry;
+};
+
+}  // namespace kvtier
