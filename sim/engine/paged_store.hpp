@@ -197,7 +197,7 @@ class PagedStore final : public StoredKv {
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {
     return session < sessions_.size() ? sessions_[session].entry : kNoEntry;
   }
-  [[nodiscard]] std::int64_t free() const { return hbm_.free_to_run() / block_bytes_; }
+  [[nodiscard]] std::int64_t free() const { return hbm_.unused() / block_bytes_; }
   [[nodiscard]] std::int64_t clean_blocks(const Parts& p) const {
     return blocks(p.hbm) - blocks(p.clean);
   }
@@ -243,7 +243,7 @@ class PagedStore final : public StoredKv {
   void copy_to_host(EntryId id, Tokens keep);
   /// Blocks that are stored more.
   void charge(Pool& pool, std::int64_t blocks) {
-    pool.charge_stored(Account::stored, block_bytes_ * blocks, backend_.now());
+    pool.charge_stored(block_bytes_ * blocks, backend_.now());
   }
   void log(DecisionKind kind, Medium medium, EntryId id, Tokens tokens);
 

@@ -50,6 +50,7 @@ TierFacts tier_facts(const RunConfig& config, Medium medium) {
 Pool::Pool(const Setup& setup)
     : shares_(setup.shares),
       capacity_(shares_.stored.value > 0 ? shares_.stored : shares_.capacity),
+      for_running_(shares_.capacity - shares_.stored - shares_.read_buffer - shares_.write_buffer),
       medium_(setup.medium),
       key_of_(setup.key_of) {
   if (setup.tier == nullptr) {
@@ -76,6 +77,30 @@ TierCounters Pool::counters(SimTime now) const {
   return counters;
 }
 
+void Pool::charge(Account account, Bytes bytes) {
+  used_[static_cast<std::size_t>(account)] += bytes;
+  others_ += bytes;
+  KVTIER_ASSERT(total() <= shares_.capacity, "a pool's accounts take no more than its capacity");
+}
+
+void Pool::age(EntryId entry, std::optional<SimTime> last_used) {
+  if (last_used.has_value() == by_age_.contains(entry)) {
+    return;
+  }
+  if (last_used) {
+    by_age_.insert(entry, static_cast<std::uint64_t>(last_used->ns));
+  } else {
+    by_age_.remove(entry);
+  }
+}
+
+void Pool::refresh(EntryId entry, SimTime now) {
+  if (by_age_.contains(entry)) {
+    age(entry, std::nullopt);
+    age(entry, now);
+  }
+}
+
 EntryId Pool::next_expired(SimTime now) const {
   const bool any = ttl_ && !by_age_.empty() &&
                    expired(SimTime(static_cast<std::int64_t>(by_age_.top_key())), now);
@@ -94,9 +119,8 @@ bool Pool::choose_for(Bytes room, const RoomRequest& request, EntryId newcomer) 
   return choose(request, wanted);
 }
 
-bool Pool::may_leave(EntryId victim, Tokens) {
-  return !filters() || !newcomer_.valid() ||
-         admission_->replaces(key_of_(newcomer_), key_of_(victim));
+bool Pool::may_replace(EntryId victim) const {
+  return !newcomer_.valid() || admission_->replaces(key_of_(newcomer_), key_of_(victim));
 }
 
 Tokens Pool::rounded(EntryId, Tokens) const {
@@ -108,8 +132,11 @@ Tokens Pool::rounded(EntryId, Tokens) const {
 
 void Pool::check_invariants(const Sums& sums,
                             const std::function<void(const Visit&)>& for_each_known) const {
-  KVTIER_ASSERT(sums.used == used_ && total_ <= shares_.capacity && stored() <= capacity_,
-                "a pool's accounts are those of its entries, and within its capacity");
+  for (std::size_t i = 0; i < kAccounts; ++i) {
+    KVTIER_ASSERT(sums.used[i] == used(static_cast<Account>(i)),
+                  "a pool's accounts are those of its entries");
+  }
+  KVTIER_ASSERT(total() <= shares_.capacity, "a pool's accounts take no more than its capacity");
   KVTIER_ASSERT(used(Account::read_buffer) <= shares_.read_buffer,
                 "the read buffer is no larger than its size");
   KVTIER_ASSERT(sums.leaving == leaving_, "what leaves is counted");

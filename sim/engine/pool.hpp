@@ -61,40 +61,41 @@ class Pool : public VictimSet {
 
   /// Of all accounts together.
   [[nodiscard]] Bytes total_capacity() const { return shares_.capacity; }
-  [[nodiscard]] Bytes total() const { return total_; }
+  [[nodiscard]] Bytes total() const { return stored_ + others_; }
   [[nodiscard]] Bytes used(Account account) const {
-    return used_[static_cast<std::size_t>(account)];
+    return account == Account::stored ? stored_ - used(Account::shared_prefixes)
+                                      : used_[static_cast<std::size_t>(account)];
   }
   /// Of stored KV, shared prefixes included.
   [[nodiscard]] Bytes capacity() const { return capacity_; }
-  [[nodiscard]] Bytes stored() const {
-    return used(Account::stored) + used(Account::shared_prefixes);
-  }
-  [[nodiscard]] Bytes free() const { return capacity_ - stored(); }
+  [[nodiscard]] Bytes stored() const { return stored_; }
+  [[nodiscard]] Bytes free() const { return capacity_ - stored_; }
   /// Once what leaves has left and what waits has its room.
   [[nodiscard]] Bytes free_to_come() const { return free() + leaving_ - promised_; }
-  /// What running requests may take.
+  /// What no account has.
+  [[nodiscard]] Bytes unused() const { return shares_.capacity - total(); }
+  /// What running requests may take where the tier in HBM has a reserved size.
   [[nodiscard]] Bytes free_to_run() const {
-    return shares_.capacity - used(Account::running) - std::max(stored(), shares_.stored) -
-           shares_.read_buffer - std::max(used(Account::write_buffer), shares_.write_buffer);
+    return for_running_ - used(Account::running) - write_buffer_excess();
   }
   [[nodiscard]] Bytes write_buffer_excess() const {
     return std::max(Bytes(0), used(Account::write_buffer) - shares_.write_buffer);
   }
-  void charge(Account account, Bytes bytes) {
-    Bytes& used = used_[static_cast<std::size_t>(account)];
-    used += bytes;
-    total_ += bytes;
-    KVTIER_ASSERT(used.value >= 0 && total_ <= shares_.capacity,
-                  "a pool's accounts take no more than its capacity");
-  }
-  void charge_stored(Account account, Bytes bytes, SimTime now) {
-    charge(account, bytes);
-    const Bytes stored = this->stored();
+  /// Not of stored KV.
+  void charge(Account account, Bytes bytes);
+  void charge_stored(Bytes bytes, SimTime now) {
+    stored_ += bytes;
     // What is charged now counts from now on: counters() adds what is stored times the time.
     counters_.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * now.ns;
-    counters_.occupancy_peak = std::max(counters_.occupancy_peak, stored);
-    KVTIER_ASSERT(stored <= capacity_, "a tier holds no more than its capacity");
+    counters_.occupancy_peak = std::max(counters_.occupancy_peak, stored_);
+    // One comparison: as an unsigned number, less than nothing is more than any capacity.
+    KVTIER_ASSERT(
+        static_cast<std::uint64_t>(stored_.value) <= static_cast<std::uint64_t>(capacity_.value),
+        "a tier holds no more than its capacity");
+  }
+  /// So much of the stored KV more is that of a shared prefix.
+  void note_shared(Bytes bytes) {
+    used_[static_cast<std::size_t>(Account::shared_prefixes)] += bytes;
   }
   /// Stored KV that stays charged until the next tier has it.
   void leave(Bytes bytes) { leaving_ += bytes; }
@@ -108,21 +109,20 @@ class Pool : public VictimSet {
   /// Offers an entry that frees so many bytes. It may also expire, by its last use.
   void offer(EntryId entry, Bytes bytes, SimTime last_used) {
     VictimSet::offer(entry, bytes);
-    if (ttl_ && !by_age_.contains(entry)) [[unlikely]] {
-      by_age_.insert(entry, static_cast<std::uint64_t>(last_used.ns));
+    if (ttl_) [[unlikely]] {
+      age(entry, last_used);
     }
   }
   void withdraw(EntryId entry) {
     VictimSet::withdraw(entry);
-    if (ttl_ && by_age_.contains(entry)) [[unlikely]] {
-      by_age_.remove(entry);
+    if (ttl_) [[unlikely]] {
+      age(entry, std::nullopt);
     }
   }
-  /// The entry was used now, whether it is offered or not.
+  /// The entry was used now, be it offered or not.
   void use(EntryId entry, SimTime now) {
-    if (ttl_ && by_age_.contains(entry)) [[unlikely]] {
-      by_age_.remove(entry);
-      by_age_.insert(entry, static_cast<std::uint64_t>(now.ns));
+    if (ttl_) [[unlikely]] {
+      refresh(entry, now);
     }
   }
   [[nodiscard]] bool expired(SimTime last_used, SimTime now) const {
@@ -163,15 +163,27 @@ class Pool : public VictimSet {
                         const std::function<void(const Visit&)>& for_each_known) const;
 
  private:
+  void refresh(EntryId entry, SimTime now);
+  /// Notes when an entry was last used, unless that is noted, or forgets it.
+  void age(EntryId entry, std::optional<SimTime> last_used);
   /// The admission policy is asked whether the newcomer may replace each victim.
-  [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
+  [[nodiscard]] bool may_leave(EntryId victim, Tokens) override {
+    return !filters() || may_replace(victim);
+  }
+  [[nodiscard, gnu::noinline]] bool may_replace(EntryId victim) const;
   [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;
 
   KvShares shares_;
   /// The most that stored KV may take.
   Bytes capacity_;
+  /// Stored KV, shared prefixes included.
+  Bytes stored_;
+  /// What no share is reserved for.
+  Bytes for_running_;
+  /// All but stored KV.
+  Bytes others_;
+  /// Of all accounts but the first.
   std::array<Bytes, kAccounts> used_{};
-  Bytes total_;
   Bytes leaving_;
   Bytes promised_;
   TierCounters counters_;

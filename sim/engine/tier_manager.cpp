@@ -28,29 +28,36 @@ TierManager::TierManager(const Setup& setup)
       window_account_(setup.config->serving.kv_reservation == Reservation::context_window
                           ? bytes_per_token_ * setup.config->model.context_window.value
                           : Bytes(0)) {
-  const auto add = [&](Medium medium, const TierConfig* tier, const KvShares& shares) {
-    pools_.emplace_back(Pool::Setup{.medium = medium,
-                                    .config = &config_,
-                                    .registry = setup.registry,
-                                    .tier = tier,
-                                    .shares = shares,
-                                    .key_of = [this](EntryId id) { return entry(id).key; }});
-    filters_ = filters_ || pools_.back().filters();
-    keeps_free_ = keeps_free_ || pools_.back().config.free_buffer.value > 0;
+  const auto pool = [&](Medium medium, const TierConfig* tier, const KvShares& shares) {
+    return Tier({.medium = medium,
+                 .config = &config_,
+                 .registry = setup.registry,
+                 .tier = tier,
+                 .shares = shares,
+                 .key_of = [this](EntryId id) { return entry(id).key; }});
   };
   const TiersConfig& used = config_.system.tiers;
   const HardwareConfig& hardware = config_.hardware;
-  add(Medium::hbm, used.hbm ? &*used.hbm : nullptr, hbm_shares(config_));
+  if (used.hbm) {
+    tiers_.push_back(pool(Medium::hbm, &*used.hbm, hbm_shares(config_)));
+  } else {
+    no_tier_ = std::make_unique<Tier>(pool(Medium::hbm, nullptr, hbm_shares(config_)));
+  }
+  hbm_ = used.hbm ? &tiers_.front() : no_tier_.get();
   if (used.dram) {
-    add(Medium::dram, &*used.dram, {.capacity = hardware.dram->capacity});
+    tiers_.push_back(pool(Medium::dram, &*used.dram, {.capacity = hardware.dram->capacity}));
   }
   if (used.cxl) {
-    add(Medium::cxl, &*used.cxl, {.capacity = hardware.cxl->capacity});
+    tiers_.push_back(pool(Medium::cxl, &*used.cxl, {.capacity = hardware.cxl->capacity}));
   }
   if (used.ssd) {
-    add(Medium::ssd, &*used.ssd, {.capacity = hardware.ssd->capacity});
+    tiers_.push_back(pool(Medium::ssd, &*used.ssd, {.capacity = hardware.ssd->capacity}));
   }
-  tiers_ = std::span<Tier>(pools_.data(), pools_.size()).subspan(used.hbm ? 0 : 1);
+  for (const Tier& t : tiers_) {
+    expires_ = expires_ || t.config.ttl.has_value();
+    filters_ = filters_ || t.filters();
+    keeps_free_ = keeps_free_ || t.config.free_buffer.value > 0;
+  }
   const PolicyKind<PrefetchPolicy>* prefetch =
       find_policy(setup.registry->prefetch, config_.system.prefetch.name);
   KVTIER_ASSERT(prefetch != nullptr, "the config was checked");
@@ -197,9 +204,10 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
   } else if ((e.known >> index & 1U) != 0) {
     tell_removed(index, id);
   }
-  charge(index, id, -copy.account);
+  const Bytes account = copy.account;
+  copy = Copy{.tokens = Tokens(0), .account = account};
+  charge(index, e, -account);
   --residents_;
-  copy = Copy{};
   e.residents &= static_cast<std::uint8_t>(~(1U << index));
   e.loss = cause;
   tell_kept(index, id);
@@ -592,7 +600,7 @@ void TierManager::check_invariants(const Pool::Sums& control_plane) const {
   for (const Entry& e : entries_) {
     in_hbm.used[static_cast<std::size_t>(Account::write_buffer)] += e.buffered;
   }
-  if (tiers_.size() < pools_.size()) {
+  if (no_tier_ != nullptr) {
     hbm().check_invariants(in_hbm, {});
   }
   std::int64_t residents = 0;

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <vector>
 
 #include <boost/container/static_vector.hpp>
@@ -108,8 +107,8 @@ class TierManager final : public StoredKv {
   // What the control plane asks.
 
   /// With the accounts of running requests and the read buffer, which the control plane charges.
-  [[nodiscard]] Pool& hbm() { return pools_.front(); }
-  [[nodiscard]] const Pool& hbm() const { return pools_.front(); }
+  [[nodiscard]] Pool& hbm() { return *hbm_; }
+  [[nodiscard]] const Pool& hbm() const { return *hbm_; }
   /// Entries whose save is not complete.
   [[nodiscard]] std::int64_t saves_in_progress() const { return saving_; }
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {
@@ -339,7 +338,7 @@ class TierManager final : public StoredKv {
   }
   void release(EntryId id);
   /// To the copy's account, and that of its tier.
-  void charge(std::size_t tier, EntryId id, Bytes bytes);
+  void charge(std::size_t tier, Entry& e, Bytes bytes);
   /// Charges what the copy's tokens need now. If it is offered, `offer` has to follow.
   void recharge(std::size_t tier, EntryId id);
   void make_resident(std::size_t tier, EntryId id, Tokens tokens);
@@ -408,7 +407,12 @@ class TierManager final : public StoredKv {
   [[nodiscard]] bool expired(std::size_t index, const Entry& e) const {
     return tier(index).expired(e.last_used, backend_.now());
   }
-  void drop_expired();
+  void drop_expired() {
+    if (expires_) [[unlikely]] {
+      drop_all_expired();
+    }
+  }
+  void drop_all_expired();
 
   void wait_for_room(EntryId id);
   void cancel_wait(EntryId id);
@@ -475,7 +479,7 @@ class TierManager final : public StoredKv {
 
   void trim(std::size_t tier);
   /// Whether the first that waits for room can have it, or needs other victims than were chosen.
-  [[nodiscard]] bool can_grant() const {
+  [[nodiscard, gnu::always_inline]] bool can_grant() const {
     if (waiting_for_room_.empty()) {
       return false;
     }
@@ -489,7 +493,7 @@ class TierManager final : public StoredKv {
     startable_ = !t.writes.empty() && !t.write.entry.valid() ? startable_ | bit : startable_ & ~bit;
   }
   /// Lets waiting moves go on after anything changed.
-  void settle() {
+  [[gnu::always_inline]] void settle() {
     const bool may_fetch = can_fetch_ && !fetching_.valid();
     if (startable_ != 0 || keeps_free_ || may_fetch || can_grant()) {
       settle_moves();
@@ -524,9 +528,10 @@ class TierManager final : public StoredKv {
   Bytes bytes_per_token_;
   /// What a copy of any length is charged; zero: by its length.
   Bytes window_account_;
-  /// HBM first, be it a tier or not.
-  boost::container::static_vector<Tier, kMedia> pools_;
-  std::span<Tier> tiers_;
+  boost::container::static_vector<Tier, kMedia> tiers_;
+  /// The fastest tier, or one that stores nothing.
+  std::unique_ptr<Tier> no_tier_;
+  Tier* hbm_;
   std::unique_ptr<PrefetchPolicy> prefetch_;
   std::function<bool(EntryId)> needs_fetch_;
   std::function<SimDuration(EntryId)> fetch_duration_;
@@ -546,7 +551,8 @@ class TierManager final : public StoredKv {
   std::vector<Member> members_;  // by session
   /// The session whose turn waits for the fetch of its prompt.
   SessionSlot awaiting_prompt_ = kNone;
-  /// Copies in all tiers, for the mean size of an entry.
+  /// Over all tiers, for the mean size of an entry.
+  Bytes used_;
   std::int64_t residents_ = 0;
   /// Saves and fetches that wait for room in the fastest tier, first come first served.
   Ring<EntryId> waiting_for_room_;
@@ -555,6 +561,8 @@ class TierManager final : public StoredKv {
   bool can_fetch_ = false;
   /// A tier keeps a free buffer.
   bool keeps_free_ = false;
+  /// A tier has a time to live.
+  bool expires_ = false;
   /// A tier has an admission policy.
   bool filters_ = false;
   /// Tiers whose next write has not begun, a bit each.
@@ -580,11 +588,13 @@ inline Bytes TierManager::account(const Tier& tier, Tokens tokens) const {
   return write_bytes(tier, Tokens(0), tokens);
 }
 
-inline void TierManager::charge(std::size_t index, EntryId id, Bytes bytes) {
-  Entry& e = entry(id);
+inline void TierManager::charge(std::size_t index, Entry& e, Bytes bytes) {
+  used_ += bytes;
   e.copies[index].account += bytes;
-  tier(index).charge_stored(e.prompt == kNone ? Account::stored : Account::shared_prefixes, bytes,
-                            backend_.now());
+  tier(index).charge_stored(bytes, backend_.now());
+  if (e.prompt != kNone) [[unlikely]] {
+    tier(index).note_shared(bytes);
+  }
 }
 
 inline EntryView TierManager::view(std::size_t index, EntryId id) const {
@@ -610,9 +620,10 @@ inline void TierManager::offer(std::size_t index, EntryId id) {
 }
 
 inline void TierManager::recharge(std::size_t index, EntryId id) {
-  const Copy& copy = entry(id).copies[index];
+  Entry& e = entry(id);
+  const Copy& copy = e.copies[index];
   if (const Bytes needed = account(tier(index), copy.tokens); needed != copy.account) {
-    charge(index, id, needed - copy.account);
+    charge(index, e, needed - copy.account);
   }
 }
 

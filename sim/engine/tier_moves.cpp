@@ -88,7 +88,7 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   release_if_empty(id);
 }
 
-void TierManager::drop_expired() {
+void TierManager::drop_all_expired() {
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     for (EntryId id = tier(i).next_expired(backend_.now()); id.valid();
          id = tier(i).next_expired(backend_.now())) {
@@ -193,7 +193,7 @@ bool TierManager::start_writes(std::size_t from) {
     }
     progress = true;
     if (room == Room::granted) {
-      charge(to, id, account(tier(to), source.tokens) - target.account);
+      charge(to, e, account(tier(to), source.tokens) - target.account);
       if (target.state == CopyState::absent) {
         target.state = CopyState::arriving;
       }
@@ -245,7 +245,7 @@ void TierManager::finish_write(std::size_t from) {
     make_resident(to, id, write.tokens);
   } else {  // truncated to nothing meanwhile
     if (!extended) {
-      charge(to, id, -e.copies[to].account);
+      charge(to, e, -e.copies[to].account);
       e.copies[to] = Copy{};
       tell_kept(to, id);
     }
@@ -292,15 +292,11 @@ void TierManager::finish_write(std::size_t from) {
 // ---- Fetches to the fastest tier ----
 
 void TierManager::try_prefetch() {
-  Bytes stored;
-  for (const Tier& t : tiers_) {
-    stored += t.stored();
-  }
   const PrefetchContext context{.now = backend_.now(),
                                 .queue = &queue_,
                                 .running = running_,
                                 .memory = tier(0).capacity(),
-                                .mean_entry = residents_ > 0 ? stored / residents_ : Bytes(0),
+                                .mean_entry = residents_ > 0 ? used_ / residents_ : Bytes(0),
                                 .needs_fetch = &needs_fetch_,
                                 .fetch_duration = &fetch_duration_};
   const std::optional<Fetch> wanted = prefetch_->next_fetch(context);
@@ -369,9 +365,9 @@ void TierManager::activate_fetch(EntryId id) {
 
 /// The copy takes its room and is not there yet.
 void TierManager::arrive_in_fastest(EntryId id, Tokens tokens) {
-  Copy& copy = entry(id).copies[0];
-  copy.state = CopyState::arriving;
-  charge(0, id, account(tier(0), tokens));
+  Entry& e = entry(id);
+  e.copies[0].state = CopyState::arriving;
+  charge(0, e, account(tier(0), tokens));
 }
 
 /// Of a fetch that waits for room.
@@ -398,7 +394,7 @@ void TierManager::finish_fetch(EntryId id) {
   end_fetch(id);
   if (e.doomed) {  // invalidated on its way
     ++prefetches_.unused;
-    charge(0, id, -e.copies[0].account);
+    charge(0, e, -e.copies[0].account);
     e.copies[0] = Copy{};
     tell_kept(0, id);
     give_up(source, id);
@@ -518,7 +514,7 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
 void TierManager::grant_save(EntryId id) {
   Entry& e = entry(id);
   Copy& copy = e.copies[0];
-  charge(0, id, wanted_room(e));
+  charge(0, e, wanted_room(e));
   if (copy.state == CopyState::absent) {
     copy.state = CopyState::arriving;
   }
@@ -555,7 +551,7 @@ void TierManager::cancel_save(EntryId id) {
   Entry& e = entry(id);
   Copy& copy = e.copies[0];
   if (copy.state == CopyState::arriving) {
-    charge(0, id, -copy.account);
+    charge(0, e, -copy.account);
     copy = Copy{};
   }
   tell_kept(0, id);
