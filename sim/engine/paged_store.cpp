@@ -7,22 +7,6 @@
 
 namespace kvtier {
 
-bool PagedStore::HbmBlocks::may_leave(EntryId id, Tokens keep) {
-  store_.copy_fits_ = store_.make_host_room(id, store_.whole_blocks(keep));
-  return store_.copy_fits_ || !store_.only_ahead_;
-}
-
-Tokens PagedStore::HbmBlocks::rounded(EntryId id, Tokens keep) const {
-  KVTIER_ASSERT(keep.value > 0 && keep < only_in_hbm(store_.entry(id).parts), "a victim shrinks");
-  return store_.whole_blocks(keep);
-}
-
-Tokens PagedStore::HostBlocks::rounded(EntryId id, Tokens keep) const {
-  const Parts& parts = store_.entry(id).parts;
-  KVTIER_ASSERT(keep.value > 0 && keep < in_host(parts), "a victim shrinks");
-  return store_.end_in_host(parts, keep) - parts.clean;
-}
-
 PagedStore::PagedStore(const Setup& setup)
     : backend_(*setup.backend),
       decisions_(setup.decisions),
@@ -40,7 +24,6 @@ PagedStore::PagedStore(const Setup& setup)
   }
 }
 
-/// In whole blocks.
 Pool::Setup PagedStore::pool_of(const Setup& setup, Medium medium) const {
   const TiersConfig& tiers = setup.config->system.tiers;
   const HardwareConfig& hardware = setup.config->hardware;
@@ -180,7 +163,9 @@ EntryView PagedStore::view(EntryId id, Tokens tokens) const {
           .queue_position = kNotQueued};
 }
 
-void PagedStore::tell(const Pool& pool, EntryId id, Tokens before, Tokens after) {
+void PagedStore::tell(const Pool& pool, EntryId id, const Parts& from, const Parts& to) {
+  const Tokens before = held_in(pool, from);
+  const Tokens after = held_in(pool, to);
   if (pool.policy() == nullptr || before == after) {
     return;
   }
@@ -202,12 +187,22 @@ void PagedStore::tell(const Pool& pool, EntryId id, Tokens before, Tokens after)
 }
 
 void PagedStore::offer(EntryId id) {
-  const Parts& p = entry(id).parts;
-  const SimTime used = entry(id).stored;
-  hbm_.offer(id, block_bytes_ * blocks(only_in_hbm(p)), used);
-  // A part of a block may free nothing, and can leave all the same.
-  const Bytes host = std::max(Bytes(1), host_offer(p, in_host(p)));
-  host_.offer(id, in_host(p).value > 0 ? host : Bytes(0), used);
+  const Entry& e = entry(id);
+  hbm_.offer(id, offered(hbm_, e.parts), e.stored);
+  host_.offer(id, offered(host_, e.parts), e.stored);
+}
+
+bool PagedStore::may_leave(const Pool& pool, EntryId id, Tokens keep) {
+  if (&pool == &host_) {  // a dropped copy takes with it what HBM still holds
+    return !only_ahead_ || clean_blocks(entry(id).parts) == 0;
+  }
+  copy_fits_ = make_host_room(id, whole_blocks(keep));
+  return copy_fits_ || !only_ahead_;
+}
+
+Tokens PagedStore::rounded(const Pool& pool, const Parts& p, Tokens keep) const {
+  KVTIER_ASSERT(keep.value > 0 && keep < held_in(pool, p), "a victim shrinks");
+  return &pool == &hbm_ ? whole_blocks(keep) : end_in_host(p, keep) - p.clean;
 }
 
 void PagedStore::set(EntryId id, const Parts& next) {
@@ -222,8 +217,8 @@ void PagedStore::set(EntryId id, const Parts& next) {
   coming_ += coming_blocks(next) - coming_blocks(before);
   e.parts = next;
   offer(id);
-  tell(hbm_, id, only_in_hbm(before), only_in_hbm(next));
-  tell(host_, id, in_host(before), in_host(next));
+  tell(hbm_, id, before, next);
+  tell(host_, id, before, next);
   if (copied_.contains(id) != (clean_blocks(next) > 0)) {
     clean_blocks(next) > 0 ? copied_.push_back(id) : copied_.remove(id);
   }
@@ -242,10 +237,10 @@ void PagedStore::lend(EntryId id) {
   const SimTime now = backend_.now();
   e.in_use = true;
   ++in_use_;
-  if (host_.policy() != nullptr && in_host(e.parts).value > 0) {
+  if (host_.policy() != nullptr && held_in(host_, e.parts).value > 0) {
     host_.policy()->on_hit(id, now);
   }
-  if (hbm_.policy() != nullptr && only_in_hbm(e.parts).value > 0) {
+  if (hbm_.policy() != nullptr && held_in(hbm_, e.parts).value > 0) {
     hbm_.policy()->on_hit(id, now);
     e.is_lent = true;
   }
@@ -489,10 +484,8 @@ void PagedStore::check_invariants(std::optional<std::int64_t> running) const {
     host += host_blocks(e.parts);
     copied += clean_blocks(e.parts) > 0 ? 1 : 0;
     in_use += e.in_use ? 1 : 0;
-    in_hbm.offered += block_bytes_ * blocks(only_in_hbm(e.parts));
-    behind.offered += in_host(e.parts).value > 0
-                          ? std::max(Bytes(1), host_offer(e.parts, in_host(e.parts)))
-                          : Bytes(0);
+    in_hbm.offered += offered(hbm_, e.parts);
+    behind.offered += offered(host_, e.parts);
     KVTIER_ASSERT((e.parts.end.value == 0) == e.in_use,
                   "an entry holds something, or a request has it");
     KVTIER_ASSERT(!e.is_lent || e.in_use, "what is lent comes back or is given up");
@@ -506,22 +499,21 @@ void PagedStore::check_invariants(std::optional<std::int64_t> running) const {
   KVTIER_ASSERT(clean == clean_ && coming == coming_, "blocks are those of the entries");
   KVTIER_ASSERT(live == live_ && in_use == in_use_ && copied == copied_.size(),
                 "every entry is counted");
-  const auto check = [&](const Pool& pool, Pool::Sums& sums, std::int64_t blocks_stored,
-                         Tokens (*tokens_of)(const Parts&)) {
-    sums.used[static_cast<std::size_t>(Account::stored)] = block_bytes_ * blocks_stored;
+  const auto check = [&](const Pool& pool, const Pool::Sums& sums) {
     pool.check_invariants(sums, [&](const Pool::Visit& visit) {
       for (std::uint32_t i = 0; i < entries_.size(); ++i) {
-        const Entry& e = entries_[i];
-        if (tokens_of(e.parts).value > 0 || (e.is_lent && &pool == &hbm_)) {
-          visit(view(EntryId{i}, tokens_of(e.parts)));
+        const Tokens tokens = held_in(pool, entries_[i].parts);
+        if (tokens.value > 0 || (entries_[i].is_lent && &pool == &hbm_)) {
+          visit(view(EntryId{i}, tokens));
         }
       }
     });
   };
-  in_hbm.used[static_cast<std::size_t>(Account::running)] =
-      running ? block_bytes_ * *running : hbm_.used(Account::running);
-  check(hbm_, in_hbm, stored, only_in_hbm);
-  check(host_, behind, host, in_host);
+  in_hbm[Account::stored] = block_bytes_ * stored;
+  in_hbm[Account::running] = running ? block_bytes_ * *running : hbm_.used(Account::running);
+  behind[Account::stored] = block_bytes_ * host;
+  check(hbm_, in_hbm);
+  check(host_, behind);
 }
 
 }  // namespace kvtier

@@ -119,7 +119,7 @@ class PagedStore final : public StoredKv {
   [[nodiscard]] Medium behind() const { return behind_; }
   [[nodiscard]] const Pool& hbm() const { return hbm_; }
   [[nodiscard]] TierCounters counters(std::size_t tier) const {
-    return (tier == 0 ? static_cast<const Pool&>(hbm_) : host_).counters(backend_.now());
+    return (tier == 0 ? hbm_ : host_).counters(backend_.now());
   }
   [[nodiscard]] std::size_t stored_entries() const { return live_ - in_use_; }
   /// Throws InvariantError if blocks, entries and policies do not agree, or running requests do not
@@ -160,36 +160,23 @@ class PagedStore final : public StoredKv {
     LossCause loss = LossCause::not_stored;
     SimTime began = kNever;
   };
-  /// Victims in HBM keep whole blocks. A copy ahead of time needs room in host memory.
-  class HbmBlocks final : public Pool {
+  /// Of whole blocks. The store knows what an entry frees, and which part of it may stay.
+  class Blocks final : public Pool {
    public:
-    HbmBlocks(PagedStore& store, const Setup& setup) : Pool(setup), store_(store) {}
+    Blocks(PagedStore& store, const Setup& setup) : Pool(setup), store_(store) {}
 
    private:
-    [[nodiscard]] bool may_leave(EntryId id, Tokens keep) override;
-    [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override;
-    [[nodiscard]] Bytes bytes_of(EntryId, Tokens tokens) const override {
-      return store_.block_bytes_ * store_.blocks(tokens);
+    [[nodiscard]] bool may_leave(EntryId id, Tokens keep) override {
+      return store_.may_leave(*this, id, keep);
+    }
+    [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override {
+      return store_.rounded(*this, store_.entry(id).parts, keep);
+    }
+    [[nodiscard]] Bytes bytes_of(EntryId id, Tokens tokens) const override {
+      return store_.bytes_of(*this, store_.entry(id).parts, tokens);
     }
 
     PagedStore& store_;
-  };
-  /// What lies in host memory need not begin at a block's border.
-  class HostBlocks final : public Pool {
-   public:
-    HostBlocks(const PagedStore& store, const Setup& setup) : Pool(setup), store_(store) {}
-
-   private:
-    /// A dropped copy takes with it what HBM still holds.
-    [[nodiscard]] bool may_leave(EntryId id, Tokens) override {
-      return !store_.only_ahead_ || store_.clean_blocks(store_.entry(id).parts) == 0;
-    }
-    [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override;
-    [[nodiscard]] Bytes bytes_of(EntryId id, Tokens tokens) const override {
-      return store_.host_offer(store_.entry(id).parts, tokens);
-    }
-
-    const PagedStore& store_;
   };
 
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
@@ -206,12 +193,23 @@ class PagedStore final : public StoredKv {
   }
   [[nodiscard]] std::int64_t host_blocks(const Parts& p) const { return blocks(p.end - p.copying); }
   /// What the tiers' policies see as held: in HBM what is only there, in host memory what is there.
-  [[nodiscard]] static Tokens only_in_hbm(const Parts& p) { return p.copying; }
-  [[nodiscard]] static Tokens in_host(const Parts& p) { return p.end - p.clean; }
-  /// What the first `tokens` of that free when they leave.
-  [[nodiscard]] Bytes host_offer(const Parts& p, Tokens tokens) const {
-    return block_bytes_ * (blocks(p.clean + tokens - p.copying) - blocks(p.clean - p.copying));
+  [[nodiscard]] Tokens held_in(const Pool& pool, const Parts& p) const {
+    return &pool == &hbm_ ? p.copying : p.end - p.clean;
   }
+  /// What the first `tokens` of that free when they leave. What lies in host memory need not begin
+  /// at a block's border.
+  [[nodiscard]] Bytes bytes_of(const Pool& pool, const Parts& p, Tokens tokens) const {
+    return block_bytes_ *
+           (&pool == &hbm_ ? blocks(tokens)
+                           : blocks(p.clean + tokens - p.copying) - blocks(p.clean - p.copying));
+  }
+  /// A part of a block may free nothing, and can leave all the same.
+  [[nodiscard]] Bytes offered(const Pool& pool, const Parts& p) const {
+    const Tokens tokens = held_in(pool, p);
+    return tokens.value > 0 ? std::max(Bytes(1), bytes_of(pool, p, tokens)) : Bytes(0);
+  }
+  [[nodiscard]] bool may_leave(const Pool& pool, EntryId id, Tokens keep);
+  [[nodiscard]] Tokens rounded(const Pool& pool, const Parts& p, Tokens keep) const;
   [[nodiscard]] Tokens whole_blocks(Tokens tokens) const {
     return Tokens(tokens.value / block_size_ * block_size_);
   }
@@ -226,7 +224,7 @@ class PagedStore final : public StoredKv {
   void set(EntryId id, const Parts& parts);
   void lend(EntryId id);
   void release(EntryId id);
-  void tell(const Pool& pool, EntryId id, Tokens before, Tokens after);
+  void tell(const Pool& pool, EntryId id, const Parts& from, const Parts& to);
   /// Shows the policies what they may choose of the entry.
   void offer(EntryId id);
   [[nodiscard]] EntryView view(EntryId id, Tokens tokens) const;
@@ -258,8 +256,8 @@ class PagedStore final : public StoredKv {
   bool loads_first_;
 
   Medium behind_;
-  HbmBlocks hbm_;
-  HostBlocks host_;
+  Blocks hbm_;
+  Blocks host_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
   std::uint32_t places_ = 0;

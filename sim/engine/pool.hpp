@@ -17,10 +17,10 @@
 
 namespace kvtier {
 
-/// What takes a pool's memory. Outside of HBM: the first two.
+/// What takes a pool's memory. Outside of HBM: stored KV alone.
 enum class Account : std::uint8_t {
   stored,           // KV of one session
-  shared_prefixes,  // KV that several sessions begin with
+  shared_prefixes,  // stored KV that several sessions begin with
   running,          // running requests
   read_buffer,      // layers loaded ahead of a turn
   write_buffer,     // KV of ended turns that is still to be moved
@@ -99,10 +99,8 @@ class Pool : public VictimSet {
   }
   /// Stored KV that stays charged until the next tier has it.
   void leave(Bytes bytes) { leaving_ += bytes; }
-  [[nodiscard]] Bytes leaving() const { return leaving_; }
   /// Room that waiting moves will take.
   void promise(Bytes bytes) { promised_ += bytes; }
-  [[nodiscard]] Bytes promised() const { return promised_; }
 
   // What may leave.
 
@@ -134,8 +132,7 @@ class Pool : public VictimSet {
   /// is less. In the background it chooses what there is if that is less. False: no set frees the
   /// room, and nothing leaves. The caller removes the victims.
   [[nodiscard]] bool choose_for(Bytes room, const RoomRequest& request, EntryId newcomer);
-
-  /// A set that frees so many bytes, and nothing else.
+  /// The same for so many bytes, whatever is free.
   [[nodiscard]] bool choose(const RoomRequest& request, Bytes wanted) {
     return VictimSet::choose(*policy_, request, wanted);
   }
@@ -155,6 +152,9 @@ class Pool : public VictimSet {
     std::array<Bytes, kAccounts> used{};
     Bytes leaving;
     Bytes offered;
+    [[nodiscard]] Bytes& operator[](Account account) {
+      return used[static_cast<std::size_t>(account)];
+    }
   };
   using Visit = std::function<void(const EntryView&)>;
   /// Throws InvariantError unless that is what the pool has, and the policy agrees with the entries

@@ -391,17 +391,14 @@ void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& 
 
 void PrefillFirst::check_invariants() const {
   Pool::Sums sums;
-  const auto add = [&](Account account, Bytes bytes) {
-    sums.used[static_cast<std::size_t>(account)] += bytes;
-  };
   for (const Running& running : running_) {
-    add(Account::running, bytes_per_token_ * loads_[running.slot].running.value);
+    sums[Account::running] += bytes_per_token_ * loads_[running.slot].running.value;
   }
   if (prefilling_ != kNoSession) {
-    add(Account::running, bytes_per_token_ * loads_[prefilling_].running.value);
+    sums[Account::running] += bytes_per_token_ * loads_[prefilling_].running.value;
   }
   if (preloading_ != kNoSession) {
-    add(Account::read_buffer, loads_[preloading_].preloaded);
+    sums[Account::read_buffer] = loads_[preloading_].preloaded;
   }
   tiers_.check_invariants(sums);
 }

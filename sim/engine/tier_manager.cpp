@@ -36,23 +36,22 @@ TierManager::TierManager(const Setup& setup)
                  .shares = shares,
                  .key_of = [this](EntryId id) { return entry(id).key; }});
   };
+  const auto add = [&](Medium medium, const auto& tier, const auto& hardware) {
+    if (tier) {
+      tiers_.push_back(pool(medium, &*tier, {.capacity = hardware->capacity}));
+    }
+  };
   const TiersConfig& used = config_.system.tiers;
-  const HardwareConfig& hardware = config_.hardware;
+  Tier hbm = pool(Medium::hbm, used.hbm ? &*used.hbm : nullptr, hbm_shares(config_));
   if (used.hbm) {
-    tiers_.push_back(pool(Medium::hbm, &*used.hbm, hbm_shares(config_)));
+    tiers_.push_back(std::move(hbm));
   } else {
-    no_tier_ = std::make_unique<Tier>(pool(Medium::hbm, nullptr, hbm_shares(config_)));
+    no_tier_ = std::make_unique<Tier>(std::move(hbm));
   }
+  add(Medium::dram, used.dram, config_.hardware.dram);
+  add(Medium::cxl, used.cxl, config_.hardware.cxl);
+  add(Medium::ssd, used.ssd, config_.hardware.ssd);
   hbm_ = used.hbm ? &tiers_.front() : no_tier_.get();
-  if (used.dram) {
-    tiers_.push_back(pool(Medium::dram, &*used.dram, {.capacity = hardware.dram->capacity}));
-  }
-  if (used.cxl) {
-    tiers_.push_back(pool(Medium::cxl, &*used.cxl, {.capacity = hardware.cxl->capacity}));
-  }
-  if (used.ssd) {
-    tiers_.push_back(pool(Medium::ssd, &*used.ssd, {.capacity = hardware.ssd->capacity}));
-  }
   for (const Tier& t : tiers_) {
     expires_ = expires_ || t.config.ttl.has_value();
     filters_ = filters_ || t.filters();
@@ -205,6 +204,9 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
     tell_removed(index, id);
   }
   const Bytes account = copy.account;
+  if (index == 0 && e.prompt != kNone) [[unlikely]] {
+    tier(0).note_shared(-account);
+  }
   copy = Copy{.tokens = Tokens(0), .account = account};
   charge(index, e, -account);
   --residents_;
@@ -598,7 +600,7 @@ void TierManager::report(DecisionKind kind, std::size_t index, EntryId id, Token
 void TierManager::check_invariants(const Pool::Sums& control_plane) const {
   Pool::Sums in_hbm = control_plane;
   for (const Entry& e : entries_) {
-    in_hbm.used[static_cast<std::size_t>(Account::write_buffer)] += e.buffered;
+    in_hbm[Account::write_buffer] += e.buffered;
   }
   if (no_tier_ != nullptr) {
     hbm().check_invariants(in_hbm, {});
@@ -611,8 +613,8 @@ void TierManager::check_invariants(const Pool::Sums& control_plane) const {
       const Entry& e = entries_[id];
       const Copy& copy = e.copies[i];
       KVTIER_ASSERT(e.live || copy.state == CopyState::absent, "a released entry has no copies");
-      const Account account_of = e.prompt == kNone ? Account::stored : Account::shared_prefixes;
-      sums.used[static_cast<std::size_t>(account_of)] += copy.account;
+      const bool shared = i == 0 && e.prompt != kNone;
+      sums[shared ? Account::shared_prefixes : Account::stored] += copy.account;
       sums.leaving += copy.leaving ? copy.account : Bytes(0);
       const bool resident = copy.state == CopyState::resident;
       residents += resident ? 1 : 0;

@@ -592,9 +592,6 @@ inline void TierManager::charge(std::size_t index, Entry& e, Bytes bytes) {
   used_ += bytes;
   e.copies[index].account += bytes;
   tier(index).charge_stored(bytes, backend_.now());
-  if (e.prompt != kNone) [[unlikely]] {
-    tier(index).note_shared(bytes);
-  }
 }
 
 inline EntryView TierManager::view(std::size_t index, EntryId id) const {

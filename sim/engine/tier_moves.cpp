@@ -368,6 +368,9 @@ void TierManager::arrive_in_fastest(EntryId id, Tokens tokens) {
   Entry& e = entry(id);
   e.copies[0].state = CopyState::arriving;
   charge(0, e, account(tier(0), tokens));
+  if (e.prompt != kNone) [[unlikely]] {
+    tier(0).note_shared(e.copies[0].account);
+  }
 }
 
 /// Of a fetch that waits for room.
