@@ -639,24 +639,35 @@ KvStore::Counters KvStore::counters() const {
   return counters_;
 }
 
+std::vector<std::uint16_t> KvStore::uses_by_entries(std::size_t medium) const {
+  const Places& p = places_[medium];
+  std::vector<std::uint16_t> uses(p.uses.size());
+  for (const auto& [key, entry] : entries_) {
+    for (const std::int32_t slot : entry[medium].slots) {
+      ++uses[static_cast<std::size_t>(slot - p.first)];
+    }
+  }
+  if (static_cast<Medium>(medium) == Medium::hbm) {
+    for (const auto& [turn, head] : heads_) {
+      for (const std::int32_t slot : head) {
+        ++uses[static_cast<std::size_t>(slot)];
+      }
+    }
+  }
+  return uses;
+}
+
+std::int64_t KvStore::taken_by_moves(Medium medium) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::count(uses_by_entries(index_of(medium)), 0) - places_[index_of(medium)].free;
+}
+
 void KvStore::check_invariants() const {
   const std::lock_guard lock(mutex_);
   for (std::size_t medium = 0; medium < kMedia; ++medium) {
     const Places& p = places_[medium];
-    std::vector<std::uint16_t> uses(p.uses.size());
-    for (const auto& [key, entry] : entries_) {
-      for (const std::int32_t slot : entry[medium].slots) {
-        ++uses[static_cast<std::size_t>(slot - p.first)];
-      }
-    }
-    if (static_cast<Medium>(medium) == Medium::hbm) {
-      for (const auto& [turn, head] : heads_) {
-        for (const std::int32_t slot : head) {
-          ++uses[static_cast<std::size_t>(slot)];
-        }
-      }
-    }
-    KVTIER_ASSERT(uses == p.uses, "slots are taken for entries and for heads of turns alone");
+    KVTIER_ASSERT(uses_by_entries(medium) == p.uses,
+                  "slots are taken for entries and for heads of turns alone");
     KVTIER_ASSERT(p.free == std::ranges::count(p.uses, 0), "free slots are counted");
   }
 }

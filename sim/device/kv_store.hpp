@@ -122,6 +122,8 @@ class KvStore {
 
   /// Slots that entries or moves have.
   [[nodiscard]] std::int64_t taken(Medium medium) const;
+  /// Of those the slots that only moves have: of KV that was given up while it moved.
+  [[nodiscard]] std::int64_t taken_by_moves(Medium medium) const;
   struct Counters {
     std::int64_t moves = 0;
     Bytes moved;
@@ -174,6 +176,8 @@ class KvStore {
   void add_target(KvMove& move, const KvPiece& piece);
   [[nodiscard]] std::vector<std::int32_t> take_for_head(EntryKey turn, std::int64_t tokens);
   void forget_if_empty(EntryKey key);
+  /// How many lists and heads have each slot.
+  [[nodiscard]] std::vector<std::uint16_t> uses_by_entries(std::size_t medium) const;
   [[nodiscard]] std::byte* host(std::int32_t slot) const {
     return host_.data() + slot * token_.value;
   }

@@ -78,9 +78,10 @@ TierCounters Pool::counters(SimTime now) const {
 }
 
 void Pool::charge(Account account, Bytes bytes) {
+  KVTIER_ASSERT(total() + bytes <= shares_.capacity,
+                "a pool's accounts take no more than its capacity");
   used_[static_cast<std::size_t>(account)] += bytes;
   others_ += bytes;
-  KVTIER_ASSERT(total() <= shares_.capacity, "a pool's accounts take no more than its capacity");
 }
 
 void Pool::age(EntryId entry, std::optional<SimTime> last_used) {

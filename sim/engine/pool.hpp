@@ -84,14 +84,15 @@ class Pool : public VictimSet {
   /// Not of stored KV.
   void charge(Account account, Bytes bytes);
   void charge_stored(Bytes bytes, SimTime now) {
-    stored_ += bytes;
-    // What is charged now counts from now on: counters() adds what is stored times the time.
-    counters_.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * now.ns;
-    counters_.occupancy_peak = std::max(counters_.occupancy_peak, stored_);
+    const Bytes stored = stored_ + bytes;
     // One comparison: as an unsigned number, less than nothing is more than any capacity.
     KVTIER_ASSERT(
-        static_cast<std::uint64_t>(stored_.value) <= static_cast<std::uint64_t>(capacity_.value),
+        static_cast<std::uint64_t>(stored.value) <= static_cast<std::uint64_t>(capacity_.value),
         "a tier holds no more than its capacity");
+    stored_ = stored;
+    // What is charged now counts from now on: counters() adds what is stored times the time.
+    counters_.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * now.ns;
+    counters_.occupancy_peak = std::max(counters_.occupancy_peak, stored);
   }
   /// So much of the stored KV more is that of a shared prefix.
   void note_shared(Bytes bytes) {

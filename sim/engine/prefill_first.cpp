@@ -288,6 +288,7 @@ void PrefillFirst::preload_next() {
   const Tokens tokens = std::min(r.history, tiers_.stored_tokens(slot));
   Load& load = loads_[slot];
   preloading_ = slot;
+  load.tokens_ahead = tokens;
   load.layers_ahead = read_buffer_.layers({.added = r.history - tokens + r.input, .past = tokens});
   load.preloaded =
       stored_up_to_layers_[static_cast<std::size_t>(load.layers_ahead - 1)] * tokens.value;
@@ -387,6 +388,15 @@ void PrefillFirst::for_each_running(const std::function<void(SimTime, Tokens)>& 
     }
     visit(r.first_token, predicted);
   }
+}
+
+Bytes PrefillFirst::beyond_accounts() const {
+  Bytes beyond = tiers_.saved_in_hbm();
+  if (preloading_ != kNoSession) {
+    const Load& load = loads_[preloading_];
+    beyond += bytes_per_token_ * load.tokens_ahead.value - load.preloaded;
+  }
+  return beyond;
 }
 
 void PrefillFirst::check_invariants() const {

@@ -42,6 +42,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   /// What is admitted has its KV reserved, so it runs to its end.
   [[nodiscard]] std::int64_t preemptions() const override { return 0; }
   [[nodiscard]] const Pool& hbm() const override { return tiers_.hbm(); }
+  [[nodiscard]] Bytes beyond_accounts() const override;
   void check_invariants() const override;
 
  private:
@@ -53,7 +54,8 @@ class PrefillFirst final : public Batcher, private RunningView {
   struct Load {
     /// Tokens whose KV the turn takes, once it is admitted.
     Tokens running;
-    /// Its first layers that are in the read buffer, or on their way there.
+    /// Its tokens whose first layers are in the read buffer, or on their way there.
+    Tokens tokens_ahead;
     std::int64_t layers_ahead = 0;
     Bytes preloaded;
     TransferId transfer;

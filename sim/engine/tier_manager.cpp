@@ -597,6 +597,14 @@ void TierManager::report(DecisionKind kind, std::size_t index, EntryId id, Token
                            .position = entry(id).position});
 }
 
+Bytes TierManager::saved_in_hbm() const {
+  Bytes saved;
+  for (const Entry& e : entries_) {
+    saved += e.saving && !keeps_in_hbm(0) ? actual_bytes(e.tokens) - e.buffered : Bytes(0);
+  }
+  return saved;
+}
+
 void TierManager::check_invariants(const Pool::Sums& control_plane) const {
   Pool::Sums in_hbm = control_plane;
   for (const Entry& e : entries_) {

@@ -109,6 +109,9 @@ class TierManager final : public StoredKv {
   /// With the accounts of running requests and the read buffer, which the control plane charges.
   [[nodiscard]] Pool& hbm() { return *hbm_; }
   [[nodiscard]] const Pool& hbm() const { return *hbm_; }
+  /// Saved KV of entries whose save is not complete: it stays in HBM, where the next turn finds it,
+  /// and the write buffer does not count it.
+  [[nodiscard]] Bytes saved_in_hbm() const;
   /// Entries whose save is not complete.
   [[nodiscard]] std::int64_t saves_in_progress() const { return saving_; }
   [[nodiscard]] EntryId entry_of(SessionSlot session) const {

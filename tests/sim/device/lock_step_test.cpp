@@ -84,6 +84,49 @@ TEST(LockStep, MovesEveryByteOfRandomSystems) {
   EXPECT_GT(verified.value, 0);
 }
 
+/// Runs the config. Expects at each completion that the entries of the device take no more of HBM
+/// than the control plane says. Returns the most that they took beyond the pool's accounts.
+Bytes most_beyond_accounts(const RunConfig& config, Device& device) {
+  const PolicyRegistry registry = builtin_policies();
+  const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
+  SimulatedBackend clock(config.hardware, config.model.layers, timing, DecodeStepping::closed_form);
+  std::function<void()> check = [] {};
+  LockStepBackend backend(clock, {.config = &config,
+                                  .device = &device,
+                                  .directory = KVTIER_SOURCE_DIR,
+                                  .check = [&check] { check(); },
+                                  .spare_contexts = 200});
+  const auto source = make_source(config.workload, static_cast<std::uint64_t>(config.seed), {});
+  Instance instance(
+      {.config = &config, .registry = &registry, .backend = &backend, .sessions = source.get()});
+  Bytes most;
+  check = [&] {
+    const KvStore& store = backend.store();
+    const Batcher& batcher = instance.batcher();
+    const std::int64_t slots = store.taken(Medium::hbm) - store.taken_by_moves(Medium::hbm);
+    const Bytes taken = store.token_bytes() * slots;
+    const Bytes accounts = batcher.hbm().total();
+    EXPECT_LE(taken.value, (accounts + batcher.beyond_accounts()).value);
+    most = std::max(most, taken - accounts);
+  };
+  instance.run();
+  backend.finish();
+  return most;
+}
+
+TEST(LockStep, TakesNoMoreOfHbmThanTheControlPlaneAccountsFor) {
+  const auto device = make_cpu_device(1);
+  Bytes beyond;
+  const std::int64_t ran = for_device_configs(15, [&](const RunConfig& config) {
+    const Bytes most = most_beyond_accounts(config, *device);
+    const bool only_in_hbm = config.system.paging || config.system.tiers.count() == 0;
+    EXPECT_TRUE(!only_in_hbm || most.value == 0) << "what is beyond is saved or loaded ahead";
+    beyond = std::max(beyond, most);
+  });
+  EXPECT_GT(ran, 0);
+  EXPECT_GT(beyond.value, 0) << "turns that are saved stay in HBM whole";
+}
+
 TEST(LockStep, MovesEveryByteBetweenEachTwoTiers) {
   const auto device = make_cpu_device(1);
   using enum Medium;
