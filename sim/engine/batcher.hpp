@@ -38,8 +38,8 @@ class Batcher {
   [[nodiscard]] virtual TierCounters counters(std::size_t tier) const = 0;
   /// HBM, with the accounts of all that is in it.
   [[nodiscard]] virtual const Pool& hbm() const = 0;
-  /// KV that is in HBM and in no account: what an ended turn has saved already stays until all of it
-  /// is saved, and a device that loads layers ahead has room for all layers.
+  /// KV that is in HBM and in no account: what an ended turn has saved already stays until all of
+  /// it is saved, and a device that loads layers ahead has room for all layers.
   [[nodiscard]] virtual Bytes beyond_accounts() const { return Bytes(0); }
   /// Entries of which some tier holds something.
   [[nodiscard]] virtual std::size_t stored_entries() const = 0;

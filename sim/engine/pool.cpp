@@ -77,13 +77,6 @@ TierCounters Pool::counters(SimTime now) const {
   return counters;
 }
 
-void Pool::charge(Account account, Bytes bytes) {
-  KVTIER_ASSERT(total() + bytes <= shares_.capacity,
-                "a pool's accounts take no more than its capacity");
-  used_[static_cast<std::size_t>(account)] += bytes;
-  others_ += bytes;
-}
-
 void Pool::age(EntryId entry, std::optional<SimTime> last_used) {
   if (last_used.has_value() == by_age_.contains(entry)) {
     return;
@@ -108,8 +101,7 @@ EntryId Pool::next_expired(SimTime now) const {
   return any ? by_age_.top() : kNoEntry;
 }
 
-bool Pool::choose_for(Bytes room, const RoomRequest& request, EntryId newcomer) {
-  Bytes wanted = room - free_to_come();
+bool Pool::choose_for(EntryId newcomer, const RoomRequest& request, Bytes wanted) {
   if (request.demand == Demand::background) {
     wanted = std::min(wanted, available());  // a part of a free buffer is better than none
   }

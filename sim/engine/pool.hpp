@@ -82,7 +82,13 @@ class Pool : public VictimSet {
     return std::max(Bytes(0), used(Account::write_buffer) - shares_.write_buffer);
   }
   /// Not of stored KV.
-  void charge(Account account, Bytes bytes);
+  void charge(Account account, Bytes bytes) {
+    const Bytes others = others_ + bytes;
+    KVTIER_ASSERT(stored_ + others <= shares_.capacity,
+                  "a pool's accounts take no more than its capacity");
+    others_ = others;
+    used_[static_cast<std::size_t>(account)] += bytes;
+  }
   void charge_stored(Bytes bytes, SimTime now) {
     const Bytes stored = stored_ + bytes;
     // One comparison: as an unsigned number, less than nothing is more than any capacity.
@@ -129,14 +135,14 @@ class Pool : public VictimSet {
   }
   /// An offered entry that has expired; kNoEntry if there is none.
   [[nodiscard]] EntryId next_expired(SimTime now) const;
-  /// Chooses victims, so that `room` will be free for the newcomer, if there is one; free_to_come()
-  /// is less. In the background it chooses what there is if that is less. False: no set frees the
-  /// room, and nothing leaves. The caller removes the victims.
-  [[nodiscard]] bool choose_for(Bytes room, const RoomRequest& request, EntryId newcomer);
-  /// The same for so many bytes, whatever is free.
+  /// Asks the policy for victims that free so many bytes. False: no set does, and nothing leaves.
+  /// The caller removes the victims.
   [[nodiscard]] bool choose(const RoomRequest& request, Bytes wanted) {
     return VictimSet::choose(*policy_, request, wanted);
   }
+  /// The same for what the newcomer, if there is one, lacks of free_to_come(). The admission policy
+  /// may refuse it. In the background what there is has to do.
+  [[nodiscard]] bool choose_for(EntryId newcomer, const RoomRequest& request, Bytes wanted);
 
   // Admission.
 

@@ -204,11 +204,11 @@ void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
     tell_removed(index, id);
   }
   const Bytes account = copy.account;
-  if (index == 0 && e.prompt != kNone) [[unlikely]] {
+  if (e.prompt != kNone && index == 0) [[unlikely]] {
     tier(0).note_shared(-account);
   }
-  copy = Copy{.tokens = Tokens(0), .account = account};
   charge(index, e, -account);
+  copy = Copy{};
   --residents_;
   e.residents &= static_cast<std::uint8_t>(~(1U << index));
   e.loss = cause;

@@ -394,9 +394,10 @@ class TierManager final : public StoredKv {
   /// frees it: evicts nothing and returns false.
   [[nodiscard]] bool choose_victims(std::size_t index, Bytes room, Demand demand,
                                     EntryId newcomer) {
-    return tier(index).free_to_come() >= room || take_victims(index, room, demand, newcomer);
+    const Bytes missing = room - tier(index).free_to_come();
+    return missing.value <= 0 || take_victims(index, missing, demand, newcomer);
   }
-  [[nodiscard]] bool take_victims(std::size_t tier, Bytes room, Demand demand, EntryId newcomer);
+  [[nodiscard]] bool take_victims(std::size_t tier, Bytes missing, Demand demand, EntryId newcomer);
   Room find_room(std::size_t index, Bytes bytes, Demand demand, EntryId newcomer) {
     const Tier& t = tier(index);
     if (bytes > t.capacity() || !choose_victims(index, bytes, demand, newcomer)) {

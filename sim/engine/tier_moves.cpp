@@ -17,7 +17,7 @@ constexpr int kMostSettleRounds = 1 << 20;
 
 // ---- Room ----
 
-bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, EntryId newcomer) {
+bool TierManager::take_victims(std::size_t index, Bytes missing, Demand demand, EntryId newcomer) {
   Tier& t = tier(index);
   RoomRequest request{.now = backend_.now(), .demand = demand};
   if (t.sees_queue()) {
@@ -39,7 +39,7 @@ bool TierManager::take_victims(std::size_t index, Bytes room, Demand demand, Ent
                       .next_use = next_use(newcomer)};
     request.newcomer = &*shown;
   }
-  if (!t.choose_for(room, request, newcomer)) {
+  if (!t.choose_for(newcomer, request, missing)) {
     return false;
   }
   for (const Victim& victim : t.victims()) {

@@ -37,8 +37,8 @@ struct Memory {
   /// The entries that leave for a newcomer of so many bytes, or nothing.
   std::optional<std::vector<std::uint32_t>> choose(std::int64_t bytes, Demand demand = Demand::save,
                                                    std::uint32_t newcomer = 99) {
-    if (!pool.choose_for(Bytes(bytes), {.now = SimTime(++time), .demand = demand},
-                         EntryId{newcomer})) {
+    if (!pool.choose_for(EntryId{newcomer}, {.now = SimTime(++time), .demand = demand},
+                         Bytes(bytes) - pool.free_to_come())) {
       return std::nullopt;
     }
     std::vector<std::uint32_t> entries;
