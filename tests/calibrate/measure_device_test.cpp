@@ -174,8 +174,9 @@ TEST_F(StorageMeasures, ReadOneBlockAfterAPause) {
 // 4 MiB in parts of 256 KiB, by an engine of its own, which takes 100 us for each.
 TEST_F(StorageMeasures, LoadThroughARingAfterAPause) {
   const auto tables = plan({.seconds = 1e-4});
-  const Sample sample = find(tables, OperationId::D4, kAfterPause, {4 << 20}).prepare();
+  // The other one is opened by a thread of its own, while this one goes on.
   ThrottledEngine* const writer = engine_;
+  const Sample sample = find(tables, OperationId::D4, kAfterPause, {4 << 20}).prepare();
   EXPECT_EQ(writer->writes, 16);
   const std::int64_t begin = steady_clock().now_ns();
   const double seconds = sample();
