@@ -21,29 +21,21 @@ SharedLinks::SharedLinks(Topology topology)
     : topology_(std::move(topology)),
       path_bits_(static_cast<unsigned>(std::bit_width(topology_.edges.size()))),
       path_mask_((1U << path_bits_) - 1),
-      count_bits_(
-          static_cast<unsigned>(std::min(kMostPaths / topology_.edges.size(), kMostCountBits))),
-      count_most_((1U << count_bits_) - 1),
-      path_count_(topology_.edges.size()),
-      links_(topology_.links.size()),
-      patterns_((std::size_t{1} << kRememberedBits) + 1),
-      remembered_(patterns_.size() * 2 * path_count_) {
-  KVTIER_ASSERT(path_count_ <= kMostPaths && links_.size() <= kMostPaths,
-                "paths and links fit a word");
-  for (std::size_t p = 0; p < path_count_; ++p) {
-    routes_[p].pattern_step = std::uint64_t{1} << (count_bits_ * p);
-    for (const LinkUse& use : topology_.edges[p].uses) {
-      links_[use.link].paths |= Mask{1} << p;
-    }
+      count_bits_(static_cast<unsigned>(
+          std::min(kKeyBits / std::max<std::size_t>(1, topology_.edges.size()), kMostCountBits))),
+      count_most_((std::size_t{1} << count_bits_) - 1),
+      paths_(topology_.edges.size()),
+      busy_(topology_.links.size()),
+      patterns_(std::size_t{1} << kRememberedBits),
+      crowded_(std::make_unique<Pattern>()),
+      in_force_(crowded_.get()),
+      active_(paths_.size()),
+      pattern_(count_bits_ == 0 ? kCrowded : 0) {
+  for (std::size_t p = 0; p < paths_.size(); ++p) {
+    paths_[p].edge = &topology_.edges[p];
+    paths_[p].index = static_cast<std::uint32_t>(p);
+    paths_[p].pattern_step = count_bits_ == 0 ? 0 : std::uint64_t{1} << (count_bits_ * p);
   }
-}
-
-SharedLinks::Mask SharedLinks::links_in_use() const {
-  Mask in_use = 0;
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    in_use |= (links_[i].paths & active_) != 0 ? Mask{1} << i : Mask{0};
-  }
-  return in_use;
 }
 
 void SharedLinks::set_computing(bool computing, SimTime now) {
@@ -52,7 +44,7 @@ void SharedLinks::set_computing(bool computing, SimTime now) {
   }
   advance(now);
   pattern_ ^= kComputing;
-  first_changed_ |= kComputing;
+  changed_ = true;
 }
 
 TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie,
@@ -62,54 +54,53 @@ TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64
     return start(index, bytes, cookie, now, open);
   }
   Path& path = paths_[index];
-  Route& route = routes_[index];
-  const std::size_t before = count(index);
+  const std::size_t before = count(path);
   if (before < count_most_) {
-    pattern_ += route.pattern_step;
+    pattern_ += path.pattern_step;
   } else if (before == count_most_) {
     ++crowded_paths_;
     pattern_ |= kCrowded;
   }
-  first_changed_ |= Mask{1} << index;
-  route.bytes += bytes;
-  path.settle(rates_[index], now);
+  path.carried += bytes;
+  path.settle(now);
+  path.rate = kChanged;
+  changed_ = true;
   const std::uint64_t sequence = next_sequence_++;
   Pending added{path.served + static_cast<double>(bytes.value), sequence, cookie, bytes, open};
   if (added.due < path.first.due) {
     std::swap(added, path.first);
   }
-  route.rest.push_back(added);
-  std::push_heap(route.rest.begin(), route.rest.end(), Later{});
+  path.rest.push_back(added);
+  std::push_heap(path.rest.begin(), path.rest.end(), Later{});
   return name(index, sequence);
 }
 
-const SharedLinks::Pending& SharedLinks::finish_before(std::size_t index) {
-  Path& path = paths_[index];
-  Route& route = routes_[index];
-  const std::size_t left = route.rest.size();
+const SharedLinks::Pending& SharedLinks::finish_before(Path& path) {
+  const std::size_t left = path.rest.size();
   if (left < count_most_) {
-    pattern_ -= route.pattern_step;
+    pattern_ -= path.pattern_step;
   } else if (left == count_most_) {
     if (--crowded_paths_ == 0) {
       pattern_ &= ~kCrowded;
     }
   }
-  path.settle(rates_[index], now_);
+  path.settle(now_);
+  path.rate = kChanged;
   finished_ = path.first;
-  std::pop_heap(route.rest.begin(), route.rest.end(), Later{});
-  path.first = route.rest.back();
-  route.rest.pop_back();
+  std::pop_heap(path.rest.begin(), path.rest.end(), Later{});
+  path.first = path.rest.back();
+  path.rest.pop_back();
   return finished_;
 }
 
 bool SharedLinks::extend_on(std::size_t index, TransferId transfer, Bytes bytes, SimTime now) {
   advance(now);
   Path& path = paths_[index];
-  std::vector<Pending>& rest = routes_[index].rest;
+  std::vector<Pending>& rest = path.rest;
   const auto is_it = [&](const Pending& p) { return name(index, p.sequence) == transfer; };
   const auto extend = [&](Pending& pending) {
-    path.settle(rates_[index], now);
-    routes_[index].bytes += bytes;
+    path.settle(now);
+    path.carried += bytes;
     pending.bytes += bytes;
     pending.open = false;
     pending.due = std::max(pending.due, path.served) + static_cast<double>(bytes.value);
@@ -127,28 +118,40 @@ bool SharedLinks::extend_on(std::size_t index, TransferId transfer, Bytes bytes,
     extend(*found);
   }
   std::make_heap(rest.begin(), rest.end(), Later{});
-  first_changed_ |= Mask{1} << index;
+  path.rate = kChanged;
+  changed_ = true;
   return true;
 }
 
 std::size_t SharedLinks::in_flight() const {
   std::size_t sum = 0;
-  for (std::size_t p = 0; p < path_count_; ++p) {
-    sum += count(p);
+  for (std::size_t i = 0; i < active_count_; ++i) {
+    sum += count(*active_[i]);
   }
   return sum;
 }
 
 LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
-  LinkCounters counters{.forward = {}, .backward = {}, .busy = links_[link].busy};
-  const bool was_busy = (busy_links_ >> link & 1U) != 0;
-  const bool is_busy = (links_in_use() >> link & 1U) != 0;
-  counters.busy += was_busy ? now_ - SimTime() : SimDuration();
-  counters.busy += is_busy ? now - now_ : SimDuration();
-  for (std::size_t p = 0; p < path_count_; ++p) {
-    for (const LinkUse& use : topology_.edges[p].uses) {
+  LinkCounters counters{.forward = {}, .backward = {}, .busy = busy_[link]};
+  const auto uses = [link](const auto& links) {
+    return std::ranges::find(links, link) != links.end();
+  };
+  for (const Pattern& pattern : patterns_) {
+    counters.busy += uses(pattern.links) ? pattern.time : SimDuration();
+  }
+  counters.busy += uses(crowded_->links) ? crowded_->time : SimDuration();
+  counters.busy += uses(in_force_->links) ? now_ - SimTime() : SimDuration();
+  for (std::size_t i = 0; i < active_count_; ++i) {
+    if (std::ranges::any_of(active_[i]->edge->uses,
+                            [link](const LinkUse& use) { return use.link == link; })) {
+      counters.busy += now - now_;
+      break;
+    }
+  }
+  for (const Path& path : paths_) {
+    for (const LinkUse& use : path.edge->uses) {
       if (use.link == link) {
-        (use.forward ? counters.forward : counters.backward) += routes_[p].bytes;
+        (use.forward ? counters.forward : counters.backward) += path.carried;
       }
     }
   }
@@ -157,121 +160,97 @@ LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
 
 /// Progressive filling: all rates rise together until a limit is reached; the transfers under that
 /// limit keep their rate and the others go on rising.
-const std::vector<double>& SharedLinks::fair_rates() {
-  const std::size_t limits = kLimits * links_.size();
-  std::vector<Constraint>& constraints = constraints_;
-  constraints.assign(limits, {});
-  const auto busy = [&](std::size_t link) { return (active_ & links_[link].paths) != 0; };
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    const DuplexLimits link = topology_.limits_beside(i, (pattern_ & kComputing) != 0, busy);
-    constraints[kLimits * i].left = link.forward.value;
-    constraints[kLimits * i + 1].left = link.backward.value;
-    constraints[kLimits * i + 2].left = link.both.value;
-  }
-  std::vector<double>& rates = fair_rates_;
-  rates.assign(path_count_, 0);
-  Mask rising_paths = 0;
-  for (std::size_t p = 0; p < path_count_; ++p) {
-    if (is_active(p)) {
-      rising_paths |= Mask{1} << p;
-      const auto transfers = static_cast<double>(count(p));
-      for (const LinkUse& use : topology_.edges[p].uses) {
-        constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising += transfers;
-        constraints[kLimits * use.link + 2].rising += transfers;
-      }
+void SharedLinks::share_fairly(std::vector<Share>& shares, std::vector<std::size_t>& links) {
+  constraints_.assign(kLimits * topology_.links.size(), {});
+  const auto each_constraint = [&](const Path& path, auto&& visit) {
+    for (const LinkUse& use : path.edge->uses) {
+      visit(constraints_[kLimits * use.link + (use.forward ? 0 : 1)]);
+      visit(constraints_[kLimits * use.link + 2]);
     }
+  };
+  rising_.assign(active_.begin(), active_.begin() + static_cast<std::ptrdiff_t>(active_count_));
+  for (const Path* path : rising_) {
+    const auto transfers = static_cast<double>(count(*path));
+    each_constraint(*path, [&](Constraint& c) { c.rising += transfers; });
   }
+  const auto busy = [&](std::size_t link) { return constraints_[kLimits * link + 2].rising > 0; };
+  const bool computing = (pattern_ & kComputing) != 0;
+  links.clear();
+  for (std::size_t i = 0; i < topology_.links.size(); ++i) {
+    if (!busy(i)) {
+      continue;
+    }
+    links.push_back(i);
+    const DuplexLimits limits = topology_.limits_beside(i, computing, busy);
+    constraints_[kLimits * i].left = limits.forward.value;
+    constraints_[kLimits * i + 1].left = limits.backward.value;
+    constraints_[kLimits * i + 2].left = limits.both.value;
+  }
+  shares.resize(paths_.size());
   double level = 0;
-  while (rising_paths != 0) {
+  while (!rising_.empty()) {
     double step = std::numeric_limits<double>::infinity();
-    for (std::size_t c = 0; c < limits; ++c) {
-      if (constraints[c].rising > 0) {
-        step = std::min(step, constraints[c].left / constraints[c].rising);
+    for (const Constraint& c : constraints_) {
+      if (c.rising > 0) {
+        step = std::min(step, c.left / c.rising);
       }
     }
     level += step;
-    for (std::size_t c = 0; c < limits; ++c) {
-      if (constraints[c].rising > 0) {
-        const bool binds = constraints[c].left / constraints[c].rising <= step * (1 + 1e-12);
-        constraints[c].left -= step * constraints[c].rising;
-        constraints[c].is_full = binds;
+    for (Constraint& c : constraints_) {
+      if (c.rising > 0) {
+        c.is_full = c.left / c.rising <= step * (1 + 1e-12);
+        c.left -= step * c.rising;
       }
     }
-    for (std::size_t p = 0; p < path_count_; ++p) {
-      if ((rising_paths >> p & 1U) == 0) {
-        continue;
-      }
+    std::erase_if(rising_, [&](const Path* path) {
       bool stops = false;
-      for (const LinkUse& use : topology_.edges[p].uses) {
-        stops = stops || constraints[kLimits * use.link + (use.forward ? 0 : 1)].is_full ||
-                constraints[kLimits * use.link + 2].is_full;
-      }
+      each_constraint(*path, [&](const Constraint& c) { stops = stops || c.is_full; });
       if (stops) {
-        rates[p] = level;
-        rising_paths &= ~(Mask{1} << p);
-        const auto transfers = static_cast<double>(count(p));
-        for (const LinkUse& use : topology_.edges[p].uses) {
-          constraints[kLimits * use.link + (use.forward ? 0 : 1)].rising -= transfers;
-          constraints[kLimits * use.link + 2].rising -= transfers;
-        }
+        shares[path->index] = {.rate = level * 1e-9, .ns_per_byte = 1e9 / level};
+        const auto transfers = static_cast<double>(count(*path));
+        each_constraint(*path, [&](Constraint& c) { c.rising -= transfers; });
       }
-    }
+      return stops;
+    });
   }
-  return rates;
 }
 
-inline void SharedLinks::note_busy(Mask busy_links) {
-  for (Mask changed = busy_links ^ busy_links_; changed != 0; changed &= changed - 1) {
-    const auto link = static_cast<std::size_t>(std::countr_zero(changed));
-    const bool begins = (busy_links >> link & 1U) != 0;
-    links_[link].busy += begins ? SimTime() - now_ : now_ - SimTime();
+SharedLinks::Pattern& SharedLinks::remember(Pattern& pattern) {
+  Pattern& place = (pattern_ & kCrowded) != 0 ? *crowded_ : pattern;
+  for (const std::size_t link : place.links) {
+    busy_[link] += place.time;
   }
-  busy_links_ = busy_links;
-}
-
-const SharedLinks::Pattern& SharedLinks::remember(std::size_t place) {
-  if (crowded_paths_ > 0) {
-    place = patterns_.size() - 1;
-  }
-  double* const shares = &remembered_[place * 2 * path_count_];
-  const std::vector<double>& rates = fair_rates();
-  for (std::size_t p = 0; p < path_count_; ++p) {
-    shares[p] = rates[p] * 1e-9;
-    shares[path_count_ + p] = 1e9 / rates[p];
-  }
-  patterns_[place] = {pattern_ & ~kCrowded, links_in_use(), shares};
-  return patterns_[place];
+  place.time = {};
+  place.key = pattern_;
+  share_fairly(place.shares, place.links);
+  return place;
 }
 
 void SharedLinks::share() {
   constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15ULL;
-  const std::size_t place = (pattern_ * kMultiplier) >> (64 - kRememberedBits);
-  const Pattern* pattern = &patterns_[place];
-  if (pattern->key != pattern_) [[unlikely]] {
-    pattern = &remember(place);
-  }
-  const double* const new_rates = pattern->shares;
   const SimTime now = now_;
-  const Mask first_changed = std::exchange(first_changed_, 0);
-  if (pattern->links != busy_links_) {
-    note_busy(pattern->links);
-  }
+  in_force_->time += now - SimTime();
+  Pattern& place = patterns_[(pattern_ * kMultiplier) >> (64 - kRememberedBits)];
+  Pattern& pattern = place.key == pattern_ ? place : remember(place);
+  pattern.time += SimTime() - now;
+  in_force_ = &pattern;
+  changed_ = false;
   SimTime next = kNever;
-  std::uint32_t next_path = 0;
-  for (Mask left = active_; left != 0; left &= left - 1) {
-    const auto p = static_cast<std::uint32_t>(std::countr_zero(left));
-    const double rate = new_rates[p];
-    if (rates_[p] != rate || (first_changed >> p & 1U) != 0) {
-      Path& path = paths_[p];
-      path.settle(rates_[p], now);
-      rates_[p] = rate;
+  Path* next_path = nullptr;
+  Path* const* const active = active_.data();
+  for (Path* const* left = active; left != active + active_count_; ++left) {
+    Path& path = **left;
+    const Share share = pattern.shares[path.index];
+    if (path.rate != share.rate) {
+      path.settle(now);
+      path.rate = share.rate;
       const double bytes = path.first.due - path.served;
-      due_at_[p] = bytes <= 0 ? now : now + ceil_ns(bytes * new_rates[path_count_ + p]);
+      path.due_at = bytes <= 0 ? now : now + ceil_ns(bytes * share.ns_per_byte);
     }
-    if (due_at_[p] < next ||
-        (due_at_[p] == next && paths_[p].first.sequence < paths_[next_path].first.sequence)) {
-      next = due_at_[p];
-      next_path = p;
+    if (path.due_at < next || next_path == nullptr ||
+        (path.due_at == next && path.first.sequence < next_path->first.sequence)) {
+      next = path.due_at;
+      next_path = &path;
     }
   }
   next_ = next;

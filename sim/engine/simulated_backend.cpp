@@ -37,14 +37,7 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
       links_(server_topology(hardware)),
       transfers_land_(std::ranges::any_of(topology().edges, [](const Edge& edge) {
         return edge.latency.ns > 0 || edge.ns_per_first_byte > 0;
-      })) {
-  paths_.fill(kNoPath);
-  for (std::size_t i = 0; i < topology().edges.size(); ++i) {
-    const Edge& edge = topology().edges[i];
-    paths_[static_cast<std::size_t>(edge.from) * kMedia + static_cast<std::size_t>(edge.to)] =
-        static_cast<std::uint8_t>(i);
-  }
-}
+      })) {}
 
 Completion SimulatedBackend::wait() {
   while (true) {
@@ -132,8 +125,8 @@ void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
 }
 
 TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
-  const std::uint8_t edge = path(command.from, command.to);
-  KVTIER_ASSERT(edge != kNoPath, "a transfer goes along an edge");
+  const std::size_t edge = topology().find_edge(command.from, command.to);
+  KVTIER_ASSERT(edge != Topology::kNoEdge, "a transfer goes along an edge");
   return links_.start(edge, command.bytes, command.cookie, now_,
                       command.open && !command.tells_end);
 }
@@ -143,7 +136,8 @@ bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens)
 }
 
 Bytes SimulatedBackend::moved(Medium from, Medium to) const {
-  return path(from, to) != kNoPath ? links_.carried(path(from, to)) : Bytes(0);
+  const std::size_t edge = topology().find_edge(from, to);
+  return edge != Topology::kNoEdge ? links_.carried(edge) : Bytes(0);
 }
 
 void SimulatedBackend::start_prefill(const PrefillCommand& command) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <string_view>
 #include <vector>
 
@@ -74,9 +73,6 @@ class SimulatedBackend final : public Backend {
     std::uint64_t cookie = 0;
   };
 
-  [[nodiscard]] std::uint8_t path(Medium from, Medium to) const {
-    return paths_[static_cast<std::size_t>(from) * kMedia + static_cast<std::size_t>(to)];
-  }
   [[nodiscard]] const Edge& edge_of(TransferId transfer) const {
     return topology().edges[links_.path_of(transfer)];
   }
@@ -111,9 +107,6 @@ class SimulatedBackend final : public Backend {
   SimDuration before_work_;
   SimDuration after_work_;
   SharedLinks links_;
-  /// Edges by their media, kNoPath where there is none.
-  static constexpr std::uint8_t kNoPath = UINT8_MAX;
-  std::array<std::uint8_t, kMedia * kMedia> paths_{};
   /// Some edge has a beginning that takes time.
   bool transfers_land_ = false;
   /// The next first.

@@ -8,10 +8,11 @@
 namespace kvtier {
 
 Edge& Topology::connect(Medium from, Medium to, std::vector<LinkUse> uses) {
+  KVTIER_ASSERT(static_cast<std::size_t>(std::max(from, to)) < media_count_,
+                "an edge connects media");
+  KVTIER_ASSERT(find_edge(from, to) == kNoEdge, "two media have one edge each way");
   KVTIER_ASSERT(!uses.empty(), "an edge has links");
-  edges_by_media.resize(media.size() * media.size(), kNoEdge);
-  edges_by_media[static_cast<std::size_t>(from) * media.size() + static_cast<std::size_t>(to)] =
-      edges.size();
+  edges_by_media_[place(from, to)] = edges.size();
   const auto crosses = [&](std::size_t link) {
     return std::ranges::any_of(uses, [&](const LinkUse& use) { return use.link == link; });
   };
@@ -37,10 +38,11 @@ std::optional<std::size_t> Topology::find_link(std::string_view name) const {
 }
 
 Topology server_topology(const HardwareConfig& hardware) {
-  Topology topology;
+  std::vector<std::string> media;
   for (std::size_t i = 0; i < kMedia; ++i) {
-    topology.media.emplace_back(to_string(static_cast<Medium>(i)));
+    media.emplace_back(to_string(static_cast<Medium>(i)));
   }
+  Topology topology(std::move(media));
   const auto add_link = [&](const char* name, const DuplexLimits& limits, WaitCause wait) {
     topology.links.push_back({name, limits, wait});
     return topology.links.size() - 1;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hw/hardware.hpp"
@@ -58,13 +59,22 @@ struct Edge {
     return latency +
            ceil_ns(ns_per_first_byte * static_cast<double>(std::min(bytes, first_bytes).value));
   }
+  /// From a transfer's start to its end when nothing else moves or computes.
+  [[nodiscard]] SimDuration idle_time(Bytes bytes) const {
+    return transfer_duration(bytes, idle_rate) + beginning(bytes);
+  }
 };
 
 /// Media, the links between them, and the edges along which KV moves: any graph, described once.
 /// The simulated backend shares its links, and whoever asks how long a transfer takes, or what it
 /// waits for, asks here.
 struct Topology {
-  /// By Medium; there may be more than the media of one server.
+  /// Names by Medium; there may be more than the media of one server.
+  explicit Topology(std::vector<std::string> names)
+      : media(std::move(names)),
+        media_count_(media.size()),
+        edges_by_media_(media_count_ * media_count_, kNoEdge) {}
+
   std::vector<std::string> media;
   std::vector<Link> links;
   std::vector<Edge> edges;
@@ -73,11 +83,9 @@ struct Topology {
   /// Appends an edge, when all links and their interference are there. Links' latencies add up.
   Edge& connect(Medium from, Medium to, std::vector<LinkUse> uses);
   static constexpr std::size_t kNoEdge = SIZE_MAX;
-  /// The number of an edge.
+  /// The number of an edge between two of the media.
   [[nodiscard]] std::size_t find_edge(Medium from, Medium to) const {
-    const std::size_t place =
-        static_cast<std::size_t>(from) * media.size() + static_cast<std::size_t>(to);
-    return place < edges_by_media.size() ? edges_by_media[place] : kNoEdge;
+    return edges_by_media_[place(from, to)];
   }
   /// The edge exists.
   [[nodiscard]] const Edge& edge(Medium from, Medium to) const {
@@ -100,20 +108,22 @@ struct Topology {
     return limits;
   }
 
-  // Of a transfer when nothing else moves or computes.
-
-  /// What a GPU that waits for it waits for.
+  /// What a GPU waits for that waits for a transfer when nothing else moves.
   [[nodiscard]] WaitCause wait_cause(Medium from, Medium to) const {
     return links[edge(from, to).slowest_link].wait;
   }
-  /// From its start to its end.
   [[nodiscard]] SimDuration idle_time(Medium from, Medium to, Bytes bytes) const {
-    const Edge& way = edge(from, to);
-    return transfer_duration(bytes, way.idle_rate) + way.beginning(bytes);
+    return edge(from, to).idle_time(bytes);
   }
 
+ private:
+  [[nodiscard]] std::size_t place(Medium from, Medium to) const {
+    return static_cast<std::size_t>(from) * media_count_ + static_cast<std::size_t>(to);
+  }
+
+  std::size_t media_count_;
   /// Numbers of edges, by `from` and then `to`.
-  std::vector<std::size_t> edges_by_media;
+  std::vector<std::size_t> edges_by_media_;
 };
 
 /// One server: HBM reaches DRAM and drives over PCIe, the links of all GPUs as one, and CXL memory

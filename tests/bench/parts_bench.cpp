@@ -148,8 +148,8 @@ BENCHMARK(BM_LookAheadPrefetch);
 void BM_SharedLinks(benchmark::State& state) {
   const DuplexLimits pcie{BytesPerSecond(26e9), BytesPerSecond(26e9), BytesPerSecond(42e9)};
   const DuplexLimits drive{BytesPerSecond(5e9), BytesPerSecond(5e9), BytesPerSecond(5e9)};
-  Topology topology{.media = {"hbm", "dram", "cxl", "ssd"},
-                    .links = {{.name = "pcie", .limits = pcie}, {.name = "ssd", .limits = drive}}};
+  Topology topology({"hbm", "dram", "cxl", "ssd"});
+  topology.links = {{.name = "pcie", .limits = pcie}, {.name = "ssd", .limits = drive}};
   using enum Medium;
   topology.connect(dram, hbm, {{0, true}});
   topology.connect(hbm, dram, {{0, false}});

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -22,8 +23,7 @@ constexpr std::size_t kAcross = 2;
 Topology topology_of(const std::vector<DuplexLimits>& links,
                      const std::vector<std::vector<LinkUse>>& paths,
                      std::vector<LinkInterference> interference = {}) {
-  Topology topology;
-  topology.media.resize(2 * paths.size());
+  Topology topology(std::vector<std::string>(2 * paths.size()));
   for (const DuplexLimits& link : links) {
     topology.links.push_back({.name = {}, .limits = link});
   }
@@ -460,7 +460,10 @@ TEST(SharedLinks, AgreesWithAFluidModelAndIsMaxMinFair) {
     }
 
     // The links, in whole nanoseconds.
-    SharedLinks links(topology_of(world.links, world.paths));
+    // Every other world has unused paths, too many for patterns to be remembered.
+    std::vector<std::vector<LinkUse>> paths = world.paths;
+    paths.resize(seed % 2 == 0 ? 100 : paths.size(), {{0, true}});
+    SharedLinks links(topology_of(world.links, paths));
     std::vector<TransferId> ids(changes.size());
     std::vector<std::size_t> path_of(changes.size());
     std::vector<std::size_t> in_flight;  // cookies
@@ -491,11 +494,11 @@ TEST(SharedLinks, AgreesWithAFluidModelAndIsMaxMinFair) {
         }
         ++next;
       }
-      std::vector<std::size_t> paths;
+      std::vector<std::size_t> moving;
       for (const std::size_t cookie : in_flight) {
-        paths.push_back(path_of[cookie]);
+        moving.push_back(path_of[cookie]);
       }
-      expect_max_min(links, paths, constraints);
+      expect_max_min(links, moving, constraints);
     }
     for (std::size_t l = 0; l < world.links.size(); ++l) {
       double forward = 0;

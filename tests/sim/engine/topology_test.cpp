@@ -17,8 +17,7 @@ DuplexLimits duplex(double gb) {
 enum : std::uint8_t { kHbm0, kDram0, kHbm1, kDram1, kPool, kArchive };
 
 Topology two_servers() {
-  Topology topology;
-  topology.media = {"hbm0", "dram0", "hbm1", "dram1", "pool", "archive"};
+  Topology topology({"hbm0", "dram0", "hbm1", "dram1", "pool", "archive"});
   // A link to the host and a network card each, a switch, the pool's memory, the archive's network
   // and its drives.
   for (const double gb : {32.0, 32.0, 12.0, 12.0, 20.0, 16.0, 4.0, 2.0}) {
@@ -72,6 +71,63 @@ TEST(Topology, IsAnyGraph) {
   // Another's link to the host: 32 less what comes from the pool.
   start(kDram0, kHbm0);
   EXPECT_DOUBLE_EQ(rate(kDram0, kHbm0), 32 - 14.0 / 3);
+}
+
+TEST(Topology, HasAnyNumberOfEdges) {
+  // Each server reads from its own host memory, and over network cards from that of all others.
+  constexpr std::size_t kServers = 64;
+  Topology topology(std::vector<std::string>(2 * kServers));
+  const auto hbm = [](std::size_t server) { return static_cast<Medium>(2 * server); };
+  const auto dram = [](std::size_t server) { return static_cast<Medium>(2 * server + 1); };
+  for (std::size_t i = 0; i < kServers; ++i) {
+    topology.links.push_back({.name = "host", .limits = duplex(32)});
+    topology.links.push_back({.name = "network", .limits = duplex(12.6)});
+  }
+  for (std::size_t i = 0; i < kServers; ++i) {
+    for (std::size_t j = 0; j < kServers; ++j) {
+      topology.connect(
+          dram(i), hbm(j),
+          i == j ? std::vector<LinkUse>{{2 * j, true}}
+                 : std::vector<LinkUse>{{2 * i + 1, false}, {2 * j + 1, true}, {2 * j, true}});
+    }
+  }
+  SharedLinks links(topology);
+  const auto start = [&](std::size_t from, std::size_t to) {
+    links.start(topology.find_edge(dram(from), hbm(to)), Bytes(1'000'000), 0, SimTime());
+  };
+  const auto rate = [&](std::size_t from, std::size_t to) {
+    return links.rate(topology.find_edge(dram(from), hbm(to))) / 1e9;
+  };
+  // All others read from the last server: 12.6 / 63 each. Each reads from its own memory too, and
+  // gets what is left of the link to the host.
+  for (std::size_t i = 0; i + 1 < kServers; ++i) {
+    start(kServers - 1, i);
+    start(i, i);
+  }
+  EXPECT_NEAR(rate(kServers - 1, 5), 0.2, 1e-9);
+  EXPECT_NEAR(rate(5, 5), 31.8, 1e-9);
+  // A second transfer on the same path: 12.6 / 64 each.
+  start(kServers - 1, 5);
+  EXPECT_NEAR(rate(kServers - 1, 5), 12.6 / 64, 1e-9);
+  EXPECT_NEAR(rate(5, 5), 32 - 2 * 12.6 / 64, 1e-9);
+  // 1 MB at 31.8 GB/s in 31,447 ns; the network card is in use until the last of 64 MB has left.
+  EXPECT_EQ(links.in_flight(), 2 * kServers - 1);
+  SimTime last;
+  while (links.in_flight() > 0) {
+    last = links.next_completion();
+    links.finish_next();
+  }
+  EXPECT_NEAR(static_cast<double>(last.ns), 64e6 / 12.6, 2);
+  EXPECT_EQ(links.counters(2 * kServers - 1, last).busy, last - SimTime());
+  EXPECT_EQ(links.counters(2 * kServers - 1, last).backward, Bytes(64'000'000));
+  EXPECT_EQ(links.counters(2 * kServers - 2, last).busy, SimDuration());
+}
+
+TEST(Topology, RefusesEdgesBetweenUnknownMediaAndASecondOne) {
+  Topology topology = two_servers();
+  EXPECT_THROW(topology.connect(Medium{kPool}, Medium{6}, {{0, true}}), InvariantError);
+  EXPECT_THROW(topology.connect(Medium{kDram0}, Medium{kHbm0}, {{0, true}}), InvariantError);
+  EXPECT_THROW(topology.connect(Medium{kHbm0}, Medium{kDram0}, {}), InvariantError);
 }
 
 TEST(Topology, SaysHowLongAnIdleTransferTakes) {
