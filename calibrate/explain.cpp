@@ -1,7 +1,5 @@
 #include "calibrate/explain.hpp"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "hw/layer_pipeline.hpp"
@@ -12,10 +10,6 @@ namespace {
 PrefillTime prefill(const TimingModel& timing, Tokens added, Tokens past) {
   const PrefillPart part{.added = added, .past = past};
   return timing.prefill({&part, 1});
-}
-
-SimDuration load_time(const ModelConfig& model, BytesPerSecond bandwidth, Tokens tokens) {
-  return transfer_duration(kv_bytes(model, tokens), bandwidth);
 }
 
 std::string milliseconds(SimDuration duration) {
@@ -32,20 +26,10 @@ std::string title(const KvSource& source) {
 
 }  // namespace
 
-std::vector<KvSource> kv_sources(const HardwareConfig& hardware) {
-  const BytesPerSecond link = host_link(hardware).forward;
-  std::vector<KvSource> sources{
-      {"dram", std::min(link, dram_bandwidth_left(hardware).value_or(link))}};
-  if (hardware.ssd) {
-    sources.push_back({"ssd", std::min(link, hardware.ssd->bandwidth.read_over_host_link())});
-  }
-  return sources;
-}
-
-Tokens hidden_past(const ModelConfig& model, const TimingModel& timing, BytesPerSecond bandwidth,
+Tokens hidden_past(const ModelConfig& model, const TimingModel& timing, const KvSource& source,
                    Tokens added, Tokens limit) {
   const auto hides = [&](Tokens past) {
-    return load_time(model, bandwidth, past) <= prefill(timing, added, past).total;
+    return source.load(kv_bytes(model, past)) <= prefill(timing, added, past).total;
   };
   // Both grow with the past, the load in proportion: past the first crossing it stays the longer
   // unless attention outgrows it, and then the far end is hidden.
@@ -62,32 +46,32 @@ Tokens hidden_past(const ModelConfig& model, const TimingModel& timing, BytesPer
 }
 
 LoadOrRecompute load_or_recompute(const ModelConfig& model, const TimingModel& timing,
-                                  BytesPerSecond bandwidth, Tokens history) {
+                                  const KvSource& source, Tokens history) {
   return {.history = history,
-          .load = load_time(model, bandwidth, history),
+          .load = source.load(kv_bytes(model, history)),
           .recompute = prefill(timing, history, Tokens(0)).total};
 }
 
-ReadBuffer read_buffer(const ModelConfig& model, const TimingModel& timing,
-                       BytesPerSecond bandwidth, Tokens history, Tokens prompt) {
+ReadBuffer read_buffer(const ModelConfig& model, const TimingModel& timing, const KvSource& source,
+                       Tokens history, Tokens prompt) {
   const PrefillTime time = prefill(timing, prompt, history);
-  const LayerPipeline pipeline{
-      .layers = model.layers,
-      .load = transfer_duration(kv_bytes_per_token_layer(model) * history.value, bandwidth),
-      .compute = time.layer,
-      .loaded_ahead = {}};
-  ReadBuffer buffer{.load = load_time(model, bandwidth, history),
+  const SimDuration load = source.load(kv_bytes(model, history));
+  const LayerPipeline pipeline{.layers = model.layers,
+                               .load = load / model.layers,
+                               .compute = time.layer,
+                               .loaded_ahead = {}};
+  ReadBuffer buffer{.load = load,
                     .prefill = time.total,
                     .attentionstore = {},
-                    .hides_loading = read_buffer_to_hide_loading(bandwidth, pipeline),
+                    .hides_loading = read_buffer_to_hide_loading(source.bandwidth, pipeline),
                     .layers = layers_to_hide_loading(pipeline)};
-  buffer.attentionstore = attentionstore_read_buffer(bandwidth, buffer.load, buffer.prefill);
+  buffer.attentionstore = attentionstore_read_buffer(source.bandwidth, buffer.load, buffer.prefill);
   return buffer;
 }
 
 std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
-                    const TimingModel& timing, const ExplainOptions& options) {
-  const std::vector<KvSource> sources = kv_sources(hardware);
+                    const TimingModel& timing, const std::vector<KvSource>& sources,
+                    const ExplainOptions& options) {
   std::string text = fmt::format("{} on {} x {}, {} bytes of KV per token\n", model.name,
                                  hardware.gpus, hardware.gpu.name, kv_bytes_per_token(model).value);
   constexpr std::int64_t kFewestTokens = 32;
@@ -102,7 +86,7 @@ std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
                         milliseconds(prefill(timing, Tokens(added), Tokens(0)).total));
     const Tokens limit = model.context_window - Tokens(added);
     for (const KvSource& source : sources) {
-      const Tokens hidden = hidden_past(model, timing, source.bandwidth, Tokens(added), limit);
+      const Tokens hidden = hidden_past(model, timing, source, Tokens(added), limit);
       text += fmt::format(
           " {:>28}", fmt::format("{}{} ({:.3g})", hidden == limit ? "all of " : "", hidden.value,
                                  static_cast<double>(hidden.value) / double(added)));
@@ -117,13 +101,10 @@ std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
   text += "\n";
   for (std::int64_t history = kFewestTokens * 4; history <= model.context_window.value;
        history *= 4) {
-    text += fmt::format(
-        "{:>12} {:>12}", history,
-        milliseconds(
-            load_or_recompute(model, timing, sources[0].bandwidth, Tokens(history)).recompute));
+    text += fmt::format("{:>12} {:>12}", history,
+                        milliseconds(prefill(timing, Tokens(history), Tokens(0)).total));
     for (const KvSource& source : sources) {
-      const LoadOrRecompute times =
-          load_or_recompute(model, timing, source.bandwidth, Tokens(history));
+      const LoadOrRecompute times = load_or_recompute(model, timing, source, Tokens(history));
       text += fmt::format(" {:>28}", fmt::format("{}: {}", milliseconds(times.load),
                                                  times.loading_wins() ? "load" : "recompute"));
     }
@@ -134,8 +115,7 @@ std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
   text += fmt::format("{:<22} {:>12} {:>12} {:>16} {:>16} {:>7}\n", "", "load", "prefill", "S_buf",
                       "hides loading", "layers");
   for (const KvSource& source : sources) {
-    const ReadBuffer buffer =
-        read_buffer(model, timing, source.bandwidth, options.history, options.prompt);
+    const ReadBuffer buffer = read_buffer(model, timing, source, options.history, options.prompt);
     text += fmt::format("{:<22} {:>12} {:>12} {:>16} {:>16} {:>7}\n", title(source),
                         milliseconds(buffer.load), milliseconds(buffer.prefill),
                         mebibytes(buffer.attentionstore), mebibytes(buffer.hides_loading),

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <optional>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,18 +11,18 @@
 /// What the figures of a machine mean for storing KV: the break-evens.
 namespace kvtier::calibrate {
 
-/// A way for stored KV to the GPUs.
+/// A memory from which the GPUs load stored KV.
 struct KvSource {
   std::string name;
+  /// The rate and the time of a load when nothing else moves.
   BytesPerSecond bandwidth;
+  std::function<SimDuration(Bytes)> load;
 };
-/// DRAM by the host link; SSD by the slower of drive and host link.
-[[nodiscard]] std::vector<KvSource> kv_sources(const HardwareConfig& hardware);
 
 /// The most past tokens whose load is no longer than the prefill of `added` tokens after them, so
 /// that layer-wise loading can hide it (but for the first layer). At most `limit`.
 [[nodiscard]] Tokens hidden_past(const ModelConfig& model, const TimingModel& timing,
-                                 BytesPerSecond bandwidth, Tokens added, Tokens limit);
+                                 const KvSource& source, Tokens added, Tokens limit);
 
 /// Loading the KV of `history` against computing it again.
 struct LoadOrRecompute {
@@ -33,7 +33,7 @@ struct LoadOrRecompute {
   [[nodiscard]] bool loading_wins() const { return load < recompute; }
 };
 [[nodiscard]] LoadOrRecompute load_or_recompute(const ModelConfig& model, const TimingModel& timing,
-                                                BytesPerSecond bandwidth, Tokens history);
+                                                const KvSource& source, Tokens history);
 
 /// The HBM read buffer for `prompt` new tokens after `history`.
 struct ReadBuffer {
@@ -46,7 +46,7 @@ struct ReadBuffer {
   std::int64_t layers = 0;
 };
 [[nodiscard]] ReadBuffer read_buffer(const ModelConfig& model, const TimingModel& timing,
-                                     BytesPerSecond bandwidth, Tokens history, Tokens prompt);
+                                     const KvSource& source, Tokens history, Tokens prompt);
 
 struct ExplainOptions {
   Tokens history{2048};
@@ -55,6 +55,7 @@ struct ExplainOptions {
 
 /// All of it as tables, over powers of two up to the context window.
 [[nodiscard]] std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
-                                  const TimingModel& timing, const ExplainOptions& options);
+                                  const TimingModel& timing, const std::vector<KvSource>& sources,
+                                  const ExplainOptions& options);
 
 }  // namespace kvtier::calibrate

@@ -263,11 +263,6 @@ struct SsdLimits : DriveLimits {
   std::optional<OneRequest> one_request;
   std::optional<OneLoad> one_load;
 
-  /// Of reads that cross the link between host and GPUs, as copies do.
-  [[nodiscard]] BytesPerSecond read_over_host_link() const {
-    return forward * beside_copies.forward;
-  }
-
   friend bool operator==(const SsdLimits&, const SsdLimits&) = default;
 };
 

@@ -10,6 +10,7 @@
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/engine/topology.hpp"
 #include "sim/study/presets.hpp"
 #include "sim/study/resolve.hpp"
 
@@ -35,6 +36,18 @@ calibrate::ColumnMap find_columns(const std::string& name, const ConfigDirectory
                     fmt::join(known, ", "), name, suggestion(name, known)));
   }
   return calibrate::read_columns(path);
+}
+
+std::vector<calibrate::KvSource> kv_sources(const HardwareConfig& hardware) {
+  const Topology topology = server_topology(hardware);
+  std::vector<calibrate::KvSource> sources;
+  for (const Edge& edge : topology.edges) {
+    if (edge.to == Medium::hbm) {
+      sources.push_back({to_string(edge.from), edge.idle_rate,
+                         [edge](Bytes bytes) { return edge.idle_time(bytes); }});
+    }
+  }
+  return sources;
 }
 
 }  // namespace
@@ -106,7 +119,7 @@ int explain_command(const Program& program, const ExplainCommandOptions& options
   problems.throw_if_any();
   const auto timing = make_timing(model, hardware, KeyPositions::decoupled, 1);
   print("{}",
-        calibrate::explain(model, hardware, *timing,
+        calibrate::explain(model, hardware, *timing, kv_sources(hardware),
                            {.history = Tokens(options.history), .prompt = Tokens(options.prompt)}));
   return 0;
 }

@@ -33,34 +33,37 @@ class StraightTiming final : public TimingModel {
   std::vector<DecodePiece> pieces_;
 };
 
+KvSource source(double bytes_per_second, SimDuration latency = {}) {
+  const BytesPerSecond rate(bytes_per_second);
+  return {"dram", rate, [=](Bytes bytes) { return transfer_duration(bytes, rate) + latency; }};
+}
+
 // KV of the tiny model is 8 B a token and layer, 16 B a token.
 
 TEST(HiddenPast, IsWhereLoadingTakesAsLongAsThePrefill) {
   // 16 B/s: P s to load, 2 x (4 + P/4) = 8 + P/2 to compute; equal at P = 16.
   const StraightTiming timing;
-  EXPECT_EQ(hidden_past(test::tiny_model(), timing, BytesPerSecond(16), 4_tokens, 1000_tokens),
-            16_tokens);
+  EXPECT_EQ(hidden_past(test::tiny_model(), timing, source(16), 4_tokens, 1000_tokens), 16_tokens);
   // At 8 B/s 2 P = 8 + P/2 at P = 5.33.
-  EXPECT_EQ(hidden_past(test::tiny_model(), timing, BytesPerSecond(8), 4_tokens, 1000_tokens),
-            5_tokens);
+  EXPECT_EQ(hidden_past(test::tiny_model(), timing, source(8), 4_tokens, 1000_tokens), 5_tokens);
+  // A latency of 4 s: 4 + P = 8 + P/2 at P = 8.
+  EXPECT_EQ(hidden_past(test::tiny_model(), timing, source(16, 4_s), 4_tokens, 1000_tokens),
+            8_tokens);
 }
 
 TEST(HiddenPast, EndsAtTheContextWindow) {
-  EXPECT_EQ(
-      hidden_past(test::tiny_model(), StraightTiming(), BytesPerSecond(16), 4_tokens, 10_tokens),
-      10_tokens);
+  EXPECT_EQ(hidden_past(test::tiny_model(), StraightTiming(), source(16), 4_tokens, 10_tokens),
+            10_tokens);
 }
 
 TEST(LoadOrRecompute, ComparesWholeHistories) {
   // 8 tokens: 128 B; computing them takes 2 x 8 = 16 s. At 16 B/s loading takes 8 s, at 4 B/s 32.
   const ModelConfig model = test::tiny_model();
-  const LoadOrRecompute fast =
-      load_or_recompute(model, StraightTiming(), BytesPerSecond(16), 8_tokens);
+  const LoadOrRecompute fast = load_or_recompute(model, StraightTiming(), source(16), 8_tokens);
   EXPECT_EQ(fast.load, 8_s);
   EXPECT_EQ(fast.recompute, 16_s);
   EXPECT_TRUE(fast.loading_wins());
-  EXPECT_FALSE(
-      load_or_recompute(model, StraightTiming(), BytesPerSecond(4), 8_tokens).loading_wins());
+  EXPECT_FALSE(load_or_recompute(model, StraightTiming(), source(4), 8_tokens).loading_wins());
 }
 
 TEST(ReadBuffers, AreThoseOfTheLayerPipeline) {
@@ -68,7 +71,7 @@ TEST(ReadBuffers, AreThoseOfTheLayerPipeline) {
   // layer. S_buf = 16 B/s x (40 - 28) = 192 B. To never wait: max(20, 40 - 14) = 26 s, 416 B, 2
   // layers.
   const ReadBuffer buffer =
-      read_buffer(test::tiny_model(), StraightTiming(), BytesPerSecond(16), 40_tokens, 4_tokens);
+      read_buffer(test::tiny_model(), StraightTiming(), source(16), 40_tokens, 4_tokens);
   EXPECT_EQ(buffer.load, 40_s);
   EXPECT_EQ(buffer.prefill, 28_s);
   EXPECT_EQ(buffer.attentionstore, Bytes(192));
@@ -76,37 +79,10 @@ TEST(ReadBuffers, AreThoseOfTheLayerPipeline) {
   EXPECT_EQ(buffer.layers, 2);
 }
 
-TEST(KvSources, OfTheDrivesAreNoFasterThanTheLink) {
-  HardwareConfig hardware;
-  hardware.links.pcie.forward = BytesPerSecond(10);
-  ASSERT_EQ(kv_sources(hardware).size(), 1U);
-  hardware.ssd.emplace();
-  hardware.ssd->bandwidth.forward = BytesPerSecond(20);
-  EXPECT_EQ(kv_sources(hardware)[1].bandwidth, BytesPerSecond(10));
-  hardware.ssd->bandwidth.forward = BytesPerSecond(5);
-  EXPECT_EQ(kv_sources(hardware)[1].bandwidth, BytesPerSecond(5));
-}
-
-TEST(KvSources, TakeTheLinksOfAllGpusWithinTheHostsMemory) {
-  HardwareConfig hardware;
-  hardware.gpus = 4;
-  hardware.links.pcie.forward = BytesPerSecond(10);
-  hardware.ssd.emplace();
-  hardware.ssd->bandwidth.forward = BytesPerSecond(100);
-  hardware.dram.emplace();
-  EXPECT_EQ(kv_sources(hardware)[0].bandwidth, BytesPerSecond(40));
-  hardware.dram->bandwidth = BytesPerSecond(25);
-  EXPECT_EQ(kv_sources(hardware)[0].bandwidth, BytesPerSecond(25));
-  EXPECT_EQ(kv_sources(hardware)[1].bandwidth, BytesPerSecond(40));
-  hardware.links.pcie.of = HostLinkOf::server;
-  EXPECT_EQ(kv_sources(hardware)[0].bandwidth, BytesPerSecond(10));
-}
-
 TEST(Explanation, NamesTheWinnerForEachHistory) {
   HardwareConfig hardware;
   hardware.gpu.name = "abacus";
-  hardware.links.pcie.forward = BytesPerSecond(4);
-  const std::string text = explain(test::tiny_model(), hardware, StraightTiming(), {});
+  const std::string text = explain(test::tiny_model(), hardware, StraightTiming(), {source(4)}, {});
   // 128 tokens: 2,048 B / 4 = 512 s, and 2 x 128 = 256 s.
   EXPECT_NE(text.find("5.12e+05 ms: recompute"), std::string::npos) << text;
   EXPECT_EQ(text.find(": load"), std::string::npos) << text;

@@ -102,6 +102,13 @@ TEST_F(CalibrateProfiles, ExplainsWhatAProfileMeans) {
                                   "--hardware", "a100-80g", "--history", "1024", "--prompt", "64"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("a history of 1024 and a prompt of 64 tokens"), std::string::npos);
+  // All memories of the server that the GPUs load from.
+  const Outcome small = kvtier(
+      {"calibrate", "--explain", "p.json", "--model", "llama2-7b", "--hardware", "a100-40g"});
+  EXPECT_EQ(small.code, 0) << small.err;
+  for (const char* source : {"dram (26 GB/s)", "ssd (5 GB/s)", "cxl (64 GB/s)"}) {
+    EXPECT_NE(small.out.find(source), std::string::npos) << source << " in\n" << small.out;
+  }
 }
 
 TEST_F(CalibrateProfiles, SaysWhatCannotBeExplained) {
