@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/core/streams.hpp"
 #include "sim/core/units.hpp"
 
 namespace kvtier {
@@ -25,6 +26,14 @@ struct SharedPrompt {
   Tokens tokens{};
 };
 
+/// The tokens of a turn, where a trace names them.
+struct TurnContent {
+  /// All tokens that the turn's prefill needs KV of, those of earlier turns included.
+  Context prompt;
+  /// With the response's behind them; no stream if the trace does not name those.
+  Context whole{};
+};
+
 /// One conversation as a trace or a generator gives it.
 struct SessionSpec {
   /// Position in the workload, from 0; unique.
@@ -33,6 +42,9 @@ struct SessionSpec {
   SimTime arrival;
   SharedPrompt shared_prompt{};
   std::vector<Turn> turns;
+  /// One for each turn, in streams of the source; empty: a turn's prompt is the session so far and
+  /// its user tokens.
+  std::vector<TurnContent> contents;
 };
 
 /// A stream of sessions in order of arrival; memory does not grow with the length of the stream.
@@ -43,6 +55,9 @@ class SessionSource {
   /// left. Every session has at least one turn, and every turn at least one user and one assistant
   /// token. Throws ConfigError on malformed input, DeviceError if reading fails.
   virtual bool next(SessionSpec& session) = 0;
+  /// The streams that contents are of, which live as long as the source; null if it names none.
+  /// Whoever replays the sessions may open further ones, for responses.
+  [[nodiscard]] virtual Streams* streams() { return nullptr; }
 };
 
 }  // namespace kvtier

@@ -43,6 +43,7 @@ class FilteredSource final : public SessionSource {
 
   /// Throws ConfigError also after kRejectedMax sessions that do not pass.
   bool next(SessionSpec& session) override;
+  [[nodiscard]] Streams* streams() override { return sessions_->streams(); }
 
  private:
   SessionFilter filter_;

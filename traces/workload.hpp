@@ -187,6 +187,7 @@ class WorkloadSource final : public SessionSource {
 
   /// Throws ConfigError also if a trace ends before the sessions that were asked for.
   bool next(SessionSpec& session) override;
+  [[nodiscard]] Streams* streams() override { return sessions_->streams(); }
 
   /// What the import of a trace met so far; null for a generator.
   [[nodiscard]] const ImportReport* import_report() const { return report_; }

@@ -6,7 +6,7 @@
 
 #include "sim/store/rules.hpp"
 #include "sim/store/store.hpp"
-#include "sim/store/streams.hpp"
+#include "sim/core/streams.hpp"
 
 namespace kvtier {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "sim/store/stack_distances.hpp"
-#include "sim/store/streams.hpp"
+#include "sim/core/streams.hpp"
 
 namespace kvtier {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "sim/store/rules.hpp"
-#include "sim/store/streams.hpp"
+#include "sim/core/streams.hpp"
 
 namespace kvtier {
 

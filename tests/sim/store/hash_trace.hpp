@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/store/streams.hpp"
+#include "sim/core/streams.hpp"
 
 /// A trace of block hashes, as Mooncake's, for tests.
 namespace kvtier {
