@@ -108,6 +108,7 @@ class Pool : public VictimSet {
   void leave(Bytes bytes) { leaving_ += bytes; }
   /// Room that waiting moves will take.
   void promise(Bytes bytes) { promised_ += bytes; }
+  [[nodiscard]] Bytes promised() const { return promised_; }
 
   // What may leave.
 

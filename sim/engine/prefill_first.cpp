@@ -19,7 +19,7 @@ PrefillFirst::PrefillFirst(const Setup& setup)
               .running = this,
               .decisions = setup.decisions,
               .timer = kBatcherTimer,
-              .cookie_mark = kTierTransfer}),
+              .mark = kTierTransfer}),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
       invalidates_(setup.config->system.positions == KeyPositions::embedded),
@@ -90,7 +90,7 @@ void PrefillFirst::on_completion(Completion completion) {
       if ((completion.payload & kOwnerMask) == kOwnTransfer) {
         finish_load_transfer(static_cast<SessionSlot>(completion.payload));
       } else {
-        tiers_.on_transfer(completion.payload & ~kOwnerMask);
+        tiers_.on_transfer(MoveId{static_cast<std::uint32_t>(completion.payload)});
       }
       break;
     case CompletionKind::timer:

@@ -23,7 +23,7 @@ TierManager::TierManager(const Setup& setup)
       running_(setup.running),
       decisions_(setup.decisions),
       timer_(setup.timer),
-      cookie_mark_(setup.cookie_mark),
+      mark_(setup.mark),
       bytes_per_token_(stored_kv_bytes_per_token(*setup.config)),
       window_account_(setup.config->serving.kv_reservation == Reservation::context_window
                           ? bytes_per_token_ * setup.config->model.context_window.value
@@ -72,9 +72,7 @@ TierManager::~TierManager() = default;
 
 bool TierManager::needs_fetch(EntryId id) const {
   const Entry& e = entry(id);
-  const bool is_read = e.source_tier != kNoTier;
-  if (e.copies[0].state != CopyState::absent || e.in_use || is_read || e.fetching || e.saving ||
-      e.preloading || e.writes != 0 || e.doomed || !e.live) {
+  if (e.copies[0].state != CopyState::absent || e.in_use || has_moves(e) || e.doomed || !e.live) {
     return false;
   }
   const std::uint8_t source = best_tier(e);
@@ -93,7 +91,7 @@ Placement TierManager::placement_of(EntryId id) const {
     return Placement::none;
   }
   const Entry& e = entry(id);
-  if (e.saving) {
+  if (is_saving(e)) {
     return Placement::fastest;  // on its way there, and in HBM until then
   }
   const std::uint8_t best = best_tier(e);
@@ -110,9 +108,7 @@ EntryId TierManager::new_entry(EntryKey key) {
     free_entries_.pop_back();
   }
   Entry& e = entries_[number];
-  const std::uint16_t epoch = e.save_epoch;
   std::construct_at(&e);  // an assignment would make it elsewhere and copy it
-  e.save_epoch = static_cast<std::uint16_t>(epoch + 1);
   e.key = key;
   e.live = true;
   e.session_began = backend_.now();
@@ -190,17 +186,20 @@ void TierManager::make_resident(std::size_t index, EntryId id, Tokens tokens) {
   log(DecisionKind::insert, index, id, tokens);
 }
 
-void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause) {
+void TierManager::remove_copy(std::size_t index, EntryId id, LossCause cause, bool lends) {
+  Tier& t = tier(index);
   Entry& e = entry(id);
   Copy& copy = e.copies[index];
   KVTIER_ASSERT(copy.state == CopyState::resident && copy.pins == 0,
                 "only an unpinned resident copy can be removed");
-  if (index == 0 && e.fetched != kNever) {
+  if (index == 0 && e.fetched.valid()) {
     end_prefetched(e, false);
   }
-  if (copy.leaving) {
-    tier(index).leave(-copy.account);
-  } else if ((e.known >> index & 1U) != 0) {
+  if (is_leaving(e, index)) {
+    t.leave(-copy.account);
+  } else if (lends) {
+    t.withdraw(id);
+  } else {
     tell_removed(index, id);
   }
   const Bytes account = copy.account;
@@ -223,21 +222,12 @@ bool TierManager::moves_up(std::size_t index) const {
 
 void TierManager::leave_upwards(std::size_t index, EntryId id) {
   if (tier(index).config.inclusive) {
-    if (entry(id).copies[index].leaving) {
+    if (is_leaving(entry(id), index)) {
       stop_leaving(index, id);
     }
     return;
   }
-  index == 0 ? lend(id) : give_up(index, id);
-}
-
-void TierManager::lend(EntryId id) {
-  Entry& e = entry(id);
-  const std::uint8_t known = e.known & 1U;
-  e.known ^= known;  // so that the policy does not hear that it leaves
-  give_up(0, id);
-  e.known |= known;
-  tier(0).withdraw(id);
+  give_up(index, id, index == 0);
 }
 
 void TierManager::take_back(EntryId id) {
@@ -255,33 +245,37 @@ void TierManager::give_up_lent(EntryId id) {
   }
 }
 
-void TierManager::give_up(std::size_t index, EntryId id) {
+void TierManager::give_up(std::size_t index, EntryId id, bool lends) {
   Entry& e = entry(id);
-  Write* const incoming = index > 0 ? active_write(id, index - 1) : nullptr;
-  if (incoming != nullptr) {
-    incoming->target_gone = true;  // removed when the write is done
+  if (index > 0 && active_write(e, index - 1) != nullptr) {
+    cancel(e.writes[index - 1]);  // removed when the write is done
     return;
   }
-  Write* const outgoing = active_write(id, index);
-  if (outgoing != nullptr && !outgoing->source_gone) {
-    outgoing->source_gone = true;
-    outgoing->target_gone = outgoing->target_gone || moves_up(index + 1);
-    if (!e.copies[index].leaving) {
+  Move* const outgoing = active_write(e, index);
+  if (outgoing != nullptr && outgoing->holds_source) {
+    outgoing->holds_source = false;
+    if (moves_up(index + 1)) {
+      cancel(e.writes[index]);
+    }
+    if (!is_leaving(e, index)) {
       unpin(index, id);
     }
   }
-  remove_copy(index, id, LossCause::capacity);
+  remove_copy(index, id, LossCause::capacity, lends);
 }
 
 void TierManager::stop_leaving(std::size_t index, EntryId id) {
-  Copy& copy = entry(id).copies[index];
-  copy.leaving = false;
-  tier(index).leave(-copy.account);
+  Tier& t = tier(index);
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  t.leave(-copy.account);
   recharge(index, id);  // less if it was truncated on its way
   tell_inserted(index, id);
-  Write* const outgoing = active_write(id, index);
-  if (outgoing != nullptr && !outgoing->source_gone) {
-    outgoing->target_gone = outgoing->target_gone || moves_up(index + 1);
+  Move* const outgoing = active_write(e, index);
+  if (outgoing != nullptr && outgoing->holds_source) {
+    if (moves_up(index + 1)) {
+      cancel(e.writes[index]);
+    }
     pin(index, id);
   }
 }
@@ -336,23 +330,22 @@ void TierManager::truncate(SessionSlot session, const Truncation& cut) {
   }
   Entry& e = entry(id);
   backend_.cut(e.key, cut.kept, cut.dropped);
-  const bool waits = e.saving && !e.save_granted;
   e.tokens = cut.left_of(e.tokens);
-  if (waits) {
-    tier(0).promise(-e.room_wanted);
-    e.room_wanted = wanted_room(e);
-    tier(0).promise(e.room_wanted);
-  }
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    if (Write* const write = active_write(id, i)) {
-      write->tokens = cut.left_of(write->tokens);
+  for_each_move(e, [&](Move& move) {
+    move.tokens = cut.left_of(move.tokens);
+    if (move.state == MoveState::waiting) {
+      tier(0).promise(-move.room);
+      move.room = wanted_room(move);
+      tier(0).promise(move.room);
     }
+  });
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
     Copy& copy = e.copies[i];
     if (copy.state != CopyState::resident) {
       continue;
     }
     copy.tokens = cut.left_of(copy.tokens);
-    if (copy.pins > 0 || copy.leaving) {
+    if (copy.pins > 0 || is_leaving(e, i)) {
       continue;  // in the middle of a move: its end settles the account
     }
     if (copy.tokens.value == 0) {
@@ -365,11 +358,8 @@ void TierManager::truncate(SessionSlot session, const Truncation& cut) {
     offer(i, id);
     tier(i).policy()->on_resize(view(i, id), backend_.now());
   }
-  if (e.saving && e.tokens.value == 0) {
-    if (waits) {
-      cancel_wait(id);
-    }
-    cancel_save(id);
+  if (is_saving(e) && e.tokens.value == 0) {
+    cancel(e.save);
     give_up_lent(id);
     leave_hbm(id);
     e.loss = LossCause::overflow;
@@ -384,20 +374,17 @@ void TierManager::invalidate(SessionSlot session, LossCause cause) {
     return;
   }
   Entry& e = entry(id);
-  if (e.saving) {
-    if (!e.save_granted) {
-      cancel_wait(id);
-    }
-    cancel_save(id);
+  if (is_saving(e)) {
+    cancel(e.save);
     leave_hbm(id);
   }
   give_up_lent(id);
-  if (e.fetching && !e.fetch_active) {
-    cancel_fetch(id);
+  if (e.read.valid()) {
+    cancel(e.read);
   }
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     const Copy& copy = e.copies[i];
-    if (copy.state == CopyState::resident && copy.pins == 0 && active_write(id, i) == nullptr) {
+    if (copy.state == CopyState::resident && copy.pins == 0 && active_write(e, i) == nullptr) {
       log(DecisionKind::invalidate, i, id, copy.tokens);
       remove_copy(i, id, cause);
     }
@@ -428,28 +415,21 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
     KVTIER_ASSERT(!e.in_use, "a session runs one turn at a time");
     e.in_use = true;
     lookup.cause = e.loss;
-    if (e.preloading) {
-      e.preloading = false;
-      unpin(host_tier(), id);
-    }
-    if (e.saving) {
+    if (e.save.valid()) {
       lookup.reused = std::min(history, e.tokens);
       lookup.medium = Medium::hbm;
-      if (!e.save_granted) {
-        cancel_wait(id);
-      }
-      cancel_save(id);
+      cancel(e.save);
       touch(id, is_lent(e) ? Use::begins : Use::at_once);
-    } else if (e.fetch_active) {
-      lookup.reused = std::min(history, e.copies[e.source_tier].tokens);
+    } else if (is_fetched_now(e)) {
+      lookup.reused = std::min(history, moves_[e.read].tokens);
       lookup.medium = tier(0).medium();
       lookup.late = true;
-      lookup.fetched_from = tier(e.source_tier).medium();
+      lookup.fetched_from = tier(moves_[e.read].from).medium();
       ++prefetches_.late;
       tier(0).count().read += keeps_in_hbm(0) ? Bytes(0) : actual_bytes(lookup.reused);
     } else {
-      if (e.fetching) {  // still waits for room: load it on demand instead
-        cancel_fetch(id);
+      if (e.read.valid()) {  // a preload, or a fetch that waits for room: load it now instead
+        cancel(e.read);
       }
       const std::uint8_t best = best_tier(e);
       if (best != kNoTier) {
@@ -461,13 +441,12 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
                            (best == 0 || fastest.pins == 0);
         touch(id, lends ? Use::begins : Use::at_once);
         if (best == 0) {
-          if (e.fetched != kNever) {
+          if (e.fetched.valid()) {
             end_prefetched(e, true);
           }
           leave_upwards(0, id);
         } else {
-          e.source_tier = best;
-          pin(best, id);
+          (void)begin_read(id, best, kGpu);
           if (lends) {
             leave_upwards(0, id);
           }
@@ -479,7 +458,8 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
     }
     for (std::size_t i = 1; i < tiers_.size(); ++i) {
       // What an earlier way down left behind.
-      if (moves_up(i) && e.copies[i].state != CopyState::absent && i != e.source_tier) {
+      const bool is_read = e.read.valid() && moves_[e.read].from == i;
+      if (moves_up(i) && e.copies[i].state != CopyState::absent && !is_read) {
         give_up(i, id);
       }
     }
@@ -496,11 +476,8 @@ Lookup TierManager::admit(SessionSlot session, EntryKey key, Tokens history) {
 
 void TierManager::end_load(SessionSlot session) {
   end_prompt_load(session);
-  if (const EntryId id = entry_of(session); id.valid() && entry(id).source_tier != kNoTier) {
-    const std::uint8_t source = entry(id).source_tier;
-    entry(id).source_tier = kNoTier;
-    unpin(source, id);
-    leave_upwards(source, id);
+  if (const EntryId id = entry_of(session); id.valid() && entry(id).read.valid()) {
+    leave_upwards(finish_load(id), id);
   }
   settle();
 }
@@ -527,17 +504,16 @@ std::optional<Medium> TierManager::begin_preload(SessionSlot session) {
   if (!id.valid()) {
     return std::nullopt;
   }
-  Entry& e = entry(id);
+  const Entry& e = entry(id);
   const std::size_t host = host_tier();
-  if (host == tiers_.size() || e.saving || e.fetching || e.preloading || e.doomed) {
+  if (host == tiers_.size() || e.save.valid() || e.read.valid() || e.doomed) {
     return std::nullopt;
   }
   const Copy& copy = e.copies[host];
-  if (best_tier(e) != host || copy.leaving || copy.tokens < e.tokens || expired(host, e)) {
+  if (best_tier(e) != host || is_leaving(e, host) || copy.tokens < e.tokens || expired(host, e)) {
     return std::nullopt;
   }
-  e.preloading = true;
-  pin(host, id);
+  (void)begin_read(id, static_cast<std::uint8_t>(host), kGpu);
   return tier(host).medium();
 }
 
@@ -555,28 +531,6 @@ void TierManager::forget(SessionSlot session) {
   if (session < sessions_.size()) {
     sessions_[session] = Session{};
   }
-}
-
-void TierManager::on_transfer(std::uint64_t cookie) {
-  const auto number = static_cast<std::uint32_t>(cookie);
-  switch (static_cast<TransferKind>((cookie >> kKindShift) & 0xff)) {
-    case TransferKind::save: {
-      Entry& e = entry(EntryId{number});
-      if (e.save_epoch == static_cast<std::uint16_t>(cookie >> kEpochShift)) {
-        e.save_transfer = TransferId{};
-        e.save_in_flight = Bytes(0);
-        finish_save_if_complete(EntryId{number});
-      }
-      break;
-    }
-    case TransferKind::write:
-      finish_write(number);
-      break;
-    case TransferKind::fetch:
-      finish_fetch(EntryId{number});
-      break;
-  }
-  settle();
 }
 
 void TierManager::on_timer() {
@@ -600,16 +554,89 @@ void TierManager::report(DecisionKind kind, std::size_t index, EntryId id, Token
 Bytes TierManager::saved_in_hbm() const {
   Bytes saved;
   for (const Entry& e : entries_) {
-    saved += e.saving && !keeps_in_hbm(0) ? actual_bytes(e.tokens) - e.buffered : Bytes(0);
+    saved +=
+        is_saving(e) && !keeps_in_hbm(0) ? actual_bytes(e.tokens) - moves_[e.save].bytes : Bytes(0);
   }
   return saved;
 }
 
+/// A move and its entry know each other, what it needs is pinned or has room, and nothing else is.
+/// Returns what saves take of the write buffer.
+Bytes TierManager::check_moves() const {
+  Bytes buffered;
+  Bytes promised;
+  std::int64_t saving = 0;
+  std::size_t waiting = 0;
+  std::array<std::size_t, kMedia> writes{};
+  std::vector<std::array<int, kMedia>> pins(entries_.size());
+  std::vector<std::array<bool, kMedia>> comes(entries_.size());
+  moves_.for_each([&](MoveId id, const Move& move) {
+    const bool is_save = move.from == kGpu;
+    const bool in_flight = move.transfer.valid();
+    KVTIER_ASSERT(move.state != MoveState::cancelled || in_flight,
+                  "a cancelled move stays for its completion alone");
+    if (is_save && move.state == MoveState::cancelled) {
+      return;  // its entry may hold something else by now
+    }
+    const Entry& e = entry(move.entry);
+    if (move.state == MoveState::arrived) {
+      KVTIER_ASSERT(e.fetched == id && (e.residents & 1U) != 0, "what was fetched is there");
+      return;
+    }
+    const bool is_read = !is_save && (move.to == kGpu || move.to == 0);
+    KVTIER_ASSERT(e.live && id == (is_save   ? e.save
+                                   : is_read ? e.read
+                                             : e.writes[move.from]),
+                  "an entry knows its moves");
+    if (move.state == MoveState::waiting) {
+      promised += move.room;
+      ++waiting;
+    }
+    const bool resident = move.to != kGpu && (e.residents >> move.to & 1U) != 0;
+    if (is_save) {
+      saving += e.in_use ? 0 : 1;
+      buffered += e.in_use ? Bytes(0) : move.bytes;
+      comes[move.entry.value][0] = move.state == MoveState::in_flight;
+      pins[move.entry.value][0] += resident && !e.in_use ? 1 : 0;
+    } else if (is_read) {
+      pins[move.entry.value][move.from] += 1;
+      comes[move.entry.value][0] |= move.to == 0 && move.state != MoveState::waiting;
+    } else {
+      const MoveId first = tier(move.from).writes.front();
+      KVTIER_ASSERT(!in_flight || first == id, "one write of a tier at a time is in flight");
+      ++writes[move.from];
+      comes[move.entry.value][move.to] = in_flight;
+      pins[move.entry.value][move.to] += in_flight && resident ? 1 : 0;
+      pins[move.entry.value][move.from] += move.holds_source && !is_leaving(e, move.from) ? 1 : 0;
+    }
+  });
+  for (const Member& m : members_) {
+    if (m.use == PromptUse::held) {
+      pins[prompts_[m.prompt].entry.value][0] += 1;
+    } else if (m.use == PromptUse::computing) {
+      comes[prompts_[m.prompt].entry.value][0] = true;
+    }
+  }
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    KVTIER_ASSERT(writes[i] == tier(i).writes.size(), "every write is in its tier's queue");
+    for (std::size_t id = 0; id < entries_.size(); ++id) {
+      const Copy& copy = entries_[id].copies[i];
+      KVTIER_ASSERT(copy.pins == pins[id][i], "moves and turns pin what they need");
+      KVTIER_ASSERT(
+          copy.state == CopyState::resident || comes[id][i] == (copy.state == CopyState::arriving),
+          "what arrives is moved or computed");
+      KVTIER_ASSERT(!is_leaving(entries_[id], i) || entries_[id].writes[i].valid(),
+                    "what leaves is written to the next tier");
+    }
+  }
+  KVTIER_ASSERT(waiting == waiting_for_room_.size() && saving == saving_, "moves are counted");
+  KVTIER_ASSERT(tiers_.empty() || promised == tier(0).promised(), "room is promised to what waits");
+  return buffered;
+}
+
 void TierManager::check_invariants(const Pool::Sums& control_plane) const {
   Pool::Sums in_hbm = control_plane;
-  for (const Entry& e : entries_) {
-    in_hbm[Account::write_buffer] += e.buffered;
-  }
+  in_hbm[Account::write_buffer] += check_moves();
   if (no_tier_ != nullptr) {
     hbm().check_invariants(in_hbm, {});
   }
@@ -623,30 +650,31 @@ void TierManager::check_invariants(const Pool::Sums& control_plane) const {
       KVTIER_ASSERT(e.live || copy.state == CopyState::absent, "a released entry has no copies");
       const bool shared = i == 0 && e.prompt != kNone;
       sums[shared ? Account::shared_prefixes : Account::stored] += copy.account;
-      sums.leaving += copy.leaving ? copy.account : Bytes(0);
+      sums.leaving += is_leaving(e, i) ? copy.account : Bytes(0);
       const bool resident = copy.state == CopyState::resident;
       residents += resident ? 1 : 0;
       KVTIER_ASSERT((e.residents >> i & 1U) == (resident ? 1 : 0),
                     "an entry knows where it is resident");
       const bool known = (e.known >> i & 1U) != 0;
-      KVTIER_ASSERT(known == ((resident && !copy.leaving) || (i == 0 && is_lent(e))),
+      KVTIER_ASSERT(known == ((resident && !is_leaving(e, i)) || (i == 0 && is_lent(e))),
                     "a policy knows what its tier holds, and what a turn has of it");
-      const bool may_leave = resident && !copy.leaving && copy.pins == 0;
+      const bool may_leave = resident && !is_leaving(e, i) && copy.pins == 0;
       KVTIER_ASSERT(t.offers(EntryId{id}) == may_leave,
                     "a tier offers what it holds and does not move");
       sums.offered += may_leave ? copy.account : Bytes(0);
-      KVTIER_ASSERT(!is_lent(e) || e.in_use || e.saving, "what is lent comes back or is given up");
-      if (copy.state == CopyState::resident && copy.pins == 0 && !copy.leaving) {
+      KVTIER_ASSERT(!is_lent(e) || e.in_use || e.save.valid(),
+                    "what is lent comes back or is given up");
+      if (copy.state == CopyState::resident && copy.pins == 0 && !is_leaving(e, i)) {
         KVTIER_ASSERT(copy.account == account(t, copy.tokens),
                       "an account is what the reservation says");
         KVTIER_ASSERT(copy.tokens.value > 0, "a resident copy holds something");
       }
       KVTIER_ASSERT(
-          !e.doomed || copy.state != CopyState::resident || copy.pins > 0 || writes_from(e, i),
+          !e.doomed || copy.state != CopyState::resident || copy.pins > 0 || e.writes[i].valid(),
           "what is invalid and not moving is gone");
       const bool above =
-          i > 0 && e.copies[i - 1].state == CopyState::resident && !e.copies[i - 1].leaving;
-      const bool moving = e.in_use || e.writes != 0 || e.fetching;
+          i > 0 && e.copies[i - 1].state == CopyState::resident && !is_leaving(e, i - 1);
+      const bool moving = e.in_use || has_moves(e);
       KVTIER_ASSERT(!(above && copy.state == CopyState::resident && !t.config.inclusive &&
                       !moving && t.config.write == WriteMoment::on_evict),
                     "no entry is in two exclusive tiers");

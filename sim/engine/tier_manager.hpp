@@ -19,6 +19,7 @@
 #include "sim/engine/config.hpp"
 #include "sim/engine/decisions.hpp"
 #include "sim/engine/lookup.hpp"
+#include "sim/engine/move.hpp"
 #include "sim/engine/pool.hpp"
 #include "sim/engine/stored_kv.hpp"
 #include "sim/engine/topology.hpp"
@@ -45,9 +46,8 @@ class TierManager final : public StoredKv {
     DecisionObserver* decisions = nullptr;
     /// Payload of the timer at which prefetching is to be thought of again (on_timer).
     std::uint64_t timer = 0;
-    /// Cookies of the manager's transfers carry this mark, so that their completions find the way
-    /// back.
-    std::uint64_t cookie_mark = 0;
+    /// Of its transfers, beside the number of the move, so that completions find the way back.
+    std::uint64_t mark = 0;
   };
   explicit TierManager(const Setup& setup);
   ~TierManager() override;
@@ -84,7 +84,8 @@ class TierManager final : public StoredKv {
   /// The session will not come back. Its entry stays until it is evicted; the number is free for
   /// another session.
   void forget(SessionSlot session);
-  void on_transfer(std::uint64_t cookie);
+  /// The transfer of this move is complete.
+  void on_transfer(MoveId id);
   void on_timer();
 
   // Prompts that several sessions begin with: entries of their own, which are found by what they
@@ -142,15 +143,12 @@ class TierManager final : public StoredKv {
   static constexpr std::uint32_t kNone = UINT32_MAX;
   static constexpr std::uint8_t kNoTier = UINT8_MAX;
 
-  enum class TransferKind : std::uint64_t { save, write, fetch };
   enum class CopyState : std::uint8_t { absent, arriving, resident };
 
   struct Copy {
     Tokens tokens;
     Bytes account;
     CopyState state = CopyState::absent;
-    /// On its way out: no longer the policy's, its account is freed when the tier below has it.
-    bool leaving = false;
     std::uint16_t pins = 0;
   };
 
@@ -195,25 +193,20 @@ class TierManager final : public StoredKv {
     SessionSlot owner = kNone;
     /// Holds a shared prompt, which has no owner but its sessions.
     std::uint32_t prompt = kNone;
+    /// From the GPUs to the fastest tier, begun while its turn runs.
+    MoveId save;
+    /// To the GPUs, or to the fastest tier: a load, a preload or a fetch.
+    MoveId read;
+    /// The fetch that brought what no turn has used yet.
+    MoveId fetched;
+    /// By tier: to the next slower one.
+    std::array<MoveId, kMedia> writes;
     bool live = false;
     /// Its turn runs (or waits for its load): the KV is in HBM.
     bool in_use = false;
-    /// In the HBM write buffer, on its way to the fastest tier.
-    bool saving = false;
-    bool save_granted = false;
-    bool preloading = false;
-    bool fetching = false;
-    /// The fetch has its room and its transfer is in flight.
-    bool fetch_active = false;
-    /// Invalidated while a write is in flight: goes when that is done.
+    /// Invalidated while a move needs a copy of it: goes when that is done.
     bool doomed = false;
     LossCause loss = LossCause::capacity;
-    /// The tier that a load or fetch in flight reads; pinned until it is done.
-    std::uint8_t source_tier = kNoTier;
-    /// Distinguishes completions of this save from those of a cancelled one.
-    std::uint16_t save_epoch = 0;
-    /// Tiers that a write, queued or in flight, reads: a bit each.
-    std::uint8_t writes = 0;
     /// Tiers whose copy is resident: a bit each.
     std::uint8_t residents = 0;
     /// Tiers whose policy knows the entry: a bit each. Those that hold it and do not let it go, and
@@ -225,40 +218,16 @@ class TierManager final : public StoredKv {
     /// kNever until it is resident somewhere, and once nothing of it is left.
     SimTime first_inserted = kNever;
     SimTime last_used;
-    /// Of a fetch in flight, and of one that is done and not used yet: when it began and ended.
-    SimTime fetch_begin;
-    SimTime fetched = kNever;
     /// Tokens of the whole sequence that is stored or being saved.
     Tokens tokens;
-    /// Of those, how many the running save has been given.
-    Tokens save_submitted;
-    /// And how many it did not move because the fastest tier held them.
-    Tokens save_relies_on;
-    TransferId save_transfer;
-    Bytes save_in_flight;
-    /// Charged to the write buffer.
-    Bytes buffered;
-    /// While its save or fetch waits for room: how much.
-    Bytes room_wanted;
-  };
-
-  /// A copy on its way to the next slower tier.
-  struct Write {
-    EntryId entry = kNoEntry;
-    Tokens tokens;
-    /// The copy it reads has left the tier; what the tier holds of the entry now is another one.
-    bool source_gone = false;
-    /// The entry moves up: what was written is not kept.
-    bool target_gone = false;
   };
 
   struct Tier : Pool {
     explicit Tier(const Setup& setup)
         : Pool(setup), config(setup.tier != nullptr ? *setup.tier : TierConfig{}) {}
     TierConfig config;
-    /// Entries to be written from this tier to the next one, and the one that is: one at a time.
-    Ring<EntryId> writes;
-    Write write;
+    /// Writes from this tier to the next one; the first may be in flight.
+    Ring<MoveId> writes;
   };
 
   enum class Room { granted, coming, refused };
@@ -272,11 +241,26 @@ class TierManager final : public StoredKv {
   [[nodiscard]] Entry& entry(EntryId id) { return entries_[id.value]; }
   [[nodiscard]] const Entry& entry(EntryId id) const { return entries_[id.value]; }
   /// The entry's write from the tier, if its transfer is in flight.
-  [[nodiscard]] Write* active_write(EntryId id, std::size_t from) {
-    return tier(from).write.entry == id ? &tier(from).write : nullptr;
+  [[nodiscard]] Move* active_write(const Entry& e, std::size_t from) {
+    const MoveId id = e.writes[from];
+    return id.valid() && moves_[id].transfer.valid() ? &moves_[id] : nullptr;
   }
-  [[nodiscard]] static bool writes_from(const Entry& e, std::size_t from) {
-    return (e.writes >> from & 1U) != 0;
+  /// Its turn has ended: what is not in the fastest tier yet is in the write buffer.
+  [[nodiscard]] static bool is_saving(const Entry& e) { return e.save.valid() && !e.in_use; }
+  [[nodiscard]] bool is_fetched_now(const Entry& e) const {
+    return e.read.valid() && moves_[e.read].transfer.valid();
+  }
+  [[nodiscard]] static bool has_moves(const Entry& e) {
+    std::uint32_t all = e.save.value & e.read.value;  // no move: all bits
+    for (const MoveId id : e.writes) {
+      all &= id.value;
+    }
+    return all != MoveId{}.value;
+  }
+  /// Whether the tier's copy is on its way out: no longer the policy's, its account is freed when
+  /// the tier below has it.
+  [[nodiscard]] static bool is_leaving(const Entry& e, std::size_t index) {
+    return (e.residents & ~e.known & 1U << index) != 0;
   }
   [[nodiscard]] static bool is_arriving(const Entry& e) {
     return std::any_of(e.copies.begin(), e.copies.end(),
@@ -284,6 +268,15 @@ class TierManager final : public StoredKv {
   }
   /// Whether the fastest tier's policy keeps the entry while a turn has its room.
   [[nodiscard]] static bool is_lent(const Entry& e) { return (e.known & ~e.residents & 1U) != 0; }
+  /// Visits the moves of an entry that are not done.
+  template <class Visit>
+  void for_each_move(const Entry& e, Visit visit) {
+    for (const MoveId id : {e.save, e.read, e.writes[0], e.writes[1], e.writes[2]}) {
+      if (id.valid()) {
+        visit(moves_[id]);
+      }
+    }
+  }
   /// Visits the tiers of a mask, the fastest first.
   template <class Visit>
   static void for_each_tier_in(std::uint8_t mask, Visit visit) {
@@ -334,8 +327,7 @@ class TierManager final : public StoredKv {
   }
   void release_if_empty(EntryId id) {
     const Entry& e = entry(id);
-    if (e.residents == 0 && e.writes == 0 && e.live && !e.in_use && !e.saving && !e.fetching &&
-        !is_arriving(e)) {
+    if (e.residents == 0 && e.live && !e.in_use && !has_moves(e) && !is_arriving(e)) {
       release(id);
     }
   }
@@ -367,20 +359,18 @@ class TierManager final : public StoredKv {
   void tell_queue_change(EntryId id, const QueueChange& change);
   /// To a tier that takes what is created above it.
   void write_through(EntryId id);
-  void remove_copy(std::size_t tier, EntryId id, LossCause cause);
+  /// The policy may keep the entry of a copy that a turn takes.
+  void remove_copy(std::size_t tier, EntryId id, LossCause cause, bool lends = false);
   [[nodiscard]] bool moves_up(std::size_t tier) const;
   /// The entry moves up to HBM: an exclusive tier gives up its account, an inclusive one keeps its
   /// copy.
   void leave_upwards(std::size_t tier, EntryId id);
-  /// A turn takes what the fastest tier holds, which gets it back when the turn ends: the account
-  /// is free, and the policy keeps the entry.
-  void lend(EntryId id);
   /// The turn's KV is back in the fastest tier.
   void take_back(EntryId id);
   /// The turn's KV does not come back to the fastest tier.
   void give_up_lent(EntryId id);
-  /// Removes a copy that a load or write in flight may still read or write.
-  void give_up(std::size_t tier, EntryId id);
+  /// Removes a copy that a write in flight may still read or write.
+  void give_up(std::size_t tier, EntryId id, bool lends = false);
   void stop_leaving(std::size_t tier, EntryId id);
   void touch(EntryId id, Use use);
   void pin(std::size_t tier, EntryId id);
@@ -418,22 +408,45 @@ class TierManager final : public StoredKv {
   }
   void drop_all_expired();
 
-  void wait_for_room(EntryId id);
-  void cancel_wait(EntryId id);
-  /// What a save, or a fetch, takes of the fastest tier.
-  [[nodiscard]] Bytes wanted_room(const Entry& e) const;
+  // Moves.
+
+  /// What the move's copy takes there beyond what it has.
+  [[nodiscard]] Bytes wanted_room(const Move& move) const {
+    return account(tier(move.to), move.tokens) - entry(move.entry).copies[move.to].account;
+  }
+  void wait_for_room(MoveId id);
+  /// It has its room: its transfer begins, unless it did already.
+  void grant(MoveId id);
   bool grant_waiting();
+  void leave_line(MoveId id);
+  /// The copy takes room for what comes.
+  void arrive(std::size_t tier, EntryId id, Bytes room);
+  /// Nothing comes: its room is free.
+  void drop_arriving(std::size_t tier, EntryId id);
+  /// The move's result is not wanted. What waits gives back its room and its source at once. Of
+  /// what is in flight the backend moves all bytes: a save frees its room meanwhile, the others
+  /// hold their copies until then.
+  void cancel(MoveId id);
+  void cancel_save(MoveId id);
+  void start_transfer(MoveId id, Medium from, Bytes bytes, bool open = false);
 
   void queue_write(std::size_t from, EntryId id);
-  EntryId end_write(std::size_t from);
+  void end_write(std::size_t from);
   bool start_writes(std::size_t from);
-  void finish_write(std::size_t from);
+  void finish_write(MoveId id);
+  void tell_demoted(EntryId id) {
+    if (const QueuePosition position = entry(id).position; position != kNotQueued) {
+      prefetch_->on_demoted(id, position);
+    }
+  }
 
+  /// Pins what it reads.
+  MoveId begin_read(EntryId id, std::uint8_t from, std::uint8_t to);
+  void end_read(MoveId id);
+  /// Returns the tier that it read.
+  std::uint8_t finish_load(EntryId id);
   void start_fetch(EntryId id);
-  void activate_fetch(EntryId id);
-  void cancel_fetch(EntryId id);
-  void end_fetch(EntryId id);
-  void finish_fetch(EntryId id);
+  void finish_fetch(MoveId id);
   void try_prefetch();
 
   [[nodiscard]] Member* member(SessionSlot session) {
@@ -446,7 +459,6 @@ class TierManager final : public StoredKv {
   [[nodiscard]] Placement placement_of(EntryId id) const;
   void create_prompt_entry(std::uint32_t prompt);
   [[nodiscard]] bool claim_room_for_prompt(SessionSlot session, Tokens tokens);
-  void arrive_in_fastest(EntryId id, Tokens tokens);
   void hold_prompt(Member& member);
   void end_prompt_load(SessionSlot session);
   void prompt_waits(SessionSlot session, QueuePosition position);
@@ -454,12 +466,13 @@ class TierManager final : public StoredKv {
   void leave_prompt(SessionSlot session);
   void forget_prompt_if_unused(std::uint32_t prompt);
   void check_prompts() const;
+  [[nodiscard]] Bytes check_moves() const;
 
   /// Tells the backend what the tier keeps. Of a key that has a new entry nothing is said, nor of a
   /// tier in HBM while a turn that runs, or has ended and is not saved yet, has its KV there.
   void tell_kept(std::size_t index, EntryId id) {
     const Entry& e = entry(id);
-    if (!e.doomed && !(keeps_in_hbm(index) && (e.in_use || e.saving))) {
+    if (!e.doomed && !(keeps_in_hbm(index) && (e.in_use || e.save.valid()))) {
       backend_.keep(tier(index).medium(), e.key, e.copies[index].tokens);
     }
   }
@@ -469,17 +482,15 @@ class TierManager final : public StoredKv {
     backend_.keep(Medium::hbm, e.key, keeps_in_hbm(0) ? e.copies[0].tokens : Tokens(0));
   }
 
-  void submit_save(EntryId id, Tokens tokens, bool more_follows);
-  void grant_save(EntryId id);
-  void finish_save_if_complete(EntryId id) {
-    const Entry& e = entry(id);
-    if (e.saving && e.save_granted && !e.save_transfer.valid()) {
-      finish_save(id);
-    }
+  /// The entry's save, begun now if there is none.
+  MoveId save_of(EntryId id) {
+    Entry& e = entry(id);
+    return e.save.valid() ? e.save : e.save = moves_.begin(id, kGpu, 0);
   }
-  void finish_save(EntryId id);
-  void cancel_save(EntryId id);
-  void drop_save(EntryId id, LossCause cause);
+  void submit_save(MoveId id, Tokens tokens, bool more_follows);
+  void finish_save(MoveId id);
+  void end_save(const Move& move);
+  void drop_save(MoveId id, LossCause cause);
 
   void trim(std::size_t tier);
   /// Whether the first that waits for room can have it, or needs other victims than were chosen.
@@ -488,13 +499,8 @@ class TierManager final : public StoredKv {
       return false;
     }
     const Tier& fastest = tier(0);
-    return fastest.free() >= entry(waiting_for_room_.front()).room_wanted ||
+    return fastest.free() >= moves_[waiting_for_room_.front()].room ||
            fastest.free_to_come().value < 0;
-  }
-  void note_writes(std::size_t from) {
-    const Tier& t = tier(from);
-    const unsigned bit = 1U << from;
-    startable_ = !t.writes.empty() && !t.write.entry.valid() ? startable_ | bit : startable_ & ~bit;
   }
   /// Lets waiting moves go on after anything changed.
   [[gnu::always_inline]] void settle() {
@@ -511,14 +517,6 @@ class TierManager final : public StoredKv {
     }
   }
   void report(DecisionKind kind, std::size_t tier, EntryId id, Tokens tokens, Demand demand);
-  // Places in the cookies of transfers.
-  static constexpr unsigned kKindShift = 48;
-  static constexpr unsigned kEpochShift = 32;
-  [[nodiscard]] std::uint64_t cookie(TransferKind kind, std::uint64_t epoch,
-                                     std::uint32_t number) const {
-    return cookie_mark_ | (static_cast<std::uint64_t>(kind) << kKindShift) |
-           (epoch << kEpochShift) | number;
-  }
 
   const RunConfig& config_;
   Topology topology_;
@@ -527,7 +525,7 @@ class TierManager final : public StoredKv {
   const RunningView* running_;
   DecisionObserver* decisions_;
   std::uint64_t timer_;
-  std::uint64_t cookie_mark_;
+  std::uint64_t mark_;
   /// Of stored KV.
   Bytes bytes_per_token_;
   /// What a copy of any length is charged; zero: by its length.
@@ -543,6 +541,7 @@ class TierManager final : public StoredKv {
   SimTime asks_at_ = kNever;
   PrefetchCounters prefetches_;
 
+  Moves moves_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_entries_;
   /// By entry, as far as it was told.
@@ -559,8 +558,9 @@ class TierManager final : public StoredKv {
   Bytes used_;
   std::int64_t residents_ = 0;
   /// Saves and fetches that wait for room in the fastest tier, first come first served.
-  Ring<EntryId> waiting_for_room_;
-  EntryId fetching_ = kNoEntry;
+  Ring<MoveId> waiting_for_room_;
+  /// The fetch that waits or is in flight: one at a time.
+  MoveId fetching_;
   /// There is a slower tier to fetch from.
   bool can_fetch_ = false;
   /// A tier keeps a free buffer.
@@ -640,14 +640,9 @@ inline std::uint8_t TierManager::best_tier(const Entry& e) const {
   return best;
 }
 
-inline Bytes TierManager::wanted_room(const Entry& e) const {
-  const Tokens tokens = e.saving ? e.tokens : e.copies[e.source_tier].tokens;
-  return account(tier(0), tokens) - e.copies[0].account;
-}
-
 inline void TierManager::pin(std::size_t index, EntryId id) {
   Copy& copy = entry(id).copies[index];
-  if (copy.leaving) [[unlikely]] {
+  if (is_leaving(entry(id), index)) [[unlikely]] {
     stop_leaving(index, id);
   }
   if (copy.pins++ == 0) {
@@ -663,6 +658,56 @@ inline void TierManager::unpin(std::size_t index, EntryId id) {
     if (account(tier(index), copy.tokens) != copy.account) [[unlikely]] {
       settle_unpinned(index, id);
     }
+  }
+}
+
+inline void TierManager::arrive(std::size_t index, EntryId id, Bytes room) {
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  charge(index, e, room);
+  if (e.prompt != kNone && index == 0) [[unlikely]] {
+    tier(0).note_shared(room);
+  }
+  if (copy.state == CopyState::absent) {
+    copy.state = CopyState::arriving;
+  }
+}
+
+inline MoveId TierManager::begin_read(EntryId id, std::uint8_t from, std::uint8_t to) {
+  Entry& e = entry(id);
+  pin(from, id);
+  e.read = moves_.begin(id, from, to);
+  Move& move = moves_[e.read];
+  move.holds_source = true;
+  move.tokens = e.copies[from].tokens;
+  return e.read;
+}
+
+/// Done or given up: its source is free again, and if it was a fetch, another entry can be fetched.
+inline void TierManager::end_read(MoveId id) {
+  const Move& move = moves_[id];
+  entry(move.entry).read = MoveId{};
+  if (fetching_ == id) {
+    fetching_ = MoveId{};
+  }
+  unpin(move.from, move.entry);
+}
+
+inline void TierManager::cancel(MoveId id) {
+  Move& move = moves_[id];
+  if (move.state == MoveState::waiting) {
+    leave_line(id);
+  }
+  const bool in_flight = move.transfer.valid();
+  if (move.from == kGpu) {
+    cancel_save(id);
+  } else if (!in_flight) {
+    end_read(id);
+  }
+  if (in_flight) {
+    move.state = MoveState::cancelled;
+  } else {
+    moves_.end(id);
   }
 }
 

@@ -61,13 +61,13 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   Tier& t = tier(index);
   Entry& e = entry(id);
   Copy& copy = e.copies[index];
-  const QueuePosition position = e.position;
   ++t.count().evictions;
   const bool below = index + 1 < tiers_.size();
   if (!below) {
     log(DecisionKind::evict, index, id, copy.tokens, demand);
     remove_copy(index, id, LossCause::capacity);
-  } else if (((e.in_use || e.saving) && moves_up(index + 1)) || has_above(e, index, copy.tokens) ||
+  } else if (((e.in_use || e.save.valid()) && moves_up(index + 1)) ||
+             has_above(e, index, copy.tokens) ||
              (e.copies[index + 1].state == CopyState::resident &&
               e.copies[index + 1].tokens >= copy.tokens)) {
     log(DecisionKind::demote, index, id, copy.tokens, demand);
@@ -75,16 +75,13 @@ void TierManager::evict(std::size_t index, EntryId id, Demand demand) {
   } else {
     log(DecisionKind::demote, index, id, copy.tokens, demand);
     tell_removed(index, id);
-    copy.leaving = true;
     t.leave(copy.account);
-    if (!writes_from(e, index)) {
+    if (!e.writes[index].valid()) {
       queue_write(index, id);
     }
     return;
   }
-  if (position != kNotQueued) {
-    prefetch_->on_demoted(id, position);
-  }
+  tell_demoted(id);
   release_if_empty(id);
 }
 
@@ -99,88 +96,169 @@ void TierManager::drop_all_expired() {
   }
 }
 
-void TierManager::wait_for_room(EntryId id) {
-  Entry& e = entry(id);
-  e.room_wanted = wanted_room(e);
+// ---- Any move ----
+
+void TierManager::wait_for_room(MoveId id) {
+  Move& move = moves_[id];
+  move.state = MoveState::waiting;
   waiting_for_room_.push_back(id);
-  tier(0).promise(e.room_wanted);
+  tier(0).promise(move.room);
 }
 
-void TierManager::cancel_wait(EntryId id) {
+void TierManager::leave_line(MoveId id) {
   const bool found = waiting_for_room_.erase(id);
   KVTIER_ASSERT(found, "only what waits for room can stop waiting");
-  tier(0).promise(-entry(id).room_wanted);
+  tier(0).promise(-moves_[id].room);
 }
 
 bool TierManager::grant_waiting() {
   Tier& t = tier(0);
   bool progress = false;
   while (can_grant()) {
-    const EntryId id = waiting_for_room_.front();
-    const Bytes wanted = entry(id).room_wanted;
-    const bool fits = t.free() >= wanted;
+    const MoveId id = waiting_for_room_.front();
+    const EntryId entry = moves_[id].entry;
+    const Bytes room = moves_[id].room;
+    const bool is_save = moves_[id].from == kGpu;
+    const bool fits = t.free() >= room;
     // What was on its way out may have been rescued by a hit: then other victims are needed.
-    const Demand demand = entry(id).saving ? Demand::save : Demand::prefetch;
-    if (!fits && choose_victims(0, Bytes(0), demand, id)) {
-      if (t.free() < wanted) {
+    const Demand demand = is_save ? Demand::save : Demand::prefetch;
+    if (!fits && choose_victims(0, Bytes(0), demand, entry)) {
+      if (t.free() < room) {
         break;
       }
     }
-    const bool granted = t.free() >= wanted;
-    waiting_for_room_.pop_front();
-    t.promise(-wanted);
     progress = true;
-    if (entry(id).saving) {
-      granted ? grant_save(id) : drop_save(id, LossCause::capacity);
-    } else if (granted) {
-      activate_fetch(id);
+    if (t.free() >= room) {
+      waiting_for_room_.pop_front();
+      t.promise(-room);
+      grant(id);
     } else {
-      end_fetch(id);
+      is_save ? drop_save(id, LossCause::capacity) : cancel(id);
     }
   }
   return progress;
 }
 
+void TierManager::drop_arriving(std::size_t index, EntryId id) {
+  Entry& e = entry(id);
+  Copy& copy = e.copies[index];
+  if (e.prompt != kNone && index == 0) [[unlikely]] {
+    tier(0).note_shared(-copy.account);
+  }
+  charge(index, e, -copy.account);
+  copy = Copy{};
+  tell_kept(index, id);
+}
+
+void TierManager::grant(MoveId id) {
+  Move& move = moves_[id];
+  const Tokens stored = entry(move.entry).copies[move.to].tokens;
+  arrive(move.to, move.entry, move.room);
+  move.state = MoveState::in_flight;
+  if (move.from != kGpu) {
+    Tier& from = tier(move.from);
+    Tier& to = tier(move.to);
+    const Bytes bytes = write_bytes(move.from > move.to ? from : to, stored, move.tokens);
+    move.began = backend_.now();
+    prefetches_.begun += move.to == 0 ? 1 : 0;
+    from.count().read += bytes;
+    to.count().written += bytes;
+    start_transfer(id, from.medium(), bytes);
+  } else if (!move.transfer.valid()) {
+    finish_save(id);
+  }
+}
+
+void TierManager::start_transfer(MoveId id, Medium from, Bytes bytes, bool open) {
+  Move& move = moves_[id];
+  move.bytes = bytes;
+  move.transfer = backend_.start_transfer({.from = from,
+                                           .to = tier(move.to).medium(),
+                                           .bytes = bytes,
+                                           .key = entry(move.entry).key,
+                                           .tokens = move.tokens,
+                                           .cookie = mark_ | id.value,
+                                           .open = open});
+}
+
+void TierManager::cancel_save(MoveId id) {
+  const Move& move = moves_[id];
+  const EntryId saved = move.entry;
+  const Copy& copy = entry(saved).copies[0];
+  if (copy.state == CopyState::arriving) {
+    drop_arriving(0, saved);
+  } else {
+    tell_kept(0, saved);
+  }
+  if (copy.state == CopyState::resident) {
+    unpin(0, saved);  // gives back what the save was granted
+    if (copy.pins == 0 && copy.tokens.value == 0) {
+      remove_copy(0, saved, LossCause::overflow);
+    }
+  }
+  end_save(move);
+}
+
+void TierManager::on_transfer(MoveId id) {
+  const Move& move = moves_.complete(id);
+  if (move.from == kGpu) {
+    if (move.state == MoveState::cancelled) {
+      moves_.end(id);
+    } else if (move.state == MoveState::in_flight) {
+      finish_save(id);
+    }
+  } else if (move.to == 0) {
+    finish_fetch(id);
+  } else {
+    finish_write(id);
+  }
+  settle();
+}
+
 // ---- Writes to the next slower tier ----
 
 void TierManager::queue_write(std::size_t from, EntryId id) {
-  entry(id).writes |= static_cast<std::uint8_t>(1U << from);
-  tier(from).writes.push_back(id);
-  note_writes(from);
+  const auto tier_number = static_cast<std::uint8_t>(from);
+  const MoveId move = moves_.begin(id, tier_number, static_cast<std::uint8_t>(tier_number + 1));
+  entry(id).writes[from] = move;
+  startable_ |= tier(from).writes.empty() ? 1U << from : 0U;
+  tier(from).writes.push_back(move);
 }
 
 /// Takes the first write off the queue.
-EntryId TierManager::end_write(std::size_t from) {
+void TierManager::end_write(std::size_t from) {
   Tier& t = tier(from);
-  const EntryId id = t.writes.front();
+  const MoveId id = t.writes.front();
   t.writes.pop_front();
-  t.write.entry = kNoEntry;
-  entry(id).writes &= static_cast<std::uint8_t>(~(1U << from));
-  note_writes(from);
-  return id;
+  entry(moves_[id].entry).writes[from] = MoveId{};
+  moves_.end(id);
+  const unsigned bit = 1U << from;
+  startable_ = t.writes.empty() ? startable_ & ~bit : startable_ | bit;
 }
 
 bool TierManager::start_writes(std::size_t from) {
   Tier& t = tier(from);
   bool progress = false;
-  while (!t.writes.empty() && !t.write.entry.valid()) {
-    const EntryId id = t.writes.front();
+  while ((startable_ >> from & 1U) != 0) {
+    const MoveId move_id = t.writes.front();
+    const EntryId id = moves_[move_id].entry;
     Entry& e = entry(id);
     const std::size_t to = from + 1;
     Copy& source = e.copies[from];
     Copy& target = e.copies[to];
     const bool through = tier(to).config.write == WriteMoment::on_create;
     const bool wanted = source.state == CopyState::resident && !e.doomed &&
-                        source.tokens > target.tokens && (source.leaving || through);
+                        source.tokens > target.tokens && (is_leaving(e, from) || through);
     Room room = Room::refused;
     if (wanted) {
+      moves_[move_id].tokens = source.tokens;
       if (target.state == CopyState::resident) {
         pin(to, id);
       }
+      moves_[move_id].room = wanted_room(moves_[move_id]);
       room = filters_ && !admits(to, id)
                  ? Room::refused
-                 : find_room(to, account(tier(to), source.tokens) - target.account,
-                             Demand::demotion, id);
+                 : find_room(to, moves_[move_id].room, Demand::demotion, id);
       if (room != Room::granted && target.state == CopyState::resident) {
         unpin(to, id);
         if (target.tokens.value == 0 && target.pins == 0) {
@@ -193,29 +271,16 @@ bool TierManager::start_writes(std::size_t from) {
     }
     progress = true;
     if (room == Room::granted) {
-      charge(to, e, account(tier(to), source.tokens) - target.account);
-      if (target.state == CopyState::absent) {
-        target.state = CopyState::arriving;
-      }
-      if (!source.leaving) {
+      moves_[move_id].holds_source = true;
+      if (!is_leaving(e, from)) {
         pin(from, id);
       }
-      const Bytes bytes = write_bytes(tier(to), target.tokens, source.tokens);
-      t.write = {.entry = id, .tokens = source.tokens, .source_gone = false, .target_gone = false};
-      note_writes(from);
-      tier(to).count().written += bytes;
-      t.count().read += bytes;
-      backend_.start_transfer(
-          {.from = t.medium(),
-           .to = tier(to).medium(),
-           .bytes = bytes,
-           .key = e.key,
-           .tokens = source.tokens,
-           .cookie = cookie(TransferKind::write, 0, static_cast<std::uint32_t>(from))});
+      grant(move_id);
+      startable_ &= ~(1U << from);
       return true;
     }
-    (void)end_write(from);
-    if (source.state == CopyState::resident && source.leaving) {
+    end_write(from);
+    if (is_leaving(e, from)) {
       const bool lost = target.tokens < source.tokens;
       const bool fits = account(tier(to), source.tokens) <= tier(to).capacity();
       if (lost) {
@@ -225,64 +290,56 @@ bool TierManager::start_writes(std::size_t from) {
                   !fits             ? LossCause::larger_than_tier
                   : !admits(to, id) ? LossCause::not_admitted
                                     : LossCause::capacity);
-      if (e.position != kNotQueued) {
-        prefetch_->on_demoted(id, e.position);
-      }
+      tell_demoted(id);
     }
     release_if_empty(id);
   }
   return progress;
 }
 
-void TierManager::finish_write(std::size_t from) {
-  const Write write = tier(from).write;
-  const std::size_t to = from + 1;
-  const EntryId id = end_write(from);
-  KVTIER_ASSERT(write.entry == id, "writes end in the order they began");
+void TierManager::finish_write(MoveId move_id) {
+  const Move& move = moves_[move_id];
+  const std::size_t from = move.from;
+  const std::size_t to = move.to;
+  const EntryId id = move.entry;
+  const bool holds_source = move.holds_source;
+  const bool is_cancelled = move.state == MoveState::cancelled;
   Entry& e = entry(id);
+  KVTIER_ASSERT(tier(from).writes.front() == move_id, "writes end in the order they began");
   const bool extended = e.copies[to].state == CopyState::resident;
-  if (write.tokens.value > 0) {
-    make_resident(to, id, write.tokens);
-  } else {  // truncated to nothing meanwhile
-    if (!extended) {
-      charge(to, e, -e.copies[to].account);
-      e.copies[to] = Copy{};
-      tell_kept(to, id);
-    }
+  end_write(from);
+  if (move.tokens.value > 0) {
+    make_resident(to, id, move.tokens);
+  } else if (!extended) {  // truncated to nothing meanwhile
+    drop_arriving(to, id);
   }
   if (extended) {
     unpin(to, id);
   }
-  Copy& source = e.copies[from];
-  if (write.source_gone) {
+  if (!holds_source) {
     const bool through = tier(to).config.write == WriteMoment::on_create;
-    if (source.state == CopyState::resident && (source.leaving || through)) {
+    if (is_leaving(e, from) || (through && e.copies[from].state == CopyState::resident)) {
       queue_write(from, id);
     }
-    if (e.position != kNotQueued) {
-      prefetch_->on_demoted(id, e.position);
-    }
-  } else if (source.state == CopyState::resident) {
-    if (source.leaving) {
-      remove_copy(from, id, LossCause::capacity);
-      if (e.position != kNotQueued) {
-        prefetch_->on_demoted(id, e.position);
-      }
-    } else if (source.pins > 0) {
-      unpin(from, id);
-    }
+    tell_demoted(id);
+  } else if (is_leaving(e, from)) {
+    remove_copy(from, id, LossCause::capacity);
+    tell_demoted(id);
+  } else {
+    unpin(from, id);
   }
   if (e.copies[to].state == CopyState::resident) {
-    if (write.target_gone && !writes_from(e, from) && e.source_tier != to) {
+    const bool is_read = e.read.valid() && moves_[e.read].from == to;
+    if (is_cancelled && !e.writes[from].valid() && !is_read) {
       give_up(to, id);
     } else if (to + 1 < tiers_.size() && tier(to + 1).config.write == WriteMoment::on_create &&
-               !writes_from(e, to)) {
+               !e.writes[to].valid()) {
       queue_write(to, id);
     }
   }
   for_each_tier_in(e.residents, [&](std::size_t i) {
     const Copy& copy = e.copies[i];
-    if ((e.doomed || copy.tokens.value == 0) && copy.pins == 0 && active_write(id, i) == nullptr) {
+    if ((e.doomed || copy.tokens.value == 0) && copy.pins == 0 && active_write(e, i) == nullptr) {
       remove_copy(i, id, LossCause::overflow);
     }
   });
@@ -312,159 +369,114 @@ void TierManager::try_prefetch() {
 }
 
 void TierManager::end_prefetched(Entry& e, bool used) {
-  const SimDuration idle = backend_.now() - e.fetched;
-  const SimDuration took = e.fetched - e.fetch_begin;
-  std::int64_t& outcome = !used          ? prefetches_.unused
-                          : idle <= took ? prefetches_.on_time
-                                         : prefetches_.early;
+  const Move& fetch = moves_[e.fetched];
+  const SimDuration idle = backend_.now() - fetch.ended;
+  std::int64_t& outcome = !used                               ? prefetches_.unused
+                          : idle <= fetch.ended - fetch.began ? prefetches_.on_time
+                                                              : prefetches_.early;
   ++outcome;
   prefetches_.idle_byte_ns += static_cast<Int128>(actual_bytes(e.copies[0].tokens).value) * idle.ns;
-  e.fetched = kNever;
+  moves_.end(std::exchange(e.fetched, MoveId{}));
+}
+
+std::uint8_t TierManager::finish_load(EntryId id) {
+  const MoveId move = entry(id).read;
+  end_read(move);
+  moves_.end(move);
+  return moves_[move].from;
 }
 
 void TierManager::start_fetch(EntryId id) {
-  Entry& e = entry(id);
-  const std::uint8_t source = best_tier(e);
-  pin(source, id);
-  e.source_tier = source;
+  const std::uint8_t source = best_tier(entry(id));
+  const MoveId move = begin_read(id, source, 0);
+  moves_[move].room = wanted_room(moves_[move]);
   // The free buffer is for what turns save: a fetch that took it would only drive others out.
-  const Bytes wanted = account(tier(0), e.copies[source].tokens) + tier(0).config.free_buffer;
+  const Bytes wanted = moves_[move].room + tier(0).config.free_buffer;
   const Room room = find_room(0, wanted, Demand::prefetch, id);
   if (room == Room::refused) {
-    unpin(source, id);
-    e.source_tier = kNoTier;
+    cancel(move);
     return;
   }
-  e.fetching = true;
-  fetching_ = id;
-  log(DecisionKind::prefetch, source, id, e.copies[source].tokens, Demand::prefetch);
+  fetching_ = move;
+  log(DecisionKind::prefetch, source, id, moves_[move].tokens, Demand::prefetch);
   if (room == Room::granted) {
-    activate_fetch(id);
+    grant(move);
   } else {
-    wait_for_room(id);
+    wait_for_room(move);
   }
 }
 
-void TierManager::activate_fetch(EntryId id) {
+void TierManager::finish_fetch(MoveId move_id) {
+  const EntryId id = moves_[move_id].entry;
+  const std::size_t from = moves_[move_id].from;
   Entry& e = entry(id);
-  const Copy& source = e.copies[e.source_tier];
-  arrive_in_fastest(id, source.tokens);
-  e.fetch_active = true;
-  e.fetch_begin = backend_.now();
-  ++prefetches_.begun;
-  const Bytes bytes = write_bytes(tier(e.source_tier), Tokens(0), source.tokens);
-  tier(e.source_tier).count().read += bytes;
-  tier(0).count().written += bytes;
-  backend_.start_transfer({.from = tier(e.source_tier).medium(),
-                           .to = tier(0).medium(),
-                           .bytes = bytes,
-                           .key = e.key,
-                           .tokens = source.tokens,
-                           .cookie = cookie(TransferKind::fetch, 0, id.value)});
-}
-
-/// The copy takes its room and is not there yet.
-void TierManager::arrive_in_fastest(EntryId id, Tokens tokens) {
-  Entry& e = entry(id);
-  e.copies[0].state = CopyState::arriving;
-  charge(0, e, account(tier(0), tokens));
-  if (e.prompt != kNone) [[unlikely]] {
-    tier(0).note_shared(e.copies[0].account);
-  }
-}
-
-/// Of a fetch that waits for room.
-void TierManager::cancel_fetch(EntryId id) {
-  cancel_wait(id);
-  end_fetch(id);
-}
-
-/// Done or given up: its source is free again, and another entry can be fetched.
-void TierManager::end_fetch(EntryId id) {
-  Entry& e = entry(id);
-  const std::uint8_t source = e.source_tier;
-  e.fetching = false;
-  e.fetch_active = false;
-  e.source_tier = kNoTier;
-  fetching_ = kNoEntry;
-  unpin(source, id);
-}
-
-void TierManager::finish_fetch(EntryId id) {
-  Entry& e = entry(id);
-  const std::uint8_t source = e.source_tier;
-  const Tokens tokens = e.copies[source].tokens;
-  end_fetch(id);
-  if (e.doomed) {  // invalidated on its way
+  end_read(move_id);
+  if (moves_[move_id].state == MoveState::cancelled) {
     ++prefetches_.unused;
-    charge(0, e, -e.copies[0].account);
-    e.copies[0] = Copy{};
-    tell_kept(0, id);
-    give_up(source, id);
+    drop_arriving(0, id);
+    give_up(from, id);
+    moves_.end(move_id);
     release_if_empty(id);
     return;
   }
-  make_resident(0, id, tokens);
-  leave_upwards(source, id);
+  make_resident(0, id, moves_[move_id].tokens);
+  leave_upwards(from, id);
   if (e.prompt != kNone) {
     write_through(id);  // what no turn saves again
   }
+  SessionSlot session = e.in_use ? e.owner : kNone;
   if (e.in_use) {
     touch(id, tier(0).config.inclusive ? Use::at_once : Use::begins);
     leave_upwards(0, id);
-    on_load_ready(e.owner, tier(0).medium());
   } else if (e.prompt != kNone && awaiting_prompt_ != kNone) {
-    const SessionSlot session = std::exchange(awaiting_prompt_, kNone);
+    session = std::exchange(awaiting_prompt_, kNone);
     touch(id, Use::begins);
     hold_prompt(members_[session]);
-    on_load_ready(session, tier(0).medium());
   } else {
-    e.fetched = backend_.now();
+    moves_[move_id].state = MoveState::arrived;
+    moves_[move_id].ended = backend_.now();
+    e.fetched = move_id;
+    return;
   }
+  moves_.end(move_id);
+  on_load_ready(session, tier(0).medium());
 }
 
 // ---- Saves ----
 
-void TierManager::submit_save(EntryId id, Tokens tokens, bool more_follows) {
-  Entry& e = entry(id);
-  const Tokens kept = e.copies[0].state == CopyState::resident ? e.copies[0].tokens : Tokens(0);
-  Tokens moved = std::max(Tokens(0), tokens - std::max(e.save_submitted, kept));
-  if (e.save_submitted.value == 0) {
-    e.save_relies_on = kept;
-  } else if (kept < e.save_relies_on) {
-    moved += e.save_relies_on - kept;
-    e.save_relies_on = kept;
+void TierManager::submit_save(MoveId id, Tokens tokens, bool more_follows) {
+  Move& move = moves_[id];
+  const Copy& copy = entry(move.entry).copies[0];
+  const Tokens kept = copy.state == CopyState::resident ? copy.tokens : Tokens(0);
+  Tokens moved = std::max(Tokens(0), tokens - std::max(move.tokens, kept));
+  if (move.tokens.value == 0) {
+    move.relies_on = kept;
+  } else if (kept < move.relies_on) {
+    moved += move.relies_on - kept;
+    move.relies_on = kept;
   }
   if (moved.value == 0) {
-    KVTIER_ASSERT(!e.save_transfer.valid(), "a turn adds tokens to its prompt");
+    KVTIER_ASSERT(!move.transfer.valid(), "a turn adds tokens to its prompt");
     return;
   }
-  e.save_submitted = tokens;
+  move.tokens = tokens;
   if (keeps_in_hbm(0)) {
     return;
   }
   const Bytes bytes = actual_bytes(moved);
   tier(0).count().written += bytes;
-  if (e.save_transfer.valid() && backend_.extend_transfer(e.save_transfer, bytes, tokens)) {
-    e.save_in_flight += bytes;
-    return;
+  if (move.transfer.valid() && backend_.extend_transfer(move.transfer, bytes, tokens)) {
+    move.bytes += bytes;
+  } else {
+    start_transfer(id, Medium::hbm, bytes, more_follows);
   }
-  e.save_in_flight = bytes;
-  e.save_transfer =
-      backend_.start_transfer({.from = Medium::hbm,
-                               .to = tier(0).medium(),
-                               .bytes = bytes,
-                               .key = e.key,
-                               .tokens = tokens,
-                               .cookie = cookie(TransferKind::save, e.save_epoch, id.value),
-                               .open = more_follows});
 }
 
 void TierManager::begin_save(SessionSlot session, EntryKey key, Tokens prompt) {
   if (tiers_.empty() || config_.system.save.mode == SaveMode::blocking) {
     return;
   }
-  submit_save(find_or_create(session, key), prompt, true);
+  submit_save(save_of(find_or_create(session, key)), prompt, true);
 }
 
 void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
@@ -473,112 +485,78 @@ void TierManager::save(SessionSlot session, EntryKey key, Tokens tokens) {
     return;
   }
   const EntryId id = find_or_create(session, key);
+  const MoveId move = save_of(id);
   Entry& e = entry(id);
   drop_expired();
   e.in_use = false;
-  e.saving = true;
   ++saving_;
-  e.save_granted = false;
   e.tokens = tokens;
   e.last_used = backend_.now();
-  if (e.copies[0].leaving) {
+  if (is_leaving(e, 0)) {
     give_up(0, id);  // others wait for its room: the save asks for room of its own
   }
-  submit_save(id, tokens, false);
+  submit_save(move, tokens, false);
+  moves_[move].tokens = tokens;
+  hbm().charge(Account::write_buffer, moves_[move].bytes);
   if (keeps_in_hbm(0)) {
     backend_.keep(Medium::hbm, key, tokens);
   }
   if (e.copies[0].state == CopyState::resident) {
     pin(0, id);  // an inclusive tier's own copy grows
   }
-  const Bytes wanted = wanted_room(e);
+  moves_[move].room = wanted_room(moves_[move]);
   if (filters_) [[unlikely]] {
     tell_admission(key);
   }
   const bool too_large = account(tier(0), tokens) > tier(0).capacity();
   const bool refused = too_large || (filters_ && !admits(0, id));
-  const Room room = refused ? Room::refused : find_room(0, wanted, Demand::save, id);
+  const Room room = refused ? Room::refused : find_room(0, moves_[move].room, Demand::save, id);
   if (room == Room::refused) {
-    drop_save(id, too_large ? LossCause::larger_than_tier
-                  : refused ? LossCause::not_admitted
-                            : LossCause::capacity);
+    drop_save(move, too_large ? LossCause::larger_than_tier
+                    : refused ? LossCause::not_admitted
+                              : LossCause::capacity);
+  } else if (room == Room::granted) {
+    grant(move);
   } else {
-    e.buffered = room == Room::granted ? e.save_in_flight : actual_bytes(tokens);
-    hbm().charge(Account::write_buffer, e.buffered);
-    if (room == Room::granted) {
-      grant_save(id);
-    } else {
-      wait_for_room(id);
-    }
+    hbm().charge(Account::write_buffer, actual_bytes(tokens) - moves_[move].bytes);
+    moves_[move].bytes = actual_bytes(tokens);
+    wait_for_room(move);
   }
   settle();
 }
 
-void TierManager::grant_save(EntryId id) {
-  Entry& e = entry(id);
-  Copy& copy = e.copies[0];
-  charge(0, e, wanted_room(e));
-  if (copy.state == CopyState::absent) {
-    copy.state = CopyState::arriving;
-  }
-  e.save_granted = true;
-  finish_save_if_complete(id);
-}
-
-void TierManager::finish_save(EntryId id) {
-  Entry& e = entry(id);
-  const bool extended = e.copies[0].state == CopyState::resident;
-  make_resident(0, id, e.tokens);
+void TierManager::finish_save(MoveId move_id) {
+  const Move& move = moves_[move_id];
+  const EntryId id = move.entry;
+  const bool extended = entry(id).copies[0].state == CopyState::resident;
+  make_resident(0, id, move.tokens);
   leave_hbm(id);
   if (extended) {
     unpin(0, id);
   }
-  e.saving = false;
-  --saving_;
-  e.save_submitted = Tokens(0);
-  hbm().charge(Account::write_buffer, -e.buffered);
-  e.buffered = Bytes(0);
+  end_save(move);
+  moves_.end(move_id);
   write_through(id);
+}
+
+/// Done or given up: nothing of it is in the write buffer.
+void TierManager::end_save(const Move& move) {
+  entry(move.entry).save = MoveId{};
+  --saving_;
+  hbm().charge(Account::write_buffer, -move.bytes);
 }
 
 void TierManager::write_through(EntryId id) {
   if (tiers_.size() > 1 && tier(1).config.write == WriteMoment::on_create &&
-      !writes_from(entry(id), 0)) {
+      !entry(id).writes[0].valid()) {
     queue_write(0, id);
   }
 }
 
-/// Forgets a save: its transfer goes on (the bytes are on their way) but its completion will mean
-/// nothing.
-void TierManager::cancel_save(EntryId id) {
-  Entry& e = entry(id);
-  Copy& copy = e.copies[0];
-  if (copy.state == CopyState::arriving) {
-    charge(0, e, -copy.account);
-    copy = Copy{};
-  }
-  tell_kept(0, id);
-  if (copy.state == CopyState::resident) {
-    unpin(0, id);  // gives back what the save was granted
-    if (copy.pins == 0 && copy.tokens.value == 0) {
-      remove_copy(0, id, LossCause::overflow);
-    }
-  }
-  e.saving = false;
-  --saving_;
-  e.save_granted = false;
-  e.save_submitted = Tokens(0);
-  e.save_transfer = TransferId{};
-  e.save_in_flight = Bytes(0);
-  e.save_epoch = static_cast<std::uint16_t>(e.save_epoch + 1);
-  hbm().charge(Account::write_buffer, -e.buffered);
-  e.buffered = Bytes(0);
-}
-
-void TierManager::drop_save(EntryId id, LossCause cause) {
+void TierManager::drop_save(MoveId move, LossCause cause) {
+  const EntryId id = moves_[move].entry;
   log(DecisionKind::drop_save, 0, id, entry(id).tokens);
-  entry(id).save_granted = false;
-  cancel_save(id);
+  cancel(move);
   give_up_lent(id);
   leave_hbm(id);
   entry(id).loss = cause;

@@ -155,7 +155,7 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
       if (!prompt.entry.valid()) {
         create_prompt_entry(m->prompt);
       }
-      arrive_in_fastest(prompt.entry, prompt.tokens);
+      arrive(0, prompt.entry, account(tier(0), prompt.tokens));
       m->use = PromptUse::computing;
     }
     return {.reused = Tokens(0), .cause = loss};
@@ -163,35 +163,35 @@ Lookup TierManager::admit_prompt(SessionSlot session) {
   const EntryId id = prompt.entry;
   Entry& e = entry(id);
   Lookup found{.reused = prompt.tokens, .medium = tier(0).medium()};
-  if (e.fetch_active) {
+  if (is_fetched_now(e)) {
     found.late = true;
-    found.fetched_from = tier(e.source_tier).medium();
+    found.fetched_from = tier(moves_[e.read].from).medium();
     ++prefetches_.late;
     awaiting_prompt_ = session;
     m->use = PromptUse::awaited;
     return found;
   }
-  if (e.fetching) {  // still waits for room
-    cancel_fetch(id);
+  if (e.read.valid() && e.read == fetching_) {  // still waits for room
+    cancel(e.read);
   }
   const bool is_here = e.copies[0].state == CopyState::resident;
   touch(id, is_here ? Use::begins : Use::at_once);
   if (is_here) {
-    if (e.fetched != kNever) {
+    if (e.fetched.valid()) {
       end_prefetched(e, true);
     }
     hold_prompt(*m);
     return found;
   }
   const std::uint8_t source = best_tier(e);
-  KVTIER_ASSERT(e.source_tier == kNoTier, "one turn at a time loads a prompt");
-  e.source_tier = source;
-  pin(source, id);
+  KVTIER_ASSERT(!e.read.valid(), "one turn at a time loads a prompt");
   found.medium = tier(source).medium();
   tier(source).count().read += actual_bytes(prompt.tokens);
+  const MoveId load = begin_read(id, source, kGpu);
   const bool has_room = claim_room_for_prompt(session, prompt.tokens);
   if (has_room) {
-    arrive_in_fastest(id, prompt.tokens);
+    moves_[load].to = 0;
+    arrive(0, id, account(tier(0), prompt.tokens));
   }
   m->use = has_room ? PromptUse::loading : PromptUse::loading_copy;
   return found;
@@ -210,7 +210,7 @@ void TierManager::create_prompt_entry(std::uint32_t number) {
 bool TierManager::claim_room_for_prompt(SessionSlot session, Tokens tokens) {
   const EntryId own = entry_of(session);
   const bool protects = own.valid() && entry(own).copies[0].state == CopyState::resident &&
-                        !entry(own).copies[0].leaving;
+                        !is_leaving(entry(own), 0);
   if (protects) {
     pin(0, own);
   }
@@ -232,9 +232,7 @@ void TierManager::end_prompt_load(SessionSlot session) {
     return;
   }
   const EntryId id = prompts_[m->prompt].entry;
-  const std::uint8_t source = entry(id).source_tier;
-  entry(id).source_tier = kNoTier;
-  unpin(source, id);
+  const std::uint8_t source = finish_load(id);
   if (m->use == PromptUse::loading_copy) {
     m->use = PromptUse::none;
     return;
@@ -271,12 +269,9 @@ void TierManager::release_prompt(SessionSlot session) {
 
 void TierManager::check_prompts() const {
   std::vector<std::int64_t> owners(prompts_.size());
-  std::vector<std::uint16_t> holders(prompts_.size());
   for (const Member& m : members_) {
     if (m.prompt != kNone) {
       ++owners[m.prompt];
-      holders[m.prompt] =
-          static_cast<std::uint16_t>(holders[m.prompt] + (m.use == PromptUse::held ? 1 : 0));
     }
   }
   for (std::uint32_t i = 0; i < prompts_.size(); ++i) {
@@ -285,9 +280,6 @@ void TierManager::check_prompts() const {
     KVTIER_ASSERT(
         !prompt.entry.valid() || (entry(prompt.entry).live && entry(prompt.entry).prompt == i),
         "a prompt knows its entry");
-    KVTIER_ASSERT(holders[i] == 0 ||
-                      (prompt.entry.valid() && entry(prompt.entry).copies[0].pins >= holders[i]),
-                  "what a running turn uses is pinned");
   }
 }
 

@@ -89,11 +89,10 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
                      .registry = &registry,
                      .backend = &backend,
                      .queue = &queue,
-                     .decisions = options.decisions,
-                     .cookie_mark = 0});
+                     .decisions = options.decisions});
   const auto drain = [&] {
     while (backend.pending()) {
-      tiers.on_transfer(backend.wait().payload);
+      tiers.on_transfer(MoveId{static_cast<std::uint32_t>(backend.wait().payload)});
     }
   };
   const bool shares = config.system.sharing == Sharing::prompts;

@@ -89,8 +89,7 @@ struct Store {
                .queue = &queue,
                .running = &running,
                .decisions = &log,
-               .timer = kManagersTimer,
-               .cookie_mark = 0}) {
+               .timer = kManagersTimer}) {
     queue.tiers = &tiers;
     tiers.on_load_ready = [this](SessionSlot slot, Medium medium) {
       ready.emplace_back(slot, medium);
@@ -115,8 +114,9 @@ struct Store {
     tiers.check_invariants();
   }
   void tell(const Completion& completion) {
-    completion.kind == CompletionKind::timer ? tiers.on_timer()
-                                             : tiers.on_transfer(completion.payload);
+    completion.kind == CompletionKind::timer
+        ? tiers.on_timer()
+        : tiers.on_transfer(MoveId{static_cast<std::uint32_t>(completion.payload)});
   }
 
   Lookup admit(SessionSlot slot, std::int64_t history) {
