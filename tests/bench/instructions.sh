@@ -14,9 +14,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 program=${1:-$root/build/release/bin/kvtier}
 system=${2:-attentionstore}
 case $system in
-  recompute) limit=3230 ;;
-  attentionstore_lru) limit=7550 ;;
-  *) limit=10280 ;;
+  recompute) limit=3080 ;;
+  attentionstore_lru) limit=7300 ;;
+  *) limit=10150 ;;
 esac
 few=4500
 many=9000
