@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sim/core/streams.hpp"
@@ -34,6 +35,13 @@ struct TurnContent {
   Context whole{};
 };
 
+/// How a trace names the tokens of its turns: by blocks of so many, of which the last one of a
+/// prompt may have a name although it is not full.
+struct NamedBlocks {
+  Tokens block;
+  bool partial = false;
+};
+
 /// One conversation as a trace or a generator gives it.
 struct SessionSpec {
   /// Position in the workload, from 0; unique.
@@ -58,6 +66,7 @@ class SessionSource {
   /// The streams that contents are of, which live as long as the source; null if it names none.
   /// Whoever replays the sessions may open further ones, for responses.
   [[nodiscard]] virtual Streams* streams() { return nullptr; }
+  [[nodiscard]] virtual std::optional<NamedBlocks> named_blocks() const { return std::nullopt; }
 };
 
 }  // namespace kvtier

@@ -44,6 +44,9 @@ class FilteredSource final : public SessionSource {
   /// Throws ConfigError also after kRejectedMax sessions that do not pass.
   bool next(SessionSpec& session) override;
   [[nodiscard]] Streams* streams() override { return sessions_->streams(); }
+  [[nodiscard]] std::optional<NamedBlocks> named_blocks() const override {
+    return sessions_->named_blocks();
+  }
 
  private:
   SessionFilter filter_;

@@ -1,7 +1,6 @@
 #include "traces/trace_format.hpp"
 
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <iterator>
 #include <utility>
@@ -11,83 +10,10 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "traces/line_scanner.hpp"
 
 namespace kvtier {
 namespace {
-
-/// Reads the JSON of one session line from left to right. nlohmann's parser would read the same
-/// lines several times slower; the shape is fixed and small.
-class LineScanner {
- public:
-  LineScanner(std::string_view line, const LineReader& reader) : line_(line), reader_(reader) {}
-
-  /// Takes `wanted` if it comes next.
-  bool take(char wanted) {
-    skip_space();
-    if (at_ < line_.size() && line_[at_] == wanted) {
-      ++at_;
-      return true;
-    }
-    return false;
-  }
-  void expect(char wanted) {
-    if (!take(wanted)) {
-      fail(fmt::format("'{}'", wanted));
-    }
-  }
-  void expect_end() {
-    skip_space();
-    if (at_ != line_.size()) {
-      fail("the end of the line");
-    }
-  }
-  std::string_view key() {
-    skip_space();
-    const std::size_t begin = at_ + 1;
-    const std::size_t end =
-        at_ < line_.size() && line_[at_] == '"' ? line_.find('"', begin) : line_.npos;
-    if (end == line_.npos) {
-      fail("a key");
-    }
-    at_ = end + 1;
-    return line_.substr(begin, end - begin);
-  }
-  /// A whole number in minimum .. maximum.
-  std::int64_t integer(const char* name, std::int64_t minimum, std::int64_t maximum) {
-    skip_space();
-    const char* begin = line_.data() + at_;
-    const char* limit = line_.data() + line_.size();
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(begin, limit, value);
-    const bool leading_zero = end - begin > 1 && *begin == '0';
-    const bool fraction = end < limit && (*end == '.' || *end == 'e' || *end == 'E');
-    if (error != std::errc() || leading_zero || fraction || value < minimum || value > maximum) {
-      fail(fmt::format("{} as a whole number in {} .. {}", name, minimum, maximum));
-    }
-    at_ += static_cast<std::size_t>(end - begin);
-    return value;
-  }
-  [[noreturn]] void fail(std::string_view expected) const {
-    constexpr std::size_t kShown = 20;
-    std::string_view found = line_.substr(at_);
-    const bool cut = found.size() > kShown;
-    found = found.substr(0, kShown);
-    throw reader_.error(fmt::format(
-        "column {}: expected {}, got {}", at_ + 1, expected,
-        found.empty() ? "the end of the line" : fmt::format("'{}{}'", found, cut ? "..." : "")));
-  }
-
- private:
-  void skip_space() {
-    while (at_ < line_.size() && (line_[at_] == ' ' || line_[at_] == '\t')) {
-      ++at_;
-    }
-  }
-
-  std::string_view line_;
-  const LineReader& reader_;
-  std::size_t at_ = 0;
-};
 
 void scan_turns(LineScanner& scanner, bool has_times, const LineReader& reader,
                 std::vector<Turn>& turns) {

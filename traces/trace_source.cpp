@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "traces/block_trace.hpp"
 #include "traces/compressed_stream.hpp"
 #include "traces/csv_reader.hpp"
 #include "traces/request_log.hpp"
@@ -42,6 +43,7 @@ Tokens TraceSource::net_of_overhead(Tokens message) {
 
 bool TraceSource::next(SessionSpec& session) {
   session.shared_prompt = SharedPrompt();
+  session.contents.clear();
   if (!read_session(session)) {
     return false;
   }
@@ -56,6 +58,9 @@ bool TraceSource::next(SessionSpec& session) {
 }
 
 TraceFormat detect_format(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path)) {
+    return TraceFormat::agent_sessions;
+  }
   // White space before the first character is rare, a file of nothing else is a table without
   // columns.
   ByteReader reader(path);
@@ -73,7 +78,11 @@ TraceFormat detect_format(const std::filesystem::path& path) {
     return TraceFormat::sharegpt_json;
   }
   if (head.front() == '{') {
-    return TraceFormat::kvtier;
+    const auto has = [&](const char* key) { return head.find(key) != head.npos; };
+    return has("\"hash_id_scope\"") || has("\"block_size\"") ? TraceFormat::agent_sessions
+           : !has("\"input_length\"")                        ? TraceFormat::kvtier
+           : has("\"chat_id\"")                              ? TraceFormat::qwen_bailian
+                                                             : TraceFormat::mooncake;
   }
   const CsvReader rows(path);
   return rows.column("arrival")     ? TraceFormat::request_log
@@ -97,6 +106,12 @@ std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,
                                                   ? RequestLogColumns::azure_llm
                                                   : RequestLogColumns::generic,
                                               options.message_overhead);
+  }
+  if (format == TraceFormat::mooncake || format == TraceFormat::qwen_bailian) {
+    return std::make_unique<BlockTraceReader>(path, block_trace_style(format));
+  }
+  if (format == TraceFormat::agent_sessions) {
+    return std::make_unique<AgentTraceReader>(path);
   }
   if (options.tokenizer.empty()) {
     throw ConfigError(

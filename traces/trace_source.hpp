@@ -83,6 +83,9 @@ enum class TraceFormat {
   sharegpt_json,
   request_log,
   azure_llm,
+  mooncake,
+  qwen_bailian,
+  agent_sessions,
 };
 
 constexpr auto enum_names(TraceFormat) {
@@ -92,11 +95,15 @@ constexpr auto enum_names(TraceFormat) {
       std::pair<std::string_view, TraceFormat>{"turns_table", TraceFormat::turns_table},
       std::pair<std::string_view, TraceFormat>{"sharegpt_json", TraceFormat::sharegpt_json},
       std::pair<std::string_view, TraceFormat>{"request_log", TraceFormat::request_log},
-      std::pair<std::string_view, TraceFormat>{"azure_llm", TraceFormat::azure_llm}};
+      std::pair<std::string_view, TraceFormat>{"azure_llm", TraceFormat::azure_llm},
+      std::pair<std::string_view, TraceFormat>{"mooncake", TraceFormat::mooncake},
+      std::pair<std::string_view, TraceFormat>{"qwen_bailian", TraceFormat::qwen_bailian},
+      std::pair<std::string_view, TraceFormat>{"agent_sessions", TraceFormat::agent_sessions}};
 }
 
 /// The format that the beginning of a file's (uncompressed) text shows: a list is ShareGPT's JSON,
-/// an object kvtier's own format, anything else a table: a log of requests or of the Azure LLM
+/// an object kvtier's own format or, by its keys, one of requests that name their blocks; a folder
+/// is one of agent sessions; anything else a table: a log of requests or of the Azure LLM
 /// traces if its first line has their column of times, of turns if not. Throws like ByteReader, and
 /// ConfigError for a first line that is not CSV.
 [[nodiscard]] TraceFormat detect_format(const std::filesystem::path& path);

@@ -146,6 +146,11 @@ Sessions read(const WorkloadConfig& config, std::uint64_t seed,
         "{}: the trace has no arrival times of turns, which the think time model \"logged\" needs",
         path.string()));
   }
+  if (config.replay == Replay::bootstrap && trace->streams() != nullptr) {
+    throw ConfigError(fmt::format(
+        "{}: \"replay\": \"bootstrap\" draws numbers of tokens, but the trace names its blocks",
+        path.string()));
+  }
   if (config.replay == Replay::bootstrap) {
     auto drawn = std::make_unique<BootstrapSource>(*trace, seed);
     const ImportReport* report = &drawn->report();

@@ -100,6 +100,8 @@ void describe(V& v, WorkloadConfig& c) {
           "user_tokens, assistant_tokens), sharegpt_json (conversations as text), request_log (CSV "
           "with the columns arrival, input_tokens, output_tokens and, if there are any, session "
           "and turn), azure_llm (CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens), "
+          "mooncake or qwen_bailian (JSON lines of requests that name their blocks), "
+          "agent_sessions (a folder of JSON files, one a session, as of kv-cache-tester), "
           "or auto (told by the content).");
   v.field("sessions", c.sessions,
           "How many sessions to run. \"all\": those of a trace in order. \"auto\": a run of a "
@@ -188,6 +190,9 @@ class WorkloadSource final : public SessionSource {
   /// Throws ConfigError also if a trace ends before the sessions that were asked for.
   bool next(SessionSpec& session) override;
   [[nodiscard]] Streams* streams() override { return sessions_->streams(); }
+  [[nodiscard]] std::optional<NamedBlocks> named_blocks() const override {
+    return sessions_->named_blocks();
+  }
 
   /// What the import of a trace met so far; null for a generator.
   [[nodiscard]] const ImportReport* import_report() const { return report_; }

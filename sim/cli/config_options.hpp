@@ -18,8 +18,9 @@ struct ConfigOptions {
   std::vector<std::string> sets;
   std::optional<std::int64_t> seed;
 
-  void add_to(CLI::App& command) {
-    command.add_option("CONFIG", file, "JSON config of a run")->required();
+  void add_to(CLI::App& command, const char* name = "CONFIG",
+              const char* text = "JSON config of a run") {
+    command.add_option(name, file, text)->required();
     command.add_option("--set", sets, "Override a key: /json/pointer=VALUE (may be repeated)")
         ->type_name("/POINTER=VALUE")
         ->take_all();

@@ -6,6 +6,7 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/core/file.hpp"
 #include "sim/engine/simulate.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/study/bound.hpp"
 #include "sim/study/compare.hpp"
 #include "sim/study/expect.hpp"
@@ -159,7 +160,12 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   ProgressLine line;
   TextOutput json(options.json);
   Recorders recorders;
-  if (!options.requests.empty()) {
+  if (!options.requests.empty() && resolved.config.system.blocks) {
+    std::vector<std::string> tiers;
+    for_each_tier(resolved.config.system.tiers,
+                  [&](const char* name, const TierConfig&) { tiers.emplace_back(name); });
+    recorders.block_requests = std::make_unique<BlockRequestRecorder>(options.requests, tiers);
+  } else if (!options.requests.empty()) {
     recorders.requests = std::make_unique<RequestRecorder>(options.requests);
   }
   if (!options.timeline.empty()) {

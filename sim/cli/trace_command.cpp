@@ -5,8 +5,12 @@
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/kv_size.hpp"
 #include "sim/core/quantity.hpp"
-#include "sim/engine/miss_ratio_curve.hpp"
+#include "sim/replay/block_curve.hpp"
+#include "sim/replay/miss_ratio_curve.hpp"
+#include "traces/block_statistics.hpp"
 #include "traces/statistics.hpp"
 #include "traces/tokenizer.hpp"
 #include "traces/trace_format.hpp"
@@ -35,9 +39,34 @@ WorkloadStatistics drain(SessionSource& source, const Visit& visit) {
   return statistics;
 }
 
+/// What requests that name their blocks have in common.
+void show_shared_blocks(const Json& blocks) {
+  constexpr double kPercent = 100;
+  const auto percents = [&](const char* key) {
+    const Json& rates = blocks[key];
+    return fmt::format("{:>9.1f} % of blocks, {:.1f} % of tokens, {:.1f} % of requests",
+                       rates["blocks"].get<double>() * kPercent,
+                       rates["tokens"].get<double>() * kPercent,
+                       rates["requests"].get<double>() * kPercent);
+  };
+  print("blocks of {:<13}{:>9}, {} distinct, {:.1f} % of them in several requests\n",
+        fmt::format("{} tokens", blocks["block_tokens"].get<std::int64_t>()),
+        blocks["blocks"].get<std::int64_t>(), blocks["distinct_blocks"].get<std::int64_t>(),
+        blocks["reused_blocks_fraction"].get<double>() * kPercent);
+  print("hits without limit     {}\n", percents("ideal_hit_rate"));
+  print("in the second half     {}\n", percents("ideal_hit_rate_second_half"));
+  const Json& prefixes = blocks["prefixes_per_request"];
+  print("prefixes per request   {:>9.1f} on average, {} at most\n", prefixes["mean"].get<double>(),
+        prefixes["max"].get<std::int64_t>());
+}
+
 void show(const WorkloadStatistics& statistics, const ImportReport* report,
-          const std::string& json_file, TextOutput* output) {
+          const std::string& json_file, TextOutput* output,
+          const BlockStatistics* blocks = nullptr) {
   Json json = to_json(statistics);
+  if (blocks != nullptr) {
+    json["blocks"] = blocks->report();
+  }
   if (report != nullptr) {
     json["import"] = to_json(*report);
   }
@@ -68,6 +97,9 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
           statistics.sessions_with_shared_prompt());
     print("shared prompt tokens   {:>9.1f} %\n", statistics.shared_prompt_share() * kPercent);
   }
+  if (blocks != nullptr) {
+    show_shared_blocks(json["blocks"]);
+  }
   print("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p95", "p99",
         "max");
   row("turns per session", statistics.turns_per_session(), 1);
@@ -75,6 +107,16 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
   row("response tokens", statistics.assistant_tokens(), 1);
   row("session tokens", statistics.session_tokens(), 1);
   row("think time s", statistics.think_times_ns(), 1e-9);
+}
+
+/// kvtier.trace/1 has numbers of tokens.
+void refuse_names(SessionSource& source, const std::string& input) {
+  if (source.streams() != nullptr) {
+    throw ConfigError(fmt::format(
+        "{}: its requests name their blocks, for which kvtier.trace/1 has no place; trace mrc and "
+        "untimed replays read it as it is",
+        input));
+  }
 }
 
 struct GenerateOptions {
@@ -87,6 +129,7 @@ int generate_command(const GenerateOptions& options) {
   const ResolvedWorkload workload = resolve_workload(options.config.request());
   const auto source =
       make_source(workload.config, static_cast<std::uint64_t>(workload.seed), workload.base_dir);
+  refuse_names(*source, options.config.file);
   const bool synthetic = is_synthetic(workload.config);
   const std::string made_of = workload.config.trace ? *workload.config.trace
                               : synthetic           ? "synthetic generator"
@@ -160,6 +203,7 @@ std::unique_ptr<TraceSource> open_input(const ImportCommandOptions& options) {
 int import_command(const ImportCommandOptions& options) {
   check_outputs({{"--json", options.json}, {"--out", options.out}}, {options.input});
   const auto source = open_input(options);
+  refuse_names(*source, options.input);
   TextOutput json(options.json);
   TraceWriter writer(options.out,
                      {.arrivals = source->has_arrivals(),
@@ -183,15 +227,24 @@ int stats_command(const ImportCommandOptions& options) {
   check_outputs({{"--json", options.json}});
   const auto source = open_input(options);
   TextOutput json(options.json);
-  const WorkloadStatistics statistics = drain(*source, [](const SessionSpec&) {});
-  show(statistics, &source->report(), options.json, &json);
+  std::optional<BlockStatistics> blocks;
+  if (const auto named = source->named_blocks()) {
+    blocks.emplace(*source->streams(), *named);
+  }
+  const WorkloadStatistics statistics = drain(*source, [&](const SessionSpec& session) {
+    if (blocks) {
+      blocks->add(session);
+    }
+  });
+  show(statistics, &source->report(), options.json, &json, blocks ? &*blocks : nullptr);
   return 0;
 }
 
 void add_input_options(CLI::App& command, ImportCommandOptions& options) {
   command.add_option("INPUT", options.input, "Trace: plain, gzip or zstd")->required();
   command.add_option("--format", options.format,
-                     "auto, kvtier, turns_table, sharegpt_json, request_log or azure_llm");
+                     "auto, kvtier, turns_table, sharegpt_json, request_log, azure_llm, mooncake, "
+                     "qwen_bailian or agent_sessions");
   command.add_option(
       "--tokenizer", options.tokenizer,
       "For texts: the path of a SentencePiece model, or chars:N (a token every N characters)");
@@ -205,41 +258,57 @@ void add_input_options(CLI::App& command, ImportCommandOptions& options) {
 
 struct CurveCommandOptions {
   ConfigOptions config;
-  MissRatioOptions curve;
+  std::string format = "auto";
+  MissRatioOptions sessions;
+  BlockCurveOptions blocks;
+  std::optional<std::int64_t> block;
+  bool whole_blocks = false;
   std::vector<std::string> capacities;
   std::string json;
 };
 
-int curve_command(const Program& program, CurveCommandOptions& options) {
-  std::vector<std::string> problems;
-  for (const std::string& text : options.capacities) {
-    const std::optional<Bytes> capacity = parse_quantity<Bytes>(text);
-    if (capacity && capacity->value > 0) {
-      options.curve.capacities.push_back(*capacity);
-    } else {
-      problems.push_back(
-          fmt::format("--capacities: expected a size such as \"128GiB\", got \"{}\"", text));
-    }
+/// Whether the file is a config; else it is a trace.
+bool is_config(const std::string& path) {
+  if (!path.ends_with(".json")) {
+    return false;
   }
-  if (!problems.empty()) {
-    throw ConfigError(std::move(problems));
-  }
-  const PolicyRegistry registry = program.policies();
-  const ResolvedConfig resolved =
-      resolve_config(options.config.request(), ConfigDirectory::find(program.config_dir), registry);
-  check_outputs({{"--json", options.json}});
-  ProgressLine line;
-  TextOutput json(options.json);
-  RunOptions run;
-  run.progress = turn_progress(line);
-  run.base_dir = resolved.base_dir;
-  const Json result = miss_ratio_curve(resolved.config, registry, options.curve, run);
+  const Json json = Json::parse(read_text_file(path), nullptr, false);
+  return json.is_discarded() || (json.is_object() && !json.contains("requests"));
+}
+
+void write_curve(const CurveCommandOptions& options, const Json& result, TextOutput& json) {
   if (!options.json.empty()) {
     json.write(json_text(result, 2) + "\n");
   }
-  if (options.json == "-") {
-    return 0;
+}
+
+/// One row for each capacity.
+void show_blocks(const Json& result) {
+  constexpr double kPercent = 100;
+  const auto percent = [](const Json& from, const char* what) {
+    return from["hit_rate"][what].get<double>() * kPercent;
+  };
+  print("one tier of blocks of {} tokens, {}, {} requests\n",
+        result["block_tokens"].get<std::int64_t>(), result["policy"].get<std::string>(),
+        result["requests"].get<std::int64_t>());
+  constexpr double kGibibyte = 1 << 30;
+  const bool in_bytes = result["rows"][0].contains("capacity_bytes");
+  const bool best = result["rows"][0].contains("belady");
+  print("{:>14}{:>16}{}{:>16}{:>16}{}\n", "blocks", "tokens", in_bytes ? "         GiB" : "",
+        "hits, blocks %", "hits, tokens %", best ? "    Belady, blocks %" : "");
+  for (const Json& row : result["rows"]) {
+    print("{:>14}{:>16}{}{:>16.2f}{:>16.2f}{}\n", row["capacity_blocks"].get<std::int64_t>(),
+          row["capacity_tokens"].get<std::int64_t>(),
+          in_bytes ? fmt::format("{:>12.1f}", row["capacity_bytes"].get<double>() / kGibibyte) : "",
+          percent(row, "blocks"), percent(row, "tokens"),
+          best ? fmt::format("{:>20.2f}", percent(row["belady"], "blocks")) : "");
   }
+  print("{:>14}{:>16}{}{:>16.2f}{:>16.2f}\n", "without limit", "",
+        in_bytes ? std::string(12, ' ') : "", percent(result["ideal"], "blocks"),
+        percent(result["ideal"], "tokens"));
+}
+
+void show_sessions(const Json& result) {
   print("one LRU tier, {} of {} sessions\n", result["sampling"]["sessions"].get<std::int64_t>(),
         result["workload"]["sessions"].get<std::int64_t>());
   print("{:>14}{:>14}{:>20}\n", "capacity", "miss ratio %", "hits, resumed %");
@@ -253,7 +322,131 @@ int curve_command(const Program& program, CurveCommandOptions& options) {
   print("{:>14}{:>14.1f}{:>20.1f}\n", "without limit",
         (1 - result["hit_rate_without_limit"]["all_turns"].get<double>()) * kPercent,
         result["hit_rate_without_limit"]["resumed_turns"].get<double>() * kPercent);
+}
+
+/// Capacities of a curve of whole sessions, or of blocks, as they were given.
+void read_capacities(CurveCommandOptions& options, bool of_blocks, bool has_model) {
+  std::vector<std::string> problems;
+  for (const std::string& text : options.capacities) {
+    const std::optional<KvSize> size = parse_kv_size(text);
+    const bool in_bytes = size && size->unit == KvSize::Unit::bytes;
+    if (!size || size->count == 0 || (!of_blocks && !in_bytes)) {
+      problems.push_back(
+          fmt::format("--capacities: expected a size such as \"128GiB\"{}, got \"{}\"",
+                      of_blocks ? ", \"5Mitokens\" or \"1000blocks\"" : "", text));
+    } else if (of_blocks && in_bytes && !has_model) {
+      problems.push_back(fmt::format(
+          "--capacities: expected tokens or blocks (\"5Mitokens\", \"1000blocks\"), since a trace "
+          "alone does not say how many bytes a token has, got \"{}\"",
+          text));
+    } else if (of_blocks) {
+      options.blocks.capacities.push_back(*size);
+    } else {
+      options.sessions.capacities.emplace_back(size->count);
+    }
+  }
+  if (!of_blocks && options.blocks.policy != "lru") {
+    problems.emplace_back("--policy: expected lru without --block: other policies are of blocks");
+  }
+  if (!of_blocks && options.blocks.belady) {
+    problems.emplace_back("--bound: expected --block beside it: the bound is of blocks");
+  }
+  if (options.blocks.policy != "lru" && options.capacities.empty()) {
+    problems.push_back(
+        fmt::format("--policy: {} needs --capacities: only LRU has all of them in one pass",
+                    options.blocks.policy));
+  }
+  if (options.blocks.policy != "lru" && options.blocks.sampling_rate < 1) {
+    problems.push_back(
+        fmt::format("--sampling-rate: expected 1 with --policy {}", options.blocks.policy));
+  }
+  if (options.blocks.belady && options.blocks.sampling_rate < 1) {
+    problems.emplace_back("--sampling-rate: expected 1 with --bound");
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+}
+
+Json curve_of_blocks(CurveCommandOptions& options, const SessionSource& first,
+                     const std::function<std::unique_ptr<SessionSource>()>& open,
+                     const TurnFitter* fitter, ProgressLine& line) {
+  constexpr Tokens kUsualBlock{16};
+  const std::optional<NamedBlocks> named = first.named_blocks();
+  options.blocks.block = options.block ? Tokens(*options.block)
+                         : named       ? named->block
+                                       : kUsualBlock;
+  options.blocks.partial_blocks =
+      named && named->partial && !options.whole_blocks && options.blocks.block == named->block;
+  return block_curve(open, fitter, options.blocks, turn_progress(line));
+}
+
+int curve_of_trace(CurveCommandOptions& options) {
+  const std::string& path = options.config.file;
+  if (!options.config.sets.empty() || options.config.seed) {
+    throw ConfigError("--set and --seed are of a config, and " + path + " is a trace");
+  }
+  const auto open = [&]() -> std::unique_ptr<SessionSource> {
+    return open_trace(path, {.format = format_named(options.format)});
+  };
+  const auto first = open_trace(path, {.format = format_named(options.format)});
+  read_capacities(options, true, false);
+  if (!first->has_arrivals()) {
+    throw ConfigError(path +
+                      ": a trace without times of arrival has no order of requests, expected a "
+                      "config with this /workload/trace and /workload/arrival_rate");
+  }
+  check_outputs({{"--json", options.json}}, {path});
+  TextOutput json(options.json);
+  ProgressLine line;
+  const Json result = curve_of_blocks(options, *first, open, nullptr, line);
+  write_curve(options, result, json);
+  if (options.json != "-") {
+    show_blocks(result);
+  }
   return 0;
+}
+
+int curve_of_config(const Program& program, CurveCommandOptions& options) {
+  const PolicyRegistry registry = program.policies();
+  const ResolvedConfig resolved =
+      resolve_config(options.config.request(), ConfigDirectory::find(program.config_dir), registry);
+  const RunConfig& config = resolved.config;
+  const auto open = [&]() -> std::unique_ptr<SessionSource> {
+    return make_source(config.workload, static_cast<std::uint64_t>(config.seed), resolved.base_dir);
+  };
+  const auto first = open();
+  const bool of_blocks = options.block || first->named_blocks();
+  read_capacities(options, of_blocks, true);
+  check_outputs({{"--json", options.json}});
+  ProgressLine line;
+  TextOutput json(options.json);
+  if (of_blocks) {
+    options.blocks.bytes_per_token = kv_bytes_per_token(config.model);
+    const TurnFitter fitter(config);
+    Json result = curve_of_blocks(options, *first, open, &fitter, line);
+    result["config"] = write_value(config);
+    write_curve(options, result, json);
+    if (options.json != "-") {
+      show_blocks(result);
+    }
+    return 0;
+  }
+  RunOptions run;
+  run.progress = turn_progress(line);
+  run.base_dir = resolved.base_dir;
+  const Json result = miss_ratio_curve(config, registry, options.sessions, run);
+  write_curve(options, result, json);
+  if (options.json != "-") {
+    show_sessions(result);
+  }
+  return 0;
+}
+
+int curve_command(const Program& program, CurveCommandOptions& options) {
+  options.sessions.sampling_rate = options.blocks.sampling_rate;
+  return is_config(options.config.file) ? curve_of_config(program, options)
+                                        : curve_of_trace(options);
 }
 
 }  // namespace
@@ -289,16 +482,34 @@ void add_trace(Program& program) {
 
   auto curve = std::make_shared<CurveCommandOptions>();
   command = trace->add_subcommand(
-      "mrc", "Miss ratios of LRU at all capacities, in one pass over a config's /workload");
-  curve->config.add_to(*command);
-  command
-      ->add_option("--sampling-rate", curve->curve.sampling_rate,
-                   "Share of the sessions that is looked at (SHARDS), for large workloads")
-      ->check(number_between(1e-6, 1));
+      "mrc",
+      "Hits of one tier at all sizes, in one pass: of the whole sessions of a config's /workload, "
+      "or "
+      "of blocks that any request may share, of a config or of a trace alone");
+  curve->config.add_to(*command, "CONFIG", "JSON config of a run, or a trace");
+  command->add_option("--format", curve->format, "Of a trace: its format, told by content if auto");
   command
       ->add_option(
-          "--capacities", curve->capacities,
-          "Where the curve is wanted, such as 64GiB,1TiB; four for each doubling otherwise")
+          "--block", curve->block,
+          "Count blocks of so many tokens; without it those that the trace names, 16 tokens "
+          "for other traces, whole sessions for a config")
+      ->check(whole_number(1, INT32_MAX));
+  command->add_flag(
+      "--whole-blocks", curve->whole_blocks,
+      "Leave out a prompt's last block where it is not full, though the trace names it");
+  command->add_option("--policy", curve->blocks.policy, "Of blocks: lru, fifo or lfu")
+      ->check(CLI::IsMember({"lru", "fifo", "lfu"}));
+  command->add_flag("--bound", curve->blocks.belady,
+                    "Of blocks: beside each, what no policy exceeds (Belady)");
+  command
+      ->add_option("--sampling-rate", curve->blocks.sampling_rate,
+                   "Share of the sessions, or streams of blocks, that is looked at (SHARDS), for "
+                   "large workloads")
+      ->check(number_between(1e-6, 1));
+  command
+      ->add_option("--capacities", curve->capacities,
+                   "Where the curve is wanted, such as 64GiB,1TiB, of blocks also 5Mitokens or "
+                   "1000blocks; four for each doubling otherwise")
       ->delimiter(',');
   command->add_option("--json", curve->json,
                       "Write the curve as JSON to a file, or to standard output (-)");

@@ -131,7 +131,7 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
       problems.add("/system/paging", fmt::format("batching {} needs KV in blocks, got \"none\"",
                                                  write_value(system.batching).get<std::string>()));
     }
-    if (tiers.hbm && !tiers.hbm->capacity) {
+    if (tiers.hbm && !tiers.hbm->capacity && !system.blocks) {
       problems.add("/system/tiers/hbm/capacity", "expected a size without /system/paging");
     }
     for_each_tier(tiers, [&](const char* name, const TierConfig& tier) {
@@ -197,6 +197,66 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
                              format_quantity(config.model.context_window),
                              format_quantity(token_budget(config))));
   }
+}
+
+/// A system of blocks uses what a store of them has, and nothing of the others.
+void check_blocks(const RunConfig& config, Problems& problems) {
+  const SystemConfig& system = config.system;
+  if (!system.blocks) {
+    for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
+      if (tier.blocks) {
+        problems.add(std::string("/system/tiers/") + name + "/blocks",
+                     "expected \"none\" without /system/blocks");
+      }
+    });
+    return;
+  }
+  const auto refuse = [&](bool wrong, const std::string& pointer, const char* expected) {
+    if (wrong) {
+      problems.add(pointer, fmt::format("with /system/blocks expected {}", expected));
+    }
+  };
+  refuse(system.tiers.count() == 0, "/system/tiers", "at least one tier");
+  refuse(system.paging.has_value(), "/system/paging", "\"none\"");
+  refuse(system.sharing != Sharing::none, "/system/sharing", "\"none\": blocks are shared anyway");
+  refuse(system.compression.has_value(), "/system/compression", "\"none\"");
+  refuse(system.prefetch.name != kNoPrefetch, "/system/prefetch", "none");
+  const bool nodes = system.blocks->unit == EvictionUnit::node;
+  refuse(system.blocks->partial_blocks && system.blocks->responses, "/system/blocks/responses",
+         "false where partial blocks have keys");
+  refuse(system.tiers.hbm && system.tiers.count() > 2, "/system/tiers",
+         "at most one tier behind hbm");
+  refuse(nodes && (!system.tiers.hbm || system.tiers.count() > 1), "/system/blocks/unit",
+         "block, since nodes are in a tier in hbm alone");
+  bool first = true;
+  std::optional<Tokens> block;
+  for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
+    const std::string pointer = std::string("/system/tiers/") + name;
+    const std::string& policy = tier.eviction.name;
+    refuse((policy != "lru" && policy != "fifo" && policy != "lfu") ||
+               !tier.eviction.parameters.empty(),
+           pointer + "/eviction", "lru, fifo or lfu, without parameters");
+    refuse(tier.admission.name != kAlwaysAdmitted, pointer + "/admission", kAlwaysAdmitted);
+    refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B");
+    refuse(tier.ttl.has_value(), pointer + "/ttl", "\"none\"");
+    refuse(nodes && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
+    refuse(system.tiers.hbm && tier.blocks && tier.blocks->touch == Touch::lookup,
+           pointer + "/blocks/touch", "end: running requests hold what they find");
+    if (system.tiers.hbm && !first) {
+      const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
+      refuse(tier.write != WriteMoment::on_create, pointer + "/write",
+             "on_create behind a tier in hbm");
+      refuse(!tier.inclusive, pointer + "/inclusive", "true behind a tier in hbm");
+      refuse(blocks.after_uses.has_value(), pointer + "/blocks/after_uses",
+             "\"none\" behind a tier in hbm");
+    }
+    refuse(tier.block_size != block.value_or(tier.block_size), pointer + "/block_size",
+           "that of the fastest tier");
+    block = tier.block_size;
+    refuse(first && tier.blocks && tier.blocks->after_uses, pointer + "/blocks/after_uses",
+           "\"none\" for the fastest tier: nothing is above it");
+    first = false;
+  });
 }
 
 void check_sharing(const RunConfig& config, Problems& problems) {
@@ -288,7 +348,7 @@ KvShares hbm_shares(const RunConfig& config) {
   const Bytes left = kv_capacity(config.model, config.hardware);
   const Bytes free = std::min(left, config.serving.kv_memory.value_or(left));
   const TiersConfig& tiers = config.system.tiers;
-  if (tiers.count() == 0 || config.system.paging) {
+  if (tiers.count() == 0 || config.system.paging || config.system.blocks) {
     return {.capacity = free};
   }
   return {.capacity = free,
@@ -411,6 +471,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
                              format_quantity(config.model.context_window - kLeastRoom),
                              format_quantity(kLeastRoom), format_quantity(longest_prompt)));
   }
+  check_blocks(config, problems);
   check_paging(config, registry, problems);
   check_sharing(config, problems);
   check_compression(config.system, problems);

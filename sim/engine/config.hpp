@@ -10,7 +10,9 @@
 #include "hw/model.hpp"
 #include "sim/core/config.hpp"
 #include "sim/core/key_positions.hpp"
+#include "sim/core/kv_size.hpp"
 #include "sim/policy/policy.hpp"
+#include "sim/store/rules.hpp"
 #include "traces/workload.hpp"
 
 /// What a run is made of. A system is data: every switch here is a key of a preset, and nothing in
@@ -130,6 +132,38 @@ constexpr auto enum_names(OfferedKnowledge) {
 inline constexpr const char* kAlwaysAdmitted = "always";
 inline constexpr const char* kNoPrefetch = "none";
 
+/// A tier of a system that keeps blocks (SystemConfig::blocks), and the edge from the tier above.
+struct BlockTierConfig {
+  std::optional<KvSize> capacity;
+  End insertion = End::tail;
+  Touch touch = Touch::end;
+  std::optional<std::int64_t> after_uses;
+  NoRoom no_room = NoRoom::evict;
+  bool promotes = true;
+  bool prompts_only = true;
+};
+template <class V>
+void describe(V& v, BlockTierConfig& c) {
+  v.field("capacity", c.capacity,
+          "Size of the tier in bytes, tokens (5Mitokens) or blocks (1000blocks); \"installed\": "
+          "what the hardware has.",
+          or_word("installed"));
+  v.field("insertion", c.insertion,
+          "Which end of a request's blocks comes into the order of eviction first, and so leaves "
+          "first.");
+  v.field("touch", c.touch,
+          "When a use counts for the order of eviction: at the request's look-up or at its end.");
+  v.field(
+      "after_uses", c.after_uses,
+      "A block is written here when it is used in the tier above for the n-th time, where coming "
+      "in is the first use; \"none\": as write says.",
+      at_least(1));
+  v.field("no_room", c.no_room, "Whether a write without room evicts other blocks or is skipped.");
+  v.field("promotes", c.promotes, "Whether a block that is found here comes into the tier above.");
+  v.field("prompts_only", c.prompts_only,
+          "Behind a tier in HBM: the KV of responses is not written here.");
+}
+
 /// How one tier is used; that it is installed, and its size, is said by the hardware.
 struct TierConfig {
   PolicyChoice eviction{.name = "lru", .parameters = {}};
@@ -139,7 +173,10 @@ struct TierConfig {
   Tokens block_size{16};
   Bytes free_buffer{0};
   std::optional<SimDuration> ttl;
+  std::optional<BlockTierConfig> blocks;
 };
+inline constexpr const char* kBlockTierText =
+    "How the tier keeps blocks, in a system with /system/blocks; \"none\": the defaults.";
 /// The keys that say when entries leave a tier unasked.
 template <class V>
 void describe_departures(V& v, TierConfig& c) {
@@ -162,6 +199,7 @@ void describe(V& v, TierConfig& c) {
   v.field("block_size", c.block_size,
           "Storage is accounted and written in blocks of this many tokens.", at_least(1));
   describe_departures(v, c);
+  v.field("blocks", c.blocks, kBlockTierText);
 }
 
 /// HBM that keeps the KV of sessions between their turns, beside that of running requests. It is
@@ -182,6 +220,7 @@ void describe(V& v, HbmTierConfig& c) {
   v.field("block_size", c.block_size, "Storage is accounted in blocks of this many tokens.",
           at_least(1));
   describe_departures(v, c);
+  v.field("blocks", c.blocks, kBlockTierText);
 }
 
 struct TiersConfig {
@@ -216,6 +255,51 @@ void describe(V& v, TiersConfig& c) {
   v.field("dram", c.dram, "Host memory; \"none\": not used.");
   v.field("cxl", c.cxl, "Memory behind CXL; \"none\": not used.");
   v.field("ssd", c.ssd, "Flash drives; \"none\": not used.");
+}
+
+/// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
+/// or in nodes of a radix tree (SGLang). So far in untimed replays.
+struct BlocksConfig {
+  EvictionUnit unit = EvictionUnit::block;
+  HitCap longest_hit = HitCap::last_token;
+  Publication found_from = Publication::end;
+  Duplicates duplicates = Duplicates::merged;
+  Keyless keyless = Keyless::first;
+  bool partial_blocks = false;
+  bool responses = true;
+  std::optional<Tokens> chunk;
+  bool whole_need = false;
+  bool one_block_more = false;
+};
+template <class V>
+void describe(V& v, BlocksConfig& c) {
+  v.field("unit", c.unit,
+          "What is evicted at once: a block, or a leaf of the radix tree that requests made "
+          "(in one tier).");
+  v.field("longest_hit", c.longest_hit,
+          "What of a prompt can be found: the prompt, or all_but_last_token, which an engine "
+          "computes anyway.");
+  v.field("found_from", c.found_from,
+          "From when on other requests find a request's blocks: its scheduling, the end of its "
+          "prefill (computed), or its end.");
+  v.field("duplicates", c.duplicates,
+          "Blocks that a request computed although they are there: kept beside them or merged.");
+  v.field("keyless", c.keyless,
+          "When blocks without a key (a partial last one) are taken for new ones: first, or in the "
+          "order of eviction like others.");
+  v.field("partial_blocks", c.partial_blocks,
+          "Whether the last block of a prompt that a trace names has a key although it is not full "
+          "(Mooncake's).");
+  v.field("responses", c.responses, "Whether the KV of responses is stored.");
+  v.field(
+      "chunk", c.chunk,
+      "Tokens of a prompt that one step computes; behind each step KV is found, where it is from "
+      "computed on, and written to the tier behind HBM. \"none\": the whole prompt.",
+      at_least(1));
+  v.field("whole_need", c.whole_need,
+          "Of nodes: room that is asked for is the whole need, not what is short of it.");
+  v.field("one_block_more", c.one_block_more,
+          "Of nodes with blocks of several tokens: room for one block more is asked for.");
 }
 
 /// KV of running requests in blocks that are taken as they are needed, not reserved; what is stored
@@ -312,6 +396,7 @@ struct SystemConfig {
   PolicyChoice order{.name = "fcfs", .parameters = {}};
   Batching batching = Batching::prefill_first;
   std::optional<PagingConfig> paging;
+  std::optional<BlocksConfig> blocks;
   KeyPositions positions = KeyPositions::decoupled;
   TiersConfig tiers;
   Sharing sharing = Sharing::none;
@@ -331,6 +416,9 @@ void describe(V& v, SystemConfig& c) {
   v.field("paging", c.paging,
           "KV in blocks that running requests and stored sessions share, for the batching modes "
           "unified and separate; \"none\": a turn's KV is reserved whole when it is admitted.");
+  v.field("blocks", c.blocks,
+          "KV in blocks that any request may share, as engines cache them, in untimed replays; "
+          "\"none\": the KV of whole sessions.");
   v.field("positions", c.positions, "Whether stored KV carries its positions.");
   v.field("tiers", c.tiers, "The tiers used, fastest first; one that is not listed is not used.");
   v.field(
@@ -465,7 +553,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 /// Reports several replicas where `what` is of one server.
 void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems);
 
-/// HBM for KV and what is set aside in it. With paging, or without tiers, nothing is.
+/// HBM for KV and what is set aside in it. With paging or blocks, or without tiers, nothing is.
 struct KvShares {
   Bytes capacity;
   /// Of the tier in HBM. Zero: stored KV may take what running requests leave.

@@ -98,6 +98,14 @@ Tokens TurnFitter::fit_history(Tokens& history, Tokens shared, Turn& turn) const
   return before - history;
 }
 
+void refuse_named_tokens(SessionSource& source) {
+  if (source.streams() != nullptr) {
+    throw ConfigError(
+        "/workload/trace: its requests share blocks, which only a system of blocks "
+        "(/system/blocks) in an untimed replay finds");
+  }
+}
+
 Truncation truncation_of(Tokens history, Tokens shared, Tokens dropped,
                          const ServingConfig& serving) {
   const Tokens kept = std::max(serving.keep_first_tokens, shared);

@@ -36,6 +36,10 @@ class TurnFitter {
   Tokens keep_first_tokens_;
 };
 
+/// Throws ConfigError for a source that names the tokens of its turns, which a replay of whole
+/// sessions would not share.
+void refuse_named_tokens(SessionSource& source);
+
 /// How a history was cut by `dropped` tokens to `history`. The kept first tokens are the shared
 /// prompt at least; those of them that went too, because nothing else was left, count as dropped.
 [[nodiscard]] Truncation truncation_of(Tokens history, Tokens shared, Tokens dropped,

@@ -34,11 +34,25 @@ struct TransferRecord {
   SimTime end;
 };
 
+/// A turn that was replayed in a system of blocks.
+struct BlockRequest {
+  std::int64_t session = 0;
+  std::int64_t turn = 0;
+  SimTime arrived;
+  Tokens prompt;
+  Tokens output;
+  /// Of the prompt, by tier, the fastest first.
+  std::vector<Tokens> found;
+  /// After warm-up.
+  bool measured = false;
+};
+
 /// Hears of a run as it goes; every member may be left as it is.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
   virtual void on_request(const RequestRecord&) {}
+  virtual void on_block_request(const BlockRequest&) {}
   /// The stationary state is reached: none of the requests so far are measured.
   virtual void on_measurement_restart() {}
   /// `session` is that of the prefilled request, or -1.

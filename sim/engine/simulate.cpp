@@ -88,6 +88,11 @@ void check(const RunConfig& config, const PolicyRegistry& registry) {
   Problems problems;
   check_run_config(config, registry, problems);
   const SystemConfig& system = config.system;
+  if (system.blocks) {
+    problems.add("/system/blocks",
+                 "a timed run has no store of blocks yet, expected \"none\" or "
+                 "an untimed replay");
+  }
   check_no_oracle(system.order, registry.order, "/system/order", problems);
   check_no_oracle(system.prefetch, registry.prefetch, "/system/prefetch", problems);
   for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
@@ -168,6 +173,7 @@ struct Parts {
 
  private:
   SessionSource* sessions(const RunConfig& config, std::int64_t replica) {
+    refuse_named_tokens(*all);
     if (config.replicas.count == 1 || routes_turns(config.replicas)) {
       return all.get();
     }

@@ -36,10 +36,4 @@ struct RunOptions {
 [[nodiscard]] Json run_on(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
                           const RunOptions& options = {});
 
-/// Replays one fixed order of accesses through the tiers, without a clock: sessions take their
-/// turns at arrival plus think times, every move is instantaneous, and no request ever waits. For
-/// miss-ratio curves and comparison with cache simulators. Result as `kvtier.untimed/1`.
-[[nodiscard]] Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
-                                    const RunOptions& options = {});
-
 }  // namespace kvtier

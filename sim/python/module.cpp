@@ -15,6 +15,7 @@
 #include "sim/study/find_capacity.hpp"
 #include "sim/study/resolve.hpp"
 #include "sim/study/sweep_run.hpp"
+#include "sim/replay/untimed.hpp"
 
 namespace kvtier::python {
 namespace {

@@ -62,7 +62,8 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
 
 bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
   if (earlier.stream != later.stream || is_keyless(earlier) || earlier.holders != later.holders ||
-      earlier.puts != later.puts || earlier.copy != 0 || later.copy != 0) {
+      earlier.puts != later.puts || earlier.pins != later.pins || earlier.copy != 0 ||
+      later.copy != 0) {
     return false;
   }
   // With lfu, neighbours in the order were used as often.
@@ -158,22 +159,44 @@ std::uint32_t ExtentPool::cut_out(std::uint32_t at, std::int64_t begin, std::int
   return at;
 }
 
-void ExtentPool::use(std::uint32_t at, End first) {
+void ExtentPool::use(std::uint32_t at, End first, bool counts) {
   if (order_ == Order::fifo) {
     return;
   }
   unorder(at);
   Extent& extent = extents_[at];
   extent.first = first;
-  extent.uses += is_lfu() ? 1 : 0;
+  extent.uses += is_lfu() && counts ? 1 : 0;
   append(at);
 }
 
-void ExtentPool::touch(const BlockRun& run, std::uint32_t extent) {
+void ExtentPool::touch(const BlockRun& run, std::uint32_t extent, bool counts) {
   if (order_ != Order::fifo) {
-    use(cut_out(extent, run.begin, run.end), run.first);
+    use(cut_out(extent, run.begin, run.end), run.first, counts);
   }
 }
+
+void ExtentPool::change_pins(const BlockRun& run, int change) {
+  for (std::int64_t at = run.begin; at < run.end;) {
+    const Piece piece = first_piece(run.stream, at, run.end);
+    at = piece.end;
+    if (!piece.present) {
+      continue;
+    }
+    const std::uint32_t part = cut_out(piece.extent, piece.begin, piece.end);
+    Extent& extent = extents_[part];
+    const bool was_pinned = extent.pins > 0;
+    extent.pins = static_cast<std::uint32_t>(static_cast<int>(extent.pins) + change);
+    if (was_pinned != (extent.pins > 0)) {
+      evictable_ += was_pinned ? extent.size() : -extent.size();
+    }
+    join(part);
+  }
+}
+
+void ExtentPool::pin(const BlockRun& run) { change_pins(run, 1); }
+
+void ExtentPool::unpin(const BlockRun& run) { change_pins(run, -1); }
 
 bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
   const bool counts = extents_[extent].puts < puts_wanted_;
@@ -187,10 +210,7 @@ bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
   if (moves) {
     use(at, run.first);
   } else {
-    const std::uint32_t joined = join_back(at);
-    if (extents_[joined].after != kNone) {
-      join_back(extents_[joined].after);
-    }
+    join(at);
   }
   return written;
 }
@@ -221,14 +241,21 @@ void ExtentPool::insert(const BlockRun& run) {
 }
 
 std::uint32_t ExtentPool::victim() const {
-  std::uint32_t at = ends_.front;
-  if (is_lfu()) {
-    at = by_uses_.empty() ? kNone : by_uses_.begin()->second.front;
+  const auto first_free = [&](std::uint32_t at) {
+    while (at != kNone && (extents_[at].holders > 0 || extents_[at].pins > 0)) {
+      at = extents_[at].after;
+    }
+    return at;
+  };
+  if (!is_lfu()) {
+    return first_free(ends_.front);
   }
-  while (at != kNone && extents_[at].holders > 0) {
-    at = extents_[at].after;
+  for (const auto& [uses, ends] : by_uses_) {
+    if (const std::uint32_t at = first_free(ends.front); at != kNone) {
+      return at;
+    }
   }
-  return at;
+  return kNone;
 }
 
 std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
@@ -392,10 +419,7 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
     }
     evictable_ += to - from;
     if (order_ == Order::fifo) {
-      const std::uint32_t joined = join_back(at);
-      if (extents_[joined].after != kNone) {
-        join_back(extents_[joined].after);
-      }
+      join(at);
     } else {
       extent.first = run.first;
       append(at);
@@ -459,7 +483,7 @@ void ExtentPool::check_invariants() const {
                     "the order of eviction is a list");
       KVTIER_ASSERT(extent.holders == 0 || order_ == Order::fifo,
                     "what is held is out of the order");
-      evictable += extent.holders == 0 ? extent.size() : 0;
+      evictable += extent.holders == 0 && extent.pins == 0 ? extent.size() : 0;
       live += is_keyless(extent) ? 1 : 0;
       before = at;
     }

@@ -4,9 +4,9 @@
 #include <map>
 #include <vector>
 
+#include "sim/core/streams.hpp"
 #include "sim/store/rules.hpp"
 #include "sim/store/store.hpp"
-#include "sim/core/streams.hpp"
 
 namespace kvtier {
 
@@ -64,8 +64,8 @@ class ExtentPool {
     return {false, kNone, cut ? extents_[at].end : begin, end};
   }
 
-  /// Counts a use of blocks that are present, all in one extent: they go where a use puts them.
-  void touch(const BlockRun& run, std::uint32_t extent);
+  /// Blocks that are present, all in one extent, go where a use puts them. It counts (lfu) or not.
+  void touch(const BlockRun& run, std::uint32_t extent, bool counts = true);
   /// Counts a put of them, which touches them or not. Returns whether the edge below writes it.
   bool put(const BlockRun& run, std::uint32_t extent, bool touches);
   /// Blocks come in at the end of the order. There is room for them, and they are absent.
@@ -78,6 +78,11 @@ class ExtentPool {
   [[nodiscard]] std::int64_t victims_before_newcomers(std::int64_t wanted) const;
   /// Those of the run that are present leave for good.
   void remove(const BlockRun& run);
+
+  // What keeps its place in the order and does not leave.
+
+  void pin(const BlockRun& run);
+  void unpin(const BlockRun& run);
 
   // Requests that hold blocks.
 
@@ -114,6 +119,7 @@ class ExtentPool {
     /// lfu's count; 0 for other orders.
     std::uint32_t uses = 0;
     std::uint32_t puts = 0;
+    std::uint32_t pins = 0;
     /// Of blocks with several copies: which one. Numbers grow.
     std::uint32_t copy = 0;
     /// The end that leaves first.
@@ -161,7 +167,15 @@ class ExtentPool {
   /// Joins an extent with the one before it in the order, if they are alike. Returns what is left.
   std::uint32_t join_back(std::uint32_t at);
   /// Moves an extent of blocks that were used to its new place.
-  void use(std::uint32_t at, End first);
+  void use(std::uint32_t at, End first, bool counts = true);
+  /// Joins an extent with its neighbours in the order, if they are alike.
+  void join(std::uint32_t at) {
+    const std::uint32_t joined = join_back(at);
+    if (extents_[joined].after != kNone) {
+      join_back(extents_[joined].after);
+    }
+  }
+  void change_pins(const BlockRun& run, int change);
   /// The earliest hidden copies of blocks that have left are found from here on.
   void uncover(StreamId stream, std::int64_t begin, std::int64_t end);
   /// The front extent that may leave.

@@ -17,8 +17,10 @@ class ExtentStore final : public Store {
       pools_.emplace_back(rules.pools[i], counts ? rules.edges[i].uses : 0);
     }
     counters_.resize(pools_.size());
-    KVTIER_ASSERT(!rules.requests_in_first || pools_.size() == 1,
-                  "requests in the first of several pools are not implemented");
+    KVTIER_ASSERT(!rules.requests_in_first || rules.pools.size() == 1 ||
+                      (rules.pools.size() == 2 && rules.edges[0].write == Write::with_compute &&
+                       !rules.edges[0].exclusive),
+                  "behind a pool with running requests is one that is written with compute");
   }
 
   [[nodiscard]] Match match(const Context& prompt) const override {
@@ -30,11 +32,17 @@ class ExtentStore final : public Store {
   std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) override {
     Request request;
     find(prompt, match, &request);
-    request.found = match.tokens.value / block();
+    request.found = (rules_.requests_in_first ? match.by_pool[0] : match.tokens).value / block();
     room = std::max(room, match.tokens);
     request.context = {prompt.stream, room};
+    request.prompt = prompt.tokens;
     if (rules_.requests_in_first && !take_room(request)) {
       return std::nullopt;
+    }
+    if (rules_.requests_in_first && match.tokens > match.by_pool[0]) {
+      request.used_from = request.found;
+      request.offered = match.tokens.value / block();
+      publish(request, match.tokens);
     }
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       if (rules_.pools[i].touch == Touch::lookup) {
@@ -77,12 +85,18 @@ class ExtentStore final : public Store {
     if (rules_.publication == Publication::computed) {
       publish(requests_[id.value], tokens);
     }
+    if (rules_.requests_in_first && pools_.size() > 1) {
+      offer(requests_[id.value], tokens);
+    }
   }
 
   void release(RequestId id) override {
     Request& request = requests_[id.value];
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
+      if (pools_.size() > 1) {
+        use_offered(request);
+      }
       give_back(request);
     } else {
       const End first = rules_.pools.front().insertion;
@@ -126,6 +140,12 @@ class ExtentStore final : public Store {
     std::int64_t published = 0;
     std::int64_t unpublished = 0;
     std::vector<Copies> copies;
+    /// Of the pool behind: blocks that the request's end uses begin here; blocks that were offered;
+    /// of those the ones that it wrote.
+    std::int64_t used_from = 0;
+    std::int64_t offered = 0;
+    std::vector<BlockRun> written;
+    Tokens prompt;
   };
 
   [[nodiscard]] std::int64_t block() const { return rules_.pools.front().block.value; }
@@ -166,8 +186,12 @@ class ExtentStore final : public Store {
     if (rules_.hit_cap == HitCap::last_token) {
       usable = std::max<std::int64_t>(prompt.tokens.value - 1, 0) / block();
     }
-    streams_.path(prompt.stream, usable, block(), path_);
     match.by_pool.assign(pools_.size(), Tokens(0));
+    if (rules_.requests_in_first) {
+      find_behind(prompt, usable, match);
+      return;
+    }
+    streams_.path(prompt.stream, usable, block(), path_);
     std::int64_t at = 0;
     bool gap = false;
     for (const Stretch& stretch : path_) {
@@ -193,6 +217,26 @@ class ExtentStore final : public Store {
       }
       if (gap) {
         break;
+      }
+    }
+    match.tokens = Tokens(at * block());
+  }
+
+  /// The leading run in the first pool, and behind it the one in the next.
+  void find_behind(const Context& prompt, std::int64_t usable, Match& match) const {
+    streams_.path(prompt.stream, prompt.tokens.value / block(), block(), path_);
+    std::int64_t at = 0;
+    std::size_t pool = 0;
+    for (const Stretch& stretch : path_) {
+      while (at < stretch.end && pool < pools_.size()) {
+        const std::int64_t limit = pool == 0 ? std::min(usable, stretch.end) : stretch.end;
+        const auto piece = pools_[pool].first_piece(stretch.stream, at, limit);
+        if (at < limit && piece.present) {
+          match.by_pool[pool] += Tokens((piece.end - at) * block());
+          at = piece.end;
+        } else {
+          ++pool;
+        }
       }
     }
     match.tokens = Tokens(at * block());
@@ -402,6 +446,84 @@ class ExtentStore final : public Store {
     }
     request.unpublished -= full - request.published;
     request.published = full;
+  }
+
+  // ---- The pool behind them ----
+
+  /// The end of what the request's computed tokens may offer.
+  [[nodiscard]] std::int64_t offers(const Request& request, Tokens tokens) const {
+    return (rules_.edges[0].prompts_only ? std::min(tokens, request.prompt) : tokens).value /
+           block();
+  }
+  void offer(Request& request, Tokens tokens) {
+    const std::int64_t end = offers(request, tokens);
+    if (end <= request.offered) {
+      return;
+    }
+    ExtentPool& pool = pools_[1];
+    std::vector<BlockRun> here;
+    std::vector<BlockRun> missing;
+    std::int64_t wanted = -pool.free();
+    streams_.path(request.context.stream, end, block(), path_);
+    for (const Stretch& stretch : path_) {
+      for_each_piece(
+          pool, {stretch.stream, std::max(stretch.begin, request.offered), stretch.end, End::head},
+          [&](const ExtentPool::Piece& piece) {
+            const BlockRun run{stretch.stream, piece.begin, piece.end, End::head};
+            (piece.present ? here : missing).push_back(run);
+            wanted += piece.present ? 0 : run.end - run.begin;
+          });
+    }
+    for (const BlockRun& run : here) {
+      pool.pin(run);
+    }
+    if (wanted <= pool.evictable()) {
+      evict(1, wanted);
+      for (const BlockRun& run : missing) {
+        pool.insert(run);
+        pool.pin(run);
+        counters_[1].inserted += run.end - run.begin;
+        request.written.push_back(run);
+      }
+      request.offered = end;
+    } else {
+      counters_[1].skipped += wanted + pool.free();
+    }
+    for (const BlockRun& run : here) {
+      pool.unpin(run);
+    }
+  }
+  void use_offered(const Request& request) {
+    ExtentPool& pool = pools_[1];
+    for (const BlockRun& run : request.written) {
+      pool.unpin(run);
+    }
+    streams_.path(request.context.stream,
+                  std::min(request.offered, offers(request, request.context.tokens)), block(),
+                  path_);
+    walk(path_, End::tail, [&](BlockRun run) {
+      run.begin = std::max(run.begin, request.used_from);
+      while (run.begin < run.end) {
+        // The part at the end that the request wrote, or did not.
+        std::int64_t begin = run.begin;
+        bool wrote = false;
+        for (const BlockRun& written : request.written) {
+          if (written.stream == run.stream && written.begin < run.end && run.end <= written.end) {
+            begin = std::max(begin, written.begin);
+            wrote = true;
+          } else if (written.stream == run.stream && written.end < run.end) {
+            begin = std::max(begin, written.end);
+          }
+        }
+        for_each_piece(
+            pool, {run.stream, begin, run.end, End::tail}, [&](const ExtentPool::Piece& piece) {
+              if (piece.present) {
+                pool.touch({run.stream, piece.begin, piece.end, End::tail}, piece.extent, !wrote);
+              }
+            });
+        run.end = begin;
+      }
+    });
   }
 
   void give_back(const Request& request) {

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "sim/store/stack_distances.hpp"
+#include "sim/core/rng.hpp"
 #include "sim/core/streams.hpp"
+#include "sim/store/stack_distances.hpp"
 
 namespace kvtier {
 
@@ -78,25 +81,37 @@ class HitCurve {
 /// Mattson's LRU stack of the blocks of streams, a run of blocks as one entry. A request uses its
 /// blocks from the tail to the head, so the blocks of its path have growing distances, and LRU at
 /// any capacity hits a leading run of them. O(runs on the path x log runs) per request.
+///
+/// With a sampling rate it looks at that share of the streams, and takes their distances to be as
+/// many times longer (SHARDS: Waldspurger, Park, Garthwaite and Ahmad, FAST 2015).
 class PrefixStack {
  public:
-  PrefixStack(const Streams& streams, Tokens block) : streams_(streams), block_(block.value) {}
+  PrefixStack(const Streams& streams, Tokens block, double sampling_rate = 1)
+      : streams_(streams), block_(block.value), rate_(sampling_rate) {}
 
-  /// Adds what a look-up of the context's first whole blocks hits, at each capacity.
-  void look_up(const Context& context, HitCurve& curve) {
+  /// Adds what a look-up of the context's first whole blocks hits, at each capacity. Returns the
+  /// capacity from which on all that is looked at is hit; 0 if there is none.
+  std::int64_t look_up(const Context& context, HitCurve& curve) {
     streams_.path(context.stream, context.tokens.value / block_, block_, path_);
+    std::int64_t capacity = 0;
     for (const Stretch& stretch : path_) {
+      if (!is_sampled(stretch.stream)) {
+        continue;
+      }
       std::int64_t begin = stretch.begin;
       for (std::uint32_t at = head_of(stretch.stream); at != kNone && begin < stretch.end;
            at = runs_[at].behind) {
         const std::int64_t end = std::min(runs_[at].end, stretch.end);
-        curve.add(stack_.distance(at) - stack_.size(at), end - begin);
+        const std::int64_t before = scaled(stack_.distance(at) - stack_.size(at));
+        curve.add(before, end - begin);
+        capacity = before + end - begin;
         begin = end;
       }
       if (begin < stretch.end) {
-        return;
+        return 0;
       }
     }
+    return capacity;
   }
 
   /// The context's whole blocks are the latest used.
@@ -104,6 +119,9 @@ class PrefixStack {
     streams_.path(context.stream, context.tokens.value / block_, block_, path_);
     for (std::size_t i = path_.size(); i-- > 0;) {
       const Stretch& stretch = path_[i];
+      if (!is_sampled(stretch.stream)) {
+        continue;
+      }
       if (stretch.stream.value >= heads_.size()) {
         heads_.resize(static_cast<std::size_t>(stretch.stream.value) + 1, kNone);
       }
@@ -131,7 +149,40 @@ class PrefixStack {
     }
   }
 
+  /// The stream will not be named again, and its number is free for another one. Its blocks still
+  /// take room.
+  void forget(StreamId stream) {
+    if (stream.value < heads_.size()) {
+      for (std::uint32_t at = std::exchange(heads_[stream.value], kNone); at != kNone;
+           at = runs_[at].behind) {
+        stack_.forget(at);
+        free_.push_back(at);
+      }
+    }
+    if (stream.value < sampled_.size()) {
+      sampled_[stream.value] = Sampled::unknown;
+    }
+  }
+  /// Whether the stream is looked at. Decided when it is first seen.
+  [[nodiscard]] bool is_sampled(StreamId stream) {
+    if (rate_ >= 1) {
+      return true;
+    }
+    if (stream.value >= sampled_.size()) {
+      sampled_.resize(static_cast<std::size_t>(stream.value) + 1, Sampled::unknown);
+    }
+    Sampled& sampled = sampled_[stream.value];
+    if (sampled == Sampled::unknown) {
+      constexpr double kAll = 18446744073709551616.0;  // 2^64
+      sampled = static_cast<double>(random_bits_at(0, seen_++)) < rate_ * kAll ? Sampled::yes
+                                                                               : Sampled::no;
+    }
+    return sampled == Sampled::yes;
+  }
+
  private:
+  enum class Sampled : std::uint8_t { unknown, no, yes };
+
   static constexpr std::uint32_t kNone = UINT32_MAX;
   /// A run begins where the run ahead ends, the first one where the stream's blocks do.
   struct Run {
@@ -143,8 +194,15 @@ class PrefixStack {
     return stream.value < heads_.size() ? heads_[stream.value] : kNone;
   }
 
+  [[nodiscard]] std::int64_t scaled(std::int64_t blocks) const {
+    return rate_ >= 1 ? blocks : std::llround(static_cast<double>(blocks) / rate_);
+  }
+
   const Streams& streams_;
   std::int64_t block_;
+  double rate_;
+  std::vector<Sampled> sampled_;
+  std::uint64_t seen_ = 0;
   std::vector<Run> runs_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> heads_;

@@ -30,6 +30,13 @@ std::int64_t usable_tokens(const StoreRules& rules, Tokens prompt) {
   return std::max<std::int64_t>(prompt.value - (rules.hit_cap == HitCap::last_token ? 1 : 0), 0);
 }
 
+void check_rules(const StoreRules& rules) {
+  KVTIER_ASSERT(!rules.requests_in_first || rules.pools.size() == 1 ||
+                    (rules.pools.size() == 2 && rules.edges[0].write == Write::with_compute &&
+                     !rules.edges[0].exclusive),
+                "behind a pool with running requests is one that is written with compute");
+}
+
 std::int64_t blocks_up(Tokens tokens, Tokens block) {
   return (tokens.value + block.value - 1) / block.value;
 }
@@ -43,6 +50,8 @@ struct Block {
   /// A block without a key is not found.
   bool keyed = true;
   std::int64_t holders = 0;
+  /// It keeps its place in the order, and does not leave.
+  std::int64_t pins = 0;
   /// lfu's count.
   std::int64_t uses = 1;
   std::int64_t puts = 1;
@@ -87,10 +96,10 @@ class BlockPool {
     order_.erase(place(*block));
     blocks_.erase(block->self);
   }
-  /// A use: to the end of the order, or of those used as often.
-  void use(Block* block) {
+  /// To the end of the order, or of those used as often; if it `counts`, once more.
+  void use(Block* block, bool counts = true) {
     order_.erase(place(*block));
-    ++block->uses;
+    block->uses += counts ? 1 : 0;
     reach_end(block);
     order_.emplace(place(*block), block);
   }
@@ -113,8 +122,14 @@ class BlockPool {
       order_.emplace(place(*block), block);
     }
   }
-  [[nodiscard]] Block* victim() const { return order_.begin()->second; }
-  [[nodiscard]] std::int64_t evictable() const { return static_cast<std::int64_t>(order_.size()); }
+  [[nodiscard]] Block* victim() const {
+    return std::find_if(order_.begin(), order_.end(), is_free)->second;
+  }
+  [[nodiscard]] std::int64_t evictable() const {
+    return static_cast<std::int64_t>(order_.size()) - pinned_;
+  }
+  void pin(Block* block) { pinned_ += block->pins++ == 0 ? 1 : 0; }
+  void unpin(Block* block) { pinned_ -= --block->pins == 0 ? 1 : 0; }
   [[nodiscard]] std::vector<Stretch> contents() const {
     std::vector<Stretch> contents;
     for (const auto& [place, block] : order_) {
@@ -140,6 +155,9 @@ class BlockPool {
   std::int64_t resident = 0;
 
  private:
+  static bool is_free(const std::pair<const std::pair<std::int64_t, std::int64_t>, Block*>& place) {
+    return place.second->pins == 0;
+  }
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> place(const Block& block) const {
     return {rules_.eviction == "lfu" ? block.uses : 0, block.reached};
   }
@@ -151,6 +169,7 @@ class BlockPool {
 
   PoolRules rules_;
   std::int64_t clock_ = 0;
+  std::int64_t pinned_ = 0;
   std::list<Block> blocks_;
   /// Blocks that no request holds, in the order of eviction.
   std::map<std::pair<std::int64_t, std::int64_t>, Block*> order_;
@@ -164,12 +183,26 @@ class ReferenceBlocks final : public Store {
     for (const PoolRules& pool : rules.pools) {
       pools_.emplace_back(pool);
     }
-    KVTIER_ASSERT(!rules.requests_in_first || pools_.size() == 1,
-                  "requests in the first of several pools are not implemented");
+    check_rules(rules);
   }
 
   [[nodiscard]] Match match(const Context& prompt) const override {
     Match match{Tokens(0), std::vector<Tokens>(pools_.size())};
+    if (rules_.requests_in_first) {
+      const std::vector<Key> keys = keys_of(streams_, prompt, block());
+      const std::size_t usable = usable_keys(prompt).size();
+      std::size_t at = 0;
+      while (at < usable && pools_[0].find(keys[at]) != nullptr) {
+        ++at;
+      }
+      match.by_pool[0] = block() * static_cast<std::int64_t>(at);
+      while (pools_.size() > 1 && at < keys.size() && pools_[1].find(keys[at]) != nullptr) {
+        ++at;
+        match.by_pool[1] += block();
+      }
+      match.tokens = block() * static_cast<std::int64_t>(at);
+      return match;
+    }
     for (const Key& key : usable_keys(prompt)) {
       const std::size_t pool = where(key);
       if (pool == pools_.size()) {
@@ -185,9 +218,9 @@ class ReferenceBlocks final : public Store {
     found = match(prompt);
     room = std::max(room, found.tokens);
     Request request{.context = {prompt.stream, room}};
-    std::vector<Key> hits = usable_keys(prompt);
-    hits.resize(static_cast<std::size_t>(found.tokens.value / block().value));
+    std::vector<Key> hits = keys_of(streams_, {prompt.stream, found.tokens}, block());
     if (rules_.requests_in_first) {
+      hits.resize(static_cast<std::size_t>(found.by_pool[0].value / block().value));
       for (const Key& key : hits) {
         request.blocks.push_back(pools_[0].find(key));
         pools_[0].hold(request.blocks.back());
@@ -202,6 +235,12 @@ class ReferenceBlocks final : public Store {
         return std::nullopt;
       }
       request.unpublished = wanted;
+      request.prompt = prompt.tokens;
+      if (found.tokens > found.by_pool[0]) {
+        request.used_from = request.found;
+        request.offered = static_cast<std::size_t>(found.tokens.value / block().value);
+        publish(request, found.tokens);
+      }
     }
     for (const Key& key : hits) {
       request.places.push_back(where(key));
@@ -240,8 +279,12 @@ class ReferenceBlocks final : public Store {
   }
 
   void computed(RequestId id, Tokens tokens) override {
+    Request& request = requests_.at(id.value);
     if (rules_.publication == Publication::computed) {
-      publish(requests_.at(id.value), tokens);
+      publish(request, tokens);
+    }
+    if (rules_.requests_in_first && pools_.size() > 1) {
+      offer(request, tokens);
     }
   }
 
@@ -250,6 +293,9 @@ class ReferenceBlocks final : public Store {
     const bool from_tail = rules_.pools[0].insertion == End::tail;
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
+      if (pools_.size() > 1) {
+        use_offered(request);
+      }
       if (from_tail) {
         leave_keyless(request.unpublished);
       }
@@ -300,7 +346,66 @@ class ReferenceBlocks final : public Store {
     std::int64_t unpublished = 0;
     /// Where each block that was found lay.
     std::vector<std::size_t> places;
+    /// Of the pool behind: blocks that the request's end uses begin here; blocks that were offered;
+    /// of those the ones that it wrote.
+    std::size_t used_from = 0;
+    std::size_t offered = 0;
+    std::vector<Key> written;
+    Tokens prompt;
   };
+
+  /// Keys of what the request's computed tokens may offer.
+  [[nodiscard]] std::vector<Key> offers(const Request& request, Tokens tokens) const {
+    if (rules_.edges[0].prompts_only) {
+      tokens = std::min(tokens, request.prompt);
+    }
+    return keys_of(streams_, {request.context.stream, tokens}, block());
+  }
+  void offer(Request& request, Tokens tokens) {
+    const std::vector<Key> keys = offers(request, tokens);
+    BlockPool& pool = pools_[1];
+    std::vector<Key> missing;
+    std::vector<Block*> here;
+    for (std::size_t i = request.offered; i < keys.size(); ++i) {
+      if (Block* found = pool.find(keys[i])) {
+        here.push_back(found);
+        pool.pin(found);
+      } else {
+        missing.push_back(keys[i]);
+      }
+    }
+    const std::int64_t wanted =
+        static_cast<std::int64_t>(missing.size()) - (rules_.pools[1].capacity - pool.used);
+    if (wanted <= pool.evictable()) {
+      for (std::int64_t i = 0; i < wanted; ++i) {
+        evict(1);
+      }
+      for (const Key& key : missing) {
+        pool.pin(pool.add({.key = key}));
+        ++counters_[1].inserted;
+        request.written.push_back(key);
+      }
+      request.offered = std::max(request.offered, keys.size());
+    } else {
+      counters_[1].skipped += static_cast<std::int64_t>(missing.size());
+    }
+    for (Block* block : here) {
+      pool.unpin(block);
+    }
+  }
+  void use_offered(const Request& request) {
+    for (const Key& key : request.written) {
+      pools_[1].unpin(pools_[1].find(key));
+    }
+    const std::vector<Key> keys = offers(request, request.context.tokens);
+    for (std::size_t i = std::min(request.offered, keys.size()); i-- > request.used_from;) {
+      if (Block* here = pools_[1].find(keys[i])) {
+        const bool wrote = std::find(request.written.begin(), request.written.end(), keys[i]) !=
+                           request.written.end();
+        pools_[1].use(here, !wrote);
+      }
+    }
+  }
 
   [[nodiscard]] Tokens block() const { return rules_.pools[0].block; }
   [[nodiscard]] std::vector<Key> usable_keys(const Context& prompt) const {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/core/units.hpp"
@@ -14,21 +17,37 @@ enum class EvictionUnit : std::uint8_t {
   block,  // vLLM, LMCache
   node,   // a leaf of the radix tree with the borders that the engine made: SGLang
 };
+constexpr auto enum_names(EvictionUnit) {
+  using Name = std::pair<std::string_view, EvictionUnit>;
+  return std::array{Name{"block", EvictionUnit::block}, Name{"node", EvictionUnit::node}};
+}
 
 /// The end of a run of blocks that comes first: into the pool, or into the order of eviction.
 enum class End : std::uint8_t { tail, head };
+constexpr auto enum_names(End) {
+  using Name = std::pair<std::string_view, End>;
+  return std::array{Name{"tail_first", End::tail}, Name{"head_first", End::head}};
+}
 
 /// When a use changes the order of eviction.
 enum class Touch : std::uint8_t {
   lookup,  // when a request finds the block, from its tail to its head
   end,     // when the request ends, with the blocks that it adds
 };
+constexpr auto enum_names(Touch) {
+  using Name = std::pair<std::string_view, Touch>;
+  return std::array{Name{"lookup", Touch::lookup}, Name{"end", Touch::end}};
+}
 
 /// The longest usable hit of a prompt.
 enum class HitCap : std::uint8_t {
   none,        // the prompt
   last_token,  // all but its last token, rounded down to the first pool's blocks
 };
+constexpr auto enum_names(HitCap) {
+  using Name = std::pair<std::string_view, HitCap>;
+  return std::array{Name{"prompt", HitCap::none}, Name{"all_but_last_token", HitCap::last_token}};
+}
 
 /// From when on the blocks of a request are found by others.
 enum class Publication : std::uint8_t {
@@ -36,18 +55,31 @@ enum class Publication : std::uint8_t {
   computed,    // Store::computed
   end,         // Store::release
 };
+constexpr auto enum_names(Publication) {
+  using Name = std::pair<std::string_view, Publication>;
+  return std::array{Name{"scheduling", Publication::scheduling},
+                    Name{"computed", Publication::computed}, Name{"end", Publication::end}};
+}
 
 /// What a request does with blocks that it computed although the pool has them.
 enum class Duplicates : std::uint8_t {
   kept,    // a second copy with the same key, found when the first has left
   merged,  // freed: the request goes on with the pool's copy
 };
+constexpr auto enum_names(Duplicates) {
+  using Name = std::pair<std::string_view, Duplicates>;
+  return std::array{Name{"kept", Duplicates::kept}, Name{"merged", Duplicates::merged}};
+}
 
 /// What happens to blocks without a key (a partial last block) when their request ends.
 enum class Keyless : std::uint8_t {
   first,     // their memory is taken before any block is evicted
   in_order,  // they wait in the order of eviction like others
 };
+constexpr auto enum_names(Keyless) {
+  using Name = std::pair<std::string_view, Keyless>;
+  return std::array{Name{"first", Keyless::first}, Name{"in_order", Keyless::in_order}};
+}
 
 struct PoolRules {
   std::string name = "hbm";
@@ -74,9 +106,18 @@ enum class Write : std::uint8_t {
   after_uses,    // from the n-th use above on; coming in is the first use
   on_eviction,   // when the block leaves the pool above
 };
+constexpr auto enum_names(Write) {
+  using Name = std::pair<std::string_view, Write>;
+  return std::array{Name{"with_compute", Write::with_compute},
+                    Name{"after_uses", Write::after_uses}, Name{"on_eviction", Write::on_eviction}};
+}
 
 /// What a write does that finds no room.
 enum class NoRoom : std::uint8_t { evict, skip };
+constexpr auto enum_names(NoRoom) {
+  using Name = std::pair<std::string_view, NoRoom>;
+  return std::array{Name{"evict", NoRoom::evict}, Name{"skip", NoRoom::skip}};
+}
 
 /// The edge from a pool to the next slower one.
 struct EdgeRules {
@@ -88,6 +129,8 @@ struct EdgeRules {
   NoRoom no_room = NoRoom::evict;
   /// Whether a hit in the slower pool comes into the faster one.
   bool promotes = true;
+  /// Only behind requests_in_first: blocks of responses are not written.
+  bool prompts_only = true;
 };
 
 struct StoreRules {
@@ -97,6 +140,14 @@ struct StoreRules {
   std::vector<EdgeRules> edges;
   /// KV of running requests takes room in the first pool, and what they hit there stays. Without,
   /// blocks come into the pools when their request ends, and any may be evicted until then.
+  ///
+  /// One pool may lie behind, whose edge is an offload as vLLM's (engines.md, 0.1): its hits begin
+  /// where those of the first end, without a hit cap, and are loaded into memory of the request.
+  /// Each Store::computed offers the whole blocks up to there, of a request that loaded those
+  /// behind the load. Those that are missing are written, all of one call or, if too few others may
+  /// leave, none, and are offered again with the next; what is in the call, and what the request
+  /// wrote before, does not leave for it. At the request's end what it offered and loaded is used,
+  /// from the tail to the head.
   bool requests_in_first = false;
   HitCap hit_cap = HitCap::none;
   Publication publication = Publication::end;

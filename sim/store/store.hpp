@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "sim/store/rules.hpp"
 #include "sim/core/streams.hpp"
+#include "sim/store/rules.hpp"
 
 namespace kvtier {
 

@@ -7,6 +7,8 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/engine/history.hpp"
+#include "sim/replay/block_replay.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/study/upper_bound.hpp"
 
 namespace kvtier {
@@ -164,6 +166,11 @@ Json shares_reached(const Json& reached, const Most& most) {
 
 Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry& registry,
               const RunOptions& options) {
+  if (config.system.blocks) {
+    const auto source =
+        make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
+    return bound_of_blocks(config, *source, result);
+  }
   const auto oracle =
       std::find_if(registry.eviction.begin(), registry.eviction.end(),
                    [](const auto& kind) { return kind.knowledge == Knowledge::oracle; });
@@ -210,7 +217,7 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
 
 Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
                    const RunOptions& options) {
-  if (config.system.paging || config.system.sharing == Sharing::prompts ||
+  if (config.system.paging || config.system.blocks || config.system.sharing == Sharing::prompts ||
       config.replicas.count > 1 || config.system.tiers.count() == 0) {
     return nullptr;
   }

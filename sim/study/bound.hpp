@@ -15,6 +15,8 @@ namespace kvtier {
 /// none is lost by truncation. "name" then is "Belady", and "Belady, greedy" elsewhere: a policy
 /// may find more.
 ///
+/// Of a system of blocks: as bound_of_blocks says.
+///
 /// "upper_bound" holds for every policy that the replay can run, in all tiers together: also for
 /// one that holds a part of an entry, and for one that the replay does not have. It is the oracle's
 /// count of turns where that is the optimum, and most_value() elsewhere and of tokens.

@@ -14,7 +14,7 @@
 #include "sim/core/build.hpp"
 #include "sim/core/fingerprint.hpp"
 #include "sim/core/statistics.hpp"
-#include "sim/engine/miss_ratio_curve.hpp"
+#include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/engine/result.hpp"
 #include "sim/study/run_folder.hpp"
 #include "sim/study/run_length.hpp"

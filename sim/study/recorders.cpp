@@ -51,6 +51,25 @@ void RequestRecorder::restart_measurement() {
   });
 }
 
+BlockRequestRecorder::BlockRequestRecorder(const std::string& path,
+                                           const std::vector<std::string>& tiers)
+    : file_(path) {
+  std::string header = "session,turn,measured,arrived_seconds,prompt_tokens,output_tokens";
+  for (const std::string& tier : tiers) {
+    header += ",found_" + tier + "_tokens";
+  }
+  file_.write(header + "\n");
+}
+
+void BlockRequestRecorder::add(const BlockRequest& r) {
+  std::string row = fmt::format("{},{},{},{},{},{}", r.session, r.turn, r.measured ? 1 : 0,
+                                r.arrived.seconds(), r.prompt.value, r.output.value);
+  for (const Tokens tokens : r.found) {
+    row += fmt::format(",{}", tokens.value);
+  }
+  file_.write(row + "\n");
+}
+
 TimelineRecorder::TimelineRecorder(const std::string& path) : file_(path) {
   file_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
 }
@@ -248,6 +267,12 @@ void Recorders::on_request(const RequestRecord& record) {
   }
 }
 
+void Recorders::on_block_request(const BlockRequest& request) {
+  if (block_requests) {
+    block_requests->add(request);
+  }
+}
+
 void Recorders::on_measurement_restart() {
   if (requests) {
     requests->restart_measurement();
@@ -282,6 +307,9 @@ void Recorders::on_session_end(EntryKey key, SimTime) {
 void Recorders::commit() {
   if (requests) {
     requests->commit();
+  }
+  if (block_requests) {
+    block_requests->commit();
   }
   if (timeline) {
     timeline->commit();

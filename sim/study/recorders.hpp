@@ -26,6 +26,18 @@ class RequestRecorder {
   AtomicFile file_;
 };
 
+/// The same of a replay of blocks, with a column for each tier's part of the prompt.
+class BlockRequestRecorder {
+ public:
+  /// Names of the tiers, the fastest first.
+  BlockRequestRecorder(const std::string& path, const std::vector<std::string>& tiers);
+  void add(const BlockRequest& request);
+  void commit() { file_.commit(); }
+
+ private:
+  AtomicFile file_;
+};
+
 /// A Chrome trace (chrome://tracing, Perfetto) with the tracks GPU, H2D, D2H, SSD read and SSD
 /// write, and a counter of the queue's length. A transfer over two links is on both their tracks.
 /// Spans of one track never overlap: concurrent transfers go to further rows, "H2D 2" and so on.
@@ -122,18 +134,22 @@ inline constexpr std::size_t kOccupancySamplesMost = 240;
 class Recorders final : public RunObserver {
  public:
   std::unique_ptr<RequestRecorder> requests;
+  std::unique_ptr<BlockRequestRecorder> block_requests;
   std::unique_ptr<TimelineRecorder> timeline;
   std::unique_ptr<DecisionRecorder> decisions;
   std::unique_ptr<OccupancyRecorder> occupancy;
 
   void on_request(const RequestRecord& record) override;
+  void on_block_request(const BlockRequest& request) override;
   void on_measurement_restart() override;
   void on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
               std::int64_t batch) override;
   void on_queue(std::size_t length, SimTime now) override;
   void on_transfer(const TransferRecord& transfer) override;
   void on_session_end(EntryKey key, SimTime now) override;
-  [[nodiscard]] bool any() const { return requests || timeline || decisions || occupancy; }
+  [[nodiscard]] bool any() const {
+    return requests || block_requests || timeline || decisions || occupancy;
+  }
   void commit();
 };
 

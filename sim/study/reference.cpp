@@ -53,6 +53,8 @@ std::string accepted(const Limits& limits) {
     return "a profile";
   } else if constexpr (std::is_same_v<T, SessionCount>) {
     return "a whole number > 0, `\"all\"`, or `\"auto\"`";
+  } else if constexpr (std::is_same_v<T, KvSize>) {
+    return "a size of KV in bytes, tokens or blocks > 0";
   } else if constexpr (std::is_same_v<T, bool>) {
     return "true or false";
   } else if constexpr (std::is_integral_v<T>) {

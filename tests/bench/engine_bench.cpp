@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/bench/support.hpp"
+#include "sim/replay/untimed.hpp"
 
 namespace kvtier::bench {
 namespace {

@@ -40,16 +40,17 @@ Layers layers() {
       {"traces", {"sim/core"}},
       {"sim/store", {"sim/core"}},
       {"sim/engine", {"sim/core", "sim/policy", "sim/store", "hw", "traces"}},
+      {"sim/replay", {"sim/engine"}},
       {"kernels", {}},
       {"hw/device", {"kernels", "sim/core"}},
       {"sim/device", {"sim/engine", "hw/device"}},
       {"calibrate", {"hw", "hw/device", "kernels", "sim/core"}},
-      {"sim/study", {"sim/engine", "sim/device", "policies", "calibrate"}},
+      {"sim/study", {"sim/engine", "sim/replay", "sim/device", "policies", "calibrate"}},
       {"sim/cli", {"sim/study"}},
       {"sim/python", {"sim/study"}},
   };
   // Each of these rows follows the rows that it builds on.
-  for (const std::string_view closed : {"sim/device", "sim/study", "sim/cli", "sim/python"}) {
+  for (const std::string_view closed : {"sim/replay", "sim/device", "sim/study", "sim/cli", "sim/python"}) {
     std::set<std::string>& allowed = table.find(closed)->second;
     const std::set<std::string> direct = allowed;
     for (const std::string& folder : direct) {

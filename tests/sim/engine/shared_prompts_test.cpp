@@ -7,6 +7,7 @@
 #include "sim/engine/result.hpp"
 #include "sim/engine/simulate.hpp"
 #include "tests/sim/engine/support.hpp"
+#include "sim/replay/untimed.hpp"
 
 // A prefill takes 1 ms for each token without KV, a decode iteration 10 ms; a stored token moves in
 // 1 ms.

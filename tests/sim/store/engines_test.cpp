@@ -100,6 +100,86 @@ void expect_equal(const OracleCase& oracle, const StoreKind& kind) {
   EXPECT_GT(capacities, 0);
 }
 
+struct OffloadCase {
+  const char* trace;
+  /// In the file's name.
+  const char* rows;
+  const char* gpu;
+  const char* cpu;
+  const char* eviction;
+  bool with_output = false;
+};
+
+/// vLLM's scheduler with CPU offload, one request at a time: a step computes 8,192 tokens.
+class VllmOffload : public testing::TestWithParam<OffloadCase> {};
+
+TEST_P(VllmOffload, FindsTheSameRequestByRequest) {
+  const OffloadCase& oracle = GetParam();
+  const std::string name = std::string("vllm_sched_") + oracle.rows + "_g" + oracle.gpu + "_c" +
+                           oracle.cpu + "_" + oracle.eviction + "_seqs1_" +
+                           (oracle.with_output ? "output" : "prompt");
+  const auto table = read_oracle(name);
+  auto trace = table ? read_hash_trace(oracle.trace, table->rows.size()) : std::nullopt;
+  if (!trace) {
+    GTEST_SKIP() << "there is no ../shared/data";
+  }
+  constexpr Tokens kStep{8192};
+  for (const StoreKind& kind : store_kinds()) {
+    Streams streams = trace->streams;
+    StoreRules rules;
+    rules.requests_in_first = true;
+    rules.hit_cap = HitCap::last_token;
+    rules.publication = Publication::scheduling;
+    rules.duplicates = Duplicates::kept;
+    rules.pools = {{.capacity = tokens_of(oracle.gpu) / kTraceBlock.value, .block = kTraceBlock}};
+    if (const std::int64_t cpu = tokens_of(oracle.cpu); cpu > 0) {
+      rules.pools.push_back(
+          {.capacity = cpu / kTraceBlock.value, .block = kTraceBlock, .eviction = oracle.eviction});
+      rules.edges = {{.write = Write::with_compute, .prompts_only = true}};
+    }
+    const auto store = kind.make(rules, streams);
+    std::size_t different = 0;
+    std::string first;
+    for (std::size_t i = 0; i < trace->requests.size(); ++i) {
+      const HashRequest& request = trace->requests[i];
+      Match match;
+      const auto held = store->acquire(request.context(), request.prompt, match);
+      ASSERT_TRUE(held);
+      for (Tokens done = match.tokens; done < request.prompt;) {
+        done = std::min(request.prompt, done + kStep);
+        store->computed(*held, done);
+      }
+      if (oracle.with_output) {
+        ASSERT_TRUE(store->grow(*held, with_response(streams, request)));
+      }
+      store->release(*held);
+      const std::int64_t cpu = match.by_pool.size() > 1 ? match.by_pool[1].value : 0;
+      const std::vector<std::int64_t>& row = table->rows[i];
+      if ((match.by_pool[0].value != row[2] || cpu != row[3]) && different++ == 0) {
+        first = "request " + std::to_string(i) + ": " + std::to_string(match.by_pool[0].value) +
+                " and " + std::to_string(cpu) + ", expected " + std::to_string(row[2]) + " and " +
+                std::to_string(row[3]);
+      }
+    }
+    store->check_invariants();
+    EXPECT_EQ(different, 0) << name << ", " << kind.name << ": " << first;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Oracles, VllmOffload,
+    testing::Values(OffloadCase{"mooncake_conversation", "conversation", "1Mi", "0Mi", "none"},
+                    OffloadCase{"mooncake_conversation", "conversation", "1Mi", "5Mi", "lru"},
+                    OffloadCase{"mooncake_conversation", "conversation300", "1Mi", "5Mi", "lru",
+                                true},
+                    OffloadCase{"mooncake_1000", "mooncake1000", "1Mi", "0Mi", "none"},
+                    OffloadCase{"mooncake_1000", "mooncake1000", "1Mi", "5Mi", "lru"},
+                    OffloadCase{"mooncake_1000", "mooncake1000", "256Ki", "1024Ki", "lru"}),
+    [](const auto& one) {
+      return std::string(one.param.rows) + "_" + one.param.gpu + "_" + one.param.cpu + "_" +
+             one.param.eviction;
+    });
+
 class Engines : public testing::TestWithParam<OracleCase> {};
 
 TEST_P(Engines, FindTheSameRequestByRequest) {

@@ -3,10 +3,10 @@
 #include <filesystem>
 #include <sstream>
 #include <stdexcept>
-#include <unordered_map>
 
-#include <nlohmann/json.hpp>
 #include <zlib.h>
+
+#include "traces/block_trace.hpp"
 
 namespace kvtier {
 namespace {
@@ -36,47 +36,20 @@ std::optional<std::string> read_gz(const std::string& name) {
 }  // namespace
 
 std::optional<HashTrace> read_hash_trace(const std::string& name, std::size_t most) {
-  const auto text = read_gz(name + ".jsonl.gz");
-  if (!text) {
+  const std::filesystem::path path =
+      std::filesystem::path(KVTIER_SOURCE_DIR) / "../shared/data" / (name + ".jsonl.gz");
+  if (!std::filesystem::exists(path)) {
     return std::nullopt;
   }
-  struct Node {
-    StreamId stream;
-    std::int64_t blocks = 0;
-    std::unordered_map<std::int64_t, std::size_t> children;
-  };
+  BlockTraceReader reader(path, block_trace_style(TraceFormat::mooncake));
   HashTrace trace;
-  std::vector<Node> nodes(1);
-  /// Blocks of each stream's longest request.
-  std::vector<std::int64_t> lengths;
-  std::istringstream lines(*text);
-  for (std::string line; trace.requests.size() < most && std::getline(lines, line);) {
-    const auto row = nlohmann::json::parse(line);
-    std::size_t at = 0;
-    bool known = true;
-    StreamId stream;
-    for (const auto& id : row.at("hash_ids")) {
-      const auto found = nodes[at].children.find(id.get<std::int64_t>());
-      if (found != nodes[at].children.end()) {
-        at = found->second;
-        stream = nodes[at].stream;
-        continue;
-      }
-      const std::int64_t blocks = nodes[at].blocks;
-      if (known && !(stream.valid() && lengths[stream.value] == blocks)) {
-        stream = trace.streams.open(stream, kTraceBlock * blocks);
-        lengths.resize(trace.streams.size());
-      }
-      known = false;
-      lengths[stream.value] = blocks + 1;
-      nodes.push_back({stream, blocks + 1, {}});
-      nodes[at].children[id.get<std::int64_t>()] = nodes.size() - 1;
-      at = nodes.size() - 1;
-    }
-    trace.requests.push_back({stream, Tokens(row.at("input_length").get<std::int64_t>()),
-                              Tokens(row.at("output_length").get<std::int64_t>()),
-                              nodes[at].blocks});
+  SessionSpec session;
+  while (trace.requests.size() < most && reader.next(session)) {
+    const Context& prompt = session.contents[0].prompt;
+    trace.requests.push_back({prompt.stream, prompt.tokens, session.turns[0].assistant,
+                              (prompt.tokens.value + kTraceBlock.value - 1) / kTraceBlock.value});
   }
+  trace.streams = *reader.streams();
   return trace;
 }
 

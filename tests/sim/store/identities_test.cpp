@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/store/belady.hpp"
 #include "sim/store/extent_store.hpp"
 #include "tests/sim/store/random_stores.hpp"
 #include "tests/sim/store/replays.hpp"
@@ -183,6 +184,19 @@ TEST(Identities, ALargerLruHitsNoLess) {
     const Hits larger = hits_of(forest, {capacity + 1 + seed % 7});
     for (std::size_t i = 0; i < smaller.size(); ++i) {
       ASSERT_LE(smaller[i], larger[i]) << "seed " << seed << ", request " << i;
+    }
+  }
+}
+
+TEST(Identities, TheBoundIsBeladys) {
+  for (int seed = 1; seed <= kForests; ++seed) {
+    const Forest forest = random_forest(seed);
+    Belady bound(forest.streams, kBlock);
+    for (const Context& request : forest.requests) {
+      bound.add(request, request);
+    }
+    for (const std::int64_t capacity : {std::int64_t{1} + seed % 40, std::int64_t{1000}}) {
+      ASSERT_EQ(bound.hits(capacity), sum(belady(forest, capacity))) << "seed " << seed;
     }
   }
 }

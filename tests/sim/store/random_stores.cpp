@@ -26,7 +26,7 @@ StoreRules random_rules(RandomStream& random) {
   rules.duplicates = coin(random) ? Duplicates::kept : Duplicates::merged;
   rules.keyless = coin(random) ? Keyless::first : Keyless::in_order;
   rules.requests_in_first = random.index(2) == 0;
-  const std::int64_t pools = rules.requests_in_first ? 1 : 1 + random.index(5);
+  const std::int64_t pools = rules.requests_in_first ? 1 + random.index(2) : 1 + random.index(5);
   const Tokens block(1 + random.index(4));
   for (std::int64_t i = 0; i < pools; ++i) {
     PoolRules pool{.name = fmt::format("pool{}", i),
@@ -38,7 +38,7 @@ StoreRules random_rules(RandomStream& random) {
     if (rules.requests_in_first) {
       pool.capacity += 20;
       pool.touch = Touch::end;
-      if (coin(random)) {
+      if (pools == 1 && coin(random)) {
         pool.unit = EvictionUnit::node;
         pool.eviction = coin(random) ? "lru" : "lfu";
         pool.whole_need = coin(random);
@@ -53,7 +53,13 @@ StoreRules random_rules(RandomStream& random) {
            .uses = 1 + random.index(3),
            .exclusive = coin(random),
            .no_room = coin(random) ? NoRoom::evict : NoRoom::skip,
-           .promotes = random.index(3) > 0});
+           .promotes = random.index(3) > 0,
+           .prompts_only = coin(random)});
+      if (rules.requests_in_first) {
+        rules.pools.back().capacity = 1 + random.index(40);
+        rules.edges.back().write = Write::with_compute;
+        rules.edges.back().exclusive = false;
+      }
     }
   }
   return rules;
@@ -71,9 +77,9 @@ std::string describe(const StoreRules& rules) {
                         pool.whole_need, pool.one_block_more);
   }
   for (const EdgeRules& edge : rules.edges) {
-    text += fmt::format("\n  edge: write {} uses {} exclusive {} no_room {} promotes {}",
+    text += fmt::format("\n  edge: write {} uses {} exclusive {} no_room {} promotes {} prompts {}",
                         static_cast<int>(edge.write), edge.uses, edge.exclusive,
-                        static_cast<int>(edge.no_room), edge.promotes);
+                        static_cast<int>(edge.no_room), edge.promotes, edge.prompts_only);
   }
   return text;
 }

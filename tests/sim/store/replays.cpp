@@ -19,13 +19,12 @@ Replayed replay_cache(Store& store, const Context& context) {
   return replayed;
 }
 
-namespace {
-
-/// The response's tokens are a stream of their own. KV of the last one is never written.
 Context with_response(Streams& streams, const HashRequest& request) {
   const StreamId response = streams.open(request.stream, request.prompt);
   return {response, request.prompt + std::max(request.output, Tokens(1)) - Tokens(1)};
 }
+
+namespace {
 
 void must(bool done) {
   if (!done) {

@@ -21,6 +21,10 @@ struct StoreKind {
 /// All kinds there are.
 [[nodiscard]] std::vector<StoreKind> store_kinds();
 
+/// The request with its response, whose tokens are a stream of their own. KV of the last one is
+/// never written.
+Context with_response(Streams& streams, const HashRequest& request);
+
 /// What is left in the pools when a request has ended.
 struct Replayed {
   Match match;

@@ -12,9 +12,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "sim/engine/miss_ratio_curve.hpp"
+#include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/study/bound.hpp"
 #include "tests/sim/study/untimed_replay.hpp"
+#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "hw/profile.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/study/recorders.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/trace_format.hpp"
@@ -136,6 +137,21 @@ class Bases {
     } else if (base == "cxl") {
       add({"/hardware/dram/bandwidth=30GB/s", "/hardware/dram/host_load=10GB/s", kCxl,
            R"(/system/tiers/cxl={"eviction": "lru"})"});
+    } else if (base == "blocks" || base == "hbm_blocks") {
+      // Untimed: block systems have no clock.
+      all.insert(all.begin(), "/system=recompute");
+      add({"/workload/generator=shared_prompts", "/system/blocks={}",
+           "/model/context_window=4096tokens"});
+      const std::string tier =
+          R"("block_size": "64tokens", "inclusive": true, "write": "on_create")";
+      if (base == "blocks") {
+        add({"/system/tiers/dram={" + tier + R"(, "blocks": {"capacity": "400blocks"}})",
+             "/system/tiers/ssd={" + tier + R"(, "blocks": {"capacity": "1200blocks"}})"});
+      } else {
+        add({R"(/system/tiers/hbm={"capacity": "shared", "block_size": "64tokens",
+                                   "blocks": {"capacity": "200blocks"}})",
+             "/system/tiers/dram={" + tier + R"(, "blocks": {"capacity": "150blocks"}})"});
+      }
     } else {
       EXPECT_EQ(base, "stored");
     }
@@ -149,7 +165,9 @@ class Bases {
     try {
       RunOptions options;
       options.base_dir = dir_.path("");
-      return outcome(simulate(config(base, settings), builtin_policies(), options));
+      const RunConfig run = config(base, settings);
+      return outcome(run.system.blocks ? simulate_untimed(run, builtin_policies(), options)
+                                       : simulate(run, builtin_policies(), options));
     } catch (const ConfigError&) {
       return std::nullopt;
     }
@@ -182,8 +200,9 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored", "plain", "hbm",   "cxl",      "car",       "paged",
-                                      "timed",  "table", "texts", "measured", "compressed"};
+const std::vector<std::string> kBases{"stored",     "plain",  "hbm",       "cxl",   "car",
+                                      "paged",      "timed",  "table",     "texts", "measured",
+                                      "compressed", "blocks", "hbm_blocks"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -195,6 +214,7 @@ const std::vector<Move>& moves() {
                                   "/workload/long_documents/document_tokens_max=1000tokens",
                                   "/workload/sessions=60"};
   static const Settings prompts{"/workload/generator=shared_prompts"};
+  static const Settings nodes{"/system/blocks/unit=node", "/system/tiers/dram=none"};
   static const Settings contexts{
       "/workload/generator=long_contexts", "/workload/long_contexts/context_tokens_min=500tokens",
       "/workload/long_contexts/context_tokens_max=1000tokens", "/workload/sessions=80"};
@@ -295,6 +315,32 @@ const std::vector<Move>& moves() {
       {"cxl", "/system/tiers/cxl/ttl=20s"},
       {"plain", R"(/system/tiers/dram={"eviction": "lru"})"},
       {"plain", R"(/system/tiers/ssd={"eviction": "lru"})"},
+      {"blocks", "/system/blocks=none", {}, Effect::rejects},  // its tiers are of blocks
+      {"blocks", "/system/blocks/unit=node", {}, Effect::rejects},
+      {"hbm_blocks", "/system/blocks/keyless=in_order"},
+      {"blocks", "/system/blocks/partial_blocks=true", {}, Effect::rejects},
+      {"blocks", "/system/blocks/responses=false"},
+      {"hbm_blocks", "/system/blocks/chunk=128tokens"},
+      {"hbm_blocks", "/system/blocks/whole_need=true", nodes},
+      {"hbm_blocks", "/system/blocks/one_block_more=true", nodes},
+      {"hbm", "/system/tiers/hbm/blocks={}", {}, Effect::rejects},
+      {"stored", "/system/tiers/dram/blocks={}", {}, Effect::rejects},
+      {"cxl", "/system/tiers/cxl/blocks={}", {}, Effect::rejects},
+      {"stored", "/system/tiers/ssd/blocks={}", {}, Effect::rejects},
+      {"hbm_blocks", "/system/tiers/hbm/blocks/capacity=100blocks"},
+      {"hbm_blocks", "/system/tiers/hbm/blocks/insertion=head_first"},
+      {"hbm_blocks", "/system/tiers/hbm/blocks/touch=lookup", {}, Effect::rejects},
+      {"hbm_blocks", "/system/tiers/hbm/blocks/after_uses=2", {}, Effect::rejects},
+      {"blocks", "/system/tiers/dram/blocks/capacity=100blocks"},
+      {"blocks", "/system/tiers/dram/blocks/insertion=head_first"},
+      {"blocks", "/system/tiers/dram/blocks/touch=lookup"},
+      {"blocks", "/system/tiers/dram/blocks/after_uses=2", {}, Effect::rejects},
+      {"hbm_blocks", "/system/tiers/dram/blocks/prompts_only=false"},
+      {"blocks", "/system/tiers/ssd/blocks/capacity=1000blocks"},
+      {"blocks", "/system/tiers/ssd/blocks/touch=lookup"},
+      {"blocks", "/system/tiers/ssd/blocks/after_uses=2"},
+      {"blocks", "/system/tiers/ssd/blocks/no_room=skip"},
+      {"blocks", "/system/tiers/ssd/blocks/promotes=false"},
       {"paged", "/system/batching=separate"},
       {"plain", "/system/paging={}", {}, Effect::rejects},  // another batching is needed then
       {"paged",
@@ -444,6 +490,19 @@ const std::vector<Exemption>& exemptions() {
       {"/system/name", "read by people"},
       {"/system/summary", "read by people"},
       {"/system/source", "read by people"},
+      {"/system/blocks/found_from",
+       "turns come one after the other: each is found when it has ended"},
+      {"/system/blocks/longest_hit", "generators repeat no whole prompt"},
+      {"/system/blocks/duplicates", "generators repeat no whole prompt"},
+      {"/system/tiers/hbm/blocks/no_room", "nothing is above the tier"},
+      {"/system/tiers/hbm/blocks/promotes", "nothing is above the tier"},
+      {"/system/tiers/hbm/blocks/prompts_only", "nothing is above the tier"},
+      {"/system/tiers/dram/blocks/no_room",
+       "it is the fastest tier, or behind HBM, where what finds no room is not written"},
+      {"/system/tiers/dram/blocks/promotes",
+       "it is the fastest tier, or behind HBM, where running requests load what they find"},
+      {"/system/tiers/ssd/blocks/insertion", "blocks come in order of the tier above"},
+      {"/system/tiers/ssd/blocks/prompts_only", "it is not behind HBM"},
       {"/workload/precision", "of \"auto\" sessions, whose number a result states"},
       {"/workload/format", "auto finds the same format, and any other is refused"},
   };

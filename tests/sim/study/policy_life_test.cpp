@@ -12,6 +12,7 @@
 
 #include "tests/sim/study/support.hpp"
 #include "tests/sim/study/untimed_replay.hpp"
+#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

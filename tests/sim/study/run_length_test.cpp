@@ -12,6 +12,7 @@
 #include "sim/study/summary.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/trace_format.hpp"
+#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

@@ -22,6 +22,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/sim/study/untimed_replay.hpp"
+#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

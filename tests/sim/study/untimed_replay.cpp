@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "hw/model.hpp"
+#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 

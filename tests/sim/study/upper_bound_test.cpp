@@ -16,6 +16,7 @@
 #include "sim/core/rng.hpp"
 #include "sim/study/bound.hpp"
 #include "tests/sim/study/untimed_replay.hpp"
+#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

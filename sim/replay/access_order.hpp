@@ -21,7 +21,10 @@ class AccessOrder {
     Tokens history;
   };
 
-  AccessOrder(SessionSource& source, const RunConfig& config) : source_(source), fitter_(config) {
+  /// Both outlive this. Without a fitter there is no context window; where the source names the
+  /// tokens of turns, the window is the trace's own.
+  AccessOrder(SessionSource& source, const TurnFitter* fitter)
+      : source_(source), fitter_(source.streams() == nullptr ? fitter : nullptr) {
     draw();
   }
 
@@ -30,6 +33,7 @@ class AccessOrder {
     if (has_drawn_ && (events_.empty() || drawn_.arrival <= events_.top().time)) {
       const SessionSlot slot = take_slot();
       live_[slot].session.turns.swap(drawn_.turns);
+      live_[slot].session.contents.swap(drawn_.contents);
       live_[slot].session.id = drawn_.id;
       live_[slot].session.shared_prompt = drawn_.shared_prompt;
       live_[slot].next_turn = 0;
@@ -68,13 +72,22 @@ class AccessOrder {
   }
 
   [[nodiscard]] const WorkloadStatistics& statistics() const { return statistics_; }
-  [[nodiscard]] const TurnFitter& fitter() const { return fitter_; }
+  /// Makes the history of the next turn of a session fit the context window; returns the tokens
+  /// cut.
+  Tokens fit_history(Live& live) const {
+    return fitter_ == nullptr
+               ? Tokens(0)
+               : fitter_->fit_history(live.history, live.session.shared_prompt.tokens,
+                                      live.session.turns[live.next_turn]);
+  }
 
  private:
   void draw() {
     has_drawn_ = source_.next(drawn_);
     if (has_drawn_) {
-      fitter_.fit_turns(drawn_, source_);
+      if (fitter_ != nullptr) {
+        fitter_->fit_turns(drawn_, source_);
+      }
       statistics_.add(drawn_);
     }
   }
@@ -89,7 +102,7 @@ class AccessOrder {
   }
 
   SessionSource& source_;
-  TurnFitter fitter_;
+  const TurnFitter* fitter_;
   SessionSpec drawn_;
   bool has_drawn_ = false;
   std::vector<Live> live_;

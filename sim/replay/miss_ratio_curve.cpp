@@ -1,4 +1,4 @@
-#include "sim/engine/miss_ratio_curve.hpp"
+#include "sim/replay/miss_ratio_curve.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,9 @@
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
-#include "sim/engine/access_order.hpp"
+#include "sim/engine/history.hpp"
 #include "sim/engine/result.hpp"
+#include "sim/replay/access_order.hpp"
 #include "sim/store/stack_distances.hpp"
 
 namespace kvtier {
@@ -83,7 +84,9 @@ Json miss_ratio_curve(const RunConfig& config, const PolicyRegistry& registry,
 
   const auto source =
       make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
-  AccessOrder order(*source, config);
+  refuse_named_tokens(*source);
+  const TurnFitter fitter(config);
+  AccessOrder order(*source, &fitter);
   const EntrySize size(config);
   StackDistances stack;
   /// Hits from this capacity on that no smaller one has; the last for those beyond all.
@@ -96,8 +99,7 @@ Json miss_ratio_curve(const RunConfig& config, const PolicyRegistry& registry,
   while (const auto slot = order.next(now)) {
     AccessOrder::Live& live = order.at(*slot);
     Turn& turn = live.session.turns[live.next_turn];
-    const Tokens truncated =
-        order.fitter().fit_history(live.history, live.session.shared_prompt.tokens, turn);
+    const Tokens truncated = order.fit_history(live);
     if (is_sampled(live.session.id, curve.sampling_rate)) {
       sampled_sessions += live.next_turn == 0 ? 1 : 0;
       if (truncated.value > 0 && config.system.positions == KeyPositions::embedded) {

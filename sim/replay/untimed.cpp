@@ -1,3 +1,5 @@
+#include "sim/replay/untimed.hpp"
+
 #include <vector>
 
 #include <fmt/format.h>
@@ -5,11 +7,11 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/engine/access_order.hpp"
 #include "sim/engine/history.hpp"
 #include "sim/engine/result.hpp"
-#include "sim/engine/simulate.hpp"
 #include "sim/engine/tier_manager.hpp"
+#include "sim/replay/access_order.hpp"
+#include "sim/replay/block_replay.hpp"
 
 namespace kvtier {
 namespace {
@@ -80,9 +82,12 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     }
   });
   problems.throw_if_any();
-
   const auto source =
       make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
+  if (config.system.blocks) {
+    return replay_blocks(config, *source, options);
+  }
+  refuse_named_tokens(*source);
   InstantBackend backend;
   const EmptyQueue queue;
   TierManager tiers({.config = &config,
@@ -96,7 +101,8 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     }
   };
   const bool shares = config.system.sharing == Sharing::prompts;
-  AccessOrder order(*source, config);
+  const TurnFitter fitter(config);
+  AccessOrder order(*source, &fitter);
   TurnMetrics metrics;
   std::int64_t turns = 0;
   SimTime now;
@@ -111,7 +117,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     const SharedPrompt& prompt = live.session.shared_prompt;
     record.shared = prompt.tokens;
     record.shared_prompt = prompt.tokens.value > 0 ? prompt.id : -1;
-    record.truncated = order.fitter().fit_history(live.history, prompt.tokens, turn);
+    record.truncated = order.fit_history(live);
     record.history = live.history;
     truncate_stored(tiers, *slot, config, record);
     record.input = turn.user;

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <vector>
+
+#include "sim/replay/access_order.hpp"
+#include "sim/replay/contexts.hpp"
+
+namespace kvtier {
+
+/// The turns of a source in the order of an untimed replay, each with its tokens.
+class Accesses {
+ public:
+  /// Both outlive this. Without a fitter there is no context window.
+  Accesses(SessionSource& source, const TurnFitter* fitter)
+      : order_(source, fitter), contexts_(source) {}
+
+  /// Goes on to the next turn; false at the end.
+  bool next() {
+    leave();
+    slot_ = order_.next(now_);
+    if (!slot_) {
+      return false;
+    }
+    AccessOrder::Live& live = order_.at(*slot_);
+    const Tokens cut = order_.fit_history(live);
+    response_is_known_ =
+        !contexts_.named() || live.session.contents[live.next_turn].whole.stream.valid();
+    content_ = contexts_.of(*slot_, live.session, live.next_turn, live.history, cut);
+    return true;
+  }
+
+  // Of the turn at hand.
+  [[nodiscard]] SimTime now() const { return now_; }
+  [[nodiscard]] const SessionSpec& session() { return live().session; }
+  [[nodiscard]] std::size_t turn() { return live().next_turn; }
+  [[nodiscard]] Tokens output() { return session().turns[turn()].assistant; }
+  [[nodiscard]] const TurnContent& content() const { return content_; }
+  /// Whether the source says of which tokens the response is.
+  [[nodiscard]] bool response_is_known() const { return response_is_known_; }
+
+  [[nodiscard]] bool named() const { return contexts_.named(); }
+  [[nodiscard]] Streams& streams() { return contexts_.streams(); }
+  /// Streams that neither this turn nor a later one names.
+  [[nodiscard]] std::vector<StreamId> take_ended() { return contexts_.take_ended(); }
+  [[nodiscard]] const WorkloadStatistics& statistics() const { return order_.statistics(); }
+
+ private:
+  [[nodiscard]] AccessOrder::Live& live() { return order_.at(*slot_); }
+  /// The turn is over, and perhaps its session.
+  void leave() {
+    if (!slot_) {
+      return;
+    }
+    const Turn& turn = live().session.turns[live().next_turn];
+    live().history += turn.user + turn.assistant;
+    if (!order_.advance(*slot_, now_)) {
+      contexts_.end(*slot_);
+    }
+  }
+
+  AccessOrder order_;
+  Contexts contexts_;
+  std::optional<SessionSlot> slot_;
+  SimTime now_;
+  TurnContent content_;
+  bool response_is_known_ = false;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,270 @@
+#include "sim/replay/block_curve.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "sim/core/build.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/replay/accesses.hpp"
+#include "sim/store/belady.hpp"
+#include "sim/store/extent_store.hpp"
+#include "sim/store/prefix_stack.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr std::int64_t kTurnsBetweenReports = 8192;
+
+/// A look-up and what is stored after it.
+struct Access {
+  Context prompt;
+  Context stored;
+  /// Of the prompt's blocks, tokens behind its end.
+  Tokens beyond;
+};
+
+/// Visits the requests of a source in order. `end` gets the streams that no later one names.
+template <class Visit, class End>
+void for_each_access(Accesses& accesses, const BlockCurveOptions& options,
+                     const std::function<void(std::int64_t)>& progress, const Visit& visit,
+                     const End& end) {
+  if (options.partial_blocks && !accesses.named()) {
+    throw ConfigError("partial blocks count in a trace that names its blocks, which this is not");
+  }
+  for (std::int64_t turns = 0; accesses.next(); ++turns) {
+    const TurnContent& content = accesses.content();
+    Access access{.prompt = content.prompt, .stored = content.whole, .beyond = Tokens(0)};
+    if (options.partial_blocks) {
+      const std::int64_t block = options.block.value;
+      access.prompt.tokens = options.block * ((content.prompt.tokens.value + block - 1) / block);
+      access.beyond = access.prompt.tokens - content.prompt.tokens;
+    }
+    if (!accesses.response_is_known() || options.partial_blocks) {
+      access.stored = access.prompt;
+    }
+    visit(access);
+    for (const StreamId stream : accesses.take_ended()) {
+      end(stream);
+    }
+    if (turns % kTurnsBetweenReports == 0 && progress) {
+      progress(turns);
+    }
+  }
+}
+
+/// Of all requests, or of a sample.
+struct Needed {
+  std::int64_t requests = 0;
+  std::int64_t blocks = 0;
+  std::int64_t tokens = 0;
+};
+struct Hits {
+  std::int64_t blocks = 0;
+  std::int64_t tokens = 0;
+};
+
+/// Four for each doubling.
+std::vector<std::int64_t> capacity_grid(std::int64_t last) {
+  std::vector<std::int64_t> grid;
+  for (std::int64_t power = 4; grid.empty() || grid.back() < last; power *= 2) {
+    for (std::int64_t quarter = 4; quarter < 8; ++quarter) {
+      grid.push_back(power / 4 * quarter);
+    }
+  }
+  while (grid.size() > 1 && grid[grid.size() - 2] >= last) {
+    grid.pop_back();
+  }
+  return grid;
+}
+
+double share(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+Json hits_report(const Hits& hits, const Needed& needed) {
+  return Json{{"hit_blocks", hits.blocks},
+              {"hit_tokens", hits.tokens},
+              {"hit_rate",
+               {{"blocks", share(hits.blocks, needed.blocks)},
+                {"tokens", share(hits.tokens, needed.tokens)}}}};
+}
+
+class Curve {
+ public:
+  Curve(const std::function<std::unique_ptr<SessionSource>()>& open, const TurnFitter* fitter,
+        const BlockCurveOptions& options, const std::function<void(std::int64_t)>& progress)
+      : open_(open), fitter_(fitter), options_(options), progress_(progress) {
+    for (const KvSize& size : options.capacities) {
+      capacities_.push_back(blocks_of(size, options.block, options.bytes_per_token));
+    }
+    std::sort(capacities_.begin(), capacities_.end());
+    capacities_.erase(std::unique(capacities_.begin(), capacities_.end()), capacities_.end());
+  }
+
+  Json report() {
+    stack_pass();
+    if (options_.policy != "lru") {
+      store_pass();
+    }
+    std::vector<std::int64_t> best;
+    if (options_.belady) {
+      best = belady_pass();
+    }
+    Json result = new_result("kvtier.block_curve/1");
+    result["policy"] = options_.policy;
+    result["block_tokens"] = options_.block.value;
+    result["sampling"] = {{"rate", options_.sampling_rate}};
+    result["requests"] = needed_.requests;
+    result["blocks"] = needed_.blocks;
+    result["tokens"] = needed_.tokens;
+    result["ideal"] = hits_report(ideal_, needed_);
+    result["rows"] = Json::array();
+    for (std::size_t i = 0; i < capacities_.size(); ++i) {
+      Json row{{"capacity_blocks", capacities_[i]},
+               {"capacity_tokens", (options_.block * capacities_[i]).value},
+               {"blocks", needed_.blocks},
+               {"tokens", needed_.tokens}};
+      if (options_.bytes_per_token.value > 0) {
+        row["capacity_bytes"] =
+            (options_.bytes_per_token * options_.block.value * capacities_[i]).value;
+      }
+      row.update(hits_report(hits_[i], needed_));
+      if (options_.belady) {
+        row["belady"] = {{"hit_blocks", best[i]},
+                         {"hit_rate", {{"blocks", share(best[i], needed_.blocks)}}}};
+      }
+      result["rows"].push_back(row);
+    }
+    return result;
+  }
+
+ private:
+  /// LRU at all capacities, and what is needed.
+  void stack_pass() {
+    const auto source = open_();
+    Accesses accesses(*source, fitter_);
+    PrefixStack stack(accesses.streams(), options_.block, options_.sampling_rate);
+    HitCurve curve;
+    // Capacities from which on whole prompts are hit, and the tokens that their last blocks lack.
+    std::vector<std::pair<std::int64_t, std::int64_t>> lacking;
+    std::vector<Stretch> path;
+    for_each_access(
+        accesses, options_, progress_,
+        [&](const Access& access) {
+          const std::int64_t capacity = stack.look_up(access.prompt, curve);
+          ++needed_.requests;
+          if (options_.sampling_rate >= 1) {
+            needed_.blocks += access.prompt.tokens.value / options_.block.value;
+            needed_.tokens += (access.prompt.tokens - access.beyond).value;
+            if (access.beyond.value > 0 && capacity > 0) {
+              lacking.emplace_back(capacity, access.beyond.value);
+            }
+          } else {
+            accesses.streams().path(access.prompt.stream,
+                                    access.prompt.tokens.value / options_.block.value,
+                                    options_.block.value, path);
+            for (const Stretch& stretch : path) {
+              const std::int64_t blocks =
+                  stack.is_sampled(stretch.stream) ? stretch.end - stretch.begin : 0;
+              needed_.blocks += blocks;
+              needed_.tokens += blocks * options_.block.value;
+            }
+          }
+          stack.use(access.stored);
+        },
+        [&](StreamId stream) {
+          stack.forget(stream);
+          accesses.streams().close(stream);
+        });
+    if (needed_.requests == 0) {
+      throw ConfigError("the workload has no requests");
+    }
+    const std::int64_t last = curve.last_bend();
+    if (capacities_.empty()) {
+      capacities_ = capacity_grid(last);
+    }
+    std::sort(lacking.begin(), lacking.end());
+    std::vector<std::int64_t> at = capacities_;
+    at.push_back(std::max(last, at.back()));
+    const std::vector<std::int64_t> blocks = curve.hits_at(at);
+    std::int64_t lacks = 0;
+    auto next = lacking.begin();
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      for (; next != lacking.end() && next->first <= at[i]; ++next) {
+        lacks += next->second;
+      }
+      const Hits hits{blocks[i], blocks[i] * options_.block.value - lacks};
+      if (i < capacities_.size()) {
+        hits_.push_back(hits);
+      } else {
+        ideal_ = hits;
+      }
+    }
+  }
+
+  /// One store for each capacity.
+  void store_pass() {
+    const auto source = open_();
+    Accesses accesses(*source, fitter_);
+    std::vector<std::unique_ptr<Store>> stores;
+    for (const std::int64_t capacity : capacities_) {
+      StoreRules rules;
+      rules.pools.push_back(
+          {.capacity = capacity, .block = options_.block, .eviction = options_.policy});
+      stores.push_back(make_extent_store(rules, accesses.streams()));
+    }
+    hits_.assign(capacities_.size(), {});
+    for_each_access(
+        accesses, options_, progress_,
+        [&](const Access& access) {
+          for (std::size_t i = 0; i < stores.size(); ++i) {
+            Match match;
+            const auto request = stores[i]->acquire(access.prompt, access.prompt.tokens, match);
+            if (access.stored.tokens > access.prompt.tokens) {
+              static_cast<void>(stores[i]->grow(*request, access.stored));
+            }
+            stores[i]->release(*request);
+            const bool whole = match.tokens == access.prompt.tokens;
+            hits_[i].blocks += match.tokens.value / options_.block.value;
+            hits_[i].tokens += (match.tokens - (whole ? access.beyond : Tokens(0))).value;
+          }
+        },
+        [](StreamId) {});
+  }
+
+  std::vector<std::int64_t> belady_pass() {
+    const auto source = open_();
+    Accesses accesses(*source, fitter_);
+    Belady belady(accesses.streams(), options_.block);
+    for_each_access(
+        accesses, options_, progress_,
+        [&](const Access& access) { belady.add(access.prompt, access.stored); }, [](StreamId) {});
+    std::vector<std::int64_t> hits;
+    for (const std::int64_t capacity : capacities_) {
+      hits.push_back(belady.hits(capacity));
+    }
+    return hits;
+  }
+
+  const std::function<std::unique_ptr<SessionSource>()>& open_;
+  const TurnFitter* fitter_;
+  const BlockCurveOptions& options_;
+  const std::function<void(std::int64_t)>& progress_;
+  std::vector<std::int64_t> capacities_;
+  Needed needed_;
+  Hits ideal_;
+  std::vector<Hits> hits_;
+};
+
+}  // namespace
+
+Json block_curve(const std::function<std::unique_ptr<SessionSource>()>& open,
+                 const TurnFitter* fitter, const BlockCurveOptions& options,
+                 const std::function<void(std::int64_t)>& progress) {
+  return Curve(open, fitter, options, progress).report();
+}
+
+}  // namespace kvtier

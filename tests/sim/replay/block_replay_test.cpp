@@ -1,0 +1,285 @@
+#include "sim/replay/block_replay.hpp"
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "policies/registry.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/core/rng.hpp"
+#include "sim/replay/block_curve.hpp"
+#include "sim/replay/untimed.hpp"
+#include "tests/sim/engine/support.hpp"
+#include "tests/sim/replay/named_source.hpp"
+
+namespace kvtier::test {
+namespace {
+
+TierConfig blocks_tier(std::int64_t capacity, std::int64_t block) {
+  TierConfig added = tier();
+  added.block_size = Tokens(block);
+  added.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, capacity}};
+  return added;
+}
+
+RunConfig blocks_config(std::int64_t capacity, std::int64_t block) {
+  RunConfig config = tiny_config();
+  config.system.blocks = BlocksConfig{};
+  config.system.tiers.dram = blocks_tier(capacity, block);
+  return config;
+}
+
+/// Problems that an untimed replay of the config meets.
+std::string refused(const RunConfig& config) {
+  try {
+    static_cast<void>(simulate_untimed(config, builtin_policies()));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class Requests final : public RunObserver {
+ public:
+  void on_block_request(const BlockRequest& request) override { all.push_back(request); }
+  std::vector<BlockRequest> all;
+};
+
+TEST(BlockReplay, FindsWhatAnyEarlierRequestBeganWith) {
+  // Blocks 1 2 3, then 1 2 4, then the first again with its last token cut off.
+  NamedSource source({{{1, 2, 3}, Tokens(12)}, {{1, 2, 4}, Tokens(12)}, {{1, 2, 3}, Tokens(12)}},
+                     {.block = Tokens(4)});
+  Requests requests;
+  RunConfig config = blocks_config(100, 4);
+  const Json metrics = replay_blocks(config, source, {.observer = &requests})["metrics"];
+  ASSERT_EQ(requests.all.size(), 3U);
+  EXPECT_EQ(requests.all[0].found, std::vector{Tokens(0)});
+  EXPECT_EQ(requests.all[1].found, std::vector{Tokens(8)});
+  EXPECT_EQ(requests.all[2].found, std::vector{Tokens(8)});  // all but the last token's block
+  EXPECT_EQ(metrics["turns"], 3);
+  EXPECT_EQ(metrics["turns_with_hits"], 2);
+  EXPECT_EQ(metrics["hit_tokens"]["dram"], 16);
+  EXPECT_EQ(metrics["hit_blocks"]["total"], 4);
+  EXPECT_EQ(metrics["prompt_blocks"], 9);
+  EXPECT_EQ(metrics["tiers"]["dram"]["resident_blocks"], 4);
+  EXPECT_EQ(metrics["hit_rate"]["tokens"]["total"], 16.0 / 36);
+}
+
+TEST(BlockReplay, StoresResponsesOrNot) {
+  const auto resident = [](bool responses) {
+    NamedSource source({{{1}, Tokens(4), Tokens(9)}}, {.block = Tokens(4)});
+    RunConfig config = blocks_config(100, 4);
+    config.system.blocks->responses = responses;
+    return replay_blocks(config, source, {})["metrics"]["tiers"]["dram"]["resident_blocks"];
+  };
+  EXPECT_EQ(resident(true), 3);  // 4 + 9 - 1 tokens
+  EXPECT_EQ(resident(false), 1);
+}
+
+TEST(BlockReplay, RunningRequestsShareATierInHbm) {
+  RunConfig config = tiny_config();
+  config.system.blocks = BlocksConfig{};
+  HbmTierConfig hbm;
+  static_cast<TierConfig&>(hbm) = blocks_tier(3, 4);
+  config.system.tiers.hbm = hbm;
+  NamedSource fits({{{1, 2}, Tokens(8), Tokens(1)}, {{1, 2}, Tokens(8), Tokens(1)}},
+                   {.block = Tokens(4)});
+  EXPECT_EQ(replay_blocks(config, fits, {})["metrics"]["hit_tokens"]["hbm"], 4);
+  NamedSource too_long({{{1, 2}, Tokens(8), Tokens(9)}}, {.block = Tokens(4)});
+  try {
+    static_cast<void>(replay_blocks(config, too_long, {}));
+    FAIL() << "it has no room";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "/system/tiers/hbm: expected room for each turn by itself, got 3 blocks of 4 "
+                 "tokens, but turn 0 of session 0 takes 16 tokens");
+  }
+}
+
+TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
+  RunConfig config = blocks_config(100, 4);
+  config.system.tiers.dram->eviction.name = "s3fifo";
+  config.system.tiers.dram->ttl = SimDuration(1);
+  config.system.tiers.dram->blocks->after_uses = 2;
+  config.system.blocks->partial_blocks = true;
+  EXPECT_EQ(refused(config),
+            "/system/blocks/responses: with /system/blocks expected false where partial blocks "
+            "have keys\n"
+            "/system/tiers/dram/eviction: with /system/blocks expected lru, fifo or lfu, without "
+            "parameters\n"
+            "/system/tiers/dram/ttl: with /system/blocks expected \"none\"\n"
+            "/system/tiers/dram/blocks/after_uses: with /system/blocks expected \"none\" for the "
+            "fastest tier: nothing is above it");
+  RunConfig nodes = blocks_config(100, 4);
+  nodes.system.blocks->unit = EvictionUnit::node;
+  EXPECT_EQ(refused(nodes),
+            "/system/blocks/unit: with /system/blocks expected block, since nodes are in a tier in "
+            "hbm alone");
+  nodes.system.tiers.hbm = HbmTierConfig{};
+  static_cast<TierConfig&>(*nodes.system.tiers.hbm) = blocks_tier(100, 4);
+  nodes.system.tiers.hbm->eviction.name = "fifo";
+  nodes.system.tiers.hbm->blocks->touch = Touch::lookup;
+  nodes.system.tiers.dram->block_size = Tokens(8);
+  EXPECT_EQ(
+      refused(nodes),
+      "/system/blocks/unit: with /system/blocks expected block, since nodes are in a tier in "
+      "hbm alone\n"
+      "/system/tiers/hbm/eviction: with /system/blocks expected lru or lfu for nodes\n"
+      "/system/tiers/hbm/blocks/touch: with /system/blocks expected end: running requests "
+      "hold what they find\n"
+      "/system/tiers/dram/write: with /system/blocks expected on_create behind a tier in hbm\n"
+      "/system/tiers/dram/inclusive: with /system/blocks expected true behind a tier in hbm\n"
+      "/system/tiers/dram/block_size: with /system/blocks expected that of the fastest tier");
+  RunConfig sessions = tiny_config();
+  sessions.system.tiers.dram = blocks_tier(1, 4);
+  EXPECT_EQ(refused(sessions),
+            "/system/tiers/dram/blocks: expected \"none\" without /system/blocks");
+  RunConfig unnamed = blocks_config(100, 4);
+  unnamed.system.blocks->partial_blocks = true;
+  unnamed.system.blocks->responses = false;
+  EXPECT_EQ(refused(unnamed),
+            "/system/blocks/partial_blocks: expected false: only a trace that names its blocks "
+            "says which partial ones are alike");
+  RunConfig small = blocks_config(1, 4);
+  small.system.tiers.dram->blocks->capacity = KvSize{KvSize::Unit::tokens, 3};
+  EXPECT_EQ(refused(small),
+            "/system/tiers/dram/blocks/capacity: expected at least one block of 4tokens, got "
+            "3tokens");
+  EXPECT_THROW(static_cast<void>(simulate(blocks_config(100, 4), builtin_policies())), ConfigError);
+}
+
+/// Sessions with and without shared prompts, in one to three tiers of any rules.
+RunConfig random_blocks(std::uint64_t seed) {
+  RandomStream random(seed, "blocks");
+  RunConfig config = tiny_config(Tokens(random.index(2) == 0 ? 400 : 4000));
+  config.seed = static_cast<std::int64_t>(seed);
+  if (random.index(2) == 0) {
+    config.workload.generator = Generator::shared_prompts;
+    config.workload.shared_prompts.tokens_max = Tokens(300);
+    config.workload.shared_prompts.tokens_min = Tokens(10);
+  }
+  config.workload.sessions = 40;
+  config.workload.warmup_turns = random.index(20);
+  BlocksConfig blocks;
+  blocks.longest_hit = random.index(2) == 0 ? HitCap::none : HitCap::last_token;
+  blocks.responses = random.index(3) > 0;
+  config.system.blocks = blocks;
+  const std::int64_t block = std::int64_t{1} << random.index(7);
+  const auto next_tier = [&] {
+    TierConfig added = blocks_tier(1 + random.index(3000 / block + 5), block);
+    constexpr std::array kOrders{"lru", "fifo", "lfu"};
+    added.eviction.name = kOrders[static_cast<std::size_t>(random.index(3))];
+    added.inclusive = random.index(2) == 0;
+    added.write = random.index(2) == 0 ? WriteMoment::on_create : WriteMoment::on_evict;
+    added.blocks->touch = random.index(2) == 0 ? Touch::lookup : Touch::end;
+    added.blocks->insertion = random.index(2) == 0 ? End::tail : End::head;
+    added.blocks->promotes = random.index(2) == 0;
+    added.blocks->no_room = random.index(2) == 0 ? NoRoom::evict : NoRoom::skip;
+    return added;
+  };
+  if (random.index(4) == 0) {
+    // Requests that run take its blocks.
+    HbmTierConfig hbm;
+    static_cast<TierConfig&>(hbm) = next_tier();
+    hbm.blocks->touch = Touch::end;
+    if (random.index(2) == 0) {
+      config.system.blocks->unit = EvictionUnit::node;
+      config.system.blocks->whole_need = random.index(2) == 0;
+      config.system.blocks->one_block_more = random.index(2) == 0;
+      hbm.eviction.name = random.index(2) == 0 ? "lru" : "lfu";
+    }
+    hbm.blocks->capacity->count += config.model.context_window.value / block + 1;
+    config.system.tiers.hbm = hbm;
+    config.system.blocks->duplicates = random.index(2) == 0 ? Duplicates::kept : Duplicates::merged;
+    config.system.blocks->keyless = random.index(2) == 0 ? Keyless::first : Keyless::in_order;
+    constexpr std::array kMoments{Publication::scheduling, Publication::computed, Publication::end};
+    config.system.blocks->found_from = kMoments[static_cast<std::size_t>(random.index(3))];
+    if (random.index(2) == 0) {
+      config.system.blocks->chunk = Tokens(1 + random.index(500));
+    }
+    if (config.system.blocks->unit == EvictionUnit::block && random.index(2) == 0) {
+      config.system.tiers.dram = next_tier();
+      config.system.tiers.dram->inclusive = true;
+      config.system.tiers.dram->write = WriteMoment::on_create;
+      config.system.tiers.dram->blocks->touch = Touch::end;
+      config.system.tiers.dram->blocks->prompts_only = random.index(2) == 0;
+    }
+    return config;
+  }
+  config.system.tiers.dram = next_tier();
+  config.hardware.cxl = CxlConfig{.capacity = Bytes(1000000), .price = {}, .bandwidth = {}};
+  static_cast<DuplexLimits&>(config.hardware.cxl->bandwidth) = limits(5e5, 5e5, 1e6);
+  if (random.index(2) == 0) {
+    config.system.tiers.cxl = next_tier();
+  }
+  if (random.index(2) == 0) {
+    config.system.tiers.ssd = next_tier();
+    if (random.index(3) == 0) {
+      config.system.tiers.ssd->blocks->after_uses = 1 + random.index(3);
+    }
+  }
+  return config;
+}
+
+TEST(BlockReplay, ExtentsGiveTheBytesOfThePlainStore) {
+  const char* cases = std::getenv("KVTIER_TEST_CASES");
+  const std::uint64_t last = cases == nullptr ? 100 : std::strtoull(cases, nullptr, 10);
+  for (std::uint64_t seed = 1; seed <= last; ++seed) {
+    const RunConfig config = random_blocks(seed);
+    const Json fast = simulate_untimed(config, builtin_policies());
+    const Json plain =
+        simulate_untimed(config, builtin_policies(), {.stepping = DecodeStepping::per_iteration});
+    ASSERT_EQ(fast.dump(), plain.dump()) << "seed " << seed;
+  }
+}
+
+TEST(BlockReplay, TheCurveIsThatOfReplays) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    RunConfig config = random_blocks(seed);
+    config.workload.warmup_turns = 0;
+    config.system.tiers.cxl.reset();
+    config.system.tiers.ssd.reset();
+    if (config.system.tiers.hbm) {
+      continue;
+    }
+    TierConfig& dram = *config.system.tiers.dram;
+    dram.eviction.name = "lru";
+    dram.blocks->touch = Touch::end;
+    dram.blocks->insertion = End::tail;
+    config.system.blocks->longest_hit = HitCap::none;
+    config.system.blocks->responses = true;
+    const Json metrics = simulate_untimed(config, builtin_policies())["metrics"];
+    const TurnFitter fitter(config);
+    const Json curve = block_curve(
+        [&] { return make_source(config.workload, seed, {}); }, &fitter,
+        {.block = dram.block_size, .capacities = {*dram.blocks->capacity}, .belady = true});
+    const Json& row = curve["rows"][0];
+    ASSERT_EQ(row["hit_blocks"], metrics["hit_blocks"]["total"]) << "seed " << seed;
+    ASSERT_EQ(row["blocks"], metrics["prompt_blocks"]) << "seed " << seed;
+    ASSERT_EQ(row["hit_tokens"], metrics["hit_tokens"]["total"]) << "seed " << seed;
+    ASSERT_GE(row["belady"]["hit_blocks"], row["hit_blocks"]) << "seed " << seed;
+  }
+}
+
+TEST(BlockReplay, NoSystemFindsMoreBlocksThanTheBound) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const RunConfig config = random_blocks(seed);
+    const Json result = simulate_untimed(config, builtin_policies());
+    const auto source = make_source(config.workload, seed, {});
+    const Json bound = bound_of_blocks(config, *source, result);
+    ASSERT_GE(bound["hit_blocks"], result["metrics"]["hit_blocks"]["total"]) << "seed " << seed;
+    ASSERT_LE(bound["hit_blocks"], result["metrics"]["prompt_blocks"]) << "seed " << seed;
+  }
+}
+
+TEST(BlockReplay, TheBoundOfOneTierIsReachedByAnLruThatHoldsAll) {
+  const RunConfig config = blocks_config(100'000, 4);
+  const Json result = simulate_untimed(config, builtin_policies());
+  const auto source = make_source(config.workload, 1, {});
+  const Json bound = bound_of_blocks(config, *source, result);
+  EXPECT_EQ(bound["share_reached"]["blocks"], 1.0);
+  EXPECT_GT(bound["hit_blocks"], 0);
+}
+
+}  // namespace
+}  // namespace kvtier::test

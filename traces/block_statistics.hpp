@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/config.hpp"
+#include "sim/core/histogram.hpp"
+#include "sim/core/streams.hpp"
+#include "traces/session.hpp"
+
+namespace kvtier {
+
+/// What the requests of a trace that names its blocks have in common: what a cache without limits
+/// finds, and how the prefixes branch. Holds 32 bytes a request.
+class BlockStatistics {
+ public:
+  /// `streams` outlives this.
+  BlockStatistics(const Streams& streams, const NamedBlocks& named)
+      : streams_(streams), named_(named) {}
+
+  void add(const SessionSpec& session);
+  [[nodiscard]] std::int64_t requests() const {
+    return static_cast<std::int64_t>(requests_.size());
+  }
+
+  ///     {"block_tokens", "requests", "blocks", "distinct_blocks", "reused_blocks_fraction",
+  ///      "prompt_tokens", "ideal_hits": {"blocks", "tokens", "requests"},
+  ///      "ideal_hit_rate": {"blocks", "tokens", "requests"},
+  ///      "ideal_hit_rate_second_half": {...}, "prefixes_per_request": distribution}
+  ///
+  /// Ideal hits are leading runs of blocks that an earlier request had. A block is reused that
+  /// several requests have. The second half is that of the requests.
+  [[nodiscard]] Json report() const;
+
+ private:
+  struct Request {
+    std::int64_t blocks = 0;
+    std::int64_t hit_blocks = 0;
+    std::int64_t tokens = 0;
+    std::int64_t hit_tokens = 0;
+  };
+  /// Of the contexts with blocks of a stream: where the longest one ends there, and the next.
+  struct Used {
+    std::int64_t once = 0;
+    std::int64_t twice = 0;
+  };
+  void add(const Context& prompt);
+
+  const Streams& streams_;
+  NamedBlocks named_;
+  std::vector<Request> requests_;
+  std::vector<Used> used_;
+  std::int64_t distinct_ = 0;
+  std::int64_t reused_ = 0;
+  Histogram prefixes_;
+  std::vector<Stretch> path_;
+};
+
+}  // namespace kvtier
