@@ -10,8 +10,8 @@
 
 namespace kvtier {
 
-/// What the requests of a trace that names its blocks have in common: what a cache without limits
-/// finds, and how the prefixes branch. Holds 32 bytes a request.
+/// How much the requests of a trace that names its blocks share: the hits of a cache without
+/// limits, and how the prefixes branch. Holds 32 bytes a request.
 class BlockStatistics {
  public:
   /// `streams` outlives this.
@@ -39,7 +39,7 @@ class BlockStatistics {
     std::int64_t tokens = 0;
     std::int64_t hit_tokens = 0;
   };
-  /// Of the contexts with blocks of a stream: where the longest one ends there, and the next.
+  /// Ends of the longest and the second longest context in a stream.
   struct Used {
     std::int64_t once = 0;
     std::int64_t twice = 0;

@@ -47,7 +47,7 @@ class BlockNames {
 struct BlockTraceStyle {
   TraceFormat format = TraceFormat::mooncake;
   Tokens block;
-  /// Of a time stamp.
+  /// Nanoseconds of one unit of a time stamp.
   double unit_ns = 1;
 };
 [[nodiscard]] BlockTraceStyle block_trace_style(TraceFormat format);

@@ -39,7 +39,7 @@ WorkloadStatistics drain(SessionSource& source, const Visit& visit) {
   return statistics;
 }
 
-/// What requests that name their blocks have in common.
+/// Prints how much requests that name their blocks share.
 void show_shared_blocks(const Json& blocks) {
   constexpr double kPercent = 100;
   const auto percents = [&](const char* key) {

@@ -42,13 +42,13 @@ struct alignas(64) Move {
   /// Tokens of the entry that are in `to` once it is done; of a save whose turn runs, those that
   /// the backend was given.
   Tokens tokens;
-  /// What the backend moves. Of a save whose turn has ended: what it takes of the write buffer.
+  /// Bytes that the backend moves. A save whose turn has ended takes so much of the write buffer.
   Bytes bytes;
-  /// What was promised to it while it waits in line.
+  /// Room that was promised to it while it waits in line.
   Bytes room;
-  /// Of a save: tokens that it did not move because `to` held them.
+  /// A save's tokens that it did not move because `to` held them.
   Tokens relies_on;
-  /// Of a fetch: its transfer.
+  /// A fetch's transfer began and ended.
   SimTime began;
   SimTime ended;
   /// Valid from the transfer's start to its completion. The bytes of a save move while it waits.

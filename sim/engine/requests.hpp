@@ -41,7 +41,7 @@ struct BlockRequest {
   SimTime arrived;
   Tokens prompt;
   Tokens output;
-  /// Of the prompt, by tier, the fastest first.
+  /// Tokens of the prompt by tier, the fastest first.
   std::vector<Tokens> found;
   /// After warm-up.
   bool measured = false;

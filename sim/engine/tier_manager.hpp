@@ -410,7 +410,7 @@ class TierManager final : public StoredKv {
 
   // Moves.
 
-  /// What the move's copy takes there beyond what it has.
+  /// Bytes that the move's copy takes there beyond those that it has.
   [[nodiscard]] Bytes wanted_room(const Move& move) const {
     return account(tier(move.to), move.tokens) - entry(move.entry).copies[move.to].account;
   }

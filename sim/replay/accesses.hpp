@@ -29,7 +29,7 @@ class Accesses {
     return true;
   }
 
-  // Of the turn at hand.
+  // The current turn.
   [[nodiscard]] SimTime now() const { return now_; }
   [[nodiscard]] const SessionSpec& session() { return live().session; }
   [[nodiscard]] std::size_t turn() { return live().next_turn; }

@@ -22,7 +22,7 @@ constexpr std::int64_t kTurnsBetweenReports = 8192;
 struct Access {
   Context prompt;
   Context stored;
-  /// Of the prompt's blocks, tokens behind its end.
+  /// Tokens of the last block behind the prompt's end.
   Tokens beyond;
 };
 
@@ -55,7 +55,7 @@ void for_each_access(Accesses& accesses, const BlockCurveOptions& options,
   }
 }
 
-/// Of all requests, or of a sample.
+/// Sums over all requests, or over a sample.
 struct Needed {
   std::int64_t requests = 0;
   std::int64_t blocks = 0;

@@ -47,7 +47,7 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// What measured turns needed and found.
+/// Sums over measured turns.
 struct Found {
   std::int64_t turns = 0;
   std::int64_t turns_with_hits = 0;
@@ -88,7 +88,7 @@ class BlockReplay {
       prompt.tokens = whole_blocks(prompt.tokens, block_);
     }
     Match match = store_->match(prompt);
-    // Where nodes leave, each step makes one and asks for its own room.
+    // In a radix tree each step makes a node and asks for its own room.
     Tokens room = prompt.tokens;
     if (rules_.pools.front().unit == EvictionUnit::node) {
       room = step_end(match.tokens, prompt.tokens);
@@ -145,7 +145,7 @@ class BlockReplay {
   [[nodiscard]] std::int64_t turns() const { return found_.turns; }
 
  private:
-  /// Of the step that computes from here on: on a border of blocks, but for the last one.
+  /// End of the step that begins here. All but the last step end at a block.
   [[nodiscard]] Tokens step_end(Tokens begin, Tokens prompt) const {
     const Tokens end = begin + chunk_.value_or(prompt);
     return end >= prompt ? prompt

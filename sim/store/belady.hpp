@@ -35,7 +35,7 @@ class Belady {
   const Streams& streams_;
   std::int64_t block_;
   std::vector<Request> requests_;
-  /// Of all requests, those that are stored: numbers of blocks, and their next look-ups.
+  /// Stored blocks of all requests, by number, and the next request that looks each up.
   std::vector<std::uint32_t> blocks_;
   std::vector<std::uint32_t> next_;
   /// By stream, numbers of its blocks from its first on.

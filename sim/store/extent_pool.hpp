@@ -79,7 +79,7 @@ class ExtentPool {
   /// Those of the run that are present leave for good.
   void remove(const BlockRun& run);
 
-  // What keeps its place in the order and does not leave.
+  // Pinned blocks keep their place in the order and are not evicted.
 
   void pin(const BlockRun& run);
   void unpin(const BlockRun& run);

@@ -140,8 +140,8 @@ class ExtentStore final : public Store {
     std::int64_t published = 0;
     std::int64_t unpublished = 0;
     std::vector<Copies> copies;
-    /// Of the pool behind: blocks that the request's end uses begin here; blocks that were offered;
-    /// of those the ones that it wrote.
+    /// The pool behind: the first block that the request's end uses, the number of offered blocks,
+    /// and the ones that it wrote.
     std::int64_t used_from = 0;
     std::int64_t offered = 0;
     std::vector<BlockRun> written;

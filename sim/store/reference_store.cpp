@@ -346,8 +346,8 @@ class ReferenceBlocks final : public Store {
     std::int64_t unpublished = 0;
     /// Where each block that was found lay.
     std::vector<std::size_t> places;
-    /// Of the pool behind: blocks that the request's end uses begin here; blocks that were offered;
-    /// of those the ones that it wrote.
+    /// The pool behind: the first block that the request's end uses, the number of offered blocks,
+    /// and the ones that it wrote.
     std::size_t used_from = 0;
     std::size_t offered = 0;
     std::vector<Key> written;

@@ -15,7 +15,7 @@ namespace kvtier {
 /// none is lost by truncation. "name" then is "Belady", and "Belady, greedy" elsewhere: a policy
 /// may find more.
 ///
-/// Of a system of blocks: as bound_of_blocks says.
+/// A system of blocks has the bound of bound_of_blocks.
 ///
 /// "upper_bound" holds for every policy that the replay can run, in all tiers together: also for
 /// one that holds a part of an entry, and for one that the replay does not have. It is the oracle's
