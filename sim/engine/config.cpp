@@ -233,16 +233,20 @@ void check_blocks(const RunConfig& config, Problems& problems) {
   for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
     const std::string pointer = std::string("/system/tiers/") + name;
     const std::string& policy = tier.eviction.name;
-    refuse((policy != "lru" && policy != "fifo" && policy != "lfu") ||
+    const bool behind_hbm = system.tiers.hbm && !first;
+    refuse((policy != "lru" && policy != "fifo" && policy != "lfu" &&
+            (policy != "arc" || !behind_hbm)) ||
                !tier.eviction.parameters.empty(),
-           pointer + "/eviction", "lru, fifo or lfu, without parameters");
+           pointer + "/eviction",
+           behind_hbm ? "lru, fifo, lfu or arc, without parameters"
+                      : "lru, fifo or lfu, without parameters");
     refuse(tier.admission.name != kAlwaysAdmitted, pointer + "/admission", kAlwaysAdmitted);
     refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B");
     refuse(tier.ttl.has_value(), pointer + "/ttl", "\"none\"");
     refuse(nodes && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
     refuse(system.tiers.hbm && tier.blocks && tier.blocks->touch == Touch::lookup,
            pointer + "/blocks/touch", "end: running requests hold what they find");
-    if (system.tiers.hbm && !first) {
+    if (behind_hbm) {
       const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
       refuse(tier.write != WriteMoment::on_create, pointer + "/write",
              "on_create behind a tier in hbm");

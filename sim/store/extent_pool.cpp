@@ -10,10 +10,18 @@ namespace kvtier {
 ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted)
     : order_(rules.eviction == "lru"    ? Order::lru
              : rules.eviction == "fifo" ? Order::fifo
+             : rules.eviction == "arc"  ? Order::arc
                                         : Order::lfu),
       capacity_(rules.capacity),
       puts_wanted_(static_cast<std::uint32_t>(puts_wanted)) {
   KVTIER_ASSERT(order_ != Order::lfu || rules.eviction == "lfu", "the rules were checked");
+  if (is_arc()) {
+    PoolRules ghosts;
+    ghosts.capacity = 2 * capacity_;
+    ghosts.eviction = "fifo";
+    ghosts_.emplace_back(ghosts, 0);
+    ghosts_.emplace_back(ghosts, 0);
+  }
 }
 
 std::uint32_t ExtentPool::make(const Extent& extent) {
@@ -62,8 +70,8 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
 
 bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
   if (earlier.stream != later.stream || is_keyless(earlier) || earlier.holders != later.holders ||
-      earlier.puts != later.puts || earlier.pins != later.pins || earlier.copy != 0 ||
-      later.copy != 0) {
+      earlier.puts != later.puts || earlier.pins != later.pins ||
+      earlier.frequent != later.frequent || earlier.copy != 0 || later.copy != 0) {
     return false;
   }
   // With lfu, neighbours in the order were used as often.
@@ -167,6 +175,10 @@ void ExtentPool::use(std::uint32_t at, End first, bool counts) {
   Extent& extent = extents_[at];
   extent.first = first;
   extent.uses += is_lfu() && counts ? 1 : 0;
+  if (is_arc() && counts && !extent.frequent) {
+    extent.frequent = true;
+    recent_ -= extent.size();
+  }
   append(at);
 }
 
@@ -215,6 +227,25 @@ bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
   return written;
 }
 
+void ExtentPool::adapt(const BlockRun& run) {
+  for (std::int64_t at = run.begin; is_arc() && at < run.end;) {
+    const Piece recent = ghosts_[0].first_piece(run.stream, at, run.end);
+    const Piece frequent = ghosts_[1].first_piece(run.stream, at, run.end);
+    const std::int64_t end = std::min(recent.end, frequent.end);
+    const auto of_recent = static_cast<double>(ghosts_[0].used());
+    const auto of_frequent = static_cast<double>(ghosts_[1].used());
+    // One by one: a product would be rounded otherwise than the sum.
+    for (; at < end && recent.present; ++at) {
+      target_ = std::min(target_ + std::max(1.0, of_frequent / of_recent),
+                         static_cast<double>(capacity_));
+    }
+    for (; at < end && frequent.present; ++at) {
+      target_ = std::max(target_ - std::max(1.0, of_recent / of_frequent), 0.0);
+    }
+    at = end;
+  }
+}
+
 void ExtentPool::insert(const BlockRun& run) {
   const Extent made{.stream = run.stream,
                     .begin = run.begin,
@@ -227,6 +258,10 @@ void ExtentPool::insert(const BlockRun& run) {
   resident_ += size;
   evictable_ += size;
   KVTIER_ASSERT(used_ <= capacity_, "blocks come in when there is room");
+  recent_ += size;
+  for (ExtentPool& ghosts : ghosts_) {
+    ghosts.remove(run);
+  }
   const std::uint32_t back = ends_of(made).back;
   if (back != kNone && follows(extents_[back], made)) {
     Extent& joined = extents_[back];
@@ -247,8 +282,14 @@ std::uint32_t ExtentPool::victim() const {
     }
     return at;
   };
+  if (is_arc() && recent_ < static_cast<std::int64_t>(target_)) {
+    if (const std::uint32_t at = first_free(frequent_.front); at != kNone) {
+      return at;
+    }
+  }
   if (!is_lfu()) {
-    return first_free(ends_.front);
+    const std::uint32_t at = first_free(ends_.front);
+    return at == kNone && is_arc() ? first_free(frequent_.front) : at;
   }
   for (const auto& [uses, ends] : by_uses_) {
     if (const std::uint32_t at = first_free(ends.front); at != kNone) {
@@ -270,9 +311,15 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
     const std::uint32_t at = victim();
     KVTIER_ASSERT(at != kNone, "there is enough that may leave");
     Extent& extent = extents_[at];
-    const std::int64_t part = std::min(blocks, extent.size());
+    std::int64_t part = std::min(blocks, extent.size());
+    if (is_arc() && !extent.frequent && recent_ >= static_cast<std::int64_t>(target_)) {
+      part = std::min(part, recent_ - static_cast<std::int64_t>(target_) + 1);
+    } else if (is_arc() && !extent.frequent) {
+      part = 1;  // T2 has nothing that may leave
+    }
     BlockRun run{extent.stream, extent.begin, extent.end, extent.first};
     const bool keyless = is_keyless(extent);
+    const bool frequent = extent.frequent;
     if (part == extent.size()) {
       unorder(at);
       free_extent(at);
@@ -284,6 +331,13 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
     blocks -= part;
     used_ -= part;
     evictable_ -= part;
+    recent_ -= frequent ? 0 : part;
+    if (is_arc()) {
+      ExtentPool& ghosts = ghosts_[frequent ? 1 : 0];
+      ghosts.insert(run);
+      std::vector<BlockRun> forgotten;
+      ghosts.evict(ghosts.used() - capacity_, forgotten);
+    }
     if (!keyless) {
       resident_ -= part;
       victims.push_back(run);
@@ -332,6 +386,7 @@ void ExtentPool::remove(const BlockRun& run) {
       used_ -= size;
       resident_ -= size;
       evictable_ -= size;
+      recent_ -= size;
     }
     at = piece.end;
   }
@@ -450,6 +505,7 @@ std::vector<Stretch> ExtentPool::contents() const {
     }
   };
   add_list(ends_.front);
+  add_list(frequent_.front);
   for (const auto& [uses, ends] : by_uses_) {
     add_list(ends.front);
   }
@@ -490,6 +546,7 @@ void ExtentPool::check_invariants() const {
     KVTIER_ASSERT(before == ends.back, "the order of eviction ends at its back");
   };
   walk(ends_);
+  walk(frequent_);
   for (const auto& [uses, ends] : by_uses_) {
     KVTIER_ASSERT(ends.front != kNone, "no count without blocks");
     walk(ends);

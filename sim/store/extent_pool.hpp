@@ -68,6 +68,8 @@ class ExtentPool {
   void touch(const BlockRun& run, std::uint32_t extent, bool counts = true);
   /// Counts a put of them, which touches them or not. Returns whether the edge below writes it.
   bool put(const BlockRun& run, std::uint32_t extent, bool touches);
+  /// arc: these blocks, which are absent, are to come in.
+  void adapt(const BlockRun& run);
   /// Blocks come in at the end of the order. There is room for them, and they are absent.
   void insert(const BlockRun& run);
   /// So many blocks leave the front of the order, if there are as many; those with keys are added
@@ -104,7 +106,7 @@ class ExtentPool {
   void check_invariants() const;
 
  private:
-  enum class Order : std::uint8_t { lru, fifo, lfu };
+  enum class Order : std::uint8_t { lru, fifo, lfu, arc };
   struct Extent {
     StreamId stream;
     std::int64_t begin = 0;
@@ -125,6 +127,8 @@ class ExtentPool {
     /// The end that leaves first.
     End first = End::tail;
     bool ordered = false;
+    /// arc: in T2.
+    bool frequent = false;
     /// A later copy, which is not in the stream's list.
     bool hidden = false;
 
@@ -149,7 +153,10 @@ class ExtentPool {
   }
   [[nodiscard]] bool is_lfu() const { return order_ == Order::lfu; }
   [[nodiscard]] bool is_keyless(const Extent& extent) const { return !extent.stream.valid(); }
-  Ends& ends_of(const Extent& extent) { return is_lfu() ? by_uses_[extent.uses] : ends_; }
+  [[nodiscard]] bool is_arc() const { return order_ == Order::arc; }
+  Ends& ends_of(const Extent& extent) {
+    return is_lfu() ? by_uses_[extent.uses] : extent.frequent ? frequent_ : ends_;
+  }
 
   std::uint32_t make(const Extent& extent);
   void free_extent(std::uint32_t at);
@@ -194,6 +201,11 @@ class ExtentPool {
   std::vector<std::uint32_t> heads_;
   Ends ends_;
   std::map<std::uint32_t, Ends> by_uses_;
+  /// arc: T2, where ends_ is T1; the size of T1 and its wanted size; B1 and B2.
+  Ends frequent_;
+  std::int64_t recent_ = 0;
+  double target_ = 0;
+  std::vector<ExtentPool> ghosts_;
   std::vector<std::uint32_t> hidden_;
 };
 

@@ -477,6 +477,9 @@ class ExtentStore final : public Store {
     for (const BlockRun& run : here) {
       pool.pin(run);
     }
+    for (const BlockRun& run : missing) {
+      pool.adapt(run);
+    }
     if (wanted <= pool.evictable()) {
       evict(1, wanted);
       for (const BlockRun& run : missing) {

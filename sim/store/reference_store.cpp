@@ -1,6 +1,7 @@
 #include "sim/store/reference_store.hpp"
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <map>
 #include <set>
@@ -52,11 +53,37 @@ struct Block {
   std::int64_t holders = 0;
   /// It keeps its place in the order, and does not leave.
   std::int64_t pins = 0;
+  /// arc: in T2.
+  bool frequent = false;
   /// lfu's count.
   std::int64_t uses = 1;
   std::int64_t puts = 1;
   std::int64_t reached = 0;
   std::list<Block>::iterator self;
+};
+
+/// Keys of blocks that have left, oldest first.
+class Ghosts {
+ public:
+  void add(const Key& key, std::int64_t capacity) {
+    remove(key);
+    places_[key] = order_.insert(order_.end(), key);
+    if (size() > capacity) {
+      remove(order_.front());
+    }
+  }
+  void remove(Key key) {
+    if (const auto found = places_.find(key); found != places_.end()) {
+      order_.erase(found->second);
+      places_.erase(found);
+    }
+  }
+  [[nodiscard]] bool contains(const Key& key) const { return places_.contains(key); }
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
+
+ private:
+  std::list<Key> order_;
+  std::map<Key, std::list<Key>::iterator> places_;
 };
 
 class BlockPool {
@@ -81,9 +108,33 @@ class BlockPool {
     if (made->holders == 0) {
       order_.emplace(place(*made), made);
     }
+    ++recent_;
+    for (auto& ghosts : ghosts_) {
+      ghosts.remove(made->key);
+    }
     return made;
   }
+  /// arc: a block with this key is to come in.
+  void adapt(const Key& key) {
+    const auto ratio = [&](int to, int from) {
+      return std::max(
+          1.0, static_cast<double>(ghosts_[to].size()) / static_cast<double>(ghosts_[from].size()));
+    };
+    if (ghosts_[0].contains(key)) {
+      target_ = std::min(target_ + ratio(1, 0), static_cast<double>(rules_.capacity));
+    } else if (ghosts_[1].contains(key)) {
+      target_ = std::max(target_ - ratio(0, 1), 0.0);
+    }
+  }
+  /// The block leaves to make room.
+  void evict(Block* block) {
+    if (is_arc() && block->keyed) {
+      ghosts_[block->frequent ? 1 : 0].add(block->key, rules_.capacity);
+    }
+    remove(block);
+  }
   void remove(Block* block) {
+    recent_ -= block->frequent ? 0 : 1;
     if (block->keyed) {
       std::vector<Block*>& copies = by_key_.at(block->key);
       copies.erase(std::find(copies.begin(), copies.end(), block));
@@ -100,6 +151,10 @@ class BlockPool {
   void use(Block* block, bool counts = true) {
     order_.erase(place(*block));
     block->uses += counts ? 1 : 0;
+    if (is_arc() && counts && !block->frequent) {
+      block->frequent = true;
+      --recent_;
+    }
     reach_end(block);
     order_.emplace(place(*block), block);
   }
@@ -123,6 +178,13 @@ class BlockPool {
     }
   }
   [[nodiscard]] Block* victim() const {
+    if (is_arc() && recent_ < static_cast<std::int64_t>(target_)) {
+      const auto frequent = order_.lower_bound({1, 0});
+      const auto found = std::find_if(frequent, order_.end(), is_free);
+      if (found != order_.end()) {
+        return found->second;
+      }
+    }
     return std::find_if(order_.begin(), order_.end(), is_free)->second;
   }
   [[nodiscard]] std::int64_t evictable() const {
@@ -159,8 +221,9 @@ class BlockPool {
     return place.second->pins == 0;
   }
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> place(const Block& block) const {
-    return {rules_.eviction == "lfu" ? block.uses : 0, block.reached};
+    return {rules_.eviction == "lfu" ? block.uses : block.frequent ? 1 : 0, block.reached};
   }
+  [[nodiscard]] bool is_arc() const { return rules_.eviction == "arc"; }
   void reach_end(Block* block) {
     if (rules_.eviction != "fifo") {
       block->reached = ++clock_;
@@ -170,6 +233,10 @@ class BlockPool {
   PoolRules rules_;
   std::int64_t clock_ = 0;
   std::int64_t pinned_ = 0;
+  /// arc: the size of T1 and its wanted size; B1 and B2.
+  std::int64_t recent_ = 0;
+  double target_ = 0;
+  std::array<Ghosts, 2> ghosts_;
   std::list<Block> blocks_;
   /// Blocks that no request holds, in the order of eviction.
   std::map<std::pair<std::int64_t, std::int64_t>, Block*> order_;
@@ -374,6 +441,9 @@ class ReferenceBlocks final : public Store {
         missing.push_back(keys[i]);
       }
     }
+    for (const Key& key : missing) {
+      pool.adapt(key);
+    }
     const std::int64_t wanted =
         static_cast<std::int64_t>(missing.size()) - (rules_.pools[1].capacity - pool.used);
     if (wanted <= pool.evictable()) {
@@ -460,7 +530,7 @@ class ReferenceBlocks final : public Store {
     Block* victim = pools_[i].victim();
     const Key key = victim->key;
     const bool keyed = victim->keyed;
-    pools_[i].remove(victim);
+    pools_[i].evict(victim);
     if (!keyed) {
       return;
     }

@@ -87,8 +87,10 @@ struct PoolRules {
   std::int64_t capacity = 0;
   Tokens block{16};
   EvictionUnit unit = EvictionUnit::block;
-  /// lru, fifo or lfu. lfu counts 1 when a block comes in and 1 at each later touch; of equal
-  /// counts the block that reached it first leaves first.
+  /// lru, fifo, lfu or, in the pool behind requests_in_first, arc (Megiddo and Modha, FAST 2003, as
+  /// vLLM has it: a store adapts the target once for each of its missing blocks, then makes room; a
+  /// reuse counts when its request ends). lfu counts 1 when a block comes in and 1 at each later
+  /// touch; of equal counts the block that reached it first leaves first.
   std::string eviction = "lru";
   /// Order in which the blocks of a request come in.
   End insertion = End::tail;

@@ -203,6 +203,9 @@ RunConfig random_blocks(std::uint64_t seed) {
       config.system.tiers.dram->write = WriteMoment::on_create;
       config.system.tiers.dram->blocks->touch = Touch::end;
       config.system.tiers.dram->blocks->prompts_only = random.index(2) == 0;
+      if (random.index(2) == 0) {
+        config.system.tiers.dram->eviction.name = "arc";
+      }
     }
     return config;
   }

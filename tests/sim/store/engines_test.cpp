@@ -174,7 +174,10 @@ INSTANTIATE_TEST_SUITE_P(
                                 true},
                     OffloadCase{"mooncake_1000", "mooncake1000", "1Mi", "0Mi", "none"},
                     OffloadCase{"mooncake_1000", "mooncake1000", "1Mi", "5Mi", "lru"},
-                    OffloadCase{"mooncake_1000", "mooncake1000", "256Ki", "1024Ki", "lru"}),
+                    OffloadCase{"mooncake_1000", "mooncake1000", "256Ki", "1024Ki", "lru"},
+                    OffloadCase{"mooncake_conversation", "conversation", "1Mi", "5Mi", "arc"},
+                    OffloadCase{"mooncake_1000", "mooncake1000", "1Mi", "5Mi", "arc"},
+                    OffloadCase{"mooncake_1000", "mooncake1000", "256Ki", "1024Ki", "arc"}),
     [](const auto& one) {
       return std::string(one.param.rows) + "_" + one.param.gpu + "_" + one.param.cpu + "_" +
              one.param.eviction;

@@ -59,6 +59,9 @@ StoreRules random_rules(RandomStream& random) {
         rules.pools.back().capacity = 1 + random.index(40);
         rules.edges.back().write = Write::with_compute;
         rules.edges.back().exclusive = false;
+        if (random.index(3) == 0) {
+          rules.pools.back().eviction = "arc";
+        }
       }
     }
   }
