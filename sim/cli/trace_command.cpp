@@ -345,7 +345,10 @@ void read_capacities(CurveCommandOptions& options, bool of_blocks, bool has_mode
       options.sessions.capacities.emplace_back(size->count);
     }
   }
-  if (!of_blocks && options.blocks.policy != "lru") {
+  const std::string& policy = options.blocks.policy;
+  if (policy != "lru" && policy != "fifo" && policy != "lfu") {
+    problems.push_back(fmt::format("--policy: expected lru, fifo or lfu, got \"{}\"", policy));
+  } else if (!of_blocks && policy != "lru") {
     problems.emplace_back("--policy: expected lru without --block: other policies are of blocks");
   }
   if (!of_blocks && options.blocks.belady) {
@@ -497,8 +500,7 @@ void add_trace(Program& program) {
   command->add_flag(
       "--whole-blocks", curve->whole_blocks,
       "Leave out a prompt's last block where it is not full, though the trace names it");
-  command->add_option("--policy", curve->blocks.policy, "Of blocks: lru, fifo or lfu")
-      ->check(CLI::IsMember({"lru", "fifo", "lfu"}));
+  command->add_option("--policy", curve->blocks.policy, "Of blocks: lru, fifo or lfu");
   command->add_flag("--bound", curve->blocks.belady,
                     "Of blocks: beside each, what no policy exceeds (Belady)");
   command

@@ -12,10 +12,10 @@
 #include "sim/engine/simulate.hpp"
 #include "sim/policy/conformance.hpp"
 #include "sim/python/policies.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/study/find_capacity.hpp"
 #include "sim/study/resolve.hpp"
 #include "sim/study/sweep_run.hpp"
-#include "sim/replay/untimed.hpp"
 
 namespace kvtier::python {
 namespace {

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/bench/support.hpp"
 #include "sim/replay/untimed.hpp"
+#include "tests/bench/support.hpp"
 
 namespace kvtier::bench {
 namespace {

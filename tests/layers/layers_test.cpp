@@ -50,7 +50,8 @@ Layers layers() {
       {"sim/python", {"sim/study"}},
   };
   // Each of these rows follows the rows that it builds on.
-  for (const std::string_view closed : {"sim/replay", "sim/device", "sim/study", "sim/cli", "sim/python"}) {
+  for (const std::string_view closed :
+       {"sim/replay", "sim/device", "sim/study", "sim/cli", "sim/python"}) {
     std::set<std::string>& allowed = table.find(closed)->second;
     const std::set<std::string> direct = allowed;
     for (const std::string& folder : direct) {

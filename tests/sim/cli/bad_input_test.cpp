@@ -387,7 +387,7 @@ TEST_F(BadTrace, RefusesAnUnknownFormat) {
   write("turns.csv", kHeader + "a,0,10,20\n");
   expect_bad_input({"trace", "stats", "turns.csv", "--format", "turns_tabel"},
                    {"--format: expected one of auto, kvtier, turns_table, sharegpt_json, "
-                    "request_log, azure_llm, got "
+                    "request_log, azure_llm, mooncake, qwen_bailian, agent_sessions, got "
                     "\"turns_tabel\" (did you mean \"turns_table\"?)"});
 }
 
@@ -532,6 +532,45 @@ TEST_F(BadCommandLine, RefusesCapacitiesThatAreNoSizes) {
   expect_bad_input({"trace", "mrc", "run.json", "--capacities", "16GiB,huge,0GiB"},
                    {"--capacities: expected a size such as \"128GiB\", got \"huge\"",
                     "--capacities: expected a size such as \"128GiB\", got \"0GiB\""});
+}
+
+TEST_F(BadCommandLine, RefusesCurvesOfBlocksThatHaveNoMeaning) {
+  write_run();
+  expect_bad_input({"trace", "mrc", "run.json", "--policy", "fifo", "--bound", "--sampling-rate",
+                    "0.5", "--capacities", "5Mitokens"},
+                   {"--capacities: expected a size such as \"128GiB\", got \"5Mitokens\"",
+                    "--policy: expected lru without --block: other policies are of blocks",
+                    "--bound: expected --block beside it: the bound is of blocks",
+                    "--sampling-rate: expected 1 with --policy fifo",
+                    "--sampling-rate: expected 1 with --bound"});
+  expect_bad_input({"trace", "mrc", "run.json", "--block", "16", "--policy", "lfu"},
+                   {"--policy: lfu needs --capacities: only LRU has all of them in one pass"});
+  expect_bad_input(
+      {"trace", "mrc", "run.json", "--block", "16", "--policy", "mru", "--capacities", "1blocks"},
+      {"--policy: expected lru, fifo or lfu, got \"mru\""});
+}
+
+TEST_F(BadTrace, OfBlocksNeedsAStoreOfBlocks) {
+  write("log.jsonl",
+        R"({"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]})"
+        "\n");
+  expect_bad_input({"trace", "mrc", "log.jsonl", "--capacities", "64GiB", "--seed", "1"},
+                   {"--set and --seed are of a config, and log.jsonl is a trace"});
+  expect_bad_input(
+      {"trace", "mrc", "log.jsonl", "--capacities", "64GiB"},
+      {"--capacities: expected tokens or blocks (\"5Mitokens\", \"1000blocks\"), since a trace "
+       "alone does not say how many bytes a token has, got \"64GiB\""});
+  expect_bad_input({"trace", "import", "log.jsonl", "--out", "t.jsonl"},
+                   {"log.jsonl: its requests name their blocks, for which kvtier.trace/1 has no "
+                    "place; trace mrc and untimed replays read it as it is"});
+  write_run({{"/workload", {{"trace", "log.jsonl"}, {"arrivals", "trace"}}}});
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{}, std::vector<std::string>{"--untimed"}}) {
+    std::vector<std::string> command{"simulate", "run.json"};
+    command.insert(command.end(), options.begin(), options.end());
+    expect_bad_input(command, {"/workload/trace: its requests share blocks, which only a system of "
+                               "blocks (/system/blocks) in an untimed replay finds"});
+  }
 }
 
 TEST_F(BadCommandLine, RefusesASamplingRateOfNothing) {

@@ -440,6 +440,44 @@ TEST_F(Trace, SharedPromptsAreCountedAndReplayToTheSameMetrics) {
   EXPECT_EQ(read_json("replayed.json")["metrics"], read_json("generated.json")["metrics"]);
 }
 
+TEST_F(Trace, CountsBlocksOfAConfigOrOfATraceAlone) {
+  const Outcome outcome = kvtier({"trace", "mrc", "run.json", "--block", "16", "--capacities",
+                                  "64GiB,1Mitokens,100blocks", "--bound", "--json", "curve.json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("one tier of blocks of 16 tokens, lru, "), 0U) << outcome.out;
+  const json curve = read_json("curve.json");
+  EXPECT_EQ(curve["format"], "kvtier.block_curve/1");
+  ASSERT_EQ(curve["rows"].size(), 3U);
+  EXPECT_EQ(curve["rows"][0]["capacity_blocks"], 100);
+  for (const json& row : curve["rows"]) {
+    EXPECT_EQ(row["capacity_tokens"], 16 * row["capacity_blocks"].get<std::int64_t>());
+    EXPECT_GT(row["capacity_bytes"], 0);
+    EXPECT_LE(row["hit_blocks"], row["belady"]["hit_blocks"]);
+    EXPECT_LE(row["belady"]["hit_blocks"], curve["ideal"]["hit_blocks"]);
+  }
+
+  write("log.jsonl",
+        R"({"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]})"
+        "\n"
+        R"({"timestamp": 5, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]})"
+        "\n");
+  const auto hits = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> command{"trace", "mrc", "log.jsonl", "--json", "-"};
+    command.insert(command.end(), options.begin(), options.end());
+    const Outcome of_trace = kvtier(command);
+    EXPECT_EQ(of_trace.code, 0) << of_trace.err;
+    return json::parse(of_trace.out)["rows"].back()["hit_tokens"].get<int>();
+  };
+  EXPECT_EQ(hits({}), 600);  // the partial block has a name, too
+  EXPECT_EQ(hits({"--whole-blocks"}), 512);
+  EXPECT_EQ(hits({"--block", "16"}), 592);
+  EXPECT_EQ(hits({"--policy", "fifo", "--capacities", "1blocks"}), 512);  // the tail left
+  const Outcome stats = kvtier({"trace", "stats", "log.jsonl"});
+  ASSERT_EQ(stats.code, 0) << stats.err;
+  EXPECT_NE(stats.out.find("4, 2 distinct, 100.0 % of them in several requests"), std::string::npos)
+      << stats.out;
+}
+
 TEST_F(Trace, GivesTheMissRatiosOfLruAtAllCapacities) {
   const Outcome outcome = kvtier({"trace", "mrc", "run.json", "--json", "curve.json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

@@ -5,8 +5,8 @@
 
 #include "sim/engine/result.hpp"
 #include "sim/engine/simulate.hpp"
-#include "tests/sim/engine/support.hpp"
 #include "sim/replay/untimed.hpp"
+#include "tests/sim/engine/support.hpp"
 
 // KV of 1,000 bytes a token, 200 in each of 5 layers. Sparsity 0, 1/4, 2/4, 3/4 and 1 at a strength
 // of 0.8 keeps 200, 160, 120, 80 and 40 bytes: 600 of a token. Links carry 1 MB/s, a prefill takes

@@ -6,8 +6,8 @@
 #include "sim/core/errors.hpp"
 #include "sim/engine/result.hpp"
 #include "sim/engine/simulate.hpp"
-#include "tests/sim/engine/support.hpp"
 #include "sim/replay/untimed.hpp"
+#include "tests/sim/engine/support.hpp"
 
 // A prefill takes 1 ms for each token without KV, a decode iteration 10 ms; a stored token moves in
 // 1 ms.

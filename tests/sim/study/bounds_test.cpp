@@ -13,9 +13,9 @@
 #include <gtest/gtest.h>
 
 #include "sim/replay/miss_ratio_curve.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/study/bound.hpp"
 #include "tests/sim/study/untimed_replay.hpp"
-#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

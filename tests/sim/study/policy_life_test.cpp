@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/replay/untimed.hpp"
 #include "tests/sim/study/support.hpp"
 #include "tests/sim/study/untimed_replay.hpp"
-#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

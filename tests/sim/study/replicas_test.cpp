@@ -10,12 +10,12 @@
 #include <gtest/gtest.h>
 
 #include "sim/core/rng.hpp"
-#include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/engine/replica_source.hpp"
+#include "sim/replay/miss_ratio_curve.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/study/bound.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/trace_format.hpp"
-#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

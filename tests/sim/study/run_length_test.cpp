@@ -7,12 +7,12 @@
 
 #include "sim/core/errors.hpp"
 #include "sim/core/file.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/study/compare.hpp"
 #include "sim/study/find_capacity.hpp"
 #include "sim/study/summary.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/trace_format.hpp"
-#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {

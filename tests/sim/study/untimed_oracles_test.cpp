@@ -21,8 +21,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/sim/study/untimed_replay.hpp"
 #include "sim/replay/untimed.hpp"
+#include "tests/sim/study/untimed_replay.hpp"
 
 namespace kvtier::test {
 namespace {

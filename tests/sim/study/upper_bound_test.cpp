@@ -14,9 +14,9 @@
 #include <gtest/gtest.h>
 
 #include "sim/core/rng.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/study/bound.hpp"
 #include "tests/sim/study/untimed_replay.hpp"
-#include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {
 namespace {
