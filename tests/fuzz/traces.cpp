@@ -5,12 +5,14 @@
 // /workload/format, PACKING is plain, gz or zst, OVERHEAD the tokens taken off each message, and
 // BYTE replaces the byte at DAMAGE of the packed file, or cuts the file off there if it is "cut".
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <vector>
 
 #include "sim/core/file.hpp"
 #include "sim/study/resolve.hpp"
 #include "tests/fuzz/fuzz.hpp"
+#include "traces/block_statistics.hpp"
 #include "traces/compressed_stream.hpp"
 #include "traces/statistics.hpp"
 #include "traces/trace_format.hpp"
@@ -39,6 +41,10 @@ std::filesystem::path write_packed(const std::string& packing, std::size_t damag
 std::vector<SessionSpec> read_all(TraceSource& source) {
   std::vector<SessionSpec> sessions;
   WorkloadStatistics statistics;
+  std::optional<BlockStatistics> blocks;
+  if (source.streams() != nullptr && source.named_blocks()) {
+    blocks.emplace(*source.streams(), *source.named_blocks());
+  }
   SimTime last{};
   for (SessionSpec session; source.next(session);) {
     expect(session.id == std::ssize(sessions), "sessions are not numbered by position");
@@ -49,12 +55,24 @@ std::vector<SessionSpec> read_all(TraceSource& source) {
       expect(turn.user >= Tokens(1) && turn.assistant >= Tokens(1), "a message without tokens");
       expect(turn.think >= SimDuration(0), "a turn before the one before");
     }
+    expect(session.contents.empty() == !blocks, "contents without named blocks, or the reverse");
+    if (blocks) {
+      blocks->add(session);
+    }
     statistics.add(session);
     sessions.push_back(session);
   }
   expect(source.report().sessions == std::ssize(sessions), "the report counts other sessions");
   expect(source.report().turns == statistics.turns(), "the report counts other turns");
   (void)to_json(statistics);
+  if (blocks) {
+    const Json report = blocks->report();
+    expect(report["ideal_hits"]["blocks"] <= report["blocks"], "more hits than blocks");
+    expect(report["distinct_blocks"].get<std::int64_t>() >=
+               report["blocks"].get<std::int64_t>() -
+                   report["ideal_hits"]["blocks"].get<std::int64_t>(),
+           "blocks that are neither hit nor new");
+  }
   (void)to_json(source.report());
   return sessions;
 }
@@ -74,7 +92,9 @@ Words words() {
   Words all;
   TraceHeader header;
   add_schema(value_schema(header), all);
-  all.keys.insert({"id", "arrival_ns", "turns", "shared_prompt", "conversations", "from", "value"});
+  all.keys.insert({"id", "arrival_ns", "turns", "shared_prompt", "conversations", "from", "value",
+                   "timestamp", "input_length", "output_length", "hash_ids", "requests", "t", "in",
+                   "out", "block_size"});
   all.values = {"kvtier.trace/1", "human", "user", "gpt", "assistant", "system", "\xed\xa0\xbd"};
   return all;
 }
