@@ -43,9 +43,8 @@ Context BlockNames::context(const std::vector<std::int64_t>& names, Tokens token
   bool known = true;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const std::int64_t name = names[i];
-    const auto [found, is_new] = places_.try_emplace(name);
-    Place& place = found->second;
-    if (!is_new) {
+    Place& place = place_of(name);
+    if (place.stream.valid()) {
       if (place.parent != parent || place.at != static_cast<std::int32_t>(i)) {
         const auto text = [](std::int64_t before) {
           return before == kRoot ? std::string("at the start") : fmt::format("behind {}", before);
@@ -64,10 +63,37 @@ Context BlockNames::context(const std::vector<std::int64_t>& names, Tokens token
       known = false;
       lengths_[stream.value] = at + 1;
       place = {stream, static_cast<std::int32_t>(i), parent};
+      ++known_;
     }
     parent = name;
   }
   return {stream, tokens};
+}
+
+BlockNames::Place& BlockNames::place_of(std::int64_t name) {
+  constexpr std::int64_t kFewest = 1 << 16;
+  constexpr std::int64_t kSparsest = 4;
+  const auto size = static_cast<std::int64_t>(places_.size());
+  if (name < size) [[likely]] {
+    return places_[static_cast<std::size_t>(name)];
+  }
+  if (const auto found = sparse_.find(name); found != sparse_.end()) {
+    return found->second;
+  }
+  if (name < std::max(kFewest, kSparsest * known_)) {
+    // Sparse numbers below the new size would be met in the table from now on.
+    places_.resize(static_cast<std::size_t>(std::max(name + 1, 2 * size)));
+    for (auto at = sparse_.begin(); at != sparse_.end();) {
+      const auto next = std::next(at);
+      if (at->first < static_cast<std::int64_t>(places_.size())) {
+        places_[static_cast<std::size_t>(at->first)] = at->second;
+        sparse_.erase(at);
+      }
+      at = next;
+    }
+    return places_[static_cast<std::size_t>(name)];
+  }
+  return sparse_[name];
 }
 
 BlockTraceStyle block_trace_style(TraceFormat format) {

@@ -14,7 +14,8 @@
 /// block and all before them.
 namespace kvtier {
 
-/// Makes streams of block numbers, each unary chain of their trie one. Holds 24 bytes a number.
+/// Makes streams of block numbers, each unary chain of their trie one. Holds 16 bytes a number, or
+/// 40 of those that are far larger than their count.
 class BlockNames {
  public:
   /// `streams` outlives this.
@@ -24,21 +25,24 @@ class BlockNames {
   /// error that `error(text)` makes, for a number that stood behind another one before.
   template <class Error>
   Context context(const std::vector<std::int64_t>& names, Tokens tokens, const Error& error);
-  /// The numbers are free for other blocks.
-  void forget() { places_.clear(); }
 
  private:
   struct Place {
+    /// None: the number is new.
     StreamId stream;
     /// Its place among the blocks of a context, from 0.
     std::int32_t at = 0;
     std::int64_t parent = 0;
   };
+  [[nodiscard]] Place& place_of(std::int64_t name);
   static constexpr std::int64_t kRoot = -1;
 
   Streams& streams_;
   Tokens block_;
-  std::unordered_map<std::int64_t, Place> places_;
+  /// By number, as far as the numbers are dense, and the others.
+  std::vector<Place> places_;
+  std::unordered_map<std::int64_t, Place> sparse_;
+  std::int64_t known_ = 0;
   /// Blocks of each stream's longest context.
   std::vector<std::int64_t> lengths_;
 };
