@@ -22,6 +22,13 @@ class LruEviction final : public EvictionPolicy {
       --in_use_;
     }
   }
+  void on_split(const EntryView& head, const EntryView& tail, SimTime) override {
+    if (list_.contains(head.id)) {
+      list_.insert_before(head.id, tail.id);
+    } else {
+      ++in_use_;
+    }
+  }
   void on_remove(EntryId entry, SimTime) override {
     leave(entry);
     --in_use_;

@@ -17,11 +17,12 @@ namespace {
 class SieveEviction final : public EvictionPolicy {
  public:
   void on_insert(const EntryView& entry, SimTime) override {
-    if (entry.id.value >= used_.size()) {
-      used_.resize(static_cast<std::size_t>(entry.id.value) + 1);
-    }
-    used_[entry.id.value] = 0;
+    set_used(entry.id, 0);
     list_.push_back(entry.id);
+  }
+  void on_split(const EntryView& head, const EntryView& tail, SimTime) override {
+    set_used(tail.id, used_[head.id.value]);
+    list_.insert_before(head.id, tail.id);
   }
   void on_hit(EntryId entry, SimTime) override { used_[entry.value] = 1; }
   void on_remove(EntryId entry, SimTime) override {
@@ -63,6 +64,13 @@ class SieveEviction final : public EvictionPolicy {
   }
 
  private:
+  void set_used(EntryId entry, char used) {
+    if (entry.value >= used_.size()) {
+      used_.resize(static_cast<std::size_t>(entry.value) + 1);
+    }
+    used_[entry.value] = used;
+  }
+
   /// The oldest in front.
   EntryList list_;
   /// The entry that is looked at next; kNoEntry: the oldest.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "policies/registry.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
@@ -346,8 +347,13 @@ void read_capacities(CurveCommandOptions& options, bool of_blocks, bool has_mode
     }
   }
   const std::string& policy = options.blocks.policy;
-  if (policy != "lru" && policy != "fifo" && policy != "lfu") {
-    problems.push_back(fmt::format("--policy: expected lru, fifo or lfu, got \"{}\"", policy));
+  const PolicyRegistry registry = builtin_policies();
+  const auto* kind = find_policy(registry.eviction, policy);
+  if (kind == nullptr || kind->knowledge == Knowledge::oracle) {
+    problems.push_back(fmt::format(
+        "--policy: expected an eviction policy that does not know the future (kvtier list "
+        "policies), got \"{}\"",
+        policy));
   } else if (!of_blocks && policy != "lru") {
     problems.emplace_back("--policy: expected lru without --block: other policies are of blocks");
   }
@@ -381,7 +387,7 @@ Json curve_of_blocks(CurveCommandOptions& options, const SessionSource& first,
                                        : kUsualBlock;
   options.blocks.partial_blocks =
       named && named->partial && !options.whole_blocks && options.blocks.block == named->block;
-  return block_curve(open, fitter, options.blocks, turn_progress(line));
+  return block_curve(open, fitter, options.blocks, builtin_policies(), turn_progress(line));
 }
 
 int curve_of_trace(CurveCommandOptions& options) {
@@ -500,7 +506,7 @@ void add_trace(Program& program) {
   command->add_flag(
       "--whole-blocks", curve->whole_blocks,
       "Leave out a prompt's last block where it is not full, though the trace names it");
-  command->add_option("--policy", curve->blocks.policy, "Of blocks: lru, fifo or lfu");
+  command->add_option("--policy", curve->blocks.policy, "Of blocks: an eviction policy");
   command->add_flag("--bound", curve->blocks.belady,
                     "Of blocks: beside each, what no policy exceeds (Belady)");
   command

@@ -136,7 +136,7 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
     }
     for_each_tier(tiers, [&](const char* name, const TierConfig& tier) {
       const PolicyKind<EvictionPolicy>* kind = find_policy(registry.eviction, tier.eviction.name);
-      if (kind != nullptr && kind->parts_of_entries) {
+      if (kind != nullptr && kind->parts_of_entries && !system.blocks) {
         problems.add(std::string("/system/tiers/") + name + "/eviction",
                      fmt::format("policy {} evicts parts of sessions, which needs /system/paging",
                                  kind->name));
@@ -200,7 +200,7 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
 }
 
 /// A system of blocks uses what a store of them has, and nothing of the others.
-void check_blocks(const RunConfig& config, Problems& problems) {
+void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const SystemConfig& system = config.system;
   if (!system.blocks) {
     for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
@@ -221,39 +221,56 @@ void check_blocks(const RunConfig& config, Problems& problems) {
   refuse(system.sharing != Sharing::none, "/system/sharing", "\"none\": blocks are shared anyway");
   refuse(system.compression.has_value(), "/system/compression", "\"none\"");
   refuse(system.prefetch.name != kNoPrefetch, "/system/prefetch", "none");
-  const bool nodes = system.blocks->unit == EvictionUnit::node;
+  const EvictionUnit unit = system.blocks->unit;
+  const bool nodes = unit == EvictionUnit::node;
   refuse(system.blocks->partial_blocks && system.blocks->responses, "/system/blocks/responses",
          "false where partial blocks have keys");
-  refuse(system.tiers.hbm && system.tiers.count() > 2, "/system/tiers",
-         "at most one tier behind hbm");
   refuse(nodes && (!system.tiers.hbm || system.tiers.count() > 1), "/system/blocks/unit",
-         "block, since nodes are in a tier in hbm alone");
+         "block, tail or sequence, since nodes are in a tier in hbm alone");
+  refuse(has_entries(unit) && system.blocks->duplicates == Duplicates::kept,
+         "/system/blocks/duplicates", "merged for extents and sequences");
+  refuse(has_entries(unit) && system.blocks->keyless == Keyless::in_order, "/system/blocks/keyless",
+         "first for extents and sequences");
   bool first = true;
+  bool behind_second = false;
   std::optional<Tokens> block;
   for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
     const std::string pointer = std::string("/system/tiers/") + name;
     const std::string& policy = tier.eviction.name;
-    const bool behind_hbm = system.tiers.hbm && !first;
-    refuse((policy != "lru" && policy != "fifo" && policy != "lfu" &&
-            (policy != "arc" || !behind_hbm)) ||
-               !tier.eviction.parameters.empty(),
-           pointer + "/eviction",
-           behind_hbm ? "lru, fifo, lfu or arc, without parameters"
-                      : "lru, fifo or lfu, without parameters");
-    refuse(tier.admission.name != kAlwaysAdmitted, pointer + "/admission", kAlwaysAdmitted);
-    refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B");
-    refuse(tier.ttl.has_value(), pointer + "/ttl", "\"none\"");
-    refuse(nodes && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
-    refuse(system.tiers.hbm && tier.blocks && tier.blocks->touch == Touch::lookup,
-           pointer + "/blocks/touch", "end: running requests hold what they find");
-    if (behind_hbm) {
-      const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
-      refuse(tier.write != WriteMoment::on_create, pointer + "/write",
-             "on_create behind a tier in hbm");
-      refuse(!tier.inclusive, pointer + "/inclusive", "true behind a tier in hbm");
-      refuse(blocks.after_uses.has_value(), pointer + "/blocks/after_uses",
-             "\"none\" behind a tier in hbm");
+    const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
+    const bool is_second = system.tiers.hbm && !first && !behind_second;
+    if (has_entries(unit)) {
+      const auto* kind = find_policy(registry.eviction, policy);
+      refuse(kind != nullptr && kind->knowledge == Knowledge::oracle, pointer + "/eviction",
+             "a policy that does not know the future");
+      refuse(kind != nullptr && kind->parts_of_entries && unit == EvictionUnit::sequence,
+             pointer + "/eviction", "a policy of whole entries for sequences");
+    } else {
+      refuse((policy != "lru" && policy != "fifo" && policy != "lfu" &&
+              (policy != "arc" || !is_second)) ||
+                 !tier.eviction.parameters.empty(),
+             pointer + "/eviction",
+             is_second ? "lru, fifo, lfu or arc, without parameters"
+                       : "lru, fifo or lfu, without parameters");
+      refuse(tier.admission.name != kAlwaysAdmitted, pointer + "/admission",
+             "always, but for extents and sequences");
     }
+    refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B");
+    refuse(nodes && tier.ttl, pointer + "/ttl", "\"none\" for nodes");
+    refuse(nodes && blocks.lease.ns > 0, pointer + "/blocks/lease", "0s for nodes");
+    refuse(nodes && blocks.round > 1, pointer + "/blocks/round", "1 for nodes");
+    refuse(nodes && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
+    refuse(system.tiers.hbm && (first || is_second) && !has_entries(unit) &&
+               blocks.touch == Touch::lookup,
+           pointer + "/blocks/touch", "end: running requests hold what they find");
+    if (is_second && !has_entries(unit)) {
+      refuse(tier.write != WriteMoment::on_create, pointer + "/write",
+             "on_create behind a tier of blocks in hbm");
+      refuse(!tier.inclusive, pointer + "/inclusive", "true behind a tier of blocks in hbm");
+      refuse(blocks.after_uses.has_value(), pointer + "/blocks/after_uses",
+             "\"none\" behind a tier of blocks in hbm");
+    }
+    behind_second = behind_second || is_second;
     refuse(tier.block_size != block.value_or(tier.block_size), pointer + "/block_size",
            "that of the fastest tier");
     block = tier.block_size;
@@ -475,7 +492,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
                              format_quantity(config.model.context_window - kLeastRoom),
                              format_quantity(kLeastRoom), format_quantity(longest_prompt)));
   }
-  check_blocks(config, problems);
+  check_blocks(config, registry, problems);
   check_paging(config, registry, problems);
   check_sharing(config, problems);
   check_compression(config.system, problems);

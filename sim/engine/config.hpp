@@ -141,6 +141,8 @@ struct BlockTierConfig {
   NoRoom no_room = NoRoom::evict;
   bool promotes = true;
   bool prompts_only = true;
+  SimDuration lease{0};
+  std::int64_t round = 1;
 };
 template <class V>
 void describe(V& v, BlockTierConfig& c) {
@@ -161,7 +163,10 @@ void describe(V& v, BlockTierConfig& c) {
   v.field("no_room", c.no_room, "Whether a write without room evicts other blocks or is skipped.");
   v.field("promotes", c.promotes, "Whether a block that is found here comes into the tier above.");
   v.field("prompts_only", c.prompts_only,
-          "Behind a tier in HBM: the KV of responses is not written here.");
+          "Of blocks, behind a tier in HBM: the KV of responses is not written here.");
+  v.field("lease", c.lease, "KV does not make room for other within this time of its last use.",
+          non_negative());
+  v.field("round", c.round, "An eviction frees at least so many blocks.", at_least(1));
 }
 
 /// How one tier is used; that it is installed, and its size, is said by the hardware.
@@ -258,7 +263,8 @@ void describe(V& v, TiersConfig& c) {
 }
 
 /// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
-/// or in nodes of a radix tree (SGLang). So far in untimed replays.
+/// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
+/// sequences (AttentionStore). So far in untimed replays.
 struct BlocksConfig {
   EvictionUnit unit = EvictionUnit::block;
   HitCap longest_hit = HitCap::last_token;
@@ -274,8 +280,10 @@ struct BlocksConfig {
 template <class V>
 void describe(V& v, BlocksConfig& c) {
   v.field("unit", c.unit,
-          "What is evicted at once: a block, or a leaf of the radix tree that requests made "
-          "(in one tier).");
+          "What is evicted at once: a block; a leaf of the radix tree that requests made (node, in "
+          "one tier); the tail of an extent, which is what came into the tier together or was used "
+          "together since; or the whole of a sequence. Of extents and sequences any eviction "
+          "policy chooses.");
   v.field("longest_hit", c.longest_hit,
           "What of a prompt can be found: the prompt, or all_but_last_token, which an engine "
           "computes anyway.");

@@ -24,7 +24,8 @@ class KnownEntries final : public TierView {
   const ForEach& for_each_;
 };
 
-/// What the policy may ask; computing is timed only if it does.
+}  // namespace
+
 TierFacts tier_facts(const RunConfig& config, Medium medium) {
   const auto recompute = [&config, timing = std::shared_ptr<TimingModel>()](Tokens tokens) mutable {
     if (timing == nullptr) {
@@ -44,8 +45,6 @@ TierFacts tier_facts(const RunConfig& config, Medium medium) {
             return topology.idle_time(medium, Medium::hbm, bytes_per_token * tokens.value);
           }};
 }
-
-}  // namespace
 
 Pool::Pool(const Setup& setup)
     : shares_(setup.shares),

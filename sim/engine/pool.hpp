@@ -17,6 +17,9 @@
 
 namespace kvtier {
 
+/// What the policy of a tier may ask; computing is timed only if it does. The config outlives it.
+[[nodiscard]] TierFacts tier_facts(const RunConfig& config, Medium medium);
+
 /// What takes a pool's memory. Outside of HBM: stored KV alone.
 enum class Account : std::uint8_t {
   stored,           // KV of one session

@@ -22,17 +22,11 @@ class EntryList {
   [[nodiscard]] EntryId next(EntryId entry) const { return entry_at(nodes_[place(entry)].next); }
   [[nodiscard]] std::size_t size() const { return size_; }
 
-  void push_back(EntryId entry) {
-    const std::size_t at = place(entry);
-    if (at >= nodes_.size()) [[unlikely]] {
-      nodes_.resize(at + 1);
-    }
-    KVTIER_ASSERT(nodes_[at].next == kUnlinked, "an entry is in a list once");
-    const std::uint32_t last = nodes_[kEnd].previous;
-    nodes_[at] = {.previous = last, .next = kEnd};
-    nodes_[last].next = static_cast<std::uint32_t>(at);
-    nodes_[kEnd].previous = static_cast<std::uint32_t>(at);
-    ++size_;
+  void push_back(EntryId entry) { link_before(kEnd, entry); }
+  /// In front of an entry of the list.
+  void insert_before(EntryId next, EntryId entry) {
+    KVTIER_ASSERT(is_linked(place(next)), "only a listed entry has a place in front of it");
+    link_before(static_cast<std::uint32_t>(place(next)), entry);
   }
 
   void remove(EntryId entry) {
@@ -60,6 +54,18 @@ class EntryList {
     std::uint32_t next = kUnlinked;
   };
 
+  void link_before(std::uint32_t next, EntryId entry) {
+    const std::size_t at = place(entry);
+    if (at >= nodes_.size()) [[unlikely]] {
+      nodes_.resize(at + 1);
+    }
+    KVTIER_ASSERT(nodes_[at].next == kUnlinked, "an entry is in a list once");
+    const std::uint32_t previous = nodes_[next].previous;
+    nodes_[at] = {.previous = previous, .next = next};
+    nodes_[previous].next = static_cast<std::uint32_t>(at);
+    nodes_[next].previous = static_cast<std::uint32_t>(at);
+    ++size_;
+  }
   [[nodiscard]] bool is_linked(std::size_t place) const {
     return place < nodes_.size() && nodes_[place].next != kUnlinked;
   }

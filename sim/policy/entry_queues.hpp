@@ -83,6 +83,16 @@ class EntryQueues {
     queues_[row.queue].bytes += entry.bytes - row.bytes;
     row.bytes = entry.bytes;
   }
+  /// The tail is in the queue of its head, with the same order and mark.
+  void split(const EntryView& head, const EntryView& tail) {
+    resize(head);
+    arrive(tail);
+    const Row& whole = rows_[head.id.value];
+    Row& row = rows_[tail.id.value];
+    row.mark = whole.mark;
+    row.in_use = whole.in_use;
+    enter(tail.id, whole.queue, whole.order);
+  }
   /// Whether it leaves as a victim.
   bool remove(EntryId entry) {
     Row& row = rows_[entry.value];
@@ -126,7 +136,9 @@ class EntryQueues {
     }
     /// Into the set.
     void add(EntryId entry) {
-      victims_.add(entry);
+      if (victims_.add(entry).value > 0) {
+        return;  // it keeps a part, and its place
+      }
       queues_.leave(entry);
       queues_.rows_[entry.value].chosen = true;
       queues_.chosen_.push_back(entry);
@@ -211,6 +223,9 @@ class QueuedEviction : public EvictionPolicy {
   void on_hit(EntryId entry, SimTime) override { queues_.hit(entry); }
   void on_release(const EntryView& entry, SimTime) override { queues_.release(entry); }
   void on_resize(const EntryView& entry, SimTime) override { queues_.resize(entry); }
+  void on_split(const EntryView& head, const EntryView& tail, SimTime) override {
+    queues_.split(head, tail);
+  }
   void on_remove(EntryId entry, SimTime) override { queues_.remove(entry); }
   void check_invariants(const TierView& tier) const override { queues_.check(tier); }
 

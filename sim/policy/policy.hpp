@@ -47,6 +47,12 @@ class EvictionPolicy {
   /// copy while the turn runs, this follows on_hit at once.
   virtual void on_release(const EntryView& entry, SimTime now) { on_resize(entry, now); }
   virtual void on_resize(const EntryView&, SimTime) {}
+  /// The entry is two from here on, both in the state that it was in: it is now `head`, and `tail`,
+  /// which continues it, is new. By default the tail is told as one that came in.
+  virtual void on_split(const EntryView& head, const EntryView& tail, SimTime now) {
+    on_resize(head, now);
+    on_insert(tail, now);
+  }
   /// The entry leaves for good: it is evicted, dropped, moved to another tier, or does not come
   /// back from its turn.
   virtual void on_remove(EntryId entry, SimTime now) = 0;

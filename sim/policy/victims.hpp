@@ -32,10 +32,11 @@ class Victims {
   /// The set frees the wanted room, so it will leave.
   [[nodiscard]] bool complete() const { return missing_.value <= 0 && !refused_; }
   /// Adds all of an offered entry, or what it holds behind its first `keep` tokens. Returns the
-  /// tokens that it keeps: the tier may keep whole blocks only. What is left of it is offered again
-  /// if the part frees memory. The tier's admission policy may refuse the victim, and the set.
+  /// tokens that it keeps: the tier may keep whole blocks only, and of the last victim what need
+  /// not leave. What is left of it is offered again if the part frees memory. The tier's admission
+  /// policy may refuse the victim, and the set.
   virtual Tokens add(EntryId entry, Tokens keep) = 0;
-  void add(EntryId entry) { static_cast<void>(add(entry, Tokens(0))); }
+  Tokens add(EntryId entry) { return add(entry, Tokens(0)); }
 
  protected:
   /// By entry: bytes that are free once all of it has left; zero if it is not offered.
@@ -96,7 +97,7 @@ class VictimSet : public Victims {
       refused_ = true;
       return keep;
     }
-    const Tokens kept = keep.value != 0 ? rounded(entry, keep) : keep;
+    const Tokens kept = keep.value != 0 ? rounded(entry, keep) : spared(entry);
     Bytes& offered = offered_[entry.value];
     const Bytes left = kept.value > 0 ? bytes_of(entry, kept) : Bytes(0);
     withdrawn_.push_back({entry, offered});
@@ -126,6 +127,8 @@ class VictimSet : public Victims {
   [[nodiscard]] virtual Tokens rounded(EntryId, Tokens) const {
     throw InvariantError("a policy kept a part of an entry that is evicted whole");
   }
+  /// The tokens that an entry keeps of which all may leave.
+  [[nodiscard]] virtual Tokens spared(EntryId) const { return Tokens(0); }
   /// Bytes that all of an entry with so many tokens would free.
   [[nodiscard]] virtual Bytes bytes_of(EntryId, Tokens) const { return Bytes(0); }
 

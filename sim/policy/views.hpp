@@ -17,8 +17,9 @@ struct EntryView {
   /// A small number to break ties with: no two entries that a store holds have the same one. An
   /// entry that comes back from its turn may have another one than before.
   std::uint32_t place = 0;
-  /// The tier holds the KV of tokens 0 .. tokens-1.
+  /// The tier holds the KV of so many tokens, behind the first `depth` of the context.
   Tokens tokens;
+  Tokens depth{0};
   /// What the tier's account charges for it (the reservation), not what is moved.
   Bytes bytes;
   /// When the entry came into the store. Kept while any tier holds it or a turn uses it, and

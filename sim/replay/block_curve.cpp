@@ -10,8 +10,8 @@
 #include "sim/core/errors.hpp"
 #include "sim/replay/accesses.hpp"
 #include "sim/store/belady.hpp"
-#include "sim/store/extent_store.hpp"
 #include "sim/store/prefix_stack.hpp"
+#include "sim/store/stores.hpp"
 
 namespace kvtier {
 namespace {
@@ -80,6 +80,10 @@ std::vector<std::int64_t> capacity_grid(std::int64_t last) {
   return grid;
 }
 
+bool evicts_blocks(const std::string& policy) {
+  return policy == "lru" || policy == "fifo" || policy == "lfu";
+}
+
 double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -95,8 +99,9 @@ Json hits_report(const Hits& hits, const Needed& needed) {
 class Curve {
  public:
   Curve(const std::function<std::unique_ptr<SessionSource>()>& open, const TurnFitter* fitter,
-        const BlockCurveOptions& options, const std::function<void(std::int64_t)>& progress)
-      : open_(open), fitter_(fitter), options_(options), progress_(progress) {
+        const BlockCurveOptions& options, const PolicyRegistry& registry,
+        const std::function<void(std::int64_t)>& progress)
+      : open_(open), fitter_(fitter), options_(options), registry_(registry), progress_(progress) {
     for (const KvSize& size : options.capacities) {
       capacities_.push_back(blocks_of(size, options.block, options.bytes_per_token));
     }
@@ -213,8 +218,11 @@ class Curve {
     for (const std::int64_t capacity : capacities_) {
       StoreRules rules;
       rules.pools.push_back(
-          {.capacity = capacity, .block = options_.block, .eviction = options_.policy});
-      stores.push_back(make_extent_store(rules, accesses.streams()));
+          {.capacity = capacity,
+           .block = options_.block,
+           .unit = evicts_blocks(options_.policy) ? EvictionUnit::block : EvictionUnit::tail,
+           .eviction = options_.policy});
+      stores.push_back(make_store(rules, accesses.streams(), registry_));
     }
     hits_.assign(capacities_.size(), {});
     for_each_access(
@@ -222,6 +230,7 @@ class Curve {
         [&](const Access& access) {
           for (std::size_t i = 0; i < stores.size(); ++i) {
             Match match;
+            stores[i]->advance(accesses.now());
             const auto request = stores[i]->acquire(access.prompt, access.prompt.tokens, match);
             if (access.stored.tokens > access.prompt.tokens) {
               static_cast<void>(stores[i]->grow(*request, access.stored));
@@ -252,6 +261,7 @@ class Curve {
   const std::function<std::unique_ptr<SessionSource>()>& open_;
   const TurnFitter* fitter_;
   const BlockCurveOptions& options_;
+  const PolicyRegistry& registry_;
   const std::function<void(std::int64_t)>& progress_;
   std::vector<std::int64_t> capacities_;
   Needed needed_;
@@ -263,8 +273,9 @@ class Curve {
 
 Json block_curve(const std::function<std::unique_ptr<SessionSource>()>& open,
                  const TurnFitter* fitter, const BlockCurveOptions& options,
+                 const PolicyRegistry& registry,
                  const std::function<void(std::int64_t)>& progress) {
-  return Curve(open, fitter, options, progress).report();
+  return Curve(open, fitter, options, registry, progress).report();
 }
 
 }  // namespace kvtier

@@ -8,13 +8,15 @@
 
 #include "sim/core/kv_size.hpp"
 #include "sim/engine/history.hpp"
+#include "sim/policy/policy.hpp"
 #include "traces/session.hpp"
 
 namespace kvtier {
 
 struct BlockCurveOptions {
   Tokens block{16};
-  /// lru, fifo or lfu. LRU at all capacities takes one pass, the others one store for each.
+  /// LRU at all capacities takes one pass, others one store for each. lru, fifo and lfu evict
+  /// single blocks, other policies of the registry the tails of extents.
   std::string policy = "lru";
   /// Wanted capacities; empty: four for each doubling, as far as the curve rises (LRU).
   std::vector<KvSize> capacities;
@@ -42,6 +44,7 @@ struct BlockCurveOptions {
 /// sessions, once for each pass. Throws ConfigError.
 [[nodiscard]] Json block_curve(const std::function<std::unique_ptr<SessionSource>()>& open,
                                const TurnFitter* fitter, const BlockCurveOptions& options,
+                               const PolicyRegistry& registry = {},
                                const std::function<void(std::int64_t)>& progress = {});
 
 }  // namespace kvtier

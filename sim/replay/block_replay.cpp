@@ -11,12 +11,11 @@
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/engine/history.hpp"
+#include "sim/engine/pool.hpp"
 #include "sim/engine/result.hpp"
 #include "sim/replay/accesses.hpp"
 #include "sim/store/belady.hpp"
-#include "sim/store/extent_store.hpp"
-#include "sim/store/node_store.hpp"
-#include "sim/store/reference_store.hpp"
+#include "sim/store/stores.hpp"
 
 namespace kvtier {
 namespace {
@@ -31,12 +30,17 @@ Bytes installed(const RunConfig& config, const std::string& name) {
                          : config.hardware.ssd->capacity;
 }
 
-std::unique_ptr<Store> make_store(const StoreRules& rules, const Streams& streams, bool plain) {
-  if (plain) {
-    return make_reference_store(rules, streams);
-  }
-  return rules.pools.front().unit == EvictionUnit::node ? make_node_store(rules, streams)
-                                                        : make_extent_store(rules, streams);
+Medium medium_of(const std::string& name) {
+  return name == "hbm"    ? Medium::hbm
+         : name == "dram" ? Medium::dram
+         : name == "cxl"  ? Medium::cxl
+                          : Medium::ssd;
+}
+
+std::unique_ptr<Store> store_of(const StoreRules& rules, const Streams& streams,
+                                const PolicyRegistry& registry, bool plain) {
+  return plain ? make_reference_store(rules, streams, registry)
+               : make_store(rules, streams, registry);
 }
 
 Tokens whole_blocks(Tokens tokens, Tokens block) {
@@ -60,7 +64,8 @@ struct Found {
 
 class BlockReplay {
  public:
-  BlockReplay(const RunConfig& config, SessionSource& source, bool plain)
+  BlockReplay(const RunConfig& config, SessionSource& source, const PolicyRegistry& registry,
+              bool plain)
       : rules_(store_rules(config)),
         block_(rules_.pools.front().block),
         partial_blocks_(config.system.blocks->partial_blocks),
@@ -68,7 +73,7 @@ class BlockReplay {
         chunk_(config.system.blocks->chunk),
         fitter_(config),
         accesses_(source, &fitter_),
-        store_(make_store(rules_, accesses_.streams(), plain)) {
+        store_(store_of(rules_, accesses_.streams(), registry, plain)) {
     if (partial_blocks_ && !accesses_.named()) {
       throw ConfigError(
           "/system/blocks/partial_blocks: expected false: only a trace that names its blocks says "
@@ -84,6 +89,7 @@ class BlockReplay {
   std::vector<Tokens> turn(bool measured) {
     const TurnContent& content = accesses_.content();
     Context prompt = content.prompt;
+    store_->advance(accesses_.now());
     if (partial_blocks_) {
       prompt.tokens = whole_blocks(prompt.tokens, block_);
     }
@@ -105,6 +111,7 @@ class BlockReplay {
       store_->computed(*request, content.whole.tokens);
     }
     store_->release(*request);
+    close_ended();
     // A key of a partial block says that no token follows in it.
     Tokens beyond = prompt.tokens - content.prompt.tokens;
     for (std::size_t i = match.by_pool.size(); i-- > 0 && match.tokens == prompt.tokens;) {
@@ -164,6 +171,23 @@ class BlockReplay {
       store_->computed(request, end);
     }
   }
+  /// Closes streams that no turn will name, once nothing is left of them.
+  void close_ended() {
+    for (const StreamId stream : accesses_.take_ended()) {
+      ended_.push_back(stream);
+    }
+    if (ended_.size() < sweep_at_) {
+      return;
+    }
+    std::erase_if(ended_, [&](StreamId stream) {
+      const bool gone = accesses_.streams().children(stream) == 0 && !store_->remembers(stream);
+      if (gone) {
+        accesses_.streams().close(stream);
+      }
+      return gone;
+    });
+    sweep_at_ = std::max(kFirstSweep, 2 * ended_.size());
+  }
   [[noreturn]] void throw_no_room(Tokens tokens) {
     throw ConfigError(fmt::format(
         "/system/tiers/{}: expected room for each turn by itself, got {} blocks of {} tokens, but "
@@ -203,6 +227,9 @@ class BlockReplay {
   Accesses accesses_;
   std::unique_ptr<Store> store_;
   Found found_;
+  static constexpr std::size_t kFirstSweep = 4096;
+  std::vector<StreamId> ended_;
+  std::size_t sweep_at_ = kFirstSweep;
 };
 
 }  // namespace
@@ -210,6 +237,7 @@ class BlockReplay {
 StoreRules store_rules(const RunConfig& config) {
   const BlocksConfig& blocks = *config.system.blocks;
   StoreRules rules;
+  rules.bytes_per_token = kv_bytes_per_token(config.model);
   rules.hit_cap = blocks.longest_hit;
   rules.publication = blocks.found_from;
   rules.duplicates = blocks.duplicates;
@@ -225,10 +253,19 @@ StoreRules store_rules(const RunConfig& config) {
                    .block = tier.block_size,
                    .unit = blocks.unit,
                    .eviction = tier.eviction.name,
+                   .eviction_parameters = tier.eviction.parameters,
+                   .admission = tier.admission.name,
+                   .admission_parameters = tier.admission.parameters,
+                   .ttl = tier.ttl,
+                   .lease = of_blocks.lease,
+                   .round = of_blocks.round,
                    .insertion = of_blocks.insertion,
                    .touch = of_blocks.touch,
                    .whole_need = blocks.whole_need,
                    .one_block_more = blocks.one_block_more};
+    if (has_entries(pool.unit)) {
+      pool.facts = tier_facts(config, medium_of(name));
+    }
     if (pool.capacity == 0) {
       problems.add(std::string("/system/tiers/") + name + "/blocks/capacity",
                    fmt::format("expected at least one block of {}, got {}",
@@ -250,8 +287,9 @@ StoreRules store_rules(const RunConfig& config) {
   return rules;
 }
 
-Json replay_blocks(const RunConfig& config, SessionSource& source, const RunOptions& options) {
-  BlockReplay replay(config, source, options.stepping == DecodeStepping::per_iteration);
+Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyRegistry& registry,
+                   const RunOptions& options) {
+  BlockReplay replay(config, source, registry, options.stepping == DecodeStepping::per_iteration);
   Accesses& accesses = replay.accesses();
   std::int64_t turns = 0;
   while (accesses.next()) {

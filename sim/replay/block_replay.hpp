@@ -15,7 +15,7 @@ namespace kvtier {
 /// DecodeStepping::per_iteration, a plain store of one object per block takes the place of extents:
 /// the same bytes, slowly. Throws ConfigError, also for a turn that has no room by itself.
 [[nodiscard]] Json replay_blocks(const RunConfig& config, SessionSource& source,
-                                 const RunOptions& options);
+                                 const PolicyRegistry& registry, const RunOptions& options);
 
 /// The most blocks that a policy could find in all tiers of the system together, of any order of
 /// eviction and any edges, beside the `result` of its replay:

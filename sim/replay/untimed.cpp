@@ -85,7 +85,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   const auto source =
       make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
   if (config.system.blocks) {
-    return replay_blocks(config, *source, options);
+    return replay_blocks(config, *source, registry, options);
   }
   refuse_named_tokens(*source);
   InstantBackend backend;

@@ -13,6 +13,9 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted)
              : rules.eviction == "arc"  ? Order::arc
                                         : Order::lfu),
       capacity_(rules.capacity),
+      round_(rules.round),
+      ttl_(rules.ttl),
+      lease_(rules.lease),
       puts_wanted_(static_cast<std::uint32_t>(puts_wanted)) {
   KVTIER_ASSERT(order_ != Order::lfu || rules.eviction == "lfu", "the rules were checked");
   if (is_arc()) {
@@ -24,18 +27,105 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted)
   }
 }
 
+void ExtentPool::advance(SimTime now) {
+  now_ = now;
+  if (!ttl_) {
+    return;
+  }
+  // Copies that are found next are uncovered meanwhile.
+  for (bool again = true; again;) {
+    again = false;
+    for (auto at = by_age_.begin(); at != by_age_.end() && at->first < (now - *ttl_).ns;) {
+      const std::uint32_t extent = (at++)->second;
+      if (extents_[extent].holders == 0 && extents_[extent].pins == 0) {
+        drop(extent);
+        again = true;
+      }
+    }
+  }
+}
+
+std::int64_t ExtentPool::leased() const {
+  std::int64_t sum = 0;
+  for (auto at = by_age_.rbegin(); lease_.ns > 0 && at != by_age_.rend(); ++at) {
+    const Extent& extent = extents_[at->second];
+    if (extent.used + lease_ <= now_) {
+      break;
+    }
+    sum += extent.holders == 0 && extent.pins == 0 && !is_keyless(extent) ? extent.size() : 0;
+  }
+  return sum;
+}
+
+void ExtentPool::set_used(std::uint32_t at) {
+  Extent& extent = extents_[at];
+  if (knows_age() && extent.used != now_) {
+    by_age_.erase({extent.used.ns, at});
+    extent.used = now_;
+    by_age_.insert({now_.ns, at});
+  }
+}
+
+void ExtentPool::drop(std::uint32_t at) {
+  const Extent extent = extents_[at];
+  unorder(at);
+  free_extent(at);
+  used_ -= extent.size();
+  evictable_ -= extent.size();
+  recent_ -= extent.frequent ? 0 : extent.size();
+  if (!is_keyless(extent)) {
+    resident_ -= extent.size();
+    if (!hidden_.empty()) {
+      uncover(extent.stream, extent.begin, extent.end);
+    }
+  }
+}
+
+void ExtentPool::truncate(StreamId stream, std::int64_t blocks) {
+  // Copies that are found next are uncovered meanwhile.
+  for (bool again = true; again;) {
+    again = false;
+    std::vector<std::uint32_t> extents = hidden_;
+    for (std::uint32_t at = head_of(stream); at != kNone; at = extents_[at].behind) {
+      extents.push_back(at);
+    }
+    for (const std::uint32_t at : extents) {
+      const Extent& extent = extents_[at];
+      if (extent.stream == stream && extent.end > blocks && extent.holders == 0 &&
+          extent.pins == 0) {
+        drop(cut_out(at, std::max(blocks, extent.begin), extent.end));
+        again = true;
+        break;
+      }
+    }
+  }
+}
+
+bool ExtentPool::remembers(StreamId stream) const {
+  return head_of(stream) != kNone ||
+         std::any_of(ghosts_.begin(), ghosts_.end(),
+                     [&](const ExtentPool& ghosts) { return ghosts.remembers(stream); });
+}
+
 std::uint32_t ExtentPool::make(const Extent& extent) {
+  auto at = static_cast<std::uint32_t>(extents_.size());
   if (free_extents_.empty()) {
     extents_.push_back(extent);
-    return static_cast<std::uint32_t>(extents_.size() - 1);
+  } else {
+    at = free_extents_.back();
+    free_extents_.pop_back();
+    extents_[at] = extent;
   }
-  const std::uint32_t at = free_extents_.back();
-  free_extents_.pop_back();
-  extents_[at] = extent;
+  if (knows_age()) [[unlikely]] {
+    by_age_.insert({extent.used.ns, at});
+  }
   return at;
 }
 
 void ExtentPool::free_extent(std::uint32_t at) {
+  if (knows_age()) [[unlikely]] {
+    by_age_.erase({extents_[at].used.ns, at});
+  }
   if (extents_[at].hidden) {
     hidden_.erase(std::find(hidden_.begin(), hidden_.end(), at));
   } else if (!is_keyless(extents_[at])) {
@@ -71,7 +161,8 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
 bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
   if (earlier.stream != later.stream || is_keyless(earlier) || earlier.holders != later.holders ||
       earlier.puts != later.puts || earlier.pins != later.pins ||
-      earlier.frequent != later.frequent || earlier.copy != 0 || later.copy != 0) {
+      earlier.frequent != later.frequent || earlier.copy != 0 || later.copy != 0 ||
+      earlier.used != later.used) {
     return false;
   }
   // With lfu, neighbours in the order were used as often.
@@ -168,7 +259,9 @@ std::uint32_t ExtentPool::cut_out(std::uint32_t at, std::int64_t begin, std::int
 }
 
 void ExtentPool::use(std::uint32_t at, End first, bool counts) {
+  set_used(at);
   if (order_ == Order::fifo) {
+    join(at);
     return;
   }
   unorder(at);
@@ -183,7 +276,7 @@ void ExtentPool::use(std::uint32_t at, End first, bool counts) {
 }
 
 void ExtentPool::touch(const BlockRun& run, std::uint32_t extent, bool counts) {
-  if (order_ != Order::fifo) {
+  if (order_ != Order::fifo || knows_age()) {
     use(cut_out(extent, run.begin, run.end), run.first, counts);
   }
 }
@@ -212,7 +305,7 @@ void ExtentPool::unpin(const BlockRun& run) { change_pins(run, -1); }
 
 bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
   const bool counts = extents_[extent].puts < puts_wanted_;
-  const bool moves = touches && order_ != Order::fifo;
+  const bool moves = touches && (order_ != Order::fifo || knows_age());
   if (!counts && !moves) {
     return true;
   }
@@ -252,7 +345,8 @@ void ExtentPool::insert(const BlockRun& run) {
                     .end = run.end,
                     .uses = is_lfu() ? 1U : 0U,
                     .puts = std::min(1U, puts_wanted_),
-                    .first = run.first};
+                    .first = run.first,
+                    .used = now_};
   const std::int64_t size = made.size();
   used_ += size;
   resident_ += size;
@@ -277,7 +371,7 @@ void ExtentPool::insert(const BlockRun& run) {
 
 std::uint32_t ExtentPool::victim() const {
   const auto first_free = [&](std::uint32_t at) {
-    while (at != kNone && (extents_[at].holders > 0 || extents_[at].pins > 0)) {
+    while (at != kNone && !is_evictable(at)) {
       at = extents_[at].after;
     }
     return at;
@@ -301,12 +395,17 @@ std::uint32_t ExtentPool::victim() const {
 
 std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
   const std::uint32_t at = victim();
-  return at == kNone
-             ? 0
-             : std::min(wanted, is_lfu() && extents_[at].uses > 1 ? 1 : extents_[at].size());
+  if (at == kNone) {
+    return 0;
+  }
+  const bool one = round_ > 1 || is_arc() || (is_lfu() && extents_[at].uses > 1);
+  return one ? 1 : std::min(wanted, extents_[at].size());
 }
 
 void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
+  if (blocks > 0 && blocks < round_) {
+    blocks = std::min(round_, evictable());
+  }
   while (blocks > 0) {
     const std::uint32_t at = victim();
     KVTIER_ASSERT(at != kNone, "there is enough that may leave");
@@ -381,12 +480,13 @@ void ExtentPool::remove(const BlockRun& run) {
     if (piece.present) {
       const std::uint32_t part = cut_out(piece.extent, piece.begin, piece.end);
       const std::int64_t size = piece.end - piece.begin;
+      const bool frequent = extents_[part].frequent;
       unorder(part);
       free_extent(part);
       used_ -= size;
       resident_ -= size;
       evictable_ -= size;
-      recent_ -= size;
+      recent_ -= frequent ? 0 : size;
     }
     at = piece.end;
   }
@@ -412,7 +512,8 @@ void ExtentPool::publish(const BlockRun& run, std::uint32_t copy) {
                     .uses = is_lfu() ? 1U : 0U,
                     .puts = std::min(1U, puts_wanted_),
                     .copy = copy,
-                    .first = run.first};
+                    .first = run.first,
+                    .used = now_};
   resident_ += made.size();
   if (copy != 0) {
     const std::uint32_t at = make(made);
@@ -469,6 +570,7 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
     if (used && is_lfu()) {
       ++extent.uses;
     }
+    set_used(at);
     if (--extent.holders > 0) {
       continue;
     }
@@ -485,7 +587,7 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
 void ExtentPool::leave_keyless(std::int64_t blocks) {
   if (blocks > 0) {
     evictable_ += blocks;
-    append(make({.stream = kNoStream, .end = blocks, .uses = is_lfu() ? 1U : 0U}));
+    append(make({.stream = kNoStream, .end = blocks, .uses = is_lfu() ? 1U : 0U, .used = now_}));
   }
 }
 
@@ -573,6 +675,7 @@ void ExtentPool::check_invariants() const {
   KVTIER_ASSERT(evictable == evictable_ && resident == resident_, "accounts are those of extents");
   KVTIER_ASSERT(used_ >= resident_ && used_ <= capacity_, "a pool holds no more than its capacity");
   KVTIER_ASSERT(live + free_extents_.size() == extents_.size(), "no extent is lost");
+  KVTIER_ASSERT(by_age_.size() == (knows_age() ? live : 0), "every extent has an age");
 }
 
 }  // namespace kvtier

@@ -2,21 +2,16 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "sim/core/streams.hpp"
-#include "sim/store/rules.hpp"
+#include "sim/store/block_run.hpp"
 #include "sim/store/store.hpp"
 
 namespace kvtier {
-
-/// Blocks [begin, end) of a stream, which come or leave one by one from the end `first`.
-struct BlockRun {
-  StreamId stream;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  End first = End::tail;
-};
 
 /// One pool's blocks with keys, as extents: neighbouring blocks of a stream that are in the same
 /// state and, unless a request holds them, neighbours in the order of eviction. Costs depend on the
@@ -34,16 +29,9 @@ class ExtentPool {
   /// Blocks of all kinds, and of those how many may leave.
   [[nodiscard]] std::int64_t used() const { return used_; }
   [[nodiscard]] std::int64_t free() const { return capacity_ - used_; }
-  [[nodiscard]] std::int64_t evictable() const { return evictable_; }
+  [[nodiscard]] std::int64_t evictable() const { return evictable_ - leased(); }
   [[nodiscard]] std::int64_t resident() const { return resident_; }
 
-  /// The blocks from `position` on that are alike: present or absent, up to `end`.
-  struct Piece {
-    bool present = false;
-    std::uint32_t extent = kNone;
-    std::int64_t begin = 0;
-    std::int64_t end = 0;
-  };
   /// The first piece of [begin, end) of a stream.
   [[nodiscard]] Piece first_piece(StreamId stream, std::int64_t begin, std::int64_t end) const {
     const std::uint32_t at = locate(stream, begin);
@@ -64,6 +52,9 @@ class ExtentPool {
     return {false, kNone, cut ? extents_[at].end : begin, end};
   }
 
+  /// Time goes on: what has expired leaves.
+  void advance(SimTime now);
+
   /// Blocks that are present, all in one extent, go where a use puts them. It counts (lfu) or not.
   void touch(const BlockRun& run, std::uint32_t extent, bool counts = true);
   /// Counts a put of them, which touches them or not. Returns whether the edge below writes it.
@@ -72,14 +63,18 @@ class ExtentPool {
   void adapt(const BlockRun& run);
   /// Blocks come in at the end of the order. There is room for them, and they are absent.
   void insert(const BlockRun& run);
-  /// So many blocks leave the front of the order, if there are as many; those with keys are added
-  /// to `victims` in order.
+  /// So many blocks leave the front of the order, and as many as a round frees if they may; those
+  /// with keys are added to `victims` in order.
   void evict(std::int64_t blocks, std::vector<BlockRun>& victims);
-  /// How many blocks may leave at once before a newcomer: with lfu, a newcomer may leave before
-  /// what is here, so victims are asked for one by one.
+  /// How many blocks may leave at once before newcomers, at most `wanted`: one where a newcomer may
+  /// leave before what is here, or changes who does, or where a round frees more. 0: none may.
   [[nodiscard]] std::int64_t victims_before_newcomers(std::int64_t wanted) const;
   /// Those of the run that are present leave for good.
   void remove(const BlockRun& run);
+  /// All copies of the stream's blocks from this one on leave, unless they are held or pinned.
+  void truncate(StreamId stream, std::int64_t blocks);
+  /// Whether it has blocks of the stream, or remembers them.
+  [[nodiscard]] bool remembers(StreamId stream) const;
 
   // Pinned blocks keep their place in the order and are not evicted.
 
@@ -88,7 +83,11 @@ class ExtentPool {
 
   // Requests that hold blocks.
 
-  [[nodiscard]] bool is_held(std::uint32_t extent) const { return extents_[extent].holders > 0; }
+  /// Whether an extent is a part of evictable().
+  [[nodiscard]] bool is_evictable(std::uint32_t extent) const {
+    const Extent& blocks = extents_[extent];
+    return blocks.holders == 0 && blocks.pins == 0 && !is_leased(blocks);
+  }
   /// A request holds blocks that are present, all in one extent.
   void hold(const BlockRun& run, std::uint32_t extent);
   /// Blocks of a request that have no key: they take room and cannot leave.
@@ -131,6 +130,8 @@ class ExtentPool {
     bool frequent = false;
     /// A later copy, which is not in the stream's list.
     bool hidden = false;
+    /// The last use, where age matters.
+    SimTime used;
 
     [[nodiscard]] std::int64_t size() const { return end - begin; }
   };
@@ -158,6 +159,15 @@ class ExtentPool {
     return is_lfu() ? by_uses_[extent.uses] : extent.frequent ? frequent_ : ends_;
   }
 
+  [[nodiscard]] bool knows_age() const { return ttl_ || lease_.ns > 0; }
+  [[nodiscard]] bool is_leased(const Extent& extent) const {
+    return lease_.ns > 0 && !is_keyless(extent) && extent.used + lease_ > now_;
+  }
+  /// Blocks that would be evictable without their lease.
+  [[nodiscard]] std::int64_t leased() const;
+  void set_used(std::uint32_t at);
+  /// An extent without holders and pins leaves, not as a victim.
+  void drop(std::uint32_t at);
   std::uint32_t make(const Extent& extent);
   void free_extent(std::uint32_t at);
   void link_in_stream(std::uint32_t at);
@@ -190,6 +200,10 @@ class ExtentPool {
 
   Order order_ = Order::lru;
   std::int64_t capacity_;
+  std::int64_t round_;
+  std::optional<SimDuration> ttl_;
+  SimDuration lease_;
+  SimTime now_;
   std::uint32_t puts_wanted_;
   std::int64_t used_ = 0;
   std::int64_t evictable_ = 0;
@@ -207,6 +221,8 @@ class ExtentPool {
   double target_ = 0;
   std::vector<ExtentPool> ghosts_;
   std::vector<std::uint32_t> hidden_;
+  /// Extents by last use, where age matters.
+  std::set<std::pair<std::int64_t, std::uint32_t>> by_age_;
 };
 
 }  // namespace kvtier

@@ -4,23 +4,32 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/store/extent_pool.hpp"
-#include "sim/store/node_store.hpp"
 
 namespace kvtier {
 namespace {
 
+using Pools = std::vector<std::shared_ptr<ExtentPool>>;
+
 class ExtentStore final : public Store {
  public:
-  ExtentStore(const StoreRules& rules, const Streams& streams) : rules_(rules), streams_(streams) {
-    for (std::size_t i = 0; i < rules.pools.size(); ++i) {
-      const bool counts = i < rules.edges.size() && rules.edges[i].write == Write::after_uses;
-      pools_.emplace_back(rules.pools[i], counts ? rules.edges[i].uses : 0);
+  ExtentStore(const StoreRules& rules, const Streams& streams, Pools pools)
+      : rules_(rules),
+        streams_(streams),
+        pools_(std::move(pools)),
+        counters_(pools_.size()),
+        needs_places_(rules.requests_in_first
+                          ? rules.pools.size() > 2
+                          : std::any_of(rules.edges.begin(), rules.edges.end(),
+                                        [](const EdgeRules& edge) { return !edge.promotes; })),
+        one_by_one_(std::any_of(rules.edges.begin(), rules.edges.end(),
+                                [](const EdgeRules& edge) { return edge.exclusive; }) &&
+                    std::any_of(rules.pools.begin(), rules.pools.end(),
+                                [](const PoolRules& pool) { return pool.round > 1; })) {}
+
+  void advance(SimTime now) override {
+    for (const auto& pool : pools_) {
+      pool->advance(now);
     }
-    counters_.resize(pools_.size());
-    KVTIER_ASSERT(!rules.requests_in_first || rules.pools.size() == 1 ||
-                      (rules.pools.size() == 2 && rules.edges[0].write == Write::with_compute &&
-                       !rules.edges[0].exclusive),
-                  "behind a pool with running requests is one that is written with compute");
   }
 
   [[nodiscard]] Match match(const Context& prompt) const override {
@@ -39,15 +48,17 @@ class ExtentStore final : public Store {
     if (rules_.requests_in_first && !take_room(request)) {
       return std::nullopt;
     }
+    // An offload counts uses when the request ends.
+    for (std::size_t i = rules_.requests_in_first ? 2 : 0; i < pools_.size(); ++i) {
+      if (rules_.pools[i].touch == Touch::lookup) {
+        touch_found(*pools_[i], match.tokens.value / block());
+      }
+    }
     if (rules_.requests_in_first && match.tokens > match.by_pool[0]) {
       request.used_from = request.found;
       request.offered = match.tokens.value / block();
+      promote(request);
       publish(request, match.tokens);
-    }
-    for (std::size_t i = 0; i < pools_.size(); ++i) {
-      if (rules_.pools[i].touch == Touch::lookup) {
-        touch_found(pools_[i], request.found);
-      }
     }
     RequestId id{static_cast<std::uint32_t>(requests_.size())};
     if (!free_requests_.empty()) {
@@ -66,7 +77,7 @@ class ExtentStore final : public Store {
   bool grow(RequestId id, const Context& context) override {
     Request& request = requests_[id.value];
     if (rules_.requests_in_first) {
-      ExtentPool& pool = pools_.front();
+      ExtentPool& pool = *pools_.front();
       const std::int64_t wanted = blocks_up(context.tokens) - blocks_up(request.context.tokens);
       if (wanted > pool.free() + pool.evictable()) {
         return false;
@@ -106,16 +117,26 @@ class ExtentStore final : public Store {
     free_requests_.push_back(id);
   }
 
+  void truncate(StreamId stream, Tokens tokens) override {
+    for (const auto& pool : pools_) {
+      pool->truncate(stream, tokens.value / block());
+    }
+  }
+  [[nodiscard]] bool remembers(StreamId stream) const override {
+    return std::any_of(pools_.begin(), pools_.end(),
+                       [&](const auto& pool) { return pool->remembers(stream); });
+  }
+
   [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
   [[nodiscard]] std::int64_t resident_blocks(std::size_t pool) const override {
-    return pools_[pool].resident();
+    return pools_[pool]->resident();
   }
   [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
-    return pools_[pool].contents();
+    return pools_[pool]->contents();
   }
   void check_invariants() const override {
-    for (const ExtentPool& pool : pools_) {
-      pool.check_invariants();
+    for (const auto& pool : pools_) {
+      pool->check_invariants();
     }
   }
 
@@ -153,33 +174,6 @@ class ExtentStore final : public Store {
     return (tokens.value + block() - 1) / block();
   }
 
-  /// Visits stretches from their head, or the tail.
-  template <class Visit>
-  static void walk(const std::vector<Stretch>& path, End first, Visit visit) {
-    const std::size_t count = path.size();
-    for (std::size_t i = 0; i < count; ++i) {
-      const Stretch& stretch = path[first == End::tail ? count - 1 - i : i];
-      visit(BlockRun{stretch.stream, stretch.begin, stretch.end, first});
-    }
-  }
-  /// Visits the pieces of a run in a pool, which are looked up as they are reached.
-  template <class Visit>
-  static void for_each_piece(const ExtentPool& pool, const BlockRun& run, Visit visit) {
-    std::int64_t begin = run.begin;
-    std::int64_t end = run.end;
-    while (begin < end) {
-      if (run.first == End::tail) {
-        const auto piece = pool.last_piece(run.stream, begin, end);
-        end = piece.begin;
-        visit(piece);
-      } else {
-        const auto piece = pool.first_piece(run.stream, begin, end);
-        begin = piece.end;
-        visit(piece);
-      }
-    }
-  }
-
   /// Leaves the path of the prompt's usable blocks in path_.
   void find(const Context& prompt, Match& match, Request* request) const {
     std::int64_t usable = prompt.tokens.value / block();
@@ -187,71 +181,51 @@ class ExtentStore final : public Store {
       usable = std::max<std::int64_t>(prompt.tokens.value - 1, 0) / block();
     }
     match.by_pool.assign(pools_.size(), Tokens(0));
-    if (rules_.requests_in_first) {
-      find_behind(prompt, usable, match);
-      return;
-    }
-    streams_.path(prompt.stream, usable, block(), path_);
+    // Requests in the first pool find a run there, and the rest behind.
+    const bool in_first = rules_.requests_in_first;
+    bool behind = !in_first;
+    streams_.path(prompt.stream, in_first ? prompt.tokens.value / block() : usable, block(), path_);
     std::int64_t at = 0;
-    bool gap = false;
     for (const Stretch& stretch : path_) {
-      while (at < stretch.end && !gap) {
-        gap = true;
-        for (std::size_t i = 0; i < pools_.size(); ++i) {
-          std::int64_t end = stretch.end;
-          // A faster pool may have what follows.
-          for (std::size_t faster = 0; faster < i; ++faster) {
-            end = std::min(end, pools_[faster].first_piece(stretch.stream, at, end).end);
+      while (at < stretch.end) {
+        const Found found =
+            behind ? fastest(stretch.stream, at, stretch.end, in_first ? 1 : 0, pools_.size())
+                   : fastest(stretch.stream, at, std::min(usable, stretch.end), 0, 1);
+        if (found.end > at) {
+          match.by_pool[found.pool] += Tokens((found.end - at) * block());
+          at = found.end;
+          if (request != nullptr && needs_places_) {
+            request->places.push_back(found);
           }
-          const auto piece = pools_[i].first_piece(stretch.stream, at, end);
-          if (piece.present) {
-            match.by_pool[i] += Tokens((piece.end - at) * block());
-            at = piece.end;
-            if (request != nullptr && needs_places()) {
-              request->places.push_back({at, i});
-            }
-            gap = false;
-            break;
-          }
-        }
-      }
-      if (gap) {
-        break;
-      }
-    }
-    match.tokens = Tokens(at * block());
-  }
-
-  /// The leading run in the first pool, and behind it the one in the next.
-  void find_behind(const Context& prompt, std::int64_t usable, Match& match) const {
-    streams_.path(prompt.stream, prompt.tokens.value / block(), block(), path_);
-    std::int64_t at = 0;
-    std::size_t pool = 0;
-    for (const Stretch& stretch : path_) {
-      while (at < stretch.end && pool < pools_.size()) {
-        const std::int64_t limit = pool == 0 ? std::min(usable, stretch.end) : stretch.end;
-        const auto piece = pools_[pool].first_piece(stretch.stream, at, limit);
-        if (at < limit && piece.present) {
-          match.by_pool[pool] += Tokens((piece.end - at) * block());
-          at = piece.end;
+        } else if (behind) {
+          match.tokens = Tokens(at * block());
+          return;
         } else {
-          ++pool;
+          behind = true;
         }
       }
     }
     match.tokens = Tokens(at * block());
   }
-
-  [[nodiscard]] bool needs_places() const {
-    return std::any_of(rules_.edges.begin(), rules_.edges.end(),
-                       [](const EdgeRules& edge) { return !edge.promotes; });
+  /// The fastest of some pools that has a block, and the end of what it has from there on before a
+  /// faster one has more. `at` as the end: none has it.
+  [[nodiscard]] Found fastest(StreamId stream, std::int64_t at, std::int64_t end, std::size_t first,
+                              std::size_t last) const {
+    for (std::size_t i = first; i < last && at < end; ++i) {
+      const Piece piece = pools_[i]->first_piece(stream, at, end);
+      if (piece.present) {
+        return {piece.end, i};
+      }
+      end = piece.end;
+    }
+    return {at, 0};
   }
 
   /// Counts the use of what a pool has of the first `found` blocks of path_.
   void touch_found(ExtentPool& pool, std::int64_t found) {
     walk(path_, End::tail, [&](BlockRun run) {
       run.end = std::min(run.end, found);
-      for_each_piece(pool, run, [&](const ExtentPool::Piece& piece) {
+      for_each_piece(pool, run, [&](const Piece& piece) {
         if (piece.present) {
           pool.touch({run.stream, piece.begin, piece.end, End::tail}, piece.extent);
         }
@@ -295,11 +269,11 @@ class ExtentStore final : public Store {
   }
 
   void put(std::size_t pool, const BlockRun& run) {
-    for_each_piece(pools_[pool], run, [&](const ExtentPool::Piece& piece) {
+    for_each_piece(*pools_[pool], run, [&](const Piece& piece) {
       const BlockRun part{run.stream, piece.begin, piece.end, run.first};
       if (!piece.present) {
         come_in_by_pieces(pool, pool, part);
-      } else if (pools_[pool].put(part, piece.extent, rules_.pools[pool].touch == Touch::end)) {
+      } else if (pools_[pool]->put(part, piece.extent, rules_.pools[pool].touch == Touch::end)) {
         write(pool, part);
       }
     });
@@ -315,7 +289,7 @@ class ExtentStore final : public Store {
   /// room for what has to leave.
   void come_in_by_pieces(std::size_t index, std::size_t below, const BlockRun& run) {
     if (below < rules_.edges.size() && rules_.edges[below].exclusive) {
-      for_each_piece(pools_[below + 1], run, [&](const ExtentPool::Piece& piece) {
+      for_each_piece(*pools_[below + 1], run, [&](const Piece& piece) {
         come_in_by_pieces(index, below + 1, {run.stream, piece.begin, piece.end, run.first});
       });
     } else {
@@ -324,49 +298,51 @@ class ExtentStore final : public Store {
   }
 
   void come_in(std::size_t index, BlockRun run) {
-    ExtentPool& pool = pools_[index];
+    ExtentPool& pool = *pools_[index];
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
-    if (evicts) {
-      leave_below(index, run);
-    }
-    while (run.begin < run.end) {
-      const std::int64_t rest = run.end - run.begin;
-      if (pool.free() == 0 && !evicts) {
-        counters_[index].skipped += rest;
+    while (run.size() > 0) {
+      const std::int64_t free = pool.free();
+      const std::int64_t most = one_by_one_ ? 1 : run.size();
+      const std::int64_t part = free > 0 ? std::min(free, most)
+                                : evicts ? pool.victims_before_newcomers(most)
+                                         : 0;
+      if (part == 0) {
+        counters_[index].skipped += run.size();
         return;
       }
-      if (pool.free() == 0) {
-        evict(index, pool.victims_before_newcomers(rest));
-      }
-      const std::int64_t part = std::min(pool.free(), rest);
       BlockRun now = run;
       if (run.first == End::tail) {
         run.end = now.begin = run.end - part;
       } else {
         run.begin = now.end = run.begin + part;
       }
-      if (!evicts) {
-        leave_below(index, now);
+      leave_below(index, now);
+      if (free == 0) {
+        evict(index, part);
       }
       pool.insert(now);
       counters_[index].inserted += part;
-      if (index < rules_.edges.size() &&
-          (rules_.edges[index].write == Write::with_compute ||
-           (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
-        put(index + 1, now);
-      }
+      write_new(index, now);
+    }
+  }
+  /// What comes in is its first put.
+  void write_new(std::size_t index, const BlockRun& run) {
+    if (index < rules_.edges.size() &&
+        (rules_.edges[index].write == Write::with_compute ||
+         (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
+      put(index + 1, run);
     }
   }
   /// On exclusive edges, blocks leave the pools below the one into which they come.
   void leave_below(std::size_t index, const BlockRun& run) {
     for (; index < rules_.edges.size() && rules_.edges[index].exclusive; ++index) {
-      pools_[index + 1].remove(run);
+      pools_[index + 1]->remove(run);
     }
   }
 
   void evict(std::size_t index, std::int64_t blocks) {
     std::vector<BlockRun> victims;
-    pools_[index].evict(blocks, victims);
+    pools_[index]->evict(blocks, victims);
     for (const BlockRun& victim : victims) {
       const std::int64_t size = victim.end - victim.begin;
       counters_[index].evicted += size;
@@ -389,11 +365,11 @@ class ExtentStore final : public Store {
 
   /// Holds what was found (path_), and takes memory for the rest.
   bool take_room(Request& request) {
-    ExtentPool& pool = pools_.front();
+    ExtentPool& pool = *pools_.front();
     const std::int64_t wanted = blocks_up(request.context.tokens) - request.found;
     std::int64_t evictable = pool.evictable();
     for_each_found(request.found, [&](const BlockRun& run, std::uint32_t extent) {
-      evictable -= pool.is_held(extent) ? 0 : run.end - run.begin;
+      evictable -= pool.is_evictable(extent) ? run.end - run.begin : 0;
     });
     if (wanted > pool.free() + evictable) {
       return false;
@@ -410,7 +386,7 @@ class ExtentStore final : public Store {
   void for_each_found(std::int64_t found, Visit visit) {
     walk(path_, End::head, [&](BlockRun run) {
       run.end = std::min(run.end, found);
-      for_each_piece(pools_.front(), run, [&](const ExtentPool::Piece& piece) {
+      for_each_piece(*pools_.front(), run, [&](const Piece& piece) {
         visit(BlockRun{run.stream, piece.begin, piece.end, End::head}, piece.extent);
       });
     });
@@ -421,7 +397,7 @@ class ExtentStore final : public Store {
     if (full <= request.published || !rules_.requests_in_first) {
       return;
     }
-    ExtentPool& pool = pools_.front();
+    ExtentPool& pool = *pools_.front();
     streams_.path(request.context.stream, full, block(), path_);
     for (const Stretch& stretch : path_) {
       const BlockRun run{stretch.stream, std::max(stretch.begin, request.published), stretch.end,
@@ -448,7 +424,24 @@ class ExtentStore final : public Store {
     request.published = full;
   }
 
-  // ---- The pool behind them ----
+  // ---- The pools behind them ----
+
+  /// What was found behind the second pool comes nearer.
+  void promote(const Request& request) {
+    std::int64_t at = 0;
+    const std::vector<Stretch> path = path_;
+    for (const Found& place : request.places) {
+      const std::size_t to = std::max<std::size_t>(1, target(place.pool));
+      for (const Stretch& stretch : path) {
+        const BlockRun run{stretch.stream, std::max(at, stretch.begin),
+                           std::min(place.end, stretch.end), End::head};
+        if (to < place.pool && run.begin < run.end) {
+          put(to, run);
+        }
+      }
+      at = place.end;
+    }
+  }
 
   /// The end of what the request's computed tokens may offer.
   [[nodiscard]] std::int64_t offers(const Request& request, Tokens tokens) const {
@@ -460,7 +453,7 @@ class ExtentStore final : public Store {
     if (end <= request.offered) {
       return;
     }
-    ExtentPool& pool = pools_[1];
+    ExtentPool& pool = *pools_[1];
     std::vector<BlockRun> here;
     std::vector<BlockRun> missing;
     std::int64_t wanted = -pool.free();
@@ -468,7 +461,7 @@ class ExtentStore final : public Store {
     for (const Stretch& stretch : path_) {
       for_each_piece(
           pool, {stretch.stream, std::max(stretch.begin, request.offered), stretch.end, End::head},
-          [&](const ExtentPool::Piece& piece) {
+          [&](const Piece& piece) {
             const BlockRun run{stretch.stream, piece.begin, piece.end, End::head};
             (piece.present ? here : missing).push_back(run);
             wanted += piece.present ? 0 : run.end - run.begin;
@@ -481,12 +474,16 @@ class ExtentStore final : public Store {
       pool.adapt(run);
     }
     if (wanted <= pool.evictable()) {
+      for (const BlockRun& run : missing) {
+        leave_below(1, run);
+      }
       evict(1, wanted);
       for (const BlockRun& run : missing) {
         pool.insert(run);
         pool.pin(run);
         counters_[1].inserted += run.end - run.begin;
         request.written.push_back(run);
+        write_new(1, run);
       }
       request.offered = end;
     } else {
@@ -497,7 +494,7 @@ class ExtentStore final : public Store {
     }
   }
   void use_offered(const Request& request) {
-    ExtentPool& pool = pools_[1];
+    ExtentPool& pool = *pools_[1];
     for (const BlockRun& run : request.written) {
       pool.unpin(run);
     }
@@ -518,19 +515,21 @@ class ExtentStore final : public Store {
             begin = std::max(begin, written.end);
           }
         }
-        for_each_piece(
-            pool, {run.stream, begin, run.end, End::tail}, [&](const ExtentPool::Piece& piece) {
-              if (piece.present) {
-                pool.touch({run.stream, piece.begin, piece.end, End::tail}, piece.extent, !wrote);
-              }
-            });
+        for_each_piece(pool, {run.stream, begin, run.end, End::tail}, [&](const Piece& piece) {
+          const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
+          if (piece.present && wrote) {
+            pool.touch(part, piece.extent, false);
+          } else if (piece.present && pool.put(part, piece.extent, true)) {
+            write(1, part);
+          }
+        });
         run.end = begin;
       }
     });
   }
 
   void give_back(const Request& request) {
-    ExtentPool& pool = pools_.front();
+    ExtentPool& pool = *pools_.front();
     const End first = rules_.pools.front().insertion;
     const auto keyless = [&] {
       if (rules_.keyless == Keyless::first) {
@@ -571,15 +570,18 @@ class ExtentStore final : public Store {
           copy = copies.copy;
         }
       }
-      pools_.front().let_go(part, copy, part.end <= request.found);
+      pools_.front()->let_go(part, copy, part.end <= request.found);
       (from_tail ? end : begin) = from_tail ? part.begin : part.end;
     }
   }
 
   StoreRules rules_;
   const Streams& streams_;
-  std::vector<ExtentPool> pools_;
+  Pools pools_;
   std::vector<PoolCounters> counters_;
+  bool needs_places_;
+  /// What one block frees below is not what the next one's victims need.
+  bool one_by_one_;
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;
   std::uint32_t copies_ = 0;
@@ -588,11 +590,20 @@ class ExtentStore final : public Store {
 
 }  // namespace
 
-std::unique_ptr<Store> make_extent_store(const StoreRules& rules, const Streams& streams) {
-  if (rules.pools.front().unit == EvictionUnit::node) {
-    return make_node_store(rules, streams);
+std::vector<std::unique_ptr<Store>> make_extent_stores(const StoreRules& rules,
+                                                       const Streams& streams,
+                                                       std::size_t instances) {
+  std::vector<std::unique_ptr<Store>> stores;
+  Pools pools(rules.pools.size());
+  for (std::size_t instance = 0; instance < instances; ++instance) {
+    for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+      if (instance == 0 || !rules.pools[i].shared) {
+        pools[i] = std::make_shared<ExtentPool>(rules.pools[i], puts_wanted(rules, i));
+      }
+    }
+    stores.push_back(std::make_unique<ExtentStore>(rules, streams, pools));
   }
-  return std::make_unique<ExtentStore>(rules, streams);
+  return stores;
 }
 
 }  // namespace kvtier

@@ -1,14 +1,17 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "sim/store/store.hpp"
 
 namespace kvtier {
 
-/// A store that keeps neighbouring blocks in the same state as one object, or those of a node where
-/// that is the unit of eviction: a request costs O(extents on its path). The streams outlive it.
-[[nodiscard]] std::unique_ptr<Store> make_extent_store(const StoreRules& rules,
-                                                       const Streams& streams);
+/// Stores of so many instances whose unit is the block, and which keep neighbouring blocks in the
+/// same state as one object: a request costs O(extents on its path). Pools that are `shared` are
+/// one. The streams outlive them.
+[[nodiscard]] std::vector<std::unique_ptr<Store>> make_extent_stores(const StoreRules& rules,
+                                                                     const Streams& streams,
+                                                                     std::size_t instances);
 
 }  // namespace kvtier

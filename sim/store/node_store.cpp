@@ -21,10 +21,9 @@ class NodeStore final : public Store {
         pool_(rules_.pools.front()),
         streams_(streams),
         counts_(pool_.eviction == "lfu"),
-        in_order_of_use_(pool_.eviction != "fifo") {
-    KVTIER_ASSERT(rules.pools.size() == 1 && rules.requests_in_first,
-                  "nodes are in one pool, which running requests share");
-  }
+        in_order_of_use_(pool_.eviction != "fifo") {}
+
+  void advance(SimTime) override {}
 
   [[nodiscard]] Match match(const Context& prompt) const override {
     const std::int64_t found = find(prompt.stream, usable(prompt.tokens)).blocks;
@@ -82,6 +81,25 @@ class NodeStore final : public Store {
     used_ -= blocks_up(request.context.tokens) - request.held;
     lock(request.node, -1);
     free_requests_.push_back(id);
+  }
+
+  /// Nodes leave that have no other blocks.
+  void truncate(StreamId stream, Tokens tokens) override {
+    const auto leaves = [&](std::uint32_t at) {
+      const Span& span = spans_[nodes_[at].last];
+      return nodes_[at].locks == 0 && nodes_[at].children == 0 && span.above == kNone &&
+             span.stream == stream && span.begin >= tokens.value / block();
+    };
+    for (std::uint32_t found = 0; found != kNone;) {
+      found = kNone;
+      for_each_in_order([&](std::uint32_t at) { found = leaves(at) ? at : found; });
+      if (found != kNone) {
+        remove_node(found);
+      }
+    }
+  }
+  [[nodiscard]] bool remembers(StreamId stream) const override {
+    return stream.value < heads_.size() && heads_[stream.value] != kNone;
   }
 
   [[nodiscard]] PoolCounters counters(std::size_t) const override { return counters_; }
@@ -339,7 +357,6 @@ class NodeStore final : public Store {
     resident_ -= node.size;
     evictable_ -= node.size;
     used_ -= node.size;
-    counters_.evicted += node.size;
     free_nodes_.push_back(at);
   }
 
@@ -384,6 +401,7 @@ class NodeStore final : public Store {
         return;
       }
       tokens -= nodes_[at].size * block();
+      counters_.evicted += nodes_[at].size;
       remove_node(at);
     }
   }

@@ -31,13 +31,6 @@ std::int64_t usable_tokens(const StoreRules& rules, Tokens prompt) {
   return std::max<std::int64_t>(prompt.value - (rules.hit_cap == HitCap::last_token ? 1 : 0), 0);
 }
 
-void check_rules(const StoreRules& rules) {
-  KVTIER_ASSERT(!rules.requests_in_first || rules.pools.size() == 1 ||
-                    (rules.pools.size() == 2 && rules.edges[0].write == Write::with_compute &&
-                     !rules.edges[0].exclusive),
-                "behind a pool with running requests is one that is written with compute");
-}
-
 std::int64_t blocks_up(Tokens tokens, Tokens block) {
   return (tokens.value + block.value - 1) / block.value;
 }
@@ -59,6 +52,7 @@ struct Block {
   std::int64_t uses = 1;
   std::int64_t puts = 1;
   std::int64_t reached = 0;
+  SimTime used;
   std::list<Block>::iterator self;
 };
 
@@ -79,6 +73,10 @@ class Ghosts {
     }
   }
   [[nodiscard]] bool contains(const Key& key) const { return places_.contains(key); }
+  [[nodiscard]] bool remembers(StreamId stream) const {
+    return std::any_of(order_.begin(), order_.end(),
+                       [&](const Key& key) { return key.first == stream; });
+  }
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
 
  private:
@@ -96,8 +94,39 @@ class BlockPool {
     const auto found = by_key_.find(key);
     return found == by_key_.end() ? nullptr : found->second.front();
   }
+  void advance(SimTime now) {
+    now_ = now;
+    std::vector<Block*> expired;
+    for (Block& block : blocks_) {
+      if (rules_.ttl && block.used < now - *rules_.ttl && block.holders == 0 && block.pins == 0) {
+        expired.push_back(&block);
+      }
+    }
+    for (Block* block : expired) {
+      remove(block);
+    }
+  }
+  /// Blocks of the stream from this one on leave, if they may.
+  void truncate(StreamId stream, std::int64_t first) {
+    std::vector<Block*> dropped;
+    for (Block& block : blocks_) {
+      if (block.keyed && block.key.first == stream && block.key.second >= first &&
+          block.holders == 0 && block.pins == 0) {
+        dropped.push_back(&block);
+      }
+    }
+    for (Block* block : dropped) {
+      remove(block);
+    }
+  }
+  [[nodiscard]] bool remembers(StreamId stream) const {
+    return std::any_of(by_key_.begin(), by_key_.end(),
+                       [&](const auto& known) { return known.first.first == stream; }) ||
+           ghosts_[0].remembers(stream) || ghosts_[1].remembers(stream);
+  }
   Block* add(const Block& block) {
     Block* made = &blocks_.emplace_back(block);
+    made->used = now_;
     made->self = std::prev(blocks_.end());
     made->reached = ++clock_;
     if (made->keyed) {
@@ -150,6 +179,7 @@ class BlockPool {
   /// To the end of the order, or of those used as often; if it `counts`, once more.
   void use(Block* block, bool counts = true) {
     order_.erase(place(*block));
+    block->used = now_;
     block->uses += counts ? 1 : 0;
     if (is_arc() && counts && !block->frequent) {
       block->frequent = true;
@@ -165,6 +195,7 @@ class BlockPool {
   }
   /// `used`: the request had found it.
   void let_go(Block* block, bool used_it) {
+    block->used = now_;
     block->uses += used_it ? 1 : 0;
     if (--block->holders == 0) {
       reach_end(block);
@@ -177,7 +208,9 @@ class BlockPool {
       order_.emplace(place(*block), block);
     }
   }
+  /// Null if nothing may leave.
   [[nodiscard]] Block* victim() const {
+    const auto is_free = [&](const auto& place) { return may_leave(*place.second); };
     if (is_arc() && recent_ < static_cast<std::int64_t>(target_)) {
       const auto frequent = order_.lower_bound({1, 0});
       const auto found = std::find_if(frequent, order_.end(), is_free);
@@ -185,10 +218,15 @@ class BlockPool {
         return found->second;
       }
     }
-    return std::find_if(order_.begin(), order_.end(), is_free)->second;
+    const auto found = std::find_if(order_.begin(), order_.end(), is_free);
+    return found == order_.end() ? nullptr : found->second;
   }
   [[nodiscard]] std::int64_t evictable() const {
-    return static_cast<std::int64_t>(order_.size()) - pinned_;
+    if (rules_.lease.ns == 0) {
+      return static_cast<std::int64_t>(order_.size()) - pinned_;
+    }
+    return std::count_if(order_.begin(), order_.end(),
+                         [&](const auto& place) { return may_leave(*place.second); });
   }
   void pin(Block* block) { pinned_ += block->pins++ == 0 ? 1 : 0; }
   void unpin(Block* block) { pinned_ -= --block->pins == 0 ? 1 : 0; }
@@ -217,8 +255,8 @@ class BlockPool {
   std::int64_t resident = 0;
 
  private:
-  static bool is_free(const std::pair<const std::pair<std::int64_t, std::int64_t>, Block*>& place) {
-    return place.second->pins == 0;
+  [[nodiscard]] bool may_leave(const Block& block) const {
+    return block.pins == 0 && !(block.keyed && block.used + rules_.lease > now_);
   }
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> place(const Block& block) const {
     return {rules_.eviction == "lfu" ? block.uses : block.frequent ? 1 : 0, block.reached};
@@ -233,6 +271,7 @@ class BlockPool {
   PoolRules rules_;
   std::int64_t clock_ = 0;
   std::int64_t pinned_ = 0;
+  SimTime now_;
   /// arc: the size of T1 and its wanted size; B1 and B2.
   std::int64_t recent_ = 0;
   double target_ = 0;
@@ -245,12 +284,14 @@ class BlockPool {
 
 class ReferenceBlocks final : public Store {
  public:
-  ReferenceBlocks(const StoreRules& rules, const Streams& streams)
-      : rules_(rules), streams_(streams), counters_(rules.pools.size()) {
-    for (const PoolRules& pool : rules.pools) {
-      pools_.emplace_back(pool);
+  using Pools = std::vector<std::shared_ptr<BlockPool>>;
+  ReferenceBlocks(const StoreRules& rules, const Streams& streams, Pools pools)
+      : rules_(rules), streams_(streams), pools_(std::move(pools)), counters_(pools_.size()) {}
+
+  void advance(SimTime now) override {
+    for (const auto& pool : pools_) {
+      pool->advance(now);
     }
-    check_rules(rules);
   }
 
   [[nodiscard]] Match match(const Context& prompt) const override {
@@ -259,13 +300,12 @@ class ReferenceBlocks final : public Store {
       const std::vector<Key> keys = keys_of(streams_, prompt, block());
       const std::size_t usable = usable_keys(prompt).size();
       std::size_t at = 0;
-      while (at < usable && pools_[0].find(keys[at]) != nullptr) {
+      while (at < usable && pools_[0]->find(keys[at]) != nullptr) {
         ++at;
       }
       match.by_pool[0] = block() * static_cast<std::int64_t>(at);
-      while (pools_.size() > 1 && at < keys.size() && pools_[1].find(keys[at]) != nullptr) {
-        ++at;
-        match.by_pool[1] += block();
+      for (; at < keys.size() && where(keys[at], 1) < pools_.size(); ++at) {
+        match.by_pool[where(keys[at], 1)] += block();
       }
       match.tokens = block() * static_cast<std::int64_t>(at);
       return match;
@@ -285,41 +325,47 @@ class ReferenceBlocks final : public Store {
     found = match(prompt);
     room = std::max(room, found.tokens);
     Request request{.context = {prompt.stream, room}};
-    std::vector<Key> hits = keys_of(streams_, {prompt.stream, found.tokens}, block());
+    const std::vector<Key> hits = keys_of(streams_, {prompt.stream, found.tokens}, block());
     if (rules_.requests_in_first) {
-      hits.resize(static_cast<std::size_t>(found.by_pool[0].value / block().value));
-      for (const Key& key : hits) {
-        request.blocks.push_back(pools_[0].find(key));
-        pools_[0].hold(request.blocks.back());
+      request.found = static_cast<std::size_t>(found.by_pool[0].value / block().value);
+      for (std::size_t i = 0; i < request.found; ++i) {
+        request.blocks.push_back(pools_[0]->find(hits[i]));
+        pools_[0]->hold(request.blocks.back());
       }
-      request.found = request.blocks.size();
       const std::int64_t wanted =
           blocks_up(room, block()) - static_cast<std::int64_t>(request.found);
       if (!make_room(wanted)) {
         for (Block* held : request.blocks) {
-          pools_[0].put_back(held);
+          pools_[0]->put_back(held);
         }
         return std::nullopt;
       }
       request.unpublished = wanted;
       request.prompt = prompt.tokens;
-      if (found.tokens > found.by_pool[0]) {
-        request.used_from = request.found;
-        request.offered = static_cast<std::size_t>(found.tokens.value / block().value);
-        publish(request, found.tokens);
-      }
     }
-    for (const Key& key : hits) {
-      request.places.push_back(where(key));
+    for (std::size_t i = 0; i < hits.size(); ++i) {
+      const bool behind = rules_.requests_in_first && i >= request.found;
+      request.places.push_back(where(hits[i], behind ? 1 : 0));
     }
-    for (std::size_t i = 0; i < pools_.size(); ++i) {
+    for (std::size_t i = rules_.requests_in_first ? 2 : 0; i < pools_.size(); ++i) {
       if (rules_.pools[i].touch == Touch::lookup) {
         for (auto key = hits.rbegin(); key != hits.rend(); ++key) {
-          if (Block* here = pools_[i].find(*key)) {
-            pools_[i].use(here);
+          if (Block* here = pools_[i]->find(*key)) {
+            pools_[i]->use(here);
           }
         }
       }
+    }
+    if (rules_.requests_in_first && hits.size() > request.found) {
+      request.used_from = request.found;
+      request.offered = hits.size();
+      for (std::size_t i = request.found; i < hits.size(); ++i) {
+        const std::size_t to = std::max<std::size_t>(1, target(request.places[i]));
+        if (to < request.places[i]) {
+          put(to, hits[i]);
+        }
+      }
+      publish(request, found.tokens);
     }
     requests_[++last_request_] = std::move(request);
     if (rules_.publication == Publication::scheduling) {
@@ -369,7 +415,7 @@ class ReferenceBlocks final : public Store {
       const std::size_t count = request.blocks.size();
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t at = from_tail ? count - 1 - i : i;
-        pools_[0].let_go(request.blocks[at], at < request.found);
+        pools_[0]->let_go(request.blocks[at], at < request.found);
       }
       if (!from_tail) {
         leave_keyless(request.unpublished);
@@ -378,27 +424,33 @@ class ReferenceBlocks final : public Store {
       const std::vector<Key> keys = keys_of(streams_, request.context, block());
       for (std::size_t i = 0; i < keys.size(); ++i) {
         const std::size_t at = from_tail ? keys.size() - 1 - i : i;
-        std::size_t pool = at < request.places.size() ? request.places[at] : 0;
-        while (pool > 0 && rules_.edges[pool - 1].promotes) {
-          --pool;
-        }
-        put(pool, keys[at]);
+        put(at < request.places.size() ? target(request.places[at]) : 0, keys[at]);
       }
     }
     requests_.erase(id.value);
   }
 
+  void truncate(StreamId stream, Tokens tokens) override {
+    for (const auto& pool : pools_) {
+      pool->truncate(stream, tokens.value / block().value);
+    }
+  }
+  [[nodiscard]] bool remembers(StreamId stream) const override {
+    return std::any_of(pools_.begin(), pools_.end(),
+                       [&](const auto& pool) { return pool->remembers(stream); });
+  }
+
   [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
   [[nodiscard]] std::int64_t resident_blocks(std::size_t pool) const override {
-    return pools_[pool].resident;
+    return pools_[pool]->resident;
   }
   [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
-    return pools_[pool].contents();
+    return pools_[pool]->contents();
   }
   void check_invariants() const override {
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       KVTIER_ASSERT(
-          pools_[i].resident <= pools_[i].used && pools_[i].used <= rules_.pools[i].capacity,
+          pools_[i]->resident <= pools_[i]->used && pools_[i]->used <= rules_.pools[i].capacity,
           "a pool holds no more than its capacity");
     }
   }
@@ -430,7 +482,7 @@ class ReferenceBlocks final : public Store {
   }
   void offer(Request& request, Tokens tokens) {
     const std::vector<Key> keys = offers(request, tokens);
-    BlockPool& pool = pools_[1];
+    BlockPool& pool = *pools_[1];
     std::vector<Key> missing;
     std::vector<Block*> here;
     for (std::size_t i = request.offered; i < keys.size(); ++i) {
@@ -447,13 +499,16 @@ class ReferenceBlocks final : public Store {
     const std::int64_t wanted =
         static_cast<std::int64_t>(missing.size()) - (rules_.pools[1].capacity - pool.used);
     if (wanted <= pool.evictable()) {
-      for (std::int64_t i = 0; i < wanted; ++i) {
-        evict(1);
-      }
       for (const Key& key : missing) {
-        pool.pin(pool.add({.key = key}));
+        leave_below(1, key);
+      }
+      free_blocks(1, wanted);
+      for (const Key& key : missing) {
+        Block* made = pool.add({.key = key});
+        pool.pin(made);
         ++counters_[1].inserted;
         request.written.push_back(key);
+        write(1, *made);
       }
       request.offered = std::max(request.offered, keys.size());
     } else {
@@ -465,14 +520,18 @@ class ReferenceBlocks final : public Store {
   }
   void use_offered(const Request& request) {
     for (const Key& key : request.written) {
-      pools_[1].unpin(pools_[1].find(key));
+      pools_[1]->unpin(pools_[1]->find(key));
     }
     const std::vector<Key> keys = offers(request, request.context.tokens);
     for (std::size_t i = std::min(request.offered, keys.size()); i-- > request.used_from;) {
-      if (Block* here = pools_[1].find(keys[i])) {
+      if (Block* here = pools_[1]->find(keys[i])) {
         const bool wrote = std::find(request.written.begin(), request.written.end(), keys[i]) !=
                            request.written.end();
-        pools_[1].use(here, !wrote);
+        pools_[1]->use(here, !wrote);
+        if (!wrote) {
+          ++here->puts;
+          write(1, *here);
+        }
       }
     }
   }
@@ -482,55 +541,78 @@ class ReferenceBlocks final : public Store {
     return keys_of(streams_, {prompt.stream, Tokens(usable_tokens(rules_, prompt.tokens))},
                    block());
   }
-  /// The fastest pool that has the block; the number of pools if there is none.
-  [[nodiscard]] std::size_t where(const Key& key) const {
-    std::size_t pool = 0;
-    while (pool < pools_.size() && pools_[pool].find(key) == nullptr) {
+  /// The fastest pool from `first` on that has the block; the number of pools if there is none.
+  [[nodiscard]] std::size_t where(const Key& key, std::size_t first = 0) const {
+    std::size_t pool = first;
+    while (pool < pools_.size() && pools_[pool]->find(key) == nullptr) {
       ++pool;
     }
     return pool;
   }
 
-  /// False: the pool wanted to evict, and the edge above does not.
+  /// The pool into which a hit in this one is put.
+  [[nodiscard]] std::size_t target(std::size_t pool) const {
+    while (pool > 0 && rules_.edges[pool - 1].promotes) {
+      --pool;
+    }
+    return pool;
+  }
+  /// False: there is no room, or the edge above does not evict.
   bool put(std::size_t i, const Key& key) {
-    Block* here = pools_[i].find(key);
+    Block* here = pools_[i]->find(key);
     if (here != nullptr) {
       ++here->puts;
       if (rules_.pools[i].touch == Touch::end) {
-        pools_[i].use(here);
+        pools_[i]->use(here);
       }
     } else {
-      if (pools_[i].is_full() && i > 0 && rules_.edges[i - 1].no_room == NoRoom::skip) {
+      const bool evicts = i == 0 || rules_.edges[i - 1].no_room == NoRoom::evict;
+      if (pools_[i]->is_full() && (!evicts || pools_[i]->victim() == nullptr)) {
         ++counters_[i].skipped;
         return false;
       }
-      for (std::size_t edge = i; edge < rules_.edges.size() && rules_.edges[edge].exclusive;
-           ++edge) {
-        if (Block* below = pools_[edge + 1].find(key)) {
-          pools_[edge + 1].remove(below);
-        }
+      leave_below(i, key);
+      if (pools_[i]->is_full()) {
+        free_blocks(i, 1);
       }
-      while (pools_[i].is_full()) {
-        evict(i);
-      }
-      here = pools_[i].add({.key = key});
+      here = pools_[i]->add({.key = key});
       ++counters_[i].inserted;
     }
+    write(i, *here);
+    return true;
+  }
+  /// Into the next pool, if it is time.
+  void write(std::size_t i, const Block& block) {
     if (i < rules_.edges.size()) {
       const EdgeRules& edge = rules_.edges[i];
       if (edge.write == Write::with_compute ||
-          (edge.write == Write::after_uses && here->puts >= edge.uses)) {
-        put(i + 1, key);
+          (edge.write == Write::after_uses && block.puts >= edge.uses)) {
+        put(i + 1, block.key);
       }
     }
-    return true;
+  }
+  void leave_below(std::size_t i, const Key& key) {
+    for (; i < rules_.edges.size() && rules_.edges[i].exclusive; ++i) {
+      if (Block* below = pools_[i + 1]->find(key)) {
+        pools_[i + 1]->remove(below);
+      }
+    }
+  }
+  /// As many leave, or a round.
+  void free_blocks(std::size_t i, std::int64_t blocks) {
+    if (blocks > 0 && blocks < rules_.pools[i].round) {
+      blocks = std::max(blocks, std::min(rules_.pools[i].round, pools_[i]->evictable()));
+    }
+    for (; blocks > 0; --blocks) {
+      evict(i);
+    }
   }
 
   void evict(std::size_t i) {
-    Block* victim = pools_[i].victim();
+    Block* victim = pools_[i]->victim();
     const Key key = victim->key;
     const bool keyed = victim->keyed;
-    pools_[i].evict(victim);
+    pools_[i]->evict(victim);
     if (!keyed) {
       return;
     }
@@ -542,14 +624,12 @@ class ReferenceBlocks final : public Store {
 
   /// Takes memory for blocks without a key, if there is enough.
   bool make_room(std::int64_t wanted) {
-    const std::int64_t free = rules_.pools[0].capacity - pools_[0].used;
-    if (wanted > free + pools_[0].evictable()) {
+    const std::int64_t free = rules_.pools[0].capacity - pools_[0]->used;
+    if (wanted > free + pools_[0]->evictable()) {
       return false;
     }
-    for (std::int64_t i = free; i < wanted; ++i) {
-      evict(0);
-    }
-    pools_[0].used += wanted;
+    free_blocks(0, wanted - free);
+    pools_[0]->used += wanted;
     return true;
   }
 
@@ -560,12 +640,12 @@ class ReferenceBlocks final : public Store {
     const std::vector<Key> keys = keys_of(streams_, {request.context.stream, tokens}, block());
     for (std::size_t i = request.blocks.size(); i < keys.size(); ++i) {
       --request.unpublished;
-      --pools_[0].used;
-      Block* here = pools_[0].find(keys[i]);
+      --pools_[0]->used;
+      Block* here = pools_[0]->find(keys[i]);
       if (here != nullptr && rules_.duplicates == Duplicates::merged) {
-        pools_[0].hold(here);
+        pools_[0]->hold(here);
       } else {
-        here = pools_[0].add({.key = keys[i], .holders = 1});
+        here = pools_[0]->add({.key = keys[i], .holders = 1});
         ++counters_[0].inserted;
       }
       request.blocks.push_back(here);
@@ -573,15 +653,15 @@ class ReferenceBlocks final : public Store {
   }
 
   void leave_keyless(std::int64_t blocks) {
-    pools_[0].used -= blocks;
+    pools_[0]->used -= blocks;
     for (std::int64_t i = 0; i < blocks && rules_.keyless == Keyless::in_order; ++i) {
-      pools_[0].add({.key = {}, .keyed = false});
+      pools_[0]->add({.key = {}, .keyed = false});
     }
   }
 
   StoreRules rules_;
   const Streams& streams_;
-  std::vector<BlockPool> pools_;
+  Pools pools_;
   std::vector<PoolCounters> counters_;
   std::map<std::uint32_t, Request> requests_;
   std::uint32_t last_request_ = 0;
@@ -602,10 +682,10 @@ class ReferenceNodes final : public Store {
  public:
   ReferenceNodes(const StoreRules& rules, const Streams& streams)
       : rules_(rules), pool_(rules_.pools.front()), streams_(streams) {
-    KVTIER_ASSERT(rules.pools.size() == 1 && rules.requests_in_first,
-                  "nodes are in one pool, which running requests share");
     root_.locks = 1;
   }
+
+  void advance(SimTime) override {}
 
   [[nodiscard]] Match match(const Context& prompt) const override {
     const std::vector<Key> keys = usable_keys(prompt);
@@ -668,6 +748,33 @@ class ReferenceNodes final : public Store {
         blocks_up(request.context.tokens, pool_.block) - static_cast<std::int64_t>(request.held);
     lock(request.node, -1);
     requests_.erase(id.value);
+  }
+
+  void truncate(StreamId stream, Tokens tokens) override {
+    const auto leaves = [&](const TreeNode& node) {
+      return node.locks == 0 && node.children.empty() &&
+             std::all_of(node.keys.begin(), node.keys.end(), [&](const Key& key) {
+               return key.first == stream && key.second >= tokens.value / pool_.block.value;
+             });
+    };
+    for (bool again = true; again;) {
+      std::vector<const TreeNode*> nodes;
+      collect(root_, nodes);
+      const auto node = std::find_if(nodes.begin(), nodes.end(),
+                                     [&](const TreeNode* other) { return leaves(*other); });
+      again = node != nodes.end();
+      if (again) {
+        remove(**node);
+      }
+    }
+  }
+  [[nodiscard]] bool remembers(StreamId stream) const override {
+    std::vector<const TreeNode*> nodes;
+    collect(root_, nodes);
+    return std::any_of(nodes.begin(), nodes.end(), [&](const TreeNode* node) {
+      return std::any_of(node->keys.begin(), node->keys.end(),
+                         [&](const Key& key) { return key.first == stream; });
+    });
   }
 
   [[nodiscard]] PoolCounters counters(std::size_t) const override { return counters_; }
@@ -867,11 +974,15 @@ class ReferenceNodes final : public Store {
       }
       const auto size = static_cast<std::int64_t>(next->keys.size());
       tokens -= size * pool_.block.value;
-      used_ -= size;
-      resident_ -= size;
       counters_.evicted += size;
-      next->parent->children.erase(next->keys.front());
+      remove(*next);
     }
+  }
+  void remove(const TreeNode& node) {
+    used_ -= static_cast<std::int64_t>(node.keys.size());
+    resident_ -= static_cast<std::int64_t>(node.keys.size());
+    const Key first = node.keys.front();
+    node.parent->children.erase(first);
   }
 
   StoreRules rules_;
@@ -888,11 +999,24 @@ class ReferenceNodes final : public Store {
 
 }  // namespace
 
-std::unique_ptr<Store> make_reference_store(const StoreRules& rules, const Streams& streams) {
-  if (rules.pools.front().unit == EvictionUnit::node) {
-    return std::make_unique<ReferenceNodes>(rules, streams);
+std::vector<std::unique_ptr<Store>> make_reference_blocks(const StoreRules& rules,
+                                                          const Streams& streams,
+                                                          std::size_t instances) {
+  std::vector<std::unique_ptr<Store>> stores;
+  ReferenceBlocks::Pools pools(rules.pools.size());
+  for (std::size_t instance = 0; instance < instances; ++instance) {
+    for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+      if (instance == 0 || !rules.pools[i].shared) {
+        pools[i] = std::make_shared<BlockPool>(rules.pools[i]);
+      }
+    }
+    stores.push_back(std::make_unique<ReferenceBlocks>(rules, streams, pools));
   }
-  return std::make_unique<ReferenceBlocks>(rules, streams);
+  return stores;
+}
+
+std::unique_ptr<Store> make_reference_nodes(const StoreRules& rules, const Streams& streams) {
+  return std::make_unique<ReferenceNodes>(rules, streams);
 }
 
 }  // namespace kvtier

@@ -2,24 +2,33 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "sim/core/units.hpp"
+#include "sim/policy/policy.hpp"
 
 /// The rules of a KV store as data: an engine is a set of these values. "Block" is the pool's unit
 /// of memory (a page in SGLang, a chunk in LMCache).
 namespace kvtier {
 
 enum class EvictionUnit : std::uint8_t {
-  block,  // vLLM, LMCache
-  node,   // a leaf of the radix tree with the borders that the engine made: SGLang
+  block,     // vLLM, LMCache
+  node,      // a leaf of the radix tree with the borders that the engine made: SGLang
+  tail,      // as much as is wanted of the end of an extent: Pensieve
+  sequence,  // all that the pool has of a stream: AttentionStore, CaR
 };
 constexpr auto enum_names(EvictionUnit) {
   using Name = std::pair<std::string_view, EvictionUnit>;
-  return std::array{Name{"block", EvictionUnit::block}, Name{"node", EvictionUnit::node}};
+  return std::array{Name{"block", EvictionUnit::block}, Name{"node", EvictionUnit::node},
+                    Name{"tail", EvictionUnit::tail}, Name{"sequence", EvictionUnit::sequence}};
+}
+/// Of extents and sequences any EvictionPolicy chooses what leaves.
+[[nodiscard]] constexpr bool has_entries(EvictionUnit unit) {
+  return unit == EvictionUnit::tail || unit == EvictionUnit::sequence;
 }
 
 /// The end of a run of blocks that comes first: into the pool, or into the order of eviction.
@@ -90,8 +99,23 @@ struct PoolRules {
   /// lru, fifo, lfu or, in the pool behind requests_in_first, arc (Megiddo and Modha, FAST 2003, as
   /// vLLM has it: a store adapts the target once for each of its missing blocks, then makes room; a
   /// reuse counts when its request ends). lfu counts 1 when a block comes in and 1 at each later
-  /// touch; of equal counts the block that reached it first leaves first.
+  /// touch; of equal counts the block that reached it first leaves first. For entries
+  /// (has_entries): any policy of the registry, with these parameters.
   std::string eviction = "lru";
+  PolicyParameters eviction_parameters{};
+  /// Only for entries: chooses what comes in at all; "always" asks nobody.
+  std::string admission = "always";
+  PolicyParameters admission_parameters{};
+  /// Only for entries: what the policy may ask.
+  TierFacts facts{};
+  /// KV that was not used for longer leaves. Coming in is a use.
+  std::optional<SimDuration> ttl{};
+  /// KV does not make room for other within this time of its last use.
+  SimDuration lease{0};
+  /// One round of evictions frees at least so many blocks, if so many may leave.
+  std::int64_t round = 1;
+  /// Several instances have this pool together.
+  bool shared = false;
   /// Order in which the blocks of a request come in.
   End insertion = End::tail;
   Touch touch = Touch::end;
@@ -136,25 +160,36 @@ struct EdgeRules {
 };
 
 struct StoreRules {
-  /// The fastest first.
+  /// Of all layers of the model; policies of entries see bytes.
+  Bytes bytes_per_token{1};
+  /// The fastest first. All have the same size of blocks, and the unit block, or node, or units of
+  /// entries.
   std::vector<PoolRules> pools;
   /// One less: edges[i] joins pools i and i + 1.
   std::vector<EdgeRules> edges;
   /// KV of running requests takes room in the first pool, and what they hit there stays. Without,
   /// blocks come into the pools when their request ends, and any may be evicted until then.
   ///
-  /// One pool may lie behind, whose edge is an offload as vLLM's (engines.md, 0.1): its hits begin
-  /// where those of the first end, without a hit cap, and are loaded into memory of the request.
-  /// Each Store::computed offers the whole blocks up to there, of a request that loaded those
-  /// behind the load. Those that are missing are written, all of one call or, if too few others may
-  /// leave, none, and are offered again with the next; what is in the call, and what the request
-  /// wrote before, does not leave for it. At the request's end what it offered and loaded is used,
-  /// from the tail to the head.
+  /// Of blocks, the edge to the second pool is an offload as vLLM's (engines.md, 0.1): hits of the
+  /// pools behind begin where those of the first end, without a hit cap, and are loaded into memory
+  /// of the request. Each Store::computed offers the whole blocks up to there, of a request that
+  /// loaded those behind the load. Those that are missing are written, all of one call or, if too
+  /// few others may leave, none, and are offered again with the next; what is in the call, and what
+  /// the request wrote before, does not leave for it. At the request's end what it offered and
+  /// loaded is used, from the tail to the head. What is loaded from a third pool comes into the
+  /// second if that edge promotes, as all that moves between the pools behind follows their edges.
   bool requests_in_first = false;
   HitCap hit_cap = HitCap::none;
   Publication publication = Publication::end;
   Duplicates duplicates = Duplicates::merged;
   Keyless keyless = Keyless::first;
 };
+
+/// The number of puts into a pool that the edge below waits for; 0 if it does not.
+[[nodiscard]] inline std::int64_t puts_wanted(const StoreRules& rules, std::size_t pool) {
+  return pool < rules.edges.size() && rules.edges[pool].write == Write::after_uses
+             ? rules.edges[pool].uses
+             : 0;
+}
 
 }  // namespace kvtier

@@ -39,6 +39,8 @@ struct RequestId {
 class Store {
  public:
   virtual ~Store() = default;
+  /// Time goes on; it begins at 0. What has not been used for its pool's time to live leaves.
+  virtual void advance(SimTime now) = 0;
   [[nodiscard]] virtual Match match(const Context& prompt) const = 0;
   /// Looks the prompt up and counts the use where look-ups do. With StoreRules::requests_in_first
   /// it holds what it found and takes memory for the rest of the first `room` tokens, all or
@@ -52,6 +54,13 @@ class Store {
   virtual void computed(RequestId request, Tokens tokens) = 0;
   /// The request has ended. KV of its context exists, and it holds it no more.
   virtual void release(RequestId request) = 0;
+
+  /// KV of the stream's own tokens from there on leaves all pools, but for what requests hold or
+  /// have written.
+  virtual void truncate(StreamId stream, Tokens tokens) = 0;
+  /// Whether a pool has KV of the stream, or remembers that it had. If not, and if no request names
+  /// it, the stream may be closed.
+  [[nodiscard]] virtual bool remembers(StreamId stream) const = 0;
 
   [[nodiscard]] virtual PoolCounters counters(std::size_t pool) const = 0;
   /// Blocks with a key that a pool holds.

@@ -7,8 +7,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include "sim/store/extent_store.hpp"
 #include "sim/store/prefix_stack.hpp"
+#include "sim/store/stores.hpp"
 #include "tests/sim/store/replays.hpp"
 
 namespace kvtier::bench {
@@ -136,7 +136,7 @@ void BM_ExtentStore(benchmark::State& state) {
   rules.pools = {{.capacity = kCapacityTokens / state.range(0), .block = Tokens(state.range(0))}};
   std::int64_t hits = 0;
   for (auto _ : state) {
-    const auto store = make_extent_store(rules, trace->streams);
+    const auto store = make_store(rules, trace->streams);
     hits = 0;
     Match match;
     for (const HashRequest& request : trace->requests) {

@@ -38,7 +38,7 @@ Layers layers() {
       {"policies", {"sim/policy", "sim/core"}},
       {"hw", {"sim/core"}},
       {"traces", {"sim/core"}},
-      {"sim/store", {"sim/core"}},
+      {"sim/store", {"sim/core", "sim/policy"}},
       {"sim/engine", {"sim/core", "sim/policy", "sim/store", "hw", "traces"}},
       {"sim/replay", {"sim/engine"}},
       {"kernels", {}},

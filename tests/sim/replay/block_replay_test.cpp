@@ -51,7 +51,8 @@ TEST(BlockReplay, FindsWhatAnyEarlierRequestBeganWith) {
                      {.block = Tokens(4)});
   Requests requests;
   RunConfig config = blocks_config(100, 4);
-  const Json metrics = replay_blocks(config, source, {.observer = &requests})["metrics"];
+  const Json metrics =
+      replay_blocks(config, source, builtin_policies(), {.observer = &requests})["metrics"];
   ASSERT_EQ(requests.all.size(), 3U);
   EXPECT_EQ(requests.all[0].found, std::vector{Tokens(0)});
   EXPECT_EQ(requests.all[1].found, std::vector{Tokens(8)});
@@ -70,7 +71,8 @@ TEST(BlockReplay, StoresResponsesOrNot) {
     NamedSource source({{{1}, Tokens(4), Tokens(9)}}, {.block = Tokens(4)});
     RunConfig config = blocks_config(100, 4);
     config.system.blocks->responses = responses;
-    return replay_blocks(config, source, {})["metrics"]["tiers"]["dram"]["resident_blocks"];
+    return replay_blocks(config, source, builtin_policies(),
+                         {})["metrics"]["tiers"]["dram"]["resident_blocks"];
   };
   EXPECT_EQ(resident(true), 3);  // 4 + 9 - 1 tokens
   EXPECT_EQ(resident(false), 1);
@@ -84,10 +86,10 @@ TEST(BlockReplay, RunningRequestsShareATierInHbm) {
   config.system.tiers.hbm = hbm;
   NamedSource fits({{{1, 2}, Tokens(8), Tokens(1)}, {{1, 2}, Tokens(8), Tokens(1)}},
                    {.block = Tokens(4)});
-  EXPECT_EQ(replay_blocks(config, fits, {})["metrics"]["hit_tokens"]["hbm"], 4);
+  EXPECT_EQ(replay_blocks(config, fits, builtin_policies(), {})["metrics"]["hit_tokens"]["hbm"], 4);
   NamedSource too_long({{{1, 2}, Tokens(8), Tokens(9)}}, {.block = Tokens(4)});
   try {
-    static_cast<void>(replay_blocks(config, too_long, {}));
+    static_cast<void>(replay_blocks(config, too_long, builtin_policies(), {}));
     FAIL() << "it has no room";
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
@@ -99,7 +101,7 @@ TEST(BlockReplay, RunningRequestsShareATierInHbm) {
 TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
   RunConfig config = blocks_config(100, 4);
   config.system.tiers.dram->eviction.name = "s3fifo";
-  config.system.tiers.dram->ttl = SimDuration(1);
+  config.system.tiers.dram->admission.name = "second_hit";
   config.system.tiers.dram->blocks->after_uses = 2;
   config.system.blocks->partial_blocks = true;
   EXPECT_EQ(refused(config),
@@ -107,29 +109,57 @@ TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
             "have keys\n"
             "/system/tiers/dram/eviction: with /system/blocks expected lru, fifo or lfu, without "
             "parameters\n"
-            "/system/tiers/dram/ttl: with /system/blocks expected \"none\"\n"
+            "/system/tiers/dram/admission: with /system/blocks expected always, but for extents "
+            "and sequences\n"
             "/system/tiers/dram/blocks/after_uses: with /system/blocks expected \"none\" for the "
             "fastest tier: nothing is above it");
   RunConfig nodes = blocks_config(100, 4);
   nodes.system.blocks->unit = EvictionUnit::node;
-  EXPECT_EQ(refused(nodes),
-            "/system/blocks/unit: with /system/blocks expected block, since nodes are in a tier in "
-            "hbm alone");
+  EXPECT_EQ(
+      refused(nodes),
+      "/system/blocks/unit: with /system/blocks expected block, tail or sequence, since nodes "
+      "are in a tier in hbm alone");
   nodes.system.tiers.hbm = HbmTierConfig{};
   static_cast<TierConfig&>(*nodes.system.tiers.hbm) = blocks_tier(100, 4);
   nodes.system.tiers.hbm->eviction.name = "fifo";
   nodes.system.tiers.hbm->blocks->touch = Touch::lookup;
+  nodes.system.tiers.hbm->blocks->lease = SimDuration(1);
+  nodes.system.tiers.hbm->blocks->round = 2;
+  nodes.system.tiers.hbm->ttl = SimDuration(1);
   nodes.system.tiers.dram->block_size = Tokens(8);
   EXPECT_EQ(
       refused(nodes),
-      "/system/blocks/unit: with /system/blocks expected block, since nodes are in a tier in "
-      "hbm alone\n"
+      "/system/blocks/unit: with /system/blocks expected block, tail or sequence, since nodes are "
+      "in a tier in hbm alone\n"
+      "/system/tiers/hbm/ttl: with /system/blocks expected \"none\" for nodes\n"
+      "/system/tiers/hbm/blocks/lease: with /system/blocks expected 0s for nodes\n"
+      "/system/tiers/hbm/blocks/round: with /system/blocks expected 1 for nodes\n"
       "/system/tiers/hbm/eviction: with /system/blocks expected lru or lfu for nodes\n"
       "/system/tiers/hbm/blocks/touch: with /system/blocks expected end: running requests "
       "hold what they find\n"
-      "/system/tiers/dram/write: with /system/blocks expected on_create behind a tier in hbm\n"
-      "/system/tiers/dram/inclusive: with /system/blocks expected true behind a tier in hbm\n"
+      "/system/tiers/dram/write: with /system/blocks expected on_create behind a tier of blocks in "
+      "hbm\n"
+      "/system/tiers/dram/inclusive: with /system/blocks expected true behind a tier of blocks in "
+      "hbm\n"
       "/system/tiers/dram/block_size: with /system/blocks expected that of the fastest tier");
+  RunConfig entries = blocks_config(100, 4);
+  entries.system.blocks->unit = EvictionUnit::sequence;
+  entries.system.blocks->duplicates = Duplicates::kept;
+  entries.system.blocks->keyless = Keyless::in_order;
+  entries.system.tiers.dram->eviction.name = "tokens_times_idle";
+  EXPECT_EQ(refused(entries),
+            "/system/blocks/duplicates: with /system/blocks expected merged for extents and "
+            "sequences\n"
+            "/system/blocks/keyless: with /system/blocks expected first for extents and "
+            "sequences\n"
+            "/system/tiers/dram/eviction: with /system/blocks expected a policy of whole entries "
+            "for sequences");
+  entries = blocks_config(100, 4);
+  entries.system.blocks->unit = EvictionUnit::tail;
+  entries.system.tiers.dram->eviction.name = "belady";
+  EXPECT_EQ(refused(entries),
+            "/system/tiers/dram/eviction: with /system/blocks expected a policy that does not know "
+            "the future");
   RunConfig sessions = tiny_config();
   sessions.system.tiers.dram = blocks_tier(1, 4);
   EXPECT_EQ(refused(sessions),
@@ -175,30 +205,55 @@ RunConfig random_blocks(std::uint64_t seed) {
     added.blocks->insertion = random.index(2) == 0 ? End::tail : End::head;
     added.blocks->promotes = random.index(2) == 0;
     added.blocks->no_room = random.index(2) == 0 ? NoRoom::evict : NoRoom::skip;
+    if (random.index(4) == 0) {
+      added.ttl = SimDuration(1 + 1'000'000'000 * random.index(100));
+    }
+    if (random.index(6) == 0) {
+      added.blocks->lease = SimDuration(1'000'000'000 * random.index(20));
+    }
+    if (random.index(4) == 0) {
+      added.blocks->round = 1 + random.index(5);
+    }
+    if (has_entries(config.system.blocks->unit)) {
+      constexpr std::array kPolicies{"lru", "sieve", "gdsf", "arc", "scheduler_aware", "s3fifo"};
+      added.eviction.name = kPolicies[static_cast<std::size_t>(random.index(6))];
+      added.admission.name = random.index(3) == 0 ? "second_hit" : kAlwaysAdmitted;
+    }
     return added;
   };
+  constexpr std::array kUnits{EvictionUnit::block, EvictionUnit::tail, EvictionUnit::sequence};
+  config.system.blocks->unit = kUnits[static_cast<std::size_t>(random.index(3))];
   if (random.index(4) == 0) {
     // Requests that run take its blocks.
     HbmTierConfig hbm;
     static_cast<TierConfig&>(hbm) = next_tier();
     hbm.blocks->touch = Touch::end;
-    if (random.index(2) == 0) {
+    hbm.blocks->lease = SimDuration(0);  // it would leave no room
+    if (config.system.blocks->unit == EvictionUnit::block && random.index(2) == 0) {
       config.system.blocks->unit = EvictionUnit::node;
+      hbm.ttl.reset();
+      hbm.blocks->round = 1;
       config.system.blocks->whole_need = random.index(2) == 0;
       config.system.blocks->one_block_more = random.index(2) == 0;
       hbm.eviction.name = random.index(2) == 0 ? "lru" : "lfu";
     }
     hbm.blocks->capacity->count += config.model.context_window.value / block + 1;
     config.system.tiers.hbm = hbm;
-    config.system.blocks->duplicates = random.index(2) == 0 ? Duplicates::kept : Duplicates::merged;
-    config.system.blocks->keyless = random.index(2) == 0 ? Keyless::first : Keyless::in_order;
+    const bool entries = has_entries(config.system.blocks->unit);
+    config.system.blocks->duplicates =
+        !entries && random.index(2) == 0 ? Duplicates::kept : Duplicates::merged;
+    config.system.blocks->keyless =
+        entries || random.index(2) == 0 ? Keyless::first : Keyless::in_order;
     constexpr std::array kMoments{Publication::scheduling, Publication::computed, Publication::end};
     config.system.blocks->found_from = kMoments[static_cast<std::size_t>(random.index(3))];
     if (random.index(2) == 0) {
       config.system.blocks->chunk = Tokens(1 + random.index(500));
     }
-    if (config.system.blocks->unit == EvictionUnit::block && random.index(2) == 0) {
-      config.system.tiers.dram = next_tier();
+    if (config.system.blocks->unit == EvictionUnit::node || random.index(2) == 0) {
+      return config;
+    }
+    config.system.tiers.dram = next_tier();
+    if (!entries) {
       config.system.tiers.dram->inclusive = true;
       config.system.tiers.dram->write = WriteMoment::on_create;
       config.system.tiers.dram->blocks->touch = Touch::end;
@@ -207,9 +262,9 @@ RunConfig random_blocks(std::uint64_t seed) {
         config.system.tiers.dram->eviction.name = "arc";
       }
     }
-    return config;
+  } else {
+    config.system.tiers.dram = next_tier();
   }
-  config.system.tiers.dram = next_tier();
   config.hardware.cxl = CxlConfig{.capacity = Bytes(1000000), .price = {}, .bandwidth = {}};
   static_cast<DuplexLimits&>(config.hardware.cxl->bandwidth) = limits(5e5, 5e5, 1e6);
   if (random.index(2) == 0) {
@@ -246,9 +301,8 @@ TEST(BlockReplay, TheCurveIsThatOfReplays) {
       continue;
     }
     TierConfig& dram = *config.system.tiers.dram;
-    dram.eviction.name = "lru";
-    dram.blocks->touch = Touch::end;
-    dram.blocks->insertion = End::tail;
+    dram = blocks_tier(dram.blocks->capacity->count, dram.block_size.value);
+    config.system.blocks->unit = EvictionUnit::block;
     config.system.blocks->longest_hit = HitCap::none;
     config.system.blocks->responses = true;
     const Json metrics = simulate_untimed(config, builtin_policies())["metrics"];

@@ -46,7 +46,7 @@ class Mooncake : public testing::Test {
       config.system.tiers.ssd = tiers[1];
     }
     const auto source = open();
-    return replay_blocks(config, *source, {})["metrics"];
+    return replay_blocks(config, *source, builtin_policies(), {})["metrics"];
   }
 
   static inline std::filesystem::path path_;

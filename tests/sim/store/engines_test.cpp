@@ -63,7 +63,7 @@ void expect_equal(const OracleCase& oracle, const StoreKind& kind) {
         column + 1 < table->columns.size() && table->columns[column + 1].rfind("evict_", 0) == 0;
     Streams streams = trace->streams;
     const StoreRules rules = rules_of(oracle, tokens_of(name.substr(4)));
-    const auto store = kind.make(rules, streams);
+    const auto store = kind.make(rules, streams, {});
     VllmReplay vllm{.most_held = oracle.held, .with_output = oracle.with_output, .held = {}};
     std::size_t different = 0;
     std::string first;
@@ -137,7 +137,7 @@ TEST_P(VllmOffload, FindsTheSameRequestByRequest) {
           {.capacity = cpu / kTraceBlock.value, .block = kTraceBlock, .eviction = oracle.eviction});
       rules.edges = {{.write = Write::with_compute, .prompts_only = true}};
     }
-    const auto store = kind.make(rules, streams);
+    const auto store = kind.make(rules, streams, {});
     std::size_t different = 0;
     std::string first;
     for (std::size_t i = 0; i < trace->requests.size(); ++i) {

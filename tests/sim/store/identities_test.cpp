@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/store/belady.hpp"
-#include "sim/store/extent_store.hpp"
+#include "sim/store/stores.hpp"
 #include "tests/sim/store/random_stores.hpp"
 #include "tests/sim/store/replays.hpp"
 
@@ -58,7 +58,7 @@ Hits hits_of(const Forest& forest, const std::vector<std::int64_t>& capacities,
     rules.pools.push_back({.capacity = capacity, .block = kBlock, .eviction = eviction});
   }
   rules.edges.assign(capacities.size() - 1, edge);
-  const auto store = make_extent_store(rules, forest.streams);
+  const auto store = make_store(rules, forest.streams);
   Hits hits;
   for (const Context& request : forest.requests) {
     hits.push_back(replay_cache(*store, request).match.tokens.value / kBlock.value);

@@ -29,7 +29,7 @@ class Mooncake : public testing::Test {
       rules.pools.push_back({.capacity = capacity, .block = kTraceBlock, .eviction = eviction});
     }
     rules.edges.assign(capacities.size() - 1, edge);
-    const auto store = kind.make(rules, trace_->streams);
+    const auto store = kind.make(rules, trace_->streams, {});
     Hits hits;
     for (const HashRequest& request : trace_->requests) {
       const Match match = replay_cache(*store, request.whole_blocks()).match;

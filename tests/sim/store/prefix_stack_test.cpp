@@ -14,7 +14,7 @@ std::int64_t replayed_hits(const Streams& streams, const std::vector<Context>& r
   StoreRules rules;
   rules.pools = {{.capacity = capacity, .block = block}};
   std::int64_t hits = 0;
-  const auto store = store_kinds().front().make(rules, streams);
+  const auto store = store_kinds().front().make(rules, streams, {});
   for (const Context& request : requests) {
     hits += replay_cache(*store, request).match.tokens.value / block.value;
   }

@@ -15,6 +15,32 @@ T one_of(RandomStream& random, const std::array<T, N>& values) {
 
 bool coin(RandomStream& random) { return random.index(2) == 0; }
 
+/// Any policy chooses what leaves.
+void make_entries(StoreRules& rules, RandomStream& random) {
+  const std::array<std::string, 10> policies{"lru", "fifo",   "lfu",   "mru",  "slru",
+                                             "arc", "s3fifo", "sieve", "gdsf", "tokens_times_idle"};
+  const std::array<std::string, 3> filters{"second_hit", "frequency_sketch", "always"};
+  for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+    PoolRules& pool = rules.pools[i];
+    pool.unit = coin(random) ? EvictionUnit::tail : EvictionUnit::sequence;
+    do {
+      pool.eviction = one_of(random, policies);
+    } while (pool.unit == EvictionUnit::sequence && pool.eviction == "tokens_times_idle");
+    pool.facts = {.recompute = [](Tokens tokens) { return SimDuration(7 * tokens.value + 3); },
+                  .load = [](Tokens tokens) { return SimDuration(tokens.value); }};
+    pool.touch = coin(random) ? Touch::end : Touch::lookup;
+    if (random.index(3) == 0) {
+      pool.admission = one_of(random, filters);
+    }
+    if (i > 0) {
+      EdgeRules& edge = rules.edges[i - 1];
+      edge.write =
+          one_of(random, std::array{Write::with_compute, Write::after_uses, Write::on_eviction});
+      edge.exclusive = coin(random);
+    }
+  }
+}
+
 }  // namespace
 
 StoreRules random_rules(RandomStream& random) {
@@ -25,26 +51,28 @@ StoreRules random_rules(RandomStream& random) {
       one_of(random, std::array{Publication::scheduling, Publication::computed, Publication::end});
   rules.duplicates = coin(random) ? Duplicates::kept : Duplicates::merged;
   rules.keyless = coin(random) ? Keyless::first : Keyless::in_order;
-  rules.requests_in_first = random.index(2) == 0;
-  const std::int64_t pools = rules.requests_in_first ? 1 + random.index(2) : 1 + random.index(5);
+  rules.requests_in_first = coin(random);
+  rules.bytes_per_token = Bytes(1 + random.index(3));
+  const std::int64_t pools = 1 + random.index(5);
   const Tokens block(1 + random.index(4));
   for (std::int64_t i = 0; i < pools; ++i) {
+    const bool runs_here = i == 0 && rules.requests_in_first;
     PoolRules pool{.name = fmt::format("pool{}", i),
-                   .capacity = 1 + random.index(i == 0 ? 30 : 60),
+                   .capacity = 1 + random.index(i == 0 ? 30 : 60) + (runs_here ? 20 : 0),
                    .block = block,
                    .eviction = one_of(random, orders),
                    .insertion = coin(random) ? End::tail : End::head,
-                   .touch = coin(random) ? Touch::end : Touch::lookup};
-    if (rules.requests_in_first) {
-      pool.capacity += 20;
-      pool.touch = Touch::end;
-      if (pools == 1 && coin(random)) {
-        pool.unit = EvictionUnit::node;
-        pool.eviction = coin(random) ? "lru" : "lfu";
-        pool.whole_need = coin(random);
-        pool.one_block_more = coin(random);
-      }
+                   .touch = runs_here || coin(random) ? Touch::end : Touch::lookup};
+    if (random.index(4) == 0) {
+      pool.ttl = SimDuration(1 + random.index(40));
     }
+    if (random.index(6) == 0) {
+      pool.lease = SimDuration(1 + random.index(10));
+    }
+    if (random.index(4) == 0) {
+      pool.round = 1 + random.index(6);
+    }
+    pool.shared = i > 0 && i + 1 == pools && coin(random);
     rules.pools.push_back(pool);
     if (i > 0) {
       rules.edges.push_back(
@@ -55,15 +83,28 @@ StoreRules random_rules(RandomStream& random) {
            .no_room = coin(random) ? NoRoom::evict : NoRoom::skip,
            .promotes = random.index(3) > 0,
            .prompts_only = coin(random)});
-      if (rules.requests_in_first) {
-        rules.pools.back().capacity = 1 + random.index(40);
-        rules.edges.back().write = Write::with_compute;
-        rules.edges.back().exclusive = false;
-        if (random.index(3) == 0) {
-          rules.pools.back().eviction = "arc";
-        }
-      }
     }
+  }
+  if (rules.requests_in_first && pools > 1) {
+    // An offload.
+    rules.pools[1].capacity = 1 + random.index(40);
+    rules.pools[1].touch = Touch::end;
+    rules.edges[0].write = Write::with_compute;
+    rules.edges[0].exclusive = false;
+    if (random.index(3) == 0) {
+      rules.pools[1].eviction = "arc";
+    }
+  }
+  if (random.index(3) == 0) {
+    make_entries(rules, random);
+  } else if (rules.requests_in_first && pools == 1 && coin(random)) {
+    PoolRules& pool = rules.pools.front();
+    pool.unit = EvictionUnit::node;
+    pool.eviction = coin(random) ? "lru" : "lfu";
+    pool.whole_need = coin(random);
+    pool.one_block_more = coin(random);
+    pool.ttl.reset();
+    pool.lease = SimDuration(0);
   }
   return rules;
 }
@@ -74,10 +115,12 @@ std::string describe(const StoreRules& rules) {
       rules.requests_in_first, static_cast<int>(rules.hit_cap), static_cast<int>(rules.publication),
       static_cast<int>(rules.duplicates), static_cast<int>(rules.keyless));
   for (const PoolRules& pool : rules.pools) {
-    text += fmt::format("\n  pool of {} x {}: unit {} {} insertion {} touch {} whole {} more {}",
-                        pool.capacity, pool.block.value, static_cast<int>(pool.unit), pool.eviction,
-                        static_cast<int>(pool.insertion), static_cast<int>(pool.touch),
-                        pool.whole_need, pool.one_block_more);
+    text += fmt::format(
+        "\n  pool of {} x {}: unit {} {} {} insertion {} touch {} whole {} more {} ttl {} lease {} "
+        "round {} shared {}",
+        pool.capacity, pool.block.value, static_cast<int>(pool.unit), pool.eviction, pool.admission,
+        static_cast<int>(pool.insertion), static_cast<int>(pool.touch), pool.whole_need,
+        pool.one_block_more, pool.ttl ? pool.ttl->ns : -1, pool.lease.ns, pool.round, pool.shared);
   }
   for (const EdgeRules& edge : rules.edges) {
     text += fmt::format("\n  edge: write {} uses {} exclusive {} no_room {} promotes {} prompts {}",
@@ -85,6 +128,15 @@ std::string describe(const StoreRules& rules) {
                         static_cast<int>(edge.no_room), edge.promotes, edge.prompts_only);
   }
   return text;
+}
+
+std::optional<Context> RandomContexts::edit() {
+  if (lengths_.empty()) {
+    return std::nullopt;
+  }
+  const StreamId stream{
+      static_cast<std::uint32_t>(random_.index(static_cast<std::int64_t>(lengths_.size())))};
+  return Context{stream, Tokens(random_.index(lengths_[stream.value] + 1))};
 }
 
 Context RandomContexts::next() {
@@ -125,29 +177,45 @@ Context RandomContexts::longer(const Context& context) {
   return {stream, tokens};
 }
 
-std::string first_difference(Store& a, Store& b, const StoreRules& rules, RandomContexts& contexts,
-                             RandomStream& random, int calls) {
+std::string first_difference(const Stores& a, const Stores& b, const StoreRules& rules,
+                             RandomContexts& contexts, RandomStream& random, int calls) {
   struct Held {
+    std::size_t instance = 0;
     RequestId a;
     RequestId b;
     Context context;
     Tokens computed;
   };
   std::vector<Held> held;
+  SimTime now;
   for (int call = 0; call < calls; ++call) {
     const auto differs = [&](const std::string& what) {
       return fmt::format("call {}: {} differs\n{}", call, what, describe(rules));
     };
-    const std::int64_t action = random.index(8);
-    if (held.empty() || (action < 3 && held.size() < 8)) {
+    const auto in_each = [&](auto act) {
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        act(*a[i]);
+        act(*b[i]);
+      }
+    };
+    const std::int64_t action = random.index(10);
+    if (action == 8) {
+      now = now + SimDuration(random.index(12));
+      in_each([&](Store& store) { store.advance(now); });
+    } else if (const auto edit =
+                   action == 9 && random.index(3) == 0 ? contexts.edit() : std::nullopt) {
+      in_each([&](Store& store) { store.truncate(edit->stream, edit->tokens); });
+    } else if (held.empty() || (action < 3 && held.size() < 8)) {
+      const auto instance =
+          static_cast<std::size_t>(random.index(static_cast<std::int64_t>(a.size())));
       const Context prompt = contexts.next();
       const Tokens room =
           coin(random) ? prompt.tokens : Tokens(random.index(prompt.tokens.value + 1));
-      const Match expected = a.match(prompt);
+      const Match expected = a[instance]->match(prompt);
       Match found_a;
       Match found_b;
-      const auto in_a = a.acquire(prompt, room, found_a);
-      const auto in_b = b.acquire(prompt, room, found_b);
+      const auto in_a = a[instance]->acquire(prompt, room, found_a);
+      const auto in_b = b[instance]->acquire(prompt, room, found_b);
       if (found_a.tokens != found_b.tokens || found_a.by_pool != found_b.by_pool ||
           expected.by_pool != found_a.by_pool) {
         return differs(fmt::format("a match of {} tokens, {} and {},", prompt.tokens.value,
@@ -157,39 +225,50 @@ std::string first_difference(Store& a, Store& b, const StoreRules& rules, Random
         return differs("whether there is room");
       }
       if (in_a) {
-        held.push_back(
-            {*in_a, *in_b, {prompt.stream, std::max(room, found_a.tokens)}, found_a.tokens});
+        held.push_back({instance,
+                        *in_a,
+                        *in_b,
+                        {prompt.stream, std::max(room, found_a.tokens)},
+                        found_a.tokens});
       }
-    } else {
+    } else if (!held.empty()) {
       const auto at =
           static_cast<std::size_t>(random.index(static_cast<std::int64_t>(held.size())));
       Held& one = held[at];
+      Store& in_a = *a[one.instance];
+      Store& in_b = *b[one.instance];
       if (action < 5) {
         const Context longer = contexts.longer(one.context);
-        const bool grown = a.grow(one.a, longer);
-        if (grown != b.grow(one.b, longer)) {
+        const bool grown = in_a.grow(one.a, longer);
+        if (grown != in_b.grow(one.b, longer)) {
           return differs("whether a request may grow");
         }
         one.context = grown ? longer : one.context;
       } else if (action == 5) {
         one.computed += Tokens(random.index((one.context.tokens - one.computed).value + 1));
-        a.computed(one.a, one.computed);
-        b.computed(one.b, one.computed);
+        in_a.computed(one.a, one.computed);
+        in_b.computed(one.b, one.computed);
       } else {
-        a.release(one.a);
-        b.release(one.b);
+        in_a.release(one.a);
+        in_b.release(one.b);
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
       }
     }
-    a.check_invariants();
-    b.check_invariants();
-    for (std::size_t pool = 0; pool < rules.pools.size(); ++pool) {
-      if (!(a.counters(pool) == b.counters(pool))) {
-        return differs(fmt::format("pool {}: a counter", pool));
+    in_each([](Store& store) { store.check_invariants(); });
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      for (std::size_t pool = 0; pool < rules.pools.size(); ++pool) {
+        if (!(a[i]->counters(pool) == b[i]->counters(pool))) {
+          return differs(fmt::format("instance {}, pool {}: a counter", i, pool));
+        }
+        if (a[i]->resident_blocks(pool) != b[i]->resident_blocks(pool) ||
+            a[i]->contents(pool) != b[i]->contents(pool)) {
+          return differs(fmt::format("instance {}, pool {}: what it holds", i, pool));
+        }
       }
-      if (a.resident_blocks(pool) != b.resident_blocks(pool) ||
-          a.contents(pool) != b.contents(pool)) {
-        return differs(fmt::format("pool {}: what it holds", pool));
+      for (std::uint32_t stream = 0; stream < contexts.streams().size(); ++stream) {
+        if (a[i]->remembers(StreamId{stream}) != b[i]->remembers(StreamId{stream})) {
+          return differs(fmt::format("instance {}: whether it remembers a stream", i));
+        }
       }
     }
   }

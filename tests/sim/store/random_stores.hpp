@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ class RandomContexts {
   [[nodiscard]] Context next();
   /// A longer context that begins with this one, in its stream or in a fork of it.
   [[nodiscard]] Context longer(const Context& context);
+  /// A stream, and where its end was cut; nullopt before there is one.
+  [[nodiscard]] std::optional<Context> edit();
   [[nodiscard]] const Streams& streams() const { return streams_; }
 
  private:
@@ -31,10 +34,12 @@ class RandomContexts {
   Context last_;
 };
 
-/// Calls two stores alike and compares all that can be seen of them after each call. Returns the
-/// first difference, or "".
-[[nodiscard]] std::string first_difference(Store& a, Store& b, const StoreRules& rules,
-                                           RandomContexts& contexts, RandomStream& random,
-                                           int calls);
+using Stores = std::vector<std::unique_ptr<Store>>;
+
+/// Calls two groups of instances alike and compares all that can be seen of them after each call.
+/// Returns the first difference, or "".
+[[nodiscard]] std::string first_difference(const Stores& a, const Stores& b,
+                                           const StoreRules& rules, RandomContexts& contexts,
+                                           RandomStream& random, int calls);
 
 }  // namespace kvtier

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "sim/store/extent_store.hpp"
-#include "sim/store/reference_store.hpp"
+#include "sim/store/stores.hpp"
 
 namespace kvtier {
 
 std::vector<StoreKind> store_kinds() {
-  return {{"extents", make_extent_store}, {"reference", make_reference_store}};
+  return {{"extents", make_store}, {"reference", make_reference_store}};
 }
 
 Replayed replay_cache(Store& store, const Context& context) {

@@ -16,7 +16,7 @@ namespace kvtier {
 /// A store under test, by name.
 struct StoreKind {
   std::string name;
-  std::unique_ptr<Store> (*make)(const StoreRules&, const Streams&);
+  std::unique_ptr<Store> (*make)(const StoreRules&, const Streams&, const PolicyRegistry&);
 };
 /// All kinds there are.
 [[nodiscard]] std::vector<StoreKind> store_kinds();

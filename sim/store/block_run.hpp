@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/streams.hpp"
+#include "sim/store/rules.hpp"
+
+namespace kvtier {
+
+/// Blocks [begin, end) of a stream, which come or leave one by one from the end `first`.
+struct BlockRun {
+  StreamId stream;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  End first = End::tail;
+
+  [[nodiscard]] std::int64_t size() const { return end - begin; }
+};
+
+/// Blocks that are alike in a pool: present, all in one extent, or absent.
+struct Piece {
+  bool present = false;
+  std::uint32_t extent = UINT32_MAX;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Visits the stretches of a path from its head, or its tail.
+template <class Visit>
+void walk(const std::vector<Stretch>& path, End first, Visit visit) {
+  const std::size_t count = path.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Stretch& stretch = path[first == End::tail ? count - 1 - i : i];
+    visit(BlockRun{stretch.stream, stretch.begin, stretch.end, first});
+  }
+}
+
+/// Visits the pieces of a run in a pool, which are looked up as they are reached.
+template <class Pool, class Visit>
+void for_each_piece(const Pool& pool, const BlockRun& run, Visit visit) {
+  std::int64_t begin = run.begin;
+  std::int64_t end = run.end;
+  while (begin < end) {
+    if (run.first == End::tail) {
+      const Piece piece = pool.last_piece(run.stream, begin, end);
+      end = piece.begin;
+      visit(piece);
+    } else {
+      const Piece piece = pool.first_piece(run.stream, begin, end);
+      begin = piece.end;
+      visit(piece);
+    }
+  }
+}
+
+}  // namespace kvtier
