@@ -33,6 +33,10 @@ class BeladyEviction final : public QueuedEviction<NoMark> {
     queues_.resize(entry);
     queues_.move(entry.id, size_class(entry.bytes), queues_.row(entry.id).order);
   }
+  void on_split(const EntryView& head, const EntryView& tail, SimTime now) override {
+    on_resize(head, now);
+    on_insert(tail, now);
+  }
   void on_next_use(EntryId entry, SimTime next_use) override {
     queues_.move(entry, queues_.row(entry).queue, order(next_use));
   }

@@ -161,6 +161,21 @@ void entries_in_use_are_kept(const Kind& kind, const PolicyParameters& parameter
   tier.check();
 }
 
+void both_parts_of_a_split_entry_leave(const Kind& kind, const PolicyParameters& parameters) {
+  TrialTier tier = six_entries(kind, parameters);
+  tier.split(EntryId{2}, EntryId{6}, Tokens(40));
+  tier.check();
+  tier.hit(EntryId{2});
+  tier.begin_turn(EntryId{5});
+  tier.split(EntryId{5}, EntryId{7}, Tokens(60));
+  tier.check();
+  tier.end_turn(EntryId{5}, Tokens(60));
+  tier.end_turn(EntryId{7}, Tokens(80));
+  tier.check();
+  require_leaving(tier, {1, 2, 4, 5, 6, 7});
+  tier.check();
+}
+
 void a_removed_entry_can_come_back(const Kind& kind, const PolicyParameters& parameters) {
   TrialTier tier = six_entries(kind, parameters);
   tier.remove(EntryId{2});
@@ -247,6 +262,7 @@ constexpr std::array kChecks{
     ConformanceCheck{"AnEmptyTierHasNoVictim", an_empty_tier_has_no_victim},
     ConformanceCheck{"EntriesThatMoveNeverLeave", entries_that_move_never_leave},
     ConformanceCheck{"EntriesInUseAreKeptAndNotChosen", entries_in_use_are_kept},
+    ConformanceCheck{"BothPartsOfASplitEntryLeave", both_parts_of_a_split_entry_leave},
     ConformanceCheck{"ARemovedEntryIsNotChosenAndCanComeBack", a_removed_entry_can_come_back},
     ConformanceCheck{"EntryNumbersMayBeSparse", entry_numbers_may_be_sparse},
     ConformanceCheck{"TheSameCallsGiveTheSameAnswers", the_same_calls_give_the_same_answers},

@@ -118,6 +118,22 @@ class TrialTier : public TierView {
     offer(entry);
     policy_->on_resize(view, tick());
   }
+  /// The entry keeps so many tokens, the others are a new one in the same state.
+  void split(EntryId entry, EntryId tail, Tokens tokens) {
+    KVTIER_ASSERT(!holds(tail), "an entry is inserted once");
+    Resident& whole = offers_->residents.at(entry);
+    Resident& part = offers_->residents[tail] = whole;
+    part.view.id = tail;
+    part.view.key = EntryKey{tail.value + std::uint64_t{1'000}};
+    part.view.place = tail.value;
+    part.view.queue_position = kNotQueued;
+    set_tokens(part.view, whole.view.tokens - tokens);
+    set_tokens(whole.view, tokens);
+    part.view.depth += tokens;
+    offer(entry);
+    offer(tail);
+    policy_->on_split(whole.view, part.view, tick());
+  }
   void set_next_use(EntryId entry, SimTime next_use) {
     offers_->residents.at(entry).view.next_use = next_use;
     policy_->on_next_use(entry, next_use);

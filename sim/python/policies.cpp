@@ -69,6 +69,7 @@ class PythonEviction final : public EvictionPolicy {
     if (!on_release_) {
       on_release_ = on_resize_;
     }
+    on_split_ = method("on_split", true);
     on_remove_ = method("on_remove", false);
     on_queue_change_ = method("on_queue_change", true);
     on_next_use_ = method("on_next_use", true);
@@ -109,6 +110,13 @@ class PythonEviction final : public EvictionPolicy {
   }
   void on_resize(const EntryView& entry, SimTime now) override {
     call(on_resize_, [&](const py::object& method) { method(entry, now.ns); });
+  }
+  void on_split(const EntryView& head, const EntryView& tail, SimTime now) override {
+    if (!on_split_) {
+      EvictionPolicy::on_split(head, tail, now);
+      return;
+    }
+    call(on_split_, [&](const py::object& method) { method(head, tail, now.ns); });
   }
   void on_remove(EntryId entry, SimTime now) override {
     call(on_remove_, [&](const py::object& method) { method(entry.value, now.ns); });
@@ -168,6 +176,7 @@ class PythonEviction final : public EvictionPolicy {
   SharedObject on_hit_;
   SharedObject on_release_;
   SharedObject on_resize_;
+  SharedObject on_split_;
   SharedObject on_remove_;
   SharedObject on_queue_change_;
   SharedObject on_next_use_;
@@ -251,6 +260,7 @@ void bind_views(py::module_& module) {
   py::class_<EntryView>(module, "Entry", "One entry as a tier holds it; times in nanoseconds.")
       .def_property_readonly("id", [](const EntryView& e) { return e.id.value; })
       .def_property_readonly("key", [](const EntryView& e) { return e.key.value; })
+      .def_property_readonly("depth", [](const EntryView& e) { return e.depth.value; })
       .def_property_readonly("place", [](const EntryView& e) { return e.place; })
       .def_property_readonly("tokens", [](const EntryView& e) { return e.tokens.value; })
       .def_property_readonly("bytes", [](const EntryView& e) { return e.bytes.value; })

@@ -20,7 +20,8 @@ class EvictionPolicy:
         how long computing or loading them takes if nothing else runs."""
 
     def on_insert(self, entry, now):
-        """`entry` is an Entry: id, key, place (to break ties), tokens, bytes, first_inserted (kept
+        """`entry` is an Entry: id, key, place (to break ties), tokens, depth (tokens of the context
+        before them), bytes, first_inserted (kept
         while any tier holds the entry or a turn uses it), session_began, last_used, queue_position
         (look-ahead knowledge only) and next_use (oracle knowledge only)."""
         raise NotImplementedError
@@ -35,6 +36,11 @@ class EvictionPolicy:
 
     def on_resize(self, entry, now):
         """`entry` is an Entry."""
+
+    def on_split(self, head, tail, now):
+        """The entry is two from here on, in the state that it was in: it is now `head`, and `tail`,
+        which continues it, is new; both are an Entry. A class without this method gets on_resize
+        and on_insert instead."""
 
     def on_remove(self, entry, now):
         """The entry leaves for good."""

@@ -31,6 +31,15 @@ TEST(LruEviction, EvictsLeastRecentlyUsedFirst) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 3, 0, 2}));
 }
 
+TEST(LruEviction, TheTailOfASplitEntryLeavesJustBeforeItsHead) {
+  TrialTier tier(lru_eviction());
+  tier.insert(EntryId{0});
+  tier.insert(EntryId{1});
+  tier.insert(EntryId{2});
+  tier.split(EntryId{1}, EntryId{3}, Tokens(40));
+  EXPECT_EQ(tier.evict_all(), (std::vector<std::uint32_t>{0, 3, 1, 2}));
+}
+
 TEST(LruEviction, AnInsertionIsAUse) {
   TestTier tier = tier_of(3);
   tier.remove(EntryId{0});

@@ -21,6 +21,16 @@ TestTier tier_of(std::uint32_t entries) {
   return tier;
 }
 
+TEST(SieveEviction, TheTailOfASplitEntryHasItsMarkAndPlace) {
+  TrialTier tier(sieve_eviction());
+  tier.insert(EntryId{0});
+  tier.insert(EntryId{1});
+  tier.hit(EntryId{0});
+  tier.split(EntryId{0}, EntryId{2}, Tokens(40));
+  EXPECT_EQ(tier.evict(), EntryId{1});
+  EXPECT_EQ(tier.evict_all(), (std::vector<std::uint32_t>{2, 0}));
+}
+
 TEST(SieveEviction, TheHandSparesWhatWasUsedOnce) {
   // The hand passes 0 and takes 1, passes 2, takes 3 and 4, begins again and takes 0 and 2.
   TestTier tier = tier_of(5);

@@ -317,6 +317,13 @@ const std::vector<Move>& moves() {
       {"plain", R"(/system/tiers/ssd={"eviction": "lru"})"},
       {"blocks", "/system/blocks=none", {}, Effect::rejects},  // its tiers are of blocks
       {"blocks", "/system/blocks/unit=node", {}, Effect::rejects},
+      {"blocks", "/system/blocks/unit=sequence"},
+      {"blocks", "/system/tiers/ssd/blocks/round=7"},
+      {"blocks", "/system/tiers/ssd/blocks/lease=1h"},
+      {"blocks", "/system/tiers/dram/blocks/round=7"},
+      {"blocks", "/system/tiers/dram/blocks/lease=1h"},
+      {"hbm_blocks", "/system/tiers/hbm/blocks/round=7"},
+      {"hbm_blocks", "/system/tiers/hbm/blocks/lease=1h", {}, Effect::rejects},
       {"hbm_blocks", "/system/blocks/keyless=in_order"},
       {"blocks", "/system/blocks/partial_blocks=true", {}, Effect::rejects},
       {"blocks", "/system/blocks/responses=false"},
