@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "sim/engine/backend.hpp"
@@ -16,6 +17,32 @@ inline constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
 
 /// Payload of the batcher's timers; others are the users'.
 inline constexpr std::uint64_t kBatcherTimer = UINT64_MAX - 1;
+
+/// What requests found of their prompts, in a system of blocks.
+struct BlockHits {
+  std::int64_t turns = 0;
+  std::int64_t turns_with_hits = 0;
+  std::int64_t prompt_tokens = 0;
+  /// In HBM, and in the tier behind it.
+  std::array<std::int64_t, 2> hit_tokens{};
+
+  friend BlockHits operator-(BlockHits a, const BlockHits& b) {
+    a.turns -= b.turns;
+    a.turns_with_hits -= b.turns_with_hits;
+    a.prompt_tokens -= b.prompt_tokens;
+    a.hit_tokens[0] -= b.hit_tokens[0];
+    a.hit_tokens[1] -= b.hit_tokens[1];
+    return a;
+  }
+  BlockHits& operator+=(const BlockHits& b) {
+    turns += b.turns;
+    turns_with_hits += b.turns_with_hits;
+    prompt_tokens += b.prompt_tokens;
+    hit_tokens[0] += b.hit_tokens[0];
+    hit_tokens[1] += b.hit_tokens[1];
+    return *this;
+  }
+};
 
 /// Admits waiting requests, says what the GPUs run, and keeps the stored KV. After each request
 /// that begins to wait and each completion it gives the GPUs work if they have none.
@@ -48,6 +75,8 @@ class Batcher {
   [[nodiscard]] virtual PrefetchCounters prefetches() const = 0;
   /// Admitted requests that had to wait again.
   [[nodiscard]] virtual std::int64_t preemptions() const = 0;
+  /// Over the whole run, by admission; null if the system has no blocks that requests share.
+  [[nodiscard]] virtual const BlockHits* block_hits() const { return nullptr; }
   /// Throws InvariantError if the books of the stored KV do not agree.
   virtual void check_invariants() const = 0;
 };

@@ -127,7 +127,7 @@ void check_paging(const RunConfig& config, const PolicyRegistry& registry, Probl
   const SystemConfig& system = config.system;
   const TiersConfig& tiers = system.tiers;
   if (!system.paging) {
-    if (system.batching != Batching::prefill_first) {
+    if (system.batching != Batching::prefill_first && !system.blocks) {
       problems.add("/system/paging", fmt::format("batching {} needs KV in blocks, got \"none\"",
                                                  write_value(system.batching).get<std::string>()));
     }
@@ -257,7 +257,8 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
     }
     refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B");
     refuse(nodes && tier.ttl, pointer + "/ttl", "\"none\" for nodes");
-    refuse(nodes && blocks.lease.ns > 0, pointer + "/blocks/lease", "0s for nodes");
+    refuse(system.tiers.hbm && first && blocks.lease.ns > 0, pointer + "/blocks/lease",
+           "0s in hbm, whose blocks requests need");
     refuse(nodes && blocks.round > 1, pointer + "/blocks/round", "1 for nodes");
     refuse(nodes && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
     refuse(system.tiers.hbm && (first || is_second) && !has_entries(unit) &&

@@ -264,7 +264,8 @@ void describe(V& v, TiersConfig& c) {
 
 /// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
 /// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
-/// sequences (AttentionStore). So far in untimed replays.
+/// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
+/// requests run, with batching unified.
 struct BlocksConfig {
   EvictionUnit unit = EvictionUnit::block;
   HitCap longest_hit = HitCap::last_token;

@@ -1,6 +1,7 @@
 #include "sim/engine/instance.hpp"
 
 #include "sim/core/assert.hpp"
+#include "sim/engine/block_batcher.hpp"
 #include "sim/engine/paged_batcher.hpp"
 #include "sim/engine/prefill_first.hpp"
 
@@ -17,6 +18,13 @@ std::unique_ptr<Batcher> make_part(const Instance::Setup& setup, Requests& reque
 }
 
 std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& requests) {
+  if (setup.config->system.blocks) {
+    return std::make_unique<BlockBatcher>(BlockBatcher::Setup{.config = setup.config,
+                                                              .registry = setup.registry,
+                                                              .backend = setup.backend,
+                                                              .requests = &requests,
+                                                              .plain_store = setup.plain_store});
+  }
   return setup.config->system.paging ? make_part<PagedBatcher>(setup, requests)
                                      : make_part<PrefillFirst>(setup, requests);
 }
@@ -41,6 +49,7 @@ Instance::Instance(const Setup& setup)
     tiers_before_ = tier_counters();
     preemptions_before_ = batcher_->preemptions();
     prefetches_before_ = batcher_->prefetches();
+    hits_before_ = batcher_->block_hits() != nullptr ? *batcher_->block_hits() : BlockHits{};
     if (on_measurement_begin) {
       on_measurement_begin();
     }
@@ -49,6 +58,9 @@ Instance::Instance(const Setup& setup)
     tiers_after_ = tier_counters();
     preemptions_after_ = batcher_->preemptions();
     prefetches_ = batcher_->prefetches() - prefetches_before_;
+    if (batcher_->block_hits() != nullptr) {
+      hits_ = *batcher_->block_hits() - hits_before_;
+    }
     if (on_measurement_end) {
       on_measurement_end();
     }

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/engine/batcher.hpp"
@@ -24,6 +25,8 @@ class Instance final {
     std::int64_t replica = 0;
     RunObserver* observer = nullptr;
     DecisionObserver* decisions = nullptr;
+    /// A system of blocks keeps them in a plain store of one object per block: the same, slowly.
+    bool plain_store = false;
     /// Called now and then with the number of finished turns; may throw to end the run.
     std::function<void(std::int64_t)> progress;
   };
@@ -64,6 +67,8 @@ class Instance final {
   [[nodiscard]] std::int64_t preemptions() const {
     return preemptions_after_ - preemptions_before_;
   }
+  /// Of turns admitted in the measured part; nullopt without blocks that requests share.
+  [[nodiscard]] const std::optional<BlockHits>& block_hits() const { return hits_; }
   /// Null if no turns are routed.
   [[nodiscard]] const ResponseTimes* response_times() const { return requests_.response_times(); }
   [[nodiscard]] const PrefetchCounters& prefetches() const { return prefetches_; }
@@ -81,6 +86,8 @@ class Instance final {
   std::vector<TierCounters> tiers_after_;
   std::int64_t preemptions_before_ = 0;
   std::int64_t preemptions_after_ = 0;
+  BlockHits hits_before_;
+  std::optional<BlockHits> hits_;
   PrefetchCounters prefetches_before_;
   /// Of the measured part.
   PrefetchCounters prefetches_;

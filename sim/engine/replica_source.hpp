@@ -24,6 +24,10 @@ class ReplicaSource final : public SessionSource {
     }
     return false;
   }
+  [[nodiscard]] Streams* streams() override { return all_.streams(); }
+  [[nodiscard]] std::optional<NamedBlocks> named_blocks() const override {
+    return all_.named_blocks();
+  }
 
  private:
   SessionSource& all_;

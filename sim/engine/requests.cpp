@@ -101,6 +101,7 @@ SessionSlot Requests::begin_session() {
   ++live_sessions_;
   Session& s = sessions_[slot];
   s.turns.swap(drawn_.turns);
+  s.contents.swap(drawn_.contents);
   s.next_turn = 0;
   s.shared_prompt = drawn_.shared_prompt;
   s.began = drawn_.arrival;
@@ -144,6 +145,19 @@ SessionSlot Requests::begin_turn(std::uint64_t timer) {
   }
   ++begun_turns_;
   return slot;
+}
+
+TurnTokens Requests::tokens(SessionSlot slot) const {
+  const Session& s = sessions_[slot];
+  const RequestRecord& r = s.request;
+  return {
+      .shared_prompt = s.shared_prompt,
+      .named = s.contents.empty() ? TurnContent{} : s.contents[static_cast<std::size_t>(r.turn)],
+      .first = r.turn == 0,
+      .history = r.history,
+      .input = r.input,
+      .output = r.output,
+      .cut = r.truncated};
 }
 
 std::optional<SessionSlot> Requests::route_turn(std::uint64_t timer) {

@@ -8,6 +8,7 @@
 
 #include "sim/engine/backend.hpp"
 #include "sim/engine/config.hpp"
+#include "sim/engine/contexts.hpp"
 #include "sim/engine/history.hpp"
 #include "sim/engine/metrics.hpp"
 #include "sim/engine/stationarity.hpp"
@@ -105,6 +106,9 @@ class Requests final : public QueueView {
   [[nodiscard]] const RequestRecord& request(SessionSlot slot) const {
     return sessions_[slot].request;
   }
+  /// What its tokens follow from.
+  [[nodiscard]] TurnTokens tokens(SessionSlot slot) const;
+  [[nodiscard]] SessionSource& source() { return source_; }
   [[nodiscard]] EntryKey key(SessionSlot slot) const {
     return {static_cast<std::uint64_t>(request(slot).session)};
   }
@@ -194,6 +198,8 @@ class Requests final : public QueueView {
   struct alignas(64) Session {
     RequestRecord request;
     std::vector<Turn> turns;
+    /// Of a source that names tokens.
+    std::vector<TurnContent> contents;
     std::int64_t next_turn = 0;
     /// Between the turn in work and the next one.
     SimDuration think;

@@ -398,6 +398,36 @@ Json routing_report(Instances instances) {
        "turn that finished last here"}};
 }
 
+Json block_hits_report(Instances instances) {
+  BlockHits hits;
+  for (const Instance* instance : instances) {
+    hits += *instance->block_hits();
+  }
+  const Batcher& batcher = instances.front()->batcher();
+  const auto by_tier = [&](std::int64_t whole) {
+    Json json;
+    std::int64_t total = 0;
+    const auto value = [&](std::int64_t tokens) {
+      return whole == 0 ? Json(tokens)
+                        : Json(ratio(static_cast<double>(tokens), static_cast<double>(whole)));
+    };
+    for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
+      json[to_string(batcher.medium(i))] = value(hits.hit_tokens[i]);
+      total += hits.hit_tokens[i];
+    }
+    json["total"] = value(total);
+    return json;
+  };
+  return Json{{"turns", hits.turns},
+              {"turns_with_hits", hits.turns_with_hits},
+              {"prompt_tokens", hits.prompt_tokens},
+              {"hit_tokens", by_tier(0)},
+              {"hit_rate",
+               {{"turns",
+                 ratio(static_cast<double>(hits.turns_with_hits), static_cast<double>(hits.turns))},
+                {"tokens", by_tier(hits.prompt_tokens)}}}};
+}
+
 Json metrics_report(Instances instances, const RunConfig& config,
                     const std::vector<LinkReport>& links) {
   std::optional<TurnMetrics> merged;
@@ -447,8 +477,14 @@ Json metrics_report(Instances instances, const RunConfig& config,
   };
   m["prompt_tokens_served_per_second"] =
       rate([](const TurnMetrics& t) { return t.prompt_tokens().value; });
-  m["computed_tokens_per_second"] =
-      rate([](const TurnMetrics& t) { return t.computed_tokens().value; });
+  m["computed_tokens_per_second"] = config.system.blocks ? sum([](const Instance& one) {
+    const BlockHits& hits = *one.block_hits();
+    return ratio(static_cast<double>(hits.prompt_tokens - hits.hit_tokens[0] - hits.hit_tokens[1]),
+                 measured_span(one).seconds());
+  })
+                                                         : rate([](const TurnMetrics& t) {
+                                                             return t.computed_tokens().value;
+                                                           });
   m["prompt_tokens_served_per_prefill_second"] =
       ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
   m["output_throughput_tokens_per_second"] =
@@ -528,6 +564,9 @@ Json metrics_report(Instances instances, const RunConfig& config,
     prefetches = prefetches + instance->prefetches();
   }
   m["preemptions"] = preemptions;
+  if (config.system.blocks) {
+    m["blocks"] = block_hits_report(instances);
+  }
   m["prefetches"] = prefetch_report(prefetches, turns);
   if (config.system.compression) {
     m["compression"] = compression_report(config);

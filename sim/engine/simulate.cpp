@@ -12,6 +12,7 @@
 #include "sim/engine/observed_backend.hpp"
 #include "sim/engine/replica_source.hpp"
 #include "sim/engine/result.hpp"
+#include "sim/engine/store_rules.hpp"
 
 namespace kvtier {
 namespace {
@@ -84,15 +85,44 @@ void check_no_oracle(const PolicyChoice& choice, const std::vector<PolicyKind<In
   }
 }
 
+/// Requests run in blocks of HBM, beside those of at most one tier behind it.
+void check_timed_blocks(const RunConfig& config, Problems& problems) {
+  const SystemConfig& system = config.system;
+  if (!system.blocks) {
+    return;
+  }
+  const auto refuse = [&](bool wrong, const char* pointer, const char* expected) {
+    if (wrong) {
+      problems.add(pointer, fmt::format("in a timed run of blocks expected {}", expected));
+    }
+  };
+  refuse(!system.tiers.hbm, "/system/tiers/hbm", "a tier: requests run in its blocks");
+  refuse(system.tiers.count() > 2, "/system/tiers", "at most one tier behind hbm");
+  refuse(system.batching != Batching::unified, "/system/batching", "unified");
+  refuse(!system.blocks->responses, "/system/blocks/responses",
+         "true: the KV of responses takes memory");
+  refuse(routes_turns(config.replicas), "/replicas/routing",
+         "all turns of a session on one server");
+  if (problems.lines().empty()) {
+    const StoreRules rules = store_rules(config);
+    const Bytes wanted = kv_bytes_per_token(config.model) * rules.pools.front().block.value *
+                         rules.pools.front().capacity;
+    const Bytes free = hbm_shares(config).capacity;
+    if (wanted > free) {
+      problems.add("/system/tiers/hbm/blocks/capacity",
+                   fmt::format("in a timed run expected at most the {:.2f}GiB that are free for "
+                               "KV, got {:.2f}GiB",
+                               static_cast<double>(free.value) / (1 << 30),
+                               static_cast<double>(wanted.value) / (1 << 30)));
+    }
+  }
+}
+
 void check(const RunConfig& config, const PolicyRegistry& registry) {
   Problems problems;
   check_run_config(config, registry, problems);
   const SystemConfig& system = config.system;
-  if (system.blocks) {
-    problems.add("/system/blocks",
-                 "a timed run has no store of blocks yet, expected \"none\" or "
-                 "an untimed replay");
-  }
+  check_timed_blocks(config, problems);
   check_no_oracle(system.order, registry.order, "/system/order", problems);
   check_no_oracle(system.prefetch, registry.prefetch, "/system/prefetch", problems);
   for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
@@ -169,11 +199,14 @@ struct Parts {
                   .replica = replica,
                   .observer = options.observer,
                   .decisions = options.decisions,
+                  .plain_store = options.stepping == DecodeStepping::per_iteration,
                   .progress = options.progress}) {}
 
  private:
   SessionSource* sessions(const RunConfig& config, std::int64_t replica) {
-    refuse_named_tokens(*all);
+    if (!config.system.blocks) {
+      refuse_named_tokens(*all);
+    }
     if (config.replicas.count == 1 || routes_turns(config.replicas)) {
       return all.get();
     }
@@ -234,6 +267,9 @@ Json run_on(Backend& backend, const RunConfig& config, const PolicyRegistry& reg
   check(config, registry);
   Problems problems;
   check_one_replica(config, "a backend", problems);
+  if (config.system.blocks) {
+    problems.add("/system/blocks", "a backend other than the simulated one keeps no blocks yet");
+  }
   problems.throw_if_any();
   Parts parts(backend, config, registry, options);
   run(parts.instance, config, options);

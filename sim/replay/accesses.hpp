@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "sim/engine/contexts.hpp"
 #include "sim/replay/access_order.hpp"
-#include "sim/replay/contexts.hpp"
 
 namespace kvtier {
 
@@ -25,7 +25,7 @@ class Accesses {
     const Tokens cut = order_.fit_history(live);
     response_is_known_ =
         !contexts_.named() || live.session.contents[live.next_turn].whole.stream.valid();
-    content_ = contexts_.of(*slot_, live.session, live.next_turn, live.history, cut);
+    content_ = contexts_.of(*slot_, turn_tokens(live.session, live.next_turn, live.history, cut));
     return true;
   }
 
@@ -42,6 +42,8 @@ class Accesses {
   [[nodiscard]] Streams& streams() { return contexts_.streams(); }
   /// Streams that neither this turn nor a later one names.
   [[nodiscard]] std::vector<StreamId> take_ended() { return contexts_.take_ended(); }
+  /// Closes those of which the store has nothing left.
+  void close_ended(const Store& store) { contexts_.close_ended(store); }
   [[nodiscard]] const WorkloadStatistics& statistics() const { return order_.statistics(); }
 
  private:
@@ -53,9 +55,7 @@ class Accesses {
     }
     const Turn& turn = live().session.turns[live().next_turn];
     live().history += turn.user + turn.assistant;
-    if (!order_.advance(*slot_, now_)) {
-      contexts_.end(*slot_);
-    }
+    contexts_.end_turn(*slot_, !order_.advance(*slot_, now_));
   }
 
   AccessOrder order_;

@@ -1,13 +1,8 @@
 #pragma once
 
 #include "sim/engine/simulate.hpp"
-#include "sim/store/rules.hpp"
 
 namespace kvtier {
-
-/// The rules of a system of blocks (SystemConfig::blocks). Throws ConfigError for a tier without
-/// room for a block.
-[[nodiscard]] StoreRules store_rules(const RunConfig& config);
 
 /// The untimed replay of a system of blocks: turns come one after the other, each is looked up,
 /// computed and released before the next. Result as `kvtier.untimed/1`, where hits are counted in

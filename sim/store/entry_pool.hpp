@@ -46,6 +46,8 @@ class EntryPool final : public VictimSet {
   [[nodiscard]] bool is_split() const { return rules_.unit == EvictionUnit::tail; }
   [[nodiscard]] std::int64_t free() const { return rules_.capacity - stored_ - taken_; }
   [[nodiscard]] std::int64_t stored() const { return stored_; }
+  /// Blocks that may leave.
+  [[nodiscard]] std::int64_t offered() const { return available() / block_bytes_; }
 
   [[nodiscard]] Piece first_piece(StreamId stream, std::int64_t begin, std::int64_t end) const;
   [[nodiscard]] Piece last_piece(StreamId stream, std::int64_t begin, std::int64_t end) const;

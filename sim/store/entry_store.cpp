@@ -28,13 +28,14 @@ class EntryStore final : public Store {
     return find(prompt, places);
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) override {
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
+                                   Match& match) override {
     Request request;
     match = find(prompt, request.places);
     room = std::max(room, match.tokens);
     request.context = {prompt.stream, room};
     protect(prompt.stream, match.tokens);
-    if (rules_.requests_in_first && !take_room(request, match)) {
+    if (rules_.requests_in_first && !take_room(request, needed, match)) {
       protect({}, Tokens(0));
       return std::nullopt;
     }
@@ -105,6 +106,11 @@ class EntryStore final : public Store {
     }
     protect({}, Tokens(0));
     free_requests_.push_back(id);
+  }
+
+  [[nodiscard]] FreeBlocks free_blocks() const override {
+    const EntryPool& pool = *pools_.front();
+    return {.available = pool.free() + pool.offered(), .empty = pool.free()};
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
@@ -328,11 +334,12 @@ class EntryStore final : public Store {
   }
 
   /// Holds what was found in the first pool (path_), and takes memory for the rest.
-  [[nodiscard]] bool take_room(Request& request, const Match& match) {
+  [[nodiscard]] bool take_room(Request& request, Tokens needed, const Match& match) {
     EntryPool& pool = *pools_.front();
     const std::int64_t wanted =
         blocks_up(request.context.tokens) - match.by_pool[0].value / block();
-    if (!make_room(wanted)) {
+    if (blocks_up(needed) - match.by_pool[0].value / block() > free_blocks().available ||
+        !make_room(wanted)) {
       return false;
     }
     request.unpublished = wanted;

@@ -38,14 +38,15 @@ class ExtentStore final : public Store {
     return match;
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) override {
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
+                                   Match& match) override {
     Request request;
     find(prompt, match, &request);
     request.found = (rules_.requests_in_first ? match.by_pool[0] : match.tokens).value / block();
     room = std::max(room, match.tokens);
     request.context = {prompt.stream, room};
     request.prompt = prompt.tokens;
-    if (rules_.requests_in_first && !take_room(request)) {
+    if (rules_.requests_in_first && !take_room(request, needed)) {
       return std::nullopt;
     }
     // An offload counts uses when the request ends.
@@ -115,6 +116,11 @@ class ExtentStore final : public Store {
       walk(path_, first, [&](const BlockRun& run) { put_found(request, run); });
     }
     free_requests_.push_back(id);
+  }
+
+  [[nodiscard]] FreeBlocks free_blocks() const override {
+    const ExtentPool& pool = *pools_.front();
+    return {.available = pool.free() + pool.evictable(), .empty = pool.free()};
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
@@ -364,14 +370,15 @@ class ExtentStore final : public Store {
   }
 
   /// Holds what was found (path_), and takes memory for the rest.
-  bool take_room(Request& request) {
+  bool take_room(Request& request, Tokens needed) {
     ExtentPool& pool = *pools_.front();
     const std::int64_t wanted = blocks_up(request.context.tokens) - request.found;
+    const std::int64_t gate = std::max(wanted, blocks_up(needed) - request.found);
     std::int64_t evictable = pool.evictable();
     for_each_found(request.found, [&](const BlockRun& run, std::uint32_t extent) {
       evictable -= pool.is_evictable(extent) ? run.end - run.begin : 0;
     });
-    if (wanted > pool.free() + evictable) {
+    if (gate > pool.free() + evictable) {
       return false;
     }
     for_each_found(request.found,

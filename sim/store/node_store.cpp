@@ -30,7 +30,8 @@ class NodeStore final : public Store {
     return {Tokens(found * block()), {Tokens(found * block())}};
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) override {
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
+                                   Match& match) override {
     const Path path = find(prompt.stream, usable(prompt.tokens));
     match = {Tokens(path.blocks * block()), {Tokens(path.blocks * block())}};
     Request request;
@@ -40,7 +41,8 @@ class NodeStore final : public Store {
     const std::uint32_t end = use(path);
     lock(end, 1);
     request.node = end;
-    if (!extend(request, {prompt.stream, room})) {
+    if (blocks_up(needed) - request.held > free_blocks().available ||
+        !extend(request, {prompt.stream, room})) {
       lock(end, -1);
       return std::nullopt;
     }
@@ -81,6 +83,10 @@ class NodeStore final : public Store {
     used_ -= blocks_up(request.context.tokens) - request.held;
     lock(request.node, -1);
     free_requests_.push_back(id);
+  }
+
+  [[nodiscard]] FreeBlocks free_blocks() const override {
+    return {.available = pool_.capacity - used_ + evictable_, .empty = pool_.capacity - used_};
   }
 
   /// Nodes leave that have no other blocks.

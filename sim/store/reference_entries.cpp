@@ -183,6 +183,14 @@ class PlainPool final : public VictimSet {
     return has_parts() && has({stream, end}) ? owner({stream, end}) : UINT32_MAX;
   }
 
+  [[nodiscard]] std::int64_t offered() const {
+    std::int64_t blocks = 0;
+    for (const auto& [id, known] : entries_) {
+      blocks += offers(EntryId{id}) ? known.size() : 0;
+    }
+    return blocks;
+  }
+
   /// Asks the policy. The blocks of each victim that leave, in order; false: no set.
   bool choose_set(std::int64_t blocks, Demand demand, const Key* newcomer, std::uint32_t spared_one,
                   std::vector<Blocks>& left) {
@@ -193,10 +201,7 @@ class PlainPool final : public VictimSet {
     newcomer_ = newcomer;
     spared_ = spared_one;
     offer_all();
-    std::int64_t offered_blocks = 0;
-    for (const auto& [id, known] : entries_) {
-      offered_blocks += offers(EntryId{id}) ? known.size() : 0;
-    }
+    const std::int64_t offered_blocks = offered();
     bool chosen = wanted <= offered_blocks;
     if (chosen) {
       wanted = std::max(wanted, std::min(rules_.round, offered_blocks));
@@ -328,7 +333,8 @@ class ReferenceEntries final : public Store {
     return match;
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& found) override {
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
+                                   Match& found) override {
     found = match(prompt);
     room = std::max(room, found.tokens);
     Request request{.context = {prompt.stream, room}};
@@ -339,7 +345,8 @@ class ReferenceEntries final : public Store {
     protect(hits);
     if (in_first()) {
       const std::int64_t wanted = up(room) - found.by_pool[0].value / block().value;
-      if (!take(wanted)) {
+      const std::int64_t gate = up(needed) - found.by_pool[0].value / block().value;
+      if (gate > free_blocks().available || !take(wanted)) {
         protect({});
         return std::nullopt;
       }
@@ -458,6 +465,10 @@ class ReferenceEntries final : public Store {
     }
     protect({});
     requests_.erase(id.value);
+  }
+
+  [[nodiscard]] FreeBlocks free_blocks() const override {
+    return {.available = pools_[0]->free() + pools_[0]->offered(), .empty = pools_[0]->free()};
   }
 
   void truncate(StreamId stream, Tokens tokens) override {

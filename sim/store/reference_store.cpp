@@ -321,7 +321,8 @@ class ReferenceBlocks final : public Store {
     return match;
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& found) override {
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
+                                   Match& found) override {
     found = match(prompt);
     room = std::max(room, found.tokens);
     Request request{.context = {prompt.stream, room}};
@@ -334,7 +335,9 @@ class ReferenceBlocks final : public Store {
       }
       const std::int64_t wanted =
           blocks_up(room, block()) - static_cast<std::int64_t>(request.found);
-      if (!make_room(wanted)) {
+      const std::int64_t gate =
+          blocks_up(needed, block()) - static_cast<std::int64_t>(request.found);
+      if (gate > free_blocks().available || !make_room(wanted)) {
         for (Block* held : request.blocks) {
           pools_[0]->put_back(held);
         }
@@ -428,6 +431,11 @@ class ReferenceBlocks final : public Store {
       }
     }
     requests_.erase(id.value);
+  }
+
+  [[nodiscard]] FreeBlocks free_blocks() const override {
+    const std::int64_t empty = rules_.pools[0].capacity - pools_[0]->used;
+    return {.available = empty + pools_[0]->evictable(), .empty = empty};
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
@@ -707,7 +715,8 @@ class ReferenceNodes final : public Store {
     return {tokens, {tokens}};
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& found) override {
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
+                                   Match& found) override {
     found = match(prompt);
     room = std::max(room, found.tokens);
     Request request{.context = {prompt.stream, found.tokens},
@@ -716,7 +725,9 @@ class ReferenceNodes final : public Store {
     std::size_t length = 0;
     request.node = walk(usable_keys(prompt), length);
     lock(request.node, 1);
-    if (!extend(request, {prompt.stream, room})) {
+    const std::int64_t gate =
+        blocks_up(needed, pool_.block) - static_cast<std::int64_t>(request.held);
+    if (gate > free_blocks().available || !extend(request, {prompt.stream, room})) {
       lock(request.node, -1);
       return std::nullopt;
     }
@@ -748,6 +759,11 @@ class ReferenceNodes final : public Store {
         blocks_up(request.context.tokens, pool_.block) - static_cast<std::int64_t>(request.held);
     lock(request.node, -1);
     requests_.erase(id.value);
+  }
+
+  [[nodiscard]] FreeBlocks free_blocks() const override {
+    return {.available = pool_.capacity - used_ + evictable(root_),
+            .empty = pool_.capacity - used_};
   }
 
   void truncate(StreamId stream, Tokens tokens) override {

@@ -29,6 +29,11 @@ struct PoolCounters {
   friend bool operator==(const PoolCounters&, const PoolCounters&) = default;
 };
 
+struct FreeBlocks {
+  std::int64_t available = 0;
+  std::int64_t empty = 0;
+};
+
 /// Dense number of a request that holds KV in the first pool.
 struct RequestId {
   std::uint32_t value = UINT32_MAX;
@@ -43,9 +48,14 @@ class Store {
   virtual void advance(SimTime now) = 0;
   [[nodiscard]] virtual Match match(const Context& prompt) const = 0;
   /// Looks the prompt up and counts the use where look-ups do. With StoreRules::requests_in_first
-  /// it holds what it found and takes memory for the rest of the first `room` tokens, all or
-  /// nothing: without room it returns nullopt, and nothing has changed but `match`.
-  virtual std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) = 0;
+  /// it holds what it found and takes memory for the rest of the first `room` tokens, if there is
+  /// enough for the first `needed` ones, which are no fewer. Without room it returns nullopt, and
+  /// nothing has changed but `match`.
+  virtual std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
+                                           Match& match) = 0;
+  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) {
+    return acquire(prompt, room, room, match);
+  }
   /// The request's context becomes longer; it may go on in a stream that forks from the former one
   /// at its end. False, and nothing happens, if there is no room.
   [[nodiscard]] virtual bool grow(RequestId request, const Context& context) = 0;
@@ -54,6 +64,8 @@ class Store {
   virtual void computed(RequestId request, Tokens tokens) = 0;
   /// The request has ended. KV of its context exists, and it holds it no more.
   virtual void release(RequestId request) = 0;
+  /// Blocks of the first pool that requests may take, and of those the ones that hold nothing.
+  [[nodiscard]] virtual FreeBlocks free_blocks() const = 0;
 
   /// KV of the stream's own tokens from there on leaves all pools, but for what requests hold or
   /// have written.

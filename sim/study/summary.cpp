@@ -14,6 +14,7 @@ constexpr double kMillis = 1000;
 constexpr double kPercent = 100;
 
 constexpr const char* kBound = "/bound";
+constexpr const char* kBlocks = "/config/system/blocks";
 
 constexpr ResultRow kRows[] = {
     {"turns measured", "/metrics/turns", 1, "{:.0f}"},
@@ -27,6 +28,9 @@ constexpr ResultRow kRows[] = {
     {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}"},
     {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}"},
     {"hit rate, tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}"},
+    {"prompt tokens found %", "/metrics/blocks/hit_rate/tokens/total", 100, "{:.1f}", kBlocks},
+    {"  of which in HBM %", "/metrics/blocks/hit_rate/tokens/hbm", 100, "{:.1f}", kBlocks},
+    {"  of which in DRAM %", "/metrics/blocks/hit_rate/tokens/dram", 100, "{:.1f}", kBlocks},
     {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
     {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},
     {"TTFT p95 s", "/metrics/ttft_seconds/p95", 1, "{:.3f}"},

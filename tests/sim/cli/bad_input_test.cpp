@@ -546,8 +546,10 @@ TEST_F(BadCommandLine, RefusesCurvesOfBlocksThatHaveNoMeaning) {
   expect_bad_input({"trace", "mrc", "run.json", "--block", "16", "--policy", "lfu"},
                    {"--policy: lfu needs --capacities: only LRU has all of them in one pass"});
   expect_bad_input(
-      {"trace", "mrc", "run.json", "--block", "16", "--policy", "mru", "--capacities", "1blocks"},
-      {"--policy: expected lru, fifo or lfu, got \"mru\""});
+      {"trace", "mrc", "run.json", "--block", "16", "--policy", "belady", "--capacities",
+       "1blocks"},
+      {"--policy: expected an eviction policy that does not know the future (kvtier list "
+       "policies), got \"belady\""});
 }
 
 TEST_F(BadTrace, OfBlocksNeedsAStoreOfBlocks) {

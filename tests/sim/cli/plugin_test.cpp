@@ -72,7 +72,7 @@ TEST_F(Plugin, MayFollowTheCommandAndBeRepeated) {
 TEST_F(Plugin, KeepsWhatEveryEvictionPolicyOwes) {
   const Outcome outcome = kvtier({"check", "policy", "newest_first", "--plugin", kNewest});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(outcome.out, "eviction policy newest_first: 12 checks in 1 cases, passed\n");
+  EXPECT_EQ(outcome.out, "eviction policy newest_first: 13 checks in 1 cases, passed\n");
 }
 
 TEST_F(Plugin, APolicyOfNoLibraryCannotBeChecked) {

@@ -211,11 +211,12 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       const Context prompt = contexts.next();
       const Tokens room =
           coin(random) ? prompt.tokens : Tokens(random.index(prompt.tokens.value + 1));
+      const Tokens needed = coin(random) ? room : prompt.tokens;
       const Match expected = a[instance]->match(prompt);
       Match found_a;
       Match found_b;
-      const auto in_a = a[instance]->acquire(prompt, room, found_a);
-      const auto in_b = b[instance]->acquire(prompt, room, found_b);
+      const auto in_a = a[instance]->acquire(prompt, room, needed, found_a);
+      const auto in_b = b[instance]->acquire(prompt, room, needed, found_b);
       if (found_a.tokens != found_b.tokens || found_a.by_pool != found_b.by_pool ||
           expected.by_pool != found_a.by_pool) {
         return differs(fmt::format("a match of {} tokens, {} and {},", prompt.tokens.value,
@@ -264,6 +265,11 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
             a[i]->contents(pool) != b[i]->contents(pool)) {
           return differs(fmt::format("instance {}, pool {}: what it holds", i, pool));
         }
+      }
+      if (rules.requests_in_first &&
+          (a[i]->free_blocks().available != b[i]->free_blocks().available ||
+           a[i]->free_blocks().empty != b[i]->free_blocks().empty)) {
+        return differs(fmt::format("instance {}: its free blocks", i));
       }
       for (std::uint32_t stream = 0; stream < contexts.streams().size(); ++stream) {
         if (a[i]->remembers(StreamId{stream}) != b[i]->remembers(StreamId{stream})) {
