@@ -130,7 +130,7 @@ void BlockBatcher::schedule() {
   Tokens least = kMostIterations;
   for (const SessionSlot slot : running_) {
     const Work& work = work_[slot];
-    if (decodes(work)) {
+    if (work.decodes_now) {
       ++decoding_;
       context_ += work.computed + Tokens(1);
       least = std::min(least, requests_.request(slot).output - work.generated);
@@ -166,14 +166,16 @@ bool BlockBatcher::make_room(Tokens& budget) {
   for (std::size_t i = 0; i < running_.size(); ++i) {
     const SessionSlot slot = running_[i];
     Work& work = work_[slot];
-    const bool in_decode = decodes(work);
-    const Tokens more =
-        in_decode ? Tokens(1) : std::min({budget, chunk_, work.prompt - work.computed});
+    const bool decodes = work.computed >= work.prompt;
+    const Tokens more = decodes ? std::min(budget, Tokens(1))
+                                : std::min({budget, chunk_, work.prompt - work.computed});
+    work.decodes_now = false;
     if (more.value == 0 || !hold(slot, work.computed + more, preempted)) {
       continue;
     }
-    budget -= std::min(budget, more);
-    if (!in_decode) {
+    budget -= more;
+    work.decodes_now = decodes;
+    if (!decodes) {
       work.chunk = more;
       prompts_.push_back(slot);
     }
@@ -183,11 +185,7 @@ bool BlockBatcher::make_room(Tokens& budget) {
 
 bool BlockBatcher::hold(SessionSlot slot, Tokens tokens, bool& preempted) {
   Work& work = work_[slot];
-  while (tokens > work.held) {
-    if (store_->grow(work.id, context(work, tokens))) {
-      work.held = tokens;
-      break;
-    }
+  while (!grow(work, tokens)) {
     preempted = true;
     const bool itself = running_.back() == slot;
     preempt_last();
@@ -198,17 +196,39 @@ bool BlockBatcher::hold(SessionSlot slot, Tokens tokens, bool& preempted) {
   return true;
 }
 
+/// The store need not hear of tokens that neither begin nor fill a block.
+bool BlockBatcher::grow(Work& work, Tokens tokens) {
+  if (tokens <= work.held) {
+    return true;
+  }
+  const bool begins = blocks(tokens) > blocks(work.held);
+  const bool fills = tokens.value / block_ > work.held.value / block_;
+  if ((begins || fills) && !store_->grow(work.id, context(work, tokens))) {
+    return false;
+  }
+  work.held = tokens;
+  return true;
+}
+
+void BlockBatcher::set_computed(Work& work, Tokens tokens) {
+  const bool fills = tokens.value / block_ > work.computed.value / block_;
+  work.computed = tokens;
+  if (fills) {
+    store_->computed(work.id, tokens);
+  }
+}
+
 void BlockBatcher::preempt_last() {
   const SessionSlot slot = running_.back();
   Work& work = work_[slot];
   RequestRecord& r = requests_.request(slot);
-  if (decodes(work)) {
+  if (work.computed >= work.prompt) {
     r.decode_share += decode_per_request_;
   }
   let_go(slot);
   work.prompt = work.content.prompt.tokens + work.generated;
-  work.state = State::waits;
   work.chunk = Tokens(0);
+  work.decodes_now = false;
   preempted_.push_back(slot);
   requests_.set_suspended(preempted_.size());
   ++preemptions_;
@@ -258,6 +278,7 @@ bool BlockBatcher::admit(SessionSlot slot, bool again, QueuePosition position, T
                .late = false,
                .cause = reused < r.history ? LossCause::capacity : LossCause::none,
                .nearer = spread ? match.by_pool[0] : Tokens(0)};
+    work.found = match.by_pool;
     ++hits_.turns;
     hits_.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
     hits_.prompt_tokens += work.prompt.value;
@@ -273,11 +294,9 @@ bool BlockBatcher::admit(SessionSlot slot, bool again, QueuePosition position, T
     begin_load(slot, match);
   }
   if (waits) {
-    work.state = State::loads;
     loading_.push_back(slot);
     return true;
   }
-  work.state = State::runs;
   running_.push_back(slot);
   work.chunk = chunk;
   budget -= chunk;
@@ -337,7 +356,6 @@ void BlockBatcher::end_load(SessionSlot slot) {
   for (const SessionSlot one : ready) {
     if (--work_[one].awaited == 0) {
       loading_.erase(std::find(loading_.begin(), loading_.end(), one));
-      work_[one].state = State::runs;
       running_.push_back(one);
       if (gpu_ == Gpu::decode && !stopping_) {
         stopping_ = true;
@@ -365,24 +383,33 @@ void BlockBatcher::finish_iteration() {
   for (const PrefillPart& part : parts_) {
     added += part.added;
   }
-  const std::vector<SessionSlot> prompts_done = prompts_;
-  decode(1, decode_part);
-  for (const SessionSlot slot : prompts_done) {
+  if (decoding_ > 0) {
+    decode_per_request_ += decode_part / decoding_;
+  }
+  std::vector<SessionSlot> ended;
+  for (const SessionSlot slot : running_) {
     Work& work = work_[slot];
     RequestRecord& r = requests_.request(slot);
-    r.prefill_compute += prefill * work.chunk.value / added.value;
-    work.computed += std::exchange(work.chunk, Tokens(0));
-    store_->computed(work.id, work.computed);
-    if (work.computed < work.prompt) {
-      continue;
+    if (work.decodes_now) {
+      decode(slot, 1);
+    } else if (work.chunk.value > 0) {
+      r.prefill_compute += prefill * work.chunk.value / added.value;
+      set_computed(work, work.computed + std::exchange(work.chunk, Tokens(0)));
+      if (work.computed < work.prompt) {
+        continue;
+      }
+      if (work.generated.value == 0) {
+        r.first_token = now;
+      }
+      r.decode_share -= decode_per_request_;
+      ++work.generated.value;
     }
-    if (work.generated.value == 0) {
-      r.first_token = now;
+    if (work.generated == r.output) {
+      ended.push_back(slot);
     }
-    r.decode_share -= decode_per_request_;
-    if (++work.generated.value == r.output.value) {
-      finish_turn(slot);
-    }
+  }
+  for (const SessionSlot slot : ended) {
+    finish_turn(slot);
   }
 }
 
@@ -392,36 +419,29 @@ void BlockBatcher::finish_decode(std::int64_t iterations) {
   requests_.gpu_time().decode += duration;
   requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, decoding_);
-  decode(iterations, duration);
-}
-
-void BlockBatcher::decode(std::int64_t iterations, SimDuration duration) {
-  if (decoding_ == 0) {
-    return;
-  }
   decode_per_request_ += duration / decoding_;
   std::vector<SessionSlot> ended;
   for (const SessionSlot slot : running_) {
     Work& work = work_[slot];
-    // What came from a load while the GPUs worked has not run yet.
-    if (!decodes(work)) {
-      continue;
-    }
-    work.generated += Tokens(iterations);
-    work.computed += Tokens(iterations);
-    if (work.computed > work.held) {
-      const bool grown = store_->grow(work.id, context(work, work.computed));
-      KVTIER_ASSERT(grown, "a decode is as long as the free blocks last");
-      work.held = work.computed;
-    }
-    store_->computed(work.id, work.computed);
-    if (work.generated == requests_.request(slot).output) {
-      ended.push_back(slot);
+    if (work.decodes_now) {
+      decode(slot, iterations);
+      if (work.generated == requests_.request(slot).output) {
+        ended.push_back(slot);
+      }
     }
   }
   for (const SessionSlot slot : ended) {
     finish_turn(slot);
   }
+}
+
+void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
+  Work& work = work_[slot];
+  work.generated += Tokens(iterations);
+  const Tokens computed = work.computed + Tokens(iterations);
+  const bool grown = grow(work, computed);
+  KVTIER_ASSERT(grown, "a decode is as long as the free blocks last");
+  set_computed(work, computed);
 }
 
 std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
@@ -430,12 +450,15 @@ std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
     std::int64_t sum = 0;
     for (const SessionSlot slot : running_) {
       const Work& work = work_[slot];
-      sum += decodes(work) ? blocks(work.computed + Tokens(iterations)) - blocks(work.held) : 0;
+      sum += work.decodes_now ? blocks(work.computed + Tokens(iterations)) - blocks(work.held) : 0;
     }
     return sum;
   };
+  if (taken(most) <= available) {
+    return most;
+  }
   std::int64_t fits = 1;
-  std::int64_t exceeds = most + 1;
+  std::int64_t exceeds = most;
   while (exceeds - fits > 1) {
     const std::int64_t middle = fits + (exceeds - fits) / 2;
     (taken(middle) <= available ? fits : exceeds) = middle;
@@ -447,6 +470,7 @@ void BlockBatcher::finish_turn(SessionSlot slot) {
   RequestRecord& r = requests_.request(slot);
   r.decode_share += decode_per_request_;
   backend_.end_request(requests_.key(slot));
+  requests_.report_blocks(slot, work_[slot].content.prompt.tokens, work_[slot].found);
   let_go(slot);
   settle();
   contexts_.end_turn(slot, requests_.finish(slot));
@@ -454,7 +478,10 @@ void BlockBatcher::finish_turn(SessionSlot slot) {
 }
 
 void BlockBatcher::let_go(SessionSlot slot) {
-  store_->release(work_[slot].id);
+  Work& work = work_[slot];
+  const bool grown = store_->grow(work.id, context(work, work.held));
+  KVTIER_ASSERT(grown, "it has memory for what it holds");
+  store_->release(work.id);
   running_.erase(std::find(running_.begin(), running_.end(), slot));
   --slots_;
   lacks_room_ = false;

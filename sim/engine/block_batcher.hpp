@@ -59,13 +59,11 @@ class BlockBatcher final : public Batcher {
   static constexpr Tokens kMostIterations{std::int64_t{1} << 40};
 
   enum class Gpu : std::uint8_t { idle, iteration, decode };
-  enum class State : std::uint8_t { waits, loads, runs };
 
   /// A turn between its arrival and its end.
   struct Work {
     TurnContent content;
     RequestId id;
-    State state = State::waits;
     /// Tokens that its prefill needs KV of: those of the prompt, and of what it had generated when
     /// it was preempted.
     Tokens prompt;
@@ -73,8 +71,11 @@ class BlockBatcher final : public Batcher {
     Tokens computed;
     Tokens held;
     Tokens generated;
-    /// In the iteration in work.
+    /// In the iteration in work: tokens of its prompt, or one of its response.
     Tokens chunk;
+    bool decodes_now = false;
+    /// By tier, when it was admitted first.
+    std::vector<Tokens> found;
     /// What it loads: blocks between these tokens, if any.
     Tokens loads_from;
     Tokens loads_to;
@@ -91,6 +92,8 @@ class BlockBatcher final : public Batcher {
   [[nodiscard]] bool make_room(Tokens& budget);
   /// Its memory grows to so many tokens. False: it was preempted itself.
   [[nodiscard]] bool hold(SessionSlot slot, Tokens tokens, bool& preempted);
+  [[nodiscard]] bool grow(Work& work, Tokens tokens);
+  void set_computed(Work& work, Tokens tokens);
   void preempt_last();
   void admit_all(Tokens& budget);
   [[nodiscard]] bool admit(SessionSlot slot, bool again, QueuePosition position, Tokens& budget);
@@ -99,13 +102,10 @@ class BlockBatcher final : public Batcher {
   void end_load(SessionSlot slot);
   void finish_iteration();
   void finish_decode(std::int64_t iterations);
-  /// Each decoding request has that many tokens more. Those that are complete end.
-  void decode(std::int64_t iterations, SimDuration duration);
+  /// The request has so many tokens more.
+  void decode(SessionSlot slot, std::int64_t iterations);
   void finish_turn(SessionSlot slot);
   void let_go(SessionSlot slot);
-  [[nodiscard]] bool decodes(const Work& work) const {
-    return work.state == State::runs && work.computed >= work.prompt;
-  }
   [[nodiscard]] Context context(const Work& work, Tokens tokens) const {
     return {tokens > work.content.prompt.tokens ? work.content.whole.stream
                                                 : work.content.prompt.stream,

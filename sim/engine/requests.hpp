@@ -158,6 +158,20 @@ class Requests final : public QueueView {
     }
   }
 
+  /// Of the turn in a slot, which finishes now: what its prompt was found to be, by tier.
+  void report_blocks(SessionSlot slot, Tokens prompt, const std::vector<Tokens>& found) {
+    if (observer_ != nullptr) {
+      const RequestRecord& r = request(slot);
+      observer_->on_block_request({.session = r.session,
+                                   .turn = r.turn,
+                                   .arrived = r.arrived,
+                                   .prompt = prompt,
+                                   .output = r.output,
+                                   .found = found,
+                                   .measured = r.measured});
+    }
+  }
+
   // What was counted.
 
   [[nodiscard]] const TurnMetrics& turns() const { return turn_metrics_; }
