@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
 /// Payload of the batcher's timers; others are the users'.
 inline constexpr std::uint64_t kBatcherTimer = UINT64_MAX - 1;
 
-/// What requests found of their prompts, in a system of blocks.
+/// Tokens of prompts that requests found, in a system of blocks.
 struct BlockHits {
   std::int64_t turns = 0;
   std::int64_t turns_with_hits = 0;

@@ -256,7 +256,7 @@ bool BlockBatcher::admit(SessionSlot slot, bool again, QueuePosition position, T
   const Tokens chunk = std::min({budget, chunk_, work.prompt - known});
   const std::vector<SessionSlot> others = loads_met(context(work, match.by_pool[0]));
   const bool waits = behind.value > 0 || !others.empty();
-  // What is released must have been computed, so what waits takes no more than it found.
+  // A release says that all of it has KV, so a request that waits takes no more than it found.
   const Tokens room = waits ? match.tokens : std::max(match.tokens, known + chunk);
   const auto id = store_->acquire(prompt, room, work.prompt, match);
   if (!id) {

@@ -23,8 +23,8 @@ namespace kvtier {
 ///
 /// A request whose KV is found in the tier behind HBM waits for it while others run
 /// (`/system/load/wait: request`), and so does one that found blocks which another still loads.
-/// What the tier behind HBM takes is moved meanwhile; it is found from the moment it was taken.
-/// Where no prompt is in work, a decode runs in one jump to the iteration at which a request ends
+/// The tier behind HBM finds blocks from the moment it takes them, while their copy still moves. If
+/// no prompt is in work, a decode runs in one jump to the iteration at which a request ends
 /// or blocks run out.
 class BlockBatcher final : public Batcher {
  public:
@@ -76,7 +76,7 @@ class BlockBatcher final : public Batcher {
     bool decodes_now = false;
     /// By tier, when it was admitted first.
     std::vector<Tokens> found;
-    /// What it loads: blocks between these tokens, if any.
+    /// It loads the blocks between these tokens, if any.
     Tokens loads_from;
     Tokens loads_to;
     /// Loads that it waits for, and requests that wait for its load.

@@ -12,10 +12,10 @@
 
 namespace kvtier {
 
-/// What a turn's tokens follow from.
+/// All that a turn's tokens follow from.
 struct TurnTokens {
   SharedPrompt shared_prompt{};
-  /// Of a source that names tokens.
+  /// If the source names tokens.
   TurnContent named{};
   /// It is the first of its session.
   bool first = false;

@@ -102,7 +102,7 @@ void refuse_named_tokens(SessionSource& source) {
   if (source.streams() != nullptr) {
     throw ConfigError(
         "/workload/trace: its requests share blocks, which only a system of blocks "
-        "(/system/blocks) in an untimed replay finds");
+        "(/system/blocks) finds");
   }
 }
 

@@ -67,7 +67,7 @@ class Instance final {
   [[nodiscard]] std::int64_t preemptions() const {
     return preemptions_after_ - preemptions_before_;
   }
-  /// Of turns admitted in the measured part; nullopt without blocks that requests share.
+  /// By turns that were admitted in the measured part; nullopt without blocks that requests share.
   [[nodiscard]] const std::optional<BlockHits>& block_hits() const { return hits_; }
   /// Null if no turns are routed.
   [[nodiscard]] const ResponseTimes* response_times() const { return requests_.response_times(); }

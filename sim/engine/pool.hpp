@@ -17,7 +17,7 @@
 
 namespace kvtier {
 
-/// What the policy of a tier may ask; computing is timed only if it does. The config outlives it.
+/// Answers for a tier's policy; computing is timed only if it does. The config outlives it.
 [[nodiscard]] TierFacts tier_facts(const RunConfig& config, Medium medium);
 
 /// What takes a pool's memory. Outside of HBM: stored KV alone.

@@ -106,7 +106,7 @@ class Requests final : public QueueView {
   [[nodiscard]] const RequestRecord& request(SessionSlot slot) const {
     return sessions_[slot].request;
   }
-  /// What its tokens follow from.
+  /// All that its tokens follow from.
   [[nodiscard]] TurnTokens tokens(SessionSlot slot) const;
   [[nodiscard]] SessionSource& source() { return source_; }
   [[nodiscard]] EntryKey key(SessionSlot slot) const {
@@ -158,7 +158,7 @@ class Requests final : public QueueView {
     }
   }
 
-  /// Of the turn in a slot, which finishes now: what its prompt was found to be, by tier.
+  /// The turn in a slot finishes now; tokens of its prompt were found, by tier.
   void report_blocks(SessionSlot slot, Tokens prompt, const std::vector<Tokens>& found) {
     if (observer_ != nullptr) {
       const RequestRecord& r = request(slot);
@@ -212,7 +212,7 @@ class Requests final : public QueueView {
   struct alignas(64) Session {
     RequestRecord request;
     std::vector<Turn> turns;
-    /// Of a source that names tokens.
+    /// If the source names tokens.
     std::vector<TurnContent> contents;
     std::int64_t next_turn = 0;
     /// Between the turn in work and the next one.

@@ -12,7 +12,7 @@ namespace kvtier {
 /// room for a block.
 [[nodiscard]] StoreRules store_rules(const RunConfig& config);
 
-/// Of a tier's name.
+/// The medium of a tier with this name.
 [[nodiscard]] Medium medium_of(const std::string& name);
 
 }  // namespace kvtier

@@ -16,7 +16,7 @@
 
 namespace kvtier {
 
-/// What policies know blocks by that have come in together: the first one.
+/// Policies know blocks that have come in together by the first one.
 [[nodiscard]] inline EntryKey key_of(StreamId stream, std::int64_t begin) {
   return EntryKey{std::uint64_t{stream.value} << 32U | static_cast<std::uint64_t>(begin)};
 }
@@ -57,7 +57,7 @@ class EntryPool final : public VictimSet {
 
   /// Until the next call, entries with blocks of this path are not offered.
   void protect(const std::vector<Stretch>& path);
-  /// What an entry has of the path, or of these blocks if they are not on it, by itself where
+  /// The part of an entry that is on the path, or among these blocks if none is, by itself if
   /// entries have parts.
   std::uint32_t part_of(std::uint32_t entry, const BlockRun& run);
   void use(std::uint32_t entry);
@@ -77,7 +77,7 @@ class EntryPool final : public VictimSet {
   /// Those of the run that are present leave for good; a sequence if the run has its end. What is
   /// held stays.
   void remove(const BlockRun& run);
-  /// What is not held of the stream's blocks from this one on leaves.
+  /// The stream's blocks from this one on leave, but for entries that are held.
   void truncate(StreamId stream, std::int64_t blocks);
 
   // Requests that have memory here.
@@ -161,7 +161,7 @@ class EntryPool final : public VictimSet {
   std::vector<Stretch> path_;
   /// By last use, if that matters.
   std::set<std::pair<std::int64_t, std::uint32_t>> by_age_;
-  /// Of the set that is chosen: blocks that it has to free, and who they are for.
+  /// The set that is chosen has to free so many blocks, for this newcomer.
   std::int64_t wanted_ = 0;
   const BlockRun* newcomer_ = nullptr;
 };

@@ -295,7 +295,7 @@ class EntryStore final : public Store {
     counters_[index].inserted += run.size();
     write_new(index, run);
   }
-  /// What comes in is its first put.
+  /// Coming in is the first put.
   void write_new(std::size_t index, const BlockRun& run) {
     if (index < rules_.edges.size() &&
         (rules_.edges[index].write == Write::with_compute ||
@@ -371,7 +371,7 @@ class EntryStore final : public Store {
            std::any_of(request.held.begin(), request.held.end(),
                        [&](const BlockRun& held) { return held.stream == stream; });
   }
-  /// What a request found in the first pool was used there.
+  /// Blocks that a request found in the first pool were used there.
   void count_use(const BlockRun& run) {
     EntryPool& pool = *pools_.front();
     for_each_piece(pool, run, [&](const Piece& piece) {

@@ -331,7 +331,7 @@ class ExtentStore final : public Store {
       write_new(index, now);
     }
   }
-  /// What comes in is its first put.
+  /// A block's coming in is its first put.
   void write_new(std::size_t index, const BlockRun& run) {
     if (index < rules_.edges.size() &&
         (rules_.edges[index].write == Write::with_compute ||
@@ -433,7 +433,7 @@ class ExtentStore final : public Store {
 
   // ---- The pools behind them ----
 
-  /// What was found behind the second pool comes nearer.
+  /// Blocks that were found behind the second pool come nearer.
   void promote(const Request& request) {
     std::int64_t at = 0;
     const std::vector<Stretch> path = path_;
@@ -587,7 +587,7 @@ class ExtentStore final : public Store {
   Pools pools_;
   std::vector<PoolCounters> counters_;
   bool needs_places_;
-  /// What one block frees below is not what the next one's victims need.
+  /// The room that one block frees below is not the one that the next one's victims need.
   bool one_by_one_;
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;

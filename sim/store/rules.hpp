@@ -26,7 +26,7 @@ constexpr auto enum_names(EvictionUnit) {
   return std::array{Name{"block", EvictionUnit::block}, Name{"node", EvictionUnit::node},
                     Name{"tail", EvictionUnit::tail}, Name{"sequence", EvictionUnit::sequence}};
 }
-/// Of extents and sequences any EvictionPolicy chooses what leaves.
+/// Any EvictionPolicy chooses which extents and sequences leave.
 [[nodiscard]] constexpr bool has_entries(EvictionUnit unit) {
   return unit == EvictionUnit::tail || unit == EvictionUnit::sequence;
 }
@@ -160,7 +160,7 @@ struct EdgeRules {
 };
 
 struct StoreRules {
-  /// Of all layers of the model; policies of entries see bytes.
+  /// All layers of the model together; policies of entries see bytes.
   Bytes bytes_per_token{1};
   /// The fastest first. All have the same size of blocks, and the unit block, or node, or units of
   /// entries.
@@ -170,12 +170,12 @@ struct StoreRules {
   /// KV of running requests takes room in the first pool, and what they hit there stays. Without,
   /// blocks come into the pools when their request ends, and any may be evicted until then.
   ///
-  /// Of blocks, the edge to the second pool is an offload as vLLM's (engines.md, 0.1): hits of the
-  /// pools behind begin where those of the first end, without a hit cap, and are loaded into memory
-  /// of the request. Each Store::computed offers the whole blocks up to there, of a request that
-  /// loaded those behind the load. Those that are missing are written, all of one call or, if too
-  /// few others may leave, none, and are offered again with the next; what is in the call, and what
-  /// the request wrote before, does not leave for it. At the request's end what it offered and
+  /// With blocks, the edge to the second pool is an offload as vLLM's (engines.md, 0.1): hits of
+  /// the pools behind begin where those of the first end, without a hit cap, and are loaded into
+  /// memory of the request. Each Store::computed offers the whole blocks up to there, of a request
+  /// that loaded those behind the load. Those that are missing are written, all of one call or, if
+  /// too few others may leave, none, and are offered again with the next; what is in the call, and
+  /// what the request wrote before, does not leave for it. At the request's end what it offered and
   /// loaded is used, from the tail to the head. What is loaded from a third pool comes into the
   /// second if that edge promotes, as all that moves between the pools behind follows their edges.
   bool requests_in_first = false;

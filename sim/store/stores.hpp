@@ -8,9 +8,9 @@
 
 namespace kvtier {
 
-/// Stores of so many instances. Pools that are `shared` are one. Of the registry, which may be
-/// empty where units are blocks or nodes, the pools' policies are made. The streams outlive the
-/// stores. Throws InvariantError for rules that contradict each other.
+/// Stores of so many instances. Pools that are `shared` are one. The pools' policies are made from
+/// the registry, which may be empty if units are blocks or nodes. The streams outlive the stores.
+/// Throws InvariantError for rules that contradict each other.
 [[nodiscard]] std::vector<std::unique_ptr<Store>> make_stores(const StoreRules& rules,
                                                               const Streams& streams,
                                                               const PolicyRegistry& registry,

@@ -571,7 +571,7 @@ TEST_F(BadTrace, OfBlocksNeedsAStoreOfBlocks) {
     std::vector<std::string> command{"simulate", "run.json"};
     command.insert(command.end(), options.begin(), options.end());
     expect_bad_input(command, {"/workload/trace: its requests share blocks, which only a system of "
-                               "blocks (/system/blocks) in an untimed replay finds"});
+                               "blocks (/system/blocks) finds"});
   }
 }
 

@@ -93,7 +93,7 @@ TEST(BlockBatcher, ASecondTurnComputesNothingOfItsHistoryButTheLastToken) {
     ScriptedRun run(vllm_config(100), kPerToken, kIteration,
                     {session(0, {turn(10, 2), turn(5, 1, 100)})}, stepping);
     run.run();
-    // Of 12 tokens of history, 11 have KV; 17 - 11 are computed.
+    // 11 of the 12 tokens of history have KV; 17 - 11 are computed.
     const RequestRecord& second = run.request(0, 1);
     EXPECT_EQ(second.found.reused, Tokens(11));
     EXPECT_EQ(second.found.medium, Medium::hbm);
