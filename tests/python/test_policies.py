@@ -105,6 +105,7 @@ def test_the_conformance_suite_names_what_a_policy_raises():
         "ZeroDivisionError: of a policy",
         "EntriesInUseAreKeptAndNotChosen (defaults): the policy throws ZeroDivisionError: of a "
         "policy",
+        "BothPartsOfASplitEntryLeave (defaults): the policy throws ZeroDivisionError: of a policy",
         "TheSameCallsGiveTheSameAnswers (defaults): the policy throws ZeroDivisionError: of a policy"]
 
     class Interrupted(Lru):
