@@ -3,9 +3,9 @@
 SHELL := /bin/sh
 JOBS ?= 2
 
-PACKAGES := g++ cmake ninja-build ccache pkg-config \
-  libboost-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libbenchmark-dev \
-  libsentencepiece-dev libzstd-dev zlib1g-dev libopenblas-dev liburing-dev libjs-chart.js
+DEMO_PACKAGES := g++ cmake ninja-build ccache pkg-config \
+  libboost-dev libfmt-dev nlohmann-json3-dev libcli11-dev libsentencepiece-dev libzstd-dev zlib1g-dev libarchive-dev
+PACKAGES := $(DEMO_PACKAGES) libgtest-dev libbenchmark-dev libopenblas-dev liburing-dev libjs-chart.js
 PYTHON_PACKAGES := python3 python3-dev python3-venv python3-pip
 DEV_PACKAGES := clang-format clang-tidy valgrind
 FUZZ_PACKAGES := clang libclang-rt-14-dev
@@ -15,6 +15,7 @@ NOTEBOOK_PACKAGES := python3 python3-venv
 CODE_DIRS := $(wildcard sim policies hw kernels traces calibrate tests)
 FIND_CODE = find $(CODE_DIRS) -type f \( -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \)
 PROGRAM := build/release/bin/kvtier
+DEMO := build/release/bin/kvtier_demo
 PYTHON_VENV := build/python/venv
 # What pyproject.toml names as build requirements.
 PYTHON_BUILD := 'scikit-build-core>=0.10,<1' 'pybind11>=2.13,<4'
@@ -65,18 +66,19 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-dev build program demo test python python-tools test-python check-validation check-report notebooks faults asan tsan cuda-emulation gpu-check fuzz bench format check-format tidy clean
+.PHONY: help setup setup-demo setup-dev build program demo test python python-tools test-python check-validation check-report check-engines notebooks faults asan tsan cuda-emulation gpu-check fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
 	@echo 'make program       the same, the program alone'
-	@echo 'make demo          build the program, then compare four systems on two example workloads'
+	@echo 'make demo          build what the command compare needs, then compare four systems on two example workloads'
 	@echo 'make test          build, then run all tests'
 	@echo 'make python        build the Python package into a virtual environment, build/python/venv (needs PyPI)'
 	@echo 'make python-tools  only install what that build needs into the environment'
 	@echo 'make test-python   make python, then run its tests'
 	@echo 'make check-validation  build the program, then run two points of the validation matrix on this machine (7 minutes)'
 	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
+	@echo 'make check-engines build the program, then compare it with vLLM'\''s own code (needs PyPI, 10 GB; VLLM=, TRACE=, REQUESTS=, CASES=)'
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
 	@echo 'make faults        build, then let calls of the system fail, kill runs and fill disks, and check what is left (minutes)'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
@@ -96,6 +98,9 @@ help:
 setup:
 	$(call install_packages,$(PACKAGES))
 
+setup-demo:
+	$(call install_packages,$(DEMO_PACKAGES))
+
 setup-dev:
 	$(call install_packages,$(PACKAGES) $(DEV_PACKAGES))
 
@@ -107,9 +112,11 @@ program: setup
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS) --target kvtier
 
-demo: program
-	$(PROGRAM) compare configs/papers/attentionstore/llama2-13b.json --systems $(DEMO_SYSTEMS)
-	$(PROGRAM) compare configs/examples/h100-8x.json --systems $(DEMO_SYSTEMS)
+demo: setup-demo
+	cmake --preset release -DKVTIER_DEMO_ONLY=ON
+	cmake --build --preset release -j $(JOBS) --target kvtier_demo
+	$(DEMO) compare configs/papers/attentionstore/llama2-13b.json --systems $(DEMO_SYSTEMS)
+	$(DEMO) compare configs/examples/h100-8x.json --systems $(DEMO_SYSTEMS)
 
 test: build
 	ctest --preset release --output-on-failure -j $(JOBS)
@@ -124,7 +131,7 @@ python-tools:
 
 python: setup python-tools
 	@# Named as CMake names it for the other builds, so that ccache finds their objects.
-	CXX=$${CXX:-c++} $(PYTHON_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation '.[test]'
+	CXX=$${CXX:-c++} $(PYTHON_VENV)/bin/python -m pip install -v --disable-pip-version-check --no-build-isolation '.[test]'
 	@# Not every machine has a wheel of it; the tests that need it are skipped there.
 	@$(PYTHON_VENV)/bin/python -m pip install -q --disable-pip-version-check --only-binary :all: $(CACHE_SIMULATOR) || \
 	  echo 'python: without libcachesim, tests/python/test_libcachesim.py is skipped'
@@ -143,6 +150,12 @@ check-validation: program
 check-report: program
 	$(call install_packages,$(BROWSER_PACKAGES))
 	python3 tests/report/browser_check.py --program $(PROGRAM) --configs configs --out build/report-screenshots
+
+# The newest vLLM, on the sample of Mooncake's trace, unless variables say otherwise.
+check-engines: program
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory setup-python
+	python3 tests/engines/check_engines.py --program $(PROGRAM) --jobs $(JOBS) $(if $(VLLM),--vllm $(VLLM)) \
+	  $(if $(TRACE),--trace '$(TRACE)') $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(CASES),--cases '$(CASES)')
 
 # Python packages, again where requirements.txt changes.
 $(NOTEBOOKS)/venv/installed: notebooks/requirements.txt

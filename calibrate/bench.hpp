@@ -10,7 +10,7 @@
 #include "calibrate/instrument.hpp"
 #include "calibrate/plan.hpp"
 #include "hw/device/device.hpp"
-#include "hw/model.hpp"
+#include "hw/model/model.hpp"
 #include "sim/core/rng.hpp"
 
 /// What the measures of a device share.

@@ -11,8 +11,8 @@
 #include "calibrate/plan.hpp"
 #include "hw/device/open_device.hpp"
 #include "hw/device/storage.hpp"
-#include "hw/model.hpp"
-#include "hw/profile.hpp"
+#include "hw/model/model.hpp"
+#include "hw/profile/profile.hpp"
 
 /// Measures the machine at hand and writes its profile.
 namespace kvtier::calibrate {

@@ -8,9 +8,10 @@
 
 #include <fmt/format.h>
 
-#include "hw/layer_pipeline.hpp"
-#include "hw/profile_timing.hpp"
+#include "hw/profile/profile_timing.hpp"
+#include "hw/timing/layer_pipeline.hpp"
 #include "sim/core/rng.hpp"
+#include "sim/core/statistics.hpp"
 
 namespace kvtier::calibrate {
 namespace {
@@ -380,12 +381,9 @@ ErrorStatistics error_statistics(std::span<const Pair> pairs) {
     return {};
   }
   std::ranges::sort(errors);
-  const auto quantile = [&errors](double share) {
-    return errors[static_cast<std::size_t>(share * static_cast<double>(errors.size() - 1))];
-  };
   return {.count = static_cast<std::int64_t>(errors.size()),
-          .p50 = quantile(0.5),
-          .p90 = quantile(0.9),
+          .p50 = lower_quantile(errors, 0.5),
+          .p90 = lower_quantile(errors, 0.9),
           .mean = sum / static_cast<double>(errors.size()),
           .worst = errors.back()};
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "calibrate/plan.hpp"
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 
 /// How well a profile predicts: repeat noise, drift of the machine since, cells that are not in its
 /// grid, and the sum of parts against the whole (rungs 1 to 4 of the validation ladder).
@@ -28,8 +28,7 @@ struct ErrorStatistics {
   double mean = 0;
   double worst = 0;
 };
-/// All zero without pairs. A quantile is the value at that place of the sorted errors, the lower of
-/// two.
+/// All zero without pairs. Quantiles are the lower ones.
 [[nodiscard]] ErrorStatistics error_statistics(std::span<const Pair> pairs);
 
 /// What errors may be.

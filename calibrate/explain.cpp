@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "hw/layer_pipeline.hpp"
+#include "hw/timing/layer_pipeline.hpp"
 
 namespace kvtier::calibrate {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "hw/hardware.hpp"
-#include "hw/model.hpp"
-#include "hw/timing_model.hpp"
+#include "hw/model/hardware.hpp"
+#include "hw/model/model.hpp"
+#include "hw/timing/timing_model.hpp"
 
 /// What the figures of a machine mean for storing KV: the break-evens.
 namespace kvtier::calibrate {

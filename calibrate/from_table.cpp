@@ -3,20 +3,19 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
-#include <zlib.h>
 
-#include "hw/operation_time.hpp"
-#include "hw/profile_timing.hpp"
+#include "hw/profile/profile_timing.hpp"
+#include "hw/timing/operation_time.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/core/csv_reader.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/rng.hpp"
-#include "sim/core/text.hpp"
+#include "sim/core/statistics.hpp"
 
 namespace kvtier::calibrate {
 namespace {
@@ -24,45 +23,6 @@ namespace {
 constexpr const char* kFormat = "kvtier.columns/1";
 constexpr std::size_t kMostProblems = 100;
 constexpr double kLargestSize = 1e9;
-
-/// The whole file as text, whether compressed or not.
-std::string read_table(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) {
-    throw ConfigError(fmt::format("{}: no such file", path.string()));
-  }
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
-  if (!file) {
-    throw DeviceError(fmt::format("{}: cannot open", path.string()));
-  }
-  std::string text;
-  std::vector<char> buffer(1 << 16);
-  int count = 0;
-  while ((count = gzread(file.get(), buffer.data(), static_cast<unsigned>(buffer.size()))) > 0) {
-    text.append(buffer.data(), static_cast<std::size_t>(count));
-  }
-  if (count < 0) {
-    throw ConfigError(fmt::format("{}: not a whole gzip file", path.string()));
-  }
-  if (const std::size_t end = end_of_utf8(text); end < text.size()) {
-    throw ConfigError(fmt::format(
-        "{}:{}: expected UTF-8", path.string(),
-        1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n')));
-  }
-  return text;
-}
-
-std::vector<std::string_view> split(std::string_view line) {
-  std::vector<std::string_view> fields;
-  while (true) {
-    const std::size_t comma = line.find(',');
-    fields.push_back(line.substr(0, comma));
-    if (comma == std::string_view::npos) {
-      return fields;
-    }
-    line.remove_prefix(comma + 1);
-  }
-}
 
 std::optional<double> number(std::string_view text) {
   double value = 0;
@@ -180,38 +140,16 @@ class Importer {
 
   void read(const TableFile& file) {
     origin_ = file.path.string();
-    const std::string text = read_table(file.path);
-    std::string_view rest = text;
-    std::size_t line_number = 0;
-    std::vector<BoundRule> rules;
-    std::size_t columns = 0;
-    while (!rest.empty() && problems_.size() < kMostProblems) {
-      const std::size_t end = rest.find('\n');
-      std::string_view line = rest.substr(0, end);
-      rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-      if (line.ends_with('\r')) {
-        line.remove_suffix(1);
+    try {
+      CsvReader rows(file.path);
+      const std::vector<BoundRule> rules = bind(file.columns, rows);
+      while (next(rows)) {
+        for (const BoundRule& rule : rules) {
+          take(rule, rows);
+        }
       }
-      ++line_number;
-      if (line_number == 1) {
-        columns = split(line).size();
-        rules = bind(file.columns, split(line));
-        continue;
-      }
-      if (line.empty()) {
-        continue;
-      }
-      const std::vector<std::string_view> fields = split(line);
-      if (fields.size() != columns) {
-        report(line_number, fmt::format("expected {} columns, got {}", columns, fields.size()));
-        continue;
-      }
-      for (const BoundRule& rule : rules) {
-        take(rule, fields, line_number);
-      }
-    }
-    if (line_number == 0) {
-      problems_.push_back(origin_ + ": the file is empty");
+    } catch (const ConfigError& error) {
+      report(error);
     }
   }
 
@@ -222,13 +160,10 @@ class Importer {
     for (auto& [key, times] : samples_) {
       ProfileTable& table = profile_.tables[key.first];
       std::ranges::sort(times);
-      const auto quantile = [&times = times](double share) {
-        return times[static_cast<std::size_t>(share * static_cast<double>(times.size() - 1))];
-      };
       table.cells.push_back({.at = key.second,
-                             .p25_seconds = quantile(0.25),
-                             .median_seconds = quantile(0.5),
-                             .p75_seconds = quantile(0.75),
+                             .p25_seconds = lower_quantile(times, 0.25),
+                             .median_seconds = lower_quantile(times, 0.5),
+                             .p75_seconds = lower_quantile(times, 0.75),
                              .n = static_cast<std::int64_t>(times.size())});
     }
     if (profile_.tables.empty()) {
@@ -241,23 +176,34 @@ class Importer {
   }
 
  private:
-  void report(std::size_t line, const std::string& problem) {
-    problems_.push_back(fmt::format("{}:{}: {}", origin_, line, problem));
+  void report(const ConfigError& error) {
+    problems_.insert(problems_.end(), error.problems().begin(), error.problems().end());
   }
 
-  std::vector<BoundRule> bind(const ColumnMap& map, const std::vector<std::string_view>& header) {
-    const std::vector<std::string> names(header.begin(), header.end());
+  /// Goes to the next row with as many fields as the header; other rows are reported.
+  bool next(CsvReader& rows) {
+    while (problems_.size() < kMostProblems) {
+      try {
+        return rows.next();
+      } catch (const ConfigError& error) {
+        report(error);
+      }
+    }
+    return false;
+  }
+
+  std::vector<BoundRule> bind(const ColumnMap& map, const CsvReader& rows) {
+    const std::vector<std::string> names(rows.names().begin(), rows.names().end());
     std::vector<BoundRule> bound;
     const auto find = [&](const std::string& column) -> std::optional<std::size_t> {
       if (column.empty()) {
         return std::nullopt;
       }
-      const auto found = std::ranges::find(names, column);
-      if (found == names.end()) {
-        report(1, fmt::format("no column \"{}\"{}", column, suggestion(column, names)));
-        return std::nullopt;
+      const auto found = rows.column(column);
+      if (!found) {
+        report(rows.error(fmt::format("no column \"{}\"{}", column, suggestion(column, names))));
       }
-      return static_cast<std::size_t>(found - names.begin());
+      return found;
     };
     for (const ColumnRule& rule : map.rules) {
       BoundRule one{.rule = &rule,
@@ -282,9 +228,9 @@ class Importer {
     return bound;
   }
 
-  void take(const BoundRule& rule, const std::vector<std::string_view>& fields, std::size_t line) {
+  void take(const BoundRule& rule, const CsvReader& rows) {
     for (const auto& [column, text] : rule.where) {
-      if (fields[column] != text) {
+      if (rows.text(column) != text) {
         return;
       }
     }
@@ -292,21 +238,21 @@ class Importer {
     if (rule.op) {
       Problems problems;
       TableOperation named{};
-      read_value(named, Json(std::string(fields[*rule.op])), "/op", problems);
+      read_value(named, Json(rows.text(*rule.op)), "/op", problems);
       if (!problems.empty()) {
-        report(line, problems.lines().front());
+        report(rows.error(problems.lines().front()));
         return;
       }
       operation = named;
     }
     bool bad = false;
     const auto size = [&](std::optional<std::size_t> column, std::int64_t absent) {
-      if (!column || fields[*column].empty()) {
+      if (!column || rows.text(*column).empty()) {
         return absent;
       }
-      const auto value = number(fields[*column]);
+      const auto value = number(rows.text(*column));
       if (!value || *value < 0 || *value > kLargestSize || std::floor(*value) != *value) {
-        report(line, fmt::format("expected a whole number, got \"{}\"", fields[*column]));
+        report(rows.unexpected(*column, "a whole number"));
         bad = true;
         return absent;
       }
@@ -317,15 +263,15 @@ class Importer {
                       .batch = size(rule.batch, 1),
                       .context = size(rule.context, 0),
                       .gpus = size(rule.tensor_parallel, 1)};
-    const auto time = number(fields[rule.time]);
+    const auto time = number(rows.text(rule.time));
     if (!time) {
-      report(line, fmt::format("expected a time, got \"{}\"", fields[rule.time]));
+      report(rows.unexpected(rule.time, "a time"));
     }
     if (bad || !time) {
       return;
     }
     if (sizes.gpus < 1 || sizes.batch < 1) {
-      report(line, "expected at least one GPU and one request");
+      report(rows.error("expected at least one GPU and one request"));
       return;
     }
     ++counts_.times;

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "calibrate/check.hpp"
-#include "hw/hardware.hpp"
-#include "hw/model.hpp"
-#include "hw/profile.hpp"
+#include "hw/model/hardware.hpp"
+#include "hw/model/model.hpp"
+#include "hw/profile/profile.hpp"
 #include "sim/core/config.hpp"
 
 /// Tables of kernel times measured elsewhere become profiles.
@@ -117,9 +117,9 @@ struct Imported {
   ImportCounts counts;
 };
 
-/// Reads CSV files, plain or gzip, of times of `model` on the GPUs of `hardware`, whose peaks are
-/// the limits. Rows of one cell are its samples. Throws ConfigError with every bad line (up to a
-/// hundred) or missing column.
+/// Reads CSV files, plain, gzip or zstd, of times of `model` on the GPUs of `hardware`, whose peaks
+/// are the limits. Rows of one cell are its samples. Throws ConfigError with every bad line (up to
+/// a hundred) or missing column.
 [[nodiscard]] Imported import_tables(const std::vector<TableFile>& files, const ModelConfig& model,
                                      const HardwareConfig& hardware, const std::string& name);
 

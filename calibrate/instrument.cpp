@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "sim/core/statistics.hpp"
+
 namespace kvtier::calibrate {
 namespace {
 
@@ -71,13 +73,6 @@ void summarize(Measured& measured) {
 Clock& steady_clock() {
   static SteadyClock clock;
   return clock;
-}
-
-double quantile(const std::vector<double>& sorted, double share) {
-  const double place = share * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
 Measured measure(const StopRules& rules, double limit_seconds, const Sample& sample, Clock& clock,

@@ -72,9 +72,6 @@ using Sample = std::function<double()>;
                                Clock& clock, DisturbanceMonitor& monitor,
                                const std::function<void()>& check);
 
-/// The value below which a share of `sorted` lies, between neighbours in proportion.
-[[nodiscard]] double quantile(const std::vector<double>& sorted, double share);
-
 /// Sees what this process's threads waited for a processor, and what the hypervisor took; for work
 /// that keeps to the processors it has. Where the kernel tells neither, nothing counts as
 /// disturbed.

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "calibrate/measure.hpp"
-#include "hw/profile_timing.hpp"
+#include "hw/profile/profile_timing.hpp"
 #include "sim/core/errors.hpp"
 
 namespace kvtier::calibrate {

@@ -4,7 +4,7 @@
 
 #include "calibrate/measure.hpp"
 #include "hw/device/decoder.hpp"
-#include "hw/profile_timing.hpp"
+#include "hw/profile/profile_timing.hpp"
 
 namespace kvtier::calibrate {
 namespace {

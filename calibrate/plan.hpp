@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "calibrate/instrument.hpp"
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 
 /// What a calibration is going to measure, as a list that can be looked at, cut and resumed before
 /// anything runs.

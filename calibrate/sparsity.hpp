@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "hw/model.hpp"
+#include "hw/model/model.hpp"
 #include "sim/core/units.hpp"
 
 namespace kvtier::calibrate {

@@ -1,13 +1,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <functional>
-#include <mutex>
-#include <thread>
 
 #include "hw/device/processors.hpp"
+#include "hw/device/task_threads.hpp"
 
 namespace kvtier::calibrate {
 
@@ -19,7 +17,6 @@ class Worker {
   Worker(Processors processors, std::function<std::function<void()>()> prepare);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
-  ~Worker();
 
   struct Times {
     /// Seconds from the order until the thread runs, and until its end is known here.
@@ -31,18 +28,12 @@ class Worker {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Order { none, work, stop };
 
-  void tell(Order order);
-  void run(const Processors& processors, const std::function<std::function<void()>()>& prepare);
-
-  std::mutex mutex_;
-  std::condition_variable told_;
-  std::condition_variable done_;
-  Order order_ = Order::none;
+  std::function<void()> work_;
   Clock::time_point began_;
   std::exception_ptr failure_;
-  std::thread thread_;
+  /// The last member: its thread ends before what it uses.
+  TaskThreads thread_;
 };
 
 }  // namespace kvtier::calibrate

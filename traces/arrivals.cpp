@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include <fmt/format.h>
 
@@ -16,32 +17,69 @@ SimDuration limited(double ns) {
   return SimDuration(round_non_negative(std::min(ns, static_cast<double>(kThinkTimeMax.ns))));
 }
 
+double lognormal_mu(SimDuration mean, std::optional<SimDuration> median, double sigma) {
+  return median ? std::log(static_cast<double>(median->ns))
+                : std::log(static_cast<double>(mean.ns)) - sigma * sigma / 2;
+}
+
 }  // namespace
 
 ThinkTimes::ThinkTimes(const ThinkTimeConfig& config, std::uint64_t seed)
     : config_(config), stream_(seed, "workload/think_times") {}
 
-void ThinkTimes::apply(std::vector<Turn>& turns) {
-  if (config_.model == ThinkTimeModel::trace || config_.model == ThinkTimeModel::logged) {
-    return;
+SimDuration ThinkTimes::draw(const PauseConfig& pause) {
+  switch (pause.model) {
+    case PauseModel::exponential:
+      return limited(stream_.exponential(static_cast<double>(pause.mean.ns)));
+    case PauseModel::lognormal:
+      return limited(
+          stream_.lognormal(lognormal_mu(pause.mean, pause.median, pause.sigma), pause.sigma));
+    case PauseModel::constant:
+      break;
   }
-  turns.front().think = SimDuration();
-  for (std::size_t i = 1; i < turns.size(); ++i) {
-    switch (config_.model) {
-      case ThinkTimeModel::exponential:
-        turns[i].think = limited(stream_.exponential(static_cast<double>(config_.mean.ns)));
-        break;
-      case ThinkTimeModel::output_proportional:
-        turns[i].think =
-            std::max(config_.minimum, limited(static_cast<double>(config_.per_output_token.ns) *
-                                              static_cast<double>(turns[i - 1].assistant.value)));
-        break;
-      case ThinkTimeModel::constant:
-      case ThinkTimeModel::trace:
-      case ThinkTimeModel::logged:
-        turns[i].think = config_.mean;
-        break;
+  return pause.mean;
+}
+
+void ThinkTimes::apply(std::vector<Turn>& turns) {
+  const auto set = [&](const auto& pause_before) {
+    turns.front().think = SimDuration();
+    for (std::size_t i = 1; i < turns.size(); ++i) {
+      turns[i].think = pause_before(i);
     }
+  };
+  switch (config_.model) {
+    case ThinkTimeModel::exponential: {
+      const auto mean = static_cast<double>(config_.mean.ns);
+      set([&](std::size_t) { return limited(stream_.exponential(mean)); });
+      break;
+    }
+    case ThinkTimeModel::constant:
+      set([&](std::size_t) { return config_.mean; });
+      break;
+    case ThinkTimeModel::lognormal: {
+      const PauseConfig pause{.model = PauseModel::lognormal,
+                              .mean = config_.mean,
+                              .median = config_.median,
+                              .sigma = config_.sigma};
+      set([&](std::size_t) { return draw(pause); });
+      break;
+    }
+    case ThinkTimeModel::mixed: {
+      const MixedThinkTimes& mixed = config_.mixed;
+      const PauseConfig& pause = stream_.uniform() < mixed.away_share ? mixed.away : mixed.soon;
+      set([&](std::size_t) { return draw(pause); });
+      break;
+    }
+    case ThinkTimeModel::output_proportional:
+      set([&](std::size_t i) {
+        return std::max(config_.minimum,
+                        limited(static_cast<double>(config_.per_output_token.ns) *
+                                static_cast<double>(turns[i - 1].assistant.value)));
+      });
+      break;
+    case ThinkTimeModel::trace:
+    case ThinkTimeModel::logged:
+      break;
   }
 }
 
@@ -59,8 +97,11 @@ double weibull_shape(double cv) {
   return high;
 }
 
-Arrivals::Arrivals(ArrivalModel model, PerSecond rate, double cv, std::uint64_t seed)
+Arrivals::Arrivals(ArrivalModel model, PerSecond rate, double cv, std::uint64_t seed,
+                   const DiurnalRate& diurnal, const char* key)
     : model_(model),
+      diurnal_(diurnal),
+      key_(key),
       mean_gap_ns_(1e9 / rate.value),
       scale_ns_(mean_gap_ns_),
       stream_(seed, "workload/arrivals") {
@@ -71,6 +112,8 @@ Arrivals::Arrivals(ArrivalModel model, PerSecond rate, double cv, std::uint64_t 
   } else if (model == ArrivalModel::weibull) {
     shape_ = weibull_shape(cv);
     scale_ns_ = mean_gap_ns_ / std::tgamma(1 + 1 / shape_);
+  } else if (model == ArrivalModel::diurnal) {
+    scale_ns_ = mean_gap_ns_ / (1 + diurnal.amplitude);
   }
 }
 
@@ -80,6 +123,8 @@ double Arrivals::draw_gap_ns() {
       return stream_.gamma(shape_, scale_ns_);
     case ArrivalModel::weibull:
       return stream_.weibull(shape_, scale_ns_);
+    case ArrivalModel::diurnal:
+      return stream_.exponential(scale_ns_);
     case ArrivalModel::poisson:
     case ArrivalModel::trace:
       break;
@@ -87,15 +132,28 @@ double Arrivals::draw_gap_ns() {
   return stream_.exponential(mean_gap_ns_);
 }
 
-SimTime Arrivals::next() {
-  const double gap = draw_gap_ns();
-  if (!(gap < static_cast<double>(kTraceTimeNsMax - last_.ns))) {
+SimTime Arrivals::next_at(double gap_ns) {
+  if (!(gap_ns < static_cast<double>(kTraceTimeNsMax - last_.ns))) {
     throw ConfigError(fmt::format(
-        "arrival_rate: at one session every {:.3g} s on average, sessions arrive beyond the "
-        "{} years that can be simulated",
-        mean_gap_ns_ * 1e-9, kTraceTimeNsMax / kThinkTimeMax.ns));
+        "{}: at one session every {:.3g} s on average, sessions arrive beyond the {} years that "
+        "can be simulated",
+        key_, mean_gap_ns_ * 1e-9, kTraceTimeNsMax / kThinkTimeMax.ns));
   }
-  last_ = last_ + SimDuration(round_non_negative(gap));
+  return last_ + SimDuration(round_non_negative(gap_ns));
+}
+
+bool Arrivals::keeps(SimTime at) {
+  const auto period = static_cast<double>(diurnal_.period.ns);
+  const double phase = static_cast<double>(at.ns % diurnal_.period.ns) / period;
+  const double rate = 1 + diurnal_.amplitude * std::sin(2 * std::numbers::pi * phase);
+  return stream_.uniform() * (1 + diurnal_.amplitude) < rate;
+}
+
+SimTime Arrivals::next() {
+  // Ends at the latest where time does.
+  do {
+    last_ = next_at(draw_gap_ns());
+  } while (model_ == ArrivalModel::diurnal && !keeps(last_));
   return last_;
 }
 

@@ -18,12 +18,22 @@
 /// generators and traces share.
 namespace kvtier {
 
-enum class ThinkTimeModel { exponential, constant, output_proportional, trace, logged };
+enum class ThinkTimeModel {
+  exponential,
+  constant,
+  lognormal,
+  mixed,
+  output_proportional,
+  trace,
+  logged
+};
 
 constexpr auto enum_names(ThinkTimeModel) {
   return std::array{
       std::pair<std::string_view, ThinkTimeModel>{"exponential", ThinkTimeModel::exponential},
       std::pair<std::string_view, ThinkTimeModel>{"constant", ThinkTimeModel::constant},
+      std::pair<std::string_view, ThinkTimeModel>{"lognormal", ThinkTimeModel::lognormal},
+      std::pair<std::string_view, ThinkTimeModel>{"mixed", ThinkTimeModel::mixed},
       std::pair<std::string_view, ThinkTimeModel>{"output_proportional",
                                                   ThinkTimeModel::output_proportional},
       std::pair<std::string_view, ThinkTimeModel>{"trace", ThinkTimeModel::trace},
@@ -33,6 +43,52 @@ constexpr auto enum_names(ThinkTimeModel) {
 /// No think time is longer, so that the times of a run stay far from overflow.
 inline constexpr SimDuration kThinkTimeMax{std::int64_t{365} * 86400 * 1000000000};
 
+enum class PauseModel { exponential, constant, lognormal };
+constexpr auto enum_names(PauseModel) {
+  return std::array{std::pair<std::string_view, PauseModel>{"exponential", PauseModel::exponential},
+                    std::pair<std::string_view, PauseModel>{"constant", PauseModel::constant},
+                    std::pair<std::string_view, PauseModel>{"lognormal", PauseModel::lognormal}};
+}
+
+/// One of the two distributions of the mixed model.
+struct PauseConfig {
+  PauseModel model = PauseModel::exponential;
+  SimDuration mean{std::int64_t{60} * 1000000000};
+  std::optional<SimDuration> median{};
+  double sigma = 1;
+
+  friend bool operator==(const PauseConfig&, const PauseConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, PauseConfig& c) {
+  const auto at_most_a_year = between(0, static_cast<double>(kThinkTimeMax.ns));
+  v.field("model", c.model, "exponential, constant or lognormal.");
+  v.field("mean", c.mean, "Mean, of a lognormal one if it has no median.", at_most_a_year);
+  v.field("median", c.median, "Median of a lognormal one.", at_most_a_year);
+  v.field("sigma", c.sigma, "Standard deviation of the logarithm, of a lognormal one.",
+          between(0, 10));
+}
+
+/// Users who come back soon, and users who come back only after hours. Each session is of one kind.
+struct MixedThinkTimes {
+  double away_share = 0.1;
+  PauseConfig soon{};
+  PauseConfig away{.model = PauseModel::lognormal,
+                   .median = SimDuration(std::int64_t{3} * 3600 * 1000000000)};
+
+  friend bool operator==(const MixedThinkTimes&, const MixedThinkTimes&) = default;
+};
+
+template <class V>
+void describe(V& v, MixedThinkTimes& c) {
+  v.field("away_share", c.away_share,
+          "Share of the sessions whose users come back only after the times of `away`.",
+          between(0, 1));
+  v.field("soon", c.soon, "Think times of the other sessions.");
+  v.field("away", c.away, "Think times of that share.");
+}
+
 /// Time from a turn's last token to the next turn of its session. The exponential default is
 /// AttentionStore's (arXiv 2403.19708) closed loop, whose think time the paper leaves open;
 /// `output_proportional` is the minimum gap of Pensieve (arXiv 2312.05516, section 6.1).
@@ -41,6 +97,11 @@ struct ThinkTimeConfig {
   SimDuration mean{std::int64_t{60} * 1000000000};
   SimDuration minimum{std::int64_t{5} * 1000000000};
   SimDuration per_output_token{std::int64_t{100} * 1000000};
+  std::optional<SimDuration> median{};
+  double sigma = 1;
+  MixedThinkTimes mixed{};
+
+  friend bool operator==(const ThinkTimeConfig&, const ThinkTimeConfig&) = default;
 };
 
 template <class V>
@@ -48,18 +109,26 @@ void describe(V& v, ThinkTimeConfig& c) {
   const auto at_most_a_year = between(0, static_cast<double>(kThinkTimeMax.ns));
   v.field(
       "model", c.model,
-      "exponential (independent, with a mean), constant, output_proportional (the tokens of "
+      "exponential (independent, with a mean), constant, lognormal (with a median or a mean, and "
+      "sigma), mixed (a share of the sessions has other think times), output_proportional (the "
+      "tokens of "
       "the previous "
       "response times per_output_token, at least the minimum), trace (as recorded), or logged (an "
       "open loop: a turn arrives at its recorded time, or when the turn before has ended if "
       "that is later).");
-  v.field("mean", c.mean, "Mean of the exponential model, value of the constant one.",
+  v.field("mean", c.mean,
+          "Mean of the exponential model, and of the lognormal one if it has no median; value of "
+          "the constant one.",
           at_most_a_year);
   v.field("minimum", c.minimum, "Least think time of the output_proportional model.",
           at_most_a_year);
   v.field("per_output_token", c.per_output_token,
           "Think time per token of the previous response in the output_proportional model.",
           at_most_a_year);
+  v.field("median", c.median, "Median of the lognormal model.", at_most_a_year);
+  v.field("sigma", c.sigma, "Standard deviation of the logarithm, in the lognormal model.",
+          between(0, 10));
+  v.field("mixed", c.mixed, "Parameters of the mixed model.");
 }
 
 /// Gives the turns of sessions their think times; draws from the stream "workload/think_times".
@@ -72,35 +141,65 @@ class ThinkTimes {
   void apply(std::vector<Turn>& turns);
 
  private:
+  [[nodiscard]] SimDuration draw(const PauseConfig& pause);
+
   ThinkTimeConfig config_;
   RandomStream stream_;
 };
 
-/// What the time between two arrivals is drawn from. `trace` draws nothing.
-enum class ArrivalModel { poisson, gamma, weibull, trace };
+/// The distribution of the time between two arrivals. `trace` draws nothing.
+enum class ArrivalModel { poisson, gamma, weibull, diurnal, trace };
 constexpr auto enum_names(ArrivalModel) {
   return std::array{std::pair<std::string_view, ArrivalModel>{"poisson", ArrivalModel::poisson},
                     std::pair<std::string_view, ArrivalModel>{"gamma", ArrivalModel::gamma},
                     std::pair<std::string_view, ArrivalModel>{"weibull", ArrivalModel::weibull},
+                    std::pair<std::string_view, ArrivalModel>{"diurnal", ArrivalModel::diurnal},
                     std::pair<std::string_view, ArrivalModel>{"trace", ArrivalModel::trace}};
 }
 
-/// Arrival times from zero on, whose gaps are independent: exponential (a Poisson process), or
+/// A rate that follows a day: at time t it is the mean rate times 1 + amplitude x sin(2 pi t /
+/// period).
+struct DiurnalRate {
+  double amplitude = 0.5;
+  SimDuration period{std::int64_t{86400} * 1000000000};
+
+  friend bool operator==(const DiurnalRate&, const DiurnalRate&) = default;
+};
+
+template <class V>
+void describe(V& v, DiurnalRate& c) {
+  v.field("amplitude", c.amplitude,
+          "How far the rate rises above its mean and falls below it, as a share of the mean.",
+          between(0, 1));
+  v.field("period", c.period,
+          "Time from one peak of the rate to the next; a run begins a quarter of it before a peak.",
+          positive());
+}
+
+/// Arrival times from zero on. The gaps are independent and exponential (a Poisson process), or
 /// gamma or Weibull with a coefficient of variation (CV: standard deviation over mean). Logs of
-/// production have a CV over 1: bursts. At 1 all three are the same distribution. Draws from the
-/// stream "workload/arrivals".
+/// production have a CV over 1: bursts. At 1 all three are the same distribution. A diurnal process
+/// is a Poisson process whose rate changes: arrivals at the highest rate, each kept with a
+/// probability of the rate at its time over the highest one. Draws from the stream
+/// "workload/arrivals".
 class Arrivals {
  public:
-  /// `rate` > 0, in sessions per second; `cv` > 0 is not looked at for a Poisson process.
-  Arrivals(ArrivalModel model, PerSecond rate, double cv, std::uint64_t seed);
+  /// `rate` > 0, in sessions per second; `cv` > 0 is for gamma and Weibull alone, `diurnal` for the
+  /// diurnal process. `key` is the config's key of the rate, for errors.
+  Arrivals(ArrivalModel model, PerSecond rate, double cv, std::uint64_t seed,
+           const DiurnalRate& diurnal = {}, const char* key = "/workload/arrival_rate");
 
   /// The next arrival; throws ConfigError if it lies beyond the time that can be simulated.
   [[nodiscard]] SimTime next();
 
  private:
   [[nodiscard]] double draw_gap_ns();
+  [[nodiscard]] SimTime next_at(double gap_ns);
+  [[nodiscard]] bool keeps(SimTime at);
 
   ArrivalModel model_;
+  DiurnalRate diurnal_;
+  const char* key_;
   double mean_gap_ns_;
   double shape_ = 1;
   double scale_ns_;

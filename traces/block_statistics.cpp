@@ -7,22 +7,47 @@
 namespace kvtier {
 
 void BlockStatistics::add(const SessionSpec& session) {
-  for (const TurnContent& content : session.contents) {
-    add(content.prompt);
+  for (std::size_t turn = 0; turn < session.contents.size(); ++turn) {
+    const TurnContent& content = session.contents[turn];
+    add(content.prompt, session.found_when_recorded(turn));
+    if (content.whole.stream.valid()) {
+      add_response(content.whole);
+    }
   }
 }
 
-void BlockStatistics::add(const Context& prompt) {
+void BlockStatistics::merge(const BlockStatistics& other) {
+  requests_.insert(requests_.end(), other.requests_.begin(), other.requests_.end());
+  prefixes_.merge(other.prefixes_);
+  distinct_ += other.distinct_;
+  reused_ += other.reused_;
+}
+
+BlockStatistics::Used& BlockStatistics::used(StreamId stream) {
+  if (stream.value >= used_.size()) {
+    used_.resize(static_cast<std::size_t>(stream.value) + 1);
+  }
+  return used_[stream.value];
+}
+
+/// Only its full blocks have KV that a prompt can find.
+void BlockStatistics::add_response(const Context& whole) {
+  streams_->path(whole.stream, whole.tokens / named_.block, named_.block.value, path_);
+  for (const Stretch& stretch : path_) {
+    Used& known = used(stretch.stream);
+    distinct_ += std::max<std::int64_t>(stretch.end - std::max(known.once, stretch.begin), 0);
+    known.once = std::max(known.once, stretch.end);
+  }
+}
+
+void BlockStatistics::add(const Context& prompt, Tokens found) {
   const std::int64_t block = named_.block.value;
   Request request{.tokens = prompt.tokens.value};
   request.blocks = (request.tokens + (named_.partial ? block - 1 : 0)) / block;
-  streams_.path(prompt.stream, request.blocks, block, path_);
+  streams_->path(prompt.stream, request.blocks, block, path_);
   bool runs = true;
   for (const Stretch& stretch : path_) {
-    if (stretch.stream.value >= used_.size()) {
-      used_.resize(static_cast<std::size_t>(stretch.stream.value) + 1);
-    }
-    Used& used = used_[stretch.stream.value];
+    Used& used = this->used(stretch.stream);
     const auto behind = [&](std::int64_t end) {
       return std::max<std::int64_t>(stretch.end - std::max(end, stretch.begin), 0);
     };
@@ -38,6 +63,11 @@ void BlockStatistics::add(const Context& prompt) {
     used.once = std::max(used.once, stretch.end);
   }
   request.hit_tokens = std::min(request.hit_blocks * block, request.tokens);
+  const std::int64_t found_blocks = found.value / block;
+  request.blocks -= found_blocks;
+  request.hit_blocks = std::max<std::int64_t>(request.hit_blocks - found_blocks, 0);
+  request.tokens -= found_blocks * block;
+  request.hit_tokens = std::max<std::int64_t>(request.hit_tokens - found_blocks * block, 0);
   prefixes_.add(static_cast<std::int64_t>(path_.size()));
   requests_.push_back(request);
 }

@@ -16,9 +16,11 @@ class BlockStatistics {
  public:
   /// `streams` outlives this.
   BlockStatistics(const Streams& streams, const NamedBlocks& named)
-      : streams_(streams), named_(named) {}
+      : streams_(&streams), named_(named) {}
 
   void add(const SessionSpec& session);
+  /// Adds the requests of `other`, for which there was another cache.
+  void merge(const BlockStatistics& other);
   [[nodiscard]] std::int64_t requests() const {
     return static_cast<std::int64_t>(requests_.size());
   }
@@ -28,8 +30,10 @@ class BlockStatistics {
   ///      "ideal_hit_rate": {"blocks", "tokens", "requests"},
   ///      "ideal_hit_rate_second_half": {...}, "prefixes_per_request": distribution}
   ///
-  /// Ideal hits are leading runs of blocks that an earlier request had. A block is reused that
-  /// several requests have. The second half is that of the requests.
+  /// Blocks are those that requests ask for: not those that the server had that was recorded (see
+  /// SessionSpec). Ideal hits are leading runs of blocks that an earlier request had, in its prompt
+  /// or its response if that is named. A block is reused that several requests have. The second
+  /// half is that of the requests.
   [[nodiscard]] Json report() const;
 
  private:
@@ -44,9 +48,12 @@ class BlockStatistics {
     std::int64_t once = 0;
     std::int64_t twice = 0;
   };
-  void add(const Context& prompt);
+  /// `found`: the tokens of the prompt that are not asked for.
+  void add(const Context& prompt, Tokens found);
+  void add_response(const Context& whole);
+  [[nodiscard]] Used& used(StreamId stream);
 
-  const Streams& streams_;
+  const Streams* streams_;
   NamedBlocks named_;
   std::vector<Request> requests_;
   std::vector<Used> used_;

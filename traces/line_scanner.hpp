@@ -1,12 +1,17 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "traces/compressed_stream.hpp"
+#include "sim/core/compressed_stream.hpp"
 
 namespace kvtier {
+
+/// Reads the next line that is not blank. False at the end.
+[[nodiscard]] bool next_filled_line(LineReader& lines, std::string_view& line);
 
 /// Reads the JSON of one line from left to right. nlohmann's parser would read the same lines
 /// several times slower; the shapes are fixed and small. Every error is a ConfigError that names
@@ -30,10 +35,26 @@ class LineScanner {
   std::string_view key();
   /// A whole number in minimum .. maximum.
   std::int64_t integer(const char* name, std::int64_t minimum, std::int64_t maximum);
-  /// A number >= 0 in units of so many nanoseconds, in nanoseconds, rounded.
-  std::int64_t time_ns(const char* name, double unit_ns, std::int64_t maximum_ns);
+  /// A time in units of 10^-places seconds, at most kTraceTimeNsMax, as parse_decimal_ns reads it.
+  std::int64_t time_ns(const char* name, std::size_t places);
+  /// A string, whose escapes stay as they are, or a whole number, as text.
+  std::string text_or_number(const char* name);
+  /// A block's hash: a string, whose escapes stay as they are, or a whole number of any size.
+  struct Hash {
+    std::string_view text;
+    bool is_string = false;
+  };
+  Hash hash(const char* name);
+  /// A string with its escapes as they are. Takes nothing if another value comes next.
+  std::optional<std::string_view> string();
+  /// `null`, if it comes next.
+  bool null();
   /// Any value, which is not looked at.
   void skip_value();
+  /// A list or null; how many values it has.
+  std::int64_t skip_list();
+  /// A value as it is written, without the quotes of a string; lists and objects as a whole.
+  std::string_view value();
   [[noreturn]] void fail(std::string_view expected) const;
 
  private:

@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/csv_reader.hpp"
 #include "sim/core/errors.hpp"
-#include "traces/csv_reader.hpp"
 #include "traces/timestamp.hpp"
 
 namespace kvtier {
@@ -37,8 +37,20 @@ Timestamp read_time(const CsvReader& rows, std::size_t column) {
 RequestLogReader::RequestLogReader(const std::filesystem::path& path, RequestLogColumns columns,
                                    Tokens message_overhead)
     : TraceSource(message_overhead) {
+  read_into_memory(path, columns);
+}
+
+RequestLogReader::RequestLogReader(const std::filesystem::path& path, const TraceColumns& columns,
+                                   Tokens message_overhead)
+    : TraceSource(message_overhead) {
+  read_into_memory(path, columns);
+}
+
+template <class Columns>
+void RequestLogReader::read_into_memory(const std::filesystem::path& path, const Columns& columns) {
   try {
     read(path, columns);
+    sessions_ = {};
   } catch (const std::bad_alloc&) {
     const std::size_t rows = rows_.size();
     rows_ = {};
@@ -52,6 +64,7 @@ RequestLogReader::RequestLogReader(const std::filesystem::path& path, RequestLog
 void RequestLogReader::read(const std::filesystem::path& path, RequestLogColumns columns) {
   const bool generic = columns == RequestLogColumns::generic;
   CsvReader rows(path);
+  expect_column_names(rows);
   const std::vector<std::size_t> places = rows.columns(generic ? kGeneric : kAzure);
   std::optional<std::size_t> session;
   std::optional<std::size_t> turn;
@@ -62,7 +75,6 @@ void RequestLogReader::read(const std::filesystem::path& path, RequestLogColumns
   if (turn && !session) {
     throw rows.error("column turn needs a column session");
   }
-  std::unordered_map<std::string, std::uint32_t> sessions;
   std::optional<TimestampForm> form;
   while (rows.next()) {
     const Timestamp time = read_time(rows, places[arrival]);
@@ -73,22 +85,14 @@ void RequestLogReader::read(const std::filesystem::path& path, RequestLogColumns
     }
     form = time.form;
     Row row{.arrival_ns = time.ns, .line = rows.line_number()};
-    row.session = static_cast<std::uint32_t>(rows_.size());
-    if (session) {
-      if (rows.text(*session).empty()) {
-        throw rows.unexpected(*session, "the session's name");
-      }
-      row.session =
-          sessions.emplace(rows.text(*session), static_cast<std::uint32_t>(sessions.size()))
-              .first->second;
+    if (session && rows.text(*session).empty()) {
+      throw rows.unexpected(*session, "the session's name");
     }
+    row.session = session_of(session ? rows.text(*session) : std::string_view());
     row.turn = turn ? static_cast<std::uint32_t>(rows.whole_number(*turn, INT32_MAX)) : 0;
     row.input = static_cast<std::uint32_t>(rows.whole_number(places[input], kMessageTokensMax));
     row.output = static_cast<std::uint32_t>(rows.whole_number(places[output], kMessageTokensMax));
-    if (!rows_.empty() && row.arrival_ns < rows_.back().arrival_ns) {
-      ++counts().reordered_rows;
-    }
-    rows_.push_back(row);
+    add(row);
   }
   if (rows_.empty()) {
     throw ConfigError(fmt::format("{}: no rows after the header", path.string()));
@@ -104,6 +108,35 @@ void RequestLogReader::read(const std::filesystem::path& path, RequestLogColumns
           path.string(), row.line, row.turn, before.turn, before.line));
     }
   }
+}
+
+void RequestLogReader::read(const std::filesystem::path& path, const TraceColumns& columns) {
+  ColumnRows rows(path, columns, nullptr);
+  ColumnRows::Row row;
+  while (rows.next(row)) {
+    add({.arrival_ns = row.time.ns,
+         .session = session_of(row.session),
+         .input = static_cast<std::uint32_t>(row.input.value),
+         .output = static_cast<std::uint32_t>(row.output.value),
+         .line = rows.line_number()});
+  }
+  if (rows_.empty()) {
+    throw ConfigError(fmt::format("{}: the trace has no requests", path.string()));
+  }
+  sort();
+}
+
+void RequestLogReader::add(const Row& row) {
+  if (!rows_.empty() && row.arrival_ns < rows_.back().arrival_ns) {
+    ++counts().reordered_rows;
+  }
+  rows_.push_back(row);
+}
+
+std::uint32_t RequestLogReader::session_of(std::string_view name) {
+  return name.empty()
+             ? static_cast<std::uint32_t>(rows_.size())
+             : sessions_.emplace(name, static_cast<std::uint32_t>(sessions_.size())).first->second;
 }
 
 void RequestLogReader::sort() {

@@ -3,8 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
+#include "traces/columns.hpp"
 #include "traces/trace_source.hpp"
 
 namespace kvtier {
@@ -23,6 +27,8 @@ enum class RequestLogColumns { generic, azure_llm };
 /// * azure_llm: `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`, as in the Azure LLM inference
 ///   traces (github.com/Azure/AzurePublicDataset). They have no sessions: each row is a session of
 ///   one turn, and its context is all new.
+/// * any other table, also JSON lines, whose columns a TraceColumns names: as generic, without
+///   `turn`.
 ///
 /// Times are as parse_timestamp reads them, all of one form; the earliest one becomes zero. Rows
 /// may come in any order: they are sorted by time, of equal times by their place, and what was out
@@ -36,6 +42,8 @@ enum class RequestLogColumns { generic, azure_llm };
 class RequestLogReader final : public TraceSource {
  public:
   RequestLogReader(const std::filesystem::path& path, RequestLogColumns columns,
+                   Tokens message_overhead = {});
+  RequestLogReader(const std::filesystem::path& path, const TraceColumns& columns,
                    Tokens message_overhead = {});
 
   [[nodiscard]] bool has_arrivals() const override { return true; }
@@ -55,10 +63,18 @@ class RequestLogReader final : public TraceSource {
     std::int64_t line = 0;
   };
 
+  /// `columns`: RequestLogColumns or TraceColumns.
+  template <class Columns>
+  void read_into_memory(const std::filesystem::path& path, const Columns& columns);
   void read(const std::filesystem::path& path, RequestLogColumns columns);
+  void read(const std::filesystem::path& path, const TraceColumns& columns);
+  void add(const Row& row);
+  /// The number of a session, or of a row without a name.
+  [[nodiscard]] std::uint32_t session_of(std::string_view name);
   void sort();
 
   std::vector<Row> rows_;
+  std::unordered_map<std::string, std::uint32_t> sessions_;
   std::size_t next_ = 0;
 };
 

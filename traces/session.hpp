@@ -49,10 +49,24 @@ struct SessionSpec {
   /// When the first turn arrives.
   SimTime arrival;
   SharedPrompt shared_prompt{};
+  /// In a mix of workloads, the position of its own one; else 0.
+  std::int32_t workload_class = 0;
   std::vector<Turn> turns;
   /// One for each turn, in streams of the source; empty: a turn's prompt is the session so far and
-  /// its user tokens.
+  /// its user tokens. If there are some, a turn's user tokens are those of its prompt that the
+  /// session's turn before did not have, one at least. If a first turn has fewer user tokens than
+  /// its prompt, the server that the trace was recorded on had the tokens before them: requests of
+  /// such a trace count as asking for the others alone.
   std::vector<TurnContent> contents;
+
+  /// The tokens of a turn's prompt before its user tokens, where contents say so.
+  [[nodiscard]] Tokens named_history(std::size_t turn) const {
+    return contents[turn].prompt.tokens - turns[turn].user;
+  }
+  /// The tokens of a turn's prompt that the recording server had, where contents say so.
+  [[nodiscard]] Tokens found_when_recorded(std::size_t turn) const {
+    return turn == 0 ? named_history(turn) : Tokens(0);
+  }
 };
 
 /// A stream of sessions in order of arrival; memory does not grow with the length of the stream.
@@ -63,8 +77,11 @@ class SessionSource {
   /// left. Every session has at least one turn, and every turn at least one user and one assistant
   /// token. Throws ConfigError on malformed input, DeviceError if reading fails.
   virtual bool next(SessionSpec& session) = 0;
+  /// Overwrites `session` with a session that the one given last starts; false when there is none
+  /// left. Its arrival is the time since that one's, and its id means nothing.
+  virtual bool next_started(SessionSpec& /*session*/) { return false; }
   /// The streams that contents are of, which live as long as the source; null if it names none.
-  /// Whoever replays the sessions may open further ones, for responses.
+  /// A replay may open further ones, for responses.
   [[nodiscard]] virtual Streams* streams() { return nullptr; }
   [[nodiscard]] virtual std::optional<NamedBlocks> named_blocks() const { return std::nullopt; }
 };

@@ -1,5 +1,7 @@
 #include "traces/session_filter.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
@@ -14,8 +16,11 @@ bool SessionFilter::passes(const SessionSpec& session) const {
     return true;
   }
   Tokens context = session.shared_prompt.tokens;
-  for (const Turn& turn : session.turns) {
-    context += turn.user + turn.assistant;
+  for (std::size_t i = 0; i < session.turns.size(); ++i) {
+    const Turn& turn = session.turns[i];
+    context = session.contents.empty()
+                  ? context + turn.user + turn.assistant
+                  : std::max(context, session.contents[i].prompt.tokens + turn.assistant);
   }
   return context <= *context_max;
 }

@@ -43,6 +43,8 @@ class FilteredSource final : public SessionSource {
 
   /// Throws ConfigError also after kRejectedMax sessions that do not pass.
   bool next(SessionSpec& session) override;
+  /// They are not filtered.
+  bool next_started(SessionSpec& session) override { return sessions_->next_started(session); }
   [[nodiscard]] Streams* streams() override { return sessions_->streams(); }
   [[nodiscard]] std::optional<NamedBlocks> named_blocks() const override {
     return sessions_->named_blocks();

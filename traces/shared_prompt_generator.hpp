@@ -6,6 +6,7 @@
 #include "sim/core/config.hpp"
 #include "sim/core/rng.hpp"
 #include "sim/core/units.hpp"
+#include "traces/popularity.hpp"
 #include "traces/session.hpp"
 #include "traces/sharegpt_generator.hpp"
 
@@ -52,10 +53,9 @@ class SharedPromptGenerator final : public SessionSource {
 
  private:
   ShareGptGenerator conversations_;
+  Popularity popularity_;
   RandomStream choices_stream_;
   std::vector<Tokens> tokens_;  // by id
-  /// Of the weights of the prompts up to each.
-  std::vector<double> weights_;
 };
 
 }  // namespace kvtier

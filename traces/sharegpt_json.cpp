@@ -36,7 +36,7 @@ class ConversationHandler final : public nlohmann::json_sax<nlohmann::json> {
     turns_.clear();
   }
 
-  /// What is wrong with the conversation, and at which byte of it if the parser knows.
+  /// The error in the conversation, and its byte if the parser knows it.
   [[nodiscard]] const std::string& problem() const { return problem_; }
   [[nodiscard]] std::optional<std::size_t> problem_position() const { return problem_position_; }
 

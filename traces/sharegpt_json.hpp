@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "traces/compressed_stream.hpp"
+#include "sim/core/compressed_stream.hpp"
 #include "traces/tokenizer.hpp"
 #include "traces/trace_source.hpp"
 

@@ -22,6 +22,12 @@ Json distribution_report(const Histogram& values, double unit) {
               {"p99", scaled(values.quantile(0.99))}, {"max", scaled(values.maximum())}};
 }
 
+void WorkloadStatistics::count_blocks(SessionSource& source, Tokens block) {
+  if (source.streams() != nullptr) {
+    blocks_.emplace(*source.streams(), source.named_blocks().value_or(NamedBlocks{.block = block}));
+  }
+}
+
 void WorkloadStatistics::add(const SessionSpec& session) {
   const std::int64_t shared = session.shared_prompt.tokens.value;
   if (shared > 0) {
@@ -31,7 +37,11 @@ void WorkloadStatistics::add(const SessionSpec& session) {
   }
   std::int64_t history = shared;
   bool first = true;
-  for (const Turn& turn : session.turns) {
+  for (std::size_t i = 0; i < session.turns.size(); ++i) {
+    const Turn& turn = session.turns[i];
+    if (!session.contents.empty()) {
+      history = session.named_history(i).value;
+    }
     user_tokens_.add(turn.user.value);
     assistant_tokens_.add(turn.assistant.value);
     if (!first) {
@@ -49,6 +59,9 @@ void WorkloadStatistics::add(const SessionSpec& session) {
   sessions_over_2k_ += history > k2K ? 1 : 0;
   sessions_over_4k_ += history > k4K ? 1 : 0;
   last_arrival_ = std::max(last_arrival_, session.arrival);
+  if (blocks_) {
+    blocks_->add(session);
+  }
 }
 
 void WorkloadStatistics::merge(const WorkloadStatistics& other) {
@@ -66,6 +79,9 @@ void WorkloadStatistics::merge(const WorkloadStatistics& other) {
   shared_prompts_.insert(other.shared_prompts_.begin(), other.shared_prompts_.end());
   sessions_with_shared_prompt_ += other.sessions_with_shared_prompt_;
   last_arrival_ = std::max(last_arrival_, other.last_arrival_);
+  if (blocks_) {
+    blocks_->merge(*other.blocks_);
+  }
 }
 
 double WorkloadStatistics::share_of_sessions(std::int64_t count) const {
@@ -96,6 +112,9 @@ Json to_json(const WorkloadStatistics& s) {
     json["shared_prompts"] = Json{{"distinct", s.distinct_shared_prompts()},
                                   {"sessions", s.sessions_with_shared_prompt()},
                                   {"prompt_tokens_fraction", s.shared_prompt_share()}};
+  }
+  if (s.blocks()) {
+    json["blocks"] = s.blocks()->report();
   }
   return json;
 }

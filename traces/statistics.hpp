@@ -1,21 +1,26 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 
 #include "sim/core/config.hpp"
 #include "sim/core/histogram.hpp"
 #include "sim/core/units.hpp"
+#include "traces/block_statistics.hpp"
 #include "traces/session.hpp"
 
 namespace kvtier {
 
-/// What a workload consists of, accumulated one session at a time in bounded memory (and an id for
+/// Statistics of a workload, accumulated one session at a time in bounded memory (and an id for
 /// each distinct shared prompt). Means, shares and sums are exact, quantiles within the histogram's
 /// 0.4 %. Tokens are those of the trace, before any engine clamps a message or truncates a history.
 /// A session's shared prompt is part of its tokens and of every turn's prompt.
 class WorkloadStatistics {
  public:
+  /// Counts the blocks of the source's sessions too, if it names their tokens: those that it names,
+  /// or else blocks of so many tokens.
+  void count_blocks(SessionSource& source, Tokens block = Tokens(16));
   void add(const SessionSpec& session);
   /// Adds all sessions of `other`.
   void merge(const WorkloadStatistics& other);
@@ -45,6 +50,7 @@ class WorkloadStatistics {
   [[nodiscard]] std::int64_t sessions_with_shared_prompt() const {
     return sessions_with_shared_prompt_;
   }
+  [[nodiscard]] const std::optional<BlockStatistics>& blocks() const { return blocks_; }
   /// Tokens of the prompts (history and new) of all turns that are a shared prompt's.
   [[nodiscard]] double shared_prompt_share() const { return share_of_prompts(shared_tokens_); }
 
@@ -66,6 +72,7 @@ class WorkloadStatistics {
   std::set<std::int64_t> shared_prompts_;
   std::int64_t sessions_with_shared_prompt_ = 0;
   SimTime last_arrival_{};
+  std::optional<BlockStatistics> blocks_;
 };
 
 /// Plain numbers; keys end in the unit. A distribution without values is null.

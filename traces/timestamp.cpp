@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <cmath>
 
 #include "traces/trace_source.hpp"
 
@@ -89,7 +90,7 @@ std::optional<Timestamp> read_seconds(Scanner text) {
   return within_range(TimestampForm::seconds, *seconds, *ns);
 }
 
-/// What a zone is ahead of UTC: "Z", "+02:00", "-0530", "+02" or nothing.
+/// The seconds by which a zone is ahead of UTC: "Z", "+02:00", "-0530", "+02" or nothing.
 std::optional<std::int64_t> read_zone_seconds(Scanner& text) {
   if (text.at_end() || text.take('Z')) {
     return 0;
@@ -140,7 +141,48 @@ std::optional<Timestamp> read_calendar(Scanner text) {
                       days * kSecondsPerDay + *hour * 3600 + *minute * 60 + *second - *zone, *ns);
 }
 
+/// A time with an exponent or without digits before its point.
+std::optional<std::int64_t> read_real_ns(std::string_view text, std::int64_t unit_ns) {
+  double value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  const double ns = value * static_cast<double>(unit_ns);
+  if (error != std::errc() || end != last || !(ns >= 0) ||
+      ns >= static_cast<double>(kTraceTimeNsMax)) {
+    return std::nullopt;
+  }
+  return std::llround(ns);
+}
+
 }  // namespace
+
+std::optional<std::int64_t> parse_decimal_ns(std::string_view text, std::size_t places) {
+  std::int64_t unit_ns = kNsPerSecond;
+  for (std::size_t i = 0; i < places; ++i) {
+    unit_ns /= 10;
+  }
+  std::int64_t ns = 0;
+  std::size_t at = 0;
+  bool overflows = false;
+  for (; at < text.size() && is_digit(text[at]); ++at) {
+    overflows |= __builtin_mul_overflow(ns, 10, &ns) ||
+                 __builtin_add_overflow(ns, (text[at] - '0') * unit_ns, &ns);
+  }
+  const bool has_digits = at > 0;
+  if (at < text.size() && text[at] == '.') {
+    std::int64_t digit_ns = unit_ns;
+    for (++at; at < text.size() && is_digit(text[at]); ++at) {
+      const int digit = text[at] - '0';
+      const bool rounds_up = digit_ns == 1 && digit >= 5;
+      digit_ns /= 10;
+      overflows |= __builtin_add_overflow(ns, rounds_up ? 1 : digit * digit_ns, &ns);
+    }
+  }
+  if (!has_digits || at < text.size()) {
+    return read_real_ns(text, unit_ns);
+  }
+  return overflows || ns > kTraceTimeNsMax ? std::nullopt : std::optional(ns);
+}
 
 std::optional<Timestamp> parse_timestamp(std::string_view text) {
   const auto seconds = read_seconds(Scanner(text));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -19,5 +20,12 @@ struct Timestamp {
 /// fraction may have any number of digits and is rounded to nanoseconds. nullopt for anything else,
 /// a date or time that does not exist, negative times and those beyond kTraceTimeNsMax.
 [[nodiscard]] std::optional<Timestamp> parse_timestamp(std::string_view text);
+
+/// Reads a number of units of 10^-places seconds (0: seconds, 3: milliseconds, 9: nanoseconds) as
+/// nanoseconds. The result is exact, rounded to the nearest nanosecond; only a number with an
+/// exponent goes through a double. nullopt for negative times, times beyond kTraceTimeNsMax and
+/// text that is no number. Allocates nothing.
+[[nodiscard]] std::optional<std::int64_t> parse_decimal_ns(std::string_view text,
+                                                           std::size_t places);
 
 }  // namespace kvtier

@@ -1,14 +1,18 @@
 #include "traces/trace_source.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/compressed_stream.hpp"
+#include "sim/core/csv_reader.hpp"
+#include "traces/archive_reader.hpp"
 #include "traces/block_trace.hpp"
-#include "traces/compressed_stream.hpp"
-#include "traces/csv_reader.hpp"
+#include "traces/column_trace.hpp"
+#include "traces/kv_events.hpp"
 #include "traces/request_log.hpp"
 #include "traces/sharegpt_json.hpp"
 #include "traces/tokenizer.hpp"
@@ -18,18 +22,30 @@
 namespace kvtier {
 
 Json to_json(const ImportReport& report) {
-  return Json{{"sessions", report.sessions},
-              {"turns", report.turns},
-              {"clamped_messages", report.clamped_messages},
-              {"reordered_rows", report.reordered_rows},
-              {"merged_messages", report.merged_messages},
-              {"system_messages", report.system_messages},
-              {"leading_assistant_messages", report.leading_assistant_messages},
-              {"trailing_user_messages", report.trailing_user_messages},
-              {"sessions_without_turns", report.sessions_without_turns},
-              {"replaced_surrogates", report.replaced_surrogates},
-              {"unknown_role_messages", report.unknown_role_messages},
-              {"unknown_roles", report.unknown_roles}};
+  Json json{{"sessions", report.sessions},
+            {"turns", report.turns},
+            {"clamped_messages", report.clamped_messages},
+            {"reordered_rows", report.reordered_rows},
+            {"merged_messages", report.merged_messages},
+            {"system_messages", report.system_messages},
+            {"leading_assistant_messages", report.leading_assistant_messages},
+            {"trailing_user_messages", report.trailing_user_messages},
+            {"sessions_without_turns", report.sessions_without_turns},
+            {"replaced_surrogates", report.replaced_surrogates},
+            {"unknown_role_messages", report.unknown_role_messages},
+            {"unknown_roles", report.unknown_roles}};
+  if (report.kv_events) {
+    const KvEventCounts& events = *report.kv_events;
+    json["kv_events"] = Json{{"stored", events.stored},
+                             {"without_parent", events.without_parent},
+                             {"moved_blocks", events.moved_blocks},
+                             {"stored_in_other_media", events.stored_in_other_media},
+                             {"stored_for_other_groups", events.stored_for_other_groups},
+                             {"removed", events.removed},
+                             {"all_cleared", events.all_cleared},
+                             {"unknown", events.unknown}};
+  }
+  return json;
 }
 
 Tokens TraceSource::net_of_overhead(Tokens message) {
@@ -58,7 +74,7 @@ bool TraceSource::next(SessionSpec& session) {
 }
 
 TraceFormat detect_format(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) {
+  if (std::filesystem::is_directory(path) || is_archive(path)) {
     return TraceFormat::agent_sessions;
   }
   // White space before the first character is rare, a file of nothing else is a table without
@@ -75,25 +91,37 @@ TraceFormat detect_format(const std::filesystem::path& path) {
     head.erase(0, head.find_first_not_of(" \t\r\n\xef\xbb\xbf"));
   }
   if (head.front() == '[') {
-    return TraceFormat::sharegpt_json;
+    const std::size_t second = std::min(head.find_first_not_of(" \t", 1), head.size() - 1);
+    return head[second] >= '0' && head[second] <= '9' ? TraceFormat::kv_events
+                                                      : TraceFormat::sharegpt_json;
   }
   if (head.front() == '{') {
     const auto has = [&](const char* key) { return head.find(key) != head.npos; };
-    return has("\"hash_id_scope\"") || has("\"block_size\"") ? TraceFormat::agent_sessions
-           : !has("\"input_length\"")                        ? TraceFormat::kvtier
-           : has("\"chat_id\"")                              ? TraceFormat::qwen_bailian
-                                                             : TraceFormat::mooncake;
+    if (has("\"events\"") && (has("\"ts\"") || has("\"block_hashes\""))) {
+      return TraceFormat::kv_events;
+    }
+    return has("\"hash_id_scope\"") || has("\"block_size\"")  ? TraceFormat::agent_sessions
+           : !has("\"input_length\"") && !has("\"hash_ids\"") ? TraceFormat::kvtier
+           : has("\"chat_id\"")                               ? TraceFormat::qwen_bailian
+                                                              : TraceFormat::mooncake;
   }
   const CsvReader rows(path);
+  expect_column_names(rows);
   return rows.column("arrival")     ? TraceFormat::request_log
          : rows.column("timestamp") ? TraceFormat::azure_llm
                                     : TraceFormat::turns_table;
 }
 
-std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,
-                                        const ImportOptions& options) {
-  const TraceFormat format =
-      options.format == TraceFormat::automatic ? detect_format(path) : options.format;
+namespace {
+
+std::unique_ptr<TraceSource> open_format(TraceFormat format, const std::filesystem::path& path,
+                                         const ImportOptions& options) {
+  if (format == TraceFormat::columns) {
+    return open_columns(path, options);
+  }
+  if (format == TraceFormat::kv_events) {
+    return std::make_unique<KvEventReader>(path, options);
+  }
   if (format == TraceFormat::kvtier) {
     return std::make_unique<TraceReader>(path, options.message_overhead);
   }
@@ -108,10 +136,10 @@ std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,
                                               options.message_overhead);
   }
   if (format == TraceFormat::mooncake || format == TraceFormat::qwen_bailian) {
-    return std::make_unique<BlockTraceReader>(path, block_trace_style(format));
+    return std::make_unique<BlockTraceReader>(path, block_trace_style(format), options);
   }
   if (format == TraceFormat::agent_sessions) {
-    return std::make_unique<AgentTraceReader>(path);
+    return std::make_unique<AgentTraceReader>(path, options);
   }
   if (options.tokenizer.empty()) {
     throw ConfigError(
@@ -120,6 +148,46 @@ std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,
   }
   return std::make_unique<ShareGptJsonReader>(
       path, make_tokenizer(options.tokenizer, options.base_dir), options.message_overhead);
+}
+
+}  // namespace
+
+bool can_be_closed(TraceFormat format) {
+  return format == TraceFormat::mooncake || format == TraceFormat::qwen_bailian ||
+         format == TraceFormat::agent_sessions || format == TraceFormat::columns;
+}
+
+ConfigError without_think_times(const std::filesystem::path& path) {
+  return ConfigError(fmt::format(
+      "{}: the trace has no think times; in a closed loop its requests come at their times, or "
+      "after the response before (the think time model \"logged\")",
+      path.string()));
+}
+
+std::string moved_block(const std::string& block, const std::optional<std::string>& behind,
+                        const std::optional<std::string>& before) {
+  const auto place = [](const std::optional<std::string>& parent) {
+    return parent ? "behind " + *parent : "at the start";
+  };
+  return fmt::format("block {} is {}, and was {}", block, place(behind), place(before));
+}
+
+std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,
+                                        const ImportOptions& options) {
+  const TraceFormat format = options.columns                            ? TraceFormat::columns
+                             : options.format == TraceFormat::automatic ? detect_format(path)
+                                                                        : options.format;
+  if (options.loop == Loop::closed && !can_be_closed(format) && format != TraceFormat::kv_events) {
+    throw ConfigError(
+        fmt::format("{}: a closed loop needs a trace whose requests name their blocks and sessions",
+                    path.string()));
+  }
+  std::unique_ptr<TraceSource> source = open_format(format, path, options);
+  if (options.message_overhead.value > 0 && source->streams() != nullptr) {
+    throw ConfigError(fmt::format(
+        "{}: its turns name their tokens, so none are taken off a message", path.string()));
+  }
+  return source;
 }
 
 }  // namespace kvtier

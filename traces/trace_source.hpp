@@ -5,15 +5,18 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "sim/core/config.hpp"
+#include "sim/core/errors.hpp"
 #include "sim/core/units.hpp"
+#include "traces/columns.hpp"
 #include "traces/session.hpp"
 
-/// What all importers of traces have in common.
+/// Types and limits that all importers of traces share.
 namespace kvtier {
 
 /// The most tokens that one message of a trace may have; it bounds every sum made of them.
@@ -22,8 +25,25 @@ inline constexpr std::int64_t kMessageTokensMax = INT32_MAX;
 /// time.
 inline constexpr std::int64_t kTraceTimeNsMax = INT64_MAX / 2;
 
-/// What an import met; nothing is dropped or changed without being counted here. Complete once the
-/// source has been read to its end.
+/// The events of a server's KV cache that KvEventReader met.
+struct KvEventCounts {
+  /// Those that became requests.
+  std::int64_t stored = 0;
+  /// Requests whose parent block had not been stored before in the trace.
+  std::int64_t without_parent = 0;
+  /// Blocks that had stood behind such a request's start, and whose parent was stored later.
+  std::int64_t moved_blocks = 0;
+  /// The rest is left out: blocks stored in another medium than the GPU, or for another group of
+  /// layers than the first, and events of other kinds.
+  std::int64_t stored_in_other_media = 0;
+  std::int64_t stored_for_other_groups = 0;
+  std::int64_t removed = 0;
+  std::int64_t all_cleared = 0;
+  std::int64_t unknown = 0;
+};
+
+/// Counts of everything that an import dropped or changed. Complete once the source has been read
+/// to its end.
 struct ImportReport {
   std::int64_t sessions = 0;
   std::int64_t turns = 0;
@@ -41,6 +61,8 @@ struct ImportReport {
   std::int64_t unknown_role_messages = 0;
   /// How often each unknown role was met, for the first kUnknownRolesMax of them.
   std::map<std::string, std::int64_t> unknown_roles;
+  /// Only for kv_events.
+  std::optional<KvEventCounts> kv_events;
 
   static constexpr std::size_t kUnknownRolesMax = 16;
 };
@@ -86,6 +108,8 @@ enum class TraceFormat {
   mooncake,
   qwen_bailian,
   agent_sessions,
+  kv_events,
+  columns,
 };
 
 constexpr auto enum_names(TraceFormat) {
@@ -98,13 +122,40 @@ constexpr auto enum_names(TraceFormat) {
       std::pair<std::string_view, TraceFormat>{"azure_llm", TraceFormat::azure_llm},
       std::pair<std::string_view, TraceFormat>{"mooncake", TraceFormat::mooncake},
       std::pair<std::string_view, TraceFormat>{"qwen_bailian", TraceFormat::qwen_bailian},
-      std::pair<std::string_view, TraceFormat>{"agent_sessions", TraceFormat::agent_sessions}};
+      std::pair<std::string_view, TraceFormat>{"agent_sessions", TraceFormat::agent_sessions},
+      std::pair<std::string_view, TraceFormat>{"kv_events", TraceFormat::kv_events},
+      std::pair<std::string_view, TraceFormat>{"columns", TraceFormat::columns}};
 }
 
-/// The format that the beginning of a file's (uncompressed) text shows: a list is ShareGPT's JSON,
-/// an object kvtier's own format or, by its keys, one of requests that name their blocks; a folder
-/// is one of agent sessions; anything else a table: a log of requests or of the Azure LLM
-/// traces if its first line has their column of times, of turns if not. Throws like ByteReader, and
+/// When the sessions of a trace begin whose times count from the start of their session. Neither:
+/// all at once.
+struct SessionStart {
+  /// One after the other, in the trace's order.
+  std::optional<SimDuration> every{};
+  /// At random, in the trace's order.
+  std::optional<PerSecond> rate{};
+};
+template <class V>
+void describe(V& v, SessionStart& c) {
+  v.field("every", c.every, "Time between the starts of two sessions.", positive());
+  v.field("rate", c.rate, "Mean rate at which sessions start, as a Poisson process.", positive());
+}
+
+/// The meaning of a session in a trace whose requests name their blocks.
+enum class Loop {
+  open,    // each request, at its time
+  closed,  // the requests of a conversation, each after the response before it
+};
+constexpr auto enum_names(Loop) {
+  return std::array{std::pair<std::string_view, Loop>{"open", Loop::open},
+                    std::pair<std::string_view, Loop>{"closed", Loop::closed}};
+}
+
+/// The format that the beginning of a file's (uncompressed) text shows: a list is ShareGPT's JSON
+/// or, if a number is first, events of a KV cache; an object is kvtier's own format or, by its
+/// keys, events of a KV cache or one of requests that name their blocks; a folder or an archive is
+/// one of agent sessions; anything else a table: a log of requests or of the Azure LLM traces if
+/// its first line has their column of times, of turns if not. Throws like ByteReader, and
 /// ConfigError for a first line that is not CSV.
 [[nodiscard]] TraceFormat detect_format(const std::filesystem::path& path);
 
@@ -114,9 +165,28 @@ struct ImportOptions {
   Tokens message_overhead{};
   /// See make_tokenizer; needed for texts only.
   std::string tokenizer{};
-  /// Where a relative path of a tokenizer model starts.
+  /// The folder at which a relative path of a tokenizer model starts.
   std::filesystem::path base_dir{};
+  Loop loop = Loop::open;
+  /// In a closed loop, Turn::think is the time from a response to the next request. If false, it is
+  /// the time between arrivals.
+  bool think_times = true;
+  SessionStart session_start{};
+  std::uint64_t seed = 0;
+  /// The format is then `columns`.
+  std::optional<TraceColumns> columns{};
 };
+
+/// Whether the requests of such a trace may say which session they are of.
+[[nodiscard]] bool can_be_closed(TraceFormat format);
+
+/// The error of a closed loop with think times, of a trace that has none.
+[[nodiscard]] ConfigError without_think_times(const std::filesystem::path& path);
+/// How a message says that a block stands behind another one than it did before; nothing: at the
+/// start.
+[[nodiscard]] std::string moved_block(const std::string& block,
+                                      const std::optional<std::string>& behind,
+                                      const std::optional<std::string>& before);
 
 /// Opens a trace of any format; throws ConfigError or DeviceError.
 [[nodiscard]] std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,

@@ -16,7 +16,10 @@ constexpr std::array<std::string_view, 4> kNames{"conv", "turn", "user_tokens", 
 }  // namespace
 
 TurnsTableReader::TurnsTableReader(const std::filesystem::path& path, Tokens message_overhead)
-    : TraceSource(message_overhead), rows_(path), position_(rows_.columns(kNames)) {}
+    : TraceSource(message_overhead), rows_(path) {
+  expect_column_names(rows_);
+  position_ = rows_.columns(kNames);
+}
 
 bool TurnsTableReader::read_row() {
   if (!rows_.next()) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "traces/csv_reader.hpp"
+#include "sim/core/csv_reader.hpp"
 #include "traces/trace_source.hpp"
 
 namespace kvtier {

@@ -1,9 +1,13 @@
 #include "traces/workload.hpp"
 
+#include <algorithm>
+#include <set>
+
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "traces/mix.hpp"
 #include "traces/rounding.hpp"
 #include "traces/tokenizer.hpp"
 
@@ -40,6 +44,10 @@ void hasten(SessionSpec& session, double factor, const std::string& name) {
   }
 }
 
+bool has_session_start(const WorkloadConfig& config) {
+  return config.session_start.every || config.session_start.rate;
+}
+
 void check_generator(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
   const auto needs_trace = [&](bool used, const char* key, const char* what) {
     if (used) {
@@ -50,6 +58,7 @@ void check_generator(const WorkloadConfig& config, const std::string& pointer, P
     problems.add(pointer + "/sessions", "a generator needs a number of sessions, or \"auto\"");
   }
   needs_trace(config.format != TraceFormat::automatic, "/format", "a trace format");
+  needs_trace(config.columns.has_value(), "/columns", "\"columns\"");
   needs_trace(config.arrivals == ArrivalModel::trace, "/arrivals", "\"trace\"");
   needs_trace(config.replay == Replay::bootstrap, "/replay", "\"bootstrap\"");
   needs_trace(config.tokens_per_message_overhead > Tokens(0), "/tokens_per_message_overhead",
@@ -57,11 +66,42 @@ void check_generator(const WorkloadConfig& config, const std::string& pointer, P
   needs_trace(config.tokenizer.has_value(), "/tokenizer", "a tokenizer");
   needs_trace(config.think_time.model == ThinkTimeModel::trace, "/think_time/model", "\"trace\"");
   needs_trace(is_logged(config), "/think_time/model", "\"logged\"");
+  needs_trace(config.loop == Loop::closed, "/loop", "\"closed\"");
+  if (config.generator == Generator::agents && config.think_time != ThinkTimeConfig{}) {
+    problems.add(pointer + "/think_time", "not used: agents have think times of their own");
+  }
+  needs_trace(has_session_start(config), "/session_start", "a session_start");
+}
+
+/// The columns that a config names, with what is wrong with them.
+std::optional<TraceColumns> columns_of(const WorkloadConfig& config,
+                                       std::vector<std::string>& problems) {
+  return config.columns ? parse_columns(*config.columns, "/workload/columns", problems)
+                        : std::nullopt;
+}
+
+void check_columns(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
+  if (config.columns && config.format != TraceFormat::automatic &&
+      config.format != TraceFormat::columns) {
+    problems.add(pointer + "/columns", "names of columns need the format columns, or auto");
+  }
+  if (!config.columns && config.format == TraceFormat::columns) {
+    problems.add(pointer + "/columns", "the format columns needs the names of the columns");
+  }
+  std::vector<std::string> wrong;
+  const auto columns = columns_of(config, wrong);
+  for (const std::string& text : wrong) {
+    problems.add(pointer + "/columns", text);
+  }
+  if (columns && config.think_time.model == ThinkTimeModel::trace) {
+    problems.add(pointer + "/think_time/model", "a table of requests has no think times");
+  }
 }
 
 void check_trace(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
   const bool has_no_times =
       config.format == TraceFormat::turns_table || config.format == TraceFormat::sharegpt_json;
+  check_columns(config, pointer, problems);
   if (config.replay == Replay::in_order && config.sessions.automatic) {
     problems.add(pointer + "/sessions",
                  "\"auto\" needs a generator or \"replay\": \"bootstrap\": a trace in order has as "
@@ -88,6 +128,32 @@ void check_trace(const WorkloadConfig& config, const std::string& pointer, Probl
     problems.add(pointer + "/think_time/model",
                  "\"logged\" needs a trace in the format kvtier, or a log of requests");
   }
+  if (config.loop == Loop::closed) {
+    if (config.format != TraceFormat::automatic && !can_be_closed(config.format)) {
+      problems.add(pointer + "/loop",
+                   "\"closed\" needs a trace whose requests name their blocks, and its sessions");
+    }
+    if (config.think_time.model != ThinkTimeModel::trace && !is_logged(config)) {
+      problems.add(pointer + "/think_time/model",
+                   "\"loop\": \"closed\" needs \"trace\" (think times as recorded) or \"logged\" "
+                   "(requests at their recorded times, or after the response before)");
+    }
+  }
+  if (config.session_start.every && config.session_start.rate) {
+    problems.add(pointer + "/session_start/rate", "sessions start every so often or at a rate");
+  }
+  if (has_session_start(config)) {
+    if (config.format != TraceFormat::automatic && config.format != TraceFormat::agent_sessions) {
+      problems.add(pointer + "/session_start", "only agent_sessions have no clock in common");
+    }
+    if (config.arrivals != ArrivalModel::trace) {
+      problems.add(
+          pointer + "/session_start",
+          fmt::format("not used: it sets recorded times, but \"arrivals\" is \"{}\" and draws new "
+                      "ones, expected trace",
+                      write_value(config.arrivals).get<std::string>()));
+    }
+  }
   if (config.format == TraceFormat::sharegpt_json && !config.tokenizer) {
     problems.add(pointer + "/tokenizer", "the format sharegpt_json needs a tokenizer");
   }
@@ -98,6 +164,12 @@ void check_trace(const WorkloadConfig& config, const std::string& pointer, Probl
   }
 }
 
+/// Whether one session comes after another, or at the same time but was drawn later.
+constexpr auto comes_later = [](const auto& a, const auto& b) {
+  return a.session.arrival != b.session.arrival ? a.session.arrival > b.session.arrival
+                                                : a.sequence > b.sequence;
+};
+
 /// The sessions of a workload without arrivals and think times.
 struct Sessions {
   std::unique_ptr<SessionSource> source;
@@ -106,7 +178,23 @@ struct Sessions {
   std::string name;
 };
 
-Sessions generated(const WorkloadConfig& config, std::uint64_t seed) {
+struct NestedKeys {
+  std::vector<std::string> all{"generator",     "trace",          "format",
+                               "columns",       "replay",         "tokens_per_message_overhead",
+                               "tokenizer",     "filter",         "think_time",
+                               "sharegpt",      "long_documents", "shared_prompts",
+                               "long_contexts", "multi_turn",     "shared_prefixes",
+                               "rag",           "agents"};
+  [[nodiscard]] bool has(const std::string& key) const {
+    return std::ranges::find(all, key) != all.end();
+  }
+};
+
+bool has_think_times_of_its_own(const WorkloadConfig& config) {
+  return config.generator == Generator::agents || !config.mix.empty();
+}
+
+Sessions generated(const WorkloadConfig& config, std::uint64_t seed, SharedStreams streams) {
   switch (*config.generator) {
     case Generator::sharegpt:
       return {std::make_unique<ShareGptGenerator>(config.sharegpt, seed), nullptr, "sharegpt"};
@@ -119,6 +207,18 @@ Sessions generated(const WorkloadConfig& config, std::uint64_t seed) {
     case Generator::long_contexts:
       return {std::make_unique<LongContextGenerator>(config.long_contexts, seed), nullptr,
               "long_contexts"};
+    case Generator::multi_turn:
+      return {std::make_unique<MultiTurnGenerator>(config.multi_turn, std::move(streams)), nullptr,
+              "multi_turn"};
+    case Generator::shared_prefixes:
+      return {
+          std::make_unique<SharedPrefixGenerator>(config.shared_prefixes, seed, std::move(streams)),
+          nullptr, "shared_prefixes"};
+    case Generator::rag:
+      return {std::make_unique<RagGenerator>(config.rag, seed, std::move(streams)), nullptr, "rag"};
+    case Generator::agents:
+      return {std::make_unique<AgentGenerator>(config.agents, seed, std::move(streams)), nullptr,
+              "agents"};
   }
   KVTIER_ASSERT(false, "every generator is made");
   return {};
@@ -127,11 +227,25 @@ Sessions generated(const WorkloadConfig& config, std::uint64_t seed) {
 Sessions read(const WorkloadConfig& config, std::uint64_t seed,
               const std::filesystem::path& base_dir) {
   const std::filesystem::path path = base_dir / *config.trace;
+  const TraceFormat format = config.columns                            ? TraceFormat::columns
+                             : config.format == TraceFormat::automatic ? detect_format(path)
+                                                                       : config.format;
+  std::vector<std::string> wrong;
+  if (has_session_start(config) && format != TraceFormat::agent_sessions) {
+    throw ConfigError(
+        fmt::format("{}: the trace has a clock in common, a session_start is for agent_sessions",
+                    path.string()));
+  }
   std::unique_ptr<TraceSource> trace =
-      open_trace(path, {.format = config.format,
+      open_trace(path, {.format = format,
                         .message_overhead = config.tokens_per_message_overhead,
                         .tokenizer = config.tokenizer.value_or(""),
-                        .base_dir = base_dir});
+                        .base_dir = base_dir,
+                        .loop = config.loop,
+                        .think_times = config.think_time.model == ThinkTimeModel::trace,
+                        .session_start = config.session_start,
+                        .seed = seed,
+                        .columns = columns_of(config, wrong)});
   if (config.arrivals == ArrivalModel::trace && !trace->has_arrivals()) {
     throw ConfigError(fmt::format(
         "{}: the trace has no arrival times, which \"arrivals\": \"trace\" needs", path.string()));
@@ -161,8 +275,43 @@ Sessions read(const WorkloadConfig& config, std::uint64_t seed,
 }
 
 Sessions open(const WorkloadConfig& config, std::uint64_t seed,
-              const std::filesystem::path& base_dir) {
-  Sessions sessions = config.generator ? generated(config, seed) : read(config, seed, base_dir);
+              const std::filesystem::path& base_dir,
+              SharedStreams streams = std::make_shared<Streams>());
+
+/// Each workload has its own seed, so that two alike are not the same.
+Sessions mixed(const WorkloadConfig& config, std::uint64_t seed,
+               const std::filesystem::path& base_dir) {
+  const SharedStreams streams =
+      generates_names(config) ? std::make_shared<Streams>() : SharedStreams();
+  std::vector<MixedSource> sources;
+  for (std::size_t i = 0; i < config.mix.size(); ++i) {
+    const MixMember& member = config.mix[i];
+    const WorkloadConfig& own = *member.workload;
+    const std::uint64_t own_seed = stream_seed(seed, "workload/mix/" + member.name);
+    Sessions sessions = open(own, own_seed, base_dir, streams);
+    const std::string part =
+        fmt::format("/workload/mix/{} (\"{}\"): {}", i, member.name, sessions.name);
+    if (!streams && sessions.source->streams() != nullptr) {
+      throw ConfigError(part +
+                        ": the trace names its blocks; in a mix only generators name tokens");
+    }
+    std::optional<ThinkTimes> think_times;
+    if (!has_think_times_of_its_own(own)) {
+      think_times.emplace(own.think_time, own_seed);
+    }
+    sources.push_back({.sessions = std::move(sessions.source),
+                       .think_times = std::move(think_times),
+                       .weight = member.weight,
+                       .name = part});
+  }
+  return {std::make_unique<MixSource>(std::move(sources), seed, streams), nullptr, "mix"};
+}
+
+Sessions open(const WorkloadConfig& config, std::uint64_t seed,
+              const std::filesystem::path& base_dir, SharedStreams streams) {
+  Sessions sessions = !config.mix.empty() ? mixed(config, seed, base_dir)
+                      : config.generator  ? generated(config, seed, std::move(streams))
+                                          : read(config, seed, base_dir);
   if (!config.filter.passes_all()) {
     sessions.source =
         std::make_unique<FilteredSource>(config.filter, std::move(sessions.source), sessions.name);
@@ -170,7 +319,7 @@ Sessions open(const WorkloadConfig& config, std::uint64_t seed,
   return sessions;
 }
 
-/// Of the sessions that will be run.
+/// The mean turns of the sessions that will be run.
 double mean_turns(const WorkloadConfig& config, std::uint64_t seed,
                   const std::filesystem::path& base_dir) {
   const Sessions sessions = open(config, seed, base_dir);
@@ -221,13 +370,119 @@ bool is_logged(const WorkloadConfig& config) {
   return config.think_time.model == ThinkTimeModel::logged;
 }
 
-bool is_synthetic(const WorkloadConfig& config) {
-  return config.generator == Generator::shared_prompts ||
-         config.generator == Generator::long_contexts;
+namespace {
+
+bool any_of_mix(const WorkloadConfig& config, bool (*is)(const WorkloadConfig&)) {
+  return std::ranges::any_of(config.mix,
+                             [&](const MixMember& member) { return is(*member.workload); });
 }
 
+}  // namespace
+
+bool is_synthetic(const WorkloadConfig& config) {
+  return any_of_mix(config, is_synthetic) || config.generator == Generator::shared_prompts ||
+         config.generator == Generator::long_contexts || generates_names(config);
+}
+
+bool generates_names(const WorkloadConfig& config) {
+  return any_of_mix(config, generates_names) || config.generator == Generator::multi_turn ||
+         config.generator == Generator::shared_prefixes || config.generator == Generator::rag ||
+         config.generator == Generator::agents;
+}
+
+bool starts_sessions(const WorkloadConfig& config) {
+  return any_of_mix(config, starts_sessions) ||
+         (config.generator == Generator::agents && config.agents.subagents.share > 0);
+}
+
+NestedWorkload::NestedWorkload() : config_(1) {}
+
+void read_config(NestedWorkload& workload, const Json& json, const std::string& pointer,
+                 Problems& problems) {
+  workload = NestedWorkload();
+  if (!json.is_object()) {
+    problems.add(pointer, "expected an object, got " + quote_json(json));
+    return;
+  }
+  Json own = json;
+  const Json all = write_value(*NestedWorkload());
+  for (const auto& [key, value] : json.items()) {
+    if (all.contains(key) && !NestedKeys().has(key)) {
+      problems.add(pointer + "/" + key, "a workload of a mix has no such key: it is for all");
+      own.erase(key);
+    }
+  }
+  read_value(*workload, own, pointer, problems);
+}
+
+Json write_config(const NestedWorkload& workload) {
+  Json json = Json::object();
+  const Json all = write_value(*workload);
+  for (const auto& [key, value] : all.items()) {
+    if (NestedKeys().has(key)) {
+      json[key] = value;
+    }
+  }
+  return json;
+}
+
+/// Its keys are those of /workload, which a schema cannot contain in itself.
+Json config_schema(const NestedWorkload&) {
+  return Json{{"type", "object"}, {"propertyNames", {{"enum", NestedKeys().all}}}};
+}
+
+namespace {
+
+void check_mix(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
+  // Keys that say which sessions there are.
+  const WorkloadConfig none;
+  const Json defaults = write_value(none);
+  const Json json = write_value(config);
+  for (const auto& [key, value] : json.items()) {
+    if ((NestedKeys().has(key) && key != "filter" && value != defaults[key]) ||
+        ((key == "loop" || key == "session_start") && value != defaults[key])) {
+      problems.add(pointer + "/" + key, "not used: the workloads of the mix have their own");
+    }
+  }
+  if (!config.sessions && !config.sessions.automatic) {
+    problems.add(pointer + "/sessions", "a mix needs a number of sessions, or \"auto\"");
+  }
+  if (config.arrivals == ArrivalModel::trace) {
+    problems.add(pointer + "/arrivals", "\"trace\" needs a trace, not a mix");
+  }
+  std::set<std::string> names;
+  std::size_t naming = 0;
+  for (std::size_t i = 0; i < config.mix.size(); ++i) {
+    const MixMember& member = config.mix[i];
+    const std::string of_member = fmt::format("{}/mix/{}", pointer, i);
+    if (member.name.empty() || !names.insert(member.name).second) {
+      problems.add(
+          of_member + "/name",
+          fmt::format("expected a name that no other workload has, got \"{}\"", member.name));
+    }
+    naming += generates_names(*member.workload) ? 1 : 0;
+    if (is_logged(*member.workload)) {
+      problems.add(of_member + "/workload/think_time/model",
+                   "\"logged\" times are those of a whole trace, not of a mix");
+    }
+    // Keys that hold for the whole mix are checked once, outside.
+    WorkloadConfig alone = *member.workload;
+    alone.sessions = 1;
+    alone.arrival_rate = PerSecond(1);
+    check(alone, of_member + "/workload", problems);
+  }
+  if (naming > 0 && naming < config.mix.size()) {
+    problems.add(pointer + "/mix",
+                 "some of its workloads name their tokens and others do not; expected all or none");
+  }
+}
+
+}  // namespace
+
 void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
-  if (config.generator && config.trace) {
+  if (!config.mix.empty()) {
+    check_mix(config, pointer, problems);
+  } else if (config.generator && config.trace) {
     problems.add(pointer + "/trace", "a workload has a generator or a trace, not both");
   } else if (config.generator) {
     check_generator(config, pointer, problems);
@@ -240,17 +495,29 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
     problems.add(pointer + "/arrival_rate",
                  config.arrivals == ArrivalModel::poisson
                      ? "missing key: Poisson arrivals need a rate"
+                 : config.arrivals == ArrivalModel::diurnal
+                     ? "missing key: diurnal arrivals need a mean rate"
                      : "missing key: gamma and Weibull arrivals need a rate");
   }
+  const std::string arrivals = write_value(config.arrivals).get<std::string>();
   if (config.arrival_cv != 1 && config.arrivals != ArrivalModel::gamma &&
       config.arrivals != ArrivalModel::weibull) {
-    problems.add(pointer + "/arrival_cv",
-                 fmt::format("not used: \"arrivals\" is \"{}\", expected gamma or weibull",
-                             config.arrivals == ArrivalModel::trace ? "trace" : "poisson"));
+    problems.add(
+        pointer + "/arrival_cv",
+        fmt::format("not used: \"arrivals\" is \"{}\", expected gamma or weibull", arrivals));
+  }
+  if (config.diurnal != DiurnalRate{} && config.arrivals != ArrivalModel::diurnal) {
+    problems.add(pointer + "/diurnal",
+                 fmt::format("not used: \"arrivals\" is \"{}\", expected diurnal", arrivals));
   }
   if (config.speed_up != 1 && config.arrivals != ArrivalModel::trace && !is_logged(config)) {
     problems.add(pointer + "/speed_up",
                  "not used: neither are \"arrivals\" \"trace\", nor is the think time \"logged\"");
+  }
+  if (starts_sessions(config) && config.request_rate) {
+    problems.add(pointer + "/request_rate",
+                 "agents start further sessions, whose turns it would count; expected an "
+                 "arrival_rate");
   }
   if (config.arrival_rate && config.request_rate) {
     problems.add(pointer + "/request_rate", "a workload has an arrival_rate or this, not both");
@@ -281,35 +548,40 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
               "tokens");
   check_range(config.long_contexts.context_tokens_min, config.long_contexts.context_tokens_max,
               "long_contexts", "context_tokens");
+  check_range(config.agents.prompt_tokens_min, config.agents.prompt_tokens_max, "agents",
+              "prompt_tokens");
+  if (config.agents.context_max < least_context(config.agents)) {
+    problems.add(pointer + "/agents/context_max",
+                 fmt::format("expected at least {} (a prompt, a summary, a message and a response, "
+                             "each of the most tokens), got {}",
+                             format_quantity(least_context(config.agents)),
+                             format_quantity(config.agents.context_max)));
+  }
+  if (config.rag.documents_per_request > config.rag.documents) {
+    problems.add(pointer + "/rag/documents_per_request",
+                 fmt::format("{} is more than documents, which is {}",
+                             config.rag.documents_per_request, config.rag.documents));
+  }
 }
 
 WorkloadSource::WorkloadSource(std::unique_ptr<SessionSource> sessions, const ImportReport* report,
                                std::string name, std::optional<std::int64_t> limit,
-                               std::optional<Arrivals> arrivals, ThinkTimes think_times,
-                               const SpeedUp& speed_up)
+                               std::optional<Arrivals> arrivals,
+                               std::optional<ThinkTimes> think_times, const SpeedUp& speed_up,
+                               bool starts_sessions)
     : sessions_(std::move(sessions)),
       report_(report),
       name_(std::move(name)),
       limit_(limit),
       arrivals_(arrivals),
       think_times_(think_times),
-      speed_up_(speed_up) {}
+      speed_up_(speed_up),
+      starts_sessions_(starts_sessions) {}
 
-bool WorkloadSource::next(SessionSpec& session) {
-  if (limit_ && given_ == *limit_) {
-    return false;
-  }
+bool WorkloadSource::draw(SessionSpec& session) {
   if (!sessions_->next(session)) {
-    if (limit_) {
-      throw ConfigError(fmt::format(
-          "{}: the trace ends after {} sessions, {} were asked for (\"sessions\": \"all\" "
-          "takes what is there, \"replay\": \"bootstrap\" draws any number)",
-          name_, given_, *limit_));
-    }
     return false;
   }
-  KVTIER_ASSERT(session.id == given_, "sessions are numbered by position");
-  ++given_;
   if (arrivals_) {
     session.arrival = arrivals_->next();
   } else if (speed_up_.of_sessions != 1) {
@@ -318,7 +590,65 @@ bool WorkloadSource::next(SessionSpec& session) {
   if (speed_up_.of_turns != 1) {
     hasten(session, speed_up_.of_turns, name_);
   }
-  think_times_.apply(session.turns);
+  if (think_times_) {
+    think_times_->apply(session.turns);
+  }
+  return true;
+}
+
+void WorkloadSource::hold_started() {
+  Started started;
+  while (sessions_->next_started(started.session)) {
+    if (started.session.arrival.ns >= kTraceTimeNsMax - ahead_.arrival.ns) {
+      throw ConfigError(fmt::format(
+          "{}: a session starts another one beyond the time that can be simulated", name_));
+    }
+    started.session.arrival = ahead_.arrival + (started.session.arrival - SimTime());
+    started.session.workload_class = ahead_.workload_class;
+    started.sequence = started_count_++;
+    started_.push_back(started);
+    std::ranges::push_heap(started_, comes_later);
+  }
+}
+
+bool WorkloadSource::draw_with_started(SessionSpec& session) {
+  if (!has_begun_) {
+    has_begun_ = true;
+    has_ahead_ = draw(ahead_);
+    hold_started();
+  }
+  if (!started_.empty() && (!has_ahead_ || started_.front().session.arrival < ahead_.arrival)) {
+    std::ranges::pop_heap(started_, comes_later);
+    session = started_.back().session;
+    started_.pop_back();
+    return true;
+  }
+  if (!has_ahead_) {
+    return false;
+  }
+  std::swap(session, ahead_);
+  has_ahead_ = draw(ahead_);
+  if (has_ahead_) {
+    hold_started();
+  }
+  return true;
+}
+
+bool WorkloadSource::next(SessionSpec& session) {
+  if (limit_ && given_ == *limit_) {
+    return false;
+  }
+  if (!(starts_sessions_ ? draw_with_started(session) : draw(session))) {
+    if (limit_) {
+      throw ConfigError(fmt::format(
+          "{}: the trace ends after {} sessions, {} were asked for (\"sessions\": \"all\" "
+          "takes what is there, \"replay\": \"bootstrap\" draws any number)",
+          name_, given_, *limit_));
+    }
+    return false;
+  }
+  KVTIER_ASSERT(starts_sessions_ || session.id == given_, "sessions are numbered by position");
+  session.id = given_++;
   return true;
 }
 
@@ -339,17 +669,22 @@ std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config, std::u
         config.request_rate
             ? PerSecond(config.request_rate->value / mean_turns(config, seed, base_dir))
             : *config.arrival_rate;
-    arrivals.emplace(config.arrivals, rate, config.arrival_cv, seed);
+    arrivals.emplace(config.arrivals, rate, config.arrival_cv, seed, config.diurnal,
+                     config.request_rate ? "/workload/request_rate" : "/workload/arrival_rate");
   } else {
     speed_up.of_sessions = config.speed_up;
   }
   if (is_logged(config)) {
     speed_up.of_turns = config.speed_up;
   }
+  std::optional<ThinkTimes> think_times;
+  if (!has_think_times_of_its_own(config)) {
+    think_times.emplace(config.think_time, seed);
+  }
   Sessions sessions = open(config, seed, base_dir);
   return std::make_unique<WorkloadSource>(std::move(sessions.source), sessions.report,
-                                          sessions.name, config.sessions, arrivals,
-                                          ThinkTimes(config.think_time, seed), speed_up);
+                                          sessions.name, config.sessions, arrivals, think_times,
+                                          speed_up, starts_sessions(config));
 }
 
 }  // namespace kvtier

@@ -8,27 +8,45 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
+#include "traces/agent_generator.hpp"
 #include "traces/arrivals.hpp"
 #include "traces/long_context_generator.hpp"
 #include "traces/long_document_generator.hpp"
+#include "traces/multi_turn_generator.hpp"
+#include "traces/rag_generator.hpp"
 #include "traces/session.hpp"
 #include "traces/session_filter.hpp"
+#include "traces/shared_prefix_generator.hpp"
 #include "traces/shared_prompt_generator.hpp"
 #include "traces/sharegpt_generator.hpp"
 #include "traces/trace_source.hpp"
 
 namespace kvtier {
 
-enum class Generator { sharegpt, long_documents, shared_prompts, long_contexts };
+enum class Generator {
+  sharegpt,
+  long_documents,
+  shared_prompts,
+  long_contexts,
+  multi_turn,
+  shared_prefixes,
+  rag,
+  agents,
+};
 constexpr auto enum_names(Generator) {
   return std::array{
       std::pair<std::string_view, Generator>{"sharegpt", Generator::sharegpt},
       std::pair<std::string_view, Generator>{"long_documents", Generator::long_documents},
       std::pair<std::string_view, Generator>{"shared_prompts", Generator::shared_prompts},
-      std::pair<std::string_view, Generator>{"long_contexts", Generator::long_contexts}};
+      std::pair<std::string_view, Generator>{"long_contexts", Generator::long_contexts},
+      std::pair<std::string_view, Generator>{"multi_turn", Generator::multi_turn},
+      std::pair<std::string_view, Generator>{"shared_prefixes", Generator::shared_prefixes},
+      std::pair<std::string_view, Generator>{"rag", Generator::rag},
+      std::pair<std::string_view, Generator>{"agents", Generator::agents}};
 }
 
 enum class Replay { in_order, bootstrap };
@@ -58,20 +76,61 @@ void read_config(SessionCount& count, const Json& json, const std::string& point
 [[nodiscard]] Json write_config(const SessionCount& count);
 [[nodiscard]] Json config_schema(const SessionCount& count);
 
-/// The sessions of a run: made by a generator or read from a trace, one of the two.
+struct WorkloadConfig;
+
+/// One of the workloads of a mix: the keys of /workload that say which sessions there are.
+class NestedWorkload {
+ public:
+  NestedWorkload();
+
+  [[nodiscard]] WorkloadConfig& operator*() { return config_.front(); }
+  [[nodiscard]] const WorkloadConfig& operator*() const { return config_.front(); }
+
+ private:
+  /// One, out of line: a workload may have nested ones.
+  std::vector<WorkloadConfig> config_;
+};
+void read_config(NestedWorkload& workload, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const NestedWorkload& workload);
+[[nodiscard]] Json config_schema(const NestedWorkload& workload);
+
+struct MixMember {
+  std::string name;
+  double weight = 1;
+  NestedWorkload workload{};
+};
+template <class V>
+void describe(V& v, MixMember& c) {
+  v.field("name", c.name, "Name of the class in results.", required());
+  v.field("weight", c.weight,
+          "Share of the sessions that are drawn from it, over the sum of all weights.", positive());
+  v.field(
+      "workload", c.workload,
+      "A generator or a trace, with its replay, tokens_per_message_overhead, tokenizer, filter, "
+      "think_time and parameters, as in /workload.",
+      required());
+}
+
+/// The sessions of a run: made by a generator or read from a trace, or drawn from a mix of such
+/// workloads; one of the three.
 struct WorkloadConfig {
   std::optional<Generator> generator{};
   std::optional<std::string> trace{};
   TraceFormat format = TraceFormat::automatic;
+  std::optional<std::string> columns{};
   SessionCount sessions{};
   double precision = 0.1;
   ArrivalModel arrivals = ArrivalModel::poisson;
   std::optional<PerSecond> arrival_rate{};
   double arrival_cv = 1;
+  DiurnalRate diurnal{};
   std::optional<PerSecond> request_rate{};
   std::int64_t warmup_turns = 0;
   Measure measure = Measure::automatic;
   Replay replay = Replay::in_order;
+  Loop loop = Loop::open;
+  SessionStart session_start{};
   double speed_up = 1;
   Tokens tokens_per_message_overhead{};
   std::optional<std::string> tokenizer{};
@@ -81,6 +140,11 @@ struct WorkloadConfig {
   LongDocumentParameters long_documents{};
   SharedPromptParameters shared_prompts{};
   LongContextParameters long_contexts{};
+  MultiTurnParameters multi_turn{};
+  SharedPrefixParameters shared_prefixes{};
+  RagParameters rag{};
+  AgentParameters agents{};
+  std::vector<MixMember> mix{};
 };
 
 template <class V>
@@ -90,19 +154,30 @@ void describe(V& v, WorkloadConfig& c) {
       "Makes the sessions; give this or a trace. sharegpt: conversations; long_documents: several "
       "tasks on one document each; shared_prompts (synthetic): conversations, many of which begin "
       "with the same prompt; long_contexts (synthetic): several questions on one long context "
-      "each.");
+      "each. The others are synthetic and name their tokens, so they need /system/blocks: "
+      "multi_turn (clients of equal rounds), shared_prefixes (prefixes of groups and users), rag "
+      "(documents before a question), agents (tools, sub-agents, compaction).");
   v.field("trace", c.trace,
           "File that holds the sessions, plain, gzip or zstd; a relative path starts at the config "
           "file's folder.");
-  v.field("format", c.format,
-          "Format of the trace: kvtier (JSON lines, kvtier.trace/1), turns_table (CSV with the "
-          "columns conv, turn, "
-          "user_tokens, assistant_tokens), sharegpt_json (conversations as text), request_log (CSV "
-          "with the columns arrival, input_tokens, output_tokens and, if there are any, session "
-          "and turn), azure_llm (CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens), "
-          "mooncake or qwen_bailian (JSON lines of requests that name their blocks), "
-          "agent_sessions (a folder of JSON files, one a session, as of kv-cache-tester), "
-          "or auto (told by the content).");
+  v.field(
+      "format", c.format,
+      "Format of the trace: kvtier (JSON lines, kvtier.trace/1 or /2), turns_table (CSV with the "
+      "columns conv, turn, "
+      "user_tokens, assistant_tokens), sharegpt_json (conversations as text), request_log (CSV "
+      "with the columns arrival, input_tokens, output_tokens and, if there are any, session "
+      "and turn), azure_llm (CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens), "
+      "mooncake or qwen_bailian (JSON lines of requests that name their blocks), "
+      "agent_sessions (a folder or a tar or zip archive of JSON files, one a session, as of "
+      "kv-cache-tester), "
+      "kv_events (JSON lines of the events of vLLM's or SGLang's KV cache), columns (see "
+      "columns), "
+      "or auto (told by the content).");
+  v.field("columns", c.columns,
+          "Reads any CSV or JSON lines of requests by the names of its columns: "
+          "time=COLUMN:UNIT,input=COLUMN,output=COLUMN, and session=COLUMN or, for block hashes, "
+          "hashes=COLUMN,block=TOKENS. The unit is s, ms, us or ns; without it times are seconds "
+          "or dates.");
   v.field("sessions", c.sessions,
           "How many sessions to run. \"all\": those of a trace in order. \"auto\": a run of a "
           "generator grows until it has the precision.");
@@ -115,12 +190,14 @@ void describe(V& v, WorkloadConfig& c) {
       between(0.001, 1));
   v.field("arrivals", c.arrivals,
           "poisson: at the arrival rate; gamma or weibull: at that rate with the arrival_cv; "
+          "diurnal: as poisson, at a rate that rises and falls about that one; "
           "trace: at the recorded times (a trace that has them, in order).");
   v.field("arrival_rate", c.arrival_rate, "Mean rate at which sessions arrive.", positive());
   v.field("arrival_cv", c.arrival_cv,
           "Coefficient of variation of the time between arrivals, gamma or weibull: over 1 "
           "sessions come in bursts, at 1 as in a Poisson process.",
           between(0.05, 50));
+  v.field("diurnal", c.diurnal, "How the rate of diurnal arrivals changes.");
   v.field("request_rate", c.request_rate,
           "Mean rate at which turns would arrive; sessions arrive at this rate over the workload's "
           "mean turns a session. In place of arrival_rate.",
@@ -136,6 +213,16 @@ void describe(V& v, WorkloadConfig& c) {
           "in_order: the trace's sessions as they come; bootstrap: drawn from it with replacement "
           "(the trace is then "
           "held in memory).");
+  v.field(
+      "loop", c.loop,
+      "For a trace whose requests name their blocks. open: each request comes at its time, "
+      "whatever the server does. closed: the requests of a session wait for the response "
+      "before them, and then as the think time model \"trace\" or \"logged\" says. Sub-agents of "
+      "agent_sessions are sessions of their own, at recorded times: callers do not wait for "
+      "them.");
+  v.field("session_start", c.session_start,
+          "For agent_sessions, which have no common clock: when each session begins. Without keys "
+          "all begin at once. Needs arrivals: trace.");
   v.field("speed_up", c.speed_up,
           "How many times faster recorded arrivals are replayed: those of sessions (arrivals: "
           "trace) and of logged turns.",
@@ -158,6 +245,15 @@ void describe(V& v, WorkloadConfig& c) {
           "Parameters of the shared_prompts generator, which is synthetic.");
   v.field("long_contexts", c.long_contexts,
           "Parameters of the long_contexts generator, which is synthetic.");
+  v.field("multi_turn", c.multi_turn, "Parameters of the multi_turn generator.");
+  v.field("shared_prefixes", c.shared_prefixes, "Parameters of the shared_prefixes generator.");
+  v.field("rag", c.rag, "Parameters of the rag generator.");
+  v.field("agents", c.agents,
+          "Parameters of the agents generator, which has think times of its own.");
+  v.field(
+      "mix", c.mix,
+      "Workloads whose sessions are drawn by weight, in place of a generator or a trace. Results "
+      "say what each of these classes gets.");
 }
 
 /// Whether turns arrive at recorded times, whatever the server does: `Turn::think` is then the time
@@ -168,6 +264,11 @@ void describe(V& v, WorkloadConfig& c) {
 /// Results say so.
 [[nodiscard]] bool is_synthetic(const WorkloadConfig& config);
 
+/// Whether a generator makes the sessions whose turns name their tokens. A trace may, too.
+[[nodiscard]] bool generates_names(const WorkloadConfig& config);
+/// Whether sessions start others, which come at times of their own beside the arrivals.
+[[nodiscard]] bool starts_sessions(const WorkloadConfig& config);
+
 /// Adds what is wrong across the keys of `config`, which stands at `pointer` (such as "/workload"),
 /// to `problems`. Files are not looked at.
 void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems);
@@ -175,17 +276,19 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
 /// How many times faster recorded times go by.
 struct SpeedUp {
   double of_sessions = 1;
-  /// Of the time between the arrivals of two turns.
+  /// Divides the time between the arrivals of two turns.
   double of_turns = 1;
 };
 
 /// The stream of sessions that a config describes: ids count from 0, arrivals do not decrease.
 class WorkloadSource final : public SessionSource {
  public:
-  /// `report` must live as long as `sessions`, or be null; `name` is for error messages.
+  /// `report` must live as long as `sessions`, or be null; `name` is for error messages. Without
+  /// arrivals or think times, those of the sessions are kept.
   WorkloadSource(std::unique_ptr<SessionSource> sessions, const ImportReport* report,
                  std::string name, std::optional<std::int64_t> limit,
-                 std::optional<Arrivals> arrivals, ThinkTimes think_times, const SpeedUp& speed_up);
+                 std::optional<Arrivals> arrivals, std::optional<ThinkTimes> think_times,
+                 const SpeedUp& speed_up, bool starts_sessions = false);
 
   /// Throws ConfigError also if a trace ends before the sessions that were asked for.
   bool next(SessionSpec& session) override;
@@ -194,17 +297,34 @@ class WorkloadSource final : public SessionSource {
     return sessions_->named_blocks();
   }
 
-  /// What the import of a trace met so far; null for a generator.
+  /// Counts of the import so far; null for a generator.
   [[nodiscard]] const ImportReport* import_report() const { return report_; }
 
  private:
+  struct Started {
+    /// Orders those of the same time.
+    std::int64_t sequence = 0;
+    SessionSpec session;
+  };
+  [[nodiscard]] bool draw(SessionSpec& session);
+  [[nodiscard]] bool draw_with_started(SessionSpec& session);
+  void hold_started();
+
   std::unique_ptr<SessionSource> sessions_;
   const ImportReport* report_;
   std::string name_;
   std::optional<std::int64_t> limit_;
   std::optional<Arrivals> arrivals_;
-  ThinkTimes think_times_;
+  std::optional<ThinkTimes> think_times_;
   SpeedUp speed_up_;
+  bool starts_sessions_;
+  /// The session drawn last, until it is its turn.
+  SessionSpec ahead_;
+  bool has_ahead_ = false;
+  bool has_begun_ = false;
+  /// Sessions that those drawn so far have started, a heap by their arrival.
+  std::vector<Started> started_;
+  std::int64_t started_count_ = 0;
   std::int64_t given_ = 0;
 };
 

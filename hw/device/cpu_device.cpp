@@ -6,8 +6,6 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -24,6 +22,7 @@
 
 #include "hw/device/host_memory.hpp"
 #include "hw/device/processors.hpp"
+#include "hw/device/task_threads.hpp"
 #include "hw/device/thread_pool.hpp"
 #include "kernels/row_functions.hpp"
 #include "sim/core/errors.hpp"
@@ -66,69 +65,14 @@ struct CpuEvent final : Event {
 
 class CpuStream final : public Stream {
  public:
-  CpuStream() : thread_([this] { work(); }) {}
-  ~CpuStream() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-  }
-
   void push(std::function<void()> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      tasks_.push_back(std::move(task));
-    }
-    wake_.notify_one();
+    threads_.add(std::move(task));
+    threads_.wake();
   }
-
-  void synchronize() override {
-    std::unique_lock lock(mutex_);
-    idle_.wait(lock, [this] { return tasks_.empty() && !running_; });
-    if (failure_) {
-      std::rethrow_exception(std::exchange(failure_, nullptr));
-    }
-  }
+  void synchronize() override { threads_.drain(); }
 
  private:
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
-      if (tasks_.empty()) {
-        return;
-      }
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      running_ = true;
-      lock.unlock();
-      std::exception_ptr failure;
-      try {
-        task();
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      lock.lock();
-      if (failure && !failure_) {
-        failure_ = failure;
-      }
-      running_ = false;
-      if (tasks_.empty()) {
-        idle_.notify_all();
-      }
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable idle_;
-  std::deque<std::function<void()>> tasks_;
-  std::exception_ptr failure_;
-  bool running_ = false;
-  bool stop_ = false;
-  std::thread thread_;
+  TaskThreads threads_;
 };
 
 std::string first_line_with(const char* file, const std::string& key) {
@@ -220,22 +164,25 @@ class CpuDevice final : public Device {
   }
   void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
     push(stream, [this, method, all = std::vector(pieces.begin(), pieces.end())] {
+      const auto copy_row = [](void* to, const void* from, Bytes bytes) {
+        std::memcpy(to, from, static_cast<std::size_t>(bytes.value));
+      };
+      std::vector<CopyPiece> shared;
       Bytes total;
       for (const CopyPiece& piece : all) {
-        total += piece.bytes;
+        for_each_row(piece, [&](void* to, const void* from) {
+          if (method == CopyMethod::engine) {
+            copy_row(to, from, piece.bytes);
+          } else {
+            shared.push_back({to, from, piece.bytes});
+            total += piece.bytes;
+          }
+        });
       }
-      const auto move = [&all](std::int64_t i) {
-        const CopyPiece& piece = all[static_cast<std::size_t>(i)];
-        std::memcpy(piece.to, piece.from, static_cast<std::size_t>(piece.bytes.value));
-      };
-      const auto count = static_cast<std::int64_t>(all.size());
-      if (method == CopyMethod::engine) {
-        for (std::int64_t i = 0; i < count; ++i) {
-          move(i);
-        }
-      } else {
-        share(count, static_cast<double>(total.value), move);
-      }
+      share(std::ssize(shared), static_cast<double>(total.value), [&](std::int64_t i) {
+        const CopyPiece& row = shared[static_cast<std::size_t>(i)];
+        copy_row(row.to, row.from, row.bytes);
+      });
     });
   }
   void gather(const RowWork& work, Stream& stream) override {

@@ -30,7 +30,7 @@ struct DecoderShape {
   double rope_base = 10000;
 };
 
-/// Of a model's description (hw/model.hpp).
+/// The shape of a described model (hw/model/model.hpp).
 template <class Model>
 [[nodiscard]] DecoderShape decoder_shape(const Model& model) {
   return {.layers = model.layers,

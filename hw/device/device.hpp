@@ -47,6 +47,8 @@ struct DeviceInfo {
   ElementType element_type = ElementType::float32;
   /// Of one such number.
   Bytes element;
+  /// The copy engine moves rows that are farther apart one by one.
+  Bytes pitch_max{INT64_MAX};
 };
 
 class Device;
@@ -100,13 +102,30 @@ class Event {
   virtual void synchronize() = 0;
 };
 
+/// Rows at equal distances, or a single one. The distances are from the start of a row to that of
+/// the next, and no row overlaps another on its side.
 struct CopyPiece {
   void* to = nullptr;
   const void* from = nullptr;
+  /// Bytes of a row.
   Bytes bytes;
+  std::int64_t rows = 1;
+  Bytes to_pitch{};
+  Bytes from_pitch{};
 };
 
-/// Who moves the pieces of a copy: the copy engine one by one, or all processors together.
+/// Calls visit(to, from) for each row of a piece.
+template <class Visit>
+void for_each_row(const CopyPiece& piece, Visit visit) {
+  auto* const to = static_cast<std::byte*>(piece.to);
+  const auto* const from = static_cast<const std::byte*>(piece.from);
+  for (std::int64_t i = 0; i < piece.rows; ++i) {
+    visit(to + (i * piece.to_pitch).value, from + (i * piece.from_pitch).value);
+  }
+}
+
+/// Who moves the pieces of a copy: the copy engine one piece after another, or all processors
+/// together, a row each.
 enum class CopyMethod { engine, kernel };
 
 /// Row i of the packed side belongs to row slots[i] of the other; `slots` is in device memory. A

@@ -2,14 +2,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "hw/device/storage.hpp"
+#include "hw/device/task_threads.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 
@@ -19,38 +18,22 @@ namespace {
 class ThreadEngine final : public StorageEngine {
  public:
   ThreadEngine(std::unique_ptr<FileCalls> calls, std::int64_t queue_depth, std::string name)
-      : calls_(std::move(calls)), name_(std::move(name)) {
-    for (std::int64_t i = 0; i < queue_depth; ++i) {
-      threads_.emplace_back([this] { work(); });
-    }
-  }
-  ThreadEngine(const ThreadEngine&) = delete;
-  ThreadEngine& operator=(const ThreadEngine&) = delete;
-  ~ThreadEngine() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) {
-      thread.join();
-    }
-  }
+      : calls_(std::move(calls)),
+        name_(std::move(name)),
+        queue_depth_(queue_depth),
+        threads_(queue_depth) {}
 
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::int64_t in_flight() const override { return in_flight_; }
 
   void submit(std::span<const IoRequest> requests) override {
     in_flight_ += static_cast<std::int64_t>(requests.size());
-    KVTIER_ASSERT(in_flight_ <= static_cast<std::int64_t>(threads_.size()),
+    KVTIER_ASSERT(in_flight_ <= queue_depth_,
                   "no more requests are in flight than the queue is deep");
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_.insert(waiting_.end(), requests.begin(), requests.end());
+    for (const IoRequest& request : requests) {
+      threads_.add([this, request] { complete(request); });
     }
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      wake_.notify_one();
-    }
+    threads_.wake();
   }
 
   std::vector<IoCompletion> wait() override {
@@ -81,28 +64,18 @@ class ThreadEngine final : public StorageEngine {
   }
 
  private:
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
-      if (waiting_.empty()) {
-        return;
-      }
-      const IoRequest request = waiting_.front();
-      waiting_.pop_front();
-      lock.unlock();
-      const std::string failure = transfer(request);
-      const auto at = std::chrono::duration_cast<std::chrono::nanoseconds>(
-          std::chrono::steady_clock::now().time_since_epoch());
-      lock.lock();
-      if (failure.empty()) {
-        completed_.push_back({request.tag, at.count()});
-      } else {
-        ++ended_in_error_;
-        failure_ = failure;
-      }
-      done_.notify_one();
+  void complete(const IoRequest& request) {
+    const std::string failure = transfer(request);
+    const auto at = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::steady_clock::now().time_since_epoch());
+    const std::lock_guard lock(mutex_);
+    if (failure.empty()) {
+      completed_.push_back({request.tag, at.count()});
+    } else {
+      ++ended_in_error_;
+      failure_ = failure;
     }
+    done_.notify_one();
   }
 
   /// Goes on after a part of the request; what went wrong, or nothing.
@@ -131,16 +104,15 @@ class ThreadEngine final : public StorageEngine {
 
   std::unique_ptr<FileCalls> calls_;
   std::string name_;
+  std::int64_t queue_depth_;
   std::int64_t in_flight_ = 0;
   std::mutex mutex_;
-  std::condition_variable wake_;
   std::condition_variable done_;
-  std::deque<IoRequest> waiting_;
   std::vector<IoCompletion> completed_;
   std::int64_t ended_in_error_ = 0;
   std::string failure_;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  /// The last member: its threads end before what they use.
+  TaskThreads threads_;
 };
 
 }  // namespace

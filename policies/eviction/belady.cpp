@@ -4,10 +4,10 @@
 // no policy has more hits in one tier; it is a bound, never a rival.
 //
 // If sizes differ the optimum is out of reach (finding it is NP-hard), and this is "Belady,
-// greedy", which a policy may exceed (sim/study/upper_bound.hpp has what none exceeds): the largest
-// product of bytes and time until the next use leaves first. Entries are kept in classes of sizes
-// within a factor of two, each by next use, and the furthest of each class compete. Growth moves an
-// entry between classes. O(log n) per change, O(classes) per decision.
+// greedy", which a policy may exceed (sim/study/runs/upper_bound.hpp has what none exceeds): the
+// largest product of bytes and time until the next use leaves first. Entries are kept in classes of
+// sizes within a factor of two, each by next use, and the furthest of each class compete. Growth
+// moves an entry between classes. O(log n) per change, O(classes) per decision.
 #include "policies/eviction/belady.hpp"
 
 #include <bit>

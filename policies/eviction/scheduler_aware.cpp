@@ -14,6 +14,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/policy/entry_heap.hpp"
 #include "sim/policy/entry_list.hpp"
+#include "sim/policy/grow.hpp"
 #include "sim/policy/position_queue.hpp"
 
 namespace kvtier {
@@ -26,8 +27,8 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   explicit SchedulerAwareEviction(std::optional<std::uint64_t> window) : window_(window) {}
 
   void on_insert(const EntryView& entry, SimTime) override {
-    if (entry.id.value >= states_.size()) {
-      states_.resize(static_cast<std::size_t>(entry.id.value) + 1);
+    if (entry.id.value >= states_.size()) [[unlikely]] {
+      grow(states_, static_cast<std::size_t>(entry.id.value) + 1);
     }
     State& state = states_[entry.id.value];
     state = {.position = entry.queue_position, .place = Place::idle};

@@ -7,6 +7,7 @@
 #include "sim/cli/commands.hpp"
 #include "sim/cli/measure_mode.hpp"
 #include "sim/cli/profile_modes.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/errors.hpp"
 

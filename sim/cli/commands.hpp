@@ -1,32 +1,12 @@
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include <CLI/CLI.hpp>
-
-#include "sim/study/plugins.hpp"
+#include <initializer_list>
 
 /// The subcommands of `kvtier`. Each adds its options to the app and returns nothing; when its
-/// subcommand is given, `run` is set to what has to be done, which returns the exit code.
+/// subcommand is given, `Program::run` is set to what has to be done, which returns the exit code.
 namespace kvtier::cli {
 
-using Action = std::function<int()>;
-
-struct Program {
-  CLI::App app;
-  /// --config-dir, for every subcommand.
-  std::string config_dir;
-  /// --plugin, for every subcommand.
-  std::vector<std::string> plugins;
-  /// What the subcommand given on the command line does.
-  Action run;
-
-  /// Those of the program and of its plugins. Throws ConfigError.
-  [[nodiscard]] PolicyRegistry policies() const { return load_policies(plugins); }
-};
+struct Program;
 
 void add_simulate(Program& program);
 void add_compare(Program& program);
@@ -41,5 +21,11 @@ void add_validate(Program& program);
 void add_new(Program& program);
 void add_check(Program& program);
 void add_report(Program& program);
+
+using AddCommand = void (*)(Program&);
+
+/// Runs the command that the command line names, one of `commands`. Catches every error; returns
+/// the exit code.
+[[nodiscard]] int run_program(int argc, char** argv, std::initializer_list<AddCommand> commands);
 
 }  // namespace kvtier::cli

@@ -3,8 +3,9 @@
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/study/compare.hpp"
+#include "sim/study/runs/compare.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -19,7 +20,7 @@ struct CompareOptions {
 
 int compare_command(const Program& program, const CompareOptions& options) {
   const PolicyRegistry registry = program.policies();
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   check_outputs({{"--json", options.json}});
   TextOutput json(options.json);
   ProgressLine line;

@@ -8,7 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "sim/cli/validators.hpp"
-#include "sim/study/resolve.hpp"
+#include "sim/study/config/resolve.hpp"
 
 namespace kvtier::cli {
 

@@ -2,16 +2,19 @@
 
 #include <fmt/format.h>
 
-#include "hw/hardware.hpp"
-#include "hw/model.hpp"
-#include "hw/prices.hpp"
+#include "hw/model/hardware.hpp"
+#include "hw/model/model.hpp"
+#include "hw/model/prices.hpp"
 #include "sim/cli/commands.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/file.hpp"
-#include "sim/study/presets.hpp"
-#include "sim/study/reference.hpp"
-#include "sim/study/resolve.hpp"
+#include "sim/study/config/presets.hpp"
+#include "sim/study/config/reference.hpp"
+#include "sim/study/config/resolve.hpp"
+#include "sim/study/plan/plan.hpp"
+#include "sim/study/sweep/sweep.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -103,6 +106,18 @@ int list_command(const Program& program, const std::string& what) {
   return 0;
 }
 
+Json json_schema(const std::string& which) {
+  if (which == "sweep") {
+    Sweep sweep;
+    return file_schema(which, value_schema(sweep));
+  }
+  if (which == "plan") {
+    Plan plan;
+    return file_schema(which, value_schema(plan));
+  }
+  return config_json_schema(which);
+}
+
 }  // namespace
 
 void add_list(Program& program) {
@@ -132,7 +147,7 @@ void add_schema(Program& program) {
         print("{}", config_reference(*which, program.policies()));
         return 0;
       }
-      print("{}\n", json_text(config_json_schema(*which), 2));
+      print("{}\n", json_text(json_schema(*which), 2));
       return 0;
     };
   });

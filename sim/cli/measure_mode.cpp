@@ -9,8 +9,9 @@
 #include "calibrate/sparsity.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/study/resolve.hpp"
+#include "sim/study/config/resolve.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -32,7 +33,7 @@ std::function<void(const calibrate::Progress&)> shown_on(ProgressLine& line) {
 }  // namespace
 
 int live_check_command(const Program& program, const LiveCheckCommandOptions& options) {
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   const auto profile = resolve_profile(options.profile, presets);
   calibrate::LiveCheckOptions how;
   how.device = parse_device_name(options.device);
@@ -51,8 +52,8 @@ int live_check_command(const Program& program, const LiveCheckCommandOptions& op
 
 int sparsity_command(const Program& program, const SparsityCommandOptions& options,
                      const std::string& model, std::uint64_t seed) {
-  const ModelConfig config = resolve_model(model.empty() ? kHostModel : model,
-                                           ConfigDirectory::find(program.config_dir), "--model");
+  const ModelConfig config =
+      resolve_model(model.empty() ? kHostModel : model, program.presets(), "--model");
   const std::vector<double> sparsity =
       calibrate::score_sparsity(config, Tokens(options.tokens), seed);
   print(
@@ -82,14 +83,14 @@ int measure_command(const Program& program, const MeasureOptions& options) {
     }
     model = kHostModel;
   }
-  how.model = resolve_model(model, ConfigDirectory::find(program.config_dir), "--model");
+  how.model = resolve_model(model, program.presets(), "--model");
   if (!options.storage.empty()) {
     how.storage = options.storage;
   }
   how.full = options.full;
   how.resume = options.resume;
   how.out = options.out;
-  how.version = KVTIER_VERSION;
+  how.version = build_version();
   ProgressLine line;
   how.progress = shown_on(line);
   how.check = [] { check_interrupt(); };

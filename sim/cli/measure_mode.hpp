@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "sim/cli/commands.hpp"
+#include "sim/cli/program.hpp"
 
 /// What `kvtier calibrate` does with a device.
 namespace kvtier::cli {

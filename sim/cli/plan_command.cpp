@@ -5,9 +5,10 @@
 #include "hw/device/processors.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/output.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
-#include "sim/study/plan.hpp"
+#include "sim/study/plan/plan.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -22,7 +23,7 @@ struct PlanCommandOptions {
 
 int plan_command(const Program& program, const PlanCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   const Plan plan = load_plan(options.file);
   check_outputs({{"--json", options.json}}, {options.file});
   TextOutput json(options.json);

@@ -1,11 +1,12 @@
 #include <fmt/format.h>
 
 #include "sim/cli/commands.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/config.hpp"
 #include "sim/policy/conformance.hpp"
-#include "sim/study/new_policy.hpp"
+#include "sim/study/config/new_policy.hpp"
 
 namespace kvtier::cli {
 namespace {

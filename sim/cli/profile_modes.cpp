@@ -6,13 +6,13 @@
 #include "calibrate/check.hpp"
 #include "calibrate/explain.hpp"
 #include "calibrate/from_table.hpp"
-#include "hw/profile_timing.hpp"
+#include "hw/profile/profile_timing.hpp"
+#include "sim/backend/topology.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/engine/topology.hpp"
-#include "sim/study/presets.hpp"
-#include "sim/study/resolve.hpp"
+#include "sim/study/config/presets.hpp"
+#include "sim/study/config/resolve.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -63,7 +63,7 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
                     options.columns.size(), options.tables.size()));
   }
   check_outputs({{"--out", options.out}});
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   const ModelConfig model = resolve_model(options.model, presets, "--model");
   HardwareConfig hardware = resolve_hardware(options.hardware, model, presets);
   hardware.efficiency.compute = options.compute.value_or(hardware.efficiency.compute);
@@ -92,7 +92,7 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
 }
 
 int cross_validate_command(const Program& program, const std::string& profile, std::uint64_t seed) {
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   const calibrate::CheckReport report =
       calibrate::cross_validate(*resolve_profile(profile, presets), seed);
   print("{}", calibrate::to_text(report));
@@ -103,7 +103,7 @@ int explain_command(const Program& program, const ExplainCommandOptions& options
   if (options.model.empty()) {
     throw ConfigError("--explain: needs --model");
   }
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   const ModelConfig model = resolve_model(options.model, presets, "--model");
   Json named{{"profile", options.profile}};
   if (!options.hardware.empty()) {

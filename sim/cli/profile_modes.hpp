@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/cli/commands.hpp"
+#include "sim/cli/program.hpp"
 
 /// What `kvtier calibrate` does with profiles and tables, without a device.
 namespace kvtier::cli {

@@ -1,6 +1,7 @@
 #include "sim/cli/commands.hpp"
 #include "sim/cli/output.hpp"
-#include "sim/study/report.hpp"
+#include "sim/cli/program.hpp"
+#include "sim/study/report/report.hpp"
 
 namespace kvtier::cli {
 namespace {

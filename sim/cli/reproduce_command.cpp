@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include "hw/device/processors.hpp"
 #include "sim/cli/commands.hpp"
 #include "sim/cli/output.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
-#include "sim/study/reproduce.hpp"
+#include "sim/study/engines/engines_cache.hpp"
+#include "sim/study/papers/reproduce.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -32,7 +35,7 @@ void give(const Result& result, const std::string& path, TextOutput& json) {
 
 int reproduce_command(const Program& program, const ReproduceCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   const Paper paper = load_paper(presets, options.paper, options.figures);
   check_outputs({{"--json", options.json}});
   TextOutput json(options.json);
@@ -50,6 +53,63 @@ int reproduce_command(const Program& program, const ReproduceCommandOptions& opt
   return reproduction.count(Verdict::out) == 0 ? 0 : kOutOfBand;
 }
 
+struct EnginesCommandOptions {
+  std::vector<std::string> traces;
+  std::string oracles;
+  std::int64_t jobs = available_processors();
+  std::string json;
+};
+
+int engines_command(const Program& program, const EnginesCommandOptions& options) {
+  // Without notices: no config names the presets.
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  EnginesInput input;
+  if (options.oracles.empty()) {
+    input = engines_sample(presets);
+  } else {
+    input.oracles = options.oracles;
+  }
+  if (!options.traces.empty()) {
+    input.traces.assign(options.traces.begin(), options.traces.end());
+  }
+  check_outputs({{"--json", options.json}}, options.traces);
+  TextOutput json(options.json);
+  ProgressLine line;
+  const EnginesResult result =
+      compare_engines(input, presets, {.jobs = options.jobs, .progress = run_progress(line)});
+  give(result, options.json, json);
+  note(fmt::format("{} rows in {:.2f} s", result.rows(), elapsed_seconds()));
+  return result.different() == 0 ? 0 : kOutOfBand;
+}
+
+void add_engines(Program& program, CLI::App& reproduce) {
+  auto options = std::make_shared<EnginesCommandOptions>();
+  CLI::App* command = reproduce.add_subcommand(
+      "engines-cache",
+      "Compare what requests find, and what is evicted, with what the code of vLLM, SGLang and "
+      "LMCache finds; exit code 1 if a request differs");
+  CLI::Option* traces =
+      command
+          ->add_option("--trace", options->traces,
+                       "Trace in Mooncake's format that the tables are of (may be repeated; the "
+                       "sample in configs/engines)")
+          ->allow_extra_args(false)
+          ->take_all();
+  command
+      ->add_option("--oracles", options->oracles,
+                   "Folder of tables NAME.csv or NAME.csv.gz with a row a request, where names "
+                   "say how they were made (the samples in configs/engines)")
+      ->needs(traces);
+  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
+      ->check(whole_number(1, 4096));
+  command->add_option("--json", options->json,
+                      "Write all rows that were counted as JSON to a file, or to standard output "
+                      "(-)");
+  command->callback([&program, options] {
+    program.run = [&program, options] { return engines_command(program, *options); };
+  });
+}
+
 }  // namespace
 
 void add_reproduce(Program& program) {
@@ -57,8 +117,9 @@ void add_reproduce(Program& program) {
   CLI::App* command = program.app.add_subcommand(
       "reproduce",
       "Run a paper's set-ups and compare with its figures; exit code 1 if a value leaves its band");
-  command->add_option("PAPER", options->paper, "A folder of configs/papers, such as attentionstore")
-      ->required();
+  command->add_option("PAPER", options->paper,
+                      "A folder of configs/papers, such as attentionstore");
+  add_engines(program, *command);
   command
       ->add_option("--figure", options->figures,
                    "Only this figure, such as 13 or 1b (may be repeated)")
@@ -71,7 +132,19 @@ void add_reproduce(Program& program) {
                     "Change one assumption at a time and show what moves; exit code 0");
   command->add_option("--json", options->json,
                       "Write all values as JSON to a file, or to standard output (-)");
-  command->callback([&program, options] {
+  command->callback([&program, options, command] {
+    if (const auto other = command->get_subcommands(); !other.empty()) {
+      for (const CLI::Option* option : command->get_options()) {
+        if (option->count() > 0) {
+          throw CLI::ArgumentMismatch(
+              fmt::format("{} is not for {}", option->get_name(), other.front()->get_name()));
+        }
+      }
+      return;
+    }
+    if (options->paper.empty()) {
+      throw CLI::RequiredError("PAPER");
+    }
     program.run = [&program, options] { return reproduce_command(program, *options); };
   });
 }

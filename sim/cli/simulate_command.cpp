@@ -3,16 +3,17 @@
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/core/file.hpp"
-#include "sim/engine/simulate.hpp"
 #include "sim/replay/untimed.hpp"
-#include "sim/study/bound.hpp"
-#include "sim/study/compare.hpp"
-#include "sim/study/expect.hpp"
-#include "sim/study/find_capacity.hpp"
-#include "sim/study/recorders.hpp"
-#include "sim/study/summary.hpp"
+#include "sim/serving/simulate.hpp"
+#include "sim/study/runs/bound.hpp"
+#include "sim/study/runs/compare.hpp"
+#include "sim/study/runs/expect.hpp"
+#include "sim/study/runs/find_capacity.hpp"
+#include "sim/study/runs/recorders.hpp"
+#include "sim/study/runs/summary.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -111,6 +112,26 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
   return report_failed(failed, options.expect);
 }
 
+/// A row for each workload of a mix. In a system of blocks the hits are those of prompt tokens.
+void show_classes(const Json& classes) {
+  print("\n{:<20}{:>10}{:>14}{:>14}{:>12}{:>12}{:>12}\n", "class", "turns", "turns hit %",
+        "tokens hit %", "TTFT s", "p50", "p99");
+  for (const auto& [name, one] : classes.items()) {
+    const bool has_blocks = one.contains("blocks");
+    const Json& rates = has_blocks ? one["blocks"]["hit_rate"] : one["hit_rate"];
+    const double turns =
+        has_blocks ? rates["turns"].get<double>() : rates["all_turns"]["total"].get<double>();
+    const Json& ttft = one["ttft_seconds"];
+    const auto seconds = [&](const char* key) {
+      return ttft.is_null() ? std::string("-") : fmt::format("{:.4g}", ttft[key].get<double>());
+    };
+    print("{:<20}{:>10}{:>14.1f}{:>14.1f}{:>12}{:>12}{:>12}\n", name,
+          one["turns"].get<std::int64_t>(), 100 * turns,
+          100 * rates["tokens"]["total"].get<double>(), seconds("mean"), seconds("p50"),
+          seconds("p99"));
+  }
+}
+
 /// Only columns of a table: an untimed result has no clock, so it is shown as it is.
 void show(const Json& result, const SimulateOptions& options, const std::string& system) {
   if (options.json == "-") {
@@ -124,6 +145,9 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
     return;
   }
   print("{}\n{}", to_table(Comparison{{{system, {result}}}}), describe_confidence(result));
+  if (result["metrics"].contains("classes")) {
+    show_classes(result["metrics"]["classes"]);
+  }
   if (result.contains("timing")) {
     const Json& timing = result["timing"];
     print(
@@ -142,7 +166,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
     check_capacity_options(options);
   }
   const PolicyRegistry registry = program.policies();
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   ResolvedConfig resolved = resolve_config(options.config.request(), presets, registry);
   if (options.slo) {
     return find_capacity_command(resolved, registry, options);

@@ -7,9 +7,10 @@
 
 #include "hw/device/processors.hpp"
 #include "sim/cli/commands.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
-#include "sim/study/sweep_run.hpp"
+#include "sim/study/sweep/sweep_run.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -53,7 +54,7 @@ CLI::Validator is_shard() {
 
 int sweep_command(const Program& program, const SweepCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   const Sweep sweep = load_sweep(options.file);
   const std::vector<SweepPoint> points = resolve_points(sweep, presets, registry);
   ProgressLine line;

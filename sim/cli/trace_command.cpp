@@ -4,6 +4,7 @@
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/file.hpp"
@@ -11,7 +12,6 @@
 #include "sim/core/quantity.hpp"
 #include "sim/replay/block_curve.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
-#include "traces/block_statistics.hpp"
 #include "traces/statistics.hpp"
 #include "traces/tokenizer.hpp"
 #include "traces/trace_format.hpp"
@@ -28,6 +28,7 @@ template <class Visit>
 WorkloadStatistics drain(SessionSource& source, const Visit& visit) {
   ProgressLine line;
   WorkloadStatistics statistics;
+  statistics.count_blocks(source);
   SessionSpec session;
   while (source.next(session)) {
     statistics.add(session);
@@ -62,12 +63,8 @@ void show_shared_blocks(const Json& blocks) {
 }
 
 void show(const WorkloadStatistics& statistics, const ImportReport* report,
-          const std::string& json_file, TextOutput* output,
-          const BlockStatistics* blocks = nullptr) {
+          const std::string& json_file, TextOutput* output) {
   Json json = to_json(statistics);
-  if (blocks != nullptr) {
-    json["blocks"] = blocks->report();
-  }
   if (report != nullptr) {
     json["import"] = to_json(*report);
   }
@@ -98,7 +95,7 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
           statistics.sessions_with_shared_prompt());
     print("shared prompt tokens   {:>9.1f} %\n", statistics.shared_prompt_share() * kPercent);
   }
-  if (blocks != nullptr) {
+  if (statistics.blocks()) {
     show_shared_blocks(json["blocks"]);
   }
   print("{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "", "mean", "p50", "p90", "p95", "p99",
@@ -110,14 +107,13 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
   row("think time s", statistics.think_times_ns(), 1e-9);
 }
 
-/// kvtier.trace/1 has numbers of tokens.
-void refuse_names(SessionSource& source, const std::string& input) {
-  if (source.streams() != nullptr) {
-    throw ConfigError(fmt::format(
-        "{}: its requests name their blocks, for which kvtier.trace/1 has no place; trace mrc and "
-        "untimed replays read it as it is",
-        input));
+/// The header of a trace of this source. Version 2 says of which blocks its names were.
+TraceHeader header_of(SessionSource& source, TraceHeader header) {
+  if (const auto named = source.named_blocks()) {
+    header.block = named->block.value;
+    header.partial = named->partial;
   }
+  return header;
 }
 
 struct GenerateOptions {
@@ -125,12 +121,67 @@ struct GenerateOptions {
   std::string out;
 };
 
+/// Whether `folder` is a folder and the path lies in it, at any depth.
+bool lies_in(const std::string& path, const std::string& folder) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    return false;
+  }
+  const std::filesystem::path place = std::filesystem::absolute(path, ignored);
+  const auto inside = std::filesystem::weakly_canonical(place, ignored)
+                          .lexically_relative(std::filesystem::canonical(folder, ignored));
+  return !inside.empty() && *inside.begin() != "..";
+}
+
+/// As check_outputs. No output may lie in a folder of sessions that is read, either.
+void check_trace_outputs(const std::vector<OutputOption>& outputs,
+                         const std::vector<std::string>& inputs) {
+  check_outputs(outputs, inputs);
+  std::vector<std::string> problems;
+  for (const auto& [option, path] : outputs) {
+    for (const std::string& input : inputs) {
+      if (!path.empty() && path != "-" && lies_in(path, input)) {
+        problems.push_back(
+            fmt::format("{}: {} lies in the folder {}, which is read", option, path, input));
+      }
+    }
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+}
+
+/// The files and folders that a workload reads.
+std::vector<std::string> inputs_of(const WorkloadConfig& config,
+                                   const std::filesystem::path& base_dir) {
+  std::vector<std::string> inputs;
+  if (config.trace) {
+    inputs.push_back((base_dir / *config.trace).string());
+  }
+  if (config.tokenizer && !is_chars_tokenizer(*config.tokenizer)) {
+    inputs.push_back((base_dir / *config.tokenizer).string());
+  }
+  for (const MixMember& member : config.mix) {
+    const std::vector<std::string> own = inputs_of(*member.workload, base_dir);
+    inputs.insert(inputs.end(), own.begin(), own.end());
+  }
+  return inputs;
+}
+
+/// With the config itself.
+std::vector<std::string> inputs_of(const ConfigOptions& options, const WorkloadConfig& workload,
+                                   const std::filesystem::path& base_dir) {
+  std::vector<std::string> inputs = inputs_of(workload, base_dir);
+  inputs.push_back(options.file);
+  return inputs;
+}
+
 int generate_command(const GenerateOptions& options) {
-  check_outputs({{"--out", options.out}});
   const ResolvedWorkload workload = resolve_workload(options.config.request());
+  check_trace_outputs({{"--out", options.out}},
+                      inputs_of(options.config, workload.config, workload.base_dir));
   const auto source =
       make_source(workload.config, static_cast<std::uint64_t>(workload.seed), workload.base_dir);
-  refuse_names(*source, options.config.file);
   const bool synthetic = is_synthetic(workload.config);
   const std::string made_of = workload.config.trace ? *workload.config.trace
                               : synthetic           ? "synthetic generator"
@@ -138,7 +189,10 @@ int generate_command(const GenerateOptions& options) {
   const bool logged = is_logged(workload.config);
   TraceWriter writer(
       options.out,
-      {.arrivals = true, .think_times = !logged, .turn_arrivals = logged, .source = made_of});
+      header_of(
+          *source,
+          {.arrivals = true, .think_times = !logged, .turn_arrivals = logged, .source = made_of}),
+      source->streams());
   const WorkloadStatistics statistics =
       drain(*source, [&](const SessionSpec& session) { writer.write(session); });
   if (statistics.sessions() == 0) {
@@ -156,8 +210,11 @@ struct ImportCommandOptions {
   std::string input;
   std::string out;
   std::string format = "auto";
+  std::string columns;
   std::string tokenizer;
   std::int64_t overhead = 0;
+  bool closed = false;
+  bool logged = false;
   std::string json;
 };
 
@@ -170,6 +227,28 @@ TraceFormat format_named(const std::string& name) {
   const std::vector<std::string> names = detail::enum_words<TraceFormat>();
   throw ConfigError(fmt::format("--format: expected one of {}, got \"{}\"{}",
                                 detail::join(names, ", "), name, suggestion(name, names)));
+}
+
+std::optional<TraceColumns> columns_named(const std::string& text, TraceFormat format) {
+  constexpr const char* kOption = "--columns";
+  if (text.empty()) {
+    if (format == TraceFormat::columns) {
+      throw ConfigError("--format: the format columns needs --columns");
+    }
+    return std::nullopt;
+  }
+  std::vector<std::string> problems;
+  if (format != TraceFormat::automatic && format != TraceFormat::columns) {
+    problems.emplace_back("names of columns need the format columns, or auto");
+  }
+  const auto columns = parse_columns(text, kOption, problems);
+  for (std::string& problem : problems) {
+    problem = fmt::format("{}: {}", kOption, problem);
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  return columns;
 }
 
 void check_tokenizer(const ImportCommandOptions& options, TraceFormat format) {
@@ -195,22 +274,32 @@ void check_tokenizer(const ImportCommandOptions& options, TraceFormat format) {
 
 std::unique_ptr<TraceSource> open_input(const ImportCommandOptions& options) {
   const TraceFormat format = format_named(options.format);
-  check_tokenizer(options, format);
-  return open_trace(options.input, {.format = format,
-                                    .message_overhead = Tokens(options.overhead),
-                                    .tokenizer = options.tokenizer});
+  const std::optional<TraceColumns> columns = columns_named(options.columns, format);
+  check_tokenizer(options, columns ? TraceFormat::columns : format);
+  return open_trace(options.input,
+                    {.format = format,
+                     .message_overhead = Tokens(options.overhead),
+                     .tokenizer = options.tokenizer,
+                     .loop = options.closed || options.logged ? Loop::closed : Loop::open,
+                     .think_times = options.closed,
+                     .columns = columns});
+}
+
+std::vector<std::string> inputs_of(const ImportCommandOptions& options) {
+  return {options.input, options.tokenizer};
 }
 
 int import_command(const ImportCommandOptions& options) {
-  check_outputs({{"--json", options.json}, {"--out", options.out}}, {options.input});
+  check_trace_outputs({{"--json", options.json}, {"--out", options.out}}, inputs_of(options));
   const auto source = open_input(options);
-  refuse_names(*source, options.input);
   TextOutput json(options.json);
-  TraceWriter writer(options.out,
-                     {.arrivals = source->has_arrivals(),
-                      .think_times = source->has_think_times(),
-                      .turn_arrivals = source->has_turn_arrivals(),
-                      .source = std::filesystem::path(options.input).filename().string()});
+  TraceWriter writer(
+      options.out,
+      header_of(*source, {.arrivals = source->has_arrivals(),
+                          .think_times = source->has_think_times(),
+                          .turn_arrivals = source->has_turn_arrivals(),
+                          .source = std::filesystem::path(options.input).filename().string()}),
+      source->streams());
   const WorkloadStatistics statistics =
       drain(*source, [&](const SessionSpec& session) { writer.write(session); });
   if (statistics.sessions() == 0) {
@@ -225,27 +314,28 @@ int import_command(const ImportCommandOptions& options) {
 }
 
 int stats_command(const ImportCommandOptions& options) {
-  check_outputs({{"--json", options.json}});
+  check_trace_outputs({{"--json", options.json}}, inputs_of(options));
   const auto source = open_input(options);
   TextOutput json(options.json);
-  std::optional<BlockStatistics> blocks;
-  if (const auto named = source->named_blocks()) {
-    blocks.emplace(*source->streams(), *named);
-  }
-  const WorkloadStatistics statistics = drain(*source, [&](const SessionSpec& session) {
-    if (blocks) {
-      blocks->add(session);
-    }
-  });
-  show(statistics, &source->report(), options.json, &json, blocks ? &*blocks : nullptr);
+  const WorkloadStatistics statistics = drain(*source, [](const SessionSpec&) {});
+  show(statistics, &source->report(), options.json, &json);
   return 0;
+}
+
+void add_columns_option(CLI::App& command, std::string& columns) {
+  command.add_option(
+      "--columns", columns,
+      "Read any CSV or JSON lines of requests by its columns, such as "
+      "time=ts:ms,input=prompt_tokens,output=response_tokens, with session=COLUMN or "
+      "with block hashes, hashes=COLUMN,block=64; units s, ms, us, ns");
 }
 
 void add_input_options(CLI::App& command, ImportCommandOptions& options) {
   command.add_option("INPUT", options.input, "Trace: plain, gzip or zstd")->required();
   command.add_option("--format", options.format,
                      "auto, kvtier, turns_table, sharegpt_json, request_log, azure_llm, mooncake, "
-                     "qwen_bailian or agent_sessions");
+                     "qwen_bailian, agent_sessions, kv_events or columns");
+  add_columns_option(command, options.columns);
   command.add_option(
       "--tokenizer", options.tokenizer,
       "For texts: the path of a SentencePiece model, or chars:N (a token every N characters)");
@@ -253,6 +343,15 @@ void add_input_options(CLI::App& command, ImportCommandOptions& options) {
       .add_option("--tokens-per-message-overhead", options.overhead,
                   "Taken off each message, such as one BOS token")
       ->check(whole_number(0, INT32_MAX));
+  CLI::Option* closed = command.add_flag(
+      "--closed", options.closed,
+      "Make the requests of a session its turns, with the times from a response to the next "
+      "request; needs a trace that names blocks and sessions. Sub-agents are sessions of their "
+      "own, for which callers do not wait");
+  command
+      .add_flag("--logged", options.logged,
+                "Make the requests of a session its turns, with the times between requests")
+      ->excludes(closed);
   command.add_option("--json", options.json,
                      "Write the statistics as JSON to a file, or to standard output (-)");
 }
@@ -260,6 +359,7 @@ void add_input_options(CLI::App& command, ImportCommandOptions& options) {
 struct CurveCommandOptions {
   ConfigOptions config;
   std::string format = "auto";
+  std::string columns;
   MissRatioOptions sessions;
   BlockCurveOptions blocks;
   std::optional<std::int64_t> block;
@@ -395,17 +495,17 @@ int curve_of_trace(CurveCommandOptions& options) {
   if (!options.config.sets.empty() || options.config.seed) {
     throw ConfigError("--set and --seed are of a config, and " + path + " is a trace");
   }
-  const auto open = [&]() -> std::unique_ptr<SessionSource> {
-    return open_trace(path, {.format = format_named(options.format)});
-  };
-  const auto first = open_trace(path, {.format = format_named(options.format)});
+  ImportOptions import{.format = format_named(options.format)};
+  import.columns = columns_named(options.columns, import.format);
+  const auto open = [&]() -> std::unique_ptr<SessionSource> { return open_trace(path, import); };
+  const auto first = open_trace(path, import);
   read_capacities(options, true, false);
   if (!first->has_arrivals()) {
     throw ConfigError(path +
                       ": a trace without times of arrival has no order of requests, expected a "
                       "config with this /workload/trace and /workload/arrival_rate");
   }
-  check_outputs({{"--json", options.json}}, {path});
+  check_trace_outputs({{"--json", options.json}}, {path});
   TextOutput json(options.json);
   ProgressLine line;
   const Json result = curve_of_blocks(options, *first, open, nullptr, line);
@@ -417,9 +517,13 @@ int curve_of_trace(CurveCommandOptions& options) {
 }
 
 int curve_of_config(const Program& program, CurveCommandOptions& options) {
+  if (!options.columns.empty()) {
+    throw ConfigError("--columns: " + options.config.file +
+                      " is a config, expected its key /workload/columns");
+  }
   const PolicyRegistry registry = program.policies();
   const ResolvedConfig resolved =
-      resolve_config(options.config.request(), ConfigDirectory::find(program.config_dir), registry);
+      resolve_config(options.config.request(), program.presets(), registry);
   const RunConfig& config = resolved.config;
   const auto open = [&]() -> std::unique_ptr<SessionSource> {
     return make_source(config.workload, static_cast<std::uint64_t>(config.seed), resolved.base_dir);
@@ -427,7 +531,8 @@ int curve_of_config(const Program& program, CurveCommandOptions& options) {
   const auto first = open();
   const bool of_blocks = options.block || first->named_blocks();
   read_capacities(options, of_blocks, true);
-  check_outputs({{"--json", options.json}});
+  check_trace_outputs({{"--json", options.json}},
+                      inputs_of(options.config, config.workload, resolved.base_dir));
   ProgressLine line;
   TextOutput json(options.json);
   if (of_blocks) {
@@ -476,8 +581,8 @@ void add_trace(Program& program) {
 
   auto import = std::make_shared<ImportCommandOptions>();
   command = trace->add_subcommand("import",
-                                  "Turn ShareGPT's JSON, a table of turns or a log of "
-                                  "requests into a trace");
+                                  "Turn conversations, tables, logs of requests or traces of "
+                                  "blocks into a trace of kvtier's own format");
   add_input_options(*command, *import);
   command->add_option("--out", import->out, "The trace: .jsonl, .jsonl.gz or .jsonl.zst")
       ->required();
@@ -497,6 +602,7 @@ void add_trace(Program& program) {
       "of blocks that any request may share, of a config or of a trace alone");
   curve->config.add_to(*command, "CONFIG", "JSON config of a run, or a trace");
   command->add_option("--format", curve->format, "Of a trace: its format, told by content if auto");
+  add_columns_option(*command, curve->columns);
   command
       ->add_option(
           "--block", curve->block,

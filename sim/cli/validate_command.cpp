@@ -14,9 +14,10 @@
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
 #include "sim/cli/output.hpp"
+#include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/core/build.hpp"
-#include "sim/study/validate.hpp"
+#include "sim/study/validate/validate.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -178,7 +179,7 @@ bool is_sweep(const std::string& file) {
 
 int validate_command(const Program& program, const ValidateCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   check_outputs({{"--json", options.json}, {"--timeline", options.timeline}});
   ProgressLine line;
   Call call{

@@ -50,7 +50,7 @@ std::vector<std::string> options(const CLI::App& app) {
 std::vector<std::string> describe(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = reached(app);
   const std::vector<std::string> commands = subcommands(command);
-  const bool no_command = !commands.empty();
+  const bool no_command = command.get_require_subcommand_min() > 0;
   const bool extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (!extras && !no_command) {
     return {error.what()};

@@ -39,7 +39,8 @@ class StructureCheck final : public nlohmann::json_sax<Json> {
     if (!open_.back().keys.insert(key).second) {
       std::string pointer;
       for (const Open& part : open_) {
-        pointer += "/" + escape_pointer(part.at);
+        pointer += '/';
+        pointer += escape_pointer(part.at);
       }
       problems_.push_back(fmt::format("{}: {}: duplicate key", origin_, pointer));
     }
@@ -227,10 +228,21 @@ std::string join(const std::vector<std::string>& words, const char* separator) {
 
 }  // namespace detail
 
+void ObjectReader::gone(const char* key, const char* successor) {
+  if (object_.contains(key)) {
+    gone_.emplace_back(key);
+    problems_.add(pointer_ + "/" + escape_pointer(key),
+                  fmt::format("this key is gone: {}", successor));
+  }
+}
+
 void ObjectReader::finish() {
   for (const auto& [key, value] : object_.items()) {
     bool known = false;
     for (const std::string& name : known_) {
+      known = known || name == key;
+    }
+    for (const std::string& name : gone_) {
       known = known || name == key;
     }
     if (!known) {

@@ -24,6 +24,9 @@
 ///       v.field("bandwidth", c.bandwidth, "Peak rate of one direction.", positive());
 ///     }
 ///
+/// A key that earlier versions had is named by `v.gone("key", "text about its successor")`: a
+/// config that has it is an error with that text.
+///
 /// Enumerations give their names by `constexpr auto enum_names(E)` returning an array of (name,
 /// value).
 namespace kvtier {
@@ -192,6 +195,9 @@ class ObjectReader {
   template <class T>
   void field(const char* key, T& target, const char* documentation, Limits limits = {});
 
+  /// Reports `key` if the object has it, with `successor`: the key or feature to use instead.
+  void gone(const char* key, const char* successor);
+
   /// Reports the keys that no field took; called once after the fields.
   void finish();
 
@@ -200,6 +206,7 @@ class ObjectReader {
   std::string pointer_;
   Problems& problems_;
   std::vector<std::string> known_;
+  std::vector<std::string> gone_;
 };
 
 /// Reads `json` into `target`; problems go to `problems`, and `target` keeps its default where
@@ -312,6 +319,7 @@ class ObjectWriter {
  public:
   template <class T>
   void field(const char* key, const T& value, const char* documentation, Limits limits = {});
+  void gone(const char*, const char*) {}
 
   [[nodiscard]] Json take() { return std::move(object_); }
 
@@ -365,6 +373,7 @@ class SchemaWriter {
  public:
   template <class T>
   void field(const char* key, T& value, const char* documentation, Limits limits = {});
+  void gone(const char*, const char*) {}
 
   [[nodiscard]] Json take();
 

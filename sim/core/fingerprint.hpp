@@ -11,7 +11,8 @@ namespace kvtier {
 class Fingerprint {
  public:
   void add(std::string_view text);
-  /// A file's content; of a pipe, which can be read once only, and of what cannot be read, that.
+  /// A file's content, or the names and contents of a folder's; of a pipe, which can be read once
+  /// only, and of what cannot be read, that.
   void add_file(const std::filesystem::path& path);
   /// 16 hexadecimal digits.
   [[nodiscard]] std::string text() const;

@@ -77,4 +77,19 @@ std::int64_t Histogram::count_up_to(std::int64_t value) const {
                          std::int64_t{0});
 }
 
+HistogramCounts::HistogramCounts(const Histogram& histogram) : count_(histogram.count_) {
+  if (count_ > 0) {
+    first_ = Histogram::bucket_of(histogram.minimum_);
+    counts_.assign(histogram.counts_.begin() + static_cast<std::ptrdiff_t>(first_),
+                   histogram.counts_.end());
+  }
+}
+
+std::int64_t HistogramCounts::count_up_to(std::int64_t value) const {
+  const std::size_t end = value < 0 ? 0 : Histogram::bucket_of(value) + 1;
+  const std::size_t size = std::min(counts_.size(), end - std::min(end, first_));
+  return std::accumulate(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(size),
+                         std::int64_t{0});
+}
+
 }  // namespace kvtier

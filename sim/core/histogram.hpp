@@ -61,12 +61,30 @@ class Histogram {
   /// The value in the middle of a bucket.
   [[nodiscard]] static std::int64_t middle_of(std::size_t bucket);
 
+  friend class HistogramCounts;
+
   /// Up to the maximum's bucket.
   std::vector<std::int64_t> counts_;
   std::int64_t count_ = 0;
   Int128 sum_ = 0;
   std::int64_t minimum_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t maximum_ = -1;
+};
+
+/// The counts of a histogram at one moment, from the minimum's bucket to the maximum's.
+class HistogramCounts {
+ public:
+  HistogramCounts() = default;
+  explicit HistogramCounts(const Histogram& histogram);
+
+  [[nodiscard]] std::int64_t count() const { return count_; }
+  /// As Histogram::count_up_to.
+  [[nodiscard]] std::int64_t count_up_to(std::int64_t value) const;
+
+ private:
+  std::size_t first_ = 0;
+  std::vector<std::int64_t> counts_;
+  std::int64_t count_ = 0;
 };
 
 }  // namespace kvtier

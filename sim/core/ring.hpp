@@ -26,8 +26,13 @@ class Ring {
     KVTIER_ASSERT(!empty(), "only a queue that holds something can be popped");
     ++begin_;
   }
-  /// Removes the first value equal to `value`, in O(size); false if there is none.
+  /// Removes the first value equal to `value`, in O(size) unless it is the front; false if there is
+  /// none.
   [[nodiscard]] bool erase(const T& value) {
+    if (!empty() && front() == value) [[likely]] {
+      pop_front();
+      return true;
+    }
     for (std::size_t at = begin_; at != end_; ++at) {
       if (values_[at & mask_] == value) {
         for (; at + 1 != end_; ++at) {

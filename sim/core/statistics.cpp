@@ -1,12 +1,44 @@
 #include "sim/core/statistics.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include <boost/math/distributions/students_t.hpp>
 
 #include "sim/core/assert.hpp"
 
 namespace kvtier {
+
+namespace {
+
+void check(std::span<const double> sorted, double share) {
+  KVTIER_ASSERT(!sorted.empty(), "a quantile of no values");
+  KVTIER_ASSERT(share >= 0 && share <= 1, "a quantile is between 0 and 1");
+}
+
+}  // namespace
+
+double quantile(std::span<const double> sorted, double share) {
+  check(sorted, share);
+  const double place = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const double beyond = place - static_cast<double>(below);
+  if (beyond == 0) {
+    return sorted[below];
+  }
+  return (1 - beyond) * sorted[below] + beyond * sorted[below + 1];
+}
+
+double lower_quantile(std::span<const double> sorted, double share) {
+  check(sorted, share);
+  return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return quantile(values, 0.5);
+}
 
 double student_t(std::int64_t degrees) {
   KVTIER_ASSERT(degrees >= 1, "a spread was estimated");

@@ -1,9 +1,22 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace kvtier {
+
+/// The value at place share x (n - 1) of n ascending values, counted from 0; between two values in
+/// proportion. This is NumPy's default and type 7 of Hyndman and Fan. One value at least, `share`
+/// in [0, 1]. (Histogram::quantile is the nearest rank, since a histogram keeps no single values.)
+[[nodiscard]] double quantile(std::span<const double> sorted, double share);
+
+/// The same place, rounded down: always one of the values (NumPy's method "lower"). The errors of
+/// `calibrate --check`, whose bands allow a few outliers, imported tables, and shares of links.
+[[nodiscard]] double lower_quantile(std::span<const double> sorted, double share);
+
+/// The quantile 0.5 of values in any order.
+[[nodiscard]] double median(std::vector<double> values);
 
 /// Two-sided intervals that hold a mean with this confidence.
 inline constexpr double kConfidence = 0.95;

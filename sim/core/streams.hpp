@@ -73,6 +73,14 @@ class Streams {
   [[nodiscard]] StreamId parent(StreamId id) const { return streams_[id.value].parent; }
   /// Position of the stream's first own token.
   [[nodiscard]] std::int64_t first_of(StreamId id) const { return streams_[id.value].fork; }
+  /// The stream that another may fork from at this token: this one, or an ancestor that it leaves
+  /// only later.
+  [[nodiscard]] StreamId stream_at(StreamId id, Tokens at) const {
+    while (first_of(id) > at.value) {
+      id = parent(id);
+    }
+    return id;
+  }
   [[nodiscard]] std::size_t children(StreamId id) const { return streams_[id.value].children; }
   /// Streams have numbers below this.
   [[nodiscard]] std::size_t size() const { return streams_.size(); }

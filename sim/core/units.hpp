@@ -166,8 +166,9 @@ inline constexpr SimTime kNever{INT64_MAX};
 /// Rounds up to a whole nanosecond, so that work is never finished before it could be.
 [[nodiscard]] inline SimDuration ceil_ns(double ns) {
   constexpr double kLongest = 9.2e18;
-  KVTIER_ASSERT(ns >= 0 && ns <= std::numeric_limits<double>::max(), "a duration is a number >= 0");
-  if (ns > kLongest) [[unlikely]] {
+  if (!(ns >= 0 && ns <= kLongest)) [[unlikely]] {
+    KVTIER_ASSERT(ns >= 0 && ns <= std::numeric_limits<double>::max(),
+                  "a duration is a number >= 0");
     detail::simulated_time_overflows();
   }
   const auto whole = static_cast<std::int64_t>(ns);

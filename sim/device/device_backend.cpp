@@ -87,7 +87,7 @@ Completion DeviceBackend::wait() {
     begun_ = true;
   }
   wake_lanes();
-  begin_wait();
+  check_();
   std::unique_lock lock(mutex_);
   while (true) {
     if (failure_) {
@@ -103,7 +103,6 @@ Completion DeviceBackend::wait() {
         const SimDuration compute(static_cast<std::int64_t>(done.completion.payload));
         iteration_time_ = {.compute = compute,
                            .decode = duration_from_seconds(decode_share_ * compute.seconds())};
-        run_prefilled();
       }
       return done.completion;
     }
@@ -136,7 +135,6 @@ bool DeviceBackend::pending() const {
 
 void DeviceBackend::finish() {
   wake_lanes();
-  store_.settle();
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return transfers_.empty() || failure_; });
@@ -160,31 +158,35 @@ TransferId DeviceBackend::start_transfer(const TransferCommand& command) {
       id.value = next_transfer_++;
     } while (!id.valid() || transfers_.contains(id.value));
     Transfer& transfer = transfers_[id.value];
-    transfer = {.command = command, .parts = 0, .open = command.open};
+    transfer = {.command = command, .moves = 1};
     transfer.command.pieces = {};
+    if (command.to == Medium::hbm) {
+      transfer.progress = std::make_shared<LoadProgress>();
+      transfer.progress->first = command.open ? 0 : command.layer;
+      for (std::int64_t i = 0; i < layers_; ++i) {
+        transfer.progress->events.push_back(device_.make_event());
+      }
+    }
     expected_ += reports(transfer) ? 1 : 0;
   }
-  start_part(id, moves_.next(command, command.bytes, command.open));
+  start_move(id, command);
   return id;
 }
 
-bool DeviceBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) {
-  TransferCommand command;
+bool DeviceBackend::extend_transfer(TransferId transfer, Bytes, Tokens first, Tokens end) {
+  TransferCommand rest;
   {
     const std::lock_guard lock(mutex_);
     const auto found = transfers_.find(transfer.value);
     if (found == transfers_.end()) {
       return false;
     }
-    KVTIER_ASSERT(found->second.open, "an open transfer is extended");
-    found->second.command.tokens = tokens;
-    command = found->second.command;
+    KVTIER_ASSERT(found->second.command.open, "an open transfer is extended");
     expected_ += reports(found->second) ? 0 : 1;
-    found->second.open = false;
-    ++found->second.parts;  // it does not end before what is added has begun
+    found->second.command = rest = rest_of(found->second.command, first, end);
+    ++found->second.moves;
   }
-  start_part(transfer, moves_.next(command, bytes, false));
-  end_part(transfer);
+  start_move(transfer, rest);
   return true;
 }
 
@@ -198,55 +200,35 @@ Lane& DeviceBackend::lane_of(const TransferCommand& command) {
   return command.to > command.from ? *writes_ : *fetches_;
 }
 
-void DeviceBackend::start_part(TransferId id, const MoveLayers& part) {
-  TransferCommand command;
+void DeviceBackend::start_move(TransferId id, const TransferCommand& command) {
+  std::shared_ptr<LoadProgress> progress;
   {
     const std::lock_guard lock(mutex_);
-    Transfer& transfer = transfers_.at(id.value);
-    ++transfer.parts;
-    command = transfer.command;
+    progress = transfers_.at(id.value).progress;
   }
-  std::shared_ptr<LoadProgress> progress;
-  if (command.to == Medium::hbm) {
-    std::shared_ptr<LoadProgress>& known = loads_[command.key];
-    if (known == nullptr || part.first == 0) {
-      known = std::make_shared<LoadProgress>();
-      for (std::int64_t i = 0; i < layers_; ++i) {
-        known->events.push_back(device_.make_event());
-      }
-    }
-    progress = known;
-  }
-  lane_of(command).add([this, id, part, progress](const MoveLane& lane) {
+  lane_of(command).add([this, id, move = store_.begin(command), progress](const MoveLane& lane) {
     if (progress != nullptr) {
-      load(part, *progress, lane);
+      load(move, *progress, lane);
     } else {
-      store_.move(*part.move, lane);
+      store_.move(move, lane);
     }
-    if (part.ends(layers_)) {
-      store_.end(*part.move);
-    }
-    end_part(id);
-    if (progress != nullptr && part.ends(layers_)) {
-      const std::lock_guard lock(progress->mutex);
-      progress->ended = true;
-      progress->changed.notify_all();
-    }
+    store_.end(move);
+    end_move(id);
   });
 }
 
-void DeviceBackend::load(const MoveLayers& part, LoadProgress& progress, const MoveLane& lane) {
-  const bool from_drive = part.move->from == Medium::ssd;
+void DeviceBackend::load(const KvMove& move, LoadProgress& progress, const MoveLane& lane) {
+  const bool from_drive = move.from == Medium::ssd;
   const bool by_layers = !from_drive || store_.reads_layers();
-  if (!by_layers && part.first == 0) {
-    store_.move(*part.move, lane);
+  if (!by_layers) {
+    store_.move(move, lane);
   }
-  for (std::int64_t layer = part.first; layer < part.last; ++layer) {
+  for (std::int64_t layer = move.first_layer; layer < move.last_layer; ++layer) {
     if (by_layers && from_drive) {
-      store_.load_from_drive(*part.move, layer, layer + 1, lane);
+      store_.load_from_drive(move, layer, layer + 1, lane);
       lane.stream->synchronize();
     } else if (by_layers) {
-      store_.queue_layers(*part.move, layer, layer + 1, *lane.stream);
+      store_.queue_layers(move, layer, layer + 1, *lane.stream);
     }
     const std::lock_guard lock(progress.mutex);
     device_.record(*progress.events[static_cast<std::size_t>(layer)], *lane.stream);
@@ -254,29 +236,32 @@ void DeviceBackend::load(const MoveLayers& part, LoadProgress& progress, const M
     progress.changed.notify_all();
   }
   lane.stream->synchronize();
-  if (by_layers && part.ends(layers_)) {
-    store_.verify(*part.move, lane);
+  if (by_layers) {
+    store_.verify(move, lane);
   }
 }
 
-void DeviceBackend::end_part(TransferId id) {
-  Completion completion{CompletionKind::transfer};
+void DeviceBackend::end_move(TransferId id) {
+  std::shared_ptr<LoadProgress> progress;
   {
     const std::lock_guard lock(mutex_);
     const auto found = transfers_.find(id.value);
     Transfer& transfer = found->second;
-    if (--transfer.parts > 0) {
+    if (--transfer.moves > 0) {
       return;
     }
-    completion.payload = transfer.command.cookie;
-    const bool reported = reports(transfer);
-    transfers_.erase(found);
-    changed_.notify_one();
-    if (!reported) {
-      return;  // over: what follows needs a transfer of its own
+    if (reports(transfer)) {
+      done_.push_back({{CompletionKind::transfer, transfer.command.cookie}, wall()});
     }
+    progress = transfer.progress;
+    transfers_.erase(found);
   }
-  post(completion);
+  changed_.notify_one();
+  if (progress != nullptr) {
+    const std::lock_guard lock(progress->mutex);
+    progress->ended = true;
+    progress->changed.notify_all();
+  }
 }
 
 // ---- Compute ----
@@ -291,7 +276,7 @@ void DeviceBackend::compute(Lane::Task task) {
 
 void DeviceBackend::start_prefill(const PrefillCommand& command) {
   decode_share_ = 0;
-  start_pass(pass_of(command), {&command.key, 1}, command.load.valid(), command.wait_for_all_layers,
+  start_pass(pass_of(command), command.loads, command.wait_for_all_layers,
              {.parts = {command.part}});
 }
 
@@ -299,59 +284,60 @@ void DeviceBackend::start_iteration(const IterationCommand& command) {
   DecoderPass pass = pass_of(command);
   decode_share_ =
       static_cast<double>(command.decode_batch) / static_cast<double>(pass.computed.size());
-  start_pass(std::move(pass), command.keys, command.load.valid(), command.wait_for_all_layers,
+  start_pass(std::move(pass), command.loads, command.wait_for_all_layers,
              {.parts = {command.parts.begin(), command.parts.end()},
               .batch = command.decode_batch,
               .context = command.decode_context});
 }
 
-void DeviceBackend::start_pass(DecoderPass pass, std::span<const EntryKey> keys, bool loads,
+void DeviceBackend::start_pass(DecoderPass pass, std::span<const TransferId> loads,
                                bool wait_for_all_layers, ComputedWork work) {
-  std::shared_ptr<LoadProgress> progress;
-  for (const EntryKey key : keys) {
-    if (const auto found = loads_.find(key); found != loads_.end()) {
-      KVTIER_ASSERT(progress == nullptr, "one transfer loads for all of them");
-      progress = loads ? found->second : nullptr;  // what is there was pre-loaded, or fetched
-      loads_.erase(found);
+  Loads moving;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const TransferId id : loads) {
+      if (const auto found = transfers_.find(id.value); found != transfers_.end()) {
+        moving.push_back(found->second.progress);
+      }
     }
   }
-  compute([this, pass = std::move(pass), wait_for_all_layers, progress,
+  compute([this, pass = std::move(pass), wait_for_all_layers, moving = std::move(moving),
            work = std::move(work)](const MoveLane& lane) {
-    run_pass(pass, wait_for_all_layers, progress.get(), work, lane);
+    run_pass(pass, wait_for_all_layers, moving, work, lane);
   });
 }
 
-void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers,
-                             LoadProgress* progress, ComputedWork work, const MoveLane& lane) {
+void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers, const Loads& loads,
+                             ComputedWork work, const MoveLane& lane) {
   Stream& stream = *lane.stream;
   const auto wait_for = [&](std::int64_t layer) {
-    Event& event = *progress->events[static_cast<std::size_t>(layer)];
-    wait_until(*progress, [&] { return progress->queued > layer; });
-    device_.wait(stream, event);
+    for (const std::shared_ptr<LoadProgress>& load : loads) {
+      if (layer >= load->first) {
+        wait_until(*load, [&] { return load->queued > layer; });
+        device_.wait(stream, *load->events[static_cast<std::size_t>(layer)]);
+      }
+    }
   };
   const auto begin = std::chrono::steady_clock::now();
   device_.record(*layer_ends_[0], stream);
-  if (progress != nullptr && wait_for_all_layers) {
+  if (wait_for_all_layers) {
     wait_for(layers_ - 1);
   }
   decoder_->begin(pass.batch, stream);
   for (std::int64_t layer = 0; layer < layers_; ++layer) {
-    if (progress != nullptr) {
-      wait_for(layer);
-    }
+    wait_for(layer);
     decoder_->forward_layer(layer, store_.hbm().layer(layer), stream);
     device_.record(*layer_ends_[static_cast<std::size_t>(layer) + 1], stream);
   }
   decoder_->finish(stream);
   stream.synchronize();
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (progress != nullptr) {
-    seconds -= stalled(wait_for_all_layers, *progress);
-  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
+      stalled(wait_for_all_layers, loads);
   work.seconds = std::max(0.0, seconds);
-  if (progress != nullptr) {
+  for (const std::shared_ptr<LoadProgress>& load : loads) {
     // The control plane is told of a load before it is told of the prefill that needed it.
-    wait_until(*progress, [&] { return progress->ended; });
+    wait_until(*load, [&] { return load->ended; });
   }
   store_.note_computed(pass.computed, lane);
   note_work(std::move(work), begin);
@@ -388,24 +374,30 @@ void DeviceBackend::wait_until(LoadProgress& progress, const std::function<bool(
 }
 
 /// A layer waited from the end of the one before until its KV was there.
-double DeviceBackend::stalled(bool wait_for_all_layers, const LoadProgress& progress) const {
-  const auto before = [&](std::size_t layer, const Event& there) {
-    return std::max(0.0, device_.seconds_between(*layer_ends_[layer], there));
+double DeviceBackend::stalled(bool wait_for_all_layers, const Loads& loads) const {
+  const auto before = [&](std::size_t end, std::int64_t layer) {
+    double seconds = 0;
+    for (const std::shared_ptr<LoadProgress>& load : loads) {
+      if (layer >= load->first) {
+        const Event& there = *load->events[static_cast<std::size_t>(layer)];
+        seconds = std::max(seconds, device_.seconds_between(*layer_ends_[end], there));
+      }
+    }
+    return seconds;
   };
   if (wait_for_all_layers) {
-    return before(0, *progress.events.back());
+    return before(0, layers_ - 1);
   }
   double seconds = 0;
-  for (std::size_t layer = 0; layer < progress.events.size(); ++layer) {
-    seconds += before(layer, *progress.events[layer]);
+  for (std::int64_t layer = 0; layer < layers_; ++layer) {
+    seconds += before(static_cast<std::size_t>(layer), layer);
   }
   return seconds;
 }
 
 void DeviceBackend::start_decode(const DecodeCommand& command) {
-  KVTIER_ASSERT(command.batch == std::ssize(running_), "the batch is what runs");
   stop_decode_ = false;
-  compute([this, command, running = running_](const MoveLane& lane) {
+  compute([this, command, running = decoding(command.batch)](const MoveLane& lane) {
     decode(command, running, lane);
   });
 }

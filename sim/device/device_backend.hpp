@@ -47,7 +47,8 @@ class DeviceBackend final : public ServingBackend {
   [[nodiscard]] bool pending() const override;
   void set_timer(SimTime at, std::uint64_t payload) override;
   TransferId start_transfer(const TransferCommand& command) override;
-  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
+                                     Tokens end) override;
   void start_prefill(const PrefillCommand& command) override;
   void start_iteration(const IterationCommand& command) override;
   /// The share of decode is that of its tokens.
@@ -62,24 +63,29 @@ class DeviceBackend final : public ServingBackend {
   [[nodiscard]] std::span<const ComputedWork> computed() const { return computed_; }
 
  private:
-  /// Which layers of a turn's KV have been queued to HBM, with an event behind each.
+  /// Which layers of a load have been queued to HBM, with an event behind each.
   struct LoadProgress {
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<std::unique_ptr<Event>> events;
+    /// Layers before this one are no part of the load.
+    std::int64_t first = 0;
     std::int64_t queued = 0;
-    /// Its completion has been posted, if there is to be one.
+    /// Its completion has been posted.
     bool ended = false;
   };
+  using Loads = std::vector<std::shared_ptr<LoadProgress>>;
   struct Transfer {
+    /// Without pieces.
     TransferCommand command;
-    /// Parts that have not ended.
-    int parts = 0;
-    bool open = false;
+    /// Moves that have not ended.
+    int moves = 0;
+    /// Null unless it is a load.
+    std::shared_ptr<LoadProgress> progress{};
   };
   /// Whether its end is a completion.
   [[nodiscard]] static bool reports(const Transfer& transfer) {
-    return !transfer.open || transfer.command.tells_end;
+    return !transfer.command.open || transfer.command.tells_end;
   }
   struct Done {
     Completion completion;
@@ -94,19 +100,20 @@ class DeviceBackend final : public ServingBackend {
   void compute(Lane::Task task);
   void post(Completion completion);
   void fail(std::exception_ptr failure);
-  void start_part(TransferId id, const MoveLayers& part);
+  void start_move(TransferId id, const TransferCommand& command);
   [[nodiscard]] Lane& lane_of(const TransferCommand& command);
-  void end_part(TransferId id);
-  void load(const MoveLayers& part, LoadProgress& progress, const MoveLane& lane);
-  /// Queues a pass that waits for its sessions' load, if there is one, each layer or all of them.
-  void start_pass(DecoderPass pass, std::span<const EntryKey> keys, bool loads,
-                  bool wait_for_all_layers, ComputedWork work);
-  void run_pass(const DecoderPass& pass, bool wait_for_all_layers, LoadProgress* progress,
+  void end_move(TransferId id);
+  void load(const KvMove& move, LoadProgress& progress, const MoveLane& lane);
+  /// Queues a pass that waits for these loads, each layer or all of them. A load that has ended is
+  /// not known any more.
+  void start_pass(DecoderPass pass, std::span<const TransferId> loads, bool wait_for_all_layers,
+                  ComputedWork work);
+  void run_pass(const DecoderPass& pass, bool wait_for_all_layers, const Loads& loads,
                 ComputedWork work, const MoveLane& lane);
   /// Waits, on the host, until a load is as far as that; throws if it will never be.
   void wait_until(LoadProgress& progress, const std::function<bool()>& reached) const;
   /// How long layers waited for their KV, in seconds.
-  [[nodiscard]] double stalled(bool wait_for_all_layers, const LoadProgress& progress) const;
+  [[nodiscard]] double stalled(bool wait_for_all_layers, const Loads& loads) const;
   /// `work`, which took until now, is what the thread that computes did last.
   void note_work(ComputedWork work, std::chrono::steady_clock::time_point begin);
   void decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
@@ -123,7 +130,6 @@ class DeviceBackend final : public ServingBackend {
   /// Of the tokens of the iteration in work, or the last one.
   double decode_share_ = 0;
   IterationTime iteration_time_;
-  std::map<EntryKey, std::shared_ptr<LoadProgress>> loads_;
   std::atomic<bool> stop_decode_ = false;
   /// Something failed, or the run ends early: nothing that is waited for comes.
   std::atomic<bool> stopping_ = false;

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
@@ -19,8 +19,8 @@ namespace {
 /// The least that a lane's scratch slots hold beside kRingBytes.
 constexpr std::int64_t kScratchTokens = 2 * kMoveDepth;
 
-/// No entry's.
-constexpr EntryKey kNoKey{UINT64_MAX};
+/// The turn's own copy of the prompt that it begins with.
+EntryKey own_head(EntryKey turn) { return {turn.value | std::uint64_t{1} << 62}; }
 
 std::size_t index_of(Medium medium) { return static_cast<std::size_t>(medium); }
 
@@ -93,19 +93,22 @@ KvStore::KvStore(const Setup& setup)
       from_hbm_(setup.from_hbm),
       verify_(setup.verify),
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
+      stream_(setup.device->make_stream()),
       scratch_slots_(std::max(kScratchTokens, kRingBytes / token_.value)) {
   const std::int64_t dram = setup.slots[index_of(Medium::dram)];
   const std::int64_t cxl = setup.slots[index_of(Medium::cxl)];
   const std::int64_t ssd = setup.slots[index_of(Medium::ssd)];
   const std::int64_t scratch = setup.lanes * scratch_slots_;
-  host_ = Buffer(device_, MemoryKind::pinned, (dram + cxl + scratch) * token_);
+  const std::int64_t slots_on_host = dram + cxl + scratch;
+  host_ = Buffer(device_, MemoryKind::pinned, slots_on_host * token_);
+  on_host_ = ssd > 0 ? Layout{host_.data(), token_, row_}
+                     : Layout{host_.data(), row_, slots_on_host * row_};
   scratch_.resize(static_cast<std::size_t>(scratch));
   std::iota(scratch_.begin(), scratch_.end(), static_cast<std::int32_t>(dram + cxl));
   if (verify_) {
     // All bits set are NaN in every element type.
-    nan_ = Buffer(device_, MemoryKind::pinned, row_);
-    std::memset(nan_.data(), 0xff, static_cast<std::size_t>(row_.value));
-    nan_stream_ = device_.make_stream();
+    nan_ = Buffer(device_, MemoryKind::pinned, token_);
+    std::memset(nan_.data(), 0xff, static_cast<std::size_t>(token_.value));
   }
   if (ssd > 0) {
     if (token_.value % kStorageAlignment != 0) {
@@ -125,10 +128,10 @@ KvStore::KvStore(const Setup& setup)
   }
   for (const Medium medium : {Medium::hbm, Medium::dram, Medium::cxl, Medium::ssd}) {
     const std::int64_t slots = setup.slots[index_of(medium)];
-    places(medium) = {.first = static_cast<std::int32_t>(medium == Medium::cxl ? dram : 0),
+    const auto first = static_cast<std::int32_t>(medium == Medium::cxl ? dram : 0);
+    places(medium) = {.first = first,
                       .uses = std::vector<std::uint16_t>(static_cast<std::size_t>(slots)),
-                      .next = 0,
-                      .free = slots,
+                      .free = FreeSlots(first, slots),
                       .checksums = std::vector<std::uint64_t>(
                           static_cast<std::size_t>(verify_ ? slots * shape_.layers : 0))};
   }
@@ -138,7 +141,7 @@ KvStore::~KvStore() = default;
 
 void KvStore::fill_file(const std::function<void()>& check) {
   // What drives could leave out or press together would be faster to read.
-  std::byte* const block = host(scratch_.front());
+  std::byte* const block = on_host_.at(scratch_.front(), 0);
   constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint64_t));
   for (std::int64_t i = 0; i < kDriveRequestBytes / kWord; ++i) {
     const std::uint64_t bits = random_bits_at(0, static_cast<std::uint64_t>(i));
@@ -165,26 +168,16 @@ std::unique_ptr<StorageEngine> KvStore::open_engine() const {
 
 // ---- Slots ----
 
-/// Neighbours where there are any, as they move in one piece.
-std::vector<std::int32_t> KvStore::take(Medium medium, std::int64_t count) {
+std::vector<std::int32_t> KvStore::take(Medium medium, std::int64_t count,
+                                        std::span<const std::int32_t> list) {
   Places& p = places(medium);
-  if (p.free < count) {
+  if (p.free.count() < count) {
     throw DeviceError(fmt::format("{}: room for {} more tokens is needed, and for {} of {} is left",
-                                  to_string(medium), count, p.free, p.uses.size()));
+                                  to_string(medium), count, p.free.count(), p.uses.size()));
   }
-  p.free -= count;
-  std::vector<std::int32_t> slots;
-  slots.reserve(static_cast<std::size_t>(count));
-  while (std::ssize(slots) < count) {
-    if (p.next == p.uses.size()) {
-      p.next = 0;
-    }
-    if (p.uses[p.next] == 0) {
-      p.uses[p.next] = 1;
-      slots.push_back(p.first + static_cast<std::int32_t>(p.next));
-    }
-    ++p.next;
-  }
+  std::vector<std::int32_t> slots =
+      p.free.take(count, list.empty() ? FreeSlots::kNone : list.back());
+  hold(medium, slots);
   if (verify_ && medium == Medium::hbm) {
     fill_with_nan(slots);
   }
@@ -194,21 +187,34 @@ std::vector<std::int32_t> KvStore::take(Medium medium, std::int64_t count) {
 void KvStore::fill_with_nan(std::span<const std::int32_t> slots) const {
   std::vector<CopyPiece> pieces;
   for (const std::int32_t slot : slots) {
-    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-      pieces.push_back({hbm_.row(layer, slot), nan_.data(), row_});
-    }
+    pieces.push_back({.to = hbm_.row(0, slot),
+                      .from = nan_.data(),
+                      .bytes = row_,
+                      .rows = shape_.layers,
+                      .to_pitch = hbm_.layer_bytes(),
+                      .from_pitch = row_});
   }
-  device_.copy_pieces(pieces, to_hbm_, *nan_stream_);
-  nan_stream_->synchronize();
+  device_.copy_pieces(pieces, to_hbm_, *stream_);
+  stream_->synchronize();
 }
 
 void KvStore::give_back(Medium medium, std::span<const std::int32_t> slots) {
   Places& p = places(medium);
+  std::int64_t first = 0;  // of the run that became free
+  std::int64_t end = 0;
   for (const std::int32_t slot : slots) {
     std::uint16_t& uses = p.uses_of(slot);
     KVTIER_ASSERT(uses > 0, "a slot is given back as often as it was taken");
-    p.free += --uses == 0 ? 1 : 0;
+    if (--uses > 0) {
+      continue;
+    }
+    if (slot != end) {
+      p.free.give_back(first, end);
+      first = slot;
+    }
+    end = slot + 1;
   }
+  p.free.give_back(first, end);
 }
 
 void KvStore::hold(Medium medium, std::span<const std::int32_t> slots) {
@@ -233,28 +239,41 @@ std::int64_t KvStore::tokens(Medium medium, EntryKey key) const {
 
 void KvStore::keep(Medium medium, EntryKey key, std::int64_t tokens) {
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(key);
-  if (found == entries_.end() || found->second[index_of(medium)].slots.empty()) {
-    KVTIER_ASSERT(tokens == 0, "a medium keeps what was moved there");
-    return;
+  if (tokens > 0) {
+    List& list = entries_[key][index_of(medium)];
+    if (medium == Medium::hbm && tokens == list.end() + 1) {
+      repeat_last(list);
+    }
+    KVTIER_ASSERT(list.first < tokens && tokens <= list.end(),
+                  "a medium keeps what was moved there");
   }
-  List& list = found->second[index_of(medium)];
-  KVTIER_ASSERT(tokens == 0 || (list.first < tokens && tokens <= list.end()),
-                "a medium keeps what was moved there");
-  const std::int64_t left = std::max<std::int64_t>(0, tokens - list.first);
-  freed_.push_back(
-      {medium, key, {list.first + left, {list.slots.begin() + left, list.slots.end()}}});
-  list.slots.resize(static_cast<std::size_t>(left));
-  list.first = left > 0 ? list.first : 0;
+  shorten(medium, key, tokens);
   forget_if_empty(key);
 }
 
-void KvStore::settle() {
-  const std::lock_guard lock(mutex_);
-  for (const Freed& freed : freed_) {
-    give_back(freed.medium, freed.list.slots);
+void KvStore::shorten(Medium medium, EntryKey key, std::int64_t tokens) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) {
+    return;
   }
-  freed_.clear();
+  List& list = found->second[index_of(medium)];
+  const auto left = std::clamp<std::int64_t>(tokens - list.first, 0, std::ssize(list.slots));
+  give_back(medium, std::span(list.slots).subspan(static_cast<std::size_t>(left)));
+  list.slots.resize(static_cast<std::size_t>(left));
+  list.first = left > 0 ? list.first : 0;
+}
+
+void KvStore::repeat_last(List& list) {
+  KVTIER_ASSERT(!list.slots.empty(), "there is a last token");
+  const KvMove last{.pieces = {},
+                    .from_slots = {list.slots.back()},
+                    .to_slots = take(Medium::hbm, 1, list.slots)};
+  list.slots.push_back(last.to_slots.front());
+  inherit_checksums(last);
+  device_.copy_pieces(
+      pieces_of(Medium::hbm, Medium::hbm, last.from_slots, last.to_slots, {0, shape_.layers}),
+      CopyMethod::kernel, *stream_);
+  stream_->synchronize();
 }
 
 void KvStore::cut(EntryKey key, std::int64_t kept, std::int64_t dropped) {
@@ -269,7 +288,7 @@ void KvStore::cut(EntryKey key, std::int64_t kept, std::int64_t dropped) {
     const auto from = list.slots.begin() + std::clamp<std::int64_t>(kept - list.first, 0, count);
     const auto to =
         list.slots.begin() + std::clamp<std::int64_t>(kept + dropped - list.first, 0, count);
-    freed_.push_back({static_cast<Medium>(medium), kNoKey, {kept, {from, to}}});
+    give_back(static_cast<Medium>(medium), {from, to});
     list.slots.erase(from, to);
     list.first = list.slots.empty()   ? 0
                  : list.first <= kept ? list.first
@@ -285,13 +304,13 @@ std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::
   KVTIER_ASSERT(list.first == 0 && past <= std::ssize(slots), "past tokens are in HBM");
   give_back(Medium::hbm, std::span(slots).subspan(static_cast<std::size_t>(past)));
   slots.resize(static_cast<std::size_t>(past));
-  const std::vector<std::int32_t> more = take(Medium::hbm, added);
+  const std::vector<std::int32_t> more = take(Medium::hbm, added, slots);
   slots.insert(slots.end(), more.begin(), more.end());
   const auto head = heads_.find(key);
   if (head == heads_.end()) {
     return slots;
   }
-  std::vector<std::int32_t> context = head->second;
+  std::vector<std::int32_t> context = entries_.at(head->second)[index_of(Medium::hbm)].slots;
   context.insert(context.end(), slots.begin(), slots.end());
   return context;
 }
@@ -300,39 +319,38 @@ void KvStore::share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens) {
   const std::lock_guard lock(mutex_);
   const List& list = entries_[prompt][index_of(Medium::hbm)];
   KVTIER_ASSERT(list.first == 0 && std::ssize(list.slots) == tokens, "a shared prompt is in HBM");
-  hold(Medium::hbm, list.slots);
-  const bool is_new = heads_.try_emplace(turn, list.slots).second;
-  KVTIER_ASSERT(is_new, "a turn begins with one prompt");
+  set_head(turn, prompt);
 }
 
 void KvStore::take_head(EntryKey turn, std::int64_t tokens) {
   const std::lock_guard lock(mutex_);
-  static_cast<void>(take_for_head(turn, tokens));
+  set_head(turn, own_head(turn));
+  entries_[own_head(turn)][index_of(Medium::hbm)].slots = take(Medium::hbm, tokens);
 }
 
-std::vector<std::int32_t> KvStore::take_for_head(EntryKey turn, std::int64_t tokens) {
-  const auto [head, is_new] = heads_.try_emplace(turn, take(Medium::hbm, tokens));
+void KvStore::set_head(EntryKey turn, EntryKey head) {
+  const bool is_new = heads_.try_emplace(turn, head).second;
   KVTIER_ASSERT(is_new, "a turn begins with one prompt");
-  return head->second;
 }
 
 std::vector<std::int32_t> KvStore::head(EntryKey turn) const {
   const std::lock_guard lock(mutex_);
-  return heads_.at(turn);
+  return entries_.at(heads_.at(turn))[index_of(Medium::hbm)].slots;
 }
 
 void KvStore::drop_head(EntryKey turn) {
   const std::lock_guard lock(mutex_);
-  if (const auto head = heads_.find(turn); head != heads_.end()) {
-    give_back(Medium::hbm, head->second);
-    heads_.erase(head);
+  heads_.erase(turn);
+  if (const auto own = entries_.find(own_head(turn)); own != entries_.end()) {
+    give_back(Medium::hbm, own->second[index_of(Medium::hbm)].slots);
+    entries_.erase(own);
   }
 }
 
 // ---- Bytes ----
 
 std::uint64_t KvStore::checksum(std::int32_t host_slot, std::int64_t layer) const {
-  return hash_bytes(host(host_slot) + (layer * row_).value, row_.value);
+  return hash_bytes(on_host_.at(host_slot, layer), row_.value);
 }
 
 template <class Work>
@@ -349,12 +367,12 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
   }
   by_scratch(slots.size(), lane, [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
     const std::span<const std::int32_t> here = slots.subspan(begin, in_memory.size());
-    queue_rows(Medium::hbm, here, in_memory, 0, shape_.layers, *lane.stream);
+    queue_rows(Medium::hbm, Medium::dram, here, in_memory, {0, shape_.layers}, *lane.stream);
     lane.stream->synchronize();
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < here.size(); ++i) {
       for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-        if (has_nan(host(in_memory[i]) + (layer * row_).value, row_, device_.info().element_type)) {
+        if (has_nan(on_host_.at(in_memory[i], layer), row_, device_.info().element_type)) {
           throw DeviceError(fmt::format(
               "the KV computed in layer {} is not a number: what it was computed from was not "
               "there yet, or any more",
@@ -367,24 +385,60 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
   });
 }
 
-void KvStore::queue_rows(Medium from, std::span<const std::int32_t> from_slots,
-                         std::span<const std::int32_t> to_slots, std::int64_t first,
-                         std::int64_t last, Stream& stream) const {
-  const bool from_hbm = from == Medium::hbm;
-  const std::span<const std::int32_t> on_device = from_hbm ? from_slots : to_slots;
-  const std::span<const std::int32_t> in_memory = from_hbm ? to_slots : from_slots;
+std::vector<CopyPiece> KvStore::pieces_of(Medium from, Medium to,
+                                          std::span<const std::int32_t> from_slots,
+                                          std::span<const std::int32_t> to_slots,
+                                          Layers layers) const {
+  /// A loop over tokens or over layers.
+  struct Loop {
+    std::int64_t count;
+    Bytes to_pitch;
+    Bytes from_pitch;
+  };
+  const Layout in_hbm{hbm_.layer(0), row_, hbm_.layer_bytes()};
+  const Layout source = from == Medium::hbm ? in_hbm : on_host_;
+  const Layout target = to == Medium::hbm ? in_hbm : on_host_;
+  // Processors share single rows, as in a calibration.
+  const bool joins_rows = method(from, to) == CopyMethod::engine;
+  const auto contiguous = [this](const Loop& loop) {
+    return loop.to_pitch == row_ && loop.from_pitch == row_;
+  };
   std::vector<CopyPiece> pieces;
-  pieces.reserve(on_device.size());
-  for (std::int64_t layer = first; layer < last; ++layer) {
-    pieces.clear();
-    for (std::size_t i = 0; i < on_device.size(); ++i) {
-      std::byte* const device = hbm_.row(layer, on_device[i]);
-      std::byte* const memory = host(in_memory[i]) + (layer * row_).value;
-      pieces.push_back(from_hbm ? CopyPiece{memory, device, row_}
-                                : CopyPiece{device, memory, row_});
+  for (std::size_t i = 0; i < to_slots.size();) {
+    std::size_t end = i + 1;
+    while (end < to_slots.size() && from_slots[end] == from_slots[end - 1] + 1 &&
+           to_slots[end] == to_slots[end - 1] + 1) {
+      ++end;
     }
-    device_.copy_pieces(pieces, from_hbm ? from_hbm_ : to_hbm_, stream);
+    Loop inner{static_cast<std::int64_t>(end - i), target.slot_pitch, source.slot_pitch};
+    Loop outer{layers.last - layers.first, target.layer_pitch, source.layer_pitch};
+    const bool far = std::max(outer.to_pitch, outer.from_pitch) > device_.info().pitch_max;
+    if (contiguous(outer) || (!contiguous(inner) && inner.count < outer.count && !far)) {
+      std::swap(inner, outer);
+    }
+    Bytes bytes = row_;
+    if (joins_rows && contiguous(inner)) {
+      bytes = inner.count * row_;
+      inner = std::exchange(outer, {.count = 1, .to_pitch = {}, .from_pitch = {}});
+    }
+    for (std::int64_t j = 0; j < outer.count; ++j) {
+      pieces.push_back(
+          {.to = target.at(to_slots[i], layers.first) + (j * outer.to_pitch).value,
+           .from = source.at(from_slots[i], layers.first) + (j * outer.from_pitch).value,
+           .bytes = bytes,
+           .rows = inner.count,
+           .to_pitch = inner.to_pitch,
+           .from_pitch = inner.from_pitch});
+    }
+    i = end;
   }
+  return pieces;
+}
+
+void KvStore::queue_rows(Medium from, Medium to, std::span<const std::int32_t> from_slots,
+                         std::span<const std::int32_t> to_slots, Layers layers,
+                         Stream& stream) const {
+  device_.copy_pieces(pieces_of(from, to, from_slots, to_slots, layers), method(from, to), stream);
 }
 
 void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive,
@@ -404,7 +458,7 @@ void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive,
     }
     requests.submit({.kind = kind,
                      .offset = (on_drive[i] * token_ + before).value,
-                     .data = host(in_memory[i]) + before.value,
+                     .data = on_host_.at(in_memory[i], layers.first),
                      .bytes = static_cast<std::int64_t>(end - i) * of_token},
                     part);
     i = end;
@@ -439,8 +493,8 @@ void KvStore::load_from_drive(const KvMove& move, std::int64_t first, std::int64
                                         },
                                     .copy =
                                         [&](std::size_t part) {
-                                          queue_rows(Medium::dram, in_memory(part),
-                                                     slots_of(move.to_slots, part), first, last,
+                                          queue_rows(Medium::dram, Medium::hbm, in_memory(part),
+                                                     slots_of(move.to_slots, part), {first, last},
                                                      *lane.stream);
                                         },
                                     .synchronize = [&] { lane.stream->synchronize(); }});
@@ -449,8 +503,9 @@ void KvStore::load_from_drive(const KvMove& move, std::int64_t first, std::int64
 void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
   by_scratch(move.from_slots.size(), lane,
              [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
-               queue_rows(Medium::hbm, std::span(move.from_slots).subspan(begin, in_memory.size()),
-                          in_memory, 0, shape_.layers, *lane.stream);
+               queue_rows(Medium::hbm, Medium::dram,
+                          std::span(move.from_slots).subspan(begin, in_memory.size()), in_memory,
+                          {0, shape_.layers}, *lane.stream);
                lane.stream->synchronize();
                read_or_write(IoKind::write,
                              std::span(move.to_slots).subspan(begin, in_memory.size()), in_memory,
@@ -460,86 +515,77 @@ void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
 
 // ---- Moves ----
 
-void KvStore::repeat_last(EntryKey key, Stream& stream) {
+KvMove KvStore::begin(const TransferCommand& command) {
   const std::lock_guard lock(mutex_);
-  std::vector<std::int32_t>& slots = entries_[key][index_of(Medium::hbm)].slots;
-  KVTIER_ASSERT(!slots.empty(), "there is a last token");
-  const KvMove last{.from = Medium::hbm,
-                    .to = Medium::hbm,
-                    .pieces = {},
-                    .from_slots = {slots.back()},
-                    .to_slots = take(Medium::hbm, 1)};
-  slots.push_back(last.to_slots.front());
-  inherit_checksums(last);
-  std::vector<CopyPiece> rows;
-  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-    rows.push_back(
-        {hbm_.row(layer, last.to_slots.front()), hbm_.row(layer, last.from_slots.front()), row_});
-  }
-  device_.copy_pieces(rows, CopyMethod::kernel, stream);
-  stream.synchronize();
-}
-
-KvMove KvStore::begin(Medium from, Medium to, std::span<const KvPiece> pieces, EntryKey turn) {
-  const std::lock_guard lock(mutex_);
-  KvMove move{.from = from,
-              .to = to,
-              .pieces = {pieces.begin(), pieces.end()},
+  KvMove move{.from = command.from,
+              .to = command.to,
+              .first_layer = command.open ? 0 : command.layer,
+              .last_layer = command.open && command.layer > 0 ? command.layer : shape_.layers,
+              .pieces = {command.pieces.begin(), command.pieces.end()},
               .from_slots = {},
               .to_slots = {}};
-  for (const KvPiece& piece : pieces) {
-    add_source(move, piece);
-    if (piece.for_turn) {
-      const std::vector<std::int32_t> slots = take_for_head(turn, piece.count.value);
-      move.to_slots.insert(move.to_slots.end(), slots.begin(), slots.end());
-    } else {
-      add_target(move, piece);
+  if (move.pieces.empty() && command.first < command.end) {
+    move.pieces = {
+        {.key = command.key, .first = command.first, .count = command.end - command.first}};
+    if (move.first_layer == 0) {
+      shorten(move.to, command.key, command.first.value);
+    }
+    if (List& source = entries_[command.key][index_of(move.from)];
+        move.from == Medium::hbm && source.end() + 1 == command.end.value) {
+      repeat_last(source);
     }
   }
-  hold(from, move.from_slots);
-  hold(to, move.to_slots);
+  const auto append = [](std::vector<std::int32_t>& slots, std::span<const std::int32_t> more) {
+    slots.insert(slots.end(), more.begin(), more.end());
+  };
+  for (KvPiece piece : move.pieces) {
+    append(move.from_slots, slots_of(move.from, piece));
+    if (piece.for_turn) {
+      piece.key = own_head(command.key);
+      set_head(command.key, piece.key);
+    }
+    if (move.first_layer > 0) {
+      append(move.to_slots, slots_of(move.to, piece));
+    } else {
+      append(move.to_slots, take_for(move.to, piece));
+    }
+  }
+  if (move.from == Medium::ssd && !reads_layers()) {
+    move.first_layer = move.first_layer > 0 ? shape_.layers : 0;
+    move.last_layer = shape_.layers;
+  }
+  hold(move.from, move.from_slots);
+  hold(move.to, move.to_slots);
   inherit_checksums(move);
   ++counters_.moves;
-  counters_.moved += std::ssize(move.to_slots) * token_;
+  counters_.moved += bytes_of(move);
   return move;
 }
 
-/// Some of it may have been freed a moment ago.
-void KvStore::add_source(KvMove& move, const KvPiece& piece) const {
-  constexpr std::int32_t kNowhere = -1;
-  std::vector<std::int32_t> slots(static_cast<std::size_t>(piece.count.value), kNowhere);
-  const auto look_in = [&](const List& list) {
-    const std::int64_t first = std::max(list.first, piece.first.value);
-    const std::int64_t end = std::min(list.end(), (piece.first + piece.count).value);
-    for (std::int64_t i = first; i < end; ++i) {
-      slots[static_cast<std::size_t>(i - piece.first.value)] =
-          list.slots[static_cast<std::size_t>(i - list.first)];
-    }
-  };
-  for (const Freed& freed : freed_) {
-    if (freed.medium == move.from && freed.key == piece.key) {
-      look_in(freed.list);
-    }
-  }
-  if (const auto found = entries_.find(piece.key); found != entries_.end()) {
-    look_in(found->second[index_of(move.from)]);
-  }
-  KVTIER_ASSERT(std::ranges::count(slots, kNowhere) == 0, "only what is there can be moved");
-  move.from_slots.insert(move.from_slots.end(), slots.begin(), slots.end());
+std::span<const std::int32_t> KvStore::slots_of(Medium medium, const KvPiece& piece) const {
+  const auto found = entries_.find(piece.key);
+  KVTIER_ASSERT(found != entries_.end(), "only what is there can be moved");
+  const List& list = found->second[index_of(medium)];
+  KVTIER_ASSERT(list.first <= piece.first.value && (piece.first + piece.count).value <= list.end(),
+                "only what is there can be moved");
+  return std::span(list.slots)
+      .subspan(static_cast<std::size_t>(piece.first.value - list.first),
+               static_cast<std::size_t>(piece.count.value));
 }
 
-void KvStore::add_target(KvMove& move, const KvPiece& piece) {
-  List& list = entries_[piece.key][index_of(move.to)];
+std::vector<std::int32_t> KvStore::take_for(Medium medium, const KvPiece& piece) {
+  List& list = entries_[piece.key][index_of(medium)];
   const std::int64_t first = piece.first.value;
   const bool before = !list.slots.empty() && first + piece.count.value == list.first;
   KVTIER_ASSERT(before || list.slots.empty() || first == list.end(),
                 "what arrives lies right before or behind what is there");
-  const std::vector<std::int32_t> slots = take(move.to, piece.count.value);
+  const std::vector<std::int32_t> slots =
+      take(medium, piece.count.value, before ? std::span<const std::int32_t>() : list.slots);
   if (before || list.slots.empty()) {
     list.first = first;
   }
   list.slots.insert(before ? list.slots.begin() : list.slots.end(), slots.begin(), slots.end());
-  move.to_slots.insert(move.to_slots.end(), slots.begin(), slots.end());
+  return slots;
 }
 
 void KvStore::inherit_checksums(const KvMove& move) {
@@ -561,15 +607,18 @@ void KvStore::end(const KvMove& move) {
 
 void KvStore::queue_layers(const KvMove& move, std::int64_t first, std::int64_t last,
                            Stream& stream) {
-  queue_rows(move.from, move.from_slots, move.to_slots, first, last, stream);
+  queue_rows(move.from, move.to, move.from_slots, move.to_slots, {first, last}, stream);
 }
 
 void KvStore::move(const KvMove& move, const MoveLane& lane) {
+  if (bytes_of(move).value == 0) {
+    return;
+  }
   const bool reads = move.from == Medium::ssd;
   const bool writes = move.to == Medium::ssd;
   KVTIER_ASSERT(!(reads || writes) || lane.storage != nullptr, "the lane reaches the drive");
   if (reads && move.to == Medium::hbm) {
-    load_from_drive(move, 0, shape_.layers, lane);
+    load_from_drive(move, move.first_layer, move.last_layer, lane);
     lane.stream->synchronize();
   } else if (reads) {
     read_or_write(IoKind::read, move.from_slots, move.to_slots, *lane.storage);
@@ -578,12 +627,14 @@ void KvStore::move(const KvMove& move, const MoveLane& lane) {
   } else if (writes) {
     read_or_write(IoKind::write, move.to_slots, move.from_slots, *lane.storage);
   } else if (move.from == Medium::hbm || move.to == Medium::hbm) {
-    queue_layers(move, 0, shape_.layers, *lane.stream);
+    queue_layers(move, move.first_layer, move.last_layer, *lane.stream);
     lane.stream->synchronize();
   } else {
-    for (std::size_t i = 0; i < move.to_slots.size(); ++i) {
-      std::memcpy(host(move.to_slots[i]), host(move.from_slots[i]),
-                  static_cast<std::size_t>(token_.value));
+    for (const CopyPiece& piece :
+         pieces_of(move.from, move.to, move.from_slots, move.to_slots, {0, shape_.layers})) {
+      for_each_row(piece, [&piece](void* to, const void* from) {
+        std::memcpy(to, from, static_cast<std::size_t>(piece.bytes.value));
+      });
     }
   }
   verify(move, lane);
@@ -594,7 +645,7 @@ void KvStore::compare(const KvMove& move, std::size_t begin,
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < in_memory.size(); ++i) {
     const std::int32_t slot = move.to_slots[begin + i];
-    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    for (std::int64_t layer = move.first_layer; layer < move.last_layer; ++layer) {
       if (checksum(in_memory[i], layer) !=
           places(move.to).checksums_of(slot, shape_.layers)[layer]) {
         const auto [key, token] = token_of(move, static_cast<std::int64_t>(begin + i));
@@ -604,7 +655,7 @@ void KvStore::compare(const KvMove& move, std::size_t begin,
       }
     }
   }
-  counters_.verified += std::ssize(in_memory) * token_;
+  counters_.verified += std::ssize(in_memory) * (move.last_layer - move.first_layer) * row_;
 }
 
 void KvStore::verify(const KvMove& move, const MoveLane& lane) {
@@ -621,17 +672,18 @@ void KvStore::verify(const KvMove& move, const MoveLane& lane) {
     if (move.to == Medium::ssd) {
       read_or_write(IoKind::read, here, in_memory, *lane.storage);
     } else {
-      queue_rows(Medium::hbm, here, in_memory, 0, shape_.layers, *lane.stream);
+      queue_rows(Medium::hbm, Medium::dram, here, in_memory, {move.first_layer, move.last_layer},
+                 *lane.stream);
       lane.stream->synchronize();
     }
     compare(move, begin, in_memory);
   });
 }
 
-std::int64_t KvStore::taken(Medium medium) const {
+std::int64_t KvStore::held(Medium medium) const {
   const std::lock_guard lock(mutex_);
-  const Places& p = places_[index_of(medium)];
-  return std::ssize(p.uses) - p.free;
+  const std::vector<std::uint16_t> uses = uses_by_entries(index_of(medium));
+  return std::ssize(uses) - std::ranges::count(uses, 0);
 }
 
 KvStore::Counters KvStore::counters() const {
@@ -647,28 +699,15 @@ std::vector<std::uint16_t> KvStore::uses_by_entries(std::size_t medium) const {
       ++uses[static_cast<std::size_t>(slot - p.first)];
     }
   }
-  if (static_cast<Medium>(medium) == Medium::hbm) {
-    for (const auto& [turn, head] : heads_) {
-      for (const std::int32_t slot : head) {
-        ++uses[static_cast<std::size_t>(slot)];
-      }
-    }
-  }
   return uses;
-}
-
-std::int64_t KvStore::taken_by_moves(Medium medium) const {
-  const std::lock_guard lock(mutex_);
-  return std::ranges::count(uses_by_entries(index_of(medium)), 0) - places_[index_of(medium)].free;
 }
 
 void KvStore::check_invariants() const {
   const std::lock_guard lock(mutex_);
   for (std::size_t medium = 0; medium < kMedia; ++medium) {
     const Places& p = places_[medium];
-    KVTIER_ASSERT(uses_by_entries(medium) == p.uses,
-                  "slots are taken for entries and for heads of turns alone");
-    KVTIER_ASSERT(p.free == std::ranges::count(p.uses, 0), "free slots are counted");
+    KVTIER_ASSERT(uses_by_entries(medium) == p.uses, "slots are taken for entries alone");
+    KVTIER_ASSERT(p.free.count() == std::ranges::count(p.uses, 0), "slots without uses are free");
   }
 }
 

@@ -14,7 +14,8 @@
 #include "hw/device/device.hpp"
 #include "hw/device/ring_load.hpp"
 #include "hw/device/storage.hpp"
-#include "sim/engine/backend.hpp"
+#include "sim/backend/backend.hpp"
+#include "sim/device/free_slots.hpp"
 
 /// Where the KV of each entry lies, in memories with bytes in them: HBM, host memory, CXL memory (a
 /// region of host memory) and a file on a drive. A slot holds one token; an entry has a list of
@@ -31,11 +32,22 @@ struct MoveLane {
   std::span<const std::int32_t> scratch{};
 };
 
-/// A move of some tokens; its slots stay taken until `end`, whatever becomes of the entries
-/// meanwhile.
+/// What extends an open transfer: these tokens, or the other layers of its tokens.
+[[nodiscard]] inline TransferCommand rest_of(TransferCommand command, Tokens first, Tokens end) {
+  command.open = false;
+  command.first = first;
+  command.end = end;
+  return command;
+}
+
+/// A move of some tokens, or of some of their layers. Its slots stay taken until `end`, whatever
+/// becomes of the entries meanwhile.
 struct KvMove {
   Medium from = Medium::hbm;
   Medium to = Medium::hbm;
+  /// Layers `first_layer` .. `last_layer` - 1.
+  std::int64_t first_layer = 0;
+  std::int64_t last_layer = 0;
   std::vector<KvPiece> pieces;
   /// Of the tokens of all pieces, in order.
   std::vector<std::int32_t> from_slots;
@@ -79,17 +91,16 @@ class KvStore {
 
   /// The number behind that of the last token that the medium has of the entry; 0 if it has none.
   [[nodiscard]] std::int64_t tokens(Medium medium, EntryKey key) const;
-  /// Frees what lies behind the first `tokens` of the entry; a move that begins before `settle`
-  /// still finds it. Throws InvariantError if it has none of them.
+  /// Frees what lies behind the first `tokens` of the entry. Throws InvariantError if one of them
+  /// is not there, but for the token that a turn ends with in HBM: it was never an input, and gets
+  /// a copy of the KV before it.
   void keep(Medium medium, EntryKey key, std::int64_t tokens);
-  /// What was freed since the last call is free for others.
-  void settle();
   /// Takes `dropped` tokens behind the first `kept` ones out, everywhere.
   void cut(EntryKey key, std::int64_t kept, std::int64_t dropped);
   /// The entry's context in HBM: the head of its turn, if it has one, the first `past` tokens,
   /// which are there, and room for `added` more.
   std::vector<std::int32_t> extend(EntryKey key, std::int64_t past, std::int64_t added);
-  /// The turn's context begins with what HBM has of the prompt, and uses its slots until drop_head.
+  /// The turn's context begins with the prompt, which stays in HBM until drop_head.
   void share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens);
   /// It begins with as many tokens of its own.
   void take_head(EntryKey turn, std::int64_t tokens);
@@ -98,12 +109,10 @@ class KvStore {
   /// Notes what these slots of HBM hold: it was computed. Throws DeviceError, if moves are
   /// verified, where it is NaN.
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
-  /// Gives the entry one more token in HBM, a copy of its last one, and waits for it.
-  void repeat_last(EntryKey key, Stream& stream);
   /// Takes room for tokens right before or behind those that `to` has of their entries, or for the
-  /// head of the turn.
-  [[nodiscard]] KvMove begin(Medium from, Medium to, std::span<const KvPiece> pieces,
-                             EntryKey turn);
+  /// head of the turn; later layers of tokens have room. A drive that cannot read single layers
+  /// reads them all with the first. Throws as `keep` does if `from` does not have the tokens.
+  [[nodiscard]] KvMove begin(const TransferCommand& command);
   /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
   void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
   /// Whether a layer can be read from the drive without the others.
@@ -116,14 +125,12 @@ class KvStore {
   /// Moves all of it and returns when it is there and, if moves are verified, right. Throws
   /// DeviceError for a wrong byte, naming the entry, token, layer and media.
   void move(const KvMove& move, const MoveLane& lane);
-  /// Of a move that queue_layers made, when it is done: compares, if moves are verified.
+  /// Of a move by layers, when it is done: compares, if moves are verified.
   void verify(const KvMove& move, const MoveLane& lane);
   void end(const KvMove& move);
 
-  /// Slots that entries or moves have.
-  [[nodiscard]] std::int64_t taken(Medium medium) const;
-  /// Of those the slots that only moves have: of KV that was given up while it moved.
-  [[nodiscard]] std::int64_t taken_by_moves(Medium medium) const;
+  /// Slots that entries have; moves may have others, of KV that was given up.
+  [[nodiscard]] std::int64_t held(Medium medium) const;
   struct Counters {
     std::int64_t moves = 0;
     Bytes moved;
@@ -134,13 +141,12 @@ class KvStore {
   void check_invariants() const;
 
  private:
-  /// Slots of one medium: how many lists and moves have each.
+  /// Slots of one medium: how many entries and moves have each.
   struct Places {
     /// Number of the first one: host memory and CXL memory are one buffer.
     std::int32_t first = 0;
     std::vector<std::uint16_t> uses;
-    std::size_t next = 0;
-    std::int64_t free = 0;
+    FreeSlots free;
     /// What each slot has to hold, [slot][layer]; empty if moves are not verified.
     std::vector<std::uint64_t> checksums;
     [[nodiscard]] std::uint16_t& uses_of(std::int32_t slot) {
@@ -158,37 +164,54 @@ class KvStore {
     [[nodiscard]] std::int64_t end() const { return first + std::ssize(slots); }
   };
   using Entry = std::array<List, kMedia>;
-  /// The end of an entry's list, taken off it.
-  struct Freed {
-    Medium medium;
-    EntryKey key;
-    List list;
-  };
 
   [[nodiscard]] Places& places(Medium medium) { return places_[static_cast<std::size_t>(medium)]; }
-  [[nodiscard]] std::vector<std::int32_t> take(Medium medium, std::int64_t count);
+  /// Behind the last of `list`, where that is free.
+  [[nodiscard]] std::vector<std::int32_t> take(Medium medium, std::int64_t count,
+                                               std::span<const std::int32_t> list = {});
   void give_back(Medium medium, std::span<const std::int32_t> slots);
   /// Fills slots of HBM with NaN.
   void fill_with_nan(std::span<const std::int32_t> slots) const;
   void hold(Medium medium, std::span<const std::int32_t> slots);
   void inherit_checksums(const KvMove& move);
-  void add_source(KvMove& move, const KvPiece& piece) const;
-  void add_target(KvMove& move, const KvPiece& piece);
-  [[nodiscard]] std::vector<std::int32_t> take_for_head(EntryKey turn, std::int64_t tokens);
+  /// Frees what lies behind the first `tokens`.
+  void shorten(Medium medium, EntryKey key, std::int64_t tokens);
+  /// One more token in HBM, a copy of the last one.
+  void repeat_last(List& list);
+  /// The slots of tokens that are there.
+  [[nodiscard]] std::span<const std::int32_t> slots_of(Medium medium, const KvPiece& piece) const;
+  [[nodiscard]] std::vector<std::int32_t> take_for(Medium medium, const KvPiece& piece);
+  void set_head(EntryKey turn, EntryKey head);
   void forget_if_empty(EntryKey key);
-  /// How many lists and heads have each slot.
+  /// How many entries have each slot.
   [[nodiscard]] std::vector<std::uint16_t> uses_by_entries(std::size_t medium) const;
-  [[nodiscard]] std::byte* host(std::int32_t slot) const {
-    return host_.data() + slot * token_.value;
+  /// A row is the KV of one slot in one layer. It lies at
+  /// memory + slot * slot_pitch + layer * layer_pitch.
+  struct Layout {
+    std::byte* memory = nullptr;
+    Bytes slot_pitch;
+    Bytes layer_pitch;
+    [[nodiscard]] std::byte* at(std::int32_t slot, std::int64_t layer) const {
+      return memory + (slot * slot_pitch + layer * layer_pitch).value;
+    }
+  };
+  [[nodiscard]] Bytes bytes_of(const KvMove& move) const {
+    return std::ssize(move.to_slots) * (move.last_layer - move.first_layer) * row_;
   }
-  /// The rows of some layers, from one to the other; one of them is HBM.
-  void queue_rows(Medium from, std::span<const std::int32_t> from_slots,
-                  std::span<const std::int32_t> to_slots, std::int64_t first, std::int64_t last,
-                  Stream& stream) const;
+  [[nodiscard]] CopyMethod method(Medium from, Medium to) const {
+    return to == Medium::hbm ? to_hbm_ : from == Medium::hbm ? from_hbm_ : CopyMethod::engine;
+  }
   struct Layers {
     std::int64_t first;
     std::int64_t last;
   };
+  /// Copies of these rows. Tokens that are neighbours on both sides are one piece, or one a layer.
+  [[nodiscard]] std::vector<CopyPiece> pieces_of(Medium from, Medium to,
+                                                 std::span<const std::int32_t> from_slots,
+                                                 std::span<const std::int32_t> to_slots,
+                                                 Layers layers) const;
+  void queue_rows(Medium from, Medium to, std::span<const std::int32_t> from_slots,
+                  std::span<const std::int32_t> to_slots, Layers layers, Stream& stream) const;
   /// Waits only where the queue is full.
   void submit(IoKind kind, std::span<const std::int32_t> on_drive,
               std::span<const std::int32_t> in_memory, Layers layers, std::size_t part,
@@ -214,12 +237,15 @@ class KvStore {
   CopyMethod from_hbm_;
   bool verify_;
   KvPool hbm_;
-  /// A row of NaN, and what copies it; only if moves are verified.
+  /// Copies inside of HBM.
+  std::unique_ptr<Stream> stream_;
+  /// A token of NaN; only if moves are verified.
   Buffer nan_;
-  std::unique_ptr<Stream> nan_stream_;
-  /// [slots][layers][K, V]: what a drive reads or writes of a token is in one piece. Host memory,
-  /// then CXL memory, then scratch slots.
+  /// Host memory, then CXL memory, then scratch slots. With a drive [slots][layers][K, V]: what the
+  /// drive reads or writes of a token is in one piece. Without one [layers][slots][K, V], as in
+  /// HBM.
   Buffer host_;
+  Layout on_host_;
   std::unique_ptr<ScratchFile> file_;
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage_;
   std::vector<std::int32_t> scratch_;
@@ -229,9 +255,8 @@ class KvStore {
   mutable std::mutex mutex_;
   std::array<Places, kMedia> places_;
   std::map<EntryKey, Entry> entries_;
-  /// Slots of HBM with the prompts that contexts begin with, by turn.
-  std::map<EntryKey, std::vector<std::int32_t>> heads_;
-  std::vector<Freed> freed_;
+  /// The entries that contexts begin with, by turn.
+  std::map<EntryKey, EntryKey> heads_;
   Counters counters_;
 };
 

@@ -4,63 +4,28 @@
 
 namespace kvtier {
 
-Lane::Lane(Setup setup) : setup_(std::move(setup)), thread_([this] { work(); }) {}
-
-Lane::~Lane() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_one();
-  thread_.join();
+Lane::Lane(Setup setup) : setup_(std::move(setup)) {
+  add([this](const MoveLane&) {
+    stay_on(setup_.processors);
+    stream_ = setup_.device->make_stream();
+  });
+  wake();
 }
+
+Lane::~Lane() { thread_.abandon(); }
 
 void Lane::add(Task task) {
-  const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
-}
-
-void Lane::wake() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (tasks_.empty()) {
-      return;  // a thread that wakes up for nothing takes a processor from others
-    }
-  }
-  changed_.notify_one();
-}
-
-void Lane::work() {
-  bool failed = false;
-  std::unique_ptr<Stream> stream;
-  const auto attempt = [&](const auto& what) {
-    try {
-      what();
-    } catch (...) {
-      failed = true;
-      setup_.failed(std::current_exception());
-    }
-  };
-  attempt([&] {
-    stay_on(setup_.processors);
-    stream = setup_.device->make_stream();
-  });
-  const MoveLane lane{
-      .stream = stream.get(), .storage = setup_.storage.get(), .scratch = setup_.scratch};
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
-    if (stop_) {
+  thread_.add([this, task = std::move(task)] {
+    if (failed_) {
       return;
     }
-    const Task task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
-    if (!failed) {
-      attempt([&] { task(lane); });
+    try {
+      task({.stream = stream_.get(), .storage = setup_.storage.get(), .scratch = setup_.scratch});
+    } catch (...) {
+      failed_ = true;
+      setup_.failed(std::current_exception());
     }
-    lock.lock();
-  }
+  });
 }
 
 }  // namespace kvtier

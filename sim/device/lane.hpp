@@ -1,15 +1,12 @@
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <span>
 
 #include "hw/device/processors.hpp"
+#include "hw/device/task_threads.hpp"
 #include "sim/device/kv_store.hpp"
 
 namespace kvtier {
@@ -35,17 +32,15 @@ class Lane {
 
   /// To be done in turn, by `wake` at the latest.
   void add(Task task);
-  void wake();
+  void wake() { thread_.wake(); }
 
  private:
-  void work();
-
   Setup setup_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_;
-  bool stop_ = false;
-  std::thread thread_;
+  /// Of the lane's thread.
+  std::unique_ptr<Stream> stream_;
+  bool failed_ = false;
+  /// The last member: its thread ends before what it uses.
+  TaskThreads thread_;
 };
 
 }  // namespace kvtier

@@ -16,7 +16,7 @@ LockStepBackend::LockStepBackend(Backend& clock, const ServingSetup& setup)
 LockStepBackend::~LockStepBackend() = default;
 
 Completion LockStepBackend::wait() {
-  begin_wait();
+  check_();
   const Completion completion = clock_.wait();
   now_ = clock_.now();
   switch (completion.kind) {
@@ -35,15 +35,13 @@ Completion LockStepBackend::wait() {
       transfers_.erase(found);
       break;
     }
-    case CompletionKind::prefill: {
+    case CompletionKind::prefill:
       compute(pass_, *decoder_, store_, lane_);
-      run_prefilled();
       break;
-    }
     case CompletionKind::decode:
       for (std::uint64_t i = 0; i < completion.payload; ++i) {
         DecoderPass pass;
-        add_decode(pass, store_, running_, decoder_->shape().vocabulary);
+        add_decode(pass, store_, decoding_, decoder_->shape().vocabulary);
         compute(pass, *decoder_, store_, lane_);
       }
       break;
@@ -54,13 +52,11 @@ Completion LockStepBackend::wait() {
 }
 
 void LockStepBackend::carry_out(Transfer& transfer) {
-  for (const MoveLayers& part : transfer.parts) {
-    if (part.ends(layers_)) {
-      store_.move(*part.move, lane_);
-      store_.end(*part.move);
-    }
+  for (const KvMove& move : transfer.moves) {
+    store_.move(move, lane_);
+    store_.end(move);
   }
-  transfer.parts.clear();
+  transfer.moves.clear();
 }
 
 TransferId LockStepBackend::start_transfer(const TransferCommand& command) {
@@ -69,17 +65,16 @@ TransferId LockStepBackend::start_transfer(const TransferCommand& command) {
   carry_out(transfer);  // of an open one that is over and whose number is used again
   transfer.command = command;
   transfer.command.pieces = {};
-  transfer.parts.push_back(moves_.next(command, command.bytes, command.open));
+  transfer.moves.push_back(store_.begin(command));
   return id;
 }
 
-bool LockStepBackend::extend_transfer(TransferId id, Bytes bytes, Tokens tokens) {
-  const bool extended = clock_.extend_transfer(id, bytes, tokens);
+bool LockStepBackend::extend_transfer(TransferId id, Bytes bytes, Tokens first, Tokens end) {
+  const bool extended = clock_.extend_transfer(id, bytes, first, end);
   Transfer& transfer = transfers_.at(id.value);
   if (extended) {
-    transfer.command.open = false;
-    transfer.command.tokens = tokens;
-    transfer.parts.push_back(moves_.next(transfer.command, bytes, false));
+    transfer.command = rest_of(transfer.command, first, end);
+    transfer.moves.push_back(store_.begin(transfer.command));
   } else {
     carry_out(transfer);
     transfers_.erase(id.value);
@@ -89,18 +84,6 @@ bool LockStepBackend::extend_transfer(TransferId id, Bytes bytes, Tokens tokens)
 
 void LockStepBackend::start_prefill(const PrefillCommand& command) {
   clock_.start_prefill(command);
-  if (!command.load.valid()) {
-    // All of it was pre-loaded, by a transfer that nothing extends.
-    for (auto transfer = transfers_.begin(); transfer != transfers_.end();) {
-      const TransferCommand& known = transfer->second.command;
-      if (known.to == Medium::hbm && known.key == command.key) {
-        carry_out(transfer->second);
-        transfer = transfers_.erase(transfer);
-      } else {
-        ++transfer;
-      }
-    }
-  }
   pass_ = pass_of(command);
 }
 
@@ -109,17 +92,11 @@ void LockStepBackend::start_iteration(const IterationCommand& command) {
   pass_ = pass_of(command);
 }
 
-void LockStepBackend::start_decode(const DecodeCommand& command) {
-  KVTIER_ASSERT(command.batch == std::ssize(running_), "the batch is what runs");
-  clock_.start_decode(command);
-}
-
 void LockStepBackend::finish() {
   for (auto& [id, transfer] : transfers_) {
     carry_out(transfer);
   }
   transfers_.clear();
-  store_.settle();
   store_.check_invariants();
 }
 

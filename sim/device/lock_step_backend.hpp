@@ -22,11 +22,12 @@ class LockStepBackend final : public ServingBackend {
   [[nodiscard]] bool pending() const override { return clock_.pending(); }
   void set_timer(SimTime at, std::uint64_t payload) override { clock_.set_timer(at, payload); }
   TransferId start_transfer(const TransferCommand& command) override;
-  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens tokens) override;
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
+                                     Tokens end) override;
   void start_prefill(const PrefillCommand& command) override;
   void start_iteration(const IterationCommand& command) override;
   [[nodiscard]] IterationTime iteration_time() const override { return clock_.iteration_time(); }
-  void start_decode(const DecodeCommand& command) override;
+  void start_decode(const DecodeCommand& command) override { clock_.start_decode(command); }
   void stop_decode() override { clock_.stop_decode(); }
 
   /// Carries out what no completion was reported of, and checks that slots and entries agree.
@@ -34,8 +35,9 @@ class LockStepBackend final : public ServingBackend {
 
  private:
   struct Transfer {
+    /// Without pieces.
     TransferCommand command;
-    std::vector<MoveLayers> parts;
+    std::vector<KvMove> moves;
   };
 
   void carry_out(Transfer& transfer);

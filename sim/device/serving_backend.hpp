@@ -5,10 +5,9 @@
 #include <optional>
 #include <vector>
 
+#include "sim/backend/backend.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/device/serving_device.hpp"
-#include "sim/device/transfer_moves.hpp"
-#include "sim/engine/backend.hpp"
 
 namespace kvtier {
 
@@ -29,19 +28,16 @@ class ServingBackend : public Backend {
     }
     prompt_ = prompt;
   }
-  void end_request(EntryKey key) final {
-    std::erase(running_, key);
-    store_.drop_head(key);
+  void decode_next(std::span<const EntryKey> keys) final {
+    decoding_.assign(keys.begin(), keys.end());
   }
+  void end_request(EntryKey key) final { store_.drop_head(key); }
   void cut(EntryKey key, Tokens kept, Tokens dropped) final {
     store_.cut(key, kept.value, dropped.value);
   }
 
  protected:
   void on_keep(Medium medium, EntryKey key, Tokens tokens) final {
-    if (medium == Medium::hbm) {
-      moves_.complete(key, tokens.value);
-    }
     store_.keep(medium, key, tokens.value);
   }
 
@@ -50,19 +46,10 @@ class ServingBackend : public Backend {
         check_(setup.check),
         layers_(setup.config->model.layers),
         store_(store_setup(setup, lanes)),
-        decoder_(make_decoder(setup)),
-        moves_(store_, *setup.device, layers_) {}
+        decoder_(make_decoder(setup)) {}
 
-  /// What every `wait` begins with: the control plane has said all that it does at one instant.
-  void begin_wait() {
-    store_.settle();
-    check_();
-  }
-  /// The pass of a prefill, with room for what it computes; a load that was to come has come.
+  /// The pass of a prefill, with room for what it computes.
   [[nodiscard]] DecoderPass pass_of(const PrefillCommand& command) {
-    if (!command.load.valid()) {
-      moves_.end_load(command.key);
-    }
     DecoderPass pass;
     PrefillPart own = command.part;
     if (prompt_) {
@@ -75,36 +62,29 @@ class ServingBackend : public Backend {
       prompt_.reset();
     }
     add(pass, command.key, own);
-    prefilling_ = {command.key};
     return pass;
   }
   [[nodiscard]] DecoderPass pass_of(const IterationCommand& command) {
-    KVTIER_ASSERT(command.decode_batch == 0 || command.decode_batch == std::ssize(running_),
-                  "the batch is what runs");
     DecoderPass pass;
     for (std::size_t i = 0; i < command.parts.size(); ++i) {
       add(pass, command.keys[i], command.parts[i]);
     }
     if (command.decode_batch > 0) {
-      add_decode(pass, store_, running_, decoder_->shape().vocabulary);
+      add_decode(pass, store_, decoding(command.decode_batch), decoder_->shape().vocabulary);
     }
-    prefilling_.assign(command.keys.begin(), command.keys.end());
     return pass;
   }
-  /// Those whose prefill is complete decode from now on.
-  void run_prefilled() {
-    running_.insert(running_.end(), prefilling_.begin(), prefilling_.end());
-    prefilling_.clear();
+  [[nodiscard]] const std::vector<EntryKey>& decoding(std::int64_t batch) const {
+    KVTIER_ASSERT(batch == std::ssize(decoding_), "a decode names its sessions");
+    return decoding_;
   }
 
   std::function<void()> check_;
   std::int64_t layers_;
   KvStore store_;
   std::unique_ptr<Decoder> decoder_;
-  TransferMoves moves_;
-  /// Sessions whose turns decode, and those whose prefill is in work.
-  std::vector<EntryKey> running_;
-  std::vector<EntryKey> prefilling_;
+  /// Of the decode or iteration in work, or of the next one.
+  std::vector<EntryKey> decoding_;
 
  private:
   /// Of the turn that is prefilled next.

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "hw/profile_hardware.hpp"
+#include "hw/profile/profile_hardware.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
 
@@ -37,6 +37,26 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
          "a device keeps keys without positions");
+  refuse(system.blocks.has_value(), "/system/blocks", "a device keeps the KV of sessions");
+  refuse(load_wait(system) == LoadWait::request && !system.blocks, "/system/load/wait",
+         "on a device the batch waits for loads");
+  if (system.paging) {
+    const TiersConfig& tiers = system.tiers;
+    const bool moves_parts = tiers.count() == 0 || (tiers.hbm && !tiers.hbm->capacity &&
+                                                    tiers.count() <= 2 && !tiers.ssd);
+    refuse(!moves_parts, "/system/tiers",
+           "with /system/paging a device moves parts of sessions between HBM, which running "
+           "requests share, and one tier of memory behind it");
+    refuse(system.prefetch.name != kNoPrefetch, "/system/prefetch",
+           "with /system/paging a device loads KV when a turn needs it");
+    refuse(system.sharing != Sharing::none, "/system/sharing",
+           "with /system/paging a device shares no prompts");
+    for_each_tier(tiers, [&](const char* name, const TierConfig& tier) {
+      const std::string pointer = fmt::format("/system/tiers/{}", name);
+      refuse(tier.inclusive || tier.write != WriteMoment::on_evict, pointer.c_str(),
+             "with /system/paging a device keeps one copy of a token, but while it moves");
+    });
+  }
   const Bytes element = device.info().element;
   const std::int64_t expected = kv_bytes_per_token(decoder_shape(config.model), element).value;
   const std::int64_t got = kv_bytes_per_token(config.model).value;

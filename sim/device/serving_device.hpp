@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "sim/device/kv_store.hpp"
-#include "sim/engine/config.hpp"
+#include "sim/serving/config.hpp"
 
 /// A device that serves a config: a decoder of the model's shape and memories for its tiers.
 namespace kvtier {
 
-/// Throws ConfigError, all reasons at once, for a config that a device cannot run:
-/// several replicas, compression, embedded positions.
+/// Throws ConfigError, all reasons at once, for a config that a device cannot run: several
+/// replicas, compression, embedded positions, shared blocks, loads that one request waits for, and
+/// paging with more than HBM and one tier of memory behind it.
 void check_runs_on_device(const RunConfig& config, const Device& device);
 
 /// What memories of the config a device does not have, and what it uses instead, in words.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/core/assert.hpp"
+#include "sim/policy/grow.hpp"
 #include "sim/policy/ids.hpp"
 
 namespace kvtier {
@@ -24,8 +25,8 @@ class KeyedEntryHeap {
   [[nodiscard]] const Key& top_key() const { return heap_.front().key; }
 
   void insert(EntryId entry, const Key& key) {
-    if (entry.value >= places_.size()) {
-      places_.resize(static_cast<std::size_t>(entry.value) + 1, kAbsent);
+    if (entry.value >= places_.size()) [[unlikely]] {
+      grow(places_, static_cast<std::size_t>(entry.value) + 1, kAbsent);
     }
     KVTIER_ASSERT(places_[entry.value] == kAbsent, "an entry is in a heap once");
     heap_.push_back({key, entry.value});

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/core/assert.hpp"
+#include "sim/policy/grow.hpp"
 #include "sim/policy/ids.hpp"
 #include "sim/policy/victims.hpp"
 
@@ -57,7 +58,7 @@ class EntryList {
   void link_before(std::uint32_t next, EntryId entry) {
     const std::size_t at = place(entry);
     if (at >= nodes_.size()) [[unlikely]] {
-      nodes_.resize(at + 1);
+      grow(nodes_, at + 1);
     }
     KVTIER_ASSERT(nodes_[at].next == kUnlinked, "an entry is in a list once");
     const std::uint32_t previous = nodes_[next].previous;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/assert.hpp"
 #include "sim/policy/victims.hpp"
 #include "sim/policy/views.hpp"
 
@@ -176,6 +177,15 @@ template <class Interface>
     }
   }
   return nullptr;
+}
+
+/// The policy of that name, which a config's checks have found in the registry.
+template <class Interface>
+[[nodiscard]] const PolicyKind<Interface>& known_policy(
+    const std::vector<PolicyKind<Interface>>& kinds, const std::string& name) {
+  const PolicyKind<Interface>* kind = find_policy(kinds, name);
+  KVTIER_ASSERT(kind != nullptr, "the config was checked");
+  return *kind;
 }
 
 }  // namespace kvtier

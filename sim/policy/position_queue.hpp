@@ -5,6 +5,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/policy/entry_heap.hpp"
+#include "sim/policy/grow.hpp"
 #include "sim/policy/ids.hpp"
 
 namespace kvtier {
@@ -28,12 +29,11 @@ class PositionQueue {
 
   void insert(EntryId entry, QueuePosition position) {
     if (entry.value >= place_in_run_.size()) [[unlikely]] {
-      place_in_run_.resize(static_cast<std::size_t>(entry.value) + 1, kNotQueued);
+      grow(place_in_run_, static_cast<std::size_t>(entry.value) + 1, kNotQueued);
     }
     KVTIER_ASSERT(place_in_run_[entry.value] == kNotQueued, "an entry waits at one position");
     if (!run_.empty() && position <= run_.back().position) {
-      rest_.insert(entry, to_key(position));
-      return;
+      return insert_apart(entry, position);
     }
     place_in_run_[entry.value] = position;
     run_.push_back({position, entry});
@@ -42,8 +42,7 @@ class PositionQueue {
 
   void remove(EntryId entry) {
     if (!is_in_run(entry)) {
-      rest_.remove(entry);
-      return;
+      return remove_apart(entry);
     }
     place_in_run_[entry.value] = kNotQueued;
     --in_run_;
@@ -72,6 +71,10 @@ class PositionQueue {
     return place_in_run_[w.entry.value] == w.position;
   }
 
+  [[gnu::noinline]] void insert_apart(EntryId entry, QueuePosition position) {
+    rest_.insert(entry, to_key(position));
+  }
+  [[gnu::noinline]] void remove_apart(EntryId entry) { rest_.remove(entry); }
   [[gnu::noinline]] void drop_holes() {
     std::erase_if(run_, [this](const Waiting& w) { return !is_live(w); });
   }

@@ -20,7 +20,7 @@ namespace kvtier {
           .load = [](Tokens tokens) { return SimDuration(100 * tokens.value); }};
 }
 
-/// A tier for tests of a policy: it tells the policy what the tier manager would tell it, and can
+/// A tier for tests of a policy: it tells the policy what the session store would tell it, and can
 /// be examined and falsified.
 class TrialTier : public TierView {
  public:

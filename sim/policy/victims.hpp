@@ -4,6 +4,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/units.hpp"
+#include "sim/policy/grow.hpp"
 #include "sim/policy/ids.hpp"
 
 namespace kvtier {
@@ -12,6 +13,8 @@ namespace kvtier {
 struct Victim {
   EntryId entry;
   Tokens keep;
+  /// What it was offered for.
+  Bytes offered;
 };
 
 /// The set of victims while a policy chooses it. The tier offers entries; the policy adds entries
@@ -54,7 +57,7 @@ class VictimSet : public Victims {
   /// Offers an entry that frees so many bytes. Zero withdraws it.
   void offer(EntryId entry, Bytes bytes) {
     if (entry.value >= offered_.size()) [[unlikely]] {
-      offered_.resize(static_cast<std::size_t>(entry.value) + 1);
+      grow(offered_, static_cast<std::size_t>(entry.value) + 1);
     }
     available_ += bytes - offered_[entry.value];
     offered_[entry.value] = bytes;
@@ -76,13 +79,12 @@ class VictimSet : public Victims {
     missing_ = wanted;
     refused_ = false;
     victims_.clear();
-    withdrawn_.clear();
     policy.choose(request, *this);
     if (complete()) {
       return true;
     }
-    for (auto it = withdrawn_.rbegin(); it != withdrawn_.rend(); ++it) {
-      offer(it->entry, it->bytes);
+    for (auto it = victims_.rbegin(); it != victims_.rend(); ++it) {
+      offer(it->entry, it->offered);
     }
     return false;
   }
@@ -100,22 +102,16 @@ class VictimSet : public Victims {
     const Tokens kept = keep.value != 0 ? rounded(entry, keep) : spared(entry);
     Bytes& offered = offered_[entry.value];
     const Bytes left = kept.value > 0 ? bytes_of(entry, kept) : Bytes(0);
-    withdrawn_.push_back({entry, offered});
+    victims_.push_back({entry, kept, offered});
     missing_ -= offered - left;
     const Bytes still_offered = left < offered ? left : Bytes(0);
     available_ -= offered - still_offered;
     offered = still_offered;
-    victims_.push_back({entry, kept});
     return kept;
   }
   using Victims::add;
 
  private:
-  struct Withdrawn {
-    EntryId entry;
-    Bytes bytes;
-  };
-
   /// The policy added an entry that is not offered: throws.
   [[noreturn]] virtual void reject(EntryId) const {
     throw InvariantError("a policy chose a victim that was not offered");
@@ -134,8 +130,6 @@ class VictimSet : public Victims {
 
   Bytes available_;
   std::vector<Victim> victims_;
-  /// Offers before they were added, in order.
-  std::vector<Withdrawn> withdrawn_;
 };
 
 }  // namespace kvtier

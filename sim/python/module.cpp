@@ -8,14 +8,15 @@
 #include <pybind11/stl.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/engine/simulate.hpp"
 #include "sim/policy/conformance.hpp"
 #include "sim/python/policies.hpp"
 #include "sim/replay/untimed.hpp"
-#include "sim/study/find_capacity.hpp"
-#include "sim/study/resolve.hpp"
-#include "sim/study/sweep_run.hpp"
+#include "sim/serving/simulate.hpp"
+#include "sim/study/config/resolve.hpp"
+#include "sim/study/runs/find_capacity.hpp"
+#include "sim/study/sweep/sweep_run.hpp"
 
 namespace kvtier::python {
 namespace {
@@ -192,7 +193,7 @@ PYBIND11_MODULE(_core, module) {
     }
   });
   bind_views(module);
-  module.attr("version") = KVTIER_VERSION;
+  module.attr("version") = build_version();
   module.def("simulate", &simulate_text);
   module.def("sweep_points", &sweep_points);
   module.def("run_sweep_shard", &run_sweep_shard);

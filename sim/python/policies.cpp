@@ -12,7 +12,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/policy/demand_name.hpp"
-#include "sim/study/plugins.hpp"
+#include "sim/study/config/plugins.hpp"
 
 namespace kvtier::python {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "sim/core/event_queue.hpp"
-#include "sim/engine/history.hpp"
-#include "sim/engine/stored_kv.hpp"
+#include "sim/serving/history.hpp"
+#include "sim/store/stored_kv.hpp"
 #include "traces/statistics.hpp"
 
 namespace kvtier {
@@ -23,8 +23,11 @@ class AccessOrder {
 
   /// Both outlive this. Without a fitter there is no context window; where the source names the
   /// tokens of turns, the window is the trace's own.
-  AccessOrder(SessionSource& source, const TurnFitter* fitter)
+  AccessOrder(SessionSource& source, const TurnFitter* fitter, bool counts_blocks = false)
       : source_(source), fitter_(source.streams() == nullptr ? fitter : nullptr) {
+    if (counts_blocks) {
+      statistics_.count_blocks(source);
+    }
     draw();
   }
 
@@ -36,6 +39,7 @@ class AccessOrder {
       live_[slot].session.contents.swap(drawn_.contents);
       live_[slot].session.id = drawn_.id;
       live_[slot].session.shared_prompt = drawn_.shared_prompt;
+      live_[slot].session.workload_class = drawn_.workload_class;
       live_[slot].next_turn = 0;
       live_[slot].history = drawn_.shared_prompt.tokens;
       now = drawn_.arrival;

@@ -1,18 +1,25 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
-#include "sim/engine/contexts.hpp"
 #include "sim/replay/access_order.hpp"
+#include "sim/serving/contexts.hpp"
 
 namespace kvtier {
+
+/// 0 of nothing.
+[[nodiscard]] inline double share(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
 
 /// The turns of a source in the order of an untimed replay, each with its tokens.
 class Accesses {
  public:
-  /// Both outlive this. Without a fitter there is no context window.
-  Accesses(SessionSource& source, const TurnFitter* fitter)
-      : order_(source, fitter), contexts_(source) {}
+  /// Both outlive this. Without a fitter there is no context window. `counts_blocks`: the
+  /// statistics have those of blocks, which hold 32 bytes a request.
+  Accesses(SessionSource& source, const TurnFitter* fitter, bool counts_blocks = false)
+      : order_(source, fitter, counts_blocks), contexts_(source) {}
 
   /// Goes on to the next turn; false at the end.
   bool next() {
@@ -22,7 +29,12 @@ class Accesses {
       return false;
     }
     AccessOrder::Live& live = order_.at(*slot_);
+    if (contexts_.named()) {
+      live.history = live.session.named_history(live.next_turn);
+    }
     const Tokens cut = order_.fit_history(live);
+    found_when_recorded_ =
+        contexts_.named() ? live.session.found_when_recorded(live.next_turn) : Tokens(0);
     response_is_known_ =
         !contexts_.named() || live.session.contents[live.next_turn].whole.stream.valid();
     content_ = contexts_.of(*slot_, turn_tokens(live.session, live.next_turn, live.history, cut));
@@ -37,6 +49,9 @@ class Accesses {
   [[nodiscard]] const TurnContent& content() const { return content_; }
   /// Whether the source says of which tokens the response is.
   [[nodiscard]] bool response_is_known() const { return response_is_known_; }
+
+  /// Tokens at the prompt's beginning that it does not ask for (see SessionSpec).
+  [[nodiscard]] Tokens found_when_recorded() const { return found_when_recorded_; }
 
   [[nodiscard]] bool named() const { return contexts_.named(); }
   [[nodiscard]] Streams& streams() { return contexts_.streams(); }
@@ -64,6 +79,7 @@ class Accesses {
   SimTime now_;
   TurnContent content_;
   bool response_is_known_ = false;
+  Tokens found_when_recorded_;
 };
 
 }  // namespace kvtier

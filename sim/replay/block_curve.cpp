@@ -1,6 +1,7 @@
 #include "sim/replay/block_curve.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -22,6 +23,8 @@ constexpr std::int64_t kTurnsBetweenReports = 8192;
 struct Access {
   Context prompt;
   Context stored;
+  /// The prompt's first blocks, which are used but not asked for.
+  std::int64_t found_blocks = 0;
   /// Tokens of the last block behind the prompt's end.
   Tokens beyond;
 };
@@ -36,7 +39,10 @@ void for_each_access(Accesses& accesses, const BlockCurveOptions& options,
   }
   for (std::int64_t turns = 0; accesses.next(); ++turns) {
     const TurnContent& content = accesses.content();
-    Access access{.prompt = content.prompt, .stored = content.whole, .beyond = Tokens(0)};
+    Access access{.prompt = content.prompt,
+                  .stored = content.whole,
+                  .found_blocks = accesses.found_when_recorded().value / options.block.value,
+                  .beyond = Tokens(0)};
     if (options.partial_blocks) {
       const std::int64_t block = options.block.value;
       access.prompt.tokens = options.block * ((content.prompt.tokens.value + block - 1) / block);
@@ -82,10 +88,6 @@ std::vector<std::int64_t> capacity_grid(std::int64_t last) {
 
 bool evicts_blocks(const std::string& policy) {
   return policy == "lru" || policy == "fifo" || policy == "lfu";
-}
-
-double share(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
 Json hits_report(const Hits& hits, const Needed& needed) {
@@ -153,6 +155,8 @@ class Curve {
     Accesses accesses(*source, fitter_);
     PrefixStack stack(accesses.streams(), options_.block, options_.sampling_rate);
     HitCurve curve;
+    // Of blocks that are not asked for. A look-up of them alone hits as many of them.
+    HitCurve found;
     // Capacities from which on whole prompts are hit, and the tokens that their last blocks lack.
     std::vector<std::pair<std::int64_t, std::int64_t>> lacking;
     std::vector<Stretch> path;
@@ -160,10 +164,15 @@ class Curve {
         accesses, options_, progress_,
         [&](const Access& access) {
           const std::int64_t capacity = stack.look_up(access.prompt, curve);
+          const Tokens found_tokens = options_.block * access.found_blocks;
+          if (access.found_blocks > 0) {
+            stack.look_up({access.prompt.stream, found_tokens}, found);
+          }
           ++needed_.requests;
           if (options_.sampling_rate >= 1) {
-            needed_.blocks += access.prompt.tokens.value / options_.block.value;
-            needed_.tokens += (access.prompt.tokens - access.beyond).value;
+            needed_.blocks +=
+                access.prompt.tokens.value / options_.block.value - access.found_blocks;
+            needed_.tokens += (access.prompt.tokens - access.beyond - found_tokens).value;
             if (access.beyond.value > 0 && capacity > 0) {
               lacking.emplace_back(capacity, access.beyond.value);
             }
@@ -172,8 +181,9 @@ class Curve {
                                     access.prompt.tokens.value / options_.block.value,
                                     options_.block.value, path);
             for (const Stretch& stretch : path) {
-              const std::int64_t blocks =
-                  stack.is_sampled(stretch.stream) ? stretch.end - stretch.begin : 0;
+              const std::int64_t asked = std::max<std::int64_t>(
+                  stretch.end - std::max(stretch.begin, access.found_blocks), 0);
+              const std::int64_t blocks = stack.is_sampled(stretch.stream) ? asked : 0;
               needed_.blocks += blocks;
               needed_.tokens += blocks * options_.block.value;
             }
@@ -187,14 +197,17 @@ class Curve {
     if (needed_.requests == 0) {
       throw ConfigError("the workload has no requests");
     }
-    const std::int64_t last = curve.last_bend();
+    const std::int64_t last = curve.last_bend();  // not before that of `found`
     if (capacities_.empty()) {
       capacities_ = capacity_grid(last);
     }
     std::sort(lacking.begin(), lacking.end());
     std::vector<std::int64_t> at = capacities_;
     at.push_back(std::max(last, at.back()));
-    const std::vector<std::int64_t> blocks = curve.hits_at(at);
+    std::vector<std::int64_t> blocks = curve.hits_at(at);
+    const std::vector<std::int64_t> not_asked_for = found.hits_at(at);
+    std::transform(blocks.begin(), blocks.end(), not_asked_for.begin(), blocks.begin(),
+                   std::minus<>());
     std::int64_t lacks = 0;
     auto next = lacking.begin();
     for (std::size_t i = 0; i < at.size(); ++i) {
@@ -237,8 +250,10 @@ class Curve {
             }
             stores[i]->release(*request);
             const bool whole = match.tokens == access.prompt.tokens;
-            hits_[i].blocks += match.tokens.value / options_.block.value;
-            hits_[i].tokens += (match.tokens - (whole ? access.beyond : Tokens(0))).value;
+            const Tokens hit =
+                std::max(match.tokens - options_.block * access.found_blocks, Tokens(0));
+            hits_[i].blocks += hit.value / options_.block.value;
+            hits_[i].tokens += (hit - (whole ? access.beyond : Tokens(0))).value;
           }
         },
         [](StreamId) {});
@@ -250,7 +265,15 @@ class Curve {
     Belady belady(accesses.streams(), options_.block);
     for_each_access(
         accesses, options_, progress_,
-        [&](const Access& access) { belady.add(access.prompt, access.stored); }, [](StreamId) {});
+        [&](const Access& access) {
+          if (access.found_blocks > 0) {
+            throw ConfigError(
+                "the bound is of whole prompts, but the trace's requests ask for parts of theirs: "
+                "the server that was recorded had the blocks before");
+          }
+          belady.add(access.prompt, access.stored);
+        },
+        [](StreamId) {});
     std::vector<std::int64_t> hits;
     for (const std::int64_t capacity : capacities_) {
       hits.push_back(belady.hits(capacity));

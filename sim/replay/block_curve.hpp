@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "sim/core/kv_size.hpp"
-#include "sim/engine/history.hpp"
 #include "sim/policy/policy.hpp"
+#include "sim/serving/history.hpp"
 #include "traces/session.hpp"
 
 namespace kvtier {
@@ -39,9 +39,11 @@ struct BlockCurveOptions {
 ///                "belady": {"hit_blocks", "hit_rate": {"blocks"}}}]}
 ///
 /// Requests come in the order of an untimed replay. Each is looked up, then its blocks are used
-/// from the last to the first. What the trace does not say of responses is not stored. `ideal` is a
-/// tier without limit. "capacity_bytes" is there where bytes_per_token is. `open` gives the
-/// sessions, once for each pass. Throws ConfigError.
+/// from the last to the first. Blocks that the recorded server had (see SessionSpec) are used, but
+/// count as neither needed nor hit; capacities below that server's are then of no meaning. What the
+/// trace does not say of responses is not stored. `ideal` is a tier without limit. "capacity_bytes"
+/// is there where bytes_per_token is. `open` gives the sessions, once for each pass. Throws
+/// ConfigError.
 [[nodiscard]] Json block_curve(const std::function<std::unique_ptr<SessionSource>()>& open,
                                const TurnFitter* fitter, const BlockCurveOptions& options,
                                const PolicyRegistry& registry = {},

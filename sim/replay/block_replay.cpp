@@ -1,6 +1,7 @@
 #include "sim/replay/block_replay.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,11 +11,12 @@
 
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/engine/history.hpp"
-#include "sim/engine/result.hpp"
-#include "sim/engine/store_rules.hpp"
 #include "sim/replay/accesses.hpp"
+#include "sim/serving/history.hpp"
+#include "sim/serving/result.hpp"
+#include "sim/serving/store_rules.hpp"
 #include "sim/store/belady.hpp"
+#include "sim/store/offload_steps.hpp"
 #include "sim/store/stores.hpp"
 
 namespace kvtier {
@@ -30,10 +32,6 @@ Tokens whole_blocks(Tokens tokens, Tokens block) {
   return block * ((tokens.value + block.value - 1) / block.value);
 }
 
-double share(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
 /// Sums over measured turns.
 struct Found {
   std::int64_t turns = 0;
@@ -43,6 +41,8 @@ struct Found {
   /// By tier.
   std::vector<std::int64_t> tokens;
   std::vector<std::int64_t> blocks;
+
+  explicit Found(std::size_t tiers) : tokens(tiers), blocks(tiers) {}
 };
 
 class BlockReplay {
@@ -55,15 +55,20 @@ class BlockReplay {
         responses_(config.system.blocks->responses),
         chunk_(config.system.blocks->chunk),
         fitter_(config),
-        accesses_(source, &fitter_),
-        store_(store_of(rules_, accesses_.streams(), registry, plain)) {
+        accesses_(source, &fitter_, true),
+        store_(store_of(rules_, accesses_.streams(), registry, plain)),
+        steps_(*store_),
+        hold_(config.serving.hold_requests),
+        found_(rules_.pools.size()),
+        of_classes_(config.workload.mix.size(), found_) {
+    for (const MixMember& member : config.workload.mix) {
+      classes_.push_back(member.name);
+    }
     if (partial_blocks_ && !accesses_.named()) {
       throw ConfigError(
           "/system/blocks/partial_blocks: expected false: only a trace that names its blocks says "
           "which partial ones are alike");
     }
-    found_.tokens.resize(rules_.pools.size());
-    found_.blocks.resize(rules_.pools.size());
   }
 
   [[nodiscard]] Accesses& accesses() { return accesses_; }
@@ -82,18 +87,27 @@ class BlockReplay {
     if (rules_.pools.front().unit == EvictionUnit::node) {
       room = step_end(match.tokens, prompt.tokens);
     }
-    const auto request = store_->acquire(prompt, room, match);
+    if (std::ssize(held_) == hold_ && hold_ > 0) {
+      end_oldest();
+    }
+    auto request = store_->acquire(prompt, room, match);
+    while (!request && !held_.empty()) {
+      end_oldest();
+      request = store_->acquire(prompt, room, match);
+    }
     if (!request) {
       throw_no_room(room);
     }
+    steps_.begin(*request);
     compute(*request, match.tokens, prompt.tokens);
     if (responses_ && content.whole.tokens > prompt.tokens) {
-      if (!store_->grow(*request, content.whole)) {
-        throw_no_room(content.whole.tokens);
-      }
-      store_->computed(*request, content.whole.tokens);
+      grow(*request, content.whole);
+      respond(*request, prompt.tokens, content.whole.tokens);
     }
-    store_->release(*request);
+    held_.emplace_back(*request, responses_ ? content.whole.tokens : prompt.tokens);
+    if (hold_ == 0) {
+      end_oldest();
+    }
     accesses_.close_ended(*store_);
     // A key of a partial block says that no token follows in it.
     Tokens beyond = prompt.tokens - content.prompt.tokens;
@@ -103,21 +117,20 @@ class BlockReplay {
       beyond -= less;
     }
     if (measured) {
-      count(content.prompt.tokens, prompt.tokens, match);
+      count(found_, content.prompt.tokens, prompt.tokens, match);
+      if (!of_classes_.empty()) {
+        count(of_classes_[static_cast<std::size_t>(accesses_.session().workload_class)],
+              content.prompt.tokens, prompt.tokens, match);
+      }
     }
     return match.by_pool;
   }
 
   [[nodiscard]] Json metrics() const {
-    Json json{{"turns", found_.turns},
-              {"turns_with_hits", found_.turns_with_hits},
-              {"prompt_tokens", found_.prompt_tokens},
-              {"prompt_blocks", found_.prompt_blocks},
-              {"hit_tokens", by_tier(found_.tokens, 0)},
-              {"hit_blocks", by_tier(found_.blocks, 0)}};
-    json["hit_rate"] = {{"turns", share(found_.turns_with_hits, found_.turns)},
-                        {"tokens", by_tier(found_.tokens, found_.prompt_tokens)},
-                        {"blocks", by_tier(found_.blocks, found_.prompt_blocks)}};
+    Json json = hits(found_);
+    for (std::size_t i = 0; i < classes_.size(); ++i) {
+      json["classes"][classes_[i]] = hits(of_classes_[i]);
+    }
     for (std::size_t i = 0; i < rules_.pools.size(); ++i) {
       const PoolCounters counters = store_->counters(i);
       const PoolRules& pool = rules_.pools[i];
@@ -135,6 +148,25 @@ class BlockReplay {
   [[nodiscard]] std::int64_t turns() const { return found_.turns; }
 
  private:
+  /// Its memory is free.
+  void end_oldest() {
+    const auto [request, tokens] = held_.front();
+    held_.pop_front();
+    store_->release(request);
+    steps_.end(request, tokens);
+  }
+  [[nodiscard]] Json hits(const Found& found) const {
+    Json json{{"turns", found.turns},
+              {"turns_with_hits", found.turns_with_hits},
+              {"prompt_tokens", found.prompt_tokens},
+              {"prompt_blocks", found.prompt_blocks},
+              {"hit_tokens", by_tier(found.tokens, 0)},
+              {"hit_blocks", by_tier(found.blocks, 0)}};
+    json["hit_rate"] = {{"turns", share(found.turns_with_hits, found.turns)},
+                        {"tokens", by_tier(found.tokens, found.prompt_tokens)},
+                        {"blocks", by_tier(found.blocks, found.prompt_blocks)}};
+    return json;
+  }
   /// End of the step that begins here. All but the last step end at a block.
   [[nodiscard]] Tokens step_end(Tokens begin, Tokens prompt) const {
     const Tokens end = begin + chunk_.value_or(prompt);
@@ -144,15 +176,33 @@ class BlockReplay {
   void compute(RequestId request, Tokens found, Tokens prompt) {
     const StreamId stream = accesses_.content().prompt.stream;
     Tokens end = step_end(found, prompt);
-    store_->computed(request, end);
+    steps_.compute(request, end);
     while (end < prompt) {
       end = step_end(end, prompt);
-      if (rules_.pools.front().unit == EvictionUnit::node &&
-          !store_->grow(request, {stream, end})) {
-        throw_no_room(end);
+      if (rules_.pools.front().unit == EvictionUnit::node) {
+        grow(request, {stream, end});
       }
-      store_->computed(request, end);
+      steps_.compute(request, end);
     }
+  }
+  void grow(RequestId request, const Context& context) {
+    while (!store_->grow(request, context)) {
+      if (held_.empty()) {
+        throw_no_room(context.tokens);
+      }
+      end_oldest();
+    }
+  }
+  /// A step computes a token; those that fill a block of an offload that takes responses count.
+  void respond(RequestId request, Tokens prompt, Tokens whole) {
+    if (store_->offloads() && !rules_.edges.front().prompts_only) {
+      const Tokens block = rules_.pools[1].block;
+      for (Tokens end = block * (prompt.value / block.value + 1); end < whole; end += block) {
+        steps_.compute(request, end);
+        steps_.compute(request, std::min(end + Tokens(1), whole));
+      }
+    }
+    steps_.compute(request, whole);
   }
   [[noreturn]] void throw_no_room(Tokens tokens) {
     throw ConfigError(fmt::format(
@@ -172,14 +222,14 @@ class BlockReplay {
     json["total"] = whole == 0 ? Json(total) : Json(share(total, whole));
     return json;
   }
-  void count(Tokens prompt, Tokens looked_up, const Match& match) {
-    ++found_.turns;
-    found_.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
-    found_.prompt_tokens += prompt.value;
-    found_.prompt_blocks += looked_up.value / block_.value;
+  void count(Found& found, Tokens prompt, Tokens looked_up, const Match& match) const {
+    ++found.turns;
+    found.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
+    found.prompt_tokens += prompt.value;
+    found.prompt_blocks += looked_up.value / block_.value;
     for (std::size_t i = 0; i < match.by_pool.size(); ++i) {
-      found_.tokens[i] += match.by_pool[i].value;
-      found_.blocks[i] +=
+      found.tokens[i] += match.by_pool[i].value;
+      found.blocks[i] +=
           (match.by_pool[i].value + (partial_blocks_ ? block_.value - 1 : 0)) / block_.value;
     }
   }
@@ -192,7 +242,14 @@ class BlockReplay {
   TurnFitter fitter_;
   Accesses accesses_;
   std::unique_ptr<Store> store_;
+  OffloadSteps steps_;
+  /// Requests that hold memory, with their tokens of KV, and how many may (0: none do).
+  std::deque<std::pair<RequestId, Tokens>> held_;
+  std::int64_t hold_;
   Found found_;
+  /// Of a mix of workloads, by class.
+  std::vector<Found> of_classes_;
+  std::vector<std::string> classes_;
 };
 
 }  // namespace

@@ -8,9 +8,9 @@
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
-#include "sim/engine/history.hpp"
-#include "sim/engine/result.hpp"
 #include "sim/replay/access_order.hpp"
+#include "sim/serving/history.hpp"
+#include "sim/serving/result.hpp"
 #include "sim/store/stack_distances.hpp"
 
 namespace kvtier {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "sim/engine/simulate.hpp"
+#include "sim/serving/simulate.hpp"
 
 namespace kvtier {
 

@@ -4,14 +4,16 @@
 
 #include <fmt/format.h>
 
+#include "hw/model/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/engine/history.hpp"
-#include "sim/engine/result.hpp"
-#include "sim/engine/tier_manager.hpp"
 #include "sim/replay/access_order.hpp"
 #include "sim/replay/block_replay.hpp"
+#include "sim/serving/history.hpp"
+#include "sim/serving/result.hpp"
+#include "sim/serving/store_rules.hpp"
+#include "sim/store/session_store.hpp"
 
 namespace kvtier {
 namespace {
@@ -38,7 +40,7 @@ class InstantBackend final : public Backend {
     transfers_.push_back(command.cookie);
     return TransferId{0};
   }
-  [[nodiscard]] bool extend_transfer(TransferId, Bytes, Tokens) override { return false; }
+  [[nodiscard]] bool extend_transfer(TransferId, Bytes, Tokens, Tokens) override { return false; }
   void start_prefill(const PrefillCommand&) override {}
   void start_iteration(const IterationCommand&) override {}
   [[nodiscard]] IterationTime iteration_time() const override { return {}; }
@@ -48,6 +50,24 @@ class InstantBackend final : public Backend {
  private:
   std::vector<std::uint64_t> transfers_;
   std::size_t next_ = 0;
+};
+
+/// HBM that a running turn takes in blocks. Without blocks, turns and stored KV are apart.
+class RunningBlocks {
+ public:
+  explicit RunningBlocks(const RunConfig& config) {
+    if (config.system.paging) {
+      block_ = config.system.paging->block_size.value;
+      block_bytes_ = kv_bytes_per_token(config.model) * block_;
+    }
+  }
+  [[nodiscard]] Bytes bytes(Tokens tokens) const {
+    return block_bytes_ * ((tokens.value + block_ - 1) / block_);
+  }
+
+ private:
+  std::int64_t block_ = 1;
+  Bytes block_bytes_;
 };
 
 /// No request ever waits.
@@ -66,11 +86,6 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   Problems problems;
   check_run_config(config, registry, problems);
   check_one_replica(config, "an untimed replay", problems);
-  if (config.system.paging) {
-    problems.add(
-        "/system/paging",
-        "an untimed replay has no running requests to share blocks with, expected \"none\"");
-  }
   for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
     const auto* kind = find_policy(registry.eviction, tier.eviction.name);
     if (kind != nullptr && kind->knowledge == Knowledge::oracle &&
@@ -90,20 +105,25 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   refuse_named_tokens(*source);
   InstantBackend backend;
   const EmptyQueue queue;
-  TierManager tiers({.config = &config,
-                     .registry = &registry,
-                     .backend = &backend,
-                     .queue = &queue,
-                     .decisions = options.decisions});
+  SessionStore tiers({.facts = store_facts(config),
+                      .registry = &registry,
+                      .backend = &backend,
+                      .queue = &queue,
+                      .decisions = options.decisions});
+  // With what is saved ahead of evictions.
   const auto drain = [&] {
-    while (backend.pending()) {
-      tiers.on_transfer(MoveId{static_cast<std::uint32_t>(backend.wait().payload)});
-    }
+    do {
+      while (backend.pending()) {
+        tiers.on_transfer(MoveId{static_cast<std::uint32_t>(backend.wait().payload)});
+      }
+    } while (tiers.make_room());
   };
+  const RunningBlocks running(config);
   const bool shares = config.system.sharing == Sharing::prompts;
   const TurnFitter fitter(config);
   AccessOrder order(*source, &fitter);
   TurnMetrics metrics;
+  std::vector<TurnMetrics> of_classes(config.workload.mix.size());
   std::int64_t turns = 0;
   SimTime now;
   while (const auto slot = order.next(now)) {
@@ -127,12 +147,29 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
       tiers.join_prompt(*slot, prompt_key(prompt.id), prompt.tokens);
     }
     const Tokens own = own_history(record, config.system);
+    const Tokens length = record.history + record.input + record.output;
+    const Tokens apart = shares ? record.shared : Tokens(0);
+    const auto needed = [&] {
+      // A prompt that is not there may take a block more than the rest with it.
+      return tiers.shares_prompt(*slot) || apart.value == 0
+                 ? running.bytes(length - apart)
+                 : running.bytes(length) + running.bytes(Tokens(1));
+    };
+    while (tiers.available_to(*slot) < needed()) {
+      tiers.want(tiers.available() + needed() - tiers.available_to(*slot));
+      const bool changed = tiers.make_room();
+      KVTIER_ASSERT(changed || backend.pending(), "a turn by itself has room");
+      drain();
+    }
+    tiers.want(Bytes(0));
     const Lookup found = tiers.admit_prompt(*slot);
-    record.found = together(found, tiers.admit(*slot, key, own));
+    const Bytes taken = running.bytes(tiers.shares_prompt(*slot) ? length - apart : length);
+    record.found = together(found, tiers.admit(*slot, key, own, taken));
     tiers.end_load(*slot);
     tiers.end_prefill(*slot);
     drain();
     live.history += turn.user + turn.assistant;
+    tiers.charge_running(-taken);
     tiers.release_prompt(*slot);
     tiers.set_next_use(*slot, order.next_use(*slot, now));
     tiers.save(*slot, key, own + turn.user + turn.assistant);
@@ -140,6 +177,9 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     record.measured = turns++ >= config.workload.warmup_turns;
     if (record.measured) {
       metrics.add(record);
+      if (!of_classes.empty()) {
+        of_classes[static_cast<std::size_t>(live.session.workload_class)].add(record);
+      }
     }
     if (options.observer != nullptr) {
       options.observer->on_request(record);
@@ -170,6 +210,10 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
            {"lost_hits", lost_hits_report(metrics, filters_admission(config.system))},
            {"truncated_turns", metrics.truncated_turns},
            {"truncated_tokens", metrics.truncated_tokens.value}};
+  for (std::size_t i = 0; i < of_classes.size(); ++i) {
+    result["metrics"]["classes"][config.workload.mix[i].name] =
+        Json{{"turns", of_classes[i].turns}, {"hit_rate", hit_rate_report(of_classes[i])}};
+  }
   if (config.system.compression) {
     result["metrics"]["compression"] = compression_report(config);
   }

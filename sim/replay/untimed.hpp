@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/engine/simulate.hpp"
+#include "sim/serving/simulate.hpp"
 
 namespace kvtier {
 

@@ -8,15 +8,12 @@
 namespace kvtier {
 
 EntryPolicies::EntryPolicies(const PoolRules& rules, const PolicyRegistry& registry) {
-  const auto* kind = find_policy(registry.eviction, rules.eviction);
-  KVTIER_ASSERT(kind != nullptr, "a pool's eviction policy is in the registry");
-  eviction = kind->make(rules.eviction_parameters);
+  const auto& kind = known_policy(registry.eviction, rules.eviction);
+  eviction = kind.make(rules.eviction_parameters);
   eviction->on_start(rules.facts);
-  keeps_parts = kind->parts_of_entries;
+  keeps_parts = kind.parts_of_entries;
   if (rules.admission != "always") {
-    const auto* filter = find_policy(registry.admission, rules.admission);
-    KVTIER_ASSERT(filter != nullptr, "a pool's admission policy is in the registry");
-    admission = filter->make(rules.admission_parameters);
+    admission = known_policy(registry.admission, rules.admission).make(rules.admission_parameters);
   }
 }
 

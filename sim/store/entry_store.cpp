@@ -28,14 +28,14 @@ class EntryStore final : public Store {
     return find(prompt, places);
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
-                                   Match& match) override {
+  std::optional<RequestId> acquire(const Context& prompt, const Room& asked, Match& match,
+                                   RequestId) override {
     Request request;
     match = find(prompt, request.places);
-    room = std::max(room, match.tokens);
+    const Tokens room = std::max(asked.taken, match.tokens);
     request.context = {prompt.stream, room};
     protect(prompt.stream, match.tokens);
-    if (rules_.requests_in_first && !take_room(request, needed, match)) {
+    if (rules_.requests_in_first && !take_room(request, asked, match)) {
       protect({}, Tokens(0));
       return std::nullopt;
     }
@@ -334,12 +334,13 @@ class EntryStore final : public Store {
   }
 
   /// Holds what was found in the first pool (path_), and takes memory for the rest.
-  [[nodiscard]] bool take_room(Request& request, Tokens needed, const Match& match) {
+  [[nodiscard]] bool take_room(Request& request, const Room& room, const Match& match) {
     EntryPool& pool = *pools_.front();
-    const std::int64_t wanted =
-        blocks_up(request.context.tokens) - match.by_pool[0].value / block();
-    if (blocks_up(needed) - match.by_pool[0].value / block() > free_blocks().available ||
-        !make_room(wanted)) {
+    const std::int64_t found = match.by_pool[0].value / block();
+    const std::int64_t wanted = blocks_up(request.context.tokens) - found;
+    const std::int64_t gate =
+        std::max(blocks_up(room.needed) - found, wanted + room.reserved) + room.watermark;
+    if (gate > free_blocks().available || !make_room(wanted)) {
       return false;
     }
     request.unpublished = wanted;

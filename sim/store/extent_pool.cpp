@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sim/core/assert.hpp"
+#include "sim/store/repeated_sum.hpp"
 
 namespace kvtier {
 
@@ -21,7 +22,6 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted)
   if (is_arc()) {
     PoolRules ghosts;
     ghosts.capacity = 2 * capacity_;
-    ghosts.eviction = "fifo";
     ghosts_.emplace_back(ghosts, 0);
     ghosts_.emplace_back(ghosts, 0);
   }
@@ -160,7 +160,8 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
 
 bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
   if (earlier.stream != later.stream || is_keyless(earlier) || earlier.holders != later.holders ||
-      earlier.puts != later.puts || earlier.pins != later.pins ||
+      earlier.puts != later.puts || earlier.pins != later.pins || earlier.writes != later.writes ||
+      earlier.loads != later.loads || earlier.rank != later.rank ||
       earlier.frequent != later.frequent || earlier.copy != 0 || later.copy != 0 ||
       earlier.used != later.used) {
     return false;
@@ -267,6 +268,7 @@ void ExtentPool::use(std::uint32_t at, End first, bool counts) {
   unorder(at);
   Extent& extent = extents_[at];
   extent.first = first;
+  extent.rank = rank_;
   extent.uses += is_lfu() && counts ? 1 : 0;
   if (is_arc() && counts && !extent.frequent) {
     extent.frequent = true;
@@ -281,7 +283,10 @@ void ExtentPool::touch(const BlockRun& run, std::uint32_t extent, bool counts) {
   }
 }
 
-void ExtentPool::change_pins(const BlockRun& run, int change) {
+void ExtentPool::change_pins(const BlockRun& run, Pin kind, int change) {
+  const auto add = [&](std::uint32_t& count) {
+    count = static_cast<std::uint32_t>(static_cast<int>(count) + change);
+  };
   for (std::int64_t at = run.begin; at < run.end;) {
     const Piece piece = first_piece(run.stream, at, run.end);
     at = piece.end;
@@ -291,7 +296,10 @@ void ExtentPool::change_pins(const BlockRun& run, int change) {
     const std::uint32_t part = cut_out(piece.extent, piece.begin, piece.end);
     Extent& extent = extents_[part];
     const bool was_pinned = extent.pins > 0;
-    extent.pins = static_cast<std::uint32_t>(static_cast<int>(extent.pins) + change);
+    add(extent.pins);
+    if (kind != Pin::plain) {
+      add(kind == Pin::write ? extent.writes : extent.loads);
+    }
     if (was_pinned != (extent.pins > 0)) {
       evictable_ += was_pinned ? extent.size() : -extent.size();
     }
@@ -299,9 +307,55 @@ void ExtentPool::change_pins(const BlockRun& run, int change) {
   }
 }
 
-void ExtentPool::pin(const BlockRun& run) { change_pins(run, 1); }
+std::uint32_t ExtentPool::open_place() {
+  const std::uint32_t place = make({.pins = 1, .rank = ++rank_, .used = now_});
+  append(place);
+  return place;
+}
 
-void ExtentPool::unpin(const BlockRun& run) { change_pins(run, -1); }
+void ExtentPool::close_place(std::uint32_t place) {
+  const std::uint32_t next = extents_[place].after;
+  unorder(place);
+  free_extent(place);
+  if (next != kNone) {
+    join_back(next);
+  }
+}
+
+void ExtentPool::put_at(std::uint32_t at, std::uint32_t place) {
+  Extent& extent = extents_[at];
+  extent.rank = extents_[place].rank;
+  std::uint32_t before = place;
+  for (std::uint32_t next = extents_[before].after;
+       next != kNone && extents_[next].rank == extent.rank && extents_[next].begin >= extent.end;
+       next = extents_[before].after) {
+    before = next;
+  }
+  extent.before = before;
+  extent.after = extents_[before].after;
+  extent.ordered = true;
+  extents_[before].after = at;
+  (extent.after != kNone ? extents_[extent.after].before : ends_.back) = at;
+  join(at);
+}
+
+void ExtentPool::use_at(const BlockRun& run, std::uint32_t extent, std::uint32_t place) {
+  if (extents_[extent].rank >= extents_[place].rank) {
+    return;
+  }
+  const std::uint32_t at = cut_out(extent, run.begin, run.end);
+  set_used(at);
+  unorder(at);
+  extents_[at].first = End::tail;
+  put_at(at, place);
+}
+
+void ExtentPool::insert_at(const BlockRun& run, std::uint32_t place) {
+  const std::uint32_t at = make(newcomer(run));
+  extents_[at].first = End::tail;
+  link_in_stream(at);
+  put_at(at, place);
+}
 
 bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
   const bool counts = extents_[extent].puts < puts_wanted_;
@@ -321,30 +375,32 @@ bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
 }
 
 void ExtentPool::adapt(const BlockRun& run) {
-  for (std::int64_t at = run.begin; is_arc() && at < run.end;) {
-    const Piece recent = ghosts_[0].first_piece(run.stream, at, run.end);
-    const Piece frequent = ghosts_[1].first_piece(run.stream, at, run.end);
-    const std::int64_t end = std::min(recent.end, frequent.end);
+  for (std::int64_t end = run.end; is_arc() && end > run.begin;) {
+    const Piece recent = ghosts_[0].last_piece(run.stream, run.begin, end);
+    const Piece frequent = ghosts_[1].last_piece(run.stream, run.begin, end);
+    const std::int64_t begin = std::max(recent.begin, frequent.begin);
     const auto of_recent = static_cast<double>(ghosts_[0].used());
     const auto of_frequent = static_cast<double>(ghosts_[1].used());
-    // One by one: a product would be rounded otherwise than the sum.
-    for (; at < end && recent.present; ++at) {
-      target_ = std::min(target_ + std::max(1.0, of_frequent / of_recent),
-                         static_cast<double>(capacity_));
+    const BlockRun part{run.stream, begin, end, End::tail};
+    if (recent.present) {
+      target_ = add_repeatedly(target_, std::max(1.0, of_frequent / of_recent),
+                               static_cast<double>(capacity_), end - begin);
+      ghosts_[0].touch(part, recent.extent);
+    } else if (frequent.present) {
+      target_ = subtract_repeatedly(target_, std::max(1.0, of_recent / of_frequent), end - begin);
+      ghosts_[1].touch(part, frequent.extent);
     }
-    for (; at < end && frequent.present; ++at) {
-      target_ = std::max(target_ - std::max(1.0, of_recent / of_frequent), 0.0);
-    }
-    at = end;
+    end = begin;
   }
 }
 
-void ExtentPool::insert(const BlockRun& run) {
+ExtentPool::Extent ExtentPool::newcomer(const BlockRun& run) {
   const Extent made{.stream = run.stream,
                     .begin = run.begin,
                     .end = run.end,
                     .uses = is_lfu() ? 1U : 0U,
                     .puts = std::min(1U, puts_wanted_),
+                    .rank = rank_,
                     .first = run.first,
                     .used = now_};
   const std::int64_t size = made.size();
@@ -356,6 +412,11 @@ void ExtentPool::insert(const BlockRun& run) {
   for (ExtentPool& ghosts : ghosts_) {
     ghosts.remove(run);
   }
+  return made;
+}
+
+void ExtentPool::insert(const BlockRun& run) {
+  const Extent made = newcomer(run);
   const std::uint32_t back = ends_of(made).back;
   if (back != kNone && follows(extents_[back], made)) {
     Extent& joined = extents_[back];
@@ -398,8 +459,12 @@ std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
   if (at == kNone) {
     return 0;
   }
-  const bool one = round_ > 1 || is_arc() || (is_lfu() && extents_[at].uses > 1);
-  return one ? 1 : std::min(wanted, extents_[at].size());
+  if (is_arc() || (is_lfu() && extents_[at].uses > 1)) {
+    return 1;
+  }
+  const std::int64_t size = extents_[at].size();
+  const std::int64_t rounds = std::min((wanted + round_ - 1) / round_, size / round_);
+  return round_ == 1 ? std::min(wanted, size) : std::max<std::int64_t>(1, rounds * round_);
 }
 
 void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
@@ -413,8 +478,6 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
     std::int64_t part = std::min(blocks, extent.size());
     if (is_arc() && !extent.frequent && recent_ >= static_cast<std::int64_t>(target_)) {
       part = std::min(part, recent_ - static_cast<std::int64_t>(target_) + 1);
-    } else if (is_arc() && !extent.frequent) {
-      part = 1;  // T2 has nothing that may leave
     }
     BlockRun run{extent.stream, extent.begin, extent.end, extent.first};
     const bool keyless = is_keyless(extent);
@@ -637,8 +700,9 @@ void ExtentPool::check_invariants() const {
     std::uint32_t before = kNone;
     for (std::uint32_t at = ends.front; at != kNone; at = extents_[at].after) {
       const Extent& extent = extents_[at];
-      KVTIER_ASSERT(extent.ordered && extent.before == before && extent.size() > 0,
-                    "the order of eviction is a list");
+      KVTIER_ASSERT(
+          extent.ordered && extent.before == before && (extent.size() > 0 || extent.pins > 0),
+          "the order of eviction is a list");
       KVTIER_ASSERT(extent.holders == 0 || order_ == Order::fifo,
                     "what is held is out of the order");
       evictable += extent.holders == 0 && extent.pins == 0 ? extent.size() : 0;

@@ -59,15 +59,17 @@ class ExtentPool {
   void touch(const BlockRun& run, std::uint32_t extent, bool counts = true);
   /// Counts a put of them, which touches them or not. Returns whether the edge below writes it.
   bool put(const BlockRun& run, std::uint32_t extent, bool touches);
-  /// arc: these blocks, which are absent, are to come in.
+  /// arc: these blocks, which are absent, are to come in. Those that are remembered are the last to
+  /// be forgotten.
   void adapt(const BlockRun& run);
   /// Blocks come in at the end of the order. There is room for them, and they are absent.
   void insert(const BlockRun& run);
   /// So many blocks leave the front of the order, and as many as a round frees if they may; those
   /// with keys are added to `victims` in order.
   void evict(std::int64_t blocks, std::vector<BlockRun>& victims);
-  /// How many blocks may leave at once before newcomers, at most `wanted`: one where a newcomer may
-  /// leave before what is here, or changes who does, or where a round frees more. 0: none may.
+  /// How many blocks may leave at once before newcomers: whole rounds that free `wanted` or fewer.
+  /// One (and as many as its round frees) where a newcomer may leave before what is here, or
+  /// changes the next victim. 0: none may.
   [[nodiscard]] std::int64_t victims_before_newcomers(std::int64_t wanted) const;
   /// Those of the run that are present leave for good.
   void remove(const BlockRun& run);
@@ -78,8 +80,32 @@ class ExtentPool {
 
   // Pinned blocks keep their place in the order and are not evicted.
 
-  void pin(const BlockRun& run);
-  void unpin(const BlockRun& run);
+  void pin(const BlockRun& run) { change_pins(run, Pin::plain, 1); }
+  void unpin(const BlockRun& run) { change_pins(run, Pin::plain, -1); }
+  /// They are being written, and are not to be read yet.
+  void begin_write(const BlockRun& run) { change_pins(run, Pin::write, 1); }
+  void end_write(const BlockRun& run) { change_pins(run, Pin::write, -1); }
+  [[nodiscard]] bool is_written(std::uint32_t extent) const { return extents_[extent].writes > 0; }
+  /// They are being read.
+  void begin_load(const BlockRun& run) { change_pins(run, Pin::load, 1); }
+  void end_load(const BlockRun& run) { change_pins(run, Pin::load, -1); }
+  [[nodiscard]] bool is_loaded(std::uint32_t extent) const { return extents_[extent].loads > 0; }
+
+  // lru, as vLLM's offload has it: what a running request uses has a place of its own in the order,
+  // behind all that was used before the request's first use. There it is ordered by position, the
+  // last block first.
+
+  /// A place at the back.
+  [[nodiscard]] std::uint32_t open_place();
+  /// What is there stays, as all that is in the order.
+  void close_place(std::uint32_t place);
+  /// Blocks that are present, all in one extent, go to the place, if they were not used by a
+  /// request that came later or ended since.
+  void use_at(const BlockRun& run, std::uint32_t extent, std::uint32_t place);
+  /// Blocks come in at the place.
+  void insert_at(const BlockRun& run, std::uint32_t place);
+  /// The uses from here on are later than all before.
+  void begin_uses() { ++rank_; }
 
   // Requests that hold blocks.
 
@@ -120,7 +146,12 @@ class ExtentPool {
     /// lfu's count; 0 for other orders.
     std::uint32_t uses = 0;
     std::uint32_t puts = 0;
+    /// All pins, and of those the ones of writes and of loads.
     std::uint32_t pins = 0;
+    std::uint32_t writes = 0;
+    std::uint32_t loads = 0;
+    /// Grows with the place in the order, where requests have places of their own.
+    std::uint64_t rank = 0;
     /// Of blocks with several copies: which one. Numbers grow.
     std::uint32_t copy = 0;
     /// The end that leaves first.
@@ -169,6 +200,8 @@ class ExtentPool {
   /// An extent without holders and pins leaves, not as a victim.
   void drop(std::uint32_t at);
   std::uint32_t make(const Extent& extent);
+  /// Of blocks that come in, which the accounts have from here on.
+  Extent newcomer(const BlockRun& run);
   void free_extent(std::uint32_t at);
   void link_in_stream(std::uint32_t at);
   void unlink_from_stream(std::uint32_t at);
@@ -192,7 +225,10 @@ class ExtentPool {
       join_back(extents_[joined].after);
     }
   }
-  void change_pins(const BlockRun& run, int change);
+  enum class Pin : std::uint8_t { plain, write, load };
+  void change_pins(const BlockRun& run, Pin kind, int change);
+  /// An extent that is not in the order goes to the place.
+  void put_at(std::uint32_t at, std::uint32_t place);
   /// The earliest hidden copies of blocks that have left are found from here on.
   void uncover(StreamId stream, std::int64_t begin, std::int64_t end);
   /// The front extent that may leave.
@@ -205,6 +241,7 @@ class ExtentPool {
   SimDuration lease_;
   SimTime now_;
   std::uint32_t puts_wanted_;
+  std::uint64_t rank_ = 0;
   std::int64_t used_ = 0;
   std::int64_t evictable_ = 0;
   std::int64_t resident_ = 0;

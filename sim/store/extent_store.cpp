@@ -1,9 +1,13 @@
 #include "sim/store/extent_store.hpp"
 
 #include <algorithm>
+#include <unordered_map>
+
+#include <boost/icl/interval_set.hpp>
 
 #include "sim/core/assert.hpp"
 #include "sim/store/extent_pool.hpp"
+#include "sim/store/offer_counts.hpp"
 
 namespace kvtier {
 namespace {
@@ -17,10 +21,12 @@ class ExtentStore final : public Store {
         streams_(streams),
         pools_(std::move(pools)),
         counters_(pools_.size()),
-        needs_places_(rules.requests_in_first
-                          ? rules.pools.size() > 2
-                          : std::any_of(rules.edges.begin(), rules.edges.end(),
-                                        [](const EdgeRules& edge) { return !edge.promotes; })),
+        victims_(pools_.size()),
+        offloads_(is_offload(rules)),
+        offer_counts_(rules),
+        needs_places_(!rules.requests_in_first &&
+                      std::any_of(rules.edges.begin(), rules.edges.end(),
+                                  [](const EdgeRules& edge) { return !edge.promotes; })),
         one_by_one_(std::any_of(rules.edges.begin(), rules.edges.end(),
                                 [](const EdgeRules& edge) { return edge.exclusive; }) &&
                     std::any_of(rules.pools.begin(), rules.pools.end(),
@@ -38,39 +44,42 @@ class ExtentStore final : public Store {
     return match;
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
-                                   Match& match) override {
+  std::optional<RequestId> acquire(const Context& prompt, const Room& room, Match& match,
+                                   RequestId again) override {
     Request request;
     find(prompt, match, &request);
     request.found = (rules_.requests_in_first ? match.by_pool[0] : match.tokens).value / block();
-    room = std::max(room, match.tokens);
-    request.context = {prompt.stream, room};
+    const Tokens taken = std::max(room.taken, match.tokens);
+    request.context = {prompt.stream, taken};
     request.prompt = prompt.tokens;
-    if (rules_.requests_in_first && !take_room(request, needed)) {
+    if (rules_.requests_in_first && !take_room(request, room)) {
       return std::nullopt;
     }
-    // An offload counts uses when the request ends.
-    for (std::size_t i = rules_.requests_in_first ? 2 : 0; i < pools_.size(); ++i) {
-      if (rules_.pools[i].touch == Touch::lookup) {
-        touch_found(*pools_[i], match.tokens.value / block());
+    if (!rules_.requests_in_first) {
+      for (std::size_t i = 0; i < pools_.size(); ++i) {
+        if (rules_.pools[i].touch == Touch::lookup) {
+          touch_found(*pools_[i], match.tokens.value / block());
+        }
       }
     }
-    if (rules_.requests_in_first && match.tokens > match.by_pool[0]) {
-      request.used_from = request.found;
-      request.offered = match.tokens.value / block();
-      promote(request);
-      publish(request, match.tokens);
-    }
-    RequestId id{static_cast<std::uint32_t>(requests_.size())};
-    if (!free_requests_.empty()) {
+    RequestId id = again;
+    if (id.value != UINT32_MAX) {
+      request.prompt = requests_[id.value].prompt;
+      request.offered = std::move(requests_[id.value].offered);
+      request.offered.next = 0;
+    } else if (!free_requests_.empty()) {
       id = free_requests_.back();
       free_requests_.pop_back();
-      requests_[id.value] = std::move(request);
     } else {
-      requests_.push_back(std::move(request));
+      id = RequestId{static_cast<std::uint32_t>(requests_.size())};
+      requests_.emplace_back();
     }
-    if (rules_.publication == Publication::scheduling) {
-      publish(requests_[id.value], room);
+    Request& kept = requests_[id.value] = std::move(request);
+    if (rules_.requests_in_first && pools_.size() > 1) {
+      load(kept, match);
+    }
+    if (rules_.publication == Publication::scheduling && !awaits(kept)) {
+      publish(kept, taken);
     }
     return id;
   }
@@ -94,11 +103,41 @@ class ExtentStore final : public Store {
   }
 
   void computed(RequestId id, Tokens tokens) override {
+    Request& request = requests_[id.value];
     if (rules_.publication == Publication::computed) {
-      publish(requests_[id.value], tokens);
+      publish(request, tokens);
     }
-    if (rules_.requests_in_first && pools_.size() > 1) {
-      offer(requests_[id.value], tokens);
+    if (rules_.requests_in_first && pools_.size() > 1 && !offloads_) {
+      put_behind(request, tokens);
+    }
+  }
+
+  void loaded(RequestId id) override {
+    Request& request = requests_[id.value];
+    for (const BlockRun& run : request.loads) {
+      pools_[1]->end_load(run);
+    }
+    request.loads.clear();
+  }
+  void publish_loaded(RequestId id) override {
+    Request& request = requests_[id.value];
+    publish(request, request.loaded);
+  }
+
+  [[nodiscard]] bool offloads() const override { return offloads_; }
+  bool offer(RequestId id, Tokens tokens) override { return offer(requests_[id.value], tokens); }
+  [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
+  void copied(std::uint32_t copy) override {
+    const auto found = copies_in_work_.find(copy);
+    for (const BlockRun& run : found->second) {
+      pools_[1]->end_write(run);
+    }
+    copies_in_work_.erase(found);
+  }
+  void end(RequestId id) override {
+    if (offloads_) {
+      use_offered(requests_[id.value]);
+      free_requests_.push_back(id);
     }
   }
 
@@ -106,16 +145,15 @@ class ExtentStore final : public Store {
     Request& request = requests_[id.value];
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
-      if (pools_.size() > 1) {
-        use_offered(request);
-      }
       give_back(request);
     } else {
       const End first = rules_.pools.front().insertion;
       streams_.path(request.context.stream, request.context.tokens.value / block(), block(), path_);
       walk(path_, first, [&](const BlockRun& run) { put_found(request, run); });
     }
-    free_requests_.push_back(id);
+    if (!offloads_) {
+      free_requests_.push_back(id);
+    }
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
@@ -124,8 +162,8 @@ class ExtentStore final : public Store {
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
-    for (const auto& pool : pools_) {
-      pool->truncate(stream, tokens.value / block());
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->truncate(stream, tokens.value / rules_.pools[i].block.value);
     }
   }
   [[nodiscard]] bool remembers(StreamId stream) const override {
@@ -158,6 +196,21 @@ class ExtentStore final : public Store {
     std::int64_t end = 0;
     std::uint32_t copy = 0;
   };
+  using Intervals = boost::icl::interval_set<std::int64_t>;
+  using Interval = Intervals::interval_type;
+  /// What an offload knows of a request, by the place of blocks of the pool behind in its context.
+  struct Offered {
+    /// The first block that was not offered since it began.
+    std::int64_t next = 0;
+    /// Its place in the order of eviction.
+    std::uint32_t place = ExtentPool::kNone;
+    /// Blocks that it used in any way, of those the ones that it brought in, and the ones that were
+    /// there; and those that were missing.
+    Intervals seen;
+    Intervals inserted;
+    Intervals reused;
+    Intervals missed;
+  };
   struct Request {
     Context context;
     /// Whole blocks that it found, and where if that matters.
@@ -167,17 +220,32 @@ class ExtentStore final : public Store {
     std::int64_t published = 0;
     std::int64_t unpublished = 0;
     std::vector<Copies> copies;
-    /// The pool behind: the first block that the request's end uses, the number of offered blocks,
-    /// and the ones that it wrote.
-    std::int64_t used_from = 0;
-    std::int64_t offered = 0;
-    std::vector<BlockRun> written;
+    /// The end of the blocks of the pool behind that it found, those that it loads from there, and
+    /// the end of these.
+    std::int64_t found_behind = 0;
+    std::vector<BlockRun> loads;
+    Tokens loaded;
+    Offered offered;
     Tokens prompt;
   };
 
   [[nodiscard]] std::int64_t block() const { return rules_.pools.front().block.value; }
   [[nodiscard]] std::int64_t blocks_up(Tokens tokens) const {
     return (tokens.value + block() - 1) / block();
+  }
+
+  /// Leaves in path_ the stretches of a stream's first `end` blocks that end behind block `begin`:
+  /// a request that grows in a stream of many forks need not look at all of them.
+  void find_path(StreamId stream, std::int64_t begin, std::int64_t end) {
+    path_.clear();
+    for (StreamId at = stream; at.valid() && end > begin; at = streams_.parent(at)) {
+      const std::int64_t first = streams_.first_of(at) / block();
+      if (first < end) {
+        path_.push_back({at, first, end});
+        end = first;
+      }
+    }
+    std::reverse(path_.begin(), path_.end());
   }
 
   /// Leaves the path of the prompt's usable blocks in path_.
@@ -187,31 +255,82 @@ class ExtentStore final : public Store {
       usable = std::max<std::int64_t>(prompt.tokens.value - 1, 0) / block();
     }
     match.by_pool.assign(pools_.size(), Tokens(0));
-    // Requests in the first pool find a run there, and the rest behind.
+    match.waits = false;
     const bool in_first = rules_.requests_in_first;
-    bool behind = !in_first;
-    streams_.path(prompt.stream, in_first ? prompt.tokens.value / block() : usable, block(), path_);
+    const std::size_t last = in_first ? 1 : pools_.size();
+    streams_.path(prompt.stream, usable, block(), path_);
     std::int64_t at = 0;
     for (const Stretch& stretch : path_) {
       while (at < stretch.end) {
-        const Found found =
-            behind ? fastest(stretch.stream, at, stretch.end, in_first ? 1 : 0, pools_.size())
-                   : fastest(stretch.stream, at, std::min(usable, stretch.end), 0, 1);
-        if (found.end > at) {
-          match.by_pool[found.pool] += Tokens((found.end - at) * block());
-          at = found.end;
-          if (request != nullptr && needs_places_) {
-            request->places.push_back(found);
-          }
-        } else if (behind) {
+        const Found found = fastest(stretch.stream, at, stretch.end, 0, last);
+        if (found.end == at) {
           match.tokens = Tokens(at * block());
+          if (in_first && pools_.size() > 1) {
+            find_behind(prompt, match, request);
+          }
           return;
-        } else {
-          behind = true;
+        }
+        match.by_pool[found.pool] += Tokens((found.end - at) * block());
+        at = found.end;
+        if (request != nullptr && needs_places_) {
+          request->places.push_back(found);
         }
       }
     }
     match.tokens = Tokens(at * block());
+    if (in_first && pools_.size() > 1) {
+      find_behind(prompt, match, request);
+    }
+  }
+  /// Adds what the pools behind have of the prompt. An offload looks behind what the first pool
+  /// has, and has to have a block more; a cache of its own looks from the beginning on.
+  void find_behind(const Context& prompt, Match& match, Request* request) const {
+    const std::int64_t size = rules_.pools[1].block.value;
+    const Tokens first = match.tokens;
+    behind_.clear();
+    streams_.path(prompt.stream, prompt.tokens.value / size, size, behind_);
+    std::int64_t at = offloads_ ? first.value / size : 0;
+    Match with = match;
+    std::vector<Found> places;
+    for (const Stretch& stretch : behind_) {
+      bool all = true;
+      while (all && at < stretch.end) {
+        const Found found = fastest(stretch.stream, at, stretch.end, 1, pools_.size());
+        all = found.end > at;
+        if (all) {
+          const Tokens begin = std::max(Tokens(at * size), first);
+          const Tokens end = std::max(Tokens(found.end * size), begin);
+          with.by_pool[found.pool] += end - begin;
+          with.waits = with.waits || is_on_its_way(stretch.stream, at, found);
+          at = found.end;
+          places.push_back(found);
+        }
+      }
+      if (!all) {
+        break;
+      }
+    }
+    with.tokens = std::max(first, Tokens(at * size));
+    if (request != nullptr) {
+      request->found_behind = at;
+    }
+    if (with.tokens - first < Tokens(offloads_ ? size : 1)) {
+      return;
+    }
+    match = std::move(with);
+    if (request != nullptr) {
+      request->places = std::move(places);
+    }
+  }
+  [[nodiscard]] bool is_on_its_way(StreamId stream, std::int64_t begin, const Found& found) const {
+    bool is = false;
+    if (offloads_ && found.pool == 1) {
+      for_each_piece(*pools_[1], {stream, begin, found.end, End::head}, [&](const Piece& piece) {
+        is = is || pools_[1]->is_written(piece.extent) ||
+             (rules_.loads_alone && pools_[1]->is_loaded(piece.extent));
+      });
+    }
+    return is;
   }
   /// The fastest of some pools that has a block, and the end of what it has from there on before a
   /// faster one has more. `at` as the end: none has it.
@@ -309,9 +428,8 @@ class ExtentStore final : public Store {
     while (run.size() > 0) {
       const std::int64_t free = pool.free();
       const std::int64_t most = one_by_one_ ? 1 : run.size();
-      const std::int64_t part = free > 0 ? std::min(free, most)
-                                : evicts ? pool.victims_before_newcomers(most)
-                                         : 0;
+      const std::int64_t room = free > 0 ? free : evicts ? pool.victims_before_newcomers(most) : 0;
+      const std::int64_t part = std::min(room, most);
       if (part == 0) {
         counters_[index].skipped += run.size();
         return;
@@ -324,7 +442,7 @@ class ExtentStore final : public Store {
       }
       leave_below(index, now);
       if (free == 0) {
-        evict(index, part);
+        evict(index, room);
       }
       pool.insert(now);
       counters_[index].inserted += part;
@@ -347,15 +465,16 @@ class ExtentStore final : public Store {
   }
 
   void evict(std::size_t index, std::int64_t blocks) {
-    std::vector<BlockRun> victims;
+    // A newcomer evicts from slower pools only, so each pool has victims of its own.
+    std::vector<BlockRun>& victims = victims_[index];
+    victims.clear();
     pools_[index]->evict(blocks, victims);
     for (const BlockRun& victim : victims) {
-      const std::int64_t size = victim.end - victim.begin;
-      counters_[index].evicted += size;
+      counters_[index].evicted += victim.size();
       if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction) {
         const std::int64_t skipped = counters_[index + 1].skipped;
         put(index + 1, victim);
-        counters_[index].demoted += size - (counters_[index + 1].skipped - skipped);
+        counters_[index].demoted += victim.size() - (counters_[index + 1].skipped - skipped);
       }
     }
   }
@@ -370,10 +489,11 @@ class ExtentStore final : public Store {
   }
 
   /// Holds what was found (path_), and takes memory for the rest.
-  bool take_room(Request& request, Tokens needed) {
+  bool take_room(Request& request, const Room& room) {
     ExtentPool& pool = *pools_.front();
     const std::int64_t wanted = blocks_up(request.context.tokens) - request.found;
-    const std::int64_t gate = std::max(wanted, blocks_up(needed) - request.found);
+    const std::int64_t gate =
+        std::max(wanted + room.reserved, blocks_up(room.needed) - request.found) + room.watermark;
     std::int64_t evictable = pool.evictable();
     for_each_found(request.found, [&](const BlockRun& run, std::uint32_t extent) {
       evictable -= pool.is_evictable(extent) ? run.end - run.begin : 0;
@@ -405,7 +525,7 @@ class ExtentStore final : public Store {
       return;
     }
     ExtentPool& pool = *pools_.front();
-    streams_.path(request.context.stream, full, block(), path_);
+    find_path(request.context.stream, request.published, full);
     for (const Stretch& stretch : path_) {
       const BlockRun run{stretch.stream, std::max(stretch.begin, request.published), stretch.end,
                          End::head};
@@ -433,106 +553,272 @@ class ExtentStore final : public Store {
 
   // ---- The pools behind them ----
 
+  [[nodiscard]] std::int64_t size_behind() const { return rules_.pools[1].block.value; }
+  /// Whether what the request loads is not in its memory yet.
+  [[nodiscard]] bool awaits(const Request& request) const {
+    return rules_.loads_alone && request.loaded.value > 0;
+  }
+
+  /// What was found behind the first pool (behind_) is loaded into the request's memory.
+  void load(Request& request, const Match& match) {
+    const std::int64_t size = size_behind();
+    const std::int64_t begin = match.by_pool[0].value / size;
+    const std::int64_t end = match.tokens.value / size;
+    if (!offloads_) {
+      request.offered.next = request.found_behind;
+      path_.swap(behind_);
+      for (std::size_t i = 1; i < pools_.size(); ++i) {
+        if (rules_.pools[i].touch == Touch::lookup) {
+          touch_found(*pools_[i], request.found_behind);
+        }
+      }
+      path_.swap(behind_);
+    }
+    if (match.tokens == match.by_pool[0]) {
+      return;
+    }
+    promote(request);
+    request.loaded = match.tokens;
+    if (offloads_) {
+      request.offered.next = end;
+    }
+    for (const Stretch& stretch : behind_) {
+      const BlockRun run{stretch.stream, std::max(begin, stretch.begin), std::min(end, stretch.end),
+                         End::head};
+      // What found no room there on its way from a slower pool does not stay.
+      for_each_piece(*pools_[1], run, [&](const Piece& piece) {
+        if (piece.present) {
+          request.loads.push_back({run.stream, piece.begin, piece.end, End::head});
+        }
+      });
+      if (offloads_ && run.begin < run.end) {
+        note_reuse(request.offered, run);
+      }
+    }
+    for (const BlockRun& run : request.loads) {
+      pools_[1]->begin_load(run);
+    }
+    if (!rules_.loads_alone) {
+      publish(request, match.tokens);
+    }
+  }
   /// Blocks that were found behind the second pool come nearer.
   void promote(const Request& request) {
-    std::int64_t at = 0;
-    const std::vector<Stretch> path = path_;
+    std::int64_t at =
+        request.places.empty() || !offloads_ ? 0 : request.found * block() / size_behind();
+    const std::vector<Stretch> path = behind_;
     for (const Found& place : request.places) {
       const std::size_t to = std::max<std::size_t>(1, target(place.pool));
       for (const Stretch& stretch : path) {
         const BlockRun run{stretch.stream, std::max(at, stretch.begin),
                            std::min(place.end, stretch.end), End::head};
         if (to < place.pool && run.begin < run.end) {
+          const std::int64_t before = counters_[to].inserted;
           put(to, run);
+          counters_[to].promoted += counters_[to].inserted - before;
         }
       }
       at = place.end;
     }
   }
 
-  /// The end of what the request's computed tokens may offer.
+  /// How many blocks of the pool behind the request's computed tokens may fill.
   [[nodiscard]] std::int64_t offers(const Request& request, Tokens tokens) const {
     return (rules_.edges[0].prompts_only ? std::min(tokens, request.prompt) : tokens).value /
-           block();
+           size_behind();
   }
-  void offer(Request& request, Tokens tokens) {
+  /// A cache of its own takes block after block, and asks for room for each.
+  void put_behind(Request& request, Tokens tokens) {
     const std::int64_t end = offers(request, tokens);
-    if (end <= request.offered) {
+    if (end <= request.offered.next) {
       return;
     }
+    streams_.path(request.context.stream, end, size_behind(), path_);
+    const std::vector<Stretch> path = path_;
+    walk(path, rules_.pools[1].insertion, [&](BlockRun run) {
+      run.begin = std::max(run.begin, request.offered.next);
+      if (run.begin < run.end) {
+        put(1, run);
+      }
+    });
+    request.offered.next = end;
+  }
+
+  static void add(Intervals& intervals, const BlockRun& run) {
+    intervals.add(Interval::right_open(run.begin, run.end));
+  }
+  /// Visits the parts of a run that are not among the intervals.
+  template <class Visit>
+  static void for_each_new(const Intervals& intervals, const BlockRun& run, Visit visit) {
+    Intervals parts;
+    add(parts, run);
+    parts -= intervals;
+    for (const auto& part : parts) {
+      visit(BlockRun{run.stream, boost::icl::first(part), boost::icl::last(part) + 1, run.first});
+    }
+  }
+  /// Its place in the order of eviction, from its first use on.
+  std::uint32_t place_of(Offered& offered) {
+    if (offered.place == ExtentPool::kNone && rules_.pools[1].eviction == "lru") {
+      offered.place = pools_[1]->open_place();
+    }
+    return offered.place;
+  }
+  /// Blocks that are there, and readable, are used.
+  void note_reuse(Offered& offered, const BlockRun& run) {
+    for_each_new(offered.seen, run, [&](const BlockRun& part) {
+      if (const std::uint32_t place = place_of(offered); place != ExtentPool::kNone) {
+        for_each_piece(*pools_[1], part, [&](const Piece& piece) {
+          if (piece.present) {
+            pools_[1]->use_at({part.stream, piece.begin, piece.end, part.first}, piece.extent,
+                              place);
+          }
+        });
+      }
+    });
+    for_each_new(offered.inserted, run, [&](const BlockRun& part) { add(offered.reused, part); });
+    add(offered.seen, run);
+  }
+
+  bool offer(Request& request, Tokens tokens) {
+    const std::int64_t end = offers(request, tokens);
+    Offered& offered = request.offered;
+    if (end <= offered.next) {
+      return true;
+    }
     ExtentPool& pool = *pools_[1];
-    std::vector<BlockRun> here;
-    std::vector<BlockRun> missing;
-    std::int64_t wanted = -pool.free();
-    streams_.path(request.context.stream, end, block(), path_);
+    std::vector<BlockRun>& here = offered_here_;
+    std::vector<BlockRun>& missing = offered_missing_;
+    here.clear();
+    missing.clear();
+    std::int64_t wanted = 0;
+    streams_.path(request.context.stream, end, size_behind(), path_);
     for (const Stretch& stretch : path_) {
-      for_each_piece(
-          pool, {stretch.stream, std::max(stretch.begin, request.offered), stretch.end, End::head},
-          [&](const Piece& piece) {
-            const BlockRun run{stretch.stream, piece.begin, piece.end, End::head};
-            (piece.present ? here : missing).push_back(run);
-            wanted += piece.present ? 0 : run.end - run.begin;
-          });
+      const BlockRun own{stretch.stream, std::max(stretch.begin, offered.next), stretch.end,
+                         End::head};
+      if (own.begin < own.end) {
+        for_each_piece(pool, own, [&](const Piece& piece) {
+          const BlockRun run{stretch.stream, piece.begin, piece.end, End::head};
+          if (!piece.present) {
+            missing.push_back(run);
+          } else if (!pool.is_written(piece.extent)) {
+            here.push_back(run);
+          }
+        });
+      }
+    }
+    offer_counts_.admit(path_, offered.next, missing);
+    for (const BlockRun& run : missing) {
+      wanted += run.size();
+    }
+    for (std::size_t i = missing.size(); i-- > 0;) {
+      std::vector<BlockRun> parts;
+      for_each_new(offered.missed, missing[i],
+                   [&](const BlockRun& part) { parts.push_back(part); });
+      for (std::size_t j = parts.size(); j-- > 0;) {
+        pool.adapt(parts[j]);
+        add(offered.missed, parts[j]);
+      }
+    }
+    if (wanted > 0) {
+      static_cast<void>(place_of(offered));
     }
     for (const BlockRun& run : here) {
+      note_reuse(offered, run);
       pool.pin(run);
     }
     for (const BlockRun& run : missing) {
-      pool.adapt(run);
+      add(offered.seen, run);
     }
-    if (wanted <= pool.evictable()) {
-      for (const BlockRun& run : missing) {
-        leave_below(1, run);
-      }
-      evict(1, wanted);
-      for (const BlockRun& run : missing) {
-        pool.insert(run);
-        pool.pin(run);
-        counters_[1].inserted += run.end - run.begin;
-        request.written.push_back(run);
-        write_new(1, run);
-      }
-      request.offered = end;
+    const std::int64_t short_of = wanted - pool.free();
+    const bool fits = short_of <= pool.evictable();
+    if (!fits) {
+      counters_[1].skipped += wanted;
     } else {
-      counters_[1].skipped += wanted + pool.free();
+      if (wanted > 0) {
+        write_missing(offered, short_of);
+      }
+      offered.next = end;
     }
     for (const BlockRun& run : here) {
       pool.unpin(run);
     }
+    return fits;
   }
-  void use_offered(const Request& request) {
+  /// What is missing comes in, and is being copied.
+  void write_missing(Offered& offered, std::int64_t short_of) {
     ExtentPool& pool = *pools_[1];
-    for (const BlockRun& run : request.written) {
-      pool.unpin(run);
+    Copy copy{.id = next_copy_++};
+    for (const BlockRun& run : offered_missing_) {
+      leave_below(1, run);
     }
-    streams_.path(request.context.stream,
-                  std::min(request.offered, offers(request, request.context.tokens)), block(),
-                  path_);
-    walk(path_, End::tail, [&](BlockRun run) {
-      run.begin = std::max(run.begin, request.used_from);
-      while (run.begin < run.end) {
-        // The part at the end that the request wrote, or did not.
-        std::int64_t begin = run.begin;
-        bool wrote = false;
-        for (const BlockRun& written : request.written) {
-          if (written.stream == run.stream && written.begin < run.end && run.end <= written.end) {
-            begin = std::max(begin, written.begin);
-            wrote = true;
-          } else if (written.stream == run.stream && written.end < run.end) {
-            begin = std::max(begin, written.end);
-          }
-        }
-        for_each_piece(pool, {run.stream, begin, run.end, End::tail}, [&](const Piece& piece) {
-          const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
-          if (piece.present && wrote) {
-            pool.touch(part, piece.extent, false);
-          } else if (piece.present && pool.put(part, piece.extent, true)) {
-            write(1, part);
-          }
-        });
-        run.end = begin;
+    evict(1, short_of);
+    for (const BlockRun& run : offered_missing_) {
+      if (offered.place != ExtentPool::kNone) {
+        pool.insert_at(run, offered.place);
+      } else {
+        pool.insert(run);
       }
-    });
+      pool.begin_write(run);
+      add(offered.inserted, run);
+      counters_[1].inserted += run.size();
+      copy.blocks += run.size();
+      write_new(1, run);
+    }
+    copies_in_work_.emplace(copy.id, offered_missing_);
+    begun_.push_back(copy);
+  }
+  /// The request's uses count, from the tail to the head.
+  void use_offered(Request& request) {
+    ExtentPool& pool = *pools_[1];
+    Offered& offered = request.offered;
+    const bool by_recency = rules_.pools[1].eviction == "lru";
+    pool.begin_uses();
+    if (!offered.seen.empty()) {
+      streams_.path(request.context.stream, boost::icl::last(offered.seen) + 1, size_behind(),
+                    path_);
+      const std::vector<Stretch> path = path_;
+      walk(path, End::tail, [&](const BlockRun& run) {
+        for (std::int64_t end = run.end; end > run.begin;) {
+          const auto [begin, reused, used] = last_alike(offered, run.begin, end);
+          if (reused || (used && by_recency) || intersects(offered.inserted, end - 1)) {
+            for_each_piece(pool, {run.stream, begin, end, End::tail}, [&](const Piece& piece) {
+              const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
+              if (piece.present && !reused) {
+                pool.touch(part, piece.extent, false);
+              } else if (piece.present && pool.put(part, piece.extent, true)) {
+                write(1, part);
+              }
+            });
+          }
+          end = begin;
+        }
+      });
+    }
+    if (offered.place != ExtentPool::kNone) {
+      pool.close_place(offered.place);
+    }
+    offered = {};
+  }
+  struct Alike {
+    std::int64_t begin;
+    bool reused;
+    bool used;
+  };
+  [[nodiscard]] static bool intersects(const Intervals& intervals, std::int64_t block) {
+    return boost::icl::contains(intervals, block);
+  }
+  /// The longest end of [begin, end) whose blocks the request has used in the same way.
+  [[nodiscard]] static Alike last_alike(const Offered& offered, std::int64_t begin,
+                                        std::int64_t end) {
+    for (const Intervals* intervals : {&offered.seen, &offered.inserted, &offered.reused}) {
+      for (const auto& one : *intervals) {
+        for (const std::int64_t border : {boost::icl::first(one), boost::icl::last(one) + 1}) {
+          begin = border < end ? std::max(begin, border) : begin;
+        }
+      }
+    }
+    return {begin, intersects(offered.reused, end - 1), intersects(offered.seen, end - 1)};
   }
 
   void give_back(const Request& request) {
@@ -586,6 +872,9 @@ class ExtentStore final : public Store {
   const Streams& streams_;
   Pools pools_;
   std::vector<PoolCounters> counters_;
+  std::vector<std::vector<BlockRun>> victims_;
+  bool offloads_;
+  OfferCounts offer_counts_;
   bool needs_places_;
   /// The room that one block frees below is not the one that the next one's victims need.
   bool one_by_one_;
@@ -593,6 +882,14 @@ class ExtentStore final : public Store {
   std::vector<RequestId> free_requests_;
   std::uint32_t copies_ = 0;
   mutable std::vector<Stretch> path_;
+  /// In blocks of the pools behind.
+  mutable std::vector<Stretch> behind_;
+  std::uint32_t next_copy_ = 0;
+  std::vector<Copy> begun_;
+  std::unordered_map<std::uint32_t, std::vector<BlockRun>> copies_in_work_;
+  /// The runs that offer found, and those that are missing.
+  std::vector<BlockRun> offered_here_;
+  std::vector<BlockRun> offered_missing_;
 };
 
 }  // namespace

@@ -30,19 +30,20 @@ class NodeStore final : public Store {
     return {Tokens(found * block()), {Tokens(found * block())}};
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
-                                   Match& match) override {
+  std::optional<RequestId> acquire(const Context& prompt, const Room& asked, Match& match,
+                                   RequestId) override {
     const Path path = find(prompt.stream, usable(prompt.tokens));
     match = {Tokens(path.blocks * block()), {Tokens(path.blocks * block())}};
     Request request;
-    room = std::max(room, match.tokens);
+    const Tokens room = std::max(asked.taken, match.tokens);
     request.context = {prompt.stream, match.tokens};
     request.held = path.blocks;
     const std::uint32_t end = use(path);
     lock(end, 1);
     request.node = end;
-    if (blocks_up(needed) - request.held > free_blocks().available ||
-        !extend(request, {prompt.stream, room})) {
+    const std::int64_t gate =
+        std::max(blocks_up(asked.needed), blocks_up(room) + asked.reserved) + asked.watermark;
+    if (gate - request.held > free_blocks().available || !extend(request, {prompt.stream, room})) {
       lock(end, -1);
       return std::nullopt;
     }

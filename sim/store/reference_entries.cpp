@@ -333,10 +333,10 @@ class ReferenceEntries final : public Store {
     return match;
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
-                                   Match& found) override {
+  std::optional<RequestId> acquire(const Context& prompt, const Room& asked, Match& found,
+                                   RequestId) override {
     found = match(prompt);
-    room = std::max(room, found.tokens);
+    const Tokens room = std::max(asked.taken, found.tokens);
     Request request{.context = {prompt.stream, room}};
     const Blocks hits = keys({prompt.stream, found.tokens});
     for (const Key& key : hits) {
@@ -345,7 +345,8 @@ class ReferenceEntries final : public Store {
     protect(hits);
     if (in_first()) {
       const std::int64_t wanted = up(room) - found.by_pool[0].value / block().value;
-      const std::int64_t gate = up(needed) - found.by_pool[0].value / block().value;
+      const std::int64_t gate = std::max(up(asked.needed), up(room) + asked.reserved) +
+                                asked.watermark - found.by_pool[0].value / block().value;
       if (gate > free_blocks().available || !take(wanted)) {
         protect({});
         return std::nullopt;

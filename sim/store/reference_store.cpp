@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim/core/assert.hpp"
+#include "sim/store/offer_counts.hpp"
 
 namespace kvtier {
 namespace {
@@ -46,12 +47,17 @@ struct Block {
   std::int64_t holders = 0;
   /// It keeps its place in the order, and does not leave.
   std::int64_t pins = 0;
+  /// Of those pins, the ones of its writing and of its loads.
+  std::int64_t writes = 0;
+  std::int64_t loads = 0;
   /// arc: in T2.
   bool frequent = false;
   /// lfu's count.
   std::int64_t uses = 1;
   std::int64_t puts = 1;
   std::int64_t reached = 0;
+  /// Of blocks that a running request of an offload used: the block's place from the end.
+  std::int64_t within = 0;
   SimTime used;
   std::list<Block>::iterator self;
 };
@@ -151,8 +157,30 @@ class BlockPool {
     };
     if (ghosts_[0].contains(key)) {
       target_ = std::min(target_ + ratio(1, 0), static_cast<double>(rules_.capacity));
+      ghosts_[0].add(key, rules_.capacity);
     } else if (ghosts_[1].contains(key)) {
       target_ = std::max(target_ - ratio(0, 1), 0.0);
+      ghosts_[1].add(key, rules_.capacity);
+    }
+  }
+  /// A number of its own for a request that is running, higher than all before.
+  [[nodiscard]] std::int64_t next_rank() { return ++clock_; }
+  /// A running request with this rank brought the block in.
+  void place_as(Block* block, std::int64_t rank, std::int64_t position) {
+    order_.erase(place(*block));
+    block->reached = rank;
+    block->within = -position;
+    order_.emplace(place(*block), block);
+  }
+  /// A running request with this rank uses a block: it is ordered with those of that rank, the one
+  /// farthest from the head first, unless it was used later.
+  void use_as(Block* block, std::int64_t rank, std::int64_t position) {
+    const std::pair wanted{rank, -position};
+    if (std::pair{block->reached, block->within} < wanted) {
+      order_.erase(place(*block));
+      std::tie(block->reached, block->within) = wanted;
+      order_.emplace(place(*block), block);
+      block->used = now_;
     }
   }
   /// The block leaves to make room.
@@ -212,7 +240,7 @@ class BlockPool {
   [[nodiscard]] Block* victim() const {
     const auto is_free = [&](const auto& place) { return may_leave(*place.second); };
     if (is_arc() && recent_ < static_cast<std::int64_t>(target_)) {
-      const auto frequent = order_.lower_bound({1, 0});
+      const auto frequent = order_.lower_bound(Place{1, 0, 0});
       const auto found = std::find_if(frequent, order_.end(), is_free);
       if (found != order_.end()) {
         return found->second;
@@ -258,13 +286,18 @@ class BlockPool {
   [[nodiscard]] bool may_leave(const Block& block) const {
     return block.pins == 0 && !(block.keyed && block.used + rules_.lease > now_);
   }
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> place(const Block& block) const {
-    return {rules_.eviction == "lfu" ? block.uses : block.frequent ? 1 : 0, block.reached};
+  using Place = std::array<std::int64_t, 3>;
+  [[nodiscard]] Place place(const Block& block) const {
+    return {rules_.eviction == "lfu" ? block.uses
+            : block.frequent         ? 1
+                                     : 0,
+            block.reached, block.within};
   }
   [[nodiscard]] bool is_arc() const { return rules_.eviction == "arc"; }
   void reach_end(Block* block) {
     if (rules_.eviction != "fifo") {
       block->reached = ++clock_;
+      block->within = 0;
     }
   }
 
@@ -278,7 +311,7 @@ class BlockPool {
   std::array<Ghosts, 2> ghosts_;
   std::list<Block> blocks_;
   /// Blocks that no request holds, in the order of eviction.
-  std::map<std::pair<std::int64_t, std::int64_t>, Block*> order_;
+  std::map<Place, Block*> order_;
   std::map<Key, std::vector<Block*>> by_key_;
 };
 
@@ -286,7 +319,11 @@ class ReferenceBlocks final : public Store {
  public:
   using Pools = std::vector<std::shared_ptr<BlockPool>>;
   ReferenceBlocks(const StoreRules& rules, const Streams& streams, Pools pools)
-      : rules_(rules), streams_(streams), pools_(std::move(pools)), counters_(pools_.size()) {}
+      : rules_(rules),
+        streams_(streams),
+        pools_(std::move(pools)),
+        counters_(pools_.size()),
+        offer_counts_(rules) {}
 
   void advance(SimTime now) override {
     for (const auto& pool : pools_) {
@@ -297,17 +334,16 @@ class ReferenceBlocks final : public Store {
   [[nodiscard]] Match match(const Context& prompt) const override {
     Match match{Tokens(0), std::vector<Tokens>(pools_.size())};
     if (rules_.requests_in_first) {
-      const std::vector<Key> keys = keys_of(streams_, prompt, block());
-      const std::size_t usable = usable_keys(prompt).size();
-      std::size_t at = 0;
-      while (at < usable && pools_[0]->find(keys[at]) != nullptr) {
-        ++at;
+      for (const Key& key : usable_keys(prompt)) {
+        if (pools_[0]->find(key) == nullptr) {
+          break;
+        }
+        match.tokens += block();
       }
-      match.by_pool[0] = block() * static_cast<std::int64_t>(at);
-      for (; at < keys.size() && where(keys[at], 1) < pools_.size(); ++at) {
-        match.by_pool[where(keys[at], 1)] += block();
+      match.by_pool[0] = match.tokens;
+      if (pools_.size() > 1) {
+        match_behind(prompt, match);
       }
-      match.tokens = block() * static_cast<std::int64_t>(at);
       return match;
     }
     for (const Key& key : usable_keys(prompt)) {
@@ -321,23 +357,25 @@ class ReferenceBlocks final : public Store {
     return match;
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
-                                   Match& found) override {
+  std::optional<RequestId> acquire(const Context& prompt, const Room& room, Match& found,
+                                   RequestId again) override {
     found = match(prompt);
-    room = std::max(room, found.tokens);
-    Request request{.context = {prompt.stream, room}};
-    const std::vector<Key> hits = keys_of(streams_, {prompt.stream, found.tokens}, block());
+    const Tokens taken = std::max(room.taken, found.tokens);
+    Request request{.context = {prompt.stream, taken}};
+    const std::vector<Key> hits = keys_of(
+        streams_, {prompt.stream, rules_.requests_in_first ? found.by_pool[0] : found.tokens},
+        block());
     if (rules_.requests_in_first) {
-      request.found = static_cast<std::size_t>(found.by_pool[0].value / block().value);
+      request.found = hits.size();
       for (std::size_t i = 0; i < request.found; ++i) {
         request.blocks.push_back(pools_[0]->find(hits[i]));
         pools_[0]->hold(request.blocks.back());
       }
-      const std::int64_t wanted =
-          blocks_up(room, block()) - static_cast<std::int64_t>(request.found);
-      const std::int64_t gate =
-          blocks_up(needed, block()) - static_cast<std::int64_t>(request.found);
-      if (gate > free_blocks().available || !make_room(wanted)) {
+      const std::int64_t had = static_cast<std::int64_t>(request.found);
+      const std::int64_t wanted = blocks_up(taken, block()) - had;
+      const std::int64_t all = blocks_up(room.needed, block()) - had;
+      const std::int64_t available = free_blocks().available - room.watermark;
+      if (all > available || wanted + room.reserved > available || !make_room(wanted)) {
         for (Block* held : request.blocks) {
           pools_[0]->put_back(held);
         }
@@ -345,36 +383,31 @@ class ReferenceBlocks final : public Store {
       }
       request.unpublished = wanted;
       request.prompt = prompt.tokens;
-    }
-    for (std::size_t i = 0; i < hits.size(); ++i) {
-      const bool behind = rules_.requests_in_first && i >= request.found;
-      request.places.push_back(where(hits[i], behind ? 1 : 0));
-    }
-    for (std::size_t i = rules_.requests_in_first ? 2 : 0; i < pools_.size(); ++i) {
-      if (rules_.pools[i].touch == Touch::lookup) {
-        for (auto key = hits.rbegin(); key != hits.rend(); ++key) {
-          if (Block* here = pools_[i]->find(*key)) {
-            pools_[i]->use(here);
-          }
-        }
+    } else {
+      for (const Key& key : hits) {
+        request.places.push_back(where(key, 0));
+      }
+      for (std::size_t i = 0; i < pools_.size(); ++i) {
+        touch_found(i, hits);
       }
     }
-    if (rules_.requests_in_first && hits.size() > request.found) {
-      request.used_from = request.found;
-      request.offered = hits.size();
-      for (std::size_t i = request.found; i < hits.size(); ++i) {
-        const std::size_t to = std::max<std::size_t>(1, target(request.places[i]));
-        if (to < request.places[i]) {
-          put(to, hits[i]);
-        }
-      }
-      publish(request, found.tokens);
+    std::uint32_t id = again.value;
+    if (id == UINT32_MAX) {
+      id = ++last_request_;
+    } else {
+      request.prompt = requests_.at(id).prompt;
+      request.offered = requests_.at(id).offered;
+      request.offered.next = 0;
     }
-    requests_[++last_request_] = std::move(request);
-    if (rules_.publication == Publication::scheduling) {
-      publish(requests_[last_request_], room);
+    Request& kept = requests_[id] = std::move(request);
+    if (rules_.requests_in_first && pools_.size() > 1) {
+      load(kept, prompt, found);
     }
-    return RequestId{last_request_};
+    if (rules_.publication == Publication::scheduling &&
+        !(rules_.loads_alone && kept.loaded.value > 0)) {
+      publish(kept, taken);
+    }
+    return RequestId{id};
   }
 
   bool grow(RequestId id, const Context& context) override {
@@ -399,8 +432,43 @@ class ReferenceBlocks final : public Store {
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
-    if (rules_.requests_in_first && pools_.size() > 1) {
-      offer(request, tokens);
+    if (rules_.requests_in_first && pools_.size() > 1 && !offloads()) {
+      const std::vector<Key> keys = offers(request, tokens);
+      const bool from_head = rules_.pools[1].insertion == End::head;
+      const auto next = static_cast<std::size_t>(request.offered.next);
+      for (std::size_t i = next; i < keys.size(); ++i) {
+        put(1, keys[from_head ? i : next + keys.size() - 1 - i]);
+      }
+      request.offered.next = std::max(request.offered.next, std::ssize(keys));
+    }
+  }
+
+  [[nodiscard]] bool offloads() const override { return is_offload(rules_); }
+  void loaded(RequestId id) override {
+    Request& request = requests_.at(id.value);
+    for (Block* block : request.loads) {
+      --block->loads;
+      pools_[1]->unpin(block);
+    }
+    request.loads.clear();
+  }
+  void publish_loaded(RequestId id) override {
+    Request& request = requests_.at(id.value);
+    publish(request, request.loaded);
+  }
+  bool offer(RequestId id, Tokens tokens) override { return offer(requests_.at(id.value), tokens); }
+  [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
+  void copied(std::uint32_t copy) override {
+    for (Block* block : copies_in_work_.at(copy)) {
+      --block->writes;
+      pools_[1]->unpin(block);
+    }
+    copies_in_work_.erase(copy);
+  }
+  void end(RequestId id) override {
+    if (offloads()) {
+      use_offered(requests_.at(id.value));
+      requests_.erase(id.value);
     }
   }
 
@@ -409,9 +477,6 @@ class ReferenceBlocks final : public Store {
     const bool from_tail = rules_.pools[0].insertion == End::tail;
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
-      if (pools_.size() > 1) {
-        use_offered(request);
-      }
       if (from_tail) {
         leave_keyless(request.unpublished);
       }
@@ -430,7 +495,9 @@ class ReferenceBlocks final : public Store {
         put(at < request.places.size() ? target(request.places[at]) : 0, keys[at]);
       }
     }
-    requests_.erase(id.value);
+    if (!offloads()) {
+      requests_.erase(id.value);
+    }
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
@@ -439,8 +506,8 @@ class ReferenceBlocks final : public Store {
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
-    for (const auto& pool : pools_) {
-      pool->truncate(stream, tokens.value / block().value);
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->truncate(stream, tokens.value / rules_.pools[i].block.value);
     }
   }
   [[nodiscard]] bool remembers(StreamId stream) const override {
@@ -464,6 +531,17 @@ class ReferenceBlocks final : public Store {
   }
 
  private:
+  /// What an offload knows of a request.
+  struct Offered {
+    std::int64_t next = 0;
+    /// In the order of eviction, while it runs; 0: it has used nothing yet.
+    std::int64_t rank = 0;
+    /// By the blocks' places in its context.
+    std::set<std::int64_t> seen;
+    std::set<std::int64_t> inserted;
+    std::set<std::int64_t> reused;
+    std::set<std::int64_t> missed;
+  };
   struct Request {
     Context context;
     /// With a key, in order; the first `found` were found.
@@ -473,73 +551,223 @@ class ReferenceBlocks final : public Store {
     std::int64_t unpublished = 0;
     /// Where each block that was found lay.
     std::vector<std::size_t> places;
-    /// The pool behind: the first block that the request's end uses, the number of offered blocks,
-    /// and the ones that it wrote.
-    std::size_t used_from = 0;
-    std::size_t offered = 0;
-    std::vector<Key> written;
+    /// Blocks that it loads, and the end of what it has when they are there.
+    std::vector<Block*> loads;
+    Tokens loaded;
+    Offered offered;
     Tokens prompt;
   };
+
+  // ---- The pools behind the first one ----
+
+  [[nodiscard]] Tokens size_behind() const { return rules_.pools[1].block; }
+  [[nodiscard]] std::vector<Key> keys_behind(const Context& context) const {
+    return keys_of(streams_, context, size_behind());
+  }
+  /// How many blocks of the prompt the pools behind have, from `begin` on or from the first on.
+  [[nodiscard]] std::size_t found_behind(const std::vector<Key>& keys, std::size_t begin) const {
+    std::size_t end = begin;
+    while (end < keys.size() && where(keys[end], 1) < pools_.size()) {
+      ++end;
+    }
+    return end;
+  }
+  [[nodiscard]] std::size_t first_behind(Tokens in_first) const {
+    return offloads() ? static_cast<std::size_t>(in_first.value / size_behind().value) : 0;
+  }
+  void match_behind(const Context& prompt, Match& match) const {
+    const std::vector<Key> keys = keys_behind(prompt);
+    const std::size_t begin = first_behind(match.tokens);
+    const std::size_t end = found_behind(keys, begin);
+    const Tokens first = match.tokens;
+    const Tokens all = size_behind() * static_cast<std::int64_t>(end);
+    if (all - first < (offloads() ? size_behind() : Tokens(1))) {
+      return;
+    }
+    match.tokens = all;
+    for (std::size_t i = begin; i < end; ++i) {
+      const Tokens from = std::max(first, size_behind() * static_cast<std::int64_t>(i));
+      const Tokens to = std::max(first, size_behind() * static_cast<std::int64_t>(i + 1));
+      match.by_pool[where(keys[i], 1)] += to - from;
+      const Block* here = pools_[1]->find(keys[i]);
+      if (offloads() && here != nullptr) {
+        match.waits = match.waits || here->writes > 0 || (rules_.loads_alone && here->loads > 0);
+      }
+    }
+  }
+  void touch_found(std::size_t pool, const std::vector<Key>& keys) {
+    if (rules_.pools[pool].touch == Touch::lookup) {
+      for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
+        if (Block* here = pools_[pool]->find(*key)) {
+          pools_[pool]->use(here);
+        }
+      }
+    }
+  }
+  void load(Request& request, const Context& prompt, const Match& match) {
+    const std::vector<Key> keys = keys_behind(prompt);
+    if (!offloads()) {
+      std::vector<Key> found = keys;
+      found.resize(found_behind(keys, 0));
+      request.offered.next = std::ssize(found);
+      for (std::size_t i = 1; i < pools_.size(); ++i) {
+        touch_found(i, found);
+      }
+    }
+    if (match.tokens == match.by_pool[0]) {
+      return;
+    }
+    const auto end = static_cast<std::size_t>(match.tokens.value / size_behind().value);
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < end; ++i) {
+      places.push_back(where(keys[i], 1));
+    }
+    for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
+      const std::size_t to = std::max<std::size_t>(1, target(places[i]));
+      if (to < places[i]) {
+        const std::int64_t before = counters_[to].inserted;
+        put(to, keys[i]);
+        counters_[to].promoted += counters_[to].inserted - before;
+      }
+    }
+    if (offloads()) {
+      request.offered.next = static_cast<std::int64_t>(end);
+    }
+    request.loaded = match.tokens;
+    for (auto i = static_cast<std::size_t>(match.by_pool[0].value / size_behind().value); i < end;
+         ++i) {
+      if (Block* here = pools_[1]->find(keys[i])) {
+        pools_[1]->pin(here);
+        ++here->loads;
+        request.loads.push_back(here);
+      }
+      if (offloads()) {
+        note_reuse(request.offered, keys[i], static_cast<std::int64_t>(i));
+      }
+    }
+    if (!rules_.loads_alone) {
+      publish(request, match.tokens);
+    }
+  }
+  std::int64_t rank_of(Offered& offered) {
+    if (offered.rank == 0) {
+      offered.rank = pools_[1]->next_rank();
+    }
+    return offered.rank;
+  }
+  void note_reuse(Offered& offered, const Key& key, std::int64_t position) {
+    if (offered.seen.insert(position).second && rules_.pools[1].eviction == "lru") {
+      const std::int64_t rank = rank_of(offered);
+      if (Block* here = pools_[1]->find(key)) {
+        pools_[1]->use_as(here, rank, position);
+      }
+    }
+    if (!offered.inserted.contains(position)) {
+      offered.reused.insert(position);
+    }
+  }
 
   /// Keys of what the request's computed tokens may offer.
   [[nodiscard]] std::vector<Key> offers(const Request& request, Tokens tokens) const {
     if (rules_.edges[0].prompts_only) {
       tokens = std::min(tokens, request.prompt);
     }
-    return keys_of(streams_, {request.context.stream, tokens}, block());
+    return keys_behind({request.context.stream, tokens});
   }
-  void offer(Request& request, Tokens tokens) {
+  bool offer(Request& request, Tokens tokens) {
     const std::vector<Key> keys = offers(request, tokens);
     BlockPool& pool = *pools_[1];
-    std::vector<Key> missing;
-    std::vector<Block*> here;
-    for (std::size_t i = request.offered; i < keys.size(); ++i) {
-      if (Block* found = pool.find(keys[i])) {
-        here.push_back(found);
-        pool.pin(found);
-      } else {
-        missing.push_back(keys[i]);
+    Offered& offered = request.offered;
+    if (std::ssize(keys) <= offered.next) {
+      return true;
+    }
+    std::vector<Stretch> offered_now;
+    std::vector<BlockRun> candidates;
+    std::vector<std::int64_t> ready;
+    for (std::int64_t i = offered.next; i < std::ssize(keys); ++i) {
+      const Key& key = keys[static_cast<std::size_t>(i)];
+      offered_now.push_back(stretch_of(key));
+      const Block* here = pool.find(key);
+      if (here == nullptr) {
+        candidates.push_back({key.first, key.second, key.second + 1, End::head});
+      } else if (here->writes == 0) {
+        ready.push_back(i);
       }
     }
-    for (const Key& key : missing) {
-      pool.adapt(key);
+    offer_counts_.admit(offered_now, 0, candidates);
+    std::vector<std::int64_t> missing;
+    for (const BlockRun& run : candidates) {
+      for (std::int64_t i = run.begin; i < run.end; ++i) {
+        missing.push_back(i);
+      }
     }
-    const std::int64_t wanted =
-        static_cast<std::int64_t>(missing.size()) - (rules_.pools[1].capacity - pool.used);
-    if (wanted <= pool.evictable()) {
-      for (const Key& key : missing) {
-        leave_below(1, key);
+    for (auto i = missing.rbegin(); i != missing.rend(); ++i) {
+      if (offered.missed.insert(*i).second) {
+        pool.adapt(keys[static_cast<std::size_t>(*i)]);
       }
-      free_blocks(1, wanted);
-      for (const Key& key : missing) {
-        Block* made = pool.add({.key = key});
-        pool.pin(made);
-        ++counters_[1].inserted;
-        request.written.push_back(key);
-        write(1, *made);
-      }
-      request.offered = std::max(request.offered, keys.size());
+    }
+    if (!missing.empty()) {
+      static_cast<void>(rank_of(offered));
+    }
+    std::vector<Block*> pinned;
+    for (const std::int64_t i : ready) {
+      note_reuse(offered, keys[static_cast<std::size_t>(i)], i);
+      pinned.push_back(pool.find(keys[static_cast<std::size_t>(i)]));
+      pool.pin(pinned.back());
+    }
+    offered.seen.insert(missing.begin(), missing.end());
+    const std::int64_t wanted = std::ssize(missing) - (rules_.pools[1].capacity - pool.used);
+    const bool fits = wanted <= pool.evictable();
+    if (!fits) {
+      counters_[1].skipped += std::ssize(missing);
     } else {
-      counters_[1].skipped += static_cast<std::int64_t>(missing.size());
+      offered.next = std::ssize(keys);
+      if (!missing.empty()) {
+        write_missing(offered, keys, missing, wanted);
+      }
     }
-    for (Block* block : here) {
+    for (Block* block : pinned) {
       pool.unpin(block);
     }
+    return fits;
   }
-  void use_offered(const Request& request) {
-    for (const Key& key : request.written) {
-      pools_[1]->unpin(pools_[1]->find(key));
+  void write_missing(Offered& offered, const std::vector<Key>& keys,
+                     const std::vector<std::int64_t>& missing, std::int64_t wanted) {
+    const Copy copy{.id = last_copy_++, .blocks = std::ssize(missing)};
+    for (const std::int64_t i : missing) {
+      leave_below(1, keys[static_cast<std::size_t>(i)]);
     }
-    const std::vector<Key> keys = offers(request, request.context.tokens);
-    for (std::size_t i = std::min(request.offered, keys.size()); i-- > request.used_from;) {
-      if (Block* here = pools_[1]->find(keys[i])) {
-        const bool wrote = std::find(request.written.begin(), request.written.end(), keys[i]) !=
-                           request.written.end();
-        pools_[1]->use(here, !wrote);
-        if (!wrote) {
-          ++here->puts;
-          write(1, *here);
-        }
+    free_blocks(1, wanted);
+    for (const std::int64_t i : missing) {
+      Block* made = pools_[1]->add({.key = keys[static_cast<std::size_t>(i)]});
+      if (rules_.pools[1].eviction == "lru") {
+        pools_[1]->place_as(made, offered.rank, i);
+      }
+      pools_[1]->pin(made);
+      ++made->writes;
+      ++counters_[1].inserted;
+      offered.inserted.insert(i);
+      copies_in_work_[copy.id].push_back(made);
+      write(1, *made);
+    }
+    begun_.push_back(copy);
+  }
+  void use_offered(Request& request) {
+    const Offered& offered = request.offered;
+    const std::vector<Key> keys =
+        keys_behind({request.context.stream,
+                     size_behind() * (offered.seen.empty() ? 0 : *offered.seen.rbegin() + 1)});
+    for (auto i = offered.seen.rbegin(); i != offered.seen.rend(); ++i) {
+      Block* here = pools_[1]->find(keys[static_cast<std::size_t>(*i)]);
+      if (here == nullptr) {
+        continue;
+      }
+      if (offered.reused.contains(*i)) {
+        pools_[1]->use(here);
+        ++here->puts;
+        write(1, *here);
+      } else if (rules_.pools[1].eviction == "lru" || offered.inserted.contains(*i)) {
+        pools_[1]->use(here, false);
       }
     }
   }
@@ -673,6 +901,10 @@ class ReferenceBlocks final : public Store {
   std::vector<PoolCounters> counters_;
   std::map<std::uint32_t, Request> requests_;
   std::uint32_t last_request_ = 0;
+  OfferCounts offer_counts_;
+  std::uint32_t last_copy_ = 0;
+  std::vector<Copy> begun_;
+  std::map<std::uint32_t, std::vector<Block*>> copies_in_work_;
 };
 
 // ---- Nodes ----
@@ -715,18 +947,19 @@ class ReferenceNodes final : public Store {
     return {tokens, {tokens}};
   }
 
-  std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
-                                   Match& found) override {
+  std::optional<RequestId> acquire(const Context& prompt, const Room& asked, Match& found,
+                                   RequestId) override {
     found = match(prompt);
-    room = std::max(room, found.tokens);
+    const Tokens room = std::max(asked.taken, found.tokens);
     Request request{.context = {prompt.stream, found.tokens},
                     .node = nullptr,
                     .held = static_cast<std::size_t>(found.tokens.value / pool_.block.value)};
     std::size_t length = 0;
     request.node = walk(usable_keys(prompt), length);
     lock(request.node, 1);
-    const std::int64_t gate =
-        blocks_up(needed, pool_.block) - static_cast<std::int64_t>(request.held);
+    const std::int64_t gate = std::max(blocks_up(asked.needed, pool_.block),
+                                       blocks_up(room, pool_.block) + asked.reserved) +
+                              asked.watermark - static_cast<std::int64_t>(request.held);
     if (gate > free_blocks().available || !extend(request, {prompt.stream, room})) {
       lock(request.node, -1);
       return std::nullopt;

@@ -129,7 +129,7 @@ struct PoolRules {
 /// When KV is written to the next pool.
 enum class Write : std::uint8_t {
   with_compute,  // with each block that comes into the pool above, or is used there
-  after_uses,    // from the n-th use above on; coming in is the first use
+  after_uses,    // from the n-th use above on; coming in is the first use, or being offered
   on_eviction,   // when the block leaves the pool above
 };
 constexpr auto enum_names(Write) {
@@ -162,32 +162,37 @@ struct EdgeRules {
 struct StoreRules {
   /// All layers of the model together; policies of entries see bytes.
   Bytes bytes_per_token{1};
-  /// The fastest first. All have the same size of blocks, and the unit block, or node, or units of
-  /// entries.
+  /// The fastest first. All have the same size of blocks, but for the pools behind
+  /// requests_in_first with blocks; and the unit block, or node, or units of entries.
   std::vector<PoolRules> pools;
   /// One less: edges[i] joins pools i and i + 1.
   std::vector<EdgeRules> edges;
   /// KV of running requests takes room in the first pool, and what they hit there stays. Without,
   /// blocks come into the pools when their request ends, and any may be evicted until then.
   ///
-  /// With blocks, the edge to the second pool is an offload as vLLM's (engines.md, 0.1): hits of
-  /// the pools behind begin where those of the first end, without a hit cap, and are loaded into
-  /// memory of the request. Each Store::computed offers the whole blocks up to there, of a request
-  /// that loaded those behind the load. Those that are missing are written, all of one call or, if
-  /// too few others may leave, none, and are offered again with the next; what is in the call, and
-  /// what the request wrote before, does not leave for it. At the request's end what it offered and
-  /// loaded is used, from the tail to the head. What is loaded from a third pool comes into the
-  /// second if that edge promotes, as all that moves between the pools behind follows their edges.
+  /// With blocks, the pools behind are an engine's offload or cache of its own (rules.md): the
+  /// second one with Touch::end as vLLM's CPU offload, with Touch::lookup as LMCache. Their blocks
+  /// may be several of the first pool's.
   bool requests_in_first = false;
+  /// A request waits for its own loads while others run: what it loads is found in the first pool
+  /// when it is there. Without, its next step waits, and others find it at once.
+  bool loads_alone = true;
   HitCap hit_cap = HitCap::none;
   Publication publication = Publication::end;
   Duplicates duplicates = Duplicates::merged;
   Keyless keyless = Keyless::first;
 };
 
+/// Whether the second pool is an offload, which learns of requests by Store::offer and `end`.
+[[nodiscard]] inline bool is_offload(const StoreRules& rules) {
+  return rules.requests_in_first && rules.pools.size() > 1 && !has_entries(rules.pools[0].unit) &&
+         rules.pools[1].touch == Touch::end;
+}
+
 /// The number of puts into a pool that the edge below waits for; 0 if it does not.
 [[nodiscard]] inline std::int64_t puts_wanted(const StoreRules& rules, std::size_t pool) {
-  return pool < rules.edges.size() && rules.edges[pool].write == Write::after_uses
+  return pool < rules.edges.size() && rules.edges[pool].write == Write::after_uses &&
+                 !(pool == 0 && is_offload(rules))
              ? rules.edges[pool].uses
              : 0;
 }

@@ -14,6 +14,27 @@ struct Match {
   Tokens tokens;
   /// Of those, how many the fastest pool that has them is this one.
   std::vector<Tokens> by_pool;
+  /// Some of what was found behind the first pool is still written there or, with
+  /// StoreRules::loads_alone, loaded by another request: the request asks again later.
+  bool waits = false;
+};
+
+/// Memory of the first pool that a request asks for.
+struct Room {
+  /// What it takes now: KV of so many tokens of its prompt, or of what is found if that is more.
+  Tokens taken;
+  /// There has to be enough for so many tokens of the prompt, which are no fewer.
+  Tokens needed;
+  /// Blocks that stay available besides, whichever of the two is looked at.
+  std::int64_t watermark = 0;
+  /// Blocks that others will take, which stay available besides what it takes now.
+  std::int64_t reserved = 0;
+};
+
+/// A copy of blocks from a pool to the one behind it that has begun.
+struct Copy {
+  std::uint32_t id = 0;
+  std::int64_t blocks = 0;
 };
 
 struct PoolCounters {
@@ -23,6 +44,8 @@ struct PoolCounters {
   std::int64_t evicted = 0;
   /// Of those, blocks that the next pool took.
   std::int64_t demoted = 0;
+  /// Of the inserted ones, blocks that a request found in a slower pool (requests_in_first).
+  std::int64_t promoted = 0;
   /// Blocks that were not written because there was no room (NoRoom::skip).
   std::int64_t skipped = 0;
 
@@ -48,13 +71,16 @@ class Store {
   virtual void advance(SimTime now) = 0;
   [[nodiscard]] virtual Match match(const Context& prompt) const = 0;
   /// Looks the prompt up and counts the use where look-ups do. With StoreRules::requests_in_first
-  /// it holds what it found and takes memory for the rest of the first `room` tokens, if there is
-  /// enough for the first `needed` ones, which are no fewer. Without room it returns nullopt, and
-  /// nothing has changed but `match`.
-  virtual std::optional<RequestId> acquire(const Context& prompt, Tokens room, Tokens needed,
-                                           Match& match) = 0;
+  /// it holds what it found and takes memory as `room` says. Without room it returns nullopt, and
+  /// nothing has changed but `match`. `again`: the number of a request that was released and has
+  /// not ended, which goes on (only with offloads()).
+  virtual std::optional<RequestId> acquire(const Context& prompt, const Room& room, Match& match,
+                                           RequestId again) = 0;
+  std::optional<RequestId> acquire(const Context& prompt, const Room& room, Match& match) {
+    return acquire(prompt, room, match, RequestId{});
+  }
   std::optional<RequestId> acquire(const Context& prompt, Tokens room, Match& match) {
-    return acquire(prompt, room, room, match);
+    return acquire(prompt, {.taken = room, .needed = room}, match, RequestId{});
   }
   /// The request's context becomes longer; it may go on in a stream that forks from the former one
   /// at its end. False, and nothing happens, if there is no room.
@@ -62,8 +88,30 @@ class Store {
   /// KV of the context's first tokens exists, which are no fewer than before, nor than were found.
   /// Publication::computed publishes it.
   virtual void computed(RequestId request, Tokens tokens) = 0;
-  /// The request has ended. KV of its context exists, and it holds it no more.
+  /// KV of the request's context exists, and it holds it no more: it has ended or, with
+  /// offloads(), was preempted.
   virtual void release(RequestId request) = 0;
+
+  // The pool behind the first one as an engine's offload: it learns of requests by these calls.
+
+  /// Whether it has such a pool (StoreRules::requests_in_first, Touch::end behind). If so, requests
+  /// keep their numbers until `end`.
+  [[nodiscard]] virtual bool offloads() const { return false; }
+  /// What the request found behind the first pool is in its memory, and may leave there.
+  virtual void loaded(RequestId) {}
+  /// From here on others find what it loaded in the first pool.
+  virtual void publish_loaded(RequestId) {}
+  /// KV of the context's first tokens is about to be computed, or exists. What of it is not in the
+  /// pool behind is written there, all of it or, without room, nothing: false, and the next call
+  /// tries again.
+  virtual bool offer(RequestId, Tokens) { return true; }
+  /// The copies that have begun since this was called last.
+  [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
+  /// A copy is complete: what it wrote can be loaded, and may leave.
+  virtual void copied(std::uint32_t) {}
+  /// The request was released and comes no more: its uses count.
+  virtual void end(RequestId) {}
+
   /// Blocks of the first pool that requests may take, and of those the ones that hold nothing.
   [[nodiscard]] virtual FreeBlocks free_blocks() const = 0;
 

@@ -23,15 +23,22 @@ std::vector<std::unique_ptr<Store>> alone(std::unique_ptr<Store> store, std::siz
 void check(const StoreRules& rules) {
   const PoolRules& first = rules.pools.front();
   KVTIER_ASSERT(rules.edges.size() + 1 == rules.pools.size(), "an edge joins two pools");
+  const bool larger_behind = rules.requests_in_first && first.unit == EvictionUnit::block;
   KVTIER_ASSERT(std::all_of(rules.pools.begin(), rules.pools.end(),
                             [&](const PoolRules& pool) {
-                              return pool.block == first.block &&
-                                     (pool.unit == first.unit ||
-                                      (has_entries(pool.unit) && has_entries(first.unit)));
+                              return pool.unit == first.unit ||
+                                     (has_entries(pool.unit) && has_entries(first.unit));
                             }),
-                "all pools have blocks of one size, and one kind of unit");
+                "all pools have one kind of unit");
+  KVTIER_ASSERT(std::all_of(rules.pools.begin() + 1, rules.pools.end(),
+                            [&](const PoolRules& pool) {
+                              return pool.block == rules.pools[1].block &&
+                                     pool.block.value % first.block.value == 0 &&
+                                     (larger_behind || pool.block == first.block);
+                            }),
+                "all pools have blocks of one size, or of several of the first one's");
   KVTIER_ASSERT(!rules.requests_in_first || has_entries(first.unit) || rules.edges.empty() ||
-                    (rules.edges[0].write == Write::with_compute && !rules.edges[0].exclusive),
+                    (rules.edges[0].write != Write::on_eviction && !rules.edges[0].exclusive),
                 "behind a pool with running requests is one that is written with compute");
   KVTIER_ASSERT(!rules.requests_in_first || !first.shared,
                 "requests run in a pool of their instance");

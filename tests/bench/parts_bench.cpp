@@ -10,7 +10,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "sim/engine/shared_links.hpp"
+#include "sim/backend/shared_links.hpp"
 #include "tests/bench/support.hpp"
 
 namespace kvtier::bench {
@@ -66,9 +66,9 @@ EntryView entry_view(std::uint32_t id, std::int64_t now) {
 /// entries wait in the queue.
 void BM_Eviction(benchmark::State& state, const std::string& name) {
   const PolicyRegistry registry = builtin_policies();
-  const auto* kind = find_policy(registry.eviction, name);
-  const std::unique_ptr<EvictionPolicy> policy = kind->make({});
-  const bool sees_queue = kind->knowledge != Knowledge::online;
+  const auto& kind = known_policy(registry.eviction, name);
+  const std::unique_ptr<EvictionPolicy> policy = kind.make({});
+  const bool sees_queue = kind.knowledge != Knowledge::online;
   const auto entries = static_cast<std::uint32_t>(state.range(0));
   std::int64_t now = 0;
   std::uint64_t position = 0;
@@ -121,7 +121,7 @@ class MovingQueue final : public QueueView {
 
 void BM_LookAheadPrefetch(benchmark::State& state) {
   const PolicyRegistry registry = builtin_policies();
-  const auto policy = find_policy(registry.prefetch, "look_ahead")->make({});
+  const auto policy = known_policy(registry.prefetch, "look_ahead").make({});
   MovingQueue queue;
   std::vector<char> fetched(8192, 0);
   const std::function<bool(EntryId)> needs_fetch = [&](EntryId id) {

@@ -9,16 +9,17 @@
 
 #include "sim/store/prefix_stack.hpp"
 #include "sim/store/stores.hpp"
-#include "tests/sim/store/replays.hpp"
+#include "sim/study/engines/replays.hpp"
+#include "tests/sim/store/test_data.hpp"
 
 namespace kvtier::bench {
 namespace {
 
 constexpr std::int64_t kCapacityTokens = 10'000 * 512;
 
-const HashTrace* conversation() {
-  static const auto trace = read_hash_trace("mooncake_conversation");
-  return trace ? &*trace : nullptr;
+const HashTrace& conversation() {
+  static const HashTrace trace = read_hash_trace(oracle_data() / "mooncake_conversation.jsonl.gz");
+  return trace;
 }
 
 /// LRU over dense block numbers: a doubly linked list in arrays.
@@ -101,14 +102,10 @@ void report(benchmark::State& state, const HashTrace& trace, std::int64_t hit_to
 }
 
 void BM_BlockList(benchmark::State& state) {
-  const HashTrace* trace = conversation();
-  if (trace == nullptr) {
-    state.SkipWithError("there is no ../shared/data");
-    return;
-  }
+  const HashTrace& trace = conversation();
   const Tokens block(state.range(0));
   std::size_t count = 0;
-  const auto requests = block_numbers(*trace, block, count);
+  const auto requests = block_numbers(trace, block, count);
   std::int64_t hits = 0;
   for (auto _ : state) {
     state.PauseTiming();
@@ -122,50 +119,42 @@ void BM_BlockList(benchmark::State& state) {
     list.reset();
     state.ResumeTiming();
   }
-  report(state, *trace, hits * block.value);
+  report(state, trace, hits * block.value);
 }
 BENCHMARK(BM_BlockList)->Arg(512)->Arg(16)->Unit(benchmark::kMillisecond);
 
 void BM_ExtentStore(benchmark::State& state) {
-  const HashTrace* trace = conversation();
-  if (trace == nullptr) {
-    state.SkipWithError("there is no ../shared/data");
-    return;
-  }
+  const HashTrace& trace = conversation();
   StoreRules rules;
   rules.pools = {{.capacity = kCapacityTokens / state.range(0), .block = Tokens(state.range(0))}};
   std::int64_t hits = 0;
   for (auto _ : state) {
-    const auto store = make_store(rules, trace->streams);
+    const auto store = make_store(rules, trace.streams);
     hits = 0;
     Match match;
-    for (const HashRequest& request : trace->requests) {
+    for (const HashRequest& request : trace.requests) {
       const Context context = request.whole_blocks();
       store->release(*store->acquire(context, context.tokens, match));
       hits += match.tokens.value;
     }
   }
-  report(state, *trace, hits);
+  report(state, trace, hits);
 }
 BENCHMARK(BM_ExtentStore)->Arg(512)->Arg(16)->Unit(benchmark::kMillisecond);
 
 void BM_LruCurve(benchmark::State& state) {
-  const HashTrace* trace = conversation();
-  if (trace == nullptr) {
-    state.SkipWithError("there is no ../shared/data");
-    return;
-  }
+  const HashTrace& trace = conversation();
   std::int64_t hits = 0;
   for (auto _ : state) {
-    PrefixStack stack(trace->streams, Tokens(state.range(0)));
+    PrefixStack stack(trace.streams, Tokens(state.range(0)));
     HitCurve curve;
-    for (const HashRequest& request : trace->requests) {
+    for (const HashRequest& request : trace.requests) {
       stack.look_up(request.whole_blocks(), curve);
       stack.use(request.whole_blocks());
     }
     hits = curve.hits_at({kCapacityTokens / state.range(0)}).front();
   }
-  report(state, *trace, hits * state.range(0));
+  report(state, trace, hits * state.range(0));
 }
 BENCHMARK(BM_LruCurve)->Arg(512)->Arg(16)->Unit(benchmark::kMillisecond);
 

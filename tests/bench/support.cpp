@@ -5,7 +5,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "sim/study/resolve.hpp"
+#include "sim/study/config/resolve.hpp"
 
 namespace kvtier::bench {
 

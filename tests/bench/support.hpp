@@ -5,7 +5,7 @@
 
 #include "policies/registry.hpp"
 #include "sim/core/event_queue.hpp"
-#include "sim/engine/simulate.hpp"
+#include "sim/serving/simulate.hpp"
 
 namespace kvtier::bench {
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "hw/profile_timing.hpp"
+#include "hw/profile/profile_timing.hpp"
 #include "tests/hw/tiny_profile.hpp"
 
 namespace kvtier::calibrate {

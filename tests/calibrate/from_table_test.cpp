@@ -130,8 +130,9 @@ TEST_F(Tables, ReportEveryBadLine) {
       (Lines{"t.csv:2: /op: expected one of qkv, attention_output, mlp_up, mlp_down, lm_head, "
              "prefill_attention, decode_attention, norm, residual, activation, embedding, "
              "kv_write, rope, got \"qvk\"",
-             "t.csv:3: expected a whole number, got \"4.5\"",
-             "t.csv:4: expected a time, got \"fast\"", "t.csv:5: expected 7 columns, got 3",
+             "t.csv:3: new_tokens: expected a whole number, got \"4.5\"",
+             "t.csv:4: seconds: expected a time, got \"fast\"",
+             "t.csv:5: expected 7 fields as in line 1, got 3",
              "t.csv:6: expected at least one GPU and one request"}));
   EXPECT_EQ(problems("op,new_token,past_tokens,batch,context,tensor_parallel,seconds\n"),
             Lines{"t.csv:1: no column \"new_tokens\" (did you mean \"new_token\"?)"});
@@ -180,11 +181,11 @@ TEST_F(Tables, AreJudgedOnTheHalfThatWasNotFitted) {
   EXPECT_NEAR(rows[0].roofline.p50, 0.5, 1e-9);
 }
 
-/// Published tables that lie beside the project.
+/// Rows of published tables (tests/data).
 class PublishedTables : public testing::Test {
  protected:
   static fs::path table(const std::string& name) {
-    return fs::path(KVTIER_SOURCE_DIR).parent_path() / "shared/data/profiles" / name;
+    return fs::path(KVTIER_SOURCE_DIR) / "tests/data" / name;
   }
   static ColumnMap columns(const std::string& name) {
     return read_columns(fs::path(KVTIER_SOURCE_DIR) / "configs/columns" / name);
@@ -192,9 +193,6 @@ class PublishedTables : public testing::Test {
 };
 
 TEST_F(PublishedTables, OfA100AreFittedWithinFivePercent) {
-  if (!fs::exists(table("a100_llama2_7b_linear.csv.gz"))) {
-    GTEST_SKIP() << "the published tables are not there";
-  }
   // The roofline's two shares, once for this device.
   HardwareConfig hardware = test::load_hardware();
   hardware.efficiency.compute = 0.63;

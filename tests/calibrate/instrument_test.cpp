@@ -187,15 +187,6 @@ TEST_F(MeasureTest, LetsTheCheckGiveUp) {
   EXPECT_EQ(calls_, 3);
 }
 
-// Places 0.75, 1.5 and 2.25 of 1, 2, 4, 8.
-TEST(Quantile, LiesBetweenNeighboursInProportion) {
-  const std::vector<double> sorted{1, 2, 4, 8};
-  EXPECT_DOUBLE_EQ(quantile(sorted, 0.25), 1.75);
-  EXPECT_DOUBLE_EQ(quantile(sorted, 0.5), 3);
-  EXPECT_DOUBLE_EQ(quantile(sorted, 0.75), 5);
-  EXPECT_DOUBLE_EQ(quantile({7}, 0.75), 7);
-}
-
 TEST(SchedulerMonitor, CountsWaitingOnlyBeyondWhatWakingCosts) {
   EXPECT_FALSE(is_disturbed({.elapsed = 1e-5, .others = {.waited = 9e-5}}));
   EXPECT_TRUE(is_disturbed({.elapsed = 1e-5, .others = {.waited = 2e-4}}));

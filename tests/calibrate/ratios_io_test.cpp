@@ -14,6 +14,7 @@
 #include "calibrate/measure.hpp"
 #include "hw/device/cpu_device.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/statistics.hpp"
 
 namespace kvtier::calibrate {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 
 namespace kvtier::calibrate {
 namespace {

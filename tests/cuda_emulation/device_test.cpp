@@ -1,5 +1,6 @@
 /// What the CUDA device asks of the runtime, and what it does when that refuses.
 
+#include <cstring>
 #include <fstream>
 #include <numeric>
 
@@ -22,40 +23,37 @@ class CudaDevice : public testing::Test {
   const std::unique_ptr<Stream> stream_ = device_->make_stream();
 };
 
-// kMoved pieces of 64 bytes; the copies that are queued for them.
-TEST_F(CudaDevice, MovesNeighboursInOneCall) {
-  constexpr std::int64_t kMoved = 100;
-  constexpr std::int64_t kPiece = 64;
-  const Buffer host(*device_, MemoryKind::pinned, Bytes(kMoved * 4 * kPiece));
+TEST_F(CudaDevice, CopiesRowsInOneCall) {
+  constexpr std::int64_t kRows = 3;
+  constexpr std::int64_t kRow = 64;
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 20;  // memPitch of the emulated GPU
+  const Buffer host(*device_, MemoryKind::pinned, Bytes(kRows * 2 * kFarthest));
   std::iota(host.as<std::uint16_t>(), host.as<std::uint16_t>() + host.size().value / 2, 0);
-  const auto copies = [&](std::int64_t to_distance, std::int64_t from_distance,
-                          std::int64_t shift_of_odd) {
-    const Buffer to = numbers_on(*device_, std::vector<std::uint8_t>(kMoved * 4 * kPiece, 7));
-    std::vector<CopyPiece> pieces;
-    for (std::int64_t i = 0; i < kMoved; ++i) {
-      pieces.push_back({to.data() + i * to_distance,
-                        host.data() + i * from_distance + i % 2 * shift_of_odd, Bytes(kPiece)});
-    }
+  const Buffer to(*device_, MemoryKind::device, host.size());
+  const auto calls_for = [&](std::int64_t to_pitch, std::int64_t from_pitch) {
+    const CopyPiece piece{.to = to.data(),
+                          .from = host.data(),
+                          .bytes = Bytes(kRow),
+                          .rows = kRows,
+                          .to_pitch = Bytes(to_pitch),
+                          .from_pitch = Bytes(from_pitch)};
     const std::int64_t before = module_.counters().copies;
-    device_->copy_pieces(pieces, CopyMethod::engine, *stream_);
-    const std::int64_t queued = module_.counters().copies - before;
+    device_->copy_pieces({&piece, 1}, CopyMethod::engine, *stream_);
+    const std::int64_t calls = module_.counters().copies - before;
     stream_->synchronize();
-    const auto found = numbers_from<std::uint8_t>(*device_, to.data(), kMoved * 4 * kPiece);
-    std::vector<std::uint8_t> expected(found.size(), 7);
-    for (const CopyPiece& piece : pieces) {
-      std::copy_n(static_cast<const std::uint8_t*>(piece.from), kPiece,
-                  expected.begin() + (static_cast<std::byte*>(piece.to) - to.data()));
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const auto found =
+          numbers_from<std::uint8_t>(*device_, to.data() + row * to_pitch, std::size_t{kRow});
+      EXPECT_EQ(std::memcmp(found.data(), host.data() + row * from_pitch, kRow), 0) << row;
     }
-    EXPECT_EQ(found, expected);
-    return queued;
+    return calls;
   };
-  EXPECT_EQ(copies(kPiece, kPiece, 0), 1);
-  EXPECT_EQ(copies(kPiece, 3 * kPiece, 0), 1);
-  EXPECT_EQ(copies(3 * kPiece, kPiece, 0), 1);
-  EXPECT_EQ(copies(2 * kPiece, 3 * kPiece, 0), 1);
-  // Distances that differ each time; they overlap on one side; both at once.
-  EXPECT_EQ(copies(kPiece, 3 * kPiece, kPiece), kMoved);
-  EXPECT_EQ(copies(2 * kPiece, kPiece / 2, 0), kMoved);
+  EXPECT_EQ(calls_for(kRow, kRow), 1);
+  EXPECT_EQ(calls_for(kRow, 3 * kRow), 1);
+  EXPECT_EQ(calls_for(kFarthest, 3 * kRow), 1);
+  // The engine refuses larger distances.
+  EXPECT_EQ(calls_for(kFarthest + kRow, kRow), kRows);
+  EXPECT_EQ(calls_for(kRow, kFarthest + kRow), kRows);
 }
 
 TEST_F(CudaDevice, TakesNoMoreMemoryForLaterCopiesOfPieces) {

@@ -101,10 +101,7 @@ plant(cuda_device.cpp list_of_pieces_used_again_too_early
   "list->on_host.size() >= bytes && (PLANTED || list->used.is_reached())")
 plant(cuda_device.cpp list_of_pieces_in_pageable_memory
   "copy(list.on_device.data(), list.on_host.data(), bytes, stream);"
-  "if (PLANTED) {
-      const std::vector<Piece> passing(list.on_host.template as<Piece>(), list.on_host.template as<Piece>() + pieces.size());
-      copy(list.on_device.data(), passing.data(), bytes, stream);
-    } else copy(list.on_device.data(), list.on_host.data(), bytes, stream);")
+  "copy(list.on_device.data(), PLANTED ? static_cast<const void*>(rows.data()) : list.on_host.data(), bytes, stream);")
 plant(cuda_device.cpp list_of_pieces_freed_early
   "    check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));"
   "    check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));
@@ -132,9 +129,9 @@ plant(cuda_device.cpp stream_that_does_not_wait
 plant(cuda_device.cpp copy_one_byte_short
   "cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes.value),"
   "cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes.value - (PLANTED ? 1 : 0)),")
-plant(cuda_device.cpp neighbours_of_the_wrong_pitch
-  "count >= kFewest && bytes > 0 &&"
-  "count >= kFewest - (PLANTED ? 1 : 0) && (to_pitch = PLANTED ? bytes : to_pitch) > 0 &&")
+plant(cuda_device.cpp rows_of_the_wrong_pitch
+  "cudaMemcpy2DAsync(piece.to, size(piece.to_pitch),"
+  "cudaMemcpy2DAsync(piece.to, size(PLANTED ? piece.bytes : piece.to_pitch),")
 plant(cuda_device.cpp addresses_of_any_alignment
   "if (reinterpret_cast<std::uintptr_t>(address) % unit != 0) {"
   "if (!PLANTED && reinterpret_cast<std::uintptr_t>(address) % unit != 0) {")

@@ -27,6 +27,8 @@ namespace {
 
 constexpr int kDevices = 2;
 constexpr int kRuntime = 13000;
+/// Far below that of a real GPU, so that tests can exceed it.
+constexpr std::size_t kPitchMax = std::size_t{1} << 20;
 
 Schedule schedule = Schedule::random;
 Counters counters{};
@@ -421,7 +423,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->major = 9;
   properties->l2CacheSize = 1 << 20;
   properties->memoryBusWidth = 6144;
-  properties->memPitch = INT32_MAX;
+  properties->memPitch = kPitchMax;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
@@ -496,6 +498,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
                               cudaMemcpyKind, cudaStream_t stream) {
   KVTIER_CALL;
+  if (std::max(to_pitch, from_pitch) > kPitchMax) {
+    return end_call(cudaErrorInvalidPitchValue);
+  }
   return copy(side(to, to_pitch), side(from, from_pitch), width, height, stream, /*waits=*/false);
 }
 

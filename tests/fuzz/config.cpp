@@ -1,8 +1,8 @@
 // A run's config: what can be resolved is printed, and the printed config reads back to the same
 // bytes.
 #include "policies/registry.hpp"
-#include "sim/study/presets.hpp"
-#include "sim/study/resolve.hpp"
+#include "sim/study/config/presets.hpp"
+#include "sim/study/config/resolve.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace kvtier::fuzz {
@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kOrigin = "config.json";
 
 std::string print(const Json& json) {
-  static const ConfigDirectory presets(KVTIER_SOURCE_CONFIG_DIR);
+  static const ConfigDirectory presets(KVTIER_CONFIG_DIR);
   static const PolicyRegistry registry = builtin_policies();
   ConfigRequest request;
   request.file = scratch_folder() / kOrigin;
@@ -26,7 +26,7 @@ Words words() {
   for (const char* which : {"run", "model", "hardware", "system"}) {
     add_schema(config_json_schema(which), all);
   }
-  const ConfigDirectory presets(KVTIER_SOURCE_CONFIG_DIR);
+  const ConfigDirectory presets(KVTIER_CONFIG_DIR);
   for (const char* kind : {"models", "hardware", "systems"}) {
     for (const std::string& name : presets.names(kind)) {
       all.values.insert(name);

@@ -12,7 +12,7 @@
 
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
-#include "sim/study/summary.hpp"
+#include "sim/study/runs/summary.hpp"
 
 extern "C" {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);

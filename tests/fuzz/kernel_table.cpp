@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "calibrate/from_table.hpp"
-#include "sim/study/resolve.hpp"
+#include "sim/study/config/resolve.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace kvtier::fuzz {
@@ -20,7 +20,7 @@ Words words() {
 }
 
 void run_input(std::string_view input) {
-  static const ConfigDirectory presets(KVTIER_SOURCE_CONFIG_DIR);
+  static const ConfigDirectory presets(KVTIER_CONFIG_DIR);
   static const ModelConfig model = resolve_model("kvtier-small", presets, "model");
   static const HardwareConfig hardware = resolve_hardware("a100-80g", model, presets);
   const std::size_t end = std::min(input.find('\n'), input.size());

@@ -1,9 +1,9 @@
 // A measured profile: what can be read is written, and reads back as the same profile. Its server's
 // description is made of it, with and without a size of KV.
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 
-#include "hw/profile_hardware.hpp"
-#include "sim/study/resolve.hpp"
+#include "hw/profile/profile_hardware.hpp"
+#include "sim/study/config/resolve.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace kvtier::fuzz {

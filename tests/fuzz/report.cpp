@@ -1,6 +1,6 @@
 // The reader of results, and the page of them. An input is one file or, after a first line
 // "sweep.json TEXT", the lines of a sweep beside the file that says of which.
-#include "sim/study/report.hpp"
+#include "sim/study/report/report.hpp"
 
 #include <filesystem>
 

@@ -12,9 +12,9 @@
 
 #include "policies/registry.hpp"
 #include "sim/core/file.hpp"
-#include "sim/study/presets.hpp"
-#include "sim/study/run_folder.hpp"
-#include "sim/study/sweep_run.hpp"
+#include "sim/study/config/presets.hpp"
+#include "sim/study/runs/run_folder.hpp"
+#include "sim/study/sweep/sweep_run.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace kvtier::fuzz {
@@ -35,7 +35,7 @@ constexpr const char* kSweep = R"({
 
 /// The sweep, and its results when it is run into an empty folder.
 struct Whole {
-  ConfigDirectory presets{KVTIER_SOURCE_CONFIG_DIR};
+  ConfigDirectory presets{KVTIER_CONFIG_DIR};
   PolicyRegistry registry = builtin_policies();
   Sweep sweep = load_sweep(write_scratch("sweep.json", kSweep));
   std::vector<SweepPoint> points = resolve_points(sweep, presets, registry);

@@ -2,18 +2,19 @@
 // written in kvtier's own format, and reads back as the same sessions.
 //
 // An input is a line "FORMAT PACKING OVERHEAD DAMAGE BYTE" and the file's text. FORMAT is a word of
-// /workload/format, PACKING is plain, gz or zst, OVERHEAD the tokens taken off each message, and
-// BYTE replaces the byte at DAMAGE of the packed file, or cuts the file off there if it is "cut".
+// /workload/format (the columns of "columns" are t, in, out, and ids or s), PACKING is plain, gz or
+// zst, OVERHEAD the tokens taken off each message, and BYTE replaces the byte at DAMAGE of the
+// packed file, or cuts the file off there if it is "cut".
 #include <algorithm>
 #include <optional>
 #include <sstream>
 #include <vector>
 
+#include "sim/core/compressed_stream.hpp"
 #include "sim/core/file.hpp"
-#include "sim/study/resolve.hpp"
+#include "sim/study/config/resolve.hpp"
 #include "tests/fuzz/fuzz.hpp"
 #include "traces/block_statistics.hpp"
-#include "traces/compressed_stream.hpp"
 #include "traces/statistics.hpp"
 #include "traces/trace_format.hpp"
 #include "traces/trace_source.hpp"
@@ -92,10 +93,43 @@ Words words() {
   Words all;
   TraceHeader header;
   add_schema(value_schema(header), all);
-  all.keys.insert({"id", "arrival_ns", "turns", "shared_prompt", "conversations", "from", "value",
-                   "timestamp", "input_length", "output_length", "hash_ids", "requests", "t", "in",
-                   "out", "block_size"});
-  all.values = {"kvtier.trace/1", "human", "user", "gpt", "assistant", "system", "\xed\xa0\xbd"};
+  all.keys.insert({"id",
+                   "arrival_ns",
+                   "turns",
+                   "shared_prompt",
+                   "conversations",
+                   "from",
+                   "value",
+                   "timestamp",
+                   "input_length",
+                   "output_length",
+                   "hash_ids",
+                   "requests",
+                   "t",
+                   "in",
+                   "out",
+                   "block_size",
+                   "ts",
+                   "events",
+                   "type",
+                   "block_hashes",
+                   "parent_block_hash",
+                   "token_ids",
+                   "medium",
+                   "group_idx",
+                   "ids",
+                   "s"});
+  all.values = {"kvtier.trace/1",
+                "human",
+                "user",
+                "gpt",
+                "assistant",
+                "system",
+                "\xed\xa0\xbd",
+                "BlockStored",
+                "BlockRemoved",
+                "AllBlocksCleared",
+                "GPU"};
   return all;
 }
 
@@ -113,6 +147,15 @@ void run_input(std::string_view input) {
     options.format = format == name ? value : options.format;
   }
   options.tokenizer = "chars:4";
+  if (options.format == TraceFormat::columns) {
+    // Sessions of a log, or blocks if the first line has a place for them.
+    const std::string_view rows = input.substr(std::min(line + 1, input.size()));
+    const bool has_blocks = rows.substr(0, rows.find('\n')).find("ids") != rows.npos;
+    std::vector<std::string> problems;
+    options.columns = parse_columns(has_blocks ? "time=t:ms,input=in,output=out,hashes=ids,block=4"
+                                               : "time=t:ms,input=in,output=out,session=s",
+                                    "--columns", problems);
+  }
   options.message_overhead = Tokens(std::clamp<std::int64_t>(overhead, 0, 100));
   packing = packing == "gz" || packing == "zst" ? packing : "plain";
   const std::filesystem::path path =
@@ -121,10 +164,15 @@ void run_input(std::string_view input) {
   const auto source = open_trace(path, options);
   const std::vector<SessionSpec> sessions = read_all(*source);
   const std::filesystem::path written = scratch_folder() / "written";
-  TraceWriter writer(written, {.arrivals = source->has_arrivals(),
-                               .think_times = source->has_think_times(),
-                               .turn_arrivals = source->has_turn_arrivals(),
-                               .source = "fuzz"});
+  TraceHeader header{.arrivals = source->has_arrivals(),
+                     .think_times = source->has_think_times(),
+                     .turn_arrivals = source->has_turn_arrivals(),
+                     .source = "fuzz"};
+  if (const auto named = source->named_blocks()) {
+    header.block = named->block.value;
+    header.partial = named->partial;
+  }
+  TraceWriter writer(written, header, source->streams());
   for (const SessionSpec& session : sessions) {
     writer.write(session);
   }

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "hw/hardware.hpp"
-#include "hw/model.hpp"
+#include "hw/model/hardware.hpp"
+#include "hw/model/model.hpp"
 #include "sim/core/file.hpp"
 
 /// Reads the project's own config files for tests; throws ConfigError on any problem.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "hw/model.hpp"
+#include "hw/model/model.hpp"
 
 namespace kvtier::test {
 

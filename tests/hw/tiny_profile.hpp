@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 #include "tests/hw/tiny_model.hpp"
 
 /// A profile of the tiny model whose times are easy to work out.

@@ -29,34 +29,46 @@ using Layers = std::map<std::string, std::set<std::string>, std::less<>>;
 constexpr std::array<std::string_view, 7> top_level_folders{
     "sim", "calibrate", "policies", "hw", "kernels", "traces", "tests"};
 
-/// Folder to what it may include besides itself; `tests` may include all. The direct entries of a
-/// row are written out; "and what those may" is computed.
+/// Folder to what it may include besides itself; `tests` may include all. Each row names the
+/// highest folders; what those may include is added.
 Layers layers() {
   Layers table{
       {"sim/core", {}},
       {"sim/policy", {"sim/core"}},
-      {"policies", {"sim/policy", "sim/core"}},
-      {"hw", {"sim/core"}},
+      {"policies", {"sim/policy"}},
+      {"hw/model", {"sim/core"}},
+      {"hw/timing", {"hw/model"}},
+      {"hw/profile", {"hw/timing"}},
       {"traces", {"sim/core"}},
-      {"sim/store", {"sim/core", "sim/policy"}},
-      {"sim/engine", {"sim/core", "sim/policy", "sim/store", "hw", "traces"}},
-      {"sim/replay", {"sim/engine"}},
+      {"sim/backend", {"sim/policy", "hw/profile"}},
+      {"sim/store", {"sim/backend"}},
+      {"sim/serving", {"sim/store", "traces"}},
+      {"sim/replay", {"sim/serving"}},
       {"kernels", {}},
       {"hw/device", {"kernels", "sim/core"}},
-      {"sim/device", {"sim/engine", "hw/device"}},
-      {"calibrate", {"hw", "hw/device", "kernels", "sim/core"}},
-      {"sim/study", {"sim/engine", "sim/replay", "sim/device", "policies", "calibrate"}},
-      {"sim/cli", {"sim/study"}},
-      {"sim/python", {"sim/study"}},
+      {"sim/device", {"sim/serving", "hw/device"}},
+      {"calibrate", {"hw/profile", "hw/device"}},
+      {"sim/study/config", {"sim/serving", "policies"}},
+      {"sim/study/runs", {"sim/study/config", "sim/replay"}},
+      {"sim/study/sweep", {"sim/study/runs"}},
+      {"sim/study/plan", {"sim/study/sweep"}},
+      {"sim/study/papers", {"sim/study/runs"}},
+      {"sim/study/engines", {"sim/study/runs"}},
+      {"sim/study/report", {"sim/study/runs"}},
+      {"sim/study/validate", {"sim/study/sweep", "sim/device", "calibrate"}},
+      {"sim/cli",
+       {"sim/study/plan", "sim/study/papers", "sim/study/engines", "sim/study/report",
+        "sim/study/validate"}},
+      {"sim/python", {"sim/study/sweep"}},
   };
-  // Each of these rows follows the rows that it builds on.
-  for (const std::string_view closed :
-       {"sim/replay", "sim/device", "sim/study", "sim/cli", "sim/python"}) {
-    std::set<std::string>& allowed = table.find(closed)->second;
-    const std::set<std::string> direct = allowed;
-    for (const std::string& folder : direct) {
-      const std::set<std::string>& below = table.at(folder);
-      allowed.insert(below.begin(), below.end());
+  for (bool grows = true; grows;) {
+    grows = false;
+    for (auto& [folder, allowed] : table) {
+      const std::set<std::string> direct = allowed;
+      for (const std::string& below : direct) {
+        allowed.insert(table.at(below).begin(), table.at(below).end());
+      }
+      grows = grows || allowed.size() > direct.size();
     }
   }
   std::set<std::string> all;
@@ -67,16 +79,14 @@ Layers layers() {
   return table;
 }
 
-/// The row a path belongs to: the longest one that is a prefix of it, or "" if there is none.
+/// The row a path belongs to, or "" if there is none.
 std::string folder_of(const Layers& table, std::string_view path) {
-  std::string best;
   for (const auto& [folder, allowed] : table) {
-    if (path.size() > folder.size() && path.substr(0, folder.size()) == folder &&
-        path[folder.size()] == '/' && folder.size() > best.size()) {
-      best = folder;
+    if (path.starts_with(folder + "/")) {
+      return folder;
     }
   }
-  return best;
+  return "";
 }
 
 struct Report {
@@ -197,14 +207,14 @@ class LayerChecker : public testing::Test {
 using Lines = std::vector<std::string>;
 
 TEST_F(LayerChecker, NamesFileAndLineOfAViolation) {
-  write("sim/core/bad.hpp", "#pragma once\n\n#include \"hw/model.hpp\"\n");
+  write("sim/core/bad.hpp", "#pragma once\n\n#include \"hw/model/model.hpp\"\n");
   EXPECT_EQ(violations(),
-            (Lines{"sim/core/bad.hpp:3: sim/core may not include hw (hw/model.hpp)"}));
+            (Lines{"sim/core/bad.hpp:3: sim/core may not include hw/model (hw/model/model.hpp)"}));
 }
 
 TEST_F(LayerChecker, AcceptsWhatTheTableAllows) {
-  write("sim/engine/engine.cpp",
-        "#include \"sim/engine/engine.hpp\"\n#include <vector>\n#include <fmt/format.h>\n"
+  write("sim/serving/instance.cpp",
+        "#include \"sim/serving/instance.hpp\"\n#include <vector>\n#include <fmt/format.h>\n"
         "#include \"sim/core/units.hpp\"\n#include \"traces/generator.hpp\"\n");
   write("policies/eviction/lru.cpp",
         "#include \"policies/eviction/lru.hpp\"\n#include \"sim/policy/eviction.hpp\"\n");
@@ -216,17 +226,46 @@ TEST_F(LayerChecker, AcceptsWhatTheTableAllows) {
   EXPECT_EQ(report.includes, 9U);
 }
 
-TEST_F(LayerChecker, TakesTheMostSpecificFolder) {
-  // hw/device is not hw: it may include kernels, hw may not, and sim/engine may include hw but not
-  // hw/device.
+TEST_F(LayerChecker, TellsFoldersOfOneFolderApart) {
   write("hw/device/cuda.cpp", "#include \"kernels/copy.hpp\"\n");
-  write("hw/model.cpp", "#include \"kernels/copy.hpp\"\n");
-  write("sim/engine/engine.cpp", "#include \"hw/model.hpp\"\n#include \"hw/device/cuda.hpp\"\n");
+  write("hw/model/model.cpp",
+        "#include \"kernels/copy.hpp\"\n#include \"hw/timing/roofline.hpp\"\n");
+  write("sim/serving/instance.cpp",
+        "#include \"hw/model/model.hpp\"\n#include \"hw/device/cuda.hpp\"\n");
+  write("sim/study/papers/paper.cpp",
+        "#include \"sim/study/runs/summary.hpp\"\n#include \"sim/study/plan/plan.hpp\"\n");
+  write("sim/study/sweep.cpp", "#include \"sim/study/runs/summary.hpp\"\n");
   EXPECT_EQ(
       violations(),
-      (Lines{
-          "hw/model.cpp:1: hw may not include kernels (kernels/copy.hpp)",
-          "sim/engine/engine.cpp:2: sim/engine may not include hw/device (hw/device/cuda.hpp)"}));
+      (Lines{"hw/model/model.cpp:1: hw/model may not include kernels (kernels/copy.hpp)",
+             "hw/model/model.cpp:2: hw/model may not include hw/timing (hw/timing/roofline.hpp)",
+             "sim/serving/instance.cpp:2: sim/serving may not include hw/device "
+             "(hw/device/cuda.hpp)",
+             "sim/study/papers/paper.cpp:2: sim/study/papers may not include sim/study/plan "
+             "(sim/study/plan/plan.hpp)",
+             "sim/study/sweep.cpp:1: this file belongs to no folder of the table"}));
+}
+
+TEST_F(LayerChecker, HoldsTheOrderOfTheRooms) {
+  write("sim/backend/backend.cpp",
+        "#include \"hw/model/hardware.hpp\"\n#include \"sim/store/pool.hpp\"\n"
+        "#include \"sim/serving/config.hpp\"\n");
+  write("sim/store/pool.cpp",
+        "#include \"sim/backend/backend.hpp\"\n#include \"sim/serving/config.hpp\"\n"
+        "#include \"traces/workload.hpp\"\n");
+  write("sim/serving/requests.cpp",
+        "#include \"sim/backend/backend.hpp\"\n#include \"sim/store/pool.hpp\"\n"
+        "#include \"sim/replay/untimed.hpp\"\n");
+  EXPECT_EQ(
+      violations(),
+      (Lines{"sim/backend/backend.cpp:2: sim/backend may not include sim/store "
+             "(sim/store/pool.hpp)",
+             "sim/backend/backend.cpp:3: sim/backend may not include sim/serving "
+             "(sim/serving/config.hpp)",
+             "sim/serving/requests.cpp:3: sim/serving may not include sim/replay "
+             "(sim/replay/untimed.hpp)",
+             "sim/store/pool.cpp:2: sim/store may not include sim/serving (sim/serving/config.hpp)",
+             "sim/store/pool.cpp:3: sim/store may not include traces (traces/workload.hpp)"}));
 }
 
 TEST_F(LayerChecker, ClosesTheUpperRowsDownwards) {
@@ -234,9 +273,9 @@ TEST_F(LayerChecker, ClosesTheUpperRowsDownwards) {
         "#include \"sim/policy/eviction.hpp\"\n#include \"kernels/copy.hpp\"\n");
   write("sim/cli/main.cpp",
         "#include \"sim/core/units.hpp\"\n#include \"policies/registry.hpp\"\n");
-  write("sim/study/run.cpp", "#include \"sim/cli/main.hpp\"\n");
-  EXPECT_EQ(violations(),
-            (Lines{"sim/study/run.cpp:1: sim/study may not include sim/cli (sim/cli/main.hpp)"}));
+  write("sim/study/runs/run.cpp", "#include \"sim/cli/main.hpp\"\n");
+  EXPECT_EQ(violations(), (Lines{"sim/study/runs/run.cpp:1: sim/study/runs may not include sim/cli "
+                                 "(sim/cli/main.hpp)"}));
 }
 
 TEST_F(LayerChecker, RefusesRelativeIncludes) {

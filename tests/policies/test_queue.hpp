@@ -17,10 +17,8 @@ using TestQueue = TrialQueue;
 /// A prefetch policy with what it needs around it.
 class TestPrefetch {
  public:
-  explicit TestPrefetch(const std::string& policy, const PolicyParameters& parameters = {}) {
-    const PolicyRegistry registry = builtin_policies();
-    policy_ = find_policy(registry.prefetch, policy)->make(parameters);
-  }
+  explicit TestPrefetch(const std::string& policy, const PolicyParameters& parameters = {})
+      : policy_(known_policy(builtin_policies().prefetch, policy).make(parameters)) {}
 
   /// Entries that lie in a slower tier alone.
   std::set<EntryId> slow;

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "policies/registry.hpp"
-#include "sim/core/assert.hpp"
 #include "sim/policy/random_driver.hpp"
 #include "sim/policy/trial_tier.hpp"
 
@@ -16,10 +15,7 @@
 namespace kvtier::test {
 
 inline PolicyKind<EvictionPolicy> eviction_kind(const std::string& name) {
-  const PolicyRegistry registry = builtin_policies();
-  const auto* kind = find_policy(registry.eviction, name);
-  KVTIER_ASSERT(kind != nullptr, "the policy is registered");
-  return *kind;
+  return known_policy(builtin_policies().eviction, name);
 }
 
 inline std::unique_ptr<EvictionPolicy> make_eviction(const std::string& name,

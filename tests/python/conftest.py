@@ -68,9 +68,14 @@ def kvtier_program():
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A cluster of Ray on this machine, with two workers."""
+    """A cluster of Ray on this machine, with two workers. It outlives this process's connection: a
+    process that is still connected when Ray ends is ended by Ray."""
     import ray
+    from ray.cluster_utils import Cluster
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    machine = Cluster(initialize_head=True,
+                      head_node_args={"num_cpus": 2, "include_dashboard": False})
+    ray.init(address=machine.address, log_to_driver=False)
     yield ray
     ray.shutdown()
+    machine.shutdown()

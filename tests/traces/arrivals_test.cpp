@@ -67,6 +67,50 @@ TEST(ThinkTimes, ExponentialHasTheMeanAndTheSpread) {
   EXPECT_NEAR(static_cast<double>(values.quantile(0.5)) / 60e9, std::log(2.0), 0.012);
 }
 
+TEST(ThinkTimes, LognormalHasItsMedianOrItsMean) {
+  // With a sigma of 1 the mean is e^0.5 of the median; of 100,000 values the median's standard
+  // deviation is 0.4 % and the mean's 0.4 %.
+  for (const bool by_median : {true, false}) {
+    ThinkTimeConfig config{.model = ThinkTimeModel::lognormal, .mean = 60_s};
+    if (by_median) {
+      config.median = 100_s;
+    }
+    ThinkTimes model(config, 3);
+    Histogram values;
+    std::vector<Turn> turns(11, turn(1, 1));
+    for (int i = 0; i < 10000; ++i) {
+      model.apply(turns);
+      for (std::size_t k = 1; k < turns.size(); ++k) {
+        values.add(turns[k].think.ns);
+      }
+    }
+    const double median = by_median ? 100e9 : 60e9 / std::exp(0.5);
+    EXPECT_NEAR(static_cast<double>(values.quantile(0.5)) / median, 1.0, 0.02);
+    EXPECT_NEAR(values.mean() / (median * std::exp(0.5)), 1.0, 0.02);
+  }
+}
+
+TEST(ThinkTimes, MixedSessionsAreOfOneKind) {
+  ThinkTimeConfig config{.model = ThinkTimeModel::mixed};
+  config.mixed.away_share = 0.3;
+  config.mixed.soon = {.model = PauseModel::constant, .mean = 5_s};
+  config.mixed.away = {.model = PauseModel::lognormal, .median = 7200_s, .sigma = 0.1};
+  ThinkTimes model(config, 3);
+  std::vector<Turn> turns(4, turn(1, 1));
+  int away = 0;
+  for (int i = 0; i < 10000; ++i) {
+    model.apply(turns);
+    EXPECT_EQ(turns[0].think, SimDuration());
+    away += turns[1].think > 1000_s ? 1 : 0;
+    for (std::size_t k = 1; k < turns.size(); ++k) {
+      ASSERT_EQ(turns[k].think > 1000_s, turns[1].think > 1000_s);
+      ASSERT_TRUE(turns[k].think > 4000_s || turns[k].think == 5_s);
+    }
+  }
+  // A standard deviation of 46.
+  EXPECT_NEAR(away, 3000, 200);
+}
+
 TEST(ThinkTimes, StayWithinAYear) {
   EXPECT_EQ(
       think_times({.model = ThinkTimeModel::output_proportional, .per_output_token = kThinkTimeMax},
@@ -86,6 +130,41 @@ TEST(Arrivals, OfPoissonHaveTheRateAndNeverDecrease) {
   }
   EXPECT_NEAR(gaps.mean() / 0.5e9, 1.0, 0.012);
   EXPECT_NEAR(static_cast<double>(gaps.quantile(0.5)) / 0.5e9, std::log(2.0), 0.012);
+}
+
+TEST(Arrivals, OfADiurnalProcessFollowTheSine) {
+  // Ten days of 1,000 s at a mean of 20/s. In the n-th tenth of a day the rate is the mean times
+  // 1 + 0.8 x (cos(2 pi (n - 1) / 10) - cos(2 pi n / 10)) x 10 / (2 pi).
+  const DiurnalRate day{.amplitude = 0.8, .period = 1000_s};
+  Arrivals arrivals(ArrivalModel::diurnal, PerSecond(20), 1, 5, day);
+  std::vector<double> tenths(10);
+  SimTime last;
+  for (;;) {
+    const SimTime next = arrivals.next();
+    ASSERT_GE(next, last);
+    last = next;
+    if (next >= SimTime(10'000'000'000'000)) {
+      break;
+    }
+    ++tenths[static_cast<std::size_t>(next.ns % day.period.ns / (day.period.ns / 10))];
+  }
+  constexpr double kTurn = 2 * 3.14159265358979;
+  for (std::size_t n = 0; n < 10; ++n) {
+    const double at = static_cast<double>(n) / 10;
+    const double rate =
+        1 + 0.8 * (std::cos(kTurn * at) - std::cos(kTurn * (at + 0.1))) * 10 / kTurn;
+    const double mean = 20000 * rate;
+    EXPECT_NEAR(tenths[n], mean, 4 * std::sqrt(mean)) << n;
+  }
+}
+
+TEST(Arrivals, OfADiurnalProcessWithoutAmplitudeHaveTheRate) {
+  Arrivals arrivals(ArrivalModel::diurnal, PerSecond(2), 1, 5, {.amplitude = 0});
+  SimTime last;
+  for (int i = 0; i < 100000; ++i) {
+    last = arrivals.next();
+  }
+  EXPECT_NEAR(last.seconds() / 50000, 1.0, 0.012);
 }
 
 /// Gaps of arrivals in seconds, sorted.
@@ -158,9 +237,8 @@ TEST(Arrivals, RefuseTimesBeyondTheSimulation) {
   const TempDir dir;
   Arrivals arrivals(ArrivalModel::poisson, PerSecond(1e-200), 1, 5);
   EXPECT_EQ(config_error_of(dir, [&] { static_cast<void>(arrivals.next()); }),
-            "arrival_rate: at one session every 1e+200 s on average, sessions arrive beyond the "
-            "146 years that can be "
-            "simulated");
+            "/workload/arrival_rate: at one session every 1e+200 s on average, sessions arrive "
+            "beyond the 146 years that can be simulated");
 }
 
 TEST(BootstrapSource, DrawsEverySessionAboutEquallyOften) {

@@ -85,6 +85,23 @@ TEST(BlockTrace, QwenBailianCountsInSecondsAndBlocksOf16) {
   EXPECT_EQ(source->named_blocks()->block, Tokens(16));
 }
 
+// Doubles of nanoseconds since 1970 are 256 ns apart.
+TEST(BlockTrace, TimesAreExactToTheNanosecond) {
+  const TempDir dir;
+  const auto source = open_trace(dir.file("t.jsonl", row("1751234567890", 512, "1") + "\n" +
+                                                         row("1751234567890.1234567", 512, "1") +
+                                                         "\n" + row("1751234567891", 512, "1")),
+                                 {});
+  EXPECT_EQ(text_of(*source, 512),
+            "0: 512/7 0[0,1)\n123457: 512/7 0[0,1)\n1000000: 512/7 0[0,1)\n");
+}
+
+TEST(BlockTrace, BlankLinesAreNoRequests) {
+  const TempDir dir;
+  const auto path = dir.file("t.jsonl", "\n \t\r\n" + row("1", 512, "1") + "\n\n");
+  EXPECT_EQ(text_of(*open_trace(path, {}), 512), "0: 512/7 0[0,1)\n");
+}
+
 TEST(BlockTrace, SmallerBlocksOfAContextAreThoseOfTheLargerOnes) {
   const TempDir dir;
   const auto source =
@@ -179,6 +196,25 @@ TEST_F(AgentTrace, SessionsBeginTogetherAndSubAgentsWhereTheyDo) {
   EXPECT_EQ(text_of(*one, 4), "2000000000: 5/1 0[0,2)\n");
 }
 
+TEST_F(AgentTrace, RefusesSessionsThatStartBeyondTheSimulation) {
+  const std::string one = R"({"block_size": 4, "requests": [
+      {"t": 2, "in": 4, "out": 2, "hash_ids": [1]}]})";
+  write("a.json", one);
+  write("b.json", one);
+  const auto error = [&](const SessionStart& start) {
+    return config_error_of(dir_,
+                           [&] { AgentTraceReader reader(dir_.path(), {.session_start = start}); });
+  };
+  const std::string beyond = "lies beyond the 146 years that can be simulated";
+  EXPECT_EQ(error({.every = SimDuration(INT64_MAX)}),
+            "/workload/session_start/every: the start of b.json " + beyond);
+  EXPECT_EQ(error({.every = SimDuration(kTraceTimeNsMax - 1)}), "b.json: /requests/0: t " + beyond);
+  EXPECT_EQ(error({.every = SimDuration(kTraceTimeNsMax - 2'000'000'000)}), "no ConfigError");
+  EXPECT_EQ(error({.rate = PerSecond(1e-200)}),
+            "/workload/session_start/rate: at one session every 1e+200 s on average, sessions "
+            "arrive beyond the 146 years that can be simulated");
+}
+
 TEST_F(AgentTrace, NamesTheFileAndTheRequestThatIsWrong) {
   const auto error = [&](const std::string& text) {
     const auto path = write("a.json", text);
@@ -241,12 +277,10 @@ TEST(BlockStatistics, AreThoseOfACacheWithoutLimits) {
   EXPECT_EQ(report["prefixes_per_request"]["max"], 2);
 }
 
+// As tests/data/count_hits.py counts them.
 TEST(BlockStatistics, OfMooncakesConversationAreThoseCounted) {
   const std::filesystem::path path =
-      std::filesystem::path(KVTIER_SOURCE_DIR) / "../shared/data/mooncake_conversation.jsonl.gz";
-  if (!std::filesystem::exists(path)) {
-    GTEST_SKIP() << "there is no ../shared/data";
-  }
+      std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/data/mooncake_conversation.jsonl.gz";
   const auto source = open_trace(path, {});
   BlockStatistics statistics(*source->streams(), *source->named_blocks());
   SessionSpec session;
@@ -254,12 +288,12 @@ TEST(BlockStatistics, OfMooncakesConversationAreThoseCounted) {
     statistics.add(session);
   }
   const Json report = statistics.report();
-  EXPECT_EQ(report["requests"], 12'031);
-  EXPECT_EQ(report["blocks"], 288'500);
-  EXPECT_EQ(report["distinct_blocks"], 182'790);
-  EXPECT_EQ(report["prompt_tokens"], 144'793'823);
-  EXPECT_EQ(report["ideal_hits"]["blocks"], 105'710);
-  EXPECT_EQ(report["ideal_hits"]["tokens"], 54'098'411);
+  EXPECT_EQ(report["requests"], 500);
+  EXPECT_EQ(report["blocks"], 14'162);
+  EXPECT_EQ(report["distinct_blocks"], 11'879);
+  EXPECT_EQ(report["prompt_tokens"], 7'124'855);
+  EXPECT_EQ(report["ideal_hits"]["blocks"], 2'283);
+  EXPECT_EQ(report["ideal_hits"]["tokens"], 1'167'589);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "traces/request_log.hpp"
 
-#include <cmath>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -8,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/core/histogram.hpp"
 #include "tests/traces/support.hpp"
 #include "traces/trace_format.hpp"
 
@@ -196,43 +194,6 @@ TEST(RequestLog, IsTheSameAsATraceMadeOfIt) {
   EXPECT_TRUE(trace.has_turn_arrivals());
   EXPECT_FALSE(trace.has_think_times());
   EXPECT_EQ(text_of(read_all(trace)), text_of(sessions));
-}
-
-TEST(RequestLog, ReadsARealLog) {
-  const std::filesystem::path path =
-      std::filesystem::path(KVTIER_SOURCE_DIR) / "../shared/data/azure2023_conv.csv.gz";
-  if (!std::filesystem::exists(path)) {
-    GTEST_SKIP() << "the log of real requests is not beside the sources";
-  }
-  // Its columns have other names than the format's.
-  const TempDir dir;
-  LineReader lines(path);
-  std::string_view line;
-  ASSERT_TRUE(lines.next(line));
-  ASSERT_EQ(line, "t_s,input_tokens,output_tokens");
-  std::string text = "arrival,input_tokens,output_tokens\n";
-  while (lines.next(line)) {
-    text += std::string(line) + "\n";
-  }
-  RequestLogReader reader(dir.compressed("azure.csv.gz", text), RequestLogColumns::generic);
-  Histogram gaps;
-  SessionSpec session;
-  SimTime last;
-  double squares = 0;
-  while (reader.next(session)) {
-    ASSERT_GE(session.arrival, last);
-    const double gap = (session.arrival - last).seconds();
-    if (session.id > 0) {
-      gaps.add((session.arrival - last).ns);
-      squares += gap * gap;
-    }
-    last = session.arrival;
-  }
-  EXPECT_EQ(reader.report().turns, 19366);
-  // The CV that the log's own description gives.
-  const double mean = gaps.mean() * 1e-9;
-  const double variance = squares / static_cast<double>(gaps.count()) - mean * mean;
-  EXPECT_NEAR(std::sqrt(variance) / mean, 1.09, 0.005);
 }
 
 }  // namespace

@@ -60,6 +60,33 @@ TEST(Streaming, GeneratorAndTracesAllocateNothingPerSession) {
   EXPECT_EQ(drain(*source), kSessions);
 }
 
+TEST(Streaming, GeneratorsThatNameTokensHoldStreamsAlone) {
+  for (const Generator generator :
+       {Generator::multi_turn, Generator::shared_prefixes, Generator::rag}) {
+    WorkloadConfig config = generator_config();
+    config.generator = generator;
+    const auto source = make_source(config, 1, "");
+    SessionSpec session;
+    const testing::Allocations before = testing::allocations_so_far();
+    std::int64_t count = 0;
+    while (source->next(session)) {
+      ++count;
+    }
+    const testing::Allocations after = testing::allocations_so_far();
+    EXPECT_EQ(count, kSessions);
+    // The streams are in one vector, which doubles: 24 bytes each, and up to four times that in all
+    // that was allocated.
+    const auto streams = static_cast<std::int64_t>(source->streams()->size());
+    EXPECT_LT(streams, 2 * kSessions);
+    // rag has a node, and room in a table of them, for nearly every sequence of documents.
+    const std::int64_t others = generator == Generator::rag ? 100 * kSessions : 4 << 20;
+    EXPECT_LT(after.bytes - before.bytes, 96 * streams + others);
+    if (generator == Generator::multi_turn) {
+      EXPECT_LT(after.count - before.count, 100);
+    }
+  }
+}
+
 TEST(Streaming, TableOfTurnsAllocatesNothingPerSession) {
   const TempDir dir;
   CompressedWriter writer(dir.path() / "table.csv.gz");

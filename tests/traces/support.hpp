@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include "sim/core/compressed_stream.hpp"
 #include "sim/core/errors.hpp"
-#include "traces/compressed_stream.hpp"
 #include "traces/session.hpp"
 
 namespace kvtier::testing {

@@ -93,5 +93,27 @@ TEST(Timestamp, ReadsUpToTheLatestTimeOfATrace) {
   EXPECT_LE(parse_timestamp("4611686017.5").value().ns, kTraceTimeNsMax);
 }
 
+TEST(DecimalTime, IsExactInItsUnit) {
+  EXPECT_EQ(parse_decimal_ns("12", 0), 12'000'000'000);
+  EXPECT_EQ(parse_decimal_ns("0.1234567894", 0), 123'456'789);
+  EXPECT_EQ(parse_decimal_ns("0.1234567895", 0), 123'456'790);
+  EXPECT_EQ(parse_decimal_ns("0.12345678949", 0), 123'456'789);
+  EXPECT_EQ(parse_decimal_ns("1751234567.123456789", 0), 1'751'234'567'123'456'789);
+  EXPECT_EQ(parse_decimal_ns("1751234567123.456789", 3), 1'751'234'567'123'456'789);
+  EXPECT_EQ(parse_decimal_ns("1751234567123456789", 9), 1'751'234'567'123'456'789);
+  EXPECT_EQ(parse_decimal_ns("7.5", 9), 8);
+  EXPECT_EQ(parse_decimal_ns("5.", 3), 5'000'000);
+  EXPECT_EQ(parse_decimal_ns("1.5e3", 3), 1'500'000'000);
+}
+
+TEST(DecimalTime, IsWithinTheClock) {
+  EXPECT_EQ(parse_decimal_ns("4611686018427387903", 9), kTraceTimeNsMax);
+  EXPECT_EQ(parse_decimal_ns("4611686018.427387903", 0), kTraceTimeNsMax);
+  for (const char* text : {"4611686018.427387904", "99999999999999999999", "1e10", "-1", "", "x",
+                           "1x", "1.2.3", "nan", "inf"}) {
+    EXPECT_EQ(parse_decimal_ns(text, 0), std::nullopt) << text;
+  }
+}
+
 }  // namespace
 }  // namespace kvtier

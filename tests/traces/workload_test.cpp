@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/traces/support.hpp"
+#include "tests/traces/workload_config.hpp"
 #include "traces/trace_format.hpp"
 
 namespace kvtier {
@@ -13,6 +14,7 @@ namespace {
 
 using testing::bytes_of;
 using testing::config_error_of;
+using testing::config_of;
 using testing::read_all;
 using testing::TempDir;
 using testing::text_of;
@@ -25,16 +27,6 @@ const std::string kTimedTrace =
     "{\"format\":\"kvtier.trace/1\",\"arrivals\":true,\"think_times\":true}\n"
     "{\"id\":0,\"arrival_ns\":5,\"turns\":[[1,2,0],[3,4,6]]}\n{\"id\":1,\"arrival_ns\":7,\"turns\":"
     "[[8,9,0]]}\n";
-
-/// Reads a config as a file would be read; problems of keys and across keys are thrown together.
-WorkloadConfig config_of(const std::string& json) {
-  WorkloadConfig config;
-  Problems problems;
-  read_value(config, parse_json_strictly(json, "test.json"), "/workload", problems);
-  check(config, "/workload", problems);
-  problems.throw_if_any();
-  return config;
-}
 
 std::string problems_of(const std::string& json) {
   const TempDir dir;
@@ -117,6 +109,18 @@ TEST(WorkloadCheck, ReportsAllProblemsOfATraceAtOnce) {
             "/workload/arrival_rate: missing key: Poisson arrivals need a rate");
 }
 
+TEST(WorkloadCheck, SessionStartsNeedRecordedArrivals) {
+  EXPECT_EQ(problems_of(
+                R"({"trace":"t","format":"agent_sessions","session_start":{"every":"1s"},
+                    "arrival_rate":"1/s"})"),
+            "/workload/session_start: not used: it sets recorded times, but \"arrivals\" is "
+            "\"poisson\" and draws new ones, expected trace");
+  EXPECT_EQ(problems_of(
+                R"({"trace":"t","format":"agent_sessions","session_start":{"rate":"1/s"},
+                    "arrivals":"trace"})"),
+            "no ConfigError");
+}
+
 TEST(WorkloadCheck, ReportsValuesOutOfRange) {
   EXPECT_EQ(problems_of(
                 R"({"generator":"sharegpt","sessions":0,"arrival_rate":"0/s","warmup_turns":-1})"),
@@ -196,6 +200,12 @@ TEST(WorkloadCheck, TakesOneOfTwoRates) {
 TEST(WorkloadCheck, KnowsWhatArrivalModelsNeed) {
   EXPECT_EQ(problems_of(R"({"generator":"sharegpt","sessions":1,"arrivals":"gamma"})"),
             "/workload/arrival_rate: missing key: gamma and Weibull arrivals need a rate");
+  EXPECT_EQ(problems_of(R"({"generator":"sharegpt","sessions":1,"arrivals":"diurnal"})"),
+            "/workload/arrival_rate: missing key: diurnal arrivals need a mean rate");
+  EXPECT_EQ(
+      problems_of(
+          R"({"generator":"sharegpt","sessions":1,"arrival_rate":"1/s","diurnal":{"amplitude":1}})"),
+      "/workload/diurnal: not used: \"arrivals\" is \"poisson\", expected diurnal");
   EXPECT_EQ(
       problems_of(R"({"generator":"sharegpt","sessions":1,"arrival_rate":"1/s","arrival_cv":2})"),
       "/workload/arrival_cv: not used: \"arrivals\" is \"poisson\", expected gamma or "
@@ -512,6 +522,26 @@ TEST(MakeSource, TellsTheFormatByContent) {
                             config_of(R"({"trace":"c.gz","arrival_rate":"1/s"})"), 1, dir.path()));
                       }),
       "c.gz: a trace of texts needs a tokenizer (\"chars:4\" or a SentencePiece model)");
+}
+
+TEST(MakeSource, TakesBlankLinesButNotInPlaceOfColumnNames) {
+  const TempDir dir;
+  const std::string rest = R"("arrival_rate":"1/s"})";
+  static_cast<void>(dir.file("t.jsonl", "\n" + kBareTrace + "\n\n"));
+  EXPECT_EQ(
+      read_all(*make_source(config_of(R"({"trace":"t.jsonl",)" + rest), 1, dir.path())).size(), 1U);
+  static_cast<void>(dir.file("t.csv", "\n" + kTable));
+  for (const std::string more : {"", R"("format":"turns_table",)", R"("format":"request_log",)",
+                                 R"("columns":"time=conv,input=turn,output=user_tokens",)"}) {
+    EXPECT_EQ(
+        config_error_of(dir,
+                        [&] {
+                          static_cast<void>(make_source(
+                              config_of(R"({"trace":"t.csv",)" + more + rest), 1, dir.path()));
+                        }),
+        "t.csv:1: the first line is empty, expected the names of the columns")
+        << more;
+  }
 }
 
 TEST(MakeSource, ReportsAMissingTrace) {

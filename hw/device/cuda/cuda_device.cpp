@@ -171,7 +171,7 @@ class CudaDevice final : public Device {
     info_.element_type = kElementType<Element>;
     info_.element = Bytes(sizeof(Element));
     info_.limits = limits_of(properties);
-    pitch_max_ = static_cast<std::ptrdiff_t>(properties.memPitch);
+    info_.pitch_max = Bytes(static_cast<std::int64_t>(properties.memPitch));
   }
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -225,20 +225,23 @@ class CudaDevice final : public Device {
       copy_by_engine(pieces, stream);
       return;
     }
-    if (pieces.empty()) {
+    using kernels::cuda::Piece;
+    std::vector<Piece> rows;
+    for (const CopyPiece& piece : pieces) {
+      for_each_row(piece, [&](void* to, const void* from) {
+        rows.push_back({to, from, piece.bytes.value});
+      });
+    }
+    if (rows.empty()) {
       return;
     }
-    using kernels::cuda::Piece;
     const cudaStream_t queue = on(stream);
-    const Bytes bytes(
-        static_cast<std::int64_t>(pieces.size_bytes() / sizeof pieces[0] * sizeof(Piece)));
+    const Bytes bytes(static_cast<std::int64_t>(rows.size() * sizeof(Piece)));
     PieceList& list = static_cast<CudaStream&>(stream).list_of(*this, bytes);
-    std::ranges::transform(pieces, list.on_host.template as<Piece>(), [](const CopyPiece& piece) {
-      return Piece{piece.to, piece.from, piece.bytes.value};
-    });
+    std::ranges::copy(rows, list.on_host.template as<Piece>());
     copy(list.on_device.data(), list.on_host.data(), bytes, stream);
-    check("copy_pieces", kernels::cuda::copy_pieces(list.on_device.template as<Piece>(),
-                                                    std::ssize(pieces), queue));
+    check("copy_pieces",
+          kernels::cuda::copy_pieces(list.on_device.template as<Piece>(), std::ssize(rows), queue));
     check("cudaEventRecord", cudaEventRecord(list.used.event, queue));
   }
   void gather(const RowWork& work, Stream& stream) override {
@@ -355,43 +358,20 @@ class CudaDevice final : public Device {
     return static_cast<CudaStream&>(stream).stream;
   }
 
-  /// Neighbours, and pieces at equal distances, go in one call.
+  /// One call a piece, except where its rows are too far apart.
   void copy_by_engine(std::span<const CopyPiece> pieces, Stream& stream) {
-    const auto distance = [](const void* first, const void* last) {
-      return static_cast<const std::byte*>(last) - static_cast<const std::byte*>(first);
-    };
-    // Any two are at equal distances.
-    constexpr std::ptrdiff_t kFewest = 3;
-    for (std::size_t i = 0; i < pieces.size();) {
-      const CopyPiece& first = pieces[i];
-      const std::int64_t bytes = first.bytes.value;
-      std::ptrdiff_t to_pitch = 0;
-      std::ptrdiff_t from_pitch = 0;
-      std::size_t end = i + 1;
-      if (end < pieces.size()) {
-        to_pitch = distance(first.to, pieces[end].to);
-        from_pitch = distance(first.from, pieces[end].from);
-      }
-      while (end < pieces.size() && pieces[end].bytes == first.bytes &&
-             distance(pieces[end - 1].to, pieces[end].to) == to_pitch &&
-             distance(pieces[end - 1].from, pieces[end].from) == from_pitch) {
-        ++end;
-      }
-      const auto count = static_cast<std::ptrdiff_t>(end - i);
-      const auto fits = [&](std::ptrdiff_t pitch) { return bytes <= pitch && pitch <= pitch_max_; };
-      if (count > 1 && to_pitch == bytes && from_pitch == bytes) {
-        copy(first.to, first.from, count * first.bytes, stream);
-      } else if (count >= kFewest && bytes > 0 && fits(to_pitch) && fits(from_pitch)) {
-        check(
-            "cudaMemcpy2DAsync",
-            cudaMemcpy2DAsync(first.to, static_cast<std::size_t>(to_pitch), first.from,
-                              static_cast<std::size_t>(from_pitch), static_cast<std::size_t>(bytes),
-                              static_cast<std::size_t>(count), cudaMemcpyDefault, on(stream)));
+    for (const CopyPiece& piece : pieces) {
+      const auto size = [](Bytes bytes) { return static_cast<std::size_t>(bytes.value); };
+      const bool fits = std::max(piece.to_pitch, piece.from_pitch) <= info_.pitch_max;
+      if (piece.rows > 1 && piece.bytes > Bytes() && fits) {
+        check("cudaMemcpy2DAsync",
+              cudaMemcpy2DAsync(piece.to, size(piece.to_pitch), piece.from, size(piece.from_pitch),
+                                size(piece.bytes), static_cast<std::size_t>(piece.rows),
+                                cudaMemcpyDefault, on(stream)));
       } else {
-        copy(first.to, first.from, first.bytes, stream);
-        end = i + 1;
+        for_each_row(piece,
+                     [&](void* to, const void* from) { copy(to, from, piece.bytes, stream); });
       }
-      i = end;
     }
   }
 
@@ -519,7 +499,6 @@ class CudaDevice final : public Device {
 
   int index_;
   DeviceInfo info_;
-  std::ptrdiff_t pitch_max_ = 0;
   std::optional<Blas> blas_;
   struct RotaryOnDevice {
     std::int64_t positions;

@@ -497,6 +497,35 @@ std::string moved_pieces_differ(Device& device) {
     if (numbers_from<std::uint8_t>(device, back.data(), bytes.size()) != bytes) {
       return method == CopyMethod::engine ? "engine" : "kernel";
     }
+    // Rows that lie in different distances on each side.
+    constexpr std::int64_t kRows = 50;
+    constexpr std::int64_t kRow = 48;
+    constexpr std::int64_t kPitch = 1000;
+    constexpr std::int64_t kHostPitch = 64;
+    constexpr std::int64_t kBackPitch = 3000;
+    const Buffer spread = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
+    const CopyPiece rows_out{.to = host.data(),
+                             .from = from.data(),
+                             .bytes = Bytes(kRow),
+                             .rows = kRows,
+                             .to_pitch = Bytes(kHostPitch),
+                             .from_pitch = Bytes(kPitch)};
+    const CopyPiece rows_in{.to = spread.data(),
+                            .from = host.data(),
+                            .bytes = Bytes(kRow),
+                            .rows = kRows,
+                            .to_pitch = Bytes(kBackPitch),
+                            .from_pitch = Bytes(kHostPitch)};
+    device.copy_pieces({&rows_out, 1}, method, *stream);
+    device.copy_pieces({&rows_in, 1}, method, *stream);
+    stream->synchronize();
+    std::vector<std::uint8_t> expected(bytes.size());
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      std::copy_n(bytes.begin() + row * kPitch, kRow, expected.begin() + row * kBackPitch);
+    }
+    if (numbers_from<std::uint8_t>(device, spread.data(), bytes.size()) != expected) {
+      return method == CopyMethod::engine ? "rows by the engine" : "rows by the kernel";
+    }
   }
   return "";
 }

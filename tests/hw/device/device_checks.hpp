@@ -70,8 +70,8 @@ enum class Mistake { none, swapped_slots, late_positions, sees_next_token };
 /// Returns what differs, or nothing.
 [[nodiscard]] std::string moved_rows_differ(Device& device);
 
-/// The same for pieces of any size and alignment, between the device and pinned memory, moved
-/// either way by either method.
+/// The same for pieces of any size and alignment and for rows at any distances, between the device
+/// and pinned memory, moved either way by either method.
 [[nodiscard]] std::string moved_pieces_differ(Device& device);
 
 /// Layers are loaded on one stream by one thread and read on another stream by another thread, each

@@ -5,17 +5,13 @@
 #include <gtest/gtest.h>
 
 #include "policies/registry.hpp"
-#include "sim/core/assert.hpp"
 
 namespace kvtier {
 namespace {
 
 std::unique_ptr<AdmissionPolicy> make_admission(const std::string& name,
                                                 const PolicyParameters& parameters = {}) {
-  const PolicyRegistry registry = builtin_policies();
-  const auto* kind = find_policy(registry.admission, name);
-  KVTIER_ASSERT(kind != nullptr, "the policy is registered");
-  return kind->make(parameters);
+  return known_policy(builtin_policies().admission, name).make(parameters);
 }
 
 constexpr EntryKey kA{1};

@@ -14,9 +14,8 @@ namespace {
 using test::TestQueue;
 
 std::unique_ptr<OrderPolicy> make_order(std::int64_t requests) {
-  const PolicyRegistry registry = builtin_policies();
-  return find_policy(registry.order, "shuffled_window")
-      ->make({{"requests", static_cast<double>(requests)}});
+  return known_policy(builtin_policies().order, "shuffled_window")
+      .make({{"requests", static_cast<double>(requests)}});
 }
 
 /// A request for an entry of its own with this placement.

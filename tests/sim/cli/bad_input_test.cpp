@@ -13,7 +13,8 @@ namespace {
 
 const std::string kSystems =
     "attentionstore, attentionstore_fifo, attentionstore_lru, car, hbm_dram, hbm_only, overflow, "
-    "pensieve, pensieve_gpu, recompute, vllm";
+    "pensieve, pensieve_gpu, recompute, vllm, vllm_0_2, vllm_cpu_offload, "
+    "vllm_lmcache, vllm_tiering";
 
 class BadConfig : public ProgramTest {};
 
@@ -170,18 +171,21 @@ TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
                     "seconds_saved, session_fifo, belady, got \"lruu\" (did you mean \"lru\"?)"});
 }
 
-TEST_F(BadConfig, RefusesARoutingThatIsNone) {
-  write_run({{"/replicas", {{"count", 4}, {"routing", "randm"}}}});
-  expect_bad_input({"simulate", "run.json"},
-                   {"run.json: /replicas/routing: expected one of session_affine, random, got "
-                    "\"randm\""});
-  write_run({{"/replicas", {{"count", 4}, {"routing", 3}}}});
-  expect_bad_input({"simulate", "run.json"},
-                   {"run.json: /replicas/routing: expected one of session_affine, random, got 3"});
+TEST_F(BadConfig, NamesTheSuccessorOfAKeyThatIsGone) {
+  const std::string gone =
+      "/replicas/routing: this key is gone: replicas serve whole sessions; routing turns between "
+      "instances comes with /cluster";
+  for (const char* routing : {"random", "session_affine"}) {
+    write_run({{"/replicas", {{"count", 4}, {"routing", routing}}}});
+    expect_bad_input({"simulate", "run.json"}, {"run.json: " + gone});
+  }
+  write_run();
+  expect_bad_input({"simulate", "run.json", "--set", "/replicas/routing=random"},
+                   {"--set: " + gone});
 }
 
 TEST_F(BadConfig, RefusesToReplayServersWithoutAClock) {
-  write_run({{"/replicas", {{"count", 4}, {"routing", "random"}}}});
+  write_run({{"/replicas", {{"count", 4}}}});
   expect_bad_input({"simulate", "run.json", "--untimed"},
                    {"/replicas/count: expected 1, an untimed replay is of one server, got 4"});
 }
@@ -387,8 +391,8 @@ TEST_F(BadTrace, RefusesAnUnknownFormat) {
   write("turns.csv", kHeader + "a,0,10,20\n");
   expect_bad_input({"trace", "stats", "turns.csv", "--format", "turns_tabel"},
                    {"--format: expected one of auto, kvtier, turns_table, sharegpt_json, "
-                    "request_log, azure_llm, mooncake, qwen_bailian, agent_sessions, got "
-                    "\"turns_tabel\" (did you mean \"turns_table\"?)"});
+                    "request_log, azure_llm, mooncake, qwen_bailian, agent_sessions, kv_events, "
+                    "columns, got \"turns_tabel\" (did you mean \"turns_table\"?)"});
 }
 
 class BadCommandLine : public ProgramTest {};
@@ -562,9 +566,6 @@ TEST_F(BadTrace, OfBlocksNeedsAStoreOfBlocks) {
       {"trace", "mrc", "log.jsonl", "--capacities", "64GiB"},
       {"--capacities: expected tokens or blocks (\"5Mitokens\", \"1000blocks\"), since a trace "
        "alone does not say how many bytes a token has, got \"64GiB\""});
-  expect_bad_input({"trace", "import", "log.jsonl", "--out", "t.jsonl"},
-                   {"log.jsonl: its requests name their blocks, for which kvtier.trace/1 has no "
-                    "place; trace mrc and untimed replays read it as it is"});
   write_run({{"/workload", {{"trace", "log.jsonl"}, {"arrivals", "trace"}}}});
   for (const std::vector<std::string>& options :
        {std::vector<std::string>{}, std::vector<std::string>{"--untimed"}}) {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 #include "tests/sim/cli/program.hpp"
 
 namespace kvtier::test {

@@ -1,18 +1,55 @@
 /// A whole quick run, as a user does it.
 
+#include <algorithm>
 #include <chrono>
+#include <regex>
 #include <set>
+#include <string>
 
 #include <gtest/gtest.h>
 
 #include "calibrate/check.hpp"
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 #include "tests/sim/cli/program.hpp"
 
 namespace kvtier::test {
 namespace {
 
 class QuickCalibration : public ProgramTest {};
+
+/// What a repeated measurement may be off in the median, on a machine that does other work, too.
+/// The bands of `--check` itself are for a quiet machine.
+constexpr double kRepeatBand = 0.5;
+
+/// Every verdict follows from the errors and the bands of its line, and the exit code from the
+/// verdicts. On a busy machine whole tables are left out; those that are judged repeat.
+void expect_judged(const Outcome& check) {
+  // repeat       G1        3     1.2 %     3.4 %     2.0 %     5.0 %         0  in (5.0 %, 12.0 %)
+  const std::regex line(
+      R"((repeat|drift|held out|composition|sum|overlap)\s+\S+\s+(\d+)\s+([\d.]+) %\s+([\d.]+) %.*?  (?:-|(in|OUT) \(([\d.]+) %, ([\d.]+) %\))\n)");
+  bool all_in = true;
+  int repeats = 0;
+  for (auto at = std::sregex_iterator(check.out.begin(), check.out.end(), line);
+       at != std::sregex_iterator(); ++at) {
+    const std::smatch& row = *at;
+    const double p50 = std::stod(row[3]);
+    const double p90 = std::stod(row[4]);
+    if (row[1] == "repeat" && row[2] != "0") {
+      ++repeats;
+      EXPECT_LE(p50, 100 * kRepeatBand) << row[0];
+    }
+    if (!row[5].matched) {
+      continue;
+    }
+    all_in = all_in && row[5] == "in";
+    // Errors are shown to a tenth of a percent.
+    constexpr double kShown = 0.1;
+    const double over = std::max(p50 - std::stod(row[6]), p90 - std::stod(row[7]));
+    EXPECT_TRUE(row[5] == "in" ? over <= kShown : over >= -kShown) << row[0];
+  }
+  EXPECT_GT(repeats, 0) << check.out;
+  EXPECT_EQ(check.code, all_in ? 0 : 1) << check.out << check.err;
+}
 
 TEST_F(QuickCalibration, EndsInTimeWithAProfileOfEveryOperation) {
   const auto begin = std::chrono::steady_clock::now();
@@ -39,9 +76,8 @@ TEST_F(QuickCalibration, EndsInTimeWithAProfileOfEveryOperation) {
   const Outcome again = kvtier({"calibrate", "--resume", "--out", "p.json"});
   EXPECT_EQ(again.code, no_drive ? 0 : 2) << again.err;
 
-  // Out of band or not is for a quiet machine to say, and on a busy one whole tables are left out.
   const Outcome check = kvtier({"calibrate", "--check", "p.json", "--cells", "1"});
-  EXPECT_TRUE(check.code == 0 || check.code == 1) << check.err;
+  expect_judged(check);
   std::set<OperationId> judged;
   for (const ProfileTable& table : read_profile(path("p.json")).tables) {
     if (calibrate::is_interpolated(table.operation) && !table.cells.empty()) {

@@ -6,7 +6,7 @@
 #include <sys/vfs.h>
 
 #include "hw/device/open_device.hpp"
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 #include "tests/sim/cli/program.hpp"
 
 namespace kvtier::test {

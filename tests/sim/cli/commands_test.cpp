@@ -378,6 +378,49 @@ TEST_F(List, ShowsEveryPreset) {
   }
 }
 
+class Presets : public ProgramTest {};
+
+const std::string kNotice =
+    "kvtier: the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2\n";
+
+TEST_F(Presets, WhoseNameChangedItsMeaningSaySoOnce) {
+  write_run({{"/system", "vllm"}});
+  const Outcome config = kvtier({"simulate", "run.json", "--print-config"});
+  EXPECT_EQ(config.code, 0);
+  EXPECT_EQ(config.err, kNotice);
+  EXPECT_FALSE(contains(config.out, "notice")) << config.out;
+  const Outcome twice =
+      kvtier({"compare", "run.json", "--systems", "recompute,vllm", "--replications", "2"});
+  EXPECT_EQ(twice.code, 0);
+  EXPECT_EQ(twice.err, kNotice);
+  // Nothing changed for a preset that builds on it, and a list names no system.
+  EXPECT_EQ(
+      kvtier({"simulate", "run.json", "--print-config", "--set", "/system=vllm_cpu_offload"}).err,
+      "");
+  EXPECT_EQ(kvtier({"list", "systems"}).err, "");
+}
+
+TEST_F(Presets, HaveNoticesOfText) {
+  write("mine.json", R"({"preset": "vllm", "notice": 3})");
+  write_run({{"/system", "./mine.json"}});
+  expect_bad_input({"simulate", "run.json"}, {"./mine.json: /notice: expected a text, got 3"});
+}
+
+TEST_F(Presets, OfVllmRunInTime) {
+  for (const char* system :
+       {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache"}) {
+    write_run(
+        {{"/system", system}, {"/serving/token_budget", "8192tokens"}, {"/serving/slots", 1024}});
+    const Outcome outcome = kvtier({"simulate", "run.json", "--json", "out.json"});
+    ASSERT_EQ(outcome.code, 0) << system << ": " << outcome.err;
+    const nlohmann::json metrics = read_json("out.json")["metrics"];
+    EXPECT_GT(metrics["ttft_seconds"]["mean"], 0) << system;
+    if (std::string(system) != "vllm_0_2") {
+      EXPECT_GT(metrics["blocks"]["hit_rate"]["tokens"]["total"], 0.3) << system << metrics;
+    }
+  }
+}
+
 TEST_F(List, ShowsPoliciesWithTheirKnowledgeAndParameters) {
   const Outcome outcome = kvtier({"list", "policies"});
   EXPECT_EQ(outcome.code, 0);
@@ -595,7 +638,9 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
        {"CONFIG", "--systems", "--replications", "--bound", "--set", "--seed", "--json"}},
       {{"plan"}, {"PLAN", "--json", "--jobs", "--out", "--resume"}},
       {{"sweep"}, {"SWEEP", "--out", "--jobs", "--shard", "--resume"}},
-      {{"reproduce"}, {"PAPER", "--figure", "--replications", "--sensitivity", "--json"}},
+      {{"reproduce"},
+       {"PAPER", "--figure", "--replications", "--sensitivity", "--json", "engines-cache"}},
+      {{"reproduce", "engines-cache"}, {"--trace", "--oracles", "--jobs", "--json"}},
       {{"report"}, {"RESULT", "--out"}},
       {{"list"}, {"systems", "policies", "models", "hardware"}},
       {{"schema"},

@@ -44,26 +44,6 @@ TEST_F(PlanCommand, PrintsTheCheapest) {
   EXPECT_EQ(result["trials"][result["cheapest"].get<std::size_t>()]["axes"]["DRAM"], "64GiB");
 }
 
-TEST_F(PlanCommand, ComparesRoutings) {
-  write_run({{"/replicas", {{"count", 2}}},
-             {"/workload/warmup_turns", 0},
-             {"/workload/sessions", 12000},
-             {"/workload/arrival_rate", "0.4/s"}});
-  write("plan.json", json({{"config", "run.json"},
-                           {"axes",
-                            {{{"name", "routing"},
-                              {"key", "/replicas/routing"},
-                              {"values", {"random", "session_affine"}}}}},
-                           {"slo", {"ttft_seconds.mean<=1000"}},
-                           {"replications", 2}})
-                         .dump());
-  const Outcome outcome = kvtier({"plan", "plan.json", "--json", "out.json"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  const json trials = read_json("out.json")["trials"];
-  ASSERT_EQ(trials.size(), 2U);
-  EXPECT_NE(trials[0]["hit_rate"], trials[1]["hit_rate"]);
-}
-
 TEST_F(PlanCommand, ExitsWithOneIfNothingMeetsTheSlo) {
   write_plan("turns<=1");
   const Outcome outcome = kvtier({"plan", "plan.json", "--json", "out.json"});

@@ -53,7 +53,8 @@ void write_file(const fs::path& path, const std::string& text) {
   }
 }
 
-Started::Started(std::vector<std::string> arguments, const fs::path& directory, fs::path capture)
+Started::Started(std::vector<std::string> arguments, const fs::path& directory, fs::path capture,
+                 const char* program)
     : capture_(std::move(capture)) {
   fs::create_directories(capture_);
   const std::string out = (capture_ / "out").string();
@@ -68,16 +69,16 @@ Started::Started(std::vector<std::string> arguments, const fs::path& directory, 
         "open");
   check(posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), kCreate, kMode),
         "open");
-  arguments.insert(arguments.begin(), KVTIER_PROGRAM);
+  arguments.insert(arguments.begin(), program);
   std::vector<char*> argv;
   argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) {
     argv.push_back(argument.data());
   }
   argv.push_back(nullptr);
-  const int error = posix_spawn(&process_, KVTIER_PROGRAM, &actions, nullptr, argv.data(), environ);
+  const int error = posix_spawn(&process_, program, &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  check(error, KVTIER_PROGRAM);
+  check(error, program);
 }
 
 Started::~Started() {
@@ -137,6 +138,10 @@ Started ProgramTest::start(std::vector<std::string> arguments) const {
 
 Outcome ProgramTest::kvtier(std::vector<std::string> arguments) const {
   return start(std::move(arguments)).outcome();
+}
+
+Outcome ProgramTest::kvtier_demo(std::vector<std::string> arguments) const {
+  return Started(std::move(arguments), work_, root_ / "capture", KVTIER_DEMO_PROGRAM).outcome();
 }
 
 void ProgramTest::expect_bad_input(const std::vector<std::string>& arguments,

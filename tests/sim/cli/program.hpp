@@ -27,7 +27,7 @@ void write_file(const std::filesystem::path& path, const std::string& text);
 class Started {
  public:
   Started(std::vector<std::string> arguments, const std::filesystem::path& directory,
-          std::filesystem::path capture);
+          std::filesystem::path capture, const char* program = KVTIER_PROGRAM);
   Started(const Started&) = delete;
   Started& operator=(const Started&) = delete;
   /// A test that gave up leaves no run of hours behind.
@@ -58,6 +58,8 @@ class ProgramTest : public testing::Test {
 
   /// Runs `kvtier ARGUMENTS...` in the test's folder.
   [[nodiscard]] Outcome kvtier(std::vector<std::string> arguments) const;
+  /// Runs `kvtier_demo ARGUMENTS...` there.
+  [[nodiscard]] Outcome kvtier_demo(std::vector<std::string> arguments) const;
   [[nodiscard]] Started start(std::vector<std::string> arguments) const;
   /// Runs it, expects exit code 2, nothing on standard output and exactly these lines, each without
   /// its "kvtier: ", on standard error.

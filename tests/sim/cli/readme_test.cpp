@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/study/report.hpp"
+#include "sim/study/report/report.hpp"
 #include "tests/sim/cli/documents.hpp"
 #include "tests/sim/cli/program.hpp"
 

@@ -1,6 +1,6 @@
 /// `kvtier report`: exit codes and outputs.
 
-#include "sim/study/report.hpp"
+#include "sim/study/report/report.hpp"
 
 #include <filesystem>
 #include <string>

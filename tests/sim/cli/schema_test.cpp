@@ -138,11 +138,13 @@ TEST_F(Schemas, DescribeTheConfigOfARunByDefault) {
 }
 
 /// A paper's figures and the list of its runs are no configs: `kvtier reproduce` reads them. Nor
-/// are the names of a table's columns, price lists, nor what results are expected to be.
+/// are the names of a table's columns, price lists, tables of engines, nor what results are
+/// expected to be.
 bool is_config(const fs::path& file) {
   return file.extension() == ".json" && file.filename() != "reproduction.json" &&
          file.parent_path().filename() != "figures" && file.parent_path().filename() != "columns" &&
-         file.parent_path().filename() != "prices" && file.stem().extension() != ".expect";
+         file.parent_path().filename() != "prices" && file.parent_path().filename() != "engines" &&
+         file.stem().extension() != ".expect";
 }
 
 TEST_F(Schemas, AcceptEveryConfigOfTheRepository) {

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <map>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -30,6 +32,57 @@ class Validate : public ProgramTest {
     return arguments;
   }
 };
+
+/// What a simulation may be off on a machine that does other work, too, with a profile of another
+/// machine: points of hit rates, and factors of times at the pace of the runs. The bands of
+/// `kvtier validate` itself are for a quiet machine with a profile of its own.
+constexpr double kHitRateBand = 0.05;
+/// Of a tier's share of the hits, as the tier that a session is in goes by the pace of the machine.
+constexpr double kTierBand = 0.25;
+constexpr double kTimeFactor = 3;
+
+/// The verdict follows from the results, by the rules of configs/validation/README.md computed
+/// again here. True if all of it is in band.
+bool expect_judged(const nlohmann::json& validation) {
+  bool in_band = validation["occupied_fraction"].get<double>() <= 0.7;
+  for (const nlohmann::json& row : validation["rows"]) {
+    const std::string metric = row["metric"].get<std::string>();
+    std::string pointer = "/metrics/" + metric;
+    std::ranges::replace(pointer, '.', '/');
+    const nlohmann::json::json_pointer at(pointer);
+    std::vector<double> runs;
+    for (const nlohmann::json& run : validation["measured"]) {
+      runs.push_back(run.at(at).get<double>());
+    }
+    std::ranges::sort(runs);
+    const double measured = (runs[(runs.size() - 1) / 2] + runs[runs.size() / 2]) / 2;
+    const double simulated = validation["simulated"].at(at).get<double>();
+    EXPECT_DOUBLE_EQ(row["measured"].get<double>(), measured) << metric;
+    EXPECT_EQ(row["simulated"], simulated) << metric;
+    const bool is_rate = metric.starts_with("hit_rate");
+    if (is_rate) {
+      const bool is_total = metric.ends_with(".total");
+      EXPECT_NEAR(simulated, measured, is_total ? kHitRateBand : kTierBand) << metric;
+    } else if (metric == "ttft_seconds.p50" || metric == "tpot_seconds.mean") {
+      const double at_pace = row["simulated_at_pace"].get<double>();
+      EXPECT_LT(at_pace, kTimeFactor * measured) << metric;
+      EXPECT_LT(measured, kTimeFactor * at_pace) << metric;
+    }
+    if (row["band"].is_null()) {
+      EXPECT_TRUE(row["in_band"].is_null()) << metric;
+      continue;
+    }
+    const double error = is_rate ? simulated - measured : simulated / measured - 1;
+    const double noise = (runs.back() - runs.front()) / 2 / measured;
+    const double band = is_rate ? 0.01 : std::max(0.1, 3 * noise);
+    EXPECT_NEAR(row["error"].get<double>(), error, 1e-12) << metric;
+    EXPECT_NEAR(row["band"].get<double>(), band, 1e-12) << metric;
+    EXPECT_EQ(row["in_band"].get<bool>(), std::abs(error) <= band) << metric;
+    in_band = in_band && std::abs(error) <= band;
+  }
+  EXPECT_EQ(validation["in_band"].get<bool>(), in_band);
+  return in_band;
+}
 
 TEST_F(Validate, InLockStepMovesEveryByteAsDecided) {
   for (const char* buffers : {"15", "auto"}) {
@@ -66,8 +119,9 @@ TEST_F(Validate, RunsCarWithMemoryOfTheHostForCxlMemory) {
   EXPECT_EQ(json["lock_step"]["moved_bytes"], json["lock_step"]["verified_bytes"]);
   car.insert(car.end(), {"--repetitions", "1", "--verify"});
   const Outcome measured = kvtier(car);
-  ASSERT_TRUE(measured.code == 0 || measured.code == 1) << measured.err;
+  ASSERT_FALSE(measured.out.empty()) << measured.err;
   const nlohmann::json validation = nlohmann::json::parse(measured.out);
+  EXPECT_EQ(measured.code, expect_judged(validation) ? 0 : 1) << measured.err;
   EXPECT_EQ(validation["stand_ins"], stand_ins);
   std::set<std::string> metrics;
   for (const nlohmann::json& row : validation["rows"]) {
@@ -81,10 +135,8 @@ TEST_F(Validate, RunsFreelyAndComparesHitRatesAndTimes) {
   const Outcome outcome =
       kvtier(small({"--repetitions", "2", "--verify", "--json", path("validation.json").string(),
                     "--timeline", path("timeline.json").string()}));
-  // The machine may be busy, and then times are out of their band.
-  ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
   const nlohmann::json json = nlohmann::json::parse(read("validation.json"));
-  EXPECT_EQ(json["in_band"].get<bool>(), outcome.code == 0);
+  EXPECT_EQ(outcome.code, expect_judged(json) ? 0 : 1) << outcome.err;
   EXPECT_EQ(json["measured"].size(), 2U);
   // All runs are of the same workload.
   for (const nlohmann::json& run : json["measured"]) {
@@ -145,7 +197,6 @@ TEST_F(Validate, TakesEachPointOfASweep) {
   arguments[1] = "matrix.json";
   // The axes come over what the command line says.
   const Outcome outcome = kvtier(arguments);
-  ASSERT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.err;
   const nlohmann::json json = nlohmann::json::parse(read("all.json"));
   EXPECT_EQ(json["format"], "kvtier.validations/1");
   EXPECT_EQ(json["axes"], (nlohmann::json{"memory", "system"}));
@@ -153,12 +204,12 @@ TEST_F(Validate, TakesEachPointOfASweep) {
   bool good = true;
   for (const nlohmann::json& point : json["points"]) {
     const nlohmann::json& validation = point["validation"];
-    good = good && validation["in_band"].get<bool>();
+    good = expect_judged(validation) && good;
     EXPECT_EQ(validation["measured"].size(), 1U);
     EXPECT_EQ(validation["simulated"]["metrics"]["turns"],
               validation["measured"][0]["metrics"]["turns"]);
   }
-  EXPECT_EQ(good, outcome.code == 0);
+  EXPECT_EQ(outcome.code, good ? 0 : 1) << outcome.err;
   const auto hits = [&json](std::size_t point) {
     return json["points"][point]["validation"]["simulated"]["metrics"]["hit_rate"]["all_turns"]
                ["total"]
@@ -172,8 +223,9 @@ TEST_F(Validate, TakesEachPointOfASweep) {
   // One of them has a timeline.
   arguments.insert(arguments.end(), {"--only", "none", "--timeline", "timeline.json"});
   const Outcome one = kvtier(arguments);
-  ASSERT_TRUE(one.code == 0 || one.code == 1) << one.err;
-  EXPECT_EQ(read_json("all.json")["points"].size(), 1U);
+  const nlohmann::json points = read_json("all.json")["points"];
+  ASSERT_EQ(points.size(), 1U);
+  EXPECT_EQ(one.code, expect_judged(points[0]["validation"]) ? 0 : 1) << one.err;
   EXPECT_FALSE(read_json("timeline.json")["traceEvents"].empty());
 }
 

@@ -423,6 +423,27 @@ TEST(ConfigReader, SuggestsTheKeyThatWasMeant) {
             Lines{R"(/link/latecny: unknown key (did you mean "latency"?))"});
 }
 
+struct Shrunk {
+  std::int64_t count = 1;
+};
+template <class V>
+void describe(V& v, Shrunk& c) {
+  v.field("count", c.count, "How many.");
+  v.gone("kinds", "use /count");
+}
+
+TEST(ConfigReader, NamesTheSuccessorOfAKeyThatIsGone) {
+  EXPECT_EQ(problems_of<Shrunk>(R"({"kinds": 3})"), Lines{"/kinds: this key is gone: use /count"});
+  EXPECT_EQ(problems_of<Shrunk>(R"({"kind": 3})"), Lines{"/kind: unknown key"});
+  EXPECT_EQ(problems_of<Shrunk>(R"({"count": 3})"), Lines{});
+}
+
+TEST(ConfigWriter, PrintsNoKeyThatIsGone) {
+  EXPECT_EQ(write_value(Shrunk{}).dump(), R"({"count":1})");
+  Shrunk config;
+  EXPECT_EQ(value_schema(config)["properties"].size(), 1U);
+}
+
 TEST(ConfigReader, UsesAFieldsOwnReader) {
   EXPECT_EQ(problems_of<Everything>(R"({"shade": "red"})"),
             Lines{R"(/shade: expected a shade, got "red")"});

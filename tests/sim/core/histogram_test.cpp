@@ -29,6 +29,21 @@ TEST(Histogram, IsExactForSmallValues) {
   EXPECT_EQ(histogram.quantile(0.8), 9);
 }
 
+TEST(Histogram, KeepsTheCountsOfOneMoment) {
+  Histogram histogram;
+  EXPECT_EQ(HistogramCounts(histogram).count_up_to(1000), 0);
+  for (const std::int64_t value : {700, 300, 90'000}) {
+    histogram.add(value);
+  }
+  const HistogramCounts counts(histogram);
+  histogram.add(500);
+  EXPECT_EQ(counts.count(), 3);
+  for (const std::int64_t value : {-1, 0, 299, 300, 500, 701, 89'000, 90'000, 1'000'000}) {
+    const std::int64_t later = value >= 500 ? 1 : 0;
+    EXPECT_EQ(counts.count_up_to(value), histogram.count_up_to(value) - later) << value;
+  }
+}
+
 TEST(Histogram, TakesTheRankThatADecimalShareMeans) {
   // 0.07 * 100 is 7.000000000000001 in binary; the 7th of 1 .. 100 is meant.
   Histogram histogram;

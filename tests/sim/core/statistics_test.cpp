@@ -1,9 +1,41 @@
 #include "sim/core/statistics.hpp"
 
+#include <vector>
+
 #include <gtest/gtest.h>
+
+#include "sim/core/assert.hpp"
 
 namespace kvtier::test {
 namespace {
+
+// Places 0.75, 1.5 and 2.25 of 1, 2, 4, 8.
+TEST(Quantile, LiesBetweenNeighboursInProportion) {
+  const std::vector<double> sorted{1, 2, 4, 8};
+  EXPECT_DOUBLE_EQ(quantile(sorted, 0.25), 1.75);
+  EXPECT_DOUBLE_EQ(quantile(sorted, 0.5), 3);
+  EXPECT_DOUBLE_EQ(quantile(sorted, 0.75), 5);
+  EXPECT_EQ(quantile(sorted, 0), 1);
+  EXPECT_EQ(quantile(sorted, 1), 8);
+  EXPECT_EQ(quantile(std::vector<double>{7}, 0.75), 7);
+}
+
+TEST(LowerQuantile, IsTheValueBelowThePlace) {
+  const std::vector<double> sorted{1, 2, 4, 8};
+  EXPECT_EQ(lower_quantile(sorted, 0.25), 1);
+  EXPECT_EQ(lower_quantile(sorted, 0.5), 2);
+  EXPECT_EQ(lower_quantile(sorted, 1), 8);
+}
+
+TEST(Quantile, NeedsValuesAndAShare) {
+  EXPECT_THROW(static_cast<void>(quantile({}, 0.5)), InvariantError);
+  EXPECT_THROW(static_cast<void>(quantile(std::vector<double>{1}, 1.1)), InvariantError);
+}
+
+TEST(Median, IsTheMeanOfTheTwoInTheMiddleOfAnEvenCount) {
+  EXPECT_EQ(median({8, 1, 4, 2}), 3);
+  EXPECT_EQ(median({4, 1, 8}), 4);
+}
 
 // Tables of Student's t, two-sided 95 %: 12.706, 4.303, 2.776, 2.228, 2.045 and, in the limit, the
 // normal distribution's 1.960.

@@ -14,11 +14,11 @@
 
 #include "hw/device/cpu_device.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/engine/simulate.hpp"
+#include "sim/serving/simulate.hpp"
 #include "tests/hw/device/forwarding_device.hpp"
 #include "tests/hw/tiny_profile.hpp"
 #include "tests/sim/device/support.hpp"
-#include "tests/sim/engine/support.hpp"
+#include "tests/sim/serving/support.hpp"
 
 namespace kvtier::test {
 namespace {
@@ -67,6 +67,33 @@ TEST(DeviceBackend, MovesEveryByteOfSharedPrompts) {
   expect_within_tiers(backend.store(), config);
   EXPECT_GT(result["metrics"]["hit_rate"]["all_turns"]["total"].get<double>(), 0);
   EXPECT_GT(backend.store().counters().verified.value, 0);
+}
+
+// Sessions leave both tiers in parts, so that turns load from both. With buffers the first layers
+// are loaded ahead.
+TEST(DeviceBackend, WaitsForAllLoadsOfAPass) {
+  const auto device = make_cpu_device(1);
+  const PolicyRegistry registry = builtin_policies();
+  using enum LoadDiscipline;
+  for (const LoadConfig& load : {LoadConfig{.discipline = layer_overlapped, .buffers = 0},
+                                 LoadConfig{.discipline = layer_overlapped, .buffers = 1},
+                                 LoadConfig{.discipline = blocking, .buffers = 0}}) {
+    RunConfig config = crowded_config(Medium::dram, Medium::ssd);
+    config.system.load = load;
+    config.system.prefetch = {.name = "none", .parameters = {}};
+    config.system.tiers.dram->eviction.name = "tokens_times_idle";
+    config.system.tiers.ssd->eviction.name = "tokens_times_idle";
+    DeviceBackend backend({.config = &config,
+                           .device = device.get(),
+                           .directory = KVTIER_SOURCE_DIR,
+                           .verify = true,
+                           .spare_contexts = 200});
+    TransferLog transfers;
+    (void)run_on(backend, config, registry, {.observer = &transfers});
+    backend.finish();
+    EXPECT_GT(transfers.joined_loads, 0);
+    EXPECT_GT(backend.store().counters().verified.value, 0);
+  }
 }
 
 /// A drive in memory that can do wrong.

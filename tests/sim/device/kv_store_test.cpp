@@ -67,6 +67,12 @@ class DisorderlyEngine final : public StorageEngine {
   RandomStream random_{1, "tests/disorderly_engine"};
 };
 
+TransferCommand transfer(Medium from, Medium to, EntryKey key, std::int64_t first,
+                         std::int64_t end) {
+  return {
+      .from = from, .to = to, .bytes = {}, .key = key, .first = Tokens(first), .end = Tokens(end)};
+}
+
 /// The host, whose copies begin late: what they read may not be written over until they have ended.
 class SlowCopies final : public ForwardingDevice {
  public:
@@ -121,9 +127,8 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
     }
   }
   store.note_computed(slots, lane);
-  const KvPiece all{.key = key, .first = Tokens(0), .count = Tokens(tokens)};
   const auto move = [&](Medium from, Medium to) {
-    const KvMove moving = store.begin(from, to, {&all, 1}, key);
+    const KvMove moving = store.begin(transfer(from, to, key, 0, tokens));
     if (by_layers && from == Medium::ssd) {
       for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
         store.load_from_drive(moving, layer, layer + 1, lane);
@@ -135,7 +140,6 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
     }
     store.end(moving);
     store.keep(from, key, 0);
-    store.settle();
   };
   device.methods.clear();
   move(Medium::hbm, Medium::dram);
@@ -150,6 +154,180 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
   EXPECT_GE(drive.deepest, 4);  // parts, or tokens where layers are read
   EXPECT_EQ(store.counters().verified, 3 * tokens * store.token_bytes());
   store.check_invariants();
+}
+
+/// The host. Notes the pieces of its copies; the copy engine of a GPU moves each in one call.
+class PieceLog final : public ForwardingDevice {
+ public:
+  explicit PieceLog(Device& host) : ForwardingDevice(host), host_(host) {}
+  void copy_pieces(std::span<const CopyPiece> copied, CopyMethod method, Stream& stream) override {
+    pieces.insert(pieces.end(), copied.begin(), copied.end());
+    host_.copy_pieces(copied, method, stream);
+  }
+
+  [[nodiscard]] const DeviceInfo& info() const override { return info_; }
+  void set_pitch_max(Bytes pitch) { info_.pitch_max = pitch; }
+
+  std::vector<CopyPiece> pieces;
+
+ private:
+  Device& host_;
+  DeviceInfo info_ = host_.info();
+};
+
+/// A store for 32 layers of 128 bytes a token, with a drive or without one.
+class CopyCalls : public testing::TestWithParam<bool> {
+ protected:
+  static constexpr std::int64_t kLayers = 32;
+
+  /// Saves tokens of the entry to host memory; returns the calls.
+  std::int64_t save(EntryKey key, std::int64_t first, std::int64_t count) {
+    const KvMove move =
+        store_.begin(transfer(Medium::hbm, Medium::dram, key, first, first + count));
+    device_.pieces.clear();
+    store_.queue_layers(move, 0, kLayers, *stream_);
+    stream_->synchronize();
+    store_.end(move);
+    return std::ssize(device_.pieces);
+  }
+  /// Loads all tokens of the entry one layer after another; returns the calls.
+  std::int64_t load_by_layers(EntryKey key, std::int64_t count) {
+    store_.keep(Medium::hbm, key, 0);
+    return load(transfer(Medium::dram, Medium::hbm, key, 0, count));
+  }
+  std::int64_t load(const TransferCommand& command) {
+    const KvMove move = store_.begin(command);
+    device_.pieces.clear();
+    for (std::int64_t layer = move.first_layer; layer < move.last_layer; ++layer) {
+      store_.queue_layers(move, layer, layer + 1, *stream_);
+    }
+    stream_->synchronize();
+    store_.verify(move, lane_);
+    store_.end(move);
+    return layers_queued();
+  }
+  /// Computes tokens behind those that the entry has.
+  void compute(EntryKey key, std::int64_t past, std::int64_t added) {
+    const std::vector<std::int32_t> context = store_.extend(key, past, added);
+    for (auto slot = context.end() - added; slot != context.end(); ++slot) {
+      for (std::int64_t layer = 0; layer < kLayers; ++layer) {
+        auto* const row = reinterpret_cast<float*>(store_.hbm().row(layer, *slot));
+        std::fill_n(row, store_.hbm().row_bytes().value / std::int64_t{sizeof(float)},
+                    static_cast<float>(++computed_));
+      }
+    }
+    store_.note_computed(std::span(context).last(static_cast<std::size_t>(added)), lane_);
+  }
+
+  const std::unique_ptr<Device> host_ = make_cpu_device(1);
+  PieceLog device_{*host_};
+  DisorderlyEngine::Drive drive_;
+  const bool drive_is_there_ = GetParam();
+  KvStore store_{{.device = &device_,
+                  .shape = {.layers = kLayers, .kv_heads = 1, .head_dim = 16},
+                  .slots = {4000, 4000, 0, drive_is_there_ ? 4000 : 0},
+                  .directory = {},
+                  .open_storage =
+                      [this](const StorageOptions& options) {
+                        return std::make_unique<DisorderlyEngine>(drive_, options.queue_depth);
+                      },
+                  .verify = true}};
+  const std::unique_ptr<Stream> stream_ = device_.make_stream();
+  const MoveLane lane_{.stream = stream_.get(), .storage = nullptr, .scratch = store_.scratch(0)};
+
+ private:
+  /// Those of the load; what was read back to be verified is as many again, or fewer.
+  [[nodiscard]] std::int64_t layers_queued() const {
+    return std::ranges::count_if(device_.pieces, [this](const CopyPiece& piece) {
+      const auto* const to = static_cast<const std::byte*>(piece.to);
+      return to >= store_.hbm().layer(0) &&
+             to < store_.hbm().layer(kLayers - 1) + store_.hbm().layer_bytes().value;
+    });
+  }
+
+  int computed_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(KvStore, CopyCalls, testing::Bool(), [](const auto& with) {
+  return with.param ? "BesideADrive" : "WithoutADrive";
+});
+
+// Host memory is [layers][slots], as HBM is, or [slots][layers] beside a drive. Rows of the first
+// are joined: one call for all layers. The second takes a call a layer, or one a token if that is
+// less.
+TEST_P(CopyCalls, AreOneForNeighboursOrOneALayer) {
+  const EntryKey key{1};
+  compute(key, 0, 1000);
+  EXPECT_EQ(save(key, 0, 1000), drive_is_there_ ? kLayers : 1);
+  compute(key, 1000, 5);
+  EXPECT_EQ(save(key, 1000, 5), drive_is_there_ ? 5 : 1);
+  EXPECT_EQ(load_by_layers(key, 1005), kLayers);
+}
+
+// Layers of HBM are 4,000 rows apart, tokens beside a drive 32.
+TEST_P(CopyCalls, AreOneALayerWhereLayersAreTooFarApart) {
+  device_.set_pitch_max(kLayers * store_.hbm().row_bytes());
+  const EntryKey key{1};
+  compute(key, 0, 5);
+  EXPECT_EQ(save(key, 0, 5), drive_is_there_ ? kLayers : 1);  // one piece of as many calls
+}
+
+// Responses of two requests grow a token at a time, in turns.
+TEST_P(CopyCalls, AreAsManyForResponsesOfABatch) {
+  const EntryKey first{1};
+  const EntryKey second{2};
+  compute(first, 0, 300);
+  compute(second, 0, 300);
+  for (std::int64_t past = 300; past < 400; ++past) {
+    compute(first, past, 1);
+    compute(second, past, 1);
+  }
+  EXPECT_EQ(save(first, 0, 400), drive_is_there_ ? kLayers : 1);
+  EXPECT_EQ(save(second, 0, 400), drive_is_there_ ? kLayers : 1);
+}
+
+// A load ahead of a turn moves the first layers, the turn's own load the others.
+TEST_P(CopyCalls, OfALoadInTwoTransfersAreOneALayer) {
+  const EntryKey key{1};
+  compute(key, 0, 100);
+  save(key, 0, 100);
+  store_.keep(Medium::hbm, key, 0);
+  TransferCommand ahead = transfer(Medium::dram, Medium::hbm, key, 0, 100);
+  ahead.open = true;
+  ahead.layer = 20;
+  EXPECT_EQ(load(ahead), 20);
+  EXPECT_EQ(load(rest_of(ahead, Tokens(0), Tokens(100))), kLayers - 20);
+  EXPECT_EQ(store_.tokens(Medium::hbm, key), 100);
+  store_.check_invariants();
+}
+
+TEST_P(CopyCalls, SaveTheTokenThatATurnEndsWith) {
+  const EntryKey key{1};
+  compute(key, 0, 100);
+  save(key, 0, 101);
+  EXPECT_EQ(store_.tokens(Medium::hbm, key), 101);
+  EXPECT_EQ(store_.tokens(Medium::dram, key), 101);
+  store_.keep(Medium::hbm, key, 101);
+  EXPECT_THROW(store_.keep(Medium::hbm, key, 103), InvariantError);
+}
+
+// The medium has the tokens before the first one that is moved, and none behind.
+TEST_P(CopyCalls, OfATransferReplaceWhatTheMediumHasBehindItsFirstToken) {
+  const EntryKey key{1};
+  compute(key, 0, 100);
+  save(key, 0, 100);
+  save(key, 60, 30);
+  EXPECT_EQ(store_.tokens(Medium::dram, key), 90);
+  EXPECT_EQ(store_.held(Medium::dram), 90);
+  store_.check_invariants();
+}
+
+TEST_P(CopyCalls, AreOneForEachRun) {
+  const EntryKey key{1};
+  compute(key, 0, 300);
+  store_.cut(key, 100, 50);  // tokens 150 to 299 follow the first 100, 50 slots apart
+  EXPECT_EQ(save(key, 0, 250), 2 * (drive_is_there_ ? kLayers : 1));
+  EXPECT_EQ(load_by_layers(key, 250), kLayers);  // they are neighbours on the host
 }
 
 TEST(KvStore, VerifiedSlotsHoldNanUntilTheyAreWritten) {
@@ -193,7 +371,6 @@ TEST(KvStore, VerifiedSlotsHoldNanUntilTheyAreWritten) {
                  "there yet, or any more");
   }
   store.keep(Medium::hbm, key, 0);
-  store.settle();
   for (const std::int32_t slot : store.extend(EntryKey{2}, 0, 4)) {
     EXPECT_TRUE(is_nan(0, slot) && is_nan(1, slot));
   }
@@ -216,12 +393,11 @@ TEST(KvStore, WritesTheWholeFileBeforeItIsUsed) {
   EXPECT_GE(checks, 1);
   const std::unique_ptr<StorageEngine> engine = store.open_engine();
   const EntryKey key{1};
-  const KvPiece one{.key = key, .first = Tokens(0), .count = Tokens(1)};
   static_cast<void>(store.extend(key, 0, 1));
   const std::unique_ptr<Stream> stream = device->make_stream();
   const MoveLane lane{.stream = stream.get(), .storage = engine.get(), .scratch = store.scratch(0)};
   // The last place of the file, as it was found.
-  KvMove move = store.begin(Medium::hbm, Medium::ssd, {&one, 1}, key);
+  KvMove move = store.begin(transfer(Medium::hbm, Medium::ssd, key, 0, 1));
   store.end(move);
   move.from = Medium::ssd;
   move.to = Medium::hbm;

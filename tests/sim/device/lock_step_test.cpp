@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include "hw/device/cpu_device.hpp"
-#include "hw/roofline.hpp"
+#include "hw/timing/roofline.hpp"
 #include "sim/device/lock_step_backend.hpp"
-#include "sim/engine/simulate.hpp"
+#include "sim/serving/simulate.hpp"
 #include "tests/sim/device/support.hpp"
-#include "tests/sim/engine/support.hpp"
+#include "tests/sim/serving/support.hpp"
 
 namespace kvtier::test {
 namespace {
@@ -68,7 +68,7 @@ InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watche
   return {.verified = backend.store().counters().verified,
           .paths = expected_transfers.paths,
           .result = result,
-          .in_hbm = backend.store().taken(Medium::hbm),
+          .in_hbm = backend.store().held(Medium::hbm),
           .of_prompt = backend.store().tokens(Medium::hbm, prompt_key(0))};
 }
 
@@ -103,8 +103,7 @@ Bytes most_beyond_accounts(const RunConfig& config, Device& device) {
   check = [&] {
     const KvStore& store = backend.store();
     const Batcher& batcher = instance.batcher();
-    const std::int64_t slots = store.taken(Medium::hbm) - store.taken_by_moves(Medium::hbm);
-    const Bytes taken = store.token_bytes() * slots;
+    const Bytes taken = store.token_bytes() * store.held(Medium::hbm);
     const Bytes accounts = batcher.hbm().total();
     EXPECT_LE(taken.value, (accounts + batcher.beyond_accounts()).value);
     most = std::max(most, taken - accounts);

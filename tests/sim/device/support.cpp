@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "hw/device/storage.hpp"
-#include "tests/sim/engine/support.hpp"
+#include "tests/sim/serving/support.hpp"
 
 namespace kvtier::test {
 namespace {
@@ -28,6 +28,32 @@ ModelConfig device_model(bool by_layers, Tokens window) {
           .context_window = window};
 }
 
+/// What a device runs of paging: HBM that running requests share, and one memory behind it.
+void leave_what_a_device_pages(SystemConfig& system) {
+  TiersConfig& tiers = system.tiers;
+  if (!tiers.hbm) {
+    tiers = {};
+  } else {
+    tiers.hbm->capacity.reset();
+    tiers.hbm->block_size = system.paging->block_size;
+    tiers.ssd.reset();
+    if (tiers.dram) {
+      tiers.cxl.reset();
+    }
+  }
+  for (std::optional<TierConfig>* tier : {&tiers.dram, &tiers.cxl}) {
+    if (*tier) {
+      (*tier)->inclusive = false;
+      (*tier)->write = WriteMoment::on_evict;
+    }
+  }
+  if (tiers.count() < 2) {
+    system.paging->swap_out_below = 0;
+  }
+  system.prefetch = {.name = "none", .parameters = {}};
+  system.sharing = Sharing::none;
+}
+
 }  // namespace
 
 RunConfig random_device_config(std::uint64_t seed) {
@@ -38,7 +64,9 @@ RunConfig random_device_config(std::uint64_t seed) {
   const std::int64_t scale = (kv_bytes_per_token(config.model) + before - Bytes(1)) / before;
   SystemConfig& system = config.system;
   system.positions = KeyPositions::decoupled;
+  system.load.wait.reset();
   if (system.paging) {
+    leave_what_a_device_pages(system);
     if (config.serving.kv_memory) {
       config.serving.kv_memory = *config.serving.kv_memory * scale;
     }
@@ -153,7 +181,7 @@ void expect_within_tiers(const KvStore& store, const RunConfig& config) {
   const TiersConfig& tiers = config.system.tiers;
   const HardwareConfig& hardware = config.hardware;
   const auto expect = [&](Medium medium, bool used, Bytes capacity) {
-    EXPECT_LE(store.taken(medium), used ? capacity / store.token_bytes() : 0) << to_string(medium);
+    EXPECT_LE(store.held(medium), used ? capacity / store.token_bytes() : 0) << to_string(medium);
   };
   const Bytes in_hbm = config.system.paging ? running_kv_capacity(config)
                        : tiers.hbm          ? *tiers.hbm->capacity
@@ -168,6 +196,9 @@ void TransferLog::on_transfer(const TransferRecord& t) {
   EXPECT_LE(t.begin, t.end);
   ++count;
   paths.insert({t.from, t.to});
+  if (t.to == Medium::hbm) {
+    joined_loads += loads_.insert({t.key, t.begin}).second ? 0 : 1;
+  }
   lines += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(t.from), static_cast<int>(t.to),
                        t.key.value, t.bytes.value, t.begin.ns, t.end.ns);
 }

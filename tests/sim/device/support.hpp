@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "sim/device/kv_store.hpp"
-#include "sim/engine/config.hpp"
-#include "sim/engine/instance.hpp"
+#include "sim/serving/config.hpp"
+#include "sim/serving/instance.hpp"
 
 namespace kvtier::test {
 
@@ -38,6 +38,11 @@ class TransferLog final : public RunObserver {
   std::string lines;
   std::int64_t count = 0;
   std::set<std::pair<Medium, Medium>> paths;
+  /// Loads that began together with another one of the same entry.
+  std::int64_t joined_loads = 0;
+
+ private:
+  std::set<std::pair<EntryKey, SimTime>> loads_;
 };
 
 }  // namespace kvtier::test

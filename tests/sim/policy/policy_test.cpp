@@ -25,6 +25,8 @@ TEST(FindPolicy, FindsByNameAndOnlyByItsWholeName) {
   EXPECT_EQ(find_policy(kinds, "second"), &kinds[1]);
   EXPECT_EQ(find_policy(kinds, "sec"), nullptr);
   EXPECT_EQ(find_policy(kinds, ""), nullptr);
+  EXPECT_EQ(&known_policy(kinds, "second"), &kinds[1]);
+  EXPECT_THROW(static_cast<void>(known_policy(kinds, "sec")), InvariantError);
 }
 
 TEST(Knowledge, HasAWordForEachKind) {

@@ -9,8 +9,8 @@
 #include "sim/core/rng.hpp"
 #include "sim/replay/block_curve.hpp"
 #include "sim/replay/untimed.hpp"
-#include "tests/sim/engine/support.hpp"
 #include "tests/sim/replay/named_source.hpp"
+#include "tests/sim/serving/support.hpp"
 
 namespace kvtier::test {
 namespace {
@@ -96,6 +96,95 @@ TEST(BlockReplay, RunningRequestsShareATierInHbm) {
                  "/system/tiers/hbm: expected room for each turn by itself, got 3 blocks of 4 "
                  "tokens, but turn 0 of session 0 takes 16 tokens");
   }
+}
+
+TEST(BlockReplay, ARoundFindsAllBlocksOfTheRoundsBefore) {
+  for (const std::int64_t block : {1, 4, 16, 100}) {
+    for (const std::int64_t prefix : {0, 37}) {
+      for (const std::int64_t own : {0, 9}) {
+        RunConfig config = blocks_config(1000000, block);
+        config.workload.generator = Generator::multi_turn;
+        config.workload.sessions = 8;
+        config.workload.multi_turn = {.rounds = 6,
+                                      .common_prefix_tokens = Tokens(prefix),
+                                      .client_prefix_tokens = Tokens(own),
+                                      .user_tokens = Tokens(50),
+                                      .response_tokens = Tokens(23)};
+        config.model.context_window = Tokens(4096);
+        Requests requests;
+        static_cast<void>(simulate_untimed(config, builtin_policies(), {.observer = &requests}));
+        ASSERT_EQ(requests.all.size(), 48U);
+        for (const BlockRequest& request : requests.all) {
+          // The round before left KV of all of its tokens but the last one: its prompt and 22 of
+          // its response. A first round finds the prefix, if another client was there before.
+          const std::int64_t stored = request.turn > 0 ? prefix + own + request.turn * 73 - 1
+                                      : &request == &requests.all.front() ? 0
+                                                                          : prefix;
+          EXPECT_EQ(request.prompt, Tokens(prefix + own + request.turn * 73 + 50));
+          EXPECT_EQ(request.found.front(), Tokens(stored / block * block))
+              << "round " << request.turn << ", blocks of " << block;
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockReplay, GeneratorsThatNameTheirTokensNeedBlocks) {
+  RunConfig config = tiny_config();
+  config.workload.generator = Generator::rag;
+  EXPECT_EQ(refused(config),
+            "/workload/generator: its requests share blocks, which only a system of blocks "
+            "(/system/blocks) finds");
+  config = blocks_config(100, 4);
+  config.workload.generator = Generator::rag;
+  config.system.blocks->partial_blocks = true;
+  config.system.blocks->responses = false;
+  EXPECT_EQ(refused(config),
+            "/system/blocks/partial_blocks: with /system/blocks expected false, but for a trace "
+            "that names its blocks");
+}
+
+MixMember mixed(const char* name, double weight, Generator generator) {
+  MixMember member{.name = name, .weight = weight};
+  (*member.workload).generator = generator;
+  return member;
+}
+
+TEST(BlockReplay, SaysWhatEachWorkloadOfAMixFinds) {
+  RunConfig config = blocks_config(200000, 16);
+  config.workload.generator.reset();
+  config.workload.sessions = 400;
+  config.workload.mix.push_back(mixed("clients", 1, Generator::multi_turn));
+  config.workload.mix.push_back(mixed("groups", 3, Generator::shared_prefixes));
+  const Json metrics = simulate_untimed(config, builtin_policies())["metrics"];
+  const Json& clients = metrics["classes"]["clients"];
+  const Json& groups = metrics["classes"]["groups"];
+  for (const char* sum : {"turns", "turns_with_hits", "prompt_tokens", "prompt_blocks"}) {
+    EXPECT_EQ(clients[sum].get<int>() + groups[sum].get<int>(), metrics[sum].get<int>()) << sum;
+  }
+  EXPECT_EQ(clients["hit_tokens"]["total"].get<int>() + groups["hit_tokens"]["total"].get<int>(),
+            metrics["hit_tokens"]["total"].get<int>());
+  // A client finds all of the rounds before, but for the last block: of 5 rounds of 512 + 64 tokens
+  // the prompts have 8,320 tokens, and 4 find 5,760 less a block each.
+  EXPECT_EQ(clients["hit_rate"]["turns"], 0.8);
+  EXPECT_NEAR(clients["hit_rate"]["tokens"]["total"].get<double>(), 5696.0 / 8320, 0.001);
+  EXPECT_GT(groups["hit_rate"]["turns"].get<double>(), 0.8);
+  EXPECT_LT(groups["hit_rate"]["turns"].get<double>(), 1);
+}
+
+TEST(UntimedReplay, SaysWhatEachWorkloadOfAMixFinds) {
+  RunConfig config = tiny_config();
+  config.workload.generator.reset();
+  config.workload.sessions = 100;
+  config.workload.mix.push_back(mixed("chat", 1, Generator::sharegpt));
+  config.workload.mix.push_back(mixed("documents", 1, Generator::long_documents));
+  (*config.workload.mix[1].workload).long_documents = {.document_tokens_min = Tokens(50),
+                                                       .document_tokens_max = Tokens(60)};
+  const Json metrics = simulate_untimed(config, builtin_policies())["metrics"];
+  EXPECT_EQ(metrics["classes"]["chat"]["turns"].get<int>() +
+                metrics["classes"]["documents"]["turns"].get<int>(),
+            metrics["turns"].get<int>());
+  EXPECT_TRUE(metrics["classes"]["chat"]["hit_rate"].contains("tokens"));
 }
 
 TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {

@@ -1,4 +1,5 @@
-/// Blocks of mooncake_conversation that caches of several sizes hit, counted by others.
+/// Blocks of the sample of mooncake_conversation that caches of several sizes hit, as
+/// tests/data/count_hits.py counts them.
 
 #include <filesystem>
 
@@ -7,7 +8,7 @@
 #include "policies/registry.hpp"
 #include "sim/replay/block_curve.hpp"
 #include "sim/replay/block_replay.hpp"
-#include "tests/sim/engine/support.hpp"
+#include "tests/sim/serving/support.hpp"
 #include "traces/trace_source.hpp"
 
 namespace kvtier::test {
@@ -17,17 +18,10 @@ constexpr Tokens kBlock{512};
 
 class Mooncake : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    path_ =
-        std::filesystem::path(KVTIER_SOURCE_DIR) / "../shared/data/mooncake_conversation.jsonl.gz";
+  static std::unique_ptr<SessionSource> open() {
+    return open_trace(
+        std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/data/mooncake_conversation.jsonl.gz", {});
   }
-  void SetUp() override {
-    if (!std::filesystem::exists(path_)) {
-      GTEST_SKIP() << "there is no ../shared/data";
-    }
-  }
-
-  static std::unique_ptr<SessionSource> open() { return open_trace(path_, {}); }
   /// Metrics of a system of one or two tiers.
   static Json replay(const std::vector<std::int64_t>& blocks, const std::string& eviction,
                      bool inclusive = false) {
@@ -48,8 +42,6 @@ class Mooncake : public testing::Test {
     const auto source = open();
     return replay_blocks(config, *source, builtin_policies(), {})["metrics"];
   }
-
-  static inline std::filesystem::path path_;
 };
 
 struct Counted {
@@ -59,9 +51,10 @@ struct Counted {
   std::int64_t fifo;
 };
 constexpr std::array kCounted{
-    Counted{1'000, 12'847, 6'575'459, 12'840},    Counted{5'000, 32'260, 16'505'817, 30'698},
-    Counted{10'000, 61'046, 31'238'981, 52'514},  Counted{30'000, 93'978, 48'093'740, 85'101},
-    Counted{50'000, 102'290, 52'347'371, 96'231}, Counted{1'000'000, 105'710, 54'098'411, 105'710}};
+    Counted{1'000, 499, 255'488, 499},          Counted{2'000, 575, 293'833, 575},
+    Counted{3'000, 782, 399'817, 781},          Counted{4'000, 970, 496'073, 967},
+    Counted{6'000, 1'583, 809'391, 1'600},      Counted{9'000, 2'202, 1'126'117, 2'231},
+    Counted{1'000'000, 2'283, 1'167'589, 2'283}};
 
 TEST_F(Mooncake, UntimedReplaysHitWhatWasCounted) {
   for (const Counted& counted : kCounted) {
@@ -70,19 +63,21 @@ TEST_F(Mooncake, UntimedReplaysHitWhatWasCounted) {
     EXPECT_EQ(lru["hit_tokens"]["total"], counted.lru_tokens) << counted.capacity;
     EXPECT_EQ(replay({counted.capacity}, "fifo")["hit_blocks"]["dram"], counted.fifo)
         << counted.capacity;
-    EXPECT_EQ(lru["prompt_blocks"], 288'500);
-    EXPECT_EQ(lru["prompt_tokens"], 144'793'823);
+    EXPECT_EQ(lru["prompt_blocks"], 14'162);
+    EXPECT_EQ(lru["prompt_tokens"], 7'124'855);
   }
 }
 
+// An LRU tier of 3,000 blocks is hit as it is alone. With a second one that holds the same blocks,
+// the larger tier's 6,000 count; with one that holds others, the sum does.
 TEST_F(Mooncake, TwoTiersHitWhatWasCounted) {
-  const Json both = replay({6'000, 12'000}, "lru", true);
-  EXPECT_EQ(both["hit_blocks"]["dram"], 40'183);
-  EXPECT_EQ(both["hit_blocks"]["total"], 66'428);
-  const Json apart = replay({6'000, 12'000}, "lru");
-  EXPECT_EQ(apart["hit_blocks"]["dram"], 40'183);
-  EXPECT_EQ(apart["hit_blocks"]["total"], 79'628);
-  EXPECT_EQ(replay({6'000, 3'000}, "lru")["hit_blocks"]["total"], 56'158);
+  const Json both = replay({3'000, 6'000}, "lru", true);
+  EXPECT_EQ(both["hit_blocks"]["dram"], 782);
+  EXPECT_EQ(both["hit_blocks"]["total"], 1'583);
+  const Json apart = replay({3'000, 6'000}, "lru");
+  EXPECT_EQ(apart["hit_blocks"]["dram"], 782);
+  EXPECT_EQ(apart["hit_blocks"]["total"], 2'202);
+  EXPECT_EQ(replay({3'000, 1'000}, "lru")["hit_blocks"]["total"], 970);
 }
 
 TEST_F(Mooncake, OnePassGivesTheCurve) {
@@ -100,14 +95,14 @@ TEST_F(Mooncake, OnePassGivesTheCurve) {
     EXPECT_EQ(row["hit_blocks"], kCounted[i].lru);
     EXPECT_EQ(row["hit_tokens"], kCounted[i].lru_tokens);
     EXPECT_EQ(fifo["rows"][i]["hit_blocks"], kCounted[i].fifo);
-    EXPECT_EQ(row["blocks"], 288'500);
-    EXPECT_EQ(row["tokens"], 144'793'823);
+    EXPECT_EQ(row["blocks"], 14'162);
+    EXPECT_EQ(row["tokens"], 7'124'855);
     EXPECT_GE(row["belady"]["hit_blocks"].get<std::int64_t>(),
               std::max(kCounted[i].lru, kCounted[i].fifo));
   }
-  EXPECT_EQ(curve["rows"].back()["belady"]["hit_blocks"], 105'710);
-  EXPECT_EQ(curve["ideal"]["hit_blocks"], 105'710);
-  EXPECT_EQ(curve["ideal"]["hit_tokens"], 54'098'411);
+  EXPECT_EQ(curve["rows"].back()["belady"]["hit_blocks"], 2'283);
+  EXPECT_EQ(curve["ideal"]["hit_blocks"], 2'283);
+  EXPECT_EQ(curve["ideal"]["hit_tokens"], 1'167'589);
 }
 
 }  // namespace

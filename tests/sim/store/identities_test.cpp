@@ -9,8 +9,8 @@
 
 #include "sim/store/belady.hpp"
 #include "sim/store/stores.hpp"
+#include "sim/study/engines/replays.hpp"
 #include "tests/sim/store/random_stores.hpp"
-#include "tests/sim/store/replays.hpp"
 
 namespace kvtier {
 namespace {

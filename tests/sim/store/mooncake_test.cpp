@@ -1,8 +1,10 @@
-/// Blocks of mooncake_conversation that caches of several sizes hit, counted by others.
+/// Blocks of the sample of mooncake_conversation that caches of several sizes hit, as
+/// tests/data/count_hits.py counts them.
 
 #include <gtest/gtest.h>
 
-#include "tests/sim/store/replays.hpp"
+#include "sim/study/engines/replays.hpp"
+#include "tests/sim/store/test_data.hpp"
 
 namespace kvtier {
 namespace {
@@ -15,11 +17,8 @@ struct Hits {
 
 class Mooncake : public testing::Test {
  protected:
-  static void SetUpTestSuite() { trace_ = read_hash_trace("mooncake_conversation"); }
-  void SetUp() override {
-    if (!trace_) {
-      GTEST_SKIP() << "there is no ../shared/data";
-    }
+  static void SetUpTestSuite() {
+    trace_ = read_hash_trace(sample_data() / "mooncake_conversation.jsonl.gz");
   }
 
   static Hits replay(const StoreKind& kind, const std::vector<std::int64_t>& capacities,
@@ -51,8 +50,8 @@ TEST_F(Mooncake, HasAsManyBlocksAndTokensAsCounted) {
     blocks += request.blocks;
     tokens += request.prompt.value;
   }
-  EXPECT_EQ(blocks, 288'500);
-  EXPECT_EQ(tokens, 144'793'823);
+  EXPECT_EQ(blocks, 14'162);
+  EXPECT_EQ(tokens, 7'124'855);
 }
 
 TEST_F(Mooncake, LruAndFifoHitWhatWasCounted) {
@@ -62,12 +61,12 @@ TEST_F(Mooncake, LruAndFifoHitWhatWasCounted) {
     std::int64_t lru_tokens;
     std::int64_t fifo;
   };
-  constexpr std::int64_t kAll = 1'000'000;
   for (const StoreKind& kind : store_kinds()) {
     for (const Count& count :
-         {Count{1'000, 12'847, 6'575'459, 12'840}, Count{5'000, 32'260, 16'505'817, 30'698},
-          Count{10'000, 61'046, 31'238'981, 52'514}, Count{30'000, 93'978, 48'093'740, 85'101},
-          Count{50'000, 102'290, 52'347'371, 96'231}, Count{kAll, 105'710, 54'098'411, 105'710}}) {
+         {Count{1'000, 499, 255'488, 499}, Count{2'000, 575, 293'833, 575},
+          Count{3'000, 782, 399'817, 781}, Count{4'000, 970, 496'073, 967},
+          Count{6'000, 1'583, 809'391, 1'600}, Count{9'000, 2'202, 1'126'117, 2'231},
+          Count{1'000'000, 2'283, 1'167'589, 2'283}}) {
       const Hits lru = replay(kind, {count.capacity}, "lru");
       EXPECT_EQ(lru.blocks, count.lru) << kind.name << " " << count.capacity;
       EXPECT_EQ(lru.tokens, count.lru_tokens) << kind.name << " " << count.capacity;
@@ -77,17 +76,19 @@ TEST_F(Mooncake, LruAndFifoHitWhatWasCounted) {
   }
 }
 
+// An LRU tier of 3,000 blocks is hit as it is alone. With a second one that holds the same blocks,
+// the larger tier's 6,000 count; with one that holds others, the sum does.
 TEST_F(Mooncake, TwoTiersHitWhatWasCounted) {
   const EdgeRules inclusive{.write = Write::with_compute};
   const EdgeRules exclusive{.write = Write::on_eviction, .exclusive = true};
   for (const StoreKind& kind : store_kinds()) {
-    const Hits both = replay(kind, {6'000, 12'000}, "lru", inclusive);
-    EXPECT_EQ(both.in_first, 40'183) << kind.name;
-    EXPECT_EQ(both.blocks, 66'428) << kind.name;
-    const Hits apart = replay(kind, {6'000, 12'000}, "lru", exclusive);
-    EXPECT_EQ(apart.in_first, 40'183) << kind.name;
-    EXPECT_EQ(apart.blocks, 79'628) << kind.name;
-    EXPECT_EQ(replay(kind, {6'000, 3'000}, "lru", exclusive).blocks, 56'158) << kind.name;
+    const Hits both = replay(kind, {3'000, 6'000}, "lru", inclusive);
+    EXPECT_EQ(both.in_first, 782) << kind.name;
+    EXPECT_EQ(both.blocks, 1'583) << kind.name;
+    const Hits apart = replay(kind, {3'000, 6'000}, "lru", exclusive);
+    EXPECT_EQ(apart.in_first, 782) << kind.name;
+    EXPECT_EQ(apart.blocks, 2'202) << kind.name;
+    EXPECT_EQ(replay(kind, {3'000, 1'000}, "lru", exclusive).blocks, 970) << kind.name;
   }
 }
 

@@ -86,16 +86,24 @@ StoreRules random_rules(RandomStream& random) {
     }
   }
   if (rules.requests_in_first && pools > 1) {
-    // An offload.
+    // An offload, or a cache of its own.
     rules.pools[1].capacity = 1 + random.index(40);
-    rules.pools[1].touch = Touch::end;
-    rules.edges[0].write = Write::with_compute;
+    rules.pools[1].touch = random.index(4) > 0 ? Touch::end : Touch::lookup;
+    rules.edges[0].write = coin(random) ? Write::with_compute : Write::after_uses;
     rules.edges[0].exclusive = false;
-    if (random.index(3) == 0) {
+    rules.loads_alone = coin(random);
+    if (rules.pools[1].touch == Touch::end && random.index(3) == 0) {
       rules.pools[1].eviction = "arc";
+    }
+    const Tokens behind = block * (1 + random.index(3));
+    for (std::size_t i = 1; i < rules.pools.size(); ++i) {
+      rules.pools[i].block = behind;
     }
   }
   if (random.index(3) == 0) {
+    for (PoolRules& pool : rules.pools) {
+      pool.block = rules.pools.front().block;
+    }
     make_entries(rules, random);
   } else if (rules.requests_in_first && pools == 1 && coin(random)) {
     PoolRules& pool = rules.pools.front();
@@ -185,8 +193,13 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     RequestId b;
     Context context;
     Tokens computed;
+    /// It found blocks behind the first pool that are not in its memory yet.
+    bool loads = false;
   };
   std::vector<Held> held;
+  /// Of an offload: requests that were released and have not ended, and copies by instance.
+  std::vector<Held> released;
+  std::vector<std::pair<std::size_t, std::uint32_t>> copies;
   SimTime now;
   for (int call = 0; call < calls; ++call) {
     const auto differs = [&](const std::string& what) {
@@ -209,16 +222,43 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       const auto instance =
           static_cast<std::size_t>(random.index(static_cast<std::int64_t>(a.size())));
       const Context prompt = contexts.next();
-      const Tokens room =
-          coin(random) ? prompt.tokens : Tokens(random.index(prompt.tokens.value + 1));
-      const Tokens needed = coin(random) ? room : prompt.tokens;
+      Tokens room = coin(random) ? prompt.tokens : Tokens(random.index(prompt.tokens.value + 1));
+      Room asked{.taken = room,
+                 .needed = coin(random) ? room : prompt.tokens,
+                 .watermark = random.index(3),
+                 .reserved = random.index(3)};
       const Match expected = a[instance]->match(prompt);
+      if (expected.waits != b[instance]->match(prompt).waits) {
+        return differs("whether a request has to ask again");
+      }
+      if (expected.waits) {
+        continue;
+      }
       Match found_a;
       Match found_b;
-      const auto in_a = a[instance]->acquire(prompt, room, needed, found_a);
-      const auto in_b = b[instance]->acquire(prompt, room, needed, found_b);
-      if (found_a.tokens != found_b.tokens || found_a.by_pool != found_b.by_pool ||
-          expected.by_pool != found_a.by_pool) {
+      RequestId again_a;
+      RequestId again_b;
+      Context asked_for = prompt;
+      if (!released.empty() && released.back().instance == instance && coin(random)) {
+        again_a = released.back().a;
+        again_b = released.back().b;
+        asked_for = released.back().context;
+        room = asked.taken = asked.needed = asked_for.tokens;
+        if (a[instance]->match(asked_for).waits) {
+          continue;
+        }
+      }
+      const auto in_a = a[instance]->acquire(asked_for, asked, found_a, again_a);
+      const auto in_b = b[instance]->acquire(asked_for, asked, found_b, again_b);
+      if (again_a.value != UINT32_MAX) {
+        if (in_a.has_value() != in_b.has_value() || found_a.by_pool != found_b.by_pool) {
+          return differs("what a request finds that goes on");
+        }
+        if (in_a) {
+          released.pop_back();
+        }
+      } else if (found_a.tokens != found_b.tokens || found_a.by_pool != found_b.by_pool ||
+                 expected.by_pool != found_a.by_pool) {
         return differs(fmt::format("a match of {} tokens, {} and {},", prompt.tokens.value,
                                    found_a.tokens.value, found_b.tokens.value));
       }
@@ -229,8 +269,9 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         held.push_back({instance,
                         *in_a,
                         *in_b,
-                        {prompt.stream, std::max(room, found_a.tokens)},
-                        found_a.tokens});
+                        {asked_for.stream, std::max(room, found_a.tokens)},
+                        found_a.tokens,
+                        found_a.tokens > found_a.by_pool[0]});
       }
     } else if (!held.empty()) {
       const auto at =
@@ -238,7 +279,27 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       Held& one = held[at];
       Store& in_a = *a[one.instance];
       Store& in_b = *b[one.instance];
-      if (action < 5) {
+      if (one.loads && rules.requests_in_first && !has_entries(rules.pools[0].unit)) {
+        in_a.loaded(one.a);
+        in_b.loaded(one.b);
+        in_a.publish_loaded(one.a);
+        in_b.publish_loaded(one.b);
+      }
+      one.loads = false;
+      if (action == 3 && !copies.empty()) {
+        const auto [instance, copy] = copies.front();
+        copies.erase(copies.begin());
+        a[instance]->copied(copy);
+        b[instance]->copied(copy);
+      } else if (action == 4 && !released.empty()) {
+        const Held ended = released.front();
+        released.erase(released.begin());
+        for (const auto& [store, id] :
+             {std::pair(a[ended.instance].get(), ended.a), {b[ended.instance].get(), ended.b}}) {
+          static_cast<void>(store->offer(id, ended.context.tokens));
+          store->end(id);
+        }
+      } else if (action < 5) {
         const Context longer = contexts.longer(one.context);
         const bool grown = in_a.grow(one.a, longer);
         if (grown != in_b.grow(one.b, longer)) {
@@ -247,23 +308,57 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         one.context = grown ? longer : one.context;
       } else if (action == 5) {
         one.computed += Tokens(random.index((one.context.tokens - one.computed).value + 1));
+        if (in_a.offloads()) {
+          if (in_a.offer(one.a, one.computed) != in_b.offer(one.b, one.computed)) {
+            return differs("whether an offer has room");
+          }
+        }
         in_a.computed(one.a, one.computed);
         in_b.computed(one.b, one.computed);
       } else {
         in_a.release(one.a);
         in_b.release(one.b);
+        if (in_a.offloads()) {
+          released.push_back(one);
+        }
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    }
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const std::vector<Copy> begun_a = a[i]->take_copies();
+      const std::vector<Copy> begun_b = b[i]->take_copies();
+      if (begun_a.size() != begun_b.size()) {
+        return differs("how many copies begin");
+      }
+      for (std::size_t j = 0; j < begun_a.size(); ++j) {
+        if (begun_a[j].id != begun_b[j].id || begun_a[j].blocks != begun_b[j].blocks) {
+          return differs("a copy");
+        }
+        copies.emplace_back(i, begun_a[j].id);
       }
     }
     in_each([](Store& store) { store.check_invariants(); });
     for (std::size_t i = 0; i < a.size(); ++i) {
       for (std::size_t pool = 0; pool < rules.pools.size(); ++pool) {
         if (!(a[i]->counters(pool) == b[i]->counters(pool))) {
-          return differs(fmt::format("instance {}, pool {}: a counter", i, pool));
+          const PoolCounters one = a[i]->counters(pool);
+          const PoolCounters other = b[i]->counters(pool);
+          return differs(fmt::format(
+              "instance {}, pool {}: inserted {} {}, evicted {} {}, demoted {} {}, promoted {} {}, "
+              "skipped {} {}: a counter",
+              i, pool, one.inserted, other.inserted, one.evicted, other.evicted, one.demoted,
+              other.demoted, one.promoted, other.promoted, one.skipped, other.skipped));
         }
         if (a[i]->resident_blocks(pool) != b[i]->resident_blocks(pool) ||
             a[i]->contents(pool) != b[i]->contents(pool)) {
-          return differs(fmt::format("instance {}, pool {}: what it holds", i, pool));
+          std::string held_by;
+          for (const Stores* stores : {&a, &b}) {
+            held_by += "\n ";
+            for (const Stretch& one : (*stores)[i]->contents(pool)) {
+              held_by += fmt::format(" {}:{}", one.stream.value, one.begin);
+            }
+          }
+          return differs(fmt::format("instance {}, pool {}:{}: what it holds", i, pool, held_by));
         }
       }
       if (rules.requests_in_first &&

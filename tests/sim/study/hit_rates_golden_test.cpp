@@ -1,5 +1,5 @@
 /// AttentionStore's hit rates (arXiv 2403.19708, Fig. 13 and 21): what must hold beside the paper's
-/// bands, and pinned values for a real table of conversations, where there is one.
+/// bands, and pinned values for a sample of real conversations (tests/data).
 /// `--update-golden` rewrites the pinned values.
 
 #include <algorithm>
@@ -64,7 +64,7 @@ TEST(HitRatesOfThePaper, AreThoseOfAnOverloadedServerAndOfNoLuckySeed) {
 
 // ---- The same on real conversations ----
 
-const std::filesystem::path kTable = source_dir() / "../shared/data/sharegpt_turns.csv.gz";
+const std::filesystem::path kTable = source_dir() / "tests/data/sharegpt_turns.csv.gz";
 const std::filesystem::path kGolden =
     source_dir() / "tests/sim/study/golden/hit_rates_of_real_conversations.json";
 
@@ -102,10 +102,6 @@ Json run_on_table(const RealRun& run) {
 }
 
 TEST(HitRatesOfRealConversations, ArePinned) {
-  if (!std::filesystem::exists(kTable)) {
-    GTEST_SKIP() << "there is no " << kTable
-                 << ": the table of real conversations is not installed";
-  }
   Json found = Json::object();
   for (const RealRun& run : kRealRuns) {
     const Json result = run_on_table(run);
@@ -135,10 +131,6 @@ TEST(HitRatesOfRealConversations, ArePinned) {
 
 /// What must hold beside the pinned values, whatever they are.
 TEST(HitRatesOfRealConversations, RankTheSystemsAsThePaperDoes) {
-  if (!std::filesystem::exists(kTable)) {
-    GTEST_SKIP() << "there is no " << kTable
-                 << ": the table of real conversations is not installed";
-  }
   for (const char* ssd : {"2TiB", "10TiB"}) {
     const double aware =
         number_at(run_on_table({"", "llama2-13b", "attentionstore", ssd}), kAllTurns);

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/engine/simulate.hpp"
+#include "sim/serving/simulate.hpp"
 #include "tests/sim/study/support.hpp"
 
 namespace kvtier::test {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/study/paper.hpp"
+#include "sim/study/papers/paper.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/statistics.hpp"
 

@@ -83,7 +83,7 @@ TEST(EvictionFault, PartsThatAreNotDeclaredAreBadInput) {
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
                  "/system/tiers/dram/eviction: policy keeps_one keeps a part of an entry: it has "
-                 "to declare parts_of_entries, and such a policy needs /system/paging");
+                 "to declare parts_of_entries");
   }
 }
 

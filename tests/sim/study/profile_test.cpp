@@ -1,6 +1,6 @@
 /// A profile as the hardware of a run.
 
-#include "hw/profile.hpp"
+#include "hw/profile/profile.hpp"
 
 #include <algorithm>
 #include <string>
@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "hw/profile_timing.hpp"
-#include "sim/engine/simulate.hpp"
-#include "sim/study/resolve.hpp"
+#include "hw/profile/profile_timing.hpp"
+#include "sim/serving/simulate.hpp"
+#include "sim/study/config/resolve.hpp"
 #include "tests/sim/study/support.hpp"
 
 namespace kvtier::test {

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/study/compare.hpp"
+#include "sim/study/runs/compare.hpp"
 #include "tests/sim/study/support.hpp"
 
 namespace kvtier::test {

@@ -9,11 +9,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "sim/core/rng.hpp"
-#include "sim/engine/replica_source.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/replay/untimed.hpp"
-#include "sim/study/bound.hpp"
+#include "sim/serving/replica_source.hpp"
+#include "sim/study/runs/bound.hpp"
 #include "tests/sim/study/support.hpp"
 #include "traces/trace_format.hpp"
 
@@ -152,146 +151,6 @@ TEST(Replicas, DoNotMoveOtherDraws) {
   EXPECT_EQ(source(1), source(4));
 }
 
-/// With the hit rate of tokens and of turns that ample memory gives the servers: each turn's draw,
-/// and what every server has of each session.
-struct Reuse {
-  double tokens = 0;
-  double all_turns = 0;
-  double reused = 0;
-};
-Reuse reuse_of_draws(const RunConfig& config) {
-  const std::int64_t count = config.replicas.count;
-  const auto source = make_source(config.workload, static_cast<std::uint64_t>(config.seed), {});
-  RandomStream draws(static_cast<std::uint64_t>(config.seed), "replicas/routing");
-  const std::int64_t window = config.model.context_window.value;
-  double needed = 0;
-  double hits = 0;
-  double turns = 0;
-  Reuse reuse;
-  SessionSpec session;
-  while (source->next(session)) {
-    std::int64_t history = 0;
-    std::vector<std::int64_t> stored(static_cast<std::size_t>(count), 0);
-    for (const Turn& turn : session.turns) {
-      const std::int64_t input = std::min(
-          turn.user.value, turn.user.value + turn.assistant.value > window ? window / 2 : window);
-      const std::int64_t own = input + std::min(turn.assistant.value, window - input);
-      std::int64_t cut = 0;
-      while (history > 0 && history + own > window) {
-        const std::int64_t half = std::max<std::int64_t>(1, history / 2);
-        history -= half;
-        cut += half;
-      }
-      for (std::int64_t& tokens : stored) {
-        const bool lost = cut > 0 && config.system.positions == KeyPositions::embedded;
-        tokens = lost ? 0 : std::max<std::int64_t>(0, tokens - cut);
-      }
-      std::int64_t& here = stored[static_cast<std::size_t>(draws.index(count))];
-      needed += static_cast<double>(history);
-      reuse.reused += static_cast<double>(here);
-      hits += history > 0 && here == history ? 1 : 0;
-      ++turns;
-      history += own;
-      here = history;
-    }
-  }
-  reuse.tokens = reuse.reused / needed;
-  reuse.all_turns = hits / turns;
-  return reuse;
-}
-
-TEST(RandomRouting, WithAmpleMemoryReusesWhatTheDrawsLeave) {
-  for (const char* system : {"attentionstore", "overflow", "pensieve"}) {
-    double tokens_before = 1;
-    double turns_before = 1;
-    for (const int count : {2, 4, 8}) {
-      SCOPED_TRACE(fmt::format("{} {}", system, count));
-      const RunConfig config = small(
-          {fmt::format("/system={}", system), fmt::format("/replicas/count={}", count),
-           "/replicas/routing=random", "/workload/sessions=600", "/hardware/dram/capacity=100TiB"});
-      const Json result = run(config);
-      const Reuse reuse = reuse_of_draws(config);
-      const double tokens = number_at(result, "/metrics/hit_rate/tokens/total");
-      const double turns = number_at(result, "/metrics/hit_rate/all_turns/total");
-      EXPECT_NEAR(tokens, reuse.tokens, 1e-12);
-      EXPECT_NEAR(turns, reuse.all_turns, 1e-12);
-      EXPECT_LT(tokens, tokens_before - 0.05);
-      EXPECT_LT(turns, turns_before - 0.05);
-      tokens_before = tokens;
-      turns_before = turns;
-      // Nothing else is lost but what truncation takes.
-      const Json& lost = result["metrics"]["lost_hits"];
-      EXPECT_GT(lost["served_elsewhere"], 100);
-      EXPECT_EQ(lost["capacity"], 0);
-      if (std::string(system) != "overflow") {
-        EXPECT_EQ(lost["overflow"].get<std::int64_t>() + lost["not_stored"].get<std::int64_t>(), 0);
-      }
-    }
-  }
-}
-
-TEST(RandomRouting, OfOneServerIsAffine) {
-  EXPECT_EQ(outcome(run(small({"/replicas/routing=random"}))), outcome(run(small())));
-}
-
-TEST(RandomRouting, KeepsTheWorkloadAndServesEveryTurnOnce) {
-  const Json one = run(small());
-  for (const int count : {2, 5}) {
-    const Json several =
-        run(small({fmt::format("/replicas/count={}", count), "/replicas/routing=random"}));
-    EXPECT_EQ(several["workload"].dump(), one["workload"].dump());
-    for (const char* pointer :
-         {"/metrics/turns", "/metrics/output_tokens", "/metrics/prompt_tokens"}) {
-      EXPECT_EQ(number_at(several, pointer), number_at(one, pointer)) << pointer;
-    }
-    // Hits and misses are all turns that have a history.
-    double found = number_at(several, "/metrics/hit_rate/resumed_turns/total") *
-                   number_at(several, "/metrics/resumed_turns");
-    for (const auto& [cause, lost] : several["metrics"]["lost_hits"].items()) {
-      found += lost.get<double>();
-    }
-    EXPECT_NEAR(found, number_at(several, "/metrics/resumed_turns"), 1e-6);
-  }
-}
-
-TEST(RandomRouting, LosesToAffinity) {
-  const auto of = [](const char* routing) {
-    return run(small({"/replicas/count=4", fmt::format("/replicas/routing={}", routing),
-                      "/hardware/dram/capacity=1TiB"}));
-  };
-  const Json affine = of("session_affine");
-  const Json random = of("random");
-  EXPECT_GT(number_at(affine, "/metrics/hit_rate/all_turns/total"),
-            number_at(random, "/metrics/hit_rate/all_turns/total") + 0.3);
-  EXPECT_LT(number_at(affine, "/metrics/gpu_seconds/prefill"),
-            number_at(random, "/metrics/gpu_seconds/prefill"));
-  EXPECT_FALSE(affine["metrics"].contains("routing"));
-  EXPECT_FALSE(affine["metrics"]["lost_hits"].contains("served_elsewhere"));
-}
-
-// Within capacity the times that turns elsewhere are taken to need are those of the turns here.
-TEST(RandomRouting, TakesTurnsElsewhereToNeedTheSameTime) {
-  const Json result = run(small({"/replicas/count=4", "/replicas/routing=random",
-                                 "/workload/sessions=2000", "/workload/arrival_rate=0.5/s"}));
-  const double served = number_at(result, "/metrics/routing/response_seconds");
-  EXPECT_GT(served, 1);
-  EXPECT_NEAR(number_at(result, "/metrics/routing/assumed_response_seconds"), served,
-              0.05 * served);
-}
-
-TEST(RandomRouting, GivesTheSameBytesInBothSteppingsAndTwice) {
-  for (const char* system : {"attentionstore", "pensieve", "vllm", "car"}) {
-    const RunConfig config =
-        small({"/hardware=a100-40g", "/hardware/gpus=2", fmt::format("/system={}", system),
-               "/replicas/count=3", "/replicas/routing=random"});
-    RunOptions reference;
-    reference.stepping = DecodeStepping::per_iteration;
-    const std::string text = run(config).dump();
-    EXPECT_TRUE(text == run(config).dump()) << system;
-    EXPECT_TRUE(text == simulate(config, builtin_policies(), reference).dump()) << system;
-  }
-}
-
 std::string refused(const std::function<void()>& action) {
   try {
     action();
@@ -323,10 +182,6 @@ TEST(Replicas, SayWhatTheyCannot) {
   EXPECT_NE(refused([&] {
               (void)small({"/replicas/count=0"});
             }).find("/replicas/count: expected a whole number >= 1 and <= 1024, got 0"),
-            std::string::npos);
-  EXPECT_NE(refused([&] {
-              (void)small({"/replicas/routing=affine"});
-            }).find("/replicas/routing: expected one of session_affine, random, got \"affine\""),
             std::string::npos);
 }
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "policies/registry.hpp"
-#include "sim/engine/simulate.hpp"
-#include "sim/study/resolve.hpp"
+#include "sim/serving/simulate.hpp"
+#include "sim/study/config/resolve.hpp"
 
 /// Runs of the configs that the project ships, with a few keys set.
 namespace kvtier::test {

@@ -1,4 +1,4 @@
-/// Untimed replays against models written here, which share nothing with the tier manager: lists,
+/// Untimed replays against models written here, which share nothing with the session store: lists,
 /// sets, stack distances and gaps over the same order of accesses.
 ///
 /// What makes the models exact: no history is ever cut (the window is larger than any session), so

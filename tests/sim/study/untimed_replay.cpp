@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "hw/model.hpp"
+#include "hw/model/model.hpp"
 #include "sim/replay/untimed.hpp"
 
 namespace kvtier::test {

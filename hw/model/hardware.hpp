@@ -1,0 +1,451 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "hw/model/model.hpp"
+#include "sim/core/config.hpp"
+#include "sim/core/units.hpp"
+
+/// One server as installed: GPUs, memories, drives, links, prices, and how much of the peaks is
+/// attained.
+namespace kvtier {
+
+/// Bounds of what a config says of hardware. They enclose every machine that is sold or announced
+/// for the next years, with room, so that a figure in the wrong unit is refused; and they keep
+/// rates high enough for simulated times to stay in range. They bound what one key says: two keys
+/// can still make a run that takes too long, and it ends with an error.
+namespace bounds {
+
+/// From a processor core to twice what is announced for one GPU of 2027: 100 PFLOP/s in 4 bits.
+[[nodiscard]] inline Limits gpu_peak() { return between(1e8, 2e17); }
+/// Up to 30 times what is announced for one GPU of 2027 (32 TB/s). Chips that hold KV in memory of
+/// their own (wafers) are not described.
+[[nodiscard]] inline Limits gpu_memory_bandwidth() { return between(1e7, 1e15); }
+/// Announced for 2027: 1 TB.
+[[nodiscard]] inline Limits gpu_memory() {
+  return {.minimum = 0, .maximum = 16.0 * (std::int64_t{1} << 40), .minimum_excluded = true};
+}
+/// A memory or a store that one server reaches, whether it is its own or a rack's.
+[[nodiscard]] inline Limits capacity() {
+  return {.minimum = 0, .maximum = 256.0 * (std::int64_t{1} << 50), .minimum_excluded = true};
+}
+inline constexpr double kSlowestLink = 1e5;
+/// A link, a drive or a memory behind a link. One way of a GPU's link to others in 2027: 1.8 TB/s.
+[[nodiscard]] inline Limits link_rate() { return between(kSlowestLink, 1e13); }
+/// The rate of one request or load by itself, on a drive that is in use by others.
+[[nodiscard]] inline Limits lone_rate() { return between(1e3, 1e13); }
+/// 0.6 TB/s in servers of two processors of 2023, 43 TB/s in a rack of 36 of 2026.
+[[nodiscard]] inline Limits host_memory_bandwidth() { return between(kSlowestLink, 1e14); }
+/// The fixed time of one transfer, operation or iteration.
+[[nodiscard]] inline Limits latency() { return between(0, 10e9); }
+/// Small shares would undo the bounds of the rates that they are taken of.
+[[nodiscard]] inline Limits share() { return between(0.001, 1); }
+/// One GPU: 12 $/h is the most that large clouds ask for an H100.
+[[nodiscard]] inline Limits gpu_price() { return between(0, 1000); }
+/// 100 times the price of host memory in AttentionStore, the highest that is known.
+[[nodiscard]] inline Limits memory_price() { return between(0, 1); }
+
+}  // namespace bounds
+
+struct GpuConfig {
+  std::string name;
+  /// Dense matrix peak of one GPU at the precision of the weights.
+  FlopsPerSecond peak;
+  /// One GPU.
+  DollarsPerHour price;
+
+  friend bool operator==(const GpuConfig&, const GpuConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, GpuConfig& c) {
+  v.field("name", c.name, "The product.", required());
+  v.field("peak", c.peak, "Dense matrix peak of one GPU at the precision of the weights.",
+          required(bounds::gpu_peak()));
+  v.field("price", c.price, "Price of one GPU, with what of its server is not priced apart.",
+          required(bounds::gpu_price()));
+}
+
+struct HbmConfig {
+  /// One GPU.
+  Bytes capacity;
+  /// One GPU, datasheet peak.
+  BytesPerSecond bandwidth;
+
+  friend bool operator==(const HbmConfig&, const HbmConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, HbmConfig& c) {
+  v.field("capacity", c.capacity, "Memory of one GPU.", required(bounds::gpu_memory()));
+  v.field("bandwidth", c.bandwidth, "Datasheet bandwidth of one GPU's memory.",
+          required(bounds::gpu_memory_bandwidth()));
+}
+
+struct DramConfig {
+  Bytes capacity;
+  DollarsPerGibHour price;
+  /// Reads and writes together; not set: never the limit.
+  std::optional<BytesPerSecond> bandwidth;
+  /// Taken by other jobs of the host, all the time.
+  BytesPerSecond host_load;
+
+  friend bool operator==(const DramConfig&, const DramConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, DramConfig& c) {
+  v.field("capacity", c.capacity, "Host memory that can hold KV.", required(bounds::capacity()));
+  v.field("price", c.price, "Price of host memory.", required(bounds::memory_price()));
+  v.field("bandwidth", c.bandwidth,
+          "Reads and writes of host memory together; \"none\": never the limit. Needed where "
+          "several GPUs have a link to the host each (/hardware/links/pcie/of).",
+          or_word("none", bounds::host_memory_bandwidth()));
+  v.field("host_load", c.host_load,
+          "Bandwidth of host memory that other jobs of the host take; KV moves with what is left.",
+          non_negative());
+}
+
+/// What other work leaves of a link's bandwidth while it goes on: shares in (0, 1] of one way and
+/// of the other. Both ways together keep the larger one.
+struct LinkShares {
+  double forward = 1;
+  double backward = 1;
+
+  friend bool operator==(const LinkShares&, const LinkShares&) = default;
+};
+
+/// Of a drive: `forward` reads, `backward` writes.
+struct DriveShares : LinkShares {
+  friend bool operator==(const DriveShares&, const DriveShares&) = default;
+};
+
+template <class V>
+void describe(V& v, DriveShares& c) {
+  v.field("read", c.forward, "Share of the bandwidth that reads keep.", bounds::share());
+  v.field("write", c.backward, "Share of the bandwidth that writes keep.", bounds::share());
+}
+
+/// Of the link between host and GPUs.
+struct HostLinkShares : LinkShares {
+  friend bool operator==(const HostLinkShares&, const HostLinkShares&) = default;
+};
+
+template <class V>
+void describe(V& v, HostLinkShares& c) {
+  v.field("to_device", c.forward, "Share of the bandwidth to the GPUs that is left.",
+          bounds::share());
+  v.field("to_host", c.backward, "Share of the bandwidth to the host that is left.",
+          bounds::share());
+}
+
+/// Three limits of a shared link or drive: one way, the other way, and both together. Transfers
+/// share them by max-min fair rates (sim/backend/shared_links.hpp). `forward` is towards the GPU.
+struct DuplexLimits {
+  BytesPerSecond forward;
+  BytesPerSecond backward;
+  BytesPerSecond both;
+  /// Of a transfer alone, from its start to its first byte.
+  SimDuration latency{};
+
+  friend bool operator==(const DuplexLimits&, const DuplexLimits&) = default;
+};
+
+/// A drive or a memory behind its own link: `forward` reads, `backward` writes.
+struct DriveLimits : DuplexLimits {
+  friend bool operator==(const DriveLimits&, const DriveLimits&) = default;
+};
+
+template <class V>
+void describe(V& v, DriveLimits& c) {
+  v.field("read", c.forward, "Reads alone.", required(bounds::link_rate()));
+  v.field("write", c.backward, "Writes alone.", required(bounds::link_rate()));
+  v.field("both", c.both, "Sum of reads and writes at the same time.",
+          required(bounds::link_rate()));
+  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.",
+          bounds::latency());
+}
+
+/// Memory behind CXL that the GPUs reach themselves: its traffic crosses neither the host's memory
+/// nor the link between host and GPUs.
+struct CxlConfig {
+  Bytes capacity;
+  DollarsPerGibHour price;
+  DriveLimits bandwidth;
+
+  friend bool operator==(const CxlConfig&, const CxlConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, CxlConfig& c) {
+  v.field("capacity", c.capacity, "CXL memory that can hold KV.", required(bounds::capacity()));
+  v.field("price", c.price, "Price of CXL memory.", required(bounds::memory_price()));
+  v.field("bandwidth", c.bandwidth, "What the memory and its link sustain.", required());
+}
+
+/// Whose host link is described: that of one GPU, as each of them has, or all of a server's
+/// together.
+enum class HostLinkOf { gpu, server };
+constexpr auto enum_names(HostLinkOf) {
+  return std::array{std::pair{"gpu", HostLinkOf::gpu}, std::pair{"server", HostLinkOf::server}};
+}
+
+/// The link between host and GPUs: `forward` goes to the device, `backward` to the host.
+struct HostLinkLimits : DuplexLimits {
+  HostLinkOf of = HostLinkOf::gpu;
+  HostLinkShares beside_compute;
+
+  friend bool operator==(const HostLinkLimits&, const HostLinkLimits&) = default;
+};
+
+template <class V>
+void describe(V& v, HostLinkLimits& c) {
+  v.field("of", c.of,
+          "Whose rates follow: \"gpu\": each GPU has such a link, and KV moves over all of them at "
+          "once, within the bandwidth of host memory; \"server\": all GPUs share it.");
+  v.field("to_device", c.forward, "Host to GPU alone.", required(bounds::link_rate()));
+  v.field("to_host", c.backward, "GPU to host alone.", required(bounds::link_rate()));
+  v.field("both", c.both, "Sum of both ways at the same time.", required(bounds::link_rate()));
+  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.",
+          bounds::latency());
+  v.field("beside_compute", c.beside_compute, "What is left of it while the GPUs compute.");
+}
+
+/// What one request to the drives reaches by itself: they get to their rates with many in flight
+/// only. Every transfer begins with one, which takes so much longer than its bytes at the rate of
+/// its way; where that is no faster, nothing changes.
+struct OneRequest {
+  /// The largest that transfers make.
+  Bytes size;
+  BytesPerSecond read;
+  BytesPerSecond write;
+
+  friend bool operator==(const OneRequest&, const OneRequest&) = default;
+};
+
+template <class V>
+void describe(V& v, OneRequest& c) {
+  v.field("size", c.size, "The largest request of a transfer.", required(bounds::capacity()));
+  v.field("read", c.read, "Reading one, by itself.", required(bounds::lone_rate()));
+  v.field("write", c.write, "Writing one, by itself.", required(bounds::lone_rate()));
+}
+
+/// What one load from the drives into HBM takes by itself: reading and copying on overlap in long
+/// loads only. It takes so much longer than its bytes at the rate of its way; where that is no
+/// faster, nothing changes.
+struct OneLoad {
+  /// Beside the time of its bytes, in place of the drives' latency.
+  SimDuration latency;
+  /// What a longer one has more moves at the rate of its way.
+  Bytes size;
+  BytesPerSecond rate;
+
+  friend bool operator==(const OneLoad&, const OneLoad&) = default;
+};
+
+template <class V>
+void describe(V& v, OneLoad& c) {
+  v.field("latency", c.latency, "Time of a load beside that of its bytes.",
+          required(bounds::latency()));
+  v.field("size", c.size, "What a load has more moves at the full rate.",
+          required(bounds::capacity()));
+  v.field("rate", c.rate, "Reading and copying on, by itself.", required(bounds::lone_rate()));
+}
+
+struct SsdLimits : DriveLimits {
+  DriveShares beside_copies;
+  std::optional<OneRequest> one_request;
+  std::optional<OneLoad> one_load;
+
+  friend bool operator==(const SsdLimits&, const SsdLimits&) = default;
+};
+
+template <class V>
+void describe(V& v, SsdLimits& c) {
+  describe(v, static_cast<DriveLimits&>(c));
+  v.field("beside_copies", c.beside_copies,
+          "What is left of it while anything crosses the link between host and GPUs.");
+  v.field("one_request", c.one_request,
+          "What one request by itself reaches, as the first of each transfer does; or none: all "
+          "bytes move at the full rate.");
+  v.field(
+      "one_load", c.one_load,
+      "What one load into HBM takes by itself, in place of latency and one_request; or none: as "
+      "other transfers.");
+}
+
+struct SsdConfig {
+  Bytes capacity;
+  DollarsPerGibHour price;
+  SsdLimits bandwidth;
+  /// The least that is read or written at once.
+  Bytes block{};
+
+  friend bool operator==(const SsdConfig&, const SsdConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, SsdConfig& c) {
+  v.field("capacity", c.capacity, "Storage that can hold KV.", required(bounds::capacity()));
+  v.field("price", c.price, "Price of storage.", required(bounds::memory_price()));
+  v.field("bandwidth", c.bandwidth, "What the drives sustain together.", required());
+  v.field("block", c.block,
+          "The least that is read at once; where a token's KV of one layer is smaller, its layers "
+          "arrive together, and a load hides behind no compute.",
+          non_negative());
+}
+
+/// The link between GPUs of one tensor-parallel group.
+struct GpuLinkConfig {
+  /// One way, one GPU.
+  BytesPerSecond bandwidth;
+  /// One step of a ring all-reduce, whatever its size.
+  SimDuration latency;
+
+  friend bool operator==(const GpuLinkConfig&, const GpuLinkConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, GpuLinkConfig& c) {
+  v.field("bandwidth", c.bandwidth, "Peak of one GPU's links, one way; 0 on one GPU alone.",
+          required(between(0, *bounds::link_rate().maximum)));
+  v.field("latency", c.latency, "Fixed time of one step of a ring all-reduce.",
+          required(bounds::latency()));
+}
+
+struct LinksConfig {
+  HostLinkLimits pcie;
+  GpuLinkConfig gpu;
+
+  friend bool operator==(const LinksConfig&, const LinksConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, LinksConfig& c) {
+  v.field("pcie", c.pcie, "Between host and GPUs.", required());
+  v.field("gpu", c.gpu, "Between GPUs; needed for more than one.");
+}
+
+/// What the analytic timing model attains of the peaks: shares, at most 1.
+struct EfficiencyConfig {
+  double compute = 1;
+  double memory = 1;
+  double gpu_link = 1;
+  SimDuration iteration_overhead;
+  /// Of each prefill, iteration with prompts, or run of decode iterations: half before, half after.
+  SimDuration command_overhead;
+
+  friend bool operator==(const EfficiencyConfig&, const EfficiencyConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, EfficiencyConfig& c) {
+  v.field("compute", c.compute, "Attained share of the peak of /gpu/peak.",
+          required(bounds::share()));
+  v.field("memory", c.memory, "Attained share of the HBM bandwidth.", required(bounds::share()));
+  v.field("gpu_link", c.gpu_link, "Attained share of the bandwidth between GPUs.",
+          required(bounds::share()));
+  v.field("iteration_overhead", c.iteration_overhead,
+          "Fixed time of each iteration: launches, sampling, scheduling.",
+          required(bounds::latency()));
+  v.field("command_overhead", c.command_overhead,
+          "Time that each prefill, iteration with prompts, or run of decode iterations takes from "
+          "the scheduler to the GPU and back; it counts as time of the GPU.",
+          bounds::latency());
+}
+
+struct Profile;
+
+/// The profile whose measured times a run uses: a name in configs/profiles or the path of a file.
+struct ProfileChoice {
+  std::string name;
+  /// Its content; whoever resolves the config reads it.
+  std::shared_ptr<const Profile> loaded;
+
+  friend bool operator==(const ProfileChoice& a, const ProfileChoice& b) {
+    return a.name == b.name;
+  }
+};
+void read_config(ProfileChoice& choice, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const ProfileChoice& choice);
+[[nodiscard]] Json config_schema(const ProfileChoice& choice);
+
+/// What to do about work of the model that a profile has not measured.
+enum class Unmeasured { refuse, roofline };
+constexpr auto enum_names(Unmeasured) {
+  return std::array{std::pair{"refuse", Unmeasured::refuse},
+                    std::pair{"roofline", Unmeasured::roofline}};
+}
+
+/// `dram`, `cxl` and `ssd` without a value ("none") are not installed.
+struct HardwareConfig {
+  std::string name;
+  std::string source;
+  std::int64_t gpus = 1;
+  GpuConfig gpu;
+  HbmConfig hbm;
+  std::optional<DramConfig> dram;
+  std::optional<CxlConfig> cxl;
+  std::optional<SsdConfig> ssd;
+  LinksConfig links;
+  EfficiencyConfig efficiency;
+  /// Measured times; without them the analytic model gives all.
+  std::optional<ProfileChoice> profile;
+  Unmeasured unmeasured = Unmeasured::refuse;
+  /// Figure to where it comes from; read by people only.
+  std::map<std::string, std::string> sources;
+
+  friend bool operator==(const HardwareConfig&, const HardwareConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, HardwareConfig& c) {
+  v.field("name", c.name, "The name in results and messages.", required());
+  v.field("source", c.source, "The machine that is described.", required());
+  v.field("gpus", c.gpus, "GPUs that serve one model together (tensor parallel).",
+          required(between(1, 1024)));
+  v.field("gpu", c.gpu, "One GPU.", required());
+  v.field("hbm", c.hbm, "One GPU's memory.", required());
+  v.field("dram", c.dram, "Host memory, or none.");
+  v.field("cxl", c.cxl, "Memory behind CXL that the GPUs reach without the host, or none.");
+  v.field("ssd", c.ssd, "Storage, or none.");
+  v.field("links", c.links, "What connects host and GPUs.", required());
+  v.field("efficiency", c.efficiency, "What is attained of the peaks.", required());
+  v.field("profile", c.profile,
+          "Measured times in place of the analytic ones: a profile's name or path.");
+  v.field("unmeasured", c.unmeasured,
+          "Matrices and attention that the profile lacks: an error, or the analytic time.");
+  v.field("sources", c.sources, "Where each figure comes from.");
+}
+
+/// Reports what no single key can show: a limit of both ways together below that of one way alone,
+/// several GPUs without a link between them, or with a link to the host each and no limit of the
+/// host's memory.
+/// `pointer` is where the hardware stands in the config, "/hardware" in a run's config and "" in a
+/// file of its own.
+void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
+
+/// What other jobs leave of the host memory's bandwidth; nothing where it is never the limit.
+[[nodiscard]] std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware);
+
+/// The host links of all GPUs together, over which a server's KV moves.
+[[nodiscard]] DuplexLimits host_link(const HardwareConfig& hardware);
+
+/// HBM of all GPUs together.
+[[nodiscard]] Bytes hbm_bytes(const HardwareConfig& hardware);
+
+/// HBM of all GPUs that the weights leave for KV; zero if the weights do not fit. Activations and
+/// workspace are not taken off: what share of it KV may use is for the system to say.
+[[nodiscard]] Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware);
+
+/// Reports a model whose weights leave no HBM for KV, at /hardware/hbm/capacity.
+void check_fits(const ModelConfig& model, const HardwareConfig& hardware, Problems& problems);
+
+}  // namespace kvtier

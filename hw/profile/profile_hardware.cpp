@@ -1,0 +1,395 @@
+#include "hw/profile/profile_hardware.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/quantity.hpp"
+#include "sim/core/statistics.hpp"
+
+namespace kvtier {
+namespace {
+
+double rate_of(const ProfileCell& cell) {
+  return static_cast<double>(cell.at[0]) / cell.median_seconds;
+}
+
+/// The best of a group of tables, in bytes per second; the first axis is the bytes of one time.
+/// What was measured after a pause counts only where it is asked for.
+std::optional<double> best_rate(
+    const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {},
+    const std::function<bool(const ProfileCell&)>& counts = [](const auto&) { return true; }) {
+  std::optional<double> best;
+  for (const ProfileTable* table : find_tables(profile, operation, variant)) {
+    if (!variant && table->variant == kAfterPause) {
+      continue;
+    }
+    for (const ProfileCell& cell : table->cells) {
+      const double rate = rate_of(cell);
+      if (counts(cell) && (!best || rate > *best)) {
+        best = rate;
+      }
+    }
+  }
+  return best;
+}
+
+struct PieceCopies {
+  double rate = 0;
+  std::string_view method;
+};
+
+/// The fastest copies of pieces by any method, by the size of a piece.
+std::map<std::int64_t, PieceCopies> copies_of_pieces(const Profile& profile,
+                                                     OperationId operation) {
+  std::map<std::int64_t, PieceCopies> best;
+  for (const ProfileTable* table : find_tables(profile, operation, "pinned")) {
+    for (const ProfileCell& cell : table->cells) {
+      if (cell.at[1] > 1) {
+        PieceCopies& copies = best[cell.at[0] / cell.at[1]];
+        if (rate_of(cell) > copies.rate) {
+          copies = {rate_of(cell), table->method};
+        }
+      }
+    }
+  }
+  return best;
+}
+
+double log_ratio(std::int64_t a, std::int64_t b) {
+  return std::log(static_cast<double>(a) / static_cast<double>(b));
+}
+
+/// Between the sizes that were measured in proportion to their logarithms, beyond them that of the
+/// nearest; none without pieces.
+std::optional<double> rate_of_pieces(const Profile& profile, OperationId operation, Bytes piece) {
+  const std::map<std::int64_t, PieceCopies> best = copies_of_pieces(profile, operation);
+  if (best.empty()) {
+    return std::nullopt;
+  }
+  const auto above = best.lower_bound(piece.value);
+  if (above == best.end()) {
+    return best.rbegin()->second.rate;
+  }
+  if (above == best.begin() || above->first == piece.value) {
+    return above->second.rate;
+  }
+  const auto& [size, below] = *std::prev(above);
+  return below.rate * std::pow(above->second.rate / below.rate,
+                               log_ratio(piece.value, size) / log_ratio(above->first, size));
+}
+
+struct MeasuredLimits {
+  std::optional<double> forward;
+  std::optional<double> backward;
+  std::optional<double> both;
+  std::optional<double> latency;  // seconds
+};
+
+/// At most 1, in thousandths: no measurement is finer.
+double share(double beside, double alone) {
+  return std::clamp(std::round(1000 * beside / alone), 1.0, 1000.0) / 1000;
+}
+
+void put_share(Json& limits, const char* what, const char* way, std::optional<double> share) {
+  if (share) {
+    limits[what][way] = *share;
+  }
+}
+
+Json limits_json(const MeasuredLimits& limits, const char* forward, const char* backward) {
+  Json json = Json::object();
+  const auto put = [&json](const char* key, std::optional<double> rate) {
+    if (rate) {
+      json[key] = format_quantity(BytesPerSecond(*rate));
+    }
+  };
+  put(forward, limits.forward);
+  put(backward, limits.backward);
+  if (limits.both && limits.forward && limits.backward) {
+    put("both", std::max({*limits.both, *limits.forward, *limits.backward}));
+  }
+  if (limits.latency && !json.empty()) {
+    json["latency"] = format_quantity(duration_from_seconds(*limits.latency));
+  }
+  return json;
+}
+
+/// The middle of what computing leaves of copies of each size.
+std::optional<double> share_beside_compute(const Profile& profile, const char* way,
+                                           OperationId one_way) {
+  std::vector<const ProfileTable*> alone = find_tables(profile, OperationId::C4, way);
+  if (alone.empty()) {
+    alone = find_tables(profile, one_way, "pinned");
+  }
+  std::vector<double> shares;
+  for (const ProfileTable* table : find_tables(profile, OperationId::C5, way)) {
+    for (const ProfileCell& cell : table->cells) {
+      for (const ProfileTable* other : alone) {
+        for (const ProfileCell& same : other->cells) {
+          const bool in_one_piece = same.at.size() == 1 || same.at[1] == 1;
+          if (same.at[0] == cell.at[0] && in_one_piece) {
+            shares.push_back(share(same.median_seconds, cell.median_seconds));
+          }
+        }
+      }
+    }
+  }
+  if (shares.empty()) {
+    return std::nullopt;
+  }
+  std::ranges::sort(shares);
+  return lower_quantile(shares, 0.5);
+}
+
+/// Copies of such pieces are slower than whole ones; both ways together lose as much.
+void limit_to_pieces(MeasuredLimits& limits, const Profile& profile, Bytes piece) {
+  const auto lower = [&](std::optional<double>& limit, OperationId operation) {
+    const std::optional<double> rate = rate_of_pieces(profile, operation, piece);
+    if (limit && rate) {
+      limit = std::min(*limit, *rate);
+    }
+  };
+  const auto one_way = [&] { return *limits.forward + *limits.backward; };
+  const bool has_both = limits.both && limits.forward && limits.backward;
+  const double at_once = has_both ? *limits.both / one_way() : 0;
+  lower(limits.forward, OperationId::C1);
+  lower(limits.backward, OperationId::C2);
+  if (has_both) {
+    limits.both = at_once * one_way();
+  }
+}
+
+/// Of one call, by C6.
+std::optional<double> overhead(const Profile& profile, const char* variant) {
+  std::optional<double> seconds;
+  for (const ProfileTable* table : find_tables(profile, OperationId::C6, variant)) {
+    if (!table->cells.empty()) {
+      seconds = table->cells.front().median_seconds;
+    }
+  }
+  return seconds;
+}
+
+Json host_link(const Profile& profile, std::optional<Bytes> piece) {
+  using enum OperationId;
+  MeasuredLimits limits{.forward = best_rate(profile, C4, "to_device"),
+                        .backward = best_rate(profile, C4, "to_host"),
+                        .both = {},
+                        .latency = {}};
+  const auto forward = best_rate(profile, C4, "to_device_of_both");
+  const auto backward = best_rate(profile, C4, "to_host_of_both");
+  if (forward && backward) {
+    limits.both = *forward + *backward;
+  }
+  if (!limits.forward) {
+    limits.forward = best_rate(profile, C1);
+  }
+  if (!limits.backward) {
+    limits.backward = best_rate(profile, C2);
+  }
+  if (piece) {
+    limit_to_pieces(limits, profile, *piece);
+  }
+  // Whoever waits for a copy learns of its end like this.
+  limits.latency = overhead(profile, kTransfer);
+  if (!limits.latency) {
+    limits.latency = overhead(profile, kEvent);
+  }
+  Json json = limits_json(limits, "to_device", "to_host");
+  if (!json.empty()) {
+    json["of"] = "gpu";
+  }
+  constexpr const char* kBeside = "beside_compute";
+  put_share(json, kBeside, "to_device", share_beside_compute(profile, "to_device", C1));
+  put_share(json, kBeside, "to_host", share_beside_compute(profile, "to_host", C2));
+  return json;
+}
+
+/// The smallest, or largest, block that was read or written one at a time, after a pause or in a
+/// loop.
+template <class Prefers>
+const ProfileCell* one_block(const Profile& profile, OperationId operation, bool after_pause,
+                             Prefers prefers) {
+  const ProfileCell* best = nullptr;
+  for (const ProfileTable* table : find_tables(profile, operation)) {
+    if ((table->variant == kAfterPause) != after_pause) {
+      continue;
+    }
+    for (const ProfileCell& cell : table->cells) {
+      if (cell.at[1] == 1 && (best == nullptr || prefers(cell.at[0], best->at[0]))) {
+        best = &cell;
+      }
+    }
+  }
+  return best;
+}
+
+const ProfileCell* smallest_block(const Profile& profile, bool after_pause) {
+  return one_block(profile, OperationId::D1, after_pause, std::less());
+}
+
+/// What a lone block after a pause reaches, the largest that was measured, once the drive's latency
+/// is over.
+Json one_request(const Profile& profile, const MeasuredLimits& limits) {
+  const ProfileCell* const read = one_block(profile, OperationId::D1, true, std::greater());
+  const ProfileCell* const write = one_block(profile, OperationId::D2, true, std::greater());
+  if (read == nullptr || write == nullptr || read->at[0] != write->at[0] || !limits.forward ||
+      !limits.backward || !limits.latency) {
+    return nullptr;
+  }
+  const auto size = static_cast<double>(read->at[0]);
+  const auto rate = [&](const ProfileCell& cell, double full) {
+    const double seconds = cell.median_seconds - *limits.latency;
+    return format_quantity(BytesPerSecond(size < full * seconds ? size / seconds : full));
+  };
+  return Json{{"size", format_quantity(Bytes(read->at[0]))},
+              {"read", rate(*read, *limits.forward)},
+              {"write", rate(*write, *limits.backward)}};
+}
+
+/// What loads of two sizes after a pause take, the smallest and the largest, each by the faster way
+/// to copy.
+Json one_load(const Profile& profile) {
+  std::map<std::int64_t, double> seconds;
+  for (const ProfileTable* table : find_tables(profile, OperationId::D4, kAfterPause)) {
+    for (const ProfileCell& cell : table->cells) {
+      const auto [best, added] = seconds.try_emplace(cell.at[0], cell.median_seconds);
+      best->second = std::min(best->second, cell.median_seconds);
+    }
+  }
+  if (seconds.size() < 2) {
+    return nullptr;
+  }
+  const auto& [small, fast] = *seconds.begin();
+  const auto& [large, slow] = *seconds.rbegin();
+  if (slow <= fast) {
+    return nullptr;
+  }
+  const double rate = static_cast<double>(large - small) / (slow - fast);
+  const double latency = std::max(0.0, fast - static_cast<double>(small) / rate);
+  return Json{{"latency", format_quantity(duration_from_seconds(latency))},
+              {"size", format_quantity(Bytes(large))},
+              {"rate", format_quantity(BytesPerSecond(rate))}};
+}
+
+/// Writes of D5 are not flushed, as a burst is not.
+std::optional<double> share_beside_copies(const Profile& profile, const char* way) {
+  using enum OperationId;
+  const auto beside = best_rate(profile, D5, way);
+  const auto same_block = [](const ProfileCell& cell) { return cell.at[0] == kDriveRequestBytes; };
+  const bool reads = std::string_view(way) == "read";
+  auto alone =
+      reads ? best_rate(profile, D1, {}, same_block) : best_rate(profile, D2, "burst", same_block);
+  if (!reads && !alone) {
+    alone = best_rate(profile, D2, {}, same_block);
+  }
+  return beside && alone ? std::optional(share(*beside, *alone)) : std::nullopt;
+}
+
+Json drives(const Profile& profile) {
+  using enum OperationId;
+  MeasuredLimits limits{
+      .forward = best_rate(profile, D1),
+      .backward = best_rate(profile, D2, "sustained"),
+      .both = best_rate(profile, D3, {},
+                        [](const ProfileCell& cell) { return cell.at[2] > 0 && cell.at[2] < 100; }),
+      .latency = {}};
+  if (!limits.backward) {
+    limits.backward = best_rate(profile, D2);
+  }
+  // Transfers are few enough to find the drive idle.
+  const ProfileCell* first = smallest_block(profile, true);
+  if (first == nullptr) {
+    first = smallest_block(profile, false);
+  }
+  if (first != nullptr) {
+    limits.latency = first->median_seconds;
+  }
+  Json json = limits_json(limits, "read", "write");
+  for (const char* way : {"read", "write"}) {
+    put_share(json, "beside_copies", way, share_beside_copies(profile, way));
+  }
+  if (Json one = one_request(profile, limits); !one.is_null()) {
+    json["one_request"] = std::move(one);
+  }
+  if (Json one = one_load(profile); !one.is_null()) {
+    json["one_load"] = std::move(one);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string_view fastest_copies(const Profile& profile, OperationId operation, Bytes piece) {
+  std::string_view method = kCopyEngine;
+  double nearest = std::numeric_limits<double>::infinity();
+  for (const auto& [size, copies] : copies_of_pieces(profile, operation)) {
+    const double distance = std::abs(log_ratio(size, piece.value));
+    if (distance < nearest) {
+      nearest = distance;
+      method = copies.method;
+    }
+  }
+  return method;
+}
+
+Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
+  Json json = Json::object();
+  if (Json link = host_link(profile, piece); !link.empty()) {
+    json["links"]["pcie"] = std::move(link);
+  }
+  if (Json bandwidth = drives(profile); !bandwidth.empty()) {
+    json["ssd"]["bandwidth"] = std::move(bandwidth);
+    if (const ProfileCell* block = smallest_block(profile, false)) {
+      json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
+    }
+  }
+  for (const ProfileTable* table : find_tables(profile, OperationId::X1, "scheduler_step")) {
+    if (!table->cells.empty()) {
+      const ProfileCell& most = *std::ranges::max_element(table->cells, {}, &ProfileCell::at);
+      json["efficiency"]["iteration_overhead"] =
+          format_quantity(duration_from_seconds(most.median_seconds));
+    }
+  }
+  if (const std::optional<double> seconds = overhead(profile, kHandOver)) {
+    json["efficiency"]["command_overhead"] = format_quantity(duration_from_seconds(2 * *seconds));
+  }
+  return json;
+}
+
+Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
+  const ProfileDevice& device = profile.device;
+  Json json{
+      {"name", profile.name},
+      {"source", "Measured " + profile.provenance.date},
+      {"gpus", 1},
+      {"gpu", {{"name", device.name}, {"peak", format_quantity(device.peak)}, {"price", "0$/h"}}},
+      {"hbm",
+       {{"capacity", format_quantity(device.memory)},
+        {"bandwidth", format_quantity(device.memory_bandwidth)}}}};
+  if (profile.host) {
+    json["dram"] = Json{{"capacity", format_quantity(profile.host->memory)}, {"price", "0$/h/GiB"}};
+  }
+  const Json measured = measured_hardware(profile, piece);
+  if (profile.storage && measured.contains("ssd")) {
+    json["ssd"] =
+        Json{{"capacity", format_quantity(profile.storage->capacity)}, {"price", "0$/h/GiB"}};
+  }
+  json["links"] = Json{{"pcie", Json::object()}};
+  json["efficiency"] =
+      Json{{"compute", 1}, {"memory", 1}, {"gpu_link", 1}, {"iteration_overhead", "0ns"}};
+  json.merge_patch(measured);
+  if (!profile.storage) {
+    json.erase("ssd");
+  }
+  return json;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,521 @@
+#include "hw/profile/profile_timing.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "hw/timing/roofline.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/statistics.hpp"
+
+namespace kvtier {
+namespace {
+
+using Shape = std::map<std::string, std::int64_t>;
+
+Shape shape_of(const MatrixShape& matrix, std::int64_t element_bytes) {
+  return {{"n", matrix.n}, {"k", matrix.k}, {"element_bytes", element_bytes}};
+}
+
+Shape shape_of(const AttentionShape& shape) {
+  return {{"attention_heads", shape.attention_heads},
+          {"kv_heads", shape.kv_heads},
+          {"head_dim", shape.head_dim},
+          {"element_bytes", shape.element_bytes}};
+}
+
+template <class Counts>
+const ProfileTable* find_table_that(const Profile& profile, OperationId operation,
+                                    const Shape& shape, Counts counts) {
+  const ProfileTable* found = nullptr;
+  for (const ProfileTable* table : find_tables(profile, operation)) {
+    if (counts(table->variant) && table->shape == shape && !table->cells.empty() &&
+        (found == nullptr ||
+         (found->cache == CacheState::hot && table->cache == CacheState::cold))) {
+      found = table;
+    }
+  }
+  return found;
+}
+
+const ProfileTable* find_table(const Profile& profile, OperationId operation, const Shape& shape,
+                               std::string_view variant) {
+  return find_table_that(profile, operation, shape,
+                         [variant](const std::string& one) { return one == variant; });
+}
+
+std::string matrix_text(std::int64_t n, std::int64_t k, std::int64_t element_bytes) {
+  return fmt::format("{} x {} in {} B", n, k, element_bytes);
+}
+
+std::string attention_text(const Shape& shape) {
+  return fmt::format("{} heads, {} KV heads, {} wide in {} B", shape.at("attention_heads"),
+                     shape.at("kv_heads"), shape.at("head_dim"), shape.at("element_bytes"));
+}
+
+/// The shapes of one operation that a profile has, as messages name them.
+std::string known_shapes(const Profile& profile, OperationId operation) {
+  std::vector<std::string> texts;
+  for (const ProfileTable* table : find_tables(profile, operation)) {
+    if (table->cells.empty()) {
+      continue;
+    }
+    std::string text = operation == OperationId::G1
+                           ? matrix_text(table->shape.at("n"), table->shape.at("k"),
+                                         table->shape.at("element_bytes"))
+                           : attention_text(table->shape);
+    if (std::ranges::find(texts, text) == texts.end()) {
+      texts.push_back(std::move(text));
+    }
+  }
+  constexpr std::size_t kShown = 8;
+  if (texts.size() > kShown) {
+    const std::size_t more = texts.size() - kShown;
+    texts.resize(kShown);
+    texts.push_back(fmt::format("{} more", more));
+  }
+  return texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, "; "));
+}
+
+std::vector<MatrixShape> all_matrices(const ModelConfig& model, std::int64_t gpus) {
+  std::vector<MatrixShape> matrices = layer_matrices(model, gpus);
+  matrices.push_back(head_matrix(model, gpus));
+  return matrices;
+}
+
+void add(ProfileGrid::Time& sum, const ProfileGrid::Time& term, double count = 1) {
+  sum.seconds += term.seconds * count;
+  sum.extrapolated = sum.extrapolated || term.extrapolated;
+}
+
+}  // namespace
+
+const ProfileTable* find_matrix_table(const Profile& profile, const MatrixShape& matrix,
+                                      std::int64_t element_bytes) {
+  return find_table_that(profile, OperationId::G1, shape_of(matrix, element_bytes),
+                         [](const std::string&) { return true; });
+}
+
+const ProfileTable* find_attention_table(const Profile& profile, OperationId operation,
+                                         const AttentionShape& shape, KeyPositions positions) {
+  const bool rotated = positions == KeyPositions::decoupled;
+  return find_table_that(profile, operation, shape_of(shape), [rotated](const std::string& one) {
+    return (one == kRotatedVariant) == rotated;
+  });
+}
+
+std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
+                                               std::int64_t element_bytes) {
+  return {{"layers", model.layers},
+          {"hidden_size", model.hidden_size},
+          {"attention_heads", model.attention_heads},
+          {"kv_heads", model.kv_heads},
+          {"head_dim", model.head_dim},
+          {"intermediate_size", model.intermediate_size},
+          {"gated_mlp", model.gated_mlp ? 1 : 0},
+          {"vocabulary_size", model.vocabulary_size},
+          {"element_bytes", element_bytes}};
+}
+
+ModelConfig model_of_steps(const ProfileTable& table) {
+  const Shape& shape = table.shape;
+  ModelConfig model;
+  model.layers = shape.at("layers");
+  model.hidden_size = shape.at("hidden_size");
+  model.attention_heads = shape.at("attention_heads");
+  model.kv_heads = shape.at("kv_heads");
+  model.head_dim = shape.at("head_dim");
+  model.intermediate_size = shape.at("intermediate_size");
+  model.gated_mlp = shape.at("gated_mlp") != 0;
+  model.vocabulary_size = shape.at("vocabulary_size");
+  model.bytes_per_element = shape.at("element_bytes");
+  model.kv_bytes_per_element = model.bytes_per_element;
+  return model;
+}
+
+Tokens decode_context(const ProfileCell& cell) { return Tokens(cell.at[2] + 1) * cell.at[0]; }
+
+ProfileGrid make_grid(const Profile& profile, const ProfileTable& table) {
+  return make_grid(profile, table, table.cells);
+}
+
+ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
+                      std::span<const ProfileCell> cells) {
+  // What lies in a cache is not read at the memory's pace.
+  const Rates rates{.flops_per_second = profile.device.peak.value,
+                    .bytes_per_second = table.cache == CacheState::hot
+                                            ? std::numeric_limits<double>::infinity()
+                                            : profile.device.memory_bandwidth.value};
+  const Shape& shape = table.shape;
+  const auto attention = [&] {
+    return AttentionShape{.attention_heads = shape.at("attention_heads"),
+                          .kv_heads = shape.at("kv_heads"),
+                          .head_dim = shape.at("head_dim"),
+                          .element_bytes = shape.at("element_bytes")};
+  };
+  ProfileGrid::Limit limit;
+  switch (table.operation) {
+    case OperationId::G1:
+      limit = [matrix = MatrixShape{"", shape.at("n"), shape.at("k")},
+               bytes = shape.at("element_bytes"), rates](double tokens, double) {
+        return matrix_seconds(matrix, bytes, tokens, rates);
+      };
+      break;
+    case OperationId::A1:
+      limit = [at = attention(), rates](double added, double past) {
+        return extend_attention_seconds(at, added, past, rates);
+      };
+      break;
+    case OperationId::A2:
+      limit = [at = attention(), rates](double batch, double context) {
+        return decode_attention_seconds(at, batch * context, rates);
+      };
+      break;
+    case OperationId::E1:
+      limit = [width = shape.at("width"), bytes = shape.at("element_bytes"), rates](
+                  double rows, double) { return rows_seconds(width, bytes, rows, rates); };
+      break;
+    case OperationId::R1:
+      limit = [width = shape.at("heads") * shape.at("head_dim"), bytes = shape.at("element_bytes"),
+               rates](double rows, double) { return rows_seconds(width, bytes, rows, rates); };
+      break;
+    case OperationId::C1:
+    case OperationId::C2:
+    case OperationId::C4:
+      // Every byte is read from the device's memory or written to it.
+      limit = [rates](double bytes, double) { return bytes / rates.bytes_per_second; };
+      break;
+    default:
+      KVTIER_ASSERT(false, "only work on a device and copies are interpolated");
+  }
+  return {cells, std::move(limit)};
+}
+
+ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware,
+                             KeyPositions positions, std::int64_t max_batch)
+    : layers_(model.layers),
+      iteration_overhead_(hardware.efficiency.iteration_overhead),
+      attained_(attained_rates(hardware)),
+      attention_(attention_shape(model, hardware.gpus)),
+      all_reduces_(layer_all_reduces(model, hardware)) {
+  KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
+  KVTIER_ASSERT(hardware.profile && hardware.profile->loaded, "the profile has been read");
+  const Profile& profile = *hardware.profile->loaded;
+  const std::int64_t gpus = hardware.gpus;
+
+  const auto matrix_work = [&](const MatrixShape& matrix) {
+    TokenWork work{.count = 1, .roofline = {}, .grid = {}};
+    if (const ProfileTable* table = find_matrix_table(profile, matrix, model.bytes_per_element)) {
+      work.grid.emplace(make_grid(profile, *table));
+    } else {
+      KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "every matrix was measured");
+      from_roofline_.push_back(fmt::format("G1 {}", matrix.name));
+      work.roofline = [matrix, bytes = model.bytes_per_element, rates = attained_](double tokens,
+                                                                                   double) {
+        return matrix_seconds(matrix, bytes, tokens, rates);
+      };
+    }
+    return work;
+  };
+  for (const MatrixShape& matrix : layer_matrices(model, gpus)) {
+    layer_work_.push_back(matrix_work(matrix));
+  }
+  row_work_.push_back(matrix_work(head_matrix(model, gpus)));
+
+  const auto rotates = [&](OperationId operation) {
+    return find_attention_table(profile, operation, attention_, KeyPositions::decoupled) != nullptr;
+  };
+  const KeyPositions keys =
+      positions == KeyPositions::decoupled && rotates(OperationId::A1) && rotates(OperationId::A2)
+          ? KeyPositions::decoupled
+          : KeyPositions::embedded;
+  const auto attention_grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
+    if (const ProfileTable* table = find_attention_table(profile, operation, attention_, keys)) {
+      return make_grid(profile, *table);
+    }
+    KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "attention was measured");
+    from_roofline_.emplace_back(to_string(operation));
+    return std::nullopt;
+  };
+  extend_ = attention_grid(OperationId::A1);
+  decode_attention_ = attention_grid(OperationId::A2);
+
+  const auto add_optional = [&](std::vector<TokenWork>& to, double count, OperationId operation,
+                                const char* variant, const Shape& shape) {
+    if (const ProfileTable* table = find_table(profile, operation, shape, variant)) {
+      to.push_back({.count = count, .roofline = {}, .grid = make_grid(profile, *table)});
+    } else {
+      left_out_.push_back(fmt::format("{} {}", to_string(operation), variant));
+    }
+  };
+  const auto rows = [&](std::int64_t width) {
+    return Shape{{"width", width}, {"element_bytes", model.bytes_per_element}};
+  };
+  const std::int64_t kv_width = 2 * attention_.kv_heads * attention_.head_dim;
+  const std::int64_t mlp_width = layer_matrices(model, gpus).back().k;
+  using enum OperationId;
+  add_optional(layer_work_, 2, E1, "norm", rows(model.hidden_size));
+  add_optional(layer_work_, 2, E1, "residual", rows(model.hidden_size));
+  add_optional(layer_work_, 1, E1, "activation", rows(mlp_width));
+  add_optional(layer_work_, 1, E1, "kv_write", rows(kv_width));
+  if (keys == KeyPositions::embedded) {
+    add_optional(layer_work_, 1, R1, "rope",
+                 {{"heads", attention_.attention_heads + attention_.kv_heads},
+                  {"head_dim", attention_.head_dim},
+                  {"element_bytes", model.bytes_per_element}});
+  }
+  add_optional(token_work_, 1, E1, "embedding", rows(model.hidden_size));
+  add_optional(row_work_, 1, E1, "sampling", rows(head_matrix(model, gpus).n));
+
+  // Whole steps were measured on one device, of keys that are stored without positions.
+  if (gpus == 1 && from_roofline_.empty()) {
+    if (positions == KeyPositions::decoupled) {
+      measure_overheads(profile, model);
+    } else {
+      const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1);
+      prefill_overhead_ = measured.prefill_overhead_;
+      prefill_less_second_ = measured.prefill_less_second_;
+      prefill_less_in_run_ = measured.prefill_less_in_run_;
+      decode_corrections_ = measured.decode_corrections_;
+    }
+  }
+  decode_.reserve(static_cast<std::size_t>(max_batch));
+  for (std::int64_t batch = 1; batch <= max_batch; ++batch) {
+    decode_.push_back(make_decode(batch));
+  }
+}
+
+void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig& model) {
+  const Shape shape = step_shape(model, model.bytes_per_element);
+  const double overhead = iteration_overhead_.seconds();  // no part of a step
+  // With what was measured already; none without cells.
+  const auto beyond_parts = [&](const char* variant) -> std::optional<double> {
+    std::vector<double> beyond;
+    if (const ProfileTable* steps = find_table(profile, OperationId::X2, shape, variant)) {
+      for (const ProfileCell& cell : steps->cells) {
+        const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
+        if (cell.at[0] == 1 && part.added > Tokens(1)) {
+          const double parts = prefill(std::span(&part, 1)).total.seconds() - overhead;
+          beyond.push_back(cell.median_seconds - parts);
+        }
+      }
+    }
+    return beyond.empty() ? std::nullopt : std::optional(median(std::move(beyond)));
+  };
+  std::map<std::int64_t, std::vector<double>> decodes;
+  if (const ProfileTable* runs = find_table(profile, OperationId::X2, shape, kDecodeRun)) {
+    for (const ProfileCell& cell : runs->cells) {
+      const Tokens context = decode_context(cell);
+      const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
+      const double parts = SimDuration(ticks / kTicksPerNs).seconds() - overhead;
+      decodes[cell.at[0]].push_back(cell.median_seconds - parts);
+    }
+  }
+  prefill_overhead_ = duration_from_seconds(std::max(0.0, beyond_parts(kStep).value_or(0)));
+  const double in_run = std::max(0.0, -beyond_parts(kPrefillRun).value_or(0));
+  const double second = std::clamp(-beyond_parts(kPrefillSecond).value_or(-in_run), 0.0, in_run);
+  prefill_less_in_run_ = duration_from_seconds(in_run);
+  prefill_less_second_ = duration_from_seconds(second);
+  for (auto& [batch, beyond] : decodes) {
+    decode_corrections_[batch] = median(std::move(beyond));
+  }
+}
+
+double ProfileTiming::decode_correction(std::int64_t batch) const {
+  if (decode_corrections_.empty()) {
+    return 0;
+  }
+  const auto above = decode_corrections_.lower_bound(batch);
+  if (above == decode_corrections_.end()) {
+    return decode_corrections_.rbegin()->second;
+  }
+  if (above == decode_corrections_.begin()) {
+    return above->second;
+  }
+  const auto& [smaller, correction] = *std::prev(above);
+  return std::lerp(
+      correction, above->second,
+      static_cast<double>(batch - smaller) / static_cast<double>(above->first - smaller));
+}
+
+ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
+  return grid ? grid->at(tokens) : ProfileGrid::Time{roofline(tokens, 0), false};
+}
+
+ProfileGrid::Time ProfileTiming::dense(double tokens) const {
+  ProfileGrid::Time sum{tokens * all_reduces_.seconds_per_token + all_reduces_.fixed_seconds,
+                        false};
+  for (const TokenWork& work : layer_work_) {
+    add(sum, work.at(tokens), work.count);
+  }
+  return sum;
+}
+
+ProfileGrid::Time ProfileTiming::outside(double tokens, double rows) const {
+  ProfileGrid::Time sum;
+  for (const TokenWork& work : token_work_) {
+    add(sum, work.at(tokens), work.count);
+  }
+  for (const TokenWork& work : row_work_) {
+    add(sum, work.at(rows), work.count);
+  }
+  return sum;
+}
+
+ProfileGrid::Time ProfileTiming::extend_attention(double added, double past) const {
+  return extend_ ? extend_->at(added, past)
+                 : ProfileGrid::Time{extend_attention_seconds(attention_, added, past, attained_),
+                                     false};
+}
+
+ProfileGrid::Time ProfileTiming::decode_attention(double batch, double context) const {
+  return decode_attention_
+             ? decode_attention_->at(batch, context)
+             : ProfileGrid::Time{decode_attention_seconds(attention_, batch * context, attained_),
+                                 false};
+}
+
+PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
+                                     Tokens context) const {
+  KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");
+  KVTIER_ASSERT(batch >= 0 && batch <= static_cast<std::int64_t>(decode_.size()),
+                "the batch is one the timing model was made for");
+  Tokens added(batch);
+  ProfileGrid::Time layer;
+  const double requests = static_cast<double>(batch);
+  if (batch > 0) {
+    add(layer, decode_attention(requests, static_cast<double>(context.value) / requests));
+  }
+  for (const PrefillPart& part : parts) {
+    KVTIER_ASSERT(part.added > Tokens(0) && part.past >= Tokens(0),
+                  "a part of a prefill computes at least one token");
+    added += part.added;
+    add(layer, extend_attention(static_cast<double>(part.added.value),
+                                static_cast<double>(part.past.value)));
+  }
+  const double tokens = static_cast<double>(added.value);
+  const ProfileGrid::Time matrices = dense(tokens);
+  add(layer, matrices);
+  const ProfileGrid::Time rest = outside(tokens, static_cast<double>(parts.size()) + requests);
+  const SimDuration layer_time = duration_from_seconds(layer.seconds);
+  // All that caches save is reading weights.
+  const SimDuration most = prefill_overhead_ + duration_from_seconds(matrices.seconds) * layers_;
+  return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) +
+                   iteration_overhead_ + prefill_overhead_,
+          .layer = layer_time,
+          .less_second = std::min(prefill_less_second_, most),
+          .less_in_run = std::min(prefill_less_in_run_, most),
+          .extrapolated = layer.extrapolated || rest.extrapolated};
+}
+
+/// Knots are in whole ticks, and slopes are rounded down between them: the time never falls, and a
+/// piece is short of the next knot by less than a tick for each token of it.
+ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const {
+  const double requests = static_cast<double>(batch);
+  const double layers = static_cast<double>(layers_);
+  const ProfileGrid::Time layer = dense(requests);
+  const ProfileGrid::Time rest = outside(requests, requests);
+  DecodeBatch result;
+  result.outside_layers = ticks_from_seconds(rest.seconds + iteration_overhead_.seconds());
+  const std::int64_t base =
+      result.outside_layers +
+      ticks_from_seconds(std::max(0.0, layers * layer.seconds + decode_correction(batch)));
+
+  struct Knot {
+    std::int64_t context;  // of one request
+    std::int64_t ticks;
+    bool extrapolated;
+  };
+  std::vector<Knot> knots;
+  const auto add_knot = [&](double context) {
+    const ProfileGrid::Time time = decode_attention(requests, context);
+    knots.push_back({static_cast<std::int64_t>(context), ticks_from_seconds(layers * time.seconds),
+                     time.extrapolated});
+  };
+  add_knot(0);
+  if (decode_attention_) {
+    for (const double context : decode_attention_->second_axis()) {
+      if (context > 0) {
+        add_knot(context);
+      }
+    }
+  } else {
+    add_knot(1);  // a roofline is one line
+  }
+  const bool always = layer.extrapolated || rest.extrapolated;
+  for (std::size_t i = 0; i < knots.size(); ++i) {
+    const bool last = i + 1 == knots.size();
+    const Knot& knot = knots[i];
+    const std::int64_t from = knot.context * batch;
+    // Beyond the last the attained bandwidth is held: time is proportional to the context.
+    const std::int64_t slope =
+        last ? knot.ticks / std::max<std::int64_t>(1, from)
+             : (knots[i + 1].ticks - knot.ticks) / ((knots[i + 1].context - knot.context) * batch);
+    const bool extrapolated =
+        knot.extrapolated || (decode_attention_ && (last || knots[i + 1].extrapolated));
+    result.pieces.push_back({.from = Tokens(from),
+                             .base = base + knot.ticks - detail::time_product(slope, from),
+                             .slope = slope,
+                             .extrapolated = always || extrapolated});
+  }
+  return result;
+}
+
+const ProfileTiming::DecodeBatch& ProfileTiming::decode_batch(std::int64_t batch) const {
+  KVTIER_ASSERT(batch >= 1 && batch <= static_cast<std::int64_t>(decode_.size()),
+                "the batch is one the timing model was made for");
+  return decode_[static_cast<std::size_t>(batch - 1)];
+}
+
+const std::vector<DecodePiece>& ProfileTiming::decode(std::int64_t batch) const {
+  return decode_batch(batch).pieces;
+}
+
+SimDuration ProfileTiming::decode_layer(std::int64_t batch, Tokens context) const {
+  const DecodeBatch& entry = decode_batch(batch);
+  const std::int64_t ticks =
+      (piece_at(entry.pieces, context).at(context) - entry.outside_layers) / layers_;
+  return SimDuration((ticks + kTicksPerNs / 2) / kTicksPerNs);
+}
+
+void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardware,
+                          Problems& problems) {
+  if (!hardware.profile || hardware.unmeasured == Unmeasured::roofline) {
+    return;
+  }
+  KVTIER_ASSERT(hardware.profile->loaded, "the profile has been read");
+  const Profile& profile = *hardware.profile->loaded;
+  const auto report = [&](OperationId operation, const std::string& what) {
+    problems.add("/hardware/profile",
+                 fmt::format("profile {} has no {} of {}, needed for {} on {} GPUs; it has {}: "
+                             "measure with --model {}, or set /hardware/unmeasured to \"roofline\"",
+                             profile.name, to_string(operation), what, model.name, hardware.gpus,
+                             known_shapes(profile, operation), model.name));
+  };
+  for (const MatrixShape& matrix : all_matrices(model, hardware.gpus)) {
+    if (find_matrix_table(profile, matrix, model.bytes_per_element) == nullptr) {
+      report(OperationId::G1,
+             fmt::format("{} ({})", matrix_text(matrix.n, matrix.k, model.bytes_per_element),
+                         matrix.name));
+    }
+  }
+  const AttentionShape shape = attention_shape(model, hardware.gpus);
+  for (const OperationId operation : {OperationId::A1, OperationId::A2}) {
+    if (find_attention_table(profile, operation, shape, KeyPositions::embedded) == nullptr) {
+      report(operation, attention_text(shape_of(shape)));
+    }
+  }
+}
+
+std::unique_ptr<TimingModel> make_timing(const ModelConfig& model, const HardwareConfig& hardware,
+                                         KeyPositions positions, std::int64_t max_batch) {
+  if (hardware.profile) {
+    return std::make_unique<ProfileTiming>(model, hardware, positions, max_batch);
+  }
+  return std::make_unique<RooflineTiming>(model, hardware, max_batch);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+
+#include "sim/backend/backend.hpp"
+#include "sim/backend/transfer_observer.hpp"
+
+namespace kvtier {
+
+/// Passes every command on to another backend and tells an observer of each transfer when it is
+/// complete, of open ones too, whose ends are kept from the control plane. Changes no time and no
+/// decision.
+class ObservedBackend final : public Backend {
+ public:
+  /// Keeps references to both.
+  ObservedBackend(Backend& backend, TransferObserver& observer)
+      : Backend(backend.has_bytes()), backend_(backend), observer_(observer) {}
+
+  Completion wait() override;
+  [[nodiscard]] bool pending() const override { return backend_.pending(); }
+  void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
+  TransferId start_transfer(const TransferCommand& command) override;
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
+                                     Tokens end) override;
+  void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
+  void start_iteration(const IterationCommand& command) override {
+    backend_.start_iteration(command);
+  }
+  [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
+  void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
+  void stop_decode() override { backend_.stop_decode(); }
+  void begin_with(EntryKey key, const TurnPrompt& prompt) override {
+    backend_.begin_with(key, prompt);
+  }
+  void decode_next(std::span<const EntryKey> keys) override { backend_.decode_next(keys); }
+  void end_request(EntryKey key) override { backend_.end_request(key); }
+  void cut(EntryKey key, Tokens kept, Tokens dropped) override { backend_.cut(key, kept, dropped); }
+
+ private:
+  void on_keep(Medium medium, EntryKey key, Tokens tokens) override {
+    backend_.keep(medium, key, tokens);
+  }
+
+  Backend& backend_;
+  TransferObserver& observer_;
+  struct InFlight {
+    TransferRecord record;
+    bool open;
+  };
+  /// By cookie, which is what a completion gives back, in the order of their starts: of those that
+  /// share one, all but the last are open, over and about to be told. Looked up only, never
+  /// iterated.
+  std::unordered_map<std::uint64_t, std::deque<InFlight>> in_flight_;
+  std::unordered_map<std::uint32_t, std::uint64_t> cookie_of_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,274 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "sim/backend/backend.hpp"
+#include "sim/backend/topology.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/units.hpp"
+
+namespace kvtier {
+
+/// What one link did: `forward` is towards the GPUs.
+struct LinkCounters {
+  Bytes forward;
+  Bytes backward;
+  /// Time during which at least one transfer used the link.
+  SimDuration busy;
+};
+
+/// The links of a topology, shared by max-min fair rates. Each link has three limits: one way, the
+/// other way, and both together, which describes PCIe duplex loss and the read/write mix of a drive
+/// alike (as SimGrid's disks do). Each edge of the topology is a path. Transfers of one path get
+/// the same rate, so each path is a processor-sharing queue on its own virtual time (the bytes that
+/// a transfer of that path got so far), and a change costs O(paths in flight), however many
+/// transfers they carry; no event per chunk. Topologies may have any size.
+///
+/// A link's limits are lower while work that interferes with it goes on, whoever crosses it: also a
+/// transfer over both links is slower on the one for crossing the other.
+class SharedLinks {
+ public:
+  explicit SharedLinks(Topology topology);
+  SharedLinks(SharedLinks&&) = default;
+  SharedLinks& operator=(SharedLinks&&) = default;
+  SharedLinks(const SharedLinks&) = delete;
+  SharedLinks& operator=(const SharedLinks&) = delete;
+  ~SharedLinks() = default;
+  [[nodiscard]] const Topology& topology() const { return topology_; }
+
+  /// Says that computing begins or ends; needed where it interferes with a link.
+  void set_computing(bool computing, SimTime now);
+
+  /// An open transfer may be given more bytes once all of these have been moved, or before.
+  TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now,
+                   bool open = false);
+  /// Adds bytes, the last ones, to a transfer; false if it has ended.
+  [[nodiscard]] bool extend(TransferId transfer, Bytes bytes, SimTime now) {
+    const std::uint32_t index = path_of(transfer);
+    KVTIER_ASSERT(index < paths_.size(), "only a transfer that was started can be extended");
+    return is_active(index) && extend_on(index, transfer, bytes, now);
+  }
+
+  /// When the next transfer completes if nothing else changes; kNever if none is in flight.
+  [[nodiscard]] SimTime next_completion() {
+    if (changed_) {
+      share();
+    }
+    return next_;
+  }
+  /// A transfer in flight.
+  struct Pending {
+    double due = 0;  // of the path's virtual time, bytes
+    std::uint64_t sequence = 0;
+    std::uint64_t cookie = 0;
+    /// What it was started and extended with.
+    Bytes bytes;
+    TransferId id;
+    bool open = false;
+  };
+  /// The path that a transfer was started on.
+  [[nodiscard]] std::uint32_t path_of(TransferId transfer) const {
+    return transfer.value & path_mask_;
+  }
+  /// Ends the transfer due at next_completion(), which is now. The reference holds until the next
+  /// call.
+  const Pending& finish_next();
+
+  [[nodiscard]] std::size_t in_flight() const;
+  /// Bytes are counted when a transfer starts or is extended; busy time up to `now`.
+  [[nodiscard]] LinkCounters counters(std::size_t link, SimTime now) const;
+  /// What transfers of the path were started or extended with.
+  [[nodiscard]] Bytes carried(std::size_t path) const { return paths_[path].carried; }
+  /// Bytes per second that one transfer of the path gets now.
+  [[nodiscard]] double rate(std::size_t path) {
+    if (changed_) {
+      share();
+    }
+    return is_active(path) ? paths_[path].rate * 1e9 : 0;
+  }
+
+ private:
+  /// Few patterns of transfers in flight come up again and again, so their rates are remembered.
+  static constexpr unsigned kRememberedBits = 10;
+  /// In the key of a pattern, beside the paths' numbers of transfers.
+  static constexpr std::uint64_t kComputing = std::uint64_t{1} << 63U;
+  /// In the key: it cannot say how many transfers some path has. No such pattern is remembered.
+  static constexpr std::uint64_t kCrowded = std::uint64_t{1} << 62U;
+  /// Below, the paths' numbers of transfers; the bit between is 1 in no pattern.
+  static constexpr std::size_t kKeyBits = 61;
+  /// `rate` of a path whose transfers have changed since the last share().
+  static constexpr double kChanged = -1;
+  static constexpr std::uint32_t kIdle = std::numeric_limits<std::uint32_t>::max();
+
+  /// A type, not a function, so that heaps inline it.
+  struct Later {
+    [[nodiscard]] bool operator()(const Pending& a, const Pending& b) const {
+      return a.due != b.due ? a.due > b.due : a.sequence > b.sequence;
+    }
+  };
+  /// What every change touches is in the first of two cache lines.
+  struct alignas(64) Path {
+    /// Virtual time at `settled`; from then on it grows by the path's rate.
+    double served = 0;
+    SimTime settled;
+    /// The next transfer to complete.
+    Pending first;
+    /// In force, bytes a nanosecond; or kChanged.
+    double rate = 0;
+
+    /// When `first` completes.
+    SimTime due_at;
+    /// All but the first to complete: a heap, the next in front.
+    std::vector<Pending> rest;
+    /// What one transfer adds to the key of a pattern.
+    std::uint64_t pattern_step = 0;
+    Bytes carried;
+    const Edge* edge = nullptr;
+    std::uint32_t index = 0;
+    /// In `active_`; kIdle: nothing is in flight.
+    std::uint32_t place = kIdle;
+
+    void settle(SimTime now) {
+      if (now != settled) {
+        served += rate * static_cast<double>((now - settled).ns);
+        settled = now;
+      }
+    }
+  };
+  static_assert(sizeof(Path) == 128);
+
+  /// One of a link's limits while rates rise.
+  struct Constraint {
+    double left = 0;
+    double rising = 0;  // transfers whose rate still rises
+    bool is_full = false;
+  };
+  struct Share {
+    double rate = 0;  // bytes a nanosecond
+    double ns_per_byte = 0;
+  };
+  /// Numbers of transfers in flight on each path.
+  struct Pattern {
+    std::uint64_t key = UINT64_MAX;
+    /// What one transfer of each path gets.
+    std::vector<Share> shares;
+    /// For how long its links were in use, up to `in_force_since_`. Moved to `busy_` when another
+    /// pattern takes its place.
+    SimDuration time;
+    /// Links of the paths in flight.
+    std::vector<std::size_t> links;
+  };
+  /// Sets the rates for what is in flight now, and when the next transfer completes. Done once
+  /// after all changes of an instant.
+  void share();
+  /// Works out the rates of the pattern that there is now.
+  [[gnu::noinline]] Pattern& remember(Pattern& pattern);
+  void advance(SimTime now) {
+    if (now != now_) {
+      KVTIER_ASSERT(now > now_, "time is monotone");
+      if (changed_) [[unlikely]] {
+        share();
+      }
+      now_ = now;
+    }
+  }
+  [[nodiscard]] bool is_active(std::size_t path) const { return paths_[path].place != kIdle; }
+  /// Transfers in flight on the path.
+  [[nodiscard]] std::size_t count(const Path& path) const {
+    return path.place != kIdle ? 1 + path.rest.size() : 0;
+  }
+  [[nodiscard]] TransferId name(std::size_t path, std::uint64_t sequence) const {
+    return TransferId{static_cast<std::uint32_t>(sequence << path_bits_ | path)};
+  }
+  /// The rarer halves of extend, start and finish_next: where several transfers share a path, or
+  /// time went on after a change. Apart, so that the others need no more registers than they have.
+  [[nodiscard]] bool extend_on(std::size_t index, TransferId transfer, Bytes bytes, SimTime now);
+  TransferId start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie, SimTime now,
+                          bool open);
+  [[gnu::noinline]] const Pending& finish_before(Path& path);
+  /// Max-min fair shares of the paths in flight, and their links.
+  void share_fairly(std::vector<Share>& shares, std::vector<std::size_t>& links);
+
+  Topology topology_;
+  /// A transfer's number holds its path in these bits, below the sequence.
+  unsigned path_bits_;
+  std::uint32_t path_mask_;
+  /// Bits of a path's number of transfers in the key of a pattern; larger numbers are not
+  /// remembered.
+  unsigned count_bits_;
+  std::size_t count_most_;
+  std::vector<Path> paths_;
+  /// By link: the time during which it was in use, less what patterns hold of it.
+  std::vector<SimDuration> busy_;
+  /// By hash.
+  std::vector<Pattern> patterns_;
+  /// For all patterns that are not remembered; its address outlives a move.
+  std::unique_ptr<Pattern> crowded_;
+  /// The pattern of the last share(), and when that was.
+  Pattern* in_force_;
+  SimTime in_force_since_;
+  /// Of share_fairly.
+  std::vector<Constraint> constraints_;
+  std::vector<const Path*> rising_;
+  /// Paths with transfers in flight, in no order: the first `active_count_`.
+  std::vector<Path*> active_;
+  std::size_t active_count_ = 0;
+  /// Something has changed since the last share().
+  bool changed_ = false;
+  /// Transfers in flight by path, count_bits_ each, and kComputing; how many paths have too many.
+  std::uint64_t pattern_ = 0;
+  int crowded_paths_ = 0;
+  /// What finish_before gave.
+  Pending finished_;
+  SimTime now_;
+  SimTime next_ = kNever;
+  Path* next_path_ = nullptr;
+  std::uint64_t next_sequence_ = 0;
+};
+
+// Called for every transfer.
+
+inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64_t cookie,
+                                     SimTime now, bool open) {
+  if (is_active(index) || (changed_ && now != now_)) [[unlikely]] {
+    return start_behind(index, bytes, cookie, now, open);
+  }
+  advance(now);
+  changed_ = true;
+  Path& path = paths_[index];
+  path.place = static_cast<std::uint32_t>(active_count_);
+  active_[active_count_++] = &path;
+  pattern_ += path.pattern_step;
+  path.rate = kChanged;
+  path.carried += bytes;
+  const std::uint64_t sequence = next_sequence_++;
+  path.settled = now;
+  const TransferId id = name(index, sequence);
+  // An assignment would make it elsewhere and copy it.
+  std::construct_at(&path.first, static_cast<double>(bytes.value), sequence, cookie, bytes, id,
+                    open);
+  return id;
+}
+
+inline const SharedLinks::Pending& SharedLinks::finish_next() {
+  const SimTime now = next_completion();
+  KVTIER_ASSERT(active_count_ != 0, "a transfer is in flight");
+  now_ = now;
+  changed_ = true;
+  Path& path = *next_path_;
+  if (!path.rest.empty()) [[unlikely]] {
+    return finish_before(path);
+  }
+  Path* const last = active_[--active_count_];
+  active_[path.place] = last;
+  last->place = path.place;
+  path.place = kIdle;
+  pattern_ -= path.pattern_step;
+  path.served = 0;  // keeps the virtual time small, so that its rounding stays below a byte
+  return path.first;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,402 @@
+#include "sim/backend/simulated_backend.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "hw/timing/layer_pipeline.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/histogram.hpp"
+
+namespace kvtier {
+const char* to_string(Medium medium) {
+  constexpr std::array<const char*, kMedia> names{"hbm", "dram", "cxl", "ssd"};
+  return names[static_cast<std::size_t>(medium)];
+}
+
+BytesPerSecond load_bandwidth_beside_work(const HardwareConfig& hardware, Medium from, bool saves) {
+  SharedLinks links(server_topology(hardware));
+  const std::size_t load = links.topology().find_edge(from, Medium::hbm);
+  links.set_computing(true, SimTime());
+  static_cast<void>(links.start(load, Bytes(1), 0, SimTime()));
+  if (saves) {
+    const std::size_t save = links.topology().find_edge(Medium::hbm, from);
+    static_cast<void>(links.start(save, Bytes(1), 0, SimTime()));
+  }
+  return BytesPerSecond(links.rate(load));
+}
+
+SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
+                                   const TimingModel& timing, DecodeStepping stepping)
+    : timing_(timing),
+      layers_(model_layers),
+      stepping_(stepping),
+      gpu_is_watched_(stepping == DecodeStepping::per_iteration ||
+                      hardware.links.pcie.beside_compute != HostLinkShares()),
+      before_work_(hardware.efficiency.command_overhead / 2),
+      after_work_(hardware.efficiency.command_overhead - before_work_),
+      links_(server_topology(hardware)),
+      transfers_land_(std::ranges::any_of(topology().edges, [](const Edge& edge) {
+        return edge.latency.ns > 0 || edge.ns_per_first_byte > 0;
+      })) {}
+
+Completion SimulatedBackend::wait() {
+  while (true) {
+    SimTime transfer = links_.next_completion();
+    bool lands = false;
+    if (transfers_land_) [[unlikely]] {
+      lands = next_landing_ < transfer;
+      transfer = std::min(transfer, next_landing_);
+    }
+    const SimTime timer = next_timer_;
+    const SimTime device = transfer < timer ? transfer : timer;
+    if (gpu_done_ <= device) {
+      KVTIER_ASSERT(gpu_done_ != kNever, "something is pending");
+      advance_to(gpu_done_);
+      if (gpu_is_watched_) [[unlikely]] {
+        if (decode_goes_on()) {
+          continue;
+        }
+        links_.set_computing(false, now_);
+      }
+      return finish_gpu();
+    }
+    advance_to(device);
+    if (timer < transfer) {
+      return finish_timer();
+    }
+    if (lands) [[unlikely]] {
+      return finish_landing();
+    }
+    const SharedLinks::Pending& finished = links_.finish_next();
+    if (!finished.open) {
+      if (!transfers_land_) [[likely]] {
+        return end_transfer(finished.id, finished.cookie);
+      }
+      land({.at = now_ + edge_of(finished.id).beginning(finished.bytes),
+            .transfer = finished.id,
+            .cookie = finished.cookie});
+    }
+  }
+}
+
+inline Completion SimulatedBackend::end_transfer(TransferId transfer, std::uint64_t cookie) {
+  if (gpu_ == Gpu::prefill && awaits_ > 0 && stop_awaiting(transfer)) {
+    finish_load(now_, edge_of(transfer).latency);
+  }
+  return {CompletionKind::transfer, cookie};
+}
+
+void SimulatedBackend::land(const Landing& landing) {
+  const auto behind = std::ranges::upper_bound(landings_, landing.at, {}, &Landing::at);
+  landings_.insert(behind, landing);
+  next_landing_ = landings_.front().at;
+}
+
+Completion SimulatedBackend::finish_landing() {
+  const Landing landed = landings_.front();
+  landings_.erase(landings_.begin());
+  next_landing_ = landings_.empty() ? kNever : landings_.front().at;
+  return end_transfer(landed.transfer, landed.cookie);
+}
+
+inline void SimulatedBackend::advance_to(SimTime next) {
+  KVTIER_ASSERT(next >= now_, "time is monotone");
+  now_ = next;
+}
+
+Completion SimulatedBackend::finish_timer() {
+  const std::uint64_t payload = timers_.pop().payload;
+  next_timer_ = timers_.empty() ? kNever : timers_.top().time;
+  return {CompletionKind::timer, payload};
+}
+
+Completion SimulatedBackend::finish_gpu() {
+  const Gpu done = std::exchange(gpu_, Gpu::idle);
+  gpu_done_ = kNever;
+  gpu_free_since_ = now_;
+  if (done == Gpu::prefill) {
+    return {CompletionKind::prefill, static_cast<std::uint64_t>(prefill_time_.total.ns)};
+  }
+  count_decode();
+  passes_ += decode_end_iteration_;
+  return {CompletionKind::decode, static_cast<std::uint64_t>(decode_end_iteration_)};
+}
+
+bool SimulatedBackend::pending() const {
+  return gpu_ != Gpu::idle || links_.in_flight() > 0 || !landings_.empty() || !timers_.empty();
+}
+
+void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
+  KVTIER_ASSERT(at >= now_, "a timer is not set in the past");
+  timers_.push(at, 0, payload);
+  next_timer_ = std::min(next_timer_, at);
+}
+
+TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
+  const std::size_t edge = topology().find_edge(command.from, command.to);
+  KVTIER_ASSERT(edge != Topology::kNoEdge, "a transfer goes along an edge");
+  return links_.start(edge, command.bytes, command.cookie, now_,
+                      command.open && !command.tells_end);
+}
+
+bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens, Tokens) {
+  return links_.extend(transfer, bytes, now_);
+}
+
+Bytes SimulatedBackend::moved(Medium from, Medium to) const {
+  const std::size_t edge = topology().find_edge(from, to);
+  return edge != Topology::kNoEdge ? links_.carried(edge) : Bytes(0);
+}
+
+void SimulatedBackend::start_prefill(const PrefillCommand& command) {
+  prefill_time_ = timing_.prefill(std::span(&command.part, 1));
+  prefill_ = command;
+  begin_prefill();
+}
+
+void SimulatedBackend::start_iteration(const IterationCommand& command) {
+  prefill_time_ = timing_.iteration(command.parts, command.decode_batch, command.decode_context);
+  prefill_ = {.part = {},
+              .key = {},
+              .loads = command.loads,
+              .ready_layers = 0,
+              .up_to_layers = command.up_to_layers,
+              .wait_for_all_layers = command.wait_for_all_layers};
+  begin_prefill();
+  const SimDuration decode =
+      command.decode_batch > 0
+          ? timing_.decode_duration(command.decode_batch, command.decode_context)
+          : SimDuration(0);
+  iteration_time_ = {.compute = prefill_time_.total,
+                     .decode = std::min(decode, prefill_time_.total)};
+}
+
+void SimulatedBackend::begin_prefill() {
+  KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
+  ++timing_use_.prefills;
+  timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
+  gpu_ = Gpu::prefill;
+  prefill_time_.total = prefill_time_.taken(passes_before());
+  passes_ = passes_before() + 1;
+  gpu_started_ = now_ + before_work_;
+  awaits_ = prefill_.loads.size();
+  std::ranges::copy(prefill_.loads, awaited_.begin());
+  prefill_.loads = {};
+  loaded_done_ = SimTime();
+  gpu_done_ = awaits_ > 0 ? kNever : gpu_started_ + prefill_time_.total + after_work_;
+  if (gpu_is_watched_) [[unlikely]] {
+    watch_prefill();
+  }
+}
+
+std::int64_t SimulatedBackend::passes_before() const {
+  return now_ - gpu_free_since_ < kRunGap ? passes_ : 0;
+}
+
+/// A prefill that waits for all that it loads computes nothing before.
+void SimulatedBackend::watch_prefill() {
+  links_.set_computing(awaits_ == 0 || !prefill_.wait_for_all_layers, now_);
+}
+
+/// Layer i computes when layer i-1 is done and its KV is there (hw/layer_pipeline). The latency
+/// comes before the first layer; what a drive's first request takes longer is spread over all.
+/// The load that lets the prefill end last counts.
+void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
+  loaded_done_ = std::max(loaded_done_, done_after_load(at, latency));
+  if (awaits_ == 0) {
+    gpu_done_ = loaded_done_;
+    if (gpu_is_watched_ && prefill_.wait_for_all_layers) [[unlikely]] {
+      watch_prefill();
+    }
+  }
+}
+
+inline bool SimulatedBackend::stop_awaiting(TransferId transfer) {
+  for (std::size_t i = 0; i < awaits_; ++i) {
+    if (awaited_[i] == transfer) {
+      awaited_[i] = awaited_[--awaits_];
+      return true;
+    }
+  }
+  return false;
+}
+
+SimTime SimulatedBackend::done_after_load(SimTime at, SimDuration latency) const {
+  if (prefill_.wait_for_all_layers) {
+    return std::max(at, gpu_started_) + prefill_time_.total + after_work_;
+  }
+  if (!prefill_.up_to_layers.empty()) {
+    return unequal_layers_done(at);
+  }
+  const std::int64_t loading_layers = std::max<std::int64_t>(1, layers_ - prefill_.ready_layers);
+  const SimTime asked = gpu_started_ - before_work_;
+  const SimDuration loading = at - asked;
+  const SimDuration unmoved = std::min(latency, loading);
+  const SimDuration first_layer =
+      prefill_.ready_layers > 0 ? SimDuration(0) : unmoved + (loading - unmoved) / loading_layers;
+  const SimDuration outside_layers = time_outside_layers();
+  const LoadedLayers loaded{.first = asked + first_layer - gpu_started_, .last = at - gpu_started_};
+  return std::max(
+      at, gpu_started_ + pipelined_finish(loaded, prefill_time_.total + after_work_,
+                                          prefill_time_.layer + outside_layers + after_work_));
+}
+
+/// What a run saves is saved in the layers.
+SimDuration SimulatedBackend::time_outside_layers() const {
+  return std::max(SimDuration(0), prefill_time_.total - prefill_time_.layer * layers_);
+}
+
+/// The last layer to wait for its KV decides: after it, only compute is left.
+SimTime SimulatedBackend::unequal_layers_done(SimTime at) const {
+  const std::span<const Bytes> up_to = prefill_.up_to_layers;
+  KVTIER_ASSERT(std::ssize(up_to) == layers_, "every layer has its size");
+  const auto ready = static_cast<std::size_t>(prefill_.ready_layers);
+  const Bytes there = ready > 0 ? up_to[ready - 1] : Bytes(0);
+  const SimDuration outside_layers = time_outside_layers();
+  SimTime done = std::max(at, gpu_started_ + prefill_time_.total + after_work_);
+  const SimTime asked = gpu_started_ - before_work_;
+  for (std::size_t i = ready; i < up_to.size(); ++i) {
+    const Int128 loading_ns = static_cast<Int128>((at - asked).ns) * (up_to[i] - there).value;
+    const SimDuration loaded(static_cast<std::int64_t>(loading_ns / (up_to.back() - there).value));
+    const auto computing = layers_ - static_cast<std::int64_t>(i);
+    done = std::max(done, std::max(gpu_started_, asked + loaded) + prefill_time_.layer * computing +
+                              outside_layers + after_work_);
+  }
+  return done;
+}
+
+void SimulatedBackend::start_decode(const DecodeCommand& command) {
+  KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
+  KVTIER_ASSERT(command.batch > 0 && command.iterations > 0, "a decode has work");
+  decode_ = command;
+  pieces_ = &timing_.decode(command.batch);
+  gpu_ = Gpu::decode;
+  gpu_started_ = now_ + before_work_;
+  passes_ = passes_before();
+  if (passes_ == 1) {
+    gpu_started_ = gpu_started_ + timing_.decode_as_second();
+  }
+  decode_end_iteration_ = command.iterations;
+  if (gpu_is_watched_) [[unlikely]] {
+    return watch_decode();
+  }
+  gpu_done_ = decode_end(decode_end_iteration_) + after_work_;
+}
+
+void SimulatedBackend::watch_decode() {
+  links_.set_computing(true, now_);
+  if (stepping_ == DecodeStepping::per_iteration) {
+    reference_iteration_ = 0;
+    reference_ticks_ = 0;
+    step_iteration();
+  } else {
+    gpu_done_ = decode_end(decode_end_iteration_) + after_work_;
+  }
+}
+
+/// Goes on to the next iteration of a decode that is stepped through, if there is one.
+bool SimulatedBackend::decode_goes_on() {
+  if (gpu_ != Gpu::decode || stepping_ != DecodeStepping::per_iteration ||
+      ++reference_iteration_ >= decode_end_iteration_) {
+    return false;
+  }
+  step_iteration();
+  return true;
+}
+
+void SimulatedBackend::stop_decode() {
+  KVTIER_ASSERT(gpu_ == Gpu::decode, "a decode is running");
+  if (stepping_ == DecodeStepping::per_iteration) {
+    if (reference_iteration_ + 1 < decode_end_iteration_) {
+      decode_end_iteration_ = reference_iteration_ + 1;
+      gpu_done_ = gpu_done_ + after_work_;
+    }
+    return;
+  }
+  // The first iteration that ends after now: one that ended at this instant has already been
+  // followed by the next.
+  std::int64_t low = 1;
+  std::int64_t high = decode_end_iteration_;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (decode_end(middle) > now_) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  decode_end_iteration_ = low;
+  gpu_done_ = decode_end(low) + after_work_;
+}
+
+std::int64_t SimulatedBackend::decode_ticks(std::int64_t iterations) const {
+  return sum_decode_ticks(*pieces_, decode_.batch, decode_.context, iterations);
+}
+
+SimTime SimulatedBackend::decode_end(std::int64_t iterations) const {
+  return gpu_started_ + SimDuration(decode_ticks(iterations) / kTicksPerNs);
+}
+
+void SimulatedBackend::step_iteration() {
+  const Tokens context = decode_.context + Tokens(decode_.batch * reference_iteration_);
+  reference_ticks_ = detail::time_sum(reference_ticks_, piece_at(*pieces_, context).at(context));
+  gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
+  if (reference_iteration_ + 1 == decode_end_iteration_) {
+    gpu_done_ = gpu_done_ + after_work_;
+  }
+}
+
+void SimulatedBackend::count_decode() {
+  timing_use_.decode_iterations += decode_end_iteration_;
+  timing_use_.extrapolated_decode_iterations +=
+      count_extrapolated(*pieces_, decode_.batch, decode_.context, decode_end_iteration_);
+}
+
+void SimulatedBackend::check_drained() const {
+  KVTIER_ASSERT(timers_.empty(), "every timer has been reported");
+  KVTIER_ASSERT(gpu_ == Gpu::idle, "every GPU command has been reported");
+  KVTIER_ASSERT(links_.in_flight() == 0 && landings_.empty(), "every transfer has been reported");
+}
+
+std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces, std::int64_t batch,
+                                Tokens context, std::int64_t iterations) {
+  // Iterations whose context is below `end`.
+  const auto before = [&](Tokens end) {
+    const std::int64_t tokens = std::max<std::int64_t>(0, (end - context).value);
+    return std::min(iterations, (tokens + batch - 1) / batch);
+  };
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].extrapolated) {
+      const std::int64_t end = i + 1 < pieces.size() ? before(pieces[i + 1].from) : iterations;
+      count += end - before(pieces[i].from);
+    }
+  }
+  return count;
+}
+
+std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces, std::int64_t batch,
+                              Tokens context, std::int64_t iterations) {
+  std::int64_t ticks = 0;
+  std::size_t piece = static_cast<std::size_t>(&piece_at(pieces, context) - pieces.data());
+  while (iterations > 0) {
+    std::int64_t steps = iterations;
+    if (piece + 1 < pieces.size()) {
+      const std::int64_t to_next = (pieces[piece + 1].from - context).value;  // > 0
+      steps = std::min(steps, (to_next + batch - 1) / batch);
+    }
+    const std::int64_t contexts = steps * context.value + batch * (steps * (steps - 1) / 2);
+    ticks = detail::time_sum(ticks,
+                             detail::time_sum(detail::time_product(steps, pieces[piece].base),
+                                              detail::time_product(pieces[piece].slope, contexts)));
+    context += Tokens(steps * batch);
+    iterations -= steps;
+    while (piece + 1 < pieces.size() && pieces[piece + 1].from <= context) {
+      ++piece;
+    }
+  }
+  return ticks;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,158 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "hw/model/hardware.hpp"
+#include "hw/timing/timing_model.hpp"
+#include "sim/backend/backend.hpp"
+#include "sim/backend/shared_links.hpp"
+#include "sim/backend/topology.hpp"
+#include "sim/core/event_queue.hpp"
+
+namespace kvtier {
+
+/// How decode iterations advance the clock. Both give the same times, to the nanosecond.
+enum class DecodeStepping {
+  closed_form,    // one jump to the next change of the batch
+  per_iteration,  // one event an iteration: the reference
+};
+
+/// What was asked of the timing model, and how much of it lies outside of what was measured.
+struct TimingUse {
+  std::int64_t prefills = 0;
+  std::int64_t extrapolated_prefills = 0;
+  std::int64_t decode_iterations = 0;
+  std::int64_t extrapolated_decode_iterations = 0;
+};
+
+/// What a load from this medium into HBM gets while the GPUs compute and, if `saves`, while KV is
+/// saved from HBM to that medium.
+[[nodiscard]] BytesPerSecond load_bandwidth_beside_work(const HardwareConfig& hardware, Medium from,
+                                                        bool saves);
+
+/// Runs the control plane's commands on a virtual clock, with durations from the timing model.
+class SimulatedBackend final : public Backend {
+ public:
+  /// Keeps references to `timing`; no transfer may use a medium that `hardware` has not.
+  SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
+                   const TimingModel& timing, DecodeStepping stepping);
+
+  Completion wait() override;
+  [[nodiscard]] bool pending() const override;
+  void set_timer(SimTime at, std::uint64_t payload) override;
+  TransferId start_transfer(const TransferCommand& command) override;
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
+                                     Tokens end) override;
+  void start_prefill(const PrefillCommand& command) override;
+  void start_iteration(const IterationCommand& command) override;
+  [[nodiscard]] IterationTime iteration_time() const override { return iteration_time_; }
+  void start_decode(const DecodeCommand& command) override;
+  void stop_decode() override;
+
+  [[nodiscard]] const Topology& topology() const { return links_.topology(); }
+  [[nodiscard]] LinkCounters link_counters(std::size_t link) const {
+    return links_.counters(link, now_);
+  }
+  /// None of a link that the server does not have.
+  [[nodiscard]] LinkCounters link_counters(std::string_view name) const {
+    const std::optional<std::size_t> link = topology().find_link(name);
+    return link ? link_counters(*link) : LinkCounters{};
+  }
+  /// Bytes that transfers from one medium to another were started or extended with.
+  [[nodiscard]] Bytes moved(Medium from, Medium to) const;
+  [[nodiscard]] const TimingUse& timing_use() const { return timing_use_; }
+  /// Throws InvariantError unless every transfer, timer and GPU command has been reported.
+  void check_drained() const;
+
+ private:
+  enum class Gpu { idle, prefill, decode };
+  /// A transfer whose bytes have been moved and which is not over.
+  struct Landing {
+    SimTime at;
+    TransferId transfer;
+    std::uint64_t cookie = 0;
+  };
+
+  [[nodiscard]] const Edge& edge_of(TransferId transfer) const {
+    return topology().edges[links_.path_of(transfer)];
+  }
+  void advance_to(SimTime next);
+  Completion end_transfer(TransferId transfer, std::uint64_t cookie);
+  [[gnu::noinline]] void land(const Landing& landing);
+  [[gnu::noinline]] Completion finish_landing();
+  // Apart, so that `wait` needs no more registers than it has.
+  [[gnu::noinline]] Completion finish_timer();
+  [[gnu::noinline]] Completion finish_gpu();
+  void begin_prefill();
+  /// What begins now, in its run.
+  [[nodiscard]] std::int64_t passes_before() const;
+  [[gnu::noinline]] void finish_load(SimTime at, SimDuration latency);
+  /// Whether the prefill waited for this transfer.
+  [[nodiscard]] bool stop_awaiting(TransferId transfer);
+  [[nodiscard]] SimTime done_after_load(SimTime at, SimDuration latency) const;
+  [[nodiscard, gnu::noinline]] SimTime unequal_layers_done(SimTime at) const;
+  /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
+  [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
+  [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;
+  void step_iteration();
+  void count_decode();
+  [[gnu::noinline]] void watch_prefill();
+  [[nodiscard]] SimDuration time_outside_layers() const;
+  void watch_decode();
+  [[nodiscard]] bool decode_goes_on();
+
+  const TimingModel& timing_;
+  std::int64_t layers_;
+  DecodeStepping stepping_;
+  /// Begins and ends of the GPU's work need more than their times: decode steps through its
+  /// iterations, or links are slower while the GPU computes.
+  bool gpu_is_watched_;
+  /// From a command to its work, and from the end of its work to its report. Copies count as beside
+  /// computing in both: that they are not is too little to watch for.
+  SimDuration before_work_;
+  SimDuration after_work_;
+  SharedLinks links_;
+  /// Some edge has a beginning that takes time.
+  bool transfers_land_ = false;
+  /// The next first.
+  std::vector<Landing> landings_;
+  SimTime next_landing_ = kNever;
+  EventQueue timers_;
+  SimTime next_timer_ = kNever;
+
+  Gpu gpu_ = Gpu::idle;
+  SimTime gpu_done_ = kNever;
+  /// When its last work ended, and how many passes its run has; a run begins after a pause.
+  SimTime gpu_free_since_ = SimTime() - kRunGap;
+  std::int64_t passes_ = 0;
+  /// When the work of the command began, or begins.
+  SimTime gpu_started_;
+  PrefillCommand prefill_;
+  /// The loads of the prefill in work that are not done.
+  std::array<TransferId, kMedia> awaited_{};
+  std::size_t awaits_ = 0;
+  /// When the prefill ends as far as the loads that are done let it.
+  SimTime loaded_done_;
+  IterationTime iteration_time_;
+  PrefillTime prefill_time_;
+  DecodeCommand decode_;
+  const std::vector<DecodePiece>* pieces_ = nullptr;
+  std::int64_t decode_end_iteration_ = 0;
+  std::int64_t reference_iteration_ = 0;
+  std::int64_t reference_ticks_ = 0;
+  TimingUse timing_use_;
+};
+
+/// The time of `iterations` iterations whose context starts at `context` and grows by `batch` each,
+/// in ticks; a closed form per piece.
+[[nodiscard]] std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces,
+                                            std::int64_t batch, Tokens context,
+                                            std::int64_t iterations);
+
+/// How many of these iterations are in pieces that are extrapolated.
+[[nodiscard]] std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces,
+                                              std::int64_t batch, Tokens context,
+                                              std::int64_t iterations);
+
+}  // namespace kvtier

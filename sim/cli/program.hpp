@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "sim/study/config/plugins.hpp"
+#include "sim/study/config/presets.hpp"
+
+namespace kvtier::cli {
+
+using Action = std::function<int()>;
+
+struct Program {
+  CLI::App app;
+  /// --config-dir, for every subcommand.
+  std::string config_dir;
+  /// --plugin, for every subcommand.
+  std::vector<std::string> plugins;
+  /// What the subcommand given on the command line does.
+  Action run;
+
+  /// The folder with presets. Their notices go to standard error, each once. Throws ConfigError.
+  [[nodiscard]] ConfigDirectory presets() const;
+  /// Those of the program and of its plugins. Throws ConfigError.
+  [[nodiscard]] PolicyRegistry policies() const { return load_policies(plugins); }
+};
+
+}  // namespace kvtier::cli

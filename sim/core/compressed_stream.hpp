@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
+
+/// Files that may be compressed, read and written in a bounded amount of memory.
+namespace kvtier {
+
+namespace detail {
+class Encoder;
+}  // namespace detail
+
+/// The source of the bytes of a ByteReader.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  /// Fills the beginning of `target`; 0 at the end, with `damage` set if the data are not whole.
+  virtual std::size_t read(std::span<char> target, std::string& damage) = 0;
+};
+
+/// The bytes of a plain, gzip (several members too) or zstd (several frames too) file. Which of
+/// them it is shows in its first bytes; the name does not matter.
+class ByteReader {
+ public:
+  /// Throws ConfigError if there is no such file or it is a folder, DeviceError if it cannot be
+  /// read.
+  explicit ByteReader(std::filesystem::path path);
+  /// Reads `source` instead; errors name `path`.
+  ByteReader(std::filesystem::path path, std::unique_ptr<ByteSource> source)
+      : path_(std::move(path)), source_(std::move(source)) {}
+
+  /// Fills the beginning of `target` (not empty) and returns how many bytes that were; 0 at the end
+  /// of the data and where they are damaged. Throws DeviceError if reading fails.
+  [[nodiscard]] std::size_t read(std::span<char> target);
+
+  /// What is wrong with the data where they end ("the gzip data are truncated"); empty if nothing
+  /// is.
+  [[nodiscard]] const std::string& damage() const { return damage_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  std::string damage_;
+  std::unique_ptr<ByteSource> source_;
+};
+
+/// The lines of a plain, gzip or zstd file.
+class LineReader {
+ public:
+  /// A line may not be longer, so that a file that is no text cannot take all memory.
+  static constexpr std::size_t kLineBytesMax = std::size_t{64} << 20;
+
+  /// Throws like ByteReader.
+  explicit LineReader(std::filesystem::path path) : LineReader(ByteReader(std::move(path))) {}
+  explicit LineReader(ByteReader bytes);
+
+  /// Sets `line` to the next line without its end ("\n" or "\r\n") and, in line 1, without a byte
+  /// order mark; it stays valid until the next call. False at the end. Throws ConfigError naming
+  /// file and line where the data are damaged or a line is too long, and false afterwards, or
+  /// DeviceError if reading fails.
+  [[nodiscard]] bool next(std::string_view& line);
+
+  /// Number of the line that `next` gave last, from 1.
+  [[nodiscard]] std::int64_t line_number() const { return line_number_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return bytes_.path(); }
+  /// `file:line: message`, to be thrown.
+  [[nodiscard]] ConfigError error(std::string_view message) const;
+
+ private:
+  ByteReader bytes_;
+  std::string buffer_;
+  std::size_t begin_ = 0;    // of the line in work
+  std::size_t scanned_ = 0;  // no line end before here
+  std::size_t end_ = 0;
+  std::int64_t line_number_ = 0;
+  bool ended_ = false;
+};
+
+/// Writes a file that appears under its name only when complete: gzip if the name ends in ".gz",
+/// zstd if it ends in ".zst", plain otherwise. The bytes depend on what is written alone (gzip's
+/// time stamp is zero).
+class CompressedWriter {
+ public:
+  /// Throws DeviceError if the file cannot be made.
+  explicit CompressedWriter(const std::filesystem::path& path);
+  ~CompressedWriter();
+
+  /// Throws DeviceError if writing fails.
+  void write(std::string_view text);
+  /// Puts the file in place; without it nothing is left behind. Throws DeviceError.
+  void commit();
+
+ private:
+  AtomicFile file_;
+  std::unique_ptr<detail::Encoder> encoder_;
+};
+
+}  // namespace kvtier

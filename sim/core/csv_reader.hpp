@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/compressed_stream.hpp"
+
+namespace kvtier {
+
+/// The rows of a CSV file (RFC 4180 without line breaks in fields), plain, gzip or zstd, whose
+/// first line names the columns. Every error is a ConfigError that names file and line: an empty
+/// file, a quote that does not end, a row of another length than the first line.
+class CsvReader {
+ public:
+  explicit CsvReader(const std::filesystem::path& path);
+
+  /// Where the column stands; nullopt if there is none. Capital and small letters (of ASCII) are
+  /// the same: exports differ in them. Throws if it comes twice.
+  [[nodiscard]] std::optional<std::size_t> column(std::string_view name) const;
+  /// The names of all columns, in their order.
+  [[nodiscard]] std::span<const std::string> names() const { return names_; }
+  /// Where the columns stand; throws with all that are missing.
+  [[nodiscard]] std::vector<std::size_t> columns(std::span<const std::string_view> names) const;
+
+  /// Reads the next row; blank lines are skipped. False at the end. A row that is an error is
+  /// skipped by the next call.
+  bool next();
+  /// Of the row in work; `column` is one of the places above.
+  [[nodiscard]] const std::string& text(std::size_t column) const { return fields_[column]; }
+  /// A whole number in 0 .. maximum.
+  [[nodiscard]] std::int64_t whole_number(std::size_t column, std::int64_t maximum) const;
+  /// `file:line: column: expected ..., got "..."`, to be thrown.
+  [[nodiscard]] ConfigError unexpected(std::size_t column, std::string_view expected) const;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return lines_.path(); }
+  [[nodiscard]] std::int64_t line_number() const { return lines_.line_number(); }
+  [[nodiscard]] ConfigError error(std::string_view message) const { return lines_.error(message); }
+
+ private:
+  /// Cuts a line into `fields_`.
+  void split(std::string_view line);
+
+  LineReader lines_;
+  std::vector<std::string> names_;
+  std::vector<std::string> fields_;
+  std::size_t field_count_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <numeric>
+
+#include "sim/backend/backend.hpp"
+#include "sim/store/pool.hpp"
+#include "sim/store/stored_kv.hpp"
+
+namespace kvtier {
+
+/// Marks in the cookies of transfers: whose they are. The batcher knows its own.
+inline constexpr std::uint64_t kOwnTransfer = std::uint64_t{1} << 56;
+inline constexpr std::uint64_t kTierTransfer = std::uint64_t{2} << 56;
+inline constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
+
+/// Payload of the batcher's timers; others are the users'.
+inline constexpr std::uint64_t kBatcherTimer = UINT64_MAX - 1;
+
+/// Tokens of prompts that requests found, in a system of blocks.
+struct BlockHits {
+  std::int64_t turns = 0;
+  std::int64_t turns_with_hits = 0;
+  std::int64_t prompt_tokens = 0;
+  /// Full ones.
+  std::int64_t prompt_blocks = 0;
+  std::int64_t hit_blocks = 0;
+  /// In HBM, and in the tier behind it.
+  std::array<std::int64_t, kMedia> hit_tokens{};
+  [[nodiscard]] std::int64_t hit_tokens_in_all() const {
+    return std::accumulate(hit_tokens.begin(), hit_tokens.end(), std::int64_t{0});
+  }
+
+  friend BlockHits operator-(BlockHits a, const BlockHits& b) {
+    a.turns -= b.turns;
+    a.turns_with_hits -= b.turns_with_hits;
+    a.prompt_tokens -= b.prompt_tokens;
+    a.prompt_blocks -= b.prompt_blocks;
+    a.hit_blocks -= b.hit_blocks;
+    for (std::size_t i = 0; i < kMedia; ++i) {
+      a.hit_tokens[i] -= b.hit_tokens[i];
+    }
+    return a;
+  }
+  BlockHits& operator+=(const BlockHits& b) {
+    turns += b.turns;
+    turns_with_hits += b.turns_with_hits;
+    prompt_tokens += b.prompt_tokens;
+    prompt_blocks += b.prompt_blocks;
+    hit_blocks += b.hit_blocks;
+    for (std::size_t i = 0; i < kMedia; ++i) {
+      hit_tokens[i] += b.hit_tokens[i];
+    }
+    return *this;
+  }
+};
+
+/// Admits waiting requests, says what the GPUs run, and keeps the stored KV. After each request
+/// that begins to wait and each completion it gives the GPUs work if they have none.
+class Batcher {
+ public:
+  virtual ~Batcher() = default;
+
+  /// A turn arrives, its history cut as its record says.
+  virtual void on_turn(SessionSlot slot) = 0;
+  /// And now waits.
+  virtual void on_enqueued(SessionSlot slot, QueuePosition position) = 0;
+  /// Work of the GPUs or a transfer is done, or it is time for what kBatcherTimer was set for.
+  virtual void on_completion(Completion completion) = 0;
+
+  [[nodiscard]] virtual std::size_t tier_count() const = 0;
+  [[nodiscard]] virtual Medium medium(std::size_t tier) const = 0;
+  [[nodiscard]] virtual TierCounters counters(std::size_t tier) const = 0;
+  /// HBM, with the accounts of all that is in it.
+  [[nodiscard]] virtual const Pool& hbm() const = 0;
+  /// KV that is in HBM and in no account: what an ended turn has saved already stays until all of
+  /// it is saved, and a device that loads layers ahead has room for all layers.
+  [[nodiscard]] virtual Bytes beyond_accounts() const { return Bytes(0); }
+  /// Entries of which some tier holds something.
+  [[nodiscard]] virtual std::size_t stored_entries() const = 0;
+  /// Loaded into HBM for turns, from the medium, over the whole run.
+  [[nodiscard]] virtual Bytes loaded_bytes(Medium medium) const = 0;
+  [[nodiscard]] virtual PrefetchCounters prefetches() const = 0;
+  /// Admitted requests that had to wait again.
+  [[nodiscard]] virtual std::int64_t preemptions() const = 0;
+  /// Over the whole run, by admission; null if the system has no blocks that requests share.
+  [[nodiscard]] virtual const BlockHits* block_hits() const { return nullptr; }
+  /// Throws InvariantError if the books of the stored KV do not agree.
+  virtual void check_invariants() const = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,727 @@
+#include "sim/serving/block_batcher.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "hw/model/model.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/serving/store_rules.hpp"
+#include "sim/store/stores.hpp"
+
+namespace kvtier {
+namespace {
+
+/// What a transfer is for: an iteration, a request's load from the tier behind HBM or, before, from
+/// behind that one, or a copy; the rest of the cookie is the request or the copy.
+constexpr std::uint64_t kIterationLoad = std::uint64_t{1} << 48;
+constexpr std::uint64_t kFarLoad = std::uint64_t{2} << 48;
+constexpr std::uint64_t kCopy = std::uint64_t{3} << 48;
+constexpr std::uint64_t kSave = std::uint64_t{4} << 48;
+constexpr std::uint64_t kPurposeMask = std::uint64_t{0xff} << 48;
+
+}  // namespace
+
+BlockBatcher::BlockBatcher(const Setup& setup)
+    : config_(*setup.config),
+      backend_(*setup.backend),
+      requests_(*setup.requests),
+      contexts_(requests_.source()),
+      loads_alone_(load_wait(config_.system) == LoadWait::request),
+      bytes_per_token_(kv_bytes_per_token(config_.model)),
+      saves_block_(config_.system.save.mode == SaveMode::blocking),
+      budget_(token_budget(config_)),
+      chunk_(config_.system.blocks->chunk.value_or(budget_)) {
+  const StoreRules rules = store_rules(config_);
+  block_ = rules.pools.front().block.value;
+  capacity_ = rules.pools.front().capacity;
+  watermark_ =
+      static_cast<std::int64_t>(config_.serving.watermark * static_cast<double>(capacity_));
+  store_ = setup.plain_store ? make_reference_store(rules, contexts_.streams(), *setup.registry)
+                             : make_store(rules, contexts_.streams(), *setup.registry);
+  for (const PoolRules& pool : rules.pools) {
+    const bool first = tiers_.empty();
+    block_tokens_.push_back(pool.block.value);
+    const KvShares shares =
+        first ? hbm_shares(config_) : KvShares{.capacity = bytes(tiers_.size(), pool.capacity)};
+    tiers_.push_back(std::make_unique<Pool>(
+        Pool::Setup{.medium = medium_of(pool.name), .registry = setup.registry, .shares = shares}));
+  }
+  counted_.resize(tiers_.size());
+  offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;
+}
+
+void BlockBatcher::on_turn(SessionSlot slot) {
+  if (slot >= work_.size()) {
+    work_.resize(static_cast<std::size_t>(slot) + 1);
+  }
+  Work& work = work_[slot] = Work{};
+  work.content = contexts_.of(slot, requests_.tokens(slot));
+  work.prompt = work.content.prompt.tokens;
+}
+
+void BlockBatcher::on_enqueued(SessionSlot, QueuePosition) {
+  if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
+    backend_.set_timer(backend_.now(), kBatcherTimer);
+  }
+  proceed();
+}
+
+void BlockBatcher::on_completion(Completion completion) {
+  switch (completion.kind) {
+    case CompletionKind::prefill:
+      finish_iteration();
+      break;
+    case CompletionKind::decode:
+      finish_decode(static_cast<std::int64_t>(completion.payload));
+      break;
+    case CompletionKind::transfer:
+      if ((completion.payload & kOwnerMask) == kOwnTransfer) {
+        const std::uint64_t purpose = completion.payload & kPurposeMask;
+        const std::uint64_t rest = completion.payload & ~(kOwnerMask | kPurposeMask);
+        if (purpose == kFarLoad) {
+          start_load(static_cast<SessionSlot>(rest));
+        } else if (purpose == kCopy) {
+          store_->copied(static_cast<std::uint32_t>(rest));
+          --copying_;
+        } else if (purpose == kSave) {
+          if (--saving_ == 0) {
+            requests_.gpu_time().exposed_save += backend_.now() - saving_since_;
+            requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
+          }
+        } else if (purpose != kIterationLoad) {
+          end_load(static_cast<SessionSlot>(rest));
+        }
+      }
+      break;
+    case CompletionKind::timer:
+      about_to_schedule_ = false;
+  }
+  proceed();
+}
+
+TierCounters BlockBatcher::counters(std::size_t tier) const {
+  return tiers_[tier]->counters(backend_.now());
+}
+
+void BlockBatcher::check_invariants() const {
+  store_->check_invariants();
+  const FreeBlocks free = store_->free_blocks();
+  KVTIER_ASSERT(tiers_.front()->total() == bytes(0, capacity_ - free.empty) &&
+                    tiers_.front()->used(Account::running) == bytes(0, capacity_ - free.available),
+                "HBM has running requests and stored blocks");
+  KVTIER_ASSERT(ended_.empty() && begun_.empty() && copying_ == 0,
+                "the tier behind knows of all that ended");
+}
+
+// ---- What runs next ----
+
+void BlockBatcher::proceed() {
+  if (gpu_ == Gpu::idle) {
+    if (!about_to_schedule_ && saving_ == 0) {
+      schedule();
+    }
+  } else if (gpu_ == Gpu::decode && !stopping_ && !lacks_room_ && has_candidate()) {
+    stopping_ = true;
+    backend_.stop_decode();
+  }
+  note_wait();
+}
+
+bool BlockBatcher::has_candidate() const {
+  if (std::ssize(running_) >= config_.serving.slots) {
+    return false;
+  }
+  const bool waiting = !aside_.empty() || requests_.queue_length() > 0;
+  return (waiting && (!config_.serving.one_at_a_time || is_idle())) ||
+         std::any_of(loading_.begin(), loading_.end(),
+                     [&](SessionSlot slot) { return !work_[slot].loading; });
+}
+
+/// Nothing runs, and all that ended has been written.
+bool BlockBatcher::is_idle() const {
+  return running_.empty() && loading_.empty() && ended_.empty() && begun_.empty() && copying_ == 0;
+}
+
+void BlockBatcher::note_wait() {
+  const SimTime now = backend_.now();
+  if (!requests_.any_waits()) {
+    requests_.waits().set_none(now);
+  } else if (std::ssize(running_) >= config_.serving.slots) {
+    requests_.waits().set(WaitCause::batch_slots, now);
+  } else {
+    requests_.waits().set(lacks_room_ ? WaitCause::hbm_for_kv : WaitCause::gpu_compute, now);
+  }
+}
+
+void BlockBatcher::schedule() {
+  store_->advance(backend_.now());
+  start_copies();
+  prompts_.clear();
+  Tokens budget = budget_;
+  const bool preempted = !make_room(budget);
+  if (!preempted) {
+    admit_all(budget);
+  }
+  const bool some_ended = !ended_.empty();
+  offer_all();
+  settle();
+  parts_.clear();
+  keys_.clear();
+  loaded_now_ = Tokens(0);
+  for (const SessionSlot slot : prompts_) {
+    const Work& work = work_[slot];
+    parts_.push_back({.added = work.chunk, .past = work.computed});
+    keys_.push_back(requests_.key(slot));
+    loaded_now_ += work.loads;
+  }
+  decoding_ = 0;
+  context_ = Tokens(0);
+  Tokens least = kMostIterations;
+  for (const SessionSlot slot : running_) {
+    const Work& work = work_[slot];
+    if (work.decodes_now) {
+      ++decoding_;
+      context_ += work.computed + Tokens(1);
+      least = std::min(least, requests_.request(slot).output - work.generated);
+    }
+  }
+  gpu_since_ = backend_.now();
+  stopping_ = false;
+  if (!prompts_.empty()) {
+    gpu_ = Gpu::iteration;
+    const bool loads = loaded_now_.value > 0;
+    const TransferId load =
+        loads ? move(1, loaded_now_, prompts_.front(), kIterationLoad) : TransferId{};
+    backend_.start_iteration(
+        {.parts = parts_,
+         .keys = keys_,
+         .decode_batch = decoding_,
+         .decode_context = context_,
+         .loads = {&load, loads ? std::size_t{1} : std::size_t{0}},
+         .wait_for_all_layers = loads && waits_for_whole_load(config_, tiers_[1]->medium())});
+  } else if (decoding_ > 0) {
+    gpu_ = Gpu::decode;
+    backend_.start_decode({.batch = decoding_,
+                           .context = context_,
+                           .iterations = iterations_within_room(least.value)});
+  } else if (some_ended || preempted || !begun_.empty()) {
+    about_to_schedule_ = true;
+    backend_.set_timer(backend_.now(), kBatcherTimer);
+  } else if (has_candidate() && lacks_room_ && is_idle()) {
+    const SessionSlot slot = aside_.empty() ? requests_.waiting(requests_.next()) : aside_.front();
+    const RequestRecord& r = requests_.request(slot);
+    throw ConfigError(fmt::format(
+        "/system/tiers/hbm: expected room for each turn by itself, got {} blocks of {} tokens, but "
+        "turn {} of session {} takes {} tokens",
+        store_->free_blocks().available, block_, r.turn, r.session, work_[slot].prompt.value));
+  }
+}
+
+bool BlockBatcher::make_room(Tokens& budget) {
+  bool preempted = false;
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    const SessionSlot slot = running_[i];
+    Work& work = work_[slot];
+    const bool decodes = work.computed >= work.prompt;
+    const Tokens more = decodes ? std::min(budget, Tokens(1))
+                                : std::min({budget, chunk_, work.prompt - work.computed});
+    work.decodes_now = false;
+    if (more.value == 0 || !hold(slot, work.computed + more, preempted)) {
+      continue;
+    }
+    budget -= more;
+    work.decodes_now = decodes;
+    if (!decodes) {
+      work.chunk = more;
+      prompts_.push_back(slot);
+    }
+  }
+  return !preempted;
+}
+
+bool BlockBatcher::hold(SessionSlot slot, Tokens tokens, bool& preempted) {
+  Work& work = work_[slot];
+  while (!grow(work, tokens)) {
+    preempted = true;
+    const bool itself = running_.back() == slot;
+    preempt_last();
+    if (itself) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The store need not know of tokens that neither begin nor fill a block.
+bool BlockBatcher::grow(Work& work, Tokens tokens) {
+  if (tokens <= work.held) {
+    return true;
+  }
+  if (tokens >= work.held_blocks_end) {
+    if (!store_->grow(work.id, context(work, tokens))) {
+      return false;
+    }
+    work.held_blocks_end = Tokens(blocks(tokens) * block_);
+  }
+  work.held = tokens;
+  return true;
+}
+
+void BlockBatcher::set_computed(Work& work, Tokens tokens) {
+  work.computed = tokens;
+  if (tokens >= work.next_full_block) {
+    work.next_full_block = end_of_next_block(tokens);
+    store_->computed(work.id, tokens);
+  }
+}
+
+void BlockBatcher::preempt_last() {
+  const SessionSlot slot = running_.back();
+  Work& work = work_[slot];
+  RequestRecord& r = requests_.request(slot);
+  if (work.computed >= work.prompt) {
+    r.decode_share += decode_per_request_;
+  }
+  let_go(slot);
+  work.prompt = work.content.prompt.tokens + work.generated;
+  work.chunk = Tokens(0);
+  work.decodes_now = false;
+  aside_.insert(aside_.begin(), slot);
+  requests_.set_suspended(aside_.size());
+  ++preemptions_;
+}
+
+void BlockBatcher::admit_all(Tokens& budget) {
+  lacks_room_ = false;
+  std::size_t load = 0;
+  std::size_t aside = 0;
+  while (budget.value > 0 && std::ssize(running_) < config_.serving.slots) {
+    if (load < loading_.size()) {
+      const SessionSlot slot = loading_[load];
+      if (work_[slot].loading) {
+        ++load;
+        continue;
+      }
+      if (!join(slot, budget)) {
+        lacks_room_ = true;
+        return;
+      }
+      loading_.erase(loading_.begin() + static_cast<std::ptrdiff_t>(load));
+      continue;
+    }
+    if (config_.serving.one_at_a_time && !is_idle()) {
+      return;
+    }
+    const bool from_queue = aside == aside_.size();
+    if (from_queue && requests_.queue_length() == 0) {
+      return;
+    }
+    const QueuePosition position = from_queue ? requests_.next() : kNotQueued;
+    const SessionSlot slot = from_queue ? requests_.waiting(position) : aside_[aside];
+    const Admitted admitted = admit(slot, budget);
+    if (admitted == Admitted::no_room) {
+      lacks_room_ = true;
+      return;
+    }
+    if (admitted == Admitted::later) {
+      if (from_queue) {
+        aside_.push_back(requests_.take(position));
+        requests_.set_suspended(aside_.size());
+      }
+      ++aside;
+      continue;
+    }
+    if (from_queue) {
+      static_cast<void>(requests_.take(position));
+    } else {
+      aside_.erase(aside_.begin() + static_cast<std::ptrdiff_t>(aside));
+      requests_.set_suspended(aside_.size());
+    }
+  }
+}
+
+BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
+  Work& work = work_[slot];
+  const Context prompt = context(work, work.prompt);
+  Match match = store_->match(prompt);
+  if (match.waits) {
+    return Admitted::later;
+  }
+  const Tokens behind = match.tokens - match.by_pool[0];
+  const Tokens known = std::min(match.tokens, work.prompt - Tokens(1));
+  const Tokens chunk = std::min({budget, chunk_, work.prompt - known});
+  const bool waits = loads_alone_ && behind.value > 0;
+  // A release says that all of it has KV, so a request that waits takes no more than it found.
+  const Room room{.taken = waits ? match.tokens : std::max(match.tokens, known + chunk),
+                  .needed = work.prompt,
+                  .watermark = running_.empty() ? 0 : watermark_,
+                  .reserved = waits ? reserved_blocks() : 0};
+  const auto id = store_->acquire(prompt, room, match,
+                                  work.known && store_->offloads() ? work.id : RequestId{});
+  if (!id) {
+    return Admitted::no_room;
+  }
+  work.id = *id;
+  work.known = true;
+  work.computed = known;
+  work.next_full_block = end_of_next_block(known);
+  work.held = room.taken;
+  work.held_blocks_end = Tokens(blocks(room.taken) * block_);
+  if (!std::exchange(work.counted, true)) {
+    requests_.admitted(slot);
+    note_found(slot, match);
+  }
+  ++slots_;
+  work.loads = behind;
+  work.loads_from_behind = match.by_pool.size() > 2 ? behind - match.by_pool[1] : Tokens(0);
+  if (waits) {
+    work.loading = true;
+    loading_.push_back(slot);
+    if (work.loads_from_behind.value > 0) {
+      static_cast<void>(move(2, work.loads_from_behind, slot, kFarLoad | slot));
+    } else {
+      start_load(slot);
+    }
+    return Admitted::loads;
+  }
+  run(slot, chunk, budget);
+  return Admitted::runs;
+}
+
+bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
+  Work& work = work_[slot];
+  store_->publish_loaded(work.id);
+  const Tokens chunk = std::min({budget, chunk_, work.prompt - work.computed});
+  const std::int64_t lacking = blocks(work.prompt) - blocks(work.held);
+  const std::int64_t kept = running_.empty() ? 0 : watermark_;
+  if (lacking + kept > store_->free_blocks().available || !grow(work, work.computed + chunk)) {
+    return false;
+  }
+  run(slot, chunk, budget);
+  return true;
+}
+
+void BlockBatcher::run(SessionSlot slot, Tokens chunk, Tokens& budget) {
+  running_.push_back(slot);
+  work_[slot].chunk = chunk;
+  budget -= chunk;
+  prompts_.push_back(slot);
+}
+
+void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
+  Work& work = work_[slot];
+  RequestRecord& r = requests_.request(slot);
+  const Tokens reused = std::min(match.tokens, r.history);
+  const bool spread = reused > match.by_pool[0];
+  r.found = {.reused = reused,
+             .medium = spread ? tiers_[1]->medium() : Medium::hbm,
+             .late = false,
+             .cause = reused < r.history ? LossCause::capacity : LossCause::none,
+             .nearer = {spread ? match.by_pool[0] : Tokens(0)}};
+  work.found = match.by_pool;
+  ++hits_.turns;
+  hits_.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
+  hits_.prompt_tokens += work.prompt.value;
+  hits_.prompt_blocks += work.prompt.value / block_;
+  hits_.hit_blocks += match.tokens.value / block_;
+  for (std::size_t i = 0; i < match.by_pool.size(); ++i) {
+    hits_.hit_tokens[i] += match.by_pool[i].value;
+  }
+}
+
+// ---- Loads and copies ----
+
+/// Tokens move a tier up for a request.
+TransferId BlockBatcher::move(std::size_t from, Tokens tokens, SessionSlot slot,
+                              std::uint64_t cookie) {
+  const Bytes moved = bytes_per_token_ * tokens.value;
+  tiers_[from]->count().read += moved;
+  if (from == 1) {
+    loaded_ += moved;
+  } else {
+    tiers_[from - 1]->count().written += moved;
+  }
+  return backend_.start_transfer({.from = tiers_[from]->medium(),
+                                  .to = tiers_[from - 1]->medium(),
+                                  .bytes = moved,
+                                  .key = requests_.key(slot),
+                                  .cookie = kOwnTransfer | cookie});
+}
+
+void BlockBatcher::start_load(SessionSlot slot) {
+  static_cast<void>(move(1, work_[slot].loads, slot, slot));
+}
+
+void BlockBatcher::end_load(SessionSlot slot) {
+  Work& work = work_[slot];
+  work.loading = false;
+  work.loads = work.loads_from_behind = Tokens(0);
+  store_->loaded(work.id);
+  if (gpu_ == Gpu::decode && !stopping_) {
+    stopping_ = true;
+    backend_.stop_decode();
+  }
+}
+
+std::int64_t BlockBatcher::reserved_blocks() const {
+  std::int64_t sum = 0;
+  const auto add = [&](SessionSlot slot) {
+    const Work& work = work_[slot];
+    sum += work.computed < work.prompt
+               ? std::max<std::int64_t>(0, blocks(work.prompt) - blocks(work.held))
+               : 0;
+  };
+  std::for_each(running_.begin(), running_.end(), add);
+  std::for_each(loading_.begin(), loading_.end(), add);
+  return sum;
+}
+
+/// What the iteration computes, and what has ended since the last one.
+void BlockBatcher::offer_all() {
+  if (!store_->offloads()) {
+    return;
+  }
+  for (const SessionSlot slot : running_) {
+    Work& work = work_[slot];
+    const Tokens end = work.computed + (work.decodes_now ? Tokens(1) : work.chunk);
+    if (work.chunk.value > 0 || work.offers_again || (work.decodes_now && offers_responses_)) {
+      work.offers_again = !store_->offer(work.id, end);
+    }
+  }
+  for (const Ended& ended : ended_) {
+    static_cast<void>(store_->offer(ended.id, ended.computed));
+  }
+  for (const Ended& ended : ended_) {
+    store_->end(ended.id);
+  }
+  ended_.clear();
+  for (const Copy& copy : store_->take_copies()) {
+    begun_.push_back(copy);
+  }
+  contexts_.close_ended(*store_);
+}
+
+void BlockBatcher::start_copies() {
+  for (const Copy& copy : begun_) {
+    const Bytes moved = bytes(1, copy.blocks);
+    tiers_.front()->count().read += moved;
+    tiers_[1]->count().written += moved;
+    tiers_[1]->count().blocks += moved;
+    ++tiers_[1]->count().stores;
+    ++copying_;
+    static_cast<void>(backend_.start_transfer({.from = Medium::hbm,
+                                               .to = tiers_[1]->medium(),
+                                               .bytes = moved,
+                                               .key = {},
+                                               .cookie = kOwnTransfer | kCopy | copy.id}));
+  }
+  begun_.clear();
+}
+
+// ---- The GPUs ----
+
+void BlockBatcher::finish_iteration() {
+  const SimTime now = backend_.now();
+  const auto [compute, decode_part] = backend_.iteration_time();
+  const bool loads = loaded_now_.value > 0;
+  const SimDuration waited =
+      loads ? requests_.waited_for_kv(now - gpu_since_, compute) : SimDuration();
+  const SimDuration prefill = now - gpu_since_ - waited - decode_part;
+  gpu_ = Gpu::idle;
+  requests_.gpu_time().prefill += prefill;
+  requests_.gpu_time().decode += decode_part;
+  requests_.gpu_time().exposed_load += waited;
+  requests_.waits().end_command(
+      now - gpu_since_, waited,
+      loads ? requests_.topology().wait_cause(tiers_[1]->medium(), Medium::hbm)
+            : WaitCause::gpu_compute,
+      now);
+  const auto prompts = static_cast<std::int64_t>(prompts_.size());
+  requests_.report_gpu(
+      GpuActivity::prefill, gpu_since_,
+      prompts == 1 ? requests_.request(prompts_.front()).session : std::int64_t{-1}, prompts);
+  Tokens added;
+  for (const PrefillPart& part : parts_) {
+    added += part.added;
+  }
+  if (decoding_ > 0) {
+    decode_per_request_ += decode_part / decoding_;
+  }
+  std::vector<SessionSlot> ended;
+  for (const SessionSlot slot : running_) {
+    Work& work = work_[slot];
+    RequestRecord& r = requests_.request(slot);
+    if (work.decodes_now) {
+      decode(slot, 1);
+    } else if (work.chunk.value > 0) {
+      r.prefill_compute += prefill * work.chunk.value / added.value;
+      if (loads) {
+        r.exposed_load += waited * work.loads.value / loaded_now_.value;
+        if (work.loads.value > 0) {
+          work.loads = work.loads_from_behind = Tokens(0);
+          store_->loaded(work.id);
+        }
+      }
+      set_computed(work, work.computed + std::exchange(work.chunk, Tokens(0)));
+      if (work.computed < work.prompt) {
+        continue;
+      }
+      if (work.generated.value == 0) {
+        r.first_token = now;
+      }
+      r.decode_share -= decode_per_request_;
+      ++work.generated.value;
+    }
+    if (work.generated == r.output) {
+      ended.push_back(slot);
+    }
+  }
+  for (const SessionSlot slot : ended) {
+    finish_turn(slot);
+  }
+  settle();
+}
+
+void BlockBatcher::finish_decode(std::int64_t iterations) {
+  const SimDuration duration = backend_.now() - gpu_since_;
+  gpu_ = Gpu::idle;
+  requests_.gpu_time().decode += duration;
+  requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
+  requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, decoding_);
+  decode_per_request_ += duration / decoding_;
+  std::vector<SessionSlot> ended;
+  for (const SessionSlot slot : running_) {
+    Work& work = work_[slot];
+    if (work.decodes_now) {
+      decode(slot, iterations);
+      if (work.generated == requests_.request(slot).output) {
+        ended.push_back(slot);
+      }
+    }
+  }
+  for (const SessionSlot slot : ended) {
+    finish_turn(slot);
+  }
+}
+
+void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
+  Work& work = work_[slot];
+  work.generated += Tokens(iterations);
+  const Tokens computed = work.computed + Tokens(iterations);
+  const bool grown = grow(work, computed);
+  KVTIER_ASSERT(grown, "a decode is as long as the free blocks last");
+  set_computed(work, computed);
+}
+
+std::int64_t BlockBatcher::iterations_to_offer() const {
+  std::int64_t least = kMostIterations.value;
+  for (const SessionSlot slot : running_) {
+    if (work_[slot].decodes_now) {
+      least = std::min(least, block_tokens_[1] - work_[slot].computed.value % block_tokens_[1]);
+    }
+  }
+  return std::max<std::int64_t>(1, least - 1);
+}
+
+std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
+  if (offers_responses_) {
+    most = std::min(most, iterations_to_offer());
+  }
+  const std::int64_t available = store_->free_blocks().available;
+  const auto taken = [&](std::int64_t iterations) {
+    std::int64_t sum = 0;
+    for (const SessionSlot slot : running_) {
+      const Work& work = work_[slot];
+      const Tokens more = work.computed + Tokens(iterations) - work.held_blocks_end;
+      sum += work.decodes_now && more.value > 0 ? blocks(more) : 0;
+    }
+    return sum;
+  };
+  if (taken(most) <= available) {
+    return most;
+  }
+  std::int64_t fits = 1;
+  std::int64_t exceeds = most;
+  while (exceeds - fits > 1) {
+    const std::int64_t middle = fits + (exceeds - fits) / 2;
+    (taken(middle) <= available ? fits : exceeds) = middle;
+  }
+  return fits;
+}
+
+void BlockBatcher::finish_turn(SessionSlot slot) {
+  RequestRecord& r = requests_.request(slot);
+  r.decode_share += decode_per_request_;
+  backend_.end_request(requests_.key(slot));
+  requests_.report_blocks(slot, work_[slot].content.prompt.tokens, work_[slot].found);
+  if (store_->offloads()) {
+    ended_.push_back({work_[slot].id, work_[slot].computed});
+  }
+  let_go(slot);
+  settle();
+  contexts_.end_turn(slot, requests_.finish(slot));
+  if (!store_->offloads()) {
+    contexts_.close_ended(*store_);
+  }
+}
+
+void BlockBatcher::let_go(SessionSlot slot) {
+  Work& work = work_[slot];
+  const bool grown = store_->grow(work.id, context(work, work.held));
+  KVTIER_ASSERT(grown, "it has memory for what it holds");
+  store_->release(work.id);
+  running_.erase(std::find(running_.begin(), running_.end(), slot));
+  --slots_;
+  lacks_room_ = false;
+}
+
+// ---- Accounts ----
+
+void BlockBatcher::settle() {
+  const SimTime now = backend_.now();
+  Pool& hbm = *tiers_.front();
+  const FreeBlocks free = store_->free_blocks();
+  const Bytes running = bytes(0, capacity_ - free.available) - hbm.used(Account::running);
+  const Bytes stored = bytes(0, free.available - free.empty) - hbm.stored();
+  if (running.value < 0) {
+    hbm.charge(Account::running, running);
+  }
+  hbm.charge_stored(stored, now);
+  if (running.value > 0) {
+    hbm.charge(Account::running, running);
+  }
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const PoolCounters all = store_->counters(i);
+    tiers_[i]->count().insertions += all.inserted - counted_[i].inserted;
+    tiers_[i]->count().evictions += all.evicted - counted_[i].evicted;
+    if (i > 0) {
+      tiers_[i]->charge_stored(bytes(i, store_->resident_blocks(i)) - tiers_[i]->stored(), now);
+      // What is promoted, or copied by an offload, moves by itself.
+      const std::int64_t own = all.inserted - all.promoted;
+      const Bytes written = bytes(i, own - (counted_[i].inserted - counted_[i].promoted));
+      if (written.value > 0 && !(i == 1 && store_->offloads())) {
+        tiers_[i - 1]->count().read += written;
+        tiers_[i]->count().written += written;
+        tiers_[i]->count().blocks += written;
+        ++tiers_[i]->count().stores;
+        const bool blocks = i == 1 && saves_block_;
+        if (blocks && saving_++ == 0) {
+          saving_since_ = now;
+        }
+        static_cast<void>(
+            backend_.start_transfer({.from = tiers_[i - 1]->medium(),
+                                     .to = tiers_[i]->medium(),
+                                     .bytes = written,
+                                     .key = {},
+                                     .cookie = blocks ? kOwnTransfer | kSave : kTierTransfer}));
+      }
+    }
+    counted_[i] = all;
+  }
+  requests_.occupy(std::exchange(slots_, 0), hbm.used(Account::running));
+}
+
+}  // namespace kvtier

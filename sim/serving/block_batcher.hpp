@@ -1,0 +1,217 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sim/serving/batcher.hpp"
+#include "sim/serving/contexts.hpp"
+#include "sim/serving/requests.hpp"
+#include "sim/store/store.hpp"
+
+namespace kvtier {
+
+/// Continuous batching over a store of blocks that any request may share (vLLM v1's scheduler,
+/// engines.md 1.2). Each iteration has a budget of tokens. Running requests come first, in the
+/// order in which they were admitted: a token of each that decodes, and the next chunk of each
+/// prompt in work. If one finds no room, the request that was admitted last is preempted: it gives
+/// its memory back, and waits again before all others. If none was, waiting requests are admitted
+/// in order while the budget and the slots last, each if all of its prompt has room; memory is
+/// taken chunk by chunk.
+///
+/// A request whose KV is found behind HBM waits for it while others run, beside the slots
+/// (`/system/load/wait: request`), and asks again in the next iteration if another loads some of
+/// it, or if some is still being written there. With `batch` it runs at once, and the iteration
+/// with the first chunk of its prompt waits for the load. What iterations compute is offered to an
+/// offload as they are put together; the copies begin with the next iteration. If no prompt is in
+/// work, a decode runs in one jump to the iteration at which a request ends, blocks run out, or one
+/// is offered.
+///
+/// With `/serving/one_at_a_time` a request is admitted when all before it has ended and been
+/// written.
+class BlockBatcher final : public Batcher {
+ public:
+  struct Setup {
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    Backend* backend = nullptr;
+    Requests* requests = nullptr;
+    /// A plain store of one object per block: the same, slowly.
+    bool plain_store = false;
+  };
+  explicit BlockBatcher(const Setup& setup);
+
+  void on_turn(SessionSlot slot) override;
+  void on_enqueued(SessionSlot, QueuePosition) override;
+  void on_completion(Completion completion) override;
+  [[nodiscard]] std::size_t tier_count() const override { return tiers_.size(); }
+  [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_[tier]->medium(); }
+  [[nodiscard]] TierCounters counters(std::size_t tier) const override;
+  [[nodiscard]] const Pool& hbm() const override { return *tiers_.front(); }
+  [[nodiscard]] std::size_t stored_entries() const override { return 0; }
+  [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
+    return tiers_.size() > 1 && medium == tiers_[1]->medium() ? loaded_ : Bytes(0);
+  }
+  [[nodiscard]] PrefetchCounters prefetches() const override { return {}; }
+  [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
+  [[nodiscard]] const BlockHits* block_hits() const override { return &hits_; }
+  void check_invariants() const override;
+
+ private:
+  static constexpr Tokens kMostIterations{std::int64_t{1} << 40};
+
+  enum class Gpu : std::uint8_t { idle, iteration, decode };
+
+  /// A turn between its arrival and its end.
+  struct Work {
+    TurnContent content;
+    RequestId id;
+    /// Tokens that its prefill needs KV of: those of the prompt, and of what it had generated when
+    /// it was preempted.
+    Tokens prompt;
+    /// KV exists, and memory is taken, of so many.
+    Tokens computed;
+    Tokens held;
+    /// The end of the last block that is held, and of the first one that is not computed.
+    Tokens held_blocks_end;
+    Tokens next_full_block;
+    Tokens generated;
+    /// In the iteration in work: tokens of its prompt, or one of its response.
+    Tokens chunk;
+    bool decodes_now = false;
+    /// By tier, when it was admitted first.
+    std::vector<Tokens> found;
+    /// What it, or its iteration, loads, and of that what comes from behind the second tier.
+    Tokens loads;
+    Tokens loads_from_behind;
+    bool loading = false;
+    /// It was admitted before.
+    bool counted = false;
+    /// It holds a number of the store.
+    bool known = false;
+    /// Not all that was computed has been taken by the tier behind.
+    bool offers_again = false;
+  };
+  enum class Admitted : std::uint8_t { runs, loads, later, no_room };
+
+  void proceed();
+  void schedule();
+  void note_wait();
+  [[nodiscard]] bool has_candidate() const;
+  /// Memory for what each running request does next, in order. False: one was preempted.
+  [[nodiscard]] bool make_room(Tokens& budget);
+  /// Its memory grows to so many tokens. False: it was preempted itself.
+  [[nodiscard]] bool hold(SessionSlot slot, Tokens tokens, bool& preempted);
+  [[nodiscard]] bool grow(Work& work, Tokens tokens);
+  void set_computed(Work& work, Tokens tokens);
+  void preempt_last();
+  void admit_all(Tokens& budget);
+  [[nodiscard]] Admitted admit(SessionSlot slot, Tokens& budget);
+  /// Its KV has been loaded. False: there is no room for its first step.
+  [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);
+  void run(SessionSlot slot, Tokens chunk, Tokens& budget);
+  void note_found(SessionSlot slot, const Match& match);
+  [[nodiscard]] TransferId move(std::size_t from, Tokens tokens, SessionSlot slot,
+                                std::uint64_t cookie);
+  void start_load(SessionSlot slot);
+  void end_load(SessionSlot slot);
+  /// Blocks that those who have memory and have not computed them yet will take.
+  [[nodiscard]] std::int64_t reserved_blocks() const;
+  void offer_all();
+  void start_copies();
+  [[nodiscard]] bool is_idle() const;
+  void finish_iteration();
+  void finish_decode(std::int64_t iterations);
+  /// The request has so many tokens more.
+  void decode(SessionSlot slot, std::int64_t iterations);
+  void finish_turn(SessionSlot slot);
+  /// Its memory is free.
+  void let_go(SessionSlot slot);
+  /// So many iterations until a block of a response is full and offered; none are if 0.
+  [[nodiscard]] std::int64_t iterations_to_offer() const;
+  [[nodiscard]] Context context(const Work& work, Tokens tokens) const {
+    return {tokens > work.content.prompt.tokens ? work.content.whole.stream
+                                                : work.content.prompt.stream,
+            tokens};
+  }
+  [[nodiscard]] std::int64_t blocks(Tokens tokens) const {
+    return (tokens.value + block_ - 1) / block_;
+  }
+  /// The end of the block that token number `tokens` is in.
+  [[nodiscard]] Tokens end_of_next_block(Tokens tokens) const {
+    return Tokens((tokens.value / block_ + 1) * block_);
+  }
+  /// How many iterations the free blocks last, of at most so many.
+  [[nodiscard]] std::int64_t iterations_within_room(std::int64_t most) const;
+  /// Accounts and transfers follow what the store has done.
+  void settle();
+  [[nodiscard]] Bytes bytes(std::size_t tier, std::int64_t blocks) const {
+    return bytes_per_token_ * block_tokens_[tier] * blocks;
+  }
+
+  const RunConfig& config_;
+  Backend& backend_;
+  Requests& requests_;
+  Contexts contexts_;
+  std::vector<std::unique_ptr<Pool>> tiers_;
+  std::unique_ptr<Store> store_;
+
+  /// A request waits for its loads alone.
+  bool loads_alone_;
+  std::int64_t block_;
+  std::vector<std::int64_t> block_tokens_;  // by tier
+  Bytes bytes_per_token_;
+  bool offers_responses_;
+  bool saves_block_;
+  /// Blocks of HBM.
+  std::int64_t capacity_ = 0;
+  std::int64_t watermark_ = 0;
+  Tokens budget_;
+  Tokens chunk_;
+
+  std::vector<Work> work_;  // by session
+  /// In the order of their admission.
+  std::vector<SessionSlot> running_;
+  /// Preempted requests and those that ask again: they come before the queue.
+  std::vector<SessionSlot> aside_;
+  /// In the order in which their loads began.
+  std::vector<SessionSlot> loading_;
+  struct Ended {
+    RequestId id;
+    Tokens computed;
+  };
+  /// Requests that ended in the last iteration, of which the tier behind does not know yet.
+  std::vector<Ended> ended_;
+  /// Copies that begin with the next iteration, and those in work.
+  std::vector<Copy> begun_;
+  std::int64_t copying_ = 0;
+  /// Saves that the next iteration waits for.
+  std::int64_t saving_ = 0;
+  SimTime saving_since_;
+
+  Gpu gpu_ = Gpu::idle;
+  SimTime gpu_since_;
+  bool stopping_ = false;
+  /// The next iteration is put together when all that happens now has happened.
+  bool about_to_schedule_ = false;
+  bool lacks_room_ = false;
+  std::vector<SessionSlot> prompts_;
+  std::vector<PrefillPart> parts_;  // those of prompts_
+  std::vector<EntryKey> keys_;      // those of prompts_
+  /// Tokens that the iteration in work loads.
+  Tokens loaded_now_;
+  std::int64_t decoding_ = 0;
+  Tokens context_;
+  SimDuration decode_per_request_;
+
+  std::vector<PoolCounters> counted_;
+  Bytes loaded_;
+  /// Requests admitted since slots were counted, less those that have left.
+  std::int64_t slots_ = 0;
+  std::int64_t preemptions_ = 0;
+  BlockHits hits_;
+};
+
+}  // namespace kvtier

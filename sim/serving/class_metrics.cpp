@@ -1,0 +1,97 @@
+#include "sim/serving/class_metrics.hpp"
+
+#include "sim/serving/result.hpp"
+
+namespace kvtier {
+
+bool ClassMetrics::next(SessionSpec& session) {
+  if (!sessions_.next(session)) {
+    return false;
+  }
+  classes_[session.id] = session.workload_class;
+  return true;
+}
+
+void ClassMetrics::on_request(const RequestRecord& record) {
+  if (record.measured) {
+    Counts& counts = counts_[static_cast<std::size_t>(classes_.at(record.session))];
+    counts.turns.add(record);
+    counts.blocks += found_;
+  }
+  found_ = {};
+  if (observer_ != nullptr) {
+    observer_->on_request(record);
+  }
+}
+
+void ClassMetrics::on_block_request(const BlockRequest& request) {
+  found_ = {.turns = 1, .prompt_tokens = request.prompt.value};
+  found_.prompt_blocks = request.prompt / block_;
+  for (std::size_t i = 0; i < request.found.size() && i < found_.hit_tokens.size(); ++i) {
+    found_.hit_tokens[i] = request.found[i].value;
+    found_.hit_blocks += request.found[i] / block_;
+    found_.turns_with_hits = found_.turns_with_hits > 0 || request.found[i].value > 0 ? 1 : 0;
+  }
+  if (observer_ != nullptr) {
+    observer_->on_block_request(request);
+  }
+}
+
+void ClassMetrics::on_measurement_restart() {
+  counts_.assign(counts_.size(), Counts());
+  if (observer_ != nullptr) {
+    observer_->on_measurement_restart();
+  }
+}
+
+void ClassMetrics::on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
+                          std::int64_t batch) {
+  if (observer_ != nullptr) {
+    observer_->on_gpu(activity, begin, end, session, batch);
+  }
+}
+
+void ClassMetrics::on_queue(std::size_t length, SimTime now) {
+  if (observer_ != nullptr) {
+    observer_->on_queue(length, now);
+  }
+}
+
+void ClassMetrics::on_session_end(EntryKey key, SimTime now) {
+  classes_.erase(static_cast<std::int64_t>(key.value));
+  if (observer_ != nullptr) {
+    observer_->on_session_end(key, now);
+  }
+}
+
+void ClassMetrics::on_transfer(const TransferRecord& transfer) {
+  if (observer_ != nullptr) {
+    observer_->on_transfer(transfer);
+  }
+}
+
+Json classes_report(std::span<const ClassMetrics* const> parts, const RunConfig& config,
+                    const Batcher& batcher) {
+  Json json = Json::object();
+  for (std::size_t i = 0; i < config.workload.mix.size(); ++i) {
+    TurnMetrics turns;
+    BlockHits blocks;
+    for (const ClassMetrics* part : parts) {
+      turns.merge(part->counts()[i].turns);
+      blocks += part->counts()[i].blocks;
+    }
+    Json& one = json[config.workload.mix[i].name];
+    one["turns"] = turns.turns;
+    const bool of_blocks = config.system.blocks.has_value();
+    if (has_history_hits(turns, of_blocks)) {
+      one["hit_rate"] = hit_rate_report(turns, of_blocks);
+    }
+    one["ttft_seconds"] = seconds_report(turns.ttft_ns);
+    if (of_blocks) {
+      one["blocks"] = block_hits_report(blocks, batcher);
+    }
+  }
+  return json;
+}
+
+}  // namespace kvtier

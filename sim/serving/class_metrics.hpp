@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/core/config.hpp"
+#include "sim/serving/batcher.hpp"
+#include "sim/serving/metrics.hpp"
+#include "sim/serving/requests.hpp"
+#include "traces/session.hpp"
+
+namespace kvtier {
+
+/// What the requests of each workload of a mix get. Stands between a run, its sessions and its
+/// observer, so that a run without a mix does nothing for it.
+class ClassMetrics final : public RunObserver, public SessionSource {
+ public:
+  struct Counts {
+    TurnMetrics turns;
+    BlockHits blocks;
+  };
+
+  /// `sessions` outlive this; `observer`, which may be null, is told of all. `block`: that of a
+  /// system of blocks.
+  ClassMetrics(std::size_t classes, SessionSource& sessions, RunObserver* observer, Tokens block)
+      : sessions_(sessions), observer_(observer), block_(block), counts_(classes) {}
+
+  bool next(SessionSpec& session) override;
+  [[nodiscard]] Streams* streams() override { return sessions_.streams(); }
+  [[nodiscard]] std::optional<NamedBlocks> named_blocks() const override {
+    return sessions_.named_blocks();
+  }
+
+  void on_request(const RequestRecord& record) override;
+  void on_block_request(const BlockRequest& request) override;
+  void on_measurement_restart() override;
+  void on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
+              std::int64_t batch) override;
+  void on_queue(std::size_t length, SimTime now) override;
+  void on_session_end(EntryKey key, SimTime now) override;
+  void on_transfer(const TransferRecord& transfer) override;
+
+  /// By class.
+  [[nodiscard]] const std::vector<Counts>& counts() const { return counts_; }
+
+ private:
+  SessionSource& sessions_;
+  RunObserver* observer_;
+  Tokens block_;
+  std::vector<Counts> counts_;
+  /// Of the sessions that have begun and not ended.
+  std::unordered_map<std::int64_t, std::int32_t> classes_;
+  /// Of the request that is reported next.
+  BlockHits found_;
+};
+
+/// By the name of the class: `turns`, `hit_rate` and `ttft_seconds` as in all `metrics`, and in a
+/// system of blocks `blocks`. `parts` are of the instances of a run.
+[[nodiscard]] Json classes_report(std::span<const ClassMetrics* const> parts,
+                                  const RunConfig& config, const Batcher& batcher);
+
+}  // namespace kvtier

@@ -1,0 +1,439 @@
+#include "sim/serving/config.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "hw/profile/profile_timing.hpp"
+#include "sim/backend/backend.hpp"
+#include "sim/serving/read_buffer.hpp"
+
+namespace kvtier {
+namespace {
+
+template <class Interface>
+void check_policy(const PolicyChoice& choice, const std::vector<PolicyKind<Interface>>& kinds,
+                  OfferedKnowledge offered, const std::string& pointer, Problems& problems) {
+  const PolicyKind<Interface>* kind = find_policy(kinds, choice.name);
+  if (kind == nullptr) {
+    std::vector<std::string> names;
+    for (const auto& known : kinds) {
+      names.push_back(known.name);
+    }
+    problems.add(pointer, fmt::format("expected one of {}, got \"{}\"{}", fmt::join(names, ", "),
+                                      choice.name, suggestion(choice.name, names)));
+    return;
+  }
+  std::vector<std::string> known;
+  for (const PolicyParameter& parameter : kind->parameters) {
+    known.push_back(parameter.name);
+    const auto given = choice.parameters.find(parameter.name);
+    if (given != choice.parameters.end() &&
+        (given->second < parameter.minimum || given->second > parameter.maximum)) {
+      problems.add(pointer + "/" + parameter.name,
+                   fmt::format("expected {} from {} to {}, got {}", parameter.unit,
+                               parameter.minimum, parameter.maximum, given->second));
+    }
+  }
+  for (const auto& [name, value] : choice.parameters) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      problems.add(
+          pointer + "/" + escape_pointer(name),
+          fmt::format("policy {} has no such parameter{}", choice.name, suggestion(name, known)));
+    }
+  }
+  if (kind->knowledge == Knowledge::look_ahead && offered == OfferedKnowledge::online) {
+    problems.add(
+        pointer,
+        fmt::format("policy {} needs look_ahead knowledge, but /serving/knowledge offers online",
+                    choice.name));
+  }
+}
+
+void check_tier(const RunConfig& config, const TierConfig& tier, Bytes capacity,
+                const std::string& pointer, Problems& problems) {
+  if (tier.free_buffer >= capacity) {
+    problems.add(pointer + "/free_buffer",
+                 fmt::format("expected less than the capacity, {}, got {}",
+                             format_quantity(capacity), format_quantity(tier.free_buffer)));
+  }
+  if (tier.block_size > config.model.context_window) {
+    problems.add(pointer + "/block_size",
+                 fmt::format("expected at most the context window, {}, got {}",
+                             format_quantity(config.model.context_window),
+                             format_quantity(tier.block_size)));
+  }
+  const Bytes window = stored_kv_bytes_per_token(config) * config.model.context_window.value;
+  if (config.serving.kv_reservation == Reservation::context_window && window > capacity) {
+    problems.add(
+        pointer,
+        fmt::format("one reserved context window takes {} bytes, more than the capacity, {}",
+                    window.value, format_quantity(capacity)));
+  }
+}
+
+void check_compression(const SystemConfig& system, Problems& problems) {
+  if (!system.compression) {
+    return;
+  }
+  if (system.tiers.count() == 0) {
+    problems.add("/system/compression", "the system stores no KV, expected \"none\"");
+  }
+  if (system.compression->sparsity.empty()) {
+    problems.add("/system/compression/sparsity", "expected at least one number");
+  }
+}
+
+/// One context window of KV, in whole blocks where there are blocks.
+Bytes window_bytes(const RunConfig& config) {
+  std::int64_t tokens = config.model.context_window.value;
+  if (config.system.paging) {
+    const std::int64_t block = config.system.paging->block_size.value;
+    tokens = (tokens + block - 1) / block * block;
+    // A shared prefix has blocks of its own.
+    tokens += config.system.sharing == Sharing::prompts ? block : 0;
+  }
+  return kv_bytes_per_token(config.model) * tokens;
+}
+
+void check_paging(const RunConfig& config, Problems& problems) {
+  const SystemConfig& system = config.system;
+  const TiersConfig& tiers = system.tiers;
+  if (!system.paging) {
+    if (system.batching != Batching::prefill_first && !system.blocks) {
+      problems.add("/system/paging", fmt::format("batching {} needs KV in blocks, got \"none\"",
+                                                 write_value(system.batching).get<std::string>()));
+    }
+    if (tiers.hbm && !tiers.hbm->capacity && !system.blocks) {
+      problems.add("/system/tiers/hbm/capacity", "expected a size without /system/paging");
+    }
+    return;
+  }
+  if (system.batching == Batching::prefill_first) {
+    problems.add("/system/paging",
+                 "batching prefill_first reserves KV, expected \"none\" or another batching");
+  }
+  const bool is_shared = tiers.hbm && !tiers.hbm->capacity;
+  if (is_shared && tiers.hbm->block_size != system.paging->block_size) {
+    problems.add("/system/tiers/hbm/block_size",
+                 fmt::format("expected {}, the size of the blocks of running requests, which the "
+                             "tier shares",
+                             format_quantity(system.paging->block_size)));
+  }
+  if (system.paging->swap_out_below > 0 && (!is_shared || tiers.count() < 2)) {
+    problems.add("/system/paging/swap_out_below",
+                 "expected 0: the system has no tier behind HBM to copy to, or does not share HBM");
+  }
+  if (system.load.buffers != 0) {
+    problems.add("/system/load/buffers",
+                 "with /system/paging expected 0: several prompts may run in one iteration");
+  }
+  if (token_budget(config) < config.model.context_window) {
+    problems.add("/serving/token_budget",
+                 fmt::format("expected at least the context window, {}, got {}: prompts are not "
+                             "split",
+                             format_quantity(config.model.context_window),
+                             format_quantity(token_budget(config))));
+  }
+}
+
+/// A system of blocks uses what a store of them has, and nothing of the others.
+void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  const SystemConfig& system = config.system;
+  if (!system.blocks) {
+    for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
+      if (tier.blocks) {
+        problems.add(std::string("/system/tiers/") + name + "/blocks",
+                     "expected \"none\" without /system/blocks");
+      }
+    });
+    if (generates_names(config.workload)) {
+      problems.add(
+          config.workload.mix.empty() ? "/workload/generator" : "/workload/mix",
+          "its requests share blocks, which only a system of blocks (/system/blocks) finds");
+    }
+    return;
+  }
+  const auto refuse = [&](bool wrong, const std::string& pointer, const char* expected) {
+    if (wrong) {
+      problems.add(pointer, fmt::format("with /system/blocks expected {}", expected));
+    }
+  };
+  refuse(system.tiers.count() == 0, "/system/tiers", "at least one tier");
+  refuse(system.paging.has_value(), "/system/paging", "\"none\"");
+  refuse(system.sharing != Sharing::none, "/system/sharing", "\"none\": blocks are shared anyway");
+  refuse(system.compression.has_value(), "/system/compression", "\"none\"");
+  refuse(system.prefetch.name != kNoPrefetch, "/system/prefetch", "none");
+  refuse(system.blocks->partial_blocks && generates_names(config.workload),
+         "/system/blocks/partial_blocks", "false, but for a trace that names its blocks");
+  const EvictionUnit unit = system.blocks->unit;
+  const bool nodes = unit == EvictionUnit::node;
+  refuse(system.blocks->partial_blocks && system.blocks->responses, "/system/blocks/responses",
+         "false where partial blocks have keys");
+  refuse(nodes && (!system.tiers.hbm || system.tiers.count() > 1), "/system/blocks/unit",
+         "block, tail or sequence, since nodes are in a tier in hbm alone");
+  refuse(has_entries(unit) && system.blocks->duplicates == Duplicates::kept,
+         "/system/blocks/duplicates", "merged for extents and sequences");
+  refuse(has_entries(unit) && system.blocks->keyless == Keyless::in_order, "/system/blocks/keyless",
+         "first for extents and sequences");
+  bool first = true;
+  bool behind_second = false;
+  std::optional<Tokens> block;
+  for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
+    const std::string pointer = std::string("/system/tiers/") + name;
+    const std::string& policy = tier.eviction.name;
+    const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
+    const bool is_second = system.tiers.hbm && !first && !behind_second;
+    if (has_entries(unit)) {
+      const auto* kind = find_policy(registry.eviction, policy);
+      refuse(kind != nullptr && kind->knowledge == Knowledge::oracle, pointer + "/eviction",
+             "a policy that does not know the future");
+      refuse(kind != nullptr && kind->parts_of_entries && unit == EvictionUnit::sequence,
+             pointer + "/eviction", "a policy of whole entries for sequences");
+    } else {
+      refuse((policy != "lru" && policy != "fifo" && policy != "lfu" &&
+              (policy != "arc" || !is_second || blocks.touch == Touch::lookup)) ||
+                 !tier.eviction.parameters.empty(),
+             pointer + "/eviction",
+             is_second ? "lru, fifo, lfu or (with touch end) arc, without parameters"
+                       : "lru, fifo or lfu, without parameters");
+      refuse(tier.admission.name != kAlwaysAdmitted, pointer + "/admission",
+             "always, but for extents and sequences");
+    }
+    refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B");
+    refuse(nodes && tier.ttl, pointer + "/ttl", "\"none\" for nodes");
+    refuse(system.tiers.hbm && first && blocks.lease.ns > 0, pointer + "/blocks/lease",
+           "0s in hbm, whose blocks requests need");
+    refuse(nodes && blocks.round > 1, pointer + "/blocks/round", "1 for nodes");
+    refuse(nodes && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
+    refuse(system.tiers.hbm && first && !has_entries(unit) && blocks.touch == Touch::lookup,
+           pointer + "/blocks/touch", "end: running requests hold what they find");
+    if (is_second && !has_entries(unit)) {
+      refuse(tier.write != WriteMoment::on_create, pointer + "/write",
+             "on_create behind a tier of blocks in hbm");
+      refuse(!tier.inclusive, pointer + "/inclusive", "true behind a tier of blocks in hbm");
+      refuse(blocks.after_uses && blocks.touch == Touch::lookup, pointer + "/blocks/after_uses",
+             "\"none\" where look-ups are uses");
+    }
+    if (is_second && unit == EvictionUnit::block) {
+      refuse(tier.block_size.value % block->value != 0, pointer + "/block_size",
+             "a multiple of that of hbm");
+    } else {
+      refuse(tier.block_size != block.value_or(tier.block_size), pointer + "/block_size",
+             behind_second ? "that of the tier above" : "that of the fastest tier");
+    }
+    behind_second = behind_second || is_second;
+    block = tier.block_size;
+    refuse(first && tier.blocks && tier.blocks->after_uses, pointer + "/blocks/after_uses",
+           "\"none\" for the fastest tier: nothing is above it");
+    first = false;
+  });
+}
+
+void check_load(const SystemConfig& system, Problems& problems) {
+  if (load_wait(system) == LoadWait::request && system.load.buffers != 0 && !system.paging) {
+    problems.add("/system/load/buffers",
+                 "where requests wait for their own loads (/system/load/wait) expected 0: the read "
+                 "buffer is for loads that a prefill waits for");
+  }
+}
+
+void check_sharing(const RunConfig& config, Problems& problems) {
+  const SystemConfig& system = config.system;
+  if (system.sharing == Sharing::none) {
+    return;
+  }
+  if (config.serving.kv_reservation == Reservation::context_window) {
+    problems.add(
+        "/serving/kv_reservation",
+        "with /system/sharing expected exact: a prompt and what follows it share one window");
+  }
+  const TiersConfig& tiers = system.tiers;
+  if (!tiers.hbm) {
+    problems.add(
+        "/system/sharing",
+        "expected \"none\": prompts are shared in the tier in HBM, which the system has not");
+  } else if (system.load.buffers != 0) {
+    problems.add("/system/load/buffers", "with /system/sharing expected 0");
+  }
+}
+
+}  // namespace
+
+LoadWait load_wait(const SystemConfig& system) {
+  return system.load.wait.value_or(system.blocks ? LoadWait::request : LoadWait::batch);
+}
+
+bool waits_for_whole_load(const RunConfig& config, Medium from) {
+  return config.system.load.discipline == LoadDiscipline::blocking ||
+         (from == Medium::ssd && config.hardware.ssd &&
+          config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
+}
+
+void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems) {
+  if (config.replicas.count > 1) {
+    problems.add("/replicas/count", fmt::format("expected 1, {} is of one server, got {}", what,
+                                                config.replicas.count));
+  }
+}
+
+KvShares hbm_shares(const RunConfig& config) {
+  const Bytes left = kv_capacity(config.model, config.hardware);
+  const Bytes free = std::min(left, config.serving.kv_memory.value_or(left));
+  const TiersConfig& tiers = config.system.tiers;
+  if (tiers.count() == 0 || config.system.blocks) {
+    return {.capacity = free};
+  }
+  if (tiers.hbm && !tiers.hbm->capacity) {
+    return {.capacity = free, .is_shared = true};
+  }
+  return {.capacity = free,
+          .stored = tiers.hbm ? std::min(tiers.hbm->capacity.value_or(free), free) : Bytes(0),
+          .read_buffer = ReadBuffer(config).capacity(),
+          .write_buffer = config.system.save.write_buffer};
+}
+
+Bytes running_kv_capacity(const RunConfig& config) { return left_to_run(hbm_shares(config)); }
+
+std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {
+  const std::int64_t layers = config.model.layers;
+  const Bytes whole = kv_bytes_per_token_layer(config.model);
+  const std::optional<CompressionConfig>& compression = config.system.compression;
+  const auto stored = [&](std::int64_t layer) {
+    if (!compression || compression->sparsity.empty()) {
+      return whole;
+    }
+    const std::vector<double>& sparsity = compression->sparsity;
+    const std::int64_t steps = std::ssize(sparsity) - 1;
+    // Layer `layer` of 0 .. layers-1 lies at a whole step and a rest, in layers-1 parts of one.
+    const std::int64_t parts = std::max<std::int64_t>(1, layers - 1);
+    const auto step = static_cast<std::size_t>(layer * steps / parts);
+    const double rest = static_cast<double>(layer * steps % parts) / static_cast<double>(parts);
+    const double next = step + 1 < sparsity.size() ? sparsity[step + 1] : sparsity[step];
+    const double here = sparsity[step] + rest * (next - sparsity[step]);
+    const double kept = static_cast<double>(whole.value) * (1 - here * compression->strength);
+    return Bytes(std::max<std::int64_t>(1, std::llround(kept)));
+  };
+  std::vector<Bytes> sums;
+  Bytes sum;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    sum += stored(layer);
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+Bytes stored_kv_bytes_per_token(const RunConfig& config) {
+  return stored_kv_up_to_layers(config).back();
+}
+
+Tokens token_budget(const RunConfig& config) {
+  constexpr Tokens kLeast(2560);
+  return config.serving.token_budget.value_or(std::max(kLeast, config.model.context_window));
+}
+
+bool filters_admission(const SystemConfig& system) {
+  bool filters = false;
+  for_each_tier(system.tiers, [&](const char*, const TierConfig& tier) {
+    filters = filters || tier.admission.name != kAlwaysAdmitted;
+  });
+  return filters;
+}
+
+bool clamps_long_turns(const RunConfig& config) {
+  if (config.serving.long_turn) {
+    return *config.serving.long_turn == LongTurn::clamp;
+  }
+  return !config.workload.trace.has_value();
+}
+
+void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  check_model(config.model, "/model", problems);
+  check_hardware(config.hardware, "/hardware", problems);
+  const bool can_be_timed = problems.empty();
+  check(config.workload, "/workload", problems);
+  const std::size_t before = problems.lines().size();
+  check_fits(config.model, config.hardware, problems);
+  check_profile_timing(config.model, config.hardware, problems);
+  const OfferedKnowledge offered = config.serving.knowledge;
+  const TiersConfig& tiers = config.system.tiers;
+  check_policy(config.system.order, registry.order, offered, "/system/order", problems);
+  check_policy(config.system.prefetch, registry.prefetch, offered, "/system/prefetch", problems);
+  if (config.system.prefetch.name != "none" && tiers.count() < 2) {
+    problems.add("/system/prefetch",
+                 fmt::format("policy {} fetches from a slower tier to the fastest, but the system "
+                             "uses {}",
+                             config.system.prefetch.name,
+                             tiers.count() == 0 ? "no tier" : "one tier alone"));
+  }
+  const auto tier = [&](const char* name, const std::optional<TierConfig>& used,
+                        std::optional<Bytes> installed) {
+    const std::string pointer = std::string("/system/tiers/") + name;
+    if (!used) {
+      return;
+    }
+    check_policy(used->eviction, registry.eviction, offered, pointer + "/eviction", problems);
+    check_policy(used->admission, registry.admission, offered, pointer + "/admission", problems);
+    if (!installed) {
+      problems.add(
+          pointer,
+          fmt::format("the system uses a tier that is not installed (/hardware/{} is \"none\")",
+                      name));
+      return;
+    }
+    check_tier(config, *used, *installed, pointer, problems);
+  };
+  if (tiers.hbm) {
+    tier("hbm", *tiers.hbm,
+         tiers.hbm->capacity.value_or(kv_capacity(config.model, config.hardware)));
+  }
+  tier("dram", tiers.dram,
+       config.hardware.dram ? std::optional(config.hardware.dram->capacity) : std::nullopt);
+  tier("cxl", tiers.cxl,
+       config.hardware.cxl ? std::optional(config.hardware.cxl->capacity) : std::nullopt);
+  tier("ssd", tiers.ssd,
+       config.hardware.ssd ? std::optional(config.hardware.ssd->capacity) : std::nullopt);
+  if (config.model.context_window < Tokens(2)) {
+    problems.add("/model/context_window", "expected at least 2 tokens");
+  }
+  const Tokens longest_prompt = config.workload.shared_prompts.tokens_max;
+  if (config.workload.generator == Generator::shared_prompts &&
+      longest_prompt + kLeastRoom > config.model.context_window) {
+    problems.add("/workload/shared_prompts/tokens_max",
+                 fmt::format("expected at most {} ({} less than the context window), got {}",
+                             format_quantity(config.model.context_window - kLeastRoom),
+                             format_quantity(kLeastRoom), format_quantity(longest_prompt)));
+  }
+  check_blocks(config, registry, problems);
+  check_paging(config, problems);
+  check_load(config.system, problems);
+  check_sharing(config, problems);
+  check_compression(config.system, problems);
+  const Bytes window = window_bytes(config);
+  const auto fits = [&](const RunConfig& any) { return running_kv_capacity(any) >= window; };
+  if (can_be_timed && problems.lines().size() == before && !fits(config)) {
+    RunConfig with_all = config;
+    with_all.serving.kv_memory.reset();
+    RunConfig without = with_all;
+    without.system.tiers.hbm.reset();
+    problems.add(fits(with_all)  ? "/serving/kv_memory"
+                 : fits(without) ? "/system/tiers/hbm/capacity"
+                                 : "/hardware/hbm/capacity",
+                 fmt::format("the weights{} and the read and write buffers leave {:.2f}GiB for "
+                             "KV, but one context window of {} takes {:.2f}GiB",
+                             tiers.hbm ? ", the hbm tier" : "",
+                             static_cast<double>(running_kv_capacity(config).value) / (1 << 30),
+                             config.model.name, static_cast<double>(window.value) / (1 << 30)));
+  }
+  if (config.serving.keep_first_tokens >= config.model.context_window) {
+    problems.add("/serving/keep_first_tokens",
+                 fmt::format("expected less than the context window, {}, got {}",
+                             format_quantity(config.model.context_window),
+                             format_quantity(config.serving.keep_first_tokens)));
+  }
+}
+
+Json write_value(const RunConfig& config) { return write_value<RunConfig>(config); }
+
+}  // namespace kvtier

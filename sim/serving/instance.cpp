@@ -1,0 +1,104 @@
+#include "sim/serving/instance.hpp"
+
+#include "sim/core/assert.hpp"
+#include "sim/serving/block_batcher.hpp"
+#include "sim/serving/paged_batcher.hpp"
+#include "sim/serving/prefill_first.hpp"
+
+namespace kvtier {
+namespace {
+
+template <class Part>
+std::unique_ptr<Batcher> make_part(const Instance::Setup& setup, Requests& requests) {
+  return std::make_unique<Part>(typename Part::Setup{.config = setup.config,
+                                                     .registry = setup.registry,
+                                                     .backend = setup.backend,
+                                                     .requests = &requests,
+                                                     .decisions = setup.decisions});
+}
+
+std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& requests) {
+  if (setup.config->system.blocks) {
+    return std::make_unique<BlockBatcher>(BlockBatcher::Setup{.config = setup.config,
+                                                              .registry = setup.registry,
+                                                              .backend = setup.backend,
+                                                              .requests = &requests,
+                                                              .plain_store = setup.plain_store});
+  }
+  return setup.config->system.paging ? make_part<PagedBatcher>(setup, requests)
+                                     : make_part<PrefillFirst>(setup, requests);
+}
+
+bool is_users(Completion completion) {
+  return completion.kind == CompletionKind::timer && completion.payload != kBatcherTimer;
+}
+
+}  // namespace
+
+Instance::Instance(const Setup& setup)
+    : backend_(*setup.backend),
+      requests_({.config = setup.config,
+                 .registry = setup.registry,
+                 .backend = setup.backend,
+                 .sessions = setup.sessions,
+                 .observer = setup.observer,
+                 .progress = setup.progress}),
+      batcher_(make_batcher(setup, requests_)) {
+  requests_.on_measurement_begin = [this] {
+    tiers_before_ = tier_counters();
+    preemptions_before_ = batcher_->preemptions();
+    prefetches_before_ = batcher_->prefetches();
+    hits_before_ = batcher_->block_hits() != nullptr ? *batcher_->block_hits() : BlockHits{};
+    if (on_measurement_begin) {
+      on_measurement_begin();
+    }
+  };
+  requests_.on_measurement_end = [this] {
+    tiers_after_ = tier_counters();
+    preemptions_after_ = batcher_->preemptions();
+    prefetches_ = batcher_->prefetches() - prefetches_before_;
+    if (batcher_->block_hits() != nullptr) {
+      hits_ = *batcher_->block_hits() - hits_before_;
+    }
+    if (on_measurement_end) {
+      on_measurement_end();
+    }
+  };
+}
+
+inline void Instance::handle(Completion completion) {
+  if (is_users(completion)) {
+    const SessionSlot slot = requests_.begin_turn(completion.payload);
+    batcher_->on_turn(slot);
+    batcher_->on_enqueued(slot, requests_.enqueue(slot));
+  } else {
+    batcher_->on_completion(completion);
+  }
+}
+
+void Instance::run() {
+  requests_.begin();
+  while (requests_.any_left()) {
+    handle(backend_.wait());
+  }
+  requests_.end_measurement(requests_.last_finish());
+  while (backend_.pending()) {
+    const Completion completion = backend_.wait();
+    KVTIER_ASSERT(completion.kind == CompletionKind::transfer ||
+                      (completion.kind == CompletionKind::timer && !is_users(completion)),
+                  "only transfers and the batcher's timers outlast the last turn");
+    batcher_->on_completion(completion);
+  }
+  requests_.check_finished();
+  batcher_->check_invariants();
+}
+
+std::vector<TierCounters> Instance::tier_counters() const {
+  std::vector<TierCounters> counters;
+  for (std::size_t i = 0; i < batcher_->tier_count(); ++i) {
+    counters.push_back(batcher_->counters(i));
+  }
+  return counters;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,222 @@
+#include "sim/serving/metrics.hpp"
+
+#include <algorithm>
+
+#include "hw/model/model.hpp"
+#include "hw/timing/layer_pipeline.hpp"
+#include "sim/backend/topology.hpp"
+
+namespace kvtier {
+
+LoadRates load_rates(const RunConfig& config) {
+  LoadRates rates{.layers = config.model.layers,
+                  .kv_bytes_per_token = stored_kv_bytes_per_token(config),
+                  .to_hbm = {}};
+  const Topology topology = server_topology(config.hardware);
+  const auto from = [&](Medium medium, bool installed) {
+    if (installed) {
+      rates.to_hbm[static_cast<std::size_t>(medium)] = topology.edge(medium, Medium::hbm).idle_rate;
+    }
+  };
+  rates.to_hbm.fill(host_link(config.hardware).forward);
+  from(Medium::dram, config.hardware.dram.has_value());
+  from(Medium::cxl, config.hardware.cxl.has_value());
+  from(Medium::ssd, config.hardware.ssd.has_value());
+  return rates;
+}
+
+Bytes read_buffer_to_hide_loading(const RequestRecord& r, const LoadRates& rates) {
+  const BytesPerSecond bandwidth = rates.to_hbm[static_cast<std::size_t>(r.found.medium)];
+  const Bytes bytes = rates.kv_bytes_per_token * r.outside_hbm().value;
+  return read_buffer_to_hide_loading(bandwidth,
+                                     {.layers = rates.layers,
+                                      .load = transfer_duration(bytes, bandwidth) / rates.layers,
+                                      .compute = r.prefill_compute / rates.layers,
+                                      .loaded_ahead = SimDuration(0)});
+}
+
+void ResumedTurnCosts::add(const RequestRecord& r) {
+  prompt_tokens += r.history + r.input;
+  output_tokens += r.output;
+  ttft_without_queueing_ns.add((r.first_token - r.admitted).ns);
+  prefill += r.prefill_compute;
+  exposed_load += r.exposed_load;
+  decode += r.decode_share;
+}
+
+void ResumedTurnCosts::merge(const ResumedTurnCosts& other) {
+  prompt_tokens += other.prompt_tokens;
+  output_tokens += other.output_tokens;
+  ttft_without_queueing_ns.merge(other.ttft_without_queueing_ns);
+  prefill += other.prefill;
+  exposed_load += other.exposed_load;
+  decode += other.decode;
+}
+
+void TurnMetrics::merge(const TurnMetrics& other) {
+  turns += other.turns;
+  resumed_turns += other.resumed_turns;
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    full_hits[i] += other.full_hits[i];
+    for (std::size_t nearer = 0; nearer < i; ++nearer) {
+      full_hits_nearer[i][nearer] += other.full_hits_nearer[i][nearer];
+    }
+    reused_tokens[i] += other.reused_tokens[i];
+  }
+  partial_turns += other.partial_turns;
+  late_hits += other.late_hits;
+  truncated_turns += other.truncated_turns;
+  truncated_tokens += other.truncated_tokens;
+  history_tokens += other.history_tokens;
+  input_tokens += other.input_tokens;
+  output_tokens += other.output_tokens;
+  for (std::size_t i = 0; i < kLossCauses; ++i) {
+    lost_hits[i] += other.lost_hits[i];
+  }
+  ttft_ns.merge(other.ttft_ns);
+  ttft_without_queueing_ns.merge(other.ttft_without_queueing_ns);
+  queueing_ns.merge(other.queueing_ns);
+  exposed_load_ns.merge(other.exposed_load_ns);
+  late_wait_ns.merge(other.late_wait_ns);
+  tpot_ns.merge(other.tpot_ns);
+  normalized_latency_ns_per_token.merge(other.normalized_latency_ns_per_token);
+  resumed.merge(other.resumed);
+  read_buffer_bytes.merge(other.read_buffer_bytes);
+}
+
+void TurnMetrics::add(const RequestRecord& r) {
+  ++turns;
+  const auto where = static_cast<std::size_t>(r.found.medium);
+  if (r.resumed()) {
+    ++resumed_turns;
+    resumed.add(r);
+    history_tokens += r.history;
+    Tokens here = r.found.reused;
+    for (std::size_t i = 0; i < where; ++i) {
+      here -= r.found.nearer[i];
+      reused_tokens[i] += r.found.nearer[i];
+    }
+    reused_tokens[where] += here;
+    if (r.full_hit()) {
+      ++full_hits[where];
+      for (std::size_t i = 0; i < where; ++i) {
+        full_hits_nearer[where][i] += static_cast<double>(r.found.nearer[i].value) /
+                                      static_cast<double>(r.found.reused.value);
+      }
+      late_hits += r.found.late ? 1 : 0;
+    } else {
+      partial_turns += r.found.reused.value > 0 ? 1 : 0;
+      ++lost_hits[static_cast<std::size_t>(r.lost_because())];
+    }
+  } else if (r.truncated.value > 0) {
+    ++lost_hits[static_cast<std::size_t>(r.lost_because())];
+  }
+  truncated_turns += r.truncated.value > 0 ? 1 : 0;
+  truncated_tokens += r.truncated;
+  input_tokens += r.input;
+  output_tokens += r.output;
+
+  ttft_ns.add((r.first_token - r.arrived).ns);
+  ttft_without_queueing_ns.add((r.first_token - r.admitted).ns);
+  queueing_ns.add((r.admitted - r.arrived).ns);
+  exposed_load_ns.add(r.exposed_load.ns);
+  if (r.found.late) {
+    late_wait_ns.add(r.late_wait.ns);
+  }
+  if (r.output.value > 1) {
+    tpot_ns.add((r.finished - r.first_token).ns / (r.output.value - 1));
+  }
+  normalized_latency_ns_per_token.add((r.finished - r.arrived).ns / r.output.value);
+  if (r.loaded() && load_rates_.layers > 0) {
+    read_buffer_bytes.add(read_buffer_to_hide_loading(r, load_rates_).value);
+  }
+  if (batch_means.ends_batch()) [[unlikely]] {
+    batch_means.add(totals());
+  }
+}
+
+Tokens TurnMetrics::computed_tokens() const {
+  Tokens computed = prompt_tokens();
+  for (const Tokens reused : reused_tokens) {
+    computed -= reused;
+  }
+  return computed;
+}
+
+RunningTotals TurnMetrics::totals() const {
+  RunningTotals t{.turns = static_cast<double>(turns),
+                  .history_tokens = static_cast<double>(history_tokens.value),
+                  .ttft_ns = static_cast<double>(ttft_ns.sum()),
+                  .queueing_ns = static_cast<double>(queueing_ns.sum()),
+                  .ttft = HistogramCounts(ttft_ns)};
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    t.full_hits += static_cast<double>(full_hits[i]);
+    t.reused_tokens += static_cast<double>(reused_tokens[i].value);
+  }
+  return t;
+}
+
+void QueueTrend::advance_past_bucket(SimTime now) {
+  while (updated_ < now) {
+    if (updated_ >= bucket_end_) {
+      if (++bucket_ == kBuckets) {
+        for (std::size_t i = 0; i < kBuckets / 2; ++i) {
+          integrals_[i] = integrals_[2 * i] + integrals_[2 * i + 1];
+        }
+        std::fill(integrals_.begin() + kBuckets / 2, integrals_.end(), 0.0);
+        width_ns_ *= 2;
+        bucket_ = kBuckets / 2;
+      }
+      bucket_end_ = SimTime(static_cast<std::int64_t>(bucket_ + 1) * width_ns_);
+    }
+    const SimTime end = std::min(bucket_end_, now);
+    integrals_[bucket_] += static_cast<double>(length_) * static_cast<double>((end - updated_).ns);
+    updated_ = end;
+  }
+}
+
+inline void QueueTrend::advance(SimTime now) {
+  if (now <= updated_) {
+    return;
+  }
+  if (updated_ < bucket_end_ && now <= bucket_end_) [[likely]] {
+    integrals_[bucket_] += static_cast<double>(length_) * static_cast<double>((now - updated_).ns);
+    updated_ = now;
+  } else {
+    advance_past_bucket(now);
+  }
+}
+
+void QueueTrend::set_length(std::size_t length, SimTime now) {
+  if (length == length_) {
+    return;
+  }
+  advance(now);
+  length_ = length;
+  longest_ = std::max(longest_, length);
+}
+
+double QueueTrend::mean(SimTime from, SimTime to) {
+  advance(to);
+  const auto first = static_cast<std::size_t>(from.ns / width_ns_);
+  const auto last = std::min(kBuckets, static_cast<std::size_t>(to.ns / width_ns_) + 1);
+  double integral = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    integral += integrals_[i];
+  }
+  const double ns = static_cast<double>(static_cast<std::int64_t>(last - first) * width_ns_);
+  return last > first ? integral / ns : 0;
+}
+
+bool QueueTrend::grows_throughout(SimTime from, SimTime to, double floor) {
+  if (to <= from) {
+    return false;
+  }
+  const SimDuration third = (to - from) / 3;
+  const double begin = mean(from, from + third);
+  const double middle = mean(from + third, from + third * 2);
+  const double end = mean(from + third * 2, to);
+  return begin < middle && middle < end && end > floor;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,247 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sim/backend/backend.hpp"
+#include "sim/backend/shared_links.hpp"
+#include "sim/core/histogram.hpp"
+#include "sim/serving/batch_means.hpp"
+#include "sim/serving/config.hpp"
+#include "sim/store/lookup.hpp"
+#include "sim/store/store_counters.hpp"
+
+/// What is counted in a run. Hit rates as AttentionStore (arXiv 2403.19708) defines them in
+/// sections 4.1 and 4.2; the README has the definitions.
+namespace kvtier {
+
+/// One finished turn.
+struct RequestRecord {
+  std::int64_t session = 0;
+  std::int64_t turn = 0;
+  SimTime arrived;
+  /// History that the turn needs (after truncation), its new input and its response. A shared
+  /// prompt is the head of the history, of the first turn too.
+  Tokens history;
+  Tokens input;
+  Tokens output;
+  /// Dropped from the history because the context window overflowed.
+  Tokens truncated;
+  /// Of the history, a head that is the shared prompt, and its id; -1: none.
+  Tokens shared;
+  std::int64_t shared_prompt = -1;
+  SimTime admitted;
+  SimTime first_token;
+  SimTime finished;
+  Lookup found;
+  /// Of the prefill and its command's overhead, without waiting for stored KV. Where several
+  /// prompts and running requests share an iteration: of what it takes longer than without the
+  /// prompts, the share of this one by tokens computed. `exposed_load` is then the share by tokens
+  /// loaded.
+  SimDuration prefill_compute;
+  /// Of the decode: each iteration counts for its requests in equal parts.
+  SimDuration decode_share;
+  /// Time that it waited for stored KV, with the GPUs or alone (/system/load/wait).
+  SimDuration exposed_load;
+  /// Of that, the wait for a fetch that was already in flight when the turn was admitted.
+  SimDuration late_wait;
+  /// Admitted after warm-up.
+  bool measured = false;
+
+  /// The turn has a history: earlier turns of its session, or a shared prompt.
+  [[nodiscard]] bool resumed() const { return history.value > 0; }
+  [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }
+  /// Why less than the whole history was found, a history that was truncated away too.
+  [[nodiscard]] LossCause lost_because() const {
+    if (!resumed()) {
+      return truncated.value > 0 ? LossCause::overflow : LossCause::none;
+    }
+    return full_hit() ? LossCause::none : found.cause;
+  }
+  /// KV came from another tier than HBM.
+  [[nodiscard]] bool loaded() const {
+    return found.reused.value > 0 && found.medium != Medium::hbm;
+  }
+  /// What was not in HBM of the tokens that were found.
+  [[nodiscard]] Tokens outside_hbm() const { return found.reused - found.in_hbm(); }
+};
+
+/// How fast stored KV comes to HBM when nothing else moves.
+struct LoadRates {
+  /// 0: not known, and nothing is worked out from it.
+  std::int64_t layers = 0;
+  /// Of stored KV, the layers taken as equal.
+  Bytes kv_bytes_per_token;
+  /// By where the KV lies, on the slowest link of its way.
+  std::array<BytesPerSecond, kMedia> to_hbm{};
+};
+[[nodiscard]] LoadRates load_rates(const RunConfig& config);
+
+/// The read buffer with which the turn would not have waited for its KV
+/// (read_buffer_to_hide_loading), its prefill spread evenly over the layers. The turn loaded
+/// something, and the rates are known.
+[[nodiscard]] Bytes read_buffer_to_hide_loading(const RequestRecord& record,
+                                                const LoadRates& rates);
+
+/// What the measured turns that have a history cost: in AttentionStore's experiment with long
+/// documents (figures 25 and 26), the second and later turns.
+struct ResumedTurnCosts {
+  void add(const RequestRecord& record);
+  void merge(const ResumedTurnCosts& other);
+
+  Tokens prompt_tokens;
+  Tokens output_tokens;
+  Histogram ttft_without_queueing_ns;
+  SimDuration prefill;
+  SimDuration exposed_load;
+  SimDuration decode;
+};
+
+/// Turns, tokens and times of the measured turns.
+class TurnMetrics {
+ public:
+  TurnMetrics() = default;
+  explicit TurnMetrics(const LoadRates& load_rates) : load_rates_(load_rates) {}
+
+  void add(const RequestRecord& record);
+  /// Histories and new inputs.
+  [[nodiscard]] Tokens prompt_tokens() const { return history_tokens + input_tokens; }
+  /// Of those, what was found nowhere.
+  [[nodiscard]] Tokens computed_tokens() const;
+  /// Adds the turns of another instance; batch means, which are of one sequence of turns, stay.
+  void merge(const TurnMetrics& other);
+
+  std::int64_t turns = 0;
+  std::int64_t resumed_turns = 0;
+  /// Turns whose whole history was found, by where; one that is spread over HBM and another tier
+  /// counts for the other.
+  std::array<std::int64_t, kMedia> full_hits{};
+  /// Of those, what belongs to HBM by its share of the tokens.
+  std::array<std::array<double, kMedia>, kMedia> full_hits_nearer{};
+  std::int64_t partial_turns = 0;
+  std::int64_t late_hits = 0;
+  std::int64_t truncated_turns = 0;
+  Tokens truncated_tokens;
+  Tokens history_tokens;
+  std::array<Tokens, kMedia> reused_tokens{};
+  Tokens input_tokens;
+  Tokens output_tokens;
+  std::array<std::int64_t, kLossCauses> lost_hits{};
+
+  Histogram ttft_ns;
+  Histogram ttft_without_queueing_ns;
+  Histogram queueing_ns;
+  Histogram exposed_load_ns;
+  /// Turns whose fetch was in flight on admission only.
+  Histogram late_wait_ns;
+  Histogram tpot_ns;
+  Histogram normalized_latency_ns_per_token;
+  ResumedTurnCosts resumed;
+  /// Turns that loaded stored KV only.
+  Histogram read_buffer_bytes;
+  BatchMeans batch_means;
+
+ private:
+  [[nodiscard]] RunningTotals totals() const;
+
+  LoadRates load_rates_;
+};
+
+/// Where the instance's time went. Idle time is the rest.
+struct GpuTime {
+  SimDuration prefill;
+  SimDuration decode;
+  SimDuration exposed_load;
+  SimDuration exposed_save;
+
+  [[nodiscard]] SimDuration busy() const { return prefill + decode + exposed_load + exposed_save; }
+  GpuTime operator-(const GpuTime& other) const {
+    return {.prefill = prefill - other.prefill,
+            .decode = decode - other.decode,
+            .exposed_load = exposed_load - other.exposed_load,
+            .exposed_save = exposed_save - other.exposed_save};
+  }
+  GpuTime& operator+=(const GpuTime& other) {
+    prefill += other.prefill;
+    decode += other.decode;
+    exposed_load += other.exposed_load;
+    exposed_save += other.exposed_save;
+    return *this;
+  }
+};
+
+/// The part of a run whose turns, times and costs are counted: the turns that are admitted in it,
+/// and the time from its first admission to the next one behind it, or to the end of the last turn.
+struct MeasuredPart {
+  SimTime from;
+  SimTime to;
+  /// It begins in the stationary state and ends with the arrivals of sessions.
+  bool stationary = false;
+  /// Sessions that had arrived when it began.
+  std::int64_t sessions_before = 0;
+
+  [[nodiscard]] SimDuration span() const { return to - from; }
+};
+
+/// How long sessions last.
+struct SessionDurations {
+  void add(SimDuration duration) {
+    seconds += duration.seconds();
+    squares += duration.seconds() * duration.seconds();
+  }
+  void merge(const SessionDurations& other) {
+    seconds += other.seconds;
+    squares += other.squares;
+  }
+  /// Mean over the sessions that live at a random time, in seconds: long sessions live at more
+  /// times. 0 without sessions.
+  [[nodiscard]] double mean_of_live() const { return seconds > 0 ? squares / seconds : 0; }
+
+  double seconds = 0;
+  double squares = 0;
+};
+
+/// Integrals over time of shares of an instance that admitted requests take, in seconds.
+struct Occupied {
+  double slots = 0;
+  /// Of the HBM for the KV of running requests.
+  double kv_memory = 0;
+
+  Occupied& operator+=(const Occupied& other) {
+    slots += other.slots;
+    kv_memory += other.kv_memory;
+    return *this;
+  }
+  friend Occupied operator-(const Occupied& a, const Occupied& b) {
+    return {.slots = a.slots - b.slots, .kv_memory = a.kv_memory - b.kv_memory};
+  }
+};
+
+/// Mean queue length over time in a fixed number of buckets, whose width doubles when the run
+/// outgrows them.
+class QueueTrend {
+ public:
+  void set_length(std::size_t length, SimTime now);
+  /// Mean length between two times, to the resolution of the buckets.
+  [[nodiscard]] double mean(SimTime from, SimTime to);
+  /// Whether the queue grew in each third of the span and ended longer than `floor`.
+  [[nodiscard]] bool grows_throughout(SimTime from, SimTime to, double floor);
+  [[nodiscard]] std::size_t longest() const { return longest_; }
+
+ private:
+  static constexpr std::size_t kBuckets = 512;
+  void advance(SimTime now);
+  void advance_past_bucket(SimTime now);
+
+  std::vector<double> integrals_ = std::vector<double>(kBuckets, 0.0);  // length x ns
+  std::int64_t width_ns_ = 1000000;
+  SimTime updated_;
+  /// The bucket that `updated_` lies in or has just reached the end of.
+  std::size_t bucket_ = 0;
+  SimTime bucket_end_{width_ns_};
+  std::size_t length_ = 0;
+  std::size_t longest_ = 0;
+};
+
+}  // namespace kvtier

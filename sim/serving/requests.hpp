@@ -1,0 +1,274 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "sim/backend/backend.hpp"
+#include "sim/backend/topology.hpp"
+#include "sim/backend/transfer_observer.hpp"
+#include "sim/serving/config.hpp"
+#include "sim/serving/contexts.hpp"
+#include "sim/serving/history.hpp"
+#include "sim/serving/metrics.hpp"
+#include "sim/serving/stationarity.hpp"
+#include "sim/serving/waits.hpp"
+#include "sim/store/stored_kv.hpp"
+#include "traces/session.hpp"
+#include "traces/statistics.hpp"
+
+namespace kvtier {
+
+/// What the GPUs do in a span of time, for timelines.
+enum class GpuActivity : std::uint8_t { prefill, decode, save_stall };
+[[nodiscard]] const char* to_string(GpuActivity activity);
+
+/// A turn that was replayed in a system of blocks.
+struct BlockRequest {
+  std::int64_t session = 0;
+  std::int64_t turn = 0;
+  SimTime arrived;
+  Tokens prompt;
+  Tokens output;
+  /// Tokens of the prompt by tier, the fastest first.
+  std::vector<Tokens> found;
+  /// After warm-up.
+  bool measured = false;
+};
+
+/// Hears of a run as it goes; every member may be left as it is.
+class RunObserver : public TransferObserver {
+ public:
+  virtual void on_request(const RequestRecord&) {}
+  virtual void on_block_request(const BlockRequest&) {}
+  /// The stationary state is reached: none of the requests so far are measured.
+  virtual void on_measurement_restart() {}
+  /// `session` is that of the prefilled request, or -1.
+  virtual void on_gpu(GpuActivity, SimTime /*begin*/, SimTime /*end*/, std::int64_t /*session*/,
+                      std::int64_t /*batch*/) {}
+  virtual void on_queue(std::size_t /*length*/, SimTime) {}
+  /// The session will not come back.
+  virtual void on_session_end(EntryKey, SimTime) {}
+};
+
+/// Where requests come from, wait and end: plays the users (a session's next turn arrives when its
+/// last token is out plus the think time), keeps the queue, and counts what the turns and the GPUs
+/// did. What runs when is for a Batcher to say.
+class Requests final : public QueueView {
+ public:
+  struct Setup {
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    Backend* backend = nullptr;
+    SessionSource* sessions = nullptr;
+    RunObserver* observer = nullptr;
+    /// Called now and then with the number of finished turns; may throw to end the run.
+    std::function<void(std::int64_t)> progress;
+  };
+  explicit Requests(const Setup& setup);
+
+  // The users.
+
+  /// Sets the timer of the first arrival.
+  void begin();
+  /// Whether a turn is still to come or to end.
+  [[nodiscard]] bool any_left() const { return has_drawn_ || live_sessions_ > 0; }
+  /// The turn that a timer was set for arrives; it does not wait yet.
+  SessionSlot begin_turn(std::uint64_t timer);
+  /// The turn that is in work in a slot, or the last one.
+  [[nodiscard]] RequestRecord& request(SessionSlot slot) { return sessions_[slot].request; }
+  [[nodiscard]] const RequestRecord& request(SessionSlot slot) const {
+    return sessions_[slot].request;
+  }
+  /// All that its tokens follow from.
+  [[nodiscard]] TurnTokens tokens(SessionSlot slot) const;
+  [[nodiscard]] SessionSource& source() { return source_; }
+  [[nodiscard]] EntryKey key(SessionSlot slot) const {
+    return {static_cast<std::uint64_t>(request(slot).session)};
+  }
+
+  // The queue.
+
+  QueuePosition enqueue(SessionSlot slot);
+  [[nodiscard]] std::size_t queue_length() const { return queue_length_; }
+  [[nodiscard]] SessionSlot waiting(QueuePosition position) const {
+    return queue_[position.value & queue_mask_];
+  }
+  /// Where the order policy's next request waits; there is one.
+  [[nodiscard]] QueuePosition next() const { return order_->next(*this); }
+  /// The request leaves the queue for the GPUs.
+  SessionSlot admit(QueuePosition position) {
+    const SessionSlot slot = take(position);
+    admitted(slot);
+    return slot;
+  }
+  /// The request leaves the queue, and waits elsewhere (set_suspended) until it is admitted.
+  SessionSlot take(QueuePosition position);
+  void admitted(SessionSlot slot);
+  /// An admitted request waits again, `requests` of them in all, outside of the queue.
+  void set_suspended(std::size_t requests);
+  /// What is asked about stored KV; without it no request has any.
+  void set_stored(const StoredKv* stored) { stored_ = stored; }
+  // QueueView
+  [[nodiscard]] EntryId entry_at(QueuePosition position) const override;
+  [[nodiscard]] bool waiting_at(QueuePosition position) const override;
+  [[nodiscard]] Placement placement_at(QueuePosition position) const override;
+  [[nodiscard]] QueuePosition window_end() const override { return order_->window_end(*this); }
+
+  // What a batcher tells.
+
+  /// All tokens of the turn are out. Says whether its session has ended; the slot is free then.
+  [[nodiscard]] bool finish(SessionSlot slot);
+  /// Counts the time since the last change; from now on `slots` more are taken, and running
+  /// requests take `hbm` in all.
+  void occupy(std::int64_t slots, Bytes hbm);
+  /// Whether any request waits, suspended ones included.
+  [[nodiscard]] bool any_waits() const { return queue_length_ + suspended_ > 0; }
+  [[nodiscard]] WaitClock& waits() { return waits_; }
+  [[nodiscard]] const Topology& topology() const { return topology_; }
+  [[nodiscard]] GpuTime& gpu_time() { return gpu_time_; }
+  /// For stored KV, by a GPU command that computed for `compute` of `elapsed`. On a device what its
+  /// overhead was in truth is not known.
+  [[nodiscard]] SimDuration waited_for_kv(SimDuration elapsed, SimDuration compute) const {
+    const SimDuration work = compute + config_.hardware.efficiency.command_overhead;
+    return elapsed > work ? elapsed - work : SimDuration(0);
+  }
+  void report_gpu(GpuActivity activity, SimTime since, std::int64_t session, std::int64_t batch) {
+    if (observer_ != nullptr) {
+      observer_->on_gpu(activity, since, backend_.now(), session, batch);
+    }
+  }
+
+  /// The turn in a slot finishes now; tokens of its prompt were found, by tier.
+  void report_blocks(SessionSlot slot, Tokens prompt, const std::vector<Tokens>& found) {
+    if (observer_ != nullptr) {
+      const RequestRecord& r = request(slot);
+      observer_->on_block_request({.session = r.session,
+                                   .turn = r.turn,
+                                   .arrived = r.arrived,
+                                   .prompt = prompt,
+                                   .output = r.output,
+                                   .found = found,
+                                   .measured = r.measured});
+    }
+  }
+
+  // What was counted.
+
+  [[nodiscard]] const TurnMetrics& turns() const { return turn_metrics_; }
+  [[nodiscard]] const WorkloadStatistics& workload() const { return workload_; }
+  [[nodiscard]] std::int64_t finished_turns() const { return finished_turns_; }
+  /// Of the measured part: a run that has no stationary state is measured to its end.
+  [[nodiscard]] const MeasuredPart& measured() const { return measured_; }
+  [[nodiscard]] bool measuring() const { return measuring_; }
+  /// Ends the measured part unless it has ended.
+  void end_measurement(SimTime at);
+  [[nodiscard]] SimTime last_finish() const { return last_finish_; }
+  [[nodiscard]] GpuTime measured_gpu_time() const { return gpu_time_after_ - gpu_time_before_; }
+  [[nodiscard]] QueueTrend& queue_trend() { return queue_trend_; }
+  [[nodiscard]] SimTime last_session_arrival() const { return last_session_arrival_; }
+  /// From the first arrival of a session to the last one; of a logged workload, to the last time
+  /// at which a turn was to arrive.
+  [[nodiscard]] SimDuration offered_span() const { return last_due_ - first_arrival_; }
+  /// Durations of the sessions that ended, from arrival to last token.
+  [[nodiscard]] const SessionDurations& session_durations() const { return session_durations_; }
+  [[nodiscard]] Occupied measured_occupied() const { return occupied_after_ - occupied_before_; }
+  [[nodiscard]] WaitTimes measured_waits() const { return waits_after_ - waits_before_; }
+  [[nodiscard]] WaitTimes measured_load_waits() const { return loads_after_ - loads_before_; }
+  [[nodiscard]] std::size_t most_live_sessions() const { return sessions_.size(); }
+  /// Called when the measured part begins, also when it begins anew, and when it ends.
+  std::function<void()> on_measurement_begin;
+  std::function<void()> on_measurement_end;
+  /// Throws InvariantError unless every turn that began has finished.
+  void check_finished() const;
+
+ private:
+  static constexpr SessionSlot kNoSession = UINT32_MAX;
+
+  /// Whole cache lines, since there are many and each is looked at seldom.
+  struct alignas(64) Session {
+    RequestRecord request;
+    std::vector<Turn> turns;
+    /// If the source names tokens.
+    std::vector<TurnContent> contents;
+    std::int64_t next_turn = 0;
+    /// Between the turn in work and the next one.
+    SimDuration think;
+    SimTime began;
+    /// Of logged workloads: when the turn in work was to arrive.
+    SimTime due;
+    SharedPrompt shared_prompt;
+    /// Tokens of the shared prompt, and of all earlier turns that have not been truncated away.
+    Tokens history;
+  };
+
+  void draw_session();
+  void note_offered();
+  SessionSlot begin_session();
+  void set_next_arrival(SessionSlot slot, SimTime end);
+  void leave_queue(QueuePosition position);
+  void report_queue();
+  void move_measurement();
+  void begin_measurement();
+
+  const RunConfig& config_;
+  Topology topology_;
+  Backend& backend_;
+  SessionSource& source_;
+  RunObserver* observer_;
+  std::function<void(std::int64_t)> progress_;
+  std::unique_ptr<OrderPolicy> order_;
+  const StoredKv* stored_ = nullptr;
+
+  Bytes hbm_limit_;
+  Bytes hbm_used_;
+  std::int64_t slots_used_ = 0;
+  Occupied occupied_;
+  Occupied occupied_before_;
+  Occupied occupied_after_;
+  SimTime occupied_since_;
+  WaitClock waits_;
+  WaitTimes waits_before_;
+  WaitTimes waits_after_;
+  WaitTimes loads_before_;
+  WaitTimes loads_after_;
+  TurnFitter fitter_;
+  bool is_logged_;
+
+  SessionSpec drawn_;
+  bool has_drawn_ = false;
+  std::vector<Session> sessions_;
+  std::vector<SessionSlot> free_sessions_;
+  std::size_t live_sessions_ = 0;
+
+  /// A ring indexed by position.
+  std::vector<SessionSlot> queue_ = std::vector<SessionSlot>(1024, kNoSession);
+  std::uint64_t queue_mask_ = queue_.size() - 1;
+  std::size_t queue_length_ = 0;
+  std::size_t suspended_ = 0;
+
+  TurnMetrics turn_metrics_;
+  WorkloadStatistics workload_;
+  QueueTrend queue_trend_;
+  std::int64_t admitted_turns_ = 0;
+  std::int64_t finished_turns_ = 0;
+  std::int64_t begun_turns_ = 0;
+  bool measuring_ = false;
+  MeasuredPart measured_;
+  bool finds_stationarity_;
+  Stationarity stationarity_;
+  bool is_stationary_ = false;
+  /// The next admission may begin or end the measured part.
+  bool measurement_moves_ = true;
+  SessionDurations session_durations_;
+  SimTime last_finish_;
+  SimTime first_arrival_;
+  SimTime last_due_;
+  SimTime last_session_arrival_;
+  GpuTime gpu_time_;
+  GpuTime gpu_time_before_;
+  GpuTime gpu_time_after_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,577 @@
+#include "sim/serving/result.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "sim/core/statistics.hpp"
+#include "traces/statistics.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr double kNanosecond = 1e-9;
+/// Of what a tier holds, from the beginning of the measured part to its end: it is still filling.
+constexpr double kGrowth = 1.05;
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
+double ratio(std::int64_t part, std::int64_t whole) {
+  return ratio(static_cast<double>(part), static_cast<double>(whole));
+}
+
+double gib(Bytes bytes) {
+  return static_cast<double>(bytes.value) / static_cast<double>(std::int64_t{1} << 30);
+}
+
+/// Counts by medium over a whole, with their sum; parts of each belong to nearer media.
+Json split_by_tier(const std::array<std::int64_t, kMedia>& counts, std::int64_t whole,
+                   const std::array<std::array<double, kMedia>, kMedia>& nearer = {}) {
+  Json json;
+  std::int64_t total = 0;
+  for (const std::int64_t count : counts) {
+    total += count;
+  }
+  json["total"] = ratio(total, whole);
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    double count = static_cast<double>(counts[i]);
+    double gained = 0;
+    for (std::size_t j = 0; j < kMedia; ++j) {
+      count -= nearer[i][j];
+      gained += nearer[j][i];
+    }
+    count += gained;
+    json[to_string(static_cast<Medium>(i))] = ratio(count, static_cast<double>(whole));
+  }
+  return json;
+}
+
+}  // namespace
+
+Json workload_report(const RunConfig& config, const WorkloadStatistics& statistics) {
+  Json json = to_json(statistics);
+  if (is_synthetic(config.workload)) {
+    json["synthetic"] = true;
+  }
+  return json;
+}
+
+Json compression_report(const RunConfig& config) {
+  return Json{{"kept_share", ratio(stored_kv_bytes_per_token(config).value,
+                                   kv_bytes_per_token(config.model).value)},
+              {"accuracy", "not simulated"}};
+}
+
+bool has_history_hits(const TurnMetrics& turns, bool of_blocks) {
+  return !of_blocks || turns.resumed_turns > 0;
+}
+
+Json hit_rate_report(const TurnMetrics& turns, bool of_blocks) {
+  std::array<std::int64_t, kMedia> reused{};
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    reused[i] = turns.reused_tokens[i].value;
+  }
+  Json json;
+  if (!of_blocks) {
+    json["all_turns"] = split_by_tier(turns.full_hits, turns.turns, turns.full_hits_nearer);
+    json["resumed_turns"] =
+        split_by_tier(turns.full_hits, turns.resumed_turns, turns.full_hits_nearer);
+  }
+  json["tokens"] = split_by_tier(reused, turns.history_tokens.value);
+  json["partial_turns"] = turns.partial_turns;
+  json["late_hits"] = turns.late_hits;
+  return json;
+}
+
+Json lost_hits_report(const TurnMetrics& turns, bool with_admission) {
+  Json json;
+  for (std::size_t i = 1; i < kLossCauses; ++i) {
+    const auto cause = static_cast<LossCause>(i);
+    if (cause == LossCause::not_admitted && !with_admission) {
+      continue;
+    }
+    json[to_string(cause)] = turns.lost_hits[i];
+  }
+  return json;
+}
+
+namespace {
+
+void add_trust(Json& interval, const BatchMeans::Trust& trust) {
+  interval["lag_1"] = trust.lag_1;
+  interval["trusted"] = trust.doubt == nullptr;
+  if (trust.doubt != nullptr) {
+    interval["doubt"] = trust.doubt;
+    interval["turns_needed"] = trust.turns_needed;
+  }
+}
+
+}  // namespace
+
+Json confidence_report(const TurnMetrics& turns, bool of_blocks) {
+  const BatchMeans& batches = turns.batch_means;
+  Json json{{"level", kConfidence},
+            {"batches", batches.batches()},
+            {"turns_per_batch", batches.turns_per_batch()}};
+  const auto add = [&](const char* name, double mean, double unit, double RunningTotals::*part,
+                       double RunningTotals::*whole) {
+    const auto interval = batches.interval(part, whole);
+    if (!interval) {
+      return;
+    }
+    const bool is_share = unit == 1;
+    const double half_width = interval->half_width * unit;
+    const double most = is_share ? 1 : std::numeric_limits<double>::infinity();
+    json[name] = Json{{"low", std::max(mean - half_width, 0.0)},
+                      {"high", std::min(mean + half_width, most)},
+                      {"half_width", half_width}};
+    add_trust(json[name], interval->trust);
+  };
+  if (turns.turns == 0) {
+    return json;
+  }
+  const Json hits = hit_rate_report(turns, of_blocks);
+  if (hits.contains("all_turns")) {
+    add("hit_rate_all_turns", hits["all_turns"]["total"], 1, &RunningTotals::full_hits,
+        &RunningTotals::turns);
+  }
+  if (has_history_hits(turns, of_blocks)) {
+    add("hit_rate_tokens", hits["tokens"]["total"], 1, &RunningTotals::reused_tokens,
+        &RunningTotals::history_tokens);
+  }
+  add("ttft_seconds", turns.ttft_ns.mean() * kNanosecond, kNanosecond, &RunningTotals::ttft_ns,
+      &RunningTotals::turns);
+  add("queueing_seconds", turns.queueing_ns.mean() * kNanosecond, kNanosecond,
+      &RunningTotals::queueing_ns, &RunningTotals::turns);
+  const auto add_quantile = [&](const char* name, double q) {
+    if (const auto interval = batches.quantile_interval(turns.ttft_ns, q)) {
+      json[name] = Json{{"low", static_cast<double>(interval->low) * kNanosecond},
+                        {"high", static_cast<double>(interval->high) * kNanosecond}};
+      add_trust(json[name], interval->trust);
+    }
+  };
+  add_quantile("ttft_seconds_p50", 0.5);
+  add_quantile("ttft_seconds_p90", 0.9);
+  add_quantile("ttft_seconds_p95", 0.95);
+  add_quantile("ttft_seconds_p99", 0.99);
+  return json;
+}
+
+Json seconds_report(const Histogram& histogram_ns) {
+  if (histogram_ns.count() == 0) {
+    return nullptr;
+  }
+  const auto at = [&](double q) { return static_cast<double>(histogram_ns.quantile(q)) * 1e-9; };
+  return Json{{"mean", histogram_ns.mean() * 1e-9},
+              {"p50", at(0.5)},
+              {"p90", at(0.9)},
+              {"p95", at(0.95)},
+              {"p99", at(0.99)}};
+}
+
+Json resumed_report(const TurnMetrics& turns, double gpus) {
+  const ResumedTurnCosts& r = turns.resumed;
+  const SimDuration busy = r.prefill + r.exposed_load + r.decode;
+  const auto per_turn = [&](SimDuration duration) {
+    return ratio(duration.seconds() * gpus, static_cast<double>(turns.resumed_turns));
+  };
+  const auto throughput = [](Tokens tokens, SimDuration duration) {
+    return ratio(static_cast<double>(tokens.value), duration.seconds());
+  };
+  return Json{{"ttft_seconds_without_queueing", seconds_report(r.ttft_without_queueing_ns)},
+              {"prompt_tokens_served_per_prefill_second",
+               throughput(r.prompt_tokens, r.prefill + r.exposed_load)},
+              {"output_throughput_tokens_per_busy_second", throughput(r.output_tokens, busy)},
+              {"gpu_seconds_per_turn", Json{{"total", per_turn(busy)},
+                                            {"prefill", per_turn(r.prefill)},
+                                            {"decode", per_turn(r.decode)},
+                                            {"exposed_load", per_turn(r.exposed_load)}}}};
+}
+
+Json timing_report(const RunConfig& config, const ProfileTiming& timing, const TimingUse& use) {
+  return {
+      {"profile", config.hardware.profile->name},
+      {"prefills", {{"total", use.prefills}, {"extrapolated", use.extrapolated_prefills}}},
+      {"decode_iterations",
+       {{"total", use.decode_iterations}, {"extrapolated", use.extrapolated_decode_iterations}}},
+      {"left_out", timing.left_out()},
+      {"from_roofline", timing.from_roofline()}};
+}
+
+namespace {
+
+SimDuration measured_span(const Instance& instance) { return instance.measured().span(); }
+
+/// Of all instances, one after the other.
+double measured_seconds(Instances instances) {
+  double seconds = 0;
+  for (const Instance* instance : instances) {
+    seconds += measured_span(*instance).seconds();
+  }
+  return seconds;
+}
+
+GpuTime measured_gpu_time(Instances instances) {
+  GpuTime time;
+  for (const Instance* instance : instances) {
+    time += instance->measured_gpu_time();
+  }
+  return time;
+}
+
+/// Whether the queue grew as long as sessions arrived.
+bool exceeds_capacity(Instance& instance) {
+  // The queue is judged while sessions still arrive, since afterwards it can only drain; from the
+  // beginning if the measured part has less than half of that.
+  const SimTime arrivals_end = instance.last_session_arrival();
+  const SimTime measured_from = instance.measured().from;
+  const SimTime from = measured_from.ns * 2 < arrivals_end.ns ? measured_from : SimTime(0);
+  // Fewer waiting requests than this are no trend.
+  constexpr double kShortQueue = 50;
+  constexpr double kShareOfSessions = 0.25;
+  const double floor =
+      std::min(kShortQueue, kShareOfSessions * static_cast<double>(instance.workload().sessions()));
+  return instance.queue_trend().grows_throughout(from, arrivals_end, floor);
+}
+
+double requests_per_second(Instances instances) {
+  double sum = 0;
+  for (const Instance* instance : instances) {
+    sum += ratio(static_cast<double>(instance->turns().turns), measured_span(*instance).seconds());
+  }
+  return sum;
+}
+
+/// Turns that users would send in a second if responses took no time of the arrivals; nullopt where
+/// all are due at one time.
+std::optional<double> nominal_requests_per_second(const RunConfig& config, Instances instances,
+                                                  const WorkloadStatistics& workload) {
+  if (config.workload.arrivals != ArrivalModel::trace && !starts_sessions(config.workload)) {
+    return config.workload.request_rate
+               ? config.workload.request_rate->value
+               : config.workload.arrival_rate->value * ratio(workload.turns(), workload.sessions());
+  }
+  SimDuration span;
+  for (const Instance* instance : instances) {
+    span = std::max(span, instance->offered_span());
+  }
+  return span.ns > 0 ? std::optional(static_cast<double>(workload.turns()) / span.seconds())
+                     : std::nullopt;
+}
+
+/// The cause with the largest share of the time, or none.
+Json bottleneck_report(const WaitTimes& waits, double seconds) {
+  Json shares;
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < kWaitCauses; ++i) {
+    shares[to_string(static_cast<WaitCause>(i))] = ratio(waits.by_cause[i].seconds(), seconds);
+    most = waits.by_cause[i] > waits.by_cause[most] ? i : most;
+  }
+  const double waiting = ratio(waits.total().seconds(), seconds);
+  const bool binds = waiting >= kLeastWaitingShare;
+  return {{"name", binds ? to_string(static_cast<WaitCause>(most)) : "none"},
+          {"share", binds ? ratio(waits.by_cause[most].seconds(), seconds) : 0.0},
+          {"requests_wait_share", waiting},
+          {"shares", shares}};
+}
+
+/// Time that GPUs wait for KV to come, by the link that it comes over.
+Json load_wait_report(const WaitTimes& loads, SimDuration total, double seconds) {
+  Json json{{"total", ratio(total.seconds(), seconds)}};
+  for (const WaitCause link :
+       {WaitCause::host_link, WaitCause::host_memory, WaitCause::cxl_memory, WaitCause::drive}) {
+    json[to_string(link)] = ratio(loads[link].seconds(), seconds);
+  }
+  return json;
+}
+
+}  // namespace
+
+Json load_report(Instances instances, const RunConfig& config, const WorkloadStatistics& workload) {
+  const double seconds = measured_seconds(instances);
+  Occupied occupied;
+  WaitTimes waits;
+  WaitTimes loads;
+  double queue_mean = 0;
+  std::size_t queue_max = 0;
+  bool exceeds = false;
+  bool stationary = true;
+  SessionDurations durations;
+  for (Instance* instance : instances) {
+    occupied += instance->measured_occupied();
+    waits += instance->measured_waits();
+    loads += instance->measured_load_waits();
+    const MeasuredPart& measured = instance->measured();
+    queue_mean += instance->queue_trend().mean(measured.from, measured.to);
+    stationary = stationary && measured.stationary;
+    durations.merge(instance->session_durations());
+    queue_max = std::max(queue_max, instance->queue_trend().longest());
+    exceeds = exceeds || exceeds_capacity(*instance);
+  }
+  Json json;
+  const GpuTime gpu = measured_gpu_time(instances);
+  json["slots_in_use_fraction"] = ratio(occupied.slots, seconds);
+  json["kv_memory_in_use_fraction"] = ratio(occupied.kv_memory, seconds);
+  json["gpu_busy_fraction"] = ratio(gpu.busy().seconds(), seconds);
+  json["gpu_load_wait_fraction"] = load_wait_report(loads, gpu.exposed_load, seconds);
+  json["bottleneck"] = bottleneck_report(waits, seconds);
+  const bool is_automatic = config.workload.measure == Measure::automatic;
+  const auto servers = static_cast<double>(instances.size());
+  json["queue_length"] = Json{{"mean", queue_mean / servers}, {"max", queue_max}};
+  json["measured_seconds"] = seconds / servers;
+  const MeasuredPart& part = instances.front()->measured();
+  json["measured"] = Json{{"rule", write_value(config.workload.measure)},
+                          {"from_seconds", part.from.seconds()},
+                          {"to_seconds", part.to.seconds()},
+                          {"live_session_seconds", durations.mean_of_live()}};
+  if (is_automatic) {
+    json["measured"]["stationary"] = stationary;
+    json["measured"]["sessions_before"] = part.sessions_before;
+  }
+  const std::optional<double> nominal = nominal_requests_per_second(config, instances, workload);
+  const double rate = requests_per_second(instances);
+  constexpr double kRateError = 0.1;
+  const bool agrees = nominal && std::abs(rate - *nominal) <= kRateError * *nominal;
+  json["requests_per_second"] =
+      Json{{"nominal", nominal ? Json(*nominal) : Json()}, {"measured", rate}, {"agree", agrees}};
+
+  std::optional<std::string> too_short;
+  const double span = seconds / servers;
+  const double session = durations.mean_of_live();
+  if (exceeds) {
+    too_short = std::nullopt;
+  } else if (is_automatic && !stationary) {
+    too_short = fmt::format(
+        "no stationary state is found: the {} sessions arrive within {:.0f} s, and those that live "
+        "at a time last {:.0f} s on average",
+        workload.sessions(), workload.last_arrival().seconds(), session);
+  } else if (!nominal) {
+    too_short = "the workload has no rate: all of its turns are due at one time";
+  } else if (!agrees) {
+    too_short = fmt::format("the nominal rate is {:.4g} requests/s, the measured one {:.4g}",
+                            *nominal, rate);
+  } else if (is_automatic && span < kSessionDurations * session) {
+    too_short = fmt::format(
+        "the measured part lasts {:.0f} s, and the sessions that live at a time last {:.0f} s on "
+        "average, expected {:.0f} times as long",
+        span, session, kSessionDurations);
+  }
+  json["too_short"] = too_short ? Json(*too_short) : Json();
+  json["verdict"] = exceeds                     ? kLoadExceedsCapacity
+                    : is_automatic && too_short ? kRunTooShort
+                                                : kLoadWithinCapacity;
+  return json;
+}
+
+Json prefetch_report(const PrefetchCounters& prefetches, const TurnMetrics& turns) {
+  const Histogram& waits = turns.late_wait_ns;
+  const double late_wait_ns =
+      waits.count() == 0 ? 0 : waits.mean() * static_cast<double>(waits.count());
+  return Json{{"begun", prefetches.begun},
+              {"late", prefetches.late},
+              {"on_time", prefetches.on_time},
+              {"early", prefetches.early},
+              {"unused", prefetches.unused},
+              {"idle_byte_seconds", static_cast<double>(prefetches.idle_byte_ns) * 1e-9},
+              {"late_wait_seconds", late_wait_ns * 1e-9}};
+}
+
+Json cost_report(const RunConfig& config, double hours) {
+  const double gpu_dollars =
+      config.hardware.gpu.price.value * static_cast<double>(config.hardware.gpus) * hours;
+  // Storage is rented with the server when the system uses it.
+  const auto memory = [&](bool used, const auto& installed) {
+    return used && installed ? installed->price.value * gib(installed->capacity) * hours : 0;
+  };
+  const TiersConfig& rented = config.system.tiers;
+  const double dram_dollars = memory(rented.dram.has_value(), config.hardware.dram);
+  const double cxl_dollars = memory(rented.cxl.has_value(), config.hardware.cxl);
+  const double ssd_dollars = memory(rented.ssd.has_value(), config.hardware.ssd);
+  return Json{{"total", gpu_dollars + dram_dollars + cxl_dollars + ssd_dollars},
+              {"gpu", gpu_dollars},
+              {"dram", dram_dollars},
+              {"cxl", cxl_dollars},
+              {"ssd", ssd_dollars}};
+}
+
+Json block_hits_report(const BlockHits& hits, const Batcher& batcher) {
+  const auto by_tier = [&](std::int64_t whole) {
+    Json json;
+    const auto value = [&](std::int64_t tokens) {
+      return whole == 0 ? Json(tokens)
+                        : Json(ratio(static_cast<double>(tokens), static_cast<double>(whole)));
+    };
+    for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
+      json[to_string(batcher.medium(i))] = value(hits.hit_tokens[i]);
+    }
+    json["total"] = value(hits.hit_tokens_in_all());
+    return json;
+  };
+  return Json{{"turns", hits.turns},
+              {"turns_with_hits", hits.turns_with_hits},
+              {"prompt_tokens", hits.prompt_tokens},
+              {"prompt_blocks", hits.prompt_blocks},
+              {"hit_tokens", by_tier(0)},
+              {"hit_blocks", hits.hit_blocks},
+              {"hit_rate",
+               {{"turns",
+                 ratio(static_cast<double>(hits.turns_with_hits), static_cast<double>(hits.turns))},
+                {"tokens", by_tier(hits.prompt_tokens)},
+                {"blocks", ratio(static_cast<double>(hits.hit_blocks),
+                                 static_cast<double>(hits.prompt_blocks))}}}};
+}
+
+Json metrics_report(Instances instances, const RunConfig& config,
+                    const std::vector<LinkReport>& links) {
+  std::optional<TurnMetrics> merged;
+  if (instances.size() > 1) {
+    merged.emplace();
+    for (const Instance* instance : instances) {
+      merged->merge(instance->turns());
+    }
+  }
+  const TurnMetrics& turns = merged ? *merged : instances.front()->turns();
+  const double seconds = measured_seconds(instances);
+  const GpuTime gpu = measured_gpu_time(instances);
+  const auto sum = [&](const auto& of_instance) {
+    double total = 0;
+    for (const Instance* instance : instances) {
+      total += of_instance(*instance);
+    }
+    return total;
+  };
+  const auto gpus = static_cast<double>(config.hardware.gpus);
+
+  Json m;
+  m["turns"] = turns.turns;
+  m["resumed_turns"] = turns.resumed_turns;
+  const bool of_blocks = config.system.blocks.has_value();
+  if (has_history_hits(turns, of_blocks)) {
+    m["hit_rate"] = hit_rate_report(turns, of_blocks);
+  }
+  m["lost_hits"] = lost_hits_report(turns, filters_admission(config.system));
+  m["confidence"] = merged ? Json() : confidence_report(turns, of_blocks);
+  m["truncated_turns"] = turns.truncated_turns;
+  m["truncated_tokens"] = turns.truncated_tokens.value;
+  m["ttft_seconds"] = seconds_report(turns.ttft_ns);
+  m["ttft_seconds_without_queueing"] = seconds_report(turns.ttft_without_queueing_ns);
+  m["queueing_seconds"] = seconds_report(turns.queueing_ns);
+  m["exposed_load_seconds"] = seconds_report(turns.exposed_load_ns);
+  m["late_fetch_wait_seconds"] = seconds_report(turns.late_wait_ns);
+  m["read_buffer_to_hide_loading_bytes"] = distribution_report(turns.read_buffer_bytes, 1);
+  m["tpot_seconds"] = seconds_report(turns.tpot_ns);
+  m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
+  m["resumed"] = resumed_report(turns, gpus);
+  const Tokens prompts = turns.prompt_tokens();
+  m["prompt_tokens"] = prompts.value;
+  m["output_tokens"] = turns.output_tokens.value;
+  const auto rate = [&](const auto& count_of) {
+    return sum([&](const Instance& one) {
+      return ratio(static_cast<double>(count_of(one.turns())), measured_span(one).seconds());
+    });
+  };
+  m["prompt_tokens_served_per_second"] =
+      rate([](const TurnMetrics& t) { return t.prompt_tokens().value; });
+  m["computed_tokens_per_second"] =
+      config.system.blocks ? sum([](const Instance& one) {
+        const BlockHits& hits = *one.block_hits();
+        return ratio(static_cast<double>(hits.prompt_tokens - hits.hit_tokens_in_all()),
+                     measured_span(one).seconds());
+      })
+                           : rate([](const TurnMetrics& t) { return t.computed_tokens().value; });
+  m["prompt_tokens_served_per_prefill_second"] =
+      ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
+  m["output_throughput_tokens_per_second"] =
+      rate([](const TurnMetrics& t) { return t.output_tokens.value; });
+  m["requests_per_second"] = requests_per_second(instances);
+  m["gpu_seconds"] = Json{{"total", gpu.busy().seconds() * gpus},
+                          {"prefill", gpu.prefill.seconds() * gpus},
+                          {"decode", gpu.decode.seconds() * gpus},
+                          {"exposed_load", gpu.exposed_load.seconds() * gpus},
+                          {"exposed_save", gpu.exposed_save.seconds() * gpus}};
+  m["gpu_seconds_per_request"] = Json::object();
+  for (const auto& [part, sum_of_part] : m["gpu_seconds"].items()) {
+    m["gpu_seconds_per_request"][part] =
+        ratio(sum_of_part.get<double>(), static_cast<double>(turns.turns));
+  }
+
+  Json tiers_json = Json::object();
+  const Batcher& batcher = instances.front()->batcher();
+  for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
+    TierCounters moved;
+    Bytes peak;
+    Bytes peak_before;
+    for (const Instance* instance : instances) {
+      const TierCounters& now = instance->tiers_after()[i];
+      const TierCounters& before = instance->tiers_before()[i];
+      moved.stores += now.stores - before.stores;
+      moved.blocks += now.blocks - before.blocks;
+      moved.block_waste += now.block_waste - before.block_waste;
+      moved.read += now.read - before.read;
+      moved.written += now.written - before.written;
+      moved.insertions += now.insertions - before.insertions;
+      moved.evictions += now.evictions - before.evictions;
+      peak += now.occupancy_peak;
+      peak_before += before.occupancy_peak;
+    }
+    const double occupancy = sum([i](const Instance& one) {
+      return ratio(static_cast<double>(one.tiers_after()[i].occupancy_byte_ns -
+                                       one.tiers_before()[i].occupancy_byte_ns),
+                   static_cast<double>(measured_span(one).ns));
+    });
+    tiers_json[to_string(batcher.medium(i))] = Json{
+        {"occupancy_bytes", {{"mean", occupancy}, {"max", peak.value}}},
+        {"block_waste_bytes", {{"mean", ratio(moved.block_waste.value, moved.stores)}}},
+        {"block_waste_share", ratio(moved.block_waste.value, moved.blocks.value)},
+        {"read_bytes", moved.read.value},
+        {"written_bytes", moved.written.value},
+        {"insertions", moved.insertions},
+        {"evictions", moved.evictions},
+        {"filling", moved.evictions == 0 && static_cast<double>(peak.value) >
+                                                kGrowth * static_cast<double>(peak_before.value)}};
+  }
+  m["tiers"] = tiers_json;
+  Json links_json = Json::object();
+  for (const LinkReport& link : links) {
+    links_json[link.name] = Json{{"busy_fraction", ratio(link.counters.busy.seconds(), seconds)},
+                                 {"towards_gpu_bytes", link.counters.forward.value},
+                                 {"from_gpu_bytes", link.counters.backward.value}};
+  }
+  m["links"] = links_json;
+
+  // `busy_cost` charges the same prices for the time the GPUs work, as AttentionStore 4.2 does; in
+  // an overloaded run the two are the same.
+  m["cost_dollars"] = cost_report(config, seconds / 3600);
+  m["busy_cost_dollars"] = cost_report(config, gpu.busy().seconds() / 3600);
+  // Sums follow the length of the measured part; these do not.
+  const auto per_million = [&](const char* cost) {
+    constexpr double kMillion = 1e6;
+    return ratio(m[cost]["total"].get<double>() * kMillion,
+                 static_cast<double>(turns.output_tokens.value));
+  };
+  m["dollars_per_million_output_tokens"] =
+      Json{{"rented", per_million("cost_dollars")}, {"busy", per_million("busy_cost_dollars")}};
+  std::int64_t preemptions = 0;
+  PrefetchCounters prefetches;
+  for (const Instance* instance : instances) {
+    preemptions += instance->preemptions();
+    prefetches = prefetches + instance->prefetches();
+  }
+  m["preemptions"] = preemptions;
+  if (config.system.blocks) {
+    BlockHits hits;
+    for (const Instance* instance : instances) {
+      hits += *instance->block_hits();
+    }
+    m["blocks"] = block_hits_report(hits, batcher);
+  }
+  m["prefetches"] = prefetch_report(prefetches, turns);
+  if (config.system.compression) {
+    m["compression"] = compression_report(config);
+  }
+  return m;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "hw/profile/profile_timing.hpp"
+#include "sim/backend/simulated_backend.hpp"
+#include "sim/core/config.hpp"
+#include "sim/serving/config.hpp"
+#include "sim/serving/instance.hpp"
+
+namespace kvtier {
+
+/// A link's name and what it did in the measured part.
+struct LinkReport {
+  std::string name;
+  LinkCounters counters;
+};
+
+/// What was drawn; says so where it is synthetic.
+[[nodiscard]] Json workload_report(const RunConfig& config, const WorkloadStatistics& statistics);
+/// How much of the KV a system keeps that compresses what it stores.
+[[nodiscard]] Json compression_report(const RunConfig& config);
+/// Whether hit rates of histories say something: in a system of blocks, requests without a history
+/// find blocks of others.
+[[nodiscard]] bool has_history_hits(const TurnMetrics& turns, bool of_blocks);
+/// In a system of blocks those of whole histories are left out: the last block of a history is
+/// hardly ever full, and so not found.
+[[nodiscard]] Json hit_rate_report(const TurnMetrics& turns, bool of_blocks = false);
+[[nodiscard]] Json block_hits_report(const BlockHits& hits, const Batcher& batcher);
+/// Lost hits by cause; `not_admitted` is one of them if a tier filters.
+[[nodiscard]] Json lost_hits_report(const TurnMetrics& turns, bool with_admission = false);
+/// 95 % intervals of the headline metrics by batch means.
+[[nodiscard]] Json confidence_report(const TurnMetrics& turns, bool of_blocks = false);
+/// {"mean", "p50", "p90", "p95", "p99"} in seconds; null without values.
+[[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
+/// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
+[[nodiscard]] Json resumed_report(const TurnMetrics& turns, double gpus);
+/// What of a run's times was measured: the profile, how often it was extrapolated, and what it
+/// lacks. Of the whole run, warm-up included.
+[[nodiscard]] Json timing_report(const RunConfig& config, const ProfileTiming& timing,
+                                 const TimingUse& use);
+/// What GPUs and used tiers cost for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
+/// dollars.
+[[nodiscard]] Json cost_report(const RunConfig& config, double hours);
+/// The instances of a run, one or several that share its workload.
+using Instances = std::span<Instance* const>;
+/// `load` and `metrics` of a timed run. Of several instances: hit rates, means and quantiles are of
+/// all their turns, bytes, time, dollars and rates are sums, shares of time are those of all
+/// together, the verdict that of the worst. Intervals by batch means are of one sequence of turns,
+/// so there are none. `links` are those of all instances.
+[[nodiscard]] Json load_report(Instances instances, const RunConfig& config,
+                               const WorkloadStatistics& workload);
+/// The measured part has to last this many times as long as the sessions that live at a time last
+/// on average. Shorter ones were up to 16 % off in the rate that meets an SLO.
+inline constexpr double kSessionDurations = 10;
+/// If requests wait in a smaller share of the time, nothing is named as the bottleneck.
+inline constexpr double kLeastWaitingShare = 0.1;
+/// Verdicts of `load`.
+inline constexpr const char* kLoadWithinCapacity = "load is within capacity";
+inline constexpr const char* kLoadExceedsCapacity = "load exceeds capacity";
+/// A run that is to be measured in its stationary state has none, or too little of it:
+/// `load/too_short` says why. With "measure": "all" that is judged by the rate of requests alone,
+/// and is no verdict. Null where the load exceeds capacity.
+inline constexpr const char* kRunTooShort = "run too short to tell";
+[[nodiscard]] Json metrics_report(Instances instances, const RunConfig& config,
+                                  const std::vector<LinkReport>& links);
+
+}  // namespace kvtier

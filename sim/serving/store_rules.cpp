@@ -1,0 +1,130 @@
+#include "sim/serving/store_rules.hpp"
+
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "hw/profile/profile_timing.hpp"
+#include "sim/core/errors.hpp"
+
+namespace kvtier {
+namespace {
+
+/// Bytes of a tier where the system does not say how much of it is for blocks.
+Bytes installed(const RunConfig& config, const std::string& name) {
+  if (name == "hbm") {
+    return config.system.tiers.hbm->capacity.value_or(
+        config.serving.kv_memory.value_or(kv_capacity(config.model, config.hardware)));
+  }
+  return name == "dram"  ? config.hardware.dram->capacity
+         : name == "cxl" ? config.hardware.cxl->capacity
+                         : config.hardware.ssd->capacity;
+}
+
+}  // namespace
+
+Medium medium_of(const std::string& name) {
+  return name == "hbm"    ? Medium::hbm
+         : name == "dram" ? Medium::dram
+         : name == "cxl"  ? Medium::cxl
+                          : Medium::ssd;
+}
+
+StoreFacts store_facts(const RunConfig& config) {
+  const HardwareConfig& hardware = config.hardware;
+  StoreFacts facts{.topology = server_topology(hardware),
+                   .tiers = config.system.tiers,
+                   .hbm = hbm_shares(config),
+                   .bytes_per_token = stored_kv_bytes_per_token(config),
+                   .prefetch = config.system.prefetch,
+                   .save = config.system.save.mode};
+  const auto install = [&](Medium medium, const auto& memory) {
+    if (memory) {
+      facts.capacity[static_cast<std::size_t>(medium)] = memory->capacity;
+    }
+  };
+  install(Medium::dram, hardware.dram);
+  install(Medium::cxl, hardware.cxl);
+  install(Medium::ssd, hardware.ssd);
+  if (const auto& paging = config.system.paging) {
+    facts.splits = true;
+    facts.loads_first = paging->swap_in_first;
+    if (facts.hbm.is_shared) {
+      const Bytes block = kv_bytes_per_token(config.model) * paging->block_size.value;
+      const std::int64_t blocks = facts.hbm.capacity / block;
+      facts.hbm.capacity = block * blocks;
+      facts.saved_ahead =
+          block * static_cast<std::int64_t>(static_cast<double>(blocks) * paging->swap_out_below);
+    }
+  }
+  if (config.serving.kv_reservation == Reservation::context_window) {
+    facts.window_account = facts.bytes_per_token * config.model.context_window.value;
+  }
+  // Few policies ask, so the timing model is made when one does.
+  facts.recompute = [&config, timing = std::shared_ptr<TimingModel>()](Tokens tokens) mutable {
+    if (timing == nullptr) {
+      timing =
+          make_timing(config.model, config.hardware, config.system.positions, config.serving.slots);
+    }
+    const PrefillPart all{.added = tokens, .past = Tokens(0)};
+    return tokens.value == 0 ? SimDuration(0) : timing->prefill({&all, 1}).total;
+  };
+  return facts;
+}
+
+StoreRules store_rules(const RunConfig& config) {
+  const BlocksConfig& blocks = *config.system.blocks;
+  StoreRules rules;
+  rules.bytes_per_token = kv_bytes_per_token(config.model);
+  rules.hit_cap = blocks.longest_hit;
+  rules.publication = blocks.found_from;
+  rules.duplicates = blocks.duplicates;
+  rules.keyless = blocks.keyless;
+  rules.requests_in_first = config.system.tiers.hbm.has_value();
+  rules.loads_alone = load_wait(config.system) == LoadWait::request;
+  Problems problems;
+  for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
+    const BlockTierConfig of_blocks = tier.blocks.value_or(BlockTierConfig{});
+    const KvSize size = of_blocks.capacity.value_or(
+        KvSize{KvSize::Unit::bytes, of_blocks.capacity ? 0 : installed(config, name).value});
+    PoolRules pool{.name = name,
+                   .capacity = blocks_of(size, tier.block_size, kv_bytes_per_token(config.model)),
+                   .block = tier.block_size,
+                   .unit = blocks.unit,
+                   .eviction = tier.eviction.name,
+                   .eviction_parameters = tier.eviction.parameters,
+                   .admission = tier.admission.name,
+                   .admission_parameters = tier.admission.parameters,
+                   .ttl = tier.ttl,
+                   .lease = of_blocks.lease,
+                   .round = of_blocks.round,
+                   .insertion = of_blocks.insertion,
+                   .touch = of_blocks.touch,
+                   .whole_need = blocks.whole_need,
+                   .one_block_more = blocks.one_block_more};
+    if (has_entries(pool.unit)) {
+      pool.facts = tier_facts(store_facts(config), medium_of(name));
+    }
+    if (pool.capacity == 0) {
+      problems.add(std::string("/system/tiers/") + name + "/blocks/capacity",
+                   fmt::format("expected at least one block of {}, got {}",
+                               format_quantity(tier.block_size), format_kv_size(size)));
+    }
+    if (!rules.pools.empty()) {
+      rules.edges.push_back({.write = of_blocks.after_uses                   ? Write::after_uses
+                                      : tier.write == WriteMoment::on_create ? Write::with_compute
+                                                                             : Write::on_eviction,
+                             .uses = of_blocks.after_uses.value_or(2),
+                             .exclusive = !tier.inclusive,
+                             .no_room = of_blocks.no_room,
+                             .promotes = of_blocks.promotes,
+                             .prompts_only = of_blocks.prompts_only});
+    }
+    rules.pools.push_back(pool);
+  });
+  problems.throw_if_any();
+  return rules;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "sim/backend/backend.hpp"
+#include "sim/serving/config.hpp"
+#include "sim/store/rules.hpp"
+#include "sim/store/store_facts.hpp"
+
+namespace kvtier {
+
+/// The facts about a run that the store of its sessions needs. The config outlives them.
+[[nodiscard]] StoreFacts store_facts(const RunConfig& config);
+
+/// The rules of a system of blocks (SystemConfig::blocks). Throws ConfigError for a tier without
+/// room for a block.
+[[nodiscard]] StoreRules store_rules(const RunConfig& config);
+
+/// The medium of a tier with this name.
+[[nodiscard]] Medium medium_of(const std::string& name);
+
+}  // namespace kvtier

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "sim/backend/backend.hpp"
+#include "sim/core/units.hpp"
+
+namespace kvtier {
+
+/// Why an entry's KV (or part of it) is gone when its session comes back.
+enum class LossCause : std::uint8_t {
+  none,
+  not_stored,        // the system keeps nothing across turns
+  capacity,          // evicted from the last tier, or no room below
+  ttl,               // not used for too long
+  overflow,          // truncated away, or invalidated by truncation
+  larger_than_tier,  // never fitted
+  not_admitted       // refused by a tier's admission policy
+};
+inline constexpr std::size_t kLossCauses = 7;
+[[nodiscard]] const char* to_string(LossCause cause);
+
+/// Where a turn's history was found.
+struct Lookup {
+  /// Tokens of the needed history whose KV is reused; 0: a miss.
+  Tokens reused;
+  /// Where it was found. A fetch in flight counts for its destination.
+  Medium medium = Medium::hbm;
+  /// The fetch that brings it nearer is still in flight: load_ready is heard of when it is done.
+  bool late = false;
+  /// Where that fetch comes from.
+  Medium fetched_from = Medium::hbm;
+  /// Why less than the whole history was found.
+  LossCause cause = LossCause::none;
+  /// Of `reused`, the tokens that were in faster media than `medium`, by medium.
+  std::array<Tokens, kMedia> nearer{};
+
+  /// Tokens that were in `medium` itself.
+  [[nodiscard]] Tokens there() const {
+    Tokens tokens = reused;
+    for (const Tokens part : nearer) {
+      tokens -= part;
+    }
+    return tokens;
+  }
+  [[nodiscard]] Tokens in_hbm() const { return nearer[static_cast<std::size_t>(Medium::hbm)]; }
+};
+
+/// What was found of a turn's shared prompt and of its session's own history.
+[[nodiscard]] Lookup together(const Lookup& prompt, const Lookup& own);
+
+}  // namespace kvtier

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "sim/store/store.hpp"
+
+namespace kvtier {
+
+/// Tells a store of a request that runs by itself, in steps: a copy that begins with a step is
+/// complete when the next one has ended, as that of vLLM's offload. For stores without an offload
+/// it does nothing but `computed`.
+class OffloadSteps {
+ public:
+  explicit OffloadSteps(Store& store) : store_(store) {}
+
+  /// What the request found is loaded before its first step.
+  void begin(RequestId request) {
+    store_.loaded(request);
+    store_.publish_loaded(request);
+  }
+  /// A step computes KV of the context's first tokens.
+  void compute(RequestId request, Tokens tokens) {
+    if (store_.offloads()) {
+      static_cast<void>(store_.offer(request, tokens));
+      complete(std::exchange(begun_, store_.take_copies()));
+    }
+    store_.computed(request, tokens);
+  }
+  /// It has been released. `tokens`: those of its context with KV.
+  void end(RequestId request, Tokens tokens) {
+    if (store_.offloads()) {
+      static_cast<void>(store_.offer(request, tokens));
+      store_.end(request);
+      complete(std::exchange(begun_, {}));
+      complete(store_.take_copies());
+    }
+  }
+
+ private:
+  void complete(const std::vector<Copy>& copies) {
+    for (const Copy& copy : copies) {
+      store_.copied(copy.id);
+    }
+  }
+
+  Store& store_;
+  std::vector<Copy> begun_;
+};
+
+}  // namespace kvtier

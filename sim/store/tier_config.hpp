@@ -1,0 +1,220 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "sim/core/config.hpp"
+#include "sim/core/kv_size.hpp"
+#include "sim/core/units.hpp"
+#include "sim/policy/policy.hpp"
+#include "sim/store/rules.hpp"
+
+/// How the tiers of a system are used: the keys of /system/tiers, /system/paging and the policies
+/// that they name.
+namespace kvtier {
+
+/// A policy and its parameters: `"lru"` or `{"policy": "look_ahead", "window": 64}`.
+struct PolicyChoice {
+  std::string name;
+  PolicyParameters parameters;
+};
+void read_config(PolicyChoice& choice, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const PolicyChoice& choice);
+[[nodiscard]] Json config_schema(const PolicyChoice& choice);
+
+/// When an entry is written to a tier from the tier above.
+enum class WriteMoment {
+  on_evict,   // when it leaves the tier above
+  on_create,  // as soon as it is in the tier above
+};
+constexpr auto enum_names(WriteMoment) {
+  return std::array{std::pair{"on_evict", WriteMoment::on_evict},
+                    std::pair{"on_create", WriteMoment::on_create}};
+}
+
+enum class SaveMode {
+  async,     // while later work runs, through the HBM write buffer
+  blocking,  // the GPUs wait at the end of the turn
+};
+constexpr auto enum_names(SaveMode) {
+  return std::array{std::pair{"async", SaveMode::async}, std::pair{"blocking", SaveMode::blocking}};
+}
+
+inline constexpr const char* kAlwaysAdmitted = "always";
+inline constexpr const char* kNoPrefetch = "none";
+
+/// A tier of a system that keeps blocks (SystemConfig::blocks), and the edge from the tier above.
+struct BlockTierConfig {
+  std::optional<KvSize> capacity;
+  End insertion = End::tail;
+  Touch touch = Touch::end;
+  std::optional<std::int64_t> after_uses;
+  NoRoom no_room = NoRoom::evict;
+  bool promotes = true;
+  bool prompts_only = true;
+  SimDuration lease{0};
+  std::int64_t round = 1;
+};
+template <class V>
+void describe(V& v, BlockTierConfig& c) {
+  v.field("capacity", c.capacity,
+          "Size of the tier in bytes, tokens (5Mitokens) or blocks (1000blocks); \"installed\": "
+          "what the hardware has.",
+          or_word("installed"));
+  v.field("insertion", c.insertion,
+          "Which end of a request's blocks comes into the order of eviction first, and so leaves "
+          "first.");
+  v.field("touch", c.touch,
+          "When a use counts for the order of eviction: at the request's look-up or at its end.");
+  v.field(
+      "after_uses", c.after_uses,
+      "A block is written here when it is used in the tier above for the n-th time, where coming "
+      "in is the first use; \"none\": as write says.",
+      at_least(1));
+  v.field("no_room", c.no_room, "Whether a write without room evicts other blocks or is skipped.");
+  v.field("promotes", c.promotes, "Whether a block that is found here comes into the tier above.");
+  v.field("prompts_only", c.prompts_only,
+          "Of blocks, behind a tier in HBM: the KV of responses is not written here.");
+  v.field("lease", c.lease, "KV does not make room for other within this time of its last use.",
+          non_negative());
+  v.field("round", c.round, "An eviction frees at least so many blocks.", at_least(1));
+}
+
+/// How one tier is used; that it is installed, and its size, is said by the hardware.
+struct TierConfig {
+  PolicyChoice eviction{.name = "lru", .parameters = {}};
+  PolicyChoice admission{.name = kAlwaysAdmitted, .parameters = {}};
+  bool inclusive = false;
+  WriteMoment write = WriteMoment::on_evict;
+  Tokens block_size{16};
+  Bytes free_buffer{0};
+  std::optional<SimDuration> ttl;
+  std::optional<BlockTierConfig> blocks;
+};
+inline constexpr const char* kBlockTierText =
+    "How the tier keeps blocks, in a system with /system/blocks; \"none\": the defaults.";
+/// The keys that say when entries leave a tier unasked.
+template <class V>
+void describe_departures(V& v, TierConfig& c) {
+  v.field("free_buffer", c.free_buffer, "Entries leave in the background until this much is free.",
+          non_negative());
+  v.field("ttl", c.ttl, "An entry not used for longer is dropped; \"none\": never.",
+          or_word("none", positive()));
+}
+inline constexpr const char* kAdmissionText =
+    "Admission policy: what comes into this tier at all, of what turns save and what leaves the "
+    "tier above. What a running turn saves to the fastest tier has been moved by the time it is "
+    "asked, at the turn's end.";
+template <class V>
+void describe(V& v, TierConfig& c) {
+  v.field("eviction", c.eviction, "Eviction policy of this tier.");
+  v.field("admission", c.admission, kAdmissionText);
+  v.field("inclusive", c.inclusive,
+          "An entry that moves up keeps its copy here, and only new tokens are written later.");
+  v.field("write", c.write, "When an entry is written to this tier from the tier above.");
+  v.field("block_size", c.block_size,
+          "Storage is accounted and written in blocks of this many tokens.", at_least(1));
+  describe_departures(v, c);
+  v.field("blocks", c.blocks, kBlockTierText);
+}
+
+/// HBM that keeps the KV of sessions between their turns, beside that of running requests. It is
+/// the fastest tier, so what a finished turn leaves is there already, and it has nothing above it.
+struct HbmTierConfig : TierConfig {
+  /// All GPUs together; without a value: shared with running requests.
+  std::optional<Bytes> capacity;
+};
+template <class V>
+void describe(V& v, HbmTierConfig& c) {
+  v.field("capacity", c.capacity,
+          "HBM set aside for the KV of sessions that wait for their next turn, all GPUs together. "
+          "KV that does not fit in it goes to the next tier. \"shared\" (with paging): the blocks "
+          "of running requests, of which they take what they need.",
+          required(or_word("shared", positive())));
+  v.field("eviction", c.eviction, "Eviction policy of this tier.");
+  v.field("admission", c.admission, kAdmissionText);
+  v.field("block_size", c.block_size, "Storage is accounted in blocks of this many tokens.",
+          at_least(1));
+  describe_departures(v, c);
+  v.field("blocks", c.blocks, kBlockTierText);
+}
+
+struct TiersConfig {
+  std::optional<HbmTierConfig> hbm;
+  std::optional<TierConfig> dram;
+  std::optional<TierConfig> cxl;
+  std::optional<TierConfig> ssd;
+
+  [[nodiscard]] int count() const {
+    return (hbm ? 1 : 0) + (dram ? 1 : 0) + (cxl ? 1 : 0) + (ssd ? 1 : 0);
+  }
+};
+/// Visits the name and the config of each tier used, the fastest first.
+template <class Visit>
+void for_each_tier(const TiersConfig& tiers, const Visit& visit) {
+  if (tiers.hbm) {
+    visit("hbm", static_cast<const TierConfig&>(*tiers.hbm));
+  }
+  if (tiers.dram) {
+    visit("dram", *tiers.dram);
+  }
+  if (tiers.cxl) {
+    visit("cxl", *tiers.cxl);
+  }
+  if (tiers.ssd) {
+    visit("ssd", *tiers.ssd);
+  }
+}
+template <class V>
+void describe(V& v, TiersConfig& c) {
+  v.field("hbm", c.hbm, "GPU memory between turns; \"none\": not used.");
+  v.field("dram", c.dram, "Host memory; \"none\": not used.");
+  v.field("cxl", c.cxl, "Memory behind CXL; \"none\": not used.");
+  v.field("ssd", c.ssd, "Flash drives; \"none\": not used.");
+}
+
+/// KV of running requests in blocks that are taken as they are needed, not reserved; what is stored
+/// between turns is in blocks too, and leaves a tier in parts of a session.
+struct PagingConfig {
+  Tokens block_size{16};
+  double decode_reserve = 0;
+  double swap_out_below = 0;
+  bool swap_in_first = true;
+};
+template <class V>
+void describe(V& v, PagingConfig& c) {
+  v.field("block_size", c.block_size, "Tokens of a block, in HBM and in host memory.", at_least(1));
+  v.field("decode_reserve", c.decode_reserve,
+          "Share of the blocks of HBM that no request is admitted into while others run.",
+          between(0, 0.9));
+  v.field("swap_out_below", c.swap_out_below,
+          "Stored KV is copied to host memory ahead of time while less than this share of the "
+          "blocks of HBM is available; what is copied stays usable until its blocks are taken. 0: "
+          "only when a request needs room.",
+          between(0, 1));
+  v.field("swap_in_first", c.swap_in_first,
+          "Copies to host memory wait while KV is loaded from there.");
+}
+
+/// HBM for KV and what is set aside in it.
+struct KvShares {
+  Bytes capacity;
+  /// Of the tier in HBM.
+  Bytes stored;
+  Bytes read_buffer;
+  Bytes write_buffer;
+  /// Stored KV has no size of its own: it takes what running requests leave.
+  bool is_shared = false;
+};
+
+/// What is left for the KV of running requests; zero if nothing.
+[[nodiscard]] inline Bytes left_to_run(const KvShares& hbm) {
+  return std::max(Bytes(0), hbm.capacity - hbm.stored - hbm.read_buffer - hbm.write_buffer);
+}
+
+}  // namespace kvtier

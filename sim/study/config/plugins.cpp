@@ -1,0 +1,109 @@
+#include "sim/study/config/plugins.hpp"
+
+#include <exception>
+#include <filesystem>
+#include <utility>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "policies/registry.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/policy/conformance.hpp"
+#include "sim/policy/plugin.hpp"
+
+namespace kvtier {
+namespace {
+
+/// The policies that the library adds. Throws ConfigError.
+PolicyRegistry policies_of(const std::string& library, const std::string& origin) {
+  if (library.empty()) {
+    throw ConfigError(fmt::format("{}: expected the name of a shared library", origin));
+  }
+  // A name without a slash would be looked for among the system's libraries.
+  const std::string path = std::filesystem::absolute(library).string();
+  void* const loaded = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (loaded == nullptr) {
+    throw ConfigError(fmt::format("{}: cannot be loaded: {}", origin, ::dlerror()));
+  }
+  const auto* const plugin = static_cast<const PolicyPlugin*>(::dlsym(loaded, kPolicyPluginSymbol));
+  if (plugin == nullptr) {
+    throw ConfigError(fmt::format("{}: has no {}: expected a library with KVTIER_POLICY_PLUGIN",
+                                  origin, kPolicyPluginSymbol));
+  }
+  if (plugin->version != kPolicyInterfaceVersion) {
+    throw ConfigError(
+        fmt::format("{}: has version {} of the policy interface, this kvtier has {}; build it with "
+                    "this kvtier's headers",
+                    origin, plugin->version, kPolicyInterfaceVersion));
+  }
+  if (plugin->layout != detail::policy_layout()) {
+    throw ConfigError(fmt::format(
+        "{}: was built by a compiler or standard library that is unlike this kvtier's", origin));
+  }
+  PolicyRegistry added;
+  try {
+    plugin->add_policies(added);
+  } catch (const std::exception& error) {
+    throw ConfigError(fmt::format("{}: does not give its policies: {}", origin, error.what()));
+  }
+  if (added.eviction.empty() && added.admission.empty() && added.prefetch.empty() &&
+      added.order.empty()) {
+    throw ConfigError(fmt::format("{}: has no policy", origin));
+  }
+  return added;
+}
+
+template <class Interface>
+void check_kinds(const char* what, std::vector<PolicyKind<Interface>>& all,
+                 std::vector<PolicyKind<Interface>>& added, const std::string& origin,
+                 std::vector<std::string>& problems) {
+  for (auto& kind : added) {
+    const std::string label = fmt::format("{}: {} policy \"{}\"", origin, what, kind.name);
+    for (const std::string& problem : declaration_problems(kind)) {
+      problems.push_back(fmt::format("{}: {}", label, problem));
+    }
+    if (find_policy(all, kind.name) != nullptr) {
+      problems.push_back(fmt::format("{}: there is one of this name already", label));
+    }
+    all.push_back(std::move(kind));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> add_policies(PolicyRegistry& registry, PolicyRegistry added,
+                                      const std::string& origin) {
+  std::vector<std::string> problems;
+  PolicyRegistry all = registry;
+  check_kinds("eviction", all.eviction, added.eviction, origin, problems);
+  check_kinds("admission", all.admission, added.admission, origin, problems);
+  check_kinds("prefetch", all.prefetch, added.prefetch, origin, problems);
+  check_kinds("order", all.order, added.order, origin, problems);
+  if (problems.empty()) {
+    registry = std::move(all);
+  }
+  return problems;
+}
+
+PolicyRegistry load_policies(const std::vector<std::string>& libraries) {
+  PolicyRegistry registry = builtin_policies();
+  std::vector<std::string> problems;
+  const auto add = [&](const std::vector<std::string>& more) {
+    problems.insert(problems.end(), more.begin(), more.end());
+  };
+  for (const std::string& library : libraries) {
+    const std::string origin = fmt::format("--plugin: {}", library);
+    try {
+      add(add_policies(registry, policies_of(library, origin), origin));
+    } catch (const ConfigError& error) {
+      add(error.problems());
+    }
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  return registry;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+
+/// The files of policies/templates, which the build makes part of the program.
+namespace kvtier {
+
+struct PolicyTemplate {
+  std::string_view code;
+  std::string_view test;
+};
+
+struct PolicyTemplates {
+  std::string_view header;
+  /// In the order of NewPolicyKind.
+  std::array<PolicyTemplate, 4> kinds;
+};
+
+[[nodiscard]] const PolicyTemplates& policy_templates();
+
+}  // namespace kvtier

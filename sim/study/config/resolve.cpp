@@ -1,0 +1,595 @@
+#include "sim/study/config/resolve.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <iterator>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "hw/model/model.hpp"
+#include "hw/profile/profile_hardware.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kPresetKey = "preset";
+constexpr const char* kSchemaKey = "$schema";
+constexpr const char* kNoticeKey = "notice";
+constexpr const char* kPolicyKey = "policy";
+constexpr const char* kProfileKey = "profile";
+constexpr const char* kHardwareProfile = "/hardware/profile";
+constexpr const char* kHardwareGpus = "/hardware/gpus";
+
+/// A section of the config that may name a preset, and the folder its presets are in.
+struct Section {
+  const char* key;
+  const char* kind;
+};
+constexpr std::array<Section, 3> kSections{
+    {{"model", "models"}, {"hardware", "hardware"}, {"system", "systems"}}};
+
+std::vector<std::string> split_pointer(const std::string& pointer) {
+  std::vector<std::string> parts;
+  std::size_t begin = 1;
+  while (begin <= pointer.size()) {
+    const std::size_t end = std::min(pointer.find('/', begin), pointer.size());
+    std::string part = pointer.substr(begin, end - begin);
+    for (std::size_t at = 0; (at = part.find('~', at)) != std::string::npos; ++at) {
+      const bool slash = at + 1 < part.size() && part[at + 1] == '1';
+      part.replace(at, 2, slash ? "/" : "~");
+    }
+    parts.push_back(std::move(part));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// Puts `changes` over `base`, key by key; a value that is not an object, or a policy, replaces
+/// what was there.
+void merge(Json& base, const Json& changes, const std::string& pointer, const std::string& origin,
+           Problems& problems) {
+  const bool replaces = !changes.is_object() || !base.is_object() || changes.contains(kPolicyKey);
+  if (replaces) {
+    base = changes;
+    problems.set_origin(pointer, origin);
+    return;
+  }
+  for (const auto& [key, value] : changes.items()) {
+    const std::string below = pointer + "/" + escape_pointer(key);
+    if (base.contains(key)) {
+      merge(base[key], value, below, origin, problems);
+    } else {
+      base[key] = value;
+      problems.set_origin(below, origin);
+    }
+  }
+}
+
+void apply(Json& root, const Override& change, const std::string& origin, Problems& problems) {
+  const std::vector<std::string> parts = split_pointer(change.pointer);
+  constexpr std::size_t kMostKeys = 100;  // each makes what it sets one level deeper
+  if (parts.size() > kMostKeys) {
+    problems.add_line(fmt::format("{}: expected a JSON pointer of at most {} keys, got {}", origin,
+                                  kMostKeys, parts.size()));
+    return;
+  }
+  Json* at = &root;
+  std::string pointer;
+  for (const std::string& part : parts) {
+    if (at->is_array()) {
+      std::size_t index = 0;
+      const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+      if (error != std::errc() || end != part.data() + part.size() || index >= at->size()) {
+        problems.add_line(fmt::format("{}: {}: {} is not an index of the list at {}", origin,
+                                      change.pointer, part, pointer));
+        return;
+      }
+      at = &(*at)[index];
+    } else {
+      if (!at->is_object() && !at->is_null()) {
+        // "none" gives way to an object, anything else is no place to set a key in.
+        if (!at->is_string()) {
+          problems.add_line(fmt::format("{}: {}: {} holds {}, which has no keys", origin,
+                                        change.pointer, pointer, quote_json(*at)));
+          return;
+        }
+        const std::string word = at->get<std::string>();
+        *at = word == "none" ? Json::object() : Json{{kPolicyKey, word}};
+      }
+      if (!at->contains(part)) {
+        problems.set_origin(pointer + "/" + escape_pointer(part), origin);
+      }
+      at = &(*at)[part];
+    }
+    pointer += "/" + escape_pointer(part);
+  }
+  *at = change.value;
+  problems.set_origin(change.pointer, origin);
+}
+
+/// A model may also be the path of a Hugging Face config.json or of a model file.
+bool names_a_file(const std::string& name) {
+  return name.find('/') != std::string::npos || (name.size() > 5 && name.ends_with(".json"));
+}
+
+/// The preset as a whole JSON object, with the preset that it builds on below its own keys, or
+/// nullopt after reporting that there is none. `chain` has the presets that build on this one.
+std::optional<Json> load_preset(const Section& section, const std::string& name,
+                                const std::filesystem::path& base_dir,
+                                const ConfigDirectory& presets, const std::string& pointer,
+                                Problems& problems, std::vector<std::string> chain = {}) {
+  const bool is_file = names_a_file(name);
+  const std::filesystem::path path = is_file ? base_dir / name : presets.file(section.kind, name);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    const std::vector<std::string> known = presets.names(section.kind);
+    problems.add(pointer,
+                 is_file ? fmt::format("no such file: {}", path.string())
+                         : fmt::format("expected one of {}, or the path of a file, got \"{}\"{}",
+                                       detail::join(known, ", "), name, suggestion(name, known)));
+    return std::nullopt;
+  }
+  const std::string file = path.lexically_normal().string();
+  const bool is_cycle = std::ranges::find(chain, file) != chain.end();
+  chain.push_back(file);
+  if (is_cycle) {
+    problems.add(pointer, fmt::format("expected presets that do not build on themselves, got {}",
+                                      fmt::join(chain, " -> ")));
+    return std::nullopt;
+  }
+  try {
+    Json json = read_json_file(path);
+    if (std::string_view(section.key) == "model" && looks_like_hugging_face(json)) {
+      json = write_value(model_from_hugging_face(json, path.string()));
+    }
+    if (const auto notice = json.find(kNoticeKey); notice != json.end()) {
+      if (!notice->is_string()) {
+        problems.add_line(fmt::format("{}: /{}: expected a text, got {}", path.string(), kNoticeKey,
+                                      quote_json(*notice)));
+        return std::nullopt;
+      }
+      // A preset that builds on this one keeps its meaning.
+      if (chain.size() == 1) {
+        presets.give_notice(notice->get<std::string>());
+      }
+      json.erase(notice);
+    }
+    const auto base_name = json.find(kPresetKey);
+    if (base_name == json.end()) {
+      problems.set_origin(pointer, path.string());
+      return json;
+    }
+    if (!base_name->is_string()) {
+      problems.add_line(fmt::format("{}: /{}: expected a preset's name, got {}", path.string(),
+                                    kPresetKey, quote_json(*base_name)));
+      return std::nullopt;
+    }
+    std::optional<Json> base = load_preset(section, base_name->get<std::string>(),
+                                           path.parent_path(), presets, pointer, problems, chain);
+    if (base) {
+      json.erase(kPresetKey);
+      merge(*base, json, pointer, path.string(), problems);
+    }
+    return base;
+  } catch (const ConfigError& error) {
+    for (const std::string& line : error.problems()) {
+      problems.add_line(line);
+    }
+    return std::nullopt;
+  }
+}
+
+/// The profile, or null after reporting that there is none or what is wrong with it.
+std::shared_ptr<const Profile> load_profile(const std::string& name,
+                                            const std::filesystem::path& base_dir,
+                                            const ConfigDirectory& presets,
+                                            const std::string& pointer, Problems& problems) {
+  const bool is_file = names_a_file(name);
+  const std::filesystem::path path = is_file ? base_dir / name : presets.file("profiles", name);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    const std::vector<std::string> known = presets.names("profiles");
+    problems.add(pointer + "/" + kProfileKey,
+                 is_file || known.empty()
+                     ? fmt::format("no such file: {}", path.string())
+                     : fmt::format("expected one of {}, or the path of a file, got \"{}\"{}",
+                                   detail::join(known, ", "), name, suggestion(name, known)));
+    return nullptr;
+  }
+  try {
+    return std::make_shared<const Profile>(read_profile(path));
+  } catch (const ConfigError& error) {
+    for (const std::string& line : error.problems()) {
+      problems.add_line(line);
+    }
+    return nullptr;
+  }
+}
+
+/// Replaces the preset that a section names by its content, with the section's own keys over it.
+/// False if that failed; the section is then of no use.
+bool expand_section(Json& root, const Section& section, const std::string& origin,
+                    const std::filesystem::path& base_dir, const ConfigDirectory& presets,
+                    Problems& problems) {
+  const std::string pointer = std::string("/") + section.key;
+  if (!root.contains(section.key)) {
+    return true;  // the reader reports what is missing
+  }
+  Json& given = root[section.key];
+  if (given.is_string()) {
+    given = Json{{kPresetKey, given}};
+  }
+  if (!given.is_object() || !given.contains(kPresetKey)) {
+    return true;
+  }
+  const Json name = given[kPresetKey];
+  if (!name.is_string()) {
+    problems.add(pointer + "/" + kPresetKey, "expected a preset's name, got " + quote_json(name));
+    return false;
+  }
+  std::optional<Json> preset =
+      load_preset(section, name.get<std::string>(), base_dir, presets, pointer, problems);
+  if (!preset) {
+    return false;
+  }
+  given.erase(kPresetKey);
+  merge(*preset, given, pointer, origin, problems);
+  given = std::move(*preset);
+  return true;
+}
+
+/// Checked as far as it can be read. `problems` is empty before.
+ModelConfig read_model(const Json& json, const std::string& pointer, Problems& problems) {
+  ModelConfig model;
+  read_value(model, json, pointer, problems);
+  if (problems.empty()) {
+    check_model(model, pointer, problems);
+  }
+  return model;
+}
+
+/// The unit in which KV is copied: one token of one layer on one of `gpus`. nullopt if the model
+/// cannot be read; its errors are reported elsewhere.
+std::optional<Bytes> kv_piece(const Json& root, std::int64_t gpus) {
+  const auto found = root.find("model");
+  if (found == root.end() || !found->is_object()) {
+    return std::nullopt;
+  }
+  Problems problems;
+  const ModelConfig model = read_model(*found, "/model", problems);
+  return problems.empty()
+             ? std::optional(std::max(Bytes(1), kv_bytes_per_token_layer(model) / gpus))
+             : std::nullopt;
+}
+
+/// How many GPUs there are once the keys that are set have been set. 1 where that cannot be read:
+/// what is wrong with it is reported elsewhere.
+std::int64_t gpus_of(const Json& hardware, const std::vector<Override>& overrides) {
+  Json gpus = hardware.contains("gpus") ? hardware["gpus"] : Json(1);
+  for (const Override& change : overrides) {
+    if (change.pointer == kHardwareGpus) {
+      gpus = change.value;
+    }
+  }
+  return gpus.is_number_integer() ? std::max<std::int64_t>(1, gpus.get<std::int64_t>()) : 1;
+}
+
+/// Reads the profile that /hardware names, if any, and puts what it says of the server where it
+/// belongs: what was measured over the preset, or all of it where there is no preset, and the
+/// config's own keys over that. To be called instead of expand_section. Null if there is none.
+std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& section,
+                                               const std::string& origin,
+                                               const std::filesystem::path& base_dir,
+                                               const ConfigDirectory& presets,
+                                               const std::vector<Override>& overrides,
+                                               Problems& problems, bool& usable) {
+  Json own = root.contains(section.key) ? root[section.key] : Json();
+  usable = expand_section(root, section, origin, base_dir, presets, problems);
+  if (!usable || !root.contains(section.key) || !root[section.key].is_object() ||
+      !root[section.key].contains(kProfileKey)) {
+    return nullptr;
+  }
+  Json& hardware = root[section.key];
+  const Json name = hardware[kProfileKey];
+  if (!name.is_string() || name == "none") {
+    return nullptr;  // the reader reports what is no name
+  }
+  const std::string pointer = std::string("/") + section.key;
+  std::shared_ptr<const Profile> profile =
+      load_profile(name.get<std::string>(), base_dir, presets, pointer, problems);
+  if (!profile) {
+    usable = false;
+    return nullptr;
+  }
+  const std::string source = "profile " + profile->name;
+  const bool has_preset = own.is_string() || own.contains(kPresetKey);
+  const std::optional<Bytes> piece = kv_piece(root, gpus_of(hardware, overrides));
+  Json base = has_preset ? hardware : described_hardware(*profile, piece);
+  if (has_preset) {
+    Json measured = measured_hardware(*profile, piece);
+    if (!base.contains("ssd") || !base["ssd"].is_object()) {
+      measured.erase("ssd");
+    }
+    merge(base, measured, pointer, source, problems);
+  } else {
+    problems.set_origin(pointer, source);
+  }
+  if (own.is_object()) {
+    own.erase(kPresetKey);
+    merge(base, own, pointer, origin, problems);
+  }
+  hardware = std::move(base);
+  return profile;
+}
+
+bool is_section(const std::string& pointer) {
+  return std::any_of(kSections.begin(), kSections.end(), [&](const Section& section) {
+    return pointer == std::string("/") + section.key;
+  });
+}
+
+bool is_in(const Section& section, const std::string& pointer) {
+  return pointer.starts_with(std::string("/") + section.key + "/");
+}
+
+/// The same without required keys, at any depth: what is left out comes from a preset. Policies
+/// stay whole, since one policy replaces another with its parameters.
+Json partial_schema(Json schema) {
+  if (!schema.is_object()) {
+    return schema;
+  }
+  const auto closed = schema.find("additionalProperties");
+  if (closed != schema.end() && *closed == false && schema.contains("properties")) {
+    schema.erase("required");
+    for (auto& [key, value] : schema["properties"].items()) {
+      value = partial_schema(value);
+    }
+  }
+  if (schema.contains("anyOf")) {
+    for (Json& choice : schema["anyOf"]) {
+      choice = partial_schema(choice);
+    }
+  }
+  return schema;
+}
+
+/// The schema of a preset's file: a whole section, or changes to the preset that it builds on.
+Json preset_schema(Json whole) {
+  Json changes = partial_schema(whole);
+  changes["properties"][kPresetKey] = Json{{"type", "string"}};
+  changes["required"] = Json::array({kPresetKey});
+  for (Json* schema : {&whole, &changes}) {
+    (*schema)["properties"][kSchemaKey] = Json{{"type", "string"}};
+    (*schema)["properties"][kNoticeKey] =
+        Json{{"type", "string"},
+             {"description", "A line that the program prints when a config names this preset."}};
+  }
+  return Json{{"anyOf", Json::array({whole, changes})}};
+}
+
+}  // namespace
+
+Json read_json_file(const std::filesystem::path& path) {
+  Json json = parse_json_strictly(read_text_file(path), path.string());
+  if (!json.is_object()) {
+    throw ConfigError(
+        fmt::format("{}: /: expected an object, got {}", path.string(), quote_json(json)));
+  }
+  json.erase(kSchemaKey);
+  return json;
+}
+
+ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirectory& presets,
+                              const PolicyRegistry& registry) {
+  Json root = request.inline_config ? request.inline_config->json : read_json_file(request.file);
+  const std::filesystem::path base_dir = request.file.parent_path();
+  Problems problems(request.name_origins);
+  const std::string origin =
+      request.inline_config ? request.inline_config->origin : request.file.string();
+  problems.set_origin("", origin);
+  const auto set = [&](const Override& change) {
+    apply(root, change, change.origin.empty() ? request.overrides_origin : change.origin, problems);
+  };
+  // A whole section is replaced before its preset is looked up, keys inside it after.
+  for (const Override& change : request.overrides) {
+    if (is_section(change.pointer)) {
+      set(change);
+    }
+  }
+  if (request.system) {
+    root["system"] = *request.system;
+    problems.set_origin("/system", "--systems");
+  }
+  // So is a profile, which gives the keys around it their values.
+  for (const Override& change : request.overrides) {
+    if (change.pointer == kHardwareProfile) {
+      if (root.contains("hardware") && root["hardware"].is_string()) {
+        root["hardware"] = Json{{kPresetKey, root["hardware"]}};
+      }
+      set(change);
+    }
+  }
+  const auto set_keys = [&](const auto& counts) {
+    for (const Override& change : request.overrides) {
+      if (!is_section(change.pointer) && change.pointer != kHardwareProfile &&
+          counts(change.pointer)) {
+        set(change);
+      }
+    }
+  };
+  std::vector<std::string> unusable;
+  std::shared_ptr<const Profile> profile;
+  for (const Section& section : kSections) {
+    bool usable = true;
+    if (std::string_view(section.key) == "hardware") {
+      profile = expand_hardware(root, section, origin, base_dir, presets, request.overrides,
+                                problems, usable);
+    } else {
+      usable = expand_section(root, section, origin, base_dir, presets, problems);
+    }
+    if (!usable) {
+      unusable.emplace_back(section.key);
+    }
+    // The hardware values of a profile depend on the model's keys.
+    set_keys([&section](const std::string& pointer) { return is_in(section, pointer); });
+  }
+  set_keys([](const std::string& pointer) {
+    return std::ranges::none_of(kSections,
+                                [&](const Section& section) { return is_in(section, pointer); });
+  });
+  if (request.seed) {
+    root["seed"] = *request.seed;
+    problems.set_origin("/seed", "--seed");
+  }
+  // A section without its preset would only add noise: the rest is still checked.
+  const auto is_noise = [&](const std::string& line) {
+    return std::any_of(unusable.begin(), unusable.end(), [&](const std::string& section) {
+      return line.ends_with("/" + section + ": missing key");
+    });
+  };
+  for (const std::string& section : unusable) {
+    root.erase(section);
+  }
+  ResolvedConfig resolved;
+  resolved.base_dir = base_dir;
+  read_value(resolved.config, root, "", problems);
+  if (resolved.config.hardware.profile) {
+    resolved.config.hardware.profile->loaded = std::move(profile);
+  }
+  if (problems.empty()) {
+    check_run_config(resolved.config, registry, problems);
+  }
+  std::vector<std::string> lines;
+  std::copy_if(problems.lines().begin(), problems.lines().end(), std::back_inserter(lines),
+               [&](const std::string& line) { return !is_noise(line); });
+  if (!lines.empty()) {
+    throw ConfigError(std::move(lines));
+  }
+  KVTIER_ASSERT(unusable.empty(), "an unusable section has been reported");
+  return resolved;
+}
+
+Json preset_json(const std::string& key, const std::string& name, const ConfigDirectory& presets) {
+  const auto section = std::ranges::find(kSections, key, &Section::key);
+  KVTIER_ASSERT(section != kSections.end(), "presets are of a section");
+  Problems problems;
+  std::optional<Json> json = load_preset(*section, name, {}, presets, "/" + key, problems);
+  problems.throw_if_any();
+  return *std::move(json);
+}
+
+ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,
+                          const std::string& option) {
+  Problems problems;
+  const std::optional<Json> json = load_preset(kSections[0], name, "", presets, option, problems);
+  problems.throw_if_any();
+  Problems found;
+  found.set_origin("", name);
+  ModelConfig model = read_model(*json, "", found);
+  found.throw_if_any();
+  return model;
+}
+
+HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
+                                const ConfigDirectory& presets) {
+  Problems problems;
+  Json root{{"model", write_value(model)}, {"hardware", hardware}};
+  bool usable = true;
+  std::shared_ptr<const Profile> profile =
+      expand_hardware(root, kSections[1], "", {}, presets, {}, problems, usable);
+  HardwareConfig config;
+  if (usable) {
+    read_value(config, root["hardware"], "/hardware", problems);
+  }
+  if (problems.empty()) {
+    check_hardware(config, "/hardware", problems);
+  }
+  problems.throw_if_any();
+  if (config.profile) {
+    config.profile->loaded = std::move(profile);
+  }
+  return config;
+}
+
+std::shared_ptr<const Profile> resolve_profile(const std::string& name,
+                                               const ConfigDirectory& presets) {
+  Problems problems;
+  std::shared_ptr<const Profile> profile = load_profile(name, {}, presets, "/hardware", problems);
+  problems.throw_if_any();
+  return profile;
+}
+
+ResolvedWorkload resolve_workload(const ConfigRequest& request) {
+  Json root = read_json_file(request.file);
+  Problems problems;
+  problems.set_origin("", request.file.string());
+  for (const Override& change : request.overrides) {
+    apply(root, change, request.overrides_origin, problems);
+  }
+  ResolvedWorkload resolved;
+  resolved.base_dir = request.file.parent_path();
+  if (root.contains("workload")) {
+    read_value(resolved.config, root["workload"], "/workload", problems);
+  } else {
+    problems.add("/workload", "missing key");
+  }
+  if (request.seed) {
+    problems.set_origin("/seed", "--seed");
+    read_value(resolved.seed, Json(*request.seed), "/seed", problems, seed_limits());
+  } else if (root.contains("seed")) {
+    read_value(resolved.seed, root["seed"], "/seed", problems, seed_limits());
+  }
+  if (problems.empty()) {
+    check(resolved.config, "/workload", problems);
+  }
+  problems.throw_if_any();
+  return resolved;
+}
+
+Json config_json_schema(const std::string& which) {
+  RunConfig config;
+  Json schema;
+  if (which == "run") {
+    schema = value_schema(config);
+    for (const Section& section : kSections) {
+      Json whole = schema["properties"][section.key];
+      const Json description = whole["description"];
+      whole.erase("description");
+      Json overriding = partial_schema(whole);
+      overriding["properties"][kPresetKey] = Json{{"type", "string"}};
+      schema["properties"][section.key] =
+          Json{{"description", description},
+               {"anyOf", Json::array({Json{{"type", "string"}}, overriding})}};
+    }
+  } else if (which == "model") {
+    schema = preset_schema(value_schema(config.model));
+  } else if (which == "hardware") {
+    schema = preset_schema(value_schema(config.hardware));
+  } else if (which == "system") {
+    schema = preset_schema(value_schema(config.system));
+  } else if (which == "profile") {
+    Profile profile;
+    schema = value_schema(profile);
+  } else {
+    throw ConfigError(fmt::format(
+        "schema: expected one of run, model, hardware, system, profile, got \"{}\"", which));
+  }
+  return file_schema(which, std::move(schema));
+}
+
+Json file_schema(const std::string& which, Json value) {
+  if (value.contains("properties")) {
+    value["properties"][kSchemaKey] = Json{{"type", "string"}};
+  }
+  Json result{{kSchemaKey, "https://json-schema.org/draft/2020-12/schema"},
+              {"title", "kvtier " + which}};
+  result.update(value);
+  return result;
+}
+
+}  // namespace kvtier

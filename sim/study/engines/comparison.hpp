@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "sim/core/config.hpp"
+#include "sim/store/rules.hpp"
+#include "sim/study/config/presets.hpp"
+#include "sim/study/engines/hash_trace.hpp"
+#include "sim/study/engines/oracle.hpp"
+
+namespace kvtier {
+
+/// A row that is not as expected: values by name.
+struct EngineDifference {
+  /// The request of a trace, or the call of a table of calls, from 0.
+  std::int64_t row = 0;
+  Json expected;
+  Json got;
+};
+
+/// One system beside what its engine finds.
+struct EngineComparison {
+  static constexpr std::int64_t kShown = 5;
+
+  /// Of the file, without its extension.
+  std::string name;
+  /// Of the tiers.
+  std::string capacity;
+  std::int64_t rows = 0;
+  std::int64_t different = 0;
+  /// The first kShown of them.
+  std::vector<EngineDifference> first;
+
+  void add_difference(EngineDifference difference);
+};
+
+/// One run of a table: its capacity, and the columns that say what came out.
+struct OracleRun {
+  std::string capacity;
+  /// Of a kind with one tier.
+  std::int64_t tokens = 0;
+  struct Column {
+    enum class Value : std::uint8_t { hit, hit_gpu, hit_cpu, evicted, evicted_tokens, forced };
+    Value value = Value::hit;
+    std::size_t place = 0;
+  };
+  std::vector<Column> columns;
+};
+/// Those of the table. Throws ConfigError with `name` for a column that is none of the kind's.
+[[nodiscard]] std::vector<OracleRun> oracle_runs(const std::string& name, const OracleKind& kind,
+                                                 const OracleTable& table);
+
+/// The rules of the preset `vllm`, with some capacity. Throws ConfigError.
+[[nodiscard]] StoreRules vllm_rules(const ConfigDirectory& presets);
+
+/// Whether the table's requests are the trace's first ones, by their prompts' lengths.
+[[nodiscard]] bool is_of(const OracleTable& table, const HashTrace& trace);
+
+struct CompareOptions {
+  /// Runs the plain stores, and steps through every iteration.
+  bool reference = false;
+  /// Once a stop is requested, the comparison ends by throwing Stopped.
+  std::stop_token stop;
+};
+
+/// Makes the run's requests of the trace, which the table is of, and compares each with its row.
+/// The systems are the presets `vllm` and `vllm_cpu_offload` with the run's capacities, or rules of
+/// SGLang and LMCache. Throws ConfigError.
+[[nodiscard]] EngineComparison compare_with_oracle(const std::string& name, const OracleKind& kind,
+                                                   const OracleTable& table, const OracleRun& run,
+                                                   const HashTrace& trace,
+                                                   const ConfigDirectory& presets,
+                                                   const CompareOptions& options = {});
+
+}  // namespace kvtier

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/core/units.hpp"
+
+namespace kvtier {
+
+/// What the code of an engine found on a trace: a row of numbers for each request, in the trace's
+/// order. The columns are `req` (from 0), `prompt_tokens`, and those of the kind (OracleKind).
+struct OracleTable {
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::int64_t>> rows;
+};
+/// Reads a CSV file, plain, gzip or zstd. Throws ConfigError for a malformed file, one without
+/// rows, and one without the first two columns.
+[[nodiscard]] OracleTable read_oracle(const std::filesystem::path& path);
+
+enum class OracleEngine : std::uint8_t {
+  vllm_manager,    // KVCacheManager, called directly
+  vllm_scheduler,  // the scheduler, with or without CPU offload
+  sglang,          // RadixCache, UnifiedRadixCache
+  lmcache,         // a cache of chunks
+};
+
+/// How a table was made, as its name says:
+///
+///     vllm_mgr_{prompt|output|output_pertoken|fifoHELD}_TRACE_bBLOCK
+///     vllm_sched_TRACE_gTOKENS_cTOKENS_{none|lru|arc}_seqsHELD_{prompt|output}
+///     sgl_{radix|unified}_{lru|lfu}_{prompt|output}_chunkCHUNK_TRACE_pBLOCK
+///     lmcache_{lru|lfu}_TRACE_cBLOCK
+///
+/// A scheduler's table has the columns `hit_gpu` and `hit_cpu`. The others have, for each capacity
+/// C in tokens (256Ki, 5Mi, inf), `hit_C` and as a rule `evict_cum_C` (blocks) or `evict_tok_cum_C`
+/// (tokens), which have left until the request's prompt has its memory.
+struct OracleKind {
+  OracleEngine engine = OracleEngine::vllm_manager;
+  /// Of the only or the slower tier.
+  std::string eviction = "lru";
+  Tokens block;
+  /// Tokens of a prompt that SGLang computes at once; 0: all.
+  Tokens chunk{0};
+  /// Whether responses take room.
+  bool with_output = false;
+  /// Requests that hold blocks at the same time.
+  std::int64_t held = 1;
+  /// Of a scheduler: tokens on the GPU and in the tier behind it, which may be 0.
+  std::int64_t gpu = 0;
+  std::int64_t cpu = 0;
+};
+/// nullopt for a name that is none of these.
+[[nodiscard]] std::optional<OracleKind> oracle_kind(const std::string& name);
+
+/// Tokens of "256Ki", "5Mi" or "inf"; nullopt for other texts.
+[[nodiscard]] std::optional<std::int64_t> capacity_tokens(const std::string& text);
+
+}  // namespace kvtier

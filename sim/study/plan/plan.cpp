@@ -1,0 +1,1125 @@
+#include "sim/study/plan/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
+#include "sim/core/fingerprint.hpp"
+#include "sim/core/statistics.hpp"
+#include "sim/replay/miss_ratio_curve.hpp"
+#include "sim/serving/result.hpp"
+#include "sim/study/runs/run_folder.hpp"
+#include "sim/study/runs/run_length.hpp"
+#include "sim/study/runs/run_threads.hpp"
+#include "sim/study/runs/summary.hpp"
+#include "sim/study/sweep/sweep_run.hpp"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFormat = "kvtier.plan/1";
+constexpr const char* kFolderFormat = "kvtier.plan_folder/1";
+constexpr double kHoursPerDay = 24;
+constexpr double kSecondsPerHour = 3600;
+constexpr double kPercent = 100;
+constexpr double kMillis = 1000;
+constexpr const char* kTtft = "/metrics/ttft_seconds/mean";
+constexpr const char* kHitRate = "/metrics/hit_rate/all_turns/total";
+/// Of prompt tokens, where requests share blocks.
+constexpr const char* kBlockHitRate = "/metrics/blocks/hit_rate/tokens/total";
+/// How far the hit rate of a run in time may be above that of the untimed curve: requests that wait
+/// change the order of accesses.
+constexpr double kCurveError = 0.05;
+/// Less than this more of the turns is nothing.
+constexpr double kNothing = 0.001;
+
+using Place = std::vector<std::size_t>;  // one index an axis
+
+/// All that a run's result follows from: without the hardware that the system does not use.
+std::string identity_of(const RunConfig& config) {
+  Json json = write_value(config);
+  for (const char* tier : {"dram", "cxl", "ssd"}) {
+    if (!json["system"]["tiers"][tier].is_object()) {
+      json["hardware"].erase(tier);
+    }
+  }
+  return json_text(json);
+}
+
+double dollars_per_hour(const RunConfig& config) {
+  return cost_report(config, static_cast<double>(config.replicas.count))["total"].get<double>();
+}
+
+/// Of a system with one tier, evicted by LRU alone, which keeps whole sessions; nullopt of others.
+std::optional<Bytes> lru_capacity(const RunConfig& config) {
+  const SystemConfig& system = config.system;
+  if (system.tiers.count() != 1 || system.paging || system.sharing == Sharing::prompts ||
+      config.replicas.count > 1) {
+    return std::nullopt;
+  }
+  const auto of = [](const auto& tier, const auto& installed) -> std::optional<Bytes> {
+    const bool is_lru = tier && installed && tier->eviction.name == "lru" && !tier->ttl &&
+                        tier->admission.name == kAlwaysAdmitted;
+    return is_lru ? std::optional(installed->capacity - tier->free_buffer) : std::nullopt;
+  };
+  if (const auto dram = of(system.tiers.dram, config.hardware.dram)) {
+    return dram;
+  }
+  if (const auto cxl = of(system.tiers.cxl, config.hardware.cxl)) {
+    return cxl;
+  }
+  return of(system.tiers.ssd, config.hardware.ssd);
+}
+
+/// Of the number at `pointer`. Student's interval knows nothing of what is possible: a number that
+/// no replication has below 0 is not so on the average (times, rates, bytes, counts), and no hit
+/// rate is above 1.
+PlanInterval plan_interval(const std::vector<double>& values, const std::string& pointer) {
+  const MeanInterval interval = mean_interval(values);
+  PlanInterval possible{interval.mean, interval.low(), interval.high()};
+  if (*std::min_element(values.begin(), values.end()) >= 0) {
+    possible.low = std::max(possible.low, 0.0);
+  }
+  for (const char* share : {"/metrics/hit_rate/all_turns/", "/metrics/hit_rate/resumed_turns/",
+                            "/metrics/hit_rate/tokens/", "/metrics/blocks/hit_rate/"}) {
+    if (pointer.starts_with(share)) {
+      possible.high = std::min(possible.high, 1.0);
+    }
+  }
+  return possible;
+}
+
+/// By how much of its bound the interval misses a condition; 0 or less: not at all.
+double violation(const SloCondition& condition, const std::optional<PlanInterval>& value) {
+  if (!value) {
+    return 0;
+  }
+  const double beyond =
+      condition.at_most ? value->high - condition.bound : condition.bound - value->low;
+  return beyond / std::max(std::abs(condition.bound), std::numeric_limits<double>::min());
+}
+
+std::string number_text(double value) {
+  constexpr double kLong = 1000;
+  return std::abs(value) < kLong ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
+std::string interval_text(const PlanInterval& interval) {
+  return fmt::format("{} ({} to {})", number_text(interval.mean), number_text(interval.low),
+                     number_text(interval.high));
+}
+
+/// Where an answer needs runs that are still to be made.
+struct Wanting {};
+
+/// The results of runs by what they are runs of. Runs that are asked for and not there are made
+/// together, on several threads, before the same is asked again.
+class Runs {
+ public:
+  using Make = std::function<Json(const RunOptions&)>;
+
+  Runs(const PlanOptions& options, RunFolder* folder) : options_(options), folder_(folder) {
+    if (folder_ == nullptr) {
+      return;
+    }
+    std::int64_t strangers = 0;
+    for (const RunFolder::Kept& line : folder_->kept()) {
+      const auto has = [&](const char* key) { return line.json.contains(key); };
+      if (has("run") && line.json["run"].is_string() && has("result") &&
+          line.json["result"].is_object()) {
+        known_[line.json["run"].get<std::string>()] = line.json["result"];
+      } else {
+        ++strangers;
+      }
+    }
+    folder_->tell_of_strangers(strangers);
+  }
+
+  /// nullptr if the run is still to be made.
+  const Json* find(const std::string& key, const Make& make) {
+    const auto known = known_.find(key);
+    if (known != known_.end()) {
+      return &known->second;
+    }
+    if (asked_.insert(key).second) {
+      wanted_.emplace_back(key, make);
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] bool any_wanted() const { return !wanted_.empty(); }
+
+  void make_wanted() {
+    const auto done = static_cast<std::int64_t>(known_.size());
+    std::vector<Json> results(wanted_.size());
+    std::mutex mutex;
+    const auto work = [&](std::size_t i, const std::stop_token& stop) {
+      RunOptions how;
+      how.progress = [&stop](std::int64_t) {
+        if (stop.stop_requested()) {
+          throw Stopped{};
+        }
+      };
+      results[i] = wanted_[i].second(how);
+      results[i].erase("config");  // which the plan says
+      const std::lock_guard lock(mutex);
+      if (folder_ != nullptr) {
+        folder_->append(line_of(wanted_[i].first, results[i]));
+      }
+    };
+    run_on_threads(wanted_.size(), options_.jobs, work, [&](std::int64_t more) {
+      if (options_.progress) {
+        options_.progress(done + more);
+      }
+    });
+    for (std::size_t i = 0; i < wanted_.size(); ++i) {
+      known_[wanted_[i].first] = std::move(results[i]);
+    }
+    wanted_.clear();
+    asked_.clear();
+  }
+
+  void finish(const std::string& summary) const {
+    std::string lines;
+    for (const auto& [key, result] : known_) {
+      lines += line_of(key, result) + "\n";
+    }
+    folder_->finish(lines, summary);
+  }
+
+ private:
+  static std::string line_of(const std::string& key, const Json& result) {
+    return sealed_line(Json{{"run", key}, {"result", result}});
+  }
+
+  const PlanOptions& options_;
+  RunFolder* folder_;
+  std::map<std::string, Json> known_;
+  std::set<std::string> asked_;
+  std::vector<std::pair<std::string, Make>> wanted_;
+};
+
+/// Goes through the space as if every run were there; what turns out to be missing is made, and the
+/// way begins again. So what is found does not depend on how many runs are made at a time.
+class Search {
+ public:
+  Search(const Plan& plan, const std::vector<SweepPoint>& points, const PolicyRegistry& registry,
+         Runs& runs)
+      : plan_(plan), axes_(plan.space.axes), registry_(registry), points_(points), runs_(runs) {
+    for (const SweepPoint& point : points_) {
+      identities_.push_back(point.resolved ? identity_of(point.resolved->config) : "");
+    }
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      if (std::find(plan.capacities.begin(), plan.capacities.end(), axes_[i].name) !=
+          plan.capacities.end()) {
+        capacities_.push_back(i);
+      }
+    }
+  }
+
+  PlanResult operator()() {
+    check_costs();
+    while (!found_all()) {
+      runs_.make_wanted();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  /// Whether all runs that the answer needs were there.
+  bool found_all() {
+    result_ = {};
+    seems_.clear();
+    trials_.clear();
+    places_.clear();
+    result_.configurations = static_cast<std::int64_t>(points_.size());
+    for (const SweepPoint& point : points_) {
+      for (const std::string& line : point.refused) {
+        if (std::find(result_.refused.begin(), result_.refused.end(), line) ==
+            result_.refused.end()) {
+          result_.refused.push_back(line);
+        }
+      }
+    }
+    Place place(axes_.size(), 0);
+    do {
+      if (capacities_.empty()) {
+        attempt([&] { (void)trial(place); });
+      } else if (place[capacities_.back()] == 0) {
+        attempt([&] { search_line(place); });
+      }
+    } while (advance(place));
+    if (runs_.any_wanted()) {
+      return false;
+    }
+    std::optional<std::string> best;
+    for (const auto& [identity, found] : trials_) {
+      if (found.meets && (!best || order(found, trials_.at(*best)))) {
+        best = identity;
+      }
+    }
+    std::vector<std::pair<std::size_t, std::vector<std::string>>> curves;
+    if (best) {
+      curves = run_curves(places_.at(*best));
+    }
+    if (runs_.any_wanted()) {
+      return false;
+    }
+    finish(best, curves);
+    return true;
+  }
+
+  template <class Ask>
+  static void attempt(const Ask& ask) {
+    try {
+      ask();
+    } catch (const Wanting&) {
+    }
+  }
+
+  static bool order(const PlanTrial& a, const PlanTrial& b) {
+    return a.dollars_per_hour != b.dollars_per_hour ? a.dollars_per_hour < b.dollars_per_hour
+                                                    : a.ttft_seconds.mean < b.ttft_seconds.mean;
+  }
+
+  bool advance(Place& place) const {
+    for (std::size_t i = axes_.size(); i-- > 0;) {
+      if (++place[i] < axes_[i].values.size()) {
+        return true;
+      }
+      place[i] = 0;
+    }
+    return false;
+  }
+
+  [[nodiscard]] std::size_t index_of(const Place& place) const {
+    std::size_t index = 0;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      index = index * axes_[i].values.size() + place[i];
+    }
+    return index;
+  }
+  [[nodiscard]] const std::optional<ResolvedConfig>& config_at(const Place& place) const {
+    return points_[index_of(place)].resolved;
+  }
+  static Place moved(Place place, std::size_t axis, std::size_t value) {
+    place[axis] = value;
+    return place;
+  }
+
+  /// Bisection needs an order, and the cheapest is at the least that will do.
+  void check_costs() const {
+    Problems problems;
+    problems.set_origin("", plan_.space.file.string());
+    std::set<std::string> told;
+    Place place(axes_.size(), 0);
+    do {
+      for (const std::size_t axis : capacities_) {
+        if (place[axis] == 0) {
+          continue;
+        }
+        const auto& less = config_at(moved(place, axis, place[axis] - 1));
+        const auto& more = config_at(place);
+        const std::string at = fmt::format("/axes/{}/values/{}", axis, place[axis]);
+        if (less && more && dollars_per_hour(more->config) < dollars_per_hour(less->config) &&
+            told.insert(at).second) {
+          problems.add(at, fmt::format("costs less than \"{}\": the values of a capacity go from "
+                                       "the least to the most",
+                                       axes_[axis].values[place[axis] - 1].label));
+        }
+      }
+    } while (advance(place));
+    problems.throw_if_any();
+  }
+
+  /// nullptr if the run is still to be made.
+  const Json* run(const char* kind, const RunConfig& config, const SweepPoint& point,
+                  const std::string& identity) {
+    const fs::path base_dir = point.resolved->base_dir;
+    const Json* result =
+        runs_.find(fmt::format("{}-{}-{}", fingerprint(identity), kind, config.seed),
+                   [&registry = registry_, config, base_dir](const RunOptions& options) {
+                     RunOptions how = options;
+                     how.base_dir = base_dir;
+                     RunConfig own = config;
+                     return simulate_to_precision(own, registry, how);
+                   });
+    if (result != nullptr && !checked_) {
+      check_metrics(plan_.conditions, *result, plan_.space.file.string() + ": /slo: ");
+      checked_ = true;
+    }
+    return result;
+  }
+
+  /// Whether a short run with one seed meets the SLO.
+  bool seems_to_meet(const Place& place) {
+    const SweepPoint& point = points_[index_of(place)];
+    if (!point.resolved) {
+      return false;
+    }
+    const std::string& identity = identities_[index_of(place)];
+    const auto known = seems_.find(identity);
+    if (known != seems_.end()) {
+      return known->second;
+    }
+    RunConfig config = point.resolved->config;
+    // The share that each of several servers has may be too small to cut.
+    if (config.workload.sessions && config.replicas.count == 1) {
+      const auto part = [&](std::int64_t whole) {
+        return static_cast<std::int64_t>(std::ceil(plan_.screening * static_cast<double>(whole)));
+      };
+      config.workload.sessions = part(*config.workload.sessions);
+      config.workload.warmup_turns = static_cast<std::int64_t>(
+          plan_.screening * static_cast<double>(config.workload.warmup_turns));
+    }
+    const Json* const result = run("short", config, point, identity);
+    if (result == nullptr) {
+      throw Wanting{};
+    }
+    bool meets = !exceeds_capacity(*result);
+    for (const SloCondition& condition : plan_.conditions) {
+      const auto value = number_at(*result, condition.pointer);
+      meets = meets && (!value || violation(condition, PlanInterval{*value, *value, *value}) <= 0);
+    }
+    seems_.emplace(identity, meets);
+    return meets;
+  }
+
+  /// nullptr where the config is refused.
+  const PlanTrial* trial(const Place& place) {
+    const SweepPoint& point = points_[index_of(place)];
+    if (!point.resolved) {
+      return nullptr;
+    }
+    const std::string& identity = identities_[index_of(place)];
+    const auto known = trials_.find(identity);
+    if (known != trials_.end()) {
+      return &known->second;
+    }
+    std::vector<Json> results;
+    for (std::int64_t r = 0; r < plan_.space.replications; ++r) {
+      RunConfig config = point.resolved->config;
+      config.seed += r;
+      if (const Json* const result = run("full", config, point, identity)) {
+        results.push_back(*result);
+      }
+    }
+    if (std::ssize(results) < plan_.space.replications) {
+      throw Wanting{};
+    }
+    places_.emplace(identity, place);
+    return &trials_.emplace(identity, judged(place, point.resolved->config, results)).first->second;
+  }
+
+  PlanTrial judged(const Place& place, const RunConfig& config, const std::vector<Json>& results) {
+    PlanTrial trial;
+    trial.labels = labels_of(place);
+    trial.system = config.system.name;
+    trial.dollars_per_hour = dollars_per_hour(config);
+    trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
+    trial.meets = trial.overloaded == 0;
+    for (const SloCondition& condition : plan_.conditions) {
+      std::vector<double> values;
+      for (const Json& result : results) {
+        if (const auto value = number_at(result, condition.pointer)) {
+          values.push_back(*value);
+        }
+      }
+      // A distribution that only one seed has values of has no interval, and says little.
+      trial.values.push_back(values.size() < 2
+                                 ? std::nullopt
+                                 : std::optional(plan_interval(values, condition.pointer)));
+      trial.holds.push_back(violation(condition, trial.values.back()) <= 0);
+      trial.meets = trial.meets && trial.holds.back();
+    }
+    if (trial.meets) {
+      for (const Json& result : results) {
+        check_long_enough(result,
+                          fmt::format("whether {} meets the SLO", fmt::join(trial.labels, ", ")));
+      }
+    }
+    const auto all = [&](const std::string& pointer) {
+      const auto numbers = numbers_at(results, pointer);
+      KVTIER_ASSERT(numbers.has_value(), "every result has the number");
+      return plan_interval(*numbers, pointer);
+    };
+    trial.ttft_seconds = all(kTtft);
+    trial.hit_rate = all(config.system.blocks ? kBlockHitRate : kHitRate).mean;
+    if (config.system.tiers.ssd) {
+      std::vector<double> per_day;
+      for (const Json& result : results) {
+        per_day.push_back(*number_at(result, "/metrics/tiers/ssd/written_bytes") /
+                          *number_at(result, "/load/measured_seconds") * kSecondsPerHour *
+                          kHoursPerDay);
+      }
+      trial.ssd_bytes_per_day = mean_interval(per_day).mean;
+      trial.drive_writes_per_day =
+          *trial.ssd_bytes_per_day / (static_cast<double>(config.hardware.ssd->capacity.value) *
+                                      static_cast<double>(config.replicas.count));
+      if (plan_.endurance && *trial.drive_writes_per_day > 0) {
+        trial.drive_life_years = plan_.endurance->years * plan_.endurance->drive_writes_per_day /
+                                 *trial.drive_writes_per_day;
+      }
+    }
+    return trial;
+  }
+
+  /// Whether another value of the axis is another configuration.
+  [[nodiscard]] bool matters(const Place& place, std::size_t axis) const {
+    for (std::size_t value = 0; value < axes_[axis].values.size(); ++value) {
+      const Place other = moved(place, axis, value);
+      if (config_at(other) && identities_[index_of(other)] != identities_[index_of(place)]) {
+        return true;
+      }
+    }
+    return axes_[axis].values.size() == 1;
+  }
+
+  [[nodiscard]] std::vector<std::string> labels_of(const Place& place) const {
+    std::vector<std::string> labels;
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      labels.push_back(matters(place, i) ? axes_[i].values[place[i]].label : "-");
+    }
+    return labels;
+  }
+
+  /// Values of the last capacity that a miss-ratio curve leaves, first to end.
+  struct Left {
+    std::size_t first = 0;
+    std::size_t end = 0;
+  };
+
+  /// Notes what the curve of the line's LRU tier rules out; `place` is at the line's first value.
+  Left screen(const Place& place) {
+    const std::size_t axis = capacities_.back();
+    const std::size_t count = axes_[axis].values.size();
+    Left left{0, count};
+    std::vector<Bytes> capacities;
+    for (std::size_t value = 0; value < count; ++value) {
+      const auto& resolved = config_at(moved(place, axis, value));
+      const auto capacity = resolved ? lru_capacity(resolved->config) : std::nullopt;
+      if (!capacity || (value > 0 && *capacity <= capacities.back())) {
+        return left;  // not LRU alone, or the axis is of something else
+      }
+      capacities.push_back(*capacity);
+    }
+    if (count < 2 || !differ_in_memory_alone(place, axis)) {
+      return left;
+    }
+    const SweepPoint& point = points_[index_of(place)];
+    const RunConfig config = point.resolved->config;
+    const Json* const curve = runs_.find(
+        fmt::format("{}-curve-{}", fingerprint(identities_[index_of(place)]), config.seed),
+        [&registry = registry_, config, capacities,
+         base_dir = point.resolved->base_dir](const RunOptions& options) {
+          RunOptions how = options;
+          how.base_dir = base_dir;
+          Json all = miss_ratio_curve(config, registry,
+                                      {.sampling_rate = 1, .capacities = capacities}, how);
+          return Json{{"points", all["points"]},
+                      {"without_limit", all["hit_rate_without_limit"]["all_turns"]}};
+        });
+    if (curve == nullptr) {
+      throw Wanting{};
+    }
+    const auto hits = [&](std::size_t value) {
+      return (*curve)["points"][value]["hit_rate"]["all_turns"].get<double>();
+    };
+    double wanted = 0;
+    for (const SloCondition& condition : plan_.conditions) {
+      if (condition.pointer == kHitRate && !condition.at_most) {
+        wanted = std::max(wanted, condition.bound);
+      }
+    }
+    const double most = (*curve)["without_limit"].get<double>();
+    while (left.first < count && hits(left.first) < wanted - kCurveError) {
+      note(moved(place, axis, left.first),
+           fmt::format("LRU hits {:.1f} % of the turns there, the SLO asks for {:.1f} %",
+                       hits(left.first) * kPercent, wanted * kPercent));
+      ++left.first;
+    }
+    std::size_t enough = left.first;
+    while (enough < count && hits(enough) < most - kNothing) {
+      ++enough;
+    }
+    left.end = std::min(count, enough + 1);
+    for (std::size_t value = left.end; value < count; ++value) {
+      note(moved(place, axis, value),
+           fmt::format("LRU finds all that it can find, {:.1f} % of the turns, at \"{}\" already",
+                       most * kPercent, axes_[axis].values[enough].label));
+    }
+    return left;
+  }
+
+  [[nodiscard]] bool is_screened(const Place& place) const {
+    const std::vector<std::string> labels = labels_of(place);
+    return std::any_of(result_.screened.begin(), result_.screened.end(),
+                       [&](const PlanScreened& known) { return known.labels == labels; });
+  }
+
+  void note(const Place& place, const std::string& reason) {
+    const std::vector<std::string> labels = labels_of(place);
+    const auto same = [&](const PlanScreened& known) { return known.labels == labels; };
+    if (std::none_of(result_.screened.begin(), result_.screened.end(), same)) {
+      result_.screened.push_back({labels, config_at(place)->config.system.name, reason});
+    }
+  }
+
+  /// Whether the axis changes how much memory a tier has (and its price), and nothing else.
+  [[nodiscard]] bool differ_in_memory_alone(const Place& place, std::size_t axis) const {
+    const auto without_capacity = [&](std::size_t value) {
+      Json json = write_value(config_at(moved(place, axis, value))->config);
+      for (const char* tier : {"dram", "cxl", "ssd"}) {
+        if (json["hardware"][tier].is_object()) {
+          json["hardware"][tier].erase("capacity");
+        }
+      }
+      return json;
+    };
+    const Json first = without_capacity(0);
+    for (std::size_t value = 1; value < axes_[axis].values.size(); ++value) {
+      if (without_capacity(value) != first) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Finds the least of the last capacity that meets the SLO; `place` is at its first value.
+  void search_line(const Place& place) {
+    const std::size_t axis = capacities_.back();
+    const Left left = screen(place);
+    if (left.first == left.end) {
+      return;
+    }
+    std::size_t low = left.first;
+    std::size_t high = left.end;
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (seems_to_meet(moved(place, axis, middle))) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    const auto meets = [&](std::size_t value) {
+      const PlanTrial* const found = trial(moved(place, axis, value));
+      return found != nullptr && found->meets;
+    };
+    std::size_t at = std::min(low, left.end - 1);
+    if (meets(at)) {
+      while (at > left.first && meets(at - 1)) {
+        --at;
+      }
+    } else {
+      while (at + 1 < left.end && !meets(at + 1)) {
+        ++at;
+      }
+    }
+  }
+
+  /// Runs every capacity's values with all else as at `place`: axes and what their trials are
+  /// called.
+  std::vector<std::pair<std::size_t, std::vector<std::string>>> run_curves(const Place& place) {
+    std::vector<std::pair<std::size_t, std::vector<std::string>>> curves;
+    for (const std::size_t axis : capacities_) {
+      if (!matters(place, axis)) {
+        continue;
+      }
+      std::vector<std::string> identities;
+      for (std::size_t value = 0; value < axes_[axis].values.size(); ++value) {
+        const Place at = moved(place, axis, value);
+        attempt([&] {
+          const PlanTrial* const found = is_screened(at) ? nullptr : trial(at);
+          if (found != nullptr && found->overloaded == 0) {
+            identities.push_back(identities_[index_of(at)]);
+          }
+        });
+      }
+      curves.emplace_back(axis, std::move(identities));
+    }
+    return curves;
+  }
+
+  /// Puts trials in order and works out what follows from all of them.
+  void finish(const std::optional<std::string>& best,
+              const std::vector<std::pair<std::size_t, std::vector<std::string>>>& curves) {
+    result_.short_runs = std::ssize(seems_);
+    result_.full_runs = std::ssize(trials_) * plan_.space.replications;
+    std::vector<std::string> sorted;
+    for (const auto& [identity, found] : trials_) {
+      sorted.push_back(identity);
+    }
+    std::sort(sorted.begin(), sorted.end(), [&](const std::string& a, const std::string& b) {
+      return order(trials_.at(a), trials_.at(b));
+    });
+    std::map<std::string, std::size_t> index;
+    for (const std::string& identity : sorted) {
+      index[identity] = result_.trials.size();
+      result_.trials.push_back(trials_.at(identity));
+    }
+    for (std::size_t i = 0; i < result_.trials.size(); ++i) {
+      const PlanTrial& trial = result_.trials[i];
+      if (trial.overloaded == 0 &&
+          (result_.front.empty() ||
+           trial.ttft_seconds.mean < result_.trials[result_.front.back()].ttft_seconds.mean)) {
+        result_.front.push_back(i);
+      }
+    }
+    if (best) {
+      result_.cheapest = index.at(*best);
+    }
+    list_systems();
+    if (!best) {
+      find_binding();
+      return;
+    }
+    for (const auto& [axis, identities] : curves) {
+      CapacityCurve curve{axes_[axis].name, {}, std::nullopt};
+      for (const std::string& identity : identities) {
+        curve.trials.push_back(index.at(identity));
+      }
+      curve.knee = knee_of(curve.trials);
+      result_.curves.push_back(std::move(curve));
+    }
+  }
+
+  [[nodiscard]] std::optional<std::size_t> knee_of(const std::vector<std::size_t>& curve) const {
+    if (curve.size() < 3) {
+      return std::nullopt;
+    }
+    const PlanTrial& first = result_.trials[curve.front()];
+    const PlanTrial& last = result_.trials[curve.back()];
+    const double dollars = last.dollars_per_hour - first.dollars_per_hour;
+    const double seconds = first.ttft_seconds.mean - last.ttft_seconds.mean;
+    if (dollars <= 0 || seconds <= 0) {
+      return std::nullopt;
+    }
+    std::optional<std::size_t> knee;
+    double farthest = 0;
+    for (std::size_t i = 0; i < curve.size(); ++i) {
+      const PlanTrial& trial = result_.trials[curve[i]];
+      const double paid = (trial.dollars_per_hour - first.dollars_per_hour) / dollars;
+      const double gained = (first.ttft_seconds.mean - trial.ttft_seconds.mean) / seconds;
+      if (gained - paid > farthest) {
+        farthest = gained - paid;
+        knee = i;
+      }
+    }
+    return knee;
+  }
+
+  /// How far a trial is from meeting the SLO.
+  struct Miss {
+    bool overloaded = false;
+    double worst = 0;
+    /// The condition that it misses by most.
+    std::optional<std::size_t> condition;
+
+    [[nodiscard]] bool nearer_than(const Miss& other) const {
+      return overloaded != other.overloaded ? !overloaded : worst < other.worst;
+    }
+  };
+  [[nodiscard]] Miss miss_of(const PlanTrial& trial) const {
+    Miss miss{.overloaded = trial.overloaded > 0};
+    for (std::size_t c = 0; c < plan_.conditions.size(); ++c) {
+      const double missed = violation(plan_.conditions[c], trial.values[c]);
+      if (missed > miss.worst) {
+        miss.worst = missed;
+        miss.condition = c;
+      }
+    }
+    return miss;
+  }
+
+  /// The trial that misses the SLO by least, and by what.
+  void find_binding() {
+    Miss least{.overloaded = true, .worst = std::numeric_limits<double>::infinity()};
+    for (std::size_t i = 0; i < result_.trials.size(); ++i) {
+      const Miss miss = miss_of(result_.trials[i]);
+      if (miss.nearer_than(least)) {
+        least = miss;
+        result_.nearest = i;
+        result_.binding = miss.overloaded ? std::nullopt : miss.condition;
+      }
+    }
+  }
+
+  /// Every combination of the other axes was searched for its own cheapest, so each system's is
+  /// among the trials, which are in the order of their costs.
+  void list_systems() {
+    for (const SweepPoint& point : points_) {
+      const auto has_name = [&](const PlanSystem& system) {
+        return system.name == point.resolved->config.system.name;
+      };
+      if (point.resolved &&
+          std::none_of(result_.systems.begin(), result_.systems.end(), has_name)) {
+        result_.systems.push_back({point.resolved->config.system.name, std::nullopt, {}});
+        complete(result_.systems.back());
+      }
+    }
+  }
+
+  void complete(PlanSystem& system) const {
+    Miss least;
+    bool meets = false;
+    for (std::size_t i = 0; i < result_.trials.size() && !meets; ++i) {
+      const PlanTrial& trial = result_.trials[i];
+      if (trial.system != system.name) {
+        continue;
+      }
+      const Miss miss = miss_of(trial);
+      meets = trial.meets;
+      if (meets || !system.trial || miss.nearer_than(least)) {
+        system.trial = i;
+        least = miss;
+      }
+    }
+    if (!system.trial) {
+      for (const PlanScreened& screened : result_.screened) {
+        if (screened.system == system.name &&
+            std::find(system.excluded_by.begin(), system.excluded_by.end(), screened.reason) ==
+                system.excluded_by.end()) {
+          system.excluded_by.push_back(screened.reason);
+        }
+      }
+    } else if (system.trial != result_.cheapest) {
+      exclude(system, result_.trials[*system.trial]);
+    }
+  }
+
+  void exclude(PlanSystem& system, const PlanTrial& trial) const {
+    if (trial.meets) {
+      const double least = result_.trials[*result_.cheapest].dollars_per_hour;
+      const double more = trial.dollars_per_hour - least;
+      system.excluded_by.push_back(
+          more > 0 ? fmt::format("more expensive by {:.1f} %", more / least * kPercent)
+                   : "as expensive, with a higher mean TTFT");
+      return;
+    }
+    if (trial.overloaded > 0) {
+      system.excluded_by.push_back(trial.overloaded == plan_.space.replications
+                                       ? "load exceeds capacity"
+                                       : fmt::format("load exceeds capacity with {} of {} seeds",
+                                                     trial.overloaded, plan_.space.replications));
+      return;  // every other number says how long the run was
+    }
+    for (std::size_t c = 0; c < plan_.conditions.size(); ++c) {
+      if (!trial.holds[c]) {
+        system.excluded_by.push_back(fmt::format("misses {}: {}",
+                                                 describe_condition(plan_.conditions[c]),
+                                                 interval_text(*trial.values[c])));
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const std::vector<SweepAxis>& axes_;
+  const PolicyRegistry& registry_;
+  const std::vector<SweepPoint>& points_;
+  Runs& runs_;
+  /// Of each point; empty where it is refused.
+  std::vector<std::string> identities_;
+  std::vector<std::size_t> capacities_;
+  bool checked_ = false;
+  std::map<std::string, bool> seems_;
+  std::map<std::string, PlanTrial> trials_;
+  std::map<std::string, Place> places_;
+  PlanResult result_;
+};
+
+void check_plan(const Plan& plan, Problems& problems) {
+  std::set<std::string> axes;
+  for (const SweepAxis& axis : plan.space.axes) {
+    axes.insert(axis.name);
+  }
+  const std::vector<std::string> names(axes.begin(), axes.end());
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < plan.capacities.size(); ++i) {
+    const std::string& name = plan.capacities[i];
+    const std::string at = fmt::format("/capacities/{}", i);
+    if (!axes.contains(name)) {
+      problems.add(at, fmt::format("no axis is called \"{}\"{}", name, suggestion(name, names)));
+    } else if (!seen.insert(name).second) {
+      problems.add(at, fmt::format("\"{}\" is given twice", name));
+    }
+  }
+  if (plan.slo.empty()) {
+    problems.add("/slo", "expected one condition at least, got []");
+  }
+}
+
+std::vector<std::string> header(const Plan& plan) {
+  std::vector<std::string> cells;
+  for (const SweepAxis& axis : plan.space.axes) {
+    cells.push_back(axis.name);
+  }
+  cells.insert(cells.end(), {"$/h", "TTFT mean s", "hits %"});
+  return cells;
+}
+
+std::vector<std::string> row(const PlanTrial& trial) {
+  std::vector<std::string> cells = trial.labels;
+  cells.push_back(fmt::format("{:.3f}", trial.dollars_per_hour));
+  cells.push_back(trial.overloaded > 0 ? "overloaded" : interval_text(trial.ttft_seconds));
+  cells.push_back(fmt::format("{:.1f}", trial.hit_rate * kPercent));
+  return cells;
+}
+
+/// What there is to know of one trial.
+std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
+  std::string text = align_columns({header(plan), row(trial)}, plan.space.axes.size());
+  for (std::size_t i = 0; i < plan.conditions.size(); ++i) {
+    text += fmt::format("  {}: {}{}\n", describe_condition(plan.conditions[i]),
+                        trial.values[i] ? interval_text(*trial.values[i]) : "-",
+                        trial.holds[i] ? "" : ", missed");
+  }
+  if (trial.ssd_bytes_per_day) {
+    constexpr double kTera = 1e12;
+    text += fmt::format("  SSD: {} TB written per day, {} drive writes per day",
+                        number_text(*trial.ssd_bytes_per_day / kTera),
+                        number_text(*trial.drive_writes_per_day));
+    if (trial.drive_life_years) {
+      text += fmt::format(", a life of {} years (rated for {} a day, {} years)",
+                          number_text(*trial.drive_life_years),
+                          plan.endurance->drive_writes_per_day, plan.endurance->years);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+/// Each system beside the others, and why it is not the answer.
+std::string describe_systems(const Plan& plan, const PlanResult& result) {
+  std::vector<std::vector<std::string>> lines{header(plan)};
+  lines[0].insert(lines[0].begin(), "name");
+  for (const PlanSystem& system : result.systems) {
+    std::vector<std::string> cells(lines[0].size() - 1, "-");
+    if (system.trial) {
+      cells = row(result.trials[*system.trial]);
+    }
+    cells.insert(cells.begin(), system.name);
+    cells.push_back(system.excluded_by.empty() ? "meets the SLO, cheapest"
+                                               : detail::join(system.excluded_by, "; "));
+    lines.push_back(std::move(cells));
+  }
+  return "\neach system's cheapest that meets the SLO, or else its nearest, and what excludes "
+         "it\n" +
+         align_columns(lines, plan.space.axes.size() + 1);
+}
+
+/// A capacity's values and what each gains over the one before.
+std::string describe_curve(const Plan& plan, const PlanResult& result, const CapacityCurve& curve) {
+  std::size_t axis = 0;
+  while (plan.space.axes[axis].name != curve.axis) {
+    ++axis;
+  }
+  std::vector<std::vector<std::string>> lines{
+      {curve.axis, "$/h", "TTFT mean s", "hits %", "ms less per $/h", "hit points per $/h"}};
+  for (std::size_t i = 0; i < curve.trials.size(); ++i) {
+    const PlanTrial& trial = result.trials[curve.trials[i]];
+    std::vector<std::string> cells = row(trial);
+    cells.erase(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(trial.labels.size()));
+    cells.insert(cells.begin(), trial.labels[axis]);
+    const PlanTrial& before = result.trials[curve.trials[i > 0 ? i - 1 : 0]];
+    const double paid = trial.dollars_per_hour - before.dollars_per_hour;
+    const auto gain = [&](double gained) { return paid > 0 ? number_text(gained / paid) : "-"; };
+    cells.push_back(gain((before.ttft_seconds.mean - trial.ttft_seconds.mean) * kMillis));
+    cells.push_back(gain((trial.hit_rate - before.hit_rate) * kPercent));
+    if (curve.knee == i) {
+      cells.emplace_back("knee");
+    }
+    lines.push_back(std::move(cells));
+  }
+  return align_columns(lines, 1);
+}
+
+std::string describe_infeasible(const Plan& plan, const PlanResult& result) {
+  if (result.trials.empty()) {
+    return "No configuration meets the SLO, by the curves of LRU alone.\n";
+  }
+  const PlanTrial& nearest = result.trials[result.nearest];
+  std::string text = "No configuration meets the SLO.";
+  text += result.binding ? fmt::format(" What binds is {}: the nearest configuration misses it.\n",
+                                       describe_condition(plan.conditions[*result.binding]))
+                         : " The load exceeds the capacity of every configuration.\n";
+  for (std::size_t i = 0; i < plan.conditions.size(); ++i) {
+    if (std::none_of(result.trials.begin(), result.trials.end(),
+                     [&](const PlanTrial& trial) { return trial.holds[i]; })) {
+      text += fmt::format("Every configuration that was simulated misses {}.\n",
+                          describe_condition(plan.conditions[i]));
+    }
+  }
+  return text + "\nnearest\n" + describe_trial(plan, nearest);
+}
+
+Json interval_json(const PlanInterval& interval) {
+  return Json{{"mean", interval.mean}, {"low", interval.low}, {"high", interval.high}};
+}
+
+Json trial_json(const Plan& plan, const PlanTrial& trial) {
+  Json json;
+  json["axes"] = Json::object();
+  for (std::size_t i = 0; i < trial.labels.size(); ++i) {
+    json["axes"][plan.space.axes[i].name] = trial.labels[i];
+  }
+  json["system"] = trial.system;
+  json["dollars_per_hour"] = trial.dollars_per_hour;
+  json["meets"] = trial.meets;
+  json["overloaded_replications"] = trial.overloaded;
+  json["conditions"] = Json::array();
+  for (std::size_t i = 0; i < trial.values.size(); ++i) {
+    json["conditions"].push_back(
+        Json{{"condition", describe_condition(plan.conditions[i])},
+             {"value", trial.values[i] ? interval_json(*trial.values[i]) : Json()},
+             {"holds", static_cast<bool>(trial.holds[i])}});
+  }
+  json["ttft_seconds"] = interval_json(trial.ttft_seconds);
+  json["hit_rate"] = trial.hit_rate;
+  const auto add = [&](const char* name, const std::optional<double>& value) {
+    if (value) {
+      json[name] = *value;
+    }
+  };
+  add("ssd_bytes_per_day", trial.ssd_bytes_per_day);
+  add("drive_writes_per_day", trial.drive_writes_per_day);
+  add("drive_life_years", trial.drive_life_years);
+  return json;
+}
+
+}  // namespace
+
+Plan load_plan(const fs::path& file) {
+  Plan plan;
+  plan.space.replications = 5;
+  plan.space.file = file;
+  plan.space.refused = RefusedPoints::skip;
+  plan.space.columns = {{"TTFT mean", kTtft, ValueUnit::seconds}};
+  Problems problems;
+  problems.set_origin("", file.string());
+  read_value(plan, read_json_file(file), "", problems);
+  if (problems.empty()) {
+    finish_sweep(plan.space, problems);
+    check_plan(plan, problems);
+    for (std::size_t i = 0; i < plan.slo.size(); ++i) {
+      try {
+        const std::vector<SloCondition> conditions = parse_slo(plan.slo[i], "");
+        plan.conditions.insert(plan.conditions.end(), conditions.begin(), conditions.end());
+      } catch (const ConfigError& error) {
+        for (const std::string& problem : error.problems()) {
+          problems.add(fmt::format("/slo/{}", i), problem);
+        }
+      }
+    }
+  }
+  problems.throw_if_any();
+  return plan;
+}
+
+PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
+                     const PolicyRegistry& registry, const PlanOptions& options) {
+  const std::vector<SweepPoint> points = resolve_points(plan.space, presets, registry);
+  std::unique_ptr<RunFolder> folder;
+  if (!options.out.empty()) {
+    // The SLO, the order of the search and the rating change which runs are made, but no run.
+    Json identity = sweep_identity(plan.space, points, Shard{});
+    identity["format"] = kFolderFormat;
+    identity["screening"] = plan.screening;
+    identity.erase("shard");
+    folder = std::make_unique<RunFolder>(kPlanFolder, options.out, identity, options.resume,
+                                         options.tell);
+  }
+  Runs runs(options, folder.get());
+  PlanResult result = Search(plan, points, registry, runs)();
+  if (folder) {
+    runs.finish(json_text(to_json(plan, result), 2) + "\n");
+  }
+  return result;
+}
+
+Json to_json(const Plan& plan, const PlanResult& result) {
+  Json json = new_result(kFormat);
+  json.update(Json{{"plan", write_value(plan)},
+                   {"configurations", result.configurations},
+                   {"refused", result.refused},
+                   {"screened", Json::array()},
+                   {"short_runs", result.short_runs},
+                   {"full_runs", result.full_runs},
+                   {"feasible", result.cheapest.has_value()},
+                   {"cheapest", result.cheapest ? Json(*result.cheapest) : Json()}});
+  for (const PlanScreened& screened : result.screened) {
+    Json axes = Json::object();
+    for (std::size_t i = 0; i < screened.labels.size(); ++i) {
+      axes[plan.space.axes[i].name] = screened.labels[i];
+    }
+    json["screened"].push_back(
+        Json{{"axes", axes}, {"system", screened.system}, {"reason", screened.reason}});
+  }
+  if (!result.cheapest && !result.trials.empty()) {
+    json["nearest"] = result.nearest;
+    json["binding"] = result.binding ? Json(describe_condition(plan.conditions[*result.binding]))
+                                     : Json("load exceeds capacity");
+  }
+  json["systems"] = Json::array();
+  for (const PlanSystem& system : result.systems) {
+    json["systems"].push_back(Json{{"name", system.name},
+                                   {"trial", system.trial ? Json(*system.trial) : Json()},
+                                   {"excluded_by", system.excluded_by}});
+  }
+  json["front"] = result.front;
+  json["capacities"] = Json::object();
+  for (const CapacityCurve& curve : result.curves) {
+    json["capacities"][curve.axis] = Json{
+        {"trials", curve.trials}, {"knee", curve.knee ? Json(curve.trials[*curve.knee]) : Json()}};
+  }
+  json["trials"] = Json::array();
+  for (const PlanTrial& trial : result.trials) {
+    json["trials"].push_back(trial_json(plan, trial));
+  }
+  return json;
+}
+
+std::string to_table(const Plan& plan, const PlanResult& result) {
+  std::string text = fmt::format(
+      "{}: {} configurations, {} short and {} full runs; means of {} seeds (95 % interval)\n",
+      plan.space.file.stem().string(), result.configurations, result.short_runs, result.full_runs,
+      plan.space.replications);
+  for (const std::string& reason : result.refused) {
+    text += "refused: " + reason + "\n";
+  }
+  for (const PlanScreened& screened : result.screened) {
+    text += fmt::format("not simulated: {}: {}\n", detail::join(screened.labels, ", "),
+                        screened.reason);
+  }
+  text += "\n";
+  text += result.cheapest ? "cheapest that meets the SLO\n" +
+                                describe_trial(plan, result.trials[*result.cheapest])
+                          : describe_infeasible(plan, result);
+  text += describe_systems(plan, result);
+  if (!result.front.empty()) {
+    std::vector<std::vector<std::string>> lines{header(plan)};
+    for (const std::size_t i : result.front) {
+      lines.push_back(row(result.trials[i]));
+      lines.back().emplace_back(result.trials[i].meets ? "meets the SLO" : "");
+    }
+    text += "\ncost against TTFT, of what was simulated in full (Pareto front)\n" +
+            align_columns(lines, plan.space.axes.size());
+  }
+  for (const CapacityCurve& curve : result.curves) {
+    text += fmt::format("\n{}, all else as in the cheapest\n{}", curve.axis,
+                        describe_curve(plan, result, curve));
+  }
+  return text;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,245 @@
+#include "sim/study/report/report_draw.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "sim/study/runs/summary.hpp"
+
+namespace kvtier::charts {
+namespace {
+
+/// Beyond these a chart is not readable; tables have all.
+constexpr std::size_t kBarsMost = 40;
+constexpr std::size_t kLinesMost = 12;
+
+std::string left_out(std::size_t drawn, std::size_t all, const char* what) {
+  return drawn >= all ? ""
+                      : fmt::format(" The first {} of {} {} are drawn; the table has all.", drawn,
+                                    all, what);
+}
+
+/// The values of an entry with `keys_of`; nullopt if no result has that object.
+std::optional<std::vector<Value>> keys_as_values(const Entry& entry, const Report& report) {
+  std::optional<std::vector<Value>> values;
+  for (const ReportRun& run : report.runs) {
+    for (const Json& result : run.results) {
+      const Json* keys = find_at(result, Json::json_pointer(entry.keys_of));
+      if (keys == nullptr || !keys->is_object()) {
+        continue;
+      }
+      values = values.value_or(entry.values);
+      for (const auto& [key, number] : keys->items()) {
+        Value value{key, std::string(entry.keys_of) + "/" + escape_pointer(key), ""};
+        std::replace(value.name.begin(), value.name.end(), '_', ' ');
+        if (number_at(result, value.pointer).value_or(0) > 0 &&
+            std::none_of(values->begin(), values->end(),
+                         [&](const Value& known) { return known.pointer == value.pointer; })) {
+          values->push_back(std::move(value));
+        }
+      }
+    }
+  }
+  return values;
+}
+
+Number number_of(const Entry& entry, const Value& value, const Json& result) {
+  Number number = number_at(result, value.pointer);
+  if (!number && entry.keys_of != nullptr &&
+      find_at(result, Json::json_pointer(entry.keys_of)) != nullptr) {
+    number = 0;
+  }
+  if (entry.share_of != nullptr) {
+    const Number whole = number_at(result, entry.share_of);
+    number = number && whole ? Number(*whole > 0 ? *number / *whole : 0) : std::nullopt;
+  }
+  return shown(entry.unit, number);
+}
+
+/// One of the lists of samples of a result; empty if it has none.
+const Json& list_at(const Json& result, const std::string& pointer) {
+  static const Json kNone = Json::array();
+  const Json* list = find_at(result, Json::json_pointer(pointer));
+  return list != nullptr && list->is_array() ? *list : kNone;
+}
+
+}  // namespace
+
+Number mean_at(const ReportRun& run, const std::string& pointer) {
+  return mean_of(run.results, [&](const Json& result) { return number_at(result, pointer); });
+}
+
+Number shown(Unit unit, Number number) {
+  return number ? Number(*number * unit.factor / unit.divisor) : std::nullopt;
+}
+
+std::string text_of(Number number) { return number ? fmt::format("{:.4g}", *number) : "-"; }
+
+Json axis(const std::string& title, const char* scale, const char* format) {
+  return Json{{"title", title}, {"scale", scale}, {"format", format}};
+}
+
+void draw_bars(ReportChart& chart, const Entry& entry, const std::vector<Value>& values,
+               const std::vector<Bar>& bars, Json x, const char* what) {
+  for (const Value& value : values) {
+    chart.table.header.push_back(value.name);
+  }
+  chart.table.header.insert(chart.table.header.end(), entry.columns.begin(), entry.columns.end());
+  Json labels = Json::array();
+  std::vector<Json> lists(values.size(), Json::array());
+  for (const Bar& bar : bars) {
+    std::vector<std::string>& row = chart.table.rows.emplace_back(1, bar.name);
+    std::transform(bar.numbers.begin(), bar.numbers.end(), std::back_inserter(row), text_of);
+    row.insert(row.end(), bar.cells.begin(), bar.cells.end());
+    if (labels.size() < kBarsMost) {
+      labels.push_back(bar.name + bar.mark);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const Number number = bar.numbers[bar.numbers[i] ? i : bar.instead];
+        lists[i].push_back(number ? Json(*number) : Json());
+      }
+    }
+  }
+  chart.note += left_out(labels.size(), bars.size(), what);
+  chart.drawing = Json{{"kind", entry.drawing}, {"x", std::move(x)}, {"labels", labels}};
+  chart.drawing.merge_patch(entry.options);
+  // Bars that add up are series, without those that are 0 everywhere. Other drawings have a member
+  // a value.
+  const bool are_series = entry.drawing == std::string_view("bars");
+  if (are_series) {
+    chart.drawing["series"] = Json::array();
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!are_series) {
+      chart.drawing[values[i].key] = std::move(lists[i]);
+    } else if (std::any_of(lists[i].begin(), lists[i].end(),
+                           [](const Json& number) { return number != 0.0; })) {
+      chart.drawing["series"].push_back(
+          {{"name", values[i].name}, {"color", values[i].key}, {"values", lists[i]}});
+    }
+  }
+}
+
+void draw_lines(ReportChart& chart, const Entry& entry, const std::vector<Line>& lines, Json x) {
+  const bool is_stacked = entry.options.contains("stacked");
+  Json series = Json::array();
+  for (std::size_t i = 0; i < std::min(kLinesMost, lines.size()); ++i) {
+    Json points = Json::array();
+    bool any = false;
+    for (const auto& [at, value] : lines[i].points) {
+      points.push_back(Json::array({at, value}));
+      any = any || value > 0;
+    }
+    // A stacked line that is 0 everywhere would only take place in the legend.
+    if (any || !is_stacked) {
+      series.push_back({{"name", lines[i].name}, {"color", lines[i].color}, {"points", points}});
+    }
+  }
+  chart.note += left_out(std::min(kLinesMost, lines.size()), lines.size(), "lines");
+  chart.drawing = Json{{"kind", "lines"}, {"x", std::move(x)}, {"y", axis(entry.y_title)}};
+  chart.drawing["y"]["min"] = 0;
+  chart.drawing.merge_patch(entry.options);
+  chart.drawing["series"] = std::move(series);
+}
+
+void bars_of_runs(const Entry& entry, const Report& report, ReportSection& section) {
+  const auto values =
+      entry.keys_of == nullptr ? std::optional(entry.values) : keys_as_values(entry, report);
+  if (!values || values->empty()) {
+    section.missing = values ? entry.none_of_keys : "";
+    return;
+  }
+  const bool is_log = entry.scale == std::string_view("log");
+  std::vector<Bar> bars;
+  for (const ReportRun& run : report.runs) {
+    Bar bar{run.label, {}};
+    for (const Value& value : *values) {
+      bar.numbers.push_back(mean_of(
+          run.results, [&](const Json& result) { return number_of(entry, value, result); }));
+    }
+    if (std::all_of(bar.numbers.begin(), bar.numbers.end(),
+                    [&](Number number) { return number && (!is_log || *number > 0); })) {
+      bars.push_back(std::move(bar));
+    }
+  }
+  if (bars.empty()) {
+    return;
+  }
+  ReportChart chart{entry.title, entry.note, {}, {{"run"}, {}}};
+  draw_bars(chart, entry, *values, bars, axis(entry.x_title, entry.scale), "runs");
+  if (std::any_of(report.runs.begin(), report.runs.end(), is_overloaded)) {
+    chart.note += entry.overload_note;
+  }
+  section.charts.push_back(std::move(chart));
+}
+
+void lines_of_samples(const Entry& entry, const Report& report, ReportSection& section) {
+  for (const Value& value : entry.values) {
+    ReportChart chart{
+        fmt::format(fmt::runtime(entry.title), value.name), entry.note, {}, {entry.columns, {}}};
+    std::vector<Line> lines;
+    for (const ReportRun& run : report.runs) {
+      const Json& seconds = list_at(run.results.front(), entry.times);
+      const Json& numbers = list_at(run.results.front(), value.pointer);
+      Line line{run.label, "", {}};
+      for (std::size_t i = 0; i < std::min(seconds.size(), numbers.size()); ++i) {
+        const Number x = shown(kHours, number_at(seconds[i], ""));
+        const Number y = shown(entry.unit, number_at(numbers[i], ""));
+        if (x && y) {
+          line.points.emplace_back(*x, *y);
+          chart.table.rows.push_back({run.label, text_of(x), text_of(y)});
+        }
+      }
+      if (!line.points.empty()) {
+        lines.push_back(std::move(line));
+      }
+    }
+    if (!lines.empty()) {
+      draw_lines(chart, entry, lines, axis(entry.x_title));
+      section.charts.push_back(std::move(chart));
+    }
+  }
+}
+
+void front(const Entry& entry, const Report& report, ReportSection& section) {
+  struct Point {
+    const ReportRun* run;
+    double x;
+    double y;
+    bool overloaded;
+  };
+  std::vector<Point> points;
+  for (const ReportRun& run : report.runs) {
+    const Number x = mean_at(run, entry.values[0].pointer);
+    const Number y = mean_at(run, entry.values[1].pointer);
+    if (x && y && *y > 0) {
+      points.push_back({&run, *x, *y, is_overloaded(run)});
+    }
+  }
+  if (points.size() < 2) {
+    return;
+  }
+  std::stable_sort(points.begin(), points.end(),
+                   [](const Point& a, const Point& b) { return a.x < b.x; });
+  ReportChart chart{entry.title, entry.note, {}, {}};
+  chart.table.header = {"run", entry.values[0].name, entry.values[1].name, ""};
+  Json groups = Json::array();
+  for (const char* name : {"on the front", "costs more or is slower", "load exceeds capacity"}) {
+    groups.push_back({{"name", name}, {"points", Json::array()}});
+  }
+  for (const Point& point : points) {
+    const bool beaten = std::any_of(points.begin(), points.end(), [&](const Point& other) {
+      return !other.overloaded && other.x <= point.x && other.y <= point.y &&
+             (other.x < point.x || other.y < point.y);
+    });
+    Json& group = groups[point.overloaded ? 2 : beaten ? 1 : 0];
+    group["points"].push_back({point.x, point.y, point.run->label});
+    chart.table.rows.push_back({point.run->label, fmt::format("{:.3f}", point.x), text_of(point.y),
+                                group["name"].get<std::string>()});
+  }
+  chart.drawing =
+      Json{{"kind", "points"}, {"x", axis(entry.x_title)}, {"y", axis(entry.y_title, entry.scale)}};
+  chart.drawing["groups"] = std::move(groups);
+  section.charts.push_back(std::move(chart));
+}
+
+}  // namespace kvtier::charts

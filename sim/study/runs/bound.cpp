@@ -1,0 +1,233 @@
+#include "sim/study/runs/bound.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/core/assert.hpp"
+#include "sim/replay/block_replay.hpp"
+#include "sim/replay/untimed.hpp"
+#include "sim/serving/history.hpp"
+#include "sim/study/runs/upper_bound.hpp"
+
+namespace kvtier {
+namespace {
+
+/// What the accesses of a replay ask of its tiers.
+///
+/// A copy in a tier holds a prefix of its entry (SessionStore). For a whole hit some tier holds,
+/// from one turn of the session to its next, the least prefix that the next one's cut leaves the
+/// whole needed history of. For `n` of the history's tokens it holds `n` tokens at least, of which
+/// each is charged its bytes, or its part of the window that is reserved for any number of them.
+/// Copies in other tiers only fill more. So what is stored is never charged less than the intervals
+/// here say, and tiers never charge more than the sum of their capacities.
+class Demands final : public RunObserver {
+ public:
+  explicit Demands(const RunConfig& config)
+      : config_(config), bytes_per_token_(stored_kv_bytes_per_token(config)) {
+    const auto add = [&](const std::optional<TierConfig>& tier, const auto& capacity) {
+      if (tier) {
+        blocks_.push_back(tier->block_size.value);
+        capacities_.push_back(capacity());
+        keeps_all_ = keeps_all_ && !tier->ttl && tier->free_buffer.value == 0;
+      }
+    };
+    const TiersConfig& used = config.system.tiers;
+    add(used.hbm, [&] { return *used.hbm->capacity; });
+    add(used.dram, [&] { return config.hardware.dram->capacity; });
+    add(used.cxl, [&] { return config.hardware.cxl->capacity; });
+    add(used.ssd, [&] { return config.hardware.ssd->capacity; });
+  }
+
+  void on_request(const RequestRecord& request) override {
+    if (const auto last = last_.find(request.session); last != last_.end()) {
+      need(request, last->second);
+    }
+    const Tokens stored = request.history + request.input + request.output;
+    const Bytes bytes = charge(stored);
+    one_size_ = one_size_ && (!size_ || *size_ == bytes);
+    size_ = bytes;
+    last_[request.session] = place_++;
+    turns_ += request.measured ? 1 : 0;
+    resumed_turns_ += request.measured && request.resumed() ? 1 : 0;
+    history_tokens_ += request.measured ? request.history.value : 0;
+    all_count_ = all_count_ && request.measured;
+  }
+  void on_session_end(EntryKey key, SimTime) override {
+    last_.erase(static_cast<std::int64_t>(key.value));
+  }
+
+  /// Whether Belady's choice is the best there is: each hit fills as much as any other, and every
+  /// entry that is needed again may be found and counts.
+  [[nodiscard]] bool belady_is_optimum() const {
+    return capacities_.size() == 1 && one_size_ && all_count_ && keeps_all_ && all_can_hit_;
+  }
+  /// Turns that any policy finds whole.
+  [[nodiscard]] std::int64_t most_turns() const {
+    return most_value(turns_wanted_, capacity(true));
+  }
+  /// Tokens that any policy finds.
+  [[nodiscard]] std::int64_t most_tokens() const {
+    return most_value(tokens_wanted_,
+                      capacity(config_.serving.kv_reservation == Reservation::context_window));
+  }
+  [[nodiscard]] std::int64_t turns() const { return turns_; }
+  [[nodiscard]] std::int64_t resumed_turns() const { return resumed_turns_; }
+  [[nodiscard]] std::int64_t history_tokens() const { return history_tokens_; }
+
+ private:
+  /// What a tier charges for so many tokens, in the tier that charges least.
+  [[nodiscard]] Bytes charge(Tokens tokens) const {
+    if (config_.serving.kv_reservation == Reservation::context_window) {
+      return bytes_per_token_ * config_.model.context_window.value;
+    }
+    std::int64_t least = INT64_MAX;
+    for (const std::int64_t block : blocks_) {
+      least = std::min(least, (tokens.value + block - 1) / block * block);
+    }
+    return bytes_per_token_ * least;
+  }
+
+  void need(const RequestRecord& request, std::int64_t stored_at) {
+    const Tokens needed = request.history;
+    const bool is_cut = request.truncated.value > 0;
+    const bool can_hit =
+        needed.value > 0 && !(is_cut && config_.system.positions == KeyPositions::embedded);
+    all_can_hit_ = all_can_hit_ && can_hit;
+    if (!can_hit || !request.measured) {
+      return;
+    }
+    const Truncation cut =
+        is_cut ? truncation_of(request, config_.serving) : Truncation{Tokens(0), Tokens(0)};
+    const Tokens prefix = needed <= cut.kept ? needed : needed + cut.dropped;
+    const Bytes whole = charge(prefix);
+    one_size_ = one_size_ && whole == *size_;
+    if (whole <= *std::max_element(capacities_.begin(), capacities_.end())) {
+      turns_wanted_.push_back({stored_at, place_, static_cast<double>(whole.value), 1});
+    }
+    // First tokens that stay are had for their own bytes alone.
+    const Tokens least = cut.kept.value > 0 ? needed : prefix;
+    const bool any_part = config_.serving.kv_reservation == Reservation::exact;
+    const Bytes bytes = any_part ? bytes_per_token_ * least.value : whole;
+    tokens_wanted_.push_back({stored_at, place_, static_cast<double>(bytes.value), needed.value});
+  }
+
+  /// All tiers together; of entries of one size, what whole ones fill of each.
+  [[nodiscard]] double capacity(bool whole_entries) const {
+    double sum = 0;
+    for (const Bytes tier : capacities_) {
+      const bool rounds = whole_entries && one_size_ && size_;
+      const Bytes filled = rounds ? *size_ * (tier.value / size_->value) : tier;
+      sum += static_cast<double>(filled.value);
+    }
+    return sum;
+  }
+
+  const RunConfig& config_;
+  Bytes bytes_per_token_;
+  std::vector<std::int64_t> blocks_;
+  std::vector<Bytes> capacities_;
+  /// Of each session that goes on, the place of its last access.
+  std::unordered_map<std::int64_t, std::int64_t> last_;
+  std::int64_t place_ = 0;
+  /// The last that was charged.
+  std::optional<Bytes> size_;
+  bool one_size_ = true;
+  bool all_count_ = true;
+  bool keeps_all_ = true;
+  bool all_can_hit_ = true;
+  std::vector<StoredInterval> turns_wanted_;
+  std::vector<StoredInterval> tokens_wanted_;
+  std::int64_t turns_ = 0;
+  std::int64_t resumed_turns_ = 0;
+  std::int64_t history_tokens_ = 0;
+};
+
+Json share(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? Json() : Json(static_cast<double>(part) / static_cast<double>(whole));
+}
+
+/// By kind of hit rate, what was reached of the most.
+template <class Most>
+Json shares_reached(const Json& reached, const Most& most) {
+  Json shares;
+  for (const char* among : {"all_turns", "resumed_turns", "tokens"}) {
+    const Json whole = most(among);
+    shares[among] =
+        !whole.is_number() || whole.template get<double>() == 0
+            ? Json()
+            : Json(reached[among]["total"].template get<double>() / whole.template get<double>());
+  }
+  return shares;
+}
+
+}  // namespace
+
+Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry& registry,
+              const RunOptions& options) {
+  if (config.system.blocks) {
+    const auto source =
+        make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
+    return bound_of_blocks(config, *source, result);
+  }
+  const auto oracle =
+      std::find_if(registry.eviction.begin(), registry.eviction.end(),
+                   [](const auto& kind) { return kind.knowledge == Knowledge::oracle; });
+  KVTIER_ASSERT(oracle != registry.eviction.end(), "the registry has an oracle");
+  RunConfig best = config;
+  const auto set = [&](auto& tier) {
+    if (tier) {
+      tier->eviction = {.name = oracle->name, .parameters = {}};
+      tier->admission = {.name = kAlwaysAdmitted, .parameters = {}};
+    }
+  };
+  set(best.system.tiers.hbm);
+  set(best.system.tiers.dram);
+  set(best.system.tiers.cxl);
+  set(best.system.tiers.ssd);
+  Demands demands(best);
+  RunOptions silent = options;
+  silent.observer = &demands;
+  silent.decisions = nullptr;
+  const Json greedy = simulate_untimed(best, registry, silent)["metrics"]["hit_rate"];
+  const Json& reached = result["metrics"]["hit_rate"];
+  const bool is_optimum = demands.belady_is_optimum();
+  Json most;
+  if (is_optimum) {
+    most["all_turns"] = greedy["all_turns"]["total"];
+    most["resumed_turns"] = greedy["resumed_turns"]["total"];
+  } else {
+    const std::int64_t turns = demands.most_turns();
+    most["all_turns"] = share(turns, demands.turns());
+    most["resumed_turns"] = share(turns, demands.resumed_turns());
+  }
+  most["tokens"] = share(demands.most_tokens(), demands.history_tokens());
+  return {{"policy", oracle->name},
+          {"name", is_optimum ? "Belady" : "Belady, greedy"},
+          {"is_optimum", is_optimum},
+          {"hit_rate", greedy},
+          {"share_reached",
+           shares_reached(reached, [&](const char* among) { return greedy[among]["total"]; })},
+          {"upper_bound",
+           {{"hit_rate", most}, {"share_reached", shares_reached(reached, [&](const char* among) {
+                                   return most[among];
+                                 })}}}};
+}
+
+Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
+                   const RunOptions& options) {
+  if (config.system.paging || config.system.sharing == Sharing::prompts ||
+      config.replicas.count > 1 || config.system.tiers.count() == 0) {
+    return nullptr;
+  }
+  RunOptions silent = options;
+  silent.observer = nullptr;
+  silent.decisions = nullptr;
+  const Json untimed = simulate_untimed(config, registry, silent);
+  Json bound = bound_of(config, untimed, registry, silent);
+  bound["untimed_hit_rate"] = untimed["metrics"]["hit_rate"];
+  return bound;
+}
+
+}  // namespace kvtier

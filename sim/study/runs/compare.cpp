@@ -1,0 +1,396 @@
+#include "sim/study/runs/compare.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "sim/core/build.hpp"
+#include "sim/core/statistics.hpp"
+#include "sim/study/runs/bound.hpp"
+#include "sim/study/runs/find_capacity.hpp"
+#include "sim/study/runs/run_length.hpp"
+#include "sim/study/runs/summary.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr std::size_t kLabelWidth = 32;
+constexpr const char* kVerdict = "/load/verdict";
+
+std::string cell(const Comparison::Column& column, const ResultRow& row) {
+  const auto summary = summarize(column.results, row.pointer);
+  if (!summary) {
+    return "-";
+  }
+  std::string text = fmt::format(fmt::runtime(row.format), summary->mean * row.factor);
+  if (column.results.size() > 1) {
+    text += " (" + fmt::format(fmt::runtime(row.format), summary->spread * row.factor) + ")";
+  }
+  return text;
+}
+
+bool has_differences(const Comparison& comparison) {
+  return comparison.columns.size() > 1 && comparison.columns.front().results.size() > 1;
+}
+
+/// What `column` has more than `base`, over pairs of runs with the same seed; nullopt where a run
+/// has no such number.
+std::optional<MeanInterval> difference(const Comparison::Column& column,
+                                       const Comparison::Column& base, const ResultRow& row) {
+  const auto numbers = numbers_at(column.results, row.pointer);
+  const auto others = numbers_at(base.results, row.pointer);
+  if (!numbers || !others) {
+    return std::nullopt;
+  }
+  std::vector<double> differences;
+  for (std::size_t i = 0; i < numbers->size(); ++i) {
+    differences.push_back((*numbers)[i] - (*others)[i]);
+  }
+  return mean_interval(differences);
+}
+
+std::string difference_cell(const std::optional<MeanInterval>& difference, const ResultRow& row) {
+  if (!difference) {
+    return "-";
+  }
+  if (difference->mean == 0 && difference->half_width == 0) {
+    return "same";
+  }
+  const auto number = [&](double value) {
+    const std::string text = fmt::format(fmt::runtime(row.format), value * row.factor);
+    return value > 0 ? "+" + text : text;
+  };
+  return fmt::format("{} ({} to {}){}", number(difference->mean), number(difference->low()),
+                     number(difference->high()), difference->excludes_zero() ? " *" : "  ");
+}
+
+bool is_shown(const ResultRow& row, const Comparison& comparison) {
+  const auto has_it = [&](const Comparison::Column& column) {
+    const Json::json_pointer at{std::string(row.needs)};
+    const Json& result = column.results.front();
+    return result.contains(at) && result.at(at).is_object();
+  };
+  return row.needs == nullptr ||
+         std::any_of(comparison.columns.begin(), comparison.columns.end(), has_it);
+}
+
+std::string measured_part(const Comparison::Column& column) {
+  const auto is_stationary = [](const Json& result) {
+    return result["load"]["measured"].value("stationary", false);
+  };
+  const auto stationary =
+      std::count_if(column.results.begin(), column.results.end(), is_stationary);
+  return stationary == std::ssize(column.results) ? "stationary state"
+         : stationary == 0                        ? "all turns"
+                                                  : "differs between runs";
+}
+
+std::string verdict(const Comparison::Column& column) {
+  const Json::json_pointer at{std::string(kVerdict)};
+  const std::string first = column.results.front().at(at).get<std::string>();
+  const bool same = std::all_of(column.results.begin(), column.results.end(),
+                                [&](const Json& result) { return result.at(at) == first; });
+  return same ? first : "differs between runs";
+}
+
+bool is_overloaded(const Comparison::Column& column) {
+  return std::any_of(column.results.begin(), column.results.end(), exceeds_capacity);
+}
+
+std::string heading(const Comparison::Column& column) {
+  return column.system + (is_overloaded(column) ? " *" : "");
+}
+
+/// "0.21 sessions/s", or that no run could tell.
+std::string stable_rate(const Json& result) {
+  const Json::json_pointer at("/load/highest_stable_rate");
+  if (!result.contains(at) || result.at(at).is_null()) {
+    return "not found";
+  }
+  return describe_rate(result.at(at)["varied"].get<std::string>(),
+                       result.at(at)["rate"].get<double>());
+}
+
+/// Names of the tiers that hold ever more and evict nothing, joined.
+std::string filling_tiers(const Json& result) {
+  std::vector<std::string> names;
+  for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
+    if (tier["filling"] == true) {
+      names.push_back(name);
+    }
+  }
+  return detail::join(names, " and ");
+}
+
+/// Sentences below the table, on the columns that need them.
+std::string notes(const Comparison& comparison) {
+  std::string text;
+  std::vector<std::string> rates;
+  std::map<std::string, std::vector<std::string>> systems_by_filling;
+  for (const Comparison::Column& column : comparison.columns) {
+    if (is_overloaded(column)) {
+      const auto searched =
+          std::find_if(column.results.begin(), column.results.end(), exceeds_capacity);
+      rates.push_back(fmt::format("{} {}", column.system, stable_rate(*searched)));
+    }
+    const std::string filling = filling_tiers(column.results.front());
+    if (!filling.empty()) {
+      systems_by_filling[filling].push_back(column.system);
+    }
+    const std::string length = describe_run_length(column.results.front());
+    if (!length.empty()) {
+      text += fmt::format("\n{}: {}\n", column.system, length);
+    }
+  }
+  for (const auto& [tiers, systems] : systems_by_filling) {
+    text += fmt::format(
+        "\n{}: still filling in the measured part, and nothing is evicted: a longer run may hit "
+        "less ({}).\n",
+        tiers, detail::join(systems, ", "));
+  }
+  if (!rates.empty()) {
+    text += fmt::format(
+        "\n* The load exceeds capacity: every number of this column depends on the length of the "
+        "run, hit rates too.\n  Highest stable rate: {}.\n",
+        fmt::join(rates, ", "));
+  }
+  return text;
+}
+
+std::string difference_table(const Comparison& comparison) {
+  const Comparison::Column& base = comparison.columns.front();
+  std::vector<std::pair<const char*, std::vector<std::string>>> lines;
+  std::vector<std::size_t> widths;
+  for (std::size_t i = 1; i < comparison.columns.size(); ++i) {
+    widths.push_back(comparison.columns[i].system.size());
+  }
+  for (const ResultRow& row : result_rows()) {
+    if (!is_shown(row, comparison)) {
+      continue;
+    }
+    std::vector<std::string> cells;
+    for (std::size_t i = 1; i < comparison.columns.size(); ++i) {
+      cells.push_back(difference_cell(difference(comparison.columns[i], base, row), row));
+      widths[i - 1] = std::max(widths[i - 1], cells.back().size());
+    }
+    lines.emplace_back(row.label, std::move(cells));
+  }
+  std::string text = fmt::format(
+      "\ndifference from {}, mean over pairs of runs with the same seed (95 % interval)\n"
+      "*: the interval is on one side of 0 (by chance alone, that of one row in 20 is)\n\n{:<{}}",
+      base.system, "", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("  {:>{}}", comparison.columns[i + 1].system, widths[i]);
+  }
+  text += "\n";
+  for (const auto& [label, cells] : lines) {
+    std::string line = fmt::format("{:<{}}", label, kLabelWidth);
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      line += fmt::format("  {:>{}}", cells[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+namespace {
+
+/// All systems run the sessions of the one that needs most of them for its precision.
+void give_sessions(std::vector<ResolvedConfig>& configs, const PolicyRegistry& registry,
+                   const RunOptions& options) {
+  if (!configs.front().config.workload.sessions.automatic) {
+    return;
+  }
+  SessionCount most;
+  for (const ResolvedConfig& one : configs) {
+    RunConfig config = one.config;
+    RunOptions run;
+    run.progress = options.progress;
+    run.base_dir = one.base_dir;
+    (void)simulate_to_precision(config, registry, run);
+    most = SessionCount(std::max(most.value_or(0), *config.workload.sessions));
+  }
+  for (ResolvedConfig& one : configs) {
+    one.config.workload.sessions = most;
+  }
+}
+
+}  // namespace
+
+Comparison compare_systems(const ConfigRequest& request, const std::vector<std::string>& systems,
+                           std::int64_t replications, bool with_bound,
+                           const ConfigDirectory& presets, const PolicyRegistry& registry,
+                           const RunOptions& options,
+                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  std::vector<ResolvedConfig> configs;
+  std::vector<std::string> problems;
+  for (const Override& change : request.overrides) {
+    if (change.pointer == "/system") {
+      problems.emplace_back("--set: /system: --systems says which systems are compared");
+    }
+  }
+  for (auto system = systems.begin(); system != systems.end(); ++system) {
+    if (system->empty()) {
+      problems.emplace_back("--systems: expected names separated by commas, got an empty one");
+    } else if (std::find(systems.begin(), system, *system) != system) {
+      problems.push_back(fmt::format("--systems: {} is given twice", *system));
+    }
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  for (const std::string& system : systems) {
+    ConfigRequest one = request;
+    one.system = system;
+    try {
+      configs.push_back(resolve_config(one, presets, registry));
+    } catch (const ConfigError& error) {
+      for (const std::string& problem : error.problems()) {
+        if (std::find(problems.begin(), problems.end(), problem) == problems.end()) {
+          problems.push_back(problem);
+        }
+      }
+    }
+  }
+  if (!problems.empty()) {
+    throw ConfigError(std::move(problems));
+  }
+  give_sessions(configs, registry, options);
+  const auto all = static_cast<std::int64_t>(systems.size()) * replications;
+  std::int64_t done = 0;
+  if (progress) {
+    progress(done, all);  // the time left counts from here
+  }
+  Comparison comparison;
+  for (std::size_t i = 0; i < systems.size(); ++i) {
+    Comparison::Column column{systems[i], {}};
+    for (std::int64_t r = 0; r < replications; ++r) {
+      RunConfig config = configs[i].config;
+      config.seed += r;
+      RunOptions run = options;
+      run.base_dir = configs[i].base_dir;
+      column.results.push_back(simulate(config, registry, run));
+      if (exceeds_capacity(column.results.back()) &&
+          std::none_of(column.results.begin(), column.results.end() - 1, exceeds_capacity)) {
+        add_stable_rate(column.results.back(), configs[i], registry, run);
+      }
+      if (with_bound) {
+        column.results.back()["bound"] = untimed_bound(config, registry, run);
+      }
+      if (progress) {
+        progress(++done, all);
+      }
+    }
+    comparison.columns.push_back(std::move(column));
+  }
+  return comparison;
+}
+
+Json to_json(const Comparison& comparison) {
+  Json json = new_result("kvtier.compare/1");
+  json["systems"] = Json::object();
+  for (const Comparison::Column& column : comparison.columns) {
+    Json summary = Json::object();
+    for (const ResultRow& row : result_rows()) {
+      if (const auto value = summarize(column.results, row.pointer)) {
+        summary[row.pointer] = Json{{"mean", value->mean}, {"spread", value->spread}};
+      }
+    }
+    Json& system = json["systems"][column.system];
+    system = Json{{"verdict", verdict(column)}, {"summary", summary}};
+    const Comparison::Column& base = comparison.columns.front();
+    if (has_differences(comparison) && &column != &base) {
+      Json differences = Json::object();
+      for (const ResultRow& row : result_rows()) {
+        if (const auto found = difference(column, base, row)) {
+          differences[row.pointer] = Json{{"mean", found->mean},
+                                          {"low", found->low()},
+                                          {"high", found->high()},
+                                          {"significant", found->excludes_zero()}};
+        }
+      }
+      system["difference_from"] = base.system;
+      system["differences"] = differences;
+    }
+    system["results"] = column.results;
+  }
+  return json;
+}
+
+std::string to_table(const Comparison& comparison) {
+  std::vector<std::size_t> widths;
+  for (const Comparison::Column& column : comparison.columns) {
+    std::size_t width =
+        std::max({heading(column).size(), verdict(column).size(), measured_part(column).size(),
+                  describe_bottleneck(column.results).size()});
+    for (const ResultRow& row : result_rows()) {
+      width = std::max(width, cell(column, row).size());
+    }
+    widths.push_back(width + 2);
+  }
+  const Json& first = comparison.columns.front().results.front();
+  std::string text = describe_run(first);
+  if (comparison.columns.front().results.size() > 1) {
+    text += fmt::format("mean of {} seeds (largest - smallest)\n",
+                        comparison.columns.front().results.size());
+  }
+  text += fmt::format("\n{:<{}}", "", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("{:>{}}", heading(comparison.columns[i]), widths[i]);
+  }
+  text += "\n";
+  for (const ResultRow& row : result_rows()) {
+    if (!is_shown(row, comparison)) {
+      continue;
+    }
+    text += fmt::format("{:<{}}", row.label, kLabelWidth);
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      text += fmt::format("{:>{}}", cell(comparison.columns[i], row), widths[i]);
+    }
+    text += "\n";
+  }
+  text += fmt::format("{:<{}}", "bottleneck", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("{:>{}}", describe_bottleneck(comparison.columns[i].results), widths[i]);
+  }
+  text += fmt::format("\n{:<{}}", "measured", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("{:>{}}", measured_part(comparison.columns[i]), widths[i]);
+  }
+  text += fmt::format("\n{:<{}}", "verdict", kLabelWidth);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    text += fmt::format("{:>{}}", verdict(comparison.columns[i]), widths[i]);
+  }
+  text += "\n";
+  if (has_differences(comparison)) {
+    text += difference_table(comparison);
+  }
+  std::string compressed;
+  constexpr double kPercent = 100;
+  for (const Comparison::Column& column : comparison.columns) {
+    if (const auto kept = number_at(column.results.front(), "/metrics/compression/kept_share")) {
+      compressed += fmt::format(
+          "{} keeps {:.1f} % of the KV that it stores; what that costs in accuracy is not "
+          "simulated.\n",
+          column.system, *kept * kPercent);
+    }
+  }
+  if (!compressed.empty()) {
+    text += "\n" + compressed;
+  }
+  std::string load_waits;
+  for (const Comparison::Column& column : comparison.columns) {
+    load_waits += describe_load_waits(column.system, column.results);
+  }
+  if (!load_waits.empty()) {
+    text += "\n" + load_waits;
+  }
+  text += notes(comparison);
+  return text;
+}
+
+}  // namespace kvtier

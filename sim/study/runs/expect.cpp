@@ -1,0 +1,153 @@
+#include "sim/study/runs/expect.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "sim/study/runs/summary.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kWanted =
+    "expected {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., \"relative\": ..}, "
+    "got ";
+
+std::string key_of(const std::string& pointer) { return "/" + escape_pointer(pointer); }
+
+void check_pointer_text(const std::string& pointer, Problems& problems) {
+  if (pointer.empty() || pointer.front() != '/') {
+    problems.add(key_of(pointer), "expected a JSON pointer, which starts with /");
+    return;
+  }
+  try {
+    (void)Json::json_pointer(pointer);
+  } catch (const Json::parse_error&) {
+    problems.add(key_of(pointer),
+                 "expected a JSON pointer, in which ~ is written ~0 and / in a key ~1");
+  }
+}
+
+/// Reads what stands at `pointer` of the file; problems of it go to `problems`.
+Expectation read_expectation(const std::string& pointer, const Json& json, Problems& problems) {
+  const std::string key = key_of(pointer);
+  Expectation expectation;
+  expectation.pointer = pointer;
+  if (!json.is_object() || json.empty()) {
+    problems.add(key, kWanted + quote_json(json));
+    return expectation;
+  }
+  std::optional<double> tolerance;
+  std::optional<double> relative;
+  for (const auto& [name, value] : json.items()) {
+    std::optional<double>* const number = name == "min"         ? &expectation.minimum
+                                          : name == "max"       ? &expectation.maximum
+                                          : name == "tolerance" ? &tolerance
+                                          : name == "relative"  ? &relative
+                                                                : nullptr;
+    const std::string at = key + "/" + escape_pointer(name);
+    if (name == "value") {
+      expectation.value = value;
+    } else if (number == nullptr) {
+      problems.add(at, kWanted + quote_json(json));
+    } else if (!value.is_number()) {
+      problems.add(at, "expected a number, got " + quote_json(value));
+    } else {
+      *number = value.get<double>();
+    }
+  }
+  const auto check_width = [&](const char* name, const std::optional<double>& width) {
+    if (width && *width < 0) {
+      problems.add(key + "/" + name, fmt::format("expected a number >= 0, got {}", *width));
+    }
+  };
+  check_width("tolerance", tolerance);
+  check_width("relative", relative);
+  const bool has_limits = json.contains("min") || json.contains("max");
+  const bool has_width = json.contains("tolerance") || json.contains("relative");
+  const bool is_number = expectation.value && expectation.value->is_number();
+  if (has_limits && (expectation.value || has_width)) {
+    problems.add(key, kWanted + quote_json(json));
+  } else if (has_width && !is_number) {
+    problems.add(key, "a tolerance needs a number as value");
+  } else if (expectation.minimum && expectation.maximum &&
+             *expectation.minimum > *expectation.maximum) {
+    problems.add(key, fmt::format("no number is at least {} and at most {}", *expectation.minimum,
+                                  *expectation.maximum));
+  }
+  if (is_number) {
+    expectation.tolerance = std::max(
+        tolerance.value_or(0), relative.value_or(0) * std::abs(expectation.value->get<double>()));
+  }
+  return expectation;
+}
+
+std::string check(const Expectation& expectation, const Json& found) {
+  if (expectation.value) {
+    if (expectation.value->is_number() && found.is_number()) {
+      const double wanted = expectation.value->get<double>();
+      const bool holds = std::abs(found.get<double>() - wanted) <= expectation.tolerance;
+      return holds ? ""
+                   : fmt::format("expected {} +- {}, got {}", wanted, expectation.tolerance,
+                                 json_text(found));
+    }
+    return found == *expectation.value
+               ? ""
+               : fmt::format("expected {}, got {}", json_text(*expectation.value),
+                             quote_json(found));
+  }
+  if (!found.is_number()) {
+    return "expected a number, got " + quote_json(found);
+  }
+  const double number = found.get<double>();
+  if (expectation.minimum && number < *expectation.minimum) {
+    return fmt::format("expected at least {}, got {}", *expectation.minimum, json_text(found));
+  }
+  if (expectation.maximum && number > *expectation.maximum) {
+    return fmt::format("expected at most {}, got {}", *expectation.maximum, json_text(found));
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<Expectation> read_expectations(const Json& json, const std::string& origin) {
+  Problems problems;
+  problems.set_origin("", origin);
+  if (!json.is_object() || json.empty()) {
+    problems.add("",
+                 "expected an object from JSON pointers to expectations, got " + quote_json(json));
+  }
+  problems.throw_if_any();
+  std::vector<Expectation> expectations;
+  for (const auto& [pointer, expectation] : json.items()) {
+    check_pointer_text(pointer, problems);
+    expectations.push_back(read_expectation(pointer, expectation, problems));
+  }
+  problems.throw_if_any();
+  return expectations;
+}
+
+std::vector<std::string> failed_expectations(const Json& result,
+                                             const std::vector<Expectation>& expectations,
+                                             const std::string& origin) {
+  Problems problems;
+  problems.set_origin("", origin);
+  std::vector<std::string> failed;
+  for (const Expectation& expectation : expectations) {
+    const Json* value = find_at(result, Json::json_pointer(expectation.pointer));
+    if (value == nullptr) {
+      problems.add(key_of(expectation.pointer), "the result has no such value");
+      continue;
+    }
+    const std::string complaint = check(expectation, *value);
+    if (!complaint.empty()) {
+      failed.push_back(expectation.pointer + ": " + complaint);
+    }
+  }
+  problems.throw_if_any();
+  return failed;
+}
+
+}  // namespace kvtier

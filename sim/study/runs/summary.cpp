@@ -1,0 +1,300 @@
+#include "sim/study/runs/summary.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/serving/result.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr double kMillis = 1000;
+constexpr double kPercent = 100;
+
+constexpr const char* kBound = "/bound/hit_rate/all_turns";
+constexpr const char* kBlockBound = "/bound/hit_rate/blocks";
+constexpr const char* kBlocks = "/config/system/blocks";
+constexpr const char* kWholeHits = "/metrics/hit_rate/all_turns";
+constexpr const char* kTokenHits = "/metrics/hit_rate/tokens";
+constexpr const char* kTraceBlocks = "/workload/blocks";
+
+constexpr ResultRow kRows[] = {
+    {"turns measured", "/metrics/turns", 1, "{:.0f}"},
+    {"requests/s, nominal", "/load/requests_per_second/nominal", 1, "{:.3f}"},
+    {"requests/s, measured", "/load/requests_per_second/measured", 1, "{:.3f}"},
+    {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}", kWholeHits},
+    {"  of which in HBM %", "/metrics/hit_rate/all_turns/hbm", 100, "{:.1f}", kWholeHits},
+    {"  of which in DRAM %", "/metrics/hit_rate/all_turns/dram", 100, "{:.1f}", kWholeHits},
+    {"  of which in CXL %", "/metrics/hit_rate/all_turns/cxl", 100, "{:.1f}",
+     "/config/system/tiers/cxl"},
+    {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}", kWholeHits},
+    {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}",
+     kWholeHits},
+    {"hit rate, tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}", kTokenHits},
+    {"requests with a hit %", "/metrics/blocks/hit_rate/turns", 100, "{:.1f}", kBlocks},
+    {"hit rate, blocks %", "/metrics/blocks/hit_rate/blocks", 100, "{:.1f}", kBlocks},
+    {"hit rate, prompt tokens %", "/metrics/blocks/hit_rate/tokens/total", 100, "{:.1f}", kBlocks},
+    {"  of which in HBM %", "/metrics/blocks/hit_rate/tokens/hbm", 100, "{:.1f}", kBlocks},
+    {"  of which in DRAM %", "/metrics/blocks/hit_rate/tokens/dram", 100, "{:.1f}", kBlocks},
+    {"  of which in SSD %", "/metrics/blocks/hit_rate/tokens/ssd", 100, "{:.1f}", kBlocks},
+    {"preemptions", "/metrics/preemptions", 1, "{:.0f}", kBlocks},
+    {"  cache without limit %", "/workload/blocks/ideal_hit_rate/tokens", 100, "{:.1f}",
+     kTraceBlocks},
+    {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
+    {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},
+    {"TTFT p95 s", "/metrics/ttft_seconds/p95", 1, "{:.3f}"},
+    {"TTFT without queueing, mean ms", "/metrics/ttft_seconds_without_queueing/mean", kMillis,
+     "{:.1f}"},
+    {"TTFT without queueing, p90 ms", "/metrics/ttft_seconds_without_queueing/p90", kMillis,
+     "{:.1f}"},
+    {"TPOT mean ms", "/metrics/tpot_seconds/mean", kMillis, "{:.1f}"},
+    {"prompt tokens served/s", "/metrics/prompt_tokens_served_per_second", 1, "{:.0f}"},
+    {"  of which computed/s", "/metrics/computed_tokens_per_second", 1, "{:.0f}"},
+    {"output throughput, tokens/s", "/metrics/output_throughput_tokens_per_second", 1, "{:.0f}"},
+    {"GPU seconds per request", "/metrics/gpu_seconds_per_request/total", 1, "{:.3f}"},
+    {"  prefill", "/metrics/gpu_seconds_per_request/prefill", 1, "{:.3f}"},
+    {"  decode", "/metrics/gpu_seconds_per_request/decode", 1, "{:.3f}"},
+    {"  waiting for loads", "/metrics/gpu_seconds_per_request/exposed_load", 1, "{:.3f}"},
+    {"  waiting for saves", "/metrics/gpu_seconds_per_request/exposed_save", 1, "{:.3f}"},
+    {"$ per million output tokens", "/metrics/dollars_per_million_output_tokens/rented", 1,
+     "{:.2f}"},
+    {"  for the GPUs' busy time", "/metrics/dollars_per_million_output_tokens/busy", 1, "{:.2f}"},
+    {"slots in use %", "/load/slots_in_use_fraction", 100, "{:.1f}"},
+    {"HBM for KV in use %", "/load/kv_memory_in_use_fraction", 100, "{:.1f}"},
+    {"GPUs busy %", "/load/gpu_busy_fraction", 100, "{:.1f}"},
+    {"untimed hit rate, blocks %", "/bound/untimed_hit_rate/blocks/total", 100, "{:.1f}",
+     kBlockBound},
+    {"  Belady %", "/bound/hit_rate/blocks", 100, "{:.1f}", kBlockBound},
+    {"untimed hit rate, all turns %", "/bound/untimed_hit_rate/all_turns/total", 100, "{:.1f}",
+     kBound},
+    {"  Belady, greedy %", "/bound/hit_rate/all_turns/total", 100, "{:.1f}", kBound},
+    {"  upper bound of all policies %", "/bound/upper_bound/hit_rate/all_turns", 100, "{:.1f}",
+     kBound},
+    {"  share of it reached %", "/bound/upper_bound/share_reached/all_turns", 100, "{:.1f}",
+     kBound},
+};
+
+/// What requests or GPUs wait for: in results, and in tables.
+struct CauseLabel {
+  const char* name;
+  const char* label;
+};
+constexpr CauseLabel kCauses[] = {{"batch_slots", "batch slots"},
+                                  {"hbm_for_kv", "HBM for KV"},
+                                  {"gpu_compute", "GPU compute"},
+                                  {"host_link", "host link"},
+                                  {"host_memory", "host memory"},
+                                  {"cxl_memory", "CXL memory"},
+                                  {"drive", "drive"},
+                                  {"write_buffer", "write buffer"}};
+
+std::string setting(const Json& config) {
+  std::string text = fmt::format("{} on {} x {}", config["model"]["name"].get<std::string>(),
+                                 config["hardware"]["gpus"].get<std::int64_t>(),
+                                 config["hardware"]["gpu"]["name"].get<std::string>());
+  for (const char* memory : {"dram", "cxl", "ssd"}) {
+    if (config["hardware"][memory].is_object()) {
+      std::string upper(memory);
+      std::transform(upper.begin(), upper.end(), upper.begin(),
+                     [](char c) { return static_cast<char>(c - 'a' + 'A'); });
+      text +=
+          fmt::format(", {} {}", config["hardware"][memory]["capacity"].get<std::string>(), upper);
+    }
+  }
+  const auto replicas = config["replicas"]["count"].get<std::int64_t>();
+  return replicas == 1 ? text : fmt::format("{} servers, each {}", replicas, text);
+}
+
+/// To one digit.
+std::int64_t rounded_up(std::int64_t number) {
+  std::int64_t unit = 1;
+  while (number >= 10 * unit) {
+    unit *= 10;
+  }
+  return (number + unit - 1) / unit * unit;
+}
+
+std::string workload_line(const Json& result) {
+  const Json& workload = result["config"]["workload"];
+  std::vector<std::string> mixed;
+  for (const Json& member : workload["mix"]) {
+    mixed.push_back(member["name"].get<std::string>());
+  }
+  const std::string source =
+      !mixed.empty() ? fmt::format("mix of {}", fmt::join(mixed, ", "))
+      : workload["trace"].is_string() && workload["trace"] != "none"
+          ? "trace " + workload["trace"].get<std::string>()
+          : "generator " + workload["generator"].get<std::string>() +
+                (result["workload"].contains("synthetic") ? " (synthetic)" : "");
+  return fmt::format("{}: {} sessions, {} turns", source,
+                     result["workload"]["sessions"].get<std::int64_t>(),
+                     result["workload"]["turns"].get<std::int64_t>());
+}
+
+}  // namespace
+
+const Json* find_at(const Json& json, const Json::json_pointer& at) {
+  try {
+    return json.contains(at) ? &json.at(at) : nullptr;
+  } catch (const Json::exception&) {
+    return nullptr;
+  }
+}
+
+std::optional<double> number_at(const Json& result, const std::string& pointer) {
+  const Json* value = find_at(result, Json::json_pointer(pointer));
+  return value != nullptr && value->is_number() ? std::optional(value->get<double>())
+                                                : std::nullopt;
+}
+
+std::optional<std::vector<double>> numbers_at(const std::vector<Json>& results,
+                                              const std::string& pointer) {
+  std::vector<double> numbers;
+  for (const Json& result : results) {
+    const auto number = number_at(result, pointer);
+    if (!number) {
+      return std::nullopt;
+    }
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+std::optional<Summary> summarize(const std::vector<Json>& results, const std::string& pointer) {
+  KVTIER_ASSERT(!results.empty(), "a summary has results");
+  const auto numbers = numbers_at(results, pointer);
+  if (!numbers) {
+    return std::nullopt;
+  }
+  double sum = 0;
+  for (const double number : *numbers) {
+    sum += number;
+  }
+  const auto [least, most] = std::minmax_element(numbers->begin(), numbers->end());
+  return Summary{sum / static_cast<double>(numbers->size()), *most - *least};
+}
+
+std::string text_at(const Json& result, const std::string& pointer) {
+  const Json* value = find_at(result, Json::json_pointer(pointer));
+  return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+}
+
+std::span<const ResultRow> result_rows() { return kRows; }
+
+bool exceeds_capacity(const Json& result) {
+  return text_at(result, "/load/verdict") == kLoadExceedsCapacity;
+}
+
+std::string describe_bottleneck(const std::vector<Json>& results) {
+  const std::string name = text_at(results.front(), "/load/bottleneck/name");
+  const auto share = summarize(results, "/load/bottleneck/share");
+  if (name.empty() || !share) {
+    return "-";
+  }
+  const bool same = std::all_of(results.begin(), results.end(), [&](const Json& result) {
+    return text_at(result, "/load/bottleneck/name") == name;
+  });
+  if (!same) {
+    return "differs between runs";
+  }
+  const auto label = std::find_if(std::begin(kCauses), std::end(kCauses),
+                                  [&](const CauseLabel& cause) { return name == cause.name; });
+  return label == std::end(kCauses)
+             ? name
+             : fmt::format("{} {:.0f} %", label->label, share->mean * kPercent);
+}
+
+std::string describe_load_waits(const std::string& system, const std::vector<Json>& results) {
+  constexpr double kNotable = 0.05;
+  const std::string waits = "/load/gpu_load_wait_fraction/";
+  const auto total = summarize(results, waits + "total");
+  if (!total || total->mean <= kNotable) {
+    return "";
+  }
+  std::string over;
+  for (const CauseLabel& cause : kCauses) {
+    const auto share = summarize(results, waits + cause.name);
+    if (share && share->mean > 0) {
+      over += fmt::format("{}{} {:.1f} %", over.empty() ? "" : ", ", cause.label,
+                          share->mean * kPercent);
+    }
+  }
+  return fmt::format("{}: GPUs wait for loads {:.1f} % of the time ({}).\n", system,
+                     total->mean * kPercent, over);
+}
+
+std::string describe_confidence(const Json& result) {
+  struct Line {
+    const char* label;
+    const char* name;
+    double factor;
+    const char* format;
+  };
+  constexpr Line kLines[] = {
+      {"hit rate, all turns %", "hit_rate_all_turns", kPercent, "{:.1f} to {:.1f}"},
+      {"hit rate, tokens %", "hit_rate_tokens", kPercent, "{:.1f} to {:.1f}"},
+      {"TTFT mean s", "ttft_seconds", 1, "{:.3f} to {:.3f}"},
+      {"TTFT p50 s", "ttft_seconds_p50", 1, "{:.3f} to {:.3f}"},
+      {"TTFT p90 s", "ttft_seconds_p90", 1, "{:.3f} to {:.3f}"},
+      {"TTFT p95 s", "ttft_seconds_p95", 1, "{:.3f} to {:.3f}"},
+      {"TTFT p99 s", "ttft_seconds_p99", 1, "{:.3f} to {:.3f}"},
+      {"queueing mean s", "queueing_seconds", 1, "{:.3f} to {:.3f}"}};
+  const Json& confidence = result["metrics"]["confidence"];
+  if (confidence.is_null()) {
+    return "no intervals: batch means are of one server (seeds may be compared)\n";
+  }
+  std::string text = fmt::format("{:.0f} % intervals, from means of {} batches of {} turns\n",
+                                 confidence["level"].get<double>() * kPercent,
+                                 confidence["batches"].get<std::int64_t>(),
+                                 confidence["turns_per_batch"].get<std::int64_t>());
+  std::int64_t needed = 0;
+  for (const Line& line : kLines) {
+    if (!confidence.contains(line.name)) {
+      continue;
+    }
+    const Json& interval = confidence[line.name];
+    text += fmt::format(
+        "{:<24}{}", line.label,
+        fmt::format(fmt::runtime(line.format), interval["low"].get<double>() * line.factor,
+                    interval["high"].get<double>() * line.factor));
+    text += interval["trusted"] == true ? "\n" : "  ?\n";
+    needed = std::max(needed, interval.value("turns_needed", std::int64_t{0}));
+  }
+  // Of a load beyond capacity no length would do, and what a run that is too short needs is said
+  // elsewhere.
+  if (needed > 0 && !exceeds_capacity(result) && text_at(result, "/load/too_short").empty()) {
+    text += fmt::format(
+        "?: the interval is too narrow for a run of this length; one of about {} turns would do\n",
+        rounded_up(needed));
+  }
+  return text;
+}
+
+std::string align_columns(const std::vector<std::vector<std::string>>& lines, std::size_t left) {
+  std::vector<std::size_t> widths(lines.front().size(), 0);
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], line[i].size());
+    }
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    std::string row;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const std::size_t width = i < widths.size() ? widths[i] : 0;
+      row += (i > 0 ? "  " : "") + (i < left ? fmt::format("{:<{}}", line[i], width)
+                                             : fmt::format("{:>{}}", line[i], width));
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + "\n";
+  }
+  return text;
+}
+
+std::string describe_run(const Json& result) {
+  return setting(result["config"]) + "\n" + workload_line(result) + "\n";
+}
+
+}  // namespace kvtier

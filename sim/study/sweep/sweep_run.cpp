@@ -1,0 +1,519 @@
+#include "sim/study/sweep/sweep_run.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <stop_token>
+
+#include <fmt/format.h>
+
+#include "sim/core/assert.hpp"
+#include "sim/core/build.hpp"
+#include "sim/core/fingerprint.hpp"
+#include "sim/serving/simulate.hpp"
+#include "sim/study/runs/bound.hpp"
+#include "sim/study/runs/run_folder.hpp"
+#include "sim/study/runs/run_length.hpp"
+#include "sim/study/runs/run_threads.hpp"
+#include "sim/study/runs/summary.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kConfig = "config";
+constexpr const char* kFormat = "format";
+constexpr const char* kBuild = "build";
+constexpr const char* kRefused = "refused";
+constexpr const char* kError = "error";
+
+struct Failure {
+  RunState state;
+  const char* name;
+};
+constexpr std::array kFailures{Failure{RunState::input_failed, "input"},
+                               Failure{RunState::device_failed, "device"},
+                               Failure{RunState::internal_failed, "internal"}};
+
+Json line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row) {
+  Json line{{"point", row.point}, {"replication", row.replication}};
+  Json& axes = line["axes"] = Json::object();
+  for (std::size_t i = 0; i < sweep.axes.size(); ++i) {
+    axes[sweep.axes[i].name] = points[row.point].labels[i];
+  }
+  return line;
+}
+
+Json failure(RunState state, const std::vector<std::string>& problems) {
+  return Json{{"kind", failure_name(state)}, {"problems", problems}};
+}
+
+/// The line of a run.
+std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row,
+                    const PolicyRegistry& registry, const std::stop_token& stop) {
+  const ResolvedConfig& resolved = *points[row.point].resolved;
+  RunConfig config = resolved.config;
+  config.seed += row.replication;
+  RunOptions how;
+  how.base_dir = resolved.base_dir;
+  how.progress = [&stop](std::int64_t) {
+    if (stop.stop_requested()) {
+      throw Stopped{};
+    }
+  };
+  Json line = line_of(sweep, points, row);
+  line["seed"] = config.seed;
+  try {
+    Json result = simulate_to_precision(config, registry, how);
+    if (sweep.bound) {
+      result["bound"] = untimed_bound(config, registry, how);
+    }
+    for (const auto& [key, value] : result.items()) {
+      if (key != kFormat && key != kBuild && key != kConfig) {
+        line[key] = value;
+      }
+    }
+  } catch (const ConfigError& error) {
+    line[kError] = failure(RunState::input_failed, error.problems());
+  } catch (const InvariantError& error) {
+    line[kError] = failure(RunState::internal_failed, {error.what()});
+  } catch (const std::exception& error) {
+    line[kError] = failure(RunState::device_failed, {error.what()});
+  }
+  return sealed_line(std::move(line));
+}
+
+/// Fills a row from its line, which is one of this row's: just made, or checked by is_line_of().
+void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
+  if (line.contains("seed")) {
+    row.seed = line["seed"].get<std::int64_t>();
+  }
+  row.state = RunState::ok;
+  row.problems.clear();
+  if (line.contains(kRefused)) {
+    row.state = RunState::refused;
+    row.problems = line[kRefused].get<std::vector<std::string>>();
+  } else if (line.contains(kError)) {
+    row.problems = line[kError]["problems"].get<std::vector<std::string>>();
+    for (const Failure& known : kFailures) {
+      if (line[kError]["kind"] == known.name) {
+        row.state = known.state;
+      }
+    }
+  }
+  row.exceeds_capacity = row.state == RunState::ok && exceeds_capacity(line);
+  row.too_short = row.state == RunState::ok && too_short(line);
+  row.values.clear();
+  for (const SweepColumn& column : sweep.columns) {
+    std::optional<double> value = number_at(line, column.metric);
+    if (value) {
+      *value *= factor_of(column.unit);
+    }
+    row.values.push_back(value);
+  }
+}
+
+/// A field of a CSV file (RFC 4180).
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char c : text) {
+    quoted += c == '"' ? "\"\"" : std::string(1, c);
+  }
+  return quoted + "\"";
+}
+
+std::string state_text(const SweepRow& row) {
+  return row.state == RunState::ok
+             ? ""
+             : fmt::format("{}: {}", row.state == RunState::refused ? "refused" : "failed",
+                           detail::join(row.problems, "; "));
+}
+
+std::string to_csv(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                   const std::vector<SweepRow>& rows) {
+  std::vector<std::string> cells{kSweepRowCells[0], kSweepRowCells[1], kSweepRowCells[2]};
+  std::string text;
+  const auto end_row = [&] {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      text += (i > 0 ? "," : "") + csv_field(cells[i]);
+    }
+    text += "\n";
+    cells.clear();
+  };
+  for (const SweepAxis& axis : sweep.axes) {
+    cells.push_back(axis.name);
+  }
+  for (const SweepColumn& column : sweep.columns) {
+    cells.push_back(header_of(column));
+  }
+  cells.emplace_back(kSweepRowCells[3]);
+  end_row();
+  for (const SweepRow& row : rows) {
+    cells = {fmt::format("{}", row.point), fmt::format("{}", row.replication),
+             row.seed ? fmt::format("{}", *row.seed) : ""};
+    const std::vector<std::string>& labels = points[row.point].labels;
+    cells.insert(cells.end(), labels.begin(), labels.end());
+    for (const std::optional<double>& value : row.values) {
+      cells.push_back(value ? fmt::format("{}", *value) : "");
+    }
+    cells.push_back(state_text(row));
+    end_row();
+  }
+  return text;
+}
+
+/// Runs the rows at `todo`, so that more than `present` of all are done.
+void run_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
+              const PolicyRegistry& registry, const SweepOptions& options,
+              const std::vector<std::size_t>& todo, std::int64_t present, RunFolder& folder,
+              std::vector<SweepRow>& rows) {
+  const auto all = present + static_cast<std::int64_t>(todo.size());
+  std::mutex mutex;
+  const auto work = [&](std::size_t i, const std::stop_token& stop) {
+    SweepRow& row = rows[todo[i]];
+    row.line = execute(sweep, points, row, registry, stop);
+    read_line(sweep, *unsealed_line(row.line), row);
+    const std::lock_guard lock(mutex);
+    folder.append(row.line);
+  };
+  run_on_threads(todo.size(), options.jobs, work, [&](std::int64_t done) {
+    if (options.progress) {
+      options.progress(present + done, all);
+    }
+  });
+}
+
+/// The shard's rows, those of refused points complete.
+std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                                 const Shard& shard) {
+  std::vector<SweepRow> rows;
+  for (std::size_t point = 0; point < points.size(); ++point) {
+    if (static_cast<std::int64_t>(point) % shard.of != shard.number - 1) {
+      continue;
+    }
+    for (std::int64_t r = 0; r < sweep.replications; ++r) {
+      SweepRow row;
+      row.point = point;
+      row.replication = r;
+      if (!points[point].resolved) {
+        Json line = line_of(sweep, points, row);
+        line[kRefused] = points[point].refused;
+        row.line = sealed_line(line);
+        read_line(sweep, line, row);
+      }
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+bool are_texts(const Json& list) {
+  return list.is_array() &&
+         std::all_of(list.begin(), list.end(), [](const Json& item) { return item.is_string(); });
+}
+
+/// Whether a line is a result of the row's run or, `with_failed`, says why there is none.
+bool is_line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row,
+                bool with_failed, const Json& line) {
+  Json expected = line_of(sweep, points, row);
+  if (!points[row.point].resolved) {
+    return false;  // refused points have their lines
+  }
+  expected["seed"] = points[row.point].resolved->config.seed + row.replication;
+  const bool is_same =
+      std::all_of(expected.items().begin(), expected.items().end(), [&](const auto& item) {
+        return line.contains(item.key()) && line[item.key()] == item.value();
+      });
+  if (!is_same) {
+    return false;
+  }
+  if (line.contains(kError)) {
+    const Json& error = line[kError];
+    return with_failed && error.is_object() && error.contains("kind") &&
+           error["kind"].is_string() && error.contains("problems") && are_texts(error["problems"]);
+  }
+  return line.contains("metrics") && line["metrics"].is_object() && line.contains("load") &&
+         line["load"].is_object();
+}
+
+/// Puts a run's line into its row; false if it is of no row, or of a failed run and not
+/// `with_failed`.
+bool take_line(const Sweep& sweep, const std::vector<SweepPoint>& points, const std::string& text,
+               const Json& line, const Shard& shard, bool with_failed,
+               std::vector<SweepRow>& rows) {
+  const auto index = [&](const char* key, std::size_t end) -> std::optional<std::size_t> {
+    const bool is_index = line.contains(key) && line[key].is_number_unsigned() &&
+                          line[key].get<std::uint64_t>() < end;
+    return is_index ? std::optional(line[key].get<std::size_t>()) : std::nullopt;
+  };
+  const auto replications = static_cast<std::size_t>(sweep.replications);
+  const auto point = index(kSweepRowCells[0], points.size());
+  const auto replication = index(kSweepRowCells[1], replications);
+  const auto shards = static_cast<std::size_t>(shard.of);
+  if (!point || !replication || *point % shards != static_cast<std::size_t>(shard.number) - 1) {
+    return false;
+  }
+  SweepRow& row = rows[*point / shards * replications + *replication];
+  if (!is_line_of(sweep, points, row, with_failed, line)) {
+    return false;
+  }
+  row.line = text;
+  read_line(sweep, line, row);
+  return true;
+}
+
+/// Whether the result has null there or above: a distribution of nothing has no mean.
+bool is_empty_at(const Json& line, Json::json_pointer at) {
+  const Json* value = find_at(line, at);
+  for (; value == nullptr; value = find_at(line, at)) {
+    at = at.parent_pointer();
+  }
+  return value->is_null();
+}
+
+/// Reasons in the order in which they come up, each with a number.
+class Reasons {
+ public:
+  [[nodiscard]] std::string mark(const std::vector<std::string>& problems) {
+    std::vector<std::string> numbers;
+    for (const std::string& problem : problems) {
+      const auto found = std::find(list_.begin(), list_.end(), problem);
+      numbers.push_back(std::to_string(found - list_.begin() + 1));
+      if (found == list_.end()) {
+        list_.push_back(problem);
+      }
+    }
+    return "[" + detail::join(numbers, ",") + "]";
+  }
+  [[nodiscard]] std::string text() const {
+    std::string text;
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      text += fmt::format("[{}] {}\n", i + 1, list_[i]);
+    }
+    return text;
+  }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+/// A column of a point: mean over its rows, and spread if they are several.
+std::string cell(const std::vector<SweepRow>& rows, std::size_t first, std::size_t count,
+                 std::size_t column, ValueUnit unit) {
+  double sum = 0;
+  double least = 0;
+  double most = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::optional<double>& value = rows[first + i].values[column];
+    if (!value) {
+      return "-";
+    }
+    sum += *value;
+    least = i == 0 ? *value : std::min(least, *value);
+    most = i == 0 ? *value : std::max(most, *value);
+  }
+  std::string text = format_in(unit, sum / static_cast<double>(count));
+  if (count > 1) {
+    text += " (" + format_in(unit, most - least) + ")";
+  }
+  return text;
+}
+
+/// Why a point has no numbers, or why they are not those of a longer run.
+std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t first,
+                                  std::size_t count) {
+  std::vector<std::string> notes;
+  const auto add = [&](const std::string& note) {
+    if (std::find(notes.begin(), notes.end(), note) == notes.end()) {
+      notes.push_back(note);
+    }
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    const SweepRow& row = rows[first + i];
+    for (const std::string& problem : row.problems) {
+      add((row.state == RunState::refused ? "refused: " : "failed: ") + problem);
+    }
+    if (row.exceeds_capacity) {
+      add(fmt::format("load exceeds capacity{}: every number depends on the length of the run",
+                      count > 1 ? ", with one seed at least" : ""));
+    }
+    if (row.too_short) {
+      add("run too short for its load: more sessions are needed, or \"auto\"");
+    }
+  }
+  return notes;
+}
+
+}  // namespace
+
+const char* failure_name(RunState state) {
+  for (const Failure& known : kFailures) {
+    if (known.state == state) {
+      return known.name;
+    }
+  }
+  KVTIER_ASSERT(false, "every way to fail has a name");
+}
+
+std::int64_t SweepResult::count(RunState state) const {
+  return std::count_if(rows.begin(), rows.end(),
+                       [&](const SweepRow& row) { return row.state == state; });
+}
+
+Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, const Shard& shard) {
+  Fingerprint all;
+  std::map<std::filesystem::path, std::string> files;
+  const auto add_file = [&](const std::filesystem::path& path) {
+    const auto [found, is_new] = files.emplace(path, "");
+    if (is_new) {
+      Fingerprint content;
+      content.add_file(path);
+      found->second = content.text();
+    }
+    all.add(found->second);
+  };
+  for (const SweepPoint& point : points) {
+    for (const std::string& label : point.labels) {
+      all.add(label);
+    }
+    if (!point.resolved) {
+      all.add("refused");
+      continue;
+    }
+    const RunConfig& config = point.resolved->config;
+    all.add(json_text(write_value(config)));
+    if (config.hardware.profile && config.hardware.profile->loaded) {
+      all.add(json_text(write_value(*config.hardware.profile->loaded)));
+    }
+    const auto add_files = [&](const WorkloadConfig& workload) {
+      for (const auto& file : {workload.trace, workload.tokenizer}) {
+        if (file) {
+          add_file(point.resolved->base_dir / *file);
+        }
+      }
+    };
+    add_files(config.workload);
+    for (const MixMember& member : config.workload.mix) {
+      add_files(*member.workload);
+    }
+  }
+  if (sweep.bound) {
+    all.add("bound");
+  }
+  return Json{{"format", kSweepFormat},
+              {"version", build_version()},
+              {"commit", build_commit()},
+              {"axes", write_value(sweep.axes)},
+              {"replications", sweep.replications},
+              {"shard", fmt::format("{}/{}", shard.number, shard.of)},
+              {"hash", all.text()}};
+}
+
+SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                      const PolicyRegistry& registry, const SweepOptions& options) {
+  RunFolder folder(kSweepFolder, options.out, sweep_identity(sweep, points, options.shard),
+                   options.resume, options.tell);
+  SweepResult result;
+  result.shard = options.shard;
+  result.rows = empty_rows(sweep, points, options.shard);
+  const auto take = [&](const std::string& text, const Json& line, bool with_failed) {
+    return take_line(sweep, points, text, line, options.shard, with_failed, result.rows);
+  };
+  std::int64_t strangers = 0;
+  for (const RunFolder::Kept& line : folder.kept()) {
+    // Failed runs and refused points have lines, too, which are made again.
+    const bool is_result = !line.json.contains(kError) && !line.json.contains(kRefused);
+    strangers += is_result && !take(line.text, line.json, false) ? 1 : 0;
+  }
+  folder.tell_of_strangers(strangers);
+  for (const std::string& text : options.done) {
+    if (const auto line = unsealed_line(text)) {
+      (void)take(text, *line, true);
+    }
+  }
+  std::vector<std::size_t> todo;
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    if (result.rows[i].line.empty()) {
+      todo.push_back(i);
+    }
+  }
+  const auto present =
+      static_cast<std::int64_t>(result.rows.size() - todo.size()) - result.count(RunState::refused);
+  run_rows(sweep, points, registry, options, todo, present, folder, result.rows);
+  result.runs = static_cast<std::int64_t>(todo.size());
+  std::string lines;
+  for (const SweepRow& row : result.rows) {
+    lines += row.line + "\n";
+  }
+  folder.finish(lines, to_csv(sweep, points, result.rows));
+  return result;
+}
+
+void check_columns(const Sweep& sweep, const SweepResult& result) {
+  Problems problems;
+  problems.set_origin("", sweep.file.string());
+  for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
+    const Json::json_pointer at(sweep.columns[i].metric);
+    bool any_result = false;
+    bool found = false;
+    for (const SweepRow& row : result.rows) {
+      if (row.state != RunState::ok) {
+        continue;
+      }
+      any_result = true;
+      found = row.values[i].has_value() || is_empty_at(Json::parse(row.line), at);
+      if (found) {
+        break;
+      }
+    }
+    if (any_result && !found) {
+      problems.add(fmt::format("/columns/{}/value", i),
+                   fmt::format("no result has a number at {}; with the column corrected, --resume "
+                               "shows the results again",
+                               sweep.columns[i].metric));
+    }
+  }
+  problems.throw_if_any();
+}
+
+std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
+                     const SweepResult& result) {
+  const auto replications = static_cast<std::size_t>(sweep.replications);
+  const std::size_t shown = result.rows.size() / replications;
+  Reasons reasons;
+  std::vector<std::vector<std::string>> lines(2);
+  for (const SweepAxis& axis : sweep.axes) {
+    lines[0].push_back(axis.name);
+    lines[1].emplace_back();
+  }
+  for (const SweepColumn& column : sweep.columns) {
+    lines[0].push_back(column.name);
+    lines[1].push_back(write_value(column.unit).get<std::string>());
+  }
+  for (std::size_t first = 0; first < result.rows.size(); first += replications) {
+    std::vector<std::string> line = points[result.rows[first].point].labels;
+    for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
+      line.push_back(cell(result.rows, first, replications, i, sweep.columns[i].unit));
+    }
+    const std::vector<std::string> notes = notes_on(result.rows, first, replications);
+    if (!notes.empty()) {
+      line.push_back(reasons.mark(notes));
+    }
+    lines.push_back(std::move(line));
+  }
+  std::string text = fmt::format("{}: {} points", sweep.file.stem().string(), points.size());
+  if (result.shard.of > 1) {
+    text += fmt::format(", shard {}/{} with {}", result.shard.number, result.shard.of, shown);
+  }
+  text += replications > 1
+              ? fmt::format(", mean of {} seeds (largest - smallest)\n\n", replications)
+              : ", one seed\n\n";
+  text += align_columns(lines, sweep.axes.size());
+  const std::string why = reasons.text();
+  return why.empty() ? text : text + "\n" + why;
+}
+
+}  // namespace kvtier

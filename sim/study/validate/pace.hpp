@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "hw/timing/timing_model.hpp"
+#include "sim/device/device_backend.hpp"
+
+/// How fast a machine computed during a run, beside what a timing model says: that of processors
+/// which others share changes from one minute to the next, which is no error of a simulation.
+namespace kvtier {
+
+/// Measured time over predicted time of the same work.
+struct Pace {
+  double prefill = 1;
+  double decode = 1;
+};
+
+/// Of all that was computed; 1 where nothing was.
+[[nodiscard]] Pace pace_of(std::span<const ComputedWork> work, const TimingModel& timing);
+
+/// Another model's times, each times the pace. Iterations with prompts have the pace of prefills.
+class PacedTiming final : public TimingModel {
+ public:
+  /// Keeps a reference to `timing`.
+  PacedTiming(const TimingModel& timing, const Pace& pace) : timing_(timing), pace_(pace) {}
+
+  [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
+  [[nodiscard]] SimDuration decode_as_second() const override;
+  [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
+  [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
+                                      Tokens context) const override;
+
+ private:
+  const TimingModel& timing_;
+  Pace pace_;
+  mutable std::map<std::int64_t, std::vector<DecodePiece>> decode_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,261 @@
+#include "hw/profile/profile_hardware.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/hw/tiny_profile.hpp"
+
+namespace kvtier {
+namespace {
+
+using test::cell;
+using test::tiny_profile;
+
+void add_table(Profile& profile, OperationId operation, const char* variant,
+               std::vector<ProfileCell> cells) {
+  profile.tables.push_back({.operation = operation,
+                            .variant = variant,
+                            .method = {},
+                            .cache = CacheState::cold,
+                            .shape = {},
+                            .axes = profile_operation(operation).axes,
+                            .cells = std::move(cells),
+                            .left_out = {}});
+}
+
+TEST(MeasuredHardware, IsNothingWithoutCopiesAndDrives) {
+  EXPECT_EQ(measured_hardware(tiny_profile()), Json::object());
+}
+
+TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  // 1,000 B in 0.5 s are 2 kB/s, 4,000 in 1 s 4 kB/s. Both ways together 2 + 3 = 5 kB/s.
+  add_table(profile, C4, "to_device", {cell({1000}, 0.5), cell({4000}, 1)});
+  add_table(profile, C4, "to_host", {cell({4000}, 2)});
+  add_table(profile, C4, "to_device_of_both", {cell({4000}, 2)});
+  add_table(profile, C4, "to_host_of_both", {cell({6000}, 2)});
+  // C1 is not asked where C4 is there.
+  add_table(profile, C1, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, C6, "event", {cell({}, 3e-6)});
+  // A block of 100 B every 0.01 s with 4 in flight; of writes the sustained rate counts.
+  add_table(profile, D1, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
+  add_table(profile, D2, "burst", {cell({100, 4}, 0.01)});
+  add_table(profile, D2, "sustained", {cell({100, 4}, 0.04)});
+  // All reads is no mix; a mix slower than reading alone counts as that.
+  add_table(profile, D3, "random", {cell({100, 4, 100}, 0.001), cell({100, 4, 50}, 0.02)});
+  add_table(profile, X1, "scheduler_step", {cell({8}, 2e-6), cell({1}, 1e-6)});
+  EXPECT_EQ(measured_hardware(profile),
+            Json::parse(R"({"links": {"pcie": {"to_device": "4kB/s", "to_host": "2kB/s",
+                                               "both": "5kB/s", "latency": "3us",
+                                               "of": "gpu"}},
+                            "ssd": {"bandwidth": {"read": "10kB/s", "write": "2.5kB/s",
+                                                  "both": "10kB/s", "latency": "20ms"},
+                                    "block": "100B"},
+                            "efficiency": {"iteration_overhead": "2us"}})"));
+}
+
+TEST(MeasuredHardware, TakesOneWayAloneFromPlainCopies) {
+  Profile profile = tiny_profile();
+  add_table(profile, OperationId::C1, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, OperationId::C2, "pageable", {cell({8000, 1}, 1)});
+  EXPECT_EQ(measured_hardware(profile),
+            Json::parse(R"({"links": {"pcie": {"to_device": "9kB/s", "to_host": "8kB/s",
+                                               "of": "gpu"}}})"));
+}
+
+TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  add_table(profile, C4, "to_device", {cell({4000}, 0.25)});  // 16 kB/s
+  add_table(profile, C4, "to_host", {cell({4000}, 0.5)});     // 8 kB/s
+  add_table(profile, C4, "to_device_of_both", {cell({4000}, 0.4)});
+  add_table(profile, C4, "to_host_of_both", {cell({4000}, 0.5)});  // together 18 of 24 kB/s
+  // Pieces of 10 B at 1 kB/s at best, of 40 B at 4, of 100 B at 20.
+  add_table(profile, C1, "pinned",
+            {cell({100, 10}, 0.2), cell({1000, 100}, 1), cell({5000, 1}, 0.0001)});
+  add_table(profile, C1, "pinned",
+            {cell({100, 10}, 0.3), cell({400, 10}, 0.1), cell({1000, 10}, 0.05)});
+  add_table(profile, C2, "pinned", {cell({100, 10}, 0.05)});  // 2 kB/s
+  // A GPU does not reach pageable memory by itself.
+  add_table(profile, C1, "pageable", {cell({100, 10}, 1e-6)});
+  const auto link = [&](std::int64_t piece) {
+    return measured_hardware(profile, Bytes(piece))["links"]["pcie"];
+  };
+  EXPECT_EQ(link(10), Json::parse(R"({"to_device": "1kB/s", "to_host": "2kB/s", "both":
+                                      "2250B/s", "of": "gpu"})"));
+  // Twice 10 is half of the way to 40; below and above all, the nearest. Never more than whole
+  // copies attain.
+  EXPECT_EQ(link(20)["to_device"], "2kB/s");
+  EXPECT_EQ(link(40)["to_device"], "4kB/s");
+  EXPECT_EQ(link(1)["to_device"], "1kB/s");
+  EXPECT_EQ(link(500)["to_device"], "16kB/s");
+  EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["to_device"], "16kB/s");
+}
+
+TEST(FastestCopies, AreOfThePiecesNearestInSize) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  EXPECT_EQ(fastest_copies(profile, C1, Bytes(10)), kCopyEngine);
+  add_table(profile, C1, "pinned",
+            {cell({1000, 1}, 1e-6), cell({100, 10}, 0.2), cell({4000, 10}, 1)});
+  profile.tables.back().method = kCopyEngine;
+  add_table(profile, C1, "pinned", {cell({100, 10}, 0.1), cell({4000, 10}, 2)});
+  profile.tables.back().method = kAllProcessors;
+  for (const std::int64_t piece : {1, 10, 60}) {  // 60 is six times 10, 400 nearly seven times 60
+    EXPECT_EQ(fastest_copies(profile, C1, Bytes(piece)), kAllProcessors) << piece;
+  }
+  for (const std::int64_t piece : {70, 400, 4000}) {
+    EXPECT_EQ(fastest_copies(profile, C1, Bytes(piece)), kCopyEngine) << piece;
+  }
+  EXPECT_EQ(fastest_copies(profile, C2, Bytes(10)), kCopyEngine);
+}
+
+TEST(MeasuredHardware, TakesLatenciesAndOverheadsOfThoseWhoWaited) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  add_table(profile, C1, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, C6, "event", {cell({}, 3e-6)});
+  add_table(profile, D1, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
+  add_table(profile, D1, kAfterPause, {cell({200, 1}, 0.05)});
+  EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["latency"], "3us");
+  EXPECT_EQ(
+      measured_hardware(profile)["ssd"],
+      Json::parse(R"({"bandwidth": {"read": "10kB/s", "latency": "50ms"}, "block": "100B"})"));
+  EXPECT_FALSE(measured_hardware(profile).contains("efficiency"));
+  add_table(profile, C6, "transfer", {cell({}, 7e-6)});
+  add_table(profile, C6, "hand_over", {cell({}, 4e-6)});
+  EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["latency"], "7us");
+  EXPECT_EQ(measured_hardware(profile)["efficiency"],
+            Json::parse(R"({"command_overhead": "8us"})"));
+}
+
+TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  add_table(profile, D1, "random", {cell({400, 4}, 0.004)});  // 100 kB/s
+  add_table(profile, D2, "burst", {cell({400, 4}, 0.01)});    // 40 kB/s
+  add_table(profile, D1, kAfterPause, {cell({100, 1}, 0.5), cell({400, 1}, 0.75)});
+  const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
+  EXPECT_FALSE(bandwidth().contains("one_request"));
+  // The latency is that of the smallest read; 400 bytes took 0.25 and 0.5 s more.
+  add_table(profile, D2, kAfterPause, {cell({100, 1}, 0.875), cell({400, 1}, 1)});
+  EXPECT_EQ(bandwidth()["latency"], "500ms");
+  EXPECT_EQ(bandwidth()["one_request"],
+            Json::parse(R"({"size": "400B", "read": "1.6kB/s", "write": "800B/s"})"));
+  // Of one size, or not at all.
+  profile.tables.back().cells.back() = cell({300, 1}, 1);
+  EXPECT_FALSE(bandwidth().contains("one_request"));
+  // Never faster than many.
+  for (const double seconds : {0.501, 0.4}) {
+    profile.tables.back().cells.back() = cell({400, 1}, seconds);
+    EXPECT_EQ(bandwidth()["one_request"]["write"], "40kB/s");
+  }
+}
+
+TEST(MeasuredHardware, TakesOneLoadFromTheSmallestAndTheLargestAfterAPause) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  add_table(profile, D1, "random", {cell({400, 4}, 0.004)});
+  add_table(profile, D4, "read_to_device", {cell({100}, 9), cell({400}, 9)});
+  const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
+  EXPECT_FALSE(bandwidth().contains("one_load"));
+  // 300 bytes more by the faster way to copy take 1.5 s, and the first 100 half a second of 0.75.
+  add_table(profile, D4, kAfterPause, {cell({100}, 0.875), cell({400}, 2.25)});
+  profile.tables.back().method = kCopyEngine;
+  add_table(profile, D4, kAfterPause, {cell({100}, 0.75), cell({400}, 3)});
+  profile.tables.back().method = kAllProcessors;
+  EXPECT_EQ(bandwidth()["one_load"],
+            Json::parse(R"({"latency": "250ms", "size": "400B", "rate": "200B/s"})"));
+  // A small one that takes next to no time, and one that takes no longer than a larger one.
+  profile.tables.back().cells.front() = cell({100}, 0.25);
+  EXPECT_EQ(bandwidth()["one_load"]["latency"], "0ns");
+  profile.tables.pop_back();
+  profile.tables.back().cells.front() = cell({100}, 2.25);
+  EXPECT_FALSE(bandwidth().contains("one_load"));
+  profile.tables.back().cells.pop_back();
+  EXPECT_FALSE(bandwidth().contains("one_load"));
+}
+
+TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  constexpr std::int64_t kBlock = kDriveRequestBytes;
+  // A block in 4 ms at best; another size is faster, but not what D5 moves.
+  add_table(profile, D1, "random",
+            {cell({kBlock, 1}, 0.005), cell({kBlock, 4}, 0.004), cell({2 * kBlock, 4}, 0.004)});
+  add_table(profile, D2, "burst", {cell({kBlock, 4}, 0.006)});
+  add_table(profile, D2, "sustained", {cell({kBlock, 4}, 0.02)});
+  // 16 blocks in 160 ms, 10 ms each: 0.4. Writes in 96 ms, 6 ms each.
+  add_table(profile, D5, "read", {cell({16 * kBlock}, 0.16)});
+  const auto shares = [&] {
+    return measured_hardware(profile)["ssd"]["bandwidth"]["beside_copies"];
+  };
+  EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4})"));
+  add_table(profile, D5, "write", {cell({16 * kBlock}, 0.096)});
+  EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4, "write": 1.0})"));
+  // Never more than all of it.
+  profile.tables.back().cells = {cell({16 * kBlock}, 0.08)};
+  EXPECT_EQ(shares()["write"], 1.0);
+  profile.tables.back().cells = {cell({16 * kBlock}, 0.288)};
+  EXPECT_EQ(shares()["write"], 0.333);
+}
+
+TEST(MeasuredHardware, SaysNothingOfADriveWhoseBlockWasNotMeasuredAlone) {
+  Profile profile = tiny_profile();
+  add_table(profile, OperationId::D1, "random", {cell({4096, 1}, 0.001)});
+  add_table(profile, OperationId::D5, "read", {cell({1 << 24}, 1)});
+  EXPECT_FALSE(measured_hardware(profile)["ssd"]["bandwidth"].contains("beside_copies"));
+}
+
+TEST(MeasuredHardware, TakesWhatComputingLeavesOfTheHostLink) {
+  Profile profile = tiny_profile();
+  using enum OperationId;
+  const auto shares = [&] { return measured_hardware(profile)["links"]["pcie"]["beside_compute"]; };
+  // Of sizes measured both ways: 0.5, 0.8 and 0.9.
+  add_table(profile, C5, "to_device",
+            {cell({1000}, 2), cell({2000}, 2.5), cell({3000}, 3), cell({4000}, 99)});
+  add_table(profile, C1, "pageable", {cell({1000, 1}, 0.1)});
+  add_table(profile, C1, "pinned",
+            {cell({1000, 1}, 1), cell({1000, 10}, 9), cell({2000, 1}, 2), cell({3000, 1}, 2.7)});
+  EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.8})"));
+  // C1 is not asked where C4 is there. Of two the lower; never more than all of it.
+  add_table(profile, C4, "to_device", {cell({1000}, 0.4), cell({2000}, 1)});
+  add_table(profile, C4, "to_host", {cell({1000}, 1)});
+  add_table(profile, C5, "to_host", {cell({1000}, 0.9)});
+  EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.2, "to_host": 1.0})"));
+}
+
+TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
+  Profile profile = tiny_profile();
+  profile.device.peak = FlopsPerSecond(1e9);
+  profile.device.memory_bandwidth = BytesPerSecond(1e9);
+  using enum OperationId;
+  for (const char* variant : {"to_device", "to_host", "to_device_of_both", "to_host_of_both"}) {
+    add_table(profile, C4, variant, {cell({1000000}, 1)});
+  }
+  add_table(profile, D1, "random", {cell({100, 4}, 0.1)});
+  profile.host = ProfileHost{.cpu = "c", .cores = 1, .memory = Bytes(2048)};
+  Problems problems;
+  HardwareConfig hardware;
+  // Without a storage the drive's rates describe nothing.
+  read_value(hardware, described_hardware(profile), "", problems);
+  EXPECT_EQ(problems.lines(), std::vector<std::string>{});
+  EXPECT_EQ(hardware.name, "tiny-profile");
+  EXPECT_EQ(hardware.hbm.capacity, profile.device.memory);
+  EXPECT_EQ(hardware.gpu.price.value, 0);
+  EXPECT_EQ(hardware.dram->capacity, Bytes(2048));
+  EXPECT_EQ(hardware.links.pcie.both.value, 2e6);
+  EXPECT_EQ(hardware.links.pcie.of, HostLinkOf::gpu);
+  EXPECT_FALSE(hardware.ssd);
+  profile.storage =
+      ProfileStorage{.file_system = "f", .engine = "e", .file = Bytes(1), .capacity = Bytes(4096)};
+  EXPECT_EQ(described_hardware(profile)["ssd"]["capacity"], "4KiB");
+  EXPECT_EQ(described_hardware(profile)["ssd"]["bandwidth"]["read"], "1kB/s");
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,116 @@
+"""The programs of tests/engines, as far as they need no engine."""
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+FOLDER = ROOT / "tests" / "engines"
+sys.path.insert(0, str(FOLDER))
+
+import check_engines
+import oracle_files
+import unit_tables
+
+
+def test_all_tables_of_units_hold_on_the_models():
+    result = subprocess.run([sys.executable, FOLDER / "unit_tables.py"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert ", 0 tables differ" in result.stdout
+
+
+def test_names_of_tables_are_unique():
+    tables = json.loads((ROOT / "configs/engines/vllm_unit.json").read_text())["tables"]
+    assert len({table["name"] for table in tables}) == len(tables)
+
+
+def test_a_wrong_result_is_found():
+    # 4 blocks of 16 tokens for 55 tokens, so 3 cannot be right.
+    table = {"name": "wrong", "source": "none", "system": {"kind": "gpu", "block_tokens": 16, "gpu_blocks": 10},
+             "calls": [{"call": "request", "request": "r0", "prompt": [["a", 55]]},
+                       {"call": "allocate", "request": "r0", "tokens": 55, "expect": {"fits": True, "new_blocks": 3}}]}
+    assert unit_tables.run_table(unit_tables.MODELS, table) == ["call 1 (allocate): new_blocks is 4, expected 3"]
+
+
+def test_an_unknown_result_is_no_success():
+    table = {"name": "unknown", "source": "none", "system": {"kind": "gpu", "block_tokens": 16, "gpu_blocks": 10},
+             "calls": [{"call": "check", "expect": {"fre_blocks": 10}}]}
+    with pytest.raises(unit_tables.TableError, match="nothing is known of fre_blocks"):
+        unit_tables.run_table(unit_tables.MODELS, table)
+
+
+def test_oracle_files_are_named_after_trace_and_sizes():
+    assert oracle_files.trace_name("data/mooncake_1000.jsonl.gz") == "mooncake1000"
+    assert oracle_files.trace_name("mooncake_conversation.jsonl") == "conversation"
+    assert oracle_files.trace_name("my-trace.jsonl") == "mytrace"
+    assert [oracle_files.size_name(size) for size in (5 << 20, 1 << 18, None)] == ["5Mi", "256Ki", "inf"]
+    assert oracle_files.tier_sizes_name(1 << 20, 0) == "g1Mi_c0Mi"
+    assert oracle_files.tier_sizes_name(1 << 18, 1 << 20) == "g256Ki_c1024Ki"
+
+
+def test_a_cut_trace_is_named_after_its_length(tmp_path):
+    cut = oracle_files.cut_trace(ROOT / "tests/data/mooncake_1000.jsonl.gz", 7, tmp_path)
+    assert oracle_files.trace_name(cut) == "mooncake10007"
+    requests = oracle_files.read_trace(cut)
+    assert len(requests) == 7
+    assert len(requests[6].prompt()) == requests[6].prompt_length
+
+
+def test_written_oracles_read_back_and_have_the_same_bytes(tmp_path):
+    columns = [("req", [0, 1]), ("hit_1Mi", [0, 512])]
+    for name in ("a.csv.gz", "b.csv.gz"):
+        oracle_files.write_columns(tmp_path / name, columns)
+    assert oracle_files.read_columns(tmp_path / "a.csv.gz") == dict(columns)
+    assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
+    assert gzip.decompress((tmp_path / "a.csv.gz").read_bytes()) == b"req,hit_1Mi\n0,0\n1,512\n"
+
+
+def test_differing_rows_are_told(tmp_path, capsys):
+    made, recorded = tmp_path / "made", tmp_path / "recorded"
+    for folder, hits in ((made, [0, 512, 512]), (recorded, [0, 512, 1024, 7])):
+        folder.mkdir()
+        oracle_files.write_columns(folder / "x.csv.gz", [("req", list(range(len(hits)))), ("hit_gpu", hits)])
+    assert not check_engines.compare_with_recorded(made, recorded)
+    assert capsys.readouterr().out == ("recorded: x.csv.gz: 3 rows, 1 different\n"
+                                       "    request 2: hit_gpu 512, recorded 1024\n")
+
+
+def test_an_engine_that_cannot_be_installed_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_engines, "DISK_NEEDED", 0)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    engine = check_engines.Engine("vllm", "0.0.0.dev0", [])
+    with pytest.raises(check_engines.Failure, match="pip could not install vllm==0.0.0.dev0; is PyPI within reach?"):
+        check_engines.install(engine, tmp_path / "venv")
+
+
+def test_an_engine_needs_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_engines, "DISK_NEEDED", 1 << 60)
+    monkeypatch.setattr(check_engines, "make_venv", lambda venv: venv.mkdir())
+    monkeypatch.setattr(check_engines, "installed_version", lambda venv, package: None)
+    with pytest.raises(check_engines.Failure, match="vllm needs about .* GiB of disk"):
+        check_engines.install(check_engines.Engine("vllm", "", []), tmp_path / "venv")
+
+
+def test_a_failing_case_leaves_the_others(tmp_path, monkeypatch, capsys):
+    good = "import json; print(json.dumps({'totals': [{'n': 3, 'hit_rate': 0.5}]}))"
+    engine = check_engines.Engine("vllm", "1", [("one", ["-c", "raise SystemExit(3)"]), ("two", ["-c", good])])
+    monkeypatch.setattr(check_engines, "install", lambda engine, venv: "1")
+    monkeypatch.setattr(check_engines, "python_of", lambda venv: sys.executable)
+    options = argparse.Namespace(out=tmp_path, venv=tmp_path, cases="", jobs=2)
+    folder, failed = check_engines.make_oracles(engine, options, ROOT / "tests/data/mooncake_1000.jsonl.gz")
+    assert failed == 1
+    output = capsys.readouterr().out
+    assert "vllm 1: one: FAILED: ended with 3" in output
+    assert "vllm 1: two: 3 requests, hit rates 0.5000" in output
+    assert gzip.decompress((folder / "summary.jsonl.gz").read_bytes()) == b'{"n": 3, "hit_rate": 0.5}\n'
+
+
+def test_a_kvtier_that_cannot_be_run_is_told(tmp_path, capsys):
+    assert not check_engines.compare_with_kvtier(tmp_path / "kvtier", "trace.jsonl", tmp_path)
+    assert "No such file or directory; build it by make program" in capsys.readouterr().err

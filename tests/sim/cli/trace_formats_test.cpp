@@ -1,0 +1,205 @@
+/// The commands that read traces of other servers: events of a KV cache, and tables whose columns
+/// the command line names.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/cli/program.hpp"
+#include "tests/traces/archives.hpp"
+
+namespace kvtier::test {
+namespace {
+
+using nlohmann::json;
+
+const std::string kEvents = R"([1, [["BlockStored", [1, 2], null, [], 16, null, "GPU"]]]
+[2, [["BlockStored", [3], 2, [], 16, null, "GPU"], ["BlockRemoved", [3], "GPU"]]]
+[3, [["BlockStored", [3], 2, [], 16, null, "GPU"]]]
+)";
+const std::string kTable =
+    "ts,prompt,response,blocks,user\n"
+    "1000,32,5,1 2,a\n2000,40,5,\"1, 2, 3\",b\n3000,48,5,1;2;3,a\n";
+const std::string kLog = "time=ts:ms,input=prompt,output=response,session=user";
+const std::string kBlocks = kLog + ",hashes=blocks,block=16";
+
+class TraceFormats : public ProgramTest {
+ protected:
+  json stats(const std::vector<std::string>& options) {
+    std::vector<std::string> command{"trace", "stats", "--json", "-"};
+    command.insert(command.end(), options.begin(), options.end());
+    const Outcome outcome = kvtier(command);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.code == 0 ? json::parse(outcome.out) : json();
+  }
+};
+
+TEST_F(TraceFormats, EventsOfAKvCacheAreRead) {
+  write("events.jsonl", kEvents);
+  const json all = stats({"events.jsonl"});
+  EXPECT_EQ(all["blocks"]["requests"], 3);
+  EXPECT_EQ(all["blocks"]["blocks"], 4);
+  EXPECT_EQ(all["blocks"]["ideal_hits"]["blocks"], 1);
+  EXPECT_EQ(all["import"]["kv_events"]["removed"], 1);
+
+  const Outcome curve =
+      kvtier({"trace", "mrc", "events.jsonl", "--capacities", "2blocks,3blocks", "--json", "-"});
+  ASSERT_EQ(curve.code, 0) << curve.err;
+  const json rows = json::parse(curve.out)["rows"];
+  EXPECT_EQ(rows[0]["hit_blocks"], 0);
+  EXPECT_EQ(rows[1]["hit_blocks"], 1);
+  EXPECT_EQ(rows[1]["blocks"], 4);
+
+  ASSERT_EQ(kvtier({"trace", "import", "events.jsonl", "--out", "t.jsonl"}).code, 0);
+  EXPECT_EQ(stats({"t.jsonl"})["blocks"], all["blocks"]);
+
+  const json tier{{"block_size", "16tokens"}, {"blocks", {{"capacity", "100blocks"}}}};
+  write_run(
+      {{"/workload",
+        {{"trace", "events.jsonl"}, {"arrivals", "trace"}, {"think_time", {{"model", "logged"}}}}},
+       {"/system",
+        {{"preset", "recompute"}, {"blocks", json::object()}, {"tiers", {{"dram", tier}}}}}});
+  const Outcome run = kvtier({"simulate", "run.json", "--untimed", "--json", "run.out.json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(read_json("run.out.json")["workload"]["sessions"], 3);
+}
+
+TEST_F(TraceFormats, AnyTableIsReadByItsColumns) {
+  write("table.csv", kTable);
+  EXPECT_EQ(stats({"table.csv", "--columns", kBlocks})["blocks"]["ideal_hits"]["blocks"], 5);
+  EXPECT_EQ(stats({"table.csv", "--columns", kBlocks, "--format", "columns"})["sessions"], 3);
+  EXPECT_EQ(stats({"table.csv", "--columns", kBlocks, "--logged"})["sessions"], 2);
+  const json log = stats({"table.csv", "--columns", kLog});
+  EXPECT_EQ(log["sessions"], 2);
+  EXPECT_EQ(log["turns"], 3);
+  const Outcome curve = kvtier({"trace", "mrc", "table.csv", "--columns", kBlocks, "--json", "-"});
+  ASSERT_EQ(curve.code, 0) << curve.err;
+  EXPECT_EQ(json::parse(curve.out)["ideal"]["hit_blocks"], 5);
+  ASSERT_EQ(kvtier({"trace", "import", "table.csv", "--columns", kLog, "--out", "t.jsonl"}).code,
+            0);
+  EXPECT_EQ(stats({"t.jsonl"})["turns"], 3);
+}
+
+TEST_F(TraceFormats, ColumnsThatAreWrongAreNamed) {
+  write("table.csv", kTable);
+  expect_bad_input({"trace", "stats", "table.csv", "--columns", "time=ts:h,input=prompt,outptu=x"},
+                   {"--columns: time: expected a unit s, ms, us or ns, got \"h\"",
+                    "--columns: unknown key \"outptu\", expected one of time, input, output, "
+                    "hashes, session, block (did you mean \"output\"?)"});
+  expect_bad_input({"trace", "mrc", "table.csv", "--columns", "time=ts,input=ts,output=response"},
+                   {"--columns: column ts is named twice, as time and as input"});
+  expect_bad_input(
+      {"trace", "stats", "table.csv", "--columns", "time=t,input=prompt,output=response"},
+      {"table.csv:1: --columns: missing column t (time) (found ts, prompt, response, blocks, "
+       "user)"});
+  expect_bad_input({"trace", "stats", "table.csv", "--columns", kLog, "--format", "mooncake"},
+                   {"--columns: names of columns need the format columns, or auto"});
+  expect_bad_input({"trace", "stats", "table.csv", "--format", "columns"},
+                   {"--format: the format columns needs --columns"});
+  write_run();
+  expect_bad_input({"trace", "mrc", "run.json", "--columns", kLog},
+                   {"--columns: run.json is a config, expected its key /workload/columns"});
+}
+
+class AgentSessions : public TraceFormats {
+ protected:
+  AgentSessions() {
+    std::filesystem::create_directories(path("s/deep"));
+    for (const auto& [name, text] : files_) {
+      write(name, text);
+    }
+    write("s.tar", testing::tar_of(files_));
+  }
+  void write_start(const json& start, const std::string& arrivals = "trace") const {
+    write("w.json", json{{"workload",
+                          {{"trace", "s"},
+                           {"arrivals", arrivals},
+                           {"think_time", {{"model", "logged"}}},
+                           {"session_start", start}}}}
+                        .dump());
+  }
+
+  const testing::Files files_{
+      {"s/b.json", R"({"block_size": 4, "requests": [{"t": 0, "in": 4, "out": 2, "hash_ids": [1]},
+                       {"t": 9.25, "in": 8, "out": 2, "hash_ids": [1, 2]}]})"},
+      {"s/a.json",
+       R"({"block_size": 4, "requests": [{"t": 1, "in": 5, "out": 2, "hash_ids": [1]}]})"},
+      {"s/deep/a.json",
+       R"({"block_size": 4, "requests": [{"t": 1, "in": 6, "out": 2, "hash_ids": [1]}]})"},
+      {"s/.a.json", "not read"},
+      {"s/notes.txt", "not read"}};
+};
+
+TEST_F(AgentSessions, AFolderAndItsArchiveHaveTheSameStatistics) {
+  const Outcome folder = kvtier({"trace", "stats", "s", "--json", "-"});
+  EXPECT_EQ(folder.code, 0) << folder.err;
+  EXPECT_EQ(json::parse(folder.out)["sessions"], 4);
+  EXPECT_EQ(folder.out, kvtier({"trace", "stats", "s.tar", "--json", "-"}).out);
+}
+
+TEST_F(AgentSessions, NoOutputGoesIntoTheFolderThatIsRead) {
+  const std::vector<std::string> before = files();
+  const std::string read = " lies in the folder s, which is read";
+  expect_bad_input({"trace", "import", "s", "--out", "s/t.jsonl"}, {"--out: s/t.jsonl" + read});
+  expect_bad_input({"trace", "import", "s", "--out", "s/deep/../t.jsonl", "--json", "./s/j.json"},
+                   {"--json: ./s/j.json" + read, "--out: s/deep/../t.jsonl" + read});
+  expect_bad_input({"trace", "stats", "s", "--json", "s/j.json"}, {"--json: s/j.json" + read});
+  expect_bad_input({"trace", "import", "s.tar", "--out", "./s.tar"},
+                   {"--out: ./s.tar is what is read"});
+  expect_bad_input({"trace", "import", ".", "--out", "t.jsonl"},
+                   {"--out: t.jsonl lies in the folder ., which is read"});
+  write_start(json::object());
+  expect_bad_input({"trace", "generate", "w.json", "--out", "s/t.jsonl"},
+                   {"--out: s/t.jsonl" + read});
+  EXPECT_EQ(kvtier({"trace", "import", "s", "--out", "s2.jsonl"}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(path("s/t.jsonl")));
+  EXPECT_FALSE(std::filesystem::exists(path("s/j.json")));
+}
+
+TEST_F(AgentSessions, AGeneratedTraceReplacesNoInput) {
+  write_table_run("turns.csv", "conv,turn,user_tokens,assistant_tokens\na,0,1,2\n");
+  expect_bad_input({"trace", "generate", "run.json", "--out", "./turns.csv"},
+                   {"--out: ./turns.csv is what is read"});
+  expect_bad_input({"trace", "generate", "run.json", "--out", "run.json"},
+                   {"--out: run.json is what is read"});
+  write("mix.json", R"({"workload": {"sessions": 1, "arrival_rate": "1/s", "mix": [
+      {"name": "a", "workload": {"trace": "turns.csv", "replay": "bootstrap"}}]}})");
+  expect_bad_input({"trace", "generate", "mix.json", "--out", "turns.csv"},
+                   {"--out: turns.csv is what is read"});
+  EXPECT_EQ(read("turns.csv"), "conv,turn,user_tokens,assistant_tokens\na,0,1,2\n");
+}
+
+TEST_F(AgentSessions, AStartBeyondTheClockWritesNothing) {
+  const std::string beyond = "lies beyond the 146 years that can be simulated";
+  write_start({{"every", "80000h"}});
+  EXPECT_EQ(kvtier({"trace", "generate", "w.json", "--out", "t.jsonl"}).code, 0);
+  EXPECT_EQ(stats({"t.jsonl"})["sessions"], 4);
+  std::filesystem::remove(path("t.jsonl"));
+  write_start({{"every", "1000000h"}});
+  expect_bad_input({"trace", "generate", "w.json", "--out", "t.jsonl"},
+                   {"/workload/session_start/every: the start of s/deep/a.json " + beyond});
+  EXPECT_FALSE(std::filesystem::exists(path("t.jsonl")));
+  write_start({{"every", "1s"}}, "poisson");
+  expect_bad_input(
+      {"trace", "generate", "w.json", "--set", "/workload/arrival_rate=1/s", "--out", "t.jsonl"},
+      {"w.json: /workload/session_start: not used: it sets recorded times, but "
+       "\"arrivals\" is \"poisson\" and draws new ones, expected trace"});
+  EXPECT_FALSE(std::filesystem::exists(path("t.jsonl")));
+}
+
+TEST_F(TraceFormats, AnImportOfBadInputWritesNothing) {
+  write("events.jsonl", kEvents + "[2.5, []]\n");
+  expect_bad_input({"trace", "import", "events.jsonl", "--out", "t.jsonl"},
+                   {"events.jsonl:4: ts 2.5 s after 3 s: times must not decrease"});
+  write("table.csv", kTable + "4000,48,5,1 2 3 4\n");
+  expect_bad_input({"trace", "import", "table.csv", "--columns", kBlocks, "--out", "t.jsonl"},
+                   {"table.csv:5: expected 5 fields as in line 1, got 4"});
+  write("table.csv", kTable + "4000,48,5,1 2 3 4,a\n");
+  expect_bad_input({"trace", "import", "table.csv", "--columns", kBlocks, "--out", "t.jsonl"},
+                   {"table.csv:5: expected 3 blocks of 16 tokens for 48 input tokens, got 4"});
+  EXPECT_EQ(files(), (std::vector<std::string>{"events.jsonl", "table.csv"}));
+}
+
+}  // namespace
+}  // namespace kvtier::test

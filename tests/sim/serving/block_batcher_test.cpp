@@ -1,0 +1,410 @@
+#include "sim/serving/block_batcher.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "policies/registry.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/core/rng.hpp"
+#include "sim/replay/untimed.hpp"
+#include "sim/serving/contexts.hpp"
+#include "sim/serving/result.hpp"
+#include "sim/serving/simulate.hpp"
+#include "tests/sim/serving/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+constexpr SimDuration kPerToken = kMillisecond;
+constexpr SimDuration kIteration = kMillisecond * 10;
+constexpr DecodeStepping kSteppings[] = {DecodeStepping::closed_form,
+                                         DecodeStepping::per_iteration};
+
+/// vLLM's rules with blocks of `block` tokens. An iteration takes 1 ms a token of its prompts, and
+/// 10 ms more if requests decode in it.
+RunConfig vllm_config(std::int64_t blocks, std::int64_t block = 1, Tokens window = Tokens(200)) {
+  RunConfig config = tiny_config(window);
+  config.system.batching = Batching::unified;
+  config.system.blocks =
+      BlocksConfig{.found_from = Publication::scheduling, .duplicates = Duplicates::kept};
+  HbmTierConfig hbm;
+  hbm.block_size = Tokens(block);
+  hbm.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, blocks}};
+  config.system.tiers.hbm = hbm;
+  config.serving.slots = 4;
+  config.serving.token_budget = window;
+  return config;
+}
+
+/// Host memory behind it, from which a token takes `ms` to load.
+RunConfig with_offload(RunConfig config, std::int64_t blocks, std::int64_t ms) {
+  TierConfig dram = tier("lru", true);
+  dram.block_size = config.system.tiers.hbm->block_size;
+  dram.write = WriteMoment::on_create;
+  dram.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, blocks}};
+  config.system.tiers.dram = dram;
+  const double rate = static_cast<double>(kTokenBytes.value) * 1e3 / static_cast<double>(ms);
+  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(rate, rate, 2 * rate);
+  return config;
+}
+
+void expect_times(const RequestRecord& r, std::int64_t arrived, std::int64_t admitted,
+                  std::int64_t first_token, std::int64_t finished) {
+  EXPECT_EQ(r.arrived, at_ms(arrived));
+  EXPECT_EQ(r.admitted, at_ms(admitted));
+  EXPECT_EQ(r.first_token, at_ms(first_token));
+  EXPECT_EQ(r.finished, at_ms(finished));
+}
+
+TEST(BlockBatcher, APromptJoinsTheDecodeOfTheOthers) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(vllm_config(100), kPerToken, kIteration,
+                    {session(0, {turn(10, 5)}), session(25, {turn(4, 3)})}, stepping);
+    run.run();
+    // A has its first token at 10 and decodes 10..20, 20..30. Then 4 + 10 ms for B's prompt and A's
+    // fourth token, 30..44, and one iteration of both, 44..54, which is A's last. B's ends at 64.
+    expect_times(run.request(0, 0), 0, 0, 10, 54);
+    expect_times(run.request(1, 0), 25, 30, 44, 64);
+    EXPECT_EQ(run.instance.total_gpu_time().prefill, for_ms(14));
+    EXPECT_EQ(run.instance.total_gpu_time().decode, for_ms(50));
+  }
+}
+
+TEST(BlockBatcher, ALongPromptIsComputedInChunksBesideADecode) {
+  RunConfig config = vllm_config(100);
+  config.serving.token_budget = Tokens(8);
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration,
+                    {session(0, {turn(4, 4)}), session(1, {turn(20, 1)})}, stepping);
+    run.run();
+    // 4 ms for A. Then 7 of B's tokens beside each of A's: 17 ms each, twice; the last 6 beside A's
+    // last, 16 ms.
+    expect_times(run.request(0, 0), 0, 0, 4, 54);
+    expect_times(run.request(1, 0), 1, 4, 54, 54);
+  }
+}
+
+TEST(BlockBatcher, ASecondTurnComputesNothingOfItsHistoryButTheLastToken) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(vllm_config(100), kPerToken, kIteration,
+                    {session(0, {turn(10, 2), turn(5, 1, 100)})}, stepping);
+    run.run();
+    // 11 of the 12 tokens of history have KV; 17 - 11 are computed.
+    const RequestRecord& second = run.request(0, 1);
+    EXPECT_EQ(second.found.reused, Tokens(11));
+    EXPECT_EQ(second.found.medium, Medium::hbm);
+    EXPECT_EQ(second.first_token - second.admitted, for_ms(6));
+    EXPECT_EQ(run.instance.block_hits()->hit_tokens[0], 11);
+    EXPECT_EQ(run.instance.block_hits()->prompt_tokens, 27);
+  }
+}
+
+TEST(BlockBatcher, ARequestOfANamedSessionComesAfterTheResponseBefore) {
+  // The second prompt has 6 tokens behind the first response, the third is the first 8 tokens again
+  // and 5 others.
+  SessionSpec named = session(0, {turn(10, 3), turn(6, 2, 100), turn(5, 1, 7)});
+  const Context first{StreamId{0}, Tokens(10)};
+  named.contents = {{.prompt = first, .whole = {first.stream, Tokens(12)}},
+                    {.prompt = {first.stream, Tokens(19)}},
+                    {.prompt = {StreamId{1}, Tokens(13)}}};
+  SessionSpec other = session(1000, {turn(12, 1)});
+  other.contents = {{.prompt = {first.stream, Tokens(12)}}};
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(vllm_config(100), kPerToken, kIteration, {named, other}, stepping);
+    run.run();
+    expect_times(run.request(0, 0), 0, 0, 10, 30);
+    // 12 of 13 tokens of history have KV: 7 are computed.
+    expect_times(run.request(0, 1), 130, 130, 137, 147);
+    EXPECT_EQ(run.request(0, 1).history, Tokens(13));
+    EXPECT_EQ(run.request(0, 1).found.reused, Tokens(12));
+    // Another stream, of which nothing is stored.
+    expect_times(run.request(0, 2), 154, 154, 167, 167);
+    EXPECT_EQ(run.request(0, 2).history, Tokens(8));
+    EXPECT_EQ(run.request(0, 2).found.reused, Tokens(0));
+    // All but the last token of a prompt can be found.
+    expect_times(run.request(1, 0), 1000, 1000, 1001, 1001);
+  }
+}
+
+TEST(BlockBatcher, APromptMayEndBeforeItsStreamLeavesTheParent) {
+  Streams streams;
+  const StreamId root = streams.open();
+  const StreamId fork = streams.open(root, Tokens(10));
+  class Forked final : public SessionSource {
+   public:
+    Forked(Streams& streams, StreamId fork) : streams_(streams), fork_(fork) {}
+    bool next(SessionSpec& spec) override {
+      spec = session(0, {turn(4, 3)});
+      spec.contents = {{.prompt = {fork_, Tokens(4)}}};
+      return !std::exchange(given_, true);
+    }
+    [[nodiscard]] Streams* streams() override { return &streams_; }
+
+   private:
+    Streams& streams_;
+    StreamId fork_;
+    bool given_ = false;
+  } source(streams, fork);
+  Contexts contexts(source);
+  const TurnContent content =
+      contexts.of(0, {.named = {.prompt = {fork, Tokens(4)}}, .output = Tokens(3)});
+  EXPECT_EQ(content.prompt.stream, root);
+  EXPECT_EQ(streams.parent(content.whole.stream), root);
+  EXPECT_EQ(content.whole.tokens, Tokens(6));
+}
+
+TEST(BlockBatcher, TheLastRequestGivesWayWhenBlocksRunOutAndGoesOnLater) {
+  // 20 blocks: prompts of 8 and 8, responses of 6 each need 26.
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(vllm_config(20), kPerToken, kIteration,
+                    {session(0, {turn(8, 6)}), session(0, {turn(8, 6)})}, stepping);
+    run.run();
+    // Both prompts 0..16, then two tokens of both, 26 and 36. Then they would need 22 blocks: B
+    // gives way, and A has its other three tokens at 66, in the blocks of B's last three. B
+    // computes 4 of its 11 tokens, 66..70, and has two more at 90.
+    expect_times(run.request(0, 0), 0, 0, 16, 66);
+    expect_times(run.request(1, 0), 0, 0, 16, 90);
+    EXPECT_EQ(run.instance.batcher().preemptions(), 1);
+  }
+}
+
+TEST(BlockBatcher, ARequestWaitsForItsLoadWhileOthersRun) {
+  // HBM has room for one session; what the second drives out is in host memory.
+  const RunConfig config = with_offload(vllm_config(24, 1, Tokens(24)), 100, 2);
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration,
+                    {session(0, {turn(10, 1), turn(4, 1, 490)}), session(100, {turn(20, 1)}),
+                     session(501, {turn(3, 1)})},
+                    stepping);
+    run.run();
+    const RequestRecord& loads = run.request(0, 1);
+    EXPECT_EQ(loads.admitted, at_ms(500));
+    EXPECT_EQ(loads.found.reused, Tokens(10));
+    EXPECT_EQ(loads.found.medium, Medium::dram);
+    const Tokens nearer = loads.found.in_hbm();
+    const SimTime loaded = at_ms(500 + 2 * (10 - nearer.value));
+    // The third prompt runs meanwhile; then the 5 tokens that are new, one of them the response's.
+    expect_times(run.request(2, 0), 501, 501, 504, 504);
+    EXPECT_EQ(loads.first_token, loaded + for_ms(5));
+  }
+}
+
+TEST(BlockBatcher, AnIterationWaitsForTheLoadOfItsPromptLayerByLayer) {
+  RunConfig config = with_offload(vllm_config(24, 1, Tokens(24)), 100, 2);
+  config.system.load.wait = LoadWait::batch;
+  for (const auto& [discipline, first_token] : {std::pair{LoadDiscipline::layer_overlapped, 513},
+                                                std::pair{LoadDiscipline::blocking, 517}}) {
+    config.system.load.discipline = discipline;
+    for (const DecodeStepping stepping : kSteppings) {
+      ScriptedRun run(config, kPerToken, kIteration,
+                      {session(0, {turn(10, 1), turn(4, 1, 490)}), session(100, {turn(20, 1)}),
+                       session(501, {turn(3, 1)})},
+                      stepping);
+      run.run();
+      // The 20 blocks of the second session drive out 6 of the first one's 10. They load in 12 ms;
+      // 5 new tokens take 1 ms a layer, the last one after its load, or all five. The third session
+      // waits.
+      const RequestRecord& r = run.request(0, 1);
+      EXPECT_EQ(r.admitted, at_ms(500));
+      EXPECT_EQ(r.found.reused, Tokens(10));
+      EXPECT_EQ(r.outside_hbm(), Tokens(6));
+      EXPECT_EQ(r.first_token, at_ms(first_token));
+      EXPECT_EQ(r.exposed_load, for_ms(first_token - 505));
+      EXPECT_EQ(r.prefill_compute, for_ms(5));
+      expect_times(run.request(2, 0), 501, first_token, first_token + 3, first_token + 3);
+      EXPECT_EQ(run.instance.total_gpu_time().exposed_load, for_ms(first_token - 505));
+      EXPECT_EQ(run.instance.measured_load_waits()[WaitCause::host_link],
+                for_ms(first_token - 505));
+    }
+  }
+}
+
+TEST(BlockBatcher, PromptsOfAnIterationLoadTogetherAndShareTheWait) {
+  RunConfig config = with_offload(vllm_config(24, 1, Tokens(24)), 100, 2);
+  config.system.load.wait = LoadWait::batch;
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(4, 1), turn(3, 1, 496)}),
+                   session(20, {turn(6, 1), turn(3, 1, 474)}), session(490, {turn(20, 1)})});
+  run.run();
+  // Both come back at 500 and are admitted when the third session's prompt is done, at 510. That
+  // has driven out the 4 blocks of the first session, whose 8 blocks drive out the second one's 6.
+  // 10 tokens load in 20 ms. 4 + 4 new tokens take 1.6 ms a layer, the last one after the load.
+  const RequestRecord& first = run.request(0, 1);
+  const RequestRecord& second = run.request(1, 1);
+  EXPECT_EQ(first.admitted, at_ms(510));
+  EXPECT_EQ(second.admitted, at_ms(510));
+  EXPECT_EQ(first.outside_hbm(), Tokens(4));
+  EXPECT_EQ(second.outside_hbm(), Tokens(6));
+  EXPECT_EQ(first.first_token, at_ms(531) + SimDuration(600000));
+  EXPECT_EQ(second.first_token, first.first_token);
+  // 21.6 - 8 ms, by tokens loaded.
+  EXPECT_EQ(first.exposed_load, SimDuration(13600000 * 4 / 10));
+  EXPECT_EQ(second.exposed_load, SimDuration(13600000 * 6 / 10));
+  EXPECT_EQ(run.instance.batcher().loaded_bytes(Medium::dram), kv(10));
+}
+
+/// Sessions of any shape, with and without shared prompts, in HBM and perhaps a tier behind.
+/// Arc or a cache of its own, larger blocks, blocks that are written when they were offered often,
+/// and drives behind host memory.
+void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
+  TierConfig& dram = *config.system.tiers.dram;
+  if (random.index(4) == 0) {
+    dram.blocks->touch = Touch::lookup;
+    dram.blocks->insertion = random.index(2) == 0 ? End::head : End::tail;
+    config.system.save.mode = random.index(2) == 0 ? SaveMode::blocking : SaveMode::async;
+  } else {
+    dram.eviction.name = random.index(2) == 0 ? "arc" : "lru";
+    if (random.index(3) == 0) {
+      dram.blocks->after_uses = 1 + random.index(3);
+    }
+  }
+  dram.block_size = dram.block_size * (1 + random.index(3));
+  if (random.index(3) == 0) {
+    TierConfig ssd = tier("lru", true);
+    ssd.block_size = dram.block_size;
+    ssd.write = WriteMoment::on_create;
+    ssd.blocks = BlockTierConfig{
+        .capacity = KvSize{KvSize::Unit::blocks, 1 + random.index(4000 / dram.block_size.value)},
+        .touch = dram.blocks->touch,
+        .no_room = random.index(2) == 0 ? NoRoom::evict : NoRoom::skip};
+    config.system.tiers.ssd = ssd;
+  }
+}
+
+RunConfig random_blocks(std::uint64_t seed) {
+  RandomStream random(seed, "timed blocks");
+  const auto coin = [&] { return random.index(2) == 0; };
+  const std::int64_t block = std::int64_t{1} << random.index(5);
+  const Tokens window(coin() ? 300 : 1000);
+  RunConfig config = vllm_config(window.value / block * (1 + random.index(4)) + 2, block, window);
+  config.seed = static_cast<std::int64_t>(seed);
+  config.workload.sessions = 30;
+  config.workload.warmup_turns = random.index(10);
+  config.workload.arrival_rate = PerSecond(coin() ? 0.2 : 5);
+  if (coin()) {
+    config.workload.generator = Generator::shared_prompts;
+    config.workload.shared_prompts.tokens_max = Tokens(100);
+    config.workload.shared_prompts.tokens_min = Tokens(10);
+  }
+  BlocksConfig& blocks = *config.system.blocks;
+  constexpr std::array kUnits{EvictionUnit::block, EvictionUnit::block, EvictionUnit::tail,
+                              EvictionUnit::sequence, EvictionUnit::node};
+  constexpr std::array kMoments{Publication::scheduling, Publication::computed, Publication::end};
+  blocks.unit = kUnits[static_cast<std::size_t>(random.index(5))];
+  blocks.found_from = kMoments[static_cast<std::size_t>(random.index(3))];
+  const bool entries = has_entries(blocks.unit);
+  blocks.duplicates = entries || coin() ? Duplicates::merged : Duplicates::kept;
+  blocks.keyless = entries || coin() ? Keyless::first : Keyless::in_order;
+  blocks.longest_hit = coin() ? HitCap::none : HitCap::last_token;
+  if (coin()) {
+    blocks.chunk = Tokens(1 + random.index(200));
+  }
+  config.serving.slots = 1 + random.index(8);
+  config.serving.token_budget = Tokens(8 + random.index(300));
+  if (blocks.unit != EvictionUnit::node && coin()) {
+    config = with_offload(config, 1 + random.index(2000 / block), 1 + random.index(3));
+    if (entries && coin()) {
+      config.system.tiers.dram->write = WriteMoment::on_evict;
+      config.system.tiers.dram->inclusive = coin();
+    }
+    config.system.tiers.dram->blocks->prompts_only = coin();
+    config.system.load.wait = coin() ? LoadWait::request : LoadWait::batch;
+    if (blocks.unit == EvictionUnit::block) {
+      add_rules_of_offloads(config, random);
+    }
+  }
+  config.serving.watermark = random.index(4) == 0 ? 0.1 : 0;
+  config.serving.one_at_a_time = random.index(6) == 0;
+  if (blocks.unit != EvictionUnit::node && random.index(4) == 0) {
+    config.system.tiers.hbm->ttl = kMillisecond * (1'000 * (1 + random.index(30)));
+  }
+  return config;
+}
+
+std::uint64_t wanted_cases() {
+  const char* cases = std::getenv("KVTIER_TEST_CASES");
+  return cases == nullptr ? 100 : std::strtoull(cases, nullptr, 10);
+}
+
+TEST(BlockBatcher, GivesTheSameBytesWithEachIterationAndAPlainStore) {
+  std::int64_t preemptions = 0;
+  std::int64_t hits = 0;
+  for (std::uint64_t seed = 1; seed <= wanted_cases(); ++seed) {
+    const RunConfig config = random_blocks(seed);
+    const Json fast = simulate(config, builtin_policies());
+    const Json plain =
+        simulate(config, builtin_policies(), {.stepping = DecodeStepping::per_iteration});
+    ASSERT_EQ(fast.dump(), plain.dump()) << "seed " << seed;
+    preemptions += fast["metrics"]["preemptions"].get<std::int64_t>();
+    hits += fast["metrics"]["blocks"]["hit_tokens"]["total"].get<std::int64_t>();
+    for (const char* share :
+         {"slots_in_use_fraction", "kv_memory_in_use_fraction", "gpu_busy_fraction"}) {
+      EXPECT_LE(fast["load"][share].get<double>(), 1 + 1e-9) << share << ", seed " << seed;
+    }
+  }
+  EXPECT_GT(preemptions, 0);
+  EXPECT_GT(hits, 0);
+}
+
+TEST(BlockBatcher, OneRequestAtATimeFindsWhatAnUntimedReplayFinds) {
+  for (std::uint64_t seed = 1; seed <= wanted_cases(); ++seed) {
+    RunConfig config = random_blocks(seed);
+    // An untimed replay takes a prompt's memory at once, so other sets leave.
+    if (has_entries(config.system.blocks->unit)) {
+      continue;
+    }
+    config.serving.slots = 1;
+    config.serving.token_budget = config.model.context_window;
+    if (config.system.blocks->chunk) {
+      // An untimed replay's steps end with whole blocks.
+      config.system.blocks->chunk = config.system.tiers.hbm->block_size * 3;
+    }
+    config.system.tiers.hbm->ttl.reset();
+    // Its copies are complete with the next step.
+    static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(1e15, 1e15, 2e15);
+    config.workload.warmup_turns = 0;
+    config.workload.arrival_rate = PerSecond(1e-7);  // one session after the other
+    const Json timed = simulate(config, builtin_policies())["metrics"]["blocks"];
+    const Json untimed = simulate_untimed(config, builtin_policies())["metrics"];
+    EXPECT_EQ(timed["hit_tokens"], untimed["hit_tokens"]) << "seed " << seed;
+    EXPECT_EQ(timed["prompt_tokens"], untimed["prompt_tokens"]) << "seed " << seed;
+  }
+}
+
+TEST(BlockBatcher, RefusesWhatARunInTimeHasNot) {
+  const auto refused = [](const RunConfig& config) -> std::string {
+    try {
+      static_cast<void>(simulate(config, builtin_policies()));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  RunConfig config = vllm_config(10);
+  config.system.tiers.hbm.reset();
+  config.system.tiers.dram = tier();
+  config.system.tiers.dram->blocks = BlockTierConfig{};
+  config.system.batching = Batching::prefill_first;
+  config.system.blocks->responses = false;
+  EXPECT_EQ(refused(config),
+            "/system/tiers/hbm: in a timed run of blocks expected a tier: requests run in its "
+            "blocks\n"
+            "/system/batching: in a timed run of blocks expected unified\n"
+            "/system/blocks/responses: in a timed run of blocks expected true: the KV of responses "
+            "takes memory");
+  EXPECT_EQ(refused(vllm_config(10)),
+            "/system/tiers/hbm: expected room for each turn by itself, got 10 blocks of 1 tokens, "
+            "but turn 0 of session 0 takes 11 tokens");
+  const std::string large = refused(vllm_config(std::int64_t{1} << 40));
+  EXPECT_EQ(large.substr(0, large.find("expected")),
+            "/system/tiers/hbm/blocks/capacity: in a timed run ");
+}
+
+}  // namespace
+}  // namespace kvtier::test

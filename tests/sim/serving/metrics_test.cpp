@@ -1,0 +1,320 @@
+#include "sim/serving/metrics.hpp"
+
+#include <gtest/gtest.h>
+
+#include "sim/backend/topology.hpp"
+#include "sim/serving/result.hpp"
+#include "tests/sim/serving/support.hpp"
+#include "traces/statistics.hpp"
+
+namespace kvtier::test {
+namespace {
+
+RequestRecord record(std::int64_t history, std::int64_t reused, Medium medium = Medium::dram,
+                     LossCause cause = LossCause::capacity) {
+  RequestRecord r;
+  r.arrived = at_ms(0);
+  r.admitted = at_ms(10);
+  r.first_token = at_ms(30);
+  r.finished = at_ms(110);
+  r.history = Tokens(history);
+  r.input = Tokens(7);
+  r.output = Tokens(5);
+  r.found = {.reused = Tokens(reused),
+             .medium = medium,
+             .late = false,
+             .cause = reused >= history ? LossCause::none : cause};
+  r.exposed_load = for_ms(12);
+  return r;
+}
+
+/// A first turn; a hit of 100 in DRAM; a late one of 300 by way of DRAM; 50 of 200 on the SSD; and
+/// 400 that are gone.
+TurnMetrics five_turns() {
+  TurnMetrics turns;
+  turns.add(record(0, 0));
+  turns.add(record(100, 100));
+  RequestRecord late = record(300, 300);
+  late.found.late = true;
+  turns.add(late);
+  turns.add(record(200, 50, Medium::ssd));
+  turns.add(record(400, 0, Medium::hbm, LossCause::ttl));
+  return turns;
+}
+
+TEST(TurnMetrics, HitRatesOfAllTurnsCountFirstTurnsAsMisses) {
+  const Json rates = hit_rate_report(five_turns());
+  EXPECT_DOUBLE_EQ(rates["all_turns"]["total"], 2.0 / 5);
+  EXPECT_DOUBLE_EQ(rates["all_turns"]["dram"], 2.0 / 5);
+  EXPECT_DOUBLE_EQ(rates["all_turns"]["ssd"], 0);
+}
+
+TEST(TurnMetrics, HitRatesOfResumedTurnsLeaveFirstTurnsOutAndCountPartsApart) {
+  const Json rates = hit_rate_report(five_turns());
+  EXPECT_DOUBLE_EQ(rates["resumed_turns"]["total"], 2.0 / 4);
+  EXPECT_EQ(rates["partial_turns"], 1);
+  EXPECT_EQ(rates["late_hits"], 1);
+}
+
+TEST(TurnMetrics, HitRatesOfTokensAreReusedOverNeeded) {
+  const Json rates = hit_rate_report(five_turns());
+  // 100 + 300 + 50 of 100 + 300 + 200 + 400.
+  EXPECT_DOUBLE_EQ(rates["tokens"]["total"], 450.0 / 1000);
+  EXPECT_DOUBLE_EQ(rates["tokens"]["dram"], 400.0 / 1000);
+  EXPECT_DOUBLE_EQ(rates["tokens"]["ssd"], 50.0 / 1000);
+  EXPECT_DOUBLE_EQ(rates["tokens"]["hbm"], 0);
+}
+
+TEST(TurnMetrics, EveryLostHitHasItsCause) {
+  const TurnMetrics turns = five_turns();
+  const Json lost = lost_hits_report(turns);
+  EXPECT_EQ(lost["capacity"], 1);  // found in part
+  EXPECT_EQ(lost["ttl"], 1);
+  EXPECT_EQ(lost["overflow"], 0);
+  EXPECT_EQ(turns.lost_hits[0], 0);
+}
+
+TEST(TurnMetrics, AHistoryTruncatedToNothingIsLostByOverflow) {
+  TurnMetrics turns;
+  RequestRecord r = record(0, 0);
+  r.truncated = Tokens(80);
+  turns.add(r);
+  EXPECT_EQ(turns.resumed_turns, 0);
+  EXPECT_EQ(turns.truncated_turns, 1);
+  EXPECT_EQ(turns.truncated_tokens, Tokens(80));
+  EXPECT_FALSE(lost_hits_report(turns).contains("not_admitted"));
+  EXPECT_EQ(lost_hits_report(turns, true)["not_admitted"], 0);
+  EXPECT_EQ(lost_hits_report(turns)["overflow"], 1);
+}
+
+TEST(TurnMetrics, TimesFollowTheirDefinitions) {
+  TurnMetrics turns;
+  turns.add(record(0, 0));
+  EXPECT_EQ(turns.ttft_ns.maximum(), for_ms(30).ns);                   // 30 - 0
+  EXPECT_EQ(turns.ttft_without_queueing_ns.maximum(), for_ms(20).ns);  // 30 - 10
+  EXPECT_EQ(turns.queueing_ns.maximum(), for_ms(10).ns);               // 10 - 0
+  EXPECT_EQ(turns.exposed_load_ns.maximum(), for_ms(12).ns);
+  EXPECT_EQ(turns.tpot_ns.maximum(), for_ms(20).ns);  // (110 - 30) / (5 - 1)
+  EXPECT_EQ(turns.normalized_latency_ns_per_token.maximum(), for_ms(22).ns);  // 110 / 5
+  RequestRecord one = record(0, 0);
+  one.output = Tokens(1);
+  turns.add(one);
+  EXPECT_EQ(turns.tpot_ns.count(), 1) << "one token has no time between tokens";
+}
+
+/// KV of 1,000 B a token at 1 MB/s from DRAM and 0.5 MB/s from the SSD; 5 layers.
+LoadRates rates() {
+  LoadRates rates{.layers = kLayers, .kv_bytes_per_token = kTokenBytes, .to_hbm = {}};
+  rates.to_hbm.fill(BytesPerSecond(kMegabytePerSecond));
+  rates.to_hbm[static_cast<std::size_t>(Medium::ssd)] = BytesPerSecond(kMegabytePerSecond / 2);
+  return rates;
+}
+
+TEST(TurnMetrics, TheReadBufferIsWhatEachLoadedTurnNeeded) {
+  TurnMetrics turns(rates());
+  RequestRecord r = record(100, 100);
+  r.prefill_compute = for_ms(10);
+  turns.add(r);
+  // A layer loads in 20 ms and computes in 2: 5 x 20 - 4 x 2 = 92 ms at 1 MB/s.
+  EXPECT_EQ(turns.read_buffer_bytes.maximum(), 92000);
+  // From the SSD: 5 x 40 - 4 x 2 = 192 ms at 0.5 MB/s.
+  r.found.medium = Medium::ssd;
+  turns.add(r);
+  EXPECT_EQ(turns.read_buffer_bytes.maximum(), 96000);
+  EXPECT_EQ(turns.read_buffer_bytes.count(), 2);
+  EXPECT_DOUBLE_EQ(turns.read_buffer_bytes.mean(), 94000);
+  // Where computing takes longer, the first layer is left: 20 tokens of KV.
+  r.found.medium = Medium::dram;
+  r.prefill_compute = for_ms(1000);
+  turns.add(r);
+  EXPECT_EQ(turns.read_buffer_bytes.minimum(), 20000);
+}
+
+TEST(TurnMetrics, TurnsThatLoadedNothingNeededNoReadBuffer) {
+  TurnMetrics turns(rates());
+  turns.add(record(0, 0));
+  turns.add(record(100, 0, Medium::hbm));
+  turns.add(record(100, 100, Medium::hbm));
+  EXPECT_TRUE(distribution_report(turns.read_buffer_bytes, 1).is_null());
+}
+
+TEST(BytesReport, HasMeanQuantilesAndMaximum) {
+  Histogram histogram;
+  for (int i = 1; i <= 100; ++i) {
+    histogram.add(i);
+  }
+  EXPECT_EQ(
+      distribution_report(histogram, 1),
+      (Json{{"mean", 50.5}, {"p50", 50}, {"p90", 90}, {"p95", 95}, {"p99", 99}, {"max", 100}}));
+}
+
+TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
+  RunConfig config = tiny_config();
+  config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  config.hardware.links.pcie.both = BytesPerSecond(6e6);
+  const LoadRates slow_ssd = load_rates(config);
+  EXPECT_EQ(slow_ssd.layers, kLayers);
+  EXPECT_EQ(slow_ssd.kv_bytes_per_token, kTokenBytes);
+  EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::dram)].value, 3e6);
+  EXPECT_EQ(slow_ssd.to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 1e6);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::ssd, Medium::hbm),
+            WaitCause::drive);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::dram, Medium::hbm),
+            WaitCause::host_link);
+  config.hardware.dram->bandwidth = BytesPerSecond(2e6);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::dram, Medium::hbm),
+            WaitCause::host_memory);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::ssd, Medium::dram),
+            WaitCause::drive);
+  config.hardware.ssd->bandwidth.forward = BytesPerSecond(5e6);
+  config.hardware.ssd->bandwidth.both = BytesPerSecond(5e6);
+  EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::ssd, Medium::hbm),
+            WaitCause::host_link);
+  EXPECT_EQ(load_rates(config).to_hbm[static_cast<std::size_t>(Medium::ssd)].value, 3e6);
+}
+
+TEST(LoadRates, AreThoseOfTheLinksOfAllGpus) {
+  RunConfig config = tiny_config();
+  config.hardware.gpus = 4;
+  config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  config.hardware.links.pcie.both = BytesPerSecond(6e6);
+  const auto from = [&](Medium medium) {
+    return load_rates(config).to_hbm[static_cast<std::size_t>(medium)].value;
+  };
+  EXPECT_EQ(from(Medium::dram), 12e6);
+  config.hardware.dram->bandwidth = BytesPerSecond(7e6);
+  EXPECT_EQ(from(Medium::dram), 7e6);
+  EXPECT_EQ(from(Medium::cxl), 12e6) << "not installed: that of the host link";
+  config.hardware.links.pcie.of = HostLinkOf::server;
+  EXPECT_EQ(from(Medium::dram), 3e6);
+}
+
+TEST(TurnMetrics, ComputedTokensAreThoseOfPromptsThatWereFoundNowhere) {
+  TurnMetrics turns;
+  turns.add(record(0, 0));
+  turns.add(record(100, 100));
+  turns.add(record(300, 120));
+  // Inputs of 7 tokens.
+  EXPECT_EQ(turns.prompt_tokens(), Tokens(7 + 107 + 307));
+  EXPECT_EQ(turns.computed_tokens(), Tokens(7 + 7 + 187));
+}
+
+TEST(TurnMetrics, CostsOfResumedTurnsLeaveFirstTurnsOut) {
+  TurnMetrics turns;
+  RequestRecord r = record(0, 0);
+  r.prefill_compute = for_ms(1000);
+  turns.add(r);
+  EXPECT_TRUE(resumed_report(turns, 2)["ttft_seconds_without_queueing"].is_null());
+  r = record(100, 100);
+  r.prefill_compute = for_ms(8);
+  r.decode_share = for_ms(80);
+  turns.add(r);
+  r = record(300, 0);
+  r.prefill_compute = for_ms(20);
+  r.exposed_load = for_ms(0);
+  r.decode_share = for_ms(40);
+  turns.add(r);
+  const Json resumed = resumed_report(turns, 2);
+  EXPECT_NEAR(resumed["ttft_seconds_without_queueing"]["mean"], 0.020, 1e-12);
+  // Prompts of 107 and 307 tokens in 8 + 12 + 20 ms; 10 output tokens in those and 120 ms.
+  EXPECT_NEAR(resumed["prompt_tokens_served_per_prefill_second"], 414 / 0.040, 1e-6);
+  EXPECT_NEAR(resumed["output_throughput_tokens_per_busy_second"], 10 / 0.160, 1e-9);
+  // Two GPUs, two turns.
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["prefill"], 0.028, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["exposed_load"], 0.012, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["decode"], 0.120, 1e-12);
+  EXPECT_NEAR(resumed["gpu_seconds_per_turn"]["total"], 0.160, 1e-12);
+}
+
+TEST(TurnMetrics, WithoutTurnsRatesAreZeroAndTimesNull) {
+  const TurnMetrics turns;
+  EXPECT_DOUBLE_EQ(hit_rate_report(turns)["all_turns"]["total"], 0);
+  EXPECT_TRUE(seconds_report(turns.ttft_ns).is_null());
+}
+
+// ---- The queue over time: buckets of 1 ms, 512 of them, that double in width ----
+
+TEST(QueueTrend, TheMeanWeighsLengthsByTheirTime) {
+  QueueTrend trend;
+  trend.set_length(2, at_ms(0));
+  trend.set_length(6, at_ms(30));
+  trend.set_length(0, at_ms(40));
+  // (2 x 30 + 6 x 10 + 0 x 60) / 100; the span may be rounded out by one bucket.
+  EXPECT_NEAR(trend.mean(at_ms(0), at_ms(100)), 1.2, 1.2 / 100 + 1e-9);
+  EXPECT_NEAR(trend.mean(at_ms(10), at_ms(20)), 2, 0.2 + 1e-9);
+  EXPECT_EQ(trend.longest(), 6U);
+}
+
+TEST(QueueTrend, BucketsDoubleWithoutLosingAnything) {
+  QueueTrend trend;
+  // 5 until 300 ms, 1 until 100 s: the width is then 256 ms.
+  trend.set_length(5, at_ms(0));
+  trend.set_length(1, at_ms(300));
+  const double mean = trend.mean(at_ms(0), at_ms(100000));
+  EXPECT_NEAR(mean, (5 * 300 + 1 * 99700) / 100000.0, 0.006);
+  // The first two buckets hold 512 ms: (5 x 300 + 212) / 512.
+  EXPECT_NEAR(trend.mean(at_ms(0), at_ms(511)), (5 * 300 + 212) / 512.0, 1e-9);
+}
+
+TEST(QueueTrend, ALengthHoldsUntilItChanges) {
+  QueueTrend trend;
+  trend.set_length(3, at_ms(0));
+  EXPECT_NEAR(trend.mean(at_ms(0), at_ms(1000000)), 3, 3 * 0.005);
+}
+
+TEST(QueueTrend, GrowsThroughoutOnlyWhereEachThirdIsLongerAndTheLastLongEnough) {
+  QueueTrend growing;
+  QueueTrend bulging;
+  for (std::int64_t ms = 0; ms < 3000; ++ms) {
+    growing.set_length(static_cast<std::size_t>(ms / 10), at_ms(ms));
+    bulging.set_length(static_cast<std::size_t>(ms < 1500 ? ms / 10 : 300 - ms / 10), at_ms(ms));
+  }
+  EXPECT_TRUE(growing.grows_throughout(at_ms(0), at_ms(2999), 50));
+  EXPECT_FALSE(growing.grows_throughout(at_ms(0), at_ms(2999), 260));  // its last third: 250
+  EXPECT_FALSE(bulging.grows_throughout(at_ms(0), at_ms(2999), 50));
+  EXPECT_FALSE(growing.grows_throughout(at_ms(100), at_ms(100), 0));
+}
+
+// Batches of two turns: a first turn and a hit, a miss and a hit. Each has one hit of two turns,
+// and every TTFT is 30 ms, so their intervals have no width. Of tokens 100 of 100 and 100 of 200
+// are found, 2/3 of all: beyond that are 33.3 and -33.3, whose standard error 33.3 over the 150
+// that a batch needs, times 12.706, is 2.82; a share lies between 0 and 1 whatever that says.
+TEST(Confidence, IsReportedForTheHeadlineMetrics) {
+  TurnMetrics turns;
+  turns.add(record(0, 0));
+  turns.add(record(100, 100));
+  turns.add(record(100, 0));
+  turns.add(record(100, 100));
+  const Json report = confidence_report(turns);
+  EXPECT_EQ(report["level"], 0.95);
+  EXPECT_EQ(report["batches"], 2);
+  EXPECT_EQ(report["turns_per_batch"], 2);
+  EXPECT_EQ(report["hit_rate_all_turns"]["half_width"], 0);
+  EXPECT_EQ(report["hit_rate_all_turns"]["low"], 0.5);
+  EXPECT_EQ(report["hit_rate_all_turns"]["high"], 0.5);
+  EXPECT_NEAR(report["hit_rate_tokens"]["half_width"].get<double>(), 2.82, 0.005);
+  EXPECT_EQ(report["hit_rate_tokens"]["low"], 0);
+  EXPECT_EQ(report["hit_rate_tokens"]["high"], 1);
+  EXPECT_DOUBLE_EQ(report["ttft_seconds"]["low"].get<double>(), 0.03);
+  EXPECT_DOUBLE_EQ(report["queueing_seconds"]["high"].get<double>(), 0.01);
+  EXPECT_DOUBLE_EQ(report["ttft_seconds_p90"]["low"].get<double>(), 0.03);
+  EXPECT_DOUBLE_EQ(report["ttft_seconds_p99"]["high"].get<double>(), 0.03);
+  EXPECT_EQ(report["ttft_seconds"]["trusted"], false);
+  EXPECT_EQ(report["ttft_seconds"]["doubt"], "too few turns");
+}
+
+// First turns need no history: there is no share of it.
+TEST(Confidence, LeavesOutWhatHasNone) {
+  TurnMetrics turns;
+  EXPECT_FALSE(confidence_report(TurnMetrics()).contains("hit_rate_all_turns"));
+  for (int i = 0; i < 600; ++i) {
+    turns.add(record(0, 0));
+  }
+  const Json report = confidence_report(turns);
+  EXPECT_FALSE(report.contains("hit_rate_tokens"));
+  EXPECT_EQ(report["ttft_seconds"]["trusted"], true);
+  EXPECT_FALSE(report["ttft_seconds"].contains("doubt"));
+}
+
+}  // namespace
+}  // namespace kvtier::test

@@ -1,0 +1,99 @@
+/// Tables of calls on the stores.
+
+#include "sim/study/engines/engine_tables.hpp"
+
+#include <string>
+#include <variant>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/errors.hpp"
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+EngineTable table(const char* calls, const char* system = R"({"kind": "gpu", "block_tokens": 4,
+                                                              "gpu_blocks": 3})") {
+  return {.name = "t", .system = Json::parse(system), .calls = Json::parse(calls)};
+}
+
+EngineComparison compared(const char* calls) {
+  return std::get<EngineComparison>(compare_with_calls(table(calls), presets()));
+}
+
+std::string problem(const char* calls) {
+  try {
+    static_cast<void>(compare_with_calls(table(calls), presets()));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Three blocks of 4 tokens: r0 has 2 whole ones and 1 token, r1 shares the first one, and takes two
+// for the rest: the one without a key, and the tail of r0.
+TEST(EngineTables, MakeTheirCallsInOrder) {
+  const EngineComparison comparison = compared(R"([
+    {"call": "request", "request": "r0", "prompt": [["a", 9]]},
+    {"call": "lookup", "request": "r0", "expect": {"hit_tokens": 0}},
+    {"call": "allocate", "request": "r0", "tokens": 9,
+     "expect": {"fits": true, "new_blocks": 3, "evicted": [], "findable_keys": 2, "free_blocks": 0}},
+    {"call": "free", "request": "r0",
+     "expect": {"free_blocks": 3, "free_without_key": 1, "free_keys": ["r0/1", "r0/0"]}},
+    {"call": "request", "request": "r1", "prompt": [["a", 4], ["b", 1], ["c", 3, 7]]},
+    {"call": "lookup", "request": "r1", "expect": {"hit_tokens": 4}},
+    {"call": "allocate", "request": "r1", "tokens": 8,
+     "expect": {"fits": true, "new_blocks": 2, "evicted": ["r0/1"], "findable_keys": 3}},
+    {"call": "respond", "request": "r1", "tokens": [["d", 2]]},
+    {"call": "allocate", "request": "r1", "tokens": 2, "expect": {"fits": false}},
+    {"call": "reset", "expect": {"done": false}},
+    {"call": "free", "request": "r1"},
+    {"call": "reset", "expect": {"done": true, "free_without_key": 3, "findable_keys": 0}},
+    {"call": "check", "expect": {"free_keys": []}}])");
+  EXPECT_EQ(comparison.rows, 9);
+  EXPECT_EQ(comparison.different, 0)
+      << comparison.first.front().row << comparison.first.front().got;
+}
+
+TEST(EngineTables, SayWhatDiffers) {
+  const EngineComparison comparison = compared(R"([
+    {"call": "request", "request": "r0", "prompt": [["a", 9]]},
+    {"call": "lookup", "request": "r0", "expect": {"hit_tokens": 4}},
+    {"call": "check", "expect": {"free_blocks": 3}}])");
+  EXPECT_EQ(comparison.rows, 2);
+  ASSERT_EQ(comparison.different, 1);
+  EXPECT_EQ(comparison.first[0].row, 1);
+  EXPECT_EQ(comparison.first[0].expected, (Json{{"hit_tokens", 4}}));
+  EXPECT_EQ(comparison.first[0].got, (Json{{"hit_tokens", 0}}));
+}
+
+TEST(EngineTables, NameWhatNoStoreCanDo) {
+  const auto reason = [](const EngineTable& one) {
+    return std::get<NotRun>(compare_with_calls(one, presets())).reason;
+  };
+  EXPECT_EQ(reason(table("[]", R"({"kind": "cpu"})")), "kind cpu");
+  EXPECT_EQ(reason(table("[]", R"({"kind": "gpu", "caching": false})")),
+            "a system without a prefix cache");
+  EXPECT_EQ(reason(table(R"([{"call": "request", "request": "r", "prompt": [["a", 1]],
+                              "skip_lookup": true}])")),
+            "a request that looks nothing up");
+}
+
+TEST(EngineTables, NameTheCallThatIsWrong) {
+  EXPECT_EQ(problem(R"([{"call": "free", "request": "r7"}])"),
+            "t: call 0: no request \"r7\" before this call");
+  EXPECT_EQ(problem(R"([{"call": "request", "request": "r", "prompt": [["a", 9]]},
+                        {"call": "lend", "request": "r"}])"),
+            "t: call 1: expected a call of the block pool, got \"lend\"");
+  EXPECT_EQ(problem(R"([{"call": "request", "request": "r", "prompt": [["a", 9]]},
+                        {"call": "allocate", "request": "r", "tokens": 10}])"),
+            "t: call 1: expected tokens of the request, which has 9, got 10");
+  EXPECT_EQ(problem(R"([{"call": "request", "request": "r", "prompt": [["a", 9]]},
+                        {"call": "check", "expect": {"free_keys": ["r-0"]}}])"),
+            "t: call 1: expected a key such as r0/2, got \"r-0\"");
+  EXPECT_NE(problem(R"([{"call": "request"}])").find("t: call 0: "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvtier::test

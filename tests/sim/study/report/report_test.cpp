@@ -1,0 +1,562 @@
+/// The page of charts: what is read from results, what is drawn of it, and that no text of a result
+/// is anything but text.
+
+#include "sim/study/report/report.hpp"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/errors.hpp"
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+using Lines = std::vector<std::string>;
+using Rows = std::vector<std::vector<std::string>>;
+
+constexpr PageParts kParts{
+    .style = "", .script = "", .chart_library = "Chart", .chart_licence = "<MIT>"};
+
+/// A result of an hour that has every metric that is drawn.
+Json result(const std::string& system, const std::string& dram, double dram_hits, int seed = 1) {
+  return {
+      {"format", "kvtier.result/1"},
+      {"config",
+       {{"hardware", {{"dram", {{"capacity", dram}}}, {"ssd", {{"capacity", "1TiB"}}}}},
+        {"system", {{"name", system}, {"tiers", {{"dram", Json::object()}, {"ssd", "none"}}}}},
+        {"seed", seed}}},
+      {"load", {{"verdict", "load is within capacity"}, {"measured_seconds", 3600.0}}},
+      {"metrics",
+       {{"resumed_turns", 120},
+        {"hit_rate",
+         {{"all_turns",
+           {{"total", dram_hits}, {"hbm", 0.0}, {"dram", dram_hits}, {"cxl", 0.0}, {"ssd", 0.0}}}}},
+        {"lost_hits", {{"capacity", 30}, {"below_threshold", 0}}},
+        {"ttft_seconds", {{"mean", 2.0}, {"p50", 1.0}, {"p90", 4.0}, {"p95", 6.0}, {"p99", 8.0}}},
+        {"gpu_seconds",
+         {{"total", 3600.0},
+          {"prefill", 900.0},
+          {"decode", 2700.0},
+          {"exposed_load", 0.0},
+          {"exposed_save", 0.0}}},
+        {"cost_dollars", {{"total", 5.0}}}}}};
+}
+
+class Reporting : public testing::Test {
+ protected:
+  void write(const std::string& name, const Json& json) { write_text(name, json.dump()); }
+  void write_text(const std::string& name, const std::string& text) {
+    files_.push_back(dir_.write(name, text).string());
+  }
+  [[nodiscard]] Report read() const { return read_report(files_); }
+  [[nodiscard]] ReportSection section(const std::string& id) const {
+    for (ReportSection& section : make_sections(read())) {
+      if (section.id == id) {
+        return std::move(section);
+      }
+    }
+    ADD_FAILURE() << "no section " << id;
+    return {};
+  }
+  [[nodiscard]] std::string page() const { return report_page(read(), kParts); }
+  /// Expects these problems, with the test's folder taken off.
+  void expect_problems(const Lines& expected) const {
+    Lines problems;
+    try {
+      (void)read();
+    } catch (const ConfigError& error) {
+      problems = error.problems();
+    }
+    for (std::string& problem : problems) {
+      const std::string folder = dir_.path("").string();
+      for (std::size_t at = 0; (at = problem.find(folder)) != std::string::npos;) {
+        problem.erase(at, folder.size());
+      }
+    }
+    EXPECT_EQ(problems, expected);
+  }
+
+  TempDir dir_;
+  Lines files_;
+};
+
+TEST_F(Reporting, DrawsHitRatesOverTheCapacityThatRunsDifferIn) {
+  write("a.json", result("lru", "32GiB", 0.5));
+  write("b.json", result("lru", "8GiB", 0.25));
+  write("c.json", result("fifo", "8GiB", 0.125));
+  write("d.json", result("fifo", "32GiB", 0.375));
+  const ReportSection section = this->section("capacity");
+  ASSERT_EQ(section.charts.size(), 3U) << "the lines, and each by tier";
+  const ReportChart& lines = section.charts[0];
+  EXPECT_EQ(lines.table.header, (Lines{"capacity of DRAM", "lru", "fifo"}));
+  EXPECT_EQ(lines.table.rows, (Rows{{"8GiB", "25", "12.5"}, {"32GiB", "50", "37.5"}}));
+  EXPECT_EQ(lines.drawing["series"][0]["points"],
+            Json({{8589934592.0, 25.0}, {34359738368.0, 50.0}}));
+  EXPECT_EQ(section.charts[1].table.rows[1], (Lines{"32GiB", "0", "50", "0", "0"}));
+}
+
+// The second pair has another rate: neither line may join runs of both.
+TEST_F(Reporting, JoinsOnlyRunsThatAgreeInAllElse) {
+  Json other = result("lru", "32GiB", 0.5);
+  other["config"]["workload"]["arrival_rate"] = "1/s";
+  write("a.json", result("lru", "8GiB", 0.25));
+  write("b.json", other);
+  const ReportSection section = this->section("capacity");
+  EXPECT_TRUE(section.charts.empty());
+  EXPECT_EQ(
+      section.missing,
+      "No two runs differ in one tier's capacity alone. Give results at several capacities, a "
+      "sweep with an axis of sizes, or what kvtier trace mrc --json writes.");
+}
+
+// (0.25 + 0.75) / 2 at 8 GiB.
+TEST_F(Reporting, TakesTheMeanOfSeeds) {
+  write("a.json", result("lru", "8GiB", 0.25, 1));
+  write("b.json", result("lru", "8GiB", 0.75, 2));
+  write("c.json", result("lru", "16GiB", 0.8));
+  EXPECT_EQ(section("capacity").charts.at(0).table.rows, (Rows{{"8GiB", "50"}, {"16GiB", "80"}}));
+}
+
+// A result with a clock and an untimed one, whose hit rates stand in other places.
+TEST_F(Reporting, ShowsHitsOfBlocksBesideTheirCeilingAndBound) {
+  const Json workload{
+      {"blocks", {{"ideal_hit_rate", {{"requests", 0.75}, {"blocks", 0.5}, {"tokens", 0.625}}}}}};
+  Json timed = result("blocks", "8GiB", 0);
+  timed["metrics"].erase("hit_rate");
+  timed["metrics"]["blocks"]["hit_rate"] = {
+      {"turns", 0.5}, {"blocks", 0.25}, {"tokens", {{"dram", 0.375}, {"total", 0.375}}}};
+  timed["workload"] = workload;
+  write("a.json", timed);
+  Json untimed = timed;
+  untimed["format"] = "kvtier.untimed/1";
+  untimed["metrics"] = {
+      {"hit_rate",
+       {{"turns", 0.25}, {"blocks", {{"total", 0.125}}}, {"tokens", {{"total", 0.125}}}}}};
+  untimed["bound"]["hit_rate"]["blocks"] = 0.4375;
+  write("b.json", untimed);
+  write("c.json", result("sessions", "8GiB", 0.5));
+  const ReportSection section = this->section("hit-rate");
+  ASSERT_EQ(section.charts.size(), 2U);
+  EXPECT_EQ(section.charts[1].table.header, (Lines{"run", "of", "hit rate", "ceiling", "bound"}));
+  EXPECT_EQ(section.charts[1].table.rows, (Rows{{"a", "requests", "50", "75", "-"},
+                                                {"a", "blocks", "25", "50", "-"},
+                                                {"a", "prompt tokens", "37.5", "62.5", "-"},
+                                                {"b", "requests", "25", "75", "-"},
+                                                {"b", "blocks", "12.5", "50", "43.75"},
+                                                {"b", "prompt tokens", "12.5", "62.5", "-"}}));
+}
+
+TEST_F(Reporting, DrawsAnAxisOfSizesOfASweep) {
+  std::string lines;
+  int point = 0;
+  for (const char* system : {"lru", "fifo"}) {
+    for (const char* size : {"8GiB", "1TiB"}) {
+      Json line{{"point", point++},
+                {"replication", 0},
+                {"axes", {{"system", system}, {"DRAM", size}}},
+                {"seed", 7}};
+      line["metrics"] = result("", "1GiB", point / 8.0)["metrics"];
+      lines += line.dump() + "\n";
+    }
+  }
+  lines += R"({"point": 4, "replication": 0, "axes": {"system": "x", "DRAM": "-"}, )"
+           R"("refused": ["no such system"]})"
+           "\n";
+  write_text("results.jsonl", lines);
+  dir_.write("sweep.json", R"({"format": "kvtier.sweep/1", "version": "9.9", "commit": "1234",
+      "hash": "cafe"})");
+  const ReportChart chart = section("capacity").charts.at(0);
+  EXPECT_EQ(chart.table.header, (Lines{"capacity of DRAM", "lru", "fifo"}));
+  EXPECT_EQ(chart.table.rows, (Rows{{"8GiB", "12.5", "37.5"}, {"1TiB", "25", "50"}}));
+  const ReportInput input = read().inputs.at(0);
+  EXPECT_EQ(input.version, "9.9 (commit 1234)");
+  EXPECT_EQ(input.config_hash, "cafe");
+  EXPECT_EQ(input.seeds, Lines{"7"});
+  EXPECT_EQ(input.notes, Lines{"1 run has no result: no such system."});
+  const std::string folder = std::filesystem::path(files_[0]).parent_path().string();
+  EXPECT_EQ(read_report({folder}).runs.size(), 4U) << "a folder stands for its results";
+}
+
+// $ per hour is dollars of 3,600 s. c costs more than b and is slower; d is overloaded.
+TEST_F(Reporting, FindsTheFrontOfCostAndTtft) {
+  const auto write_priced = [&](const char* name, double dollars, double seconds) {
+    Json json = result(name, "8GiB", 0.5);
+    json["metrics"]["cost_dollars"]["total"] = dollars;
+    json["metrics"]["ttft_seconds"]["mean"] = seconds;
+    if (std::string(name) == "d") {
+      json["load"]["verdict"] = "load exceeds capacity";
+    }
+    write(std::string(name) + ".json", json);
+  };
+  write_priced("a", 1, 10);
+  write_priced("b", 2, 5);
+  write_priced("c", 3, 6);
+  write_priced("d", 0.5, 1);
+  EXPECT_EQ(section("cost").charts.at(0).table.rows,
+            (Rows{{"d *", "0.500", "1", "load exceeds capacity"},
+                  {"a", "1.000", "10", "on the front"},
+                  {"b", "2.000", "5", "on the front"},
+                  {"c", "3.000", "6", "costs more or is slower"}}));
+  EXPECT_NE(page().find("In some runs, marked with *, the load exceeds capacity"),
+            std::string::npos);
+}
+
+// 30 lost of 120 turns with a history; 900 s and 2,700 s of GPU time.
+TEST_F(Reporting, DrawsSharesAndTimes) {
+  write("a.json", result("lru", "8GiB", 0.5));
+  const ReportChart lost = section("lost").charts.at(0);
+  EXPECT_EQ(lost.table.header, (Lines{"run", "capacity"})) << "a cause of nothing is left out";
+  EXPECT_EQ(lost.table.rows, (Rows{{"a", "25"}}));
+  EXPECT_EQ(section("gpu").charts.at(0).table.rows, (Rows{{"a", "0.25", "0.75", "0", "0"}}));
+  const ReportChart ttft = section("ttft").charts.at(0);
+  EXPECT_EQ(ttft.table.rows, (Rows{{"a", "2", "1", "4", "6", "8"}}));
+  EXPECT_EQ(ttft.drawing["p99"], Json({8.0}));
+}
+
+TEST_F(Reporting, ReadsComparisonsWithAllTheirSeeds) {
+  Json second = result("lru", "8GiB", 0.25, 2);
+  second["metrics"]["ttft_seconds"]["p50"] = 3.0;  // the mean of 1 and 3 is 2
+  write("a.json", {{"format", "kvtier.compare/1"},
+                   {"systems", {{"lru", {{"results", {result("lru", "8GiB", 0.75), second}}}}}}});
+  const Report report = read();
+  EXPECT_EQ(report.inputs[0].seeds, (Lines{"1", "2"}));
+  EXPECT_EQ(report.inputs[0].configs.size(), 1U);
+  EXPECT_EQ(section("hit-rate").charts.at(0).table.rows, (Rows{{"lru", "0", "50", "0", "0"}}));
+  EXPECT_EQ(section("ttft").charts.at(0).table.rows[0][2], "2");
+  EXPECT_EQ(headline_table(report).header, (Lines{"metric", "lru (mean of 2)"}));
+}
+
+TEST_F(Reporting, DrawsAPlanAndSaysWhatItLacks) {
+  const auto trial = [](const char* dram, double dollars, double seconds, double hits) {
+    return Json{{"axes", {{"DRAM", dram}}},
+                {"dollars_per_hour", dollars},
+                {"meets", seconds < 2},
+                {"overloaded_replications", 0},
+                {"ttft_seconds", {{"mean", seconds}}},
+                {"hit_rate", hits}};
+  };
+  write("p.json", {{"format", "kvtier.plan/1"},
+                   {"plan", Json::object()},
+                   {"trials", {trial("8GiB", 1, 3, 0.5), trial("16GiB", 2, 1, 0.75)}}});
+  EXPECT_EQ(section("cost").charts.at(0).table.rows,
+            (Rows{{"8GiB", "1.000", "3", "on the front"},
+                  {"16GiB (meets the SLO)", "2.000", "1", "on the front"}}));
+  EXPECT_EQ(section("capacity").charts.at(0).table.rows, (Rows{{"8GiB", "50"}, {"16GiB", "75"}}));
+  const std::string text = page();
+  for (const char* missing :
+       {"<li><strong>Hit rate by tier.</strong> No input splits hits by tier",
+        "<li><strong>Time to first token.</strong> No input has the distribution of TTFT",
+        "<li><strong>Lost hits by cause.</strong> No input counts lost hits",
+        "<li><strong>GPU time.</strong> No input has GPU time",
+        "<li><strong>Tier occupancy over time.</strong> No input has samples",
+        "<li><strong>Objective over load.</strong> No input is a search"}) {
+    EXPECT_NE(text.find(missing), std::string::npos) << missing;
+  }
+}
+
+TEST_F(Reporting, DrawsCurvesSearchesAndOccupancy) {
+  write("m.json", {{"format", "kvtier.miss_ratio_curve/1"},
+                   {"config", {{"seed", 3}}},
+                   {"points", {{{"capacity_bytes", 1024}, {"hit_rate", {{"all_turns", 0.25}}}}}}});
+  write(
+      "s.json",
+      {{"format", "kvtier.capacity/1"},
+       {"config", Json::object()},
+       {"slo", {{{"metric", "/metrics/ttft_seconds/p90"}, {"relation", "<="}, {"bound", 2}}}},
+       {"trials", {{{"rate_per_second", 0.5}, {"values", {{"/metrics/ttft_seconds/p90", 1.0}}}}}}});
+  Json sampled = result("lru", "8GiB", 0.5);
+  // 2^30 and 2^31 bytes at one and two hours.
+  sampled["occupancy"] = {{"seconds", {3600, 7200}},
+                          {"bytes", {{"dram", {1073741824, 2147483648}}}}};
+  write("r.json", sampled);
+  const ReportChart curve = section("capacity").charts.at(0);
+  EXPECT_EQ(curve.table.header[1], "m (LRU, one tier, untimed)");
+  EXPECT_EQ(curve.table.rows, (Rows{{"1KiB", "25"}}));
+  const ReportChart search = section("load").charts.at(0);
+  EXPECT_EQ(search.table.header[1], "ttft_seconds.p90 <= 2");
+  EXPECT_EQ(search.drawing["series"][0]["points"], Json::array({{0.5, 0.5}}));
+  EXPECT_EQ(section("occupancy").charts.at(0).table.rows, (Rows{{"r", "1", "1"}, {"r", "2", "2"}}));
+}
+
+TEST_F(Reporting, SaysHowManyLinesOfSamplesAreDrawn) {
+  Json sampled = result("lru", "8GiB", 0.5);
+  sampled["occupancy"] = {{"seconds", {3600}}, {"bytes", {{"dram", {0}}}}};
+  for (int i = 0; i < 13; ++i) {
+    write("r" + std::to_string(i) + ".json", sampled);
+  }
+  const ReportChart chart = section("occupancy").charts.at(0);
+  EXPECT_EQ(chart.drawing["series"].size(), 12U);
+  EXPECT_EQ(chart.table.rows.size(), 13U);
+  EXPECT_EQ(chart.note,
+            "Means between one sample and the next. The first 12 of 13 lines are drawn; the table "
+            "has all.");
+}
+
+// 86.4 is within 6 of 86, 62 is no more than 60 + 0, and 1.1 is within 15 % of 1; the others have
+// no band.
+TEST_F(Reporting, ShowsAPapersValuesBesideOurs) {
+  const auto value = [](const char* name, const Json& paper, double mean, const Json& band,
+                        const Json& verdict) {
+    return Json{{"name", name},   {"unit", "%"},  {"paper", paper},    {"mean", mean},
+                {"spread", 0.25}, {"band", band}, {"verdict", verdict}};
+  };
+  const auto band = [](const Json& absolute, const Json& relative, const char* side) {
+    return Json{{"absolute", absolute}, {"relative", relative}, {"side", side}};
+  };
+  Json explained = value("saves", 70, -1.7, nullptr, nullptr);
+  explained["explanation"] = "decode <takes> all";
+  write("p.json", {{"format", "kvtier.reproduce/1"},
+                   {"title", "Paper"},
+                   {"source", "v2"},
+                   {"replications", 5},
+                   {"figures",
+                    {{"13",
+                      {{"source", "Fig. 13"},
+                       {"values",
+                        {value("hits", 86, 86.4, band(6.0, "none", "both"), "in"),
+                         value("fills", 60, 62, band(0.0, "none", "at_most"), "out"),
+                         value("least", 60, 62, band(2.0, "none", "at_least"), "in")}}}},
+                     {"14",
+                      {{"source", "Fig. 14"},
+                       {"values",
+                        {value("ratio", 1, 1.1, band("none", 0.15, "both"), "in"), explained,
+                         value("ours", nullptr, 3, nullptr, nullptr)}}}}}}});
+  const ReportSection section = this->section("paper");
+  ASSERT_EQ(section.charts.size(), 1U);
+  const ReportChart& chart = section.charts[0];
+  EXPECT_EQ(chart.title, "p: Paper (v2)");
+  EXPECT_EQ(chart.note, "3 in their band, 1 out. Means of 5 seeds.");
+  EXPECT_TRUE(chart.drawing.is_null());
+  EXPECT_EQ(chart.table.rows,
+            (Rows{{"hits", "Fig. 13", "%", "86", "86.4", "0.25", "+-6", "in", ""},
+                  {"fills", "Fig. 13", "%", "60", "62", "0.25", "<= 60", "OUT", ""},
+                  {"least", "Fig. 13", "%", "60", "62", "0.25", ">= 58", "in", ""},
+                  {"ratio", "Fig. 14", "%", "1", "1.1", "0.25", "+-15 %", "in", ""},
+                  {"saves", "Fig. 14", "%", "70", "-1.7", "0.25", "-", "-", "decode <takes> all"},
+                  {"ours", "Fig. 14", "%", "-", "3", "0.25", "-", "-", ""}}));
+  const std::string text = page();
+  EXPECT_NE(text.find("<td>decode &lt;takes&gt; all</td>"), std::string::npos);
+  EXPECT_NE(text.find("p.json has no configs: the paper's folder in configs has"),
+            std::string::npos);
+  EXPECT_NE(text.find("id=\"drawings\">[]</script>"), std::string::npos) << "nothing to draw";
+}
+
+Json validation(double dram_hits) {
+  const auto row = [](const char* metric, double simulated, double measured, const Json& band,
+                      const Json& in_band) {
+    return Json{{"metric", metric},
+                {"simulated", simulated},
+                {"measured", measured},
+                {"measured_lowest", measured / 2},
+                {"measured_highest", measured * 2},
+                {"error", 0.25},
+                {"band", band},
+                {"in_band", in_band}};
+  };
+  Json measured = result("lru", "8GiB", dram_hits / 2);
+  measured["metrics"]["ttft_seconds"]["p50"] = 3.0;
+  return {{"format", "kvtier.validation/1"},
+          {"device", "cpu"},
+          {"in_band", false},
+          {"occupied_fraction", 0.75},
+          {"rows",
+           {row("hit_rate.all_turns.total", dram_hits, dram_hits / 2, 0.01, false),
+            row("ttft_seconds.p50", 1.0, 0.8, 0.1, true),
+            row("tpot_seconds.mean", 0.5, 0.25, nullptr, nullptr),
+            row("gpu_seconds.prefill", 7, 8, nullptr, nullptr)}},
+          {"simulated", result("lru", "8GiB", dram_hits)},
+          {"measured", {measured, measured}}};
+}
+
+TEST_F(Reporting, DrawsSimulatedBesideMeasured) {
+  write("v.json", validation(0.5));
+  const ReportSection section = this->section("validation");
+  EXPECT_EQ(section.missing, "v: on cpu, out of band: it (occupied 0.75).");
+  ASSERT_EQ(section.charts.size(), 2U) << "GPU time is no latency";
+  EXPECT_EQ(section.charts[0].table.header, (Lines{"metric", "simulated", "measured", "lowest",
+                                                   "highest", "error", "band", "verdict"}));
+  EXPECT_EQ(
+      section.charts[0].table.rows,
+      (Rows{{"hit_rate.all_turns.total", "50", "25", "12.5", "50", "+25.00 pt", "1 pt", "OUT"}}));
+  EXPECT_EQ(section.charts[1].table.rows,
+            (Rows{{"ttft_seconds.p50", "1", "0.8", "0.4", "1.6", "+25.00 %", "10 %", "in"},
+                  {"tpot_seconds.mean", "0.5", "0.25", "0.125", "0.5", "+25.00 %", "-", "-"}}));
+  const Json& drawing = section.charts[0].drawing;
+  EXPECT_EQ(drawing["labels"], Json({"hit_rate.all_turns.total (OUT)"}));
+  EXPECT_EQ(drawing["simulated"], Json({50.0}));
+  EXPECT_EQ(drawing["measured"], Json({25.0}));
+  EXPECT_EQ(drawing["lowest"], Json({12.5}));
+  EXPECT_EQ(drawing["highest"], Json({50.0}));
+  // Both sides are runs as well, and no line joins them.
+  EXPECT_EQ(this->section("ttft").charts.at(0).table.rows,
+            (Rows{{"simulated", "2", "1", "4", "6", "8"}, {"measured", "2", "3", "4", "6", "8"}}));
+  EXPECT_TRUE(this->section("capacity").charts.empty());
+}
+
+TEST_F(Reporting, DrawsTheValidationsOfASweep) {
+  write("m.json", {{"format", "kvtier.validations/1"},
+                   {"axes", {"DRAM"}},
+                   {"complete", false},
+                   {"points",
+                    {{{"labels", {"8GiB"}}, {"validation", validation(0.25)}},
+                     {{"labels", {"16GiB"}}, {"validation", validation(0.5)}},
+                     {{"labels", {"4GiB"}}, {"refused", {"too small"}}},
+                     {{"labels", {"1GiB"}},
+                      {"validation",
+                       {{"format", "kvtier.validation/1"},
+                        {"device", "cpu"},
+                        {"lock_step", {{"equal", true}}}}}}}}});
+  const ReportSection section = this->section("validation");
+  EXPECT_EQ(section.missing,
+            "m: on cpu, out of band: 8GiB (occupied 0.75), 16GiB (occupied 0.75).");
+  ASSERT_EQ(section.charts.size(), 2U) << "a chart for each metric that is judged";
+  EXPECT_EQ(section.charts[0].title, "m: hit_rate.all_turns.total");
+  EXPECT_EQ(section.charts[0].table.rows,
+            (Rows{{"8GiB", "25", "12.5", "6.25", "25", "+25.00 pt", "1 pt", "OUT"},
+                  {"16GiB", "50", "25", "12.5", "50", "+25.00 pt", "1 pt", "OUT"}}));
+  EXPECT_EQ(section.charts[1].title, "m: ttft_seconds.p50");
+  EXPECT_EQ(this->section("capacity").charts.at(0).table.rows,
+            (Rows{{"8GiB", "25", "12.5"}, {"16GiB", "50", "25"}}));
+  EXPECT_EQ(
+      read().inputs[0].notes,
+      (Lines{"4GiB was refused.",
+             "1GiB: in lock step on cpu: the decisions and metrics are those of the simulation.",
+             "The validation ended early: points are missing."}));
+}
+
+TEST_F(Reporting, NamesWhatReproductionsAndValidationsLack) {
+  write("p.json", {{"format", "kvtier.reproduce/1"}, {"figures", {{"a/b", {{"values", {1}}}}}}});
+  write("q.json", {{"format", "kvtier.reproduce/1"}});
+  write("v.json", {{"format", "kvtier.validation/1"}, {"rows", {{{"metric", "m"}}}}});
+  write("w.json", {{"format", "kvtier.validation/1"}, {"rows", Json::array()}});
+  write("m.json", {{"format", "kvtier.validations/1"},
+                   {"axes", {"a"}},
+                   {"points", {{{"labels", {1}}, {"validation", 3}}}}});
+  expect_problems({"p.json: /figures/a~1b/values/0/name: missing key",
+                   "q.json: /figures: missing key",
+                   "v.json: /rows/0: expected a metric and the numbers simulated and measured",
+                   "w.json: /simulated: missing key", "w.json: /measured: missing key",
+                   "m.json: /points/0/labels/0: expected a string, got 1"});
+}
+
+// What is of another type than it should be is not there; nothing else suffers.
+TEST_F(Reporting, LeavesOutWhatIsNoNumber) {
+  Json json = result("lru", "8GiB", 0.5);
+  json["occupancy"] = {{"seconds", 3}, {"bytes", {{"dram", {1}}}}};
+  json["metrics"]["ttft_seconds"]["p50"] = "fast";
+  json["metrics"]["lost_hits"] = 3;
+  json["metrics"]["resumed_turns"] = nullptr;
+  write("a.json", json);
+  write("m.json", {{"format", "kvtier.miss_ratio_curve/1"},
+                   {"config", Json::object()},
+                   {"points", {{{"capacity_bytes", 1e300}, {"hit_rate", {{"all_turns", 0.25}}}}}}});
+  EXPECT_TRUE(section("occupancy").charts.empty());
+  EXPECT_TRUE(section("ttft").charts.empty());
+  EXPECT_TRUE(section("lost").charts.empty());
+  EXPECT_EQ(section("hit-rate").charts.size(), 1U);
+  EXPECT_EQ(section("capacity").charts.at(0).table.rows, (Rows{{"1e+300B", "25"}}));
+}
+
+// Every script of the page is ours: its library, the drawings, and what draws them.
+TEST_F(Reporting, EscapesAllTexts) {
+  const std::string hostile = "</script><script>alert(1)</script><img src=x onerror=\"a\"> & 'b'";
+  Json json = result(hostile, "8GiB", 0.5);
+  json["config"]["model"][hostile] = hostile;
+  write("a.json",
+        {{"format", "kvtier.compare/1"},
+         {"systems", {{hostile, {{"results", {json, json}}}}, {"other", {{"results", {json}}}}}}});
+  const std::string text = page();
+  std::size_t scripts = 0;
+  for (std::size_t at = 0; (at = text.find("</script", at)) != std::string::npos; ++at) {
+    ++scripts;
+  }
+  EXPECT_EQ(scripts, 3U);
+  EXPECT_EQ(text.find("<img"), std::string::npos);
+  EXPECT_NE(text.find("&lt;img src=x onerror=&quot;a&quot;&gt; &amp; &#39;b&#39;"),
+            std::string::npos);
+  EXPECT_NE(text.find(R"(\u003cimg src=x onerror=\"a\"\u003e \u0026 'b')"), std::string::npos);
+  EXPECT_NE(text.find("<pre tabindex=\"0\">&lt;MIT&gt;</pre>"), std::string::npos);
+}
+
+TEST_F(Reporting, GivesTheSamePageForTheSameInput) {
+  write("a.json", result("lru", "8GiB", 0.5));
+  EXPECT_EQ(page(), page());
+  const Report report = read();
+  write("b.json", result("lru", "8GiB", 0.5));
+  EXPECT_EQ(read().inputs[0].hash, report.inputs[0].hash);
+  EXPECT_EQ(read().inputs[1].hash, report.inputs[0].hash) << "of the bytes, whatever the name";
+  EXPECT_EQ(report.inputs[0].hash.size(), 16U);
+}
+
+TEST_F(Reporting, TellsRunsOfTheSameNameApart) {
+  write("a.json", {{"format", "kvtier.compare/1"},
+                   {"systems", {{"lru", {{"results", {result("lru", "8GiB", 0.5)}}}}}}});
+  write("b.json", {{"format", "kvtier.compare/1"},
+                   {"systems", {{"lru", {{"results", {result("lru", "8GiB", 0.6)}}}}}}});
+  const Report report = read();
+  EXPECT_EQ(report.runs[0].label, "a: lru");
+  EXPECT_EQ(report.runs[1].label, "b: lru");
+}
+
+TEST_F(Reporting, NamesEveryProblemOfEveryInput) {
+  const std::string formats =
+      "expected one of kvtier.result/1, kvtier.untimed/1, kvtier.compare/1, kvtier.capacity/1, "
+      "kvtier.plan/1, kvtier.miss_ratio_curve/1, kvtier.reproduce/1, kvtier.validation/1, "
+      "kvtier.validations/1, or the lines of a sweep, got ";
+  write("future.json", {{"format", "kvtier.result/2"}});
+  write("other.json", {{"name", "kvtier"}});
+  write("list.json", Json::array({1}));
+  write("empty.json", {{"format", "kvtier.result/1"}, {"config", 3}});
+  write("compared.json",
+        {{"format", "kvtier.compare/1"}, {"systems", {{"x/y", {{"results", 1}}}}}});
+  write_text("lines.jsonl",
+             "{\"point\": 0, \"axes\": {\"a\": 1}, \"metrics\": {}}\n{\"point\": 1}\n");
+  files_.push_back(dir_.path("nowhere.json").string());
+  files_.push_back(dir_.path("").string());
+  files_.push_back(files_.front());
+  expect_problems(
+      {": expected a result or the folder of a finished sweep, got a folder without "
+       "results.jsonl",
+       "RESULT: future.json is given twice",
+       "future.json: /format: " + formats + "\"kvtier.result/2\"",
+       "other.json: /format: " + formats + "no format", "list.json: /: expected an object, got [1]",
+       "empty.json: /config: expected an object, got 3", "empty.json: /metrics: missing key",
+       "compared.json: /systems/x~1y/results: expected a list, got 1",
+       "lines.jsonl:1: /axes/a: expected a string, got 1",
+       "lines.jsonl:2: /: expected a line of a sweep, with point, axes and one of "
+       "metrics, error and refused",
+       "nowhere.json: no such file"});
+}
+
+TEST_F(Reporting, NamesPointsOfACurveThatAreNoNumbers) {
+  write("m.json", {{"format", "kvtier.miss_ratio_curve/1"},
+                   {"config", Json::object()},
+                   {"points", {{{"capacity_bytes", "1KiB"}}}}});
+  expect_problems(
+      {"m.json: /points/0: expected numbers at /capacity_bytes and /hit_rate/all_turns, "
+       "got neither or one"});
+}
+
+TEST_F(Reporting, RefusesASweepWhoseIdentityIsNone) {
+  write_text("results.jsonl", "{\"point\": 0, \"axes\": {}, \"metrics\": {}}\n");
+  dir_.write("sweep.json", "{}");
+  expect_problems({"sweep.json: /format: expected kvtier.sweep/1"});
+}
+
+TEST(ChartLibrary, SaysWhatToInstallWhereItIsMissing) {
+  try {
+    (void)report_page({}, PageParts{});
+    FAIL() << "drawn without a library";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(),
+                 "report: Chart.js 3 was not there when kvtier was built; install libjs-chart.js "
+                 "(apt-get install libjs-chart.js), then configure and build again (make build)");
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::test

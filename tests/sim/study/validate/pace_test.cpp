@@ -1,0 +1,78 @@
+#include "sim/study/validate/pace.hpp"
+
+#include <gtest/gtest.h>
+
+namespace kvtier {
+namespace {
+
+/// A prefill takes 10 ms for each new token, a layer a tenth of that, and 2 ms less in a run, 1 as
+/// its second pass; decode 4 ms and 1 us for each token of context, and 3 ms more there.
+class SimpleTiming final : public TimingModel {
+ public:
+  [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t) const override {
+    return pieces_;
+  }
+  [[nodiscard]] SimDuration decode_layer(std::int64_t, Tokens) const override {
+    return SimDuration(1000000);
+  }
+  [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
+                                      Tokens) const override {
+    const std::int64_t tokens = parts[0].added.value + batch;
+    return {.total = SimDuration(10000000 * tokens),
+            .layer = SimDuration(1000000 * tokens),
+            .less_second = SimDuration(1000000),
+            .less_in_run = SimDuration(2000000)};
+  }
+  [[nodiscard]] SimDuration decode_as_second() const override { return SimDuration(3000000); }
+
+ private:
+  std::vector<DecodePiece> pieces_{
+      {.from = Tokens(0), .base = 4000000 * kTicksPerNs, .slope = 1000 * kTicksPerNs}};
+};
+
+// Prefills of 3 and 2 (1 new, 1 decoding) tokens, and of 1 as second and as third of a run: 67 ms,
+// 80.4 were measured. Decode of two iterations of a batch of 2, with 1,000 and 1,002 tokens of
+// context: 5 and 5.002 ms, and once 3 ms more; half of that.
+TEST(PaceOf, IsMeasuredTimeOverPredictedTime) {
+  const std::vector<ComputedWork> work{
+      {.parts = {{.added = Tokens(3), .past = Tokens(0)}}, .seconds = 0.035},
+      {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .batch = 1, .seconds = 0.025},
+      {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .seconds = 0.0108, .passes_before = 1},
+      {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .seconds = 0.0096, .passes_before = 2},
+      {.batch = 2,
+       .context = Tokens(1000),
+       .iterations = 2,
+       .seconds = 0.005001,
+       .passes_before = 5},
+      {.batch = 2,
+       .context = Tokens(1000),
+       .iterations = 2,
+       .seconds = 0.006501,
+       .passes_before = 1}};
+  const Pace pace = pace_of(work, SimpleTiming());
+  EXPECT_DOUBLE_EQ(pace.prefill, 1.2);
+  EXPECT_DOUBLE_EQ(pace.decode, 0.5);
+}
+
+TEST(PaceOf, IsOneOfNothing) {
+  const Pace pace = pace_of({}, SimpleTiming());
+  EXPECT_EQ(pace.prefill, 1);
+  EXPECT_EQ(pace.decode, 1);
+}
+
+TEST(PacedTiming, TakesThePaceTimesAsLong) {
+  const SimpleTiming timing;
+  const PacedTiming paced(timing, {.prefill = 1.5, .decode = 0.5});
+  const PrefillPart part{.added = Tokens(2), .past = Tokens(0)};
+  const PrefillTime time = paced.prefill({&part, 1});
+  EXPECT_EQ(time.total, SimDuration(30000000));
+  EXPECT_EQ(time.layer, SimDuration(3000000));
+  EXPECT_EQ(time.less_second, SimDuration(1500000));
+  EXPECT_EQ(time.less_in_run, SimDuration(3000000));
+  EXPECT_EQ(paced.decode_as_second(), SimDuration(1500000));
+  EXPECT_EQ(paced.decode_duration(1, Tokens(1000)), SimDuration(2500000));
+  EXPECT_EQ(paced.decode_layer(1, Tokens(0)), SimDuration(500000));
+}
+
+}  // namespace
+}  // namespace kvtier

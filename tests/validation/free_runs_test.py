@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Tests of how free_runs.py judges, without running anything."""
+
+import contextlib
+import io
+import unittest
+
+import free_runs
+
+
+def rounds_of(*errors, metric="ttft_seconds.p50", band=0.1, paces=None):
+    paces = paces or [1.0] * len(errors)
+    return [{"3x, lru": {"pace": {"prefill": pace}, "rows": [
+        {"metric": metric, "band": band, "error": 0.9, "error_at_pace": error}]}}
+        for error, pace in zip(errors, paces)]
+
+
+def verdicts(*errors, **row):
+    points = free_runs.judge_all(rounds_of(*errors, **row))
+    with contextlib.redirect_stdout(io.StringIO()):
+        free_runs.show(points)
+    return [value[1] for values in points.values() for value in values]
+
+
+class Judge(unittest.TestCase):
+    def test_takes_the_median_and_neither_the_best_nor_the_worst(self):
+        self.assertEqual(free_runs.judge("ttft_seconds.p50", 0.1, [0.02, 0.09, 0.05])[:2], ("in", 0.05))
+        # One good round does not help two bad ones.
+        self.assertEqual(free_runs.judge("ttft_seconds.p50", 0.1, [0.12, 0.2, 0.22])[:2], ("OUT", 0.2))
+
+    def test_an_error_of_every_round_is_out(self):
+        self.assertEqual(free_runs.judge("ttft_seconds.p50", 0.1, [0.3, 0.31, 0.32])[0], "OUT")
+        self.assertEqual(free_runs.judge("hit_rate.all_turns.total", 0.01, [-0.02, -0.02, -0.02])[0], "OUT")
+
+    def test_rounds_that_spread_widen_the_band_up_to_a_limit(self):
+        verdict, _, band = free_runs.judge("ttft_seconds.p50", 0.1, [0.0, 0.15, 0.1])
+        self.assertEqual(verdict, "in")
+        # Three times 1.2533 x 1.4826 x 0.05 / sqrt(3).
+        self.assertAlmostEqual(band, 0.1609, places=4)
+        self.assertEqual(free_runs.judge("ttft_seconds.p50", 0.1, [-0.3, 0.0, 0.4])[0], "TOO NOISY")
+        self.assertEqual(free_runs.judge("hit_rate.all_turns.total", 0.01, [-0.03, 0.0, 0.04])[0], "TOO NOISY")
+
+    def test_judges_the_pace_and_the_errors_at_that_pace(self):
+        self.assertEqual(verdicts(0.01, 0.02, 0.03), ["in", "in"])
+        self.assertEqual(verdicts(0.3, 0.3, 0.3), ["in", "OUT"])
+        self.assertEqual(verdicts(0.0, 0.0, 0.0, paces=[1.3, 1.31, 1.3]), ["OUT", "in"])
+        self.assertEqual(verdicts(0.9, 0.9, 0.9, band=None), ["in"], "what has no band is not judged")
+
+
+if __name__ == "__main__":
+    unittest.main()
