@@ -160,11 +160,7 @@ void BlockBatcher::schedule() {
   store_->advance(backend_.now());
   start_copies();
   prompts_.clear();
-  Tokens budget = budget_;
-  const bool preempted = !make_room(budget);
-  if (!preempted) {
-    admit_all(budget);
-  }
+  const bool preempted = plan();
   const bool some_ended = !ended_.empty();
   offer_all();
   settle();
@@ -211,13 +207,25 @@ void BlockBatcher::schedule() {
     about_to_schedule_ = true;
     backend_.set_timer(backend_.now(), kBatcherTimer);
   } else if (has_candidate() && lacks_room_ && is_idle()) {
-    const SessionSlot slot = aside_.empty() ? requests_.waiting(requests_.next()) : aside_.front();
-    const RequestRecord& r = requests_.request(slot);
-    throw ConfigError(fmt::format(
-        "/system/tiers/hbm: expected room for each turn by itself, got {} blocks of {} tokens, but "
-        "turn {} of session {} takes {} tokens",
-        store_->free_blocks().available, block_, r.turn, r.session, work_[slot].prompt.value));
+    refuse_turn(aside_.empty() ? requests_.waiting(requests_.next()) : aside_.front());
   }
+}
+
+void BlockBatcher::refuse_turn(SessionSlot slot) const {
+  const RequestRecord& r = requests_.request(slot);
+  throw ConfigError(fmt::format(
+      "/system/tiers/hbm: expected room for each turn by itself, got {} blocks of {} tokens, but "
+      "turn {} of session {} takes {} tokens",
+      capacity_, block_, r.turn, r.session, work_[slot].prompt.value));
+}
+
+bool BlockBatcher::plan() {
+  Tokens budget = budget_;
+  const bool preempted = !make_room(budget);
+  if (!preempted) {
+    admit_all(budget);
+  }
+  return preempted;
 }
 
 bool BlockBatcher::make_room(Tokens& budget) {
@@ -270,27 +278,22 @@ bool BlockBatcher::grow(Work& work, Tokens tokens) {
   return true;
 }
 
-void BlockBatcher::set_computed(Work& work, Tokens tokens) {
-  work.computed = tokens;
-  if (tokens >= work.next_full_block) {
-    work.next_full_block = end_of_next_block(tokens);
-    store_->computed(work.id, tokens);
-  }
-}
-
 void BlockBatcher::preempt_last() {
   const SessionSlot slot = running_.back();
-  Work& work = work_[slot];
-  RequestRecord& r = requests_.request(slot);
-  if (work.computed >= work.prompt) {
-    r.decode_share += decode_per_request_;
-  }
   let_go(slot);
+  set_preempted(slot);
+  aside_.insert(aside_.begin(), slot);
+  requests_.set_suspended(aside_.size());
+}
+
+void BlockBatcher::set_preempted(SessionSlot slot) {
+  Work& work = work_[slot];
+  if (work.computed >= work.prompt) {
+    requests_.request(slot).decode_share += decode_per_request_;
+  }
   work.prompt = work.content.prompt.tokens + work.generated;
   work.chunk = Tokens(0);
   work.decodes_now = false;
-  aside_.insert(aside_.begin(), slot);
-  requests_.set_suspended(aside_.size());
   ++preemptions_;
 }
 
@@ -359,24 +362,10 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
                   .needed = work.prompt,
                   .watermark = running_.empty() ? 0 : watermark_,
                   .reserved = waits ? reserved_blocks() : 0};
-  const auto id = store_->acquire(prompt, room, match,
-                                  work.known && store_->offloads() ? work.id : RequestId{});
-  if (!id) {
+  if (!acquire(slot, room, match)) {
     return Admitted::no_room;
   }
-  work.id = *id;
-  work.known = true;
   work.computed = known;
-  work.next_full_block = end_of_next_block(known);
-  work.held = room.taken;
-  work.held_blocks_end = Tokens(blocks(room.taken) * block_);
-  if (!std::exchange(work.counted, true)) {
-    requests_.admitted(slot);
-    note_found(slot, match);
-  }
-  ++slots_;
-  work.loads = behind;
-  work.loads_from_behind = match.by_pool.size() > 2 ? behind - match.by_pool[1] : Tokens(0);
   if (waits) {
     work.loading = true;
     loading_.push_back(slot);
@@ -389,6 +378,27 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   }
   run(slot, chunk, budget);
   return Admitted::runs;
+}
+
+bool BlockBatcher::acquire(SessionSlot slot, const Room& room, Match& match) {
+  Work& work = work_[slot];
+  const auto id = store_->acquire(context(work, work.prompt), room, match,
+                                  work.known && store_->offloads() ? work.id : RequestId{});
+  if (!id) {
+    return false;
+  }
+  work.id = *id;
+  work.known = true;
+  work.held = room.taken;
+  work.held_blocks_end = Tokens(blocks(room.taken) * block_);
+  work.loads = match.tokens - match.by_pool[0];
+  work.loads_from_behind = match.by_pool.size() > 2 ? work.loads - match.by_pool[1] : Tokens(0);
+  if (!std::exchange(work.counted, true)) {
+    requests_.admitted(slot);
+    note_found(slot, match);
+  }
+  ++slots_;
+  return true;
 }
 
 bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
@@ -565,7 +575,8 @@ void BlockBatcher::finish_iteration() {
           store_->loaded(work.id);
         }
       }
-      set_computed(work, work.computed + std::exchange(work.chunk, Tokens(0)));
+      work.computed += std::exchange(work.chunk, Tokens(0));
+      store_->computed(work.id, work.computed);
       if (work.computed < work.prompt) {
         continue;
       }
@@ -592,6 +603,7 @@ void BlockBatcher::finish_decode(std::int64_t iterations) {
   requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, decoding_);
   decode_per_request_ += duration / decoding_;
+  on_decoded(iterations);
   std::vector<SessionSlot> ended;
   for (const SessionSlot slot : running_) {
     Work& work = work_[slot];
@@ -613,7 +625,12 @@ void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
   const Tokens computed = work.computed + Tokens(iterations);
   const bool grown = grow(work, computed);
   KVTIER_ASSERT(grown, "a decode is as long as the free blocks last");
-  set_computed(work, computed);
+  const bool fills_block = computed.value / block_ > work.computed.value / block_;
+  work.computed = computed;
+  // A tree takes a response at its end.
+  if (fills_block && config_.system.blocks->unit != EvictionUnit::node) {
+    store_->computed(work.id, computed);
+  }
 }
 
 std::int64_t BlockBatcher::iterations_to_offer() const {
@@ -673,6 +690,10 @@ void BlockBatcher::let_go(SessionSlot slot) {
   const bool grown = store_->grow(work.id, context(work, work.held));
   KVTIER_ASSERT(grown, "it has memory for what it holds");
   store_->release(work.id);
+  leave_running(slot);
+}
+
+void BlockBatcher::leave_running(SessionSlot slot) {
   running_.erase(std::find(running_.begin(), running_.end(), slot));
   --slots_;
   lacks_room_ = false;

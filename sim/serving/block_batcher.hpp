@@ -31,7 +31,7 @@ namespace kvtier {
 ///
 /// With `/serving/one_at_a_time` a request is admitted when all before it has ended and been
 /// written.
-class BlockBatcher final : public Batcher {
+class BlockBatcher : public Batcher {
  public:
   struct Setup {
     const RunConfig* config = nullptr;
@@ -59,7 +59,7 @@ class BlockBatcher final : public Batcher {
   [[nodiscard]] const BlockHits* block_hits() const override { return &hits_; }
   void check_invariants() const override;
 
- private:
+ protected:
   static constexpr Tokens kMostIterations{std::int64_t{1} << 40};
 
   enum class Gpu : std::uint8_t { idle, iteration, decode };
@@ -74,9 +74,8 @@ class BlockBatcher final : public Batcher {
     /// KV exists, and memory is taken, of so many.
     Tokens computed;
     Tokens held;
-    /// The end of the last block that is held, and of the first one that is not computed.
+    /// The end of the last block that is held.
     Tokens held_blocks_end;
-    Tokens next_full_block;
     Tokens generated;
     /// In the iteration in work: tokens of its prompt, or one of its response.
     Tokens chunk;
@@ -96,22 +95,36 @@ class BlockBatcher final : public Batcher {
   };
   enum class Admitted : std::uint8_t { runs, loads, later, no_room };
 
+  // The scheduler's choices.
+
+  /// Sets `chunk` of the requests whose prompts the next iteration computes, which are in prompts_,
+  /// and `decodes_now` of those that decode. Returns whether a request was preempted.
+  virtual bool plan();
+  /// Whether a request may be admitted before the running decode ends.
+  [[nodiscard]] virtual bool has_candidate() const;
+  /// A decode has run for so many iterations.
+  virtual void on_decoded(std::int64_t) {}
+
   void proceed();
   void schedule();
   void note_wait();
-  [[nodiscard]] bool has_candidate() const;
   /// Memory for what each running request does next, in order. False: one was preempted.
   [[nodiscard]] bool make_room(Tokens& budget);
   /// Its memory grows to so many tokens. False: it was preempted itself.
   [[nodiscard]] bool hold(SessionSlot slot, Tokens tokens, bool& preempted);
   [[nodiscard]] bool grow(Work& work, Tokens tokens);
-  void set_computed(Work& work, Tokens tokens);
   void preempt_last();
+  /// A running request has lost its memory, and waits again.
+  void set_preempted(SessionSlot slot);
   void admit_all(Tokens& budget);
   [[nodiscard]] Admitted admit(SessionSlot slot, Tokens& budget);
   /// Its KV has been loaded. False: there is no room for its first step.
   [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);
+  /// Memory for a request that is admitted, with so many tokens of KV. The match is what was found.
+  [[nodiscard]] bool acquire(SessionSlot slot, const Room& room, Match& match);
   void run(SessionSlot slot, Tokens chunk, Tokens& budget);
+  /// Throws ConfigError: the turn has no room although it runs alone.
+  [[noreturn]] void refuse_turn(SessionSlot slot) const;
   void note_found(SessionSlot slot, const Match& match);
   [[nodiscard]] TransferId move(std::size_t from, Tokens tokens, SessionSlot slot,
                                 std::uint64_t cookie);
@@ -127,8 +140,9 @@ class BlockBatcher final : public Batcher {
   /// The request has so many tokens more.
   void decode(SessionSlot slot, std::int64_t iterations);
   void finish_turn(SessionSlot slot);
-  /// Its memory is free.
+  /// It ends, or is preempted: its memory is free.
   void let_go(SessionSlot slot);
+  void leave_running(SessionSlot slot);
   /// So many iterations until a block of a response is full and offered; none are if 0.
   [[nodiscard]] std::int64_t iterations_to_offer() const;
   [[nodiscard]] Context context(const Work& work, Tokens tokens) const {
@@ -138,10 +152,6 @@ class BlockBatcher final : public Batcher {
   }
   [[nodiscard]] std::int64_t blocks(Tokens tokens) const {
     return (tokens.value + block_ - 1) / block_;
-  }
-  /// The end of the block that token number `tokens` is in.
-  [[nodiscard]] Tokens end_of_next_block(Tokens tokens) const {
-    return Tokens((tokens.value / block_ + 1) * block_);
   }
   /// How many iterations the free blocks last, of at most so many.
   [[nodiscard]] std::int64_t iterations_within_room(std::int64_t most) const;

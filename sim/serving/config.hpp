@@ -109,6 +109,31 @@ constexpr auto enum_names(OfferedKnowledge) {
                     std::pair{"look_ahead", OfferedKnowledge::look_ahead}};
 }
 
+/// Room for responses beside which requests are admitted (SGLang's new_token_ratio, with the
+/// defaults of its version 0.5.23).
+struct ResponseRoomConfig {
+  double share = 0.7;
+  double least_share = 0.7 * 0.14;
+  std::int64_t decodes = 600;
+  Tokens most{4096};
+  std::int64_t after_preemption = 20;
+};
+template <class V>
+void describe(V& v, ResponseRoomConfig& c) {
+  v.field("share", c.share,
+          "Share of the rest of each running response that room is kept for when the server was "
+          "idle. The length of a response is that of /system/length_prediction.",
+          between(0, 1));
+  v.field("least_share", c.least_share, "The share never falls below this one.", between(0, 1));
+  v.field("decodes", c.decodes, "Decodes in which the share falls from the first to the least one.",
+          between(1, 1e9));
+  v.field("most", c.most, "Room for more of one response is not kept.", at_least(1));
+  v.field("after_preemption", c.after_preemption,
+          "Tokens of each running request that are made room for when one was preempted, and that "
+          "the share is estimated with.",
+          between(0, 1e6));
+}
+
 /// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
 /// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
 /// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
@@ -124,6 +149,7 @@ struct BlocksConfig {
   std::optional<Tokens> chunk;
   bool whole_need = false;
   bool one_block_more = false;
+  ResponseRoomConfig response_room;
 };
 template <class V>
 void describe(V& v, BlocksConfig& c) {
@@ -156,6 +182,8 @@ void describe(V& v, BlocksConfig& c) {
           "Of nodes: room that is asked for is the whole need, not what is short of it.");
   v.field("one_block_more", c.one_block_more,
           "Of nodes with blocks of several tokens: room for one block more is asked for.");
+  v.field("response_room", c.response_room,
+          "With batching separate: the room for responses beside which requests are admitted.");
 }
 
 struct LoadConfig {

@@ -3,6 +3,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/serving/block_batcher.hpp"
 #include "sim/serving/paged_batcher.hpp"
+#include "sim/serving/prefill_batches.hpp"
 #include "sim/serving/prefill_first.hpp"
 
 namespace kvtier {
@@ -19,11 +20,15 @@ std::unique_ptr<Batcher> make_part(const Instance::Setup& setup, Requests& reque
 
 std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& requests) {
   if (setup.config->system.blocks) {
-    return std::make_unique<BlockBatcher>(BlockBatcher::Setup{.config = setup.config,
-                                                              .registry = setup.registry,
-                                                              .backend = setup.backend,
-                                                              .requests = &requests,
-                                                              .plain_store = setup.plain_store});
+    const BlockBatcher::Setup of_blocks{.config = setup.config,
+                                        .registry = setup.registry,
+                                        .backend = setup.backend,
+                                        .requests = &requests,
+                                        .plain_store = setup.plain_store};
+    if (setup.config->system.batching == Batching::separate) {
+      return std::make_unique<PrefillBatches>(of_blocks);
+    }
+    return std::make_unique<BlockBatcher>(of_blocks);
   }
   return setup.config->system.paging ? make_part<PagedBatcher>(setup, requests)
                                      : make_part<PrefillFirst>(setup, requests);

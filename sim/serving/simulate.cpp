@@ -104,7 +104,10 @@ void check_timed_blocks(const RunConfig& config, Problems& problems) {
          "at most one tier behind hbm for extents and sequences");
   refuse(config.serving.hold_requests > 0, "/serving/hold_requests",
          "0: an untimed replay holds requests");
-  refuse(system.batching != Batching::unified, "/system/batching", "unified");
+  const bool nodes = system.blocks->unit == EvictionUnit::node;
+  refuse(system.batching == Batching::prefill_first ||
+             (system.batching == Batching::separate && !nodes),
+         "/system/batching", nodes ? "unified or separate" : "unified");
   refuse(!system.blocks->responses, "/system/blocks/responses",
          "true: the KV of responses takes memory");
   if (problems.lines().empty()) {

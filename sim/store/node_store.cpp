@@ -79,11 +79,21 @@ class NodeStore final : public Store {
   }
 
   void release(RequestId id) override {
+    publish(requests_[id.value], requests_[id.value].context.tokens);
+    abandon(id);
+  }
+  void abandon(RequestId id) override {
     Request& request = requests_[id.value];
-    publish(request, request.context.tokens);
     used_ -= blocks_up(request.context.tokens) - request.held;
     lock(request.node, -1);
     free_requests_.push_back(id);
+  }
+
+  void make_empty(std::int64_t blocks) override {
+    make_room(blocks * block(), (pool_.capacity - used_) * block());
+  }
+  void refresh(const Context& context) override {
+    static_cast<void>(use(find(context.stream, context.tokens.value / block())));
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
@@ -389,9 +399,7 @@ class NodeStore final : public Store {
       if (blocks > pool_.capacity - used_ + evictable_) {
         return false;
       }
-      if (demand > free) {
-        evict(pool_.whole_need ? demand : demand - free);
-      }
+      make_room(demand, free);
       if (blocks > pool_.capacity - used_) {
         return false;
       }
@@ -401,7 +409,12 @@ class NodeStore final : public Store {
     return true;
   }
 
-  void evict(std::int64_t tokens) {
+  /// For so many tokens, beside so many that are free.
+  void make_room(std::int64_t demand, std::int64_t free) {
+    if (demand <= free) {
+      return;
+    }
+    std::int64_t tokens = pool_.whole_need ? demand : demand - free;
     while (tokens > 0) {
       const std::uint32_t at = victim();
       if (at == kNone) {

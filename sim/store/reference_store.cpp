@@ -986,12 +986,21 @@ class ReferenceNodes final : public Store {
     }
   }
   void release(RequestId id) override {
-    Request& request = requests_.at(id.value);
-    publish(request, request.context.tokens);
+    publish(requests_.at(id.value), requests_.at(id.value).context.tokens);
+    abandon(id);
+  }
+  void abandon(RequestId id) override {
+    const Request& request = requests_.at(id.value);
     used_ -=
         blocks_up(request.context.tokens, pool_.block) - static_cast<std::int64_t>(request.held);
     lock(request.node, -1);
     requests_.erase(id.value);
+  }
+
+  void make_empty(std::int64_t blocks) override { make_room(blocks * pool_.block.value); }
+  void refresh(const Context& context) override {
+    std::size_t length = 0;
+    static_cast<void>(walk(keys_of(streams_, context, pool_.block), length));
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
@@ -1187,14 +1196,10 @@ class ReferenceNodes final : public Store {
     const std::int64_t more = context.tokens.value - request.context.tokens.value;
     if (more > 0) {
       const bool paged = pool_.one_block_more && pool_.block.value > 1;
-      const std::int64_t demand = more + (paged ? pool_.block.value : 0);
-      const std::int64_t free = pool_.capacity - used_;
-      if (blocks > free + evictable(root_)) {
+      if (blocks > free_blocks().available) {
         return false;
       }
-      if (demand > free * pool_.block.value) {
-        evict(pool_.whole_need ? demand : demand - free * pool_.block.value);
-      }
+      make_room(more + (paged ? pool_.block.value : 0));
       used_ += blocks;
     }
     request.context = context;
@@ -1207,7 +1212,9 @@ class ReferenceNodes final : public Store {
     }
     return sum;
   }
-  void evict(std::int64_t tokens) {
+  void make_room(std::int64_t demand) {
+    const std::int64_t free = (pool_.capacity - used_) * pool_.block.value;
+    std::int64_t tokens = demand <= free ? 0 : pool_.whole_need ? demand : demand - free;
     while (tokens > 0) {
       std::vector<const TreeNode*> nodes;
       collect(root_, nodes);

@@ -92,6 +92,15 @@ class Store {
   /// offloads(), was preempted.
   virtual void release(RequestId request) = 0;
 
+  // Only of nodes (SGLang).
+
+  /// The request holds its KV no more, and nothing of it is published.
+  virtual void abandon(RequestId);
+  /// Nodes leave until so many blocks of the first pool are empty, if so many may.
+  virtual void make_empty(std::int64_t blocks);
+  /// A use of what there is of the context.
+  virtual void refresh(const Context& context);
+
   // The pool behind the first one as an engine's offload: it learns of requests by these calls.
 
   /// Whether it has such a pool (StoreRules::requests_in_first, Touch::end behind). If so, requests

@@ -50,6 +50,10 @@ void check(const StoreRules& rules) {
 
 }  // namespace
 
+void Store::abandon(RequestId) { KVTIER_ASSERT(false, "only nodes are not published"); }
+void Store::make_empty(std::int64_t) { KVTIER_ASSERT(false, "only nodes leave for nobody"); }
+void Store::refresh(const Context&) { KVTIER_ASSERT(false, "only nodes are used by the way"); }
+
 std::vector<std::unique_ptr<Store>> make_stores(const StoreRules& rules, const Streams& streams,
                                                 const PolicyRegistry& registry,
                                                 std::size_t instances) {

@@ -319,6 +319,18 @@ RunConfig random_blocks(std::uint64_t seed) {
       add_rules_of_offloads(config, random);
     }
   }
+  if (blocks.unit == EvictionUnit::node && coin()) {
+    config.system.batching = Batching::separate;
+    config.system.tiers.hbm->eviction.name = coin() ? "lru" : "lfu";
+    const double share = 0.1 * static_cast<double>(random.index(10));
+    blocks.response_room = {.share = share,
+                            .least_share = share * 0.14,
+                            .decodes = 1 + random.index(100),
+                            .most = Tokens(1 + random.index(200)),
+                            .after_preemption = random.index(30)};
+    config.system.length_prediction.kind =
+        coin() ? LengthPrediction::exact : LengthPrediction::constant;
+  }
   config.serving.watermark = random.index(4) == 0 ? 0.1 : 0;
   config.serving.one_at_a_time = random.index(6) == 0;
   if (blocks.unit != EvictionUnit::node && random.index(4) == 0) {

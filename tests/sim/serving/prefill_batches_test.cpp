@@ -1,0 +1,132 @@
+#include "sim/serving/prefill_batches.hpp"
+
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include "sim/serving/simulate.hpp"
+#include "tests/sim/serving/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+constexpr SimDuration kPerToken = kMillisecond;
+constexpr SimDuration kDecode = kMillisecond * 10;
+constexpr DecodeStepping kSteppings[] = {DecodeStepping::closed_form,
+                                         DecodeStepping::per_iteration};
+
+/// SGLang's rules in HBM of so many tokens. A batch of prompts takes 1 ms a token, a decode 10 ms.
+RunConfig sglang_config(std::int64_t tokens, Tokens chunk = Tokens(200)) {
+  RunConfig config = tiny_config(Tokens(200));
+  config.system.batching = Batching::separate;
+  config.system.blocks =
+      BlocksConfig{.unit = EvictionUnit::node, .found_from = Publication::computed, .chunk = chunk};
+  config.system.blocks->response_room = {.share = 0.5, .least_share = 0.5};
+  HbmTierConfig hbm;
+  hbm.block_size = Tokens(1);
+  hbm.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, tokens}};
+  config.system.tiers.hbm = hbm;
+  config.serving.slots = 4;
+  return config;
+}
+
+void expect_times(const RequestRecord& r, std::int64_t admitted, std::int64_t first_token,
+                  std::int64_t finished) {
+  EXPECT_EQ(r.admitted, at_ms(admitted));
+  EXPECT_EQ(r.first_token, at_ms(first_token));
+  EXPECT_EQ(r.finished, at_ms(finished));
+}
+
+TEST(PrefillBatches, PromptsComeBeforeTheDecodeOfTheOthers) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(sglang_config(100), kPerToken, kDecode,
+                    {session(0, {turn(10, 5)}), session(25, {turn(4, 3)})}, stepping);
+    run.run();
+    // A has its first token at 10 and decodes until 30. B's prompt takes 30 to 34. Both decode
+    // until 54.
+    expect_times(run.request(0, 0), 0, 10, 54);
+    expect_times(run.request(1, 0), 30, 34, 54);
+    EXPECT_EQ(run.instance.total_gpu_time().prefill, for_ms(14));
+    EXPECT_EQ(run.instance.total_gpu_time().decode, for_ms(40));
+  }
+}
+
+TEST(PrefillBatches, APromptThatIsCutGoesOnBeforeAnyDecode) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(sglang_config(100, Tokens(8)), kPerToken, kDecode,
+                    {session(0, {turn(4, 4)}), session(1, {turn(20, 1)})}, stepping);
+    run.run();
+    // B's 20 tokens take three batches, 4 to 24. Then A decodes three times.
+    expect_times(run.request(0, 0), 0, 4, 54);
+    expect_times(run.request(1, 0), 4, 24, 24);
+  }
+}
+
+TEST(PrefillBatches, TheRestOfACutPromptSharesItsBatch) {
+  ScriptedRun run(sglang_config(100, Tokens(8)), kPerToken, kDecode,
+                  {session(0, {turn(12, 1)}), session(0, {turn(3, 1)})});
+  run.run();
+  expect_times(run.request(0, 0), 0, 15, 15);
+  expect_times(run.request(1, 0), 8, 15, 15);
+}
+
+TEST(PrefillBatches, ASecondPromptIsNotCutInTheSameBatch) {
+  ScriptedRun run(sglang_config(100, Tokens(8)), kPerToken, kDecode,
+                  {session(0, {turn(10, 1)}), session(0, {turn(9, 1)})});
+  run.run();
+  // 8 tokens of A; 2 of A and 6 of B, which is the only one that is cut then; 3 of B.
+  expect_times(run.request(0, 0), 0, 16, 16);
+  expect_times(run.request(1, 0), 8, 19, 19);
+}
+
+TEST(PrefillBatches, APromptIsAdmittedBesideWhatResponsesAreExpectedToTake) {
+  for (const auto& [input, output, admitted] :
+       {std::tuple{5, 5, 20}, std::tuple{10, 8, 20}, std::tuple{10, 9, 200}}) {
+    for (const DecodeStepping stepping : kSteppings) {
+      ScriptedRun run(sglang_config(40), kPerToken, kDecode,
+                      {session(0, {turn(10, 20)}), session(12, {turn(input, output)})}, stepping);
+      run.run();
+      // At 20 the first one has 11 tokens of KV and 18 to come: 40 - 11 - 9 = 20 are left. The
+      // second asks for input + output + 1, which has to be less; or it waits for the first one's
+      // end.
+      EXPECT_EQ(run.request(1, 0).admitted, at_ms(admitted)) << input << " " << output;
+    }
+  }
+}
+
+TEST(PrefillBatches, TheShortestResponseGivesWayWhenADecodeHasNoRoom) {
+  RunConfig config = sglang_config(20);
+  config.system.blocks->response_room = {.share = 0, .least_share = 0};
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kDecode,
+                    {session(0, {turn(4, 10)}), session(1, {turn(4, 8)})}, stepping);
+    run.run();
+    // B asks for 13 of the 16 that A's prompt leaves, and is admitted at 4. Both decode from 8 on,
+    // until at 68 all 20 are taken: B, with the later prompt of the same length, gives way. It
+    // would need 13 of 20 - 11 at 78, and waits for A, which ends at 98. Its 11 tokens are computed
+    // again: what was stored of its prompt has left.
+    expect_times(run.request(0, 0), 0, 4, 98);
+    EXPECT_EQ(run.request(1, 0).admitted, at_ms(4));
+    EXPECT_EQ(run.request(1, 0).first_token, at_ms(8));
+    EXPECT_EQ(run.request(1, 0).finished, at_ms(109));
+    EXPECT_EQ(run.instance.batcher().preemptions(), 1);
+  }
+}
+
+TEST(PrefillBatches, ThePromptIsFoundWhenItIsComputedAndTheResponseAtItsEnd) {
+  SessionSpec first = session(0, {turn(10, 4)});
+  const Context prompt{StreamId{0}, Tokens(10)};
+  first.contents = {{.prompt = prompt, .whole = {prompt.stream, Tokens(13)}}};
+  SessionSpec during = session(15, {turn(12, 1)});
+  during.contents = {{.prompt = {prompt.stream, Tokens(12)}}};
+  SessionSpec after = session(100, {turn(14, 1)});
+  after.contents = {{.prompt = {prompt.stream, Tokens(14)}}};
+  ScriptedRun run(sglang_config(100), kPerToken, kDecode, {first, during, after});
+  run.run();
+  // At 20 the first one's prompt is there, and nothing of its response; at 100 all 13 tokens.
+  expect_times(run.request(1, 0), 20, 22, 22);
+  expect_times(run.request(2, 0), 100, 101, 101);
+}
+
+}  // namespace
+}  // namespace kvtier::test
