@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -80,6 +81,18 @@ class Streams {
       id = parent(id);
     }
     return id;
+  }
+  /// The tokens that two contexts have in common, from their start on.
+  [[nodiscard]] Tokens common(Context a, Context b) const {
+    while (a.stream != b.stream) {
+      Context& later = first_of(a.stream) >= first_of(b.stream) ? a : b;
+      Context& raised = parent(later.stream).valid() ? later : &later == &a ? b : a;
+      if (!parent(raised.stream).valid()) {
+        return Tokens(0);
+      }
+      raised = {parent(raised.stream), std::min(raised.tokens, Tokens(first_of(raised.stream)))};
+    }
+    return std::min(a.tokens, b.tokens);
   }
   [[nodiscard]] std::size_t children(StreamId id) const { return streams_[id.value].children; }
   /// Streams have numbers below this.

@@ -122,6 +122,8 @@ class PrefetchPolicy {
 class OrderPolicy {
  public:
   virtual ~OrderPolicy() = default;
+  /// In a system of blocks: requests are about to be chosen for a batch, one by one.
+  virtual void begin_batch(const QueueView&) {}
   /// A position at which a request waits; only called when the queue is not empty.
   [[nodiscard]] virtual QueuePosition next(const QueueView& queue) = 0;
   /// The end of the window at the queue's head from which `next` chooses; all of the queue if the

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "sim/core/assert.hpp"
 #include "sim/policy/views.hpp"
@@ -40,10 +41,21 @@ class TrialQueue final : public QueueView {
     const auto found = placements.find(entry_at(position));
     return found == placements.end() ? Placement::none : found->second;
   }
+  [[nodiscard]] FoundTokens find(QueuePosition position) const override {
+    const auto known = stored.find(position.value);
+    return known == stored.end() ? FoundTokens{} : known->second;
+  }
+  [[nodiscard]] Tokens common_prefix(QueuePosition a, QueuePosition b) const override {
+    const auto shared = common.find({a.value, b.value});
+    return shared == common.end() ? Tokens(0) : shared->second;
+  }
   [[nodiscard]] QueuePosition window_end() const override { return window.value_or(end_); }
 
   /// Of entries; others have no stored KV.
   std::map<EntryId, Placement> placements;
+  /// By position, and by a position and a later one.
+  std::map<std::uint64_t, FoundTokens> stored;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Tokens> common;
   std::optional<QueuePosition> window;
 
   [[nodiscard]] std::int64_t looks() const { return looks_; }

@@ -77,6 +77,13 @@ enum class Placement : std::uint8_t {
   slower,   // some of it has to be brought from a slower tier
 };
 
+/// Tokens of a prompt that are stored.
+struct FoundTokens {
+  /// In the fastest tier.
+  Tokens nearest;
+  Tokens total;
+};
+
 /// The waiting requests in order of arrival. Positions run from first() to end(); a position but
 /// the first may be empty (its request left out of turn).
 class QueueView {
@@ -90,6 +97,13 @@ class QueueView {
   [[nodiscard]] virtual bool waiting_at(QueuePosition position) const = 0;
   /// Of the request that waits at `position`.
   [[nodiscard]] virtual Placement placement_at(QueuePosition position) const = 0;
+  /// What is stored of the prompt that waits at `position`; in a system of blocks, whose engines
+  /// use what they look up. Elsewhere nothing is.
+  [[nodiscard]] virtual FoundTokens find(QueuePosition) const { return {}; }
+  /// Tokens that two waiting prompts have in common, from their start on; as `find`.
+  [[nodiscard]] virtual Tokens common_prefix(QueuePosition, QueuePosition) const {
+    return Tokens(0);
+  }
   /// The end of the order policy's window: what waits before it runs before all that waits behind.
   [[nodiscard]] virtual QueuePosition window_end() const = 0;
 

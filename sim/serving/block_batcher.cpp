@@ -50,6 +50,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
         Pool::Setup{.medium = medium_of(pool.name), .registry = setup.registry, .shares = shares}));
   }
   counted_.resize(tiers_.size());
+  requests_.set_stored(this);
   offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;
 }
 
@@ -104,6 +105,22 @@ void BlockBatcher::on_completion(Completion completion) {
 
 TierCounters BlockBatcher::counters(std::size_t tier) const {
   return tiers_[tier]->counters(backend_.now());
+}
+
+Placement BlockBatcher::placement(SessionSlot slot) const {
+  const Match found = store_->match(prompt_of(slot));
+  return found.tokens.value == 0             ? Placement::none
+         : found.tokens == found.by_pool[0] ? Placement::fastest
+                                            : Placement::slower;
+}
+
+FoundTokens BlockBatcher::find(SessionSlot slot) const {
+  const Match found = store_->refresh(prompt_of(slot));
+  return {.nearest = found.by_pool[0], .total = found.tokens};
+}
+
+Tokens BlockBatcher::common_prefix(SessionSlot a, SessionSlot b) const {
+  return contexts_.streams().common(prompt_of(a), prompt_of(b));
 }
 
 void BlockBatcher::check_invariants() const {
@@ -299,6 +316,7 @@ void BlockBatcher::set_preempted(SessionSlot slot) {
 
 void BlockBatcher::admit_all(Tokens& budget) {
   lacks_room_ = false;
+  requests_.begin_batch();
   std::size_t load = 0;
   std::size_t aside = 0;
   while (budget.value > 0 && std::ssize(running_) < config_.serving.slots) {
@@ -348,7 +366,7 @@ void BlockBatcher::admit_all(Tokens& budget) {
 
 BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   Work& work = work_[slot];
-  const Context prompt = context(work, work.prompt);
+  const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
   if (match.waits) {
     return Admitted::later;
@@ -382,7 +400,7 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
 
 bool BlockBatcher::acquire(SessionSlot slot, const Room& room, Match& match) {
   Work& work = work_[slot];
-  const auto id = store_->acquire(context(work, work.prompt), room, match,
+  const auto id = store_->acquire(prompt_of(slot), room, match,
                                   work.known && store_->offloads() ? work.id : RequestId{});
   if (!id) {
     return false;

@@ -31,7 +31,7 @@ namespace kvtier {
 ///
 /// With `/serving/one_at_a_time` a request is admitted when all before it has ended and been
 /// written.
-class BlockBatcher : public Batcher {
+class BlockBatcher : public Batcher, private StoredKv {
  public:
   struct Setup {
     const RunConfig* config = nullptr;
@@ -58,6 +58,11 @@ class BlockBatcher : public Batcher {
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
   [[nodiscard]] const BlockHits* block_hits() const override { return &hits_; }
   void check_invariants() const override;
+  // StoredKv
+  [[nodiscard]] EntryId needed_entry(SessionSlot) const override { return kNoEntry; }
+  [[nodiscard]] Placement placement(SessionSlot slot) const override;
+  [[nodiscard]] FoundTokens find(SessionSlot slot) const override;
+  [[nodiscard]] Tokens common_prefix(SessionSlot a, SessionSlot b) const override;
 
  protected:
   static constexpr Tokens kMostIterations{std::int64_t{1} << 40};
@@ -149,6 +154,9 @@ class BlockBatcher : public Batcher {
     return {tokens > work.content.prompt.tokens ? work.content.whole.stream
                                                 : work.content.prompt.stream,
             tokens};
+  }
+  [[nodiscard]] Context prompt_of(SessionSlot slot) const {
+    return context(work_[slot], work_[slot].prompt);
   }
   [[nodiscard]] std::int64_t blocks(Tokens tokens) const {
     return (tokens.value + block_ - 1) / block_;

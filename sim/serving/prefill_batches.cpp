@@ -79,6 +79,7 @@ void PrefillBatches::choose_prompts() {
   for (const SessionSlot slot : decoding_slots()) {
     expected_ += static_cast<double>(rest_of_response(slot).value) * share();
   }
+  requests_.begin_batch();
   refresh_waiting();
   if (chunked_ && !continue_chunked()) {
     return;
@@ -114,7 +115,7 @@ void PrefillBatches::refresh_waiting() {
     }
   }
   std::for_each(slots.rbegin(), slots.rend(), [&](SessionSlot slot) {
-    store_->refresh(context(work_[slot], work_[slot].prompt));
+    static_cast<void>(store_->refresh(prompt_of(slot)));
   });
 }
 
@@ -139,7 +140,7 @@ bool PrefillBatches::continue_chunked() {
 
 PrefillBatches::Chosen PrefillBatches::choose(SessionSlot slot) {
   Work& work = work_[slot];
-  const Context prompt = context(work, work.prompt);
+  const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
   const Tokens nearest = match.by_pool[0];
   const Tokens wanted = work.prompt - nearest + rest_of_response(slot) + Tokens(block_);
@@ -150,7 +151,7 @@ PrefillBatches::Chosen PrefillBatches::choose(SessionSlot slot) {
     const Tokens whole_blocks(left_.value / block_ * block_);
     added = Tokens((known + whole_blocks).value / block_ * block_) - known;
     if (added.value <= 0) {
-      store_->refresh(prompt);
+      static_cast<void>(store_->refresh(prompt));
       return Chosen::no_budget;
     }
   }

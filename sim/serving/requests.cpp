@@ -218,6 +218,14 @@ Placement Requests::placement_at(QueuePosition position) const {
   return stored_ == nullptr ? Placement::none : stored_->placement(waiting(position));
 }
 
+FoundTokens Requests::find(QueuePosition position) const {
+  return stored_ == nullptr ? FoundTokens{} : stored_->find(waiting(position));
+}
+
+Tokens Requests::common_prefix(QueuePosition a, QueuePosition b) const {
+  return stored_ == nullptr ? Tokens(0) : stored_->common_prefix(waiting(a), waiting(b));
+}
+
 bool Requests::waiting_at(QueuePosition position) const {
   return position >= first_ && position < end_ && waiting(position) != kNoSession;
 }

@@ -97,6 +97,8 @@ class Requests final : public QueueView {
   }
   /// Where the order policy's next request waits; there is one.
   [[nodiscard]] QueuePosition next() const { return order_->next(*this); }
+  /// Requests are about to be chosen for a batch.
+  void begin_batch() { order_->begin_batch(*this); }
   /// The request leaves the queue for the GPUs.
   SessionSlot admit(QueuePosition position) {
     const SessionSlot slot = take(position);
@@ -114,6 +116,8 @@ class Requests final : public QueueView {
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override;
   [[nodiscard]] bool waiting_at(QueuePosition position) const override;
   [[nodiscard]] Placement placement_at(QueuePosition position) const override;
+  [[nodiscard]] FoundTokens find(QueuePosition position) const override;
+  [[nodiscard]] Tokens common_prefix(QueuePosition a, QueuePosition b) const override;
   [[nodiscard]] QueuePosition window_end() const override { return order_->window_end(*this); }
 
   // What a batcher tells.

@@ -92,8 +92,10 @@ class NodeStore final : public Store {
   void make_empty(std::int64_t blocks) override {
     make_room(blocks * block(), (pool_.capacity - used_) * block());
   }
-  void refresh(const Context& context) override {
-    static_cast<void>(use(find(context.stream, context.tokens.value / block())));
+  Match refresh(const Context& context) override {
+    const Path path = find(context.stream, context.tokens.value / block());
+    static_cast<void>(use(path));
+    return {Tokens(path.blocks * block()), {Tokens(path.blocks * block())}};
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {

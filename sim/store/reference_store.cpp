@@ -998,9 +998,11 @@ class ReferenceNodes final : public Store {
   }
 
   void make_empty(std::int64_t blocks) override { make_room(blocks * pool_.block.value); }
-  void refresh(const Context& context) override {
+  Match refresh(const Context& context) override {
     std::size_t length = 0;
     static_cast<void>(walk(keys_of(streams_, context, pool_.block), length));
+    const Tokens found = pool_.block * static_cast<std::int64_t>(length);
+    return {found, {found}};
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {

@@ -98,8 +98,8 @@ class Store {
   virtual void abandon(RequestId);
   /// Nodes leave until so many blocks of the first pool are empty, if so many may.
   virtual void make_empty(std::int64_t blocks);
-  /// A use of what there is of the context.
-  virtual void refresh(const Context& context);
+  /// A use of what there is of the context, all of which counts.
+  virtual Match refresh(const Context& context);
 
   // The pool behind the first one as an engine's offload: it learns of requests by these calls.
 

@@ -22,6 +22,9 @@ class StoredKv {
   /// The stored entry that the session's next turn needs; kNoEntry if there is none.
   [[nodiscard]] virtual EntryId needed_entry(SessionSlot session) const = 0;
   [[nodiscard]] virtual Placement placement(SessionSlot session) const = 0;
+  /// As QueueView::find and common_prefix.
+  [[nodiscard]] virtual FoundTokens find(SessionSlot) const { return {}; }
+  [[nodiscard]] virtual Tokens common_prefix(SessionSlot, SessionSlot) const { return Tokens(0); }
 };
 
 }  // namespace kvtier

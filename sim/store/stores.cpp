@@ -52,7 +52,7 @@ void check(const StoreRules& rules) {
 
 void Store::abandon(RequestId) { KVTIER_ASSERT(false, "only nodes are not published"); }
 void Store::make_empty(std::int64_t) { KVTIER_ASSERT(false, "only nodes leave for nobody"); }
-void Store::refresh(const Context&) { KVTIER_ASSERT(false, "only nodes are used by the way"); }
+Match Store::refresh(const Context& context) { return match(context); }
 
 std::vector<std::unique_ptr<Store>> make_stores(const StoreRules& rules, const Streams& streams,
                                                 const PolicyRegistry& registry,

@@ -328,6 +328,7 @@ RunConfig random_blocks(std::uint64_t seed) {
                             .decodes = 1 + random.index(100),
                             .most = Tokens(1 + random.index(200)),
                             .after_preemption = random.index(30)};
+    config.system.order.name = coin() ? "fcfs" : "longest_prefix";
     config.system.length_prediction.kind =
         coin() ? LengthPrediction::exact : LengthPrediction::constant;
   }

@@ -128,5 +128,28 @@ TEST(PrefillBatches, ThePromptIsFoundWhenItIsComputedAndTheResponseAtItsEnd) {
   expect_times(run.request(2, 0), 100, 101, 101);
 }
 
+TEST(PrefillBatches, TheLongestPrefixGoesFirstAndOneOfThoseThatBeginAlike) {
+  RunConfig config = sglang_config(200);
+  config.system.order.name = "longest_prefix";
+  config.system.order.parameters = {{"stored", 0}, {"shared", 5}};
+  config.serving.slots = 1;
+  const auto named = [](std::int64_t arrival, StreamId stream, std::int64_t prompt) {
+    SessionSpec spec = session(arrival, {turn(prompt, 1)});
+    spec.contents = {{.prompt = {stream, Tokens(prompt)}}};
+    return spec;
+  };
+  const StreamId a{0};
+  const StreamId b{1};
+  ScriptedRun run(config, kPerToken, kDecode,
+                  {named(0, a, 10), named(1, b, 20), named(2, b, 22), named(3, a, 12)});
+  run.run();
+  // At 10 most is stored of the last one, which takes 2 ms. The second and the third begin alike:
+  // the third finds all of the second's prompt.
+  EXPECT_EQ(run.request(3, 0).admitted, at_ms(10));
+  EXPECT_EQ(run.request(1, 0).admitted, at_ms(12));
+  EXPECT_EQ(run.request(2, 0).admitted, at_ms(32));
+  EXPECT_EQ(run.request(2, 0).finished, at_ms(34));
+}
+
 }  // namespace
 }  // namespace kvtier::test

@@ -1,0 +1,127 @@
+// Longest prefix match: for each batch the waiting requests are sorted by the tokens of their
+// prompts that are stored, the most first. Of requests of which little is stored and whose prompts
+// begin alike, the first one keeps its place and the others come last: they find its KV in a later
+// batch. A long queue is not sorted. The order of one batch is the starting point of the next one.
+// SGLang 0.5.23, schedule policy lpm. O(n^2) per batch in the length of a queue that is sorted.
+#include "policies/scheduling/longest_prefix.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <iterator>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "sim/core/assert.hpp"
+#include "sim/policy/parameters.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kQueue = "queue";
+constexpr const char* kStored = "stored";
+constexpr const char* kShared = "shared";
+constexpr double kDefaultQueue = 128;
+constexpr double kDefaultStored = 32;
+constexpr double kDefaultShared = 32;
+
+class LongestPrefixOrder final : public OrderPolicy {
+ public:
+  LongestPrefixOrder(std::int64_t queue, Tokens stored, Tokens shared)
+      : queue_(queue), stored_(stored), shared_(shared) {}
+
+  void begin_batch(const QueueView& queue) override {
+    update(queue);
+    if (std::ssize(order_) > queue_) {
+      return;
+    }
+    std::vector<std::pair<std::int64_t, QueuePosition>> ranked;
+    std::vector<QueuePosition> first_ones;
+    for (const QueuePosition at : order_) {
+      const FoundTokens found = queue.find(at);
+      std::int64_t rank = -found.total.value;
+      if (found.nearest <= stored_) {
+        const bool repeats =
+            std::any_of(first_ones.begin(), first_ones.end(), [&](QueuePosition other) {
+              return queue.common_prefix(other, at) >= shared_;
+            });
+        if (repeats) {
+          rank = std::numeric_limits<std::int64_t>::max();
+        } else {
+          first_ones.push_back(at);
+        }
+      }
+      ranked.emplace_back(rank, at);
+    }
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::transform(ranked.begin(), ranked.end(), order_.begin(),
+                   [](const auto& one) { return one.second; });
+  }
+
+  QueuePosition next(const QueueView& queue) override {
+    KVTIER_ASSERT(queue.first() < queue.end(), "the first position of a queue is never empty");
+    update(queue);
+    return order_.front();
+  }
+
+ private:
+  /// The first one waits, and new ones come last.
+  void update(const QueueView& queue) {
+    while (!order_.empty() && !queue.waiting_at(order_.front())) {
+      order_.pop_front();
+    }
+    for (seen_ = std::max(seen_, queue.first()); seen_ < queue.end(); ++seen_.value) {
+      if (queue.waiting_at(seen_)) {
+        order_.push_back(seen_);
+      }
+    }
+  }
+
+  std::int64_t queue_;
+  Tokens stored_;
+  Tokens shared_;
+  std::deque<QueuePosition> order_;
+  /// Positions before this one are in the order or have left.
+  QueuePosition seen_{0};
+};
+
+}  // namespace
+
+PolicyKind<OrderPolicy> longest_prefix_order() {
+  const auto parameter = [](const char* name, const char* documentation, const char* unit,
+                            double default_value) {
+    return PolicyParameter{.name = name,
+                           .documentation = documentation,
+                           .unit = unit,
+                           .minimum = 0,
+                           .maximum = 1e9,
+                           .default_value = default_value};
+  };
+  return {.name = "longest_prefix",
+          .summary = "the request with the most tokens of its prompt stored goes first; of those "
+                     "that begin alike and have little stored, one",
+          .source = "SGLang 0.5.23 (lpm)",
+          .knowledge = Knowledge::look_ahead,
+          .parameters = {parameter(kQueue, "requests; a longer queue is not sorted", "requests",
+                                   kDefaultQueue),
+                         parameter(kStored,
+                                   "tokens in the fastest tier up to which a prompt is compared "
+                                   "with the waiting ones before it",
+                                   "tokens", kDefaultStored),
+                         parameter(kShared,
+                                   "tokens that two prompts have in common so that the later one "
+                                   "comes last",
+                                   "tokens", kDefaultShared)},
+          .make = [](const PolicyParameters& given) -> std::unique_ptr<OrderPolicy> {
+            const auto whole = [&](const char* name, double otherwise) {
+              return static_cast<std::int64_t>(parameter_or(given, name, otherwise));
+            };
+            return std::make_unique<LongestPrefixOrder>(whole(kQueue, kDefaultQueue),
+                                                        Tokens(whole(kStored, kDefaultStored)),
+                                                        Tokens(whole(kShared, kDefaultShared)));
+          }};
+}
+
+}  // namespace kvtier
