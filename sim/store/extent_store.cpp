@@ -129,6 +129,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     const auto found = copies_in_work_.find(copy);
     for (const BlockRun& run : found->second) {
       pools_[1]->end_write(run);
+      write_new(1, run);
     }
     copies_in_work_.erase(found);
   }
@@ -827,7 +828,6 @@ class ExtentStore final : public Store, private OffloadCalls {
       add(offered.inserted, run);
       counters_[1].inserted += run.size();
       copy.blocks += run.size();
-      write_new(1, run);
     }
     copies_in_work_.emplace(copy.id, offered_missing_);
     begun_.push_back(copy);

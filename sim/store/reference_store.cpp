@@ -489,6 +489,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (Block* block : copies_in_work_.at(copy)) {
       --block->writes;
       pools_[1]->unpin(block);
+      write_new(1, *block);
     }
     copies_in_work_.erase(copy);
   }
@@ -837,7 +838,6 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       ++counters_[1].inserted;
       offered.inserted.insert(key.second);
       copies_in_work_[copy.id].push_back(made);
-      write(1, *made);
     }
     begun_.push_back(copy);
   }
@@ -915,6 +915,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         put(i + 1, block.key);
       }
     }
+  }
+  /// A block's coming in is its first put.
+  void write_new(std::size_t i, const Block& block) {
+    Block made = block;
+    made.puts = 1;
+    write(i, made);
   }
   void leave_below(std::size_t i, const Key& key) {
     for (; i < rules_.edges.size() && rules_.edges[i].exclusive; ++i) {

@@ -15,6 +15,8 @@ struct EngineTable {
   std::string name;
   Json system;
   Json calls;
+  /// Why the stores do not make the calls; empty if they do.
+  std::string not_executed{};
 };
 
 struct EngineTables {
