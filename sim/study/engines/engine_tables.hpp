@@ -26,7 +26,7 @@ struct EngineTables {
 /// Reads a file of kvtier.engine_tables/1. Throws ConfigError.
 [[nodiscard]] EngineTables read_engine_tables(const std::filesystem::path& path);
 
-/// Why no store can make the calls of a table.
+/// Why no store makes the calls of a table: as the table says, or because of a call that it has.
 struct NotRun {
   std::string reason;
 };
