@@ -21,6 +21,7 @@
 #include "policies/prefetch/look_ahead.hpp"
 #include "policies/prefetch/none.hpp"
 #include "policies/scheduling/fcfs.hpp"
+#include "policies/scheduling/priority.hpp"
 #include "policies/scheduling/shuffled_window.hpp"
 
 namespace kvtier {
@@ -34,7 +35,7 @@ PolicyRegistry builtin_policies() {
                    session_fifo_eviction(), belady_eviction()},
       .admission = {always_admission(), second_hit_admission(), frequency_sketch_admission()},
       .prefetch = {no_prefetch(), look_ahead_prefetch(), deadline_prefetch()},
-      .order = {fcfs_order(), shuffled_window_order()},
+      .order = {fcfs_order(), priority_order(), shuffled_window_order()},
   };
 }
 

@@ -40,11 +40,17 @@ class TrialQueue final : public QueueView {
     const auto found = placements.find(entry_at(position));
     return found == placements.end() ? Placement::none : found->second;
   }
+  [[nodiscard]] std::int64_t priority_at(QueuePosition position) const override {
+    const auto found = priorities.find(position);
+    return found == priorities.end() ? 0 : found->second;
+  }
   [[nodiscard]] QueuePosition window_end() const override { return window.value_or(end_); }
 
   /// Of entries; others have no stored KV.
   std::map<EntryId, Placement> placements;
   std::optional<QueuePosition> window;
+  /// Of positions; others have 0.
+  std::map<QueuePosition, std::int64_t> priorities;
 
   [[nodiscard]] std::int64_t looks() const { return looks_; }
 

@@ -88,6 +88,11 @@ class Requests final : public QueueView {
     return {static_cast<std::uint64_t>(request(slot).session)};
   }
 
+  /// Of the session in a slot.
+  [[nodiscard]] std::int64_t priority(SessionSlot slot) const { return sessions_[slot].priority; }
+  /// Whether the order goes by it.
+  [[nodiscard]] bool preempts_by_priority() const { return order_->preempts_by_priority(); }
+
   // The queue.
 
   QueuePosition enqueue(SessionSlot slot);
@@ -114,6 +119,9 @@ class Requests final : public QueueView {
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override;
   [[nodiscard]] bool waiting_at(QueuePosition position) const override;
   [[nodiscard]] Placement placement_at(QueuePosition position) const override;
+  [[nodiscard]] std::int64_t priority_at(QueuePosition position) const override {
+    return priority(waiting(position));
+  }
   [[nodiscard]] QueuePosition window_end() const override { return order_->window_end(*this); }
 
   // What a batcher tells.
@@ -199,6 +207,7 @@ class Requests final : public QueueView {
     /// Of logged workloads: when the turn in work was to arrive.
     SimTime due;
     SharedPrompt shared_prompt;
+    std::int64_t priority = 0;
     /// Tokens of the shared prompt, and of all earlier turns that have not been truncated away.
     Tokens history;
   };
