@@ -22,7 +22,9 @@ class PriorityOrder final : public OrderPolicy {
         waiting_.insert({queue.priority_at(seen_), seen_});
       }
     }
-    const auto waits = [&](QueuePosition at) { return at >= queue.first() && queue.waiting_at(at); };
+    const auto waits = [&](QueuePosition at) {
+      return at >= queue.first() && queue.waiting_at(at);
+    };
     while (!waits(waiting_.begin()->second)) {
       waiting_.erase(waiting_.begin());
     }

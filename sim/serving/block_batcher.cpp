@@ -219,9 +219,9 @@ void BlockBatcher::schedule() {
     about_to_schedule_ = true;
     backend_.set_timer(backend_.now(), kBatcherTimer);
   } else if (has_candidate() && lacks_room_ && is_idle()) {
-    const bool queued = aside_.empty() || (by_priority_ && requests_.queue_length() > 0 &&
-                                           precedes(requests_.waiting(requests_.next()),
-                                                    aside_.front()));
+    const bool queued =
+        aside_.empty() || (by_priority_ && requests_.queue_length() > 0 &&
+                           precedes(requests_.waiting(requests_.next()), aside_.front()));
     const SessionSlot slot = queued ? requests_.waiting(requests_.next()) : aside_.front();
     const RequestRecord& r = requests_.request(slot);
     throw ConfigError(fmt::format(
@@ -288,10 +288,9 @@ bool BlockBatcher::make_way(std::size_t& next, Tokens& budget) {
 }
 
 void BlockBatcher::insert(std::vector<SessionSlot>& slots, SessionSlot slot) const {
-  slots.insert(
-      std::upper_bound(slots.begin(), slots.end(), slot,
-                       [&](SessionSlot a, SessionSlot b) { return precedes(a, b); }),
-      slot);
+  slots.insert(std::upper_bound(slots.begin(), slots.end(), slot,
+                                [&](SessionSlot a, SessionSlot b) { return precedes(a, b); }),
+               slot);
 }
 
 /// The store need not know of tokens that neither begin nor fill a block.

@@ -215,9 +215,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   void set_target(double target) override { pools_[1]->set_target(target); }
   [[nodiscard]] BlockState state(StreamId stream, std::int64_t block) const override {
     const Piece piece = pools_[1]->first_piece(stream, block, block + 1);
-    return !piece.present                         ? BlockState::absent
+    return !piece.present                        ? BlockState::absent
            : pools_[1]->is_written(piece.extent) ? BlockState::written
-                                                  : BlockState::ready;
+                                                 : BlockState::ready;
   }
   [[nodiscard]] std::int64_t offers(StreamId stream, std::int64_t block) const override {
     return offer_counts_.uses(stream, block);

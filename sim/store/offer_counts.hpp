@@ -12,8 +12,8 @@
 namespace kvtier {
 
 /// How often each block was offered to an offload that stores a block only from the n-th time on
-/// (vLLM's store_threshold, with Write::after_uses). It counts EdgeRules::counted blocks, and forgets
-/// the one that was offered longest ago, but none of the call at hand.
+/// (vLLM's store_threshold, with Write::after_uses). It counts EdgeRules::counted blocks, and
+/// forgets the one that was offered longest ago, but none of the call at hand.
 class OfferCounts {
  public:
   explicit OfferCounts(const StoreRules& rules)

@@ -30,8 +30,7 @@ class CpuCalls final : public TableCalls {
       return value;
     };
     rules.pools[0].block = rules.pools[1].block = Tokens(1);
-    rules.pools[1].capacity =
-        positive("cpu_chunks", system.at("cpu_chunks").get<std::int64_t>());
+    rules.pools[1].capacity = positive("cpu_chunks", system.at("cpu_chunks").get<std::int64_t>());
     rules.pools[1].eviction = system.at("eviction").get<std::string>();
     if (const std::int64_t threshold = system.value("store_threshold", std::int64_t{0});
         threshold > 1) {
@@ -208,7 +207,8 @@ class CpuCalls final : public TableCalls {
     if (!offer.fits) {
       return {{"refused", true}};
     }
-    return {{"refused", false}, {"stored", names(offer.written)}, {"evicted", names(offer.evicted)}};
+    return {
+        {"refused", false}, {"stored", names(offer.written)}, {"evicted", names(offer.evicted)}};
   }
   void complete_store(const std::vector<Chunk>& chunks, bool good) {
     const std::vector<Stretch> complete = blocks(chunks);
@@ -296,9 +296,9 @@ class CpuCalls final : public TableCalls {
 
   [[nodiscard]] std::size_t tier(int number) const { return static_cast<std::size_t>(number) + 2; }
   [[nodiscard]] const Json& name(const Stretch& block) const {
-    return std::ranges::find_if(chunks_, [&](const auto& chunk) {
-             return chunk.second.block() == block;
-           })->second.name;
+    return std::ranges::find_if(chunks_,
+                                [&](const auto& chunk) { return chunk.second.block() == block; })
+        ->second.name;
   }
   [[nodiscard]] Json names(const std::vector<Stretch>& blocks) const {
     Json names = Json::array();

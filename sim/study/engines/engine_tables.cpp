@@ -78,8 +78,8 @@ std::variant<EngineComparison, NotRun> compare_with_calls(const EngineTable& tab
     const StoreRules rules = vllm_rules(presets, kind != "gpu");
     std::vector<std::vector<Row>> runs;
     for (const StoreKind& store : store_kinds()) {
-      runs.push_back(run_calls(table, *(kind == "gpu" ? make_gpu_calls : make_cpu_calls)(
-                                          table.system, rules, store)));
+      runs.push_back(run_calls(
+          table, *(kind == "gpu" ? make_gpu_calls : make_cpu_calls)(table.system, rules, store)));
     }
     EngineComparison comparison{.name = table.name, .capacity = {}};
     for (std::size_t i = 0; i < runs.front().size(); ++i) {

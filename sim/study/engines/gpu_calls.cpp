@@ -180,8 +180,8 @@ class GpuCalls final : public TableCalls {
   Json make(const std::string& name, Request& request, const Json& call) {
     if (name == "lookup") {
       request.looked_up = !request.skips_lookup;
-      return {{"hit_tokens",
-               request.looked_up ? store_->match(request.context()).tokens.value : 0}};
+      return {
+          {"hit_tokens", request.looked_up ? store_->match(request.context()).tokens.value : 0}};
     }
     if (name == "allocate") {
       return allocate(request, call.at("tokens").get<std::int64_t>(),

@@ -61,8 +61,8 @@ TEST(PriorityOrder, FindsWhatAScanFinds) {
     const auto smallest = std::min_element(waiting.begin(), waiting.end());
     ASSERT_EQ(order->next(queue), QueuePosition{smallest->second}) << "step " << step;
     // Another one may leave out of turn.
-    const auto leaves = random.index(3) == 0 ? waiting.begin() + random.index(std::ssize(waiting))
-                                             : smallest;
+    const auto leaves =
+        random.index(3) == 0 ? waiting.begin() + random.index(std::ssize(waiting)) : smallest;
     queue.leave(QueuePosition{leaves->second});
     waiting.erase(leaves);
   }

@@ -258,9 +258,10 @@ TEST(BlockBatcher, ARequestThatGivesWayReturnsItsPartOfTheBudget) {
     run.run();
     // 0..4: A's prompt. 4..19: a token of A, B's prompt and 3 tokens of C's. 19..33 and 33..47: a
     // token of A and of B, 4 of C's. A, B and C have 7, 4 and 11 blocks. At 47 A takes the last
-    // one, and gives way to B. B's token and the last 5 of C's make 6, 47..62.
+    // one, and gives way to B. B's token and the last 5 of C's make 6, 47..62. They took 6 of A's 8
+    // blocks, so B's last token comes with 5 of A's 6 tokens, 62..77.
     expect_times(run.request(2, 0), 2, 4, 62, 62);
-    EXPECT_EQ(run.request(1, 0).finished, at_ms(72));
+    EXPECT_EQ(run.request(1, 0).finished, at_ms(77));
     EXPECT_EQ(run.instance.batcher().preemptions(), 1);
   }
 }
