@@ -22,6 +22,7 @@
 #include "policies/prefetch/none.hpp"
 #include "policies/scheduling/fcfs.hpp"
 #include "policies/scheduling/longest_prefix.hpp"
+#include "policies/scheduling/priority.hpp"
 #include "policies/scheduling/shuffled_window.hpp"
 
 namespace kvtier {
@@ -35,7 +36,7 @@ PolicyRegistry builtin_policies() {
                    session_fifo_eviction(), belady_eviction()},
       .admission = {always_admission(), second_hit_admission(), frequency_sketch_admission()},
       .prefetch = {no_prefetch(), look_ahead_prefetch(), deadline_prefetch()},
-      .order = {fcfs_order(), longest_prefix_order(), shuffled_window_order()},
+      .order = {fcfs_order(), longest_prefix_order(), priority_order(), shuffled_window_order()},
   };
 }
 

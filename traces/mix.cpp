@@ -37,6 +37,7 @@ bool MixSource::next(SessionSpec& session) {
   session.id = given_++;
   session.arrival = SimTime();
   session.workload_class = static_cast<std::int32_t>(drawn_);
+  session.priority = workload.priority;
   if (session.shared_prompt.tokens.value > 0) {
     std::int64_t& id = session.shared_prompt.id;
     id = shared_prompts_.try_emplace({drawn_, id}, std::ssize(shared_prompts_)).first->second;

@@ -302,6 +302,7 @@ Sessions mixed(const WorkloadConfig& config, std::uint64_t seed,
     sources.push_back({.sessions = std::move(sessions.source),
                        .think_times = std::move(think_times),
                        .weight = member.weight,
+                       .priority = member.priority,
                        .name = part});
   }
   return {std::make_unique<MixSource>(std::move(sources), seed, streams), nullptr, "mix"};
@@ -605,6 +606,7 @@ void WorkloadSource::hold_started() {
     }
     started.session.arrival = ahead_.arrival + (started.session.arrival - SimTime());
     started.session.workload_class = ahead_.workload_class;
+    started.session.priority = ahead_.priority;
     started.sequence = started_count_++;
     started_.push_back(started);
     std::ranges::push_heap(started_, comes_later);

@@ -98,6 +98,7 @@ void read_config(NestedWorkload& workload, const Json& json, const std::string& 
 struct MixMember {
   std::string name;
   double weight = 1;
+  std::int64_t priority = 0;
   NestedWorkload workload{};
 };
 template <class V>
@@ -105,6 +106,8 @@ void describe(V& v, MixMember& c) {
   v.field("name", c.name, "Name of the class in results.", required());
   v.field("weight", c.weight,
           "Share of the sessions that are drawn from it, over the sum of all weights.", positive());
+  v.field("priority", c.priority,
+          "Of its requests, with the order \"priority\": smaller numbers go first.");
   v.field(
       "workload", c.workload,
       "A generator or a trace, with its replay, tokens_per_message_overhead, tokenizer, filter, "

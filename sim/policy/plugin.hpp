@@ -14,7 +14,7 @@ namespace kvtier {
 
 /// Raised whenever a library built with the earlier headers would misunderstand, or be
 /// misunderstood.
-inline constexpr std::uint32_t kPolicyInterfaceVersion = 4;
+inline constexpr std::uint32_t kPolicyInterfaceVersion = 5;
 
 namespace detail {
 /// Tells apart compilers and standard libraries that lay out what is passed in another way.

@@ -131,6 +131,9 @@ class OrderPolicy {
   [[nodiscard]] virtual QueuePosition window_end(const QueueView& queue) const {
     return queue.end();
   }
+  /// Whether running requests give way by priority: the one with the largest number, and of equal
+  /// ones the last that arrived. They wait again where that puts them.
+  [[nodiscard]] virtual bool preempts_by_priority() const { return false; }
 };
 
 /// A parameter as the policy declares it; config checks, `kvtier list policies` and the reference

@@ -49,6 +49,10 @@ class TrialQueue final : public QueueView {
     const auto shared = common.find({a.value, b.value});
     return shared == common.end() ? Tokens(0) : shared->second;
   }
+  [[nodiscard]] std::int64_t priority_at(QueuePosition position) const override {
+    const auto found = priorities.find(position);
+    return found == priorities.end() ? 0 : found->second;
+  }
   [[nodiscard]] QueuePosition window_end() const override { return window.value_or(end_); }
 
   /// Of entries; others have no stored KV.
@@ -57,6 +61,8 @@ class TrialQueue final : public QueueView {
   std::map<std::uint64_t, FoundTokens> stored;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Tokens> common;
   std::optional<QueuePosition> window;
+  /// Of positions; others have 0.
+  std::map<QueuePosition, std::int64_t> priorities;
 
   [[nodiscard]] std::int64_t looks() const { return looks_; }
 

@@ -30,6 +30,8 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       requests_(*setup.requests),
       contexts_(requests_.source()),
       loads_alone_(load_wait(config_.system) == LoadWait::request),
+      by_priority_(requests_.preempts_by_priority()),
+      found_when_scheduled_(config_.system.blocks->found_from == Publication::scheduling),
       bytes_per_token_(kv_bytes_per_token(config_.model)),
       saves_block_(config_.system.save.mode == SaveMode::blocking),
       budget_(token_budget(config_)),
@@ -63,7 +65,13 @@ void BlockBatcher::on_turn(SessionSlot slot) {
   work.prompt = work.content.prompt.tokens;
 }
 
-void BlockBatcher::on_enqueued(SessionSlot, QueuePosition) {
+void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
+  work_[slot].priority = requests_.priority(slot);
+  work_[slot].position = position;
+  if (by_priority_ && requests_.next() == position &&
+      (aside_.empty() || precedes(slot, aside_.front()))) {
+    lacks_room_ = false;
+  }
   if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
     backend_.set_timer(backend_.now(), kBatcherTimer);
   }
@@ -224,7 +232,10 @@ void BlockBatcher::schedule() {
     about_to_schedule_ = true;
     backend_.set_timer(backend_.now(), kBatcherTimer);
   } else if (has_candidate() && lacks_room_ && is_idle()) {
-    refuse_turn(aside_.empty() ? requests_.waiting(requests_.next()) : aside_.front());
+    const bool queued =
+        aside_.empty() || (by_priority_ && requests_.queue_length() > 0 &&
+                           precedes(requests_.waiting(requests_.next()), aside_.front()));
+    refuse_turn(queued ? requests_.waiting(requests_.next()) : aside_.front());
   }
 }
 
@@ -247,37 +258,64 @@ bool BlockBatcher::plan() {
 
 bool BlockBatcher::make_room(Tokens& budget) {
   bool preempted = false;
-  for (std::size_t i = 0; i < running_.size(); ++i) {
+  for (std::size_t i = 0; i < running_.size();) {
     const SessionSlot slot = running_[i];
     Work& work = work_[slot];
     const bool decodes = work.computed >= work.prompt;
     const Tokens more = decodes ? std::min(budget, Tokens(1))
                                 : std::min({budget, chunk_, work.prompt - work.computed});
     work.decodes_now = false;
-    if (more.value == 0 || !hold(slot, work.computed + more, preempted)) {
+    bool runs = true;
+    while (runs && more.value > 0 && !grow(work, work.computed + more)) {
+      preempted = true;
+      runs = make_way(i, budget);
+    }
+    if (!runs) {
       continue;
     }
-    budget -= more;
-    work.decodes_now = decodes;
-    if (!decodes) {
-      work.chunk = more;
-      prompts_.push_back(slot);
+    ++i;
+    if (more.value > 0) {
+      budget -= more;
+      work.decodes_now = decodes;
+      if (!decodes) {
+        work.chunk = more;
+        prompts_.push_back(slot);
+      }
     }
   }
   return !preempted;
 }
 
-bool BlockBatcher::hold(SessionSlot slot, Tokens tokens, bool& preempted) {
-  Work& work = work_[slot];
-  while (!grow(work, tokens)) {
-    preempted = true;
-    const bool itself = running_.back() == slot;
-    preempt_last();
-    if (itself) {
-      return false;
-    }
+std::size_t BlockBatcher::victim(std::size_t next) const {
+  if (!by_priority_) {
+    return running_.size() - 1;
   }
-  return true;
+  // What the iteration was about to compute of the victim is published when it gives way.
+  const auto first =
+      running_.begin() + static_cast<std::ptrdiff_t>(found_when_scheduled_ ? 0 : next);
+  return static_cast<std::size_t>(
+      std::max_element(first, running_.end(),
+                       [&](SessionSlot a, SessionSlot b) { return precedes(a, b); }) -
+      running_.begin());
+}
+
+bool BlockBatcher::make_way(std::size_t& next, Tokens& budget) {
+  const std::size_t place = victim(next);
+  const SessionSlot slot = running_[place];
+  const bool itself = place == next;
+  if (place < next) {
+    budget += work_[slot].decodes_now ? Tokens(1) : work_[slot].chunk;
+    std::erase(prompts_, slot);
+    --next;
+  }
+  preempt(slot);
+  return !itself;
+}
+
+void BlockBatcher::insert(std::vector<SessionSlot>& slots, SessionSlot slot) const {
+  slots.insert(std::upper_bound(slots.begin(), slots.end(), slot,
+                                [&](SessionSlot a, SessionSlot b) { return precedes(a, b); }),
+               slot);
 }
 
 /// The store need not know of tokens that neither begin nor fill a block.
@@ -295,11 +333,14 @@ bool BlockBatcher::grow(Work& work, Tokens tokens) {
   return true;
 }
 
-void BlockBatcher::preempt_last() {
-  const SessionSlot slot = running_.back();
+void BlockBatcher::preempt(SessionSlot slot) {
   let_go(slot);
   set_preempted(slot);
-  aside_.insert(aside_.begin(), slot);
+  if (by_priority_) {
+    insert(aside_, slot);
+  } else {
+    aside_.insert(aside_.begin(), slot);
+  }
   requests_.set_suspended(aside_.size());
 }
 
@@ -336,9 +377,13 @@ void BlockBatcher::admit_all(Tokens& budget) {
     if (config_.serving.one_at_a_time && !is_idle()) {
       return;
     }
-    const bool from_queue = aside == aside_.size();
-    if (from_queue && requests_.queue_length() == 0) {
+    const bool queued = requests_.queue_length() > 0;
+    bool from_queue = aside == aside_.size();
+    if (from_queue && !queued) {
       return;
+    }
+    if (by_priority_ && queued && !from_queue) {
+      from_queue = precedes(requests_.waiting(requests_.next()), aside_[aside]);
     }
     const QueuePosition position = from_queue ? requests_.next() : kNotQueued;
     const SessionSlot slot = from_queue ? requests_.waiting(position) : aside_[aside];
@@ -349,7 +394,8 @@ void BlockBatcher::admit_all(Tokens& budget) {
     }
     if (admitted == Admitted::later) {
       if (from_queue) {
-        aside_.push_back(requests_.take(position));
+        aside_.insert(aside_.begin() + static_cast<std::ptrdiff_t>(aside),
+                      requests_.take(position));
         requests_.set_suspended(aside_.size());
       }
       ++aside;
@@ -386,7 +432,11 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   work.computed = known;
   if (waits) {
     work.loading = true;
-    loading_.push_back(slot);
+    if (by_priority_) {
+      insert(loading_, slot);
+    } else {
+      loading_.push_back(slot);
+    }
     if (work.loads_from_behind.value > 0) {
       static_cast<void>(move(2, work.loads_from_behind, slot, kFarLoad | slot));
     } else {

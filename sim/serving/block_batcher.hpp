@@ -21,6 +21,10 @@ namespace kvtier {
 /// in order while the budget and the slots last, each if all of its prompt has room; memory is
 /// taken chunk by chunk.
 ///
+/// An order that preempts by priority (OrderPolicy) takes the running request with the largest
+/// number instead, of equal ones the last that arrived, and gives back its part of the budget.
+/// All requests that wait do so by priority and arrival, those that were admitted before too.
+///
 /// A request whose KV is found behind HBM waits for it while others run, beside the slots
 /// (`/system/load/wait: request`), and asks again in the next iteration if another loads some of
 /// it, or if some is still being written there. With `batch` it runs at once, and the iteration
@@ -44,7 +48,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   explicit BlockBatcher(const Setup& setup);
 
   void on_turn(SessionSlot slot) override;
-  void on_enqueued(SessionSlot, QueuePosition) override;
+  void on_enqueued(SessionSlot slot, QueuePosition position) override;
   void on_completion(Completion completion) override;
   [[nodiscard]] std::size_t tier_count() const override { return tiers_.size(); }
   [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_[tier]->medium(); }
@@ -73,6 +77,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   struct Work {
     TurnContent content;
     RequestId id;
+    /// Where orders by priority have it.
+    std::int64_t priority = 0;
+    QueuePosition position;
     /// Tokens that its prefill needs KV of: those of the prompt, and of what it had generated when
     /// it was preempted.
     Tokens prompt;
@@ -115,10 +122,20 @@ class BlockBatcher : public Batcher, private StoredKv {
   void note_wait();
   /// Memory for what each running request does next, in order. False: one was preempted.
   [[nodiscard]] bool make_room(Tokens& budget);
-  /// Its memory grows to so many tokens. False: it was preempted itself.
-  [[nodiscard]] bool hold(SessionSlot slot, Tokens tokens, bool& preempted);
+  /// A request gives way to the one in place `next` of the running ones, which moves up if one
+  /// before it leaves. False: it gave way itself.
+  [[nodiscard]] bool make_way(std::size_t& next, Tokens& budget);
+  /// The running request that gives way to the one in a place.
+  [[nodiscard]] std::size_t victim(std::size_t next) const;
+  [[nodiscard]] bool precedes(SessionSlot a, SessionSlot b) const {
+    const Work& x = work_[a];
+    const Work& y = work_[b];
+    return x.priority != y.priority ? x.priority < y.priority : x.position < y.position;
+  }
+  /// Inserts by priority.
+  void insert(std::vector<SessionSlot>& slots, SessionSlot slot) const;
   [[nodiscard]] bool grow(Work& work, Tokens tokens);
-  void preempt_last();
+  void preempt(SessionSlot slot);
   /// A running request has lost its memory, and waits again.
   void set_preempted(SessionSlot slot);
   void admit_all(Tokens& budget);
@@ -178,6 +195,9 @@ class BlockBatcher : public Batcher, private StoredKv {
 
   /// A request waits for its loads alone.
   bool loads_alone_;
+  bool by_priority_;
+  /// Others find blocks that an iteration is about to compute, as in vLLM.
+  bool found_when_scheduled_;
   std::int64_t block_;
   std::vector<std::int64_t> block_tokens_;  // by tier
   Bytes bytes_per_token_;
@@ -192,9 +212,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<Work> work_;  // by session
   /// In the order of their admission.
   std::vector<SessionSlot> running_;
-  /// Preempted requests and those that ask again: they come before the queue.
+  /// Preempted requests and those that ask again: they come before the queue, or in order of
+  /// priority.
   std::vector<SessionSlot> aside_;
-  /// In the order in which their loads began.
+  /// In the order in which their loads began, or of priority.
   std::vector<SessionSlot> loading_;
   struct Ended {
     RequestId id;

@@ -98,6 +98,7 @@ SessionSlot Requests::begin_session() {
   s.contents.swap(drawn_.contents);
   s.next_turn = 0;
   s.shared_prompt = drawn_.shared_prompt;
+  s.priority = drawn_.priority;
   s.began = drawn_.arrival;
   s.due = drawn_.arrival;
   s.history = s.shared_prompt.tokens;

@@ -88,6 +88,11 @@ class Requests final : public QueueView {
     return {static_cast<std::uint64_t>(request(slot).session)};
   }
 
+  /// Of the session in a slot.
+  [[nodiscard]] std::int64_t priority(SessionSlot slot) const { return sessions_[slot].priority; }
+  /// Whether the order goes by it.
+  [[nodiscard]] bool preempts_by_priority() const { return order_->preempts_by_priority(); }
+
   // The queue.
 
   QueuePosition enqueue(SessionSlot slot);
@@ -118,6 +123,9 @@ class Requests final : public QueueView {
   [[nodiscard]] Placement placement_at(QueuePosition position) const override;
   [[nodiscard]] FoundTokens find(QueuePosition position) const override;
   [[nodiscard]] Tokens common_prefix(QueuePosition a, QueuePosition b) const override;
+  [[nodiscard]] std::int64_t priority_at(QueuePosition position) const override {
+    return priority(waiting(position));
+  }
   [[nodiscard]] QueuePosition window_end() const override { return order_->window_end(*this); }
 
   // What a batcher tells.
@@ -203,6 +211,7 @@ class Requests final : public QueueView {
     /// Of logged workloads: when the turn in work was to arrive.
     SimTime due;
     SharedPrompt shared_prompt;
+    std::int64_t priority = 0;
     /// Tokens of the shared prompt, and of all earlier turns that have not been truncated away.
     Tokens history;
   };

@@ -654,6 +654,20 @@ void ExtentPool::leave_keyless(std::int64_t blocks) {
   }
 }
 
+std::array<std::vector<Stretch>, 4> ExtentPool::lists() const {
+  std::array<std::vector<Stretch>, 4> lists;
+  if (is_arc()) {
+    for (const Stretch& block : contents()) {
+      const Piece piece = first_piece(block.stream, block.begin, block.end);
+      lists[extents_[piece.extent].frequent ? 1 : 0].push_back(block);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      lists[2 + i] = ghosts_[i].contents();
+    }
+  }
+  return lists;
+}
+
 std::vector<Stretch> ExtentPool::contents() const {
   std::vector<Stretch> order;
   const auto add = [&](const Extent& extent) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -126,6 +127,13 @@ class ExtentPool {
   void let_go(const BlockRun& run, std::uint32_t copy, bool used);
   /// Blocks of a request that have no key wait at the end of the order of eviction.
   void leave_keyless(std::int64_t blocks);
+
+  // arc, for tests.
+
+  /// T1, T2, B1 and B2, oldest first.
+  [[nodiscard]] std::array<std::vector<Stretch>, 4> lists() const;
+  [[nodiscard]] double target() const { return target_; }
+  void set_target(double target) { target_ = target; }
 
   [[nodiscard]] std::vector<Stretch> contents() const;
   void check_invariants() const;

@@ -8,13 +8,14 @@
 #include "sim/core/assert.hpp"
 #include "sim/store/extent_pool.hpp"
 #include "sim/store/offer_counts.hpp"
+#include "sim/store/offload_calls.hpp"
 
 namespace kvtier {
 namespace {
 
 using Pools = std::vector<std::shared_ptr<ExtentPool>>;
 
-class ExtentStore final : public Store {
+class ExtentStore final : public Store, private OffloadCalls {
  public:
   ExtentStore(const StoreRules& rules, const Streams& streams, Pools pools)
       : rules_(rules),
@@ -67,12 +68,8 @@ class ExtentStore final : public Store {
       request.prompt = requests_[id.value].prompt;
       request.offered = std::move(requests_[id.value].offered);
       request.offered.next = 0;
-    } else if (!free_requests_.empty()) {
-      id = free_requests_.back();
-      free_requests_.pop_back();
     } else {
-      id = RequestId{static_cast<std::uint32_t>(requests_.size())};
-      requests_.emplace_back();
+      id = new_request();
     }
     Request& kept = requests_[id.value] = std::move(request);
     if (rules_.requests_in_first && pools_.size() > 1) {
@@ -126,11 +123,13 @@ class ExtentStore final : public Store {
 
   [[nodiscard]] bool offloads() const override { return offloads_; }
   bool offer(RequestId id, Tokens tokens) override { return offer(requests_[id.value], tokens); }
+  [[nodiscard]] OffloadCalls* offload_calls() override { return offloads_ ? this : nullptr; }
   [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
   void copied(std::uint32_t copy) override {
     const auto found = copies_in_work_.find(copy);
     for (const BlockRun& run : found->second) {
       pools_[1]->end_write(run);
+      write_new(1, run);
     }
     copies_in_work_.erase(found);
   }
@@ -185,6 +184,60 @@ class ExtentStore final : public Store {
   }
 
  private:
+  // OffloadCalls
+  RequestId begin(StreamId stream) override {
+    const RequestId id = new_request();
+    requests_[id.value] = {.context = {stream, Tokens(0)}};
+    return id;
+  }
+  Offer offer(RequestId id, const std::vector<Stretch>& blocks) override {
+    Offer result;
+    victims_[1].clear();
+    result.fits = offer_blocks(requests_[id.value].offered, blocks);
+    if (result.fits) {
+      add_blocks(offered_missing_, result.written);
+      add_blocks(victims_[1], result.evicted);
+    }
+    return result;
+  }
+  void begin_load(RequestId id, const std::vector<Stretch>& blocks) override {
+    for (const Stretch& block : blocks) {
+      const BlockRun run{block.stream, block.begin, block.end, End::head};
+      note_reuse(requests_[id.value].offered, run);
+      pools_[1]->begin_load(run);
+    }
+  }
+  void end_load(const std::vector<Stretch>& blocks) override {
+    for (const Stretch& block : blocks) {
+      pools_[1]->end_load({block.stream, block.begin, block.end, End::head});
+    }
+  }
+  void set_target(double target) override { pools_[1]->set_target(target); }
+  [[nodiscard]] BlockState state(StreamId stream, std::int64_t block) const override {
+    const Piece piece = pools_[1]->first_piece(stream, block, block + 1);
+    return !piece.present                        ? BlockState::absent
+           : pools_[1]->is_written(piece.extent) ? BlockState::written
+                                                 : BlockState::ready;
+  }
+  [[nodiscard]] std::int64_t offers(StreamId stream, std::int64_t block) const override {
+    return offer_counts_.uses(stream, block);
+  }
+  [[nodiscard]] OffloadFacts facts() const override {
+    const ExtentPool& pool = *pools_[1];
+    return {.free = pool.free(),
+            .evictable = pool.evictable(),
+            .lists = pool.lists(),
+            .target = pool.target()};
+  }
+  static void add_blocks(const std::vector<BlockRun>& runs, std::vector<Stretch>& blocks) {
+    for (const BlockRun& run : runs) {
+      for (std::int64_t i = 0; i < run.size(); ++i) {
+        const std::int64_t block = run.first == End::tail ? run.end - 1 - i : run.begin + i;
+        blocks.push_back({run.stream, block, block + 1});
+      }
+    }
+  }
+
   /// Blocks before `end` (and behind the stretch before) were found in this pool.
   struct Found {
     std::int64_t end = 0;
@@ -229,6 +282,16 @@ class ExtentStore final : public Store {
     Tokens prompt;
   };
 
+  RequestId new_request() {
+    if (!free_requests_.empty()) {
+      const RequestId id = free_requests_.back();
+      free_requests_.pop_back();
+      return id;
+    }
+    requests_.emplace_back();
+    return RequestId{static_cast<std::uint32_t>(requests_.size() - 1)};
+  }
+
   [[nodiscard]] std::int64_t block() const { return rules_.pools.front().block.value; }
   [[nodiscard]] std::int64_t blocks_up(Tokens tokens) const {
     return (tokens.value + block() - 1) / block();
@@ -236,10 +299,10 @@ class ExtentStore final : public Store {
 
   /// Leaves in path_ the stretches of a stream's first `end` blocks that end behind block `begin`:
   /// a request that grows in a stream of many forks need not look at all of them.
-  void find_path(StreamId stream, std::int64_t begin, std::int64_t end) {
+  void find_path(StreamId stream, std::int64_t begin, std::int64_t end, std::int64_t size) {
     path_.clear();
     for (StreamId at = stream; at.valid() && end > begin; at = streams_.parent(at)) {
-      const std::int64_t first = streams_.first_of(at) / block();
+      const std::int64_t first = streams_.first_of(at) / size;
       if (first < end) {
         path_.push_back({at, first, end});
         end = first;
@@ -525,7 +588,7 @@ class ExtentStore final : public Store {
       return;
     }
     ExtentPool& pool = *pools_.front();
-    find_path(request.context.stream, request.published, full);
+    find_path(request.context.stream, request.published, full, block());
     for (const Stretch& stretch : path_) {
       const BlockRun run{stretch.stream, std::max(stretch.begin, request.published), stretch.end,
                          End::head};
@@ -686,28 +749,31 @@ class ExtentStore final : public Store {
     if (end <= offered.next) {
       return true;
     }
+    find_path(request.context.stream, offered.next, end, size_behind());
+    path_.front().begin = std::max(path_.front().begin, offered.next);
+    const bool fits = offer_blocks(offered, path_);
+    offered.next = fits ? end : offered.next;
+    return fits;
+  }
+  /// Those of the blocks that are missing are written, or none.
+  bool offer_blocks(Offered& offered, const std::vector<Stretch>& blocks) {
     ExtentPool& pool = *pools_[1];
     std::vector<BlockRun>& here = offered_here_;
     std::vector<BlockRun>& missing = offered_missing_;
     here.clear();
     missing.clear();
     std::int64_t wanted = 0;
-    streams_.path(request.context.stream, end, size_behind(), path_);
-    for (const Stretch& stretch : path_) {
-      const BlockRun own{stretch.stream, std::max(stretch.begin, offered.next), stretch.end,
-                         End::head};
-      if (own.begin < own.end) {
-        for_each_piece(pool, own, [&](const Piece& piece) {
-          const BlockRun run{stretch.stream, piece.begin, piece.end, End::head};
-          if (!piece.present) {
-            missing.push_back(run);
-          } else if (!pool.is_written(piece.extent)) {
-            here.push_back(run);
-          }
-        });
-      }
-    }
-    offer_counts_.admit(path_, offered.next, missing);
+    walk(blocks, End::head, [&](const BlockRun& own) {
+      for_each_piece(pool, own, [&](const Piece& piece) {
+        const BlockRun run{own.stream, piece.begin, piece.end, End::head};
+        if (!piece.present) {
+          missing.push_back(run);
+        } else if (!pool.is_written(piece.extent)) {
+          here.push_back(run);
+        }
+      });
+    });
+    offer_counts_.admit(blocks, missing);
     for (const BlockRun& run : missing) {
       wanted += run.size();
     }
@@ -738,7 +804,6 @@ class ExtentStore final : public Store {
       if (wanted > 0) {
         write_missing(offered, short_of);
       }
-      offered.next = end;
     }
     for (const BlockRun& run : here) {
       pool.unpin(run);
@@ -763,7 +828,6 @@ class ExtentStore final : public Store {
       add(offered.inserted, run);
       counters_[1].inserted += run.size();
       copy.blocks += run.size();
-      write_new(1, run);
     }
     copies_in_work_.emplace(copy.id, offered_missing_);
     begun_.push_back(copy);

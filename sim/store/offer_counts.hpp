@@ -12,29 +12,27 @@
 namespace kvtier {
 
 /// How often each block was offered to an offload that stores a block only from the n-th time on
-/// (vLLM's store_threshold, with Write::after_uses). It counts kMost blocks, and forgets the one
-/// that was offered longest ago, but none of the call at hand.
+/// (vLLM's store_threshold, with Write::after_uses). It counts EdgeRules::counted blocks, and
+/// forgets the one that was offered longest ago, but none of the call at hand.
 class OfferCounts {
  public:
-  static constexpr std::size_t kMost = 64'000;
-
   explicit OfferCounts(const StoreRules& rules)
       : wanted_(is_offload(rules) && rules.edges.front().write == Write::after_uses
                     ? rules.edges.front().uses
-                    : 0) {}
+                    : 0),
+        most_(rules.edges.empty() ? 0 : static_cast<std::size_t>(rules.edges.front().counted)) {}
 
-  /// Counts the blocks of the path from `first` on, and takes those out of `missing` that were
-  /// offered too rarely.
-  void admit(const std::vector<Stretch>& path, std::int64_t first, std::vector<BlockRun>& missing) {
+  /// Counts the blocks, and takes those out of `missing` that were offered too rarely.
+  void admit(const std::vector<Stretch>& blocks, std::vector<BlockRun>& missing) {
     if (wanted_ < 2) {
       return;
     }
     std::vector<Key> offered;
-    walk(path, End::head, [&](const BlockRun& run) {
-      for (std::int64_t i = std::max(run.begin, first); i < run.end; ++i) {
+    for (const Stretch& run : blocks) {
+      for (std::int64_t i = run.begin; i < run.end; ++i) {
         offered.emplace_back(run.stream, i);
       }
-    });
+    }
     count(offered);
     std::vector<BlockRun> admitted;
     for (const BlockRun& run : missing) {
@@ -51,6 +49,10 @@ class OfferCounts {
       }
     }
     missing = std::move(admitted);
+  }
+  [[nodiscard]] std::int64_t uses(StreamId stream, std::int64_t block) const {
+    const auto found = counts_.find({stream, block});
+    return found == counts_.end() ? 0 : found->second.uses;
   }
 
  private:
@@ -74,7 +76,7 @@ class OfferCounts {
       if (counts_.contains(key)) {
         continue;
       }
-      if (counts_.size() >= kMost) {
+      if (counts_.size() >= most_) {
         if (others == 0) {
           continue;
         }
@@ -87,6 +89,7 @@ class OfferCounts {
   }
 
   std::int64_t wanted_;
+  std::size_t most_;
   /// Those offered longest ago first.
   std::list<Key> order_;
   std::map<Key, Count> counts_;

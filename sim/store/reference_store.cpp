@@ -9,6 +9,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/store/offer_counts.hpp"
+#include "sim/store/offload_calls.hpp"
 
 namespace kvtier {
 namespace {
@@ -16,16 +17,20 @@ namespace {
 /// A block's key: the stream of its last token, and its place there.
 using Key = std::pair<StreamId, std::int64_t>;
 
-std::vector<Key> keys_of(const Streams& streams, const Context& context, Tokens block) {
-  std::vector<Stretch> path;
-  streams.path(context.stream, context.tokens.value / block.value, block.value, path);
+std::vector<Key> keys_of(const std::vector<Stretch>& blocks) {
   std::vector<Key> keys;
-  for (const Stretch& stretch : path) {
+  for (const Stretch& stretch : blocks) {
     for (std::int64_t i = stretch.begin; i < stretch.end; ++i) {
       keys.emplace_back(stretch.stream, i);
     }
   }
   return keys;
+}
+
+std::vector<Key> keys_of(const Streams& streams, const Context& context, Tokens block) {
+  std::vector<Stretch> path;
+  streams.path(context.stream, context.tokens.value / block.value, block.value, path);
+  return keys_of(path);
 }
 
 std::int64_t usable_tokens(const StoreRules& rules, Tokens prompt) {
@@ -84,6 +89,13 @@ class Ghosts {
                        [&](const Key& key) { return key.first == stream; });
   }
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
+  [[nodiscard]] std::vector<Stretch> contents() const {
+    std::vector<Stretch> contents;
+    for (const Key& key : order_) {
+      contents.push_back(stretch_of(key));
+    }
+    return contents;
+  }
 
  private:
   std::list<Key> order_;
@@ -278,6 +290,21 @@ class BlockPool {
     return contents;
   }
 
+  /// arc: T1, T2, B1 and B2, oldest first.
+  [[nodiscard]] std::array<std::vector<Stretch>, 4> lists() const {
+    std::array<std::vector<Stretch>, 4> lists;
+    if (is_arc()) {
+      for (const auto& [place, block] : order_) {
+        lists[block->frequent ? 1 : 0].push_back(stretch_of(block->key));
+      }
+      lists[2] = ghosts_[0].contents();
+      lists[3] = ghosts_[1].contents();
+    }
+    return lists;
+  }
+  [[nodiscard]] double target() const { return target_; }
+  void set_target(double target) { target_ = target; }
+
   /// Blocks of all kinds; with a key.
   std::int64_t used = 0;
   std::int64_t resident = 0;
@@ -315,7 +342,7 @@ class BlockPool {
   std::map<Key, std::vector<Block*>> by_key_;
 };
 
-class ReferenceBlocks final : public Store {
+class ReferenceBlocks final : public Store, private OffloadCalls {
  public:
   using Pools = std::vector<std::shared_ptr<BlockPool>>;
   ReferenceBlocks(const StoreRules& rules, const Streams& streams, Pools pools)
@@ -447,8 +474,7 @@ class ReferenceBlocks final : public Store {
   void loaded(RequestId id) override {
     Request& request = requests_.at(id.value);
     for (Block* block : request.loads) {
-      --block->loads;
-      pools_[1]->unpin(block);
+      end_load(block);
     }
     request.loads.clear();
   }
@@ -457,11 +483,13 @@ class ReferenceBlocks final : public Store {
     publish(request, request.loaded);
   }
   bool offer(RequestId id, Tokens tokens) override { return offer(requests_.at(id.value), tokens); }
+  [[nodiscard]] OffloadCalls* offload_calls() override { return offloads() ? this : nullptr; }
   [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
   void copied(std::uint32_t copy) override {
     for (Block* block : copies_in_work_.at(copy)) {
       --block->writes;
       pools_[1]->unpin(block);
+      write_new(1, *block);
     }
     copies_in_work_.erase(copy);
   }
@@ -545,18 +573,76 @@ class ReferenceBlocks final : public Store {
   struct Request {
     Context context;
     /// With a key, in order; the first `found` were found.
-    std::vector<Block*> blocks;
+    std::vector<Block*> blocks{};
     std::size_t found = 0;
     /// Blocks without a key.
     std::int64_t unpublished = 0;
     /// Where each block that was found lay.
-    std::vector<std::size_t> places;
+    std::vector<std::size_t> places{};
     /// Blocks that it loads, and the end of what it has when they are there.
-    std::vector<Block*> loads;
-    Tokens loaded;
-    Offered offered;
-    Tokens prompt;
+    std::vector<Block*> loads{};
+    Tokens loaded{};
+    Offered offered{};
+    Tokens prompt{};
   };
+
+  // OffloadCalls
+  RequestId begin(StreamId stream) override {
+    requests_[++last_request_] = {.context = {stream, Tokens(0)}};
+    return RequestId{last_request_};
+  }
+  Offer offer(RequestId id, const std::vector<Stretch>& blocks) override {
+    Offer result;
+    const std::vector<Key> keys = keys_of(blocks);
+    for (const Key& key : keys) {
+      if (pools_[1]->find(key) == nullptr) {
+        result.written.push_back(stretch_of(key));
+      }
+    }
+    evicted_behind_.clear();
+    result.fits = offer_blocks(requests_.at(id.value).offered, keys);
+    std::erase_if(result.written, [&](const Stretch& block) {
+      return pools_[1]->find({block.stream, block.begin}) == nullptr;
+    });
+    result.evicted = evicted_behind_;
+    return result;
+  }
+  void begin_load(RequestId id, const std::vector<Stretch>& blocks) override {
+    for (const Key& key : keys_of(blocks)) {
+      note_reuse(requests_.at(id.value).offered, key, key.second);
+      begin_load(pools_[1]->find(key));
+    }
+  }
+  void end_load(const std::vector<Stretch>& blocks) override {
+    for (const Key& key : keys_of(blocks)) {
+      end_load(pools_[1]->find(key));
+    }
+  }
+  void set_target(double target) override { pools_[1]->set_target(target); }
+  [[nodiscard]] BlockState state(StreamId stream, std::int64_t block) const override {
+    const Block* here = pools_[1]->find({stream, block});
+    return here == nullptr    ? BlockState::absent
+           : here->writes > 0 ? BlockState::written
+                              : BlockState::ready;
+  }
+  [[nodiscard]] std::int64_t offers(StreamId stream, std::int64_t block) const override {
+    return offer_counts_.uses(stream, block);
+  }
+  [[nodiscard]] OffloadFacts facts() const override {
+    const BlockPool& pool = *pools_[1];
+    return {.free = rules_.pools[1].capacity - pool.used,
+            .evictable = pool.evictable(),
+            .lists = pool.lists(),
+            .target = pool.target()};
+  }
+  void begin_load(Block* block) {
+    pools_[1]->pin(block);
+    ++block->loads;
+  }
+  void end_load(Block* block) {
+    --block->loads;
+    pools_[1]->unpin(block);
+  }
 
   // ---- The pools behind the first one ----
 
@@ -637,8 +723,7 @@ class ReferenceBlocks final : public Store {
     for (auto i = static_cast<std::size_t>(match.by_pool[0].value / size_behind().value); i < end;
          ++i) {
       if (Block* here = pools_[1]->find(keys[i])) {
-        pools_[1]->pin(here);
-        ++here->loads;
+        begin_load(here);
         request.loads.push_back(here);
       }
       if (offloads()) {
@@ -675,80 +760,84 @@ class ReferenceBlocks final : public Store {
     return keys_behind({request.context.stream, tokens});
   }
   bool offer(Request& request, Tokens tokens) {
-    const std::vector<Key> keys = offers(request, tokens);
-    BlockPool& pool = *pools_[1];
+    std::vector<Key> keys = offers(request, tokens);
     Offered& offered = request.offered;
-    if (std::ssize(keys) <= offered.next) {
+    const std::int64_t end = std::ssize(keys);
+    if (end <= offered.next) {
       return true;
     }
+    keys.erase(keys.begin(), keys.begin() + offered.next);
+    const bool fits = offer_blocks(offered, keys);
+    offered.next = fits ? end : offered.next;
+    return fits;
+  }
+  bool offer_blocks(Offered& offered, const std::vector<Key>& keys) {
+    BlockPool& pool = *pools_[1];
     std::vector<Stretch> offered_now;
     std::vector<BlockRun> candidates;
-    std::vector<std::int64_t> ready;
-    for (std::int64_t i = offered.next; i < std::ssize(keys); ++i) {
-      const Key& key = keys[static_cast<std::size_t>(i)];
+    std::vector<Key> ready;
+    for (const Key& key : keys) {
       offered_now.push_back(stretch_of(key));
       const Block* here = pool.find(key);
       if (here == nullptr) {
         candidates.push_back({key.first, key.second, key.second + 1, End::head});
       } else if (here->writes == 0) {
-        ready.push_back(i);
+        ready.push_back(key);
       }
     }
-    offer_counts_.admit(offered_now, 0, candidates);
-    std::vector<std::int64_t> missing;
+    offer_counts_.admit(offered_now, candidates);
+    std::vector<Key> missing;
     for (const BlockRun& run : candidates) {
       for (std::int64_t i = run.begin; i < run.end; ++i) {
-        missing.push_back(i);
+        missing.emplace_back(run.stream, i);
       }
     }
     for (auto i = missing.rbegin(); i != missing.rend(); ++i) {
-      if (offered.missed.insert(*i).second) {
-        pool.adapt(keys[static_cast<std::size_t>(*i)]);
+      if (offered.missed.insert(i->second).second) {
+        pool.adapt(*i);
       }
     }
     if (!missing.empty()) {
       static_cast<void>(rank_of(offered));
     }
     std::vector<Block*> pinned;
-    for (const std::int64_t i : ready) {
-      note_reuse(offered, keys[static_cast<std::size_t>(i)], i);
-      pinned.push_back(pool.find(keys[static_cast<std::size_t>(i)]));
+    for (const Key& key : ready) {
+      note_reuse(offered, key, key.second);
+      pinned.push_back(pool.find(key));
       pool.pin(pinned.back());
     }
-    offered.seen.insert(missing.begin(), missing.end());
+    for (const Key& key : missing) {
+      offered.seen.insert(key.second);
+    }
     const std::int64_t wanted = std::ssize(missing) - (rules_.pools[1].capacity - pool.used);
     const bool fits = wanted <= pool.evictable();
     if (!fits) {
       counters_[1].skipped += std::ssize(missing);
-    } else {
-      offered.next = std::ssize(keys);
-      if (!missing.empty()) {
-        write_missing(offered, keys, missing, wanted);
-      }
+    } else if (!missing.empty()) {
+      write_missing(offered, missing, wanted);
     }
     for (Block* block : pinned) {
       pool.unpin(block);
     }
     return fits;
   }
-  void write_missing(Offered& offered, const std::vector<Key>& keys,
-                     const std::vector<std::int64_t>& missing, std::int64_t wanted) {
+  void write_missing(Offered& offered, const std::vector<Key>& missing, std::int64_t wanted) {
     const Copy copy{.id = last_copy_++, .blocks = std::ssize(missing)};
-    for (const std::int64_t i : missing) {
-      leave_below(1, keys[static_cast<std::size_t>(i)]);
+    for (const Key& key : missing) {
+      leave_below(1, key);
     }
+    evicted_behind_.clear();
     free_blocks(1, wanted);
-    for (const std::int64_t i : missing) {
-      Block* made = pools_[1]->add({.key = keys[static_cast<std::size_t>(i)]});
+    for (const Key& key : missing) {
+      Block* made = pools_[1]->add({.key = key});
       if (rules_.pools[1].eviction == "lru") {
-        pools_[1]->place_as(made, offered.rank, i);
+        pools_[1]->place_as(made, offered.rank, key.second);
       }
       pools_[1]->pin(made);
       ++made->writes;
       ++counters_[1].inserted;
-      offered.inserted.insert(i);
+      offered.inserted.insert(key.second);
       copies_in_work_[copy.id].push_back(made);
-      write(1, *made);
     }
     begun_.push_back(copy);
   }
@@ -827,6 +916,12 @@ class ReferenceBlocks final : public Store {
       }
     }
   }
+  /// A block's coming in is its first put.
+  void write_new(std::size_t i, const Block& block) {
+    Block made = block;
+    made.puts = 1;
+    write(i, made);
+  }
   void leave_below(std::size_t i, const Key& key) {
     for (; i < rules_.edges.size() && rules_.edges[i].exclusive; ++i) {
       if (Block* below = pools_[i + 1]->find(key)) {
@@ -853,6 +948,9 @@ class ReferenceBlocks final : public Store {
       return;
     }
     ++counters_[i].evicted;
+    if (i == 1 && offloads()) {
+      evicted_behind_.push_back(stretch_of(key));
+    }
     if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction && put(i + 1, key)) {
       ++counters_[i].demoted;
     }
@@ -905,6 +1003,8 @@ class ReferenceBlocks final : public Store {
   std::uint32_t last_copy_ = 0;
   std::vector<Copy> begun_;
   std::map<std::uint32_t, std::vector<Block*>> copies_in_work_;
+  /// Blocks that left an offload for the last ones that were written.
+  std::vector<Stretch> evicted_behind_;
 };
 
 // ---- Nodes ----

@@ -150,6 +150,8 @@ struct EdgeRules {
   Write write = Write::with_compute;
   /// For after_uses.
   std::int64_t uses = 2;
+  /// For after_uses of an offload: offers of so many blocks are counted.
+  std::int64_t counted = 64'000;
   /// A block leaves the slower pool when it comes into the faster one.
   bool exclusive = false;
   NoRoom no_room = NoRoom::evict;

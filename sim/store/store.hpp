@@ -57,6 +57,8 @@ struct FreeBlocks {
   std::int64_t empty = 0;
 };
 
+class OffloadCalls;
+
 /// Dense number of a request that holds KV in the first pool.
 struct RequestId {
   std::uint32_t value = UINT32_MAX;
@@ -120,6 +122,8 @@ class Store {
   virtual void copied(std::uint32_t) {}
   /// The request was released and comes no more: its uses count.
   virtual void end(RequestId) {}
+  /// Its calls without requests in the first pool; null if there is no such pool.
+  [[nodiscard]] virtual OffloadCalls* offload_calls() { return nullptr; }
 
   /// Blocks of the first pool that requests may take, and of those the ones that hold nothing.
   [[nodiscard]] virtual FreeBlocks free_blocks() const = 0;

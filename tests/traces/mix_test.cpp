@@ -104,7 +104,8 @@ TEST(Mix, WorkloadsOfOneKindDiffer) {
 TEST(Mix, NamesTokensInOneForestOfStreams) {
   const TempDir dir;
   const auto source = make_source(config_of(with_mix(R"([
-          {"name": "agents", "workload": {"generator": "agents", "agents": {"subagents": {"share": 0.02}}}},
+          {"name": "agents", "priority": 4,
+           "workload": {"generator": "agents", "agents": {"subagents": {"share": 0.02}}}},
           {"name": "rag", "weight": 5, "workload": {"generator": "rag"}}])")),
                                   7, dir.path());
   ASSERT_NE(source->streams(), nullptr);
@@ -113,6 +114,7 @@ TEST(Mix, NamesTokensInOneForestOfStreams) {
   SimTime last;
   for (const SessionSpec& session : read_all(*source)) {
     EXPECT_GE(session.arrival, last);
+    EXPECT_EQ(session.priority, session.workload_class == 0 ? 4 : 0);
     last = session.arrival;
     ++counts.at(static_cast<std::size_t>(session.workload_class));
     for (const TurnContent& content : session.contents) {

@@ -282,8 +282,8 @@ std::vector<OracleRun> oracle_runs(const std::string& name, const OracleKind& ki
   return runs;
 }
 
-StoreRules vllm_rules(const ConfigDirectory& presets) {
-  const OracleKind kind{.block = Tokens(16)};
+StoreRules vllm_rules(const ConfigDirectory& presets, bool offloads) {
+  const OracleKind kind{.block = Tokens(16), .cpu = offloads ? 1 << 20 : 0};
   return rules_of(kind, 1 << 20, HashTrace{}, presets);
 }
 

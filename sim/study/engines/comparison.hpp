@@ -53,8 +53,8 @@ struct OracleRun {
 [[nodiscard]] std::vector<OracleRun> oracle_runs(const std::string& name, const OracleKind& kind,
                                                  const OracleTable& table);
 
-/// The rules of the preset `vllm`, with some capacity. Throws ConfigError.
-[[nodiscard]] StoreRules vllm_rules(const ConfigDirectory& presets);
+/// The rules of the preset `vllm`, or `vllm_cpu_offload`, with some capacity. Throws ConfigError.
+[[nodiscard]] StoreRules vllm_rules(const ConfigDirectory& presets, bool offloads);
 
 /// Whether the table's requests are the trace's first ones, by their prompts' lengths.
 [[nodiscard]] bool is_of(const OracleTable& table, const HashTrace& trace);

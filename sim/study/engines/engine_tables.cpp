@@ -1,325 +1,16 @@
 #include "sim/study/engines/engine_tables.hpp"
 
-#include <algorithm>
-#include <map>
-#include <memory>
-#include <optional>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "sim/core/file.hpp"
-#include "sim/store/stores.hpp"
-#include "sim/study/config/resolve.hpp"
-#include "sim/study/engines/replays.hpp"
+#include "sim/study/engines/table_calls.hpp"
 
 namespace kvtier {
 namespace {
 
 constexpr const char* kSchema = "kvtier.engine_tables/1";
-
-/// A table that the stores have no call for.
-struct Unsupported {
-  std::string reason;
-};
-
-/// A block's number in the stream that owns its last token: one for each key.
-using Key = std::pair<StreamId, std::int64_t>;
-
-/// Gives requests with equal first tokens one stream up to there.
-class NamedTokens {
- public:
-  explicit NamedTokens(Streams& streams) : streams_(streams) {}
-
-  /// Token ids of pieces `[stream, tokens]` or `[stream, first, tokens]`.
-  [[nodiscard]] std::vector<std::int64_t> of(const Json& pieces) {
-    std::vector<std::int64_t> tokens;
-    for (const Json& piece : pieces) {
-      const bool has_first = piece.size() == 3;
-      const std::int64_t number =
-          names_.try_emplace(piece.at(0).get<std::string>(), names_.size()).first->second;
-      const std::int64_t first = has_first ? piece.at(1).get<std::int64_t>() : 0;
-      const auto count = piece.at(has_first ? 2 : 1).get<std::int64_t>();
-      if (first < 0 || count < 0 || first + count > kStreamTokens) {
-        throw ConfigError(
-            fmt::format("expected at most {} tokens, got {}", kStreamTokens, quote_json(piece)));
-      }
-      for (std::int64_t i = 0; i < count; ++i) {
-        tokens.push_back(number * kStreamTokens + first + i);
-      }
-    }
-    return tokens;
-  }
-
-  /// A stream with exactly these first tokens.
-  [[nodiscard]] StreamId stream(const std::vector<std::int64_t>& tokens, const std::string& salt) {
-    std::size_t shared = 0;
-    StreamId nearest = kNoStream;
-    for (const Known& known : known_) {
-      const std::size_t common = static_cast<std::size_t>(
-          std::ranges::mismatch(known.tokens, tokens).in2 - tokens.begin());
-      if (known.salt == salt && common > shared) {
-        shared = common;
-        nearest = known.stream;
-      }
-    }
-    const Tokens fork(static_cast<std::int64_t>(shared));
-    StreamId stream = shared == 0 ? kNoStream : streams_.stream_at(nearest, fork);
-    if (shared < tokens.size()) {
-      stream = streams_.open(stream, fork);
-      known_.push_back({tokens, salt, stream});
-    }
-    return stream;
-  }
-
-  /// All streams, the last opened first.
-  [[nodiscard]] std::vector<StreamId> streams() const {
-    std::vector<StreamId> all;
-    for (auto known = known_.rbegin(); known != known_.rend(); ++known) {
-      all.push_back(known->stream);
-    }
-    return all;
-  }
-
- private:
-  static constexpr std::int64_t kStreamTokens = 1 << 24;
-
-  struct Known {
-    std::vector<std::int64_t> tokens;
-    std::string salt;
-    StreamId stream;
-  };
-
-  Streams& streams_;
-  std::map<std::string, std::int64_t> names_;
-  std::vector<Known> known_;
-};
-
-/// The calls of kind gpu on a store.
-class GpuCalls {
- public:
-  GpuCalls(const Json& system, StoreRules rules, const StoreKind& kind) : tokens_(streams_) {
-    if (!system.value("caching", true)) {
-      throw Unsupported{"a system without a prefix cache"};
-    }
-    block_ = system.at("block_tokens").get<std::int64_t>();
-    rules.pools[0].block = Tokens(block_);
-    rules.pools[0].capacity = system.at("gpu_blocks").get<std::int64_t>();
-    if (block_ < 1 || rules.pools[0].capacity < 1) {
-      throw ConfigError("expected at least one block of one token");
-    }
-    store_ = kind.make(rules, streams_, {});
-  }
-
-  /// Results of the call, and the state after it.
-  [[nodiscard]] Json make(const Json& call) {
-    const auto name = call.at("call").get<std::string>();
-    Json results = Json::object();
-    if (name == "reset") {
-      results = reset();
-    } else if (name != "check") {
-      const auto request = call.at("request").get<std::string>();
-      if (name == "request") {
-        add(request, call);
-      } else {
-        results = make(name, at(request), call);
-      }
-    }
-    add_state(results);
-    return results;
-  }
-
-  /// The same key by the name that results have.
-  [[nodiscard]] std::string key_name(const std::string& name) const {
-    const std::size_t slash = name.rfind('/');
-    const auto request = requests_.find(name.substr(0, slash));
-    if (slash == std::string::npos || request == requests_.end() ||
-        name.find_first_not_of("0123456789", slash + 1) != std::string::npos ||
-        name.size() > slash + 8 || name.size() == slash + 1) {
-      throw ConfigError(fmt::format("expected a key such as r0/2, got \"{}\"", name));
-    }
-    return name_of(key(request->second, std::stoll(name.substr(slash + 1))));
-  }
-
- private:
-  struct Request {
-    std::vector<std::int64_t> tokens;
-    std::string salt;
-    StreamId stream;
-    bool looked_up = false;
-    std::optional<RequestId> held{};
-    std::int64_t computed = 0;
-
-    [[nodiscard]] Context context(std::int64_t count) const { return {stream, Tokens(count)}; }
-    [[nodiscard]] Context context() const {
-      return context(static_cast<std::int64_t>(tokens.size()));
-    }
-  };
-
-  Request& at(const std::string& name) {
-    const auto request = requests_.find(name);
-    if (request == requests_.end()) {
-      throw ConfigError(fmt::format("no request \"{}\" before this call", name));
-    }
-    return request->second;
-  }
-
-  void add(const std::string& name, const Json& call) {
-    if (call.value("skip_lookup", false)) {
-      throw Unsupported{"a request that looks nothing up"};
-    }
-    Request request{.tokens = tokens_.of(call.at("prompt")), .salt = call.value("salt", "")};
-    if (request.tokens.empty()) {
-      throw ConfigError("expected a prompt of one token at least");
-    }
-    request.stream = tokens_.stream(request.tokens, request.salt);
-    if (!requests_.emplace(name, std::move(request)).second) {
-      throw ConfigError(fmt::format("the request \"{}\" comes twice", name));
-    }
-    order_.push_back(name);
-  }
-
-  Json make(const std::string& name, Request& request, const Json& call) {
-    if (name == "lookup") {
-      request.looked_up = true;
-      return {{"hit_tokens", store_->match(request.context()).tokens.value}};
-    }
-    if (name == "allocate") {
-      return allocate(request, call.at("tokens").get<std::int64_t>(),
-                      call.value("whole_prompt_must_fit", false));
-    }
-    if (name == "respond") {
-      const std::vector<std::int64_t> more = tokens_.of(call.at("tokens"));
-      request.tokens.insert(request.tokens.end(), more.begin(), more.end());
-      request.stream = tokens_.stream(request.tokens, request.salt);
-      return Json::object();
-    }
-    if (name == "free") {
-      if (request.held) {
-        store_->release(*request.held);
-      }
-      request.held.reset();
-      return Json::object();
-    }
-    throw ConfigError(fmt::format("expected a call of the block pool, got \"{}\"", name));
-  }
-
-  Json allocate(Request& request, std::int64_t tokens, bool whole) {
-    std::vector<Key> free = free_keys();
-    const std::int64_t available = store_->free_blocks().available;
-    const std::int64_t evicted = store_->counters(0).evicted;
-    const auto end_at = [&](std::int64_t begin) {
-      const std::int64_t end = begin + tokens;
-      if (tokens < 1 || end > static_cast<std::int64_t>(request.tokens.size())) {
-        throw ConfigError(fmt::format("expected tokens of the request, which has {}, got {}",
-                                      request.tokens.size(), end));
-      }
-      return end;
-    };
-    std::int64_t end = 0;
-    std::int64_t reused = 0;
-    if (request.held) {
-      if (whole) {
-        throw Unsupported{"a running request whose whole prompt must fit"};
-      }
-      end = end_at(request.computed);
-      if (!store_->grow(*request.held, request.context(end))) {
-        return {{"fits", false}};
-      }
-    } else {
-      Match match = store_->match(request.context());
-      if (!std::exchange(request.looked_up, false) && match.tokens.value > 0) {
-        throw Unsupported{"a request that looks nothing up"};
-      }
-      end = end_at(match.tokens.value);
-      const Context context = request.context();
-      request.held = store_->acquire(
-          context, {.taken = Tokens(end), .needed = whole ? context.tokens : Tokens(end)}, match);
-      if (!request.held) {
-        return {{"fits", false}};
-      }
-      for (std::int64_t i = 0; i < match.tokens.value / block_; ++i) {
-        const auto hit = std::ranges::find(free, key(request, i));
-        if (hit != free.end()) {
-          free.erase(hit);
-          ++reused;
-        }
-      }
-    }
-    request.computed = end;
-    // Victims are counted; which they are follows from the order.
-    const auto left = static_cast<std::size_t>(store_->counters(0).evicted - evicted);
-    Json names = Json::array();
-    for (std::size_t i = 0; i < left; ++i) {
-      names.push_back(i < free.size() ? name_of(free[i]) : "?");
-    }
-    return {{"fits", true},
-            {"new_blocks", available - store_->free_blocks().available - reused},
-            {"evicted", std::move(names)}};
-  }
-
-  Json reset() {
-    const bool held = std::ranges::any_of(
-        requests_, [](const auto& request) { return request.second.held.has_value(); });
-    if (!held) {
-      for (const StreamId stream : tokens_.streams()) {
-        store_->truncate(stream, Tokens(streams_.first_of(stream)));
-      }
-    }
-    return {{"done", !held}};
-  }
-
-  /// Keys of blocks that may be taken, the next one first.
-  [[nodiscard]] std::vector<Key> free_keys() const {
-    const FreeBlocks free = store_->free_blocks();
-    std::vector<Key> keys = all_keys();
-    keys.resize(std::min(keys.size(), static_cast<std::size_t>(free.available - free.empty)));
-    return keys;
-  }
-  [[nodiscard]] std::vector<Key> all_keys() const {
-    std::vector<Key> keys;
-    for (const Stretch& block : store_->contents(0)) {
-      keys.emplace_back(block.stream, block.begin);
-    }
-    return keys;
-  }
-
-  void add_state(Json& results) const {
-    const FreeBlocks free = store_->free_blocks();
-    const std::vector<Key> all = all_keys();
-    results["free_blocks"] = free.available;
-    results["free_without_key"] = free.empty;
-    results["findable_keys"] = std::set<Key>(all.begin(), all.end()).size();
-    results["free_keys"] = Json::array();
-    for (const Key& key : free_keys()) {
-      results["free_keys"].push_back(name_of(key));
-    }
-  }
-
-  [[nodiscard]] Key key(const Request& request, std::int64_t place) const {
-    return {streams_.stream_at(request.stream, Tokens((place + 1) * block_ - 1)), place};
-  }
-  /// NAME/PLACE of the first request that has the key.
-  [[nodiscard]] std::string name_of(const Key& wanted) const {
-    for (const std::string& name : order_) {
-      const Request& request = requests_.at(name);
-      const bool has_it =
-          (wanted.second + 1) * block_ <= static_cast<std::int64_t>(request.tokens.size());
-      if (has_it && key(request, wanted.second) == wanted) {
-        return fmt::format("{}/{}", name, wanted.second);
-      }
-    }
-    return "?";
-  }
-
-  Streams streams_;
-  NamedTokens tokens_;
-  std::unique_ptr<Store> store_;
-  std::int64_t block_ = 0;
-  std::map<std::string, Request> requests_;
-  std::vector<std::string> order_;
-};
 
 /// Of a call that expects something: what, and what came out of the same.
 struct Row {
@@ -328,9 +19,7 @@ struct Row {
   Json got;
 };
 
-std::vector<Row> run_calls(const EngineTable& table, const StoreRules& rules,
-                           const StoreKind& kind) {
-  GpuCalls calls(table.system, rules, kind);
+std::vector<Row> run_calls(const EngineTable& table, TableCalls& calls) {
   std::vector<Row> rows;
   for (std::size_t i = 0; i < table.calls.size(); ++i) {
     const Json& call = table.calls[i];
@@ -341,12 +30,7 @@ std::vector<Row> run_calls(const EngineTable& table, const StoreRules& rules,
       }
       Row row{.call = static_cast<std::int64_t>(i)};
       for (const auto& [name, value] : call["expect"].items()) {
-        row.expected[name] = value;
-        if (name == "evicted" || name == "free_keys") {
-          for (Json& key : row.expected[name]) {
-            key = calls.key_name(key.get<std::string>());
-          }
-        }
+        row.expected[name] = calls.expected(name, value);
         row.got[name] = results.value(name, Json("not known"));
       }
       rows.push_back(std::move(row));
@@ -372,7 +56,8 @@ EngineTables read_engine_tables(const std::filesystem::path& path) {
     for (const Json& table : file.at("tables")) {
       tables.tables.push_back({.name = table.at("name").get<std::string>(),
                                .system = table.at("system"),
-                               .calls = table.at("calls")});
+                               .calls = table.at("calls"),
+                               .not_executed = table.value("not_executed", "")});
     }
     return tables;
   } catch (const Json::exception& error) {
@@ -384,13 +69,17 @@ std::variant<EngineComparison, NotRun> compare_with_calls(const EngineTable& tab
                                                           const ConfigDirectory& presets) {
   try {
     const auto kind = table.system.at("kind").get<std::string>();
-    if (kind != "gpu") {
+    if (!table.not_executed.empty()) {
+      return NotRun{table.not_executed};
+    }
+    if (kind != "gpu" && kind != "cpu" && kind != "tiers") {
       return NotRun{fmt::format("kind {}", kind)};
     }
-    const StoreRules rules = vllm_rules(presets);
+    const StoreRules rules = vllm_rules(presets, kind != "gpu");
     std::vector<std::vector<Row>> runs;
     for (const StoreKind& store : store_kinds()) {
-      runs.push_back(run_calls(table, rules, store));
+      runs.push_back(run_calls(
+          table, *(kind == "gpu" ? make_gpu_calls : make_cpu_calls)(table.system, rules, store)));
     }
     EngineComparison comparison{.name = table.name, .capacity = {}};
     for (std::size_t i = 0; i < runs.front().size(); ++i) {

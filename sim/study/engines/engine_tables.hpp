@@ -15,6 +15,8 @@ struct EngineTable {
   std::string name;
   Json system;
   Json calls;
+  /// Why the stores do not make the calls; empty if they do.
+  std::string not_executed{};
 };
 
 struct EngineTables {
@@ -24,7 +26,7 @@ struct EngineTables {
 /// Reads a file of kvtier.engine_tables/1. Throws ConfigError.
 [[nodiscard]] EngineTables read_engine_tables(const std::filesystem::path& path);
 
-/// Why no store can make the calls of a table.
+/// Why no store makes the calls of a table: as the table says, or because of a call that it has.
 struct NotRun {
   std::string reason;
 };

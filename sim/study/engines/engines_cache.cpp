@@ -240,7 +240,7 @@ std::string to_table(const EnginesResult& result) {
     ++reasons[table.reason];
   }
   if (!reasons.empty()) {
-    text += "\ntables of calls that the stores do not have:\n";
+    text += fmt::format("\ntables that are not executed: {}\n", result.not_run.size());
   }
   for (const auto& [reason, count] : reasons) {
     text += fmt::format("  {} ({})\n", count, reason);

@@ -174,6 +174,98 @@ TEST(BlockBatcher, TheLastRequestGivesWayWhenBlocksRunOutAndGoesOnLater) {
   }
 }
 
+SessionSpec urgent(std::int64_t priority, SessionSpec session) {
+  session.priority = priority;
+  return session;
+}
+
+RunConfig by_priority(RunConfig config) {
+  config.system.order = {.name = "priority", .parameters = {}};
+  return config;
+}
+
+TEST(BlockBatcher, WaitingRequestsAreAdmittedByPriorityThenArrival) {
+  RunConfig config = by_priority(vllm_config(100));
+  config.serving.slots = 1;
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration,
+                    {urgent(9, session(0, {turn(10, 1)})), urgent(2, session(1, {turn(5, 1)})),
+                     urgent(1, session(2, {turn(6, 1)})), urgent(2, session(3, {turn(7, 1)}))},
+                    stepping);
+    run.run();
+    expect_times(run.request(0, 0), 0, 0, 10, 10);
+    expect_times(run.request(2, 0), 2, 10, 16, 16);
+    expect_times(run.request(1, 0), 1, 16, 21, 21);
+    expect_times(run.request(3, 0), 3, 21, 28, 28);
+  }
+}
+
+TEST(BlockBatcher, TheLeastUrgentRequestGivesWayAndWaitsByPriority) {
+  // As TheLastRequestGivesWay..., but A is less urgent than B, and gives way to it though it was
+  // admitted first.
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(by_priority(vllm_config(20)), kPerToken, kIteration,
+                    {urgent(5, session(0, {turn(8, 6)})), urgent(0, session(0, {turn(8, 6)}))},
+                    stepping);
+    run.run();
+    expect_times(run.request(0, 0), 0, 0, 16, 90);
+    expect_times(run.request(1, 0), 0, 0, 16, 66);
+    EXPECT_EQ(run.instance.batcher().preemptions(), 1);
+  }
+  // With a block more A has its part of the iteration at 36 when B finds no room. A's block of it
+  // is published: B takes three of A's 11 blocks until 66, and A computes 3 of 11 tokens, 66..69.
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(by_priority(vllm_config(21)), kPerToken, kIteration,
+                    {urgent(5, session(0, {turn(8, 6)})), urgent(0, session(0, {turn(8, 6)}))},
+                    stepping);
+    run.run();
+    expect_times(run.request(0, 0), 0, 0, 16, 89);
+    expect_times(run.request(1, 0), 0, 0, 16, 66);
+    EXPECT_EQ(run.instance.batcher().preemptions(), 1);
+  }
+}
+
+TEST(BlockBatcher, ANewcomerMayPassAPreemptedRequest) {
+  // C arrives at 40, after A gave way at 36. A's 11 tokens have no room beside B.
+  const std::vector<SessionSpec> sessions{urgent(5, session(0, {turn(8, 6)})),
+                                          urgent(0, session(0, {turn(8, 6)})),
+                                          urgent(1, session(40, {turn(3, 1)}))};
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(by_priority(vllm_config(20)), kPerToken, kIteration, sessions, stepping);
+    run.run();
+    // C's prompt beside B's fifth token, 46..59. B ends at 69. B took 3 blocks of A's 10, and C
+    // took 3: A computes 7 of 11 tokens, 69..76, and has two more tokens at 96.
+    expect_times(run.request(2, 0), 40, 46, 59, 59);
+    expect_times(run.request(1, 0), 0, 0, 16, 69);
+    expect_times(run.request(0, 0), 0, 0, 16, 96);
+  }
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(vllm_config(20), kPerToken, kIteration, sessions, stepping);
+    run.run();
+    EXPECT_EQ(run.request(2, 0).admitted, at_ms(66));
+  }
+}
+
+TEST(BlockBatcher, ARequestThatGivesWayReturnsItsPartOfTheBudget) {
+  // A is least urgent. An iteration has 6 tokens.
+  RunConfig config = by_priority(vllm_config(23));
+  config.serving.token_budget = Tokens(6);
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration,
+                    {urgent(5, session(0, {turn(4, 6)})), urgent(0, session(1, {turn(2, 5)})),
+                     urgent(1, session(2, {turn(16, 1)}))},
+                    stepping);
+    run.run();
+    // 0..4: A's prompt. 4..19: a token of A, B's prompt and 3 tokens of C's. 19..33 and 33..47: a
+    // token of A and of B, 4 of C's. A, B and C have 7, 4 and 11 blocks. At 47 A takes the last
+    // one, and gives way to B. B's token and the last 5 of C's make 6, 47..62. They took 6 of A's 8
+    // blocks, so B's last token comes with 5 of A's 6 tokens, 62..77.
+    expect_times(run.request(2, 0), 2, 4, 62, 62);
+    EXPECT_EQ(run.request(1, 0).finished, at_ms(77));
+    EXPECT_EQ(run.instance.batcher().preemptions(), 1);
+  }
+}
+
 TEST(BlockBatcher, ARequestWaitsForItsLoadWhileOthersRun) {
   // HBM has room for one session; what the second drives out is in host memory.
   const RunConfig config = with_offload(vllm_config(24, 1, Tokens(24)), 100, 2);
@@ -249,7 +341,6 @@ TEST(BlockBatcher, PromptsOfAnIterationLoadTogetherAndShareTheWait) {
   EXPECT_EQ(run.instance.batcher().loaded_bytes(Medium::dram), kv(10));
 }
 
-/// Sessions of any shape, with and without shared prompts, in HBM and perhaps a tier behind.
 /// Arc or a cache of its own, larger blocks, blocks that are written when they were offered often,
 /// and drives behind host memory.
 void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
@@ -277,6 +368,21 @@ void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
   }
 }
 
+/// The workload three times, with priorities that may be equal.
+void mix_priorities(RunConfig& config, RandomStream& random) {
+  config.system.order.name = "priority";
+  WorkloadConfig& workload = config.workload;
+  for (const char* name : {"a", "b", "c"}) {
+    MixMember member{.name = name, .priority = random.index(3) - 1};
+    (*member.workload).generator = workload.generator;
+    (*member.workload).shared_prompts = workload.shared_prompts;
+    workload.mix.push_back(member);
+  }
+  workload.generator = WorkloadConfig().generator;
+  workload.shared_prompts = WorkloadConfig().shared_prompts;
+}
+
+/// Sessions of any shape, with and without shared prompts, in HBM and perhaps a tier behind.
 RunConfig random_blocks(std::uint64_t seed) {
   RandomStream random(seed, "timed blocks");
   const auto coin = [&] { return random.index(2) == 0; };
@@ -336,6 +442,9 @@ RunConfig random_blocks(std::uint64_t seed) {
   config.serving.one_at_a_time = random.index(6) == 0;
   if (blocks.unit != EvictionUnit::node && random.index(4) == 0) {
     config.system.tiers.hbm->ttl = kMillisecond * (1'000 * (1 + random.index(30)));
+  }
+  if (random.index(3) == 0) {
+    mix_priorities(config, random);
   }
   return config;
 }

@@ -582,6 +582,10 @@ const std::vector<Move>& moves() {
        R"(/workload/mix=[{"name": "chat", "weight": 3, "workload": {"generator": "sharegpt"}},
                          {"name": "more", "workload": {"generator": "sharegpt"}}])",
        mix},
+      {"stored",
+       R"(/workload/mix=[{"name": "chat", "priority": 1, "workload": {"generator": "sharegpt"}},
+                         {"name": "more", "workload": {"generator": "sharegpt"}}])",
+       {mix.front(), mix.back(), "/system/order=priority"}},
       {"stored", "/seed=2"},
       // The same keys where only they decide.
       {"stored", "/system/tiers/ssd/eviction=fifo", lru_tiers},

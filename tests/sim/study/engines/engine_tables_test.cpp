@@ -68,16 +68,68 @@ TEST(EngineTables, SayWhatDiffers) {
   EXPECT_EQ(comparison.first[0].got, (Json{{"hit_tokens", 0}}));
 }
 
+// Two copies of a's block: the second request looks nothing up. Without a prefix cache nothing is
+// found, and nothing is evicted.
+TEST(EngineTables, LookNothingUpWhereTheySaySo) {
+  const EngineComparison comparison = compared(R"([
+    {"call": "request", "request": "r0", "prompt": [["a", 4]]},
+    {"call": "allocate", "request": "r0", "tokens": 4, "expect": {"new_blocks": 1}},
+    {"call": "request", "request": "r1", "prompt": [["a", 4]], "skip_lookup": true},
+    {"call": "lookup", "request": "r1", "expect": {"hit_tokens": 0}},
+    {"call": "allocate", "request": "r1", "tokens": 4,
+     "expect": {"fits": true, "new_blocks": 1, "findable_keys": 1, "free_blocks": 1}},
+    {"call": "request", "request": "r2", "prompt": [["b", 8]]},
+    {"call": "allocate", "request": "r2", "tokens": 8, "expect": {"fits": false, "free_blocks": 1}}])");
+  EXPECT_EQ(comparison.rows, 4);
+  EXPECT_EQ(comparison.different, 0);
+  const EngineTable uncached =
+      table(R"([{"call": "request", "request": "r0", "prompt": [["a", 9]]},
+                {"call": "allocate", "request": "r0", "tokens": 9},
+                {"call": "free", "request": "r0", "expect": {"free_without_key": 3}},
+                {"call": "request", "request": "r1", "prompt": [["a", 9]]},
+                {"call": "lookup", "request": "r1", "expect": {"hit_tokens": 0}}])",
+            R"({"kind": "gpu", "block_tokens": 4, "gpu_blocks": 3, "caching": false})");
+  EXPECT_EQ(std::get<EngineComparison>(compare_with_calls(uncached, presets())).different, 0);
+}
+
+// Two chunks: c refuses while both are being written or loaded, then evicts b, the tail. The tier
+// behind has what was stored.
+TEST(EngineTables, StoreChunksBehindTheGpu) {
+  const EngineTable one = table(R"([
+    {"call": "request", "request": "r", "keys": ["a", "b"]},
+    {"call": "prepare_store", "request": "r", "keys": ["a", "b"],
+     "expect": {"refused": false, "stored": ["a", "b"], "evicted": [], "tiers": [[]]}},
+    {"call": "prepare_store", "request": "q", "keys": ["c"],
+     "expect": {"refused": true, "evictable_chunks": 0}},
+    {"call": "complete_store", "keys": ["a", "b"],
+     "expect": {"evictable_chunks": 2, "tiers": [["a", "b"]]}},
+    {"call": "prepare_load", "request": "q", "keys": ["a", "b"]},
+    {"call": "prepare_store", "request": "q", "keys": ["c"], "expect": {"refused": true}},
+    {"call": "complete_load", "request": "q", "keys": ["a", "b"]},
+    {"call": "finish", "request": "r"},
+    {"call": "prepare_store", "request": "p", "keys": ["c"],
+     "expect": {"stored": ["c"], "evicted": ["b"], "free_chunks": 0}},
+    {"call": "lookup", "keys": ["a", "c"], "expect": {"states": ["hit", "writing"]}}])",
+                                R"({"kind": "tiers", "cpu_chunks": 2, "eviction": "lru",
+                                    "secondary_tiers": 1})");
+  const auto comparison = std::get<EngineComparison>(compare_with_calls(one, presets()));
+  EXPECT_EQ(comparison.rows, 6);
+  EXPECT_EQ(comparison.different, 0)
+      << comparison.first.front().row << comparison.first.front().got;
+}
+
 TEST(EngineTables, NameWhatNoStoreCanDo) {
   const auto reason = [](const EngineTable& one) {
     return std::get<NotRun>(compare_with_calls(one, presets())).reason;
   };
-  EXPECT_EQ(reason(table("[]", R"({"kind": "cpu"})")), "kind cpu");
-  EXPECT_EQ(reason(table("[]", R"({"kind": "gpu", "caching": false})")),
-            "a system without a prefix cache");
-  EXPECT_EQ(reason(table(R"([{"call": "request", "request": "r", "prompt": [["a", 1]],
-                              "skip_lookup": true}])")),
-            "a request that looks nothing up");
+  EXPECT_EQ(reason(table("[]", R"({"kind": "scheduler"})")), "kind scheduler");
+  EXPECT_EQ(reason(table(R"([{"call": "put", "tier": 0, "keys": [1]}])",
+                         R"({"kind": "tiers", "cpu_chunks": 2, "eviction": "lru",
+                             "secondary_tiers": 1})")),
+            "the call put");
+  EngineTable told = table("[]");
+  told.not_executed = "Steps are not compared.";
+  EXPECT_EQ(reason(told), "Steps are not compared.");
 }
 
 TEST(EngineTables, NameTheCallThatIsWrong) {
