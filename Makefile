@@ -76,7 +76,7 @@ help:
 	@echo 'make python        build the Python package into a virtual environment, build/python/venv (needs PyPI)'
 	@echo 'make python-tools  only install what that build needs into the environment'
 	@echo 'make test-python   make python, then run its tests'
-	@echo 'make check-validation  build the program, then run two points of the validation matrix on this machine (7 minutes)'
+	@echo 'make check-validation  build the program, then run two points of the validation matrix on this machine (9 to 22 minutes)'
 	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
 	@echo 'make check-engines build the program, then compare it with vLLM'\''s own code (needs PyPI, 10 GB; VLLM=, TRACE=, REQUESTS=, CASES=)'
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'

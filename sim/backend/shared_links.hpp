@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
+#include <new>
 #include <vector>
 
 #include "sim/backend/backend.hpp"
@@ -248,8 +248,7 @@ inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64
   path.settled = now;
   const TransferId id = name(index, sequence);
   // An assignment would make it elsewhere and copy it.
-  std::construct_at(&path.first, static_cast<double>(bytes.value), sequence, cookie, bytes, id,
-                    open);
+  ::new (&path.first) Pending{static_cast<double>(bytes.value), sequence, cookie, bytes, id, open};
   return id;
 }
 

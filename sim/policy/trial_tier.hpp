@@ -250,7 +250,7 @@ class TrialTier : public TierView {
    private:
     [[nodiscard]] bool may_leave(EntryId entry, Tokens keep) override {
       if (peeked) {
-        peeked->push_back({entry, keep});
+        peeked->push_back({entry, keep, offered_[entry.value]});
         return missing_ > offered_[entry.value] - bytes_of(entry, keep);
       }
       return true;

@@ -844,18 +844,19 @@ class ExtentStore final : public Store, private OffloadCalls {
       const std::vector<Stretch> path = path_;
       walk(path, End::tail, [&](const BlockRun& run) {
         for (std::int64_t end = run.end; end > run.begin;) {
-          const auto [begin, reused, used] = last_alike(offered, run.begin, end);
-          if (reused || (used && by_recency) || intersects(offered.inserted, end - 1)) {
-            for_each_piece(pool, {run.stream, begin, end, End::tail}, [&](const Piece& piece) {
-              const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
-              if (piece.present && !reused) {
-                pool.touch(part, piece.extent, false);
-              } else if (piece.present && pool.put(part, piece.extent, true)) {
-                write(1, part);
-              }
-            });
+          const Alike alike = last_alike(offered, run.begin, end);
+          if (alike.reused || (alike.used && by_recency) || intersects(offered.inserted, end - 1)) {
+            for_each_piece(pool, {run.stream, alike.begin, end, End::tail},
+                           [&](const Piece& piece) {
+                             const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
+                             if (piece.present && !alike.reused) {
+                               pool.touch(part, piece.extent, false);
+                             } else if (piece.present && pool.put(part, piece.extent, true)) {
+                               write(1, part);
+                             }
+                           });
           }
-          end = begin;
+          end = alike.begin;
         }
       });
     }

@@ -4,22 +4,29 @@
 Each round measures a profile of the machine, then runs each point once. How fast the machine computes changes between the
 profile and the run, so two things are judged: the pace of the run's prefills, and the errors at that pace. Each is judged by
 the median over the rounds. It may be off by its band, PACE or the one that `kvtier validate` gives, or by three times the
-standard error of the median, if that is more. While that is more than LIMITS there are further rounds, up to ROUNDS[1]; then
-the value is not judged: the machine is too busy. All rounds are shown.
+standard error of the median, if that is more. Where three standard errors are within the band of every value, two rounds
+are enough. Otherwise there are three, and while three standard errors are more than LIMITS further ones, up to ROUNDS[1];
+then the value is not judged: the machine is too busy. All rounds are shown.
+
+With --minutes a further round begins only if it will end in that time. Two rounds are always made, and a third one before a
+value is called out.
 
 The exit code is 1 if a value is out, 75 if none is and some cannot be judged."""
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
+import time
+import typing
 
 POINTS = [["3x", "lru"], ["3x", "pensieve"]]
 MODEL = ["--device", "cpu:1", "--model", "kvtier-tiny"]
-ROUNDS = (3, 5)
+ROUNDS = (2, 5)
 NOISES = 3
 # Of prefills in a run, against the profile measured before it.
 PACE = 0.15
@@ -62,29 +69,57 @@ def run_round(options):
     return validations
 
 
+class Value(typing.NamedTuple):
+    """A metric of a point over the rounds."""
+    metric: str
+    verdict: str
+    median: float
+    wide: float
+    band: float
+    errors: list
+    # Those without the pace, where that is not the same.
+    raw: list | None
+
+
 def judge_all(rounds):
-    """Of each point: name, then (metric, verdict, median, band, errors of the rounds, those without the pace or None)."""
+    """The values of each point."""
     points = {}
     for name in rounds[0]:
         paces = [r[name]["pace"]["prefill"] - 1 for r in rounds]
-        points[name] = [("pace of prefills", *judge("pace", PACE, paces), paces, None)]
+        points[name] = [Value("pace of prefills", *judge("pace", PACE, paces), PACE, paces, None)]
         for index, row in enumerate(rounds[0][name]["rows"]):
             if row["band"] is not None:
                 rows = [r[name]["rows"][index] for r in rounds]
                 errors = [r["error_at_pace"] for r in rows]
-                points[name].append((row["metric"], *judge(row["metric"], row["band"], errors), errors,
-                                     [r["error"] for r in rows]))
+                points[name].append(Value(row["metric"], *judge(row["metric"], row["band"], errors), row["band"], errors,
+                                          [r["error"] for r in rows]))
     return points
+
+
+def another_round(points, rounds, round_seconds, seconds_left):
+    """Whether there has to be one more after `rounds`, which the points are the values of."""
+    if rounds >= ROUNDS[1]:
+        return False
+    values = [value for of_point in points.values() for value in of_point]
+    verdicts = {value.verdict for value in values}
+    if rounds < ROUNDS[0] or (rounds == ROUNDS[0] and "OUT" in verdicts):
+        return True
+    if rounds == ROUNDS[0]:
+        needed = any(value.wide > value.band for value in values)
+    else:
+        needed = "TOO NOISY" in verdicts
+    return needed and round_seconds <= seconds_left
 
 
 def show(points):
     for name, values in points.items():
         print(name)
-        for metric, verdict, median, band, errors, raw in values:
-            listed = ", ".join(f"{100 * e:+.1f}" for e in errors)
-            at_own_pace = "" if raw is None else f" ({', '.join(f'{100 * e:+.1f}' for e in raw)} at the profile's pace)"
-            print(f"  {metric:<26} {verdict:<9} median {100 * median:+.1f} %, band {100 * band:.1f} %; "
-                  f"rounds: {listed}{at_own_pace}")
+        for value in values:
+            listed = ", ".join(f"{100 * e:+.1f}" for e in value.errors)
+            at_own_pace = ("" if value.raw is None
+                           else f" ({', '.join(f'{100 * e:+.1f}' for e in value.raw)} at the profile's pace)")
+            print(f"  {value.metric:<26} {value.verdict:<9} median {100 * value.median:+.1f} %, "
+                  f"band {100 * value.wide:.1f} %; rounds: {listed}{at_own_pace}")
 
 
 def main():
@@ -94,18 +129,23 @@ def main():
     parser.add_argument("--out", required=True, type=lambda p: pathlib.Path(p).resolve(),
                         help="a folder on a drive, for the profile, results and test files")
     parser.add_argument("--sessions", type=int, default=100, help="of each run (100)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of all rounds (as long as they take)")
     options = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         print("skipped: one processor computes, another moves KV; this machine has one")
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * options.minutes
     rounds = []
-    verdicts = set()
-    while len(rounds) < ROUNDS[0] or ("TOO NOISY" in verdicts and len(rounds) < ROUNDS[1]):
+    longest = 0
+    points = {}
+    while another_round(points, len(rounds), longest, end - time.monotonic()):
+        begin = time.monotonic()
         rounds.append(run_round(options))
+        longest = max(longest, time.monotonic() - begin)
         points = judge_all(rounds)
-        verdicts = {value[1] for values in points.values() for value in values}
     show(points)
+    verdicts = {value.verdict for values in points.values() for value in values}
     if "OUT" in verdicts:
         return 1
     return NOT_JUDGED if "TOO NOISY" in verdicts else 0

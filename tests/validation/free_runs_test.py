@@ -19,7 +19,7 @@ def verdicts(*errors, **row):
     points = free_runs.judge_all(rounds_of(*errors, **row))
     with contextlib.redirect_stdout(io.StringIO()):
         free_runs.show(points)
-    return [value[1] for values in points.values() for value in values]
+    return [value.verdict for values in points.values() for value in values]
 
 
 class Judge(unittest.TestCase):
@@ -45,6 +45,24 @@ class Judge(unittest.TestCase):
         self.assertEqual(verdicts(0.3, 0.3, 0.3), ["in", "OUT"])
         self.assertEqual(verdicts(0.0, 0.0, 0.0, paces=[1.3, 1.31, 1.3]), ["OUT", "in"])
         self.assertEqual(verdicts(0.9, 0.9, 0.9, band=None), ["in"], "what has no band is not judged")
+
+    def test_makes_the_rounds_that_it_needs_in_the_time_there_is(self):
+        def another(*errors, seconds_left=1000.0, **row):
+            points = free_runs.judge_all(rounds_of(*errors, **row)) if errors else {}
+            return free_runs.another_round(points, len(errors), 260.0, seconds_left)
+        self.assertTrue(another(seconds_left=0.0))
+        self.assertTrue(another(0.02, seconds_left=0.0), "one round says nothing of the spread")
+        # Three times the standard error are 0.039 and 0.118.
+        self.assertFalse(another(0.02, 0.04), "the band itself is wide enough")
+        self.assertTrue(another(0.02, 0.08))
+        self.assertFalse(another(0.02, 0.08, seconds_left=259.0))
+        self.assertTrue(another(0.02, 0.04, paces=[1.0, 1.1]), "the pace is a value, too")
+        self.assertTrue(another(0.3, 0.31, seconds_left=0.0), "a third round before a value is called out")
+        self.assertFalse(another(0.3, 0.31, 0.3))
+        self.assertFalse(another(0.0, 0.15, 0.1))
+        self.assertTrue(another(-0.3, 0.0, 0.4))
+        self.assertFalse(another(-0.3, 0.0, 0.4, seconds_left=259.0))
+        self.assertFalse(another(-0.3, 0.0, 0.4, -0.3, 0.4))
 
 
 if __name__ == "__main__":
