@@ -744,17 +744,17 @@ class NodeStore final : public Store {
   /// Nodes of a published path from its root on: those that were in the first pool, or are new,
   /// count the request once, and are written if their count says so.
   void count_and_write(std::uint32_t end, const Path& path, std::int64_t blocks, Request& request) {
+    const EdgeRules& edge = rules_.edges[0];
     std::vector<std::uint32_t>& counting = nodes_on_path_;
     counting.clear();
     std::int64_t ends_at = blocks;
     for (std::uint32_t at = end; at != kNone && ends_at > request.counted; at = nodes_[at].parent) {
-      if (ends_at <= path.device || ends_at > path.blocks) {
+      if (ends_at <= path.device || ends_at > path.blocks || edge.counts_recomputed) {
         counting.push_back(at);
       }
       ends_at -= nodes_[at].size;
     }
     request.counted = std::max(request.counted, blocks);
-    const EdgeRules& edge = rules_.edges[0];
     const std::int64_t wanted = edge.write == Write::after_uses ? edge.uses : 1;
     while (!counting.empty()) {
       const std::uint32_t at = counting.back();

@@ -1408,7 +1408,7 @@ class ReferenceNodes final : public Store {
     }
     request.counted = std::max(request.counted, keys.size());
     for (TreeNode* at : counting) {
-      if (writes_back() || restored.contains(at)) {
+      if (writes_back() || (restored.contains(at) && !rules_.edges[0].counts_recomputed)) {
         continue;
       }
       ++at->uses;

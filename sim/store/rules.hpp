@@ -159,6 +159,9 @@ struct EdgeRules {
   /// Only for nodes: what is found in the slower pool is loaded if it is so much, and else
   /// computed.
   Tokens least_load{0};
+  /// Only for nodes: a request that computed a node of the slower pool alone, and brings it back
+  /// into the faster one, is a use of it.
+  bool counts_recomputed = false;
   /// Only for nodes: nothing is fetched while the fetches at work look for this share of the faster
   /// pool's capacity, or more.
   double most_in_flight = 1;

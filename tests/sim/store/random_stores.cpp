@@ -68,6 +68,7 @@ void make_nodes(StoreRules& rules, RandomStream& random) {
     edge.prompts_only = false;
     edge.least_load = Tokens(random.index(3) == 0 ? random.index(8) : 0);
     edge.most_in_flight = coin(random) ? 1 : 0.25;
+    edge.counts_recomputed = coin(random);
   }
   if (!rules.edges.empty()) {
     rules.pools[1].capacity = 1 + random.index(60);
