@@ -12,7 +12,8 @@ namespace kvtier {
 /// The longest usable prefix of a context.
 struct Match {
   Tokens tokens;
-  /// Of those, how many the fastest pool that has them is this one.
+  /// Of those, how many the fastest pool that has them is this one. Nodes: acquire has only what
+  /// the request uses, which is what the first pool has and what is loaded from the second one.
   std::vector<Tokens> by_pool;
   /// Some of what was found behind the first pool is still written there or, with
   /// StoreRules::loads_alone, loaded by another request: the request asks again later.
@@ -102,11 +103,13 @@ class Store {
   virtual void release(RequestId request) = 0;
 
   // The pool behind the first one as an engine's offload: it learns of requests by these calls.
+  // Nodes have loads and copies, too, but no offers.
 
   /// Whether it has such a pool (StoreRules::requests_in_first, Touch::end behind). If so, requests
   /// keep their numbers until `end`.
   [[nodiscard]] virtual bool offloads() const { return false; }
-  /// What the request found behind the first pool is in its memory, and may leave there.
+  /// What the request found behind the first pool is in its memory, and may leave there. Other
+  /// requests find nodes that are loaded before that.
   virtual void loaded(RequestId) {}
   /// From here on others find what it loaded in the first pool.
   virtual void publish_loaded(RequestId) {}

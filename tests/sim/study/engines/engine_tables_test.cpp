@@ -56,16 +56,17 @@ TEST(EngineTables, MakeTheirCallsInOrder) {
       << comparison.first.front().row << comparison.first.front().got;
 }
 
-// 30 tokens on the GPU, 20 on the host, loads from 4 tokens on. a is written, leaves the GPU when b
-// needs 30, and loses its place on the host, which has no room for b either.
+// 30 tokens on the GPU, 20 on the host, pages of 2. a has 4 pages; c shares 3 of them, and each of
+// its two chunks is a node of one page. b takes the whole GPU. The host is too small for it, but
+// all leaves that are there alone make room.
 TEST(EngineTables, MakeCallsOfTrees) {
   const EngineTable tree = table(R"([
     {"call": "serve", "prompt": [["a", 9]], "expect": {"hit_tokens": 0, "host_tokens": 8}},
     {"call": "transfers_done"},
     {"call": "begin", "request": "r", "prompt": [["a", 6], ["c", 4]], "tokens": 2,
      "expect": {"fits": true, "hit_tokens": 6, "free_tokens": 22}},
-    {"call": "continue", "request": "r", "tokens": 2, "expect": {"gpu_tokens": 8}},
-    {"call": "end", "request": "r", "expect": {"gpu_tokens": 12, "host_tokens": 10}},
+    {"call": "continue", "request": "r", "tokens": 2, "expect": {"gpu_tokens": 10}},
+    {"call": "end", "request": "r", "expect": {"gpu_tokens": 12, "host_tokens": 12}},
     {"call": "transfers_done"},
     {"call": "serve", "prompt": [["b", 30]], "expect": {"gpu_tokens": 30, "host_tokens": 0}},
     {"call": "lookup", "prompt": [["a", 9]], "expect": {"hit_tokens": 0, "host_hit_tokens": 0}}])",
