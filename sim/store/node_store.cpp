@@ -1,9 +1,12 @@
 #include "sim/store/node_store.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <utility>
 
 #include "sim/core/assert.hpp"
+#include "sim/store/extent_pool.hpp"
 
 namespace kvtier {
 namespace {
@@ -11,42 +14,69 @@ namespace {
 constexpr std::uint32_t kNone = UINT32_MAX;
 
 /// A node has a span for each stream that its blocks belong to. Blocks of a stream are found by the
-/// spans of that stream, so a match never compares blocks. In the order of eviction a node stands
-/// before its parent: a use moves a path from its end to its root, and a node is used no more often
-/// than its parent.
+/// spans of that stream, so a match never compares blocks.
+///
+/// Nodes in the first pool are in its order of eviction, those in the second pool alone are in that
+/// pool's. The parent of a node in the first pool is there, too. A use moves a path from its end to
+/// its root, so a node stands before its parent if it was not used more often.
 class NodeStore final : public Store {
  public:
-  NodeStore(const StoreRules& rules, const Streams& streams)
+  NodeStore(const StoreRules& rules, const Streams& streams, std::shared_ptr<ExtentPool> storage)
       : rules_(rules),
         pool_(rules_.pools.front()),
         streams_(streams),
+        storage_(std::move(storage)),
         counts_(pool_.eviction == "lfu"),
-        in_order_of_use_(pool_.eviction != "fifo") {}
+        in_order_of_use_(pool_.eviction != "fifo"),
+        has_second_(rules_.pools.size() > 1),
+        writes_back_(has_second_ && rules_.edges[0].write == Write::on_eviction),
+        counters_(rules_.pools.size()) {}
 
-  void advance(SimTime) override {}
+  void advance(SimTime now) override {
+    if (storage_ != nullptr) {
+      storage_->advance(now);
+    }
+  }
 
   [[nodiscard]] Match match(const Context& prompt) const override {
-    const std::int64_t found = find(prompt.stream, usable(prompt.tokens)).blocks;
-    return {Tokens(found * block()), {Tokens(found * block())}};
+    const std::int64_t most = usable(prompt.tokens);
+    const Path path = find(prompt.stream, most);
+    Match match = match_of(path.device, path.blocks - path.device);
+    if (storage_ != nullptr) {
+      match.by_pool[2] = Tokens(stored(path.blocks, most) * block());
+      match.tokens += match.by_pool[2];
+    }
+    return match;
   }
 
   std::optional<RequestId> acquire(const Context& prompt, const Room& asked, Match& match,
                                    RequestId) override {
     const Path path = find(prompt.stream, usable(prompt.tokens));
-    match = {Tokens(path.blocks * block()), {Tokens(path.blocks * block())}};
-    Request request;
-    const Tokens room = std::max(asked.taken, match.tokens);
-    request.context = {prompt.stream, match.tokens};
-    request.held = path.blocks;
     const std::uint32_t end = use(path);
-    lock(end, 1);
+    Request request;
     request.node = end;
-    const std::int64_t gate =
-        std::max(blocks_up(asked.needed), blocks_up(room) + asked.reserved) + asked.watermark;
-    if (gate - request.held > free_blocks().available || !extend(request, {prompt.stream, room})) {
-      lock(end, -1);
+    while (request.node != kNone && !nodes_[request.node].on_device) {
+      request.node = nodes_[request.node].parent;
+    }
+    lock(request.node, 1);
+    request.context = {prompt.stream, Tokens(path.device * block())};
+    request.held = path.device;
+    const auto fits = [&](std::int64_t found) {
+      const std::int64_t taken = std::max(blocks_up(asked.taken), found) + asked.reserved;
+      const std::int64_t gate = std::max(blocks_up(asked.needed), taken) + asked.watermark;
+      return gate - request.held <= free_blocks().available;
+    };
+    const std::int64_t behind = path.blocks - path.device;
+    const bool loads = behind > 0 && behind * block() >= rules_.edges[0].least_load.value &&
+                       fits(path.blocks) && load(request, end, behind);
+    match = match_of(path.device, loads ? behind : 0);
+    if (!fits(request.held) ||
+        !extend(request, {prompt.stream, std::max(asked.taken, match.tokens)})) {
+      end_load(request);
+      lock(request.node, -1);
       return std::nullopt;
     }
+    const Tokens room = request.context.tokens;
     RequestId id{static_cast<std::uint32_t>(requests_.size())};
     if (!free_requests_.empty()) {
       id = free_requests_.back();
@@ -78,12 +108,17 @@ class NodeStore final : public Store {
     }
   }
 
+  void loaded(RequestId id) override { end_load(requests_[id.value]); }
+
   void release(RequestId id) override {
+    end_load(requests_[id.value]);
     publish(requests_[id.value], requests_[id.value].context.tokens);
     abandon(id);
   }
   void abandon(RequestId id) override {
     Request& request = requests_[id.value];
+    end_load(request);
+    end_load(request);
     used_ -= blocks_up(request.context.tokens) - request.held;
     lock(request.node, -1);
     free_requests_.push_back(id);
@@ -95,20 +130,131 @@ class NodeStore final : public Store {
   Match refresh(const Context& context) override {
     const Path path = find(context.stream, context.tokens.value / block());
     static_cast<void>(use(path));
-    return {Tokens(path.blocks * block()), {Tokens(path.blocks * block())}};
+    return match_of(path.device, path.blocks - path.device);
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
     return {.available = pool_.capacity - used_ + evictable_, .empty = pool_.capacity - used_};
   }
 
+  [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
+  void copied(std::uint32_t id) override {
+    const auto found = copies_.find(id);
+    if (found == copies_.end()) {
+      return;
+    }
+    const Copying copy = std::move(found->second);
+    copies_.erase(found);
+    if (copy.pool == 1) {
+      lock(copy.node, -1);
+      write_to_storage(copy.node, copy.stretches);
+      return;
+    }
+    --nodes_[copy.node].host_locks;
+    walk(copy.stretches, rules_.pools[2].insertion,
+         [&](const BlockRun& run) { put_in_storage(run); });
+  }
+
+  std::optional<Prefetch> prefetch(const Context& prompt) override {
+    if (storage_ == nullptr) {
+      return std::nullopt;
+    }
+    const std::int64_t most = usable(prompt.tokens);
+    const Path path = find(prompt.stream, most);
+    Fetch fetch{.stream = prompt.stream, .begin = path.blocks, .span = most - path.blocks};
+    fetch.node = use(path);
+    const EdgeRules& edge = rules_.edges[1];
+    const auto too_few = [&](std::int64_t blocks) {
+      return blocks <= 0 || blocks * block() < edge.least_load.value;
+    };
+    if ((fetch.node != kNone && !nodes_[fetch.node].on_host) || too_few(fetch.span) ||
+        static_cast<double>(fetching_) >=
+            edge.most_in_flight * static_cast<double>(rules_.pools[1].capacity)) {
+      return std::nullopt;
+    }
+    std::int64_t blocks = stored(path.blocks, most);
+    if (too_few(blocks)) {
+      return std::nullopt;
+    }
+    change_host_locks(fetch.node, 1);
+    if (blocks > host_free()) {
+      evict_from_host(blocks);
+      blocks = std::min(blocks, host_free());
+    }
+    if (too_few(blocks)) {
+      change_host_locks(fetch.node, -1);
+      return std::nullopt;
+    }
+    fetch.blocks = blocks;
+    streams_.path(prompt.stream, most, block(), path_);
+    for (const Stretch& stretch : path_) {
+      const Stretch part{stretch.stream, std::max(stretch.begin, path.blocks),
+                         std::min(stretch.end, path.blocks + blocks)};
+      if (part.begin < part.end) {
+        fetch.stretches.push_back(part);
+      }
+    }
+    fetch.end = path.blocks + blocks;
+    walk(fetch.stretches, rules_.pools[2].insertion, [&](const BlockRun& run) {
+      for_each_piece(*storage_, run, [&](const Piece& piece) {
+        storage_->touch({run.stream, piece.begin, piece.end, run.first}, piece.extent);
+      });
+    });
+    host_used_ += blocks;
+    fetching_ += fetch.span;
+    fetches_.emplace(++last_fetch_, std::move(fetch));
+    return Prefetch{last_fetch_, Tokens(blocks * block())};
+  }
+
+  Tokens prefetched(std::uint32_t id, Tokens came) override {
+    const auto found = fetches_.find(id);
+    KVTIER_ASSERT(found != fetches_.end(), "a prefetch ends once");
+    const Fetch fetch = std::move(found->second);
+    fetches_.erase(found);
+    host_used_ -= fetch.blocks;
+    fetching_ -= fetch.span;
+    change_host_locks(fetch.node, -1);
+    const std::int64_t end = std::min(fetch.end, fetch.begin + came.value / block());
+    if (end <= fetch.begin) {
+      return Tokens(0);
+    }
+    const Path path = find(fetch.stream, end);
+    std::uint32_t last = use(path);
+    std::int64_t added = 0;
+    if (!writes_back_) {
+      for (std::uint32_t at = last; at != fetch.node; at = nodes_[at].parent) {
+        added += nodes_[at].on_host ? 0 : nodes_[at].size;
+        put_on_host(at);
+      }
+    }
+    if (path.blocks < end) {
+      add_node(last, path.blocks, end, false);
+      added += end - path.blocks;
+      move_path_to_back(last);
+    }
+    counters_[1].inserted += added;
+    counters_[1].promoted += added;
+    return Tokens(added * block());
+  }
+
   /// Nodes leave that have no other blocks.
   void truncate(StreamId stream, Tokens tokens) override {
+    const std::int64_t first = tokens.value / block();
     const auto leaves = [&](std::uint32_t at) {
       const Span& span = spans_[nodes_[at].last];
-      return nodes_[at].locks == 0 && nodes_[at].children == 0 && span.above == kNone &&
-             span.stream == stream && span.begin >= tokens.value / block();
+      return nodes_[at].locks == 0 && nodes_[at].host_locks == 0 && nodes_[at].children == 0 &&
+             span.above == kNone && span.stream == stream && span.begin >= first;
     };
+    if (storage_ != nullptr) {
+      storage_->truncate(stream, first);
+      for (auto& [id, fetch] : fetches_) {
+        for (const Stretch& stretch : fetch.stretches) {
+          if (stretch.stream == stream && stretch.end > first) {
+            fetch.end = std::min(fetch.end, std::max(stretch.begin, first));
+          }
+        }
+      }
+    }
     for (std::uint32_t found = 0; found != kNone;) {
       found = kNone;
       for_each_in_order([&](std::uint32_t at) { found = leaves(at) ? at : found; });
@@ -118,32 +264,59 @@ class NodeStore final : public Store {
     }
   }
   [[nodiscard]] bool remembers(StreamId stream) const override {
-    return stream.value < heads_.size() && heads_[stream.value] != kNone;
+    const auto names = [&](const auto& entry) {
+      return std::any_of(entry.second.stretches.begin(), entry.second.stretches.end(),
+                         [&](const Stretch& one) { return one.stream == stream; });
+    };
+    return (stream.value < heads_.size() && heads_[stream.value] != kNone) ||
+           (storage_ != nullptr &&
+            (storage_->remembers(stream) || std::any_of(copies_.begin(), copies_.end(), names) ||
+             std::any_of(fetches_.begin(), fetches_.end(), names)));
   }
 
-  [[nodiscard]] PoolCounters counters(std::size_t) const override { return counters_; }
-  [[nodiscard]] std::int64_t resident_blocks(std::size_t) const override { return resident_; }
+  [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
+  [[nodiscard]] std::int64_t resident_blocks(std::size_t pool) const override {
+    return pool == 2 ? storage_->resident() : pool == 1 ? host_resident_ : resident_;
+  }
 
-  [[nodiscard]] std::vector<Stretch> contents(std::size_t) const override {
+  [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
+    if (pool == 2) {
+      return storage_->contents();
+    }
     std::vector<Stretch> order;
-    const auto add = [&](const Node& node) {
-      const std::size_t first = order.size();
-      for (std::uint32_t at = node.last; at != kNone; at = spans_[at].above) {
+    std::vector<bool> gone(nodes_.size());
+    const auto add = [&](std::uint32_t node) {
+      gone[node] = true;
+      for (std::uint32_t at = nodes_[node].last; at != kNone; at = spans_[at].above) {
         for (std::int64_t i = spans_[at].end; i-- > spans_[at].begin;) {
           order.push_back({spans_[at].stream, i, i + 1});
         }
       }
-      return first;
     };
+    // Nodes leave one after the other; one whose children have left is a leaf.
+    std::vector<std::uint32_t> children(nodes_.size());
     for_each_in_order([&](std::uint32_t at) {
-      if (nodes_[at].locks == 0) {
-        add(nodes_[at]);
-      }
+      children[at] = pool == 0 ? nodes_[at].device_children : nodes_[at].children;
     });
+    for (std::uint32_t next = 0; next != kNone;) {
+      next = kNone;
+      orders_[pool].visit([&](std::uint32_t front) {
+        for (std::uint32_t at = front; at != kNone && next == kNone; at = nodes_[at].after) {
+          const bool locked = pool == 0 ? nodes_[at].locks > 0 : nodes_[at].host_locks > 0;
+          next = !locked && children[at] == 0 && !gone[at] ? at : kNone;
+        }
+      });
+      if (next != kNone) {
+        add(next);
+        if (nodes_[next].parent != kNone) {
+          --children[nodes_[next].parent];
+        }
+      }
+    }
     const auto evictable = static_cast<std::ptrdiff_t>(order.size());
     for_each_in_order([&](std::uint32_t at) {
-      if (nodes_[at].locks > 0) {
-        add(nodes_[at]);
+      if (!gone[at] && (pool == 0 ? nodes_[at].on_device : nodes_[at].on_host)) {
+        add(at);
       }
     });
     std::sort(order.begin() + evictable, order.end(), [](const Stretch& a, const Stretch& b) {
@@ -154,9 +327,11 @@ class NodeStore final : public Store {
 
   void check_invariants() const override {
     std::int64_t resident = 0;
+    std::int64_t on_host = 0;
     std::int64_t evictable = 0;
     std::size_t live = 0;
     std::vector<std::uint32_t> children(nodes_.size());
+    std::vector<std::uint32_t> device_children(nodes_.size());
     for_each_in_order([&](std::uint32_t at) {
       const Node& node = nodes_[at];
       std::int64_t size = 0;
@@ -166,23 +341,42 @@ class NodeStore final : public Store {
         size += spans_[span].end - spans_[span].begin;
       }
       KVTIER_ASSERT(size == node.size, "a node's spans are its blocks");
-      resident += size;
-      evictable += node.locks == 0 ? size : 0;
+      KVTIER_ASSERT(node.on_device || node.on_host, "a node is in a pool");
+      KVTIER_ASSERT(node.on_device || node.locks == 0, "requests hold nodes in the first pool");
+      resident += node.on_device ? size : 0;
+      on_host += node.on_host ? size : 0;
+      evictable += node.on_device && node.locks == 0 ? size : 0;
       ++live;
       if (node.parent != kNone) {
+        const Node& parent = nodes_[node.parent];
         ++children[node.parent];
-        KVTIER_ASSERT(
-            nodes_[node.parent].locks >= node.locks && nodes_[node.parent].uses >= node.uses,
-            "a parent is held and used as often as its children");
+        device_children[node.parent] += node.on_device ? 1 : 0;
+        KVTIER_ASSERT(parent.locks >= node.locks && (has_second_ || parent.uses >= node.uses),
+                      "a parent is held and used as often as its children");
+        KVTIER_ASSERT((parent.on_device || !node.on_device) &&
+                          (parent.on_host || !node.on_host || writes_back_),
+                      "a parent is where its children are");
       }
     });
     for_each_in_order([&](std::uint32_t at) {
-      KVTIER_ASSERT(children[at] == nodes_[at].children, "a node knows how many children it has");
+      KVTIER_ASSERT(
+          children[at] == nodes_[at].children && device_children[at] == nodes_[at].device_children,
+          "a node knows how many children it has");
     });
-    KVTIER_ASSERT(resident == resident_ && evictable == evictable_, "accounts are those of nodes");
-    KVTIER_ASSERT(live + free_nodes_.size() == nodes_.size(), "every node is in the order");
-    KVTIER_ASSERT(used_ >= resident_ && used_ <= pool_.capacity,
+    std::int64_t coming = 0;
+    for (const auto& [id, fetch] : fetches_) {
+      coming += fetch.blocks;
+    }
+    KVTIER_ASSERT(resident == resident_ && evictable == evictable_ && on_host == host_resident_ &&
+                      host_used_ == host_resident_ + coming,
+                  "accounts are those of nodes");
+    KVTIER_ASSERT(live + free_nodes_.size() == nodes_.size(), "every node is in an order");
+    KVTIER_ASSERT(used_ >= resident_ && used_ <= pool_.capacity &&
+                      (!has_second_ || host_used_ <= rules_.pools[1].capacity),
                   "a pool holds no more than its capacity");
+    if (storage_ != nullptr) {
+      storage_->check_invariants();
+    }
   }
 
  private:
@@ -191,10 +385,24 @@ class NodeStore final : public Store {
     /// Its last span.
     std::uint32_t last = kNone;
     std::int64_t size = 0;
+    bool on_device = true;
+    bool on_host = false;
+    /// It stays in the first pool for the eviction at work: it cannot be written.
+    bool stays = false;
     std::uint32_t children = 0;
+    std::uint32_t device_children = 0;
+    /// It stays in the first pool: requests hold it, or it is written.
     std::uint32_t locks = 0;
-    /// lfu's count; 0 for other orders.
+    /// It stays in the second pool, and so do the nodes before it.
+    std::uint32_t host_locks = 0;
+    /// Requests that load it.
+    std::uint32_t loads = 0;
+    /// The count of lfu and of after_uses; 0 if nothing is counted.
     std::uint32_t uses = 0;
+    /// Its last use, where the two orders have to agree.
+    std::int64_t used = 0;
+    /// When it came to be in both pools; 0: it is not, or that does not matter.
+    std::int64_t twice = 0;
     std::uint32_t before = kNone;
     std::uint32_t after = kNone;
   };
@@ -213,9 +421,25 @@ class NodeStore final : public Store {
     std::uint32_t front = kNone;
     std::uint32_t back = kNone;
   };
+  /// Of nodes that may leave a pool. lfu: one for each count.
+  struct Order {
+    Ends all;
+    std::map<std::uint32_t, Ends> by_uses;
+
+    /// The front of each, until `visit` has enough of them.
+    template <class Visit>
+    void visit(Visit visit_front) const {
+      visit_front(all.front);
+      for (const auto& [uses, ends] : by_uses) {
+        visit_front(ends.front);
+      }
+    }
+  };
   /// What the tree has of a context.
   struct Path {
     std::int64_t blocks = 0;
+    /// Of those, the ones in the first pool, which are at its head.
+    std::int64_t device = 0;
     /// The deepest node, of which the path has all but `rest` blocks.
     std::uint32_t node = kNone;
     std::int64_t rest = 0;
@@ -227,6 +451,28 @@ class NodeStore final : public Store {
     std::int64_t held = 0;
     /// lfu: nodes up to here have counted the request.
     std::int64_t counted = 0;
+    /// The last node that it loads, and how many blocks up to its end.
+    std::uint32_t loads = kNone;
+    std::int64_t load_blocks = 0;
+  };
+  /// A copy of a node, which may have been split since, to the next pool.
+  struct Copying {
+    std::size_t pool = 1;
+    std::uint32_t node = kNone;
+    std::vector<Stretch> stretches;
+  };
+  /// Blocks of a context that come from storage.
+  struct Fetch {
+    StreamId stream;
+    /// They follow this node.
+    std::uint32_t node = kNone;
+    std::int64_t begin = 0;
+    /// Behind the last one that is wanted.
+    std::int64_t end = 0;
+    /// What has been set aside for them, and how much was looked for.
+    std::int64_t blocks = 0;
+    std::int64_t span = 0;
+    std::vector<Stretch> stretches;
   };
 
   [[nodiscard]] std::int64_t block() const { return pool_.block.value; }
@@ -262,6 +508,7 @@ class NodeStore final : public Store {
         }
         found.blocks = std::min(spans_[at].end, stretch.end);
         found.node = spans_[at].node;
+        found.device = nodes_[found.node].on_device ? found.blocks : found.device;
         last_ = at;
       }
     }
@@ -286,10 +533,13 @@ class NodeStore final : public Store {
       end = split(path.node, path.rest);
       move_to_back(path.node);
     }
+    move_path_to_back(end);
+    return end;
+  }
+  void move_path_to_back(std::uint32_t end) {
     for (std::uint32_t at = end; at != kNone; at = nodes_[at].parent) {
       move_to_back(at);
     }
-    return end;
   }
 
   /// The node keeps its last `rest` blocks; returns a new parent with the others.
@@ -299,9 +549,14 @@ class NodeStore final : public Store {
     Node& up = nodes_[upper];
     up = {.parent = low.parent,
           .size = low.size - rest,
+          .on_device = low.on_device,
+          .on_host = low.on_host,
           .children = 1,
+          .device_children = low.on_device ? 1U : 0U,
           .locks = low.locks,
-          .uses = low.uses};
+          .loads = low.loads,
+          .uses = low.uses,
+          .used = low.used};
     low.parent = upper;
     low.size = rest;
     std::uint32_t* link = &low.last;
@@ -331,15 +586,19 @@ class NodeStore final : public Store {
       spans_[at].node = upper;
     }
     insert_after(upper, lower);
+    note_twice(upper);
     return upper;
   }
 
   /// Blocks [begin, end) of the path in path_ as a new node.
-  std::uint32_t add_node(std::uint32_t parent, std::int64_t begin, std::int64_t end) {
+  std::uint32_t add_node(std::uint32_t parent, std::int64_t begin, std::int64_t end,
+                         bool on_device = true) {
     const std::uint32_t made = make_node();
-    nodes_[made] = {.parent = parent, .size = end - begin};
+    nodes_[made] = {
+        .parent = parent, .size = end - begin, .on_device = on_device, .on_host = !on_device};
     if (parent != kNone) {
       ++nodes_[parent].children;
+      nodes_[parent].device_children += on_device ? 1 : 0;
     }
     for (const Stretch& stretch : path_) {
       const std::int64_t from = std::max(stretch.begin, begin);
@@ -352,14 +611,20 @@ class NodeStore final : public Store {
         link_in_stream(span);
       }
     }
-    resident_ += end - begin;
-    evictable_ += end - begin;
-    counters_.inserted += end - begin;
+    if (on_device) {
+      resident_ += end - begin;
+      evictable_ += end - begin;
+      counters_[0].inserted += end - begin;
+    } else {
+      host_resident_ += end - begin;
+      host_used_ += end - begin;
+    }
     push_back(made);
     return made;
   }
 
   void remove_node(std::uint32_t at) {
+    forget_twice(at);
     const Node node = nodes_[at];
     unlink(at);
     for (std::uint32_t span = node.last; span != kNone; span = spans_[span].above) {
@@ -372,10 +637,17 @@ class NodeStore final : public Store {
     }
     if (node.parent != kNone) {
       --nodes_[node.parent].children;
+      nodes_[node.parent].device_children -= node.on_device ? 1 : 0;
     }
-    resident_ -= node.size;
-    evictable_ -= node.size;
-    used_ -= node.size;
+    if (node.on_device) {
+      resident_ -= node.size;
+      evictable_ -= node.size;
+      used_ -= node.size;
+    }
+    if (node.on_host) {
+      host_resident_ -= node.size;
+      host_used_ -= node.size;
+    }
     free_nodes_.push_back(at);
   }
 
@@ -417,14 +689,23 @@ class NodeStore final : public Store {
       return;
     }
     std::int64_t tokens = pool_.whole_need ? demand : demand - free;
+    std::vector<std::uint32_t> stay;
     while (tokens > 0) {
       const std::uint32_t at = victim();
       if (at == kNone) {
-        return;
+        break;
       }
-      tokens -= nodes_[at].size * block();
-      counters_.evicted += nodes_[at].size;
-      remove_node(at);
+      const std::int64_t size = nodes_[at].size;
+      if (leave_device(at)) {
+        tokens -= size * block();
+        counters_[0].evicted += size;
+      } else {
+        nodes_[at].stays = true;
+        stay.push_back(at);
+      }
+    }
+    for (const std::uint32_t at : stay) {
+      nodes_[at].stays = false;
     }
   }
 
@@ -433,18 +714,21 @@ class NodeStore final : public Store {
     const std::int64_t blocks = tokens.value / block();
     const Path path = find(request.context.stream, blocks);
     std::uint32_t end = use(path);
-    used_ -= std::max<std::int64_t>(path.blocks - request.held, 0);
+    used_ -= std::max<std::int64_t>(path.device - request.held, 0);
+    for (std::uint32_t at = end; at != kNone && !nodes_[at].on_device; at = nodes_[at].parent) {
+      put_on_device(at);
+    }
     if (path.blocks < blocks) {
       end = add_node(end, path.blocks, blocks);
-      for (std::uint32_t at = nodes_[end].parent; at != kNone; at = nodes_[at].parent) {
-        move_to_back(at);
-      }
+      move_path_to_back(nodes_[end].parent);
     }
     lock(end, 1);
     lock(request.node, -1);
     request.node = end;
     request.held = std::max(request.held, blocks);
-    if (counts_) {
+    if (has_second_ && !writes_back_) {
+      count_and_write(end, path, blocks, request);
+    } else if (counts_ && !has_second_) {
       count(end, blocks, request);
     }
   }
@@ -458,50 +742,384 @@ class NodeStore final : public Store {
       ends_at -= nodes_[at].size;
     }
     // A parent stands behind its children.
-    for (std::uint32_t at = end; at != kNone; at = nodes_[at].parent) {
-      move_to_back(at);
+    move_path_to_back(end);
+    request.counted = std::max(request.counted, blocks);
+  }
+
+  // ---- The second pool ----
+
+  [[nodiscard]] Match match_of(std::int64_t device, std::int64_t behind) const {
+    Match match{Tokens((device + behind) * block()), std::vector<Tokens>(rules_.pools.size())};
+    match.by_pool[0] = Tokens(device * block());
+    if (has_second_) {
+      match.by_pool[1] = Tokens(behind * block());
+    }
+    return match;
+  }
+  [[nodiscard]] std::int64_t host_free() const { return rules_.pools[1].capacity - host_used_; }
+
+  /// Nodes of a published path from its root on: those that were in the first pool, or are new,
+  /// count the request once, and are written if their count says so.
+  void count_and_write(std::uint32_t end, const Path& path, std::int64_t blocks, Request& request) {
+    const EdgeRules& edge = rules_.edges[0];
+    std::vector<std::uint32_t>& counting = nodes_on_path_;
+    counting.clear();
+    std::int64_t ends_at = blocks;
+    for (std::uint32_t at = end; at != kNone && ends_at > request.counted; at = nodes_[at].parent) {
+      if (ends_at <= path.device || ends_at > path.blocks || edge.counts_recomputed) {
+        counting.push_back(at);
+      }
+      ends_at -= nodes_[at].size;
     }
     request.counted = std::max(request.counted, blocks);
+    const std::int64_t wanted = edge.write == Write::after_uses ? edge.uses : 1;
+    while (!counting.empty()) {
+      const std::uint32_t at = counting.back();
+      counting.pop_back();
+      if (counts_) {
+        unlink(at);
+        ++nodes_[at].uses;
+        push_back(at);
+      } else {
+        ++nodes_[at].uses;
+      }
+      if (!nodes_[at].on_host && nodes_[at].uses >= wanted) {
+        write_path(at);
+      }
+    }
+    move_path_to_back(end);
+  }
+  /// Begins to write a node, and first those before it that are not written, as long as there is
+  /// room.
+  bool write_path(std::uint32_t at) {
+    const std::uint32_t parent = nodes_[at].parent;
+    if (parent != kNone && !nodes_[parent].on_host && !write_path(parent)) {
+      return false;
+    }
+    if (!make_host_room(nodes_[at].size)) {
+      counters_[1].skipped += nodes_[at].size;
+      return false;
+    }
+    put_on_host(at);
+    counters_[1].inserted += nodes_[at].size;
+    lock(at, 1);
+    copies_.emplace(++last_copy_, Copying{.pool = 1, .node = at, .stretches = stretches_of(at)});
+    begun_.push_back({.id = last_copy_, .blocks = nodes_[at].size});
+    return true;
+  }
+  [[nodiscard]] std::vector<Stretch> stretches_of(std::uint32_t at) const {
+    std::vector<Stretch> stretches;
+    for (std::uint32_t span = nodes_[at].last; span != kNone; span = spans_[span].above) {
+      stretches.push_back({spans_[span].stream, spans_[span].begin, spans_[span].end});
+    }
+    std::reverse(stretches.begin(), stretches.end());
+    return stretches;
+  }
+
+  /// Whether so many blocks may come into the second pool now.
+  bool make_host_room(std::int64_t blocks) {
+    if (blocks > host_free() && rules_.edges[0].no_room == NoRoom::evict) {
+      evict_from_host(rules_.pools[1].whole_need ? blocks : blocks - host_free());
+    }
+    return blocks <= host_free();
+  }
+  void evict_from_host(std::int64_t blocks) {
+    for (const bool spares_leaves : {true, false}) {
+      for (auto next = twice_.begin(); next != twice_.end() && blocks > 0;) {
+        const std::uint32_t at = next->second;
+        ++next;
+        const Node& node = nodes_[at];
+        const bool leaf = node.locks == 0 && node.device_children == 0;
+        if (node.loads == 0 && node.host_locks == 0 && !(spares_leaves && leaf)) {
+          blocks -= node.size;
+          leave_host(at);
+        }
+      }
+    }
+    while (blocks > 0) {
+      const std::uint32_t at = host_victim();
+      if (at == kNone) {
+        return;
+      }
+      blocks -= nodes_[at].size;
+      counters_[1].evicted += nodes_[at].size;
+      remove_node(at);
+    }
+  }
+  /// A node in both pools leaves the second one.
+  void leave_host(std::uint32_t at) {
+    forget_twice(at);
+    nodes_[at].on_host = false;
+    host_resident_ -= nodes_[at].size;
+    host_used_ -= nodes_[at].size;
+    counters_[1].evicted += nodes_[at].size;
+  }
+
+  /// A leaf of the first pool leaves it. False if it has to stay.
+  bool leave_device(std::uint32_t at) {
+    if (!has_second_) {
+      remove_node(at);
+      return true;
+    }
+    if (!nodes_[at].on_host && writes_back_) {
+      write_back(at);
+    }
+    if (!nodes_[at].on_host) {
+      return drop(at);
+    }
+    forget_twice(at);
+    unlink(at);
+    Node& node = nodes_[at];
+    node.on_device = false;
+    resident_ -= node.size;
+    evictable_ -= node.size;
+    used_ -= node.size;
+    if (node.parent != kNone) {
+      --nodes_[node.parent].device_children;
+    }
+    insert_by_use(at);
+    return true;
+  }
+  void write_back(std::uint32_t at) {
+    const std::int64_t blocks = nodes_[at].size;
+    if (!make_host_room(blocks)) {
+      counters_[1].skipped += blocks;
+      return;
+    }
+    put_on_host(at);
+    counters_[1].inserted += blocks;
+    counters_[0].demoted += blocks;
+    begun_.push_back({.id = ++last_copy_, .blocks = blocks, .waits = true});
+    write_to_storage(at, stretches_of(at));
+  }
+  /// A node that is not written leaves with all that is behind it, unless something of that stays.
+  bool drop(std::uint32_t at) {
+    std::vector<std::uint32_t> behind{at};
+    if (nodes_[at].children > 0) {
+      // Behind it are nodes of the second pool alone.
+      orders_[1].visit([&](std::uint32_t front) {
+        for (std::uint32_t other = front; other != kNone; other = nodes_[other].after) {
+          std::uint32_t before = other;
+          while (before != kNone && before != at) {
+            before = nodes_[before].parent;
+          }
+          if (before == at) {
+            behind.push_back(other);
+          }
+        }
+      });
+    }
+    if (std::any_of(behind.begin(), behind.end(),
+                    [&](std::uint32_t node) { return nodes_[node].host_locks > 0; })) {
+      return false;
+    }
+    for (const std::uint32_t gone : behind) {
+      counters_[1].evicted += gone == at ? 0 : nodes_[gone].size;
+      remove_node(gone);
+    }
+    return true;
+  }
+
+  /// KV of a node comes into the first pool, in memory that is taken already.
+  void put_on_device(std::uint32_t at) {
+    unlink(at);
+    Node& node = nodes_[at];
+    node.on_device = true;
+    resident_ += node.size;
+    evictable_ += node.size;
+    counters_[0].inserted += node.size;
+    if (node.parent != kNone) {
+      ++nodes_[node.parent].device_children;
+    }
+    insert_by_use(at);
+    note_twice(at);
+  }
+  void put_on_host(std::uint32_t at) {
+    Node& node = nodes_[at];
+    if (!node.on_host) {
+      node.on_host = true;
+      host_resident_ += node.size;
+      host_used_ += node.size;
+      note_twice(at);
+    }
+  }
+  /// Nodes in both pools leave the second one first, if they are written on eviction.
+  void note_twice(std::uint32_t at) {
+    if (writes_back_ && nodes_[at].on_device && nodes_[at].on_host) {
+      nodes_[at].twice = ++clock_;
+      twice_.emplace(nodes_[at].twice, at);
+    }
+  }
+  void forget_twice(std::uint32_t at) {
+    if (nodes_[at].twice > 0) {
+      twice_.erase(std::exchange(nodes_[at].twice, 0));
+    }
+  }
+  void change_host_locks(std::uint32_t at, int change) {
+    if (at != kNone) {
+      nodes_[at].host_locks += static_cast<std::uint32_t>(change);
+    }
+  }
+
+  /// Loads the blocks that end with this node, all of them or none.
+  bool load(Request& request, std::uint32_t end, std::int64_t blocks) {
+    change_host_locks(end, 1);
+    make_room(blocks * block(), (pool_.capacity - used_) * block());
+    change_host_locks(end, -1);
+    if (blocks > pool_.capacity - used_) {
+      return false;
+    }
+    used_ += blocks;
+    counters_[0].promoted += blocks;
+    for (std::uint32_t at = end; at != request.node; at = nodes_[at].parent) {
+      put_on_device(at);
+      ++nodes_[at].loads;
+    }
+    lock(end, 1);
+    lock(request.node, -1);
+    request.node = end;
+    request.held += blocks;
+    request.context.tokens += Tokens(blocks * block());
+    request.loads = end;
+    request.load_blocks = blocks;
+    return true;
+  }
+  void end_load(Request& request) {
+    std::uint32_t at = std::exchange(request.loads, kNone);
+    for (std::int64_t left = request.load_blocks; at != kNone && left > 0; at = nodes_[at].parent) {
+      --nodes_[at].loads;
+      left -= nodes_[at].size;
+    }
+  }
+
+  // ---- Storage ----
+
+  /// How many of the path's blocks [begin, end) it has, up to the first that is missing.
+  [[nodiscard]] std::int64_t stored(std::int64_t begin, std::int64_t end) const {
+    std::int64_t at = begin;
+    for (const Stretch& stretch : path_) {
+      const std::int64_t last = std::min(stretch.end, end);
+      while (at >= stretch.begin && at < last) {
+        const Piece piece = storage_->first_piece(stretch.stream, at, last);
+        if (!piece.present) {
+          return at - begin;
+        }
+        at = piece.end;
+      }
+    }
+    return at - begin;
+  }
+  /// A node whose blocks are in the second pool is written to the storage behind.
+  void write_to_storage(std::uint32_t at, const std::vector<Stretch>& stretches) {
+    if (storage_ == nullptr) {
+      return;
+    }
+    ++nodes_[at].host_locks;
+    std::int64_t blocks = 0;
+    for (const Stretch& stretch : stretches) {
+      blocks += stretch.end - stretch.begin;
+    }
+    copies_.emplace(++last_copy_, Copying{.pool = 2, .node = at, .stretches = stretches});
+    begun_.push_back({.id = last_copy_, .blocks = blocks, .pool = 2});
+  }
+  void put_in_storage(const BlockRun& run) {
+    for_each_piece(*storage_, run, [&](const Piece& piece) {
+      BlockRun rest{run.stream, piece.begin, piece.end, run.first};
+      if (piece.present) {
+        storage_->touch(rest, piece.extent);
+        return;
+      }
+      while (rest.size() > 0) {
+        const std::int64_t free = storage_->free();
+        std::int64_t room = free;
+        if (free == 0 && rules_.edges[1].no_room == NoRoom::evict) {
+          room = storage_->victims_before_newcomers(rest.size());
+        }
+        const std::int64_t part = std::min(room, rest.size());
+        if (part == 0) {
+          counters_[2].skipped += rest.size();
+          return;
+        }
+        if (free == 0) {
+          std::vector<BlockRun> victims;
+          storage_->evict(room, victims);
+          for (const BlockRun& victim : victims) {
+            counters_[2].evicted += victim.size();
+          }
+        }
+        BlockRun now = rest;
+        if (run.first == End::tail) {
+          rest.end = now.begin = rest.end - part;
+        } else {
+          rest.begin = now.end = rest.begin + part;
+        }
+        storage_->insert(now);
+        counters_[2].inserted += part;
+      }
+    });
   }
 
   // ---- The order of eviction ----
 
-  Ends& ends_of(std::uint32_t node) { return counts_ ? by_uses_[nodes_[node].uses] : ends_; }
+  Order& order_of(std::uint32_t node) { return orders_[nodes_[node].on_device ? 0 : 1]; }
+  Ends& ends_of(std::uint32_t node) {
+    Order& order = order_of(node);
+    return counts_ ? order.by_uses[nodes_[node].uses] : order.all;
+  }
 
   template <class Visit>
   void for_each_in_order(Visit visit) const {
-    const auto walk = [&](std::uint32_t at) {
-      for (; at != kNone; at = nodes_[at].after) {
-        visit(at);
-      }
-    };
-    walk(ends_.front);
-    for (const auto& [uses, ends] : by_uses_) {
-      walk(ends.front);
+    for (const Order& order : orders_) {
+      order.visit([&](std::uint32_t front) {
+        for (std::uint32_t at = front; at != kNone; at = nodes_[at].after) {
+          visit(at);
+        }
+      });
     }
   }
-  [[nodiscard]] std::uint32_t first_leaf(std::uint32_t at) const {
-    while (at != kNone && (nodes_[at].locks > 0 || nodes_[at].children > 0)) {
-      at = nodes_[at].after;
-    }
-    return at;
+  template <class MayLeave>
+  [[nodiscard]] std::uint32_t first_in_order(const Order& order, MayLeave may_leave) const {
+    std::uint32_t found = kNone;
+    order.visit([&](std::uint32_t front) {
+      for (std::uint32_t at = front; at != kNone && found == kNone; at = nodes_[at].after) {
+        found = may_leave(nodes_[at]) ? at : kNone;
+      }
+    });
+    return found;
   }
   [[nodiscard]] std::uint32_t victim() const {
-    for (const auto& [uses, ends] : by_uses_) {
-      const std::uint32_t leaf = first_leaf(ends.front);
-      if (leaf != kNone) {
-        return leaf;
-      }
-    }
-    return first_leaf(ends_.front);
+    return first_in_order(orders_[0], [](const Node& node) {
+      return node.locks == 0 && node.device_children == 0 && !node.stays;
+    });
+  }
+  [[nodiscard]] std::uint32_t host_victim() const {
+    return first_in_order(
+        orders_[1], [](const Node& node) { return node.children == 0 && node.host_locks == 0; });
   }
 
+  /// To its place by the last use, behind what was used before.
+  void insert_by_use(std::uint32_t at) {
+    std::uint32_t place = ends_of(at).back;
+    while (place != kNone && nodes_[place].used > nodes_[at].used) {
+      place = nodes_[place].before;
+    }
+    if (place != kNone) {
+      insert_after(at, place);
+      return;
+    }
+    Ends& ends = ends_of(at);
+    nodes_[at].before = kNone;
+    nodes_[at].after = ends.front;
+    (ends.front != kNone ? nodes_[ends.front].before : ends.back) = at;
+    ends.front = at;
+  }
   void push_back(std::uint32_t at) {
     Ends& ends = ends_of(at);
     nodes_[at].before = ends.back;
     nodes_[at].after = kNone;
     (ends.back != kNone ? nodes_[ends.back].after : ends.front) = at;
     ends.back = at;
+    nodes_[at].used = ++clock_;
   }
   void insert_after(std::uint32_t at, std::uint32_t place) {
     Ends& ends = ends_of(at);
@@ -516,7 +1134,7 @@ class NodeStore final : public Store {
     (node.before != kNone ? nodes_[node.before].after : ends.front) = node.after;
     (node.after != kNone ? nodes_[node.after].before : ends.back) = node.before;
     if (counts_ && ends.front == kNone) {
-      by_uses_.erase(node.uses);
+      order_of(at).by_uses.erase(node.uses);
     }
   }
   void move_to_back(std::uint32_t at) {
@@ -566,29 +1184,57 @@ class NodeStore final : public Store {
   StoreRules rules_;
   const PoolRules& pool_;
   const Streams& streams_;
+  /// Null if there is no third pool.
+  std::shared_ptr<ExtentPool> storage_;
   bool counts_;
   bool in_order_of_use_;
+  bool has_second_;
+  bool writes_back_;
   std::vector<Node> nodes_;
   std::vector<Span> spans_;
   std::vector<std::uint32_t> free_nodes_;
   std::vector<std::uint32_t> free_spans_;
   std::vector<std::uint32_t> heads_;
-  Ends ends_;
-  std::map<std::uint32_t, Ends> by_uses_;
+  /// Of the first pool, and of nodes that are in the second one alone.
+  std::array<Order, 2> orders_;
+  std::int64_t clock_ = 0;
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;
   std::int64_t used_ = 0;
   std::int64_t resident_ = 0;
   std::int64_t evictable_ = 0;
-  PoolCounters counters_;
+  /// Blocks of nodes in the second pool, and with what comes from storage.
+  std::int64_t host_resident_ = 0;
+  std::int64_t host_used_ = 0;
+  /// Nodes in both pools, if they are written on eviction.
+  std::map<std::int64_t, std::uint32_t> twice_;
+  std::map<std::uint32_t, Copying> copies_;
+  std::vector<Copy> begun_;
+  std::uint32_t last_copy_ = 0;
+  std::map<std::uint32_t, Fetch> fetches_;
+  std::uint32_t last_fetch_ = 0;
+  /// Blocks that prefetches have looked for.
+  std::int64_t fetching_ = 0;
+  std::vector<std::uint32_t> nodes_on_path_;
+  std::vector<PoolCounters> counters_;
   mutable std::vector<Stretch> path_;
   mutable std::uint32_t last_ = kNone;
 };
 
 }  // namespace
 
-std::unique_ptr<Store> make_node_store(const StoreRules& rules, const Streams& streams) {
-  return std::make_unique<NodeStore>(rules, streams);
+std::vector<std::unique_ptr<Store>> make_node_stores(const StoreRules& rules,
+                                                     const Streams& streams,
+                                                     std::size_t instances) {
+  std::vector<std::unique_ptr<Store>> stores;
+  std::shared_ptr<ExtentPool> storage;
+  for (std::size_t i = 0; i < instances; ++i) {
+    if (rules.pools.size() > 2 && (storage == nullptr || !rules.pools[2].shared)) {
+      storage = std::make_shared<ExtentPool>(rules.pools[2], 0);
+    }
+    stores.push_back(std::make_unique<NodeStore>(rules, streams, storage));
+  }
+  return stores;
 }
 
 }  // namespace kvtier

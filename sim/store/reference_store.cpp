@@ -1013,22 +1013,41 @@ struct TreeNode {
   std::vector<Key> keys;
   TreeNode* parent = nullptr;
   std::map<Key, std::unique_ptr<TreeNode>> children;
+  /// The pools that have it: the first, the second.
+  bool on_device = true;
+  bool on_host = false;
+  /// Holders and writes, which keep it in the first pool.
   std::int64_t locks = 0;
   std::int64_t uses = 0;
   std::int64_t last_use = 0;
+  /// When it came to be in both pools.
+  std::int64_t twice = 0;
+
+  [[nodiscard]] std::int64_t size() const { return std::ssize(keys); }
 };
 
 class ReferenceNodes final : public Store {
  public:
-  ReferenceNodes(const StoreRules& rules, const Streams& streams)
-      : rules_(rules), pool_(rules_.pools.front()), streams_(streams) {
+  ReferenceNodes(const StoreRules& rules, const Streams& streams,
+                 std::shared_ptr<BlockPool> storage)
+      : rules_(rules),
+        pool_(rules_.pools.front()),
+        streams_(streams),
+        storage_(std::move(storage)),
+        counters_(rules_.pools.size()) {
     root_.locks = 1;
+    root_.on_host = true;
   }
 
-  void advance(SimTime) override {}
+  void advance(SimTime now) override {
+    if (storage_ != nullptr) {
+      storage_->advance(now);
+    }
+  }
 
   [[nodiscard]] Match match(const Context& prompt) const override {
     const std::vector<Key> keys = usable_keys(prompt);
+    Match match{Tokens(0), std::vector<Tokens>(rules_.pools.size())};
     const TreeNode* node = &root_;
     std::size_t found = 0;
     while (found < keys.size()) {
@@ -1039,28 +1058,55 @@ class ReferenceNodes final : public Store {
       node = child->second.get();
       const std::size_t shared = shared_blocks(*node, keys, found);
       found += shared;
+      match.by_pool[node->on_device ? 0 : 1] += pool_.block * static_cast<std::int64_t>(shared);
       if (shared < node->keys.size()) {
         break;
       }
     }
-    const Tokens tokens = pool_.block * static_cast<std::int64_t>(found);
-    return {tokens, {tokens}};
+    if (storage_ != nullptr) {
+      match.by_pool[2] = pool_.block * static_cast<std::int64_t>(stored(keys, found));
+    }
+    for (const Tokens& tokens : match.by_pool) {
+      match.tokens += tokens;
+    }
+    return match;
   }
 
   std::optional<RequestId> acquire(const Context& prompt, const Room& asked, Match& found,
                                    RequestId) override {
     found = match(prompt);
-    const Tokens room = std::max(asked.taken, found.tokens);
-    Request request{.context = {prompt.stream, found.tokens},
-                    .node = nullptr,
-                    .held = static_cast<std::size_t>(found.tokens.value / pool_.block.value)};
     std::size_t length = 0;
-    request.node = walk(usable_keys(prompt), length);
+    TreeNode* end = walk(usable_keys(prompt), length);
+    const auto device = static_cast<std::size_t>(found.by_pool[0].value / pool_.block.value);
+    Request request{.context = {prompt.stream, found.by_pool[0]},
+                    .node = end,
+                    .held = device,
+                    .counted = 0,
+                    .loading = {}};
+    while (!request.node->on_device) {
+      request.node = request.node->parent;
+    }
     lock(request.node, 1);
-    const std::int64_t gate = std::max(blocks_up(asked.needed, pool_.block),
-                                       blocks_up(room, pool_.block) + asked.reserved) +
-                              asked.watermark - static_cast<std::int64_t>(request.held);
-    if (gate > free_blocks().available || !extend(request, {prompt.stream, room})) {
+    const auto fits = [&](Tokens with) {
+      const std::int64_t gate =
+          std::max(blocks_up(asked.needed, pool_.block),
+                   blocks_up(std::max(asked.taken, with), pool_.block) + asked.reserved) +
+          asked.watermark - static_cast<std::int64_t>(request.held);
+      return gate <= free_blocks().available;
+    };
+    const Tokens behind = pool_.block * static_cast<std::int64_t>(length - device);
+    Tokens has = found.by_pool[0];
+    if (behind.value > 0 && behind >= rules_.edges[0].least_load && fits(has + behind) &&
+        load(request, end)) {
+      has += behind;
+    }
+    for (std::size_t i = 1; i < found.by_pool.size(); ++i) {
+      found.by_pool[i] = i == 1 ? has - found.by_pool[0] : Tokens(0);
+    }
+    found.tokens = has;
+    const Tokens room = std::max(asked.taken, has);
+    if (!fits(has) || !extend(request, {prompt.stream, room})) {
+      end_load(request);
       lock(request.node, -1);
       return std::nullopt;
     }
@@ -1085,12 +1131,15 @@ class ReferenceNodes final : public Store {
       publish(requests_.at(id.value), tokens);
     }
   }
+  void loaded(RequestId id) override { end_load(requests_.at(id.value)); }
   void release(RequestId id) override {
+    end_load(requests_.at(id.value));
     publish(requests_.at(id.value), requests_.at(id.value).context.tokens);
     abandon(id);
   }
   void abandon(RequestId id) override {
-    const Request& request = requests_.at(id.value);
+    Request& request = requests_.at(id.value);
+    end_load(request);
     used_ -=
         blocks_up(request.context.tokens, pool_.block) - static_cast<std::int64_t>(request.held);
     lock(request.node, -1);
@@ -1100,59 +1149,194 @@ class ReferenceNodes final : public Store {
   void make_empty(std::int64_t blocks) override { make_room(blocks * pool_.block.value); }
   Match refresh(const Context& context) override {
     std::size_t length = 0;
-    static_cast<void>(walk(keys_of(streams_, context, pool_.block), length));
-    const Tokens found = pool_.block * static_cast<std::int64_t>(length);
-    return {found, {found}};
+    const TreeNode* node = walk(keys_of(streams_, context, pool_.block), length);
+    std::int64_t behind = 0;
+    for (; !node->on_device; node = node->parent) {
+      behind += node->size();
+    }
+    Match found{pool_.block * static_cast<std::int64_t>(length),
+                std::vector<Tokens>(rules_.pools.size())};
+    found.by_pool[0] = found.tokens - pool_.block * behind;
+    if (behind > 0) {
+      found.by_pool[1] = pool_.block * behind;
+    }
+    return found;
+  }
+
+  [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
+  void copied(std::uint32_t id) override {
+    const auto found = copies_.find(id);
+    if (found == copies_.end()) {
+      return;
+    }
+    const Copying copy = found->second;
+    copies_.erase(found);
+    if (copy.pool == 1) {
+      lock(copy.node, -1);
+      write_to_storage(copy.keys);
+      return;
+    }
+    release_host(copy.keys.back());
+    for (std::size_t i = 0; i < copy.keys.size(); ++i) {
+      put_in_storage(copy.keys[from_storage_end(i, copy.keys.size())]);
+    }
+  }
+
+  std::optional<Prefetch> prefetch(const Context& prompt) override {
+    if (storage_ == nullptr) {
+      return std::nullopt;
+    }
+    const std::vector<Key> keys = usable_keys(prompt);
+    std::size_t length = 0;
+    const TreeNode* node = walk(keys, length);
+    const auto is_enough = [&](std::int64_t blocks) {
+      return blocks > 0 && pool_.block * blocks >= rules_.edges[1].least_load;
+    };
+    std::int64_t looked_for = 0;
+    for (const auto& [id, fetch] : fetches_) {
+      looked_for += fetch.span;
+    }
+    Fetch fetch{.span = std::ssize(keys) - static_cast<std::int64_t>(length)};
+    if (!node->on_host || !is_enough(fetch.span) ||
+        static_cast<double>(looked_for) >=
+            rules_.edges[1].most_in_flight * static_cast<double>(rules_.pools[1].capacity)) {
+      return std::nullopt;
+    }
+    std::int64_t blocks = static_cast<std::int64_t>(stored(keys, length));
+    if (!is_enough(blocks)) {
+      return std::nullopt;
+    }
+    if (node != &root_) {
+      fetch.behind = node->keys.back();
+      ++host_held_[*fetch.behind];
+    }
+    if (blocks > host_free()) {
+      evict_from_host(blocks);
+      blocks = std::min(blocks, host_free());
+    }
+    if (!is_enough(blocks)) {
+      if (fetch.behind) {
+        release_host(*fetch.behind);
+      }
+      return std::nullopt;
+    }
+    fetch.before.assign(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(length));
+    const auto first = keys.begin() + static_cast<std::ptrdiff_t>(length);
+    fetch.keys.assign(first, first + blocks);
+    fetch.wanted = fetch.keys.size();
+    for (std::size_t i = 0; i < fetch.keys.size(); ++i) {
+      storage_->use(storage_->find(fetch.keys[from_storage_end(i, fetch.keys.size())]));
+    }
+    fetches_[++last_fetch_] = fetch;
+    return Prefetch{last_fetch_, pool_.block * blocks};
+  }
+  Tokens prefetched(std::uint32_t id, Tokens came) override {
+    const Fetch fetch = fetches_.at(id);
+    fetches_.erase(id);
+    if (fetch.behind) {
+      release_host(*fetch.behind);
+    }
+    const std::size_t blocks =
+        std::min(fetch.wanted, static_cast<std::size_t>(came.value / pool_.block.value));
+    if (blocks == 0) {
+      return Tokens(0);
+    }
+    std::vector<Key> keys = fetch.before;
+    keys.insert(keys.end(), fetch.keys.begin(),
+                fetch.keys.begin() + static_cast<std::ptrdiff_t>(blocks));
+    std::size_t length = 0;
+    TreeNode* node = walk(keys, length);
+    std::int64_t added = 0;
+    for (TreeNode* at = node; at != &root_ && !writes_back() && !at->on_host; at = at->parent) {
+      at->on_host = true;
+      added += at->size();
+    }
+    if (length < keys.size()) {
+      node = add(node, keys, length);
+      node->on_device = false;
+      node->on_host = true;
+      added += node->size();
+    }
+    counters_[1].inserted += added;
+    counters_[1].promoted += added;
+    return pool_.block * added;
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
-    return {.available = pool_.capacity - used_ + evictable(root_),
-            .empty = pool_.capacity - used_};
+    std::int64_t evictable = 0;
+    for (const TreeNode* node : all()) {
+      evictable += node->on_device && node->locks == 0 ? node->size() : 0;
+    }
+    return {.available = pool_.capacity - used_ + evictable, .empty = pool_.capacity - used_};
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
-    const auto leaves = [&](const TreeNode& node) {
-      return node.locks == 0 && node.children.empty() &&
-             std::all_of(node.keys.begin(), node.keys.end(), [&](const Key& key) {
-               return key.first == stream && key.second >= tokens.value / pool_.block.value;
-             });
-    };
+    const std::int64_t first = tokens.value / pool_.block.value;
+    const auto is_cut = [&](const Key& key) { return key.first == stream && key.second >= first; };
     for (bool again = true; again;) {
-      std::vector<const TreeNode*> nodes;
-      collect(root_, nodes);
-      const auto node = std::find_if(nodes.begin(), nodes.end(),
-                                     [&](const TreeNode* other) { return leaves(*other); });
-      again = node != nodes.end();
-      if (again) {
-        remove(**node);
+      again = false;
+      for (const TreeNode* node : all()) {
+        if (node->locks == 0 && !is_host_held(*node) && node->children.empty() &&
+            std::all_of(node->keys.begin(), node->keys.end(), is_cut)) {
+          remove(*node);
+          again = true;
+          break;
+        }
       }
+    }
+    if (storage_ != nullptr) {
+      storage_->truncate(stream, first);
+    }
+    for (auto& [id, fetch] : fetches_) {
+      const auto cut = std::find_if(fetch.keys.begin(), fetch.keys.end(), is_cut);
+      fetch.wanted = std::min(fetch.wanted, static_cast<std::size_t>(cut - fetch.keys.begin()));
     }
   }
   [[nodiscard]] bool remembers(StreamId stream) const override {
-    std::vector<const TreeNode*> nodes;
-    collect(root_, nodes);
-    return std::any_of(nodes.begin(), nodes.end(), [&](const TreeNode* node) {
-      return std::any_of(node->keys.begin(), node->keys.end(),
+    const auto has = [&](const std::vector<Key>& keys) {
+      return std::any_of(keys.begin(), keys.end(),
                          [&](const Key& key) { return key.first == stream; });
-    });
+    };
+    const std::vector<const TreeNode*> nodes = all();
+    return std::any_of(nodes.begin(), nodes.end(),
+                       [&](const TreeNode* node) { return has(node->keys); }) ||
+           (storage_ != nullptr && storage_->remembers(stream)) ||
+           std::any_of(copies_.begin(), copies_.end(),
+                       [&](const auto& copy) { return has(copy.second.keys); }) ||
+           std::any_of(fetches_.begin(), fetches_.end(),
+                       [&](const auto& fetch) { return has(fetch.second.keys); });
   }
 
-  [[nodiscard]] PoolCounters counters(std::size_t) const override { return counters_; }
-  [[nodiscard]] std::int64_t resident_blocks(std::size_t) const override { return resident_; }
-  [[nodiscard]] std::vector<Stretch> contents(std::size_t) const override {
+  [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
+  [[nodiscard]] std::int64_t resident_blocks(std::size_t pool) const override {
+    if (pool == 2) {
+      return storage_->resident;
+    }
+    std::int64_t sum = 0;
+    for (const TreeNode* node : all()) {
+      sum += is_in(*node, pool) ? node->size() : 0;
+    }
+    return sum;
+  }
+  [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
+    if (pool == 2) {
+      return storage_->contents();
+    }
     // Nodes leave one after the other; a node whose children have left is a leaf.
     std::vector<Stretch> contents;
     std::set<const TreeNode*> gone;
-    std::vector<const TreeNode*> nodes;
-    collect(root_, nodes);
+    const std::vector<const TreeNode*> nodes = all();
     for (bool found = true; found;) {
       found = false;
       const TreeNode* next = nullptr;
       for (const TreeNode* node : nodes) {
         const bool leaf =
-            std::all_of(node->children.begin(), node->children.end(),
-                        [&](const auto& child) { return gone.contains(child.second.get()); });
-        if (node->locks == 0 && leaf && !gone.contains(node) &&
+            std::all_of(node->children.begin(), node->children.end(), [&](const auto& child) {
+              return !is_in(*child.second, pool) || gone.contains(child.second.get());
+            });
+        const bool may_leave = pool == 0 ? node->on_device && node->locks == 0
+                                         : !node->on_device && !is_host_held(*node);
+        if (may_leave && leaf && !gone.contains(node) &&
             (next == nullptr || leaves_before(*node, *next))) {
           next = node;
         }
@@ -1167,7 +1351,7 @@ class ReferenceNodes final : public Store {
     }
     std::vector<Key> held;
     for (const TreeNode* node : nodes) {
-      if (!gone.contains(node)) {
+      if (is_in(*node, pool) && !gone.contains(node)) {
         held.insert(held.end(), node->keys.begin(), node->keys.end());
       }
     }
@@ -1178,7 +1362,9 @@ class ReferenceNodes final : public Store {
     return contents;
   }
   void check_invariants() const override {
-    KVTIER_ASSERT(resident_ <= used_ && used_ <= pool_.capacity,
+    KVTIER_ASSERT(resident_blocks(0) <= used_ && used_ <= pool_.capacity,
+                  "a pool holds no more than its capacity");
+    KVTIER_ASSERT(rules_.pools.size() < 2 || host_free() >= 0,
                   "a pool holds no more than its capacity");
   }
 
@@ -1190,8 +1376,38 @@ class ReferenceNodes final : public Store {
     std::size_t held = 0;
     /// Blocks whose nodes have counted it.
     std::size_t counted = 0;
+    /// Blocks that it loads.
+    std::vector<Key> loading;
+  };
+  struct Copying {
+    std::size_t pool = 1;
+    TreeNode* node = nullptr;
+    std::vector<Key> keys;
+  };
+  struct Fetch {
+    /// Blocks of the context before the fetched ones, of which the last one stays.
+    std::vector<Key> before;
+    std::optional<Key> behind;
+    /// Room is set aside for all of these, and the first ones are still wanted.
+    std::vector<Key> keys;
+    std::size_t wanted = 0;
+    std::int64_t span = 0;
   };
 
+  [[nodiscard]] bool writes_back() const {
+    return !rules_.edges.empty() && rules_.edges[0].write == Write::on_eviction;
+  }
+  [[nodiscard]] static bool is_in(const TreeNode& node, std::size_t pool) {
+    return pool == 0 ? node.on_device : node.on_host;
+  }
+  [[nodiscard]] bool is_host_held(const TreeNode& node) const {
+    return host_held_.contains(node.keys.back());
+  }
+  void release_host(const Key& key) {
+    if (--host_held_.at(key) == 0) {
+      host_held_.erase(key);
+    }
+  }
   [[nodiscard]] std::vector<Key> usable_keys(const Context& prompt) const {
     return keys_of(streams_, {prompt.stream, Tokens(usable_tokens(rules_, prompt.tokens))},
                    pool_.block);
@@ -1216,6 +1432,14 @@ class ReferenceNodes final : public Store {
       nodes.push_back(child.get());
       collect(*child, nodes);
     }
+  }
+  [[nodiscard]] std::vector<const TreeNode*> all() const {
+    std::vector<const TreeNode*> nodes;
+    collect(root_, nodes);
+    return nodes;
+  }
+  [[nodiscard]] TreeNode* own(const TreeNode* node) {
+    return node->parent->children.at(node->keys.front()).get();
   }
 
   /// Uses the nodes of the longest path of these blocks that there is; one that goes on behind it
@@ -1249,13 +1473,26 @@ class ReferenceNodes final : public Store {
     upper->keys.assign(node->keys.begin(), cut);
     node->keys.erase(node->keys.begin(), cut);
     upper->parent = parent;
+    upper->on_device = node->on_device;
+    upper->on_host = node->on_host;
     upper->locks = node->locks;
     upper->uses = node->uses;
+    upper->twice = ++clock_;
     node->parent = upper.get();
     TreeNode* made = upper.get();
     made->children[node->keys.front()] = std::move(lower);
     parent->children[made->keys.front()] = std::move(upper);
     return made;
+  }
+  /// The path's blocks from `begin` on as a new node, in the first pool.
+  TreeNode* add(TreeNode* parent, const std::vector<Key>& path, std::size_t begin) {
+    auto made = std::make_unique<TreeNode>();
+    made->keys.assign(path.begin() + static_cast<std::ptrdiff_t>(begin), path.end());
+    made->parent = parent;
+    made->last_use = ++clock_;
+    TreeNode* leaf = made.get();
+    parent->children[path[begin]] = std::move(made);
+    return leaf;
   }
 
   static void lock(TreeNode* node, int change) {
@@ -1268,28 +1505,41 @@ class ReferenceNodes final : public Store {
     const std::vector<Key> keys = keys_of(streams_, {request.context.stream, tokens}, pool_.block);
     std::size_t length = 0;
     TreeNode* node = walk(keys, length);
-    used_ -= static_cast<std::int64_t>(length > request.held ? length - request.held : 0);
+    std::set<TreeNode*> restored;
+    std::size_t device = length;
+    for (TreeNode* at = node; !at->on_device; at = at->parent) {
+      put_on_device(at);
+      restored.insert(at);
+      device -= at->keys.size();
+    }
+    used_ -= static_cast<std::int64_t>(device > request.held ? device - request.held : 0);
     if (length < keys.size()) {
-      auto made = std::make_unique<TreeNode>();
-      made->keys.assign(keys.begin() + static_cast<std::ptrdiff_t>(length), keys.end());
-      made->parent = node;
-      made->last_use = ++clock_;
-      resident_ += static_cast<std::int64_t>(made->keys.size());
-      counters_.inserted += static_cast<std::int64_t>(made->keys.size());
-      TreeNode* leaf = made.get();
-      node->children[keys[length]] = std::move(made);
-      node = leaf;
+      node = add(node, keys, length);
+      counters_[0].inserted += node->size();
     }
     lock(node, 1);
     lock(request.node, -1);
     request.node = node;
     request.held = std::max(request.held, keys.size());
+    std::vector<TreeNode*> counting;
     std::size_t end = keys.size();
     for (TreeNode* at = node; at != &root_ && end > request.counted; at = at->parent) {
-      ++at->uses;
+      counting.insert(counting.begin(), at);
       end -= at->keys.size();
     }
     request.counted = std::max(request.counted, keys.size());
+    for (TreeNode* at : counting) {
+      if (writes_back() || (restored.contains(at) && !rules_.edges[0].counts_recomputed)) {
+        continue;
+      }
+      ++at->uses;
+      const bool often =
+          !rules_.edges.empty() &&
+          at->uses >= (rules_.edges[0].write == Write::after_uses ? rules_.edges[0].uses : 1);
+      if (often && !at->on_host) {
+        write(at);
+      }
+    }
   }
 
   bool extend(Request& request, const Context& context) {
@@ -1302,27 +1552,22 @@ class ReferenceNodes final : public Store {
         return false;
       }
       make_room(more + (paged ? pool_.block.value : 0));
+      if (blocks > pool_.capacity - used_) {
+        return false;
+      }
       used_ += blocks;
     }
     request.context = context;
     return true;
   }
-  [[nodiscard]] static std::int64_t evictable(const TreeNode& node) {
-    std::int64_t sum = node.locks == 0 ? static_cast<std::int64_t>(node.keys.size()) : 0;
-    for (const auto& [key, child] : node.children) {
-      sum += evictable(*child);
-    }
-    return sum;
-  }
   void make_room(std::int64_t demand) {
     const std::int64_t free = (pool_.capacity - used_) * pool_.block.value;
     std::int64_t tokens = demand <= free ? 0 : pool_.whole_need ? demand : demand - free;
+    std::set<const TreeNode*> stay;
     while (tokens > 0) {
-      std::vector<const TreeNode*> nodes;
-      collect(root_, nodes);
       const TreeNode* next = nullptr;
-      for (const TreeNode* node : nodes) {
-        if (node->locks == 0 && node->children.empty() &&
+      for (const TreeNode* node : all()) {
+        if (is_device_leaf(*node) && !stay.contains(node) &&
             (next == nullptr || leaves_before(*node, *next))) {
           next = node;
         }
@@ -1330,29 +1575,217 @@ class ReferenceNodes final : public Store {
       if (next == nullptr) {
         return;
       }
-      const auto size = static_cast<std::int64_t>(next->keys.size());
-      tokens -= size * pool_.block.value;
-      counters_.evicted += size;
+      const std::int64_t size = next->size();
+      if (leave_device(own(next))) {
+        tokens -= size * pool_.block.value;
+        counters_[0].evicted += size;
+      } else {
+        stay.insert(next);
+      }
+    }
+  }
+  [[nodiscard]] static bool is_device_leaf(const TreeNode& node) {
+    return node.on_device && node.locks == 0 &&
+           std::none_of(node.children.begin(), node.children.end(),
+                        [](const auto& child) { return child.second->on_device; });
+  }
+  void remove(const TreeNode& node) {
+    used_ -= node.on_device ? node.size() : 0;
+    const Key first = node.keys.front();
+    node.parent->children.erase(first);
+  }
+
+  // The second pool.
+
+  [[nodiscard]] std::int64_t host_free() const {
+    std::int64_t free = rules_.pools[1].capacity - resident_blocks(1);
+    for (const auto& [id, fetch] : fetches_) {
+      free -= std::ssize(fetch.keys);
+    }
+    return free;
+  }
+  void put_on_device(TreeNode* node) {
+    node->on_device = true;
+    node->twice = ++clock_;
+    counters_[0].inserted += node->size();
+  }
+  /// False without room for this node or one before it.
+  bool write(TreeNode* node) {
+    if (!node->parent->on_host && !write(node->parent)) {
+      return false;
+    }
+    if (!take_host_room(*node)) {
+      return false;
+    }
+    node->on_host = true;
+    lock(node, 1);
+    copies_[++last_copy_] = {.pool = 1, .node = node, .keys = node->keys};
+    begun_.push_back({.id = last_copy_, .blocks = node->size()});
+    return true;
+  }
+  bool take_host_room(const TreeNode& node) {
+    if (node.size() > host_free() && rules_.edges[0].no_room == NoRoom::evict) {
+      evict_from_host(rules_.pools[1].whole_need ? node.size() : node.size() - host_free());
+    }
+    const bool fits = node.size() <= host_free();
+    (fits ? counters_[1].inserted : counters_[1].skipped) += node.size();
+    return fits;
+  }
+  void evict_from_host(std::int64_t blocks) {
+    // With write-back, copies of what the first pool has, too, leave before all; those of leaves,
+    // which may leave the first pool soon, last.
+    for (int round = 0; round < 2 && writes_back(); ++round) {
+      std::vector<const TreeNode*> nodes = all();
+      std::sort(nodes.begin(), nodes.end(),
+                [](const auto* a, const auto* b) { return a->twice < b->twice; });
+      for (const TreeNode* node : nodes) {
+        if (blocks > 0 && node->on_device && node->on_host &&
+            !loading_.contains(node->keys.back()) && !is_host_held(*node) &&
+            !(round == 0 && is_device_leaf(*node))) {
+          own(node)->on_host = false;
+          counters_[1].evicted += node->size();
+          blocks -= node->size();
+        }
+      }
+    }
+    while (blocks > 0) {
+      const TreeNode* next = nullptr;
+      for (const TreeNode* node : all()) {
+        if (!node->on_device && node->children.empty() && !is_host_held(*node) &&
+            (next == nullptr || leaves_before(*node, *next))) {
+          next = node;
+        }
+      }
+      if (next == nullptr) {
+        return;
+      }
+      blocks -= next->size();
+      counters_[1].evicted += next->size();
       remove(*next);
     }
   }
-  void remove(const TreeNode& node) {
-    used_ -= static_cast<std::int64_t>(node.keys.size());
-    resident_ -= static_cast<std::int64_t>(node.keys.size());
-    const Key first = node.keys.front();
-    node.parent->children.erase(first);
+  /// False if it has to stay, since what is behind it is needed.
+  bool leave_device(TreeNode* node) {
+    if (writes_back() && !node->on_host && take_host_room(*node)) {
+      node->on_host = true;
+      counters_[0].demoted += node->size();
+      begun_.push_back({.id = ++last_copy_, .blocks = node->size(), .waits = true});
+      write_to_storage(node->keys);
+    }
+    if (node->on_host) {
+      node->on_device = false;
+      used_ -= node->size();
+      return true;
+    }
+    std::vector<const TreeNode*> behind;
+    collect(*node, behind);
+    if (is_host_held(*node) || std::any_of(behind.begin(), behind.end(), [&](const auto* other) {
+          return is_host_held(*other);
+        })) {
+      return false;
+    }
+    for (const TreeNode* other : behind) {
+      counters_[1].evicted += other->size();
+    }
+    remove(*node);
+    return true;
+  }
+  /// The nodes from the request's to `end` come into the first pool, or none of them.
+  bool load(Request& request, TreeNode* end) {
+    std::int64_t blocks = 0;
+    for (TreeNode* node = end; node != request.node; node = node->parent) {
+      blocks += node->size();
+    }
+    const Key last = end->keys.back();
+    ++host_held_[last];
+    make_room(blocks * pool_.block.value);
+    release_host(last);
+    if (blocks > pool_.capacity - used_) {
+      return false;
+    }
+    used_ += blocks;
+    counters_[0].promoted += blocks;
+    for (TreeNode* node = end; node != request.node; node = node->parent) {
+      put_on_device(node);
+      request.loading.insert(request.loading.end(), node->keys.begin(), node->keys.end());
+      loading_.insert(node->keys.begin(), node->keys.end());
+    }
+    lock(end, 1);
+    lock(request.node, -1);
+    request.node = end;
+    request.held += static_cast<std::size_t>(blocks);
+    request.context.tokens += pool_.block * blocks;
+    return true;
+  }
+  void end_load(Request& request) {
+    for (const Key& key : request.loading) {
+      loading_.erase(loading_.find(key));
+    }
+    request.loading.clear();
+  }
+
+  // Storage.
+
+  /// Blocks from this one on, up to the first that is missing.
+  [[nodiscard]] std::size_t stored(const std::vector<Key>& keys, std::size_t begin) const {
+    std::size_t end = begin;
+    while (end < keys.size() && storage_->find(keys[end]) != nullptr) {
+      ++end;
+    }
+    return end - begin;
+  }
+  [[nodiscard]] std::size_t from_storage_end(std::size_t i, std::size_t count) const {
+    return rules_.pools[2].insertion == End::head ? i : count - 1 - i;
+  }
+  void write_to_storage(const std::vector<Key>& keys) {
+    if (storage_ != nullptr) {
+      ++host_held_[keys.back()];
+      copies_[++last_copy_] = {.pool = 2, .node = nullptr, .keys = keys};
+      begun_.push_back({.id = last_copy_, .blocks = std::ssize(keys), .pool = 2});
+    }
+  }
+  void put_in_storage(const Key& key) {
+    if (Block* here = storage_->find(key)) {
+      storage_->use(here);
+      return;
+    }
+    if (storage_->is_full()) {
+      if (rules_.edges[1].no_room == NoRoom::skip || storage_->victim() == nullptr) {
+        ++counters_[2].skipped;
+        return;
+      }
+      std::int64_t blocks =
+          std::max<std::int64_t>(1, std::min(rules_.pools[2].round, storage_->evictable()));
+      for (; blocks > 0; --blocks) {
+        storage_->evict(storage_->victim());
+        ++counters_[2].evicted;
+      }
+    }
+    storage_->add({.key = key});
+    ++counters_[2].inserted;
   }
 
   StoreRules rules_;
   const PoolRules& pool_;
   const Streams& streams_;
+  /// Null if there is no third pool.
+  std::shared_ptr<BlockPool> storage_;
   TreeNode root_;
   std::map<std::uint32_t, Request> requests_;
   std::uint32_t last_request_ = 0;
   std::int64_t clock_ = 0;
+  /// Blocks of the first pool, those of requests included.
   std::int64_t used_ = 0;
-  std::int64_t resident_ = 0;
-  PoolCounters counters_;
+  /// Blocks that requests load.
+  std::multiset<Key> loading_;
+  /// Last blocks of nodes that stay in the second pool.
+  std::map<Key, int> host_held_;
+  std::map<std::uint32_t, Copying> copies_;
+  std::vector<Copy> begun_;
+  std::uint32_t last_copy_ = 0;
+  std::map<std::uint32_t, Fetch> fetches_;
+  std::uint32_t last_fetch_ = 0;
+  std::vector<PoolCounters> counters_;
 };
 
 }  // namespace
@@ -1373,8 +1806,18 @@ std::vector<std::unique_ptr<Store>> make_reference_blocks(const StoreRules& rule
   return stores;
 }
 
-std::unique_ptr<Store> make_reference_nodes(const StoreRules& rules, const Streams& streams) {
-  return std::make_unique<ReferenceNodes>(rules, streams);
+std::vector<std::unique_ptr<Store>> make_reference_nodes(const StoreRules& rules,
+                                                         const Streams& streams,
+                                                         std::size_t instances) {
+  std::vector<std::unique_ptr<Store>> stores;
+  std::shared_ptr<BlockPool> storage;
+  for (std::size_t i = 0; i < instances; ++i) {
+    if (rules.pools.size() > 2 && (storage == nullptr || !rules.pools[2].shared)) {
+      storage = std::make_shared<BlockPool>(rules.pools[2]);
+    }
+    stores.push_back(std::make_unique<ReferenceNodes>(rules, streams, storage));
+  }
+  return stores;
 }
 
 }  // namespace kvtier

@@ -14,8 +14,9 @@ namespace kvtier {
 [[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_blocks(const StoreRules& rules,
                                                                         const Streams& streams,
                                                                         std::size_t instances);
-[[nodiscard]] std::unique_ptr<Store> make_reference_nodes(const StoreRules& rules,
-                                                          const Streams& streams);
+[[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_nodes(const StoreRules& rules,
+                                                                       const Streams& streams,
+                                                                       std::size_t instances);
 [[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_entries(
     const StoreRules& rules, const Streams& streams, const PolicyRegistry& registry,
     std::size_t instances);

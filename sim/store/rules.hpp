@@ -119,8 +119,7 @@ struct PoolRules {
   /// Order in which the blocks of a request come in.
   End insertion = End::tail;
   Touch touch = Touch::end;
-  /// Only for nodes. Room asked for is the whole need if it exceeds what is free, not the
-  /// shortfall.
+  /// Only for nodes. If room asked for exceeds what is free, so much is evicted, not the shortfall.
   bool whole_need = false;
   /// Only for nodes with blocks of more than one token: room for one block more is asked for.
   bool one_block_more = false;
@@ -157,15 +156,25 @@ struct EdgeRules {
   NoRoom no_room = NoRoom::evict;
   /// Whether a hit in the slower pool comes into the faster one.
   bool promotes = true;
-  /// Only behind requests_in_first: blocks of responses are not written.
+  /// Only behind requests_in_first, and not for nodes: blocks of responses are not written.
   bool prompts_only = true;
+  /// Only for nodes: what is found in the slower pool is loaded if it is so much, and else
+  /// computed.
+  Tokens least_load{0};
+  /// Only for nodes: a request that computed a node of the slower pool alone, and brings it back
+  /// into the faster one, is a use of it.
+  bool counts_recomputed = false;
+  /// Only for nodes: nothing is fetched while the fetches at work look for this share of the faster
+  /// pool's capacity, or more.
+  double most_in_flight = 1;
 };
 
 struct StoreRules {
   /// All layers of the model together; policies of entries see bytes.
   Bytes bytes_per_token{1};
   /// The fastest first. All have the same size of blocks, but for the pools behind
-  /// requests_in_first with blocks; and the unit block, or node, or units of entries.
+  /// requests_in_first with blocks; and the unit block, or node, or units of entries. Behind two
+  /// pools of nodes there may be one of blocks: storage.
   std::vector<PoolRules> pools;
   /// One less: edges[i] joins pools i and i + 1.
   std::vector<EdgeRules> edges;
@@ -175,6 +184,9 @@ struct StoreRules {
   /// With blocks, the pools behind are an engine's offload or cache of its own (rules.md): the
   /// second one with Touch::end as vLLM's CPU offload, with Touch::lookup as LMCache. Their blocks
   /// may be several of the first pool's.
+  ///
+  /// With nodes, the pools behind are SGLang's HiCache: the second one has copies of nodes, and the
+  /// nodes that have left the first one.
   bool requests_in_first = false;
   /// A request waits for its own loads while others run: what it loads is found in the first pool
   /// when it is there. Without, its next step waits, and others find it at once.
@@ -187,8 +199,8 @@ struct StoreRules {
 
 /// Whether the second pool is an offload, which learns of requests by Store::offer and `end`.
 [[nodiscard]] inline bool is_offload(const StoreRules& rules) {
-  return rules.requests_in_first && rules.pools.size() > 1 && !has_entries(rules.pools[0].unit) &&
-         rules.pools[1].touch == Touch::end;
+  return rules.requests_in_first && rules.pools.size() > 1 &&
+         rules.pools[0].unit == EvictionUnit::block && rules.pools[1].touch == Touch::end;
 }
 
 /// The number of puts into a pool that the edge below waits for; 0 if it does not.

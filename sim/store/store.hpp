@@ -12,7 +12,8 @@ namespace kvtier {
 /// The longest usable prefix of a context.
 struct Match {
   Tokens tokens;
-  /// Of those, how many the fastest pool that has them is this one.
+  /// Of those, how many the fastest pool that has them is this one. Nodes: acquire has only what
+  /// the request uses, which is what the first pool has and what is loaded from the second one.
   std::vector<Tokens> by_pool;
   /// Some of what was found behind the first pool is still written there or, with
   /// StoreRules::loads_alone, loaded by another request: the request asks again later.
@@ -31,10 +32,19 @@ struct Room {
   std::int64_t reserved = 0;
 };
 
-/// A copy of blocks from a pool to the one behind it that has begun.
+/// A copy of blocks to a pool from the one before it that has begun.
 struct Copy {
   std::uint32_t id = 0;
   std::int64_t blocks = 0;
+  std::size_t pool = 1;
+  /// Room that was asked for waits for it, and the store takes it for complete.
+  bool waits = false;
+};
+
+/// KV that may come from the storage behind nodes, for which the second pool has room.
+struct Prefetch {
+  std::uint32_t id = 0;
+  Tokens tokens;
 };
 
 struct PoolCounters {
@@ -104,11 +114,13 @@ class Store {
   virtual Match refresh(const Context& context);
 
   // The pool behind the first one as an engine's offload: it learns of requests by these calls.
+  // Nodes have loads and copies, too, but no offers.
 
   /// Whether it has such a pool (StoreRules::requests_in_first, Touch::end behind). If so, requests
   /// keep their numbers until `end`.
   [[nodiscard]] virtual bool offloads() const { return false; }
-  /// What the request found behind the first pool is in its memory, and may leave there.
+  /// What the request found behind the first pool is in its memory, and may leave there. Other
+  /// requests find nodes that are loaded before that.
   virtual void loaded(RequestId) {}
   /// From here on others find what it loaded in the first pool.
   virtual void publish_loaded(RequestId) {}
@@ -116,14 +128,26 @@ class Store {
   /// pool behind is written there, all of it or, without room, nothing: false, and the next call
   /// tries again.
   virtual bool offer(RequestId, Tokens) { return true; }
-  /// The copies that have begun since this was called last.
+  /// The copies that have begun since this was called last. Nodes have them, too.
   [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
-  /// A copy is complete: what it wrote can be loaded, and may leave.
+  /// A copy is complete: what it wrote can be loaded, and may leave. Nodes may leave the pool from
+  /// which they were copied.
   virtual void copied(std::uint32_t) {}
   /// The request was released and comes no more: its uses count.
   virtual void end(RequestId) {}
   /// Its calls without requests in the first pool; null if there is no such pool.
   [[nodiscard]] virtual OffloadCalls* offload_calls() { return nullptr; }
+
+  // The storage behind two pools of nodes: requests that wait to be acquired fetch from it.
+
+  /// Looks for KV of the prompt behind what the first two pools have, and makes room in the second
+  /// one. nullopt if it is not worth a fetch, or has no room. This is a look-up and a use.
+  [[nodiscard]] virtual std::optional<Prefetch> prefetch(const Context& /*prompt*/) {
+    return std::nullopt;
+  }
+  /// The prefetch is over: its first tokens have come, the others will not. Returns how many of
+  /// them were not in the second pool meanwhile.
+  virtual Tokens prefetched(std::uint32_t /*prefetch*/, Tokens /*came*/) { return Tokens(0); }
 
   /// Blocks of the first pool that requests may take, and of those the ones that hold nothing.
   [[nodiscard]] virtual FreeBlocks free_blocks() const = 0;

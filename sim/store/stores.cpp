@@ -1,6 +1,7 @@
 #include "sim/store/stores.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "sim/core/assert.hpp"
@@ -12,24 +13,36 @@
 namespace kvtier {
 namespace {
 
-/// A store by itself, as all of them.
-std::vector<std::unique_ptr<Store>> alone(std::unique_ptr<Store> store, std::size_t instances) {
-  KVTIER_ASSERT(instances == 1, "nodes are in a pool of one instance");
-  std::vector<std::unique_ptr<Store>> stores;
-  stores.push_back(std::move(store));
-  return stores;
+void check_nodes(const StoreRules& rules) {
+  const auto& [first, pools, edges] = std::tie(rules.pools.front(), rules.pools, rules.edges);
+  KVTIER_ASSERT(rules.requests_in_first && pools.size() <= 3,
+                "running requests share nodes, which are in three pools at most");
+  KVTIER_ASSERT(pools.size() < 2 || (pools[1].unit == EvictionUnit::node && !pools[1].shared &&
+                                     pools[1].eviction == first.eviction &&
+                                     (first.eviction == "lru" || first.eviction == "lfu")),
+                "one order, lru or lfu, chooses the nodes that leave both pools");
+  for (std::size_t i = 0; i < std::min<std::size_t>(pools.size(), 2); ++i) {
+    KVTIER_ASSERT(!pools[i].ttl && pools[i].lease.ns == 0, "nodes have no age");
+  }
+  KVTIER_ASSERT(pools.size() < 3 ||
+                    (pools[2].unit == EvictionUnit::block && edges[1].write == Write::with_compute),
+                "storage behind nodes has blocks, and takes all that comes into the second pool");
+  for (const EdgeRules& edge : edges) {
+    KVTIER_ASSERT(!edge.exclusive && edge.promotes && !edge.prompts_only,
+                  "nodes keep their copies, are loaded, and may be of responses");
+  }
 }
 
 void check(const StoreRules& rules) {
   const PoolRules& first = rules.pools.front();
   KVTIER_ASSERT(rules.edges.size() + 1 == rules.pools.size(), "an edge joins two pools");
   const bool larger_behind = rules.requests_in_first && first.unit == EvictionUnit::block;
-  KVTIER_ASSERT(std::all_of(rules.pools.begin(), rules.pools.end(),
-                            [&](const PoolRules& pool) {
-                              return pool.unit == first.unit ||
-                                     (has_entries(pool.unit) && has_entries(first.unit));
-                            }),
-                "all pools have one kind of unit");
+  const bool nodes = first.unit == EvictionUnit::node;
+  const bool one_kind =
+      std::all_of(rules.pools.begin(), rules.pools.end(), [&](const PoolRules& pool) {
+        return pool.unit == first.unit || (has_entries(pool.unit) && has_entries(first.unit));
+      });
+  KVTIER_ASSERT(one_kind || nodes, "all pools have one kind of unit");
   KVTIER_ASSERT(std::all_of(rules.pools.begin() + 1, rules.pools.end(),
                             [&](const PoolRules& pool) {
                               return pool.block == rules.pools[1].block &&
@@ -37,15 +50,15 @@ void check(const StoreRules& rules) {
                                      (larger_behind || pool.block == first.block);
                             }),
                 "all pools have blocks of one size, or of several of the first one's");
-  KVTIER_ASSERT(!rules.requests_in_first || has_entries(first.unit) || rules.edges.empty() ||
+  KVTIER_ASSERT(!rules.requests_in_first || has_entries(first.unit) || nodes ||
+                    rules.edges.empty() ||
                     (rules.edges[0].write != Write::on_eviction && !rules.edges[0].exclusive),
                 "behind a pool with running requests is one that is written with compute");
   KVTIER_ASSERT(!rules.requests_in_first || !first.shared,
                 "requests run in a pool of their instance");
-  KVTIER_ASSERT(
-      first.unit != EvictionUnit::node ||
-          (rules.edges.empty() && rules.requests_in_first && !first.ttl && first.lease.ns == 0),
-      "nodes are in one pool, which running requests share, and have no age");
+  if (nodes) {
+    check_nodes(rules);
+  }
 }
 
 }  // namespace
@@ -62,7 +75,7 @@ std::vector<std::unique_ptr<Store>> make_stores(const StoreRules& rules, const S
   if (has_entries(unit)) {
     return make_entry_stores(rules, streams, registry, instances);
   }
-  return unit == EvictionUnit::node ? alone(make_node_store(rules, streams), instances)
+  return unit == EvictionUnit::node ? make_node_stores(rules, streams, instances)
                                     : make_extent_stores(rules, streams, instances);
 }
 
@@ -75,7 +88,7 @@ std::vector<std::unique_ptr<Store>> make_reference_stores(const StoreRules& rule
   if (has_entries(unit)) {
     return make_reference_entries(rules, streams, registry, instances);
   }
-  return unit == EvictionUnit::node ? alone(make_reference_nodes(rules, streams), instances)
+  return unit == EvictionUnit::node ? make_reference_nodes(rules, streams, instances)
                                     : make_reference_blocks(rules, streams, instances);
 }
 

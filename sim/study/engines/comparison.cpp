@@ -34,6 +34,8 @@ const char* name_of(Value value) {
       return "hit_gpu";
     case Value::hit_cpu:
       return "hit_cpu";
+    case Value::host_match:
+      return "host_match";
     case Value::evicted:
       return "evicted";
     case Value::evicted_tokens:
@@ -47,6 +49,8 @@ const char* name_of(Value value) {
 /// What a request of a run came to.
 struct Found {
   std::vector<Tokens> by_pool;
+  /// Of the prompt, before the request took what it wanted.
+  Tokens on_host{0};
   std::int64_t evicted_blocks = 0;
   std::int64_t forced = 0;
 };
@@ -58,6 +62,8 @@ std::int64_t value_of(const Found& found, Value value, Tokens block) {
       return found.by_pool[0].value;
     case Value::hit_cpu:
       return found.by_pool.size() > 1 ? found.by_pool[1].value : 0;
+    case Value::host_match:
+      return found.on_host.value;
     case Value::evicted:
       return found.evicted_blocks;
     case Value::evicted_tokens:
@@ -116,8 +122,18 @@ StoreRules rules_of(const OracleKind& kind, std::int64_t tokens, const HashTrace
     rules.publication = Publication::computed;
     pool.unit = EvictionUnit::node;
     pool.one_block_more = true;
+    pool.whole_need = kind.engine == OracleEngine::sglang_0510;
   }
   rules.pools = {pool};
+  if (kind.engine == OracleEngine::sglang_0510 && kind.cpu > 0) {
+    pool.name = "dram";
+    pool.capacity = kind.cpu / kind.block.value;
+    rules.pools.push_back(pool);
+    rules.edges = {{.write = kind.writes_from > 1 ? Write::after_uses : Write::with_compute,
+                    .uses = kind.writes_from,
+                    .prompts_only = false,
+                    .least_load = Tokens(10)}};
+  }
   return rules;
 }
 
@@ -209,6 +225,7 @@ std::vector<Found> run_one_by_one(const OracleKind& kind, std::int64_t tokens, s
         KVTIER_ASSERT(false, "its requests are batched");
         break;
       case OracleEngine::sglang:
+      case OracleEngine::sglang_0510:
         replayed =
             replay_sglang(*store, streams, request, kind.block, kind.chunk, kind.with_output);
         break;
@@ -217,6 +234,7 @@ std::vector<Found> run_one_by_one(const OracleKind& kind, std::int64_t tokens, s
         break;
     }
     found.push_back({.by_pool = std::move(replayed.match.by_pool),
+                     .on_host = replayed.on_host,
                      .evicted_blocks = replayed.evicted_for_prompt,
                      .forced = manager.forced});
   }
@@ -240,8 +258,12 @@ std::vector<OracleRun> oracle_runs(const std::string& name, const OracleKind& ki
                     "\"{}\"",
                     name, column));
   };
-  if (kind.engine == OracleEngine::vllm_scheduler) {
-    const std::vector<std::string> expected{"req", "prompt_tokens", "hit_gpu", "hit_cpu"};
+  const bool tree = kind.engine == OracleEngine::sglang_0510;
+  if (kind.engine == OracleEngine::vllm_scheduler || tree) {
+    std::vector<std::string> expected{"req", "prompt_tokens", "hit_gpu", "hit_cpu"};
+    if (tree) {
+      expected.emplace_back("host_match");
+    }
     if (table.columns != expected) {
       throw ConfigError(fmt::format("{}: expected the columns {}, got {}", name,
                                     fmt::join(expected, ", "), fmt::join(table.columns, ", ")));
@@ -250,9 +272,13 @@ std::vector<OracleRun> oracle_runs(const std::string& name, const OracleKind& ki
       return tokens % (1 << 20) == 0 ? fmt::format("{}Mi", tokens >> 20)
                                      : fmt::format("{}Ki", tokens >> 10);
     };
-    return {{.capacity = kind.cpu > 0 ? size(kind.gpu) + "+" + size(kind.cpu) : size(kind.gpu),
-             .tokens = kind.gpu,
-             .columns = {{Value::hit_gpu, 2}, {Value::hit_cpu, 3}}}};
+    OracleRun run{.capacity = kind.cpu > 0 ? size(kind.gpu) + "+" + size(kind.cpu) : size(kind.gpu),
+                  .tokens = kind.gpu,
+                  .columns = {{Value::hit_gpu, 2}, {Value::hit_cpu, 3}}};
+    if (tree) {
+      run.columns.push_back({Value::host_match, 4});
+    }
+    return {run};
   }
   constexpr std::array<std::pair<std::string_view, Value>, 4> kPrefixes{
       {{"hit_", Value::hit},

@@ -43,7 +43,15 @@ struct OracleRun {
   /// Of a kind with one tier.
   std::int64_t tokens = 0;
   struct Column {
-    enum class Value : std::uint8_t { hit, hit_gpu, hit_cpu, evicted, evicted_tokens, forced };
+    enum class Value : std::uint8_t {
+      hit,
+      hit_gpu,
+      hit_cpu,
+      host_match,
+      evicted,
+      evicted_tokens,
+      forced
+    };
     Value value = Value::hit;
     std::size_t place = 0;
   };

@@ -6,6 +6,7 @@
 
 #include "sim/core/file.hpp"
 #include "sim/study/engines/table_calls.hpp"
+#include "sim/study/engines/tree_tables.hpp"
 
 namespace kvtier {
 namespace {
@@ -71,6 +72,9 @@ std::variant<EngineComparison, NotRun> compare_with_calls(const EngineTable& tab
     const auto kind = table.system.at("kind").get<std::string>();
     if (!table.not_executed.empty()) {
       return NotRun{table.not_executed};
+    }
+    if (kind == "tree") {
+      return compare_tree_calls(table);
     }
     if (kind != "gpu" && kind != "cpu" && kind != "tiers") {
       return NotRun{fmt::format("kind {}", kind)};

@@ -60,6 +60,10 @@ std::optional<OracleKind> oracle_kind(const std::string& name) {
                                     "_(none|lru|arc)_seqs" + kCount + "_(prompt|output)");
   static const std::regex sglang("sgl_(radix|unified)_(lru|lfu)_(prompt|output)_chunk" + kCount +
                                  "_" + kTrace + "_p" + kCount);
+  static const std::regex sglang_0510(
+      "sgl_(radix0510|hiradix_write_through(?:_selective)?)_"
+      "(lru|lfu)_" +
+      kTrace + "_p" + kCount + "_g" + kSize + "_c" + kSize);
   static const std::regex lmcache("lmcache_(lru|lfu)_" + kTrace + "_c" + kCount);
   OracleKind kind;
   std::smatch match;
@@ -81,6 +85,16 @@ std::optional<OracleKind> oracle_kind(const std::string& name) {
     kind.with_output = match[3] == "output";
     kind.chunk = Tokens(std::stoll(match[4]));
     kind.block = Tokens(std::stoll(match[5]));
+  } else if (std::regex_match(name, match, sglang_0510)) {
+    kind.engine = OracleEngine::sglang_0510;
+    kind.writes_from = match.str(1).ends_with("selective") ? 2 : 1;
+    kind.eviction = match[2];
+    kind.block = Tokens(std::stoll(match[3]));
+    kind.gpu = *capacity_tokens(match[4]);
+    kind.cpu = *capacity_tokens(match[5]);
+    if (kind.gpu < kind.block.value || (kind.cpu > 0) != match.str(1).starts_with("hiradix")) {
+      return std::nullopt;
+    }
   } else if (std::regex_match(name, match, lmcache)) {
     kind.engine = OracleEngine::lmcache;
     kind.eviction = match[1];

@@ -74,8 +74,15 @@ Replayed replay_sglang(Store& store, Streams& streams, const HashRequest& reques
                ? request.prompt
                : Tokens(end / block.value * block.value);
   };
+  for (std::vector<Copy> begun = store.take_copies(); !begun.empty(); begun = store.take_copies()) {
+    for (const Copy& copy : begun) {
+      store.copied(copy.id);
+    }
+  }
   Replayed replayed;
-  Tokens end = chunk_end(store.match(request.context()).tokens);
+  const Match before = store.match(request.context());
+  replayed.on_host = before.by_pool.size() > 1 ? before.by_pool[1] : Tokens(0);
+  Tokens end = chunk_end(before.tokens);
   const auto held = store.acquire(request.context(), end, replayed.match);
   must(held.has_value(), request);
   while (end < request.prompt) {

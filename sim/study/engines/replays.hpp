@@ -25,6 +25,8 @@ Context with_response(Streams& streams, const HashRequest& request);
 
 struct Replayed {
   Match match;
+  /// Of the prompt, in the second pool before the request took what it wanted.
+  Tokens on_host{0};
   /// Blocks that left the first pool, since the replay began, when the prompt had its memory.
   std::int64_t evicted_for_prompt = 0;
 };
@@ -45,8 +47,8 @@ struct VllmReplay {
 Replayed replay_vllm(Store& store, Streams& streams, const HashRequest& request,
                      VllmReplay& replay);
 
-/// SGLang's RadixCache: the prompt is computed in chunks (0: at once), each of which comes into the
-/// tree.
+/// SGLang's trees: the prompt is computed in chunks (0: at once), each of which comes into the
+/// tree. Copies that requests begin are complete when the next request comes.
 Replayed replay_sglang(Store& store, Streams& streams, const HashRequest& request, Tokens block,
                        Tokens chunk, bool with_output);
 

@@ -49,11 +49,13 @@ TEST_F(EnginesCache, FindsNoDifferenceInTheSample) {
   EXPECT_EQ(result["format"], "kvtier.engines_cache/1");
   EXPECT_EQ(result["different"], 0);
   int tables = 0;
+  int trees = 0;
   int runs = 0;
   for (const nlohmann::json& file : result["files"]) {
-    ++(file["name"] == "vllm_unit" ? tables : runs);
+    ++(file["name"] == "vllm_unit" ? tables : file["name"] == "sglang_unit" ? trees : runs);
   }
-  EXPECT_EQ(runs, 4 * 5 + 3);
+  EXPECT_EQ(trees, 34);
+  EXPECT_EQ(runs, 4 * 5 + 3 + 4);
   const fs::path calls = configs() / "engines" / "vllm_unit.json";
   if (fs::exists(calls)) {
     EXPECT_EQ(tables, 64);

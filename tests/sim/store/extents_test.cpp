@@ -1,5 +1,6 @@
 /// Extents and nodes do what a plain store of blocks does, call by call.
 
+#include <array>
 #include <cstdlib>
 
 #include <gtest/gtest.h>
@@ -27,6 +28,37 @@ TEST(Extents, CannotBeToldFromSingleBlocks) {
         first_difference(extents, reference, rules, contexts, random, 150);
     ASSERT_EQ(difference, "") << "seed " << seed;
   }
+}
+
+TEST(Extents, OfNodesInTiersCannotBeToldFromPlainOnes) {
+  const char* wanted = std::getenv("KVTIER_TEST_CASES");
+  const int cases = wanted != nullptr ? std::atoi(wanted) : 1'000;
+  const PolicyRegistry registry = builtin_policies();
+  std::array<PoolCounters, 3> sums{};
+  for (int seed = 1; seed <= cases; ++seed) {
+    RandomStream random(static_cast<std::uint64_t>(seed), "nodes");
+    const StoreRules rules = random_nodes(random);
+    RandomContexts contexts(random);
+    const std::size_t instances = rules.pools.back().shared ? 2 : 1;
+    const auto nodes = make_stores(rules, contexts.streams(), registry, instances);
+    const auto reference = make_reference_stores(rules, contexts.streams(), registry, instances);
+    const std::string difference = first_difference(nodes, reference, rules, contexts, random, 250);
+    ASSERT_EQ(difference, "") << "seed " << seed;
+    for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+      const PoolCounters counters = nodes[0]->counters(i);
+      sums[i].evicted += counters.evicted;
+      sums[i].demoted += counters.demoted;
+      sums[i].promoted += counters.promoted;
+      sums[i].skipped += counters.skipped;
+    }
+  }
+  // The systems do all that nodes can do.
+  EXPECT_GT(sums[0].demoted, cases);
+  EXPECT_GT(sums[0].promoted, cases);
+  EXPECT_GT(sums[1].evicted, cases);
+  EXPECT_GT(sums[1].promoted, cases / 2);
+  EXPECT_GT(sums[1].skipped, cases);
+  EXPECT_GT(sums[2].evicted, cases);
 }
 
 }  // namespace

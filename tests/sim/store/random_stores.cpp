@@ -41,6 +41,45 @@ void make_entries(StoreRules& rules, RandomStream& random) {
   }
 }
 
+/// Nodes, with or without pools behind the first one.
+void make_nodes(StoreRules& rules, RandomStream& random) {
+  rules.pools.resize(std::min<std::size_t>(rules.pools.size(), 3));
+  rules.edges.resize(rules.pools.size() - 1);
+  const std::string eviction = coin(random) ? "lru" : "lfu";
+  for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+    PoolRules& pool = rules.pools[i];
+    pool.block = rules.pools.front().block;
+    if (i == 2) {
+      pool.capacity = 10 + random.index(80);
+      pool.eviction = one_of(random, std::array<std::string, 3>{"lru", "fifo", "lfu"});
+      continue;
+    }
+    pool.unit = EvictionUnit::node;
+    pool.eviction = eviction;
+    pool.whole_need = coin(random);
+    pool.one_block_more = coin(random);
+    pool.ttl.reset();
+    pool.lease = SimDuration(0);
+    pool.shared = false;
+  }
+  for (EdgeRules& edge : rules.edges) {
+    edge.exclusive = false;
+    edge.promotes = true;
+    edge.prompts_only = false;
+    edge.least_load = Tokens(random.index(3) == 0 ? random.index(8) : 0);
+    edge.most_in_flight = coin(random) ? 1 : 0.25;
+    edge.counts_recomputed = coin(random);
+  }
+  if (!rules.edges.empty()) {
+    rules.pools[1].capacity = 1 + random.index(60);
+    rules.edges[0].write =
+        one_of(random, std::array{Write::with_compute, Write::after_uses, Write::on_eviction});
+  }
+  if (rules.edges.size() > 1) {
+    rules.edges[1].write = Write::with_compute;
+  }
+}
+
 }  // namespace
 
 StoreRules random_rules(RandomStream& random) {
@@ -105,15 +144,33 @@ StoreRules random_rules(RandomStream& random) {
       pool.block = rules.pools.front().block;
     }
     make_entries(rules, random);
-  } else if (rules.requests_in_first && pools == 1 && coin(random)) {
-    PoolRules& pool = rules.pools.front();
-    pool.unit = EvictionUnit::node;
-    pool.eviction = coin(random) ? "lru" : "lfu";
-    pool.whole_need = coin(random);
-    pool.one_block_more = coin(random);
-    pool.ttl.reset();
-    pool.lease = SimDuration(0);
+  } else if (rules.requests_in_first && coin(random)) {
+    make_nodes(rules, random);
   }
+  return rules;
+}
+
+StoreRules random_nodes(RandomStream& random) {
+  StoreRules rules;
+  rules.hit_cap = coin(random) ? HitCap::none : HitCap::last_token;
+  rules.publication =
+      one_of(random, std::array{Publication::scheduling, Publication::computed, Publication::end});
+  rules.requests_in_first = true;
+  const std::int64_t pools = 2 + random.index(2);
+  const Tokens block(1 + random.index(4));
+  for (std::int64_t i = 0; i < pools; ++i) {
+    rules.pools.push_back({.name = fmt::format("pool{}", i),
+                           .capacity = 20 + random.index(20),
+                           .block = block,
+                           .round = i == 2 ? 1 + random.index(3) : 1,
+                           .shared = i == 2 && coin(random),
+                           .insertion = coin(random) ? End::tail : End::head});
+    if (i > 0) {
+      rules.edges.push_back({.uses = 1 + random.index(3),
+                             .no_room = random.index(4) > 0 ? NoRoom::evict : NoRoom::skip});
+    }
+  }
+  make_nodes(rules, random);
   return rules;
 }
 
@@ -131,9 +188,11 @@ std::string describe(const StoreRules& rules) {
         pool.one_block_more, pool.ttl ? pool.ttl->ns : -1, pool.lease.ns, pool.round, pool.shared);
   }
   for (const EdgeRules& edge : rules.edges) {
-    text += fmt::format("\n  edge: write {} uses {} exclusive {} no_room {} promotes {} prompts {}",
-                        static_cast<int>(edge.write), edge.uses, edge.exclusive,
-                        static_cast<int>(edge.no_room), edge.promotes, edge.prompts_only);
+    text += fmt::format(
+        "\n  edge: write {} uses {} exclusive {} no_room {} promotes {} prompts {} least load {} "
+        "in flight {}",
+        static_cast<int>(edge.write), edge.uses, edge.exclusive, static_cast<int>(edge.no_room),
+        edge.promotes, edge.prompts_only, edge.least_load.value, edge.most_in_flight);
   }
   return text;
 }
@@ -200,6 +259,10 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
   /// Of an offload: requests that were released and have not ended, and copies by instance.
   std::vector<Held> released;
   std::vector<std::pair<std::size_t, std::uint32_t>> copies;
+  /// Of storage behind nodes, by instance.
+  std::vector<std::pair<std::size_t, Prefetch>> fetches;
+  const bool has_nodes = rules.pools.front().unit == EvictionUnit::node;
+  const bool has_storage = has_nodes && rules.pools.size() > 2;
   SimTime now;
   for (int call = 0; call < calls; ++call) {
     const auto differs = [&](const std::string& what) {
@@ -218,7 +281,27 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     } else if (const auto edit =
                    action == 9 && random.index(3) == 0 ? contexts.edit() : std::nullopt) {
       in_each([&](Store& store) { store.truncate(edit->stream, edit->tokens); });
-    } else if (held.empty() || (action < 3 && held.size() < 8)) {
+    } else if (has_storage && action == 9) {
+      const auto instance =
+          static_cast<std::size_t>(random.index(static_cast<std::int64_t>(a.size())));
+      const Context prompt = contexts.next();
+      const auto in_a = a[instance]->prefetch(prompt);
+      const auto in_b = b[instance]->prefetch(prompt);
+      if (in_a.has_value() != in_b.has_value() ||
+          (in_a && (in_a->id != in_b->id || in_a->tokens != in_b->tokens))) {
+        return differs("a prefetch");
+      }
+      if (in_a) {
+        fetches.emplace_back(instance, *in_a);
+      }
+    } else if (!fetches.empty() && action == 7) {
+      const auto [instance, fetch] = fetches.front();
+      fetches.erase(fetches.begin());
+      const Tokens came = coin(random) ? fetch.tokens : Tokens(random.index(fetch.tokens.value));
+      if (a[instance]->prefetched(fetch.id, came) != b[instance]->prefetched(fetch.id, came)) {
+        return differs("what a prefetch brings");
+      }
+    } else if (held.empty() || (action < 3 && held.size() < (has_nodes ? 4U : 8U))) {
       const auto instance =
           static_cast<std::size_t>(random.index(static_cast<std::int64_t>(a.size())));
       const Context prompt = contexts.next();
@@ -228,7 +311,8 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
                  .watermark = random.index(3),
                  .reserved = random.index(3)};
       const Match expected = a[instance]->match(prompt);
-      if (expected.waits != b[instance]->match(prompt).waits) {
+      const Match also_expected = b[instance]->match(prompt);
+      if (expected.waits != also_expected.waits) {
         return differs("whether a request has to ask again");
       }
       if (expected.waits) {
@@ -258,7 +342,9 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
           released.pop_back();
         }
       } else if (found_a.tokens != found_b.tokens || found_a.by_pool != found_b.by_pool ||
-                 expected.by_pool != found_a.by_pool) {
+                 (has_nodes ? expected.by_pool[0] != found_a.by_pool[0]
+                            : expected.by_pool != found_a.by_pool) ||
+                 expected.by_pool != also_expected.by_pool) {
         return differs(fmt::format("a match of {} tokens, {} and {},", prompt.tokens.value,
                                    found_a.tokens.value, found_b.tokens.value));
       }
@@ -324,6 +410,12 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
       }
     }
+    if (has_nodes && !copies.empty() && coin(random)) {
+      const auto [instance, copy] = copies.front();
+      copies.erase(copies.begin());
+      a[instance]->copied(copy);
+      b[instance]->copied(copy);
+    }
     for (std::size_t i = 0; i < a.size(); ++i) {
       const std::vector<Copy> begun_a = a[i]->take_copies();
       const std::vector<Copy> begun_b = b[i]->take_copies();
@@ -331,7 +423,8 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         return differs("how many copies begin");
       }
       for (std::size_t j = 0; j < begun_a.size(); ++j) {
-        if (begun_a[j].id != begun_b[j].id || begun_a[j].blocks != begun_b[j].blocks) {
+        if (begun_a[j].id != begun_b[j].id || begun_a[j].blocks != begun_b[j].blocks ||
+            begun_a[j].pool != begun_b[j].pool || begun_a[j].waits != begun_b[j].waits) {
           return differs("a copy");
         }
         copies.emplace_back(i, begun_a[j].id);

@@ -13,6 +13,8 @@ namespace kvtier {
 
 /// Rules of all kinds, with small pools.
 [[nodiscard]] StoreRules random_rules(RandomStream& random);
+/// Nodes in two or three pools.
+[[nodiscard]] StoreRules random_nodes(RandomStream& random);
 /// For messages.
 [[nodiscard]] std::string describe(const StoreRules& rules);
 

@@ -56,6 +56,47 @@ TEST(EngineTables, MakeTheirCallsInOrder) {
       << comparison.first.front().row << comparison.first.front().got;
 }
 
+// 30 tokens on the GPU, 20 on the host, pages of 2. a has 4 pages; c shares 3 of them, and each of
+// its two chunks is a node of one page. b takes the whole GPU. The host is too small for it, but
+// all leaves that are there alone make room.
+TEST(EngineTables, MakeCallsOfTrees) {
+  const EngineTable tree = table(R"([
+    {"call": "serve", "prompt": [["a", 9]], "expect": {"hit_tokens": 0, "host_tokens": 8}},
+    {"call": "transfers_done"},
+    {"call": "begin", "request": "r", "prompt": [["a", 6], ["c", 4]], "tokens": 2,
+     "expect": {"fits": true, "hit_tokens": 6, "free_tokens": 22}},
+    {"call": "continue", "request": "r", "tokens": 2, "expect": {"gpu_tokens": 10}},
+    {"call": "end", "request": "r", "expect": {"gpu_tokens": 12, "host_tokens": 12}},
+    {"call": "transfers_done"},
+    {"call": "serve", "prompt": [["b", 30]], "expect": {"gpu_tokens": 30, "host_tokens": 0}},
+    {"call": "lookup", "prompt": [["a", 9]], "expect": {"hit_tokens": 0, "host_hit_tokens": 0}}])",
+                                 R"({"kind": "tree", "page_tokens": 2, "gpu_tokens": 30,
+                                     "host_tokens": 20, "least_load": 4})");
+  const EngineComparison comparison =
+      std::get<EngineComparison>(compare_with_calls(tree, presets()));
+  EXPECT_EQ(comparison.rows, 6);
+  EXPECT_EQ(comparison.different, 0)
+      << comparison.first.front().row << comparison.first.front().got;
+}
+
+TEST(EngineTables, OfTreesSayWhatIsWrong) {
+  const auto problem_of = [](const char* calls) {
+    try {
+      static_cast<void>(
+          compare_with_calls(table(calls, R"({"kind": "tree", "gpu_tokens": 30})"), presets()));
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(problem_of(R"([{"call": "end", "request": "r"}])"),
+            "t: call 0: no request \"r\" before this call");
+  EXPECT_EQ(problem_of(R"([{"call": "evict", "request": "r"}])"),
+            "t: call 0: expected a call of a tree, got \"evict\"");
+  EXPECT_EQ(problem_of(R"([{"call": "serve", "prompt": []}])"),
+            "t: call 0: expected a prompt of one token at least");
+}
+
 TEST(EngineTables, SayWhatDiffers) {
   const EngineComparison comparison = compared(R"([
     {"call": "request", "request": "r0", "prompt": [["a", 9]]},

@@ -72,6 +72,7 @@ TEST(EngineSamples, AreOfEveryKind) {
   EXPECT_GE(files[OracleEngine::vllm_manager], 10);
   EXPECT_GE(files[OracleEngine::vllm_scheduler], 13);
   EXPECT_GE(files[OracleEngine::sglang], 12);
+  EXPECT_GE(files[OracleEngine::sglang_0510], 10);
   EXPECT_GE(files[OracleEngine::lmcache], 3);
 }
 
@@ -93,11 +94,23 @@ TEST(OracleNames, SayHowATableWasMade) {
   EXPECT_EQ(tree.engine, OracleEngine::sglang);
   EXPECT_EQ(tree.chunk, Tokens(8192));
   EXPECT_EQ(tree.block, Tokens(64));
+  const OracleKind tiers =
+      oracle_kind("sgl_hiradix_write_through_selective_lfu_x_p64_g256Ki_c1024Ki").value();
+  EXPECT_EQ(tiers.engine, OracleEngine::sglang_0510);
+  EXPECT_EQ(tiers.eviction, "lfu");
+  EXPECT_EQ(tiers.writes_from, 2);
+  EXPECT_EQ(tiers.block, Tokens(64));
+  EXPECT_EQ(tiers.gpu, 256 << 10);
+  EXPECT_EQ(tiers.cpu, 1 << 20);
+  EXPECT_EQ(oracle_kind("sgl_hiradix_write_through_lru_x_p64_g1Mi_c5Mi")->writes_from, 1);
+  EXPECT_EQ(oracle_kind("sgl_radix0510_lru_x_p64_g1024Ki_c0Ki")->cpu, 0);
   EXPECT_EQ(oracle_kind("lmcache_lfu_x_c256")->eviction, "lfu");
   for (const char* name :
        {"", "vllm_mgr_prompt_x", "vllm_mgr_prompt_x_b0", "vllm_mgr_fifo0_x_b16",
         "vllm_sched_x_g1Mi_c0Mi_lru_seqs1_prompt", "vllm_sched_x_g1Mi_c1Mi_none_seqs1_prompt",
-        "sgl_hiradix_write_through_lru_x_p64_g1024Ki_c5120Ki", "lmcache_fifo_x_c256"}) {
+        "sgl_hiradix_write_back_lru_x_p64_g1024Ki_c5120Ki",
+        "sgl_hiradix_write_through_lru_x_p64_g1024Ki_c0Ki",
+        "sgl_radix0510_lru_x_p64_g1024Ki_c5120Ki", "lmcache_fifo_x_c256"}) {
     EXPECT_FALSE(oracle_kind(name)) << name;
   }
 }
