@@ -102,11 +102,11 @@ TEST_F(EnginesCache, ShowsTheFirstRowsThatDiffer) {
 }
 
 TEST_F(EnginesCache, NamesFilesThatItDoesNotKnow) {
-  write("oracles/sgl_hiradix_write_through_lru_mine_p64_g1Mi_c5Mi.csv", kTable);
+  write("oracles/sgl_hiradix_write_back_lru_mine_p64_g1Mi_c5Mi.csv", kTable);
   write("oracles/README.md", "no table\n");
   const Outcome outcome = kvtier(arguments({"--json", "out.json"}));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("\nnot known:\n  sgl_hiradix_write_through_lru_mine_p64_g1Mi_c5Mi\n"),
+  EXPECT_NE(outcome.out.find("\nnot known:\n  sgl_hiradix_write_back_lru_mine_p64_g1Mi_c5Mi\n"),
             std::string::npos)
       << outcome.out;
   EXPECT_EQ(read_json("out.json")["unknown"].size(), 1U);
