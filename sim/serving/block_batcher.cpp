@@ -290,7 +290,8 @@ std::size_t BlockBatcher::victim(std::size_t next) const {
   if (!by_priority_) {
     return running_.size() - 1;
   }
-  // What the iteration was about to compute of the victim is published when it gives way.
+  // A release publishes what the iteration was about to compute. Where blocks are found only when
+  // they are computed, requests that have their part of it stay.
   const auto first =
       running_.begin() + static_cast<std::ptrdiff_t>(found_when_scheduled_ ? 0 : next);
   return static_cast<std::size_t>(

@@ -166,7 +166,8 @@ class GpuCalls final : public TableCalls {
         throw Unsupported{"a request without a look-up whose whole prompt must fit"};
       }
       // Upstream allocates a token more than a prompt has, which fills no block.
-      const bool fills_no_block = tokens / block_ == std::ssize(request.tokens) / block_;
+      const bool fills_no_block =
+          request.skips_lookup && tokens / block_ == std::ssize(request.tokens) / block_;
       end = fills_no_block ? tokens : end_at(0);
       Match match;
       const RequestId id = *store_->acquire(request.context(0), Tokens(0), match);
