@@ -42,10 +42,9 @@ class LongestPrefixOrder final : public OrderPolicy {
       const FoundTokens found = queue.find(at);
       std::int64_t rank = -found.total.value;
       if (found.nearest <= stored_) {
-        const bool repeats =
-            std::any_of(first_ones.begin(), first_ones.end(), [&](QueuePosition other) {
-              return queue.common_prefix(other, at) >= shared_;
-            });
+        const bool repeats = std::any_of(
+            first_ones.begin(), first_ones.end(),
+            [&](QueuePosition other) { return queue.common_prefix(other, at) >= shared_; });
         if (repeats) {
           rank = std::numeric_limits<std::int64_t>::max();
         } else {
@@ -100,8 +99,9 @@ PolicyKind<OrderPolicy> longest_prefix_order() {
                            .default_value = default_value};
   };
   return {.name = "longest_prefix",
-          .summary = "the request with the most tokens of its prompt stored goes first; of those "
-                     "that begin alike and have little stored, one",
+          .summary =
+              "the request with the most tokens of its prompt stored goes first; of those "
+              "that begin alike and have little stored, one",
           .source = "SGLang 0.5.23 (lpm)",
           .knowledge = Knowledge::look_ahead,
           .parameters = {parameter(kQueue, "requests; a longer queue is not sorted", "requests",

@@ -117,7 +117,7 @@ TierCounters BlockBatcher::counters(std::size_t tier) const {
 
 Placement BlockBatcher::placement(SessionSlot slot) const {
   const Match found = store_->match(prompt_of(slot));
-  return found.tokens.value == 0             ? Placement::none
+  return found.tokens.value == 0            ? Placement::none
          : found.tokens == found.by_pool[0] ? Placement::fastest
                                             : Placement::slower;
 }

@@ -114,9 +114,8 @@ void PrefillBatches::refresh_waiting() {
       slots.push_back(requests_.waiting(at));
     }
   }
-  std::for_each(slots.rbegin(), slots.rend(), [&](SessionSlot slot) {
-    static_cast<void>(store_->refresh(prompt_of(slot)));
-  });
+  std::for_each(slots.rbegin(), slots.rend(),
+                [&](SessionSlot slot) { static_cast<void>(store_->refresh(prompt_of(slot))); });
 }
 
 bool PrefillBatches::continue_chunked() {

@@ -622,6 +622,7 @@ const std::vector<Exemption>& exemptions() {
       {"/system/summary", "read by people"},
       {"/system/source", "read by people"},
       {"/serving/one_at_a_time", "turns of an untimed replay come one after the other"},
+      {"/system/blocks/response_room", "an untimed replay admits one request after the other"},
       {"/serving/watermark", "in an untimed replay no other request runs"},
       {"/system/blocks/found_from",
        "turns come one after the other: each is found when it has ended"},
