@@ -40,7 +40,7 @@ TEST(CheckRunConfig, SuggestsThePolicyThatWasMeant) {
   config = two_tiers();
   config.system.order.name = "zzz";
   EXPECT_EQ(problems_of(config),
-            Lines{"/system/order: expected one of fcfs, priority, shuffled_window, got \"zzz\""});
+            Lines{"/system/order: expected one of fcfs, longest_prefix, priority, shuffled_window, got \"zzz\""});
   config = two_tiers();
   config.system.prefetch.name = "lookahead";
   EXPECT_EQ(problems_of(config), Lines{"/system/prefetch: expected one of none, look_ahead, "
