@@ -39,8 +39,8 @@ TEST(CheckRunConfig, SuggestsThePolicyThatWasMeant) {
                   "seconds_saved, session_fifo, belady, got \"lruu\" (did you mean \"lru\"?)"});
   config = two_tiers();
   config.system.order.name = "zzz";
-  EXPECT_EQ(problems_of(config),
-            Lines{"/system/order: expected one of fcfs, longest_prefix, priority, shuffled_window, got \"zzz\""});
+  EXPECT_EQ(problems_of(config), Lines{"/system/order: expected one of fcfs, longest_prefix, "
+                                       "priority, shuffled_window, got \"zzz\""});
   config = two_tiers();
   config.system.prefetch.name = "lookahead";
   EXPECT_EQ(problems_of(config), Lines{"/system/prefetch: expected one of none, look_ahead, "
