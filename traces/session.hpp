@@ -51,7 +51,7 @@ struct SessionSpec {
   SharedPrompt shared_prompt{};
   /// In a mix of workloads, the position of its own one; else 0.
   std::int32_t workload_class = 0;
-  /// Of its requests, for orders that go by it: the smaller, the more urgent.
+  /// The priority of its requests, for orders that go by it: the smaller, the more urgent.
   std::int64_t priority = 0;
   std::vector<Turn> turns;
   /// One for each turn, in streams of the source; empty: a turn's prompt is the session so far and

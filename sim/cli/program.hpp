@@ -19,7 +19,7 @@ struct Program {
   std::string config_dir;
   /// --plugin, for every subcommand.
   std::vector<std::string> plugins;
-  /// What the subcommand given on the command line does.
+  /// Runs the subcommand that the command line names.
   Action run;
 
   /// The folder with presets. Their notices go to standard error, each once. Throws ConfigError.

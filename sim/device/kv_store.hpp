@@ -32,7 +32,7 @@ struct MoveLane {
   std::span<const std::int32_t> scratch{};
 };
 
-/// What extends an open transfer: these tokens, or the other layers of its tokens.
+/// The extension of an open transfer: these tokens, or the other layers of its tokens.
 [[nodiscard]] inline TransferCommand rest_of(TransferCommand command, Tokens first, Tokens end) {
   command.open = false;
   command.first = first;
@@ -125,7 +125,7 @@ class KvStore {
   /// Moves all of it and returns when it is there and, if moves are verified, right. Throws
   /// DeviceError for a wrong byte, naming the entry, token, layer and media.
   void move(const KvMove& move, const MoveLane& lane);
-  /// Of a move by layers, when it is done: compares, if moves are verified.
+  /// Ends a move by layers; compares its bytes if moves are verified.
   void verify(const KvMove& move, const MoveLane& lane);
   void end(const KvMove& move);
 

@@ -36,7 +36,7 @@ class Lane {
 
  private:
   Setup setup_;
-  /// Of the lane's thread.
+  /// The lane's thread alone uses these.
   std::unique_ptr<Stream> stream_;
   bool failed_ = false;
   /// The last member: its thread ends before what it uses.

@@ -83,7 +83,7 @@ class ServingBackend : public Backend {
   std::int64_t layers_;
   KvStore store_;
   std::unique_ptr<Decoder> decoder_;
-  /// Of the decode or iteration in work, or of the next one.
+  /// The decode or iteration in work, or the next one.
   std::vector<EntryKey> decoding_;
 
  private:

@@ -61,7 +61,7 @@ class TrialQueue final : public QueueView {
   std::map<std::uint64_t, FoundTokens> stored;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Tokens> common;
   std::optional<QueuePosition> window;
-  /// Of positions; others have 0.
+  /// By position; others have 0.
   std::map<QueuePosition, std::int64_t> priorities;
 
   [[nodiscard]] std::int64_t looks() const { return looks_; }

@@ -104,7 +104,7 @@ class QueueView {
   [[nodiscard]] virtual Tokens common_prefix(QueuePosition, QueuePosition) const {
     return Tokens(0);
   }
-  /// Of the request that waits at `position`: the smaller, the more urgent.
+  /// The priority of the request that waits at `position`: the smaller, the more urgent.
   [[nodiscard]] virtual std::int64_t priority_at(QueuePosition /*position*/) const { return 0; }
   /// The end of the order policy's window: what waits before it runs before all that waits behind.
   [[nodiscard]] virtual QueuePosition window_end() const = 0;

@@ -247,7 +247,7 @@ class BlockReplay {
   std::deque<std::pair<RequestId, Tokens>> held_;
   std::int64_t hold_;
   Found found_;
-  /// Of a mix of workloads, by class.
+  /// By class of a mix of workloads.
   std::vector<Found> of_classes_;
   std::vector<std::string> classes_;
 };

@@ -13,7 +13,7 @@ namespace kvtier {
 struct StepReplay {
   BlockHits hits;
   std::int64_t preemptions = 0;
-  /// Of each tier, the fastest first.
+  /// By tier, the fastest first.
   std::vector<TierCounters> tiers;
 };
 [[nodiscard]] StepReplay replay_steps(const RunConfig& config, SessionSource& source,

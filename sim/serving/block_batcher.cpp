@@ -14,8 +14,8 @@
 namespace kvtier {
 namespace {
 
-/// What a transfer is for: an iteration, a request's load from the tier behind HBM or, before, from
-/// behind that one, or a copy; the rest of the cookie is the request or the copy.
+/// The purpose of a transfer: an iteration, a request's load from the tier behind HBM or, before,
+/// from behind that one, or a copy; the rest of the cookie is the request or the copy.
 constexpr std::uint64_t kIterationLoad = std::uint64_t{1} << 48;
 constexpr std::uint64_t kFarLoad = std::uint64_t{2} << 48;
 constexpr std::uint64_t kCopy = std::uint64_t{3} << 48;
@@ -334,6 +334,11 @@ bool BlockBatcher::grow(Work& work, Tokens tokens) {
   return true;
 }
 
+void BlockBatcher::take(Work& work, Tokens tokens) {
+  const bool grown = grow(work, tokens);
+  KVTIER_ASSERT(grown, "there is room for what was chosen");
+}
+
 void BlockBatcher::preempt(SessionSlot slot) {
   let_go(slot);
   set_preempted(slot);
@@ -558,7 +563,7 @@ std::int64_t BlockBatcher::reserved_blocks() const {
   return sum;
 }
 
-/// What the iteration computes, and what has ended since the last one.
+/// Offers the blocks that the iteration computes, and those of requests that have ended.
 void BlockBatcher::offer_all() {
   if (!store_->offloads()) {
     return;
@@ -692,8 +697,8 @@ void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
   Work& work = work_[slot];
   work.generated += Tokens(iterations);
   const Tokens computed = work.computed + Tokens(iterations);
-  const bool grown = grow(work, computed);
-  KVTIER_ASSERT(grown, "a decode is as long as the free blocks last");
+  // A decode is as long as the free blocks last.
+  take(work, computed);
   const bool fills_block = computed.value / block_ > work.computed.value / block_;
   work.computed = computed;
   // A tree takes a response at its end.
@@ -789,7 +794,7 @@ void BlockBatcher::settle() {
     tiers_[i]->count().evictions += all.evicted - counted_[i].evicted;
     if (i > 0) {
       tiers_[i]->charge_stored(bytes(i, store_->resident_blocks(i)) - tiers_[i]->stored(), now);
-      // What is promoted, or copied by an offload, moves by itself.
+      // Promoted blocks, and copies of an offload, have transfers of their own.
       const std::int64_t own = all.inserted - all.promoted;
       const Bytes written = bytes(i, own - (counted_[i].inserted - counted_[i].promoted));
       if (written.value > 0 && !(i == 1 && store_->offloads())) {

@@ -77,7 +77,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   struct Work {
     TurnContent content;
     RequestId id;
-    /// Where orders by priority have it.
+    /// Its place in orders by priority.
     std::int64_t priority = 0;
     QueuePosition position;
     /// Tokens that its prefill needs KV of: those of the prompt, and of what it had generated when
@@ -135,6 +135,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Inserts by priority.
   void insert(std::vector<SessionSlot>& slots, SessionSlot slot) const;
   [[nodiscard]] bool grow(Work& work, Tokens tokens);
+  /// The same, where there is room.
+  void take(Work& work, Tokens tokens);
   void preempt(SessionSlot slot);
   /// A running request has lost its memory, and waits again.
   void set_preempted(SessionSlot slot);

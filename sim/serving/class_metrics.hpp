@@ -50,7 +50,7 @@ class ClassMetrics final : public RunObserver, public SessionSource {
   RunObserver* observer_;
   Tokens block_;
   std::vector<Counts> counts_;
-  /// Of the sessions that have begun and not ended.
+  /// Sessions that have begun and not ended.
   std::unordered_map<std::int64_t, std::int32_t> classes_;
   /// Of the request that is reported next.
   BlockHits found_;

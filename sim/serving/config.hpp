@@ -137,7 +137,7 @@ void describe(V& v, ResponseRoomConfig& c) {
 /// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
 /// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
 /// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
-/// requests run, with batching unified.
+/// requests run, with batching unified or, for nodes, separate.
 struct BlocksConfig {
   EvictionUnit unit = EvictionUnit::block;
   HitCap longest_hit = HitCap::last_token;

@@ -76,8 +76,9 @@ void PrefillBatches::on_decoded(std::int64_t iterations) {
 void PrefillBatches::choose_prompts() {
   left_ = std::min(chunk_, budget_);
   expected_ = 0;
+  const double share_of_rest = share();
   for (const SessionSlot slot : decoding_slots()) {
-    expected_ += static_cast<double>(rest_of_response(slot).value) * share();
+    expected_ += static_cast<double>(rest_of_response(slot).value) * share_of_rest;
   }
   requests_.begin_batch();
   refresh_waiting();
@@ -229,11 +230,6 @@ std::vector<SessionSlot> PrefillBatches::decoding_slots() const {
 std::int64_t PrefillBatches::next_blocks(const std::vector<SessionSlot>& slots) const {
   return std::count_if(slots.begin(), slots.end(),
                        [&](SessionSlot slot) { return work_[slot].computed.value % block_ == 0; });
-}
-
-void PrefillBatches::take(Work& work, Tokens tokens) {
-  const bool grown = grow(work, tokens);
-  KVTIER_ASSERT(grown, "there is room for what was chosen");
 }
 
 // ---- Room for responses ----

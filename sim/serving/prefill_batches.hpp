@@ -41,7 +41,6 @@ class PrefillBatches final : public BlockBatcher {
   [[nodiscard]] Chosen choose(SessionSlot slot);
   [[nodiscard]] bool decode_all();
   void preempt_for_decode();
-  void take(Work& work, Tokens tokens);
   /// Blocks that the next token of each takes.
   [[nodiscard]] std::int64_t next_blocks(const std::vector<SessionSlot>& slots) const;
   [[nodiscard]] std::vector<SessionSlot> decoding_slots() const;
@@ -63,7 +62,7 @@ class PrefillBatches final : public BlockBatcher {
   bool refreshes_;
   std::int64_t passes_ = 0;
 
-  // Of the batch that is chosen.
+  // The batch that is being chosen.
   Tokens left_;
   double expected_ = 0;
 

@@ -88,7 +88,7 @@ class Requests final : public QueueView {
     return {static_cast<std::uint64_t>(request(slot).session)};
   }
 
-  /// Of the session in a slot.
+  /// By slot, of the session in it.
   [[nodiscard]] std::int64_t priority(SessionSlot slot) const { return sessions_[slot].priority; }
   /// Whether the order goes by it.
   [[nodiscard]] bool preempts_by_priority() const { return order_->preempts_by_priority(); }

@@ -648,7 +648,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const Stretch& stretch : behind_) {
       const BlockRun run{stretch.stream, std::max(begin, stretch.begin), std::min(end, stretch.end),
                          End::head};
-      // What found no room there on its way from a slower pool does not stay.
+      // Blocks that found no room there on their way from a slower pool do not stay.
       for_each_piece(*pools_[1], run, [&](const Piece& piece) {
         if (piece.present) {
           request.loads.push_back({run.stream, piece.begin, piece.end, End::head});

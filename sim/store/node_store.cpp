@@ -421,7 +421,7 @@ class NodeStore final : public Store {
     std::uint32_t front = kNone;
     std::uint32_t back = kNone;
   };
-  /// Of nodes that may leave a pool. lfu: one for each count.
+  /// Nodes that may leave a pool. lfu: one for each count.
   struct Order {
     Ends all;
     std::map<std::uint32_t, Ends> by_uses;

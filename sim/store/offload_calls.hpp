@@ -16,7 +16,7 @@ struct OffloadFacts {
   std::int64_t free = 0;
   /// Blocks that are complete, and that no call holds.
   std::int64_t evictable = 0;
-  /// Of arc: T1, T2, B1 and B2, oldest first, and the wanted size of T1.
+  /// For arc: T1, T2, B1 and B2, oldest first, and the wanted size of T1.
   std::array<std::vector<Stretch>, 4> lists{};
   double target = 0;
 };

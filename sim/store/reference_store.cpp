@@ -559,7 +559,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
 
  private:
-  /// What an offload knows of a request.
+  /// A request as an offload knows it.
   struct Offered {
     std::int64_t next = 0;
     /// In the order of eviction, while it runs; 0: it has used nothing yet.

@@ -54,7 +54,7 @@ struct PoolCounters {
   std::int64_t evicted = 0;
   /// Of those, blocks that the next pool took.
   std::int64_t demoted = 0;
-  /// Of the inserted ones, blocks that a request found in a slower pool (requests_in_first).
+  /// Inserted blocks that a request found in a slower pool (requests_in_first).
   std::int64_t promoted = 0;
   /// Blocks that were not written because there was no room (NoRoom::skip).
   std::int64_t skipped = 0;

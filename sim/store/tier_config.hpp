@@ -204,7 +204,7 @@ void describe(V& v, PagingConfig& c) {
 /// HBM for KV and what is set aside in it.
 struct KvShares {
   Bytes capacity;
-  /// Of the tier in HBM.
+  /// The tier in HBM.
   Bytes stored;
   Bytes read_buffer;
   Bytes write_buffer;

@@ -255,7 +255,7 @@ std::string random_trace(std::uint32_t seed) {
   return text;
 }
 
-/// Of all pairs of contexts, how much they share.
+/// The tokens that each pair of contexts shares.
 std::vector<std::int64_t> shared(TraceSource& source) {
   std::vector<Context> contexts;
   SessionSpec session;

@@ -53,7 +53,7 @@ std::string text_of(const std::vector<SessionSpec>& sessions) {
   return text;
 }
 
-/// Of all pairs of prompts, how much they share.
+/// The tokens that each pair of prompts shares.
 std::vector<std::int64_t> shared(const Streams& streams, const std::vector<SessionSpec>& sessions) {
   std::vector<Context> contexts;
   for (const SessionSpec& session : sessions) {

@@ -28,7 +28,7 @@ POINTS = [["3x", "lru"], ["3x", "pensieve"]]
 MODEL = ["--device", "cpu:1", "--model", "kvtier-tiny"]
 ROUNDS = (2, 5)
 NOISES = 3
-# Of prefills in a run, against the profile measured before it.
+# The pace of prefills in a run, against the profile measured before it.
 PACE = 0.15
 # The widest band: points of hit rates, shares of times.
 LIMITS = {"rate": 0.05, "time": 0.5}
@@ -38,7 +38,7 @@ NOT_JUDGED = 75
 def judge(metric, band, errors):
     """The verdict ("in", "OUT" or "TOO NOISY"), the median of the errors, and the band that counts."""
     error = statistics.median(errors)
-    # Of a normal distribution, by the median absolute deviation.
+    # The standard deviation of a normal distribution, by the median absolute deviation.
     deviation = 1.4826 * statistics.median(abs(e - error) for e in errors)
     wide = max(band, NOISES * 1.2533 * deviation / len(errors) ** 0.5)
     if wide > LIMITS["rate" if metric.startswith("hit_rate") else "time"]:

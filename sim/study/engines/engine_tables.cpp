@@ -1,12 +1,12 @@
 #include "sim/study/engines/engine_tables.hpp"
 
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "sim/core/file.hpp"
 #include "sim/study/engines/table_calls.hpp"
-#include "sim/study/engines/tree_tables.hpp"
 
 namespace kvtier {
 namespace {
@@ -19,6 +19,15 @@ struct Row {
   Json expected;
   Json got;
 };
+
+std::unique_ptr<TableCalls> make_calls(const Json& system, const std::string& kind,
+                                       const StoreKind& store, const ConfigDirectory& presets) {
+  if (kind == "tree") {
+    return make_tree_calls(system, store);
+  }
+  return (kind == "gpu" ? make_gpu_calls : make_cpu_calls)(
+      system, vllm_rules(presets, kind != "gpu"), store);
+}
 
 std::vector<Row> run_calls(const EngineTable& table, TableCalls& calls) {
   std::vector<Row> rows;
@@ -73,17 +82,12 @@ std::variant<EngineComparison, NotRun> compare_with_calls(const EngineTable& tab
     if (!table.not_executed.empty()) {
       return NotRun{table.not_executed};
     }
-    if (kind == "tree") {
-      return compare_tree_calls(table);
-    }
-    if (kind != "gpu" && kind != "cpu" && kind != "tiers") {
+    if (kind != "gpu" && kind != "cpu" && kind != "tiers" && kind != "tree") {
       return NotRun{fmt::format("kind {}", kind)};
     }
-    const StoreRules rules = vllm_rules(presets, kind != "gpu");
     std::vector<std::vector<Row>> runs;
     for (const StoreKind& store : store_kinds()) {
-      runs.push_back(run_calls(
-          table, *(kind == "gpu" ? make_gpu_calls : make_cpu_calls)(table.system, rules, store)));
+      runs.push_back(run_calls(table, *make_calls(table.system, kind, store, presets)));
     }
     EngineComparison comparison{.name = table.name, .capacity = {}};
     for (std::size_t i = 0; i < runs.front().size(); ++i) {

@@ -34,5 +34,8 @@ class TableCalls {
 [[nodiscard]] std::unique_ptr<TableCalls> make_cpu_calls(const Json& system,
                                                          const StoreRules& rules,
                                                          const StoreKind& kind);
+/// A radix tree (SGLang's), alone or with host memory and storage behind it.
+[[nodiscard]] std::unique_ptr<TableCalls> make_tree_calls(const Json& system,
+                                                          const StoreKind& kind);
 
 }  // namespace kvtier

@@ -35,7 +35,7 @@ constexpr double kPercent = 100;
 constexpr double kMillis = 1000;
 constexpr const char* kTtft = "/metrics/ttft_seconds/mean";
 constexpr const char* kHitRate = "/metrics/hit_rate/all_turns/total";
-/// Of prompt tokens, where requests share blocks.
+/// Prompt tokens, where requests share blocks.
 constexpr const char* kBlockHitRate = "/metrics/blocks/hit_rate/tokens/total";
 /// How far the hit rate of a run in time may be above that of the untimed curve: requests that wait
 /// change the order of accesses.

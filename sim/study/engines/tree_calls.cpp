@@ -1,8 +1,5 @@
-#include "sim/study/engines/tree_tables.hpp"
-
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "sim/study/engines/named_tokens.hpp"
-#include "sim/study/engines/replays.hpp"
+#include "sim/study/engines/table_calls.hpp"
 
 namespace kvtier {
 namespace {
@@ -52,7 +49,7 @@ StoreRules tree_rules(const Json& system) {
   return rules;
 }
 
-class TreeCalls {
+class TreeCalls final : public TableCalls {
  public:
   TreeCalls(const Json& system, const StoreKind& kind)
       : rules_(tree_rules(system)), tokens_(streams_) {
@@ -62,8 +59,7 @@ class TreeCalls {
     store_ = kind.make(rules_, streams_, {});
   }
 
-  /// Results of the call, and the state after it.
-  [[nodiscard]] Json make(const Json& call) {
+  [[nodiscard]] Json make(const Json& call) override {
     Json results = made(call);
     store_->check_invariants();
     const std::int64_t page = rules_.pools.front().block.value;
@@ -199,38 +195,8 @@ class TreeCalls {
 
 }  // namespace
 
-EngineComparison compare_tree_calls(const EngineTable& table) {
-  EngineComparison comparison{.name = table.name, .capacity = {}};
-  std::vector<std::unique_ptr<TreeCalls>> stores;
-  for (const StoreKind& kind : store_kinds()) {
-    stores.push_back(std::make_unique<TreeCalls>(table.system, kind));
-  }
-  for (std::size_t i = 0; i < table.calls.size(); ++i) {
-    const Json& call = table.calls[i];
-    try {
-      const Json expected = call.value("expect", Json::object());
-      comparison.rows += expected.empty() ? 0 : 1;
-      std::optional<Json> different;
-      for (const auto& store : stores) {
-        const Json results = store->make(call);
-        Json got = Json::object();
-        for (const auto& [name, value] : expected.items()) {
-          got[name] = results.value(name, Json("not known"));
-        }
-        if (got != expected && !different) {
-          different = got;
-        }
-      }
-      if (different) {
-        comparison.add_difference({static_cast<std::int64_t>(i), expected, *different});
-      }
-    } catch (const Json::exception& error) {
-      throw ConfigError(fmt::format("{}: call {}: {}", table.name, i, error.what()));
-    } catch (const ConfigError& error) {
-      throw ConfigError(fmt::format("{}: call {}: {}", table.name, i, error.what()));
-    }
-  }
-  return comparison;
+std::unique_ptr<TableCalls> make_tree_calls(const Json& system, const StoreKind& kind) {
+  return std::make_unique<TreeCalls>(system, kind);
 }
 
 }  // namespace kvtier
