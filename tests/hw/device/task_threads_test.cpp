@@ -67,10 +67,11 @@ TEST(TaskThreads, RunsTheTasksThatWaitBeforeItEnds) {
 
 TEST(TaskThreads, LeavesOutTasksOnceAbandoned) {
   bool ran = false;
+  // The task may use them until `threads` has ended.
+  std::promise<void> begun;
+  std::promise<void> go;
   {
     TaskThreads threads;
-    std::promise<void> begun;
-    std::promise<void> go;
     threads.add([&] {
       begun.set_value();
       go.get_future().wait();
