@@ -32,7 +32,13 @@ class LongestPrefixOrder final : public OrderPolicy {
       : queue_(queue), stored_(stored), shared_(shared) {}
 
   void begin_batch(const QueueView& queue) override {
+    in_batches_ = true;
     update(queue);
+    for (; !passed_.empty(); passed_.pop_back()) {
+      if (queue.waiting_at(passed_.back())) {
+        order_.push_front(passed_.back());
+      }
+    }
     if (std::ssize(order_) > queue_) {
       return;
     }
@@ -69,6 +75,9 @@ class LongestPrefixOrder final : public OrderPolicy {
   /// The first one waits, and new ones come last.
   void update(const QueueView& queue) {
     while (!order_.empty() && !queue.waiting_at(order_.front())) {
+      if (in_batches_) {
+        passed_.push_back(order_.front());
+      }
       order_.pop_front();
     }
     for (seen_ = std::max(seen_, queue.first()); seen_ < queue.end(); ++seen_.value) {
@@ -82,6 +91,10 @@ class LongestPrefixOrder final : public OrderPolicy {
   Tokens stored_;
   Tokens shared_;
   std::deque<QueuePosition> order_;
+  /// They were not there when the batch reached them: they have left, or were passed over and are
+  /// there again for the next batch.
+  std::vector<QueuePosition> passed_;
+  bool in_batches_ = false;
   /// Positions before this one are in the order or have left.
   QueuePosition seen_{0};
 };

@@ -51,6 +51,7 @@ class BlockReplay {
               bool plain)
       : rules_(store_rules(config)),
         block_(rules_.pools.front().block),
+        is_tree_(rules_.pools.front().unit == EvictionUnit::node),
         partial_blocks_(config.system.blocks->partial_blocks),
         responses_(config.system.blocks->responses),
         chunk_(config.system.blocks->chunk),
@@ -81,25 +82,38 @@ class BlockReplay {
     if (partial_blocks_) {
       prompt.tokens = whole_blocks(prompt.tokens, block_);
     }
+    Room room{.taken = prompt.tokens, .needed = prompt.tokens};
+    Tokens fetched;
+    if (is_tree_) {
+      if (const auto prefetch = store_->prefetch(prompt)) {
+        fetched = store_->prefetched(prefetch->id, prefetch->tokens);
+      }
+    }
     Match match = store_->match(prompt);
-    // In a radix tree each step makes a node and asks for its own room.
-    Tokens room = prompt.tokens;
-    if (rules_.pools.front().unit == EvictionUnit::node) {
-      room = step_end(match.tokens, prompt.tokens);
+    if (is_tree_) {
+      // Each step makes a node and asks for its own room.
+      const Tokens behind = match.by_pool.size() > 1 ? match.by_pool[1] : Tokens(0);
+      room = {.taken = match.by_pool[0],
+              .needed = step_end(match.by_pool[0] + behind, prompt.tokens)};
     }
     if (std::ssize(held_) == hold_ && hold_ > 0) {
       end_oldest();
     }
     auto request = store_->acquire(prompt, room, match);
-    while (!request && !held_.empty()) {
-      end_oldest();
+    while (!request && make_way()) {
       request = store_->acquire(prompt, room, match);
     }
     if (!request) {
-      throw_no_room(room);
+      throw_no_room(room.needed);
+    }
+    if (is_tree_) {
+      grow(*request, {prompt.stream, step_end(match.tokens, prompt.tokens)});
     }
     steps_.begin(*request);
     compute(*request, match.tokens, prompt.tokens);
+    if (fetched.value > 0) {
+      match.count_fetched(fetched);
+    }
     if (responses_ && content.whole.tokens > prompt.tokens) {
       grow(*request, content.whole);
       respond(*request, prompt.tokens, content.whole.tokens);
@@ -148,6 +162,17 @@ class BlockReplay {
   [[nodiscard]] std::int64_t turns() const { return found_.turns; }
 
  private:
+  /// Copies that keep nodes where they are end, or the oldest request does. False: there is none.
+  [[nodiscard]] bool make_way() {
+    if (is_tree_ && finish_copies(*store_)) {
+      return true;
+    }
+    if (held_.empty()) {
+      return false;
+    }
+    end_oldest();
+    return true;
+  }
   /// Its memory is free.
   void end_oldest() {
     const auto [request, tokens] = held_.front();
@@ -179,7 +204,7 @@ class BlockReplay {
     steps_.compute(request, end);
     while (end < prompt) {
       end = step_end(end, prompt);
-      if (rules_.pools.front().unit == EvictionUnit::node) {
+      if (is_tree_) {
         grow(request, {stream, end});
       }
       steps_.compute(request, end);
@@ -187,10 +212,9 @@ class BlockReplay {
   }
   void grow(RequestId request, const Context& context) {
     while (!store_->grow(request, context)) {
-      if (held_.empty()) {
+      if (!make_way()) {
         throw_no_room(context.tokens);
       }
-      end_oldest();
     }
   }
   /// A step computes a token; those that fill a block of an offload that takes responses count.
@@ -236,6 +260,7 @@ class BlockReplay {
 
   StoreRules rules_;
   Tokens block_;
+  bool is_tree_;
   bool partial_blocks_;
   bool responses_;
   std::optional<Tokens> chunk_;

@@ -15,8 +15,9 @@ inline constexpr std::uint64_t kOwnTransfer = std::uint64_t{1} << 56;
 inline constexpr std::uint64_t kTierTransfer = std::uint64_t{2} << 56;
 inline constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
 
-/// Payload of the batcher's timers; others are the users'.
+/// Payloads of the batcher's timers; others are the users'.
 inline constexpr std::uint64_t kBatcherTimer = UINT64_MAX - 1;
+inline constexpr std::uint64_t kDeadlineTimer = UINT64_MAX - 2;
 
 /// Tokens of prompts that requests found, in a system of blocks.
 struct BlockHits {
@@ -26,7 +27,7 @@ struct BlockHits {
   /// Full ones.
   std::int64_t prompt_blocks = 0;
   std::int64_t hit_blocks = 0;
-  /// In HBM, and in the tier behind it.
+  /// By tier, the fastest first.
   std::array<std::int64_t, kMedia> hit_tokens{};
   [[nodiscard]] std::int64_t hit_tokens_in_all() const {
     return std::accumulate(hit_tokens.begin(), hit_tokens.end(), std::int64_t{0});
@@ -66,7 +67,7 @@ class Batcher {
   virtual void on_turn(SessionSlot slot) = 0;
   /// And now waits.
   virtual void on_enqueued(SessionSlot slot, QueuePosition position) = 0;
-  /// Work of the GPUs or a transfer is done, or it is time for what kBatcherTimer was set for.
+  /// Work of the GPUs or a transfer is done, or it is time for what a timer was set for.
   virtual void on_completion(Completion completion) = 0;
 
   [[nodiscard]] virtual std::size_t tier_count() const = 0;

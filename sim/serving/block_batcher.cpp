@@ -20,6 +20,8 @@ constexpr std::uint64_t kIterationLoad = std::uint64_t{1} << 48;
 constexpr std::uint64_t kFarLoad = std::uint64_t{2} << 48;
 constexpr std::uint64_t kCopy = std::uint64_t{3} << 48;
 constexpr std::uint64_t kSave = std::uint64_t{4} << 48;
+/// Of a copy, what is left of its purpose is the tier to which it goes.
+constexpr std::uint64_t kTierShift = 40;
 constexpr std::uint64_t kPurposeMask = std::uint64_t{0xff} << 48;
 
 }  // namespace
@@ -33,6 +35,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       by_priority_(requests_.preempts_by_priority()),
       found_when_scheduled_(config_.system.blocks->found_from == Publication::scheduling),
       bytes_per_token_(kv_bytes_per_token(config_.model)),
+      is_tree_(config_.system.blocks->unit == EvictionUnit::node),
       saves_block_(config_.system.save.mode == SaveMode::blocking),
       budget_(token_budget(config_)),
       chunk_(config_.system.blocks->chunk.value_or(budget_)) {
@@ -53,6 +56,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   }
   counted_.resize(tiers_.size());
   requests_.set_stored(this);
+  writes_back_ = is_tree_ && tiers_.size() > 1 && rules.edges[0].write == Write::on_eviction;
   offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;
 }
 
@@ -93,8 +97,10 @@ void BlockBatcher::on_completion(Completion completion) {
         if (purpose == kFarLoad) {
           start_load(static_cast<SessionSlot>(rest));
         } else if (purpose == kCopy) {
-          store_->copied(static_cast<std::uint32_t>(rest));
           --copying_;
+          on_copied(rest >> kTierShift, static_cast<std::uint32_t>(rest));
+        } else if (purpose == kFetch) {
+          on_fetched(static_cast<std::uint32_t>(rest));
         } else if (purpose == kSave) {
           if (--saving_ == 0) {
             requests_.gpu_time().exposed_save += backend_.now() - saving_since_;
@@ -106,10 +112,16 @@ void BlockBatcher::on_completion(Completion completion) {
       }
       break;
     case CompletionKind::timer:
-      about_to_schedule_ = false;
+      if (completion.payload == kDeadlineTimer) {
+        on_deadline();
+      } else {
+        about_to_schedule_ = false;
+      }
   }
   proceed();
 }
+
+void BlockBatcher::on_copied(std::uint64_t, std::uint32_t id) { store_->copied(id); }
 
 TierCounters BlockBatcher::counters(std::size_t tier) const {
   return tiers_[tier]->counters(backend_.now());
@@ -146,13 +158,23 @@ void BlockBatcher::check_invariants() const {
 void BlockBatcher::proceed() {
   if (gpu_ == Gpu::idle) {
     if (!about_to_schedule_ && saving_ == 0) {
-      schedule();
+      if (planned_) {
+        launch_if_ready();
+      } else {
+        schedule();
+      }
     }
-  } else if (gpu_ == Gpu::decode && !stopping_ && !lacks_room_ && has_candidate()) {
+  } else if (!lacks_room_ && has_candidate()) {
+    stop_decode();
+  }
+  note_wait();
+}
+
+void BlockBatcher::stop_decode() {
+  if (gpu_ == Gpu::decode && !stopping_) {
     stopping_ = true;
     backend_.stop_decode();
   }
-  note_wait();
 }
 
 bool BlockBatcher::has_candidate() const {
@@ -176,6 +198,9 @@ void BlockBatcher::note_wait() {
     requests_.waits().set_none(now);
   } else if (std::ssize(running_) >= config_.serving.slots) {
     requests_.waits().set(WaitCause::batch_slots, now);
+  } else if (waits_for_storage()) {
+    requests_.waits().set(requests_.topology().wait_cause(tiers_[2]->medium(), tiers_[1]->medium()),
+                          now);
   } else {
     requests_.waits().set(lacks_room_ ? WaitCause::hbm_for_kv : WaitCause::gpu_compute, now);
   }
@@ -186,9 +211,22 @@ void BlockBatcher::schedule() {
   start_copies();
   prompts_.clear();
   const bool preempted = plan();
-  const bool some_ended = !ended_.empty();
+  some_left_ = preempted || !ended_.empty();
   offer_all();
+  planned_ = true;
+  launch_if_ready();
+}
+
+void BlockBatcher::launch_if_ready() {
+  const bool has_memory = take_memory();
   settle();
+  if (has_memory && (saving_ == 0 || !is_tree_)) {
+    launch();
+  }
+}
+
+void BlockBatcher::launch() {
+  planned_ = false;
   parts_.clear();
   keys_.clear();
   loaded_now_ = Tokens(0);
@@ -228,7 +266,7 @@ void BlockBatcher::schedule() {
     backend_.start_decode({.batch = decoding_,
                            .context = context_,
                            .iterations = iterations_within_room(least.value)});
-  } else if (some_ended || preempted || !begun_.empty()) {
+  } else if (some_left_ || !begun_.empty()) {
     about_to_schedule_ = true;
     backend_.set_timer(backend_.now(), kBatcherTimer);
   } else if (has_candidate() && lacks_room_ && is_idle()) {
@@ -461,18 +499,26 @@ bool BlockBatcher::acquire(SessionSlot slot, const Room& room, Match& match) {
   if (!id) {
     return false;
   }
-  work.id = *id;
+  hold(slot, *id, room.taken, match);
+  return true;
+}
+
+void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match match) {
+  Work& work = work_[slot];
+  work.id = id;
   work.known = true;
-  work.held = room.taken;
-  work.held_blocks_end = Tokens(blocks(room.taken) * block_);
+  work.held = held;
+  work.held_blocks_end = Tokens(blocks(held) * block_);
   work.loads = match.tokens - match.by_pool[0];
   work.loads_from_behind = match.by_pool.size() > 2 ? work.loads - match.by_pool[1] : Tokens(0);
   if (!std::exchange(work.counted, true)) {
+    if (work.fetched.value > 0) {
+      match.count_fetched(work.fetched);
+    }
     requests_.admitted(slot);
     note_found(slot, match);
   }
   ++slots_;
-  return true;
 }
 
 bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
@@ -544,10 +590,7 @@ void BlockBatcher::end_load(SessionSlot slot) {
   work.loading = false;
   work.loads = work.loads_from_behind = Tokens(0);
   store_->loaded(work.id);
-  if (gpu_ == Gpu::decode && !stopping_) {
-    stopping_ = true;
-    backend_.stop_decode();
-  }
+  stop_decode();
 }
 
 std::int64_t BlockBatcher::reserved_blocks() const {
@@ -589,20 +632,34 @@ void BlockBatcher::offer_all() {
 }
 
 void BlockBatcher::start_copies() {
-  for (const Copy& copy : begun_) {
-    const Bytes moved = bytes(1, copy.blocks);
-    tiers_.front()->count().read += moved;
-    tiers_[1]->count().written += moved;
-    tiers_[1]->count().blocks += moved;
-    ++tiers_[1]->count().stores;
-    ++copying_;
-    static_cast<void>(backend_.start_transfer({.from = Medium::hbm,
-                                               .to = tiers_[1]->medium(),
-                                               .bytes = moved,
-                                               .key = {},
-                                               .cookie = kOwnTransfer | kCopy | copy.id}));
-  }
+  std::for_each(begun_.begin(), begun_.end(), [&](const Copy& copy) { start_copy(copy); });
   begun_.clear();
+}
+
+void BlockBatcher::start_copy(const Copy& copy) {
+  Pool& to = *tiers_[copy.pool];
+  const Bytes moved = bytes(copy.pool, copy.blocks);
+  tiers_[copy.pool - 1]->count().read += moved;
+  to.count().written += moved;
+  to.count().blocks += moved;
+  ++to.count().stores;
+  if (copy.waits) {
+    begin_save();
+  } else {
+    ++copying_;
+  }
+  const std::uint64_t purpose = copy.waits ? kSave : kCopy | (copy.pool << kTierShift) | copy.id;
+  static_cast<void>(backend_.start_transfer({.from = tiers_[copy.pool - 1]->medium(),
+                                             .to = to.medium(),
+                                             .bytes = moved,
+                                             .key = {},
+                                             .cookie = kOwnTransfer | purpose}));
+}
+
+void BlockBatcher::begin_save() {
+  if (saving_++ == 0) {
+    saving_since_ = backend_.now();
+  }
 }
 
 // ---- The GPUs ----
@@ -702,7 +759,7 @@ void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
   const bool fills_block = computed.value / block_ > work.computed.value / block_;
   work.computed = computed;
   // A tree takes a response at its end.
-  if (fills_block && config_.system.blocks->unit != EvictionUnit::node) {
+  if (fills_block && !is_tree_) {
     store_->computed(work.id, computed);
   }
 }
@@ -721,7 +778,8 @@ std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
   if (offers_responses_) {
     most = std::min(most, iterations_to_offer());
   }
-  const std::int64_t available = store_->free_blocks().available;
+  const FreeBlocks free = store_->free_blocks();
+  const std::int64_t available = writes_back_ ? free.empty : free.available;
   const auto taken = [&](std::int64_t iterations) {
     std::int64_t sum = 0;
     for (const SessionSlot slot : running_) {
@@ -797,14 +855,14 @@ void BlockBatcher::settle() {
       // Promoted blocks, and copies of an offload, have transfers of their own.
       const std::int64_t own = all.inserted - all.promoted;
       const Bytes written = bytes(i, own - (counted_[i].inserted - counted_[i].promoted));
-      if (written.value > 0 && !(i == 1 && store_->offloads())) {
+      if (written.value > 0 && !is_tree_ && !(i == 1 && store_->offloads())) {
         tiers_[i - 1]->count().read += written;
         tiers_[i]->count().written += written;
         tiers_[i]->count().blocks += written;
         ++tiers_[i]->count().stores;
         const bool blocks = i == 1 && saves_block_;
-        if (blocks && saving_++ == 0) {
-          saving_since_ = now;
+        if (blocks) {
+          begin_save();
         }
         static_cast<void>(
             backend_.start_transfer({.from = tiers_[i - 1]->medium(),
@@ -815,6 +873,11 @@ void BlockBatcher::settle() {
       }
     }
     counted_[i] = all;
+  }
+  if (is_tree_) {
+    for (const Copy& copy : store_->take_copies()) {
+      start_copy(copy);
+    }
   }
   requests_.occupy(std::exchange(slots_, 0), hbm.used(Account::running));
 }

@@ -104,6 +104,9 @@ class BlockBatcher : public Batcher, private StoredKv {
     bool known = false;
     /// Not all that was computed has been taken by the tier behind.
     bool offers_again = false;
+    /// What comes from storage for it while it waits (0: nothing), and what came.
+    std::uint32_t fetch = 0;
+    Tokens fetched;
   };
   enum class Admitted : std::uint8_t { runs, loads, later, no_room };
 
@@ -116,9 +119,26 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] virtual bool has_candidate() const;
   /// A decode has run for so many iterations.
   virtual void on_decoded(std::int64_t) {}
+  /// A copy to a tier from the one before it is complete.
+  virtual void on_copied(std::uint64_t tier, std::uint32_t id);
+  /// A transfer of kFetch, or a timer of kDeadlineTimer, has ended.
+  virtual void on_fetched(std::uint32_t) {}
+  virtual void on_deadline() {}
+  /// Memory for what has been put together, as far as it lacks. False: it waits for a copy.
+  [[nodiscard]] virtual bool take_memory() { return true; }
+  /// All that wait are passed over, while storage is read for them.
+  [[nodiscard]] virtual bool waits_for_storage() const { return false; }
+
+  /// The purpose of a transfer that a waiting request asked for, in its cookie.
+  static constexpr std::uint64_t kFetch = std::uint64_t{5} << 48;
 
   void proceed();
   void schedule();
+  /// The GPUs begin what has been put together, if it has all that it waits for.
+  void launch_if_ready();
+  void launch();
+  /// A decode ends with its iteration, since something has changed.
+  void stop_decode();
   void note_wait();
   /// Memory for what each running request does next, in order. False: one was preempted.
   [[nodiscard]] bool make_room(Tokens& budget);
@@ -146,6 +166,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);
   /// Memory for a request that is admitted, with so many tokens of KV. The match is what was found.
   [[nodiscard]] bool acquire(SessionSlot slot, const Room& room, Match& match);
+  /// It has been acquired, and has memory for so many tokens.
+  void hold(SessionSlot slot, RequestId id, Tokens held, Match match);
   void run(SessionSlot slot, Tokens chunk, Tokens& budget);
   /// Throws ConfigError: the turn has no room although it runs alone.
   [[noreturn]] void refuse_turn(SessionSlot slot) const;
@@ -158,6 +180,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] std::int64_t reserved_blocks() const;
   void offer_all();
   void start_copies();
+  void start_copy(const Copy& copy);
+  void begin_save();
   [[nodiscard]] bool is_idle() const;
   void finish_iteration();
   void finish_decode(std::int64_t iterations);
@@ -203,6 +227,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::int64_t block_;
   std::vector<std::int64_t> block_tokens_;  // by tier
   Bytes bytes_per_token_;
+  bool is_tree_;
+  /// Nodes are written to the tier behind when they are evicted, which a batch waits for.
+  bool writes_back_;
   bool offers_responses_;
   bool saves_block_;
   /// Blocks of HBM.
@@ -237,6 +264,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool stopping_ = false;
   /// The next iteration is put together when all that happens now has happened.
   bool about_to_schedule_ = false;
+  /// It is, and waits for the copies and saves that make room for it.
+  bool planned_ = false;
+  bool some_left_ = false;
   bool lacks_room_ = false;
   std::vector<SessionSlot> prompts_;
   std::vector<PrefillPart> parts_;  // those of prompts_

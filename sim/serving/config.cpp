@@ -171,8 +171,13 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   const bool nodes = unit == EvictionUnit::node;
   refuse(system.blocks->partial_blocks && system.blocks->responses, "/system/blocks/responses",
          "false where partial blocks have keys");
-  refuse(nodes && (!system.tiers.hbm || system.tiers.count() > 1), "/system/blocks/unit",
-         "block, tail or sequence, since nodes are in a tier in hbm alone");
+  refuse(nodes && !system.tiers.hbm, "/system/blocks/unit",
+         "block, tail or sequence, since nodes need a tier in hbm");
+  refuse(nodes && system.tiers.count() > 3, "/system/tiers", "at most two behind hbm for nodes");
+  if (nodes && system.tiers.count() == 3 && system.batching == Batching::separate) {
+    refuse(system.order.name != "fcfs" && system.order.name != "longest_prefix", "/system/order",
+           "fcfs or longest_prefix where requests are passed over while KV is fetched");
+  }
   refuse(has_entries(unit) && system.blocks->duplicates == Duplicates::kept,
          "/system/blocks/duplicates", "merged for extents and sequences");
   refuse(has_entries(unit) && system.blocks->keyless == Keyless::in_order, "/system/blocks/keyless",
@@ -185,6 +190,8 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
     const std::string& policy = tier.eviction.name;
     const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
     const bool is_second = system.tiers.hbm && !first && !behind_second;
+    const bool is_storage = nodes && behind_second;
+    const bool is_tree = nodes && !is_storage;
     if (has_entries(unit)) {
       const auto* kind = find_policy(registry.eviction, policy);
       refuse(kind != nullptr && kind->knowledge == Knowledge::oracle, pointer + "/eviction",
@@ -202,15 +209,29 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
              "always, but for extents and sequences");
     }
     refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B");
-    refuse(nodes && tier.ttl, pointer + "/ttl", "\"none\" for nodes");
+    refuse(is_tree && tier.ttl, pointer + "/ttl", "\"none\" for nodes");
+    refuse(is_tree && !first && blocks.lease.ns > 0, pointer + "/blocks/lease", "0s for nodes");
     refuse(system.tiers.hbm && first && blocks.lease.ns > 0, pointer + "/blocks/lease",
            "0s in hbm, whose blocks requests need");
-    refuse(nodes && blocks.round > 1, pointer + "/blocks/round", "1 for nodes");
-    refuse(nodes && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
+    refuse(is_tree && blocks.round > 1, pointer + "/blocks/round", "1 for nodes");
+    refuse(is_tree && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
+    refuse(is_tree && is_second && policy != system.tiers.hbm->eviction.name, pointer + "/eviction",
+           "that of hbm for nodes");
+    refuse(nodes && !first && !blocks.promotes, pointer + "/blocks/promotes", "true for nodes");
+    refuse(is_storage && tier.write != WriteMoment::on_create, pointer + "/write",
+           "on_create for the storage behind nodes");
+    refuse(is_storage && blocks.after_uses, pointer + "/blocks/after_uses",
+           "\"none\" for the storage behind nodes");
+    refuse(is_storage && !tier.inclusive, pointer + "/inclusive",
+           "true for the storage behind nodes");
+    refuse(blocks.least_load.value > 0 && (!nodes || first), pointer + "/blocks/least_load",
+           "0, but behind nodes");
+    refuse(blocks.most_in_flight < 1 && !is_storage, pointer + "/blocks/most_in_flight",
+           "1, but for the storage behind nodes");
     refuse(system.tiers.hbm && first && !has_entries(unit) && blocks.touch == Touch::lookup,
            pointer + "/blocks/touch", "end: running requests hold what they find");
     if (is_second && !has_entries(unit)) {
-      refuse(tier.write != WriteMoment::on_create, pointer + "/write",
+      refuse(tier.write != WriteMoment::on_create && !nodes, pointer + "/write",
              "on_create behind a tier of blocks in hbm");
       refuse(!tier.inclusive, pointer + "/inclusive", "true behind a tier of blocks in hbm");
       refuse(blocks.after_uses && blocks.touch == Touch::lookup, pointer + "/blocks/after_uses",

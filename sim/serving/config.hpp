@@ -134,6 +134,39 @@ void describe(V& v, ResponseRoomConfig& c) {
           between(0, 1e6));
 }
 
+/// How long a waiting request is passed over while its KV is fetched from the storage behind nodes
+/// (SGLang's hicache_storage_prefetch_policy).
+enum class FetchWait {
+  best_effort,    // not at all: the fetch ends when the request is reached
+  wait_complete,  // until the fetch is complete
+  timeout,        // at most for a time, from when it is reached first
+};
+constexpr auto enum_names(FetchWait) {
+  return std::array{std::pair{"best_effort", FetchWait::best_effort},
+                    std::pair{"wait_complete", FetchWait::wait_complete},
+                    std::pair{"timeout", FetchWait::timeout}};
+}
+
+/// Fetches of waiting requests from the storage behind nodes, with the defaults of SGLang 0.5.23.
+struct StorageFetchConfig {
+  FetchWait wait = FetchWait::timeout;
+  SimDuration timeout{1'000'000'000};
+  SimDuration timeout_per_1024_tokens{250'000'000};
+  std::int64_t batch = 128;
+};
+template <class V>
+void describe(V& v, StorageFetchConfig& c) {
+  v.field("wait", c.wait,
+          "A request whose KV is fetched is passed over until the fetch is complete "
+          "(wait_complete), at most for a time (timeout), or not at all (best_effort). Behind that "
+          "it uses what has come.");
+  v.field("timeout", c.timeout, "Of timeout: the time, from when the request is reached first.",
+          non_negative());
+  v.field("timeout_per_1024_tokens", c.timeout_per_1024_tokens,
+          "Of timeout: for every 1,024 tokens that were looked for, so much more.", non_negative());
+  v.field("batch", c.batch, "Blocks that come together.", between(1, 1e6));
+}
+
 /// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
 /// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
 /// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
@@ -150,12 +183,13 @@ struct BlocksConfig {
   bool whole_need = false;
   bool one_block_more = false;
   ResponseRoomConfig response_room;
+  StorageFetchConfig storage_fetch;
 };
 template <class V>
 void describe(V& v, BlocksConfig& c) {
   v.field("unit", c.unit,
-          "What is evicted at once: a block; a leaf of the radix tree that requests made (node, in "
-          "one tier); the tail of an extent, which is what came into the tier together or was used "
+          "What is evicted at once: a block; a leaf of the radix tree that requests made (node); "
+          "the tail of an extent, which is what came into the tier together or was used "
           "together since; or the whole of a sequence. Of extents and sequences any eviction "
           "policy chooses.");
   v.field("longest_hit", c.longest_hit,
@@ -184,6 +218,8 @@ void describe(V& v, BlocksConfig& c) {
           "Of nodes with blocks of several tokens: room for one block more is asked for.");
   v.field("response_room", c.response_room,
           "With batching separate: the room for responses beside which requests are admitted.");
+  v.field("storage_fetch", c.storage_fetch,
+          "Of nodes in two tiers: how waiting requests fetch from the storage behind them.");
 }
 
 struct LoadConfig {

@@ -35,7 +35,8 @@ std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& re
 }
 
 bool is_users(Completion completion) {
-  return completion.kind == CompletionKind::timer && completion.payload != kBatcherTimer;
+  return completion.kind == CompletionKind::timer && completion.payload != kBatcherTimer &&
+         completion.payload != kDeadlineTimer;
 }
 
 }  // namespace

@@ -36,20 +36,25 @@ PrefillBatches::PrefillBatches(const Setup& setup)
       predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
       refreshes_(config_.system.order.name == "fcfs" &&
                  config_.system.tiers.hbm->eviction.name == "lru"),
+      storage_(config_.system.blocks->storage_fetch),
       first_share_(room_.share) {}
 
+void PrefillBatches::on_enqueued(SessionSlot slot, QueuePosition position) {
+  begin_fetch(slot);
+  BlockBatcher::on_enqueued(slot, position);
+}
+
 bool PrefillBatches::plan() {
+  note_ends();
   for (const SessionSlot slot : running_) {
     work_[slot].decodes_now = false;
   }
   const bool any_decodes = std::ssize(running_) > (chunked_ ? 1 : 0);
   full_ = full_ && any_decodes;
   lacks_room_ = full_;
-  if (chunked_ || (!full_ && requests_.queue_length() > 0)) {
+  if (chunked_ || (!full_ && any_candidate())) {
     choose_prompts();
-    for (const SessionSlot slot : prompts_) {
-      take(work_[slot], work_[slot].computed + work_[slot].chunk);
-    }
+    lacking_ = prompts_;
     lacks_room_ = full_ || (prompts_.empty() && !any_decodes);
   }
   if (!prompts_.empty()) {
@@ -63,7 +68,7 @@ bool PrefillBatches::plan() {
 }
 
 bool PrefillBatches::has_candidate() const {
-  return !full_ && requests_.queue_length() > 0 && std::ssize(running_) < config_.serving.slots &&
+  return !full_ && any_candidate() && std::ssize(running_) < config_.serving.slots &&
          (!config_.serving.one_at_a_time || is_idle());
 }
 
@@ -82,15 +87,23 @@ void PrefillBatches::choose_prompts() {
   }
   requests_.begin_batch();
   refresh_waiting();
-  if (chunked_ && !continue_chunked()) {
-    return;
+  if (!chunked_ || continue_chunked()) {
+    choose_waiting();
+    requests_.show_hidden();
   }
-  while (left_.value > 0 && requests_.queue_length() > 0) {
+}
+
+void PrefillBatches::choose_waiting() {
+  while (left_.value > 0 && requests_.any_visible()) {
     full_ = full_ || std::ssize(running_) >= config_.serving.slots;
     if (full_ || (config_.serving.one_at_a_time && !is_idle())) {
       return;
     }
     const QueuePosition position = requests_.next();
+    if (!is_fetched(requests_.waiting(position))) {
+      requests_.hide(position);
+      continue;
+    }
     const Chosen chosen = choose(requests_.waiting(position));
     if (chosen == Chosen::yes) {
       static_cast<void>(requests_.take(position));
@@ -143,27 +156,29 @@ PrefillBatches::Chosen PrefillBatches::choose(SessionSlot slot) {
   const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
   const Tokens nearest = match.by_pool[0];
-  const Tokens wanted = work.prompt - nearest + rest_of_response(slot) + Tokens(block_);
-  const Tokens known = std::min(match.tokens, work.prompt - Tokens(1));
-  Tokens added = work.prompt - known;
-  const bool cut = in_blocks(added) > left_;
-  if (cut) {
-    const Tokens whole_blocks(left_.value / block_ * block_);
-    added = Tokens((known + whole_blocks).value / block_ * block_) - known;
-    if (added.value <= 0) {
-      static_cast<void>(store_->refresh(prompt));
-      return Chosen::no_budget;
-    }
+  const Tokens behind = tiers_.size() > 1 ? match.by_pool[1] : Tokens(0);
+  if (step(work.prompt, nearest + behind).value <= 0) {
+    static_cast<void>(store_->refresh(prompt));
+    return Chosen::no_budget;
   }
-  const Room room{.taken = match.tokens,
-                  .needed = nearest + Tokens(least_available(wanted, expected_))};
-  if (!acquire(slot, room, match)) {
+  const Tokens wanted = work.prompt - nearest + rest_of_response(slot) + Tokens(block_);
+  const Room room{.taken = nearest, .needed = nearest + Tokens(least_available(wanted, expected_))};
+  const auto id = store_->acquire(prompt, room, match);
+  if (!id) {
     return Chosen::no_room;
   }
+  const Tokens known = std::min(match.tokens, work.prompt - Tokens(1));
+  const Tokens added = step(work.prompt, known);
+  if (added.value <= 0) {
+    store_->abandon(*id);
+    return Chosen::no_budget;
+  }
+  hold(slot, *id, match.tokens, match);
   work.computed = known;
   work.chunk = added;
   running_.push_back(slot);
   prompts_.push_back(slot);
+  const bool cut = known + added < work.prompt;
   if (cut) {
     KVTIER_ASSERT(!chunked_, "one prompt is cut at a time");
     chunked_ = slot;
@@ -172,22 +187,145 @@ PrefillBatches::Chosen PrefillBatches::choose(SessionSlot slot) {
   return Chosen::yes;
 }
 
+Tokens PrefillBatches::step(Tokens prompt, Tokens known) const {
+  const Tokens added = prompt - known;
+  if (in_blocks(added) <= left_) {
+    return added;
+  }
+  const Tokens whole_blocks(left_.value / block_ * block_);
+  return Tokens((known + whole_blocks).value / block_ * block_) - known;
+}
+
+// ---- Storage ----
+
+void PrefillBatches::begin_fetch(SessionSlot slot) {
+  if (tiers_.size() < 3) {
+    return;
+  }
+  const auto begun = store_->prefetch(prompt_of(slot));
+  settle();
+  if (begun) {
+    work_[slot].fetch = begun->id;
+    fetch_next(begun->id, fetches_[begun->id] = {.slot = slot, .wanted = *begun});
+  }
+}
+
+void PrefillBatches::fetch_next(std::uint32_t id, const Fetch& fetch) {
+  const Tokens batch = std::min(Tokens(storage_.batch * block_), fetch.wanted.tokens - fetch.came);
+  static_cast<void>(move(2, batch, fetch.slot, kFetch | id));
+}
+
+void PrefillBatches::on_fetched(std::uint32_t id) {
+  const auto found = fetches_.find(id);
+  if (found == fetches_.end()) {
+    return;
+  }
+  Fetch& fetch = found->second;
+  fetch.came = std::min(fetch.came + Tokens(storage_.batch * block_), fetch.wanted.tokens);
+  if (fetch.came < fetch.wanted.tokens) {
+    fetch_next(id, fetch);
+  } else {
+    fetched_.push_back(id);
+    stop_decode();
+  }
+}
+
+void PrefillBatches::end_fetch(std::uint32_t id) {
+  const auto found = fetches_.find(id);
+  const Fetch fetch = found->second;
+  fetches_.erase(found);
+  passed_over_ -= fetch.passed_over ? 1 : 0;
+  work_[fetch.slot].fetch = 0;
+  work_[fetch.slot].fetched = store_->prefetched(id, fetch.came);
+}
+
+bool PrefillBatches::is_fetched(SessionSlot slot) {
+  const std::uint32_t id = work_[slot].fetch;
+  if (id == 0) {
+    return true;
+  }
+  Fetch& fetch = fetches_.at(id);
+  const SimTime now = backend_.now();
+  if (storage_.wait == FetchWait::best_effort || (fetch.deadline && *fetch.deadline <= now)) {
+    end_fetch(id);
+    return true;
+  }
+  if (storage_.wait == FetchWait::timeout && !fetch.deadline) {
+    const std::int64_t blocks = fetch.wanted.asked.value / block_;
+    fetch.deadline =
+        now + storage_.timeout + storage_.timeout_per_1024_tokens * (blocks * block_) / 1024;
+    backend_.set_timer(*fetch.deadline, kDeadlineTimer);
+  }
+  passed_over_ += std::exchange(fetch.passed_over, true) ? 0 : 1;
+  return false;
+}
+
+void PrefillBatches::on_deadline() {
+  for (auto& [id, fetch] : fetches_) {
+    if (fetch.passed_over && *fetch.deadline <= backend_.now()) {
+      fetch.passed_over = false;
+      --passed_over_;
+      stop_decode();
+    }
+  }
+}
+
+void PrefillBatches::on_copied(std::uint64_t tier, std::uint32_t id) {
+  copied_[tier].push_back(id);
+  stop_decode();
+}
+
+bool PrefillBatches::note_ends() {
+  const bool any = !copied_[1].empty() || !fetched_.empty() || !copied_[2].empty();
+  const auto note_copies = [&](std::size_t tier) {
+    for (const std::uint32_t id : std::exchange(copied_[tier], {})) {
+      store_->copied(id);
+    }
+  };
+  note_copies(1);
+  for (const std::uint32_t id : std::exchange(fetched_, {})) {
+    if (fetches_.contains(id)) {
+      end_fetch(id);
+    }
+  }
+  note_copies(2);
+  return any;
+}
+
+void PrefillBatches::check_invariants() const {
+  BlockBatcher::check_invariants();
+  KVTIER_ASSERT(fetches_.empty() && passed_over_ == 0, "no request waits for storage");
+}
+
 // ---- Decoding ----
 
 bool PrefillBatches::decode_all() {
   const bool preempts = next_blocks(decoding_slots()) > store_->free_blocks().available;
-  if (preempts) {
-    preempt_for_decode();
+  if (preempts && !preempt_for_decode()) {
+    return false;
   }
-  for (const SessionSlot slot : decoding_slots()) {
-    Work& work = work_[slot];
-    take(work, work.computed + Tokens(1));
-    work.decodes_now = true;
+  lacking_ = decoding_slots();
+  for (const SessionSlot slot : lacking_) {
+    work_[slot].decodes_now = true;
   }
   return preempts;
 }
 
-void PrefillBatches::preempt_for_decode() {
+bool PrefillBatches::take_memory() {
+  const auto takes = [&](SessionSlot slot) {
+    Work& work = work_[slot];
+    return grow(work, work.computed + (work.decodes_now ? Tokens(1) : work.chunk));
+  };
+  do {
+    lacking_.erase(lacking_.begin(), std::find_if_not(lacking_.begin(), lacking_.end(), takes));
+  } while (!lacking_.empty() && note_ends());
+  if (!lacking_.empty()) {
+    expect_more_room(lacking_.front());
+  }
+  return lacking_.empty();
+}
+
+bool PrefillBatches::preempt_for_decode() {
   std::vector<SessionSlot> kept = decoding_slots();
   const auto length = [&](SessionSlot slot) {
     const Work& work = work_[slot];
@@ -198,7 +336,8 @@ void PrefillBatches::preempt_for_decode() {
   do {
     const SessionSlot slot = kept.back();
     if (running_.size() == 1) {
-      refuse_turn(slot);
+      expect_more_room(slot);
+      return false;
     }
     kept.pop_back();
     store_->abandon(work_[slot].id);
@@ -206,6 +345,7 @@ void PrefillBatches::preempt_for_decode() {
     set_preempted(slot);
     store_->make_empty(blocks(Tokens(std::ssize(kept) * room_.after_preemption)));
     static_cast<void>(requests_.enqueue(slot));
+    begin_fetch(slot);
   } while (next_blocks(kept) > store_->free_blocks().available);
   Tokens generated;
   Tokens longest;
@@ -218,6 +358,14 @@ void PrefillBatches::preempt_for_decode() {
   decodes_since_ = 0;
   keeps_share_ = !kept.empty();
   full_ = false;
+  return true;
+}
+
+void PrefillBatches::expect_more_room(SessionSlot slot) {
+  settle();
+  if (copying_ == 0 && fetches_.empty()) {
+    refuse_turn(slot);
+  }
 }
 
 std::vector<SessionSlot> PrefillBatches::decoding_slots() const {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -23,24 +25,46 @@ namespace kvtier {
 ///
 /// A prompt's hits are locked when it is admitted; the memory of the batch is taken when all of its
 /// prompts are chosen. KV found behind HBM is loaded while the batch computes.
+///
+/// KV is copied to the tier behind HBM from the end of the batch that computed it. If it is written
+/// there on eviction, a batch waits for the copies that make room for it, and where SGLang fails,
+/// as what would leave has to stay until it is copied to storage, for that. Requests that wait
+/// fetch from the storage behind that tier (engines.md 2.3), and are passed over as
+/// `/system/blocks/storage_fetch` says. Of copies and fetches that have ended the scheduler learns
+/// when it puts the next batch together.
 class PrefillBatches final : public BlockBatcher {
  public:
   explicit PrefillBatches(const Setup& setup);
 
  private:
+  void on_enqueued(SessionSlot slot, QueuePosition position) override;
   bool plan() override;
   [[nodiscard]] bool has_candidate() const override;
   void on_decoded(std::int64_t iterations) override;
+  void on_copied(std::uint64_t tier, std::uint32_t id) override;
+  void on_fetched(std::uint32_t id) override;
+  void on_deadline() override;
+  [[nodiscard]] bool take_memory() override;
+  [[nodiscard]] bool waits_for_storage() const override {
+    return passed_over_ > 0 && !any_candidate();
+  }
+  void check_invariants() const override;
 
   enum class Chosen : std::uint8_t { yes, no_room, no_budget };
 
   void choose_prompts();
+  void choose_waiting();
   void refresh_waiting();
   /// False: it has no room now.
   [[nodiscard]] bool continue_chunked();
   [[nodiscard]] Chosen choose(SessionSlot slot);
+  /// Tokens of a prompt that the batch computes behind the known ones.
+  [[nodiscard]] Tokens step(Tokens prompt, Tokens known) const;
   [[nodiscard]] bool decode_all();
-  void preempt_for_decode();
+  /// False: the last request that runs has to wait for room.
+  [[nodiscard]] bool preempt_for_decode();
+  /// Copies or fetches go on, which keep KV where it is. If not, the request has no room.
+  void expect_more_room(SessionSlot slot);
   /// Blocks that the next token of each takes.
   [[nodiscard]] std::int64_t next_blocks(const std::vector<SessionSlot>& slots) const;
   [[nodiscard]] std::vector<SessionSlot> decoding_slots() const;
@@ -53,14 +77,41 @@ class PrefillBatches final : public BlockBatcher {
   void reserve(Tokens prompt, Tokens response);
   [[nodiscard]] double share() const;
 
+  /// KV that comes from storage for a request, batch by batch.
+  struct Fetch {
+    SessionSlot slot = 0;
+    Prefetch wanted;
+    Tokens came;
+    /// It has been reached by the scheduler, which passes it over until then.
+    std::optional<SimTime> deadline;
+    bool passed_over = false;
+  };
+  void begin_fetch(SessionSlot slot);
+  void fetch_next(std::uint32_t id, const Fetch& fetch);
+  void end_fetch(std::uint32_t id);
+  /// Whether the scheduler may choose the request; if not, it is passed over.
+  [[nodiscard]] bool is_fetched(SessionSlot slot);
+  /// Returns whether there were any.
+  bool note_ends();
+  [[nodiscard]] bool any_candidate() const { return requests_.queue_length() > passed_over_; }
+
   ResponseRoomConfig room_;
   LengthPredictor predictor_;
   /// The prompt that was cut.
   std::optional<SessionSlot> chunked_;
   /// No request is admitted until one leaves.
   bool full_ = false;
+  /// Requests of the batch that lack memory for what they do in it.
+  std::vector<SessionSlot> lacking_;
   bool refreshes_;
   std::int64_t passes_ = 0;
+
+  StorageFetchConfig storage_;
+  std::map<std::uint32_t, Fetch> fetches_;
+  std::size_t passed_over_ = 0;
+  /// Copies, by tier, and fetches that have ended since the last batch.
+  std::array<std::vector<std::uint32_t>, 3> copied_;
+  std::vector<std::uint32_t> fetched_;
 
   // The batch that is being chosen.
   Tokens left_;

@@ -270,12 +270,29 @@ void Requests::admitted(SessionSlot slot) {
 }
 
 void Requests::leave_queue(QueuePosition position) {
-  queue_[position.value & queue_mask_] = kNoSession;
+  vacate(position);
   --queue_length_;
+  report_queue();
+}
+
+void Requests::vacate(QueuePosition position) {
+  queue_[position.value & queue_mask_] = kNoSession;
   while (first_ < end_ && waiting(first_) == kNoSession) {
     ++first_.value;
   }
-  report_queue();
+}
+
+void Requests::hide(QueuePosition position) {
+  hidden_.emplace_back(position, waiting(position));
+  vacate(position);
+}
+
+void Requests::show_hidden() {
+  for (const auto& [position, slot] : hidden_) {
+    queue_[position.value & queue_mask_] = slot;
+    first_ = std::min(first_, position);
+  }
+  hidden_.clear();
 }
 
 void Requests::set_suspended(std::size_t requests) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "sim/backend/backend.hpp"
@@ -110,6 +111,10 @@ class Requests final : public QueueView {
     admitted(slot);
     return slot;
   }
+  /// A waiting request is passed over, and stays where it is: the order policy does not see it.
+  void hide(QueuePosition position);
+  [[nodiscard]] bool any_visible() const { return queue_length_ > hidden_.size(); }
+  void show_hidden();
   /// The request leaves the queue, and waits elsewhere (set_suspended) until it is admitted.
   SessionSlot take(QueuePosition position);
   void admitted(SessionSlot slot);
@@ -221,6 +226,8 @@ class Requests final : public QueueView {
   SessionSlot begin_session();
   void set_next_arrival(SessionSlot slot, SimTime end);
   void leave_queue(QueuePosition position);
+  /// A place is empty now.
+  void vacate(QueuePosition position);
   void report_queue();
   void move_measurement();
   void begin_measurement();
@@ -259,6 +266,7 @@ class Requests final : public QueueView {
   std::vector<SessionSlot> queue_ = std::vector<SessionSlot>(1024, kNoSession);
   std::uint64_t queue_mask_ = queue_.size() - 1;
   std::size_t queue_length_ = 0;
+  std::vector<std::pair<QueuePosition, SessionSlot>> hidden_;
   std::size_t suspended_ = 0;
 
   TurnMetrics turn_metrics_;

@@ -108,6 +108,17 @@ void check_timed_blocks(const RunConfig& config, Problems& problems) {
   refuse(system.batching == Batching::prefill_first ||
              (system.batching == Batching::separate && !nodes),
          "/system/batching", nodes ? "unified or separate" : "unified");
+  refuse(nodes && system.tiers.count() > 1 && system.batching != Batching::separate,
+         "/system/batching", "separate for nodes in several tiers");
+  refuse(nodes && system.tiers.count() > 1 && load_wait(system) == LoadWait::request,
+         "/system/load/wait", "batch for nodes in several tiers");
+  if (system.batching == Batching::separate && system.tiers.hbm) {
+    // Prompts are cut into whole blocks.
+    const Tokens block = system.tiers.hbm->block_size;
+    refuse(system.blocks->chunk.value_or(block) < block, "/system/blocks/chunk",
+           "a block of hbm at least");
+    refuse(token_budget(config) < block, "/serving/token_budget", "a block of hbm at least");
+  }
   refuse(!system.blocks->responses, "/system/blocks/responses",
          "true: the KV of responses takes memory");
   if (problems.lines().empty()) {

@@ -112,14 +112,21 @@ StoreRules store_rules(const RunConfig& config) {
                                format_quantity(tier.block_size), format_kv_size(size)));
     }
     if (!rules.pools.empty()) {
-      rules.edges.push_back({.write = of_blocks.after_uses                   ? Write::after_uses
-                                      : tier.write == WriteMoment::on_create ? Write::with_compute
-                                                                             : Write::on_eviction,
-                             .uses = of_blocks.after_uses.value_or(2),
-                             .exclusive = !tier.inclusive,
-                             .no_room = of_blocks.no_room,
-                             .promotes = of_blocks.promotes,
-                             .prompts_only = of_blocks.prompts_only});
+      rules.edges.push_back(
+          {.write = of_blocks.after_uses                   ? Write::after_uses
+                    : tier.write == WriteMoment::on_create ? Write::with_compute
+                                                           : Write::on_eviction,
+           .uses = of_blocks.after_uses.value_or(2),
+           .exclusive = !tier.inclusive,
+           .no_room = of_blocks.no_room,
+           .promotes = of_blocks.promotes,
+           .prompts_only = of_blocks.prompts_only && blocks.unit != EvictionUnit::node,
+           .least_load = of_blocks.least_load,
+           .most_in_flight = of_blocks.most_in_flight});
+    }
+    if (pool.unit == EvictionUnit::node && rules.pools.size() == 2) {
+      // Storage keeps the pages of nodes, each by itself.
+      pool.unit = EvictionUnit::block;
     }
     rules.pools.push_back(pool);
   });

@@ -202,8 +202,9 @@ class NodeStore final : public Store {
     });
     host_used_ += blocks;
     fetching_ += fetch.span;
-    fetches_.emplace(++last_fetch_, std::move(fetch));
-    return Prefetch{last_fetch_, Tokens(blocks * block())};
+    const Prefetch begun{++last_fetch_, Tokens(blocks * block()), Tokens(fetch.span * block())};
+    fetches_.emplace(last_fetch_, std::move(fetch));
+    return begun;
   }
 
   Tokens prefetched(std::uint32_t id, Tokens came) override {
@@ -370,6 +371,8 @@ class NodeStore final : public Store {
     KVTIER_ASSERT(resident == resident_ && evictable == evictable_ && on_host == host_resident_ &&
                       host_used_ == host_resident_ + coming,
                   "accounts are those of nodes");
+    KVTIER_ASSERT(free_requests_.size() < requests_.size() || used_ == resident_,
+                  "memory is of nodes where no request has any");
     KVTIER_ASSERT(live + free_nodes_.size() == nodes_.size(), "every node is in an order");
     KVTIER_ASSERT(used_ >= resident_ && used_ <= pool_.capacity &&
                       (!has_second_ || host_used_ <= rules_.pools[1].capacity),

@@ -8,9 +8,22 @@
 
 namespace kvtier {
 
+/// All copies that have begun are complete, and so are those that begin with their ends. Returns
+/// whether there were any.
+inline bool finish_copies(Store& store) {
+  bool any = false;
+  for (std::vector<Copy> begun = store.take_copies(); !begun.empty(); begun = store.take_copies()) {
+    any = true;
+    for (const Copy& copy : begun) {
+      store.copied(copy.id);
+    }
+  }
+  return any;
+}
+
 /// Tells a store of a request that runs by itself, in steps: a copy that begins with a step is
-/// complete when the next one has ended, as that of vLLM's offload. For stores without an offload
-/// it does nothing but `computed`.
+/// complete when the next one has ended, as that of vLLM's offload, and of nodes with its own. For
+/// other stores it does nothing but `computed`.
 class OffloadSteps {
  public:
   explicit OffloadSteps(Store& store) : store_(store) {}
@@ -27,6 +40,7 @@ class OffloadSteps {
       complete(std::exchange(begun_, store_.take_copies()));
     }
     store_.computed(request, tokens);
+    finish_copies_of_nodes();
   }
   /// It has been released. `tokens`: those of its context with KV.
   void end(RequestId request, Tokens tokens) {
@@ -36,9 +50,15 @@ class OffloadSteps {
       complete(std::exchange(begun_, {}));
       complete(store_.take_copies());
     }
+    finish_copies_of_nodes();
   }
 
  private:
+  void finish_copies_of_nodes() {
+    if (!store_.offloads()) {
+      finish_copies(store_);
+    }
+  }
   void complete(const std::vector<Copy>& copies) {
     for (const Copy& copy : copies) {
       store_.copied(copy.id);

@@ -1228,7 +1228,7 @@ class ReferenceNodes final : public Store {
       storage_->use(storage_->find(fetch.keys[from_storage_end(i, fetch.keys.size())]));
     }
     fetches_[++last_fetch_] = fetch;
-    return Prefetch{last_fetch_, pool_.block * blocks};
+    return Prefetch{last_fetch_, pool_.block * blocks, pool_.block * fetch.span};
   }
   Tokens prefetched(std::uint32_t id, Tokens came) override {
     const Fetch fetch = fetches_.at(id);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -18,6 +19,13 @@ struct Match {
   /// Some of what was found behind the first pool is still written there or, with
   /// StoreRules::loads_alone, loaded by another request: the request asks again later.
   bool waits = false;
+
+  /// Nodes: of what is loaded from the second pool, so much was fetched from storage for it.
+  void count_fetched(Tokens fetched) {
+    const Tokens moved = std::min(fetched, by_pool[1]);
+    by_pool[1] -= moved;
+    by_pool[2] += moved;
+  }
 };
 
 /// Memory of the first pool that a request asks for.
@@ -45,6 +53,8 @@ struct Copy {
 struct Prefetch {
   std::uint32_t id = 0;
   Tokens tokens;
+  /// For so many it was looked.
+  Tokens asked;
 };
 
 struct PoolCounters {

@@ -59,6 +59,8 @@ struct BlockTierConfig {
   bool prompts_only = true;
   SimDuration lease{0};
   std::int64_t round = 1;
+  Tokens least_load{0};
+  double most_in_flight = 1;
 };
 template <class V>
 void describe(V& v, BlockTierConfig& c) {
@@ -83,6 +85,13 @@ void describe(V& v, BlockTierConfig& c) {
   v.field("lease", c.lease, "KV does not make room for other within this time of its last use.",
           non_negative());
   v.field("round", c.round, "An eviction frees at least so many blocks.", at_least(1));
+  v.field("least_load", c.least_load,
+          "Of nodes: fewer tokens than this are not loaded, or fetched, from here, but computed.",
+          non_negative());
+  v.field("most_in_flight", c.most_in_flight,
+          "Of the storage behind nodes: nothing is fetched while the fetches at work look for this "
+          "share of the tier above, or more.",
+          between(0, 1));
 }
 
 /// How one tier is used; that it is installed, and its size, is said by the hardware.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/store/offload_steps.hpp"
 #include "sim/store/stores.hpp"
 
 namespace kvtier {
@@ -74,11 +75,7 @@ Replayed replay_sglang(Store& store, Streams& streams, const HashRequest& reques
                ? request.prompt
                : Tokens(end / block.value * block.value);
   };
-  for (std::vector<Copy> begun = store.take_copies(); !begun.empty(); begun = store.take_copies()) {
-    for (const Copy& copy : begun) {
-      store.copied(copy.id);
-    }
-  }
+  finish_copies(store);
   Replayed replayed;
   const Match before = store.match(request.context());
   replayed.on_host = before.by_pool.size() > 1 ? before.by_pool[1] : Tokens(0);

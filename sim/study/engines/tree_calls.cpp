@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/store/offload_steps.hpp"
 #include "sim/study/engines/named_tokens.hpp"
 #include "sim/study/engines/table_calls.hpp"
 
@@ -84,7 +85,7 @@ class TreeCalls final : public TableCalls {
       return Json::object();
     }
     if (name == "transfers_done") {
-      finish_copies();
+      finish_copies(*store_);
       return Json::object();
     }
     if (name == "lookup") {
@@ -174,15 +175,6 @@ class TreeCalls final : public TableCalls {
       results["loaded_tokens"] = match.by_pool[1].value;
     }
     return results;
-  }
-
-  void finish_copies() {
-    for (std::vector<Copy> begun = store_->take_copies(); !begun.empty();
-         begun = store_->take_copies()) {
-      for (const Copy& copy : begun) {
-        store_->copied(copy.id);
-      }
-    }
   }
 
   StoreRules rules_;

@@ -207,7 +207,7 @@ TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
   EXPECT_EQ(
       refused(nodes),
       "/system/blocks/unit: with /system/blocks expected block, tail or sequence, since nodes "
-      "are in a tier in hbm alone");
+      "need a tier in hbm");
   nodes.system.tiers.hbm = HbmTierConfig{};
   static_cast<TierConfig&>(*nodes.system.tiers.hbm) = blocks_tier(100, 4);
   nodes.system.tiers.hbm->eviction.name = "fifo";
@@ -218,8 +218,6 @@ TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
   nodes.system.tiers.dram->block_size = Tokens(8);
   EXPECT_EQ(
       refused(nodes),
-      "/system/blocks/unit: with /system/blocks expected block, tail or sequence, since nodes are "
-      "in a tier in hbm alone\n"
       "/system/tiers/hbm/ttl: with /system/blocks expected \"none\" for nodes\n"
       "/system/tiers/hbm/blocks/lease: with /system/blocks expected 0s in hbm, whose blocks "
       "requests need\n"
@@ -227,8 +225,7 @@ TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
       "/system/tiers/hbm/eviction: with /system/blocks expected lru or lfu for nodes\n"
       "/system/tiers/hbm/blocks/touch: with /system/blocks expected end: running requests "
       "hold what they find\n"
-      "/system/tiers/dram/write: with /system/blocks expected on_create behind a tier of blocks in "
-      "hbm\n"
+      "/system/tiers/dram/eviction: with /system/blocks expected that of hbm for nodes\n"
       "/system/tiers/dram/inclusive: with /system/blocks expected true behind a tier of blocks in "
       "hbm\n"
       "/system/tiers/dram/block_size: with /system/blocks expected that of the fastest tier");

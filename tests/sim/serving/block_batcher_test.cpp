@@ -368,6 +368,46 @@ void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
   }
 }
 
+/// Host memory behind a tree, written in any of SGLang's ways, and perhaps storage.
+void add_tiers_of_nodes(RunConfig& config, RandomStream& random) {
+  const auto coin = [&] { return random.index(2) == 0; };
+  const HbmTierConfig& hbm = *config.system.tiers.hbm;
+  const auto behind = [&](const std::string& eviction, std::int64_t most_blocks) {
+    TierConfig made = tier(eviction, true);
+    made.block_size = hbm.block_size;
+    made.write = WriteMoment::on_create;
+    made.blocks =
+        BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, 1 + random.index(most_blocks)},
+                        .least_load = Tokens(random.index(60))};
+    return made;
+  };
+  TierConfig dram = behind(hbm.eviction.name, 3000 / hbm.block_size.value);
+  dram.blocks->no_room = random.index(4) == 0 ? NoRoom::skip : NoRoom::evict;
+  if (random.index(3) == 0) {
+    dram.write = WriteMoment::on_evict;
+  } else if (coin()) {
+    dram.blocks->after_uses = 1 + random.index(3);
+  }
+  config.system.tiers.dram = dram;
+  if (coin()) {
+    TierConfig ssd = behind(coin() ? "lru" : "fifo", 6000 / hbm.block_size.value);
+    ssd.blocks->most_in_flight = 0.1 * static_cast<double>(1 + random.index(10));
+    config.system.tiers.ssd = ssd;
+    constexpr std::array kWaits{FetchWait::best_effort, FetchWait::wait_complete,
+                                FetchWait::timeout};
+    config.system.blocks->storage_fetch = {
+        .wait = kWaits[static_cast<std::size_t>(random.index(3))],
+        .timeout = kMillisecond * random.index(2000),
+        .timeout_per_1024_tokens = kMillisecond * random.index(2000),
+        .batch = 1 + random.index(20)};
+    static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) =
+        limits(coin() ? 1e4 : 1e8, 1e8, 2e8);
+  }
+  config.system.load.wait = LoadWait::batch;
+  config.system.load.discipline =
+      coin() ? LoadDiscipline::blocking : LoadDiscipline::layer_overlapped;
+}
+
 /// The workload three times, with priorities that may be equal.
 void mix_priorities(RunConfig& config, RandomStream& random) {
   config.system.order.name = "priority";
@@ -427,6 +467,10 @@ RunConfig random_blocks(std::uint64_t seed) {
   }
   if (blocks.unit == EvictionUnit::node && coin()) {
     config.system.batching = Batching::separate;
+    config.serving.token_budget = *config.serving.token_budget + Tokens(block);
+    if (blocks.chunk) {
+      blocks.chunk = *blocks.chunk + Tokens(block);
+    }
     config.system.tiers.hbm->eviction.name = coin() ? "lru" : "lfu";
     const double share = 0.1 * static_cast<double>(random.index(10));
     blocks.response_room = {.share = share,
@@ -437,13 +481,16 @@ RunConfig random_blocks(std::uint64_t seed) {
     config.system.order.name = coin() ? "fcfs" : "longest_prefix";
     config.system.length_prediction.kind =
         coin() ? LengthPrediction::exact : LengthPrediction::constant;
+    if (random.index(3) > 0) {
+      add_tiers_of_nodes(config, random);
+    }
   }
   config.serving.watermark = random.index(4) == 0 ? 0.1 : 0;
   config.serving.one_at_a_time = random.index(6) == 0;
   if (blocks.unit != EvictionUnit::node && random.index(4) == 0) {
     config.system.tiers.hbm->ttl = kMillisecond * (1'000 * (1 + random.index(30)));
   }
-  if (random.index(3) == 0) {
+  if (random.index(3) == 0 && !(blocks.unit == EvictionUnit::node && config.system.tiers.ssd)) {
     mix_priorities(config, random);
   }
   return config;
@@ -490,8 +537,11 @@ TEST(BlockBatcher, OneRequestAtATimeFindsWhatAnUntimedReplayFinds) {
     config.system.tiers.hbm->ttl.reset();
     // Its copies are complete with the next step.
     static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(1e15, 1e15, 2e15);
+    static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e15, 1e15, 2e15);
+    config.system.blocks->storage_fetch.wait = FetchWait::wait_complete;
     config.workload.warmup_turns = 0;
     config.workload.arrival_rate = PerSecond(1e-7);  // one session after the other
+    SCOPED_TRACE(seed);
     const Json timed = simulate(config, builtin_policies())["metrics"]["blocks"];
     const Json untimed = simulate_untimed(config, builtin_policies())["metrics"];
     EXPECT_EQ(timed["hit_tokens"], untimed["hit_tokens"]) << "seed " << seed;

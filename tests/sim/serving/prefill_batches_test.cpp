@@ -151,5 +151,125 @@ TEST(PrefillBatches, TheLongestPrefixGoesFirstAndOneOfThoseThatBeginAlike) {
   EXPECT_EQ(run.request(2, 0).finished, at_ms(34));
 }
 
+/// HiCache with room for 24 tokens in HBM and for 12 in host memory, and storage; a token moves in
+/// 2 ms between any two.
+RunConfig hicache_config() {
+  RunConfig config = sglang_config(24);
+  config.system.load.wait = LoadWait::batch;
+  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(5e5, 5e5, 1e6);
+  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(5e5, 5e5, 1e6);
+  const auto behind = [](std::int64_t tokens) {
+    TierConfig made = tier("lru", true);
+    made.block_size = Tokens(1);
+    made.write = WriteMoment::on_create;
+    made.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, tokens}};
+    return made;
+  };
+  config.system.tiers.dram = behind(12);
+  config.system.tiers.ssd = behind(100);
+  return config;
+}
+
+/// The first session's 10 tokens are in storage alone when it comes back at 500: the second one
+/// drives them out of HBM, and has no room in host memory. It asks for 15 tokens then.
+std::vector<SessionSpec> comes_back_for_storage() {
+  return {session(0, {turn(10, 1), turn(4, 1, 490)}), session(100, {turn(20, 1)})};
+}
+
+TEST(PrefillBatches, ARequestIsPassedOverUntilItsFetchIsComplete) {
+  RunConfig config = hicache_config();
+  config.system.blocks->storage_fetch.wait = FetchWait::wait_complete;
+  for (const DecodeStepping stepping : kSteppings) {
+    std::vector<SessionSpec> sessions = comes_back_for_storage();
+    sessions.push_back(session(501, {turn(3, 1)}));
+    ScriptedRun run(config, kPerToken, kDecode, sessions, stepping);
+    run.run();
+    // 10 tokens come until 520; a later request runs meanwhile. Then they load in 20 ms, and the
+    // last of five layers computes 5 tokens in 1 ms.
+    expect_times(run.request(2, 0), 501, 504, 504);
+    expect_times(run.request(0, 1), 520, 541, 541);
+    EXPECT_EQ(run.request(0, 1).found.reused, Tokens(10));
+    const BlockHits& hits = *run.instance.batcher().block_hits();
+    EXPECT_EQ(hits.hit_tokens[1], 0);
+    EXPECT_EQ(hits.hit_tokens[2], 10);
+    EXPECT_EQ(run.instance.batcher().counters(2).read, kv(10));
+  }
+}
+
+TEST(PrefillBatches, ARequestTakesWhatCameUntilItIsReached) {
+  RunConfig config = hicache_config();
+  config.system.blocks->storage_fetch = {.wait = FetchWait::best_effort, .batch = 1};
+  for (const DecodeStepping stepping : kSteppings) {
+    {
+      ScriptedRun run(config, kPerToken, kDecode, comes_back_for_storage(), stepping);
+      run.run();
+      // It is reached when it comes.
+      expect_times(run.request(0, 1), 500, 515, 515);
+    }
+    std::vector<SessionSpec> sessions = comes_back_for_storage();
+    sessions.push_back(session(495, {turn(10, 1)}));
+    ScriptedRun run(config, kPerToken, kDecode, sessions, stepping);
+    run.run();
+    // The GPU is busy until 505, when two tokens have come. Each layer loads in 0.8 ms and computes
+    // in 2.6.
+    EXPECT_EQ(run.request(0, 1).admitted, at_ms(505));
+    EXPECT_EQ(run.request(0, 1).first_token, at_ms(518) + SimDuration(800'000));
+    EXPECT_EQ(run.instance.batcher().block_hits()->hit_tokens[2], 2);
+  }
+}
+
+TEST(PrefillBatches, AFetchEndsAtItsDeadline) {
+  RunConfig config = hicache_config();
+  // 14 tokens are looked for: 6 + 4 ms.
+  config.system.blocks->storage_fetch = {.wait = FetchWait::timeout,
+                                         .timeout = for_ms(6),
+                                         .timeout_per_1024_tokens = for_ms(4) * 1024 / 14,
+                                         .batch = 4};
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kDecode, comes_back_for_storage(), stepping);
+    run.run();
+    // 4 tokens have come at 508, and 4 more would at 516. Each layer loads in 1.6 ms and computes
+    // 11 tokens in 2.2.
+    EXPECT_LE(at_ms(510) - run.request(0, 1).admitted, SimDuration(2));
+    EXPECT_EQ(run.request(0, 1).first_token - run.request(0, 1).admitted, SimDuration(12'600'000));
+    EXPECT_EQ(run.instance.batcher().block_hits()->hit_tokens[2], 4);
+  }
+}
+
+TEST(PrefillBatches, WhatIsNotWorthAFetchIsComputed) {
+  RunConfig config = hicache_config();
+  config.system.tiers.ssd->blocks->least_load = Tokens(11);
+  ScriptedRun run(config, kPerToken, kDecode, comes_back_for_storage());
+  run.run();
+  expect_times(run.request(0, 1), 500, 515, 515);
+}
+
+TEST(PrefillBatches, ABatchWaitsForWhatItsRoomHasToBeWrittenFor) {
+  RunConfig config = hicache_config();
+  config.system.tiers.ssd.reset();
+  config.system.tiers.dram->write = WriteMoment::on_evict;
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kDecode, comes_back_for_storage(), stepping);
+    run.run();
+    // 10 tokens leave HBM from 100 to 120, before the batch of 20 ms.
+    expect_times(run.request(1, 0), 100, 140, 140);
+    EXPECT_EQ(run.instance.total_gpu_time().exposed_save, for_ms(20));
+    // They come back from host memory; 20 tokens that are driven out have no room there.
+    expect_times(run.request(0, 1), 500, 521, 521);
+  }
+}
+
+TEST(PrefillBatches, KvIsCopiedFromTheEndOfItsBatchAndStaysUntilThen) {
+  RunConfig config = hicache_config();
+  config.system.tiers.ssd.reset();
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kDecode,
+                    {session(0, {turn(10, 1)}), session(11, {turn(20, 1)})}, stepping);
+    run.run();
+    // The second one has no room until the first one's 10 tokens are copied, from 10 to 30.
+    expect_times(run.request(1, 0), 30, 50, 50);
+  }
+}
+
 }  // namespace
 }  // namespace kvtier::test
