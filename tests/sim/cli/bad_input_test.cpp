@@ -13,8 +13,8 @@ namespace {
 
 const std::string kSystems =
     "attentionstore, attentionstore_fifo, attentionstore_lru, car, hbm_dram, hbm_only, overflow, "
-    "pensieve, pensieve_gpu, recompute, sglang, vllm, vllm_0_2, vllm_cpu_offload, "
-    "vllm_lmcache, vllm_tiering";
+    "pensieve, pensieve_gpu, recompute, sglang, sglang_hicache, vllm, vllm_0_2, "
+    "vllm_cpu_offload, vllm_lmcache, vllm_tiering";
 
 class BadConfig : public ProgramTest {};
 

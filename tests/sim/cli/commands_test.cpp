@@ -407,8 +407,8 @@ TEST_F(Presets, HaveNoticesOfText) {
 }
 
 TEST_F(Presets, OfVllmRunInTime) {
-  for (const char* system :
-       {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache", "sglang"}) {
+  for (const char* system : {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache",
+                             "sglang", "sglang_hicache"}) {
     write_run(
         {{"/system", system}, {"/serving/token_budget", "8192tokens"}, {"/serving/slots", 1024}});
     const Outcome outcome = kvtier({"simulate", "run.json", "--json", "out.json"});

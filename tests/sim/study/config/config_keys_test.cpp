@@ -150,6 +150,12 @@ class Bases {
     } else if (base == "cxl") {
       add({"/hardware/dram/bandwidth=30GB/s", "/hardware/dram/host_load=10GB/s", kCxl,
            R"(/system/tiers/cxl={"eviction": "lru"})"});
+    } else if (base == "tree") {
+      all.insert(all.begin(), "/system=sglang_hicache");
+      add({"/workload/generator=shared_prompts", "/hardware/ssd/bandwidth/read=0.2GB/s",
+           "/system/tiers/hbm/blocks/capacity=30000tokens",
+           "/system/tiers/dram/blocks/capacity=60000tokens",
+           "/system/tiers/ssd/blocks/capacity=100000tokens"});
     } else if (base == "blocks" || base == "hbm_blocks") {
       // Untimed: block systems have no clock.
       all.insert(all.begin(), "/system=recompute");
@@ -179,8 +185,9 @@ class Bases {
       RunOptions options;
       options.base_dir = dir_.path("");
       const RunConfig run = config(base, settings);
-      return outcome(run.system.blocks ? simulate_untimed(run, builtin_policies(), options)
-                                       : simulate(run, builtin_policies(), options));
+      return outcome(run.system.blocks && base != "tree"
+                         ? simulate_untimed(run, builtin_policies(), options)
+                         : simulate(run, builtin_policies(), options));
     } catch (const ConfigError&) {
       return std::nullopt;
     }
@@ -213,9 +220,9 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored",   "plain",      "hbm",    "cxl",       "car",
-                                      "paged",    "timed",      "table",  "log",       "texts",
-                                      "measured", "compressed", "blocks", "hbm_blocks"};
+const std::vector<std::string> kBases{"stored",   "plain",      "hbm",    "cxl",        "car",
+                                      "paged",    "timed",      "table",  "log",        "texts",
+                                      "measured", "compressed", "blocks", "hbm_blocks", "tree"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -363,6 +370,18 @@ const std::vector<Move>& moves() {
       {"blocks", "/system/blocks/responses=false"},
       {"hbm_blocks", "/system/blocks/chunk=128tokens", {"/system/tiers/dram/eviction=arc"}},
       {"hbm_blocks", "/system/blocks/whole_need=true", nodes},
+      {"tree", "/system/blocks/response_room/share=0.1"},
+      {"tree", "/system/blocks/response_room/least_share=0.6"},
+      {"tree", "/system/blocks/response_room/decodes=1"},
+      {"tree", "/system/blocks/response_room/most=1tokens"},
+      {"tree", "/system/blocks/response_room/after_preemption=400"},
+      {"tree", "/system/blocks/storage_fetch/wait=best_effort"},
+      {"tree", "/system/blocks/storage_fetch/timeout=0s"},
+      {"tree", "/system/blocks/storage_fetch/timeout_per_1024_tokens=0s"},
+      {"tree", "/system/blocks/storage_fetch/batch=1"},
+      {"tree", "/system/tiers/dram/blocks/least_load=600tokens"},
+      {"tree", "/system/tiers/ssd/blocks/least_load=900tokens"},
+      {"tree", "/system/tiers/ssd/blocks/most_in_flight=0.01"},
       {"hbm_blocks", "/system/blocks/one_block_more=true", nodes},
       {"hbm", "/system/tiers/hbm/blocks={}", {}, Effect::rejects},
       {"stored", "/system/tiers/dram/blocks={}", {}, Effect::rejects},
@@ -622,7 +641,6 @@ const std::vector<Exemption>& exemptions() {
       {"/system/summary", "read by people"},
       {"/system/source", "read by people"},
       {"/serving/one_at_a_time", "turns of an untimed replay come one after the other"},
-      {"/system/blocks/response_room", "an untimed replay admits one request after the other"},
       {"/serving/watermark", "in an untimed replay no other request runs"},
       {"/system/blocks/found_from",
        "turns come one after the other: each is found when it has ended"},
@@ -631,6 +649,9 @@ const std::vector<Exemption>& exemptions() {
       {"/system/tiers/hbm/blocks/no_room", "nothing is above the tier"},
       {"/system/tiers/hbm/blocks/promotes", "nothing is above the tier"},
       {"/system/tiers/hbm/blocks/prompts_only", "nothing is above the tier"},
+      {"/system/tiers/hbm/blocks/least_load", "nothing is above the tier"},
+      {"/system/tiers/hbm/blocks/most_in_flight", "nothing is above the tier"},
+      {"/system/tiers/dram/blocks/most_in_flight", "only storage behind nodes is fetched from"},
       {"/system/tiers/dram/blocks/no_room",
        "it is the fastest tier, or behind HBM, where what finds no room is not written"},
       {"/system/tiers/dram/blocks/promotes",
