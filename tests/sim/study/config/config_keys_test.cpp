@@ -153,7 +153,7 @@ class Bases {
     } else if (base == "tree") {
       all.insert(all.begin(), "/system=sglang_hicache");
       add({"/workload/generator=shared_prompts", "/hardware/ssd/bandwidth/read=0.2GB/s",
-           "/system/tiers/hbm/blocks/capacity=30000tokens",
+           "/system/tiers/hbm/blocks/capacity=12000tokens",
            "/system/tiers/dram/blocks/capacity=60000tokens",
            "/system/tiers/ssd/blocks/capacity=100000tokens"});
     } else if (base == "blocks" || base == "hbm_blocks") {
@@ -372,7 +372,7 @@ const std::vector<Move>& moves() {
       {"hbm_blocks", "/system/blocks/whole_need=true", nodes},
       {"tree", "/system/blocks/response_room/share=0.1"},
       {"tree", "/system/blocks/response_room/least_share=0.6"},
-      {"tree", "/system/blocks/response_room/decodes=1"},
+      {"tree", "/system/blocks/response_room/decodes=1000000"},
       {"tree", "/system/blocks/response_room/most=1tokens"},
       {"tree", "/system/blocks/response_room/after_preemption=400"},
       {"tree", "/system/blocks/storage_fetch/wait=best_effort"},
