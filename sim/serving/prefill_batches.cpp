@@ -50,21 +50,23 @@ bool PrefillBatches::plan() {
     work_[slot].decodes_now = false;
   }
   const bool any_decodes = std::ssize(running_) > (chunked_ ? 1 : 0);
-  full_ = full_ && any_decodes;
+  full_ = full_ && any_decodes && running_.size() == ran_;
   lacks_room_ = full_;
   if (chunked_ || (!full_ && any_candidate())) {
     choose_prompts();
     lacking_ = prompts_;
     lacks_room_ = full_ || (prompts_.empty() && !any_decodes);
   }
-  if (!prompts_.empty()) {
-    return false;
+  bool preempts = false;
+  if (prompts_.empty()) {
+    if (running_.empty()) {
+      first_share_ = room_.share;
+      decodes_since_ = 0;
+    }
+    preempts = decode_all();
   }
-  if (running_.empty()) {
-    first_share_ = room_.share;
-    decodes_since_ = 0;
-  }
-  return decode_all();
+  ran_ = running_.size();
+  return preempts;
 }
 
 bool PrefillBatches::has_candidate() const {

@@ -99,8 +99,9 @@ class PrefillBatches final : public BlockBatcher {
   LengthPredictor predictor_;
   /// The prompt that was cut.
   std::optional<SessionSlot> chunked_;
-  /// No request is admitted until one leaves.
+  /// No request is admitted until one leaves of those that ran last.
   bool full_ = false;
+  std::size_t ran_ = 0;
   /// Requests of the batch that lack memory for what they do in it.
   std::vector<SessionSlot> lacking_;
   bool refreshes_;

@@ -94,6 +94,23 @@ TEST(PrefillBatches, APromptIsAdmittedBesideWhatResponsesAreExpectedToTake) {
   }
 }
 
+TEST(PrefillBatches, ARequestWithoutRoomIsAdmittedWhenOneLeaves) {
+  RunConfig config = sglang_config(40);
+  config.system.blocks->response_room = {.share = 0, .least_share = 0};
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(
+        config, kPerToken, kDecode,
+        {session(0, {turn(5, 15)}), session(1, {turn(20, 3)}), session(26, {turn(15, 1)})},
+        stepping);
+    run.run();
+    // At 35 the two that run leave 13 tokens, and the third asks for 17. The second one leaves at
+    // 45, while the first one decodes.
+    expect_times(run.request(1, 0), 5, 25, 45);
+    expect_times(run.request(2, 0), 45, 60, 60);
+    EXPECT_GT(run.request(0, 0).finished, at_ms(60));
+  }
+}
+
 TEST(PrefillBatches, TheShortestResponseGivesWayWhenADecodeHasNoRoom) {
   RunConfig config = sglang_config(20);
   config.system.blocks->response_room = {.share = 0, .least_share = 0};
