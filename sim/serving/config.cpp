@@ -283,7 +283,7 @@ LoadWait load_wait(const SystemConfig& system) {
 
 bool waits_for_whole_load(const RunConfig& config, Medium from) {
   return config.system.load.discipline == LoadDiscipline::blocking ||
-         (from == Medium::ssd && config.hardware.ssd &&
+         (from == Medium::ssd && config.hardware.ssd && config.hardware.ssd->block > Bytes(0) &&
           config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
 }
 
