@@ -58,8 +58,9 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
     kinds_.push_back(make_layer(model, hardware, group));
   }
   const Layer& first = kinds_.front();
-  dense_ = {.is_all = kinds_.size() == 1 && stages_ == 1 && ranks_ == 1 && !experts_ &&
-                      first.attention == AttentionKind::full && first.window < 0,
+  const bool is_dense_alone = kinds_.size() == 1 && stages_ == 1 && ranks_ == 1 && !experts_ &&
+                              first.attention == AttentionKind::full && first.window < 0;
+  dense_ = {.batches = is_dense_alone ? static_cast<std::uint64_t>(max_batch) + 1 : 0,
             .linear_per_token = first.linear_per_token,
             .weights = first.weights,
             .link_per_token = first.link_per_token,
@@ -276,11 +277,12 @@ double RooflineTiming::mean_layer(Seconds seconds) const {
   return sum / as_double(layers_);
 }
 
-PrefillTime RooflineTiming::dense_iteration(std::span<const PrefillPart> parts, std::int64_t batch,
-                                            Tokens context) const {
+PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
+                                      Tokens context) const {
+  if (static_cast<std::uint64_t>(batch) >= dense_.batches) [[unlikely]] {
+    return layered_iteration(parts, batch, context);
+  }
   KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");
-  KVTIER_ASSERT(batch >= 0 && batch <= max_batch(),
-                "the batch is one the timing model was made for");
   Tokens added(batch);
   double attention =
       static_cast<double>(context.value) * std::max(dense_.kv_per_token, dense_.pair);
@@ -302,13 +304,6 @@ PrefillTime RooflineTiming::dense_iteration(std::span<const PrefillPart> parts, 
           ? head_of_one_row_
           : duration_from_seconds(head_seconds(as_double(std::ssize(parts)) + as_double(batch)));
   return {.total = layer * layers_ + head + iteration_overhead_, .layer = layer};
-}
-
-PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
-                                      Tokens context) const {
-  // Both apart, so that nothing is set up for the other.
-  return dense_.is_all ? dense_iteration(parts, batch, context)
-                       : layered_iteration(parts, batch, context);
 }
 
 PrefillTime RooflineTiming::layered_iteration(std::span<const PrefillPart> parts,

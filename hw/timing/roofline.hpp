@@ -113,7 +113,8 @@ class RooflineTiming final : public TimingModel {
   /// The same of a model whose layers are all dense, with full attention, on GPUs that are tensor
   /// parallel alone: what most runs ask for, once for each prompt.
   struct DenseLayer {
-    bool is_all = false;
+    /// One more than the largest batch; 0 of other models.
+    std::uint64_t batches = 0;
     double linear_per_token = 0;
     double weights = 0;
     double link_per_token = 0;
@@ -122,9 +123,6 @@ class RooflineTiming final : public TimingModel {
     double kv_per_token = 0;
   };
 
-  [[nodiscard, gnu::noinline]] PrefillTime dense_iteration(std::span<const PrefillPart> parts,
-                                                           std::int64_t batch,
-                                                           Tokens context) const;
   [[nodiscard, gnu::noinline]] PrefillTime layered_iteration(std::span<const PrefillPart> parts,
                                                              std::int64_t batch,
                                                              Tokens context) const;
