@@ -49,6 +49,9 @@ class SimulatedBackend final : public Backend {
   [[nodiscard]] IterationTime iteration_time() const override { return iteration_time_; }
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
+  void decode_contexts(std::span<const Tokens> contexts) override {
+    contexts_.assign(contexts.begin(), contexts.end());
+  }
 
   [[nodiscard]] const Topology& topology() const { return links_.topology(); }
   [[nodiscard]] LinkCounters link_counters(std::size_t link) const {
@@ -95,6 +98,10 @@ class SimulatedBackend final : public Backend {
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
   [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;
+  /// The same of a model with windows.
+  [[nodiscard, gnu::noinline]] SimTime windowed_decode_end(std::int64_t iterations) const;
+  template <class End>
+  [[nodiscard]] std::int64_t first_ending_after_now(End end) const;
   void step_iteration();
   void count_decode();
   [[gnu::noinline]] void watch_prefill();
@@ -138,6 +145,8 @@ class SimulatedBackend final : public Backend {
   PrefillTime prefill_time_;
   DecodeCommand decode_;
   const std::vector<DecodePiece>* pieces_ = nullptr;
+  /// Of the running requests, where the model has windows.
+  std::vector<Tokens> contexts_;
   std::int64_t decode_end_iteration_ = 0;
   std::int64_t reference_iteration_ = 0;
   std::int64_t reference_ticks_ = 0;
@@ -149,6 +158,18 @@ class SimulatedBackend final : public Backend {
 [[nodiscard]] std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces,
                                             std::int64_t batch, Tokens context,
                                             std::int64_t iterations);
+
+/// The time beside that which these iterations take for the tokens within the model's windows, in
+/// ticks: for each window its slope times the sum, over iterations and requests, of min(context,
+/// window). Contexts are those of the first iteration; they grow by 1 each. The sum has a closed
+/// form for each request, in which its context passes the window at most once.
+[[nodiscard]] std::int64_t sum_window_ticks(const TimingModel& timing,
+                                            std::span<const Tokens> contexts,
+                                            std::int64_t iterations);
+
+/// Both together for requests whose contexts add up to `context` and differ by 1 at most.
+[[nodiscard]] std::int64_t sum_equal_decode_ticks(const TimingModel& timing, std::int64_t batch,
+                                                  Tokens context, std::int64_t iterations);
 
 /// How many of these iterations are in pieces that are extrapolated.
 [[nodiscard]] std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces,

@@ -184,6 +184,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   void begin_save();
   [[nodiscard]] bool is_idle() const;
   void finish_iteration();
+  [[gnu::noinline]] void tell_contexts();
   void finish_decode(std::int64_t iterations);
   /// The request has so many tokens more.
   void decode(SessionSlot slot, std::int64_t iterations);
@@ -230,6 +231,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool is_tree_;
   /// Nodes are written to the tier behind when they are evicted, which a batch waits for.
   bool writes_back_;
+  /// Where layers differ in their KV.
+  std::vector<Bytes> unequal_up_to_layers_;
   bool offers_responses_;
   bool saves_block_;
   /// Blocks of HBM.

@@ -73,6 +73,22 @@ void check_tier(const RunConfig& config, const TierConfig& tier, Bytes capacity,
   }
 }
 
+/// A state cannot be made from KV: a stored context without it is of no use.
+void check_resuming(const RunConfig& config, Problems& problems) {
+  const ModelConfig& model = config.model;
+  if (config.system.tiers.count() > 0 && model.state && !model.resume_every) {
+    problems.add("/model/resume_every",
+                 "expected the distance of stored states, such as \"4096tokens\": the model has "
+                 "state layers, and the system stores KV, got \"none\"");
+  }
+  if (model.resume_every && *model.resume_every > model.context_window) {
+    problems.add(
+        "/model/resume_every",
+        fmt::format("expected at most the context window, {}, got {}",
+                    format_quantity(model.context_window), format_quantity(*model.resume_every)));
+  }
+}
+
 void check_compression(const SystemConfig& system, Problems& problems) {
   if (!system.compression) {
     return;
@@ -288,7 +304,7 @@ LoadWait load_wait(const SystemConfig& system) {
 
 bool waits_for_whole_load(const RunConfig& config, Medium from) {
   return config.system.load.discipline == LoadDiscipline::blocking ||
-         (from == Medium::ssd && config.hardware.ssd &&
+         (from == Medium::ssd && config.hardware.ssd && config.hardware.ssd->block > Bytes(0) &&
           config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
 }
 
@@ -299,9 +315,18 @@ void check_one_replica(const RunConfig& config, const std::string& what, Problem
   }
 }
 
+Bytes kv_room(const RunConfig& config) {
+  const std::int64_t slots = config.serving.slots;
+  const Bytes left = kv_capacity(config.model, config.hardware, slots);
+  if (!config.serving.kv_memory) {
+    return left;
+  }
+  const Bytes beside_tokens = kv_bytes_per_request(config.model) * slots;
+  return std::min(left, std::max(Bytes(0), *config.serving.kv_memory - beside_tokens));
+}
+
 KvShares hbm_shares(const RunConfig& config) {
-  const Bytes left = kv_capacity(config.model, config.hardware);
-  const Bytes free = std::min(left, config.serving.kv_memory.value_or(left));
+  const Bytes free = kv_room(config);
   const TiersConfig& tiers = config.system.tiers;
   if (tiers.count() == 0 || config.system.blocks) {
     return {.capacity = free};
@@ -319,9 +344,9 @@ Bytes running_kv_capacity(const RunConfig& config) { return left_to_run(hbm_shar
 
 std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {
   const std::int64_t layers = config.model.layers;
-  const Bytes whole = kv_bytes_per_token_layer(config.model);
   const std::optional<CompressionConfig>& compression = config.system.compression;
   const auto stored = [&](std::int64_t layer) {
+    const Bytes whole = kv_bytes_per_token_layer(config.model, layer);
     if (!compression || compression->sparsity.empty()) {
       return whole;
     }
@@ -343,6 +368,16 @@ std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {
     sums.push_back(sum);
   }
   return sums;
+}
+
+bool has_unequal_layers(const RunConfig& config) {
+  const ModelConfig& model = config.model;
+  if (config.system.compression) {
+    return true;
+  }
+  const Bytes first = kv_bytes_per_token_layer(model, 0);
+  return kv_bytes_per_token(model) != first * model.layers ||
+         kv_bytes_per_token_layer(model) != first;
 }
 
 Bytes stored_kv_bytes_per_token(const RunConfig& config) {
@@ -369,14 +404,24 @@ bool clamps_long_turns(const RunConfig& config) {
   return !config.workload.trace.has_value();
 }
 
-void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
-  check_model(config.model, "/model", problems);
+namespace {
+
+/// What check_run_config checks behind the model's shape. Without `has_shape` the model is a
+/// stand-in, of which nothing is said.
+void check_with_model(const RunConfig& config, const PolicyRegistry& registry, bool has_shape,
+                      Problems& problems) {
   check_hardware(config.hardware, "/hardware", problems);
+  if (has_shape) {
+    check_parallel(config.model, config.hardware, problems);
+  }
   const bool can_be_timed = problems.empty();
   check(config.workload, "/workload", problems);
   const std::size_t before = problems.lines().size();
-  check_fits(config.model, config.hardware, problems);
-  check_profile_timing(config.model, config.hardware, problems);
+  if (has_shape) {
+    check_fits(config.model, config.hardware, problems);
+    check_resuming(config, problems);
+    check_profile_timing(config.model, config.hardware, problems);
+  }
   const OfferedKnowledge offered = config.serving.knowledge;
   const TiersConfig& tiers = config.system.tiers;
   check_policy(config.system.order, registry.order, offered, "/system/order", problems);
@@ -406,8 +451,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
     check_tier(config, *used, *installed, pointer, problems);
   };
   if (tiers.hbm) {
-    tier("hbm", *tiers.hbm,
-         tiers.hbm->capacity.value_or(kv_capacity(config.model, config.hardware)));
+    tier("hbm", *tiers.hbm, tiers.hbm->capacity.value_or(kv_room(config)));
   }
   tier("dram", tiers.dram,
        config.hardware.dram ? std::optional(config.hardware.dram->capacity) : std::nullopt);
@@ -453,6 +497,29 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
                              format_quantity(config.model.context_window),
                              format_quantity(config.serving.keep_first_tokens)));
   }
+}
+
+}  // namespace
+
+void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  const std::size_t before = problems.lines().size();
+  check_model(config.model, "/model", problems);
+  if (problems.lines().size() == before) {
+    return check_with_model(config, registry, true, problems);
+  }
+  // A shape with problems cannot be asked for bytes.
+  RunConfig rest = config;
+  rest.model = ModelConfig{.name = config.model.name,
+                           .source = config.model.source,
+                           .layers = 1,
+                           .hidden_size = 1,
+                           .attention_heads = 1,
+                           .kv_heads = 1,
+                           .head_dim = 1,
+                           .intermediate_size = 1,
+                           .vocabulary_size = 1,
+                           .context_window = config.model.context_window};
+  check_with_model(rest, registry, false, problems);
 }
 
 Json write_value(const RunConfig& config) { return write_value<RunConfig>(config); }
