@@ -188,6 +188,7 @@ class KvPool {
       Buffer output;
       Buffer context_begin;
       Buffer query_begin;
+      std::unique_ptr<AttentionPlan> plan;
       AttentionWork work;
       std::int64_t context = 0;
     };
@@ -198,10 +199,8 @@ class KvPool {
     for (const auto& part : parts) {
       query_begin.push_back(query_begin.back() + part[0]);
       context_begin.push_back(context_begin.back() + part[0] + part[1]);
-      work.queries_max = std::max(work.queries_max, part[0]);
       work.context_max = std::max(work.context_max, part[0] + part[1]);
     }
-    work.queries_total = query_begin.back();
     batch->context = context_begin.back();
     const std::int64_t query_row = shape_.query_heads * shape_.head_dim;
     const Bytes size(query_begin.back() * query_row * device_.info().element.value);
@@ -221,6 +220,10 @@ class KvPool {
                   .slots = slots_.as<std::int32_t>(),
                   .context_begin = batch->context_begin.as<std::int64_t>(),
                   .query_begin = batch->query_begin.as<std::int64_t>()};
+    const auto planning = device_.make_stream();
+    device_.plan_attention(batch->plan, shape_, context_begin, query_begin, *planning);
+    planning->synchronize();
+    work.plan = batch->plan.get();
     const auto queue = [this, batch](Stream& stream, std::int64_t i) {
       AttentionWork turn = batch->work;
       turn.batch.slots += i * batch->context % tokens_;

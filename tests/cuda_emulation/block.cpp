@@ -379,6 +379,9 @@ void shared_access(std::uintptr_t at, std::size_t bytes, bool write) {
       cell.writer = static_cast<std::int16_t>(me);
       cell.write_phase = block.phase;
       cell.write_warp_phase = warp_phase;
+      // All reads before it are behind a barrier.
+      cell.reader = -1;
+      cell.other_readers = cell.other_warps_read = false;
       continue;
     }
     if (cell.writer < 0) {

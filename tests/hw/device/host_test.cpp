@@ -206,8 +206,6 @@ TEST_F(CpuDevice, AttendsCausallyThroughSlots) {
                                 .slots = slots.as<std::int32_t>(),
                                 .context_begin = contexts.as<std::int64_t>(),
                                 .query_begin = queries.as<std::int64_t>()},
-                      .queries_max = 2,
-                      .queries_total = 2,
                       .context_max = 4},
                      *stream_);
   stream_->synchronize();
