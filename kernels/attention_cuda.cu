@@ -543,6 +543,7 @@ template <class Kv, int head_dim>
 struct PrefillSizes {
   static constexpr PrefillTiles kTiles{.head_dim = head_dim, .kv_bytes = sizeof(Kv)};
   static constexpr int kKeys = kTiles.keys();
+  static constexpr int kStages = kTiles.stages();
   static constexpr int kStage = kTiles.stage_bytes();
   static constexpr int kQueryBytes = kTiles.query_bytes();
   static constexpr int kRows = kTiles.rows();
@@ -550,12 +551,13 @@ struct PrefillSizes {
 };
 
 /// One block for one item and KV head, after FlashAttention-2: a warp has 16 or 32 query rows,
-/// whose scores and sums stay in its registers, and all warps share tiles of keys in two stages.
+/// whose scores and sums stay in its registers, and all warps share tiles of keys in two or three
+/// stages.
 template <class Element, class Kv, int head_dim>
 __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element, Kv> call) {
   using Sizes = PrefillSizes<Kv, head_dim>;
   constexpr int kKeys = Sizes::kKeys;
-  constexpr int kStages = PrefillTiles::kStages;
+  constexpr int kStages = Sizes::kStages;
   constexpr int kStage = Sizes::kStage;
   constexpr int kQueryBytes = Sizes::kQueryBytes;
   constexpr int kRows = Sizes::kRows;

@@ -49,10 +49,10 @@ struct DecodeTiles {
 
 /// Many query rows: a warp has 16 or 32 of them, and all warps share the keys.
 struct PrefillTiles {
-  static constexpr int kStages = 2;
-
   int head_dim = 64;
   int kv_bytes = kElementBytes;
+
+  [[nodiscard]] constexpr int stages() const { return kv_bytes == 1 ? 3 : 2; }
 
   /// Blocks of 16 rows that a warp has; their sums have to fit in its registers.
   [[nodiscard]] constexpr int row_tiles() const { return head_dim <= 128 ? 2 : 1; }
@@ -64,9 +64,9 @@ struct PrefillTiles {
   }
   [[nodiscard]] constexpr int query_bytes() const { return rows() * head_dim * kElementBytes; }
   [[nodiscard]] constexpr int shared_bytes() const {
-    return query_bytes() + kStages * stage_bytes() + converted_bytes();
+    return query_bytes() + stages() * stage_bytes() + converted_bytes();
   }
-  [[nodiscard]] constexpr int bytes_in_flight() const { return (kStages - 1) * stage_bytes(); }
+  [[nodiscard]] constexpr int bytes_in_flight() const { return (stages() - 1) * stage_bytes(); }
 };
 
 }  // namespace kvtier::kernels

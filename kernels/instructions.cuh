@@ -94,7 +94,7 @@ __device__ inline float fast_exp2(float x) {
 
 /// Where the dynamic shared memory of a launch begins.
 __device__ inline unsigned char* dynamic_shared() {
-  extern __shared__ __align__(1024) unsigned char memory[];
+  extern __shared__ __align__(128) unsigned char memory[];
   return memory;
 }
 
