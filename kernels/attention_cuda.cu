@@ -108,7 +108,7 @@ __device__ void turn(Eight& low, Eight& high, const RotaryAngles& angles, std::i
 
 // ---- Tiles in shared memory ----
 
-/// Where 8 numbers of a row lie. The eight rows of a matrix that one ldmatrix reads lie in
+/// The address of 8 numbers of a row. The eight rows of a matrix that one ldmatrix reads lie in
 /// different banks.
 template <int head_dim>
 __device__ unsigned char* chunk_at(unsigned char* tile, int row, int chunk) {
@@ -207,7 +207,7 @@ __device__ int seen_by(const Place<Element, Kv>& place, int row) {
   return place.past + row / place.group + 1;
 }
 
-/// Where a row's head begins among queries or outputs that are `stride` apart.
+/// The place of a row's head among queries or outputs that are `stride` apart.
 template <class Element, class Kv>
 __device__ std::int64_t head_at(const Place<Element, Kv>& place, int row, std::int64_t stride) {
   return (place.query_begin + row / place.group) * stride +
@@ -272,7 +272,7 @@ __device__ void load_chunk(const AttentionCall<Element, Kv>& call, const Place<E
   }
 }
 
-/// Where the sums of a part's row begin: `width` sums, the largest score, the total weight.
+/// A part's row: `width` sums, the largest score, the total weight.
 template <class Element, class Kv>
 __device__ float* part_at(const AttentionCall<Element, Kv>& call, std::int64_t row, int kv_head) {
   return call.lists.parts + (row * call.shape.kv_heads + kv_head) * (call.shape.head_dim + 2);
@@ -357,8 +357,8 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
     __syncthreads();
   }
 
-  /// Of the lane's two columns in each eight: keys that they see, and their softmax so far, in
-  /// units of log2.
+  /// The lane has two columns in each eight. These are the keys they see and their softmax so far,
+  /// in units of log2.
   int seen[kColumnTiles][2];
   float largest[kColumnTiles][2];
   float total[kColumnTiles][2];
@@ -617,7 +617,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
       call, place, item, queries, kRows, thread, kThreads,
       [&](int row) { return static_cast<std::int64_t>(seen_by(place, item.first_row + row)) - 1; });
 
-  /// Of the lane's two rows in each 16.
+  /// The lane has two rows in each 16.
   int seen[kRowTiles][2];
   float largest[kRowTiles][2];
   float total[kRowTiles][2];

@@ -31,7 +31,7 @@ struct AttentionLists {
   float* parts = nullptr;
 };
 
-/// Of one row and all KV heads: sums, their largest score and their total weight.
+/// Numbers of a part's row: for each KV head the sums, the largest score and the total weight.
 [[nodiscard]] inline std::int64_t part_numbers(const PagedAttentionShape& shape) {
   return shape.kv_heads * (shape.head_dim + 2);
 }

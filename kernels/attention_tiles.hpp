@@ -6,7 +6,7 @@ namespace kvtier::kernels {
 
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = 32 * kAttentionWarps;
-/// Of the 16-bit numbers that are multiplied.
+/// Size of the numbers that are multiplied.
 inline constexpr int kElementBytes = 2;
 
 constexpr int padded_head_dim(int head_dim) {

@@ -92,7 +92,7 @@ __device__ inline float fast_exp2(float x) {
   return y;
 }
 
-/// Where the dynamic shared memory of a launch begins.
+/// The beginning of a launch's dynamic shared memory.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char memory[];
   return memory;

@@ -166,7 +166,7 @@ class AttentionPlan {
   virtual ~AttentionPlan() = default;
 };
 
-/// Of keys and values in memory: the device's element, or e4m3, which have a sign, four bits of
+/// The type of keys and values in memory: the device's element, or e4m3 with a sign, four bits of
 /// exponent and three of mantissa.
 enum class KvType { element, float8 };
 
@@ -178,13 +178,13 @@ struct AttentionWork {
   const void* values = nullptr;
   void* output = nullptr;
   kernels::PagedBatch batch;
-  /// Of the same shape and batch. A GPU needs one.
+  /// Made for the same shape and batch. A GPU needs one.
   const AttentionPlan* plan = nullptr;
   KvType kv_type = KvType::element;
   /// Keys and values are the numbers in memory times their scale. 1 for elements.
   float key_scale = 1;
   float value_scale = 1;
-  /// Of the longest context.
+  /// Length of the longest context.
   std::int64_t context_max = 0;
   /// Base of the rotary positions that keys and queries get on the way: those of their places in
   /// the context, whatever the slots. 0: both carry their positions already.

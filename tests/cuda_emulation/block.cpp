@@ -37,7 +37,7 @@ constexpr std::size_t kGuard = 4096;
 
 enum class State { ready, at_barrier, in_warp, done };
 
-/// Of 16 bytes each; without a source they become zeros.
+/// A copy of 16 bytes, or zeros without a source.
 struct AsyncCopy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
@@ -71,7 +71,7 @@ struct Cell {
   std::uint32_t read_warp_phase = 0;
   std::int16_t writer = -1;
   std::int16_t reader = -1;
-  /// Whose asynchronous copy may still write.
+  /// The thread of an asynchronous copy that may still write.
   std::int16_t copier = -1;
   bool other_readers = false;
   bool other_warps_read = false;

@@ -37,7 +37,7 @@ int lane();
 std::uint32_t shuffle(unsigned mask, std::uint32_t value, int from, int line);
 std::int64_t global_timer();
 
-/// What the largest block of sm_90 may have, and where a launch's dynamic shared memory begins.
+/// Shared memory of the largest block of sm_90, and the beginning of a launch's dynamic one.
 constexpr std::size_t kSharedMax = 227 << 10;
 std::byte* dynamic_shared();
 /// All lanes of the warp give operands; the last lane to come computes on those of all.

@@ -32,7 +32,7 @@ __global__ void transpose_kernel(const std::uint32_t* input, std::uint32_t* outp
   output[threadIdx.x] = transpose_matrix(input[threadIdx.x]);
 }
 
-/// Of each lane four registers of a, two of b, and sums that begin with four more.
+/// Each lane has four registers of a, two of b, and four sums to add to.
 template <class Element>
 __global__ void multiply_kernel(const std::uint32_t* input, float* output) {
   const std::uint32_t* const mine = input + threadIdx.x * 10;

@@ -113,7 +113,7 @@ TEST(AttentionPlan, CoversEveryRowAndKeyOnce) {
     }
     const std::int64_t multiprocessors = draw(1, 200);
     const AttentionPlan plan = plan_of(requests, shape, multiprocessors);
-    // Of a request and row: ranges of keys, by their begin.
+    // Ranges of keys by their begin, for each request and row.
     std::map<std::pair<std::int32_t, std::int32_t>, std::map<std::int32_t, std::int32_t>> covered;
     std::map<std::int32_t, AttentionItem> parts;
     std::int64_t part_rows = 0;

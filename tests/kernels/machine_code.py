@@ -18,7 +18,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 IN_FLIGHT_MIN = 20 << 10
-# Of each architecture: shared memory of a multiprocessor, warps, blocks (CUDA C++ Programming Guide,
+# Shared memory, warps and blocks of a multiprocessor of each architecture (CUDA C++ Programming Guide,
 # compute capabilities). All have 65,536 registers, and keep 1 KiB of shared memory for each block,
 # which the static shared memory of a kernel contains from sm_90 on.
 PROCESSORS = {80: (164 << 10, 64, 32), 90: (228 << 10, 64, 32), 100: (228 << 10, 64, 32)}
