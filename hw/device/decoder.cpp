@@ -196,7 +196,8 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
                       .context_begin = packer.put(batch.context_begin),
                       .query_begin = packer.put(batch.query_begin)};
   attention_.batch.slots = packer.put(batch.slots);
-  device_.plan_attention(plan_, attention_.shape, batch.context_begin, batch.query_begin, stream);
+  device_.plan_attention(plan_, AttentionLibrary::own, attention_.shape, batch.context_begin,
+                         batch.query_begin, stream);
   attention_.plan = plan_.get();
   token_ids_ = packer.put(batch.tokens);
   new_slots_ = packer.put(new_slots);

@@ -160,6 +160,9 @@ struct GemmWork {
   std::int64_t k = 0;
 };
 
+/// The kernels of attention: the project's own, or those of a library that serving engines use.
+enum class AttentionLibrary { own, flashinfer };
+
 /// How a device divides attention over one batch among its processors (Device::plan_attention).
 class AttentionPlan {
  public:
@@ -243,9 +246,15 @@ class Device {
   /// of whatever reads rows by slots.
   virtual void fold(const RowWork& work, Stream& stream) = 0;
   virtual void gemm(const GemmWork& work, Stream& stream) = 0;
+  /// Whether these kernels are there and take the heads.
+  [[nodiscard]] virtual bool has_attention(AttentionLibrary library,
+                                           const kernels::PagedAttentionShape& /*shape*/) const {
+    return library == AttentionLibrary::own;
+  }
   /// Makes or replaces the plan for a batch whose lists are these, on the host. All attention with
   /// the plan is queued on this stream, or is done before it is replaced. A device may need none.
   virtual void plan_attention(std::unique_ptr<AttentionPlan>& /*plan*/,
+                              AttentionLibrary /*library*/,
                               const kernels::PagedAttentionShape& /*shape*/,
                               std::span<const std::int64_t> /*context_begin*/,
                               std::span<const std::int64_t> /*query_begin*/, Stream& /*stream*/) {}

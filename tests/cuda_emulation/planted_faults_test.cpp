@@ -145,7 +145,7 @@ std::string two_plans(Device& device, const Module& /*module*/) {
     const auto* const queries_on = kept.back().as<std::int64_t>();
     kept.push_back(elements_on(device, std::vector<float>(std::size_t{3} * 16, NAN)));
     outputs.push_back(kept.back().data());
-    device.plan_attention(plan, shape, contexts, queries, *stream);
+    device.plan_attention(plan, AttentionLibrary::own, shape, contexts, queries, *stream);
     device.attention({.shape = shape,
                       .queries = kv.data(),
                       .keys = kv.data(),

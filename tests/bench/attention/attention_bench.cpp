@@ -141,7 +141,7 @@ class Scene {
                .queries = calibrate::on_device<std::int64_t>(device_, query_begin),
                .plan = nullptr};
     const auto stream = device_.make_stream();
-    device_.plan_attention(all.plan,
+    device_.plan_attention(all.plan, AttentionLibrary::own,
                            {.query_heads = shape_.query_heads,
                             .kv_heads = shape_.kv_heads,
                             .head_dim = shape_.head_dim},

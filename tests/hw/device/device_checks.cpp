@@ -311,7 +311,8 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
   work.rope_base = c.rope_base;
   const auto stream = device.make_stream();
   std::unique_ptr<AttentionPlan> plan;
-  device.plan_attention(plan, work.shape, context_begin, query_begin, *stream);
+  device.plan_attention(plan, AttentionLibrary::own, work.shape, context_begin, query_begin,
+                        *stream);
   work.plan = plan.get();
   device.attention(work, *stream);
   stream->synchronize();
