@@ -190,7 +190,7 @@ __device__ Place<Element, Kv> place_of(const AttentionCall<Element, Kv>& call,
   const std::int64_t query_begin = batch.query_begin[item.request];
   const std::int64_t context = batch.context_begin[item.request + 1] - context_begin;
   const std::int64_t added = batch.query_begin[item.request + 1] - query_begin;
-  const int kv_head = static_cast<int>(blockIdx.y);
+  const int kv_head = static_cast<int>(blockIdx.x % call.shape.kv_heads);
   return {.slots = batch.slots + context_begin,
           .keys = call.keys + kv_head * call.shape.head_dim,
           .values = call.values + kv_head * call.shape.head_dim,
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
   constexpr bool kConverts = std::is_same_v<Kv, Float8>;
   constexpr int kChunks = head_dim * static_cast<int>(sizeof(Kv)) / 16;
 
-  const AttentionItem item = call.lists.decode[blockIdx.x];
+  const AttentionItem item = call.lists.decode[blockIdx.x / call.shape.kv_heads];
   const Place<Element, Kv> place = place_of(call, item);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -569,7 +569,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
   constexpr int kRowsOfLoad = kThreads / kChunks;
   constexpr int kTileBytes = kKeys * head_dim * kElementBytes;
 
-  const AttentionItem item = call.lists.prefill[blockIdx.x];
+  const AttentionItem item = call.lists.prefill[blockIdx.x / call.shape.kv_heads];
   const Place<Element, Kv> place = place_of(call, item);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
@@ -819,7 +819,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
 /// One block for the rows of one split context and one KV head.
 template <class Element, class Kv>
 __global__ void __launch_bounds__(kThreads) merge_kernel(AttentionCall<Element, Kv> call) {
-  const AttentionMerge merge = call.lists.merges[blockIdx.x];
+  const AttentionMerge merge = call.lists.merges[blockIdx.x / call.shape.kv_heads];
   const AttentionItem item{.request = merge.request};
   const Place<Element, Kv> place = place_of(call, item);
   for (int i = static_cast<int>(threadIdx.x); i < merge.rows * place.width; i += kThreads) {
@@ -878,8 +878,9 @@ cudaError_t prefill(const AttentionCall<Element, Kv>& call, const dim3& grid, cu
 
 template <class Element, class Kv, int head_dim>
 cudaError_t attend(const AttentionCall<Element, Kv>& call, cudaStream_t stream) {
+  // Blocks of one item run side by side: a slot has the rows of its KV heads one after the other.
   const auto grid = [&](std::int64_t items) {
-    return dim3(static_cast<unsigned>(items), static_cast<unsigned>(call.shape.kv_heads));
+    return dim3(static_cast<unsigned>(items * call.shape.kv_heads));
   };
   const AttentionLists& lists = call.lists;
   cudaError_t error = cudaSuccess;
