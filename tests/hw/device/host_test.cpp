@@ -225,6 +225,23 @@ TEST_F(CpuDevice, RefusesAnAttentionShapeBeforeItIsQueued) {
   }
 }
 
+TEST_F(CpuDevice, RefusesKeysAndValuesOf8Bits) {
+  try {
+    device_->attention(
+        {.shape = {.query_heads = 1, .kv_heads = 1, .head_dim = 64}, .kv_type = KvType::float8},
+        *stream_);
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "attention: the host has keys and values in float32 alone");
+  }
+}
+
+TEST_F(CpuDevice, HasItsOwnAttentionAlone) {
+  const kernels::PagedAttentionShape shape{.query_heads = 1, .kv_heads = 1, .head_dim = 64};
+  EXPECT_TRUE(device_->has_attention(AttentionLibrary::own, shape));
+  EXPECT_FALSE(device_->has_attention(AttentionLibrary::flashinfer, shape));
+}
+
 // Position 1, one pair: (1, 0) becomes (cos 1, sin 1); position 0 changes nothing.
 TEST_F(CpuDevice, RotatesRowsToTheirPlace) {
   const Buffer from = elements({7, 8, 1, 0});
