@@ -26,6 +26,10 @@ FUZZ_SECONDS ?= 60
 FUZZ := build/fuzz
 FUZZ_TARGETS := $(basename $(notdir $(filter-out %/fuzz.cpp %/replay.cpp,$(wildcard tests/fuzz/*.cpp))))
 NOTEBOOKS := build/notebooks
+MACHINE_CODE := build/machine-code
+FLASHINFER := build/flashinfer
+# Architectures that FlashInfer's kernels are compiled for; each takes a minute.
+FLASHINFER_ARCHITECTURES ?= 90
 NOTEBOOK_SWEEPS := policies-by-capacity dram-capacity systems
 DEMO_SYSTEMS := recompute,attentionstore_fifo,attentionstore_lru,attentionstore
 
@@ -66,7 +70,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-demo setup-dev build program demo test python python-tools test-python check-validation check-report check-engines notebooks faults asan tsan cuda-emulation gpu-check fuzz bench format check-format tidy clean
+.PHONY: help setup setup-demo setup-dev build program demo test python python-tools test-python check-validation check-report check-engines notebooks faults asan tsan cuda-emulation machine-code flashinfer gpu-check fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -84,6 +88,8 @@ help:
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
 	@echo 'make tsan          build with the thread sanitizer, run the tests of what has threads'
 	@echo 'make cuda-emulation  build the CUDA module for the host, run its tests on an emulated GPU (needs the headers of CUDA)'
+	@echo 'make machine-code  build the CUDA module, check the machine code of the attention kernels (nvcc; needs PyPI)'
+	@echo 'make flashinfer  build the CUDA module with FlashInfer beside its own attention, into build/flashinfer (nvcc; needs PyPI)'
 	@echo 'make fuzz          fuzz the readers of input with libFuzzer, FUZZ_SECONDS=60 each (Clang)'
 	@echo 'make gpu-check     build with CUDA, check and measure a GPU in steps of nine minutes; goes on where it ended (STEP=, MINUTES=, DEVICE=)'
 	@echo 'make bench         build, then run the micro-benchmarks'
@@ -197,6 +203,33 @@ cuda-emulation: setup
 	cmake --preset release -DKVTIER_CUDA_EMULATION=ON
 	cmake --build --preset release -j $(JOBS) --target tests_cuda_emulation kvtier_on_emulation
 	KVTIER_TEST_CASES=500 ctest --preset release --output-on-failure -j $(JOBS) -L emulation
+
+# Packages of NVIDIA with the programs that read machine code, which nvcc comes without at times.
+$(MACHINE_CODE)/venv/installed:
+	$(call install_packages,$(PYTHON_PACKAGES))
+	python3 -m venv --clear $(MACHINE_CODE)/venv
+	$(MACHINE_CODE)/venv/bin/python -m pip install -q --disable-pip-version-check 'nvidia-cuda-cuobjdump>=13,<14' 'nvidia-cuda-nvdisasm>=13,<14'
+	chmod +x $(MACHINE_CODE)/venv/lib/python3*/site-packages/nvidia/cu13/bin/*
+	touch $@
+
+machine-code: setup $(MACHINE_CODE)/venv/installed
+	cmake --preset cuda
+	cmake --build --preset cuda -j $(JOBS) --target kvtier_cuda
+	PATH="`echo $(CURDIR)/$(MACHINE_CODE)/venv/lib/python3*/site-packages/nvidia/cu13/bin`:$$PATH" \
+	  python3 tests/kernels/machine_code.py build/cuda/lib/kvtier/kvtier_cuda.so
+
+# Headers alone, without what the packages depend on.
+$(FLASHINFER)/packages/installed:
+	$(call install_packages,$(PYTHON_PACKAGES))
+	python3 -m venv --clear $(FLASHINFER)/venv
+	$(FLASHINFER)/venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(FLASHINFER)/packages \
+	  'flashinfer-python>=0.7.2,<0.8' 'nvidia-cuda-cccl>=13.3,<14'
+	touch $@
+
+flashinfer: setup $(FLASHINFER)/packages/installed
+	cmake --preset cuda -B $(FLASHINFER)/build -DKVTIER_FLASHINFER=$(CURDIR)/$(FLASHINFER)/packages \
+	  '-DCMAKE_CUDA_ARCHITECTURES=$(FLASHINFER_ARCHITECTURES)'
+	cmake --build $(FLASHINFER)/build -j $(JOBS) --target kvtier_cuda
 
 # A crash leaves its input in build/fuzz/findings. Leaks are looked for where the system allows it.
 # What was found before is kept in build/fuzz/corpus.

@@ -153,6 +153,10 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
   return tables;
 }
 
+/// The project's kernels on keys as they are stored, or with keys and queries that turn by their
+/// positions on the way, or FlashInfer's on keys as they are stored.
+enum class Kernels { plain, rotating, flashinfer };
+
 /// A1 to A3: KV of one layer in random slots, more than the largest cache holds, so that each
 /// sample finds other tokens.
 class KvPool {
@@ -180,14 +184,15 @@ class KvPool {
     return shape_.kv_heads * shape_.head_dim * device_.info().element.value;
   }
 
-  /// Parts are [new tokens, past tokens]. With `rotates` keys and queries turn by their positions
-  /// on the way.
-  Sample prepare(const std::vector<std::vector<std::int64_t>>& parts, bool rotates) {
+  /// Parts are [new tokens, past tokens].
+  Sample prepare(const std::vector<std::vector<std::int64_t>>& parts, Kernels kernels) {
+    const bool rotates = kernels == Kernels::rotating;
     struct Batch {
       Buffer queries;
       Buffer output;
       Buffer context_begin;
       Buffer query_begin;
+      std::unique_ptr<AttentionPlan> plan;
       AttentionWork work;
       std::int64_t context = 0;
     };
@@ -198,10 +203,8 @@ class KvPool {
     for (const auto& part : parts) {
       query_begin.push_back(query_begin.back() + part[0]);
       context_begin.push_back(context_begin.back() + part[0] + part[1]);
-      work.queries_max = std::max(work.queries_max, part[0]);
       work.context_max = std::max(work.context_max, part[0] + part[1]);
     }
-    work.queries_total = query_begin.back();
     batch->context = context_begin.back();
     const std::int64_t query_row = shape_.query_heads * shape_.head_dim;
     const Bytes size(query_begin.back() * query_row * device_.info().element.value);
@@ -221,6 +224,13 @@ class KvPool {
                   .slots = slots_.as<std::int32_t>(),
                   .context_begin = batch->context_begin.as<std::int64_t>(),
                   .query_begin = batch->query_begin.as<std::int64_t>()};
+    const auto planning = device_.make_stream();
+    device_.plan_attention(
+        batch->plan,
+        kernels == Kernels::flashinfer ? AttentionLibrary::flashinfer : AttentionLibrary::own,
+        shape_, context_begin, query_begin, *planning);
+    planning->synchronize();
+    work.plan = batch->plan.get();
     const auto queue = [this, batch](Stream& stream, std::int64_t i) {
       AttentionWork turn = batch->work;
       turn.batch.slots += i * batch->context % tokens_;
@@ -317,9 +327,9 @@ class KvPool {
   Buffer slots_;
 };
 
-class AttentionPlan {
+class AttentionTables {
  public:
-  explicit AttentionPlan(const Target& target) : target_(target) {
+  explicit AttentionTables(const Target& target) : target_(target) {
     const DeviceInfo& info = target.device.info();
     row_bytes_ = 2 * target.model.kv_heads * target.model.head_dim * info.element.value;
     // Half of the memory, for the longest contexts; at least twice the cache.
@@ -332,10 +342,18 @@ class AttentionPlan {
 
   std::vector<PlannedTable> tables() {
     std::vector<PlannedTable> tables;
-    for (const bool rotates : {false, true}) {
-      tables.push_back(extend(rotates));
-      tables.push_back(decode(rotates));
-      tables.push_back(ragged(rotates));
+    for (const Kernels kernels : {Kernels::plain, Kernels::rotating}) {
+      tables.push_back(extend(kernels));
+      tables.push_back(decode(kernels));
+      tables.push_back(ragged(kernels));
+    }
+    // Behind the project's own, which a simulation takes.
+    if (target_.device.has_attention(AttentionLibrary::flashinfer,
+                                     {.query_heads = target_.model.attention_heads,
+                                      .kv_heads = target_.model.kv_heads,
+                                      .head_dim = target_.model.head_dim})) {
+      tables.push_back(extend(Kernels::flashinfer));
+      tables.push_back(decode(Kernels::flashinfer));
     }
     return tables;
   }
@@ -347,14 +365,18 @@ class AttentionPlan {
     return target_.full ? std::int64_t{1} << 20 : std::int64_t{1} << 17;
   }
 
-  [[nodiscard]] PlannedTable table(OperationId operation, const char* variant, bool rotates) const {
+  [[nodiscard]] PlannedTable table(OperationId operation, const char* variant,
+                                   Kernels kernels) const {
     const ModelConfig& model = target_.model;
     PlannedTable planned{.rules = rules_of(target_)};
     planned.table = {.operation = operation,
-                     .variant = rotates ? kRotatedVariant : variant,
-                     .method = target_.device.info().kind == "cpu"
+                     .variant = kernels == Kernels::rotating     ? kRotatedVariant
+                                : kernels == Kernels::flashinfer ? "flashinfer"
+                                                                 : variant,
+                     .method = kernels == Kernels::flashinfer ? "FlashInfer, pages of one token"
+                               : target_.device.info().kind == "cpu"
                                    ? "paged kernel, slots of one token"
-                                   : "paged kernel without tensor cores, slots of one token",
+                                   : "paged kernels on tensor cores, slots of one token",
                      .cache = CacheState::cold,
                      .shape = {{"attention_heads", model.attention_heads},
                                {"kv_heads", model.kv_heads},
@@ -365,7 +387,7 @@ class AttentionPlan {
   }
 
   [[nodiscard]] PlannedCell cell(std::vector<std::int64_t> at, const Parts& parts,
-                                 bool rotates) const {
+                                 Kernels kernels) const {
     const DeviceLimits& limits = target_.device.info().limits;
     double flops = 0;
     std::int64_t context = 0;
@@ -384,11 +406,11 @@ class AttentionPlan {
             std::max(flops / limits.flops_per_second, bytes / limits.memory_bytes_per_second),
         .memory =
             Bytes(context > pool_tokens_ ? std::max(needed, target_.memory.value + 1) : needed),
-        .prepare = [pool = pool_, parts, rotates] { return pool->get()->prepare(parts, rotates); }};
+        .prepare = [pool = pool_, parts, kernels] { return pool->get()->prepare(parts, kernels); }};
   }
 
-  [[nodiscard]] PlannedTable extend(bool rotates) const {
-    PlannedTable planned = table(OperationId::A1, "random_slots", rotates);
+  [[nodiscard]] PlannedTable extend(Kernels kernels) const {
+    PlannedTable planned = table(OperationId::A1, "random_slots", kernels);
     const auto added =
         target_.full ? geometric(1, 8192, 2) : std::vector<std::int64_t>{1, 8, 32, 128, 512, 2048};
     std::vector<std::int64_t> past{0};
@@ -396,8 +418,8 @@ class AttentionPlan {
          target_.full ? geometric(128, 131072, 2) : geometric(128, 8192, 4)) {
       past.push_back(p);
     }
-    planned.cell_at = [self = *this, rotates](const Place& place) {
-      return self.cell(place.at, {place.at}, rotates);
+    planned.cell_at = [self = *this, kernels](const Place& place) {
+      return self.cell(place.at, {place.at}, kernels);
     };
     for (const std::int64_t n : added) {
       for (const std::int64_t p : past) {
@@ -407,14 +429,14 @@ class AttentionPlan {
     return planned;
   }
 
-  [[nodiscard]] PlannedTable decode(bool rotates) const {
-    PlannedTable planned = table(OperationId::A2, "random_slots", rotates);
+  [[nodiscard]] PlannedTable decode(Kernels kernels) const {
+    PlannedTable planned = table(OperationId::A2, "random_slots", kernels);
     const auto batches =
         target_.full ? geometric(1, 512, 2) : std::vector<std::int64_t>{1, 2, 4, 8, 16, 32};
-    planned.cell_at = [self = *this, rotates](const Place& place) {
+    planned.cell_at = [self = *this, kernels](const Place& place) {
       const Parts parts(static_cast<std::size_t>(place.at[0]),
                         std::vector<std::int64_t>{1, place.at[1] - 1});
-      return self.cell(place.at, parts, rotates);
+      return self.cell(place.at, parts, kernels);
     };
     // Interpolation is least accurate here: the contexts lie closer.
     for (const std::int64_t batch : batches) {
@@ -427,10 +449,10 @@ class AttentionPlan {
   }
 
   /// Batches as a server has them: most requests decode, some prefill, lengths lognormal.
-  [[nodiscard]] PlannedTable ragged(bool rotates) const {
-    PlannedTable planned = table(OperationId::A3, "mixed", rotates);
-    planned.cell_at = [self = *this, rotates](const Place& place) {
-      PlannedCell cell = self.cell(place.at, place.parts, rotates);
+  [[nodiscard]] PlannedTable ragged(Kernels kernels) const {
+    PlannedTable planned = table(OperationId::A3, "mixed", kernels);
+    planned.cell_at = [self = *this, kernels](const Place& place) {
+      PlannedCell cell = self.cell(place.at, place.parts, kernels);
       cell.parts = place.parts;
       return cell;
     };
@@ -711,7 +733,7 @@ class RowPlan {
 
 std::vector<PlannedTable> plan_compute(const Target& target) {
   std::vector<PlannedTable> tables = plan_matrices(target);
-  std::ranges::move(AttentionPlan(target).tables(), std::back_inserter(tables));
+  std::ranges::move(AttentionTables(target).tables(), std::back_inserter(tables));
   std::ranges::move(RowPlan(target).tables(), std::back_inserter(tables));
   return tables;
 }

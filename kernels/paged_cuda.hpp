@@ -7,22 +7,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "kernels/paged_attention.hpp"
+#include "kernels/rotary_table.hpp"
 
-/// The same work as paged_attention.hpp and row_functions.hpp on a GPU, with sums in float. Every
-/// call queues on `stream` and returns the error of the launch; one without rows does nothing.
-/// `Element` is __nv_bfloat16 or __half.
+/// Rows that are moved by slots, and the work of row_functions.hpp, on a GPU, with sums in float.
+/// Every call queues on `stream` and returns the error of the launch; one without rows does
+/// nothing. `Element` is __nv_bfloat16 or __half.
 namespace kvtier::kernels::cuda {
-
-/// All requests of a batch at once; the longest query has `queries_max` rows, all have
-/// `queries_total`. The angles are those of at least kPositionsMin positions.
-inline constexpr std::int64_t kPositionsMin = 32;
-template <class Element>
-[[nodiscard]] cudaError_t attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch,
-                                       RotaryAngles angles, std::int64_t queries_max,
-                                       std::int64_t queries_total, const Element* queries,
-                                       const Element* keys, const Element* values, Element* output,
-                                       cudaStream_t stream);
 
 /// Row i of the packed side and row slots[i] (i, if `slots` is null) of the other, all of them a
 /// multiple of 16 bytes apart and long.

@@ -239,6 +239,9 @@ class CpuDevice final : public Device {
           "attention: {} query heads on {} KV heads of width {} are not what the kernel takes",
           work.shape.query_heads, work.shape.kv_heads, work.shape.head_dim));
     }
+    if (work.kv_type != KvType::element) {
+      throw DeviceError("attention: the host has keys and values in float32 alone");
+    }
     std::shared_ptr<const kernels::RotaryTable> table;
     if (work.rope_base > 0) {
       table = rotary_table(work.shape.head_dim, work.rope_base, work.context_max);

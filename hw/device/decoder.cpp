@@ -175,14 +175,11 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
   std::vector<std::int32_t> new_slots;
   std::vector<std::int32_t> new_positions;
   std::vector<std::int32_t> last_rows;
-  attention_.queries_max = 0;
-  attention_.queries_total = tokens;
   attention_.context_max = longest;
   for (std::size_t r = 0; r + 1 < batch.query_begin.size(); ++r) {
     const std::int64_t added = batch.query_begin[r + 1] - batch.query_begin[r];
     const std::int64_t length = batch.context_begin[r + 1] - batch.context_begin[r];
     KVTIER_ASSERT(added >= 0 && added <= length, "new tokens are part of their context");
-    attention_.queries_max = std::max(attention_.queries_max, added);
     for (std::int64_t position = length - added; position < length; ++position) {
       new_slots.push_back(batch.slots[static_cast<std::size_t>(batch.context_begin[r] + position)]);
       new_positions.push_back(static_cast<std::int32_t>(position));
@@ -199,6 +196,9 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
                       .context_begin = packer.put(batch.context_begin),
                       .query_begin = packer.put(batch.query_begin)};
   attention_.batch.slots = packer.put(batch.slots);
+  device_.plan_attention(plan_, AttentionLibrary::own, attention_.shape, batch.context_begin,
+                         batch.query_begin, stream);
+  attention_.plan = plan_.get();
   token_ids_ = packer.put(batch.tokens);
   new_slots_ = packer.put(new_slots);
   new_positions_ = packer.put(new_positions);

@@ -195,6 +195,7 @@ class Decoder {
   const std::int32_t* new_positions_ = nullptr;
   const std::int32_t* last_rows_ = nullptr;
   AttentionWork attention_;
+  std::unique_ptr<AttentionPlan> plan_;
 };
 
 /// For each layer the share of causal attention scores that are less than 1 % of the largest of

@@ -160,6 +160,19 @@ struct GemmWork {
   std::int64_t k = 0;
 };
 
+/// The kernels of attention: the project's own, or those of a library that serving engines use.
+enum class AttentionLibrary { own, flashinfer };
+
+/// How a device divides attention over one batch among its processors (Device::plan_attention).
+class AttentionPlan {
+ public:
+  virtual ~AttentionPlan() = default;
+};
+
+/// The type of keys and values in memory: the device's element, or e4m3 with a sign, four bits of
+/// exponent and three of mantissa.
+enum class KvType { element, float8 };
+
 /// All pointers are in device memory. A request without queries has no output.
 struct AttentionWork {
   kernels::PagedAttentionShape shape;
@@ -168,10 +181,13 @@ struct AttentionWork {
   const void* values = nullptr;
   void* output = nullptr;
   kernels::PagedBatch batch;
-  /// Of the longest query, of all queries together and of the longest context, for the plan of the
-  /// launch.
-  std::int64_t queries_max = 0;
-  std::int64_t queries_total = 0;
+  /// Made for the same shape and batch. A GPU needs one.
+  const AttentionPlan* plan = nullptr;
+  KvType kv_type = KvType::element;
+  /// Keys and values are the numbers in memory times their scale. 1 for elements.
+  float key_scale = 1;
+  float value_scale = 1;
+  /// Length of the longest context.
   std::int64_t context_max = 0;
   /// Base of the rotary positions that keys and queries get on the way: those of their places in
   /// the context, whatever the slots. 0: both carry their positions already.
@@ -230,6 +246,18 @@ class Device {
   /// of whatever reads rows by slots.
   virtual void fold(const RowWork& work, Stream& stream) = 0;
   virtual void gemm(const GemmWork& work, Stream& stream) = 0;
+  /// Whether these kernels are there and take the heads.
+  [[nodiscard]] virtual bool has_attention(AttentionLibrary library,
+                                           const kernels::PagedAttentionShape& /*shape*/) const {
+    return library == AttentionLibrary::own;
+  }
+  /// Makes or replaces the plan for a batch whose lists are these, on the host. All attention with
+  /// the plan is queued on this stream, or is done before it is replaced. A device may need none.
+  virtual void plan_attention(std::unique_ptr<AttentionPlan>& /*plan*/,
+                              AttentionLibrary /*library*/,
+                              const kernels::PagedAttentionShape& /*shape*/,
+                              std::span<const std::int64_t> /*context_begin*/,
+                              std::span<const std::int64_t> /*query_begin*/, Stream& /*stream*/) {}
   virtual void attention(const AttentionWork& work, Stream& stream) = 0;
   virtual void rope(const RopeWork& work, Stream& stream) = 0;
   virtual void row_function(const RowFunctionWork& work, Stream& stream) = 0;

@@ -33,7 +33,7 @@ struct DeviceName {
 
 /// What a module exports, unmangled. The first returns kDeviceModuleVersion: a module of another
 /// build has another interface.
-inline constexpr int kDeviceModuleVersion = 3;
+inline constexpr int kDeviceModuleVersion = 4;
 inline constexpr const char* kModuleVersionSymbol = "kvtier_device_module_version";
 inline constexpr const char* kModuleOpenSymbol = "kvtier_open_device";
 

@@ -31,11 +31,15 @@ AttentionCase random_case(int number) {
                             .kv_heads = kv_heads,
                             .head_dim = 16 * draw(1, 16)},
                   .requests = {},
-                  .rope_base = draw(0, 1) * 10000.0};
+                  .rope_base = draw(0, 1) * 10000.0,
+                  .float8 = draw(0, 3) == 0};
   const std::int64_t kind = draw(0, 3);  // decodes, prompts, both, with empty ones
   for (std::int64_t i = draw(1, kind == 0 ? 9 : 4); i > 0; --i) {
-    const std::int64_t past = draw(0, draw(0, 3) == 0 ? 300 : 40);
-    const std::int64_t added = kind == 0 || (kind > 1 && draw(0, 1) == 0) ? 1 : draw(1, 24);
+    const std::int64_t longest[] = {40, 40, 300, 300, 1000, 5000};
+    const std::int64_t past = draw(0, longest[draw(0, 5)]);
+    const std::int64_t added = kind == 0 || (kind > 1 && draw(0, 1) == 0) ? 1
+                               : draw(0, 4) == 0                          ? draw(1, 150)
+                                                                          : draw(1, 24);
     c.requests.emplace_back(kind == 3 && draw(0, 2) == 0 ? 0 : added, past + added);
   }
   c.shared = draw(0, 3) == 0 ? draw(1, 30) : 0;
@@ -66,7 +70,9 @@ TEST(Attention, OfRandomBatchesAgreesWithAttentionInDouble) {
   }
 }
 
-TEST(Attention, LaunchesFewBlocksWithoutRows) {
+// The prompt's 320 rows (2 heads of 160 tokens) lie in 3 tiles of 128, and 60 decodes are an item
+// each, for 2 KV heads: 126 blocks.
+TEST(Attention, LaunchesOnlyBlocksThatHaveRows) {
   const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
   const auto device = module.open(0, ElementType::bfloat16);
   AttentionCase c{.name = "a prompt beside decodes",
@@ -76,11 +82,20 @@ TEST(Attention, LaunchesFewBlocksWithoutRows) {
   c.requests.insert(c.requests.end(), 60, {1, 20});
   const std::int64_t before = module.counters().blocks;
   EXPECT_LE(attention_error(*device, c), 1);
-  // 40 tiles of 8 rows (2 heads of 160 tokens) and 60 of 2 rows each, for 2 KV heads: 200 blocks
-  // with rows. Before, 61 requests of 40 tiles each: 4,880.
-  const std::int64_t blocks = module.counters().blocks - before;
-  EXPECT_GE(blocks, 200);
-  EXPECT_LE(blocks, 200 + 2 * 61);
+  EXPECT_EQ(module.counters().blocks - before, 126);
+}
+
+// One request on one KV head: 5,000 keys in parts of 256, which are 20 blocks, and one that merges.
+TEST(Attention, SplitsALongContext) {
+  const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
+  const auto device = module.open(0, ElementType::float16);
+  const AttentionCase c{.name = "long",
+                        .shape = {.query_heads = 8, .kv_heads = 1, .head_dim = 128},
+                        .requests = {{1, 5000}},
+                        .rope_base = 10000};
+  const std::int64_t before = module.counters().blocks;
+  EXPECT_LE(attention_error(*device, c), 1);
+  EXPECT_EQ(module.counters().blocks - before, 21);
 }
 
 }  // namespace

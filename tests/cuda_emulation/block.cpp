@@ -6,6 +6,8 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cstring>
+#include <deque>
 #include <numeric>
 #include <vector>
 
@@ -35,6 +37,14 @@ constexpr std::size_t kGuard = 4096;
 
 enum class State { ready, at_barrier, in_warp, done };
 
+/// A copy of 16 bytes, or zeros without a source.
+struct AsyncCopy {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+};
+using CopyGroup = std::vector<AsyncCopy>;
+constexpr std::size_t kCopy = 16;
+
 struct Thread {
   context::fcontext_t context = nullptr;
   State state = State::ready;
@@ -46,6 +56,10 @@ struct Thread {
   int from = 0;
   std::uint32_t given = 0;
   std::uint32_t found = 0;
+  void* operands = nullptr;
+  /// Asynchronous copies that are not in a group yet, and groups that may not have arrived.
+  CopyGroup uncommitted{};
+  std::deque<CopyGroup> in_flight{};
 };
 
 /// The last accesses to two bytes of shared memory.
@@ -57,6 +71,8 @@ struct Cell {
   std::uint32_t read_warp_phase = 0;
   std::int16_t writer = -1;
   std::int16_t reader = -1;
+  /// The thread of an asynchronous copy that may still write.
+  std::int16_t copier = -1;
   bool other_readers = false;
   bool other_warps_read = false;
 };
@@ -78,6 +94,7 @@ struct Block {
   const Kernel* kernel = nullptr;
   const char* name = "";
   int device = 0;
+  std::size_t dynamic_shared = 0;
   std::uint64_t launch = 0;
   std::uint64_t number = 0;
   std::uint64_t number_in_launch = 0;
@@ -96,6 +113,7 @@ struct Block {
 };
 
 Block block;  // one at a time
+alignas(1024) std::byte dynamic_memory[kSharedMax];
 /// The host's thread that runs a kernel; others run instrumented code, too: what launches kernels.
 std::atomic<void*> kernel_thread = nullptr;
 struct {
@@ -188,6 +206,11 @@ void arrive(context::transfer_t from) {
 void run_thread(context::transfer_t from) {
   arrive(from);
   block.kernel->thread();
+  if (const Thread& me = *block.current;
+      !me.uncommitted.empty() ||
+      std::ranges::any_of(me.in_flight, [](const CopyGroup& group) { return !group.empty(); })) {
+    abort_kernel("async", where() + ": ends before its asynchronous copies have arrived");
+  }
   block.current->state = State::done;
   ++block.done;
   leave();
@@ -262,6 +285,8 @@ void run_block() {
     thread.context =
         context::make_fcontext(stacks() + (i + 1) * kStack, kStack - kGuard, run_thread);
     thread.state = State::ready;
+    thread.uncommitted.clear();
+    thread.in_flight.clear();
     make_ready(thread);
   }
   while (!block.aborted && block.done < static_cast<int>(count)) {
@@ -275,7 +300,11 @@ void run_block() {
   block.ready_warps = 0;
 }
 
-[[gnu::always_inline]] inline void wait_for_warp(unsigned mask, int line) {
+using Compute = void (*)(void* const* operands);
+
+/// The last of the lanes computes for all of them.
+[[gnu::always_inline]] inline void wait_for_warp(unsigned mask, int line,
+                                                 Compute compute = nullptr) {
   Thread& me = *block.current;
   me.mask = mask;
   me.line = line;
@@ -294,6 +323,14 @@ void run_block() {
   group->there |= bit;
   if (group->there == mask) {
     warp.groups.erase(group);
+    if (compute != nullptr) {
+      std::array<void*, kWarp> operands{};
+      for (int lane = 0; lane < kWarp; ++lane) {
+        operands[static_cast<std::size_t>(lane)] =
+            block.threads[static_cast<std::size_t>(first + lane)].operands;
+      }
+      compute(operands.data());
+    }
     for (unsigned left = mask; left != 0; left &= left - 1) {
       Thread& thread = block.threads[static_cast<std::size_t>(first + std::countr_zero(left))];
       thread.found = block.threads[static_cast<std::size_t>(first + thread.from)].given;
@@ -321,6 +358,11 @@ void shared_access(std::uintptr_t at, std::size_t bytes, bool write) {
     if (cell.block != block.number) {
       cell = {.block = block.number};
     }
+    if (cell.copier >= 0) {
+      abort_kernel("async", fmt::format("{}: {} shared memory that an asynchronous copy of thread "
+                                        "{} may still write",
+                                        where(), write ? "writes" : "reads", cell.copier));
+    }
     if (beside(cell.writer, cell.write_phase, cell.write_warp_phase)) {
       abort_kernel("race",
                    fmt::format("{}: {} shared memory that thread {} wrote, no barrier between",
@@ -337,6 +379,9 @@ void shared_access(std::uintptr_t at, std::size_t bytes, bool write) {
       cell.writer = static_cast<std::int16_t>(me);
       cell.write_phase = block.phase;
       cell.write_warp_phase = warp_phase;
+      // All reads before it are behind a barrier.
+      cell.reader = -1;
+      cell.other_readers = cell.other_warps_read = false;
       continue;
     }
     if (cell.writer < 0) {
@@ -407,6 +452,12 @@ void access(const void* address, std::size_t bytes, bool write, bool aligned = t
   if (in_arena(address)) {
     global_access(at, bytes, write);
   } else if (at - address_of(__bss_start) < address_of(_end) - address_of(__bss_start)) {
+    if (at - address_of(dynamic_memory) < kSharedMax &&
+        at - address_of(dynamic_memory) + bytes > block.dynamic_shared) {
+      abort_kernel("bounds",
+                   fmt::format("{}: {} shared memory behind the {} bytes of the launch", where(),
+                               write ? "writes" : "reads", block.dynamic_shared));
+    }
     shared_access(at, bytes, write);
   } else if (write ||
              (at - address_of(block.kernel) >= block.kernel->bytes &&
@@ -437,14 +488,69 @@ void warp_barrier(unsigned mask, int line) {
   warp.phase = phase + 1;
 }
 
-std::uint32_t shuffle_xor(unsigned mask, std::uint32_t value, int lane_mask, int line) {
+std::uint32_t shuffle(unsigned mask, std::uint32_t value, int from, int line) {
   block.current->given = value;
-  block.current->from = (block.current->number ^ lane_mask) % kWarp;
+  block.current->from = from;
   if ((mask >> block.current->from & 1) == 0) {
     abort_kernel("shuffle", where() + ": reads a lane that is not in its mask");
   }
   wait_for_warp(mask, line);
   return block.current->found;
+}
+
+int lane() { return block.current->number % kWarp; }
+
+void compute_by_warp(void* operands, Compute compute, int line) {
+  block.current->operands = operands;
+  block.current->from = lane();
+  if (block.threads.size() % kWarp != 0) {
+    abort_kernel("shuffle", where() + ": an operation of a warp needs all of its lanes");
+  }
+  wait_for_warp(0xffffffffU, line, compute);
+}
+
+std::byte* dynamic_shared() { return dynamic_memory; }
+
+void will_read(const void* address, std::size_t bytes) { access(address, bytes, /*write=*/false); }
+
+void copy_async(void* shared, const void* global, bool reads) {
+  const std::uintptr_t to = address_of(shared);
+  if (to - address_of(dynamic_memory) >= kSharedMax || (reads && !in_arena(global))) {
+    abort_kernel("bounds",
+                 where() + ": copies to or from other memory than an asynchronous copy may");
+  }
+  if (reads) {
+    access(global, kCopy, /*write=*/false);
+  }
+  access(shared, kCopy, /*write=*/true);
+  for (std::size_t i = 0; i < kCopy / kCell; ++i) {
+    cells()[(to - address_of(__bss_start)) / kCell + i].copier =
+        static_cast<std::int16_t>(block.current->number);
+  }
+  block.current->uncommitted.push_back(
+      {static_cast<std::byte*>(shared), reads ? static_cast<const std::byte*>(global) : nullptr});
+}
+
+void commit_copies() {
+  block.current->in_flight.push_back(std::move(block.current->uncommitted));
+  block.current->uncommitted.clear();
+}
+
+void wait_for_copies(int pending) {
+  Thread& me = *block.current;
+  const std::uint32_t warp_phase = block.warps[static_cast<std::size_t>(me.number / kWarp)].phase;
+  for (; std::ssize(me.in_flight) > pending; me.in_flight.pop_front()) {
+    for (const AsyncCopy& copy : me.in_flight.front()) {
+      copy.from != nullptr ? std::memcpy(copy.to, copy.from, kCopy)
+                           : std::memset(copy.to, 0, kCopy);
+      for (std::size_t i = 0; i < kCopy / kCell; ++i) {
+        Cell& cell = cells()[(address_of(copy.to) - address_of(__bss_start)) / kCell + i];
+        cell.copier = -1;
+        cell.write_phase = block.phase;
+        cell.write_warp_phase = warp_phase;
+      }
+    }
+  }
 }
 
 std::int64_t global_timer() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -454,6 +560,7 @@ void run_kernel(const Launch& launch, const char* name, const Kernel& kernel, in
   block.kernel = &kernel;
   block.name = name;
   block.device = device;
+  block.dynamic_shared = launch.shared;
   block.aborted = false;
   block.launch = ++launches & 0xffffffU;
   place.grid = launch.grid;

@@ -5,6 +5,8 @@
 /// each read and write the emulation answers itself (block.cpp).
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -30,9 +32,18 @@ uint3 thread_index();
 
 void barrier(int line);
 void warp_barrier(unsigned mask, int line);
-/// The 32 bits that the lane with this exclusive or gave, once all lanes of the mask are there.
-std::uint32_t shuffle_xor(unsigned mask, std::uint32_t value, int lane_mask, int line);
+int lane();
+/// The 32 bits that a lane gave, once all lanes of the mask are there.
+std::uint32_t shuffle(unsigned mask, std::uint32_t value, int from, int line);
 std::int64_t global_timer();
+
+/// Shared memory of the largest block of sm_90, and the beginning of a launch's dynamic one.
+constexpr std::size_t kSharedMax = 227 << 10;
+std::byte* dynamic_shared();
+/// All lanes of the warp give operands; the last lane to come computes on those of all.
+void compute_by_warp(void* operands, void (*compute)(void* const* operands), int line);
+/// Checks a read that uninstrumented code is about to make.
+void will_read(const void* address, std::size_t bytes);
 
 struct Launch {
   dim3 grid;
@@ -86,13 +97,21 @@ class Launcher {
   ::kvtier::emulation::warp_barrier(mask, line);
 }
 template <class T>
-[[gnu::always_inline]] inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask,
-                                                int line = __builtin_LINE()) {
+[[gnu::always_inline]] inline T __shfl_sync(unsigned mask, T value, int from,
+                                            int line = __builtin_LINE()) {
   static_assert(sizeof(T) == 4);
   return __builtin_bit_cast(
-      T, ::kvtier::emulation::shuffle_xor(mask, __builtin_bit_cast(std::uint32_t, value), lane_mask,
-                                          line));
+      T, ::kvtier::emulation::shuffle(mask, __builtin_bit_cast(std::uint32_t, value), from % 32,
+                                      line));
+}
+template <class T>
+[[gnu::always_inline]] inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask,
+                                                int line = __builtin_LINE()) {
+  return __shfl_sync(mask, value, ::kvtier::emulation::lane() ^ lane_mask, line);
 }
 
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
+
+#include "tests/cuda_emulation/instructions.hpp"

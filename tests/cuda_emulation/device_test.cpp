@@ -56,6 +56,47 @@ TEST_F(CudaDevice, CopiesRowsInOneCall) {
   EXPECT_EQ(calls_for(kRow, kFarthest + kRow), kRows);
 }
 
+TEST_F(CudaDevice, RefusesAttentionThatItCannotPlanOrRead) {
+  const kernels::PagedAttentionShape shape{.query_heads = 2, .kv_heads = 1, .head_dim = 64};
+  const std::vector<std::int64_t> contexts{0, 4};
+  const std::vector<std::int64_t> queries{0, 1};
+  std::unique_ptr<AttentionPlan> plan;
+  const auto error_of = [](const auto& call) -> std::string {
+    try {
+      call();
+      return "";
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+  };
+  const auto plan_for = [&](const kernels::PagedAttentionShape& heads, AttentionLibrary library,
+                            const std::vector<std::int64_t>& query_begin) {
+    return error_of(
+        [&] { device_->plan_attention(plan, library, heads, contexts, query_begin, *stream_); });
+  };
+  EXPECT_EQ(
+      plan_for({.query_heads = 3, .kv_heads = 2, .head_dim = 64}, AttentionLibrary::own, queries),
+      "attention: 3 query heads on 2 KV heads of width 64 are not what the kernel takes");
+  EXPECT_EQ(plan_for(shape, AttentionLibrary::own, {0, 5}),
+            "plan_attention: new tokens are part of their context");
+  EXPECT_EQ(plan_for(shape, AttentionLibrary::flashinfer, queries),
+            "attention: FlashInfer is missing or takes no heads of 64");
+  const auto attend = [&](const kernels::PagedAttentionShape& heads) {
+    return error_of([&] {
+      device_->attention(
+          {.shape = heads, .batch = {.requests = 1}, .plan = plan.get(), .context_max = 4},
+          *stream_);
+    });
+  };
+  EXPECT_EQ(attend(shape), "attention: a GPU needs a plan for the same heads and requests");
+  EXPECT_EQ(plan_for(shape, AttentionLibrary::own, queries), "");
+  EXPECT_EQ(attend({.query_heads = 4, .kv_heads = 1, .head_dim = 64}),
+            "attention: a GPU needs a plan for the same heads and requests");
+  EXPECT_EQ(attend({.query_heads = 2, .kv_heads = 1, .head_dim = 64, .kv_stride = 68}),
+            "attention: rows 68 numbers apart: a GPU needs multiples of 16 bytes");
+  EXPECT_EQ(module_.fault(), "");
+}
+
 TEST_F(CudaDevice, TakesNoMoreMemoryForLaterCopiesOfPieces) {
   const Buffer from = numbers_on(*device_, std::vector<std::uint8_t>(8192, 1));
   const Buffer to = numbers_on(*device_, std::vector<std::uint8_t>(8192, 2));

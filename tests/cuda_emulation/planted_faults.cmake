@@ -2,38 +2,87 @@
 # plant(<file> <name> <text that is there once> <instead, where PLANTED is whether it is on>)
 
 # ---- Kernels ----
-plant(paged_cuda.cu attend_without_first_barrier
-  "(token * shape.query_heads + head) * width;
-  }
-  __syncthreads();"
-  "(token * shape.query_heads + head) * width;
-  }
-  if (!PLANTED) __syncthreads();")
-plant(paged_cuda.cu attend_without_last_barrier
-  "  __syncthreads();
-  for (int i = threadIdx.x; i < row_count * width; i += kThreads) {"
-  "  if (!PLANTED) __syncthreads();
-  for (int i = threadIdx.x; i < row_count * width; i += kThreads) {")
-plant(paged_cuda.cu attend_reads_slots_behind_the_last
-  "at + k < context ? at + k : context - 1"
-  "PLANTED || at + k < context ? at + k : context - 1")
-plant(paged_cuda.cu attend_sees_the_next_token
-  "seen[r] = r < row_count ? past + (first + r) / group + 1 : 0;"
-  "seen[r] = r < row_count ? past + (first + r) / group + (PLANTED ? 2 : 1) : 0;")
-plant(paged_cuda.cu attend_turns_keys_by_the_next_position
-  "(at + k - begin) * half + pair;"
-  "(at + k - begin + (PLANTED ? 1 : 0)) * half + pair;")
-plant(paged_cuda.cu attend_writes_behind_its_row
-  "all_sums[warp][r][pair + half] = sum[r][2 * j + 1];"
-  "all_sums[warp][r][pair + half + (PLANTED ? 1 : 0)] = sum[r][2 * j + 1];")
-plant(paged_cuda.cu attend_forgets_a_warp
+plant(attention_cuda.cu decode_without_query_barrier
+  "[](int) { return 0; });
+    __syncthreads();"
+  "[](int) { return 0; });
+    if (!PLANTED) __syncthreads();")
+plant(attention_cuda.cu decode_without_wait
+  "    wait_for_copies<kStages - 1>();
+    __syncwarp();"
+  "    if (!PLANTED) wait_for_copies<kStages - 1>();
+    __syncwarp();")
+plant(attention_cuda.cu decode_loads_over_what_others_read
+  "    __syncwarp();
+    load_next(stage);"
+  "    if (!PLANTED) __syncwarp();
+    load_next(stage);")
+plant(attention_cuda.cu decode_reads_a_slot_behind_the_last
+  "return key < item.key_end ? place.slots[key] : -1;"
+  "return PLANTED || key < item.key_end ? place.slots[key] : -1;")
+plant(attention_cuda.cu decode_leaves_weights_in_rows
+  "weights[n][0] = transpose_matrix(pack<Element>(scores[n][0], scores[n][1]));"
+  "weights[n][0] = pack<Element>(scores[n][0], scores[n][1]);
+      if (!PLANTED) weights[n][0] = transpose_matrix(weights[n][0]);")
+plant(attention_cuda.cu decode_turns_keys_by_the_next_position
+  "place.width, call.angles, 0, kKeys - 1);"
+  "place.width, call.angles, PLANTED ? 1 : 0, kKeys - 1);")
+plant(attention_cuda.cu decode_forgets_a_warp
   "for (int w = 0; w < kWarps; ++w) {
-      const float weight"
+      const float share"
   "for (int w = PLANTED ? 1 : 0; w < kWarps; ++w) {
-      const float weight")
-plant(paged_cuda.cu attend_takes_a_tile_of_another_request
-  "(begin(middle) <= tile ? low : high) = middle;"
-  "((PLANTED ? begin(middle) < tile : begin(middle) <= tile) ? low : high) = middle;")
+      const float share")
+plant(attention_cuda.cu decode_without_last_barrier
+  "  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < item.rows * place.width; i += kThreads) {"
+  "  if (!PLANTED) __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < item.rows * place.width; i += kThreads) {")
+plant(attention_cuda.cu attend_sees_the_next_token
+  "return place.past + row / place.group + 1;"
+  "return place.past + row / place.group + (PLANTED ? 2 : 1);")
+plant(attention_cuda.cu attend_without_swizzle_when_it_loads
+  "    copy_async(chunk_at<head_dim>(keys, row, chunk), place.keys + at, reads);"
+  "    copy_async(PLANTED ? keys + row * head_dim * 2 + chunk * 16 : chunk_at<head_dim>(keys, row, chunk), place.keys + at, reads);")
+plant(attention_cuda.cu prefill_loads_over_what_others_read
+  "    put_slots();
+    __syncthreads();
+    load(tile + kStages);"
+  "    put_slots();
+    if (!PLANTED) __syncthreads();
+    load(tile + kStages);")
+plant(attention_cuda.cu prefill_takes_the_slots_of_the_last_tile
+  "next_slot = slot_of(tile + 1);"
+  "next_slot = slot_of(PLANTED ? tile : tile + 1);")
+plant(attention_cuda.cu prefill_turns_while_others_read
+  "    if (turns || kConverts) {
+      __syncthreads();
+    }"
+  "    if ((turns || kConverts) && !PLANTED) {
+      __syncthreads();
+    }")
+plant(attention_cuda.cu prefill_swaps_rows_of_weights
+  "weights[m][j][1] = pack<Element>(left[2], left[3]);"
+  "weights[m][j][1] = PLANTED ? weights[m][j][0] : pack<Element>(left[2], left[3]);")
+plant(attention_cuda.cu part_writes_behind_its_row
+  "part[place.width + 1] = weight;
+      }
+    }
+  }
+}
+
+// ---- Prefill"
+  "part[place.width + (PLANTED ? 2 : 1)] = weight;
+      }
+    }
+  }
+}
+
+// ---- Prefill")
+plant(attention_cuda.cu merge_forgets_a_part
+  "for (int p = 0; p < merge.parts; ++p) {
+      const float share"
+  "for (int p = PLANTED ? 1 : 0; p < merge.parts; ++p) {
+      const float share")
 plant(paged_cuda.cu shuffle_by_half_of_the_lanes
   "  value = sum_of_warp(value);
   if (threadIdx.x % kWarp == 0) {"
@@ -81,6 +130,12 @@ plant(paged_cuda.cu gated_takes_the_wrong_half
   "to_float(input[begin + (PLANTED ? 0 : width)]));")
 
 # ---- The device ----
+plant(cuda_device.cpp plan_replaced_before_it_was_read
+  "    mine.uploaded.synchronize();"
+  "    if (!PLANTED) mine.uploaded.synchronize();")
+plant(cuda_device.cpp plan_freed_while_used
+  "      stream.synchronize();  // for what still uses the smaller ones"
+  "      if (!PLANTED) stream.synchronize();")
 plant(cuda_device.cpp stale_error_after_a_failure
   "static_cast<void>(cudaGetLastError());
     throw"

@@ -2,7 +2,9 @@
 /// would notice anything.
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -20,12 +22,23 @@ namespace {
 /// What a scenario finds wrong by itself, or nothing.
 using Scenario = std::function<std::string(Device& device, const Module& module)>;
 
+AttentionCase ragged(double rope_base) {
+  return {.name = "ragged",
+          .shape = {.query_heads = 4, .kv_heads = 2, .head_dim = 64},
+          .requests = {{1, 40}, {90, 200}, {1, 670}, {0, 5}, {1, 3}},
+          .rope_base = rope_base};
+}
 std::string attention(Device& device, const Module& /*module*/) {
-  const AttentionCase ragged{.name = "ragged",
-                             .shape = {.query_heads = 4, .kv_heads = 2, .head_dim = 64},
-                             .requests = {{1, 40}, {20, 90}, {1, 270}, {0, 5}, {1, 3}},
-                             .rope_base = 10000};
-  return attention_error(device, ragged) <= 1 ? "" : "values";
+  return attention_error(device, ragged(0)) <= 1 ? "" : "values";
+}
+/// A warp of the decode kernel uses its stages again.
+std::string wide_attention(Device& device, const Module& /*module*/) {
+  AttentionCase wide = ragged(0);
+  wide.shape.head_dim = 256;
+  return attention_error(device, wide) <= 1 ? "" : "values";
+}
+std::string turned_attention(Device& device, const Module& /*module*/) {
+  return attention_error(device, ragged(10000)) <= 1 ? "" : "values";
 }
 std::string worst(const std::vector<std::pair<std::string, double>>& errors) {
   return std::ranges::all_of(errors, [](const auto& one) { return one.second <= 1; }) ? ""
@@ -110,6 +123,48 @@ std::string longer_table(Device& device, const Module& /*module*/) {
   return "";
 }
 
+/// A plan is replaced by a longer one while work with it waits.
+std::string two_plans(Device& device, const Module& /*module*/) {
+  const kernels::PagedAttentionShape shape{.query_heads = 1, .kv_heads = 1, .head_dim = 16};
+  const auto stream = device.make_stream();
+  const Buffer kv = elements_on(device, random_values(std::size_t{1200} * 16, 1));
+  std::vector<std::int32_t> slots(1200);
+  std::iota(slots.begin(), slots.end(), 0);
+  const Buffer slots_on = numbers_on(device, slots);
+  std::unique_ptr<AttentionPlan> plan;
+  // Two short requests, then the same with a long one, which has parts; and the two again.
+  std::vector<Buffer> kept;
+  std::vector<const std::byte*> outputs;
+  for (const std::vector<std::int64_t>& contexts :
+       {std::vector<std::int64_t>{0, 10, 30}, {0, 10, 30, 1200}, {0, 10, 30}, {0, 25, 30}}) {
+    std::vector<std::int64_t> queries(contexts.size());
+    std::iota(queries.begin(), queries.end(), 0);
+    kept.push_back(numbers_on(device, contexts));
+    const auto* const contexts_on = kept.back().as<std::int64_t>();
+    kept.push_back(numbers_on(device, queries));
+    const auto* const queries_on = kept.back().as<std::int64_t>();
+    kept.push_back(elements_on(device, std::vector<float>(std::size_t{3} * 16, NAN)));
+    outputs.push_back(kept.back().data());
+    device.plan_attention(plan, AttentionLibrary::own, shape, contexts, queries, *stream);
+    device.attention({.shape = shape,
+                      .queries = kv.data(),
+                      .keys = kv.data(),
+                      .values = kv.data(),
+                      .output = kept.back().data(),
+                      .batch = {.requests = std::ssize(contexts) - 1,
+                                .slots = slots_on.as<std::int32_t>(),
+                                .context_begin = contexts_on,
+                                .query_begin = queries_on},
+                      .plan = plan.get(),
+                      .context_max = 1200},
+                     *stream);
+  }
+  stream->synchronize();
+  const auto row = [&](std::size_t which) { return elements_from(device, outputs[which], 32); };
+  // The first two requests are the same three times.
+  return row(0) == row(1) && row(0) == row(2) && row(0) != row(3) ? "" : "values";
+}
+
 struct Planted {
   const char* name;
   Scenario scenario;
@@ -120,14 +175,24 @@ struct Planted {
 
 const std::vector<Planted>& all_planted() {
   static const std::vector<Planted> all{
-      {"attend_without_first_barrier", attention, "unwritten"},
-      {"attend_without_last_barrier", attention, "unwritten"},
-      {"attend_reads_slots_behind_the_last", attention, "bounds"},
+      {"decode_without_query_barrier", attention, "race"},
+      {"decode_without_wait", attention, "async"},
+      {"decode_loads_over_what_others_read", wide_attention, "race"},
+      {"decode_reads_a_slot_behind_the_last", attention, "bounds"},
+      {"decode_leaves_weights_in_rows", attention, "values"},
+      {"decode_turns_keys_by_the_next_position", turned_attention, "values"},
+      {"decode_forgets_a_warp", attention, "values"},
+      {"decode_without_last_barrier", attention, "race"},
       {"attend_sees_the_next_token", attention, "values"},
-      {"attend_turns_keys_by_the_next_position", attention, "values"},
-      {"attend_writes_behind_its_row", attention, "race"},
-      {"attend_forgets_a_warp", attention, "values"},
-      {"attend_takes_a_tile_of_another_request", attention, "values"},
+      {"attend_without_swizzle_when_it_loads", attention, "values"},
+      {"prefill_loads_over_what_others_read", attention, "race"},
+      {"prefill_takes_the_slots_of_the_last_tile", attention, "values"},
+      {"prefill_turns_while_others_read", turned_attention, "race"},
+      {"prefill_swaps_rows_of_weights", attention, "values"},
+      {"part_writes_behind_its_row", attention, "bounds"},
+      {"merge_forgets_a_part", attention, "values"},
+      {"plan_replaced_before_it_was_read", two_plans, "race"},
+      {"plan_freed_while_used", two_plans, "freed"},
       {"shuffle_by_half_of_the_lanes", rows, "shuffle"},
       {"norm_ends_threads_before_the_barrier", rows, "barrier"},
       {"sum_without_barrier", rows, "unwritten"},
@@ -229,7 +294,9 @@ TEST(PlantedFaultsOff, NothingIsNoticed) {
       {"decoder", decoder},         {"moves", moves},
       {"pieces", pieces},           {"streams", streams},
       {"failure", after_a_failure}, {"addresses", odd_addresses},
-      {"memory", memory},           {"table", longer_table}};
+      {"memory", memory},           {"table", longer_table},
+      {"turned", turned_attention}, {"wide", wide_attention},
+      {"plans", two_plans}};
   for (const auto& [name, scenario] : scenarios) {
     for (const Schedule schedule : {Schedule::eager, Schedule::lazy, Schedule::random}) {
       for (const int index : {0, 1}) {

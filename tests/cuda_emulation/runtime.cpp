@@ -181,6 +181,11 @@ bool planted(int number) { return planted_fault == number; }
 
 // ---- Kernels ----
 
+namespace {
+/// Without cudaFuncSetAttribute; here the largest that any function asked for.
+std::size_t dynamic_shared_limit = std::size_t{48} << 10;
+}  // namespace
+
 void queue_kernel(const Launch& launch, const char* name, std::unique_ptr<Kernel> kernel) {
   const std::lock_guard lock(machine);
   CUstream_st& stream = *stream_of(launch.stream);
@@ -189,6 +194,10 @@ void queue_kernel(const Launch& launch, const char* name, std::unique_ptr<Kernel
   if (none(launch.grid) || none(launch.block) || launch.grid.y > kMost || launch.grid.z > kMost ||
       launch.grid.x > INT32_MAX || launch.block.x * launch.block.y * launch.block.z > 1024) {
     end_call(cudaErrorInvalidConfiguration);
+    return;
+  }
+  if (launch.shared > dynamic_shared_limit) {
+    end_call(cudaErrorInvalidValue);
     return;
   }
   if (stream.device != current) {
@@ -443,6 +452,15 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       return end_call(cudaErrorInvalidValue);
   }
   return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  const std::lock_guard lock(machine);
+  const auto bytes = static_cast<std::size_t>(value);
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || bytes > kSharedMax) {
+    return end_call(cudaErrorInvalidValue);
+  }
+  dynamic_shared_limit = std::max(dynamic_shared_limit, bytes);
+  return end_call(cudaSuccess);
 }
 cudaError_t cudaDriverGetVersion(int* version) {
   KVTIER_CALL;

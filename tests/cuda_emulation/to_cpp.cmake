@@ -21,7 +21,7 @@ if(FAULTS)
   endmacro()
   include("${FAULTS}")
 endif()
-string(REGEX REPLACE "([A-Za-z_]+(<[A-Za-z_, ]+>)?)[ \n]*<<<([^;]+)>>>\\("
+string(REGEX REPLACE "([A-Za-z_]+(<[A-Za-z0-9_, ]+>)?)[ \n]*<<<([^;]+)>>>\\("
   "::kvtier::emulation::Launcher({\\3}, \"\\1\", [](auto... a) { \\1(a...); })(" text "${text}")
 string(REGEX REPLACE "asm volatile\\(\"mov\\.u64 %0, %%globaltimer;\" : \"=l\"\\(([a-z_]+)\\)\\);"
   "\\1 = ::kvtier::emulation::global_timer();" text "${text}")

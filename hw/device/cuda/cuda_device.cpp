@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <stdexcept>
 #include <vector>
 
 #include <cublas_v2.h>
@@ -15,9 +18,11 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include "hw/device/cuda/flashinfer_attention.hpp"
 #include "hw/device/device.hpp"
 #include "hw/device/host_memory.hpp"
 #include "hw/device/open_device.hpp"
+#include "kernels/attention_cuda.hpp"
 #include "kernels/paged_cuda.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/quantity.hpp"
@@ -78,6 +83,30 @@ struct PieceList {
   Buffer on_host;
   Buffer on_device;
   CudaEvent used;
+};
+
+/// An AttentionPlan of kernels on the device, and room for its parts.
+struct CudaAttentionPlan final : AttentionPlan {
+  kernels::PagedAttentionShape shape;
+  std::int64_t requests = 0;
+  kernels::cuda::AttentionLists lists;
+  Buffer on_host;
+  Buffer on_device;
+  Buffer parts;
+  CudaEvent uploaded;
+};
+
+/// A plan of FlashInfer: lists of 32-bit numbers (contexts, queries, lengths of pages) and its own
+/// memory.
+struct FlashInferPlan final : AttentionPlan {
+  kernels::PagedAttentionShape shape;
+  std::int64_t requests = 0;
+  std::vector<std::int64_t> planned;
+  flashinfer_attention::Memory memory;
+  Buffer lists;
+  Buffer floats;
+  Buffer integers;
+  Buffer integers_on_host;
 };
 
 struct CudaStream final : Stream {
@@ -166,6 +195,9 @@ class CudaDevice final : public Device {
     info_.libraries = {{"cudart", fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10)},
                        {"cublas", fmt::format("{}.{}.{}", blas_version / 10000,
                                               blas_version % 10000 / 100, blas_version % 100)}};
+    if (const std::string version = flashinfer_attention::version(); !version.empty()) {
+      info_.libraries.emplace_back("flashinfer", version);
+    }
     info_.processors = properties.multiProcessorCount;
     info_.memory = Bytes(static_cast<std::int64_t>(properties.totalGlobalMem));
     info_.element_type = kElementType<Element>;
@@ -268,29 +300,74 @@ class CudaDevice final : public Device {
                        work.input, kDataType<Element>, size(work.k), &zero, work.output,
                        kDataType<Element>, size(work.n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
   }
-  void attention(const AttentionWork& work, Stream& stream) override {
-    if (!kernels::is_valid(work.shape)) {
-      throw DeviceError(fmt::format(
-          "attention: {} query heads on {} KV heads of width {} are not what the kernel takes",
-          work.shape.query_heads, work.shape.kv_heads, work.shape.head_dim));
+  [[nodiscard]] bool has_attention(AttentionLibrary library,
+                                   const kernels::PagedAttentionShape& shape) const override {
+    return library == AttentionLibrary::own || flashinfer_attention::takes(shape);
+  }
+  void plan_attention(std::unique_ptr<AttentionPlan>& plan, AttentionLibrary library,
+                      const kernels::PagedAttentionShape& shape,
+                      std::span<const std::int64_t> context_begin,
+                      std::span<const std::int64_t> query_begin, Stream& stream) override {
+    expect_valid(shape);
+    if (library == AttentionLibrary::flashinfer) {
+      plan = plan_with_flashinfer(shape, context_begin, query_begin, stream);
+      return;
     }
+    const kernels::AttentionPlan planned = plan_on_host(shape, context_begin, query_begin);
+    if (dynamic_cast<CudaAttentionPlan*>(plan.get()) == nullptr) {
+      select();
+      plan = std::make_unique<CudaAttentionPlan>();
+    }
+    auto& mine = static_cast<CudaAttentionPlan&>(*plan);
+    const auto items = std::ssize(planned.decode) + std::ssize(planned.prefill);
+    const Bytes lists(items * static_cast<std::int64_t>(sizeof(kernels::AttentionItem)) +
+                      std::ssize(planned.merges) *
+                          static_cast<std::int64_t>(sizeof(kernels::AttentionMerge)));
+    const Bytes parts(planned.part_rows * kernels::cuda::part_numbers(shape) *
+                      static_cast<std::int64_t>(sizeof(float)));
+    mine.uploaded.synchronize();
+    if (mine.on_device.size() < lists || mine.parts.size() < parts) {
+      stream.synchronize();  // for what still uses the smaller ones
+      mine.on_host = Buffer(*this, MemoryKind::pinned, std::max(mine.on_host.size(), 2 * lists));
+      mine.on_device = Buffer(*this, MemoryKind::device, mine.on_host.size());
+      mine.parts = Buffer(*this, MemoryKind::device, std::max(mine.parts.size(), parts));
+    }
+    auto* const decode = mine.on_host.template as<kernels::AttentionItem>();
+    auto* const prefill = std::ranges::copy(planned.decode, decode).out;
+    auto* const end = std::ranges::copy(planned.prefill, prefill).out;
+    std::ranges::copy(planned.merges, reinterpret_cast<kernels::AttentionMerge*>(end));
+    copy(mine.on_device.data(), mine.on_host.data(), lists, stream);
+    check("cudaEventRecord", cudaEventRecord(mine.uploaded.event, on(stream)));
+    const auto* const first = mine.on_device.template as<kernels::AttentionItem>();
+    mine.shape = shape;
+    mine.requests = std::ssize(query_begin) - 1;
+    mine.lists = {.decode = first,
+                  .prefill = first + planned.decode.size(),
+                  .merges = reinterpret_cast<const kernels::AttentionMerge*>(first + items),
+                  .decode_items = std::ssize(planned.decode),
+                  .prefill_items = std::ssize(planned.prefill),
+                  .merge_items = std::ssize(planned.merges),
+                  .decode_rows = planned.decode_rows,
+                  .parts = mine.parts.template as<float>()};
+  }
+  void attention(const AttentionWork& work, Stream& stream) override {
+    expect_valid(work.shape);
     for (const void* const address :
          {work.queries, work.keys, work.values, static_cast<const void*>(work.output)}) {
-      expect_aligned(address, sizeof(Element));
+      expect_aligned(address, kUnit);
     }
-    if (work.queries_total < work.queries_max) {
-      throw DeviceError("attention: fewer queries in all than in the longest request");
+    if (const auto* const other = dynamic_cast<const FlashInferPlan*>(work.plan)) {
+      expect_planned(other, work);
+      attend_with_flashinfer(work, *other, stream);
+      return;
     }
-    select();  // for a new table
-    const kernels::RotaryAngles angles =
-        work.rope_base > 0 ? rotary_angles(work.shape.head_dim, work.rope_base, work.context_max)
-                           : kernels::RotaryAngles{};
-    check("attention",
-          kernels::cuda::attend_paged(work.shape, work.batch, angles, work.queries_max,
-                                      work.queries_total, static_cast<const Element*>(work.queries),
-                                      static_cast<const Element*>(work.keys),
-                                      static_cast<const Element*>(work.values),
-                                      static_cast<Element*>(work.output), on(stream)));
+    const auto* const plan = dynamic_cast<const CudaAttentionPlan*>(work.plan);
+    expect_planned(plan, work);
+    if (work.kv_type == KvType::float8) {
+      attend<kernels::cuda::Float8>(work, plan->lists, stream);
+    } else {
+      attend<Element>(work, plan->lists, stream);
+    }
   }
   void rope(const RopeWork& work, Stream& stream) override {
     select();  // for a new table
@@ -356,6 +433,130 @@ class CudaDevice final : public Device {
   [[nodiscard]] cudaStream_t on(Stream& stream) const {
     select();
     return static_cast<CudaStream&>(stream).stream;
+  }
+
+  static void expect_valid(const kernels::PagedAttentionShape& shape) {
+    if (!kernels::is_valid(shape)) {
+      throw DeviceError(fmt::format(
+          "attention: {} query heads on {} KV heads of width {} are not what the kernel takes",
+          shape.query_heads, shape.kv_heads, shape.head_dim));
+    }
+  }
+  template <class Plan>
+  static void expect_planned(const Plan* plan, const AttentionWork& work) {
+    if (plan == nullptr || plan->shape.query_heads != work.shape.query_heads ||
+        plan->shape.kv_heads != work.shape.kv_heads ||
+        plan->shape.head_dim != work.shape.head_dim || plan->requests != work.batch.requests) {
+      throw DeviceError("attention: a GPU needs a plan for the same heads and requests");
+    }
+  }
+  /// A new plan each time, once the stream is done with the last one: it is timed, not used by a
+  /// decoder.
+  [[nodiscard]] std::unique_ptr<AttentionPlan> plan_with_flashinfer(
+      const kernels::PagedAttentionShape& shape, std::span<const std::int64_t> context_begin,
+      std::span<const std::int64_t> query_begin, Stream& stream) {
+    if (!flashinfer_attention::takes(shape)) {
+      throw DeviceError(
+          fmt::format("attention: FlashInfer is missing or takes no heads of {}", shape.head_dim));
+    }
+    stream.synchronize();
+    const auto bytes = [](std::size_t n) { return Bytes(static_cast<std::int64_t>(n)); };
+    flashinfer_attention::Batch batch{.shape = shape};
+    std::ranges::transform(context_begin, std::back_inserter(batch.context_begin),
+                           [](std::int64_t n) { return static_cast<std::int32_t>(n); });
+    std::ranges::transform(query_begin, std::back_inserter(batch.query_begin),
+                           [](std::int64_t n) { return static_cast<std::int32_t>(n); });
+    select();
+    auto plan = std::make_unique<FlashInferPlan>();
+    plan->shape = shape;
+    plan->requests = std::ssize(query_begin) - 1;
+    std::vector<std::int32_t> lists = batch.context_begin;
+    lists.insert(lists.end(), batch.query_begin.begin(), batch.query_begin.end());
+    lists.resize(lists.size() + query_begin.size(), 1);
+    plan->lists = Buffer(*this, MemoryKind::device, bytes(lists.size() * sizeof lists.front()));
+    upload(plan->lists.data(), lists.data(), lists.size() * sizeof lists.front());
+    try {
+      const flashinfer_attention::Sizes sizes = flashinfer_attention::sizes_of(batch);
+      plan->floats = Buffer(*this, MemoryKind::device, bytes(sizes.floats));
+      plan->integers = Buffer(*this, MemoryKind::device, bytes(sizes.integers));
+      plan->integers_on_host = Buffer(*this, MemoryKind::pinned, bytes(sizes.integers));
+      plan->memory = {.floats = plan->floats.data(),
+                      .integers = plan->integers.data(),
+                      .integers_on_host = plan->integers_on_host.data(),
+                      .sizes = sizes};
+      plan->planned = flashinfer_attention::plan(batch, plan->memory, on(stream));
+    } catch (const DeviceError&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw DeviceError(fmt::format("FlashInfer: {}", error.what()));
+    }
+    stream.synchronize();
+    return plan;
+  }
+  void attend_with_flashinfer(const AttentionWork& work, const FlashInferPlan& plan,
+                              Stream& stream) {
+    if (work.rope_base > 0 || work.kv_type != KvType::element) {
+      throw DeviceError("attention: FlashInfer takes keys with positions, in the device's element");
+    }
+    const auto* const lists = plan.lists.template as<std::int32_t>();
+    try {
+      check("FlashInfer", flashinfer_attention::attend(
+                              flashinfer_attention::Call<Element>{
+                                  .shape = work.shape,
+                                  .requests = work.batch.requests,
+                                  .slots = work.batch.slots,
+                                  .context_begin = lists,
+                                  .query_begin = lists + plan.requests + 1,
+                                  .page_lengths = lists + 2 * (plan.requests + 1),
+                                  .queries = static_cast<const Element*>(work.queries),
+                                  .keys = static_cast<const Element*>(work.keys),
+                                  .values = static_cast<const Element*>(work.values),
+                                  .output = static_cast<Element*>(work.output)},
+                              plan.planned, plan.memory, on(stream)));
+    } catch (const DeviceError&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw DeviceError(fmt::format("FlashInfer: {}", error.what()));
+    }
+  }
+  [[nodiscard]] kernels::AttentionPlan plan_on_host(
+      const kernels::PagedAttentionShape& shape, std::span<const std::int64_t> context_begin,
+      std::span<const std::int64_t> query_begin) const {
+    try {
+      return kernels::plan_attention(shape, context_begin, query_begin, info_.processors);
+    } catch (const std::invalid_argument& error) {
+      throw DeviceError(error.what());
+    }
+  }
+  template <class Kv>
+  void attend(const AttentionWork& work, const kernels::cuda::AttentionLists& lists,
+              Stream& stream) {
+    for (const auto& [stride, size] : {std::pair(work.shape.query_stride, sizeof(Element)),
+                                       std::pair(work.shape.kv_stride, sizeof(Kv))}) {
+      if (stride * static_cast<std::int64_t>(size) % kUnit != 0) {
+        throw DeviceError(
+            fmt::format("attention: rows {} numbers apart: a GPU needs multiples of "
+                        "{} bytes",
+                        stride, kUnit));
+      }
+    }
+    select();  // for a new table
+    const kernels::RotaryAngles angles =
+        work.rope_base > 0 ? rotary_angles(work.shape.head_dim, work.rope_base, work.context_max)
+                           : kernels::RotaryAngles{};
+    check("attention", kernels::cuda::attend_paged(
+                           kernels::cuda::AttentionCall<Element, Kv>{
+                               .shape = work.shape,
+                               .batch = work.batch,
+                               .angles = angles,
+                               .lists = lists,
+                               .queries = static_cast<const Element*>(work.queries),
+                               .keys = static_cast<const Kv*>(work.keys),
+                               .values = static_cast<const Kv*>(work.values),
+                               .output = static_cast<Element*>(work.output),
+                               .key_scale = work.key_scale,
+                               .value_scale = work.value_scale},
+                           on(stream)));
   }
 
   /// One call a piece, except where its rows are too far apart.

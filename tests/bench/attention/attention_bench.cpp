@@ -69,8 +69,6 @@ class Scene {
     calibrate::fill_random(device, queries_, random);
     output_ = Buffer(device, MemoryKind::device, size);
     whole_ = begins(context_, options.added);
-    // The queries of one step lie together, as those of a batch do.
-    one_each_ = begins(0, 1);
   }
 
   /// Of K and V that a batch reads once.
@@ -129,6 +127,7 @@ class Scene {
   struct Begins {
     Buffer contexts;
     Buffer queries;
+    std::unique_ptr<AttentionPlan> plan;
   };
   /// For each request: contexts of so many tokens, so many queries.
   Begins begins(std::int64_t context, std::int64_t queries) {
@@ -138,8 +137,17 @@ class Scene {
       context_begin.push_back(r * context);
       query_begin.push_back(r * queries);
     }
-    return {calibrate::on_device<std::int64_t>(device_, context_begin),
-            calibrate::on_device<std::int64_t>(device_, query_begin)};
+    Begins all{.contexts = calibrate::on_device<std::int64_t>(device_, context_begin),
+               .queries = calibrate::on_device<std::int64_t>(device_, query_begin),
+               .plan = nullptr};
+    const auto stream = device_.make_stream();
+    device_.plan_attention(all.plan, AttentionLibrary::own,
+                           {.query_heads = shape_.query_heads,
+                            .kv_heads = shape_.kv_heads,
+                            .head_dim = shape_.head_dim},
+                           context_begin, query_begin, *stream);
+    stream->synchronize();
+    return all;
   }
 
   void fill(const KvPool& pool, RandomStream& random) {
@@ -167,9 +175,8 @@ class Scene {
                        .keys = pool.layer(0),
                        .values = pool.layer(0) + pool.row_bytes().value / 2,
                        .output = output_.data(),
-                       .queries_max = options_.added,
-                       .queries_total = options_.batch * options_.added,
                        .context_max = context_};
+    work.plan = whole_.plan.get();
     work.batch = {.requests = options_.batch,
                   .slots = slots.as<std::int32_t>(),
                   .context_begin = whole_.contexts.as<std::int64_t>(),
@@ -188,7 +195,6 @@ class Scene {
     if (shorter_.empty()) {
       for (std::int64_t i = 0; i < options_.added; ++i) {
         std::vector<std::int32_t> slots;
-        std::vector<std::int64_t> context_begin{0};
         std::vector<std::int32_t> all(static_cast<std::size_t>(tokens_));
         device_.copy(all.data(), slots_.data(), slots_.size(), stream);
         stream.synchronize();
@@ -196,10 +202,8 @@ class Scene {
         for (std::int64_t r = 0; r < options_.batch; ++r) {
           const auto begin = all.begin() + r * context_;
           slots.insert(slots.end(), begin, begin + length);
-          context_begin.push_back(static_cast<std::int64_t>(slots.size()));
         }
-        shorter_.push_back({calibrate::on_device<std::int32_t>(device_, slots),
-                            calibrate::on_device<std::int64_t>(device_, context_begin)});
+        shorter_.push_back({calibrate::on_device<std::int32_t>(device_, slots), begins(length, 1)});
       }
     }
     const Bytes step =
@@ -207,11 +211,11 @@ class Scene {
     for (std::int64_t i = 0; i < options_.added; ++i) {
       const Step& s = shorter_[static_cast<std::size_t>(i)];
       AttentionWork one = work(pool_, s.slots);
-      one.queries_max = 1;
-      one.queries_total = options_.batch;
       one.context_max = context_ - options_.added + i + 1;
-      one.batch.context_begin = s.context_begin.as<std::int64_t>();
-      one.batch.query_begin = one_each_.queries.as<std::int64_t>();
+      one.plan = s.begins.plan.get();
+      one.batch.context_begin = s.begins.contexts.as<std::int64_t>();
+      // The queries of one step lie together, as those of a batch do.
+      one.batch.query_begin = s.begins.queries.as<std::int64_t>();
       // Rows [step][request] here, [request][step] in the other ways.
       one.shape.query_stride = options_.added * shape_.query_heads * shape_.head_dim;
       one.queries = queries_.data() +
@@ -235,7 +239,7 @@ class Scene {
 
   struct Step {
     Buffer slots;
-    Buffer context_begin;
+    Begins begins;
   };
 
   Device& device_;
@@ -251,7 +255,6 @@ class Scene {
   Buffer queries_;
   Buffer output_;
   Begins whole_;
-  Begins one_each_;
   std::vector<Step> shorter_;
 };
 

@@ -2,6 +2,7 @@
 /// the second one where there is one.
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -65,6 +66,17 @@ TEST_P(CudaChecks, SaysWhichNumbersItUses) {
 TEST_P(CudaChecks, AttentionAgreesWithPlainAttentionInDouble) {
   for (const AttentionCase& c : attention_cases()) {
     EXPECT_LE(attention_error(device(), c), 1) << c.name;
+  }
+}
+
+TEST_P(CudaChecks, AttentionTakesKeysAndValuesOf8Bits) {
+  const std::set<std::string> few{"DecodeGrouped128", "Extend64Rope", "WidestHead", "OddHeadRope",
+                                  "Mixed128Rope",     "LargestGroup", "Strided64"};
+  for (AttentionCase c : attention_cases()) {
+    c.float8 = true;
+    if (few.contains(c.name)) {
+      EXPECT_LE(attention_error(device(), c), 1) << c.name;
+    }
   }
 }
 

@@ -13,9 +13,127 @@ namespace {
 
 constexpr double kFloat = 0x1p-24;
 
-double norm(const double* x, std::size_t width) {
-  return std::sqrt(std::inner_product(x, x + width, x, 0.0));
+/// e4m3: a sign, four bits of exponent with a bias of 7, three of mantissa. 0x7f is no number.
+float value_of_float8(std::uint8_t code) {
+  const int exponent = code >> 3 & 15;
+  const int mantissa = code & 7;
+  const double value =
+      exponent == 0 ? mantissa * 0x1p-9 : (8 + mantissa) * std::ldexp(1.0, exponent - 10);
+  return static_cast<float>(code < 128 ? value : -value);
 }
+
+/// The nearest one, or 0x7f where `x` is no number.
+std::uint8_t float8_of(float x) {
+  constexpr std::uint8_t kNone = 0x7f;
+  static const std::vector<float> values = [] {
+    std::vector<float> all;
+    for (std::uint8_t code = 0; code < kNone; ++code) {
+      all.push_back(value_of_float8(code));
+    }
+    return all;
+  }();
+  if (std::isnan(x)) {
+    return kNone;
+  }
+  const float size = std::abs(x);
+  auto code = std::ranges::lower_bound(values, size) - values.begin();
+  const auto at = [&](std::ptrdiff_t i) { return values[static_cast<std::size_t>(i)]; };
+  if (code == std::ssize(values) || (code > 0 && size - at(code - 1) < at(code) - size)) {
+    --code;
+  }
+  return static_cast<std::uint8_t>(x < 0 ? code | 0x80 : code);
+}
+
+/// How far attention of one request may be off, for each number of its output.
+class AttentionBound {
+ public:
+  /// With `rotates` the device turns keys and queries itself. Those given are turned already.
+  AttentionBound(const Device& device, bool rotates, const std::vector<double>& q,
+                 const std::vector<double>& k, const std::vector<double>& v,
+                 const kernels::AttentionShape& shape, const std::vector<double>& expected)
+      : bounds_(q.size()) {
+    // Scores: sums of `width` products in any order, of numbers that took up to four roundings when
+    // they were turned, are off by (width + 12) f |q| |k| scale. f is 2^-24 for float; tensor cores
+    // round sums down, 2^-23. Turned numbers are rounded to elements of 16 bits, a share u = 2^-8
+    // (bfloat16) or 2^-11 (float16) each: 2 u times the sum over pairs of |q pair| |k pair| scale,
+    // whatever position the pair is turned to.
+    // Weights: with S the largest score, rounding the argument of exp is worth S 2^-21, exp itself
+    // 2^-21 as often as the maximum changes, 20 times at most here, and the sum over a context of n
+    // (n + 8) f. So the weight of key j is off by a share e_j of itself, the output by the sum of
+    // e_j w_j (|v_j| + |output|). Weights are rounded to elements before they meet the values: u
+    // times the sum of w_j |v_j|, and for float16 2^-25 of the largest weight for each key.
+    const bool narrow = device.info().element_type != ElementType::float32;
+    const double u = narrow ? rounding(device) : 0;
+    const double f = narrow ? 2 * kFloat : kFloat;
+    const double tiny = device.info().element_type == ElementType::float16 ? 0x1p-25 : 0;
+    const std::size_t width = shape.head_dim;
+    const std::size_t context = k.size() / (shape.kv_heads * width);
+    const std::size_t count = q.size() / (shape.query_heads * width);
+    const double scale = 1 / std::sqrt(static_cast<double>(width));
+    const std::vector<double> key_pairs = pairs_of(k, width);
+    const std::vector<double> query_pairs = pairs_of(q, width);
+    const std::size_t half = width / 2;
+    std::vector<double> scores(context);
+    std::vector<double> shares(context);
+    for (std::size_t row = 0; row < count * shape.query_heads; ++row) {
+      const std::size_t head = row % shape.query_heads / (shape.query_heads / shape.kv_heads);
+      const std::size_t sees = context - count + row / shape.query_heads + 1;
+      double top = 0;
+      double highest = -INFINITY;
+      for (std::size_t j = 0; j < sees; ++j) {
+        const std::size_t key = j * shape.kv_heads + head;
+        const double dot =
+            std::inner_product(&q[row * width], &q[row * width] + width, &k[key * width], 0.0);
+        const double most =
+            std::inner_product(&query_pairs[row * half], &query_pairs[row * half] + half,
+                               &key_pairs[key * half], 0.0) *
+            scale;
+        scores[j] = dot * scale;
+        shares[j] = (static_cast<double>(width) + 12) * f * most + (rotates ? 2.02 * u * most : 0);
+        top = std::max(top, most);
+        highest = std::max(highest, scores[j]);
+      }
+      double total = 0;
+      for (std::size_t j = 0; j < sees; ++j) {
+        scores[j] = std::exp(scores[j] - highest);
+        total += scores[j];
+      }
+      const double same = top * 0x1p-21 + 20 * 0x1p-21 + (static_cast<double>(sees) + 8) * f;
+      std::vector<double> off(width);
+      double mean_share = 0;
+      for (std::size_t j = 0; j < sees; ++j) {
+        const double weight = scores[j] / total;
+        const double share = weight * (shares[j] + same);
+        const double* const value = &v[(j * shape.kv_heads + head) * width];
+        mean_share += share;
+        for (std::size_t d = 0; d < width; ++d) {
+          off[d] += (1.05 * share + 1.01 * u * weight + tiny / total) * std::abs(value[d]);
+        }
+      }
+      for (std::size_t d = 0; d < width; ++d) {
+        const double right = std::abs(expected[row * width + d]);
+        bounds_[row * width + d] =
+            off[d] + (1.05 * mean_share + rounding(device)) * right + rounding_at_zero(device);
+      }
+    }
+  }
+
+  [[nodiscard]] double at(std::size_t i) const { return bounds_[i]; }
+
+ private:
+  /// The length of each pair (i, i + width / 2) of each head.
+  static std::vector<double> pairs_of(const std::vector<double>& x, std::size_t width) {
+    std::vector<double> lengths;
+    for (std::size_t head = 0; head < x.size(); head += width) {
+      for (std::size_t i = 0; i < width / 2; ++i) {
+        lengths.push_back(std::hypot(x[head + i], x[head + i + width / 2]));
+      }
+    }
+    return lengths;
+  }
+
+  std::vector<double> bounds_;
+};
 
 }  // namespace
 
@@ -117,10 +235,8 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
   for (const auto& [queries, context] : c.requests) {
     query_begin.push_back(query_begin.back() + queries);
     context_begin.push_back(context_begin.back() + context);
-    work.queries_max = std::max(work.queries_max, queries);
     work.context_max = std::max(work.context_max, context);
   }
-  work.queries_total = query_begin.back();
   const auto tokens = static_cast<std::size_t>(context_begin.back());
   const auto queried = static_cast<std::size_t>(query_begin.back());
 
@@ -151,7 +267,25 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
                   NAN);
     }
   }
-  const Buffer kv_on = elements_on(device, kv);
+  const Bytes kv_element = c.float8 ? Bytes(1) : device.info().element;
+  std::vector<float> held;
+  Buffer kv_on;
+  if (c.float8) {
+    work.kv_type = KvType::float8;
+    work.key_scale = 0.75F;
+    work.value_scale = 0.5F;
+    std::vector<std::uint8_t> codes(kv.size());
+    held.resize(kv.size());
+    for (std::size_t i = 0; i < kv.size(); ++i) {
+      const bool of_keys = c.strided ? i % kv_stride < kv_row : i < values_at;
+      codes[i] = float8_of(kv[i]);
+      held[i] = value_of_float8(codes[i]) * (of_keys ? work.key_scale : work.value_scale);
+    }
+    kv_on = numbers_on(device, codes);
+  } else {
+    kv_on = elements_on(device, kv);
+    held = elements_from(device, kv_on.data(), kv.size());  // as the device holds them
+  }
   const Buffer queries_on = elements_on(device, random_values(queried * query_stride + 1, 3));
   const Buffer output = elements_on(device, std::vector<float>(queried * query_row + 1, NAN));
   std::vector<std::int32_t> given = slots;
@@ -168,7 +302,7 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
   work.shape = shape;
   work.queries = queries_on.data();
   work.keys = kv_on.data();
-  work.values = kv_on.data() + (static_cast<std::int64_t>(values_at) * device.info().element).value;
+  work.values = kv_on.data() + (static_cast<std::int64_t>(values_at) * kv_element).value;
   work.output = output.data();
   work.batch = {.requests = static_cast<std::int64_t>(c.requests.size()),
                 .slots = slots_on.as<std::int32_t>(),
@@ -176,14 +310,15 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
                 .query_begin = begins_on.as<std::int64_t>()};
   work.rope_base = c.rope_base;
   const auto stream = device.make_stream();
+  std::unique_ptr<AttentionPlan> plan;
+  device.plan_attention(plan, AttentionLibrary::own, work.shape, context_begin, query_begin,
+                        *stream);
+  work.plan = plan.get();
   device.attention(work, *stream);
   stream->synchronize();
 
   const std::vector<float> found = elements_from(device, output.data(), queried * query_row);
-  // As the device holds them.
-  const std::vector<float> held = elements_from(device, kv_on.data(), kv.size());
   const std::vector<float> asked = elements_from(device, queries_on.data(), queried * query_stride);
-  const double scale = 1 / std::sqrt(static_cast<double>(width));
   const kernels::AttentionShape reference{
       .query_heads = heads, .kv_heads = kv_heads, .head_dim = width, .rope_base = c.rope_base};
   double worst = 0;
@@ -223,30 +358,10 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
     std::vector<double> expected(q.size());
     kernels::attend<double>(q, k, v, reference, expected);
 
-    // A score is a sum of `width` products, of numbers that took up to four roundings when they
-    // were turned, in any order: off by (width + 12) 2^-24 |q| |k| scale = s. Its argument of exp
-    // is at most 2 S, with S the largest |q| |k| scale: rounding it makes the weight wrong by S
-    // 2^-22, exp itself by 2^-21, as often as the maximum changes, 16 times at most here. Summing
-    // a context of n adds (n + 8) 2^-24. So a weight is off by a share e of itself, their weighted
-    // mean by 2 e V, V being the largest value; and it is rounded at the end.
-    double key = 0;
-    double query = 0;
-    for (std::size_t i = 0; i < k.size(); i += width) {
-      key = std::max(key, norm(&k[i], width));
-    }
-    for (std::size_t i = 0; i < q.size(); i += width) {
-      query = std::max(query, norm(&q[i], width));
-    }
-    const double score = query * key * scale;
-    const double share = (static_cast<double>(width) + 12) * kFloat * score + score * 0x1p-22 +
-                         16 * 0x1p-21 + (static_cast<double>(context) + 8) * kFloat;
-    const double largest = std::accumulate(
-        v.begin(), v.end(), 0.0, [](double a, double b) { return std::max(a, std::abs(b)); });
+    const AttentionBound bound(device, c.rope_base > 0, q, k, v, reference, expected);
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      const double bound = 2.1 * share * largest + rounding(device) * std::abs(expected[i]) +
-                           rounding_at_zero(device);
       const double error =
-          std::abs(static_cast<double>(found[first * query_row + i]) - expected[i]) / bound;
+          std::abs(static_cast<double>(found[first * query_row + i]) - expected[i]) / bound.at(i);
       worst = std::isnan(error) ? INFINITY : std::max(worst, error);
     }
   }

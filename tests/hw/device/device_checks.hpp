@@ -51,6 +51,8 @@ struct AttentionCase {
   std::int64_t shared = 0;
   /// Queries as part of a wider row, K and V of a slot side by side.
   bool strided = false;
+  /// Keys and values in e4m3, with scales.
+  bool float8 = false;
 };
 /// Every case that a device has to pass.
 [[nodiscard]] std::vector<AttentionCase> attention_cases();

@@ -35,6 +35,16 @@ class ForwardingDevice : public Device {
   void scatter(const RowWork& work, Stream& stream) override { host_.scatter(work, stream); }
   void fold(const RowWork& work, Stream& stream) override { host_.fold(work, stream); }
   void gemm(const GemmWork& work, Stream& stream) override { host_.gemm(work, stream); }
+  [[nodiscard]] bool has_attention(AttentionLibrary library,
+                                   const kernels::PagedAttentionShape& shape) const override {
+    return host_.has_attention(library, shape);
+  }
+  void plan_attention(std::unique_ptr<AttentionPlan>& plan, AttentionLibrary library,
+                      const kernels::PagedAttentionShape& shape,
+                      std::span<const std::int64_t> context_begin,
+                      std::span<const std::int64_t> query_begin, Stream& stream) override {
+    host_.plan_attention(plan, library, shape, context_begin, query_begin, stream);
+  }
   void attention(const AttentionWork& work, Stream& stream) override {
     host_.attention(work, stream);
   }

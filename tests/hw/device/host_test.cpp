@@ -206,8 +206,6 @@ TEST_F(CpuDevice, AttendsCausallyThroughSlots) {
                                 .slots = slots.as<std::int32_t>(),
                                 .context_begin = contexts.as<std::int64_t>(),
                                 .query_begin = queries.as<std::int64_t>()},
-                      .queries_max = 2,
-                      .queries_total = 2,
                       .context_max = 4},
                      *stream_);
   stream_->synchronize();
@@ -225,6 +223,23 @@ TEST_F(CpuDevice, RefusesAnAttentionShapeBeforeItIsQueued) {
         error.what(),
         "attention: 3 query heads on 2 KV heads of width 64 are not what the kernel takes");
   }
+}
+
+TEST_F(CpuDevice, RefusesKeysAndValuesOf8Bits) {
+  try {
+    device_->attention(
+        {.shape = {.query_heads = 1, .kv_heads = 1, .head_dim = 64}, .kv_type = KvType::float8},
+        *stream_);
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "attention: the host has keys and values in float32 alone");
+  }
+}
+
+TEST_F(CpuDevice, HasItsOwnAttentionAlone) {
+  const kernels::PagedAttentionShape shape{.query_heads = 1, .kv_heads = 1, .head_dim = 64};
+  EXPECT_TRUE(device_->has_attention(AttentionLibrary::own, shape));
+  EXPECT_FALSE(device_->has_attention(AttentionLibrary::flashinfer, shape));
 }
 
 // Position 1, one pair: (1, 0) becomes (cos 1, sin 1); position 0 changes nothing.

@@ -1,0 +1,929 @@
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/attention_cuda.hpp"
+#include "kernels/attention_tiles.hpp"
+#include "kernels/instructions.cuh"
+
+namespace kvtier::kernels::cuda {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kWarps = kAttentionWarps;
+constexpr int kThreads = kAttentionThreads;
+constexpr unsigned kAllLanes = 0xffffffffU;
+constexpr float kLog2E = 1.44269504F;
+
+// ---- Numbers ----
+
+template <class Element>
+__device__ float2 unpack(unsigned pair) {
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
+  } else {
+    __half2 both;
+    memcpy(&both, &pair, sizeof both);
+    return __half22float2(both);
+  }
+}
+
+template <class Element>
+__device__ unsigned pack(float low, float high) {
+  std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, __nv_bfloat162, __half2> both;
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    both = __floats2bfloat162_rn(low, high);
+  } else {
+    both = __floats2half2_rn(low, high);
+  }
+  unsigned pair;
+  memcpy(&pair, &both, sizeof pair);
+  return pair;
+}
+
+template <class Element>
+__device__ Element to_element(float x) {
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    return __float2bfloat16(x);
+  } else {
+    return __float2half(x);
+  }
+}
+
+/// Eight neighbours of a head: 16 bytes of an element.
+struct Eight {
+  float x[8];
+};
+
+template <class Element>
+__device__ Eight unpack(const uint4& bits) {
+  const float2 a = unpack<Element>(bits.x);
+  const float2 b = unpack<Element>(bits.y);
+  const float2 c = unpack<Element>(bits.z);
+  const float2 d = unpack<Element>(bits.w);
+  return {{a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y}};
+}
+
+template <class Element>
+__device__ uint4 pack(const Eight& eight) {
+  const float(&x)[8] = eight.x;
+  return {pack<Element>(x[0], x[1]), pack<Element>(x[2], x[3]), pack<Element>(x[4], x[5]),
+          pack<Element>(x[6], x[7])};
+}
+
+/// e4m3 has the bits of a float with an exponent that is smaller by 120.
+__device__ float float_of(unsigned bits) {
+  constexpr float kUp = 0x1p120F;
+  return __uint_as_float((bits & 0x80U) << 24 | (bits & 0x7fU) << 20) * kUp;
+}
+
+__device__ Eight unpack(const uint2& bits) {
+  Eight eight;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    eight.x[i] = float_of(bits.x >> 8 * i);
+    eight.x[4 + i] = float_of(bits.y >> 8 * i);
+  }
+  return eight;
+}
+
+/// Turns the pairs (low, high) by the eight angles at `angle`.
+__device__ void turn(Eight& low, Eight& high, const RotaryAngles& angles, std::int64_t angle) {
+  const auto* const cosines = reinterpret_cast<const float4*>(angles.cosines + angle);
+  const auto* const sines = reinterpret_cast<const float4*>(angles.sines + angle);
+#pragma unroll
+  for (int four = 0; four < 2; ++four) {
+    const float4 cosine = cosines[four];
+    const float4 sine = sines[four];
+    const float c[4] = {cosine.x, cosine.y, cosine.z, cosine.w};
+    const float s[4] = {sine.x, sine.y, sine.z, sine.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float a = low.x[4 * four + i];
+      const float b = high.x[4 * four + i];
+      low.x[4 * four + i] = a * c[i] - b * s[i];
+      high.x[4 * four + i] = a * s[i] + b * c[i];
+    }
+  }
+}
+
+// ---- Tiles in shared memory ----
+
+/// The address of 8 numbers of a row. The eight rows of a matrix that one ldmatrix reads lie in
+/// different banks.
+template <int head_dim>
+__device__ unsigned char* chunk_at(unsigned char* tile, int row, int chunk) {
+  return tile + row * (head_dim * kElementBytes) + (chunk ^ (row & 7)) * 16;
+}
+
+/// 8 numbers of a stored tile. Those of 8 bits are never read by ldmatrix and lie in their order.
+template <class Element, class Kv, int head_dim>
+__device__ Eight stored_eight(unsigned char* tile, int row, int chunk) {
+  if constexpr (std::is_same_v<Kv, Float8>) {
+    return unpack(*reinterpret_cast<const uint2*>(tile + row * head_dim + chunk * 8));
+  } else {
+    return unpack<Element>(*reinterpret_cast<const uint4*>(chunk_at<head_dim>(tile, row, chunk)));
+  }
+}
+
+template <class Element, int head_dim>
+__device__ void put_eight(unsigned char* tile, int row, int chunk, const Eight& eight) {
+  *reinterpret_cast<uint4*>(chunk_at<head_dim>(tile, row, chunk)) = pack<Element>(eight);
+}
+
+/// Keys of a tile turn, key i by the position min(first + i, last). `to` may be `from`, unless the
+/// numbers become longer.
+template <class Element, class Kv, int head_dim>
+__device__ void turn_keys(unsigned char* from, unsigned char* to, int keys, int thread, int threads,
+                          int width, const RotaryAngles& angles, std::int64_t first,
+                          std::int64_t last) {
+  constexpr int kPairs = head_dim / 16;
+  const int pairs = width / 16;
+  for (int i = thread; i < keys * kPairs; i += threads) {
+    const int key = i / kPairs;
+    const int chunk = i % kPairs;
+    if (chunk < pairs) {
+      Eight low = stored_eight<Element, Kv, head_dim>(from, key, chunk);
+      Eight high = stored_eight<Element, Kv, head_dim>(from, key, chunk + pairs);
+      const std::int64_t position = first + key < last ? first + key : last;
+      turn(low, high, angles, position * (width / 2) + chunk * 8);
+      put_eight<Element, head_dim>(to, key, chunk, low);
+      put_eight<Element, head_dim>(to, key, chunk + pairs, high);
+    }
+  }
+}
+
+/// Numbers of 8 bits become elements.
+template <class Element, int head_dim>
+__device__ void convert_rows(unsigned char* from, unsigned char* to, int keys, int thread,
+                             int threads, int width) {
+  constexpr int kChunks = head_dim / 8;
+  for (int i = thread; i < keys * kChunks; i += threads) {
+    const int key = i / kChunks;
+    const int chunk = i % kChunks;
+    if (chunk < width / 8) {
+      put_eight<Element, head_dim>(to, key, chunk,
+                                   stored_eight<Element, Float8, head_dim>(from, key, chunk));
+    }
+  }
+}
+
+// ---- A block's part of the batch ----
+
+template <class Element, class Kv>
+struct Place {
+  const std::int32_t* slots;
+  const Kv* keys;
+  const Kv* values;
+  std::int64_t query_begin;
+  /// Tokens before the first new one.
+  int past;
+  int group;
+  int kv_head;
+  int width;
+};
+
+template <class Element, class Kv>
+__device__ Place<Element, Kv> place_of(const AttentionCall<Element, Kv>& call,
+                                       const AttentionItem& item) {
+  const PagedBatch& batch = call.batch;
+  const std::int64_t context_begin = batch.context_begin[item.request];
+  const std::int64_t query_begin = batch.query_begin[item.request];
+  const std::int64_t context = batch.context_begin[item.request + 1] - context_begin;
+  const std::int64_t added = batch.query_begin[item.request + 1] - query_begin;
+  const int kv_head = static_cast<int>(blockIdx.x % call.shape.kv_heads);
+  return {.slots = batch.slots + context_begin,
+          .keys = call.keys + kv_head * call.shape.head_dim,
+          .values = call.values + kv_head * call.shape.head_dim,
+          .query_begin = query_begin,
+          .past = static_cast<int>(context - added),
+          .group = static_cast<int>(call.shape.query_heads / call.shape.kv_heads),
+          .kv_head = kv_head,
+          .width = static_cast<int>(call.shape.head_dim)};
+}
+
+/// Tokens of the context that a row sees.
+template <class Element, class Kv>
+__device__ int seen_by(const Place<Element, Kv>& place, int row) {
+  return place.past + row / place.group + 1;
+}
+
+/// The place of a row's head among queries or outputs that are `stride` apart.
+template <class Element, class Kv>
+__device__ std::int64_t head_at(const Place<Element, Kv>& place, int row, std::int64_t stride) {
+  return (place.query_begin + row / place.group) * stride +
+         (place.kv_head * place.group + row % place.group) * place.width;
+}
+
+/// The query rows of an item go to a tile of `rows` rows, turned by turning(row), which is the
+/// number of their position; numbers below 0 and rows behind the last become zeros.
+template <class Element, class Kv, int head_dim, class Turning>
+__device__ void load_queries(const AttentionCall<Element, Kv>& call,
+                             const Place<Element, Kv>& place, const AttentionItem& item,
+                             unsigned char* tile, int rows, int thread, int threads,
+                             const Turning& turning) {
+  constexpr int kPairs = head_dim / 16;
+  const int pairs = place.width / 16;
+  const bool turns = call.angles.cosines != nullptr;
+  for (int i = thread; i < rows * kPairs; i += threads) {
+    const int row = i / kPairs;
+    const int chunk = i % kPairs;
+    if (chunk >= pairs) {
+      continue;
+    }
+    uint4 low{};
+    uint4 high{};
+    const std::int64_t position = row < item.rows ? turning(row) : -1;
+    if (position >= 0) {
+      const auto* const head = reinterpret_cast<const uint4*>(
+          call.queries + head_at(place, item.first_row + row, call.shape.query_stride));
+      low = head[chunk];
+      high = head[chunk + pairs];
+      if (turns) {
+        Eight first = unpack<Element>(low);
+        Eight second = unpack<Element>(high);
+        turn(first, second, call.angles, position * (place.width / 2) + chunk * 8);
+        low = pack<Element>(first);
+        high = pack<Element>(second);
+      }
+    }
+    *reinterpret_cast<uint4*>(chunk_at<head_dim>(tile, row, chunk)) = low;
+    *reinterpret_cast<uint4*>(chunk_at<head_dim>(tile, row, chunk + pairs)) = high;
+  }
+}
+
+/// Asks for 16 bytes of a key and of its value; zeros for a slot below 0.
+template <class Element, class Kv, int head_dim>
+__device__ void load_chunk(const AttentionCall<Element, Kv>& call, const Place<Element, Kv>& place,
+                           unsigned char* keys, unsigned char* values, int row, int chunk,
+                           int slot) {
+  constexpr int kNumbers = 16 / static_cast<int>(sizeof(Kv));
+  if (chunk * kNumbers >= place.width) {
+    return;
+  }
+  const bool reads = slot >= 0;
+  const std::int64_t at =
+      reads ? slot * call.shape.kv_stride + static_cast<std::int64_t>(chunk) * kNumbers : 0;
+  if constexpr (std::is_same_v<Kv, Float8>) {
+    copy_async(keys + row * head_dim + chunk * 16, place.keys + at, reads);
+    copy_async(values + row * head_dim + chunk * 16, place.values + at, reads);
+  } else {
+    copy_async(chunk_at<head_dim>(keys, row, chunk), place.keys + at, reads);
+    copy_async(chunk_at<head_dim>(values, row, chunk), place.values + at, reads);
+  }
+}
+
+/// A part's row: `width` sums, the largest score, the total weight.
+template <class Element, class Kv>
+__device__ float* part_at(const AttentionCall<Element, Kv>& call, std::int64_t row, int kv_head) {
+  return call.lists.parts + (row * call.shape.kv_heads + kv_head) * (call.shape.head_dim + 2);
+}
+
+/// The weight of a score: 0 for one that no key has reached, whatever the largest is.
+__device__ float finite(float largest) { return largest == -INFINITY ? 0.0F : largest; }
+
+// ---- Decode ----
+
+/// Functions of the host have no place in a kernel, not even for constants.
+template <class Kv, int head_dim, int columns>
+struct DecodeSizes {
+  static constexpr DecodeTiles kTiles{
+      .head_dim = head_dim, .columns = columns, .kv_bytes = sizeof(Kv)};
+  static constexpr int kStages = kTiles.stages();
+  static constexpr int kStage = kTiles.stage_bytes();
+  static constexpr int kWarpBytes = kTiles.warp_bytes();
+  static constexpr int kQueryBytes = kTiles.query_bytes();
+};
+
+/// One block for one item and KV head. Keys are the rows of a product and query rows its columns,
+/// so that a group of eight wastes nothing. Each warp has every fourth tile of 16 keys, its own
+/// stages of asynchronous copies and its own softmax, without a barrier of the block until the
+/// warps' sums are merged.
+template <class Element, class Kv, int head_dim, int columns>
+__global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element, Kv> call) {
+  using Sizes = DecodeSizes<Kv, head_dim, columns>;
+  constexpr int kKeys = DecodeTiles::kKeys;
+  constexpr int kStages = Sizes::kStages;
+  constexpr int kStage = Sizes::kStage;
+  constexpr int kWarpBytes = Sizes::kWarpBytes;
+  constexpr int kQueryBytes = Sizes::kQueryBytes;
+  constexpr int kSteps = head_dim / 16;
+  constexpr int kColumnTiles = columns / 8;
+  constexpr bool kConverts = std::is_same_v<Kv, Float8>;
+  constexpr int kChunks = head_dim * static_cast<int>(sizeof(Kv)) / 16;
+
+  const AttentionItem item = call.lists.decode[blockIdx.x / call.shape.kv_heads];
+  const Place<Element, Kv> place = place_of(call, item);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int steps = place.width / 16;
+  const bool turns = call.angles.cosines != nullptr;
+  unsigned char* const stages = dynamic_shared() + warp * kWarpBytes;
+  unsigned char* const converted = stages + kStages * kStage;
+  unsigned char* const queries =
+      dynamic_shared() + kWarps * kWarpBytes + (turns ? warp * kQueryBytes : 0);
+
+  const int tiles = (item.key_end - item.key_begin + kKeys - 1) / kKeys;
+  // The slot of the tile's key that is the lane's, -1 behind the last.
+  const auto slot_of = [&](int tile) {
+    const int key = item.key_begin + tile * kKeys + lane % kKeys;
+    return key < item.key_end ? place.slots[key] : -1;
+  };
+  int next = warp;
+  int next_slot = slot_of(next);
+  const auto load_next = [&](int stage) {
+    if (next < tiles) {
+      unsigned char* const keys = stages + stage * kStage;
+      unsigned char* const values = keys + kStage / 2;
+#pragma unroll 4
+      for (int i = 0; i < kKeys * kChunks / kWarp; ++i) {
+        const int at = lane + i * kWarp;
+        const int slot = __shfl_sync(kAllLanes, next_slot, at / kChunks);
+        load_chunk<Element, Kv, head_dim>(call, place, keys, values, at / kChunks, at % kChunks,
+                                          slot);
+      }
+      next += kWarps;
+      next_slot = slot_of(next);
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) {
+    load_next(stage);
+  }
+  if (!turns) {
+    load_queries<Element, Kv, head_dim>(call, place, item, queries, columns,
+                                        static_cast<int>(threadIdx.x), kThreads,
+                                        [](int) { return 0; });
+    __syncthreads();
+  }
+
+  /// The lane has two columns in each eight. These are the keys they see and their softmax so far,
+  /// in units of log2.
+  int seen[kColumnTiles][2];
+  float largest[kColumnTiles][2];
+  float total[kColumnTiles][2];
+  float sums[kSteps][kColumnTiles][4];
+#pragma unroll
+  for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = n * 8 + 2 * (lane % 4) + i;
+      const int sees = row < item.rows ? seen_by(place, item.first_row + row) : 0;
+      seen[n][i] = sees < item.key_end ? sees : item.key_end;
+      seen[n][i] = row < item.rows ? seen[n][i] : 0;
+      largest[n][i] = -INFINITY;
+      total[n][i] = 0;
+    }
+#pragma unroll
+    for (int d = 0; d < kSteps; ++d) {
+      sums[d][n][0] = sums[d][n][1] = sums[d][n][2] = sums[d][n][3] = 0;
+    }
+  }
+  const float scale = call.key_scale * rsqrtf(static_cast<float>(place.width)) * kLog2E;
+
+  int stage = 0;
+  for (int tile = warp; tile < tiles; tile += kWarps) {
+    wait_for_copies<kStages - 1>();
+    __syncwarp();
+    unsigned char* keys = stages + stage * kStage;
+    unsigned char* values = keys + kStage / 2;
+    const int first_key = item.key_begin + tile * kKeys;
+    if (turns) {
+      // A score depends on the distance alone, so positions count from the tile's first key, whose
+      // angles stay in the nearest cache.
+      turn_keys<Element, Kv, head_dim>(keys, kConverts ? converted : keys, kKeys, lane, kWarp,
+                                       place.width, call.angles, 0, kKeys - 1);
+      load_queries<Element, Kv, head_dim>(
+          call, place, item, queries, columns, lane, kWarp, [&](int row) {
+            return static_cast<std::int64_t>(seen_by(place, item.first_row + row)) - 1 - first_key;
+          });
+      __syncwarp();
+    } else if constexpr (kConverts) {
+      convert_rows<Element, head_dim>(keys, converted, kKeys, lane, kWarp, place.width);
+      __syncwarp();
+    }
+    if constexpr (kConverts) {
+      keys = converted;
+    }
+
+    float scores[kColumnTiles][4] = {};
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      if (s < steps) {
+        unsigned a[4];
+        load_matrices(a, chunk_at<head_dim>(keys, lane % 16, 2 * s + lane / 16));
+        unsigned b[2 * kColumnTiles];
+        load_matrices(b, chunk_at<head_dim>(queries, lane % 8 + (lane / 16 * 8) % columns,
+                                            2 * s + lane / 8 % 2));
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) {
+          const unsigned pair[2] = {b[2 * n], b[2 * n + 1]};
+          multiply_add<Element>(scores[n], a, pair);
+        }
+      }
+    }
+
+    const int key = first_key + lane / 4;
+    unsigned weights[kColumnTiles][2];
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& low = scores[n][i];
+        float& high = scores[n][2 + i];
+        low = key < seen[n][i] ? low * scale : -INFINITY;
+        high = key + 8 < seen[n][i] ? high * scale : -INFINITY;
+        float top = fmaxf(largest[n][i], fmaxf(low, high));
+#pragma unroll
+        for (int offset = 4; offset < kWarp; offset *= 2) {
+          top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, offset));
+        }
+        const float from = finite(top);
+        const float shrink = fast_exp2(largest[n][i] - from);
+        largest[n][i] = top;
+        low = fast_exp2(low - from);
+        high = fast_exp2(high - from);
+        total[n][i] = total[n][i] * shrink + (low + high);
+#pragma unroll
+        for (int d = 0; d < kSteps; ++d) {
+          sums[d][n][i] *= shrink;
+          sums[d][n][2 + i] *= shrink;
+        }
+      }
+      // Keys are the rows of the sums and have to be those of the next product's right side.
+      weights[n][0] = transpose_matrix(pack<Element>(scores[n][0], scores[n][1]));
+      weights[n][1] = transpose_matrix(pack<Element>(scores[n][2], scores[n][3]));
+    }
+
+    if constexpr (kConverts) {
+      __syncwarp();
+      convert_rows<Element, head_dim>(values, converted, kKeys, lane, kWarp, place.width);
+      __syncwarp();
+      values = converted;
+    }
+#pragma unroll
+    for (int d = 0; d < kSteps; ++d) {
+      if (d < steps) {
+        unsigned a[4];
+        load_matrices_transposed(
+            a, chunk_at<head_dim>(values, lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2));
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) {
+          multiply_add<Element>(sums[d][n], a, weights[n]);
+        }
+      }
+    }
+    __syncwarp();
+    load_next(stage);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  __shared__ float warp_largest[kWarps][columns];
+  __shared__ float warp_total[kWarps][columns];
+  auto* const warp_sums = reinterpret_cast<float*>(stages);
+#pragma unroll
+  for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int column = n * 8 + 2 * (lane % 4) + i;
+      float sum = total[n][i];
+#pragma unroll
+      for (int offset = 4; offset < kWarp; offset *= 2) {
+        sum += __shfl_xor_sync(kAllLanes, sum, offset);
+      }
+      if (lane < 4) {
+        warp_largest[warp][column] = largest[n][i];
+        warp_total[warp][column] = sum;
+      }
+#pragma unroll
+      for (int d = 0; d < kSteps; ++d) {
+        if (d < steps) {
+          float* const to = warp_sums + column * head_dim + d * 16 + lane / 4;
+          to[0] = sums[d][n][i];
+          to[8] = sums[d][n][2 + i];
+        }
+      }
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < item.rows * place.width; i += kThreads) {
+    const int row = i / place.width;
+    const int d = i % place.width;
+    float top = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      top = fmaxf(top, warp_largest[w][row]);
+    }
+    float sum = 0;
+    float weight = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float share = fast_exp2(warp_largest[w][row] - finite(top));
+      sum += share *
+             reinterpret_cast<const float*>(dynamic_shared() + w * kWarpBytes)[row * head_dim + d];
+      weight += share * warp_total[w][row];
+    }
+    if (item.part_row < 0) {
+      call.output[head_at(place, item.first_row + row, call.shape.query_heads * place.width) + d] =
+          to_element<Element>(sum / weight * call.value_scale);
+    } else {
+      float* const part = part_at(call, item.part_row + row, place.kv_head);
+      part[d] = sum;
+      if (d == 0) {
+        part[place.width] = top;
+        part[place.width + 1] = weight;
+      }
+    }
+  }
+}
+
+// ---- Prefill ----
+
+template <class Kv, int head_dim>
+struct PrefillSizes {
+  static constexpr PrefillTiles kTiles{.head_dim = head_dim, .kv_bytes = sizeof(Kv)};
+  static constexpr int kKeys = kTiles.keys();
+  static constexpr int kStages = kTiles.stages();
+  static constexpr int kStage = kTiles.stage_bytes();
+  static constexpr int kQueryBytes = kTiles.query_bytes();
+  static constexpr int kRows = kTiles.rows();
+  static constexpr int kRowTiles = kTiles.row_tiles();
+};
+
+/// One block for one item and KV head, after FlashAttention-2: a warp has 16 or 32 query rows,
+/// whose scores and sums stay in its registers, and all warps share tiles of keys in two or three
+/// stages.
+template <class Element, class Kv, int head_dim>
+__global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element, Kv> call) {
+  using Sizes = PrefillSizes<Kv, head_dim>;
+  constexpr int kKeys = Sizes::kKeys;
+  constexpr int kStages = Sizes::kStages;
+  constexpr int kStage = Sizes::kStage;
+  constexpr int kQueryBytes = Sizes::kQueryBytes;
+  constexpr int kRows = Sizes::kRows;
+  constexpr int kSteps = head_dim / 16;
+  constexpr int kRowTiles = Sizes::kRowTiles;
+  constexpr bool kConverts = std::is_same_v<Kv, Float8>;
+  constexpr int kChunks = head_dim * static_cast<int>(sizeof(Kv)) / 16;
+  constexpr int kLoads = kKeys * kChunks / kThreads;
+  constexpr int kRowsOfLoad = kThreads / kChunks;
+  constexpr int kTileBytes = kKeys * head_dim * kElementBytes;
+
+  const AttentionItem item = call.lists.prefill[blockIdx.x / call.shape.kv_heads];
+  const Place<Element, Kv> place = place_of(call, item);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int steps = place.width / 16;
+  const bool turns = call.angles.cosines != nullptr;
+  unsigned char* const queries = dynamic_shared();
+  unsigned char* const stages = queries + kQueryBytes;
+  unsigned char* const converted = stages + kStages * kStage;
+
+  const int tiles = (item.key_end - item.key_begin + kKeys - 1) / kKeys;
+  // The slots of the tile that is loaded next, -1 behind the last key. A thread reads one of the
+  // tile behind it early, as the copies wait for slots.
+  __shared__ int slots[kKeys];
+  const auto slot_of = [&](int tile) {
+    const int key = item.key_begin + tile * kKeys + thread;
+    return thread < kKeys && key < item.key_end ? place.slots[key] : -1;
+  };
+  int next_slot = slot_of(0);
+  const auto put_slots = [&] {
+    if (thread < kKeys) {
+      slots[thread] = next_slot;
+    }
+  };
+  const auto load = [&](int tile) {
+    if (tile < tiles) {
+      unsigned char* const keys = stages + tile % kStages * kStage;
+#pragma unroll 2
+      for (int i = 0; i < kLoads; ++i) {
+        const int row = thread / kChunks + i * kRowsOfLoad;
+        load_chunk<Element, Kv, head_dim>(call, place, keys, keys + kStage / 2, row,
+                                          thread % kChunks, slots[row]);
+      }
+    }
+    next_slot = slot_of(tile + 1);
+    commit_copies();
+  };
+  for (int tile = 0; tile < kStages; ++tile) {
+    put_slots();
+    __syncthreads();
+    load(tile);
+    __syncthreads();
+  }
+  load_queries<Element, Kv, head_dim>(
+      call, place, item, queries, kRows, thread, kThreads,
+      [&](int row) { return static_cast<std::int64_t>(seen_by(place, item.first_row + row)) - 1; });
+
+  /// The lane has two rows in each 16.
+  int seen[kRowTiles][2];
+  float largest[kRowTiles][2];
+  float total[kRowTiles][2];
+  float sums[kRowTiles][2 * kSteps][4];
+  const int warp_row = warp * kRowTiles * 16;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = warp_row + m * 16 + lane / 4 + 8 * i;
+      const int sees = seen_by(place, item.first_row + row);
+      seen[m][i] = row < item.rows ? (sees < item.key_end ? sees : item.key_end) : 0;
+      largest[m][i] = -INFINITY;
+      total[m][i] = 0;
+    }
+#pragma unroll
+    for (int d = 0; d < 2 * kSteps; ++d) {
+      sums[m][d][0] = sums[m][d][1] = sums[m][d][2] = sums[m][d][3] = 0;
+    }
+  }
+  // Keys behind this one are seen by none of the warp's rows, keys up to the other by all of them.
+  const int last_row =
+      (warp_row + kRowTiles * 16 < item.rows ? warp_row + kRowTiles * 16 : item.rows) - 1;
+  const int sees_most = last_row >= warp_row ? seen_by(place, item.first_row + last_row) : 0;
+  const int sees_least =
+      last_row >= warp_row && seen_by(place, item.first_row + warp_row) < item.key_end
+          ? seen_by(place, item.first_row + warp_row)
+          : item.key_end;
+  const float scale = call.key_scale * rsqrtf(static_cast<float>(place.width)) * kLog2E;
+
+  for (int tile = 0; tile < tiles; ++tile) {
+    wait_for_copies<kStages - 1>();
+    __syncthreads();
+    unsigned char* keys = stages + tile % kStages * kStage;
+    unsigned char* values = keys + kStage / 2;
+    const int first_key = item.key_begin + tile * kKeys;
+    if (turns) {
+      turn_keys<Element, Kv, head_dim>(keys, kConverts ? converted : keys, kKeys, thread, kThreads,
+                                       place.width, call.angles, first_key, item.key_end - 1);
+    } else if constexpr (kConverts) {
+      convert_rows<Element, head_dim>(keys, converted, kKeys, thread, kThreads, place.width);
+    }
+    if constexpr (kConverts) {
+      convert_rows<Element, head_dim>(values, converted + kTileBytes, kKeys, thread, kThreads,
+                                      place.width);
+      keys = converted;
+      values = converted + kTileBytes;
+    }
+    if (turns || kConverts) {
+      __syncthreads();
+    }
+
+    if (first_key < sees_most) {
+      float scores[kRowTiles][kKeys / 8][4] = {};
+#pragma unroll 4
+      for (int s = 0; s < kSteps; ++s) {
+        if (s < steps) {
+          unsigned a[kRowTiles][4];
+#pragma unroll
+          for (int m = 0; m < kRowTiles; ++m) {
+            load_matrices(a[m], chunk_at<head_dim>(queries, warp_row + m * 16 + lane % 16,
+                                                   2 * s + lane / 16));
+          }
+#pragma unroll
+          for (int j = 0; j < kKeys / 16; ++j) {
+            unsigned b[4];
+            load_matrices(b, chunk_at<head_dim>(keys, j * 16 + lane % 8 + lane / 16 * 8,
+                                                2 * s + lane / 8 % 2));
+            const unsigned left[2] = {b[0], b[1]};
+            const unsigned right[2] = {b[2], b[3]};
+#pragma unroll
+            for (int m = 0; m < kRowTiles; ++m) {
+              multiply_add<Element>(scores[m][2 * j], a[m], left);
+              multiply_add<Element>(scores[m][2 * j + 1], a[m], right);
+            }
+          }
+        }
+      }
+
+      unsigned weights[kRowTiles][kKeys / 16][4];
+      const bool hides = first_key + kKeys > sees_least;
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float top = largest[m][i];
+#pragma unroll
+          for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              float& score = scores[m][n][2 * i + c];
+              score *= scale;
+              if (hides && first_key + n * 8 + 2 * (lane % 4) + c >= seen[m][i]) {
+                score = -INFINITY;
+              }
+              top = fmaxf(top, score);
+            }
+          }
+          top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+          top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+          const float from = finite(top);
+          const float shrink = fast_exp2(largest[m][i] - from);
+          largest[m][i] = top;
+          float sum = 0;
+#pragma unroll
+          for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              float& score = scores[m][n][2 * i + c];
+              score = fast_exp2(score - from);
+              sum += score;
+            }
+          }
+          total[m][i] = total[m][i] * shrink + sum;
+#pragma unroll
+          for (int d = 0; d < 2 * kSteps; ++d) {
+            sums[m][d][2 * i] *= shrink;
+            sums[m][d][2 * i + 1] *= shrink;
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kKeys / 16; ++j) {
+          const float(&left)[4] = scores[m][2 * j];
+          const float(&right)[4] = scores[m][2 * j + 1];
+          weights[m][j][0] = pack<Element>(left[0], left[1]);
+          weights[m][j][1] = pack<Element>(left[2], left[3]);
+          weights[m][j][2] = pack<Element>(right[0], right[1]);
+          weights[m][j][3] = pack<Element>(right[2], right[3]);
+        }
+      }
+
+#pragma unroll
+      for (int d = 0; d < kSteps; ++d) {
+        if (d < steps) {
+#pragma unroll
+          for (int j = 0; j < kKeys / 16; ++j) {
+            unsigned b[4];
+            load_matrices_transposed(
+                b, chunk_at<head_dim>(values, j * 16 + lane % 16, 2 * d + lane / 16));
+            const unsigned left[2] = {b[0], b[1]};
+            const unsigned right[2] = {b[2], b[3]};
+#pragma unroll
+            for (int m = 0; m < kRowTiles; ++m) {
+              multiply_add<Element>(sums[m][2 * d], weights[m][j], left);
+              multiply_add<Element>(sums[m][2 * d + 1], weights[m][j], right);
+            }
+          }
+        }
+      }
+    }
+    put_slots();
+    __syncthreads();
+    load(tile + kStages);
+  }
+
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = warp_row + m * 16 + lane / 4 + 8 * i;
+      float weight = total[m][i];
+      weight += __shfl_xor_sync(kAllLanes, weight, 1);
+      weight += __shfl_xor_sync(kAllLanes, weight, 2);
+      if (row >= item.rows) {
+        continue;
+      }
+      if (item.part_row < 0) {
+        auto* const head = reinterpret_cast<unsigned*>(
+            call.output +
+            head_at(place, item.first_row + row, call.shape.query_heads * place.width));
+        const float share = call.value_scale / weight;
+#pragma unroll
+        for (int d = 0; d < 2 * kSteps; ++d) {
+          if (d < 2 * steps) {
+            head[d * 4 + lane % 4] =
+                pack<Element>(sums[m][d][2 * i] * share, sums[m][d][2 * i + 1] * share);
+          }
+        }
+      } else {
+        float* const part = part_at(call, item.part_row + row, place.kv_head);
+#pragma unroll
+        for (int d = 0; d < 2 * kSteps; ++d) {
+          if (d < 2 * steps) {
+            part[d * 8 + 2 * (lane % 4)] = sums[m][d][2 * i];
+            part[d * 8 + 2 * (lane % 4) + 1] = sums[m][d][2 * i + 1];
+          }
+        }
+        if (lane % 4 == 0) {
+          part[place.width] = largest[m][i];
+          part[place.width + 1] = weight;
+        }
+      }
+    }
+  }
+}
+
+// ---- Parts ----
+
+/// One block for the rows of one split context and one KV head.
+template <class Element, class Kv>
+__global__ void __launch_bounds__(kThreads) merge_kernel(AttentionCall<Element, Kv> call) {
+  const AttentionMerge merge = call.lists.merges[blockIdx.x / call.shape.kv_heads];
+  const AttentionItem item{.request = merge.request};
+  const Place<Element, Kv> place = place_of(call, item);
+  for (int i = static_cast<int>(threadIdx.x); i < merge.rows * place.width; i += kThreads) {
+    const int row = i / place.width;
+    const int d = i % place.width;
+    const auto part = [&](int p) {
+      return part_at(call, merge.part_row + p * merge.rows + row, place.kv_head);
+    };
+    float top = -INFINITY;
+    for (int p = 0; p < merge.parts; ++p) {
+      top = fmaxf(top, part(p)[place.width]);
+    }
+    float sum = 0;
+    float weight = 0;
+    for (int p = 0; p < merge.parts; ++p) {
+      const float share = fast_exp2(part(p)[place.width] - top);
+      sum += share * part(p)[d];
+      weight += share * part(p)[place.width + 1];
+    }
+    call.output[head_at(place, merge.first_row + row, call.shape.query_heads * place.width) + d] =
+        to_element<Element>(sum / weight * call.value_scale);
+  }
+}
+
+// ---- Launches ----
+
+cudaError_t allow_shared(const void* kernel, std::size_t bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
+template <class Element, class Kv, int head_dim, int columns>
+cudaError_t decode(const AttentionCall<Element, Kv>& call, const dim3& grid, cudaStream_t stream) {
+  const std::size_t bytes =
+      DecodeSizes<Kv, head_dim, columns>::kTiles.shared_bytes(call.angles.cosines != nullptr);
+  const cudaError_t error = allow_shared(
+      reinterpret_cast<const void*>(&decode_kernel<Element, Kv, head_dim, columns>), bytes);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  decode_kernel<Element, Kv, head_dim, columns><<<grid, kThreads, bytes, stream>>>(call);
+  return cudaGetLastError();
+}
+
+template <class Element, class Kv, int head_dim>
+cudaError_t prefill(const AttentionCall<Element, Kv>& call, const dim3& grid, cudaStream_t stream) {
+  const std::size_t bytes = PrefillSizes<Kv, head_dim>::kTiles.shared_bytes();
+  const cudaError_t error =
+      allow_shared(reinterpret_cast<const void*>(&prefill_kernel<Element, Kv, head_dim>), bytes);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  prefill_kernel<Element, Kv, head_dim><<<grid, kThreads, bytes, stream>>>(call);
+  return cudaGetLastError();
+}
+
+template <class Element, class Kv, int head_dim>
+cudaError_t attend(const AttentionCall<Element, Kv>& call, cudaStream_t stream) {
+  // Blocks of one item run side by side: a slot has the rows of its KV heads one after the other.
+  const auto grid = [&](std::int64_t items) {
+    return dim3(static_cast<unsigned>(items * call.shape.kv_heads));
+  };
+  const AttentionLists& lists = call.lists;
+  cudaError_t error = cudaSuccess;
+  if (lists.prefill_items > 0) {
+    error = prefill<Element, Kv, head_dim>(call, grid(lists.prefill_items), stream);
+  }
+  if (error == cudaSuccess && lists.decode_items > 0) {
+    error = lists.decode_rows <= 8
+                ? decode<Element, Kv, head_dim, 8>(call, grid(lists.decode_items), stream)
+                : decode<Element, Kv, head_dim, 16>(call, grid(lists.decode_items), stream);
+  }
+  if (error == cudaSuccess && lists.merge_items > 0) {
+    merge_kernel<Element, Kv><<<grid(lists.merge_items), kThreads, 0, stream>>>(call);
+    error = cudaGetLastError();
+  }
+  return error;
+}
+
+}  // namespace
+
+template <class Element, class Kv>
+cudaError_t attend_paged(const AttentionCall<Element, Kv>& call, cudaStream_t stream) {
+  AttentionCall<Element, Kv> whole = call;
+  PagedAttentionShape& shape = whole.shape;
+  if (shape.query_stride == 0) {
+    shape.query_stride = shape.query_heads * shape.head_dim;
+  }
+  if (shape.kv_stride == 0) {
+    shape.kv_stride = shape.kv_heads * shape.head_dim;
+  }
+  switch (padded_head_dim(static_cast<int>(shape.head_dim))) {
+    case 64:
+      return attend<Element, Kv, 64>(whole, stream);
+    case 128:
+      return attend<Element, Kv, 128>(whole, stream);
+    default:
+      return attend<Element, Kv, 256>(whole, stream);
+  }
+}
+
+template cudaError_t attend_paged(const AttentionCall<__nv_bfloat16, __nv_bfloat16>&, cudaStream_t);
+template cudaError_t attend_paged(const AttentionCall<__nv_bfloat16, Float8>&, cudaStream_t);
+template cudaError_t attend_paged(const AttentionCall<__half, __half>&, cudaStream_t);
+template cudaError_t attend_paged(const AttentionCall<__half, Float8>&, cudaStream_t);
+
+}  // namespace kvtier::kernels::cuda
