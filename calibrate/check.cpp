@@ -108,18 +108,19 @@ const ProfileTable* same_attention(const Profile& profile, OperationId operation
 }
 
 /// A request of a ragged batch, or all of one new token together, as the timing model takes it: a
-/// place in A1 or A2.
+/// place in prefill_attention or decode_attention.
 struct Part {
   const ProfileTable* table = nullptr;
   std::vector<std::int64_t> at;
 };
 
 /// A ragged batch as the timing model composes it: requests of one new token by the sum of their
-/// contexts (A2), all others one by one (A1). Empty where the profile lacks one of the two.
+/// contexts (decode_attention), all others one by one (prefill_attention). Empty where the profile
+/// lacks one of the two.
 std::vector<Part> parts_of(const Profile& profile, const ProfileTable& ragged,
                            const ProfileCell& cell) {
-  const ProfileTable* extend = same_attention(profile, OperationId::A1, ragged);
-  const ProfileTable* decode = same_attention(profile, OperationId::A2, ragged);
+  const ProfileTable* extend = same_attention(profile, OperationId::prefill_attention, ragged);
+  const ProfileTable* decode = same_attention(profile, OperationId::decode_attention, ragged);
   if (extend == nullptr || decode == nullptr) {
     return {};
   }
@@ -201,11 +202,12 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
 
 void add_steps(const Profile& profile, Rows& rows) {
   Profile operations = profile;
-  std::erase_if(operations.tables,
-                [](const ProfileTable& table) { return table.operation == OperationId::X2; });
-  for (const ProfileTable* table : find_tables(profile, OperationId::X2)) {
-    compare_steps(profile, *table, rows[{Rung::composition, OperationId::X2}]);
-    compare_steps(operations, *table, rows[{Rung::sum, OperationId::X2}]);
+  std::erase_if(operations.tables, [](const ProfileTable& table) {
+    return table.operation == OperationId::model_step;
+  });
+  for (const ProfileTable* table : find_tables(profile, OperationId::model_step)) {
+    compare_steps(profile, *table, rows[{Rung::composition, OperationId::model_step}]);
+    compare_steps(operations, *table, rows[{Rung::sum, OperationId::model_step}]);
   }
 }
 
@@ -222,14 +224,16 @@ const ProfileCell* find_cell(const Profile& profile, OperationId operation, cons
 
 /// Copies and matrices of a few layers together, as recorded, against each alone.
 void add_overlap(const Profile& profile, Rows& rows) {
-  for (const ProfileTable* table : find_tables(profile, OperationId::C7)) {
+  for (const ProfileTable* table : find_tables(profile, OperationId::layer_pipeline)) {
     if (table->variant != "pipeline") {
       continue;
     }
-    Gathered& gathered = rows[{Rung::overlap, OperationId::C7}];
+    Gathered& gathered = rows[{Rung::overlap, OperationId::layer_pipeline}];
     for (const ProfileCell& cell : table->cells) {
-      const ProfileCell* copies = find_cell(profile, OperationId::C7, "copies", cell.at);
-      const ProfileCell* compute = find_cell(profile, OperationId::C7, "compute", cell.at);
+      const ProfileCell* copies =
+          find_cell(profile, OperationId::layer_pipeline, "copies", cell.at);
+      const ProfileCell* compute =
+          find_cell(profile, OperationId::layer_pipeline, "compute", cell.at);
       if (copies == nullptr || compute == nullptr) {
         ++gathered.left_out;
         continue;
@@ -390,18 +394,18 @@ ErrorStatistics error_statistics(std::span<const Pair> pairs) {
 
 std::optional<Band> band_of(OperationId operation) {
   switch (operation) {
-    case OperationId::G1:
-    case OperationId::A1:
-    case OperationId::A2:
+    case OperationId::gemm:
+    case OperationId::prefill_attention:
+    case OperationId::decode_attention:
       return Band{.p50 = 0.05, .p90 = 0.12};
-    case OperationId::C1:
-    case OperationId::C2:
-    case OperationId::C4:
+    case OperationId::copy_h2d:
+    case OperationId::copy_d2h:
+    case OperationId::copy_duplex:
       return Band{.p50 = 0.03, .p90 = 0.08};
-    case OperationId::A3:
-    case OperationId::X2:
+    case OperationId::ragged_attention:
+    case OperationId::model_step:
       return Band{.p50 = 0.05, .p90 = 1};
-    case OperationId::C7:
+    case OperationId::layer_pipeline:
       return Band{.p50 = 0.1, .p90 = 1};
     default:
       return std::nullopt;
@@ -420,8 +424,9 @@ bool CheckReport::in_band() const {
 
 bool is_interpolated(OperationId operation) {
   using enum OperationId;
-  return operation == G1 || operation == A1 || operation == A2 || operation == E1 ||
-         operation == R1 || operation == C1 || operation == C2 || operation == C4;
+  return operation == gemm || operation == prefill_attention || operation == decode_attention ||
+         operation == elementwise || operation == rotation || operation == copy_h2d ||
+         operation == copy_d2h || operation == copy_duplex;
 }
 
 CheckReport cross_validate(const Profile& profile, std::uint64_t seed) {
@@ -432,8 +437,8 @@ CheckReport cross_validate(const Profile& profile, std::uint64_t seed) {
       add_cross_validation(profile, table, random, rows[{Rung::held_out, table.operation}]);
     }
   }
-  for (const ProfileTable* table : find_tables(profile, OperationId::A3)) {
-    add_composition(profile, *table, rows[{Rung::composition, OperationId::A3}]);
+  for (const ProfileTable* table : find_tables(profile, OperationId::ragged_attention)) {
+    add_composition(profile, *table, rows[{Rung::composition, OperationId::ragged_attention}]);
   }
   add_steps(profile, rows);
   add_overlap(profile, rows);
@@ -447,7 +452,7 @@ std::int64_t measurements(const Profile& profile, const CheckOptions& options) {
       const std::int64_t corners = table.axes.size() > 1 ? 4 : 2;
       count += options.cells * (2 + 1 + corners);
     }
-    if (table.operation == OperationId::A3) {
+    if (table.operation == OperationId::ragged_attention) {
       for (const ProfileCell& cell : first_cells(table, options)) {
         count += 1 + static_cast<std::int64_t>(parts_of(profile, table, cell).size());
       }
@@ -461,9 +466,9 @@ CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measur
   RandomStream random(options.seed, "calibrate/check");
   Rows rows;
   for (const ProfileTable& table : profile.tables) {
-    if (table.operation == OperationId::A3) {
+    if (table.operation == OperationId::ragged_attention) {
       measure_composition(profile, table, measure, options,
-                          rows[{Rung::composition, OperationId::A3}]);
+                          rows[{Rung::composition, OperationId::ragged_attention}]);
     }
     if (!is_measured_again(table)) {
       continue;

@@ -61,7 +61,7 @@ struct Sizes {
 
 /// Which table of a profile a row belongs to, and its place in it.
 struct Slot {
-  OperationId operation = OperationId::G1;
+  OperationId operation = OperationId::gemm;
   std::string variant;
   std::map<std::string, std::int64_t> shape;
   std::vector<std::int64_t> at;
@@ -73,13 +73,13 @@ Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& mo
   const AttentionShape heads = attention_shape(model, sizes.gpus);
   const std::int64_t tokens = sizes.new_tokens * sizes.batch;
   const auto matrix = [&](const MatrixShape& m) {
-    return Slot{OperationId::G1,
+    return Slot{OperationId::gemm,
                 std::string(m.name),
                 {{"n", m.n}, {"k", m.k}, {"element_bytes", model.bytes_per_element}},
                 {tokens}};
   };
   const auto rows = [&](const char* variant, std::int64_t width) {
-    return Slot{OperationId::E1,
+    return Slot{OperationId::elementwise,
                 variant,
                 {{"width", width}, {"element_bytes", model.bytes_per_element}},
                 {tokens}};
@@ -102,9 +102,9 @@ Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& mo
     case lm_head:
       return matrix(head_matrix(model, sizes.gpus));
     case prefill_attention:
-      return attention(OperationId::A1, {sizes.new_tokens, sizes.past_tokens});
+      return attention(OperationId::prefill_attention, {sizes.new_tokens, sizes.past_tokens});
     case decode_attention:
-      return attention(OperationId::A2, {sizes.batch, sizes.context});
+      return attention(OperationId::decode_attention, {sizes.batch, sizes.context});
     case norm:
       return rows("norm", model.hidden_size);
     case residual:
@@ -118,7 +118,7 @@ Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& mo
     case rope:
       break;
   }
-  return {OperationId::R1,
+  return {OperationId::rotation,
           "rope",
           {{"heads", heads.attention_heads + heads.kv_heads},
            {"head_dim", heads.head_dim},
@@ -339,12 +339,12 @@ std::optional<double> roofline_seconds(const ProfileTable& table, const ProfileC
   };
   const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
   switch (table.operation) {
-    case OperationId::G1:
+    case OperationId::gemm:
       return matrix_seconds({"", table.shape.at("n"), table.shape.at("k")},
                             table.shape.at("element_bytes"), at(0), rates);
-    case OperationId::A1:
+    case OperationId::prefill_attention:
       return extend_attention_seconds(attention(), at(0), at(1), rates);
-    case OperationId::A2:
+    case OperationId::decode_attention:
       return decode_attention_seconds(attention(), at(0) * at(1), rates);
     default:
       return std::nullopt;
@@ -353,11 +353,11 @@ std::optional<double> roofline_seconds(const ProfileTable& table, const ProfileC
 
 const char* group_of(OperationId operation) {
   switch (operation) {
-    case OperationId::G1:
+    case OperationId::gemm:
       return "matrices";
-    case OperationId::A1:
+    case OperationId::prefill_attention:
       return "prefill attention";
-    case OperationId::A2:
+    case OperationId::decode_attention:
       return "decode attention";
     default:
       return "rows of elements";
@@ -402,7 +402,7 @@ void judge_table(const Profile& profile, const ProfileTable& table, const Rates&
 std::vector<Pair> layer_prefills(const Profile& profile, const ModelConfig& model,
                                  const Rates& rates) {
   const ProfileTable* attention = find_attention_table(
-      profile, OperationId::A1, attention_shape(model, 1), KeyPositions::embedded);
+      profile, OperationId::prefill_attention, attention_shape(model, 1), KeyPositions::embedded);
   if (attention == nullptr) {
     return {};
   }

@@ -45,7 +45,8 @@ std::vector<float> read(Device& device, const std::byte* from, std::int64_t coun
   return values;
 }
 
-/// G1. Weights are cold: as many sets as fill twice the largest cache, at least three, take turns.
+/// gemm. Weights are cold: as many sets as fill twice the largest cache, at least three, take
+/// turns.
 class Matrices {
  public:
   Matrices(const Target& target, std::int64_t elements) : device_(target.device) {
@@ -125,7 +126,7 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
   std::vector<PlannedTable> tables;
   for (const MatrixShape& shape : shapes) {
     PlannedTable planned{.rules = rules_of(target)};
-    planned.table = {.operation = OperationId::G1,
+    planned.table = {.operation = OperationId::gemm,
                      .variant = std::string(shape.name),
                      .method = info.kind == "cpu" ? "cblas_sgemm" : "cublasGemmEx",
                      .cache = CacheState::cold,
@@ -153,8 +154,8 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
   return tables;
 }
 
-/// A1 to A3: KV of one layer in random slots, more than the largest cache holds, so that each
-/// sample finds other tokens.
+/// The three attentions: KV of one layer in random slots, more than the largest cache holds, so
+/// that each sample finds other tokens.
 class KvPool {
  public:
   KvPool(const Target& target, std::int64_t tokens)
@@ -388,7 +389,7 @@ class AttentionPlan {
   }
 
   [[nodiscard]] PlannedTable extend(bool rotates) const {
-    PlannedTable planned = table(OperationId::A1, "random_slots", rotates);
+    PlannedTable planned = table(OperationId::prefill_attention, "random_slots", rotates);
     const auto added =
         target_.full ? geometric(1, 8192, 2) : std::vector<std::int64_t>{1, 8, 32, 128, 512, 2048};
     std::vector<std::int64_t> past{0};
@@ -408,7 +409,7 @@ class AttentionPlan {
   }
 
   [[nodiscard]] PlannedTable decode(bool rotates) const {
-    PlannedTable planned = table(OperationId::A2, "random_slots", rotates);
+    PlannedTable planned = table(OperationId::decode_attention, "random_slots", rotates);
     const auto batches =
         target_.full ? geometric(1, 512, 2) : std::vector<std::int64_t>{1, 2, 4, 8, 16, 32};
     planned.cell_at = [self = *this, rotates](const Place& place) {
@@ -428,7 +429,7 @@ class AttentionPlan {
 
   /// Batches as a server has them: most requests decode, some prefill, lengths lognormal.
   [[nodiscard]] PlannedTable ragged(bool rotates) const {
-    PlannedTable planned = table(OperationId::A3, "mixed", rotates);
+    PlannedTable planned = table(OperationId::ragged_attention, "mixed", rotates);
     planned.cell_at = [self = *this, rotates](const Place& place) {
       PlannedCell cell = self.cell(place.at, place.parts, rotates);
       cell.parts = place.parts;
@@ -462,7 +463,8 @@ class AttentionPlan {
   std::shared_ptr<Lazy<KvPool>> pool_;
 };
 
-/// E1 and R1. Rows lie in memory larger than the cache and each repetition takes the next ones.
+/// elementwise and rotation. Rows lie in memory larger than the cache and each repetition takes the
+/// next ones.
 class Rows {
  public:
   explicit Rows(const Target& target) : device_(target.device) {
@@ -578,7 +580,7 @@ class RowPlan {
 
   void function_table(const char* variant, RowFunction function, std::int64_t width,
                       std::int64_t inputs, std::int64_t outputs) {
-    PlannedTable& planned = add(OperationId::E1, variant, {{"width", width}});
+    PlannedTable& planned = add(OperationId::elementwise, variant, {{"width", width}});
     fill(planned, [=, element = element()](std::int64_t tokens) -> Work {
       const std::int64_t read = tokens * inputs * width * element;
       const std::int64_t written = tokens * outputs * std::max<std::int64_t>(element, 4);
@@ -643,7 +645,7 @@ class RowPlan {
 
   /// Rows by random slots: gathered from an embedding, or scattered into the KV.
   void moving_table(const char* variant, std::int64_t width, bool gathers) {
-    PlannedTable& planned = add(OperationId::E1, variant, {{"width", width}});
+    PlannedTable& planned = add(OperationId::elementwise, variant, {{"width", width}});
     planned.table.method = gathers ? "gather of rows" : "scatter of rows";
     fill(planned, [gathers, row = width * element()](std::int64_t tokens) -> Work {
       return {tokens * row, tokens * row, [=](Rows& rows) {
@@ -664,7 +666,8 @@ class RowPlan {
 
   void rope_table(const char* variant, std::int64_t heads) {
     const std::int64_t width = target_.model.head_dim;
-    PlannedTable& planned = add(OperationId::R1, variant, {{"heads", heads}, {"head_dim", width}});
+    PlannedTable& planned =
+        add(OperationId::rotation, variant, {{"heads", heads}, {"head_dim", width}});
     planned.table.method = "rows by random slots, rotated";
     fill(planned, [=, row = heads * width * element()](std::int64_t tokens) -> Work {
       return {tokens * row, tokens * row, [=](Rows& rows) {

@@ -1,6 +1,7 @@
 #include "hw/profile/profile.hpp"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <set>
 
@@ -23,122 +24,124 @@ std::vector<ProfileOperation> make_operations() {
   const std::vector<std::string> rows{"width", "element_bytes"};
   const std::vector<std::string> block{"block_bytes", "queue_depth"};
   return {
-      {G1,
+      {gemm,
        {"tokens"},
        matrix,
        {},
        true,
        "tokens x k times k x n: one matrix of the model on one device; the variant names it"},
-      {A1,
+      {prefill_attention,
        {"new_tokens", "past_tokens"},
        attention,
        {},
        true,
        "causal attention of one request's new tokens to its past ones and themselves, one layer"},
-      {A2,
+      {decode_attention,
        {"batch", "context"},
        attention,
        {},
        true,
        "attention of one new token of each of batch requests to context tokens each, one layer"},
-      {A3,
+      {ragged_attention,
        {"case"},
        attention,
        {},
        false,
        "attention of a ragged batch, one layer; the cell's parts say which"},
-      {E1,
+      {elementwise,
        {"tokens"},
        rows,
        {"norm", "activation", "residual", "embedding", "sampling", "kv_write"},
        true,
        "work on each element of rows of a given width: one call"},
-      {R1,
+      {rotation,
        {"tokens"},
        heads,
        {"rope", "re_embed"},
        true,
        "rotary positions: of queries and keys of new tokens (rope), of cached keys (re_embed); one "
        "layer"},
-      {C1,
+      {copy_h2d,
        {"bytes", "pieces"},
        {},
        {"pinned", "pageable"},
        false,
        "copy host to device of bytes in so many equal pieces"},
-      {C2,
+      {copy_d2h,
        {"bytes", "pieces"},
        {},
        {"pinned", "pageable"},
        false,
        "copy device to host of bytes in so many equal pieces"},
-      {C3, {"bytes"}, {}, {}, false, "pinning (pin) and the like of host memory"},
-      {C4,
+      {pin_memory, {"bytes"}, {}, {}, false, "pinning (pin) and the like of host memory"},
+      {copy_duplex,
        {"bytes"},
        {},
        {"to_device", "to_host", "to_device_of_both", "to_host_of_both"},
        false,
        "copy of bytes one way: alone, or while the other way is as busy (of_both)"},
-      {C5,
+      {copy_beside_compute,
        {"bytes"},
        {},
        {},
        false,
        "copy of bytes beside work of the device's processors; the variant says which way, the "
        "method beside what"},
-      {C6,
+      {call_overhead,
        {},
        {},
        {},
        false,
        "one call: launch, event, stream_wait, copy_submit; after a pause hand_over, to another "
        "thread of the host, and transfer, a small copy by such a thread, which tells of its end"},
-      {C7,
+      {layer_pipeline,
        {"layers", "bytes", "tokens"},
        {},
        {"pipeline", "copies", "compute"},
        false,
        "layers x (wait, copy of bytes, compute of tokens), and its two parts alone; all layers"},
-      {D1,
+      {drive_read,
        block,
        {},
        {},
        false,
        "reading one block, with so many in flight: seconds over blocks; after_pause: of a drive "
        "that has had nothing to do for a while"},
-      {D2,
+      {drive_write,
        block,
        {},
        {"burst", kAfterPause, "sustained"},
        false,
-       "writing one block, with so many in flight: seconds over blocks; after_pause as in D1"},
-      {D3,
+       "writing one block, with so many in flight: seconds over blocks; after_pause as in "
+       "drive_read"},
+      {drive_mix,
        {"block_bytes", "queue_depth", "read_percent"},
        {},
        {},
        false,
        "one block, read or written in that mix: seconds over blocks"},
-      {D4,
+      {drive_to_device,
        {"bytes"},
        {},
        {},
        false,
-       "drive to pinned memory to device, all of bytes; after_pause as in D1, and in pieces of KV"},
-      {D5,
+       "drive to pinned memory to device, all of bytes; after_pause as in drive_read, and in "
+       "pieces of KV"},
+      {drive_beside_copies,
        {"bytes"},
        {},
        {},
        false,
        "reading or writing bytes, in blocks of 1 MiB, beside other traffic; the variant says which "
        "way, the method beside what"},
-      {X1,
+      {control_step,
        {"items"},
        {},
        {},
        false,
        "one step of the control plane over so many requests or entries: scheduler_step, lookup, "
        "allocation"},
-      {X2,
+      {model_step,
        {"requests", "new_tokens", "past_tokens"},
        {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "intermediate_size",
         "gated_mlp", "vocabulary_size", "element_bytes"},
@@ -172,18 +175,19 @@ void check_cell(const ProfileTable& table, const ProfileOperation& operation,
     problems.add(pointer, fmt::format("quartiles out of order: {}, {}, {}", cell.p25_seconds,
                                       cell.median_seconds, cell.p75_seconds));
   }
-  const bool ragged = operation.id == OperationId::A3;
+  const bool ragged = operation.id == OperationId::ragged_attention;
   const bool parts_fit =
       ragged
           ? !cell.parts.empty() &&
                 std::ranges::all_of(cell.parts, [](const auto& part) { return part.size() == 2; })
           : cell.parts.empty();
   if (!parts_fit) {
-    problems.add(pointer + "/parts",
-                 ragged ? "a ragged batch lists its requests as [new tokens, past tokens]"
-                        : fmt::format("only A3 has parts, not {}", to_string(operation.id)));
+    problems.add(
+        pointer + "/parts",
+        ragged ? "a ragged batch lists its requests as [new tokens, past tokens]"
+               : fmt::format("only ragged_attention has parts, not {}", to_string(operation.id)));
   }
-  if (operation.id == OperationId::X2) {
+  if (operation.id == OperationId::model_step) {
     const bool decodes = table.variant == kDecodeRun;
     if (cell.at[0] < 1 || cell.at[1] < 1 || (decodes && cell.at[1] > 1)) {
       problems.add(pointer + "/at",
@@ -259,7 +263,40 @@ void check_table(const ProfileTable& table, const std::string& pointer, Problems
   }
 }
 
+/// Names each old operation of the tables once.
+void report_renamed(const Json& json, Problems& problems) {
+  if (!json.contains("tables") || !json["tables"].is_array()) {
+    return;
+  }
+  std::set<std::string> reported;
+  const Json& tables = json["tables"];
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const Json* operation = tables[i].is_object() && tables[i].contains("operation") &&
+                                    tables[i]["operation"].is_string()
+                                ? &tables[i]["operation"]
+                                : nullptr;
+    const auto renamed = operation != nullptr
+                             ? renamed_operation(operation->get_ref<const std::string&>())
+                             : std::nullopt;
+    if (renamed && reported.insert(operation->get<std::string>()).second) {
+      problems.add(fmt::format("/tables/{}/operation", i),
+                   fmt::format("\"{}\" is called \"{}\" now", operation->get<std::string>(),
+                               to_string(*renamed)));
+    }
+  }
+}
+
 }  // namespace
+
+std::optional<OperationId> renamed_operation(std::string_view old_name) {
+  constexpr std::array kOldNames{"G1", "A1", "A2", "A3", "E1", "R1", "C1", "C2", "C3", "C4",
+                                 "C5", "C6", "C7", "D1", "D2", "D3", "D4", "D5", "X1", "X2"};
+  const auto* const found = std::ranges::find(kOldNames, old_name);
+  if (found == kOldNames.end()) {
+    return std::nullopt;
+  }
+  return static_cast<OperationId>(found - kOldNames.begin());
+}
 
 const char* to_string(OperationId operation) {
   for (const auto& [name, value] : enum_names(operation)) {
@@ -305,11 +342,12 @@ Profile profile_from_json(const Json& json, const std::string& origin) {
   Problems problems;
   problems.set_origin("", origin);
   Profile profile;
-  // Of another version nothing else is judged.
+  // Only the format and the names of operations are checked in a file of another version.
   if (json.is_object() && json.contains("format") && json["format"].is_string() &&
       json["format"] != kProfileFormat) {
     profile.format = json["format"].get<std::string>();
     check_profile(profile, problems);
+    report_renamed(json, problems);
     problems.throw_if_any();
   }
   Json content = json;

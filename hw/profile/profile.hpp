@@ -13,50 +13,64 @@
 #include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
 
-/// Profiles, `kvtier.profile/1`: what was measured on one machine, and nothing that was not. A
+/// Profiles, `kvtier.profile/2`: what was measured on one machine, and nothing that was not. A
 /// profile is tables of cells; a table holds the times of one operation in one setting over a grid
 /// of sizes. What the operations are, and what their sizes and times mean, says
 /// profile_operations().
 namespace kvtier {
 
-inline constexpr const char* kProfileFormat = "kvtier.profile/1";
+inline constexpr const char* kProfileFormat = "kvtier.profile/2";
 
-/// The quantities of a calibration, by kind: G matrices, A attention, E and R work on elements, C
-/// copies, D drives, X the control plane.
+/// The operations that a profile can hold times of.
 enum class OperationId {
-  G1,
-  A1,
-  A2,
-  A3,
-  E1,
-  R1,
-  C1,
-  C2,
-  C3,
-  C4,
-  C5,
-  C6,
-  C7,
-  D1,
-  D2,
-  D3,
-  D4,
-  D5,
-  X1,
-  X2
+  gemm,
+  prefill_attention,
+  decode_attention,
+  ragged_attention,
+  elementwise,
+  rotation,
+  copy_h2d,
+  copy_d2h,
+  pin_memory,
+  copy_duplex,
+  copy_beside_compute,
+  call_overhead,
+  layer_pipeline,
+  drive_read,
+  drive_write,
+  drive_mix,
+  drive_to_device,
+  drive_beside_copies,
+  control_step,
+  model_step
 };
 constexpr auto enum_names(OperationId) {
   using enum OperationId;
-  return std::array{
-      std::pair{"G1", G1}, std::pair{"A1", A1}, std::pair{"A2", A2}, std::pair{"A3", A3},
-      std::pair{"E1", E1}, std::pair{"R1", R1}, std::pair{"C1", C1}, std::pair{"C2", C2},
-      std::pair{"C3", C3}, std::pair{"C4", C4}, std::pair{"C5", C5}, std::pair{"C6", C6},
-      std::pair{"C7", C7}, std::pair{"D1", D1}, std::pair{"D2", D2}, std::pair{"D3", D3},
-      std::pair{"D4", D4}, std::pair{"D5", D5}, std::pair{"X1", X1}, std::pair{"X2", X2}};
+  return std::array{std::pair{"gemm", gemm},
+                    std::pair{"prefill_attention", prefill_attention},
+                    std::pair{"decode_attention", decode_attention},
+                    std::pair{"ragged_attention", ragged_attention},
+                    std::pair{"elementwise", elementwise},
+                    std::pair{"rotation", rotation},
+                    std::pair{"copy_h2d", copy_h2d},
+                    std::pair{"copy_d2h", copy_d2h},
+                    std::pair{"pin_memory", pin_memory},
+                    std::pair{"copy_duplex", copy_duplex},
+                    std::pair{"copy_beside_compute", copy_beside_compute},
+                    std::pair{"call_overhead", call_overhead},
+                    std::pair{"layer_pipeline", layer_pipeline},
+                    std::pair{"drive_read", drive_read},
+                    std::pair{"drive_write", drive_write},
+                    std::pair{"drive_mix", drive_mix},
+                    std::pair{"drive_to_device", drive_to_device},
+                    std::pair{"drive_beside_copies", drive_beside_copies},
+                    std::pair{"control_step", control_step},
+                    std::pair{"model_step", model_step}};
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 
-/// Transfers to and from drives are requests of at most this size; D4 and D5 move blocks of it.
+/// Transfers to and from drives are requests of at most this size; drive_to_device and
+/// drive_beside_copies move blocks of it.
 inline constexpr std::int64_t kDriveRequestBytes = std::int64_t{1} << 20;
 
 /// Whether the data lay in a cache when the clock started: two different quantities.
@@ -64,6 +78,9 @@ enum class CacheState { cold, hot };
 constexpr auto enum_names(CacheState) {
   return std::array{std::pair{"cold", CacheState::cold}, std::pair{"hot", CacheState::hot}};
 }
+
+/// The name of an operation in kvtier.profile/1, such as "G1", to its name today.
+[[nodiscard]] std::optional<OperationId> renamed_operation(std::string_view old_name);
 
 /// What a table of one operation has to say.
 struct ProfileOperation {
@@ -78,14 +95,15 @@ struct ProfileOperation {
   bool monotone = false;
   const char* meaning;
 };
-/// Variants of C6 that are more than the device's own overheads.
+/// Variants of call_overhead that are more than the device's own overheads.
 inline constexpr const char* kEvent = "event";
 inline constexpr const char* kHandOver = "hand_over";
 inline constexpr const char* kTransfer = "transfer";
-/// The variant of D1, D2 and D4 for a drive that has had nothing to do for a while.
+/// The variant of drive_read, drive_write and drive_to_device for a drive that has had nothing to
+/// do for a while.
 inline constexpr const char* kAfterPause = "after_pause";
-/// Variants of X2: after a pause, right after another pass that came after one, and one of a run of
-/// prefills or of decode iterations.
+/// Variants of model_step: after a pause, right after another pass that came after one, and one of
+/// a run of prefills or of decode iterations.
 inline constexpr const char* kStep = "step";
 inline constexpr const char* kPrefillSecond = "prefill_second";
 inline constexpr const char* kPrefillRun = "prefill_run";
@@ -108,7 +126,7 @@ struct ProfileCell {
   std::int64_t n = 0;
   /// Samples that were taken and rejected: clocks, other load, a physical limit.
   std::int64_t disturbed = 0;
-  /// A3 only: the requests of a ragged batch, each as [new tokens, past tokens].
+  /// ragged_attention only: the requests of a ragged batch, each as [new tokens, past tokens].
   std::vector<std::vector<std::int64_t>> parts;
 
   friend bool operator==(const ProfileCell&, const ProfileCell&) = default;
@@ -140,7 +158,7 @@ void describe(V& v, LeftOutCell& c) {
 
 /// One operation in one setting.
 struct ProfileTable {
-  OperationId operation = OperationId::G1;
+  OperationId operation = OperationId::gemm;
   /// The setting: which matrix, which way of a link, ...
   std::string variant;
   /// How it was done: the library's call, pinned memory, the I/O engine.
@@ -257,7 +275,7 @@ struct Profile {
 };
 template <class V>
 void describe(V& v, Profile& c) {
-  v.field("format", c.format, "kvtier.profile/1.", required());
+  v.field("format", c.format, "kvtier.profile/2.", required());
   v.field("name", c.name, "The name in results and messages.", required());
   v.field("provenance", c.provenance, "When and how it was measured.", required());
   v.field("device", c.device, "What computes.", required());

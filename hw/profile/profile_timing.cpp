@@ -63,7 +63,7 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
     if (table->cells.empty()) {
       continue;
     }
-    std::string text = operation == OperationId::G1
+    std::string text = operation == OperationId::gemm
                            ? matrix_text(table->shape.at("n"), table->shape.at("k"),
                                          table->shape.at("element_bytes"))
                            : attention_text(table->shape);
@@ -95,7 +95,7 @@ void add(ProfileGrid::Time& sum, const ProfileGrid::Time& term, double count = 1
 
 const ProfileTable* find_matrix_table(const Profile& profile, const MatrixShape& matrix,
                                       std::int64_t element_bytes) {
-  return find_table_that(profile, OperationId::G1, shape_of(matrix, element_bytes),
+  return find_table_that(profile, OperationId::gemm, shape_of(matrix, element_bytes),
                          [](const std::string&) { return true; });
 }
 
@@ -158,33 +158,33 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
   };
   ProfileGrid::Limit limit;
   switch (table.operation) {
-    case OperationId::G1:
+    case OperationId::gemm:
       limit = [matrix = MatrixShape{"", shape.at("n"), shape.at("k")},
                bytes = shape.at("element_bytes"), rates](double tokens, double) {
         return matrix_seconds(matrix, bytes, tokens, rates);
       };
       break;
-    case OperationId::A1:
+    case OperationId::prefill_attention:
       limit = [at = attention(), rates](double added, double past) {
         return extend_attention_seconds(at, added, past, rates);
       };
       break;
-    case OperationId::A2:
+    case OperationId::decode_attention:
       limit = [at = attention(), rates](double batch, double context) {
         return decode_attention_seconds(at, batch * context, rates);
       };
       break;
-    case OperationId::E1:
+    case OperationId::elementwise:
       limit = [width = shape.at("width"), bytes = shape.at("element_bytes"), rates](
                   double rows, double) { return rows_seconds(width, bytes, rows, rates); };
       break;
-    case OperationId::R1:
+    case OperationId::rotation:
       limit = [width = shape.at("heads") * shape.at("head_dim"), bytes = shape.at("element_bytes"),
                rates](double rows, double) { return rows_seconds(width, bytes, rows, rates); };
       break;
-    case OperationId::C1:
-    case OperationId::C2:
-    case OperationId::C4:
+    case OperationId::copy_h2d:
+    case OperationId::copy_d2h:
+    case OperationId::copy_duplex:
       // Every byte is read from the device's memory or written to it.
       limit = [rates](double bytes, double) { return bytes / rates.bytes_per_second; };
       break;
@@ -212,7 +212,7 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
       work.grid.emplace(make_grid(profile, *table));
     } else {
       KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "every matrix was measured");
-      from_roofline_.push_back(fmt::format("G1 {}", matrix.name));
+      from_roofline_.push_back(fmt::format("gemm {}", matrix.name));
       work.roofline = [matrix, bytes = model.bytes_per_element, rates = attained_](double tokens,
                                                                                    double) {
         return matrix_seconds(matrix, bytes, tokens, rates);
@@ -228,10 +228,11 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   const auto rotates = [&](OperationId operation) {
     return find_attention_table(profile, operation, attention_, KeyPositions::decoupled) != nullptr;
   };
-  const KeyPositions keys =
-      positions == KeyPositions::decoupled && rotates(OperationId::A1) && rotates(OperationId::A2)
-          ? KeyPositions::decoupled
-          : KeyPositions::embedded;
+  const KeyPositions keys = positions == KeyPositions::decoupled &&
+                                    rotates(OperationId::prefill_attention) &&
+                                    rotates(OperationId::decode_attention)
+                                ? KeyPositions::decoupled
+                                : KeyPositions::embedded;
   const auto attention_grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
     if (const ProfileTable* table = find_attention_table(profile, operation, attention_, keys)) {
       return make_grid(profile, *table);
@@ -240,8 +241,8 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
     from_roofline_.emplace_back(to_string(operation));
     return std::nullopt;
   };
-  extend_ = attention_grid(OperationId::A1);
-  decode_attention_ = attention_grid(OperationId::A2);
+  extend_ = attention_grid(OperationId::prefill_attention);
+  decode_attention_ = attention_grid(OperationId::decode_attention);
 
   const auto add_optional = [&](std::vector<TokenWork>& to, double count, OperationId operation,
                                 const char* variant, const Shape& shape) {
@@ -257,18 +258,18 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   const std::int64_t kv_width = 2 * attention_.kv_heads * attention_.head_dim;
   const std::int64_t mlp_width = layer_matrices(model, gpus).back().k;
   using enum OperationId;
-  add_optional(layer_work_, 2, E1, "norm", rows(model.hidden_size));
-  add_optional(layer_work_, 2, E1, "residual", rows(model.hidden_size));
-  add_optional(layer_work_, 1, E1, "activation", rows(mlp_width));
-  add_optional(layer_work_, 1, E1, "kv_write", rows(kv_width));
+  add_optional(layer_work_, 2, elementwise, "norm", rows(model.hidden_size));
+  add_optional(layer_work_, 2, elementwise, "residual", rows(model.hidden_size));
+  add_optional(layer_work_, 1, elementwise, "activation", rows(mlp_width));
+  add_optional(layer_work_, 1, elementwise, "kv_write", rows(kv_width));
   if (keys == KeyPositions::embedded) {
-    add_optional(layer_work_, 1, R1, "rope",
+    add_optional(layer_work_, 1, rotation, "rope",
                  {{"heads", attention_.attention_heads + attention_.kv_heads},
                   {"head_dim", attention_.head_dim},
                   {"element_bytes", model.bytes_per_element}});
   }
-  add_optional(token_work_, 1, E1, "embedding", rows(model.hidden_size));
-  add_optional(row_work_, 1, E1, "sampling", rows(head_matrix(model, gpus).n));
+  add_optional(token_work_, 1, elementwise, "embedding", rows(model.hidden_size));
+  add_optional(row_work_, 1, elementwise, "sampling", rows(head_matrix(model, gpus).n));
 
   // Whole steps were measured on one device, of keys that are stored without positions.
   if (gpus == 1 && from_roofline_.empty()) {
@@ -294,7 +295,7 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
   // With what was measured already; none without cells.
   const auto beyond_parts = [&](const char* variant) -> std::optional<double> {
     std::vector<double> beyond;
-    if (const ProfileTable* steps = find_table(profile, OperationId::X2, shape, variant)) {
+    if (const ProfileTable* steps = find_table(profile, OperationId::model_step, shape, variant)) {
       for (const ProfileCell& cell : steps->cells) {
         const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
         if (cell.at[0] == 1 && part.added > Tokens(1)) {
@@ -306,7 +307,7 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
     return beyond.empty() ? std::nullopt : std::optional(median(std::move(beyond)));
   };
   std::map<std::int64_t, std::vector<double>> decodes;
-  if (const ProfileTable* runs = find_table(profile, OperationId::X2, shape, kDecodeRun)) {
+  if (const ProfileTable* runs = find_table(profile, OperationId::model_step, shape, kDecodeRun)) {
     for (const ProfileCell& cell : runs->cells) {
       const Tokens context = decode_context(cell);
       const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
@@ -497,13 +498,14 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
   };
   for (const MatrixShape& matrix : all_matrices(model, hardware.gpus)) {
     if (find_matrix_table(profile, matrix, model.bytes_per_element) == nullptr) {
-      report(OperationId::G1,
+      report(OperationId::gemm,
              fmt::format("{} ({})", matrix_text(matrix.n, matrix.k, model.bytes_per_element),
                          matrix.name));
     }
   }
   const AttentionShape shape = attention_shape(model, hardware.gpus);
-  for (const OperationId operation : {OperationId::A1, OperationId::A2}) {
+  for (const OperationId operation :
+       {OperationId::prefill_attention, OperationId::decode_attention}) {
     if (find_attention_table(profile, operation, shape, KeyPositions::embedded) == nullptr) {
       report(operation, attention_text(shape_of(shape)));
     }

@@ -23,8 +23,9 @@ namespace kvtier {
 inline constexpr const char* kRotatedVariant = "rotated";
 
 /// The tables of a profile that a model on `gpus` GPUs needs: the matrices of a layer and the head
-/// (G1), attention of a prefill (A1) and of decode (A2), with keys as `positions` has them. Of
-/// several tables of one shape the first that was measured with cold caches counts.
+/// (gemm), attention of a prefill (prefill_attention) and of decode (decode_attention), with keys
+/// as `positions` has them. Of several tables of one shape the first that was measured with cold
+/// caches counts.
 [[nodiscard]] const ProfileTable* find_matrix_table(const Profile& profile,
                                                     const MatrixShape& matrix,
                                                     std::int64_t element_bytes);
@@ -33,40 +34,42 @@ inline constexpr const char* kRotatedVariant = "rotated";
                                                        const AttentionShape& shape,
                                                        KeyPositions positions);
 
-/// The shape of the table of whole steps (X2) of a model, and the model of such a shape.
+/// The shape of the table of whole steps (model_step) of a model, and the model of such a shape.
 [[nodiscard]] std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
                                                              std::int64_t element_bytes);
 [[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
-/// What all requests of a cell of X2 that decodes read: their past tokens and their new one.
+/// What all requests of a cell of model_step that decodes read: their past tokens and their new
+/// one.
 [[nodiscard]] Tokens decode_context(const ProfileCell& cell);
 
-/// The time of a table's operation at any size; the limit is that of the profile's device. For G1,
-/// A1, A2, E1, R1, C1, C2 and C4.
+/// The time of a table's operation at any size; the limit is that of the profile's device. For
+/// gemm, prefill_attention, decode_attention, elementwise, rotation, copy_h2d, copy_d2h and
+/// copy_duplex.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table);
 /// The same from some of the table's cells.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
                                     std::span<const ProfileCell> cells);
 
-/// Times from a measured profile (kvtier.profile/1). One layer takes
+/// Times from a measured profile (kvtier.profile/2). One layer takes
 ///
-///     the sum over its matrices of G1(tokens), plus
-///     the sum over requests of A1(new, past), or A2(batch, context) in decode, plus
-///     2 norms, 2 residuals, 1 activation, 1 writing of KV (E1) and 1 rotation of new tokens (R1),
-///     which attention does itself where keys are stored without positions and the profile has
-///     attention that rotates them, plus
-///     the all-reduces of the roofline, for more than one GPU;
+///     the sum over its matrices of gemm(tokens), plus
+///     the sum over requests of prefill_attention(new, past), or decode_attention(batch, context)
+///     in decode, plus 2 norms, 2 residuals, 1 activation, 1 writing of KV (elementwise) and 1
+///     rotation of new tokens (rotation), which attention does itself where keys are stored without
+///     positions and the profile has attention that rotates them, plus the all-reduces of the
+///     roofline, for more than one GPU;
 ///
-/// outside of the layers are the head (G1), the embedding and sampling (E1), the hardware's
-/// iteration overhead and, on one GPU and where the roofline stands in for nothing, what whole
-/// steps of the model took beyond their operations, in the median (X2). A prefill after a pause
-/// takes longer, as caches are cold (step), than right after such a pass (prefill_second; without
-/// that, as in a run) and than in a run (prefill_run; without that, as long). Decode goes on and
-/// finds in caches what its operations were measured without: an iteration takes less than they, or
-/// more (decode_run, in the median of each batch), but no less than its attention; right after a
-/// prefill that came after a pause, as much longer as a prefill there. An iteration with prompts
-/// counts as a prefill. E and R that were not measured are left out and named. A batch is composed
-/// of its requests: A2 is measured over requests of equal contexts and taken at the sum of the
-/// contexts, which is its work.
+/// outside of the layers are the head (gemm), the embedding and sampling (elementwise), the
+/// hardware's iteration overhead and, on one GPU and where the roofline stands in for nothing, what
+/// whole steps of the model took beyond their operations, in the median (model_step). A prefill
+/// after a pause takes longer, as caches are cold (step), than right after such a pass
+/// (prefill_second; without that, as in a run) and than in a run (prefill_run; without that, as
+/// long). Decode goes on and finds in caches what its operations were measured without: an
+/// iteration takes less than they, or more (decode_run, in the median of each batch), but no less
+/// than its attention; right after a prefill that came after a pause, as much longer as a prefill
+/// there. An iteration with prompts counts as a prefill. E and R that were not measured are left
+/// out and named. A batch is composed of its requests: decode_attention is measured over requests
+/// of equal contexts and taken at the sum of the contexts, which is its work.
 ///
 /// Where the profile lacks a matrix or attention and the hardware says so
 /// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in.

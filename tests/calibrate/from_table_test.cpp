@@ -115,9 +115,9 @@ TEST_F(Tables, OfOthersAreReadByAMapOfTheirColumns) {
        "past_tokens": "c", "where": {"kind": "p"}}]})"));
   const Imported imported = import("kind,b,c,us\nd,2,8,5e6\np,4,8,3e6\nx,1,1,1\n", map);
   ASSERT_EQ(imported.profile.tables.size(), 2U);
-  EXPECT_EQ(imported.profile.tables[0].operation, OperationId::A2);
+  EXPECT_EQ(imported.profile.tables[0].operation, OperationId::decode_attention);
   EXPECT_DOUBLE_EQ(imported.profile.tables[0].cells[0].median_seconds, 5);
-  EXPECT_EQ(imported.profile.tables[1].operation, OperationId::A1);
+  EXPECT_EQ(imported.profile.tables[1].operation, OperationId::prefill_attention);
 }
 
 TEST_F(Tables, ReportEveryBadLine) {

@@ -29,7 +29,7 @@ class CalibrateProfiles : public ProgramTest {
 TEST_F(CalibrateProfiles, MakesAProfileOfATable) {
   import();
   const nlohmann::json profile = read_json("p.json");
-  EXPECT_EQ(profile["format"], "kvtier.profile/1");
+  EXPECT_EQ(profile["format"], "kvtier.profile/2");
   EXPECT_EQ(profile["device"]["name"], "A100-80G SXM");
   EXPECT_NE(profile["provenance"]["command"].get<std::string>().find("--model llama2-7b"),
             std::string::npos);
@@ -65,19 +65,19 @@ TEST_F(CalibrateProfiles, PrintsTheErrorsOfAProfile) {
   import();
   const Outcome outcome = kvtier({"calibrate", "--check", "p.json", "--no-measure"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("held out     G1"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("held out     gemm"), std::string::npos) << outcome.out;
 }
 
 TEST_F(CalibrateProfiles, ExitsWithOneOutOfBand) {
   import();
   nlohmann::json profile = read_json("p.json");
   for (const nlohmann::json& table : profile["tables"]) {
-    if (table["operation"] == "A1") {
+    if (table["operation"] == "prefill_attention") {
       // A batch of one request that takes ten times as long as that request alone.
       nlohmann::json ragged = table;
       const nlohmann::json at = table["cells"][5]["at"];
       const double seconds = 10 * table["cells"][5]["median_seconds"].get<double>();
-      ragged["operation"] = "A3";
+      ragged["operation"] = "ragged_attention";
       ragged["axes"] = {"case"};
       ragged["left_out"] = nlohmann::json::array();
       ragged["cells"] = {{{"at", {0}},
@@ -117,7 +117,7 @@ TEST_F(CalibrateProfiles, SaysWhatCannotBeExplained) {
   const Outcome other = kvtier(
       {"calibrate", "--explain", "p.json", "--model", "llama2-13b", "--hardware", "a100-80g"});
   EXPECT_EQ(other.code, 2);
-  EXPECT_NE(other.err.find("has no G1 of 15360 x 5120 in 2 B (qkv)"), std::string::npos)
+  EXPECT_NE(other.err.find("has no gemm of 15360 x 5120 in 2 B (qkv)"), std::string::npos)
       << other.err;
   // A table says nothing of links.
   const Outcome alone = kvtier({"calibrate", "--explain", "p.json", "--model", "llama2-7b"});
@@ -148,7 +148,7 @@ TEST_F(CalibrateProfiles, RefusesProfilesThatAreNone) {
                    {"/hardware/profile: no such file: none.json"});
   write("old.json", R"({"format": "kvtier.profile/0"})");
   expect_bad_input({"calibrate", "--check", "old.json", "--no-measure"},
-                   {"old.json: /format: expected \"kvtier.profile/1\", got \"kvtier.profile/0\": "
+                   {"old.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/0\": "
                     "measure again, or use the release that wrote it"});
   import();
   std::string text = read("p.json");
