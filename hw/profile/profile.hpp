@@ -42,7 +42,14 @@ enum class OperationId {
   drive_to_device,
   drive_beside_copies,
   control_step,
-  model_step
+  model_step,
+  gemm_grid,
+  mixed_attention,
+  all_reduce,
+  moe,
+  mla_prefill,
+  mla_decode,
+  quantize
 };
 constexpr auto enum_names(OperationId) {
   using enum OperationId;
@@ -65,7 +72,14 @@ constexpr auto enum_names(OperationId) {
                     std::pair{"drive_to_device", drive_to_device},
                     std::pair{"drive_beside_copies", drive_beside_copies},
                     std::pair{"control_step", control_step},
-                    std::pair{"model_step", model_step}};
+                    std::pair{"model_step", model_step},
+                    std::pair{"gemm_grid", gemm_grid},
+                    std::pair{"mixed_attention", mixed_attention},
+                    std::pair{"all_reduce", all_reduce},
+                    std::pair{"moe", moe},
+                    std::pair{"mla_prefill", mla_prefill},
+                    std::pair{"mla_decode", mla_decode},
+                    std::pair{"quantize", quantize}};
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 
@@ -82,7 +96,23 @@ constexpr auto enum_names(CacheState) {
 /// The name of an operation in kvtier.profile/1, such as "G1", to its name today.
 [[nodiscard]] std::optional<OperationId> renamed_operation(std::string_view old_name);
 
-/// What a table of one operation has to say.
+/// The format of a table's numbers: of the weights of a matrix, of the KV of attention.
+enum class DataType { fp32, fp16, bf16, fp8, fp8_block, int8, int4, nvfp4, mxfp4 };
+constexpr auto enum_names(DataType) {
+  using enum DataType;
+  return std::array{
+      std::pair{"fp32", fp32}, std::pair{"fp16", fp16},           std::pair{"bf16", bf16},
+      std::pair{"fp8", fp8},   std::pair{"fp8_block", fp8_block}, std::pair{"int8", int8},
+      std::pair{"int4", int4}, std::pair{"nvfp4", nvfp4},         std::pair{"mxfp4", mxfp4}};
+}
+[[nodiscard]] const char* to_string(DataType type);
+/// Bytes of one element with its share of the scales: nvfp4 has one byte for 16 elements, mxfp4 one
+/// for 32, int4 two for 128.
+[[nodiscard]] double bytes_of(DataType type);
+/// The type of plain elements of so many bytes: bf16 for 2. None for sizes that have none.
+[[nodiscard]] std::optional<DataType> plain_type(std::int64_t element_bytes);
+
+/// The axes, shape and variants of an operation's tables.
 struct ProfileOperation {
   OperationId id;
   /// The sizes that its cells vary, in order.
@@ -94,6 +124,8 @@ struct ProfileOperation {
   /// More work along every axis takes longer, so that a profile which says otherwise is refused.
   bool monotone = false;
   const char* meaning;
+  /// Sizes that a table may leave out.
+  std::vector<std::string> optional_shape{};
 };
 /// Variants of call_overhead that are more than the device's own overheads.
 inline constexpr const char* kEvent = "event";
@@ -156,6 +188,23 @@ void describe(V& v, LeftOutCell& c) {
   v.field("why", c.why, "Why it was not measured.", required());
 }
 
+/// The cells of a table in little space: a time for each place of a full grid.
+struct CellGrid {
+  /// The values on each axis of the table, ascending.
+  std::vector<std::vector<std::int64_t>> at;
+  /// The last axis runs fastest. 0: not measured.
+  std::vector<double> microseconds;
+
+  friend bool operator==(const CellGrid&, const CellGrid&) = default;
+};
+template <class V>
+void describe(V& v, CellGrid& c) {
+  v.field("at", c.at, "The values on each axis of the table.", required(non_negative()));
+  v.field("microseconds", c.microseconds,
+          "The median at each place, the last axis running fastest; 0: not measured.",
+          required(non_negative()));
+}
+
 /// One operation in one setting.
 struct ProfileTable {
   OperationId operation = OperationId::gemm;
@@ -164,9 +213,13 @@ struct ProfileTable {
   /// How it was done: the library's call, pinned memory, the I/O engine.
   std::string method;
   CacheState cache = CacheState::cold;
+  /// Unset: plain elements of the shape's `element_bytes`.
+  std::optional<DataType> dtype;
   std::map<std::string, std::int64_t> shape;
   std::vector<std::string> axes;
   std::vector<ProfileCell> cells;
+  /// Only in files: reading makes cells of it.
+  std::optional<CellGrid> grid;
   std::vector<LeftOutCell> left_out;
 
   friend bool operator==(const ProfileTable&, const ProfileTable&) = default;
@@ -177,9 +230,13 @@ void describe(V& v, ProfileTable& c) {
   v.field("variant", c.variant, "In which setting.", required());
   v.field("method", c.method, "How it was done.");
   v.field("cache", c.cache, "Whether the data lay in a cache before.", required());
+  v.field("dtype", c.dtype,
+          "Format of the weights of a matrix, or of the KV of attention; none: plain elements of "
+          "the shape's element_bytes.");
   v.field("shape", c.shape, "Sizes that all cells share.", required(at_least(1)));
   v.field("axes", c.axes, "Names of the sizes that the cells vary.", required());
-  v.field("cells", c.cells, "The measured cells.", required());
+  v.field("cells", c.cells, "The measured cells.");
+  v.field("grid", c.grid, "The measured cells in place of `cells`, where each has one sample.");
   v.field("left_out", c.left_out, "The cells that were not measured, and why.");
 }
 
@@ -190,6 +247,9 @@ struct ProfileDevice {
   std::string driver;
   Bytes memory;
   FlopsPerSecond peak;
+  /// Of 8 and 4 bits; unset: that of `peak`.
+  std::optional<FlopsPerSecond> peak_8bit;
+  std::optional<FlopsPerSecond> peak_4bit;
   BytesPerSecond memory_bandwidth;
   /// Where the two limits come from.
   std::string limits_source;
@@ -202,6 +262,8 @@ void describe(V& v, ProfileDevice& c) {
   v.field("driver", c.driver, "Version of its driver; for a CPU, of the system.", required());
   v.field("memory", c.memory, "Its memory.", required(positive()));
   v.field("peak", c.peak, "Upper limit of its operations.", required(positive()));
+  v.field("peak_8bit", c.peak_8bit, "The same in 8 bits (fp8, int8); none: as peak.", positive());
+  v.field("peak_4bit", c.peak_4bit, "The same in 4 bits (fp4); none: as peak_8bit.", positive());
   v.field("memory_bandwidth", c.memory_bandwidth, "Upper limit of its memory.",
           required(positive()));
   v.field("limits_source", c.limits_source, "Where the two limits come from.", required());
@@ -262,6 +324,9 @@ void describe(V& v, Provenance& c) {
   v.field("notes", c.notes, "What a reader has to know.");
 }
 
+/// The type of a table's numbers: its `dtype`, or that of its plain elements.
+[[nodiscard]] std::optional<DataType> type_of(const ProfileTable& table);
+
 struct Profile {
   std::string format = kProfileFormat;
   std::string name;
@@ -304,8 +369,15 @@ void check_profile(const Profile& profile, Problems& problems);
 [[nodiscard]] Profile profile_from_json(const Json& json, const std::string& origin);
 [[nodiscard]] Profile read_profile(const std::filesystem::path& path);
 
-/// The text of a profile's file: one line for each cell.
-[[nodiscard]] std::string profile_text(const Profile& profile);
+/// The text of a profile's file: one line for each cell, or grids where compact_grid gives one.
+enum class CellLayout { lines, grids };
+[[nodiscard]] std::string profile_text(const Profile& profile,
+                                       CellLayout layout = CellLayout::lines);
+/// The grid of such cells, each with one sample; none where a cell has more to say than its median,
+/// or where the grid would be mostly gaps.
+[[nodiscard]] std::optional<CellGrid> compact_grid(const ProfileTable& table);
+/// The cells of a grid that were measured, in its order.
+[[nodiscard]] std::vector<ProfileCell> cells_of(const CellGrid& grid);
 /// Appears under its name only when complete. Throws DeviceError.
 void write_profile(const std::filesystem::path& path, const Profile& profile);
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "hw/profile/profile_shapes.hpp"
 #include "hw/timing/roofline.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/statistics.hpp"
@@ -32,7 +33,9 @@ const ProfileTable* find_table_that(const Profile& profile, OperationId operatio
                                     const Shape& shape, Counts counts) {
   const ProfileTable* found = nullptr;
   for (const ProfileTable* table : find_tables(profile, operation)) {
-    if (counts(table->variant) && table->shape == shape && !table->cells.empty() &&
+    const bool is_plain = !table->dtype || !shape.contains("element_bytes") ||
+                          table->dtype == plain_type(shape.at("element_bytes"));
+    if (is_plain && counts(table->variant) && table->shape == shape && !table->cells.empty() &&
         (found == nullptr ||
          (found->cache == CacheState::hot && table->cache == CacheState::cold))) {
       found = table;
@@ -54,6 +57,11 @@ std::string matrix_text(std::int64_t n, std::int64_t k, std::int64_t element_byt
 std::string attention_text(const Shape& shape) {
   return fmt::format("{} heads, {} KV heads, {} wide in {} B", shape.at("attention_heads"),
                      shape.at("kv_heads"), shape.at("head_dim"), shape.at("element_bytes"));
+}
+
+std::int64_t window_of(const ProfileTable& table) {
+  const auto found = table.shape.find("window");
+  return found == table.shape.end() ? 0 : found->second;
 }
 
 /// The shapes of one operation that a profile has, as messages name them.
@@ -80,6 +88,12 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
   return texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, "; "));
 }
 
+/// After attention and after the MLP.
+constexpr double kAllReducesPerLayer = 2;
+
+/// Activations travel between GPUs in 16 bits, whatever the weights have.
+constexpr double kActivationBytes = 2;
+
 std::vector<MatrixShape> all_matrices(const ModelConfig& model, std::int64_t gpus) {
   std::vector<MatrixShape> matrices = layer_matrices(model, gpus);
   matrices.push_back(head_matrix(model, gpus));
@@ -105,6 +119,30 @@ const ProfileTable* find_attention_table(const Profile& profile, OperationId ope
   return find_table_that(profile, operation, shape_of(shape), [rotated](const std::string& one) {
     return (one == kRotatedVariant) == rotated;
   });
+}
+
+std::optional<ShapedTable> table_of_matrix(const Profile& profile, const MatrixShape& matrix,
+                                           std::int64_t element_bytes) {
+  if (const ProfileTable* table = find_matrix_table(profile, matrix, element_bytes)) {
+    return ShapedTable{.table = *table};
+  }
+  const std::optional<DataType> type = plain_type(element_bytes);
+  return type ? interpolate_matrix(profile, matrix.n, matrix.k, *type) : std::nullopt;
+}
+
+std::optional<ShapedTable> table_of_attention(const Profile& profile, OperationId operation,
+                                              const AttentionShape& shape, KeyPositions positions) {
+  std::optional<ShapedTable> found;
+  if (const ProfileTable* table = find_attention_table(profile, operation, shape, positions)) {
+    found = ShapedTable{.table = *table};
+  } else if (const auto type = plain_type(shape.element_bytes);
+             type && positions == KeyPositions::embedded) {
+    found = interpolate_attention(profile, operation, shape, 0, *type);
+  }
+  if (found && operation == OperationId::prefill_attention) {
+    found->past_by_law = add_past_by_law(found->table);
+  }
+  return found;
 }
 
 std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
@@ -144,11 +182,8 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table) {
 
 ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
                       std::span<const ProfileCell> cells) {
-  // What lies in a cache is not read at the memory's pace.
-  const Rates rates{.flops_per_second = profile.device.peak.value,
-                    .bytes_per_second = table.cache == CacheState::hot
-                                            ? std::numeric_limits<double>::infinity()
-                                            : profile.device.memory_bandwidth.value};
+  const bool is_matrix = table.operation == OperationId::gemm;
+  const Rates rates = device_rates(profile, is_matrix ? type_of(table) : std::nullopt, table.cache);
   const Shape& shape = table.shape;
   const auto attention = [&] {
     return AttentionShape{.attention_heads = shape.at("attention_heads"),
@@ -159,19 +194,24 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
   ProfileGrid::Limit limit;
   switch (table.operation) {
     case OperationId::gemm:
-      limit = [matrix = MatrixShape{"", shape.at("n"), shape.at("k")},
-               bytes = shape.at("element_bytes"), rates](double tokens, double) {
-        return matrix_seconds(matrix, bytes, tokens, rates);
-      };
+      limit = [n = shape.at("n"), k = shape.at("k"),
+               bytes = table.dtype ? bytes_of(*table.dtype)
+                                   : static_cast<double>(shape.at("element_bytes")),
+               rates](double tokens, double) { return matrix_seconds(n, k, bytes, tokens, rates); };
       break;
     case OperationId::prefill_attention:
-      limit = [at = attention(), rates](double added, double past) {
-        return extend_attention_seconds(at, added, past, rates);
+      limit = [at = attention(), window = window_of(table), rates](double added, double past) {
+        if (window == 0) {
+          return extend_attention_seconds(at, added, past, rates);
+        }
+        return attention_pairs(added, past, window) * 4 *
+               static_cast<double>(at.attention_heads * at.head_dim) / rates.flops_per_second;
       };
       break;
     case OperationId::decode_attention:
-      limit = [at = attention(), rates](double batch, double context) {
-        return decode_attention_seconds(at, batch * context, rates);
+      limit = [at = attention(), window = window_of(table), rates](double batch, double context) {
+        const double seen = window == 0 ? context : std::min(context, static_cast<double>(window));
+        return decode_attention_seconds(at, batch * seen, rates);
       };
       break;
     case OperationId::elementwise:
@@ -200,16 +240,18 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
       iteration_overhead_(hardware.efficiency.iteration_overhead),
       attained_(attained_rates(hardware)),
       attention_(attention_shape(model, hardware.gpus)),
-      all_reduces_(layer_all_reduces(model, hardware)) {
+      all_reduces_(layer_all_reduces(model, hardware)),
+      hidden_bytes_(static_cast<double>(model.hidden_size) * kActivationBytes) {
   KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
   KVTIER_ASSERT(hardware.profile && hardware.profile->loaded, "the profile has been read");
   const Profile& profile = *hardware.profile->loaded;
   const std::int64_t gpus = hardware.gpus;
 
   const auto matrix_work = [&](const MatrixShape& matrix) {
-    TokenWork work{.count = 1, .roofline = {}, .grid = {}};
-    if (const ProfileTable* table = find_matrix_table(profile, matrix, model.bytes_per_element)) {
-      work.grid.emplace(make_grid(profile, *table));
+    TokenWork work{.count = 1, .roofline = {}, .grid = {}, .extrapolated = false};
+    if (const auto shaped = table_of_matrix(profile, matrix, model.bytes_per_element)) {
+      work.grid.emplace(make_grid(profile, shaped->table));
+      work.extrapolated = shaped->extrapolated;
     } else {
       KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "every matrix was measured");
       from_roofline_.push_back(fmt::format("gemm {}", matrix.name));
@@ -234,8 +276,10 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
                                 ? KeyPositions::decoupled
                                 : KeyPositions::embedded;
   const auto attention_grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
-    if (const ProfileTable* table = find_attention_table(profile, operation, attention_, keys)) {
-      return make_grid(profile, *table);
+    if (const auto shaped = table_of_attention(profile, operation, attention_, keys)) {
+      past_by_law_ = past_by_law_ || shaped->past_by_law;
+      attention_extrapolated_ = attention_extrapolated_ || shaped->extrapolated;
+      return make_grid(profile, shaped->table);
     }
     KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "attention was measured");
     from_roofline_.emplace_back(to_string(operation));
@@ -243,11 +287,18 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   };
   extend_ = attention_grid(OperationId::prefill_attention);
   decode_attention_ = attention_grid(OperationId::decode_attention);
+  all_reduce_ = all_reduce_grid(profile, gpus);
+  if (extend_ && decode_attention_) {
+    mixed_ = mixed_factors(profile);
+  }
 
   const auto add_optional = [&](std::vector<TokenWork>& to, double count, OperationId operation,
                                 const char* variant, const Shape& shape) {
     if (const ProfileTable* table = find_table(profile, operation, shape, variant)) {
-      to.push_back({.count = count, .roofline = {}, .grid = make_grid(profile, *table)});
+      to.push_back({.count = count,
+                    .roofline = {},
+                    .grid = make_grid(profile, *table),
+                    .extrapolated = false});
     } else {
       left_out_.push_back(fmt::format("{} {}", to_string(operation), variant));
     }
@@ -287,6 +338,47 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   for (std::int64_t batch = 1; batch <= max_batch; ++batch) {
     decode_.push_back(make_decode(batch));
   }
+}
+
+std::optional<ProfileGrid> ProfileTiming::all_reduce_grid(const Profile& profile,
+                                                          std::int64_t gpus) {
+  if (gpus == 1) {
+    return std::nullopt;
+  }
+  for (const char* variant : {"graph", "eager", "nccl"}) {
+    for (const ProfileTable* table : find_tables(profile, OperationId::all_reduce, variant)) {
+      std::vector<ProfileCell> cells;
+      for (const ProfileCell& cell : table->cells) {
+        if (cell.at[0] == gpus) {
+          cells.push_back(cell);
+          cells.back().at = {cell.at[1]};
+        }
+      }
+      if (!cells.empty()) {
+        // Beyond the largest message time is in proportion to the bytes.
+        constexpr double kNoLimit = 1e-18;
+        return ProfileGrid(cells, [](double bytes, double) { return bytes * kNoLimit; });
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<FactorGrid> ProfileTiming::mixed_factors(const Profile& profile) const {
+  const ProfileTable* table =
+      find_table_that(profile, OperationId::mixed_attention, shape_of(attention_),
+                      [](const auto&) { return true; });
+  if (table == nullptr) {
+    return std::nullopt;
+  }
+  std::vector<FactorGrid::Point> points;
+  for (const ProfileCell& cell : table->cells) {
+    const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
+    const double parts =
+        extend_attention(at(0), at(1)).seconds + decode_attention(at(2), at(3)).seconds;
+    points.push_back({.at = {at(0), at(1), at(2), at(3)}, .factor = cell.median_seconds / parts});
+  }
+  return FactorGrid(points);
 }
 
 void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig& model) {
@@ -343,12 +435,21 @@ double ProfileTiming::decode_correction(std::int64_t batch) const {
 }
 
 ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
-  return grid ? grid->at(tokens) : ProfileGrid::Time{roofline(tokens, 0), false};
+  if (!grid) {
+    return {roofline(tokens, 0), false};
+  }
+  ProfileGrid::Time time = grid->at(tokens);
+  time.extrapolated = time.extrapolated || extrapolated;
+  return time;
 }
 
 ProfileGrid::Time ProfileTiming::dense(double tokens) const {
   ProfileGrid::Time sum{tokens * all_reduces_.seconds_per_token + all_reduces_.fixed_seconds,
                         false};
+  if (all_reduce_) {
+    sum = {};
+    add(sum, all_reduce_->at(tokens * hidden_bytes_), kAllReducesPerLayer);
+  }
   for (const TokenWork& work : layer_work_) {
     add(sum, work.at(tokens), work.count);
   }
@@ -367,16 +468,21 @@ ProfileGrid::Time ProfileTiming::outside(double tokens, double rows) const {
 }
 
 ProfileGrid::Time ProfileTiming::extend_attention(double added, double past) const {
-  return extend_ ? extend_->at(added, past)
-                 : ProfileGrid::Time{extend_attention_seconds(attention_, added, past, attained_),
-                                     false};
+  if (!extend_) {
+    return {extend_attention_seconds(attention_, added, past, attained_), false};
+  }
+  ProfileGrid::Time time = extend_->at(added, past);
+  time.extrapolated = time.extrapolated || attention_extrapolated_ || (past_by_law_ && past > 0);
+  return time;
 }
 
 ProfileGrid::Time ProfileTiming::decode_attention(double batch, double context) const {
-  return decode_attention_
-             ? decode_attention_->at(batch, context)
-             : ProfileGrid::Time{decode_attention_seconds(attention_, batch * context, attained_),
-                                 false};
+  if (!decode_attention_) {
+    return {decode_attention_seconds(attention_, batch * context, attained_), false};
+  }
+  ProfileGrid::Time time = decode_attention_->at(batch, context);
+  time.extrapolated = time.extrapolated || attention_extrapolated_;
+  return time;
 }
 
 PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
@@ -390,12 +496,20 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
   if (batch > 0) {
     add(layer, decode_attention(requests, static_cast<double>(context.value) / requests));
   }
+  double prefilled = 0;
+  double past_pairs = 0;
   for (const PrefillPart& part : parts) {
     KVTIER_ASSERT(part.added > Tokens(0) && part.past >= Tokens(0),
                   "a part of a prefill computes at least one token");
     added += part.added;
+    prefilled += static_cast<double>(part.added.value);
+    past_pairs += static_cast<double>(part.added.value) * static_cast<double>(part.past.value);
     add(layer, extend_attention(static_cast<double>(part.added.value),
                                 static_cast<double>(part.past.value)));
+  }
+  if (mixed_ && batch > 0) {
+    layer.seconds *= mixed_->at({prefilled, past_pairs / prefilled, requests,
+                                 static_cast<double>(context.value) / requests});
   }
   const double tokens = static_cast<double>(added.value);
   const ProfileGrid::Time matrices = dense(tokens);
@@ -497,7 +611,7 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                              known_shapes(profile, operation), model.name));
   };
   for (const MatrixShape& matrix : all_matrices(model, hardware.gpus)) {
-    if (find_matrix_table(profile, matrix, model.bytes_per_element) == nullptr) {
+    if (!table_of_matrix(profile, matrix, model.bytes_per_element)) {
       report(OperationId::gemm,
              fmt::format("{} ({})", matrix_text(matrix.n, matrix.k, model.bytes_per_element),
                          matrix.name));
@@ -506,7 +620,7 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
   const AttentionShape shape = attention_shape(model, hardware.gpus);
   for (const OperationId operation :
        {OperationId::prefill_attention, OperationId::decode_attention}) {
-    if (find_attention_table(profile, operation, shape, KeyPositions::embedded) == nullptr) {
+    if (!table_of_attention(profile, operation, shape, KeyPositions::embedded)) {
       report(operation, attention_text(shape_of(shape)));
     }
   }

@@ -10,8 +10,10 @@
 
 #include "hw/model/hardware.hpp"
 #include "hw/model/model.hpp"
+#include "hw/profile/factor_grid.hpp"
 #include "hw/profile/profile.hpp"
 #include "hw/profile/profile_grid.hpp"
+#include "hw/profile/profile_shapes.hpp"
 #include "hw/timing/operation_time.hpp"
 #include "hw/timing/timing_model.hpp"
 #include "sim/core/key_positions.hpp"
@@ -33,6 +35,17 @@ inline constexpr const char* kRotatedVariant = "rotated";
                                                        OperationId operation,
                                                        const AttentionShape& shape,
                                                        KeyPositions positions);
+
+/// The same, or tables interpolated from those of other shapes (profile_shapes.hpp). None where the
+/// roofline has to stand in.
+[[nodiscard]] std::optional<ShapedTable> table_of_matrix(const Profile& profile,
+                                                         const MatrixShape& matrix,
+                                                         std::int64_t element_bytes);
+/// A prefill's table without past tokens has them by the law.
+[[nodiscard]] std::optional<ShapedTable> table_of_attention(const Profile& profile,
+                                                            OperationId operation,
+                                                            const AttentionShape& shape,
+                                                            KeyPositions positions);
 
 /// The shape of the table of whole steps (model_step) of a model, and the model of such a shape.
 [[nodiscard]] std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
@@ -71,6 +84,10 @@ inline constexpr const char* kRotatedVariant = "rotated";
 /// out and named. A batch is composed of its requests: decode_attention is measured over requests
 /// of equal contexts and taken at the sum of the contexts, which is its work.
 ///
+/// Matrices and heads that were not measured are interpolated between those that were
+/// (profile_shapes.hpp). Attention of prompts and decodes in one iteration takes the sum of both
+/// alone times the factor that mixed_attention measured.
+///
 /// Where the profile lacks a matrix or attention and the hardware says so
 /// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in.
 ///
@@ -106,6 +123,8 @@ class ProfileTiming final : public TimingModel {
     double count;
     ProfileGrid::Limit roofline;  // in place of the grid
     std::optional<ProfileGrid> grid;
+    /// The shape is beyond those that were measured.
+    bool extrapolated = false;
 
     [[nodiscard]] ProfileGrid::Time at(double tokens) const;
   };
@@ -123,6 +142,10 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] ProfileGrid::Time extend_attention(double added, double past) const;
   [[nodiscard]] ProfileGrid::Time decode_attention(double batch, double context) const;
 
+  [[nodiscard]] static std::optional<ProfileGrid> all_reduce_grid(const Profile& profile,
+                                                                  std::int64_t gpus);
+  [[nodiscard]] std::optional<FactorGrid> mixed_factors(const Profile& profile) const;
+
   /// By what whole prefills and iterations took beyond their operations, in the median.
   void measure_overheads(const Profile& profile, const ModelConfig& model);
   /// Between batches that were measured in proportion, beyond them that of the nearest.
@@ -138,11 +161,19 @@ class ProfileTiming final : public TimingModel {
   Rates attained_;
   AttentionShape attention_;
   AllReduceTime all_reduces_;
+  /// Bytes of one token between GPUs.
+  double hidden_bytes_;
+  /// One all-reduce by its bytes, in place of `all_reduces_`.
+  std::optional<ProfileGrid> all_reduce_;
   std::vector<TokenWork> layer_work_;
   std::vector<TokenWork> token_work_;  // outside of the layers, on all tokens
   std::vector<TokenWork> row_work_;    // outside of the layers, on the rows of logits
   std::optional<ProfileGrid> extend_;
   std::optional<ProfileGrid> decode_attention_;
+  bool attention_extrapolated_ = false;
+  bool past_by_law_ = false;
+  /// Attention of prompts and decodes in one iteration over the sum of both alone.
+  std::optional<FactorGrid> mixed_;
   std::vector<std::string> left_out_;
   std::vector<std::string> from_roofline_;
   std::vector<DecodeBatch> decode_;
