@@ -53,10 +53,29 @@ inline constexpr double kSlowestLink = 1e5;
 
 }  // namespace bounds
 
+/// Dense matrix peaks of one GPU below 16 bits. A format that the GPU lacks has the peak of the
+/// next wider one: it is computed in that.
+struct PeaksConfig {
+  std::optional<FlopsPerSecond> eight_bits;
+  std::optional<FlopsPerSecond> four_bits;
+
+  friend bool operator==(const PeaksConfig&, const PeaksConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, PeaksConfig& c) {
+  v.field("fp8", c.eight_bits,
+          "In 8 bits; \"auto\": twice /gpu/peak. Without such units: /gpu/peak.",
+          or_word("auto", bounds::gpu_peak()));
+  v.field("fp4", c.four_bits, "In 4 bits; \"auto\": as in 8 bits.",
+          or_word("auto", bounds::gpu_peak()));
+}
+
 struct GpuConfig {
   std::string name;
-  /// Dense matrix peak of one GPU at the precision of the weights.
+  /// Dense matrix peak of one GPU in 16 bits.
   FlopsPerSecond peak;
+  PeaksConfig peaks;
   /// One GPU.
   DollarsPerHour price;
 
@@ -66,8 +85,8 @@ struct GpuConfig {
 template <class V>
 void describe(V& v, GpuConfig& c) {
   v.field("name", c.name, "The product.", required());
-  v.field("peak", c.peak, "Dense matrix peak of one GPU at the precision of the weights.",
-          required(bounds::gpu_peak()));
+  v.field("peak", c.peak, "Dense matrix peak of one GPU in 16 bits.", required(bounds::gpu_peak()));
+  v.rare("peaks", c.peaks, PeaksConfig{}, "Datasheet peaks of one GPU in fewer bits.");
   v.field("price", c.price, "Price of one GPU, with what of its server is not priced apart.",
           required(bounds::gpu_price()));
 }

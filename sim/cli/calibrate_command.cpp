@@ -26,7 +26,9 @@ struct CalibrateOptions {
 
 int calibrate_command(const Program& program, const CalibrateOptions& options) {
   if (!options.import.tables.empty()) {
-    return import_tables_command(program, options.import);
+    ImportOptions import = options.import;
+    import.gpus = options.explain.gpus;
+    return import_tables_command(program, import);
   }
   if (!options.check.empty()) {
     if (!options.no_measure) {
@@ -65,6 +67,16 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
                   "path; one for all tables or one for each")
       ->needs(table)
       ->take_all();
+  command
+      .add_flag("--compact", options.import.compact,
+                "Of --from-table: keep a coarser grid and write it in little space")
+      ->needs(table);
+  command.add_option("--name", options.import.name, "Of --from-table: the profile's name")
+      ->needs(table);
+  command
+      .add_option("--engine", options.import.engine,
+                  "Of --from-table: the engine that was timed and its version")
+      ->needs(table);
   for (const auto& [name, target, peak] :
        {std::tuple{"--compute", &options.import.compute, "/gpu/peak"},
         std::tuple{"--memory", &options.import.memory, "/hbm/bandwidth"}}) {
@@ -103,8 +115,10 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
   command.add_option("--prompt", options.explain.prompt, "Tokens of the prompt, of --explain")
       ->needs(explain)
       ->check(whole_number(1, 1 << 30));
-  command.add_option("--gpus", options.explain.gpus, "GPUs that serve together, of --explain")
-      ->needs(explain)
+  command
+      .add_option("--gpus", options.explain.gpus,
+                  "GPUs that serve together, of --explain, and of tables of --from-table that do "
+                  "not say so")
       ->check(whole_number(1, 1024));
   command
       .add_flag("--roofline", options.explain.roofline,

@@ -16,6 +16,12 @@ struct ImportOptions {
   std::string model;
   std::string hardware = "a100-80g";
   std::string out;
+  /// The profile's name; empty: the model's and the GPU's.
+  std::string name;
+  /// The version of the engine that was timed, for the provenance.
+  std::string engine;
+  bool compact = false;
+  std::int64_t gpus = 1;
   std::uint64_t seed = 1;
   /// Shares of the peaks that the roofline is judged with, in place of the hardware's.
   std::optional<double> compute;

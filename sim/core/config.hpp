@@ -27,6 +27,9 @@
 /// A key that earlier versions had is named by `v.gone("key", "text about its successor")`: a
 /// config that has it is an error with that text.
 ///
+/// A key that few configs need is named by `v.rare(...)` in place of `v.field(...)`: it is written
+/// only if its value is not the usual one, which is passed behind it.
+///
 /// Enumerations give their names by `constexpr auto enum_names(E)` returning an array of (name,
 /// value).
 namespace kvtier {
@@ -195,6 +198,12 @@ class ObjectReader {
   template <class T>
   void field(const char* key, T& target, const char* documentation, Limits limits = {});
 
+  template <class T>
+  void rare(const char* key, T& target, const T& /*usual*/, const char* documentation,
+            Limits limits = {}) {
+    field(key, target, documentation, limits);
+  }
+
   /// Reports `key` if the object has it, with `successor`: the key or feature to use instead.
   void gone(const char* key, const char* successor);
 
@@ -319,6 +328,13 @@ class ObjectWriter {
  public:
   template <class T>
   void field(const char* key, const T& value, const char* documentation, Limits limits = {});
+  template <class T>
+  void rare(const char* key, const T& value, const T& usual, const char* documentation,
+            Limits limits = {}) {
+    if (!(value == usual)) {
+      field(key, value, documentation, limits);
+    }
+  }
   void gone(const char*, const char*) {}
 
   [[nodiscard]] Json take() { return std::move(object_); }
@@ -373,6 +389,11 @@ class SchemaWriter {
  public:
   template <class T>
   void field(const char* key, T& value, const char* documentation, Limits limits = {});
+  template <class T>
+  void rare(const char* key, T& value, const T& /*usual*/, const char* documentation,
+            Limits limits = {}) {
+    field(key, value, documentation, limits);
+  }
   void gone(const char*, const char*) {}
 
   [[nodiscard]] Json take();

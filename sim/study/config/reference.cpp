@@ -92,6 +92,11 @@ class ReferenceWriter {
     rows_.push_back({pointer, accepted<T>(limits), default_text, documentation});
     descend(pointer, value);
   }
+  template <class T>
+  void rare(const char* key, T& value, const T& /*usual*/, const char* documentation,
+            Limits limits = {}) {
+    field(key, value, documentation, limits);
+  }
   void gone(const char*, const char*) {}
 
  private:
