@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/histogram.hpp"
+
 namespace kvtier {
 namespace {
 
@@ -92,8 +94,101 @@ DuplexLimits host_link(const HardwareConfig& hardware) {
 
 Bytes hbm_bytes(const HardwareConfig& hardware) { return hardware.hbm.capacity * hardware.gpus; }
 
+std::int64_t gpus_of_stage(const HardwareConfig& hardware) {
+  return std::max<std::int64_t>(1, hardware.gpus / hardware.parallel.pipeline);
+}
+
+std::int64_t gpus_of_rank(const HardwareConfig& hardware) {
+  return std::max<std::int64_t>(1, gpus_of_stage(hardware) / hardware.parallel.attention_dp);
+}
+
+Bytes weight_bytes(const ModelConfig& model, const HardwareConfig& hardware) {
+  Bytes sum = weight_bytes(model);
+  for (const LayerGroup& group : layer_groups(model)) {
+    const Bytes attention =
+        weight_bytes_in(model, model.precision.attention, layer_parameters(model, group).attention);
+    sum += attention * (group.count * (hardware.parallel.attention_dp - 1));
+  }
+  return sum;
+}
+
+std::int64_t kv_copies(const ModelConfig& model, const HardwareConfig& hardware,
+                       AttentionKind kind) {
+  if (is_dense(model)) {
+    return 1;
+  }
+  const std::int64_t gpus = gpus_of_rank(hardware);
+  switch (kind) {
+    case AttentionKind::full:
+    case AttentionKind::window:
+      return std::max<std::int64_t>(1, gpus / model.kv_heads);
+    case AttentionKind::latent:
+      return gpus;
+    case AttentionKind::state:
+      break;
+  }
+  return 1;
+}
+
 Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware) {
-  return std::max(Bytes(0), hbm_bytes(hardware) - weight_bytes(model));
+  const Bytes left = std::max(Bytes(0), hbm_bytes(hardware) - weight_bytes(model, hardware));
+  Bytes once;
+  Bytes held;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const Bytes bytes = kv_bytes_per_token_layer(model, layer);
+    once += bytes;
+    held += bytes * kv_copies(model, hardware, layer_kind(model, layer).attention);
+  }
+  if (held == once) {
+    return left;
+  }
+  return Bytes(
+      static_cast<std::int64_t>(static_cast<Int128>(left.value) * once.value / held.value));
+}
+
+void check_parallel(const ModelConfig& model, const HardwareConfig& hardware, Problems& problems) {
+  const ParallelConfig& parallel = hardware.parallel;
+  const std::size_t before = problems.lines().size();
+  const auto divides = [&](const char* pointer, std::int64_t part, const char* of,
+                           std::int64_t whole) {
+    if (whole % part != 0) {
+      problems.add(pointer, fmt::format("expected a divisor of {}, {}, got {}", of, whole, part));
+    }
+  };
+  if (parallel.pipeline > model.layers) {
+    problems.add("/hardware/parallel/pipeline",
+                 fmt::format("expected at most the model's layers, {}, got {}", model.layers,
+                             parallel.pipeline));
+  }
+  divides("/hardware/parallel/pipeline", parallel.pipeline, "/hardware/gpus", hardware.gpus);
+  if (problems.lines().size() == before) {
+    const std::int64_t stage = gpus_of_stage(hardware);
+    divides("/hardware/parallel/attention_dp", parallel.attention_dp, "the GPUs of a stage", stage);
+    if (!model.experts && parallel.expert > 1) {
+      problems.add("/hardware/parallel/expert", fmt::format("expected 1: {} has no experts, got {}",
+                                                            model.name, parallel.expert));
+    } else {
+      divides("/hardware/parallel/expert", parallel.expert, "the GPUs of a stage", stage);
+      if (model.experts) {
+        divides("/hardware/parallel/expert", parallel.expert, "the routed experts",
+                model.experts->routed);
+      }
+    }
+  }
+  if (problems.lines().size() != before) {
+    return;
+  }
+  const std::int64_t gpus = gpus_of_rank(hardware);
+  if (model.attention_heads % gpus != 0) {
+    problems.add("/hardware/gpus",
+                 fmt::format("{} GPUs of a tensor-parallel rank do not divide {} attention heads",
+                             gpus, model.attention_heads));
+  } else if (model.kv_heads % gpus != 0 && gpus % model.kv_heads != 0) {
+    problems.add("/hardware/gpus",
+                 fmt::format("{} GPUs of a tensor-parallel rank neither divide {} KV heads nor are "
+                             "a multiple of them",
+                             gpus, model.kv_heads));
+  }
 }
 
 void check_fits(const ModelConfig& model, const HardwareConfig& hardware, Problems& problems) {
@@ -103,7 +198,7 @@ void check_fits(const ModelConfig& model, const HardwareConfig& hardware, Proble
   problems.add("/hardware/hbm/capacity",
                fmt::format("model {} needs {:.1f}GiB for its weights and more for KV, but {} x "
                            "{:.1f}GiB of HBM hold {:.1f}GiB",
-                           model.name, gib(weight_bytes(model)), hardware.gpus,
+                           model.name, gib(weight_bytes(model, hardware)), hardware.gpus,
                            gib(hardware.hbm.capacity), gib(hbm_bytes(hardware))));
 }
 

@@ -403,11 +403,38 @@ constexpr auto enum_names(Unmeasured) {
                     std::pair{"roofline", Unmeasured::roofline}};
 }
 
+/// How a server's GPUs share a model. They are `pipeline` stages of gpus / pipeline GPUs. In a
+/// stage, `attention_dp` groups (ranks) of GPUs run the attention of their own requests, which are
+/// dealt to them in turn, and all GPUs run the MLPs and experts of all requests, in lock step. The
+/// GPUs of a rank split heads (tensor parallel).
+struct ParallelConfig {
+  std::int64_t pipeline = 1;
+  std::int64_t attention_dp = 1;
+  std::int64_t expert = 1;
+
+  friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, ParallelConfig& c) {
+  v.field("pipeline", c.pipeline, "Stages of layers, one behind the other.", between(1, 1024));
+  v.field("attention_dp", c.attention_dp,
+          "Ranks of a stage that run the attention of their own requests; requests are dealt to "
+          "them in turn. The GPUs of a rank are tensor parallel: gpus / pipeline / attention_dp.",
+          between(1, 1024));
+  v.field(
+      "expert", c.expert,
+      "Groups of a stage's GPUs that hold whole routed experts of their own; 1: every GPU holds "
+      "a slice of each expert.",
+      between(1, 1024));
+}
+
 /// `dram`, `cxl` and `ssd` without a value ("none") are not installed.
 struct HardwareConfig {
   std::string name;
   std::string source;
   std::int64_t gpus = 1;
+  ParallelConfig parallel;
   GpuConfig gpu;
   HbmConfig hbm;
   std::optional<DramConfig> dram;
@@ -428,8 +455,9 @@ template <class V>
 void describe(V& v, HardwareConfig& c) {
   v.field("name", c.name, "The name in results and messages.", required());
   v.field("source", c.source, "The machine that is described.", required());
-  v.field("gpus", c.gpus, "GPUs that serve one model together (tensor parallel).",
-          required(between(1, 1024)));
+  v.field("gpus", c.gpus, "GPUs that serve one model together.", required(between(1, 1024)));
+  v.rare("parallel", c.parallel, ParallelConfig{},
+         "How they share it; without keys all GPUs are tensor parallel.");
   v.field("gpu", c.gpu, "One GPU.", required());
   v.field("hbm", c.hbm, "One GPU's memory.", required());
   v.field("dram", c.dram, "Host memory, or none.");
@@ -460,9 +488,27 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer, 
 /// HBM of all GPUs together.
 [[nodiscard]] Bytes hbm_bytes(const HardwareConfig& hardware);
 
-/// HBM of all GPUs that the weights leave for KV; zero if the weights do not fit. Activations and
-/// workspace are not taken off: what share of it KV may use is for the system to say.
+/// GPUs of one pipeline stage, and of one rank of it, which are tensor parallel.
+[[nodiscard]] std::int64_t gpus_of_stage(const HardwareConfig& hardware);
+[[nodiscard]] std::int64_t gpus_of_rank(const HardwareConfig& hardware);
+
+/// Weights on all GPUs: each rank of attention_dp has its own weights of attention.
+[[nodiscard]] Bytes weight_bytes(const ModelConfig& model, const HardwareConfig& hardware);
+
+/// Copies of a token's KV that the GPUs of a rank hold in layers of one kind: all of them hold the
+/// latent rows; fewer KV heads than GPUs are held several times. 1 for dense models, whose KV is
+/// taken as spread evenly.
+[[nodiscard]] std::int64_t kv_copies(const ModelConfig& model, const HardwareConfig& hardware,
+                                     AttentionKind kind);
+
+/// KV that fits into what the weights leave of the HBM of all GPUs, each token counted once; zero
+/// if the weights do not fit. Activations and workspace are not taken off: what share of it KV may
+/// use is for the system to say.
 [[nodiscard]] Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware);
+
+/// Reports GPUs that the parallel groups do not divide, and heads, layers or experts that do not
+/// divide into them, at /hardware/parallel and /hardware/gpus.
+void check_parallel(const ModelConfig& model, const HardwareConfig& hardware, Problems& problems);
 
 /// Reports a model whose weights leave no HBM for KV, at /hardware/hbm/capacity.
 void check_fits(const ModelConfig& model, const HardwareConfig& hardware, Problems& problems);

@@ -596,9 +596,22 @@ SimDuration ProfileTiming::decode_layer(std::int64_t batch, Tokens context) cons
   return SimDuration((ticks + kTicksPerNs / 2) / kTicksPerNs);
 }
 
+bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware) {
+  return is_dense(model) && hardware.parallel == ParallelConfig{};
+}
+
 void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardware,
                           Problems& problems) {
   if (!hardware.profile || hardware.unmeasured == Unmeasured::roofline) {
+    return;
+  }
+  if (!has_measured_layers(model, hardware)) {
+    problems.add("/hardware/profile",
+                 fmt::format("profile {} has no operations of {}, {}: set /hardware/unmeasured to "
+                             "\"roofline\" to take all times from the analytic model",
+                             hardware.profile->name, model.name,
+                             is_dense(model) ? "whose GPUs are not tensor parallel alone"
+                                             : "which is not dense in whole bytes a weight"));
     return;
   }
   KVTIER_ASSERT(hardware.profile->loaded, "the profile has been read");
@@ -628,7 +641,7 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
 
 std::unique_ptr<TimingModel> make_timing(const ModelConfig& model, const HardwareConfig& hardware,
                                          KeyPositions positions, std::int64_t max_batch) {
-  if (hardware.profile) {
+  if (hardware.profile && has_measured_layers(model, hardware)) {
     return std::make_unique<ProfileTiming>(model, hardware, positions, max_batch);
   }
   return std::make_unique<RooflineTiming>(model, hardware, max_batch);

@@ -179,12 +179,17 @@ class ProfileTiming final : public TimingModel {
   std::vector<DecodeBatch> decode_;
 };
 
+/// Whether ProfileTiming can time the model: dense layers on GPUs that are tensor parallel alone.
+/// The roofline times others, with or without a profile.
+[[nodiscard]] bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware);
+
 /// Reports the operations that the model needs and the hardware's profile lacks, at
 /// /hardware/profile. Nothing without a profile.
 void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardware,
                           Problems& problems);
 
-/// The profile that the hardware names, or else the roofline.
+/// The profile that the hardware names, or else the roofline; also for a model that
+/// has_measured_layers refuses.
 [[nodiscard]] std::unique_ptr<TimingModel> make_timing(const ModelConfig& model,
                                                        const HardwareConfig& hardware,
                                                        KeyPositions positions,

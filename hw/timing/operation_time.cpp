@@ -1,6 +1,7 @@
 #include "hw/timing/operation_time.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvtier {
 namespace {
@@ -59,16 +60,71 @@ double rows_seconds(std::int64_t width, std::int64_t element_bytes, double rows,
   return rows * static_cast<double>(width * element_bytes) / rates.bytes_per_second;
 }
 
-AllReduceTime layer_all_reduces(const ModelConfig& model, const HardwareConfig& hardware) {
-  if (hardware.gpus == 1) {
+double attained_flops(const ModelConfig& model, const HardwareConfig& hardware,
+                      const std::optional<NumberFormat>& format, double gpus) {
+  const GpuConfig& gpu = hardware.gpu;
+  const double eight_bits = gpu.peaks.eight_bits.value_or(gpu.peak * 2).value;
+  const double four_bits = gpu.peaks.four_bits ? gpu.peaks.four_bits->value : eight_bits;
+  double peak = gpu.peak.value;
+  if (format) {
+    switch (model.precision.compute.value_or(*format)) {
+      case NumberFormat::fp8:
+      case NumberFormat::int8:
+        peak = eight_bits;
+        break;
+      case NumberFormat::nvfp4:
+        peak = four_bits;
+        break;
+      case NumberFormat::mxfp4:
+      case NumberFormat::int4:
+      case NumberFormat::bf16:
+      case NumberFormat::fp32:
+        break;
+    }
+  }
+  const double in_16_bits = gpus * gpu.peak.value * hardware.efficiency.compute;
+  // Units of few bits are never slower than those of 16.
+  return peak > gpu.peak.value
+             ? std::max(gpus * peak * hardware.efficiency.compute * kLowPrecisionShare, in_16_bits)
+             : in_16_bits;
+}
+
+AllReduceTime all_reduce(const ModelConfig& model, const HardwareConfig& hardware,
+                         std::int64_t gpus) {
+  if (gpus == 1) {
     return {};
   }
-  const double gpus = static_cast<double>(hardware.gpus);
+  const double count = static_cast<double>(gpus);
   const double link = hardware.links.gpu.bandwidth.value * hardware.efficiency.gpu_link;
-  const double ring_steps = 2 * (gpus - 1);
+  const double ring_steps = 2 * (count - 1);
   const double bytes_per_token = static_cast<double>(model.hidden_size) * kActivationBytes;
-  return {.seconds_per_token = kAllReducesPerLayer * ring_steps / gpus * bytes_per_token / link,
-          .fixed_seconds = kAllReducesPerLayer * ring_steps * hardware.links.gpu.latency.seconds()};
+  return {.seconds_per_token = ring_steps / count * bytes_per_token / link,
+          .fixed_seconds = ring_steps * hardware.links.gpu.latency.seconds()};
+}
+
+AllReduceTime layer_all_reduces(const ModelConfig& model, const HardwareConfig& hardware) {
+  const AllReduceTime one = all_reduce(model, hardware, hardware.gpus);
+  return {.seconds_per_token = kAllReducesPerLayer * one.seconds_per_token,
+          .fixed_seconds = kAllReducesPerLayer * one.fixed_seconds};
+}
+
+AllReduceTime expert_all_to_all(const ModelConfig& model, const HardwareConfig& hardware) {
+  const double gpus = static_cast<double>(gpus_of_stage(hardware));
+  const double groups = static_cast<double>(hardware.parallel.expert);
+  const double active = static_cast<double>(model.experts->active);
+  // Groups beside its own that a token is sent to, if its experts are chosen at random.
+  const double sent = (groups - 1) * (1 - std::pow(1 - 1 / groups, active));
+  const double link = hardware.links.gpu.bandwidth.value * hardware.efficiency.gpu_link;
+  const double bytes = static_cast<double>(model.hidden_size) * kActivationBytes;
+  constexpr double kWays = 2;
+  return {.seconds_per_token = kWays * sent * bytes / gpus / link,
+          .fixed_seconds = kWays * hardware.links.gpu.latency.seconds()};
+}
+
+AllReduceTime stage_send(const ModelConfig& model, const HardwareConfig& hardware) {
+  const double link = hardware.links.gpu.bandwidth.value * hardware.efficiency.gpu_link;
+  return {.seconds_per_token = static_cast<double>(model.hidden_size) * kActivationBytes / link,
+          .fixed_seconds = hardware.links.gpu.latency.seconds()};
 }
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "hw/model/hardware.hpp"
 #include "hw/model/model.hpp"
@@ -17,6 +18,14 @@ struct Rates {
 
 /// Peaks times efficiencies of one GPU.
 [[nodiscard]] Rates attained_rates(const HardwareConfig& hardware);
+
+/// Attained FLOP/s of `gpus` GPUs for matrices with weights in a format (none: 16 bits), or in the
+/// format of /model/precision/compute. Below 16 bits, the attained share of the datasheet peak is
+/// kLowPrecisionShare of that in 16 bits: FP8 matrices take 0.66 to 0.88 of BF16's time at n, k >=
+/// 4096, in the middle 0.77, where the peaks say 0.5.
+inline constexpr double kLowPrecisionShare = 0.65;
+[[nodiscard]] double attained_flops(const ModelConfig& model, const HardwareConfig& hardware,
+                                    const std::optional<NumberFormat>& format, double gpus);
 
 /// Sizes of one device's attention in one layer.
 struct AttentionShape {
@@ -46,13 +55,24 @@ struct AttentionShape {
 [[nodiscard]] double rows_seconds(std::int64_t width, std::int64_t element_bytes, double rows,
                                   const Rates& rates);
 
-/// The two all-reduces of a layer in a ring (Megatron-LM, arXiv 1909.08053, section 3): per token,
-/// and whatever their size. Zero on one GPU.
+/// Communication of a layer: per token, and whatever their number.
 struct AllReduceTime {
   double seconds_per_token = 0;
   double fixed_seconds = 0;
 };
+/// The two all-reduces of a layer in a ring (Megatron-LM, arXiv 1909.08053, section 3) over all
+/// GPUs. Zero on one GPU.
 [[nodiscard]] AllReduceTime layer_all_reduces(const ModelConfig& model,
                                               const HardwareConfig& hardware);
+/// One all-reduce in a ring of `gpus` GPUs.
+[[nodiscard]] AllReduceTime all_reduce(const ModelConfig& model, const HardwareConfig& hardware,
+                                       std::int64_t gpus);
+/// Tokens to the GPUs of their experts and back, in a stage of `gpus` GPUs: each GPU sends its
+/// share of the tokens once to each group of /hardware/parallel/expert that has an expert of
+/// theirs.
+[[nodiscard]] AllReduceTime expert_all_to_all(const ModelConfig& model,
+                                              const HardwareConfig& hardware);
+/// Activations from one pipeline stage to the next.
+[[nodiscard]] AllReduceTime stage_send(const ModelConfig& model, const HardwareConfig& hardware);
 
 }  // namespace kvtier

@@ -18,14 +18,29 @@ namespace kvtier {
 /// Weights, KV and work are spread evenly over the GPUs. For n new tokens, one layer takes
 ///
 ///     dense:      max(n x linear FLOPs / F, layer's weight bytes / B)
+///     experts:    max(n x active experts' FLOPs / F, E (1 - (1 - k/E)^n) x bytes of one / B)
 ///     attention:  sum over parts of max(pairs x FLOPs per pair / F, KV bytes read and written / B)
 ///     all-reduce: 2 x (2 (p-1)/p x n x hidden_size x 2 B / link + 2 (p-1) x latency)
 ///
-/// with F and B the attained rates of all p GPUs together; one GPU has no all-reduce. A part that
-/// adds `a` tokens after `P` has a x P + a (a+1)/2 causal pairs, reads the KV of P + a tokens and
-/// writes that of a. Outside the layers are the head, for the last token of each part only, and the
-/// iteration's fixed overhead. Left out: the look-up of the embedding, norms, and in decode the
-/// write of one token's KV per request.
+/// with F and B the attained rates of all p GPUs together; F is that of each matrix's format, and
+/// one GPU has no all-reduce. A part that adds `a` tokens after `P` has a x P + a (a+1)/2 causal
+/// pairs, reads the KV of P + a tokens and writes that of a. Outside the layers are the head, for
+/// the last token of each part only, and the iteration's fixed overhead. Left out: the look-up of
+/// the embedding, norms, and in decode the write of one token's KV per request.
+///
+/// Attention by kind. A window layer counts, for each token, the pairs and the KV within the
+/// window. A latent layer in decode multiplies queries with the latent rows (absorbed); in prefill
+/// it expands them to keys and values first, those of past tokens too, where that is faster. A
+/// layer with an indexer counts the pairs and KV of the top_k tokens, and the index of all tokens.
+/// A state layer reads and writes the state of each request once an iteration, and computes 8
+/// operations for each element of the state and token.
+///
+/// Parallel groups (/hardware/parallel). Requests are dealt in turn to one micro-batch for each
+/// pipeline stage, and within it to the ranks of attention_dp; the largest micro-batch and its
+/// largest rank set the pace. An iteration takes the way of the largest micro-batch through all
+/// stages: in a steady flow each stage works on another one. A rank multiplies the matrices of
+/// attention for its own tokens. Tokens go to experts in other groups by all-to-all if attention_dp
+/// and expert are above 1, and by the all-reduce else. Routed tokens are spread evenly.
 ///
 /// Immutable once built, so threads may share one.
 class RooflineTiming final : public TimingModel {
@@ -37,42 +52,98 @@ class RooflineTiming final : public TimingModel {
   /// One piece: time is affine in the context. 1 <= batch <= max_batch.
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
 
+  [[nodiscard]] std::span<const Tokens> windows() const override { return windows_; }
+  [[nodiscard]] std::span<const std::int64_t> window_slopes(std::int64_t batch) const override;
+
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
 
   /// The matrices work on all tokens together, their weights read once; attention is that of each
   /// part and that of the running requests. `total` is exactly layers x `layer` plus what is
-  /// outside of them.
+  /// outside of them; `layer` is the mean of layers that differ.
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const override;
+  [[nodiscard]] PrefillTime iteration_of(std::span<const PrefillPart> parts,
+                                         std::span<const Tokens> contexts) const override;
 
   [[nodiscard]] std::int64_t max_batch() const { return static_cast<std::int64_t>(decode_.size()); }
 
  private:
   struct DecodeBatch {
     std::vector<DecodePiece> pieces;
+    std::vector<std::int64_t> window_slopes;
     /// Ticks of one layer without the attention to the context.
     std::int64_t layer_base = 0;
   };
 
-  /// Seconds of one layer's matrices and all-reduces for `tokens` tokens.
-  [[nodiscard]] double dense_seconds(double tokens) const;
+  /// Tokens that go through a layer: of all ranks, and of the largest one.
+  struct LayerTokens {
+    double all = 0;
+    double rank = 0;
+  };
+
+  /// One kind of layer: seconds per unit of work, all GPUs of a stage or a rank together.
+  struct Layer {
+    double count = 0;
+    AttentionKind attention = AttentionKind::full;
+    // Matrices that all tokens see.
+    double linear_per_token = 0;
+    double attention_linear_per_token = 0;
+    double mlp_linear_per_token = 0;
+    double weights = 0;
+    // Routed experts: for each token, and for each expert that is read.
+    double routed_per_token = 0;
+    double expert_weights = 0;
+    // Communication.
+    double link_per_token = 0;
+    double rank_link_per_token = 0;
+    double link_fixed = 0;
+    // Attention of one rank.
+    double pair = 0;
+    double kv_per_token = 0;
+    double prefill_pair = 0;
+    double expand_per_token = 0;
+    double index_pair = 0;
+    double index_per_token = 0;
+    double state_per_token = 0;
+    double state_per_request = 0;
+    /// Index in windows_, or -1: all tokens are read.
+    std::int64_t window = -1;
+  };
+
+  [[nodiscard]] Layer make_layer(const ModelConfig& model, const HardwareConfig& hardware,
+                                 const LayerGroup& group);
+  /// Seconds of one layer's matrices, experts and communication.
+  [[nodiscard]] double dense_seconds(const Layer& layer, const LayerTokens& tokens) const;
   /// Seconds of one layer's attention of one part.
-  [[nodiscard]] double attention_seconds(const PrefillPart& part) const;
-  /// Seconds of the head for `rows` rows of logits.
+  [[nodiscard]] double attention_seconds(const Layer& layer, const PrefillPart& part) const;
+  /// Seconds of one layer's attention of running requests: `requests` of a rank, which read
+  /// `context` tokens, and `within` each window.
+  [[nodiscard]] double decode_seconds(const Layer& layer, double requests, double context,
+                                      std::span<const double> within) const;
+  /// Seconds of the head for `rows` rows of logits, and of the way between stages.
   [[nodiscard]] double head_seconds(double rows) const;
+  [[nodiscard]] double send_seconds(double tokens) const;
+  /// The mean of `seconds(layer)` over the layers.
+  template <class Seconds>
+  [[nodiscard]] double mean_layer(Seconds seconds) const;
+  [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
+                                      Tokens context, std::span<const double> within) const;
+  [[nodiscard]] SimDuration dealt_layer(std::span<const PrefillPart> parts, std::int64_t batch,
+                                        double context, std::span<const double> within,
+                                        double& rows, double& tokens) const;
   [[nodiscard]] const DecodeBatch& decode_batch(std::int64_t batch) const;
 
   std::int64_t layers_;
+  std::int64_t stages_;
+  std::int64_t ranks_;
+  std::optional<ExpertsConfig> experts_;
   SimDuration iteration_overhead_;
-  // Seconds per unit of work, all GPUs together; each for one layer unless it says otherwise.
-  double linear_seconds_per_token_;
-  double weight_seconds_;
-  double attention_seconds_per_pair_;
-  double kv_seconds_per_token_;
-  double all_reduce_seconds_per_token_;
-  double all_reduce_fixed_seconds_;
+  std::vector<Layer> kinds_;
+  std::vector<Tokens> windows_;
   double head_seconds_per_row_;
   double head_weight_seconds_;
+  double send_per_token_ = 0;
+  double send_fixed_ = 0;
   SimDuration head_of_one_row_;
   std::vector<DecodeBatch> decode_;
 };

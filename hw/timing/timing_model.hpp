@@ -73,6 +73,12 @@ struct DecodePiece {
   return pieces[i];
 }
 
+/// Of requests with these contexts, the tokens within `window`: the sum of min(context, window).
+[[nodiscard]] Tokens tokens_within(std::span<const Tokens> contexts, Tokens window);
+
+/// The same of `batch` requests whose contexts add up to `context` and differ by 1 at most.
+[[nodiscard]] Tokens equal_tokens_within(std::int64_t batch, Tokens context, Tokens window);
+
 /// How long GPU work takes: the analytic roofline, or interpolation in a measured profile.
 class TimingModel {
  public:
@@ -85,7 +91,8 @@ class TimingModel {
   /// What the first iteration takes longer as the second pass of a run.
   [[nodiscard]] virtual SimDuration decode_as_second() const { return SimDuration(0); }
 
-  /// Of one iteration, the part spent in one layer.
+  /// Of one iteration, the part spent in one layer; the mean of layers that differ, with requests
+  /// of equal contexts.
   [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;
 
   /// One iteration that prefills these parts (one at least, each with added > 0) and in the same
@@ -94,15 +101,46 @@ class TimingModel {
   [[nodiscard]] virtual PrefillTime iteration(std::span<const PrefillPart> parts,
                                               std::int64_t batch, Tokens context) const = 0;
 
+  /// Windows of the model: numbers of tokens beyond which a request's context costs no more in some
+  /// layers. Empty for most models. Ascending.
+  [[nodiscard]] virtual std::span<const Tokens> windows() const { return {}; }
+
+  /// Ticks of one decode iteration of `batch` requests for each token within each of windows(): the
+  /// iteration takes decode(batch) at the total context, and for each window its slope x the sum of
+  /// min(context of a request, window).
+  [[nodiscard]] virtual std::span<const std::int64_t> window_slopes(std::int64_t /*batch*/) const {
+    return {};
+  }
+
+  /// The same iteration with the context of each running request. A model without windows needs
+  /// their sum alone; `iteration` takes all contexts as equal.
+  [[nodiscard]] virtual PrefillTime iteration_of(std::span<const PrefillPart> parts,
+                                                 std::span<const Tokens> contexts) const {
+    Tokens total;
+    for (const Tokens context : contexts) {
+      total += context;
+    }
+    return iteration(parts, static_cast<std::int64_t>(contexts.size()), total);
+  }
+
   /// One prefill of these requests together.
   [[nodiscard]] PrefillTime prefill(std::span<const PrefillPart> parts) const {
     return iteration(parts, 0, Tokens(0));
   }
 
-  /// One decode iteration, to the nanosecond below.
-  [[nodiscard]] SimDuration decode_duration(std::int64_t batch, Tokens context) const {
-    return SimDuration(piece_at(decode(batch), context).at(context) / kTicksPerNs);
+  /// One decode iteration of requests of equal contexts, in ticks.
+  [[nodiscard]] std::int64_t decode_ticks(std::int64_t batch, Tokens context) const {
+    const std::int64_t ticks = piece_at(decode(batch), context).at(context);
+    return windows().empty() ? ticks : detail::time_sum(ticks, equal_window_ticks(batch, context));
   }
+
+  /// The same to the nanosecond below.
+  [[nodiscard]] SimDuration decode_duration(std::int64_t batch, Tokens context) const {
+    return SimDuration(decode_ticks(batch, context) / kTicksPerNs);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t equal_window_ticks(std::int64_t batch, Tokens context) const;
 };
 
 }  // namespace kvtier

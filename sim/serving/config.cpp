@@ -350,9 +350,17 @@ bool clamps_long_turns(const RunConfig& config) {
 
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   check_model(config.model, "/model", problems);
+  // The shape of a model with problems cannot be asked for bytes.
+  const bool has_shape = problems.empty();
   check_hardware(config.hardware, "/hardware", problems);
+  if (has_shape) {
+    check_parallel(config.model, config.hardware, problems);
+  }
   const bool can_be_timed = problems.empty();
   check(config.workload, "/workload", problems);
+  if (!has_shape) {
+    return;
+  }
   const std::size_t before = problems.lines().size();
   check_fits(config.model, config.hardware, problems);
   check_profile_timing(config.model, config.hardware, problems);
