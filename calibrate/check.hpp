@@ -54,7 +54,11 @@ enum class Rung { repeat, drift, held_out, composition, sum, overlap };
 struct CheckRow {
   Rung rung = Rung::repeat;
   OperationId operation = OperationId::gemm;
+  /// Tables of one kind, where an operation has several: their format, and the sizes held out.
+  std::string kind;
   ErrorStatistics errors;
+  /// Of the same cells by the roofline at common shares of the limits, with a floor for each call.
+  ErrorStatistics roofline;
   /// Cells that could not be judged: outside of what the others span, or not measurable.
   std::int64_t left_out = 0;
   /// Set where there is a band.
@@ -72,9 +76,11 @@ struct CheckReport {
 [[nodiscard]] bool is_interpolated(OperationId operation);
 
 /// Leaves every cell out once, with a fold of its table's others, and predicts it from the rest:
-/// what the grid's spacing costs, without a device. Each hole is twice as wide as the grid's, so no
-/// band is held to it. Composition and overlap are of recorded ragged_attention and layer_pipeline
-/// cells. Throws nothing.
+/// the cost of the grid's spacing, without a device. The same for shapes: pairs of n and k of
+/// gemm_grid, and tables of attention between those of fewer and of more heads. Attention after
+/// past tokens is also predicted by the law (past_law_seconds) from that without them. Each hole is
+/// twice as wide as the grid's, so no band is held to it. Composition and overlap are of recorded
+/// ragged_attention and layer_pipeline cells. Throws nothing.
 [[nodiscard]] CheckReport cross_validate(const Profile& profile, std::uint64_t seed);
 
 /// The median time of one cell of a table, in seconds; nullopt where it cannot be measured.

@@ -255,6 +255,7 @@ bool is_kept(const Slot& slot) {
   constexpr std::int64_t kLeastContext = 64;
   constexpr std::int64_t kLeastSide = 256;
   constexpr std::int64_t kMostHeads = 3;
+  constexpr std::int64_t kMostExpertGpus = 8;
   switch (slot.operation) {
     case OperationId::gemm_grid:
       return is_round(slot.at[0], 3) && is_round(slot.at[1], 7) && is_round(slot.at[2], 7) &&
@@ -273,6 +274,8 @@ bool is_kept(const Slot& slot) {
              std::bit_width(static_cast<std::uint64_t>(slot.at[1])) % 2 == 0 &&
              std::bit_width(static_cast<std::uint64_t>(slot.at[2])) % 2 == 1 &&
              std::bit_width(static_cast<std::uint64_t>(slot.at[3])) % 2 == 0;
+    case OperationId::moe:
+      return is_round(slot.at[0], 1) && slot.shape.at("expert_gpus") <= kMostExpertGpus;
     default:
       return is_round(slot.at[0], 3);
   }

@@ -228,6 +228,13 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
       // Every byte is read from the device's memory or written to it.
       limit = [rates](double bytes, double) { return bytes / rates.bytes_per_second; };
       break;
+    case OperationId::moe:
+    case OperationId::mla_prefill:
+    case OperationId::mla_decode:
+    case OperationId::quantize:
+      // Their limit is not known here: beyond the grid time is in proportion to the sizes.
+      limit = [](double first, double second) { return 1e-18 * first * std::max(1.0, second); };
+      break;
     default:
       KVTIER_ASSERT(false, "only work on a device and copies are interpolated");
   }

@@ -56,8 +56,8 @@ inline constexpr const char* kRotatedVariant = "rotated";
 [[nodiscard]] Tokens decode_context(const ProfileCell& cell);
 
 /// The time of a table's operation at any size; the limit is that of the profile's device. For
-/// gemm, prefill_attention, decode_attention, elementwise, rotation, copy_h2d, copy_d2h and
-/// copy_duplex.
+/// gemm, prefill_attention, decode_attention, elementwise, rotation, copy_h2d, copy_d2h,
+/// copy_duplex, and, without a limit of the device, moe, mla_prefill, mla_decode and quantize.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table);
 /// The same from some of the table's cells.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,

@@ -41,11 +41,21 @@ TEST_F(CalibrateProfiles, MakesAProfileOfATable) {
 TEST_F(CalibrateProfiles, SaysWhatIsMissingForATable) {
   const std::string table = (configs() / "examples/kernel_times.csv").string();
   expect_bad_input({"calibrate", "--from-table", table, "--out", "p.json"},
-                   {"--from-table: needs --model, whose shapes were timed, and --out"});
-  expect_bad_input({"calibrate", "--from-table", table, "--model", "llama2-7b", "--out", "p.json",
-                    "--columns", "standart"},
-                   {"--columns: expected one of standard, vidur_attention, vidur_linear, or the "
-                    "path of a file, got \"standart\" (did you mean \"standard\"?)"});
+                   {"--from-table: needs --model, whose shapes were timed"});
+  expect_bad_input(
+      {"calibrate", "--from-table", table, "--model", "llama2-7b", "--out", "p.json", "--columns",
+       "standart"},
+      {"--columns: expected one of standard, aiconfigurator_allreduce, "
+       "aiconfigurator_computescale, aiconfigurator_context_attention, "
+       "aiconfigurator_context_attention_common, aiconfigurator_context_attention_full, "
+       "aiconfigurator_context_mla, aiconfigurator_gemm, aiconfigurator_generation_attention, "
+       "aiconfigurator_generation_attention_common, aiconfigurator_generation_attention_full, "
+       "aiconfigurator_generation_mla, aiconfigurator_mla_context_module, "
+       "aiconfigurator_mla_generation_module, aiconfigurator_moe, aiconfigurator_moe_common, "
+       "aiconfigurator_nccl, aiconfigurator_scale_matrix, llmservingsim_attention, "
+       "llmservingsim_dense, llmservingsim_per_sequence, vidur_attention, vidur_attention_medians, "
+       "vidur_linear, vidur_linear_medians, or the "
+       "path of a file, got \"standart\" (did you mean \"standard\"?)"});
   expect_bad_input({"calibrate", "--from-table", table, "--columns", "standard", "--columns",
                     "standard", "--model", "llama2-7b", "--out", "p.json"},
                    {"--columns: expected one for all tables or one for each, got 2 for 1"});
