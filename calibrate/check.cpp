@@ -5,6 +5,7 @@
 #include <cmath>
 #include <compare>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -708,6 +709,101 @@ CheckReport cross_validate(const Profile& profile, std::uint64_t seed) {
   }
   add_steps(profile, rows);
   add_overlap(profile, rows);
+  return make_report(rows, false);
+}
+
+namespace {
+
+/// Whether the profile has the cell itself.
+bool has_cell(const Profile& profile, const ProfileTable& table, const ProfileCell& cell) {
+  for (const ProfileTable* other : find_tables(profile, table.operation)) {
+    if (other->shape == table.shape && type_of(*other) == type_of(table)) {
+      return std::ranges::any_of(other->cells,
+                                 [&](const ProfileCell& one) { return one.at == cell.at; });
+    }
+  }
+  return false;
+}
+
+void compare_matrices(const Profile& profile, const ProfileTable& table, Rows& rows) {
+  std::set<std::vector<std::int64_t>> known;
+  for (const ProfileTable* other : find_tables(profile, OperationId::gemm_grid)) {
+    if (other->dtype == table.dtype) {
+      for (const ProfileCell& cell : other->cells) {
+        known.insert(cell.at);
+      }
+    }
+  }
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<ProfileCell>> shapes;
+  for (const ProfileCell& cell : table.cells) {
+    if (!known.contains(cell.at)) {
+      shapes[{cell.at[1], cell.at[2]}].push_back(cell);
+    }
+  }
+  Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table)}];
+  for (const auto& [shape, cells] : shapes) {
+    const auto shaped = interpolate_matrix(profile, shape.first, shape.second, *table.dtype);
+    if (!shaped || shaped->extrapolated) {
+      gathered.left_out += static_cast<std::int64_t>(cells.size());
+      continue;
+    }
+    const ProfileGrid grid = make_grid(profile, shaped->table);
+    for (ProfileCell cell : cells) {
+      cell.at = {cell.at[0]};
+      const ProfileGrid::Time time = predict(grid, cell.at);
+      if (time.extrapolated) {
+        ++gathered.left_out;
+      } else {
+        gathered.pairs.push_back({time.seconds, cell.median_seconds});
+        add_roofline(profile, shaped->table, cell, gathered);
+      }
+    }
+  }
+}
+
+void compare_attention(const Profile& profile, const ProfileTable& table, Rows& rows) {
+  const std::optional<DataType> type = type_of(table);
+  const auto window = table.shape.find("window");
+  Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table)}];
+  const auto shaped =
+      type ? interpolate_attention(profile, table.operation,
+                                   {.attention_heads = table.shape.at("attention_heads"),
+                                    .kv_heads = table.shape.at("kv_heads"),
+                                    .head_dim = table.shape.at("head_dim"),
+                                    .element_bytes = table.shape.at("element_bytes")},
+                                   window == table.shape.end() ? 0 : window->second, *type)
+           : std::nullopt;
+  if (!shaped || shaped->extrapolated) {
+    gathered.left_out += static_cast<std::int64_t>(table.cells.size());
+    return;
+  }
+  const ProfileGrid grid = make_grid(profile, shaped->table);
+  for (const ProfileCell& cell : table.cells) {
+    if (has_cell(profile, table, cell)) {
+      continue;
+    }
+    const ProfileGrid::Time time = predict(grid, cell.at);
+    if (time.extrapolated) {
+      ++gathered.left_out;
+    } else {
+      gathered.pairs.push_back({time.seconds, cell.median_seconds});
+      add_roofline(profile, table, cell, gathered);
+    }
+  }
+}
+
+}  // namespace
+
+CheckReport compare_with(const Profile& profile, const Profile& measured) {
+  Rows rows;
+  for (const ProfileTable& table : measured.tables) {
+    if (table.operation == OperationId::gemm_grid) {
+      compare_matrices(profile, table, rows);
+    } else if (table.operation == OperationId::prefill_attention ||
+               table.operation == OperationId::decode_attention) {
+      compare_attention(profile, table, rows);
+    }
+  }
   return make_report(rows, false);
 }
 

@@ -83,6 +83,11 @@ struct CheckReport {
 /// ragged_attention and layer_pipeline cells. Throws nothing.
 [[nodiscard]] CheckReport cross_validate(const Profile& profile, std::uint64_t seed);
 
+/// Predicts the cells of `measured` that `profile` does not have, such as those of a published
+/// table that a compact profile leaves out: the error of what the profile ships, as the timing
+/// model interpolates it. Matrices (gemm_grid) and attention only.
+[[nodiscard]] CheckReport compare_with(const Profile& profile, const Profile& measured);
+
 /// The median time of one cell of a table, in seconds; nullopt where it cannot be measured.
 using MeasureCell =
     std::function<std::optional<double>(const ProfileTable& table, const Place& place)>;

@@ -254,7 +254,7 @@ bool is_round(std::int64_t value, std::int64_t most) {
 bool is_kept(const Slot& slot) {
   constexpr std::int64_t kLeastContext = 64;
   constexpr std::int64_t kLeastSide = 256;
-  constexpr std::int64_t kMostHeads = 3;
+  constexpr std::int64_t kMostHeads = 1;
   constexpr std::int64_t kMostExpertGpus = 8;
   switch (slot.operation) {
     case OperationId::gemm_grid:

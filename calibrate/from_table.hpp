@@ -150,9 +150,9 @@ struct ImportCounts {
   std::int64_t contradictions = 0;
 };
 
-/// Sizes that a compact profile keeps: of tokens, requests and contexts, powers of 2 and three
-/// times those; contexts from 64 on, n and k from 256 to 65,536 in steps of at most 7 x 2^i.
-/// Times are rounded to four digits.
+/// Sizes that a compact profile keeps: powers of 2 of heads, requests and contexts, the last from
+/// 64 on; of tokens also three and five times those; n and k from 256 on in up to seven times
+/// those; experts on up to 8 GPUs. Times are rounded to four digits.
 enum class Thinning { none, compact };
 
 struct ImportOptions {

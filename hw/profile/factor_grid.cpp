@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace kvtier {
 namespace {
@@ -32,9 +33,59 @@ FactorGrid::FactorGrid(const std::vector<Point>& points) {
     }
     factors_[index(found)] = point.factor;
   }
+  fill_gaps();
 }
 
-std::size_t FactorGrid::index(const std::array<std::size_t, kAxes>& places) const {
+std::optional<double> FactorGrid::between_neighbours(const Index& places, std::size_t axis) const {
+  const std::vector<double>& values = axes_[axis];
+  const auto measured = [&](std::size_t place) {
+    Index other = places;
+    other[axis] = place;
+    return factors_[index(other)];
+  };
+  std::size_t below = places[axis];
+  while (below > 0 && !measured(below)) {
+    --below;
+  }
+  std::size_t above = places[axis];
+  while (above + 1 < values.size() && !measured(above)) {
+    ++above;
+  }
+  if (!measured(below) || !measured(above)) {
+    return std::nullopt;
+  }
+  return std::lerp(*measured(below), *measured(above),
+                   (values[places[axis]] - values[below]) / (values[above] - values[below]));
+}
+
+void FactorGrid::fill_gaps() {
+  std::vector<std::optional<double>> filled = factors_;
+  for (std::size_t i = 0; i < factors_.size(); ++i) {
+    if (factors_[i]) {
+      continue;
+    }
+    Index places{};
+    std::size_t rest = i;
+    for (std::size_t axis = kAxes; axis-- > 0;) {
+      places[axis] = rest % axes_[axis].size();
+      rest /= axes_[axis].size();
+    }
+    double sum = 0;
+    int count = 0;
+    for (std::size_t axis = 0; axis < kAxes; ++axis) {
+      if (const std::optional<double> factor = between_neighbours(places, axis)) {
+        sum += *factor;
+        ++count;
+      }
+    }
+    if (count > 0) {
+      filled[i] = sum / count;
+    }
+  }
+  factors_ = std::move(filled);
+}
+
+std::size_t FactorGrid::index(const Index& places) const {
   std::size_t result = 0;
   for (std::size_t axis = 0; axis < kAxes; ++axis) {
     result = result * axes_[axis].size() + places[axis];

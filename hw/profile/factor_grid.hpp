@@ -8,7 +8,8 @@
 namespace kvtier {
 
 /// A factor over four sizes, from points on a grid: linear in the logarithms of the sizes, and held
-/// beyond the grid. Points that were not measured take no part.
+/// beyond the grid. A point that was not measured is the mean of the lines between its neighbours
+/// along each axis; one without neighbours takes no part.
 class FactorGrid {
  public:
   static constexpr std::size_t kAxes = 4;
@@ -24,7 +25,12 @@ class FactorGrid {
   [[nodiscard]] double at(const Place& place) const;
 
  private:
-  [[nodiscard]] std::size_t index(const std::array<std::size_t, kAxes>& places) const;
+  using Index = std::array<std::size_t, kAxes>;
+
+  [[nodiscard]] std::size_t index(const Index& places) const;
+  void fill_gaps();
+  [[nodiscard]] std::optional<double> between_neighbours(const Index& places,
+                                                         std::size_t axis) const;
 
   std::array<std::vector<double>, kAxes> axes_;  // logarithms
   std::vector<std::optional<double>> factors_;

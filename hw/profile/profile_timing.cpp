@@ -238,7 +238,10 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
     default:
       KVTIER_ASSERT(false, "only work on a device and copies are interpolated");
   }
-  return {cells, std::move(limit)};
+  // Matrices of a format are those of an engine, which has a kernel for each range of tokens.
+  const auto falls =
+      is_matrix && table.dtype ? ProfileGrid::Falls::kept : ProfileGrid::Falls::noise;
+  return {cells, std::move(limit), falls};
 }
 
 ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware,

@@ -19,6 +19,7 @@ struct CalibrateOptions {
   ImportOptions import;
   std::string check;
   bool no_measure = false;
+  std::string against;
   std::int64_t cells = 8;
   ExplainCommandOptions explain;
   SparsityCommandOptions sparsity;
@@ -29,6 +30,9 @@ int calibrate_command(const Program& program, const CalibrateOptions& options) {
     ImportOptions import = options.import;
     import.gpus = options.explain.gpus;
     return import_tables_command(program, import);
+  }
+  if (!options.against.empty()) {
+    return compare_profiles_command(program, options.check, options.against);
   }
   if (!options.check.empty()) {
     if (!options.no_measure) {
@@ -97,6 +101,12 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       .add_flag("--no-measure", options.no_measure,
                 "Of --check: leave out cells of the profile itself, without a device")
       ->needs(check);
+  command
+      .add_option("--against", options.against,
+                  "Of --check: predict the cells of another profile that this one does not have, "
+                  "without a device")
+      ->needs(check)
+      ->type_name("PROFILE");
   command
       .add_option(
           "--cells", options.cells,

@@ -124,6 +124,15 @@ int cross_validate_command(const Program& program, const std::string& profile, s
   return report.in_band() ? 0 : 1;
 }
 
+int compare_profiles_command(const Program& program, const std::string& profile,
+                             const std::string& other) {
+  const ConfigDirectory presets = program.presets();
+  const calibrate::CheckReport report =
+      calibrate::compare_with(*resolve_profile(profile, presets), *resolve_profile(other, presets));
+  print("{}", calibrate::to_text(report));
+  return 0;
+}
+
 int explain_command(const Program& program, const ExplainCommandOptions& options) {
   if (options.model.empty()) {
     throw ConfigError("--explain: needs --model");

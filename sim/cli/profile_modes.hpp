@@ -35,6 +35,10 @@ int import_tables_command(const Program& program, const ImportOptions& options);
 /// Prints a profile's cross-validation. Returns the exit code: 1 out of band.
 int cross_validate_command(const Program& program, const std::string& profile, std::uint64_t seed);
 
+/// Prints the errors of a profile on the cells that another profile alone has.
+int compare_profiles_command(const Program& program, const std::string& profile,
+                             const std::string& other);
+
 struct ExplainCommandOptions {
   std::string profile;
   std::string model;

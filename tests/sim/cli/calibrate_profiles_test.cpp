@@ -48,7 +48,7 @@ TEST_F(CalibrateProfiles, SaysWhatIsMissingForATable) {
       {"--columns: expected one of standard, aiconfigurator_allreduce, "
        "aiconfigurator_computescale, aiconfigurator_context_attention, "
        "aiconfigurator_context_attention_common, aiconfigurator_context_attention_full, "
-       "aiconfigurator_context_mla, aiconfigurator_gemm, aiconfigurator_generation_attention, "
+       "aiconfigurator_context_mla, aiconfigurator_gemm, aiconfigurator_gemm_common, aiconfigurator_generation_attention, "
        "aiconfigurator_generation_attention_common, aiconfigurator_generation_attention_full, "
        "aiconfigurator_generation_mla, aiconfigurator_mla_context_module, "
        "aiconfigurator_mla_generation_module, aiconfigurator_moe, aiconfigurator_moe_common, "

@@ -648,7 +648,7 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
       {{"calibrate"},
        {"--from-table", "--columns", "--check", "--no-measure", "--explain", "--history",
         "--prompt", "--gpus", "--roofline", "--model", "--hardware", "--out", "--compute",
-        "--memory", "--seed", "--compact", "--name", "--engine"}},
+        "--memory", "--seed", "--compact", "--name", "--engine", "--against"}},
       {{"trace"}, {"generate", "import", "stats", "mrc"}},
       {{"trace", "generate"}, {"CONFIG", "--out"}},
       {{"trace", "import"}, {"INPUT", "--out", "--format", "--tokenizer"}},
