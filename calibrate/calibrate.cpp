@@ -134,6 +134,12 @@ void note(Profile& profile, const CalibrateOptions& options, double load_before,
 }  // namespace
 
 void check_heads(const ModelConfig& model) {
+  if (!is_dense(model)) {
+    throw ConfigError(fmt::format(
+        "--model: {} has layers that no kernel here computes; measured are dense models "
+        "with full attention in whole bytes a weight",
+        model.name));
+  }
   if (!kernels::is_valid({.query_heads = model.attention_heads,
                           .kv_heads = model.kv_heads,
                           .head_dim = model.head_dim})) {

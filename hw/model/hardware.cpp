@@ -130,8 +130,9 @@ std::int64_t kv_copies(const ModelConfig& model, const HardwareConfig& hardware,
   return 1;
 }
 
-Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware) {
-  const Bytes left = std::max(Bytes(0), hbm_bytes(hardware) - weight_bytes(model, hardware));
+Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t requests) {
+  const Bytes taken = weight_bytes(model, hardware) + kv_bytes_per_request(model) * requests;
+  const Bytes left = std::max(Bytes(0), hbm_bytes(hardware) - taken);
   Bytes once;
   Bytes held;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {

@@ -165,6 +165,9 @@ class Backend {
   /// The running sessions, of which the decode or iteration that starts next computes a token each;
   /// only if the backend has bytes.
   virtual void decode_next(std::span<const EntryKey>) {}
+  /// Tokens whose KV each running request reads in the decode or iteration that starts next; only
+  /// if the backend wants_contexts. Looked at during the call only.
+  virtual void decode_contexts(std::span<const Tokens>) {}
   /// The session's turn has ended: its request computes no further token.
   virtual void end_request(EntryKey) {}
   /// Of this entry the medium holds the first `tokens` ones, and none behind them any more; their
@@ -179,15 +182,24 @@ class Backend {
   virtual void cut(EntryKey, Tokens /*kept*/, Tokens /*dropped*/) {}
   /// Whether it wants to hear `keep` and `decode_next`, which are said several times a turn.
   [[nodiscard]] bool has_bytes() const { return has_bytes_; }
+  /// Whether it wants to hear `decode_contexts`.
+  [[nodiscard]] bool wants_contexts() const { return wants_contexts_; }
+  /// Either of the two.
+  [[nodiscard]] bool wants_running() const { return wants_running_; }
 
  protected:
-  explicit Backend(bool has_bytes = false) : has_bytes_(has_bytes) {}
+  explicit Backend(bool has_bytes = false, bool wants_contexts = false)
+      : has_bytes_(has_bytes),
+        wants_contexts_(wants_contexts),
+        wants_running_(has_bytes || wants_contexts) {}
   virtual void on_keep(Medium, EntryKey, Tokens) {}
 
   SimTime now_;
 
  private:
   bool has_bytes_;
+  bool wants_contexts_;
+  bool wants_running_;
 };
 
 }  // namespace kvtier

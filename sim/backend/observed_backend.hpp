@@ -16,7 +16,9 @@ class ObservedBackend final : public Backend {
  public:
   /// Keeps references to both.
   ObservedBackend(Backend& backend, TransferObserver& observer)
-      : Backend(backend.has_bytes()), backend_(backend), observer_(observer) {}
+      : Backend(backend.has_bytes(), backend.wants_contexts()),
+        backend_(backend),
+        observer_(observer) {}
 
   Completion wait() override;
   [[nodiscard]] bool pending() const override { return backend_.pending(); }
@@ -35,6 +37,9 @@ class ObservedBackend final : public Backend {
     backend_.begin_with(key, prompt);
   }
   void decode_next(std::span<const EntryKey> keys) override { backend_.decode_next(keys); }
+  void decode_contexts(std::span<const Tokens> contexts) override {
+    backend_.decode_contexts(contexts);
+  }
   void end_request(EntryKey key) override { backend_.end_request(key); }
   void cut(EntryKey key, Tokens kept, Tokens dropped) override { backend_.cut(key, kept, dropped); }
 

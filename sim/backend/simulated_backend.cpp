@@ -9,6 +9,26 @@
 #include "sim/core/histogram.hpp"
 
 namespace kvtier {
+namespace {
+
+/// Of iteration number `iteration`, from 0, by itself.
+std::int64_t window_ticks_now(const TimingModel& timing, std::span<const Tokens> contexts,
+                              std::int64_t iteration) {
+  const std::span<const Tokens> windows = timing.windows();
+  const std::span<const std::int64_t> slopes = timing.window_slopes(std::ssize(contexts));
+  std::int64_t ticks = 0;
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    Tokens within;
+    for (const Tokens context : contexts) {
+      within += std::min(context + Tokens(iteration), windows[i]);
+    }
+    ticks = detail::time_sum(ticks, detail::time_product(slopes[i], within.value));
+  }
+  return ticks;
+}
+
+}  // namespace
+
 const char* to_string(Medium medium) {
   constexpr std::array<const char*, kMedia> names{"hbm", "dram", "cxl", "ssd"};
   return names[static_cast<std::size_t>(medium)];
@@ -28,7 +48,8 @@ BytesPerSecond load_bandwidth_beside_work(const HardwareConfig& hardware, Medium
 
 SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                                    const TimingModel& timing, DecodeStepping stepping)
-    : timing_(timing),
+    : Backend(false, !timing.windows().empty()),
+      timing_(timing),
       layers_(model_layers),
       stepping_(stepping),
       gpu_is_watched_(stepping == DecodeStepping::per_iteration ||
@@ -156,7 +177,12 @@ void SimulatedBackend::start_prefill(const PrefillCommand& command) {
 }
 
 void SimulatedBackend::start_iteration(const IterationCommand& command) {
-  prefill_time_ = timing_.iteration(command.parts, command.decode_batch, command.decode_context);
+  const bool has_contexts = wants_contexts() && command.decode_batch > 0;
+  KVTIER_ASSERT(!has_contexts || std::ssize(contexts_) == command.decode_batch,
+                "the running requests have told their contexts");
+  prefill_time_ =
+      has_contexts ? timing_.iteration_of(command.parts, contexts_)
+                   : timing_.iteration(command.parts, command.decode_batch, command.decode_context);
   prefill_ = {.part = {},
               .key = {},
               .loads = command.loads,
@@ -164,10 +190,16 @@ void SimulatedBackend::start_iteration(const IterationCommand& command) {
               .up_to_layers = command.up_to_layers,
               .wait_for_all_layers = command.wait_for_all_layers};
   begin_prefill();
-  const SimDuration decode =
-      command.decode_batch > 0
-          ? timing_.decode_duration(command.decode_batch, command.decode_context)
-          : SimDuration(0);
+  SimDuration decode;
+  if (has_contexts) [[unlikely]] {
+    const std::vector<DecodePiece>& pieces = timing_.decode(command.decode_batch);
+    const Tokens context = command.decode_context;
+    decode = SimDuration(detail::time_sum(piece_at(pieces, context).at(context),
+                                          sum_window_ticks(timing_, contexts_, 1)) /
+                         kTicksPerNs);
+  } else if (command.decode_batch > 0) {
+    decode = timing_.decode_duration(command.decode_batch, command.decode_context);
+  }
   iteration_time_ = {.compute = prefill_time_.total,
                      .decode = std::min(decode, prefill_time_.total)};
 }
@@ -270,6 +302,8 @@ void SimulatedBackend::start_decode(const DecodeCommand& command) {
   KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
   KVTIER_ASSERT(command.batch > 0 && command.iterations > 0, "a decode has work");
   decode_ = command;
+  KVTIER_ASSERT(!wants_contexts() || std::ssize(contexts_) == command.batch,
+                "the running requests have told their contexts");
   pieces_ = &timing_.decode(command.batch);
   gpu_ = Gpu::decode;
   gpu_started_ = now_ + before_work_;
@@ -331,7 +365,11 @@ void SimulatedBackend::stop_decode() {
 }
 
 std::int64_t SimulatedBackend::decode_ticks(std::int64_t iterations) const {
-  return sum_decode_ticks(*pieces_, decode_.batch, decode_.context, iterations);
+  const std::int64_t ticks = sum_decode_ticks(*pieces_, decode_.batch, decode_.context, iterations);
+  if (wants_contexts()) [[unlikely]] {
+    return detail::time_sum(ticks, sum_window_ticks(timing_, contexts_, iterations));
+  }
+  return ticks;
 }
 
 SimTime SimulatedBackend::decode_end(std::int64_t iterations) const {
@@ -341,6 +379,10 @@ SimTime SimulatedBackend::decode_end(std::int64_t iterations) const {
 void SimulatedBackend::step_iteration() {
   const Tokens context = decode_.context + Tokens(decode_.batch * reference_iteration_);
   reference_ticks_ = detail::time_sum(reference_ticks_, piece_at(*pieces_, context).at(context));
+  if (wants_contexts()) [[unlikely]] {
+    reference_ticks_ = detail::time_sum(reference_ticks_,
+                                        window_ticks_now(timing_, contexts_, reference_iteration_));
+  }
   gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
   if (reference_iteration_ + 1 == decode_end_iteration_) {
     gpu_done_ = gpu_done_ + after_work_;
@@ -357,6 +399,37 @@ void SimulatedBackend::check_drained() const {
   KVTIER_ASSERT(timers_.empty(), "every timer has been reported");
   KVTIER_ASSERT(gpu_ == Gpu::idle, "every GPU command has been reported");
   KVTIER_ASSERT(links_.in_flight() == 0 && landings_.empty(), "every transfer has been reported");
+}
+
+std::int64_t sum_window_ticks(const TimingModel& timing, std::span<const Tokens> contexts,
+                              std::int64_t iterations) {
+  const std::span<const Tokens> windows = timing.windows();
+  const std::span<const std::int64_t> slopes = timing.window_slopes(std::ssize(contexts));
+  std::int64_t ticks = 0;
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    std::int64_t within = 0;
+    for (const Tokens context : contexts) {
+      const std::int64_t growing =
+          std::clamp<std::int64_t>((windows[i] - context).value, 0, iterations);
+      within += growing * context.value + growing * (growing - 1) / 2 +
+                (iterations - growing) * windows[i].value;
+    }
+    ticks = detail::time_sum(ticks, detail::time_product(slopes[i], within));
+  }
+  return ticks;
+}
+
+std::int64_t sum_equal_decode_ticks(const TimingModel& timing, std::int64_t batch, Tokens context,
+                                    std::int64_t iterations) {
+  const std::int64_t ticks = sum_decode_ticks(timing.decode(batch), batch, context, iterations);
+  if (timing.windows().empty()) {
+    return ticks;
+  }
+  std::vector<Tokens> contexts(static_cast<std::size_t>(batch), Tokens(context.value / batch));
+  for (std::int64_t i = 0; i < context.value % batch; ++i) {
+    contexts[static_cast<std::size_t>(i)] += Tokens(1);
+  }
+  return detail::time_sum(ticks, sum_window_ticks(timing, contexts, iterations));
 }
 
 std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces, std::int64_t batch,

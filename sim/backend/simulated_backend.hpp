@@ -49,6 +49,9 @@ class SimulatedBackend final : public Backend {
   [[nodiscard]] IterationTime iteration_time() const override { return iteration_time_; }
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
+  void decode_contexts(std::span<const Tokens> contexts) override {
+    contexts_.assign(contexts.begin(), contexts.end());
+  }
 
   [[nodiscard]] const Topology& topology() const { return links_.topology(); }
   [[nodiscard]] LinkCounters link_counters(std::size_t link) const {
@@ -138,6 +141,8 @@ class SimulatedBackend final : public Backend {
   PrefillTime prefill_time_;
   DecodeCommand decode_;
   const std::vector<DecodePiece>* pieces_ = nullptr;
+  /// Of the running requests, where the model has windows.
+  std::vector<Tokens> contexts_;
   std::int64_t decode_end_iteration_ = 0;
   std::int64_t reference_iteration_ = 0;
   std::int64_t reference_ticks_ = 0;
@@ -149,6 +154,18 @@ class SimulatedBackend final : public Backend {
 [[nodiscard]] std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces,
                                             std::int64_t batch, Tokens context,
                                             std::int64_t iterations);
+
+/// The time beside that which these iterations take for the tokens within the model's windows, in
+/// ticks: for each window its slope times the sum, over iterations and requests, of min(context,
+/// window). Contexts are those of the first iteration; they grow by 1 each. The sum has a closed
+/// form for each request, in which its context passes the window at most once.
+[[nodiscard]] std::int64_t sum_window_ticks(const TimingModel& timing,
+                                            std::span<const Tokens> contexts,
+                                            std::int64_t iterations);
+
+/// Both together for requests whose contexts add up to `context` and differ by 1 at most.
+[[nodiscard]] std::int64_t sum_equal_decode_ticks(const TimingModel& timing, std::int64_t batch,
+                                                  Tokens context, std::int64_t iterations);
 
 /// How many of these iterations are in pieces that are extrapolated.
 [[nodiscard]] std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces,

@@ -57,6 +57,7 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
              "with /system/paging a device keeps one copy of a token, but while it moves");
     });
   }
+  refuse(!is_dense(config.model), "/model", "a device runs dense models alone");
   const Bytes element = device.info().element;
   const std::int64_t expected = kv_bytes_per_token(decoder_shape(config.model), element).value;
   const std::int64_t got = kv_bytes_per_token(config.model).value;

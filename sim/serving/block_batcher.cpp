@@ -33,6 +33,8 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       by_priority_(requests_.preempts_by_priority()),
       found_when_scheduled_(config_.system.blocks->found_from == Publication::scheduling),
       bytes_per_token_(kv_bytes_per_token(config_.model)),
+      unequal_up_to_layers_(has_unequal_layers(config_) ? stored_kv_up_to_layers(config_)
+                                                        : std::vector<Bytes>()),
       saves_block_(config_.system.save.mode == SaveMode::blocking),
       budget_(token_budget(config_)),
       chunk_(config_.system.blocks->chunk.value_or(budget_)) {
@@ -211,6 +213,9 @@ void BlockBatcher::schedule() {
   }
   gpu_since_ = backend_.now();
   stopping_ = false;
+  if (backend_.wants_contexts()) [[unlikely]] {
+    tell_contexts();
+  }
   if (!prompts_.empty()) {
     gpu_ = Gpu::iteration;
     const bool loads = loaded_now_.value > 0;
@@ -222,6 +227,7 @@ void BlockBatcher::schedule() {
          .decode_batch = decoding_,
          .decode_context = context_,
          .loads = {&load, loads ? std::size_t{1} : std::size_t{0}},
+         .up_to_layers = unequal_up_to_layers_,
          .wait_for_all_layers = loads && waits_for_whole_load(config_, tiers_[1]->medium())});
   } else if (decoding_ > 0) {
     gpu_ = Gpu::decode;
@@ -237,6 +243,16 @@ void BlockBatcher::schedule() {
                            precedes(requests_.waiting(requests_.next()), aside_.front()));
     refuse_turn(queued ? requests_.waiting(requests_.next()) : aside_.front());
   }
+}
+
+void BlockBatcher::tell_contexts() {
+  std::vector<Tokens> contexts;
+  for (const SessionSlot slot : running_) {
+    if (work_[slot].decodes_now) {
+      contexts.push_back(work_[slot].computed + Tokens(1));
+    }
+  }
+  backend_.decode_contexts(contexts);
 }
 
 void BlockBatcher::refuse_turn(SessionSlot slot) const {

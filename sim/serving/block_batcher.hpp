@@ -160,6 +160,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   void start_copies();
   [[nodiscard]] bool is_idle() const;
   void finish_iteration();
+  [[gnu::noinline]] void tell_contexts();
   void finish_decode(std::int64_t iterations);
   /// The request has so many tokens more.
   void decode(SessionSlot slot, std::int64_t iterations);
@@ -203,6 +204,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::int64_t block_;
   std::vector<std::int64_t> block_tokens_;  // by tier
   Bytes bytes_per_token_;
+  /// Where layers differ in their KV.
+  std::vector<Bytes> unequal_up_to_layers_;
   bool offers_responses_;
   bool saves_block_;
   /// Blocks of HBM.

@@ -73,6 +73,22 @@ void check_tier(const RunConfig& config, const TierConfig& tier, Bytes capacity,
   }
 }
 
+/// A state cannot be made from KV: a stored context without it is of no use.
+void check_resuming(const RunConfig& config, Problems& problems) {
+  const ModelConfig& model = config.model;
+  if (config.system.tiers.count() > 0 && model.state && !model.resume_every) {
+    problems.add("/model/resume_every",
+                 "expected the distance of stored states, such as \"4096tokens\": the model has "
+                 "state layers, and the system stores KV, got \"none\"");
+  }
+  if (model.resume_every && *model.resume_every > model.context_window) {
+    problems.add(
+        "/model/resume_every",
+        fmt::format("expected at most the context window, {}, got {}",
+                    format_quantity(model.context_window), format_quantity(*model.resume_every)));
+  }
+}
+
 void check_compression(const SystemConfig& system, Problems& problems) {
   if (!system.compression) {
     return;
@@ -278,9 +294,18 @@ void check_one_replica(const RunConfig& config, const std::string& what, Problem
   }
 }
 
+Bytes kv_room(const RunConfig& config) {
+  const std::int64_t slots = config.serving.slots;
+  const Bytes left = kv_capacity(config.model, config.hardware, slots);
+  if (!config.serving.kv_memory) {
+    return left;
+  }
+  const Bytes beside_tokens = kv_bytes_per_request(config.model) * slots;
+  return std::min(left, std::max(Bytes(0), *config.serving.kv_memory - beside_tokens));
+}
+
 KvShares hbm_shares(const RunConfig& config) {
-  const Bytes left = kv_capacity(config.model, config.hardware);
-  const Bytes free = std::min(left, config.serving.kv_memory.value_or(left));
+  const Bytes free = kv_room(config);
   const TiersConfig& tiers = config.system.tiers;
   if (tiers.count() == 0 || config.system.blocks) {
     return {.capacity = free};
@@ -298,9 +323,9 @@ Bytes running_kv_capacity(const RunConfig& config) { return left_to_run(hbm_shar
 
 std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {
   const std::int64_t layers = config.model.layers;
-  const Bytes whole = kv_bytes_per_token_layer(config.model);
   const std::optional<CompressionConfig>& compression = config.system.compression;
   const auto stored = [&](std::int64_t layer) {
+    const Bytes whole = kv_bytes_per_token_layer(config.model, layer);
     if (!compression || compression->sparsity.empty()) {
       return whole;
     }
@@ -322,6 +347,16 @@ std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {
     sums.push_back(sum);
   }
   return sums;
+}
+
+bool has_unequal_layers(const RunConfig& config) {
+  const ModelConfig& model = config.model;
+  if (config.system.compression) {
+    return true;
+  }
+  const Bytes first = kv_bytes_per_token_layer(model, 0);
+  return kv_bytes_per_token(model) != first * model.layers ||
+         kv_bytes_per_token_layer(model) != first;
 }
 
 Bytes stored_kv_bytes_per_token(const RunConfig& config) {
@@ -363,6 +398,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
   }
   const std::size_t before = problems.lines().size();
   check_fits(config.model, config.hardware, problems);
+  check_resuming(config, problems);
   check_profile_timing(config.model, config.hardware, problems);
   const OfferedKnowledge offered = config.serving.knowledge;
   const TiersConfig& tiers = config.system.tiers;
@@ -393,8 +429,7 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
     check_tier(config, *used, *installed, pointer, problems);
   };
   if (tiers.hbm) {
-    tier("hbm", *tiers.hbm,
-         tiers.hbm->capacity.value_or(kv_capacity(config.model, config.hardware)));
+    tier("hbm", *tiers.hbm, tiers.hbm->capacity.value_or(kv_room(config)));
   }
   tier("dram", tiers.dram,
        config.hardware.dram ? std::optional(config.hardware.dram->capacity) : std::nullopt);

@@ -428,6 +428,13 @@ void check_one_replica(const RunConfig& config, const std::string& what, Problem
 /// in each layer what compression keeps, in whole bytes and one at least.
 [[nodiscard]] std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config);
 
+/// Whether stored KV differs from layer to layer: with compression, or as the model's layers do.
+[[nodiscard]] bool has_unequal_layers(const RunConfig& config);
+
+/// KV that fits into HBM beside the weights and what each running request needs whatever its
+/// length: at most kv_memory.
+[[nodiscard]] Bytes kv_room(const RunConfig& config);
+
 [[nodiscard]] LoadWait load_wait(const SystemConfig& system);
 
 /// Whether a prefill waits for all of what it loads from there, not layer by layer: as

@@ -32,6 +32,7 @@ PagedBatcher::PagedBatcher(const Setup& setup)
       shares_(setup.config->system.sharing == Sharing::prompts),
       loads_alone_(load_wait(setup.config->system) == LoadWait::request),
       stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
+      unequal_layers_(has_unequal_layers(*setup.config)),
       block_bytes_(kv_bytes_per_token(setup.config->model) *
                    setup.config->system.paging->block_size.value),
       block_size_(setup.config->system.paging->block_size.value),
@@ -478,15 +479,15 @@ void PagedBatcher::start_iteration() {
   }
   gpu_ = Gpu::prefill;
   gpu_since_ = backend_.now();
-  if (batch > 0 && backend_.has_bytes()) [[unlikely]] {
-    tell_running(backend_, requests_, running_);
+  if (batch > 0 && backend_.wants_running()) [[unlikely]] {
+    tell_running_requests();
   }
   backend_.start_iteration({.parts = parts_,
                             .keys = keys_,
                             .decode_batch = batch,
                             .decode_context = batch > 0 ? context_ : Tokens(0),
                             .loads = load_,
-                            .up_to_layers = config_.system.compression
+                            .up_to_layers = unequal_layers_
                                                 ? std::span<const Bytes>(stored_up_to_layers_)
                                                 : std::span<const Bytes>(),
                             .wait_for_all_layers = waits_for_whole_load(config_, slowest_load_)});
@@ -595,6 +596,12 @@ void PagedBatcher::run(SessionSlot slot) {
   std::push_heap(running_.begin(), running_.end(), FinishesLater{});
 }
 
+void PagedBatcher::tell_running_requests() {
+  tell_running(backend_, requests_, running_, [this](const Running& one) {
+    return Tokens(work_[one.slot].length_offset + iteration_);
+  });
+}
+
 void PagedBatcher::start_decode() {
   std::int64_t iterations = running_.front().finish_iteration - iteration_;
   iterations = std::min(iterations, iterations_within(available()));
@@ -605,8 +612,8 @@ void PagedBatcher::start_decode() {
   gpu_since_ = backend_.now();
   stopping_ = false;
   store_.reserve(block_bytes_ * growth(iterations));
-  if (backend_.has_bytes()) [[unlikely]] {
-    tell_running(backend_, requests_, running_);
+  if (backend_.wants_running()) [[unlikely]] {
+    tell_running_requests();
   }
   backend_.start_decode({.batch = static_cast<std::int64_t>(running_.size()),
                          .context = context_,

@@ -160,6 +160,7 @@ class PagedBatcher final : public Batcher, private RunningView {
   void finish_load();
   /// The GPUs wait for saves: one that blocks, or more than the write buffer holds.
   [[nodiscard]] bool must_stall() const;
+  [[gnu::noinline]] void tell_running_requests();
   void start_decode();
   void finish_decode(std::int64_t iterations);
   void advance(std::int64_t iterations);
@@ -205,6 +206,7 @@ class PagedBatcher final : public Batcher, private RunningView {
   bool loads_alone_;
   /// Stored KV of a token up to each layer; as it is loaded.
   std::vector<Bytes> stored_up_to_layers_;
+  bool unequal_layers_;
   /// KV of running requests.
   Bytes block_bytes_;
   std::int64_t block_size_;

@@ -25,6 +25,7 @@ PrefillFirst::PrefillFirst(const Setup& setup)
               .mark = kTierTransfer}),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
       stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
+      unequal_layers_(has_unequal_layers(*setup.config)),
       invalidates_(setup.config->system.positions == KeyPositions::embedded),
       read_buffer_(*setup.config),
       preloads_(read_buffer_.most_layers() > 0 &&
@@ -347,8 +348,8 @@ void PrefillFirst::start_prefill(SessionSlot slot, std::span<const TransferId> l
        .key = requests_.key(slot),
        .loads = loads,
        .ready_layers = ready_layers,
-       .up_to_layers = config_.system.compression ? std::span<const Bytes>(stored_up_to_layers_)
-                                                  : std::span<const Bytes>(),
+       .up_to_layers = unequal_layers_ ? std::span<const Bytes>(stored_up_to_layers_)
+                                       : std::span<const Bytes>(),
        .wait_for_all_layers = waits_for_whole_load_[static_cast<std::size_t>(r.found.medium)]});
   gpu_ = Gpu::prefill;
 }
@@ -526,8 +527,11 @@ void PrefillFirst::finish_prefill(SimDuration compute) {
 void PrefillFirst::start_decode() {
   gpu_ = Gpu::decode;
   gpu_since_ = backend_.now();
-  if (backend_.has_bytes()) [[unlikely]] {
-    tell_running(backend_, requests_, running_);
+  if (backend_.wants_running()) [[unlikely]] {
+    tell_running(backend_, requests_, running_, [this](const Running& one) {
+      const RequestRecord& r = requests_.request(one.slot);
+      return r.history + r.input + r.output - Tokens(one.finish_iteration - iteration_);
+    });
   }
   backend_.start_decode({.batch = static_cast<std::int64_t>(running_.size()),
                          .context = context_,

@@ -160,6 +160,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   Bytes bytes_per_token_;
   /// Of stored KV.
   std::vector<Bytes> stored_up_to_layers_;
+  bool unequal_layers_;
   /// A truncation makes stored KV useless, which shows when the turn is served; where it only cuts
   /// the KV, the room is free as soon as the turn arrives.
   bool invalidates_;

@@ -29,15 +29,25 @@ template <class Running>
   return tokens > 0 ? std::optional(time / tokens) : std::nullopt;
 }
 
-/// Tells a backend with bytes whose tokens it computes next.
-template <class Running>
+/// Tells a backend with bytes whose tokens it computes next, and one that wants it the tokens that
+/// each of them reads: `context(running)`.
+template <class Running, class Context>
 [[gnu::noinline]] void tell_running(Backend& backend, const Requests& requests,
-                                    const std::vector<Running>& running) {
-  std::vector<EntryKey> keys;
-  for (const Running& one : running) {
-    keys.push_back(requests.key(one.slot));
+                                    const std::vector<Running>& running, const Context& context) {
+  if (backend.has_bytes()) {
+    std::vector<EntryKey> keys;
+    for (const Running& one : running) {
+      keys.push_back(requests.key(one.slot));
+    }
+    backend.decode_next(keys);
   }
-  backend.decode_next(keys);
+  if (backend.wants_contexts()) {
+    std::vector<Tokens> contexts;
+    for (const Running& one : running) {
+      contexts.push_back(context(one));
+    }
+    backend.decode_contexts(contexts);
+  }
 }
 
 /// Visits the first token's time and the predicted length of each. `predicted(slot)` is where the

@@ -14,8 +14,7 @@ namespace {
 /// Bytes of a tier where the system does not say how much of it is for blocks.
 Bytes installed(const RunConfig& config, const std::string& name) {
   if (name == "hbm") {
-    return config.system.tiers.hbm->capacity.value_or(
-        config.serving.kv_memory.value_or(kv_capacity(config.model, config.hardware)));
+    return config.system.tiers.hbm->capacity.value_or(kv_room(config));
   }
   return name == "dram"  ? config.hardware.dram->capacity
          : name == "cxl" ? config.hardware.cxl->capacity

@@ -81,8 +81,8 @@ ReuseTimes reuse_times(const RunConfig& config, const BatchPrefill& request, Tok
       make_timing(config.model, config.hardware, config.system.positions, request.batch);
   const Prefill p = prefill_of(config, request);
   const Tokens prompt = (request.history + request.added) * request.batch;
-  const std::int64_t ticks = sum_decode_ticks(timing->decode(request.batch), request.batch,
-                                              prompt + Tokens(request.batch), response.value - 1);
+  const std::int64_t ticks = sum_equal_decode_ticks(
+      *timing, request.batch, prompt + Tokens(request.batch), response.value - 1);
   return {.recompute_seconds = recompute_seconds(config, request),
           .reload_seconds = seconds_without_preloading(p),
           .overlapped_seconds = seconds_with_buffer(p, 0),
@@ -105,7 +105,7 @@ BatchSaveTimes batch_save_times(const RunConfig& config, std::int64_t batch, Tok
   double unsaved = bytes_per_token * static_cast<double>(batch * prompt.value);
   for (std::int64_t i = 0; i < iterations; ++i) {
     const Tokens context = (prompt + Tokens(1 + i)) * batch;
-    const std::int64_t ticks = piece_at(timing->decode(batch), context).at(context);
+    const std::int64_t ticks = timing->decode_ticks(batch, context);
     const double iteration = static_cast<double>(ticks) / (1e9 * static_cast<double>(kTicksPerNs));
     times.decode_seconds += iteration;
     unsaved = std::max(0.0, unsaved - iteration * rate);

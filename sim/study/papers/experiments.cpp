@@ -146,8 +146,8 @@ Json phase_times(const RunConfig& config, const PhaseParameters& p, const Contex
   const auto timing = make_timing(config.model, config.hardware, config.system.positions, p.batch);
   const std::vector<PrefillPart> parts(static_cast<std::size_t>(p.batch),
                                        {.added = p.prompt, .past = p.past});
-  const std::int64_t ticks = sum_decode_ticks(timing->decode(p.batch), p.batch,
-                                              (p.past + p.prompt) * p.batch, p.response.value);
+  const std::int64_t ticks =
+      sum_equal_decode_ticks(*timing, p.batch, (p.past + p.prompt) * p.batch, p.response.value);
   constexpr double kSecondsPerTick = 1e-9 / kTicksPerNs;
   const double decode = static_cast<double>(ticks) * kSecondsPerTick;
   return Json{{"prefill_seconds", timing->prefill(parts).total.seconds()},

@@ -57,6 +57,16 @@ const std::vector<DecodePiece>& PacedTiming::decode(std::int64_t batch) const {
   return found->second;
 }
 
+std::span<const std::int64_t> PacedTiming::window_slopes(std::int64_t batch) const {
+  const auto [found, added] = window_slopes_.try_emplace(batch);
+  if (added) {
+    for (const std::int64_t slope : timing_.window_slopes(batch)) {
+      found->second.push_back(times(slope, pace_.decode));
+    }
+  }
+  return found->second;
+}
+
 SimDuration PacedTiming::decode_as_second() const {
   return times(timing_.decode_as_second(), pace_.decode);
 }

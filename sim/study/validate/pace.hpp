@@ -30,6 +30,8 @@ class PacedTiming final : public TimingModel {
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
   [[nodiscard]] SimDuration decode_as_second() const override;
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
+  [[nodiscard]] std::span<const Tokens> windows() const override { return timing_.windows(); }
+  [[nodiscard]] std::span<const std::int64_t> window_slopes(std::int64_t batch) const override;
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const override;
 
@@ -37,6 +39,7 @@ class PacedTiming final : public TimingModel {
   const TimingModel& timing_;
   Pace pace_;
   mutable std::map<std::int64_t, std::vector<DecodePiece>> decode_;
+  mutable std::map<std::int64_t, std::vector<std::int64_t>> window_slopes_;
 };
 
 }  // namespace kvtier
