@@ -81,6 +81,12 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       .add_option("--engine", options.import.engine,
                   "Of --from-table: the engine that was timed and its version")
       ->needs(table);
+  command
+      .add_option("--note", options.import.notes,
+                  "Of --from-table: a note in the profile, such as the source of its tables and "
+                  "their licence (may be repeated)")
+      ->needs(table)
+      ->take_all();
   for (const auto& [name, target, peak] :
        {std::tuple{"--compute", &options.import.compute, "/gpu/peak"},
         std::tuple{"--memory", &options.import.memory, "/hbm/bandwidth"}}) {

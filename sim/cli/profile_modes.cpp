@@ -102,6 +102,8 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
   if (!options.engine.empty()) {
     imported.profile.provenance.libraries["engine"] = options.engine;
   }
+  imported.profile.provenance.notes.insert(imported.profile.provenance.notes.end(),
+                                           options.notes.begin(), options.notes.end());
   imported.profile.provenance.date = calibrate::utc_now();
   imported.profile.provenance.command = options.command;
   // What was read has to be readable again before it is worth writing.

@@ -20,6 +20,8 @@ struct ImportOptions {
   std::string name;
   /// The version of the engine that was timed, for the provenance.
   std::string engine;
+  /// Added to the profile's notes.
+  std::vector<std::string> notes;
   bool compact = false;
   std::int64_t gpus = 1;
   std::uint64_t seed = 1;
