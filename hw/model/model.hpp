@@ -433,11 +433,13 @@ struct HeadCounts {
 /// True for the config.json of a Hugging Face model, as opposed to a model file of this program.
 [[nodiscard]] bool looks_like_hugging_face(const Json& json);
 
-/// Reads a Hugging Face config.json of type falcon, gpt2, gpt_neox, llama, mistral or opt. Keys
+/// Reads a Hugging Face config.json; the error for an unknown type lists those that it knows. Keys
 /// that say nothing about sizes are ignored, and keys that transformers may leave out take its
-/// defaults; a sliding window is ignored (all tokens are kept). The KV elements have the size of
-/// the weights. Throws ConfigError with every missing or ill-typed key, its lines starting with
-/// `origin` (the file).
+/// defaults. `quantization_config` gives the formats of weights (fp8, awq, gptq, modelopt, mxfp4,
+/// compressed-tensors); KV has the size of the unquantized weights unless it says otherwise. The
+/// window of Mistral and Mixtral is ignored (all tokens are kept), chunks of attention are taken as
+/// windows, and layers for drafts (multi-token prediction), vision and audio are left out. Throws
+/// ConfigError with every missing or ill-typed key, its lines starting with `origin` (the file).
 [[nodiscard]] ModelConfig model_from_hugging_face(const Json& json, const std::string& origin);
 
 }  // namespace kvtier

@@ -474,6 +474,16 @@ TEST(BlockBatcher, GivesTheSameBytesWithEachIterationAndAPlainStore) {
   EXPECT_GT(hits, 0);
 }
 
+TEST(BlockBatcher, GivesTheSameBytesWithEachIterationOfAModelWithWindows) {
+  for (std::uint64_t seed = 1; seed <= wanted_cases(); ++seed) {
+    const RunConfig config = with_windows(random_blocks(seed), seed);
+    const Json fast = simulate(config, builtin_policies());
+    const Json plain =
+        simulate(config, builtin_policies(), {.stepping = DecodeStepping::per_iteration});
+    ASSERT_EQ(fast.dump(), plain.dump()) << "seed " << seed;
+  }
+}
+
 TEST(BlockBatcher, OneRequestAtATimeFindsWhatAnUntimedReplayFinds) {
   for (std::uint64_t seed = 1; seed <= wanted_cases(); ++seed) {
     RunConfig config = random_blocks(seed);

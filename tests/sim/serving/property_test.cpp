@@ -49,6 +49,23 @@ TEST(RandomSystems, GiveTheSameBytesInBothSteppingsAndTwice) {
   });
 }
 
+TEST(RandomSystems, GiveTheSameBytesInBothSteppingsWithWindows) {
+  std::uint64_t run = 0;
+  std::uint64_t seed = 0;
+  const std::uint64_t configs = for_random_configs([&](const RunConfig& random) {
+    const RunConfig config = with_windows(random, ++seed);
+    std::string closed;
+    try {
+      closed = simulated(config, DecodeStepping::closed_form);
+    } catch (const ConfigError&) {
+      return;  // a buffer that no longer fits
+    }
+    EXPECT_TRUE(closed == simulated(config, DecodeStepping::per_iteration));
+    ++run;
+  });
+  EXPECT_GT(3 * run, configs);
+}
+
 /// The same with what a tier counts by entries or by parts left out.
 std::string uncounted(Json result) {
   for (auto& [name, tier] : result["metrics"]["tiers"].items()) {

@@ -171,6 +171,49 @@ PolicyRegistry policies_and_told(LifeLog& log, const std::string& as) {
   return registry;
 }
 
+RunConfig with_windows(RunConfig config, std::uint64_t seed) {
+  RandomStream random(seed, "windows");
+  const Bytes weights = weight_bytes(config.model);
+  ModelConfig& model = config.model;
+  model.layers = 6;
+  model.window = Tokens(1 + random.index(400));
+  model.attention = {AttentionKind::window, AttentionKind::full};
+  if (random.index(2) == 0) {
+    model.attention.push_back(AttentionKind::window);
+  }
+  if (random.index(3) == 0) {
+    model.resume_every = Tokens(1 + random.index(100));
+    model.attention.push_back(AttentionKind::state);
+    model.state = StateConfig{.key_heads = 1, .value_heads = 1, .key_dim = 4, .value_dim = 4};
+  }
+  if (random.index(3) == 0) {
+    model.sparse =
+        SparseConfig{.top_k = Tokens(1 + random.index(300)), .index_heads = 1, .index_dim = 4};
+  }
+  if (random.index(2) == 0) {
+    model.experts = ExpertsConfig{.routed = 8, .active = 2, .intermediate_size = 10};
+  }
+  // As many tokens of KV as before, in bytes of another size.
+  const Bytes requests = kv_bytes_per_request(model) * config.serving.slots;
+  const double larger =
+      static_cast<double>(kv_bytes_per_token(model).value) / static_cast<double>(kTokenBytes.value);
+  const auto scaled = [larger](Bytes bytes) {
+    return Bytes(static_cast<std::int64_t>(std::ceil(static_cast<double>(bytes.value) * larger)));
+  };
+  config.hardware.hbm.capacity =
+      scaled(config.hardware.hbm.capacity - weights) + weight_bytes(model) + requests;
+  if (config.serving.kv_memory) {
+    config.serving.kv_memory = scaled(*config.serving.kv_memory) + requests;
+  }
+  if (config.hardware.dram) {
+    config.hardware.dram->capacity = scaled(config.hardware.dram->capacity);
+  }
+  if (config.hardware.ssd) {
+    config.hardware.ssd->capacity = scaled(config.hardware.ssd->capacity);
+  }
+  return config;
+}
+
 RunConfig random_config(std::uint64_t seed) {
   Dice dice(seed);
   const Tokens window(dice.between(40, 300));

@@ -284,6 +284,10 @@ class CountingBackend final : public Backend {
 /// drowning. Every valid combination of switches can come up.
 [[nodiscard]] RunConfig random_config(std::uint64_t seed);
 
+/// The same config with a random model that has windows, and perhaps states, an indexer and
+/// experts.
+[[nodiscard]] RunConfig with_windows(RunConfig config, std::uint64_t seed);
+
 /// What a policy hears of the lives of entries, such as "insert 3", "hit 3", "release 3 with 12"
 /// (tokens) and "remove 3", by key.
 using LifeLog = std::vector<std::string>;
