@@ -94,6 +94,41 @@ constexpr double kAllReducesPerLayer = 2;
 /// Activations travel between GPUs in 16 bits, whatever the weights have.
 constexpr double kActivationBytes = 2;
 
+/// Peaks times efficiencies for weights of a format. int4 and mxfp4 are multiplied in 16 bits.
+Rates attained_rates(const HardwareConfig& hardware, DataType type) {
+  const GpuConfig& gpu = hardware.gpu;
+  const FlopsPerSecond eight = gpu.peaks.eight_bits.value_or(FlopsPerSecond(2 * gpu.peak.value));
+  FlopsPerSecond peak = gpu.peak;
+  if (type == DataType::fp8 || type == DataType::fp8_block || type == DataType::int8) {
+    peak = eight;
+  } else if (type == DataType::nvfp4) {
+    peak = gpu.peaks.four_bits.value_or(eight);
+  }
+  Rates rates = kvtier::attained_rates(hardware);
+  rates.flops_per_second = peak.value * hardware.efficiency.compute;
+  return rates;
+}
+
+DataType type_of_format(NumberFormat format) {
+  switch (format) {
+    case NumberFormat::fp32:
+      return DataType::fp32;
+    case NumberFormat::bf16:
+      return DataType::bf16;
+    case NumberFormat::fp8:
+      return DataType::fp8;
+    case NumberFormat::int8:
+      return DataType::int8;
+    case NumberFormat::nvfp4:
+      return DataType::nvfp4;
+    case NumberFormat::mxfp4:
+      return DataType::mxfp4;
+    case NumberFormat::int4:
+      return DataType::int4;
+  }
+  KVTIER_ASSERT(false, "every format has a type");
+}
+
 /// Rows are read and written once. A kernel takes as long at least as the shortest ones measured on
 /// RTX PRO 6000 and H100, 2.5 us; residuals are added by the norm behind them.
 ProfileGrid::Limit element_roofline(OperationId operation, std::string_view variant,
@@ -136,12 +171,33 @@ const ProfileTable* find_attention_table(const Profile& profile, OperationId ope
 }
 
 std::optional<ShapedTable> table_of_matrix(const Profile& profile, const MatrixShape& matrix,
-                                           std::int64_t element_bytes) {
-  if (const ProfileTable* table = find_matrix_table(profile, matrix, element_bytes)) {
-    return ShapedTable{.table = *table};
+                                           DataType type) {
+  const std::int64_t bytes = std::llround(bytes_of(type));
+  if (plain_type(bytes) == type) {
+    if (const ProfileTable* table = find_matrix_table(profile, matrix, bytes)) {
+      return ShapedTable{.table = *table};
+    }
   }
-  const std::optional<DataType> type = plain_type(element_bytes);
-  return type ? interpolate_matrix(profile, matrix.n, matrix.k, *type) : std::nullopt;
+  return interpolate_matrix(profile, matrix.n, matrix.k, type);
+}
+
+DataType type_of_matrix(const ModelConfig& model, std::string_view matrix) {
+  const bool is_attention = matrix == "qkv" || matrix == "attention_output";
+  const bool is_mlp = matrix == "mlp_up" || matrix == "mlp_down";
+  const std::optional<NumberFormat> format = is_attention ? model.precision.attention
+                                             : is_mlp     ? model.precision.mlp
+                                                          : std::nullopt;
+  return format ? type_of_format(*format)
+                : plain_type(model.bytes_per_element).value_or(DataType::bf16);
+}
+
+AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus) {
+  AttentionShape shape = attention_shape(model, gpus);
+  if (model.precision.kv) {
+    shape.element_bytes =
+        std::max<std::int64_t>(1, std::llround(bytes_of(type_of_format(*model.precision.kv))));
+  }
+  return shape;
 }
 
 std::optional<ShapedTable> table_of_attention(const Profile& profile, OperationId operation,
@@ -263,7 +319,7 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
     : layers_(model.layers),
       iteration_overhead_(hardware.efficiency.iteration_overhead),
       attained_(attained_rates(hardware)),
-      attention_(attention_shape(model, hardware.gpus)),
+      attention_(measured_attention(model, hardware.gpus)),
       all_reduces_(layer_all_reduces(model, hardware)),
       hidden_bytes_(static_cast<double>(model.hidden_size) * kActivationBytes) {
   KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
@@ -273,16 +329,27 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
 
   const auto matrix_work = [&](const MatrixShape& matrix) {
     TokenWork work{.count = 1, .roofline = {}, .grid = {}, .extrapolated = false};
-    if (const auto shaped = table_of_matrix(profile, matrix, model.bytes_per_element)) {
+    const DataType type = type_of_matrix(model, matrix.name);
+    if (const auto shaped = table_of_matrix(profile, matrix, type)) {
       work.grid.emplace(make_grid(profile, shaped->table));
       work.extrapolated = shaped->extrapolated;
     } else {
       KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "every matrix was measured");
-      from_roofline_.push_back(fmt::format("gemm {}", matrix.name));
-      work.roofline = [matrix, bytes = model.bytes_per_element, rates = attained_](double tokens,
-                                                                                   double) {
-        return matrix_seconds(matrix, bytes, tokens, rates);
-      };
+      const bool is_plain = type == plain_type(model.bytes_per_element);
+      from_roofline_.push_back(is_plain
+                                   ? fmt::format("gemm {}", matrix.name)
+                                   : fmt::format("gemm {} in {}", matrix.name, to_string(type)));
+      if (is_plain) {
+        work.roofline = [matrix, bytes = model.bytes_per_element, rates = attained_](double tokens,
+                                                                                     double) {
+          return matrix_seconds(matrix, bytes, tokens, rates);
+        };
+      } else {
+        work.roofline = [matrix, bytes = bytes_of(type), rates = attained_rates(hardware, type)](
+                            double tokens, double) {
+          return matrix_seconds(matrix.n, matrix.k, bytes, tokens, rates);
+        };
+      }
     }
     return work;
   };
@@ -627,7 +694,9 @@ SimDuration ProfileTiming::decode_layer(std::int64_t batch, Tokens context) cons
 }
 
 bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware) {
-  return is_dense(model) && hardware.parallel == ParallelConfig{};
+  ModelConfig plain = model;
+  plain.precision = {};
+  return is_dense(plain) && hardware.parallel == ParallelConfig{};
 }
 
 void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardware,
@@ -640,8 +709,9 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                  fmt::format("profile {} has no operations of {}, {}: set /hardware/unmeasured to "
                              "\"roofline\" to take all times from the analytic model",
                              hardware.profile->name, model.name,
-                             is_dense(model) ? "whose GPUs are not tensor parallel alone"
-                                             : "which is not dense in whole bytes a weight"));
+                             hardware.parallel == ParallelConfig{}
+                                 ? "which is not dense"
+                                 : "whose GPUs are not tensor parallel alone"));
     return;
   }
   KVTIER_ASSERT(hardware.profile->loaded, "the profile has been read");
@@ -654,13 +724,18 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                              known_shapes(profile, operation), model.name));
   };
   for (const MatrixShape& matrix : all_matrices(model, hardware.gpus)) {
-    if (!table_of_matrix(profile, matrix, model.bytes_per_element)) {
-      report(OperationId::gemm,
-             fmt::format("{} ({})", matrix_text(matrix.n, matrix.k, model.bytes_per_element),
-                         matrix.name));
+    const DataType type = type_of_matrix(model, matrix.name);
+    if (!table_of_matrix(profile, matrix, type)) {
+      const bool is_plain = type == plain_type(model.bytes_per_element);
+      report(
+          OperationId::gemm,
+          fmt::format("{} ({})",
+                      is_plain ? matrix_text(matrix.n, matrix.k, model.bytes_per_element)
+                               : fmt::format("{} x {} in {}", matrix.n, matrix.k, to_string(type)),
+                      matrix.name));
     }
   }
-  const AttentionShape shape = attention_shape(model, hardware.gpus);
+  const AttentionShape shape = measured_attention(model, hardware.gpus);
   for (const OperationId operation :
        {OperationId::prefill_attention, OperationId::decode_attention}) {
     if (!table_of_attention(profile, operation, shape, KeyPositions::embedded)) {

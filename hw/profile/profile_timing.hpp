@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hw/model/hardware.hpp"
@@ -39,8 +40,10 @@ inline constexpr const char* kRotatedVariant = "rotated";
 /// The same, or tables interpolated from those of other shapes (profile_shapes.hpp). None where the
 /// roofline has to stand in.
 [[nodiscard]] std::optional<ShapedTable> table_of_matrix(const Profile& profile,
-                                                         const MatrixShape& matrix,
-                                                         std::int64_t element_bytes);
+                                                         const MatrixShape& matrix, DataType type);
+/// The format of a matrix of the model, by its name, and the sizes of attention with the KV's.
+[[nodiscard]] DataType type_of_matrix(const ModelConfig& model, std::string_view matrix);
+[[nodiscard]] AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus);
 /// A prefill's table without past tokens has them by the law.
 [[nodiscard]] std::optional<ShapedTable> table_of_attention(const Profile& profile,
                                                             OperationId operation,
@@ -180,7 +183,8 @@ class ProfileTiming final : public TimingModel {
   std::vector<DecodeBatch> decode_;
 };
 
-/// Whether ProfileTiming can time the model: dense layers on GPUs that are tensor parallel alone.
+/// Whether ProfileTiming can time the model: dense layers, of weights and KV in any format, on GPUs
+/// that are tensor parallel alone.
 /// The roofline times others, with or without a profile.
 [[nodiscard]] bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware);
 

@@ -206,12 +206,33 @@ TEST(ShapedTiming, UsesGridsAndMeasuredAllReduces) {
   profile->device.peak = hardware.gpu.peak;
   hardware.profile = ProfileChoice{.name = "p", .loaded = profile};
   const ProfileTiming timing(model, hardware, KeyPositions::embedded, 4);
-  EXPECT_EQ(timing.from_roofline(),
+  EXPECT_EQ(std::vector(timing.from_roofline().begin(), timing.from_roofline().begin() + 2),
             (std::vector<std::string>{"prefill_attention", "decode_attention"}));
   // Two all-reduces of a second in each layer, which nothing else comes near.
   const PrefillPart part{.added = Tokens(1), .past = Tokens(0)};
   EXPECT_GT(timing.prefill(std::span(&part, 1)).layer, duration_from_seconds(2.0));
   EXPECT_LT(timing.prefill(std::span(&part, 1)).layer, duration_from_seconds(2.5));
+}
+
+/// The profile has matrices in bf16 alone.
+TEST(ShapedTiming, NamesTheFormatsThatTheRooflineStandsInFor) {
+  ModelConfig model = test::load_model("llama3-8b");
+  model.precision.mlp = NumberFormat::fp8;
+  HardwareConfig hardware = test::load_hardware("h100-8x");
+  hardware.gpus = 1;
+  hardware.unmeasured = Unmeasured::roofline;
+  auto profile = std::make_shared<Profile>(profile_of({matrices({256, 4096, 65536})}));
+  hardware.profile = ProfileChoice{.name = "p", .loaded = profile};
+  const ProfileTiming timing(model, hardware, KeyPositions::embedded, 1);
+  EXPECT_EQ(std::vector(timing.from_roofline().begin(), timing.from_roofline().begin() + 2),
+            (std::vector<std::string>{"gemm mlp_up in fp8", "gemm mlp_down in fp8"}));
+  hardware.unmeasured = Unmeasured::refuse;
+  Problems problems;
+  check_profile_timing(model, hardware, problems);
+  ASSERT_FALSE(problems.empty());
+  EXPECT_NE(problems.lines()[0].find("has no gemm of 28672 x 4096 in fp8 (mlp_up)"),
+            std::string::npos)
+      << problems.lines()[0];
 }
 
 }  // namespace
