@@ -177,6 +177,9 @@ void add_calibrate(Program& program) {
     std::string& line = options->import.command;
     line = "kvtier calibrate";
     for (const CLI::Option* option : command->get_options()) {
+      if (option->get_name() == "--note") {
+        continue;  // the profile has its notes
+      }
       for (const std::string& value : option->results()) {
         line += " " + option->get_name() + " " + value;
       }

@@ -386,10 +386,17 @@ TEST(ProfileTimingCheck, LetsTheRooflineStandInWhereAsked) {
   check_profile_timing(tiny_model(), hardware, problems);
   EXPECT_EQ(problems.lines(), Lines{});
   const ProfileTiming timing(tiny_model(), hardware, KeyPositions::embedded, 4);
-  EXPECT_EQ(timing.from_roofline(), (Lines{"gemm lm_head", "decode_attention"}));
+  EXPECT_EQ(timing.from_roofline(),
+            (Lines{"gemm lm_head", "decode_attention", "elementwise norm", "elementwise residual",
+                   "elementwise activation", "elementwise kv_write", "rotation rope",
+                   "elementwise embedding", "elementwise sampling"}));
+  EXPECT_EQ(timing.left_out(), Lines{});
   // Head: 4 rows x 80 FLOP over 1,000 = 0.32 s. Attention: 16 FLOP a token of context, 0.016 s,
-  // twice; 14 - 1 + 0.32 + 2 x 100 x 0.016 = 16.52.
-  EXPECT_NEAR(decode_seconds(timing, 4, 100), 16.52, 1e-6);
+  // twice; 14 - 1 + 0.32 + 2 x 100 x 0.016 = 16.52. Elements of 2 B of 4 rows are read and written,
+  // 0.016 s for each of a row: in each layer two norms and two residuals of 4, an activation of 8,
+  // KV of 4 and the rotation of 6, and outside an embedding of 4 and logits of 10: 0.016 x (2 x 34
+  // + 14) = 1.312.
+  EXPECT_NEAR(decode_seconds(timing, 4, 100), 17.832, 1e-6);
   EXPECT_FALSE(timing.decode(4).back().extrapolated);
 }
 
