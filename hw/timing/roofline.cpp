@@ -57,6 +57,16 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
   for (const LayerGroup& group : groups) {
     kinds_.push_back(make_layer(model, hardware, group));
   }
+  const Layer& first = kinds_.front();
+  const bool is_dense_alone = kinds_.size() == 1 && stages_ == 1 && ranks_ == 1 && !experts_ &&
+                              first.attention == AttentionKind::full && first.window < 0;
+  dense_ = {.batches = is_dense_alone ? static_cast<std::uint64_t>(max_batch) + 1 : 0,
+            .linear_per_token = first.linear_per_token,
+            .weights = first.weights,
+            .link_per_token = first.link_per_token,
+            .link_fixed = first.link_fixed,
+            .pair = first.pair,
+            .kv_per_token = first.kv_per_token};
   const double gpus = as_double(gpus_of_stage(hardware));
   const double flops_per_second = gpus * hardware.gpu.peak.value * hardware.efficiency.compute;
   const double bytes_per_second = gpus * hardware.hbm.bandwidth.value * hardware.efficiency.memory;
@@ -269,6 +279,35 @@ double RooflineTiming::mean_layer(Seconds seconds) const {
 
 PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const {
+  if (static_cast<std::uint64_t>(batch) >= dense_.batches) [[unlikely]] {
+    return layered_iteration(parts, batch, context);
+  }
+  KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");
+  Tokens added(batch);
+  double attention =
+      static_cast<double>(context.value) * std::max(dense_.kv_per_token, dense_.pair);
+  for (const PrefillPart& part : parts) {
+    KVTIER_ASSERT(part.added > Tokens(0) && part.past >= Tokens(0),
+                  "a part of a prefill computes at least one token");
+    added += part.added;
+    const double own = as_double(part.added.value);
+    const double past = as_double(part.past.value);
+    const double pairs = own * past + own * (own + 1) / 2;
+    attention += std::max(pairs * dense_.pair, (past + 2 * own) * dense_.kv_per_token);
+  }
+  const double tokens = as_double(added.value);
+  const double matrices = std::max(tokens * dense_.linear_per_token, dense_.weights) +
+                          tokens * dense_.link_per_token + dense_.link_fixed;
+  const SimDuration layer = duration_from_seconds(matrices + attention);
+  const SimDuration head =
+      parts.size() == 1 && batch == 0
+          ? head_of_one_row_
+          : duration_from_seconds(head_seconds(as_double(std::ssize(parts)) + as_double(batch)));
+  return {.total = layer * layers_ + head + iteration_overhead_, .layer = layer};
+}
+
+PrefillTime RooflineTiming::layered_iteration(std::span<const PrefillPart> parts,
+                                              std::int64_t batch, Tokens context) const {
   std::vector<double> within;
   within.reserve(windows_.size());
   for (const Tokens window : windows_) {

@@ -110,6 +110,22 @@ class RooflineTiming final : public TimingModel {
     std::int64_t window = -1;
   };
 
+  /// The same of a model whose layers are all dense, with full attention, on GPUs that are tensor
+  /// parallel alone: what most runs ask for, once for each prompt.
+  struct DenseLayer {
+    /// One more than the largest batch; 0 of other models.
+    std::uint64_t batches = 0;
+    double linear_per_token = 0;
+    double weights = 0;
+    double link_per_token = 0;
+    double link_fixed = 0;
+    double pair = 0;
+    double kv_per_token = 0;
+  };
+
+  [[nodiscard, gnu::noinline]] PrefillTime layered_iteration(std::span<const PrefillPart> parts,
+                                                             std::int64_t batch,
+                                                             Tokens context) const;
   [[nodiscard]] Layer make_layer(const ModelConfig& model, const HardwareConfig& hardware,
                                  const LayerGroup& group);
   /// Seconds of one layer's matrices, experts and communication.
@@ -138,6 +154,7 @@ class RooflineTiming final : public TimingModel {
   std::int64_t ranks_;
   std::optional<ExpertsConfig> experts_;
   SimDuration iteration_overhead_;
+  DenseLayer dense_;
   std::vector<Layer> kinds_;
   std::vector<Tokens> windows_;
   double head_seconds_per_row_;

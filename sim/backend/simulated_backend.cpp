@@ -52,7 +52,7 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
       timing_(timing),
       layers_(model_layers),
       stepping_(stepping),
-      gpu_is_watched_(stepping == DecodeStepping::per_iteration ||
+      gpu_is_watched_(stepping == DecodeStepping::per_iteration || wants_contexts() ||
                       hardware.links.pcie.beside_compute != HostLinkShares()),
       before_work_(hardware.efficiency.command_overhead / 2),
       after_work_(hardware.efficiency.command_overhead - before_work_),
@@ -302,8 +302,6 @@ void SimulatedBackend::start_decode(const DecodeCommand& command) {
   KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
   KVTIER_ASSERT(command.batch > 0 && command.iterations > 0, "a decode has work");
   decode_ = command;
-  KVTIER_ASSERT(!wants_contexts() || std::ssize(contexts_) == command.batch,
-                "the running requests have told their contexts");
   pieces_ = &timing_.decode(command.batch);
   gpu_ = Gpu::decode;
   gpu_started_ = now_ + before_work_;
@@ -320,10 +318,14 @@ void SimulatedBackend::start_decode(const DecodeCommand& command) {
 
 void SimulatedBackend::watch_decode() {
   links_.set_computing(true, now_);
+  KVTIER_ASSERT(!wants_contexts() || std::ssize(contexts_) == decode_.batch,
+                "the running requests have told their contexts");
   if (stepping_ == DecodeStepping::per_iteration) {
     reference_iteration_ = 0;
     reference_ticks_ = 0;
     step_iteration();
+  } else if (wants_contexts()) {
+    gpu_done_ = windowed_decode_end(decode_end_iteration_) + after_work_;
   } else {
     gpu_done_ = decode_end(decode_end_iteration_) + after_work_;
   }
@@ -339,6 +341,23 @@ bool SimulatedBackend::decode_goes_on() {
   return true;
 }
 
+/// The first iteration that ends after now: one that ended at this instant has already been
+/// followed by the next.
+template <class End>
+std::int64_t SimulatedBackend::first_ending_after_now(End end) const {
+  std::int64_t low = 1;
+  std::int64_t high = decode_end_iteration_;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (end(middle) > now_) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
 void SimulatedBackend::stop_decode() {
   KVTIER_ASSERT(gpu_ == Gpu::decode, "a decode is running");
   if (stepping_ == DecodeStepping::per_iteration) {
@@ -348,32 +367,28 @@ void SimulatedBackend::stop_decode() {
     }
     return;
   }
-  // The first iteration that ends after now: one that ended at this instant has already been
-  // followed by the next.
-  std::int64_t low = 1;
-  std::int64_t high = decode_end_iteration_;
-  while (low < high) {
-    const std::int64_t middle = low + (high - low) / 2;
-    if (decode_end(middle) > now_) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
+  if (wants_contexts()) [[unlikely]] {
+    decode_end_iteration_ =
+        first_ending_after_now([this](std::int64_t n) { return windowed_decode_end(n); });
+    gpu_done_ = windowed_decode_end(decode_end_iteration_) + after_work_;
+    return;
   }
-  decode_end_iteration_ = low;
-  gpu_done_ = decode_end(low) + after_work_;
+  decode_end_iteration_ = first_ending_after_now([this](std::int64_t n) { return decode_end(n); });
+  gpu_done_ = decode_end(decode_end_iteration_) + after_work_;
 }
 
 std::int64_t SimulatedBackend::decode_ticks(std::int64_t iterations) const {
-  const std::int64_t ticks = sum_decode_ticks(*pieces_, decode_.batch, decode_.context, iterations);
-  if (wants_contexts()) [[unlikely]] {
-    return detail::time_sum(ticks, sum_window_ticks(timing_, contexts_, iterations));
-  }
-  return ticks;
+  return sum_decode_ticks(*pieces_, decode_.batch, decode_.context, iterations);
 }
 
 SimTime SimulatedBackend::decode_end(std::int64_t iterations) const {
   return gpu_started_ + SimDuration(decode_ticks(iterations) / kTicksPerNs);
+}
+
+SimTime SimulatedBackend::windowed_decode_end(std::int64_t iterations) const {
+  const std::int64_t ticks =
+      detail::time_sum(decode_ticks(iterations), sum_window_ticks(timing_, contexts_, iterations));
+  return gpu_started_ + SimDuration(ticks / kTicksPerNs);
 }
 
 void SimulatedBackend::step_iteration() {

@@ -98,6 +98,10 @@ class SimulatedBackend final : public Backend {
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
   [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;
+  /// The same of a model with windows.
+  [[nodiscard, gnu::noinline]] SimTime windowed_decode_end(std::int64_t iterations) const;
+  template <class End>
+  [[nodiscard]] std::int64_t first_ending_after_now(End end) const;
   void step_iteration();
   void count_decode();
   [[gnu::noinline]] void watch_prefill();

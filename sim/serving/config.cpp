@@ -283,7 +283,7 @@ LoadWait load_wait(const SystemConfig& system) {
 
 bool waits_for_whole_load(const RunConfig& config, Medium from) {
   return config.system.load.discipline == LoadDiscipline::blocking ||
-         (from == Medium::ssd && config.hardware.ssd &&
+         (from == Medium::ssd && config.hardware.ssd && config.hardware.ssd->block > Bytes(0) &&
           config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
 }
 
@@ -383,23 +383,24 @@ bool clamps_long_turns(const RunConfig& config) {
   return !config.workload.trace.has_value();
 }
 
-void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
-  check_model(config.model, "/model", problems);
-  // The shape of a model with problems cannot be asked for bytes.
-  const bool has_shape = problems.empty();
+namespace {
+
+/// What check_run_config checks behind the model's shape. Without `has_shape` the model is a
+/// stand-in, of which nothing is said.
+void check_with_model(const RunConfig& config, const PolicyRegistry& registry, bool has_shape,
+                      Problems& problems) {
   check_hardware(config.hardware, "/hardware", problems);
   if (has_shape) {
     check_parallel(config.model, config.hardware, problems);
   }
   const bool can_be_timed = problems.empty();
   check(config.workload, "/workload", problems);
-  if (!has_shape) {
-    return;
-  }
   const std::size_t before = problems.lines().size();
-  check_fits(config.model, config.hardware, problems);
-  check_resuming(config, problems);
-  check_profile_timing(config.model, config.hardware, problems);
+  if (has_shape) {
+    check_fits(config.model, config.hardware, problems);
+    check_resuming(config, problems);
+    check_profile_timing(config.model, config.hardware, problems);
+  }
   const OfferedKnowledge offered = config.serving.knowledge;
   const TiersConfig& tiers = config.system.tiers;
   check_policy(config.system.order, registry.order, offered, "/system/order", problems);
@@ -475,6 +476,29 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
                              format_quantity(config.model.context_window),
                              format_quantity(config.serving.keep_first_tokens)));
   }
+}
+
+}  // namespace
+
+void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  const std::size_t before = problems.lines().size();
+  check_model(config.model, "/model", problems);
+  if (problems.lines().size() == before) {
+    return check_with_model(config, registry, true, problems);
+  }
+  // A shape with problems cannot be asked for bytes.
+  RunConfig rest = config;
+  rest.model = ModelConfig{.name = config.model.name,
+                           .source = config.model.source,
+                           .layers = 1,
+                           .hidden_size = 1,
+                           .attention_heads = 1,
+                           .kv_heads = 1,
+                           .head_dim = 1,
+                           .intermediate_size = 1,
+                           .vocabulary_size = 1,
+                           .context_window = config.model.context_window};
+  check_with_model(rest, registry, false, problems);
 }
 
 Json write_value(const RunConfig& config) { return write_value<RunConfig>(config); }

@@ -190,14 +190,19 @@ Json resumed_report(const TurnMetrics& turns, double gpus) {
                                             {"exposed_load", per_turn(r.exposed_load)}}}};
 }
 
-Json timing_report(const RunConfig& config, const ProfileTiming& timing, const TimingUse& use) {
+Json timing_report(const RunConfig& config, const ProfileTiming* timing, const TimingUse& use) {
+  const std::vector<std::string> left_out =
+      timing != nullptr ? timing->left_out() : std::vector<std::string>();
+  const std::vector<std::string> from_roofline =
+      timing != nullptr ? timing->from_roofline()
+                        : std::vector<std::string>{"all operations of " + config.model.name};
   return {
       {"profile", config.hardware.profile->name},
       {"prefills", {{"total", use.prefills}, {"extrapolated", use.extrapolated_prefills}}},
       {"decode_iterations",
        {{"total", use.decode_iterations}, {"extrapolated", use.extrapolated_decode_iterations}}},
-      {"left_out", timing.left_out()},
-      {"from_roofline", timing.from_roofline()}};
+      {"left_out", left_out},
+      {"from_roofline", from_roofline}};
 }
 
 namespace {

@@ -37,8 +37,9 @@ struct LinkReport {
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
 [[nodiscard]] Json resumed_report(const TurnMetrics& turns, double gpus);
 /// What of a run's times was measured: the profile, how often it was extrapolated, and what it
-/// lacks. Of the whole run, warm-up included.
-[[nodiscard]] Json timing_report(const RunConfig& config, const ProfileTiming& timing,
+/// lacks. Of the whole run, warm-up included. `timing` is null where the profile measured nothing
+/// of the model, so that the roofline gave all times.
+[[nodiscard]] Json timing_report(const RunConfig& config, const ProfileTiming* timing,
                                  const TimingUse& use);
 /// What GPUs and used tiers cost for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
 /// dollars.

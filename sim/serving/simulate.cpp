@@ -326,8 +326,9 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
     finished += instance.finished_turns();
   }
   std::optional<Json> used;
-  if (const auto* profile = dynamic_cast<const ProfileTiming*>(timing.get())) {
-    used = timing_report(config, *profile, timing_use(replicas));
+  if (config.hardware.profile) {
+    used = timing_report(config, dynamic_cast<const ProfileTiming*>(timing.get()),
+                         timing_use(replicas));
   }
   return report(instances, classes, config, link_reports(replicas), used);
 }

@@ -150,6 +150,28 @@ class Bases {
     } else if (base == "cxl") {
       add({"/hardware/dram/bandwidth=30GB/s", "/hardware/dram/host_load=10GB/s", kCxl,
            R"(/system/tiers/cxl={"eviction": "lru"})"});
+    } else if (base == "windows") {
+      add({R"(/model/attention=["window", "full"])", "/model/window=300tokens",
+           "/model/resume_every=700tokens",
+           R"(/model/experts={"routed": 8, "active": 2, "shared": 1, "intermediate_size": 3000,
+                              "shared_intermediate_size": 4000})",
+           R"(/model/precision={"attention": "fp8", "mlp": "nvfp4", "experts": "mxfp4",
+                                "kv": "int8"})",
+           R"(/hardware/gpu/peaks={"fp8": "700TFLOP/s", "fp4": "1200TFLOP/s"})"});
+    } else if (base == "latents") {
+      add({R"(/model/attention=["latent"])",
+           R"(/model/latent={"rank": 512, "rope_dim": 32, "query_rank": 700, "value_dim": 96})",
+           R"(/model/sparse={"top_k": "300tokens", "index_heads": 30, "index_dim": 64})",
+           R"(/model/experts={"routed": 8, "active": 2, "intermediate_size": 3000})",
+           "/hardware/gpus=4", "/hardware/parallel/attention_dp=2"});
+    } else if (base == "states") {
+      add({R"(/model/attention=["state", "full"])", "/model/resume_every=700tokens",
+           R"(/model/state={"key_heads": 16, "value_heads": 32, "key_dim": 64, "value_dim": 96,
+                            "convolution": 4})"});
+    } else if (base == "by_hand") {
+      add({R"(/model/experts={"routed": 8, "active": 2, "intermediate_size": 3000})",
+           "/model/total_parameters=12000000000", "/model/active_parameters=5000000000",
+           "/model/kv_bytes_per_token=500000B"});
     } else if (base == "blocks" || base == "hbm_blocks") {
       // Untimed: block systems have no clock.
       all.insert(all.begin(), "/system=recompute");
@@ -213,9 +235,10 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored",   "plain",      "hbm",    "cxl",       "car",
-                                      "paged",    "timed",      "table",  "log",       "texts",
-                                      "measured", "compressed", "blocks", "hbm_blocks"};
+const std::vector<std::string> kBases{"stored",   "plain",      "hbm",    "cxl",        "car",
+                                      "paged",    "timed",      "table",  "log",        "texts",
+                                      "measured", "compressed", "blocks", "hbm_blocks", "windows",
+                                      "latents",  "states",     "by_hand"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -266,6 +289,43 @@ const std::vector<Move>& moves() {
       {"stored", "/model/bytes_per_element=1"},
       {"stored", "/model/kv_bytes_per_element=1"},
       {"stored", "/model/context_window=3000tokens"},
+      {"stored", "/model/output_gate=true"},
+      {"windows", R"(/model/attention=["window"])"},
+      {"windows", "/model/window=200tokens"},
+      {"windows", "/model/resume_every=900tokens"},
+      {"windows", "/model/experts/routed=10"},
+      {"windows", "/model/experts/active=3"},
+      {"windows", "/model/experts/shared=2"},
+      {"windows", "/model/experts/intermediate_size=2500"},
+      {"windows", "/model/experts/shared_intermediate_size=3500"},
+      {"windows", "/model/experts/dense_layers=3"},
+      {"windows", "/model/experts/every=2"},
+      {"windows", "/model/precision/attention=bf16"},
+      {"windows", "/model/precision/mlp=fp8"},
+      {"windows", "/model/precision/experts=int4"},
+      {"windows", "/model/precision/kv=nvfp4"},
+      {"windows", "/model/precision/compute=bf16"},
+      {"windows", "/hardware/gpu/peaks/fp8=500TFLOP/s"},
+      {"windows", "/hardware/gpu/peaks/fp4=800TFLOP/s"},
+      {"latents", "/model/latent/rank=300"},
+      {"latents", "/model/latent/rope_dim=64"},
+      {"latents", "/model/latent/query_rank=0"},
+      {"latents", "/model/latent/value_dim=64"},
+      {"latents", "/model/sparse/top_k=200tokens"},
+      {"latents", "/model/sparse/index_heads=60"},
+      {"latents", "/model/sparse/index_dim=128"},
+      {"latents", "/hardware/parallel/pipeline=2"},
+      {"latents", "/hardware/parallel/attention_dp=4"},
+      {"latents", "/hardware/parallel/expert=4"},
+      {"states", "/model/state/key_heads=20"},
+      {"states", "/model/state/value_heads=16"},
+      {"states", "/model/state/key_dim=128"},
+      {"states", "/model/state/value_dim=64"},
+      {"states", "/model/state/convolution=9"},
+      {"states", "/model/state/bytes_per_element=2"},
+      {"by_hand", "/model/total_parameters=13000000000"},
+      {"by_hand", "/model/active_parameters=4000000000"},
+      {"by_hand", "/model/kv_bytes_per_token=400000B"},
       // The hardware.
       {"stored", "/hardware/gpus=4"},
       {"stored", "/hardware/gpu/peak=200TFLOP/s"},

@@ -1,0 +1,71 @@
+/// Every preset of a model runs, and as it says.
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/hw/load.hpp"
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+RunConfig run_of(const std::string& model, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> settings{
+      "/hardware=h100-8x",     "/hardware/hbm/capacity=400GiB", "/model=" + model,
+      "/workload/sessions=40", "/workload/arrival_rate=1/s",    "/serving/slots=16"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return resolved("examples/planner-70.json", settings);
+}
+
+TEST(ModelPresets, RunOnEightGpus) {
+  for (const std::string& model : config_names("models")) {
+    SCOPED_TRACE(model);
+    // Of 40 heads and of 4, 8 GPUs are no divisor.
+    const ModelConfig shape = load_model(model);
+    const bool splits = shape.attention_heads % 8 == 0;
+    const RunConfig config = run_of(model, {splits ? "/hardware/gpus=8" : "/hardware/gpus=4"});
+    const Json closed = simulate(config, builtin_policies());
+    expect_result_invariants(closed);
+    RunOptions reference;
+    reference.stepping = DecodeStepping::per_iteration;
+    EXPECT_TRUE(closed.dump() == simulate(config, builtin_policies(), reference).dump());
+  }
+}
+
+double tpot(const RunConfig& config) {
+  return number_at(simulate(config, builtin_policies()), "/metrics/tpot_seconds/mean");
+}
+
+TEST(ModelPresets, FewerBytesOfWeightsDecodeFaster) {
+  const double bf16 = tpot(run_of("llama-3.1-70b"));
+  const double fp8 =
+      tpot(run_of("llama-3.1-70b", {"/model/precision/attention=fp8", "/model/precision/mlp=fp8"}));
+  const double int4 = tpot(
+      run_of("llama-3.1-70b", {"/model/precision/attention=int4", "/model/precision/mlp=int4"}));
+  EXPECT_LT(fp8, bf16);
+  EXPECT_LT(int4, fp8);
+}
+
+TEST(ModelPresets, AreTimedByTheRooflineWhereAProfileHasNothingOfThem) {
+  try {
+    static_cast<void>(run_of("qwen3-30b-a3b", {"/hardware/profile=xeon-2core"}));
+    FAIL();
+  } catch (const ConfigError& error) {
+    ASSERT_EQ(error.problems().size(), 1U);
+    EXPECT_NE(error.problems().front().find("/hardware/profile: profile xeon-2core has no "
+                                            "operations of qwen3-30b-a3b"),
+              std::string::npos)
+        << error.problems().front();
+  }
+  const RunConfig config = run_of(
+      "qwen3-30b-a3b",
+      {"/hardware/profile=xeon-2core", "/hardware/unmeasured=roofline", "/workload/sessions=5"});
+  const Json timing = simulate(config, builtin_policies()).at("timing");
+  EXPECT_EQ(timing.at("from_roofline"), Json::array({"all operations of qwen3-30b-a3b"}));
+  EXPECT_GT(number_at(timing, "/prefills/total"), 0);
+}
+
+}  // namespace
+}  // namespace kvtier::test
