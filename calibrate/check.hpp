@@ -57,7 +57,8 @@ struct CheckRow {
   /// Tables of one kind, where an operation has several: their format, and the sizes held out.
   std::string kind;
   ErrorStatistics errors;
-  /// Of the same cells by the roofline at common shares of the limits, with a floor for each call.
+  /// The roofline's errors on these cells, at common shares of the limits, with a floor for each
+  /// call.
   ErrorStatistics roofline;
   /// Cells that could not be judged: outside of what the others span, or not measurable.
   std::int64_t left_out = 0;

@@ -63,7 +63,7 @@ struct Sizes {
   std::int64_t batch = 1;
   std::int64_t context = 0;
   std::int64_t gpus = 1;
-  /// Of the shape, where the row has them.
+  /// Sizes of the shape that the row has.
   std::map<std::string, std::int64_t> shape;
   std::optional<DataType> type;
 

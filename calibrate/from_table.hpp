@@ -83,7 +83,7 @@ struct ColumnRule {
   std::map<std::string, std::string> sizes;
   /// Column of the numbers' format, in the words of the table.
   std::string dtype;
-  /// Of all rows: the variant in the profile, and whether the data lay in a cache.
+  /// The variant in the profile and the state of the caches, for all rows.
   std::string variant;
   CacheState cache = CacheState::cold;
   /// Column to the text that a row has to have there, or must not have.
@@ -144,7 +144,7 @@ struct ImportCounts {
   std::int64_t beyond_limits = 0;
   /// Prefills of several requests at once, of which no single one is known.
   std::int64_t several_requests = 0;
-  /// Of a format that profiles do not have.
+  /// Rows in a format that profiles do not have.
   std::int64_t unknown_types = 0;
   /// Cells of a table that others of it contradict (contradicts).
   std::int64_t contradictions = 0;
@@ -158,7 +158,7 @@ enum class Thinning { none, compact };
 struct ImportOptions {
   std::string name;
   Thinning thinning = Thinning::none;
-  /// Of tables that do not say so.
+  /// GPUs of tables that do not say so.
   std::int64_t gpus = 1;
 };
 

@@ -247,7 +247,7 @@ struct ProfileDevice {
   std::string driver;
   Bytes memory;
   FlopsPerSecond peak;
-  /// Of 8 and 4 bits; unset: that of `peak`.
+  /// Limits in 8 and 4 bits; unset: that of the next wider format.
   std::optional<FlopsPerSecond> peak_8bit;
   std::optional<FlopsPerSecond> peak_4bit;
   BytesPerSecond memory_bandwidth;

@@ -91,9 +91,9 @@ inline constexpr const char* kRotatedVariant = "rotated";
 /// (profile_shapes.hpp). Attention of prompts and decodes in one iteration takes the sum of both
 /// alone times the factor that mixed_attention measured.
 ///
-/// Where the profile lacks a matrix, attention or work on elements and the hardware says so
-/// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in, and each
-/// operation is named.
+/// The roofline with the hardware's efficiencies stands in for matrices, attention and work on
+/// elements that the profile lacks, if the hardware says so (`"unmeasured": "roofline"`). Each
+/// such operation is named.
 ///
 /// Immutable once built, so threads may share one.
 class ProfileTiming final : public TimingModel {

@@ -73,17 +73,17 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       ->take_all();
   command
       .add_flag("--compact", options.import.compact,
-                "Of --from-table: keep a coarser grid and write it in little space")
+                "With --from-table: keep a coarser grid and write it in little space")
       ->needs(table);
-  command.add_option("--name", options.import.name, "Of --from-table: the profile's name")
+  command.add_option("--name", options.import.name, "With --from-table: the profile's name")
       ->needs(table);
   command
       .add_option("--engine", options.import.engine,
-                  "Of --from-table: the engine that was timed and its version")
+                  "With --from-table: the engine that was timed and its version")
       ->needs(table);
   command
       .add_option("--note", options.import.notes,
-                  "Of --from-table: a note in the profile, such as the source of its tables and "
+                  "With --from-table: a note in the profile, such as the source of its tables and "
                   "their licence (may be repeated)")
       ->needs(table)
       ->take_all();
@@ -109,7 +109,7 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       ->needs(check);
   command
       .add_option("--against", options.against,
-                  "Of --check: predict the cells of another profile that this one does not have, "
+                  "With --check: predict the cells of another profile that this one does not have, "
                   "without a device")
       ->needs(check)
       ->type_name("PROFILE");
