@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <compare>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "hw/profile/profile_shapes.hpp"
 #include "hw/profile/profile_timing.hpp"
 #include "hw/timing/layer_pipeline.hpp"
 #include "sim/core/rng.hpp"
@@ -25,19 +29,29 @@ constexpr std::size_t kFewestCells = 3;
 /// What one operation gave on one rung, over all its tables.
 struct Gathered {
   std::vector<Pair> pairs;
+  std::vector<Pair> roofline;
   std::int64_t left_out = 0;
 };
-using Rows = std::map<std::pair<Rung, OperationId>, Gathered>;
+struct RowKey {
+  Rung rung;
+  OperationId operation;
+  std::string kind{};
+
+  auto operator<=>(const RowKey&) const = default;
+};
+using Rows = std::map<RowKey, Gathered>;
 
 CheckReport make_report(const Rows& rows, bool live) {
   CheckReport report;
   for (const auto& [key, gathered] : rows) {
-    CheckRow row{.rung = key.first,
-                 .operation = key.second,
+    CheckRow row{.rung = key.rung,
+                 .operation = key.operation,
+                 .kind = key.kind,
                  .errors = error_statistics(gathered.pairs),
+                 .roofline = error_statistics(gathered.roofline),
                  .left_out = gathered.left_out,
                  .in_band = {}};
-    const std::optional<Band> band = band_of(key.second);
+    const std::optional<Band> band = band_of(key.operation);
     const bool recorded = row.rung == Rung::composition || row.rung == Rung::overlap;
     const bool against_now = row.rung == Rung::drift || row.rung == Rung::held_out;
     const bool judged = recorded || (live && against_now);
@@ -66,6 +80,36 @@ std::vector<std::int64_t> draw_folds(std::size_t cells, RandomStream& random) {
   return folds;
 }
 
+/// The time of a cell by the roofline at common shares of the limits (those of the hardware
+/// presets), with a floor for each call; none for operations without a limit.
+void add_roofline(const Profile& profile, const ProfileTable& table, const ProfileCell& cell,
+                  Gathered& gathered) {
+  constexpr double kComputeShare = 0.68;
+  constexpr double kMemoryShare = 0.85;
+  constexpr double kAttentionFloor = 10e-6;
+  constexpr double kFloor = 3e-6;
+  using enum OperationId;
+  const bool is_attention =
+      table.operation == prefill_attention || table.operation == decode_attention;
+  if (table.cache == CacheState::hot || (!is_attention && table.operation != gemm)) {
+    return;
+  }
+  Profile attained;
+  attained.device = profile.device;
+  attained.device.peak.value *= kComputeShare;
+  for (std::optional<FlopsPerSecond>* peak :
+       {&attained.device.peak_8bit, &attained.device.peak_4bit}) {
+    if (*peak) {
+      (*peak)->value *= kComputeShare;
+    }
+  }
+  attained.device.memory_bandwidth.value *= kMemoryShare;
+  const ProfileCell instant{.at = cell.at, .median_seconds = 1e-30};
+  const double seconds = predict(make_grid(attained, table, {&instant, 1}), cell.at).seconds;
+  gathered.roofline.push_back(
+      {std::max(seconds, is_attention ? kAttentionFloor : kFloor), cell.median_seconds});
+}
+
 void add_cross_validation(const Profile& profile, const ProfileTable& table, RandomStream& random,
                           Gathered& gathered) {
   if (table.cells.size() < kFewestCells) {
@@ -90,6 +134,207 @@ void add_cross_validation(const Profile& profile, const ProfileTable& table, Ran
         ++gathered.left_out;
       } else {
         gathered.pairs.push_back({time.seconds, cell->median_seconds});
+        add_roofline(profile, table, *cell, gathered);
+      }
+    }
+  }
+}
+
+/// Tables of one kind.
+std::string kind_of(const ProfileTable& table) {
+  std::string kind = table.dtype ? kvtier::to_string(*table.dtype) : "";
+  if (table.operation == OperationId::moe || table.operation == OperationId::mla_prefill ||
+      table.operation == OperationId::mla_decode || table.operation == OperationId::quantize) {
+    kind += " " + table.variant;
+  }
+  if (table.shape.contains("window")) {
+    kind += kind.empty() ? "window" : " window";
+  }
+  return kind;
+}
+
+/// Pairs of n and k in folds, at all tokens, and cells of each pair in folds.
+void add_matrices(const Profile& profile, const ProfileTable& table, RandomStream& random,
+                  Rows& rows) {
+  using Shape = std::pair<std::int64_t, std::int64_t>;
+  std::map<Shape, std::vector<ProfileCell>> shapes;
+  for (const ProfileCell& cell : table.cells) {
+    shapes[{cell.at[1], cell.at[2]}].push_back(cell);
+  }
+  const std::string kind = kind_of(table);
+  Gathered& over_tokens = rows[{Rung::held_out, OperationId::gemm_grid, kind + " tokens"}];
+  Gathered& over_shapes = rows[{Rung::held_out, OperationId::gemm_grid, kind + " n, k"}];
+  const std::vector<std::int64_t> folds = draw_folds(shapes.size(), random);
+  for (std::int64_t fold = 0; fold < kFolds; ++fold) {
+    ProfileTable rest = table;
+    rest.cells.clear();
+    std::size_t i = 0;
+    for (const auto& [shape, cells] : shapes) {
+      if (folds[i++] != fold) {
+        rest.cells.insert(rest.cells.end(), cells.begin(), cells.end());
+      }
+    }
+    i = 0;
+    for (const auto& [shape, cells] : shapes) {
+      if (folds[i++] != fold) {
+        continue;
+      }
+      const auto shaped = interpolate_matrix(profile, rest, shape.first, shape.second);
+      if (!shaped || shaped->extrapolated) {
+        over_shapes.left_out += static_cast<std::int64_t>(cells.size());
+        continue;
+      }
+      const ProfileGrid grid = make_grid(profile, shaped->table);
+      ProfileTable measured = shaped->table;
+      measured.cells = cells;
+      for (ProfileCell& cell : measured.cells) {
+        cell.at = {cell.at[0]};
+        over_shapes.pairs.push_back(
+            {grid.at(static_cast<double>(cell.at[0])).seconds, cell.median_seconds});
+        add_roofline(profile, measured, cell, over_shapes);
+      }
+      add_cross_validation(profile, measured, random, over_tokens);
+    }
+  }
+}
+
+/// Tables of attention between those of fewer and of more heads.
+void add_heads(const Profile& profile, const ProfileTable& table, Rows& rows) {
+  const std::optional<DataType> type = type_of(table);
+  if (!type) {
+    return;
+  }
+  const auto window = table.shape.find("window");
+  Profile rest;
+  rest.device = profile.device;
+  for (const ProfileTable* other : find_tables(profile, table.operation)) {
+    if (other->shape != table.shape || type_of(*other) != type) {
+      rest.tables.push_back(*other);
+    }
+  }
+  const auto shaped =
+      interpolate_attention(rest, table.operation,
+                            {.attention_heads = table.shape.at("attention_heads"),
+                             .kv_heads = table.shape.at("kv_heads"),
+                             .head_dim = table.shape.at("head_dim"),
+                             .element_bytes = table.shape.at("element_bytes")},
+                            window == table.shape.end() ? 0 : window->second, *type);
+  if (!shaped || shaped->extrapolated) {
+    return;
+  }
+  Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table) + " heads"}];
+  const ProfileGrid grid = make_grid(profile, shaped->table);
+  for (const ProfileCell& cell : table.cells) {
+    const ProfileGrid::Time time = predict(grid, cell.at);
+    if (time.extrapolated) {
+      ++gathered.left_out;
+    } else {
+      gathered.pairs.push_back({time.seconds, cell.median_seconds});
+      add_roofline(profile, table, cell, gathered);
+    }
+  }
+}
+
+/// Attention after past tokens by the law, from the cells without them.
+void add_past_law(const Profile& profile, const ProfileTable& table, Rows& rows) {
+  ProfileTable without = table;
+  std::erase_if(without.cells, [](const ProfileCell& cell) { return cell.at[1] > 0; });
+  if (without.cells.size() < kFewestCells || without.cells.size() == table.cells.size() ||
+      table.variant == kRotatedVariant) {
+    return;
+  }
+  add_past_by_law(without);
+  const ProfileGrid grid = make_grid(profile, without);
+  Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table) + " past by law"}];
+  for (const ProfileCell& cell : table.cells) {
+    if (cell.at[1] == 0) {
+      continue;
+    }
+    const ProfileGrid::Time time = predict(grid, cell.at);
+    if (time.extrapolated) {
+      ++gathered.left_out;
+    } else {
+      gathered.pairs.push_back({time.seconds, cell.median_seconds});
+      add_roofline(profile, table, cell, gathered);
+    }
+  }
+}
+
+/// Messages between so many GPUs, in folds.
+void add_messages(const ProfileTable& table, RandomStream& random, Rows& rows) {
+  std::map<std::int64_t, std::vector<ProfileCell>> messages;
+  for (const ProfileCell& cell : table.cells) {
+    messages[cell.at[0]].push_back(cell);
+    messages[cell.at[0]].back().at = {cell.at[1]};
+  }
+  Gathered& gathered = rows[{Rung::held_out, table.operation, table.variant}];
+  for (const auto& [gpus, cells] : messages) {
+    const std::vector<std::int64_t> folds = draw_folds(cells.size(), random);
+    for (std::int64_t fold = 0; fold < kFolds && cells.size() >= kFewestCells; ++fold) {
+      std::vector<ProfileCell> rest;
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        if (folds[i] != fold) {
+          rest.push_back(cells[i]);
+        }
+      }
+      const ProfileGrid grid(rest, [](double bytes, double) { return bytes * 1e-18; });
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        if (folds[i] == fold) {
+          const ProfileGrid::Time time = grid.at(static_cast<double>(cells[i].at[0]));
+          if (time.extrapolated) {
+            ++gathered.left_out;
+          } else {
+            gathered.pairs.push_back({time.seconds, cells[i].median_seconds});
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Iterations that mix a prefill and decodes: the factor over the sum of both alone, in folds.
+void add_mixed(const Profile& profile, const ProfileTable& table, RandomStream& random,
+               Rows& rows) {
+  const auto alone = [&](OperationId operation) -> std::optional<ProfileGrid> {
+    for (const ProfileTable* other : find_tables(profile, operation)) {
+      if (other->shape == table.shape && !other->cells.empty()) {
+        return make_grid(profile, *other);
+      }
+    }
+    return std::nullopt;
+  };
+  const auto prefill = alone(OperationId::prefill_attention);
+  const auto decode = alone(OperationId::decode_attention);
+  if (!prefill || !decode) {
+    return;
+  }
+  const auto sum_of = [&](const ProfileCell& cell) {
+    const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
+    return prefill->at(at(0), at(1)).seconds + decode->at(at(2), at(3)).seconds;
+  };
+  const auto place = [](const ProfileCell& cell) {
+    FactorGrid::Place at{};
+    std::ranges::copy(cell.at, at.begin());
+    return at;
+  };
+  Gathered& gathered = rows[{Rung::held_out, table.operation, ""}];
+  Gathered& sums = rows[{Rung::sum, table.operation, ""}];
+  const std::vector<std::int64_t> folds = draw_folds(table.cells.size(), random);
+  for (std::int64_t fold = 0; fold < kFolds; ++fold) {
+    std::vector<FactorGrid::Point> points;
+    for (std::size_t i = 0; i < table.cells.size(); ++i) {
+      if (folds[i] != fold) {
+        const ProfileCell& cell = table.cells[i];
+        points.push_back({.at = place(cell), .factor = cell.median_seconds / sum_of(cell)});
+      }
+    }
+    const FactorGrid factors(points);
+    for (std::size_t i = 0; i < table.cells.size(); ++i) {
+      if (folds[i] == fold) {
+        const ProfileCell& cell = table.cells[i];
+        const double sum = sum_of(cell);
+        gathered.pairs.push_back({sum * factors.at(place(cell)), cell.median_seconds});
+        sums.pairs.push_back({sum, cell.median_seconds});
       }
     }
   }
@@ -108,18 +353,19 @@ const ProfileTable* same_attention(const Profile& profile, OperationId operation
 }
 
 /// A request of a ragged batch, or all of one new token together, as the timing model takes it: a
-/// place in A1 or A2.
+/// place in prefill_attention or decode_attention.
 struct Part {
   const ProfileTable* table = nullptr;
   std::vector<std::int64_t> at;
 };
 
 /// A ragged batch as the timing model composes it: requests of one new token by the sum of their
-/// contexts (A2), all others one by one (A1). Empty where the profile lacks one of the two.
+/// contexts (decode_attention), all others one by one (prefill_attention). Empty where the profile
+/// lacks one of the two.
 std::vector<Part> parts_of(const Profile& profile, const ProfileTable& ragged,
                            const ProfileCell& cell) {
-  const ProfileTable* extend = same_attention(profile, OperationId::A1, ragged);
-  const ProfileTable* decode = same_attention(profile, OperationId::A2, ragged);
+  const ProfileTable* extend = same_attention(profile, OperationId::prefill_attention, ragged);
+  const ProfileTable* decode = same_attention(profile, OperationId::decode_attention, ragged);
   if (extend == nullptr || decode == nullptr) {
     return {};
   }
@@ -201,11 +447,12 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
 
 void add_steps(const Profile& profile, Rows& rows) {
   Profile operations = profile;
-  std::erase_if(operations.tables,
-                [](const ProfileTable& table) { return table.operation == OperationId::X2; });
-  for (const ProfileTable* table : find_tables(profile, OperationId::X2)) {
-    compare_steps(profile, *table, rows[{Rung::composition, OperationId::X2}]);
-    compare_steps(operations, *table, rows[{Rung::sum, OperationId::X2}]);
+  std::erase_if(operations.tables, [](const ProfileTable& table) {
+    return table.operation == OperationId::model_step;
+  });
+  for (const ProfileTable* table : find_tables(profile, OperationId::model_step)) {
+    compare_steps(profile, *table, rows[{Rung::composition, OperationId::model_step}]);
+    compare_steps(operations, *table, rows[{Rung::sum, OperationId::model_step}]);
   }
 }
 
@@ -222,14 +469,16 @@ const ProfileCell* find_cell(const Profile& profile, OperationId operation, cons
 
 /// Copies and matrices of a few layers together, as recorded, against each alone.
 void add_overlap(const Profile& profile, Rows& rows) {
-  for (const ProfileTable* table : find_tables(profile, OperationId::C7)) {
+  for (const ProfileTable* table : find_tables(profile, OperationId::layer_pipeline)) {
     if (table->variant != "pipeline") {
       continue;
     }
-    Gathered& gathered = rows[{Rung::overlap, OperationId::C7}];
+    Gathered& gathered = rows[{Rung::overlap, OperationId::layer_pipeline}];
     for (const ProfileCell& cell : table->cells) {
-      const ProfileCell* copies = find_cell(profile, OperationId::C7, "copies", cell.at);
-      const ProfileCell* compute = find_cell(profile, OperationId::C7, "compute", cell.at);
+      const ProfileCell* copies =
+          find_cell(profile, OperationId::layer_pipeline, "copies", cell.at);
+      const ProfileCell* compute =
+          find_cell(profile, OperationId::layer_pipeline, "compute", cell.at);
       if (copies == nullptr || compute == nullptr) {
         ++gathered.left_out;
         continue;
@@ -390,18 +639,18 @@ ErrorStatistics error_statistics(std::span<const Pair> pairs) {
 
 std::optional<Band> band_of(OperationId operation) {
   switch (operation) {
-    case OperationId::G1:
-    case OperationId::A1:
-    case OperationId::A2:
+    case OperationId::gemm:
+    case OperationId::prefill_attention:
+    case OperationId::decode_attention:
       return Band{.p50 = 0.05, .p90 = 0.12};
-    case OperationId::C1:
-    case OperationId::C2:
-    case OperationId::C4:
+    case OperationId::copy_h2d:
+    case OperationId::copy_d2h:
+    case OperationId::copy_duplex:
       return Band{.p50 = 0.03, .p90 = 0.08};
-    case OperationId::A3:
-    case OperationId::X2:
+    case OperationId::ragged_attention:
+    case OperationId::model_step:
       return Band{.p50 = 0.05, .p90 = 1};
-    case OperationId::C7:
+    case OperationId::layer_pipeline:
       return Band{.p50 = 0.1, .p90 = 1};
     default:
       return std::nullopt;
@@ -420,8 +669,10 @@ bool CheckReport::in_band() const {
 
 bool is_interpolated(OperationId operation) {
   using enum OperationId;
-  return operation == G1 || operation == A1 || operation == A2 || operation == E1 ||
-         operation == R1 || operation == C1 || operation == C2 || operation == C4;
+  return operation == gemm || operation == prefill_attention || operation == decode_attention ||
+         operation == elementwise || operation == rotation || operation == copy_h2d ||
+         operation == copy_d2h || operation == copy_duplex || operation == moe ||
+         operation == mla_prefill || operation == mla_decode || operation == quantize;
 }
 
 CheckReport cross_validate(const Profile& profile, std::uint64_t seed) {
@@ -429,14 +680,130 @@ CheckReport cross_validate(const Profile& profile, std::uint64_t seed) {
   Rows rows;
   for (const ProfileTable& table : profile.tables) {
     if (is_interpolated(table.operation)) {
-      add_cross_validation(profile, table, random, rows[{Rung::held_out, table.operation}]);
+      add_cross_validation(profile, table, random,
+                           rows[{Rung::held_out, table.operation, kind_of(table)}]);
+    }
+    switch (table.operation) {
+      case OperationId::gemm_grid:
+        add_matrices(profile, table, random, rows);
+        break;
+      case OperationId::prefill_attention:
+        add_past_law(profile, table, rows);
+        add_heads(profile, table, rows);
+        break;
+      case OperationId::decode_attention:
+        add_heads(profile, table, rows);
+        break;
+      case OperationId::all_reduce:
+        add_messages(table, random, rows);
+        break;
+      case OperationId::mixed_attention:
+        add_mixed(profile, table, random, rows);
+        break;
+      default:
+        break;
     }
   }
-  for (const ProfileTable* table : find_tables(profile, OperationId::A3)) {
-    add_composition(profile, *table, rows[{Rung::composition, OperationId::A3}]);
+  for (const ProfileTable* table : find_tables(profile, OperationId::ragged_attention)) {
+    add_composition(profile, *table, rows[{Rung::composition, OperationId::ragged_attention}]);
   }
   add_steps(profile, rows);
   add_overlap(profile, rows);
+  return make_report(rows, false);
+}
+
+namespace {
+
+/// Whether the profile has the cell itself.
+bool has_cell(const Profile& profile, const ProfileTable& table, const ProfileCell& cell) {
+  for (const ProfileTable* other : find_tables(profile, table.operation)) {
+    if (other->shape == table.shape && type_of(*other) == type_of(table)) {
+      return std::ranges::any_of(other->cells,
+                                 [&](const ProfileCell& one) { return one.at == cell.at; });
+    }
+  }
+  return false;
+}
+
+void compare_matrices(const Profile& profile, const ProfileTable& table, Rows& rows) {
+  std::set<std::vector<std::int64_t>> known;
+  for (const ProfileTable* other : find_tables(profile, OperationId::gemm_grid)) {
+    if (other->dtype == table.dtype) {
+      for (const ProfileCell& cell : other->cells) {
+        known.insert(cell.at);
+      }
+    }
+  }
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<ProfileCell>> shapes;
+  for (const ProfileCell& cell : table.cells) {
+    if (!known.contains(cell.at)) {
+      shapes[{cell.at[1], cell.at[2]}].push_back(cell);
+    }
+  }
+  Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table)}];
+  for (const auto& [shape, cells] : shapes) {
+    const auto shaped = interpolate_matrix(profile, shape.first, shape.second, *table.dtype);
+    if (!shaped || shaped->extrapolated) {
+      gathered.left_out += static_cast<std::int64_t>(cells.size());
+      continue;
+    }
+    const ProfileGrid grid = make_grid(profile, shaped->table);
+    for (ProfileCell cell : cells) {
+      cell.at = {cell.at[0]};
+      const ProfileGrid::Time time = predict(grid, cell.at);
+      if (time.extrapolated) {
+        ++gathered.left_out;
+      } else {
+        gathered.pairs.push_back({time.seconds, cell.median_seconds});
+        add_roofline(profile, shaped->table, cell, gathered);
+      }
+    }
+  }
+}
+
+void compare_attention(const Profile& profile, const ProfileTable& table, Rows& rows) {
+  const std::optional<DataType> type = type_of(table);
+  const auto window = table.shape.find("window");
+  Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table)}];
+  const auto shaped =
+      type ? interpolate_attention(profile, table.operation,
+                                   {.attention_heads = table.shape.at("attention_heads"),
+                                    .kv_heads = table.shape.at("kv_heads"),
+                                    .head_dim = table.shape.at("head_dim"),
+                                    .element_bytes = table.shape.at("element_bytes")},
+                                   window == table.shape.end() ? 0 : window->second, *type)
+           : std::nullopt;
+  if (!shaped || shaped->extrapolated) {
+    gathered.left_out += static_cast<std::int64_t>(table.cells.size());
+    return;
+  }
+  const ProfileGrid grid = make_grid(profile, shaped->table);
+  for (const ProfileCell& cell : table.cells) {
+    if (has_cell(profile, table, cell)) {
+      continue;
+    }
+    const ProfileGrid::Time time = predict(grid, cell.at);
+    if (time.extrapolated) {
+      ++gathered.left_out;
+    } else {
+      gathered.pairs.push_back({time.seconds, cell.median_seconds});
+      add_roofline(profile, table, cell, gathered);
+    }
+  }
+}
+
+}  // namespace
+
+CheckReport compare_with(const Profile& profile, const Profile& measured) {
+  Rows rows;
+  for (const ProfileTable& table : measured.tables) {
+    if (table.operation == OperationId::gemm_grid) {
+      compare_matrices(profile, table, rows);
+    } else if (table.operation == OperationId::prefill_attention ||
+               table.operation == OperationId::decode_attention) {
+      compare_attention(profile, table, rows);
+    }
+  }
   return make_report(rows, false);
 }
 
@@ -447,7 +814,7 @@ std::int64_t measurements(const Profile& profile, const CheckOptions& options) {
       const std::int64_t corners = table.axes.size() > 1 ? 4 : 2;
       count += options.cells * (2 + 1 + corners);
     }
-    if (table.operation == OperationId::A3) {
+    if (table.operation == OperationId::ragged_attention) {
       for (const ProfileCell& cell : first_cells(table, options)) {
         count += 1 + static_cast<std::int64_t>(parts_of(profile, table, cell).size());
       }
@@ -461,9 +828,9 @@ CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measur
   RandomStream random(options.seed, "calibrate/check");
   Rows rows;
   for (const ProfileTable& table : profile.tables) {
-    if (table.operation == OperationId::A3) {
+    if (table.operation == OperationId::ragged_attention) {
       measure_composition(profile, table, measure, options,
-                          rows[{Rung::composition, OperationId::A3}]);
+                          rows[{Rung::composition, OperationId::ragged_attention}]);
     }
     if (!is_measured_again(table)) {
       continue;
@@ -504,18 +871,22 @@ CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measur
 }
 
 std::string to_text(const CheckReport& report) {
-  std::string text = fmt::format("{:<12} {:<4} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n", "rung",
-                                 "op", "cells", "p50", "p90", "mean", "worst", "left out", "band");
+  constexpr const char* kLine =
+      "{:<12} {:<19} {:<20} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n";
+  std::string text = fmt::format(kLine, "rung", "op", "of", "cells", "p50", "p90", "mean", "worst",
+                                 "left out", "roofline", "p90", "band");
   for (const CheckRow& row : report.rows) {
     const std::optional<Band> band = band_of(row.operation);
     const std::string verdict = !row.in_band
                                     ? "-"
                                     : fmt::format("{} ({}, {})", *row.in_band ? "in" : "OUT",
                                                   percent(band->p50), percent(band->p90));
-    text += fmt::format("{:<12} {:<4} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}  {}\n",
-                        to_string(row.rung), kvtier::to_string(row.operation), row.errors.count,
-                        percent(row.errors.p50), percent(row.errors.p90), percent(row.errors.mean),
-                        percent(row.errors.worst), row.left_out, verdict);
+    const bool has_roofline = row.roofline.count > 0;
+    text += fmt::format(kLine, to_string(row.rung), kvtier::to_string(row.operation), row.kind,
+                        row.errors.count, percent(row.errors.p50), percent(row.errors.p90),
+                        percent(row.errors.mean), percent(row.errors.worst), row.left_out,
+                        has_roofline ? percent(row.roofline.p50) : "-",
+                        has_roofline ? percent(row.roofline.p90) : "-", verdict);
   }
   return text;
 }

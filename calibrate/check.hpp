@@ -36,24 +36,30 @@ struct Band {
   double p50 = 0;
   double p90 = 0;
 };
-/// Matrices and attention 5 % and 12 %, copies 3 % and 8 %, a whole against its parts (A3, X2) 5 %
-/// and the pipeline of layers (C7) 10 % in the median; nothing for the rest.
+/// Matrices and attention 5 % and 12 %, copies 3 % and 8 %, a whole against its parts
+/// (ragged_attention, model_step) 5 % and the pipeline of layers (layer_pipeline) 10 % in the
+/// median; nothing for the rest.
 [[nodiscard]] std::optional<Band> band_of(OperationId operation);
 
 /// `repeat`: a cell against itself, at once. `drift`: a cell of the profile against now.
 /// `held_out`: a place between cells against what those around it give. `composition`: a ragged
-/// batch against its parts, whole steps as recorded (X2) against the timing model, which is fitted
-/// to them. `sum`: those steps against the sum of their operations alone. `overlap`: copies beside
-/// matrices, layer by layer, against the schedule of layer_pipeline.hpp with the times of each
-/// alone.
+/// batch against its parts, whole steps as recorded (model_step) against the timing model, which is
+/// fitted to them. `sum`: those steps against the sum of their operations alone. `overlap`: copies
+/// beside matrices, layer by layer, against the schedule of layer_pipeline.hpp with the times of
+/// each alone.
 enum class Rung { repeat, drift, held_out, composition, sum, overlap };
 [[nodiscard]] const char* to_string(Rung rung);
 
 /// The errors of one operation on one rung.
 struct CheckRow {
   Rung rung = Rung::repeat;
-  OperationId operation = OperationId::G1;
+  OperationId operation = OperationId::gemm;
+  /// Tables of one kind, where an operation has several: their format, and the sizes held out.
+  std::string kind;
   ErrorStatistics errors;
+  /// The roofline's errors on these cells, at common shares of the limits, with a floor for each
+  /// call.
+  ErrorStatistics roofline;
   /// Cells that could not be judged: outside of what the others span, or not measurable.
   std::int64_t left_out = 0;
   /// Set where there is a band.
@@ -71,9 +77,17 @@ struct CheckReport {
 [[nodiscard]] bool is_interpolated(OperationId operation);
 
 /// Leaves every cell out once, with a fold of its table's others, and predicts it from the rest:
-/// what the grid's spacing costs, without a device. Each hole is twice as wide as the grid's, so no
-/// band is held to it. Composition and overlap are of recorded A3 and C7 cells. Throws nothing.
+/// the cost of the grid's spacing, without a device. The same for shapes: pairs of n and k of
+/// gemm_grid, and tables of attention between those of fewer and of more heads. Attention after
+/// past tokens is also predicted by the law (past_law_seconds) from that without them. Each hole is
+/// twice as wide as the grid's, so no band is held to it. Composition and overlap are of recorded
+/// ragged_attention and layer_pipeline cells. Throws nothing.
 [[nodiscard]] CheckReport cross_validate(const Profile& profile, std::uint64_t seed);
+
+/// Predicts the cells of `measured` that `profile` does not have, such as those of a published
+/// table that a compact profile leaves out: the error of what the profile ships, as the timing
+/// model interpolates it. Matrices (gemm_grid) and attention only.
+[[nodiscard]] CheckReport compare_with(const Profile& profile, const Profile& measured);
 
 /// The median time of one cell of a table, in seconds; nullopt where it cannot be measured.
 using MeasureCell =

@@ -1,13 +1,16 @@
 #include "calibrate/from_table.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "hw/profile/profile_shapes.hpp"
 #include "hw/profile/profile_timing.hpp"
 #include "hw/timing/operation_time.hpp"
 #include "sim/core/assert.hpp"
@@ -47,7 +50,10 @@ struct BoundRule {
   std::optional<std::size_t> batch;
   std::optional<std::size_t> context;
   std::optional<std::size_t> tensor_parallel;
+  std::vector<std::pair<std::string, std::size_t>> sizes;
+  std::optional<std::size_t> dtype;
   std::vector<std::pair<std::size_t, std::string>> where;
+  std::vector<std::pair<std::size_t, std::string>> where_not;
 };
 
 /// The sizes of one timed row.
@@ -57,15 +63,119 @@ struct Sizes {
   std::int64_t batch = 1;
   std::int64_t context = 0;
   std::int64_t gpus = 1;
+  /// Sizes of the shape that the row has.
+  std::map<std::string, std::int64_t> shape;
+  std::optional<DataType> type;
+
+  [[nodiscard]] std::int64_t of(const char* key, std::int64_t absent) const {
+    const auto found = shape.find(key);
+    return found == shape.end() ? absent : found->second;
+  }
 };
 
 /// Which table of a profile a row belongs to, and its place in it.
 struct Slot {
-  OperationId operation = OperationId::G1;
+  OperationId operation = OperationId::gemm;
   std::string variant;
   std::map<std::string, std::int64_t> shape;
   std::vector<std::int64_t> at;
+  std::optional<DataType> dtype{};
+  CacheState cache = CacheState::cold;
 };
+
+/// The formats of published tables.
+std::optional<DataType> type_named(std::string_view text) {
+  using enum DataType;
+  static const std::map<std::string_view, DataType> kNames{
+      {"float32", fp32}, {"float16", fp16},        {"half", fp16},        {"bfloat16", bf16},
+      {"fp32", fp32},    {"fp16", fp16},           {"bf16", bf16},        {"fp8", fp8},
+      {"int8", int8},    {"fp8_block", fp8_block}, {"int4", int4},        {"int4_wo", int4},
+      {"nvfp4", nvfp4},  {"mxfp4", mxfp4},         {"w4a16_mxfp4", mxfp4}};
+  const auto found = kNames.find(text);
+  return found == kNames.end() ? std::nullopt : std::optional(found->second);
+}
+
+/// A type that a table has to name: plain elements of 16 bits need no name.
+std::optional<DataType> named_type(std::optional<DataType> type) {
+  return type == DataType::bf16 || type == DataType::fp16 ? std::nullopt : type;
+}
+
+std::int64_t element_bytes(std::optional<DataType> type) {
+  return type ? std::max<std::int64_t>(1, std::llround(bytes_of(*type))) : 2;
+}
+
+/// The slot of a row that has its shape with it; none if an attention lacks its KV heads.
+std::optional<Slot> shaped_slot(TableOperation operation, const Sizes& sizes) {
+  using enum TableOperation;
+  const std::int64_t tokens = sizes.new_tokens * sizes.batch;
+  switch (operation) {
+    case gemm:
+      return Slot{.operation = OperationId::gemm_grid,
+                  .variant = "matrix",
+                  .shape = {},
+                  .at = {tokens, sizes.of("n", 0), sizes.of("k", 0)},
+                  .dtype = sizes.type.value_or(DataType::bf16)};
+    case prefill_attention:
+    case decode_attention: {
+      const std::int64_t heads = sizes.of("attention_heads", 0);
+      if (heads == 0) {
+        return std::nullopt;
+      }
+      const bool prefill = operation == prefill_attention;
+      Slot slot{
+          .operation = prefill ? OperationId::prefill_attention : OperationId::decode_attention,
+          .variant = "imported",
+          .shape = {{"attention_heads", heads},
+                    {"kv_heads", sizes.of("kv_heads", heads)},
+                    {"head_dim", sizes.of("head_dim", 0)},
+                    {"element_bytes", element_bytes(sizes.type)}},
+          .at = prefill ? std::vector{sizes.new_tokens, sizes.past_tokens}
+                        : std::vector{sizes.batch, sizes.context},
+          .dtype = named_type(sizes.type)};
+      if (const std::int64_t window = sizes.of("window", 0); window > 0) {
+        slot.shape["window"] = window;
+      }
+      return slot;
+    }
+    case moe: {
+      const std::int64_t ways = std::max<std::int64_t>(1, sizes.gpus);
+      return Slot{.operation = OperationId::moe,
+                  .variant = "moe",
+                  .shape = {{"hidden_size", sizes.of("hidden_size", 0)},
+                            {"intermediate_size", sizes.of("intermediate_size", 0) / ways},
+                            {"experts", sizes.of("experts", 0)},
+                            {"top_k", sizes.of("top_k", 0)},
+                            {"expert_gpus", sizes.of("expert_gpus", 1)}},
+                  .at = {tokens},
+                  .dtype = sizes.type.value_or(DataType::bf16)};
+    }
+    case mla_prefill:
+      return Slot{.operation = OperationId::mla_prefill,
+                  .variant = "kernel",
+                  .shape = {{"attention_heads", sizes.of("attention_heads", 1)}},
+                  .at = {sizes.new_tokens, sizes.past_tokens},
+                  .dtype = sizes.type.value_or(DataType::bf16)};
+    case mla_decode:
+      return Slot{.operation = OperationId::mla_decode,
+                  .variant = "kernel",
+                  .shape = {{"attention_heads", sizes.of("attention_heads", 1)}},
+                  .at = {sizes.batch, sizes.context},
+                  .dtype = sizes.type.value_or(DataType::bf16)};
+    case all_reduce:
+      return Slot{.operation = OperationId::all_reduce,
+                  .variant = "graph",
+                  .shape = {},
+                  .at = {sizes.gpus, sizes.of("bytes", 2 * sizes.of("elements", 0))}};
+    case quantize:
+      return Slot{.operation = OperationId::quantize,
+                  .variant = "scales",
+                  .shape = {},
+                  .at = {tokens, sizes.of("width", 0)},
+                  .dtype = sizes.type.value_or(DataType::fp8)};
+    default:
+      return std::nullopt;
+  }
+}
 
 Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& model) {
   using enum TableOperation;
@@ -73,13 +183,13 @@ Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& mo
   const AttentionShape heads = attention_shape(model, sizes.gpus);
   const std::int64_t tokens = sizes.new_tokens * sizes.batch;
   const auto matrix = [&](const MatrixShape& m) {
-    return Slot{OperationId::G1,
+    return Slot{OperationId::gemm,
                 std::string(m.name),
                 {{"n", m.n}, {"k", m.k}, {"element_bytes", model.bytes_per_element}},
                 {tokens}};
   };
   const auto rows = [&](const char* variant, std::int64_t width) {
-    return Slot{OperationId::E1,
+    return Slot{OperationId::elementwise,
                 variant,
                 {{"width", width}, {"element_bytes", model.bytes_per_element}},
                 {tokens}};
@@ -102,9 +212,9 @@ Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& mo
     case lm_head:
       return matrix(head_matrix(model, sizes.gpus));
     case prefill_attention:
-      return attention(OperationId::A1, {sizes.new_tokens, sizes.past_tokens});
+      return attention(OperationId::prefill_attention, {sizes.new_tokens, sizes.past_tokens});
     case decode_attention:
-      return attention(OperationId::A2, {sizes.batch, sizes.context});
+      return attention(OperationId::decode_attention, {sizes.batch, sizes.context});
     case norm:
       return rows("norm", model.hidden_size);
     case residual:
@@ -115,10 +225,15 @@ Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& mo
       return rows("embedding", model.hidden_size);
     case kv_write:
       return rows("kv_write", 2 * heads.kv_heads * heads.head_dim);
-    case rope:
+    case sampling:
+      return rows("sampling", head_matrix(model, sizes.gpus).n);
+    case mixed_attention:
+      return attention(OperationId::mixed_attention,
+                       {sizes.new_tokens, sizes.past_tokens, sizes.batch, sizes.context});
+    default:
       break;
   }
-  return {OperationId::R1,
+  return {OperationId::rotation,
           "rope",
           {{"heads", heads.attention_heads + heads.kv_heads},
            {"head_dim", heads.head_dim},
@@ -126,14 +241,59 @@ Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& mo
           {tokens}};
 }
 
+bool is_shaped(const ColumnRule& rule) { return !rule.sizes.empty(); }
+
+/// A power of 2 times an odd number of at most `most`.
+bool is_round(std::int64_t value, std::int64_t most) {
+  while (value > 1 && value % 2 == 0) {
+    value /= 2;
+  }
+  return value <= most;
+}
+
+bool is_kept(const Slot& slot) {
+  constexpr std::int64_t kLeastContext = 64;
+  constexpr std::int64_t kLeastSide = 256;
+  constexpr std::int64_t kMostHeads = 1;
+  constexpr std::int64_t kMostExpertGpus = 8;
+  switch (slot.operation) {
+    case OperationId::gemm_grid:
+      return is_round(slot.at[0], 3) && is_round(slot.at[1], 7) && is_round(slot.at[2], 7) &&
+             slot.at[1] >= kLeastSide && slot.at[2] >= kLeastSide;
+    case OperationId::decode_attention:
+    case OperationId::mla_decode:
+      return is_round(slot.at[0], 1) && is_round(slot.at[1], 1) &&
+             (slot.at[1] == 1 || slot.at[1] >= kLeastContext) &&
+             is_round(slot.shape.at("attention_heads"), kMostHeads);
+    case OperationId::prefill_attention:
+      return is_round(slot.at[0], 5) && is_round(slot.at[1], 1) &&
+             is_round(slot.shape.at("attention_heads"), kMostHeads);
+    case OperationId::mixed_attention:
+      return is_round(slot.at[0], 1) && (slot.at[1] == 0 || is_round(slot.at[1], 1)) &&
+             is_round(slot.at[2], 1) && is_round(slot.at[3], 1) &&
+             std::bit_width(static_cast<std::uint64_t>(slot.at[1])) % 2 == 0 &&
+             std::bit_width(static_cast<std::uint64_t>(slot.at[2])) % 2 == 1 &&
+             std::bit_width(static_cast<std::uint64_t>(slot.at[3])) % 2 == 0;
+    case OperationId::moe:
+      return is_round(slot.at[0], 1) && slot.shape.at("expert_gpus") <= kMostExpertGpus;
+    default:
+      return is_round(slot.at[0], 3);
+  }
+}
+
 /// Collects the samples of all files, cell by cell.
 class Importer {
  public:
-  Importer(const ModelConfig& model, const HardwareConfig& hardware) : model_(model) {
+  Importer(const ModelConfig* model, const HardwareConfig& hardware, const ImportOptions& options)
+      : model_(model), options_(options) {
+    const FlopsPerSecond eight_bits =
+        hardware.gpu.peaks.eight_bits.value_or(FlopsPerSecond(2 * hardware.gpu.peak.value));
     profile_.device = {.name = hardware.gpu.name,
                        .driver = "unknown",
                        .memory = hardware.hbm.capacity,
                        .peak = hardware.gpu.peak,
+                       .peak_8bit = eight_bits,
+                       .peak_4bit = hardware.gpu.peaks.four_bits.value_or(eight_bits),
                        .memory_bandwidth = hardware.hbm.bandwidth,
                        .limits_source = "hardware " + hardware.name};
   }
@@ -153,24 +313,32 @@ class Importer {
     }
   }
 
-  Imported finish(const std::string& name, std::vector<std::string> notes) {
+  Imported finish(std::vector<std::string> notes) {
     if (!problems_.empty()) {
       throw ConfigError(problems_);
     }
     for (auto& [key, times] : samples_) {
       ProfileTable& table = profile_.tables[key.first];
       std::ranges::sort(times);
+      if (options_.thinning == Thinning::compact) {
+        table.cells.push_back(compact_cell(key.second, lower_quantile(times, 0.5)));
+        continue;
+      }
       table.cells.push_back({.at = key.second,
                              .p25_seconds = lower_quantile(times, 0.25),
                              .median_seconds = lower_quantile(times, 0.5),
                              .p75_seconds = lower_quantile(times, 0.75),
                              .n = static_cast<std::int64_t>(times.size())});
     }
+    for (ProfileTable& table : profile_.tables) {
+      counts_.contradictions += drop_contradictions(table);
+    }
+    std::erase_if(profile_.tables, [](const ProfileTable& table) { return table.cells.empty(); });
     if (profile_.tables.empty()) {
       throw ConfigError(origin_ + ": no row has a time that counts");
     }
-    profile_.name = name;
-    profile_.provenance.model = model_.name;
+    profile_.name = options_.name;
+    profile_.provenance.model = model_ == nullptr ? "" : model_->name;
     profile_.provenance.notes = std::move(notes);
     return {.profile = std::move(profile_), .counts = counts_};
   }
@@ -214,10 +382,21 @@ class Importer {
                     .batch = find(rule.batch),
                     .context = find(rule.context),
                     .tensor_parallel = find(rule.tensor_parallel),
-                    .where = {}};
-      for (const auto& [column, text] : rule.where) {
+                    .sizes = {},
+                    .dtype = find(rule.dtype),
+                    .where = {},
+                    .where_not = {}};
+      for (const auto& [size, column] : rule.sizes) {
         if (const auto index = find(column)) {
-          one.where.emplace_back(*index, text);
+          one.sizes.emplace_back(size, *index);
+        }
+      }
+      for (const auto& [from, to] :
+           {std::pair{&rule.where, &one.where}, std::pair{&rule.where_not, &one.where_not}}) {
+        for (const auto& [column, text] : *from) {
+          if (const auto index = find(column)) {
+            to->emplace_back(*index, text);
+          }
         }
       }
       bound.push_back(std::move(one));
@@ -229,10 +408,9 @@ class Importer {
   }
 
   void take(const BoundRule& rule, const CsvReader& rows) {
-    for (const auto& [column, text] : rule.where) {
-      if (rows.text(column) != text) {
-        return;
-      }
+    const auto has = [&rows](const auto& cell) { return rows.text(cell.first) == cell.second; };
+    if (!std::ranges::all_of(rule.where, has) || std::ranges::any_of(rule.where_not, has)) {
+      return;
     }
     std::optional<TableOperation> operation = rule.rule->op;
     if (rule.op) {
@@ -258,16 +436,26 @@ class Importer {
       }
       return static_cast<std::int64_t>(*value);
     };
-    const Sizes sizes{.new_tokens = size(rule.new_tokens, 1),
-                      .past_tokens = size(rule.past_tokens, 0),
-                      .batch = size(rule.batch, 1),
-                      .context = size(rule.context, 0),
-                      .gpus = size(rule.tensor_parallel, 1)};
-    const auto time = number(rows.text(rule.time));
-    if (!time) {
+    Sizes sizes{.new_tokens = size(rule.new_tokens, 1),
+                .past_tokens = size(rule.past_tokens, 0),
+                .batch = size(rule.batch, 1),
+                .context = size(rule.context, 0),
+                .gpus = size(rule.tensor_parallel, options_.gpus),
+                .shape = {},
+                .type = {}};
+    if (!rule.context && *operation != TableOperation::prefill_attention && rule.past_tokens) {
+      sizes.context = sizes.past_tokens + 1;  // a token reads itself too
+    }
+    for (const auto& [key, column] : rule.sizes) {
+      sizes.shape[key] = size(column, 0);
+    }
+    const std::string text(rows.text(rule.time));
+    const auto time = number(text);
+    const bool no_number = text.empty() || is_not_finite(text);
+    if (!time && !no_number) {
       report(rows.unexpected(rule.time, "a time"));
     }
-    if (bad || !time) {
+    if (bad || (!time && !no_number)) {
       return;
     }
     if (sizes.gpus < 1 || sizes.batch < 1) {
@@ -275,52 +463,139 @@ class Importer {
       return;
     }
     ++counts_.times;
-    if (*operation == TableOperation::prefill_attention && sizes.batch > 1) {
+    if (no_number) {
+      ++counts_.not_numbers;
+      return;
+    }
+    if (rule.dtype) {
+      sizes.type = type_named(rows.text(*rule.dtype));
+      if (!sizes.type) {
+        ++counts_.unknown_types;
+        return;
+      }
+    }
+    const bool one_prefill = *operation == TableOperation::prefill_attention ||
+                             *operation == TableOperation::mla_prefill;
+    if (one_prefill && sizes.batch > 1) {
       ++counts_.several_requests;
       return;
     }
-    add(slot_of(*operation, sizes, model_), *time * unit_seconds(rule.rule->unit));
+    std::optional<Slot> slot;
+    if (is_shaped(*rule.rule)) {
+      slot = shaped_slot(*operation, sizes);
+    } else if (model_ != nullptr) {
+      slot = slot_of(*operation, sizes, *model_);
+    }
+    if (!slot) {
+      report(rows.error("the shape of this operation needs --model or columns of its sizes"));
+      return;
+    }
+    if (!rule.rule->variant.empty()) {
+      slot->variant = rule.rule->variant;
+    }
+    slot->cache = rule.rule->cache;
+    add(*slot, *time * unit_seconds(rule.rule->unit));
   }
 
   void add(const Slot& slot, double seconds) {
-    if (seconds <= 0 || slot.at[0] < 1) {
+    const bool no_shape =
+        std::ranges::any_of(slot.shape, [](const auto& size) { return size.second < 1; });
+    if (seconds <= 0 || slot.at[0] < 1 || no_shape) {
       ++counts_.not_positive;
       return;
     }
+    if (options_.thinning == Thinning::compact && !is_kept(slot)) {
+      return;
+    }
     const std::size_t index = table_of(slot);
-    const double second = slot.at.size() > 1 ? static_cast<double>(slot.at[1]) : 0;
-    // A grid of one cell that takes no time gives the limit itself.
-    const ProfileCell instant{.at = slot.at, .median_seconds = 1e-30};
-    const double limit = make_grid(profile_, profile_.tables[index], {&instant, 1})
-                             .at(static_cast<double>(slot.at[0]), second)
-                             .seconds;
-    if (seconds < limit) {
+    if (seconds < shortest(profile_.tables[index], slot.at)) {
       ++counts_.beyond_limits;
       return;
     }
     samples_[{index, slot.at}].push_back(seconds);
   }
 
-  std::size_t table_of(const Slot& slot) {
-    for (std::size_t i = 0; i < profile_.tables.size(); ++i) {
-      const ProfileTable& table = profile_.tables[i];
-      if (table.operation == slot.operation && table.variant == slot.variant &&
-          table.shape == slot.shape) {
-        return i;
-      }
+  /// By the device's limits; 0 for operations that have none here.
+  [[nodiscard]] double shortest(const ProfileTable& table,
+                                const std::vector<std::int64_t>& at) const {
+    if (table.operation == OperationId::gemm_grid) {
+      return matrix_seconds(at[1], at[2], bytes_of(*table.dtype), static_cast<double>(at[0]),
+                            device_rates(profile_, table.dtype, table.cache));
     }
-    profile_.tables.push_back({.operation = slot.operation,
-                               .variant = slot.variant,
-                               .method = "imported",
-                               .cache = CacheState::cold,
-                               .shape = slot.shape,
-                               .axes = profile_operation(slot.operation).axes,
-                               .cells = {},
-                               .left_out = {}});
-    return profile_.tables.size() - 1;
+    if (!is_interpolated(table.operation)) {
+      return 0;
+    }
+    // A grid of one cell that takes no time gives the limit itself.
+    const ProfileCell instant{.at = at, .median_seconds = 1e-30};
+    return make_grid(profile_, table, {&instant, 1})
+        .at(static_cast<double>(at[0]), at.size() > 1 ? static_cast<double>(at[1]) : 0)
+        .seconds;
   }
 
-  const ModelConfig& model_;
+  std::size_t table_of(const Slot& slot) {
+    const auto [found, is_new] = tables_.try_emplace(
+        std::tuple(slot.operation, slot.variant, slot.shape, slot.dtype, slot.cache),
+        profile_.tables.size());
+    if (is_new) {
+      profile_.tables.push_back({.operation = slot.operation,
+                                 .variant = slot.variant,
+                                 .method = "imported",
+                                 .cache = slot.cache,
+                                 .dtype = slot.dtype,
+                                 .shape = slot.shape,
+                                 .axes = profile_operation(slot.operation).axes,
+                                 .cells = {},
+                                 .grid = {},
+                                 .left_out = {}});
+    }
+    return found->second;
+  }
+
+  /// Removes the cells with the most contradictions until none is left; returns how many.
+  static std::int64_t drop_contradictions(ProfileTable& table) {
+    std::int64_t dropped = 0;
+    while (profile_operation(table.operation).monotone) {
+      std::size_t worst = 0;
+      std::int64_t most = 0;
+      for (std::size_t i = 0; i < table.cells.size(); ++i) {
+        const ProfileCell& cell = table.cells[i];
+        const std::int64_t count = std::ranges::count_if(table.cells, [&](const auto& other) {
+          return cell.at != other.at && (contradicts(cell, other) || contradicts(other, cell));
+        });
+        if (count > most) {
+          most = count;
+          worst = i;
+        }
+      }
+      if (most == 0) {
+        break;
+      }
+      table.cells.erase(table.cells.begin() + static_cast<std::ptrdiff_t>(worst));
+      ++dropped;
+    }
+    return dropped;
+  }
+
+  static ProfileCell compact_cell(const std::vector<std::int64_t>& at, double seconds) {
+    const double rounded = std::stod(fmt::format("{:.4g}", seconds * 1e6)) * 1e-6;
+    return {.at = at,
+            .p25_seconds = rounded,
+            .median_seconds = rounded,
+            .p75_seconds = rounded,
+            .n = 1};
+  }
+
+  static bool is_not_finite(std::string_view text) {
+    return text == "nan" || text == "NaN" || text == "NAN" || text == "inf" || text == "-inf" ||
+           text == "None" || text == "null";
+  }
+
+  using TableKey = std::tuple<OperationId, std::string, std::map<std::string, std::int64_t>,
+                              std::optional<DataType>, CacheState>;
+
+  const ModelConfig* model_;
+  const ImportOptions& options_;
+  std::map<TableKey, std::size_t> tables_;
   Profile profile_;
   std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::vector<double>> samples_;
   ImportCounts counts_;
@@ -339,12 +614,12 @@ std::optional<double> roofline_seconds(const ProfileTable& table, const ProfileC
   };
   const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
   switch (table.operation) {
-    case OperationId::G1:
+    case OperationId::gemm:
       return matrix_seconds({"", table.shape.at("n"), table.shape.at("k")},
                             table.shape.at("element_bytes"), at(0), rates);
-    case OperationId::A1:
+    case OperationId::prefill_attention:
       return extend_attention_seconds(attention(), at(0), at(1), rates);
-    case OperationId::A2:
+    case OperationId::decode_attention:
       return decode_attention_seconds(attention(), at(0) * at(1), rates);
     default:
       return std::nullopt;
@@ -353,11 +628,11 @@ std::optional<double> roofline_seconds(const ProfileTable& table, const ProfileC
 
 const char* group_of(OperationId operation) {
   switch (operation) {
-    case OperationId::G1:
+    case OperationId::gemm:
       return "matrices";
-    case OperationId::A1:
+    case OperationId::prefill_attention:
       return "prefill attention";
-    case OperationId::A2:
+    case OperationId::decode_attention:
       return "decode attention";
     default:
       return "rows of elements";
@@ -402,7 +677,7 @@ void judge_table(const Profile& profile, const ProfileTable& table, const Rates&
 std::vector<Pair> layer_prefills(const Profile& profile, const ModelConfig& model,
                                  const Rates& rates) {
   const ProfileTable* attention = find_attention_table(
-      profile, OperationId::A1, attention_shape(model, 1), KeyPositions::embedded);
+      profile, OperationId::prefill_attention, attention_shape(model, 1), KeyPositions::embedded);
   if (attention == nullptr) {
     return {};
   }
@@ -467,19 +742,19 @@ ColumnMap read_columns(const std::filesystem::path& path) {
   return map;
 }
 
-Imported import_tables(const std::vector<TableFile>& files, const ModelConfig& model,
-                       const HardwareConfig& hardware, const std::string& name) {
-  Importer importer(model, hardware);
+Imported import_tables(const std::vector<TableFile>& files, const ModelConfig* model,
+                       const HardwareConfig& hardware, const ImportOptions& options) {
+  Importer importer(model, hardware, options);
   std::vector<std::string> notes{"Imported: no samples of its own, and no copies or drives"};
   for (const TableFile& file : files) {
     importer.read(file);
     notes.push_back("Times of " + file.path.filename().string() +
                     (file.columns.source.empty() ? "" : ": " + file.columns.source));
   }
-  return importer.finish(name, std::move(notes));
+  return importer.finish(std::move(notes));
 }
 
-std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig& model,
+std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig* model,
                               const HardwareConfig& hardware, std::uint64_t seed) {
   const Rates rates = attained_rates(hardware);
   RandomStream random(seed, "calibrate/held_out_half");
@@ -487,7 +762,9 @@ std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig& model,
                                                "decode attention"};
   std::map<std::string, Group> groups;
   for (const ProfileTable& table : profile.tables) {
-    judge_table(profile, table, rates, random, groups[group_of(table.operation)]);
+    if (is_interpolated(table.operation)) {
+      judge_table(profile, table, rates, random, groups[group_of(table.operation)]);
+    }
   }
   std::vector<FitRow> rows;
   for (const char* name : kGroups) {
@@ -499,7 +776,9 @@ std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig& model,
                       .roofline = error_statistics(group->second.roofline)});
     }
   }
-  if (const std::vector<Pair> layers = layer_prefills(profile, model, rates); !layers.empty()) {
+  const std::vector<Pair> layers =
+      model == nullptr ? std::vector<Pair>{} : layer_prefills(profile, *model, rates);
+  if (!layers.empty()) {
     rows.push_back({.operation = "prefill of a layer",
                     .held_out = {},
                     .extrapolated = 0,
@@ -512,13 +791,14 @@ std::string to_text(const Imported& imported, const std::vector<FitRow>& rows,
                     const HardwareConfig& hardware) {
   const ImportCounts& counts = imported.counts;
   std::string text = fmt::format(
-      "{} times read; rejected: {} not positive, {} beyond the limits of {}, {} prefills of "
-      "several requests\n"
+      "{} times read; rejected: {} no numbers, {} not positive, {} beyond the limits of {}, {} "
+      "prefills of several requests, {} of unknown formats, {} contradicted\n"
       "roofline: {} of the compute peak, {} of the memory bandwidth\n\n"
       "{:<20} {:>9} {:>8} {:>8} {:>13} {:>10} {:>8} {:>8}\n",
-      counts.times, counts.not_positive, counts.beyond_limits, hardware.gpu.name,
-      counts.several_requests, hardware.efficiency.compute, hardware.efficiency.memory, "",
-      "held out", "p50", "p90", "extrapolated", "roofline", "p50", "p90");
+      counts.times, counts.not_numbers, counts.not_positive, counts.beyond_limits,
+      hardware.gpu.name, counts.several_requests, counts.unknown_types, counts.contradictions,
+      hardware.efficiency.compute, hardware.efficiency.memory, "", "held out", "p50", "p90",
+      "extrapolated", "roofline", "p50", "p90");
   const auto columns = [](const ErrorStatistics& errors) {
     return errors.count == 0 ? std::pair{std::string("-"), std::string("-")}
                              : std::pair{fmt::format("{:.1f} %", 100 * errors.p50),

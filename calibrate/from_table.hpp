@@ -29,7 +29,15 @@ enum class TableOperation {
   activation,
   embedding,
   kv_write,
-  rope
+  rope,
+  sampling,
+  mixed_attention,
+  gemm,
+  moe,
+  mla_prefill,
+  mla_decode,
+  all_reduce,
+  quantize
 };
 constexpr auto enum_names(TableOperation) {
   using enum TableOperation;
@@ -45,7 +53,15 @@ constexpr auto enum_names(TableOperation) {
                     std::pair{"activation", activation},
                     std::pair{"embedding", embedding},
                     std::pair{"kv_write", kv_write},
-                    std::pair{"rope", rope}};
+                    std::pair{"rope", rope},
+                    std::pair{"sampling", sampling},
+                    std::pair{"mixed_attention", mixed_attention},
+                    std::pair{"gemm", gemm},
+                    std::pair{"moe", moe},
+                    std::pair{"mla_prefill", mla_prefill},
+                    std::pair{"mla_decode", mla_decode},
+                    std::pair{"all_reduce", all_reduce},
+                    std::pair{"quantize", quantize}};
 }
 
 /// Where one operation stands in a table: names of columns. Several may read the same row.
@@ -62,8 +78,17 @@ struct ColumnRule {
   std::string batch;
   std::string context;
   std::string tensor_parallel;
-  /// Column to the text that a row has to have there.
+  /// Sizes of the shape to their columns, such as "n", "kv_heads" or "window", of tables over many
+  /// shapes. Without them the shapes are the model's.
+  std::map<std::string, std::string> sizes;
+  /// Column of the numbers' format, in the words of the table.
+  std::string dtype;
+  /// The variant in the profile and the state of the caches, for all rows.
+  std::string variant;
+  CacheState cache = CacheState::cold;
+  /// Column to the text that a row has to have there, or must not have.
   std::map<std::string, std::string> where;
+  std::map<std::string, std::string> where_not;
 };
 template <class V>
 void describe(V& v, ColumnRule& c) {
@@ -76,7 +101,14 @@ void describe(V& v, ColumnRule& c) {
   v.field("batch", c.batch, "Column of the number of requests.");
   v.field("context", c.context, "Column of the context of each request.");
   v.field("tensor_parallel", c.tensor_parallel, "Column of the number of GPUs.");
+  v.field("sizes", c.sizes,
+          "Sizes of the shape to their columns: n, k, attention_heads, kv_heads, head_dim, window, "
+          "hidden_size, intermediate_size, experts, top_k, expert_gpus, bytes, elements, width.");
+  v.field("dtype", c.dtype, "Column of the format of the numbers.");
+  v.field("variant", c.variant, "The variant in the profile, for all rows.");
+  v.field("cache", c.cache, "Whether the data lay in a cache; hot rows may be faster than memory.");
   v.field("where", c.where, "Rows that count: column to the text in it.");
+  v.field("where_not", c.where_not, "Rows that do not count: column to the text in it.");
 }
 
 /// kvtier.columns/1: how the columns of a foreign table are called.
@@ -102,14 +134,32 @@ struct TableFile {
   ColumnMap columns;
 };
 
-/// What became of the rows of all tables.
+/// The rows of all tables by their end.
 struct ImportCounts {
   std::int64_t times = 0;
+  /// Cells that are empty or hold no number (NaN).
+  std::int64_t not_numbers = 0;
   std::int64_t not_positive = 0;
   /// Shorter than the device's limits allow.
   std::int64_t beyond_limits = 0;
   /// Prefills of several requests at once, of which no single one is known.
   std::int64_t several_requests = 0;
+  /// Rows in a format that profiles do not have.
+  std::int64_t unknown_types = 0;
+  /// Cells of a table that others of it contradict (contradicts).
+  std::int64_t contradictions = 0;
+};
+
+/// Sizes that a compact profile keeps: powers of 2 of heads, requests and contexts, the last from
+/// 64 on; of tokens also three and five times those; n and k from 256 on in up to seven times
+/// those; experts on up to 8 GPUs. Times are rounded to four digits.
+enum class Thinning { none, compact };
+
+struct ImportOptions {
+  std::string name;
+  Thinning thinning = Thinning::none;
+  /// GPUs of tables that do not say so.
+  std::int64_t gpus = 1;
 };
 
 struct Imported {
@@ -117,11 +167,13 @@ struct Imported {
   ImportCounts counts;
 };
 
-/// Reads CSV files, plain, gzip or zstd, of times of `model` on the GPUs of `hardware`, whose peaks
-/// are the limits. Rows of one cell are its samples. Throws ConfigError with every bad line (up to
-/// a hundred) or missing column.
-[[nodiscard]] Imported import_tables(const std::vector<TableFile>& files, const ModelConfig& model,
-                                     const HardwareConfig& hardware, const std::string& name);
+/// Reads CSV files, plain, gzip or zstd, of times on the GPUs of `hardware`, whose peaks are the
+/// limits. Rows of one cell are its samples. Throws ConfigError with every bad line (up to a
+/// hundred) or missing column.
+/// Cells that are no positive number, faster than the device's limits, of an unknown format or
+/// contradicted by others are dropped and counted. `model` may be null where every rule has sizes.
+[[nodiscard]] Imported import_tables(const std::vector<TableFile>& files, const ModelConfig* model,
+                                     const HardwareConfig& hardware, const ImportOptions& options);
 
 /// The errors of one operation: interpolation of one random half of the cells, judged on the other,
 /// and of the roofline on all cells.
@@ -135,7 +187,7 @@ struct FitRow {
 /// One row for each of matrices, rows of elements (interpolated only), prefill and decode
 /// attention, and one for a whole layer's prefill: its matrices and attention, where one device was
 /// measured.
-[[nodiscard]] std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig& model,
+[[nodiscard]] std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig* model,
                                             const HardwareConfig& hardware, std::uint64_t seed);
 
 [[nodiscard]] std::string to_text(const Imported& imported, const std::vector<FitRow>& rows,

@@ -12,16 +12,16 @@
 /// what is computed or moved is verified.
 namespace kvtier::calibrate {
 
-/// G1, A1 to A3, E1, R1.
+/// gemm, the attentions, elementwise, rotation.
 [[nodiscard]] std::vector<PlannedTable> plan_compute(const Target& target);
 
-/// C1 to C7.
+/// The copies, pin_memory, call_overhead, layer_pipeline.
 [[nodiscard]] std::vector<PlannedTable> plan_copies(const Target& target);
 
-/// X1.
+/// control_step.
 [[nodiscard]] std::vector<PlannedTable> plan_control(const Target& target);
 
-/// X2.
+/// model_step.
 [[nodiscard]] std::vector<PlannedTable> plan_steps(const Target& target);
 
 /// A test file full of data that say where they belong.
@@ -36,7 +36,7 @@ class StorageBench;
 /// Requests that the drive merged with neighbours while the bench was at work.
 [[nodiscard]] std::int64_t merged_requests(const StorageBench& bench);
 
-/// D1 to D5. The first cell fills the file.
+/// The drive operations. The first cell fills the file.
 [[nodiscard]] std::vector<PlannedTable> plan_storage(const Target& target,
                                                      std::shared_ptr<StorageBench> bench);
 

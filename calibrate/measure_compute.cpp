@@ -45,7 +45,8 @@ std::vector<float> read(Device& device, const std::byte* from, std::int64_t coun
   return values;
 }
 
-/// G1. Weights are cold: as many sets as fill twice the largest cache, at least three, take turns.
+/// gemm. Weights are cold: as many sets as fill twice the largest cache, at least three, take
+/// turns.
 class Matrices {
  public:
   Matrices(const Target& target, std::int64_t elements) : device_(target.device) {
@@ -125,7 +126,7 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
   std::vector<PlannedTable> tables;
   for (const MatrixShape& shape : shapes) {
     PlannedTable planned{.rules = rules_of(target)};
-    planned.table = {.operation = OperationId::G1,
+    planned.table = {.operation = OperationId::gemm,
                      .variant = std::string(shape.name),
                      .method = info.kind == "cpu" ? "cblas_sgemm" : "cublasGemmEx",
                      .cache = CacheState::cold,
@@ -157,8 +158,8 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
 /// positions on the way, or FlashInfer's on keys as they are stored.
 enum class Kernels { plain, rotating, flashinfer };
 
-/// A1 to A3: KV of one layer in random slots, more than the largest cache holds, so that each
-/// sample finds other tokens.
+/// The three attentions: KV of one layer in random slots, more than the largest cache holds, so
+/// that each sample finds other tokens.
 class KvPool {
  public:
   KvPool(const Target& target, std::int64_t tokens)
@@ -410,7 +411,7 @@ class AttentionTables {
   }
 
   [[nodiscard]] PlannedTable extend(Kernels kernels) const {
-    PlannedTable planned = table(OperationId::A1, "random_slots", kernels);
+    PlannedTable planned = table(OperationId::prefill_attention, "random_slots", kernels);
     const auto added =
         target_.full ? geometric(1, 8192, 2) : std::vector<std::int64_t>{1, 8, 32, 128, 512, 2048};
     std::vector<std::int64_t> past{0};
@@ -430,7 +431,7 @@ class AttentionTables {
   }
 
   [[nodiscard]] PlannedTable decode(Kernels kernels) const {
-    PlannedTable planned = table(OperationId::A2, "random_slots", kernels);
+    PlannedTable planned = table(OperationId::decode_attention, "random_slots", kernels);
     const auto batches =
         target_.full ? geometric(1, 512, 2) : std::vector<std::int64_t>{1, 2, 4, 8, 16, 32};
     planned.cell_at = [self = *this, kernels](const Place& place) {
@@ -450,7 +451,7 @@ class AttentionTables {
 
   /// Batches as a server has them: most requests decode, some prefill, lengths lognormal.
   [[nodiscard]] PlannedTable ragged(Kernels kernels) const {
-    PlannedTable planned = table(OperationId::A3, "mixed", kernels);
+    PlannedTable planned = table(OperationId::ragged_attention, "mixed", kernels);
     planned.cell_at = [self = *this, kernels](const Place& place) {
       PlannedCell cell = self.cell(place.at, place.parts, kernels);
       cell.parts = place.parts;
@@ -484,7 +485,8 @@ class AttentionTables {
   std::shared_ptr<Lazy<KvPool>> pool_;
 };
 
-/// E1 and R1. Rows lie in memory larger than the cache and each repetition takes the next ones.
+/// elementwise and rotation. Rows lie in memory larger than the cache and each repetition takes the
+/// next ones.
 class Rows {
  public:
   explicit Rows(const Target& target) : device_(target.device) {
@@ -600,7 +602,7 @@ class RowPlan {
 
   void function_table(const char* variant, RowFunction function, std::int64_t width,
                       std::int64_t inputs, std::int64_t outputs) {
-    PlannedTable& planned = add(OperationId::E1, variant, {{"width", width}});
+    PlannedTable& planned = add(OperationId::elementwise, variant, {{"width", width}});
     fill(planned, [=, element = element()](std::int64_t tokens) -> Work {
       const std::int64_t read = tokens * inputs * width * element;
       const std::int64_t written = tokens * outputs * std::max<std::int64_t>(element, 4);
@@ -665,7 +667,7 @@ class RowPlan {
 
   /// Rows by random slots: gathered from an embedding, or scattered into the KV.
   void moving_table(const char* variant, std::int64_t width, bool gathers) {
-    PlannedTable& planned = add(OperationId::E1, variant, {{"width", width}});
+    PlannedTable& planned = add(OperationId::elementwise, variant, {{"width", width}});
     planned.table.method = gathers ? "gather of rows" : "scatter of rows";
     fill(planned, [gathers, row = width * element()](std::int64_t tokens) -> Work {
       return {tokens * row, tokens * row, [=](Rows& rows) {
@@ -686,7 +688,8 @@ class RowPlan {
 
   void rope_table(const char* variant, std::int64_t heads) {
     const std::int64_t width = target_.model.head_dim;
-    PlannedTable& planned = add(OperationId::R1, variant, {{"heads", heads}, {"head_dim", width}});
+    PlannedTable& planned =
+        add(OperationId::rotation, variant, {{"heads", heads}, {"head_dim", width}});
     planned.table.method = "rows by random slots, rotated";
     fill(planned, [=, row = heads * width * element()](std::int64_t tokens) -> Work {
       return {tokens * row, tokens * row, [=](Rows& rows) {

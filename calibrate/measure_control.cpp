@@ -108,7 +108,7 @@ std::vector<PlannedTable> plan_control(const Target& target) {
                            Kind{"scheduler_step", "slots and batch of contexts of 1000 tokens",
                                 &scheduler_steps, 16000, geometric(1, 64, target.full ? 2 : 8)}}) {
     PlannedTable planned{.rules = rules_of(target)};
-    planned.table = {.operation = OperationId::X1,
+    planned.table = {.operation = OperationId::control_step,
                      .variant = kind.variant,
                      .method = kind.method,
                      .cache = CacheState::hot,

@@ -276,7 +276,8 @@ class CopyPlan {
   }
 
   void copies(MemoryKind kind, Way way) {
-    const OperationId operation = way == Way::to_device ? OperationId::C1 : OperationId::C2;
+    const OperationId operation =
+        way == Way::to_device ? OperationId::copy_h2d : OperationId::copy_d2h;
     const char* const variant = kind == MemoryKind::pinned ? "pinned" : "pageable";
     const auto make = bench(kind);
     const auto cell_with = [this, make, way](CopyMethod method) {
@@ -325,7 +326,7 @@ class CopyPlan {
   }
 
   void pinning() {
-    PlannedTable& table = add(OperationId::C3, "pin", "allocation of pinned memory");
+    PlannedTable& table = add(OperationId::pin_memory, "pin", "allocation of pinned memory");
     for (const std::int64_t bytes :
          geometric(std::int64_t{1} << 20, largest_, target_.full ? 4 : 8)) {
       table.cells.push_back(
@@ -357,14 +358,14 @@ class CopyPlan {
                   .prepare = [prepare, bytes] { return prepare(bytes); }};
         };
       };
-      PlannedTable& alone = add(OperationId::C4, name_of(way), kCopyEngine);
+      PlannedTable& alone = add(OperationId::copy_duplex, name_of(way), kCopyEngine);
       alone.cell_at =
           cell_with([make, way](std::int64_t bytes) { return copy_sample(make(), way, bytes); });
       for (const std::int64_t bytes : duplex_sizes()) {
         alone.cells.push_back(alone.cell_at({{bytes}}));
       }
       PlannedTable& both =
-          add(OperationId::C4, fmt::format("{}_of_both", name_of(way)), kCopyEngine);
+          add(OperationId::copy_duplex, fmt::format("{}_of_both", name_of(way)), kCopyEngine);
       both.interference = true;
       both.cell_at = cell_with([make, way, other](std::int64_t bytes) {
         const auto shared = make();
@@ -418,7 +419,7 @@ class CopyPlan {
     const auto make = bench(MemoryKind::pinned);
     for (const Way way : {Way::to_device, Way::to_host}) {
       PlannedTable& table =
-          add(OperationId::C5, name_of(way), "beside matrices on every processor");
+          add(OperationId::copy_beside_compute, name_of(way), "beside matrices on every processor");
       table.interference = true;
       for (const std::int64_t bytes : duplex_sizes()) {
         table.cells.push_back({.at = {bytes},
@@ -458,12 +459,12 @@ class CopyPlan {
         return passed / static_cast<double>(kCalls);
       };
     };
-    add(OperationId::C6, "launch", "empty work, one after the other", CacheState::hot).cells =
-        cell([&device] {
-          return stream_sample(
-              device, [&device](Stream& stream, std::int64_t) { device.busy(0, stream); }, 0);
-        });
-    add(OperationId::C6, kEvent, "record and wait, by the host", CacheState::hot).cells =
+    add(OperationId::call_overhead, "launch", "empty work, one after the other", CacheState::hot)
+        .cells = cell([&device] {
+      return stream_sample(
+          device, [&device](Stream& stream, std::int64_t) { device.busy(0, stream); }, 0);
+    });
+    add(OperationId::call_overhead, kEvent, "record and wait, by the host", CacheState::hot).cells =
         cell([&device, host_time] {
           std::shared_ptr<Event> event = device.make_event();
           return host_time([&device, event](Stream& stream) {
@@ -471,7 +472,7 @@ class CopyPlan {
             event->synchronize();
           });
         });
-    add(OperationId::C6, "stream_wait", "two streams, in turns", CacheState::hot).cells =
+    add(OperationId::call_overhead, "stream_wait", "two streams, in turns", CacheState::hot).cells =
         cell([&device] {
           std::shared_ptr<Stream> other = device.make_stream();
           std::shared_ptr<Event> there = device.make_event();
@@ -486,7 +487,7 @@ class CopyPlan {
               },
               0);
         });
-    add(OperationId::C6, "copy_submit", "by the host", CacheState::hot).cells =
+    add(OperationId::call_overhead, "copy_submit", "by the host", CacheState::hot).cells =
         cell([host_time, make = bench(MemoryKind::pinned)] {
           const auto shared = make();
           return host_time(
@@ -520,8 +521,8 @@ class CopyPlan {
                        double Worker::Times::*time,
                        std::function<std::shared_ptr<Worker>(const ProcessorShares&)> make_worker) {
     PlannedTable& table =
-        add(OperationId::C6, variant, fmt::format("{}, after {} ms", method, kPause.count()),
-            CacheState::hot);
+        add(OperationId::call_overhead, variant,
+            fmt::format("{}, after {} ms", method, kPause.count()), CacheState::hot);
     table.rules = rules_with_pauses(target_);
     table.visits_in_round = 2 * kManyVisits;
     table.interference = true;  // waiting for a processor is what is measured
@@ -554,7 +555,7 @@ class CopyPlan {
       const bool copies = std::string(variant) != "compute";
       const bool computes = std::string(variant) != "copies";
       PlannedTable& table =
-          add(OperationId::C7, variant, "copies on one stream, matrices on another");
+          add(OperationId::layer_pipeline, variant, "copies on one stream, matrices on another");
       table.interference = copies && computes;
       for (const std::int64_t bytes : {std::int64_t{256} << 10, std::int64_t{4} << 20}) {
         for (const std::int64_t tokens : {16, 256}) {

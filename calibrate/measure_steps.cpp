@@ -110,12 +110,12 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
     const bool runs = after == After::run;
     PlannedTable planned{.rules = runs ? rules_of(target) : rules_with_pauses(target),
                          .visits_in_round = runs ? kManyVisits : kManyVisits / 2};
-    planned.table = {.operation = OperationId::X2,
+    planned.table = {.operation = OperationId::model_step,
                      .variant = variant,
                      .method = "decoder with random weights, by the host's clock",
                      .cache = runs ? CacheState::hot : CacheState::cold,
                      .shape = step_shape(model, element),
-                     .axes = profile_operation(OperationId::X2).axes};
+                     .axes = profile_operation(OperationId::model_step).axes};
     for (const Step& step : steps) {
       planned.cells.push_back({.at = {step.requests, step.added, step.past},
                                .memory = memory,

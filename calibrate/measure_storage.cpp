@@ -252,11 +252,11 @@ class StoragePlan {
       : target_(target), bench_(std::move(bench)) {}
 
   std::vector<PlannedTable> tables() {
-    grid(OperationId::D1, "random", kAllReads, false);
-    after_pause(OperationId::D1, kAllReads);
-    grid(OperationId::D2, "burst", kAllWrites, false);
-    after_pause(OperationId::D2, kAllWrites);
-    grid(OperationId::D2, "sustained", kAllWrites, true);
+    grid(OperationId::drive_read, "random", kAllReads, false);
+    after_pause(OperationId::drive_read, kAllReads);
+    grid(OperationId::drive_write, "burst", kAllWrites, false);
+    after_pause(OperationId::drive_write, kAllWrites);
+    grid(OperationId::drive_write, "sustained", kAllWrites, true);
     mixed();
     through_the_host();
     load_after_pause();
@@ -360,7 +360,7 @@ class StoragePlan {
 
   void mixed() {
     PlannedTable& planned =
-        add(OperationId::D3, "random", bench_->engine_name() + ", random places");
+        add(OperationId::drive_mix, "random", bench_->engine_name() + ", random places");
     for (const std::int64_t block : target_.full ? std::vector<std::int64_t>{4096, 65536, kMebibyte}
                                                  : std::vector<std::int64_t>{65536, kMebibyte}) {
       for (const int read_percent : {kAllWrites, 30, 50, 70, kAllReads}) {
@@ -376,7 +376,7 @@ class StoragePlan {
   /// are read.
   void through_the_host() {
     PlannedTable& planned =
-        add(OperationId::D4, "read_to_device",
+        add(OperationId::drive_to_device, "read_to_device",
             fmt::format("{}, blocks of 1 MiB through a ring of registered memory, 16 in flight",
                         bench_->engine_name()));
     for (const std::int64_t bytes : geometric(16 * kMebibyte, 64 * kMebibyte, 4)) {
@@ -493,8 +493,9 @@ class StoragePlan {
   /// As a run does it: by a thread that is told to and tells of its end.
   void load_after_pause() {
     for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
-      PlannedTable& planned = add_after_pause(
-          OperationId::D4, method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
+      PlannedTable& planned =
+          add_after_pause(OperationId::drive_to_device,
+                          method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
       for (const std::int64_t bytes : {kMebibyte / 16, 4 * kMebibyte}) {
         planned.cells.push_back(
             {.at = {bytes},
@@ -522,8 +523,9 @@ class StoragePlan {
   /// Reads and writes while copies both ways keep the memory and the link busy.
   void beside_memory() {
     for (const int read_percent : {kAllReads, kAllWrites}) {
-      PlannedTable& planned = add(OperationId::D5, read_percent == kAllReads ? "read" : "write",
-                                  "beside copies to and from the device");
+      PlannedTable& planned =
+          add(OperationId::drive_beside_copies, read_percent == kAllReads ? "read" : "write",
+              "beside copies to and from the device");
       for (const std::int64_t bytes : {64 * kMebibyte}) {
         planned.cells.push_back(
             {.at = {bytes},

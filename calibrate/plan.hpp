@@ -53,7 +53,7 @@ inline constexpr int kManyVisits = 4;
 struct Progress {
   std::size_t done = 0;
   std::size_t all = 0;
-  /// "G1 qkv [128]".
+  /// "gemm qkv [128]".
   std::string cell;
   /// Of what is left, from what was done so far.
   double seconds_left = 0;

@@ -1,8 +1,10 @@
 #include "hw/profile/profile.hpp"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <set>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -23,122 +25,126 @@ std::vector<ProfileOperation> make_operations() {
   const std::vector<std::string> rows{"width", "element_bytes"};
   const std::vector<std::string> block{"block_bytes", "queue_depth"};
   return {
-      {G1,
+      {gemm,
        {"tokens"},
        matrix,
        {},
        true,
        "tokens x k times k x n: one matrix of the model on one device; the variant names it"},
-      {A1,
+      {prefill_attention,
        {"new_tokens", "past_tokens"},
        attention,
        {},
        true,
-       "causal attention of one request's new tokens to its past ones and themselves, one layer"},
-      {A2,
+       "causal attention of one request's new tokens to its past ones and themselves, one layer",
+       {"window"}},
+      {decode_attention,
        {"batch", "context"},
        attention,
        {},
        true,
-       "attention of one new token of each of batch requests to context tokens each, one layer"},
-      {A3,
+       "attention of one new token of each of batch requests to context tokens each, one layer",
+       {"window"}},
+      {ragged_attention,
        {"case"},
        attention,
        {},
        false,
        "attention of a ragged batch, one layer; the cell's parts say which"},
-      {E1,
+      {elementwise,
        {"tokens"},
        rows,
        {"norm", "activation", "residual", "embedding", "sampling", "kv_write"},
        true,
        "work on each element of rows of a given width: one call"},
-      {R1,
+      {rotation,
        {"tokens"},
        heads,
        {"rope", "re_embed"},
        true,
        "rotary positions: of queries and keys of new tokens (rope), of cached keys (re_embed); one "
        "layer"},
-      {C1,
+      {copy_h2d,
        {"bytes", "pieces"},
        {},
        {"pinned", "pageable"},
        false,
        "copy host to device of bytes in so many equal pieces"},
-      {C2,
+      {copy_d2h,
        {"bytes", "pieces"},
        {},
        {"pinned", "pageable"},
        false,
        "copy device to host of bytes in so many equal pieces"},
-      {C3, {"bytes"}, {}, {}, false, "pinning (pin) and the like of host memory"},
-      {C4,
+      {pin_memory, {"bytes"}, {}, {}, false, "pinning (pin) and the like of host memory"},
+      {copy_duplex,
        {"bytes"},
        {},
        {"to_device", "to_host", "to_device_of_both", "to_host_of_both"},
        false,
        "copy of bytes one way: alone, or while the other way is as busy (of_both)"},
-      {C5,
+      {copy_beside_compute,
        {"bytes"},
        {},
        {},
        false,
        "copy of bytes beside work of the device's processors; the variant says which way, the "
        "method beside what"},
-      {C6,
+      {call_overhead,
        {},
        {},
        {},
        false,
        "one call: launch, event, stream_wait, copy_submit; after a pause hand_over, to another "
        "thread of the host, and transfer, a small copy by such a thread, which tells of its end"},
-      {C7,
+      {layer_pipeline,
        {"layers", "bytes", "tokens"},
        {},
        {"pipeline", "copies", "compute"},
        false,
        "layers x (wait, copy of bytes, compute of tokens), and its two parts alone; all layers"},
-      {D1,
+      {drive_read,
        block,
        {},
        {},
        false,
        "reading one block, with so many in flight: seconds over blocks; after_pause: of a drive "
        "that has had nothing to do for a while"},
-      {D2,
+      {drive_write,
        block,
        {},
        {"burst", kAfterPause, "sustained"},
        false,
-       "writing one block, with so many in flight: seconds over blocks; after_pause as in D1"},
-      {D3,
+       "writing one block, with so many in flight: seconds over blocks; after_pause as in "
+       "drive_read"},
+      {drive_mix,
        {"block_bytes", "queue_depth", "read_percent"},
        {},
        {},
        false,
        "one block, read or written in that mix: seconds over blocks"},
-      {D4,
+      {drive_to_device,
        {"bytes"},
        {},
        {},
        false,
-       "drive to pinned memory to device, all of bytes; after_pause as in D1, and in pieces of KV"},
-      {D5,
+       "drive to pinned memory to device, all of bytes; after_pause as in drive_read, and in "
+       "pieces of KV"},
+      {drive_beside_copies,
        {"bytes"},
        {},
        {},
        false,
        "reading or writing bytes, in blocks of 1 MiB, beside other traffic; the variant says which "
        "way, the method beside what"},
-      {X1,
+      {control_step,
        {"items"},
        {},
        {},
        false,
        "one step of the control plane over so many requests or entries: scheduler_step, lookup, "
        "allocation"},
-      {X2,
+      {model_step,
        {"requests", "new_tokens", "past_tokens"},
        {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "intermediate_size",
         "gated_mlp", "vocabulary_size", "element_bytes"},
@@ -147,6 +153,51 @@ std::vector<ProfileOperation> make_operations() {
        "a whole model, from tokens to tokens: each of so many requests computes new tokens after "
        "past ones; step: after a pause, prefill_second: right after such a one, prefill_run and "
        "decode_run: one of several that follow each other"},
+      {gemm_grid,
+       {"tokens", "n", "k"},
+       {},
+       {},
+       false,
+       "tokens x k times k x n for many n and k, of weights of the table's dtype"},
+      {mixed_attention,
+       {"new_tokens", "past_tokens", "batch", "context"},
+       attention,
+       {},
+       false,
+       "attention of one prefill and of batch decodes of context tokens each in one iteration, one "
+       "layer"},
+      {all_reduce,
+       {"gpus", "bytes"},
+       {},
+       {"graph", "eager", "nccl"},
+       false,
+       "sum of bytes over so many GPUs: by the engine in a CUDA graph or outside of one, or by "
+       "NCCL"},
+      {moe,
+       {"tokens"},
+       {"hidden_size", "intermediate_size", "experts", "top_k", "expert_gpus"},
+       {},
+       true,
+       "the experts of one layer on one GPU, which has intermediate_size columns of each of "
+       "experts / expert_gpus experts; the variant says how tokens spread over experts"},
+      {mla_prefill,
+       {"new_tokens", "past_tokens"},
+       {"attention_heads"},
+       {"kernel", "module"},
+       true,
+       "latent attention of one prefill, one layer: the kernel alone, or with its projections"},
+      {mla_decode,
+       {"batch", "context"},
+       {"attention_heads"},
+       {"kernel", "module"},
+       true,
+       "latent attention of one new token of each of batch requests, one layer; as mla_prefill"},
+      {quantize,
+       {"tokens", "width"},
+       {},
+       {"scales", "cast"},
+       false,
+       "activations of a row to the table's dtype: finding scales, or casting with given ones"},
   };
 }
 
@@ -172,18 +223,19 @@ void check_cell(const ProfileTable& table, const ProfileOperation& operation,
     problems.add(pointer, fmt::format("quartiles out of order: {}, {}, {}", cell.p25_seconds,
                                       cell.median_seconds, cell.p75_seconds));
   }
-  const bool ragged = operation.id == OperationId::A3;
+  const bool ragged = operation.id == OperationId::ragged_attention;
   const bool parts_fit =
       ragged
           ? !cell.parts.empty() &&
                 std::ranges::all_of(cell.parts, [](const auto& part) { return part.size() == 2; })
           : cell.parts.empty();
   if (!parts_fit) {
-    problems.add(pointer + "/parts",
-                 ragged ? "a ragged batch lists its requests as [new tokens, past tokens]"
-                        : fmt::format("only A3 has parts, not {}", to_string(operation.id)));
+    problems.add(
+        pointer + "/parts",
+        ragged ? "a ragged batch lists its requests as [new tokens, past tokens]"
+               : fmt::format("only ragged_attention has parts, not {}", to_string(operation.id)));
   }
-  if (operation.id == OperationId::X2) {
+  if (operation.id == OperationId::model_step) {
     const bool decodes = table.variant == kDecodeRun;
     if (cell.at[0] < 1 || cell.at[1] < 1 || (decodes && cell.at[1] > 1)) {
       problems.add(pointer + "/at",
@@ -225,7 +277,9 @@ void check_table(const ProfileTable& table, const std::string& pointer, Problems
   std::set<std::string> shape(operation.shape.begin(), operation.shape.end());
   std::set<std::string> given;
   for (const auto& [key, value] : table.shape) {
-    given.insert(key);
+    if (std::ranges::find(operation.optional_shape, key) == operation.optional_shape.end()) {
+      given.insert(key);
+    }
   }
   if (shape != given) {
     problems.add(pointer + "/shape", fmt::format("the shape of {} is given by [{}], got [{}]", id,
@@ -259,7 +313,190 @@ void check_table(const ProfileTable& table, const std::string& pointer, Problems
   }
 }
 
+/// Makes cells of the grids of tables; reports those that are no grid.
+void expand_grids(Profile& profile, Problems& problems) {
+  for (std::size_t i = 0; i < profile.tables.size(); ++i) {
+    ProfileTable& table = profile.tables[i];
+    if (!table.grid) {
+      continue;
+    }
+    const std::string pointer = fmt::format("/tables/{}/grid", i);
+    if (!table.cells.empty()) {
+      problems.add(pointer, "expected cells or a grid, got both");
+    }
+    double places = 1;
+    for (std::size_t axis = 0; axis < table.grid->at.size(); ++axis) {
+      const std::vector<std::int64_t>& values = table.grid->at[axis];
+      places *= static_cast<double>(values.size());
+      if (std::ranges::adjacent_find(values, std::greater_equal()) != values.end()) {
+        problems.add(fmt::format("{}/at/{}", pointer, axis), "expected ascending values");
+      }
+    }
+    if (table.grid->at.size() != table.axes.size()) {
+      problems.add(pointer + "/at", fmt::format("expected values for each of {} axes, got {}",
+                                                table.axes.size(), table.grid->at.size()));
+    } else if (places != static_cast<double>(table.grid->microseconds.size())) {
+      problems.add(pointer + "/microseconds",
+                   fmt::format("expected a time for each of {} places, got {}", places,
+                               table.grid->microseconds.size()));
+    }
+    if (!problems.empty()) {
+      return;
+    }
+    table.cells = cells_of(*table.grid);
+    table.grid.reset();
+  }
+}
+
+/// Names each old operation of the tables once.
+void report_renamed(const Json& json, Problems& problems) {
+  if (!json.contains("tables") || !json["tables"].is_array()) {
+    return;
+  }
+  std::set<std::string> reported;
+  const Json& tables = json["tables"];
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const Json* operation = tables[i].is_object() && tables[i].contains("operation") &&
+                                    tables[i]["operation"].is_string()
+                                ? &tables[i]["operation"]
+                                : nullptr;
+    const auto renamed = operation != nullptr
+                             ? renamed_operation(operation->get_ref<const std::string&>())
+                             : std::nullopt;
+    if (renamed && reported.insert(operation->get<std::string>()).second) {
+      problems.add(fmt::format("/tables/{}/operation", i),
+                   fmt::format("\"{}\" is called \"{}\" now", operation->get<std::string>(),
+                               to_string(*renamed)));
+    }
+  }
+}
+
 }  // namespace
+
+const char* to_string(DataType type) {
+  for (const auto& [name, value] : enum_names(type)) {
+    if (value == type) {
+      return name;
+    }
+  }
+  KVTIER_ASSERT(false, "every type has a name");
+}
+
+double bytes_of(DataType type) {
+  switch (type) {
+    case DataType::fp32:
+      return 4;
+    case DataType::fp16:
+    case DataType::bf16:
+      return 2;
+    case DataType::fp8:
+    case DataType::fp8_block:
+    case DataType::int8:
+      return 1;
+    case DataType::int4:
+      return 0.5 + 2.0 / 128;
+    case DataType::nvfp4:
+      return 0.5 + 1.0 / 16;
+    case DataType::mxfp4:
+      return 0.5 + 1.0 / 32;
+  }
+  KVTIER_ASSERT(false, "every type has a size");
+}
+
+std::optional<DataType> plain_type(std::int64_t element_bytes) {
+  switch (element_bytes) {
+    case 4:
+      return DataType::fp32;
+    case 2:
+      return DataType::bf16;
+    case 1:
+      return DataType::fp8;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<DataType> type_of(const ProfileTable& table) {
+  if (table.dtype) {
+    return table.dtype;
+  }
+  const auto bytes = table.shape.find("element_bytes");
+  return bytes == table.shape.end() ? std::nullopt : plain_type(bytes->second);
+}
+
+std::optional<OperationId> renamed_operation(std::string_view old_name) {
+  constexpr std::array kOldNames{"G1", "A1", "A2", "A3", "E1", "R1", "C1", "C2", "C3", "C4",
+                                 "C5", "C6", "C7", "D1", "D2", "D3", "D4", "D5", "X1", "X2"};
+  const auto* const found = std::ranges::find(kOldNames, old_name);
+  if (found == kOldNames.end()) {
+    return std::nullopt;
+  }
+  return static_cast<OperationId>(found - kOldNames.begin());
+}
+
+std::vector<ProfileCell> cells_of(const CellGrid& grid) {
+  std::vector<ProfileCell> cells;
+  std::vector<std::size_t> index(grid.at.size(), 0);
+  for (const double microseconds : grid.microseconds) {
+    if (microseconds > 0) {
+      ProfileCell cell{.at = {},
+                       .p25_seconds = microseconds * 1e-6,
+                       .median_seconds = microseconds * 1e-6,
+                       .p75_seconds = microseconds * 1e-6,
+                       .n = 1};
+      for (std::size_t axis = 0; axis < index.size(); ++axis) {
+        cell.at.push_back(grid.at[axis][index[axis]]);
+      }
+      cells.push_back(std::move(cell));
+    }
+    for (std::size_t axis = index.size(); axis-- > 0;) {
+      if (++index[axis] < grid.at[axis].size()) {
+        break;
+      }
+      index[axis] = 0;
+    }
+  }
+  return cells;
+}
+
+std::optional<CellGrid> compact_grid(const ProfileTable& table) {
+  constexpr std::size_t kMostPlacesPerCell = 4;
+  CellGrid grid{.at = std::vector<std::vector<std::int64_t>>(table.axes.size()),
+                .microseconds = {}};
+  if (table.cells.size() < 2 || table.axes.empty()) {
+    return std::nullopt;
+  }
+  for (const ProfileCell& cell : table.cells) {
+    if (cell.n != 1 || cell.disturbed != 0 || !cell.parts.empty() ||
+        cell.p25_seconds != cell.median_seconds || cell.p75_seconds != cell.median_seconds) {
+      return std::nullopt;
+    }
+    for (std::size_t axis = 0; axis < grid.at.size(); ++axis) {
+      grid.at[axis].push_back(cell.at[axis]);
+    }
+  }
+  std::size_t places = 1;
+  for (std::vector<std::int64_t>& values : grid.at) {
+    std::ranges::sort(values);
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    places *= values.size();
+    if (places > kMostPlacesPerCell * table.cells.size()) {
+      return std::nullopt;
+    }
+  }
+  grid.microseconds.assign(places, 0);
+  for (const ProfileCell& cell : table.cells) {
+    std::size_t place = 0;
+    for (std::size_t axis = 0; axis < grid.at.size(); ++axis) {
+      const auto found = std::ranges::lower_bound(grid.at[axis], cell.at[axis]);
+      place =
+          place * grid.at[axis].size() + static_cast<std::size_t>(found - grid.at[axis].begin());
+    }
+    // Nine digits are more than any clock has, and read back as the same microseconds.
+    grid.microseconds[place] = std::stod(fmt::format("{:.9g}", cell.median_seconds * 1e6));
+  }
+  return grid;
+}
 
 const char* to_string(OperationId operation) {
   for (const auto& [name, value] : enum_names(operation)) {
@@ -305,11 +542,12 @@ Profile profile_from_json(const Json& json, const std::string& origin) {
   Problems problems;
   problems.set_origin("", origin);
   Profile profile;
-  // Of another version nothing else is judged.
+  // Only the format and the names of operations are checked in a file of another version.
   if (json.is_object() && json.contains("format") && json["format"].is_string() &&
       json["format"] != kProfileFormat) {
     profile.format = json["format"].get<std::string>();
     check_profile(profile, problems);
+    report_renamed(json, problems);
     problems.throw_if_any();
   }
   Json content = json;
@@ -317,6 +555,9 @@ Profile profile_from_json(const Json& json, const std::string& origin) {
     content.erase(kSchemaKey);
   }
   read_value(profile, content, "", problems);
+  if (problems.empty()) {
+    expand_grids(profile, problems);
+  }
   if (problems.empty()) {
     check_profile(profile, problems);
   }
@@ -328,7 +569,26 @@ Profile read_profile(const std::filesystem::path& path) {
   return profile_from_json(parse_json_strictly(read_text_file(path), path.string()), path.string());
 }
 
-std::string profile_text(const Profile& profile) {
+namespace {
+
+/// The times of the last axis on a line each.
+void append_grid(std::string& text, const CellGrid& grid) {
+  text += "      \"grid\": {\n        \"at\": [";
+  for (std::size_t axis = 0; axis < grid.at.size(); ++axis) {
+    text += fmt::format("{}[{}]", axis == 0 ? "" : ", ", fmt::join(grid.at[axis], ","));
+  }
+  text += "],\n        \"microseconds\": [";
+  const std::size_t width = grid.at.back().size();
+  for (std::size_t i = 0; i < grid.microseconds.size(); ++i) {
+    text += fmt::format("{}{}{:.9g}", i == 0 ? "" : ",", i % width == 0 ? "\n          " : "",
+                        grid.microseconds[i]);
+  }
+  text += "\n        ]\n      },\n";
+}
+
+}  // namespace
+
+std::string profile_text(const Profile& profile, CellLayout layout) {
   Profile head = profile;
   head.tables.clear();
   Json json = write_value(head);
@@ -356,11 +616,16 @@ std::string profile_text(const Profile& profile) {
     setting.left_out.clear();
     const Json written = write_value(setting);
     for (const auto& [key, value] : written.items()) {
-      if (key != "cells" && key != "left_out") {
+      const bool is_unset = value.is_string() && value == "none";
+      if (key != "cells" && key != "grid" && key != "left_out" && !(key == "dtype" && is_unset)) {
         text += fmt::format("      \"{}\": {},\n", key, json_text(value));
       }
     }
-    append_lines("cells", table.cells, false);
+    if (const auto grid = layout == CellLayout::grids ? compact_grid(table) : std::nullopt) {
+      append_grid(text, *grid);
+    } else {
+      append_lines("cells", table.cells, false);
+    }
     append_lines("left_out", table.left_out, true);
     text += "    }";
   }

@@ -13,50 +13,78 @@
 #include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
 
-/// Profiles, `kvtier.profile/1`: what was measured on one machine, and nothing that was not. A
+/// Profiles, `kvtier.profile/2`: what was measured on one machine, and nothing that was not. A
 /// profile is tables of cells; a table holds the times of one operation in one setting over a grid
 /// of sizes. What the operations are, and what their sizes and times mean, says
 /// profile_operations().
 namespace kvtier {
 
-inline constexpr const char* kProfileFormat = "kvtier.profile/1";
+inline constexpr const char* kProfileFormat = "kvtier.profile/2";
 
-/// The quantities of a calibration, by kind: G matrices, A attention, E and R work on elements, C
-/// copies, D drives, X the control plane.
+/// The operations that a profile can hold times of.
 enum class OperationId {
-  G1,
-  A1,
-  A2,
-  A3,
-  E1,
-  R1,
-  C1,
-  C2,
-  C3,
-  C4,
-  C5,
-  C6,
-  C7,
-  D1,
-  D2,
-  D3,
-  D4,
-  D5,
-  X1,
-  X2
+  gemm,
+  prefill_attention,
+  decode_attention,
+  ragged_attention,
+  elementwise,
+  rotation,
+  copy_h2d,
+  copy_d2h,
+  pin_memory,
+  copy_duplex,
+  copy_beside_compute,
+  call_overhead,
+  layer_pipeline,
+  drive_read,
+  drive_write,
+  drive_mix,
+  drive_to_device,
+  drive_beside_copies,
+  control_step,
+  model_step,
+  gemm_grid,
+  mixed_attention,
+  all_reduce,
+  moe,
+  mla_prefill,
+  mla_decode,
+  quantize
 };
 constexpr auto enum_names(OperationId) {
   using enum OperationId;
-  return std::array{
-      std::pair{"G1", G1}, std::pair{"A1", A1}, std::pair{"A2", A2}, std::pair{"A3", A3},
-      std::pair{"E1", E1}, std::pair{"R1", R1}, std::pair{"C1", C1}, std::pair{"C2", C2},
-      std::pair{"C3", C3}, std::pair{"C4", C4}, std::pair{"C5", C5}, std::pair{"C6", C6},
-      std::pair{"C7", C7}, std::pair{"D1", D1}, std::pair{"D2", D2}, std::pair{"D3", D3},
-      std::pair{"D4", D4}, std::pair{"D5", D5}, std::pair{"X1", X1}, std::pair{"X2", X2}};
+  return std::array{std::pair{"gemm", gemm},
+                    std::pair{"prefill_attention", prefill_attention},
+                    std::pair{"decode_attention", decode_attention},
+                    std::pair{"ragged_attention", ragged_attention},
+                    std::pair{"elementwise", elementwise},
+                    std::pair{"rotation", rotation},
+                    std::pair{"copy_h2d", copy_h2d},
+                    std::pair{"copy_d2h", copy_d2h},
+                    std::pair{"pin_memory", pin_memory},
+                    std::pair{"copy_duplex", copy_duplex},
+                    std::pair{"copy_beside_compute", copy_beside_compute},
+                    std::pair{"call_overhead", call_overhead},
+                    std::pair{"layer_pipeline", layer_pipeline},
+                    std::pair{"drive_read", drive_read},
+                    std::pair{"drive_write", drive_write},
+                    std::pair{"drive_mix", drive_mix},
+                    std::pair{"drive_to_device", drive_to_device},
+                    std::pair{"drive_beside_copies", drive_beside_copies},
+                    std::pair{"control_step", control_step},
+                    std::pair{"model_step", model_step},
+                    std::pair{"gemm_grid", gemm_grid},
+                    std::pair{"mixed_attention", mixed_attention},
+                    std::pair{"all_reduce", all_reduce},
+                    std::pair{"moe", moe},
+                    std::pair{"mla_prefill", mla_prefill},
+                    std::pair{"mla_decode", mla_decode},
+                    std::pair{"quantize", quantize}};
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 
-/// Transfers to and from drives are requests of at most this size; D4 and D5 move blocks of it.
+/// Transfers to and from drives are requests of at most this size; drive_to_device and
+/// drive_beside_copies move blocks of it.
 inline constexpr std::int64_t kDriveRequestBytes = std::int64_t{1} << 20;
 
 /// Whether the data lay in a cache when the clock started: two different quantities.
@@ -65,7 +93,26 @@ constexpr auto enum_names(CacheState) {
   return std::array{std::pair{"cold", CacheState::cold}, std::pair{"hot", CacheState::hot}};
 }
 
-/// What a table of one operation has to say.
+/// The name of an operation in kvtier.profile/1, such as "G1", to its name today.
+[[nodiscard]] std::optional<OperationId> renamed_operation(std::string_view old_name);
+
+/// The format of a table's numbers: of the weights of a matrix, of the KV of attention.
+enum class DataType { fp32, fp16, bf16, fp8, fp8_block, int8, int4, nvfp4, mxfp4 };
+constexpr auto enum_names(DataType) {
+  using enum DataType;
+  return std::array{
+      std::pair{"fp32", fp32}, std::pair{"fp16", fp16},           std::pair{"bf16", bf16},
+      std::pair{"fp8", fp8},   std::pair{"fp8_block", fp8_block}, std::pair{"int8", int8},
+      std::pair{"int4", int4}, std::pair{"nvfp4", nvfp4},         std::pair{"mxfp4", mxfp4}};
+}
+[[nodiscard]] const char* to_string(DataType type);
+/// Bytes of one element with its share of the scales: nvfp4 has one byte for 16 elements, mxfp4 one
+/// for 32, int4 two for 128.
+[[nodiscard]] double bytes_of(DataType type);
+/// The type of plain elements of so many bytes: bf16 for 2. None for sizes that have none.
+[[nodiscard]] std::optional<DataType> plain_type(std::int64_t element_bytes);
+
+/// The axes, shape and variants of an operation's tables.
 struct ProfileOperation {
   OperationId id;
   /// The sizes that its cells vary, in order.
@@ -77,15 +124,18 @@ struct ProfileOperation {
   /// More work along every axis takes longer, so that a profile which says otherwise is refused.
   bool monotone = false;
   const char* meaning;
+  /// Sizes that a table may leave out.
+  std::vector<std::string> optional_shape{};
 };
-/// Variants of C6 that are more than the device's own overheads.
+/// Variants of call_overhead that are more than the device's own overheads.
 inline constexpr const char* kEvent = "event";
 inline constexpr const char* kHandOver = "hand_over";
 inline constexpr const char* kTransfer = "transfer";
-/// The variant of D1, D2 and D4 for a drive that has had nothing to do for a while.
+/// The variant of drive_read, drive_write and drive_to_device for a drive that has had nothing to
+/// do for a while.
 inline constexpr const char* kAfterPause = "after_pause";
-/// Variants of X2: after a pause, right after another pass that came after one, and one of a run of
-/// prefills or of decode iterations.
+/// Variants of model_step: after a pause, right after another pass that came after one, and one of
+/// a run of prefills or of decode iterations.
 inline constexpr const char* kStep = "step";
 inline constexpr const char* kPrefillSecond = "prefill_second";
 inline constexpr const char* kPrefillRun = "prefill_run";
@@ -108,7 +158,7 @@ struct ProfileCell {
   std::int64_t n = 0;
   /// Samples that were taken and rejected: clocks, other load, a physical limit.
   std::int64_t disturbed = 0;
-  /// A3 only: the requests of a ragged batch, each as [new tokens, past tokens].
+  /// ragged_attention only: the requests of a ragged batch, each as [new tokens, past tokens].
   std::vector<std::vector<std::int64_t>> parts;
 
   friend bool operator==(const ProfileCell&, const ProfileCell&) = default;
@@ -138,17 +188,38 @@ void describe(V& v, LeftOutCell& c) {
   v.field("why", c.why, "Why it was not measured.", required());
 }
 
+/// The cells of a table in little space: a time for each place of a full grid.
+struct CellGrid {
+  /// The values on each axis of the table, ascending.
+  std::vector<std::vector<std::int64_t>> at;
+  /// The last axis runs fastest. 0: not measured.
+  std::vector<double> microseconds;
+
+  friend bool operator==(const CellGrid&, const CellGrid&) = default;
+};
+template <class V>
+void describe(V& v, CellGrid& c) {
+  v.field("at", c.at, "The values on each axis of the table.", required(non_negative()));
+  v.field("microseconds", c.microseconds,
+          "The median at each place, the last axis running fastest; 0: not measured.",
+          required(non_negative()));
+}
+
 /// One operation in one setting.
 struct ProfileTable {
-  OperationId operation = OperationId::G1;
+  OperationId operation = OperationId::gemm;
   /// The setting: which matrix, which way of a link, ...
   std::string variant;
   /// How it was done: the library's call, pinned memory, the I/O engine.
   std::string method;
   CacheState cache = CacheState::cold;
+  /// Unset: plain elements of the shape's `element_bytes`.
+  std::optional<DataType> dtype;
   std::map<std::string, std::int64_t> shape;
   std::vector<std::string> axes;
   std::vector<ProfileCell> cells;
+  /// Only in files: reading makes cells of it.
+  std::optional<CellGrid> grid;
   std::vector<LeftOutCell> left_out;
 
   friend bool operator==(const ProfileTable&, const ProfileTable&) = default;
@@ -159,9 +230,13 @@ void describe(V& v, ProfileTable& c) {
   v.field("variant", c.variant, "In which setting.", required());
   v.field("method", c.method, "How it was done.");
   v.field("cache", c.cache, "Whether the data lay in a cache before.", required());
+  v.field("dtype", c.dtype,
+          "Format of the weights of a matrix, or of the KV of attention; none: plain elements of "
+          "the shape's element_bytes.");
   v.field("shape", c.shape, "Sizes that all cells share.", required(at_least(1)));
   v.field("axes", c.axes, "Names of the sizes that the cells vary.", required());
-  v.field("cells", c.cells, "The measured cells.", required());
+  v.field("cells", c.cells, "The measured cells.");
+  v.field("grid", c.grid, "The measured cells in place of `cells`, where each has one sample.");
   v.field("left_out", c.left_out, "The cells that were not measured, and why.");
 }
 
@@ -172,6 +247,9 @@ struct ProfileDevice {
   std::string driver;
   Bytes memory;
   FlopsPerSecond peak;
+  /// Limits in 8 and 4 bits; unset: that of the next wider format.
+  std::optional<FlopsPerSecond> peak_8bit;
+  std::optional<FlopsPerSecond> peak_4bit;
   BytesPerSecond memory_bandwidth;
   /// Where the two limits come from.
   std::string limits_source;
@@ -184,6 +262,8 @@ void describe(V& v, ProfileDevice& c) {
   v.field("driver", c.driver, "Version of its driver; for a CPU, of the system.", required());
   v.field("memory", c.memory, "Its memory.", required(positive()));
   v.field("peak", c.peak, "Upper limit of its operations.", required(positive()));
+  v.field("peak_8bit", c.peak_8bit, "The same in 8 bits (fp8, int8); none: as peak.", positive());
+  v.field("peak_4bit", c.peak_4bit, "The same in 4 bits (fp4); none: as peak_8bit.", positive());
   v.field("memory_bandwidth", c.memory_bandwidth, "Upper limit of its memory.",
           required(positive()));
   v.field("limits_source", c.limits_source, "Where the two limits come from.", required());
@@ -244,6 +324,9 @@ void describe(V& v, Provenance& c) {
   v.field("notes", c.notes, "What a reader has to know.");
 }
 
+/// The type of a table's numbers: its `dtype`, or that of its plain elements.
+[[nodiscard]] std::optional<DataType> type_of(const ProfileTable& table);
+
 struct Profile {
   std::string format = kProfileFormat;
   std::string name;
@@ -257,7 +340,7 @@ struct Profile {
 };
 template <class V>
 void describe(V& v, Profile& c) {
-  v.field("format", c.format, "kvtier.profile/1.", required());
+  v.field("format", c.format, "kvtier.profile/2.", required());
   v.field("name", c.name, "The name in results and messages.", required());
   v.field("provenance", c.provenance, "When and how it was measured.", required());
   v.field("device", c.device, "What computes.", required());
@@ -286,8 +369,15 @@ void check_profile(const Profile& profile, Problems& problems);
 [[nodiscard]] Profile profile_from_json(const Json& json, const std::string& origin);
 [[nodiscard]] Profile read_profile(const std::filesystem::path& path);
 
-/// The text of a profile's file: one line for each cell.
-[[nodiscard]] std::string profile_text(const Profile& profile);
+/// The text of a profile's file: one line for each cell, or grids where compact_grid gives one.
+enum class CellLayout { lines, grids };
+[[nodiscard]] std::string profile_text(const Profile& profile,
+                                       CellLayout layout = CellLayout::lines);
+/// The grid of such cells, each with one sample; none where a cell has more to say than its median,
+/// or where the grid would be mostly gaps.
+[[nodiscard]] std::optional<CellGrid> compact_grid(const ProfileTable& table);
+/// The cells of a grid that were measured, in its order.
+[[nodiscard]] std::vector<ProfileCell> cells_of(const CellGrid& grid);
 /// Appears under its name only when complete. Throws DeviceError.
 void write_profile(const std::filesystem::path& path, const Profile& profile);
 

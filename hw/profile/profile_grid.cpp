@@ -43,7 +43,7 @@ std::size_t upper_end(const Items& sorted, double value, Projection projection) 
 
 }  // namespace
 
-ProfileGrid::ProfileGrid(std::span<const ProfileCell> cells, Limit limit)
+ProfileGrid::ProfileGrid(std::span<const ProfileCell> cells, Limit limit, Falls falls)
     : limit_(std::move(limit)) {
   KVTIER_ASSERT(!cells.empty(), "a grid has a cell");
   std::vector<double> xs;
@@ -69,7 +69,9 @@ ProfileGrid::ProfileGrid(std::span<const ProfileCell> cells, Limit limit)
     rows_.push_back({.x = x, .times = std::vector<Time>(ys_.size())});
   }
   fill_gaps(measured);
-  make_monotone();
+  if (falls == Falls::noise) {
+    make_monotone();
+  }
 }
 
 /// A gap between measured cells of its row is on their line, else one between cells of its column

@@ -124,12 +124,12 @@ Json limits_json(const MeasuredLimits& limits, const char* forward, const char* 
 /// The middle of what computing leaves of copies of each size.
 std::optional<double> share_beside_compute(const Profile& profile, const char* way,
                                            OperationId one_way) {
-  std::vector<const ProfileTable*> alone = find_tables(profile, OperationId::C4, way);
+  std::vector<const ProfileTable*> alone = find_tables(profile, OperationId::copy_duplex, way);
   if (alone.empty()) {
     alone = find_tables(profile, one_way, "pinned");
   }
   std::vector<double> shares;
-  for (const ProfileTable* table : find_tables(profile, OperationId::C5, way)) {
+  for (const ProfileTable* table : find_tables(profile, OperationId::copy_beside_compute, way)) {
     for (const ProfileCell& cell : table->cells) {
       for (const ProfileTable* other : alone) {
         for (const ProfileCell& same : other->cells) {
@@ -159,17 +159,17 @@ void limit_to_pieces(MeasuredLimits& limits, const Profile& profile, Bytes piece
   const auto one_way = [&] { return *limits.forward + *limits.backward; };
   const bool has_both = limits.both && limits.forward && limits.backward;
   const double at_once = has_both ? *limits.both / one_way() : 0;
-  lower(limits.forward, OperationId::C1);
-  lower(limits.backward, OperationId::C2);
+  lower(limits.forward, OperationId::copy_h2d);
+  lower(limits.backward, OperationId::copy_d2h);
   if (has_both) {
     limits.both = at_once * one_way();
   }
 }
 
-/// Of one call, by C6.
+/// Of one call, by call_overhead.
 std::optional<double> overhead(const Profile& profile, const char* variant) {
   std::optional<double> seconds;
-  for (const ProfileTable* table : find_tables(profile, OperationId::C6, variant)) {
+  for (const ProfileTable* table : find_tables(profile, OperationId::call_overhead, variant)) {
     if (!table->cells.empty()) {
       seconds = table->cells.front().median_seconds;
     }
@@ -179,20 +179,20 @@ std::optional<double> overhead(const Profile& profile, const char* variant) {
 
 Json host_link(const Profile& profile, std::optional<Bytes> piece) {
   using enum OperationId;
-  MeasuredLimits limits{.forward = best_rate(profile, C4, "to_device"),
-                        .backward = best_rate(profile, C4, "to_host"),
+  MeasuredLimits limits{.forward = best_rate(profile, copy_duplex, "to_device"),
+                        .backward = best_rate(profile, copy_duplex, "to_host"),
                         .both = {},
                         .latency = {}};
-  const auto forward = best_rate(profile, C4, "to_device_of_both");
-  const auto backward = best_rate(profile, C4, "to_host_of_both");
+  const auto forward = best_rate(profile, copy_duplex, "to_device_of_both");
+  const auto backward = best_rate(profile, copy_duplex, "to_host_of_both");
   if (forward && backward) {
     limits.both = *forward + *backward;
   }
   if (!limits.forward) {
-    limits.forward = best_rate(profile, C1);
+    limits.forward = best_rate(profile, copy_h2d);
   }
   if (!limits.backward) {
-    limits.backward = best_rate(profile, C2);
+    limits.backward = best_rate(profile, copy_d2h);
   }
   if (piece) {
     limit_to_pieces(limits, profile, *piece);
@@ -207,8 +207,8 @@ Json host_link(const Profile& profile, std::optional<Bytes> piece) {
     json["of"] = "gpu";
   }
   constexpr const char* kBeside = "beside_compute";
-  put_share(json, kBeside, "to_device", share_beside_compute(profile, "to_device", C1));
-  put_share(json, kBeside, "to_host", share_beside_compute(profile, "to_host", C2));
+  put_share(json, kBeside, "to_device", share_beside_compute(profile, "to_device", copy_h2d));
+  put_share(json, kBeside, "to_host", share_beside_compute(profile, "to_host", copy_d2h));
   return json;
 }
 
@@ -232,14 +232,15 @@ const ProfileCell* one_block(const Profile& profile, OperationId operation, bool
 }
 
 const ProfileCell* smallest_block(const Profile& profile, bool after_pause) {
-  return one_block(profile, OperationId::D1, after_pause, std::less());
+  return one_block(profile, OperationId::drive_read, after_pause, std::less());
 }
 
 /// What a lone block after a pause reaches, the largest that was measured, once the drive's latency
 /// is over.
 Json one_request(const Profile& profile, const MeasuredLimits& limits) {
-  const ProfileCell* const read = one_block(profile, OperationId::D1, true, std::greater());
-  const ProfileCell* const write = one_block(profile, OperationId::D2, true, std::greater());
+  const ProfileCell* const read = one_block(profile, OperationId::drive_read, true, std::greater());
+  const ProfileCell* const write =
+      one_block(profile, OperationId::drive_write, true, std::greater());
   if (read == nullptr || write == nullptr || read->at[0] != write->at[0] || !limits.forward ||
       !limits.backward || !limits.latency) {
     return nullptr;
@@ -258,7 +259,8 @@ Json one_request(const Profile& profile, const MeasuredLimits& limits) {
 /// to copy.
 Json one_load(const Profile& profile) {
   std::map<std::int64_t, double> seconds;
-  for (const ProfileTable* table : find_tables(profile, OperationId::D4, kAfterPause)) {
+  for (const ProfileTable* table :
+       find_tables(profile, OperationId::drive_to_device, kAfterPause)) {
     for (const ProfileCell& cell : table->cells) {
       const auto [best, added] = seconds.try_emplace(cell.at[0], cell.median_seconds);
       best->second = std::min(best->second, cell.median_seconds);
@@ -279,16 +281,16 @@ Json one_load(const Profile& profile) {
               {"rate", format_quantity(BytesPerSecond(rate))}};
 }
 
-/// Writes of D5 are not flushed, as a burst is not.
+/// Writes of drive_beside_copies are not flushed, as a burst is not.
 std::optional<double> share_beside_copies(const Profile& profile, const char* way) {
   using enum OperationId;
-  const auto beside = best_rate(profile, D5, way);
+  const auto beside = best_rate(profile, drive_beside_copies, way);
   const auto same_block = [](const ProfileCell& cell) { return cell.at[0] == kDriveRequestBytes; };
   const bool reads = std::string_view(way) == "read";
-  auto alone =
-      reads ? best_rate(profile, D1, {}, same_block) : best_rate(profile, D2, "burst", same_block);
+  auto alone = reads ? best_rate(profile, drive_read, {}, same_block)
+                     : best_rate(profile, drive_write, "burst", same_block);
   if (!reads && !alone) {
-    alone = best_rate(profile, D2, {}, same_block);
+    alone = best_rate(profile, drive_write, {}, same_block);
   }
   return beside && alone ? std::optional(share(*beside, *alone)) : std::nullopt;
 }
@@ -296,13 +298,13 @@ std::optional<double> share_beside_copies(const Profile& profile, const char* wa
 Json drives(const Profile& profile) {
   using enum OperationId;
   MeasuredLimits limits{
-      .forward = best_rate(profile, D1),
-      .backward = best_rate(profile, D2, "sustained"),
-      .both = best_rate(profile, D3, {},
+      .forward = best_rate(profile, drive_read),
+      .backward = best_rate(profile, drive_write, "sustained"),
+      .both = best_rate(profile, drive_mix, {},
                         [](const ProfileCell& cell) { return cell.at[2] > 0 && cell.at[2] < 100; }),
       .latency = {}};
   if (!limits.backward) {
-    limits.backward = best_rate(profile, D2);
+    limits.backward = best_rate(profile, drive_write);
   }
   // Transfers are few enough to find the drive idle.
   const ProfileCell* first = smallest_block(profile, true);
@@ -351,7 +353,8 @@ Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
       json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
     }
   }
-  for (const ProfileTable* table : find_tables(profile, OperationId::X1, "scheduler_step")) {
+  for (const ProfileTable* table :
+       find_tables(profile, OperationId::control_step, "scheduler_step")) {
     if (!table->cells.empty()) {
       const ProfileCell& most = *std::ranges::max_element(table->cells, {}, &ProfileCell::at);
       json["efficiency"]["iteration_overhead"] =

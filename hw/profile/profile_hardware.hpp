@@ -12,22 +12,24 @@ namespace kvtier {
 
 /// The rates of links and drives and the overheads of iterations and commands, where they were
 /// measured: the best rate over all sizes, queue depths and methods, except for `piece`. Host link
-/// of one GPU from C4, or one way alone from C1 and C2; drives from D1, D2 (sustained, if measured)
-/// and D3; overheads from X1 (scheduler_step, most items) and C6 (hand_over, there and back). A
-/// rate of both ways together that is lower than one way alone counts as that. `piece` is what KV
-/// is copied over the host link in, a token's of one layer on one GPU: the link's rates are then
-/// the best ones of copies in pieces of that size (C1, C2) where these are lower, interpolated over
-/// the logarithm of the size. Latencies are the link's of a small copy (C6: transfer, or event),
-/// and the drive's of its smallest block, after a pause if that was measured (D1). One request to
-/// the drives is the largest block after a pause (D1 and D2, both of that size), less the latency,
-/// and no faster than the drives. What copies leave of a drive's rate: D5 over the best D1 and D2
-/// (burst, if measured) of its block. What computing leaves of the host link: the middle over the
-/// sizes of C5, over C4 or pinned C1 and C2 of that size. Neither is more than 1.
+/// of one GPU from copy_duplex, or one way alone from copy_h2d and copy_d2h; drives from
+/// drive_read, drive_write (sustained, if measured) and drive_mix; overheads from control_step
+/// (scheduler_step, most items) and call_overhead (hand_over, there and back). A rate of both ways
+/// together that is lower than one way alone counts as that. `piece` is what KV is copied over the
+/// host link in, a token's of one layer on one GPU: the link's rates are then the best ones of
+/// copies in pieces of that size (copy_h2d, copy_d2h) where these are lower, interpolated over the
+/// logarithm of the size. Latencies are the link's of a small copy (call_overhead: transfer, or
+/// event), and the drive's of its smallest block, after a pause if that was measured (drive_read).
+/// One request to the drives is the largest block after a pause (drive_read and drive_write, both
+/// of that size), less the latency, and no faster than the drives. What copies leave of a drive's
+/// rate: drive_beside_copies over the best drive_read and drive_write (burst, if measured) of its
+/// block. What computing leaves of the host link: the middle over the sizes of copy_beside_compute,
+/// over copy_duplex or pinned copy_h2d and copy_d2h of that size. Neither is more than 1.
 [[nodiscard]] Json measured_hardware(const Profile& profile,
                                      std::optional<Bytes> piece = std::nullopt);
 
-/// The method whose rate that is: of the fastest copies one way (C1 or C2) in pieces of the size
-/// that is nearest to this one; the copy engine without any. Lives as long as the profile.
+/// The method whose rate that is: of the fastest copies one way (copy_h2d or copy_d2h) in pieces of
+/// the size that is nearest to this one; the copy engine without any. Lives as long as the profile.
 [[nodiscard]] std::string_view fastest_copies(const Profile& profile, OperationId operation,
                                               Bytes piece);
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "hw/profile/profile_shapes.hpp"
 #include "hw/timing/roofline.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/statistics.hpp"
@@ -32,7 +33,9 @@ const ProfileTable* find_table_that(const Profile& profile, OperationId operatio
                                     const Shape& shape, Counts counts) {
   const ProfileTable* found = nullptr;
   for (const ProfileTable* table : find_tables(profile, operation)) {
-    if (counts(table->variant) && table->shape == shape && !table->cells.empty() &&
+    const bool is_plain = !table->dtype || !shape.contains("element_bytes") ||
+                          table->dtype == plain_type(shape.at("element_bytes"));
+    if (is_plain && counts(table->variant) && table->shape == shape && !table->cells.empty() &&
         (found == nullptr ||
          (found->cache == CacheState::hot && table->cache == CacheState::cold))) {
       found = table;
@@ -56,6 +59,11 @@ std::string attention_text(const Shape& shape) {
                      shape.at("kv_heads"), shape.at("head_dim"), shape.at("element_bytes"));
 }
 
+std::int64_t window_of(const ProfileTable& table) {
+  const auto found = table.shape.find("window");
+  return found == table.shape.end() ? 0 : found->second;
+}
+
 /// The shapes of one operation that a profile has, as messages name them.
 std::string known_shapes(const Profile& profile, OperationId operation) {
   std::vector<std::string> texts;
@@ -63,7 +71,7 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
     if (table->cells.empty()) {
       continue;
     }
-    std::string text = operation == OperationId::G1
+    std::string text = operation == OperationId::gemm
                            ? matrix_text(table->shape.at("n"), table->shape.at("k"),
                                          table->shape.at("element_bytes"))
                            : attention_text(table->shape);
@@ -78,6 +86,61 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
     texts.push_back(fmt::format("{} more", more));
   }
   return texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, "; "));
+}
+
+/// After attention and after the MLP.
+constexpr double kAllReducesPerLayer = 2;
+
+/// Activations travel between GPUs in 16 bits, whatever the weights have.
+constexpr double kActivationBytes = 2;
+
+/// Peaks times efficiencies for weights of a format. int4 and mxfp4 are multiplied in 16 bits.
+Rates attained_rates(const HardwareConfig& hardware, DataType type) {
+  const GpuConfig& gpu = hardware.gpu;
+  const FlopsPerSecond eight = gpu.peaks.eight_bits.value_or(FlopsPerSecond(2 * gpu.peak.value));
+  FlopsPerSecond peak = gpu.peak;
+  if (type == DataType::fp8 || type == DataType::fp8_block || type == DataType::int8) {
+    peak = eight;
+  } else if (type == DataType::nvfp4) {
+    peak = gpu.peaks.four_bits.value_or(eight);
+  }
+  Rates rates = kvtier::attained_rates(hardware);
+  rates.flops_per_second = peak.value * hardware.efficiency.compute;
+  return rates;
+}
+
+DataType type_of_format(NumberFormat format) {
+  switch (format) {
+    case NumberFormat::fp32:
+      return DataType::fp32;
+    case NumberFormat::bf16:
+      return DataType::bf16;
+    case NumberFormat::fp8:
+      return DataType::fp8;
+    case NumberFormat::int8:
+      return DataType::int8;
+    case NumberFormat::nvfp4:
+      return DataType::nvfp4;
+    case NumberFormat::mxfp4:
+      return DataType::mxfp4;
+    case NumberFormat::int4:
+      return DataType::int4;
+  }
+  KVTIER_ASSERT(false, "every format has a type");
+}
+
+/// Rows are read and written once. A kernel takes as long at least as the shortest ones measured on
+/// RTX PRO 6000 and H100, 2.5 us; residuals are added by the norm behind them.
+ProfileGrid::Limit element_roofline(OperationId operation, std::string_view variant,
+                                    const Shape& shape, const Rates& rates) {
+  constexpr double kShortestKernel = 2.5e-6;
+  const double floor = variant == "residual" ? 0 : kShortestKernel;
+  const std::int64_t width = operation == OperationId::rotation
+                                 ? shape.at("heads") * shape.at("head_dim")
+                                 : shape.at("width");
+  return [=, bytes = shape.at("element_bytes")](double rows, double) {
+    return std::max(floor, 2 * rows_seconds(width, bytes, rows, rates));
+  };
 }
 
 std::vector<MatrixShape> all_matrices(const ModelConfig& model, std::int64_t gpus) {
@@ -95,7 +158,7 @@ void add(ProfileGrid::Time& sum, const ProfileGrid::Time& term, double count = 1
 
 const ProfileTable* find_matrix_table(const Profile& profile, const MatrixShape& matrix,
                                       std::int64_t element_bytes) {
-  return find_table_that(profile, OperationId::G1, shape_of(matrix, element_bytes),
+  return find_table_that(profile, OperationId::gemm, shape_of(matrix, element_bytes),
                          [](const std::string&) { return true; });
 }
 
@@ -105,6 +168,51 @@ const ProfileTable* find_attention_table(const Profile& profile, OperationId ope
   return find_table_that(profile, operation, shape_of(shape), [rotated](const std::string& one) {
     return (one == kRotatedVariant) == rotated;
   });
+}
+
+std::optional<ShapedTable> table_of_matrix(const Profile& profile, const MatrixShape& matrix,
+                                           DataType type) {
+  const std::int64_t bytes = std::llround(bytes_of(type));
+  if (plain_type(bytes) == type) {
+    if (const ProfileTable* table = find_matrix_table(profile, matrix, bytes)) {
+      return ShapedTable{.table = *table};
+    }
+  }
+  return interpolate_matrix(profile, matrix.n, matrix.k, type);
+}
+
+DataType type_of_matrix(const ModelConfig& model, std::string_view matrix) {
+  const bool is_attention = matrix == "qkv" || matrix == "attention_output";
+  const bool is_mlp = matrix == "mlp_up" || matrix == "mlp_down";
+  const std::optional<NumberFormat> format = is_attention ? model.precision.attention
+                                             : is_mlp     ? model.precision.mlp
+                                                          : std::nullopt;
+  return format ? type_of_format(*format)
+                : plain_type(model.bytes_per_element).value_or(DataType::bf16);
+}
+
+AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus) {
+  AttentionShape shape = attention_shape(model, gpus);
+  if (model.precision.kv) {
+    shape.element_bytes =
+        std::max<std::int64_t>(1, std::llround(bytes_of(type_of_format(*model.precision.kv))));
+  }
+  return shape;
+}
+
+std::optional<ShapedTable> table_of_attention(const Profile& profile, OperationId operation,
+                                              const AttentionShape& shape, KeyPositions positions) {
+  std::optional<ShapedTable> found;
+  if (const ProfileTable* table = find_attention_table(profile, operation, shape, positions)) {
+    found = ShapedTable{.table = *table};
+  } else if (const auto type = plain_type(shape.element_bytes);
+             type && positions == KeyPositions::embedded) {
+    found = interpolate_attention(profile, operation, shape, 0, *type);
+  }
+  if (found && operation == OperationId::prefill_attention) {
+    found->past_by_law = add_past_by_law(found->table);
+  }
+  return found;
 }
 
 std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
@@ -144,11 +252,8 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table) {
 
 ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
                       std::span<const ProfileCell> cells) {
-  // What lies in a cache is not read at the memory's pace.
-  const Rates rates{.flops_per_second = profile.device.peak.value,
-                    .bytes_per_second = table.cache == CacheState::hot
-                                            ? std::numeric_limits<double>::infinity()
-                                            : profile.device.memory_bandwidth.value};
+  const bool is_matrix = table.operation == OperationId::gemm;
+  const Rates rates = device_rates(profile, is_matrix ? type_of(table) : std::nullopt, table.cache);
   const Shape& shape = table.shape;
   const auto attention = [&] {
     return AttentionShape{.attention_heads = shape.at("attention_heads"),
@@ -158,40 +263,55 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
   };
   ProfileGrid::Limit limit;
   switch (table.operation) {
-    case OperationId::G1:
-      limit = [matrix = MatrixShape{"", shape.at("n"), shape.at("k")},
-               bytes = shape.at("element_bytes"), rates](double tokens, double) {
-        return matrix_seconds(matrix, bytes, tokens, rates);
+    case OperationId::gemm:
+      limit = [n = shape.at("n"), k = shape.at("k"),
+               bytes = table.dtype ? bytes_of(*table.dtype)
+                                   : static_cast<double>(shape.at("element_bytes")),
+               rates](double tokens, double) { return matrix_seconds(n, k, bytes, tokens, rates); };
+      break;
+    case OperationId::prefill_attention:
+      limit = [at = attention(), window = window_of(table), rates](double added, double past) {
+        if (window == 0) {
+          return extend_attention_seconds(at, added, past, rates);
+        }
+        return attention_pairs(added, past, window) * 4 *
+               static_cast<double>(at.attention_heads * at.head_dim) / rates.flops_per_second;
       };
       break;
-    case OperationId::A1:
-      limit = [at = attention(), rates](double added, double past) {
-        return extend_attention_seconds(at, added, past, rates);
+    case OperationId::decode_attention:
+      limit = [at = attention(), window = window_of(table), rates](double batch, double context) {
+        const double seen = window == 0 ? context : std::min(context, static_cast<double>(window));
+        return decode_attention_seconds(at, batch * seen, rates);
       };
       break;
-    case OperationId::A2:
-      limit = [at = attention(), rates](double batch, double context) {
-        return decode_attention_seconds(at, batch * context, rates);
-      };
-      break;
-    case OperationId::E1:
+    case OperationId::elementwise:
       limit = [width = shape.at("width"), bytes = shape.at("element_bytes"), rates](
                   double rows, double) { return rows_seconds(width, bytes, rows, rates); };
       break;
-    case OperationId::R1:
+    case OperationId::rotation:
       limit = [width = shape.at("heads") * shape.at("head_dim"), bytes = shape.at("element_bytes"),
                rates](double rows, double) { return rows_seconds(width, bytes, rows, rates); };
       break;
-    case OperationId::C1:
-    case OperationId::C2:
-    case OperationId::C4:
+    case OperationId::copy_h2d:
+    case OperationId::copy_d2h:
+    case OperationId::copy_duplex:
       // Every byte is read from the device's memory or written to it.
       limit = [rates](double bytes, double) { return bytes / rates.bytes_per_second; };
+      break;
+    case OperationId::moe:
+    case OperationId::mla_prefill:
+    case OperationId::mla_decode:
+    case OperationId::quantize:
+      // Their limit is not known here: beyond the grid time is in proportion to the sizes.
+      limit = [](double first, double second) { return 1e-18 * first * std::max(1.0, second); };
       break;
     default:
       KVTIER_ASSERT(false, "only work on a device and copies are interpolated");
   }
-  return {cells, std::move(limit)};
+  // Matrices of a format are those of an engine, which has a kernel for each range of tokens.
+  const auto falls =
+      is_matrix && table.dtype ? ProfileGrid::Falls::kept : ProfileGrid::Falls::noise;
+  return {cells, std::move(limit), falls};
 }
 
 ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware,
@@ -199,24 +319,37 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
     : layers_(model.layers),
       iteration_overhead_(hardware.efficiency.iteration_overhead),
       attained_(attained_rates(hardware)),
-      attention_(attention_shape(model, hardware.gpus)),
-      all_reduces_(layer_all_reduces(model, hardware)) {
+      attention_(measured_attention(model, hardware.gpus)),
+      all_reduces_(layer_all_reduces(model, hardware)),
+      hidden_bytes_(static_cast<double>(model.hidden_size) * kActivationBytes) {
   KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
   KVTIER_ASSERT(hardware.profile && hardware.profile->loaded, "the profile has been read");
   const Profile& profile = *hardware.profile->loaded;
   const std::int64_t gpus = hardware.gpus;
 
   const auto matrix_work = [&](const MatrixShape& matrix) {
-    TokenWork work{.count = 1, .roofline = {}, .grid = {}};
-    if (const ProfileTable* table = find_matrix_table(profile, matrix, model.bytes_per_element)) {
-      work.grid.emplace(make_grid(profile, *table));
+    TokenWork work{.count = 1, .roofline = {}, .grid = {}, .extrapolated = false};
+    const DataType type = type_of_matrix(model, matrix.name);
+    if (const auto shaped = table_of_matrix(profile, matrix, type)) {
+      work.grid.emplace(make_grid(profile, shaped->table));
+      work.extrapolated = shaped->extrapolated;
     } else {
       KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "every matrix was measured");
-      from_roofline_.push_back(fmt::format("G1 {}", matrix.name));
-      work.roofline = [matrix, bytes = model.bytes_per_element, rates = attained_](double tokens,
-                                                                                   double) {
-        return matrix_seconds(matrix, bytes, tokens, rates);
-      };
+      const bool is_plain = type == plain_type(model.bytes_per_element);
+      from_roofline_.push_back(is_plain
+                                   ? fmt::format("gemm {}", matrix.name)
+                                   : fmt::format("gemm {} in {}", matrix.name, to_string(type)));
+      if (is_plain) {
+        work.roofline = [matrix, bytes = model.bytes_per_element, rates = attained_](double tokens,
+                                                                                     double) {
+          return matrix_seconds(matrix, bytes, tokens, rates);
+        };
+      } else {
+        work.roofline = [matrix, bytes = bytes_of(type), rates = attained_rates(hardware, type)](
+                            double tokens, double) {
+          return matrix_seconds(matrix.n, matrix.k, bytes, tokens, rates);
+        };
+      }
     }
     return work;
   };
@@ -228,25 +361,41 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   const auto rotates = [&](OperationId operation) {
     return find_attention_table(profile, operation, attention_, KeyPositions::decoupled) != nullptr;
   };
-  const KeyPositions keys =
-      positions == KeyPositions::decoupled && rotates(OperationId::A1) && rotates(OperationId::A2)
-          ? KeyPositions::decoupled
-          : KeyPositions::embedded;
+  const KeyPositions keys = positions == KeyPositions::decoupled &&
+                                    rotates(OperationId::prefill_attention) &&
+                                    rotates(OperationId::decode_attention)
+                                ? KeyPositions::decoupled
+                                : KeyPositions::embedded;
   const auto attention_grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
-    if (const ProfileTable* table = find_attention_table(profile, operation, attention_, keys)) {
-      return make_grid(profile, *table);
+    if (const auto shaped = table_of_attention(profile, operation, attention_, keys)) {
+      past_by_law_ = past_by_law_ || shaped->past_by_law;
+      attention_extrapolated_ = attention_extrapolated_ || shaped->extrapolated;
+      return make_grid(profile, shaped->table);
     }
     KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "attention was measured");
     from_roofline_.emplace_back(to_string(operation));
     return std::nullopt;
   };
-  extend_ = attention_grid(OperationId::A1);
-  decode_attention_ = attention_grid(OperationId::A2);
+  extend_ = attention_grid(OperationId::prefill_attention);
+  decode_attention_ = attention_grid(OperationId::decode_attention);
+  all_reduce_ = all_reduce_grid(profile, gpus);
+  if (extend_ && decode_attention_) {
+    mixed_ = mixed_factors(profile);
+  }
 
   const auto add_optional = [&](std::vector<TokenWork>& to, double count, OperationId operation,
                                 const char* variant, const Shape& shape) {
     if (const ProfileTable* table = find_table(profile, operation, shape, variant)) {
-      to.push_back({.count = count, .roofline = {}, .grid = make_grid(profile, *table)});
+      to.push_back({.count = count,
+                    .roofline = {},
+                    .grid = make_grid(profile, *table),
+                    .extrapolated = false});
+    } else if (hardware.unmeasured == Unmeasured::roofline) {
+      to.push_back({.count = count,
+                    .roofline = element_roofline(operation, variant, shape, attained_),
+                    .grid = {},
+                    .extrapolated = false});
+      from_roofline_.push_back(fmt::format("{} {}", to_string(operation), variant));
     } else {
       left_out_.push_back(fmt::format("{} {}", to_string(operation), variant));
     }
@@ -257,18 +406,18 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   const std::int64_t kv_width = 2 * attention_.kv_heads * attention_.head_dim;
   const std::int64_t mlp_width = layer_matrices(model, gpus).back().k;
   using enum OperationId;
-  add_optional(layer_work_, 2, E1, "norm", rows(model.hidden_size));
-  add_optional(layer_work_, 2, E1, "residual", rows(model.hidden_size));
-  add_optional(layer_work_, 1, E1, "activation", rows(mlp_width));
-  add_optional(layer_work_, 1, E1, "kv_write", rows(kv_width));
+  add_optional(layer_work_, 2, elementwise, "norm", rows(model.hidden_size));
+  add_optional(layer_work_, 2, elementwise, "residual", rows(model.hidden_size));
+  add_optional(layer_work_, 1, elementwise, "activation", rows(mlp_width));
+  add_optional(layer_work_, 1, elementwise, "kv_write", rows(kv_width));
   if (keys == KeyPositions::embedded) {
-    add_optional(layer_work_, 1, R1, "rope",
+    add_optional(layer_work_, 1, rotation, "rope",
                  {{"heads", attention_.attention_heads + attention_.kv_heads},
                   {"head_dim", attention_.head_dim},
                   {"element_bytes", model.bytes_per_element}});
   }
-  add_optional(token_work_, 1, E1, "embedding", rows(model.hidden_size));
-  add_optional(row_work_, 1, E1, "sampling", rows(head_matrix(model, gpus).n));
+  add_optional(token_work_, 1, elementwise, "embedding", rows(model.hidden_size));
+  add_optional(row_work_, 1, elementwise, "sampling", rows(head_matrix(model, gpus).n));
 
   // Whole steps were measured on one device, of keys that are stored without positions.
   if (gpus == 1 && from_roofline_.empty()) {
@@ -288,13 +437,54 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   }
 }
 
+std::optional<ProfileGrid> ProfileTiming::all_reduce_grid(const Profile& profile,
+                                                          std::int64_t gpus) {
+  if (gpus == 1) {
+    return std::nullopt;
+  }
+  for (const char* variant : {"graph", "eager", "nccl"}) {
+    for (const ProfileTable* table : find_tables(profile, OperationId::all_reduce, variant)) {
+      std::vector<ProfileCell> cells;
+      for (const ProfileCell& cell : table->cells) {
+        if (cell.at[0] == gpus) {
+          cells.push_back(cell);
+          cells.back().at = {cell.at[1]};
+        }
+      }
+      if (!cells.empty()) {
+        // Beyond the largest message time is in proportion to the bytes.
+        constexpr double kNoLimit = 1e-18;
+        return ProfileGrid(cells, [](double bytes, double) { return bytes * kNoLimit; });
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<FactorGrid> ProfileTiming::mixed_factors(const Profile& profile) const {
+  const ProfileTable* table =
+      find_table_that(profile, OperationId::mixed_attention, shape_of(attention_),
+                      [](const auto&) { return true; });
+  if (table == nullptr) {
+    return std::nullopt;
+  }
+  std::vector<FactorGrid::Point> points;
+  for (const ProfileCell& cell : table->cells) {
+    const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
+    const double parts =
+        extend_attention(at(0), at(1)).seconds + decode_attention(at(2), at(3)).seconds;
+    points.push_back({.at = {at(0), at(1), at(2), at(3)}, .factor = cell.median_seconds / parts});
+  }
+  return FactorGrid(points);
+}
+
 void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig& model) {
   const Shape shape = step_shape(model, model.bytes_per_element);
   const double overhead = iteration_overhead_.seconds();  // no part of a step
   // With what was measured already; none without cells.
   const auto beyond_parts = [&](const char* variant) -> std::optional<double> {
     std::vector<double> beyond;
-    if (const ProfileTable* steps = find_table(profile, OperationId::X2, shape, variant)) {
+    if (const ProfileTable* steps = find_table(profile, OperationId::model_step, shape, variant)) {
       for (const ProfileCell& cell : steps->cells) {
         const PrefillPart part{.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])};
         if (cell.at[0] == 1 && part.added > Tokens(1)) {
@@ -306,7 +496,7 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
     return beyond.empty() ? std::nullopt : std::optional(median(std::move(beyond)));
   };
   std::map<std::int64_t, std::vector<double>> decodes;
-  if (const ProfileTable* runs = find_table(profile, OperationId::X2, shape, kDecodeRun)) {
+  if (const ProfileTable* runs = find_table(profile, OperationId::model_step, shape, kDecodeRun)) {
     for (const ProfileCell& cell : runs->cells) {
       const Tokens context = decode_context(cell);
       const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
@@ -342,12 +532,21 @@ double ProfileTiming::decode_correction(std::int64_t batch) const {
 }
 
 ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
-  return grid ? grid->at(tokens) : ProfileGrid::Time{roofline(tokens, 0), false};
+  if (!grid) {
+    return {roofline(tokens, 0), false};
+  }
+  ProfileGrid::Time time = grid->at(tokens);
+  time.extrapolated = time.extrapolated || extrapolated;
+  return time;
 }
 
 ProfileGrid::Time ProfileTiming::dense(double tokens) const {
   ProfileGrid::Time sum{tokens * all_reduces_.seconds_per_token + all_reduces_.fixed_seconds,
                         false};
+  if (all_reduce_) {
+    sum = {};
+    add(sum, all_reduce_->at(tokens * hidden_bytes_), kAllReducesPerLayer);
+  }
   for (const TokenWork& work : layer_work_) {
     add(sum, work.at(tokens), work.count);
   }
@@ -366,16 +565,21 @@ ProfileGrid::Time ProfileTiming::outside(double tokens, double rows) const {
 }
 
 ProfileGrid::Time ProfileTiming::extend_attention(double added, double past) const {
-  return extend_ ? extend_->at(added, past)
-                 : ProfileGrid::Time{extend_attention_seconds(attention_, added, past, attained_),
-                                     false};
+  if (!extend_) {
+    return {extend_attention_seconds(attention_, added, past, attained_), false};
+  }
+  ProfileGrid::Time time = extend_->at(added, past);
+  time.extrapolated = time.extrapolated || attention_extrapolated_ || (past_by_law_ && past > 0);
+  return time;
 }
 
 ProfileGrid::Time ProfileTiming::decode_attention(double batch, double context) const {
-  return decode_attention_
-             ? decode_attention_->at(batch, context)
-             : ProfileGrid::Time{decode_attention_seconds(attention_, batch * context, attained_),
-                                 false};
+  if (!decode_attention_) {
+    return {decode_attention_seconds(attention_, batch * context, attained_), false};
+  }
+  ProfileGrid::Time time = decode_attention_->at(batch, context);
+  time.extrapolated = time.extrapolated || attention_extrapolated_;
+  return time;
 }
 
 PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
@@ -389,12 +593,20 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
   if (batch > 0) {
     add(layer, decode_attention(requests, static_cast<double>(context.value) / requests));
   }
+  double prefilled = 0;
+  double past_pairs = 0;
   for (const PrefillPart& part : parts) {
     KVTIER_ASSERT(part.added > Tokens(0) && part.past >= Tokens(0),
                   "a part of a prefill computes at least one token");
     added += part.added;
+    prefilled += static_cast<double>(part.added.value);
+    past_pairs += static_cast<double>(part.added.value) * static_cast<double>(part.past.value);
     add(layer, extend_attention(static_cast<double>(part.added.value),
                                 static_cast<double>(part.past.value)));
+  }
+  if (mixed_ && batch > 0) {
+    layer.seconds *= mixed_->at({prefilled, past_pairs / prefilled, requests,
+                                 static_cast<double>(context.value) / requests});
   }
   const double tokens = static_cast<double>(added.value);
   const ProfileGrid::Time matrices = dense(tokens);
@@ -482,7 +694,9 @@ SimDuration ProfileTiming::decode_layer(std::int64_t batch, Tokens context) cons
 }
 
 bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware) {
-  return is_dense(model) && hardware.parallel == ParallelConfig{};
+  ModelConfig plain = model;
+  plain.precision = {};
+  return is_dense(plain) && hardware.parallel == ParallelConfig{};
 }
 
 void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardware,
@@ -495,8 +709,9 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                  fmt::format("profile {} has no operations of {}, {}: set /hardware/unmeasured to "
                              "\"roofline\" to take all times from the analytic model",
                              hardware.profile->name, model.name,
-                             is_dense(model) ? "whose GPUs are not tensor parallel alone"
-                                             : "which is not dense in whole bytes a weight"));
+                             hardware.parallel == ParallelConfig{}
+                                 ? "which is not dense"
+                                 : "whose GPUs are not tensor parallel alone"));
     return;
   }
   KVTIER_ASSERT(hardware.profile->loaded, "the profile has been read");
@@ -509,15 +724,21 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                              known_shapes(profile, operation), model.name));
   };
   for (const MatrixShape& matrix : all_matrices(model, hardware.gpus)) {
-    if (find_matrix_table(profile, matrix, model.bytes_per_element) == nullptr) {
-      report(OperationId::G1,
-             fmt::format("{} ({})", matrix_text(matrix.n, matrix.k, model.bytes_per_element),
-                         matrix.name));
+    const DataType type = type_of_matrix(model, matrix.name);
+    if (!table_of_matrix(profile, matrix, type)) {
+      const bool is_plain = type == plain_type(model.bytes_per_element);
+      report(
+          OperationId::gemm,
+          fmt::format("{} ({})",
+                      is_plain ? matrix_text(matrix.n, matrix.k, model.bytes_per_element)
+                               : fmt::format("{} x {} in {}", matrix.n, matrix.k, to_string(type)),
+                      matrix.name));
     }
   }
-  const AttentionShape shape = attention_shape(model, hardware.gpus);
-  for (const OperationId operation : {OperationId::A1, OperationId::A2}) {
-    if (find_attention_table(profile, operation, shape, KeyPositions::embedded) == nullptr) {
+  const AttentionShape shape = measured_attention(model, hardware.gpus);
+  for (const OperationId operation :
+       {OperationId::prefill_attention, OperationId::decode_attention}) {
+    if (!table_of_attention(profile, operation, shape, KeyPositions::embedded)) {
       report(operation, attention_text(shape_of(shape)));
     }
   }

@@ -6,12 +6,15 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hw/model/hardware.hpp"
 #include "hw/model/model.hpp"
+#include "hw/profile/factor_grid.hpp"
 #include "hw/profile/profile.hpp"
 #include "hw/profile/profile_grid.hpp"
+#include "hw/profile/profile_shapes.hpp"
 #include "hw/timing/operation_time.hpp"
 #include "hw/timing/timing_model.hpp"
 #include "sim/core/key_positions.hpp"
@@ -23,8 +26,9 @@ namespace kvtier {
 inline constexpr const char* kRotatedVariant = "rotated";
 
 /// The tables of a profile that a model on `gpus` GPUs needs: the matrices of a layer and the head
-/// (G1), attention of a prefill (A1) and of decode (A2), with keys as `positions` has them. Of
-/// several tables of one shape the first that was measured with cold caches counts.
+/// (gemm), attention of a prefill (prefill_attention) and of decode (decode_attention), with keys
+/// as `positions` has them. Of several tables of one shape the first that was measured with cold
+/// caches counts.
 [[nodiscard]] const ProfileTable* find_matrix_table(const Profile& profile,
                                                     const MatrixShape& matrix,
                                                     std::int64_t element_bytes);
@@ -33,43 +37,63 @@ inline constexpr const char* kRotatedVariant = "rotated";
                                                        const AttentionShape& shape,
                                                        KeyPositions positions);
 
-/// The shape of the table of whole steps (X2) of a model, and the model of such a shape.
+/// The same, or tables interpolated from those of other shapes (profile_shapes.hpp). None where the
+/// roofline has to stand in.
+[[nodiscard]] std::optional<ShapedTable> table_of_matrix(const Profile& profile,
+                                                         const MatrixShape& matrix, DataType type);
+/// The format of a matrix of the model, by its name, and the sizes of attention with the KV's.
+[[nodiscard]] DataType type_of_matrix(const ModelConfig& model, std::string_view matrix);
+[[nodiscard]] AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus);
+/// A prefill's table without past tokens has them by the law.
+[[nodiscard]] std::optional<ShapedTable> table_of_attention(const Profile& profile,
+                                                            OperationId operation,
+                                                            const AttentionShape& shape,
+                                                            KeyPositions positions);
+
+/// The shape of the table of whole steps (model_step) of a model, and the model of such a shape.
 [[nodiscard]] std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
                                                              std::int64_t element_bytes);
 [[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
-/// What all requests of a cell of X2 that decodes read: their past tokens and their new one.
+/// What all requests of a cell of model_step that decodes read: their past tokens and their new
+/// one.
 [[nodiscard]] Tokens decode_context(const ProfileCell& cell);
 
-/// The time of a table's operation at any size; the limit is that of the profile's device. For G1,
-/// A1, A2, E1, R1, C1, C2 and C4.
+/// The time of a table's operation at any size; the limit is that of the profile's device. For
+/// gemm, prefill_attention, decode_attention, elementwise, rotation, copy_h2d, copy_d2h,
+/// copy_duplex, and, without a limit of the device, moe, mla_prefill, mla_decode and quantize.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table);
 /// The same from some of the table's cells.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
                                     std::span<const ProfileCell> cells);
 
-/// Times from a measured profile (kvtier.profile/1). One layer takes
+/// Times from a measured profile (kvtier.profile/2). One layer takes
 ///
-///     the sum over its matrices of G1(tokens), plus
-///     the sum over requests of A1(new, past), or A2(batch, context) in decode, plus
-///     2 norms, 2 residuals, 1 activation, 1 writing of KV (E1) and 1 rotation of new tokens (R1),
-///     which attention does itself where keys are stored without positions and the profile has
-///     attention that rotates them, plus
-///     the all-reduces of the roofline, for more than one GPU;
+///     the sum over its matrices of gemm(tokens), plus
+///     the sum over requests of prefill_attention(new, past), or decode_attention(batch, context)
+///     in decode, plus 2 norms, 2 residuals, 1 activation, 1 writing of KV (elementwise) and 1
+///     rotation of new tokens (rotation), which attention does itself where keys are stored without
+///     positions and the profile has attention that rotates them, plus the all-reduces of the
+///     roofline, for more than one GPU;
 ///
-/// outside of the layers are the head (G1), the embedding and sampling (E1), the hardware's
-/// iteration overhead and, on one GPU and where the roofline stands in for nothing, what whole
-/// steps of the model took beyond their operations, in the median (X2). A prefill after a pause
-/// takes longer, as caches are cold (step), than right after such a pass (prefill_second; without
-/// that, as in a run) and than in a run (prefill_run; without that, as long). Decode goes on and
-/// finds in caches what its operations were measured without: an iteration takes less than they, or
-/// more (decode_run, in the median of each batch), but no less than its attention; right after a
-/// prefill that came after a pause, as much longer as a prefill there. An iteration with prompts
-/// counts as a prefill. E and R that were not measured are left out and named. A batch is composed
-/// of its requests: A2 is measured over requests of equal contexts and taken at the sum of the
-/// contexts, which is its work.
+/// outside of the layers are the head (gemm), the embedding and sampling (elementwise), the
+/// hardware's iteration overhead and, on one GPU and where the roofline stands in for nothing, what
+/// whole steps of the model took beyond their operations, in the median (model_step). A prefill
+/// after a pause takes longer, as caches are cold (step), than right after such a pass
+/// (prefill_second; without that, as in a run) and than in a run (prefill_run; without that, as
+/// long). Decode goes on and finds in caches what its operations were measured without: an
+/// iteration takes less than they, or more (decode_run, in the median of each batch), but no less
+/// than its attention; right after a prefill that came after a pause, as much longer as a prefill
+/// there. An iteration with prompts counts as a prefill. E and R that were not measured are left
+/// out and named. A batch is composed of its requests: decode_attention is measured over requests
+/// of equal contexts and taken at the sum of the contexts, which is its work.
 ///
-/// Where the profile lacks a matrix or attention and the hardware says so
-/// (`"unmeasured": "roofline"`), the roofline with the hardware's efficiencies stands in.
+/// Matrices and heads that were not measured are interpolated between those that were
+/// (profile_shapes.hpp). Attention of prompts and decodes in one iteration takes the sum of both
+/// alone times the factor that mixed_attention measured.
+///
+/// The roofline with the hardware's efficiencies stands in for matrices, attention and work on
+/// elements that the profile lacks, if the hardware says so (`"unmeasured": "roofline"`). Each
+/// such operation is named.
 ///
 /// Immutable once built, so threads may share one.
 class ProfileTiming final : public TimingModel {
@@ -103,6 +127,8 @@ class ProfileTiming final : public TimingModel {
     double count;
     ProfileGrid::Limit roofline;  // in place of the grid
     std::optional<ProfileGrid> grid;
+    /// The shape is beyond those that were measured.
+    bool extrapolated = false;
 
     [[nodiscard]] ProfileGrid::Time at(double tokens) const;
   };
@@ -120,6 +146,10 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] ProfileGrid::Time extend_attention(double added, double past) const;
   [[nodiscard]] ProfileGrid::Time decode_attention(double batch, double context) const;
 
+  [[nodiscard]] static std::optional<ProfileGrid> all_reduce_grid(const Profile& profile,
+                                                                  std::int64_t gpus);
+  [[nodiscard]] std::optional<FactorGrid> mixed_factors(const Profile& profile) const;
+
   /// By what whole prefills and iterations took beyond their operations, in the median.
   void measure_overheads(const Profile& profile, const ModelConfig& model);
   /// Between batches that were measured in proportion, beyond them that of the nearest.
@@ -135,17 +165,26 @@ class ProfileTiming final : public TimingModel {
   Rates attained_;
   AttentionShape attention_;
   AllReduceTime all_reduces_;
+  /// Bytes of one token between GPUs.
+  double hidden_bytes_;
+  /// One all-reduce by its bytes, in place of `all_reduces_`.
+  std::optional<ProfileGrid> all_reduce_;
   std::vector<TokenWork> layer_work_;
   std::vector<TokenWork> token_work_;  // outside of the layers, on all tokens
   std::vector<TokenWork> row_work_;    // outside of the layers, on the rows of logits
   std::optional<ProfileGrid> extend_;
   std::optional<ProfileGrid> decode_attention_;
+  bool attention_extrapolated_ = false;
+  bool past_by_law_ = false;
+  /// Attention of prompts and decodes in one iteration over the sum of both alone.
+  std::optional<FactorGrid> mixed_;
   std::vector<std::string> left_out_;
   std::vector<std::string> from_roofline_;
   std::vector<DecodeBatch> decode_;
 };
 
-/// Whether ProfileTiming can time the model: dense layers on GPUs that are tensor parallel alone.
+/// Whether ProfileTiming can time the model: dense layers, of weights and KV in any format, on GPUs
+/// that are tensor parallel alone.
 /// The roofline times others, with or without a profile.
 [[nodiscard]] bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware);
 

@@ -19,6 +19,7 @@ struct CalibrateOptions {
   ImportOptions import;
   std::string check;
   bool no_measure = false;
+  std::string against;
   std::int64_t cells = 8;
   ExplainCommandOptions explain;
   SparsityCommandOptions sparsity;
@@ -26,7 +27,12 @@ struct CalibrateOptions {
 
 int calibrate_command(const Program& program, const CalibrateOptions& options) {
   if (!options.import.tables.empty()) {
-    return import_tables_command(program, options.import);
+    ImportOptions import = options.import;
+    import.gpus = options.explain.gpus;
+    return import_tables_command(program, import);
+  }
+  if (!options.against.empty()) {
+    return compare_profiles_command(program, options.check, options.against);
   }
   if (!options.check.empty()) {
     if (!options.no_measure) {
@@ -65,6 +71,22 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
                   "path; one for all tables or one for each")
       ->needs(table)
       ->take_all();
+  command
+      .add_flag("--compact", options.import.compact,
+                "With --from-table: keep a coarser grid and write it in little space")
+      ->needs(table);
+  command.add_option("--name", options.import.name, "With --from-table: the profile's name")
+      ->needs(table);
+  command
+      .add_option("--engine", options.import.engine,
+                  "With --from-table: the engine that was timed and its version")
+      ->needs(table);
+  command
+      .add_option("--note", options.import.notes,
+                  "With --from-table: a note in the profile, such as the source of its tables and "
+                  "their licence (may be repeated)")
+      ->needs(table)
+      ->take_all();
   for (const auto& [name, target, peak] :
        {std::tuple{"--compute", &options.import.compute, "/gpu/peak"},
         std::tuple{"--memory", &options.import.memory, "/hbm/bandwidth"}}) {
@@ -86,6 +108,12 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
                 "Of --check: leave out cells of the profile itself, without a device")
       ->needs(check);
   command
+      .add_option("--against", options.against,
+                  "With --check: predict the cells of another profile that this one does not have, "
+                  "without a device")
+      ->needs(check)
+      ->type_name("PROFILE");
+  command
       .add_option(
           "--cells", options.cells,
           "Of --check: cells of each table that are measured again, and places between them "
@@ -103,8 +131,10 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
   command.add_option("--prompt", options.explain.prompt, "Tokens of the prompt, of --explain")
       ->needs(explain)
       ->check(whole_number(1, 1 << 30));
-  command.add_option("--gpus", options.explain.gpus, "GPUs that serve together, of --explain")
-      ->needs(explain)
+  command
+      .add_option("--gpus", options.explain.gpus,
+                  "GPUs that serve together, of --explain, and of tables of --from-table that do "
+                  "not say so")
       ->check(whole_number(1, 1024));
   command
       .add_flag("--roofline", options.explain.roofline,
@@ -147,6 +177,9 @@ void add_calibrate(Program& program) {
     std::string& line = options->import.command;
     line = "kvtier calibrate";
     for (const CLI::Option* option : command->get_options()) {
+      if (option->get_name() == "--note") {
+        continue;  // the profile has its notes
+      }
       for (const std::string& value : option->results()) {
         line += " " + option->get_name() + " " + value;
       }

@@ -1,5 +1,8 @@
 #include "sim/cli/profile_modes.hpp"
 
+#include <algorithm>
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "calibrate/calibrate.hpp"
@@ -53,8 +56,8 @@ std::vector<calibrate::KvSource> kv_sources(const HardwareConfig& hardware) {
 }  // namespace
 
 int import_tables_command(const Program& program, const ImportOptions& options) {
-  if (options.model.empty() || options.out.empty()) {
-    throw ConfigError("--from-table: needs --model, whose shapes were timed, and --out");
+  if (options.out.empty()) {
+    throw ConfigError("--from-table: needs --out");
   }
   if (options.columns.size() > 1 && options.columns.size() != options.tables.size()) {
     throw ConfigError(
@@ -64,20 +67,43 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
   }
   check_outputs({{"--out", options.out}});
   const ConfigDirectory presets = program.presets();
-  const ModelConfig model = resolve_model(options.model, presets, "--model");
-  HardwareConfig hardware = resolve_hardware(options.hardware, model, presets);
-  hardware.efficiency.compute = options.compute.value_or(hardware.efficiency.compute);
-  hardware.efficiency.memory = options.memory.value_or(hardware.efficiency.memory);
   std::vector<calibrate::TableFile> files;
+  bool needs_model = false;
   for (std::size_t i = 0; i < options.tables.size(); ++i) {
     const std::string columns = options.columns.empty()       ? "standard"
                                 : options.columns.size() == 1 ? options.columns.front()
                                                               : options.columns[i];
     files.push_back({options.tables[i], find_columns(columns, presets)});
+    needs_model =
+        needs_model || std::ranges::any_of(files.back().columns.rules,
+                                           [](const auto& rule) { return rule.sizes.empty(); });
   }
+  if (needs_model && options.model.empty()) {
+    throw ConfigError("--from-table: needs --model, whose shapes were timed");
+  }
+  std::optional<ModelConfig> model;
+  if (!options.model.empty()) {
+    model = resolve_model(options.model, presets, "--model");
+  }
+  HardwareConfig hardware =
+      resolve_hardware(options.hardware, model.value_or(ModelConfig{}), presets);
+  hardware.efficiency.compute = options.compute.value_or(hardware.efficiency.compute);
+  hardware.efficiency.memory = options.memory.value_or(hardware.efficiency.memory);
   TextOutput out(options.out);
-  calibrate::Imported imported = calibrate::import_tables(
-      files, model, hardware, fmt::format("{} on {}", model.name, hardware.gpu.name));
+  const std::string name = !options.name.empty() ? options.name
+                           : model ? fmt::format("{} on {}", model->name, hardware.gpu.name)
+                                   : hardware.gpu.name;
+  const calibrate::ImportOptions import{
+      .name = name,
+      .thinning = options.compact ? calibrate::Thinning::compact : calibrate::Thinning::none,
+      .gpus = options.gpus};
+  calibrate::Imported imported =
+      calibrate::import_tables(files, model ? &*model : nullptr, hardware, import);
+  if (!options.engine.empty()) {
+    imported.profile.provenance.libraries["engine"] = options.engine;
+  }
+  imported.profile.provenance.notes.insert(imported.profile.provenance.notes.end(),
+                                           options.notes.begin(), options.notes.end());
   imported.profile.provenance.date = calibrate::utc_now();
   imported.profile.provenance.command = options.command;
   // What was read has to be readable again before it is worth writing.
@@ -85,8 +111,9 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
   check_profile(imported.profile, problems);
   problems.throw_if_any();
   const std::vector<calibrate::FitRow> rows =
-      calibrate::judge_fit(imported.profile, model, hardware, options.seed);
-  out.write(profile_text(imported.profile));
+      calibrate::judge_fit(imported.profile, model ? &*model : nullptr, hardware, options.seed);
+  out.write(
+      profile_text(imported.profile, options.compact ? CellLayout::grids : CellLayout::lines));
   print("{}", calibrate::to_text(imported, rows, hardware));
   return 0;
 }
@@ -97,6 +124,15 @@ int cross_validate_command(const Program& program, const std::string& profile, s
       calibrate::cross_validate(*resolve_profile(profile, presets), seed);
   print("{}", calibrate::to_text(report));
   return report.in_band() ? 0 : 1;
+}
+
+int compare_profiles_command(const Program& program, const std::string& profile,
+                             const std::string& other) {
+  const ConfigDirectory presets = program.presets();
+  const calibrate::CheckReport report =
+      calibrate::compare_with(*resolve_profile(profile, presets), *resolve_profile(other, presets));
+  print("{}", calibrate::to_text(report));
+  return 0;
 }
 
 int explain_command(const Program& program, const ExplainCommandOptions& options) {

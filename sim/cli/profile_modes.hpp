@@ -16,6 +16,14 @@ struct ImportOptions {
   std::string model;
   std::string hardware = "a100-80g";
   std::string out;
+  /// The profile's name; empty: the model's and the GPU's.
+  std::string name;
+  /// The version of the engine that was timed, for the provenance.
+  std::string engine;
+  /// Added to the profile's notes.
+  std::vector<std::string> notes;
+  bool compact = false;
+  std::int64_t gpus = 1;
   std::uint64_t seed = 1;
   /// Shares of the peaks that the roofline is judged with, in place of the hardware's.
   std::optional<double> compute;
@@ -28,6 +36,10 @@ int import_tables_command(const Program& program, const ImportOptions& options);
 
 /// Prints a profile's cross-validation. Returns the exit code: 1 out of band.
 int cross_validate_command(const Program& program, const std::string& profile, std::uint64_t seed);
+
+/// Prints the errors of a profile on the cells that another profile alone has.
+int compare_profiles_command(const Program& program, const std::string& profile,
+                             const std::string& other);
 
 struct ExplainCommandOptions {
   std::string profile;

@@ -131,8 +131,8 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
           .lanes = lanes,
           .check = setup.check,
           .open_storage = setup.open_storage,
-          .to_hbm = method(OperationId::C1),
-          .from_hbm = method(OperationId::C2),
+          .to_hbm = method(OperationId::copy_h2d),
+          .from_hbm = method(OperationId::copy_d2h),
           .verify = setup.verify};
 }
 

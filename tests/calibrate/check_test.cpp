@@ -47,7 +47,7 @@ TEST(ErrorStatistics, AreOfTheRelativeErrors) {
 
 TEST(CrossValidation, OfAPowerLawIsExact) {
   const CheckReport report = cross_validate(straight_line(1024), 1);
-  const CheckRow* row = find(report, Rung::held_out, OperationId::G1);
+  const CheckRow* row = find(report, Rung::held_out, OperationId::gemm);
   ASSERT_NE(row, nullptr);
   // 11 cells; the first and the last cannot be between others.
   EXPECT_EQ(row->errors.count + row->left_out, 11);
@@ -59,14 +59,14 @@ TEST(CrossValidation, OfAPowerLawIsExact) {
 TEST(CrossValidation, SeesACellThatIsOff) {
   Profile profile = straight_line(1024);
   profile.tables[0].cells[5] = cell({32}, 0.04);  // 25 % over
-  const CheckRow row = *find(cross_validate(profile, 1), Rung::held_out, OperationId::G1);
+  const CheckRow row = *find(cross_validate(profile, 1), Rung::held_out, OperationId::gemm);
   // Predicted 32 from both sides: 20 % under.
   EXPECT_NEAR(row.errors.worst, 0.2, 1e-9);
 }
 
 TEST(CrossValidation, LeavesTablesWithoutAnInsideAlone) {
   Profile profile = straight_line(2);
-  const CheckRow row = *find(cross_validate(profile, 1), Rung::held_out, OperationId::G1);
+  const CheckRow row = *find(cross_validate(profile, 1), Rung::held_out, OperationId::gemm);
   EXPECT_EQ(row.errors.count, 0);
   EXPECT_EQ(row.left_out, 2);
 }
@@ -74,9 +74,9 @@ TEST(CrossValidation, LeavesTablesWithoutAnInsideAlone) {
 /// 4 new after 8, and four of one token after 0, 16, 16 and 32, 64 in total.
 Profile with_ragged_batch() {
   Profile profile = test::tiny_profile();
-  ProfileTable ragged{.operation = OperationId::A3, .variant = "mixed"};
+  ProfileTable ragged{.operation = OperationId::ragged_attention, .variant = "mixed"};
   ragged.axes = {"case"};
-  ragged.shape = find_tables(profile, OperationId::A1).front()->shape;
+  ragged.shape = find_tables(profile, OperationId::prefill_attention).front()->shape;
   // By the tables of the profile 5 s and 64 / 8 = 8 s.
   ragged.cells = {cell({0}, 13)};
   ragged.cells[0].parts = {{4, 8}, {1, 0}, {1, 16}, {1, 16}, {1, 32}};
@@ -91,7 +91,7 @@ TEST(Composition, IsTheSumOfARaggedBatchesParts) {
   ragged.cells.push_back(cell({1}, 1));
   ragged.cells[1].parts = {{5, 8}};
   CheckReport report = cross_validate(profile, 1);
-  const CheckRow* row = find(report, Rung::composition, OperationId::A3);
+  const CheckRow* row = find(report, Rung::composition, OperationId::ragged_attention);
   ASSERT_NE(row, nullptr);
   EXPECT_EQ(row->errors.count, 1);
   EXPECT_NEAR(row->errors.worst, 0, 1e-9);
@@ -101,16 +101,16 @@ TEST(Composition, IsTheSumOfARaggedBatchesParts) {
   profile.tables.back().cells[0] = cell({0}, 26);
   profile.tables.back().cells[0].parts = {{4, 8}};
   report = cross_validate(profile, 1);
-  EXPECT_EQ(find(report, Rung::composition, OperationId::A3)->in_band, false);
+  EXPECT_EQ(find(report, Rung::composition, OperationId::ragged_attention)->in_band, false);
   EXPECT_FALSE(report.in_band());
 }
 
 TEST(Overlap, IsThePipelineOfItsCopiesAndMatrices) {
   Profile profile = test::tiny_profile();
   std::erase_if(profile.tables,
-                [](const auto& table) { return table.operation == OperationId::C7; });
+                [](const auto& table) { return table.operation == OperationId::layer_pipeline; });
   const auto add = [&profile](const char* variant, double first, double second) {
-    ProfileTable table{.operation = OperationId::C7, .variant = variant};
+    ProfileTable table{.operation = OperationId::layer_pipeline, .variant = variant};
     table.axes = {"layers", "bytes", "tokens"};
     table.cells = {cell({4, 1000, 1}, first), cell({4, 9000, 1}, second)};
     profile.tables.push_back(table);
@@ -120,7 +120,7 @@ TEST(Overlap, IsThePipelineOfItsCopiesAndMatrices) {
   add("copies", 4, 12);
   add("compute", 8, 8);
   CheckReport report = cross_validate(profile, 1);
-  const CheckRow* row = find(report, Rung::overlap, OperationId::C7);
+  const CheckRow* row = find(report, Rung::overlap, OperationId::layer_pipeline);
   ASSERT_NE(row, nullptr);
   EXPECT_EQ(row->errors.count, 2);
   EXPECT_NEAR(row->errors.p50, 0, 1e-9);
@@ -128,13 +128,13 @@ TEST(Overlap, IsThePipelineOfItsCopiesAndMatrices) {
   EXPECT_EQ(row->in_band, true);
   profile.tables.back().cells.pop_back();
   report = cross_validate(profile, 1);
-  EXPECT_EQ(find(report, Rung::overlap, OperationId::C7)->errors.count, 1);
-  EXPECT_EQ(find(report, Rung::overlap, OperationId::C7)->left_out, 1);
+  EXPECT_EQ(find(report, Rung::overlap, OperationId::layer_pipeline)->errors.count, 1);
+  EXPECT_EQ(find(report, Rung::overlap, OperationId::layer_pipeline)->left_out, 1);
 }
 
 TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
   Profile profile = test::tiny_profile();
-  ProfileTable steps{.operation = OperationId::X2, .variant = "step"};
+  ProfileTable steps{.operation = OperationId::model_step, .variant = "step"};
   steps.shape = step_shape(test::tiny_model(), 2);
   steps.axes = {"requests", "new_tokens", "past_tokens"};
   // A layer takes 6 s and its attention 1, 2 or 5 s; two layers and the head, 1 s.
@@ -142,7 +142,7 @@ TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
   profile.tables.push_back(steps);
   const auto composition = [&profile] {
     const CheckReport report = cross_validate(profile, 1);
-    const CheckRow* row = find(report, Rung::composition, OperationId::X2);
+    const CheckRow* row = find(report, Rung::composition, OperationId::model_step);
     EXPECT_NE(row, nullptr);
     return *row;
   };
@@ -155,7 +155,7 @@ TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
   EXPECT_EQ(row.in_band, true);
   // Without what was fitted: 23, 21 and 29.
   const CheckReport report = cross_validate(profile, 1);
-  const CheckRow* sum = find(report, Rung::sum, OperationId::X2);
+  const CheckRow* sum = find(report, Rung::sum, OperationId::model_step);
   ASSERT_NE(sum, nullptr);
   EXPECT_NEAR(sum->errors.worst, 3.0 / 32, 1e-9);
   EXPECT_EQ(sum->in_band, std::nullopt);
@@ -215,7 +215,7 @@ TEST(CheckByMeasuring, AgreesWithAMachineThatDoesNotChange) {
     EXPECT_LE(asked[i + 3], asked[i + 4]);
   }
   for (const Rung rung : {Rung::repeat, Rung::drift, Rung::held_out}) {
-    const CheckRow* row = find(report, rung, OperationId::G1);
+    const CheckRow* row = find(report, rung, OperationId::gemm);
     ASSERT_NE(row, nullptr) << to_string(rung);
     EXPECT_EQ(row->errors.count, 10);
     EXPECT_NEAR(row->errors.worst, 0, 1e-9);
@@ -231,10 +231,10 @@ TEST(CheckByMeasuring, TellsASlowerMachineFromACoarseGrid) {
                                                   return 1.1e-3 * static_cast<double>(place.at[0]);
                                                 },
                                                 {.seed = 3, .cells = 10});
-  EXPECT_NEAR(find(report, Rung::drift, OperationId::G1)->errors.p50, 0.1 / 1.1, 1e-9);
-  EXPECT_EQ(find(report, Rung::drift, OperationId::G1)->in_band, false);
-  EXPECT_NEAR(find(report, Rung::held_out, OperationId::G1)->errors.worst, 0, 1e-9);
-  EXPECT_EQ(find(report, Rung::held_out, OperationId::G1)->in_band, true);
+  EXPECT_NEAR(find(report, Rung::drift, OperationId::gemm)->errors.p50, 0.1 / 1.1, 1e-9);
+  EXPECT_EQ(find(report, Rung::drift, OperationId::gemm)->in_band, false);
+  EXPECT_NEAR(find(report, Rung::held_out, OperationId::gemm)->errors.worst, 0, 1e-9);
+  EXPECT_EQ(find(report, Rung::held_out, OperationId::gemm)->in_band, true);
   EXPECT_FALSE(report.in_band());
   EXPECT_NE(to_text(report).find("OUT (5.0 %, 12.0 %)"), std::string::npos) << to_text(report);
 }
@@ -249,8 +249,8 @@ TEST(CheckByMeasuring, SeesWhatLiesBetweenCells) {
                            return (power ? 1e-3 : 2e-3) * static_cast<double>(tokens);
                          },
                          {.seed = 3, .cells = 20});
-  EXPECT_EQ(find(report, Rung::drift, OperationId::G1)->in_band, true);
-  const CheckRow* held_out = find(report, Rung::held_out, OperationId::G1);
+  EXPECT_EQ(find(report, Rung::drift, OperationId::gemm)->in_band, true);
+  const CheckRow* held_out = find(report, Rung::held_out, OperationId::gemm);
   EXPECT_NEAR(held_out->errors.worst, 0.5, 1e-9);
   EXPECT_EQ(held_out->in_band, false);
 }
@@ -258,7 +258,7 @@ TEST(CheckByMeasuring, SeesWhatLiesBetweenCells) {
 TEST(CheckByMeasuring, DrawsPlacesWhereAllNeighboursAreMeasured) {
   // batch x context with a hole at (4, 32): fields are left at (1, 16) and (2, 16) alone.
   Profile profile = test::tiny_profile();
-  ProfileTable table = *find_tables(profile, OperationId::A2).front();
+  ProfileTable table = *find_tables(profile, OperationId::decode_attention).front();
   table.cells.clear();
   for (const std::int64_t batch : {1, 2, 4}) {
     for (const std::int64_t context : {16, 32, 64}) {
@@ -287,17 +287,17 @@ TEST(CheckByMeasuring, DrawsPlacesWhereAllNeighboursAreMeasured) {
     EXPECT_GE(place[1], 16);
     EXPECT_LE(place[1], 32);
   }
-  EXPECT_NEAR(find(report, Rung::held_out, OperationId::A2)->errors.worst, 0, 1e-9);
+  EXPECT_NEAR(find(report, Rung::held_out, OperationId::decode_attention)->errors.worst, 0, 1e-9);
 }
 
 TEST(CheckByMeasuring, MeasuresARaggedBatchBesideItsParts) {
   Profile profile = with_ragged_batch();
   const MeasureCell measure = [](const ProfileTable& table, const Place& place) {
     switch (table.operation) {
-      case OperationId::A3:
+      case OperationId::ragged_attention:
         EXPECT_EQ(place.parts.size(), 5U);
         return std::optional(12.5);
-      case OperationId::A1:
+      case OperationId::prefill_attention:
         EXPECT_EQ(place.at, (std::vector<std::int64_t>{4, 8}));
         return std::optional(6.0);
       default:
@@ -307,19 +307,21 @@ TEST(CheckByMeasuring, MeasuresARaggedBatchBesideItsParts) {
     }
   };
   std::erase_if(profile.tables, [](const ProfileTable& table) {
-    return table.operation != OperationId::A3 && table.operation != OperationId::A1 &&
-           table.operation != OperationId::A2;
+    return table.operation != OperationId::ragged_attention &&
+           table.operation != OperationId::prefill_attention &&
+           table.operation != OperationId::decode_attention;
   });
   // One cell each, which is what is asked for.
   for (ProfileTable& table : profile.tables) {
-    if (table.operation != OperationId::A3) {
+    if (table.operation != OperationId::ragged_attention) {
       table.cells.resize(1);
-      table.cells[0].at = table.operation == OperationId::A1 ? std::vector<std::int64_t>{4, 8}
-                                                             : std::vector<std::int64_t>{4, 16};
+      table.cells[0].at = table.operation == OperationId::prefill_attention
+                              ? std::vector<std::int64_t>{4, 8}
+                              : std::vector<std::int64_t>{4, 16};
     }
   }
   const CheckRow row = *find(check_by_measuring(profile, measure, {.seed = 1, .cells = 1}),
-                             Rung::composition, OperationId::A3);
+                             Rung::composition, OperationId::ragged_attention);
   EXPECT_EQ(row.errors.count, 1);
   EXPECT_NEAR(row.errors.worst, 0.2, 1e-9);  // 10 s of parts against 12.5 s
   EXPECT_EQ(row.in_band, false);
@@ -329,8 +331,8 @@ TEST(CheckByMeasuring, CountsWhatCannotBeMeasured) {
   const CheckReport report = check_by_measuring(
       straight_line(4), [](const ProfileTable&, const Place&) { return std::nullopt; },
       {.seed = 3, .cells = 4});
-  EXPECT_EQ(find(report, Rung::repeat, OperationId::G1)->left_out, 4);
-  EXPECT_EQ(find(report, Rung::held_out, OperationId::G1)->left_out, 4);
+  EXPECT_EQ(find(report, Rung::repeat, OperationId::gemm)->left_out, 4);
+  EXPECT_EQ(find(report, Rung::held_out, OperationId::gemm)->left_out, 4);
   EXPECT_TRUE(report.in_band());
 }
 

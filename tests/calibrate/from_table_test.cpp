@@ -1,5 +1,6 @@
 #include "calibrate/from_table.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -38,8 +39,9 @@ class Tables : public testing::Test {
     return folder_ / name;
   }
   Imported import(const std::string& text, const ColumnMap& columns = standard_columns()) {
-    return import_tables({{write("t.csv", text), columns}}, test::tiny_model(), slow_hardware(),
-                         "imported");
+    const ModelConfig model = test::tiny_model();
+    return import_tables({{write("t.csv", text), columns}}, &model, slow_hardware(),
+                         {.name = "imported"});
   }
   Lines problems(const std::string& text, const ColumnMap& columns = standard_columns()) {
     try {
@@ -107,6 +109,73 @@ TEST_F(Tables, LoseRowsThatNoDeviceCanReach) {
   EXPECT_EQ(imported.profile.tables[0].cells.size(), 1U);
 }
 
+TEST_F(Tables, LoseCellsWithoutAUsableTime) {
+  const Imported imported = import(kHeader +
+                                   "qkv,4,,,,1,\n"
+                                   "qkv,4,,,,1,nan\n"
+                                   "qkv,4,,,,1,-3\n"
+                                   "qkv,4,,,,1,4\n");
+  EXPECT_EQ(imported.counts.times, 4);
+  EXPECT_EQ(imported.counts.not_numbers, 2);
+  EXPECT_EQ(imported.counts.not_positive, 1);
+  ASSERT_EQ(imported.profile.tables[0].cells.size(), 1U);
+  EXPECT_EQ(imported.profile.tables[0].cells[0].median_seconds, 4);
+}
+
+TEST_F(Tables, LoseCellsThatOthersContradict) {
+  // Twice the tokens in a tenth of the time, against two neighbours.
+  const Imported imported = import(kHeader +
+                                   "qkv,1,,,,1,4\n"
+                                   "qkv,2,,,,1,5\n"
+                                   "qkv,4,,,,1,0.5\n"
+                                   "qkv,8,,,,1,6\n");
+  EXPECT_EQ(imported.counts.contradictions, 1);
+  EXPECT_EQ(imported.profile.tables[0].cells.size(), 3U);
+}
+
+TEST_F(Tables, ThatAreHotMayBeFasterThanMemory) {
+  // Weights of 8 x 4 x 2 B take 0.064 s from memory, and one token's 64 FLOP take as long.
+  const char* const kMap = R"({"format": "kvtier.columns/1", "rules": [
+      {"op": "qkv", "time": "s", "new_tokens": "m", "cache": "%"}]})";
+  const auto counts = [&](const std::string& cache) {
+    std::string map = kMap;
+    map.replace(map.find('%'), 1, cache);
+    HardwareConfig hardware = slow_hardware();
+    hardware.hbm.bandwidth = BytesPerSecond(100);
+    const ModelConfig model = test::tiny_model();
+    return import_tables(
+               {{write("t.csv", "m,s\n1,0.1\n1,0.7\n"), read_columns(write("map.json", map))}},
+               &model, hardware, {.name = "x"})
+        .counts.beyond_limits;
+  };
+  EXPECT_EQ(counts("cold"), 1);
+  EXPECT_EQ(counts("hot"), 0);
+}
+
+TEST_F(Tables, WithShapesNeedNoModel) {
+  const ColumnMap map = read_columns(write("map.json", R"({"format": "kvtier.columns/1", "rules": [
+      {"op": "gemm", "time": "s", "new_tokens": "m", "sizes": {"n": "n", "k": "k"},
+       "dtype": "type"}]})"));
+  const fs::path table = write("t.csv",
+                               "m,n,k,type,s\n1,2,4,bfloat16,1\n1,2,8,bfloat16,2\n"
+                               "1,2,4,fp8_block,3\n1,2,4,fp6,3\n");
+  const Imported imported = import_tables({{table, map}}, nullptr, slow_hardware(), {.name = "x"});
+  EXPECT_EQ(imported.counts.unknown_types, 1);
+  ASSERT_EQ(imported.profile.tables.size(), 2U);
+  EXPECT_EQ(imported.profile.tables[0].operation, OperationId::gemm_grid);
+  EXPECT_EQ(imported.profile.tables[0].dtype, DataType::bf16);
+  EXPECT_EQ(imported.profile.tables[0].cells[1].at, (std::vector<std::int64_t>{1, 2, 8}));
+  EXPECT_EQ(imported.profile.tables[1].dtype, DataType::fp8_block);
+  try {
+    static_cast<void>(
+        import_tables({{write("o.csv", kHeader + "qkv,4,,,,1,3\n"), standard_columns()}}, nullptr,
+                      slow_hardware(), {.name = "x"}));
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.problems()[0].find("needs --model or columns of its sizes"), std::string::npos);
+  }
+}
+
 TEST_F(Tables, OfOthersAreReadByAMapOfTheirColumns) {
   const ColumnMap map = read_columns(write("map.json", R"({"format": "kvtier.columns/1", "rules": [
       {"op": "decode_attention", "time": "us", "unit": "us", "batch": "b", "context": "c",
@@ -115,9 +184,9 @@ TEST_F(Tables, OfOthersAreReadByAMapOfTheirColumns) {
        "past_tokens": "c", "where": {"kind": "p"}}]})"));
   const Imported imported = import("kind,b,c,us\nd,2,8,5e6\np,4,8,3e6\nx,1,1,1\n", map);
   ASSERT_EQ(imported.profile.tables.size(), 2U);
-  EXPECT_EQ(imported.profile.tables[0].operation, OperationId::A2);
+  EXPECT_EQ(imported.profile.tables[0].operation, OperationId::decode_attention);
   EXPECT_DOUBLE_EQ(imported.profile.tables[0].cells[0].median_seconds, 5);
-  EXPECT_EQ(imported.profile.tables[1].operation, OperationId::A1);
+  EXPECT_EQ(imported.profile.tables[1].operation, OperationId::prefill_attention);
 }
 
 TEST_F(Tables, ReportEveryBadLine) {
@@ -129,7 +198,8 @@ TEST_F(Tables, ReportEveryBadLine) {
                          "qkv,4,,,,0,3\n"),
       (Lines{"t.csv:2: /op: expected one of qkv, attention_output, mlp_up, mlp_down, lm_head, "
              "prefill_attention, decode_attention, norm, residual, activation, embedding, "
-             "kv_write, rope, got \"qvk\"",
+             "kv_write, rope, sampling, mixed_attention, gemm, moe, mla_prefill, mla_decode, "
+             "all_reduce, quantize, got \"qvk\"",
              "t.csv:3: new_tokens: expected a whole number, got \"4.5\"",
              "t.csv:4: seconds: expected a time, got \"fast\"",
              "t.csv:5: expected 7 fields as in line 1, got 3",
@@ -141,8 +211,9 @@ TEST_F(Tables, ReportEveryBadLine) {
 }
 
 TEST_F(Tables, ThatAreNotThereAreBadInput) {
-  EXPECT_THROW(static_cast<void>(import_tables({{folder_ / "none.csv", standard_columns()}},
-                                               test::tiny_model(), slow_hardware(), "x")),
+  const ModelConfig model = test::tiny_model();
+  EXPECT_THROW(static_cast<void>(import_tables({{folder_ / "none.csv", standard_columns()}}, &model,
+                                               slow_hardware(), {.name = "x"})),
                ConfigError);
 }
 
@@ -170,8 +241,8 @@ TEST_F(Tables, AreJudgedOnTheHalfThatWasNotFitted) {
         "qkv," + std::to_string(tokens) + ",,,,1," + std::to_string(0.128 * double(tokens)) + "\n";
   }
   const Imported imported = import(text);
-  const std::vector<FitRow> rows =
-      judge_fit(imported.profile, test::tiny_model(), slow_hardware(), 1);
+  const ModelConfig model = test::tiny_model();
+  const std::vector<FitRow> rows = judge_fit(imported.profile, &model, slow_hardware(), 1);
   ASSERT_EQ(rows.size(), 1U);
   EXPECT_EQ(rows[0].operation, "matrices");
   EXPECT_GT(rows[0].held_out.count, 3);
@@ -202,15 +273,16 @@ TEST_F(PublishedTables, OfA100AreFittedWithinFivePercent) {
     const ModelConfig model = test::load_model(name);
     std::vector<TableFile> files{{table(name == "llama2-7b" ? "a100_llama2_7b_linear.csv.gz"
                                                             : "a100_llama2_70b_linear.csv.gz"),
-                                  columns("vidur_linear.json")}};
+                                  columns("vidur_linear_medians.json")}};
     if (name == "llama2-7b") {
-      files.push_back({table("a800_llama2_7b_attention.csv.gz"), columns("vidur_attention.json")});
+      files.push_back(
+          {table("a800_llama2_7b_attention.csv.gz"), columns("vidur_attention_medians.json")});
     }
-    const Imported imported = import_tables(files, model, hardware, name);
+    const Imported imported = import_tables(files, &model, hardware, {.name = name});
     Problems problems;
     check_profile(imported.profile, problems);
     EXPECT_EQ(problems.lines(), Lines{});
-    const std::vector<FitRow> rows = judge_fit(imported.profile, model, hardware, 1);
+    const std::vector<FitRow> rows = judge_fit(imported.profile, &model, hardware, 1);
     std::cout << to_text(imported, rows, hardware);
     for (const FitRow& row : rows) {
       SCOPED_TRACE(row.operation);
@@ -224,6 +296,54 @@ TEST_F(PublishedTables, OfA100AreFittedWithinFivePercent) {
       }
     }
   }
+}
+
+TEST_F(PublishedTables, OfAiconfiguratorCarryTheirShapesAndFormats) {
+  HardwareConfig hardware = test::load_hardware("h100-8x");
+  const Imported imported = import_tables(
+      {{table("aiconfigurator_h100_gemm.csv"), columns("aiconfigurator_gemm.json")},
+       {table("aiconfigurator_h100_context_attention.csv"),
+        columns("aiconfigurator_context_attention.json")},
+       {table("aiconfigurator_h100_allreduce.csv"), columns("aiconfigurator_allreduce.json")}},
+      nullptr, hardware, {.name = "h100"});
+  Problems problems;
+  check_profile(imported.profile, problems);
+  EXPECT_EQ(problems.lines(), Lines{});
+  // bf16 and fp8 matrices, three counts of heads, all-reduces in a graph and outside.
+  ASSERT_EQ(imported.profile.tables.size(), 7U);
+  EXPECT_EQ(imported.counts.several_requests, 15);
+  EXPECT_EQ(imported.counts.beyond_limits, 0);
+  const ProfileTable& gemm = imported.profile.tables[0];
+  EXPECT_EQ(gemm.axes, (Lines{"tokens", "n", "k"}));
+  const ProfileTable& graph = *find_tables(imported.profile, OperationId::all_reduce, "graph")[0];
+  // 128 elements of 2 bytes between 2 GPUs.
+  EXPECT_EQ(graph.cells[0].at, (std::vector<std::int64_t>{2, 256}));
+}
+
+TEST_F(PublishedTables, OfLLMServingSimMixPromptsAndDecodes) {
+  HardwareConfig hardware = test::load_hardware("rtxpro6000-8x");
+  const ModelConfig model = test::load_model("llama3-8b");
+  const Imported imported = import_tables(
+      {{table("llmservingsim_attention.csv"), columns("llmservingsim_attention.json")}}, &model,
+      hardware, {.name = "rtxpro6000"});
+  ASSERT_EQ(imported.profile.tables.size(), 3U);
+  const ProfileTable& mixed = *find_tables(imported.profile, OperationId::mixed_attention).front();
+  EXPECT_EQ(mixed.axes, (Lines{"new_tokens", "past_tokens", "batch", "context"}));
+  EXPECT_FALSE(mixed.cells.empty());
+  const ProfileTable& prefill =
+      *find_tables(imported.profile, OperationId::prefill_attention).front();
+  EXPECT_TRUE(
+      std::ranges::any_of(prefill.cells, [](const ProfileCell& cell) { return cell.at[1] > 0; }));
+}
+
+TEST_F(PublishedTables, OfVidurAreReadInTheColumnsItPublishes) {
+  HardwareConfig hardware = test::load_hardware();
+  const ModelConfig model = test::load_model("opt-6.7b");
+  const Imported imported = import_tables({{table("vidur_mlp.csv"), columns("vidur_linear.json")}},
+                                          &model, hardware, {.name = "vidur"});
+  // One empty cell and one NaN of 20.
+  EXPECT_EQ(imported.counts.times, 20);
+  EXPECT_EQ(imported.counts.not_numbers, 2);
 }
 
 }  // namespace

@@ -133,7 +133,8 @@ TEST_F(StorageMeasures, MeasureAThrottledDrive) {
   constexpr int kMostSamples = 100;
   const auto tables = plan({.seconds = kTruth});
   for (const std::ptrdiff_t depth : {1, 4}) {
-    const Sample sample = find(tables, OperationId::D1, "random", {1 << 16, depth}).prepare();
+    const Sample sample =
+        find(tables, OperationId::drive_read, "random", {1 << 16, depth}).prepare();
     double least = std::numeric_limits<double>::infinity();
     for (int i = 0; i < kMostSamples && least >= kAdded; ++i) {
       engine_->took.clear();
@@ -153,7 +154,7 @@ TEST_F(StorageMeasures, MeasureAThrottledDrive) {
 // The file is written once, in blocks of 1 MiB, with one flush; then 1,024 blocks are read.
 TEST_F(StorageMeasures, FillTheFileOnceAndReadFromIt) {
   const auto tables = plan({});
-  const PlannedCell& cell = find(tables, OperationId::D1, "random", {4096, 4});
+  const PlannedCell& cell = find(tables, OperationId::drive_read, "random", {4096, 4});
   (void)cell.prepare()();
   (void)cell.prepare()();
   EXPECT_EQ(engine_->writes, 16);
@@ -163,7 +164,7 @@ TEST_F(StorageMeasures, FillTheFileOnceAndReadFromIt) {
 
 TEST_F(StorageMeasures, ReadOneBlockAfterAPause) {
   const auto tables = plan({});
-  const Sample sample = find(tables, OperationId::D1, kAfterPause, {4096, 1}).prepare();
+  const Sample sample = find(tables, OperationId::drive_read, kAfterPause, {4096, 1}).prepare();
   const std::int64_t begin = steady_clock().now_ns();
   const double seconds = sample();
   EXPECT_GE(static_cast<double>(steady_clock().now_ns() - begin) * 1e-9,
@@ -176,7 +177,8 @@ TEST_F(StorageMeasures, LoadThroughARingAfterAPause) {
   const auto tables = plan({.seconds = 1e-4});
   // The other one is opened by a thread of its own, while this one goes on.
   ThrottledEngine* const writer = engine_;
-  const Sample sample = find(tables, OperationId::D4, kAfterPause, {4 << 20}).prepare();
+  const Sample sample =
+      find(tables, OperationId::drive_to_device, kAfterPause, {4 << 20}).prepare();
   EXPECT_EQ(writer->writes, 16);
   const std::int64_t begin = steady_clock().now_ns();
   const double seconds = sample();
@@ -197,14 +199,15 @@ TEST_F(StorageMeasures, NoticeALoadThatDidNotArrive) {
   (void)plan({});
   const Target target{.device = device, .model = target_.model, .memory = target_.memory};
   const auto tables = plan_storage(target, bench_);
-  const Sample sample = find(tables, OperationId::D4, kAfterPause, {1 << 16}).prepare();
+  const Sample sample =
+      find(tables, OperationId::drive_to_device, kAfterPause, {1 << 16}).prepare();
   EXPECT_THROW((void)sample(), DeviceError);
 }
 
 TEST_F(StorageMeasures, WriteUpToTheLargestRequestAfterAPause) {
   const auto tables = plan({});
   const Sample sample =
-      find(tables, OperationId::D2, kAfterPause, {kDriveRequestBytes, 1}).prepare();
+      find(tables, OperationId::drive_write, kAfterPause, {kDriveRequestBytes, 1}).prepare();
   const std::int64_t writes = engine_->writes;
   (void)sample();
   EXPECT_EQ(engine_->writes, writes + 1);
@@ -213,9 +216,9 @@ TEST_F(StorageMeasures, WriteUpToTheLargestRequestAfterAPause) {
 
 TEST_F(StorageMeasures, FlushOnlySustainedWrites) {
   const auto tables = plan({});
-  (void)find(tables, OperationId::D2, "burst", {65536, 4}).prepare()();
+  (void)find(tables, OperationId::drive_write, "burst", {65536, 4}).prepare()();
   EXPECT_EQ(engine_->flushes, 1);
-  (void)find(tables, OperationId::D2, "sustained", {65536, 4}).prepare()();
+  (void)find(tables, OperationId::drive_write, "sustained", {65536, 4}).prepare()();
   EXPECT_EQ(engine_->flushes, 2);
   EXPECT_EQ(engine_->reads, 0);
 }
@@ -223,14 +226,14 @@ TEST_F(StorageMeasures, FlushOnlySustainedWrites) {
 // Of 512 blocks about 30 % are read: the standard deviation is sqrt(512 x 0.3 x 0.7) = 10.4.
 TEST_F(StorageMeasures, MixReadsAndWrites) {
   const auto tables = plan({});
-  (void)find(tables, OperationId::D3, "random", {65536, 16, 30}).prepare()();
+  (void)find(tables, OperationId::drive_mix, "random", {65536, 16, 30}).prepare()();
   EXPECT_EQ(engine_->reads + engine_->writes, 16 + 512);
   EXPECT_NEAR(engine_->reads, 154, 5 * 10.4);
 }
 
 TEST_F(StorageMeasures, NoticeDamagedData) {
   const auto tables = plan({.damages = true});
-  const Sample sample = find(tables, OperationId::D1, "random", {4096, 4}).prepare();
+  const Sample sample = find(tables, OperationId::drive_read, "random", {4096, 4}).prepare();
   try {
     (void)sample();
     FAIL();
@@ -243,7 +246,7 @@ TEST_F(StorageMeasures, NoticeDamagedData) {
 TEST_F(StorageMeasures, EndWithTheErrorOfAFullDrive) {
   const auto tables = plan({.full_at = std::int64_t{8} << 20});
   try {
-    (void)find(tables, OperationId::D1, "random", {4096, 1}).prepare();
+    (void)find(tables, OperationId::drive_read, "random", {4096, 1}).prepare();
     FAIL();
   } catch (const DeviceError& error) {
     EXPECT_STREQ(error.what(), "pwrite: No space left on device (-28)");
@@ -274,7 +277,7 @@ TEST_F(StorageMeasures, RunEveryKindOfSample) {
 class Measures : public testing::Test {
  protected:
   std::unique_ptr<Device> device_ = make_cpu_device(2);
-  /// Enough for rows of E1 that lie in no cache, however large it is.
+  /// Enough for rows of elementwise that lie in no cache, however large it is.
   Target target_{
       .device = *device_,
       .model = test::small_model(),
@@ -401,7 +404,7 @@ TEST_F(Measures, ReadAContextsKeysAtOnceToVerifyAttention) {
   for (const PlannedTable& table : plan_compute(target)) {
     for (const PlannedCell& cell : table.cells) {
       const bool long_context = cell.at.size() == 2 && cell.at[0] == 1 && cell.at[1] >= 1024;
-      if (table.table.operation == OperationId::A1 && long_context && !found) {
+      if (table.table.operation == OperationId::prefill_attention && long_context && !found) {
         found = true;
         (void)cell.prepare();
         EXPECT_EQ(device.reads, 4);
@@ -422,7 +425,7 @@ TEST_F(Measures, TimePrefillsAfterPausesAndInRunsAndIterationsInRuns) {
     double passed = 0;
   };
   const auto seen = [&](const char* variant, const std::vector<std::int64_t>& at) {
-    const Sample sample = find(tables, OperationId::X2, variant, at).prepare();
+    const Sample sample = find(tables, OperationId::model_step, variant, at).prepare();
     const std::int64_t gemms = device.gemms;
     const std::int64_t begin = steady_clock().now_ns();
     const double seconds = sample();
@@ -449,10 +452,10 @@ TEST_F(Measures, TimePrefillsAfterPausesAndInRunsAndIterationsInRuns) {
 TEST_F(Measures, NoticeWorkThatWasNotDone) {
   using Idle = IdleDevice::Idle;
   const std::map<Idle, std::pair<OperationId, std::string>> cases{
-      {Idle::gemm, {OperationId::G1, "64 x 128: the device computed 0, "}},
-      {Idle::attention, {OperationId::A1, "attention: the device computed 0, "}},
-      {Idle::row_function, {OperationId::E1, "row function: the device computed "}},
-      {Idle::copy, {OperationId::C1, "a copy of 4096 bytes to_device did not arrive"}}};
+      {Idle::gemm, {OperationId::gemm, "64 x 128: the device computed 0, "}},
+      {Idle::attention, {OperationId::prefill_attention, "attention: the device computed 0, "}},
+      {Idle::row_function, {OperationId::elementwise, "row function: the device computed "}},
+      {Idle::copy, {OperationId::copy_h2d, "a copy of 4096 bytes to_device did not arrive"}}};
   for (const auto& [idle, expected] : cases) {
     IdleDevice device(*device_, idle);
     const Target target{.device = device, .model = target_.model, .memory = target_.memory};

@@ -22,7 +22,7 @@ class RunPlan : public testing::Test {
             .warm_up = 1, .samples_min = 3, .samples_max = 3, .budget_seconds = 10, .patience = 2}};
     planned.table = {
         .operation = operation, .variant = variant, .axes = profile_operation(operation).axes};
-    if (operation == OperationId::G1) {
+    if (operation == OperationId::gemm) {
       planned.table.shape = {{"n", 1}, {"k", 1}, {"element_bytes", 4}};
     }
     return planned;
@@ -68,7 +68,7 @@ class RunPlan : public testing::Test {
 };
 
 TEST_F(RunPlan, MeasuresEveryCellInOrder) {
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {2})};
   run({planned});
   ASSERT_EQ(profile_.tables.size(), 1U);
@@ -78,7 +78,7 @@ TEST_F(RunPlan, MeasuresEveryCellInOrder) {
   EXPECT_EQ(profile_.tables[0].cells[1].n, 3);
   // The first cell took 4 samples of 1 s, and one cell is left: 4 s.
   ASSERT_EQ(progress_.size(), 2U);
-  EXPECT_EQ(progress_[0].cell, "X1 lookup [8]");
+  EXPECT_EQ(progress_[0].cell, "control_step lookup [8]");
   EXPECT_EQ(progress_[1].done, 1U);
   EXPECT_EQ(progress_[1].all, 2U);
   EXPECT_DOUBLE_EQ(progress_[1].seconds_left, 4);
@@ -86,11 +86,11 @@ TEST_F(RunPlan, MeasuresEveryCellInOrder) {
 }
 
 TEST_F(RunPlan, MeasuresOnlyWhatTheProfileLacks) {
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1})};
   run({planned});
   planned.cells.push_back(cell({64}, {2}));
-  PlannedTable other = table(OperationId::X1, "allocation");
+  PlannedTable other = table(OperationId::control_step, "allocation");
   other.cells = {cell({8}, {3})};
   run({planned, other});
   EXPECT_EQ(prepared_, 3);
@@ -103,7 +103,7 @@ TEST_F(RunPlan, MeasuresOnlyWhatTheProfileLacks) {
 // median of 1 s, 2 s, 1 s is 1 s for every cell.
 TEST_F(RunPlan, VisitsEveryCellSeveralTimes) {
   visits_ = 3;
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   for (const std::int64_t at : {8, 64, 512}) {
     planned.cells.push_back(cell({at}, {1}));
     planned.cells.back().prepare = [this]() -> Sample {
@@ -132,10 +132,10 @@ TEST_F(RunPlan, VisitsEveryCellSeveralTimes) {
 // and one of each of the other's two.
 TEST_F(RunPlan, VisitsSomeTablesOftenInARound) {
   visits_ = 2;
-  PlannedTable often = table(OperationId::X1, "lookup");
+  PlannedTable often = table(OperationId::control_step, "lookup");
   often.cells = {cell({8}, {1})};
   often.visits_in_round = 3;
-  PlannedTable once = table(OperationId::X1, "allocation");
+  PlannedTable once = table(OperationId::control_step, "allocation");
   once.cells = {cell({8}, {1}), cell({64}, {1})};
   run({often, once});
   EXPECT_EQ(prepared_, 3 + 5);
@@ -151,7 +151,7 @@ TEST_F(RunPlan, VisitsSomeTablesOftenInARound) {
 TEST_F(RunPlan, KeepsTheFirstVisitWhenTimeIsUp) {
   visits_ = 3;
   seconds_ = 7;
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {1}), cell({512}, {1})};
   run({planned});
   EXPECT_EQ(prepared_, 4);
@@ -166,7 +166,7 @@ TEST_F(RunPlan, TriesACellAgainInEveryVisit) {
     [[nodiscard]] bool disturbed() override { return left-- > 0; }
     int left = 1;
   } once;
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.rules = {.warm_up = 0, .samples_min = 1, .samples_max = 2, .budget_seconds = 0.5};
   planned.cells = {cell({8}, {5})};
   run_plan({planned}, {.memory = Bytes(1), .seconds = 1000, .visits = 2}, clock_, once, profile_);
@@ -182,7 +182,7 @@ TEST_F(RunPlan, KeepsNoTableOfWhichNothingIsKnown) {
     void begin() override {}
     [[nodiscard]] bool disturbed() override { return true; }
   } always;
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {5})};
   std::vector<std::size_t> tables;
   run_plan({planned},
@@ -195,7 +195,7 @@ TEST_F(RunPlan, KeepsNoTableOfWhichNothingIsKnown) {
 }
 
 TEST_F(RunPlan, LeavesOutWhatNeedsTooMuchMemory) {
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}, 3 << 20)};
   run({planned});
   EXPECT_EQ(prepared_, 0);
@@ -204,7 +204,7 @@ TEST_F(RunPlan, LeavesOutWhatNeedsTooMuchMemory) {
 }
 
 TEST_F(RunPlan, LeavesOutACellThatDoesNotComeAboutAndGoesOn) {
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {2})};
   planned.cells[0].prepare = []() -> Sample {
     return []() -> double { throw CannotMeasure("nothing ran beside it"); };
@@ -221,7 +221,7 @@ TEST_F(RunPlan, LeavesOutACellThatDoesNotComeAboutAndGoesOn) {
 // 4 samples of 1 s, and the second cell comes after the 3 s that the run may take.
 TEST_F(RunPlan, LeavesOutWhatComesAfterItsTime) {
   seconds_ = 3;
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {1})};
   run({planned});
   EXPECT_EQ(profile_.tables[0].cells.size(), 1U);
@@ -231,7 +231,7 @@ TEST_F(RunPlan, LeavesOutWhatComesAfterItsTime) {
 
 // A run of 21 s is over twice the budget of 10 s; [4, 2] is not as large along both axes.
 TEST_F(RunPlan, DoesNotTryWhatIsLargerThanACellThatTakesTooLong) {
-  PlannedTable planned = table(OperationId::D1, "random");
+  PlannedTable planned = table(OperationId::drive_read, "random");
   planned.cells = {cell({8, 4}, {21}), cell({8, 8}, {21}), cell({4, 8}, {1})};
   run({planned});
   EXPECT_EQ(prepared_, 2);
@@ -244,7 +244,7 @@ TEST_F(RunPlan, DoesNotTryWhatIsLargerThanACellThatTakesTooLong) {
 // 16 tokens take a quarter of the time of 8. The cell of 8 was wrong: measured again, it takes 0.2
 // s.
 TEST_F(RunPlan, MeasuresAgainWhatALaterCellContradicts) {
-  PlannedTable planned = table(OperationId::G1, "qkv");
+  PlannedTable planned = table(OperationId::gemm, "qkv");
   planned.cells = {cell({8}, {1}), cell({16}, {0.25})};
   planned.cells[0].prepare = [this]() -> Sample {
     const double seconds = ++prepared_ == 1 ? 1 : 0.2;
@@ -262,7 +262,7 @@ TEST_F(RunPlan, MeasuresAgainWhatALaterCellContradicts) {
 }
 
 TEST_F(RunPlan, LeavesOutWhatContradictsItsNeighboursAgain) {
-  PlannedTable planned = table(OperationId::G1, "qkv");
+  PlannedTable planned = table(OperationId::gemm, "qkv");
   planned.cells = {cell({8}, {1}), cell({16}, {0.25}), cell({32}, {0.5})};
   run({planned});
   EXPECT_EQ(profile_.tables[0].cells.size(), 2U);
@@ -272,7 +272,7 @@ TEST_F(RunPlan, LeavesOutWhatContradictsItsNeighboursAgain) {
 }
 
 TEST_F(RunPlan, LeavesOutWhatNothingCanDo) {
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {0.5})};
   planned.cells[0].limit_seconds = 0.75;
   run({planned});
@@ -284,9 +284,9 @@ TEST_F(RunPlan, LeavesOutWhatNothingCanDo) {
 // Four checks for the first cell, and the second stops at once.
 TEST_F(RunPlan, KeepsWhatWasMeasuredWhenItEndsEarly) {
   stop_at_ = 4;
-  PlannedTable planned = table(OperationId::X1, "lookup");
+  PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {1})};
-  PlannedTable other = table(OperationId::X1, "allocation");
+  PlannedTable other = table(OperationId::control_step, "allocation");
   other.cells = {cell({8}, {1})};
   EXPECT_THROW(run({planned, other}), std::runtime_error);
   ASSERT_EQ(kept_.size(), 1U);
@@ -300,9 +300,9 @@ TEST_F(RunPlan, KeepsWhatWasMeasuredWhenItEndsEarly) {
 
 // A profile with both cells could not be read, and so not be resumed.
 TEST_F(RunPlan, KeepsNoContradictions) {
-  PlannedTable planned = table(OperationId::G1, "qkv");
+  PlannedTable planned = table(OperationId::gemm, "qkv");
   planned.cells = {cell({8}, {1}), cell({16}, {0.25}), cell({32}, {0.5})};
-  PlannedTable other = table(OperationId::X1, "lookup");
+  PlannedTable other = table(OperationId::control_step, "lookup");
   other.cells = {cell({8}, {1})};
   const auto expect_valid = [](const Profile& profile) {
     ASSERT_FALSE(profile.tables.empty());
@@ -312,7 +312,7 @@ TEST_F(RunPlan, KeepsNoContradictions) {
     }
     EXPECT_EQ(places, (std::vector<At>{{16}, {32}}));
   };
-  stop_at_ = 12;  // four checks for each cell: the table of X1 begins
+  stop_at_ = 12;  // four checks for each cell: the table of control_step begins
   EXPECT_THROW(run({planned, other}), std::runtime_error);
   ASSERT_EQ(kept_.size(), 2U);
   expect_valid(kept_[0]);
@@ -321,7 +321,7 @@ TEST_F(RunPlan, KeepsNoContradictions) {
 }
 
 TEST_F(RunPlan, MeasuresACellAtAnyPlaceOfATable) {
-  PlannedTable planned = table(OperationId::G1, "qkv");
+  PlannedTable planned = table(OperationId::gemm, "qkv");
   planned.cell_at = [this](const Place& place) {
     const std::int64_t tokens = place.at[0];
     return cell(place.at, {static_cast<double>(tokens)}, tokens == 7 ? 3 << 20 : 0);

@@ -86,7 +86,7 @@ TEST(Ratios, ReadsAreAsFastAsFios) {
   for (const PlannedTable& table : plan_storage(target, bench)) {
     // fio reads without pauses. Its buffers lie in small pages, so that it needs more pieces for a
     // long read.
-    if (table.table.operation != OperationId::D1 || table.table.variant == kAfterPause) {
+    if (table.table.operation != OperationId::drive_read || table.table.variant == kAfterPause) {
       continue;
     }
     for (const PlannedCell& cell : table.cells) {

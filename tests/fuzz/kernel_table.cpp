@@ -31,7 +31,7 @@ void run_input(std::string_view input) {
   const std::filesystem::path table =
       write_scratch("table.csv", input.substr(std::min(end + 1, input.size())));
   calibrate::Imported imported =
-      calibrate::import_tables({{table, columns}}, model, hardware, "table");
+      calibrate::import_tables({{table, columns}}, &model, hardware, {.name = "table"});
   imported.profile.provenance.date = "2025-01-02";
   imported.profile.provenance.command = "fuzz";
   Problems problems;
@@ -44,7 +44,7 @@ void run_input(std::string_view input) {
   } catch (const ConfigError& error) {
     fail(std::string("an imported profile is refused: ") + error.what() + "\n" + text);
   }
-  const auto rows = calibrate::judge_fit(imported.profile, model, hardware, 1);
+  const auto rows = calibrate::judge_fit(imported.profile, &model, hardware, 1);
   (void)calibrate::to_text(imported, rows, hardware);
 }
 

@@ -28,9 +28,17 @@ inline std::vector<std::string> config_names(const std::string& kind) {
   return names;
 }
 
+/// With the preset that the file builds on below its own keys.
 inline Json load_json(const std::string& kind, const std::string& name) {
   const std::filesystem::path path = config_folder(kind) / (name + ".json");
-  return parse_json_strictly(read_text_file(path), path.string());
+  Json json = parse_json_strictly(read_text_file(path), path.string());
+  if (!json.contains("preset") || kind == "examples") {
+    return json;
+  }
+  Json base = load_json(kind, json["preset"].get<std::string>());
+  json.erase("preset");
+  base.merge_patch(json);
+  return base;
 }
 
 template <class T>

@@ -22,7 +22,7 @@ inline ProfileCell cell(std::vector<std::int64_t> at, double seconds) {
 
 inline ProfileTable matrix_table(const std::string& name, std::int64_t n, std::int64_t k,
                                  const std::map<std::int64_t, double>& seconds) {
-  ProfileTable table{.operation = OperationId::G1, .variant = name};
+  ProfileTable table{.operation = OperationId::gemm, .variant = name};
   table.shape = {{"n", n}, {"k", k}, {"element_bytes", 2}};
   table.axes = {"tokens"};
   for (const auto& [tokens, time] : seconds) {
@@ -50,7 +50,7 @@ inline Profile tiny_profile() {
   profile.tables.push_back(matrix_table("lm_head", 10, 4, {{1, 1}, {16, 1}}));
   const std::map<std::string, std::int64_t> shape{
       {"attention_heads", 2}, {"kv_heads", 1}, {"head_dim", 2}, {"element_bytes", 2}};
-  ProfileTable extend{.operation = OperationId::A1, .variant = "random_slots"};
+  ProfileTable extend{.operation = OperationId::prefill_attention, .variant = "random_slots"};
   extend.shape = shape;
   extend.axes = {"new_tokens", "past_tokens"};
   for (const std::int64_t added : {1, 4}) {
@@ -60,7 +60,7 @@ inline Profile tiny_profile() {
     }
   }
   profile.tables.push_back(extend);
-  ProfileTable decode{.operation = OperationId::A2, .variant = "random_slots"};
+  ProfileTable decode{.operation = OperationId::decode_attention, .variant = "random_slots"};
   decode.shape = shape;
   decode.axes = {"batch", "context"};
   for (const std::int64_t batch : {1, 4}) {

@@ -26,7 +26,8 @@ double product(double x, double y) { return 1e-6 * x * (1 + y); }
 
 TEST(ProfileGrid, GivesTheMedianOfEachCell) {
   const Profile profile = tiny_profile();
-  for (const OperationId operation : {OperationId::G1, OperationId::A1, OperationId::A2}) {
+  for (const OperationId operation :
+       {OperationId::gemm, OperationId::prefill_attention, OperationId::decode_attention}) {
     const ProfileTable& table = *find_tables(profile, operation).front();
     const ProfileGrid grid = make_grid(profile, table);
     for (const ProfileCell& measured : table.cells) {
@@ -39,7 +40,7 @@ TEST(ProfileGrid, GivesTheMedianOfEachCell) {
 }
 
 TEST(ProfileGrid, IsAPowerOfTheFirstAxis) {
-  const ProfileGrid grid = grid_of(tiny_profile(), OperationId::G1);
+  const ProfileGrid grid = grid_of(tiny_profile(), OperationId::gemm);
   // 1 s for 1, 2 s for 4: half way up the exponents is 2, in 2^(1/2) s. 2 s for 4, 8 s for 16: 4.
   EXPECT_NEAR(grid.at(2).seconds, std::sqrt(2.0), kRounding);
   EXPECT_NEAR(grid.at(8).seconds, 4, kRounding);
@@ -47,7 +48,7 @@ TEST(ProfileGrid, IsAPowerOfTheFirstAxis) {
 }
 
 TEST(ProfileGrid, IsLinearAlongTheSecondAxis) {
-  const ProfileGrid grid = grid_of(tiny_profile(), OperationId::A1);
+  const ProfileGrid grid = grid_of(tiny_profile(), OperationId::prefill_attention);
   // n + P/8: 1 + 20/8 = 3.5, and between n = 1 (1.5) and n = 4 (4.5) at P = 4: 1.5 x 3^(1/2).
   EXPECT_NEAR(grid.at(1, 20).seconds, 3.5, kRounding);
   EXPECT_NEAR(grid.at(2, 4).seconds, 1.5 * std::sqrt(3.0), kRounding);
@@ -56,12 +57,12 @@ TEST(ProfileGrid, IsLinearAlongTheSecondAxis) {
 TEST(ProfileGrid, HoldsTheAttainedShareBeyondTheGrid) {
   const Profile profile = tiny_profile();
   // The limit of 16 tokens is 2 x 32 x 16 FLOP, of 32 tokens twice that: 2 x 8 s.
-  const ProfileGrid::Time tokens = grid_of(profile, OperationId::G1).at(32);
+  const ProfileGrid::Time tokens = grid_of(profile, OperationId::gemm).at(32);
   EXPECT_NEAR(tokens.seconds, 16, kRounding);
   EXPECT_TRUE(tokens.extrapolated);
   // 4 new after 32 are 4 x 32 + 10 = 138 pairs in 8 s, after 64 they are 266; compute is the limit
   // (16 FLOP a pair, 8 B a token).
-  const ProfileGrid::Time past = grid_of(profile, OperationId::A1).at(4, 64);
+  const ProfileGrid::Time past = grid_of(profile, OperationId::prefill_attention).at(4, 64);
   EXPECT_NEAR(past.seconds, 8.0 * 266 / 138, kRounding);
   EXPECT_TRUE(past.extrapolated);
 }
@@ -76,7 +77,7 @@ TEST(ProfileGrid, IsNeverFasterThanLight) {
   Profile profile = tiny_profile();
   profile.device.peak = FlopsPerSecond(100);
   // 2 x 32 x 16 = 1,024 FLOP take 10.24 s, not the 8 s of the cell; 256 FLOP 2.56, not 2.
-  const ProfileGrid grid = grid_of(profile, OperationId::G1);
+  const ProfileGrid grid = grid_of(profile, OperationId::gemm);
   EXPECT_NEAR(grid.at(16).seconds, 10.24, kRounding);
   EXPECT_NEAR(grid.at(4).seconds, 2.56, kRounding);
 }
@@ -84,9 +85,9 @@ TEST(ProfileGrid, IsNeverFasterThanLight) {
 TEST(ProfileGrid, IgnoresTheMemorysLimitForHotCaches) {
   Profile profile = tiny_profile();
   profile.device.memory_bandwidth = BytesPerSecond(1);
-  EXPECT_NEAR(grid_of(profile, OperationId::G1).at(1).seconds, 64, kRounding);  // 32 x 2 B
+  EXPECT_NEAR(grid_of(profile, OperationId::gemm).at(1).seconds, 64, kRounding);  // 32 x 2 B
   profile.tables[0].cache = CacheState::hot;
-  EXPECT_NEAR(grid_of(profile, OperationId::G1).at(1).seconds, 1, kRounding);
+  EXPECT_NEAR(grid_of(profile, OperationId::gemm).at(1).seconds, 1, kRounding);
 }
 
 TEST(ProfileGrid, TakesTheMiddleOfTimesThatFallWithinNoise) {

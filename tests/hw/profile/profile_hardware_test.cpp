@@ -34,20 +34,20 @@ TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
   Profile profile = tiny_profile();
   using enum OperationId;
   // 1,000 B in 0.5 s are 2 kB/s, 4,000 in 1 s 4 kB/s. Both ways together 2 + 3 = 5 kB/s.
-  add_table(profile, C4, "to_device", {cell({1000}, 0.5), cell({4000}, 1)});
-  add_table(profile, C4, "to_host", {cell({4000}, 2)});
-  add_table(profile, C4, "to_device_of_both", {cell({4000}, 2)});
-  add_table(profile, C4, "to_host_of_both", {cell({6000}, 2)});
-  // C1 is not asked where C4 is there.
-  add_table(profile, C1, "pinned", {cell({9000, 1}, 1)});
-  add_table(profile, C6, "event", {cell({}, 3e-6)});
+  add_table(profile, copy_duplex, "to_device", {cell({1000}, 0.5), cell({4000}, 1)});
+  add_table(profile, copy_duplex, "to_host", {cell({4000}, 2)});
+  add_table(profile, copy_duplex, "to_device_of_both", {cell({4000}, 2)});
+  add_table(profile, copy_duplex, "to_host_of_both", {cell({6000}, 2)});
+  // copy_h2d is not asked where copy_duplex is there.
+  add_table(profile, copy_h2d, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, call_overhead, "event", {cell({}, 3e-6)});
   // A block of 100 B every 0.01 s with 4 in flight; of writes the sustained rate counts.
-  add_table(profile, D1, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
-  add_table(profile, D2, "burst", {cell({100, 4}, 0.01)});
-  add_table(profile, D2, "sustained", {cell({100, 4}, 0.04)});
+  add_table(profile, drive_read, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
+  add_table(profile, drive_write, "burst", {cell({100, 4}, 0.01)});
+  add_table(profile, drive_write, "sustained", {cell({100, 4}, 0.04)});
   // All reads is no mix; a mix slower than reading alone counts as that.
-  add_table(profile, D3, "random", {cell({100, 4, 100}, 0.001), cell({100, 4, 50}, 0.02)});
-  add_table(profile, X1, "scheduler_step", {cell({8}, 2e-6), cell({1}, 1e-6)});
+  add_table(profile, drive_mix, "random", {cell({100, 4, 100}, 0.001), cell({100, 4, 50}, 0.02)});
+  add_table(profile, control_step, "scheduler_step", {cell({8}, 2e-6), cell({1}, 1e-6)});
   EXPECT_EQ(measured_hardware(profile),
             Json::parse(R"({"links": {"pcie": {"to_device": "4kB/s", "to_host": "2kB/s",
                                                "both": "5kB/s", "latency": "3us",
@@ -60,8 +60,8 @@ TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
 
 TEST(MeasuredHardware, TakesOneWayAloneFromPlainCopies) {
   Profile profile = tiny_profile();
-  add_table(profile, OperationId::C1, "pinned", {cell({9000, 1}, 1)});
-  add_table(profile, OperationId::C2, "pageable", {cell({8000, 1}, 1)});
+  add_table(profile, OperationId::copy_h2d, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, OperationId::copy_d2h, "pageable", {cell({8000, 1}, 1)});
   EXPECT_EQ(measured_hardware(profile),
             Json::parse(R"({"links": {"pcie": {"to_device": "9kB/s", "to_host": "8kB/s",
                                                "of": "gpu"}}})"));
@@ -70,18 +70,19 @@ TEST(MeasuredHardware, TakesOneWayAloneFromPlainCopies) {
 TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
   Profile profile = tiny_profile();
   using enum OperationId;
-  add_table(profile, C4, "to_device", {cell({4000}, 0.25)});  // 16 kB/s
-  add_table(profile, C4, "to_host", {cell({4000}, 0.5)});     // 8 kB/s
-  add_table(profile, C4, "to_device_of_both", {cell({4000}, 0.4)});
-  add_table(profile, C4, "to_host_of_both", {cell({4000}, 0.5)});  // together 18 of 24 kB/s
+  add_table(profile, copy_duplex, "to_device", {cell({4000}, 0.25)});  // 16 kB/s
+  add_table(profile, copy_duplex, "to_host", {cell({4000}, 0.5)});     // 8 kB/s
+  add_table(profile, copy_duplex, "to_device_of_both", {cell({4000}, 0.4)});
+  add_table(profile, copy_duplex, "to_host_of_both",
+            {cell({4000}, 0.5)});  // together 18 of 24 kB/s
   // Pieces of 10 B at 1 kB/s at best, of 40 B at 4, of 100 B at 20.
-  add_table(profile, C1, "pinned",
+  add_table(profile, copy_h2d, "pinned",
             {cell({100, 10}, 0.2), cell({1000, 100}, 1), cell({5000, 1}, 0.0001)});
-  add_table(profile, C1, "pinned",
+  add_table(profile, copy_h2d, "pinned",
             {cell({100, 10}, 0.3), cell({400, 10}, 0.1), cell({1000, 10}, 0.05)});
-  add_table(profile, C2, "pinned", {cell({100, 10}, 0.05)});  // 2 kB/s
+  add_table(profile, copy_d2h, "pinned", {cell({100, 10}, 0.05)});  // 2 kB/s
   // A GPU does not reach pageable memory by itself.
-  add_table(profile, C1, "pageable", {cell({100, 10}, 1e-6)});
+  add_table(profile, copy_h2d, "pageable", {cell({100, 10}, 1e-6)});
   const auto link = [&](std::int64_t piece) {
     return measured_hardware(profile, Bytes(piece))["links"]["pcie"];
   };
@@ -99,35 +100,35 @@ TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
 TEST(FastestCopies, AreOfThePiecesNearestInSize) {
   Profile profile = tiny_profile();
   using enum OperationId;
-  EXPECT_EQ(fastest_copies(profile, C1, Bytes(10)), kCopyEngine);
-  add_table(profile, C1, "pinned",
+  EXPECT_EQ(fastest_copies(profile, copy_h2d, Bytes(10)), kCopyEngine);
+  add_table(profile, copy_h2d, "pinned",
             {cell({1000, 1}, 1e-6), cell({100, 10}, 0.2), cell({4000, 10}, 1)});
   profile.tables.back().method = kCopyEngine;
-  add_table(profile, C1, "pinned", {cell({100, 10}, 0.1), cell({4000, 10}, 2)});
+  add_table(profile, copy_h2d, "pinned", {cell({100, 10}, 0.1), cell({4000, 10}, 2)});
   profile.tables.back().method = kAllProcessors;
   for (const std::int64_t piece : {1, 10, 60}) {  // 60 is six times 10, 400 nearly seven times 60
-    EXPECT_EQ(fastest_copies(profile, C1, Bytes(piece)), kAllProcessors) << piece;
+    EXPECT_EQ(fastest_copies(profile, copy_h2d, Bytes(piece)), kAllProcessors) << piece;
   }
   for (const std::int64_t piece : {70, 400, 4000}) {
-    EXPECT_EQ(fastest_copies(profile, C1, Bytes(piece)), kCopyEngine) << piece;
+    EXPECT_EQ(fastest_copies(profile, copy_h2d, Bytes(piece)), kCopyEngine) << piece;
   }
-  EXPECT_EQ(fastest_copies(profile, C2, Bytes(10)), kCopyEngine);
+  EXPECT_EQ(fastest_copies(profile, copy_d2h, Bytes(10)), kCopyEngine);
 }
 
 TEST(MeasuredHardware, TakesLatenciesAndOverheadsOfThoseWhoWaited) {
   Profile profile = tiny_profile();
   using enum OperationId;
-  add_table(profile, C1, "pinned", {cell({9000, 1}, 1)});
-  add_table(profile, C6, "event", {cell({}, 3e-6)});
-  add_table(profile, D1, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
-  add_table(profile, D1, kAfterPause, {cell({200, 1}, 0.05)});
+  add_table(profile, copy_h2d, "pinned", {cell({9000, 1}, 1)});
+  add_table(profile, call_overhead, "event", {cell({}, 3e-6)});
+  add_table(profile, drive_read, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
+  add_table(profile, drive_read, kAfterPause, {cell({200, 1}, 0.05)});
   EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["latency"], "3us");
   EXPECT_EQ(
       measured_hardware(profile)["ssd"],
       Json::parse(R"({"bandwidth": {"read": "10kB/s", "latency": "50ms"}, "block": "100B"})"));
   EXPECT_FALSE(measured_hardware(profile).contains("efficiency"));
-  add_table(profile, C6, "transfer", {cell({}, 7e-6)});
-  add_table(profile, C6, "hand_over", {cell({}, 4e-6)});
+  add_table(profile, call_overhead, "transfer", {cell({}, 7e-6)});
+  add_table(profile, call_overhead, "hand_over", {cell({}, 4e-6)});
   EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["latency"], "7us");
   EXPECT_EQ(measured_hardware(profile)["efficiency"],
             Json::parse(R"({"command_overhead": "8us"})"));
@@ -136,13 +137,13 @@ TEST(MeasuredHardware, TakesLatenciesAndOverheadsOfThoseWhoWaited) {
 TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
   Profile profile = tiny_profile();
   using enum OperationId;
-  add_table(profile, D1, "random", {cell({400, 4}, 0.004)});  // 100 kB/s
-  add_table(profile, D2, "burst", {cell({400, 4}, 0.01)});    // 40 kB/s
-  add_table(profile, D1, kAfterPause, {cell({100, 1}, 0.5), cell({400, 1}, 0.75)});
+  add_table(profile, drive_read, "random", {cell({400, 4}, 0.004)});  // 100 kB/s
+  add_table(profile, drive_write, "burst", {cell({400, 4}, 0.01)});   // 40 kB/s
+  add_table(profile, drive_read, kAfterPause, {cell({100, 1}, 0.5), cell({400, 1}, 0.75)});
   const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
   EXPECT_FALSE(bandwidth().contains("one_request"));
   // The latency is that of the smallest read; 400 bytes took 0.25 and 0.5 s more.
-  add_table(profile, D2, kAfterPause, {cell({100, 1}, 0.875), cell({400, 1}, 1)});
+  add_table(profile, drive_write, kAfterPause, {cell({100, 1}, 0.875), cell({400, 1}, 1)});
   EXPECT_EQ(bandwidth()["latency"], "500ms");
   EXPECT_EQ(bandwidth()["one_request"],
             Json::parse(R"({"size": "400B", "read": "1.6kB/s", "write": "800B/s"})"));
@@ -159,14 +160,14 @@ TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
 TEST(MeasuredHardware, TakesOneLoadFromTheSmallestAndTheLargestAfterAPause) {
   Profile profile = tiny_profile();
   using enum OperationId;
-  add_table(profile, D1, "random", {cell({400, 4}, 0.004)});
-  add_table(profile, D4, "read_to_device", {cell({100}, 9), cell({400}, 9)});
+  add_table(profile, drive_read, "random", {cell({400, 4}, 0.004)});
+  add_table(profile, drive_to_device, "read_to_device", {cell({100}, 9), cell({400}, 9)});
   const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
   EXPECT_FALSE(bandwidth().contains("one_load"));
   // 300 bytes more by the faster way to copy take 1.5 s, and the first 100 half a second of 0.75.
-  add_table(profile, D4, kAfterPause, {cell({100}, 0.875), cell({400}, 2.25)});
+  add_table(profile, drive_to_device, kAfterPause, {cell({100}, 0.875), cell({400}, 2.25)});
   profile.tables.back().method = kCopyEngine;
-  add_table(profile, D4, kAfterPause, {cell({100}, 0.75), cell({400}, 3)});
+  add_table(profile, drive_to_device, kAfterPause, {cell({100}, 0.75), cell({400}, 3)});
   profile.tables.back().method = kAllProcessors;
   EXPECT_EQ(bandwidth()["one_load"],
             Json::parse(R"({"latency": "250ms", "size": "400B", "rate": "200B/s"})"));
@@ -184,18 +185,18 @@ TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
   Profile profile = tiny_profile();
   using enum OperationId;
   constexpr std::int64_t kBlock = kDriveRequestBytes;
-  // A block in 4 ms at best; another size is faster, but not what D5 moves.
-  add_table(profile, D1, "random",
+  // A block in 4 ms at best; another size is faster, but not what drive_beside_copies moves.
+  add_table(profile, drive_read, "random",
             {cell({kBlock, 1}, 0.005), cell({kBlock, 4}, 0.004), cell({2 * kBlock, 4}, 0.004)});
-  add_table(profile, D2, "burst", {cell({kBlock, 4}, 0.006)});
-  add_table(profile, D2, "sustained", {cell({kBlock, 4}, 0.02)});
+  add_table(profile, drive_write, "burst", {cell({kBlock, 4}, 0.006)});
+  add_table(profile, drive_write, "sustained", {cell({kBlock, 4}, 0.02)});
   // 16 blocks in 160 ms, 10 ms each: 0.4. Writes in 96 ms, 6 ms each.
-  add_table(profile, D5, "read", {cell({16 * kBlock}, 0.16)});
+  add_table(profile, drive_beside_copies, "read", {cell({16 * kBlock}, 0.16)});
   const auto shares = [&] {
     return measured_hardware(profile)["ssd"]["bandwidth"]["beside_copies"];
   };
   EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4})"));
-  add_table(profile, D5, "write", {cell({16 * kBlock}, 0.096)});
+  add_table(profile, drive_beside_copies, "write", {cell({16 * kBlock}, 0.096)});
   EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4, "write": 1.0})"));
   // Never more than all of it.
   profile.tables.back().cells = {cell({16 * kBlock}, 0.08)};
@@ -206,8 +207,8 @@ TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
 
 TEST(MeasuredHardware, SaysNothingOfADriveWhoseBlockWasNotMeasuredAlone) {
   Profile profile = tiny_profile();
-  add_table(profile, OperationId::D1, "random", {cell({4096, 1}, 0.001)});
-  add_table(profile, OperationId::D5, "read", {cell({1 << 24}, 1)});
+  add_table(profile, OperationId::drive_read, "random", {cell({4096, 1}, 0.001)});
+  add_table(profile, OperationId::drive_beside_copies, "read", {cell({1 << 24}, 1)});
   EXPECT_FALSE(measured_hardware(profile)["ssd"]["bandwidth"].contains("beside_copies"));
 }
 
@@ -216,16 +217,16 @@ TEST(MeasuredHardware, TakesWhatComputingLeavesOfTheHostLink) {
   using enum OperationId;
   const auto shares = [&] { return measured_hardware(profile)["links"]["pcie"]["beside_compute"]; };
   // Of sizes measured both ways: 0.5, 0.8 and 0.9.
-  add_table(profile, C5, "to_device",
+  add_table(profile, copy_beside_compute, "to_device",
             {cell({1000}, 2), cell({2000}, 2.5), cell({3000}, 3), cell({4000}, 99)});
-  add_table(profile, C1, "pageable", {cell({1000, 1}, 0.1)});
-  add_table(profile, C1, "pinned",
+  add_table(profile, copy_h2d, "pageable", {cell({1000, 1}, 0.1)});
+  add_table(profile, copy_h2d, "pinned",
             {cell({1000, 1}, 1), cell({1000, 10}, 9), cell({2000, 1}, 2), cell({3000, 1}, 2.7)});
   EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.8})"));
-  // C1 is not asked where C4 is there. Of two the lower; never more than all of it.
-  add_table(profile, C4, "to_device", {cell({1000}, 0.4), cell({2000}, 1)});
-  add_table(profile, C4, "to_host", {cell({1000}, 1)});
-  add_table(profile, C5, "to_host", {cell({1000}, 0.9)});
+  // copy_h2d is not asked where copy_duplex is there. Of two the lower; never more than all of it.
+  add_table(profile, copy_duplex, "to_device", {cell({1000}, 0.4), cell({2000}, 1)});
+  add_table(profile, copy_duplex, "to_host", {cell({1000}, 1)});
+  add_table(profile, copy_beside_compute, "to_host", {cell({1000}, 0.9)});
   EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.2, "to_host": 1.0})"));
 }
 
@@ -235,9 +236,9 @@ TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
   profile.device.memory_bandwidth = BytesPerSecond(1e9);
   using enum OperationId;
   for (const char* variant : {"to_device", "to_host", "to_device_of_both", "to_host_of_both"}) {
-    add_table(profile, C4, variant, {cell({1000000}, 1)});
+    add_table(profile, copy_duplex, variant, {cell({1000000}, 1)});
   }
-  add_table(profile, D1, "random", {cell({100, 4}, 0.1)});
+  add_table(profile, drive_read, "random", {cell({100, 4}, 0.1)});
   profile.host = ProfileHost{.cpu = "c", .cores = 1, .memory = Bytes(2048)};
   Problems problems;
   HardwareConfig hardware;

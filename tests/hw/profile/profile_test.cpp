@@ -40,12 +40,12 @@ TEST(ProfileFile, ReadsWhatItWrote) {
   profile.provenance.libraries["openblas"] = "0.3.21";
   profile.provenance.notes = {"a note"};
   profile.tables[0].left_out.push_back({.at = {64}, .why = "time budget"});
-  ProfileTable ragged{.operation = OperationId::A3, .axes = {"case"}};
+  ProfileTable ragged{.operation = OperationId::ragged_attention, .axes = {"case"}};
   ragged.shape = profile.tables.back().shape;
   ragged.cells.push_back(cell({0}, 0.25));
   ragged.cells.back().parts = {{3, 5}, {1, 7}};
   for (ProfileTable& table : profile.tables) {
-    if (table.operation == OperationId::A1) {
+    if (table.operation == OperationId::prefill_attention) {
       ragged.shape = table.shape;
     }
   }
@@ -64,11 +64,26 @@ TEST(ProfileFile, HasOneLineForEachCell) {
 
 TEST(ProfileFile, OfAnotherVersionIsRefusedForThatAlone) {
   EXPECT_EQ(problems_after([](Json& json) {
-              json["format"] = "kvtier.profile/2";
+              json["format"] = "kvtier.profile/3";
               json["cells"] = 1;
             }),
-            Lines{"p.json: /format: expected \"kvtier.profile/1\", got \"kvtier.profile/2\": "
+            Lines{"p.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/3\": "
                   "measure again, or use the release that wrote it"});
+}
+
+TEST(ProfileFile, WithOldNamesOfOperationsIsRefusedWithTheNewOnes) {
+  EXPECT_EQ(problems_after([](Json& json) {
+              json["format"] = "kvtier.profile/1";
+              json["tables"] = {{{"operation", "G1"}},
+                                {{"operation", "D4"}},
+                                {{"operation", "G1"}},
+                                {{"operation", 3}},
+                                7};
+            }),
+            (Lines{"p.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/1\": "
+                   "measure again, or use the release that wrote it",
+                   "p.json: /tables/0/operation: \"G1\" is called \"gemm\" now",
+                   "p.json: /tables/1/operation: \"D4\" is called \"drive_to_device\" now"}));
 }
 
 TEST(ProfileFile, ReportsEveryBadValueAtOnce) {
@@ -86,17 +101,20 @@ TEST(ProfileFile, ReportsEveryBadValueAtOnce) {
 
 TEST(ProfileFile, RefusesWhatIsNotTheOperations) {
   EXPECT_EQ(problems_after([](Json& json) { json["tables"][0]["axes"] = Json::array({"batch"}); }),
-            Lines{"p.json: /tables/0/axes: the axes of G1 are [tokens], got [batch]"});
-  EXPECT_EQ(problems_after([](Json& json) { json["tables"][0]["shape"].erase("k"); }),
-            Lines{"p.json: /tables/0/shape: the shape of G1 is given by [element_bytes, k, n], got "
-                  "[element_bytes, n]"});
-  EXPECT_EQ(problems_after([](Json& json) {
-              json["tables"][0]["operation"] = "E1";
-              json["tables"][0]["variant"] = "nrm";
-              json["tables"][0]["shape"] = Json{{"width", 4}, {"element_bytes", 2}};
-            }),
-            Lines{"p.json: /tables/0/variant: the variants of E1 are norm, activation, residual, "
-                  "embedding, sampling, kv_write, got \"nrm\" (did you mean \"norm\"?)"});
+            Lines{"p.json: /tables/0/axes: the axes of gemm are [tokens], got [batch]"});
+  EXPECT_EQ(
+      problems_after([](Json& json) { json["tables"][0]["shape"].erase("k"); }),
+      Lines{"p.json: /tables/0/shape: the shape of gemm is given by [element_bytes, k, n], got "
+            "[element_bytes, n]"});
+  EXPECT_EQ(
+      problems_after([](Json& json) {
+        json["tables"][0]["operation"] = "elementwise";
+        json["tables"][0]["variant"] = "nrm";
+        json["tables"][0]["shape"] = Json{{"width", 4}, {"element_bytes", 2}};
+      }),
+      Lines{
+          "p.json: /tables/0/variant: the variants of elementwise are norm, activation, residual, "
+          "embedding, sampling, kv_write, got \"nrm\" (did you mean \"norm\"?)"});
   EXPECT_EQ(problems_after([](Json& json) { json["tables"][0]["cells"] = Json::array(); }),
             Lines{"p.json: /tables/0/cells: no cell was measured and none is said to be left out"});
 }
@@ -105,7 +123,7 @@ TEST(ProfileFile, RefusesCellsThatAreNotOnTheGridOrTwice) {
   EXPECT_EQ(problems_after([](Json& json) {
               json["tables"][0]["cells"][0]["at"] = Json::array({1, 2});
             }),
-            Lines{"p.json: /tables/0/cells/0/at: G1 has 1 axes, got [1, 2]"});
+            Lines{"p.json: /tables/0/cells/0/at: gemm has 1 axes, got [1, 2]"});
   EXPECT_EQ(
       problems_after([](Json& json) {
         json["tables"][0]["left_out"].push_back(Json{{"at", Json::array({1})}, {"why", "memory"}});
@@ -123,7 +141,7 @@ TEST(ProfileFile, RefusesStepsOfNoRequestsAndRunsOfMoreThanDecode) {
   const auto with = [](const char* variant, const Json& at) {
     return problems_after([&](Json& json) {
       Json& table = json["tables"][0];
-      table["operation"] = "X2";
+      table["operation"] = "model_step";
       table["variant"] = variant;
       table["axes"] = Json::array({"requests", "new_tokens", "past_tokens"});
       for (const char* size : {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim",
@@ -173,11 +191,11 @@ TEST(ProfileFile, KeepsPartsForRaggedBatches) {
   EXPECT_EQ(problems_after([](Json& json) {
               json["tables"][0]["cells"][0]["parts"] = Json::array({Json::array({1, 2})});
             }),
-            Lines{"p.json: /tables/0/cells/0/parts: only A3 has parts, not G1"});
+            Lines{"p.json: /tables/0/cells/0/parts: only ragged_attention has parts, not gemm"});
   EXPECT_EQ(problems_after([](Json& json) {
               for (Json& table : json["tables"]) {
-                if (table["operation"] == "A1") {
-                  table["operation"] = "A3";
+                if (table["operation"] == "prefill_attention") {
+                  table["operation"] = "ragged_attention";
                   table["axes"] = Json::array({"case"});
                   table["cells"] = Json::array({table["cells"][0]});
                   table["cells"][0]["at"] = Json::array({0});

@@ -86,7 +86,7 @@ TEST(ProfilePrefill, SaysWhereItLeavesTheGrid) {
 
 TEST(ProfilePrefill, ChargesElementWorkThatWasMeasured) {
   Profile profile = tiny_profile();
-  ProfileTable norm{.operation = OperationId::E1, .variant = "norm"};
+  ProfileTable norm{.operation = OperationId::elementwise, .variant = "norm"};
   norm.shape = {{"width", 4}, {"element_bytes", 2}};
   norm.axes = {"tokens"};
   norm.cells = {test::cell({4}, 0.5)};
@@ -95,13 +95,14 @@ TEST(ProfilePrefill, ChargesElementWorkThatWasMeasured) {
   const ProfileTiming timing = timing_of(profile, 1);
   EXPECT_NEAR(timing.prefill(std::vector<PrefillPart>{{4_tokens, 8_tokens}}).layer.seconds(), 12,
               kRounding);
-  EXPECT_EQ(timing.left_out(), (Lines{"E1 residual", "E1 activation", "E1 kv_write", "R1 rope",
-                                      "E1 embedding", "E1 sampling"}));
+  EXPECT_EQ(timing.left_out(),
+            (Lines{"elementwise residual", "elementwise activation", "elementwise kv_write",
+                   "rotation rope", "elementwise embedding", "elementwise sampling"}));
 }
 
 TEST(ProfilePrefill, OfKeysWithoutPositionsTakesAttentionThatRotatesThem) {
   Profile profile = tiny_profile();
-  ProfileTable rope{.operation = OperationId::R1, .variant = "rope"};
+  ProfileTable rope{.operation = OperationId::rotation, .variant = "rope"};
   rope.shape = {{"heads", 3}, {"head_dim", 2}, {"element_bytes", 2}};
   rope.axes = {"tokens"};
   rope.cells = {test::cell({4}, 0.25)};
@@ -122,9 +123,9 @@ TEST(ProfilePrefill, OfKeysWithoutPositionsTakesAttentionThatRotatesThem) {
   // 11 s as above and the rotation of the new tokens.
   EXPECT_NEAR(layer_seconds(KeyPositions::embedded), 11.25, kRounding);
   EXPECT_NEAR(layer_seconds(KeyPositions::decoupled), 11.25, kRounding);
-  profile.tables.push_back(rotated(OperationId::A1));
+  profile.tables.push_back(rotated(OperationId::prefill_attention));
   EXPECT_NEAR(layer_seconds(KeyPositions::decoupled), 11.25, kRounding) << "decode has none";
-  profile.tables.push_back(rotated(OperationId::A2));
+  profile.tables.push_back(rotated(OperationId::decode_attention));
   // Attention of 4 after 8 takes 10 s instead of 5, the rotation among them.
   EXPECT_NEAR(layer_seconds(KeyPositions::decoupled), 16, kRounding);
   EXPECT_NEAR(layer_seconds(KeyPositions::embedded), 11.25, kRounding);
@@ -139,7 +140,8 @@ Profile profile_of_two() {
   profile.tables.push_back(matrix_table("half", 4, 2, {{4, 1}}));
   profile.tables.push_back(matrix_table("half", 4, 4, {{4, 3}}));  // mlp_up and mlp_down
   profile.tables.push_back(matrix_table("half", 5, 4, {{1, 1}, {4, 1}}));
-  for (const OperationId operation : {OperationId::A1, OperationId::A2}) {
+  for (const OperationId operation :
+       {OperationId::prefill_attention, OperationId::decode_attention}) {
     ProfileTable half = *find_tables(profile, operation).front();
     half.shape["attention_heads"] = 1;
     profile.tables.push_back(half);
@@ -205,7 +207,7 @@ TEST(ProfileDecode, NeverFallsFromOneTokenToTheNext) {
 }
 
 ProfileTable& add_runs(Profile& profile, std::vector<ProfileCell> cells) {
-  ProfileTable runs{.operation = OperationId::X2, .variant = kDecodeRun};
+  ProfileTable runs{.operation = OperationId::model_step, .variant = kDecodeRun};
   runs.shape = step_shape(tiny_model(), 2);
   runs.axes = {"requests", "new_tokens", "past_tokens"};
   runs.cells = std::move(cells);
@@ -285,7 +287,8 @@ TEST(ProfilePrefill, TakesLessInARun) {
 
 TEST(ProfileDecode, IsCorrectedOnlyAsRunsWereMeasured) {
   Profile profile = tiny_profile();
-  for (const OperationId operation : {OperationId::A1, OperationId::A2}) {
+  for (const OperationId operation :
+       {OperationId::prefill_attention, OperationId::decode_attention}) {
     ProfileTable rotated = *find_tables(profile, operation).front();
     rotated.variant = kRotatedVariant;
     for (ProfileCell& one : rotated.cells) {
@@ -336,7 +339,7 @@ TEST(ProfileDecode, GivesTheTimeOfOneLayer) {
 TEST(ProfileTimingCheck, NamesWhatIsMissingAndWhatThereIs) {
   Profile profile = tiny_profile();
   std::erase_if(profile.tables, [](const ProfileTable& table) {
-    return table.operation == OperationId::A2 || table.variant == "lm_head";
+    return table.operation == OperationId::decode_attention || table.variant == "lm_head";
   });
   Problems problems;
   problems.set_origin("", "run.json");
@@ -344,11 +347,12 @@ TEST(ProfileTimingCheck, NamesWhatIsMissingAndWhatThereIs) {
   const std::string end =
       ": measure with --model tiny, or set /hardware/unmeasured to \"roofline\"";
   EXPECT_EQ(problems.lines(),
-            (Lines{"run.json: /hardware/profile: profile tiny-profile has no G1 of 10 x 4 in 2 B "
+            (Lines{"run.json: /hardware/profile: profile tiny-profile has no gemm of 10 x 4 in 2 B "
                    "(lm_head), needed for tiny on 1 GPUs; it has 8 x 4 in 2 B; 4 x 4 in 2 B; 4 x 8 "
                    "in 2 B" +
                        end,
-                   "run.json: /hardware/profile: profile tiny-profile has no A2 of 2 heads, 1 KV "
+                   "run.json: /hardware/profile: profile tiny-profile has no decode_attention of 2 "
+                   "heads, 1 KV "
                    "heads, 2 wide in 2 B, needed for tiny on 1 GPUs; it has none" +
                        end}));
 }
@@ -374,7 +378,7 @@ TEST(ProfileTimingCheck, IsContentWithoutAProfileOrWithAWholeOne) {
 TEST(ProfileTimingCheck, LetsTheRooflineStandInWhereAsked) {
   Profile profile = tiny_profile();
   std::erase_if(profile.tables, [](const ProfileTable& table) {
-    return table.operation == OperationId::A2 || table.variant == "lm_head";
+    return table.operation == OperationId::decode_attention || table.variant == "lm_head";
   });
   HardwareConfig hardware = hardware_with(profile);
   hardware.unmeasured = Unmeasured::roofline;
@@ -382,10 +386,17 @@ TEST(ProfileTimingCheck, LetsTheRooflineStandInWhereAsked) {
   check_profile_timing(tiny_model(), hardware, problems);
   EXPECT_EQ(problems.lines(), Lines{});
   const ProfileTiming timing(tiny_model(), hardware, KeyPositions::embedded, 4);
-  EXPECT_EQ(timing.from_roofline(), (Lines{"G1 lm_head", "A2"}));
+  EXPECT_EQ(timing.from_roofline(),
+            (Lines{"gemm lm_head", "decode_attention", "elementwise norm", "elementwise residual",
+                   "elementwise activation", "elementwise kv_write", "rotation rope",
+                   "elementwise embedding", "elementwise sampling"}));
+  EXPECT_EQ(timing.left_out(), Lines{});
   // Head: 4 rows x 80 FLOP over 1,000 = 0.32 s. Attention: 16 FLOP a token of context, 0.016 s,
-  // twice; 14 - 1 + 0.32 + 2 x 100 x 0.016 = 16.52.
-  EXPECT_NEAR(decode_seconds(timing, 4, 100), 16.52, 1e-6);
+  // twice; 14 - 1 + 0.32 + 2 x 100 x 0.016 = 16.52. Elements of 2 B of 4 rows are read and written,
+  // 0.016 s for each of a row: in each layer two norms and two residuals of 4, an activation of 8,
+  // KV of 4 and the rotation of 6, and outside an embedding of 4 and logits of 10: 0.016 x (2 x 34
+  // + 14) = 1.312.
+  EXPECT_NEAR(decode_seconds(timing, 4, 100), 17.832, 1e-6);
   EXPECT_FALSE(timing.decode(4).back().extrapolated);
 }
 

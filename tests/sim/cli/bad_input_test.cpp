@@ -25,7 +25,7 @@ TEST_F(BadConfig, RefusesJsonWithTooManyLevelsInEveryFile) {
   const std::string problem = ": expected at most 200 levels of nested objects and lists";
   write("deep.json", deep);
   write("deep.jsonl", "{\"point\": " + deep + "}\n");
-  write("profile.json", R"({"format": "kvtier.profile/1", "x": )" + deep + "}");
+  write("profile.json", R"({"format": "kvtier.profile/2", "x": )" + deep + "}");
   write_run();
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"simulate", "deep.json"},
@@ -157,8 +157,9 @@ TEST_F(BadConfig, SuggestsTheHardwareThatWasMeant) {
   write_run({{"/hardware", "a100-80gb"}});
   expect_bad_input(
       {"simulate", "run.json"},
-      {"run.json: /hardware: expected one of a100-40g, a100-80g, h100-80g, h100-8x, h200, "
-       "l40s, or the path of a file, got "
+      {"run.json: /hardware: expected one of a100-40g, a100-80g, a100-80g-8x, b200-8x, gb200-nvl4, "
+       "gb200-nvl72-tray, h100-80g, h100-8x, h200, h200-8x, l40s, l40s-8x, mi300x-8x, rtx4090-8x, "
+       "rtxpro6000-8x, or the path of a file, got "
        "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
 }
 

@@ -24,7 +24,8 @@ constexpr double kRepeatBand = 0.5;
 /// Every verdict follows from the errors and the bands of its line, and the exit code from the
 /// verdicts. On a busy machine whole tables are left out; those that are judged repeat.
 void expect_judged(const Outcome& check) {
-  // repeat       G1        3     1.2 %     3.4 %     2.0 %     5.0 %         0  in (5.0 %, 12.0 %)
+  // repeat       gemm        3     1.2 %     3.4 %     2.0 %     5.0 %         0  in (5.0 %, 12.0
+  // %)
   const std::regex line(
       R"((repeat|drift|held out|composition|sum|overlap)\s+\S+\s+(\d+)\s+([\d.]+) %\s+([\d.]+) %.*?  (?:-|(in|OUT) \(([\d.]+) %, ([\d.]+) %\))\n)");
   bool all_in = true;

@@ -324,7 +324,7 @@ TEST(DeviceConfigs, CopyInTheWayThatTheProfileFoundFaster) {
   Profile profile;
   const std::int64_t piece = kv_bytes_per_token_layer(config.model).value;
   for (const auto& [method, seconds] : {std::pair{kCopyEngine, 2.0}, {kAllProcessors, 1.0}}) {
-    profile.tables.push_back({.operation = OperationId::C2,
+    profile.tables.push_back({.operation = OperationId::copy_d2h,
                               .variant = "pinned",
                               .method = method,
                               .cells = {cell({64 * piece, 64}, seconds)}});

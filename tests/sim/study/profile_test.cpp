@@ -57,7 +57,7 @@ Profile small_profile() {
   std::vector<MatrixShape> matrices = layer_matrices(model, 1);
   matrices.push_back(head_matrix(model, 1));
   for (const MatrixShape& matrix : matrices) {
-    ProfileTable& table = add(OperationId::G1, std::string(matrix.name),
+    ProfileTable& table = add(OperationId::gemm, std::string(matrix.name),
                               {{"n", matrix.n}, {"k", matrix.k}, {"element_bytes", 2}});
     for (std::int64_t tokens = 1; tokens <= 256; tokens *= 2) {
       put(table, {tokens}, 1e-5 + 1e-7 * static_cast<double>(tokens));
@@ -65,20 +65,20 @@ Profile small_profile() {
   }
   const std::map<std::string, std::int64_t> shape{
       {"attention_heads", 4}, {"kv_heads", 4}, {"head_dim", 16}, {"element_bytes", 2}};
-  ProfileTable& extend = add(OperationId::A1, "random_slots", shape);
+  ProfileTable& extend = add(OperationId::prefill_attention, "random_slots", shape);
   for (std::int64_t added = 1; added <= 256; added *= 2) {
     for (std::int64_t past = 0; past <= 256; past = past == 0 ? 16 : 2 * past) {
       put(extend, {added, past}, 1e-5 + 1e-9 * static_cast<double>(added * (added + past)));
     }
   }
-  ProfileTable& decode = add(OperationId::A2, "random_slots", shape);
+  ProfileTable& decode = add(OperationId::decode_attention, "random_slots", shape);
   for (std::int64_t batch = 1; batch <= 4; batch *= 2) {
     for (std::int64_t context = 16; context <= 256; context *= 2) {
       put(decode, {batch, context}, 1e-5 + 1.37e-8 * static_cast<double>(batch * context));
     }
   }
   for (const char* way : {"to_device", "to_host", "to_device_of_both", "to_host_of_both"}) {
-    put(add(OperationId::C4, way, {}), {1 << 20}, 1e-3);
+    put(add(OperationId::copy_duplex, way, {}), {1 << 20}, 1e-3);
   }
   return profile;
 }
@@ -135,9 +135,9 @@ TEST_F(ProfileHardware, DescribesAServerByItself) {
 TEST_F(ProfileHardware, TakesTheLinksRatesOfPiecesOfTheModelsKv) {
   Profile profile = small_profile();
   ProfileTable& pieces = profile.tables.emplace_back();
-  pieces.operation = OperationId::C1;
+  pieces.operation = OperationId::copy_h2d;
   pieces.variant = "pinned";
-  pieces.axes = profile_operation(OperationId::C1).axes;
+  pieces.axes = profile_operation(OperationId::copy_h2d).axes;
   for (const auto& [piece, seconds] : {std::pair{128, 1.0}, {256, 0.5}, {512, 0.25}}) {
     pieces.cells.push_back({{1000 * piece, 1000}, seconds, seconds, seconds, 3, 0, {}});
   }
@@ -159,9 +159,9 @@ TEST_F(ProfileHardware, TakesTheLinksRatesOfPiecesOfTheModelsKv) {
 TEST_F(ProfileHardware, IsOfOneOfSeveralGpus) {
   Profile profile = small_profile();
   ProfileTable& pieces = profile.tables.emplace_back();
-  pieces.operation = OperationId::C1;
+  pieces.operation = OperationId::copy_h2d;
   pieces.variant = "pinned";
-  pieces.axes = profile_operation(OperationId::C1).axes;
+  pieces.axes = profile_operation(OperationId::copy_h2d).axes;
   for (const auto& [piece, seconds] : {std::pair{128, 1.0}, {256, 0.5}}) {
     pieces.cells.push_back({{1000 * piece, 1000}, seconds, seconds, seconds, 3, 0, {}});
   }
@@ -192,13 +192,13 @@ TEST_F(ProfileHardware, GivesMeasuredRatesToAPresetAndKeepsItsOtherKeys) {
 TEST_F(ProfileHardware, SaysWhatInterferesUnlessTheConfigDoes) {
   EXPECT_EQ(resolve(kProfileAlone).hardware.links.pcie.beside_compute, HostLinkShares());
   Profile profile = small_profile();
-  for (const char* way : {"to_device", "to_host"}) {  // twice the time of C4
-    profile.tables.push_back({.operation = OperationId::C5,
+  for (const char* way : {"to_device", "to_host"}) {  // twice the time of copy_duplex
+    profile.tables.push_back({.operation = OperationId::copy_beside_compute,
                               .variant = way,
                               .method = {},
                               .cache = CacheState::cold,
                               .shape = {},
-                              .axes = profile_operation(OperationId::C5).axes,
+                              .axes = profile_operation(OperationId::copy_beside_compute).axes,
                               .cells = {{{1 << 20}, 2e-3, 2e-3, 2e-3, 3, 0, {}}},
                               .left_out = {}});
   }
@@ -232,14 +232,14 @@ TEST_F(ProfileHardware, SaysWhatIsWrongWithTheProfile) {
             Lines{"run.json: /hardware/profile: no such file: ./none.json"});
   dir_.write("old.json", R"({"format": "kvtier.profile/0"})");
   EXPECT_EQ(problems(R"({"profile": "./old.json"})"),
-            Lines{"./old.json: /format: expected \"kvtier.profile/1\", got \"kvtier.profile/0\": "
+            Lines{"./old.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/0\": "
                   "measure again, or use the release that wrote it"});
 }
 
 TEST_F(ProfileHardware, RefusesAModelThatWasNotMeasured) {
   const Lines lines = problems(kProfileAlone, {"/model/hidden_size=96"});
   ASSERT_FALSE(lines.empty());
-  EXPECT_NE(lines[0].find("profile small-machine has no G1 of 192 x 96 in 2 B (qkv)"),
+  EXPECT_NE(lines[0].find("profile small-machine has no gemm of 192 x 96 in 2 B (qkv)"),
             std::string::npos)
       << lines[0];
   EXPECT_EQ(problems(kProfileAlone, {"/model/hidden_size=96", "/hardware/unmeasured=roofline"}),

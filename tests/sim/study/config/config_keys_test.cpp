@@ -228,7 +228,7 @@ class Bases {
                       .memory_bandwidth = BytesPerSecond(1e15),
                       .limits_source = "none"};
     profile.tables.push_back(
-        {.operation = OperationId::G1,
+        {.operation = OperationId::gemm,
          .variant = "lm_head",
          .method = {},
          .cache = CacheState::cold,

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "hw/model/model.hpp"
+#include "hw/profile/profile.hpp"
+#include "hw/timing/operation_time.hpp"
+
+/// Tables for shapes that were not measured themselves, interpolated from those that were.
+namespace kvtier {
+
+/// The upper limits of the profile's device for numbers of a type. Data in a cache are not read at
+/// the memory's rate.
+[[nodiscard]] Rates device_rates(const Profile& profile, std::optional<DataType> type,
+                                 CacheState cache);
+
+/// One matrix times `tokens` rows at given rates, of weights with so many bytes for each element.
+[[nodiscard]] double matrix_seconds(std::int64_t n, std::int64_t k, double element_bytes,
+                                    double tokens, const Rates& rates);
+
+/// Pairs of new and earlier tokens in causal attention of `added` tokens after `past`, each of
+/// which sees at most `window` tokens; 0: all of them.
+[[nodiscard]] double attention_pairs(double added, double past, std::int64_t window);
+
+/// A table, measured or interpolated.
+struct ShapedTable {
+  ProfileTable table;
+  /// Beyond the shapes that were measured.
+  bool extrapolated = false;
+  /// Times after past tokens are not measured but computed by the law of past_law_seconds.
+  bool past_by_law = false;
+};
+
+/// The times of an n x k matrix from a table over many n and k (gemm_grid), at the tokens that the
+/// table has: bilinear in the logarithms of n, k and the time. A place that was not measured is the
+/// geometric mean of the lines between its neighbours along n and along k. Beyond the grid the
+/// share of the limit that is attained at its edge is held. None without such a table.
+[[nodiscard]] std::optional<ShapedTable> interpolate_matrix(const Profile& profile, std::int64_t n,
+                                                            std::int64_t k, DataType type);
+/// The same from one table and some of its cells.
+[[nodiscard]] std::optional<ShapedTable> interpolate_matrix(const Profile& profile,
+                                                            const ProfileTable& grid,
+                                                            std::int64_t n, std::int64_t k);
+
+/// Attention of heads that were not measured, from tables that differ in attention_heads alone:
+/// linear in the logarithms of the heads and the time; beyond them in proportion to the limit. None
+/// without such a table.
+[[nodiscard]] std::optional<ShapedTable> interpolate_attention(const Profile& profile,
+                                                               OperationId operation,
+                                                               const AttentionShape& shape,
+                                                               std::int64_t window, DataType type);
+
+/// Tables of prefills without past tokens say nothing about cached prefixes. By the law, attention
+/// of n new tokens after P takes as much longer as
+///
+///     max(4 heads d n P / (rate of the longest measured prefill, attained_flops),
+///         2 d e P / 24 GB/s),
+///
+/// for d elements of e bytes in a head: a block of threads walks the past tokens of one KV head,
+/// and all heads at once. Fitted to the tables with past tokens of LLMServingSim (RTX PRO 6000) and
+/// Frontier (A800); configs/profiles/README.md has the error.
+[[nodiscard]] double past_law_seconds(const ProfileTable& table, double flops_per_second,
+                                      double added, double past);
+/// The operations per second that the longest prefill of a table attains.
+[[nodiscard]] double attained_flops(const ProfileTable& table);
+/// Adds cells after past tokens by the law to a table that has none; false if it has some.
+bool add_past_by_law(ProfileTable& table);
+
+}  // namespace kvtier
