@@ -53,10 +53,13 @@ TEST_F(CalibrateProfiles, SaysWhatIsMissingForATable) {
       {"calibrate", "--from-table", "none.csv", "--model", "llama2-7b", "--out", "p.json"},
       {"none.csv: no such file"});
   expect_bad_input({"calibrate", "--from-table", table, "--model", "lama2-7b", "--out", "p.json"},
-                   {"--model: expected one of falcon-40b, gpt3-13b, gpt3-6.7b, kvtier-small, "
-                    "kvtier-tiny, llama-65b, "
-                    "llama2-13b, llama2-70b, llama2-7b, llama3-8b, mistral-7b, opt-13b, opt-30b, "
-                    "opt-6.7b, or the path of a file, got \"lama2-7b\" (did you mean "
+                   {"--model: expected one of deepseek-v3, falcon-40b, gemma-3-27b, glm-5, "
+                    "gpt-oss-120b, gpt-oss-20b, gpt3-13b, gpt3-6.7b, kimi-k2, "
+                    "kvtier-small, kvtier-tiny, llama-3.1-405b, llama-3.1-70b, llama-3.1-8b, "
+                    "llama-65b, llama2-13b, llama2-70b, llama2-7b, llama3-8b, "
+                    "minimax-m2, mistral-7b, mixtral-8x7b, opt-13b, opt-30b, opt-6.7b, "
+                    "qwen3-235b-a22b, qwen3-30b-a3b, qwen3-32b, qwen3-8b, qwen3.5-397b-a17b, "
+                    "or the path of a file, got \"lama2-7b\" (did you mean "
                     "\"llama2-7b\"?)"});
   EXPECT_TRUE(files().empty());
 }

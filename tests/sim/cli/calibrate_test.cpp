@@ -49,7 +49,8 @@ TEST_F(Calibrate, AsksForTheModelOfAGpu) {
 TEST_F(Calibrate, SuggestsTheModelThatWasMeant) {
   const Outcome outcome = kvtier({"calibrate", "--model", "llama2-13", "--out", "p.json"});
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_NE(outcome.err.find("kvtier: --model: expected one of falcon-40b, "), std::string::npos)
+  EXPECT_NE(outcome.err.find("kvtier: --model: expected one of deepseek-v3, falcon-40b, "),
+            std::string::npos)
       << outcome.err;
   EXPECT_NE(outcome.err.find("got \"llama2-13\" (did you mean \"llama2-13b\"?)"), std::string::npos)
       << outcome.err;

@@ -86,11 +86,11 @@ TEST_F(Simulate, TakesTheCommandLineOverTheFileOverThePresetOverTheDefault) {
   EXPECT_EQ(plain["hardware"]["dram"]["capacity"], "128GiB");  // preset
   EXPECT_EQ(plain["hardware"]["gpus"], 2);                     // file, over the preset's 4
   EXPECT_EQ(plain["seed"], 1);
-  const json set = config_of({"--set", "/hardware/gpus=3", "--set", "/hardware/dram/capacity=1TiB",
+  const json set = config_of({"--set", "/hardware/gpus=5", "--set", "/hardware/dram/capacity=1TiB",
                               "--set", "/serving/slots=5", "--seed", "9"});
   EXPECT_EQ(set["serving"]["slots"], 5);
   EXPECT_EQ(set["hardware"]["dram"]["capacity"], "1TiB");
-  EXPECT_EQ(set["hardware"]["gpus"], 3);
+  EXPECT_EQ(set["hardware"]["gpus"], 5);
   EXPECT_EQ(set["seed"], 9);
 }
 
