@@ -224,10 +224,11 @@ TEST_F(Schemas, EveryPresetResolvesInARun) {
         std::pair{"systems", "/system"}}) {
     for (const auto& file : fs::directory_iterator(configs() / folder)) {
       if (file.path().extension() == ".json") {
-        const Outcome outcome = kvtier({"simulate", "run.json", "--print-config", "--set",
-                                        std::string(section) + "=" + file.path().stem().string(),
-                                        "--set", "/hardware/gpus=8", "--set",
-                                        R"(/hardware/cxl={"capacity": "512GiB", "price": "0$/h/GiB",
+        const Outcome outcome =
+            kvtier({"simulate", "run.json", "--print-config", "--set",
+                    std::string(section) + "=" + file.path().stem().string(), "--set",
+                    "/hardware/gpus=4", "--set", "/hardware/hbm/capacity=1TiB", "--set",
+                    R"(/hardware/cxl={"capacity": "512GiB", "price": "0$/h/GiB",
                                            "bandwidth": {"read": "64GB/s", "write": "64GB/s",
                                                          "both": "128GB/s"}})"});
         EXPECT_EQ(outcome.code, 0) << file.path() << "\n" << outcome.err;
