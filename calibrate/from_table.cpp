@@ -114,7 +114,7 @@ std::optional<Slot> shaped_slot(TableOperation operation, const Sizes& sizes) {
                   .variant = "matrix",
                   .shape = {},
                   .at = {tokens, sizes.of("n", 0), sizes.of("k", 0)},
-                  .dtype = sizes.type.value_or(DataType::bf16)};
+                  .dtype = named_type(sizes.type).value_or(DataType::bf16)};
     case prefill_attention:
     case decode_attention: {
       const std::int64_t heads = sizes.of("attention_heads", 0);
@@ -147,7 +147,7 @@ std::optional<Slot> shaped_slot(TableOperation operation, const Sizes& sizes) {
                             {"top_k", sizes.of("top_k", 0)},
                             {"expert_gpus", sizes.of("expert_gpus", 1)}},
                   .at = {tokens},
-                  .dtype = sizes.type.value_or(DataType::bf16)};
+                  .dtype = named_type(sizes.type).value_or(DataType::bf16)};
     }
     case mla_prefill:
       return Slot{.operation = OperationId::mla_prefill,
@@ -451,11 +451,7 @@ class Importer {
     }
     const std::string text(rows.text(rule.time));
     const auto time = number(text);
-    const bool no_number = text.empty() || is_not_finite(text);
-    if (!time && !no_number) {
-      report(rows.unexpected(rule.time, "a time"));
-    }
-    if (bad || (!time && !no_number)) {
+    if (bad) {
       return;
     }
     if (sizes.gpus < 1 || sizes.batch < 1) {
@@ -463,7 +459,7 @@ class Importer {
       return;
     }
     ++counts_.times;
-    if (no_number) {
+    if (!time) {
       ++counts_.not_numbers;
       return;
     }
@@ -583,11 +579,6 @@ class Importer {
             .median_seconds = rounded,
             .p75_seconds = rounded,
             .n = 1};
-  }
-
-  static bool is_not_finite(std::string_view text) {
-    return text == "nan" || text == "NaN" || text == "NAN" || text == "inf" || text == "-inf" ||
-           text == "None" || text == "null";
   }
 
   using TableKey = std::tuple<OperationId, std::string, std::map<std::string, std::int64_t>,
@@ -727,9 +718,19 @@ ColumnMap read_columns(const std::filesystem::path& path) {
   if (map.format != kFormat) {
     problems.add("/format", fmt::format("expected \"{}\", got \"{}\"", kFormat, map.format));
   }
+  constexpr std::array<std::string_view, 14> kSizes{
+      "n",           "k",           "attention_heads",   "kv_heads", "head_dim",
+      "window",      "hidden_size", "intermediate_size", "experts",  "top_k",
+      "expert_gpus", "bytes",       "elements",          "width"};
   for (std::size_t i = 0; i < map.rules.size(); ++i) {
     const ColumnRule& rule = map.rules[i];
     const std::string pointer = fmt::format("/rules/{}", i);
+    for (const auto& [size, column] : rule.sizes) {
+      if (std::ranges::find(kSizes, size) == kSizes.end()) {
+        problems.add(pointer + "/sizes/" + escape_pointer(size),
+                     fmt::format("expected one of {}", fmt::join(kSizes, ", ")));
+      }
+    }
     if (rule.op.has_value() == !rule.op_column.empty()) {
       problems.add(pointer, "expected either op or op_column");
     }

@@ -29,7 +29,10 @@ class HuggingFaceReader {
       T value{};
       const std::size_t before = problems_.lines().size();
       read_value(value, *found, pointer_ + "/" + key, problems_, limits);
-      failed_ = failed_ || problems_.lines().size() != before;
+      if (problems_.lines().size() != before) {
+        failed_ = true;
+        return std::nullopt;
+      }
       return value;
     }
     return std::nullopt;
@@ -37,8 +40,9 @@ class HuggingFaceReader {
 
   template <class T>
   T get(std::initializer_list<const char*> keys, const Limits& limits = {}) {
+    const std::size_t before = problems_.lines().size();
     const std::optional<T> value = find<T>(keys, limits);
-    if (!value) {
+    if (!value && problems_.lines().size() == before) {
       missing(*keys.begin());
     }
     return value.value_or(T{});
@@ -246,10 +250,12 @@ std::optional<std::vector<AttentionKind>> read_layer_types(HuggingFaceReader& re
                                           : shortest_pattern(kinds);
 }
 
-/// `ordinary` layers of one kind, then a full one.
-std::vector<AttentionKind> every_nth_is_full(AttentionKind ordinary, std::int64_t n) {
+/// `ordinary` layers of one kind, then a full one, as far as the model has layers.
+std::vector<AttentionKind> every_nth_is_full(AttentionKind ordinary, std::int64_t n,
+                                             std::int64_t layers) {
   std::vector<AttentionKind> kinds(static_cast<std::size_t>(n), ordinary);
   kinds.back() = AttentionKind::full;
+  kinds.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(n, layers))));
   return kinds;
 }
 
@@ -268,17 +274,20 @@ void read_attention(const Family& family, HuggingFaceReader& reader, ModelConfig
     } else if (family.type == "gemma3_text") {
       model.attention = every_nth_is_full(
           AttentionKind::window,
-          reader.find<std::int64_t>({"sliding_window_pattern"}, interval).value_or(6));
+          reader.find<std::int64_t>({"sliding_window_pattern"}, interval).value_or(6),
+          model.layers);
     } else if (family.type == "gpt_oss") {
       model.attention = {AttentionKind::window, AttentionKind::full};
     } else if (family.type == "llama4_text") {
       model.attention = every_nth_is_full(
           AttentionKind::window,
-          reader.find<std::int64_t>({"no_rope_layer_interval"}, interval).value_or(4));
+          reader.find<std::int64_t>({"no_rope_layer_interval"}, interval).value_or(4),
+          model.layers);
     } else if (family.shape == Shape::gated_delta) {
       model.attention = every_nth_is_full(
           AttentionKind::state,
-          reader.find<std::int64_t>({"full_attention_interval"}, interval).value_or(4));
+          reader.find<std::int64_t>({"full_attention_interval"}, interval).value_or(4),
+          model.layers);
     } else if (const auto list = reader.find<std::vector<std::int64_t>>({"attn_type_list"});
                list && family.shape == Shape::lightning && !list->empty()) {
       std::vector<AttentionKind> kinds_of_list;
@@ -400,10 +409,18 @@ void read_experts(const Family& family, HuggingFaceReader& reader, ModelConfig& 
   model.experts = experts;
 }
 
+/// The parts of layers that are quantized.
+struct Quantized {
+  bool attention = true;
+  bool mlp = true;
+};
+
 /// Matrices of layers in one format.
-void set_formats(ModelConfig& model, NumberFormat format, bool attention = true) {
-  model.precision.mlp = format;
-  if (attention) {
+void set_formats(ModelConfig& model, NumberFormat format, Quantized parts) {
+  if (parts.mlp) {
+    model.precision.mlp = format;
+  }
+  if (parts.attention) {
     model.precision.attention = format;
   }
   if (model.experts) {
@@ -411,20 +428,46 @@ void set_formats(ModelConfig& model, NumberFormat format, bool attention = true)
   }
 }
 
-bool leaves_out_attention(const Json& quantization) {
+/// By the lists of modules that are left out. A part that is left out in some layers counts as left
+/// out. Modules beside the layers of text say nothing.
+Quantized quantized_parts(const Json& quantization, bool has_experts) {
+  Quantized parts;
+  const auto names = [](const std::string& text, std::initializer_list<const char*> words) {
+    return std::ranges::any_of(
+        words, [&](const char* word) { return text.find(word) != std::string::npos; });
+  };
   for (const char* key : {"ignore", "exclude_modules", "modules_to_not_convert"}) {
     const auto list = quantization.find(key);
     if (list == quantization.end() || !list->is_array()) {
       continue;
     }
     for (const Json& one : *list) {
-      if (one.is_string() &&
-          one.get_ref<const std::string&>().find("self_attn") != std::string::npos) {
-        return true;
+      const std::string text = one.is_string() ? one.get<std::string>() : "";
+      if (names(text, {"vision", "visual", "audio", "mtp", "draft", "multi_modal"})) {
+        continue;
       }
+      parts.attention = parts.attention && !names(text, {"self_attn"});
+      parts.mlp = parts.mlp && !names(text, {"shared_expert"}) &&
+                  (has_experts || !names(text, {"mlp.", "mlp\\."}));
     }
   }
-  return false;
+  return parts;
+}
+
+/// `kv_cache_scheme` of compressed-tensors and ModelOpt.
+void read_kv_scheme(HuggingFaceReader& reader, ModelConfig& model) {
+  const Json* scheme = reader.at("kv_cache_scheme");
+  if (scheme == nullptr || scheme->is_null()) {
+    return;
+  }
+  const bool eight_bits = scheme->is_object() && scheme->value("num_bits", Json()) == 8;
+  const Json type = scheme->is_object() ? scheme->value("type", Json()) : Json();
+  if (!eight_bits || (type != "float" && type != "int")) {
+    reader.fail("kv_cache_scheme",
+                "expected num_bits 8 and type int or float, got " + quote_json(*scheme));
+    return;
+  }
+  model.precision.kv = type == "float" ? NumberFormat::fp8 : NumberFormat::int8;
 }
 
 /// How many bits, and whether they are a float, in compressed-tensors.
@@ -450,13 +493,14 @@ void read_quantization(const Json& json, Problems& problems, ModelConfig& model)
     reader.missing("quant_method");
     return;
   }
-  const bool with_attention = !leaves_out_attention(json);
+  const Quantized parts = quantized_parts(json, model.experts.has_value());
+  read_kv_scheme(reader, model);
   if (*method == "fp8" || *method == "fbgemm_fp8") {
-    set_formats(model, NumberFormat::fp8, with_attention);
+    set_formats(model, NumberFormat::fp8, parts);
   } else if (*method == "mxfp4") {
     model.precision.experts = NumberFormat::mxfp4;
     if (!model.experts) {
-      set_formats(model, NumberFormat::mxfp4, with_attention);
+      set_formats(model, NumberFormat::mxfp4, parts);
     }
   } else if (*method == "awq" || *method == "gptq" || *method == "auto-round") {
     const auto bits = reader.find<std::int64_t>({"bits", "w_bit"});
@@ -465,7 +509,7 @@ void read_quantization(const Json& json, Problems& problems, ModelConfig& model)
       reader.fail("bits", fmt::format("expected 4 or 8, got {}", *bits));
       return;
     }
-    set_formats(model, *format, with_attention);
+    set_formats(model, *format, parts);
   } else if (*method == "compressed-tensors") {
     const Json* groups = reader.at("config_groups");
     if (groups == nullptr || !groups->is_object() || groups->empty()) {
@@ -486,15 +530,15 @@ void read_quantization(const Json& json, Problems& problems, ModelConfig& model)
                       quote_json(weights));
       return;
     }
-    set_formats(model, *format, with_attention);
+    set_formats(model, *format, parts);
   } else if (method->starts_with("modelopt")) {
     const auto algorithm = reader.find<std::string>({"quant_algo"});
     const std::string name =
         algorithm.value_or(*method == "modelopt_fp4" || *method == "nvfp4" ? "NVFP4" : "");
     if (name == "NVFP4") {
-      set_formats(model, NumberFormat::nvfp4, with_attention);
+      set_formats(model, NumberFormat::nvfp4, parts);
     } else if (name.starts_with("FP8")) {
-      set_formats(model, NumberFormat::fp8, with_attention);
+      set_formats(model, NumberFormat::fp8, parts);
     } else if (!algorithm) {
       reader.missing("quant_algo");
     } else {
@@ -540,17 +584,16 @@ ModelConfig model_from_hugging_face(const Json& json, const std::string& origin)
         file.missing("text_config");
         problems.throw_if_any();
       }
-      const auto inner = text->find("model_type");
-      name_of_type = inner != text->end() && inner->is_string() &&
-                             find_family(inner->get<std::string>()) != nullptr
-                         ? inner->get<std::string>()
-                         : std::string(wrapper.text_type);
+      type = text->contains("model_type") ? &(*text)["model_type"] : nullptr;
+      name_of_type = type == nullptr     ? std::string(wrapper.text_type)
+                     : type->is_string() ? type->get<std::string>()
+                                         : "";
       break;
     }
   }
   const Family* family = find_family(name_of_type);
   if (family == nullptr) {
-    refuse_type(*type, file);
+    refuse_type(type != nullptr ? *type : Json(name_of_type), file);
     problems.throw_if_any();
   }
   HuggingFaceReader inner(text != nullptr ? *text : json, text != nullptr ? "/text_config" : "",

@@ -321,8 +321,21 @@ Bytes kv_bytes_read_per_token_layer(const ModelConfig& model, std::int64_t layer
 
 Bytes kv_bytes_per_token_layer(const ModelConfig& model, std::int64_t layer) {
   if (model.kv_bytes_per_token) {
+    // State layers keep no tokens, unless there are no others.
+    const auto keeps = [&](std::int64_t one) {
+      return attention_kind(model, one) != AttentionKind::state;
+    };
+    std::int64_t keeping = 0;
+    std::int64_t before = 0;
+    for (std::int64_t one = 0; one < model.layers; ++one) {
+      before += keeps(one) && one < layer ? 1 : 0;
+      keeping += keeps(one) ? 1 : 0;
+    }
     const std::int64_t all = model.kv_bytes_per_token->value;
-    return Bytes(all / model.layers + (layer < all % model.layers ? 1 : 0));
+    if (keeping == 0) {
+      return Bytes(all / model.layers + (layer < all % model.layers ? 1 : 0));
+    }
+    return keeps(layer) ? Bytes(all / keeping + (before < all % keeping ? 1 : 0)) : Bytes(0);
   }
   const AttentionKind kind = attention_kind(model, layer);
   const Bytes row = token_row_bytes(model, kind);
@@ -341,8 +354,9 @@ Bytes kv_bytes_per_token_layer(const ModelConfig& model, std::int64_t layer) {
 Bytes kv_bytes_per_token_layer(const ModelConfig& model) {
   Bytes most;
   const std::int64_t different =
-      model.kv_bytes_per_token ? 1
-                               : std::min<std::int64_t>(model.layers, std::ssize(model.attention));
+      model.kv_bytes_per_token && !model.state
+          ? 1
+          : std::min<std::int64_t>(model.layers, std::ssize(model.attention));
   for (std::int64_t layer = 0; layer < different; ++layer) {
     most = std::max(most, kv_bytes_per_token_layer(model, layer));
   }

@@ -139,7 +139,7 @@ struct ExpertsConfig {
   std::int64_t active = 0;
   std::int64_t shared = 0;
   std::int64_t intermediate_size = 0;
-  /// Of one shared expert; not set: as a routed one.
+  /// Width of one shared expert; not set: as a routed one.
   std::optional<std::int64_t> shared_intermediate_size;
   std::int64_t dense_layers = 0;
   std::int64_t every = 1;
@@ -163,7 +163,8 @@ void describe(V& v, ExpertsConfig& c) {
           "Layers at the beginning that have an MLP of /model/intermediate_size instead.",
           between(0, ModelLimits::kLayers));
   v.field("every", c.every,
-          "Of the layers behind these, the last of each so many has experts, the others an MLP.",
+          "Behind the dense layers one layer in so many has experts, the last of each group; the "
+          "others have an MLP.",
           between(1, ModelLimits::kLayers));
 }
 
@@ -215,7 +216,7 @@ struct ModelConfig {
   std::int64_t bytes_per_element = 2;
   std::int64_t kv_bytes_per_element = 2;
   Tokens context_window;
-  /// Of the first layers; repeated for those behind.
+  /// The attention of the first layers, repeated for those behind.
   std::vector<AttentionKind> attention{AttentionKind::full};
   std::optional<Tokens> window;
   bool output_gate = false;
@@ -376,9 +377,8 @@ struct LayerParameters {
 /// Those that one token uses: of routed experts, the active ones.
 [[nodiscard]] std::int64_t active_parameters(const ModelConfig& model);
 
-/// Routed experts that at least one of `tokens` tokens sees, if each token chooses at random: E x
-/// (1
-/// - (1 - k/E)^tokens).
+/// Routed experts that at least one of `tokens` tokens sees, if each token chooses k of the E at
+/// random. Their number is E x (1 - (1 - k/E)^tokens).
 [[nodiscard]] double touched_experts(const ExpertsConfig& experts, double tokens);
 
 /// Bytes of weights in a format; without one, in bytes_per_element.

@@ -79,6 +79,12 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
       texts.push_back(std::move(text));
     }
   }
+  if (operation == OperationId::gemm) {
+    for (const ProfileTable* table : find_tables(profile, OperationId::gemm_grid)) {
+      texts.push_back(
+          fmt::format("a grid of n and k in {}", to_string(table->dtype.value_or(DataType::bf16))));
+    }
+  }
   constexpr std::size_t kShown = 8;
   if (texts.size() > kShown) {
     const std::size_t more = texts.size() - kShown;
@@ -93,21 +99,6 @@ constexpr double kAllReducesPerLayer = 2;
 
 /// Activations travel between GPUs in 16 bits, whatever the weights have.
 constexpr double kActivationBytes = 2;
-
-/// Peaks times efficiencies for weights of a format. int4 and mxfp4 are multiplied in 16 bits.
-Rates attained_rates(const HardwareConfig& hardware, DataType type) {
-  const GpuConfig& gpu = hardware.gpu;
-  const FlopsPerSecond eight = gpu.peaks.eight_bits.value_or(FlopsPerSecond(2 * gpu.peak.value));
-  FlopsPerSecond peak = gpu.peak;
-  if (type == DataType::fp8 || type == DataType::fp8_block || type == DataType::int8) {
-    peak = eight;
-  } else if (type == DataType::nvfp4) {
-    peak = gpu.peaks.four_bits.value_or(eight);
-  }
-  Rates rates = kvtier::attained_rates(hardware);
-  rates.flops_per_second = peak.value * hardware.efficiency.compute;
-  return rates;
-}
 
 DataType type_of_format(NumberFormat format) {
   switch (format) {
@@ -181,12 +172,15 @@ std::optional<ShapedTable> table_of_matrix(const Profile& profile, const MatrixS
   return interpolate_matrix(profile, matrix.n, matrix.k, type);
 }
 
-DataType type_of_matrix(const ModelConfig& model, std::string_view matrix) {
+/// nullopt: /model/bytes_per_element.
+std::optional<NumberFormat> format_of_matrix(const ModelConfig& model, std::string_view matrix) {
   const bool is_attention = matrix == "qkv" || matrix == "attention_output";
   const bool is_mlp = matrix == "mlp_up" || matrix == "mlp_down";
-  const std::optional<NumberFormat> format = is_attention ? model.precision.attention
-                                             : is_mlp     ? model.precision.mlp
-                                                          : std::nullopt;
+  return is_attention ? model.precision.attention : is_mlp ? model.precision.mlp : std::nullopt;
+}
+
+DataType type_of_matrix(const ModelConfig& model, std::string_view matrix) {
+  const std::optional<NumberFormat> format = format_of_matrix(model, matrix);
   return format ? type_of_format(*format)
                 : plain_type(model.bytes_per_element).value_or(DataType::bf16);
 }
@@ -345,8 +339,10 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
           return matrix_seconds(matrix, bytes, tokens, rates);
         };
       } else {
-        work.roofline = [matrix, bytes = bytes_of(type), rates = attained_rates(hardware, type)](
-                            double tokens, double) {
+        Rates rates = attained_;
+        rates.flops_per_second =
+            attained_flops(model, hardware, format_of_matrix(model, matrix.name), 1);
+        work.roofline = [matrix, bytes = bytes_of(type), rates](double tokens, double) {
           return matrix_seconds(matrix.n, matrix.k, bytes, tokens, rates);
         };
       }

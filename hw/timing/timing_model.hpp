@@ -73,7 +73,7 @@ struct DecodePiece {
   return pieces[i];
 }
 
-/// Of requests with these contexts, the tokens within `window`: the sum of min(context, window).
+/// The tokens within `window` of requests with these contexts: the sum of min(context, window).
 [[nodiscard]] Tokens tokens_within(std::span<const Tokens> contexts, Tokens window);
 
 /// The same of `batch` requests whose contexts add up to `context` and differ by 1 at most.
@@ -91,8 +91,8 @@ class TimingModel {
   /// What the first iteration takes longer as the second pass of a run.
   [[nodiscard]] virtual SimDuration decode_as_second() const { return SimDuration(0); }
 
-  /// Of one iteration, the part spent in one layer; the mean of layers that differ, with requests
-  /// of equal contexts.
+  /// The part of one iteration that is spent in one layer; the mean of layers that differ, with
+  /// requests of equal contexts.
   [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;
 
   /// One iteration that prefills these parts (one at least, each with added > 0) and in the same

@@ -20,7 +20,7 @@ constexpr std::uint64_t kIterationLoad = std::uint64_t{1} << 48;
 constexpr std::uint64_t kFarLoad = std::uint64_t{2} << 48;
 constexpr std::uint64_t kCopy = std::uint64_t{3} << 48;
 constexpr std::uint64_t kSave = std::uint64_t{4} << 48;
-/// Of a copy, what is left of its purpose is the tier to which it goes.
+/// The cookie of a copy has its tier beside its number.
 constexpr std::uint64_t kTierShift = 40;
 constexpr std::uint64_t kPurposeMask = std::uint64_t{0xff} << 48;
 
@@ -100,11 +100,17 @@ void BlockBatcher::on_completion(Completion completion) {
           start_load(static_cast<SessionSlot>(rest));
         } else if (purpose == kCopy) {
           --copying_;
+          if (!storage_writes_.empty() && rest >> kTierShift == 2) {
+            storage_writes_.pop_front();
+            writing_ = false;
+            write_to_storage();
+          }
           on_copied(rest >> kTierShift, static_cast<std::uint32_t>(rest));
         } else if (purpose == kFetch) {
           on_fetched(static_cast<std::uint32_t>(rest));
         } else if (purpose == kSave) {
           if (--saving_ == 0) {
+            write_to_storage();
             requests_.gpu_time().exposed_save += backend_.now() - saving_since_;
             requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
           }
@@ -276,11 +282,15 @@ void BlockBatcher::launch() {
     about_to_schedule_ = true;
     backend_.set_timer(backend_.now(), kBatcherTimer);
   } else if (has_candidate() && lacks_room_ && is_idle()) {
-    const bool queued =
-        aside_.empty() || (by_priority_ && requests_.queue_length() > 0 &&
-                           precedes(requests_.waiting(requests_.next()), aside_.front()));
-    refuse_turn(queued ? requests_.waiting(requests_.next()) : aside_.front());
+    refuse_turn(turn_without_room());
   }
+}
+
+SessionSlot BlockBatcher::turn_without_room() const {
+  const bool queued =
+      aside_.empty() || (by_priority_ && requests_.queue_length() > 0 &&
+                         precedes(requests_.waiting(requests_.next()), aside_.front()));
+  return queued ? requests_.waiting(requests_.next()) : aside_.front();
 }
 
 void BlockBatcher::tell_contexts() {
@@ -672,6 +682,14 @@ void BlockBatcher::start_copy(const Copy& copy) {
                                              .cookie = kOwnTransfer | purpose}));
 }
 
+void BlockBatcher::write_to_storage() {
+  if (!writing_ && saving_ == 0 && !storage_writes_.empty()) {
+    writing_ = true;
+    --copying_;
+    start_copy(storage_writes_.front());
+  }
+}
+
 void BlockBatcher::begin_save() {
   if (saving_++ == 0) {
     saving_since_ = backend_.now();
@@ -892,8 +910,14 @@ void BlockBatcher::settle() {
   }
   if (is_tree_) {
     for (const Copy& copy : store_->take_copies()) {
-      start_copy(copy);
+      if (copy.pool == 2) {
+        storage_writes_.push_back(copy);
+        ++copying_;
+      } else {
+        start_copy(copy);
+      }
     }
+    write_to_storage();
   }
   requests_.occupy(std::exchange(slots_, 0), hbm.used(Account::running));
 }

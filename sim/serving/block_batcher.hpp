@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -104,7 +105,7 @@ class BlockBatcher : public Batcher, private StoredKv {
     bool known = false;
     /// Not all that was computed has been taken by the tier behind.
     bool offers_again = false;
-    /// What comes from storage for it while it waits (0: nothing), and what came.
+    /// The fetch from storage for it while it waits (0: none), and the tokens that came.
     std::uint32_t fetch = 0;
     Tokens fetched;
   };
@@ -124,6 +125,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// A transfer of kFetch, or a timer of kDeadlineTimer, has ended.
   virtual void on_fetched(std::uint32_t) {}
   virtual void on_deadline() {}
+  /// The waiting turn that is refused: it has no room although nothing runs.
+  [[nodiscard]] virtual SessionSlot turn_without_room() const;
   /// Memory for what has been put together, as far as it lacks. False: it waits for a copy.
   [[nodiscard]] virtual bool take_memory() { return true; }
   /// All that wait are passed over, while storage is read for them.
@@ -182,6 +185,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   void start_copies();
   void start_copy(const Copy& copy);
   void begin_save();
+  /// Storage behind nodes takes one after the other, once they are in host memory.
+  void write_to_storage();
   [[nodiscard]] bool is_idle() const;
   void finish_iteration();
   [[gnu::noinline]] void tell_contexts();
@@ -258,6 +263,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Copies that begin with the next iteration, and those in work.
   std::vector<Copy> begun_;
   std::int64_t copying_ = 0;
+  /// Copies to storage, of which the first is in work if `writing_`.
+  std::deque<Copy> storage_writes_;
+  bool writing_ = false;
   /// Saves that the next iteration waits for.
   std::int64_t saving_ = 0;
   SimTime saving_since_;

@@ -81,6 +81,10 @@ void check_resuming(const RunConfig& config, Problems& problems) {
                  "expected the distance of stored states, such as \"4096tokens\": the model has "
                  "state layers, and the system stores KV, got \"none\"");
   }
+  if (kv_bytes_per_token(model).value == 0) {
+    problems.add("/model/attention",
+                 "expected a layer that keeps tokens, or /model/resume_every: the model has no KV");
+  }
   if (model.resume_every && *model.resume_every > model.context_window) {
     problems.add(
         "/model/resume_every",

@@ -156,15 +156,19 @@ struct StorageFetchConfig {
 };
 template <class V>
 void describe(V& v, StorageFetchConfig& c) {
-  v.field("wait", c.wait,
-          "A request whose KV is fetched is passed over until the fetch is complete "
-          "(wait_complete), at most for a time (timeout), or not at all (best_effort). Behind that "
-          "it uses what has come.");
-  v.field("timeout", c.timeout, "Of timeout: the time, from when the request is reached first.",
+  v.field(
+      "wait", c.wait,
+      "A request whose KV is fetched is passed over until the fetch is complete "
+      "(wait_complete), at most for a time (timeout), or not at all (best_effort). Then it uses "
+      "the blocks that have come.");
+  v.field("timeout", c.timeout,
+          "With timeout: how long a request is passed over after the scheduler has first reached "
+          "it.",
           non_negative());
   v.field("timeout_per_1024_tokens", c.timeout_per_1024_tokens,
-          "Of timeout: for every 1,024 tokens that were looked for, so much more.", non_negative());
-  v.field("batch", c.batch, "Blocks that come together.", between(1, 1e6));
+          "With timeout: additional time for each 1,024 tokens that the fetch looked for.",
+          non_negative());
+  v.field("batch", c.batch, "Blocks of one read of storage.", between(1, 1e6));
 }
 
 /// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
@@ -219,7 +223,7 @@ void describe(V& v, BlocksConfig& c) {
   v.field("response_room", c.response_room,
           "With batching separate: the room for responses beside which requests are admitted.");
   v.field("storage_fetch", c.storage_fetch,
-          "Of nodes in two tiers: how waiting requests fetch from the storage behind them.");
+          "How waiting requests fetch from the storage behind nodes in two tiers.");
 }
 
 struct LoadConfig {

@@ -50,7 +50,8 @@ bool PrefillBatches::plan() {
     work_[slot].decodes_now = false;
   }
   const bool any_decodes = std::ssize(running_) > (chunked_ ? 1 : 0);
-  full_ = full_ && any_decodes && running_.size() == ran_;
+  // A batch that cut a prompt is followed by another one for all.
+  full_ = full_ && any_decodes && running_.size() == ran_ && !chunked_;
   lacks_room_ = full_;
   if (chunked_ || (!full_ && any_candidate())) {
     choose_prompts();
@@ -109,6 +110,9 @@ void PrefillBatches::choose_waiting() {
     const Chosen chosen = choose(requests_.waiting(position));
     if (chosen == Chosen::yes) {
       static_cast<void>(requests_.take(position));
+    }
+    if (chosen == Chosen::no_room) {
+      without_room_ = requests_.waiting(position);
     }
     if (chosen == Chosen::no_room || (chosen == Chosen::yes && remaining() <= 0)) {
       full_ = !running_.empty();
@@ -208,28 +212,38 @@ void PrefillBatches::begin_fetch(SessionSlot slot) {
   settle();
   if (begun) {
     work_[slot].fetch = begun->id;
-    fetch_next(begun->id, fetches_[begun->id] = {.slot = slot, .wanted = *begun});
+    fetches_[begun->id] = {.slot = slot, .wanted = *begun};
+    reads_.push_back(begun->id);
+    read_next();
   }
 }
 
-void PrefillBatches::fetch_next(std::uint32_t id, const Fetch& fetch) {
-  const Tokens batch = std::min(Tokens(storage_.batch * block_), fetch.wanted.tokens - fetch.came);
-  static_cast<void>(move(2, batch, fetch.slot, kFetch | id));
+void PrefillBatches::read_next() {
+  while (!reads_.empty() && !reading_) {
+    const auto found = fetches_.find(reads_.front());
+    if (found == fetches_.end() || found->second.came == found->second.wanted.tokens) {
+      reads_.pop_front();
+      continue;
+    }
+    const Fetch& fetch = found->second;
+    const Tokens batch =
+        std::min(Tokens(storage_.batch * block_), fetch.wanted.tokens - fetch.came);
+    static_cast<void>(move(2, batch, fetch.slot, kFetch | found->first));
+    reading_ = true;
+  }
 }
 
 void PrefillBatches::on_fetched(std::uint32_t id) {
-  const auto found = fetches_.find(id);
-  if (found == fetches_.end()) {
-    return;
+  reading_ = false;
+  if (const auto found = fetches_.find(id); found != fetches_.end()) {
+    Fetch& fetch = found->second;
+    fetch.came = std::min(fetch.came + Tokens(storage_.batch * block_), fetch.wanted.tokens);
+    if (fetch.came == fetch.wanted.tokens) {
+      fetched_.push_back(id);
+      stop_decode();
+    }
   }
-  Fetch& fetch = found->second;
-  fetch.came = std::min(fetch.came + Tokens(storage_.batch * block_), fetch.wanted.tokens);
-  if (fetch.came < fetch.wanted.tokens) {
-    fetch_next(id, fetch);
-  } else {
-    fetched_.push_back(id);
-    stop_decode();
-  }
+  read_next();
 }
 
 void PrefillBatches::end_fetch(std::uint32_t id) {
@@ -303,8 +317,9 @@ void PrefillBatches::check_invariants() const {
 
 bool PrefillBatches::decode_all() {
   const bool preempts = next_blocks(decoding_slots()) > store_->free_blocks().available;
+  const std::int64_t before = preemptions_;
   if (preempts && !preempt_for_decode()) {
-    return false;
+    return preemptions_ > before;
   }
   lacking_ = decoding_slots();
   for (const SessionSlot slot : lacking_) {
@@ -335,20 +350,28 @@ bool PrefillBatches::preempt_for_decode() {
   };
   std::stable_sort(kept.begin(), kept.end(),
                    [&](SessionSlot a, SessionSlot b) { return length(a) > length(b); });
-  do {
+  std::vector<SessionSlot> preempted;
+  bool has_room = false;
+  while (!has_room && running_.size() > 1) {
     const SessionSlot slot = kept.back();
-    if (running_.size() == 1) {
-      expect_more_room(slot);
-      return false;
-    }
     kept.pop_back();
     store_->abandon(work_[slot].id);
     leave_running(slot);
     set_preempted(slot);
     store_->make_empty(blocks(Tokens(std::ssize(kept) * room_.after_preemption)));
+    preempted.push_back(slot);
+    has_room = next_blocks(kept) <= store_->free_blocks().available;
+  }
+  for (const SessionSlot slot : preempted) {
     static_cast<void>(requests_.enqueue(slot));
     begin_fetch(slot);
-  } while (next_blocks(kept) > store_->free_blocks().available);
+  }
+  if (!has_room) {
+    expect_more_room(kept.back());
+  }
+  if (preempted.empty()) {
+    return false;
+  }
   Tokens generated;
   Tokens longest;
   for (const SessionSlot slot : kept) {
@@ -360,7 +383,7 @@ bool PrefillBatches::preempt_for_decode() {
   decodes_since_ = 0;
   keeps_share_ = !kept.empty();
   full_ = false;
-  return true;
+  return has_room;
 }
 
 void PrefillBatches::expect_more_room(SessionSlot slot) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -27,11 +28,11 @@ namespace kvtier {
 /// prompts are chosen. KV found behind HBM is loaded while the batch computes.
 ///
 /// KV is copied to the tier behind HBM from the end of the batch that computed it. If it is written
-/// there on eviction, a batch waits for the copies that make room for it, and where SGLang fails,
-/// as what would leave has to stay until it is copied to storage, for that. Requests that wait
-/// fetch from the storage behind that tier (engines.md 2.3), and are passed over as
-/// `/system/blocks/storage_fetch` says. Of copies and fetches that have ended the scheduler learns
-/// when it puts the next batch together.
+/// there on eviction, a batch waits for the copies that free its memory. It also waits while copies
+/// to storage and fetches keep nodes where they are; SGLang fails there. Requests that wait fetch
+/// from the storage behind that tier (engines.md 2.3), and are passed over as
+/// `/system/blocks/storage_fetch` says. Storage reads for one request and writes one node at a
+/// time. The scheduler notices finished copies and fetches when it puts the next batch together.
 class PrefillBatches final : public BlockBatcher {
  public:
   explicit PrefillBatches(const Setup& setup);
@@ -44,6 +45,7 @@ class PrefillBatches final : public BlockBatcher {
   void on_copied(std::uint64_t tier, std::uint32_t id) override;
   void on_fetched(std::uint32_t id) override;
   void on_deadline() override;
+  [[nodiscard]] SessionSlot turn_without_room() const override { return without_room_; }
   [[nodiscard]] bool take_memory() override;
   [[nodiscard]] bool waits_for_storage() const override {
     return passed_over_ > 0 && !any_candidate();
@@ -87,7 +89,7 @@ class PrefillBatches final : public BlockBatcher {
     bool passed_over = false;
   };
   void begin_fetch(SessionSlot slot);
-  void fetch_next(std::uint32_t id, const Fetch& fetch);
+  void read_next();
   void end_fetch(std::uint32_t id);
   /// Whether the scheduler may choose the request; if not, it is passed over.
   [[nodiscard]] bool is_fetched(SessionSlot slot);
@@ -102,6 +104,8 @@ class PrefillBatches final : public BlockBatcher {
   /// No request is admitted until one leaves of those that ran last.
   bool full_ = false;
   std::size_t ran_ = 0;
+  /// The last one that had no room.
+  SessionSlot without_room_ = 0;
   /// Requests of the batch that lack memory for what they do in it.
   std::vector<SessionSlot> lacking_;
   bool refreshes_;
@@ -109,6 +113,9 @@ class PrefillBatches final : public BlockBatcher {
 
   StorageFetchConfig storage_;
   std::map<std::uint32_t, Fetch> fetches_;
+  /// Storage is read for one request after the other, the first of these.
+  std::deque<std::uint32_t> reads_;
+  bool reading_ = false;
   std::size_t passed_over_ = 0;
   /// Copies, by tier, and fetches that have ended since the last batch.
   std::array<std::vector<std::uint32_t>, 3> copied_;

@@ -105,13 +105,18 @@ void check_timed_blocks(const RunConfig& config, Problems& problems) {
   refuse(config.serving.hold_requests > 0, "/serving/hold_requests",
          "0: an untimed replay holds requests");
   const bool nodes = system.blocks->unit == EvictionUnit::node;
+  const bool several = nodes && system.tiers.count() > 1;
   refuse(system.batching == Batching::prefill_first ||
-             (system.batching == Batching::separate && !nodes),
-         "/system/batching", nodes ? "unified or separate" : "unified");
-  refuse(nodes && system.tiers.count() > 1 && system.batching != Batching::separate,
-         "/system/batching", "separate for nodes in several tiers");
-  refuse(nodes && system.tiers.count() > 1 && load_wait(system) == LoadWait::request,
-         "/system/load/wait", "batch for nodes in several tiers");
+             (system.batching == Batching::separate && !nodes) ||
+             (several && system.batching != Batching::separate),
+         "/system/batching",
+         several ? "separate for nodes in several tiers"
+         : nodes ? "unified or separate"
+                 : "unified");
+  refuse(several && system.save.mode == SaveMode::blocking, "/system/save/mode", "async for nodes");
+  refuse(several && system.load.buffers != 0, "/system/load/buffers", "0 for nodes");
+  refuse(several && load_wait(system) == LoadWait::request, "/system/load/wait",
+         "batch for nodes in several tiers");
   if (system.batching == Batching::separate && system.tiers.hbm) {
     // Prompts are cut into whole blocks.
     const Tokens block = system.tiers.hbm->block_size;

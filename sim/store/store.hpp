@@ -53,7 +53,7 @@ struct Copy {
 struct Prefetch {
   std::uint32_t id = 0;
   Tokens tokens;
-  /// For so many it was looked.
+  /// Tokens that storage was asked for.
   Tokens asked;
 };
 

@@ -86,11 +86,12 @@ void describe(V& v, BlockTierConfig& c) {
           non_negative());
   v.field("round", c.round, "An eviction frees at least so many blocks.", at_least(1));
   v.field("least_load", c.least_load,
-          "Of nodes: fewer tokens than this are not loaded, or fetched, from here, but computed.",
+          "Behind nodes: fewer tokens than this are computed rather than loaded or fetched from "
+          "here.",
           non_negative());
   v.field("most_in_flight", c.most_in_flight,
-          "Of the storage behind nodes: nothing is fetched while the fetches at work look for this "
-          "share of the tier above, or more.",
+          "For storage behind nodes: no fetch starts while those in flight look for this share of "
+          "the tier above.",
           between(0, 1));
 }
 

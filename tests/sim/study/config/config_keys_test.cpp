@@ -245,7 +245,7 @@ class Bases {
 const std::vector<std::string> kBases{"stored",   "plain",      "hbm",    "cxl",        "car",
                                       "paged",    "timed",      "table",  "log",        "texts",
                                       "measured", "compressed", "blocks", "hbm_blocks", "tree",
-                                      "windows", "latents",  "states",     "by_hand"};
+                                      "windows",  "latents",    "states", "by_hand"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
