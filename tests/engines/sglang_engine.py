@@ -1,0 +1,412 @@
+"""SGLang's own radix trees on a machine without a GPU, in pools that only count tokens.
+
+0.5.23 has RadixCache and UnifiedRadixCache; 0.5.10 has RadixCache and HiRadixCache. Both have the same interface here.
+Imported only by Python programs of the virtual environment that has SGLang's wheel.
+"""
+
+import importlib.metadata
+import importlib.util
+import time
+from array import array
+from types import SimpleNamespace
+
+import torch
+
+import stand_ins
+
+UNUSED = ["configs", "constrained", "entrypoints", "function_call", "layers", "model_executor", "model_loader", "models",
+          "multimodal", "parser", "sampling"]
+stand_ins.install("sglang", [f"sglang.srt.{name}" for name in UNUSED])
+stand_ins.skip_init("sglang")
+
+from sglang.srt.mem_cache import radix_cache
+from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.common import evict_from_tree_cache
+from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
+
+# HiRadixCache is what later versions no longer have.
+HAS_HIRADIX = importlib.util.find_spec("sglang.srt.mem_cache.hiradix_cache") is not None
+if HAS_HIRADIX:
+    from sglang.srt.mem_cache import hiradix_cache
+    from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
+else:
+    from sglang.srt.mem_cache.allocator.base import BaseTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+VERSION = importlib.metadata.version("sglang")
+KINDS = ("radix", "hiradix") if HAS_HIRADIX else ("radix", "unified")
+# As in HiRadixCache.__init__ and UnifiedRadixCache.init_hicache.
+LEAST_LOAD_TOKENS = 10
+USES_BEFORE_WRITE = {"write_through": 1, "write_through_selective": 2, "write_back": 2}
+
+torch.set_num_threads(1)
+
+
+class Clock:
+    """Stands in for the module time: each call is later than the one before, in the same order in every run."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def monotonic(self):
+        self.calls += 1
+        return float(self.calls)
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+
+class Pool(BaseTokenToKVPoolAllocator):
+    """Counts the tokens that are allocated, in whole pages."""
+
+    def __init__(self, tokens, page):
+        super().__init__(tokens // page * page, page, torch.float16, "cpu", None, False)
+        self.available = self.size
+
+    def available_size(self):
+        return self.available
+
+    def alloc(self, need_size):
+        if need_size > self.available:
+            return None
+        self.available -= need_size
+        return torch.zeros(need_size, dtype=torch.int64)
+
+    def free(self, free_index):
+        self.available += -(-len(free_index) // self.page_size) * self.page_size
+
+    def free_segment(self, free_index, *, start_pos=0):
+        # A page that begins before the segment belongs to somebody else.
+        first, last = -(-start_pos // self.page_size), -(-(start_pos + len(free_index)) // self.page_size)
+        self.available += (last - first) * self.page_size if len(free_index) else 0
+
+    def clear(self):
+        self.available = self.size
+
+
+class HostPool:
+    """Counts the tokens that the host has."""
+
+    # UnifiedRadixCache asks whether other pools share the memory.
+    anchor_entry = SimpleNamespace(host_pool=SimpleNamespace(shared_allocation_domain=None), host_evict_fn=None)
+
+    def __init__(self, tokens, page):
+        self.size = self.available = tokens // page * page
+
+    def available_size(self):
+        return self.available
+
+    def alloc(self, tokens):
+        if tokens > self.available:
+            return None
+        self.available -= tokens
+        return torch.zeros(tokens, dtype=torch.int64)
+
+    def free(self, indices, pool=None):
+        self.available += len(indices)
+
+    def clear(self):
+        self.available = self.size
+
+
+class Done:
+    """The event of a copy that is done."""
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+
+class Copies:
+    """Stands in for HiCacheController: it takes and frees memory as that does, and copies nothing.
+
+    A copy is done when the cache looks for finished copies.
+    """
+
+    enable_storage = False
+    pp_prefetch_command_group = None
+
+    def __init__(self, pool, host, write_policy):
+        self.mem_pool_device_allocator = pool
+        self.mem_pool_host = host
+        self.write_policy = write_policy
+        self.written = 0
+        self.refused = 0
+        self.reset()
+
+    def reset(self):
+        self.ack_write_queue, self.ack_load_queue = [], []
+        self.write_queue, self.load_queue = [], []
+
+    @staticmethod
+    def acknowledge(node_ids):
+        return SimpleNamespace(finish_event=Done(), node_ids=node_ids)
+
+    def write(self, device_indices, node_id=-1, **others):
+        host_indices = self.mem_pool_host.alloc(len(device_indices))
+        if host_indices is None:
+            self.refused += 1
+            return None
+        self.written += len(host_indices)
+        self.write_queue.append(node_id)
+        if others.get("flush", True):
+            self.start_writing()
+        return host_indices
+
+    def start_writing(self):
+        self.ack_write_queue += [self.acknowledge([node_id]) for node_id in self.write_queue]
+        self.write_queue = []
+
+    def load(self, host_indices, node_id=-1, **others):
+        device_indices = self.mem_pool_device_allocator.alloc(len(host_indices))
+        if device_indices is not None:
+            self.load_queue.append(node_id)
+        return device_indices
+
+    def start_loading(self):
+        if self.load_queue:
+            self.ack_load_queue.append(self.acknowledge(self.load_queue))
+            self.load_queue = []
+        return 0
+
+    def evict_device(self, device_indices):
+        self.mem_pool_device_allocator.free(device_indices)
+        return len(device_indices)
+
+    def evict_host(self, host_indices):
+        self.mem_pool_host.free(host_indices)
+        return len(host_indices)
+
+
+class OldCopies(Copies):
+    """0.5.10 has an acknowledgement as a tuple."""
+
+    @staticmethod
+    def acknowledge(node_ids):
+        return None, Done(), node_ids
+
+
+class Rows:
+    """Slots of the running requests. Pools that count need no slot's number, so all share a row."""
+
+    def __init__(self, tokens):
+        self.req_to_token = torch.zeros((1, tokens), dtype=torch.int64)
+
+    def write(self, place, values):
+        self.req_to_token[place] = values
+
+
+class Request:
+    """A request that holds what it found. `hits` were on the GPU, `loaded` came from the host, `end` tokens have slots."""
+
+    def __init__(self, name, tokens, salt, match, hits):
+        self.tokens = tokens
+        self.hits = hits
+        self.host_hits = match.host_hit_length
+        self.loaded = 0
+        self.end = hits
+        self.done = False
+        self.view = SimpleNamespace(
+            rid=str(name), extra_key=salt, cache_salt=None, priority=0, session=None, session_id=None,
+            origin_input_ids=tokens, last_node=match.last_device_node)
+
+
+class Tree:
+    """One of SGLang's trees. `page` and `rows` are tokens; `host` is 0 without host memory."""
+
+    def __init__(self, kind, page, gpu, policy="lru", host=0, write="write_through", rows=1 << 16, core=None):
+        if kind not in KINDS or (host > 0 and kind == "radix"):
+            raise ValueError(f"SGLang {VERSION} has no {kind} with this host memory")
+        self.page = page
+        self.pool = Pool(gpu, page)
+        self.rows = Rows(rows)
+        self.host = HostPool(host, page) if host else None
+        radix_cache.time = Clock()
+        named = dict(disable=False, req_to_token_pool=self.rows, token_to_kv_pool_allocator=self.pool, page_size=page,
+                     eviction_policy=policy)
+        if kind == "unified":
+            named |= dict(tree_components=(ComponentType.FULL,), tree_core_backend=core)
+        self.copies = None
+        if self.host is not None:
+            self.copies = (OldCopies if HAS_HIRADIX else Copies)(self.pool, self.host, write)
+        self.cache = self._make(kind, CacheInitParams(**named), write)
+        self.evicted = 0
+        self._count_evictions("_evict" if kind == "unified" else "evict")
+
+    def _count_evictions(self, name):
+        evict = getattr(self.cache, name)
+
+        def counted(*arguments, **named):
+            result = evict(*arguments, **named)
+            self.evicted += result.num_tokens_evicted
+            return result
+
+        setattr(self.cache, name, counted)
+
+    def _make(self, kind, params, write):
+        if kind == "radix":
+            return RadixCache(params)
+        if kind == "hiradix":
+            hiradix_cache.time = radix_cache.time
+            return make_hiradix(params, self.copies, write)
+        cache = UnifiedRadixCache(params)
+        if self.host is not None:
+            attach_host(cache, self.copies, write)
+        return cache
+
+    def core_name(self):
+        """The implementation of UnifiedRadixCache's tree, such as unified_tree_core (Python)."""
+        core = getattr(self.cache, "tree_core", None)
+        return type(core).__module__.rsplit(".", 1)[-1] if core is not None else ""
+
+    def rounded(self, tokens):
+        return -(-tokens // self.page) * self.page
+
+    def key(self, tokens, salt=None):
+        return RadixKey(tokens if HAS_HIRADIX else array("q", tokens), salt)
+
+    def free_tokens(self):
+        """What requests may take: free slots, and those of nodes that may leave."""
+        return self.pool.available_size() + self.cache.evictable_size()
+
+    def begin(self, name, tokens, first=None, limit=None, salt=None):
+        """Finds a prefix of at most `limit` tokens and holds it. Returns None without room for the `first` tokens behind it."""
+        tokens = list(tokens) if HAS_HIRADIX else array("q", tokens)
+        match = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens[:limit], salt)))
+        hits = len(match.device_indices) if HAS_HIRADIX else match.device_prefix_len
+        request = Request(name, tokens, salt, match, hits)
+        self._hold(request, match.last_device_node)
+        request.view.kv = SimpleNamespace(req_pool_idx=0, cache_inserted_len=0, cache_protected_len=hits, swa_evict_floor=0)
+        # A host hit needs room for its whole length.
+        found = hits + request.host_hits
+        end = len(tokens) if first is None else min(len(tokens), found + first)
+        if self.rounded(end) - hits > self.free_tokens():
+            self._let_go(request)
+            return None
+        if request.host_hits:
+            self._load(request, match)
+        hits += request.loaded
+        request.end = hits
+        request.view.kv.cache_protected_len = request.view.cache_protected_len = hits
+        return request if self.grow(request, end) else None
+
+    def _load(self, request, match):
+        node = match.last_host_node if HAS_HIRADIX else match.best_match_node
+        place = "last_host_node" if HAS_HIRADIX else "best_match_node"
+        loaded, last = self.cache.init_load_back(InitLoadBackParams(
+            **{place: node}, host_hit_length=request.host_hits, req=request.view))
+        request.loaded = len(loaded) if HAS_HIRADIX else loaded
+        before = None if HAS_HIRADIX else request.view.lock
+        if HAS_HIRADIX:
+            self.cache.dec_lock_ref(request.view.last_node)
+        request.view.last_node = last
+        self._hold(request, last)
+        if before is not None:
+            self.cache.unlock(before)
+        self.cache.ready_to_load_host_cache()
+
+    def _hold(self, request, node):
+        if HAS_HIRADIX:
+            self.cache.inc_lock_ref(node)
+        else:
+            request.view.lock = self.cache.lock(node)
+
+    def _let_go(self, request):
+        if HAS_HIRADIX:
+            self.cache.dec_lock_ref(request.view.last_node)
+        else:
+            self.cache.unlock(request.view.lock)
+
+    def grow(self, request, end):
+        """Gives the request slots up to token `end`, as alloc_token_slots and alloc_paged_token_slots_extend do."""
+        new = end - request.end
+        if new <= 0:
+            return True
+        evict_from_tree_cache(self.cache, new if self.page == 1 else new + self.page)
+        if self.pool.alloc(self.rounded(end) - self.rounded(request.end)) is None:
+            return False
+        request.end = end
+        return True
+
+    def publish(self, request):
+        """The tokens with slots are computed and can be found."""
+        view = request.view
+        if HAS_HIRADIX:
+            view.fill_ids, view.req_pool_idx = request.tokens[:request.end], 0
+            self.cache.cache_unfinished_req(view, chunked=True)
+        else:
+            self._checkpoint(request)
+
+    def _checkpoint(self, request):
+        request.view.full_untruncated_fill_ids = request.tokens
+        request.view.finished = lambda: request.done
+        request.view.kv_rotation_base = request.view.finished_reason = None
+        request.view.skip_radix_cache_insert = False
+        self.cache.checkpoint(request.view, up_to=request.end)
+
+    def respond(self, request, response):
+        """Gives slots to all tokens of the response but the last, which no later token needs. Returns whether they fit."""
+        request.tokens = request.tokens + (list(response) if HAS_HIRADIX else array("q", response))
+        return self.grow(request, len(request.tokens) - 1)
+
+    def finish(self, request):
+        """The tokens with slots stay in the tree, and the request lets go of them."""
+        view = request.view
+        request.done = True
+        if HAS_HIRADIX:
+            view.req_pool_idx, view.output_ids = 0, []
+            view.origin_input_ids = request.tokens
+            view.pop_committed_kv_cache = lambda: request.end
+            self.cache.cache_finished_req(view)
+            return
+        self._checkpoint(request)
+        protected = view.kv.cache_protected_len
+        self.pool.free_segment(self.rows.req_to_token[0, protected:request.end], start_pos=protected)
+        self.cache.unlock(view.lock)
+
+    def end_copies(self):
+        if self.copies is not None:
+            self.cache.check_hicache_events()
+
+    def check(self):
+        """Every slot is free or in the tree when no request runs."""
+        counted = self.pool.available_size() + self.cache.evictable_size() + self.cache.protected_size()
+        if counted != self.pool.size:
+            raise RuntimeError(f"{counted} slots are free or in the tree, of {self.pool.size}")
+
+
+def make_hiradix(params, copies, write):
+    """HiRadixCache without its __init__, which makes pools of real memory and threads."""
+
+    class Cache(hiradix_cache.HiRadixCache):
+        def __init__(self):
+            self._enable_metrics_flag = False
+            self.page_size = params.page_size
+            self.token_to_kv_pool_host = copies.mem_pool_host
+            self.tp_group, self.tp_world_size = None, 1
+            self.pp_rank, self.pp_size = 0, 1
+            self.enable_storage = self.enable_storage_metrics = False
+            self.cache_controller = copies
+            self.ongoing_write_through, self.ongoing_load_back = {}, {}
+            self.ongoing_prefetch, self.ongoing_backup, self.prefetch_loaded_tokens_by_reqid = {}, {}, {}
+            self.write_through_threshold = USES_BEFORE_WRITE[write]
+            self.load_back_threshold = LEAST_LOAD_TOKENS
+            self.evictable_host_leaves = set()
+            RadixCache.__init__(self, params)
+
+    return Cache()
+
+
+def attach_host(cache, copies, write):
+    """What UnifiedRadixCache.init_hicache does, without pools of real memory and threads."""
+    cache.cache_controller = copies
+    cache.host_pool_group = copies.mem_pool_host
+    cache.components[ComponentType.FULL]._full_kv_pool_host = copies.mem_pool_host
+    cache.tree_core.set_hicache_enabled()
+    cache.write_through_threshold = USES_BEFORE_WRITE[write]
+    cache.is_write_back = write == "write_back"
+    cache.load_back_threshold = LEAST_LOAD_TOKENS
