@@ -259,15 +259,11 @@ class Tree:
         return cache
 
     def core_name(self):
-        """The implementation of UnifiedRadixCache's tree, such as unified_tree_core (Python)."""
-        core = getattr(self.cache, "tree_core", None)
-        return type(core).__module__.rsplit(".", 1)[-1] if core is not None else ""
+        """The implementation of UnifiedRadixCache's tree."""
+        return "rust" if "rust" in type(self.cache.tree_core).__module__ else "python"
 
     def rounded(self, tokens):
         return -(-tokens // self.page) * self.page
-
-    def key(self, tokens, salt=None):
-        return RadixKey(tokens if HAS_HIRADIX else array("q", tokens), salt)
 
     def free_tokens(self):
         """What requests may take: free slots, and those of nodes that may leave."""
@@ -280,7 +276,8 @@ class Tree:
         hits = len(match.device_indices) if HAS_HIRADIX else match.device_prefix_len
         request = Request(name, tokens, salt, match, hits)
         self._hold(request, match.last_device_node)
-        request.view.kv = SimpleNamespace(req_pool_idx=0, cache_inserted_len=0, cache_protected_len=hits, swa_evict_floor=0)
+        request.view.kv = SimpleNamespace(req_pool_idx=0, cache_inserted_len=0, cache_protected_len=hits, swa_evict_floor=0,
+                                          mamba_pool_idx=None)
         # A host hit needs room for its whole length.
         found = hits + request.host_hits
         end = len(tokens) if first is None else min(len(tokens), found + first)
