@@ -203,10 +203,12 @@ def pip_install(venv, log, arguments):
 
 
 def requirements(venv, engine):
-    """The engine's needs, in the versions that it asks for."""
+    """The engine's needs, in the versions that it asks for. An installed torch stays: it is large, and its libraries for
+    another version of CUDA do not leave with it."""
     code = f"import importlib.metadata as m; print(*(m.requires({engine.package!r}) or ()), sep='\\n')"
     lines = subprocess.run([python_of(venv), "-c", code], capture_output=True, text=True).stdout.splitlines()
-    return [chosen_requirement(name, lines) for name in engine.needs]
+    return [chosen_requirement(name, lines) for name in engine.needs
+            if name != "torch" or installed_version(venv, name) is None]
 
 
 def chosen_requirement(name, lines):

@@ -120,6 +120,16 @@ def test_needs_are_installed_in_the_versions_that_an_engine_requires():
     assert check_engines.chosen_requirement("psutil", lines) == "psutil"
 
 
+def test_an_installed_torch_stays(tmp_path, monkeypatch):
+    installed = {"torch": "2.9.1"}
+    monkeypatch.setattr(check_engines, "installed_version", lambda venv, name: installed.get(name))
+    monkeypatch.setattr(check_engines, "python_of", lambda venv: sys.executable)
+    engine = check_engines.Engine("no-such-engine", "", [], ["numpy", "torch"])
+    assert check_engines.requirements(tmp_path, engine) == ["numpy"]
+    installed.clear()
+    assert check_engines.requirements(tmp_path, engine) == ["numpy", "torch"]
+
+
 def test_sglang_with_hiradix_has_cases_of_its_own(tmp_path):
     assert check_engines.sglang_cases(tmp_path) is check_engines.SGLANG_CASES
     folder = tmp_path / "lib/python3.11/site-packages/sglang/srt/mem_cache"
