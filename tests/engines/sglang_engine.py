@@ -4,8 +4,10 @@
 Imported only by Python programs of the virtual environment that has SGLang's wheel.
 """
 
+import hashlib
 import importlib.metadata
 import importlib.util
+import queue
 import time
 from array import array
 from types import SimpleNamespace
@@ -31,9 +33,13 @@ if HAS_HIRADIX:
     from sglang.srt.mem_cache import hiradix_cache
     from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 else:
+    from sglang.srt.managers.cache_controller import PrefetchAck
     from sglang.srt.mem_cache.allocator.base import BaseTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle
+    from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
     from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+    from sglang.srt.mem_cache import utils as cache_utils
 
 VERSION = importlib.metadata.version("sglang")
 KINDS = ("radix", "hiradix") if HAS_HIRADIX else ("radix", "unified")
@@ -42,6 +48,21 @@ LEAST_LOAD_TOKENS = 10
 USES_BEFORE_WRITE = {"write_through": 1, "write_through_selective": 2, "write_back": 2}
 
 torch.set_num_threads(1)
+
+
+def chained_hash(token_ids, prior_digest=None, page_size=None):
+    """SHA-256 of all tokens, or a chain with one for each page. SGLang compiles its own in C++ when it is first called."""
+    tokens = getattr(token_ids, "token_ids", token_ids)[:len(token_ids)]
+    digests = [prior_digest or b""]
+    for start in range(0, len(tokens), page_size or max(1, len(tokens))):
+        page = array("q", tokens[start:start + (page_size or len(tokens))])
+        digests.append(hashlib.sha256(digests[-1] + page.tobytes()).digest())
+    names = [digest.hex() for digest in digests[1:]]
+    return names if page_size else names[-1]
+
+
+if not HAS_HIRADIX:
+    cache_utils.get_native_hash = chained_hash
 
 
 class Clock:
@@ -93,7 +114,8 @@ class HostPool:
     anchor_entry = SimpleNamespace(host_pool=SimpleNamespace(shared_allocation_domain=None), host_evict_fn=None)
 
     def __init__(self, tokens, page):
-        self.size = self.available = tokens // page * page
+        self.page_size = page
+        self.size = self.logical_size = self.available = tokens // page * page
 
     def available_size(self):
         return self.available
@@ -190,6 +212,46 @@ class OldCopies(Copies):
         return None, Done(), node_ids
 
 
+def with_storage(pool, host, write_policy):
+    """Copies, and the part of SGLang's controller that decides what is fetched from storage. Storage has no limit."""
+
+    class StoredCopies(Copies, HybridCacheController):
+        enable_storage = True
+
+        def __init__(self):
+            Copies.__init__(self, pool, host, write_policy)
+            self.page_size = host.page_size
+            self.host_memory_mode = "cache"
+            self.storage_backend = self
+            self.stored = set()
+            self.backup_queue, self.prefetch_queue, self.prefetch_buffer = queue.Queue(), queue.Queue(), queue.Queue()
+            self.ack_backup_queue, self.ack_prefetch_queue = queue.Queue(), queue.Queue()
+            self.prefetch_hit_queue, self.host_mem_release_queue = queue.Queue(), queue.Queue()
+            self.extra_host_mem_release_queues, self.pp_prefetch_decisions = {}, {}
+            self.prefetch_hits_sync_groups = []
+            # As in HiCacheController.attach_storage_backend.
+            self.prefetch_capacity_limit = host.logical_size // 2
+            self.prefetch_tokens_occupied = 0
+
+        def batch_exists(self, hashes, extra_info=None):
+            return next((place for place, value in enumerate(hashes) if value not in self.stored), len(hashes))
+
+        def work(self):
+            """What the controller's threads do: they write, and they look for what is to be fetched."""
+            while not self.backup_queue.empty():
+                operation = self.backup_queue.get()
+                self.stored.update(operation.hash_value)
+                self.ack_backup_queue.put(operation)
+            while not self.prefetch_queue.empty():
+                operation = self.prefetch_queue.get()
+                hashes, found = self._storage_hit_query(operation)
+                operation.storage_hit_count = self._sync_prefetch_hit_query(operation, found)
+                operation.hash_value = hashes[:operation.storage_hit_count // self.page_size]
+                self.prefetch_hit_queue.put(operation)
+
+    return StoredCopies()
+
+
 class Rows:
     """Slots of the running requests. Pools that count need no slot's number, so all share a row."""
 
@@ -218,7 +280,7 @@ class Request:
 class Tree:
     """One of SGLang's trees. `page` and `rows` are tokens; `host` is 0 without host memory."""
 
-    def __init__(self, kind, page, gpu, policy="lru", host=0, write="write_through", rows=1 << 16, core=None):
+    def __init__(self, kind, page, gpu, policy="lru", host=0, write="write_through", rows=1 << 16, core=None, storage=False):
         if kind not in KINDS or (host > 0 and kind == "radix"):
             raise ValueError(f"SGLang {VERSION} has no {kind} with this host memory")
         self.page = page
@@ -231,8 +293,10 @@ class Tree:
         if kind == "unified":
             named |= dict(tree_components=(ComponentType.FULL,), tree_core_backend=core)
         self.copies = None
+        self.storage = storage
         if self.host is not None:
-            self.copies = (OldCopies if HAS_HIRADIX else Copies)(self.pool, self.host, write)
+            make = with_storage if storage else OldCopies if HAS_HIRADIX else Copies
+            self.copies = make(self.pool, self.host, write)
         self.cache = self._make(kind, CacheInitParams(**named), write)
         self.evicted = 0
         self._count_evictions("_evict" if kind == "unified" else "evict")
@@ -368,6 +432,41 @@ class Tree:
     def end_copies(self):
         if self.copies is not None:
             self.cache.check_hicache_events()
+        if self.storage:
+            self._use_storage()
+
+    def _use_storage(self):
+        self.copies.work()
+        self.cache.check_hicache_events()
+
+    def prefetch(self, name, tokens, salt=None):
+        """Looks in storage for what the tree lacks, as Scheduler does. Returns the tokens that have room on the host."""
+        tokens = array("q", tokens)
+        match = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens, salt)))
+        found = match.device_prefix_len + match.host_hit_length
+        handle = CacheRequestHandle(name, 0)
+        self.cache.prefetch_from_storage(
+            handle, match.last_host_node, tokens[found:], self.cache.get_last_hash_value(match.last_host_node),
+            matched_prefix_tokens=tokens[:found], extra_key=salt)
+        self._use_storage()
+        under_way = self.cache.ongoing_prefetch.get(handle)
+        return 0 if under_way is None else len(under_way.host_indices)
+
+    def end_prefetch(self, name, tokens):
+        """So many tokens have come. Returns those that the host did not have."""
+        handle = CacheRequestHandle(name, 0)
+        operation = self.cache.ongoing_prefetch[handle].operation
+        for part in ({"completed_tokens": tokens}, {"completed_req": True}):
+            self.copies.ack_prefetch_queue.put(PrefetchAck(rid=name, operation=operation, **part))
+        self.cache.check_hicache_events()
+        # Room for what has not come is given back then.
+        self.cache.check_hicache_events()
+        return self.cache.pop_prefetch_loaded_tokens(handle)
+
+    def stored_tokens(self, tokens, salt=None):
+        """The leading tokens that storage has."""
+        hashes = cache_utils.get_storage_hash_str(RadixKey(array("q", tokens), salt), None, page_size=self.page)
+        return self.copies.batch_exists(hashes) * self.page
 
     def check(self):
         """Every slot is free or in the tree when no request runs."""
@@ -407,3 +506,4 @@ def attach_host(cache, copies, write):
     cache.write_through_threshold = USES_BEFORE_WRITE[write]
     cache.is_write_back = write == "write_back"
     cache.load_back_threshold = LEAST_LOAD_TOKENS
+    cache.enable_storage = cache.tree_core.enable_storage = copies.enable_storage

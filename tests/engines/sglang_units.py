@@ -32,7 +32,8 @@ class Trees:
         # Nodes can be read in the tree of UnifiedRadixCache that is written in Python.
         host = system.get("host_tokens", 0)
         self.tree = sglang_engine.Tree(kind, self.page, system["gpu_tokens"], system.get("eviction", "lru"), host,
-                                       system.get("write", "write_through"), core="python" if kind == "unified" else None)
+                                       system.get("write", "write_through"), core="python" if kind == "unified" else None,
+                                       storage=system.get("storage_tokens", 0) > 0)
         self.tokens = Tokens()
         self.held = {}
         self.names = 0
@@ -63,6 +64,12 @@ class Trees:
     def transfers_done(self):
         self.tree.end_copies()
 
+    def prefetch(self, request, prompt, salt=None):
+        return {"tokens": self.tree.prefetch(request, self.tokens.of(prompt), salt)}
+
+    def prefetched(self, request, tokens):
+        return {"added_tokens": self.tree.end_prefetch(request, tokens)}
+
     def root(self):
         core = self.tree.cache if self.kind != "unified" else self.tree.cache.tree_core
         return core.root_node
@@ -77,8 +84,8 @@ class Trees:
 
     def lookup(self, prompt, salt=None):
         """Reads the nodes: the classes' own look-up splits and touches them."""
-        rest = self.tokens.of(prompt)
-        rest = rest[:len(rest) // self.page * self.page]
+        tokens = self.tokens.of(prompt)
+        rest = tokens = tokens[:len(tokens) // self.page * self.page]
         gpu = host = 0
         node = self.root()
         while node is not None and rest:
@@ -92,7 +99,8 @@ class Trees:
                 host += common
             complete = common == len(node.key)
             rest = rest[common:] if complete else []
-        return {"hit_tokens": gpu, "host_hit_tokens": host}
+        stored = self.tree.stored_tokens(tokens, salt) if self.tree.storage else 0
+        return {"hit_tokens": gpu, "host_hit_tokens": host, "storage_hit_tokens": max(0, stored - gpu - host)}
 
     def common(self, node, tokens):
         """Tokens that a node shares with the start of a prompt, in whole pages."""
@@ -106,6 +114,7 @@ class Trees:
     def state(self):
         nodes = self.nodes()
         return {"gpu_tokens": sum(map(on_gpu, nodes)), "host_tokens": sum(map(on_host, nodes)),
+                "storage_tokens": len(self.tree.copies.stored) * self.page if self.tree.storage else 0,
                 "free_tokens": self.tree.free_tokens()}
 
 

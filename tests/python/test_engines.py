@@ -30,12 +30,6 @@ def test_names_of_tables_are_unique(engine):
     assert len({table["name"] for table in tables}) == len(tables)
 
 
-def test_tables_of_storage_have_a_reason_not_to_run_on_the_engine():
-    tables = json.loads((ROOT / "configs/engines/sglang_unit.json").read_text())["tables"]
-    for table in tables:
-        assert ("storage_tokens" in table["system"]) == ("not_on_engine" in table), table["name"]
-
-
 def test_a_wrong_result_is_found():
     # 4 blocks of 16 tokens for 55 tokens, so 3 cannot be right.
     table = {"name": "wrong", "source": "none", "system": {"kind": "gpu", "block_tokens": 16, "gpu_blocks": 10},
