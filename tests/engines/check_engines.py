@@ -42,7 +42,8 @@ def list_of(sizes):
 
 def manager_case(variant, block):
     return f"manager {variant} block {block}", [
-        "vllm_oracles.py", "manager", "--variant", variant, "--block", str(block), "--capacities", list_of(CAPACITIES[block])]
+        "vllm_oracles.py", "manager", "--variant", variant, "--block", str(block),
+        "--capacities", list_of(CAPACITIES[block])]
 
 
 def scheduler_case(gpu, cpu, policy, sequences, variant):
@@ -96,8 +97,9 @@ SGLANG_HIRADIX_CASES = [
     *[tree_tiers_case(MI // 4, MI, "lru", page) for page in (1, 512)],
 ]
 
-LMCACHE_CASES = [(f"cpu backend {policy}", ["lmcache_oracles.py", "--policy", policy, "--capacities", list_of(CHUNK_CAPACITIES)])
-                 for policy in ("lru", "lfu")]
+LMCACHE_CASES = [
+    (f"cpu backend {policy}", ["lmcache_oracles.py", "--policy", policy, "--capacities", list_of(CHUNK_CAPACITIES)])
+    for policy in ("lru", "lfu")]
 
 
 def sglang_cases(venv):
@@ -139,7 +141,8 @@ def engines_of(options):
         "sglang": lambda version: Engine("sglang", version, sglang_cases,
                                          ["msgspec", "numpy", "packaging", "psutil", "torch"], **light),
         "lmcache": lambda version: Engine("lmcache", version, LMCACHE_CASES,
-                                          ["msgspec", "numpy", "psutil", "sortedcontainers", "torch"], tables=False, **light),
+                                          ["msgspec", "numpy", "psutil", "sortedcontainers", "torch"],
+                                          tables=False, **light),
     }
     chosen = options.engines.split(",")
     unknown = [name for name in chosen if name not in makers]
@@ -213,7 +216,8 @@ def requirements(venv, engine):
 
 def chosen_requirement(name, lines):
     """The line that requires the package always, not only with an extra; else the package's name."""
-    return next((line for line in lines if re.match(rf"{name}(?![\w-])", line, re.IGNORECASE) and "extra ==" not in line), name)
+    of_name = re.compile(rf"{name}(?![\w-])", re.IGNORECASE)
+    return next((line for line in lines if of_name.match(line) and "extra ==" not in line), name)
 
 
 def last_lines(text):

@@ -263,22 +263,26 @@ class Rows:
 
 
 class Request:
-    """A request that holds what it found. `hits` were on the GPU, `loaded` came from the host, `end` tokens have slots."""
+    """A request that holds what it found. `hits` were on the GPU, `loaded` came from the host, `end` tokens have slots.
+
+    `view` is what SGLang's trees read of a request.
+    """
 
     def __init__(self, name, tokens, salt, match, hits):
         self.tokens = tokens
-        self.hits = hits
+        self.hits = self.end = hits
         self.host_hits = match.host_hit_length
         self.loaded = 0
-        self.end = hits
-        self.done = False
         self.view = SimpleNamespace(
-            rid=str(name), extra_key=salt, cache_salt=None, priority=0, session=None, session_id=None,
-            origin_input_ids=tokens, last_node=match.last_device_node)
+            rid=str(name), extra_key=salt, cache_salt=None, priority=0, session=None, session_id=None, req_pool_idx=0,
+            output_ids=[], origin_input_ids=tokens, last_node=match.last_device_node, cache_protected_len=hits,
+            kv=SimpleNamespace(req_pool_idx=0, cache_inserted_len=0, cache_protected_len=hits, swa_evict_floor=0,
+                               mamba_pool_idx=None),
+            kv_rotation_base=None, finished_reason=None, skip_radix_cache_insert=False)
 
 
-class Tree:
-    """One of SGLang's trees. `page` and `rows` are tokens; `host` is 0 without host memory."""
+class AnyTree:
+    """A tree of either version. `page` and `rows` are tokens; `host` is 0 without host memory."""
 
     def __init__(self, kind, page, gpu, policy="lru", host=0, write="write_through", rows=1 << 16, core=None, storage=False):
         if kind not in KINDS or (host > 0 and kind == "radix"):
@@ -288,16 +292,11 @@ class Tree:
         self.rows = Rows(rows)
         self.host = HostPool(host, page) if host else None
         radix_cache.time = Clock()
+        self.storage = storage
+        self.copies = self.make_copies(write) if self.host is not None else None
         named = dict(disable=False, req_to_token_pool=self.rows, token_to_kv_pool_allocator=self.pool, page_size=page,
                      eviction_policy=policy)
-        if kind == "unified":
-            named |= dict(tree_components=(ComponentType.FULL,), tree_core_backend=core)
-        self.copies = None
-        self.storage = storage
-        if self.host is not None:
-            make = with_storage if storage else OldCopies if HAS_HIRADIX else Copies
-            self.copies = make(self.pool, self.host, write)
-        self.cache = self._make(kind, CacheInitParams(**named), write)
+        self.cache = RadixCache(CacheInitParams(**named)) if kind == "radix" else self.make_cache(named, write, core)
         self.evicted = 0
         self._count_evictions("_evict" if kind == "unified" else "evict")
 
@@ -311,21 +310,6 @@ class Tree:
 
         setattr(self.cache, name, counted)
 
-    def _make(self, kind, params, write):
-        if kind == "radix":
-            return RadixCache(params)
-        if kind == "hiradix":
-            hiradix_cache.time = radix_cache.time
-            return make_hiradix(params, self.copies, write)
-        cache = UnifiedRadixCache(params)
-        if self.host is not None:
-            attach_host(cache, self.copies, write)
-        return cache
-
-    def core_name(self):
-        """The implementation of UnifiedRadixCache's tree."""
-        return "rust" if "rust" in type(self.cache.tree_core).__module__ else "python"
-
     def rounded(self, tokens):
         return -(-tokens // self.page) * self.page
 
@@ -333,54 +317,27 @@ class Tree:
         """What requests may take: free slots, and those of nodes that may leave."""
         return self.pool.available_size() + self.cache.evictable_size()
 
+    def match(self, tokens, salt, limit=None):
+        return self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens[:limit], salt)))
+
     def begin(self, name, tokens, first=None, limit=None, salt=None):
-        """Finds a prefix of at most `limit` tokens and holds it. Returns None without room for the `first` tokens behind it."""
-        tokens = list(tokens) if HAS_HIRADIX else array("q", tokens)
-        match = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens[:limit], salt)))
-        hits = len(match.device_indices) if HAS_HIRADIX else match.device_prefix_len
-        request = Request(name, tokens, salt, match, hits)
-        self._hold(request, match.last_device_node)
-        request.view.kv = SimpleNamespace(req_pool_idx=0, cache_inserted_len=0, cache_protected_len=hits, swa_evict_floor=0,
-                                          mamba_pool_idx=None)
+        """Finds at most `limit` tokens and holds them. Returns None without room for the `first` tokens behind them."""
+        tokens = self.as_tokens(tokens)
+        match = self.match(tokens, salt, limit)
+        request = Request(name, tokens, salt, match, self.hits_of(match))
+        self.hold(request)
         # A host hit needs room for its whole length.
-        found = hits + request.host_hits
+        found = request.hits + request.host_hits
         end = len(tokens) if first is None else min(len(tokens), found + first)
-        if self.rounded(end) - hits > self.free_tokens():
-            self._let_go(request)
+        if self.rounded(end) - request.hits > self.free_tokens():
+            self.let_go(request)
             return None
         if request.host_hits:
-            self._load(request, match)
-        hits += request.loaded
-        request.end = hits
-        request.view.kv.cache_protected_len = request.view.cache_protected_len = hits
+            self.load(request, match)
+            self.cache.ready_to_load_host_cache()
+        request.end += request.loaded
+        request.view.cache_protected_len = request.view.kv.cache_protected_len = request.end
         return request if self.grow(request, end) else None
-
-    def _load(self, request, match):
-        node = match.last_host_node if HAS_HIRADIX else match.best_match_node
-        place = "last_host_node" if HAS_HIRADIX else "best_match_node"
-        loaded, last = self.cache.init_load_back(InitLoadBackParams(
-            **{place: node}, host_hit_length=request.host_hits, req=request.view))
-        request.loaded = len(loaded) if HAS_HIRADIX else loaded
-        before = None if HAS_HIRADIX else request.view.lock
-        if HAS_HIRADIX:
-            self.cache.dec_lock_ref(request.view.last_node)
-        request.view.last_node = last
-        self._hold(request, last)
-        if before is not None:
-            self.cache.unlock(before)
-        self.cache.ready_to_load_host_cache()
-
-    def _hold(self, request, node):
-        if HAS_HIRADIX:
-            self.cache.inc_lock_ref(node)
-        else:
-            request.view.lock = self.cache.lock(node)
-
-    def _let_go(self, request):
-        if HAS_HIRADIX:
-            self.cache.dec_lock_ref(request.view.last_node)
-        else:
-            self.cache.unlock(request.view.lock)
 
     def grow(self, request, end):
         """Gives the request slots up to token `end`, as alloc_token_slots and alloc_paged_token_slots_extend do."""
@@ -393,45 +350,115 @@ class Tree:
         request.end = end
         return True
 
-    def publish(self, request):
-        """The tokens with slots are computed and can be found."""
-        view = request.view
-        if HAS_HIRADIX:
-            view.fill_ids, view.req_pool_idx = request.tokens[:request.end], 0
-            self.cache.cache_unfinished_req(view, chunked=True)
-        else:
-            self._checkpoint(request)
-
-    def _checkpoint(self, request):
-        request.view.full_untruncated_fill_ids = request.tokens
-        request.view.finished = lambda: request.done
-        request.view.kv_rotation_base = request.view.finished_reason = None
-        request.view.skip_radix_cache_insert = False
-        self.cache.checkpoint(request.view, up_to=request.end)
-
     def respond(self, request, response):
         """Gives slots to all tokens of the response but the last, which no later token needs. Returns whether they fit."""
-        request.tokens = request.tokens + (list(response) if HAS_HIRADIX else array("q", response))
+        request.tokens = request.tokens + self.as_tokens(response)
         return self.grow(request, len(request.tokens) - 1)
-
-    def finish(self, request):
-        """The tokens with slots stay in the tree, and the request lets go of them."""
-        view = request.view
-        request.done = True
-        if HAS_HIRADIX:
-            view.req_pool_idx, view.output_ids = 0, []
-            view.origin_input_ids = request.tokens
-            view.pop_committed_kv_cache = lambda: request.end
-            self.cache.cache_finished_req(view)
-            return
-        self._checkpoint(request)
-        protected = view.kv.cache_protected_len
-        self.pool.free_segment(self.rows.req_to_token[0, protected:request.end], start_pos=protected)
-        self.cache.unlock(view.lock)
 
     def end_copies(self):
         if self.copies is not None:
             self.cache.check_hicache_events()
+
+    def check(self):
+        """Every slot is free or in the tree when no request runs."""
+        counted = self.pool.available_size() + self.cache.evictable_size() + self.cache.protected_size()
+        if counted != self.pool.size:
+            raise RuntimeError(f"{counted} slots are free or in the tree, of {self.pool.size}")
+
+
+class OldTree(AnyTree):
+    """RadixCache and HiRadixCache of 0.5.10."""
+
+    as_tokens = list
+
+    def make_copies(self, write):
+        return OldCopies(self.pool, self.host, write)
+
+    def make_cache(self, named, write, core):
+        hiradix_cache.time = radix_cache.time
+        return make_hiradix(CacheInitParams(**named), self.copies, write)
+
+    def hits_of(self, match):
+        return len(match.device_indices)
+
+    def hold(self, request):
+        self.cache.inc_lock_ref(request.view.last_node)
+
+    def let_go(self, request):
+        self.cache.dec_lock_ref(request.view.last_node)
+
+    def load(self, request, match):
+        loaded, last = self.cache.init_load_back(InitLoadBackParams(
+            last_host_node=match.last_host_node, host_hit_length=request.host_hits, req=request.view))
+        request.loaded = len(loaded)
+        self.let_go(request)
+        request.view.last_node = last
+        self.hold(request)
+
+    def publish(self, request):
+        """The tokens with slots are computed and can be found."""
+        request.view.fill_ids = request.tokens[:request.end]
+        self.cache.cache_unfinished_req(request.view, chunked=True)
+
+    def finish(self, request):
+        """The tokens with slots stay in the tree, and the request lets go of them."""
+        request.view.origin_input_ids = request.tokens
+        request.view.pop_committed_kv_cache = lambda: request.end
+        self.cache.cache_finished_req(request.view)
+
+
+class NewTree(AnyTree):
+    """RadixCache and UnifiedRadixCache of 0.5.23."""
+
+    @staticmethod
+    def as_tokens(tokens):
+        return array("q", tokens)
+
+    def make_copies(self, write):
+        return (with_storage if self.storage else Copies)(self.pool, self.host, write)
+
+    def make_cache(self, named, write, core):
+        cache = UnifiedRadixCache(CacheInitParams(**named, tree_components=(ComponentType.FULL,), tree_core_backend=core))
+        if self.host is not None:
+            attach_host(cache, self.copies, write)
+        return cache
+
+    def core_name(self):
+        """The implementation of UnifiedRadixCache's tree."""
+        return "rust" if "rust" in type(self.cache.tree_core).__module__ else "python"
+
+    def hits_of(self, match):
+        return match.device_prefix_len
+
+    def hold(self, request):
+        request.view.lock = self.cache.lock(request.view.last_node)
+
+    def let_go(self, request):
+        self.cache.unlock(request.view.lock)
+
+    def load(self, request, match):
+        request.loaded, last = self.cache.init_load_back(InitLoadBackParams(
+            best_match_node=match.best_match_node, host_hit_length=request.host_hits, req=request.view))
+        before = request.view.lock
+        request.view.last_node = last
+        self.hold(request)
+        self.cache.unlock(before)
+
+    def publish(self, request, finished=False):
+        """The tokens with slots are computed and can be found."""
+        request.view.full_untruncated_fill_ids = request.tokens
+        request.view.finished = lambda: finished
+        self.cache.checkpoint(request.view, up_to=request.end)
+
+    def finish(self, request):
+        """The tokens with slots stay in the tree, and the request lets go of them."""
+        self.publish(request, finished=True)
+        protected = request.view.kv.cache_protected_len
+        self.pool.free_segment(self.rows.req_to_token[0, protected:request.end], start_pos=protected)
+        self.let_go(request)
+
+    def end_copies(self):
+        super().end_copies()
         if self.storage:
             self._use_storage()
 
@@ -441,8 +468,8 @@ class Tree:
 
     def prefetch(self, name, tokens, salt=None):
         """Looks in storage for what the tree lacks, as Scheduler does. Returns the tokens that have room on the host."""
-        tokens = array("q", tokens)
-        match = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens, salt)))
+        tokens = self.as_tokens(tokens)
+        match = self.match(tokens, salt)
         found = match.device_prefix_len + match.host_hit_length
         handle = CacheRequestHandle(name, 0)
         self.cache.prefetch_from_storage(
@@ -465,14 +492,11 @@ class Tree:
 
     def stored_tokens(self, tokens, salt=None):
         """The leading tokens that storage has."""
-        hashes = cache_utils.get_storage_hash_str(RadixKey(array("q", tokens), salt), None, page_size=self.page)
+        hashes = cache_utils.get_storage_hash_str(RadixKey(self.as_tokens(tokens), salt), None, page_size=self.page)
         return self.copies.batch_exists(hashes) * self.page
 
-    def check(self):
-        """Every slot is free or in the tree when no request runs."""
-        counted = self.pool.available_size() + self.cache.evictable_size() + self.cache.protected_size()
-        if counted != self.pool.size:
-            raise RuntimeError(f"{counted} slots are free or in the tree, of {self.pool.size}")
+
+Tree = OldTree if HAS_HIRADIX else NewTree
 
 
 def make_hiradix(params, copies, write):

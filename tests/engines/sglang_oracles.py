@@ -75,10 +75,12 @@ def capacities_file(options, requests, name):
         size = oracle_files.size_name(tokens)
         columns += [(f"hit_{size}", [r.hits for r in found]), (f"evict_tok_cum_{size}", evictions)]
         core = f"[{tree.core_name()}]" if options.kind == "unified" else ""
+        what = f"{type(tree.cache).__name__}{core}/{options.policy}/{options.variant}/chunk{options.chunk}"
         totals.append(totals_of(
-            options, requests, name, f"{type(tree.cache).__name__}{core}/{options.policy}/{options.variant}/chunk{options.chunk}",
-            sum(r.hits for r in found), cap_tokens=capacity, evictions=tree.evicted, cached_tokens_end=tree.cache.evictable_size()))
-    return f"sgl_{options.kind}_{options.policy}_{options.variant}_chunk{options.chunk}_{name}_p{options.page}", columns, totals
+            options, requests, name, what, sum(r.hits for r in found), cap_tokens=capacity, evictions=tree.evicted,
+            cached_tokens_end=tree.cache.evictable_size()))
+    made_by = f"sgl_{options.kind}_{options.policy}_{options.variant}_chunk{options.chunk}"
+    return f"{made_by}_{name}_p{options.page}", columns, totals
 
 
 def tiers_file(options, requests, name):
@@ -88,10 +90,13 @@ def tiers_file(options, requests, name):
     columns = [("hit_gpu", [r.hits for r in found]), ("hit_cpu", [r.loaded for r in found]),
                ("host_match", [r.host_hits for r in found])]
     gpu, host = sum(columns[0][1]), sum(columns[1][1])
-    written = {} if tree.copies is None else dict(cpu_written_tokens=tree.copies.written, cpu_write_fails=tree.copies.refused)
-    what = f"HiRadixCache/{options.policy}/{options.write}" if options.host else f"RadixCache/{options.policy}/prompt/chunk0"
-    totals = [totals_of(options, requests, name, what, gpu + host, gpu_tokens=options.gpu, cpu_tokens=options.host, hit_gpu=gpu,
-                        hit_cpu=host, **written)]
+    if tree.copies is None:
+        what, written = f"RadixCache/{options.policy}/prompt/chunk0", {}
+    else:
+        what = f"HiRadixCache/{options.policy}/{options.write}"
+        written = dict(cpu_written_tokens=tree.copies.written, cpu_write_fails=tree.copies.refused)
+    totals = [totals_of(options, requests, name, what, gpu + host, gpu_tokens=options.gpu, cpu_tokens=options.host,
+                        hit_gpu=gpu, hit_cpu=host, **written)]
     made_by = f"hiradix_{options.write}" if options.host else "radix0510"
     sizes = f"g{options.gpu // oracle_files.KIBI}Ki_c{options.host // oracle_files.KIBI}Ki"
     return f"sgl_{made_by}_{options.policy}_{name}_p{options.page}_{sizes}", columns, totals

@@ -114,7 +114,7 @@ class _Unused(importlib.abc.MetaPathFinder):
 
 
 def install(engine, unused=()):
-    """From now on, modules that `engine` imports and that are not installed are stand-ins, and so are its `unused` packages."""
+    """From now on, modules that `engine` imports without having them are stand-ins, and so are its `unused` packages."""
     sys.meta_path.append(_Missing(engine))
     sys.meta_path.insert(0, _Unused(tuple(unused)))
 
