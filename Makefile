@@ -82,7 +82,8 @@ help:
 	@echo 'make test-python   make python, then run its tests'
 	@echo 'make check-validation  build the program, then run two points of the validation matrix on this machine (9 to 22 minutes)'
 	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
-	@echo 'make check-engines build the program, then compare it with vLLM'\''s own code (needs PyPI, 10 GB; VLLM=, TRACE=, REQUESTS=, CASES=)'
+	@echo 'make check-engines build the program, then compare it with the own code of vLLM, SGLang and LMCache (needs PyPI, 16 GB;'
+	@echo '                   ENGINES=vllm,sglang,lmcache VLLM= SGLANG= LMCACHE= TRACE= REQUESTS= CASES= RECORDED=)'
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
 	@echo 'make faults        build, then let calls of the system fail, kill runs and fill disks, and check what is left (minutes)'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
@@ -157,10 +158,12 @@ check-report: program
 	$(call install_packages,$(BROWSER_PACKAGES))
 	python3 tests/report/browser_check.py --program $(PROGRAM) --configs configs --out build/report-screenshots
 
-# The newest vLLM, on the sample of Mooncake's trace, unless variables say otherwise.
+# The newest versions of all engines, on the sample of Mooncake's trace, unless variables say otherwise.
 check-engines: program
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory setup-python
-	python3 tests/engines/check_engines.py --program $(PROGRAM) --jobs $(JOBS) $(if $(VLLM),--vllm $(VLLM)) \
+	python3 tests/engines/check_engines.py --program $(PROGRAM) --jobs $(JOBS) $(if $(ENGINES),--engines $(ENGINES)) \
+	  $(if $(VLLM),--vllm $(VLLM)) $(if $(SGLANG),--sglang $(SGLANG)) $(if $(LMCACHE),--lmcache $(LMCACHE)) \
+	  $(if $(RECORDED),--recorded '$(RECORDED)') \
 	  $(if $(TRACE),--trace '$(TRACE)') $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(CASES),--cases '$(CASES)')
 
 # Python packages, again where requirements.txt changes.

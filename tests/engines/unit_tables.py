@@ -2,8 +2,9 @@
 """Runs the tables of calls and results in configs/engines (their format is described there).
 
 --on model runs them on the Python models of this folder, without tables of the scheduler, which has no model here.
---on vllm runs all of them on vLLM's own classes, with the Python of a virtual environment that has vLLM (make check-engines
-makes one). Exit code: 0 if all results are as expected, 1 if some are not, 2 for a table that cannot be run.
+--on vllm and --on sglang run the engine's tables on its own classes, with the Python of a virtual environment that has the
+engine (make check-engines makes one). Exit code: 0 if all results are as expected, 1 if some are not, 2 for a table that
+cannot be run.
 """
 
 import argparse
@@ -247,38 +248,51 @@ def run_table(make, table):
     return wrong
 
 
+def runs_on(engine, version):
+    """Classes that make the calls: a name, the systems of tables, and whether they take a table of these systems."""
+    if engine == "model":
+        return [("the models", MODELS, lambda table: True)]
+    if engine == "vllm":
+        import vllm_units
+        return [(f"vllm {vllm_units.VERSION}", vllm_units.SYSTEMS, lambda table: True)]
+    import sglang_units
+    return sglang_units.runs(version)
+
+
+def run_tables(label, make, tables):
+    """Prints what was not as expected. Returns the number of tables that differ, and a line for the user."""
+    differing = 0
+    for table in tables:
+        wrong = run_table(make, table)
+        differing += bool(wrong)
+        for text in wrong:
+            print(f"{label}: {table['name']} ({table['source']}): {text}")
+    return differing, f"{len(tables)} run, {sum(len(table['calls']) for table in tables)} calls, {differing} differ"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--on", choices=["model", "vllm"], default="model")
-    parser.add_argument("--tables", type=pathlib.Path, default=ROOT / "configs/engines/vllm_unit.json")
+    parser.add_argument("--on", choices=["model", "vllm", "sglang"], default="model")
+    parser.add_argument("--tables", type=pathlib.Path)
     options = parser.parse_args()
-    file = json.loads(options.tables.read_text())
-    if file["schema"] != SCHEMA:
-        parser.error(f"{options.tables}: the schema is not {SCHEMA}")
-    make = MODELS
-    version = "the models"
-    if options.on == "vllm":
-        import vllm_units
-        make = vllm_units.SYSTEMS
-        version = f"vllm {vllm_units.VERSION}"
-    right = run = calls = 0
-    for table in file["tables"]:
-        if table["system"]["kind"] not in make:
-            continue
-        run += 1
-        calls += len(table["calls"])
-        wrong = run_table(make, table)
-        right += not wrong
-        for text in wrong:
-            print(f"{table['name']} ({table['source']}): {text}")
-    print(f"unit tables on {version}: {run} of {len(file['tables'])} tables run, {calls} calls, {run - right} tables differ")
-    return 0 if right == run else 1
+    engine = "vllm" if options.on == "model" else options.on
+    path = options.tables or ROOT / f"configs/engines/{engine}_unit.json"
+    file = json.loads(path.read_text())
+    if file["schema"] != SCHEMA or file["engine"] != engine:
+        parser.error(f"{path}: expected {SCHEMA} of {engine}")
+    total = 0
+    for label, make, takes in runs_on(options.on, file["version"]):
+        tables = [table for table in file["tables"] if table["system"]["kind"] in make and takes(table)]
+        differing, line = run_tables(label, make, tables)
+        total += differing
+        print(f"unit tables on {label}: {len(file['tables'])} tables, {line}")
+    return 1 if total else 0
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except Exception as error:
-        # An engine of another version may lack what vllm_units.py uses.
+        # An engine of another version may lack what vllm_units.py or sglang_units.py uses.
         traceback.print_exception(error)
         sys.exit(2)
