@@ -617,7 +617,7 @@ ModelConfig model_from_hugging_face(const Json& json, const std::string& origin)
       reader.find<std::int64_t>({"vocab_size"}, between(1, ModelLimits::kVocabulary));
   // Published files of Gemma 3 leave it to the class.
   const std::int64_t usual_vocabulary = family->type == "gemma3_text" ? 262208 : 0;
-  if (!vocabulary && usual_vocabulary == 0) {
+  if (!vocabulary && usual_vocabulary == 0 && reader.at("vocab_size") == nullptr) {
     reader.missing("vocab_size");
   }
   model.vocabulary_size = vocabulary.value_or(usual_vocabulary);

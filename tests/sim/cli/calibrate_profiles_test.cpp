@@ -29,7 +29,7 @@ class CalibrateProfiles : public ProgramTest {
 TEST_F(CalibrateProfiles, MakesAProfileOfATable) {
   import();
   const nlohmann::json profile = read_json("p.json");
-  EXPECT_EQ(profile["format"], "kvtier.profile/1");
+  EXPECT_EQ(profile["format"], "kvtier.profile/2");
   EXPECT_EQ(profile["device"]["name"], "A100-80G SXM");
   EXPECT_NE(profile["provenance"]["command"].get<std::string>().find("--model llama2-7b"),
             std::string::npos);
@@ -41,26 +41,37 @@ TEST_F(CalibrateProfiles, MakesAProfileOfATable) {
 TEST_F(CalibrateProfiles, SaysWhatIsMissingForATable) {
   const std::string table = (configs() / "examples/kernel_times.csv").string();
   expect_bad_input({"calibrate", "--from-table", table, "--out", "p.json"},
-                   {"--from-table: needs --model, whose shapes were timed, and --out"});
-  expect_bad_input({"calibrate", "--from-table", table, "--model", "llama2-7b", "--out", "p.json",
-                    "--columns", "standart"},
-                   {"--columns: expected one of standard, vidur_attention, vidur_linear, or the "
-                    "path of a file, got \"standart\" (did you mean \"standard\"?)"});
+                   {"--from-table: needs --model, whose shapes were timed"});
+  expect_bad_input(
+      {"calibrate", "--from-table", table, "--model", "llama2-7b", "--out", "p.json", "--columns",
+       "standart"},
+      {"--columns: expected one of standard, aiconfigurator_allreduce, "
+       "aiconfigurator_computescale, aiconfigurator_context_attention, "
+       "aiconfigurator_context_attention_common, aiconfigurator_context_attention_full, "
+       "aiconfigurator_context_mla, aiconfigurator_gemm, aiconfigurator_gemm_common, "
+       "aiconfigurator_generation_attention, "
+       "aiconfigurator_generation_attention_common, aiconfigurator_generation_attention_full, "
+       "aiconfigurator_generation_mla, aiconfigurator_mla_context_module, "
+       "aiconfigurator_mla_generation_module, aiconfigurator_moe, aiconfigurator_moe_common, "
+       "aiconfigurator_nccl, aiconfigurator_scale_matrix, llmservingsim_attention, "
+       "llmservingsim_dense, llmservingsim_per_sequence, vidur_attention, vidur_attention_medians, "
+       "vidur_linear, vidur_linear_medians, or the "
+       "path of a file, got \"standart\" (did you mean \"standard\"?)"});
   expect_bad_input({"calibrate", "--from-table", table, "--columns", "standard", "--columns",
                     "standard", "--model", "llama2-7b", "--out", "p.json"},
                    {"--columns: expected one for all tables or one for each, got 2 for 1"});
   expect_bad_input(
       {"calibrate", "--from-table", "none.csv", "--model", "llama2-7b", "--out", "p.json"},
       {"none.csv: no such file"});
-  expect_bad_input({"calibrate", "--from-table", table, "--model", "lama2-7b", "--out", "p.json"},
-                   {"--model: expected one of deepseek-v3, falcon-40b, gemma-3-27b, glm-5, "
-                    "gpt-oss-120b, gpt-oss-20b, gpt3-13b, gpt3-6.7b, kimi-k2, "
-                    "kvtier-small, kvtier-tiny, llama-3.1-405b, llama-3.1-70b, llama-3.1-8b, "
-                    "llama-65b, llama2-13b, llama2-70b, llama2-7b, llama3-8b, "
-                    "minimax-m2, mistral-7b, mixtral-8x7b, opt-13b, opt-30b, opt-6.7b, "
-                    "qwen3-235b-a22b, qwen3-30b-a3b, qwen3-32b, qwen3-8b, qwen3.5-397b-a17b, "
-                    "or the path of a file, got \"lama2-7b\" (did you mean "
-                    "\"llama2-7b\"?)"});
+  expect_bad_input(
+      {"calibrate", "--from-table", table, "--model", "lama2-7b", "--out", "p.json"},
+      {"--model: expected one of deepseek-v3, falcon-40b, gemma-3-27b, glm-5, gpt-oss-120b, "
+       "gpt-oss-20b, gpt3-13b, gpt3-6.7b, kimi-k2, kvtier-small, kvtier-tiny, llama-3.1-405b, "
+       "llama-3.1-70b, llama-3.1-8b, llama-65b, llama2-13b, llama2-70b, llama2-7b, llama3-8b, "
+       "minimax-m2, mistral-7b, mixtral-8x7b, opt-13b, opt-30b, opt-6.7b, qwen3-235b-a22b, "
+       "qwen3-30b-a3b, qwen3-32b, qwen3-8b, qwen3.5-397b-a17b, or the path of a file, got "
+       "\"lama2-7b\" (did you mean "
+       "\"llama2-7b\"?)"});
   EXPECT_TRUE(files().empty());
 }
 
@@ -68,19 +79,19 @@ TEST_F(CalibrateProfiles, PrintsTheErrorsOfAProfile) {
   import();
   const Outcome outcome = kvtier({"calibrate", "--check", "p.json", "--no-measure"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("held out     G1"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("held out     gemm"), std::string::npos) << outcome.out;
 }
 
 TEST_F(CalibrateProfiles, ExitsWithOneOutOfBand) {
   import();
   nlohmann::json profile = read_json("p.json");
   for (const nlohmann::json& table : profile["tables"]) {
-    if (table["operation"] == "A1") {
+    if (table["operation"] == "prefill_attention") {
       // A batch of one request that takes ten times as long as that request alone.
       nlohmann::json ragged = table;
       const nlohmann::json at = table["cells"][5]["at"];
       const double seconds = 10 * table["cells"][5]["median_seconds"].get<double>();
-      ragged["operation"] = "A3";
+      ragged["operation"] = "ragged_attention";
       ragged["axes"] = {"case"};
       ragged["left_out"] = nlohmann::json::array();
       ragged["cells"] = {{{"at", {0}},
@@ -120,7 +131,7 @@ TEST_F(CalibrateProfiles, SaysWhatCannotBeExplained) {
   const Outcome other = kvtier(
       {"calibrate", "--explain", "p.json", "--model", "llama2-13b", "--hardware", "a100-80g"});
   EXPECT_EQ(other.code, 2);
-  EXPECT_NE(other.err.find("has no G1 of 15360 x 5120 in 2 B (qkv)"), std::string::npos)
+  EXPECT_NE(other.err.find("has no gemm of 15360 x 5120 in 2 B (qkv)"), std::string::npos)
       << other.err;
   // A table says nothing of links.
   const Outcome alone = kvtier({"calibrate", "--explain", "p.json", "--model", "llama2-7b"});
@@ -151,7 +162,7 @@ TEST_F(CalibrateProfiles, RefusesProfilesThatAreNone) {
                    {"/hardware/profile: no such file: none.json"});
   write("old.json", R"({"format": "kvtier.profile/0"})");
   expect_bad_input({"calibrate", "--check", "old.json", "--no-measure"},
-                   {"old.json: /format: expected \"kvtier.profile/1\", got \"kvtier.profile/0\": "
+                   {"old.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/0\": "
                     "measure again, or use the release that wrote it"});
   import();
   std::string text = read("p.json");
