@@ -200,12 +200,13 @@ tsan: setup
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_PROGRAMS)
 	setarch -R ctest --preset tsan --output-on-failure -R '$(TSAN_TESTS)'
 
-# The CUDA module on a machine without a GPU.
+# The CUDA module on a machine without a GPU, with so many random batches of attention.
+EMULATION_CASES ?= 500
 cuda-emulation: setup
 	$(call install_packages,libboost-context-dev)
 	cmake --preset release -DKVTIER_CUDA_EMULATION=ON
 	cmake --build --preset release -j $(JOBS) --target tests_cuda_emulation kvtier_on_emulation
-	KVTIER_TEST_CASES=500 ctest --preset release --output-on-failure -j $(JOBS) -L emulation
+	KVTIER_TEST_CASES=$(EMULATION_CASES) ctest --preset release --output-on-failure -j $(JOBS) -L emulation
 
 # Packages of NVIDIA with the programs that read machine code, which nvcc comes without at times.
 $(MACHINE_CODE)/venv/installed:
