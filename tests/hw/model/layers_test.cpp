@@ -142,6 +142,10 @@ TEST(GivenByHand, KvIsSpreadOverTheLayers) {
   EXPECT_EQ(kv_bytes_per_token(model), Bytes(1003));
   EXPECT_EQ(kv_bytes_per_token_layer(model, 0), Bytes(126));
   EXPECT_EQ(kv_bytes_per_token_layer(model, 3), Bytes(125));
+  // State layers have none of it.
+  model.attention = {AttentionKind::state, AttentionKind::full};
+  EXPECT_EQ(kv_bytes_per_token_layer(model, 0), Bytes(0));
+  EXPECT_EQ(kv_bytes_per_token_layer(model, 1), Bytes(1003 / (model.layers / 2) + 1));
 }
 
 TEST(GivenByHand, ParametersReplaceTheShape) {
@@ -541,6 +545,34 @@ TEST(HuggingFaceQuantization, GivesTheFormatOfEachMatrix) {
             (PrecisionConfig{.attention = int4, .mlp = int4}));
 }
 
+TEST(HuggingFaceQuantization, LeavesOutWhatTheListsOfTextLayersName) {
+  using enum NumberFormat;
+  // The attention of an image encoder and of layers for drafts says nothing.
+  EXPECT_EQ(quantized(R"({"quant_method": "fp8", "ignore":
+      ["vision_tower.encoder.layers.0.self_attn.k_proj", "mtp.layers.0.self_attn.q_proj"]})"),
+            (PrecisionConfig{.attention = fp8, .mlp = fp8, .experts = fp8}));
+  EXPECT_EQ(quantized(R"({"quant_method": "fp8",
+      "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*"]})"),
+            PrecisionConfig{.experts = fp8});
+  EXPECT_EQ(quantized(R"({"quant_method": "fp8",
+      "ignore": ["model.layers.0.mlp.down_proj"]})",
+                      "qwen3"),
+            PrecisionConfig{.attention = fp8});
+}
+
+TEST(HuggingFaceQuantization, TakesTheSchemeOfKv) {
+  using enum NumberFormat;
+  EXPECT_EQ(quantized(R"({"quant_method": "fp8",
+      "kv_cache_scheme": {"num_bits": 8, "type": "float"}})")
+                .kv,
+            fp8);
+  EXPECT_EQ(quantized(R"({"quant_method": "fp8",
+      "kv_cache_scheme": {"num_bits": 8, "type": "int"}})")
+                .kv,
+            int8);
+  EXPECT_EQ(quantized(R"({"quant_method": "fp8", "kv_cache_scheme": null})").kv, std::nullopt);
+}
+
 Lines quantization_problems(const char* quantization) {
   try {
     static_cast<void>(quantized(quantization));
@@ -559,6 +591,28 @@ TEST(HuggingFaceQuantization, RefusesMethodsItDoesNotKnow) {
                   "\"bitsandbytes\""});
   EXPECT_EQ(quantization_problems(R"({"quant_method": "gptq", "bits": 3})"),
             Lines{"config.json: /quantization_config/bits: expected 4 or 8, got 3"});
+  EXPECT_EQ(quantization_problems(R"({"quant_method": "fp8", "kv_cache_scheme": {"num_bits": 4}})"),
+            Lines{"config.json: /quantization_config/kv_cache_scheme: expected num_bits 8 and type "
+                  "int or float, got {\"num_bits\":4}"});
+}
+
+TEST(HuggingFaceFamilies, RefuseAnIntervalThatIsNone) {
+  for (const char* interval : {"\"6\"", "-1", "0"}) {
+    try {
+      static_cast<void>(from_json((R"({"model_type": "gemma3_text", "torch_dtype": "bfloat16",
+        "head_dim": 128, "hidden_size": 5376, "intermediate_size": 21504,
+        "num_attention_heads": 32, "num_hidden_layers": 62, "num_key_value_heads": 16,
+        "sliding_window": 1024, "sliding_window_pattern": )" +
+                                   std::string(interval) + "}")
+                                      .c_str()));
+      FAIL() << interval;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.problems(),
+                Lines{std::string("config.json: /sliding_window_pattern: expected a whole number "
+                                  ">= 1 and <= 1000, got ") +
+                      interval});
+    }
+  }
 }
 
 TEST(HuggingFaceFamilies, NameAllThatIsMissing) {
