@@ -53,7 +53,7 @@ void check_policy(const PolicyChoice& choice, const std::vector<PolicyKind<Inter
 
 void check_tier(const RunConfig& config, const TierConfig& tier, Bytes capacity,
                 const std::string& pointer, Problems& problems) {
-  if (tier.free_buffer >= capacity) {
+  if (capacity.value > 0 && tier.free_buffer >= capacity) {
     problems.add(pointer + "/free_buffer",
                  fmt::format("expected less than the capacity, {}, got {}",
                              format_quantity(capacity), format_quantity(tier.free_buffer)));
