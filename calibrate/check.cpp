@@ -110,6 +110,18 @@ void add_roofline(const Profile& profile, const ProfileTable& table, const Profi
       {std::max(seconds, is_attention ? kAttentionFloor : kFloor), cell.median_seconds});
 }
 
+/// A cell of a table as a grid without it predicts it, and by the roofline.
+void add_prediction(const Profile& profile, const ProfileTable& table, const ProfileGrid& grid,
+                    const ProfileCell& cell, Gathered& gathered) {
+  const ProfileGrid::Time time = predict(grid, cell.at);
+  if (time.extrapolated) {
+    ++gathered.left_out;
+  } else {
+    gathered.pairs.push_back({time.seconds, cell.median_seconds});
+    add_roofline(profile, table, cell, gathered);
+  }
+}
+
 void add_cross_validation(const Profile& profile, const ProfileTable& table, RandomStream& random,
                           Gathered& gathered) {
   if (table.cells.size() < kFewestCells) {
@@ -129,13 +141,7 @@ void add_cross_validation(const Profile& profile, const ProfileTable& table, Ran
     }
     const ProfileGrid grid = make_grid(profile, table, rest);
     for (const ProfileCell* cell : held) {
-      const ProfileGrid::Time time = predict(grid, cell->at);
-      if (time.extrapolated) {
-        ++gathered.left_out;
-      } else {
-        gathered.pairs.push_back({time.seconds, cell->median_seconds});
-        add_roofline(profile, table, *cell, gathered);
-      }
+      add_prediction(profile, table, grid, *cell, gathered);
     }
   }
 }
@@ -204,7 +210,6 @@ void add_heads(const Profile& profile, const ProfileTable& table, Rows& rows) {
   if (!type) {
     return;
   }
-  const auto window = table.shape.find("window");
   Profile rest;
   rest.device = profile.device;
   for (const ProfileTable* other : find_tables(profile, table.operation)) {
@@ -213,25 +218,14 @@ void add_heads(const Profile& profile, const ProfileTable& table, Rows& rows) {
     }
   }
   const auto shaped =
-      interpolate_attention(rest, table.operation,
-                            {.attention_heads = table.shape.at("attention_heads"),
-                             .kv_heads = table.shape.at("kv_heads"),
-                             .head_dim = table.shape.at("head_dim"),
-                             .element_bytes = table.shape.at("element_bytes")},
-                            window == table.shape.end() ? 0 : window->second, *type);
+      interpolate_attention(rest, table.operation, attention_of(table), window_of(table), *type);
   if (!shaped || shaped->extrapolated) {
     return;
   }
   Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table) + " heads"}];
   const ProfileGrid grid = make_grid(profile, shaped->table);
   for (const ProfileCell& cell : table.cells) {
-    const ProfileGrid::Time time = predict(grid, cell.at);
-    if (time.extrapolated) {
-      ++gathered.left_out;
-    } else {
-      gathered.pairs.push_back({time.seconds, cell.median_seconds});
-      add_roofline(profile, table, cell, gathered);
-    }
+    add_prediction(profile, table, grid, cell, gathered);
   }
 }
 
@@ -250,13 +244,7 @@ void add_past_law(const Profile& profile, const ProfileTable& table, Rows& rows)
     if (cell.at[1] == 0) {
       continue;
     }
-    const ProfileGrid::Time time = predict(grid, cell.at);
-    if (time.extrapolated) {
-      ++gathered.left_out;
-    } else {
-      gathered.pairs.push_back({time.seconds, cell.median_seconds});
-      add_roofline(profile, table, cell, gathered);
-    }
+    add_prediction(profile, table, grid, cell, gathered);
   }
 }
 
@@ -750,29 +738,17 @@ void compare_matrices(const Profile& profile, const ProfileTable& table, Rows& r
     const ProfileGrid grid = make_grid(profile, shaped->table);
     for (ProfileCell cell : cells) {
       cell.at = {cell.at[0]};
-      const ProfileGrid::Time time = predict(grid, cell.at);
-      if (time.extrapolated) {
-        ++gathered.left_out;
-      } else {
-        gathered.pairs.push_back({time.seconds, cell.median_seconds});
-        add_roofline(profile, shaped->table, cell, gathered);
-      }
+      add_prediction(profile, shaped->table, grid, cell, gathered);
     }
   }
 }
 
 void compare_attention(const Profile& profile, const ProfileTable& table, Rows& rows) {
   const std::optional<DataType> type = type_of(table);
-  const auto window = table.shape.find("window");
   Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table)}];
-  const auto shaped =
-      type ? interpolate_attention(profile, table.operation,
-                                   {.attention_heads = table.shape.at("attention_heads"),
-                                    .kv_heads = table.shape.at("kv_heads"),
-                                    .head_dim = table.shape.at("head_dim"),
-                                    .element_bytes = table.shape.at("element_bytes")},
-                                   window == table.shape.end() ? 0 : window->second, *type)
-           : std::nullopt;
+  const auto shaped = type ? interpolate_attention(profile, table.operation, attention_of(table),
+                                                   window_of(table), *type)
+                           : std::nullopt;
   if (!shaped || shaped->extrapolated) {
     gathered.left_out += static_cast<std::int64_t>(table.cells.size());
     return;
@@ -782,13 +758,7 @@ void compare_attention(const Profile& profile, const ProfileTable& table, Rows& 
     if (has_cell(profile, table, cell)) {
       continue;
     }
-    const ProfileGrid::Time time = predict(grid, cell.at);
-    if (time.extrapolated) {
-      ++gathered.left_out;
-    } else {
-      gathered.pairs.push_back({time.seconds, cell.median_seconds});
-      add_roofline(profile, table, cell, gathered);
-    }
+    add_prediction(profile, table, grid, cell, gathered);
   }
 }
 

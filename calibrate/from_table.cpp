@@ -515,7 +515,7 @@ class Importer {
   [[nodiscard]] double shortest(const ProfileTable& table,
                                 const std::vector<std::int64_t>& at) const {
     if (table.operation == OperationId::gemm_grid) {
-      return matrix_seconds(at[1], at[2], bytes_of(*table.dtype), static_cast<double>(at[0]),
+      return matrix_seconds({"", at[1], at[2]}, bytes_of(*table.dtype), static_cast<double>(at[0]),
                             device_rates(profile_, table.dtype, table.cache));
     }
     if (!is_interpolated(table.operation)) {
@@ -597,21 +597,15 @@ class Importer {
 /// What the roofline says of one cell, at the attained rates.
 std::optional<double> roofline_seconds(const ProfileTable& table, const ProfileCell& cell,
                                        const Rates& rates) {
-  const auto attention = [&] {
-    return AttentionShape{.attention_heads = table.shape.at("attention_heads"),
-                          .kv_heads = table.shape.at("kv_heads"),
-                          .head_dim = table.shape.at("head_dim"),
-                          .element_bytes = table.shape.at("element_bytes")};
-  };
   const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
   switch (table.operation) {
     case OperationId::gemm:
       return matrix_seconds({"", table.shape.at("n"), table.shape.at("k")},
-                            table.shape.at("element_bytes"), at(0), rates);
+                            static_cast<double>(table.shape.at("element_bytes")), at(0), rates);
     case OperationId::prefill_attention:
-      return extend_attention_seconds(attention(), at(0), at(1), rates);
+      return extend_attention_seconds(attention_of(table), at(0), at(1), rates);
     case OperationId::decode_attention:
-      return decode_attention_seconds(attention(), at(0) * at(1), rates);
+      return decode_attention_seconds(attention_of(table), at(0) * at(1), rates);
     default:
       return std::nullopt;
   }
@@ -686,7 +680,8 @@ std::vector<Pair> layer_prefills(const Profile& profile, const ModelConfig& mode
               .measured = cell.median_seconds};
     const auto tokens = static_cast<double>(cell.at[0]);
     for (const auto& [matrix, grid] : matrices) {
-      pair.predicted += matrix_seconds(matrix, model.bytes_per_element, tokens, rates);
+      pair.predicted +=
+          matrix_seconds(matrix, static_cast<double>(model.bytes_per_element), tokens, rates);
       pair.measured += grid.at(tokens).seconds;
     }
     pairs.push_back(pair);

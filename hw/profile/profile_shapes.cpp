@@ -150,23 +150,14 @@ Rates device_rates(const Profile& profile, std::optional<DataType> type, CacheSt
                                                        : device.memory_bandwidth.value};
 }
 
-double matrix_seconds(std::int64_t n, std::int64_t k, double element_bytes, double tokens,
-                      const Rates& rates) {
-  const double elements = static_cast<double>(n) * static_cast<double>(k);
-  return std::max(2 * tokens * elements / rates.flops_per_second,
-                  elements * element_bytes / rates.bytes_per_second);
+AttentionShape attention_of(const ProfileTable& table) {
+  return {.attention_heads = table.shape.at("attention_heads"),
+          .kv_heads = table.shape.at("kv_heads"),
+          .head_dim = table.shape.at("head_dim"),
+          .element_bytes = table.shape.at("element_bytes")};
 }
 
-double attention_pairs(double added, double past, std::int64_t window) {
-  const double all = added * past + added * (added + 1) / 2;
-  const auto most = static_cast<double>(window);
-  if (window == 0 || past + added <= most) {
-    return all;
-  }
-  // Tokens that see all before them, and then those that see the window.
-  const double growing = std::max(0.0, most - past);
-  return growing * past + growing * (growing + 1) / 2 + (added - growing) * most;
-}
+std::int64_t window_of(const ProfileTable& table) { return size_or(table, "window", 0); }
 
 std::optional<ShapedTable> interpolate_matrix(const Profile& profile, const ProfileTable& grid,
                                               std::int64_t n, std::int64_t k) {
@@ -215,9 +206,10 @@ std::optional<ShapedTable> interpolate_matrix(const Profile& profile, const Prof
     double seconds = std::exp(log_time);
     if (result.extrapolated) {
       const auto rows = static_cast<double>(tokens[i]);
-      seconds *= matrix_seconds(n, k, bytes, rows, rates) /
-                 matrix_seconds(std::clamp(n, ns.front(), ns.back()),
-                                std::clamp(k, ks.front(), ks.back()), bytes, rows, rates);
+      const MatrixShape nearest{"", std::clamp(n, ns.front(), ns.back()),
+                                std::clamp(k, ks.front(), ks.back())};
+      seconds *= matrix_seconds({"", n, k}, bytes, rows, rates) /
+                 matrix_seconds(nearest, bytes, rows, rates);
     }
     result.table.cells.push_back(cell_of({tokens[i]}, seconds));
   }
@@ -238,7 +230,7 @@ std::optional<ShapedTable> interpolate_attention(const Profile& profile, Operati
   const auto heads = [](const ProfileTable& table) { return table.shape.at("attention_heads"); };
   for (const ProfileTable* table : find_tables(profile, operation)) {
     if (table->cells.empty() || table->shape.at("kv_heads") != shape.kv_heads ||
-        table->shape.at("head_dim") != shape.head_dim || size_or(*table, "window", 0) != window ||
+        table->shape.at("head_dim") != shape.head_dim || window_of(*table) != window ||
         type_of(*table) != type) {
       continue;
     }
@@ -297,13 +289,13 @@ double attained_flops(const ProfileTable& table) {
   }
   KVTIER_ASSERT(longest != nullptr, "a prefill without past tokens was measured");
   return 4.0 * static_cast<double>(table.shape.at("attention_heads") * table.shape.at("head_dim")) *
-         attention_pairs(static_cast<double>(longest->at[0]), 0, size_or(table, "window", 0)) /
+         attention_pairs(static_cast<double>(longest->at[0]), 0, window_of(table)) /
          longest->median_seconds;
 }
 
 double past_law_seconds(const ProfileTable& table, double flops_per_second, double added,
                         double past) {
-  const std::int64_t window = size_or(table, "window", 0);
+  const std::int64_t window = window_of(table);
   const double head = static_cast<double>(table.shape.at("head_dim"));
   const double pairs = attention_pairs(added, past, window) - attention_pairs(added, 0, window);
   const double walked = window == 0 ? past : std::min(past, static_cast<double>(window));
@@ -322,7 +314,7 @@ bool add_past_by_law(ProfileTable& table) {
   const std::vector<ProfileCell> measured = table.cells;
   // The law bends where the window is full.
   std::vector<std::int64_t> pasts(kPastTokens.begin(), kPastTokens.end());
-  if (const std::int64_t window = size_or(table, "window", 0);
+  if (const std::int64_t window = window_of(table);
       window > 0 && std::ranges::find(pasts, window) == pasts.end()) {
     pasts.push_back(window);
   }

@@ -15,13 +15,9 @@ namespace kvtier {
 [[nodiscard]] Rates device_rates(const Profile& profile, std::optional<DataType> type,
                                  CacheState cache);
 
-/// One matrix times `tokens` rows at given rates, of weights with so many bytes for each element.
-[[nodiscard]] double matrix_seconds(std::int64_t n, std::int64_t k, double element_bytes,
-                                    double tokens, const Rates& rates);
-
-/// Pairs of new and earlier tokens in causal attention of `added` tokens after `past`, each of
-/// which sees at most `window` tokens; 0: all of them.
-[[nodiscard]] double attention_pairs(double added, double past, std::int64_t window);
+/// The heads of a table of attention, and the tokens that each one sees at most; 0: all of them.
+[[nodiscard]] AttentionShape attention_of(const ProfileTable& table);
+[[nodiscard]] std::int64_t window_of(const ProfileTable& table);
 
 /// A table, measured or interpolated.
 struct ShapedTable {

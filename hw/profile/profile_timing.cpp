@@ -59,11 +59,6 @@ std::string attention_text(const Shape& shape) {
                      shape.at("kv_heads"), shape.at("head_dim"), shape.at("element_bytes"));
 }
 
-std::int64_t window_of(const ProfileTable& table) {
-  const auto found = table.shape.find("window");
-  return found == table.shape.end() ? 0 : found->second;
-}
-
 /// The shapes of one operation that a profile has, as messages name them.
 std::string known_shapes(const Profile& profile, OperationId operation) {
   std::vector<std::string> texts;
@@ -93,12 +88,6 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
   }
   return texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, "; "));
 }
-
-/// After attention and after the MLP.
-constexpr double kAllReducesPerLayer = 2;
-
-/// Activations travel between GPUs in 16 bits, whatever the weights have.
-constexpr double kActivationBytes = 2;
 
 DataType type_of_format(NumberFormat format) {
   switch (format) {
@@ -249,22 +238,19 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
   const bool is_matrix = table.operation == OperationId::gemm;
   const Rates rates = device_rates(profile, is_matrix ? type_of(table) : std::nullopt, table.cache);
   const Shape& shape = table.shape;
-  const auto attention = [&] {
-    return AttentionShape{.attention_heads = shape.at("attention_heads"),
-                          .kv_heads = shape.at("kv_heads"),
-                          .head_dim = shape.at("head_dim"),
-                          .element_bytes = shape.at("element_bytes")};
-  };
   ProfileGrid::Limit limit;
   switch (table.operation) {
     case OperationId::gemm:
-      limit = [n = shape.at("n"), k = shape.at("k"),
+      limit = [matrix = MatrixShape{"", shape.at("n"), shape.at("k")},
                bytes = table.dtype ? bytes_of(*table.dtype)
                                    : static_cast<double>(shape.at("element_bytes")),
-               rates](double tokens, double) { return matrix_seconds(n, k, bytes, tokens, rates); };
+               rates](double tokens, double) {
+        return matrix_seconds(matrix, bytes, tokens, rates);
+      };
       break;
     case OperationId::prefill_attention:
-      limit = [at = attention(), window = window_of(table), rates](double added, double past) {
+      limit = [at = attention_of(table), window = window_of(table), rates](double added,
+                                                                           double past) {
         if (window == 0) {
           return extend_attention_seconds(at, added, past, rates);
         }
@@ -273,7 +259,8 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
       };
       break;
     case OperationId::decode_attention:
-      limit = [at = attention(), window = window_of(table), rates](double batch, double context) {
+      limit = [at = attention_of(table), window = window_of(table), rates](double batch,
+                                                                           double context) {
         const double seen = window == 0 ? context : std::min(context, static_cast<double>(window));
         return decode_attention_seconds(at, batch * seen, rates);
       };
@@ -333,19 +320,14 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
       from_roofline_.push_back(is_plain
                                    ? fmt::format("gemm {}", matrix.name)
                                    : fmt::format("gemm {} in {}", matrix.name, to_string(type)));
-      if (is_plain) {
-        work.roofline = [matrix, bytes = model.bytes_per_element, rates = attained_](double tokens,
-                                                                                     double) {
-          return matrix_seconds(matrix, bytes, tokens, rates);
-        };
-      } else {
-        Rates rates = attained_;
+      Rates rates = attained_;
+      if (!is_plain) {
         rates.flops_per_second =
             attained_flops(model, hardware, format_of_matrix(model, matrix.name), 1);
-        work.roofline = [matrix, bytes = bytes_of(type), rates](double tokens, double) {
-          return matrix_seconds(matrix.n, matrix.k, bytes, tokens, rates);
-        };
       }
+      work.roofline = [matrix, bytes = bytes_of(type), rates](double tokens, double) {
+        return matrix_seconds(matrix, bytes, tokens, rates);
+      };
     }
     return work;
   };

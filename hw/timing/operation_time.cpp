@@ -6,12 +6,6 @@
 namespace kvtier {
 namespace {
 
-/// Activations travel between GPUs in 16 bits, whatever the weights have.
-constexpr double kActivationBytes = 2;
-
-/// After attention and after the MLP.
-constexpr double kAllReducesPerLayer = 2;
-
 double longer(double flops, double bytes, const Rates& rates) {
   return std::max(flops / rates.flops_per_second, bytes / rates.bytes_per_second);
 }
@@ -39,15 +33,25 @@ AttentionShape attention_shape(const ModelConfig& model, std::int64_t gpus) {
           .element_bytes = model.kv_bytes_per_element};
 }
 
-double matrix_seconds(const MatrixShape& matrix, std::int64_t element_bytes, double tokens,
+double matrix_seconds(const MatrixShape& matrix, double element_bytes, double tokens,
                       const Rates& rates) {
   const double elements = static_cast<double>(matrix.n) * static_cast<double>(matrix.k);
-  return longer(2 * tokens * elements, elements * static_cast<double>(element_bytes), rates);
+  return longer(2 * tokens * elements, elements * element_bytes, rates);
+}
+
+double attention_pairs(double added, double past, std::int64_t window) {
+  const auto most = static_cast<double>(window);
+  if (window == 0 || past + added <= most) {
+    return added * past + added * (added + 1) / 2;
+  }
+  // Tokens that see all before them, and then those that see the window.
+  const double growing = std::max(0.0, most - past);
+  return growing * past + growing * (growing + 1) / 2 + (added - growing) * most;
 }
 
 double extend_attention_seconds(const AttentionShape& shape, double added, double past,
                                 const Rates& rates) {
-  const double pairs = added * past + added * (added + 1) / 2;
+  const double pairs = attention_pairs(added, past, 0);
   return longer(pairs * flops_per_pair(shape), (past + added) * kv_bytes_per_token(shape), rates);
 }
 

@@ -38,9 +38,14 @@ struct AttentionShape {
 };
 [[nodiscard]] AttentionShape attention_shape(const ModelConfig& model, std::int64_t gpus);
 
-/// One matrix times `tokens` rows. Its weights are read once; rows may be in a cache.
-[[nodiscard]] double matrix_seconds(const MatrixShape& matrix, std::int64_t element_bytes,
-                                    double tokens, const Rates& rates);
+/// One matrix times `tokens` rows. Its weights, `element_bytes` each, are read once; rows may be in
+/// a cache.
+[[nodiscard]] double matrix_seconds(const MatrixShape& matrix, double element_bytes, double tokens,
+                                    const Rates& rates);
+
+/// Pairs of new and earlier tokens in causal attention of `added` tokens after `past`, each of
+/// which sees at most the last `window` tokens, itself included; 0: all of them.
+[[nodiscard]] double attention_pairs(double added, double past, std::int64_t window);
 
 /// Causal attention of `added` tokens after `past`: added x past + added (added + 1) / 2 pairs of 4
 /// x heads x width operations, and the KV of past + added tokens.
@@ -54,6 +59,11 @@ struct AttentionShape {
 /// Reading rows of `width` elements once.
 [[nodiscard]] double rows_seconds(std::int64_t width, std::int64_t element_bytes, double rows,
                                   const Rates& rates);
+
+/// Activations travel between GPUs in 16 bits, whatever the weights have.
+inline constexpr double kActivationBytes = 2;
+/// After attention and after the MLP.
+inline constexpr double kAllReducesPerLayer = 2;
 
 /// Communication of a layer: per token, and whatever their number.
 struct AllReduceTime {

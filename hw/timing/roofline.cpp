@@ -16,14 +16,6 @@ std::int64_t divide_up(std::int64_t whole, std::int64_t parts) {
   return (whole + parts - 1) / parts;
 }
 
-/// Pairs of `added` tokens after `past` with the tokens that they read: the last `window` up to
-/// their own.
-double pairs_within(double added, double past, double window) {
-  // The first tokens still read all before them.
-  const double growing = std::clamp(window - past, 0.0, added);
-  return growing * past + growing * (growing + 1) / 2 + (added - growing) * window;
-}
-
 /// Operations on one element of a state for one token: decay, read, correct and write.
 constexpr double kStateOperations = 8;
 
@@ -228,14 +220,15 @@ double RooflineTiming::attention_seconds(const Layer& layer, const PrefillPart& 
   if (layer.attention == AttentionKind::state) {
     return std::max(added * layer.state_per_token, layer.state_per_request);
   }
-  const double all_pairs = added * past + added * (added + 1) / 2;
+  const double all_pairs = attention_pairs(added, past, 0);
   double pairs = all_pairs;
   double read = past + 2 * added;
   if (layer.window >= 0) {
-    const double window = as_double(windows_[static_cast<std::size_t>(layer.window)].value);
-    pairs = pairs_within(added, past, window);
+    const std::int64_t window = windows_[static_cast<std::size_t>(layer.window)].value;
+    pairs = attention_pairs(added, past, window);
     // Each token of a sparse layer chooses its own, of all.
-    read = layer.attention == AttentionKind::window ? std::min(past, window) + 2 * added : read;
+    read = layer.attention == AttentionKind::window ? std::min(past, as_double(window)) + 2 * added
+                                                    : read;
   }
   double seconds = std::max(pairs * layer.prefill_pair, read * layer.kv_per_token);
   if (layer.attention == AttentionKind::latent) {
