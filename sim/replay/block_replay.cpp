@@ -84,10 +84,8 @@ class BlockReplay {
     }
     Room room{.taken = prompt.tokens, .needed = prompt.tokens};
     Tokens fetched;
-    if (is_tree_) {
-      if (const auto prefetch = store_->prefetch(prompt)) {
-        fetched = store_->prefetched(prefetch->id, prefetch->tokens);
-      }
+    if (const auto prefetch = store_->prefetch(prompt)) {
+      fetched = store_->prefetched(prefetch->id, prefetch->tokens);
     }
     Match match = store_->match(prompt);
     if (is_tree_) {
@@ -111,9 +109,7 @@ class BlockReplay {
     }
     steps_.begin(*request);
     compute(*request, match.tokens, prompt.tokens);
-    if (fetched.value > 0) {
-      match.count_fetched(fetched);
-    }
+    match.count_fetched(fetched);
     if (responses_ && content.whole.tokens > prompt.tokens) {
       grow(*request, content.whole);
       respond(*request, prompt.tokens, content.whole.tokens);

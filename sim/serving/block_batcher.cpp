@@ -100,12 +100,12 @@ void BlockBatcher::on_completion(Completion completion) {
           start_load(static_cast<SessionSlot>(rest));
         } else if (purpose == kCopy) {
           --copying_;
-          if (!storage_writes_.empty() && rest >> kTierShift == 2) {
-            storage_writes_.pop_front();
+          const std::uint64_t tier = rest >> kTierShift;
+          if (tier == 2) {
             writing_ = false;
             write_to_storage();
           }
-          on_copied(rest >> kTierShift, static_cast<std::uint32_t>(rest));
+          on_copied(tier, static_cast<std::uint32_t>(rest));
         } else if (purpose == kFetch) {
           on_fetched(static_cast<std::uint32_t>(rest));
         } else if (purpose == kSave) {
@@ -157,7 +157,7 @@ void BlockBatcher::check_invariants() const {
   KVTIER_ASSERT(tiers_.front()->total() == bytes(0, capacity_ - free.empty) &&
                     tiers_.front()->used(Account::running) == bytes(0, capacity_ - free.available),
                 "HBM has running requests and stored blocks");
-  KVTIER_ASSERT(ended_.empty() && begun_.empty() && copying_ == 0,
+  KVTIER_ASSERT(ended_.empty() && begun_.empty() && !any_copies(),
                 "the tier behind knows of all that ended");
 }
 
@@ -197,7 +197,7 @@ bool BlockBatcher::has_candidate() const {
 
 /// Nothing runs, and all that ended has been written.
 bool BlockBatcher::is_idle() const {
-  return running_.empty() && loading_.empty() && ended_.empty() && begun_.empty() && copying_ == 0;
+  return running_.empty() && loading_.empty() && ended_.empty() && begun_.empty() && !any_copies();
 }
 
 void BlockBatcher::note_wait() {
@@ -538,9 +538,7 @@ void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match match
   work.loads = match.tokens - match.by_pool[0];
   work.loads_from_behind = match.by_pool.size() > 2 ? work.loads - match.by_pool[1] : Tokens(0);
   if (!std::exchange(work.counted, true)) {
-    if (work.fetched.value > 0) {
-      match.count_fetched(work.fetched);
-    }
+    match.count_fetched(work.fetched);
     requests_.admitted(slot);
     note_found(slot, match);
   }
@@ -663,30 +661,32 @@ void BlockBatcher::start_copies() {
 }
 
 void BlockBatcher::start_copy(const Copy& copy) {
-  Pool& to = *tiers_[copy.pool];
-  const Bytes moved = bytes(copy.pool, copy.blocks);
-  tiers_[copy.pool - 1]->count().read += moved;
-  to.count().written += moved;
-  to.count().blocks += moved;
-  ++to.count().stores;
   if (copy.waits) {
     begin_save();
   } else {
     ++copying_;
   }
   const std::uint64_t purpose = copy.waits ? kSave : kCopy | (copy.pool << kTierShift) | copy.id;
-  static_cast<void>(backend_.start_transfer({.from = tiers_[copy.pool - 1]->medium(),
-                                             .to = to.medium(),
-                                             .bytes = moved,
-                                             .key = {},
-                                             .cookie = kOwnTransfer | purpose}));
+  start_write(copy.pool, bytes(copy.pool, copy.blocks), kOwnTransfer | purpose);
+}
+
+/// To a tier from the one before it.
+void BlockBatcher::start_write(std::size_t tier, Bytes written, std::uint64_t cookie) {
+  Pool& from = *tiers_[tier - 1];
+  Pool& to = *tiers_[tier];
+  from.count().read += written;
+  to.count().written += written;
+  to.count().blocks += written;
+  ++to.count().stores;
+  static_cast<void>(backend_.start_transfer(
+      {.from = from.medium(), .to = to.medium(), .bytes = written, .key = {}, .cookie = cookie}));
 }
 
 void BlockBatcher::write_to_storage() {
   if (!writing_ && saving_ == 0 && !storage_writes_.empty()) {
     writing_ = true;
-    --copying_;
     start_copy(storage_writes_.front());
+    storage_writes_.pop_front();
   }
 }
 
@@ -890,20 +890,11 @@ void BlockBatcher::settle() {
       const std::int64_t own = all.inserted - all.promoted;
       const Bytes written = bytes(i, own - (counted_[i].inserted - counted_[i].promoted));
       if (written.value > 0 && !is_tree_ && !(i == 1 && store_->offloads())) {
-        tiers_[i - 1]->count().read += written;
-        tiers_[i]->count().written += written;
-        tiers_[i]->count().blocks += written;
-        ++tiers_[i]->count().stores;
         const bool blocks = i == 1 && saves_block_;
         if (blocks) {
           begin_save();
         }
-        static_cast<void>(
-            backend_.start_transfer({.from = tiers_[i - 1]->medium(),
-                                     .to = tiers_[i]->medium(),
-                                     .bytes = written,
-                                     .key = {},
-                                     .cookie = blocks ? kOwnTransfer | kSave : kTierTransfer}));
+        start_write(i, written, blocks ? kOwnTransfer | kSave : kTierTransfer);
       }
     }
     counted_[i] = all;
@@ -912,7 +903,6 @@ void BlockBatcher::settle() {
     for (const Copy& copy : store_->take_copies()) {
       if (copy.pool == 2) {
         storage_writes_.push_back(copy);
-        ++copying_;
       } else {
         start_copy(copy);
       }

@@ -184,6 +184,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   void offer_all();
   void start_copies();
   void start_copy(const Copy& copy);
+  void start_write(std::size_t tier, Bytes written, std::uint64_t cookie);
+  [[nodiscard]] bool any_copies() const { return copying_ > 0 || !storage_writes_.empty(); }
   void begin_save();
   /// Storage behind nodes takes one after the other, once they are in host memory.
   void write_to_storage();
@@ -236,7 +238,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool is_tree_;
   /// Nodes are written to the tier behind when they are evicted, which a batch waits for.
   bool writes_back_;
-  /// Where layers differ in their KV.
+  /// KV of the first layers together, for a model whose layers differ in it.
   std::vector<Bytes> unequal_up_to_layers_;
   bool offers_responses_;
   bool saves_block_;
@@ -263,7 +265,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Copies that begin with the next iteration, and those in work.
   std::vector<Copy> begun_;
   std::int64_t copying_ = 0;
-  /// Copies to storage, of which the first is in work if `writing_`.
+  /// Copies to storage that have not begun, as one is in work (`writing_`) or saves are.
   std::deque<Copy> storage_writes_;
   bool writing_ = false;
   /// Saves that the next iteration waits for.

@@ -213,24 +213,20 @@ void PrefillBatches::begin_fetch(SessionSlot slot) {
   if (begun) {
     work_[slot].fetch = begun->id;
     fetches_[begun->id] = {.slot = slot, .wanted = *begun};
-    reads_.push_back(begun->id);
     read_next();
   }
 }
 
 void PrefillBatches::read_next() {
-  while (!reads_.empty() && !reading_) {
-    const auto found = fetches_.find(reads_.front());
-    if (found == fetches_.end() || found->second.came == found->second.wanted.tokens) {
-      reads_.pop_front();
-      continue;
-    }
-    const Fetch& fetch = found->second;
-    const Tokens batch =
-        std::min(Tokens(storage_.batch * block_), fetch.wanted.tokens - fetch.came);
-    static_cast<void>(move(2, batch, fetch.slot, kFetch | found->first));
-    reading_ = true;
+  const auto next = std::find_if_not(fetches_.begin(), fetches_.end(),
+                                     [](const auto& one) { return one.second.is_complete(); });
+  if (reading_ || next == fetches_.end()) {
+    return;
   }
+  const Fetch& fetch = next->second;
+  const Tokens batch = std::min(Tokens(storage_.batch * block_), fetch.wanted.tokens - fetch.came);
+  static_cast<void>(move(2, batch, fetch.slot, kFetch | next->first));
+  reading_ = true;
 }
 
 void PrefillBatches::on_fetched(std::uint32_t id) {
@@ -238,8 +234,7 @@ void PrefillBatches::on_fetched(std::uint32_t id) {
   if (const auto found = fetches_.find(id); found != fetches_.end()) {
     Fetch& fetch = found->second;
     fetch.came = std::min(fetch.came + Tokens(storage_.batch * block_), fetch.wanted.tokens);
-    if (fetch.came == fetch.wanted.tokens) {
-      fetched_.push_back(id);
+    if (fetch.is_complete()) {
       stop_decode();
     }
   }
@@ -292,17 +287,18 @@ void PrefillBatches::on_copied(std::uint64_t tier, std::uint32_t id) {
 }
 
 bool PrefillBatches::note_ends() {
-  const bool any = !copied_[1].empty() || !fetched_.empty() || !copied_[2].empty();
+  const auto is_first_complete = [&] {
+    return !fetches_.empty() && fetches_.begin()->second.is_complete();
+  };
+  const bool any = !copied_[1].empty() || is_first_complete() || !copied_[2].empty();
   const auto note_copies = [&](std::size_t tier) {
     for (const std::uint32_t id : std::exchange(copied_[tier], {})) {
       store_->copied(id);
     }
   };
   note_copies(1);
-  for (const std::uint32_t id : std::exchange(fetched_, {})) {
-    if (fetches_.contains(id)) {
-      end_fetch(id);
-    }
+  while (is_first_complete()) {
+    end_fetch(fetches_.begin()->first);
   }
   note_copies(2);
   return any;
@@ -388,7 +384,7 @@ bool PrefillBatches::preempt_for_decode() {
 
 void PrefillBatches::expect_more_room(SessionSlot slot) {
   settle();
-  if (copying_ == 0 && fetches_.empty()) {
+  if (!any_copies() && fetches_.empty()) {
     refuse_turn(slot);
   }
 }

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -87,6 +86,8 @@ class PrefillBatches final : public BlockBatcher {
     /// It has been reached by the scheduler, which passes it over until then.
     std::optional<SimTime> deadline;
     bool passed_over = false;
+
+    [[nodiscard]] bool is_complete() const { return came == wanted.tokens; }
   };
   void begin_fetch(SessionSlot slot);
   void read_next();
@@ -112,14 +113,12 @@ class PrefillBatches final : public BlockBatcher {
   std::int64_t passes_ = 0;
 
   StorageFetchConfig storage_;
+  /// In the order in which they began. Storage is read for the first that is not complete.
   std::map<std::uint32_t, Fetch> fetches_;
-  /// Storage is read for one request after the other, the first of these.
-  std::deque<std::uint32_t> reads_;
   bool reading_ = false;
   std::size_t passed_over_ = 0;
-  /// Copies, by tier, and fetches that have ended since the last batch.
+  /// Copies, by tier, that have ended since the last batch.
   std::array<std::vector<std::uint32_t>, 3> copied_;
-  std::vector<std::uint32_t> fetched_;
 
   // The batch that is being chosen.
   Tokens left_;

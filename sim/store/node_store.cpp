@@ -118,7 +118,6 @@ class NodeStore final : public Store {
   void abandon(RequestId id) override {
     Request& request = requests_[id.value];
     end_load(request);
-    end_load(request);
     used_ -= blocks_up(request.context.tokens) - request.held;
     lock(request.node, -1);
     free_requests_.push_back(id);

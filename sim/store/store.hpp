@@ -22,6 +22,9 @@ struct Match {
 
   /// Nodes: of what is loaded from the second pool, so much was fetched from storage for it.
   void count_fetched(Tokens fetched) {
+    if (fetched.value == 0) {
+      return;
+    }
     const Tokens moved = std::min(fetched, by_pool[1]);
     by_pool[1] -= moved;
     by_pool[2] += moved;
