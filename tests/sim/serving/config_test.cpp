@@ -12,12 +12,6 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-Lines problems_of(const RunConfig& config) {
-  Problems problems;
-  check_run_config(config, builtin_policies(), problems);
-  return problems.lines();
-}
-
 RunConfig two_tiers() {
   RunConfig config = tiny_config();
   config.system.tiers.dram = tier();

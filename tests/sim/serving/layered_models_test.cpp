@@ -14,12 +14,6 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-Lines problems_of(const RunConfig& config) {
-  Problems problems;
-  check_run_config(config, builtin_policies(), problems);
-  return problems.lines();
-}
-
 /// Every second layer of 4 has a state of 4 x 8 x 4 B = 128 B.
 RunConfig with_states() {
   RunConfig config = tiny_config();

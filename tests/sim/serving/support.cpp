@@ -160,6 +160,12 @@ class ToldEviction final : public EvictionPolicy {
 
 }  // namespace
 
+std::vector<std::string> problems_of(const RunConfig& config) {
+  Problems problems;
+  check_run_config(config, builtin_policies(), problems);
+  return problems.lines();
+}
+
 PolicyRegistry policies_and_told(LifeLog& log, const std::string& as) {
   PolicyRegistry registry = builtin_policies();
   PolicyKind<EvictionPolicy> told = *find_policy(registry.eviction, as);

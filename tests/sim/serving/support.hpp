@@ -79,6 +79,9 @@ inline constexpr double kMegabytePerSecond = 1e6;
 }
 
 /// Without tiers; blocks of one token; a write buffer that never fills.
+/// The lines of check_run_config.
+[[nodiscard]] std::vector<std::string> problems_of(const RunConfig& config);
+
 [[nodiscard]] inline RunConfig tiny_config(Tokens window = Tokens(1000)) {
   RunConfig config;
   config.model = tiny_model(window);
