@@ -80,7 +80,7 @@ enum class Shape {
   lightning,    // state layers as wide as the attention, experts
 };
 
-/// What one family of models spells its own way, or leaves to the defaults of its class in
+/// The ways of one family of models: its own spellings, and the defaults of its class in
 /// transformers.
 struct Family {
   std::string_view type;

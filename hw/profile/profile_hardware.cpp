@@ -166,7 +166,7 @@ void limit_to_pieces(MeasuredLimits& limits, const Profile& profile, Bytes piece
   }
 }
 
-/// Of one call, by call_overhead.
+/// The overhead of one call (call_overhead).
 std::optional<double> overhead(const Profile& profile, const char* variant) {
   std::optional<double> seconds;
   for (const ProfileTable* table : find_tables(profile, OperationId::call_overhead, variant)) {

@@ -54,8 +54,8 @@ inline constexpr const char* kRotatedVariant = "rotated";
 [[nodiscard]] std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
                                                              std::int64_t element_bytes);
 [[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
-/// What all requests of a cell of model_step that decodes read: their past tokens and their new
-/// one.
+/// The tokens that all requests of a decoding cell of model_step read: the past ones and the new
+/// one of each.
 [[nodiscard]] Tokens decode_context(const ProfileCell& cell);
 
 /// The time of a table's operation at any size; the limit is that of the profile's device. For

@@ -11,7 +11,7 @@
 namespace kvtier {
 namespace {
 
-/// Of iteration number `iteration`, from 0, by itself.
+/// Ticks that windows add to iteration number `iteration`, from 0, by itself.
 std::int64_t window_ticks_now(const TimingModel& timing, std::span<const Tokens> contexts,
                               std::int64_t iteration) {
   const std::span<const Tokens> windows = timing.windows();

@@ -145,7 +145,7 @@ class SimulatedBackend final : public Backend {
   PrefillTime prefill_time_;
   DecodeCommand decode_;
   const std::vector<DecodePiece>* pieces_ = nullptr;
-  /// Of the running requests, where the model has windows.
+  /// Contexts of the running requests, for a model with windows.
   std::vector<Tokens> contexts_;
   std::int64_t decode_end_iteration_ = 0;
   std::int64_t reference_iteration_ = 0;
