@@ -52,8 +52,9 @@ struct BoundRule {
   std::optional<std::size_t> tensor_parallel;
   std::vector<std::pair<std::string, std::size_t>> sizes;
   std::optional<std::size_t> dtype;
-  std::vector<std::pair<std::size_t, std::string>> where;
-  std::vector<std::pair<std::size_t, std::string>> where_not;
+  /// A column and the texts, one of which is in it.
+  std::vector<std::pair<std::size_t, std::vector<std::string>>> where;
+  std::vector<std::pair<std::size_t, std::vector<std::string>>> where_not;
 };
 
 /// The sizes of one timed row.
@@ -395,7 +396,7 @@ class Importer {
            {std::pair{&rule.where, &one.where}, std::pair{&rule.where_not, &one.where_not}}) {
         for (const auto& [column, text] : *from) {
           if (const auto index = find(column)) {
-            to->emplace_back(*index, text);
+            to->emplace_back(*index, alternatives(text));
           }
         }
       }
@@ -407,8 +408,23 @@ class Importer {
     return bound;
   }
 
+  /// The parts of "a|b|c".
+  static std::vector<std::string> alternatives(const std::string& text) {
+    std::vector<std::string> parts(1);
+    for (const char letter : text) {
+      if (letter == '|') {
+        parts.emplace_back();
+      } else {
+        parts.back() += letter;
+      }
+    }
+    return parts;
+  }
+
   void take(const BoundRule& rule, const CsvReader& rows) {
-    const auto has = [&rows](const auto& cell) { return rows.text(cell.first) == cell.second; };
+    const auto has = [&rows](const auto& cell) {
+      return std::ranges::find(cell.second, rows.text(cell.first)) != cell.second.end();
+    };
     if (!std::ranges::all_of(rule.where, has) || std::ranges::any_of(rule.where_not, has)) {
       return;
     }

@@ -130,8 +130,10 @@ std::int64_t kv_copies(const ModelConfig& model, const HardwareConfig& hardware,
   return 1;
 }
 
-Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t requests) {
-  const Bytes taken = weight_bytes(model, hardware) + kv_bytes_per_request(model) * requests;
+Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t requests,
+                  Bytes unused) {
+  const Bytes taken = weight_bytes(model, hardware) + kv_bytes_per_request(model) * requests +
+                      unused * hardware.gpus;
   const Bytes left = std::max(Bytes(0), hbm_bytes(hardware) - taken);
   Bytes once;
   Bytes held;

@@ -502,10 +502,10 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer, 
                                      AttentionKind kind);
 
 /// KV that fits into what the weights and `requests` running requests (kv_bytes_per_request) leave
-/// of the HBM of all GPUs, each token counted once; zero if they do not fit. Activations and
-/// workspace are not taken off: what share of it KV may use is for the system to say.
+/// of the HBM of all GPUs, each token counted once; zero if they do not fit. `unused` is what else
+/// each GPU sets aside, such as activations.
 [[nodiscard]] Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware,
-                                std::int64_t requests = 0);
+                                std::int64_t requests = 0, Bytes unused = Bytes(0));
 
 /// Reports GPUs that the parallel groups do not divide, and heads, layers or experts that do not
 /// divide into them, at /hardware/parallel and /hardware/gpus.

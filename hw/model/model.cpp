@@ -504,14 +504,39 @@ HeadCounts heads_per_gpu(const ModelConfig& model, std::int64_t gpus) {
 }
 
 std::vector<MatrixShape> layer_matrices(const ModelConfig& model, std::int64_t gpus) {
-  const HeadCounts heads = heads_per_gpu(model, gpus);
-  const std::int64_t query_width = heads.attention * model.head_dim;
-  const std::int64_t kv_width = heads.kv * model.head_dim;
-  const std::int64_t intermediate = divide_up(model.intermediate_size, gpus);
-  return {{"qkv", query_width + 2 * kv_width, model.hidden_size},
-          {"attention_output", model.hidden_size, query_width},
-          {"mlp_up", (model.gated_mlp ? 2 : 1) * intermediate, model.hidden_size},
-          {"mlp_down", model.hidden_size, intermediate}};
+  return layer_matrices(model, {.count = model.layers}, gpus, gpus);
+}
+
+std::vector<MatrixShape> layer_matrices(const ModelConfig& model, const LayerGroup& kind,
+                                        std::int64_t rank_gpus, std::int64_t stage_gpus) {
+  const std::int64_t hidden = model.hidden_size;
+  std::vector<MatrixShape> matrices;
+  if (kind.attention == AttentionKind::full || kind.attention == AttentionKind::window) {
+    const HeadCounts heads = heads_per_gpu(model, rank_gpus);
+    const std::int64_t query_width = heads.attention * model.head_dim;
+    const std::int64_t kv_width = heads.kv * model.head_dim;
+    matrices = {{"qkv", (model.output_gate ? 2 : 1) * query_width + 2 * kv_width, hidden},
+                {"attention_output", hidden, query_width}};
+  } else {
+    const std::int64_t weights = attention_parameters(model, kind.attention);
+    matrices = {{"attention", divide_up(weights, hidden * rank_gpus), hidden}};
+  }
+  const auto add_mlp = [&](const char* up, const char* down, std::int64_t width) {
+    const std::int64_t own = divide_up(width, stage_gpus);
+    matrices.push_back({up, (model.gated_mlp ? 2 : 1) * own, hidden});
+    matrices.push_back({down, hidden, own});
+  };
+  if (!kind.has_experts) {
+    add_mlp("mlp_up", "mlp_down", model.intermediate_size);
+    return matrices;
+  }
+  const ExpertsConfig& experts = *model.experts;
+  matrices.push_back({"router", experts.routed, hidden});
+  if (experts.shared > 0) {
+    add_mlp("shared_up", "shared_down",
+            experts.shared * experts.shared_intermediate_size.value_or(experts.intermediate_size));
+  }
+  return matrices;
 }
 
 MatrixShape head_matrix(const ModelConfig& model, std::int64_t gpus) {

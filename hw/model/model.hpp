@@ -417,6 +417,15 @@ struct MatrixShape {
 /// does not divide is rounded up, and a GPU has at least one KV head.
 [[nodiscard]] std::vector<MatrixShape> layer_matrices(const ModelConfig& model, std::int64_t gpus);
 
+/// The same of one kind of layer of any model whose parameters are not given by hand, with attention
+/// on `rank_gpus` GPUs and MLPs on `stage_gpus`. The matrices of latent and state layers count as
+/// one, "attention", with their weights. Layers with experts have a router and, in place of the
+/// MLP, the shared experts as one ("shared_up", "shared_down"); routed experts are left out.
+[[nodiscard]] std::vector<MatrixShape> layer_matrices(const ModelConfig& model,
+                                                      const LayerGroup& kind,
+                                                      std::int64_t rank_gpus,
+                                                      std::int64_t stage_gpus);
+
 /// The head that gives the logits, on one of `gpus` GPUs.
 [[nodiscard]] MatrixShape head_matrix(const ModelConfig& model, std::int64_t gpus);
 

@@ -69,6 +69,22 @@ class Plane {
     logs_[i * ks_->size() + j] = std::log(seconds);
   }
 
+  /// No measured place takes longer than one of no smaller n and k, here or in `more_tokens`.
+  void bound(const Plane* more_tokens) {
+    const std::size_t width = ks_->size();
+    shortest_ = more_tokens != nullptr ? more_tokens->shortest_ : logs_;
+    for (std::size_t i = ns_->size(); i-- > 0;) {
+      for (std::size_t j = width; j-- > 0;) {
+        double& least = shortest_[i * width + j];
+        least = std::min({least, logs_[i * width + j],
+                          i + 1 < ns_->size() ? shortest_[(i + 1) * width + j] : kGap,
+                          j + 1 < width ? shortest_[i * width + j + 1] : kGap});
+        double& own = logs_[i * width + j];
+        own = own == kGap ? kGap : least;
+      }
+    }
+  }
+
   /// The time at (i, j) as a logarithm; none where the neighbours were not measured either.
   [[nodiscard]] std::optional<double> at(std::size_t i, std::size_t j) const {
     if (const double measured = get(i, j); measured != kGap) {
@@ -111,6 +127,8 @@ class Plane {
   const std::vector<std::int64_t>* ns_;
   const std::vector<std::int64_t>* ks_;
   std::vector<double> logs_;
+  /// Of each place, the shortest time of no smaller n, k and tokens.
+  std::vector<double> shortest_;
 };
 
 ProfileCell cell_of(std::vector<std::int64_t> at, double seconds) {
@@ -175,6 +193,9 @@ std::optional<ShapedTable> interpolate_matrix(const Profile& profile, const Prof
   for (const ProfileCell& cell : grid.cells) {
     planes[index(tokens, cell.at[0])].set(index(ns, cell.at[1]), index(ks, cell.at[2]),
                                           cell.median_seconds);
+  }
+  for (std::size_t i = planes.size(); i-- > 0;) {
+    planes[i].bound(i + 1 < planes.size() ? &planes[i + 1] : nullptr);
   }
   const Bracket in_n = bracket(ns, n);
   const Bracket in_k = bracket(ks, k);

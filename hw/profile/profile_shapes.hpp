@@ -29,7 +29,8 @@ struct ShapedTable {
 };
 
 /// The times of an n x k matrix from a table over many n and k (gemm_grid), at the tokens that the
-/// table has: bilinear in the logarithms of n, k and the time. A place that was not measured is the
+/// table has: bilinear in the logarithms of n, k and the time. A matrix takes no longer than a
+/// larger one with no fewer tokens, which it can be padded to. A place that was not measured is the
 /// geometric mean of the lines between its neighbours along n and along k. Beyond the grid the
 /// share of the limit that is attained at its edge is held. None without such a table.
 [[nodiscard]] std::optional<ShapedTable> interpolate_matrix(const Profile& profile, std::int64_t n,

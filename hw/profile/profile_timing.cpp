@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 
 #include <fmt/format.h>
 
-#include "hw/profile/profile_shapes.hpp"
 #include "hw/timing/roofline.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/statistics.hpp"
@@ -15,40 +13,8 @@
 namespace kvtier {
 namespace {
 
-using Shape = std::map<std::string, std::int64_t>;
-
-Shape shape_of(const MatrixShape& matrix, std::int64_t element_bytes) {
-  return {{"n", matrix.n}, {"k", matrix.k}, {"element_bytes", element_bytes}};
-}
-
-Shape shape_of(const AttentionShape& shape) {
-  return {{"attention_heads", shape.attention_heads},
-          {"kv_heads", shape.kv_heads},
-          {"head_dim", shape.head_dim},
-          {"element_bytes", shape.element_bytes}};
-}
-
-template <class Counts>
-const ProfileTable* find_table_that(const Profile& profile, OperationId operation,
-                                    const Shape& shape, Counts counts) {
-  const ProfileTable* found = nullptr;
-  for (const ProfileTable* table : find_tables(profile, operation)) {
-    const bool is_plain = !table->dtype || !shape.contains("element_bytes") ||
-                          table->dtype == plain_type(shape.at("element_bytes"));
-    if (is_plain && counts(table->variant) && table->shape == shape && !table->cells.empty() &&
-        (found == nullptr ||
-         (found->cache == CacheState::hot && table->cache == CacheState::cold))) {
-      found = table;
-    }
-  }
-  return found;
-}
-
-const ProfileTable* find_table(const Profile& profile, OperationId operation, const Shape& shape,
-                               std::string_view variant) {
-  return find_table_that(profile, operation, shape,
-                         [variant](const std::string& one) { return one == variant; });
-}
+/// Prompt tokens of an iteration from which an engine's prompt_factor is whole.
+constexpr double kLongPrompts = 512;
 
 std::string matrix_text(std::int64_t n, std::int64_t k, std::int64_t element_bytes) {
   return fmt::format("{} x {} in {} B", n, k, element_bytes);
@@ -89,26 +55,6 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
   return texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, "; "));
 }
 
-DataType type_of_format(NumberFormat format) {
-  switch (format) {
-    case NumberFormat::fp32:
-      return DataType::fp32;
-    case NumberFormat::bf16:
-      return DataType::bf16;
-    case NumberFormat::fp8:
-      return DataType::fp8;
-    case NumberFormat::int8:
-      return DataType::int8;
-    case NumberFormat::nvfp4:
-      return DataType::nvfp4;
-    case NumberFormat::mxfp4:
-      return DataType::mxfp4;
-    case NumberFormat::int4:
-      return DataType::int4;
-  }
-  KVTIER_ASSERT(false, "every format has a type");
-}
-
 /// Rows are read and written once. A kernel takes as long at least as the shortest ones measured on
 /// RTX PRO 6000 and H100, 2.5 us; residuals are added by the norm behind them.
 ProfileGrid::Limit element_roofline(OperationId operation, std::string_view variant,
@@ -123,304 +69,33 @@ ProfileGrid::Limit element_roofline(OperationId operation, std::string_view vari
   };
 }
 
-std::vector<MatrixShape> all_matrices(const ModelConfig& model, std::int64_t gpus) {
-  std::vector<MatrixShape> matrices = layer_matrices(model, gpus);
-  matrices.push_back(head_matrix(model, gpus));
-  return matrices;
-}
-
 void add(ProfileGrid::Time& sum, const ProfileGrid::Time& term, double count = 1) {
   sum.seconds += term.seconds * count;
   sum.extrapolated = sum.extrapolated || term.extrapolated;
 }
 
-}  // namespace
-
-const ProfileTable* find_matrix_table(const Profile& profile, const MatrixShape& matrix,
-                                      std::int64_t element_bytes) {
-  return find_table_that(profile, OperationId::gemm, shape_of(matrix, element_bytes),
-                         [](const std::string&) { return true; });
+std::int64_t divide_up(std::int64_t whole, std::int64_t parts) {
+  return (whole + parts - 1) / parts;
 }
 
-const ProfileTable* find_attention_table(const Profile& profile, OperationId operation,
-                                         const AttentionShape& shape, KeyPositions positions) {
-  const bool rotated = positions == KeyPositions::decoupled;
-  return find_table_that(profile, operation, shape_of(shape), [rotated](const std::string& one) {
-    return (one == kRotatedVariant) == rotated;
-  });
+/// Tokens that a layer of this kind sees; 0: all.
+std::int64_t window_of(const ModelConfig& model, const LayerGroup& group) {
+  return group.attention == AttentionKind::window ? model.window->value : 0;
 }
 
-std::optional<ShapedTable> table_of_matrix(const Profile& profile, const MatrixShape& matrix,
-                                           DataType type) {
-  const std::int64_t bytes = std::llround(bytes_of(type));
-  if (plain_type(bytes) == type) {
-    if (const ProfileTable* table = find_matrix_table(profile, matrix, bytes)) {
-      return ShapedTable{.table = *table};
-    }
-  }
-  return interpolate_matrix(profile, matrix.n, matrix.k, type);
+/// Whether heads and widths alone describe the attention of a kind of layer.
+bool has_plain_attention(const ModelConfig& model, const LayerGroup& group) {
+  return !model.sparse &&
+         (group.attention == AttentionKind::full || group.attention == AttentionKind::window);
 }
 
-/// nullopt: /model/bytes_per_element.
-std::optional<NumberFormat> format_of_matrix(const ModelConfig& model, std::string_view matrix) {
-  const bool is_attention = matrix == "qkv" || matrix == "attention_output";
-  const bool is_mlp = matrix == "mlp_up" || matrix == "mlp_down";
-  return is_attention ? model.precision.attention : is_mlp ? model.precision.mlp : std::nullopt;
-}
-
-DataType type_of_matrix(const ModelConfig& model, std::string_view matrix) {
-  const std::optional<NumberFormat> format = format_of_matrix(model, matrix);
-  return format ? type_of_format(*format)
-                : plain_type(model.bytes_per_element).value_or(DataType::bf16);
-}
-
-AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus) {
-  AttentionShape shape = attention_shape(model, gpus);
-  if (model.precision.kv) {
-    shape.element_bytes =
-        std::max<std::int64_t>(1, std::llround(bytes_of(type_of_format(*model.precision.kv))));
-  }
-  return shape;
-}
-
-std::optional<ShapedTable> table_of_attention(const Profile& profile, OperationId operation,
-                                              const AttentionShape& shape, KeyPositions positions) {
-  std::optional<ShapedTable> found;
-  if (const ProfileTable* table = find_attention_table(profile, operation, shape, positions)) {
-    found = ShapedTable{.table = *table};
-  } else if (const auto type = plain_type(shape.element_bytes);
-             type && positions == KeyPositions::embedded) {
-    found = interpolate_attention(profile, operation, shape, 0, *type);
-  }
-  if (found && operation == OperationId::prefill_attention) {
-    found->past_by_law = add_past_by_law(found->table);
-  }
-  return found;
-}
-
-std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
-                                               std::int64_t element_bytes) {
-  return {{"layers", model.layers},
-          {"hidden_size", model.hidden_size},
-          {"attention_heads", model.attention_heads},
-          {"kv_heads", model.kv_heads},
-          {"head_dim", model.head_dim},
-          {"intermediate_size", model.intermediate_size},
-          {"gated_mlp", model.gated_mlp ? 1 : 0},
-          {"vocabulary_size", model.vocabulary_size},
-          {"element_bytes", element_bytes}};
-}
-
-ModelConfig model_of_steps(const ProfileTable& table) {
-  const Shape& shape = table.shape;
-  ModelConfig model;
-  model.layers = shape.at("layers");
-  model.hidden_size = shape.at("hidden_size");
-  model.attention_heads = shape.at("attention_heads");
-  model.kv_heads = shape.at("kv_heads");
-  model.head_dim = shape.at("head_dim");
-  model.intermediate_size = shape.at("intermediate_size");
-  model.gated_mlp = shape.at("gated_mlp") != 0;
-  model.vocabulary_size = shape.at("vocabulary_size");
-  model.bytes_per_element = shape.at("element_bytes");
-  model.kv_bytes_per_element = model.bytes_per_element;
-  return model;
-}
-
-Tokens decode_context(const ProfileCell& cell) { return Tokens(cell.at[2] + 1) * cell.at[0]; }
-
-ProfileGrid make_grid(const Profile& profile, const ProfileTable& table) {
-  return make_grid(profile, table, table.cells);
-}
-
-ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
-                      std::span<const ProfileCell> cells) {
-  const bool is_matrix = table.operation == OperationId::gemm;
-  const Rates rates = device_rates(profile, is_matrix ? type_of(table) : std::nullopt, table.cache);
-  const Shape& shape = table.shape;
-  ProfileGrid::Limit limit;
-  switch (table.operation) {
-    case OperationId::gemm:
-      limit = [matrix = MatrixShape{"", shape.at("n"), shape.at("k")},
-               bytes = table.dtype ? bytes_of(*table.dtype)
-                                   : static_cast<double>(shape.at("element_bytes")),
-               rates](double tokens, double) {
-        return matrix_seconds(matrix, bytes, tokens, rates);
-      };
-      break;
-    case OperationId::prefill_attention:
-      limit = [at = attention_of(table), window = window_of(table), rates](double added,
-                                                                           double past) {
-        if (window == 0) {
-          return extend_attention_seconds(at, added, past, rates);
-        }
-        return attention_pairs(added, past, window) * 4 *
-               static_cast<double>(at.attention_heads * at.head_dim) / rates.flops_per_second;
-      };
-      break;
-    case OperationId::decode_attention:
-      limit = [at = attention_of(table), window = window_of(table), rates](double batch,
-                                                                           double context) {
-        const double seen = window == 0 ? context : std::min(context, static_cast<double>(window));
-        return decode_attention_seconds(at, batch * seen, rates);
-      };
-      break;
-    case OperationId::elementwise:
-      limit = [width = shape.at("width"), bytes = shape.at("element_bytes"), rates](
-                  double rows, double) { return rows_seconds(width, bytes, rows, rates); };
-      break;
-    case OperationId::rotation:
-      limit = [width = shape.at("heads") * shape.at("head_dim"), bytes = shape.at("element_bytes"),
-               rates](double rows, double) { return rows_seconds(width, bytes, rows, rates); };
-      break;
-    case OperationId::copy_h2d:
-    case OperationId::copy_d2h:
-    case OperationId::copy_duplex:
-      // Every byte is read from the device's memory or written to it.
-      limit = [rates](double bytes, double) { return bytes / rates.bytes_per_second; };
-      break;
-    case OperationId::moe:
-    case OperationId::mla_prefill:
-    case OperationId::mla_decode:
-    case OperationId::quantize:
-      // Their limit is not known here: beyond the grid time is in proportion to the sizes.
-      limit = [](double first, double second) { return 1e-18 * first * std::max(1.0, second); };
-      break;
-    default:
-      KVTIER_ASSERT(false, "only work on a device and copies are interpolated");
-  }
-  // Matrices of a format are those of an engine, which has a kernel for each range of tokens.
-  const auto falls =
-      is_matrix && table.dtype ? ProfileGrid::Falls::kept : ProfileGrid::Falls::noise;
-  return {cells, std::move(limit), falls};
-}
-
-ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware,
-                             KeyPositions positions, std::int64_t max_batch)
-    : layers_(model.layers),
-      iteration_overhead_(hardware.efficiency.iteration_overhead),
-      attained_(attained_rates(hardware)),
-      attention_(measured_attention(model, hardware.gpus)),
-      all_reduces_(layer_all_reduces(model, hardware)),
-      hidden_bytes_(static_cast<double>(model.hidden_size) * kActivationBytes) {
-  KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
-  KVTIER_ASSERT(hardware.profile && hardware.profile->loaded, "the profile has been read");
-  const Profile& profile = *hardware.profile->loaded;
-  const std::int64_t gpus = hardware.gpus;
-
-  const auto matrix_work = [&](const MatrixShape& matrix) {
-    TokenWork work{.count = 1, .roofline = {}, .grid = {}, .extrapolated = false};
-    const DataType type = type_of_matrix(model, matrix.name);
-    if (const auto shaped = table_of_matrix(profile, matrix, type)) {
-      work.grid.emplace(make_grid(profile, shaped->table));
-      work.extrapolated = shaped->extrapolated;
-    } else {
-      KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "every matrix was measured");
-      const bool is_plain = type == plain_type(model.bytes_per_element);
-      from_roofline_.push_back(is_plain
-                                   ? fmt::format("gemm {}", matrix.name)
-                                   : fmt::format("gemm {} in {}", matrix.name, to_string(type)));
-      Rates rates = attained_;
-      if (!is_plain) {
-        rates.flops_per_second =
-            attained_flops(model, hardware, format_of_matrix(model, matrix.name), 1);
-      }
-      work.roofline = [matrix, bytes = bytes_of(type), rates](double tokens, double) {
-        return matrix_seconds(matrix, bytes, tokens, rates);
-      };
-    }
-    return work;
-  };
-  for (const MatrixShape& matrix : layer_matrices(model, gpus)) {
-    layer_work_.push_back(matrix_work(matrix));
-  }
-  row_work_.push_back(matrix_work(head_matrix(model, gpus)));
-
-  const auto rotates = [&](OperationId operation) {
-    return find_attention_table(profile, operation, attention_, KeyPositions::decoupled) != nullptr;
-  };
-  const KeyPositions keys = positions == KeyPositions::decoupled &&
-                                    rotates(OperationId::prefill_attention) &&
-                                    rotates(OperationId::decode_attention)
-                                ? KeyPositions::decoupled
-                                : KeyPositions::embedded;
-  const auto attention_grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
-    if (const auto shaped = table_of_attention(profile, operation, attention_, keys)) {
-      past_by_law_ = past_by_law_ || shaped->past_by_law;
-      attention_extrapolated_ = attention_extrapolated_ || shaped->extrapolated;
-      return make_grid(profile, shaped->table);
-    }
-    KVTIER_ASSERT(hardware.unmeasured == Unmeasured::roofline, "attention was measured");
-    from_roofline_.emplace_back(to_string(operation));
-    return std::nullopt;
-  };
-  extend_ = attention_grid(OperationId::prefill_attention);
-  decode_attention_ = attention_grid(OperationId::decode_attention);
-  all_reduce_ = all_reduce_grid(profile, gpus);
-  if (extend_ && decode_attention_) {
-    mixed_ = mixed_factors(profile);
-  }
-
-  const auto add_optional = [&](std::vector<TokenWork>& to, double count, OperationId operation,
-                                const char* variant, const Shape& shape) {
-    if (const ProfileTable* table = find_table(profile, operation, shape, variant)) {
-      to.push_back({.count = count,
-                    .roofline = {},
-                    .grid = make_grid(profile, *table),
-                    .extrapolated = false});
-    } else if (hardware.unmeasured == Unmeasured::roofline) {
-      to.push_back({.count = count,
-                    .roofline = element_roofline(operation, variant, shape, attained_),
-                    .grid = {},
-                    .extrapolated = false});
-      from_roofline_.push_back(fmt::format("{} {}", to_string(operation), variant));
-    } else {
-      left_out_.push_back(fmt::format("{} {}", to_string(operation), variant));
-    }
-  };
-  const auto rows = [&](std::int64_t width) {
-    return Shape{{"width", width}, {"element_bytes", model.bytes_per_element}};
-  };
-  const std::int64_t kv_width = 2 * attention_.kv_heads * attention_.head_dim;
-  const std::int64_t mlp_width = layer_matrices(model, gpus).back().k;
-  using enum OperationId;
-  add_optional(layer_work_, 2, elementwise, "norm", rows(model.hidden_size));
-  add_optional(layer_work_, 2, elementwise, "residual", rows(model.hidden_size));
-  add_optional(layer_work_, 1, elementwise, "activation", rows(mlp_width));
-  add_optional(layer_work_, 1, elementwise, "kv_write", rows(kv_width));
-  if (keys == KeyPositions::embedded) {
-    add_optional(layer_work_, 1, rotation, "rope",
-                 {{"heads", attention_.attention_heads + attention_.kv_heads},
-                  {"head_dim", attention_.head_dim},
-                  {"element_bytes", model.bytes_per_element}});
-  }
-  add_optional(token_work_, 1, elementwise, "embedding", rows(model.hidden_size));
-  add_optional(row_work_, 1, elementwise, "sampling", rows(head_matrix(model, gpus).n));
-
-  // Whole steps were measured on one device, of keys that are stored without positions.
-  if (gpus == 1 && from_roofline_.empty()) {
-    if (positions == KeyPositions::decoupled) {
-      measure_overheads(profile, model);
-    } else {
-      const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1);
-      prefill_overhead_ = measured.prefill_overhead_;
-      prefill_less_second_ = measured.prefill_less_second_;
-      prefill_less_in_run_ = measured.prefill_less_in_run_;
-      decode_corrections_ = measured.decode_corrections_;
-    }
-  }
-  decode_.reserve(static_cast<std::size_t>(max_batch));
-  for (std::int64_t batch = 1; batch <= max_batch; ++batch) {
-    decode_.push_back(make_decode(batch));
-  }
-}
-
-std::optional<ProfileGrid> ProfileTiming::all_reduce_grid(const Profile& profile,
-                                                          std::int64_t gpus) {
+std::optional<ProfileGrid> all_reduce_grid(const Profile& profile, std::int64_t gpus,
+                                           AllReduceLaunch launch) {
   if (gpus == 1) {
     return std::nullopt;
   }
-  for (const char* variant : {"graph", "eager", "nccl"}) {
+  const bool is_eager = launch == AllReduceLaunch::eager;
+  for (const char* variant : {is_eager ? "eager" : "graph", is_eager ? "graph" : "eager", "nccl"}) {
     for (const ProfileTable* table : find_tables(profile, OperationId::all_reduce, variant)) {
       std::vector<ProfileCell> cells;
       for (const ProfileCell& cell : table->cells) {
@@ -439,10 +114,272 @@ std::optional<ProfileGrid> ProfileTiming::all_reduce_grid(const Profile& profile
   return std::nullopt;
 }
 
-std::optional<FactorGrid> ProfileTiming::mixed_factors(const Profile& profile) const {
+}  // namespace
+
+/// Makes the work of a timing model from a profile, and names what the profile lacks.
+class ProfileTiming::Builder {
+ public:
+  Builder(const ModelConfig& model, const HardwareConfig& hardware, const Profile& profile,
+          ProfileTiming& timing)
+      : model_(&model),
+        hardware_(&hardware),
+        profile_(&profile),
+        timing_(&timing),
+        rank_gpus_(gpus_of_rank(hardware)),
+        stage_gpus_(gpus_of_stage(hardware)) {}
+
+  [[nodiscard]] TokenWork matrix(const MatrixShape& matrix) {
+    TokenWork work{.count = 1, .roofline = {}, .grid = {}};
+    const DataType type = type_of_matrix(*model_, matrix.name);
+    if (const auto shaped = table_of_matrix(*profile_, matrix, type)) {
+      work.grid.emplace(make_grid(*profile_, shaped->table));
+      work.extrapolated = shaped->extrapolated;
+      return work;
+    }
+    const bool is_plain = type == plain_type(model_->bytes_per_element);
+    lacks(is_plain ? fmt::format("gemm {}", matrix.name)
+                   : fmt::format("gemm {} in {}", matrix.name, to_string(type)));
+    Rates rates = timing_->attained_;
+    if (!is_plain) {
+      rates.flops_per_second =
+          attained_flops(*model_, *hardware_, format_of_matrix(*model_, matrix.name), 1);
+    }
+    work.roofline = [matrix, bytes = bytes_of(type), rates](double tokens, double) {
+      return matrix_seconds(matrix, bytes, tokens, rates);
+    };
+    return work;
+  }
+
+  void add_elements(std::vector<TokenWork>& to, double count, OperationId operation,
+                    const char* variant, const Shape& shape, bool of_stage = false) {
+    TokenWork work{.count = count, .roofline = {}, .grid = {}, .of_stage = of_stage};
+    const std::string name = fmt::format("{} {}", to_string(operation), variant);
+    if (const ProfileTable* table = find_table(*profile_, operation, shape, variant)) {
+      work.grid = make_grid(*profile_, *table);
+    } else if (hardware_->unmeasured == Unmeasured::roofline) {
+      work.roofline = element_roofline(operation, variant, shape, timing_->attained_);
+      lacks(name);
+    } else {
+      if (std::ranges::find(timing_->left_out_, name) == timing_->left_out_.end()) {
+        timing_->left_out_.push_back(name);
+      }
+      return;
+    }
+    to.push_back(std::move(work));
+  }
+
+  [[nodiscard]] Shape rows(std::int64_t width) const {
+    return {{"width", width}, {"element_bytes", model_->bytes_per_element}};
+  }
+
+  /// `rotates`: attention turns keys on the way.
+  [[nodiscard]] LayerKind kind(const LayerGroup& group, KeyPositions keys, double expert_factor) {
+    LayerKind kind{.count = static_cast<double>(group.count), .work = {}, .attention = {}};
+    const bool has_module = add_attention(kind.attention, group, keys);
+    std::int64_t mlp_width = 0;
+    for (const MatrixShape& shape : layer_matrices(*model_, group, rank_gpus_, stage_gpus_)) {
+      const bool is_attention = shape.name == "qkv" || shape.name == "attention_output" ||
+                                shape.name == "attention";
+      if (!(is_attention && has_module)) {
+        kind.work.push_back(matrix(shape));
+        kind.work.back().of_stage = !is_attention;
+      }
+      mlp_width = shape.k;
+    }
+    add_elements_of_layer(kind, group, keys, mlp_width);
+    if (group.has_experts) {
+      add_experts(kind, group, expert_factor);
+    }
+    return kind;
+  }
+
+ private:
+  /// Attention of a kind; true if its projections are in it.
+  bool add_attention(Attention& attention, const LayerGroup& group, KeyPositions keys) {
+    attention.shape = measured_attention(*model_, rank_gpus_);
+    attention.window = window_of(*model_, group);
+    attention.of_rank = !has_plain_attention(*model_, group);
+    const bool is_latent = group.attention == AttentionKind::latent;
+    if (attention.of_rank && !(is_latent && !model_->sparse)) {
+      lacks(group.attention == AttentionKind::state ? "state layers" : "sparse attention");
+      return false;
+    }
+    const auto grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
+      const auto shaped =
+          is_latent ? table_of_latent_attention(*profile_, operation, *model_, rank_gpus_)
+                    : table_of_attention(*profile_, operation, attention.shape, attention.window,
+                                         keys);
+      if (!shaped) {
+        lacks(to_string(operation));
+        return std::nullopt;
+      }
+      attention.past_by_law = attention.past_by_law || shaped->past_by_law;
+      attention.extrapolated = attention.extrapolated || shaped->extrapolated;
+      return make_grid(*profile_, shaped->table);
+    };
+    attention.extend =
+        grid(is_latent ? OperationId::mla_prefill : OperationId::prefill_attention);
+    attention.decode = grid(is_latent ? OperationId::mla_decode : OperationId::decode_attention);
+    if (is_latent && !(attention.extend && attention.decode)) {
+      attention.extend.reset();
+      attention.decode.reset();
+    }
+    return is_latent && attention.extend.has_value();
+  }
+
+  void add_elements_of_layer(LayerKind& kind, const LayerGroup& group, KeyPositions keys,
+                             std::int64_t mlp_width) {
+    using enum OperationId;
+    const AttentionShape& shape = kind.attention.shape;
+    const std::int64_t hidden = model_->hidden_size;
+    add_elements(kind.work, 2, elementwise, "norm", rows(hidden));
+    add_elements(kind.work, 2, elementwise, "residual", rows(hidden));
+    if (!group.has_experts || model_->experts->shared > 0) {
+      add_elements(kind.work, 1, elementwise, "activation", rows(mlp_width), true);
+    }
+    const bool has_heads =
+        group.attention == AttentionKind::full || group.attention == AttentionKind::window;
+    if (has_heads) {
+      add_elements(kind.work, 1, elementwise, "kv_write", rows(2 * shape.kv_heads * shape.head_dim));
+      if (keys == KeyPositions::embedded) {
+        add_elements(kind.work, 1, rotation, "rope",
+                     {{"heads", shape.attention_heads + shape.kv_heads},
+                      {"head_dim", shape.head_dim},
+                      {"element_bytes", model_->bytes_per_element}});
+      }
+    }
+    // Activations of attention and of the MLP are quantized where norms write them.
+    if (computes_in_few_bits(model_->precision.attention)) {
+      add_elements(kind.work, 1, elementwise, "quantize", rows(hidden));
+    }
+    if (computes_in_few_bits(group.has_experts ? model_->precision.experts
+                                               : model_->precision.mlp)) {
+      add_elements(kind.work, 1, elementwise, "quantize", rows(hidden), true);
+    }
+  }
+
+  [[nodiscard]] bool computes_in_few_bits(const std::optional<NumberFormat>& format) const {
+    if (!format) {
+      return false;
+    }
+    const NumberFormat compute = model_->precision.compute.value_or(*format);
+    return compute == NumberFormat::fp8 || compute == NumberFormat::int8 ||
+           compute == NumberFormat::nvfp4;
+  }
+
+  void add_experts(LayerKind& kind, const LayerGroup& group, double factor) {
+    const std::int64_t hidden = model_->hidden_size;
+    // Choosing experts, and the weighted sum of what they return.
+    add_elements(kind.work, 1, OperationId::elementwise, "choose_experts",
+                 rows(model_->experts->routed), true);
+    add_elements(kind.work, 1, OperationId::elementwise, "sum_experts", rows(hidden), true);
+    TokenWork work{.count = factor, .roofline = {}, .grid = {}, .of_stage = true};
+    if (const auto shaped = table_of_experts(*profile_, *model_, stage_gpus_,
+                                             hardware_->parallel.expert)) {
+      work.grid.emplace(make_grid(*profile_, shaped->table));
+      work.extrapolated = shaped->extrapolated;
+    } else {
+      lacks("experts");
+      work.count = 1;
+      const auto place = std::ranges::find(groups_, group) - groups_.begin();
+      work.roofline = [roofline = timing_->roofline_.get(),
+                       kind_index = static_cast<std::size_t>(place)](double tokens, double) {
+        return roofline->routed_experts_of(kind_index, tokens);
+      };
+    }
+    kind.work.push_back(std::move(work));
+  }
+
+  void lacks(const std::string& operation) {
+    KVTIER_ASSERT(hardware_->unmeasured == Unmeasured::roofline, "the operation was measured");
+    std::vector<std::string>& names = timing_->from_roofline_;
+    if (std::ranges::find(names, operation) == names.end()) {
+      names.push_back(operation);
+    }
+  }
+
+  const ModelConfig* model_;
+  const HardwareConfig* hardware_;
+  const Profile* profile_;
+  ProfileTiming* timing_;
+  std::int64_t rank_gpus_;
+  std::int64_t stage_gpus_;
+  std::vector<LayerGroup> groups_ = layer_groups(*model_);
+};
+
+ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware,
+                             KeyPositions positions, std::int64_t max_batch,
+                             const std::optional<EngineConfig>& engine)
+    : layers_(model.layers),
+      ranks_(hardware.parallel.attention_dp),
+      iteration_overhead_(engine ? engine->step_time : hardware.efficiency.iteration_overhead),
+      request_seconds_(engine ? engine->request_time.seconds() : 0),
+      prompt_factor_(engine ? engine->prompt_factor : 1),
+      attained_(attained_rates(hardware)),
+      context_window_(static_cast<double>(model.context_window.value)),
+      rank_all_reduce_(all_reduce(model, hardware, gpus_of_rank(hardware))),
+      stage_all_reduce_(all_reduce(model, hardware, gpus_of_stage(hardware))),
+      hidden_bytes_(static_cast<double>(model.hidden_size) * kActivationBytes) {
+  KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
+  KVTIER_ASSERT(hardware.profile && hardware.profile->loaded, "the profile has been read");
+  const Profile& profile = *hardware.profile->loaded;
+  const std::vector<LayerGroup> groups = layer_groups(model);
+  if (groups.size() > 1 || model.experts || !has_plain_attention(model, groups.front())) {
+    roofline_ = std::make_unique<RooflineTiming>(model, hardware, 1);
+  }
+  Builder builder(model, hardware, profile, *this);
+
+  const AttentionShape shape = measured_attention(model, gpus_of_rank(hardware));
+  const auto rotates = [&](OperationId operation) {
+    return find_attention_table(profile, operation, shape, KeyPositions::decoupled) != nullptr;
+  };
+  const KeyPositions keys = positions == KeyPositions::decoupled &&
+                                    rotates(OperationId::prefill_attention) &&
+                                    rotates(OperationId::decode_attention)
+                                ? KeyPositions::decoupled
+                                : KeyPositions::embedded;
+  for (const LayerGroup& group : groups) {
+    kinds_.push_back(builder.kind(group, keys, engine ? engine->expert_factor : 1));
+  }
+  const MatrixShape head = head_matrix(model, gpus_of_rank(hardware));
+  row_work_.push_back(builder.matrix(head));
+  const AllReduceLaunch launch = engine ? engine->all_reduce : AllReduceLaunch::graph;
+  rank_all_reduce_grid_ = all_reduce_grid(profile, gpus_of_rank(hardware), launch);
+  stage_all_reduce_grid_ = all_reduce_grid(profile, gpus_of_stage(hardware), launch);
+  for (LayerKind& kind : kinds_) {
+    if (kind.attention.extend && kind.attention.decode && kind.attention.window == 0 &&
+        !kind.attention.of_rank) {
+      kind.attention.mixed = mixed_factors(profile, kind);
+    }
+  }
+  using enum OperationId;
+  builder.add_elements(token_work_, 1, elementwise, "embedding", builder.rows(model.hidden_size));
+  builder.add_elements(row_work_, 1, elementwise, "sampling", builder.rows(head.n));
+
+  // Whole steps were measured on one device, of keys that are stored without positions.
+  if (hardware.gpus == 1 && from_roofline_.empty()) {
+    if (positions == KeyPositions::decoupled) {
+      measure_overheads(profile, model);
+    } else {
+      const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1, engine);
+      prefill_overhead_ = measured.prefill_overhead_;
+      prefill_less_second_ = measured.prefill_less_second_;
+      prefill_less_in_run_ = measured.prefill_less_in_run_;
+      decode_corrections_ = measured.decode_corrections_;
+    }
+  }
+  decode_.reserve(static_cast<std::size_t>(max_batch));
+  for (std::int64_t batch = 1; batch <= max_batch; ++batch) {
+    decode_.push_back(make_decode(batch));
+  }
+}
+
+ProfileTiming::~ProfileTiming() = default;
+
+std::optional<FactorGrid> ProfileTiming::mixed_factors(const Profile& profile,
+                                                       const LayerKind& kind) const {
   const ProfileTable* table =
-      find_table_that(profile, OperationId::mixed_attention, shape_of(attention_),
-                      [](const auto&) { return true; });
+      find_table(profile, OperationId::mixed_attention, shape_of(kind.attention.shape));
   if (table == nullptr) {
     return std::nullopt;
   }
@@ -450,7 +387,7 @@ std::optional<FactorGrid> ProfileTiming::mixed_factors(const Profile& profile) c
   for (const ProfileCell& cell : table->cells) {
     const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
     const double parts =
-        extend_attention(at(0), at(1)).seconds + decode_attention(at(2), at(3)).seconds;
+        extend_attention(kind, at(0), at(1)).seconds + decode_attention(kind, at(2), at(3)).seconds;
     points.push_back({.at = {at(0), at(1), at(2), at(3)}, .factor = cell.median_seconds / parts});
   }
   return FactorGrid(points);
@@ -518,15 +455,29 @@ ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
   return time;
 }
 
-ProfileGrid::Time ProfileTiming::dense(double tokens) const {
-  ProfileGrid::Time sum{tokens * all_reduces_.seconds_per_token + all_reduces_.fixed_seconds,
-                        false};
-  if (all_reduce_) {
-    sum = {};
-    add(sum, all_reduce_->at(tokens * hidden_bytes_), kAllReducesPerLayer);
+ProfileGrid::Time ProfileTiming::all_reduces(const LayerTokens& tokens) const {
+  ProfileGrid::Time sum;
+  const auto add_ring = [&](const std::optional<ProfileGrid>& grid, const AllReduceTime& ring,
+                            double count, double moved) {
+    if (grid) {
+      add(sum, grid->at(moved * hidden_bytes_), count);
+    } else {
+      sum.seconds += moved * (count * ring.seconds_per_token) + count * ring.fixed_seconds;
+    }
+  };
+  if (ranks_ == 1) {
+    add_ring(rank_all_reduce_grid_, rank_all_reduce_, kAllReducesPerLayer, tokens.rank);
+  } else {
+    add_ring(rank_all_reduce_grid_, rank_all_reduce_, 1, tokens.rank);
+    add_ring(stage_all_reduce_grid_, stage_all_reduce_, 1, tokens.all);
   }
-  for (const TokenWork& work : layer_work_) {
-    add(sum, work.at(tokens), work.count);
+  return sum;
+}
+
+ProfileGrid::Time ProfileTiming::dense(const LayerKind& kind, const LayerTokens& tokens) const {
+  ProfileGrid::Time sum = all_reduces(tokens);
+  for (const TokenWork& work : kind.work) {
+    add(sum, work.at(work.of_stage ? tokens.all : tokens.rank), work.count);
   }
   return sum;
 }
@@ -542,22 +493,83 @@ ProfileGrid::Time ProfileTiming::outside(double tokens, double rows) const {
   return sum;
 }
 
-ProfileGrid::Time ProfileTiming::extend_attention(double added, double past) const {
-  if (!extend_) {
-    return {extend_attention_seconds(attention_, added, past, attained_), false};
+ProfileGrid::Time ProfileTiming::extend_attention(const LayerKind& kind, double added,
+                                                  double past) const {
+  const Attention& attention = kind.attention;
+  const auto roofline = [&](double before) {
+    return roofline_->attention_of(index_of(kind),
+                                   {.added = Tokens(static_cast<std::int64_t>(added)),
+                                    .past = Tokens(static_cast<std::int64_t>(before))});
+  };
+  if (!attention.extend) {
+    if (attention.of_rank || attention.window > 0) {
+      return {roofline(past), false};
+    }
+    return {extend_attention_seconds(attention.shape, added, past, attained_), false};
   }
-  ProfileGrid::Time time = extend_->at(added, past);
-  time.extrapolated = time.extrapolated || attention_extrapolated_ || (past_by_law_ && past > 0);
+  if (attention.of_rank) {
+    ProfileGrid::Time time = attention.extend->at(added, 0);
+    time.seconds += past > 0 ? std::max(0.0, roofline(past) - roofline(0)) : 0;
+    time.extrapolated = time.extrapolated || attention.extrapolated || past > 0;
+    return time;
+  }
+  ProfileGrid::Time time = attention.extend->at(added, past);
+  time.extrapolated =
+      time.extrapolated || attention.extrapolated || (attention.past_by_law && past > 0);
   return time;
 }
 
-ProfileGrid::Time ProfileTiming::decode_attention(double batch, double context) const {
-  if (!decode_attention_) {
-    return {decode_attention_seconds(attention_, batch * context, attained_), false};
+ProfileGrid::Time ProfileTiming::decode_attention(const LayerKind& kind, double batch,
+                                                  double context) const {
+  const Attention& attention = kind.attention;
+  if (!attention.decode) {
+    if (attention.of_rank || attention.window > 0) {
+      return {roofline_->decode_attention_of(index_of(kind), batch, batch * context), false};
+    }
+    return {decode_attention_seconds(attention.shape, batch * context, attained_), false};
   }
-  ProfileGrid::Time time = decode_attention_->at(batch, context);
-  time.extrapolated = time.extrapolated || attention_extrapolated_;
+  ProfileGrid::Time time = attention.decode->at(batch, context);
+  time.extrapolated = time.extrapolated || attention.extrapolated;
   return time;
+}
+
+template <class TimeOf>
+ProfileGrid::Time ProfileTiming::over_layers(double by, TimeOf time_of) const {
+  if (kinds_.size() == 1) {
+    ProfileGrid::Time time = time_of(kinds_.front());
+    if (by == 1) {
+      time.seconds *= kinds_.front().count;
+    }
+    return time;
+  }
+  ProfileGrid::Time sum;
+  for (const LayerKind& kind : kinds_) {
+    add(sum, time_of(kind), kind.count / by);
+  }
+  return sum;
+}
+
+ProfileGrid::Time ProfileTiming::attention(const LayerKind& kind,
+                                           std::span<const PrefillPart> parts, double batch,
+                                           double context) const {
+  ProfileGrid::Time sum;
+  if (batch > 0) {
+    add(sum, decode_attention(kind, batch, context / batch));
+  }
+  double prefilled = 0;
+  double past_pairs = 0;
+  for (const PrefillPart& part : parts) {
+    const double added = static_cast<double>(part.added.value);
+    const double past = static_cast<double>(part.past.value);
+    prefilled += added;
+    past_pairs += added * past;
+    add(sum, extend_attention(kind, added, past));
+  }
+  if (kind.attention.mixed && batch > 0 && prefilled > 0) {
+    sum.seconds *=
+        kind.attention.mixed->at({prefilled, past_pairs / prefilled, batch, context / batch});
+  }
+  return sum;
 }
 
 PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,
@@ -565,31 +577,56 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
   KVTIER_ASSERT(!parts.empty(), "a prefill has at least one part");
   KVTIER_ASSERT(batch >= 0 && batch <= static_cast<std::int64_t>(decode_.size()),
                 "the batch is one the timing model was made for");
-  Tokens added(batch);
-  ProfileGrid::Time layer;
-  const double requests = static_cast<double>(batch);
-  if (batch > 0) {
-    add(layer, decode_attention(requests, static_cast<double>(context.value) / requests));
-  }
-  double prefilled = 0;
-  double past_pairs = 0;
+  std::int64_t prefilled = 0;
   for (const PrefillPart& part : parts) {
     KVTIER_ASSERT(part.added > Tokens(0) && part.past >= Tokens(0),
                   "a part of a prefill computes at least one token");
-    added += part.added;
-    prefilled += static_cast<double>(part.added.value);
-    past_pairs += static_cast<double>(part.added.value) * static_cast<double>(part.past.value);
-    add(layer, extend_attention(static_cast<double>(part.added.value),
-                                static_cast<double>(part.past.value)));
+    prefilled += part.added.value;
   }
-  if (mixed_ && batch > 0) {
-    layer.seconds *= mixed_->at({prefilled, past_pairs / prefilled, requests,
-                                 static_cast<double>(context.value) / requests});
+  // Running requests are dealt evenly: each rank has as many as the largest.
+  const std::int64_t running = divide_up(batch, ranks_);
+  const double running_context =
+      static_cast<double>(context.value) *
+      (ranks_ == 1 || batch == 0 ? 1 : static_cast<double>(running) / static_cast<double>(batch));
+  std::vector<std::vector<PrefillPart>> dealt;
+  LayerTokens tokens{.rank = static_cast<double>(batch + prefilled),
+                     .all = static_cast<double>(batch + prefilled)};
+  if (ranks_ > 1) {
+    dealt.resize(static_cast<std::size_t>(std::min<std::int64_t>(ranks_, std::ssize(parts))));
+    std::vector<std::int64_t> of_rank(dealt.size(), running);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      dealt[i % dealt.size()].push_back(parts[i]);
+      of_rank[i % dealt.size()] += parts[i].added.value;
+    }
+    tokens.rank = static_cast<double>(*std::ranges::max_element(of_rank));
   }
-  const double tokens = static_cast<double>(added.value);
-  const ProfileGrid::Time matrices = dense(tokens);
+  const ProfileGrid::Time matrices =
+      over_layers(static_cast<double>(layers_),
+                  [&](const LayerKind& kind) { return dense(kind, tokens); });
+  ProfileGrid::Time layer =
+      over_layers(static_cast<double>(layers_), [&](const LayerKind& kind) {
+        if (ranks_ == 1) {
+          return attention(kind, parts, static_cast<double>(running), running_context);
+        }
+        ProfileGrid::Time longest;
+        for (const std::vector<PrefillPart>& own : dealt) {
+          const ProfileGrid::Time time =
+              attention(kind, own, static_cast<double>(running), running_context);
+          longest.seconds = std::max(longest.seconds, time.seconds);
+          longest.extrapolated = longest.extrapolated || time.extrapolated;
+        }
+        return longest;
+      });
   add(layer, matrices);
-  const ProfileGrid::Time rest = outside(tokens, static_cast<double>(parts.size()) + requests);
+  const double rows = static_cast<double>(std::ssize(parts) + batch);
+  ProfileGrid::Time rest = outside(tokens.rank, ranks_ == 1 ? rows : std::ceil(rows / static_cast<double>(ranks_)));
+  if (prompt_factor_ != 1) {
+    const double share = std::min(1.0, static_cast<double>(prefilled) / kLongPrompts);
+    const double factor = 1 + (prompt_factor_ - 1) * share;
+    layer.seconds *= factor;
+    rest.seconds *= factor;
+  }
+  rest.seconds += rows * request_seconds_;
   const SimDuration layer_time = duration_from_seconds(layer.seconds);
   // All that caches save is reading weights.
   const SimDuration most = prefill_overhead_ + duration_from_seconds(matrices.seconds) * layers_;
@@ -604,48 +641,76 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
 /// Knots are in whole ticks, and slopes are rounded down between them: the time never falls, and a
 /// piece is short of the next knot by less than a tick for each token of it.
 ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const {
-  const double requests = static_cast<double>(batch);
-  const double layers = static_cast<double>(layers_);
-  const ProfileGrid::Time layer = dense(requests);
+  // Requests of one rank; a piece counts the contexts of all.
+  const double requests = static_cast<double>(divide_up(batch, ranks_));
+  const LayerTokens tokens{.rank = requests, .all = static_cast<double>(batch)};
+  const ProfileGrid::Time layers =
+      over_layers(1, [&](const LayerKind& kind) { return dense(kind, tokens); });
   const ProfileGrid::Time rest = outside(requests, requests);
   DecodeBatch result;
-  result.outside_layers = ticks_from_seconds(rest.seconds + iteration_overhead_.seconds());
+  result.outside_layers =
+      ticks_from_seconds(rest.seconds + iteration_overhead_.seconds() +
+                         static_cast<double>(batch) * request_seconds_);
   const std::int64_t base =
       result.outside_layers +
-      ticks_from_seconds(std::max(0.0, layers * layer.seconds + decode_correction(batch)));
+      ticks_from_seconds(std::max(0.0, layers.seconds + decode_correction(batch)));
 
   struct Knot {
     std::int64_t context;  // of one request
     std::int64_t ticks;
     bool extrapolated;
   };
-  std::vector<Knot> knots;
-  const auto add_knot = [&](double context) {
-    const ProfileGrid::Time time = decode_attention(requests, context);
-    knots.push_back({static_cast<std::int64_t>(context), ticks_from_seconds(layers * time.seconds),
-                     time.extrapolated});
-  };
-  add_knot(0);
-  if (decode_attention_) {
-    for (const double context : decode_attention_->second_axis()) {
-      if (context > 0) {
-        add_knot(context);
-      }
+  std::vector<double> contexts{0};
+  bool all_roofline = true;
+  for (const LayerKind& kind : kinds_) {
+    const Attention& attention = kind.attention;
+    if (attention.decode) {
+      all_roofline = false;
+      contexts.insert(contexts.end(), attention.decode->second_axis().begin(),
+                      attention.decode->second_axis().end());
     }
-  } else {
-    add_knot(1);  // a roofline is one line
+    if (attention.window > 0) {
+      contexts.push_back(static_cast<double>(attention.window));
+    }
   }
-  const bool always = layer.extrapolated || rest.extrapolated;
+  if (all_roofline && contexts.size() == 1) {
+    contexts.push_back(1);  // a roofline is one line
+  }
+  if (roofline_) {
+    // Windows are full and indexers' choices made there: behind it time is one line.
+    for (const Tokens window : roofline_->windows()) {
+      contexts.push_back(static_cast<double>(window.value));
+    }
+    const double last = *std::ranges::max_element(contexts);
+    contexts.push_back(std::max(context_window_, 2 * last));
+    contexts.push_back(2 * contexts.back());
+  }
+  std::ranges::sort(contexts);
+  contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
+  std::vector<Knot> knots;
+  for (const double context : contexts) {
+    const ProfileGrid::Time time = over_layers(
+        1, [&](const LayerKind& kind) { return decode_attention(kind, requests, context); });
+    knots.push_back({static_cast<std::int64_t>(context), ticks_from_seconds(time.seconds),
+                     time.extrapolated});
+  }
+  const bool always = layers.extrapolated || rest.extrapolated;
   for (std::size_t i = 0; i < knots.size(); ++i) {
     const bool last = i + 1 == knots.size();
     const Knot& knot = knots[i];
     const std::int64_t from = knot.context * batch;
-    // Beyond the last the attained bandwidth is held: time is proportional to the context.
-    const std::int64_t slope =
-        last ? knot.ticks / std::max<std::int64_t>(1, from)
-             : (knots[i + 1].ticks - knot.ticks) / ((knots[i + 1].context - knot.context) * batch);
+    // Beyond the last the attained bandwidth is held: time is proportional to the context; with
+    // windows it goes on as before.
+    std::int64_t slope = 0;
+    if (!last) {
+      slope = (knots[i + 1].ticks - knot.ticks) / ((knots[i + 1].context - knot.context) * batch);
+    } else if (roofline_) {
+      slope = result.pieces.back().slope;
+    } else {
+      slope = knot.ticks / std::max<std::int64_t>(1, from);
+    }
     const bool extrapolated =
-        knot.extrapolated || (decode_attention_ && (last || knots[i + 1].extrapolated));
+        knot.extrapolated || (!all_roofline && (last || knots[i + 1].extrapolated));
     result.pieces.push_back({.from = Tokens(from),
                              .base = base + knot.ticks - detail::time_product(slope, from),
                              .slope = slope,
@@ -672,9 +737,7 @@ SimDuration ProfileTiming::decode_layer(std::int64_t batch, Tokens context) cons
 }
 
 bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware) {
-  ModelConfig plain = model;
-  plain.precision = {};
-  return is_dense(plain) && hardware.parallel == ParallelConfig{};
+  return !model.total_parameters && !model.kv_bytes_per_token && hardware.parallel.pipeline == 1;
 }
 
 void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardware,
@@ -687,9 +750,8 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                  fmt::format("profile {} has no operations of {}, {}: set /hardware/unmeasured to "
                              "\"roofline\" to take all times from the analytic model",
                              hardware.profile->name, model.name,
-                             hardware.parallel == ParallelConfig{}
-                                 ? "which is not dense"
-                                 : "whose GPUs are not tensor parallel alone"));
+                             hardware.parallel.pipeline == 1 ? "whose sizes are given by hand"
+                                                             : "in several pipeline stages"));
     return;
   }
   KVTIER_ASSERT(hardware.profile->loaded, "the profile has been read");
@@ -701,33 +763,71 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                              profile.name, to_string(operation), what, model.name, hardware.gpus,
                              known_shapes(profile, operation), model.name));
   };
-  for (const MatrixShape& matrix : all_matrices(model, hardware.gpus)) {
+  std::vector<std::string_view> reported;
+  const auto check_matrix = [&](const MatrixShape& matrix) {
     const DataType type = type_of_matrix(model, matrix.name);
-    if (!table_of_matrix(profile, matrix, type)) {
-      const bool is_plain = type == plain_type(model.bytes_per_element);
-      report(
-          OperationId::gemm,
-          fmt::format("{} ({})",
-                      is_plain ? matrix_text(matrix.n, matrix.k, model.bytes_per_element)
-                               : fmt::format("{} x {} in {}", matrix.n, matrix.k, to_string(type)),
-                      matrix.name));
+    if (table_of_matrix(profile, matrix, type) ||
+        std::ranges::find(reported, matrix.name) != reported.end()) {
+      return;
+    }
+    reported.push_back(matrix.name);
+    const bool is_plain = type == plain_type(model.bytes_per_element);
+    report(OperationId::gemm,
+           fmt::format("{} ({})",
+                       is_plain ? matrix_text(matrix.n, matrix.k, model.bytes_per_element)
+                                : fmt::format("{} x {} in {}", matrix.n, matrix.k, to_string(type)),
+                       matrix.name));
+  };
+  const std::int64_t rank = gpus_of_rank(hardware);
+  const std::int64_t stage = gpus_of_stage(hardware);
+  const AttentionShape shape = measured_attention(model, rank);
+  for (const LayerGroup& group : layer_groups(model)) {
+    const bool is_latent = group.attention == AttentionKind::latent && !model.sparse;
+    const bool has_module =
+        is_latent && table_of_latent_attention(profile, OperationId::mla_prefill, model, rank) &&
+        table_of_latent_attention(profile, OperationId::mla_decode, model, rank);
+    for (const MatrixShape& matrix : layer_matrices(model, group, rank, stage)) {
+      if (!(has_module && matrix.name == "attention")) {
+        check_matrix(matrix);
+      }
+    }
+    if (has_plain_attention(model, group)) {
+      for (const OperationId operation :
+           {OperationId::prefill_attention, OperationId::decode_attention}) {
+        const std::int64_t window = window_of(model, group);
+        if (!table_of_attention(profile, operation, shape, window, KeyPositions::embedded)) {
+          report(operation, attention_text(shape_of(shape)) +
+                                (window > 0 ? fmt::format(", a window of {}", window) : ""));
+        }
+      }
+    } else if (!has_module) {
+      const char* what = is_latent                                 ? "mla_prefill and mla_decode"
+                         : group.attention == AttentionKind::state ? "attention of state layers"
+                                                                   : "sparse attention";
+      problems.add("/hardware/profile",
+                   fmt::format("profile {} has no {}, needed for {}: set /hardware/unmeasured to "
+                               "\"roofline\"",
+                               profile.name, what, model.name));
+    }
+    if (group.has_experts &&
+        !table_of_experts(profile, model, stage, hardware.parallel.expert)) {
+      problems.add("/hardware/profile",
+                   fmt::format("profile {} has no moe of {} experts, {} of them active, {} wide, "
+                               "needed for {}: set /hardware/unmeasured to \"roofline\"",
+                               profile.name, model.experts->routed, model.experts->active,
+                               model.experts->intermediate_size, model.name));
     }
   }
-  const AttentionShape shape = measured_attention(model, hardware.gpus);
-  for (const OperationId operation :
-       {OperationId::prefill_attention, OperationId::decode_attention}) {
-    if (!table_of_attention(profile, operation, shape, KeyPositions::embedded)) {
-      report(operation, attention_text(shape_of(shape)));
-    }
-  }
+  check_matrix(head_matrix(model, rank));
 }
 
 std::unique_ptr<TimingModel> make_timing(const ModelConfig& model, const HardwareConfig& hardware,
-                                         KeyPositions positions, std::int64_t max_batch) {
+                                         KeyPositions positions, std::int64_t max_batch,
+                                         const std::optional<EngineConfig>& engine) {
   if (hardware.profile && has_measured_layers(model, hardware)) {
-    return std::make_unique<ProfileTiming>(model, hardware, positions, max_batch);
+    return std::make_unique<ProfileTiming>(model, hardware, positions, max_batch, engine);
   }
-  return std::make_unique<RooflineTiming>(model, hardware, max_batch);
+  return std::make_unique<RooflineTiming>(model, hardware, max_batch, engine);
 }
 
 }  // namespace kvtier

@@ -6,65 +6,21 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "hw/model/hardware.hpp"
 #include "hw/model/model.hpp"
 #include "hw/profile/factor_grid.hpp"
-#include "hw/profile/profile.hpp"
 #include "hw/profile/profile_grid.hpp"
-#include "hw/profile/profile_shapes.hpp"
+#include "hw/profile/profile_tables.hpp"
+#include "hw/timing/engine.hpp"
 #include "hw/timing/operation_time.hpp"
 #include "hw/timing/timing_model.hpp"
 #include "sim/core/key_positions.hpp"
 
 namespace kvtier {
 
-/// The variant of attention that turns every key by its position on the way; others take keys as
-/// they are stored.
-inline constexpr const char* kRotatedVariant = "rotated";
-
-/// The tables of a profile that a model on `gpus` GPUs needs: the matrices of a layer and the head
-/// (gemm), attention of a prefill (prefill_attention) and of decode (decode_attention), with keys
-/// as `positions` has them. Of several tables of one shape the first that was measured with cold
-/// caches counts.
-[[nodiscard]] const ProfileTable* find_matrix_table(const Profile& profile,
-                                                    const MatrixShape& matrix,
-                                                    std::int64_t element_bytes);
-[[nodiscard]] const ProfileTable* find_attention_table(const Profile& profile,
-                                                       OperationId operation,
-                                                       const AttentionShape& shape,
-                                                       KeyPositions positions);
-
-/// The same, or tables interpolated from those of other shapes (profile_shapes.hpp). None where the
-/// roofline has to stand in.
-[[nodiscard]] std::optional<ShapedTable> table_of_matrix(const Profile& profile,
-                                                         const MatrixShape& matrix, DataType type);
-/// The format of a matrix of the model, by its name, and the sizes of attention with the KV's.
-[[nodiscard]] DataType type_of_matrix(const ModelConfig& model, std::string_view matrix);
-[[nodiscard]] AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus);
-/// A prefill's table without past tokens has them by the law.
-[[nodiscard]] std::optional<ShapedTable> table_of_attention(const Profile& profile,
-                                                            OperationId operation,
-                                                            const AttentionShape& shape,
-                                                            KeyPositions positions);
-
-/// The shape of the table of whole steps (model_step) of a model, and the model of such a shape.
-[[nodiscard]] std::map<std::string, std::int64_t> step_shape(const ModelConfig& model,
-                                                             std::int64_t element_bytes);
-[[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
-/// The tokens that all requests of a decoding cell of model_step read: the past ones and the new
-/// one of each.
-[[nodiscard]] Tokens decode_context(const ProfileCell& cell);
-
-/// The time of a table's operation at any size; the limit is that of the profile's device. For
-/// gemm, prefill_attention, decode_attention, elementwise, rotation, copy_h2d, copy_d2h,
-/// copy_duplex, and, without a limit of the device, moe, mla_prefill, mla_decode and quantize.
-[[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table);
-/// The same from some of the table's cells.
-[[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
-                                    std::span<const ProfileCell> cells);
+class RooflineTiming;
 
 /// Times from a measured profile (kvtier.profile/2). One layer takes
 ///
@@ -72,10 +28,10 @@ inline constexpr const char* kRotatedVariant = "rotated";
 ///     the sum over requests of prefill_attention(new, past), or decode_attention(batch, context)
 ///     in decode, plus 2 norms, 2 residuals, 1 activation, 1 writing of KV (elementwise) and 1
 ///     rotation of new tokens (rotation), which attention does itself where keys are stored without
-///     positions and the profile has attention that rotates them, plus the all-reduces of the
-///     roofline, for more than one GPU;
+///     positions and the profile has attention that rotates them, plus the all-reduces, for more
+///     than one GPU, plus the routed experts (moe) and their router;
 ///
-/// outside of the layers are the head (gemm), the embedding and sampling (elementwise), the
+/// layers of several kinds take the mean. Outside of the layers are the head (gemm), the embedding and sampling (elementwise), the
 /// hardware's iteration overhead and, on one GPU and where the roofline stands in for nothing, what
 /// whole steps of the model took beyond their operations, in the median (model_step). A prefill
 /// after a pause takes longer, as caches are cold (step), than right after such a pass
@@ -86,6 +42,14 @@ inline constexpr const char* kRotatedVariant = "rotated";
 /// there. An iteration with prompts counts as a prefill. E and R that were not measured are left
 /// out and named. A batch is composed of its requests: decode_attention is measured over requests
 /// of equal contexts and taken at the sum of the contexts, which is its work.
+///
+/// The requests of a stage are dealt to its ranks (attention_dp) in turn, and the one with the most
+/// tokens, and that with the longest attention, set the pace; the tokens of all ranks meet in one
+/// all-reduce for MLPs and experts. Latent attention is measured with its projections (mla_prefill,
+/// mla_decode); past tokens of its prefills take the roofline's time.
+///
+/// An engine replaces the iteration overhead by its host times, and has factors for experts and for
+/// iterations with prompts (engine.hpp).
 ///
 /// Matrices and heads that were not measured are interpolated between those that were
 /// (profile_shapes.hpp). Attention of prompts and decodes in one iteration takes the sum of both
@@ -100,7 +64,8 @@ class ProfileTiming final : public TimingModel {
  public:
   /// `hardware` names a loaded profile, and check_profile_timing found no problem.
   ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware, KeyPositions positions,
-                std::int64_t max_batch);
+                std::int64_t max_batch, const std::optional<EngineConfig>& engine = {});
+  ~ProfileTiming() override;
 
   /// The matrices work on all tokens together; attention is that of each part and of the batch.
   /// `total` is exactly layers x `layer` plus what is outside of them.
@@ -122,6 +87,11 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] const std::vector<std::string>& from_roofline() const { return from_roofline_; }
 
  private:
+  /// Tokens that work is on: those of a rank, or of all ranks of the stage.
+  struct LayerTokens {
+    double rank = 0;
+    double all = 0;
+  };
   /// One operation on the tokens (or rows) of a batch, done `count` times.
   struct TokenWork {
     double count;
@@ -129,26 +99,60 @@ class ProfileTiming final : public TimingModel {
     std::optional<ProfileGrid> grid;
     /// The shape is beyond those that were measured.
     bool extrapolated = false;
+    bool of_stage = false;
 
     [[nodiscard]] ProfileGrid::Time at(double tokens) const;
+  };
+  /// Attention of one kind of layer on one GPU; without a grid the roofline has its times.
+  struct Attention {
+    AttentionShape shape;
+    /// Tokens that are seen; 0: all.
+    std::int64_t window = 0;
+    /// The roofline of this kind's attention, where `shape` does not describe it.
+    bool of_rank = false;
+    std::optional<ProfileGrid> extend;
+    std::optional<ProfileGrid> decode;
+    bool extrapolated = false;
+    bool past_by_law = false;
+    /// Attention of prompts and decodes in one iteration over the sum of both alone.
+    std::optional<FactorGrid> mixed;
+  };
+  struct LayerKind {
+    double count = 0;
+    std::vector<TokenWork> work;
+    Attention attention;
   };
   struct DecodeBatch {
     std::vector<DecodePiece> pieces;
     std::int64_t outside_layers = 0;  // ticks
   };
+  class Builder;
 
   [[nodiscard]] const DecodeBatch& decode_batch(std::int64_t batch) const;
   [[nodiscard]] DecodeBatch make_decode(std::int64_t batch) const;
   /// One layer without attention.
-  [[nodiscard]] ProfileGrid::Time dense(double tokens) const;
+  [[nodiscard]] ProfileGrid::Time dense(const LayerKind& kind, const LayerTokens& tokens) const;
+  /// All-reduces of one layer.
+  [[nodiscard]] ProfileGrid::Time all_reduces(const LayerTokens& tokens) const;
   /// What is not part of a layer, without the overhead.
   [[nodiscard]] ProfileGrid::Time outside(double tokens, double rows) const;
-  [[nodiscard]] ProfileGrid::Time extend_attention(double added, double past) const;
-  [[nodiscard]] ProfileGrid::Time decode_attention(double batch, double context) const;
+  [[nodiscard]] ProfileGrid::Time extend_attention(const LayerKind& kind, double added,
+                                                   double past) const;
+  [[nodiscard]] ProfileGrid::Time decode_attention(const LayerKind& kind, double batch,
+                                                   double context) const;
+  [[nodiscard]] std::size_t index_of(const LayerKind& kind) const {
+    return static_cast<std::size_t>(&kind - kinds_.data());
+  }
+  /// The sum over layers, divided by `by`.
+  template <class TimeOf>
+  [[nodiscard]] ProfileGrid::Time over_layers(double by, TimeOf time_of) const;
+  /// One layer's attention of the prompts and running requests of one rank.
+  [[nodiscard]] ProfileGrid::Time attention(const LayerKind& kind,
+                                            std::span<const PrefillPart> parts, double batch,
+                                            double context) const;
 
-  [[nodiscard]] static std::optional<ProfileGrid> all_reduce_grid(const Profile& profile,
-                                                                  std::int64_t gpus);
-  [[nodiscard]] std::optional<FactorGrid> mixed_factors(const Profile& profile) const;
+  [[nodiscard]] std::optional<FactorGrid> mixed_factors(const Profile& profile,
+                                                        const LayerKind& kind) const;
 
   /// By what whole prefills and iterations took beyond their operations, in the median.
   void measure_overheads(const Profile& profile, const ModelConfig& model);
@@ -156,36 +160,37 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] double decode_correction(std::int64_t batch) const;
 
   std::int64_t layers_;
+  std::int64_t ranks_;
   SimDuration iteration_overhead_;
+  double request_seconds_;
+  double prompt_factor_;
   SimDuration prefill_overhead_;
   SimDuration prefill_less_second_;
   SimDuration prefill_less_in_run_;
   /// By the batches that were measured: seconds, negative where caches help.
   std::map<std::int64_t, double> decode_corrections_;
   Rates attained_;
-  AttentionShape attention_;
-  AllReduceTime all_reduces_;
+  double context_window_;
+  /// One all-reduce of a rank's GPUs, and of a stage's where ranks have work of their own.
+  AllReduceTime rank_all_reduce_;
+  AllReduceTime stage_all_reduce_;
   /// Bytes of one token between GPUs.
   double hidden_bytes_;
-  /// One all-reduce by its bytes, in place of `all_reduces_`.
-  std::optional<ProfileGrid> all_reduce_;
-  std::vector<TokenWork> layer_work_;
+  /// All-reduces by their bytes, in place of the roofline's.
+  std::optional<ProfileGrid> rank_all_reduce_grid_;
+  std::optional<ProfileGrid> stage_all_reduce_grid_;
+  std::vector<LayerKind> kinds_;
   std::vector<TokenWork> token_work_;  // outside of the layers, on all tokens
   std::vector<TokenWork> row_work_;    // outside of the layers, on the rows of logits
-  std::optional<ProfileGrid> extend_;
-  std::optional<ProfileGrid> decode_attention_;
-  bool attention_extrapolated_ = false;
-  bool past_by_law_ = false;
-  /// Attention of prompts and decodes in one iteration over the sum of both alone.
-  std::optional<FactorGrid> mixed_;
+  /// Of models whose attention no AttentionShape describes.
+  std::unique_ptr<RooflineTiming> roofline_;
   std::vector<std::string> left_out_;
   std::vector<std::string> from_roofline_;
   std::vector<DecodeBatch> decode_;
 };
 
-/// Whether ProfileTiming can time the model: dense layers, of weights and KV in any format, on GPUs
-/// that are tensor parallel alone.
-/// The roofline times others, with or without a profile.
+/// Whether ProfileTiming can time the model: parameters by its shape, in one pipeline stage. The
+/// roofline times others, with or without a profile.
 [[nodiscard]] bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware);
 
 /// Reports the operations that the model needs and the hardware's profile lacks, at
@@ -198,6 +203,7 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
 [[nodiscard]] std::unique_ptr<TimingModel> make_timing(const ModelConfig& model,
                                                        const HardwareConfig& hardware,
                                                        KeyPositions positions,
-                                                       std::int64_t max_batch);
+                                                       std::int64_t max_batch,
+                                                       const std::optional<EngineConfig>& engine = {});
 
 }  // namespace kvtier

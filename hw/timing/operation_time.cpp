@@ -106,12 +106,6 @@ AllReduceTime all_reduce(const ModelConfig& model, const HardwareConfig& hardwar
           .fixed_seconds = ring_steps * hardware.links.gpu.latency.seconds()};
 }
 
-AllReduceTime layer_all_reduces(const ModelConfig& model, const HardwareConfig& hardware) {
-  const AllReduceTime one = all_reduce(model, hardware, hardware.gpus);
-  return {.seconds_per_token = kAllReducesPerLayer * one.seconds_per_token,
-          .fixed_seconds = kAllReducesPerLayer * one.fixed_seconds};
-}
-
 AllReduceTime expert_all_to_all(const ModelConfig& model, const HardwareConfig& hardware) {
   const double gpus = static_cast<double>(gpus_of_stage(hardware));
   const double groups = static_cast<double>(hardware.parallel.expert);

@@ -70,11 +70,8 @@ struct AllReduceTime {
   double seconds_per_token = 0;
   double fixed_seconds = 0;
 };
-/// The two all-reduces of a layer in a ring (Megatron-LM, arXiv 1909.08053, section 3) over all
-/// GPUs. Zero on one GPU.
-[[nodiscard]] AllReduceTime layer_all_reduces(const ModelConfig& model,
-                                              const HardwareConfig& hardware);
-/// One all-reduce in a ring of `gpus` GPUs.
+/// One all-reduce in a ring of `gpus` GPUs (Megatron-LM, arXiv 1909.08053, section 3). Zero on one
+/// GPU.
 [[nodiscard]] AllReduceTime all_reduce(const ModelConfig& model, const HardwareConfig& hardware,
                                        std::int64_t gpus);
 /// Tokens to the GPUs of their experts and back, in a stage of `gpus` GPUs: each GPU sends its

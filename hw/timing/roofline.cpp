@@ -31,12 +31,13 @@ std::optional<Tokens> window_of(const ModelConfig& model, AttentionKind kind) {
 }  // namespace
 
 RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& hardware,
-                               std::int64_t max_batch)
+                               std::int64_t max_batch, const std::optional<EngineConfig>& engine)
     : layers_(model.layers),
       stages_(hardware.parallel.pipeline),
       ranks_(hardware.parallel.attention_dp),
       experts_(model.experts),
-      iteration_overhead_(hardware.efficiency.iteration_overhead) {
+      iteration_overhead_(engine ? engine->step_time : hardware.efficiency.iteration_overhead),
+      request_seconds_(engine ? engine->request_time.seconds() : 0) {
   KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
   const std::vector<LayerGroup> groups = layer_groups(model);
   for (const LayerGroup& group : groups) {
@@ -90,7 +91,8 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
       slope += kind.count * std::max(kind.index_per_token, kind.index_pair) * share;
       (kind.window < 0 ? slope : slopes[static_cast<std::size_t>(kind.window)]) += read;
     }
-    const double base = all_layers + head_seconds(tokens.all) + send_seconds(tokens.all) + overhead;
+    const double base = all_layers + head_seconds(tokens.all) + send_seconds(tokens.all) + overhead +
+                        as_double(batch) * request_seconds_;
     entry.layer_base = ticks_from_seconds(
         kinds_.size() == 1 ? dense_seconds(kinds_.front(), tokens) +
                                  decode_seconds(kinds_.front(), tokens.rank, 0, {})
@@ -207,11 +209,7 @@ double RooflineTiming::dense_seconds(const Layer& layer, const LayerTokens& toke
   if (ranks_ > 1) {
     seconds += tokens.rank * layer.rank_link_per_token;
   }
-  if (layer.expert_weights > 0) {
-    seconds += std::max(tokens.all * layer.routed_per_token,
-                        touched_experts(*experts_, tokens.all) * layer.expert_weights);
-  }
-  return seconds;
+  return seconds + routed_seconds(layer, tokens.all);
 }
 
 double RooflineTiming::attention_seconds(const Layer& layer, const PrefillPart& part) const {
@@ -248,6 +246,31 @@ double RooflineTiming::decode_seconds(const Layer& layer, double requests, doubl
                                        : within[static_cast<std::size_t>(layer.window)];
   return read * std::max(layer.kv_per_token, layer.pair) +
          context * std::max(layer.index_per_token, layer.index_pair);
+}
+
+double RooflineTiming::attention_of(std::size_t kind, const PrefillPart& part) const {
+  return attention_seconds(kinds_[kind], part);
+}
+
+double RooflineTiming::decode_attention_of(std::size_t kind, double requests,
+                                           double context) const {
+  std::vector<double> within;
+  within.reserve(windows_.size());
+  for (const Tokens window : windows_) {
+    within.push_back(std::min(context, requests * as_double(window.value)));
+  }
+  return decode_seconds(kinds_[kind], requests, context, within);
+}
+
+double RooflineTiming::routed_experts_of(std::size_t kind, double tokens) const {
+  return routed_seconds(kinds_[kind], tokens);
+}
+
+double RooflineTiming::routed_seconds(const Layer& layer, double tokens) const {
+  return layer.expert_weights > 0
+             ? std::max(tokens * layer.routed_per_token,
+                        touched_experts(*experts_, tokens) * layer.expert_weights)
+             : 0;
 }
 
 double RooflineTiming::head_seconds(double rows) const {
@@ -296,7 +319,7 @@ PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::i
       parts.size() == 1 && batch == 0
           ? head_of_one_row_
           : duration_from_seconds(head_seconds(as_double(std::ssize(parts)) + as_double(batch)));
-  return {.total = layer * layers_ + head + iteration_overhead_, .layer = layer};
+  return {.total = layer * layers_ + head + host_time(std::ssize(parts) + batch), .layer = layer};
 }
 
 PrefillTime RooflineTiming::layered_iteration(std::span<const PrefillPart> parts,
@@ -335,7 +358,7 @@ PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::i
         dealt_layer(parts, batch, as_double(context.value), within, rows, tokens);
     return {.total = layer * layers_ +
                      duration_from_seconds(head_seconds(rows) + send_seconds(tokens)) +
-                     iteration_overhead_,
+                     host_time(std::ssize(parts) + batch),
             .layer = layer};
   }
   Tokens added(batch);
@@ -356,7 +379,7 @@ PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::i
       parts.size() == 1 && batch == 0
           ? head_of_one_row_
           : duration_from_seconds(head_seconds(as_double(std::ssize(parts)) + as_double(batch)));
-  return {.total = layer * layers_ + head + iteration_overhead_, .layer = layer};
+  return {.total = layer * layers_ + head + host_time(std::ssize(parts) + batch), .layer = layer};
 }
 
 SimDuration RooflineTiming::dealt_layer(std::span<const PrefillPart> parts, std::int64_t batch,

@@ -6,6 +6,7 @@
 
 #include "hw/model/hardware.hpp"
 #include "hw/model/model.hpp"
+#include "hw/timing/engine.hpp"
 #include "hw/timing/timing_model.hpp"
 
 namespace kvtier {
@@ -47,7 +48,9 @@ class RooflineTiming final : public TimingModel {
  public:
   /// Works out decode for batches of 1 to `max_batch` (>= 1). Both configs must be valid; whether
   /// the model fits is for check_fits to say.
-  RooflineTiming(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t max_batch);
+  /// The engine's host times replace the hardware's iteration overhead; its factors are of profiles.
+  RooflineTiming(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t max_batch,
+                 const std::optional<EngineConfig>& engine = {});
 
   /// One piece: time is affine in the context. 1 <= batch <= max_batch.
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
@@ -64,6 +67,13 @@ class RooflineTiming final : public TimingModel {
                                       Tokens context) const override;
   [[nodiscard]] PrefillTime iteration_of(std::span<const PrefillPart> parts,
                                          std::span<const Tokens> contexts) const override;
+
+  /// Seconds of parts of one layer of a kind, in the order of layer_groups: attention of a part of
+  /// a prefill, attention of `requests` running requests of one rank with `context` tokens in all,
+  /// which have equal contexts, and routed experts.
+  [[nodiscard]] double attention_of(std::size_t kind, const PrefillPart& part) const;
+  [[nodiscard]] double decode_attention_of(std::size_t kind, double requests, double context) const;
+  [[nodiscard]] double routed_experts_of(std::size_t kind, double tokens) const;
 
   [[nodiscard]] std::int64_t max_batch() const { return static_cast<std::int64_t>(decode_.size()); }
 
@@ -130,6 +140,14 @@ class RooflineTiming final : public TimingModel {
                                  const LayerGroup& group);
   /// Seconds of one layer's matrices, experts and communication.
   [[nodiscard]] double dense_seconds(const Layer& layer, const LayerTokens& tokens) const;
+  [[nodiscard]] double routed_seconds(const Layer& layer, double tokens) const;
+  /// The host's time of an iteration.
+  [[nodiscard]] SimDuration host_time(std::int64_t requests) const {
+    return request_seconds_ > 0
+               ? iteration_overhead_ +
+                     duration_from_seconds(static_cast<double>(requests) * request_seconds_)
+               : iteration_overhead_;
+  }
   /// Seconds of one layer's attention of one part.
   [[nodiscard]] double attention_seconds(const Layer& layer, const PrefillPart& part) const;
   /// Seconds of one layer's attention of running requests: `requests` of a rank, which read
@@ -154,6 +172,7 @@ class RooflineTiming final : public TimingModel {
   std::int64_t ranks_;
   std::optional<ExpertsConfig> experts_;
   SimDuration iteration_overhead_;
+  double request_seconds_;
   DenseLayer dense_;
   std::vector<Layer> kinds_;
   std::vector<Tokens> windows_;

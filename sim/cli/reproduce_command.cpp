@@ -6,7 +6,9 @@
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
+#include "sim/study/engines/engine_times.hpp"
 #include "sim/study/engines/engines_cache.hpp"
+#include "sim/study/engines/served_run.hpp"
 #include "sim/study/papers/reproduce.hpp"
 
 namespace kvtier::cli {
@@ -110,6 +112,62 @@ void add_engines(Program& program, CLI::App& reproduce) {
   });
 }
 
+struct TimesCommandOptions {
+  std::string measured;
+  std::string run;
+  std::string hardware = "rtxpro6000-8x";
+  std::int64_t jobs = available_processors();
+  std::string json;
+};
+
+int times_command(const Program& program, const TimesCommandOptions& options) {
+  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const std::string& input = options.measured.empty() ? options.run : options.measured;
+  check_outputs({{"--json", options.json}}, {input});
+  TextOutput json(options.json);
+  if (!options.run.empty()) {
+    const ServedRun run = predict_served_run(options.run, options.hardware, presets);
+    give(run, options.json, json);
+    return all_met(wanted_of(run)) ? 0 : kOutOfBand;
+  }
+  ProgressLine line;
+  const EngineTimes times = predict_measured_runs(
+      options.measured, presets, {.jobs = options.jobs, .progress = run_progress(line)});
+  give(times, options.json, json);
+  note(fmt::format("{} rows in {:.2f} s", times.runs.size(), elapsed_seconds()));
+  return all_met(wanted_of(times)) ? 0 : kOutOfBand;
+}
+
+void add_times(Program& program, CLI::App& reproduce) {
+  auto options = std::make_shared<TimesCommandOptions>();
+  CLI::App* command = reproduce.add_subcommand(
+      "engines",
+      "Compare TPOT and TTFT with published runs of vLLM, SGLang and TensorRT-LLM; exit code 1 if "
+      "an error is larger than wanted");
+  CLI::Option* measured = command->add_option(
+      "--measured", options->measured,
+      "Table of runs at fixed concurrency, with the columns of aiconfigurator's published runs "
+      "(CSV, plain or gzip)");
+  CLI::Option* run =
+      command->add_option("--run", options->run,
+                          "Folder of one run in LLMServingSim's layout: meta.json, requests.jsonl");
+  measured->excludes(run);
+  command
+      ->add_option("--hardware", options->hardware,
+                   "Hardware preset that the run was on (rtxpro6000-8x)")
+      ->needs(run);
+  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
+      ->check(whole_number(1, 4096));
+  command->add_option("--json", options->json,
+                      "Write every run as JSON to a file, or to standard output (-)");
+  command->callback([&program, options] {
+    if (options->measured.empty() && options->run.empty()) {
+      throw CLI::RequiredError("--measured or --run");
+    }
+    program.run = [&program, options] { return times_command(program, *options); };
+  });
+}
+
 }  // namespace
 
 void add_reproduce(Program& program) {
@@ -120,6 +178,7 @@ void add_reproduce(Program& program) {
   command->add_option("PAPER", options->paper,
                       "A folder of configs/papers, such as attentionstore");
   add_engines(program, *command);
+  add_times(program, *command);
   command
       ->add_option("--figure", options->figures,
                    "Only this figure, such as 13 or 1b (may be repeated)")

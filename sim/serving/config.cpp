@@ -319,9 +319,19 @@ void check_one_replica(const RunConfig& config, const std::string& what, Problem
   }
 }
 
+/// HBM of each GPU that the engine does not use.
+Bytes unused_hbm(const RunConfig& config) {
+  const std::optional<EngineConfig>& engine = config.system.engine;
+  if (!engine) {
+    return Bytes(0);
+  }
+  const double card = static_cast<double>(config.hardware.hbm.capacity.value);
+  return Bytes(std::llround(card * (1 - engine->memory_share))) + engine->reserved_memory;
+}
+
 Bytes kv_room(const RunConfig& config) {
   const std::int64_t slots = config.serving.slots;
-  const Bytes left = kv_capacity(config.model, config.hardware, slots);
+  const Bytes left = kv_capacity(config.model, config.hardware, slots, unused_hbm(config));
   if (!config.serving.kv_memory) {
     return left;
   }

@@ -8,6 +8,7 @@
 
 #include "hw/model/hardware.hpp"
 #include "hw/model/model.hpp"
+#include "hw/timing/engine.hpp"
 #include "sim/backend/backend.hpp"
 #include "sim/core/config.hpp"
 #include "sim/core/key_positions.hpp"
@@ -314,6 +315,7 @@ struct SystemConfig {
   LoadConfig load;
   SaveConfig save;
   std::optional<CompressionConfig> compression;
+  std::optional<EngineConfig> engine;
 };
 template <class V>
 void describe(V& v, SystemConfig& c) {
@@ -349,6 +351,9 @@ void describe(V& v, SystemConfig& c) {
           "no time, and what it costs in "
           "accuracy is not simulated. Layers that are loaded ahead or while others compute arrive "
           "at the pace of their own sizes. \"none\": stored as it is.");
+  v.rare("engine", c.engine, std::optional<EngineConfig>(),
+         "Host times and memory of the serving engine; without it, those of /hardware/efficiency "
+         "and all memory that weights leave.");
 }
 
 /// What all compared systems share.

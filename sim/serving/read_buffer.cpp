@@ -28,7 +28,7 @@ ReadBuffer::ReadBuffer(const RunConfig& config) {
     most_layers_ = std::min(*system.load.buffers, config.model.layers);
   } else if (const std::optional<Medium> from = fastest_outside_hbm(system.tiers);
              from && system.load.discipline == LoadDiscipline::layer_overlapped) {
-    timing_ = make_timing(config.model, config.hardware, system.positions, 1);
+    timing_ = make_timing(config.model, config.hardware, system.positions, 1, system.engine);
     up_to_layers_ = stored_kv_up_to_layers(config);
     for (std::size_t i = 0; i < up_to_layers_.size(); ++i) {
       const Bytes if_equal = up_to_layers_.front() * static_cast<std::int64_t>(i + 1);

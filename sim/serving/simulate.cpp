@@ -320,7 +320,7 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
     problems.throw_if_any();
   }
   const auto timing =
-      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots);
+      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots, config.system.engine);
   std::vector<std::unique_ptr<Replica>> replicas;
   std::vector<Instance*> instances;
   std::vector<const ClassMetrics*> classes;

@@ -1,0 +1,297 @@
+#include "hw/profile/profile_tables.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "sim/core/assert.hpp"
+
+namespace kvtier {
+namespace {
+
+Shape shape_of(const MatrixShape& matrix, std::int64_t element_bytes) {
+  return {{"n", matrix.n}, {"k", matrix.k}, {"element_bytes", element_bytes}};
+}
+
+template <class Counts>
+const ProfileTable* find_table_that(const Profile& profile, OperationId operation,
+                                    const Shape& shape, Counts counts) {
+  const ProfileTable* found = nullptr;
+  for (const ProfileTable* table : find_tables(profile, operation)) {
+    const bool is_plain = !table->dtype || !shape.contains("element_bytes") ||
+                          table->dtype == plain_type(shape.at("element_bytes"));
+    if (is_plain && counts(table->variant) && table->shape == shape && !table->cells.empty() &&
+        (found == nullptr ||
+         (found->cache == CacheState::hot && table->cache == CacheState::cold))) {
+      found = table;
+    }
+  }
+  return found;
+}
+
+
+DataType type_of_format(NumberFormat format) {
+  switch (format) {
+    case NumberFormat::fp32:
+      return DataType::fp32;
+    case NumberFormat::bf16:
+      return DataType::bf16;
+    case NumberFormat::fp8:
+      return DataType::fp8;
+    case NumberFormat::int8:
+      return DataType::int8;
+    case NumberFormat::nvfp4:
+      return DataType::nvfp4;
+    case NumberFormat::mxfp4:
+      return DataType::mxfp4;
+    case NumberFormat::int4:
+      return DataType::int4;
+  }
+  KVTIER_ASSERT(false, "every format has a type");
+}
+
+
+/// The first of `types` that `found` has a table of, marked as extrapolated if it is not the first.
+template <class Found>
+std::optional<ShapedTable> first_type(std::span<const DataType> types, Found found) {
+  for (const DataType type : types) {
+    if (std::optional<ShapedTable> shaped = found(type)) {
+      shaped->extrapolated = shaped->extrapolated || type != types.front();
+      return shaped;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Shape shape_of(const AttentionShape& shape) {
+  return {{"attention_heads", shape.attention_heads},
+          {"kv_heads", shape.kv_heads},
+          {"head_dim", shape.head_dim},
+          {"element_bytes", shape.element_bytes}};
+}
+
+const ProfileTable* find_table(const Profile& profile, OperationId operation, const Shape& shape,
+                               std::optional<std::string_view> variant) {
+  return find_table_that(profile, operation, shape, [variant](const std::string& one) {
+    return !variant || one == *variant;
+  });
+}
+
+const ProfileTable* find_matrix_table(const Profile& profile, const MatrixShape& matrix,
+                                      std::int64_t element_bytes) {
+  return find_table_that(profile, OperationId::gemm, shape_of(matrix, element_bytes),
+                         [](const std::string&) { return true; });
+}
+
+const ProfileTable* find_attention_table(const Profile& profile, OperationId operation,
+                                         const AttentionShape& shape, KeyPositions positions) {
+  const bool rotated = positions == KeyPositions::decoupled;
+  return find_table_that(profile, operation, shape_of(shape), [rotated](const std::string& one) {
+    return (one == kRotatedVariant) == rotated;
+  });
+}
+
+std::optional<ShapedTable> table_of_matrix(const Profile& profile, const MatrixShape& matrix,
+                                           DataType type) {
+  const std::int64_t bytes = std::llround(bytes_of(type));
+  if (plain_type(bytes) == type) {
+    if (const ProfileTable* table = find_matrix_table(profile, matrix, bytes)) {
+      return ShapedTable{.table = *table};
+    }
+  }
+  return interpolate_matrix(profile, matrix.n, matrix.k, type);
+}
+
+std::optional<NumberFormat> format_of_matrix(const ModelConfig& model, std::string_view matrix) {
+  constexpr std::array kAttention{"qkv", "attention_output", "attention"};
+  constexpr std::array kMlp{"mlp_up", "mlp_down", "shared_up", "shared_down"};
+  return std::ranges::find(kAttention, matrix) != kAttention.end() ? model.precision.attention
+         : std::ranges::find(kMlp, matrix) != kMlp.end()           ? model.precision.mlp
+                                                                   : std::nullopt;
+}
+
+DataType type_of_matrix(const ModelConfig& model, std::string_view matrix) {
+  const std::optional<NumberFormat> format = format_of_matrix(model, matrix);
+  return format ? type_of_format(*format)
+                : plain_type(model.bytes_per_element).value_or(DataType::bf16);
+}
+
+AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus) {
+  AttentionShape shape = attention_shape(model, gpus);
+  if (model.precision.kv) {
+    shape.element_bytes =
+        std::max<std::int64_t>(1, std::llround(bytes_of(type_of_format(*model.precision.kv))));
+  }
+  return shape;
+}
+
+std::optional<ShapedTable> table_of_attention(const Profile& profile, OperationId operation,
+                                              const AttentionShape& shape, std::int64_t window,
+                                              KeyPositions positions) {
+  std::optional<ShapedTable> found;
+  const ProfileTable* table =
+      window == 0 ? find_attention_table(profile, operation, shape, positions) : nullptr;
+  if (table != nullptr) {
+    found = ShapedTable{.table = *table};
+  } else if (const auto type = plain_type(shape.element_bytes);
+             type && positions == KeyPositions::embedded) {
+    const std::array types{*type, DataType::bf16};
+    found = first_type(types, [&](DataType one) {
+      return interpolate_attention(profile, operation, shape, window, one);
+    });
+  }
+  if (found && operation == OperationId::prefill_attention) {
+    found->past_by_law = add_past_by_law(found->table);
+  }
+  return found;
+}
+
+std::optional<ShapedTable> table_of_latent_attention(const Profile& profile, OperationId operation,
+                                                     const ModelConfig& model, std::int64_t gpus) {
+  // The tables are of DeepSeek-V3's rows.
+  const LatentConfig& latent = *model.latent;
+  if (latent.rank != 512 || latent.rope_dim != 64 || model.sparse) {
+    return std::nullopt;
+  }
+  const DataType wanted = type_of_matrix(model, "attention");
+  const std::array types{wanted == DataType::fp8 ? DataType::fp8_block : wanted, DataType::bf16};
+  const std::int64_t heads = heads_per_gpu(model, gpus).attention;
+  return first_type(types, [&](DataType type) -> std::optional<ShapedTable> {
+    for (const ProfileTable* table : find_tables(profile, operation, kModuleVariant)) {
+      if (!table->cells.empty() && table->shape.at("attention_heads") == heads &&
+          table->dtype == type) {
+        return ShapedTable{.table = *table};
+      }
+    }
+    return std::nullopt;
+  });
+}
+
+std::optional<ShapedTable> table_of_experts(const Profile& profile, const ModelConfig& model,
+                                            std::int64_t gpus, std::int64_t groups) {
+  const std::optional<NumberFormat>& format = model.precision.experts;
+  // Weights of 4 bits alone: the table is of activations in 16 bits.
+  const bool is_weight_only = format == NumberFormat::mxfp4 || format == NumberFormat::int4;
+  if (is_weight_only && model.precision.compute.value_or(*format) != *format) {
+    return std::nullopt;
+  }
+  const DataType wanted =
+      format ? type_of_format(*format) : plain_type(model.bytes_per_element).value_or(DataType::bf16);
+  const std::array types{wanted, wanted == DataType::fp8 ? DataType::fp8_block : wanted};
+  const ExpertsConfig& experts = *model.experts;
+  const Shape shape{{"hidden_size", model.hidden_size},
+                    {"intermediate_size", experts.intermediate_size * groups / gpus},
+                    {"experts", experts.routed},
+                    {"top_k", experts.active},
+                    {"expert_gpus", groups}};
+  return first_type(types, [&](DataType type) -> std::optional<ShapedTable> {
+    for (const ProfileTable* table : find_tables(profile, OperationId::moe)) {
+      if (!table->cells.empty() && table->dtype == type && table->shape == shape) {
+        return ShapedTable{.table = *table};
+      }
+    }
+    return std::nullopt;
+  });
+}
+
+Shape step_shape(const ModelConfig& model, std::int64_t element_bytes) {
+  return {{"layers", model.layers},
+          {"hidden_size", model.hidden_size},
+          {"attention_heads", model.attention_heads},
+          {"kv_heads", model.kv_heads},
+          {"head_dim", model.head_dim},
+          {"intermediate_size", model.intermediate_size},
+          {"gated_mlp", model.gated_mlp ? 1 : 0},
+          {"vocabulary_size", model.vocabulary_size},
+          {"element_bytes", element_bytes}};
+}
+
+ModelConfig model_of_steps(const ProfileTable& table) {
+  const Shape& shape = table.shape;
+  ModelConfig model;
+  model.layers = shape.at("layers");
+  model.hidden_size = shape.at("hidden_size");
+  model.attention_heads = shape.at("attention_heads");
+  model.kv_heads = shape.at("kv_heads");
+  model.head_dim = shape.at("head_dim");
+  model.intermediate_size = shape.at("intermediate_size");
+  model.gated_mlp = shape.at("gated_mlp") != 0;
+  model.vocabulary_size = shape.at("vocabulary_size");
+  model.bytes_per_element = shape.at("element_bytes");
+  model.kv_bytes_per_element = model.bytes_per_element;
+  return model;
+}
+
+Tokens decode_context(const ProfileCell& cell) { return Tokens(cell.at[2] + 1) * cell.at[0]; }
+
+ProfileGrid make_grid(const Profile& profile, const ProfileTable& table) {
+  return make_grid(profile, table, table.cells);
+}
+
+ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
+                      std::span<const ProfileCell> cells) {
+  const bool is_matrix = table.operation == OperationId::gemm;
+  const Rates rates = device_rates(profile, is_matrix ? type_of(table) : std::nullopt, table.cache);
+  const Shape& shape = table.shape;
+  ProfileGrid::Limit limit;
+  switch (table.operation) {
+    case OperationId::gemm:
+      limit = [matrix = MatrixShape{"", shape.at("n"), shape.at("k")},
+               bytes = table.dtype ? bytes_of(*table.dtype)
+                                   : static_cast<double>(shape.at("element_bytes")),
+               rates](double tokens, double) {
+        return matrix_seconds(matrix, bytes, tokens, rates);
+      };
+      break;
+    case OperationId::prefill_attention:
+      limit = [at = attention_of(table), window = window_of(table), rates](double added,
+                                                                           double past) {
+        if (window == 0) {
+          return extend_attention_seconds(at, added, past, rates);
+        }
+        return attention_pairs(added, past, window) * 4 *
+               static_cast<double>(at.attention_heads * at.head_dim) / rates.flops_per_second;
+      };
+      break;
+    case OperationId::decode_attention:
+      limit = [at = attention_of(table), window = window_of(table), rates](double batch,
+                                                                           double context) {
+        const double seen = window == 0 ? context : std::min(context, static_cast<double>(window));
+        return decode_attention_seconds(at, batch * seen, rates);
+      };
+      break;
+    case OperationId::elementwise:
+      limit = [width = shape.at("width"), bytes = shape.at("element_bytes"), rates](
+                  double rows, double) { return rows_seconds(width, bytes, rows, rates); };
+      break;
+    case OperationId::rotation:
+      limit = [width = shape.at("heads") * shape.at("head_dim"), bytes = shape.at("element_bytes"),
+               rates](double rows, double) { return rows_seconds(width, bytes, rows, rates); };
+      break;
+    case OperationId::copy_h2d:
+    case OperationId::copy_d2h:
+    case OperationId::copy_duplex:
+      // Every byte is read from the device's memory or written to it.
+      limit = [rates](double bytes, double) { return bytes / rates.bytes_per_second; };
+      break;
+    case OperationId::moe:
+    case OperationId::mla_prefill:
+    case OperationId::mla_decode:
+    case OperationId::quantize:
+      // Their limit is not known here: beyond the grid time is in proportion to the sizes.
+      limit = [](double first, double second) { return 1e-18 * first * std::max(1.0, second); };
+      break;
+    default:
+      KVTIER_ASSERT(false, "only work on a device and copies are interpolated");
+  }
+  // Matrices of a format are those of an engine, which has a kernel for each range of tokens.
+  const auto falls =
+      is_matrix && table.dtype ? ProfileGrid::Falls::kept : ProfileGrid::Falls::noise;
+  return {cells, std::move(limit), falls};
+}
+
+
+}  // namespace kvtier

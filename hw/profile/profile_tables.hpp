@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "hw/model/model.hpp"
+#include "hw/profile/profile.hpp"
+#include "hw/profile/profile_grid.hpp"
+#include "hw/profile/profile_shapes.hpp"
+#include "hw/timing/operation_time.hpp"
+#include "sim/core/key_positions.hpp"
+
+/// The tables of a profile that a model needs.
+namespace kvtier {
+
+/// The sizes of a table that all its cells share, by name.
+using Shape = std::map<std::string, std::int64_t>;
+[[nodiscard]] Shape shape_of(const AttentionShape& shape);
+
+/// A table with cells of one shape, in one variant or in any. Of several the first that was
+/// measured with cold caches counts.
+[[nodiscard]] const ProfileTable* find_table(const Profile& profile, OperationId operation,
+                                             const Shape& shape,
+                                             std::optional<std::string_view> variant = {});
+
+/// The variant of attention that turns every key by its position on the way; others take keys as
+/// they are stored.
+inline constexpr const char* kRotatedVariant = "rotated";
+
+/// The variant of latent attention with its projections.
+inline constexpr const char* kModuleVariant = "module";
+
+/// The measured table of a matrix, or of attention with keys as `positions` has them. Of several
+/// tables of one shape the first that was measured with cold caches counts.
+[[nodiscard]] const ProfileTable* find_matrix_table(const Profile& profile,
+                                                    const MatrixShape& matrix,
+                                                    std::int64_t element_bytes);
+[[nodiscard]] const ProfileTable* find_attention_table(const Profile& profile,
+                                                       OperationId operation,
+                                                       const AttentionShape& shape,
+                                                       KeyPositions positions);
+
+/// The same, or tables interpolated from those of other shapes (profile_shapes.hpp). None where the
+/// roofline has to stand in.
+[[nodiscard]] std::optional<ShapedTable> table_of_matrix(const Profile& profile,
+                                                         const MatrixShape& matrix, DataType type);
+/// The format of a matrix of the model, by its name (layer_matrices); none:
+/// /model/bytes_per_element.
+[[nodiscard]] std::optional<NumberFormat> format_of_matrix(const ModelConfig& model,
+                                                           std::string_view matrix);
+[[nodiscard]] DataType type_of_matrix(const ModelConfig& model, std::string_view matrix);
+/// The sizes of attention on one of `gpus` GPUs, with the KV's format.
+[[nodiscard]] AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus);
+/// Attention that sees `window` tokens; 0: all. A prefill's table without past tokens has them by
+/// the law. KV in a format without a table takes that of bf16, marked as extrapolated.
+[[nodiscard]] std::optional<ShapedTable> table_of_attention(const Profile& profile,
+                                                            OperationId operation,
+                                                            const AttentionShape& shape,
+                                                            std::int64_t window,
+                                                            KeyPositions positions);
+/// Latent attention with its projections (mla_prefill, mla_decode) on one of `gpus` GPUs. Without a
+/// table of the model's format, that of bf16, marked as extrapolated.
+[[nodiscard]] std::optional<ShapedTable> table_of_latent_attention(const Profile& profile,
+                                                                   OperationId operation,
+                                                                   const ModelConfig& model,
+                                                                   std::int64_t gpus);
+/// The routed experts of one layer on one of `gpus` GPUs in `groups` groups, each of which holds
+/// whole experts. fp8 takes the table of fp8_block where there is no other.
+[[nodiscard]] std::optional<ShapedTable> table_of_experts(const Profile& profile,
+                                                          const ModelConfig& model,
+                                                          std::int64_t gpus, std::int64_t groups);
+
+/// The shape of the table of whole steps (model_step) of a model, and the model of such a shape.
+[[nodiscard]] Shape step_shape(const ModelConfig& model,
+                                                             std::int64_t element_bytes);
+[[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
+/// The tokens that all requests of a decoding cell of model_step read: the past ones and the new
+/// one of each.
+[[nodiscard]] Tokens decode_context(const ProfileCell& cell);
+
+/// The time of a table's operation at any size; the limit is that of the profile's device. For
+/// gemm, prefill_attention, decode_attention, elementwise, rotation, copy_h2d, copy_d2h,
+/// copy_duplex, and, without a limit of the device, moe, mla_prefill, mla_decode and quantize.
+[[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table);
+/// The same from some of the table's cells.
+[[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
+                                    std::span<const ProfileCell> cells);
+
+}  // namespace kvtier

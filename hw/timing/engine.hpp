@@ -1,0 +1,70 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "hw/model/hardware.hpp"
+#include "sim/core/config.hpp"
+#include "sim/core/units.hpp"
+
+namespace kvtier {
+
+/// How an engine starts the all-reduces of its layers.
+enum class AllReduceLaunch {
+  graph,  // captured in a CUDA graph
+  eager,  // one by one, by the host
+};
+constexpr auto enum_names(AllReduceLaunch) {
+  return std::array{std::pair{"graph", AllReduceLaunch::graph},
+                    std::pair{"eager", AllReduceLaunch::eager}};
+}
+
+/// The times that a serving engine adds to its kernels, and the memory that it leaves to KV. The
+/// presets are fitted to published runs (configs/systems/README.md).
+struct EngineConfig {
+  std::string version;
+  std::string date;
+  SimDuration step_time;
+  SimDuration request_time;
+  double prompt_factor = 1;
+  double expert_factor = 1;
+  AllReduceLaunch all_reduce = AllReduceLaunch::graph;
+  double memory_share = 1;
+  Bytes reserved_memory;
+
+  friend bool operator==(const EngineConfig&, const EngineConfig&) = default;
+};
+
+template <class V>
+void describe(V& v, EngineConfig& c) {
+  v.field("version", c.version, "The engine and its version.", required());
+  v.field("date", c.date, "The year or the day of the runs that the figures are from.", required());
+  v.field("step_time", c.step_time,
+          "Host time of an iteration that the GPUs wait for: scheduling, launches, sampling. It "
+          "replaces /hardware/efficiency/iteration_overhead.",
+          required(bounds::latency()));
+  v.field("request_time", c.request_time, "The same for each request of the iteration.",
+          bounds::latency());
+  v.field("prompt_factor", c.prompt_factor,
+          "Time of the profile's operations in an iteration of 512 prompt tokens or more, as a "
+          "multiple of the profile's. Tables are measured in bursts, and clocks fall under "
+          "sustained load. With fewer prompt tokens the factor is in proportion closer to 1.",
+          between(0.1, 10));
+  v.field("expert_factor", c.expert_factor,
+          "Time of routed experts as a multiple of the profile's, whose kernels are another "
+          "engine's.",
+          between(0.1, 10));
+  v.field("all_reduce", c.all_reduce,
+          "Which all-reduces of the profile it has: in a CUDA graph or eager.");
+  v.field("memory_share", c.memory_share,
+          "Share of HBM that weights, reserved_memory and KV take (vLLM: "
+          "gpu_memory_utilization).",
+          bounds::share());
+  v.field("reserved_memory", c.reserved_memory,
+          "HBM of each GPU that activations, graphs and buffers take of that share.",
+          non_negative());
+}
+
+}  // namespace kvtier

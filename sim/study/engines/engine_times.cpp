@@ -1,0 +1,447 @@
+#include "sim/study/engines/engine_times.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "policies/registry.hpp"
+#include "sim/core/build.hpp"
+#include "sim/core/csv_reader.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/core/statistics.hpp"
+#include "sim/serving/simulate.hpp"
+#include "sim/study/config/resolve.hpp"
+#include "sim/study/runs/run_threads.hpp"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Requests of a run for each slot (InferenceX's scripts: ten prompts a concurrent request).
+constexpr std::int64_t kRequestsPerSlot = 10;
+/// max_num_batched_tokens of InferenceX's scripts for vLLM, and the default of TensorRT-LLM.
+constexpr std::int64_t kTokenBudget = 8192;
+/// A run that takes so much less than another one of the same configuration has drafted tokens,
+/// which the table does not say.
+constexpr double kDraftedShare = 0.92;
+
+struct ModelName {
+  std::string_view published;
+  std::string_view preset;
+  /// The engines' times may be fitted to it (on the H100).
+  bool is_fitted;
+};
+constexpr std::array kModels{
+    ModelName{"Llama-3.1-8B-Instruct", "llama-3.1-8b", true},
+    ModelName{"Llama-3.1-8B", "llama-3.1-8b", true},
+    ModelName{"Llama-3.1-70B", "llama-3.1-70b", false},
+    ModelName{"Qwen3-32B", "qwen3-32b", true},
+    ModelName{"Qwen3-32B-NVFP4", "qwen3-32b", true},
+    ModelName{"Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b", true},
+    ModelName{"Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", true},
+    ModelName{"Qwen3.5-397B-A17B", "qwen3.5-397b-a17b", true},
+    ModelName{"gpt-oss-120b", "gpt-oss-120b", true},
+    ModelName{"GLM-5", "glm-5", true},
+    ModelName{"DeepSeek-R1", "deepseek-v3", false},
+    ModelName{"DeepSeek-R1-NVFP4", "deepseek-v3", false},
+    ModelName{"DeepSeek-V3", "deepseek-v3", false},
+    ModelName{"DeepSeek-V3.1-NVFP4", "deepseek-v3", false},
+    ModelName{"MiniMax-M2.5", "minimax-m2", false},
+    ModelName{"Kimi-K2.5", "kimi-k2", false},
+};
+
+const ModelName* find_model(std::string_view published) {
+  const auto* const found = std::ranges::find(kModels, published, &ModelName::published);
+  return found == kModels.end() ? nullptr : found;
+}
+
+std::string_view hardware_preset(const std::string& gpu) {
+  return gpu == "h100_sxm" ? "h100-8x" : gpu == "b200_sxm" ? "b200-8x" : std::string_view();
+}
+
+/// vLLM schedules beside the GPUs' work since 2026 (asynchronous scheduling).
+std::string_view system_preset(const MeasuredRun& run) {
+  if (run.engine == "vllm") {
+    return run.version == "0.12.0" ? "vllm_2025" : "vllm";
+  }
+  return run.engine == "trtllm" ? "tensorrt_llm" : run.engine == "sglang" ? "sglang" : std::string_view();
+}
+
+/// Formats of weights and KV. KV is that of InferenceX's scripts: fp8 beside quantized weights, but
+/// for vLLM on the H100.
+Json precision_of(const MeasuredRun& run, const ModelName& model) {
+  const bool has_own_weights = model.preset == "gpt-oss-120b";  // MXFP4, whatever a row says
+  const bool is_quantized = run.precision != "bf16";
+  const bool has_wide_kv = run.engine == "vllm" && run.gpu == "h100_sxm";
+  Json precision = Json::object();
+  if (run.precision == "int4") {  // the experts alone
+    precision = {{"attention", "none"}, {"mlp", "none"}, {"experts", "int4"}};
+  } else if (!has_own_weights) {
+    const std::string format = run.precision == "fp4" ? "nvfp4" : run.precision == "fp8" ? "fp8" : "none";
+    precision = {{"attention", format}, {"mlp", format}, {"experts", format}};
+  } else if (run.gpu == "b200_sxm") {
+    precision = {{"compute", "fp8"}};  // activations in MXFP8
+  }
+  precision["kv"] = is_quantized && !has_wide_kv ? "fp8" : "none";
+  return precision;
+}
+
+Json config_of(const MeasuredRun& run, const ModelName& model) {
+  const std::int64_t gpus = run.tensor * run.attention_dp;
+  return {{"model", {{"preset", model.preset}, {"precision", precision_of(run, model)}}},
+          {"hardware",
+           {{"preset", hardware_preset(run.gpu)},
+            {"gpus", gpus},
+            {"parallel", {{"attention_dp", run.attention_dp}, {"expert", run.expert}}}}},
+          {"system", system_preset(run)},
+          {"serving",
+           {{"slots", run.concurrency},
+            {"token_budget", fmt::format("{}tokens", kTokenBudget * run.attention_dp)}}},
+          {"workload",
+           {{"generator", "multi_turn"},
+            {"sessions", run.concurrency * kRequestsPerSlot},
+            {"arrival_rate", "1000000/s"},
+            {"measure", "all"},
+            {"multi_turn",
+             {{"rounds", 1},
+              {"user_tokens", fmt::format("{}tokens", run.prompt_tokens)},
+              {"response_tokens", fmt::format("{}tokens", run.response_tokens)}}}}},
+          {"seed", 1}};
+}
+
+ResolvedConfig resolved(const Json& config, const std::string& origin,
+                        const ConfigDirectory& presets) {
+  ConfigRequest request;
+  request.inline_config = InlineConfig{config, origin};
+  request.name_origins = false;
+  return resolve_config(request, presets, builtin_policies());
+}
+
+std::string precision_name(const std::string& gemm, const std::string& moe) {
+  const std::string& mode = gemm.empty() ? moe : gemm;
+  return mode.empty()                ? "bf16"
+         : mode.starts_with("fp8")   ? "fp8"
+         : mode.starts_with("nvfp4") ? "fp4"
+         : mode.starts_with("int4")  ? "int4"
+                                     : mode;
+}
+
+/// The table counts the GPUs of ranks and of experts as factors of one number.
+void read_parallel(MeasuredRun& run, std::int64_t tensor, std::int64_t dp, std::int64_t expert) {
+  const auto root = [](std::int64_t value) {
+    return std::llround(std::sqrt(static_cast<double>(value)));
+  };
+  run.tensor = tensor;
+  run.attention_dp = dp;
+  run.expert = expert;
+  if (tensor >= 16) {
+    run.tensor = run.expert = root(tensor);
+  } else if (tensor == 1 && dp >= 16) {
+    run.attention_dp = run.expert = root(dp);
+  } else if (dp > 1 && tensor == dp) {
+    run.tensor = 1;
+    run.expert = dp;
+  }
+}
+
+auto same_configuration(const PredictedRun& one) {
+  const MeasuredRun& run = one.run;
+  return std::tuple(find_model(run.model) == nullptr ? std::string_view(run.model)
+                                                     : find_model(run.model)->preset,
+                    run.gpu, run.engine, run.precision, run.tensor, run.attention_dp, run.expert,
+                    run.concurrency, run.prompt_tokens, run.response_tokens);
+}
+
+/// Marks runs with drafted tokens. Only DeepSeek's have layers for it.
+void mark_drafted(std::vector<PredictedRun>& runs) {
+  using Key = decltype(same_configuration(runs.front()));
+  std::map<Key, double> longest;
+  for (const PredictedRun& one : runs) {
+    double& most = longest[same_configuration(one)];
+    most = std::max(most, one.run.tpot_seconds);
+  }
+  std::set<std::tuple<std::string, std::string, std::string>> drafted_versions;
+  for (PredictedRun& one : runs) {
+    if (one.run.model.starts_with("DeepSeek") &&
+        one.run.tpot_seconds < kDraftedShare * longest[same_configuration(one)]) {
+      one.not_expressed = "drafted tokens: the same configuration takes longer elsewhere";
+    }
+  }
+}
+
+void predict(PredictedRun& one, const ConfigDirectory& presets, const RunOptions& options) {
+  const ModelName* model = find_model(one.run.model);
+  if (model == nullptr || hardware_preset(one.run.gpu).empty() || system_preset(one.run).empty()) {
+    one.not_expressed = "no preset of this model, GPU or engine";
+    return;
+  }
+  one.is_fitted = model->is_fitted && one.run.gpu == "h100_sxm";
+  try {
+    const ResolvedConfig config = resolved(config_of(one.run, *model), one.run.id, presets);
+    one.has_experts = config.config.model.experts.has_value();
+    if (!one.not_expressed.empty()) {
+      return;
+    }
+    const Json result = simulate(config.config, builtin_policies(), options);
+    const Json& metrics = result.at("metrics");
+    one.tpot_seconds = metrics.at("tpot_seconds").at("mean").get<double>();
+    one.ttft_seconds = metrics.at("ttft_seconds").at("mean").get<double>();
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    one.not_expressed = text.substr(0, text.find('\n'));
+  }
+}
+
+double quantile_of(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values.empty() ? 0 : quantile(values, share);
+}
+
+struct Errors {
+  std::int64_t rows = 0;
+  std::int64_t not_expressed = 0;
+  std::vector<double> absolute;
+  std::vector<double> with_sign;
+
+  void add(const PredictedRun& one) {
+    ++rows;
+    if (!one.not_expressed.empty()) {
+      ++not_expressed;
+      return;
+    }
+    absolute.push_back(100 * std::abs(one.error()));
+    with_sign.push_back(100 * one.error());
+  }
+  [[nodiscard]] double p50() const { return quantile_of(absolute, 0.5); }
+  [[nodiscard]] double p90() const { return quantile_of(absolute, 0.9); }
+  [[nodiscard]] double signed_p50() const { return quantile_of(with_sign, 0.5); }
+  [[nodiscard]] Json json() const {
+    return {{"rows", rows},
+            {"not_expressed", not_expressed},
+            {"median_percent", p50()},
+            {"p90_percent", p90()},
+            {"signed_median_percent", signed_p50()}};
+  }
+};
+
+/// Errors of runs that `belongs` picks.
+template <class Belongs>
+Errors errors_of(const EngineTimes& times, Belongs belongs) {
+  Errors errors;
+  for (const PredictedRun& one : times.runs) {
+    if (belongs(one)) {
+      errors.add(one);
+    }
+  }
+  return errors;
+}
+
+using GroupKey = std::tuple<std::string, std::string, std::string, std::string, bool>;
+std::map<GroupKey, Errors> groups_of(const EngineTimes& times) {
+  std::map<GroupKey, Errors> groups;
+  for (const PredictedRun& one : times.runs) {
+    groups[{one.run.engine, one.run.model, one.run.precision, one.run.gpu, one.is_fitted}].add(one);
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::string_view model_preset(std::string_view published) {
+  const ModelName* model = find_model(published);
+  return model == nullptr ? std::string_view() : model->preset;
+}
+
+bool all_met(const std::vector<Wanted>& wanted) {
+  return std::ranges::all_of(wanted, &Wanted::is_met);
+}
+
+Json to_json(const std::vector<Wanted>& wanted) {
+  Json list = Json::array();
+  for (const Wanted& one : wanted) {
+    list.push_back({{"what", one.what},
+                    {"limit_percent", one.limit_percent},
+                    {"percent", one.percent},
+                    {"met", one.is_met()}});
+  }
+  return list;
+}
+
+std::string to_text(const std::vector<Wanted>& wanted) {
+  std::string text;
+  for (const Wanted& one : wanted) {
+    text += fmt::format("{}: {:.1f} %, wanted {:.0f} %{}\n", one.what, one.percent,
+                        one.limit_percent, one.is_met() ? "" : ": missed");
+  }
+  return text;
+}
+
+std::vector<MeasuredRun> read_measured_runs(const fs::path& path) {
+  CsvReader csv(path);
+  constexpr std::array<std::string_view, 15> kNames{
+      "id",        "backend",         "backend_version", "model_path", "system",
+      "isl",       "osl",             "gemm_quant_mode", "moe_quant_mode", "batch_size",
+      "tp_size",   "attention_dp_size", "moe_ep_size",   "silicon_ttft_ms", "silicon_tpot_ms"};
+  const std::vector<std::size_t> at = csv.columns(kNames);
+  constexpr std::int64_t kMost = 1'000'000'000;
+  const auto count = [&](std::size_t column) {
+    const std::int64_t value = csv.whole_number(column, kMost);
+    if (value < 1) {
+      throw csv.unexpected(column, "a whole number > 0");
+    }
+    return value;
+  };
+  const auto count_or_one = [&](std::size_t column) {
+    return csv.text(column).empty() ? 1 : std::max<std::int64_t>(1, csv.whole_number(column, kMost));
+  };
+  const auto milliseconds = [&](std::size_t column) {
+    const std::string& text = csv.text(column);
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !(value > 0) || !std::isfinite(value)) {
+      throw csv.unexpected(column, "milliseconds > 0");
+    }
+    return value / 1e3;
+  };
+  std::vector<MeasuredRun> runs;
+  while (csv.next()) {
+    MeasuredRun run;
+    run.id = csv.text(at[0]);
+    run.engine = csv.text(at[1]);
+    run.version = csv.text(at[2]);
+    const std::string& name = csv.text(at[3]);
+    run.model = name.substr(name.rfind('/') + 1);
+    run.gpu = csv.text(at[4]);
+    run.prompt_tokens = count(at[5]);
+    run.response_tokens = count(at[6]);
+    run.precision = precision_name(csv.text(at[7]), csv.text(at[8]));
+    run.concurrency = count(at[9]);
+    read_parallel(run, count(at[10]), count_or_one(at[11]), count_or_one(at[12]));
+    run.ttft_seconds = milliseconds(at[13]);
+    run.tpot_seconds = milliseconds(at[14]);
+    runs.push_back(std::move(run));
+  }
+  if (runs.empty()) {
+    throw ConfigError(fmt::format("{}: expected rows of runs, got none", path.string()));
+  }
+  return runs;
+}
+
+EngineTimes predict_measured_runs(const fs::path& path, const ConfigDirectory& presets,
+                                  const EngineTimesOptions& options) {
+  EngineTimes times;
+  for (MeasuredRun& run : read_measured_runs(path)) {
+    times.runs.push_back({.run = std::move(run)});
+  }
+  mark_drafted(times.runs);
+  const std::int64_t all = std::ssize(times.runs);
+  run_on_threads(
+      times.runs.size(), options.jobs,
+      [&](std::size_t i, const std::stop_token& stop) {
+        RunOptions how;
+        how.progress = [&](std::int64_t) {
+          if (stop.stop_requested()) {
+            throw Stopped();
+          }
+        };
+        predict(times.runs[i], presets, how);
+      },
+      [&](std::int64_t done) {
+        if (options.progress) {
+          options.progress(done, all);
+        }
+      });
+  return times;
+}
+
+std::vector<Wanted> wanted_of(const EngineTimes& times) {
+  const Errors dense = errors_of(times, [](const PredictedRun& one) {
+    return !one.is_fitted && !one.has_experts && one.run.gpu == "h100_sxm";
+  });
+  const Errors b200 = errors_of(times, [](const PredictedRun& one) {
+    return !one.has_experts && one.run.gpu == "b200_sxm";
+  });
+  const Errors experts = errors_of(
+      times, [](const PredictedRun& one) { return !one.is_fitted && one.has_experts; });
+  std::vector<Wanted> wanted;
+  const auto add = [&](const char* what, const Errors& errors, double median, double p90) {
+    if (errors.rows > errors.not_expressed) {
+      wanted.push_back({fmt::format("{}, median of |error|", what), median, errors.p50()});
+      if (p90 > 0) {
+        wanted.push_back({fmt::format("{}, 90th percentile", what), p90, errors.p90()});
+      }
+    }
+  };
+  add("TPOT of dense models that were not fitted, on the H100", dense, 8, 25);
+  add("TPOT of dense models on the B200", b200, 12, 35);
+  add("TPOT of models with experts that were not fitted", experts, 12, 0);
+  if (experts.rows > 0) {
+    wanted.push_back({"Runs with experts that could not be expressed", 10,
+                      100 * static_cast<double>(experts.not_expressed) /
+                          static_cast<double>(experts.rows)});
+  }
+  return wanted;
+}
+
+Json to_json(const EngineTimes& times) {
+  Json groups = Json::array();
+  for (const auto& [key, errors] : groups_of(times)) {
+    Json group{{"engine", std::get<0>(key)},
+               {"model", std::get<1>(key)},
+               {"precision", std::get<2>(key)},
+               {"gpu", std::get<3>(key)},
+               {"fitted", std::get<4>(key)}};
+    group.update(errors.json());
+    groups.push_back(std::move(group));
+  }
+  Json runs = Json::array();
+  for (const PredictedRun& one : times.runs) {
+    Json run{{"id", one.run.id},
+             {"measured", {{"ttft_seconds", one.run.ttft_seconds}, {"tpot_seconds", one.run.tpot_seconds}}}};
+    if (one.not_expressed.empty()) {
+      run["predicted"] = {{"ttft_seconds", one.ttft_seconds}, {"tpot_seconds", one.tpot_seconds}};
+    } else {
+      run["not_expressed"] = one.not_expressed;
+    }
+    runs.push_back(std::move(run));
+  }
+  Json result = new_result("kvtier.engine_times/1");
+  result["wanted"] = to_json(wanted_of(times));
+  result["groups"] = std::move(groups);
+  result["runs"] = std::move(runs);
+  return result;
+}
+
+std::string to_table(const EngineTimes& times) {
+  std::string text = fmt::format("{:<8} {:<22} {:<5} {:<9} {:>5} {:>8} {:>6} {:>6} {:>7}\n", "engine",
+                                 "model", "type", "GPU", "rows", "left out", "p50 %", "p90 %",
+                                 "bias %");
+  for (const auto& [key, errors] : groups_of(times)) {
+    text += fmt::format("{:<8} {:<22} {:<5} {:<9} {:>5} {:>8} {:>6.1f} {:>6.1f} {:>7.1f}{}\n",
+                        std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key),
+                        errors.rows, errors.not_expressed, errors.p50(), errors.p90(),
+                        errors.signed_p50(), std::get<4>(key) ? "  fitted" : "");
+  }
+  std::map<std::string, std::int64_t> reasons;
+  for (const PredictedRun& one : times.runs) {
+    if (!one.not_expressed.empty()) {
+      ++reasons[one.not_expressed];
+    }
+  }
+  if (!reasons.empty()) {
+    text += "\nNot expressed:\n";
+    for (const auto& [reason, count] : reasons) {
+      text += fmt::format("  {} rows: {}\n", count, reason);
+    }
+  }
+  return text + "\n" + to_text(wanted_of(times));
+}
+
+}  // namespace kvtier

@@ -1,0 +1,286 @@
+#include "sim/study/engines/served_run.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "policies/registry.hpp"
+#include "sim/core/build.hpp"
+#include "sim/core/compressed_stream.hpp"
+#include "sim/core/errors.hpp"
+#include "sim/core/statistics.hpp"
+#include "sim/serving/simulate.hpp"
+#include "sim/study/config/resolve.hpp"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// engine_kwargs of meta.json that a config can express.
+struct EngineArguments {
+  std::int64_t tensor = 1;
+  std::int64_t data = 1;
+  bool expert_parallel = false;
+  std::int64_t max_requests = 1;
+  std::int64_t max_tokens = 1;
+};
+
+struct Meta {
+  std::string model;
+  std::string version;
+  EngineArguments engine;
+};
+
+template <class T>
+void take(const Json& object, const std::string& pointer, const char* key, T& to,
+          Problems& problems) {
+  const auto found = object.find(key);
+  if (found == object.end()) {
+    problems.add(pointer + "/" + key, "expected a value, got none");
+    return;
+  }
+  try {
+    to = found->get<T>();
+  } catch (const Json::exception&) {
+    problems.add(pointer + "/" + key, fmt::format("unexpected value {}", found->dump()));
+  }
+}
+
+Meta read_meta(const fs::path& path) {
+  const Json json = read_json_file(path);
+  Problems problems;
+  problems.set_origin("", path.string());
+  Meta meta;
+  take(json, "", "model", meta.model, problems);
+  take(json, "", "vllm_version", meta.version, problems);
+  const Json arguments = json.value("engine_kwargs", Json::object());
+  const auto engine = [&](const char* key, auto& to) {
+    take(arguments, "/engine_kwargs", key, to, problems);
+  };
+  engine("tensor_parallel_size", meta.engine.tensor);
+  engine("data_parallel_size", meta.engine.data);
+  engine("enable_expert_parallel", meta.engine.expert_parallel);
+  engine("max_num_seqs", meta.engine.max_requests);
+  engine("max_num_batched_tokens", meta.engine.max_tokens);
+  problems.throw_if_any();
+  return meta;
+}
+
+fs::path run_file(const fs::path& folder, std::initializer_list<const char*> names) {
+  std::error_code error;
+  for (const fs::path& place : {folder, folder / "run"}) {
+    for (const char* name : names) {
+      if (fs::is_regular_file(place / name, error)) {
+        return place / name;
+      }
+    }
+  }
+  throw ConfigError(fmt::format("{}: expected {} in it or in its folder run, got neither",
+                                folder.string(), *names.begin()));
+}
+
+/// By arrival, as the simulator numbers sessions.
+std::vector<ServedRun::Times> read_requests(const fs::path& path) {
+  struct Row {
+    double queued = 0;
+    double first = 0;
+    double last = 0;
+    std::int64_t tokens = 0;
+  };
+  std::vector<Row> rows;
+  LineReader lines(path);
+  std::string_view line;
+  while (lines.next(line)) {
+    if (line.empty()) {
+      continue;
+    }
+    const std::string origin = fmt::format("{}:{}", path.string(), lines.line_number());
+    const Json json = parse_json_strictly(line, origin);
+    Problems problems;
+    problems.set_origin("", origin);
+    Row row;
+    take(json, "", "queued_ts", row.queued, problems);
+    take(json, "", "first_token_ts", row.first, problems);
+    take(json, "", "last_token_ts", row.last, problems);
+    take(json, "", "output_toks", row.tokens, problems);
+    if (problems.empty() && !(row.queued < row.first && row.first <= row.last && row.tokens > 0)) {
+      problems.add("", "expected queued_ts < first_token_ts <= last_token_ts and tokens");
+    }
+    problems.throw_if_any();
+    rows.push_back(row);
+  }
+  if (rows.empty()) {
+    throw ConfigError(fmt::format("{}: expected requests, got none", path.string()));
+  }
+  std::ranges::stable_sort(rows, {}, &Row::queued);
+  std::vector<ServedRun::Times> times;
+  times.reserve(rows.size());
+  for (const Row& row : rows) {
+    times.push_back({.ttft_seconds = row.first - row.queued,
+                     .tpot_seconds = row.tokens > 1 ? (row.last - row.first) /
+                                                          static_cast<double>(row.tokens - 1)
+                                                    : 0});
+  }
+  return times;
+}
+
+class TimesRecorder final : public RunObserver {
+ public:
+  explicit TimesRecorder(std::size_t requests) : times(requests) {}
+
+  void on_request(const RequestRecord& record) override {
+    const double tokens = static_cast<double>(record.output.value - 1);
+    times.at(static_cast<std::size_t>(record.session)) = {
+        .ttft_seconds = (record.first_token - record.arrived).seconds(),
+        .tpot_seconds =
+            tokens > 0 ? (record.finished - record.first_token).seconds() / tokens : 0};
+  }
+
+  std::vector<ServedRun::Times> times;
+};
+
+/// Errors in percent, of requests that have the time.
+std::vector<double> errors_of(const ServedRun& run, double ServedRun::Times::*time) {
+  std::vector<double> errors;
+  for (std::size_t i = 0; i < run.measured.size(); ++i) {
+    if (run.measured[i].*time > 0) {
+      errors.push_back(100 * (run.predicted[i].*time / run.measured[i].*time - 1));
+    }
+  }
+  return errors;
+}
+
+double mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) {
+    sum += value;
+  }
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+std::vector<double> absolute(std::vector<double> values) {
+  for (double& value : values) {
+    value = std::abs(value);
+  }
+  return values;
+}
+
+/// Error of the mean over requests, in percent.
+double error_of_mean(const ServedRun& run, double ServedRun::Times::*time) {
+  double measured = 0;
+  double predicted = 0;
+  for (std::size_t i = 0; i < run.measured.size(); ++i) {
+    measured += run.measured[i].*time;
+    predicted += run.predicted[i].*time;
+  }
+  return 100 * (predicted / measured - 1);
+}
+
+}  // namespace
+
+ServedRun predict_served_run(const fs::path& folder, const std::string& hardware,
+                             const ConfigDirectory& presets) {
+  const Meta meta = read_meta(run_file(folder, {"meta.json"}));
+  const fs::path requests = run_file(folder, {"requests.jsonl", "requests.jsonl.gz"});
+  ServedRun run;
+  run.model = meta.model.substr(meta.model.rfind('/') + 1);
+  run.engine = "vllm " + meta.version;
+  run.measured = read_requests(requests);
+  const std::string_view model = model_preset(run.model);
+  if (model.empty()) {
+    throw ConfigError(fmt::format("{}: no preset of the model {}", folder.string(), meta.model));
+  }
+  ConfigRequest request;
+  request.inline_config = InlineConfig{
+      .json = {{"model", model},
+               {"hardware",
+                {{"preset", hardware},
+                 {"gpus", meta.engine.tensor * meta.engine.data},
+                 {"parallel",
+                  {{"attention_dp", meta.engine.data},
+                   {"expert",
+                    meta.engine.expert_parallel ? meta.engine.tensor * meta.engine.data : 1}}}}},
+               {"system", "vllm"},
+               {"serving",
+                {{"slots", meta.engine.max_requests * meta.engine.data},
+                 {"token_budget", fmt::format("{}tokens", meta.engine.max_tokens * meta.engine.data)}}},
+               {"workload",
+                {{"trace", fs::absolute(requests).string()},
+                 {"format", "columns"},
+                 {"columns", "time=queued_ts:s,input=input_toks,output=output_toks"},
+                 {"arrivals", "trace"},
+                 {"measure", "all"}}},
+               {"seed", 1}},
+      .origin = folder.string()};
+  request.name_origins = false;
+  const ResolvedConfig config = resolve_config(request, presets, builtin_policies());
+  run.has_experts = config.config.model.experts.has_value();
+  TimesRecorder recorder(run.measured.size());
+  RunOptions options;
+  options.observer = &recorder;
+  options.base_dir = config.base_dir;
+  const Json result = simulate(config.config, builtin_policies(), options);
+  run.predicted = std::move(recorder.times);
+  return run;
+}
+
+std::vector<Wanted> wanted_of(const ServedRun& run) {
+  const std::vector<double> tpot = absolute(errors_of(run, &ServedRun::Times::tpot_seconds));
+  std::vector<Wanted> wanted{{"TPOT, mean of |error| per request", run.has_experts ? 12.0 : 5.0,
+                              mean(tpot)}};
+  if (!run.has_experts) {
+    wanted.push_back({"TTFT, error of the mean", 9,
+                      std::abs(error_of_mean(run, &ServedRun::Times::ttft_seconds))});
+  }
+  return wanted;
+}
+
+Json to_json(const ServedRun& run) {
+  Json result = new_result("kvtier.served_run/1");
+  result["model"] = run.model;
+  result["engine"] = run.engine;
+  Json rows = Json::array();
+  for (std::size_t i = 0; i < run.measured.size(); ++i) {
+    const auto times = [](const ServedRun::Times& one) {
+      return Json{{"ttft_seconds", one.ttft_seconds}, {"tpot_seconds", one.tpot_seconds}};
+    };
+    rows.push_back(
+        {{"measured", times(run.measured[i])}, {"predicted", times(run.predicted[i])}});
+  }
+  result["wanted"] = to_json(wanted_of(run));
+  result["requests"] = std::move(rows);
+  return result;
+}
+
+std::string to_table(const ServedRun& run) {
+  std::string text =
+      fmt::format("{} on {}, {} requests\n{:<6} {:>14} {:>14} {:>9} {:>12} {:>12} {:>12}\n",
+                  run.model, run.engine, run.measured.size(), "", "measured ms", "predicted ms",
+                  "error %", "mean |e| %", "median |e| %", "p90 |e| %");
+  const auto row = [&](const char* name, double ServedRun::Times::*time) {
+    double measured = 0;
+    double predicted = 0;
+    for (std::size_t i = 0; i < run.measured.size(); ++i) {
+      measured += run.measured[i].*time;
+      predicted += run.predicted[i].*time;
+    }
+    std::vector<double> errors = absolute(errors_of(run, time));
+    std::ranges::sort(errors);
+    const double count = static_cast<double>(run.measured.size());
+    text += fmt::format("{:<6} {:>14.3f} {:>14.3f} {:>9.1f} {:>12.1f} {:>12.1f} {:>12.1f}\n", name,
+                        1e3 * measured / count, 1e3 * predicted / count,
+                        error_of_mean(run, time), mean(errors),
+                        errors.empty() ? 0 : quantile(errors, 0.5),
+                        errors.empty() ? 0 : quantile(errors, 0.9));
+  };
+  row("TTFT", &ServedRun::Times::ttft_seconds);
+  row("TPOT", &ServedRun::Times::tpot_seconds);
+  return text + "\n" + to_text(wanted_of(run));
+}
+
+}  // namespace kvtier
