@@ -517,9 +517,35 @@ std::vector<MatrixShape> layer_matrices(const ModelConfig& model, const LayerGro
     const std::int64_t kv_width = heads.kv * model.head_dim;
     matrices = {{"qkv", (model.output_gate ? 2 : 1) * query_width + 2 * kv_width, hidden},
                 {"attention_output", hidden, query_width}};
+  } else if (kind.attention == AttentionKind::latent) {
+    const LatentConfig& latent = *model.latent;
+    const std::int64_t heads = heads_per_gpu(model, rank_gpus).attention;
+    const std::int64_t row = latent.rank + latent.rope_dim;
+    const std::int64_t queries = heads * model.head_dim;
+    if (latent.query_rank > 0) {
+      matrices = {{"attention_input", latent.query_rank + row, hidden},
+                  {"attention_queries", queries, latent.query_rank}};
+    } else {
+      matrices = {{"attention_input", queries + row, hidden}};
+    }
+    matrices.push_back({"attention_values",
+                        heads * (model.head_dim - latent.rope_dim + latent.value_dim),
+                        latent.rank});
+    matrices.push_back({"attention_output", hidden, heads * latent.value_dim});
   } else {
-    const std::int64_t weights = attention_parameters(model, kind.attention);
-    matrices = {{"attention", divide_up(weights, hidden * rank_gpus), hidden}};
+    const StateConfig& state = *model.state;
+    const std::int64_t values = divide_up(state.value_heads * state.value_dim, rank_gpus);
+    const std::int64_t keys = divide_up(state.key_heads * state.key_dim, rank_gpus);
+    matrices = {{"attention_input", 2 * keys + 2 * values, hidden},
+                {"attention_output", hidden, values}};
+  }
+  if (has_index(model, kind.attention)) {
+    const SparseConfig& sparse = *model.sparse;
+    const bool from_queries =
+        kind.attention == AttentionKind::latent && model.latent->query_rank > 0;
+    matrices.push_back({"attention_index", sparse.index_heads * sparse.index_dim,
+                        from_queries ? model.latent->query_rank : hidden});
+    matrices.push_back({"attention_index_key", sparse.index_dim + sparse.index_heads, hidden});
   }
   const auto add_mlp = [&](const char* up, const char* down, std::int64_t width) {
     const std::int64_t own = divide_up(width, stage_gpus);

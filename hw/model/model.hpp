@@ -418,9 +418,9 @@ struct MatrixShape {
 [[nodiscard]] std::vector<MatrixShape> layer_matrices(const ModelConfig& model, std::int64_t gpus);
 
 /// The same of one kind of layer of any model whose parameters are not given by hand, with attention
-/// on `rank_gpus` GPUs and MLPs on `stage_gpus`. The matrices of latent and state layers count as
-/// one, "attention", with their weights. Layers with experts have a router and, in place of the
-/// MLP, the shared experts as one ("shared_up", "shared_down"); routed experts are left out.
+/// on `rank_gpus` GPUs and MLPs on `stage_gpus`. Names of attention's matrices begin with "qkv" or
+/// "attention". Layers with experts have a router and, in place of the MLP, the shared experts as
+/// one ("shared_up", "shared_down"); routed experts are left out.
 [[nodiscard]] std::vector<MatrixShape> layer_matrices(const ModelConfig& model,
                                                       const LayerGroup& kind,
                                                       std::int64_t rank_gpus,

@@ -106,11 +106,14 @@ std::optional<ShapedTable> table_of_matrix(const Profile& profile, const MatrixS
 }
 
 std::optional<NumberFormat> format_of_matrix(const ModelConfig& model, std::string_view matrix) {
-  constexpr std::array kAttention{"qkv", "attention_output", "attention"};
   constexpr std::array kMlp{"mlp_up", "mlp_down", "shared_up", "shared_down"};
-  return std::ranges::find(kAttention, matrix) != kAttention.end() ? model.precision.attention
-         : std::ranges::find(kMlp, matrix) != kMlp.end()           ? model.precision.mlp
-                                                                   : std::nullopt;
+  return is_matrix_of_attention(matrix)                    ? model.precision.attention
+         : std::ranges::find(kMlp, matrix) != kMlp.end() ? model.precision.mlp
+                                                         : std::nullopt;
+}
+
+bool is_matrix_of_attention(std::string_view matrix) {
+  return matrix == "qkv" || matrix.starts_with("attention");
 }
 
 DataType type_of_matrix(const ModelConfig& model, std::string_view matrix) {
@@ -156,7 +159,7 @@ std::optional<ShapedTable> table_of_latent_attention(const Profile& profile, Ope
   if (latent.rank != 512 || latent.rope_dim != 64 || model.sparse) {
     return std::nullopt;
   }
-  const DataType wanted = type_of_matrix(model, "attention");
+  const DataType wanted = type_of_matrix(model, "attention_output");
   const std::array types{wanted == DataType::fp8 ? DataType::fp8_block : wanted, DataType::bf16};
   const std::int64_t heads = heads_per_gpu(model, gpus).attention;
   return first_type(types, [&](DataType type) -> std::optional<ShapedTable> {
@@ -180,7 +183,7 @@ std::optional<ShapedTable> table_of_experts(const Profile& profile, const ModelC
   }
   const DataType wanted =
       format ? type_of_format(*format) : plain_type(model.bytes_per_element).value_or(DataType::bf16);
-  const std::array types{wanted, wanted == DataType::fp8 ? DataType::fp8_block : wanted};
+  const std::array types{wanted == DataType::fp8 ? DataType::fp8_block : wanted, wanted};
   const ExpertsConfig& experts = *model.experts;
   const Shape shape{{"hidden_size", model.hidden_size},
                     {"intermediate_size", experts.intermediate_size * groups / gpus},

@@ -52,6 +52,7 @@ inline constexpr const char* kModuleVariant = "module";
 /// /model/bytes_per_element.
 [[nodiscard]] std::optional<NumberFormat> format_of_matrix(const ModelConfig& model,
                                                            std::string_view matrix);
+[[nodiscard]] bool is_matrix_of_attention(std::string_view matrix);
 [[nodiscard]] DataType type_of_matrix(const ModelConfig& model, std::string_view matrix);
 /// The sizes of attention on one of `gpus` GPUs, with the KV's format.
 [[nodiscard]] AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus);
@@ -69,7 +70,7 @@ inline constexpr const char* kModuleVariant = "module";
                                                                    const ModelConfig& model,
                                                                    std::int64_t gpus);
 /// The routed experts of one layer on one of `gpus` GPUs in `groups` groups, each of which holds
-/// whole experts. fp8 takes the table of fp8_block where there is no other.
+/// whole experts. fp8 has scales of blocks: fp8_block, or where there is none, fp8.
 [[nodiscard]] std::optional<ShapedTable> table_of_experts(const Profile& profile,
                                                           const ModelConfig& model,
                                                           std::int64_t gpus, std::int64_t groups);

@@ -110,6 +110,8 @@ class ProfileTiming final : public TimingModel {
     std::int64_t window = 0;
     /// The roofline of this kind's attention, where `shape` does not describe it.
     bool of_rank = false;
+    /// The least time of the roofline.
+    double shortest = 0;
     std::optional<ProfileGrid> extend;
     std::optional<ProfileGrid> decode;
     bool extrapolated = false;

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kRequestsPerSlot = 10;
 /// max_num_batched_tokens of InferenceX's scripts for vLLM, and the default of TensorRT-LLM.
 constexpr std::int64_t kTokenBudget = 8192;
+constexpr std::int64_t kRoom = 200;
 /// A run that takes so much less than another one of the same configuration has drafted tokens,
 /// which the table does not say.
 constexpr double kDraftedShare = 0.92;
@@ -95,7 +96,12 @@ Json precision_of(const MeasuredRun& run, const ModelName& model) {
 
 Json config_of(const MeasuredRun& run, const ModelName& model) {
   const std::int64_t gpus = run.tensor * run.attention_dp;
-  return {{"model", {{"preset", model.preset}, {"precision", precision_of(run, model)}}},
+  // The scripts' servers take contexts of this length.
+  const std::int64_t window = run.prompt_tokens + run.response_tokens + kRoom;
+  return {{"model",
+           {{"preset", model.preset},
+            {"precision", precision_of(run, model)},
+            {"context_window", fmt::format("{}tokens", window)}}},
           {"hardware",
            {{"preset", hardware_preset(run.gpu)},
             {"gpus", gpus},
@@ -159,7 +165,9 @@ auto same_configuration(const PredictedRun& one) {
                     run.concurrency, run.prompt_tokens, run.response_tokens);
 }
 
-/// Marks runs with drafted tokens. Only DeepSeek's have layers for it.
+/// Marks runs with drafted tokens: those that take clearly less than another one of the same
+/// configuration, and all of an engine's version if most of its runs do. DeepSeek's are published
+/// with drafts.
 void mark_drafted(std::vector<PredictedRun>& runs) {
   using Key = decltype(same_configuration(runs.front()));
   std::map<Key, double> longest;
@@ -167,11 +175,32 @@ void mark_drafted(std::vector<PredictedRun>& runs) {
     double& most = longest[same_configuration(one)];
     most = std::max(most, one.run.tpot_seconds);
   }
-  std::set<std::tuple<std::string, std::string, std::string>> drafted_versions;
+  struct Count {
+    int drafted = 0;
+    int all = 0;
+  };
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, Count> versions;
+  const auto version_of = [](const MeasuredRun& run) {
+    return std::tuple(run.model, run.engine, run.version, run.precision);
+  };
+  const auto mark = [](PredictedRun& one, const char* why) {
+    one.not_expressed = fmt::format("drafted tokens: {}", why);
+  };
   for (PredictedRun& one : runs) {
-    if (one.run.model.starts_with("DeepSeek") &&
-        one.run.tpot_seconds < kDraftedShare * longest[same_configuration(one)]) {
-      one.not_expressed = "drafted tokens: the same configuration takes longer elsewhere";
+    if (one.run.model.starts_with("DeepSeek")) {
+      Count& count = versions[version_of(one.run)];
+      ++count.all;
+      if (one.run.tpot_seconds < kDraftedShare * longest[same_configuration(one)]) {
+        ++count.drafted;
+        mark(one, "another run of the same configuration takes longer");
+      }
+    }
+  }
+  for (PredictedRun& one : runs) {
+    const auto found = versions.find(version_of(one.run));
+    if (found != versions.end() && one.not_expressed.empty() &&
+        2 * found->second.drafted > found->second.all) {
+      mark(one, "most runs of this version have them");
     }
   }
 }
