@@ -605,6 +605,8 @@ class Importer {
   std::map<TableKey, std::size_t> tables_;
   Profile profile_;
   std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::vector<double>> samples_;
+  /// By GPUs and tokens: how far a row is from random choice, and its time.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::pair<double, double>> experts_;
   ImportCounts counts_;
   std::string origin_;
   std::vector<std::string> problems_;

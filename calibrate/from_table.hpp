@@ -81,6 +81,8 @@ struct ColumnRule {
   /// Sizes of the shape to their columns, such as "n", "kv_heads" or "window", of tables over many
   /// shapes. Without them the shapes are the model's.
   std::map<std::string, std::string> sizes;
+  /// Of moe without sizes: column of the experts that the tokens of a row reach.
+  std::string reached_experts;
   /// Column of the numbers' format, in the words of the table.
   std::string dtype;
   /// The variant in the profile and the state of the caches, for all rows.
@@ -104,6 +106,10 @@ void describe(V& v, ColumnRule& c) {
   v.field("sizes", c.sizes,
           "Sizes of the shape to their columns: n, k, attention_heads, kv_heads, head_dim, window, "
           "hidden_size, intermediate_size, experts, top_k, expert_gpus, bytes, elements, width.");
+  v.field("reached_experts", c.reached_experts,
+          "For moe of the model: column of the experts that the tokens reach. Of each number of "
+          "tokens the row counts that is nearest to what tokens reach that choose at random, on 1, "
+          "2, 4 and 8 GPUs with whole experts.");
   v.field("dtype", c.dtype, "Column of the format of the numbers.");
   v.field("variant", c.variant, "The variant in the profile, for all rows.");
   v.field("cache", c.cache, "Whether the data lay in a cache; hot rows may be faster than memory.");

@@ -314,6 +314,7 @@ void read_attention(const Family& family, HuggingFaceReader& reader, ModelConfig
   if (family.shape == Shape::gated_delta) {
     model.output_gate = true;
   }
+  model.norm_over_heads = family.type == "minimax_m2";
   if (has(AttentionKind::state)) {
     if (family.shape == Shape::gated_delta) {
       StateConfig state;

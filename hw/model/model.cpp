@@ -248,7 +248,7 @@ void check_model(const ModelConfig& model, const std::string& pointer, Problems&
 bool is_dense(const ModelConfig& model) {
   return std::ranges::all_of(model.attention,
                              [](AttentionKind kind) { return kind == AttentionKind::full; }) &&
-         !model.output_gate && !model.sparse && !model.experts &&
+         !model.output_gate && !model.norm_over_heads && !model.sparse && !model.experts &&
          model.precision == PrecisionConfig{} && !model.kv_bytes_per_token &&
          !model.total_parameters;
 }

@@ -220,6 +220,7 @@ struct ModelConfig {
   std::vector<AttentionKind> attention{AttentionKind::full};
   std::optional<Tokens> window;
   bool output_gate = false;
+  bool norm_over_heads = false;
   std::optional<LatentConfig> latent;
   std::optional<StateConfig> state;
   std::optional<SparseConfig> sparse;
@@ -271,6 +272,9 @@ void describe(V& v, ModelConfig& c) {
          Limits{.minimum = 1, .maximum = ModelLimits::kWindow});
   v.rare("output_gate", c.output_gate, usual.output_gate,
          "Full and window layers gate the output of attention: the query matrix is twice as wide.");
+  v.rare("norm_over_heads", c.norm_over_heads, usual.norm_over_heads,
+         "Queries and keys are normalised over all heads, so that tensor-parallel GPUs add up their "
+         "squares (MiniMax-M2).");
   v.rare("latent", c.latent, usual.latent, "Shape of latent layers.");
   v.rare("state", c.state, usual.state, "Shape of state layers.");
   v.rare("sparse", c.sparse, usual.sparse,

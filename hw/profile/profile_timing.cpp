@@ -1,6 +1,7 @@
 #include "hw/profile/profile_timing.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 
@@ -95,13 +96,13 @@ bool has_plain_attention(const ModelConfig& model, const LayerGroup& group) {
          (group.attention == AttentionKind::full || group.attention == AttentionKind::window);
 }
 
+/// The first variant that the profile has.
 std::optional<ProfileGrid> all_reduce_grid(const Profile& profile, std::int64_t gpus,
-                                           AllReduceLaunch launch) {
+                                           const std::array<const char*, 3>& variants) {
   if (gpus == 1) {
     return std::nullopt;
   }
-  const bool is_eager = launch == AllReduceLaunch::eager;
-  for (const char* variant : {is_eager ? "eager" : "graph", is_eager ? "graph" : "eager", "nccl"}) {
+  for (const char* variant : variants) {
     for (const ProfileTable* table : find_tables(profile, OperationId::all_reduce, variant)) {
       std::vector<ProfileCell> cells;
       for (const ProfileCell& cell : table->cells) {
@@ -249,6 +250,9 @@ class ProfileTiming::Builder {
         group.attention == AttentionKind::full || group.attention == AttentionKind::window;
     if (has_heads) {
       add_elements(kind.work, 1, elementwise, "kv_write", rows(2 * shape.kv_heads * shape.head_dim));
+      if (model_->norm_over_heads) {
+        add_norm_over_heads(kind.work, shape);
+      }
       if (keys == KeyPositions::embedded) {
         add_elements(kind.work, 1, rotation, "rope",
                      {{"heads", shape.attention_heads + shape.kv_heads},
@@ -264,6 +268,24 @@ class ProfileTiming::Builder {
                                                : model_->precision.mlp)) {
       add_elements(kind.work, 1, elementwise, "quantize", rows(hidden), true);
     }
+  }
+
+  /// Squares are added up, exchanged as two numbers a token, and applied.
+  void add_norm_over_heads(std::vector<TokenWork>& to, const AttentionShape& shape) {
+    const std::int64_t width = (shape.attention_heads + shape.kv_heads) * shape.head_dim;
+    add_elements(to, 2, OperationId::elementwise, "norm_over_heads", rows(width));
+    constexpr double kBytes = 2 * sizeof(float);
+    TokenWork exchange{.count = 1, .roofline = {}, .grid = {}};
+    if (timing_->rank_all_reduce_grid_) {
+      exchange.roofline = [grid = *timing_->rank_all_reduce_grid_](double tokens, double) {
+        return grid.at(tokens * kBytes).seconds;
+      };
+    } else {
+      exchange.roofline = [fixed = timing_->rank_all_reduce_.fixed_seconds](double, double) {
+        return fixed;
+      };
+    }
+    to.push_back(std::move(exchange));
   }
 
   [[nodiscard]] bool computes_in_few_bits(const std::optional<NumberFormat>& format) const {
@@ -335,6 +357,13 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   if (groups.size() > 1 || model.experts || !has_plain_attention(model, groups.front())) {
     roofline_ = std::make_unique<RooflineTiming>(model, hardware, 1);
   }
+  const bool is_eager = engine && engine->all_reduce == AllReduceLaunch::eager;
+  rank_all_reduce_grid_ = all_reduce_grid(
+      profile, gpus_of_rank(hardware),
+      is_eager ? std::array{"eager", "graph", "nccl"} : std::array{"graph", "eager", "nccl"});
+  // Between ranks engines gather and scatter with NCCL.
+  stage_all_reduce_grid_ =
+      all_reduce_grid(profile, gpus_of_stage(hardware), {"nccl", "graph", "eager"});
   Builder builder(model, hardware, profile, *this);
 
   const AttentionShape shape = measured_attention(model, gpus_of_rank(hardware));
@@ -351,9 +380,6 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   }
   const MatrixShape head = head_matrix(model, gpus_of_rank(hardware));
   row_work_.push_back(builder.matrix(head));
-  const AllReduceLaunch launch = engine ? engine->all_reduce : AllReduceLaunch::graph;
-  rank_all_reduce_grid_ = all_reduce_grid(profile, gpus_of_rank(hardware), launch);
-  stage_all_reduce_grid_ = all_reduce_grid(profile, gpus_of_stage(hardware), launch);
   for (LayerKind& kind : kinds_) {
     if (kind.attention.extend && kind.attention.decode && kind.attention.window == 0 &&
         !kind.attention.of_rank) {

@@ -158,6 +158,9 @@ RooflineTiming::Layer RooflineTiming::make_layer(const ModelConfig& model,
     layer.rank_link_per_token = in_rank.seconds_per_token;
   }
   layer.link_fixed = in_rank.fixed_seconds + in_stage.fixed_seconds;
+  if (model.norm_over_heads) {
+    layer.link_fixed += in_rank.fixed_seconds;  // a number for each token
+  }
 
   // A rank has its share of the rates; each GPU that holds a copy of KV reads it.
   const double rank_flops = flops_per_second / ranks;

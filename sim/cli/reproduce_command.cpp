@@ -116,23 +116,26 @@ struct TimesCommandOptions {
   std::string measured;
   std::string run;
   std::string hardware = "rtxpro6000-8x";
+  std::string profile;
   std::int64_t jobs = available_processors();
   std::string json;
 };
 
 int times_command(const Program& program, const TimesCommandOptions& options) {
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
-  const std::string& input = options.measured.empty() ? options.run : options.measured;
-  check_outputs({{"--json", options.json}}, {input});
+  const std::string measured = options.measured.empty()
+                                   ? (presets.path() / "engines" / "measured.csv").string()
+                                   : options.measured;
+  check_outputs({{"--json", options.json}}, {options.run.empty() ? measured : options.run});
   TextOutput json(options.json);
   if (!options.run.empty()) {
-    const ServedRun run = predict_served_run(options.run, options.hardware, presets);
+    const ServedRun run = predict_served_run(options.run, options.hardware, options.profile, presets);
     give(run, options.json, json);
     return all_met(wanted_of(run)) ? 0 : kOutOfBand;
   }
   ProgressLine line;
   const EngineTimes times = predict_measured_runs(
-      options.measured, presets, {.jobs = options.jobs, .progress = run_progress(line)});
+      measured, presets, {.jobs = options.jobs, .progress = run_progress(line)});
   give(times, options.json, json);
   note(fmt::format("{} rows in {:.2f} s", times.runs.size(), elapsed_seconds()));
   return all_met(wanted_of(times)) ? 0 : kOutOfBand;
@@ -147,7 +150,7 @@ void add_times(Program& program, CLI::App& reproduce) {
   CLI::Option* measured = command->add_option(
       "--measured", options->measured,
       "Table of runs at fixed concurrency, with the columns of aiconfigurator's published runs "
-      "(CSV, plain or gzip)");
+      "(CSV, plain or gzip; the sample in configs/engines)");
   CLI::Option* run =
       command->add_option("--run", options->run,
                           "Folder of one run in LLMServingSim's layout: meta.json, requests.jsonl");
@@ -156,14 +159,15 @@ void add_times(Program& program, CLI::App& reproduce) {
       ->add_option("--hardware", options->hardware,
                    "Hardware preset that the run was on (rtxpro6000-8x)")
       ->needs(run);
+  command
+      ->add_option("--profile", options->profile, "Profile in place of the hardware's, by name or "
+                   "path")
+      ->needs(run);
   command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
       ->check(whole_number(1, 4096));
   command->add_option("--json", options->json,
                       "Write every run as JSON to a file, or to standard output (-)");
   command->callback([&program, options] {
-    if (options->measured.empty() && options->run.empty()) {
-      throw CLI::RequiredError("--measured or --run");
-    }
     program.run = [&program, options] { return times_command(program, *options); };
   });
 }

@@ -29,6 +29,7 @@ constexpr std::int64_t kRequestsPerSlot = 10;
 /// max_num_batched_tokens of InferenceX's scripts for vLLM, and the default of TensorRT-LLM.
 constexpr std::int64_t kTokenBudget = 8192;
 constexpr std::int64_t kRoom = 200;
+constexpr std::int64_t kLeastWindow = 8192;
 /// A run that takes so much less than another one of the same configuration has drafted tokens,
 /// which the table does not say.
 constexpr double kDraftedShare = 0.92;
@@ -97,7 +98,8 @@ Json precision_of(const MeasuredRun& run, const ModelName& model) {
 Json config_of(const MeasuredRun& run, const ModelName& model) {
   const std::int64_t gpus = run.tensor * run.attention_dp;
   // The scripts' servers take contexts of this length.
-  const std::int64_t window = run.prompt_tokens + run.response_tokens + kRoom;
+  const std::int64_t window =
+      std::max(kLeastWindow, run.prompt_tokens + run.response_tokens + kRoom);
   return {{"model",
            {{"preset", model.preset},
             {"precision", precision_of(run, model)},
@@ -106,7 +108,8 @@ Json config_of(const MeasuredRun& run, const ModelName& model) {
            {{"preset", hardware_preset(run.gpu)},
             {"gpus", gpus},
             {"parallel", {{"attention_dp", run.attention_dp}, {"expert", run.expert}}}}},
-          {"system", system_preset(run)},
+          // Shares of memory are set for each run.
+          {"system", {{"preset", system_preset(run)}, {"engine", {{"memory_share", 1}}}}},
           {"serving",
            {{"slots", run.concurrency},
             {"token_budget", fmt::format("{}tokens", kTokenBudget * run.attention_dp)}}},

@@ -184,7 +184,7 @@ double error_of_mean(const ServedRun& run, double ServedRun::Times::*time) {
 }  // namespace
 
 ServedRun predict_served_run(const fs::path& folder, const std::string& hardware,
-                             const ConfigDirectory& presets) {
+                             const std::string& profile, const ConfigDirectory& presets) {
   const Meta meta = read_meta(run_file(folder, {"meta.json"}));
   const fs::path requests = run_file(folder, {"requests.jsonl", "requests.jsonl.gz"});
   ServedRun run;
@@ -195,16 +195,19 @@ ServedRun predict_served_run(const fs::path& folder, const std::string& hardware
   if (model.empty()) {
     throw ConfigError(fmt::format("{}: no preset of the model {}", folder.string(), meta.model));
   }
+  const std::int64_t gpus = meta.engine.tensor * meta.engine.data;
+  Json server{{"preset", hardware},
+              {"gpus", gpus},
+              {"parallel",
+               {{"attention_dp", meta.engine.data},
+                {"expert", meta.engine.expert_parallel ? gpus : 1}}}};
+  if (!profile.empty()) {
+    server["profile"] = profile;
+  }
   ConfigRequest request;
   request.inline_config = InlineConfig{
       .json = {{"model", model},
-               {"hardware",
-                {{"preset", hardware},
-                 {"gpus", meta.engine.tensor * meta.engine.data},
-                 {"parallel",
-                  {{"attention_dp", meta.engine.data},
-                   {"expert",
-                    meta.engine.expert_parallel ? meta.engine.tensor * meta.engine.data : 1}}}}},
+               {"hardware", server},
                {"system", "vllm"},
                {"serving",
                 {{"slots", meta.engine.max_requests * meta.engine.data},

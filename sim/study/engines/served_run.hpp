@@ -26,9 +26,10 @@ struct ServedRun {
 };
 /// `folder` or its folder `run` has meta.json (model, vllm_version, engine_kwargs) and
 /// requests.jsonl or requests.jsonl.gz (input_toks, output_toks, queued_ts, first_token_ts,
-/// last_token_ts). The model and the hardware are presets. Throws ConfigError with every problem.
+/// last_token_ts). The model and the hardware are presets; an empty profile is the hardware's.
+/// Throws ConfigError with every problem.
 [[nodiscard]] ServedRun predict_served_run(const std::filesystem::path& folder,
-                                           const std::string& hardware,
+                                           const std::string& hardware, const std::string& profile,
                                            const ConfigDirectory& presets);
 [[nodiscard]] std::vector<Wanted> wanted_of(const ServedRun& run);
 

@@ -1,0 +1,244 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "hw/profile/profile_timing.hpp"
+#include "hw/timing/roofline.hpp"
+#include "sim/core/errors.hpp"
+#include "tests/hw/load.hpp"
+
+/// Profiles and models whose layers differ, have experts, or run on ranks.
+namespace kvtier {
+namespace {
+
+ProfileCell cell(std::vector<std::int64_t> at, double seconds) {
+  return {.at = std::move(at),
+          .p25_seconds = seconds,
+          .median_seconds = seconds,
+          .p75_seconds = seconds,
+          .n = 1};
+}
+
+constexpr double kMatrix = 1e-5;
+
+/// Every matrix takes 10 us, and attention as a test says.
+Profile profile_of(std::vector<ProfileTable> tables) {
+  Profile profile;
+  profile.name = "layers";
+  profile.device.peak = FlopsPerSecond(1e18);
+  profile.device.memory_bandwidth = BytesPerSecond(1e16);
+  ProfileTable matrices{.operation = OperationId::gemm_grid,
+                        .variant = "matrix",
+                        .method = "test",
+                        .dtype = DataType::bf16,
+                        .axes = {"tokens", "n", "k"}};
+  for (const std::int64_t tokens : {1, 16384}) {
+    for (const std::int64_t side : {1, 1 << 20}) {
+      for (const std::int64_t other : {1, 1 << 20}) {
+        matrices.cells.push_back(cell({tokens, side, other}, kMatrix));
+      }
+    }
+  }
+  profile.tables.push_back(std::move(matrices));
+  for (ProfileTable& table : tables) {
+    profile.tables.push_back(std::move(table));
+  }
+  return profile;
+}
+
+ProfileTable attention(OperationId operation, const AttentionShape& shape, std::int64_t window,
+                       std::vector<ProfileCell> cells) {
+  ProfileTable table{.operation = operation,
+                     .variant = "test",
+                     .method = "test",
+                     .shape = shape_of(shape),
+                     .axes = profile_operation(operation).axes,
+                     .cells = std::move(cells)};
+  if (window > 0) {
+    table.shape["window"] = window;
+  }
+  return table;
+}
+
+HardwareConfig hardware_of(Profile profile, std::int64_t gpus = 1) {
+  HardwareConfig hardware = test::load_hardware("h100-80g");
+  hardware.gpus = gpus;
+  hardware.links.gpu = {.bandwidth = BytesPerSecond(450e9), .latency = SimDuration(3000)};
+  hardware.profile = ProfileChoice{
+      .name = profile.name, .loaded = std::make_shared<const Profile>(std::move(profile))};
+  hardware.unmeasured = Unmeasured::roofline;
+  return hardware;
+}
+
+double decode_seconds(const TimingModel& timing, std::int64_t batch, std::int64_t context) {
+  const Tokens all(context * batch);
+  return static_cast<double>(piece_at(timing.decode(batch), all).at(all)) / (1e9 * kTicksPerNs);
+}
+
+ModelConfig with_windows() {
+  ModelConfig model = test::load_model("gpt-oss-20b");
+  model.precision.experts.reset();
+  model.precision.kv.reset();
+  return model;
+}
+
+TEST(ProfileLayers, WindowsTakeNoLongerBehindTheirTokens) {
+  const ModelConfig model = with_windows();
+  const AttentionShape shape = measured_attention(model, 1);
+  const auto flat = attention(OperationId::decode_attention, shape, 128,
+                              {cell({1, 1}, 1e-6), cell({1, 128}, 2e-6), cell({1, 65536}, 2e-6)});
+  const auto full = attention(OperationId::decode_attention, shape, 0,
+                              {cell({1, 1}, 1e-6), cell({1, 65536}, 1e-6 + 65535e-9)});
+  const HardwareConfig hardware = hardware_of(profile_of({flat, full}));
+  const ProfileTiming timing(model, hardware, KeyPositions::embedded, 1);
+  const double layers = static_cast<double>(model.layers) / 2;
+  // Full layers grow by 1 ns a token, windows from 1 to 128 tokens alone.
+  EXPECT_NEAR(decode_seconds(timing, 1, 128) - decode_seconds(timing, 1, 1),
+              layers * (1e-6 + 127e-9), 1e-9);
+  EXPECT_NEAR(decode_seconds(timing, 1, 60128) - decode_seconds(timing, 1, 128), layers * 6e-5,
+              1e-8);
+}
+
+TEST(ProfileLayers, ExpertsTakeTheTimeOfTheirTableTimesTheFactor) {
+  const ModelConfig model = test::load_model("qwen3-30b-a3b");
+  ProfileTable experts{.operation = OperationId::moe,
+                       .variant = "test",
+                       .method = "test",
+                       .dtype = DataType::bf16,
+                       .shape = {{"hidden_size", model.hidden_size},
+                                 {"intermediate_size", model.experts->intermediate_size},
+                                 {"experts", model.experts->routed},
+                                 {"top_k", model.experts->active},
+                                 {"expert_gpus", 1}},
+                       .axes = {"tokens"},
+                       .cells = {cell({1}, 1e-4), cell({16384}, 1e-2)}};
+  const HardwareConfig hardware = hardware_of(profile_of({experts}));
+  EngineConfig engine;
+  engine.expert_factor = 1;
+  const ProfileTiming once(model, hardware, KeyPositions::embedded, 1, engine);
+  engine.expert_factor = 2;
+  const ProfileTiming twice(model, hardware, KeyPositions::embedded, 1, engine);
+  EXPECT_NEAR(decode_seconds(twice, 1, 100) - decode_seconds(once, 1, 100),
+              static_cast<double>(model.layers) * 1e-4, 1e-8);
+  for (const std::string& name : once.from_roofline()) {
+    EXPECT_NE(name, "experts");
+  }
+  // Without the table the roofline has the experts.
+  const ProfileTiming none(model, hardware_of(profile_of({})), KeyPositions::embedded, 1);
+  EXPECT_NE(std::ranges::find(none.from_roofline(), "experts"), none.from_roofline().end());
+}
+
+TEST(ProfileLayers, LatentAttentionHasItsProjections) {
+  const ModelConfig model = test::load_model("deepseek-v3");
+  const auto module = [](OperationId operation, std::vector<ProfileCell> cells) {
+    return ProfileTable{.operation = operation,
+                        .variant = kModuleVariant,
+                        .method = "test",
+                        .dtype = DataType::fp8_block,
+                        .shape = {{"attention_heads", 128}},
+                        .axes = profile_operation(operation).axes,
+                        .cells = std::move(cells)};
+  };
+  const Profile profile =
+      profile_of({module(OperationId::mla_decode, {cell({1, 1}, 5e-5), cell({1, 1001}, 6e-5)}),
+                  module(OperationId::mla_prefill, {cell({1, 0}, 5e-5), cell({1024, 0}, 1e-3)})});
+  const ProfileTiming timing(model, hardware_of(profile), KeyPositions::embedded, 1);
+  const double layers = static_cast<double>(model.layers);
+  EXPECT_NEAR(decode_seconds(timing, 1, 1001) - decode_seconds(timing, 1, 1), layers * 1e-5, 1e-8);
+  for (const std::string& name : timing.from_roofline()) {
+    EXPECT_FALSE(name.starts_with("gemm attention")) << name;
+    EXPECT_FALSE(name.starts_with("mla")) << name;
+  }
+}
+
+TEST(ProfileLayers, RanksAttendToTheirOwnRequests) {
+  const ModelConfig model = test::load_model("llama-3.1-8b");
+  const AttentionShape shape = measured_attention(model, 1);
+  const auto table = attention(OperationId::decode_attention, shape, 0,
+                               {cell({1, 1}, 1e-5), cell({1, 1000}, 1e-5), cell({64, 1}, 64e-5),
+                                cell({64, 1000}, 64e-5)});
+  HardwareConfig hardware = hardware_of(profile_of({table}), 4);
+  hardware.parallel.attention_dp = 4;
+  const ProfileTiming ranks(model, hardware, KeyPositions::embedded, 64);
+  const ProfileTiming alone(model, hardware_of(profile_of({table})), KeyPositions::embedded, 64);
+  const double layers = static_cast<double>(model.layers);
+  // 64 requests on four ranks are 16 each.
+  const auto attention_of = [&](const ProfileTiming& timing, std::int64_t more, std::int64_t less) {
+    return decode_seconds(timing, more, 100) - decode_seconds(timing, less, 100);
+  };
+  EXPECT_NEAR(attention_of(alone, 16, 4), layers * 12e-5, layers * 1e-5);
+  EXPECT_NEAR(attention_of(ranks, 64, 16), layers * 12e-5, layers * 1e-5);
+}
+
+TEST(ProfileLayers, EnginesAddHostTimesAndSlowIterationsWithPrompts) {
+  const ModelConfig model = test::load_model("llama-3.1-8b");
+  const HardwareConfig hardware = hardware_of(profile_of({}));
+  EngineConfig engine;
+  engine.step_time = SimDuration(2'000'000);
+  engine.request_time = SimDuration(10'000);
+  EngineConfig none;
+  const ProfileTiming with(model, hardware, KeyPositions::embedded, 8, engine);
+  const ProfileTiming without(model, hardware, KeyPositions::embedded, 8, none);
+  EXPECT_NEAR(decode_seconds(with, 8, 100) - decode_seconds(without, 8, 100), 2e-3 + 8e-5, 1e-8);
+  const RooflineTiming slow(model, hardware, 8, engine);
+  const RooflineTiming fast(model, hardware, 8, none);
+  EXPECT_NEAR(decode_seconds(slow, 8, 100) - decode_seconds(fast, 8, 100), 2e-3 + 8e-5, 1e-8);
+  const std::vector<PrefillPart> parts{{.added = Tokens(512), .past = Tokens(0)}};
+  EXPECT_EQ((with.iteration(parts, 7, Tokens(700)).total -
+             without.iteration(parts, 7, Tokens(700)).total)
+                .ns,
+            2'080'000);
+  none.prompt_factor = 1.5;
+  const ProfileTiming factor(model, hardware, KeyPositions::embedded, 8, none);
+  const double once = without.iteration(parts, 0, Tokens(0)).total.seconds();
+  EXPECT_NEAR(factor.iteration(parts, 0, Tokens(0)).total.seconds(), 1.5 * once, 1e-6);
+  const std::vector<PrefillPart> half{{.added = Tokens(256), .past = Tokens(0)}};
+  EXPECT_NEAR(factor.iteration(half, 0, Tokens(0)).total.seconds(),
+              1.25 * without.iteration(half, 0, Tokens(0)).total.seconds(), 1e-6);
+  EXPECT_EQ(decode_seconds(factor, 8, 100), decode_seconds(without, 8, 100));
+}
+
+TEST(ProfileLayers, RefusesWorkThatTheProfileLacks) {
+  HardwareConfig hardware = hardware_of(profile_of({}));
+  hardware.unmeasured = Unmeasured::refuse;
+  Problems problems;
+  check_profile_timing(test::load_model("deepseek-v3"), hardware, problems);
+  std::string text;
+  for (const std::string& line : problems.lines()) {
+    text += line + "\n";
+  }
+  EXPECT_NE(text.find("no mla_prefill and mla_decode"), std::string::npos) << text;
+  EXPECT_NE(text.find("no moe of 256 experts, 8 of them active, 2048 wide"), std::string::npos)
+      << text;
+  hardware.parallel.pipeline = 2;
+  Problems stages;
+  check_profile_timing(test::load_model("llama-3.1-8b"), hardware, stages);
+  ASSERT_EQ(stages.lines().size(), 1U);
+  EXPECT_NE(stages.lines()[0].find("in several pipeline stages"), std::string::npos);
+}
+
+TEST(ProfileLayers, AMatrixTakesNoLongerThanALargerOne) {
+  ProfileTable table{.operation = OperationId::gemm_grid,
+                     .variant = "matrix",
+                     .method = "test",
+                     .dtype = DataType::bf16,
+                     .axes = {"tokens", "n", "k"}};
+  for (const std::int64_t tokens : {1, 2}) {
+    for (const std::int64_t n : {1024, 2048}) {
+      // The smallest one took too long.
+      const double seconds = tokens == 1 && n == 1024 ? 9e-5 : 1e-5 * static_cast<double>(tokens * n) / 1024;
+      table.cells.push_back(cell({tokens, n, 1024}, seconds));
+    }
+  }
+  Profile profile = profile_of({});
+  profile.tables = {table};
+  const auto shaped = interpolate_matrix(profile, 1024, 1024, DataType::bf16);
+  ASSERT_TRUE(shaped);
+  EXPECT_NEAR(shaped->table.cells[0].median_seconds, 2e-5, 1e-12);
+  EXPECT_NEAR(shaped->table.cells[1].median_seconds, 2e-5, 1e-12);
+}
+
+}  // namespace
+}  // namespace kvtier
