@@ -762,6 +762,27 @@ void compare_attention(const Profile& profile, const ProfileTable& table, Rows& 
   }
 }
 
+/// Work of the same shape at other sizes.
+void compare_sizes(const Profile& profile, const ProfileTable& table, Rows& rows) {
+  Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table)}];
+  for (const ProfileTable* other : find_tables(profile, table.operation, table.variant)) {
+    if (other->shape != table.shape || other->dtype != table.dtype) {
+      continue;
+    }
+    const ProfileGrid grid = make_grid(profile, *other);
+    for (const ProfileCell& cell : table.cells) {
+      const ProfileGrid::Time time = predict(grid, cell.at);
+      if (time.extrapolated) {
+        ++gathered.left_out;
+      } else if (!has_cell(profile, table, cell)) {
+        gathered.pairs.push_back({time.seconds, cell.median_seconds});
+      }
+    }
+    return;
+  }
+  gathered.left_out += static_cast<std::int64_t>(table.cells.size());
+}
+
 }  // namespace
 
 CheckReport compare_with(const Profile& profile, const Profile& measured) {
@@ -772,6 +793,9 @@ CheckReport compare_with(const Profile& profile, const Profile& measured) {
     } else if (table.operation == OperationId::prefill_attention ||
                table.operation == OperationId::decode_attention) {
       compare_attention(profile, table, rows);
+    } else if (table.operation == OperationId::moe || table.operation == OperationId::mla_prefill ||
+               table.operation == OperationId::mla_decode) {
+      compare_sizes(profile, table, rows);
     }
   }
   return make_report(rows, false);

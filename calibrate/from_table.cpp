@@ -637,6 +637,11 @@ const char* group_of(OperationId operation) {
       return "prefill attention";
     case OperationId::decode_attention:
       return "decode attention";
+    case OperationId::moe:
+      return "experts";
+    case OperationId::mla_prefill:
+    case OperationId::mla_decode:
+      return "latent attention";
     default:
       return "rows of elements";
   }
@@ -772,8 +777,9 @@ std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig* model,
                               const HardwareConfig& hardware, std::uint64_t seed) {
   const Rates rates = attained_rates(hardware);
   RandomStream random(seed, "calibrate/held_out_half");
-  constexpr std::array<const char*, 4> kGroups{"matrices", "rows of elements", "prefill attention",
-                                               "decode attention"};
+  constexpr std::array<const char*, 6> kGroups{"matrices",          "rows of elements",
+                                               "prefill attention", "decode attention",
+                                               "experts",           "latent attention"};
   std::map<std::string, Group> groups;
   for (const ProfileTable& table : profile.tables) {
     if (is_interpolated(table.operation)) {

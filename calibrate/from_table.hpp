@@ -114,7 +114,8 @@ void describe(V& v, ColumnRule& c) {
   v.field("variant", c.variant, "The variant in the profile, for all rows.");
   v.field("cache", c.cache, "Whether the data lay in a cache; hot rows may be faster than memory.");
   v.field("where", c.where, "Rows that count: column to the text in it, or to several: a|b.");
-  v.field("where_not", c.where_not, "Rows that do not count: column to the text in it, or to several: a|b.");
+  v.field("where_not", c.where_not,
+          "Rows that do not count: column to the text in it, or to several: a|b.");
 }
 
 /// kvtier.columns/1: how the columns of a foreign table are called.

@@ -31,17 +31,18 @@ class RooflineTiming;
 ///     positions and the profile has attention that rotates them, plus the all-reduces, for more
 ///     than one GPU, plus the routed experts (moe) and their router;
 ///
-/// layers of several kinds take the mean. Outside of the layers are the head (gemm), the embedding and sampling (elementwise), the
-/// hardware's iteration overhead and, on one GPU and where the roofline stands in for nothing, what
-/// whole steps of the model took beyond their operations, in the median (model_step). A prefill
-/// after a pause takes longer, as caches are cold (step), than right after such a pass
-/// (prefill_second; without that, as in a run) and than in a run (prefill_run; without that, as
-/// long). Decode goes on and finds in caches what its operations were measured without: an
-/// iteration takes less than they, or more (decode_run, in the median of each batch), but no less
-/// than its attention; right after a prefill that came after a pause, as much longer as a prefill
-/// there. An iteration with prompts counts as a prefill. E and R that were not measured are left
-/// out and named. A batch is composed of its requests: decode_attention is measured over requests
-/// of equal contexts and taken at the sum of the contexts, which is its work.
+/// layers of several kinds take the mean. Outside of the layers are the head (gemm), the embedding
+/// and sampling (elementwise), the hardware's iteration overhead and, on one GPU and where the
+/// roofline stands in for nothing, what whole steps of the model took beyond their operations, in
+/// the median (model_step). A prefill after a pause takes longer, as caches are cold (step), than
+/// right after such a pass (prefill_second; without that, as in a run) and than in a run
+/// (prefill_run; without that, as long). Decode goes on and finds in caches what its operations
+/// were measured without: an iteration takes less than they, or more (decode_run, in the median of
+/// each batch), but no less than its attention; right after a prefill that came after a pause, as
+/// much longer as a prefill there. An iteration with prompts counts as a prefill. E and R that were
+/// not measured are left out and named. A batch is composed of its requests: decode_attention is
+/// measured over requests of equal contexts and taken at the sum of the contexts, which is its
+/// work.
 ///
 /// The requests of a stage are dealt to its ranks (attention_dp) in turn, and the one with the most
 /// tokens, and that with the longest attention, set the pace; the tokens of all ranks meet in one
@@ -202,10 +203,8 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
 
 /// The profile that the hardware names, or else the roofline; also for a model that
 /// has_measured_layers refuses.
-[[nodiscard]] std::unique_ptr<TimingModel> make_timing(const ModelConfig& model,
-                                                       const HardwareConfig& hardware,
-                                                       KeyPositions positions,
-                                                       std::int64_t max_batch,
-                                                       const std::optional<EngineConfig>& engine = {});
+[[nodiscard]] std::unique_ptr<TimingModel> make_timing(
+    const ModelConfig& model, const HardwareConfig& hardware, KeyPositions positions,
+    std::int64_t max_batch, const std::optional<EngineConfig>& engine = {});
 
 }  // namespace kvtier

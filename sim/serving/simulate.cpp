@@ -319,8 +319,8 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
     check_one_replica(config, "what is recorded during a run", problems);
     problems.throw_if_any();
   }
-  const auto timing =
-      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots, config.system.engine);
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
+                                  config.serving.slots, config.system.engine);
   std::vector<std::unique_ptr<Replica>> replicas;
   std::vector<Instance*> instances;
   std::vector<const ClassMetrics*> classes;

@@ -63,8 +63,8 @@ StoreFacts store_facts(const RunConfig& config) {
   // Few policies ask, so the timing model is made when one does.
   facts.recompute = [&config, timing = std::shared_ptr<TimingModel>()](Tokens tokens) mutable {
     if (timing == nullptr) {
-      timing =
-          make_timing(config.model, config.hardware, config.system.positions, config.serving.slots, config.system.engine);
+      timing = make_timing(config.model, config.hardware, config.system.positions,
+                           config.serving.slots, config.system.engine);
     }
     const PrefillPart all{.added = tokens, .past = Tokens(0)};
     return tokens.value == 0 ? SimDuration(0) : timing->prefill({&all, 1}).total;

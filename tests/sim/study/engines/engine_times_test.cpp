@@ -33,10 +33,12 @@ class EngineTimesTest : public testing::Test {
   }
   fs::path rows(const std::string& text) { return write("runs.csv", kHeader + text); }
 
-  static ConfigDirectory presets() { return ConfigDirectory(fs::path(KVTIER_SOURCE_DIR) / "configs"); }
+  static ConfigDirectory presets() {
+    return ConfigDirectory(fs::path(KVTIER_SOURCE_DIR) / "configs");
+  }
 
-  fs::path folder_ = fs::path(testing::TempDir()) /
-                     testing::UnitTest::GetInstance()->current_test_info()->name();
+  fs::path folder_ =
+      fs::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 std::string error_of(const auto& work) {
@@ -118,8 +120,8 @@ TEST_F(EngineTimesTest, NamesTheRunsThatItCannotExpress) {
 
 /// Runs of the sample that the program comes with.
 TEST_F(EngineTimesTest, PredictsRunsThatNothingWasFittedTo) {
-  const EngineTimes times = predict_measured_runs(presets().path() / "engines" / "measured.csv",
-                                                  presets(), {.jobs = 2});
+  const EngineTimes times =
+      predict_measured_runs(presets().path() / "engines" / "measured.csv", presets(), {.jobs = 2});
   const std::vector<Wanted> wanted = wanted_of(times);
   ASSERT_EQ(wanted.size(), 6U);
   for (const Wanted& one : wanted) {
@@ -145,8 +147,9 @@ constexpr const char* kMeta =
 
 TEST_F(EngineTimesTest, ComparesAServedRunRequestByRequest) {
   write("run/meta.json", kMeta);
-  write("run/requests.jsonl",
-        R"({"input_toks": 1000, "output_toks": 11, "queued_ts": 5.0, "first_token_ts": 5.1, "last_token_ts": 5.3}
+  write(
+      "run/requests.jsonl",
+      R"({"input_toks": 1000, "output_toks": 11, "queued_ts": 5.0, "first_token_ts": 5.1, "last_token_ts": 5.3}
 {"input_toks": 100, "output_toks": 1, "queued_ts": 4.0, "first_token_ts": 4.02, "last_token_ts": 4.02}
 )");
   const ServedRun run = predict_served_run(folder_, "rtxpro6000-8x", "", presets());
