@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdlib>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "policies/registry.hpp"
@@ -24,9 +25,8 @@ TEST(Extents, CannotBeToldFromSingleBlocks) {
     const std::size_t instances = several ? 1 + static_cast<std::size_t>(random.index(3)) : 1;
     const auto extents = make_stores(rules, contexts.streams(), registry, instances);
     const auto reference = make_reference_stores(rules, contexts.streams(), registry, instances);
-    const std::string difference =
-        first_difference(extents, reference, rules, contexts, random, 150);
-    ASSERT_EQ(difference, "") << "seed " << seed;
+    SCOPED_TRACE(fmt::format("seed {}, {}", seed, describe(rules)));
+    ASSERT_EQ(first_difference(extents, reference, rules, contexts, random, 150), "");
   }
 }
 
