@@ -195,17 +195,18 @@ ExtentPool::Key ExtentPool::fork_of(StreamId stream) const {
   return group_of(stream, streams_->first_of(stream) / rules_.block.value);
 }
 
-bool ExtentPool::has_free_child(StreamId stream, std::int64_t block) const {
-  const auto is_free_child = [&](StreamId child) {
-    const Piece piece = first_piece(child, block + 1, block + 2);
-    return piece.present && is_evictable(piece.extent);
-  };
-  if (is_free_child(stream)) {
+bool ExtentPool::has_free_child(const Extent& extent) const {
+  const std::uint32_t next = extent.behind;
+  if (next != kNone && extents_[next].begin == extent.end && is_evictable(next)) {
     return true;
   }
-  const auto forks = forks_.find({stream, block + 1});
+  const auto forks = forks_.find({extent.stream, extent.end});
   return forks != forks_.end() &&
-         std::any_of(forks->second.begin(), forks->second.end(), is_free_child);
+         std::any_of(forks->second.begin(), forks->second.end(), [&](StreamId child) {
+           const std::uint32_t first = head_of(child);
+           return child != extent.stream && extents_[first].begin == extent.end &&
+                  is_evictable(first);
+         });
 }
 
 bool ExtentPool::is_followed(StreamId stream, std::int64_t block) const {
@@ -225,8 +226,8 @@ std::int64_t ExtentPool::last_free_fork(const Extent& extent) const {
     --fork;
     const std::int64_t block = fork->first.second;
     for (const StreamId child : fork->second) {
-      const Piece piece = first_piece(child, block, block + 1);
-      if (child != extent.stream && piece.present && is_evictable(piece.extent)) {
+      const std::uint32_t first = head_of(child);
+      if (child != extent.stream && extents_[first].begin == block && is_evictable(first)) {
         return block;
       }
     }
@@ -341,7 +342,7 @@ bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
       earlier.pins != later.pins || earlier.writes != later.writes ||
       earlier.loads != later.loads || earlier.rank != later.rank ||
       earlier.frequent != later.frequent || earlier.copy != 0 || later.copy != 0 ||
-      earlier.used != later.used || earlier.leasable != later.leasable) {
+      (knows_age() && earlier.used != later.used) || earlier.leasable != later.leasable) {
     return false;
   }
   // With lfu, neighbours in the order were used as often.

@@ -244,14 +244,13 @@ class ExtentPool {
 
   [[nodiscard]] Key fork_of(StreamId stream) const;
   [[nodiscard]] Key group_of(StreamId stream, std::int64_t block) const;
-  /// Whether a block that may leave follows this one.
-  [[nodiscard]] bool has_free_child(StreamId stream, std::int64_t block) const;
+  /// Whether a block that may leave follows the extent's last one.
+  [[nodiscard]] bool has_free_child(const Extent& extent) const;
   /// Where a fork with blocks that may leave is the last one before the end of the extent.
   [[nodiscard]] std::int64_t last_free_fork(const Extent& extent) const;
   [[nodiscard]] bool may_leave(std::uint32_t extent) const {
-    return is_evictable(extent) &&
-           (!leaves_only_ || is_keyless(extents_[extent]) || extents_[extent].hidden ||
-            !has_free_child(extents_[extent].stream, extents_[extent].end - 1));
+    return is_evictable(extent) && (!leaves_only_ || is_keyless(extents_[extent]) ||
+                                    extents_[extent].hidden || !has_free_child(extents_[extent]));
   }
 
   [[nodiscard]] bool knows_age() const { return ttl_ || lease_.ns > 0; }
