@@ -39,6 +39,9 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       unequal_up_to_layers_(has_unequal_layers(config_) ? stored_kv_up_to_layers(config_)
                                                         : std::vector<Bytes>()),
       saves_block_(config_.system.save.mode == SaveMode::blocking),
+      whole_response_(config_.system.blocks->whole_response),
+      delays_duplicates_(config_.system.blocks->delays_duplicates),
+      predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
       budget_(token_budget(config_)),
       chunk_(config_.system.blocks->chunk.value_or(budget_)) {
   const StoreRules rules = store_rules(config_);
@@ -484,7 +487,7 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   Work& work = work_[slot];
   const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
-  if (match.waits) {
+  if (match.waits || (delays_duplicates_ && is_being_computed(slot, match))) {
     return Admitted::later;
   }
   const Tokens behind = match.tokens - match.by_pool[0];
@@ -492,10 +495,11 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   const Tokens chunk = std::min({budget, chunk_, work.prompt - known});
   const bool waits = loads_alone_ && behind.value > 0;
   // A release says that all of it has KV, so a request that waits takes no more than it found.
-  const Room room{.taken = waits ? match.tokens : std::max(match.tokens, known + chunk),
-                  .needed = work.prompt,
-                  .watermark = running_.empty() ? 0 : watermark_,
-                  .reserved = waits ? reserved_blocks() : 0};
+  const Room room{
+      .taken = waits ? match.tokens : std::max(match.tokens, known + chunk),
+      .needed = whole_response_ ? whole_context(slot) : work.prompt,
+      .watermark = (running_.empty() ? 0 : watermark_) + (whole_response_ ? promised_blocks() : 0),
+      .reserved = waits ? reserved_blocks() : 0};
   if (!acquire(slot, room, match)) {
     return Admitted::no_room;
   }
@@ -563,6 +567,32 @@ void BlockBatcher::run(SessionSlot slot, Tokens chunk, Tokens& budget) {
   work_[slot].chunk = chunk;
   budget -= chunk;
   prompts_.push_back(slot);
+}
+
+bool BlockBatcher::is_being_computed(SessionSlot slot, const Match& match) const {
+  const Tokens end((match.tokens.value / block_ + 1) * block_);
+  return std::any_of(running_.begin(), running_.end(), [&](SessionSlot other) {
+    return work_[other].computed < work_[other].prompt &&
+           contexts_.streams().common(prompt_of(other), prompt_of(slot)) >= end;
+  });
+}
+
+Tokens BlockBatcher::whole_context(SessionSlot slot) const {
+  const RequestRecord& r = requests_.request(slot);
+  const Work& work = work_[slot];
+  const Tokens response = predictor_.predict(r.session, r.turn, r.output);
+  return std::max(work.prompt,
+                  std::min(work.content.prompt.tokens + response, Tokens(capacity_ * block_)));
+}
+
+std::int64_t BlockBatcher::promised_blocks() const {
+  std::int64_t sum = 0;
+  const auto add = [&](SessionSlot slot) {
+    sum += std::max<std::int64_t>(0, blocks(whole_context(slot)) - blocks(work_[slot].held));
+  };
+  std::for_each(running_.begin(), running_.end(), add);
+  std::for_each(loading_.begin(), loading_.end(), add);
+  return sum;
 }
 
 void BlockBatcher::note_found(SessionSlot slot, const Match& match) {

@@ -9,6 +9,7 @@
 
 #include "sim/serving/batcher.hpp"
 #include "sim/serving/contexts.hpp"
+#include "sim/serving/length_predictor.hpp"
 #include "sim/serving/requests.hpp"
 #include "sim/store/store.hpp"
 
@@ -33,6 +34,10 @@ namespace kvtier {
 /// offload as they are put together; the copies begin with the next iteration. If no prompt is in
 /// work, a decode runs in one jump to the iteration at which a request ends, blocks run out, or one
 /// is offered.
+///
+/// With `/system/blocks/whole_response` a request is admitted only if its whole response has room,
+/// too, beside what running requests have still to take. With `delays_duplicates` one that would
+/// compute a block that a running request is computing is passed over until it is there.
 ///
 /// With `/serving/one_at_a_time` a request is admitted when all before it has ended and been
 /// written.
@@ -174,6 +179,12 @@ class BlockBatcher : public Batcher, private StoredKv {
   void run(SessionSlot slot, Tokens chunk, Tokens& budget);
   /// Throws ConfigError: the turn has no room although it runs alone.
   [[noreturn]] void refuse_turn(SessionSlot slot) const;
+  /// A running request is about to compute the first block that this one misses.
+  [[nodiscard]] bool is_being_computed(SessionSlot slot, const Match& match) const;
+  /// KV of the request when it ends, as far as it is known and fits.
+  [[nodiscard]] Tokens whole_context(SessionSlot slot) const;
+  /// Blocks that running requests take until they end.
+  [[nodiscard]] std::int64_t promised_blocks() const;
   void note_found(SessionSlot slot, const Match& match);
   [[nodiscard]] TransferId move(std::size_t from, Tokens tokens, SessionSlot slot,
                                 std::uint64_t cookie);
@@ -242,6 +253,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<Bytes> unequal_up_to_layers_;
   bool offers_responses_;
   bool saves_block_;
+  bool whole_response_;
+  bool delays_duplicates_;
+  LengthPredictor predictor_;
   /// Blocks of HBM.
   std::int64_t capacity_ = 0;
   std::int64_t watermark_ = 0;

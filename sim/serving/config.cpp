@@ -158,6 +158,94 @@ void check_paging(const RunConfig& config, Problems& problems) {
   }
 }
 
+/// The tier behind HBM of a system of blocks, if there is one.
+std::optional<TierConfig> tier_behind_hbm(const TiersConfig& tiers) {
+  return !tiers.hbm ? std::nullopt : tiers.dram ? tiers.dram : tiers.cxl ? tiers.cxl : tiers.ssd;
+}
+
+/// Whether it has what leaves HBM, and nothing else.
+bool has_victims_behind(const SystemConfig& system) {
+  const std::optional<TierConfig> behind = tier_behind_hbm(system.tiers);
+  return system.blocks->unit == EvictionUnit::block && behind && !behind->inclusive &&
+         behind->write == WriteMoment::on_evict;
+}
+
+/// Keys of /system/blocks that need others.
+void check_block_reuse(const SystemConfig& system, Problems& problems) {
+  const BlocksConfig& blocks = *system.blocks;
+  const bool is_unified = system.batching == Batching::unified && system.tiers.hbm;
+  const bool victims = has_victims_behind(system);
+  const auto refuse = [&](bool wrong, const char* key, const char* expected) {
+    if (wrong) {
+      problems.add(std::string("/system/blocks/") + key, fmt::format("expected {}", expected));
+    }
+  };
+  refuse(blocks.longest_hit_behind != HitCap::none &&
+             (blocks.unit != EvictionUnit::block || !tier_behind_hbm(system.tiers) || victims),
+         "longest_hit_behind",
+         "prompt, but with a tier behind one of blocks in hbm that keeps its "
+         "blocks when they are found");
+  refuse(blocks.partial_reuse &&
+             (blocks.unit != EvictionUnit::block || !system.tiers.hbm ||
+              blocks.keyless != Keyless::in_order || blocks.duplicates != Duplicates::merged ||
+              (system.tiers.count() > 1 && !victims)),
+         "partial_reuse",
+         "false, but with a tier of blocks in hbm alone, or before one that has what leaves it, "
+         "with keyless in_order and duplicates merged");
+  refuse(victims && blocks.duplicates != Duplicates::merged, "duplicates",
+         "merged before a tier that has what leaves hbm");
+  refuse(blocks.whole_response && !is_unified, "whole_response",
+         "false, but with batching unified and a tier in hbm");
+  refuse(blocks.delays_duplicates && (!is_unified || blocks.found_from != Publication::computed),
+         "delays_duplicates",
+         "false, but with batching unified, a tier in hbm and found_from computed");
+}
+
+/// Rules of a tier of blocks that stand alone.
+void check_block_tier(const SystemConfig& system, const TierConfig& tier, bool is_first,
+                      bool is_second, const std::string& pointer, Problems& problems) {
+  const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
+  const bool is_block = system.blocks->unit == EvictionUnit::block;
+  const bool victims = has_victims_behind(system);
+  const auto refuse = [&](bool wrong, const char* key, const char* expected) {
+    if (wrong) {
+      problems.add(pointer + "/blocks/" + key, fmt::format("expected {}", expected));
+    }
+  };
+  const bool is_offload = is_second && !victims && blocks.touch == Touch::end;
+  refuse(!blocks.retention.empty() && (!is_block || tier.eviction.name != "lru" || is_offload),
+         "retention",
+         "no ranges, but for blocks with lru, and not where uses count at the end behind hbm");
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < blocks.retention.size(); ++i) {
+    const Retention& range = blocks.retention[i];
+    const bool in_order =
+        range.from.value >= end && end >= 0 && (!range.to || range.to->value > range.from.value);
+    refuse(!in_order, fmt::format("retention/{}", i).c_str(),
+           "a range that begins where the one before ends, or later, and is not empty");
+    end = range.to ? range.to->value : -1;
+  }
+  refuse(blocks.leaves_only && (!is_block || tier.eviction.name == "arc"), "leaves_only",
+         "false, but for blocks without arc");
+  refuse(blocks.relief && !is_block, "relief", "\"none\", but for blocks");
+  refuse(blocks.relief && !blocks.relief->in_background &&
+             (is_first || !system.tiers.hbm || victims || is_offload),
+         "relief/in_background",
+         "true, but behind a tier of blocks in hbm where uses count at the look-up");
+  refuse(!blocks.lease_newcomers && blocks.lease.ns == 0, "lease_newcomers",
+         "true without a lease");
+  refuse(
+      blocks.least_priority > 0 && (is_first || tier.write != WriteMoment::on_evict || !is_block),
+      "least_priority", "0, but for blocks that are written when they leave the tier above");
+  refuse(blocks.frequency &&
+             (!is_block || is_first || is_second || !system.tiers.hbm || !tier.inclusive ||
+              tier.write != WriteMoment::on_create || blocks.after_uses),
+         "frequency",
+         "\"none\", but for an inclusive tier behind two others from hbm on, written on_create");
+  refuse(blocks.bucket && (!is_block || tier.eviction.name != "fifo" || blocks.round != 1),
+         "bucket", "\"none\", but for blocks with fifo and without a round");
+}
+
 /// A system of blocks uses what a store of them has, and nothing of the others.
 void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const SystemConfig& system = config.system;
@@ -202,6 +290,7 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
          "/system/blocks/duplicates", "merged for extents and sequences");
   refuse(has_entries(unit) && system.blocks->keyless == Keyless::in_order, "/system/blocks/keyless",
          "first for extents and sequences");
+  check_block_reuse(system, problems);
   bool first = true;
   bool behind_second = false;
   std::optional<Tokens> block;
@@ -250,7 +339,14 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
            "1, but for the storage behind nodes");
     refuse(system.tiers.hbm && first && !has_entries(unit) && blocks.touch == Touch::lookup,
            pointer + "/blocks/touch", "end: running requests hold what they find");
-    if (is_second && !has_entries(unit)) {
+    check_block_tier(system, tier, first, is_second, pointer, problems);
+    const bool victims = has_victims_behind(system);
+    refuse(victims && behind_second, "/system/tiers",
+           "one tier behind hbm that has what leaves it");
+    refuse(victims && is_second && (tier.block_size != *block || !blocks.promotes),
+           pointer + "/block_size",
+           "that of hbm, and promotes, for a tier that has what leaves it");
+    if (is_second && !has_entries(unit) && !victims) {
       refuse(tier.write != WriteMoment::on_create && !nodes, pointer + "/write",
              "on_create behind a tier of blocks in hbm");
       refuse(!tier.inclusive, pointer + "/inclusive", "true behind a tier of blocks in hbm");

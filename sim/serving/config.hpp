@@ -179,6 +179,8 @@ void describe(V& v, StorageFetchConfig& c) {
 struct BlocksConfig {
   EvictionUnit unit = EvictionUnit::block;
   HitCap longest_hit = HitCap::last_token;
+  HitCap longest_hit_behind = HitCap::none;
+  bool partial_reuse = false;
   Publication found_from = Publication::end;
   Duplicates duplicates = Duplicates::merged;
   Keyless keyless = Keyless::first;
@@ -187,6 +189,8 @@ struct BlocksConfig {
   std::optional<Tokens> chunk;
   bool whole_need = false;
   bool one_block_more = false;
+  bool whole_response = false;
+  bool delays_duplicates = false;
   ResponseRoomConfig response_room;
   StorageFetchConfig storage_fetch;
 };
@@ -200,6 +204,11 @@ void describe(V& v, BlocksConfig& c) {
   v.field("longest_hit", c.longest_hit,
           "What of a prompt can be found: the prompt, or all_but_last_token, which an engine "
           "computes anyway.");
+  v.field("longest_hit_behind", c.longest_hit_behind,
+          "The same for what tiers behind one of blocks in HBM have.");
+  v.field("partial_reuse", c.partial_reuse,
+          "Behind the whole blocks that are found, a prompt reuses the first tokens of one more "
+          "block. Last blocks that are not full are found, too.");
   v.field("found_from", c.found_from,
           "From when on other requests find a request's blocks: its scheduling, the end of its "
           "prefill (computed), or its end.");
@@ -221,6 +230,12 @@ void describe(V& v, BlocksConfig& c) {
           "Of nodes: room that is asked for is the whole need, not what is short of it.");
   v.field("one_block_more", c.one_block_more,
           "Of nodes with blocks of several tokens: room for one block more is asked for.");
+  v.field("whole_response", c.whole_response,
+          "With batching unified: a request is admitted when there is room for its whole response, "
+          "beside those of the requests that run. Lengths are those of /system/length_prediction.");
+  v.field("delays_duplicates", c.delays_duplicates,
+          "With batching unified: a request waits while another one computes the next block that "
+          "it would compute.");
   v.field("response_room", c.response_room,
           "With batching separate: the room for responses beside which requests are admitted.");
   v.field("storage_fetch", c.storage_fetch,

@@ -12,9 +12,9 @@ namespace kvtier::test {
 namespace {
 
 const std::string kSystems =
-    "attentionstore, attentionstore_fifo, attentionstore_lru, car, hbm_dram, hbm_only, overflow, "
-    "pensieve, pensieve_gpu, recompute, sglang, sglang_hicache, vllm, vllm_0_2, "
-    "vllm_cpu_offload, vllm_lmcache, vllm_tiering";
+    "attentionstore, attentionstore_fifo, attentionstore_lru, car, dynamo_kvbm, flexkv, hbm_dram, "
+    "hbm_only, mooncake_store, overflow, pensieve, pensieve_gpu, recompute, sglang, "
+    "sglang_hicache, tensorrt_llm, vllm, vllm_0_2, vllm_cpu_offload, vllm_lmcache, vllm_tiering";
 
 class BadConfig : public ProgramTest {};
 

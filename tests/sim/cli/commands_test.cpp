@@ -407,8 +407,9 @@ TEST_F(Presets, HaveNoticesOfText) {
 }
 
 TEST_F(Presets, OfVllmRunInTime) {
-  for (const char* system : {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache",
-                             "sglang", "sglang_hicache"}) {
+  for (const char* system :
+       {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache", "sglang",
+        "sglang_hicache", "tensorrt_llm", "dynamo_kvbm", "flexkv", "mooncake_store"}) {
     write_run(
         {{"/system", system}, {"/serving/token_budget", "8192tokens"}, {"/serving/slots", 1024}});
     const Outcome outcome = kvtier({"simulate", "run.json", "--json", "out.json"});

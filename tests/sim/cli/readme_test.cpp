@@ -130,7 +130,7 @@ TEST_P(Page, OutputsAreWhatTheProgramPrints) {
 
 INSTANTIATE_TEST_SUITE_P(Documents, Page,
                          testing::Values("README.md", "configs/examples/README.md",
-                                         "configs/plans/README.md"),
+                                         "configs/plans/README.md", "docs/engines.md"),
                          [](const auto& page) {
                            std::string name = page.param;
                            std::replace_if(
