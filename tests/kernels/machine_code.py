@@ -142,7 +142,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("module")
     parser.add_argument("--cuobjdump")
-    parser.add_argument("--markdown", action="store_true", help="one element, as in kernels/README.md")
+    parser.add_argument("--markdown", action="store_true", help="one element, as on its page of docs/results")
     arguments = parser.parse_args()
     sizes = tiles()
     kernels = read_kernels(find_cuobjdump(arguments.cuobjdump), arguments.module)
