@@ -1,4 +1,4 @@
-/// What the commands do when all is well.
+/// The commands with valid input.
 
 #include <algorithm>
 #include <filesystem>
@@ -406,7 +406,7 @@ TEST_F(Presets, HaveNoticesOfText) {
   expect_bad_input({"simulate", "run.json"}, {"./mine.json: /notice: expected a text, got 3"});
 }
 
-TEST_F(Presets, OfVllmRunInTime) {
+TEST_F(Presets, PresetsOfVllmRunWithAClock) {
   for (const char* system : {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache",
                              "sglang", "sglang_hicache"}) {
     write_run(
