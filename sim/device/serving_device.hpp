@@ -14,8 +14,8 @@
 namespace kvtier {
 
 /// Throws ConfigError, all reasons at once, for a config that a device cannot run: several
-/// replicas, compression, embedded positions, shared blocks, loads with `wait: request`, and paging
-/// with more than HBM and one tier of memory behind it.
+/// replicas, compression, embedded positions, shared blocks, loads that one request waits for, and
+/// paging with more than HBM and one tier of memory behind it.
 void check_runs_on_device(const RunConfig& config, const Device& device);
 
 /// Memories of the config that the device does not have, and their replacements, as text.

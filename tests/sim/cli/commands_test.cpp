@@ -406,7 +406,7 @@ TEST_F(Presets, HaveNoticesOfText) {
   expect_bad_input({"simulate", "run.json"}, {"./mine.json: /notice: expected a text, got 3"});
 }
 
-TEST_F(Presets, PresetsOfVllmRunWithAClock) {
+TEST_F(Presets, OfVllmRunInTime) {
   for (const char* system : {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache",
                              "sglang", "sglang_hicache"}) {
     write_run(
