@@ -43,7 +43,7 @@ def tiles():
     """Sizes of the kernels by (kernel, head_dim, columns, kv_bytes)."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "tiles")
-        source = os.path.join(ROOT, "tests", "kernels", "attention_tiles.cpp")
+        source = os.path.join(ROOT, "tests", "kernels", "machine_code", "attention_tiles.cpp")
         run(os.environ.get("CXX", "c++"), "-std=c++20", "-I", ROOT, source, "-o", program)
         rows = json.loads(run(program))
     return {(r["kernel"], r["head_dim"], r["columns"], r["kv_bytes"]): r for r in rows}
