@@ -8,7 +8,7 @@
 #include "hw/model/model.hpp"
 #include "hw/timing/timing_model.hpp"
 
-/// What the figures of a machine mean for storing KV: the break-evens.
+/// Break-evens of storing KV on a machine.
 namespace kvtier::calibrate {
 
 /// A memory from which the GPUs load stored KV.
@@ -24,7 +24,7 @@ struct KvSource {
 [[nodiscard]] Tokens hidden_past(const ModelConfig& model, const TimingModel& timing,
                                  const KvSource& source, Tokens added, Tokens limit);
 
-/// Loading the KV of `history` against computing it again.
+/// Compares loading the KV of `history` with computing it again.
 struct LoadOrRecompute {
   Tokens history;
   SimDuration load;
@@ -41,7 +41,7 @@ struct ReadBuffer {
   SimDuration prefill;
   /// S_buf of AttentionStore 3.2.1.
   Bytes attentionstore;
-  /// What lets the job never wait, not rounded to layers.
+  /// Size at which the request never waits, not rounded to layers.
   Bytes hides_loading;
   std::int64_t layers = 0;
 };
@@ -53,7 +53,7 @@ struct ExplainOptions {
   Tokens prompt{128};
 };
 
-/// All of it as tables, over powers of two up to the context window.
+/// All break-evens as tables, over powers of two up to the context window.
 [[nodiscard]] std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
                                   const TimingModel& timing, const std::vector<KvSource>& sources,
                                   const ExplainOptions& options);

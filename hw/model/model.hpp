@@ -202,7 +202,7 @@ void describe(V& v, PrecisionConfig& c) {
 /// of the weights. Layers of other kinds: layer_parameters.
 struct ModelConfig {
   std::string name;
-  /// Where the shape comes from: a paper's table or a published config file.
+  /// Source of the shape: a paper's table or a published config file.
   std::string source;
   std::int64_t layers = 0;
   std::int64_t hidden_size = 0;

@@ -11,7 +11,7 @@
 namespace kvtier {
 namespace {
 
-/// Ticks that windows add to iteration number `iteration`, from 0, by itself.
+/// Ticks that windows add to one iteration, number `iteration` from 0.
 std::int64_t window_ticks_now(const TimingModel& timing, std::span<const Tokens> contexts,
                               std::int64_t iteration) {
   const std::span<const Tokens> windows = timing.windows();
@@ -158,7 +158,7 @@ TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
   const std::size_t edge = topology().find_edge(command.from, command.to);
   KVTIER_ASSERT(edge != Topology::kNoEdge, "a transfer goes along an edge");
   return links_.start(edge, command.bytes, command.cookie, now_,
-                      command.open && !command.tells_end);
+                      command.open && !command.notify_when_drained);
 }
 
 bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens, Tokens) {
@@ -226,14 +226,14 @@ std::int64_t SimulatedBackend::passes_before() const {
   return now_ - gpu_free_since_ < kRunGap ? passes_ : 0;
 }
 
-/// A prefill that waits for all that it loads computes nothing before.
+/// A prefill that waits for its whole load computes nothing before.
 void SimulatedBackend::watch_prefill() {
   links_.set_computing(awaits_ == 0 || !prefill_.wait_for_all_layers, now_);
 }
 
 /// Layer i computes when layer i-1 is done and its KV is there (hw/layer_pipeline). The latency
-/// comes before the first layer; what a drive's first request takes longer is spread over all.
-/// The load that lets the prefill end last counts.
+/// comes before the first layer. The additional time of a drive's first request is spread over all
+/// layers. The load that ends the prefill last counts.
 void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
   loaded_done_ = std::max(loaded_done_, done_after_load(at, latency));
   if (awaits_ == 0) {
@@ -274,7 +274,7 @@ SimTime SimulatedBackend::done_after_load(SimTime at, SimDuration latency) const
                                           prefill_time_.layer + outside_layers + after_work_));
 }
 
-/// What a run saves is saved in the layers.
+/// Time of a prefill outside of its layers. Back-to-back steps are faster in the layers only.
 SimDuration SimulatedBackend::time_outside_layers() const {
   return std::max(SimDuration(0), prefill_time_.total - prefill_time_.layer * layers_);
 }
@@ -331,7 +331,7 @@ void SimulatedBackend::watch_decode() {
   }
 }
 
-/// Goes on to the next iteration of a decode that is stepped through, if there is one.
+/// Continues with the next iteration of a stepped decode, if there is one.
 bool SimulatedBackend::decode_goes_on() {
   if (gpu_ != Gpu::decode || stepping_ != DecodeStepping::per_iteration ||
       ++reference_iteration_ >= decode_end_iteration_) {

@@ -122,8 +122,8 @@ Json json_schema(const std::string& which) {
 
 void add_list(Program& program) {
   auto what = std::make_shared<std::string>();
-  CLI::App* command = program.app.add_subcommand(
-      "list", "Show the systems, policies, models, hardware or prices there are");
+  CLI::App* command =
+      program.app.add_subcommand("list", "List systems, policies, models, hardware or prices");
   command->add_option("WHAT", *what, "systems, policies, models, hardware or prices")
       ->required()
       ->check(one_of({"systems", "policies", "models", "hardware", "prices"}));

@@ -92,8 +92,8 @@ std::size_t sweep_points(const std::string& file, const std::string& config_dir,
   return resolve_points(load_sweep(file), setup.presets, setup.registry).size();
 }
 
-/// Runs a shard, or what `done` lacks of it, on one thread; gives its rows, table and problems of
-/// its columns.
+/// Runs a shard, or the points that `done` lacks, on one thread. Returns its rows, its table and
+/// the problems of its columns.
 py::dict run_sweep_shard(const std::string& file, const std::string& out, std::int64_t number,
                          std::int64_t of, const std::vector<std::string>& done, bool resume,
                          const std::string& config_dir, const std::vector<std::string>& plugins,

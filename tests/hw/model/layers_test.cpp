@@ -214,7 +214,7 @@ TEST(CheckModel, NamesKindsOfLayersWithoutTheirShape) {
                    "layer"}));
 }
 
-TEST(CheckModel, NamesExpertsThatCannotBe) {
+TEST(CheckModel, NamesImpossibleExperts) {
   ModelConfig model = layered();
   model.experts =
       ExpertsConfig{.routed = 4, .active = 5, .intermediate_size = 3, .dense_layers = 8};
@@ -545,7 +545,7 @@ TEST(HuggingFaceQuantization, GivesTheFormatOfEachMatrix) {
             (PrecisionConfig{.attention = int4, .mlp = int4}));
 }
 
-TEST(HuggingFaceQuantization, LeavesOutWhatTheListsOfTextLayersName) {
+TEST(HuggingFaceQuantization, LeavesOutLayersThatTheListsName) {
   using enum NumberFormat;
   // The attention of an image encoder and of layers for drafts says nothing.
   EXPECT_EQ(quantized(R"({"quant_method": "fp8", "ignore":

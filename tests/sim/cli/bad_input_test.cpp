@@ -145,7 +145,7 @@ TEST_F(BadConfig, RefusesGpusWithALinkEachAndNoBandwidthOfHostMemory) {
                     "GPUs together"});
 }
 
-TEST_F(BadConfig, EndsARunThatNeedsMoreSimulatedTimeThanThereIs) {
+TEST_F(BadConfig, EndsARunBeyondTheRangeOfTheClock) {
   // Within every bound, and a millionth of what the A100 does.
   write_run({{"/hardware/gpu/peak", "100MFLOP/s"}, {"/hardware/efficiency/compute", 0.001}});
   expect_bad_input({"simulate", "run.json"},
@@ -366,7 +366,7 @@ TEST_F(BadTrace, RefusesAGeneratorBesideIt) {
                    {"run.json: /workload/trace: a workload has a generator or a trace, not both"});
 }
 
-TEST_F(BadTrace, OfTextsNeedsATokenizer) {
+TEST_F(BadTrace, TextsNeedATokenizer) {
   write("texts.json", R"([{"id":"a","conversations":[{"from":"human","value":"x"}]}])");
   expect_bad_input(
       {"trace", "stats", "texts.json"},
@@ -557,7 +557,7 @@ TEST_F(BadCommandLine, RefusesCurvesOfBlocksThatHaveNoMeaning) {
        "policies), got \"belady\""});
 }
 
-TEST_F(BadTrace, OfBlocksNeedsAStoreOfBlocks) {
+TEST_F(BadTrace, BlocksNeedASystemOfBlocks) {
   write("log.jsonl",
         R"({"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]})"
         "\n");
@@ -683,7 +683,7 @@ TEST_F(BadExpectations, AreFoundBeforeTheRun) {
   EXPECT_EQ(files(), (std::vector<std::string>{"expect.json", "run.json"}));
 }
 
-TEST_F(BadExpectations, OfWhatNoResultHasAreFoundBeforeAnythingIsWritten) {
+TEST_F(BadExpectations, UnknownValuesAreFoundBeforeAnythingIsWritten) {
   write_run();
   write("expect.json", R"({"/metrics/trns": {"min": 1}, "/metrics/turns": {"min": 1e9}})");
   expect_bad_input({"simulate", "run.json", "--expect", "expect.json", "--json", "out.json"},

@@ -1,4 +1,4 @@
-/// What the commands do when all is well.
+/// The commands with valid input.
 
 #include <algorithm>
 #include <filesystem>

@@ -1,5 +1,5 @@
-/// What `kvtier new policy` writes compiles without a warning, passes its test as written, and
-/// works as a library.
+/// The files of `kvtier new policy` compile without a warning, pass their test as written, and work
+/// as a library.
 
 #include <cstdlib>
 #include <string>

@@ -33,15 +33,15 @@ class Validate : public ProgramTest {
   }
 };
 
-/// What a simulation may be off on a machine that does other work, too, with a profile of another
-/// machine: points of hit rates, and factors of times at the pace of the runs. The bands of
-/// `kvtier validate` itself are for a quiet machine with a profile of its own.
+/// Largest errors of a simulation on a machine with other work and a profile of another machine:
+/// points of hit rates, and factors of times at the pace of the runs. The bands of `kvtier
+/// validate` itself are for a quiet machine with a profile of its own.
 constexpr double kHitRateBand = 0.05;
-/// Of a tier's share of the hits, as the tier that a session is in goes by the pace of the machine.
+/// Band of a tier's share of the hits. The tier of a session depends on the pace of the machine.
 constexpr double kTierBand = 0.25;
 constexpr double kTimeFactor = 3;
 
-/// The verdict follows from the results, by the rules of configs/validation/README.md computed
+/// The verdict follows from the results, by the rules of docs/validation.md, computed
 /// again here. True if all of it is in band.
 bool expect_judged(const nlohmann::json& validation) {
   bool in_band = validation["occupied_fraction"].get<double>() <= 0.7;

@@ -28,7 +28,7 @@ ModelConfig device_model(bool by_layers, Tokens window) {
           .context_window = window};
 }
 
-/// What a device runs of paging: HBM that running requests share, and one memory behind it.
+/// Limits paging to what a device runs: HBM shared with running requests, and one memory behind it.
 void leave_what_a_device_pages(SystemConfig& system) {
   TiersConfig& tiers = system.tiers;
   if (!tiers.hbm) {
