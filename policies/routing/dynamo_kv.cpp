@@ -324,7 +324,7 @@ PolicyKind<RoutingPolicy> dynamo_kv_routing() {
                         .default_value = 0});
   parameters.push_back({.name = "kv_events",
                         .documentation = "1: blocks are known by events; 0: predicted",
-                        .unit = "(0 or 1)",
+                        .unit = "switch",
                         .minimum = 0,
                         .maximum = 1,
                         .default_value = 1});

@@ -101,7 +101,7 @@ def test_no_candidate_is_refused():
             return 0
 
     problems = problems_of(Lost)
-    assert any("ValueError: mine.choose: expected one of the candidates, got 0" in problem
+    assert any("mine.choose: expected one of the candidates, got 0" in problem
                for problem in problems)
 
     class Nothing(Fewest):
@@ -158,7 +158,7 @@ def test_parameters_are_arguments_of_the_constructor():
 
     window = kvtier.Parameter("window", "how far", "requests", 1, 10, default=7)
     assert problems_of(Takes, parameters=[window]) == []
-    assert given == {7.0, 1.0, 6.0}
+    assert given == {7.0, 1.0, 6.0, 10.0}
 
 
 def test_names_of_kvtier_and_what_is_no_policy_are_refused():
