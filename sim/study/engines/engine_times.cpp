@@ -112,8 +112,11 @@ Json config_of(const MeasuredRun& run, const ModelName& model) {
            {{"preset", hardware_preset(run.gpu)},
             {"gpus", gpus},
             {"parallel", {{"attention_dp", run.attention_dp}, {"expert", run.expert}}}}},
-          // Shares of memory are set for each run.
-          {"system", {{"preset", system_preset(run)}, {"engine", {{"memory_share", 1}}}}},
+          // Nothing is offloaded, and shares of memory are set for each run.
+          {"system",
+           {{"preset", system_preset(run)},
+            {"tiers", {{"dram", "none"}}},
+            {"engine", {{"memory_share", 1}}}}},
           {"serving",
            {{"slots", run.concurrency},
             {"token_budget", fmt::format("{}tokens", kTokenBudget * run.attention_dp)}}},

@@ -200,6 +200,32 @@ TEST(ProfileLayers, EnginesAddHostTimesAndSlowIterationsWithPrompts) {
   EXPECT_EQ(decode_seconds(factor, 8, 100), decode_seconds(without, 8, 100));
 }
 
+TEST(ProfileLayers, TakesTheAllReducesThatTheEngineStarts) {
+  const ModelConfig model = test::load_model("llama-3.1-8b");
+  const auto reduce = [](const char* variant, double seconds) {
+    return ProfileTable{.operation = OperationId::all_reduce,
+                        .variant = variant,
+                        .method = "test",
+                        .axes = {"gpus", "bytes"},
+                        .cells = {cell({2, 256}, seconds), cell({2, 1 << 24}, seconds)}};
+  };
+  const HardwareConfig hardware =
+      hardware_of(profile_of({reduce("graph", 1e-5), reduce("eager", 3e-5), reduce("nccl", 5e-5)}), 2);
+  EngineConfig engine;
+  const ProfileTiming graph(model, hardware, KeyPositions::embedded, 1, engine);
+  engine.all_reduce = AllReduceLaunch::eager;
+  const ProfileTiming eager(model, hardware, KeyPositions::embedded, 1, engine);
+  EXPECT_NEAR(decode_seconds(eager, 1, 100) - decode_seconds(graph, 1, 100),
+              static_cast<double>(model.layers) * 2 * 2e-5, 1e-8);
+  // Norms over the heads of both GPUs add one exchange and two kernels of 2.5 us.
+  ModelConfig normed = model;
+  normed.norm_over_heads = true;
+  const ProfileTiming with(normed, hardware, KeyPositions::embedded, 1);
+  const ProfileTiming without(model, hardware, KeyPositions::embedded, 1);
+  EXPECT_NEAR(decode_seconds(with, 1, 100) - decode_seconds(without, 1, 100),
+              static_cast<double>(model.layers) * (1e-5 + 2 * 2.5e-6), 1e-7);
+}
+
 TEST(ProfileLayers, RefusesWorkThatTheProfileLacks) {
   HardwareConfig hardware = hardware_of(profile_of({}));
   hardware.unmeasured = Unmeasured::refuse;

@@ -136,7 +136,10 @@ class Bases {
            "/workload/tokenizer=chars:3"});
     } else if (base == "measured") {
       add({"/hardware/profile=" + dir_.path("measured.json").string(),
-           "/hardware/unmeasured=roofline"});
+           "/hardware/unmeasured=roofline",
+           R"(/system/engine={"version": "an engine", "date": "2026", "step_time": "3ms",
+                              "request_time": "20us", "prompt_factor": 1.2, "memory_share": 0.95,
+                              "reserved_memory": "1GiB"})"});
     } else if (base == "requests") {
       add({kOneRequest});
     } else if (base == "loads") {
@@ -299,6 +302,7 @@ const std::vector<Move>& moves() {
       {"stored", "/model/kv_bytes_per_element=1"},
       {"stored", "/model/context_window=3000tokens"},
       {"stored", "/model/output_gate=true"},
+      {"latents", "/model/norm_over_heads=true"},
       {"windows", R"(/model/attention=["window"])"},
       {"windows", "/model/window=200tokens"},
       {"windows", "/model/resume_every=900tokens"},
@@ -384,6 +388,11 @@ const std::vector<Move>& moves() {
       {"stored", "/hardware/efficiency/iteration_overhead=6ms"},
       {"stored", "/hardware/efficiency/command_overhead=1ms"},
       {"measured", "/hardware/profile=none"},
+      {"measured", "/system/engine/step_time=5ms"},
+      {"measured", "/system/engine/request_time=70us"},
+      {"measured", "/system/engine/prompt_factor=1.6"},
+      {"measured", "/system/engine/memory_share=0.8", scarce_hbm},
+      {"measured", "/system/engine/reserved_memory=2GiB", scarce_hbm},
       {"measured", "/hardware/unmeasured=refuse", {}, Effect::rejects},
       // The system.
       {"stored", "/system/positions=embedded"},
@@ -749,6 +758,10 @@ const std::vector<Exemption>& exemptions() {
       {"/system/name", "read by people"},
       {"/system/summary", "read by people"},
       {"/system/source", "read by people"},
+      {"/system/engine/version", "read by people"},
+      {"/system/engine/date", "read by people"},
+      {"/system/engine/expert_factor", "the profile has no experts (ProfileLayers)"},
+      {"/system/engine/all_reduce", "the profile has no all-reduces (ProfileLayers)"},
       {"/serving/one_at_a_time", "turns of an untimed replay come one after the other"},
       {"/serving/watermark", "in an untimed replay no other request runs"},
       {"/system/blocks/found_from",
