@@ -10,6 +10,8 @@
 
 namespace kvtier {
 
+class Store;
+
 /// Marks in the cookies of transfers: whose they are. The batcher knows its own.
 inline constexpr std::uint64_t kOwnTransfer = std::uint64_t{1} << 56;
 inline constexpr std::uint64_t kTierTransfer = std::uint64_t{2} << 56;
@@ -87,6 +89,8 @@ class Batcher {
   [[nodiscard]] virtual std::int64_t preemptions() const = 0;
   /// Over the whole run, by admission; null if the system has no blocks that requests share.
   [[nodiscard]] virtual const BlockHits* block_hits() const { return nullptr; }
+  /// Of a system of blocks.
+  [[nodiscard]] virtual Store* block_store() { return nullptr; }
   /// Throws InvariantError if the books of the stored KV do not agree.
   virtual void check_invariants() const = 0;
 };

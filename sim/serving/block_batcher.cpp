@@ -69,6 +69,9 @@ void BlockBatcher::on_turn(SessionSlot slot) {
   Work& work = work_[slot] = Work{};
   work.content = contexts_.of(slot, requests_.tokens(slot));
   work.prompt = work.content.prompt.tokens;
+  if (requests_.is_dispatched()) [[unlikely]] {
+    requests_.note_cached(slot, store_->match(work.content.prompt).tokens);
+  }
 }
 
 void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
@@ -746,7 +749,7 @@ void BlockBatcher::finish_iteration() {
         continue;
       }
       if (work.generated.value == 0) {
-        r.first_token = now;
+        requests_.first_token(slot);
       }
       r.decode_share -= decode_per_request_;
       ++work.generated.value;

@@ -62,6 +62,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] PrefetchCounters prefetches() const override { return {}; }
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
   [[nodiscard]] const BlockHits* block_hits() const override { return &hits_; }
+  [[nodiscard]] Store* block_store() override { return store_.get(); }
   void check_invariants() const override;
   // StoredKv
   [[nodiscard]] EntryId needed_entry(SessionSlot) const override { return kNoEntry; }

@@ -7,6 +7,7 @@
 
 #include "hw/profile/profile_timing.hpp"
 #include "sim/backend/backend.hpp"
+#include "sim/policy/routing.hpp"
 #include "sim/serving/read_buffer.hpp"
 
 namespace kvtier {
@@ -272,6 +273,69 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   });
 }
 
+void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  const ClusterConfig& cluster = config.cluster;
+  check_policy(cluster.router, registry.routing, config.serving.knowledge, "/cluster/router",
+               problems);
+  const auto* kind = find_policy(registry.routing, cluster.router.name);
+  if (kind != nullptr && problems.empty()) {
+    const RoutingNeeds needs = kind->make(cluster.router.parameters)->needs();
+    if (cluster.instances > needs.instances_max) {
+      problems.add("/cluster/instances",
+                   fmt::format("expected at most {}, which is what the index of router {} holds, "
+                               "got {}",
+                               needs.instances_max, kind->name, cluster.instances));
+    }
+    if (needs.block_events &&
+        (!config.system.blocks || config.system.blocks->unit != EvictionUnit::block)) {
+      problems.add("/cluster/router",
+                   fmt::format("router {} is told of blocks, which only a system of blocks with "
+                               "/system/blocks/unit block does",
+                               kind->name));
+    }
+  }
+  const auto check_instance = [&](std::int64_t instance, const std::string& pointer) {
+    if (instance >= cluster.instances) {
+      problems.add(pointer + "/instance", fmt::format("expected less than the {} instances, got {}",
+                                                      cluster.instances, instance));
+    }
+  };
+  for (std::size_t i = 0; i < cluster.lost.size(); ++i) {
+    const LostInstanceConfig& lost = cluster.lost[i];
+    const std::string pointer = fmt::format("/cluster/lost/{}", i);
+    check_instance(lost.instance, pointer);
+    if (lost.back && *lost.back <= lost.at) {
+      problems.add(pointer + "/back", fmt::format("expected a time after {}, got {}",
+                                                  format_quantity(lost.at),
+                                                  format_quantity(*lost.back)));
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      const LostInstanceConfig& other = cluster.lost[j];
+      if (other.instance == lost.instance && (!other.back || *other.back >= lost.at) &&
+          (!lost.back || *lost.back >= other.at)) {
+        problems.add(pointer, fmt::format("instance {} is lost already at that time "
+                                          "(/cluster/lost/{})",
+                                          lost.instance, j));
+      }
+    }
+  }
+  if (!cluster.lost.empty() && !routes_turns(config.system)) {
+    problems.add("/cluster/lost",
+                 "expected none: a system that stores the KV of sessions, without /system/blocks, "
+                 "keeps each session on its instance");
+  }
+  for (std::size_t i = 0; i < cluster.slow.size(); ++i) {
+    const SlowInstanceConfig& slow = cluster.slow[i];
+    const std::string pointer = fmt::format("/cluster/slow/{}", i);
+    check_instance(slow.instance, pointer);
+    if (slow.until && *slow.until <= slow.from) {
+      problems.add(pointer + "/until", fmt::format("expected a time after {}, got {}",
+                                                   format_quantity(slow.from),
+                                                   format_quantity(*slow.until)));
+    }
+  }
+}
+
 void check_load(const SystemConfig& system, Problems& problems) {
   if (load_wait(system) == LoadWait::request && system.load.buffers != 0 && !system.paging) {
     problems.add("/system/load/buffers",
@@ -312,11 +376,17 @@ bool waits_for_whole_load(const RunConfig& config, Medium from) {
           config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
 }
 
-void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems) {
-  if (config.replicas.count > 1) {
-    problems.add("/replicas/count", fmt::format("expected 1, {} is of one server, got {}", what,
-                                                config.replicas.count));
+void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems) {
+  if (config.cluster.instances > 1) {
+    problems.add("/cluster/instances", fmt::format("expected 1, {} is of one instance, got {}",
+                                                   what, config.cluster.instances));
+  } else if (is_cluster(config)) {
+    problems.add("/cluster", fmt::format("expected no lost and no slow instance, {} has none", what));
   }
+}
+
+bool routes_turns(const SystemConfig& system) {
+  return system.blocks.has_value() || system.tiers.count() == 0;
 }
 
 Bytes kv_room(const RunConfig& config) {
@@ -476,6 +546,7 @@ void check_with_model(const RunConfig& config, const PolicyRegistry& registry, b
   }
   check_blocks(config, registry, problems);
   check_paging(config, problems);
+  check_cluster(config, registry, problems);
   check_load(config.system, problems);
   check_sharing(config, problems);
   check_compression(config.system, problems);

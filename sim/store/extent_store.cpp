@@ -177,6 +177,12 @@ class ExtentStore final : public Store, private OffloadCalls {
   [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
     return pools_[pool]->contents();
   }
+  bool set_listener(BlockListener* listener) override {
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->set_listener(listener, i);
+    }
+    return true;
+  }
   void check_invariants() const override {
     for (const auto& pool : pools_) {
       pool->check_invariants();

@@ -80,6 +80,7 @@ struct FreeBlocks {
   std::int64_t empty = 0;
 };
 
+class BlockListener;
 class OffloadCalls;
 
 /// Dense number of a request that holds KV in the first pool.
@@ -178,6 +179,8 @@ class Store {
   /// All that a pool holds, block by block in the order of eviction, blocks in use last and sorted:
   /// for tests.
   [[nodiscard]] virtual std::vector<Stretch> contents(std::size_t pool) const = 0;
+  /// Tells of blocks from here on; the listener outlives the store. False: this store does not.
+  virtual bool set_listener(BlockListener*) { return false; }
   /// Throws InvariantError if accounts and contents do not agree.
   virtual void check_invariants() const = 0;
 };
