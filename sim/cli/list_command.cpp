@@ -40,6 +40,7 @@ void list_policies(const Program& program) {
   list_kind("admission (/system/tiers/TIER/admission)", registry.admission);
   list_kind("prefetch (/system/prefetch)", registry.prefetch);
   list_kind("order (/system/order)", registry.order);
+  list_kind("routing (/cluster/router)", registry.routing);
 }
 
 /// Reads the presets of a folder and prints a line of each. `key` is that of a config.

@@ -136,6 +136,9 @@ class OrderPolicy {
   [[nodiscard]] virtual bool preempts_by_priority() const { return false; }
 };
 
+/// Chooses the instance of a cluster that serves a request (sim/policy/routing.hpp).
+class RoutingPolicy;
+
 /// A parameter as the policy declares it; config checks, `kvtier list policies` and the reference
 /// read it here.
 struct PolicyParameter {
@@ -171,6 +174,7 @@ struct PolicyRegistry {
   std::vector<PolicyKind<AdmissionPolicy>> admission;
   std::vector<PolicyKind<PrefetchPolicy>> prefetch;
   std::vector<PolicyKind<OrderPolicy>> order;
+  std::vector<PolicyKind<RoutingPolicy>> routing;
 };
 
 template <class Interface>

@@ -168,6 +168,7 @@ py::dict policies(const std::vector<std::string>& plugins, const py::list& decla
   add("admission", registry.admission);
   add("prefetch", registry.prefetch);
   add("order", registry.order);
+  add("routing", registry.routing);
   return all;
 }
 

@@ -162,7 +162,8 @@ std::string policy_table(const PolicyRegistry& registry) {
          policies("`/system/tiers/*/eviction`", registry.eviction) +
          policies("`/system/tiers/*/admission`", registry.admission) +
          policies("`/system/prefetch`", registry.prefetch) +
-         policies("`/system/order`", registry.order);
+         policies("`/system/order`", registry.order) +
+         policies("`/cluster/router`", registry.routing);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Registered, EvictionConformance, testing::ValuesIn(all_
                          [](const auto& instance) { return instance.param.label; });
 
 TEST_P(EvictionConformance, EveryCheckPasses) {
-  for (const ConformanceCheck& check : eviction_checks()) {
+  for (const ConformanceCheck<EvictionPolicy>& check : eviction_checks()) {
     SCOPED_TRACE(check.name);
     EXPECT_NO_THROW(check.run(GetParam().kind, GetParam().parameters));
   }

@@ -99,7 +99,7 @@ TEST_F(NewPolicy, RefusesAnUnknownKind) {
   const Outcome outcome = kvtier({"new", "policy", "mine", "--kind", "evicton"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err,
-            "kvtier: --kind: expected one of eviction, admission, prefetch, order, got "
+            "kvtier: --kind: expected one of eviction, admission, prefetch, order, routing, got "
             "\"evicton\" (did you mean \"eviction\"?)\n"
             "kvtier: see kvtier new policy --help\n");
 }
