@@ -90,9 +90,9 @@ struct Cluster::Member {
   std::vector<LinkCounters> after;
   bool lost = false;
 
-  Member(InstanceId number, const RunConfig& config, const TimingModel& timing,
+  Member(InstanceId own_number, const RunConfig& config, const TimingModel& timing,
          DecodeStepping stepping)
-      : number(number), backend(config.hardware, config.model.layers, timing, stepping) {}
+      : number(own_number), backend(config.hardware, config.model.layers, timing, stepping) {}
 
   void go_to(SimTime now) {
     if (backend.now() != now) {
@@ -121,7 +121,8 @@ std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
                       .backend = &member->backend,
                       .sessions = &member->sessions,
                       .observer = &member->observer,
-                      .plain_store = stepping_ == DecodeStepping::per_iteration,
+                      .plain_store = stepping_ == DecodeStepping::per_iteration &&
+                                     !router_.wants_block_events(),
                       .dispatcher = this,
                       .load = &router_.load(number)});
   member->instance->on_measurement_begin = [made] { made->before = made->links(); };
