@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "hw/model/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 
@@ -17,6 +18,7 @@ constexpr std::uint64_t kNotice = std::uint64_t{2} << 40;
 constexpr std::uint64_t kComeBack = std::uint64_t{3} << 40;
 constexpr std::uint64_t kSpeeds = std::uint64_t{4} << 40;
 constexpr std::uint64_t kReport = std::uint64_t{5} << 40;
+constexpr std::uint64_t kArrival = std::uint64_t{6} << 40;
 constexpr std::uint64_t kOwnTimers = std::uint64_t{0xff} << 40;
 
 SimTime time_at(SimDuration since_start) { return SimTime(0) + since_start; }
@@ -25,6 +27,41 @@ BlockMedium routed_medium(Medium medium) {
   return medium == Medium::hbm   ? BlockMedium::gpu
          : medium == Medium::ssd ? BlockMedium::disk
                                  : BlockMedium::host;
+}
+
+/// The media are instances, of which the first `senders` send to each of the others.
+Topology network_topology(const NetworkConfig& network, std::int64_t instances,
+                          std::int64_t senders) {
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < instances; ++i) {
+    names.push_back(fmt::format("instance {}", i));
+  }
+  Topology topology(names);
+  const auto add_link = [&](const std::string& name, BytesPerSecond rate) {
+    Link link{.name = name, .limits = {}};
+    link.limits.forward = link.limits.backward = rate;
+    link.limits.both = rate * 2;
+    topology.links.push_back(link);
+    return topology.links.size() - 1;
+  };
+  for (const std::string& name : names) {
+    static_cast<void>(add_link(name, network.rate));
+  }
+  std::optional<std::size_t> core;
+  if (network.core) {
+    core = add_link("core", *network.core);
+  }
+  for (std::int64_t from = 0; from < senders; ++from) {
+    for (std::int64_t to = senders; to < instances; ++to) {
+      std::vector<LinkUse> uses{{static_cast<std::size_t>(from), false},
+                                {static_cast<std::size_t>(to), true}};
+      if (core) {
+        uses.push_back({*core, true});
+      }
+      topology.connect(static_cast<Medium>(from), static_cast<Medium>(to), std::move(uses));
+    }
+  }
+  return topology;
 }
 
 }  // namespace
@@ -122,14 +159,14 @@ std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
                       .sessions = &member->sessions,
                       .observer = &member->observer,
                       .plain_store = stepping_ == DecodeStepping::per_iteration &&
-                                     !router_.wants_block_events(),
+                                     !router_of(number).wants_block_events() && !network_,
                       .dispatcher = this,
-                      .load = &router_.load(number)});
+                      .load = &load(number)});
   member->instance->on_measurement_begin = [made] { made->before = made->links(); };
   member->instance->on_measurement_end = [made] { made->after = made->links(); };
   if (Store* const store = member->instance->batcher().block_store();
-      store != nullptr && router_.wants_block_events()) {
-    const bool tells = store->set_listener(&router_.listener(number));
+      store != nullptr && router_of(number).wants_block_events()) {
+    const bool tells = store->set_listener(&router_of(number).listener(in_group(number)));
     KVTIER_ASSERT(tells, "the config was checked");
   }
   return member;
@@ -151,12 +188,31 @@ Cluster::Cluster(const Setup& setup)
               .observer = setup.observer,
               .progress = setup.progress}),
       contexts_(source_),
+      first_decoder_(static_cast<std::uint32_t>(config_.cluster.disaggregation
+                                                    ? config_.cluster.disaggregation->prefill
+                                                    : config_.cluster.instances)),
       router_({.config = setup.config,
                .registry = setup.registry,
-               .streams = &contexts_.streams()}),
+               .streams = &contexts_.streams(),
+               .choice = &config_.cluster.router,
+               .instances = first_decoder_,
+               .phase = config_.cluster.disaggregation ? RoutingPhase::prefill
+                                                       : RoutingPhase::both}),
+      bytes_per_token_(kv_bytes_per_token(config_.model)),
       next_(static_cast<std::size_t>(config_.cluster.instances)),
       series_(static_cast<std::size_t>(config_.cluster.instances)),
       noticed_(config_.cluster.lost.size(), false) {
+  if (const auto& apart = config_.cluster.disaggregation) {
+    decode_router_.emplace(
+        ClusterRouter::Setup{.config = setup.config,
+                             .registry = setup.registry,
+                             .streams = &contexts_.streams(),
+                             .choice = &apart->decode_router,
+                             .instances = config_.cluster.instances - apart->prefill,
+                             .phase = RoutingPhase::decode});
+    network_.emplace(network_topology(*config_.cluster.network, config_.cluster.instances,
+                                      apart->prefill));
+  }
   users_.on_measurement_begin = [this] { begin_measurement(); };
   users_.on_measurement_end = [this] { end_measurement(); };
   for (std::int64_t i = 0; i < config_.cluster.instances; ++i) {
@@ -166,6 +222,10 @@ Cluster::Cluster(const Setup& setup)
   const Batcher& batcher = members_.front()->instance->batcher();
   for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
     media.push_back(routed_medium(batcher.medium(i)));
+  }
+  if (decode_router_) {
+    decode_router_->set_media(media);
+    decode_router_->report();
   }
   router_.set_media(std::move(media));
   router_.report();
@@ -220,6 +280,9 @@ void Cluster::run() {
   }
   users_.check_finished();
   router_.check_invariants(0);
+  if (decode_router_) {
+    decode_router_->check_invariants(0);
+  }
   for (const std::unique_ptr<Member>& member : members_) {
     if (!member->lost) {
       member->instance->requests().check_finished();
@@ -231,6 +294,13 @@ void Cluster::run() {
 void Cluster::step() {
   const SimTime of_users = clock_.next_time();
   const SimTime of_instances = next_.first_time();
+  if (network_) {
+    const SimTime of_network = network_->next_completion();
+    if (of_network < of_users && of_network <= of_instances) {
+      step_network();
+      return;
+    }
+  }
   if (of_users == kNever && of_instances == kNever) {
     throw ConfigError(fmt::format(
         "/cluster/lost: expected an instance that lives or comes back, {} requests wait for one",
@@ -238,10 +308,17 @@ void Cluster::step() {
   }
   if (of_users <= of_instances) {
     const Completion timer = clock_.wait();
-    router_.set_now(clock_.now());
+    tell_routers_time();
     on_timer(timer.payload);
   } else {
     step_instance();
+  }
+}
+
+inline void Cluster::tell_routers_time() {
+  router_.set_now(clock_.now());
+  if (decode_router_) [[unlikely]] {
+    decode_router_->set_now(clock_.now());
   }
 }
 
@@ -249,7 +326,7 @@ inline void Cluster::step_instance() {
   const std::size_t number = next_.first();
   Member& member = *members_[number];
   clock_.set_now(next_.first_time());
-  router_.set_now(clock_.now());
+  tell_routers_time();
   stepping_instance_ = number;
   Completion completion;
   if (member.backend.step(completion)) {
@@ -277,8 +354,14 @@ void Cluster::on_timer(std::uint64_t payload) {
     case kSpeeds:
       set_speeds(InstanceId{static_cast<std::uint32_t>(config_.cluster.slow[fault].instance)});
       break;
+    case kArrival:
+      finish_transfer(static_cast<SessionSlot>(fault));
+      break;
     default:
       router_.report();
+      if (decode_router_) {
+        decode_router_->report();
+      }
       if (users_.any_left()) {
         clock_.set_own_timer(clock_.now() + config_.cluster.report_interval, kReport);
       }
@@ -307,6 +390,11 @@ void Cluster::place(SessionSlot slot) {
                                        .priority = users_.priority(slot),
                                        .prompt = record.history + record.input,
                                        .context = turn.content.prompt};
+  if (network_) [[unlikely]] {
+    place_apart(slot, request);
+    return;
+  }
+  turn.stage = Stage::whole;
   if (!routes_turns_ && turn.slot) {
     router_.send(request, turn.instance, turn.id);
   } else {
@@ -321,8 +409,8 @@ void Cluster::place(SessionSlot slot) {
   ++in_flight_;
   Member& member = *members_[turn.instance.value];
   if (member.lost) {
-    ++router_.load(turn.instance).requests;
-    ++router_.load(turn.instance).waiting;
+    ++load(turn.instance).requests;
+    ++load(turn.instance).waiting;
   } else {
     dispatch(slot, member);
   }
@@ -330,7 +418,10 @@ void Cluster::place(SessionSlot slot) {
 
 void Cluster::dispatch(SessionSlot slot, Member& member) {
   Turn& turn = turns_[slot];
-  const RequestRecord& record = users_.request(slot);
+  RequestRecord record = users_.request(slot);
+  if (turn.stage == Stage::prefill) {
+    record.output = Tokens(1);
+  }
   member.go_to(clock_.now());
   turn.slot = member.instance->requests().dispatch(
       {.number = slot,
@@ -339,6 +430,8 @@ void Cluster::dispatch(SessionSlot slot, Member& member) {
        .shared_prompt = users_.shared_prompt(slot),
        .priority = users_.priority(slot),
        .begins_session = record.turn == 0,
+       .keeps_kv = turn.stage == Stage::prefill,
+       .fetches_kv = turn.stage == Stage::decode,
        .slot = routes_turns_ ? std::nullopt : turn.slot});
   count_requests(turn.instance);
   if (member.number.value != stepping_instance_) {
@@ -347,7 +440,7 @@ void Cluster::dispatch(SessionSlot slot, Member& member) {
 }
 
 void Cluster::count_requests(InstanceId instance) {
-  series_[instance.value].set_requests(router_.load(instance).requests, clock_.now());
+  series_[instance.value].set_requests(load(instance).requests, clock_.now());
 }
 
 void Cluster::on_admitted(std::uint32_t request) {
@@ -357,13 +450,20 @@ void Cluster::on_admitted(std::uint32_t request) {
 }
 
 void Cluster::on_first_token(std::uint32_t request) {
-  router_.first_token(turns_[request].id, turns_[request].instance);
+  const Turn& turn = turns_[request];
+  if (turn.stage != Stage::decode) {
+    router_of(turn.instance).first_token(turn.id, in_group(turn.instance));
+  }
 }
 
 bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
   Turn& turn = turns_[request];
-  router_.finished(turn.id, turn.instance);
+  router_of(turn.instance).finished(turn.id, in_group(turn.instance));
   count_requests(turn.instance);
+  if (turn.stage == Stage::prefill) [[unlikely]] {
+    end_prefill(request, record);
+    return false;
+  }
   if (!of_blocks_) {
     series_[turn.instance.value].add(record.history + record.input, record.found.reused,
                                      clock_.now());
@@ -375,6 +475,12 @@ bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
   own = record;
   own.arrived = turn.arrived;
   own.measured = measured;
+  if (turn.stage == Stage::decode) [[unlikely]] {
+    own.admitted = turn.prefilled.admitted;
+    own.found = turn.prefilled.found;
+    own.prefill_compute += turn.prefilled.prefill_compute;
+    own.exposed_load += turn.prefilled.exposed_load;
+  }
   clock_.hold();
   const bool ended = users_.finish(request);
   const std::optional<SessionSlot> next = clock_.release();
@@ -386,7 +492,7 @@ bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
     turn = {};
   }
   if (next) {
-    arrive(*next);
+    arrive(users_.begin_turn(*next));
   }
   return ended;
 }
@@ -395,6 +501,93 @@ bool Cluster::remembers(StreamId stream) const {
   return std::any_of(members_.begin(), members_.end(), [&](const auto& member) {
     return !member->lost && member->instance->batcher().block_store()->remembers(stream);
   });
+}
+
+// ---- Prefill and decode apart ----
+
+void Cluster::place_apart(SessionSlot slot, const ClusterRouter::Request& request) {
+  Turn& turn = turns_[slot];
+  turn.decoder =
+      InstanceId{decode_router_->route(request, turn.decode_id).value + first_decoder_};
+  turn.in_flight = true;
+  ++in_flight_;
+  if (prefills_itself(turn.decoder, turn.content.prompt)) {
+    ++transfers_.local;
+    turn.stage = Stage::whole;
+    turn.instance = turn.decoder;
+    turn.id = turn.decode_id;
+  } else {
+    ++transfers_.apart;
+    turn.stage = Stage::prefill;
+    turn.instance = router_.route(request, turn.id);
+  }
+  dispatch(slot, *members_[turn.instance.value]);
+}
+
+bool Cluster::prefills_itself(InstanceId decoder, const Context& prompt) {
+  const DisaggregationConfig& apart = *config_.cluster.disaggregation;
+  if (apart.decide == PrefillDecision::always) {
+    return false;
+  }
+  const Store& store = *members_[decoder.value]->instance->batcher().block_store();
+  const Tokens net_new = prompt.tokens - store.match(prompt).tokens;
+  return net_new < apart.net_new_tokens &&
+         static_cast<double>(net_new.value) <
+             apart.net_new_share * static_cast<double>(prompt.tokens.value);
+}
+
+void Cluster::end_prefill(SessionSlot slot, const RequestRecord& record) {
+  Turn& turn = turns_[slot];
+  turn.prefilled = record;
+  turn.prefiller = turn.instance;
+  turn.since = clock_.now();
+  turn.stage = Stage::decode;
+  turn.instance = turn.decoder;
+  turn.id = turn.decode_id;
+  dispatch(slot, *members_[turn.instance.value]);
+}
+
+void Cluster::fetch(std::uint32_t request, Tokens tokens) {
+  Turn& turn = turns_[request];
+  transfers_.room_ns.add((clock_.now() - turn.since).ns);
+  turn.since = clock_.now();
+  const Bytes bytes = bytes_per_token_ * tokens.value;
+  transfers_.bytes += bytes;
+  if (bytes.value == 0) {
+    transfers_.transfer_ns.add(0);
+    decode_router_->first_token(turn.id, in_group(turn.instance));
+    let_go_prefilled(request);
+    return;
+  }
+  const std::size_t edge = network_->topology().find_edge(
+      static_cast<Medium>(turn.prefiller.value), static_cast<Medium>(turn.decoder.value));
+  static_cast<void>(network_->start(edge, bytes, request, clock_.now()));
+}
+
+void Cluster::step_network() {
+  clock_.set_now(network_->next_completion());
+  tell_routers_time();
+  const auto slot = static_cast<SessionSlot>(network_->finish_next().cookie);
+  clock_.set_own_timer(clock_.now() + config_.cluster.network->latency, kArrival | slot);
+}
+
+void Cluster::finish_transfer(SessionSlot slot) {
+  const Turn& turn = turns_[slot];
+  transfers_.transfer_ns.add((clock_.now() - turn.since).ns);
+  let_go_prefilled(slot);
+  decode_router_->first_token(turn.id, in_group(turn.instance));
+  Member& decoder = *members_[turn.decoder.value];
+  decoder.go_to(clock_.now());
+  decoder.instance->batcher().on_arrived(*turn.slot);
+  next_.set(turn.decoder.value, decoder.backend.next_time());
+}
+
+void Cluster::let_go_prefilled(SessionSlot slot) {
+  const std::uint32_t number = turns_[slot].prefiller.value;
+  Member& prefiller = *members_[number];
+  prefiller.go_to(clock_.now());
+  prefiller.instance->batcher().let_go_kept(slot);
+  next_.set(number, prefiller.backend.next_time());
 }
 
 // ---- Measurement ----
@@ -442,16 +635,16 @@ void Cluster::notice(std::size_t fault) {
   }
   std::sort(again.begin(), again.end(),
             [&](SessionSlot a, SessionSlot b) { return turns_[a].id < turns_[b].id; });
+  const InstanceLoad before = load(number);
+  load(number) = InstanceLoad{};
+  load(number).kv_blocks_capacity = before.kv_blocks_capacity;
+  router_.lost(number);
   for (const SessionSlot slot : again) {
     router_.finished(turns_[slot].id, number);
     turns_[slot].in_flight = false;
     turns_[slot].slot.reset();
     --in_flight_;
   }
-  const InstanceLoad before = router_.load(number);
-  router_.load(number) = InstanceLoad{};
-  router_.load(number).kv_blocks_capacity = before.kv_blocks_capacity;
-  router_.lost(number);
   count_requests(number);
   sent_again_ += std::ssize(again);
   for (const SessionSlot slot : again) {

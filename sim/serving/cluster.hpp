@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "sim/backend/shared_links.hpp"
 #include "sim/backend/simulated_backend.hpp"
 #include "sim/core/event_queue.hpp"
 #include "sim/serving/cluster_router.hpp"
@@ -50,6 +51,10 @@ class UserClock final : public Backend {
 ///
 /// In a system of blocks, or without stored KV, any instance can serve a session's next turn.
 /// Otherwise a session stays on the instance that served its first one.
+///
+/// With /cluster/disaggregation the first instances prefill and the others decode. A turn's prompt
+/// is computed on one of the former, its KV crosses the network when one of the latter has memory
+/// for it, and leaves the first one then.
 class Cluster final : private Dispatcher {
  public:
   struct Setup {
@@ -86,14 +91,35 @@ class Cluster final : private Dispatcher {
   [[nodiscard]] InstanceSeries& series(std::int64_t number) {
     return series_[static_cast<std::size_t>(number)];
   }
+  /// KV of prompts that was sent to another instance.
+  struct Transfers {
+    /// Prompts that a prefill instance computed, and those that a decode instance did.
+    std::int64_t apart = 0;
+    std::int64_t local = 0;
+    Bytes bytes;
+    /// From the end of a prefill until the decode instance has memory, and from then on until KV is
+    /// there.
+    Histogram room_ns;
+    Histogram transfer_ns;
+  };
+  [[nodiscard]] const Transfers& transfers() const { return transfers_; }
   /// Requests that were sent again because their instance was lost.
   [[nodiscard]] std::int64_t sent_again() const { return sent_again_; }
 
  private:
   struct Member;
   /// A turn in work, by its session's place among the users.
+  enum class Stage : std::uint8_t { whole, prefill, decode };
   struct Turn {
     TurnContent content;
+    Stage stage = Stage::whole;
+    /// Of a turn whose prompt is computed elsewhere: where, and how; when that ended, and when its
+    /// transfer began; the instance that decodes, and the turn's number at its router.
+    InstanceId prefiller;
+    RequestRecord prefilled;
+    SimTime since;
+    InstanceId decoder;
+    std::uint64_t decode_id = 0;
     SimTime arrived;
     std::uint64_t id = 0;
     InstanceId instance;
@@ -106,6 +132,7 @@ class Cluster final : private Dispatcher {
   // Dispatcher
   void on_admitted(std::uint32_t request) override;
   void on_first_token(std::uint32_t request) override;
+  void fetch(std::uint32_t request, Tokens tokens) override;
   bool on_finished(std::uint32_t request, const RequestRecord& record) override;
 
   void step();
@@ -114,6 +141,27 @@ class Cluster final : private Dispatcher {
   void arrive(SessionSlot slot);
   /// Sends the turn to an instance.
   void place(SessionSlot slot);
+  /// The same where prefill and decode are apart.
+  void place_apart(SessionSlot slot, const ClusterRouter::Request& request);
+  /// Whether the decode instance computes the prompt.
+  [[nodiscard]] bool prefills_itself(InstanceId decoder, const Context& prompt);
+  void end_prefill(SessionSlot slot, const RequestRecord& record);
+  void step_network();
+  /// The KV that a turn's decode instance waited for is there.
+  void finish_transfer(SessionSlot slot);
+  void let_go_prefilled(SessionSlot slot);
+  [[nodiscard]] ClusterRouter& router_of(InstanceId instance) {
+    return instance.value < first_decoder_ ? router_ : *decode_router_;
+  }
+  /// The instance's number in its group.
+  [[nodiscard]] InstanceId in_group(InstanceId instance) const {
+    return instance.value < first_decoder_ ? instance
+                                           : InstanceId{instance.value - first_decoder_};
+  }
+  [[nodiscard]] InstanceLoad& load(InstanceId instance) {
+    return router_of(instance).load(in_group(instance));
+  }
+  void tell_routers_time();
   void dispatch(SessionSlot slot, Member& member);
   [[nodiscard]] std::unique_ptr<Member> make_member(InstanceId instance);
   void begin_measurement();
@@ -136,7 +184,13 @@ class Cluster final : private Dispatcher {
   UserClock clock_;
   Requests users_;
   Contexts contexts_;
+  /// The first instance that only decodes.
+  std::uint32_t first_decoder_;
   ClusterRouter router_;
+  std::optional<ClusterRouter> decode_router_;
+  std::optional<SharedLinks> network_;
+  Bytes bytes_per_token_;
+  Transfers transfers_;
   NextTimes next_;
   /// By number; the current one, and those that were lost.
   std::vector<std::unique_ptr<Member>> members_;

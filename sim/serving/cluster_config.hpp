@@ -48,11 +48,69 @@ void describe(V& v, SlowInstanceConfig& c) {
   v.field("factor", c.factor, "Its time over the usual one.", required(between(1, 1000)));
 }
 
+/// The network between instances.
+struct NetworkConfig {
+  BytesPerSecond rate{0};
+  SimDuration latency{10'000};
+  std::optional<BytesPerSecond> core;
+
+  friend bool operator==(const NetworkConfig&, const NetworkConfig&) = default;
+};
+template <class V>
+void describe(V& v, NetworkConfig& c) {
+  v.field("rate", c.rate, "What each instance sends, and what it receives, at most.",
+          required(positive()));
+  v.field("latency", c.latency, "Of each transfer, behind its bytes.", non_negative());
+  v.field("core", c.core,
+          "What all transfers together get, an oversubscribed core; \"none\": no limit.",
+          or_word("none", positive()));
+}
+
+/// Which prompts a prefill instance computes.
+enum class PrefillDecision {
+  always,   // all
+  net_new,  // those of which the decode instance lacks much (Dynamo's isl_bounding)
+};
+constexpr auto enum_names(PrefillDecision) {
+  return std::array{std::pair{"always", PrefillDecision::always},
+                    std::pair{"net_new", PrefillDecision::net_new}};
+}
+
+/// Prefill and decode on different instances, as vLLM's NIXL connector has it: a decode instance is
+/// chosen, a prefill instance computes the prompt and keeps its KV, the decode instance takes memory
+/// for the prompt, pulls what its own prefix cache lacks, computes the prompt's last token anew and
+/// goes on.
+struct DisaggregationConfig {
+  std::int64_t prefill = 1;
+  PolicyChoice decode_router{.name = "least_requests", .parameters = {}};
+  PrefillDecision decide = PrefillDecision::always;
+  Tokens net_new_tokens{2048};
+  double net_new_share = 0.7;
+
+  friend bool operator==(const DisaggregationConfig&, const DisaggregationConfig&) = default;
+};
+template <class V>
+void describe(V& v, DisaggregationConfig& c) {
+  v.field("prefill", c.prefill, "The first so many instances prefill only. The others decode.",
+          required(at_least(1)));
+  v.field("decode_router", c.decode_router,
+          "Routing policy of the instances that decode. /cluster/router is that of the others.");
+  v.field("decide", c.decide,
+          "Which prompts a prefill instance computes: always, or net_new: not those of which the "
+          "decode instance lacks fewer tokens than net_new_tokens and a smaller share than "
+          "net_new_share. The decode instance computes these itself.");
+  v.field("net_new_tokens", c.net_new_tokens, "See decide; Dynamo's default is 2,048.",
+          non_negative());
+  v.field("net_new_share", c.net_new_share, "See decide; Dynamo's default is 0.7.", between(0, 1));
+}
+
 struct ClusterConfig {
   std::int64_t instances = 1;
   PolicyChoice router{.name = "session", .parameters = {}};
   SimDuration report_interval{0};
   SimDuration event_delay{0};
+  std::optional<NetworkConfig> network;
+  std::optional<DisaggregationConfig> disaggregation;
   std::vector<LostInstanceConfig> lost;
   std::vector<SlowInstanceConfig> slow;
 
@@ -70,6 +128,9 @@ void describe(V& v, ClusterConfig& c) {
   v.field("event_delay", c.event_delay,
           "The router learns so much later which blocks an instance has stored or removed.",
           non_negative());
+  v.field("network", c.network, "The network between instances; \"none\": nothing crosses it.");
+  v.field("disaggregation", c.disaggregation,
+          "Prefill and decode on different instances; \"none\": each instance does both.");
   v.field("lost", c.lost, "Instances that are lost during the run.");
   v.field("slow", c.slow, "Instances that are slow during a part of the run.");
 }

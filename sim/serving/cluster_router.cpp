@@ -18,27 +18,37 @@ Tokens routed_block(const RunConfig& config) {
   return block.value == 0 ? Tokens(16) : block;
 }
 
+const PolicyChoice& choice_of(const ClusterRouter::Setup& setup) {
+  return setup.choice != nullptr ? *setup.choice : setup.config->cluster.router;
+}
+
+/// Each group of instances has random numbers of its own.
+const char* random_numbers_of(RoutingPhase phase) {
+  return phase == RoutingPhase::decode ? "cluster/decode_router" : "cluster/router";
+}
+
 }  // namespace
 
 ClusterRouter::ClusterRouter(const Setup& setup)
     : streams_(*setup.streams),
-      policy_(known_policy(setup.registry->routing, setup.config->cluster.router.name)
-                  .make(setup.config->cluster.router.parameters)),
+      policy_(known_policy(setup.registry->routing, choice_of(setup).name)
+                  .make(choice_of(setup).parameters)),
       needs_(policy_->needs()),
-      random_(RandomStream(static_cast<std::uint64_t>(setup.config->seed), "cluster/router")),
+      random_(RandomStream(static_cast<std::uint64_t>(setup.config->seed),
+                           random_numbers_of(setup.phase))),
       block_(routed_block(*setup.config).value),
       delay_(setup.config->cluster.event_delay),
       sees_at_once_(setup.config->cluster.report_interval.ns == 0),
-      loads_(static_cast<std::size_t>(setup.config->cluster.instances)),
+      loads_(static_cast<std::size_t>(setup.choice != nullptr ? setup.instances
+                                                              : setup.config->cluster.instances)),
       reported_(loads_.size()),
       listeners_(loads_.size()) {
   for (std::size_t i = 0; i < loads_.size(); ++i) {
     listeners_[i].router = this;
     listeners_[i].instance = InstanceId{static_cast<std::uint32_t>(i)};
   }
-  policy_->on_start({.instances = instances(),
-                     .block_tokens = Tokens(block_),
-                     .phase = RoutingPhase::both});
+  policy_->on_start(
+      {.instances = instances(), .block_tokens = Tokens(block_), .phase = setup.phase});
   for (const Listener& listener : listeners_) {
     policy_->on_joined(listener.instance, now_);
   }

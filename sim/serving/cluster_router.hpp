@@ -24,6 +24,10 @@ class ClusterRouter {
     const PolicyRegistry* registry = nullptr;
     /// Those of the contexts of requests. They outlive the router.
     const Streams* streams = nullptr;
+    /// The policy, and how many instances it routes to; null: those of /cluster.
+    const PolicyChoice* choice = nullptr;
+    std::int64_t instances = 0;
+    RoutingPhase phase = RoutingPhase::both;
   };
   explicit ClusterRouter(const Setup& setup);
 

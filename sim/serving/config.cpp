@@ -273,26 +273,73 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   });
 }
 
+void check_router(const RunConfig& config, const PolicyChoice& router, std::int64_t instances,
+                  const std::string& pointer, const PolicyRegistry& registry, Problems& problems) {
+  const std::size_t before = problems.lines().size();
+  check_policy(router, registry.routing, config.serving.knowledge, pointer, problems);
+  const auto* kind = find_policy(registry.routing, router.name);
+  if (kind == nullptr || problems.lines().size() > before) {
+    return;
+  }
+  const RoutingNeeds needs = kind->make(router.parameters)->needs();
+  if (instances > needs.instances_max) {
+    problems.add(pointer, fmt::format("expected a router of {} instances, the index of {} holds {}",
+                                      instances, kind->name, needs.instances_max));
+  }
+  if (needs.block_events && is_cluster(config) &&
+      (!config.system.blocks || config.system.blocks->unit != EvictionUnit::block)) {
+    problems.add(pointer, fmt::format("router {} is told which blocks instances store: expected a "
+                                      "system with /system/blocks, whose unit is block",
+                                      kind->name));
+  }
+}
+
+/// A network has a place for so many.
+constexpr std::int64_t kMostNetworkedInstances = 256;
+
+void check_disaggregation(const RunConfig& config, const PolicyRegistry& registry,
+                          Problems& problems) {
+  const DisaggregationConfig& apart = *config.cluster.disaggregation;
+  const std::string pointer = "/cluster/disaggregation";
+  if (apart.prefill >= config.cluster.instances) {
+    problems.add(pointer + "/prefill",
+                 fmt::format("expected fewer than the {} instances, the others decode, got {}",
+                             config.cluster.instances, apart.prefill));
+  }
+  if (config.cluster.instances > kMostNetworkedInstances) {
+    problems.add("/cluster/instances",
+                 fmt::format("with /cluster/disaggregation expected at most {}, got {}",
+                             kMostNetworkedInstances, config.cluster.instances));
+  }
+  check_router(config, apart.decode_router, config.cluster.instances - apart.prefill,
+               pointer + "/decode_router", registry, problems);
+  if (!config.cluster.network) {
+    problems.add("/cluster/network",
+                 "expected a network, over which the KV of prompts goes, got \"none\"");
+  }
+  const SystemConfig& system = config.system;
+  if (!system.blocks || system.blocks->unit != EvictionUnit::block || !system.tiers.hbm ||
+      system.tiers.count() > 1 || system.batching != Batching::unified ||
+      load_wait(system) != LoadWait::request) {
+    problems.add(pointer,
+                 "expected a system with /system/blocks, whose unit is block, with batching "
+                 "unified, /system/load/wait request and hbm as its only tier");
+  }
+  if (!config.cluster.lost.empty()) {
+    problems.add("/cluster/lost", "with /cluster/disaggregation expected none");
+  }
+}
+
 void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const ClusterConfig& cluster = config.cluster;
-  check_policy(cluster.router, registry.routing, config.serving.knowledge, "/cluster/router",
-               problems);
-  const auto* kind = find_policy(registry.routing, cluster.router.name);
-  if (kind != nullptr && problems.empty()) {
-    const RoutingNeeds needs = kind->make(cluster.router.parameters)->needs();
-    if (cluster.instances > needs.instances_max) {
-      problems.add("/cluster/instances",
-                   fmt::format("expected at most {}, which is what the index of router {} holds, "
-                               "got {}",
-                               needs.instances_max, kind->name, cluster.instances));
-    }
-    if (needs.block_events &&
-        (!config.system.blocks || config.system.blocks->unit != EvictionUnit::block)) {
-      problems.add("/cluster/router",
-                   fmt::format("router {} is told of blocks, which only a system of blocks with "
-                               "/system/blocks/unit block does",
-                               kind->name));
-    }
+  check_router(config, cluster.router,
+               cluster.disaggregation ? cluster.disaggregation->prefill : cluster.instances,
+               "/cluster/router", registry, problems);
+  if (cluster.disaggregation) {
+    check_disaggregation(config, registry, problems);
+  } else if (cluster.network) {
+    problems.add("/cluster/network",
+                 "expected \"none\": nothing crosses it without /cluster/disaggregation");
   }
   const auto check_instance = [&](std::int64_t instance, const std::string& pointer) {
     if (instance >= cluster.instances) {

@@ -448,8 +448,9 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 
 /// Whether a run is of several instances, or of one with what only a cluster has.
 [[nodiscard]] inline bool is_cluster(const RunConfig& config) {
-  return config.cluster.instances > 1 || !config.cluster.lost.empty() ||
-         !config.cluster.slow.empty();
+  const ClusterConfig& cluster = config.cluster;
+  return cluster.instances > 1 || cluster.disaggregation || !cluster.lost.empty() ||
+         !cluster.slow.empty();
 }
 /// Reports a cluster where `what` is of one instance.
 void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems);

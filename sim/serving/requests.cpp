@@ -166,7 +166,9 @@ TurnTokens Requests::tokens(SessionSlot slot) const {
   const RequestRecord& r = s.request;
   return {
       .shared_prompt = s.shared_prompt,
-      .named = s.contents.empty() ? TurnContent{} : s.contents[static_cast<std::size_t>(r.turn)],
+      .named = s.contents.empty()         ? TurnContent{}
+               : dispatcher_ != nullptr ? s.contents.front()
+                                        : s.contents[static_cast<std::size_t>(r.turn)],
       .first = r.turn == 0,
       .history = r.history,
       .input = r.input,
@@ -197,7 +199,10 @@ SessionSlot Requests::dispatch(const DispatchedRequest& request) {
   if (slot >= dispatched_.size()) {
     dispatched_.resize(static_cast<std::size_t>(slot) + 1);
   }
-  dispatched_[slot] = {.number = request.number, .cached = Tokens(0)};
+  dispatched_[slot] = {.number = request.number,
+                       .cached = Tokens(0),
+                       .keeps_kv = request.keeps_kv,
+                       .fetches_kv = request.fetches_kv};
   if (!request.begins_session) {
     backend_.set_timer(backend_.now(), slot);
   } else {

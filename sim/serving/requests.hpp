@@ -65,6 +65,9 @@ class Dispatcher {
   /// It is about to leave the instance's queue.
   virtual void on_admitted(std::uint32_t request) = 0;
   virtual void on_first_token(std::uint32_t request) = 0;
+  /// It has memory, and waits for KV of so many tokens of its prompt, which another instance has
+  /// computed: Batcher::on_arrived.
+  virtual void fetch(std::uint32_t request, Tokens tokens) = 0;
   /// All of its tokens are out. Returns whether its session has ended. The record is valid during
   /// the call.
   [[nodiscard]] virtual bool on_finished(std::uint32_t request, const RequestRecord& record) = 0;
@@ -81,6 +84,10 @@ struct DispatchedRequest {
   std::int64_t priority = 0;
   /// It is the first of its session.
   bool begins_session = false;
+  /// Its KV is kept when it ends, until Batcher::let_go_kept.
+  bool keeps_kv = false;
+  /// KV of its prompt is fetched from another instance.
+  bool fetches_kv = false;
   /// The place of its session, if the instance has served the session before and stores its KV.
   std::optional<SessionSlot> slot;
 };
@@ -118,6 +125,17 @@ class Requests final : public QueueView {
   /// again when its session ends or, in a system of blocks, the request.
   SessionSlot dispatch(const DispatchedRequest& request);
   [[nodiscard]] bool is_dispatched() const { return dispatcher_ != nullptr; }
+  // Of dispatched requests.
+  [[nodiscard]] std::uint32_t number(SessionSlot slot) const { return dispatched_[slot].number; }
+  [[nodiscard]] bool keeps_kv(SessionSlot slot) const {
+    return dispatcher_ != nullptr && dispatched_[slot].keeps_kv;
+  }
+  [[nodiscard]] bool fetches_kv(SessionSlot slot) const {
+    return dispatcher_ != nullptr && dispatched_[slot].fetches_kv;
+  }
+  void fetch(SessionSlot slot, Tokens tokens) {
+    dispatcher_->fetch(dispatched_[slot].number, tokens);
+  }
   /// Of a dispatched request that arrives: so much of its prompt is stored here.
   void note_cached(SessionSlot slot, Tokens tokens);
   /// The turn that is in work in a slot, or the last one.
@@ -298,6 +316,8 @@ class Requests final : public QueueView {
   struct Dispatched {
     std::uint32_t number = 0;
     Tokens cached;
+    bool keeps_kv = false;
+    bool fetches_kv = false;
   };
 
   const RunConfig& config_;

@@ -269,10 +269,10 @@ TimingUse timing_use(std::span<const Cluster::Served> served) {
   return all;
 }
 
-std::optional<Json> report_timing(const RunConfig& config, const TimingModel& timing,
+std::optional<Json> report_timing(const RunConfig& config, const TimingModel* timing,
                                   std::span<const Cluster::Served> served) {
   return config.hardware.profile
-             ? std::optional(timing_report(config, dynamic_cast<const ProfileTiming*>(&timing),
+             ? std::optional(timing_report(config, dynamic_cast<const ProfileTiming*>(timing),
                                            timing_use(served)))
              : std::nullopt;
 }
@@ -318,7 +318,7 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
                                .after = after,
                                .lost = false};
   return report(instance.requests(), std::array{&instance}, single.users.counts(), config,
-                link_reports({&served, 1}), report_timing(config, *timing, {&served, 1}));
+                link_reports({&served, 1}), report_timing(config, timing.get(), {&served, 1}));
 }
 
 namespace {
@@ -416,7 +416,7 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
     }
   }
   Json result = report(cluster.users(), instances, users.counts(), config, link_reports(served),
-                       report_timing(config, *timing, served));
+                       report_timing(config, timing.get(), served));
   Json& metrics = result["metrics"];
   Json of_instances = instances_report(cluster, served, config);
   metrics["cluster"] = Json{{"instances", config.cluster.instances},
@@ -427,6 +427,15 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
                               {"prompt_tokens", imbalance(of_instances, "prompt_tokens")},
                               {"prefill_gpu_seconds",
                                imbalance(of_instances, "prefill_gpu_seconds")}}}};
+  if (config.cluster.disaggregation) {
+    const Cluster::Transfers& transfers = cluster.transfers();
+    metrics["cluster"]["prefill"] =
+        Json{{"apart", transfers.apart},
+             {"on_decode_instances", transfers.local},
+             {"transferred_bytes", transfers.bytes.value},
+             {"wait_for_decode_memory_seconds", seconds_report(transfers.room_ns)},
+             {"transfer_seconds", seconds_report(transfers.transfer_ns)}};
+  }
   metrics["instances"] = std::move(of_instances);
   return result;
 }

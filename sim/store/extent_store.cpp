@@ -75,6 +75,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (rules_.requests_in_first && pools_.size() > 1) {
       load(kept, match);
     }
+    if (room.arrives) [[unlikely]] {
+      kept.loaded = taken;
+    }
     if (rules_.publication == Publication::scheduling && !awaits(kept)) {
       publish(kept, taken);
     }

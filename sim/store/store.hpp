@@ -41,6 +41,9 @@ struct Room {
   std::int64_t watermark = 0;
   /// Blocks that others will take, which stay available besides what it takes now.
   std::int64_t reserved = 0;
+  /// KV of the prompt arrives later from elsewhere: others find it from publish_loaded on. Only of
+  /// blocks, with StoreRules::loads_alone.
+  bool arrives = false;
 };
 
 /// A copy of blocks to a pool from the one before it that has begun.

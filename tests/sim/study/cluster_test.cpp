@@ -160,7 +160,7 @@ TEST_P(ClusterOf, SteppingMovesNoResult) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Systems, ClusterOf, testing::ValuesIn(kSystems),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& system) { return system.param; });
 
 // Without stored KV every request computes its whole prompt, wherever it runs.
 TEST(Clusters, WithoutStoredKvTheLoadIsTheSameBehindAnyRouter) {
