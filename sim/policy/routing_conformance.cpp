@@ -14,7 +14,7 @@ namespace {
 using Kind = PolicyKind<RoutingPolicy>;
 using Check = ConformanceCheck<RoutingPolicy>;
 
-constexpr int kSteps = 2'000;
+constexpr int kSteps = 1'000;
 constexpr RoutingFacts kFacts{.instances = 5, .block_tokens = Tokens(16)};
 
 /// Choices in random traffic, one after the other.

@@ -82,6 +82,7 @@ class TrialCluster {
     policy_->on_dispatched(request, instance, now_);
     InstanceLoad& load = loads_[instance.value];
     ++load.requests;
+    ++load.waiting;
     load.prefill_tokens += sent.prompt;
     load.uncached_prefill_tokens += sent.prompt;
     load.prefill_blocks += sent.blocks;
@@ -169,6 +170,7 @@ class TrialCluster {
   }
   void end_prefill(const Sent& sent) {
     InstanceLoad& load = loads_[sent.instance.value];
+    --load.waiting;
     load.prefill_tokens -= sent.prompt;
     load.uncached_prefill_tokens -= sent.prompt;
     load.prefill_blocks -= sent.blocks;

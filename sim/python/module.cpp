@@ -130,27 +130,35 @@ py::dict run_sweep_shard(const std::string& file, const std::string& out, std::i
   return answer;
 }
 
-std::vector<std::string> check_eviction_policy(const std::string& name,
-                                               const std::vector<std::string>& plugins,
-                                               const py::list& declared) {
-  const PolicyRegistry registry = make_registry(plugins, declared);
-  const auto* const kind = find_policy(registry.eviction, name);
-  if (kind == nullptr) {
-    throw ConfigError("name: there is no eviction policy \"" + name + "\"");
+/// A line of an exception that a policy of Python raised.
+std::string raised_name(const std::exception& error) {
+  const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
+  if (raised == nullptr) {
+    return exception_name(error);
   }
-  const py::gil_scoped_release release;
-  return eviction_problems(*kind, [](const std::exception& error) {
-    const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
-    if (raised == nullptr) {
-      return exception_name(error);
+  const py::gil_scoped_acquire acquire;
+  if (!raised->matches(PyExc_Exception)) {
+    throw;  // Ctrl-C, or the end of the interpreter
+  }
+  return py::cast<std::string>(py::handle(raised->type()).attr("__name__")) + ": " +
+         py::cast<std::string>(py::str(raised->value()));
+}
+
+/// What a policy does not keep to, by the checks of its kind ("eviction" or "routing").
+std::vector<std::string> check_policy(const std::string& what, const std::string& name,
+                                      const std::vector<std::string>& plugins,
+                                      const py::list& declared) {
+  const PolicyRegistry registry = make_registry(plugins, declared);
+  const auto checked = [&](const auto& kinds, const auto& problems) {
+    const auto* const kind = find_policy(kinds, name);
+    if (kind == nullptr) {
+      throw ConfigError("name: there is no " + what + " policy \"" + name + "\"");
     }
-    const py::gil_scoped_acquire acquire;
-    if (!raised->matches(PyExc_Exception)) {
-      throw;  // Ctrl-C, or the end of the interpreter
-    }
-    return py::cast<std::string>(py::handle(raised->type()).attr("__name__")) + ": " +
-           py::cast<std::string>(py::str(raised->value()));
-  });
+    const py::gil_scoped_release release;
+    return problems(*kind, raised_name);
+  };
+  return what == "eviction" ? checked(registry.eviction, eviction_problems)
+                            : checked(registry.routing, routing_problems);
 }
 
 /// Kinds and names of all policies.
@@ -198,7 +206,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("simulate", &simulate_text);
   module.def("sweep_points", &sweep_points);
   module.def("run_sweep_shard", &run_sweep_shard);
-  module.def("check_eviction_policy", &check_eviction_policy);
+  module.def("check_policy", &check_policy);
   module.def("policies", &policies);
 }
 
