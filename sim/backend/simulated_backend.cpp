@@ -205,9 +205,9 @@ void SimulatedBackend::start_iteration(const IterationCommand& command) {
   const bool has_contexts = wants_contexts() && command.decode_batch > 0;
   KVTIER_ASSERT(!has_contexts || std::ssize(contexts_) == command.decode_batch,
                 "the running requests have told their contexts");
-  prefill_time_ =
-      has_contexts ? timing_->iteration_of(command.parts, contexts_)
-                   : timing_->iteration(command.parts, command.decode_batch, command.decode_context);
+  prefill_time_ = has_contexts ? timing_->iteration_of(command.parts, contexts_)
+                               : timing_->iteration(command.parts, command.decode_batch,
+                                                    command.decode_context);
   prefill_ = {.part = {},
               .key = {},
               .loads = command.loads,
@@ -420,8 +420,8 @@ void SimulatedBackend::step_iteration() {
   const Tokens context = decode_.context + Tokens(decode_.batch * reference_iteration_);
   reference_ticks_ = detail::time_sum(reference_ticks_, piece_at(*pieces_, context).at(context));
   if (wants_contexts()) [[unlikely]] {
-    reference_ticks_ = detail::time_sum(reference_ticks_,
-                                        window_ticks_now(*timing_, contexts_, reference_iteration_));
+    reference_ticks_ = detail::time_sum(
+        reference_ticks_, window_ticks_now(*timing_, contexts_, reference_iteration_));
   }
   gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
   if (reference_iteration_ + 1 == decode_end_iteration_) {

@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
-#include "sim/core/assert.hpp"
 #include "sim/replay/accesses.hpp"
 #include "sim/serving/cluster_router.hpp"
 #include "sim/serving/history.hpp"

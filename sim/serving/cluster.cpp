@@ -149,7 +149,8 @@ std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
   auto member = std::make_unique<Member>(number, config_, timing_, stepping_);
   member->sessions.all = of_blocks_ ? &contexts_.streams() : nullptr;
   member->observer.series = &series_[number.value];
-  member->observer.observer = observer_;
+  // A turn that is prefilled and decoded apart is reported where it ends.
+  member->observer.observer = network_ && number.value < first_decoder_ ? nullptr : observer_;
   member->observer.backend = &member->backend;
   Member* const made = member.get();
   member->instance.emplace(
@@ -191,13 +192,13 @@ Cluster::Cluster(const Setup& setup)
       first_decoder_(static_cast<std::uint32_t>(config_.cluster.disaggregation
                                                     ? config_.cluster.disaggregation->prefill
                                                     : config_.cluster.instances)),
-      router_({.config = setup.config,
-               .registry = setup.registry,
-               .streams = &contexts_.streams(),
-               .choice = &config_.cluster.router,
-               .instances = first_decoder_,
-               .phase = config_.cluster.disaggregation ? RoutingPhase::prefill
-                                                       : RoutingPhase::both}),
+      router_(
+          {.config = setup.config,
+           .registry = setup.registry,
+           .streams = &contexts_.streams(),
+           .choice = &config_.cluster.router,
+           .instances = first_decoder_,
+           .phase = config_.cluster.disaggregation ? RoutingPhase::prefill : RoutingPhase::both}),
       bytes_per_token_(kv_bytes_per_token(config_.model)),
       next_(static_cast<std::size_t>(config_.cluster.instances)),
       series_(static_cast<std::size_t>(config_.cluster.instances)),
@@ -210,8 +211,8 @@ Cluster::Cluster(const Setup& setup)
                              .choice = &apart->decode_router,
                              .instances = config_.cluster.instances - apart->prefill,
                              .phase = RoutingPhase::decode});
-    network_.emplace(network_topology(*config_.cluster.network, config_.cluster.instances,
-                                      apart->prefill));
+    network_.emplace(
+        network_topology(*config_.cluster.network, config_.cluster.instances, apart->prefill));
   }
   users_.on_measurement_begin = [this] { begin_measurement(); };
   users_.on_measurement_end = [this] { end_measurement(); };
@@ -422,17 +423,20 @@ void Cluster::dispatch(SessionSlot slot, Member& member) {
   if (turn.stage == Stage::prefill) {
     record.output = Tokens(1);
   }
+  if (of_blocks_) {
+    note_holder(turn.content.whole.stream, turn.instance);
+  }
   member.go_to(clock_.now());
-  turn.slot = member.instance->requests().dispatch(
-      {.number = slot,
-       .record = record,
-       .content = turn.content,
-       .shared_prompt = users_.shared_prompt(slot),
-       .priority = users_.priority(slot),
-       .begins_session = record.turn == 0,
-       .keeps_kv = turn.stage == Stage::prefill,
-       .fetches_kv = turn.stage == Stage::decode,
-       .slot = routes_turns_ ? std::nullopt : turn.slot});
+  turn.slot =
+      member.instance->requests().dispatch({.number = slot,
+                                            .record = record,
+                                            .content = turn.content,
+                                            .shared_prompt = users_.shared_prompt(slot),
+                                            .priority = users_.priority(slot),
+                                            .begins_session = record.turn == 0,
+                                            .keeps_kv = turn.stage == Stage::prefill,
+                                            .fetches_kv = turn.stage == Stage::decode,
+                                            .slot = routes_turns_ ? std::nullopt : turn.slot});
   count_requests(turn.instance);
   if (member.number.value != stepping_instance_) {
     next_.set(member.number.value, member.backend.next_time());
@@ -476,17 +480,24 @@ bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
   own.arrived = turn.arrived;
   own.measured = measured;
   if (turn.stage == Stage::decode) [[unlikely]] {
-    own.admitted = turn.prefilled.admitted;
-    own.found = turn.prefilled.found;
-    own.prefill_compute += turn.prefilled.prefill_compute;
-    own.exposed_load += turn.prefilled.exposed_load;
+    const Apart& apart = apart_[request];
+    own.admitted = apart.prefilled.admitted;
+    own.found = apart.prefilled.found;
+    own.prefill_compute += apart.prefilled.prefill_compute;
+    own.exposed_load += apart.prefilled.exposed_load;
   }
   clock_.hold();
   const bool ended = users_.finish(request);
   const std::optional<SessionSlot> next = clock_.release();
   if (of_blocks_) {
     contexts_.end_turn(request, ended);
-    contexts_.close_ended([this](StreamId stream) { return remembers(stream); });
+    contexts_.close_ended([this](StreamId stream) {
+      const bool remembered = remembers(stream);
+      if (!remembered && stream.value < holders_.size()) {
+        holders_[stream.value].clear();
+      }
+      return remembered;
+    });
   }
   if (ended) {
     turn = {};
@@ -497,9 +508,28 @@ bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
   return ended;
 }
 
+void Cluster::note_holder(StreamId stream, InstanceId instance) {
+  const Streams& streams = contexts_.streams();
+  for (; stream.valid(); stream = streams.parent(stream)) {
+    if (stream.value >= holders_.size()) {
+      holders_.resize(std::max(streams.size(), static_cast<std::size_t>(stream.value) + 1));
+    }
+    std::vector<std::uint32_t>& holders = holders_[stream.value];
+    if (std::find(holders.begin(), holders.end(), instance.value) != holders.end()) {
+      return;
+    }
+    holders.push_back(instance.value);
+  }
+}
+
 bool Cluster::remembers(StreamId stream) const {
-  return std::any_of(members_.begin(), members_.end(), [&](const auto& member) {
-    return !member->lost && member->instance->batcher().block_store()->remembers(stream);
+  if (stream.value >= holders_.size()) {
+    return false;
+  }
+  const std::vector<std::uint32_t>& holders = holders_[stream.value];
+  return std::any_of(holders.begin(), holders.end(), [&](std::uint32_t number) {
+    Member& member = *members_[number];
+    return !member.lost && member.instance->batcher().block_store()->remembers(stream);
   });
 }
 
@@ -507,15 +537,19 @@ bool Cluster::remembers(StreamId stream) const {
 
 void Cluster::place_apart(SessionSlot slot, const ClusterRouter::Request& request) {
   Turn& turn = turns_[slot];
-  turn.decoder =
-      InstanceId{decode_router_->route(request, turn.decode_id).value + first_decoder_};
+  if (slot >= apart_.size()) {
+    apart_.resize(static_cast<std::size_t>(slot) + 1);
+  }
+  Apart& apart = apart_[slot];
+  apart.decoder =
+      InstanceId{decode_router_->route(request, apart.decode_id).value + first_decoder_};
   turn.in_flight = true;
   ++in_flight_;
-  if (prefills_itself(turn.decoder, turn.content.prompt)) {
+  if (prefills_itself(apart.decoder, turn.content.prompt)) {
     ++transfers_.local;
     turn.stage = Stage::whole;
-    turn.instance = turn.decoder;
-    turn.id = turn.decode_id;
+    turn.instance = apart.decoder;
+    turn.id = apart.decode_id;
   } else {
     ++transfers_.apart;
     turn.stage = Stage::prefill;
@@ -525,32 +559,34 @@ void Cluster::place_apart(SessionSlot slot, const ClusterRouter::Request& reques
 }
 
 bool Cluster::prefills_itself(InstanceId decoder, const Context& prompt) {
-  const DisaggregationConfig& apart = *config_.cluster.disaggregation;
-  if (apart.decide == PrefillDecision::always) {
+  const DisaggregationConfig& rules = *config_.cluster.disaggregation;
+  if (rules.decide == PrefillDecision::always) {
     return false;
   }
   const Store& store = *members_[decoder.value]->instance->batcher().block_store();
   const Tokens net_new = prompt.tokens - store.match(prompt).tokens;
-  return net_new < apart.net_new_tokens &&
+  return net_new < rules.net_new_tokens &&
          static_cast<double>(net_new.value) <
-             apart.net_new_share * static_cast<double>(prompt.tokens.value);
+             rules.net_new_share * static_cast<double>(prompt.tokens.value);
 }
 
 void Cluster::end_prefill(SessionSlot slot, const RequestRecord& record) {
   Turn& turn = turns_[slot];
-  turn.prefilled = record;
-  turn.prefiller = turn.instance;
-  turn.since = clock_.now();
+  Apart& apart = apart_[slot];
+  apart.prefilled = record;
+  apart.prefiller = turn.instance;
+  apart.since = clock_.now();
   turn.stage = Stage::decode;
-  turn.instance = turn.decoder;
-  turn.id = turn.decode_id;
+  turn.instance = apart.decoder;
+  turn.id = apart.decode_id;
   dispatch(slot, *members_[turn.instance.value]);
 }
 
 void Cluster::fetch(std::uint32_t request, Tokens tokens) {
-  Turn& turn = turns_[request];
-  transfers_.room_ns.add((clock_.now() - turn.since).ns);
-  turn.since = clock_.now();
+  const Turn& turn = turns_[request];
+  Apart& apart = apart_[request];
+  transfers_.room_ns.add((clock_.now() - apart.since).ns);
+  apart.since = clock_.now();
   const Bytes bytes = bytes_per_token_ * tokens.value;
   transfers_.bytes += bytes;
   if (bytes.value == 0) {
@@ -560,7 +596,7 @@ void Cluster::fetch(std::uint32_t request, Tokens tokens) {
     return;
   }
   const std::size_t edge = network_->topology().find_edge(
-      static_cast<Medium>(turn.prefiller.value), static_cast<Medium>(turn.decoder.value));
+      static_cast<Medium>(apart.prefiller.value), static_cast<Medium>(apart.decoder.value));
   static_cast<void>(network_->start(edge, bytes, request, clock_.now()));
 }
 
@@ -573,17 +609,18 @@ void Cluster::step_network() {
 
 void Cluster::finish_transfer(SessionSlot slot) {
   const Turn& turn = turns_[slot];
-  transfers_.transfer_ns.add((clock_.now() - turn.since).ns);
+  const Apart& apart = apart_[slot];
+  transfers_.transfer_ns.add((clock_.now() - apart.since).ns);
   let_go_prefilled(slot);
   decode_router_->first_token(turn.id, in_group(turn.instance));
-  Member& decoder = *members_[turn.decoder.value];
+  Member& decoder = *members_[apart.decoder.value];
   decoder.go_to(clock_.now());
   decoder.instance->batcher().on_arrived(*turn.slot);
-  next_.set(turn.decoder.value, decoder.backend.next_time());
+  next_.set(apart.decoder.value, decoder.backend.next_time());
 }
 
 void Cluster::let_go_prefilled(SessionSlot slot) {
-  const std::uint32_t number = turns_[slot].prefiller.value;
+  const std::uint32_t number = apart_[slot].prefiller.value;
   Member& prefiller = *members_[number];
   prefiller.go_to(clock_.now());
   prefiller.instance->batcher().let_go_kept(slot);
@@ -676,7 +713,8 @@ void Cluster::set_speeds(InstanceId instance) {
   const TimingModel* timing = &timing_;
   for (std::size_t i = 0; i < slow_.size(); ++i) {
     const SlowInstanceConfig& slow = config_.cluster.slow[i];
-    if (slow.instance == static_cast<std::int64_t>(instance.value) && time_at(slow.from) <= clock_.now() &&
+    if (slow.instance == static_cast<std::int64_t>(instance.value) &&
+        time_at(slow.from) <= clock_.now() &&
         (!slow.until || clock_.now() < time_at(*slow.until))) {
       timing = slow_[i].get();
     }

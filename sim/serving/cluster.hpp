@@ -113,13 +113,6 @@ class Cluster final : private Dispatcher {
   struct Turn {
     TurnContent content;
     Stage stage = Stage::whole;
-    /// Of a turn whose prompt is computed elsewhere: where, and how; when that ended, and when its
-    /// transfer began; the instance that decodes, and the turn's number at its router.
-    InstanceId prefiller;
-    RequestRecord prefilled;
-    SimTime since;
-    InstanceId decoder;
-    std::uint64_t decode_id = 0;
     SimTime arrived;
     std::uint64_t id = 0;
     InstanceId instance;
@@ -127,6 +120,15 @@ class Cluster final : private Dispatcher {
     std::optional<SessionSlot> slot;
     bool in_flight = false;
     bool admitted = false;
+  };
+  /// Of a turn whose prompt may be computed elsewhere: where, and how; when that ended, and when
+  /// its transfer began; the instance that decodes, and the turn's number at its router.
+  struct Apart {
+    InstanceId prefiller;
+    RequestRecord prefilled;
+    SimTime since;
+    InstanceId decoder;
+    std::uint64_t decode_id = 0;
   };
 
   // Dispatcher
@@ -155,8 +157,7 @@ class Cluster final : private Dispatcher {
   }
   /// The instance's number in its group.
   [[nodiscard]] InstanceId in_group(InstanceId instance) const {
-    return instance.value < first_decoder_ ? instance
-                                           : InstanceId{instance.value - first_decoder_};
+    return instance.value < first_decoder_ ? instance : InstanceId{instance.value - first_decoder_};
   }
   [[nodiscard]] InstanceLoad& load(InstanceId instance) {
     return router_of(instance).load(in_group(instance));
@@ -170,6 +171,8 @@ class Cluster final : private Dispatcher {
   void notice(std::size_t fault);
   void come_back(std::size_t fault);
   void set_speeds(InstanceId instance);
+  /// The instance may hold blocks of the stream and of those that it forks from.
+  void note_holder(StreamId stream, InstanceId instance);
   [[nodiscard]] bool remembers(StreamId stream) const;
   void count_requests(InstanceId instance);
 
@@ -198,6 +201,11 @@ class Cluster final : private Dispatcher {
   std::vector<InstanceSeries> series_;
   std::vector<std::unique_ptr<SlowTiming>> slow_;
   std::vector<Turn> turns_;
+  /// With /cluster/disaggregation, as turns_.
+  std::vector<Apart> apart_;
+  /// By stream: the instances that may hold blocks of it. Those of the stream that it forks from
+  /// are among that one's, too.
+  std::vector<std::vector<std::uint32_t>> holders_;
   /// They wait for an instance that lives.
   std::vector<SessionSlot> parked_;
   std::int64_t in_flight_ = 0;

@@ -25,10 +25,11 @@ void describe(V& v, LostInstanceConfig& c) {
   v.field("at", c.at, "When it is lost, with its memory and all requests on it.",
           required(non_negative()));
   v.field("back", c.back, "When it comes back, empty; \"none\": never.", or_word("none"));
-  v.field("noticed_after", c.noticed_after,
-          "After so long the router knows. Until then it sends requests to the instance, which wait "
-          "there. When it knows, all of them are sent to other instances and start over.",
-          non_negative());
+  v.field(
+      "noticed_after", c.noticed_after,
+      "After so long the router knows. Until then it sends requests to the instance, which wait "
+      "there. When it knows, all of them are sent to other instances and start over.",
+      non_negative());
 }
 
 /// An instance whose GPUs are slow for some time.
@@ -77,9 +78,9 @@ constexpr auto enum_names(PrefillDecision) {
 }
 
 /// Prefill and decode on different instances, as vLLM's NIXL connector has it: a decode instance is
-/// chosen, a prefill instance computes the prompt and keeps its KV, the decode instance takes memory
-/// for the prompt, pulls what its own prefix cache lacks, computes the prompt's last token anew and
-/// goes on.
+/// chosen, a prefill instance computes the prompt and keeps its KV, the decode instance takes
+/// memory for the prompt, pulls what its own prefix cache lacks, computes the prompt's last token
+/// anew and goes on.
 struct DisaggregationConfig {
   std::int64_t prefill = 1;
   PolicyChoice decode_router{.name = "least_requests", .parameters = {}};

@@ -89,11 +89,10 @@ InstanceId ClusterRouter::route(const Request& request, std::uint64_t& id) {
   deliver();
   const RoutedRequest routed = describe(request);
   id = routed.id;
-  const InstanceId chosen =
-      policy_->choose(routed, {.now = now_,
-                               .candidates = candidates_,
-                               .loads = sees_at_once_ ? loads_ : reported_,
-                               .random = &random_});
+  const InstanceId chosen = policy_->choose(routed, {.now = now_,
+                                                     .candidates = candidates_,
+                                                     .loads = sees_at_once_ ? loads_ : reported_,
+                                                     .random = &random_});
   KVTIER_ASSERT(chosen.value < loads_.size() && loads_[chosen.value].alive,
                 "a router chooses one of its candidates");
   policy_->on_dispatched(routed, chosen, now_);

@@ -352,9 +352,9 @@ void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Prob
     const std::string pointer = fmt::format("/cluster/lost/{}", i);
     check_instance(lost.instance, pointer);
     if (lost.back && *lost.back <= lost.at) {
-      problems.add(pointer + "/back", fmt::format("expected a time after {}, got {}",
-                                                  format_quantity(lost.at),
-                                                  format_quantity(*lost.back)));
+      problems.add(pointer + "/back",
+                   fmt::format("expected a time after {}, got {}", format_quantity(lost.at),
+                               format_quantity(*lost.back)));
     }
     for (std::size_t j = 0; j < i; ++j) {
       const LostInstanceConfig& other = cluster.lost[j];
@@ -376,9 +376,9 @@ void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Prob
     const std::string pointer = fmt::format("/cluster/slow/{}", i);
     check_instance(slow.instance, pointer);
     if (slow.until && *slow.until <= slow.from) {
-      problems.add(pointer + "/until", fmt::format("expected a time after {}, got {}",
-                                                   format_quantity(slow.from),
-                                                   format_quantity(*slow.until)));
+      problems.add(pointer + "/until",
+                   fmt::format("expected a time after {}, got {}", format_quantity(slow.from),
+                               format_quantity(*slow.until)));
     }
   }
 }
@@ -428,7 +428,8 @@ void check_one_instance(const RunConfig& config, const std::string& what, Proble
     problems.add("/cluster/instances", fmt::format("expected 1, {} is of one instance, got {}",
                                                    what, config.cluster.instances));
   } else if (is_cluster(config)) {
-    problems.add("/cluster", fmt::format("expected no lost and no slow instance, {} has none", what));
+    problems.add("/cluster",
+                 fmt::format("expected no lost and no slow instance, {} has none", what));
   }
 }
 

@@ -23,8 +23,7 @@ void InstanceSeries::advance(SimTime now) {
   const std::size_t last = interval_at(now);
   while (since_ < now) {
     const auto at = static_cast<std::size_t>(since_.ns / width_ns_);
-    const SimTime end =
-        at == last ? now : SimTime(static_cast<std::int64_t>(at + 1) * width_ns_);
+    const SimTime end = at == last ? now : SimTime(static_cast<std::int64_t>(at + 1) * width_ns_);
     intervals_[at].request_ns += static_cast<double>(requests_ * (end - since_).ns);
     since_ = end;
   }

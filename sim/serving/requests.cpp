@@ -164,16 +164,15 @@ SessionSlot Requests::begin_turn(std::uint64_t timer) {
 TurnTokens Requests::tokens(SessionSlot slot) const {
   const Session& s = sessions_[slot];
   const RequestRecord& r = s.request;
-  return {
-      .shared_prompt = s.shared_prompt,
-      .named = s.contents.empty()         ? TurnContent{}
-               : dispatcher_ != nullptr ? s.contents.front()
-                                        : s.contents[static_cast<std::size_t>(r.turn)],
-      .first = r.turn == 0,
-      .history = r.history,
-      .input = r.input,
-      .output = r.output,
-      .cut = r.truncated};
+  return {.shared_prompt = s.shared_prompt,
+          .named = s.contents.empty()       ? TurnContent{}
+                   : dispatcher_ != nullptr ? s.contents.front()
+                                            : s.contents[static_cast<std::size_t>(r.turn)],
+          .first = r.turn == 0,
+          .history = r.history,
+          .input = r.input,
+          .output = r.output,
+          .cut = r.truncated};
 }
 
 /// Sets the timer of the turn after the one that ends at `end`.
@@ -195,7 +194,9 @@ SessionSlot Requests::dispatch(const DispatchedRequest& request) {
   s.request = request.record;
   s.shared_prompt = request.shared_prompt;
   s.priority = request.priority;
-  s.contents.assign(1, request.content);
+  if (request.content.prompt.stream.valid()) {
+    s.contents.assign(1, request.content);
+  }
   if (slot >= dispatched_.size()) {
     dispatched_.resize(static_cast<std::size_t>(slot) + 1);
   }
@@ -255,7 +256,7 @@ bool Requests::finish_dispatched(SessionSlot slot) {
   r.finished = last_finish_ = backend_.now();
   r.measured = r.measured && r.admitted >= measured_.from;
   if (r.measured) {
-    turn_metrics_.add(r);
+    served_.add(r);
   }
   ++finished_turns_;
   --load_->requests;
@@ -306,9 +307,9 @@ bool Requests::finish(SessionSlot slot) {
 }
 
 void Requests::check_finished() const {
-  KVTIER_ASSERT(begun_turns_ == finished_turns_ &&
-                    (is_dispatched() || finished_turns_ == workload_.turns()),
-                "every turn finished");
+  KVTIER_ASSERT(
+      begun_turns_ == finished_turns_ && (is_dispatched() || finished_turns_ == workload_.turns()),
+      "every turn finished");
   // A cluster begins to measure while commands run.
   KVTIER_ASSERT(is_dispatched() || measured_gpu_time().busy() <= measured_.span(),
                 "GPUs are busy for no longer than they are measured");
@@ -471,6 +472,7 @@ void Requests::begin_measurement() {
                .stationary = is_stationary_ && has_drawn_,
                .sessions_before = workload_.sessions() - (has_drawn_ ? 1 : 0)};
   turn_metrics_ = TurnMetrics(load_rates(config_));
+  served_ = {};
   gpu_time_before_ = gpu_time_;
   if (on_measurement_begin) {
     on_measurement_begin();

@@ -73,6 +73,25 @@ class Dispatcher {
   [[nodiscard]] virtual bool on_finished(std::uint32_t request, const RequestRecord& record) = 0;
 };
 
+/// The measured turns of an instance of a cluster. What else is counted of them is counted of the
+/// whole cluster: an instance among many should have little memory that each of its turns touches.
+struct ServedTurns {
+  std::int64_t turns = 0;
+  Tokens prompt_tokens;
+  /// Without a system of blocks, which counts hits itself.
+  Tokens found_tokens;
+  Tokens output_tokens;
+  Histogram ttft_ns;
+
+  void add(const RequestRecord& record) {
+    ++turns;
+    prompt_tokens += record.history + record.input;
+    found_tokens += record.found.reused;
+    output_tokens += record.output;
+    ttft_ns.add((record.first_token - record.arrived).ns);
+  }
+};
+
 /// A request as it is dispatched.
 struct DispatchedRequest {
   std::uint32_t number = 0;
@@ -246,6 +265,8 @@ class Requests final : public QueueView {
   // What was counted.
 
   [[nodiscard]] const TurnMetrics& turns() const { return turn_metrics_; }
+  /// In a cluster.
+  [[nodiscard]] const ServedTurns& served() const { return served_; }
   [[nodiscard]] const WorkloadStatistics& workload() const { return workload_; }
   [[nodiscard]] std::int64_t finished_turns() const { return finished_turns_; }
   /// Of the measured part: a run that has no stationary state is measured to its end.
@@ -373,6 +394,7 @@ class Requests final : public QueueView {
   SessionDurations session_durations_;
   Dispatcher* dispatcher_;
   InstanceLoad* load_;
+  ServedTurns served_;
   /// Tokens and bytes of a block of HBM.
   std::int64_t load_block_ = 16;
   Bytes load_block_bytes_;

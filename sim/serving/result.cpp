@@ -465,8 +465,8 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
     return ratio(static_cast<double>(count), span.seconds());
   };
   m["prompt_tokens_served_per_second"] = rate(prompts.value);
-  m["computed_tokens_per_second"] =
-      rate(of_blocks ? hits.prompt_tokens - hits.hit_tokens_in_all() : turns.computed_tokens().value);
+  m["computed_tokens_per_second"] = rate(of_blocks ? hits.prompt_tokens - hits.hit_tokens_in_all()
+                                                   : turns.computed_tokens().value);
   m["prompt_tokens_served_per_prefill_second"] =
       ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
   m["output_throughput_tokens_per_second"] = rate(turns.output_tokens.value);

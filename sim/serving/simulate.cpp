@@ -333,7 +333,7 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
     std::int64_t finished = 0;
     std::int64_t preemptions = 0;
     double queue = 0;
-    TurnMetrics turns;
+    ServedTurns turns;
     BlockHits hits;
     GpuTime gpu;
     for (const Cluster::Served& one : served) {
@@ -343,29 +343,33 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
         preemptions += instance.preemptions();
         const MeasuredPart& part = cluster.users().measured();
         queue += instance.queue_trend().mean(part.from, part.to);
-        turns.merge(instance.turns());
+        const ServedTurns& own = instance.requests().served();
+        turns.turns += own.turns;
+        turns.prompt_tokens += own.prompt_tokens;
+        turns.found_tokens += own.found_tokens;
+        turns.output_tokens += own.output_tokens;
+        turns.ttft_ns.merge(own.ttft_ns);
         hits += instance.block_hits().value_or(BlockHits{});
         gpu += instance.measured_gpu_time();
       }
     }
-    const auto prompts = static_cast<double>(turns.prompt_tokens().value);
-    Json json{{"instance", number},
-              {"requests", finished},
-              {"measured_requests", turns.turns},
-              {"prompt_tokens", turns.prompt_tokens().value},
-              {"output_tokens", turns.output_tokens.value},
-              {"prompt_hit_rate",
-               config.system.blocks
-                   ? share(static_cast<double>(hits.hit_tokens_in_all()),
-                           static_cast<double>(hits.prompt_tokens))
-                   : share(prompts - static_cast<double>(turns.computed_tokens().value), prompts)},
-              {"ttft_seconds", seconds_report(turns.ttft_ns)},
-              {"queue_length_mean", queue},
-              {"gpu_busy_fraction", share(gpu.busy().seconds(), span.seconds())},
-              {"prefill_gpu_seconds",
-               gpu.prefill.seconds() * static_cast<double>(config.hardware.gpus)},
-              {"preemptions", preemptions},
-              {"series", cluster.series(number).report(cluster.users().last_finish())}};
+    Json json{
+        {"instance", number},
+        {"requests", finished},
+        {"measured_requests", turns.turns},
+        {"prompt_tokens", turns.prompt_tokens.value},
+        {"output_tokens", turns.output_tokens.value},
+        {"prompt_hit_rate", config.system.blocks
+                                ? share(static_cast<double>(hits.hit_tokens_in_all()),
+                                        static_cast<double>(hits.prompt_tokens))
+                                : share(static_cast<double>(turns.found_tokens.value),
+                                        static_cast<double>(turns.prompt_tokens.value))},
+        {"ttft_seconds", seconds_report(turns.ttft_ns)},
+        {"queue_length_mean", queue},
+        {"gpu_busy_fraction", share(gpu.busy().seconds(), span.seconds())},
+        {"prefill_gpu_seconds", gpu.prefill.seconds() * static_cast<double>(config.hardware.gpus)},
+        {"preemptions", preemptions},
+        {"series", cluster.series(number).report(cluster.users().last_finish())}};
     all.push_back(std::move(json));
   }
   return all;
@@ -419,14 +423,14 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
                        report_timing(config, timing.get(), served));
   Json& metrics = result["metrics"];
   Json of_instances = instances_report(cluster, served, config);
-  metrics["cluster"] = Json{{"instances", config.cluster.instances},
-                            {"router", config.cluster.router.name},
-                            {"requests_sent_again", cluster.sent_again()},
-                            {"imbalance",
-                             {{"requests", imbalance(of_instances, "measured_requests")},
-                              {"prompt_tokens", imbalance(of_instances, "prompt_tokens")},
-                              {"prefill_gpu_seconds",
-                               imbalance(of_instances, "prefill_gpu_seconds")}}}};
+  metrics["cluster"] =
+      Json{{"instances", config.cluster.instances},
+           {"router", config.cluster.router.name},
+           {"requests_sent_again", cluster.sent_again()},
+           {"imbalance",
+            {{"requests", imbalance(of_instances, "measured_requests")},
+             {"prompt_tokens", imbalance(of_instances, "prompt_tokens")},
+             {"prefill_gpu_seconds", imbalance(of_instances, "prefill_gpu_seconds")}}}};
   if (config.cluster.disaggregation) {
     const Cluster::Transfers& transfers = cluster.transfers();
     metrics["cluster"]["prefill"] =

@@ -285,8 +285,7 @@ TEST_F(Validate, RefusesPointsOfASweepBeforeItRunsAny) {
            more + "}";
   };
   write("sweep.json", sweep(""));
-  expect_bad_input({"validate", "sweep.json"},
-                   {"two: /cluster: a device is one instance, got 2"});
+  expect_bad_input({"validate", "sweep.json"}, {"two: /cluster: a device is one instance, got 2"});
   write("sweep.json", sweep(R"(, "refused": "skip")"));
   std::vector<std::string> arguments = small({"--lock-step"});
   arguments[1] = "sweep.json";

@@ -81,9 +81,9 @@ double mean_wait_seconds(const Recorder& recorder) {
 
 // Round robin sends session 0 and 2 to instance 0, and 1 to instance 1. Session 2 waits for 0.
 TEST(Cluster, InstancesServeAtTheSameTime) {
-  const ClusterRun run(one_by_one(2, "round_robin"),
-                       {session(0, {turn(10, 1)}), session(1, {turn(10, 1)}),
-                        session(2, {turn(10, 1)})});
+  const ClusterRun run(
+      one_by_one(2, "round_robin"),
+      {session(0, {turn(10, 1)}), session(1, {turn(10, 1)}), session(2, {turn(10, 1)})});
   EXPECT_EQ(run.request(0).finished, at_ms(10));
   EXPECT_EQ(run.request(1).finished, at_ms(11));
   EXPECT_EQ(run.request(2).admitted, at_ms(10));
@@ -133,8 +133,8 @@ TEST(Cluster, TheRouterSeesLoadsOfTheLastReport) {
 TEST(Cluster, RequestsOfALostInstanceStartOver) {
   RunConfig config = one_by_one(2, "round_robin");
   config.cluster.lost = {{.instance = 0, .at = for_ms(5), .noticed_after = for_ms(3)}};
-  ClusterRun run(config, {session(0, {turn(10, 1)}), session(1, {turn(2, 1)}),
-                                session(6, {turn(10, 1)})});
+  ClusterRun run(config,
+                 {session(0, {turn(10, 1)}), session(1, {turn(2, 1)}), session(6, {turn(10, 1)})});
   EXPECT_EQ(run.request(1).finished, at_ms(3));
   EXPECT_EQ(run.request(0).arrived, at_ms(0));
   EXPECT_EQ(run.request(0).finished, at_ms(18));
@@ -160,9 +160,10 @@ TEST(Cluster, RefusesToWaitForever) {
     const ClusterRun run(config, {session(0, {turn(10, 1)}), session(20, {turn(10, 1)})});
     ADD_FAILURE() << "no instance serves them";
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(),
-                 "/cluster/lost: expected an instance that lives or comes back, 2 requests wait for "
-                 "one");
+    EXPECT_STREQ(
+        error.what(),
+        "/cluster/lost: expected an instance that lives or comes back, 2 requests wait for "
+        "one");
   }
 }
 
@@ -170,10 +171,9 @@ TEST(Cluster, RefusesToWaitForever) {
 // 10 tokens takes 30 ms, session 2's, which starts at 40 ms, takes 10.
 TEST(Cluster, WorkOfASlowInstanceTakesLonger) {
   RunConfig config = one_by_one(1, "round_robin");
-  config.cluster.slow = {
-      {.instance = 0, .from = for_ms(5), .until = for_ms(25), .factor = 3}};
-  const ClusterRun run(config, {session(0, {turn(10, 1)}), session(1, {turn(10, 1)}),
-                                session(2, {turn(10, 1)})});
+  config.cluster.slow = {{.instance = 0, .from = for_ms(5), .until = for_ms(25), .factor = 3}};
+  const ClusterRun run(
+      config, {session(0, {turn(10, 1)}), session(1, {turn(10, 1)}), session(2, {turn(10, 1)})});
   EXPECT_EQ(run.request(0).finished, at_ms(10));
   EXPECT_EQ(run.request(1).finished, at_ms(40));
   EXPECT_EQ(run.request(2).finished, at_ms(50));

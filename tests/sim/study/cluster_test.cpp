@@ -1,5 +1,7 @@
 /// Clusters of the systems that the project ships.
 
+#include "sim/serving/cluster.hpp"
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -17,7 +19,6 @@
 #include "sim/policy/routing_random.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/replay/untimed.hpp"
-#include "sim/serving/cluster.hpp"
 #include "sim/study/runs/bound.hpp"
 #include "tests/sim/study/support.hpp"
 
@@ -25,21 +26,18 @@ namespace kvtier::test {
 namespace {
 
 RunConfig small(const std::string& system, std::vector<std::string> more = {}) {
-  std::vector<std::string> settings{"/system=" + system,
-                                    "/hardware/dram/capacity=16GiB",
-                                    "/hardware/ssd/capacity=60GiB",
-                                    "/workload/sessions=150",
-                                    "/workload/arrival_rate=2/s",
-                                    "/workload/warmup_turns=0",
-                                    "/serving/slots=24"};
+  std::vector<std::string> settings{
+      "/system=" + system,      "/hardware/dram/capacity=16GiB", "/hardware/ssd/capacity=60GiB",
+      "/workload/sessions=150", "/workload/arrival_rate=2/s",    "/workload/warmup_turns=0",
+      "/serving/slots=24"};
   settings.insert(settings.end(), more.begin(), more.end());
   return resolved("examples/planner-70.json", settings);
 }
 
 /// All that a record says, but not when the run is measured.
 std::string text(const RequestRecord& r) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", r.session, r.turn,
-                     r.arrived.ns, r.history.value, r.input.value, r.output.value,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", r.session,
+                     r.turn, r.arrived.ns, r.history.value, r.input.value, r.output.value,
                      r.truncated.value, r.shared.value, r.shared_prompt, r.admitted.ns,
                      r.first_token.ns, r.finished.ns, r.found.reused.value,
                      static_cast<int>(r.found.medium), r.found.late,
@@ -47,8 +45,8 @@ std::string text(const RequestRecord& r) {
                      r.exposed_load.ns, r.late_wait.ns);
 }
 
-const std::vector<std::string> kSystems{"recompute", "attentionstore", "pensieve",  "vllm_0_2",
-                                        "vllm",      "sglang",         "vllm_cpu_offload"};
+const std::vector<std::string> kSystems{
+    "recompute", "attentionstore", "pensieve", "vllm_0_2", "vllm", "sglang", "vllm_cpu_offload"};
 
 class ClusterOf : public testing::TestWithParam<std::string> {};
 
@@ -88,9 +86,9 @@ class ShareOf final : public SessionSource {
   bool next(SessionSpec& session) override {
     while (all_->next(session)) {
       const RoutedRequest request{.id = id_++, .session = static_cast<std::uint64_t>(session.id)};
-      if (policy_->choose(request, {.candidates = instances_,
-                                    .loads = loads_,
-                                    .random = &random_}) == InstanceId{instance_}) {
+      if (policy_->choose(request,
+                          {.candidates = instances_, .loads = loads_, .random = &random_}) ==
+          InstanceId{instance_}) {
         return true;
       }
     }
@@ -165,9 +163,9 @@ INSTANTIATE_TEST_SUITE_P(Systems, ClusterOf, testing::ValuesIn(kSystems),
 // Without stored KV every request computes its whole prompt, wherever it runs.
 TEST(Clusters, WithoutStoredKvTheLoadIsTheSameBehindAnyRouter) {
   const auto run = [](const char* router) {
-    return simulate(small("recompute", {"/cluster/instances=4",
-                                        std::string("/cluster/router=") + router}),
-                    builtin_policies());
+    return simulate(
+        small("recompute", {"/cluster/instances=4", std::string("/cluster/router=") + router}),
+        builtin_policies());
   };
   const Json random = run("random");
   for (const char* router : {"session", "round_robin", "least_requests"}) {
@@ -212,15 +210,14 @@ TEST(Clusters, CostAsMuchAsTheirInstances) {
 }
 
 TEST(Clusters, HaveOneWarmUp) {
-  const double turns =
-      number_at(simulate(small("vllm"), builtin_policies()), "/metrics/turns");
-  const Json warm = simulate(
-      small("vllm", {"/cluster/instances=3", "/workload/warmup_turns=100"}), builtin_policies());
+  const double turns = number_at(simulate(small("vllm"), builtin_policies()), "/metrics/turns");
+  const Json warm = simulate(small("vllm", {"/cluster/instances=3", "/workload/warmup_turns=100"}),
+                             builtin_policies());
   EXPECT_EQ(number_at(warm, "/metrics/turns"), turns - 100);
 }
 
-// An instance that is lost in the middle of the run: every turn ends, some were sent twice, and what
-// had been stored there is gone.
+// An instance that is lost in the middle of the run: every turn ends, some were sent twice, and
+// what had been stored there is gone.
 TEST(Clusters, EveryTurnEndsWhenAnInstanceIsLost) {
   const std::string lost =
       R"(/cluster/lost=[{"instance": 1, "at": "40s", "back": "60s", "noticed_after": "2s"}])";
@@ -242,8 +239,8 @@ std::filesystem::path test_data() {
   return folder == nullptr ? std::filesystem::path() : std::filesystem::path(folder);
 }
 
-// Counted by a list of 5,859 blocks per pool: each request is looked up in its pool, then all of its
-// blocks are used from the tail to the head. There are 288,500 blocks.
+// Counted by a list of 5,859 blocks per pool: each request is looked up in its pool, then all of
+// its blocks are used from the tail to the head. There are 288,500 blocks.
 TEST(UntimedClusters, HitWhatWasCountedOnMooncakesConversations) {
   if (test_data().empty()) {
     GTEST_SKIP() << "KVTIER_TEST_DATA is not set";
