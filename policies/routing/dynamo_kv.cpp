@@ -87,20 +87,24 @@ class DynamoKvRouting final : public RoutingPolicy {
     candidates_.resize(instances);
   }
   void on_lost(InstanceId instance, SimTime) override {
+    looked_up_.reset();
     stored_.lose(instance);
     sent_->lose(instance);
   }
   void on_blocks_stored(InstanceId instance, BlockMedium medium, std::span<const BlockHash> blocks,
                         SimTime) override {
+    looked_up_.reset();
     stored_.store(instance, medium, blocks);
   }
   void on_blocks_removed(InstanceId instance, BlockMedium medium, std::span<const BlockHash> blocks,
                          SimTime) override {
+    looked_up_.reset();
     stored_.remove(instance, medium, blocks);
   }
 
   InstanceId choose(const RoutedRequest& request, const RoutingView& view) override {
     look_up(request, view.now);
+    looked_up_ = request.id;
     const double block_tokens = static_cast<double>(facts_.block_tokens.value);
     const double request_blocks = static_cast<double>(request.prompt.value) / block_tokens;
     double least_prefill = std::numeric_limits<double>::infinity();
@@ -118,7 +122,11 @@ class DynamoKvRouting final : public RoutingPolicy {
   }
 
   void on_dispatched(const RoutedRequest& request, InstanceId instance, SimTime now) override {
-    look_up(request, now);
+    // Nothing has changed if it was chosen for just now.
+    if (looked_up_ != request.id) {
+      look_up(request, now);
+    }
+    looked_up_.reset();
     const DynamoCandidate& candidate = candidates_[instance.value];
     const DynamoWeights& weights = settings_.weights;
     const double cached = static_cast<double>(candidate.device) +
@@ -268,6 +276,8 @@ class DynamoKvRouting final : public RoutingPolicy {
   std::vector<double> prefill_tokens_;
   std::vector<std::int64_t> active_blocks_;
   std::vector<DynamoCandidate> candidates_;
+  /// The request that candidates_ are of, until anything changes.
+  std::optional<std::uint64_t> looked_up_;
   std::vector<double> weights_;
 };
 
@@ -314,7 +324,7 @@ PolicyKind<RoutingPolicy> dynamo_kv_routing() {
                         .default_value = 0});
   parameters.push_back({.name = "kv_events",
                         .documentation = "1: blocks are known by events; 0: predicted",
-                        .unit = "(0 or 1)",
+                        .unit = "switch",
                         .minimum = 0,
                         .maximum = 1,
                         .default_value = 1});

@@ -426,7 +426,8 @@ TEST_F(List, ShowsPoliciesWithTheirKnowledgeAndParameters) {
   EXPECT_EQ(outcome.code, 0);
   for (const char* part : {"eviction (/system/tiers/TIER/eviction)", "  lru ", "  fifo ",
                            "  scheduler_aware ", "prefetch (/system/prefetch)", "  look_ahead ",
-                           "order (/system/order)", "  fcfs ", "knowledge look_ahead", "window"}) {
+                           "order (/system/order)", "  fcfs ", "knowledge look_ahead", "window",
+                           "routing (/cluster/router)", "  dynamo_kv ", "overlap_score_credit"}) {
     EXPECT_TRUE(contains(outcome.out, part)) << part;
   }
 }
