@@ -120,7 +120,7 @@ struct IterationTime {
 enum class CompletionKind : std::uint8_t { prefill, decode, transfer, timer };
 
 struct Completion {
-  CompletionKind kind;
+  CompletionKind kind = CompletionKind::timer;
   /// timer: its payload; transfer: its cookie; decode: iterations done; prefill: nanoseconds of
   /// compute, without waiting for KV.
   std::uint64_t payload = 0;

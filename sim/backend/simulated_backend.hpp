@@ -39,6 +39,13 @@ class SimulatedBackend final : public Backend {
                    const TimingModel& timing, DecodeStepping stepping);
 
   Completion wait() override;
+  /// When the next thing happens; kNever if nothing is pending. It need not be a completion.
+  [[nodiscard]] SimTime next_time();
+  /// The next thing happens. False if nothing is reported for it: a decode that is stepped through
+  /// goes on, or a transfer has moved all that it had so far.
+  [[nodiscard]] bool step(Completion& completion);
+  /// Nothing happens before this time, which is now from here on.
+  void idle_until(SimTime time);
   [[nodiscard]] bool pending() const override;
   void set_timer(SimTime at, std::uint64_t payload) override;
   TransferId start_transfer(const TransferCommand& command) override;
@@ -64,6 +71,10 @@ class SimulatedBackend final : public Backend {
   }
   /// Bytes that transfers from one medium to another were started or extended with.
   [[nodiscard]] Bytes moved(Medium from, Medium to) const;
+  /// The times of GPU commands that start from here on; outlives this.
+  void set_timing(const TimingModel& timing) {
+    (gpu_ == Gpu::idle ? timing_ : later_timing_) = &timing;
+  }
   [[nodiscard]] const TimingUse& timing_use() const { return timing_use_; }
   /// Throws InvariantError unless every transfer, timer and GPU command has been reported.
   void check_drained() const;
@@ -81,6 +92,7 @@ class SimulatedBackend final : public Backend {
     return topology().edges[links_.path_of(transfer)];
   }
   void advance_to(SimTime next);
+  [[nodiscard]] bool step_on(Completion& completion);
   Completion end_transfer(TransferId transfer, std::uint64_t cookie);
   [[gnu::noinline]] void land(const Landing& landing);
   [[gnu::noinline]] Completion finish_landing();
@@ -109,7 +121,9 @@ class SimulatedBackend final : public Backend {
   void watch_decode();
   [[nodiscard]] bool decode_goes_on();
 
-  const TimingModel& timing_;
+  const TimingModel* timing_;
+  /// That of the commands behind the one in work, if it is another.
+  const TimingModel* later_timing_ = nullptr;
   std::int64_t layers_;
   DecodeStepping stepping_;
   /// The backend acts at each begin and end of GPU work: decode steps through its iterations, or

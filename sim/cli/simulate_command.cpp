@@ -176,6 +176,13 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
     return 0;
   }
   check_untimed_options(options);
+  if (!options.timeline.empty() || options.occupancy) {
+    Problems problems;
+    check_one_instance(resolved.config,
+                       options.occupancy ? "the occupancy of tiers over time" : "a timeline",
+                       problems);
+    problems.throw_if_any();
+  }
   check_outputs({{"--json", options.json},
                  {"--requests", options.requests},
                  {"--timeline", options.timeline},

@@ -32,8 +32,8 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
     }
   };
   const SystemConfig& system = config.system;
-  refuse(config.replicas.count != 1, "/replicas/count",
-         fmt::format("a device is one server, got {}", config.replicas.count));
+  refuse(is_cluster(config), "/cluster",
+         fmt::format("a device is one instance, got {}", config.cluster.instances));
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
          "a device keeps keys without positions");

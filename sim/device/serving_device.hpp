@@ -13,8 +13,8 @@
 /// A device that serves a config: a decoder of the model's shape and memories for its tiers.
 namespace kvtier {
 
-/// Throws ConfigError, all reasons at once, for a config that a device cannot run: several
-/// replicas, compression, embedded positions, shared blocks, loads that one request waits for, and
+/// Throws ConfigError, all reasons at once, for a config that a device cannot run:
+/// clusters, compression, embedded positions, shared blocks, loads that one request waits for, and
 /// paging with more than HBM and one tier of memory behind it.
 void check_runs_on_device(const RunConfig& config, const Device& device);
 

@@ -72,6 +72,10 @@ void BlockBatcher::on_turn(SessionSlot slot) {
   Work& work = work_[slot] = Work{};
   work.content = contexts_.of(slot, requests_.tokens(slot));
   work.prompt = work.content.prompt.tokens;
+  if (requests_.is_dispatched()) [[unlikely]] {
+    work.fetches_kv = requests_.fetches_kv(slot);
+    requests_.note_cached(slot, store_->match(work.content.prompt).tokens);
+  }
 }
 
 void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
@@ -160,7 +164,7 @@ void BlockBatcher::check_invariants() const {
   KVTIER_ASSERT(tiers_.front()->total() == bytes(0, capacity_ - free.empty) &&
                     tiers_.front()->used(Account::running) == bytes(0, capacity_ - free.available),
                 "HBM has running requests and stored blocks");
-  KVTIER_ASSERT(ended_.empty() && begun_.empty() && !any_copies(),
+  KVTIER_ASSERT(ended_.empty() && begun_.empty() && kept_.empty() && !any_copies(),
                 "the tier behind knows of all that ended");
 }
 
@@ -200,7 +204,8 @@ bool BlockBatcher::has_candidate() const {
 
 /// Nothing runs, and all that ended has been written.
 bool BlockBatcher::is_idle() const {
-  return running_.empty() && loading_.empty() && ended_.empty() && begun_.empty() && !any_copies();
+  return running_.empty() && loading_.empty() && ended_.empty() && begun_.empty() &&
+         kept_.empty() && !any_copies();
 }
 
 void BlockBatcher::note_wait() {
@@ -483,8 +488,71 @@ void BlockBatcher::admit_all(Tokens& budget) {
   }
 }
 
+BlockBatcher::Admitted BlockBatcher::admit_to_fetch(SessionSlot slot) {
+  Work& work = work_[slot];
+  const Context prompt = prompt_of(slot);
+  Match match = store_->match(prompt);
+  const Room room{.taken = work.prompt,
+                  .needed = work.prompt,
+                  .watermark = running_.empty() ? 0 : watermark_,
+                  .reserved = reserved_blocks(),
+                  .arrives = true};
+  if (!acquire(slot, room, match)) {
+    return Admitted::no_room;
+  }
+  work.fetches_kv = false;
+  // The last token is computed again, with which the response begins.
+  work.computed = work.prompt - Tokens(1);
+  work.loads = Tokens(0);
+  work.loading = match.tokens < work.computed;
+  if (by_priority_) {
+    insert(loading_, slot);
+  } else {
+    loading_.push_back(slot);
+  }
+  if (work.loading) {
+    requests_.fetch(slot, work.prompt - match.tokens);
+  } else {
+    requests_.fetch(slot, Tokens(0));
+  }
+  return Admitted::loads;
+}
+
+void BlockBatcher::on_arrived(SessionSlot slot) {
+  work_[slot].loading = false;
+  stop_decode();
+  if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
+    backend_.set_timer(backend_.now(), kBatcherTimer);
+  }
+  proceed();
+}
+
+void BlockBatcher::keep(SessionSlot slot) {
+  const Work& work = work_[slot];
+  kept_.emplace(requests_.number(slot), Kept{work.id, context(work, work.held)});
+  leave_running(slot);
+}
+
+void BlockBatcher::let_go_kept(std::uint32_t request) {
+  const auto found = kept_.find(request);
+  KVTIER_ASSERT(found != kept_.end(), "KV that is let go was kept");
+  const bool grown = store_->grow(found->second.id, found->second.context);
+  KVTIER_ASSERT(grown, "it has memory for what it holds");
+  store_->release(found->second.id);
+  kept_.erase(found);
+  lacks_room_ = false;
+  settle();
+  if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
+    backend_.set_timer(backend_.now(), kBatcherTimer);
+  }
+  proceed();
+}
+
 BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   Work& work = work_[slot];
+  if (work.fetches_kv) [[unlikely]] {
+    return admit_to_fetch(slot);
+  }
   const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
   if (match.waits || (delays_duplicates_ && is_being_computed(slot, match))) {
@@ -606,6 +674,9 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
              .cause = reused < r.history ? LossCause::capacity : LossCause::none,
              .nearer = {spread ? match.by_pool[0] : Tokens(0)}};
   work.found = match.by_pool;
+  if (requests_.fetches_kv(slot)) [[unlikely]] {
+    return;  // its prompt was counted where it was computed
+  }
   ++hits_.turns;
   hits_.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
   hits_.prompt_tokens += work.prompt.value;
@@ -776,7 +847,7 @@ void BlockBatcher::finish_iteration() {
         continue;
       }
       if (work.generated.value == 0) {
-        r.first_token = now;
+        requests_.first_token(slot);
       }
       r.decode_share -= decode_per_request_;
       ++work.generated.value;
@@ -873,7 +944,11 @@ void BlockBatcher::finish_turn(SessionSlot slot) {
   if (store_->offloads()) {
     ended_.push_back({work_[slot].id, work_[slot].computed});
   }
-  let_go(slot);
+  if (requests_.keeps_kv(slot)) [[unlikely]] {
+    keep(slot);
+  } else {
+    let_go(slot);
+  }
   settle();
   contexts_.end_turn(slot, requests_.finish(slot));
   if (!store_->offloads()) {

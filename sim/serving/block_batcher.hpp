@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/serving/batcher.hpp"
@@ -67,6 +68,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] PrefetchCounters prefetches() const override { return {}; }
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
   [[nodiscard]] const BlockHits* block_hits() const override { return &hits_; }
+  void on_arrived(SessionSlot slot) override;
+  void let_go_kept(std::uint32_t request) override;
+  [[nodiscard]] Store* block_store() override { return store_.get(); }
   void check_invariants() const override;
   // StoredKv
   [[nodiscard]] EntryId needed_entry(SessionSlot) const override { return kNoEntry; }
@@ -106,6 +110,8 @@ class BlockBatcher : public Batcher, private StoredKv {
     bool loading = false;
     /// It was admitted before.
     bool counted = false;
+    /// KV of its prompt comes from another instance.
+    bool fetches_kv = false;
     /// It holds a number of the store.
     bool known = false;
     /// Not all that was computed has been taken by the tier behind.
@@ -170,6 +176,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   void set_preempted(SessionSlot slot);
   void admit_all(Tokens& budget);
   [[nodiscard]] Admitted admit(SessionSlot slot, Tokens& budget);
+  /// Of a request whose KV comes from another instance.
+  [[nodiscard]] Admitted admit_to_fetch(SessionSlot slot);
   /// Its KV has been loaded. False: there is no room for its first step.
   [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);
   /// Memory for a request that is admitted, with so many tokens of KV. The match is what was found.
@@ -207,6 +215,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// The request has so many tokens more.
   void decode(SessionSlot slot, std::int64_t iterations);
   void finish_turn(SessionSlot slot);
+  /// It ends, and its memory stays until let_go_kept.
+  void keep(SessionSlot slot);
   /// It ends, or is preempted: its memory is free.
   void let_go(SessionSlot slot);
   void leave_running(SessionSlot slot);
@@ -274,6 +284,12 @@ class BlockBatcher : public Batcher, private StoredKv {
     RequestId id;
     Tokens computed;
   };
+  /// Requests that have ended, by number, and the contexts whose KV they keep.
+  struct Kept {
+    RequestId id;
+    Context context;
+  };
+  std::unordered_map<std::uint32_t, Kept> kept_;
   /// Requests that ended in the last iteration, of which the tier behind does not know yet.
   std::vector<Ended> ended_;
   /// Copies that begin with the next iteration, and those in work.

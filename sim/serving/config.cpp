@@ -7,6 +7,7 @@
 
 #include "hw/profile/profile_timing.hpp"
 #include "sim/backend/backend.hpp"
+#include "sim/policy/routing.hpp"
 #include "sim/serving/read_buffer.hpp"
 
 namespace kvtier {
@@ -368,6 +369,116 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   });
 }
 
+void check_router(const RunConfig& config, const PolicyChoice& router, std::int64_t instances,
+                  const std::string& pointer, const PolicyRegistry& registry, Problems& problems) {
+  const std::size_t before = problems.lines().size();
+  check_policy(router, registry.routing, config.serving.knowledge, pointer, problems);
+  const auto* kind = find_policy(registry.routing, router.name);
+  if (kind == nullptr || problems.lines().size() > before) {
+    return;
+  }
+  const RoutingNeeds needs = kind->make(router.parameters)->needs();
+  if (instances > needs.instances_max) {
+    problems.add(pointer, fmt::format("expected a router of {} instances, the index of {} holds {}",
+                                      instances, kind->name, needs.instances_max));
+  }
+  if (needs.block_events && is_cluster(config) &&
+      (!config.system.blocks || config.system.blocks->unit != EvictionUnit::block)) {
+    problems.add(pointer, fmt::format("router {} is told which blocks instances store: expected a "
+                                      "system with /system/blocks, whose unit is block",
+                                      kind->name));
+  }
+}
+
+/// A network has a place for so many.
+constexpr std::int64_t kMostNetworkedInstances = 256;
+
+void check_disaggregation(const RunConfig& config, const PolicyRegistry& registry,
+                          Problems& problems) {
+  const DisaggregationConfig& apart = *config.cluster.disaggregation;
+  const std::string pointer = "/cluster/disaggregation";
+  if (apart.prefill >= config.cluster.instances) {
+    problems.add(pointer + "/prefill",
+                 fmt::format("expected fewer than the {} instances, the others decode, got {}",
+                             config.cluster.instances, apart.prefill));
+  }
+  if (config.cluster.instances > kMostNetworkedInstances) {
+    problems.add("/cluster/instances",
+                 fmt::format("with /cluster/disaggregation expected at most {}, got {}",
+                             kMostNetworkedInstances, config.cluster.instances));
+  }
+  check_router(config, apart.decode_router, config.cluster.instances - apart.prefill,
+               pointer + "/decode_router", registry, problems);
+  if (!config.cluster.network) {
+    problems.add("/cluster/network",
+                 "expected a network, over which the KV of prompts goes, got \"none\"");
+  }
+  const SystemConfig& system = config.system;
+  if (!system.blocks || system.blocks->unit != EvictionUnit::block || !system.tiers.hbm ||
+      system.tiers.count() > 1 || system.batching != Batching::unified ||
+      load_wait(system) != LoadWait::request) {
+    problems.add(pointer,
+                 "expected a system with /system/blocks, whose unit is block, with batching "
+                 "unified, /system/load/wait request and hbm as its only tier");
+  }
+  if (!config.cluster.lost.empty()) {
+    problems.add("/cluster/lost", "with /cluster/disaggregation expected none");
+  }
+}
+
+void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  const ClusterConfig& cluster = config.cluster;
+  check_router(config, cluster.router,
+               cluster.disaggregation ? cluster.disaggregation->prefill : cluster.instances,
+               "/cluster/router", registry, problems);
+  if (cluster.disaggregation) {
+    check_disaggregation(config, registry, problems);
+  } else if (cluster.network) {
+    problems.add("/cluster/network",
+                 "expected \"none\": nothing crosses it without /cluster/disaggregation");
+  }
+  const auto check_instance = [&](std::int64_t instance, const std::string& pointer) {
+    if (instance >= cluster.instances) {
+      problems.add(pointer + "/instance", fmt::format("expected less than the {} instances, got {}",
+                                                      cluster.instances, instance));
+    }
+  };
+  for (std::size_t i = 0; i < cluster.lost.size(); ++i) {
+    const LostInstanceConfig& lost = cluster.lost[i];
+    const std::string pointer = fmt::format("/cluster/lost/{}", i);
+    check_instance(lost.instance, pointer);
+    if (lost.back && *lost.back <= lost.at) {
+      problems.add(pointer + "/back",
+                   fmt::format("expected a time after {}, got {}", format_quantity(lost.at),
+                               format_quantity(*lost.back)));
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      const LostInstanceConfig& other = cluster.lost[j];
+      if (other.instance == lost.instance && (!other.back || *other.back >= lost.at) &&
+          (!lost.back || *lost.back >= other.at)) {
+        problems.add(pointer, fmt::format("instance {} is lost already at that time "
+                                          "(/cluster/lost/{})",
+                                          lost.instance, j));
+      }
+    }
+  }
+  if (!cluster.lost.empty() && !routes_turns(config.system)) {
+    problems.add("/cluster/lost",
+                 "expected none: a system that stores the KV of sessions, without /system/blocks, "
+                 "keeps each session on its instance");
+  }
+  for (std::size_t i = 0; i < cluster.slow.size(); ++i) {
+    const SlowInstanceConfig& slow = cluster.slow[i];
+    const std::string pointer = fmt::format("/cluster/slow/{}", i);
+    check_instance(slow.instance, pointer);
+    if (slow.until && *slow.until <= slow.from) {
+      problems.add(pointer + "/until",
+                   fmt::format("expected a time after {}, got {}", format_quantity(slow.from),
+                               format_quantity(*slow.until)));
+    }
+  }
+}
+
 void check_load(const SystemConfig& system, Problems& problems) {
   if (load_wait(system) == LoadWait::request && system.load.buffers != 0 && !system.paging) {
     problems.add("/system/load/buffers",
@@ -408,10 +519,13 @@ bool waits_for_whole_load(const RunConfig& config, Medium from) {
           config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
 }
 
-void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems) {
-  if (config.replicas.count > 1) {
-    problems.add("/replicas/count", fmt::format("expected 1, {} is of one server, got {}", what,
-                                                config.replicas.count));
+void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems) {
+  if (config.cluster.instances > 1) {
+    problems.add("/cluster/instances", fmt::format("expected 1, {} is of one instance, got {}",
+                                                   what, config.cluster.instances));
+  } else if (is_cluster(config)) {
+    problems.add("/cluster",
+                 fmt::format("expected no lost and no slow instance, {} has none", what));
   }
 }
 
@@ -423,6 +537,10 @@ Bytes unused_hbm(const RunConfig& config) {
   }
   const double card = static_cast<double>(config.hardware.hbm.capacity.value);
   return Bytes(std::llround(card * (1 - engine->memory_share))) + engine->reserved_memory;
+}
+
+bool routes_turns(const SystemConfig& system) {
+  return system.blocks.has_value() || system.tiers.count() == 0;
 }
 
 Bytes kv_room(const RunConfig& config) {
@@ -582,6 +700,7 @@ void check_with_model(const RunConfig& config, const PolicyRegistry& registry, b
   }
   check_blocks(config, registry, problems);
   check_paging(config, problems);
+  check_cluster(config, registry, problems);
   check_load(config.system, problems);
   check_sharing(config, problems);
   check_compression(config.system, problems);

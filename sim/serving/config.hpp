@@ -13,6 +13,7 @@
 #include "sim/core/config.hpp"
 #include "sim/core/key_positions.hpp"
 #include "sim/policy/policy.hpp"
+#include "sim/serving/cluster_config.hpp"
 #include "sim/store/rules.hpp"
 #include "sim/store/tier_config.hpp"
 #include "traces/workload.hpp"
@@ -431,18 +432,6 @@ void describe(V& v, ServingConfig& c) {
           between(0, 0.9));
 }
 
-/// Servers that share a workload and nothing else, so each of them is an instance of its own. A
-/// random draw gives each session its server.
-struct ReplicasConfig {
-  std::int64_t count = 1;
-};
-template <class V>
-void describe(V& v, ReplicasConfig& c) {
-  v.field("count", c.count, "Servers, each with all of /hardware.", between(1, 1024));
-  v.gone("routing",
-         "replicas serve whole sessions; routing turns between instances comes with /cluster");
-}
-
 /// Replications take the seeds behind the first, which have to exist, too.
 [[nodiscard]] inline Limits seed_limits() { return between(0, 9e18); }
 
@@ -451,7 +440,7 @@ struct RunConfig {
   HardwareConfig hardware;
   SystemConfig system;
   ServingConfig serving;
-  ReplicasConfig replicas;
+  ClusterConfig cluster;
   WorkloadConfig workload;
   std::int64_t seed = 1;
 };
@@ -464,7 +453,8 @@ void describe(V& v, RunConfig& c) {
   v.field("system", c.system, "Which tiers are used and how: a preset's name or an object.",
           required());
   v.field("serving", c.serving, "What all compared systems share.");
-  v.field("replicas", c.replicas, "Several servers behind a router.");
+  v.rare("cluster", c.cluster, ClusterConfig{}, "Several instances behind a router.");
+  v.gone("replicas", "write \"cluster\": {\"instances\": N}, whose router is /cluster/router");
   v.field("workload", c.workload, "The conversations.", required());
   v.field("seed", c.seed, "Master seed of every random stream.", seed_limits());
 }
@@ -476,8 +466,17 @@ void describe(V& v, RunConfig& c) {
 /// entry that does not fit. Pointers are those of a whole config.
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems);
 
-/// Reports several replicas where `what` is of one server.
-void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems);
+/// Whether a run is of several instances, or of one with what only a cluster has.
+[[nodiscard]] inline bool is_cluster(const RunConfig& config) {
+  const ClusterConfig& cluster = config.cluster;
+  return cluster.instances > 1 || cluster.disaggregation || !cluster.lost.empty() ||
+         !cluster.slow.empty();
+}
+/// Reports a cluster where `what` is of one instance.
+void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems);
+/// Whether any instance can serve a session's next turn: they store blocks that requests share, or
+/// nothing.
+[[nodiscard]] bool routes_turns(const SystemConfig& system);
 
 /// With blocks, without tiers, or with a tier in HBM that running requests share, nothing is set
 /// aside.

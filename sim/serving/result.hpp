@@ -46,12 +46,10 @@ struct LinkReport {
 [[nodiscard]] Json cost_report(const RunConfig& config, double hours);
 /// The instances of a run, one or several that share its workload.
 using Instances = std::span<Instance* const>;
-/// `load` and `metrics` of a timed run. Of several instances: hit rates, means and quantiles are of
-/// all their turns, bytes, time, dollars and rates are sums, shares of time are those of all
-/// together, the verdict that of the worst. Intervals by batch means are of one sequence of turns,
-/// so there are none. `links` are those of all instances.
-[[nodiscard]] Json load_report(Instances instances, const RunConfig& config,
-                               const WorkloadStatistics& workload);
+/// `load` and `metrics` of a timed run. `users` are those of the whole run, with what was counted
+/// of their turns. Of several instances: bytes, time and dollars are sums, shares of time are those
+/// of all together, the verdict that of the worst. `links` are those of all instances.
+[[nodiscard]] Json load_report(Requests& users, Instances instances, const RunConfig& config);
 /// The measured part has to last this many times as long as the sessions that live at a time last
 /// on average. Shorter ones were up to 16 % off in the rate that meets an SLO.
 inline constexpr double kSessionDurations = 10;
@@ -64,7 +62,7 @@ inline constexpr const char* kLoadExceedsCapacity = "load exceeds capacity";
 /// `load/too_short` says why. With "measure": "all" that is judged by the rate of requests alone,
 /// and is no verdict. Null where the load exceeds capacity.
 inline constexpr const char* kRunTooShort = "run too short to tell";
-[[nodiscard]] Json metrics_report(Instances instances, const RunConfig& config,
-                                  const std::vector<LinkReport>& links);
+[[nodiscard]] Json metrics_report(const Requests& users, Instances instances,
+                                  const RunConfig& config, const std::vector<LinkReport>& links);
 
 }  // namespace kvtier

@@ -79,6 +79,9 @@ void ExtentPool::drop(std::uint32_t at) {
   recent_ -= extent.frequent ? 0 : extent.size();
   if (!is_keyless(extent)) {
     resident_ -= extent.size();
+    if (!extent.hidden) {
+      tell_removed(extent.stream, extent.begin, extent.end);
+    }
     if (!hidden_.empty()) {
       uncover(extent.stream, extent.begin, extent.end);
     }
@@ -594,6 +597,7 @@ ExtentPool::Extent ExtentPool::newcomer(const BlockRun& run) {
   for (ExtentPool& ghosts : ghosts_) {
     ghosts.remove(run);
   }
+  tell_stored(run.stream, run.begin, run.end);
   return made;
 }
 
@@ -672,6 +676,7 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
     }
     BlockRun run{extent.stream, extent.begin, extent.end, leaf ? End::tail : extent.first};
     const bool frequent = extent.frequent;
+    const bool hidden = extent.hidden;
     if (part == extent.size()) {
       unorder(at);
       free_extent(at);
@@ -693,6 +698,9 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
     if (!keyless) {
       resident_ -= part;
       victims.push_back(run);
+      if (!hidden) {
+        tell_removed(run.stream, run.begin, run.end);
+      }
       if (!hidden_.empty()) [[unlikely]] {
         uncover(run.stream, run.begin, run.end);
       }
@@ -723,6 +731,7 @@ void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) 
     hidden_.erase(std::find(hidden_.begin(), hidden_.end(), earliest));
     extents_[earliest].hidden = false;
     link_in_stream(earliest);
+    tell_stored(stream, extents_[earliest].begin, extents_[earliest].end);
     at = piece.begin;
   }
 }
@@ -736,6 +745,7 @@ void ExtentPool::remove(const BlockRun& run) {
       const bool frequent = extents_[part].frequent;
       unorder(part);
       free_extent(part);
+      tell_removed(run.stream, piece.begin, piece.end);
       used_ -= size;
       resident_ -= size;
       evictable_ -= size;
@@ -782,6 +792,7 @@ void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t copy) {
     }
     return;
   }
+  tell_stored(run.stream, run.begin, run.end);
   if (order_ != Order::fifo) {
     // A request that is computed chunk by chunk stays one extent.
     const std::uint32_t ahead = locate(run.stream, run.begin);

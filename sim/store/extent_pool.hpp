@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/core/streams.hpp"
+#include "sim/store/block_listener.hpp"
 #include "sim/store/block_run.hpp"
 #include "sim/store/store.hpp"
 
@@ -27,6 +28,11 @@ class ExtentPool {
 
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
+  /// Is told of blocks from here on, as those of pool `number`. It outlives this.
+  void set_listener(BlockListener* listener, std::size_t number) {
+    listener_ = listener;
+    number_ = number;
+  }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   /// Blocks of all kinds, and of those how many may leave.
   [[nodiscard]] std::int64_t used() const { return used_; }
@@ -205,6 +211,16 @@ class ExtentPool {
 
     [[nodiscard]] std::int64_t size() const { return end - begin; }
   };
+  void tell_stored(StreamId stream, std::int64_t begin, std::int64_t end) {
+    if (listener_ != nullptr) [[unlikely]] {
+      listener_->on_stored(number_, {stream, begin, end});
+    }
+  }
+  void tell_removed(StreamId stream, std::int64_t begin, std::int64_t end) {
+    if (listener_ != nullptr) [[unlikely]] {
+      listener_->on_removed(number_, {stream, begin, end});
+    }
+  }
   struct Ends {
     std::uint32_t front = kNone;
     std::uint32_t back = kNone;
@@ -299,6 +315,8 @@ class ExtentPool {
   [[nodiscard]] std::uint32_t victim() const;
 
   PoolRules rules_;
+  BlockListener* listener_ = nullptr;
+  std::size_t number_ = 0;
   Order order_ = Order::lru;
   std::int64_t capacity_;
   std::int64_t round_;

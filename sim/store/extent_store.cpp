@@ -91,6 +91,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (rules_.requests_in_first && pools_.size() > 1 && !has_victims_behind_) {
       load(kept, match);
     }
+    if (room.arrives) [[unlikely]] {
+      kept.loaded = taken;
+    }
     if (rules_.publication == Publication::scheduling && !awaits(kept)) {
       publish(kept, taken);
     }
@@ -194,6 +197,12 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
     return pools_[pool]->contents();
+  }
+  bool set_listener(BlockListener* listener) override {
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->set_listener(listener, i);
+    }
+    return true;
   }
   void check_invariants() const override {
     for (const auto& pool : pools_) {

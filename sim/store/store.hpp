@@ -41,6 +41,9 @@ struct Room {
   std::int64_t watermark = 0;
   /// Blocks that others will take, which stay available besides what it takes now.
   std::int64_t reserved = 0;
+  /// KV of the prompt arrives later from elsewhere: others find it from publish_loaded on. Only of
+  /// blocks, with StoreRules::loads_alone.
+  bool arrives = false;
 };
 
 /// A copy of blocks to a pool from the one before it that has begun.
@@ -80,6 +83,7 @@ struct FreeBlocks {
   std::int64_t empty = 0;
 };
 
+class BlockListener;
 class OffloadCalls;
 
 /// Dense number of a request that holds KV in the first pool.
@@ -178,6 +182,8 @@ class Store {
   /// All that a pool holds, block by block in the order of eviction, blocks in use last and sorted:
   /// for tests.
   [[nodiscard]] virtual std::vector<Stretch> contents(std::size_t pool) const = 0;
+  /// Tells of blocks from here on; the listener outlives the store. False: this store does not.
+  virtual bool set_listener(BlockListener*) { return false; }
   /// Throws InvariantError if accounts and contents do not agree.
   virtual void check_invariants() const = 0;
 };

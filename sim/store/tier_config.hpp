@@ -22,6 +22,8 @@ namespace kvtier {
 struct PolicyChoice {
   std::string name;
   PolicyParameters parameters;
+
+  friend bool operator==(const PolicyChoice&, const PolicyChoice&) = default;
 };
 void read_config(PolicyChoice& choice, const Json& json, const std::string& pointer,
                  Problems& problems);

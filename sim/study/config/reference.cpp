@@ -192,7 +192,7 @@ std::string config_reference(const std::string& which, const PolicyRegistry& reg
   }
   std::string text = titled("workload", section("/workload", defaults.workload));
   text += "\n" + titled("serving", section("/serving", defaults.serving));
-  text += "\n" + titled("replicas", section("/replicas", defaults.replicas));
+  text += "\n" + titled("cluster", section("/cluster", defaults.cluster));
   text += "\n" + titled("system", system);
   text += "\n" + titled("hardware", hardware);
   text += "\n" + titled("model", model);

@@ -57,14 +57,14 @@ std::string identity_of(const RunConfig& config) {
 }
 
 double dollars_per_hour(const RunConfig& config) {
-  return cost_report(config, static_cast<double>(config.replicas.count))["total"].get<double>();
+  return cost_report(config, static_cast<double>(config.cluster.instances))["total"].get<double>();
 }
 
 /// Of a system with one tier, evicted by LRU alone, which keeps whole sessions; nullopt of others.
 std::optional<Bytes> lru_capacity(const RunConfig& config) {
   const SystemConfig& system = config.system;
   if (system.tiers.count() != 1 || system.paging || system.sharing == Sharing::prompts ||
-      config.replicas.count > 1) {
+      config.cluster.instances > 1) {
     return std::nullopt;
   }
   const auto of = [](const auto& tier, const auto& installed) -> std::optional<Bytes> {
@@ -373,8 +373,8 @@ class Search {
       return known->second;
     }
     RunConfig config = point.resolved->config;
-    // The share that each of several servers has may be too small to cut.
-    if (config.workload.sessions && config.replicas.count == 1) {
+    // The share that each of several instances has may be too small to cut.
+    if (config.workload.sessions && config.cluster.instances == 1) {
       const auto part = [&](std::int64_t whole) {
         return static_cast<std::int64_t>(std::ceil(plan_.screening * static_cast<double>(whole)));
       };
@@ -465,7 +465,7 @@ class Search {
       trial.ssd_bytes_per_day = mean_interval(per_day).mean;
       trial.drive_writes_per_day =
           *trial.ssd_bytes_per_day / (static_cast<double>(config.hardware.ssd->capacity.value) *
-                                      static_cast<double>(config.replicas.count));
+                                      static_cast<double>(config.cluster.instances));
       if (plan_.endurance && *trial.drive_writes_per_day > 0) {
         trial.drive_life_years = plan_.endurance->years * plan_.endurance->drive_writes_per_day /
                                  *trial.drive_writes_per_day;

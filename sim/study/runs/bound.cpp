@@ -217,8 +217,8 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
 
 Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
                    const RunOptions& options) {
-  if (config.system.paging || config.system.sharing == Sharing::prompts ||
-      config.replicas.count > 1 || config.system.tiers.count() == 0) {
+  if (config.system.paging || config.system.sharing == Sharing::prompts || is_cluster(config) ||
+      config.system.tiers.count() == 0) {
     return nullptr;
   }
   RunOptions silent = options;

@@ -103,8 +103,15 @@ std::string setting(const Json& config) {
           fmt::format(", {} {}", config["hardware"][memory]["capacity"].get<std::string>(), upper);
     }
   }
-  const auto replicas = config["replicas"]["count"].get<std::int64_t>();
-  return replicas == 1 ? text : fmt::format("{} servers, each {}", replicas, text);
+  const auto cluster = config.find("cluster");
+  return cluster == config.end()
+             ? text
+             : fmt::format("{} instances behind {}, each {}",
+                           (*cluster)["instances"].get<std::int64_t>(),
+                           (*cluster)["router"].is_string()
+                               ? (*cluster)["router"].get<std::string>()
+                               : (*cluster)["router"]["policy"].get<std::string>(),
+                           text);
 }
 
 /// To one digit.

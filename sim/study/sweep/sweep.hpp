@@ -83,7 +83,7 @@ void describe(V& v, Sweep& c) {
           "Results have /bound: how far the policies are from Belady's choice (hit_rate, "
           "share_reached), which is greedy where sizes differ, and from an upper bound of all "
           "policies (upper_bound), replayed without a clock (untimed_hit_rate). null with paging, "
-          "shared prompts, several replicas or no tier.");
+          "shared prompts, several instances or no tier.");
 }
 
 /// Draws sampled axes and finds what no single key of a sweep shows.

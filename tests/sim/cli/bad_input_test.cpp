@@ -174,21 +174,42 @@ TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
 
 TEST_F(BadConfig, NamesTheSuccessorOfAKeyThatIsGone) {
   const std::string gone =
-      "/replicas/routing: this key is gone: replicas serve whole sessions; routing turns between "
-      "instances comes with /cluster";
-  for (const char* routing : {"random", "session_affine"}) {
-    write_run({{"/replicas", {{"count", 4}, {"routing", routing}}}});
-    expect_bad_input({"simulate", "run.json"}, {"run.json: " + gone});
-  }
+      "/replicas: this key is gone: write \"cluster\": {\"instances\": N}, whose router is "
+      "/cluster/router";
+  write_run({{"/replicas", {{"count", 4}}}});
+  expect_bad_input({"simulate", "run.json"}, {"run.json: " + gone});
   write_run();
-  expect_bad_input({"simulate", "run.json", "--set", "/replicas/routing=random"},
-                   {"--set: " + gone});
+  expect_bad_input({"simulate", "run.json", "--set", "/replicas/count=4"}, {"--set: " + gone});
 }
 
-TEST_F(BadConfig, RefusesToReplayServersWithoutAClock) {
-  write_run({{"/replicas", {{"count", 4}}}});
+TEST_F(BadConfig, RefusesToReplayInstancesThatKeepSessions) {
+  write_run({{"/cluster", {{"instances", 4}}}});
   expect_bad_input({"simulate", "run.json", "--untimed"},
-                   {"/replicas/count: expected 1, an untimed replay is of one server, got 4"});
+                   {"/cluster/instances: expected 1, an untimed replay of sessions is of one "
+                    "instance, got 4"});
+}
+
+TEST_F(BadConfig, NamesWhatIsWrongWithACluster) {
+  write_run({{"/cluster", {{"instances", 2}, {"router", "rondom"}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
+                   {"run.json: /cluster/router: expected one of", "(did you mean \"random\"?)"});
+  const nlohmann::json lost = {{{"instance", 2}, {"at", "10s"}, {"back", "5s"}},
+                               {{"instance", 0}, {"at", "1s"}},
+                               {{"instance", 0}, {"at", "2s"}}};
+  write_run({{"/cluster", {{"instances", 2}, {"lost", lost}}}});
+  expect_bad_input(
+      {"simulate", "run.json", "--set", "/system=recompute"},
+      {"run.json: /cluster/lost/0/instance: expected less than the 2 instances, got 2",
+       "run.json: /cluster/lost/0/back: expected a time after 10s, got 5s",
+       "run.json: /cluster/lost/2: instance 0 is lost already at that time (/cluster/lost/1)"});
+  write_run({{"/cluster", {{"instances", 2}, {"lost", {{{"instance", 0}, {"at", "-1s"}}}}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
+                   {"run.json: /cluster/lost/0/at: expected a time >= 0"});
+  const nlohmann::json slow = {{{"instance", 3}, {"factor", 2}, {"from", "2s"}, {"until", "1s"}}};
+  write_run({{"/cluster", {{"instances", 2}, {"slow", slow}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
+                   {"run.json: /cluster/slow/0/instance: expected less than the 2 instances, got 3",
+                    "run.json: /cluster/slow/0/until: expected a time after 2s, got 1s"});
 }
 
 TEST_F(BadConfig, RefusesAParameterThatThePolicyDoesNotHave) {

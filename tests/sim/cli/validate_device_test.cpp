@@ -270,8 +270,8 @@ TEST_F(Validate, KeepsThePointsThatWereDoneWhenInterrupted) {
 }
 
 TEST_F(Validate, RefusesWhatADeviceCannotRun) {
-  expect_bad_input(small({"--set", "/replicas/count=2", "--set", "/system/positions=embedded"}),
-                   {"/replicas/count: a device is one server, got 2",
+  expect_bad_input(small({"--set", "/cluster/instances=2", "--set", "/system/positions=embedded"}),
+                   {"/cluster: a device is one instance, got 2",
                     "/system/positions: a device keeps keys without positions"});
 }
 
@@ -280,19 +280,18 @@ TEST_F(Validate, RefusesPointsOfASweepBeforeItRunsAny) {
   const auto sweep = [&config](const std::string& more) {
     return R"({"config": ")" + config + R"(", "axes": [{"name": "system", "values": [
         {"label": "none", "set": {"/system": "recompute"}},
-        {"label": "two", "set": {"/system": "recompute", "/replicas/count": 2}}]}],
+        {"label": "two", "set": {"/system": "recompute", "/cluster/instances": 2}}]}],
         "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}])" +
            more + "}";
   };
   write("sweep.json", sweep(""));
-  expect_bad_input({"validate", "sweep.json"},
-                   {"two: /replicas/count: a device is one server, got 2"});
+  expect_bad_input({"validate", "sweep.json"}, {"two: /cluster: a device is one instance, got 2"});
   write("sweep.json", sweep(R"(, "refused": "skip")"));
   std::vector<std::string> arguments = small({"--lock-step"});
   arguments[1] = "sweep.json";
   const Outcome outcome = kvtier(arguments);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("two: refused: /replicas/count"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("two: refused: /cluster"), std::string::npos) << outcome.out;
 }
 
 TEST_F(Validate, RunsThePointsThatAreAskedFor) {
