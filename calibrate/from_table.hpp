@@ -81,7 +81,7 @@ struct ColumnRule {
   /// Sizes of the shape to their columns, such as "n", "kv_heads" or "window", of tables over many
   /// shapes. Without them the shapes are the model's.
   std::map<std::string, std::string> sizes;
-  /// Of moe without sizes: column of the experts that the tokens of a row reach.
+  /// For moe without sizes: the column of the experts that the tokens of a row reach.
   std::string reached_experts;
   /// Column of the numbers' format, as the table writes it.
   std::string dtype;

@@ -137,7 +137,7 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] ProfileGrid::Time dense(const LayerKind& kind, const LayerTokens& tokens) const;
   /// All-reduces of one layer.
   [[nodiscard]] ProfileGrid::Time all_reduces(const LayerTokens& tokens) const;
-  /// What is not part of a layer, without the overhead.
+  /// Time of work outside of layers, without the overhead.
   [[nodiscard]] ProfileGrid::Time outside(double tokens, double rows) const;
   [[nodiscard]] ProfileGrid::Time extend_attention(const LayerKind& kind, double added,
                                                    double past) const;
@@ -185,7 +185,7 @@ class ProfileTiming final : public TimingModel {
   std::vector<LayerKind> kinds_;
   std::vector<TokenWork> token_work_;  // outside of the layers, on all tokens
   std::vector<TokenWork> row_work_;    // outside of the layers, on the rows of logits
-  /// Of models whose attention no AttentionShape describes.
+  /// Times of attention that no AttentionShape describes.
   std::unique_ptr<RooflineTiming> roofline_;
   std::vector<std::string> left_out_;
   std::vector<std::string> from_roofline_;

@@ -15,7 +15,7 @@ namespace kvtier {
 class CoarseBlocks {
  public:
   CoarseBlocks() = default;
-  /// Of at least so many tokens each.
+  /// Blocks have at least so many tokens.
   CoarseBlocks(Tokens block_tokens, Tokens wanted)
       : stride_((wanted.value + block_tokens.value - 1) / block_tokens.value),
         tokens_(block_tokens * stride_) {}

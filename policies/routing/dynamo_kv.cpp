@@ -186,7 +186,7 @@ class DynamoKvRouting final : public RoutingPolicy {
     std::int64_t blocks[kBlockMedia] = {};
   };
 
-  /// What each instance holds of the request and would have in use.
+  /// Blocks of the request that each instance holds, and blocks that it would have in use.
   void look_up(const RoutedRequest& request, SimTime now) {
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       candidates_[i] = {};
@@ -267,7 +267,7 @@ class DynamoKvRouting final : public RoutingPolicy {
 
   DynamoSettings settings_;
   RoutingFacts facts_;
-  /// What instances hold, by events or by what they were sent.
+  /// Blocks that instances hold, by events or by what they were sent.
   StoredBlocks stored_;
   std::optional<SentBlocks> sent_;
   /// Blocks of the requests in flight; a tag counts the requests that use the block.

@@ -26,7 +26,7 @@ struct DynamoCandidate {
   std::int64_t host = 0;
   std::int64_t disk = 0;
   std::int64_t shared = 0;
-  /// Of the requests without a first token; and that of the candidate with the least.
+  /// Prefill load of requests without a first token, and that of the candidate with the least.
   double active_prefill = 0;
   double active_prefill_min = 0;
   /// Blocks of all its requests with this one, each counted once.
@@ -34,7 +34,7 @@ struct DynamoCandidate {
   std::int64_t requests = 0;
 };
 
-/// What a candidate costs for a request of so many blocks. A decode instance does no prefill:
+/// The cost of a candidate for a request of so many blocks. A decode instance does no prefill:
 /// blocks that it holds need not be counted against its load.
 [[nodiscard]] double dynamo_cost(const DynamoWeights& weights, RoutingPhase phase,
                                  double request_blocks, const DynamoCandidate& candidate);

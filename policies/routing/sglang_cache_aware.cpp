@@ -64,7 +64,7 @@ class SglangCacheAwareRouting final : public RoutingPolicy {
     if (most - fewest > settings_.balance_abs && most > settings_.balance_rel * fewest) {
       return least;
     }
-    // Of the longest prefix, the last sent.
+    // The last one that was sent the longest prefix.
     std::int64_t longest = 0;
     std::int64_t sent = 0;
     InstanceId holder;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kThreshold = "threshold";
 constexpr double kDefaultThreshold = 2'000;
-/// Of an instance on the ring, as in routing policy session.
+/// Places of an instance on the ring, as in routing policy session.
 constexpr std::int64_t kRingPoints = 160;
 
 class VllmKvawareRouting final : public ExactIndexRouting {

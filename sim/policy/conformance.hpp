@@ -14,7 +14,7 @@
 /// can rely on; of a routing policy, those that its cluster can.
 namespace kvtier {
 
-/// What a policy does not keep to.
+/// A duty that a policy breaks.
 class ConformanceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -31,7 +31,7 @@ struct ConformanceCase {
 
 template <class Interface>
 struct ConformanceCheck {
-  /// What is expected, as a test's name.
+  /// The duty, as a test's name.
   const char* name;
   /// Throws ConformanceError, InvariantError where a check of the policy's own fails, and what the
   /// policy throws.
@@ -42,7 +42,7 @@ struct ConformanceCheck {
 
 /// The type of an exception and what it says, such as "std::out_of_range: vector::at".
 [[nodiscard]] std::string exception_name(const std::exception& error);
-/// What a line says of an exception that a policy threw; may throw it on.
+/// Text of an exception that a policy threw; may rethrow it.
 using ExceptionName = std::function<std::string(const std::exception&)>;
 
 /// Every check in every case: a line for each that fails or in which the policy throws, none of a

@@ -54,7 +54,7 @@ constexpr std::uint32_t policy_layout() {
 }
 }  // namespace detail
 
-/// What the library exports as `kvtier_policy_plugin`.
+/// The object that a library exports as `kvtier_policy_plugin`.
 struct PolicyPlugin {
   std::uint32_t version;
   std::uint32_t layout;

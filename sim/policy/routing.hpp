@@ -31,7 +31,7 @@ struct BlockHash {
 /// The part of a request's work that the group does.
 enum class RoutingPhase : std::uint8_t { both, prefill, decode };
 
-/// Where a block lies, the fastest first.
+/// The tiers of a block, the fastest first.
 enum class BlockMedium : std::uint8_t { gpu, host, disk };
 inline constexpr int kBlockMedia = 3;
 
@@ -89,12 +89,12 @@ class RandomSource {
   [[nodiscard]] virtual std::int64_t index(std::int64_t bound) = 0;
 };
 
-/// What a policy may see when it chooses. Valid during the call alone.
+/// The view of a policy when it chooses. Valid during the call alone.
 struct RoutingView {
   SimTime now;
   /// The instances that may be chosen, by number; at least one.
   std::span<const InstanceId> candidates;
-  /// Of every instance of the group, at its number.
+  /// Loads of all instances of the group, by number.
   std::span<const InstanceLoad> loads;
   RandomSource* random = nullptr;
 

@@ -23,7 +23,7 @@ class SentBlocks {
 
   [[nodiscard]] const BlockIndex& index() const { return index_; }
   [[nodiscard]] std::int64_t size(InstanceId instance) const { return sizes_[instance.value]; }
-  /// Of a pair that is there.
+  /// For a pair that is there.
   [[nodiscard]] SimTime touched(const BlockIndex::Holder& holder) const {
     return nodes_[holder.tag].at;
   }

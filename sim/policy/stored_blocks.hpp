@@ -74,7 +74,7 @@ class StoredBlocks {
       std::uint16_t oldest = 0;
       std::uint32_t age_max = 0;
       for (const BlockIndex::Holder& holder : holders) {
-        // Of stores alone; their count may wrap around.
+        // Counts stores alone, and may wrap around.
         if (const std::uint32_t age = stores_ - holder.tag; age > age_max) {
           age_max = age;
           oldest = holder.instance;

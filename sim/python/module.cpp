@@ -23,7 +23,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// What every function needs beside its own arguments; an object of kvtier's own.
+/// Common arguments of all functions; an object of kvtier's own.
 struct Setup {
   ConfigDirectory presets;
   PolicyRegistry registry;
@@ -144,7 +144,7 @@ std::string raised_name(const std::exception& error) {
          py::cast<std::string>(py::str(raised->value()));
 }
 
-/// What a policy does not keep to, by the checks of its kind ("eviction" or "routing").
+/// Violations that the checks of a policy's kind find ("eviction" or "routing").
 std::vector<std::string> check_policy(const std::string& what, const std::string& name,
                                       const std::vector<std::string>& plugins,
                                       const py::list& declared) {

@@ -78,7 +78,7 @@ void call(const SharedObject& method, const F& with) {
   }
 }
 
-/// Of a method check_invariants: an AssertionError is a broken invariant.
+/// An AssertionError of check_invariants is a broken invariant.
 template <class F>
 void check(const std::string& name, const F& with) {
   try {

@@ -15,7 +15,7 @@ namespace kvtier::python {
 [[nodiscard]] PolicyRegistry make_registry(const std::vector<std::string>& plugins,
                                            const pybind11::list& declared);
 
-/// What policies written in Python are shown.
+/// Views of policies written in Python.
 void bind_views(pybind11::module_& module);
 
 }  // namespace kvtier::python

@@ -351,7 +351,7 @@ class BlockReplay {
   TurnFitter fitter_;
   Accesses accesses_;
   std::vector<std::unique_ptr<InstanceReplay>> instances_;
-  /// Of a cluster.
+  /// For clusters.
   std::optional<ClusterRouter> router_;
   std::size_t instance_ = 0;
   /// Those of the instance.

@@ -16,7 +16,7 @@
 namespace kvtier {
 namespace {
 
-/// What the fastest tier of the config would charge, or one of whole tokens if there is none.
+/// Charges of the config's fastest tier, or of a tier of whole tokens if there is none.
 class EntrySize {
  public:
   explicit EntrySize(const RunConfig& config)

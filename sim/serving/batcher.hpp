@@ -89,13 +89,13 @@ class Batcher {
   [[nodiscard]] virtual std::int64_t preemptions() const = 0;
   /// Over the whole run, by admission; null if the system has no blocks that requests share.
   [[nodiscard]] virtual const BlockHits* block_hits() const { return nullptr; }
-  // Of requests that another instance prefills or goes on with (Requests::fetches_kv, keeps_kv).
+  // For requests that another instance prefills or goes on with (Requests::fetches_kv, keeps_kv).
 
   /// KV that the request waited for has arrived.
   virtual void on_arrived(SessionSlot) {}
   /// KV of a request that has ended need not be kept any more; by its number.
   virtual void let_go_kept(std::uint32_t /*request*/) {}
-  /// Of a system of blocks.
+  /// For systems of blocks.
   [[nodiscard]] virtual Store* block_store() { return nullptr; }
   /// Throws InvariantError if the books of the stored KV do not agree.
   virtual void check_invariants() const = 0;

@@ -104,7 +104,7 @@ class BlockBatcher : public Batcher, private StoredKv {
     bool decodes_now = false;
     /// By tier, when it was admitted first.
     std::vector<Tokens> found;
-    /// What it, or its iteration, loads, and of that what comes from behind the second tier.
+    /// Tokens that it, or its iteration, loads, and those of them from behind the second tier.
     Tokens loads;
     Tokens loads_from_behind;
     bool loading = false;
@@ -176,7 +176,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   void set_preempted(SessionSlot slot);
   void admit_all(Tokens& budget);
   [[nodiscard]] Admitted admit(SessionSlot slot, Tokens& budget);
-  /// Of a request whose KV comes from another instance.
+  /// For a request whose KV comes from another instance.
   [[nodiscard]] Admitted admit_to_fetch(SessionSlot slot);
   /// Its KV has been loaded. False: there is no room for its first step.
   [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);

@@ -121,7 +121,7 @@ class Cluster final : private Dispatcher {
     bool in_flight = false;
     bool admitted = false;
   };
-  /// Of a turn whose prompt may be computed elsewhere: where, and how; when that ended, and when
+  /// A turn whose prompt may be computed elsewhere: where, and how; when that ended, and when
   /// its transfer began; the instance that decodes, and the turn's number at its router.
   struct Apart {
     InstanceId prefiller;

@@ -128,7 +128,7 @@ void ClusterRouter::lost(InstanceId instance) {
   loads_[instance.value].alive = reported_[instance.value].alive = false;
   deliver();
   set_candidates();
-  // What is still under way of its blocks says nothing any more.
+  // Events of its blocks that are still under way are void.
   std::deque<Event> events;
   std::deque<BlockHash> hashes;
   for (const Event& event : events_) {

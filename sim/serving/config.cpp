@@ -634,8 +634,8 @@ bool clamps_long_turns(const RunConfig& config) {
 
 namespace {
 
-/// What check_run_config checks behind the model's shape. Without `has_shape` the model is a
-/// stand-in, of which nothing is said.
+/// The checks of check_run_config after the model's shape. Without `has_shape` the model is a
+/// stand-in and not checked.
 void check_with_model(const RunConfig& config, const PolicyRegistry& registry, bool has_shape,
                       Problems& problems) {
   check_hardware(config.hardware, "/hardware", problems);

@@ -18,7 +18,7 @@
 #include "sim/store/tier_config.hpp"
 #include "traces/workload.hpp"
 
-/// What a run is made of. A system is data: every switch here is a key of a preset, and nothing in
+/// The config of a run. A system is data: every switch here is a key of a preset, and nothing in
 /// the engine asks for a system's name.
 namespace kvtier {
 
@@ -56,7 +56,7 @@ constexpr auto enum_names(LoadWait) {
   return std::array{std::pair{"batch", LoadWait::batch}, std::pair{"request", LoadWait::request}};
 }
 
-/// What sessions that begin with the same tokens have in common.
+/// Sharing among sessions that begin with the same tokens.
 enum class Sharing {
   none,     // each session's KV is its own
   prompts,  // the KV of a shared prompt is stored and held once
@@ -65,7 +65,7 @@ constexpr auto enum_names(Sharing) {
   return std::array{std::pair{"none", Sharing::none}, std::pair{"prompts", Sharing::prompts}};
 }
 
-/// What the scheduler believes about the length of a response that runs.
+/// The scheduler's prediction of a running response's length.
 enum class LengthPrediction {
   exact,     // what it will have: a bound
   noise,     // that, times a lognormal factor around 1
@@ -77,7 +77,7 @@ constexpr auto enum_names(LengthPrediction) {
                     std::pair{"constant", LengthPrediction::constant}};
 }
 
-/// What a stored entry is charged in a tier's account.
+/// The charge of a stored entry in a tier's account.
 enum class Reservation {
   exact,           // its blocks
   context_window,  // a whole context window, whatever it holds
@@ -372,7 +372,7 @@ void describe(V& v, SystemConfig& c) {
          "and all memory that weights leave.");
 }
 
-/// What all compared systems share.
+/// Settings that all compared systems share.
 struct ServingConfig {
   std::int64_t slots = 256;
   std::optional<Tokens> token_budget;
@@ -483,8 +483,8 @@ void check_one_instance(const RunConfig& config, const std::string& what, Proble
 [[nodiscard]] KvShares hbm_shares(const RunConfig& config);
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
 
-/// What stored KV of one token takes in the first layer, the first two, and so on to all of them:
-/// in each layer what compression keeps, in whole bytes and one at least.
+/// Bytes of one token's stored KV in the first layer, the first two, and so on to all: in each
+/// layer the bytes that compression keeps, at least one.
 [[nodiscard]] std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config);
 
 /// Whether stored KV differs from layer to layer: with compression, or as the model's layers do.
@@ -505,10 +505,10 @@ void check_one_instance(const RunConfig& config, const std::string& what, Proble
 /// The least that a shared prompt leaves of the context window: a token of input and one of output.
 inline constexpr Tokens kLeastRoom{2};
 
-/// What `token_budget` means for this model.
+/// The value of `token_budget` for this model.
 [[nodiscard]] Tokens token_budget(const RunConfig& config);
 
-/// What `long_turn` means for this workload: generators clamp, traces do not.
+/// The meaning of `long_turn` for this workload: generators clamp, traces do not.
 [[nodiscard]] bool clamps_long_turns(const RunConfig& config);
 
 /// As the template writes it, compiled in one file.

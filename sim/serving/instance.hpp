@@ -27,7 +27,7 @@ class Instance final {
     bool plain_store = false;
     /// Called now and then with the number of finished turns; may throw to end the run.
     std::function<void(std::int64_t)> progress;
-    /// Of an instance of a cluster: who sends its requests, and its load.
+    /// For an instance of a cluster: the sender of its requests, and its load.
     Dispatcher* dispatcher = nullptr;
     InstanceLoad* load = nullptr;
   };
@@ -64,7 +64,7 @@ class Instance final {
   std::function<void()> on_measurement_end;
   [[nodiscard]] QueueTrend& queue_trend() { return requests_.queue_trend(); }
   [[nodiscard]] SimTime last_session_arrival() const { return requests_.last_session_arrival(); }
-  /// Of the measured part.
+  /// Occupied shares of the measured part.
   [[nodiscard]] Occupied measured_occupied() const { return requests_.measured_occupied(); }
   /// The measured time in which requests waited, by what kept the next one from being admitted.
   [[nodiscard]] WaitTimes measured_waits() const { return requests_.measured_waits(); }
@@ -91,7 +91,7 @@ class Instance final {
   BlockHits hits_before_;
   std::optional<BlockHits> hits_;
   PrefetchCounters prefetches_before_;
-  /// Of the measured part.
+  /// Counters of the measured part.
   PrefetchCounters prefetches_;
 };
 

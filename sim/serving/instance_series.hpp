@@ -8,7 +8,7 @@
 
 namespace kvtier {
 
-/// What one instance of a cluster does over time, in a fixed number of intervals. When the run
+/// The work of one instance of a cluster over time, in a fixed number of intervals. When the run
 /// outgrows them, each two become one.
 class InstanceSeries {
  public:

@@ -25,7 +25,7 @@ namespace kvtier {
 
 struct InstanceLoad;
 
-/// What the GPUs do in a span of time, for timelines.
+/// The GPUs' activity in a span of time, for timelines.
 enum class GpuActivity : std::uint8_t { prefill, decode, save_stall };
 [[nodiscard]] const char* to_string(GpuActivity activity);
 
@@ -95,7 +95,7 @@ struct ServedTurns {
 /// A request as it is dispatched.
 struct DispatchedRequest {
   std::uint32_t number = 0;
-  /// What it asks for; nothing has happened to it yet.
+  /// The request as it was sent; nothing has happened to it yet.
   RequestRecord record;
   /// In a system of blocks.
   TurnContent content;
@@ -111,9 +111,9 @@ struct DispatchedRequest {
   std::optional<SessionSlot> slot;
 };
 
-/// Where requests come from, wait and end: plays the users (a session's next turn arrives when its
+/// The source, queue and end of requests: plays the users (a session's next turn arrives when its
 /// last token is out plus the think time), keeps the queue, and counts what the turns and the GPUs
-/// did. What runs when is for a Batcher to say.
+/// did. A Batcher decides what runs when.
 class Requests final : public QueueView {
  public:
   struct Setup {
@@ -124,7 +124,7 @@ class Requests final : public QueueView {
     RunObserver* observer = nullptr;
     /// Called now and then with the number of finished turns; may throw to end the run.
     std::function<void(std::int64_t)> progress;
-    /// Of an instance of a cluster: requests come from there, and there are no users. `sessions`
+    /// For an instance of a cluster: requests come from there, and there are no users. `sessions`
     /// gives the streams that they name.
     Dispatcher* dispatcher = nullptr;
     /// And its load, which is kept up to date.
@@ -144,7 +144,7 @@ class Requests final : public QueueView {
   /// again when its session ends or, in a system of blocks, the request.
   SessionSlot dispatch(const DispatchedRequest& request);
   [[nodiscard]] bool is_dispatched() const { return dispatcher_ != nullptr; }
-  // Of dispatched requests.
+  // Dispatched requests.
   [[nodiscard]] std::uint32_t number(SessionSlot slot) const { return dispatched_[slot].number; }
   [[nodiscard]] bool keeps_kv(SessionSlot slot) const {
     return dispatcher_ != nullptr && dispatched_[slot].keeps_kv;
@@ -155,7 +155,7 @@ class Requests final : public QueueView {
   void fetch(SessionSlot slot, Tokens tokens) {
     dispatcher_->fetch(dispatched_[slot].number, tokens);
   }
-  /// Of a dispatched request that arrives: so much of its prompt is stored here.
+  /// A dispatched request arrives: so much of its prompt is stored here.
   void note_cached(SessionSlot slot, Tokens tokens);
   /// The turn that is in work in a slot, or the last one.
   [[nodiscard]] RequestRecord& request(SessionSlot slot) { return sessions_[slot].request; }
@@ -184,7 +184,7 @@ class Requests final : public QueueView {
   [[nodiscard]] SessionSlot waiting(QueuePosition position) const {
     return queue_[position.value & queue_mask_];
   }
-  /// Where the order policy's next request waits; there is one.
+  /// Position of the order policy's next request; one must wait.
   [[nodiscard]] QueuePosition next() const { return order_->next(*this); }
   /// Requests are about to be chosen for a batch.
   void begin_batch() { order_->begin_batch(*this); }
@@ -203,7 +203,7 @@ class Requests final : public QueueView {
   void admitted(SessionSlot slot);
   /// An admitted request waits again, `requests` of them in all, outside of the queue.
   void set_suspended(std::size_t requests);
-  /// What is asked about stored KV; without it no request has any.
+  /// The queries about stored KV; without it no request has any.
   void set_stored(const StoredKv* stored) { stored_ = stored; }
   // QueueView
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override;
@@ -216,7 +216,7 @@ class Requests final : public QueueView {
   }
   [[nodiscard]] QueuePosition window_end() const override { return order_->window_end(*this); }
 
-  // What a batcher tells.
+  // Calls by a batcher.
 
   /// The turn's first token is out.
   void first_token(SessionSlot slot) {
@@ -262,14 +262,14 @@ class Requests final : public QueueView {
     }
   }
 
-  // What was counted.
+  // Counters.
 
   [[nodiscard]] const TurnMetrics& turns() const { return turn_metrics_; }
   /// In a cluster.
   [[nodiscard]] const ServedTurns& served() const { return served_; }
   [[nodiscard]] const WorkloadStatistics& workload() const { return workload_; }
   [[nodiscard]] std::int64_t finished_turns() const { return finished_turns_; }
-  /// Of the measured part: a run that has no stationary state is measured to its end.
+  /// The measured part. A run without a stationary state is measured to its end.
   [[nodiscard]] const MeasuredPart& measured() const { return measured_; }
   [[nodiscard]] bool measuring() const { return measuring_; }
   /// The measured part begins, anew if it had begun.
@@ -308,7 +308,7 @@ class Requests final : public QueueView {
     /// Between the turn in work and the next one.
     SimDuration think;
     SimTime began;
-    /// Of logged workloads: when the turn in work was to arrive.
+    /// Logged arrival of the current turn.
     SimTime due;
     SharedPrompt shared_prompt;
     std::int64_t priority = 0;
@@ -333,7 +333,7 @@ class Requests final : public QueueView {
     return (record.history + record.input).value / load_block_;
   }
 
-  /// What an instance of a cluster knows besides of the request in a slot.
+  /// Further state of a cluster's request in a slot.
   struct Dispatched {
     std::uint32_t number = 0;
     Tokens cached;

@@ -14,7 +14,7 @@ namespace kvtier {
 namespace {
 
 constexpr double kNanosecond = 1e-9;
-/// Of what a tier holds, from the beginning of the measured part to its end: it is still filling.
+/// Growth of a tier's content over the measured part from which it counts as still filling.
 constexpr double kGrowth = 1.05;
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
@@ -209,7 +209,7 @@ namespace {
 
 SimDuration measured_span(const Instance& instance) { return instance.measured().span(); }
 
-/// Of all instances, one after the other.
+/// Measured seconds of all instances, added up.
 double measured_seconds(Instances instances) {
   double seconds = 0;
   for (const Instance* instance : instances) {

@@ -17,7 +17,7 @@ struct LinkReport {
   LinkCounters counters;
 };
 
-/// What was drawn; says so where it is synthetic.
+/// The workload that was drawn, and whether it is synthetic.
 [[nodiscard]] Json workload_report(const RunConfig& config, const WorkloadStatistics& statistics);
 /// How much of the KV a system keeps that compresses what it stores.
 [[nodiscard]] Json compression_report(const RunConfig& config);
@@ -36,12 +36,12 @@ struct LinkReport {
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
 [[nodiscard]] Json resumed_report(const TurnMetrics& turns, double gpus);
-/// What of a run's times was measured: the profile, how often it was extrapolated, and what it
-/// lacks. Of the whole run, warm-up included. `timing` is null where the profile measured nothing
-/// of the model, so that the roofline gave all times.
+/// The measured part of a run's times: the profile, its extrapolations and its gaps, over the whole
+/// run with its warm-up. `timing` is null if the profile measured nothing of the model, so that the
+/// roofline gave all times.
 [[nodiscard]] Json timing_report(const RunConfig& config, const ProfileTiming* timing,
                                  const TimingUse& use);
-/// What GPUs and used tiers cost for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
+/// Cost of GPUs and used tiers for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
 /// dollars.
 [[nodiscard]] Json cost_report(const RunConfig& config, double hours);
 /// The instances of a run, one or several that share its workload.

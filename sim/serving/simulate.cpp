@@ -29,7 +29,7 @@ std::vector<LinkCounters> read_links(const SimulatedBackend& backend) {
   return counters;
 }
 
-/// What was moved between the media is what the tiers took and gave, to the byte.
+/// Bytes moved between the media equal those that the tiers took and gave.
 void check_bytes(Instance& instance, const SimulatedBackend& backend) {
   const Batcher& batcher = instance.batcher();
   std::array<std::optional<TierCounters>, kMedia> used;
@@ -174,7 +174,7 @@ Json report(Requests& users, Instances instances, const ClassMetrics* classes,
   return result;
 }
 
-/// What was counted says something.
+/// Checks that something was counted.
 void check_measured(const Requests& users, const RunConfig& config) {
   check_counts(users.turns());
   if (users.turns().turns == 0) {
@@ -323,7 +323,7 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
 
 namespace {
 
-/// What each instance of a cluster did in the measured part, lost ones included.
+/// The work of each instance of a cluster in the measured part, lost ones included.
 Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
                       const RunConfig& config) {
   const SimDuration span = cluster.users().measured().span();

@@ -105,7 +105,7 @@ class ExtentPool {
 
   /// A place at the back.
   [[nodiscard]] std::uint32_t open_place();
-  /// What is there stays, as all that is in the order.
+  /// Its blocks stay resident, as all blocks in the order.
   void close_place(std::uint32_t place);
   /// Blocks that are present, all in one extent, go to the place, if they were not used by a
   /// request that came later or ended since.
@@ -193,7 +193,7 @@ class ExtentPool {
     std::uint32_t loads = 0;
     /// Grows with the place in the order, where requests have places of their own.
     std::uint64_t rank = 0;
-    /// Of blocks with several copies: which one. Numbers grow.
+    /// Number of the copy, for blocks with several. Numbers grow.
     std::uint32_t copy = 0;
     /// The end that leaves first.
     End first = End::tail;
@@ -280,7 +280,7 @@ class ExtentPool {
   /// An extent without holders and pins leaves, not as a victim.
   void drop(std::uint32_t at);
   std::uint32_t make(const Extent& extent);
-  /// Of blocks that come in, which the accounts have from here on.
+  /// The extent of blocks that enter. The accounts have them from here on.
   Extent newcomer(const BlockRun& run);
   void free_extent(std::uint32_t at);
   void link_in_stream(std::uint32_t at);

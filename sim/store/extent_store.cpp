@@ -278,7 +278,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   };
   using Intervals = boost::icl::interval_set<std::int64_t>;
   using Interval = Intervals::interval_type;
-  /// What an offload knows of a request, by the place of blocks of the pool behind in its context.
+  /// An offload's record of a request, by the places of the next pool's blocks in its context.
   struct Offered {
     /// The first block that was not offered since it began.
     std::int64_t next = 0;
@@ -752,7 +752,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     return rules_.loads_alone && request.loaded.value > 0;
   }
 
-  /// What was found behind the first pool (behind_) is loaded into the request's memory.
+  /// Loads the blocks found behind the first pool (behind_) into the request's memory.
   void load(Request& request, const Match& match) {
     const std::int64_t size = size_behind();
     const std::int64_t begin = match.by_pool[0].value / size;
@@ -945,7 +945,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     return fits;
   }
-  /// What is missing comes in, and is being copied.
+  /// Missing blocks enter, and are being copied.
   void write_missing(Offered& offered, std::int64_t short_of) {
     ExtentPool& pool = *pools_[1];
     Copy copy{.id = next_copy_++};

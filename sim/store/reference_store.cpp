@@ -55,7 +55,7 @@ struct Block {
   std::int64_t holders = 0;
   /// It keeps its place in the order, and does not leave.
   std::int64_t pins = 0;
-  /// Of those pins, the ones of its writing and of its loads.
+  /// The part of those pins for its writes and its loads.
   std::int64_t writes = 0;
   std::int64_t loads = 0;
   /// arc: in T2.
@@ -64,7 +64,7 @@ struct Block {
   std::int64_t uses = 1;
   std::int64_t puts = 1;
   std::int64_t reached = 0;
-  /// Of blocks that a running request of an offload used: the block's place from the end.
+  /// Place from the end of a block that a running request of an offload used.
   std::int64_t within = 0;
   SimTime used;
   bool leasable = false;
@@ -691,7 +691,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     std::size_t found = 0;
     /// Blocks without a key.
     std::int64_t unpublished = 0;
-    /// Where each block that was found lay.
+    /// Place of each found block.
     std::vector<std::size_t> places{};
     /// Blocks that it loads, and the end of what it has when they are there.
     std::vector<Block*> loads{};

@@ -72,7 +72,7 @@ constexpr auto enum_names(Publication) {
                     Name{"computed", Publication::computed}, Name{"end", Publication::end}};
 }
 
-/// What a request does with blocks that it computed although the pool has them.
+/// Handling of blocks that a request computed although the pool has them.
 enum class Duplicates : std::uint8_t {
   kept,    // a second copy with the same key, found when the first has left
   merged,  // freed: the request goes on with the pool's copy
@@ -82,7 +82,7 @@ constexpr auto enum_names(Duplicates) {
   return std::array{Name{"kept", Duplicates::kept}, Name{"merged", Duplicates::merged}};
 }
 
-/// What happens to blocks without a key (a partial last block) when their request ends.
+/// Handling of blocks without a key (a partial last block) at the end of their request.
 enum class Keyless : std::uint8_t {
   first,     // their memory is taken before any block is evicted
   in_order,  // they wait in the order of eviction like others
@@ -168,7 +168,7 @@ constexpr auto enum_names(Write) {
                     Name{"after_uses", Write::after_uses}, Name{"on_eviction", Write::on_eviction}};
 }
 
-/// What a write does that finds no room.
+/// Handling of a write without room.
 enum class NoRoom : std::uint8_t { evict, skip };
 constexpr auto enum_names(NoRoom) {
   using Name = std::pair<std::string_view, NoRoom>;

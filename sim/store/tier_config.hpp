@@ -295,7 +295,7 @@ struct KvShares {
   bool is_shared = false;
 };
 
-/// What is left for the KV of running requests; zero if nothing.
+/// Bytes left for the KV of running requests; at least zero.
 [[nodiscard]] inline Bytes left_to_run(const KvShares& hbm) {
   return std::max(Bytes(0), hbm.capacity - hbm.stored - hbm.read_buffer - hbm.write_buffer);
 }

@@ -65,7 +65,7 @@ std::int64_t sessions_wanted(const Json& result) {
 
 namespace {
 
-/// What to set for a run that is long enough.
+/// The setting for a run that is long enough.
 std::string advice(const Json& result) {
   if (text_at(result, "/config/workload/arrivals") == "trace") {
     return "expected a longer trace, or a smaller /workload/speed_up";

@@ -52,7 +52,7 @@ constexpr std::array kMetrics{
     Metric{"/output_throughput_tokens_per_second", "/s", Judged::not_at_all},
 };
 
-/// What a line of a table of several configs shows: simulated, measured, error and band.
+/// The metric of a line in a table of several configs: simulated, measured, error and band.
 struct LineMetric {
   const char* name;
   const char* header;

@@ -209,8 +209,8 @@ TEST(ProfileLayers, TakesTheAllReducesThatTheEngineStarts) {
                         .axes = {"gpus", "bytes"},
                         .cells = {cell({2, 256}, seconds), cell({2, 1 << 24}, seconds)}};
   };
-  const HardwareConfig hardware =
-      hardware_of(profile_of({reduce("graph", 1e-5), reduce("eager", 3e-5), reduce("nccl", 5e-5)}), 2);
+  const HardwareConfig hardware = hardware_of(
+      profile_of({reduce("graph", 1e-5), reduce("eager", 3e-5), reduce("nccl", 5e-5)}), 2);
   EngineConfig engine;
   const ProfileTiming graph(model, hardware, KeyPositions::embedded, 1, engine);
   engine.all_reduce = AllReduceLaunch::eager;

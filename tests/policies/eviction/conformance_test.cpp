@@ -1,5 +1,5 @@
-/// What every eviction policy owes the tier, run over all that are registered, each with its
-/// default parameters and with each parameter set to small values.
+/// The duties of every eviction policy, checked for all registered ones, each with its default
+/// parameters and with each parameter set to small values.
 
 #include "sim/policy/conformance.hpp"
 

@@ -1,4 +1,4 @@
-/// What every router owes its cluster, on every policy of the registry.
+/// The contract of every router, on every policy of the registry.
 
 #include "sim/policy/conformance.hpp"
 

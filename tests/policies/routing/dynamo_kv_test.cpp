@@ -255,7 +255,7 @@ TEST(DynamoKvRouting, FollowsItsRule) {
                               .overlap_score_credit_decay = 0.5,
                               .prefill_load_scale = 1.5,
                               .active_request_weight = 0.125};
-  // What each request counts for as prefill, by its number; noted when it is sent.
+  // The prefill load of each request by its number, noted when it is sent.
   std::map<std::uint64_t, double> prefill_of;
   const Rule rule = [&](const Told& told, const RoutedRequest& request, const RoutingView& view) {
     if (told.sent.empty()) {

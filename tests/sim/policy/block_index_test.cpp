@@ -29,7 +29,7 @@ std::vector<BlockHash> hashes(const std::vector<std::uint64_t>& values) {
   return blocks;
 }
 
-/// What match() says, by instance.
+/// The matches by instance.
 std::map<std::uint32_t, std::int64_t> matches(const BlockIndex& index,
                                               const std::vector<BlockHash>& blocks) {
   std::map<std::uint32_t, std::int64_t> found;

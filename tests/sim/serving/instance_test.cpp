@@ -530,7 +530,7 @@ TEST(Instance, AnOverflowKeepsItsShareOfImportantTokensAndTheirKv) {
   config.serving.keep_important_share = 0.5;
   ScriptedRun run = overflowing(config);
   run.run();
-  // Of the 30 tokens that would go, 15 stay: 45 + 50 fit.
+  // 15 of the 30 tokens to drop stay: 45 + 50 fit.
   EXPECT_EQ(run.request(0, 1).truncated, Tokens(15));
   EXPECT_EQ(run.request(0, 1).history, Tokens(45));
   EXPECT_EQ(run.request(0, 1).found.reused, Tokens(45));

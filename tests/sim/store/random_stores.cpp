@@ -327,10 +327,10 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     bool loads = false;
   };
   std::vector<Held> held;
-  /// Of an offload: requests that were released and have not ended, and copies by instance.
+  /// An offload's released requests that have not ended, and copies by instance.
   std::vector<Held> released;
   std::vector<std::pair<std::size_t, std::uint32_t>> copies;
-  /// Of storage behind nodes, by instance.
+  /// Fetches of storage behind nodes, by instance.
   std::vector<std::pair<std::size_t, Prefetch>> fetches;
   const bool has_nodes = rules.pools.front().unit == EvictionUnit::node;
   const bool has_storage = has_nodes && rules.pools.size() > 2;

@@ -576,7 +576,7 @@ const std::vector<Move>& moves() {
       {"stored",
        "/system/tiers/dram/admission/counters=2",
        {"/system/tiers/dram/admission=frequency_sketch"}},
-      // What all systems share.
+      // Settings that all systems share.
       {"stored", "/serving/slots=8"},
       {"stored", "/serving/kv_reservation=context_window"},
       {"stored", "/serving/long_turn=error", {}, Effect::rejects},
@@ -594,7 +594,7 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/arrival_cv=3", {"/workload/arrivals=gamma"}},
       {"timed", "/workload/speed_up=2"},
       {"log", "/workload/columns=time=ns:ns,input=user_tokens,output=assistant_tokens"},
-      // Of traces whose requests name their blocks, and of agent sessions.
+      // Keys of traces whose requests name their blocks, and of agent sessions.
       {"log", "/workload/loop=closed", {}, Effect::rejects},
       {"log", "/workload/session_start/every=1s", {}, Effect::rejects},
       {"log", "/workload/session_start/rate=1/s", {}, Effect::rejects},

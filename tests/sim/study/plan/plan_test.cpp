@@ -127,7 +127,7 @@ TEST_F(Planning, ChoosesTheNumberOfInstancesAndTheirRouter) {
   EXPECT_NEAR(trial.dollars_per_hour, 4, 1e-9);
 }
 
-// What a short run finds decides where the search begins, not where it ends.
+// A short run decides where the search begins, not where it ends.
 TEST_F(Planning, FindsTheSameFromAnywhere) {
   for (const char* screening : {"0.01", "0.5", "1"}) {
     const PlanResult result =
