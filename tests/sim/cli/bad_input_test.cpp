@@ -192,7 +192,10 @@ TEST_F(BadConfig, RefusesToReplayInstancesThatKeepSessions) {
 TEST_F(BadConfig, NamesWhatIsWrongWithACluster) {
   write_run({{"/cluster", {{"instances", 2}, {"router", "rondom"}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
-                   {"run.json: /cluster/router: expected one of", "(did you mean \"random\"?)"});
+                   {"run.json: /cluster/router: expected one of random, round_robin, session, "
+                    "least_requests, least_tokens, power_of_two, longest_prefix, prefix_load, "
+                    "dynamo_kv, llm_d, sglang_cache_aware, vllm_kvaware, vllm_prefix_aware, got "
+                    "\"rondom\" (did you mean \"random\"?)"});
   const nlohmann::json lost = {{{"instance", 2}, {"at", "10s"}, {"back", "5s"}},
                                {{"instance", 0}, {"at", "1s"}},
                                {{"instance", 0}, {"at", "2s"}}};
@@ -204,7 +207,21 @@ TEST_F(BadConfig, NamesWhatIsWrongWithACluster) {
        "run.json: /cluster/lost/2: instance 0 is lost already at that time (/cluster/lost/1)"});
   write_run({{"/cluster", {{"instances", 2}, {"lost", {{{"instance", 0}, {"at", "-1s"}}}}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
-                   {"run.json: /cluster/lost/0/at: expected a time >= 0"});
+                   {"run.json: /cluster/lost/0/at: expected a duration >= 0 such as \"360ms\", got "
+                    "\"-1s\""});
+  const nlohmann::json apart = {{"prefill", 2}};
+  write_run({{"/cluster", {{"instances", 2}, {"disaggregation", apart}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=vllm"},
+                   {"the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2",
+                    "run.json: /cluster/disaggregation/prefill: expected fewer than the 2 "
+                    "instances, the others decode, got 2",
+                    "run.json: /cluster/network: expected a network, over which the KV of prompts "
+                    "goes, got \"none\""});
+  write_run({{"/cluster", {{"instances", 2}, {"network", {{"rate", "25GB/s"}}}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=vllm"},
+                   {"the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2",
+                    "run.json: /cluster/network: expected \"none\": nothing crosses it without "
+                    "/cluster/disaggregation"});
   const nlohmann::json slow = {{{"instance", 3}, {"factor", 2}, {"from", "2s"}, {"until", "1s"}}};
   write_run({{"/cluster", {{"instances", 2}, {"slow", slow}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
