@@ -51,6 +51,7 @@ struct BoundRule {
   std::optional<std::size_t> context;
   std::optional<std::size_t> tensor_parallel;
   std::vector<std::pair<std::string, std::size_t>> sizes;
+  std::optional<std::size_t> reached_experts;
   std::optional<std::size_t> dtype;
   /// A column and the texts, one of which is in it.
   std::vector<std::pair<std::size_t, std::vector<std::string>>> where;
@@ -178,7 +179,9 @@ std::optional<Slot> shaped_slot(TableOperation operation, const Sizes& sizes) {
   }
 }
 
-Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& model) {
+/// Nothing for operations whose sizes a table has to name.
+std::optional<Slot> slot_of(TableOperation operation, const Sizes& sizes,
+                            const ModelConfig& model) {
   using enum TableOperation;
   const std::vector<MatrixShape> matrices = layer_matrices(model, sizes.gpus);
   const AttentionShape heads = attention_shape(model, sizes.gpus);
@@ -231,15 +234,16 @@ Slot slot_of(TableOperation operation, const Sizes& sizes, const ModelConfig& mo
     case mixed_attention:
       return attention(OperationId::mixed_attention,
                        {sizes.new_tokens, sizes.past_tokens, sizes.batch, sizes.context});
+    case rope:
+      return Slot{OperationId::rotation,
+                  "rope",
+                  {{"heads", heads.attention_heads + heads.kv_heads},
+                   {"head_dim", heads.head_dim},
+                   {"element_bytes", model.bytes_per_element}},
+                  {tokens}};
     default:
-      break;
+      return std::nullopt;
   }
-  return {OperationId::rotation,
-          "rope",
-          {{"heads", heads.attention_heads + heads.kv_heads},
-           {"head_dim", heads.head_dim},
-           {"element_bytes", model.bytes_per_element}},
-          {tokens}};
 }
 
 bool is_shaped(const ColumnRule& rule) { return !rule.sizes.empty(); }
@@ -318,6 +322,7 @@ class Importer {
     if (!problems_.empty()) {
       throw ConfigError(problems_);
     }
+    add_all_experts();
     for (auto& [key, times] : samples_) {
       ProfileTable& table = profile_.tables[key.first];
       std::ranges::sort(times);
@@ -384,6 +389,7 @@ class Importer {
                     .context = find(rule.context),
                     .tensor_parallel = find(rule.tensor_parallel),
                     .sizes = {},
+                    .reached_experts = find(rule.reached_experts),
                     .dtype = find(rule.dtype),
                     .where = {},
                     .where_not = {}};
@@ -492,6 +498,17 @@ class Importer {
       ++counts_.several_requests;
       return;
     }
+    if (rule.reached_experts) {
+      if (model_ == nullptr || !model_->experts) {
+        report(rows.error("the shape of this operation needs --model, with experts"));
+        return;
+      }
+      const std::int64_t reached = size(rule.reached_experts, 0);
+      if (!bad) {
+        add_experts(sizes.new_tokens, reached, *time * unit_seconds(rule.rule->unit));
+      }
+      return;
+    }
     std::optional<Slot> slot;
     if (is_shaped(*rule.rule)) {
       slot = shaped_slot(*operation, sizes);
@@ -507,6 +524,36 @@ class Importer {
     }
     slot->cache = rule.rule->cache;
     add(*slot, *time * unit_seconds(rule.rule->unit));
+  }
+
+  /// One GPU has routed / groups experts whole, and a share of the choices of all tokens.
+  void add_experts(std::int64_t own_tokens, std::int64_t reached, double seconds) {
+    for (const std::int64_t groups : {1, 2, 4, 8}) {
+      const double all_tokens = static_cast<double>(own_tokens * groups);
+      const double expected =
+          touched_experts(*model_->experts, all_tokens) / static_cast<double>(groups);
+      const double distance = std::abs(static_cast<double>(reached) - expected);
+      const auto [found, is_new] = experts_.try_emplace(std::pair(groups, own_tokens * groups),
+                                                        std::pair(distance, seconds));
+      if (!is_new && distance < found->second.first) {
+        found->second = {distance, seconds};
+      }
+    }
+  }
+
+  void add_all_experts() {
+    for (const auto& [key, nearest] : experts_) {
+      add({.operation = OperationId::moe,
+           .variant = "imported",
+           .shape = {{"hidden_size", model_->hidden_size},
+                     {"intermediate_size", model_->experts->intermediate_size},
+                     {"experts", model_->experts->routed},
+                     {"top_k", model_->experts->active},
+                     {"expert_gpus", key.first}},
+           .at = {key.second},
+           .dtype = plain_type(model_->bytes_per_element)},
+          nearest.second);
+    }
   }
 
   void add(const Slot& slot, double seconds) {

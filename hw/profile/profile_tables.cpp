@@ -138,7 +138,8 @@ std::optional<ShapedTable> table_of_attention(const Profile& profile, OperationI
     found = ShapedTable{.table = *table};
   } else if (const auto type = plain_type(shape.element_bytes);
              type && positions == KeyPositions::embedded) {
-    const std::array types{*type, DataType::bf16};
+    // Elements of one byte take a table of twice the bytes, but none of four take one of half.
+    const std::array types{*type, bytes_of(*type) <= 1 ? DataType::bf16 : *type};
     found = first_type(types, [&](DataType one) {
       return interpolate_attention(profile, operation, shape, window, one);
     });
@@ -151,9 +152,10 @@ std::optional<ShapedTable> table_of_attention(const Profile& profile, OperationI
 
 std::optional<ShapedTable> table_of_latent_attention(const Profile& profile, OperationId operation,
                                                      const ModelConfig& model, std::int64_t gpus) {
-  // The tables are of DeepSeek-V3's rows.
-  const LatentConfig& latent = *model.latent;
-  if (latent.rank != 512 || latent.rope_dim != 64 || model.sparse) {
+  // The tables are of DeepSeek-V3's widths.
+  const LatentConfig published{.rank = 512, .rope_dim = 64, .query_rank = 1536, .value_dim = 128};
+  if (*model.latent != published || model.hidden_size != 7168 || model.head_dim != 192 ||
+      model.sparse) {
     return std::nullopt;
   }
   const DataType wanted = type_of_matrix(model, "attention_output");
@@ -163,7 +165,10 @@ std::optional<ShapedTable> table_of_latent_attention(const Profile& profile, Ope
     for (const ProfileTable* table : find_tables(profile, operation, kModuleVariant)) {
       if (!table->cells.empty() && table->shape.at("attention_heads") == heads &&
           table->dtype == type) {
-        return ShapedTable{.table = *table};
+        // Tables of quantized projections are of KV in 8 bits, others of 16.
+        const bool has_narrow_kv = type != DataType::bf16;
+        return ShapedTable{.table = *table,
+                           .extrapolated = model.precision.kv.has_value() != has_narrow_kv};
       }
     }
     return std::nullopt;
@@ -175,7 +180,9 @@ std::optional<ShapedTable> table_of_experts(const Profile& profile, const ModelC
   const std::optional<NumberFormat>& format = model.precision.experts;
   // Weights of 4 bits alone: the table is of activations in 16 bits.
   const bool is_weight_only = format == NumberFormat::mxfp4 || format == NumberFormat::int4;
-  if (is_weight_only && model.precision.compute.value_or(*format) != *format) {
+  const std::optional<NumberFormat>& compute = model.precision.compute;
+  if (is_weight_only && (compute == NumberFormat::fp8 || compute == NumberFormat::int8 ||
+                         compute == NumberFormat::nvfp4)) {
     return std::nullopt;
   }
   const DataType wanted = format ? type_of_format(*format)

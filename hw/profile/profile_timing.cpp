@@ -206,9 +206,11 @@ class ProfileTiming::Builder {
     attention.window = window_of(*model_, group);
     attention.of_rank = !has_plain_attention(*model_, group);
     const bool is_latent = group.attention == AttentionKind::latent;
+    // Dense models keep a roofline that is one line.
     attention.shortest = group.attention == AttentionKind::state ? kShortestStateLayer
                          : model_->sparse                        ? kShortestSparseAttention
-                                                                 : kShortestAttention;
+                         : timing_->roofline_                    ? kShortestAttention
+                                                                 : 0;
     if (attention.of_rank && !(is_latent && !model_->sparse)) {
       lacks(group.attention == AttentionKind::state ? "state layers" : "sparse attention");
       return false;
@@ -217,7 +219,8 @@ class ProfileTiming::Builder {
       const auto shaped =
           is_latent
               ? table_of_latent_attention(*profile_, operation, *model_, rank_gpus_)
-              : table_of_attention(*profile_, operation, attention.shape, attention.window, keys);
+              : table_of_attention(*profile_, operation, attention.shape, attention.window,
+                                   attention.window > 0 ? KeyPositions::embedded : keys);
       if (!shaped) {
         lacks(to_string(operation));
         return std::nullopt;
@@ -354,7 +357,8 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   KVTIER_ASSERT(hardware.profile && hardware.profile->loaded, "the profile has been read");
   const Profile& profile = *hardware.profile->loaded;
   const std::vector<LayerGroup> groups = layer_groups(model);
-  if (groups.size() > 1 || model.experts || !has_plain_attention(model, groups.front())) {
+  if (groups.size() > 1 || model.experts || !has_plain_attention(model, groups.front()) ||
+      window_of(model, groups.front()) > 0) {
     roofline_ = std::make_unique<RooflineTiming>(model, hardware, 1);
   }
   const bool is_eager = engine && engine->all_reduce == AllReduceLaunch::eager;
@@ -390,12 +394,13 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   builder.add_elements(token_work_, 1, elementwise, "embedding", builder.rows(model.hidden_size));
   builder.add_elements(row_work_, 1, elementwise, "sampling", builder.rows(head.n));
 
-  // Whole steps were measured on one device, of keys that are stored without positions.
+  // Whole steps were measured on one device, of keys that are stored without positions, and without
+  // an engine.
   if (hardware.gpus == 1 && from_roofline_.empty()) {
-    if (positions == KeyPositions::decoupled) {
+    if (positions == KeyPositions::decoupled && !engine) {
       measure_overheads(profile, model);
     } else {
-      const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1, engine);
+      const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1);
       prefill_overhead_ = measured.prefill_overhead_;
       prefill_less_second_ = measured.prefill_less_second_;
       prefill_less_in_run_ = measured.prefill_less_in_run_;
@@ -539,7 +544,9 @@ ProfileGrid::Time ProfileTiming::extend_attention(const LayerKind& kind, double 
     if (attention.of_rank || attention.window > 0) {
       return {std::max(attention.shortest, roofline(past)), false};
     }
-    return {extend_attention_seconds(attention.shape, added, past, attained_), false};
+    return {std::max(attention.shortest,
+                     extend_attention_seconds(attention.shape, added, past, attained_)),
+            false};
   }
   if (attention.of_rank) {
     ProfileGrid::Time time = attention.extend->at(added, 0);
@@ -562,7 +569,9 @@ ProfileGrid::Time ProfileTiming::decode_attention(const LayerKind& kind, double 
                        roofline_->decode_attention_of(index_of(kind), batch, batch * context)),
               false};
     }
-    return {decode_attention_seconds(attention.shape, batch * context, attained_), false};
+    return {std::max(attention.shortest,
+                     decode_attention_seconds(attention.shape, batch * context, attained_)),
+            false};
   }
   ProfileGrid::Time time = attention.decode->at(batch, context);
   time.extrapolated = time.extrapolated || attention.extrapolated;
@@ -711,6 +720,10 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
     contexts.push_back(1);  // a roofline is one line
   }
   if (roofline_) {
+    // Floors end somewhere between these.
+    for (double context = 64; context < context_window_; context *= 2) {
+      contexts.push_back(context);
+    }
     // Windows are full and indexers' choices made there: behind it time is one line.
     for (const Tokens window : roofline_->windows()) {
       contexts.push_back(static_cast<double>(window.value));

@@ -64,7 +64,7 @@ void describe(V& v, EngineConfig& c) {
           bounds::share());
   v.field("reserved_memory", c.reserved_memory,
           "HBM of each GPU that activations, graphs and buffers take of that share.",
-          non_negative());
+          between(0, *bounds::gpu_memory().maximum));
 }
 
 }  // namespace kvtier

@@ -46,11 +46,11 @@ constexpr std::array kModels{
     ModelName{"Llama-3.1-70B", "llama-3.1-70b", false},
     ModelName{"Qwen3-32B", "qwen3-32b", true},
     ModelName{"Qwen3-32B-NVFP4", "qwen3-32b", true},
-    ModelName{"Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b", true},
+    ModelName{"Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b", false},
     ModelName{"Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", true},
-    ModelName{"Qwen3.5-397B-A17B", "qwen3.5-397b-a17b", true},
+    ModelName{"Qwen3.5-397B-A17B", "qwen3.5-397b-a17b", false},
     ModelName{"gpt-oss-120b", "gpt-oss-120b", true},
-    ModelName{"GLM-5", "glm-5", true},
+    ModelName{"GLM-5", "glm-5", false},
     ModelName{"DeepSeek-R1", "deepseek-v3", false},
     ModelName{"DeepSeek-R1-NVFP4", "deepseek-v3", false},
     ModelName{"DeepSeek-V3", "deepseek-v3", false},
@@ -142,7 +142,7 @@ ResolvedConfig resolved(const Json& config, const std::string& origin,
 
 std::string precision_name(const std::string& gemm, const std::string& moe) {
   const std::string& mode = gemm.empty() ? moe : gemm;
-  return mode.empty()                ? "bf16"
+  return mode.empty() || mode == "bfloat16" ? "bf16"
          : mode.starts_with("fp8")   ? "fp8"
          : mode.starts_with("nvfp4") ? "fp4"
          : mode.starts_with("int4")  ? "int4"
@@ -154,12 +154,15 @@ void read_parallel(MeasuredRun& run, std::int64_t tensor, std::int64_t dp, std::
   const auto root = [](std::int64_t value) {
     return std::llround(std::sqrt(static_cast<double>(value)));
   };
+  const auto is_square = [&](std::int64_t value) {
+    return value >= 16 && root(value) * root(value) == value;
+  };
   run.tensor = tensor;
   run.attention_dp = dp;
   run.expert = expert;
-  if (tensor >= 16) {
+  if (is_square(tensor)) {
     run.tensor = run.expert = root(tensor);
-  } else if (tensor == 1 && dp >= 16) {
+  } else if (tensor == 1 && is_square(dp)) {
     run.attention_dp = run.expert = root(dp);
   } else if (dp > 1 && tensor == dp) {
     run.tensor = 1;
@@ -222,9 +225,14 @@ void predict(PredictedRun& one, const ConfigDirectory& presets, const RunOptions
     return;
   }
   one.is_fitted = model->is_fitted && one.run.gpu == "h100_sxm";
+  one.has_experts =
+      resolve_model(std::string(model->preset), presets, "model").experts.has_value();
+  constexpr std::array<std::string_view, 4> kPrecisions{"bf16", "fp8", "fp4", "int4"};
+  if (std::ranges::find(kPrecisions, one.run.precision) == kPrecisions.end()) {
+    one.not_expressed = fmt::format("no format of this name: {}", one.run.precision);
+  }
   try {
     const ResolvedConfig config = resolved(config_of(one.run, *model), one.run.id, presets);
-    one.has_experts = config.config.model.experts.has_value();
     if (!one.not_expressed.empty()) {
       return;
     }
@@ -400,6 +408,11 @@ EngineTimes predict_measured_runs(const fs::path& path, const ConfigDirectory& p
           options.progress(done, all);
         }
       });
+  if (std::ranges::none_of(times.runs,
+                           [](const PredictedRun& one) { return one.not_expressed.empty(); })) {
+    throw ConfigError(fmt::format("{}: no run can be expressed; the first: {}", path.string(),
+                                  times.runs.front().not_expressed));
+  }
   return times;
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <system_error>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -44,10 +45,29 @@ void take(const Json& object, const std::string& pointer, const char* key, T& to
     problems.add(pointer + "/" + key, "expected a value, got none");
     return;
   }
-  try {
-    to = found->get<T>();
-  } catch (const Json::exception&) {
-    problems.add(pointer + "/" + key, fmt::format("unexpected value {}", found->dump()));
+  bool fits = found->is_string();
+  if constexpr (std::is_same_v<T, bool>) {
+    fits = found->is_boolean();
+  } else if constexpr (std::is_integral_v<T>) {
+    fits = found->is_number_integer();
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    fits = found->is_number();
+  }
+  if (!fits) {
+    problems.add(pointer + "/" + key, fmt::format("unexpected value {}", quote_json(*found)));
+    return;
+  }
+  to = found->get<T>();
+}
+
+/// The same of a count.
+void take_count(const Json& object, const std::string& pointer, const char* key, std::int64_t& to,
+                Problems& problems) {
+  constexpr std::int64_t kMost = 1'000'000;
+  const std::size_t before = problems.lines().size();
+  take(object, pointer, key, to, problems);
+  if (problems.lines().size() == before && (to < 1 || to > kMost)) {
+    problems.add(pointer + "/" + key, fmt::format("expected 1 to {}, got {}", kMost, to));
   }
 }
 
@@ -59,12 +79,13 @@ Meta read_meta(const fs::path& path) {
   take(json, "", "model", meta.model, problems);
   take(json, "", "vllm_version", meta.version, problems);
   const Json arguments = json.value("engine_kwargs", Json::object());
-  const auto engine = [&](const char* key, auto& to) {
-    take(arguments, "/engine_kwargs", key, to, problems);
+  const auto engine = [&](const char* key, std::int64_t& to) {
+    take_count(arguments, "/engine_kwargs", key, to, problems);
   };
   engine("tensor_parallel_size", meta.engine.tensor);
   engine("data_parallel_size", meta.engine.data);
-  engine("enable_expert_parallel", meta.engine.expert_parallel);
+  take(arguments, "/engine_kwargs", "enable_expert_parallel", meta.engine.expert_parallel,
+       problems);
   engine("max_num_seqs", meta.engine.max_requests);
   engine("max_num_batched_tokens", meta.engine.max_tokens);
   problems.throw_if_any();
@@ -107,15 +128,16 @@ std::vector<ServedRun::Times> read_requests(const fs::path& path) {
     take(json, "", "queued_ts", row.queued, problems);
     take(json, "", "first_token_ts", row.first, problems);
     take(json, "", "last_token_ts", row.last, problems);
-    take(json, "", "output_toks", row.tokens, problems);
+    take_count(json, "", "output_toks", row.tokens, problems);
     if (problems.empty() && !(row.queued < row.first && row.first <= row.last && row.tokens > 0)) {
       problems.add("", "expected queued_ts < first_token_ts <= last_token_ts and tokens");
     }
     problems.throw_if_any();
     rows.push_back(row);
   }
-  if (rows.empty()) {
-    throw ConfigError(fmt::format("{}: expected requests, got none", path.string()));
+  if (std::ranges::none_of(rows, [](const Row& row) { return row.tokens > 1; })) {
+    throw ConfigError(fmt::format(
+        "{}: expected requests with responses of several tokens, got none", path.string()));
   }
   std::ranges::stable_sort(rows, {}, &Row::queued);
   std::vector<ServedRun::Times> times;

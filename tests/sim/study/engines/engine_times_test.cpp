@@ -101,6 +101,11 @@ TEST_F(EngineTimesTest, NamesTheRunsThatItCannotExpress) {
   ASSERT_EQ(times.runs.size(), 6U);
   EXPECT_EQ(times.runs[0].not_expressed, "no preset of this model, GPU or engine");
   EXPECT_EQ(times.runs[1].not_expressed, "no preset of this model, GPU or engine");
+  EXPECT_NE(error_of([&] {
+              (void)predict_measured_runs(
+                  rows("unknown,vllm,1,nobody/model,h100_sxm,128,8,,,1,1,,1,100,10\n"), presets());
+            }).find("no run can be expressed"),
+            std::string::npos);
   EXPECT_NE(times.runs[2].not_expressed.find("/hardware/hbm/capacity"), std::string::npos);
   EXPECT_TRUE(times.runs[3].not_expressed.empty()) << times.runs[3].not_expressed;
   EXPECT_TRUE(times.runs[3].has_experts);
