@@ -217,10 +217,9 @@ class ProfileTiming::Builder {
     }
     const auto grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
       const auto shaped =
-          is_latent
-              ? table_of_latent_attention(*profile_, operation, *model_, rank_gpus_)
-              : table_of_attention(*profile_, operation, attention.shape, attention.window,
-                                   attention.window > 0 ? KeyPositions::embedded : keys);
+          is_latent ? table_of_latent_attention(*profile_, operation, *model_, rank_gpus_)
+                    : table_of_attention(*profile_, operation, attention.shape, attention.window,
+                                         attention.window > 0 ? KeyPositions::embedded : keys);
       if (!shaped) {
         lacks(to_string(operation));
         return std::nullopt;

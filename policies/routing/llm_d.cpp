@@ -168,6 +168,7 @@ class LlmDRouting final : public RoutingPolicy {
     return {.blocks = true, .block_events = precise_, .instances_max = BlockIndex::kInstancesMax};
   }
   void on_start(const RoutingFacts& facts) override {
+    block_tokens_ = facts.block_tokens;
     blocks_ =
         CoarseBlocks(facts.block_tokens,
                      Tokens(precise_ ? 1 : static_cast<std::int64_t>(settings_.block_tokens)));
@@ -207,7 +208,7 @@ class LlmDRouting final : public RoutingPolicy {
       const InstanceId instance = view.candidates[i];
       const InstanceLoad& load = view.load(instance);
       if (settings_.auto_tune >= 0.5) {
-        capacities_[instance.value] = load.kv_blocks_capacity;
+        capacities_[instance.value] = own_blocks(load.kv_blocks_capacity);
       }
       const double score =
           settings_.queue_weight * llm_d_queue_score(load.waiting, fewest, most) +
@@ -248,6 +249,13 @@ class LlmDRouting final : public RoutingPolicy {
                       static_cast<std::int64_t>(settings_.prefix_tokens) / blocks_.tokens().value);
   }
 
+  /// Blocks of the approximate index for so many of an instance's: at least one, and 0 for 0.
+  [[nodiscard]] std::int64_t own_blocks(std::int64_t reported) const {
+    return reported <= 0
+               ? 0
+               : std::max<std::int64_t>(1, reported * block_tokens_.value / blocks_.tokens().value);
+  }
+
   /// Into matched_: the blocks that each instance has, weighted if the index is precise.
   void match(std::span<const BlockHash> blocks) {
     std::ranges::fill(matched_, 0);
@@ -281,12 +289,14 @@ class LlmDRouting final : public RoutingPolicy {
 
   LlmDSettings settings_;
   bool precise_;
+  /// Tokens of an instance's block.
+  Tokens block_tokens_;
   CoarseBlocks blocks_;
   StoredBlocks stored_;
   std::optional<SentBlocks> sent_;
   std::array<double, 1U << kBlockMedia> media_weights_{};
   std::vector<double> matched_;
-  /// As reported; 0 if not.
+  /// As reported, in blocks of the approximate index; 0 if not.
   std::vector<std::int64_t> capacities_;
   /// The last request that was scored, and whether nothing was cached of it.
   std::uint64_t chosen_for_ = 0;

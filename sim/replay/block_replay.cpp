@@ -403,6 +403,9 @@ Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyR
 }
 
 Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json& result) {
+  if (is_cluster(config)) {
+    return nullptr;  // Belady's choice is of one pool, and routers fill several
+  }
   const StoreRules rules = store_rules(config);
   const Tokens block = rules.pools.front().block;
   const TurnFitter fitter(config);

@@ -87,9 +87,23 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   check_run_config(config, registry, problems);
   if (!config.system.blocks) {
     check_one_instance(config, "an untimed replay of sessions", problems);
-  } else if (!config.cluster.lost.empty() || !config.cluster.slow.empty()) {
-    problems.add("/cluster",
-                 "expected no lost and no slow instance, an untimed replay has no clock");
+  } else if (is_cluster(config)) {
+    const ClusterConfig& cluster = config.cluster;
+    if (!cluster.lost.empty() || !cluster.slow.empty()) {
+      problems.add("/cluster",
+                   "expected no lost and no slow instance, an untimed replay has no clock");
+    }
+    if (cluster.disaggregation) {
+      problems.add("/cluster/disaggregation", "expected \"none\", an untimed replay has no clock");
+      if (cluster.network) {
+        problems.add("/cluster/network", "expected \"none\", an untimed replay has no clock");
+      }
+    }
+    if (cluster.report_interval.ns > 0) {
+      problems.add("/cluster/report_interval",
+                   fmt::format("expected 0s, an untimed replay has no clock, got {}",
+                               format_quantity(cluster.report_interval)));
+    }
   }
   for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
     const auto* kind = find_policy(registry.eviction, tier.eviction.name);

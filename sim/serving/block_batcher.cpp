@@ -567,7 +567,8 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
       .taken = waits ? match.tokens : std::max(match.tokens, known + chunk),
       .needed = whole_response_ ? whole_context(slot) : work.prompt,
       .watermark = (running_.empty() ? 0 : watermark_) + (whole_response_ ? promised_blocks() : 0),
-      .reserved = waits ? reserved_blocks() : 0};
+      // The promised blocks include those that the prompts of others lack.
+      .reserved = waits && !whole_response_ ? reserved_blocks() : 0};
   if (!acquire(slot, room, match)) {
     return Admitted::no_room;
   }
@@ -640,7 +641,7 @@ void BlockBatcher::run(SessionSlot slot, Tokens chunk, Tokens& budget) {
 bool BlockBatcher::is_being_computed(SessionSlot slot, const Match& match) const {
   const Tokens end((match.tokens.value / block_ + 1) * block_);
   return std::any_of(running_.begin(), running_.end(), [&](SessionSlot other) {
-    return work_[other].computed < work_[other].prompt &&
+    return work_[other].computed < std::min(end, work_[other].prompt) &&
            contexts_.streams().common(prompt_of(other), prompt_of(slot)) >= end;
   });
 }

@@ -226,10 +226,8 @@ Cluster::Cluster(const Setup& setup)
   }
   if (decode_router_) {
     decode_router_->set_media(media);
-    decode_router_->report();
   }
   router_.set_media(std::move(media));
-  router_.report();
   for (std::size_t i = 0; i < config_.cluster.lost.size(); ++i) {
     const LostInstanceConfig& lost = config_.cluster.lost[i];
     clock_.set_own_timer(time_at(lost.at), kLose | i);
@@ -247,6 +245,10 @@ Cluster::Cluster(const Setup& setup)
     }
   }
   if (config_.cluster.report_interval.ns > 0) {
+    router_.report();
+    if (decode_router_) {
+      decode_router_->report();
+    }
     clock_.set_own_timer(time_at(config_.cluster.report_interval), kReport);
   }
 }
@@ -363,7 +365,9 @@ void Cluster::on_timer(std::uint64_t payload) {
       if (decode_router_) {
         decode_router_->report();
       }
-      if (users_.any_left()) {
+      // Reports alone keep no run going: step() refuses one in which nothing else is pending.
+      if (users_.any_left() && (clock_.pending() || next_.first_time() != kNever ||
+                                (network_ && network_->next_completion() != kNever))) {
         clock_.set_own_timer(clock_.now() + config_.cluster.report_interval, kReport);
       }
   }
@@ -410,8 +414,16 @@ void Cluster::place(SessionSlot slot) {
   ++in_flight_;
   Member& member = *members_[turn.instance.value];
   if (member.lost) {
-    ++load(turn.instance).requests;
-    ++load(turn.instance).waiting;
+    // The router does not know yet: it counts what Requests::dispatch counts.
+    const auto& hbm = config_.system.tiers.hbm;
+    const Tokens block = of_blocks_ && hbm ? hbm->block_size : Tokens(16);
+    InstanceLoad& seen = load(turn.instance);
+    ++seen.requests;
+    ++seen.waiting;
+    seen.prefill_tokens += request.prompt;
+    seen.uncached_prefill_tokens += request.prompt;
+    seen.prefill_blocks += request.prompt.value / block.value;
+    count_requests(turn.instance);
   } else {
     dispatch(slot, member);
   }
@@ -654,6 +666,7 @@ void Cluster::lose(std::size_t fault) {
   Member& member = *members_[number];
   member.go_to(clock_.now());
   member.instance->requests().end_measurement(clock_.now());
+  member.instance->queue_trend().set_length(0, clock_.now());
   member.lost = true;
   next_.set(number, kNever);
 }

@@ -195,6 +195,12 @@ void check_block_reuse(const SystemConfig& system, Problems& problems) {
          "with keyless in_order and duplicates merged");
   refuse(victims && blocks.duplicates != Duplicates::merged, "duplicates",
          "merged before a tier that has what leaves hbm");
+  if (victims && load_wait(system) == LoadWait::request) {
+    // The store gives loaded blocks to the request at once, and others would find them too early.
+    problems.add("/system/load/wait",
+                 "expected batch before a tier that has what leaves hbm: its blocks are found in "
+                 "hbm at once");
+  }
   refuse(blocks.whole_response && !is_unified, "whole_response",
          "false, but with batching unified and a tier in hbm");
   refuse(blocks.delays_duplicates && (!is_unified || blocks.found_from != Publication::computed),
@@ -214,6 +220,10 @@ void check_block_tier(const SystemConfig& system, const TierConfig& tier, bool i
     }
   };
   const bool is_offload = is_second && !victims && blocks.touch == Touch::end;
+  const bool is_third = system.tiers.hbm && !is_first && !is_second;
+  const std::optional<TierConfig> behind = tier_behind_hbm(system.tiers);
+  const bool behind_is_offload =
+      behind && !victims && behind->blocks.value_or(BlockTierConfig{}).touch == Touch::end;
   refuse(!blocks.retention.empty() && (!is_block || tier.eviction.name != "lru" || is_offload),
          "retention",
          "no ranges, but for blocks with lru, and not where uses count at the end behind hbm");
@@ -233,6 +243,15 @@ void check_block_tier(const SystemConfig& system, const TierConfig& tier, bool i
              (is_first || !system.tiers.hbm || victims || is_offload),
          "relief/in_background",
          "true, but behind a tier of blocks in hbm where uses count at the look-up");
+  refuse(blocks.relief && !blocks.relief->in_background && is_third &&
+             (behind_is_offload || tier.write != WriteMoment::on_create || blocks.after_uses),
+         "relief/in_background",
+         "true, but for a tier that is written on_create behind one where uses count at the "
+         "look-up");
+  refuse(victims && is_second && blocks.after_uses, "after_uses",
+         "\"none\" for a tier that has what leaves hbm");
+  refuse(victims && is_second && blocks.touch == Touch::lookup, "touch",
+         "end for a tier that has what leaves hbm: what is found leaves it");
   refuse(!blocks.lease_newcomers && blocks.lease.ns == 0, "lease_newcomers",
          "true without a lease");
   refuse(
@@ -369,13 +388,14 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   });
 }
 
-void check_router(const RunConfig& config, const PolicyChoice& router, std::int64_t instances,
+/// Returns whether the router is told which blocks instances store; true for one with problems.
+bool check_router(const RunConfig& config, const PolicyChoice& router, std::int64_t instances,
                   const std::string& pointer, const PolicyRegistry& registry, Problems& problems) {
   const std::size_t before = problems.lines().size();
   check_policy(router, registry.routing, config.serving.knowledge, pointer, problems);
   const auto* kind = find_policy(registry.routing, router.name);
   if (kind == nullptr || problems.lines().size() > before) {
-    return;
+    return true;
   }
   const RoutingNeeds needs = kind->make(router.parameters)->needs();
   if (instances > needs.instances_max) {
@@ -387,13 +407,34 @@ void check_router(const RunConfig& config, const PolicyChoice& router, std::int6
     problems.add(pointer, fmt::format("router {} is told which blocks instances store: expected a "
                                       "system with /system/blocks, whose unit is block",
                                       kind->name));
+  } else if (needs.block_events && is_cluster(config)) {
+    // A router knows blocks of one size.
+    std::vector<std::string> sizes;
+    bool differ = false;
+    std::optional<Tokens> size;
+    for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
+      sizes.push_back(fmt::format("{} {}", name, format_quantity(tier.block_size)));
+      differ = differ || tier.block_size != size.value_or(tier.block_size);
+      size = tier.block_size;
+    });
+    if (differ) {
+      problems.add(pointer, fmt::format("router {} is told which blocks instances store: expected "
+                                        "tiers with one block_size, got {}",
+                                        kind->name, fmt::join(sizes, ", ")));
+    }
+  } else if (needs.blocks && is_cluster(config) && !config.system.blocks) {
+    problems.add(pointer, fmt::format("router {} needs the blocks of prompts: expected a system "
+                                      "with /system/blocks",
+                                      kind->name));
   }
+  return needs.block_events;
 }
 
 /// A network has a place for so many.
 constexpr std::int64_t kMostNetworkedInstances = 256;
 
-void check_disaggregation(const RunConfig& config, const PolicyRegistry& registry,
+/// Returns what check_router does for the router of decode instances.
+bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registry,
                           Problems& problems) {
   const DisaggregationConfig& apart = *config.cluster.disaggregation;
   const std::string pointer = "/cluster/disaggregation";
@@ -407,8 +448,9 @@ void check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
                  fmt::format("with /cluster/disaggregation expected at most {}, got {}",
                              kMostNetworkedInstances, config.cluster.instances));
   }
-  check_router(config, apart.decode_router, config.cluster.instances - apart.prefill,
-               pointer + "/decode_router", registry, problems);
+  const bool is_told =
+      check_router(config, apart.decode_router, config.cluster.instances - apart.prefill,
+                   pointer + "/decode_router", registry, problems);
   if (!config.cluster.network) {
     problems.add("/cluster/network",
                  "expected a network, over which the KV of prompts goes, got \"none\"");
@@ -421,21 +463,45 @@ void check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
                  "expected a system with /system/blocks, whose unit is block, with batching "
                  "unified, /system/load/wait request and hbm as its only tier");
   }
+  if (system.blocks && system.blocks->whole_response) {
+    problems.add("/system/blocks/whole_response", "with /cluster/disaggregation expected false");
+  }
+  const DisaggregationConfig defaults;
+  if (apart.decide == PrefillDecision::always) {
+    if (apart.net_new_tokens != defaults.net_new_tokens) {
+      problems.add(pointer + "/net_new_tokens",
+                   fmt::format("expected {} with decide always, got {}",
+                               format_quantity(defaults.net_new_tokens),
+                               format_quantity(apart.net_new_tokens)));
+    }
+    if (apart.net_new_share != defaults.net_new_share) {
+      problems.add(pointer + "/net_new_share",
+                   fmt::format("expected {} with decide always, got {}", defaults.net_new_share,
+                               apart.net_new_share));
+    }
+  }
   if (!config.cluster.lost.empty()) {
     problems.add("/cluster/lost", "with /cluster/disaggregation expected none");
   }
+  return is_told;
 }
 
 void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const ClusterConfig& cluster = config.cluster;
-  check_router(config, cluster.router,
-               cluster.disaggregation ? cluster.disaggregation->prefill : cluster.instances,
-               "/cluster/router", registry, problems);
+  bool is_told =
+      check_router(config, cluster.router,
+                   cluster.disaggregation ? cluster.disaggregation->prefill : cluster.instances,
+                   "/cluster/router", registry, problems);
   if (cluster.disaggregation) {
-    check_disaggregation(config, registry, problems);
+    is_told = check_disaggregation(config, registry, problems) || is_told;
   } else if (cluster.network) {
     problems.add("/cluster/network",
                  "expected \"none\": nothing crosses it without /cluster/disaggregation");
+  }
+  if (cluster.event_delay.ns > 0 && !is_told) {
+    problems.add("/cluster/event_delay",
+                 fmt::format("expected 0s: router {} is not told which blocks instances store",
+                             cluster.router.name));
   }
   const auto check_instance = [&](std::int64_t instance, const std::string& pointer) {
     if (instance >= cluster.instances) {

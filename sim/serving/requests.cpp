@@ -6,6 +6,7 @@
 #include "hw/model/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/policy/routing.hpp"
+#include "sim/serving/store_rules.hpp"
 
 namespace kvtier {
 namespace {
@@ -48,7 +49,9 @@ Requests::Requests(const Setup& setup)
   }
   if (load_ != nullptr) {
     load_block_bytes_ = kv_bytes_per_token(config_.model) * load_block_;
-    load_->kv_blocks_capacity = hbm_limit_ / load_block_bytes_;
+    load_->kv_blocks_capacity = config_.system.blocks && config_.system.tiers.hbm
+                                    ? store_rules(config_).pools.front().capacity
+                                    : hbm_limit_ / load_block_bytes_;
   }
   const PolicyChoice& order = config_.system.order;
   order_ = known_policy(setup.registry->order, order.name).make(order.parameters);

@@ -315,9 +315,11 @@ Json load_report(Requests& users, Instances instances, const RunConfig& config) 
   json["gpu_load_wait_fraction"] = load_wait_report(loads, gpu.exposed_load, seconds);
   json["bottleneck"] = bottleneck_report(waits, seconds);
   const bool is_automatic = config.workload.measure == Measure::automatic;
-  const auto servers = static_cast<double>(instances.size());
+  // An instance that was lost and came back is in the list twice.
+  const auto servers = static_cast<double>(config.cluster.instances);
+  const double span = part.span().seconds();
   json["queue_length"] = Json{{"mean", queue_mean / servers}, {"max", queue_max}};
-  json["measured_seconds"] = seconds / servers;
+  json["measured_seconds"] = span;
   json["measured"] = Json{{"rule", write_value(config.workload.measure)},
                           {"from_seconds", part.from.seconds()},
                           {"to_seconds", part.to.seconds()},
@@ -334,7 +336,6 @@ Json load_report(Requests& users, Instances instances, const RunConfig& config) 
       Json{{"nominal", nominal ? Json(*nominal) : Json()}, {"measured", rate}, {"agree", agrees}};
 
   std::optional<std::string> too_short;
-  const double span = seconds / servers;
   const double session = durations.mean_of_live();
   if (exceeds) {
     too_short = std::nullopt;

@@ -340,8 +340,11 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
       if (one.number == number) {
         Instance& instance = *one.instance;
         finished += instance.finished_turns();
-        preemptions += instance.preemptions();
         const MeasuredPart& part = cluster.users().measured();
+        if (instance.measured().to <= part.from) {
+          continue;  // it was lost before
+        }
+        preemptions += instance.preemptions();
         queue += instance.queue_trend().mean(part.from, part.to);
         const ServedTurns& own = instance.requests().served();
         turns.turns += own.turns;
@@ -408,15 +411,20 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
                    .progress = options.progress});
   cluster.run();
   check_measured(cluster.users(), config);
-  const std::vector<Cluster::Served> served = cluster.served();
+  std::vector<Cluster::Served> served = cluster.served();
   std::vector<Instance*> instances;
-  for (const Cluster::Served& one : served) {
+  for (Cluster::Served& one : served) {
     if (!one.lost) {
       one.backend->check_drained();
       check_bytes(*one.instance, *one.backend);
     }
-    if (one.instance->measured().to > one.instance->measured().from) {
+    // The measured part may have begun again after an instance was lost.
+    const MeasuredPart& own = one.instance->measured();
+    if (own.to > own.from && own.to > cluster.users().measured().from) {
       instances.push_back(one.instance);
+    } else {
+      one.before.clear();
+      one.after.clear();
     }
   }
   Json result = report(cluster.users(), instances, users.counts(), config, link_reports(served),

@@ -44,8 +44,11 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (WriteFrequencies& frequencies : frequencies_) {
       frequencies.advance(now);
     }
+    for (const auto& pool : pools_) {
+      pool->advance(now);
+    }
+    // Victims may go to the next pool, which has to know the time.
     for (std::size_t i = 0; i < pools_.size(); ++i) {
-      pools_[i]->advance(now);
       if (rules_.pools[i].relief && rules_.pools[i].relief->in_background) {
         const bool lacked = counters_[i].skipped > std::exchange(lacked_[i], counters_[i].skipped);
         relieve(i, relief_in_background(rules_.pools[i], pools_[i]->used(), lacked));
@@ -598,6 +601,9 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   /// So many blocks leave, if they may.
   void relieve(std::size_t index, std::int64_t blocks) {
+    if (blocks <= 0) {
+      return;
+    }
     blocks = std::min(blocks, pools_[index]->evictable());
     if (blocks > 0) {
       evict(index, blocks);

@@ -435,8 +435,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (WriteFrequencies& frequencies : frequencies_) {
       frequencies.advance(now);
     }
+    for (const auto& pool : pools_) {
+      pool->advance(now);
+    }
     for (std::size_t i = 0; i < pools_.size(); ++i) {
-      pools_[i]->advance(now);
       const PoolRules& rules = rules_.pools[i];
       if (rules.relief && rules.relief->in_background) {
         const bool lacked = counters_[i].skipped != lacked_[i];

@@ -134,7 +134,8 @@ void describe(V& v, BlockTierConfig& c) {
   v.field("no_room", c.no_room, "Whether a write without room evicts other blocks or is skipped.");
   v.field("promotes", c.promotes, "Whether a block that is found here comes into the tier above.");
   v.field("prompts_only", c.prompts_only,
-          "Of blocks, behind a tier in HBM: the KV of responses is not written here.");
+          "Of blocks, behind a tier in HBM: the KV of responses is not written here. A tier that "
+          "has what leaves HBM takes it in any case.");
   v.field("lease", c.lease, "KV does not make room for other within this time of its last use.",
           non_negative());
   v.field("round", c.round, "An eviction frees at least so many blocks.", at_least(1));

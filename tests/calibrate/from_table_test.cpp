@@ -345,5 +345,36 @@ TEST_F(PublishedTables, ReadsTheColumnsThatVidurPublishes) {
   EXPECT_EQ(imported.counts.not_numbers, 2);
 }
 
+TEST_F(Tables, RowsNearestToRandomChoiceBecomeTheTimesOfExperts) {
+  const ModelConfig model = test::load_model("qwen3-30b-a3b");
+  const ColumnMap map = read_columns(test::config_folder("columns") / "llmservingsim_moe.json");
+  const auto read = [&](const ModelConfig& of, const ColumnMap& columns, const std::string& text) {
+    return import_tables({{write("moe.csv", "tokens,activated_experts,time_us\n" + text), columns}},
+                         &of, slow_hardware(), {.name = "experts"});
+  };
+  // 16 tokens that choose 8 of 128 experts reach 82 of them; 32 tokens on two GPUs reach 56 of 64.
+  const Imported imported = read(model, map, "16,40,100000000\n16,80,200000000\n16,56,300000000\n");
+  std::vector<std::int64_t> tokens;
+  std::vector<double> seconds;
+  for (const ProfileTable* table : find_tables(imported.profile, OperationId::moe)) {
+    ASSERT_EQ(table->cells.size(), 1U);
+    EXPECT_EQ(table->shape.at("experts"), 128);
+    EXPECT_EQ(table->cells[0].at[0], 16 * table->shape.at("expert_gpus"));
+    tokens.push_back(table->cells[0].at[0]);
+    seconds.push_back(table->cells[0].median_seconds);
+  }
+  EXPECT_EQ(tokens, (std::vector<std::int64_t>{16, 32, 64, 128}));
+  ASSERT_EQ(seconds.size(), 4U);
+  EXPECT_DOUBLE_EQ(seconds[0], 200);
+  EXPECT_DOUBLE_EQ(seconds[1], 300);
+  EXPECT_TRUE(find_tables(imported.profile, OperationId::rotation).empty());
+  // A misspelt column is an error, and so is a model without experts.
+  ColumnMap misspelt = map;
+  misspelt.rules[0].reached_experts = "reached";
+  EXPECT_THROW(static_cast<void>(read(model, misspelt, "1,8,1000000\n")), ConfigError);
+  EXPECT_THROW(static_cast<void>(read(test::load_model("llama-3.1-8b"), map, "1,8,1000000\n")),
+               ConfigError);
+}
+
 }  // namespace
 }  // namespace kvtier::calibrate

@@ -143,10 +143,10 @@ ResolvedConfig resolved(const Json& config, const std::string& origin,
 std::string precision_name(const std::string& gemm, const std::string& moe) {
   const std::string& mode = gemm.empty() ? moe : gemm;
   return mode.empty() || mode == "bfloat16" ? "bf16"
-         : mode.starts_with("fp8")   ? "fp8"
-         : mode.starts_with("nvfp4") ? "fp4"
-         : mode.starts_with("int4")  ? "int4"
-                                     : mode;
+         : mode.starts_with("fp8")          ? "fp8"
+         : mode.starts_with("nvfp4")        ? "fp4"
+         : mode.starts_with("int4")         ? "int4"
+                                            : mode;
 }
 
 /// The table counts the GPUs of ranks and of experts as factors of one number.
@@ -225,8 +225,7 @@ void predict(PredictedRun& one, const ConfigDirectory& presets, const RunOptions
     return;
   }
   one.is_fitted = model->is_fitted && one.run.gpu == "h100_sxm";
-  one.has_experts =
-      resolve_model(std::string(model->preset), presets, "model").experts.has_value();
+  one.has_experts = resolve_model(std::string(model->preset), presets, "model").experts.has_value();
   constexpr std::array<std::string_view, 4> kPrecisions{"bf16", "fp8", "fp4", "int4"};
   if (std::ranges::find(kPrecisions, one.run.precision) == kPrecisions.end()) {
     one.not_expressed = fmt::format("no format of this name: {}", one.run.precision);

@@ -101,6 +101,54 @@ TEST(ProfileLayers, WindowsTakeNoLongerBehindTheirTokens) {
               1e-8);
 }
 
+TEST(ProfileLayers, WindowsAloneNeedNoTable) {
+  ModelConfig model = test::load_model("llama-3.1-8b");
+  model.attention = {AttentionKind::window};
+  model.window = Tokens(4096);
+  const ProfileTiming timing(model, hardware_of(profile_of({})), KeyPositions::embedded, 4);
+  EXPECT_GE(decode_seconds(timing, 4, 8192), decode_seconds(timing, 4, 4096));
+  EXPECT_NEAR(decode_seconds(timing, 4, 200'000), decode_seconds(timing, 4, 8192), 1e-6);
+  const AttentionShape shape = measured_attention(model, 1);
+  const auto table = attention(OperationId::decode_attention, shape, 4096,
+                               {cell({1, 1}, 1e-5), cell({1, 65536}, 2e-5)});
+  const ProfileTiming measured(model, hardware_of(profile_of({table})), KeyPositions::embedded, 1);
+  EXPECT_NEAR(decode_seconds(measured, 1, 400'000), decode_seconds(measured, 1, 70'000), 1e-4);
+}
+
+TEST(ProfileLayers, DecodeAndIterationsAgreeWhereTheRooflineHasAFloor) {
+  const ModelConfig model = test::load_model("glm-5");
+  const ProfileTiming timing(model, hardware_of(profile_of({}), 8), KeyPositions::embedded, 64);
+  const std::vector<PrefillPart> one{{.added = Tokens(1), .past = Tokens(0)}};
+  for (const std::int64_t context : {100, 5'000, 20'000, 90'000}) {
+    const double alone = timing.iteration(one, 0, Tokens(0)).total.seconds();
+    const double beside = timing.iteration(one, 63, Tokens(63 * context)).total.seconds();
+    // Matrices are flat here: both differ in attention and in rows of elements alone.
+    EXPECT_NEAR(beside - alone, decode_seconds(timing, 63, context) - alone + 1e-3, 2.5e-3)
+        << context;
+  }
+}
+
+TEST(ProfileLayers, LatentAttentionOfOtherWidthsTakesTheRoofline) {
+  ModelConfig model = test::load_model("deepseek-v3");
+  const auto module = [](OperationId operation) {
+    return ProfileTable{
+        .operation = operation,
+        .variant = kModuleVariant,
+        .method = "test",
+        .dtype = DataType::bf16,
+        .shape = {{"attention_heads", 128}},
+        .axes = profile_operation(operation).axes,
+        .cells = {cell({1, operation == OperationId::mla_decode ? 1 : 0}, 5e-5),
+                  cell({1024, operation == OperationId::mla_decode ? 1 : 0}, 1e-3)}};
+  };
+  const Profile profile =
+      profile_of({module(OperationId::mla_decode), module(OperationId::mla_prefill)});
+  const auto decode = OperationId::mla_decode;
+  EXPECT_TRUE(table_of_latent_attention(profile, decode, model, 1));
+  model.hidden_size = 5120;
+  EXPECT_FALSE(table_of_latent_attention(profile, decode, model, 1));
+}
+
 TEST(ProfileLayers, ExpertsTakeTheTimeOfTheirTableTimesTheFactor) {
   const ModelConfig model = test::load_model("qwen3-30b-a3b");
   ProfileTable experts{.operation = OperationId::moe,

@@ -217,6 +217,15 @@ TEST_F(BadConfig, NamesWhatIsWrongWithACluster) {
                     "instances, the others decode, got 2",
                     "run.json: /cluster/network: expected a network, over which the KV of prompts "
                     "goes, got \"none\""});
+  write_run({{"/cluster", {{"instances", 2}, {"router", "dynamo_kv"}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=vllm_lmcache"},
+                   {"run.json: /cluster/router: router dynamo_kv is told which blocks instances "
+                    "store: expected tiers with one block_size, got hbm 16tokens, dram 256tokens, "
+                    "ssd 256tokens"});
+  write_run({{"/cluster", {{"instances", 2}, {"event_delay", "1s"}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
+                   {"run.json: /cluster/event_delay: expected 0s: router session is not told which "
+                    "blocks instances store"});
   write_run({{"/cluster", {{"instances", 2}, {"network", {{"rate", "25GB/s"}}}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=vllm"},
                    {"the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2",

@@ -1,6 +1,7 @@
 #include "sim/replay/block_replay.hpp"
 
 #include <cstdlib>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -44,6 +45,22 @@ class Requests final : public RunObserver {
   void on_block_request(const BlockRequest& request) override { all.push_back(request); }
   std::vector<BlockRequest> all;
 };
+
+TEST(BlockReplay, RefusesKeysOfClustersThatNeedAClock) {
+  RunConfig config = blocks_config(100, 4);
+  config.cluster.instances = 2;
+  config.cluster.report_interval = SimDuration(1'000'000'000);
+  const std::string interval =
+      "/cluster/report_interval: expected 0s, an untimed replay has no clock, got 1s";
+  EXPECT_NE(refused(config).find(interval), std::string::npos) << refused(config);
+  config.cluster.disaggregation = DisaggregationConfig{};
+  config.cluster.network = NetworkConfig{.rate = BytesPerSecond(1e6)};
+  for (const char* key : {"disaggregation", "network"}) {
+    const std::string line =
+        std::string("/cluster/") + key + ": expected \"none\", an untimed replay has no clock";
+    EXPECT_NE(refused(config).find(line), std::string::npos) << refused(config);
+  }
+}
 
 TEST(BlockReplay, FindsWhatAnyEarlierRequestBeganWith) {
   // Blocks 1 2 3, then 1 2 4, then the first again with its last token cut off.
@@ -239,11 +256,19 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
   victims.system.tiers.dram->inclusive = false;
   victims.system.tiers.dram->write = WriteMoment::on_evict;
   victims.system.tiers.dram->block_size = Tokens(8);
+  victims.system.tiers.dram->blocks->after_uses = 2;
+  victims.system.tiers.dram->blocks->touch = Touch::lookup;
   victims.system.tiers.ssd = blocks_tier(100, 8);
   victims.system.blocks->duplicates = Duplicates::kept;
   EXPECT_EQ(
       refused(victims),
       "/system/blocks/duplicates: expected merged before a tier that has what leaves hbm\n"
+      "/system/load/wait: expected batch before a tier that has what leaves hbm: its blocks are "
+      "found in hbm at once\n"
+      "/system/tiers/dram/blocks/after_uses: expected \"none\" for a tier that has what leaves "
+      "hbm\n"
+      "/system/tiers/dram/blocks/touch: expected end for a tier that has what leaves hbm: what is "
+      "found leaves it\n"
       "/system/tiers/dram/block_size: with /system/blocks expected that of hbm, and promotes, "
       "for a tier that has what leaves it\n"
       "/system/tiers: with /system/blocks expected one tier behind hbm that has what leaves "

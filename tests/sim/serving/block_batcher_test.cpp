@@ -217,6 +217,26 @@ TEST(BlockBatcher, ARequestWaitsForABlockThatAnotherOneComputes) {
   times_of_second(12, 16);
 }
 
+TEST(BlockBatcher, ARequestDoesNotWaitForABlockThatAnotherOneHasComputed) {
+  RunConfig config = vllm_config(100, 4);
+  config.system.blocks->found_from = Publication::computed;
+  config.system.blocks->duplicates = Duplicates::merged;
+  config.system.blocks->delays_duplicates = true;
+  config.system.blocks->chunk = Tokens(8);
+  SessionSpec longer = session(0, {turn(16, 1)});
+  longer.contents = {{.prompt = {StreamId{0}, Tokens(16)}}};
+  SessionSpec shorter = session(1, {turn(8, 1)});
+  shorter.contents = {{.prompt = {StreamId{0}, Tokens(8)}}};
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration, {longer, shorter}, stepping);
+    run.run();
+    // The first chunk ends at 8 and has both blocks of the second prompt, which finds one of them,
+    // as its last token is computed. 8 + 4 tokens end at 20.
+    expect_times(run.request(0, 0), 0, 0, 20, 20);
+    expect_times(run.request(1, 0), 1, 8, 20, 20);
+  }
+}
+
 SessionSpec urgent(std::int64_t priority, SessionSpec session) {
   session.priority = priority;
   return session;
@@ -424,6 +444,8 @@ void add_rules_of_engines(RunConfig& config, RandomStream& random) {
     dram.block_size = tiers.hbm->block_size;
     dram.eviction.name = "lru";
     dram.blocks->after_uses.reset();
+    dram.blocks->touch = Touch::end;
+    config.system.load.wait = LoadWait::batch;
     dram.blocks->least_priority = coin() ? 30 : 0;
     blocks.duplicates = Duplicates::merged;
   }

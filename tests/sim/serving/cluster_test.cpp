@@ -156,14 +156,17 @@ TEST(Cluster, RequestsWaitForAnInstanceToComeBack) {
 TEST(Cluster, RefusesToWaitForever) {
   RunConfig config = one_by_one(1, "round_robin");
   config.cluster.lost = {{.instance = 0, .at = for_ms(5)}};
-  try {
-    const ClusterRun run(config, {session(0, {turn(10, 1)}), session(20, {turn(10, 1)})});
-    ADD_FAILURE() << "no instance serves them";
-  } catch (const ConfigError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "/cluster/lost: expected an instance that lives or comes back, 2 requests wait for "
-        "one");
+  for (const SimDuration report_interval : {SimDuration(0), for_ms(1)}) {
+    config.cluster.report_interval = report_interval;
+    try {
+      const ClusterRun run(config, {session(0, {turn(10, 1)}), session(20, {turn(10, 1)})});
+      ADD_FAILURE() << "no instance serves them";
+    } catch (const ConfigError& error) {
+      EXPECT_STREQ(
+          error.what(),
+          "/cluster/lost: expected an instance that lives or comes back, 2 requests wait for "
+          "one");
+    }
   }
 }
 
@@ -301,6 +304,58 @@ TEST(Disaggregation, ADecodeInstanceComputesFewTokensItself) {
   config.cluster.disaggregation->net_new_share = 0.3;
   ClusterRun other(config, {session(0, {turn(10, 3), turn(5, 1, 100)})}, kMillisecond * 10);
   EXPECT_EQ(other.cluster.transfers().apart, 2);
+}
+
+/// Whether the line is among the problems of the config.
+bool refuses(const RunConfig& config, const std::string& line) {
+  const std::vector<std::string> lines = problems_of(config);
+  return std::find(lines.begin(), lines.end(), line) != lines.end();
+}
+
+TEST(ClusterConfig, RefusesARouterOfBlocksOfSeveralSizes) {
+  RunConfig config = apart(100);
+  config.cluster.disaggregation.reset();
+  config.cluster.network.reset();
+  config.cluster.router.name = "longest_prefix";
+  config.system.tiers.dram = tier();
+  config.system.tiers.dram->block_size = Tokens(2);
+  const std::string line =
+      "/cluster/router: router longest_prefix is told which blocks instances store: expected tiers "
+      "with one block_size, got hbm 1tokens, dram 2tokens";
+  EXPECT_TRUE(refuses(config, line));
+  config.cluster.router.name = "least_requests";
+  for (const std::string& other : problems_of(config)) {
+    EXPECT_EQ(other.find("/cluster"), std::string::npos) << other;
+  }
+}
+
+TEST(ClusterConfig, RefusesARouterOfBlocksWithoutThem) {
+  EXPECT_TRUE(refuses(one_by_one(2, "sglang_cache_aware"),
+                      "/cluster/router: router sglang_cache_aware needs the blocks of prompts: "
+                      "expected a system with /system/blocks"));
+}
+
+TEST(ClusterConfig, RefusesKeysThatChangeNothing) {
+  RunConfig config = one_by_one(2, "round_robin");
+  config.cluster.event_delay = for_ms(1);
+  EXPECT_TRUE(refuses(config,
+                      "/cluster/event_delay: expected 0s: router round_robin is not told which "
+                      "blocks instances store"));
+  config = apart(100);
+  config.cluster.disaggregation->net_new_share = 0.5;
+  const std::string line =
+      "/cluster/disaggregation/net_new_share: expected 0.7 with decide always, got 0.5";
+  EXPECT_TRUE(refuses(config, line));
+  config.cluster.disaggregation->decide = PrefillDecision::net_new;
+  EXPECT_FALSE(refuses(config, line));
+}
+
+TEST(ClusterConfig, RefusesWholeResponsesWithDisaggregation) {
+  RunConfig config = apart(100);
+  config.system.blocks->whole_response = true;
+  EXPECT_TRUE(refuses(config,
+                      "/system/blocks/whole_response: with /cluster/disaggregation expected "
+                      "false"));
 }
 
 TEST(NextTimes, GiveTheEarliestAndOfEqualOnesTheFirst) {
