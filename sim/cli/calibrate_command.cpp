@@ -122,8 +122,8 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       ->check(whole_number(1, 10000));
   CLI::Option* explain =
       command.add_option("--explain", options.explain.profile,
-                         "Print the break-evens of storing KV on this machine: what a link hides, "
-                         "load or recompute, read buffers");
+                         "Print what this machine's links hide behind prefills, and read buffers "
+                         "(load or recompute: kvtier breakeven)");
   explain->type_name("PROFILE");
   command.add_option("--history", options.explain.history, "Tokens of the history, of --explain")
       ->needs(explain)

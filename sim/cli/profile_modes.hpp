@@ -51,7 +51,7 @@ struct ExplainCommandOptions {
   std::int64_t history = 2048;
   std::int64_t prompt = 128;
 };
-/// Prints the break-evens. Returns the exit code.
+/// Prints what links hide, and read buffers. Returns the exit code.
 int explain_command(const Program& program, const ExplainCommandOptions& options);
 
 }  // namespace kvtier::cli
