@@ -17,24 +17,25 @@ FIND_CODE = find $(CODE_DIRS) -type f \( -name '*.hpp' -o -name '*.cpp' -o -name
 PROGRAM := build/release/bin/kvtier
 DEMO := build/release/bin/kvtier_demo
 PYTHON_VENV := build/python/venv
-# What pyproject.toml names as build requirements.
+# The build requirements of pyproject.toml.
 PYTHON_BUILD := 'scikit-build-core>=0.10,<1' 'pybind11>=2.13,<4'
-# And as the extra cachesim.
+# The extra cachesim of pyproject.toml.
 CACHE_SIMULATOR := 'libcachesim>=0.3.5,<0.4'
-# Of each fuzz target.
+# Seconds of each fuzz target.
 FUZZ_SECONDS ?= 60
 FUZZ := build/fuzz
 FUZZ_TARGETS := $(basename $(notdir $(filter-out %/fuzz.cpp %/replay.cpp,$(wildcard tests/fuzz/*.cpp))))
 NOTEBOOKS := build/notebooks
+DOCS := build/docs
 MACHINE_CODE := build/machine-code
 FLASHINFER := build/flashinfer
 # Architectures that FlashInfer's kernels are compiled for; each takes a minute.
 FLASHINFER_ARCHITECTURES ?= 90
 NOTEBOOK_SWEEPS := policies-by-capacity dram-capacity systems
-DEMO_SYSTEMS := recompute,attentionstore_fifo,attentionstore_lru,attentionstore
+DEMO_SYSTEMS := vllm,vllm_cpu_offload,vllm_lmcache,sglang_hicache
 
 # install_packages(names): installs those of the names that are missing, as root or by sudo.
-# Where that is not possible it says exactly what is missing and fails.
+# If that is not possible, it names the missing packages and fails.
 define install_packages
 @if ! command -v dpkg-query >/dev/null 2>&1; then \
   echo "setup: this is no Debian system; install the equivalents of: $(1)" >&2; \
@@ -70,12 +71,12 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-demo setup-dev build program demo test python python-tools test-python check-validation check-report check-engines notebooks faults asan tsan cuda-emulation machine-code flashinfer gpu-check fuzz bench format check-format tidy clean
+.PHONY: help setup setup-demo setup-dev build program demo test python python-tools test-python check-validation check-report check-engines notebooks docs faults asan tsan cuda-emulation machine-code flashinfer gpu-check fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
 	@echo 'make program       the same, the program alone'
-	@echo 'make demo          build what the command compare needs, then compare four systems on two example workloads'
+	@echo 'make demo          build the part for compare, then compare four systems on an example'
 	@echo 'make test          build, then run all tests'
 	@echo 'make python        build the Python package into a virtual environment, build/python/venv (needs PyPI)'
 	@echo 'make python-tools  only install what that build needs into the environment'
@@ -85,14 +86,15 @@ help:
 	@echo 'make check-engines build the program, then compare it with the own code of vLLM, SGLang and LMCache (needs PyPI, 16 GB;'
 	@echo '                   ENGINES=vllm,sglang,lmcache VLLM= SGLANG= LMCACHE= TRACE= REQUESTS= CASES= RECORDED=)'
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
-	@echo 'make faults        build, then let calls of the system fail, kill runs and fill disks, and check what is left (minutes)'
+	@echo 'make docs          build the documentation as pages into build/docs/site; a dead link fails (needs PyPI)'
+	@echo 'make faults        build, then let system calls fail, kill runs and fill disks, and check the files left (minutes)'
 	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
-	@echo 'make tsan          build with the thread sanitizer, run the tests of what has threads'
+	@echo 'make tsan          build with the thread sanitizer, run the tests of code with threads'
 	@echo 'make cuda-emulation  build the CUDA module for the host, run its tests on an emulated GPU (needs the headers of CUDA)'
 	@echo 'make machine-code  build the CUDA module, check the machine code of the attention kernels (nvcc; needs PyPI)'
-	@echo 'make flashinfer  build the CUDA module with FlashInfer beside its own attention, into build/flashinfer (nvcc; needs PyPI)'
+	@echo 'make flashinfer  build the CUDA module with FlashInfer's attention beside its own, into build/flashinfer (nvcc; needs PyPI)'
 	@echo 'make fuzz          fuzz the readers of input with libFuzzer, FUZZ_SECONDS=60 each (Clang)'
-	@echo 'make gpu-check     build with CUDA, check and measure a GPU in steps of nine minutes; goes on where it ended (STEP=, MINUTES=, DEVICE=)'
+	@echo 'make gpu-check     build with CUDA, check and measure a GPU in steps of nine minutes; continues an earlier call (STEP=, MINUTES=, DEVICE=)'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
 	@echo 'make setup-dev     the same, with clang-format, clang-tidy and valgrind'
@@ -122,13 +124,12 @@ program: setup
 demo: setup-demo
 	cmake --preset release -DKVTIER_DEMO_ONLY=ON
 	cmake --build --preset release -j $(JOBS) --target kvtier_demo
-	$(DEMO) compare configs/papers/attentionstore/llama2-13b.json --systems $(DEMO_SYSTEMS)
-	$(DEMO) compare configs/examples/h100-8x.json --systems $(DEMO_SYSTEMS)
+	$(DEMO) compare configs/examples/agents-h100-8x.json --systems $(DEMO_SYSTEMS)
 
 test: build
 	ctest --preset release --output-on-failure -j $(JOBS)
 
-# The environment may be made by any Python that is there; only a bare machine needs Debian's.
+# Any installed Python may make the environment. Only a bare machine needs Debian's.
 python-tools:
 	@python3 -c 'import ensurepip, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || $(MAKE) --no-print-directory setup-python
 	@$(PYTHON_VENV)/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv $(PYTHON_VENV)
@@ -150,7 +151,7 @@ setup-python:
 test-python: python program
 	$(PYTHON_VENV)/bin/python -m pytest -q tests/python
 
-# Times are judged: the machine should have nothing else to do.
+# Times are judged, so the machine should be idle.
 check-validation: program
 	python3 tests/validation/free_runs.py --program $(PROGRAM) --configs configs --out build/validation
 
@@ -166,7 +167,7 @@ check-engines: program
 	  $(if $(RECORDED),--recorded '$(RECORDED)') \
 	  $(if $(TRACE),--trace '$(TRACE)') $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(CASES),--cases '$(CASES)')
 
-# Python packages, again where requirements.txt changes.
+# Python packages, installed again if requirements.txt changes.
 $(NOTEBOOKS)/venv/installed: notebooks/requirements.txt
 	$(call install_packages,$(NOTEBOOK_PACKAGES))
 	python3 -m venv --clear $(NOTEBOOKS)/venv
@@ -181,12 +182,22 @@ notebooks: program $(NOTEBOOKS)/venv/installed
 	KVTIER_SWEEPS="$(CURDIR)/$(NOTEBOOKS)/sweeps" $(NOTEBOOKS)/venv/bin/jupyter nbconvert --to html --execute \
 	  --output-dir $(NOTEBOOKS) notebooks/*.ipynb
 
+# The generator of the documentation, installed again if its version changes.
+$(DOCS)/venv/installed: docs/requirements.txt
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory setup-python
+	python3 -m venv --clear $(DOCS)/venv
+	$(DOCS)/venv/bin/python -m pip install -q --disable-pip-version-check -r docs/requirements.txt
+	touch $@
+
+docs: $(DOCS)/venv/installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/mkdocs build --quiet --strict
+
 faults: setup
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS) --target kvtier kvtier_inject
 	python3 tests/faults/faults.py --all --program $(PROGRAM) --inject build/release/tests/faults/kvtier_inject.so --configs configs
 
-# Without the runs of full size, which take a sanitizer twenty times as long.
+# Without the runs of full size, which take twenty times as long under a sanitizer.
 asan: setup
 	cmake --preset asan
 	cmake --build --preset asan -j $(JOBS)
@@ -200,7 +211,7 @@ tsan: setup
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_PROGRAMS)
 	setarch -R ctest --preset tsan --output-on-failure -R '$(TSAN_TESTS)'
 
-# The CUDA module on a machine without a GPU, with so many random batches of attention.
+# The CUDA module on a machine without a GPU, with EMULATION_CASES random batches of attention.
 EMULATION_CASES ?= 500
 cuda-emulation: setup
 	$(call install_packages,libboost-context-dev)
@@ -208,7 +219,7 @@ cuda-emulation: setup
 	cmake --build --preset release -j $(JOBS) --target tests_cuda_emulation kvtier_on_emulation
 	KVTIER_TEST_CASES=$(EMULATION_CASES) ctest --preset release --output-on-failure -j $(JOBS) -L emulation
 
-# Packages of NVIDIA with the programs that read machine code, which nvcc comes without at times.
+# NVIDIA's packages with the programs that read machine code. Some installations of nvcc lack them.
 $(MACHINE_CODE)/venv/installed:
 	$(call install_packages,$(PYTHON_PACKAGES))
 	python3 -m venv --clear $(MACHINE_CODE)/venv
@@ -222,7 +233,7 @@ machine-code: setup $(MACHINE_CODE)/venv/installed
 	PATH="`echo $(CURDIR)/$(MACHINE_CODE)/venv/lib/python3*/site-packages/nvidia/cu13/bin`:$$PATH" \
 	  python3 tests/kernels/machine_code.py build/cuda/lib/kvtier/kvtier_cuda.so
 
-# Headers alone, without what the packages depend on.
+# Headers alone, without the packages' dependencies.
 $(FLASHINFER)/packages/installed:
 	$(call install_packages,$(PYTHON_PACKAGES))
 	python3 -m venv --clear $(FLASHINFER)/venv
@@ -235,8 +246,8 @@ flashinfer: setup $(FLASHINFER)/packages/installed
 	  '-DCMAKE_CUDA_ARCHITECTURES=$(FLASHINFER_ARCHITECTURES)'
 	cmake --build $(FLASHINFER)/build -j $(JOBS) --target kvtier_cuda
 
-# A crash leaves its input in build/fuzz/findings. Leaks are looked for where the system allows it.
-# What was found before is kept in build/fuzz/corpus.
+# A crash leaves its input in build/fuzz/findings. Leaks are checked if the system allows it.
+# build/fuzz/corpus keeps the inputs found before.
 fuzz: setup
 	$(call install_packages,$(FUZZ_PACKAGES))
 	cmake --preset fuzz
@@ -252,7 +263,7 @@ fuzz: setup
 	  grep -E '^stat::(number_of_executed_units|peak_rss_mb)' $$log; \
 	done
 
-# Its folder keeps the state and the results; STORAGE is a folder on the drive to use.
+# GPU_OUT keeps the state and the results. STORAGE is a folder on the drive to use.
 DEVICE ?= cuda:0
 GPU_OUT ?= build/gpu-check
 STORAGE ?= $(GPU_OUT)

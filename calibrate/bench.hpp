@@ -13,34 +13,35 @@
 #include "hw/model/model.hpp"
 #include "sim/core/rng.hpp"
 
-/// What the measures of a device share.
+/// Common parts of the measurements of a device.
 namespace kvtier::calibrate {
 
-/// What is measured, and how finely.
+/// The device and model of a calibration, and its detail.
 struct Target {
   Device& device;
   ModelConfig model;
   /// The whole grid, with more time for each cell.
   bool full = false;
-  /// What all buffers of one cell may take.
+  /// Limit for all buffers of one cell together.
   Bytes memory;
   std::uint64_t seed = 1;
 };
 
-/// Smallest to largest, each `factor` times the one before; the largest is always there.
+/// Sizes from smallest to largest, each `factor` times the one before. The largest is always
+/// included.
 [[nodiscard]] std::vector<std::int64_t> geometric(std::int64_t smallest, std::int64_t largest,
                                                   std::int64_t factor);
 
 [[nodiscard]] StopRules rules_of(const Target& target);
 
-/// Before what is measured of devices and threads that have had nothing to do: processors and
-/// drives take longer to begin than in a loop. Orders to threads, and transfers, come after longer
-/// pauses and right after others: a short one stands for both.
+/// Pause before measurements of idle devices and threads. Idle processors and drives take longer to
+/// begin than in a loop. In a run, tasks and transfers come after longer pauses or right after
+/// others; a short pause stands for both.
 inline constexpr std::chrono::milliseconds kPause(20);
-/// Before whole steps, which are measured in runs, too, and loads: others use the caches meanwhile.
+/// Pause before whole steps and loads. Other work uses the caches meanwhile.
 inline constexpr std::chrono::milliseconds kLongPause(100);
 
-/// Of cells whose every sample comes after a pause: the budget is for some of them.
+/// Rules for cells with a pause before each sample. The budget allows only some samples.
 [[nodiscard]] StopRules rules_with_pauses(const Target& target);
 
 /// Fills memory of the device with random elements in [-1, 1).
@@ -54,8 +55,8 @@ template <class T>
 [[nodiscard]] Buffer on_device(Device& device, std::span<const T> values);
 
 /// Times work on a stream of its own between two events. Short work is repeated until a sample
-/// lasts long enough for the clock; the queue is filled while the stream is kept busy, so that the
-/// host's pace is not part of the time.
+/// lasts long enough for the clock; the queue is filled while the stream is busy, so that the speed
+/// of the host does not count.
 class StreamTimer {
  public:
   explicit StreamTimer(Device& device);

@@ -16,10 +16,10 @@ namespace kvtier::calibrate {
 namespace {
 
 constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
-/// The promise is 90 seconds, with the program's start and the file.
+/// A quick run takes at most 90 seconds, with the program's start and the file.
 constexpr double kQuickSeconds = 82;
 constexpr double kFullSeconds = 6 * 3600;
-/// The median of three is not moved by a machine that is slow in one of them.
+/// One slow run does not move the median of three.
 constexpr int kVisits = 3;
 constexpr Bytes kQuickFile(kGibibyte);
 constexpr Bytes kFullFile(16 * kGibibyte);
@@ -69,7 +69,8 @@ Profile describe(const CalibrateOptions& options, const Device& device, const De
   return profile;
 }
 
-/// What an earlier run kept, or its finished profile, without what is worth another try.
+/// The kept part of an earlier run, or its finished profile, without cells that are worth another
+/// try.
 Profile earlier(const CalibrateOptions& options, const Profile& now) {
   std::error_code ignored;
   std::filesystem::path from = kept_path(options.out);
@@ -97,7 +98,7 @@ Profile earlier(const CalibrateOptions& options, const Profile& now) {
     throw ConfigError(std::move(problems));
   }
   forget_left_out(profile);
-  // The rest of the notes is written anew.
+  // All other notes are written anew.
   std::erase_if(profile.provenance.notes,
                 [](const std::string& line) { return !line.starts_with("continued on "); });
   profile.provenance.notes.push_back("continued on " + now.provenance.date);

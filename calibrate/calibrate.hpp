@@ -22,9 +22,9 @@ struct CalibrateOptions {
   /// A folder on the drive to measure, or nothing.
   std::optional<std::string> storage;
   ModelConfig model;
-  /// The whole grid with more time for each cell, or one that is done in a minute and a half.
+  /// The whole grid with more time for each cell, or one that takes 90 seconds.
   bool full = false;
-  /// Go on from what an earlier run kept.
+  /// Continue with the cells that an earlier run kept.
   bool resume = false;
   std::filesystem::path out;
   std::string version;
@@ -33,14 +33,14 @@ struct CalibrateOptions {
   std::function<void()> check = [] {};
 };
 
-/// What ends up in `out`, which appears only when all is done; until then the part that was
-/// measured is kept beside it under kept_path. Throws ConfigError for a run that cannot be resumed
-/// or a model that the device cannot take, DeviceError for devices and drives.
+/// Writes the profile to `out`, which appears only when all is done. Until then the measured part
+/// is kept beside it under kept_path. Throws ConfigError for a run that cannot be resumed or a
+/// model that the device cannot take, DeviceError for devices and drives.
 Profile calibrate(const CalibrateOptions& options);
 
 struct LiveCheckOptions {
   DeviceName device{.kind = "cpu"};
-  /// Of which the profile's tables were measured.
+  /// The model of the profile's tables.
   ModelConfig model;
   CheckOptions cells;
   /// See RunOptions.
@@ -48,14 +48,14 @@ struct LiveCheckOptions {
   std::function<void()> check = [] {};
 };
 
-/// check_by_measuring on the device that the profile is of. Throws ConfigError for another device
-/// or model, DeviceError for devices.
+/// Runs check_by_measuring on the profile's device. Throws ConfigError for another device or model,
+/// DeviceError for devices.
 [[nodiscard]] CheckReport check_on_device(const Profile& profile, const LiveCheckOptions& options);
 
-/// Where a run that ends early leaves what it measured.
+/// The file in which a run that ends early keeps its measured cells.
 [[nodiscard]] std::filesystem::path kept_path(const std::filesystem::path& out);
 
-/// The plan of such a run, on this device and drive.
+/// The plan of a run on this device and drive.
 [[nodiscard]] std::vector<PlannedTable> plan_all(const Target& target,
                                                  std::shared_ptr<StorageBench> storage);
 
@@ -65,7 +65,7 @@ void check_heads(const ModelConfig& model);
 /// The date of a profile that is made now.
 [[nodiscard]] std::string utc_now();
 
-/// The lines that a user reads at the end: cells measured and left out, samples rejected.
+/// The closing lines of the output: cells measured and left out, samples rejected.
 [[nodiscard]] std::vector<std::string> summarize(const Profile& profile);
 
 }  // namespace kvtier::calibrate

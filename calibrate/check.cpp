@@ -23,10 +23,10 @@ namespace {
 /// Folds of a cross-validation: a fifth of the cells is left out at a time.
 constexpr std::int64_t kFolds = 5;
 
-/// Fewer cells span nothing once some are left out.
+/// Least number of cells of which some can be left out.
 constexpr std::size_t kFewestCells = 3;
 
-/// What one operation gave on one rung, over all its tables.
+/// Results of one operation on one rung, over all its tables.
 struct Gathered {
   std::vector<Pair> pairs;
   std::vector<Pair> roofline;
@@ -110,7 +110,7 @@ void add_roofline(const Profile& profile, const ProfileTable& table, const Profi
       {std::max(seconds, is_attention ? kAttentionFloor : kFloor), cell.median_seconds});
 }
 
-/// A cell of a table as a grid without it predicts it, and by the roofline.
+/// Predicts a cell of a table by a grid without it, and by the roofline.
 void add_prediction(const Profile& profile, const ProfileTable& table, const ProfileGrid& grid,
                     const ProfileCell& cell, Gathered& gathered) {
   const ProfileGrid::Time time = predict(grid, cell.at);
@@ -328,7 +328,7 @@ void add_mixed(const Profile& profile, const ProfileTable& table, RandomStream& 
   }
 }
 
-/// Of the same heads, with keys that turn or do not.
+/// The table of the same heads whose keys are rotated or not, as in `like`.
 const ProfileTable* same_attention(const Profile& profile, OperationId operation,
                                    const ProfileTable& like) {
   const auto rotates = [](const ProfileTable& table) { return table.variant == kRotatedVariant; };
@@ -348,7 +348,7 @@ struct Part {
 };
 
 /// A ragged batch as the timing model composes it: requests of one new token by the sum of their
-/// contexts (decode_attention), all others one by one (prefill_attention). Empty where the profile
+/// contexts (decode_attention), all others one by one (prefill_attention). Empty if the profile
 /// lacks one of the two.
 std::vector<Part> parts_of(const Profile& profile, const ProfileTable& ragged,
                            const ProfileCell& cell) {
@@ -401,7 +401,7 @@ std::int64_t passes_before(const ProfileTable& steps) {
   return steps.variant == kPrefillRun ? kMany : steps.variant == kPrefillSecond ? 1 : 0;
 }
 
-/// A table of whole steps, as recorded, against what the timing model makes of the profile.
+/// Compares a table of recorded whole steps with the timing model.
 void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& gathered) {
   const ModelConfig model = model_of_steps(table);
   HardwareConfig hardware;
@@ -455,7 +455,7 @@ const ProfileCell* find_cell(const Profile& profile, OperationId operation, cons
   return nullptr;
 }
 
-/// Copies and matrices of a few layers together, as recorded, against each alone.
+/// Compares recorded copies and matrices of a few layers together with each alone.
 void add_overlap(const Profile& profile, Rows& rows) {
   for (const ProfileTable* table : find_tables(profile, OperationId::layer_pipeline)) {
     if (table->variant != "pipeline") {
@@ -483,13 +483,13 @@ void add_overlap(const Profile& profile, Rows& rows) {
   }
 }
 
-/// As many as of each rung are asked for.
+/// As many cells as each rung needs.
 std::span<const ProfileCell> first_cells(const ProfileTable& table, const CheckOptions& options) {
   return std::span(table.cells)
       .first(std::min(table.cells.size(), static_cast<std::size_t>(options.cells)));
 }
 
-/// The same by measuring, the whole between the first and the second half of its parts.
+/// The same by measuring. The whole is measured between the first and the second half of its parts.
 void measure_composition(const Profile& profile, const ProfileTable& ragged,
                          const MeasureCell& measure, const CheckOptions& options,
                          Gathered& gathered) {
@@ -575,8 +575,7 @@ std::vector<std::int64_t> draw_place(const Corners& corners, RandomStream& rando
   return at;
 }
 
-/// A place between cells, measured between the first and the second half of them, and what they
-/// give for it.
+/// Measures a place between cells between their first and second half, and predicts it from them.
 std::optional<Pair> measure_between(const Profile& profile, const ProfileTable& table,
                                     const Corners& corners, const std::vector<std::int64_t>& place,
                                     const MeasureCell& measure) {
@@ -762,6 +761,27 @@ void compare_attention(const Profile& profile, const ProfileTable& table, Rows& 
   }
 }
 
+/// Work of the same shape at other sizes.
+void compare_sizes(const Profile& profile, const ProfileTable& table, Rows& rows) {
+  Gathered& gathered = rows[{Rung::held_out, table.operation, kind_of(table)}];
+  for (const ProfileTable* other : find_tables(profile, table.operation, table.variant)) {
+    if (other->shape != table.shape || other->dtype != table.dtype) {
+      continue;
+    }
+    const ProfileGrid grid = make_grid(profile, *other);
+    for (const ProfileCell& cell : table.cells) {
+      const ProfileGrid::Time time = predict(grid, cell.at);
+      if (time.extrapolated) {
+        ++gathered.left_out;
+      } else if (!has_cell(profile, table, cell)) {
+        gathered.pairs.push_back({time.seconds, cell.median_seconds});
+      }
+    }
+    return;
+  }
+  gathered.left_out += static_cast<std::int64_t>(table.cells.size());
+}
+
 }  // namespace
 
 CheckReport compare_with(const Profile& profile, const Profile& measured) {
@@ -772,6 +792,9 @@ CheckReport compare_with(const Profile& profile, const Profile& measured) {
     } else if (table.operation == OperationId::prefill_attention ||
                table.operation == OperationId::decode_attention) {
       compare_attention(profile, table, rows);
+    } else if (table.operation == OperationId::moe || table.operation == OperationId::mla_prefill ||
+               table.operation == OperationId::mla_decode) {
+      compare_sizes(profile, table, rows);
     }
   }
   return make_report(rows, false);

@@ -20,7 +20,7 @@ struct Pair {
   double measured = 0;
 };
 
-/// Of |predicted - measured| / measured.
+/// Statistics of |predicted - measured| / measured.
 struct ErrorStatistics {
   std::int64_t count = 0;
   double p50 = 0;
@@ -31,7 +31,7 @@ struct ErrorStatistics {
 /// All zero without pairs. Quantiles are the lower ones.
 [[nodiscard]] ErrorStatistics error_statistics(std::span<const Pair> pairs);
 
-/// What errors may be.
+/// Largest errors that pass.
 struct Band {
   double p50 = 0;
   double p90 = 0;
@@ -41,12 +41,11 @@ struct Band {
 /// median; nothing for the rest.
 [[nodiscard]] std::optional<Band> band_of(OperationId operation);
 
-/// `repeat`: a cell against itself, at once. `drift`: a cell of the profile against now.
-/// `held_out`: a place between cells against what those around it give. `composition`: a ragged
+/// `repeat`: a cell against itself, right after. `drift`: a cell of the profile against the
+/// present. `held_out`: a place between cells against its interpolation. `composition`: a ragged
 /// batch against its parts, whole steps as recorded (model_step) against the timing model, which is
 /// fitted to them. `sum`: those steps against the sum of their operations alone. `overlap`: copies
-/// beside matrices, layer by layer, against the schedule of layer_pipeline.hpp with the times of
-/// each alone.
+/// beside matrices against the schedule of layer_pipeline.hpp with the times of each alone.
 enum class Rung { repeat, drift, held_out, composition, sum, overlap };
 [[nodiscard]] const char* to_string(Rung rung);
 
@@ -54,13 +53,13 @@ enum class Rung { repeat, drift, held_out, composition, sum, overlap };
 struct CheckRow {
   Rung rung = Rung::repeat;
   OperationId operation = OperationId::gemm;
-  /// Tables of one kind, where an operation has several: their format, and the sizes held out.
+  /// The kind of table, if an operation has several: the format, and the sizes held out.
   std::string kind;
   ErrorStatistics errors;
   /// The roofline's errors on these cells, at common shares of the limits, with a floor for each
   /// call.
   ErrorStatistics roofline;
-  /// Cells that could not be judged: outside of what the others span, or not measurable.
+  /// Cells that could not be judged: outside of the other cells, or not measurable.
   std::int64_t left_out = 0;
   /// Set where there is a band.
   std::optional<bool> in_band;
@@ -78,24 +77,24 @@ struct CheckReport {
 
 /// Leaves every cell out once, with a fold of its table's others, and predicts it from the rest:
 /// the cost of the grid's spacing, without a device. The same for shapes: pairs of n and k of
-/// gemm_grid, and tables of attention between those of fewer and of more heads. Attention after
-/// past tokens is also predicted by the law (past_law_seconds) from that without them. Each hole is
-/// twice as wide as the grid's, so no band is held to it. Composition and overlap are of recorded
-/// ragged_attention and layer_pipeline cells. Throws nothing.
+/// gemm_grid, and tables of attention between those of fewer and of more heads. The law
+/// (past_law_seconds) also predicts attention after past tokens from attention without them. Each
+/// hole is twice as wide as the grid's, so there is no band. Composition and overlap are of
+/// recorded ragged_attention and layer_pipeline cells. Throws nothing.
 [[nodiscard]] CheckReport cross_validate(const Profile& profile, std::uint64_t seed);
 
-/// Predicts the cells of `measured` that `profile` does not have, such as those of a published
-/// table that a compact profile leaves out: the error of what the profile ships, as the timing
+/// Predicts the cells of `measured` that `profile` does not have, such as cells of a published
+/// table that a compact profile leaves out. The error is that of the shipped profile, as the timing
 /// model interpolates it. Matrices (gemm_grid) and attention only.
 [[nodiscard]] CheckReport compare_with(const Profile& profile, const Profile& measured);
 
-/// The median time of one cell of a table, in seconds; nullopt where it cannot be measured.
+/// The median time of one cell of a table, in seconds; nullopt if it cannot be measured.
 using MeasureCell =
     std::function<std::optional<double>(const ProfileTable& table, const Place& place)>;
 
 struct CheckOptions {
   std::uint64_t seed = 1;
-  /// Of each rung, in each table.
+  /// Cells of each rung in each table.
   std::int64_t cells = 8;
 };
 

@@ -31,8 +31,8 @@ Tokens hidden_past(const ModelConfig& model, const TimingModel& timing, const Kv
   const auto hides = [&](Tokens past) {
     return source.load(kv_bytes(model, past)) <= prefill(timing, added, past).total;
   };
-  // Both grow with the past, the load in proportion: past the first crossing it stays the longer
-  // unless attention outgrows it, and then the far end is hidden.
+  // Both times grow with the past, and the load in proportion. After the first crossing the load is
+  // longer, unless attention outgrows it; then loads of the longest pasts are hidden.
   if (hides(limit)) {
     return limit;
   }

@@ -30,7 +30,7 @@ struct ReadBuffer {
   SimDuration prefill;
   /// S_buf of AttentionStore 3.2.1.
   Bytes attentionstore;
-  /// What lets the job never wait, not rounded to layers.
+  /// Size at which the request never waits, not rounded to layers.
   Bytes hides_loading;
   std::int64_t layers = 0;
 };
@@ -42,7 +42,7 @@ struct ExplainOptions {
   Tokens prompt{128};
 };
 
-/// All of it as tables, over powers of two up to the context window.
+/// All break-evens as tables, over powers of two up to the context window.
 [[nodiscard]] std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
                                   const TimingModel& timing, const std::vector<KvSource>& sources,
                                   const ExplainOptions& options);

@@ -74,7 +74,7 @@ struct Sizes {
   }
 };
 
-/// Which table of a profile a row belongs to, and its place in it.
+/// The table of a profile for a row, and the row's place in it.
 struct Slot {
   OperationId operation = OperationId::gemm;
   std::string variant;
@@ -96,7 +96,7 @@ std::optional<DataType> type_named(std::string_view text) {
   return found == kNames.end() ? std::nullopt : std::optional(found->second);
 }
 
-/// A type that a table has to name: plain elements of 16 bits need no name.
+/// A type that a table must name. Plain elements of 16 bits need no name.
 std::optional<DataType> named_type(std::optional<DataType> type) {
   return type == DataType::bf16 || type == DataType::fp16 ? std::nullopt : type;
 }
@@ -105,7 +105,7 @@ std::int64_t element_bytes(std::optional<DataType> type) {
   return type ? std::max<std::int64_t>(1, std::llround(bytes_of(*type))) : 2;
 }
 
-/// The slot of a row that has its shape with it; none if an attention lacks its KV heads.
+/// The slot of a row that has columns of its shape; none if an attention lacks its KV heads.
 std::optional<Slot> shaped_slot(TableOperation operation, const Sizes& sizes) {
   using enum TableOperation;
   const std::int64_t tokens = sizes.new_tokens * sizes.batch;
@@ -527,7 +527,7 @@ class Importer {
     samples_[{index, slot.at}].push_back(seconds);
   }
 
-  /// By the device's limits; 0 for operations that have none here.
+  /// Shortest time by the device's limits; 0 for operations without limits.
   [[nodiscard]] double shortest(const ProfileTable& table,
                                 const std::vector<std::int64_t>& at) const {
     if (table.operation == OperationId::gemm_grid) {
@@ -537,7 +537,7 @@ class Importer {
     if (!is_interpolated(table.operation)) {
       return 0;
     }
-    // A grid of one cell that takes no time gives the limit itself.
+    // A grid of one cell without time gives the limit itself.
     const ProfileCell instant{.at = at, .median_seconds = 1e-30};
     return make_grid(profile_, table, {&instant, 1})
         .at(static_cast<double>(at[0]), at.size() > 1 ? static_cast<double>(at[1]) : 0)
@@ -612,7 +612,7 @@ class Importer {
   std::vector<std::string> problems_;
 };
 
-/// What the roofline says of one cell, at the attained rates.
+/// The roofline's time of one cell at the attained rates.
 std::optional<double> roofline_seconds(const ProfileTable& table, const ProfileCell& cell,
                                        const Rates& rates) {
   const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
@@ -637,6 +637,11 @@ const char* group_of(OperationId operation) {
       return "prefill attention";
     case OperationId::decode_attention:
       return "decode attention";
+    case OperationId::moe:
+      return "experts";
+    case OperationId::mla_prefill:
+    case OperationId::mla_decode:
+      return "latent attention";
     default:
       return "rows of elements";
   }
@@ -772,8 +777,9 @@ std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig* model,
                               const HardwareConfig& hardware, std::uint64_t seed) {
   const Rates rates = attained_rates(hardware);
   RandomStream random(seed, "calibrate/held_out_half");
-  constexpr std::array<const char*, 4> kGroups{"matrices", "rows of elements", "prefill attention",
-                                               "decode attention"};
+  constexpr std::array<const char*, 6> kGroups{"matrices",          "rows of elements",
+                                               "prefill attention", "decode attention",
+                                               "experts",           "latent attention"};
   std::map<std::string, Group> groups;
   for (const ProfileTable& table : profile.tables) {
     if (is_interpolated(table.operation)) {

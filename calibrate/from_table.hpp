@@ -15,7 +15,7 @@
 /// Tables of kernel times measured elsewhere become profiles.
 namespace kvtier::calibrate {
 
-/// What a row of a table may time: each is one table of a profile for each shape.
+/// Operations that a row may time. Each gives one table of a profile for each shape.
 enum class TableOperation {
   qkv,
   attention_output,
@@ -64,13 +64,13 @@ constexpr auto enum_names(TableOperation) {
                     std::pair{"quantize", quantize}};
 }
 
-/// Where one operation stands in a table: names of columns. Several may read the same row.
+/// The columns of one operation in a table. Several rules may read the same row.
 struct ColumnRule {
   /// Empty: the column `op_column` names it.
   std::optional<TableOperation> op;
   std::string op_column;
   std::string time;
-  /// Of the time: "s", "ms" or "us".
+  /// Unit of the time: "s", "ms" or "us".
   std::string unit = "s";
   /// Columns; empty: 0 past tokens, a batch of 1, one GPU.
   std::string new_tokens;
@@ -81,14 +81,14 @@ struct ColumnRule {
   /// Sizes of the shape to their columns, such as "n", "kv_heads" or "window", of tables over many
   /// shapes. Without them the shapes are the model's.
   std::map<std::string, std::string> sizes;
-  /// Of moe without sizes: column of the experts that the tokens of a row reach.
+  /// For moe without sizes: the column of the experts that the tokens of a row reach.
   std::string reached_experts;
-  /// Column of the numbers' format, in the words of the table.
+  /// Column of the numbers' format, as the table writes it.
   std::string dtype;
   /// The variant in the profile and the state of the caches, for all rows.
   std::string variant;
   CacheState cache = CacheState::cold;
-  /// Column to the text that a row has to have there, or must not have.
+  /// Columns and the text that a row must have there, or must not have.
   std::map<std::string, std::string> where;
   std::map<std::string, std::string> where_not;
 };
@@ -114,10 +114,11 @@ void describe(V& v, ColumnRule& c) {
   v.field("variant", c.variant, "The variant in the profile, for all rows.");
   v.field("cache", c.cache, "Whether the data lay in a cache; hot rows may be faster than memory.");
   v.field("where", c.where, "Rows that count: column to the text in it, or to several: a|b.");
-  v.field("where_not", c.where_not, "Rows that do not count: column to the text in it, or to several: a|b.");
+  v.field("where_not", c.where_not,
+          "Rows that do not count: column to the text in it, or to several: a|b.");
 }
 
-/// kvtier.columns/1: how the columns of a foreign table are called.
+/// kvtier.columns/1: the names of the columns of a foreign table.
 struct ColumnMap {
   std::string format = "kvtier.columns/1";
   std::string source;
@@ -140,7 +141,7 @@ struct TableFile {
   ColumnMap columns;
 };
 
-/// The rows of all tables by their end.
+/// The rows of all tables, by their outcome.
 struct ImportCounts {
   std::int64_t times = 0;
   /// Cells that are empty or hold no number (NaN).
@@ -148,7 +149,7 @@ struct ImportCounts {
   std::int64_t not_positive = 0;
   /// Shorter than the device's limits allow.
   std::int64_t beyond_limits = 0;
-  /// Prefills of several requests at once, of which no single one is known.
+  /// Prefills of several requests at once, without the times of single ones.
   std::int64_t several_requests = 0;
   /// Rows in a format that profiles do not have.
   std::int64_t unknown_types = 0;
@@ -164,7 +165,7 @@ enum class Thinning { none, compact };
 struct ImportOptions {
   std::string name;
   Thinning thinning = Thinning::none;
-  /// GPUs of tables that do not say so.
+  /// GPUs of tables without such a column.
   std::int64_t gpus = 1;
 };
 
@@ -175,9 +176,9 @@ struct Imported {
 
 /// Reads CSV files, plain, gzip or zstd, of times on the GPUs of `hardware`, whose peaks are the
 /// limits. Rows of one cell are its samples. Throws ConfigError with every bad line (up to a
-/// hundred) or missing column.
-/// Cells that are no positive number, faster than the device's limits, of an unknown format or
-/// contradicted by others are dropped and counted. `model` may be null where every rule has sizes.
+/// hundred) or missing column. Cells that are no positive number, faster than the device's limits,
+/// of an unknown format or contradicted by others are dropped and counted. `model` may be null if
+/// every rule has sizes.
 [[nodiscard]] Imported import_tables(const std::vector<TableFile>& files, const ModelConfig* model,
                                      const HardwareConfig& hardware, const ImportOptions& options);
 

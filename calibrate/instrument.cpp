@@ -57,7 +57,7 @@ SchedulerMonitor::Seen seen_so_far() {
   return seen;
 }
 
-/// Of the samples that are there.
+/// Computes the quantiles of the samples taken so far.
 void summarize(Measured& measured) {
   const std::vector<double>& sorted = measured.sorted_seconds;
   if (!sorted.empty()) {
@@ -155,7 +155,7 @@ void SchedulerMonitor::begin() { at_begin_ = seen_so_far(); }
 bool SchedulerMonitor::disturbed() {
   const Seen now = seen_so_far();
   const auto since = [](const Thread& before, const Thread& after) {
-    // What threads did that have ended is no longer in the sum.
+    // The sum has no time of threads that have ended.
     return Thread{.ran = std::max(0.0, after.ran - before.ran),
                   .waited = std::max(0.0, after.waited - before.waited)};
   };

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-/// How one number is measured: samples are taken until their median is known well enough, or the
-/// time is up. Nothing here knows what is measured, or on what.
+/// The measurement of one number: samples are taken until their median is precise enough, or the
+/// time is up. It knows no operation and no device.
 namespace kvtier::calibrate {
 
 class Clock {
@@ -28,17 +28,17 @@ class DisturbanceMonitor {
 };
 
 struct StopRules {
-  /// Samples that are taken first and thrown away: caches, clocks and the allocator settle.
+  /// Warm-up samples, not counted: caches, clocks and the allocator settle.
   int warm_up = 2;
   int samples_min = 5;
   int samples_max = 100;
-  /// Enough, once the standard error of the median is below this share of it. For a bell curve it
-  /// is 1.2533 sigma / sqrt(n), and sigma is the distance of the quartiles / 1.349: 0.929 x (p75 -
-  /// p25) / sqrt(n).
+  /// Stops when the standard error of the median is below this share of it. For a normal
+  /// distribution the error is 1.2533 sigma / sqrt(n), and sigma is the distance of the quartiles /
+  /// 1.349: 0.929 x (p75 - p25) / sqrt(n).
   double relative_error = 0.01;
-  /// After it no further sample is started; at least one is.
+  /// No sample starts after this time, except the first.
   double budget_seconds = 0.25;
-  /// While every sample was disturbed, the budget may be exceeded this many times over.
+  /// If every sample was disturbed, the budget may be exceeded by this factor.
   double patience = 3;
 };
 
@@ -46,10 +46,10 @@ struct Measured {
   double p25_seconds = 0;
   double median_seconds = 0;
   double p75_seconds = 0;
-  /// Samples that count, and samples that were rejected because something else ran.
+  /// Samples that count, and samples rejected for other work on the machine.
   std::int64_t n = 0;
   std::int64_t disturbed = 0;
-  /// Samples that were rejected because no machine is that fast.
+  /// Samples rejected for times below the limit.
   std::int64_t impossible = 0;
   /// The error criterion was met.
   bool converged = false;
@@ -57,24 +57,25 @@ struct Measured {
   std::vector<double> sorted_seconds;
 };
 
-/// The samples of both, as if taken in one go.
+/// Joins the samples of two visits.
 [[nodiscard]] Measured pool(const Measured& a, const Measured& b);
 
-/// The rules of one of several visits that together cost and know about as much as one by `rules`.
+/// Rules of one of several visits. Together they cost about as much, and are as precise, as one
+/// visit by `rules`.
 [[nodiscard]] StopRules visit_rules(const StopRules& rules, int visits);
 
-/// One sample: does the work once and returns how long it took.
+/// One sample: does the work once and returns its time.
 using Sample = std::function<double()>;
 
 /// Calls `sample` by the rules. `limit_seconds` is the time below which a sample is a mistake.
-/// `check` is called before each sample and may throw to give up. With n = 0 nothing was measured.
+/// `check` is called before each sample and may throw to stop. n = 0: nothing was measured.
 [[nodiscard]] Measured measure(const StopRules& rules, double limit_seconds, const Sample& sample,
                                Clock& clock, DisturbanceMonitor& monitor,
                                const std::function<void()>& check);
 
-/// Sees what this process's threads waited for a processor, and what the hypervisor took; for work
-/// that keeps to the processors it has. Where the kernel tells neither, nothing counts as
-/// disturbed.
+/// Reads the time that this process's threads waited for a processor, and the time that the
+/// hypervisor took. For work with no more threads than processors. If the kernel tells neither, no
+/// sample counts as disturbed.
 class SchedulerMonitor final : public DisturbanceMonitor {
  public:
   /// All in seconds.
@@ -82,7 +83,7 @@ class SchedulerMonitor final : public DisturbanceMonitor {
     double ran = 0;
     double waited = 0;
   };
-  /// What a sample was, from its queueing to its end.
+  /// Times of a sample, from its queueing to its end.
   struct Seen {
     double elapsed = 0;
     /// The thread that takes samples, and all others of the process together.
@@ -98,13 +99,12 @@ class SchedulerMonitor final : public DisturbanceMonitor {
   Seen at_begin_;
 };
 
-/// More than a tenth of the sample was waited or stolen. That the thread that takes samples and
-/// those that work wait for each other is no disturbance: it happens where samples are queued and
-/// fetched, not where they are timed. Nor is a tenth of a millisecond, as waking a thread takes
-/// some tens of microseconds on any machine.
+/// True if more than a tenth of the sample was waited or stolen. The sampling thread and the
+/// working threads wait for each other outside of the timed part, which does not count. A tenth of
+/// a millisecond does not count either, because waking a thread takes some tens of microseconds.
 [[nodiscard]] bool is_disturbed(const SchedulerMonitor::Seen& seen);
 
-/// For work that has more threads than there are processors, as interference is what it measures.
+/// For work with more threads than processors, which measures interference.
 class NoMonitor final : public DisturbanceMonitor {
  public:
   void begin() override {}
@@ -117,7 +117,7 @@ class OverBudget : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A cell that did not come about as it has to; this says nothing of other cells.
+/// A cell whose measurement failed. Other cells are not affected.
 class CannotMeasure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -8,8 +8,8 @@
 #include "calibrate/plan.hpp"
 #include "hw/device/storage.hpp"
 
-/// The measures: each says what it is going to do as tables of planned cells. Data are random, and
-/// what is computed or moved is verified.
+/// The measurements. Each returns its plan as tables of cells. Data are random, and computed or
+/// moved data are verified.
 namespace kvtier::calibrate {
 
 /// gemm, the attentions, elementwise, rotation.
@@ -24,14 +24,14 @@ namespace kvtier::calibrate {
 /// model_step.
 [[nodiscard]] std::vector<PlannedTable> plan_steps(const Target& target);
 
-/// A test file full of data that say where they belong.
+/// A test file whose data hold their own offsets.
 class StorageBench;
 [[nodiscard]] std::shared_ptr<StorageBench> make_storage_bench(const std::string& directory,
                                                                Bytes size, StorageEngineKind kind);
-/// With an engine of one's own, for known truth.
+/// With an engine of the caller, for tests on known truth.
 [[nodiscard]] std::shared_ptr<StorageBench> make_storage_bench(
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open, Bytes size);
-/// What a profile says of it.
+/// The profile's description of the drive.
 [[nodiscard]] ProfileStorage describe(const StorageBench& bench);
 /// Requests that the drive merged with neighbours while the bench was at work.
 [[nodiscard]] std::int64_t merged_requests(const StorageBench& bench);

@@ -11,7 +11,7 @@
 namespace kvtier::calibrate {
 namespace {
 
-/// Memory that cells of one table share, made when the first of them needs it.
+/// Memory shared by the cells of a table, allocated for the first.
 template <class T>
 class Lazy {
  public:
@@ -36,7 +36,8 @@ void expect_close(double found, double expected, double scale, double tolerance,
   }
 }
 
-/// Of a sum of products in the device's element: a few units in the last place of the largest.
+/// Tolerance of a sum of products in the device's element: a few units in the last place of the
+/// largest.
 double tolerance(const Device& device) { return device.info().element == Bytes(4) ? 1e-4 : 3e-2; }
 
 std::vector<float> read(Device& device, const std::byte* from, std::int64_t count) {
@@ -45,8 +46,7 @@ std::vector<float> read(Device& device, const std::byte* from, std::int64_t coun
   return values;
 }
 
-/// gemm. Weights are cold: as many sets as fill twice the largest cache, at least three, take
-/// turns.
+/// gemm. Weights are cold: sets that fill twice the largest cache, at least three, take turns.
 class Matrices {
  public:
   Matrices(const Target& target, std::int64_t elements) : device_(target.device) {
@@ -154,8 +154,8 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
   return tables;
 }
 
-/// The project's kernels on keys as they are stored, or with keys and queries that turn by their
-/// positions on the way, or FlashInfer's on keys as they are stored.
+/// The project's kernels on stored keys, the same with keys and queries rotated on the way, or
+/// FlashInfer's on stored keys.
 enum class Kernels { plain, rotating, flashinfer };
 
 /// The three attentions: KV of one layer in random slots, more than the largest cache holds, so
@@ -175,7 +175,7 @@ class KvPool {
       fill_random(device_, *buffer, random);
     }
     const std::vector<std::int32_t> once = shuffled(tokens, random);
-    // Behind the end it begins again, so that every window of tokens is in one piece.
+    // After the end it begins again, so that every window of tokens is in one piece.
     std::vector<std::int32_t> places = once;
     places.insert(places.end(), once.begin(), once.end());
     slots_ = on_device<std::int32_t>(device_, places);
@@ -288,7 +288,8 @@ class KvPool {
     }
   }
 
-  /// Of these tokens' keys or values, packed on the device: reading them one by one takes minutes.
+  /// The first heads of these tokens' keys or values, packed on the device. Reading them one by one
+  /// takes minutes.
   [[nodiscard]] std::vector<float> first_heads(const Buffer& from, std::int64_t first,
                                                std::int64_t tokens) const {
     const Bytes row = shape_.head_dim * device_.info().element;
@@ -348,7 +349,7 @@ class AttentionTables {
       tables.push_back(decode(kernels));
       tables.push_back(ragged(kernels));
     }
-    // Behind the project's own, which a simulation takes.
+    // After the project's own tables, which a simulation uses.
     if (target_.device.has_attention(AttentionLibrary::flashinfer,
                                      {.query_heads = target_.model.attention_heads,
                                       .kv_heads = target_.model.kv_heads,
@@ -398,7 +399,7 @@ class AttentionTables {
       flops += pairs * attention_flops_per_pair_layer(target_.model);
       context += part[0] + part[1];
     }
-    // What does not fit in the pool has no memory.
+    // Tokens beyond the pool have no memory.
     const std::int64_t needed = std::max(context, pool_tokens_) * row_bytes_;
     const double bytes = static_cast<double>(context * row_bytes_);
     return {
@@ -439,7 +440,7 @@ class AttentionTables {
                         std::vector<std::int64_t>{1, place.at[1] - 1});
       return self.cell(place.at, parts, kernels);
     };
-    // Interpolation is least accurate here: the contexts lie closer.
+    // Contexts are closer here, because interpolation is least accurate.
     for (const std::int64_t batch : batches) {
       for (const std::int64_t context :
            target_.full ? geometric(16, 131072, 2) : geometric(16, 8192, 2)) {

@@ -19,7 +19,7 @@ double time_steps(std::int64_t count, const Step& step) {
 
 constexpr std::int64_t kSteps = 20000;
 
-/// What an entry of a cache is found by.
+/// Look-ups of cache entries in a hash table.
 Sample lookups(std::int64_t items, std::uint64_t seed) {
   auto table = std::make_shared<std::unordered_map<std::uint64_t, std::int64_t>>();
   auto keys = std::make_shared<std::vector<std::uint64_t>>();
@@ -38,7 +38,7 @@ Sample lookups(std::int64_t items, std::uint64_t seed) {
   };
 }
 
-/// A list of free blocks from which blocks are taken and to which others come back.
+/// Takes blocks from a list of free blocks, and returns others.
 Sample allocations(std::int64_t items, std::uint64_t seed) {
   RandomStream random(seed, "calibrate/allocation");
   auto free = std::make_shared<std::vector<std::int32_t>>(shuffled(items, random));

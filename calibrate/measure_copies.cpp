@@ -19,7 +19,7 @@ enum class Way { to_device, to_host };
 const char* name_of(Way way) { return way == Way::to_device ? "to_device" : "to_host"; }
 
 /// Memory at both ends of the path, larger than the cache, and copies that take turns in it. Every
-/// sample marks what it is going to copy and finds the marks at the other end.
+/// sample marks the bytes to copy and finds the marks at the other end.
 class CopyBench {
  public:
   CopyBench(Device& device, MemoryKind host_kind, std::int64_t bytes, std::uint64_t seed)
@@ -43,7 +43,7 @@ class CopyBench {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] Device& device() const { return device_; }
 
-  /// A copy of `bytes` the i-th time: the ways use different halves of the memory.
+  /// The i-th copy of `bytes`. The two ways use different halves of the memory.
   void copy(Way way, std::int64_t bytes, std::int64_t i, Stream& stream) const {
     const std::int64_t at = place(way, bytes, i);
     device_.copy(to(way, at), from(way, at), Bytes(bytes), stream);
@@ -125,7 +125,7 @@ Sample pieces_sample(const std::shared_ptr<CopyBench>& bench, Way way, std::int6
   return
       [=, pieces = std::move(pieces), mark = std::uint64_t{0}, turn = std::int64_t{0}]() mutable {
         Device& device = bench->device();
-        // Others each time, so that none lies in a cache.
+        // Different places each time, so that none lies in a cache.
         const auto pieces_of = [&](std::int64_t number) {
           const auto begin = static_cast<std::size_t>(number % turns * count);
           return std::span(pieces).subspan(begin, static_cast<std::size_t>(count));
@@ -156,8 +156,8 @@ Sample pieces_sample(const std::shared_ptr<CopyBench>& bench, Way way, std::int6
 /// Work that keeps a second stream busy from before a sample's first copy until after its last.
 using Background = std::function<void(Stream& stream, std::int64_t i)>;
 
-/// The time of a copy one way while `background` goes on: the background gets ever more work until
-/// it outlasts the copies.
+/// The time of a copy one way beside `background`. The background gets more work until it outlasts
+/// the copies.
 Sample copy_beside(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_t bytes,
                    Background background) {
   struct State {
@@ -180,7 +180,7 @@ Sample copy_beside(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_
           i = std::int64_t{0}]() mutable {
     Device& dev = bench->device();
     constexpr std::int64_t kCopies = 4;
-    // Far enough to outlast a thread that takes its time to wake up.
+    // Long enough to outlast a slow wake-up of a thread.
     constexpr int kTries = 16;
     constexpr double kQueueing = 5e-5;
     for (int attempt = 0; attempt < kTries; ++attempt) {
@@ -316,7 +316,7 @@ class CopyPlan {
     }
   }
 
-  /// The KV of the model's tokens is among them.
+  /// One of the sizes is the KV of the model's tokens.
   [[nodiscard]] std::vector<std::int64_t> piece_sizes() const {
     std::vector<std::int64_t> sizes = geometric(256, std::int64_t{2} << 20, target_.full ? 4 : 16);
     sizes.push_back(kv_bytes_per_token_layer(target_.model).value);
@@ -437,7 +437,7 @@ class CopyPlan {
     }
   }
 
-  /// Of copies whose bytes take no time.
+  /// Bytes of copies so small that their bytes take no time.
   static constexpr std::int64_t kSmall = 4096;
 
   void overheads() {
@@ -516,7 +516,7 @@ class CopyPlan {
     });
   }
 
-  /// As a scheduler has GPUs work and KV moved: by threads that have waited for it.
+  /// Commands as a scheduler gives them: to threads that wait.
   void between_threads(const char* variant, const char* method, Bytes memory,
                        double Worker::Times::*time,
                        std::function<std::shared_ptr<Worker>(const ProcessorShares&)> make_worker) {

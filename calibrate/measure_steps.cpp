@@ -18,11 +18,11 @@ struct Step {
   [[nodiscard]] std::int64_t context() const { return requests * (added + past); }
 };
 
-/// What a step comes after: a pause, in which caches were used by others, one pass after such a
-/// pause, or many passes.
+/// The work before a step: a pause in which other work uses the caches, one step after such a
+/// pause, or many steps.
 enum class After { pause, one_pass, run };
 
-/// The model with random weights, and KV in random slots, as a server finds it.
+/// The model with random weights, and KV in random slots, as in a server.
 class Server {
  public:
   Server(const Target& target, const Step& largest)
@@ -98,7 +98,8 @@ class Server {
 
 }  // namespace
 
-/// Prefills of one request, after pauses, right after that and in runs, and decode in runs.
+/// Prefills of one request after pauses, right after such a prefill, and back to back. Decode
+/// iterations back to back.
 std::vector<PlannedTable> plan_steps(const Target& target) {
   const ModelConfig& model = target.model;
   const std::int64_t element = target.device.info().element.value;
@@ -134,7 +135,7 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
       prefills.push_back({1, added, past});
     }
   }
-  // What they take longer than in runs is much the same for all.
+  // Their time beyond that of back-to-back steps is about the same for all.
   const std::vector<Step> seconds{prefills[0], prefills[3], prefills[4]};
   std::vector<Step> decodes;
   for (const std::int64_t requests : {1, 4}) {

@@ -19,19 +19,20 @@ namespace kvtier::calibrate {
 namespace {
 
 constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
-/// What the file repeats: longer than any block, and a whole number of them.
+/// Length of the pattern that the file repeats: longer than any block, and a whole number of
+/// blocks.
 constexpr std::int64_t kPattern = 16 * kMebibyte;
-/// Where reads go.
+/// Size of the ring of buffers for reads.
 constexpr std::int64_t kRing = 128 * kMebibyte;
 constexpr std::int64_t kDepth = 128;
-/// Of each block read, so much at either end is compared.
+/// Bytes that are compared at either end of each block read.
 constexpr std::size_t kCompared = 64;
 /// Blocks that are read, in per cent.
 constexpr int kPercent = 100;
 constexpr int kAllReads = kPercent;
 constexpr int kAllWrites = 0;
 
-/// Page-aligned memory of the host, in large pages if it can be: a block is then one piece for the
+/// Page-aligned memory of the host, in large pages if possible. A block is then one piece for the
 /// drive.
 class Mapped {
  public:
@@ -100,8 +101,8 @@ class StorageBench {
   }
 
   /// One sample: `count` blocks at random places, `depth` of them in flight, `read_percent` of them
-  /// read; seconds for one block. The last blocks that were read are compared with what belongs
-  /// there when the time is taken. `moved` sees each block before its memory is used again.
+  /// read; seconds for one block. The last blocks read are compared with the expected data after
+  /// the time is taken. `moved` gets each block before its memory is used again.
   double transfer(std::int64_t block, std::int64_t depth, std::int64_t count, int read_percent,
                   RandomStream& random, bool flush,
                   const std::function<void(const std::byte*, std::int64_t)>& moved = {}) {
@@ -118,8 +119,7 @@ class StorageBench {
     std::int64_t submitted = 0;
     std::int64_t done = 0;
     std::vector<IoRequest> requests;
-    // While the queue fills and empties it is not as deep as it should be; a flush and what is
-    // moved on count as a whole.
+    // The queue is less deep while it fills and empties. A flush and the moves count as a whole.
     const bool whole = flush || moved;
     KVTIER_ASSERT(whole || count > 2 * depth, "a sample has a part with a full queue");
     std::int64_t first = 0;
@@ -189,7 +189,7 @@ class StorageBench {
 
   [[nodiscard]] IoRequest request(IoKind kind, std::int64_t place, std::int64_t block,
                                   std::int64_t tag) const {
-    // Writes come from the pattern itself, so that the file stays what it should be.
+    // Writes have the pattern, so that the file does not change.
     return {.kind = kind,
             .offset = place,
             .data = kind == IoKind::read ? ring(tag, block) : memory_.data() + place % kPattern,
@@ -275,14 +275,14 @@ class StoragePlan {
                      .cache = CacheState::cold,
                      .shape = {},
                      .axes = profile_operation(operation).axes};
-    // Threads of the engine wait for processors as a part of their work.
+    // Waiting for processors is a part of the work of the engine's threads.
     planned.interference = true;
     tables_.push_back(std::move(planned));
     return tables_.back();
   }
 
-  /// Of what begins after a pause in each sample; there is time for several, and they are visited
-  /// often.
+  /// Adds a table whose samples begin after a pause. There is time for several samples, in many
+  /// visits.
   PlannedTable& add_after_pause(OperationId operation, std::string method) {
     PlannedTable& planned = add(operation, kAfterPause, std::move(method));
     planned.rules = rules_with_pauses(target_);
@@ -336,8 +336,8 @@ class StoragePlan {
     }
   }
 
-  /// One block at a time, the smallest and the largest request of a transfer: drives, and those who
-  /// wait for them, take longer then.
+  /// One block at a time, for the smallest and the largest request of a transfer. Drives and
+  /// waiting threads are slower after a pause.
   void after_pause(OperationId operation, int read_percent) {
     PlannedTable& planned = add_after_pause(
         operation,
@@ -490,7 +490,7 @@ class StoragePlan {
     std::int64_t place_ = 0;
   };
 
-  /// As a run does it: by a thread that is told to and tells of its end.
+  /// Loads by another thread, as in a run, with notices of begin and end.
   void load_after_pause() {
     for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
       PlannedTable& planned =

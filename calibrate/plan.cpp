@@ -46,8 +46,8 @@ bool contradict(const ProfileCell& a, const ProfileCell& b) {
   return contradicts(a, b) || contradicts(b, a);
 }
 
-/// Of two cells that contradict each other either may be wrong: the earlier one goes, to be
-/// measured again.
+/// Either of two contradicting cells may be wrong. Removes the earlier one, so that it is measured
+/// again.
 void take_out_contradictions(ProfileTable& table) {
   if (!profile_operation(table.operation).monotone) {
     return;
@@ -60,8 +60,8 @@ void take_out_contradictions(ProfileTable& table) {
   table.cells = std::move(kept);
 }
 
-/// What a file may hold of a run that is under way: no table of which nothing is known, and no
-/// cells that contradict each other, which readers refuse.
+/// The part of a running calibration that a file may hold. Readers refuse empty tables and
+/// contradicting cells.
 Profile valid_part(Profile profile) {
   std::ranges::for_each(profile.tables, take_out_contradictions);
   drop_empty_tables(profile);
@@ -149,7 +149,7 @@ class Run {
   void tell_progress(const Item& item) {
     const ProfileTable& setting = item.planned->table;
     const double rest = std::max(0.0, options_.seconds - passed());
-    // What is left takes as long for a visit as what was done.
+    // A remaining visit is assumed to take as long as one done.
     const double for_visit = done_ == 0 ? rest : passed() / static_cast<double>(done_);
     options_.progress(
         {.done = done_,
@@ -180,7 +180,7 @@ class Run {
     return std::nullopt;
   }
 
-  /// Takes samples. What was measured before stays, whatever becomes of it.
+  /// Takes samples. Earlier samples stay, even if these fail.
   void visit(Item& item, const StopRules& rules) {
     ProfileTable& table = table_of(profile_, item.planned->table);
     const auto leave_out = [&](const std::string& why) {
@@ -236,7 +236,7 @@ class Run {
               .parts = cell.parts};
   }
 
-  /// After the last visit: a cell that fits to the others, or why there is none.
+  /// After the last visit: the cell, if it fits to the others, or the reason why not.
   void finish(const Item& item) {
     ProfileTable& table = table_of(profile_, item.planned->table);
     const auto cell = std::ranges::find(table.cells, item.cell->at, &ProfileCell::at);
@@ -259,7 +259,7 @@ class Run {
   Profile& profile_;
   RandomStream random_;
   std::int64_t begin_ns_;
-  /// Of `visits_`, what is behind.
+  /// Visits done, of `visits_`.
   std::size_t done_ = 0;
   std::size_t visits_ = 0;
   /// Settings and places of cells that took too long.
@@ -270,7 +270,7 @@ class Run {
 
 void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, Clock& clock,
               DisturbanceMonitor& monitor, Profile& profile) {
-  // What a run that ends early has measured is worth as much as before.
+  // Keeps the measured cells of a run that ends early.
   try {
     Run(options, clock, monitor, profile).all(plan);
   } catch (...) {

@@ -10,11 +10,11 @@
 #include "calibrate/instrument.hpp"
 #include "hw/profile/profile.hpp"
 
-/// What a calibration is going to measure, as a list that can be looked at, cut and resumed before
+/// The cells that a calibration will measure, as a list that can be read, cut and resumed before
 /// anything runs.
 namespace kvtier::calibrate {
 
-/// Where a cell of a table lies.
+/// The place of a cell in a table.
 struct Place {
   std::vector<std::int64_t> at;
   /// Ragged batches only: [new tokens, past tokens] of each request.
@@ -25,9 +25,9 @@ struct PlannedCell {
   std::vector<std::int64_t> at;
   /// No sample can be shorter.
   double limit_seconds = 0;
-  /// What it needs to have allocated.
+  /// Memory that it allocates.
   Bytes memory;
-  /// Makes what the samples need (verifies it once) and returns the sample.
+  /// Prepares the samples, verifies the work once and returns the sample.
   std::function<Sample()> prepare;
   /// Ragged batches only.
   std::vector<std::vector<std::int64_t>> parts{};
@@ -40,11 +40,10 @@ struct PlannedTable {
   StopRules rules{};
   /// The cell at any place, on the grid or not; for operations that a check measures again.
   std::function<PlannedCell(const Place& place)> cell_at{};
-  /// More threads are at work than there are processors: samples cannot be told from disturbed
-  /// ones.
+  /// More threads work than there are processors, so disturbed samples cannot be recognised.
   bool interference = false;
-  /// Visits of each cell in every round but the first, spread over it: what others are corrected by
-  /// should not be of one moment.
+  /// Visits of each cell in every round but the first. Cells that correct others need samples from
+  /// many moments.
   int visits_in_round = 1;
 };
 inline constexpr int kManyVisits = 4;
@@ -55,45 +54,45 @@ struct Progress {
   std::size_t all = 0;
   /// "gemm qkv [128]".
   std::string cell;
-  /// Of what is left, from what was done so far.
+  /// Estimated time of the remaining visits.
   double seconds_left = 0;
 };
 
 struct RunOptions {
   Bytes memory;
-  /// After it, what has not been measured is left out.
+  /// Cells not measured by then are left out.
   double seconds = 0;
   /// A cell's samples are taken in so many visits, the first in the order of the plan, the others
-  /// in random order: what the machine's pace does in the meantime is part of every cell's spread
-  /// instead of some cells' median.
+  /// in random order. So variations of the machine are in every cell's spread and not in some
+  /// cells' medians.
   int visits = 1;
   std::uint64_t seed = 1;
   /// Called before each cell.
   std::function<void(const Progress&)> progress = [](const Progress&) {};
-  /// Called before each sample; what it throws ends the run.
+  /// Called before each sample; an exception ends the run.
   std::function<void()> check = [] {};
-  /// Called with the profile so far after each table and, if the run ends early, at its end. Cells
-  /// that others contradict are not in it until the last visit has decided.
+  /// Called with the profile so far after each table and, if the run ends early, at its end.
+  /// Contradicted cells are left out until the last visit.
   std::function<void(const Profile&)> keep = [](const Profile&) {};
 };
 
-/// Measures what is planned and is not in `profile` yet and adds it. Cells that are left out say
-/// why; when a cell is too large for its time, cells that are at least as large along every axis
-/// are left out unmeasured. Cells without a sample that counts, and those of monotone operations
-/// that contradict their neighbours beyond noise, are measured a second time. Whatever ends the
-/// run, `keep` has been called with what was measured.
+/// Measures planned cells that `profile` lacks, and adds them. A cell that is left out gets a
+/// reason. If a cell is too large for its time, cells at least as large along every axis are left
+/// out unmeasured. Cells without a sample that counts, and those of monotone operations that
+/// contradict their neighbours beyond noise, are measured a second time. `keep` is called with the
+/// measured cells however the run ends.
 void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, Clock& clock,
               DisturbanceMonitor& monitor, Profile& profile);
 
-/// The median of one cell at any place of a table's setting, measured as the plan does; nothing
-/// where the plan has no such setting, the memory does not suffice, or every sample was rejected.
+/// The median of one cell at any place of a table's setting, measured as the plan does. nullopt if
+/// the plan has no such setting, memory is short, or every sample was rejected.
 [[nodiscard]] std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
                                                  const ProfileTable& setting, const Place& place,
                                                  const RunOptions& options, Clock& clock,
                                                  DisturbanceMonitor& monitor);
 
-/// Takes out what a second run should try again: cells left out for the run's time or because every
-/// sample was disturbed.
+/// Removes the cells that a second run tries again: cells left out for the run's time, or because
+/// every sample was disturbed.
 void forget_left_out(Profile& profile);
 
 }  // namespace kvtier::calibrate

@@ -9,21 +9,21 @@
 
 namespace kvtier::calibrate {
 
-/// A thread of the host that does one thing each time it is told to, as the threads of a server
-/// that compute and move KV do.
+/// A thread of the host that does one task for each order, as the threads of a server that compute
+/// and move KV do.
 class Worker {
  public:
-  /// `prepare` runs in the thread, on these processors, and makes what it does each time.
+  /// `prepare` runs in the thread, on these processors, and returns the task.
   Worker(Processors processors, std::function<std::function<void()>()> prepare);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   struct Times {
-    /// Seconds from the order until the thread runs, and until its end is known here.
+    /// Seconds from the order to the thread's begin, and to the notice of its end.
     double to_begin = 0;
     double to_end = 0;
   };
-  /// Throws what the work, or its preparation, threw.
+  /// Throws the exception of the task or its preparation.
   Times order();
 
  private:
@@ -32,7 +32,7 @@ class Worker {
   std::function<void()> work_;
   Clock::time_point began_;
   std::exception_ptr failure_;
-  /// The last member: its thread ends before what it uses.
+  /// Last member, so that its thread ends before the members that it uses.
   TaskThreads thread_;
 };
 

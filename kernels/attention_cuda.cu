@@ -207,7 +207,7 @@ __device__ int seen_by(const Place<Element, Kv>& place, int row) {
   return place.past + row / place.group + 1;
 }
 
-/// The place of a row's head among queries or outputs that are `stride` apart.
+/// The offset of a row's head among queries or outputs with distance `stride`.
 template <class Element, class Kv>
 __device__ std::int64_t head_at(const Place<Element, Kv>& place, int row, std::int64_t stride) {
   return (place.query_begin + row / place.group) * stride +
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
       dynamic_shared() + kWarps * kWarpBytes + (turns ? warp * kQueryBytes : 0);
 
   const int tiles = (item.key_end - item.key_begin + kKeys - 1) / kKeys;
-  // The slot of the tile's key that is the lane's, -1 behind the last.
+  // The slot of the lane's key in the tile, -1 after the last.
   const auto slot_of = [&](int tile) {
     const int key = item.key_begin + tile * kKeys + lane % kKeys;
     return key < item.key_end ? place.slots[key] : -1;
@@ -638,7 +638,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
       sums[m][d][0] = sums[m][d][1] = sums[m][d][2] = sums[m][d][3] = 0;
     }
   }
-  // Keys behind this one are seen by none of the warp's rows, keys up to the other by all of them.
+  // No row of the warp sees keys after this one. All rows see keys up to the other.
   const int last_row =
       (warp_row + kRowTiles * 16 < item.rows ? warp_row + kRowTiles * 16 : item.rows) - 1;
   const int sees_most = last_row >= warp_row ? seen_by(place, item.first_row + last_row) : 0;

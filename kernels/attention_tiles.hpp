@@ -1,7 +1,7 @@
 #pragma once
 
 /// Sizes of the tiles of kernels/attention_cuda.cu: what a block works on, and what it keeps in
-/// shared memory. Heads are padded to the next width that there is a kernel for.
+/// shared memory. Heads are padded to the next width that has a kernel.
 namespace kvtier::kernels {
 
 inline constexpr int kAttentionWarps = 4;
@@ -41,7 +41,7 @@ struct DecodeTiles {
   [[nodiscard]] constexpr int shared_bytes(bool rotates) const {
     return kAttentionWarps * warp_bytes() + (rotates ? kAttentionWarps : 1) * query_bytes();
   }
-  /// That a block has asked for and not received, while it computes.
+  /// Bytes that a block has requested and not received while it computes.
   [[nodiscard]] constexpr int bytes_in_flight() const {
     return kAttentionWarps * (stages() - 1) * stage_bytes();
   }

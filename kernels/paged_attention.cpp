@@ -80,7 +80,7 @@ KVTIER_INLINE void turn(const float* __restrict from, float* __restrict to, std:
   }
 }
 
-/// Random slots defeat the processor's own guesses.
+/// The processor cannot predict random slots.
 KVTIER_INLINE void fetch_row(const float* row, std::int64_t width) {
   for (std::int64_t c = 0; c < width; c += kLanes) {
     __builtin_prefetch(row + c);
@@ -168,7 +168,7 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
   for (std::int64_t begin = 0; begin < context; begin += kKeyBlock) {
     const std::int64_t count = std::min(kKeyBlock, context - begin);
     for (std::int64_t t = 0; t < kKeyBlock; ++t) {
-      // Behind the end the last key stands in; its scores are dropped.
+      // After the end the last key is repeated; its scores are dropped.
       const std::int64_t slot = slots[begin + std::min(t, count - 1)];
       key[t] = keys + slot * kv_row;
       value[t] = values + slot * kv_row;

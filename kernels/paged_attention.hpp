@@ -4,9 +4,8 @@
 
 #include "kernels/rotary_table.hpp"
 
-/// Attention over KV that lies in slots of one token each, in any order, as a cache keeps it after
-/// a while. A row of keys or values is [kv_heads][head_dim], a row of queries or output
-/// [query_heads][head_dim].
+/// Attention over KV in slots of one token each, in any order. A row of keys or values is
+/// [kv_heads][head_dim], a row of queries or output [query_heads][head_dim].
 namespace kvtier::kernels {
 
 struct PagedAttentionShape {
@@ -55,8 +54,8 @@ struct ScoreCount {
   std::int64_t all = 0;
 };
 
-/// Of the query rows of one request and the query heads of one KV head: what a cache compressed by
-/// attention could do without (CaR's profile of a model, with a share of 0.01).
+/// Counts small scores of the query rows of one request and the query heads of one KV head. A cache
+/// compressed by attention could leave these out (CaR's profile of a model, with a share of 0.01).
 [[nodiscard]] ScoreCount count_small_scores(const PagedAttentionShape& shape,
                                             const PagedBatch& batch, RotaryAngles angles,
                                             const float* queries, const float* keys,

@@ -87,7 +87,7 @@ KVTIER_CLONES float multiply_add_in_registers(std::int64_t rounds, float factor)
   constexpr int kLanes = 16;
   static_assert(kRegisterFlops == 2 * kChains * kLanes);
   using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
-  // Unequal starts, or one chain would stand for all.
+  // Different starts, so that the compiler computes every chain.
   const Lanes f = Lanes{} + factor;
   Lanes c0 = f, c1 = f + 1, c2 = f + 2, c3 = f + 3, c4 = f + 4, c5 = f + 5, c6 = f + 6, c7 = f + 7,
         c8 = f + 8, c9 = f + 9, c10 = f + 10, c11 = f + 11;

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-/// What a layer does to rows of numbers besides matrices and attention, on the CPU; and the loop
-/// that shows what the processor's registers attain.
+/// Functions of a layer on rows of numbers besides matrices and attention, on the CPU. A loop
+/// measures the rate in the processor's registers.
 namespace kvtier::kernels {
 
 /// output = input / sqrt(mean of squares + 1e-5).

@@ -20,6 +20,19 @@
 #include "policies/prefetch/deadline.hpp"
 #include "policies/prefetch/look_ahead.hpp"
 #include "policies/prefetch/none.hpp"
+#include "policies/routing/dynamo_kv.hpp"
+#include "policies/routing/least_requests.hpp"
+#include "policies/routing/least_tokens.hpp"
+#include "policies/routing/llm_d.hpp"
+#include "policies/routing/longest_prefix.hpp"
+#include "policies/routing/power_of_two.hpp"
+#include "policies/routing/prefix_load.hpp"
+#include "policies/routing/random.hpp"
+#include "policies/routing/round_robin.hpp"
+#include "policies/routing/session.hpp"
+#include "policies/routing/sglang_cache_aware.hpp"
+#include "policies/routing/vllm_kvaware.hpp"
+#include "policies/routing/vllm_prefix_aware.hpp"
 #include "policies/scheduling/fcfs.hpp"
 #include "policies/scheduling/longest_prefix.hpp"
 #include "policies/scheduling/priority.hpp"
@@ -37,6 +50,11 @@ PolicyRegistry builtin_policies() {
       .admission = {always_admission(), second_hit_admission(), frequency_sketch_admission()},
       .prefetch = {no_prefetch(), look_ahead_prefetch(), deadline_prefetch()},
       .order = {fcfs_order(), longest_prefix_order(), priority_order(), shuffled_window_order()},
+      .routing = {random_routing(), round_robin_routing(), session_routing(),
+                  least_requests_routing(), least_tokens_routing(), power_of_two_routing(),
+                  longest_prefix_routing(), prefix_load_routing(), dynamo_kv_routing(),
+                  llm_d_routing(), sglang_cache_aware_routing(), vllm_kvaware_routing(),
+                  vllm_prefix_aware_routing()},
   };
 }
 

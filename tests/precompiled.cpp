@@ -1,1 +1,1 @@
-// What precompiled headers belong to (tests/CMakeLists.txt).
+// The source of the precompiled headers (tests/CMakeLists.txt).

@@ -13,7 +13,7 @@
 namespace kvtier {
 
 /// The files of an archive in the archive's order: tar (plain, gzip or zstd) or zip. Nothing is
-/// extracted, and memory does not grow with the archive. Which format it is shows in its content.
+/// extracted, and memory does not grow with the archive. The content shows the format.
 ///
 /// gzip and zstd are ByteReader's: libarchive 3.6 ignores gzip's checksums, and ends without an
 /// error at damage after the first gzip member.
@@ -53,8 +53,8 @@ class ArchiveReader {
 /// has another one, by its first bytes. Throws like ByteReader.
 [[nodiscard]] bool is_archive(const std::filesystem::path& path);
 
-/// The rest of a member. Throws ConfigError, with the archive's and the member's names, where its
-/// data are damaged, DeviceError if reading fails.
+/// The rest of a member. Throws ConfigError, with the archive's and the member's names, if its data
+/// are damaged, DeviceError if reading fails.
 [[nodiscard]] std::string read_all(ByteReader& member);
 
 }  // namespace kvtier

@@ -150,7 +150,7 @@ bool Arrivals::keeps(SimTime at) {
 }
 
 SimTime Arrivals::next() {
-  // Ends at the latest where time does.
+  // Ends at the latest with the clock's range.
   do {
     last_ = next_at(draw_gap_ns());
   } while (model_ == ArrivalModel::diurnal && !keeps(last_));

@@ -14,8 +14,8 @@
 #include "traces/session.hpp"
 #include "traces/trace_source.hpp"
 
-/// When sessions arrive, how long users think, and which sessions of a table are drawn: what
-/// generators and traces share.
+/// Arrivals of sessions, think times, and draws of sessions from a table, for generators and
+/// traces.
 namespace kvtier {
 
 enum class ThinkTimeModel {

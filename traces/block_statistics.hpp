@@ -10,8 +10,8 @@
 
 namespace kvtier {
 
-/// How much the requests of a trace that names its blocks share: the hits of a cache without
-/// limits, and how the prefixes branch. Holds 32 bytes a request.
+/// Sharing among the requests of a trace that names its blocks: the hits of a cache without limits,
+/// and the branching of prefixes. Holds 32 bytes a request.
 class BlockStatistics {
  public:
   /// `streams` outlives this.
@@ -25,15 +25,15 @@ class BlockStatistics {
     return static_cast<std::int64_t>(requests_.size());
   }
 
-  ///     {"block_tokens", "requests", "blocks", "distinct_blocks", "reused_blocks_fraction",
-  ///      "prompt_tokens", "ideal_hits": {"blocks", "tokens", "requests"},
-  ///      "ideal_hit_rate": {"blocks", "tokens", "requests"},
-  ///      "ideal_hit_rate_second_half": {...}, "prefixes_per_request": distribution}
+  /// {"block_tokens", "requests", "blocks", "distinct_blocks", "reused_blocks_fraction",
+  /// "prompt_tokens", "ideal_hits": {"blocks", "tokens", "requests"},
+  /// "ideal_hit_rate": {"blocks", "tokens", "requests"},
+  /// "ideal_hit_rate_second_half": {...}, "prefixes_per_request": distribution}
   ///
-  /// Blocks are those that requests ask for: not those that the server had that was recorded (see
+  /// Blocks are those that requests ask for, without those that the recorded server had (see
   /// SessionSpec). Ideal hits are leading runs of blocks that an earlier request had, in its prompt
-  /// or its response if that is named. A block is reused that several requests have. The second
-  /// half is that of the requests.
+  /// or its response if that is named. A reused block is in several requests. The second half is
+  /// that of the requests.
   [[nodiscard]] Json report() const;
 
  private:

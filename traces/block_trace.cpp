@@ -85,7 +85,7 @@ BlockNames::Place& BlockNames::place_of(std::int64_t name) {
     return found->second;
   }
   if (name < std::max(kFewest, kSparsest * known_)) {
-    // Sparse numbers below the new size would be met in the table from now on.
+    // Sparse numbers below the new size are in the table from now on.
     places_.resize(static_cast<std::size_t>(std::max(name + 1, 2 * size)));
     for (auto at = sparse_.begin(); at != sparse_.end();) {
       const auto next = std::next(at);
@@ -342,7 +342,7 @@ void for_each_session_file(const std::filesystem::path& path, const Visit& visit
   }
 }
 
-/// Throws the error of a request or session that lies too late.
+/// Throws the error of a request or session with a time beyond the limit.
 [[noreturn]] void throw_beyond(const std::string& where) {
   throw ConfigError(fmt::format("{} lies beyond the {} years that can be simulated", where,
                                 kTraceTimeNsMax / kThinkTimeMax.ns));

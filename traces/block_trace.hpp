@@ -19,11 +19,11 @@
 /// block and all before them.
 namespace kvtier {
 
-/// Makes streams of block numbers, each unary chain of their trie one. Holds 16 bytes a number, or
-/// 40 of those that are far larger than their count.
+/// Makes streams of block numbers: each unary chain of their trie is a stream. Holds 16 bytes a
+/// number, or 40 for numbers far larger than their count.
 class BlockNames {
  public:
-  /// `streams` outlives this, and so does `hashes`, which errors take the names of numbers from.
+  /// `streams` and `hashes` must outlive this. Errors take the names of numbers from `hashes`.
   BlockNames(Streams& streams, Tokens block, const HashNames* hashes = nullptr)
       : streams_(streams), block_(block), hashes_(hashes) {}
 
@@ -55,8 +55,8 @@ class BlockNames {
   std::vector<std::int64_t> lengths_;
 };
 
-/// A prompt has a number for each full block, and may have one for the rest. Says what is wrong, or
-/// nothing.
+/// Checks that a prompt has a number for each full block, and at most one for the rest. Returns the
+/// problem, or nothing.
 [[nodiscard]] std::string wrong_block_count(std::size_t blocks, Tokens input, Tokens block);
 
 /// How a format writes its requests, a JSON object a line.

@@ -126,7 +126,7 @@ namespace {
 
 using Columns = std::array<bool, TraceColumns::kMeanings.size()>;
 
-/// The message about columns that were named and are not there; empty if all are.
+/// The message about named columns that are missing; empty if there are none.
 std::string missing_columns(const TraceColumns& columns, const Columns& there,
                             const std::vector<std::string>& found) {
   std::vector<std::string> missing;

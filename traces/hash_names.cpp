@@ -27,7 +27,7 @@ std::optional<std::uint64_t> bits_of(std::string_view text) {
   return negative ? static_cast<std::uint64_t>(value) : bits;
 }
 
-/// Hashes may be small numbers in a row, or differ in their upper bits alone.
+/// Hashes may be consecutive small numbers, or differ only in their upper bits.
 std::uint64_t mixed(std::uint64_t bits) {
   bits ^= bits >> 32;
   bits *= 0x9e3779b97f4a7c15;

@@ -88,7 +88,7 @@ class KvEventReader final : public TraceSource {
     std::int64_t parent = 0;
   };
 
-  /// Goes on to the next event that becomes a request, counting the others.
+  /// Advances to the next event that becomes a request, and counts the others.
   [[nodiscard]] bool advance();
   [[nodiscard]] bool read_line();
   void read_events(LineScanner& scanner);

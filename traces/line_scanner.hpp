@@ -49,9 +49,9 @@ class LineScanner {
   std::optional<std::string_view> string();
   /// `null`, if it comes next.
   bool null();
-  /// Any value, which is not looked at.
+  /// Skips any value.
   void skip_value();
-  /// A list or null; how many values it has.
+  /// The number of values of a list; null counts as empty.
   std::int64_t skip_list();
   /// A value as it is written, without the quotes of a string; lists and objects as a whole.
   std::string_view value();

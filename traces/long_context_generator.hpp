@@ -10,7 +10,7 @@
 namespace kvtier {
 
 /// Parameters of LongContextGenerator. Contexts are as long as the instructions of LongAlign (arXiv
-/// 2401.18058), 8K to 64K tokens; how these are spread, and all of the questions, are choices.
+/// 2401.18058), 8K to 64K tokens; their distribution, and all of the questions, are choices.
 struct LongContextParameters {
   Tokens context_tokens_min{8192};
   Tokens context_tokens_max{65536};

@@ -21,7 +21,7 @@ struct MixedSource {
   /// Without them, those of the sessions are kept.
   std::optional<ThinkTimes> think_times;
   double weight = 1;
-  /// Of its sessions.
+  /// Priority of its sessions.
   std::int64_t priority = 0;
   /// For errors: the JSON pointer and name of this part of the mix, and its trace or generator.
   std::string name;

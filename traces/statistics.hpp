@@ -18,8 +18,8 @@ namespace kvtier {
 /// A session's shared prompt is part of its tokens and of every turn's prompt.
 class WorkloadStatistics {
  public:
-  /// Counts the blocks of the source's sessions too, if it names their tokens: those that it names,
-  /// or else blocks of so many tokens.
+  /// Also counts the blocks of sessions that name their tokens: the blocks of the trace, or else
+  /// blocks of so many tokens.
   void count_blocks(SessionSource& source, Tokens block = Tokens(16));
   void add(const SessionSpec& session);
   /// Adds all sessions of `other`.
@@ -39,8 +39,8 @@ class WorkloadStatistics {
   [[nodiscard]] double multi_turn_share() const { return share_of_sessions(multi_turn_sessions_); }
   [[nodiscard]] double over_2k_share() const { return share_of_sessions(sessions_over_2k_); }
   [[nodiscard]] double over_4k_share() const { return share_of_sessions(sessions_over_4k_); }
-  /// Tokens of the prompts (history and new) that an earlier turn of the session had already: what
-  /// a KV cache without limits saves (AttentionStore, section 2.3).
+  /// Tokens of the prompts (history and new) that an earlier turn of the session had: the savings
+  /// of a KV cache without limits (AttentionStore, section 2.3).
   [[nodiscard]] double repeated_prompt_share() const { return share_of_prompts(history_tokens_); }
 
   [[nodiscard]] std::int64_t distinct_shared_prompts() const {

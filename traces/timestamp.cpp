@@ -42,7 +42,7 @@ class Scanner {
     text_.remove_prefix(digits);
     return value;
   }
-  /// A number of any length; nullopt where there is none, or one too large.
+  /// A number of any length; nullopt if there is none, or if it is too large.
   std::optional<std::int64_t> number() {
     std::int64_t value = 0;
     if (text_.empty() || !is_digit(text_.front())) {
@@ -52,7 +52,7 @@ class Scanner {
     text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
     return error == std::errc() ? std::optional(value) : std::nullopt;
   }
-  /// Digits behind a point, as nanoseconds; zero where there is no point.
+  /// Digits after a point, as nanoseconds; zero if there is no point.
   std::optional<std::int64_t> fraction() {
     if (!take('.')) {
       return 0;

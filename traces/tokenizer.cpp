@@ -32,7 +32,7 @@ Tokens CharsTokenizer::count(std::string_view text) const {
 
 SentencePieceTokenizer::SentencePieceTokenizer(const std::filesystem::path& model)
     : model_(model), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  // Read here, so that a missing file is told from one that is no model.
+  // Read here, to tell a missing file from a file that is no model.
   const std::string bytes = read_text_file(model);
   const auto status = processor_->LoadFromSerializedProto(bytes);
   if (!status.ok()) {

@@ -304,7 +304,7 @@ void TraceWriter::write_stream(StreamId stream) {
     }
     return written_[id.value];
   };
-  // From the highest ancestor without a line down.
+  // Starts with the highest ancestor without a line.
   std::vector<StreamId> missing;
   for (StreamId at = stream; at.valid() && known(at).number < 0; at = streams_->parent(at)) {
     missing.push_back(at);

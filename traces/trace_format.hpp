@@ -104,7 +104,7 @@ class TraceReader final : public TraceSource {
  private:
   struct NamedStream {
     StreamId id;
-    /// As far as it is known to reach.
+    /// The length that is known so far.
     Tokens end;
   };
   void read_stream(std::string_view line);
@@ -150,7 +150,7 @@ class TraceWriter {
   SimTime last_arrival_{};
   struct Written {
     std::int64_t number = -1;
-    /// As far as turns or its line reach.
+    /// The length by turns or by its line.
     Tokens end;
   };
   std::vector<Written> written_;

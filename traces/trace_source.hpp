@@ -25,16 +25,16 @@ inline constexpr std::int64_t kMessageTokensMax = INT32_MAX;
 /// time.
 inline constexpr std::int64_t kTraceTimeNsMax = INT64_MAX / 2;
 
-/// The events of a server's KV cache that KvEventReader met.
+/// Counts of a server's KV cache events in KvEventReader.
 struct KvEventCounts {
   /// Those that became requests.
   std::int64_t stored = 0;
   /// Requests whose parent block had not been stored before in the trace.
   std::int64_t without_parent = 0;
-  /// Blocks that had stood behind such a request's start, and whose parent was stored later.
+  /// Blocks at the start of such a request whose parent was stored later.
   std::int64_t moved_blocks = 0;
-  /// The rest is left out: blocks stored in another medium than the GPU, or for another group of
-  /// layers than the first, and events of other kinds.
+  /// Left out: blocks stored in another medium than the GPU, or for another group of layers than
+  /// the first, and events of other kinds.
   std::int64_t stored_in_other_media = 0;
   std::int64_t stored_for_other_groups = 0;
   std::int64_t removed = 0;
@@ -47,11 +47,12 @@ struct KvEventCounts {
 struct ImportReport {
   std::int64_t sessions = 0;
   std::int64_t turns = 0;
-  /// Messages of no tokens, or of none left after the overhead was taken off; counted as one token.
+  /// Messages without tokens, or without tokens after the overhead is taken off; counted as one
+  /// token.
   std::int64_t clamped_messages = 0;
-  /// Rows of a log that come after a row of a later time.
+  /// Rows of a log after a row with a later time.
   std::int64_t reordered_rows = 0;
-  /// The rest is met in conversations with texts only.
+  /// The following counts are for conversations with texts only.
   std::int64_t merged_messages = 0;
   std::int64_t system_messages = 0;
   std::int64_t leading_assistant_messages = 0;
@@ -59,7 +60,7 @@ struct ImportReport {
   std::int64_t sessions_without_turns = 0;
   std::int64_t replaced_surrogates = 0;
   std::int64_t unknown_role_messages = 0;
-  /// How often each unknown role was met, for the first kUnknownRolesMax of them.
+  /// Occurrences of each unknown role, for the first kUnknownRolesMax of them.
   std::map<std::string, std::int64_t> unknown_roles;
   /// Only for kv_events.
   std::optional<KvEventCounts> kv_events;
@@ -70,7 +71,7 @@ struct ImportReport {
 [[nodiscard]] Json to_json(const ImportReport& report);
 
 /// A stream of sessions read from a file. Sessions are numbered by position, from 0; messages have
-/// at least one token. Arrival and think times are those of the trace where it has them, else zero.
+/// at least one token. Arrival and think times are those of the trace if it has them, else zero.
 class TraceSource : public SessionSource {
  public:
   /// `message_overhead` >= 0 is taken off the tokens of each message.
@@ -127,8 +128,8 @@ constexpr auto enum_names(TraceFormat) {
       std::pair<std::string_view, TraceFormat>{"columns", TraceFormat::columns}};
 }
 
-/// When the sessions of a trace begin whose times count from the start of their session. Neither:
-/// all at once.
+/// Starts of sessions, for a trace whose times count from the start of each session. Neither: all
+/// at once.
 struct SessionStart {
   /// One after the other, in the trace's order.
   std::optional<SimDuration> every{};
@@ -165,7 +166,7 @@ struct ImportOptions {
   Tokens message_overhead{};
   /// See make_tokenizer; needed for texts only.
   std::string tokenizer{};
-  /// The folder at which a relative path of a tokenizer model starts.
+  /// Folder at which a relative path of a tokenizer model starts.
   std::filesystem::path base_dir{};
   Loop loop = Loop::open;
   /// In a closed loop, Turn::think is the time from a response to the next request. If false, it is
@@ -177,13 +178,12 @@ struct ImportOptions {
   std::optional<TraceColumns> columns{};
 };
 
-/// Whether the requests of such a trace may say which session they are of.
+/// Whether the requests of such a trace may name their session.
 [[nodiscard]] bool can_be_closed(TraceFormat format);
 
-/// The error of a closed loop with think times, of a trace that has none.
+/// The error of a closed loop with think times for a trace without them.
 [[nodiscard]] ConfigError without_think_times(const std::filesystem::path& path);
-/// How a message says that a block stands behind another one than it did before; nothing: at the
-/// start.
+/// Text for messages: the block that another block follows; nothing: at the start.
 [[nodiscard]] std::string moved_block(const std::string& block,
                                       const std::optional<std::string>& behind,
                                       const std::optional<std::string>& before);

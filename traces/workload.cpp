@@ -32,7 +32,7 @@ std::int64_t faster(std::int64_t ns, double factor, const std::string& name) {
   return round_non_negative(scaled);
 }
 
-/// Turns at their recorded times; all of them have to be within the time that can be simulated.
+/// Turns at their recorded times. All must lie within the time that can be simulated.
 void hasten(SessionSpec& session, double factor, const std::string& name) {
   std::int64_t at_ns = session.arrival.ns;
   for (Turn& turn : session.turns) {
@@ -435,7 +435,7 @@ Json config_schema(const NestedWorkload&) {
 namespace {
 
 void check_mix(const WorkloadConfig& config, const std::string& pointer, Problems& problems) {
-  // Keys that say which sessions there are.
+  // Keys that define the sessions.
   const WorkloadConfig none;
   const Json defaults = write_value(none);
   const Json json = write_value(config);

@@ -65,8 +65,8 @@ constexpr auto enum_names(Measure) {
                     std::pair<std::string_view, Measure>{"all", Measure::all}};
 }
 
-/// How many sessions a run has. Without a number: all of a trace, or as many as the wanted
-/// precision needs.
+/// The number of sessions of a run. Without a number: all of a trace, or as many as the precision
+/// needs.
 struct SessionCount : std::optional<std::int64_t> {
   using std::optional<std::int64_t>::optional;
   bool automatic = false;
@@ -78,7 +78,7 @@ void read_config(SessionCount& count, const Json& json, const std::string& point
 
 struct WorkloadConfig;
 
-/// One of the workloads of a mix: the keys of /workload that say which sessions there are.
+/// One of the workloads of a mix: the keys of /workload that define the sessions.
 class NestedWorkload {
  public:
   NestedWorkload();
@@ -259,24 +259,23 @@ void describe(V& v, WorkloadConfig& c) {
       "say what each of these classes gets.");
 }
 
-/// Whether turns arrive at recorded times, whatever the server does: `Turn::think` is then the time
-/// since the arrival of the turn before.
+/// Whether turns arrive at recorded times, independent of the server. `Turn::think` is then the
+/// time since the arrival of the turn before.
 [[nodiscard]] bool is_logged(const WorkloadConfig& config);
 
-/// Whether the sessions are made up, neither recorded nor fitted to what is known of a workload.
-/// Results say so.
+/// Whether the sessions are synthetic: neither recorded nor fitted to a workload. Results say so.
 [[nodiscard]] bool is_synthetic(const WorkloadConfig& config);
 
 /// Whether a generator makes the sessions whose turns name their tokens. A trace may, too.
 [[nodiscard]] bool generates_names(const WorkloadConfig& config);
-/// Whether sessions start others, which come at times of their own beside the arrivals.
+/// Whether sessions start others, which arrive at times of their own.
 [[nodiscard]] bool starts_sessions(const WorkloadConfig& config);
 
 /// Adds what is wrong across the keys of `config`, which stands at `pointer` (such as "/workload"),
 /// to `problems`. Files are not looked at.
 void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems);
 
-/// How many times faster recorded times go by.
+/// Factor by which recorded times are faster.
 struct SpeedUp {
   double of_sessions = 1;
   /// Divides the time between the arrivals of two turns.
@@ -321,7 +320,7 @@ class WorkloadSource final : public SessionSource {
   std::optional<ThinkTimes> think_times_;
   SpeedUp speed_up_;
   bool starts_sessions_;
-  /// The session drawn last, until it is its turn.
+  /// The session drawn last, until its arrival.
   SessionSpec ahead_;
   bool has_ahead_ = false;
   bool has_begun_ = false;

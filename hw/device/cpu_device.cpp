@@ -34,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct CpuEvent final : Event {
-  /// Counts a recording, whose number a wait for it has to know: later ones are not waited for.
+  /// Counts a recording. A wait needs its number, because it does not wait for later ones.
   std::int64_t record() {
     const std::lock_guard lock(mutex);
     return ++recorded;
@@ -43,7 +43,7 @@ struct CpuEvent final : Event {
     const std::lock_guard lock(mutex);
     return recorded;
   }
-  /// Notifies before it unlocks: whoever waited may destroy the event as soon as it can go on.
+  /// Notifies before it unlocks, because the waiting thread may then destroy the event.
   void reach(std::int64_t recording) {
     const std::lock_guard lock(mutex);
     at = Clock::now();
@@ -107,8 +107,8 @@ Bytes largest_cache() {
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(std::int64_t threads) : pool_(threads > 0 ? threads : available_processors()) {
-    // The pool shares matrices out: threads of OpenBLAS's own would go on polling for work for
-    // milliseconds after each, on the processors that the next kernel needs.
+    // The pool divides matrices. OpenBLAS's own threads would poll for work for milliseconds after
+    // each, on the processors that the next kernel needs.
     openblas_set_num_threads(1);
     info_.kind = "cpu";
     info_.name = first_line_with("/proc/cpuinfo", "model name");
@@ -338,7 +338,7 @@ class CpuDevice final : public Device {
   }
 
   [[nodiscard]] std::byte* allocate(MemoryKind kind, Bytes size) override {
-    // A system that promises more memory than it has would end the program instead of refusing.
+    // A system that overcommits memory would kill the program instead of refusing.
     if (size > free_memory(kind)) {
       throw DeviceError(fmt::format("cpu: cannot allocate {}: {} of memory are free",
                                     format_quantity(size), format_quantity(free_memory(kind))));
@@ -366,7 +366,7 @@ class CpuDevice final : public Device {
     static_cast<CpuStream&>(stream).push(std::move(task));
   }
 
-  /// Runs body(0) .. body(count - 1) on the threads if so many bytes or operations are worth waking
+  /// Runs body(0) .. body(count - 1), on the threads if the bytes or operations are enough to wake
   /// them.
   template <class Body>
   void share(std::int64_t count, double work, const Body& body) {
@@ -395,7 +395,7 @@ class CpuDevice final : public Device {
     });
   }
 
-  /// A table that holds at least so many positions. Work that is queued keeps its own alive.
+  /// A table of at least so many positions. Queued work keeps its table alive.
   std::shared_ptr<const kernels::RotaryTable> rotary_table(std::int64_t head_dim, double base,
                                                            std::int64_t positions) {
     const std::lock_guard lock(rotary_mutex_);
@@ -418,7 +418,7 @@ class CpuDevice final : public Device {
     double read = 0;
     for (std::int64_t r = 0; r < batch.requests; ++r) {
       const std::int64_t queries = batch.query_begin[r + 1] - batch.query_begin[r];
-      // The last tiles see most: first they go, so that no thread is left with a long one.
+      // The last tiles are the longest. They start first, so that no thread ends late.
       for (std::int64_t tile = (queries - 1) / kernels::kQueryTile; tile >= 0; --tile) {
         units.push_back({r, tile});
         read += static_cast<double>(batch.context_begin[r + 1] - batch.context_begin[r]);
@@ -443,9 +443,9 @@ class CpuDevice final : public Device {
     }
   }
 
-  /// What all threads attain in registers, at best; a load port moves at most two bytes in the time
-  /// of one such operation, from any cache. Others may be using the machine, so the best of several
-  /// tries counts, and a quarter is added for clocks that rise.
+  /// The best rate of all threads in registers. A load port moves at most two bytes from any cache
+  /// in the time of one such operation. Other processes may use the machine, so the best of several
+  /// tries counts. A quarter is added for rising clocks.
   DeviceLimits measure_limits() {
     constexpr int kTries = 8;
     constexpr std::int64_t kRounds = 60000;

@@ -21,7 +21,7 @@ float random_at(std::uint64_t seed, std::uint64_t i) {
   return static_cast<float>(random_bits_at(seed, i) >> kUnused) / kHalf - 1;
 }
 
-/// Takes arrays one after another from memory on the host, and says where they are on the device.
+/// Takes arrays one after another from host memory, and returns their places on the device.
 class Packer {
  public:
   Packer(const Buffer& host, const Buffer& device) : host_(host), device_(device) {}

@@ -43,14 +43,14 @@ template <class Model>
           .vocabulary = model.vocabulary_size};
 }
 
-/// What one slot holds of one layer: K and V.
+/// Bytes of K and V of one slot in one layer.
 [[nodiscard]] Bytes kv_row_bytes(const DecoderShape& shape, Bytes element);
 /// 2 x layers x kv_heads x head_dim x element.
 [[nodiscard]] Bytes kv_bytes_per_token(const DecoderShape& shape, Bytes element);
 
 /// The KV of all layers in one buffer, [layers][slots][K, V][kv_heads][head_dim]: a slot is one
 /// contiguous row in each layer, and slots that follow each other are contiguous rows, so that a
-/// copy of a page of them takes one piece a layer.
+/// page is copied in one piece for each layer.
 class KvPool {
  public:
   KvPool(Device& device, const DecoderShape& shape, std::int64_t slots);
@@ -71,10 +71,10 @@ class KvPool {
   Buffer memory_;
 };
 
-/// New tokens of some requests, which are the last ones of their contexts. A request may have none,
-/// contexts may share slots, and a context may end among tokens that another request of the batch
-/// brings: all of a layer's new KV is stored before any of it is read. So tokens that a cache
-/// dropped in front of a context are a request of their own (Pensieve).
+/// New tokens of some requests, the last ones of their contexts. A request may have none. Contexts
+/// may share slots, and may end among new tokens of another request, because all new KV of a layer
+/// is stored before it is read. So tokens that a cache dropped at the start of a context are a
+/// request of their own (Pensieve).
 struct DecoderBatch {
   /// All requests' new tokens, one after another; request r has query_begin[r] .. query_begin[r+1].
   std::vector<std::int32_t> tokens;
@@ -91,8 +91,8 @@ struct DecoderBatch {
   void add(std::span<const std::int32_t> new_tokens, std::span<const std::int32_t> context);
 };
 
-/// What a decoder allocates for: of one batch, new tokens and contexts summed over its requests,
-/// and of one request, the longest context.
+/// Sizes that a decoder allocates for: requests, new tokens and contexts of one batch, and the
+/// longest context of one request.
 struct DecoderLimits {
   std::int64_t requests = 1;
   std::int64_t tokens = 1;
@@ -129,9 +129,9 @@ class Decoder {
   /// than the limits. `batch` is read before the call returns, which may wait for the copy of the
   /// batch before it, not for its layers.
   void begin(const DecoderBatch& batch, Stream& stream);
-  /// Runs a layer on the KV that it has in `kv`, rows as in KvPool::layer: writes the new tokens',
-  /// reads the contexts'. A caller that loads KV layer by layer makes the stream wait before it,
-  /// one that saves records an event behind it.
+  /// Runs a layer on its KV in `kv`, with rows as in KvPool::layer: writes that of the new tokens,
+  /// reads that of the contexts. A caller makes the stream wait before it for a load, and records
+  /// an event after it for a save.
   void forward_layer(std::int64_t layer, std::byte* kv, Stream& stream);
   /// Logits and the most likely next token of each request that has new tokens.
   void finish(Stream& stream);
@@ -140,7 +140,7 @@ class Decoder {
     std::function<void(std::int64_t layer)> before_layer;
     std::function<void(std::int64_t layer)> after_layer;
   };
-  /// All of it; a hook is called when what comes before it is queued, not done.
+  /// Runs all layers. A hook is called when the work before it is queued, not done.
   void forward(const DecoderBatch& batch, const KvPool& pool, Stream& stream,
                const Hooks& hooks = {});
 

@@ -18,22 +18,22 @@ namespace kvtier {
 
 enum class MemoryKind { device, pinned, pageable };
 
-/// Of the numbers in matrices, attention and KV.
+/// Type of the numbers in matrices, attention and KV.
 enum class ElementType { float32, bfloat16, float16 };
 
-/// What no work on the device can beat, from its data or, on the host, from what its registers
-/// attain. Samples beyond them are mistakes of the measurement.
+/// Rates that no work on the device exceeds. They come from its datasheet or, on the host, from the
+/// rate in registers. Samples beyond them are errors of the measurement.
 struct DeviceLimits {
   double flops_per_second = 0;
   /// Memory beside the processor, and one way of the path between it and the host.
   double memory_bytes_per_second = 0;
   double link_bytes_per_second = 0;
-  /// The largest cache: what fits in it can be read faster than memory.
+  /// The largest cache. Data that fit in it are read faster than memory.
   Bytes cache;
 };
 
 struct DeviceInfo {
-  /// As the profile names it: "cpu" or "cuda".
+  /// The kind, as in a profile: "cpu" or "cuda".
   std::string kind;
   std::string name;
   std::string driver;
@@ -45,7 +45,7 @@ struct DeviceInfo {
   DeviceLimits limits;
   /// float32 on the host; a GPU is opened with one of the others.
   ElementType element_type = ElementType::float32;
-  /// Of one such number.
+  /// Bytes of one such number.
   Bytes element;
   /// The copy engine moves rows that are farther apart one by one.
   Bytes pitch_max{INT64_MAX};
@@ -90,7 +90,7 @@ class Buffer {
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// Returns when all that was queued is done; throws what went wrong in it.
+  /// Returns when all queued work is done; throws its error.
   virtual void synchronize() = 0;
 };
 
@@ -124,8 +124,8 @@ void for_each_row(const CopyPiece& piece, Visit visit) {
   }
 }
 
-/// Who moves the pieces of a copy: the copy engine one piece after another, or all processors
-/// together, a row each.
+/// The mover of the pieces of a copy: the copy engine, one piece after another, or all processors
+/// together, one row each.
 enum class CopyMethod { engine, kernel };
 
 /// Row i of the packed side belongs to row slots[i] of the other; `slots` is in device memory. A
@@ -189,8 +189,8 @@ struct AttentionWork {
   float value_scale = 1;
   /// Length of the longest context.
   std::int64_t context_max = 0;
-  /// Base of the rotary positions that keys and queries get on the way: those of their places in
-  /// the context, whatever the slots. 0: both carry their positions already.
+  /// Base of the rotary positions that keys and queries get on the way, by their places in the
+  /// context. 0: both carry their positions already.
   double rope_base = 0;
 };
 
@@ -226,13 +226,13 @@ class Device {
   virtual ~Device() = default;
 
   [[nodiscard]] virtual const DeviceInfo& info() const = 0;
-  /// What is free now of memory of this kind.
+  /// Free memory of this kind.
   [[nodiscard]] virtual Bytes free_memory(MemoryKind kind) const = 0;
 
   [[nodiscard]] virtual std::unique_ptr<Stream> make_stream() = 0;
   [[nodiscard]] virtual std::unique_ptr<Event> make_event() = 0;
   virtual void record(Event& event, Stream& stream) = 0;
-  /// What is queued on `stream` after this call starts only when the event is reached.
+  /// Work queued on `stream` after this call starts when the event is reached.
   virtual void wait(Stream& stream, Event& event) = 0;
   /// Between two recorded events, both of which have been reached.
   [[nodiscard]] virtual double seconds_between(const Event& first, const Event& last) const = 0;
@@ -242,17 +242,17 @@ class Device {
                            Stream& stream) = 0;
   virtual void gather(const RowWork& work, Stream& stream) = 0;
   virtual void scatter(const RowWork& work, Stream& stream) = 0;
-  /// Reads the rows and writes only the exclusive or of each one's 32-bit words to `to`: the limit
-  /// of whatever reads rows by slots.
+  /// Reads the rows and writes only the exclusive or of each row's 32-bit words to `to`. Its time
+  /// is the limit of reading rows by slots.
   virtual void fold(const RowWork& work, Stream& stream) = 0;
   virtual void gemm(const GemmWork& work, Stream& stream) = 0;
-  /// Whether these kernels are there and take the heads.
+  /// Whether these kernels exist and take the heads.
   [[nodiscard]] virtual bool has_attention(AttentionLibrary library,
                                            const kernels::PagedAttentionShape& /*shape*/) const {
     return library == AttentionLibrary::own;
   }
-  /// Makes or replaces the plan for a batch whose lists are these, on the host. All attention with
-  /// the plan is queued on this stream, or is done before it is replaced. A device may need none.
+  /// Makes or replaces the plan for a batch with these lists on the host. All attention with the
+  /// plan is queued on this stream, or done before it is replaced. A device may need none.
   virtual void plan_attention(std::unique_ptr<AttentionPlan>& /*plan*/,
                               AttentionLibrary /*library*/,
                               const kernels::PagedAttentionShape& /*shape*/,
@@ -261,8 +261,8 @@ class Device {
   virtual void attention(const AttentionWork& work, Stream& stream) = 0;
   virtual void rope(const RopeWork& work, Stream& stream) = 0;
   virtual void row_function(const RowFunctionWork& work, Stream& stream) = 0;
-  /// Keeps the stream busy for this long by the device's own clock: what an instrument is tested
-  /// on. Zero is an empty launch.
+  /// Keeps the stream busy for this long by the device's own clock; instruments are tested on it.
+  /// Zero is an empty launch.
   virtual void busy(double seconds, Stream& stream) = 0;
 
   /// `values` become elements at `to`, and the other way round; both return when done.

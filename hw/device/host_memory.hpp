@@ -6,7 +6,7 @@ namespace kvtier {
 
 /// Memory of the host.
 [[nodiscard]] Bytes host_memory();
-/// What programs can have of it now: also what the page cache would give up.
+/// Memory that programs can have now, with that of the page cache.
 [[nodiscard]] Bytes available_host_memory();
 
 }  // namespace kvtier

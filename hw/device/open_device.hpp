@@ -12,9 +12,9 @@ namespace kvtier {
 /// "cpu", "cpu:THREADS" or "cuda:N".
 struct DeviceName {
   std::string kind;
-  /// Of the host its threads, 0: as many as there are processors.
+  /// Number of the GPU. For the host: its threads, 0 for one on each processor.
   int index = 0;
-  /// Of a GPU's numbers: bfloat16 or float16.
+  /// Type of a GPU's numbers: bfloat16 or float16.
   ElementType element = ElementType::bfloat16;
 };
 
@@ -31,8 +31,8 @@ struct DeviceName {
 [[nodiscard]] std::unique_ptr<Device> open_module_device(const std::filesystem::path& path,
                                                          int index, ElementType element);
 
-/// What a module exports, unmangled. The first returns kDeviceModuleVersion: a module of another
-/// build has another interface.
+/// Symbols that a module exports, unmangled. The first returns kDeviceModuleVersion, because a
+/// module of another build has another interface.
 inline constexpr int kDeviceModuleVersion = 4;
 inline constexpr const char* kModuleVersionSymbol = "kvtier_device_module_version";
 inline constexpr const char* kModuleOpenSymbol = "kvtier_open_device";

@@ -10,8 +10,8 @@ namespace kvtier {
 /// Numbers of processors; none: any.
 using Processors = std::vector<int>;
 
-/// Keeps the calling thread, and those that it will start, on these processors. Where that is
-/// forbidden they run where they like.
+/// Keeps the calling thread, and those that it starts later, on these processors. If that is
+/// forbidden, they run anywhere.
 void stay_on(const Processors& processors);
 
 /// Those that the calling thread may run on.
@@ -34,14 +34,14 @@ class StayOn {
   Processors before_;
 };
 
-/// Where threads that serve a device run.
+/// Processors for the compute threads of a device, and for all other threads.
 struct ProcessorShares {
   Processors compute;
   Processors rest;
 };
-/// On the host as a device computing competes with what moves KV: the first processors of `all` are
-/// for as many computing threads as the device has, the others for the rest. With other devices, or
-/// too few processors, any.
+/// On the host as a device, computing competes with moves of KV. The compute threads get the first
+/// processors of `all`, one each, and the other threads the rest. With other devices, or too few
+/// processors, all threads use any.
 [[nodiscard]] ProcessorShares share_processors(const Device& device, const Processors& all);
 
 }  // namespace kvtier

@@ -7,25 +7,24 @@
 
 #include "hw/device/storage.hpp"
 
-/// KV on its way from a drive to HBM: parts of it are read into a ring of places in host memory,
-/// and copied on from there while later parts are read.
+/// Loads KV from a drive to HBM through a ring of places in host memory. Parts are copied from
+/// there while later parts are read.
 namespace kvtier {
 
-/// Places of a ring, and what all of them hold at least.
+/// Places of a ring, and the least size of all together.
 inline constexpr std::size_t kRingParts = 8;
 inline constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;
 /// Requests that a move has in flight.
 inline constexpr std::int64_t kMoveDepth = 16;
 
-/// The requests of a move, which nobody shares its engine with, in parts that are waited for one
-/// by one.
+/// The requests of a move, in parts that complete one by one. The move has its engine for itself.
 class PartRequests {
  public:
   /// The engine's queue has kMoveDepth places at least, and nothing in it.
   PartRequests(StorageEngine& engine, std::size_t parts);
 
   [[nodiscard]] bool has_room() const { return engine_.in_flight() < kMoveDepth; }
-  /// Waits only where the queue is full.
+  /// Waits only if the queue is full.
   void submit(IoRequest request, std::size_t part);
   void wait_for(std::size_t part);
 
@@ -46,7 +45,7 @@ struct RingLoad {
   std::function<void()> synchronize;
 };
 
-/// What was copied last may still be on its way.
+/// The last copies may be in flight when it returns.
 void load_through_ring(StorageEngine& engine, const RingLoad& load);
 
 }  // namespace kvtier

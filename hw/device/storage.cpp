@@ -57,7 +57,7 @@ std::string first_line(const std::filesystem::path& path) {
   return end == std::string::npos ? "" : line.substr(0, end + 1);
 }
 
-/// What the kernel knows the drive as: "virtio drive", "Samsung SSD 990 PRO".
+/// The kernel's name of the drive: "virtio drive", "Samsung SSD 990 PRO".
 std::string drive_name(const std::string& block_device) {
   const std::filesystem::path folder(block_device);
   for (const char* model : {"device/model", "../device/model"}) {

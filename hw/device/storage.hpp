@@ -17,7 +17,7 @@ namespace kvtier {
 /// Offsets, sizes and memory of every request are multiples of it.
 inline constexpr std::int64_t kStorageAlignment = 4096;
 
-/// A file without a name: it goes when its descriptor goes, however the program ends.
+/// A file without a name. It is removed with its descriptor, even if the program is killed.
 class ScratchFile {
  public:
   /// In the folder `directory`, for `size` bytes, rounded up to the alignment; the first block is
@@ -31,11 +31,11 @@ class ScratchFile {
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
   [[nodiscard]] Bytes size() const { return size_; }
-  /// The type of the file system and, where the kernel tells, the drive's model.
+  /// The type of the file system and, if the kernel tells, the drive's model.
   [[nodiscard]] const std::string& file_system() const { return file_system_; }
   [[nodiscard]] Bytes capacity() const { return capacity_; }
-  /// What the drive has merged of neighbouring requests since the system started, or 0 where the
-  /// kernel does not tell.
+  /// Neighbouring requests that the drive has merged since the system started, or 0 if the kernel
+  /// does not tell.
   [[nodiscard]] std::int64_t merged_requests() const;
 
  private:
@@ -66,9 +66,8 @@ struct IoCompletion {
   std::int64_t at_ns = 0;
 };
 
-/// Reads and writes one file. Whole requests complete: what the system did in part is continued.
-/// An error throws DeviceError once all requests in flight have ended. An engine is used by one
-/// thread at a time.
+/// Reads and writes one file. Requests complete whole: partial ones are continued. An error throws
+/// DeviceError once all requests in flight have ended. An engine is used by one thread at a time.
 class StorageEngine {
  public:
   virtual ~StorageEngine() = default;

@@ -131,8 +131,8 @@ void describe(V& v, DramConfig& c) {
           non_negative());
 }
 
-/// What other work leaves of a link's bandwidth while it goes on: shares in (0, 1] of one way and
-/// of the other. Both ways together keep the larger one.
+/// Shares of a link's bandwidth, in (0, 1], that stay beside other work: one way and the other.
+/// Both ways together keep the larger share.
 struct LinkShares {
   double forward = 1;
   double backward = 1;
@@ -140,7 +140,7 @@ struct LinkShares {
   friend bool operator==(const LinkShares&, const LinkShares&) = default;
 };
 
-/// Of a drive: `forward` reads, `backward` writes.
+/// Shares of a drive: `forward` reads, `backward` writes.
 struct DriveShares : LinkShares {
   friend bool operator==(const DriveShares&, const DriveShares&) = default;
 };
@@ -151,7 +151,7 @@ void describe(V& v, DriveShares& c) {
   v.field("write", c.backward, "Share of the bandwidth that writes keep.", bounds::share());
 }
 
-/// Of the link between host and GPUs.
+/// Shares of the link between host and GPUs.
 struct HostLinkShares : LinkShares {
   friend bool operator==(const HostLinkShares&, const HostLinkShares&) = default;
 };
@@ -170,7 +170,7 @@ struct DuplexLimits {
   BytesPerSecond forward;
   BytesPerSecond backward;
   BytesPerSecond both;
-  /// Of a transfer alone, from its start to its first byte.
+  /// Time of a single transfer from its start to its first byte.
   SimDuration latency{};
 
   friend bool operator==(const DuplexLimits&, const DuplexLimits&) = default;
@@ -236,9 +236,8 @@ void describe(V& v, HostLinkLimits& c) {
   v.field("beside_compute", c.beside_compute, "What is left of it while the GPUs compute.");
 }
 
-/// What one request to the drives reaches by itself: they get to their rates with many in flight
-/// only. Every transfer begins with one, which takes so much longer than its bytes at the rate of
-/// its way; where that is no faster, nothing changes.
+/// Throughput of the drives at queue depth 1. Every transfer begins with one such request, which
+/// takes longer than its bytes at the full rate. Nothing changes if the full rate is not higher.
 struct OneRequest {
   /// The largest that transfers make.
   Bytes size;
@@ -255,13 +254,13 @@ void describe(V& v, OneRequest& c) {
   v.field("write", c.write, "Writing one, by itself.", required(bounds::lone_rate()));
 }
 
-/// What one load from the drives into HBM takes by itself: reading and copying on overlap in long
-/// loads only. It takes so much longer than its bytes at the rate of its way; where that is no
-/// faster, nothing changes.
+/// Time of one load from the drives into HBM by itself. Reading and copying overlap in long loads
+/// only, so it takes longer than its bytes at the full rate. Nothing changes if the full rate is
+/// not higher.
 struct OneLoad {
-  /// Beside the time of its bytes, in place of the drives' latency.
+  /// Time beside that of its bytes, in place of the drives' latency.
   SimDuration latency;
-  /// What a longer one has more moves at the rate of its way.
+  /// Bytes beyond this size move at the full rate.
   Bytes size;
   BytesPerSecond rate;
 
@@ -351,13 +350,14 @@ void describe(V& v, LinksConfig& c) {
   v.field("gpu", c.gpu, "Between GPUs; needed for more than one.");
 }
 
-/// What the analytic timing model attains of the peaks: shares, at most 1.
+/// Shares of the peaks that the analytic timing model attains, at most 1.
 struct EfficiencyConfig {
   double compute = 1;
   double memory = 1;
   double gpu_link = 1;
   SimDuration iteration_overhead;
-  /// Of each prefill, iteration with prompts, or run of decode iterations: half before, half after.
+  /// Time of each prefill, iteration with prompts, or run of decode iterations: half before, half
+  /// after.
   SimDuration command_overhead;
 
   friend bool operator==(const EfficiencyConfig&, const EfficiencyConfig&) = default;
@@ -396,7 +396,7 @@ void read_config(ProfileChoice& choice, const Json& json, const std::string& poi
 [[nodiscard]] Json write_config(const ProfileChoice& choice);
 [[nodiscard]] Json config_schema(const ProfileChoice& choice);
 
-/// What to do about work of the model that a profile has not measured.
+/// Handling of work that a profile has not measured.
 enum class Unmeasured { refuse, roofline };
 constexpr auto enum_names(Unmeasured) {
   return std::array{std::pair{"refuse", Unmeasured::refuse},
@@ -479,7 +479,7 @@ void describe(V& v, HardwareConfig& c) {
 /// file of its own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
 
-/// What other jobs leave of the host memory's bandwidth; nothing where it is never the limit.
+/// Bandwidth of host memory beside other jobs; nullopt if it is never the limit.
 [[nodiscard]] std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware);
 
 /// The host links of all GPUs together, over which a server's KV moves.

@@ -276,7 +276,7 @@ std::vector<LayerGroup> layer_groups(const ModelConfig& model) {
 }
 
 Bytes format_bytes(NumberFormat format, std::int64_t elements) {
-  // Of 4096 elements.
+  // Bytes of 4096 elements.
   constexpr std::int64_t kUnit = 4096;
   const std::int64_t bytes = [format] {
     switch (format) {

@@ -202,7 +202,7 @@ void describe(V& v, PrecisionConfig& c) {
 /// of the weights. Layers of other kinds: layer_parameters.
 struct ModelConfig {
   std::string name;
-  /// Where the shape comes from: a paper's table or a published config file.
+  /// Source of the shape: a paper's table or a published config file.
   std::string source;
   std::int64_t layers = 0;
   std::int64_t hidden_size = 0;
@@ -272,9 +272,10 @@ void describe(V& v, ModelConfig& c) {
          Limits{.minimum = 1, .maximum = ModelLimits::kWindow});
   v.rare("output_gate", c.output_gate, usual.output_gate,
          "Full and window layers gate the output of attention: the query matrix is twice as wide.");
-  v.rare("norm_over_heads", c.norm_over_heads, usual.norm_over_heads,
-         "Queries and keys are normalised over all heads, so that tensor-parallel GPUs add up their "
-         "squares (MiniMax-M2).");
+  v.rare(
+      "norm_over_heads", c.norm_over_heads, usual.norm_over_heads,
+      "Queries and keys are normalised over all heads, so that tensor-parallel GPUs add up their "
+      "squares (MiniMax-M2).");
   v.rare("latent", c.latent, usual.latent, "Shape of latent layers.");
   v.rare("state", c.state, usual.state, "Shape of state layers.");
   v.rare("sparse", c.sparse, usual.sparse,
@@ -421,10 +422,10 @@ struct MatrixShape {
 /// does not divide is rounded up, and a GPU has at least one KV head.
 [[nodiscard]] std::vector<MatrixShape> layer_matrices(const ModelConfig& model, std::int64_t gpus);
 
-/// The same of one kind of layer of any model whose parameters are not given by hand, with attention
-/// on `rank_gpus` GPUs and MLPs on `stage_gpus`. Names of attention's matrices begin with "qkv" or
-/// "attention". Layers with experts have a router and, in place of the MLP, the shared experts as
-/// one ("shared_up", "shared_down"); routed experts are left out.
+/// The same of one kind of layer of any model whose parameters are not given by hand, with
+/// attention on `rank_gpus` GPUs and MLPs on `stage_gpus`. Names of attention's matrices begin with
+/// "qkv" or "attention". Layers with experts have a router and, in place of the MLP, the shared
+/// experts as one ("shared_up", "shared_down"); routed experts are left out.
 [[nodiscard]] std::vector<MatrixShape> layer_matrices(const ModelConfig& model,
                                                       const LayerGroup& kind,
                                                       std::int64_t rank_gpus,

@@ -240,8 +240,8 @@ void describe(V& v, ProfileTable& c) {
   v.field("left_out", c.left_out, "The cells that were not measured, and why.");
 }
 
-/// What computes. `peak` and `memory_bandwidth` are upper limits: no time of a profile is taken to
-/// be shorter than they allow.
+/// The device that computes. `peak` and `memory_bandwidth` are upper limits: no time of a profile
+/// may be shorter than they allow.
 struct ProfileDevice {
   std::string name;
   std::string driver;
@@ -251,7 +251,7 @@ struct ProfileDevice {
   std::optional<FlopsPerSecond> peak_8bit;
   std::optional<FlopsPerSecond> peak_4bit;
   BytesPerSecond memory_bandwidth;
-  /// Where the two limits come from.
+  /// Source of the two limits.
   std::string limits_source;
 
   friend bool operator==(const ProfileDevice&, const ProfileDevice&) = default;
@@ -308,9 +308,9 @@ struct Provenance {
   std::string command;
   /// Library to version.
   std::map<std::string, std::string> libraries;
-  /// Of the model whose shapes were measured.
+  /// Name of the model whose shapes were measured.
   std::string model;
-  /// What a reader has to know: other load, settings that skew results, the source of a table.
+  /// Notes for readers: other load, settings that skew results, the source of a table.
   std::vector<std::string> notes;
 
   friend bool operator==(const Provenance&, const Provenance&) = default;

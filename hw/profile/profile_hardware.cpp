@@ -21,7 +21,7 @@ double rate_of(const ProfileCell& cell) {
 }
 
 /// The best of a group of tables, in bytes per second; the first axis is the bytes of one time.
-/// What was measured after a pause counts only where it is asked for.
+/// Tables measured after a pause count only on request.
 std::optional<double> best_rate(
     const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {},
     const std::function<bool(const ProfileCell&)>& counts = [](const auto&) { return true; }) {
@@ -235,8 +235,7 @@ const ProfileCell* smallest_block(const Profile& profile, bool after_pause) {
   return one_block(profile, OperationId::drive_read, after_pause, std::less());
 }
 
-/// What a lone block after a pause reaches, the largest that was measured, once the drive's latency
-/// is over.
+/// Rate of a single block after a pause, the largest measured, without the drive's latency.
 Json one_request(const Profile& profile, const MeasuredLimits& limits) {
   const ProfileCell* const read = one_block(profile, OperationId::drive_read, true, std::greater());
   const ProfileCell* const write =
@@ -255,8 +254,7 @@ Json one_request(const Profile& profile, const MeasuredLimits& limits) {
               {"write", rate(*write, *limits.backward)}};
 }
 
-/// What loads of two sizes after a pause take, the smallest and the largest, each by the faster way
-/// to copy.
+/// Times of loads after a pause, the smallest and the largest size, each by the faster way to copy.
 Json one_load(const Profile& profile) {
   std::map<std::int64_t, double> seconds;
   for (const ProfileTable* table :

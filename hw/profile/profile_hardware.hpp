@@ -7,7 +7,7 @@
 #include "hw/profile/profile.hpp"
 #include "sim/core/config.hpp"
 
-/// What a profile says of a server beside times, as keys of a hardware description.
+/// Links, drives and capacities of a profile, as keys of a hardware description.
 namespace kvtier {
 
 /// The rates of links and drives and the overheads of iterations and commands, where they were

@@ -127,7 +127,7 @@ class Plane {
   const std::vector<std::int64_t>* ns_;
   const std::vector<std::int64_t>* ks_;
   std::vector<double> logs_;
-  /// Of each place, the shortest time of no smaller n, k and tokens.
+  /// For each place the shortest time of all sizes that are no smaller.
   std::vector<double> shortest_;
 };
 

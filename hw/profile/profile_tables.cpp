@@ -30,7 +30,6 @@ const ProfileTable* find_table_that(const Profile& profile, OperationId operatio
   return found;
 }
 
-
 DataType type_of_format(NumberFormat format) {
   switch (format) {
     case NumberFormat::fp32:
@@ -50,7 +49,6 @@ DataType type_of_format(NumberFormat format) {
   }
   KVTIER_ASSERT(false, "every format has a type");
 }
-
 
 /// The first of `types` that `found` has a table of, marked as extrapolated if it is not the first.
 template <class Found>
@@ -75,9 +73,8 @@ Shape shape_of(const AttentionShape& shape) {
 
 const ProfileTable* find_table(const Profile& profile, OperationId operation, const Shape& shape,
                                std::optional<std::string_view> variant) {
-  return find_table_that(profile, operation, shape, [variant](const std::string& one) {
-    return !variant || one == *variant;
-  });
+  return find_table_that(profile, operation, shape,
+                         [variant](const std::string& one) { return !variant || one == *variant; });
 }
 
 const ProfileTable* find_matrix_table(const Profile& profile, const MatrixShape& matrix,
@@ -107,7 +104,7 @@ std::optional<ShapedTable> table_of_matrix(const Profile& profile, const MatrixS
 
 std::optional<NumberFormat> format_of_matrix(const ModelConfig& model, std::string_view matrix) {
   constexpr std::array kMlp{"mlp_up", "mlp_down", "shared_up", "shared_down"};
-  return is_matrix_of_attention(matrix)                    ? model.precision.attention
+  return is_matrix_of_attention(matrix)                  ? model.precision.attention
          : std::ranges::find(kMlp, matrix) != kMlp.end() ? model.precision.mlp
                                                          : std::nullopt;
 }
@@ -181,8 +178,8 @@ std::optional<ShapedTable> table_of_experts(const Profile& profile, const ModelC
   if (is_weight_only && model.precision.compute.value_or(*format) != *format) {
     return std::nullopt;
   }
-  const DataType wanted =
-      format ? type_of_format(*format) : plain_type(model.bytes_per_element).value_or(DataType::bf16);
+  const DataType wanted = format ? type_of_format(*format)
+                                 : plain_type(model.bytes_per_element).value_or(DataType::bf16);
   const std::array types{wanted == DataType::fp8 ? DataType::fp8_block : wanted, wanted};
   const ExpertsConfig& experts = *model.experts;
   const Shape shape{{"hidden_size", model.hidden_size},
@@ -295,6 +292,5 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
       is_matrix && table.dtype ? ProfileGrid::Falls::kept : ProfileGrid::Falls::noise;
   return {cells, std::move(limit), falls};
 }
-
 
 }  // namespace kvtier

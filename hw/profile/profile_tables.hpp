@@ -76,8 +76,7 @@ inline constexpr const char* kModuleVariant = "module";
                                                           std::int64_t gpus, std::int64_t groups);
 
 /// The shape of the table of whole steps (model_step) of a model, and the model of such a shape.
-[[nodiscard]] Shape step_shape(const ModelConfig& model,
-                                                             std::int64_t element_bytes);
+[[nodiscard]] Shape step_shape(const ModelConfig& model, std::int64_t element_bytes);
 [[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
 /// The tokens that all requests of a decoding cell of model_step read: the past ones and the new
 /// one of each.

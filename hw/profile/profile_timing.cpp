@@ -215,9 +215,9 @@ class ProfileTiming::Builder {
     }
     const auto grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
       const auto shaped =
-          is_latent ? table_of_latent_attention(*profile_, operation, *model_, rank_gpus_)
-                    : table_of_attention(*profile_, operation, attention.shape, attention.window,
-                                         keys);
+          is_latent
+              ? table_of_latent_attention(*profile_, operation, *model_, rank_gpus_)
+              : table_of_attention(*profile_, operation, attention.shape, attention.window, keys);
       if (!shaped) {
         lacks(to_string(operation));
         return std::nullopt;
@@ -226,8 +226,7 @@ class ProfileTiming::Builder {
       attention.extrapolated = attention.extrapolated || shaped->extrapolated;
       return make_grid(*profile_, shaped->table);
     };
-    attention.extend =
-        grid(is_latent ? OperationId::mla_prefill : OperationId::prefill_attention);
+    attention.extend = grid(is_latent ? OperationId::mla_prefill : OperationId::prefill_attention);
     attention.decode = grid(is_latent ? OperationId::mla_decode : OperationId::decode_attention);
     if (is_latent && !(attention.extend && attention.decode)) {
       attention.extend.reset();
@@ -249,7 +248,8 @@ class ProfileTiming::Builder {
     const bool has_heads =
         group.attention == AttentionKind::full || group.attention == AttentionKind::window;
     if (has_heads) {
-      add_elements(kind.work, 1, elementwise, "kv_write", rows(2 * shape.kv_heads * shape.head_dim));
+      add_elements(kind.work, 1, elementwise, "kv_write",
+                   rows(2 * shape.kv_heads * shape.head_dim));
       if (model_->norm_over_heads) {
         add_norm_over_heads(kind.work, shape);
       }
@@ -304,8 +304,8 @@ class ProfileTiming::Builder {
                  rows(model_->experts->routed), true);
     add_elements(kind.work, 1, OperationId::elementwise, "sum_experts", rows(hidden), true);
     TokenWork work{.count = factor, .roofline = {}, .grid = {}, .of_stage = true};
-    if (const auto shaped = table_of_experts(*profile_, *model_, stage_gpus_,
-                                             hardware_->parallel.expert)) {
+    if (const auto shaped =
+            table_of_experts(*profile_, *model_, stage_gpus_, hardware_->parallel.expert)) {
       work.grid.emplace(make_grid(*profile_, shaped->table));
       work.extrapolated = shaped->extrapolated;
     } else {
@@ -636,26 +636,25 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
     }
     tokens.rank = static_cast<double>(*std::ranges::max_element(of_rank));
   }
-  const ProfileGrid::Time matrices =
-      over_layers(static_cast<double>(layers_),
-                  [&](const LayerKind& kind) { return dense(kind, tokens); });
-  ProfileGrid::Time layer =
-      over_layers(static_cast<double>(layers_), [&](const LayerKind& kind) {
-        if (ranks_ == 1) {
-          return attention(kind, parts, static_cast<double>(running), running_context);
-        }
-        ProfileGrid::Time longest;
-        for (const std::vector<PrefillPart>& own : dealt) {
-          const ProfileGrid::Time time =
-              attention(kind, own, static_cast<double>(running), running_context);
-          longest.seconds = std::max(longest.seconds, time.seconds);
-          longest.extrapolated = longest.extrapolated || time.extrapolated;
-        }
-        return longest;
-      });
+  const ProfileGrid::Time matrices = over_layers(
+      static_cast<double>(layers_), [&](const LayerKind& kind) { return dense(kind, tokens); });
+  ProfileGrid::Time layer = over_layers(static_cast<double>(layers_), [&](const LayerKind& kind) {
+    if (ranks_ == 1) {
+      return attention(kind, parts, static_cast<double>(running), running_context);
+    }
+    ProfileGrid::Time longest;
+    for (const std::vector<PrefillPart>& own : dealt) {
+      const ProfileGrid::Time time =
+          attention(kind, own, static_cast<double>(running), running_context);
+      longest.seconds = std::max(longest.seconds, time.seconds);
+      longest.extrapolated = longest.extrapolated || time.extrapolated;
+    }
+    return longest;
+  });
   add(layer, matrices);
   const double rows = static_cast<double>(std::ssize(parts) + batch);
-  ProfileGrid::Time rest = outside(tokens.rank, ranks_ == 1 ? rows : std::ceil(rows / static_cast<double>(ranks_)));
+  ProfileGrid::Time rest =
+      outside(tokens.rank, ranks_ == 1 ? rows : std::ceil(rows / static_cast<double>(ranks_)));
   if (prompt_factor_ != 1) {
     const double share = std::min(1.0, static_cast<double>(prefilled) / kLongPrompts);
     const double factor = 1 + (prompt_factor_ - 1) * share;
@@ -684,9 +683,8 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
       over_layers(1, [&](const LayerKind& kind) { return dense(kind, tokens); });
   const ProfileGrid::Time rest = outside(requests, requests);
   DecodeBatch result;
-  result.outside_layers =
-      ticks_from_seconds(rest.seconds + iteration_overhead_.seconds() +
-                         static_cast<double>(batch) * request_seconds_);
+  result.outside_layers = ticks_from_seconds(rest.seconds + iteration_overhead_.seconds() +
+                                             static_cast<double>(batch) * request_seconds_);
   const std::int64_t base =
       result.outside_layers +
       ticks_from_seconds(std::max(0.0, layers.seconds + decode_correction(batch)));
@@ -727,8 +725,8 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   for (const double context : contexts) {
     const ProfileGrid::Time time = over_layers(
         1, [&](const LayerKind& kind) { return decode_attention(kind, requests, context); });
-    knots.push_back({static_cast<std::int64_t>(context), ticks_from_seconds(time.seconds),
-                     time.extrapolated});
+    knots.push_back(
+        {static_cast<std::int64_t>(context), ticks_from_seconds(time.seconds), time.extrapolated});
   }
   const bool always = layers.extrapolated || rest.extrapolated;
   for (std::size_t i = 0; i < knots.size(); ++i) {
@@ -845,8 +843,7 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                                "\"roofline\"",
                                profile.name, what, model.name));
     }
-    if (group.has_experts &&
-        !table_of_experts(profile, model, stage, hardware.parallel.expert)) {
+    if (group.has_experts && !table_of_experts(profile, model, stage, hardware.parallel.expert)) {
       problems.add("/hardware/profile",
                    fmt::format("profile {} has no moe of {} experts, {} of them active, {} wide, "
                                "needed for {}: set /hardware/unmeasured to \"roofline\"",

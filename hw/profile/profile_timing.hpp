@@ -31,17 +31,18 @@ class RooflineTiming;
 ///     positions and the profile has attention that rotates them, plus the all-reduces, for more
 ///     than one GPU, plus the routed experts (moe) and their router;
 ///
-/// layers of several kinds take the mean. Outside of the layers are the head (gemm), the embedding and sampling (elementwise), the
-/// hardware's iteration overhead and, on one GPU and where the roofline stands in for nothing, what
-/// whole steps of the model took beyond their operations, in the median (model_step). A prefill
-/// after a pause takes longer, as caches are cold (step), than right after such a pass
-/// (prefill_second; without that, as in a run) and than in a run (prefill_run; without that, as
-/// long). Decode goes on and finds in caches what its operations were measured without: an
-/// iteration takes less than they, or more (decode_run, in the median of each batch), but no less
-/// than its attention; right after a prefill that came after a pause, as much longer as a prefill
-/// there. An iteration with prompts counts as a prefill. E and R that were not measured are left
-/// out and named. A batch is composed of its requests: decode_attention is measured over requests
-/// of equal contexts and taken at the sum of the contexts, which is its work.
+/// layers of several kinds take the mean. Outside of the layers are the head (gemm), the embedding
+/// and sampling (elementwise), the hardware's iteration overhead and, on one GPU and where the
+/// roofline stands in for nothing, what whole steps of the model took beyond their operations, in
+/// the median (model_step). A prefill after a pause takes longer, as caches are cold (step), than
+/// right after such a pass (prefill_second; without that, as in a run) and than in a run
+/// (prefill_run; without that, as long). Decode goes on and finds in caches what its operations
+/// were measured without: an iteration takes less than they, or more (decode_run, in the median of
+/// each batch), but no less than its attention; right after a prefill that came after a pause, as
+/// much longer as a prefill there. An iteration with prompts counts as a prefill. E and R that were
+/// not measured are left out and named. A batch is composed of its requests: decode_attention is
+/// measured over requests of equal contexts and taken at the sum of the contexts, which is its
+/// work.
 ///
 /// The requests of a stage are dealt to its ranks (attention_dp) in turn, and the one with the most
 /// tokens, and that with the longest attention, set the pace; the tokens of all ranks meet in one
@@ -136,7 +137,7 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] ProfileGrid::Time dense(const LayerKind& kind, const LayerTokens& tokens) const;
   /// All-reduces of one layer.
   [[nodiscard]] ProfileGrid::Time all_reduces(const LayerTokens& tokens) const;
-  /// What is not part of a layer, without the overhead.
+  /// Time of work outside of layers, without the overhead.
   [[nodiscard]] ProfileGrid::Time outside(double tokens, double rows) const;
   [[nodiscard]] ProfileGrid::Time extend_attention(const LayerKind& kind, double added,
                                                    double past) const;
@@ -184,7 +185,7 @@ class ProfileTiming final : public TimingModel {
   std::vector<LayerKind> kinds_;
   std::vector<TokenWork> token_work_;  // outside of the layers, on all tokens
   std::vector<TokenWork> row_work_;    // outside of the layers, on the rows of logits
-  /// Of models whose attention no AttentionShape describes.
+  /// Times of attention that no AttentionShape describes.
   std::unique_ptr<RooflineTiming> roofline_;
   std::vector<std::string> left_out_;
   std::vector<std::string> from_roofline_;
@@ -202,10 +203,8 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
 
 /// The profile that the hardware names, or else the roofline; also for a model that
 /// has_measured_layers refuses.
-[[nodiscard]] std::unique_ptr<TimingModel> make_timing(const ModelConfig& model,
-                                                       const HardwareConfig& hardware,
-                                                       KeyPositions positions,
-                                                       std::int64_t max_batch,
-                                                       const std::optional<EngineConfig>& engine = {});
+[[nodiscard]] std::unique_ptr<TimingModel> make_timing(
+    const ModelConfig& model, const HardwareConfig& hardware, KeyPositions positions,
+    std::int64_t max_batch, const std::optional<EngineConfig>& engine = {});
 
 }  // namespace kvtier

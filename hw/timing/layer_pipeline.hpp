@@ -17,9 +17,9 @@ namespace kvtier {
 /// between whole layers. More than the job has is the same as all of it.
 struct LayerPipeline {
   std::int64_t layers = 1;
-  /// Of one layer.
+  /// Time of one layer.
   SimDuration load;
-  /// Of one layer.
+  /// Time of one layer.
   SimDuration compute;
   SimDuration loaded_ahead;
 };

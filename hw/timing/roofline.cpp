@@ -91,8 +91,8 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
       slope += kind.count * std::max(kind.index_per_token, kind.index_pair) * share;
       (kind.window < 0 ? slope : slopes[static_cast<std::size_t>(kind.window)]) += read;
     }
-    const double base = all_layers + head_seconds(tokens.all) + send_seconds(tokens.all) + overhead +
-                        as_double(batch) * request_seconds_;
+    const double base = all_layers + head_seconds(tokens.all) + send_seconds(tokens.all) +
+                        overhead + as_double(batch) * request_seconds_;
     entry.layer_base = ticks_from_seconds(
         kinds_.size() == 1 ? dense_seconds(kinds_.front(), tokens) +
                                  decode_seconds(kinds_.front(), tokens.rank, 0, {})

@@ -48,7 +48,8 @@ class RooflineTiming final : public TimingModel {
  public:
   /// Works out decode for batches of 1 to `max_batch` (>= 1). Both configs must be valid; whether
   /// the model fits is for check_fits to say.
-  /// The engine's host times replace the hardware's iteration overhead; its factors are of profiles.
+  /// The engine's host times replace the hardware's iteration overhead; its factors are of
+  /// profiles.
   RooflineTiming(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t max_batch,
                  const std::optional<EngineConfig>& engine = {});
 

@@ -24,8 +24,8 @@ struct PrefillTime {
   SimDuration total;
   /// One layer: loading and saving overlap layer by layer.
   SimDuration layer;
-  /// What it takes less than `total` as the second pass of a run, when caches are filled in part,
-  /// and as a later one.
+  /// Time that it takes less than `total` as the second step of a run, when caches are partly
+  /// filled, and as a later one.
   SimDuration less_second{};
   SimDuration less_in_run{};
   /// Some of it lies outside of what was measured.
@@ -88,7 +88,7 @@ class TimingModel {
   /// The reference stays valid as long as the model.
   [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
 
-  /// What the first iteration takes longer as the second pass of a run.
+  /// Additional time of the first iteration as the second step of a run.
   [[nodiscard]] virtual SimDuration decode_as_second() const { return SimDuration(0); }
 
   /// The part of one iteration that is spent in one layer; the mean of layers that differ, with

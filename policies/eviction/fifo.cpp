@@ -15,7 +15,7 @@ namespace {
 
 struct FifoKey {
   SimTime time;
-  /// Of equal times, what came into this tier first leaves first.
+  /// With equal times, the entry that entered this tier first leaves first.
   std::uint64_t arrival = 0;
   friend auto operator<=>(const FifoKey&, const FifoKey&) = default;
 };

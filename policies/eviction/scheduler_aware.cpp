@@ -146,7 +146,7 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     Place place = Place::absent;
   };
 
-  /// Of an idle entry: its request does not wait any more.
+  /// Forgets an idle entry whose request no longer waits.
   void forget_unseen(EntryId entry, const State& state) {
     if (state.position != kNotQueued) {
       unseen_.remove(entry);
@@ -208,7 +208,7 @@ class SchedulerAwareEviction final : public EvictionPolicy {
   /// Request not (yet) inside a given window; the first in the queue on top.
   EntryHeap unseen_;
   std::vector<State> states_;
-  /// Of a choice under way.
+  /// Scratch of a choice.
   std::vector<EntryId> passed_;
 };
 

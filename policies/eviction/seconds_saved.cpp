@@ -1,12 +1,12 @@
 // Recompute-cost-aware: an entry is worth the seconds that finding it saves, which is computing its
 // tokens less loading them from this tier, for each byte that it takes; the lowest worth leaves
 // first. As in Greedy-Dual-Size (Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997) the
-// worth of a victim is the base of later uses, so that what is not used ages; how often an entry
-// was used means nothing. O(log n) per decision.
+// worth of a victim is the base of later uses, so that unused entries age; how often an entry was
+// used means nothing. O(log n) per decision.
 //
 // Adapted: the cost of a miss is the seconds saved, by the clock of an idle machine. Computing
 // grows faster than the tokens and loading with them, so long entries are worth more for each byte.
-// Where loading takes as long as computing an entry is worth a nanosecond, and the order is nearly
+// If loading takes as long as computing, an entry is worth a nanosecond, and the order is nearly
 // LRU.
 #include "policies/eviction/seconds_saved.hpp"
 

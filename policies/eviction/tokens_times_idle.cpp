@@ -240,7 +240,7 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
   std::vector<Entry> entries_;
   std::size_t residents_ = 0;
   Tournament tournament_;
-  /// Of a choice under way: entries that are not offered, and victims with their tokens before.
+  /// Scratch of a choice: entries that are not offered, and victims with their tokens before.
   std::vector<EntryId> passed_;
   std::vector<std::pair<EntryId, Tokens>> shrunk_;
 };

@@ -152,7 +152,7 @@ class WindowScoreEviction final : public EvictionPolicy {
     }
   }
 
-  /// Where its score and its first request belong.
+  /// Puts the entry where its score and first request belong.
   void place(EntryId entry) {
     State& state = states_[entry.value];
     if (state.place == Place::unscored && state.score == 0) {
@@ -193,7 +193,7 @@ class WindowScoreEviction final : public EvictionPolicy {
   std::set<Waiting> waiting_;
   QueuePosition window_end_{0};
   std::vector<State> states_;
-  /// Of a choice under way.
+  /// Scratch of a choice.
   std::vector<EntryId> passed_;
 };
 

@@ -36,7 +36,7 @@ class ShuffledWindowOrder final : public OrderPolicy {
     return best;
   }
 
-  /// Of a drained window: where it would end if it were filled now.
+  /// End of a drained window if it were filled now.
   [[nodiscard]] QueuePosition window_end(const QueueView& queue) const override {
     if (queue.first() < end_) {
       return end_;

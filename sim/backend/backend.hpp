@@ -7,30 +7,30 @@
 #include "sim/core/units.hpp"
 #include "sim/policy/ids.hpp"
 
-/// What the control plane runs on: a simulated clock and the timing model, or real devices and a
-/// wall clock. The control plane cannot tell which.
+/// The machine under the control plane: a simulated clock with the timing model, or real devices
+/// with a wall clock. The control plane cannot tell which.
 namespace kvtier {
 
-/// Where KV can lie, from the GPUs outwards.
+/// Memories of KV, from the GPUs outwards.
 enum class Medium : std::uint8_t { hbm, dram, cxl, ssd };
 inline constexpr std::size_t kMedia = 4;
 [[nodiscard]] const char* to_string(Medium medium);
 
-/// Names a transfer until its completion has been reported or, of an open one, until it has been
-/// extended; then the number is used again.
+/// The number of a transfer. It is valid until the completion is reported, or until an open
+/// transfer is extended. Then it is used again.
 struct TransferId {
   std::uint32_t value = UINT32_MAX;
   friend constexpr bool operator==(TransferId, TransferId) = default;
   [[nodiscard]] constexpr bool valid() const { return value != UINT32_MAX; }
 };
 
-/// Tokens of an entry that lie behind each other.
+/// Consecutive tokens of an entry.
 struct KvPiece {
   EntryKey key;
   /// Position of the first one.
   Tokens first;
   Tokens count;
-  /// What arrives is no copy of the entry's but of the turn alone that the transfer is for.
+  /// The copy belongs to the turn of the transfer, not to the entry.
   bool for_turn = false;
 };
 
@@ -39,19 +39,17 @@ struct TransferCommand {
   Medium to;
   Bytes bytes;
   EntryKey key;
-  /// Tokens of the entry that it moves, without `end`. Before, `to` has those before `first` and
-  /// none behind; after, those before `end`.
+  /// Tokens of the entry that move: from `first` up to but without `end`. `to` holds the tokens
+  /// before `first` at the start, and those before `end` at the end.
   Tokens first;
   Tokens end;
   /// Given back with the completion.
   std::uint64_t cookie = 0;
-  /// More bytes will follow: the transfer is extended later, moving or not, and its completion is
-  /// reported only then.
+  /// The transfer is extended later, while it moves or after. Its completion is reported only then.
   bool open = false;
-  /// The end of an open transfer that has moved all it had before it was extended is reported, too.
-  bool tells_end = false;
-  /// Parts of entries that move, or several for one turn, instead of `first` to `end`. Looked at
-  /// during the call only.
+  /// Reports also when an open transfer has moved all its bytes before it is extended.
+  bool notify_when_drained = false;
+  /// Parts of entries that move, in place of `first` to `end`. Read during the call only.
   std::span<const KvPiece> pieces{};
   /// An open transfer moves the layers of these tokens before this one, another transfer those from
   /// this one on. 0: all layers.
@@ -74,14 +72,15 @@ struct PrefillCommand {
   bool wait_for_all_layers = false;
 };
 
-/// The prompt that a turn's context begins with, where its KV is an entry of its own. What the turn
-/// has itself is counted from behind it.
+/// The shared prompt of a turn, if its KV is an entry of its own. The turn's own tokens are counted
+/// from its end.
 struct TurnPrompt {
   EntryKey key;
   Tokens tokens;
-  /// Its KV is in HBM, or comes with the turn's load; else the turn's prefill computes it.
+  /// Whether its KV is in HBM or part of the turn's load. Otherwise the turn's prefill computes it.
   bool exists = false;
-  /// It is the entry's in HBM, which turns use together; else the turn's alone until it ends.
+  /// Whether the turn uses the entry's copy in HBM, as other turns do. Otherwise the turn has a
+  /// copy until it ends.
   bool shared = false;
 };
 
@@ -95,9 +94,9 @@ struct DecodeCommand {
 
 /// One pass over the model that prefills requests and computes a token of each running one.
 struct IterationCommand {
-  /// One at least; looked at during the call only.
+  /// At least one; read during the call only.
   std::span<const PrefillPart> parts;
-  /// The sessions whose turns they are; looked at during the call only.
+  /// The sessions of the running requests; read during the call only.
   std::span<const EntryKey> keys;
   std::int64_t decode_batch = 0;
   /// Tokens whose KV the running requests read.
@@ -112,16 +111,16 @@ struct IterationCommand {
 };
 
 struct IterationTime {
-  /// Without waiting for KV.
+  /// Time without waiting for KV.
   SimDuration compute;
-  /// What the running requests alone would have taken, never more than `compute`.
+  /// Time of the running requests alone, at most `compute`.
   SimDuration decode;
 };
 
 enum class CompletionKind : std::uint8_t { prefill, decode, transfer, timer };
 
 struct Completion {
-  CompletionKind kind;
+  CompletionKind kind = CompletionKind::timer;
   /// timer: its payload; transfer: its cookie; decode: iterations done; prefill: nanoseconds of
   /// compute, without waiting for KV.
   std::uint64_t payload = 0;
@@ -132,55 +131,52 @@ struct Completion {
 class Backend {
  public:
   virtual ~Backend() = default;
-  /// When the completion that was reported last happened: what the control plane does about it, it
-  /// does at that instant.
+  /// The time of the last reported completion. The control plane acts at this instant.
   [[nodiscard]] SimTime now() const { return now_; }
   /// Advances the clock to the next completion. Completions of one instant come in the order of
-  /// CompletionKind, then in the order in which they were asked for. Throws InvariantError if
-  /// nothing is pending.
+  /// CompletionKind, then in the order of the calls. Throws InvariantError if nothing is pending.
   virtual Completion wait() = 0;
-  /// Whether any completion is still to come.
+  /// Whether a completion is pending.
   [[nodiscard]] virtual bool pending() const = 0;
   virtual void set_timer(SimTime at, std::uint64_t payload) = 0;
   virtual TransferId start_transfer(const TransferCommand& command) = 0;
   /// Adds the last bytes to an open transfer: these tokens, or the other layers of its tokens.
-  /// False if it has moved all it had: it is over then, and these bytes need a transfer of their
-  /// own.
+  /// False if it has moved all its bytes. It has then ended, and these bytes need a transfer of
+  /// their own.
   [[nodiscard]] virtual bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
                                              Tokens end) = 0;
   virtual void start_prefill(const PrefillCommand& command) = 0;
   /// Completes as a prefill does.
   virtual void start_iteration(const IterationCommand& command) = 0;
-  /// Of the iteration that completed last.
+  /// Time of the iteration that completed last.
   [[nodiscard]] virtual IterationTime iteration_time() const = 0;
   virtual void start_decode(const DecodeCommand& command) = 0;
-  /// Ends the running decode after the iteration in work.
+  /// Ends the running decode after the current iteration.
   virtual void stop_decode() = 0;
 
-  // What the control plane says of the KV that is stored. A clock alone needs none of it; memories
-  // with bytes in them do.
+  // Calls about stored KV. A simulated clock ignores them; memories with bytes need them.
 
-  /// What the session's turn has of the prompt that it begins with; before its prefill starts.
+  /// Tells which part of its shared prompt the session's turn uses; before its prefill starts.
   virtual void begin_with(EntryKey, const TurnPrompt&) {}
-  /// The running sessions, of which the decode or iteration that starts next computes a token each;
-  /// only if the backend has bytes.
+  /// The running sessions. The next decode or iteration computes a token of each. Called only if
+  /// the backend has bytes.
   virtual void decode_next(std::span<const EntryKey>) {}
-  /// Tokens whose KV each running request reads in the decode or iteration that starts next; only
-  /// if the backend wants_contexts. Looked at during the call only.
+  /// Tokens that each running request reads in the next decode or iteration. Called only if the
+  /// backend wants_contexts. Read during the call only.
   virtual void decode_contexts(std::span<const Tokens>) {}
   /// The session's turn has ended: its request computes no further token.
   virtual void end_request(EntryKey) {}
-  /// Of this entry the medium holds the first `tokens` ones, and none behind them any more; their
-  /// room is free. HBM: of a turn that does not run.
+  /// The medium keeps the first `tokens` tokens of this entry. The room of the others is free. In
+  /// HBM the entry's turn does not run.
   void keep(Medium medium, EntryKey key, Tokens tokens) {
     if (has_bytes_) [[unlikely]] {
       on_keep(medium, key, tokens);
     }
   }
-  /// In every medium, and of what is on its way, the `dropped` tokens behind the first `kept` ones
-  /// go, and those behind them move up.
+  /// Removes the `dropped` tokens after the first `kept` ones, in every medium and in flight. Later
+  /// tokens move up.
   virtual void cut(EntryKey, Tokens /*kept*/, Tokens /*dropped*/) {}
-  /// Whether it wants to hear `keep` and `decode_next`, which are said several times a turn.
+  /// Whether it needs the calls `keep` and `decode_next`, which come several times a turn.
   [[nodiscard]] bool has_bytes() const { return has_bytes_; }
   /// Whether it wants to hear `decode_contexts`.
   [[nodiscard]] bool wants_contexts() const { return wants_contexts_; }

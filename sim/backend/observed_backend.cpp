@@ -28,7 +28,7 @@ Completion ObservedBackend::wait() {
 
 TransferId ObservedBackend::start_transfer(const TransferCommand& command) {
   TransferCommand telling = command;
-  telling.tells_end = true;
+  telling.notify_when_drained = true;
   const TransferId id = backend_.start_transfer(telling);
   in_flight_[command.cookie].push_back({.record = {.from = command.from,
                                                    .to = command.to,

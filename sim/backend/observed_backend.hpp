@@ -9,8 +9,8 @@
 
 namespace kvtier {
 
-/// Passes every command on to another backend and tells an observer of each transfer when it is
-/// complete, of open ones too, whose ends are kept from the control plane. Changes no time and no
+/// Passes every command on to another backend, and reports each complete transfer to an observer.
+/// It reports open transfers too, whose ends the control plane does not see. Changes no time and no
 /// decision.
 class ObservedBackend final : public Backend {
  public:
@@ -54,9 +54,8 @@ class ObservedBackend final : public Backend {
     TransferRecord record;
     bool open;
   };
-  /// By cookie, which is what a completion gives back, in the order of their starts: of those that
-  /// share one, all but the last are open, over and about to be told. Looked up only, never
-  /// iterated.
+  /// Transfers by cookie, in the order of their starts. Of transfers with one cookie, all but the
+  /// last are open and complete but not yet reported. Looked up only, never iterated.
   std::unordered_map<std::uint64_t, std::deque<InFlight>> in_flight_;
   std::unordered_map<std::uint32_t, std::uint64_t> cookie_of_;
 };

@@ -10,9 +10,9 @@
 namespace kvtier {
 namespace {
 
-/// Of one link.
+/// Limits of one link: one way, the other, both.
 constexpr std::size_t kLimits = 3;
-/// Of a path's number of transfers in the key of a pattern.
+/// Bits of a path's number of transfers in the key of a pattern.
 constexpr std::size_t kMostCountBits = 8;
 
 }  // namespace
@@ -159,8 +159,8 @@ LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
   return counters;
 }
 
-/// Progressive filling: all rates rise together until a limit is reached; the transfers under that
-/// limit keep their rate and the others go on rising.
+/// Progressive filling: all rates rise together until a limit is reached. Transfers under that
+/// limit keep their rate, and the others continue to rise.
 void SharedLinks::share_fairly(std::vector<Share>& shares, std::vector<std::size_t>& links) {
   constraints_.assign(kLimits * topology_.links.size(), {});
   const auto each_constraint = [&](const Path& path, auto&& visit) {
@@ -243,7 +243,8 @@ void SharedLinks::share() {
   for (Path* const* left = active_.data(); left != end; ++left) {
     Path& path = **left;
     const Share& share = shares[path.index];
-    // As bits: neither is a NaN or a negative zero, and whole numbers take fewer instructions.
+    // Compares bits: neither number is a NaN or a negative zero, and integers take fewer
+    // instructions.
     if (std::bit_cast<std::uint64_t>(path.rate) != std::bit_cast<std::uint64_t>(share.rate)) {
       path.settle(now);
       path.rate = share.rate;

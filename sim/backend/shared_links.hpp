@@ -13,7 +13,7 @@
 
 namespace kvtier {
 
-/// What one link did: `forward` is towards the GPUs.
+/// Bytes and busy time of one link. `forward` is towards the GPUs.
 struct LinkCounters {
   Bytes forward;
   Bytes backward;
@@ -40,13 +40,13 @@ class SharedLinks {
   ~SharedLinks() = default;
   [[nodiscard]] const Topology& topology() const { return topology_; }
 
-  /// Says that computing begins or ends; needed where it interferes with a link.
+  /// Call when computing begins or ends, if it interferes with a link.
   void set_computing(bool computing, SimTime now);
 
-  /// An open transfer may be given more bytes once all of these have been moved, or before.
+  /// An open transfer may get more bytes before or after all of these are moved.
   TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now,
                    bool open = false);
-  /// Adds bytes, the last ones, to a transfer; false if it has ended.
+  /// Adds the last bytes to a transfer; false if it has ended.
   [[nodiscard]] bool extend(TransferId transfer, Bytes bytes, SimTime now) {
     const std::uint32_t index = path_of(transfer);
     KVTIER_ASSERT(index < paths_.size(), "only a transfer that was started can be extended");
@@ -65,7 +65,7 @@ class SharedLinks {
     double due = 0;  // of the path's virtual time, bytes
     std::uint64_t sequence = 0;
     std::uint64_t cookie = 0;
-    /// What it was started and extended with.
+    /// Bytes that it was started and extended with.
     Bytes bytes;
     TransferId id;
     bool open = false;
@@ -81,7 +81,7 @@ class SharedLinks {
   [[nodiscard]] std::size_t in_flight() const;
   /// Bytes are counted when a transfer starts or is extended; busy time up to `now`.
   [[nodiscard]] LinkCounters counters(std::size_t link, SimTime now) const;
-  /// What transfers of the path were started or extended with.
+  /// Bytes that transfers of the path were started or extended with.
   [[nodiscard]] Bytes carried(std::size_t path) const { return paths_[path].carried; }
   /// Bytes per second that one transfer of the path gets now.
   [[nodiscard]] double rate(std::size_t path) {
@@ -92,44 +92,44 @@ class SharedLinks {
   }
 
  private:
-  /// Few patterns of transfers in flight come up again and again, so their rates are remembered.
+  /// A few patterns of transfers in flight occur again and again, so their rates are kept.
   static constexpr unsigned kRememberedBits = 10;
-  /// In the key of a pattern, beside the paths' numbers of transfers.
+  /// Bit in the key of a pattern, beside the paths' numbers of transfers.
   static constexpr std::uint64_t kComputing = std::uint64_t{1} << 63U;
-  /// In the key: it cannot say how many transfers some path has. No such pattern is remembered.
+  /// Bit of keys that cannot hold the number of transfers of some path. No such pattern is kept.
   static constexpr std::uint64_t kCrowded = std::uint64_t{1} << 62U;
-  /// Below, the paths' numbers of transfers; the bit between is 1 in no pattern.
+  /// Bits below hold the paths' numbers of transfers. The bit between is 1 in no pattern.
   static constexpr std::size_t kKeyBits = 61;
   /// `rate` of a path whose transfers have changed since the last share().
   static constexpr double kChanged = -1;
   static constexpr std::uint32_t kIdle = std::numeric_limits<std::uint32_t>::max();
 
-  /// A type, not a function, so that heaps inline it.
+  /// A type and not a function, so that heaps inline it.
   struct Later {
     [[nodiscard]] bool operator()(const Pending& a, const Pending& b) const {
       return a.due != b.due ? a.due > b.due : a.sequence > b.sequence;
     }
   };
-  /// What every change touches is in the first of two cache lines.
+  /// The members that every change touches are in the first of two cache lines.
   struct alignas(64) Path {
     /// Virtual time at `settled`; from then on it grows by the path's rate.
     double served = 0;
     SimTime settled;
     /// The next transfer to complete.
     Pending first;
-    /// In force, bytes a nanosecond; or kChanged.
+    /// Current rate, bytes a nanosecond; or kChanged.
     double rate = 0;
 
     /// When `first` completes.
     SimTime due_at;
-    /// All but the first to complete: a heap, the next in front.
+    /// All transfers but the next to complete: a heap with the earliest in front.
     std::vector<Pending> rest;
-    /// What one transfer adds to the key of a pattern.
+    /// Number that one transfer adds to the key of a pattern.
     std::uint64_t pattern_step = 0;
     Bytes carried;
     const Edge* edge = nullptr;
     std::uint32_t index = 0;
-    /// In `active_`; kIdle: nothing is in flight.
+    /// Position in `active_`; kIdle: nothing is in flight.
     std::uint32_t place = kIdle;
 
     void settle(SimTime now) {
@@ -154,18 +154,18 @@ class SharedLinks {
   /// Numbers of transfers in flight on each path.
   struct Pattern {
     std::uint64_t key = UINT64_MAX;
-    /// What one transfer of each path gets.
+    /// Share of one transfer of each path.
     std::vector<Share> shares;
-    /// For how long its links were in use, up to `in_force_since_`. Moved to `busy_` when another
-    /// pattern takes its place.
+    /// Time during which its links were in use, up to `in_force_since_`. Added to `busy_` when
+    /// another pattern takes its place.
     SimDuration time;
     /// Links of the paths in flight.
     std::vector<std::size_t> links;
   };
-  /// Sets the rates for what is in flight now, and when the next transfer completes. Done once
+  /// Sets the rates of the transfers in flight and the time of the next completion. Called once
   /// after all changes of an instant.
   void share();
-  /// Works out the rates of the pattern that there is now.
+  /// Computes the rates of the current pattern.
   [[gnu::noinline]] Pattern& remember(Pattern& pattern);
   void advance(SimTime now) {
     if (now != now_) {
@@ -184,8 +184,8 @@ class SharedLinks {
   [[nodiscard]] TransferId name(std::size_t path, std::uint64_t sequence) const {
     return TransferId{static_cast<std::uint32_t>(sequence << path_bits_ | path)};
   }
-  /// The rarer halves of extend, start and finish_next: where several transfers share a path, or
-  /// time went on after a change. Apart, so that the others need no more registers than they have.
+  /// The rare cases of extend, start and finish_next: several transfers share a path, or time has
+  /// passed after a change. Separate functions, so that the common cases need fewer registers.
   [[nodiscard]] bool extend_on(std::size_t index, TransferId transfer, Bytes bytes, SimTime now);
   TransferId start_behind(std::size_t index, Bytes bytes, std::uint64_t cookie, SimTime now,
                           bool open);
@@ -194,24 +194,24 @@ class SharedLinks {
   void share_fairly(std::vector<Share>& shares, std::vector<std::size_t>& links);
 
   Topology topology_;
-  /// A transfer's number holds its path in these bits, below the sequence.
+  /// Bits of the path in a transfer's number, below the sequence.
   unsigned path_bits_;
   std::uint32_t path_mask_;
-  /// Bits of a path's number of transfers in the key of a pattern; larger numbers are not
-  /// remembered.
+  /// Bits of a path's number of transfers in the key of a pattern. Patterns with larger numbers are
+  /// not kept.
   unsigned count_bits_;
   std::size_t count_most_;
   std::vector<Path> paths_;
-  /// By link: the time during which it was in use, less what patterns hold of it.
+  /// By link: the time in use, without the time that patterns hold.
   std::vector<SimDuration> busy_;
   /// By hash.
   std::vector<Pattern> patterns_;
-  /// For all patterns that are not remembered; its address outlives a move.
+  /// Used for all patterns that are not kept. Its address survives a move.
   std::unique_ptr<Pattern> crowded_;
-  /// The pattern of the last share(), and when that was.
+  /// The pattern of the last share(), and its time.
   Pattern* in_force_;
   SimTime in_force_since_;
-  /// Of share_fairly.
+  /// Scratch of share_fairly.
   std::vector<Constraint> constraints_;
   std::vector<const Path*> rising_;
   /// Paths with transfers in flight, in no order: the first `active_count_`.
@@ -219,10 +219,11 @@ class SharedLinks {
   std::size_t active_count_ = 0;
   /// Something has changed since the last share().
   bool changed_ = false;
-  /// Transfers in flight by path, count_bits_ each, and kComputing; how many paths have too many.
+  /// Transfers in flight by path, count_bits_ each, and kComputing. Then the number of paths with
+  /// too many.
   std::uint64_t pattern_ = 0;
   int crowded_paths_ = 0;
-  /// What finish_before gave.
+  /// Transfer that finish_before returned last.
   Pending finished_;
   SimTime now_;
   SimTime next_ = kNever;
@@ -248,7 +249,7 @@ inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64
   const std::uint64_t sequence = next_sequence_++;
   path.settled = now;
   const TransferId id = name(index, sequence);
-  // An assignment would make it elsewhere and copy it.
+  // An assignment would construct it elsewhere and copy it.
   ::new (&path.first) Pending{static_cast<double>(bytes.value), sequence, cookie, bytes, id, open};
   return id;
 }

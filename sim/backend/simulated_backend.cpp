@@ -11,7 +11,7 @@
 namespace kvtier {
 namespace {
 
-/// Ticks that windows add to iteration number `iteration`, from 0, by itself.
+/// Ticks that windows add to one iteration, number `iteration` from 0.
 std::int64_t window_ticks_now(const TimingModel& timing, std::span<const Tokens> contexts,
                               std::int64_t iteration) {
   const std::span<const Tokens> windows = timing.windows();
@@ -49,7 +49,7 @@ BytesPerSecond load_bandwidth_beside_work(const HardwareConfig& hardware, Medium
 SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                                    const TimingModel& timing, DecodeStepping stepping)
     : Backend(false, !timing.windows().empty()),
-      timing_(timing),
+      timing_(&timing),
       layers_(model_layers),
       stepping_(stepping),
       gpu_is_watched_(stepping == DecodeStepping::per_iteration || wants_contexts() ||
@@ -62,43 +62,65 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
       })) {}
 
 Completion SimulatedBackend::wait() {
-  while (true) {
-    SimTime transfer = links_.next_completion();
-    bool lands = false;
-    if (transfers_land_) [[unlikely]] {
-      lands = next_landing_ < transfer;
-      transfer = std::min(transfer, next_landing_);
-    }
-    const SimTime timer = next_timer_;
-    const SimTime device = transfer < timer ? transfer : timer;
-    if (gpu_done_ <= device) {
-      KVTIER_ASSERT(gpu_done_ != kNever, "something is pending");
-      advance_to(gpu_done_);
-      if (gpu_is_watched_) [[unlikely]] {
-        if (decode_goes_on()) {
-          continue;
-        }
-        links_.set_computing(false, now_);
-      }
-      return finish_gpu();
-    }
-    advance_to(device);
-    if (timer < transfer) {
-      return finish_timer();
-    }
-    if (lands) [[unlikely]] {
-      return finish_landing();
-    }
-    const SharedLinks::Pending& finished = links_.finish_next();
-    if (!finished.open) {
-      if (!transfers_land_) [[likely]] {
-        return end_transfer(finished.id, finished.cookie);
-      }
-      land({.at = now_ + edge_of(finished.id).beginning(finished.bytes),
-            .transfer = finished.id,
-            .cookie = finished.cookie});
-    }
+  Completion completion;
+  while (!step_on(completion)) {
   }
+  return completion;
+}
+
+bool SimulatedBackend::step(Completion& completion) { return step_on(completion); }
+
+inline bool SimulatedBackend::step_on(Completion& completion) {
+  SimTime transfer = links_.next_completion();
+  bool lands = false;
+  if (transfers_land_) [[unlikely]] {
+    lands = next_landing_ < transfer;
+    transfer = std::min(transfer, next_landing_);
+  }
+  const SimTime timer = next_timer_;
+  const SimTime device = transfer < timer ? transfer : timer;
+  if (gpu_done_ <= device) {
+    KVTIER_ASSERT(gpu_done_ != kNever, "something is pending");
+    advance_to(gpu_done_);
+    if (gpu_is_watched_) [[unlikely]] {
+      if (decode_goes_on()) {
+        return false;
+      }
+      links_.set_computing(false, now_);
+    }
+    completion = finish_gpu();
+    return true;
+  }
+  advance_to(device);
+  if (timer < transfer) {
+    completion = finish_timer();
+    return true;
+  }
+  if (lands) [[unlikely]] {
+    completion = finish_landing();
+    return true;
+  }
+  const SharedLinks::Pending& finished = links_.finish_next();
+  if (finished.open) {
+    return false;
+  }
+  if (!transfers_land_) [[likely]] {
+    completion = end_transfer(finished.id, finished.cookie);
+    return true;
+  }
+  land({.at = now_ + edge_of(finished.id).beginning(finished.bytes),
+        .transfer = finished.id,
+        .cookie = finished.cookie});
+  return false;
+}
+
+SimTime SimulatedBackend::next_time() {
+  return std::min({links_.next_completion(), next_landing_, next_timer_, gpu_done_});
+}
+
+void SimulatedBackend::idle_until(SimTime time) {
+  KVTIER_ASSERT(next_time() >= time, "what is due before has happened");
+  advance_to(time);
 }
 
 inline Completion SimulatedBackend::end_transfer(TransferId transfer, std::uint64_t cookie) {
@@ -136,6 +158,9 @@ Completion SimulatedBackend::finish_gpu() {
   const Gpu done = std::exchange(gpu_, Gpu::idle);
   gpu_done_ = kNever;
   gpu_free_since_ = now_;
+  if (later_timing_ != nullptr) [[unlikely]] {
+    timing_ = std::exchange(later_timing_, nullptr);
+  }
   if (done == Gpu::prefill) {
     return {CompletionKind::prefill, static_cast<std::uint64_t>(prefill_time_.total.ns)};
   }
@@ -158,7 +183,7 @@ TransferId SimulatedBackend::start_transfer(const TransferCommand& command) {
   const std::size_t edge = topology().find_edge(command.from, command.to);
   KVTIER_ASSERT(edge != Topology::kNoEdge, "a transfer goes along an edge");
   return links_.start(edge, command.bytes, command.cookie, now_,
-                      command.open && !command.tells_end);
+                      command.open && !command.notify_when_drained);
 }
 
 bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens, Tokens) {
@@ -171,7 +196,7 @@ Bytes SimulatedBackend::moved(Medium from, Medium to) const {
 }
 
 void SimulatedBackend::start_prefill(const PrefillCommand& command) {
-  prefill_time_ = timing_.prefill(std::span(&command.part, 1));
+  prefill_time_ = timing_->prefill(std::span(&command.part, 1));
   prefill_ = command;
   begin_prefill();
 }
@@ -180,9 +205,9 @@ void SimulatedBackend::start_iteration(const IterationCommand& command) {
   const bool has_contexts = wants_contexts() && command.decode_batch > 0;
   KVTIER_ASSERT(!has_contexts || std::ssize(contexts_) == command.decode_batch,
                 "the running requests have told their contexts");
-  prefill_time_ =
-      has_contexts ? timing_.iteration_of(command.parts, contexts_)
-                   : timing_.iteration(command.parts, command.decode_batch, command.decode_context);
+  prefill_time_ = has_contexts ? timing_->iteration_of(command.parts, contexts_)
+                               : timing_->iteration(command.parts, command.decode_batch,
+                                                    command.decode_context);
   prefill_ = {.part = {},
               .key = {},
               .loads = command.loads,
@@ -192,13 +217,13 @@ void SimulatedBackend::start_iteration(const IterationCommand& command) {
   begin_prefill();
   SimDuration decode;
   if (has_contexts) [[unlikely]] {
-    const std::vector<DecodePiece>& pieces = timing_.decode(command.decode_batch);
+    const std::vector<DecodePiece>& pieces = timing_->decode(command.decode_batch);
     const Tokens context = command.decode_context;
     decode = SimDuration(detail::time_sum(piece_at(pieces, context).at(context),
-                                          sum_window_ticks(timing_, contexts_, 1)) /
+                                          sum_window_ticks(*timing_, contexts_, 1)) /
                          kTicksPerNs);
   } else if (command.decode_batch > 0) {
-    decode = timing_.decode_duration(command.decode_batch, command.decode_context);
+    decode = timing_->decode_duration(command.decode_batch, command.decode_context);
   }
   iteration_time_ = {.compute = prefill_time_.total,
                      .decode = std::min(decode, prefill_time_.total)};
@@ -226,14 +251,14 @@ std::int64_t SimulatedBackend::passes_before() const {
   return now_ - gpu_free_since_ < kRunGap ? passes_ : 0;
 }
 
-/// A prefill that waits for all that it loads computes nothing before.
+/// A prefill that waits for its whole load computes nothing before.
 void SimulatedBackend::watch_prefill() {
   links_.set_computing(awaits_ == 0 || !prefill_.wait_for_all_layers, now_);
 }
 
 /// Layer i computes when layer i-1 is done and its KV is there (hw/layer_pipeline). The latency
-/// comes before the first layer; what a drive's first request takes longer is spread over all.
-/// The load that lets the prefill end last counts.
+/// comes before the first layer. The additional time of a drive's first request is spread over all
+/// layers. The load that ends the prefill last counts.
 void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
   loaded_done_ = std::max(loaded_done_, done_after_load(at, latency));
   if (awaits_ == 0) {
@@ -274,7 +299,7 @@ SimTime SimulatedBackend::done_after_load(SimTime at, SimDuration latency) const
                                           prefill_time_.layer + outside_layers + after_work_));
 }
 
-/// What a run saves is saved in the layers.
+/// Time of a prefill outside of its layers. Back-to-back steps are faster in the layers only.
 SimDuration SimulatedBackend::time_outside_layers() const {
   return std::max(SimDuration(0), prefill_time_.total - prefill_time_.layer * layers_);
 }
@@ -302,12 +327,12 @@ void SimulatedBackend::start_decode(const DecodeCommand& command) {
   KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
   KVTIER_ASSERT(command.batch > 0 && command.iterations > 0, "a decode has work");
   decode_ = command;
-  pieces_ = &timing_.decode(command.batch);
+  pieces_ = &timing_->decode(command.batch);
   gpu_ = Gpu::decode;
   gpu_started_ = now_ + before_work_;
   passes_ = passes_before();
   if (passes_ == 1) {
-    gpu_started_ = gpu_started_ + timing_.decode_as_second();
+    gpu_started_ = gpu_started_ + timing_->decode_as_second();
   }
   decode_end_iteration_ = command.iterations;
   if (gpu_is_watched_) [[unlikely]] {
@@ -331,7 +356,7 @@ void SimulatedBackend::watch_decode() {
   }
 }
 
-/// Goes on to the next iteration of a decode that is stepped through, if there is one.
+/// Continues with the next iteration of a stepped decode, if there is one.
 bool SimulatedBackend::decode_goes_on() {
   if (gpu_ != Gpu::decode || stepping_ != DecodeStepping::per_iteration ||
       ++reference_iteration_ >= decode_end_iteration_) {
@@ -387,7 +412,7 @@ SimTime SimulatedBackend::decode_end(std::int64_t iterations) const {
 
 SimTime SimulatedBackend::windowed_decode_end(std::int64_t iterations) const {
   const std::int64_t ticks =
-      detail::time_sum(decode_ticks(iterations), sum_window_ticks(timing_, contexts_, iterations));
+      detail::time_sum(decode_ticks(iterations), sum_window_ticks(*timing_, contexts_, iterations));
   return gpu_started_ + SimDuration(ticks / kTicksPerNs);
 }
 
@@ -395,8 +420,8 @@ void SimulatedBackend::step_iteration() {
   const Tokens context = decode_.context + Tokens(decode_.batch * reference_iteration_);
   reference_ticks_ = detail::time_sum(reference_ticks_, piece_at(*pieces_, context).at(context));
   if (wants_contexts()) [[unlikely]] {
-    reference_ticks_ = detail::time_sum(reference_ticks_,
-                                        window_ticks_now(timing_, contexts_, reference_iteration_));
+    reference_ticks_ = detail::time_sum(
+        reference_ticks_, window_ticks_now(*timing_, contexts_, reference_iteration_));
   }
   gpu_done_ = gpu_started_ + SimDuration(reference_ticks_ / kTicksPerNs);
   if (reference_iteration_ + 1 == decode_end_iteration_) {

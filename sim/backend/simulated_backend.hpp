@@ -18,7 +18,7 @@ enum class DecodeStepping {
   per_iteration,  // one event an iteration: the reference
 };
 
-/// What was asked of the timing model, and how much of it lies outside of what was measured.
+/// Calls of the timing model, and how many lie outside of the measured sizes.
 struct TimingUse {
   std::int64_t prefills = 0;
   std::int64_t extrapolated_prefills = 0;
@@ -26,19 +26,26 @@ struct TimingUse {
   std::int64_t extrapolated_decode_iterations = 0;
 };
 
-/// What a load from this medium into HBM gets while the GPUs compute and, if `saves`, while KV is
-/// saved from HBM to that medium.
+/// Bandwidth of a load from this medium into HBM while the GPUs compute and, if `saves`, while KV
+/// is saved from HBM to that medium.
 [[nodiscard]] BytesPerSecond load_bandwidth_beside_work(const HardwareConfig& hardware, Medium from,
                                                         bool saves);
 
 /// Runs the control plane's commands on a virtual clock, with durations from the timing model.
 class SimulatedBackend final : public Backend {
  public:
-  /// Keeps references to `timing`; no transfer may use a medium that `hardware` has not.
+  /// Keeps a reference to `timing`. No transfer may use a medium that `hardware` does not have.
   SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
                    const TimingModel& timing, DecodeStepping stepping);
 
   Completion wait() override;
+  /// When the next thing happens; kNever if nothing is pending. It need not be a completion.
+  [[nodiscard]] SimTime next_time();
+  /// The next thing happens. False if nothing is reported for it: a decode that is stepped through
+  /// goes on, or a transfer has moved all that it had so far.
+  [[nodiscard]] bool step(Completion& completion);
+  /// Nothing happens before this time, which is now from here on.
+  void idle_until(SimTime time);
   [[nodiscard]] bool pending() const override;
   void set_timer(SimTime at, std::uint64_t payload) override;
   TransferId start_transfer(const TransferCommand& command) override;
@@ -57,20 +64,24 @@ class SimulatedBackend final : public Backend {
   [[nodiscard]] LinkCounters link_counters(std::size_t link) const {
     return links_.counters(link, now_);
   }
-  /// None of a link that the server does not have.
+  /// Empty counters for a link that the server does not have.
   [[nodiscard]] LinkCounters link_counters(std::string_view name) const {
     const std::optional<std::size_t> link = topology().find_link(name);
     return link ? link_counters(*link) : LinkCounters{};
   }
   /// Bytes that transfers from one medium to another were started or extended with.
   [[nodiscard]] Bytes moved(Medium from, Medium to) const;
+  /// The times of GPU commands that start from here on; outlives this.
+  void set_timing(const TimingModel& timing) {
+    (gpu_ == Gpu::idle ? timing_ : later_timing_) = &timing;
+  }
   [[nodiscard]] const TimingUse& timing_use() const { return timing_use_; }
   /// Throws InvariantError unless every transfer, timer and GPU command has been reported.
   void check_drained() const;
 
  private:
   enum class Gpu { idle, prefill, decode };
-  /// A transfer whose bytes have been moved and which is not over.
+  /// A transfer whose bytes have moved, during its latency.
   struct Landing {
     SimTime at;
     TransferId transfer;
@@ -81,14 +92,15 @@ class SimulatedBackend final : public Backend {
     return topology().edges[links_.path_of(transfer)];
   }
   void advance_to(SimTime next);
+  [[nodiscard]] bool step_on(Completion& completion);
   Completion end_transfer(TransferId transfer, std::uint64_t cookie);
   [[gnu::noinline]] void land(const Landing& landing);
   [[gnu::noinline]] Completion finish_landing();
-  // Apart, so that `wait` needs no more registers than it has.
+  // Separate functions, so that `wait` needs fewer registers.
   [[gnu::noinline]] Completion finish_timer();
   [[gnu::noinline]] Completion finish_gpu();
   void begin_prefill();
-  /// What begins now, in its run.
+  /// Number of steps before the one that begins now, back to back.
   [[nodiscard]] std::int64_t passes_before() const;
   [[gnu::noinline]] void finish_load(SimTime at, SimDuration latency);
   /// Whether the prefill waited for this transfer.
@@ -98,7 +110,7 @@ class SimulatedBackend final : public Backend {
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
   [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;
-  /// The same of a model with windows.
+  /// The same for a model with windows.
   [[nodiscard, gnu::noinline]] SimTime windowed_decode_end(std::int64_t iterations) const;
   template <class End>
   [[nodiscard]] std::int64_t first_ending_after_now(End end) const;
@@ -109,18 +121,20 @@ class SimulatedBackend final : public Backend {
   void watch_decode();
   [[nodiscard]] bool decode_goes_on();
 
-  const TimingModel& timing_;
+  const TimingModel* timing_;
+  /// That of the commands behind the one in work, if it is another.
+  const TimingModel* later_timing_ = nullptr;
   std::int64_t layers_;
   DecodeStepping stepping_;
-  /// Begins and ends of the GPU's work need more than their times: decode steps through its
-  /// iterations, or links are slower while the GPU computes.
+  /// The backend acts at each begin and end of GPU work: decode steps through its iterations, or
+  /// links are slower while the GPU computes.
   bool gpu_is_watched_;
-  /// From a command to its work, and from the end of its work to its report. Copies count as beside
-  /// computing in both: that they are not is too little to watch for.
+  /// Time from a command to its work, and from the end of its work to its report. Copies in both
+  /// count as beside computing; the error is small.
   SimDuration before_work_;
   SimDuration after_work_;
   SharedLinks links_;
-  /// Some edge has a beginning that takes time.
+  /// Some edge has a latency.
   bool transfers_land_ = false;
   /// The next first.
   std::vector<Landing> landings_;
@@ -130,16 +144,16 @@ class SimulatedBackend final : public Backend {
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_done_ = kNever;
-  /// When its last work ended, and how many passes its run has; a run begins after a pause.
+  /// End of the last work, and the number of back-to-back steps since a pause.
   SimTime gpu_free_since_ = SimTime() - kRunGap;
   std::int64_t passes_ = 0;
-  /// When the work of the command began, or begins.
+  /// Begin of the work of the command.
   SimTime gpu_started_;
   PrefillCommand prefill_;
-  /// The loads of the prefill in work that are not done.
+  /// Loads of the current prefill that are in flight.
   std::array<TransferId, kMedia> awaited_{};
   std::size_t awaits_ = 0;
-  /// When the prefill ends as far as the loads that are done let it.
+  /// End of the prefill, given the completed loads.
   SimTime loaded_done_;
   IterationTime iteration_time_;
   PrefillTime prefill_time_;

@@ -30,12 +30,12 @@ enum class WaitCause : std::uint8_t {
 inline constexpr std::size_t kWaitCauses = 8;
 [[nodiscard]] const char* to_string(WaitCause cause);
 
-/// What transfers share: a bus, a drive, a network.
+/// A bus, drive or network that transfers share.
 struct Link {
   std::string name;
   /// `forward` is towards the GPUs.
   DuplexLimits limits;
-  /// What a GPU waits for if this is the slowest link of a load.
+  /// Cause of waiting if this is the slowest link of a load.
   WaitCause wait = WaitCause::host_link;
 };
 
@@ -45,26 +45,26 @@ struct LinkUse {
   bool forward;
 };
 
-/// Other work that slows a link down while it goes on.
+/// Other work that slows a link down.
 struct LinkInterference {
   std::size_t link;
   LinkShares left;
-  /// The link whose transfers are that work; none: it is computing.
+  /// The link whose transfers slow it down; none: computing does.
   std::optional<std::size_t> beside{};
 };
 
-/// KV moves from one medium to another over these links, at the slowest one's pace.
+/// KV moves from one medium to another over these links, at the rate of the slowest.
 struct Edge {
   Medium from;
   Medium to;
   std::vector<LinkUse> uses;
-  /// What a transfer takes beyond its bytes at the rate that it shares with others: a latency, and
-  /// of its first bytes, at most so many, how much longer each of them takes.
+  /// Time of a transfer beyond its bytes at the shared rate: a latency, and additional time for
+  /// each of its first bytes, at most `first_bytes`.
   SimDuration latency{};
   Bytes first_bytes{};
   double ns_per_first_byte = 0;
-  /// What a transfer gets when nothing else moves or computes, and the link that limits it: of
-  /// equal ones the first.
+  /// Rate of a transfer when nothing else moves or computes, and the link that limits it (the first
+  /// of equal ones).
   BytesPerSecond idle_rate{};
   std::size_t slowest_link = 0;
 
@@ -72,17 +72,17 @@ struct Edge {
     return latency +
            ceil_ns(ns_per_first_byte * static_cast<double>(std::min(bytes, first_bytes).value));
   }
-  /// From a transfer's start to its end when nothing else moves or computes.
+  /// Time of a transfer when nothing else moves or computes.
   [[nodiscard]] SimDuration idle_time(Bytes bytes) const {
     return transfer_duration(bytes, idle_rate) + beginning(bytes);
   }
 };
 
 /// Media, the links between them, and the edges along which KV moves: any graph, described once.
-/// The simulated backend shares its links, and whoever asks how long a transfer takes, or what it
-/// waits for, asks here.
+/// The simulated backend shares its links among transfers. Durations of transfers and causes of
+/// waiting come from here.
 struct Topology {
-  /// Names by Medium; there may be more than the media of one server.
+  /// Names by Medium. There may be more media than those of one server.
   explicit Topology(std::vector<std::string> names)
       : media(std::move(names)),
         media_count_(media.size()),
@@ -93,7 +93,7 @@ struct Topology {
   std::vector<Edge> edges;
   std::vector<LinkInterference> interference;
 
-  /// Appends an edge, when all links and their interference are there. Links' latencies add up.
+  /// Appends an edge. All links and their interference must exist. Latencies of links add up.
   Edge& connect(Medium from, Medium to, std::vector<LinkUse> uses);
   static constexpr std::size_t kNoEdge = SIZE_MAX;
   /// The number of an edge between two of the media.
@@ -121,7 +121,7 @@ struct Topology {
     return limits;
   }
 
-  /// What a GPU waits for that waits for a transfer when nothing else moves.
+  /// Cause of waiting for a transfer when nothing else moves.
   [[nodiscard]] WaitCause wait_cause(Medium from, Medium to) const {
     return links[edge(from, to).slowest_link].wait;
   }

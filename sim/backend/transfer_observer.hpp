@@ -6,7 +6,7 @@
 
 namespace kvtier {
 
-/// KV that was moved from one medium to another, for timelines.
+/// One completed transfer, for timelines.
 struct TransferRecord {
   Medium from;
   Medium to;
@@ -16,7 +16,7 @@ struct TransferRecord {
   SimTime end;
 };
 
-/// Told of each transfer when it is complete.
+/// Gets each transfer when it is complete.
 class TransferObserver {
  public:
   virtual ~TransferObserver() = default;

@@ -16,7 +16,7 @@ namespace {
 
 struct CalibrateOptions {
   MeasureOptions measure;
-  ImportOptions import;
+  TableImportOptions import;
   std::string check;
   bool no_measure = false;
   std::string against;
@@ -27,7 +27,7 @@ struct CalibrateOptions {
 
 int calibrate_command(const Program& program, const CalibrateOptions& options) {
   if (!options.import.tables.empty()) {
-    ImportOptions import = options.import;
+    TableImportOptions import = options.import;
     import.gpus = options.explain.gpus;
     return import_tables_command(program, import);
   }
@@ -67,13 +67,13 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
   table->type_name("CSV")->take_all();
   command
       .add_option("--columns", options.import.columns,
-                  "What the table's columns are called: standard, a name in configs/columns, or a "
-                  "path; one for all tables or one for each")
+                  "Names of the table's columns: standard, a name in configs/columns, or a path; "
+                  "one for all tables or one for each")
       ->needs(table)
       ->take_all();
   command
       .add_flag("--compact", options.import.compact,
-                "With --from-table: keep a coarser grid and write it in little space")
+                "With --from-table: keep a coarser grid, for a small file")
       ->needs(table);
   command.add_option("--name", options.import.name, "With --from-table: the profile's name")
       ->needs(table);
@@ -92,8 +92,8 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
         std::tuple{"--memory", &options.import.memory, "/hbm/bandwidth"}}) {
     command
         .add_option(name, *target,
-                    fmt::format("Of --from-table: the share of {} with which the roofline is "
-                                "judged, in place of the hardware's",
+                    fmt::format("With --from-table: the roofline's share of {}, in place of the "
+                                "hardware's",
                                 peak))
         ->needs(table)
         ->check(number_between(0.01, 1));
@@ -105,7 +105,7 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
   check->type_name("PROFILE");
   command
       .add_flag("--no-measure", options.no_measure,
-                "Of --check: leave out cells of the profile itself, without a device")
+                "With --check: predict left-out cells of the profile, without a device")
       ->needs(check);
   command
       .add_option("--against", options.against,
@@ -114,10 +114,8 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       ->needs(check)
       ->type_name("PROFILE");
   command
-      .add_option(
-          "--cells", options.cells,
-          "Of --check: cells of each table that are measured again, and places between them "
-          "(8)")
+      .add_option("--cells", options.cells,
+                  "With --check: cells of each table to measure again, and places between them (8)")
       ->needs(check)
       ->check(whole_number(1, 10000));
   CLI::Option* explain =
@@ -125,26 +123,28 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
                          "Print what this machine's links hide behind prefills, and read buffers "
                          "(load or recompute: kvtier breakeven)");
   explain->type_name("PROFILE");
-  command.add_option("--history", options.explain.history, "Tokens of the history, of --explain")
+  command.add_option("--history", options.explain.history, "With --explain: tokens of the history")
       ->needs(explain)
       ->check(whole_number(1, 1 << 30));
-  command.add_option("--prompt", options.explain.prompt, "Tokens of the prompt, of --explain")
+  command.add_option("--prompt", options.explain.prompt, "With --explain: tokens of the prompt")
       ->needs(explain)
       ->check(whole_number(1, 1 << 30));
   command
       .add_option("--gpus", options.explain.gpus,
-                  "GPUs that serve together, of --explain, and of tables of --from-table that do "
-                  "not say so")
+                  "With --explain: GPUs that serve together. With --from-table: GPUs of tables "
+                  "without such a column")
       ->check(whole_number(1, 1024));
   command
       .add_flag("--roofline", options.explain.roofline,
-                "Of --explain: take from the roofline what the profile lacks")
+                "With --explain: use the roofline for work that the profile lacks")
       ->needs(explain);
   CLI::Option* sparsity =
       command.add_flag("--sparsity", options.sparsity.wanted,
                        "Print the share of small attention scores in each layer of a decoder with "
-                       "random weights, of which CaR makes its compression");
-  command.add_option("--tokens", options.sparsity.tokens, "Of --sparsity: the prompt (512)")
+                       "random weights, for CaR's compression");
+  command
+      .add_option("--tokens", options.sparsity.tokens,
+                  "With --sparsity: tokens of the prompt (512)")
       ->needs(sparsity)
       ->check(whole_number(1, 1 << 30));
   sparsity->excludes(table)->excludes(check)->excludes(explain);
@@ -156,19 +156,19 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
 
 void add_calibrate(Program& program) {
   auto options = std::make_shared<CalibrateOptions>();
-  CLI::App* command = program.app.add_subcommand(
-      "calibrate",
-      "Measure a device and a drive into a profile that configs can name; or make one of kernel "
-      "times, check one, explain one");
+  CLI::App* command =
+      program.app.add_subcommand("calibrate",
+                                 "Measure a device and a drive and write a profile; or make a "
+                                 "profile of kernel times, check one, explain one");
   add_measure_options(*command, options->measure);
   command->add_option("--model", options->import.model,
-                      "Whose shapes count: a preset, or the path of a config.json (for measuring "
+                      "Model whose shapes are measured: a preset, or the path of a config.json (on "
                       "the CPU: kvtier-small)");
   command->add_option("--hardware", options->import.hardware,
-                      "Hardware preset with the device's limits, prices and what else a profile "
-                      "does not say");
+                      "Hardware preset with the device's limits, prices and other values that a "
+                      "profile does not have");
   command->add_option("--out", options->import.out, "The profile to write");
-  command->add_option("--seed", options->import.seed, "Seed of what is drawn at random");
+  command->add_option("--seed", options->import.seed, "Seed of random draws");
   add_profile_modes(*command, *options);
   command->callback([&program, command, options] {
     if (command->count("--hardware") > 0) {

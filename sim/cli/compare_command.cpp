@@ -50,10 +50,9 @@ void add_compare(Program& program) {
       ->required();
   command->add_option("--replications", options->replications, "Seeds to run: seed, seed+1, ...")
       ->check(whole_number(1, 100000));
-  command->add_flag(
-      "--bound", options->bound,
-      "Also how far each system's policies are from Belady's choice and from an upper "
-      "bound of all policies, replayed without a clock");
+  command->add_flag("--bound", options->bound,
+                    "Also compare each system's policies with Belady's choice and with an upper "
+                    "bound of all policies, on accesses replayed without a clock");
   command->add_option("--json", options->json,
                       "Write all results as JSON to a file, or to standard output (-)");
   command->callback([&program, options] {

@@ -40,6 +40,7 @@ void list_policies(const Program& program) {
   list_kind("admission (/system/tiers/TIER/admission)", registry.admission);
   list_kind("prefetch (/system/prefetch)", registry.prefetch);
   list_kind("order (/system/order)", registry.order);
+  list_kind("routing (/cluster/router)", registry.routing);
 }
 
 /// Reads the presets of a folder and prints a line of each. `key` is that of a config.
@@ -122,8 +123,8 @@ Json json_schema(const std::string& which) {
 
 void add_list(Program& program) {
   auto what = std::make_shared<std::string>();
-  CLI::App* command = program.app.add_subcommand(
-      "list", "Show the systems, policies, models, hardware or prices there are");
+  CLI::App* command =
+      program.app.add_subcommand("list", "List systems, policies, models, hardware or prices");
   command->add_option("WHAT", *what, "systems, policies, models, hardware or prices")
       ->required()
       ->check(one_of({"systems", "policies", "models", "hardware", "prices"}));

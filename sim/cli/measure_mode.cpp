@@ -16,7 +16,8 @@
 namespace kvtier::cli {
 namespace {
 
-/// Small enough for a CPU; a GPU has no default, as its profile is for the model that it serves.
+/// Small enough for a CPU. A GPU has no default, because its profile is for the model that it
+/// serves.
 constexpr const char* kHostModel = "kvtier-small";
 
 std::function<void(const calibrate::Progress&)> shown_on(ProgressLine& line) {
@@ -118,11 +119,11 @@ void add_measure_options(CLI::App& command, MeasureOptions& options) {
   command.add_option("--storage", options.storage,
                      "A folder on the drive to measure; a file of 1 GiB (--full: 16 GiB) is made "
                      "there and removed");
-  CLI::Option* quick = command.add_flag(
-      "--quick", options.quick, "A coarse grid in a minute and a half (this is the default)");
+  CLI::Option* quick =
+      command.add_flag("--quick", options.quick, "A coarse grid in 90 seconds (default)");
   command.add_flag("--full", options.full, "The whole grid; hours")->excludes(quick);
   command.add_flag("--resume", options.resume,
-                   "Go on from what an interrupted run measured, or measure what a run left out");
+                   "Continue an interrupted run, or measure the cells that a run left out");
 }
 
 }  // namespace kvtier::cli

@@ -5,7 +5,7 @@
 
 #include "sim/cli/program.hpp"
 
-/// What `kvtier calibrate` does with a device.
+/// `kvtier calibrate` with a device.
 namespace kvtier::cli {
 
 struct MeasureOptions {

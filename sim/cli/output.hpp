@@ -11,7 +11,7 @@
 
 namespace kvtier::cli {
 
-/// An option and the path that it was given; empty if it was not given.
+/// An option and its path; empty if it was not given.
 using OutputOption = std::pair<const char*, const std::string&>;
 
 /// Throws ConfigError for outputs that are folders, or that share one path. A device or a pipe
@@ -20,8 +20,8 @@ using OutputOption = std::pair<const char*, const std::string&>;
 void check_outputs(const std::vector<OutputOption>& outputs,
                    const std::vector<std::string>& inputs = {});
 
-/// One text that a command writes at its end. The place is opened at once, so that an output that
-/// cannot be written stops the command before the work. A file appears only when complete.
+/// One text that a command writes at its end. It is opened at once, so that an unwritable output
+/// stops the command before the work. A file appears only when complete.
 class TextOutput {
  public:
   /// Standard output if `path` is "-"; nothing is written if it is empty.

@@ -66,12 +66,12 @@ void add_plan(Program& program) {
   command->add_option("PLAN", options->file, "JSON file with a config, axes and an SLO")
       ->required();
   command->add_option("--json", options->json,
-                      "Write all that was found as JSON to a file, or to standard output (-)");
+                      "Write all results as JSON to a file, or to standard output (-)");
   command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
       ->check(whole_number(1, 4096));
-  CLI::Option* out = command->add_option(
-      "--out", options->out, "Folder that keeps the runs, to go on from if the search is ended");
-  command->add_flag("--resume", options->resume, "Take the runs that --out has")->needs(out);
+  CLI::Option* out =
+      command->add_option("--out", options->out, "Folder that keeps the runs, for --resume");
+  command->add_flag("--resume", options->resume, "Use the runs in --out")->needs(out);
   command->callback([&program, options] {
     program.run = [&program, options] { return plan_command(program, *options); };
   });

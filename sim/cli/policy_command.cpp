@@ -52,11 +52,18 @@ void check_kind(const char* what, const std::vector<PolicyKind<Interface>>& kind
   }
   found = true;
   std::vector<std::string> of_kind = declaration_problems(*kind);
+  const auto print_checks = [&](std::size_t checks) {
+    print("{} policy {}: {} checks in {} cases, {}\n", what, name, checks,
+          conformance_cases(kind->parameters).size(), of_kind.empty() ? "passed" : "FAILED");
+  };
   if constexpr (std::is_same_v<Interface, EvictionPolicy>) {
     const std::vector<std::string> more = eviction_problems(*kind);
     of_kind.insert(of_kind.end(), more.begin(), more.end());
-    print("{} policy {}: {} checks in {} cases, {}\n", what, name, eviction_checks().size(),
-          conformance_cases(kind->parameters).size(), of_kind.empty() ? "passed" : "FAILED");
+    print_checks(eviction_checks().size());
+  } else if constexpr (std::is_same_v<Interface, RoutingPolicy>) {
+    const std::vector<std::string> more = routing_problems(*kind);
+    of_kind.insert(of_kind.end(), more.begin(), more.end());
+    print_checks(routing_checks().size());
   } else {
     print("{} policy {}: declaration, {}\n", what, name, of_kind.empty() ? "passed" : "FAILED");
   }
@@ -73,6 +80,7 @@ int check_policy_command(const Program& program, const std::string& name) {
   check_kind("admission", registry.admission, name, found, problems);
   check_kind("prefetch", registry.prefetch, name, found, problems);
   check_kind("order", registry.order, name, found, problems);
+  check_kind("routing", registry.routing, name, found, problems);
   if (!found) {
     throw ConfigError(
         fmt::format("NAME: there is no policy \"{}\"; kvtier list policies has them", name));
@@ -107,8 +115,9 @@ void add_check(Program& program) {
   auto name = std::make_shared<std::string>();
   CLI::App* group = program.app.add_subcommand("check", "Check what a policy owes");
   group->require_subcommand(1);
-  CLI::App* command = group->add_subcommand(
-      "policy", "Check a policy's declaration and, of eviction, what its tier relies on");
+  CLI::App* command = group->add_subcommand("policy",
+                                            "Check a policy's declaration and, of eviction and "
+                                            "routing, what its tier or cluster relies on");
   command->add_option("NAME", *name, "A policy of kvtier or of a --plugin")->required();
   command->callback([&program, name] {
     program.run = [&program, name] { return check_policy_command(program, *name); };

@@ -55,7 +55,7 @@ std::vector<calibrate::KvSource> kv_sources(const HardwareConfig& hardware) {
 
 }  // namespace
 
-int import_tables_command(const Program& program, const ImportOptions& options) {
+int import_tables_command(const Program& program, const TableImportOptions& options) {
   if (options.out.empty()) {
     throw ConfigError("--from-table: needs --out");
   }
@@ -106,7 +106,7 @@ int import_tables_command(const Program& program, const ImportOptions& options) 
                                            options.notes.begin(), options.notes.end());
   imported.profile.provenance.date = calibrate::utc_now();
   imported.profile.provenance.command = options.command;
-  // What was read has to be readable again before it is worth writing.
+  // The imported profile must be readable before it is written.
   Problems problems;
   check_profile(imported.profile, problems);
   problems.throw_if_any();

@@ -7,10 +7,10 @@
 
 #include "sim/cli/program.hpp"
 
-/// What `kvtier calibrate` does with profiles and tables, without a device.
+/// `kvtier calibrate` with profiles and tables, without a device.
 namespace kvtier::cli {
 
-struct ImportOptions {
+struct TableImportOptions {
   std::vector<std::string> tables;
   std::vector<std::string> columns;
   std::string model;
@@ -31,13 +31,13 @@ struct ImportOptions {
   /// The command line, for the profile's provenance.
   std::string command;
 };
-/// Writes a profile and prints how well it fits. Returns the exit code.
-int import_tables_command(const Program& program, const ImportOptions& options);
+/// Writes a profile and prints its errors. Returns the exit code.
+int import_tables_command(const Program& program, const TableImportOptions& options);
 
 /// Prints a profile's cross-validation. Returns the exit code: 1 out of band.
 int cross_validate_command(const Program& program, const std::string& profile, std::uint64_t seed);
 
-/// Prints the errors of a profile on the cells that another profile alone has.
+/// Prints the errors of a profile on the cells that only another profile has.
 int compare_profiles_command(const Program& program, const std::string& profile,
                              const std::string& other);
 

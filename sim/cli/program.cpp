@@ -46,8 +46,8 @@ int run_program(int argc, char** argv, std::initializer_list<AddCommand> command
   prepare_standard_streams();
   Program program;
   program.app.description(
-      "kvtier says what a multi-tier KV cache (HBM, DRAM, SSD) does for an LLM server: hit rates, "
-      "time to first token, GPU hours and dollars, by simulation.");
+      "kvtier simulates multi-tier KV caches (HBM, DRAM, SSD) for LLM serving: hit rates, time to "
+      "first token, GPU hours and dollars.");
   program.app.set_version_flag("--version",
                                fmt::format("{} (commit {})", build_version(), build_commit()));
   program.app.require_subcommand(1);

@@ -24,7 +24,7 @@ struct Program {
 
   /// The folder with presets. Their notices go to standard error, each once. Throws ConfigError.
   [[nodiscard]] ConfigDirectory presets() const;
-  /// Those of the program and of its plugins. Throws ConfigError.
+  /// The policies of the program and of its plugins. Throws ConfigError.
   [[nodiscard]] PolicyRegistry policies() const { return load_policies(plugins); }
 };
 

@@ -28,8 +28,8 @@ void add_report(Program& program) {
       "report", "Draw results as one page of charts and tables, which needs only a browser");
   command
       ->add_option("RESULT", options->results,
-                   "What simulate, compare, plan, trace mrc, reproduce or validate wrote with "
-                   "--json, or the folder of a sweep or plan")
+                   "JSON file of simulate, compare, plan, trace mrc, reproduce or validate, or the "
+                   "folder of a sweep or plan")
       ->required();
   command->add_option("--out", options->out, "Write the page (HTML) to this file")->required();
   command->callback(

@@ -129,7 +129,8 @@ int times_command(const Program& program, const TimesCommandOptions& options) {
   check_outputs({{"--json", options.json}}, {options.run.empty() ? measured : options.run});
   TextOutput json(options.json);
   if (!options.run.empty()) {
-    const ServedRun run = predict_served_run(options.run, options.hardware, options.profile, presets);
+    const ServedRun run =
+        predict_served_run(options.run, options.hardware, options.profile, presets);
     give(run, options.json, json);
     return all_met(wanted_of(run)) ? 0 : kOutOfBand;
   }
@@ -160,7 +161,8 @@ void add_times(Program& program, CLI::App& reproduce) {
                    "Hardware preset that the run was on (rtxpro6000-8x)")
       ->needs(run);
   command
-      ->add_option("--profile", options->profile, "Profile in place of the hardware's, by name or "
+      ->add_option("--profile", options->profile,
+                   "Profile in place of the hardware's, by name or "
                    "path")
       ->needs(run);
   command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")

@@ -176,6 +176,13 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
     return 0;
   }
   check_untimed_options(options);
+  if (!options.timeline.empty() || options.occupancy) {
+    Problems problems;
+    check_one_instance(resolved.config,
+                       options.occupancy ? "the occupancy of tiers over time" : "a timeline",
+                       problems);
+    problems.throw_if_any();
+  }
   check_outputs({{"--json", options.json},
                  {"--requests", options.requests},
                  {"--timeline", options.timeline},
@@ -218,7 +225,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   if (recorders.occupancy) {
     result["occupancy"] = recorders.occupancy->to_json();
   }
-  // Expectations of what no result has are bad input: they are found before anything is written.
+  // An expectation of a value that no result has is bad input, found before anything is written.
   const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
   if (!options.json.empty()) {
     json.write(json_text(result, 2) + "\n");
@@ -253,8 +260,8 @@ void add_simulate(Program& program) {
       "--find-capacity", options->slo,
       "Find the highest arrival_rate (or request_rate, or speed_up of a trace) that meets an SLO: "
       "conditions on metrics, separated by commas, such as "
-      "ttft_seconds.p90<=2,tpot_seconds.mean<=0.05. A rate meets it if the "
-      "means over the replications do and in no replication the load exceeds capacity");
+      "ttft_seconds.p90<=2,tpot_seconds.mean<=0.05. A rate meets it if the means over the "
+      "replications do, and if the load exceeds capacity in no replication");
   slo->type_name("SLO");
   command
       ->add_option("--replications", options->capacity.replications,
@@ -263,16 +270,15 @@ void add_simulate(Program& program) {
       ->check(whole_number(1, 100000));
   command
       ->add_option("--tolerance", options->capacity.tolerance,
-                   "How near --find-capacity comes to the highest rate, relative to it")
+                   "Relative precision of the rate of --find-capacity")
       ->needs(slo)
       ->check(number_between(0.0001, 1));
   CLI::Option* untimed = command->add_flag("--untimed", options->untimed,
                                            "Replay one fixed order of accesses without a clock");
   command
-      ->add_flag(
-          "--bound", options->bound,
-          "Of an untimed replay: how far its hit rates are from Belady's choice and from an upper "
-          "bound of all policies")
+      ->add_flag("--bound", options->bound,
+                 "With --untimed: compare the hit rates with Belady's choice and with an upper "
+                 "bound of all policies")
       ->needs(untimed);
   command->add_flag("--print-config", options->print_config, "Print the resolved config and stop");
   command->add_flag("--reference", options->reference,

@@ -95,12 +95,13 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
 void add_sweep(Program& program) {
   auto options = std::make_shared<SweepCommandOptions>();
   CLI::App* command = program.app.add_subcommand(
-      "sweep", "Run a grid of configs on several threads; one row a point");
+      "sweep", "Run a grid of configs on several threads; one row for each point");
   command->add_option("SWEEP", options->file, "JSON file with a config, axes and columns")
       ->required();
   command
-      ->add_option("--out", options->out,
-                   "Folder for results.jsonl (a line a run) and results.csv; made if need be")
+      ->add_option(
+          "--out", options->out,
+          "Folder for results.jsonl (a line for each run) and results.csv; created if needed")
       ->required();
   command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
       ->check(whole_number(1, 4096));
@@ -110,7 +111,7 @@ void add_sweep(Program& program) {
       ->type_name("K/N")
       ->check(is_shard());
   command->add_flag("--resume", options->resume,
-                    "Keep the runs that --out has, and do those that it lacks or that failed");
+                    "Keep the runs in --out, and run those that are missing or failed");
   command->callback([&program, options] {
     program.run = [&program, options] { return sweep_command(program, *options); };
   });

@@ -27,7 +27,7 @@ void note_interrupt(int signal) {
   interrupted = 1;
 }
 
-/// To the begin of the line, and all of it erased.
+/// Moves to the begin of the line and erases it.
 constexpr const char* kErase = "\r\033[K";
 /// Whether a progress line is on the terminal.
 bool line_shown = false;
@@ -50,7 +50,7 @@ void check_interrupt() {
 void prepare_standard_streams() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) {
-      // The least free number is taken; the wrong way round, so that reading or writing fails.
+      // Takes the least free number, with the wrong access, so that reading or writing fails.
       static_cast<void>(::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY));
     }
   }
@@ -99,7 +99,7 @@ void ProgressLine::show(const std::string& text) {
   if (!terminal_) {
     return;
   }
-  // A line that wraps could not be written over.
+  // A wrapped line cannot be overwritten.
   winsize size{};
   std::string line = printable_line(text);
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 &&

@@ -11,8 +11,8 @@
 
 namespace kvtier::cli {
 
-/// Ctrl-C (or SIGTERM) while work was going on. Thrown out of progress calls, so that every file in
-/// the making is removed on the way out; exit code 130.
+/// Ctrl-C (or SIGTERM) during work. Thrown by progress calls, so that unfinished files are removed;
+/// exit code 130.
 class Interrupted : public std::runtime_error {
  public:
   Interrupted() : Interrupted("nothing was written") {}
@@ -26,9 +26,9 @@ void watch_interrupts();
 /// Throws Interrupted if there was one.
 void check_interrupt();
 
-/// Makes sure that descriptors 0, 1 and 2 are open, so that no file takes the number of one and
-/// gets what is meant for it: one that was closed fails at each use instead. Writing to a pipe
-/// without a reader, or beyond the largest size of files, becomes an error instead of a signal.
+/// Opens descriptors 0, 1 and 2 if they are closed, so that no file gets their numbers. A
+/// descriptor that was closed fails at each use. Writing to a pipe without a reader, or beyond the
+/// largest size of files, becomes an error instead of a signal.
 void prepare_standard_streams();
 
 /// Writes to standard output, over the progress line. Throws DeviceError.
@@ -41,7 +41,7 @@ void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
 /// Erases the progress line, if there is one.
 void clear_progress();
 
-/// A line on standard error, over the progress line. It is lost where it cannot be written.
+/// A line on standard error, over the progress line. It is lost if it cannot be written.
 void note(std::string_view line);
 /// The same for messages: `kvtier: MESSAGE`.
 void tell(std::string_view message);
@@ -51,8 +51,8 @@ void tell(std::string_view message);
 /// "about 2 min 5 s left".
 [[nodiscard]] std::string time_left(double seconds);
 
-/// One line on a terminal's stderr that is written over; nothing where stderr is no terminal. There
-/// is one at a time.
+/// One line on a terminal's stderr that is overwritten; nothing if stderr is no terminal. There is
+/// one at a time.
 class ProgressLine {
  public:
   ProgressLine();

@@ -107,7 +107,7 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
   row("think time s", statistics.think_times_ns(), 1e-9);
 }
 
-/// The header of a trace of this source. Version 2 says of which blocks its names were.
+/// The header of a trace of this source. Version 2 has the size of its blocks.
 TraceHeader header_of(SessionSource& source, TraceHeader header) {
   if (const auto named = source.named_blocks()) {
     header.block = named->block.value;
@@ -133,7 +133,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return !inside.empty() && *inside.begin() != "..";
 }
 
-/// As check_outputs. No output may lie in a folder of sessions that is read, either.
+/// As check_outputs. In addition, no output may lie in an input folder of sessions.
 void check_trace_outputs(const std::vector<OutputOption>& outputs,
                          const std::vector<std::string>& inputs) {
   check_outputs(outputs, inputs);
@@ -338,7 +338,7 @@ void add_input_options(CLI::App& command, ImportCommandOptions& options) {
   add_columns_option(command, options.columns);
   command.add_option(
       "--tokenizer", options.tokenizer,
-      "For texts: the path of a SentencePiece model, or chars:N (a token every N characters)");
+      "For texts: the path of a SentencePiece model, or chars:N (one token for N characters)");
   command
       .add_option("--tokens-per-message-overhead", options.overhead,
                   "Taken off each message, such as one BOS token")
@@ -597,33 +597,31 @@ void add_trace(Program& program) {
   auto curve = std::make_shared<CurveCommandOptions>();
   command = trace->add_subcommand(
       "mrc",
-      "Hits of one tier at all sizes, in one pass: of the whole sessions of a config's /workload, "
-      "or "
-      "of blocks that any request may share, of a config or of a trace alone");
+      "Hits of one tier at all sizes, in one pass: of whole sessions of a config's /workload, or "
+      "of blocks that any request may share, of a config or a trace");
   curve->config.add_to(*command, "CONFIG", "JSON config of a run, or a trace");
-  command->add_option("--format", curve->format, "Of a trace: its format, told by content if auto");
+  command->add_option("--format", curve->format, "Format of a trace; auto: recognised by content");
   add_columns_option(*command, curve->columns);
   command
-      ->add_option(
-          "--block", curve->block,
-          "Count blocks of so many tokens; without it those that the trace names, 16 tokens "
-          "for other traces, whole sessions for a config")
+      ->add_option("--block", curve->block,
+                   "Tokens of a block. Default: the blocks of the trace, 16 tokens for other "
+                   "traces, whole sessions for a config")
       ->check(whole_number(1, INT32_MAX));
   command->add_flag(
       "--whole-blocks", curve->whole_blocks,
-      "Leave out a prompt's last block where it is not full, though the trace names it");
-  command->add_option("--policy", curve->blocks.policy, "Of blocks: an eviction policy");
+      "Leave out a prompt's last block if it is not full, even if the trace names it");
+  command->add_option("--policy", curve->blocks.policy, "For blocks: an eviction policy");
   command->add_flag("--bound", curve->blocks.belady,
-                    "Of blocks: beside each, what no policy exceeds (Belady)");
+                    "For blocks: add Belady's choice, which no policy exceeds");
   command
       ->add_option("--sampling-rate", curve->blocks.sampling_rate,
-                   "Share of the sessions, or streams of blocks, that is looked at (SHARDS), for "
+                   "Share of the sessions, or streams of blocks, that is sampled (SHARDS), for "
                    "large workloads")
       ->check(number_between(1e-6, 1));
   command
       ->add_option("--capacities", curve->capacities,
-                   "Where the curve is wanted, such as 64GiB,1TiB, of blocks also 5Mitokens or "
-                   "1000blocks; four for each doubling otherwise")
+                   "Capacities of the curve, such as 64GiB,1TiB, for blocks also 5Mitokens or "
+                   "1000blocks. Default: four for each doubling")
       ->delimiter(',');
   command->add_option("--json", curve->json,
                       "Write the curve as JSON to a file, or to standard output (-)");

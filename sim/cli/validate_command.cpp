@@ -34,14 +34,14 @@ struct ValidateCommandOptions {
   std::string timeline;
 };
 
-/// What all configs of one call have in common.
+/// Common options of all configs of one call.
 struct Call {
   const ValidateCommandOptions& options;
   const PolicyRegistry& registry;
   ValidateOptions how;
 };
 
-/// The result's JSON, its text for people, and whether it is as it should be.
+/// The result's JSON, its text, and whether it is in band.
 struct Outcome {
   Json json;
   std::string text;
@@ -85,7 +85,7 @@ void keep_only(std::vector<SweepPoint>& points, const std::vector<std::string>& 
   }
 }
 
-/// Nothing runs before it is known which points a device can run.
+/// All points are checked before the first runs.
 std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
                                           const ConfigDirectory& presets) {
   std::vector<SweepPoint> points = resolve_points(sweep, presets, call.registry);
@@ -111,8 +111,8 @@ std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
   return points;
 }
 
-/// A line for each config, as soon as it is there. `keep` gets what there is if the run ends early
-/// and says whether that was written.
+/// A line for each config when it is done. `keep` gets the finished points if the run ends early,
+/// and returns whether it wrote them.
 Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory& presets,
                      const std::function<bool(const Json&)>& keep) {
   const ValidationColumns columns = columns_of(sweep);
@@ -219,7 +219,7 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
   }
   if (is_sweep(request.file.string())) {
     Sweep sweep = load_sweep(request.file);
-    // Behind the sweep's own, so that they come over them.
+    // After the sweep's own settings, which they override.
     sweep.set.list.insert(sweep.set.list.end(), request.overrides.begin(), request.overrides.end());
     if (request.seed) {
       sweep.set.list.push_back({.pointer = "/seed", .value = *request.seed});
@@ -250,13 +250,11 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
 
 void add_validate(Program& program) {
   auto options = std::make_shared<ValidateCommandOptions>();
-  CLI::App* command =
-      program.app.add_subcommand("validate",
-                                 "Run one config, or each of a sweep, in simulation and on a "
-                                 "device, with real kernels, copies "
-                                 "and files, and say "
-                                 "how far apart they are; exit code 1 out of band. For CXL memory "
-                                 "a region of host memory stands in");
+  CLI::App* command = program.app.add_subcommand(
+      "validate",
+      "Run one config, or each point of a sweep, in simulation and on a device with real kernels, "
+      "copies and files, and compare the results; exit code 1 out of band. A region of host memory "
+      "replaces CXL memory");
   options->config.add_to(*command);
   command->add_option("--device", options->device,
                       "cpu, cpu:THREADS or cuda:N (cpu: all processors but one compute)");
@@ -264,25 +262,25 @@ void add_validate(Program& program) {
                       "A folder on the drive that a tier on SSD uses (that of temporary files)");
   command->add_option("--repetitions", options->repetitions, "Runs on the device (3)")
       ->check(whole_number(1, 1000));
-  CLI::Option* lock_step = command->add_flag("--lock-step", options->lock_step,
-                                             "Simulated time, work done on the device: decisions "
-                                             "have to be the same, and every byte right");
+  CLI::Option* lock_step =
+      command->add_flag("--lock-step", options->lock_step,
+                        "Simulated time, work on the device: decisions must equal the "
+                        "simulation's, and every byte must be right");
   command
-      ->add_flag(
-          "--verify", options->verify,
-          "Compare every token's KV after every move with what was computed, which takes time")
+      ->add_flag("--verify", options->verify,
+                 "Compare every token's KV after every move with the computed KV (slow)")
       ->excludes(lock_step);
   command
       ->add_option("--only", options->only,
-                   "Of a sweep, the points with these labels (all of them, if several are given)")
+                   "Points of a sweep with these labels (all of them, if several are given)")
       ->delimiter(',');
   command->add_option("--json", options->json,
                       "Write the comparison and all results as JSON to a file, or to standard "
-                      "output (-); of a sweep that ends early, the points that were done");
+                      "output (-); if a sweep ends early, its finished points");
   command
       ->add_option("--timeline", options->timeline,
-                   "Write what the simulation and the first run on the device did when, track by "
-                   "track, as a Chrome trace (Perfetto)")
+                   "Write the simulation and the first run on the device as tracks of one Chrome "
+                   "trace (Perfetto)")
       ->excludes(lock_step);
   command->callback([&program, options] {
     program.run = [&program, options] { return validate_command(program, *options); };

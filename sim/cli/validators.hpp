@@ -17,7 +17,8 @@ namespace kvtier::cli {
 /// Accepts a decimal number in minimum .. maximum.
 [[nodiscard]] CLI::Validator number_between(double minimum, double maximum);
 
-/// What was wrong with the command line, in the words of the other messages, and where help is.
+/// Prints the error in the command line in the form of the other messages, and the command that
+/// shows help.
 void report_command_line(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace kvtier::cli

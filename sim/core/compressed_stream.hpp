@@ -42,8 +42,7 @@ class ByteReader {
   /// of the data and where they are damaged. Throws DeviceError if reading fails.
   [[nodiscard]] std::size_t read(std::span<char> target);
 
-  /// What is wrong with the data where they end ("the gzip data are truncated"); empty if nothing
-  /// is.
+  /// The damage at the end of the data ("the gzip data are truncated"), or empty.
   [[nodiscard]] const std::string& damage() const { return damage_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 

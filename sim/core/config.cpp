@@ -7,7 +7,7 @@
 namespace kvtier {
 namespace {
 
-/// Code that walks through a value calls itself at each level, and a stack is finite.
+/// Recursive functions walk through values, and the stack is finite.
 constexpr std::size_t kDeepestJson = 200;
 
 /// Notes every key that its object has had before, up to the first error of syntax, or to where the
@@ -100,8 +100,8 @@ Json parse_json_strictly(std::string_view text, const std::string& origin) {
   if (const std::size_t byte = end_of_utf8(text); byte < text.size()) {
     throw ConfigError(fmt::format("{}:{}: expected UTF-8", origin, place_of(byte, text)));
   }
-  // A pass of its own: with a callback the parser goes through a whole list again after each of its
-  // items.
+  // A separate pass, because with a callback the parser goes through a whole list again after each
+  // item.
   StructureCheck structure(origin);
   Json::sax_parse(text, &structure);
   std::vector<std::string> problems = structure.take_problems();

@@ -161,8 +161,8 @@ template <class T>
   }
 }
 
-/// What the limits mean in the words of the quantity: "a size > 0". The maximum is far off for most
-/// keys, so it is named to those who exceed it.
+/// Text of the limits for messages: "a size > 0". It has the maximum only if the value exceeds it,
+/// because the maximum is far off for most keys.
 template <class T>
 [[nodiscard]] std::string expected_quantity(const Limits& limits, const std::optional<T>& got) {
   const QuantityFormat& format = quantity_format<T>();
@@ -207,7 +207,7 @@ class ObjectReader {
   /// Reports `key` if the object has it, with `successor`: the key or feature to use instead.
   void gone(const char* key, const char* successor);
 
-  /// Reports the keys that no field took; called once after the fields.
+  /// Reports the unknown keys; called once after the fields.
   void finish();
 
  private:

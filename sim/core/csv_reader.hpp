@@ -20,18 +20,18 @@ class CsvReader {
  public:
   explicit CsvReader(const std::filesystem::path& path);
 
-  /// Where the column stands; nullopt if there is none. Capital and small letters (of ASCII) are
-  /// the same: exports differ in them. Throws if it comes twice.
+  /// Index of the column; nullopt if there is none. The case of ASCII letters does not count,
+  /// because exports differ in it. Throws if the name occurs twice.
   [[nodiscard]] std::optional<std::size_t> column(std::string_view name) const;
   /// The names of all columns, in their order.
   [[nodiscard]] std::span<const std::string> names() const { return names_; }
-  /// Where the columns stand; throws with all that are missing.
+  /// Indexes of the columns; throws with all missing names.
   [[nodiscard]] std::vector<std::size_t> columns(std::span<const std::string_view> names) const;
 
   /// Reads the next row; blank lines are skipped. False at the end. A row that is an error is
   /// skipped by the next call.
   bool next();
-  /// Of the row in work; `column` is one of the places above.
+  /// Text in the current row; `column` is one of the indexes above.
   [[nodiscard]] const std::string& text(std::size_t column) const { return fields_[column]; }
   /// A whole number in 0 .. maximum.
   [[nodiscard]] std::int64_t whole_number(std::size_t column, std::int64_t maximum) const;

@@ -30,7 +30,7 @@ class DeviceError : public std::runtime_error {
 [[nodiscard]] std::string_view closest_match(std::string_view word,
                                              const std::vector<std::string>& known);
 
-/// ` (did you mean "capacity"?)`, or nothing where no known word is near.
+/// ` (did you mean "capacity"?)`, or nothing if no known word is near.
 [[nodiscard]] std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace kvtier

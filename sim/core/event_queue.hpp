@@ -9,7 +9,7 @@
 
 namespace kvtier {
 
-/// What happens at a time. `payload` belongs to whoever pushed it. Plain data, 24 bytes.
+/// An event at a time. `payload` belongs to the caller of push. Plain data, 24 bytes.
 struct TimedEvent {
   SimTime time;
   /// Priority in the top byte (smaller first), then the order of pushing: see EventQueue::push.

@@ -27,7 +27,7 @@ constexpr std::string_view kTemporary = ".kvtier-tmp-";
 /// Random letters at the end of a temporary name.
 constexpr std::size_t kLetters = 6;
 
-/// No part of a run: two processes, even in containers where both have the same id, differ in it.
+/// Not part of a run. It differs between processes, even in containers where both have the same id.
 std::string random_letters() {
   constexpr std::string_view kAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789";
   std::random_device random;
@@ -38,7 +38,7 @@ std::string random_letters() {
   return letters;
 }
 
-/// Where the links of `path` lead, even to nothing yet.
+/// The target of the links of `path`, which need not exist.
 std::filesystem::path followed(const std::filesystem::path& path) {
   constexpr int kLinksMax = 40;
   std::filesystem::path at = path;
@@ -153,8 +153,8 @@ void AtomicFile::create() {
       }
       throw_io("cannot write", path_);
     }
-    // Another process may hold the file, or have removed it, between the two calls. A file system
-    // without locks has no such process, as none can tell that the file is a leftover.
+    // Another process may take or remove the file between the two calls. Without locks in the file
+    // system this cannot happen, because no process can tell a leftover.
     struct stat made {};
     const bool taken = ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (taken || ::fstat(descriptor_, &made) != 0 || made.st_nlink == 0) {

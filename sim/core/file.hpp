@@ -33,7 +33,7 @@ class AtomicFile {
   void close();
 
   std::filesystem::path path_;
-  /// Where the links of `path_` lead.
+  /// The target of the links of `path_`.
   std::filesystem::path target_;
   std::filesystem::path temporary_;
   /// Not yet given to the system.
@@ -49,7 +49,7 @@ void remove_leftovers(const std::filesystem::path& target);
 /// Writes `text` through AtomicFile, or to standard output if `path` is "-".
 void write_text_output(const std::string& path, std::string_view text);
 
-/// What is written to standard output is there once it is flushed. Both throw DeviceError.
+/// Text reaches standard output when it is flushed. Both functions throw DeviceError.
 void write_standard_output(std::string_view text);
 void flush_standard_output();
 

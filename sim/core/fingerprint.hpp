@@ -11,8 +11,8 @@ namespace kvtier {
 class Fingerprint {
  public:
   void add(std::string_view text);
-  /// A file's content, or the names and contents of a folder's; of a pipe, which can be read once
-  /// only, and of what cannot be read, that.
+  /// Adds the content of a file, or the names and contents of a folder. For a pipe, which can be
+  /// read only once, or an unreadable file it adds this fact.
   void add_file(const std::filesystem::path& path);
   /// 16 hexadecimal digits.
   [[nodiscard]] std::string text() const;
@@ -23,7 +23,7 @@ class Fingerprint {
   std::uint64_t hash_ = 0xcbf29ce484222325ULL;
 };
 
-/// Of one text.
+/// The fingerprint of one text.
 [[nodiscard]] std::string fingerprint(std::string_view text);
 
 }  // namespace kvtier

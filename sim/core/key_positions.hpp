@@ -2,7 +2,7 @@
 
 namespace kvtier {
 
-/// Where keys get their positions (AttentionStore, section 3.4.2).
+/// When keys get their positions (AttentionStore, section 3.4.2).
 enum class KeyPositions {
   /// In attention, from their place in the context; stored keys have none, and stay valid when the
   /// context in front of them is truncated.

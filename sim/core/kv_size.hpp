@@ -19,7 +19,7 @@ struct KvSize {
   friend bool operator==(const KvSize&, const KvSize&) = default;
 };
 
-/// nullopt for what is no such text, or not whole.
+/// nullopt for other texts, and sizes that are not whole.
 [[nodiscard]] std::optional<KvSize> parse_kv_size(std::string_view text);
 /// Text that parse_kv_size turns back into `size`.
 [[nodiscard]] std::string format_kv_size(const KvSize& size);

@@ -13,7 +13,7 @@
 namespace kvtier {
 
 /// The i-th number of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed: 64 random
-/// bits by their place, for whom a stream is too slow.
+/// bits by their place, where a stream is too slow.
 [[nodiscard]] constexpr std::uint64_t random_bits_at(std::uint64_t seed, std::uint64_t i) {
   std::uint64_t x = seed + (i + 1) * 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;

@@ -11,8 +11,9 @@ namespace kvtier {
 /// in [0, 1]. (Histogram::quantile is the nearest rank, since a histogram keeps no single values.)
 [[nodiscard]] double quantile(std::span<const double> sorted, double share);
 
-/// The same place, rounded down: always one of the values (NumPy's method "lower"). The errors of
-/// `calibrate --check`, whose bands allow a few outliers, imported tables, and shares of links.
+/// The same place, rounded down: always one of the values (NumPy's method "lower"). Used for the
+/// errors of `calibrate --check`, whose bands allow a few outliers, for imported tables and for
+/// shares of links.
 [[nodiscard]] double lower_quantile(std::span<const double> sorted, double share);
 
 /// The quantile 0.5 of values in any order.
@@ -32,10 +33,10 @@ struct MeanInterval {
 
   [[nodiscard]] double low() const { return mean - half_width; }
   [[nodiscard]] double high() const { return mean + half_width; }
-  /// 0 lies outside: what the mean is of differs from nothing.
+  /// Whether 0 lies outside: the quantity differs from 0.
   [[nodiscard]] bool excludes_zero() const { return low() > 0 || high() < 0; }
 };
-/// Of independent values of about normal distribution; two at least.
+/// The interval of independent, about normally distributed values; at least two.
 [[nodiscard]] MeanInterval mean_interval(const std::vector<double>& values);
 
 }  // namespace kvtier

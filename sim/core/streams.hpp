@@ -51,7 +51,7 @@ class Streams {
     } else {
       streams_.emplace_back();
     }
-    streams_[id.value] = {parent, fork.value, 0, true};
+    streams_[id.value] = {parent, ++births_, fork.value, 0, true};
     if (parent.valid()) {
       ++streams_[parent.value].children;
     }
@@ -71,6 +71,8 @@ class Streams {
   [[nodiscard]] bool is_open(StreamId id) const {
     return id.value < streams_.size() && streams_[id.value].open;
   }
+  /// How many streams had been opened with this one: no other stream has this number.
+  [[nodiscard]] std::uint32_t birth(StreamId id) const { return streams_[id.value].birth; }
   [[nodiscard]] StreamId parent(StreamId id) const { return streams_[id.value].parent; }
   /// Position of the stream's first own token.
   [[nodiscard]] std::int64_t first_of(StreamId id) const { return streams_[id.value].fork; }
@@ -119,10 +121,12 @@ class Streams {
  private:
   struct Stream {
     StreamId parent;
+    std::uint32_t birth = 0;
     std::int64_t fork = 0;
     std::uint32_t children = 0;
     bool open = false;
   };
+  std::uint32_t births_ = 0;
   std::vector<Stream> streams_;
   std::vector<StreamId> free_;
 };

@@ -57,7 +57,7 @@ std::string shown(std::string_view text, bool one_line) {
   while (!text.empty()) {
     const Character character = first_character(text);
     const char32_t code = character.code;
-    // Those of ASCII, DEL, and the second set (C1), which terminals obey, too.
+    // Control characters of ASCII, DEL, and the second set (C1), which terminals obey, too.
     const bool is_control = code < 0x20 || (code >= 0x7F && code < 0xA0);
     const bool stays = code == '\t' || (code == '\n' && !one_line);
     if (character.bytes == 0) {

@@ -6,7 +6,7 @@
 
 namespace kvtier {
 
-/// How many bytes of `text` are UTF-8, up to the first that is not: all of them, in UTF-8.
+/// The number of bytes of `text` before the first that is not UTF-8.
 [[nodiscard]] std::size_t end_of_utf8(std::string_view text);
 [[nodiscard]] inline bool is_utf8(std::string_view text) {
   return end_of_utf8(text) == text.size();

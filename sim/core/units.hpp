@@ -85,15 +85,14 @@ using BytesPerSecond = Real<struct BytesPerSecondTag>;
 using FlopsPerSecond = Real<struct FlopsPerSecondTag>;
 using PerSecond = Real<struct PerSecondTag>;
 
-/// What something costs by the hour. It is rented, or bought and written off evenly over the years
-/// that it serves.
+/// A price by the hour: rented, or bought and written off evenly over its years of service.
 template <class Tag>
 struct Price {
   static constexpr double kHoursPerYear = 8766;  // 365.25 days
 
   /// Dollars per hour.
   double value = 0;
-  /// What was paid, and for how many years; both 0 where it is rented.
+  /// The price paid and the years of service; both 0 if it is rented.
   double bought = 0;
   double years = 0;
 

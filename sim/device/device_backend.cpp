@@ -111,8 +111,8 @@ Completion DeviceBackend::wait() {
       return {CompletionKind::timer, timers_.pop().payload};
     }
     KVTIER_ASSERT(expected_ > 0 || timer != kNever, "something is pending");
-    // Threads wake up late, which would make every arrival late: the last quarter of a millisecond
-    // is watched, beside computing where there is one processor for all.
+    // Threads wake up late, which would make every arrival late. So the last quarter of a
+    // millisecond is a busy wait, even beside computing on a single processor.
     constexpr SimDuration kWatched(250000);
     const SimTime watch = timer == kNever ? kNever : timer - kWatched;
     if (watch <= wall()) {
@@ -336,7 +336,7 @@ void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers, 
       stalled(wait_for_all_layers, loads);
   work.seconds = std::max(0.0, seconds);
   for (const std::shared_ptr<LoadProgress>& load : loads) {
-    // The control plane is told of a load before it is told of the prefill that needed it.
+    // The control plane gets the completion of a load before that of its prefill.
     wait_until(*load, [&] { return load->ended; });
   }
   store_.note_computed(pass.computed, lane);
@@ -354,8 +354,8 @@ void DeviceBackend::note_work(ComputedWork work, std::chrono::steady_clock::time
   computed_until_ = std::chrono::steady_clock::now();
 }
 
-/// A load that failed never comes, and tells nobody here. One that will soon be there is watched:
-/// threads wake up late, and this one's processor has nothing else to do.
+/// A failed load never completes and sends no notice. A load that is about to complete is awaited
+/// busily, because threads wake up late and this processor is idle.
 void DeviceBackend::wait_until(LoadProgress& progress, const std::function<bool()>& reached) const {
   constexpr std::chrono::milliseconds kWatched(5);
   constexpr std::chrono::milliseconds kGlance(50);

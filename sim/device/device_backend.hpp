@@ -19,12 +19,12 @@
 
 namespace kvtier {
 
-/// A prefill or an iteration with its prompts, or some iterations of a decode, and how long it took
-/// without waiting for KV.
+/// One prefill, iteration with prompts, or run of decode iterations, and its time without waiting
+/// for KV.
 struct ComputedWork {
   std::vector<PrefillPart> parts{};
   std::int64_t batch = 0;
-  /// Of the first iteration.
+  /// Context of the first iteration.
   Tokens context;
   std::int64_t iterations = 1;
   double seconds = 0;
@@ -33,13 +33,13 @@ struct ComputedWork {
 };
 
 /// Runs the control plane's commands on a device, by the wall clock: a decoder computes, copies and
-/// files move KV, each kind of move in a thread of its own. What fails ends the run: `wait` throws
+/// files move KV, each kind of move in a thread of its own. A failure ends the run: `wait` throws
 /// the DeviceError.
 class DeviceBackend final : public ServingBackend {
  public:
   /// Keeps references. On the host as a device, computing and the rest of the work, with the
-  /// calling thread, share the processors (share_processors). Throws DeviceError where memory is
-  /// short or the drive cannot be used.
+  /// calling thread, share the processors (share_processors). Throws DeviceError if memory is short
+  /// or the drive cannot be used.
   explicit DeviceBackend(const ServingSetup& setup);
   ~DeviceBackend() override;
 
@@ -56,8 +56,8 @@ class DeviceBackend final : public ServingBackend {
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
 
-  /// Waits for what no completion is reported of. Throws InvariantError if something is pending, or
-  /// slots and entries do not agree.
+  /// Waits for transfers whose completion is not reported. Throws InvariantError if something is
+  /// pending, or slots and entries do not agree.
   void finish();
   /// In order; after `finish`.
   [[nodiscard]] std::span<const ComputedWork> computed() const { return computed_; }
@@ -85,7 +85,7 @@ class DeviceBackend final : public ServingBackend {
   };
   /// Whether its end is a completion.
   [[nodiscard]] static bool reports(const Transfer& transfer) {
-    return !transfer.command.open || transfer.command.tells_end;
+    return !transfer.command.open || transfer.command.notify_when_drained;
   }
   struct Done {
     Completion completion;
@@ -93,8 +93,8 @@ class DeviceBackend final : public ServingBackend {
   };
 
   [[nodiscard]] SimTime wall() const;
-  /// Has the threads begin with what was commanded, computing first: a thread that moves KV may
-  /// take the processor of the one that commands.
+  /// Starts the commanded work of all threads, computing first. A thread that moves KV may take the
+  /// processor of the commanding thread.
   void wake_lanes();
   /// Queues GPU work, which ends with a completion.
   void compute(Lane::Task task);
@@ -104,17 +104,17 @@ class DeviceBackend final : public ServingBackend {
   [[nodiscard]] Lane& lane_of(const TransferCommand& command);
   void end_move(TransferId id);
   void load(const KvMove& move, LoadProgress& progress, const MoveLane& lane);
-  /// Queues a pass that waits for these loads, each layer or all of them. A load that has ended is
-  /// not known any more.
+  /// Queues a pass that waits for these loads, layer by layer or whole. Ended loads are no longer
+  /// known.
   void start_pass(DecoderPass pass, std::span<const TransferId> loads, bool wait_for_all_layers,
                   ComputedWork work);
   void run_pass(const DecoderPass& pass, bool wait_for_all_layers, const Loads& loads,
                 ComputedWork work, const MoveLane& lane);
-  /// Waits, on the host, until a load is as far as that; throws if it will never be.
+  /// Waits on the host until a load has reached this layer; throws if it never will.
   void wait_until(LoadProgress& progress, const std::function<bool()>& reached) const;
-  /// How long layers waited for their KV, in seconds.
+  /// Seconds that layers waited for their KV.
   [[nodiscard]] double stalled(bool wait_for_all_layers, const Loads& loads) const;
-  /// `work`, which took until now, is what the thread that computes did last.
+  /// Records `work`, which ends now, as the last work of the compute thread.
   void note_work(ComputedWork work, std::chrono::steady_clock::time_point begin);
   void decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
               const MoveLane& lane);
@@ -127,11 +127,11 @@ class DeviceBackend final : public ServingBackend {
   std::chrono::steady_clock::time_point begin_{};
   bool begun_ = false;
   EventQueue timers_;
-  /// Of the tokens of the iteration in work, or the last one.
+  /// Decode's share of the tokens of the current or last iteration.
   double decode_share_ = 0;
   IterationTime iteration_time_;
   std::atomic<bool> stop_decode_ = false;
-  /// Something failed, or the run ends early: nothing that is waited for comes.
+  /// Something failed, or the run ends early. Pending work will not complete.
   std::atomic<bool> stopping_ = false;
 
   mutable std::mutex mutex_;
@@ -142,13 +142,13 @@ class DeviceBackend final : public ServingBackend {
   /// Completions that are still to come.
   std::int64_t expected_ = 0;
   std::exception_ptr failure_;
-  /// Of the thread that computes.
+  /// Members of the compute thread.
   std::vector<ComputedWork> computed_;
   std::optional<std::chrono::steady_clock::time_point> computed_until_;
-  /// Of the run that ended then.
+  /// Steps of the back-to-back run that ended then.
   std::int64_t passes_ = 0;
 
-  /// The last members: their threads end before what they use.
+  /// Last members, so that their threads end before the members that they use.
   std::unique_ptr<Lane> compute_;
   std::unique_ptr<Lane> loads_to_hbm_;
   std::unique_ptr<Lane> saves_;

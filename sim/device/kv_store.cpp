@@ -16,10 +16,10 @@
 namespace kvtier {
 namespace {
 
-/// The least that a lane's scratch slots hold beside kRingBytes.
+/// Least size of a lane's scratch slots beside kRingBytes.
 constexpr std::int64_t kScratchTokens = 2 * kMoveDepth;
 
-/// The turn's own copy of the prompt that it begins with.
+/// The turn's own copy of its shared prompt.
 EntryKey own_head(EntryKey turn) { return {turn.value | std::uint64_t{1} << 62}; }
 
 std::size_t index_of(Medium medium) { return static_cast<std::size_t>(medium); }
@@ -140,7 +140,7 @@ KvStore::KvStore(const Setup& setup)
 KvStore::~KvStore() = default;
 
 void KvStore::fill_file(const std::function<void()>& check) {
-  // What drives could leave out or press together would be faster to read.
+  // Random data, because drives read data that they can skip or compress faster.
   std::byte* const block = on_host_.at(scratch_.front(), 0);
   constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint64_t));
   for (std::int64_t i = 0; i < kDriveRequestBytes / kWord; ++i) {
@@ -160,7 +160,7 @@ std::unique_ptr<StorageEngine> KvStore::open_engine() const {
   if (!open_storage_) {
     return nullptr;
   }
-  // Each lane has an engine, too many for a kernel thread that submits for each.
+  // Each lane has an engine. A submitting kernel thread for each would be too many.
   return open_storage_({.queue_depth = kMoveDepth,
                         .memory = {host_.data(), static_cast<std::size_t>(host_.size().value)},
                         .completion_polling = has_processors_for_polling()});
@@ -398,7 +398,7 @@ std::vector<CopyPiece> KvStore::pieces_of(Medium from, Medium to,
   const Layout in_hbm{hbm_.layer(0), row_, hbm_.layer_bytes()};
   const Layout source = from == Medium::hbm ? in_hbm : on_host_;
   const Layout target = to == Medium::hbm ? in_hbm : on_host_;
-  // Processors share single rows, as in a calibration.
+  // Processors divide the rows one by one, as in a calibration.
   const bool joins_rows = method(from, to) == CopyMethod::engine;
   const auto contiguous = [this](const Loop& loop) {
     return loop.to_pitch == row_ && loop.from_pitch == row_;

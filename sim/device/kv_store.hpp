@@ -17,18 +17,18 @@
 #include "sim/backend/backend.hpp"
 #include "sim/device/free_slots.hpp"
 
-/// Where the KV of each entry lies, in memories with bytes in them: HBM, host memory, CXL memory (a
-/// region of host memory) and a file on a drive. A slot holds one token; an entry has a list of
-/// slots in each medium, of tokens that follow each other.
+/// The map from entries to memory: HBM, host memory, CXL memory (a region of host memory) and a
+/// file on a drive. A slot holds one token. An entry has a list of slots in each medium, for
+/// consecutive tokens.
 namespace kvtier {
 
-/// What one thread moves KV with.
+/// The stream and storage engine with which one thread moves KV.
 struct MoveLane {
   Stream* stream = nullptr;
-  /// Without one the lane reaches no drive.
+  /// Null: the lane cannot reach a drive.
   StorageEngine* storage = nullptr;
-  /// Slots of host memory that only this lane uses, for what goes between the drive and HBM and for
-  /// reading back what was written.
+  /// Slots of host memory for this lane alone: for moves between drive and HBM, and to read back
+  /// written data.
   std::span<const std::int32_t> scratch{};
 };
 
@@ -40,8 +40,8 @@ struct MoveLane {
   return command;
 }
 
-/// A move of some tokens, or of some of their layers. Its slots stay taken until `end`, whatever
-/// becomes of the entries meanwhile.
+/// A move of some tokens, or of some of their layers. Its slots stay taken until `end`, even if the
+/// entries change.
 struct KvMove {
   Medium from = Medium::hbm;
   Medium to = Medium::hbm;
@@ -49,7 +49,7 @@ struct KvMove {
   std::int64_t first_layer = 0;
   std::int64_t last_layer = 0;
   std::vector<KvPiece> pieces;
-  /// Of the tokens of all pieces, in order.
+  /// Slots of the tokens of all pieces, in order.
   std::vector<std::int32_t> from_slots;
   std::vector<std::int32_t> to_slots;
 };
@@ -61,22 +61,22 @@ class KvStore {
     DecoderShape shape;
     /// Tokens of each medium; 0: not used. HBM is always there.
     std::array<std::int64_t, kMedia> slots{};
-    /// Of the file, where there is a drive.
+    /// Folder of the file, if there is a drive.
     std::string directory;
     /// Lanes that have scratch slots.
     std::int64_t lanes = 1;
-    /// Called while the file is written, once before anything is kept in it.
+    /// Called while the file is filled, before it holds KV.
     std::function<void()> check = [] {};
-    /// Instead of a file in `directory`; for tests.
+    /// Replaces the file in `directory`; for tests.
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
-    /// How a token's KV of one layer is copied to HBM and from it.
+    /// Method of copies of one token and layer, to HBM and from it.
     CopyMethod to_hbm = CopyMethod::engine;
     CopyMethod from_hbm = CopyMethod::engine;
-    /// Compare each token's bytes in each layer after every move with what was computed. Slots of
-    /// HBM hold NaN until something is written there, and KV that is computed of it is refused.
+    /// Compares each token's bytes in each layer after every move with the computed ones. Slots of
+    /// HBM hold NaN until they are written. KV computed from NaN is refused.
     bool verify = false;
   };
-  /// Throws DeviceError where memory is short, the drive cannot be used, or a token's KV is not a
+  /// Throws DeviceError if memory is short, the drive cannot be used, or a token's KV is not a
   /// multiple of the drive's blocks.
   explicit KvStore(const Setup& setup);
   ~KvStore();
@@ -89,16 +89,16 @@ class KvStore {
 
   // Any thread may call these.
 
-  /// The number behind that of the last token that the medium has of the entry; 0 if it has none.
+  /// One more than the number of the entry's last token in the medium; 0 if there is none.
   [[nodiscard]] std::int64_t tokens(Medium medium, EntryKey key) const;
-  /// Frees what lies behind the first `tokens` of the entry. Throws InvariantError if one of them
-  /// is not there, but for the token that a turn ends with in HBM: it was never an input, and gets
-  /// a copy of the KV before it.
+  /// Frees all tokens after the first `tokens` of the entry. Throws InvariantError if one of these
+  /// is missing. The last token of a turn in HBM is an exception: it was never an input, and gets a
+  /// copy of the KV before it.
   void keep(Medium medium, EntryKey key, std::int64_t tokens);
-  /// Takes `dropped` tokens behind the first `kept` ones out, everywhere.
+  /// Removes `dropped` tokens after the first `kept` ones in all media.
   void cut(EntryKey key, std::int64_t kept, std::int64_t dropped);
-  /// The entry's context in HBM: the head of its turn, if it has one, the first `past` tokens,
-  /// which are there, and room for `added` more.
+  /// The entry's context in HBM: the head of its turn, if it has one, its first `past` tokens, and
+  /// room for `added` more.
   std::vector<std::int32_t> extend(EntryKey key, std::int64_t past, std::int64_t added);
   /// The turn's context begins with the prompt, which stays in HBM until drop_head.
   void share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens);
@@ -106,30 +106,30 @@ class KvStore {
   void take_head(EntryKey turn, std::int64_t tokens);
   [[nodiscard]] std::vector<std::int32_t> head(EntryKey turn) const;
   void drop_head(EntryKey turn);
-  /// Notes what these slots of HBM hold: it was computed. Throws DeviceError, if moves are
-  /// verified, where it is NaN.
+  /// Records the checksums of these computed slots of HBM. If moves are verified, it throws
+  /// DeviceError for NaN.
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
-  /// Takes room for tokens right before or behind those that `to` has of their entries, or for the
-  /// head of the turn; later layers of tokens have room. A drive that cannot read single layers
-  /// reads them all with the first. Throws as `keep` does if `from` does not have the tokens.
+  /// Takes room for tokens right before or after the tokens of their entries in `to`, or for the
+  /// head of the turn. Later layers already have room. A drive that cannot read single layers reads
+  /// all with the first. Throws as `keep` does if `from` does not have the tokens.
   [[nodiscard]] KvMove begin(const TransferCommand& command);
   /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
   void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
   /// Whether a layer can be read from the drive without the others.
   [[nodiscard]] bool reads_layers() const { return row_.value % kStorageAlignment == 0; }
-  /// Moves layers `first` .. `last` - 1 from the drive to HBM; all of them, or reads_layers().
-  /// The lane's scratch slots are the ring of load_through_ring. What was read last may still be on
-  /// its way, on the lane's stream.
+  /// Moves layers `first` .. `last` - 1 from the drive to HBM: all layers, unless reads_layers().
+  /// The lane's scratch slots are the ring of load_through_ring. The last copies may be in flight
+  /// on the lane's stream.
   void load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
                        const MoveLane& lane) const;
-  /// Moves all of it and returns when it is there and, if moves are verified, right. Throws
-  /// DeviceError for a wrong byte, naming the entry, token, layer and media.
+  /// Moves everything, and verifies it if moves are verified. Throws DeviceError for a wrong byte,
+  /// with the entry, token, layer and media.
   void move(const KvMove& move, const MoveLane& lane);
   /// Ends a move by layers; compares its bytes if moves are verified.
   void verify(const KvMove& move, const MoveLane& lane);
   void end(const KvMove& move);
 
-  /// Slots that entries have; moves may have others, of KV that was given up.
+  /// Slots of entries. Moves may hold others, of cancelled KV.
   [[nodiscard]] std::int64_t held(Medium medium) const;
   struct Counters {
     std::int64_t moves = 0;
@@ -137,22 +137,22 @@ class KvStore {
     Bytes verified;
   };
   [[nodiscard]] Counters counters() const;
-  /// Throws InvariantError unless the slots that are taken are those of the entries: nothing moves.
+  /// Throws InvariantError unless all taken slots belong to entries. Nothing may move.
   void check_invariants() const;
 
  private:
-  /// Slots of one medium: how many entries and moves have each.
+  /// Slots of one medium, with the number of entries and moves that hold each.
   struct Places {
-    /// Number of the first one: host memory and CXL memory are one buffer.
+    /// Number of the first slot: host memory and CXL memory are one buffer.
     std::int32_t first = 0;
     std::vector<std::uint16_t> uses;
     FreeSlots free;
-    /// What each slot has to hold, [slot][layer]; empty if moves are not verified.
+    /// Expected checksums, [slot][layer]; empty if moves are not verified.
     std::vector<std::uint64_t> checksums;
     [[nodiscard]] std::uint16_t& uses_of(std::int32_t slot) {
       return uses[static_cast<std::size_t>(slot - first)];
     }
-    /// Of a slot, by layer.
+    /// Checksums of a slot, by layer.
     [[nodiscard]] std::uint64_t* checksums_of(std::int32_t slot, std::int64_t layers) {
       return checksums.data() + (slot - first) * layers;
     }
@@ -166,7 +166,7 @@ class KvStore {
   using Entry = std::array<List, kMedia>;
 
   [[nodiscard]] Places& places(Medium medium) { return places_[static_cast<std::size_t>(medium)]; }
-  /// Behind the last of `list`, where that is free.
+  /// Slots behind the last of `list`, if they are free.
   [[nodiscard]] std::vector<std::int32_t> take(Medium medium, std::int64_t count,
                                                std::span<const std::int32_t> list = {});
   void give_back(Medium medium, std::span<const std::int32_t> slots);
@@ -174,11 +174,11 @@ class KvStore {
   void fill_with_nan(std::span<const std::int32_t> slots) const;
   void hold(Medium medium, std::span<const std::int32_t> slots);
   void inherit_checksums(const KvMove& move);
-  /// Frees what lies behind the first `tokens`.
+  /// Frees all but the first `tokens`.
   void shorten(Medium medium, EntryKey key, std::int64_t tokens);
-  /// One more token in HBM, a copy of the last one.
+  /// Adds a token in HBM, a copy of the last one.
   void repeat_last(List& list);
-  /// The slots of tokens that are there.
+  /// The slots of resident tokens.
   [[nodiscard]] std::span<const std::int32_t> slots_of(Medium medium, const KvPiece& piece) const;
   [[nodiscard]] std::vector<std::int32_t> take_for(Medium medium, const KvPiece& piece);
   void set_head(EntryKey turn, EntryKey head);
@@ -205,14 +205,15 @@ class KvStore {
     std::int64_t first;
     std::int64_t last;
   };
-  /// Copies of these rows. Tokens that are neighbours on both sides are one piece, or one a layer.
+  /// Copies of these rows. Tokens that are neighbours on both sides are one piece, or one piece for
+  /// each layer.
   [[nodiscard]] std::vector<CopyPiece> pieces_of(Medium from, Medium to,
                                                  std::span<const std::int32_t> from_slots,
                                                  std::span<const std::int32_t> to_slots,
                                                  Layers layers) const;
   void queue_rows(Medium from, Medium to, std::span<const std::int32_t> from_slots,
                   std::span<const std::int32_t> to_slots, Layers layers, Stream& stream) const;
-  /// Waits only where the queue is full.
+  /// Waits only if the queue is full.
   void submit(IoKind kind, std::span<const std::int32_t> on_drive,
               std::span<const std::int32_t> in_memory, Layers layers, std::size_t part,
               PartRequests& requests) const;
@@ -223,7 +224,7 @@ class KvStore {
   [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;
   /// Writes the whole file, as a calibration does.
   void fill_file(const std::function<void()>& check);
-  /// Tokens of the move from number `begin` on lie in these slots of host memory.
+  /// These slots of host memory hold the tokens of the move from number `begin` on.
   void compare(const KvMove& move, std::size_t begin, std::span<const std::int32_t> in_memory);
   /// Calls work(begin, slots) for parts of `count` tokens that fit in the lane's scratch slots.
   template <class Work>
@@ -241,21 +242,20 @@ class KvStore {
   std::unique_ptr<Stream> stream_;
   /// A token of NaN; only if moves are verified.
   Buffer nan_;
-  /// Host memory, then CXL memory, then scratch slots. With a drive [slots][layers][K, V]: what the
-  /// drive reads or writes of a token is in one piece. Without one [layers][slots][K, V], as in
-  /// HBM.
+  /// Host memory, then CXL memory, then scratch slots. With a drive [slots][layers][K, V], so that
+  /// the drive moves a token in one piece. Without one [layers][slots][K, V], as in HBM.
   Buffer host_;
   Layout on_host_;
   std::unique_ptr<ScratchFile> file_;
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage_;
   std::vector<std::int32_t> scratch_;
-  /// Of each lane.
+  /// Scratch slots of each lane.
   std::int64_t scratch_slots_;
 
   mutable std::mutex mutex_;
   std::array<Places, kMedia> places_;
   std::map<EntryKey, Entry> entries_;
-  /// The entries that contexts begin with, by turn.
+  /// The shared prompts of contexts, by turn.
   std::map<EntryKey, EntryKey> heads_;
   Counters counters_;
 };

@@ -11,8 +11,8 @@
 
 namespace kvtier {
 
-/// A thread that does one thing after another with a stream and, where it needs one, a storage
-/// engine of its own. Once something has failed, what comes later is not done.
+/// A thread that runs tasks one after another, with a stream and, if needed, a storage engine of
+/// its own. After a failure it skips all later tasks.
 class Lane {
  public:
   using Task = std::function<void(const MoveLane&)>;
@@ -21,16 +21,16 @@ class Lane {
     Processors processors;
     std::unique_ptr<StorageEngine> storage;
     std::span<const std::int32_t> scratch;
-    /// Called in the lane's thread with what a task threw.
+    /// Called in the lane's thread with the exception of a task.
     std::function<void(std::exception_ptr)> failed;
   };
   explicit Lane(Setup setup);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
-  /// Ends what is in work, and leaves out what waits.
+  /// Ends the current task and skips the waiting ones.
   ~Lane();
 
-  /// To be done in turn, by `wake` at the latest.
+  /// Queues a task, which starts at `wake` at the latest.
   void add(Task task);
   void wake() { thread_.wake(); }
 
@@ -39,7 +39,7 @@ class Lane {
   /// The lane's thread alone uses these.
   std::unique_ptr<Stream> stream_;
   bool failed_ = false;
-  /// The last member: its thread ends before what it uses.
+  /// Last member, so that its thread ends before the members that it uses.
   TaskThreads thread_;
 };
 

@@ -23,12 +23,13 @@ Completion LockStepBackend::wait() {
     case CompletionKind::transfer: {
       const auto found = std::ranges::find_if(transfers_, [&](const auto& transfer) {
         const TransferCommand& command = transfer.second.command;
-        return (!command.open || command.tells_end) && command.cookie == completion.payload;
+        return (!command.open || command.notify_when_drained) &&
+               command.cookie == completion.payload;
       });
       KVTIER_ASSERT(found != transfers_.end(), "a transfer completes that was started");
       TransferCommand& command = found->second.command;
       if (command.open) {
-        command.tells_end = false;  // over; whether it is extended is not known yet
+        command.notify_when_drained = false;  // over; whether it is extended is not known yet
         break;
       }
       carry_out(found->second);

@@ -8,10 +8,9 @@
 
 namespace kvtier {
 
-/// Does on a device what another backend has the time for: when that one reports a transfer, a
-/// prefill or a decode complete, it is carried out and waited for. Changes no time and no decision,
-/// so that a run is the other backend's run, with every byte where the control plane says that it
-/// is.
+/// Runs the commands of another backend on a device. It carries out each transfer, prefill or
+/// decode when the other backend reports it complete, and waits for it. It changes no time and no
+/// decision: the run is the other backend's run, with all bytes moved.
 class LockStepBackend final : public ServingBackend {
  public:
   /// Keeps references. Throws as KvStore and Decoder do.
@@ -30,7 +29,7 @@ class LockStepBackend final : public ServingBackend {
   void start_decode(const DecodeCommand& command) override { clock_.start_decode(command); }
   void stop_decode() override { clock_.stop_decode(); }
 
-  /// Carries out what no completion was reported of, and checks that slots and entries agree.
+  /// Carries out transfers without a reported completion, and checks that slots and entries agree.
   void finish();
 
  private:
@@ -46,9 +45,9 @@ class LockStepBackend final : public ServingBackend {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<StorageEngine> storage_;
   MoveLane lane_;
-  /// Of the prefill or iteration in work.
+  /// The current prefill or iteration.
   DecoderPass pass_;
-  /// By the other backend's number, which an open transfer may lose unnoticed to a later one.
+  /// Transfers by the other backend's number. A later transfer may reuse the number of an open one.
   std::map<std::uint32_t, Transfer> transfers_;
 };
 

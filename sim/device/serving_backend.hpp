@@ -11,8 +11,8 @@
 
 namespace kvtier {
 
-/// What the backends of a device share: the KV's places, the decoder, and what the control plane
-/// says of stored KV.
+/// Common base of the backends of a device: the KV store, the decoder, and the calls about stored
+/// KV.
 class ServingBackend : public Backend {
  public:
   [[nodiscard]] const KvStore& store() const { return store_; }
@@ -48,14 +48,15 @@ class ServingBackend : public Backend {
         store_(store_setup(setup, lanes)),
         decoder_(make_decoder(setup)) {}
 
-  /// The pass of a prefill, with room for what it computes.
+  /// The pass of a prefill, with room for its new KV.
   [[nodiscard]] DecoderPass pass_of(const PrefillCommand& command) {
     DecoderPass pass;
     PrefillPart own = command.part;
     if (prompt_) {
       (prompt_->exists ? own.past : own.added) -= prompt_->tokens;
       if (!prompt_->exists) {
-        // A request of its own, whose KV the other one reads: what follows may be there already.
+        // A request of its own, whose KV the turn's request reads. The tokens after it may be
+        // resident already.
         add_prompt(pass, prompt_->key, {.added = prompt_->tokens, .past = Tokens(0)},
                    store_.head(command.key), decoder_->shape().vocabulary);
       }
@@ -83,11 +84,11 @@ class ServingBackend : public Backend {
   std::int64_t layers_;
   KvStore store_;
   std::unique_ptr<Decoder> decoder_;
-  /// The decode or iteration in work, or the next one.
+  /// The current decode or iteration, or the next one.
   std::vector<EntryKey> decoding_;
 
  private:
-  /// Of the turn that is prefilled next.
+  /// Shared prompt of the turn that is prefilled next.
   std::optional<TurnPrompt> prompt_;
 
   void add(DecoderPass& pass, EntryKey key, const PrefillPart& part) {

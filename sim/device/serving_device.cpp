@@ -32,8 +32,8 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
     }
   };
   const SystemConfig& system = config.system;
-  refuse(config.replicas.count != 1, "/replicas/count",
-         fmt::format("a device is one server, got {}", config.replicas.count));
+  refuse(is_cluster(config), "/cluster",
+         fmt::format("a device is one instance, got {}", config.cluster.instances));
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
          "a device keeps keys without positions");
@@ -83,12 +83,12 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const Bytes token = kv_bytes_per_token(config.model);
   const std::int64_t window = config.model.context_window.value;
   const std::int64_t running = config.serving.slots * window;
-  // Turns that have ended and are being saved: what fills the write buffer and what ends at once.
+  // Ended turns that are being saved: those in the write buffer, and those that end together.
   const std::int64_t saved = config.system.save.write_buffer / token + running + window;
   // A turn that is loaded ahead, and one that leaves while it is loaded.
   const std::int64_t loaded = (2 + setup.spare_contexts) * window;
-  // With paged KV, all of HBM. What is in host memory too is given up for what decodes only when
-  // the decode has ended.
+  // All of HBM with paged KV. KV that is also in host memory gives its room to a decode only after
+  // that decode.
   const std::int64_t paged = running_kv_capacity(config) / token;
   std::array<std::int64_t, kMedia> slots{};
   const auto set = [&slots](Medium medium, std::int64_t count) {
@@ -99,8 +99,8 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const std::int64_t in_hbm = config.system.paging ? paged + std::min(paged, running) + loaded
                                                    : running + between_turns + saved + loaded;
   set(Medium::hbm, in_hbm);
-  // What is saved to the fastest tier moves before its room is free, beginning with the prompts of
-  // what runs; what leaves a tier in HBM, when it is.
+  // KV saved to the fastest tier moves before its room is free, beginning with the prompts of
+  // running requests. KV that leaves a tier in HBM moves when its room is free.
   std::int64_t beyond = tier && !config.system.paging ? loaded : in_hbm;
   const auto add_tier = [&](Medium medium, Bytes capacity) {
     set(medium, capacity / token + beyond);
@@ -115,7 +115,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   if (config.system.tiers.ssd) {
     add_tier(Medium::ssd, config.hardware.ssd->capacity);
   }
-  // What the simulated link's rates are those of.
+  // The method of copies whose rates the simulated link has.
   const auto method = [&](OperationId way) {
     const std::optional<ProfileChoice>& profile = config.hardware.profile;
     return profile && profile->loaded &&
@@ -139,7 +139,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
 std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
   const RunConfig& config = *setup.config;
   const std::int64_t window = config.model.context_window.value;
-  // A prompt that is computed for others, too, is a request beside that of its turn.
+  // A shared prompt to be computed is a request beside that of its turn.
   const std::int64_t slots =
       config.serving.slots + (config.system.sharing == Sharing::prompts ? 1 : 0);
   const std::int64_t tokens =

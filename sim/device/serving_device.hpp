@@ -13,12 +13,12 @@
 /// A device that serves a config: a decoder of the model's shape and memories for its tiers.
 namespace kvtier {
 
-/// Throws ConfigError, all reasons at once, for a config that a device cannot run: several
-/// replicas, compression, embedded positions, shared blocks, loads that one request waits for, and
+/// Throws ConfigError, all reasons at once, for a config that a device cannot run:
+/// clusters, compression, embedded positions, shared blocks, loads that one request waits for, and
 /// paging with more than HBM and one tier of memory behind it.
 void check_runs_on_device(const RunConfig& config, const Device& device);
 
-/// What memories of the config a device does not have, and what it uses instead, in words.
+/// Memories of the config that the device does not have, and their replacements, as text.
 [[nodiscard]] std::vector<std::string> stand_ins(const RunConfig& config);
 
 struct ServingSetup {
@@ -27,30 +27,30 @@ struct ServingSetup {
   /// Folder for the drive's file.
   std::string directory;
   bool verify = false;
-  /// Called several times a second by the thread that waits; what it throws ends the run.
+  /// Called several times a second by the waiting thread. An exception ends the run.
   std::function<void()> check = [] {};
   /// Instead of a file; for tests.
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
-  /// Contexts for which HBM and host memory have room beyond the tiers, the turns that run and the
-  /// write buffer: turns that have ended stay in HBM whole until they are saved, though the
-  /// simulated write buffer counts of them only what is still to be moved.
+  /// Contexts for which HBM and host memory have room beyond the tiers, running turns and write
+  /// buffer. Ended turns stay in HBM whole until they are saved, while the simulated write buffer
+  /// counts only their unmoved bytes.
   std::int64_t spare_contexts = 8;
 };
 
-/// Room for every tier's capacity and for what is on its way; lanes for as many threads.
+/// Room for every tier's capacity and for KV in flight; lanes for as many threads.
 [[nodiscard]] KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes);
 [[nodiscard]] std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup);
 
-/// What goes through the model at once, and the slots of HBM that it fills. Tokens are drawn once
-/// for each place in their session.
+/// One pass through the model, and the slots of HBM that it fills. Tokens are drawn once for each
+/// place in their session.
 struct DecoderPass {
   DecoderBatch batch;
   std::vector<std::int32_t> computed;
 };
-/// Adds the tokens behind the past ones of a context that has these slots.
+/// Adds the tokens after the past ones of a context with these slots.
 void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,
                 const std::vector<std::int32_t>& context, std::int64_t vocabulary);
-/// Adds a token of each session, behind what it has in HBM, and takes room for it.
+/// Adds a token of each session after its tokens in HBM, and takes room for it.
 void add_decode(DecoderPass& pass, KvStore& store, std::span<const EntryKey> running,
                 std::int64_t vocabulary);
 /// Computes it and waits for it.

@@ -21,6 +21,7 @@ namespace kvtier {
 namespace {
 
 using Kind = PolicyKind<EvictionPolicy>;
+using Check = ConformanceCheck<EvictionPolicy>;
 using Entries = std::vector<std::uint32_t>;
 
 constexpr int kSteps = 6'000;
@@ -256,20 +257,19 @@ void invariants_see_a_wrong_place_in_the_queue(const Kind& kind,
 }
 
 constexpr std::array kChecks{
-    ConformanceCheck{"SetsAreOfferedAndWorthTheRoom", sets_are_offered_and_worth_the_room},
-    ConformanceCheck{"ASetLeavesWholeOrNotAtAll", a_set_leaves_whole_or_not_at_all},
-    ConformanceCheck{"EveryEntryLeavesExactlyOnce", every_entry_leaves_exactly_once},
-    ConformanceCheck{"AnEmptyTierHasNoVictim", an_empty_tier_has_no_victim},
-    ConformanceCheck{"EntriesThatMoveNeverLeave", entries_that_move_never_leave},
-    ConformanceCheck{"EntriesInUseAreKeptAndNotChosen", entries_in_use_are_kept},
-    ConformanceCheck{"BothPartsOfASplitEntryLeave", both_parts_of_a_split_entry_leave},
-    ConformanceCheck{"ARemovedEntryIsNotChosenAndCanComeBack", a_removed_entry_can_come_back},
-    ConformanceCheck{"EntryNumbersMayBeSparse", entry_numbers_may_be_sparse},
-    ConformanceCheck{"TheSameCallsGiveTheSameAnswers", the_same_calls_give_the_same_answers},
-    ConformanceCheck{"InvariantsHoldOnlyIfNoEntryIsMissing", invariants_see_a_missing_entry},
-    ConformanceCheck{"InvariantsHoldOnlyIfNoEntryIsTooMuch", invariants_see_an_entry_too_much},
-    ConformanceCheck{"InvariantsHoldOnlyIfQueuePositionsAgree",
-                     invariants_see_a_wrong_place_in_the_queue}};
+    Check{"SetsAreOfferedAndWorthTheRoom", sets_are_offered_and_worth_the_room},
+    Check{"ASetLeavesWholeOrNotAtAll", a_set_leaves_whole_or_not_at_all},
+    Check{"EveryEntryLeavesExactlyOnce", every_entry_leaves_exactly_once},
+    Check{"AnEmptyTierHasNoVictim", an_empty_tier_has_no_victim},
+    Check{"EntriesThatMoveNeverLeave", entries_that_move_never_leave},
+    Check{"EntriesInUseAreKeptAndNotChosen", entries_in_use_are_kept},
+    Check{"BothPartsOfASplitEntryLeave", both_parts_of_a_split_entry_leave},
+    Check{"ARemovedEntryIsNotChosenAndCanComeBack", a_removed_entry_can_come_back},
+    Check{"EntryNumbersMayBeSparse", entry_numbers_may_be_sparse},
+    Check{"TheSameCallsGiveTheSameAnswers", the_same_calls_give_the_same_answers},
+    Check{"InvariantsHoldOnlyIfNoEntryIsMissing", invariants_see_a_missing_entry},
+    Check{"InvariantsHoldOnlyIfNoEntryIsTooMuch", invariants_see_an_entry_too_much},
+    Check{"InvariantsHoldOnlyIfQueuePositionsAgree", invariants_see_a_wrong_place_in_the_queue}};
 
 }  // namespace
 
@@ -285,7 +285,7 @@ std::vector<ConformanceCase> conformance_cases(const std::vector<PolicyParameter
   return cases;
 }
 
-std::span<const ConformanceCheck> eviction_checks() { return kChecks; }
+std::span<const ConformanceCheck<EvictionPolicy>> eviction_checks() { return kChecks; }
 
 std::string exception_name(const std::exception& error) {
   const char* const mangled = typeid(error).name();
@@ -297,24 +297,7 @@ std::string exception_name(const std::exception& error) {
 
 std::vector<std::string> eviction_problems(const PolicyKind<EvictionPolicy>& kind,
                                            const ExceptionName& name_exception) {
-  std::vector<std::string> problems;
-  for (const ConformanceCase& with : conformance_cases(kind.parameters)) {
-    for (const ConformanceCheck& check : kChecks) {
-      const auto add = [&](const std::string& what) {
-        problems.push_back(fmt::format("{} ({}): {}", check.name, with.label, what));
-      };
-      try {
-        check.run(kind, with.parameters);
-      } catch (const ConformanceError& error) {
-        add(error.what());
-      } catch (const InvariantError& error) {
-        add(error.what());
-      } catch (const std::exception& error) {
-        add("the policy throws " + name_exception(error));
-      }
-    }
-  }
-  return problems;
+  return detail::problems_in_checks(kind, eviction_checks(), name_exception);
 }
 
 bool is_policy_name(const std::string& name) {

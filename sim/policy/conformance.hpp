@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "sim/policy/policy.hpp"
+#include "sim/policy/routing.hpp"
 
 /// What every policy owes: a declaration in full and, of an eviction policy, answers that its tier
-/// can rely on.
+/// can rely on; of a routing policy, those that its cluster can.
 namespace kvtier {
 
-/// What a policy does not keep to.
+/// A duty that a policy breaks.
 class ConformanceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -28,29 +29,56 @@ struct ConformanceCase {
 [[nodiscard]] std::vector<ConformanceCase> conformance_cases(
     const std::vector<PolicyParameter>& parameters);
 
+template <class Interface>
 struct ConformanceCheck {
-  /// What is expected, as a test's name.
+  /// The duty, as a test's name.
   const char* name;
   /// Throws ConformanceError, InvariantError where a check of the policy's own fails, and what the
   /// policy throws.
-  void (*run)(const PolicyKind<EvictionPolicy>& kind, const PolicyParameters& parameters);
+  void (*run)(const PolicyKind<Interface>& kind, const PolicyParameters& parameters);
 };
-[[nodiscard]] std::span<const ConformanceCheck> eviction_checks();
+[[nodiscard]] std::span<const ConformanceCheck<EvictionPolicy>> eviction_checks();
+[[nodiscard]] std::span<const ConformanceCheck<RoutingPolicy>> routing_checks();
 
 /// The type of an exception and what it says, such as "std::out_of_range: vector::at".
 [[nodiscard]] std::string exception_name(const std::exception& error);
-/// What a line says of an exception that a policy threw; may throw it on.
+/// Text of an exception that a policy threw; may rethrow it.
 using ExceptionName = std::function<std::string(const std::exception&)>;
 
 /// Every check in every case: a line for each that fails or in which the policy throws, none of a
 /// policy that conforms. What is no std::exception is thrown on.
 [[nodiscard]] std::vector<std::string> eviction_problems(
     const PolicyKind<EvictionPolicy>& kind, const ExceptionName& name_exception = exception_name);
+[[nodiscard]] std::vector<std::string> routing_problems(
+    const PolicyKind<RoutingPolicy>& kind, const ExceptionName& name_exception = exception_name);
 
 /// A name of small letters, digits and underscores, beginning with a letter: as in configs.
 [[nodiscard]] bool is_policy_name(const std::string& name);
 
 namespace detail {
+template <class Interface>
+[[nodiscard]] std::vector<std::string> problems_in_checks(
+    const PolicyKind<Interface>& kind, std::span<const ConformanceCheck<Interface>> checks,
+    const ExceptionName& name_exception) {
+  std::vector<std::string> problems;
+  for (const ConformanceCase& with : conformance_cases(kind.parameters)) {
+    for (const ConformanceCheck<Interface>& check : checks) {
+      const auto add = [&](const std::string& what) {
+        problems.push_back(std::string(check.name) + " (" + with.label + "): " + what);
+      };
+      try {
+        check.run(kind, with.parameters);
+      } catch (const ConformanceError& error) {
+        add(error.what());
+      } catch (const InvariantError& error) {
+        add(error.what());
+      } catch (const std::exception& error) {
+        add("the policy throws " + name_exception(error));
+      }
+    }
+  }
+  return problems;
+}
 [[nodiscard]] std::vector<std::string> declaration_problems(
     const std::string& name, const std::string& summary, const std::string& source,
     const std::vector<PolicyParameter>& parameters);

@@ -27,7 +27,7 @@ class EntryQueues {
     bool in_use = false;
     /// In a set that leaves.
     bool chosen = false;
-    /// What the policy remembers.
+    /// The policy's mark of the entry.
     Mark mark{};
   };
 
@@ -208,7 +208,7 @@ class EntryQueues {
   std::vector<Queue> queues_;
   std::vector<Row> rows_;
   std::size_t residents_ = 0;
-  /// Of the choice under way: entries that are not offered, and the set.
+  /// Scratch of a choice: entries that are not offered, and the set.
   std::vector<EntryId> passed_;
   std::vector<EntryId> chosen_;
 };

@@ -29,7 +29,7 @@ class GhostList {
     }
     bytes_ -= found->second.bytes;
     ghosts_.erase(found);
-    // What left out of turn stays in the order as a hole until most of it is holes.
+    // A ghost that left out of order stays as a hole until most of the order is holes.
     if (order_.size() > 2 * ghosts_.size() + kHolesKept) {
       std::erase_if(order_, [this](const Place& place) { return !is_live(place); });
     }

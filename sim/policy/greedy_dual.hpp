@@ -7,13 +7,13 @@
 
 namespace kvtier {
 
-/// What the Greedy-Dual policies share: an entry is worth the value of its uses on a base, which is
+/// Base of the Greedy-Dual policies: an entry is worth the value of its uses on a base, which is
 /// the highest worth of a victim so far when it was last used, and the lowest worth leaves first.
-/// So what is not used any more ages. O(log n) per decision.
+/// So unused entries age. O(log n) per decision.
 struct GreedyDualWorth {
   double uses = 0;
   double base = 0;
-  /// Of one use, for each byte.
+  /// Value of one use, for each byte.
   double value = 0;
 
   [[nodiscard]] double worth() const { return base + uses * value; }
@@ -54,7 +54,7 @@ class GreedyDual : public FrontEviction<GreedyDualWorth> {
   /// Without counting, an entry has one use, its last.
   explicit GreedyDual(bool counts_uses) : counts_uses_(counts_uses) {}
 
-  /// What a use of the entry is worth, before it is divided by the entry's bytes.
+  /// Value of a use of the entry, before division by its bytes.
   [[nodiscard]] virtual double use_value(Tokens tokens) const = 0;
   [[nodiscard]] const TierFacts& facts() const { return facts_; }
 
@@ -63,7 +63,7 @@ class GreedyDual : public FrontEviction<GreedyDualWorth> {
     queues_.mark(entry.id).value =
         use_value(entry.tokens) / static_cast<double>(std::max<std::int64_t>(1, entry.bytes.value));
   }
-  /// Of numbers that are not negative the bits are in the same order.
+  /// The bits of non-negative numbers have the same order.
   [[nodiscard]] std::uint64_t order(EntryId entry) {
     return std::bit_cast<std::uint64_t>(queues_.mark(entry).worth());
   }

@@ -15,8 +15,8 @@ struct EntryId {
 };
 inline constexpr EntryId kNoEntry{};
 
-/// What an entry holds the KV of. A key is not a session number: one session may have several
-/// entries, and several sessions may own one.
+/// The owner of an entry's KV. A key is not a session number: one session may have several entries,
+/// and several sessions may own one.
 struct EntryKey {
   std::uint64_t value = 0;
 

@@ -4,7 +4,7 @@
 
 namespace kvtier {
 
-/// What a config gives for a policy's parameter, or else this.
+/// The config's value of a policy's parameter, or the default.
 [[nodiscard]] inline double parameter_or(const PolicyParameters& parameters, const char* name,
                                          double otherwise) {
   const auto given = parameters.find(name);

@@ -7,6 +7,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/policy/policy.hpp"
+#include "sim/policy/routing.hpp"
 
 /// Policies in a shared library, which kvtier loads at run time. The library needs the headers of
 /// sim/policy and sim/core alone, and links with nothing of kvtier's.
@@ -14,32 +15,46 @@ namespace kvtier {
 
 /// Raised whenever a library built with the earlier headers would misunderstand, or be
 /// misunderstood.
-inline constexpr std::uint32_t kPolicyInterfaceVersion = 5;
+inline constexpr std::uint32_t kPolicyInterfaceVersion = 6;
 
 namespace detail {
 /// Tells apart compilers and standard libraries that lay out what is passed in another way.
 constexpr std::uint32_t policy_layout() {
   std::uint32_t hash = 2'166'136'261U;
-  for (const std::size_t part :
-       {sizeof(EntryView), sizeof(QueueChange), sizeof(Victim), sizeof(RoomRequest),
-        sizeof(Victims), sizeof(QueueView), sizeof(TierFacts), sizeof(PrefetchContext),
-        sizeof(Fetch), sizeof(PolicyParameter), sizeof(PolicyParameters),
-        sizeof(PolicyKind<EvictionPolicy>), sizeof(PolicyRegistry), sizeof(std::string),
-        sizeof(void*),
+  for (const std::size_t part : {sizeof(EntryView),
+                                 sizeof(QueueChange),
+                                 sizeof(Victim),
+                                 sizeof(RoomRequest),
+                                 sizeof(Victims),
+                                 sizeof(QueueView),
+                                 sizeof(TierFacts),
+                                 sizeof(PrefetchContext),
+                                 sizeof(Fetch),
+                                 sizeof(RoutingFacts),
+                                 sizeof(RoutedRequest),
+                                 sizeof(InstanceLoad),
+                                 sizeof(RoutingView),
+                                 sizeof(RoutingNeeds),
+                                 sizeof(PolicyParameter),
+                                 sizeof(PolicyParameters),
+                                 sizeof(PolicyKind<EvictionPolicy>),
+                                 sizeof(PolicyRegistry),
+                                 sizeof(std::string),
+                                 sizeof(void*),
 #ifdef _GLIBCXX_USE_CXX11_ABI
-        std::size_t{_GLIBCXX_USE_CXX11_ABI},
+                                 std::size_t{_GLIBCXX_USE_CXX11_ABI},
 #endif
 #ifdef _LIBCPP_VERSION
-        std::size_t{_LIBCPP_VERSION},
+                                 std::size_t{_LIBCPP_VERSION},
 #endif
-        std::size_t{__GXX_ABI_VERSION / 1'000}}) {
+                                 std::size_t{__GXX_ABI_VERSION / 1'000}}) {
     hash = (hash ^ static_cast<std::uint32_t>(part)) * 16'777'619U;
   }
   return hash;
 }
 }  // namespace detail
 
-/// What the library exports as `kvtier_policy_plugin`.
+/// The object that a library exports as `kvtier_policy_plugin`.
 struct PolicyPlugin {
   std::uint32_t version;
   std::uint32_t layout;

@@ -16,7 +16,7 @@
 /// leave, and all counting. Decisions depend on these calls and the constructor alone.
 namespace kvtier {
 
-/// What a policy needs to know. The engine hands out no more than this.
+/// The knowledge that a policy needs. The engine shows no more than this.
 enum class Knowledge {
   online,      // the past
   look_ahead,  // and the waiting queue
@@ -24,8 +24,7 @@ enum class Knowledge {
 };
 [[nodiscard]] const char* to_string(Knowledge knowledge);
 
-/// What a tier's policy may ask before it decides, of an entry that holds a sequence's first
-/// tokens.
+/// Functions that a tier's policy may call, for an entry that holds a sequence's first tokens.
 struct TierFacts {
   /// How long computing them would take if nothing else ran.
   std::function<SimDuration(Tokens)> recompute;
@@ -85,7 +84,7 @@ class AdmissionPolicy {
   [[nodiscard]] virtual bool replaces(EntryKey newcomer, EntryKey victim) const = 0;
 };
 
-/// What a prefetch policy may ask and do.
+/// The state that a prefetch policy sees.
 struct PrefetchContext {
   SimTime now;
   const QueueView* queue = nullptr;
@@ -113,7 +112,7 @@ class PrefetchPolicy {
   virtual ~PrefetchPolicy() = default;
   /// The entry of a waiting request was moved to a slower tier.
   virtual void on_demoted(EntryId, QueuePosition) {}
-  /// What to fetch next, or nullopt. Asked again after every change, so an answer may be repeated
+  /// The next fetch, or nullopt. Called again after every change, so an answer may be repeated
   /// until the fetch has started.
   [[nodiscard]] virtual std::optional<Fetch> next_fetch(const PrefetchContext& context) = 0;
 };
@@ -136,12 +135,15 @@ class OrderPolicy {
   [[nodiscard]] virtual bool preempts_by_priority() const { return false; }
 };
 
+/// Chooses the instance of a cluster that serves a request (sim/policy/routing.hpp).
+class RoutingPolicy;
+
 /// A parameter as the policy declares it; config checks, `kvtier list policies` and the reference
 /// read it here.
 struct PolicyParameter {
   std::string name;
   std::string documentation;
-  /// What the number counts ("jobs", "tokens"); for messages and documentation.
+  /// Unit of the number ("jobs", "tokens"); for messages and documentation.
   std::string unit;
   double minimum = 0;
   double maximum = 0;
@@ -171,6 +173,7 @@ struct PolicyRegistry {
   std::vector<PolicyKind<AdmissionPolicy>> admission;
   std::vector<PolicyKind<PrefetchPolicy>> prefetch;
   std::vector<PolicyKind<OrderPolicy>> order;
+  std::vector<PolicyKind<RoutingPolicy>> routing;
 };
 
 template <class Interface>

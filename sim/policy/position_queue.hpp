@@ -49,7 +49,7 @@ class PositionQueue {
     while (!run_.empty() && !is_live(run_.back())) {
       run_.pop_back();
     }
-    // What left before the last one stays as a hole until most of the array is holes.
+    // A position that left before the last one stays as a hole until most of the array is holes.
     if (run_.size() > 2 * in_run_ + kHolesKept) [[unlikely]] {
       drop_holes();
     }

@@ -55,7 +55,7 @@ class TrialQueue final : public QueueView {
   }
   [[nodiscard]] QueuePosition window_end() const override { return window.value_or(end_); }
 
-  /// Of entries; others have no stored KV.
+  /// Placements of entries; others have no stored KV.
   std::map<EntryId, Placement> placements;
   /// By position, and by a position and a later one.
   std::map<std::uint64_t, FoundTokens> stored;

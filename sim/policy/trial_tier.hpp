@@ -192,7 +192,7 @@ class TrialTier : public TierView {
     const std::vector<Victim> victims = peek(Bytes(1), demand, incoming);
     return victims.empty() ? std::nullopt : std::optional(victims.front());
   }
-  /// What was chosen leaves.
+  /// Removes the chosen victims.
   void remove(const std::vector<Victim>& victims) {
     for (const Victim& victim : victims) {
       victim.keep.value == 0 ? remove(victim.entry) : resize(victim.entry, victim.keep);
@@ -301,7 +301,7 @@ class TrialTier : public TierView {
   std::int64_t now_ = 0;
 };
 
-/// What a tier claims to hold, changed at will.
+/// A tier's claim of its content, changed by a test.
 class FalseView final : public TierView {
  public:
   explicit FalseView(const TrialTier& tier) : residents(tier.residents()) {}

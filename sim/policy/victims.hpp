@@ -13,7 +13,7 @@ namespace kvtier {
 struct Victim {
   EntryId entry;
   Tokens keep;
-  /// What it was offered for.
+  /// Bytes that it was offered for.
   Bytes offered;
 };
 
@@ -51,7 +51,7 @@ class Victims {
 class EvictionPolicy;
 struct RoomRequest;
 
-/// What a tier offers to its policy, and the sets that the policy chooses of it.
+/// The entries that a tier offers to its policy, and the sets that the policy chooses.
 class VictimSet : public Victims {
  public:
   /// Offers an entry that frees so many bytes. Zero withdraws it.

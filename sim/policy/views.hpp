@@ -7,7 +7,7 @@
 #include "sim/core/units.hpp"
 #include "sim/policy/ids.hpp"
 
-/// What policies may see. The engine fills a view according to the policy's knowledge.
+/// The views of policies. The engine fills a view according to the policy's knowledge.
 namespace kvtier {
 
 /// One entry as a tier holds it.
@@ -20,7 +20,7 @@ struct EntryView {
   /// The tier holds the KV of so many tokens, behind the first `depth` of the context.
   Tokens tokens;
   Tokens depth{0};
-  /// What the tier's account charges for it (the reservation), not what is moved.
+  /// Bytes that the tier's account charges for it (the reservation), not the bytes that move.
   Bytes bytes;
   /// When the entry came into the store. Kept while any tier holds it or a turn uses it, and
   /// forgotten when the last copy is evicted.
@@ -28,11 +28,11 @@ struct EntryView {
   /// When the first turn of the entry's session was admitted, whatever was evicted since.
   SimTime session_began;
   SimTime last_used;
-  /// Where the first request for this entry waits; kNotQueued for policies without look-ahead
+  /// Position of the first request for this entry; kNotQueued for policies without look-ahead
   /// knowledge.
   QueuePosition queue_position = kNotQueued;
-  /// Of a newcomer and in checks, for policies with oracle knowledge: kNever if it is not used any
-  /// more. Others hear of it by on_next_use.
+  /// Next use of a newcomer, and in checks, for policies with oracle knowledge; kNever if there is
+  /// none. Other entries get it by on_next_use.
   SimTime next_use = kNever;
 };
 
@@ -40,8 +40,8 @@ struct EntryView {
 struct QueueChange {
   QueuePosition position;
   bool waits = false;
-  /// Where the first of the entry's requests waits now; an entry that several sessions share may
-  /// have more than one.
+  /// Position of the entry's first request now. An entry shared by several sessions may have more
+  /// than one.
   QueuePosition first = kNotQueued;
 };
 
@@ -69,8 +69,8 @@ struct RoomRequest {
   const EntryView* newcomer = nullptr;
 };
 
-/// Where what is stored for a waiting request lies, by how soon it could run. What is not stored
-/// any more is computed and does not count.
+/// Place of a waiting request's stored KV, by how soon the request could run. KV that is no longer
+/// stored is computed and does not count.
 enum class Placement : std::uint8_t {
   fastest,  // all in the fastest tier
   none,     // nothing is stored, so there is nothing to wait for
@@ -95,10 +95,10 @@ class QueueView {
   /// empty.
   [[nodiscard]] virtual EntryId entry_at(QueuePosition position) const = 0;
   [[nodiscard]] virtual bool waiting_at(QueuePosition position) const = 0;
-  /// Of the request that waits at `position`.
+  /// Placement of the request that waits at `position`.
   [[nodiscard]] virtual Placement placement_at(QueuePosition position) const = 0;
-  /// What is stored of the prompt that waits at `position`; in a system of blocks, whose engines
-  /// use what they look up. Elsewhere nothing is.
+  /// Stored tokens of the prompt that waits at `position`, in a system of blocks. Zero in other
+  /// systems.
   [[nodiscard]] virtual FoundTokens find(QueuePosition) const { return {}; }
   /// Tokens that two waiting prompts have in common, from their start on; as `find`.
   [[nodiscard]] virtual Tokens common_prefix(QueuePosition, QueuePosition) const {

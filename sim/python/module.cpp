@@ -23,7 +23,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// What every function needs beside its own arguments; an object of kvtier's own.
+/// Common arguments of all functions; an object of kvtier's own.
 struct Setup {
   ConfigDirectory presets;
   PolicyRegistry registry;
@@ -92,8 +92,8 @@ std::size_t sweep_points(const std::string& file, const std::string& config_dir,
   return resolve_points(load_sweep(file), setup.presets, setup.registry).size();
 }
 
-/// Runs a shard, or what `done` lacks of it, on one thread; gives its rows, table and problems of
-/// its columns.
+/// Runs a shard, or the points that `done` lacks, on one thread. Returns its rows, its table and
+/// the problems of its columns.
 py::dict run_sweep_shard(const std::string& file, const std::string& out, std::int64_t number,
                          std::int64_t of, const std::vector<std::string>& done, bool resume,
                          const std::string& config_dir, const std::vector<std::string>& plugins,
@@ -130,27 +130,35 @@ py::dict run_sweep_shard(const std::string& file, const std::string& out, std::i
   return answer;
 }
 
-std::vector<std::string> check_eviction_policy(const std::string& name,
-                                               const std::vector<std::string>& plugins,
-                                               const py::list& declared) {
-  const PolicyRegistry registry = make_registry(plugins, declared);
-  const auto* const kind = find_policy(registry.eviction, name);
-  if (kind == nullptr) {
-    throw ConfigError("name: there is no eviction policy \"" + name + "\"");
+/// A line of an exception that a policy of Python raised.
+std::string raised_name(const std::exception& error) {
+  const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
+  if (raised == nullptr) {
+    return exception_name(error);
   }
-  const py::gil_scoped_release release;
-  return eviction_problems(*kind, [](const std::exception& error) {
-    const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
-    if (raised == nullptr) {
-      return exception_name(error);
+  const py::gil_scoped_acquire acquire;
+  if (!raised->matches(PyExc_Exception)) {
+    throw;  // Ctrl-C, or the end of the interpreter
+  }
+  return py::cast<std::string>(py::handle(raised->type()).attr("__name__")) + ": " +
+         py::cast<std::string>(py::str(raised->value()));
+}
+
+/// Violations that the checks of a policy's kind find ("eviction" or "routing").
+std::vector<std::string> check_policy(const std::string& what, const std::string& name,
+                                      const std::vector<std::string>& plugins,
+                                      const py::list& declared) {
+  const PolicyRegistry registry = make_registry(plugins, declared);
+  const auto checked = [&](const auto& kinds, const auto& problems) {
+    const auto* const kind = find_policy(kinds, name);
+    if (kind == nullptr) {
+      throw ConfigError("name: there is no " + what + " policy \"" + name + "\"");
     }
-    const py::gil_scoped_acquire acquire;
-    if (!raised->matches(PyExc_Exception)) {
-      throw;  // Ctrl-C, or the end of the interpreter
-    }
-    return py::cast<std::string>(py::handle(raised->type()).attr("__name__")) + ": " +
-           py::cast<std::string>(py::str(raised->value()));
-  });
+    const py::gil_scoped_release release;
+    return problems(*kind, raised_name);
+  };
+  return what == "eviction" ? checked(registry.eviction, eviction_problems)
+                            : checked(registry.routing, routing_problems);
 }
 
 /// Kinds and names of all policies.
@@ -168,6 +176,7 @@ py::dict policies(const std::vector<std::string>& plugins, const py::list& decla
   add("admission", registry.admission);
   add("prefetch", registry.prefetch);
   add("order", registry.order);
+  add("routing", registry.routing);
   return all;
 }
 
@@ -197,7 +206,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("simulate", &simulate_text);
   module.def("sweep_points", &sweep_points);
   module.def("run_sweep_shard", &run_sweep_shard);
-  module.def("check_eviction_policy", &check_eviction_policy);
+  module.def("check_policy", &check_policy);
   module.def("policies", &policies);
 }
 

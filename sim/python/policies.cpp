@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/policy/demand_name.hpp"
+#include "sim/policy/routing.hpp"
 #include "sim/study/config/plugins.hpp"
 
 namespace kvtier::python {
@@ -51,16 +53,70 @@ std::optional<std::uint64_t> position_or_none(QueuePosition position) {
   return position == kNotQueued ? std::nullopt : std::optional(position.value);
 }
 
+/// Methods of an object of Python.
+class PythonMethods {
+ public:
+  /// The interpreter is held.
+  PythonMethods(const py::object& policy, const py::object& base) : policy_(policy), base_(base) {}
+
+  /// Null for an optional one that the class does not change, which is not called then.
+  [[nodiscard]] SharedObject operator()(const char* name, bool optional) const {
+    const bool is_own = !py::type::of(policy_).attr(name).is(base_.attr(name));
+    return optional && !is_own ? SharedObject() : shared(policy_.attr(name));
+  }
+
+ private:
+  const py::object& policy_;
+  const py::object& base_;
+};
+
+template <class F>
+void call(const SharedObject& method, const F& with) {
+  if (method) {
+    const py::gil_scoped_acquire acquire;
+    with(*method);
+  }
+}
+
+/// An AssertionError of check_invariants is a broken invariant.
+template <class F>
+void check(const std::string& name, const F& with) {
+  try {
+    with();
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_AssertionError)) {
+      throw;
+    }
+    throw InvariantError(fmt::format("{}.check_invariants: {}", name, error.what()));
+  }
+}
+
+const char* phase_name(RoutingPhase phase) {
+  return phase == RoutingPhase::both      ? "both"
+         : phase == RoutingPhase::prefill ? "prefill"
+                                          : "decode";
+}
+
+const char* medium_name(BlockMedium medium) {
+  return medium == BlockMedium::gpu ? "gpu" : medium == BlockMedium::host ? "host" : "disk";
+}
+
+std::vector<std::uint64_t> values_of(std::span<const BlockHash> blocks) {
+  std::vector<std::uint64_t> values;
+  values.reserve(blocks.size());
+  for (const BlockHash block : blocks) {
+    values.push_back(block.value);
+  }
+  return values;
+}
+
 /// An eviction policy whose decisions an object of Python makes.
 class PythonEviction final : public EvictionPolicy {
  public:
-  /// The interpreter is held. Methods that the class does not change are not called.
+  /// The interpreter is held.
   PythonEviction(std::string name, const py::object& policy, const py::object& base)
       : name_(std::move(name)) {
-    const auto method = [&](const char* method_name, bool optional) {
-      const bool is_own = !py::type::of(policy).attr(method_name).is(base.attr(method_name));
-      return optional && !is_own ? SharedObject() : shared(policy.attr(method_name));
-    };
+    const PythonMethods method(policy, base);
     on_start_ = method("on_start", true);
     on_insert_ = method("on_insert", false);
     on_hit_ = method("on_hit", true);
@@ -149,25 +205,10 @@ class PythonEviction final : public EvictionPolicy {
     tier.for_each_resident([&](const EntryView& entry, bool offered) {
       residents.append(py::make_tuple(entry, offered));
     });
-    try {
-      (*check_invariants_)(residents);
-    } catch (const py::error_already_set& error) {
-      if (!error.matches(PyExc_AssertionError)) {
-        throw;
-      }
-      throw InvariantError(fmt::format("{}.check_invariants: {}", name_, error.what()));
-    }
+    check(name_, [&] { (*check_invariants_)(residents); });
   }
 
  private:
-  template <class F>
-  void call(const SharedObject& method, const F& with) {
-    if (method) {
-      const py::gil_scoped_acquire acquire;
-      with(*method);
-    }
-  }
-
   std::string name_;
   /// Read and written by who holds the interpreter.
   std::shared_ptr<bool> running_ = std::make_shared<bool>(true);
@@ -184,21 +225,146 @@ class PythonEviction final : public EvictionPolicy {
   SharedObject check_invariants_;
 };
 
+/// A request, which Python may keep.
+struct ShownRouted {
+  RoutedRequest request;
+  std::vector<std::uint64_t> blocks;
+};
+
+ShownRouted shown(const RoutedRequest& request) {
+  ShownRouted copy{request, {}};
+  copy.blocks = values_of(request.blocks);
+  copy.request.blocks = {};
+  return copy;
+}
+
+/// The view of one call. Python may keep it for longer, but not use it.
+struct ShownRouting {
+  const RoutingView* view;
+  [[nodiscard]] const RoutingView& get() const {
+    if (view == nullptr) {
+      throw std::runtime_error("view: its choose() is over");
+    }
+    return *view;
+  }
+};
+
+std::optional<std::uint32_t> instance_or_none(InstanceId instance) {
+  return instance.valid() ? std::optional(instance.value) : std::nullopt;
+}
+
+/// A routing policy whose decisions an object of Python makes.
+class PythonRouting final : public RoutingPolicy {
+ public:
+  /// The interpreter is held.
+  PythonRouting(std::string name, const py::object& policy, const py::object& base)
+      : name_(std::move(name)) {
+    needs_.blocks = policy.attr("blocks").cast<bool>();
+    needs_.block_events = policy.attr("block_events").cast<bool>();
+    const PythonMethods method(policy, base);
+    on_start_ = method("on_start", true);
+    on_joined_ = method("on_joined", true);
+    on_lost_ = method("on_lost", true);
+    on_load_ = method("on_load", true);
+    choose_ = method("choose", false);
+    on_dispatched_ = method("on_dispatched", true);
+    on_first_token_ = method("on_first_token", true);
+    on_finished_ = method("on_finished", true);
+    on_blocks_stored_ = method("on_blocks_stored", true);
+    on_blocks_removed_ = method("on_blocks_removed", true);
+    check_invariants_ = method("check_invariants", true);
+  }
+
+  [[nodiscard]] RoutingNeeds needs() const override { return needs_; }
+  void on_start(const RoutingFacts& facts) override {
+    call(on_start_, [&](const py::object& method) {
+      method(facts.instances, facts.block_tokens.value, phase_name(facts.phase));
+    });
+  }
+  void on_joined(InstanceId instance, SimTime now) override {
+    call(on_joined_, [&](const py::object& method) { method(instance.value, now.ns); });
+  }
+  void on_lost(InstanceId instance, SimTime now) override {
+    call(on_lost_, [&](const py::object& method) { method(instance.value, now.ns); });
+  }
+  void on_load(InstanceId instance, const InstanceLoad& load, SimTime now) override {
+    call(on_load_, [&](const py::object& method) { method(instance.value, load, now.ns); });
+  }
+  InstanceId choose(const RoutedRequest& request, const RoutingView& view) override {
+    const py::gil_scoped_acquire acquire;
+    const auto seen = std::make_shared<ShownRouting>(ShownRouting{&view});
+    const auto end = [](ShownRouting* over) { over->view = nullptr; };
+    const std::unique_ptr<ShownRouting, decltype(end)> during(seen.get(), end);
+    const py::object chosen = (*choose_)(shown(request), seen);
+    if (py::isinstance<py::int_>(chosen)) {
+      for (const InstanceId candidate : view.candidates) {
+        if (chosen.equal(py::int_(candidate.value))) {
+          return candidate;
+        }
+      }
+    }
+    throw py::value_error(fmt::format("{}.choose: expected one of the candidates, got {}", name_,
+                                      py::repr(chosen).cast<std::string>()));
+  }
+  void on_dispatched(const RoutedRequest& request, InstanceId instance, SimTime now) override {
+    call(on_dispatched_,
+         [&](const py::object& method) { method(shown(request), instance.value, now.ns); });
+  }
+  void on_first_token(std::uint64_t request, InstanceId instance, SimTime now) override {
+    call(on_first_token_,
+         [&](const py::object& method) { method(request, instance.value, now.ns); });
+  }
+  void on_finished(std::uint64_t request, InstanceId instance, SimTime now) override {
+    call(on_finished_, [&](const py::object& method) { method(request, instance.value, now.ns); });
+  }
+  void on_blocks_stored(InstanceId instance, BlockMedium medium, std::span<const BlockHash> blocks,
+                        SimTime now) override {
+    call(on_blocks_stored_, [&](const py::object& method) {
+      method(instance_or_none(instance), medium_name(medium), values_of(blocks), now.ns);
+    });
+  }
+  void on_blocks_removed(InstanceId instance, BlockMedium medium, std::span<const BlockHash> blocks,
+                         SimTime now) override {
+    call(on_blocks_removed_, [&](const py::object& method) {
+      method(instance_or_none(instance), medium_name(medium), values_of(blocks), now.ns);
+    });
+  }
+  void check_invariants(std::int64_t requests_in_flight) const override {
+    call(check_invariants_,
+         [&](const py::object& method) { check(name_, [&] { method(requests_in_flight); }); });
+  }
+
+ private:
+  std::string name_;
+  RoutingNeeds needs_;
+  SharedObject on_start_;
+  SharedObject on_joined_;
+  SharedObject on_lost_;
+  SharedObject on_load_;
+  SharedObject choose_;
+  SharedObject on_dispatched_;
+  SharedObject on_first_token_;
+  SharedObject on_finished_;
+  SharedObject on_blocks_stored_;
+  SharedObject on_blocks_removed_;
+  SharedObject check_invariants_;
+};
+
 /// Ctrl-C, or the end of the interpreter: no std::exception, of which checks make a policy's fault.
 struct Interruption {
   std::shared_ptr<py::error_already_set> error;
 };
 
-PolicyKind<EvictionPolicy> kind_of(const py::object& declaration) {
+template <class Interface, class Policy>
+PolicyKind<Interface> kind_of(const py::object& declaration) {
   const auto text = [&](const char* name) { return declaration.attr(name).cast<std::string>(); };
-  PolicyKind<EvictionPolicy> kind{
-      .name = text("name"),
-      .summary = text("summary"),
-      .source = text("source"),
-      .knowledge = Knowledge::online,
-      .parts_of_entries = declaration.attr("parts_of_entries").cast<bool>(),
-      .parameters = {},
-      .make = nullptr};
+  PolicyKind<Interface> kind{.name = text("name"),
+                             .summary = text("summary"),
+                             .source = text("source"),
+                             .knowledge = Knowledge::online,
+                             .parts_of_entries = declaration.attr("parts_of_entries").cast<bool>(),
+                             .parameters = {},
+                             .make = nullptr};
   const std::string knowledge = text("knowledge");
   for (const Knowledge known : {Knowledge::look_ahead, Knowledge::oracle}) {
     kind.knowledge = knowledge == to_string(known) ? known : kind.knowledge;
@@ -222,7 +388,7 @@ PolicyKind<EvictionPolicy> kind_of(const py::object& declaration) {
       arguments[py::str(key)] = value;
     }
     try {
-      return std::make_unique<PythonEviction>(name, (*type)(**arguments), *base);
+      return std::make_unique<Policy>(name, (*type)(**arguments), *base);
     } catch (const py::error_already_set& error) {
       if (error.matches(PyExc_Exception)) {
         throw;
@@ -237,12 +403,21 @@ PolicyKind<EvictionPolicy> kind_of(const py::object& declaration) {
 
 PolicyRegistry make_registry(const std::vector<std::string>& plugins, const py::list& declared) {
   PolicyRegistry registry = load_policies(plugins);
-  PolicyRegistry added;
-  for (const py::handle declaration : declared) {
-    added.eviction.push_back(kind_of(py::reinterpret_borrow<py::object>(declaration)));
+  PolicyRegistry eviction;
+  PolicyRegistry routing;
+  for (const py::handle each : declared) {
+    const auto declaration = py::reinterpret_borrow<py::object>(each);
+    if (declaration.attr("kind").cast<std::string>() == "eviction") {
+      eviction.eviction.push_back(kind_of<EvictionPolicy, PythonEviction>(declaration));
+    } else {
+      routing.routing.push_back(kind_of<RoutingPolicy, PythonRouting>(declaration));
+    }
   }
   std::vector<std::string> problems =
-      add_policies(registry, std::move(added), "register_eviction_policy");
+      add_policies(registry, std::move(eviction), "register_eviction_policy");
+  const std::vector<std::string> more =
+      add_policies(registry, std::move(routing), "register_routing_policy");
+  problems.insert(problems.end(), more.begin(), more.end());
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
@@ -303,6 +478,65 @@ void bind_views(py::module_& module) {
           py::arg("entry"), py::arg("keep") = 0,
           "Adds what the entry holds behind its first `keep` tokens. Returns the tokens that it "
           "keeps.");
+  py::class_<ShownRouted>(module, "RoutedRequest", "A request as it reaches the router.")
+      .def_property_readonly("id", [](const ShownRouted& r) { return r.request.id; })
+      .def_property_readonly("session",
+                             [](const ShownRouted& r) {
+                               return r.request.session == kNoSession
+                                          ? std::nullopt
+                                          : std::optional(r.request.session);
+                             })
+      .def_property_readonly("request_class",
+                             [](const ShownRouted& r) { return r.request.request_class; })
+      .def_property_readonly("priority", [](const ShownRouted& r) { return r.request.priority; })
+      .def_property_readonly("prompt", [](const ShownRouted& r) { return r.request.prompt.value; })
+      .def_property_readonly("blocks", [](const ShownRouted& r) { return r.blocks; });
+  py::class_<InstanceLoad>(module, "InstanceLoad", "An instance as its last report shows it.")
+      .def_property_readonly("requests", [](const InstanceLoad& l) { return l.requests; })
+      .def_property_readonly("waiting", [](const InstanceLoad& l) { return l.waiting; })
+      .def_property_readonly("prefill_tokens",
+                             [](const InstanceLoad& l) { return l.prefill_tokens.value; })
+      .def_property_readonly("uncached_prefill_tokens",
+                             [](const InstanceLoad& l) { return l.uncached_prefill_tokens.value; })
+      .def_property_readonly("prefill_blocks",
+                             [](const InstanceLoad& l) { return l.prefill_blocks; })
+      .def_property_readonly("decode_blocks", [](const InstanceLoad& l) { return l.decode_blocks; })
+      .def_property_readonly("kv_blocks", [](const InstanceLoad& l) { return l.kv_blocks; })
+      .def_property_readonly("kv_blocks_capacity",
+                             [](const InstanceLoad& l) { return l.kv_blocks_capacity; })
+      .def_property_readonly("alive", [](const InstanceLoad& l) { return l.alive; });
+  py::class_<ShownRouting, std::shared_ptr<ShownRouting>>(
+      module, "RoutingView", "What a policy may see when it chooses; times in nanoseconds.")
+      .def_property_readonly("now", [](const ShownRouting& v) { return v.get().now.ns; })
+      .def_property_readonly("candidates",
+                             [](const ShownRouting& v) {
+                               std::vector<std::uint32_t> candidates;
+                               for (const InstanceId instance : v.get().candidates) {
+                                 candidates.push_back(instance.value);
+                               }
+                               return candidates;
+                             })
+      .def(
+          "load",
+          [](const ShownRouting& v, std::uint32_t instance) {
+            if (instance >= v.get().loads.size()) {
+              throw py::index_error(fmt::format("there is no instance {}", instance));
+            }
+            return v.get().load(InstanceId{instance});
+          },
+          py::arg("instance"), "The InstanceLoad of any instance of the group.")
+      .def(
+          "random", [](const ShownRouting& v) { return v.get().random->uniform(); },
+          "A random number from 0 to 1, 1 excluded; the same for the same seed.")
+      .def(
+          "random_index",
+          [](const ShownRouting& v, std::int64_t bound) {
+            if (bound < 1) {
+              throw py::value_error("bound: expected a whole number > 0");
+            }
+            return v.get().random->index(bound);
+          },
+          py::arg("bound"), "A random whole number from 0 to bound - 1.");
 }
 
 }  // namespace kvtier::python

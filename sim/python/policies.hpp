@@ -9,12 +9,13 @@
 
 namespace kvtier::python {
 
-/// The policies of the program, of `plugins` (paths of libraries), and eviction policies written in
-/// Python: `declared` is a list of kvtier.eviction.Declaration. Throws ConfigError.
+/// The policies of the program, of `plugins` (paths of libraries), and eviction and routing
+/// policies written in Python: `declared` is a list of kvtier.declared.Declaration. Throws
+/// ConfigError.
 [[nodiscard]] PolicyRegistry make_registry(const std::vector<std::string>& plugins,
                                            const pybind11::list& declared);
 
-/// What policies written in Python are shown.
+/// Views of policies written in Python.
 void bind_views(pybind11::module_& module);
 
 }  // namespace kvtier::python

@@ -58,7 +58,10 @@ class Accesses {
   /// Streams that neither this turn nor a later one names.
   [[nodiscard]] std::vector<StreamId> take_ended() { return contexts_.take_ended(); }
   /// Closes those of which the store has nothing left.
-  void close_ended(const Store& store) { contexts_.close_ended(store); }
+  template <class Remembers>
+  void close_ended(Remembers remembers) {
+    contexts_.close_ended(remembers);
+  }
   [[nodiscard]] const WorkloadStatistics& statistics() const { return order_.statistics(); }
 
  private:

@@ -155,7 +155,7 @@ class Curve {
     Accesses accesses(*source, fitter_);
     PrefixStack stack(accesses.streams(), options_.block, options_.sampling_rate);
     HitCurve curve;
-    // Of blocks that are not asked for. A look-up of them alone hits as many of them.
+    // Hits of blocks that are not asked for. A look-up of only these hits as many.
     HitCurve found;
     // Capacities from which on whole prompts are hit, and the tokens that their last blocks lack.
     std::vector<std::pair<std::int64_t, std::int64_t>> lacking;

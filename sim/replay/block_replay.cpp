@@ -9,9 +9,11 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/replay/accesses.hpp"
+#include "sim/serving/cluster_router.hpp"
 #include "sim/serving/history.hpp"
 #include "sim/serving/result.hpp"
 #include "sim/serving/store_rules.hpp"
@@ -22,10 +24,15 @@
 namespace kvtier {
 namespace {
 
-std::unique_ptr<Store> store_of(const StoreRules& rules, const Streams& streams,
-                                const PolicyRegistry& registry, bool plain) {
-  return plain ? make_reference_store(rules, streams, registry)
-               : make_store(rules, streams, registry);
+std::vector<std::unique_ptr<Store>> stores_of(const StoreRules& rules, const Streams& streams,
+                                              const PolicyRegistry& registry, bool plain,
+                                              std::size_t instances) {
+  return plain ? make_reference_stores(rules, streams, registry, instances)
+               : make_stores(rules, streams, registry, instances);
+}
+
+BlockMedium routed_medium(const std::string& tier) {
+  return tier == "hbm" ? BlockMedium::gpu : tier == "ssd" ? BlockMedium::disk : BlockMedium::host;
 }
 
 Tokens whole_blocks(Tokens tokens, Tokens block) {
@@ -57,14 +64,20 @@ class BlockReplay {
         chunk_(config.system.blocks->chunk),
         fitter_(config),
         accesses_(source, &fitter_, true),
-        store_(store_of(rules_, accesses_.streams(), registry, plain)),
-        steps_(*store_),
         hold_(config.serving.hold_requests),
         found_(rules_.pools.size()),
         of_classes_(config.workload.mix.size(), found_) {
     for (const MixMember& member : config.workload.mix) {
       classes_.push_back(member.name);
     }
+    for (auto& store : stores_of(rules_, accesses_.streams(), registry, plain,
+                                 static_cast<std::size_t>(config.cluster.instances))) {
+      instances_.push_back(std::make_unique<InstanceReplay>(std::move(store), rules_.pools.size()));
+    }
+    if (is_cluster(config)) {
+      begin_routing(config, registry);
+    }
+    enter(0);
     if (partial_blocks_ && !accesses_.named()) {
       throw ConfigError(
           "/system/blocks/partial_blocks: expected false: only a trace that names its blocks says "
@@ -78,6 +91,17 @@ class BlockReplay {
   std::vector<Tokens> turn(bool measured) {
     const TurnContent& content = accesses_.content();
     Context prompt = content.prompt;
+    std::uint64_t routed = 0;
+    if (router_) {
+      router_->set_now(accesses_.now());
+      enter(router_
+                ->route({.session = static_cast<std::uint64_t>(accesses_.session().id),
+                         .priority = accesses_.session().priority,
+                         .prompt = prompt.tokens,
+                         .context = prompt},
+                        routed)
+                .value);
+    }
     store_->advance(accesses_.now());
     if (partial_blocks_) {
       prompt.tokens = whole_blocks(prompt.tokens, block_);
@@ -94,7 +118,7 @@ class BlockReplay {
       room = {.taken = match.by_pool[0],
               .needed = step_end(match.by_pool[0] + behind, prompt.tokens)};
     }
-    if (std::ssize(held_) == hold_ && hold_ > 0) {
+    if (std::ssize(*held_) == hold_ && hold_ > 0) {
       end_oldest();
     }
     auto request = store_->acquire(prompt, room, match);
@@ -107,18 +131,25 @@ class BlockReplay {
     if (is_tree_) {
       grow(*request, {prompt.stream, step_end(match.tokens, prompt.tokens)});
     }
-    steps_.begin(*request);
+    steps_->begin(*request);
     compute(*request, match.tokens, prompt.tokens);
     match.count_fetched(fetched);
     if (responses_ && content.whole.tokens > prompt.tokens) {
       grow(*request, content.whole);
       respond(*request, prompt.tokens, content.whole.tokens);
     }
-    held_.emplace_back(*request, responses_ ? content.whole.tokens : prompt.tokens);
+    held_->emplace_back(*request, responses_ ? content.whole.tokens : prompt.tokens);
     if (hold_ == 0) {
       end_oldest();
     }
-    accesses_.close_ended(*store_);
+    accesses_.close_ended([this](StreamId stream) {
+      return std::any_of(instances_.begin(), instances_.end(),
+                         [&](const auto& one) { return one->store->remembers(stream); });
+    });
+    if (router_) {
+      router_->first_token(routed, InstanceId{static_cast<std::uint32_t>(instance_)});
+      router_->finished(routed, InstanceId{static_cast<std::uint32_t>(instance_)});
+    }
     // A key of a partial block says that no token follows in it.
     Tokens beyond = prompt.tokens - content.prompt.tokens;
     for (std::size_t i = match.by_pool.size(); i-- > 0 && match.tokens == prompt.tokens;) {
@@ -128,6 +159,9 @@ class BlockReplay {
     }
     if (measured) {
       count(found_, content.prompt.tokens, prompt.tokens, match);
+      if (router_) {
+        count(instances_[instance_]->found, content.prompt.tokens, prompt.tokens, match);
+      }
       if (!of_classes_.empty()) {
         count(of_classes_[static_cast<std::size_t>(accesses_.session().workload_class)],
               content.prompt.tokens, prompt.tokens, match);
@@ -142,28 +176,82 @@ class BlockReplay {
       json["classes"][classes_[i]] = hits(of_classes_[i]);
     }
     for (std::size_t i = 0; i < rules_.pools.size(); ++i) {
-      const PoolCounters counters = store_->counters(i);
+      PoolCounters counters;
+      std::int64_t resident = 0;
+      for (const auto& one : instances_) {
+        const PoolCounters own = one->store->counters(i);
+        counters.inserted += own.inserted;
+        counters.evicted += own.evicted;
+        counters.demoted += own.demoted;
+        counters.skipped += own.skipped;
+        resident += one->store->resident_blocks(i);
+      }
       const PoolRules& pool = rules_.pools[i];
       json["tiers"][pool.name] = {{"block_tokens", pool.block.value},
-                                  {"capacity_blocks", pool.capacity},
-                                  {"resident_blocks", store_->resident_blocks(i)},
+                                  {"capacity_blocks", pool.capacity * std::ssize(instances_)},
+                                  {"resident_blocks", resident},
                                   {"inserted_blocks", counters.inserted},
                                   {"evicted_blocks", counters.evicted},
                                   {"demoted_blocks", counters.demoted},
                                   {"skipped_blocks", counters.skipped}};
     }
+    for (std::size_t i = 0; router_ && i < instances_.size(); ++i) {
+      Json of_instance = hits(instances_[i]->found);
+      of_instance["instance"] = i;
+      json["instances"].push_back(std::move(of_instance));
+    }
     return json;
   }
-  [[nodiscard]] const Store& store() const { return *store_; }
+  void check_invariants() const {
+    for (const auto& one : instances_) {
+      one->store->check_invariants();
+    }
+    if (router_) {
+      router_->check_invariants(0);
+    }
+  }
   [[nodiscard]] std::int64_t turns() const { return found_.turns; }
 
  private:
+  /// The stores of one instance, and what was found there.
+  struct InstanceReplay {
+    std::unique_ptr<Store> store;
+    OffloadSteps steps;
+    /// Requests that hold memory, with their tokens of KV.
+    std::deque<std::pair<RequestId, Tokens>> held;
+    Found found;
+
+    InstanceReplay(std::unique_ptr<Store> own, std::size_t tiers)
+        : store(std::move(own)), steps(*store), found(tiers) {}
+  };
+
+  void begin_routing(const RunConfig& config, const PolicyRegistry& registry) {
+    router_.emplace(ClusterRouter::Setup{
+        .config = &config, .registry = &registry, .streams = &accesses_.streams()});
+    std::vector<BlockMedium> media;
+    for (const PoolRules& pool : rules_.pools) {
+      media.push_back(routed_medium(pool.name));
+    }
+    router_->set_media(std::move(media));
+    for (std::size_t i = 0; router_->wants_block_events() && i < instances_.size(); ++i) {
+      const bool tells = instances_[i]->store->set_listener(
+          &router_->listener(InstanceId{static_cast<std::uint32_t>(i)}));
+      KVTIER_ASSERT(tells, "the config was checked");
+    }
+  }
+  /// The turn at hand is replayed on this instance.
+  void enter(std::size_t instance) {
+    instance_ = instance;
+    store_ = instances_[instance]->store.get();
+    steps_ = &instances_[instance]->steps;
+    held_ = &instances_[instance]->held;
+  }
   /// Copies that keep nodes where they are end, or the oldest request does. False: there is none.
   [[nodiscard]] bool make_way() {
     if (is_tree_ && finish_copies(*store_)) {
       return true;
     }
-    if (held_.empty()) {
+    if (held_->empty()) {
       return false;
     }
     end_oldest();
@@ -171,10 +259,10 @@ class BlockReplay {
   }
   /// Its memory is free.
   void end_oldest() {
-    const auto [request, tokens] = held_.front();
-    held_.pop_front();
+    const auto [request, tokens] = held_->front();
+    held_->pop_front();
     store_->release(request);
-    steps_.end(request, tokens);
+    steps_->end(request, tokens);
   }
   [[nodiscard]] Json hits(const Found& found) const {
     Json json{{"turns", found.turns},
@@ -197,13 +285,13 @@ class BlockReplay {
   void compute(RequestId request, Tokens found, Tokens prompt) {
     const StreamId stream = accesses_.content().prompt.stream;
     Tokens end = step_end(found, prompt);
-    steps_.compute(request, end);
+    steps_->compute(request, end);
     while (end < prompt) {
       end = step_end(end, prompt);
       if (is_tree_) {
         grow(request, {stream, end});
       }
-      steps_.compute(request, end);
+      steps_->compute(request, end);
     }
   }
   void grow(RequestId request, const Context& context) {
@@ -218,11 +306,11 @@ class BlockReplay {
     if (store_->offloads() && !rules_.edges.front().prompts_only) {
       const Tokens block = rules_.pools[1].block;
       for (Tokens end = block * (prompt.value / block.value + 1); end < whole; end += block) {
-        steps_.compute(request, end);
-        steps_.compute(request, std::min(end + Tokens(1), whole));
+        steps_->compute(request, end);
+        steps_->compute(request, std::min(end + Tokens(1), whole));
       }
     }
-    steps_.compute(request, whole);
+    steps_->compute(request, whole);
   }
   [[noreturn]] void throw_no_room(Tokens tokens) {
     throw ConfigError(fmt::format(
@@ -262,10 +350,15 @@ class BlockReplay {
   std::optional<Tokens> chunk_;
   TurnFitter fitter_;
   Accesses accesses_;
-  std::unique_ptr<Store> store_;
-  OffloadSteps steps_;
-  /// Requests that hold memory, with their tokens of KV, and how many may (0: none do).
-  std::deque<std::pair<RequestId, Tokens>> held_;
+  std::vector<std::unique_ptr<InstanceReplay>> instances_;
+  /// For clusters.
+  std::optional<ClusterRouter> router_;
+  std::size_t instance_ = 0;
+  /// Those of the instance.
+  Store* store_ = nullptr;
+  OffloadSteps* steps_ = nullptr;
+  std::deque<std::pair<RequestId, Tokens>>* held_ = nullptr;
+  /// How many requests may hold memory (0: none do).
   std::int64_t hold_;
   Found found_;
   /// By class of a mix of workloads.
@@ -296,7 +389,7 @@ Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyR
       options.progress(turns);
     }
   }
-  replay.store().check_invariants();
+  replay.check_invariants();
   if (replay.turns() == 0) {
     throw ConfigError(
         fmt::format("/workload/warmup_turns: expected less than the workload's {} turns, got {}",

@@ -16,7 +16,7 @@
 namespace kvtier {
 namespace {
 
-/// What the fastest tier of the config would charge, or one of whole tokens if there is none.
+/// Charges of the config's fastest tier, or of a tier of whole tokens if there is none.
 class EntrySize {
  public:
   explicit EntrySize(const RunConfig& config)
@@ -64,7 +64,7 @@ bool is_sampled(std::int64_t session, double rate) {
 void check_curve(const RunConfig& config, const PolicyRegistry& registry) {
   Problems problems;
   check_run_config(config, registry, problems);
-  check_one_replica(config, "a miss-ratio curve", problems);
+  check_one_instance(config, "a miss-ratio curve", problems);
   if (config.system.sharing == Sharing::prompts) {
     problems.add("/system/sharing",
                  "a miss-ratio curve is of sessions that share nothing, expected \"none\"");

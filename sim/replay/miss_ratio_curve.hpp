@@ -10,7 +10,7 @@ struct MissRatioOptions {
   /// Share of the sessions that is looked at (SHARDS: Waldspurger, Park, Garthwaite and Ahmad,
   /// FAST 2015), chosen by a hash of their numbers.
   double sampling_rate = 1;
-  /// Where the curve is wanted; empty: four for each doubling, as far as it falls.
+  /// Capacities of the curve; empty: four for each doubling, as far as the curve falls.
   std::vector<Bytes> capacities;
 };
 

@@ -85,7 +85,12 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
                       const RunOptions& options) {
   Problems problems;
   check_run_config(config, registry, problems);
-  check_one_replica(config, "an untimed replay", problems);
+  if (!config.system.blocks) {
+    check_one_instance(config, "an untimed replay of sessions", problems);
+  } else if (!config.cluster.lost.empty() || !config.cluster.slow.empty()) {
+    problems.add("/cluster",
+                 "expected no lost and no slow instance, an untimed replay has no clock");
+  }
   for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
     const auto* kind = find_policy(registry.eviction, tier.eviction.name);
     if (kind != nullptr && kind->knowledge == Knowledge::oracle &&

@@ -26,7 +26,7 @@ double sum_of_squares(const std::vector<double>& values) {
   return sum;
 }
 
-/// Of values whose mean is about 0.
+/// Correlation of neighbours, of values whose mean is about 0.
 double lag_1(const std::vector<double>& values) {
   double sum = 0;
   for (std::size_t i = 1; i < values.size(); ++i) {
@@ -78,8 +78,8 @@ std::optional<BatchMeans::Interval> BatchMeans::interval(double RunningTotals::*
 
 BatchMeans::Interval BatchMeans::interval_of(const Total& part, const Total& whole) const {
   const auto batch_count = static_cast<std::size_t>(batches());
-  // What a half's part has beyond the ratio of all: the spread of these sums is that of the ratio's
-  // numerator and denominator together (the ratio estimator of survey sampling).
+  // The excess of a half's part over the ratio of all: the spread of these sums is that of the
+  // ratio's numerator and denominator together (the ratio estimator of survey sampling).
   const RunningTotals& all = ends_[2 * batch_count - 1];
   const double ratio = part(all) / whole(all);
   std::vector<double> halves;

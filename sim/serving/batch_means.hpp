@@ -49,8 +49,8 @@ class BatchMeans {
     double half_width = 0;
     Trust trust;
   };
-  /// Of the ratio of two sums, such as waiting time to turns; nullopt for less than two batches or
-  /// where the second sum is 0.
+  /// Interval of the ratio of two sums, such as waiting time to turns; nullopt for less than two
+  /// batches or where the second sum is 0.
   [[nodiscard]] std::optional<Interval> interval(double RunningTotals::*part,
                                                  double RunningTotals::*whole) const;
 
@@ -59,9 +59,9 @@ class BatchMeans {
     std::int64_t high = 0;
     Trust trust;
   };
-  /// Of quantile `q` of `ttft`, which is that of the whole run: the quantiles of the ends of the
-  /// interval that the share of turns up to it has (Woodruff, Journal of the American Statistical
-  /// Association 47, 1952). nullopt for less than two batches.
+  /// Interval of quantile `q` of `ttft`, which is that of the whole run: the quantiles of the ends
+  /// of the interval that the share of turns up to it has (Woodruff, Journal of the American
+  /// Statistical Association 47, 1952). nullopt for less than two batches.
   [[nodiscard]] std::optional<QuantileInterval> quantile_interval(const Histogram& ttft,
                                                                   double q) const;
 
@@ -72,7 +72,8 @@ class BatchMeans {
   static constexpr std::size_t kMostHalves = 64;
 
   using Total = std::function<double(const RunningTotals&)>;
-  /// Of the ratio of two totals, the second of which is above 0. There are at least two batches.
+  /// Interval of the ratio of two totals, the second of which is above 0. There are at least two
+  /// batches.
   [[nodiscard]] Interval interval_of(const Total& part, const Total& whole) const;
 
   /// Totals at the ends of halves of batches.

@@ -10,6 +10,8 @@
 
 namespace kvtier {
 
+class Store;
+
 /// Marks in the cookies of transfers: whose they are. The batcher knows its own.
 inline constexpr std::uint64_t kOwnTransfer = std::uint64_t{1} << 56;
 inline constexpr std::uint64_t kTierTransfer = std::uint64_t{2} << 56;
@@ -87,6 +89,14 @@ class Batcher {
   [[nodiscard]] virtual std::int64_t preemptions() const = 0;
   /// Over the whole run, by admission; null if the system has no blocks that requests share.
   [[nodiscard]] virtual const BlockHits* block_hits() const { return nullptr; }
+  // For requests that another instance prefills or goes on with (Requests::fetches_kv, keeps_kv).
+
+  /// KV that the request waited for has arrived.
+  virtual void on_arrived(SessionSlot) {}
+  /// KV of a request that has ended need not be kept any more; by its number.
+  virtual void let_go_kept(std::uint32_t /*request*/) {}
+  /// For systems of blocks.
+  [[nodiscard]] virtual Store* block_store() { return nullptr; }
   /// Throws InvariantError if the books of the stored KV do not agree.
   virtual void check_invariants() const = 0;
 };

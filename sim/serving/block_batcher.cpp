@@ -39,6 +39,9 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       unequal_up_to_layers_(has_unequal_layers(config_) ? stored_kv_up_to_layers(config_)
                                                         : std::vector<Bytes>()),
       saves_block_(config_.system.save.mode == SaveMode::blocking),
+      whole_response_(config_.system.blocks->whole_response),
+      delays_duplicates_(config_.system.blocks->delays_duplicates),
+      predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
       budget_(token_budget(config_)),
       chunk_(config_.system.blocks->chunk.value_or(budget_)) {
   const StoreRules rules = store_rules(config_);
@@ -69,6 +72,10 @@ void BlockBatcher::on_turn(SessionSlot slot) {
   Work& work = work_[slot] = Work{};
   work.content = contexts_.of(slot, requests_.tokens(slot));
   work.prompt = work.content.prompt.tokens;
+  if (requests_.is_dispatched()) [[unlikely]] {
+    work.fetches_kv = requests_.fetches_kv(slot);
+    requests_.note_cached(slot, store_->match(work.content.prompt).tokens);
+  }
 }
 
 void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
@@ -157,7 +164,7 @@ void BlockBatcher::check_invariants() const {
   KVTIER_ASSERT(tiers_.front()->total() == bytes(0, capacity_ - free.empty) &&
                     tiers_.front()->used(Account::running) == bytes(0, capacity_ - free.available),
                 "HBM has running requests and stored blocks");
-  KVTIER_ASSERT(ended_.empty() && begun_.empty() && !any_copies(),
+  KVTIER_ASSERT(ended_.empty() && begun_.empty() && kept_.empty() && !any_copies(),
                 "the tier behind knows of all that ended");
 }
 
@@ -197,7 +204,8 @@ bool BlockBatcher::has_candidate() const {
 
 /// Nothing runs, and all that ended has been written.
 bool BlockBatcher::is_idle() const {
-  return running_.empty() && loading_.empty() && ended_.empty() && begun_.empty() && !any_copies();
+  return running_.empty() && loading_.empty() && ended_.empty() && begun_.empty() &&
+         kept_.empty() && !any_copies();
 }
 
 void BlockBatcher::note_wait() {
@@ -480,11 +488,74 @@ void BlockBatcher::admit_all(Tokens& budget) {
   }
 }
 
-BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
+BlockBatcher::Admitted BlockBatcher::admit_to_fetch(SessionSlot slot) {
   Work& work = work_[slot];
   const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
-  if (match.waits) {
+  const Room room{.taken = work.prompt,
+                  .needed = work.prompt,
+                  .watermark = running_.empty() ? 0 : watermark_,
+                  .reserved = reserved_blocks(),
+                  .arrives = true};
+  if (!acquire(slot, room, match)) {
+    return Admitted::no_room;
+  }
+  work.fetches_kv = false;
+  // The last token is computed again, with which the response begins.
+  work.computed = work.prompt - Tokens(1);
+  work.loads = Tokens(0);
+  work.loading = match.tokens < work.computed;
+  if (by_priority_) {
+    insert(loading_, slot);
+  } else {
+    loading_.push_back(slot);
+  }
+  if (work.loading) {
+    requests_.fetch(slot, work.prompt - match.tokens);
+  } else {
+    requests_.fetch(slot, Tokens(0));
+  }
+  return Admitted::loads;
+}
+
+void BlockBatcher::on_arrived(SessionSlot slot) {
+  work_[slot].loading = false;
+  stop_decode();
+  if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
+    backend_.set_timer(backend_.now(), kBatcherTimer);
+  }
+  proceed();
+}
+
+void BlockBatcher::keep(SessionSlot slot) {
+  const Work& work = work_[slot];
+  kept_.emplace(requests_.number(slot), Kept{work.id, context(work, work.held)});
+  leave_running(slot);
+}
+
+void BlockBatcher::let_go_kept(std::uint32_t request) {
+  const auto found = kept_.find(request);
+  KVTIER_ASSERT(found != kept_.end(), "KV that is let go was kept");
+  const bool grown = store_->grow(found->second.id, found->second.context);
+  KVTIER_ASSERT(grown, "it has memory for what it holds");
+  store_->release(found->second.id);
+  kept_.erase(found);
+  lacks_room_ = false;
+  settle();
+  if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
+    backend_.set_timer(backend_.now(), kBatcherTimer);
+  }
+  proceed();
+}
+
+BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
+  Work& work = work_[slot];
+  if (work.fetches_kv) [[unlikely]] {
+    return admit_to_fetch(slot);
+  }
+  const Context prompt = prompt_of(slot);
+  Match match = store_->match(prompt);
+  if (match.waits || (delays_duplicates_ && is_being_computed(slot, match))) {
     return Admitted::later;
   }
   const Tokens behind = match.tokens - match.by_pool[0];
@@ -492,10 +563,11 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   const Tokens chunk = std::min({budget, chunk_, work.prompt - known});
   const bool waits = loads_alone_ && behind.value > 0;
   // A release says that all of it has KV, so a request that waits takes no more than it found.
-  const Room room{.taken = waits ? match.tokens : std::max(match.tokens, known + chunk),
-                  .needed = work.prompt,
-                  .watermark = running_.empty() ? 0 : watermark_,
-                  .reserved = waits ? reserved_blocks() : 0};
+  const Room room{
+      .taken = waits ? match.tokens : std::max(match.tokens, known + chunk),
+      .needed = whole_response_ ? whole_context(slot) : work.prompt,
+      .watermark = (running_.empty() ? 0 : watermark_) + (whole_response_ ? promised_blocks() : 0),
+      .reserved = waits ? reserved_blocks() : 0};
   if (!acquire(slot, room, match)) {
     return Admitted::no_room;
   }
@@ -565,6 +637,32 @@ void BlockBatcher::run(SessionSlot slot, Tokens chunk, Tokens& budget) {
   prompts_.push_back(slot);
 }
 
+bool BlockBatcher::is_being_computed(SessionSlot slot, const Match& match) const {
+  const Tokens end((match.tokens.value / block_ + 1) * block_);
+  return std::any_of(running_.begin(), running_.end(), [&](SessionSlot other) {
+    return work_[other].computed < work_[other].prompt &&
+           contexts_.streams().common(prompt_of(other), prompt_of(slot)) >= end;
+  });
+}
+
+Tokens BlockBatcher::whole_context(SessionSlot slot) const {
+  const RequestRecord& r = requests_.request(slot);
+  const Work& work = work_[slot];
+  const Tokens response = predictor_.predict(r.session, r.turn, r.output);
+  return std::max(work.prompt,
+                  std::min(work.content.prompt.tokens + response, Tokens(capacity_ * block_)));
+}
+
+std::int64_t BlockBatcher::promised_blocks() const {
+  std::int64_t sum = 0;
+  const auto add = [&](SessionSlot slot) {
+    sum += std::max<std::int64_t>(0, blocks(whole_context(slot)) - blocks(work_[slot].held));
+  };
+  std::for_each(running_.begin(), running_.end(), add);
+  std::for_each(loading_.begin(), loading_.end(), add);
+  return sum;
+}
+
 void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
   Work& work = work_[slot];
   RequestRecord& r = requests_.request(slot);
@@ -576,6 +674,9 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
              .cause = reused < r.history ? LossCause::capacity : LossCause::none,
              .nearer = {spread ? match.by_pool[0] : Tokens(0)}};
   work.found = match.by_pool;
+  if (requests_.fetches_kv(slot)) [[unlikely]] {
+    return;  // its prompt was counted where it was computed
+  }
   ++hits_.turns;
   hits_.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
   hits_.prompt_tokens += work.prompt.value;
@@ -746,7 +847,7 @@ void BlockBatcher::finish_iteration() {
         continue;
       }
       if (work.generated.value == 0) {
-        r.first_token = now;
+        requests_.first_token(slot);
       }
       r.decode_share -= decode_per_request_;
       ++work.generated.value;
@@ -843,7 +944,11 @@ void BlockBatcher::finish_turn(SessionSlot slot) {
   if (store_->offloads()) {
     ended_.push_back({work_[slot].id, work_[slot].computed});
   }
-  let_go(slot);
+  if (requests_.keeps_kv(slot)) [[unlikely]] {
+    keep(slot);
+  } else {
+    let_go(slot);
+  }
   settle();
   contexts_.end_turn(slot, requests_.finish(slot));
   if (!store_->offloads()) {

@@ -5,10 +5,12 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/serving/batcher.hpp"
 #include "sim/serving/contexts.hpp"
+#include "sim/serving/length_predictor.hpp"
 #include "sim/serving/requests.hpp"
 #include "sim/store/store.hpp"
 
@@ -33,6 +35,10 @@ namespace kvtier {
 /// offload as they are put together; the copies begin with the next iteration. If no prompt is in
 /// work, a decode runs in one jump to the iteration at which a request ends, blocks run out, or one
 /// is offered.
+///
+/// With `/system/blocks/whole_response` a request is admitted only if its whole response has room,
+/// too, beside what running requests have still to take. With `delays_duplicates` one that would
+/// compute a block that a running request is computing is passed over until it is there.
 ///
 /// With `/serving/one_at_a_time` a request is admitted when all before it has ended and been
 /// written.
@@ -62,6 +68,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] PrefetchCounters prefetches() const override { return {}; }
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
   [[nodiscard]] const BlockHits* block_hits() const override { return &hits_; }
+  void on_arrived(SessionSlot slot) override;
+  void let_go_kept(std::uint32_t request) override;
+  [[nodiscard]] Store* block_store() override { return store_.get(); }
   void check_invariants() const override;
   // StoredKv
   [[nodiscard]] EntryId needed_entry(SessionSlot) const override { return kNoEntry; }
@@ -95,12 +104,14 @@ class BlockBatcher : public Batcher, private StoredKv {
     bool decodes_now = false;
     /// By tier, when it was admitted first.
     std::vector<Tokens> found;
-    /// What it, or its iteration, loads, and of that what comes from behind the second tier.
+    /// Tokens that it, or its iteration, loads, and those of them from behind the second tier.
     Tokens loads;
     Tokens loads_from_behind;
     bool loading = false;
     /// It was admitted before.
     bool counted = false;
+    /// KV of its prompt comes from another instance.
+    bool fetches_kv = false;
     /// It holds a number of the store.
     bool known = false;
     /// Not all that was computed has been taken by the tier behind.
@@ -165,6 +176,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   void set_preempted(SessionSlot slot);
   void admit_all(Tokens& budget);
   [[nodiscard]] Admitted admit(SessionSlot slot, Tokens& budget);
+  /// For a request whose KV comes from another instance.
+  [[nodiscard]] Admitted admit_to_fetch(SessionSlot slot);
   /// Its KV has been loaded. False: there is no room for its first step.
   [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);
   /// Memory for a request that is admitted, with so many tokens of KV. The match is what was found.
@@ -174,6 +187,12 @@ class BlockBatcher : public Batcher, private StoredKv {
   void run(SessionSlot slot, Tokens chunk, Tokens& budget);
   /// Throws ConfigError: the turn has no room although it runs alone.
   [[noreturn]] void refuse_turn(SessionSlot slot) const;
+  /// A running request is about to compute the first block that this one misses.
+  [[nodiscard]] bool is_being_computed(SessionSlot slot, const Match& match) const;
+  /// KV of the request when it ends, as far as it is known and fits.
+  [[nodiscard]] Tokens whole_context(SessionSlot slot) const;
+  /// Blocks that running requests take until they end.
+  [[nodiscard]] std::int64_t promised_blocks() const;
   void note_found(SessionSlot slot, const Match& match);
   [[nodiscard]] TransferId move(std::size_t from, Tokens tokens, SessionSlot slot,
                                 std::uint64_t cookie);
@@ -196,6 +215,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// The request has so many tokens more.
   void decode(SessionSlot slot, std::int64_t iterations);
   void finish_turn(SessionSlot slot);
+  /// It ends, and its memory stays until let_go_kept.
+  void keep(SessionSlot slot);
   /// It ends, or is preempted: its memory is free.
   void let_go(SessionSlot slot);
   void leave_running(SessionSlot slot);
@@ -242,6 +263,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<Bytes> unequal_up_to_layers_;
   bool offers_responses_;
   bool saves_block_;
+  bool whole_response_;
+  bool delays_duplicates_;
+  LengthPredictor predictor_;
   /// Blocks of HBM.
   std::int64_t capacity_ = 0;
   std::int64_t watermark_ = 0;
@@ -260,6 +284,12 @@ class BlockBatcher : public Batcher, private StoredKv {
     RequestId id;
     Tokens computed;
   };
+  /// Requests that have ended, by number, and the contexts whose KV they keep.
+  struct Kept {
+    RequestId id;
+    Context context;
+  };
+  std::unordered_map<std::uint32_t, Kept> kept_;
   /// Requests that ended in the last iteration, of which the tier behind does not know yet.
   std::vector<Ended> ended_;
   /// Copies that begin with the next iteration, and those in work.

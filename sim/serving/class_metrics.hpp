@@ -13,7 +13,7 @@
 
 namespace kvtier {
 
-/// What the requests of each workload of a mix get. Stands between a run, its sessions and its
+/// Metrics of the requests of each workload of a mix. Stands between a run, its sessions and its
 /// observer, so that a run without a mix does nothing for it.
 class ClassMetrics final : public RunObserver, public SessionSource {
  public:
@@ -52,7 +52,7 @@ class ClassMetrics final : public RunObserver, public SessionSource {
   std::vector<Counts> counts_;
   /// Sessions that have begun and not ended.
   std::unordered_map<std::int64_t, std::int32_t> classes_;
-  /// Of the request that is reported next.
+  /// Hits of the request that is reported next.
   BlockHits found_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "hw/profile/profile_timing.hpp"
 #include "sim/backend/backend.hpp"
+#include "sim/policy/routing.hpp"
 #include "sim/serving/read_buffer.hpp"
 
 namespace kvtier {
@@ -158,6 +159,94 @@ void check_paging(const RunConfig& config, Problems& problems) {
   }
 }
 
+/// The tier behind HBM of a system of blocks, if there is one.
+std::optional<TierConfig> tier_behind_hbm(const TiersConfig& tiers) {
+  return !tiers.hbm ? std::nullopt : tiers.dram ? tiers.dram : tiers.cxl ? tiers.cxl : tiers.ssd;
+}
+
+/// Whether it has what leaves HBM, and nothing else.
+bool has_victims_behind(const SystemConfig& system) {
+  const std::optional<TierConfig> behind = tier_behind_hbm(system.tiers);
+  return system.blocks->unit == EvictionUnit::block && behind && !behind->inclusive &&
+         behind->write == WriteMoment::on_evict;
+}
+
+/// Keys of /system/blocks that need others.
+void check_block_reuse(const SystemConfig& system, Problems& problems) {
+  const BlocksConfig& blocks = *system.blocks;
+  const bool is_unified = system.batching == Batching::unified && system.tiers.hbm;
+  const bool victims = has_victims_behind(system);
+  const auto refuse = [&](bool wrong, const char* key, const char* expected) {
+    if (wrong) {
+      problems.add(std::string("/system/blocks/") + key, fmt::format("expected {}", expected));
+    }
+  };
+  refuse(blocks.longest_hit_behind != HitCap::none &&
+             (blocks.unit != EvictionUnit::block || !tier_behind_hbm(system.tiers) || victims),
+         "longest_hit_behind",
+         "prompt, but with a tier behind one of blocks in hbm that keeps its "
+         "blocks when they are found");
+  refuse(blocks.partial_reuse &&
+             (blocks.unit != EvictionUnit::block || !system.tiers.hbm ||
+              blocks.keyless != Keyless::in_order || blocks.duplicates != Duplicates::merged ||
+              (system.tiers.count() > 1 && !victims)),
+         "partial_reuse",
+         "false, but with a tier of blocks in hbm alone, or before one that has what leaves it, "
+         "with keyless in_order and duplicates merged");
+  refuse(victims && blocks.duplicates != Duplicates::merged, "duplicates",
+         "merged before a tier that has what leaves hbm");
+  refuse(blocks.whole_response && !is_unified, "whole_response",
+         "false, but with batching unified and a tier in hbm");
+  refuse(blocks.delays_duplicates && (!is_unified || blocks.found_from != Publication::computed),
+         "delays_duplicates",
+         "false, but with batching unified, a tier in hbm and found_from computed");
+}
+
+/// Rules of a tier of blocks that stand alone.
+void check_block_tier(const SystemConfig& system, const TierConfig& tier, bool is_first,
+                      bool is_second, const std::string& pointer, Problems& problems) {
+  const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
+  const bool is_block = system.blocks->unit == EvictionUnit::block;
+  const bool victims = has_victims_behind(system);
+  const auto refuse = [&](bool wrong, const char* key, const char* expected) {
+    if (wrong) {
+      problems.add(pointer + "/blocks/" + key, fmt::format("expected {}", expected));
+    }
+  };
+  const bool is_offload = is_second && !victims && blocks.touch == Touch::end;
+  refuse(!blocks.retention.empty() && (!is_block || tier.eviction.name != "lru" || is_offload),
+         "retention",
+         "no ranges, but for blocks with lru, and not where uses count at the end behind hbm");
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < blocks.retention.size(); ++i) {
+    const Retention& range = blocks.retention[i];
+    const bool in_order =
+        range.from.value >= end && end >= 0 && (!range.to || range.to->value > range.from.value);
+    refuse(!in_order, fmt::format("retention/{}", i).c_str(),
+           "a range that begins where the one before ends, or later, and is not empty");
+    end = range.to ? range.to->value : -1;
+  }
+  refuse(blocks.leaves_only && (!is_block || tier.eviction.name == "arc"), "leaves_only",
+         "false, but for blocks without arc");
+  refuse(blocks.relief && !is_block, "relief", "\"none\", but for blocks");
+  refuse(blocks.relief && !blocks.relief->in_background &&
+             (is_first || !system.tiers.hbm || victims || is_offload),
+         "relief/in_background",
+         "true, but behind a tier of blocks in hbm where uses count at the look-up");
+  refuse(!blocks.lease_newcomers && blocks.lease.ns == 0, "lease_newcomers",
+         "true without a lease");
+  refuse(
+      blocks.least_priority > 0 && (is_first || tier.write != WriteMoment::on_evict || !is_block),
+      "least_priority", "0, but for blocks that are written when they leave the tier above");
+  refuse(blocks.frequency &&
+             (!is_block || is_first || is_second || !system.tiers.hbm || !tier.inclusive ||
+              tier.write != WriteMoment::on_create || blocks.after_uses),
+         "frequency",
+         "\"none\", but for an inclusive tier behind two others from hbm on, written on_create");
+  refuse(blocks.bucket && (!is_block || tier.eviction.name != "fifo" || blocks.round != 1),
+         "bucket", "\"none\", but for blocks with fifo and without a round");
+}
+
 /// A system of blocks uses what a store of them has, and nothing of the others.
 void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const SystemConfig& system = config.system;
@@ -202,6 +291,7 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
          "/system/blocks/duplicates", "merged for extents and sequences");
   refuse(has_entries(unit) && system.blocks->keyless == Keyless::in_order, "/system/blocks/keyless",
          "first for extents and sequences");
+  check_block_reuse(system, problems);
   bool first = true;
   bool behind_second = false;
   std::optional<Tokens> block;
@@ -250,7 +340,14 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
            "1, but for the storage behind nodes");
     refuse(system.tiers.hbm && first && !has_entries(unit) && blocks.touch == Touch::lookup,
            pointer + "/blocks/touch", "end: running requests hold what they find");
-    if (is_second && !has_entries(unit)) {
+    check_block_tier(system, tier, first, is_second, pointer, problems);
+    const bool victims = has_victims_behind(system);
+    refuse(victims && behind_second, "/system/tiers",
+           "one tier behind hbm that has what leaves it");
+    refuse(victims && is_second && (tier.block_size != *block || !blocks.promotes),
+           pointer + "/block_size",
+           "that of hbm, and promotes, for a tier that has what leaves it");
+    if (is_second && !has_entries(unit) && !victims) {
       refuse(tier.write != WriteMoment::on_create && !nodes, pointer + "/write",
              "on_create behind a tier of blocks in hbm");
       refuse(!tier.inclusive, pointer + "/inclusive", "true behind a tier of blocks in hbm");
@@ -270,6 +367,116 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
            "\"none\" for the fastest tier: nothing is above it");
     first = false;
   });
+}
+
+void check_router(const RunConfig& config, const PolicyChoice& router, std::int64_t instances,
+                  const std::string& pointer, const PolicyRegistry& registry, Problems& problems) {
+  const std::size_t before = problems.lines().size();
+  check_policy(router, registry.routing, config.serving.knowledge, pointer, problems);
+  const auto* kind = find_policy(registry.routing, router.name);
+  if (kind == nullptr || problems.lines().size() > before) {
+    return;
+  }
+  const RoutingNeeds needs = kind->make(router.parameters)->needs();
+  if (instances > needs.instances_max) {
+    problems.add(pointer, fmt::format("expected a router of {} instances, the index of {} holds {}",
+                                      instances, kind->name, needs.instances_max));
+  }
+  if (needs.block_events && is_cluster(config) &&
+      (!config.system.blocks || config.system.blocks->unit != EvictionUnit::block)) {
+    problems.add(pointer, fmt::format("router {} is told which blocks instances store: expected a "
+                                      "system with /system/blocks, whose unit is block",
+                                      kind->name));
+  }
+}
+
+/// A network has a place for so many.
+constexpr std::int64_t kMostNetworkedInstances = 256;
+
+void check_disaggregation(const RunConfig& config, const PolicyRegistry& registry,
+                          Problems& problems) {
+  const DisaggregationConfig& apart = *config.cluster.disaggregation;
+  const std::string pointer = "/cluster/disaggregation";
+  if (apart.prefill >= config.cluster.instances) {
+    problems.add(pointer + "/prefill",
+                 fmt::format("expected fewer than the {} instances, the others decode, got {}",
+                             config.cluster.instances, apart.prefill));
+  }
+  if (config.cluster.instances > kMostNetworkedInstances) {
+    problems.add("/cluster/instances",
+                 fmt::format("with /cluster/disaggregation expected at most {}, got {}",
+                             kMostNetworkedInstances, config.cluster.instances));
+  }
+  check_router(config, apart.decode_router, config.cluster.instances - apart.prefill,
+               pointer + "/decode_router", registry, problems);
+  if (!config.cluster.network) {
+    problems.add("/cluster/network",
+                 "expected a network, over which the KV of prompts goes, got \"none\"");
+  }
+  const SystemConfig& system = config.system;
+  if (!system.blocks || system.blocks->unit != EvictionUnit::block || !system.tiers.hbm ||
+      system.tiers.count() > 1 || system.batching != Batching::unified ||
+      load_wait(system) != LoadWait::request) {
+    problems.add(pointer,
+                 "expected a system with /system/blocks, whose unit is block, with batching "
+                 "unified, /system/load/wait request and hbm as its only tier");
+  }
+  if (!config.cluster.lost.empty()) {
+    problems.add("/cluster/lost", "with /cluster/disaggregation expected none");
+  }
+}
+
+void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  const ClusterConfig& cluster = config.cluster;
+  check_router(config, cluster.router,
+               cluster.disaggregation ? cluster.disaggregation->prefill : cluster.instances,
+               "/cluster/router", registry, problems);
+  if (cluster.disaggregation) {
+    check_disaggregation(config, registry, problems);
+  } else if (cluster.network) {
+    problems.add("/cluster/network",
+                 "expected \"none\": nothing crosses it without /cluster/disaggregation");
+  }
+  const auto check_instance = [&](std::int64_t instance, const std::string& pointer) {
+    if (instance >= cluster.instances) {
+      problems.add(pointer + "/instance", fmt::format("expected less than the {} instances, got {}",
+                                                      cluster.instances, instance));
+    }
+  };
+  for (std::size_t i = 0; i < cluster.lost.size(); ++i) {
+    const LostInstanceConfig& lost = cluster.lost[i];
+    const std::string pointer = fmt::format("/cluster/lost/{}", i);
+    check_instance(lost.instance, pointer);
+    if (lost.back && *lost.back <= lost.at) {
+      problems.add(pointer + "/back",
+                   fmt::format("expected a time after {}, got {}", format_quantity(lost.at),
+                               format_quantity(*lost.back)));
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      const LostInstanceConfig& other = cluster.lost[j];
+      if (other.instance == lost.instance && (!other.back || *other.back >= lost.at) &&
+          (!lost.back || *lost.back >= other.at)) {
+        problems.add(pointer, fmt::format("instance {} is lost already at that time "
+                                          "(/cluster/lost/{})",
+                                          lost.instance, j));
+      }
+    }
+  }
+  if (!cluster.lost.empty() && !routes_turns(config.system)) {
+    problems.add("/cluster/lost",
+                 "expected none: a system that stores the KV of sessions, without /system/blocks, "
+                 "keeps each session on its instance");
+  }
+  for (std::size_t i = 0; i < cluster.slow.size(); ++i) {
+    const SlowInstanceConfig& slow = cluster.slow[i];
+    const std::string pointer = fmt::format("/cluster/slow/{}", i);
+    check_instance(slow.instance, pointer);
+    if (slow.until && *slow.until <= slow.from) {
+      problems.add(pointer + "/until",
+                   fmt::format("expected a time after {}, got {}", format_quantity(slow.from),
+                               format_quantity(*slow.until)));
+    }
+  }
 }
 
 void check_load(const SystemConfig& system, Problems& problems) {
@@ -312,10 +519,13 @@ bool waits_for_whole_load(const RunConfig& config, Medium from) {
           config.hardware.ssd->block > kv_bytes_per_token_layer(config.model));
 }
 
-void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems) {
-  if (config.replicas.count > 1) {
-    problems.add("/replicas/count", fmt::format("expected 1, {} is of one server, got {}", what,
-                                                config.replicas.count));
+void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems) {
+  if (config.cluster.instances > 1) {
+    problems.add("/cluster/instances", fmt::format("expected 1, {} is of one instance, got {}",
+                                                   what, config.cluster.instances));
+  } else if (is_cluster(config)) {
+    problems.add("/cluster",
+                 fmt::format("expected no lost and no slow instance, {} has none", what));
   }
 }
 
@@ -327,6 +537,10 @@ Bytes unused_hbm(const RunConfig& config) {
   }
   const double card = static_cast<double>(config.hardware.hbm.capacity.value);
   return Bytes(std::llround(card * (1 - engine->memory_share))) + engine->reserved_memory;
+}
+
+bool routes_turns(const SystemConfig& system) {
+  return system.blocks.has_value() || system.tiers.count() == 0;
 }
 
 Bytes kv_room(const RunConfig& config) {
@@ -420,8 +634,8 @@ bool clamps_long_turns(const RunConfig& config) {
 
 namespace {
 
-/// What check_run_config checks behind the model's shape. Without `has_shape` the model is a
-/// stand-in, of which nothing is said.
+/// The checks of check_run_config after the model's shape. Without `has_shape` the model is a
+/// stand-in and not checked.
 void check_with_model(const RunConfig& config, const PolicyRegistry& registry, bool has_shape,
                       Problems& problems) {
   check_hardware(config.hardware, "/hardware", problems);
@@ -486,6 +700,7 @@ void check_with_model(const RunConfig& config, const PolicyRegistry& registry, b
   }
   check_blocks(config, registry, problems);
   check_paging(config, problems);
+  check_cluster(config, registry, problems);
   check_load(config.system, problems);
   check_sharing(config, problems);
   check_compression(config.system, problems);

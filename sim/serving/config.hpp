@@ -13,11 +13,12 @@
 #include "sim/core/config.hpp"
 #include "sim/core/key_positions.hpp"
 #include "sim/policy/policy.hpp"
+#include "sim/serving/cluster_config.hpp"
 #include "sim/store/rules.hpp"
 #include "sim/store/tier_config.hpp"
 #include "traces/workload.hpp"
 
-/// What a run is made of. A system is data: every switch here is a key of a preset, and nothing in
+/// The config of a run. A system is data: every switch here is a key of a preset, and nothing in
 /// the engine asks for a system's name.
 namespace kvtier {
 
@@ -55,7 +56,7 @@ constexpr auto enum_names(LoadWait) {
   return std::array{std::pair{"batch", LoadWait::batch}, std::pair{"request", LoadWait::request}};
 }
 
-/// What sessions that begin with the same tokens have in common.
+/// Sharing among sessions that begin with the same tokens.
 enum class Sharing {
   none,     // each session's KV is its own
   prompts,  // the KV of a shared prompt is stored and held once
@@ -64,7 +65,7 @@ constexpr auto enum_names(Sharing) {
   return std::array{std::pair{"none", Sharing::none}, std::pair{"prompts", Sharing::prompts}};
 }
 
-/// What the scheduler believes about the length of a response that runs.
+/// The scheduler's prediction of a running response's length.
 enum class LengthPrediction {
   exact,     // what it will have: a bound
   noise,     // that, times a lognormal factor around 1
@@ -76,7 +77,7 @@ constexpr auto enum_names(LengthPrediction) {
                     std::pair{"constant", LengthPrediction::constant}};
 }
 
-/// What a stored entry is charged in a tier's account.
+/// The charge of a stored entry in a tier's account.
 enum class Reservation {
   exact,           // its blocks
   context_window,  // a whole context window, whatever it holds
@@ -179,6 +180,8 @@ void describe(V& v, StorageFetchConfig& c) {
 struct BlocksConfig {
   EvictionUnit unit = EvictionUnit::block;
   HitCap longest_hit = HitCap::last_token;
+  HitCap longest_hit_behind = HitCap::none;
+  bool partial_reuse = false;
   Publication found_from = Publication::end;
   Duplicates duplicates = Duplicates::merged;
   Keyless keyless = Keyless::first;
@@ -187,6 +190,8 @@ struct BlocksConfig {
   std::optional<Tokens> chunk;
   bool whole_need = false;
   bool one_block_more = false;
+  bool whole_response = false;
+  bool delays_duplicates = false;
   ResponseRoomConfig response_room;
   StorageFetchConfig storage_fetch;
 };
@@ -200,6 +205,11 @@ void describe(V& v, BlocksConfig& c) {
   v.field("longest_hit", c.longest_hit,
           "What of a prompt can be found: the prompt, or all_but_last_token, which an engine "
           "computes anyway.");
+  v.field("longest_hit_behind", c.longest_hit_behind,
+          "The same for what tiers behind one of blocks in HBM have.");
+  v.field("partial_reuse", c.partial_reuse,
+          "Behind the whole blocks that are found, a prompt reuses the first tokens of one more "
+          "block. Last blocks that are not full are found, too.");
   v.field("found_from", c.found_from,
           "From when on other requests find a request's blocks: its scheduling, the end of its "
           "prefill (computed), or its end.");
@@ -221,6 +231,12 @@ void describe(V& v, BlocksConfig& c) {
           "Of nodes: room that is asked for is the whole need, not what is short of it.");
   v.field("one_block_more", c.one_block_more,
           "Of nodes with blocks of several tokens: room for one block more is asked for.");
+  v.field("whole_response", c.whole_response,
+          "With batching unified: a request is admitted when there is room for its whole response, "
+          "beside those of the requests that run. Lengths are those of /system/length_prediction.");
+  v.field("delays_duplicates", c.delays_duplicates,
+          "With batching unified: a request waits while another one computes the next block that "
+          "it would compute.");
   v.field("response_room", c.response_room,
           "With batching separate: the room for responses beside which requests are admitted.");
   v.field("storage_fetch", c.storage_fetch,
@@ -356,7 +372,7 @@ void describe(V& v, SystemConfig& c) {
          "and all memory that weights leave.");
 }
 
-/// What all compared systems share.
+/// Settings that all compared systems share.
 struct ServingConfig {
   std::int64_t slots = 256;
   std::optional<Tokens> token_budget;
@@ -416,18 +432,6 @@ void describe(V& v, ServingConfig& c) {
           between(0, 0.9));
 }
 
-/// Servers that share a workload and nothing else, so each of them is an instance of its own. A
-/// random draw gives each session its server.
-struct ReplicasConfig {
-  std::int64_t count = 1;
-};
-template <class V>
-void describe(V& v, ReplicasConfig& c) {
-  v.field("count", c.count, "Servers, each with all of /hardware.", between(1, 1024));
-  v.gone("routing",
-         "replicas serve whole sessions; routing turns between instances comes with /cluster");
-}
-
 /// Replications take the seeds behind the first, which have to exist, too.
 [[nodiscard]] inline Limits seed_limits() { return between(0, 9e18); }
 
@@ -436,7 +440,7 @@ struct RunConfig {
   HardwareConfig hardware;
   SystemConfig system;
   ServingConfig serving;
-  ReplicasConfig replicas;
+  ClusterConfig cluster;
   WorkloadConfig workload;
   std::int64_t seed = 1;
 };
@@ -449,7 +453,8 @@ void describe(V& v, RunConfig& c) {
   v.field("system", c.system, "Which tiers are used and how: a preset's name or an object.",
           required());
   v.field("serving", c.serving, "What all compared systems share.");
-  v.field("replicas", c.replicas, "Several servers behind a router.");
+  v.rare("cluster", c.cluster, ClusterConfig{}, "Several instances behind a router.");
+  v.gone("replicas", "write \"cluster\": {\"instances\": N}, whose router is /cluster/router");
   v.field("workload", c.workload, "The conversations.", required());
   v.field("seed", c.seed, "Master seed of every random stream.", seed_limits());
 }
@@ -461,16 +466,25 @@ void describe(V& v, RunConfig& c) {
 /// entry that does not fit. Pointers are those of a whole config.
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems);
 
-/// Reports several replicas where `what` is of one server.
-void check_one_replica(const RunConfig& config, const std::string& what, Problems& problems);
+/// Whether a run is of several instances, or of one with what only a cluster has.
+[[nodiscard]] inline bool is_cluster(const RunConfig& config) {
+  const ClusterConfig& cluster = config.cluster;
+  return cluster.instances > 1 || cluster.disaggregation || !cluster.lost.empty() ||
+         !cluster.slow.empty();
+}
+/// Reports a cluster where `what` is of one instance.
+void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems);
+/// Whether any instance can serve a session's next turn: they store blocks that requests share, or
+/// nothing.
+[[nodiscard]] bool routes_turns(const SystemConfig& system);
 
 /// With blocks, without tiers, or with a tier in HBM that running requests share, nothing is set
 /// aside.
 [[nodiscard]] KvShares hbm_shares(const RunConfig& config);
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
 
-/// What stored KV of one token takes in the first layer, the first two, and so on to all of them:
-/// in each layer what compression keeps, in whole bytes and one at least.
+/// Bytes of one token's stored KV in the first layer, the first two, and so on to all: in each
+/// layer the bytes that compression keeps, at least one.
 [[nodiscard]] std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config);
 
 /// Whether stored KV differs from layer to layer: with compression, or as the model's layers do.
@@ -491,10 +505,10 @@ void check_one_replica(const RunConfig& config, const std::string& what, Problem
 /// The least that a shared prompt leaves of the context window: a token of input and one of output.
 inline constexpr Tokens kLeastRoom{2};
 
-/// What `token_budget` means for this model.
+/// The value of `token_budget` for this model.
 [[nodiscard]] Tokens token_budget(const RunConfig& config);
 
-/// What `long_turn` means for this workload: generators clamp, traces do not.
+/// The meaning of `long_turn` for this workload: generators clamp, traces do not.
 [[nodiscard]] bool clamps_long_turns(const RunConfig& config);
 
 /// As the template writes it, compiled in one file.

@@ -1,7 +1,5 @@
 #include "sim/serving/contexts.hpp"
 
-#include <algorithm>
-
 namespace kvtier {
 
 TurnTokens turn_tokens(const SessionSpec& session, std::size_t turn, Tokens history, Tokens cut) {
@@ -60,20 +58,6 @@ void Contexts::end_turn(SessionSlot slot, bool is_last) {
   if ((named_ || is_last) && of_session_[slot].valid()) {
     ended_.push_back(std::exchange(of_session_[slot], kNoStream));
   }
-}
-
-void Contexts::close_ended(const Store& store) {
-  if (ended_.size() < sweep_at_) {
-    return;
-  }
-  std::erase_if(ended_, [&](StreamId stream) {
-    const bool gone = streams_.children(stream) == 0 && !store.remembers(stream);
-    if (gone) {
-      streams_.close(stream);
-    }
-    return gone;
-  });
-  sweep_at_ = std::max(kFirstSweep, 2 * ended_.size());
 }
 
 }  // namespace kvtier

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -53,7 +55,24 @@ class Contexts {
   /// them.
   [[nodiscard]] std::vector<StreamId> take_ended() { return std::exchange(ended_, {}); }
   /// Closes those of them of which the store has nothing left.
-  void close_ended(const Store& store);
+  void close_ended(const Store& store) {
+    close_ended([&](StreamId stream) { return store.remembers(stream); });
+  }
+  /// The same of several stores. `remembers` says whether one of them has something of a stream.
+  template <class Remembers>
+  void close_ended(Remembers remembers) requires std::is_invocable_v<Remembers, StreamId> {
+    if (ended_.size() < sweep_at_) {
+      return;
+    }
+    std::erase_if(ended_, [&](StreamId stream) {
+      const bool gone = streams_.children(stream) == 0 && !remembers(stream);
+      if (gone) {
+        streams_.close(stream);
+      }
+      return gone;
+    });
+    sweep_at_ = std::max(kFirstSweep, 2 * ended_.size());
+  }
 
  private:
   StreamId open(const SharedPrompt& shared);

@@ -34,7 +34,7 @@ class TurnFitter {
   Tokens window_;
   bool clamp_;
   bool response_counts_;
-  /// Of the history, by one truncation: important tokens stay.
+  /// Share of the history that one truncation drops: important tokens stay.
   double dropped_share_;
   Tokens keep_first_tokens_;
 };
@@ -47,7 +47,8 @@ void refuse_named_tokens(SessionSource& source);
 /// those of them that went too, because nothing else was left, count as dropped.
 [[nodiscard]] Truncation truncation_of(const RequestRecord& request, const ServingConfig& serving);
 
-/// What a turn needs of its session's own KV: its history, less a prompt that is stored apart.
+/// The part of a session's own KV that a turn needs: its history without a separately stored
+/// prompt.
 [[nodiscard]] inline Tokens own_history(const RequestRecord& request, const SystemConfig& system) {
   return request.history - (system.sharing == Sharing::prompts ? request.shared : Tokens(0));
 }

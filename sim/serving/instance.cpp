@@ -48,7 +48,9 @@ Instance::Instance(const Setup& setup)
                  .backend = setup.backend,
                  .sessions = setup.sessions,
                  .observer = setup.observer,
-                 .progress = setup.progress}),
+                 .progress = setup.progress,
+                 .dispatcher = setup.dispatcher,
+                 .load = setup.load}),
       batcher_(make_batcher(setup, requests_)) {
   requests_.on_measurement_begin = [this] {
     tiers_before_ = tier_counters();
@@ -72,7 +74,7 @@ Instance::Instance(const Setup& setup)
   };
 }
 
-inline void Instance::handle(Completion completion) {
+void Instance::on_completion(Completion completion) {
   if (is_users(completion)) {
     const SessionSlot slot = requests_.begin_turn(completion.payload);
     batcher_->on_turn(slot);
@@ -85,7 +87,7 @@ inline void Instance::handle(Completion completion) {
 void Instance::run() {
   requests_.begin();
   while (requests_.any_left()) {
-    handle(backend_.wait());
+    on_completion(backend_.wait());
   }
   requests_.end_measurement(requests_.last_finish());
   while (backend_.pending()) {

@@ -27,17 +27,25 @@ class Instance final {
     bool plain_store = false;
     /// Called now and then with the number of finished turns; may throw to end the run.
     std::function<void(std::int64_t)> progress;
+    /// For an instance of a cluster: the sender of its requests, and its load.
+    Dispatcher* dispatcher = nullptr;
+    InstanceLoad* load = nullptr;
   };
   explicit Instance(const Setup& setup);
 
   /// Runs every session to its end and every transfer to completion. Throws ConfigError for a turn
   /// longer than the context window (where that is an error).
   void run();
+  /// A completion of the backend; `run` calls this for all of them.
+  void on_completion(Completion completion);
 
   [[nodiscard]] const TurnMetrics& turns() const { return requests_.turns(); }
   [[nodiscard]] const WorkloadStatistics& workload() const { return requests_.workload(); }
   [[nodiscard]] std::int64_t finished_turns() const { return requests_.finished_turns(); }
   [[nodiscard]] const Batcher& batcher() const { return *batcher_; }
+  [[nodiscard]] Batcher& batcher() { return *batcher_; }
+  [[nodiscard]] Requests& requests() { return requests_; }
+  [[nodiscard]] const Requests& requests() const { return requests_; }
 
   [[nodiscard]] const MeasuredPart& measured() const { return requests_.measured(); }
   /// See Requests::offered_span.
@@ -56,7 +64,7 @@ class Instance final {
   std::function<void()> on_measurement_end;
   [[nodiscard]] QueueTrend& queue_trend() { return requests_.queue_trend(); }
   [[nodiscard]] SimTime last_session_arrival() const { return requests_.last_session_arrival(); }
-  /// Of the measured part.
+  /// Occupied shares of the measured part.
   [[nodiscard]] Occupied measured_occupied() const { return requests_.measured_occupied(); }
   /// The measured time in which requests waited, by what kept the next one from being admitted.
   [[nodiscard]] WaitTimes measured_waits() const { return requests_.measured_waits(); }
@@ -71,7 +79,6 @@ class Instance final {
   [[nodiscard]] std::size_t most_live_sessions() const { return requests_.most_live_sessions(); }
 
  private:
-  void handle(Completion completion);
   [[nodiscard]] std::vector<TierCounters> tier_counters() const;
 
   Backend& backend_;
@@ -84,7 +91,7 @@ class Instance final {
   BlockHits hits_before_;
   std::optional<BlockHits> hits_;
   PrefetchCounters prefetches_before_;
-  /// Of the measured part.
+  /// Counters of the measured part.
   PrefetchCounters prefetches_;
 };
 

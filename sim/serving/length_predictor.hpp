@@ -7,8 +7,8 @@
 
 namespace kvtier {
 
-/// What the scheduler believes about the length of a response before it ends. Depends on the turn
-/// alone, not on what was predicted before: systems that run turns in another order predict alike.
+/// Predicts the length of a response before it ends. The prediction depends on the turn alone, not
+/// on what was predicted before: systems that run turns in another order predict alike.
 class LengthPredictor {
  public:
   LengthPredictor(const LengthPredictionConfig& config, std::uint64_t seed)

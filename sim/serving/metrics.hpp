@@ -12,8 +12,8 @@
 #include "sim/store/lookup.hpp"
 #include "sim/store/store_counters.hpp"
 
-/// What is counted in a run. Hit rates as AttentionStore (arXiv 2403.19708) defines them in
-/// sections 4.1 and 4.2; the README has the definitions.
+/// Counters of a run. Hit rates follow AttentionStore (arXiv 2403.19708, sections 4.1 and 4.2);
+/// docs/concepts.md has the definitions.
 namespace kvtier {
 
 /// One finished turn.
@@ -28,23 +28,22 @@ struct RequestRecord {
   Tokens output;
   /// Dropped from the history because the context window overflowed.
   Tokens truncated;
-  /// Of the history, a head that is the shared prompt, and its id; -1: none.
+  /// Tokens of the shared prompt at the head of the history, and its id; -1: none.
   Tokens shared;
   std::int64_t shared_prompt = -1;
   SimTime admitted;
   SimTime first_token;
   SimTime finished;
   Lookup found;
-  /// Of the prefill and its command's overhead, without waiting for stored KV. Where several
-  /// prompts and running requests share an iteration: of what it takes longer than without the
-  /// prompts, the share of this one by tokens computed. `exposed_load` is then the share by tokens
-  /// loaded.
+  /// Time of the prefill and its command's overhead, without waiting for stored KV. In an iteration
+  /// with several prompts or running requests: this prompt's share, by computed tokens, of the time
+  /// beyond that without prompts. `exposed_load` is then the share by tokens loaded.
   SimDuration prefill_compute;
-  /// Of the decode: each iteration counts for its requests in equal parts.
+  /// Time of the decode: each iteration counts for its requests in equal parts.
   SimDuration decode_share;
   /// Time that it waited for stored KV, with the GPUs or alone (/system/load/wait).
   SimDuration exposed_load;
-  /// Of that, the wait for a fetch that was already in flight when the turn was admitted.
+  /// The part of that for a fetch in flight when the turn was admitted.
   SimDuration late_wait;
   /// Admitted after warm-up.
   bool measured = false;
@@ -63,7 +62,7 @@ struct RequestRecord {
   [[nodiscard]] bool loaded() const {
     return found.reused.value > 0 && found.medium != Medium::hbm;
   }
-  /// What was not in HBM of the tokens that were found.
+  /// Found tokens that were not in HBM.
   [[nodiscard]] Tokens outside_hbm() const { return found.reused - found.in_hbm(); }
 };
 
@@ -71,7 +70,7 @@ struct RequestRecord {
 struct LoadRates {
   /// 0: not known, and nothing is worked out from it.
   std::int64_t layers = 0;
-  /// Of stored KV, the layers taken as equal.
+  /// Bytes of a token of stored KV, with equal layers.
   Bytes kv_bytes_per_token;
   /// By where the KV lies, on the slowest link of its way.
   std::array<BytesPerSecond, kMedia> to_hbm{};
@@ -84,7 +83,7 @@ struct LoadRates {
 [[nodiscard]] Bytes read_buffer_to_hide_loading(const RequestRecord& record,
                                                 const LoadRates& rates);
 
-/// What the measured turns that have a history cost: in AttentionStore's experiment with long
+/// Costs of the measured turns that have a history. In AttentionStore's experiment with long
 /// documents (figures 25 and 26), the second and later turns.
 struct ResumedTurnCosts {
   void add(const RequestRecord& record);
@@ -107,7 +106,7 @@ class TurnMetrics {
   void add(const RequestRecord& record);
   /// Histories and new inputs.
   [[nodiscard]] Tokens prompt_tokens() const { return history_tokens + input_tokens; }
-  /// Of those, what was found nowhere.
+  /// The part of those that was found nowhere.
   [[nodiscard]] Tokens computed_tokens() const;
   /// Adds the turns of another instance; batch means, which are of one sequence of turns, stay.
   void merge(const TurnMetrics& other);
@@ -117,7 +116,7 @@ class TurnMetrics {
   /// Turns whose whole history was found, by where; one that is spread over HBM and another tier
   /// counts for the other.
   std::array<std::int64_t, kMedia> full_hits{};
-  /// Of those, what belongs to HBM by its share of the tokens.
+  /// The part of those that belongs to HBM by its share of the tokens.
   std::array<std::array<double, kMedia>, kMedia> full_hits_nearer{};
   std::int64_t partial_turns = 0;
   std::int64_t late_hits = 0;
@@ -148,7 +147,7 @@ class TurnMetrics {
   LoadRates load_rates_;
 };
 
-/// Where the instance's time went. Idle time is the rest.
+/// The use of the instance's time. The rest is idle time.
 struct GpuTime {
   SimDuration prefill;
   SimDuration decode;
@@ -205,7 +204,7 @@ struct SessionDurations {
 /// Integrals over time of shares of an instance that admitted requests take, in seconds.
 struct Occupied {
   double slots = 0;
-  /// Of the HBM for the KV of running requests.
+  /// Share of the HBM for the KV of running requests.
   double kv_memory = 0;
 
   Occupied& operator+=(const Occupied& other) {

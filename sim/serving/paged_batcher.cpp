@@ -557,7 +557,7 @@ void PagedBatcher::finish_iteration() {
     Work& work = work_[slot];
     RequestRecord& r = requests_.request(slot);
     if (work.generated.value == 0) {
-      r.first_token = now;
+      requests_.first_token(slot);
     }
     r.prefill_compute += prefill * prompts_[i].part.added.value / prompt_tokens_.value;
     if (loaded.value > 0) {

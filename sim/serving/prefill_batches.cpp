@@ -33,7 +33,6 @@ std::int64_t least_available(Tokens wanted, double expected) {
 PrefillBatches::PrefillBatches(const Setup& setup)
     : BlockBatcher(setup),
       room_(config_.system.blocks->response_room),
-      predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
       refreshes_(config_.system.order.name == "fcfs" &&
                  config_.system.tiers.hbm->eviction.name == "lru"),
       storage_(config_.system.blocks->storage_fetch),

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "sim/serving/block_batcher.hpp"
-#include "sim/serving/length_predictor.hpp"
 
 namespace kvtier {
 
@@ -99,7 +98,6 @@ class PrefillBatches final : public BlockBatcher {
   [[nodiscard]] bool any_candidate() const { return requests_.queue_length() > passed_over_; }
 
   ResponseRoomConfig room_;
-  LengthPredictor predictor_;
   /// The prompt that was cut.
   std::optional<SessionSlot> chunked_;
   /// No request is admitted until one leaves of those that ran last.

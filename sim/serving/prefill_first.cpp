@@ -498,7 +498,7 @@ void PrefillFirst::finish_prefill(SimDuration compute) {
   const SimTime now = backend_.now();
   prefilling_ = kNoSession;
   gpu_ = Gpu::idle;
-  r.first_token = now;
+  requests_.first_token(slot);
   const SimDuration waited = requests_.waited_for_kv(now - gpu_since_, compute);
   // Counted when the fetch was done.
   const SimDuration late = loads_alone_ ? SimDuration() : r.late_wait;

@@ -45,7 +45,7 @@ class PrefillFirst final : public Batcher, private RunningView {
     return loaded_bytes_[static_cast<std::size_t>(medium)];
   }
   [[nodiscard]] PrefetchCounters prefetches() const override { return tiers_.prefetches(); }
-  /// What is admitted has its KV reserved, so it runs to its end.
+  /// An admitted request has its KV reserved, so it runs to its end.
   [[nodiscard]] std::int64_t preemptions() const override { return 0; }
   [[nodiscard]] const Pool& hbm() const override { return tiers_.hbm(); }
   [[nodiscard]] Bytes beyond_accounts() const override;
@@ -88,7 +88,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   [[nodiscard]] std::optional<SimDuration> tpot() const override;
   void for_each_running(const std::function<void(SimTime, Tokens)>& visit) const override;
 
-  /// Of numbers that are counted on from 0 when they run out.
+  /// Compares numbers that continue from 0 after the largest.
   [[nodiscard]] static bool later(std::uint32_t a, std::uint32_t b) {
     return static_cast<std::int32_t>(a - b) > 0;
   }
@@ -156,9 +156,9 @@ class PrefillFirst final : public Batcher, private RunningView {
   Requests& requests_;
   SessionStore tiers_;
 
-  /// Of running requests.
+  /// Bytes of a token of running requests.
   Bytes bytes_per_token_;
-  /// Of stored KV.
+  /// Bytes of a token of stored KV, up to each layer.
   std::vector<Bytes> stored_up_to_layers_;
   bool unequal_layers_;
   /// A truncation makes stored KV useless, which shows when the turn is served; where it only cuts
@@ -184,10 +184,9 @@ class PrefillFirst final : public Batcher, private RunningView {
   int loads_in_flight_ = 0;
   /// The request that was asked about last found no room.
   bool lacks_room_ = false;
-  /// Where the prefill in work has stored KV from.
+  /// Medium from which the current prefill loads stored KV.
   Medium loading_from_ = Medium::hbm;
-  /// Of the turn that is being prefilled, if it begins with a shared prompt: that prompt, and what
-  /// its load brings.
+  /// Shared prompt of the turn that is being prefilled, if any, and the part in its load.
   TurnPrompt prompt_;
   std::array<std::vector<KvPiece>, kMedia> load_pieces_;
   /// Requests that wait for their KV, and those whose KV has come.

@@ -42,10 +42,10 @@ class ReadBuffer {
   Bytes capacity_;
   /// With "auto" only.
   std::unique_ptr<TimingModel> timing_;
-  /// Of one token's stored KV.
+  /// Bytes of one token's stored KV.
   std::vector<Bytes> up_to_layers_;
   bool equal_layers_ = true;
-  /// Of a load from the fastest tier outside of HBM, while the GPUs compute and save KV.
+  /// Bandwidth of a load from the fastest tier outside of HBM, while the GPUs compute and save KV.
   BytesPerSecond bandwidth_;
   /// The layers of a prefill compute while others are on their way.
   bool layers_overlap_ = false;

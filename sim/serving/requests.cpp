@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <memory>
 
+#include "hw/model/model.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/policy/routing.hpp"
 
 namespace kvtier {
 namespace {
@@ -38,7 +40,16 @@ Requests::Requests(const Setup& setup)
       fitter_(*setup.config),
       is_logged_(is_logged(setup.config->workload)),
       turn_metrics_(load_rates(*setup.config)),
-      finds_stationarity_(setup.config->workload.measure == Measure::automatic) {
+      finds_stationarity_(setup.config->workload.measure == Measure::automatic),
+      dispatcher_(setup.dispatcher),
+      load_(setup.load) {
+  if (const auto& hbm = config_.system.tiers.hbm; config_.system.blocks && hbm) {
+    load_block_ = hbm->block_size.value;
+  }
+  if (load_ != nullptr) {
+    load_block_bytes_ = kv_bytes_per_token(config_.model) * load_block_;
+    load_->kv_blocks_capacity = hbm_limit_ / load_block_bytes_;
+  }
   const PolicyChoice& order = config_.system.order;
   order_ = known_policy(setup.registry->order, order.name).make(order.parameters);
 }
@@ -79,15 +90,18 @@ void Requests::note_offered() {
   last_due_ = std::max(last_due_, due);
 }
 
-SessionSlot Requests::begin_session() {
-  SessionSlot slot = 0;
+inline SessionSlot Requests::free_slot() {
   if (free_sessions_.empty()) {
-    slot = static_cast<SessionSlot>(sessions_.size());
     sessions_.emplace_back();
-  } else {
-    slot = free_sessions_.back();
-    free_sessions_.pop_back();
+    return static_cast<SessionSlot>(sessions_.size() - 1);
   }
+  const SessionSlot slot = free_sessions_.back();
+  free_sessions_.pop_back();
+  return slot;
+}
+
+SessionSlot Requests::begin_session() {
+  const SessionSlot slot = free_slot();
   if (finds_stationarity_ && stationarity_.add(static_cast<std::int64_t>(live_sessions_))) {
     is_stationary_ = true;
     measurement_moves_ = true;
@@ -113,6 +127,9 @@ SessionSlot Requests::begin_session() {
 }
 
 SessionSlot Requests::begin_turn(std::uint64_t timer) {
+  if (dispatcher_ != nullptr) [[unlikely]] {
+    return begin_dispatched(static_cast<SessionSlot>(timer));
+  }
   const SessionSlot slot =
       timer == kSessionTimer ? begin_session() : static_cast<SessionSlot>(timer);
   Session& s = sessions_[slot];
@@ -147,14 +164,15 @@ SessionSlot Requests::begin_turn(std::uint64_t timer) {
 TurnTokens Requests::tokens(SessionSlot slot) const {
   const Session& s = sessions_[slot];
   const RequestRecord& r = s.request;
-  return {
-      .shared_prompt = s.shared_prompt,
-      .named = s.contents.empty() ? TurnContent{} : s.contents[static_cast<std::size_t>(r.turn)],
-      .first = r.turn == 0,
-      .history = r.history,
-      .input = r.input,
-      .output = r.output,
-      .cut = r.truncated};
+  return {.shared_prompt = s.shared_prompt,
+          .named = s.contents.empty()       ? TurnContent{}
+                   : dispatcher_ != nullptr ? s.contents.front()
+                                            : s.contents[static_cast<std::size_t>(r.turn)],
+          .first = r.turn == 0,
+          .history = r.history,
+          .input = r.input,
+          .output = r.output,
+          .cut = r.truncated};
 }
 
 /// Sets the timer of the turn after the one that ends at `end`.
@@ -168,7 +186,96 @@ void Requests::set_next_arrival(SessionSlot slot, SimTime end) {
   }
 }
 
+// ---- Requests that a dispatcher sends ----
+
+SessionSlot Requests::dispatch(const DispatchedRequest& request) {
+  const SessionSlot slot = request.slot ? *request.slot : free_slot();
+  Session& s = sessions_[slot];
+  s.request = request.record;
+  s.shared_prompt = request.shared_prompt;
+  s.priority = request.priority;
+  if (request.content.prompt.stream.valid()) {
+    s.contents.assign(1, request.content);
+  }
+  if (slot >= dispatched_.size()) {
+    dispatched_.resize(static_cast<std::size_t>(slot) + 1);
+  }
+  dispatched_[slot] = {.number = request.number,
+                       .cached = Tokens(0),
+                       .keeps_kv = request.keeps_kv,
+                       .fetches_kv = request.fetches_kv};
+  if (!request.begins_session) {
+    backend_.set_timer(backend_.now(), slot);
+  } else {
+    // As if users were here: the timer of a session is set when the one before it has come.
+    beginning_.push_back(slot);
+    if (beginning_.size() == 1) {
+      backend_.set_timer(backend_.now(), slot);
+    }
+  }
+  ++arriving_;
+  ++load_->requests;
+  ++load_->waiting;
+  const Tokens prompt = s.request.history + s.request.input;
+  load_->prefill_tokens += prompt;
+  load_->uncached_prefill_tokens += prompt;
+  load_->prefill_blocks += load_blocks(s.request);
+  return slot;
+}
+
+SessionSlot Requests::begin_dispatched(SessionSlot slot) {
+  if (!beginning_.empty() && beginning_.front() == slot) {
+    beginning_.pop_front();
+    if (!beginning_.empty()) {
+      backend_.set_timer(backend_.now(), beginning_.front());
+    }
+  }
+  --arriving_;
+  ++begun_turns_;
+  sessions_[slot].request.arrived = backend_.now();
+  return slot;
+}
+
+void Requests::note_cached(SessionSlot slot, Tokens tokens) {
+  dispatched_[slot].cached = tokens;
+  load_->uncached_prefill_tokens -= tokens;
+}
+
+void Requests::tell_first_token(SessionSlot slot) {
+  const RequestRecord& r = request(slot);
+  const Tokens prompt = r.history + r.input;
+  load_->prefill_tokens -= prompt;
+  load_->uncached_prefill_tokens -= prompt - dispatched_[slot].cached;
+  load_->prefill_blocks -= load_blocks(r);
+  load_->decode_blocks += load_blocks(r);
+  dispatcher_->on_first_token(dispatched_[slot].number);
+}
+
+bool Requests::finish_dispatched(SessionSlot slot) {
+  RequestRecord& r = sessions_[slot].request;
+  r.finished = last_finish_ = backend_.now();
+  r.measured = r.measured && r.admitted >= measured_.from;
+  if (r.measured) {
+    served_.add(r);
+  }
+  ++finished_turns_;
+  --load_->requests;
+  load_->decode_blocks -= load_blocks(r);
+  // No reference outlives this call: it may dispatch requests to this instance.
+  const bool session_ended = dispatcher_->on_finished(dispatched_[slot].number, r);
+  if (session_ended || routes_turns(config_.system)) {
+    free_sessions_.push_back(slot);
+    return true;
+  }
+  return false;
+}
+
+// ---- Ends ----
+
 bool Requests::finish(SessionSlot slot) {
+  if (dispatcher_ != nullptr) [[unlikely]] {
+    return finish_dispatched(slot);
+  }
   Session& s = sessions_[slot];
   RequestRecord& r = s.request;
   const SimTime now = backend_.now();
@@ -200,9 +307,11 @@ bool Requests::finish(SessionSlot slot) {
 }
 
 void Requests::check_finished() const {
-  KVTIER_ASSERT(begun_turns_ == finished_turns_ && finished_turns_ == workload_.turns(),
-                "every turn finished");
-  KVTIER_ASSERT(measured_gpu_time().busy() <= measured_.span(),
+  KVTIER_ASSERT(
+      begun_turns_ == finished_turns_ && (is_dispatched() || finished_turns_ == workload_.turns()),
+      "every turn finished");
+  // A cluster begins to measure while commands run.
+  KVTIER_ASSERT(is_dispatched() || measured_gpu_time().busy() <= measured_.span(),
                 "GPUs are busy for no longer than they are measured");
   KVTIER_ASSERT(queue_length_ == 0 && suspended_ == 0 && slots_used_ == 0 && hbm_used_.value == 0,
                 "nothing is left running");
@@ -256,7 +365,9 @@ SessionSlot Requests::take(QueuePosition position) {
 }
 
 void Requests::admitted(SessionSlot slot) {
-  if (measurement_moves_) [[unlikely]] {
+  if (dispatcher_ != nullptr) [[unlikely]] {
+    dispatcher_->on_admitted(dispatched_[slot].number);
+  } else if (measurement_moves_) [[unlikely]] {
     move_measurement();
   }
   ++admitted_turns_;
@@ -303,6 +414,9 @@ void Requests::set_suspended(std::size_t requests) {
 void Requests::report_queue() {
   const std::size_t length = queue_length_ + suspended_;
   queue_trend_.set_length(length, backend_.now());
+  if (load_ != nullptr) [[unlikely]] {
+    load_->waiting = static_cast<std::int64_t>(length) + arriving_;
+  }
   if (observer_ != nullptr) {
     observer_->on_queue(length, backend_.now());
   }
@@ -322,6 +436,9 @@ void Requests::occupy(std::int64_t slots, Bytes hbm) {
   }
   slots_used_ += slots;
   hbm_used_ = hbm;
+  if (load_ != nullptr) [[unlikely]] {
+    load_->kv_blocks = hbm / load_block_bytes_;
+  }
 }
 
 /// Before an admission: no command of the GPUs is cut in two by a border of the measured part.
@@ -355,6 +472,7 @@ void Requests::begin_measurement() {
                .stationary = is_stationary_ && has_drawn_,
                .sessions_before = workload_.sessions() - (has_drawn_ ? 1 : 0)};
   turn_metrics_ = TurnMetrics(load_rates(config_));
+  served_ = {};
   gpu_time_before_ = gpu_time_;
   if (on_measurement_begin) {
     on_measurement_begin();

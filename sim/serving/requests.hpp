@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,7 +23,9 @@
 
 namespace kvtier {
 
-/// What the GPUs do in a span of time, for timelines.
+struct InstanceLoad;
+
+/// The GPUs' activity in a span of time, for timelines.
 enum class GpuActivity : std::uint8_t { prefill, decode, save_stall };
 [[nodiscard]] const char* to_string(GpuActivity activity);
 
@@ -53,9 +57,63 @@ class RunObserver : public TransferObserver {
   virtual void on_session_end(EntryKey, SimTime) {}
 };
 
-/// Where requests come from, wait and end: plays the users (a session's next turn arrives when its
+/// Sends requests to an instance of a cluster, whose users are elsewhere, and is told of them. A
+/// request has a number here.
+class Dispatcher {
+ public:
+  virtual ~Dispatcher() = default;
+  /// It is about to leave the instance's queue.
+  virtual void on_admitted(std::uint32_t request) = 0;
+  virtual void on_first_token(std::uint32_t request) = 0;
+  /// It has memory, and waits for KV of so many tokens of its prompt, which another instance has
+  /// computed: Batcher::on_arrived.
+  virtual void fetch(std::uint32_t request, Tokens tokens) = 0;
+  /// All of its tokens are out. Returns whether its session has ended. The record is valid during
+  /// the call.
+  [[nodiscard]] virtual bool on_finished(std::uint32_t request, const RequestRecord& record) = 0;
+};
+
+/// The measured turns of an instance of a cluster. What else is counted of them is counted of the
+/// whole cluster: an instance among many should have little memory that each of its turns touches.
+struct ServedTurns {
+  std::int64_t turns = 0;
+  Tokens prompt_tokens;
+  /// Without a system of blocks, which counts hits itself.
+  Tokens found_tokens;
+  Tokens output_tokens;
+  Histogram ttft_ns;
+
+  void add(const RequestRecord& record) {
+    ++turns;
+    prompt_tokens += record.history + record.input;
+    found_tokens += record.found.reused;
+    output_tokens += record.output;
+    ttft_ns.add((record.first_token - record.arrived).ns);
+  }
+};
+
+/// A request as it is dispatched.
+struct DispatchedRequest {
+  std::uint32_t number = 0;
+  /// The request as it was sent; nothing has happened to it yet.
+  RequestRecord record;
+  /// In a system of blocks.
+  TurnContent content;
+  SharedPrompt shared_prompt;
+  std::int64_t priority = 0;
+  /// It is the first of its session.
+  bool begins_session = false;
+  /// Its KV is kept when it ends, until Batcher::let_go_kept.
+  bool keeps_kv = false;
+  /// KV of its prompt is fetched from another instance.
+  bool fetches_kv = false;
+  /// The place of its session, if the instance has served the session before and stores its KV.
+  std::optional<SessionSlot> slot;
+};
+
+/// The source, queue and end of requests: plays the users (a session's next turn arrives when its
 /// last token is out plus the think time), keeps the queue, and counts what the turns and the GPUs
-/// did. What runs when is for a Batcher to say.
+/// did. A Batcher decides what runs when.
 class Requests final : public QueueView {
  public:
   struct Setup {
@@ -66,6 +124,11 @@ class Requests final : public QueueView {
     RunObserver* observer = nullptr;
     /// Called now and then with the number of finished turns; may throw to end the run.
     std::function<void(std::int64_t)> progress;
+    /// For an instance of a cluster: requests come from there, and there are no users. `sessions`
+    /// gives the streams that they name.
+    Dispatcher* dispatcher = nullptr;
+    /// And its load, which is kept up to date.
+    InstanceLoad* load = nullptr;
   };
   explicit Requests(const Setup& setup);
 
@@ -77,6 +140,23 @@ class Requests final : public QueueView {
   [[nodiscard]] bool any_left() const { return has_drawn_ || live_sessions_ > 0; }
   /// The turn that a timer was set for arrives; it does not wait yet.
   SessionSlot begin_turn(std::uint64_t timer);
+  /// A request arrives now from the dispatcher; its timer is set. Returns its place, which is free
+  /// again when its session ends or, in a system of blocks, the request.
+  SessionSlot dispatch(const DispatchedRequest& request);
+  [[nodiscard]] bool is_dispatched() const { return dispatcher_ != nullptr; }
+  // Dispatched requests.
+  [[nodiscard]] std::uint32_t number(SessionSlot slot) const { return dispatched_[slot].number; }
+  [[nodiscard]] bool keeps_kv(SessionSlot slot) const {
+    return dispatcher_ != nullptr && dispatched_[slot].keeps_kv;
+  }
+  [[nodiscard]] bool fetches_kv(SessionSlot slot) const {
+    return dispatcher_ != nullptr && dispatched_[slot].fetches_kv;
+  }
+  void fetch(SessionSlot slot, Tokens tokens) {
+    dispatcher_->fetch(dispatched_[slot].number, tokens);
+  }
+  /// A dispatched request arrives: so much of its prompt is stored here.
+  void note_cached(SessionSlot slot, Tokens tokens);
   /// The turn that is in work in a slot, or the last one.
   [[nodiscard]] RequestRecord& request(SessionSlot slot) { return sessions_[slot].request; }
   [[nodiscard]] const RequestRecord& request(SessionSlot slot) const {
@@ -85,6 +165,9 @@ class Requests final : public QueueView {
   /// All that its tokens follow from.
   [[nodiscard]] TurnTokens tokens(SessionSlot slot) const;
   [[nodiscard]] SessionSource& source() { return source_; }
+  [[nodiscard]] const SharedPrompt& shared_prompt(SessionSlot slot) const {
+    return sessions_[slot].shared_prompt;
+  }
   [[nodiscard]] EntryKey key(SessionSlot slot) const {
     return {static_cast<std::uint64_t>(request(slot).session)};
   }
@@ -101,7 +184,7 @@ class Requests final : public QueueView {
   [[nodiscard]] SessionSlot waiting(QueuePosition position) const {
     return queue_[position.value & queue_mask_];
   }
-  /// Where the order policy's next request waits; there is one.
+  /// Position of the order policy's next request; one must wait.
   [[nodiscard]] QueuePosition next() const { return order_->next(*this); }
   /// Requests are about to be chosen for a batch.
   void begin_batch() { order_->begin_batch(*this); }
@@ -120,7 +203,7 @@ class Requests final : public QueueView {
   void admitted(SessionSlot slot);
   /// An admitted request waits again, `requests` of them in all, outside of the queue.
   void set_suspended(std::size_t requests);
-  /// What is asked about stored KV; without it no request has any.
+  /// The queries about stored KV; without it no request has any.
   void set_stored(const StoredKv* stored) { stored_ = stored; }
   // QueueView
   [[nodiscard]] EntryId entry_at(QueuePosition position) const override;
@@ -133,7 +216,15 @@ class Requests final : public QueueView {
   }
   [[nodiscard]] QueuePosition window_end() const override { return order_->window_end(*this); }
 
-  // What a batcher tells.
+  // Calls by a batcher.
+
+  /// The turn's first token is out.
+  void first_token(SessionSlot slot) {
+    request(slot).first_token = backend_.now();
+    if (dispatcher_ != nullptr) [[unlikely]] {
+      tell_first_token(slot);
+    }
+  }
 
   /// All tokens of the turn are out. Says whether its session has ended; the slot is free then.
   [[nodiscard]] bool finish(SessionSlot slot);
@@ -171,14 +262,18 @@ class Requests final : public QueueView {
     }
   }
 
-  // What was counted.
+  // Counters.
 
   [[nodiscard]] const TurnMetrics& turns() const { return turn_metrics_; }
+  /// In a cluster.
+  [[nodiscard]] const ServedTurns& served() const { return served_; }
   [[nodiscard]] const WorkloadStatistics& workload() const { return workload_; }
   [[nodiscard]] std::int64_t finished_turns() const { return finished_turns_; }
-  /// Of the measured part: a run that has no stationary state is measured to its end.
+  /// The measured part. A run without a stationary state is measured to its end.
   [[nodiscard]] const MeasuredPart& measured() const { return measured_; }
   [[nodiscard]] bool measuring() const { return measuring_; }
+  /// The measured part begins, anew if it had begun.
+  void begin_measurement();
   /// Ends the measured part unless it has ended.
   void end_measurement(SimTime at);
   [[nodiscard]] SimTime last_finish() const { return last_finish_; }
@@ -213,7 +308,7 @@ class Requests final : public QueueView {
     /// Between the turn in work and the next one.
     SimDuration think;
     SimTime began;
-    /// Of logged workloads: when the turn in work was to arrive.
+    /// Logged arrival of the current turn.
     SimTime due;
     SharedPrompt shared_prompt;
     std::int64_t priority = 0;
@@ -230,7 +325,21 @@ class Requests final : public QueueView {
   void vacate(QueuePosition position);
   void report_queue();
   void move_measurement();
-  void begin_measurement();
+  SessionSlot free_slot();
+  SessionSlot begin_dispatched(SessionSlot slot);
+  bool finish_dispatched(SessionSlot slot);
+  void tell_first_token(SessionSlot slot);
+  [[nodiscard]] std::int64_t load_blocks(const RequestRecord& record) const {
+    return (record.history + record.input).value / load_block_;
+  }
+
+  /// Further state of a cluster's request in a slot.
+  struct Dispatched {
+    std::uint32_t number = 0;
+    Tokens cached;
+    bool keeps_kv = false;
+    bool fetches_kv = false;
+  };
 
   const RunConfig& config_;
   Topology topology_;
@@ -283,6 +392,18 @@ class Requests final : public QueueView {
   /// The next admission may begin or end the measured part.
   bool measurement_moves_ = true;
   SessionDurations session_durations_;
+  Dispatcher* dispatcher_;
+  InstanceLoad* load_;
+  ServedTurns served_;
+  /// Tokens and bytes of a block of HBM.
+  std::int64_t load_block_ = 16;
+  Bytes load_block_bytes_;
+  std::vector<Dispatched> dispatched_;
+  /// Requests that begin a session and arrive at this instant, one after the other. The timer of
+  /// the first one is set.
+  std::deque<SessionSlot> beginning_;
+  /// Dispatched, and not in the queue yet.
+  std::int64_t arriving_ = 0;
   SimTime last_finish_;
   SimTime first_arrival_;
   SimTime last_due_;

@@ -14,7 +14,7 @@ namespace kvtier {
 namespace {
 
 constexpr double kNanosecond = 1e-9;
-/// Of what a tier holds, from the beginning of the measured part to its end: it is still filling.
+/// Growth of a tier's content over the measured part from which it counts as still filling.
 constexpr double kGrowth = 1.05;
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0.0; }
@@ -209,7 +209,7 @@ namespace {
 
 SimDuration measured_span(const Instance& instance) { return instance.measured().span(); }
 
-/// Of all instances, one after the other.
+/// Measured seconds of all instances, added up.
 double measured_seconds(Instances instances) {
   double seconds = 0;
   for (const Instance* instance : instances) {
@@ -227,41 +227,34 @@ GpuTime measured_gpu_time(Instances instances) {
 }
 
 /// Whether the queue grew as long as sessions arrived.
-bool exceeds_capacity(Instance& instance) {
+bool exceeds_capacity(Requests& users, Instance& instance) {
   // The queue is judged while sessions still arrive, since afterwards it can only drain; from the
   // beginning if the measured part has less than half of that.
-  const SimTime arrivals_end = instance.last_session_arrival();
-  const SimTime measured_from = instance.measured().from;
+  const SimTime arrivals_end = users.last_session_arrival();
+  const SimTime measured_from = users.measured().from;
   const SimTime from = measured_from.ns * 2 < arrivals_end.ns ? measured_from : SimTime(0);
   // Fewer waiting requests than this are no trend.
   constexpr double kShortQueue = 50;
   constexpr double kShareOfSessions = 0.25;
   const double floor =
-      std::min(kShortQueue, kShareOfSessions * static_cast<double>(instance.workload().sessions()));
+      std::min(kShortQueue, kShareOfSessions * static_cast<double>(users.workload().sessions()));
   return instance.queue_trend().grows_throughout(from, arrivals_end, floor);
 }
 
-double requests_per_second(Instances instances) {
-  double sum = 0;
-  for (const Instance* instance : instances) {
-    sum += ratio(static_cast<double>(instance->turns().turns), measured_span(*instance).seconds());
-  }
-  return sum;
+double requests_per_second(const Requests& users) {
+  return ratio(static_cast<double>(users.turns().turns), users.measured().span().seconds());
 }
 
 /// Turns that users would send in a second if responses took no time of the arrivals; nullopt where
 /// all are due at one time.
-std::optional<double> nominal_requests_per_second(const RunConfig& config, Instances instances,
-                                                  const WorkloadStatistics& workload) {
+std::optional<double> nominal_requests_per_second(const RunConfig& config, const Requests& users) {
+  const WorkloadStatistics& workload = users.workload();
   if (config.workload.arrivals != ArrivalModel::trace && !starts_sessions(config.workload)) {
     return config.workload.request_rate
                ? config.workload.request_rate->value
                : config.workload.arrival_rate->value * ratio(workload.turns(), workload.sessions());
   }
-  SimDuration span;
-  for (const Instance* instance : instances) {
-    span = std::max(span, instance->offered_span());
-  }
+  const SimDuration span = users.offered_span();
   return span.ns > 0 ? std::optional(static_cast<double>(workload.turns()) / span.seconds())
                      : std::nullopt;
 }
@@ -294,7 +287,9 @@ Json load_wait_report(const WaitTimes& loads, SimDuration total, double seconds)
 
 }  // namespace
 
-Json load_report(Instances instances, const RunConfig& config, const WorkloadStatistics& workload) {
+Json load_report(Requests& users, Instances instances, const RunConfig& config) {
+  const WorkloadStatistics& workload = users.workload();
+  const MeasuredPart& part = users.measured();
   const double seconds = measured_seconds(instances);
   Occupied occupied;
   WaitTimes waits;
@@ -302,18 +297,15 @@ Json load_report(Instances instances, const RunConfig& config, const WorkloadSta
   double queue_mean = 0;
   std::size_t queue_max = 0;
   bool exceeds = false;
-  bool stationary = true;
-  SessionDurations durations;
+  const bool stationary = part.stationary;
+  const SessionDurations& durations = users.session_durations();
   for (Instance* instance : instances) {
     occupied += instance->measured_occupied();
     waits += instance->measured_waits();
     loads += instance->measured_load_waits();
-    const MeasuredPart& measured = instance->measured();
-    queue_mean += instance->queue_trend().mean(measured.from, measured.to);
-    stationary = stationary && measured.stationary;
-    durations.merge(instance->session_durations());
+    queue_mean += instance->queue_trend().mean(part.from, part.to);
     queue_max = std::max(queue_max, instance->queue_trend().longest());
-    exceeds = exceeds || exceeds_capacity(*instance);
+    exceeds = exceeds || exceeds_capacity(users, *instance);
   }
   Json json;
   const GpuTime gpu = measured_gpu_time(instances);
@@ -326,7 +318,6 @@ Json load_report(Instances instances, const RunConfig& config, const WorkloadSta
   const auto servers = static_cast<double>(instances.size());
   json["queue_length"] = Json{{"mean", queue_mean / servers}, {"max", queue_max}};
   json["measured_seconds"] = seconds / servers;
-  const MeasuredPart& part = instances.front()->measured();
   json["measured"] = Json{{"rule", write_value(config.workload.measure)},
                           {"from_seconds", part.from.seconds()},
                           {"to_seconds", part.to.seconds()},
@@ -335,8 +326,8 @@ Json load_report(Instances instances, const RunConfig& config, const WorkloadSta
     json["measured"]["stationary"] = stationary;
     json["measured"]["sessions_before"] = part.sessions_before;
   }
-  const std::optional<double> nominal = nominal_requests_per_second(config, instances, workload);
-  const double rate = requests_per_second(instances);
+  const std::optional<double> nominal = nominal_requests_per_second(config, users);
+  const double rate = requests_per_second(users);
   constexpr double kRateError = 0.1;
   const bool agrees = nominal && std::abs(rate - *nominal) <= kRateError * *nominal;
   json["requests_per_second"] =
@@ -428,16 +419,10 @@ Json block_hits_report(const BlockHits& hits, const Batcher& batcher) {
                                  static_cast<double>(hits.prompt_blocks))}}}};
 }
 
-Json metrics_report(Instances instances, const RunConfig& config,
+Json metrics_report(const Requests& users, Instances instances, const RunConfig& config,
                     const std::vector<LinkReport>& links) {
-  std::optional<TurnMetrics> merged;
-  if (instances.size() > 1) {
-    merged.emplace();
-    for (const Instance* instance : instances) {
-      merged->merge(instance->turns());
-    }
-  }
-  const TurnMetrics& turns = merged ? *merged : instances.front()->turns();
+  const TurnMetrics& turns = users.turns();
+  const SimDuration span = users.measured().span();
   const double seconds = measured_seconds(instances);
   const GpuTime gpu = measured_gpu_time(instances);
   const auto sum = [&](const auto& of_instance) {
@@ -457,7 +442,7 @@ Json metrics_report(Instances instances, const RunConfig& config,
     m["hit_rate"] = hit_rate_report(turns, of_blocks);
   }
   m["lost_hits"] = lost_hits_report(turns, filters_admission(config.system));
-  m["confidence"] = merged ? Json() : confidence_report(turns, of_blocks);
+  m["confidence"] = confidence_report(turns, of_blocks);
   m["truncated_turns"] = turns.truncated_turns;
   m["truncated_tokens"] = turns.truncated_tokens.value;
   m["ttft_seconds"] = seconds_report(turns.ttft_ns);
@@ -472,25 +457,20 @@ Json metrics_report(Instances instances, const RunConfig& config,
   const Tokens prompts = turns.prompt_tokens();
   m["prompt_tokens"] = prompts.value;
   m["output_tokens"] = turns.output_tokens.value;
-  const auto rate = [&](const auto& count_of) {
-    return sum([&](const Instance& one) {
-      return ratio(static_cast<double>(count_of(one.turns())), measured_span(one).seconds());
-    });
+  BlockHits hits;
+  for (const Instance* instance : instances) {
+    hits += instance->block_hits().value_or(BlockHits{});
+  }
+  const auto rate = [&](std::int64_t count) {
+    return ratio(static_cast<double>(count), span.seconds());
   };
-  m["prompt_tokens_served_per_second"] =
-      rate([](const TurnMetrics& t) { return t.prompt_tokens().value; });
-  m["computed_tokens_per_second"] =
-      config.system.blocks ? sum([](const Instance& one) {
-        const BlockHits& hits = *one.block_hits();
-        return ratio(static_cast<double>(hits.prompt_tokens - hits.hit_tokens_in_all()),
-                     measured_span(one).seconds());
-      })
-                           : rate([](const TurnMetrics& t) { return t.computed_tokens().value; });
+  m["prompt_tokens_served_per_second"] = rate(prompts.value);
+  m["computed_tokens_per_second"] = rate(of_blocks ? hits.prompt_tokens - hits.hit_tokens_in_all()
+                                                   : turns.computed_tokens().value);
   m["prompt_tokens_served_per_prefill_second"] =
       ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
-  m["output_throughput_tokens_per_second"] =
-      rate([](const TurnMetrics& t) { return t.output_tokens.value; });
-  m["requests_per_second"] = requests_per_second(instances);
+  m["output_throughput_tokens_per_second"] = rate(turns.output_tokens.value);
+  m["requests_per_second"] = requests_per_second(users);
   m["gpu_seconds"] = Json{{"total", gpu.busy().seconds() * gpus},
                           {"prefill", gpu.prefill.seconds() * gpus},
                           {"decode", gpu.decode.seconds() * gpus},
@@ -521,10 +501,10 @@ Json metrics_report(Instances instances, const RunConfig& config,
       peak += now.occupancy_peak;
       peak_before += before.occupancy_peak;
     }
-    const double occupancy = sum([i](const Instance& one) {
+    const double occupancy = sum([i, span](const Instance& one) {
       return ratio(static_cast<double>(one.tiers_after()[i].occupancy_byte_ns -
                                        one.tiers_before()[i].occupancy_byte_ns),
-                   static_cast<double>(measured_span(one).ns));
+                   static_cast<double>(span.ns));
     });
     tiers_json[to_string(batcher.medium(i))] = Json{
         {"occupancy_bytes", {{"mean", occupancy}, {"max", peak.value}}},
@@ -566,10 +546,6 @@ Json metrics_report(Instances instances, const RunConfig& config,
   }
   m["preemptions"] = preemptions;
   if (config.system.blocks) {
-    BlockHits hits;
-    for (const Instance* instance : instances) {
-      hits += *instance->block_hits();
-    }
     m["blocks"] = block_hits_report(hits, batcher);
   }
   m["prefetches"] = prefetch_report(prefetches, turns);

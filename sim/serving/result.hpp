@@ -17,7 +17,7 @@ struct LinkReport {
   LinkCounters counters;
 };
 
-/// What was drawn; says so where it is synthetic.
+/// The workload that was drawn, and whether it is synthetic.
 [[nodiscard]] Json workload_report(const RunConfig& config, const WorkloadStatistics& statistics);
 /// How much of the KV a system keeps that compresses what it stores.
 [[nodiscard]] Json compression_report(const RunConfig& config);
@@ -36,22 +36,20 @@ struct LinkReport {
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
 [[nodiscard]] Json resumed_report(const TurnMetrics& turns, double gpus);
-/// What of a run's times was measured: the profile, how often it was extrapolated, and what it
-/// lacks. Of the whole run, warm-up included. `timing` is null where the profile measured nothing
-/// of the model, so that the roofline gave all times.
+/// The measured part of a run's times: the profile, its extrapolations and its gaps, over the whole
+/// run with its warm-up. `timing` is null if the profile measured nothing of the model, so that the
+/// roofline gave all times.
 [[nodiscard]] Json timing_report(const RunConfig& config, const ProfileTiming* timing,
                                  const TimingUse& use);
-/// What GPUs and used tiers cost for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
+/// Cost of GPUs and used tiers for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
 /// dollars.
 [[nodiscard]] Json cost_report(const RunConfig& config, double hours);
 /// The instances of a run, one or several that share its workload.
 using Instances = std::span<Instance* const>;
-/// `load` and `metrics` of a timed run. Of several instances: hit rates, means and quantiles are of
-/// all their turns, bytes, time, dollars and rates are sums, shares of time are those of all
-/// together, the verdict that of the worst. Intervals by batch means are of one sequence of turns,
-/// so there are none. `links` are those of all instances.
-[[nodiscard]] Json load_report(Instances instances, const RunConfig& config,
-                               const WorkloadStatistics& workload);
+/// `load` and `metrics` of a timed run. `users` are those of the whole run, with what was counted
+/// of their turns. Of several instances: bytes, time and dollars are sums, shares of time are those
+/// of all together, the verdict that of the worst. `links` are those of all instances.
+[[nodiscard]] Json load_report(Requests& users, Instances instances, const RunConfig& config);
 /// The measured part has to last this many times as long as the sessions that live at a time last
 /// on average. Shorter ones were up to 16 % off in the rate that meets an SLO.
 inline constexpr double kSessionDurations = 10;
@@ -64,7 +62,7 @@ inline constexpr const char* kLoadExceedsCapacity = "load exceeds capacity";
 /// `load/too_short` says why. With "measure": "all" that is judged by the rate of requests alone,
 /// and is no verdict. Null where the load exceeds capacity.
 inline constexpr const char* kRunTooShort = "run too short to tell";
-[[nodiscard]] Json metrics_report(Instances instances, const RunConfig& config,
-                                  const std::vector<LinkReport>& links);
+[[nodiscard]] Json metrics_report(const Requests& users, Instances instances,
+                                  const RunConfig& config, const std::vector<LinkReport>& links);
 
 }  // namespace kvtier

@@ -1,5 +1,6 @@
 #include "sim/serving/simulate.hpp"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -13,7 +14,7 @@
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/serving/class_metrics.hpp"
-#include "sim/serving/replica_source.hpp"
+#include "sim/serving/cluster.hpp"
 #include "sim/serving/result.hpp"
 #include "sim/serving/store_rules.hpp"
 
@@ -28,7 +29,7 @@ std::vector<LinkCounters> read_links(const SimulatedBackend& backend) {
   return counters;
 }
 
-/// What was moved between the media is what the tiers took and gave, to the byte.
+/// Bytes moved between the media equal those that the tiers took and gave.
 void check_bytes(Instance& instance, const SimulatedBackend& backend) {
   const Batcher& batcher = instance.batcher();
   std::array<std::optional<TierCounters>, kMedia> used;
@@ -155,135 +156,111 @@ void check(const RunConfig& config, const PolicyRegistry& registry) {
   problems.throw_if_any();
 }
 
-Json report(Instances instances, std::span<const ClassMetrics* const> classes,
+Json report(Requests& users, Instances instances, const ClassMetrics* classes,
             const RunConfig& config, const std::vector<LinkReport>& links,
             const std::optional<Json>& timing) {
   Json result = new_result("kvtier.result/1");
   result["config"] = write_value(config);
-  WorkloadStatistics workload = instances.front()->workload();
-  for (const Instance* instance : instances.subspan(1)) {
-    workload.merge(instance->workload());
-  }
-  result["workload"] = workload_report(config, workload);
-  result["load"] = load_report(instances, config, workload);
+  result["workload"] = workload_report(config, users.workload());
+  result["load"] = load_report(users, instances, config);
   if (timing) {
     result["timing"] = *timing;
   }
-  result["metrics"] = metrics_report(instances, config, links);
-  if (!classes.empty()) {
-    result["metrics"]["classes"] = classes_report(classes, config, instances.front()->batcher());
+  result["metrics"] = metrics_report(users, instances, config, links);
+  if (classes != nullptr) {
+    result["metrics"]["classes"] =
+        classes_report(std::array{classes}, config, instances.front()->batcher());
   }
   return result;
 }
 
-/// Runs it all, and throws if that measured nothing.
-void run(Instance& instance, const RunConfig& config, const RunOptions& options) {
-  if (options.on_start) {
-    options.on_start(instance);
-  }
-  instance.run();
-  check_counts(instance.turns());
-  if (instance.turns().turns == 0) {
+/// Checks that something was counted.
+void check_measured(const Requests& users, const RunConfig& config) {
+  check_counts(users.turns());
+  if (users.turns().turns == 0) {
     throw ConfigError(
-        config.replicas.count > 1
-            ? fmt::format("/replicas/count: a replica has {} turns and {} of them as warm-up, "
-                          "expected fewer replicas, more sessions or less warm-up",
-                          instance.finished_turns(), config.workload.warmup_turns)
-            : fmt::format(
-                  "/workload/warmup_turns: expected less than the workload's {} turns, got {}",
-                  instance.finished_turns(), config.workload.warmup_turns));
+        fmt::format("/workload/warmup_turns: expected less than the workload's {} turns, got {}",
+                    users.finished_turns(), config.workload.warmup_turns));
   }
 }
 
-/// The config of one of the replicas, which have equal shares of the warm-up.
-RunConfig config_of_replica(const RunConfig& config, std::int64_t replica) {
-  RunConfig own = config;
-  const std::int64_t count = config.replicas.count;
-  own.workload.warmup_turns = (config.workload.warmup_turns + count - 1 - replica) / count;
-  return own;
-}
-
-/// The sessions and the observers of a run on a backend. `config` outlives it.
-struct Parts {
+/// The sessions of a run and what observes it. `config` outlives it.
+struct Users {
   std::unique_ptr<SessionSource> all;
-  std::optional<ReplicaSource> share;
   /// In a mix of workloads.
   std::optional<ClassMetrics> classes;
+  SessionSource* sessions;
+  RunObserver* observer;
+
+  Users(const RunConfig& config, const RunOptions& options)
+      : all(make_source(config.workload, static_cast<std::uint64_t>(config.seed),
+                        options.base_dir)),
+        sessions(all.get()),
+        observer(options.observer) {
+    if (!config.system.blocks) {
+      refuse_named_tokens(*all);
+    }
+    if (!config.workload.mix.empty()) {
+      const auto& hbm = config.system.tiers.hbm;
+      sessions = &classes.emplace(config.workload.mix.size(), *all, observer,
+                                  hbm ? hbm->block_size : Tokens(1));
+      observer = &*classes;
+    }
+  }
+  [[nodiscard]] const ClassMetrics* counts() const { return classes ? &*classes : nullptr; }
+};
+
+/// One instance on a backend. `config` outlives it.
+struct Single {
+  Users users;
   std::optional<ObservedBackend> observed;
   Instance instance;
 
-  Parts(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
-        const RunOptions& options, std::int64_t replica = 0)
-      : all(make_source(config.workload, static_cast<std::uint64_t>(config.seed),
-                        options.base_dir)),
+  Single(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
+         const RunOptions& options)
+      : users(config, options),
         observed(options.observer != nullptr
                      ? std::optional<ObservedBackend>(std::in_place, backend, *options.observer)
                      : std::nullopt),
         instance({.config = &config,
                   .registry = &registry,
                   .backend = observed ? static_cast<Backend*>(&*observed) : &backend,
-                  .sessions = sessions(config, replica, options.observer),
-                  .observer = classes ? &*classes : options.observer,
+                  .sessions = users.sessions,
+                  .observer = users.observer,
                   .decisions = options.decisions,
                   .plain_store = options.stepping == DecodeStepping::per_iteration,
                   .progress = options.progress}) {}
 
- private:
-  SessionSource* sessions(const RunConfig& config, std::int64_t replica, RunObserver* observer) {
-    if (!config.system.blocks) {
-      refuse_named_tokens(*all);
+  void run(const RunConfig& config, const RunOptions& options) {
+    if (options.on_start) {
+      options.on_start(instance);
     }
-    SessionSource* own = all.get();
-    if (config.replicas.count > 1) {
-      own = &share.emplace(*all, replica, config.replicas.count,
-                           static_cast<std::uint64_t>(config.seed));
-    }
-    if (!config.workload.mix.empty()) {
-      const auto& hbm = config.system.tiers.hbm;
-      own = &classes.emplace(config.workload.mix.size(), *own, observer,
-                             hbm ? hbm->block_size : Tokens(1));
-    }
-    return own;
+    instance.run();
+    check_measured(instance.requests(), config);
   }
 };
 
-/// One of the replicas of a simulated run.
-struct Replica {
-  RunConfig config;
-  SimulatedBackend backend;
-  Parts parts;
-  std::vector<LinkCounters> before = read_links(backend);
-  std::vector<LinkCounters> after = before;
-
-  Replica(const RunConfig& whole, std::int64_t replica, const TimingModel& timing,
-          const PolicyRegistry& registry, const RunOptions& options)
-      : config(config_of_replica(whole, replica)),
-        backend(config.hardware, config.model.layers, timing, options.stepping),
-        parts(backend, config, registry, options, replica) {
-    parts.instance.on_measurement_begin = [this] { before = read_links(backend); };
-    parts.instance.on_measurement_end = [this] { after = read_links(backend); };
-  }
-};
-
-std::vector<LinkReport> link_reports(const std::vector<std::unique_ptr<Replica>>& replicas) {
+std::vector<LinkReport> link_reports(std::span<const Cluster::Served> served) {
   std::vector<LinkReport> links;
-  const std::vector<Link>& all = replicas.front()->backend.topology().links;
+  const std::vector<Link>& all = served.front().backend->topology().links;
   for (std::size_t i = 0; i < all.size(); ++i) {
     LinkReport link{all[i].name, {}};
-    for (const auto& replica : replicas) {
-      link.counters.forward += replica->after[i].forward - replica->before[i].forward;
-      link.counters.backward += replica->after[i].backward - replica->before[i].backward;
-      link.counters.busy += replica->after[i].busy - replica->before[i].busy;
+    for (const Cluster::Served& one : served) {
+      if (!one.before.empty() && !one.after.empty()) {
+        link.counters.forward += one.after[i].forward - one.before[i].forward;
+        link.counters.backward += one.after[i].backward - one.before[i].backward;
+        link.counters.busy += one.after[i].busy - one.before[i].busy;
+      }
     }
     links.push_back(link);
   }
   return links;
 }
 
-TimingUse timing_use(const std::vector<std::unique_ptr<Replica>>& replicas) {
+TimingUse timing_use(std::span<const Cluster::Served> served) {
   TimingUse all;
-  for (const auto& replica : replicas) {
-    const TimingUse& one = replica->backend.timing_use();
+  for (const Cluster::Served& served_by : served) {
+    const TimingUse& one = served_by.backend->timing_use();
     all.prefills += one.prefills;
     all.extrapolated_prefills += one.extrapolated_prefills;
     all.decode_iterations += one.decode_iterations;
@@ -292,61 +269,179 @@ TimingUse timing_use(const std::vector<std::unique_ptr<Replica>>& replicas) {
   return all;
 }
 
+std::optional<Json> report_timing(const RunConfig& config, const TimingModel* timing,
+                                  std::span<const Cluster::Served> served) {
+  return config.hardware.profile
+             ? std::optional(timing_report(config, dynamic_cast<const ProfileTiming*>(timing),
+                                           timing_use(served)))
+             : std::nullopt;
+}
+
 }  // namespace
 
 Json run_on(Backend& backend, const RunConfig& config, const PolicyRegistry& registry,
             const RunOptions& options) {
   check(config, registry);
   Problems problems;
-  check_one_replica(config, "a backend", problems);
+  check_one_instance(config, "a backend", problems);
   if (config.system.blocks) {
     problems.add("/system/blocks", "a backend other than the simulated one keeps no blocks yet");
   }
   problems.throw_if_any();
-  Parts parts(backend, config, registry, options);
-  run(parts.instance, config, options);
-  std::vector<const ClassMetrics*> classes;
-  if (parts.classes) {
-    classes.push_back(&*parts.classes);
-  }
-  return report(std::array{&parts.instance}, classes, config, {}, std::nullopt);
+  Single single(backend, config, registry, options);
+  single.run(config, options);
+  return report(single.instance.requests(), std::array{&single.instance}, single.users.counts(),
+                config, {}, std::nullopt);
 }
 
 Json simulate(const RunConfig& config, const PolicyRegistry& registry, const RunOptions& options) {
+  if (is_cluster(config)) {
+    return simulate_cluster(config, registry, options);
+  }
   check(config, registry);
-  if (options.observer != nullptr || options.decisions != nullptr) {
-    Problems problems;
-    check_one_replica(config, "what is recorded during a run", problems);
-    problems.throw_if_any();
-  }
-  const auto timing =
-      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots, config.system.engine);
-  std::vector<std::unique_ptr<Replica>> replicas;
-  std::vector<Instance*> instances;
-  std::vector<const ClassMetrics*> classes;
-  std::int64_t finished = 0;
-  RunOptions own = options;
-  if (options.progress) {
-    own.progress = [&](std::int64_t turns) { options.progress(finished + turns); };
-  }
-  for (std::int64_t i = 0; i < config.replicas.count; ++i) {
-    replicas.push_back(std::make_unique<Replica>(config, i, *timing, registry, own));
-    Instance& instance = replicas.back()->parts.instance;
-    run(instance, replicas.back()->config, options);
-    replicas.back()->backend.check_drained();
-    check_bytes(instance, replicas.back()->backend);
-    instances.push_back(&instance);
-    if (replicas.back()->parts.classes) {
-      classes.push_back(&*replicas.back()->parts.classes);
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
+                                  config.serving.slots, config.system.engine);
+  SimulatedBackend backend(config.hardware, config.model.layers, *timing, options.stepping);
+  Single single(backend, config, registry, options);
+  Instance& instance = single.instance;
+  std::vector<LinkCounters> before = read_links(backend);
+  std::vector<LinkCounters> after = before;
+  instance.on_measurement_begin = [&] { before = read_links(backend); };
+  instance.on_measurement_end = [&] { after = read_links(backend); };
+  single.run(config, options);
+  backend.check_drained();
+  check_bytes(instance, backend);
+  const Cluster::Served served{.number = 0,
+                               .instance = &instance,
+                               .backend = &backend,
+                               .before = before,
+                               .after = after,
+                               .lost = false};
+  return report(instance.requests(), std::array{&instance}, single.users.counts(), config,
+                link_reports({&served, 1}), report_timing(config, timing.get(), {&served, 1}));
+}
+
+namespace {
+
+/// The work of each instance of a cluster in the measured part, lost ones included.
+Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
+                      const RunConfig& config) {
+  const SimDuration span = cluster.users().measured().span();
+  const auto share = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
+  Json all = Json::array();
+  for (std::int64_t number = 0; number < config.cluster.instances; ++number) {
+    std::int64_t finished = 0;
+    std::int64_t preemptions = 0;
+    double queue = 0;
+    ServedTurns turns;
+    BlockHits hits;
+    GpuTime gpu;
+    for (const Cluster::Served& one : served) {
+      if (one.number == number) {
+        Instance& instance = *one.instance;
+        finished += instance.finished_turns();
+        preemptions += instance.preemptions();
+        const MeasuredPart& part = cluster.users().measured();
+        queue += instance.queue_trend().mean(part.from, part.to);
+        const ServedTurns& own = instance.requests().served();
+        turns.turns += own.turns;
+        turns.prompt_tokens += own.prompt_tokens;
+        turns.found_tokens += own.found_tokens;
+        turns.output_tokens += own.output_tokens;
+        turns.ttft_ns.merge(own.ttft_ns);
+        hits += instance.block_hits().value_or(BlockHits{});
+        gpu += instance.measured_gpu_time();
+      }
     }
-    finished += instance.finished_turns();
+    Json json{
+        {"instance", number},
+        {"requests", finished},
+        {"measured_requests", turns.turns},
+        {"prompt_tokens", turns.prompt_tokens.value},
+        {"output_tokens", turns.output_tokens.value},
+        {"prompt_hit_rate", config.system.blocks
+                                ? share(static_cast<double>(hits.hit_tokens_in_all()),
+                                        static_cast<double>(hits.prompt_tokens))
+                                : share(static_cast<double>(turns.found_tokens.value),
+                                        static_cast<double>(turns.prompt_tokens.value))},
+        {"ttft_seconds", seconds_report(turns.ttft_ns)},
+        {"queue_length_mean", queue},
+        {"gpu_busy_fraction", share(gpu.busy().seconds(), span.seconds())},
+        {"prefill_gpu_seconds", gpu.prefill.seconds() * static_cast<double>(config.hardware.gpus)},
+        {"preemptions", preemptions},
+        {"series", cluster.series(number).report(cluster.users().last_finish())}};
+    all.push_back(std::move(json));
   }
-  std::optional<Json> used;
-  if (config.hardware.profile) {
-    used = timing_report(config, dynamic_cast<const ProfileTiming*>(timing.get()),
-                         timing_use(replicas));
+  return all;
+}
+
+/// The largest value of the instances over their mean; 0 if that is 0.
+double imbalance(const Json& instances, const char* key) {
+  double sum = 0;
+  double most = 0;
+  for (const Json& one : instances) {
+    sum += one[key].get<double>();
+    most = std::max(most, one[key].get<double>());
   }
-  return report(instances, classes, config, link_reports(replicas), used);
+  return sum > 0 ? most * static_cast<double>(instances.size()) / sum : 0.0;
+}
+
+}  // namespace
+
+Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
+                      const RunOptions& options) {
+  check(config, registry);
+  Problems problems;
+  if (options.decisions != nullptr) {
+    check_one_instance(config, "a log of decisions", problems);
+  }
+  problems.throw_if_any();
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
+                                  config.serving.slots, config.system.engine);
+  const Users users(config, options);
+  Cluster cluster({.config = &config,
+                   .registry = &registry,
+                   .timing = timing.get(),
+                   .sessions = users.sessions,
+                   .observer = users.observer,
+                   .stepping = options.stepping,
+                   .progress = options.progress});
+  cluster.run();
+  check_measured(cluster.users(), config);
+  const std::vector<Cluster::Served> served = cluster.served();
+  std::vector<Instance*> instances;
+  for (const Cluster::Served& one : served) {
+    if (!one.lost) {
+      one.backend->check_drained();
+      check_bytes(*one.instance, *one.backend);
+    }
+    if (one.instance->measured().to > one.instance->measured().from) {
+      instances.push_back(one.instance);
+    }
+  }
+  Json result = report(cluster.users(), instances, users.counts(), config, link_reports(served),
+                       report_timing(config, timing.get(), served));
+  Json& metrics = result["metrics"];
+  Json of_instances = instances_report(cluster, served, config);
+  metrics["cluster"] =
+      Json{{"instances", config.cluster.instances},
+           {"router", config.cluster.router.name},
+           {"requests_sent_again", cluster.sent_again()},
+           {"imbalance",
+            {{"requests", imbalance(of_instances, "measured_requests")},
+             {"prompt_tokens", imbalance(of_instances, "prompt_tokens")},
+             {"prefill_gpu_seconds", imbalance(of_instances, "prefill_gpu_seconds")}}}};
+  if (config.cluster.disaggregation) {
+    const Cluster::Transfers& transfers = cluster.transfers();
+    metrics["cluster"]["prefill"] =
+        Json{{"apart", transfers.apart},
+             {"on_decode_instances", transfers.local},
+             {"transferred_bytes", transfers.bytes.value},
+             {"wait_for_decode_memory_seconds", seconds_report(transfers.room_ns)},
+             {"transfer_seconds", seconds_report(transfers.transfer_ns)}};
+  }
+  metrics["instances"] = std::move(of_instances);
+  return result;
 }
 
 }  // namespace kvtier

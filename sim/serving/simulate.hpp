@@ -21,7 +21,7 @@ struct RunOptions {
   std::function<void(std::int64_t)> progress;
   /// Called with the instance before it runs: observers may read its counters while it does.
   std::function<void(const Instance&)> on_start;
-  /// Where relative paths of the workload start.
+  /// Folder at which relative paths of the workload start.
   std::filesystem::path base_dir;
 };
 

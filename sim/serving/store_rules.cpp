@@ -1,5 +1,6 @@
 #include "sim/serving/store_rules.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,15 @@ Bytes installed(const RunConfig& config, const std::string& name) {
   return name == "dram"  ? config.hardware.dram->capacity
          : name == "cxl" ? config.hardware.cxl->capacity
                          : config.hardware.ssd->capacity;
+}
+
+/// Blocks that leave at once: those of a bucket, as many as fit in one.
+std::int64_t round_of(const BlockTierConfig& blocks, Tokens block, Bytes bytes_per_token) {
+  if (!blocks.bucket) {
+    return blocks.round;
+  }
+  const std::int64_t fit = blocks.bucket->size.value / (bytes_per_token * block.value).value;
+  return std::max<std::int64_t>(1, std::min(fit, blocks.bucket->blocks));
 }
 
 }  // namespace
@@ -63,8 +73,8 @@ StoreFacts store_facts(const RunConfig& config) {
   // Few policies ask, so the timing model is made when one does.
   facts.recompute = [&config, timing = std::shared_ptr<TimingModel>()](Tokens tokens) mutable {
     if (timing == nullptr) {
-      timing =
-          make_timing(config.model, config.hardware, config.system.positions, config.serving.slots, config.system.engine);
+      timing = make_timing(config.model, config.hardware, config.system.positions,
+                           config.serving.slots, config.system.engine);
     }
     const PrefillPart all{.added = tokens, .past = Tokens(0)};
     return tokens.value == 0 ? SimDuration(0) : timing->prefill({&all, 1}).total;
@@ -77,6 +87,8 @@ StoreRules store_rules(const RunConfig& config) {
   StoreRules rules;
   rules.bytes_per_token = kv_bytes_per_token(config.model);
   rules.hit_cap = blocks.longest_hit;
+  rules.hit_cap_behind = blocks.longest_hit_behind;
+  rules.partial_reuse = blocks.partial_reuse;
   rules.publication = blocks.found_from;
   rules.duplicates = blocks.duplicates;
   rules.keyless = blocks.keyless;
@@ -93,11 +105,15 @@ StoreRules store_rules(const RunConfig& config) {
                    .unit = blocks.unit,
                    .eviction = tier.eviction.name,
                    .eviction_parameters = tier.eviction.parameters,
+                   .retention = of_blocks.retention,
+                   .leaves_only = of_blocks.leaves_only,
+                   .relief = of_blocks.relief,
                    .admission = tier.admission.name,
                    .admission_parameters = tier.admission.parameters,
                    .ttl = tier.ttl,
                    .lease = of_blocks.lease,
-                   .round = of_blocks.round,
+                   .lease_newcomers = of_blocks.lease_newcomers,
+                   .round = round_of(of_blocks, tier.block_size, rules.bytes_per_token),
                    .insertion = of_blocks.insertion,
                    .touch = of_blocks.touch,
                    .whole_need = blocks.whole_need,
@@ -116,6 +132,8 @@ StoreRules store_rules(const RunConfig& config) {
                     : tier.write == WriteMoment::on_create ? Write::with_compute
                                                            : Write::on_eviction,
            .uses = of_blocks.after_uses.value_or(2),
+           .frequency = of_blocks.frequency,
+           .least_priority = of_blocks.least_priority,
            .exclusive = !tier.inclusive,
            .no_room = of_blocks.no_room,
            .promotes = of_blocks.promotes,

@@ -27,7 +27,7 @@ struct Decision {
   EntryKey key;
   Tokens tokens;
   SimTime time;
-  /// What the room was needed for (evict, demote).
+  /// The reason for the room (evict, demote).
   Demand demand = Demand::save;
   QueuePosition position = kNotQueued;
 };

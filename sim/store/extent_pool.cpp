@@ -8,8 +8,10 @@
 
 namespace kvtier {
 
-ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted)
-    : order_(rules.eviction == "lru"    ? Order::lru
+ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const Streams* streams)
+    : rules_(rules),
+      order_(!rules.retention.empty()   ? Order::priority
+             : rules.eviction == "lru"  ? Order::lru
              : rules.eviction == "fifo" ? Order::fifo
              : rules.eviction == "arc"  ? Order::arc
                                         : Order::lfu),
@@ -17,7 +19,9 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted)
       round_(rules.round),
       ttl_(rules.ttl),
       lease_(rules.lease),
-      puts_wanted_(static_cast<std::uint32_t>(puts_wanted)) {
+      puts_wanted_(static_cast<std::uint32_t>(puts_wanted)),
+      leaves_only_(rules.leaves_only),
+      streams_(streams) {
   KVTIER_ASSERT(order_ != Order::lfu || rules.eviction == "lfu", "the rules were checked");
   if (is_arc()) {
     PoolRules ghosts;
@@ -52,7 +56,7 @@ std::int64_t ExtentPool::leased() const {
     if (extent.used + lease_ <= now_) {
       break;
     }
-    sum += extent.holders == 0 && extent.pins == 0 && !is_keyless(extent) ? extent.size() : 0;
+    sum += extent.holders == 0 && extent.pins == 0 && is_leased(extent) ? extent.size() : 0;
   }
   return sum;
 }
@@ -75,6 +79,9 @@ void ExtentPool::drop(std::uint32_t at) {
   recent_ -= extent.frequent ? 0 : extent.size();
   if (!is_keyless(extent)) {
     resident_ -= extent.size();
+    if (!extent.hidden) {
+      tell_removed(extent.stream, extent.begin, extent.end);
+    }
     if (!hidden_.empty()) {
       uncover(extent.stream, extent.begin, extent.end);
     }
@@ -86,6 +93,9 @@ void ExtentPool::truncate(StreamId stream, std::int64_t blocks) {
   for (bool again = true; again;) {
     again = false;
     std::vector<std::uint32_t> extents = hidden_;
+    for (const auto& [key, parts] : parts_) {
+      extents.insert(extents.end(), parts.begin(), parts.end());
+    }
     for (std::uint32_t at = head_of(stream); at != kNone; at = extents_[at].behind) {
       extents.push_back(at);
     }
@@ -102,7 +112,7 @@ void ExtentPool::truncate(StreamId stream, std::int64_t blocks) {
 }
 
 bool ExtentPool::remembers(StreamId stream) const {
-  return head_of(stream) != kNone ||
+  return head_of(stream) != kNone || streams_of_parts_.contains(stream) ||
          std::any_of(ghosts_.begin(), ghosts_.end(),
                      [&](const ExtentPool& ghosts) { return ghosts.remembers(stream); });
 }
@@ -128,6 +138,16 @@ void ExtentPool::free_extent(std::uint32_t at) {
   }
   if (extents_[at].hidden) {
     hidden_.erase(std::find(hidden_.begin(), hidden_.end(), at));
+  } else if (extents_[at].tokens > 0) {
+    const auto parts = parts_.find(group_of(extents_[at].stream, extents_[at].begin));
+    parts->second.erase(std::find(parts->second.begin(), parts->second.end(), at));
+    if (parts->second.empty()) {
+      parts_.erase(parts);
+    }
+    const auto stream = streams_of_parts_.find(extents_[at].stream);
+    if (--stream->second == 0) {
+      streams_of_parts_.erase(stream);
+    }
   } else if (!is_keyless(extents_[at])) {
     unlink_from_stream(at);
   }
@@ -138,6 +158,9 @@ void ExtentPool::link_in_stream(std::uint32_t at) {
   Extent& extent = extents_[at];
   if (extent.stream.value >= heads_.size()) [[unlikely]] {
     heads_.resize(static_cast<std::size_t>(extent.stream.value) + 1, kNone);
+  }
+  if (streams_ != nullptr && heads_[extent.stream.value] == kNone) [[unlikely]] {
+    forks_[fork_of(extent.stream)].push_back(extent.stream);
   }
   extent.ahead = locate(extent.stream, extent.begin);
   std::uint32_t& next =
@@ -156,14 +179,173 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
   if (extent.behind != kNone) {
     extents_[extent.behind].ahead = extent.ahead;
   }
+  if (streams_ != nullptr && heads_[extent.stream.value] == kNone) [[unlikely]] {
+    const auto fork = forks_.find(fork_of(extent.stream));
+    fork->second.erase(std::find(fork->second.begin(), fork->second.end(), extent.stream));
+    if (fork->second.empty()) {
+      forks_.erase(fork);
+    }
+  }
+}
+
+ExtentPool::Key ExtentPool::group_of(StreamId stream, std::int64_t block) const {
+  const std::int64_t size = rules_.block.value;
+  return block == 0 ? Key{streams_->stream_at(stream, Tokens(0)), 0}
+                    : Key{streams_->stream_at(stream, Tokens(block * size - 1)), block};
+}
+
+ExtentPool::Key ExtentPool::fork_of(StreamId stream) const {
+  return group_of(stream, streams_->first_of(stream) / rules_.block.value);
+}
+
+bool ExtentPool::has_free_child(const Extent& extent) const {
+  const std::uint32_t next = extent.behind;
+  if (next != kNone && extents_[next].begin == extent.end && is_evictable(next)) {
+    return true;
+  }
+  const auto forks = forks_.find({extent.stream, extent.end});
+  return forks != forks_.end() &&
+         std::any_of(forks->second.begin(), forks->second.end(), [&](StreamId child) {
+           const std::uint32_t first = head_of(child);
+           return child != extent.stream && extents_[first].begin == extent.end &&
+                  is_evictable(first);
+         });
+}
+
+bool ExtentPool::is_followed(StreamId stream, std::int64_t block) const {
+  const auto is_here = [&](StreamId child) {
+    return first_piece(child, block + 1, block + 2).present;
+  };
+  const auto forks = forks_.find({stream, block + 1});
+  return is_here(stream) || parts_.contains({stream, block + 1}) ||
+         (forks != forks_.end() &&
+          std::any_of(forks->second.begin(), forks->second.end(), is_here));
+}
+
+std::int64_t ExtentPool::last_free_fork(const Extent& extent) const {
+  auto fork = forks_.lower_bound({extent.stream, extent.end});
+  while (fork != forks_.begin() && std::prev(fork)->first.first == extent.stream &&
+         std::prev(fork)->first.second > extent.begin) {
+    --fork;
+    const std::int64_t block = fork->first.second;
+    for (const StreamId child : fork->second) {
+      const std::uint32_t first = head_of(child);
+      if (child != extent.stream && extents_[first].begin == block && is_evictable(first)) {
+        return block;
+      }
+    }
+  }
+  return extent.begin;
+}
+
+void ExtentPool::leave_part(const Context& context) {
+  const std::int64_t size = rules_.block.value;
+  const std::int64_t block = context.tokens.value / size;
+  const StreamId stream = streams_->stream_at(context.stream, context.tokens - Tokens(1));
+  const std::int64_t tokens = context.tokens.value % size;
+  const Key group = group_of(stream, block);
+  const auto parts = parts_.find(group);
+  const bool is_here =
+      parts != parts_.end() &&
+      std::any_of(parts->second.begin(), parts->second.end(), [&](std::uint32_t part) {
+        return extents_[part].tokens == tokens &&
+               streams_->common({extents_[part].stream, context.tokens}, context) >= context.tokens;
+      });
+  if (is_here) {
+    leave_keyless(block, 1);
+    return;
+  }
+  evictable_ += 1;
+  const std::uint32_t made = make({.stream = stream,
+                                   .begin = block,
+                                   .end = block + 1,
+                                   .uses = first_class(block),
+                                   .tokens = tokens,
+                                   .used = now_});
+  parts_[group].push_back(made);
+  ++streams_of_parts_[stream];
+  append(made);
+}
+
+ExtentPool::Part ExtentPool::best_part(const Context& prompt, std::int64_t block) const {
+  const std::int64_t begin = block * rules_.block.value;
+  Part best;
+  if (prompt.tokens.value <= begin) {
+    return best;
+  }
+  const auto offer = [&](StreamId stream, std::uint32_t extent, std::int64_t tokens) {
+    const std::int64_t common =
+        streams_->common({stream, Tokens(begin + tokens)}, prompt).value - begin;
+    const bool both_whole =
+        best.extent != kNone && extents_[extent].tokens == 0 && extents_[best.extent].tokens == 0;
+    const bool both_parts =
+        best.extent != kNone && extents_[extent].tokens > 0 && extents_[best.extent].tokens > 0;
+    const bool earlier = (both_whole && stream < best.stream) ||
+                         (both_parts && std::pair(stream, tokens) <
+                                            std::pair(best.stream, extents_[best.extent].tokens));
+    if (common > 0 && (common > best.tokens || (common == best.tokens && earlier))) {
+      best = {stream, block, extent, common};
+    }
+  };
+  const auto offer_whole = [&](StreamId stream) {
+    if (const Piece piece = first_piece(stream, block, block + 1); piece.present) {
+      offer(stream, piece.extent, rules_.block.value);
+    }
+  };
+  const StreamId owner = streams_->stream_at(prompt.stream, Tokens(begin));
+  const Key group = group_of(owner, block);
+  offer_whole(group.first);
+  if (const auto forks = forks_.find(group); forks != forks_.end()) {
+    for (const StreamId stream : forks->second) {
+      // One that forks before its first token has it, others have none in common.
+      if (stream != group.first && (streams_->first_of(stream) > begin || stream == owner)) {
+        offer_whole(stream);
+      }
+    }
+  }
+  if (const auto parts = parts_.find(group); parts != parts_.end()) {
+    for (const std::uint32_t part : parts->second) {
+      offer(extents_[part].stream, part, extents_[part].tokens);
+    }
+  }
+  return best;
+}
+
+template <class Visit>
+void ExtentPool::for_each_class(const BlockRun& run, Visit visit) const {
+  if (order_ != Order::priority) {
+    visit(run);
+    return;
+  }
+  BlockRun rest = run;
+  while (rest.size() > 0) {
+    // Ranges are few, and their borders are at whole blocks from here on.
+    BlockRun part = rest;
+    const auto cut = [&](Tokens at) {
+      const std::int64_t border = (at.value + rules_.block.value - 1) / rules_.block.value;
+      if (border > part.begin && border < part.end) {
+        (rest.first == End::tail ? part.begin : part.end) = border;
+      }
+    };
+    for (const Retention& range : rules_.retention) {
+      cut(range.from);
+      if (range.to) {
+        cut(*range.to);
+      }
+    }
+    visit(part);
+    (rest.first == End::tail ? rest.end : rest.begin) =
+        rest.first == End::tail ? part.begin : part.end;
+  }
 }
 
 bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
-  if (earlier.stream != later.stream || is_keyless(earlier) || earlier.holders != later.holders ||
-      earlier.puts != later.puts || earlier.pins != later.pins || earlier.writes != later.writes ||
+  if (earlier.stream != later.stream || is_keyless(earlier) || is_keyless(later) ||
+      earlier.holders != later.holders || earlier.puts != later.puts ||
+      earlier.pins != later.pins || earlier.writes != later.writes ||
       earlier.loads != later.loads || earlier.rank != later.rank ||
       earlier.frequent != later.frequent || earlier.copy != 0 || later.copy != 0 ||
-      earlier.used != later.used) {
+      (knows_age() && earlier.used != later.used) || earlier.leasable != later.leasable) {
     return false;
   }
   // With lfu, neighbours in the order were used as often.
@@ -209,7 +391,7 @@ void ExtentPool::unorder(std::uint32_t at) {
   (extent.after != kNone ? extents_[extent.after].before : ends.back) = extent.before;
   extent.before = extent.after = kNone;
   extent.ordered = false;
-  if (is_lfu() && ends.front == kNone) {
+  if (has_classes() && ends.front == kNone) {
     by_uses_.erase(extent.uses);
   }
 }
@@ -261,6 +443,7 @@ std::uint32_t ExtentPool::cut_out(std::uint32_t at, std::int64_t begin, std::int
 
 void ExtentPool::use(std::uint32_t at, End first, bool counts) {
   set_used(at);
+  extents_[at].leasable = true;
   if (order_ == Order::fifo) {
     join(at);
     return;
@@ -345,6 +528,7 @@ void ExtentPool::use_at(const BlockRun& run, std::uint32_t extent, std::uint32_t
   }
   const std::uint32_t at = cut_out(extent, run.begin, run.end);
   set_used(at);
+  extents_[at].leasable = true;
   unorder(at);
   extents_[at].first = End::tail;
   put_at(at, place);
@@ -398,10 +582,11 @@ ExtentPool::Extent ExtentPool::newcomer(const BlockRun& run) {
   const Extent made{.stream = run.stream,
                     .begin = run.begin,
                     .end = run.end,
-                    .uses = is_lfu() ? 1U : 0U,
+                    .uses = first_class(run.begin),
                     .puts = std::min(1U, puts_wanted_),
                     .rank = rank_,
                     .first = run.first,
+                    .leasable = rules_.lease_newcomers || lease_.ns == 0,
                     .used = now_};
   const std::int64_t size = made.size();
   used_ += size;
@@ -412,27 +597,30 @@ ExtentPool::Extent ExtentPool::newcomer(const BlockRun& run) {
   for (ExtentPool& ghosts : ghosts_) {
     ghosts.remove(run);
   }
+  tell_stored(run.stream, run.begin, run.end);
   return made;
 }
 
-void ExtentPool::insert(const BlockRun& run) {
-  const Extent made = newcomer(run);
-  const std::uint32_t back = ends_of(made).back;
-  if (back != kNone && follows(extents_[back], made)) {
-    Extent& joined = extents_[back];
-    joined.first = made.end == joined.begin ? End::tail : End::head;
-    joined.begin = std::min(joined.begin, made.begin);
-    joined.end = std::max(joined.end, made.end);
-    return;
-  }
-  const std::uint32_t at = make(made);
-  link_in_stream(at);
-  append(at);
+void ExtentPool::insert(const BlockRun& whole) {
+  for_each_class(whole, [&](const BlockRun& run) {
+    const Extent made = newcomer(run);
+    const std::uint32_t back = ends_of(made).back;
+    if (back != kNone && follows(extents_[back], made)) {
+      Extent& joined = extents_[back];
+      joined.first = made.end == joined.begin ? End::tail : End::head;
+      joined.begin = std::min(joined.begin, made.begin);
+      joined.end = std::max(joined.end, made.end);
+      return;
+    }
+    const std::uint32_t at = make(made);
+    link_in_stream(at);
+    append(at);
+  });
 }
 
 std::uint32_t ExtentPool::victim() const {
   const auto first_free = [&](std::uint32_t at) {
-    while (at != kNone && !is_evictable(at)) {
+    while (at != kNone && !may_leave(at)) {
       at = extents_[at].after;
     }
     return at;
@@ -442,7 +630,7 @@ std::uint32_t ExtentPool::victim() const {
       return at;
     }
   }
-  if (!is_lfu()) {
+  if (!has_classes()) {
     const std::uint32_t at = first_free(ends_.front);
     return at == kNone && is_arc() ? first_free(frequent_.front) : at;
   }
@@ -459,7 +647,8 @@ std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
   if (at == kNone) {
     return 0;
   }
-  if (is_arc() || (is_lfu() && extents_[at].uses > 1)) {
+  if (is_arc() || leaves_only_ || order_ == Order::priority ||
+      (is_lfu() && extents_[at].uses > 1)) {
     return 1;
   }
   const std::int64_t size = extents_[at].size();
@@ -479,13 +668,19 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
     if (is_arc() && !extent.frequent && recent_ >= static_cast<std::int64_t>(target_)) {
       part = std::min(part, recent_ - static_cast<std::int64_t>(target_) + 1);
     }
-    BlockRun run{extent.stream, extent.begin, extent.end, extent.first};
     const bool keyless = is_keyless(extent);
+    const bool leaf = leaves_only_ && !keyless && !extent.hidden;
+    if (leaf) {
+      // A further copy that is found next may follow what is before it.
+      part = hidden_.empty() ? std::min(part, extent.end - last_free_fork(extent)) : 1;
+    }
+    BlockRun run{extent.stream, extent.begin, extent.end, leaf ? End::tail : extent.first};
     const bool frequent = extent.frequent;
+    const bool hidden = extent.hidden;
     if (part == extent.size()) {
       unorder(at);
       free_extent(at);
-    } else if (extent.first == End::tail) {
+    } else if (run.first == End::tail) {
       run.begin = extent.end -= part;
     } else {
       run.end = extent.begin += part;
@@ -503,6 +698,9 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
     if (!keyless) {
       resident_ -= part;
       victims.push_back(run);
+      if (!hidden) {
+        tell_removed(run.stream, run.begin, run.end);
+      }
       if (!hidden_.empty()) [[unlikely]] {
         uncover(run.stream, run.begin, run.end);
       }
@@ -533,6 +731,7 @@ void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) 
     hidden_.erase(std::find(hidden_.begin(), hidden_.end(), earliest));
     extents_[earliest].hidden = false;
     link_in_stream(earliest);
+    tell_stored(stream, extents_[earliest].begin, extents_[earliest].end);
     at = piece.begin;
   }
 }
@@ -546,6 +745,7 @@ void ExtentPool::remove(const BlockRun& run) {
       const bool frequent = extents_[part].frequent;
       unorder(part);
       free_extent(part);
+      tell_removed(run.stream, piece.begin, piece.end);
       used_ -= size;
       resident_ -= size;
       evictable_ -= size;
@@ -568,14 +768,19 @@ void ExtentPool::hold(const BlockRun& run, std::uint32_t extent) {
 }
 
 void ExtentPool::publish(const BlockRun& run, std::uint32_t copy) {
+  for_each_class(run, [&](const BlockRun& part) { publish_alike(part, copy); });
+}
+
+void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t copy) {
   const Extent made{.stream = run.stream,
                     .begin = run.begin,
                     .end = run.end,
                     .holders = 1,
-                    .uses = is_lfu() ? 1U : 0U,
+                    .uses = first_class(run.begin),
                     .puts = std::min(1U, puts_wanted_),
                     .copy = copy,
                     .first = run.first,
+                    .leasable = rules_.lease_newcomers || lease_.ns == 0,
                     .used = now_};
   resident_ += made.size();
   if (copy != 0) {
@@ -587,12 +792,13 @@ void ExtentPool::publish(const BlockRun& run, std::uint32_t copy) {
     }
     return;
   }
+  tell_stored(run.stream, run.begin, run.end);
   if (order_ != Order::fifo) {
     // A request that is computed chunk by chunk stays one extent.
     const std::uint32_t ahead = locate(run.stream, run.begin);
     if (ahead != kNone && extents_[ahead].end == run.begin && extents_[ahead].holders == 1 &&
         extents_[ahead].uses == made.uses && extents_[ahead].puts == made.puts &&
-        extents_[ahead].copy == 0) {
+        extents_[ahead].leasable == made.leasable && extents_[ahead].copy == 0) {
       extents_[ahead].end = run.end;
       return;
     }
@@ -633,6 +839,7 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
     if (used && is_lfu()) {
       ++extent.uses;
     }
+    extent.leasable = extent.leasable || used;
     set_used(at);
     if (--extent.holders > 0) {
       continue;
@@ -647,11 +854,16 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
   }
 }
 
-void ExtentPool::leave_keyless(std::int64_t blocks) {
-  if (blocks > 0) {
-    evictable_ += blocks;
-    append(make({.stream = kNoStream, .end = blocks, .uses = is_lfu() ? 1U : 0U, .used = now_}));
+void ExtentPool::leave_keyless(std::int64_t block, std::int64_t count) {
+  if (count > 0) {
+    evictable_ += count;
   }
+  for_each_class({kNoStream, block, block + count, End::tail}, [&](const BlockRun& run) {
+    if (run.size() > 0) {
+      append(make(
+          {.stream = kNoStream, .end = run.size(), .uses = first_class(run.begin), .used = now_}));
+    }
+  });
 }
 
 std::array<std::vector<Stretch>, 4> ExtentPool::lists() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/core/streams.hpp"
+#include "sim/store/block_listener.hpp"
 #include "sim/store/block_run.hpp"
 #include "sim/store/store.hpp"
 
@@ -21,11 +22,17 @@ namespace kvtier {
 class ExtentPool {
  public:
   /// `puts_wanted`: the number of puts that the edge below waits for (EdgeRules::uses), 0 if it
-  /// does not.
-  ExtentPool(const PoolRules& rules, std::int64_t puts_wanted);
+  /// does not. `streams`: where it has to know which blocks follow which (leaves_only, parts), else
+  /// null; they outlive it.
+  ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const Streams* streams = nullptr);
 
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
+  /// Is told of blocks from here on, as those of pool `number`. It outlives this.
+  void set_listener(BlockListener* listener, std::size_t number) {
+    listener_ = listener;
+    number_ = number;
+  }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   /// Blocks of all kinds, and of those how many may leave.
   [[nodiscard]] std::int64_t used() const { return used_; }
@@ -98,7 +105,7 @@ class ExtentPool {
 
   /// A place at the back.
   [[nodiscard]] std::uint32_t open_place();
-  /// What is there stays, as all that is in the order.
+  /// Its blocks stay resident, as all blocks in the order.
   void close_place(std::uint32_t place);
   /// Blocks that are present, all in one extent, go to the place, if they were not used by a
   /// request that came later or ended since.
@@ -125,8 +132,31 @@ class ExtentPool {
   void publish(const BlockRun& run, std::uint32_t copy);
   /// The request holds these blocks no more. `used`: it found them, so this is a use.
   void let_go(const BlockRun& run, std::uint32_t copy, bool used);
-  /// Blocks of a request that have no key wait at the end of the order of eviction.
-  void leave_keyless(std::int64_t blocks);
+  /// Blocks of a request that have no key, from this one of its context on, wait at the end of the
+  /// order of eviction.
+  void leave_keyless(std::int64_t block, std::int64_t count);
+
+  // Parts: blocks without a key that are found by their first tokens (StoreRules::partial_reuse).
+
+  /// The last block of a context, which is not full, waits at the end of the order. It is found,
+  /// unless there is one of the same tokens.
+  void leave_part(const Context& context);
+  /// A block that has the first tokens behind a prompt's whole blocks.
+  struct Part {
+    StreamId stream;
+    std::int64_t block = 0;
+    std::uint32_t extent = kNone;
+    std::int64_t tokens = 0;
+  };
+  /// The one that has most of them, the whole one and the one of the earliest stream of equal ones.
+  [[nodiscard]] Part best_part(const Context& prompt, std::int64_t block) const;
+  [[nodiscard]] bool is_part(const Part& part) const { return extents_[part.extent].tokens > 0; }
+  /// Whether a block is free to be taken over; that nothing follows it is another question.
+  [[nodiscard]] bool is_free(const Part& part) const { return is_evictable(part.extent); }
+  /// Whether the pool has a block behind this one.
+  [[nodiscard]] bool is_followed(StreamId stream, std::int64_t block) const;
+  /// It leaves, not as a victim.
+  void take_over(const Part& part) { drop(cut_out(part.extent, part.block, part.block + 1)); }
 
   // arc, for tests.
 
@@ -139,7 +169,10 @@ class ExtentPool {
   void check_invariants() const;
 
  private:
-  enum class Order : std::uint8_t { lru, fifo, lfu, arc };
+  enum class Order : std::uint8_t { lru, fifo, lfu, arc, priority };
+  /// A block: the stream of its last token, or the one from which others fork before it, and its
+  /// number.
+  using Key = std::pair<StreamId, std::int64_t>;
   struct Extent {
     StreamId stream;
     std::int64_t begin = 0;
@@ -151,7 +184,7 @@ class ExtentPool {
     std::uint32_t ahead = kNone;
     std::uint32_t behind = kNone;
     std::uint32_t holders = 0;
-    /// lfu's count; 0 for other orders.
+    /// lfu's count, or the priority; 0 for other orders.
     std::uint32_t uses = 0;
     std::uint32_t puts = 0;
     /// All pins, and of those the ones of writes and of loads.
@@ -160,13 +193,17 @@ class ExtentPool {
     std::uint32_t loads = 0;
     /// Grows with the place in the order, where requests have places of their own.
     std::uint64_t rank = 0;
-    /// Of blocks with several copies: which one. Numbers grow.
+    /// Number of the copy, for blocks with several. Numbers grow.
     std::uint32_t copy = 0;
     /// The end that leaves first.
     End first = End::tail;
     bool ordered = false;
     /// arc: in T2.
     bool frequent = false;
+    /// Used since it came in, or newcomers are leased, too.
+    bool leasable = false;
+    /// Of a part: its tokens.
+    std::int64_t tokens = 0;
     /// A later copy, which is not in the stream's list.
     bool hidden = false;
     /// The last use, where age matters.
@@ -174,6 +211,16 @@ class ExtentPool {
 
     [[nodiscard]] std::int64_t size() const { return end - begin; }
   };
+  void tell_stored(StreamId stream, std::int64_t begin, std::int64_t end) {
+    if (listener_ != nullptr) [[unlikely]] {
+      listener_->on_stored(number_, {stream, begin, end});
+    }
+  }
+  void tell_removed(StreamId stream, std::int64_t begin, std::int64_t end) {
+    if (listener_ != nullptr) [[unlikely]] {
+      listener_->on_removed(number_, {stream, begin, end});
+    }
+  }
   struct Ends {
     std::uint32_t front = kNone;
     std::uint32_t back = kNone;
@@ -192,23 +239,48 @@ class ExtentPool {
     return found;
   }
   [[nodiscard]] bool is_lfu() const { return order_ == Order::lfu; }
-  [[nodiscard]] bool is_keyless(const Extent& extent) const { return !extent.stream.valid(); }
+  /// The order has classes: counts or priorities.
+  [[nodiscard]] bool has_classes() const { return is_lfu() || order_ == Order::priority; }
+  [[nodiscard]] bool is_keyless(const Extent& extent) const {
+    return !extent.stream.valid() || extent.tokens > 0;
+  }
   [[nodiscard]] bool is_arc() const { return order_ == Order::arc; }
   Ends& ends_of(const Extent& extent) {
-    return is_lfu() ? by_uses_[extent.uses] : extent.frequent ? frequent_ : ends_;
+    return has_classes() ? by_uses_[extent.uses] : extent.frequent ? frequent_ : ends_;
+  }
+  /// The class of a block that comes in, and the end of those after it in the same one.
+  [[nodiscard]] std::uint32_t first_class(std::int64_t block) const {
+    return is_lfu()                    ? 1U
+           : order_ == Order::priority ? static_cast<std::uint32_t>(priority_of(rules_, block))
+                                       : 0U;
+  }
+  /// Visits the parts of a run whose blocks have the same class, in the run's direction.
+  template <class Visit>
+  void for_each_class(const BlockRun& run, Visit visit) const;
+
+  [[nodiscard]] Key fork_of(StreamId stream) const;
+  [[nodiscard]] Key group_of(StreamId stream, std::int64_t block) const;
+  /// Whether a block that may leave follows the extent's last one.
+  [[nodiscard]] bool has_free_child(const Extent& extent) const;
+  /// Where a fork with blocks that may leave is the last one before the end of the extent.
+  [[nodiscard]] std::int64_t last_free_fork(const Extent& extent) const;
+  [[nodiscard]] bool may_leave(std::uint32_t extent) const {
+    return is_evictable(extent) && (!leaves_only_ || is_keyless(extents_[extent]) ||
+                                    extents_[extent].hidden || !has_free_child(extents_[extent]));
   }
 
   [[nodiscard]] bool knows_age() const { return ttl_ || lease_.ns > 0; }
   [[nodiscard]] bool is_leased(const Extent& extent) const {
-    return lease_.ns > 0 && !is_keyless(extent) && extent.used + lease_ > now_;
+    return lease_.ns > 0 && !is_keyless(extent) && extent.leasable && extent.used + lease_ > now_;
   }
   /// Blocks that would be evictable without their lease.
   [[nodiscard]] std::int64_t leased() const;
   void set_used(std::uint32_t at);
+  void publish_alike(const BlockRun& run, std::uint32_t copy);
   /// An extent without holders and pins leaves, not as a victim.
   void drop(std::uint32_t at);
   std::uint32_t make(const Extent& extent);
-  /// Of blocks that come in, which the accounts have from here on.
+  /// The extent of blocks that enter. The accounts have them from here on.
   Extent newcomer(const BlockRun& run);
   void free_extent(std::uint32_t at);
   void link_in_stream(std::uint32_t at);
@@ -242,6 +314,9 @@ class ExtentPool {
   /// The front extent that may leave.
   [[nodiscard]] std::uint32_t victim() const;
 
+  PoolRules rules_;
+  BlockListener* listener_ = nullptr;
+  std::size_t number_ = 0;
   Order order_ = Order::lru;
   std::int64_t capacity_;
   std::int64_t round_;
@@ -266,6 +341,14 @@ class ExtentPool {
   double target_ = 0;
   std::vector<ExtentPool> ghosts_;
   std::vector<std::uint32_t> hidden_;
+  bool leaves_only_;
+  /// Null where forks and parts are not asked for.
+  const Streams* streams_;
+  /// Streams that have extents, by the block before which they fork.
+  std::map<Key, std::vector<StreamId>> forks_;
+  /// Extents of parts, by the block before them; and how many of them a stream has.
+  std::map<Key, std::vector<std::uint32_t>> parts_;
+  std::map<StreamId, std::int64_t> streams_of_parts_;
   /// Extents by last use, where age matters.
   std::set<std::pair<std::int64_t, std::uint32_t>> by_age_;
 };

@@ -9,6 +9,7 @@
 #include "sim/store/extent_pool.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
+#include "sim/store/write_frequencies.hpp"
 
 namespace kvtier {
 namespace {
@@ -23,7 +24,9 @@ class ExtentStore final : public Store, private OffloadCalls {
         pools_(std::move(pools)),
         counters_(pools_.size()),
         victims_(pools_.size()),
+        lacked_(pools_.size()),
         offloads_(is_offload(rules)),
+        has_victims_behind_(kvtier::has_victims_behind(rules)),
         offer_counts_(rules),
         needs_places_(!rules.requests_in_first &&
                       std::any_of(rules.edges.begin(), rules.edges.end(),
@@ -31,11 +34,22 @@ class ExtentStore final : public Store, private OffloadCalls {
         one_by_one_(std::any_of(rules.edges.begin(), rules.edges.end(),
                                 [](const EdgeRules& edge) { return edge.exclusive; }) &&
                     std::any_of(rules.pools.begin(), rules.pools.end(),
-                                [](const PoolRules& pool) { return pool.round > 1; })) {}
+                                [](const PoolRules& pool) { return pool.round > 1; })) {
+    for (const EdgeRules& edge : rules_.edges) {
+      frequencies_.emplace_back(edge.frequency);
+    }
+  }
 
   void advance(SimTime now) override {
-    for (const auto& pool : pools_) {
-      pool->advance(now);
+    for (WriteFrequencies& frequencies : frequencies_) {
+      frequencies.advance(now);
+    }
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->advance(now);
+      if (rules_.pools[i].relief && rules_.pools[i].relief->in_background) {
+        const bool lacked = counters_[i].skipped > std::exchange(lacked_[i], counters_[i].skipped);
+        relieve(i, relief_in_background(rules_.pools[i], pools_[i]->used(), lacked));
+      }
     }
   }
 
@@ -49,7 +63,9 @@ class ExtentStore final : public Store, private OffloadCalls {
                                    RequestId again) override {
     Request request;
     find(prompt, match, &request);
-    request.found = (rules_.requests_in_first ? match.by_pool[0] : match.tokens).value / block();
+    request.found =
+        (rules_.requests_in_first && !has_victims_behind_ ? match.by_pool[0] : match.tokens).value /
+        block();
     const Tokens taken = std::max(room.taken, match.tokens);
     request.context = {prompt.stream, taken};
     request.prompt = prompt.tokens;
@@ -72,8 +88,11 @@ class ExtentStore final : public Store, private OffloadCalls {
       id = new_request();
     }
     Request& kept = requests_[id.value] = std::move(request);
-    if (rules_.requests_in_first && pools_.size() > 1) {
+    if (rules_.requests_in_first && pools_.size() > 1 && !has_victims_behind_) {
       load(kept, match);
+    }
+    if (room.arrives) [[unlikely]] {
+      kept.loaded = taken;
     }
     if (rules_.publication == Publication::scheduling && !awaits(kept)) {
       publish(kept, taken);
@@ -104,7 +123,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
-    if (rules_.requests_in_first && pools_.size() > 1 && !offloads_) {
+    if (rules_.requests_in_first && pools_.size() > 1 && !offloads_ && !has_victims_behind_) {
       put_behind(request, tokens);
     }
   }
@@ -167,7 +186,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   [[nodiscard]] bool remembers(StreamId stream) const override {
     return std::any_of(pools_.begin(), pools_.end(),
-                       [&](const auto& pool) { return pool->remembers(stream); });
+                       [&](const auto& pool) { return pool->remembers(stream); }) ||
+           std::any_of(frequencies_.begin(), frequencies_.end(),
+                       [&](const auto& frequencies) { return frequencies.remembers(stream); });
   }
 
   [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
@@ -176,6 +197,12 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
     return pools_[pool]->contents();
+  }
+  bool set_listener(BlockListener* listener) override {
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->set_listener(listener, i);
+    }
+    return true;
   }
   void check_invariants() const override {
     for (const auto& pool : pools_) {
@@ -251,7 +278,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   };
   using Intervals = boost::icl::interval_set<std::int64_t>;
   using Interval = Intervals::interval_type;
-  /// What an offload knows of a request, by the place of blocks of the pool behind in its context.
+  /// An offload's record of a request, by the places of the next pool's blocks in its context.
   struct Offered {
     /// The first block that was not offered since it began.
     std::int64_t next = 0;
@@ -280,6 +307,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     Tokens loaded;
     Offered offered;
     Tokens prompt;
+    /// A block whose first tokens it reuses.
+    ExtentPool::Part part;
   };
 
   RequestId new_request() {
@@ -313,13 +342,26 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   /// Leaves the path of the prompt's usable blocks in path_.
   void find(const Context& prompt, Match& match, Request* request) const {
-    std::int64_t usable = prompt.tokens.value / block();
-    if (rules_.hit_cap == HitCap::last_token) {
-      usable = std::max<std::int64_t>(prompt.tokens.value - 1, 0) / block();
+    const Context usable{prompt.stream, usable_tokens(prompt, rules_.hit_cap)};
+    find_blocks(prompt, usable.tokens.value / block(), match, request);
+    if (rules_.partial_reuse && usable.tokens > match.tokens) {
+      const ExtentPool::Part part = pools_.front()->best_part(usable, match.tokens.value / block());
+      match.tokens += Tokens(part.tokens);
+      match.by_pool[0] += Tokens(part.tokens);
+      if (request != nullptr) {
+        request->part = part;
+      }
     }
+  }
+  [[nodiscard]] static Tokens usable_tokens(const Context& prompt, HitCap cap) {
+    return cap == HitCap::last_token ? std::max(prompt.tokens - Tokens(1), Tokens(0))
+                                     : prompt.tokens;
+  }
+  void find_blocks(const Context& prompt, std::int64_t usable, Match& match,
+                   Request* request) const {
     match.by_pool.assign(pools_.size(), Tokens(0));
     match.waits = false;
-    const bool in_first = rules_.requests_in_first;
+    const bool in_first = rules_.requests_in_first && !has_victims_behind_;
     const std::size_t last = in_first ? 1 : pools_.size();
     streams_.path(prompt.stream, usable, block(), path_);
     std::int64_t at = 0;
@@ -351,7 +393,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     const std::int64_t size = rules_.pools[1].block.value;
     const Tokens first = match.tokens;
     behind_.clear();
-    streams_.path(prompt.stream, prompt.tokens.value / size, size, behind_);
+    streams_.path(prompt.stream, usable_tokens(prompt, rules_.hit_cap_behind).value / size, size,
+                  behind_);
     std::int64_t at = offloads_ ? first.value / size : 0;
     Match with = match;
     std::vector<Found> places;
@@ -468,7 +511,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A use that is put into the next pool, too.
   void write(std::size_t pool, const BlockRun& run) {
-    if (pool < rules_.edges.size() && rules_.edges[pool].write != Write::on_eviction) {
+    if (pool < rules_.edges.size() && rules_.edges[pool].write != Write::on_eviction &&
+        !rules_.edges[pool].frequency) {
       put(pool + 1, run);
     }
   }
@@ -514,6 +558,15 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A block's coming in is its first put.
   void write_new(std::size_t index, const BlockRun& run) {
+    if (index < rules_.edges.size() && rules_.edges[index].frequency) {
+      for (std::int64_t i = 0; i < run.size(); ++i) {
+        const std::int64_t block = run.first == End::tail ? run.end - 1 - i : run.begin + i;
+        if (frequencies_[index].admit(run.stream, block)) {
+          put(index + 1, {run.stream, block, block + 1, run.first});
+        }
+      }
+      return;
+    }
     if (index < rules_.edges.size() &&
         (rules_.edges[index].write == Write::with_compute ||
          (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
@@ -534,11 +587,47 @@ class ExtentStore final : public Store, private OffloadCalls {
     pools_[index]->evict(blocks, victims);
     for (const BlockRun& victim : victims) {
       counters_[index].evicted += victim.size();
-      if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction) {
+      if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction &&
+          priority_of(rules_.pools[index], victim.begin) >= rules_.edges[index].least_priority) {
         const std::int64_t skipped = counters_[index + 1].skipped;
         put(index + 1, victim);
         counters_[index].demoted += victim.size() - (counters_[index + 1].skipped - skipped);
       }
+    }
+  }
+
+  /// So many blocks leave, if they may.
+  void relieve(std::size_t index, std::int64_t blocks) {
+    blocks = std::min(blocks, pools_[index]->evictable());
+    if (blocks > 0) {
+      evict(index, blocks);
+    }
+  }
+  /// Before blocks of a path (path_) from this one on are written there: what is there of it stays.
+  void relieve_before_write(std::size_t index, std::int64_t begin) {
+    if (!rules_.pools[index].relief || rules_.pools[index].relief->in_background) {
+      return;
+    }
+    ExtentPool& pool = *pools_[index];
+    std::int64_t missing = 0;
+    std::vector<BlockRun> here;
+    walk(path_, End::head, [&](BlockRun run) {
+      for_each_piece(pool, run, [&](const Piece& piece) {
+        if (piece.present) {
+          here.push_back({run.stream, piece.begin, piece.end, End::head});
+        } else if (piece.end > begin) {
+          missing += piece.end - std::max(piece.begin, begin);
+        }
+      });
+    });
+    for (const BlockRun& run : here) {
+      pool.pin(run);
+    }
+    if (missing > 0) {
+      relieve(index, relief_before_write(rules_.pools[index], pool.used(), missing));
+    }
+    for (const BlockRun& run : here) {
+      pool.unpin(run);
     }
   }
 
@@ -554,30 +643,68 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// Holds what was found (path_), and takes memory for the rest.
   bool take_room(Request& request, const Room& room) {
     ExtentPool& pool = *pools_.front();
-    const std::int64_t wanted = blocks_up(request.context.tokens) - request.found;
-    const std::int64_t gate =
-        std::max(wanted + room.reserved, blocks_up(room.needed) - request.found) + room.watermark;
+    std::int64_t here = 0;
     std::int64_t evictable = pool.evictable();
-    for_each_found(request.found, [&](const BlockRun& run, std::uint32_t extent) {
-      evictable -= pool.is_evictable(extent) ? run.end - run.begin : 0;
+    std::vector<BlockRun>& behind = found_among_victims_;
+    behind.clear();
+    for_each_found(request.found, [&](const BlockRun& run, const Piece& piece) {
+      if (piece.present) {
+        here += run.size();
+        evictable -= pool.is_evictable(piece.extent) ? run.size() : 0;
+      } else {
+        behind.push_back(run);
+      }
     });
+    const std::int64_t wanted = blocks_up(request.context.tokens) - here;
+    const std::int64_t gate =
+        std::max(wanted + room.reserved, blocks_up(room.needed) - here) + room.watermark;
     if (gate > pool.free() + evictable) {
       return false;
     }
-    for_each_found(request.found,
-                   [&](const BlockRun& run, std::uint32_t extent) { pool.hold(run, extent); });
+    for_each_found(request.found, [&](const BlockRun& run, const Piece& piece) {
+      if (piece.present) {
+        pool.hold(run, piece.extent);
+      }
+    });
+    for (const BlockRun& run : behind) {
+      pools_[1]->remove(run);
+    }
+    take_over_part(request);
     make_room(pool, wanted);
-    request.published = request.found;
     request.unpublished = wanted;
+    for (const BlockRun& run : behind) {
+      pool.publish(run, 0);
+      request.unpublished -= run.size();
+      counters_[0].inserted += run.size();
+      counters_[0].promoted += run.size();
+    }
+    request.published = request.found;
     return true;
   }
-  /// Visits the extents of the first `found` blocks of path_ in the first pool.
+  /// The block whose first tokens the request reuses becomes its own, if it may.
+  void take_over_part(const Request& request) {
+    const ExtentPool::Part& found = request.part;
+    if (found.tokens == 0) {
+      return;
+    }
+    // Extents may have been cut since.
+    const ExtentPool::Part part = pools_.front()->best_part(
+        {request.context.stream, Tokens(request.found * block() + found.tokens)}, request.found);
+    const bool is_part = pools_.front()->is_part(part);
+    const bool followed =
+        !is_part && (pools_.front()->is_followed(part.stream, part.block) ||
+                     (has_victims_behind_ && pools_[1]->is_followed(part.stream, part.block)));
+    if (pools_.front()->is_free(part) && !followed) {
+      pools_.front()->take_over(part);
+    }
+  }
+  /// Visits the pieces of the first `found` blocks of path_ in the first pool.
   template <class Visit>
   void for_each_found(std::int64_t found, Visit visit) {
     walk(path_, End::head, [&](BlockRun run) {
       run.end = std::min(run.end, found);
       for_each_piece(*pools_.front(), run, [&](const Piece& piece) {
-        visit(BlockRun{run.stream, piece.begin, piece.end, End::head}, piece.extent);
+        visit(BlockRun{run.stream, piece.begin, piece.end, End::head}, piece);
       });
     });
   }
@@ -598,6 +725,9 @@ class ExtentStore final : public Store, private OffloadCalls {
         const std::int64_t size = piece.end - at;
         at = piece.end;
         if (!piece.present) {
+          if (has_victims_behind_) {
+            leave_below(0, part);
+          }
           pool.publish(part, 0);
           counters_.front().inserted += size;
         } else if (rules_.duplicates == Duplicates::kept) {
@@ -622,7 +752,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     return rules_.loads_alone && request.loaded.value > 0;
   }
 
-  /// What was found behind the first pool (behind_) is loaded into the request's memory.
+  /// Loads the blocks found behind the first pool (behind_) into the request's memory.
   void load(Request& request, const Match& match) {
     const std::int64_t size = size_behind();
     const std::int64_t begin = match.by_pool[0].value / size;
@@ -697,6 +827,11 @@ class ExtentStore final : public Store, private OffloadCalls {
       return;
     }
     streams_.path(request.context.stream, end, size_behind(), path_);
+    for (std::size_t i = 1; i < pools_.size(); ++i) {
+      if (i == 1 || rules_.edges[i - 1].write == Write::with_compute) {
+        relieve_before_write(i, request.offered.next);
+      }
+    }
     const std::vector<Stretch> path = path_;
     walk(path, rules_.pools[1].insertion, [&](BlockRun run) {
       run.begin = std::max(run.begin, request.offered.next);
@@ -810,7 +945,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     return fits;
   }
-  /// What is missing comes in, and is being copied.
+  /// Missing blocks enter, and are being copied.
   void write_missing(Offered& offered, std::int64_t short_of) {
     ExtentPool& pool = *pools_[1];
     Copy copy{.id = next_copy_++};
@@ -886,6 +1021,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     return {begin, intersects(offered.reused, end - 1), intersects(offered.seen, end - 1)};
   }
 
+  /// Blocks without a key wait in the order of eviction.
+  void leave_last(const Request& request) {
+    ExtentPool& pool = *pools_.front();
+    const bool is_part = rules_.partial_reuse && request.context.tokens.value % block() > 0;
+    if (is_part) {
+      pool.leave_part(request.context);
+    }
+    pool.leave_keyless(request.published + (is_part ? 1 : 0),
+                       request.unpublished - (is_part ? 1 : 0));
+  }
   void give_back(const Request& request) {
     ExtentPool& pool = *pools_.front();
     const End first = rules_.pools.front().insertion;
@@ -893,7 +1038,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       if (rules_.keyless == Keyless::first) {
         pool.give_back(request.unpublished);
       } else {
-        pool.leave_keyless(request.unpublished);
+        leave_last(request);
       }
     };
     if (first == End::tail) {
@@ -938,8 +1083,12 @@ class ExtentStore final : public Store, private OffloadCalls {
   Pools pools_;
   std::vector<PoolCounters> counters_;
   std::vector<std::vector<BlockRun>> victims_;
+  /// Writes without room that are known of, by pool.
+  std::vector<std::int64_t> lacked_;
   bool offloads_;
+  bool has_victims_behind_;
   OfferCounts offer_counts_;
+  std::vector<WriteFrequencies> frequencies_;  // by edge
   bool needs_places_;
   /// The room that one block frees below is not the one that the next one's victims need.
   bool one_by_one_;
@@ -955,6 +1104,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// The runs that offer found, and those that are missing.
   std::vector<BlockRun> offered_here_;
   std::vector<BlockRun> offered_missing_;
+  /// Runs that a request finds in the second pool.
+  std::vector<BlockRun> found_among_victims_;
 };
 
 }  // namespace
@@ -967,7 +1118,9 @@ std::vector<std::unique_ptr<Store>> make_extent_stores(const StoreRules& rules,
   for (std::size_t instance = 0; instance < instances; ++instance) {
     for (std::size_t i = 0; i < rules.pools.size(); ++i) {
       if (instance == 0 || !rules.pools[i].shared) {
-        pools[i] = std::make_shared<ExtentPool>(rules.pools[i], puts_wanted(rules, i));
+        const bool knows_forks = rules.pools[i].leaves_only || rules.partial_reuse;
+        pools[i] = std::make_shared<ExtentPool>(rules.pools[i], puts_wanted(rules, i),
+                                                knows_forks ? &streams : nullptr);
       }
     }
     stores.push_back(std::make_unique<ExtentStore>(rules, streams, pools));

@@ -21,19 +21,19 @@ enum class LossCause : std::uint8_t {
 inline constexpr std::size_t kLossCauses = 7;
 [[nodiscard]] const char* to_string(LossCause cause);
 
-/// Where a turn's history was found.
+/// The places where a turn's history was found.
 struct Lookup {
   /// Tokens of the needed history whose KV is reused; 0: a miss.
   Tokens reused;
-  /// Where it was found. A fetch in flight counts for its destination.
+  /// Medium in which it was found. A fetch in flight counts for its destination.
   Medium medium = Medium::hbm;
   /// The fetch that brings it nearer is still in flight: load_ready is heard of when it is done.
   bool late = false;
-  /// Where that fetch comes from.
+  /// Source of that fetch.
   Medium fetched_from = Medium::hbm;
   /// Why less than the whole history was found.
   LossCause cause = LossCause::none;
-  /// Of `reused`, the tokens that were in faster media than `medium`, by medium.
+  /// Tokens of `reused` in faster media than `medium`, by medium.
   std::array<Tokens, kMedia> nearer{};
 
   /// Tokens that were in `medium` itself.
@@ -47,7 +47,7 @@ struct Lookup {
   [[nodiscard]] Tokens in_hbm() const { return nearer[static_cast<std::size_t>(Medium::hbm)]; }
 };
 
-/// What was found of a turn's shared prompt and of its session's own history.
+/// Combines the look-ups of a turn's shared prompt and of its session's own history.
 [[nodiscard]] Lookup together(const Lookup& prompt, const Lookup& own);
 
 }  // namespace kvtier

@@ -437,10 +437,10 @@ class NodeStore final : public Store {
       }
     }
   };
-  /// What the tree has of a context.
+  /// The part of a context in the tree.
   struct Path {
     std::int64_t blocks = 0;
-    /// Of those, the ones in the first pool, which are at its head.
+    /// The part of those in the first pool, at the head.
     std::int64_t device = 0;
     /// The deepest node, of which the path has all but `rest` blocks.
     std::uint32_t node = kNone;
@@ -471,7 +471,7 @@ class NodeStore final : public Store {
     std::int64_t begin = 0;
     /// Behind the last one that is wanted.
     std::int64_t end = 0;
-    /// What has been set aside for them, and how much was looked for.
+    /// Blocks set aside for them, and blocks looked for.
     std::int64_t blocks = 0;
     std::int64_t span = 0;
     std::vector<Stretch> stretches;
@@ -1197,7 +1197,7 @@ class NodeStore final : public Store {
   std::vector<std::uint32_t> free_nodes_;
   std::vector<std::uint32_t> free_spans_;
   std::vector<std::uint32_t> heads_;
-  /// Of the first pool, and of nodes that are in the second one alone.
+  /// Orders of the first pool, and of nodes in the second one only.
   std::array<Order, 2> orders_;
   std::int64_t clock_ = 0;
   std::vector<Request> requests_;

@@ -28,7 +28,7 @@ class OffloadSteps {
  public:
   explicit OffloadSteps(Store& store) : store_(store) {}
 
-  /// What the request found is loaded before its first step.
+  /// Loads the found KV of a request before its first step.
   void begin(RequestId request) {
     store_.loaded(request);
     store_.publish_loaded(request);

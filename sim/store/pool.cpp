@@ -7,7 +7,7 @@
 namespace kvtier {
 namespace {
 
-/// What a policy's check sees of its pool.
+/// A policy's view of its pool in a check.
 class KnownEntries final : public TierView {
  public:
   using ForEach = std::function<void(const Pool::Visit&)>;

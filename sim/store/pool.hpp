@@ -17,7 +17,7 @@
 
 namespace kvtier {
 
-/// What takes a pool's memory. Outside of HBM: stored KV alone.
+/// Users of a pool's memory. Outside of HBM: stored KV only.
 enum class Account : std::uint8_t {
   stored,           // KV of one session
   shared_prefixes,  // stored KV that several sessions begin with
@@ -62,14 +62,14 @@ class Pool : public VictimSet {
 
   // Accounts.
 
-  /// Of all accounts together.
+  /// Capacity of all accounts together.
   [[nodiscard]] Bytes total_capacity() const { return shares_.capacity; }
   [[nodiscard]] Bytes total() const { return stored_ + others_; }
   [[nodiscard]] Bytes used(Account account) const {
     return account == Account::stored ? stored_ - used(Account::shared_prefixes)
                                       : used_[static_cast<std::size_t>(account)];
   }
-  /// Of stored KV, shared prefixes included.
+  /// Capacity for stored KV, shared prefixes included.
   [[nodiscard]] Bytes capacity() const { return capacity_; }
   [[nodiscard]] Bytes stored() const { return stored_; }
   [[nodiscard]] Bytes free() const {
@@ -79,7 +79,7 @@ class Pool : public VictimSet {
   void reserve(Bytes bytes) { reserved_ = bytes; }
   /// Once what leaves has left and what waits has its room.
   [[nodiscard]] Bytes free_to_come() const { return free() + leaving_ - promised_; }
-  /// What no account has.
+  /// Bytes of no account.
   [[nodiscard]] Bytes unused() const { return shares_.capacity - total(); }
   /// Running requests may take so much; less than nothing while the write buffer exceeds its size.
   [[nodiscard]] Bytes free_to_run() const {
@@ -108,7 +108,7 @@ class Pool : public VictimSet {
         static_cast<std::uint64_t>(stored.value) <= static_cast<std::uint64_t>(capacity_.value),
         "a tier holds no more than its capacity");
     stored_ = stored;
-    // What is charged now counts from now on: counters() adds what is stored times the time.
+    // Current charges count from now on: counters() adds stored bytes times time.
     counters_.occupancy_byte_ns -= static_cast<Int128>(bytes.value) * now.ns;
     counters_.occupancy_peak = std::max(counters_.occupancy_peak, stored);
   }
@@ -123,7 +123,7 @@ class Pool : public VictimSet {
   void promise(Bytes bytes) { promised_ += bytes; }
   [[nodiscard]] Bytes promised() const { return promised_; }
 
-  // What may leave.
+  // Entries that may leave.
 
   /// Offers an entry that frees so many bytes. It may also expire, by its last use.
   void offer(EntryId entry, Bytes bytes, SimTime last_used) {
@@ -168,7 +168,7 @@ class Pool : public VictimSet {
   }
   [[nodiscard]] bool admits(EntryKey key) const { return !filters() || admission_->admits(key); }
 
-  /// What the store knows of the pool's entries, added up.
+  /// Sums over the pool's entries.
   struct Sums {
     std::array<Bytes, kAccounts> used{};
     Bytes leaving;
@@ -202,11 +202,11 @@ class Pool : public VictimSet {
   Bytes capacity_;
   /// Stored KV, shared prefixes included.
   Bytes stored_;
-  /// What no share is reserved for.
+  /// Bytes without a reserved share.
   Bytes for_running_;
   /// All but stored KV.
   Bytes others_;
-  /// Of all accounts but the first.
+  /// Bytes of all accounts but the first.
   std::array<Bytes, kAccounts> used_{};
   Bytes leaving_;
   Bytes cached_;
@@ -217,7 +217,7 @@ class Pool : public VictimSet {
   /// Null: everything is admitted.
   std::unique_ptr<AdmissionPolicy> admission_;
   std::optional<SimDuration> ttl_;
-  /// What is offered, by last use; only with a time to live.
+  /// Offered entries by last use; only with a time to live.
   EntryHeap by_age_;
   bool sees_queue_ = false;
   bool sees_future_ = false;

@@ -5,11 +5,13 @@
 #include <list>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "sim/core/assert.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
+#include "sim/store/write_frequencies.hpp"
 
 namespace kvtier {
 namespace {
@@ -47,12 +49,13 @@ Stretch stretch_of(const Key& key) { return {key.first, key.second, key.second +
 
 struct Block {
   Key key;
-  /// A block without a key is not found.
+  /// A block without a key is not found, but for its first tokens if it has `tokens`.
   bool keyed = true;
+  std::int64_t tokens = 0;
   std::int64_t holders = 0;
   /// It keeps its place in the order, and does not leave.
   std::int64_t pins = 0;
-  /// Of those pins, the ones of its writing and of its loads.
+  /// The part of those pins for its writes and its loads.
   std::int64_t writes = 0;
   std::int64_t loads = 0;
   /// arc: in T2.
@@ -61,9 +64,11 @@ struct Block {
   std::int64_t uses = 1;
   std::int64_t puts = 1;
   std::int64_t reached = 0;
-  /// Of blocks that a running request of an offload used: the block's place from the end.
+  /// Place from the end of a block that a running request of an offload used.
   std::int64_t within = 0;
   SimTime used;
+  bool leasable = false;
+  std::int64_t priority = 0;
   std::list<Block>::iterator self;
 };
 
@@ -104,7 +109,7 @@ class Ghosts {
 
 class BlockPool {
  public:
-  explicit BlockPool(const PoolRules& rules) : rules_(rules) {}
+  BlockPool(const PoolRules& rules, const Streams& streams) : rules_(rules), streams_(streams) {}
 
   [[nodiscard]] bool is_full() const { return used == rules_.capacity; }
   /// The copy that came first; null if there is none.
@@ -128,8 +133,8 @@ class BlockPool {
   void truncate(StreamId stream, std::int64_t first) {
     std::vector<Block*> dropped;
     for (Block& block : blocks_) {
-      if (block.keyed && block.key.first == stream && block.key.second >= first &&
-          block.holders == 0 && block.pins == 0) {
+      if ((block.keyed || block.tokens > 0) && block.key.first == stream &&
+          block.key.second >= first && block.holders == 0 && block.pins == 0) {
         dropped.push_back(&block);
       }
     }
@@ -140,11 +145,16 @@ class BlockPool {
   [[nodiscard]] bool remembers(StreamId stream) const {
     return std::any_of(by_key_.begin(), by_key_.end(),
                        [&](const auto& known) { return known.first.first == stream; }) ||
+           std::any_of(
+               blocks_.begin(), blocks_.end(),
+               [&](const Block& block) { return block.tokens > 0 && block.key.first == stream; }) ||
            ghosts_[0].remembers(stream) || ghosts_[1].remembers(stream);
   }
   Block* add(const Block& block) {
     Block* made = &blocks_.emplace_back(block);
     made->used = now_;
+    made->leasable = rules_.lease_newcomers;
+    made->priority = rules_.retention.empty() ? 0 : priority_of(rules_, block.key.second);
     made->self = std::prev(blocks_.end());
     made->reached = ++clock_;
     if (made->keyed) {
@@ -193,6 +203,7 @@ class BlockPool {
       std::tie(block->reached, block->within) = wanted;
       order_.emplace(place(*block), block);
       block->used = now_;
+      block->leasable = true;
     }
   }
   /// The block leaves to make room.
@@ -220,6 +231,7 @@ class BlockPool {
   void use(Block* block, bool counts = true) {
     order_.erase(place(*block));
     block->used = now_;
+    block->leasable = true;
     block->uses += counts ? 1 : 0;
     if (is_arc() && counts && !block->frequent) {
       block->frequent = true;
@@ -236,6 +248,7 @@ class BlockPool {
   /// `used`: the request had found it.
   void let_go(Block* block, bool used_it) {
     block->used = now_;
+    block->leasable = block->leasable || used_it;
     block->uses += used_it ? 1 : 0;
     if (--block->holders == 0) {
       reach_end(block);
@@ -250,7 +263,9 @@ class BlockPool {
   }
   /// Null if nothing may leave.
   [[nodiscard]] Block* victim() const {
-    const auto is_free = [&](const auto& place) { return may_leave(*place.second); };
+    const auto is_free = [&](const auto& place) {
+      return may_leave(*place.second) && !is_kept(*place.second);
+    };
     if (is_arc() && recent_ < static_cast<std::int64_t>(target_)) {
       const auto frequent = order_.lower_bound(Place{1, 0, 0});
       const auto found = std::find_if(frequent, order_.end(), is_free);
@@ -267,6 +282,47 @@ class BlockPool {
     }
     return std::count_if(order_.begin(), order_.end(),
                          [&](const auto& place) { return may_leave(*place.second); });
+  }
+  /// The block that has most first tokens of the prompt behind its whole blocks: a whole one before
+  /// one that is not full, and the one of the earliest stream of equal ones.
+  [[nodiscard]] Block* best_part(const Context& prompt, std::int64_t number,
+                                 std::int64_t& tokens) const {
+    const std::int64_t begin = number * rules_.block.value;
+    Block* best = nullptr;
+    tokens = 0;
+    const auto rank = [](const Block& block) {
+      return std::tuple(block.tokens > 0, block.key.first, block.tokens);
+    };
+    for (const Block& block : blocks_) {
+      if (block.key.second != number || !(block.tokens > 0 || find_self(block))) {
+        continue;
+      }
+      const std::int64_t end = begin + (block.tokens > 0 ? block.tokens : rules_.block.value);
+      const std::int64_t common =
+          streams_.common({block.key.first, Tokens(end)}, prompt).value - begin;
+      if (common > tokens || (common == tokens && common > 0 && rank(block) < rank(*best))) {
+        tokens = common;
+        best = &*block.self;
+      }
+    }
+    return best;
+  }
+  /// Whether the same last block of a context is there, which is not full.
+  [[nodiscard]] bool has_part(const Context& context) const {
+    return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+      return block.tokens > 0 &&
+             block.key.second * rules_.block.value + block.tokens == context.tokens.value &&
+             streams_.common({block.key.first, context.tokens}, context) == context.tokens;
+    });
+  }
+  /// Whether there is a block behind this one in any context.
+  [[nodiscard]] bool is_followed(const Key& key) const {
+    return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+      return (block.keyed || block.tokens > 0) && is_child(block, key);
+    });
+  }
+  [[nodiscard]] bool is_free(const Block& block) const {
+    return block.holders == 0 && may_leave(block);
   }
   void pin(Block* block) { pinned_ += block->pins++ == 0 ? 1 : 0; }
   void unpin(Block* block) { pinned_ -= --block->pins == 0 ? 1 : 0; }
@@ -311,13 +367,30 @@ class BlockPool {
 
  private:
   [[nodiscard]] bool may_leave(const Block& block) const {
-    return block.pins == 0 && !(block.keyed && block.used + rules_.lease > now_);
+    return block.pins == 0 && !(block.keyed && block.leasable && block.used + rules_.lease > now_);
+  }
+  /// The one that is found by its key.
+  [[nodiscard]] bool find_self(const Block& block) const {
+    return block.keyed && find(block.key) == &block;
+  }
+  [[nodiscard]] bool is_child(const Block& block, const Key& parent) const {
+    return block.key.second == parent.second + 1 &&
+           streams_.stream_at(block.key.first,
+                              Tokens((parent.second + 1) * rules_.block.value - 1)) == parent.first;
+  }
+  /// leaves_only: a block that may leave follows it.
+  [[nodiscard]] bool is_kept(const Block& block) const {
+    return rules_.leaves_only && find_self(block) &&
+           std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& other) {
+             return find_self(other) && is_child(other, block.key) && is_free(other);
+           });
   }
   using Place = std::array<std::int64_t, 3>;
   [[nodiscard]] Place place(const Block& block) const {
-    return {rules_.eviction == "lfu" ? block.uses
-            : block.frequent         ? 1
-                                     : 0,
+    return {rules_.eviction == "lfu"    ? block.uses
+            : !rules_.retention.empty() ? block.priority
+            : block.frequent            ? 1
+                                        : 0,
             block.reached, block.within};
   }
   [[nodiscard]] bool is_arc() const { return rules_.eviction == "arc"; }
@@ -329,6 +402,7 @@ class BlockPool {
   }
 
   PoolRules rules_;
+  const Streams& streams_;
   std::int64_t clock_ = 0;
   std::int64_t pinned_ = 0;
   SimTime now_;
@@ -350,17 +424,31 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         streams_(streams),
         pools_(std::move(pools)),
         counters_(pools_.size()),
-        offer_counts_(rules) {}
+        offer_counts_(rules),
+        lacked_(pools_.size()) {
+    for (const EdgeRules& edge : rules_.edges) {
+      frequencies_.emplace_back(edge.frequency);
+    }
+  }
 
   void advance(SimTime now) override {
-    for (const auto& pool : pools_) {
-      pool->advance(now);
+    for (WriteFrequencies& frequencies : frequencies_) {
+      frequencies.advance(now);
+    }
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->advance(now);
+      const PoolRules& rules = rules_.pools[i];
+      if (rules.relief && rules.relief->in_background) {
+        const bool lacked = counters_[i].skipped != lacked_[i];
+        lacked_[i] = counters_[i].skipped;
+        relieve(i, relief_in_background(rules, pools_[i]->used, lacked));
+      }
     }
   }
 
   [[nodiscard]] Match match(const Context& prompt) const override {
     Match match{Tokens(0), std::vector<Tokens>(pools_.size())};
-    if (rules_.requests_in_first) {
+    if (rules_.requests_in_first && !has_victims_behind(rules_)) {
       for (const Key& key : usable_keys(prompt)) {
         if (pools_[0]->find(key) == nullptr) {
           break;
@@ -371,16 +459,20 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       if (pools_.size() > 1) {
         match_behind(prompt, match);
       }
-      return match;
-    }
-    for (const Key& key : usable_keys(prompt)) {
-      const std::size_t pool = where(key);
-      if (pool == pools_.size()) {
-        break;
+    } else {
+      for (const Key& key : usable_keys(prompt)) {
+        const std::size_t pool = where(key);
+        if (pool == pools_.size()) {
+          break;
+        }
+        match.tokens += block();
+        match.by_pool[pool] += block();
       }
-      match.tokens += block();
-      match.by_pool[pool] += block();
     }
+    std::int64_t part = 0;
+    static_cast<void>(find_part(prompt, match.tokens, part));
+    match.tokens += Tokens(part);
+    match.by_pool[0] += Tokens(part);
     return match;
   }
 
@@ -389,20 +481,34 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     found = match(prompt);
     const Tokens taken = std::max(room.taken, found.tokens);
     Request request{.context = {prompt.stream, taken}};
-    const std::vector<Key> hits = keys_of(
-        streams_, {prompt.stream, rules_.requests_in_first ? found.by_pool[0] : found.tokens},
-        block());
-    if (rules_.requests_in_first) {
+    const bool victims_behind = has_victims_behind(rules_);
+    const std::vector<Key> hits =
+        keys_of(streams_,
+                {prompt.stream,
+                 rules_.requests_in_first && !victims_behind ? found.by_pool[0] : found.tokens},
+                block());
+    if (victims_behind) {
+      if (!take_with_victims(request, hits, prompt, room)) {
+        return std::nullopt;
+      }
+    } else if (rules_.requests_in_first) {
       request.found = hits.size();
       for (std::size_t i = 0; i < request.found; ++i) {
         request.blocks.push_back(pools_[0]->find(hits[i]));
         pools_[0]->hold(request.blocks.back());
       }
+      std::int64_t part_tokens = 0;
+      Block* part = find_part(prompt, block() * std::ssize(hits), part_tokens);
       const std::int64_t had = static_cast<std::int64_t>(request.found);
       const std::int64_t wanted = blocks_up(taken, block()) - had;
       const std::int64_t all = blocks_up(room.needed, block()) - had;
       const std::int64_t available = free_blocks().available - room.watermark;
-      if (all > available || wanted + room.reserved > available || !make_room(wanted)) {
+      const bool fits = all <= available && wanted + room.reserved <= available &&
+                        wanted <= free_blocks().available;
+      if (fits) {
+        take_over(part);
+      }
+      if (!fits || !make_room(wanted)) {
         for (Block* held : request.blocks) {
           pools_[0]->put_back(held);
         }
@@ -427,7 +533,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       request.offered.next = 0;
     }
     Request& kept = requests_[id] = std::move(request);
-    if (rules_.requests_in_first && pools_.size() > 1) {
+    if (rules_.requests_in_first && pools_.size() > 1 && !victims_behind) {
       load(kept, prompt, found);
     }
     if (rules_.publication == Publication::scheduling &&
@@ -459,10 +565,16 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
-    if (rules_.requests_in_first && pools_.size() > 1 && !offloads()) {
+    if (rules_.requests_in_first && pools_.size() > 1 && !offloads() &&
+        !has_victims_behind(rules_)) {
       const std::vector<Key> keys = offers(request, tokens);
       const bool from_head = rules_.pools[1].insertion == End::head;
       const auto next = static_cast<std::size_t>(request.offered.next);
+      for (std::size_t i = 1; i < pools_.size() && next < keys.size(); ++i) {
+        if (i == 1 || rules_.edges[i - 1].write == Write::with_compute) {
+          relieve_before_write(i, keys, next);
+        }
+      }
       for (std::size_t i = next; i < keys.size(); ++i) {
         put(1, keys[from_head ? i : next + keys.size() - 1 - i]);
       }
@@ -506,7 +618,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
       if (from_tail) {
-        leave_keyless(request.unpublished);
+        leave_keyless(request);
       }
       const std::size_t count = request.blocks.size();
       for (std::size_t i = 0; i < count; ++i) {
@@ -514,7 +626,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         pools_[0]->let_go(request.blocks[at], at < request.found);
       }
       if (!from_tail) {
-        leave_keyless(request.unpublished);
+        leave_keyless(request);
       }
     } else {
       const std::vector<Key> keys = keys_of(streams_, request.context, block());
@@ -540,7 +652,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
   [[nodiscard]] bool remembers(StreamId stream) const override {
     return std::any_of(pools_.begin(), pools_.end(),
-                       [&](const auto& pool) { return pool->remembers(stream); });
+                       [&](const auto& pool) { return pool->remembers(stream); }) ||
+           std::any_of(frequencies_.begin(), frequencies_.end(),
+                       [&](const auto& frequencies) { return frequencies.remembers(stream); });
   }
 
   [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
@@ -577,7 +691,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     std::size_t found = 0;
     /// Blocks without a key.
     std::int64_t unpublished = 0;
-    /// Where each block that was found lay.
+    /// Place of each found block.
     std::vector<std::size_t> places{};
     /// Blocks that it loads, and the end of what it has when they are there.
     std::vector<Block*> loads{};
@@ -650,6 +764,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   [[nodiscard]] std::vector<Key> keys_behind(const Context& context) const {
     return keys_of(streams_, context, size_behind());
   }
+  /// What of a prompt can be found there.
+  [[nodiscard]] std::vector<Key> usable_keys_behind(const Context& prompt) const {
+    const std::int64_t less = rules_.hit_cap_behind == HitCap::last_token ? 1 : 0;
+    return keys_behind(
+        {prompt.stream, Tokens(std::max<std::int64_t>(prompt.tokens.value - less, 0))});
+  }
   /// How many blocks of the prompt the pools behind have, from `begin` on or from the first on.
   [[nodiscard]] std::size_t found_behind(const std::vector<Key>& keys, std::size_t begin) const {
     std::size_t end = begin;
@@ -662,7 +782,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     return offloads() ? static_cast<std::size_t>(in_first.value / size_behind().value) : 0;
   }
   void match_behind(const Context& prompt, Match& match) const {
-    const std::vector<Key> keys = keys_behind(prompt);
+    const std::vector<Key> keys = usable_keys_behind(prompt);
     const std::size_t begin = first_behind(match.tokens);
     const std::size_t end = found_behind(keys, begin);
     const Tokens first = match.tokens;
@@ -691,7 +811,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
   }
   void load(Request& request, const Context& prompt, const Match& match) {
-    const std::vector<Key> keys = keys_behind(prompt);
+    const std::vector<Key> keys = usable_keys_behind(prompt);
     if (!offloads()) {
       std::vector<Key> found = keys;
       found.resize(found_behind(keys, 0));
@@ -885,6 +1005,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   /// False: there is no room, or the edge above does not evict.
   bool put(std::size_t i, const Key& key) {
     Block* here = pools_[i]->find(key);
+    const bool is_new = here == nullptr;
     if (here != nullptr) {
       ++here->puts;
       if (rules_.pools[i].touch == Touch::end) {
@@ -903,13 +1024,16 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       here = pools_[i]->add({.key = key});
       ++counters_[i].inserted;
     }
-    write(i, *here);
+    write(i, *here, is_new);
     return true;
   }
   /// Into the next pool, if it is time.
-  void write(std::size_t i, const Block& block) {
+  void write(std::size_t i, const Block& block, bool is_new = false) {
     if (i < rules_.edges.size()) {
       const EdgeRules& edge = rules_.edges[i];
+      if (edge.frequency && !(is_new && frequencies_[i].admit(block.key.first, block.key.second))) {
+        return;
+      }
       if (edge.write == Write::with_compute ||
           (edge.write == Write::after_uses && block.puts >= edge.uses)) {
         put(i + 1, block.key);
@@ -920,7 +1044,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   void write_new(std::size_t i, const Block& block) {
     Block made = block;
     made.puts = 1;
-    write(i, made);
+    write(i, made, true);
   }
   void leave_below(std::size_t i, const Key& key) {
     for (; i < rules_.edges.size() && rules_.edges[i].exclusive; ++i) {
@@ -951,9 +1075,101 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (i == 1 && offloads()) {
       evicted_behind_.push_back(stretch_of(key));
     }
-    if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction && put(i + 1, key)) {
+    if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction &&
+        priority_of(rules_.pools[i], key.second) >= rules_.edges[i].least_priority &&
+        put(i + 1, key)) {
       ++counters_[i].demoted;
     }
+  }
+
+  /// So many leave, as far as they may.
+  void relieve(std::size_t i, std::int64_t blocks) {
+    free_blocks(i, std::min(blocks, pools_[i]->evictable()));
+  }
+  /// Before the keys from `next` on are written there; what is there of them all stays.
+  void relieve_before_write(std::size_t i, const std::vector<Key>& keys, std::size_t next) {
+    const PoolRules& rules = rules_.pools[i];
+    if (!rules.relief || rules.relief->in_background) {
+      return;
+    }
+    std::vector<Block*> here;
+    std::int64_t missing = 0;
+    for (std::size_t j = 0; j < keys.size(); ++j) {
+      if (Block* found = pools_[i]->find(keys[j])) {
+        pools_[i]->pin(found);
+        here.push_back(found);
+      } else {
+        missing += j >= next ? 1 : 0;
+      }
+    }
+    if (missing > 0) {
+      relieve(i, relief_before_write(rules, pools_[i]->used, missing));
+    }
+    for (Block* found : here) {
+      pools_[i]->unpin(found);
+    }
+  }
+
+  /// The block of the first pool whose first tokens a prompt reuses behind its whole blocks.
+  Block* find_part(const Context& prompt, Tokens found, std::int64_t& tokens) const {
+    const Context usable{prompt.stream, Tokens(usable_tokens(rules_, prompt.tokens))};
+    tokens = 0;
+    return !rules_.partial_reuse || usable.tokens <= found
+               ? nullptr
+               : pools_[0]->best_part(usable, found.value / block().value, tokens);
+  }
+  /// It becomes the request's, if it is free and nothing follows it.
+  void take_over(Block* part) {
+    if (part != nullptr && pools_[0]->is_free(*part) &&
+        (part->tokens > 0 || std::none_of(pools_.begin(), pools_.end(), [&](const auto& pool) {
+           return pool->is_followed(part->key);
+         }))) {
+      pools_[0]->remove(part);
+    }
+  }
+  /// What the second pool has of the hits comes into the first one.
+  bool take_with_victims(Request& request, const std::vector<Key>& hits, const Context& prompt,
+                         const Room& room) {
+    std::vector<Block*> held;
+    for (const Key& key : hits) {
+      if (Block* here = pools_[0]->find(key)) {
+        pools_[0]->hold(here);
+        held.push_back(here);
+      }
+    }
+    const std::int64_t had = std::ssize(held);
+    const std::int64_t wanted = blocks_up(request.context.tokens, block()) - had;
+    const std::int64_t all = blocks_up(room.needed, block()) - had;
+    const std::int64_t available = free_blocks().available;
+    if (std::max(all, wanted + room.reserved) + room.watermark > available) {
+      for (Block* here : held) {
+        pools_[0]->put_back(here);
+      }
+      return false;
+    }
+    for (const Key& key : hits) {
+      if (Block* below = pools_[1]->find(key)) {
+        pools_[1]->remove(below);
+      }
+    }
+    std::int64_t tokens = 0;
+    take_over(find_part(prompt, block() * std::ssize(hits), tokens));
+    static_cast<void>(make_room(wanted));
+    request.found = hits.size();
+    request.unpublished = wanted;
+    request.prompt = prompt.tokens;
+    for (const Key& key : hits) {
+      Block* here = pools_[0]->find(key);
+      if (here == nullptr) {
+        --request.unpublished;
+        --pools_[0]->used;
+        here = pools_[0]->add({.key = key, .holders = 1});
+        ++counters_[0].inserted;
+        ++counters_[0].promoted;
+      }
+      request.blocks.push_back(here);
+    }
+    return true;
   }
 
   /// Takes memory for blocks without a key, if there is enough.
@@ -979,6 +1195,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       if (here != nullptr && rules_.duplicates == Duplicates::merged) {
         pools_[0]->hold(here);
       } else {
+        if (has_victims_behind(rules_)) {
+          leave_below(0, keys[i]);
+        }
         here = pools_[0]->add({.key = keys[i], .holders = 1});
         ++counters_[0].inserted;
       }
@@ -986,10 +1205,18 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
   }
 
-  void leave_keyless(std::int64_t blocks) {
-    pools_[0]->used -= blocks;
-    for (std::int64_t i = 0; i < blocks && rules_.keyless == Keyless::in_order; ++i) {
-      pools_[0]->add({.key = {}, .keyed = false});
+  void leave_keyless(const Request& request) {
+    pools_[0]->used -= request.unpublished;
+    const std::int64_t first = std::ssize(request.blocks);
+    for (std::int64_t i = 0; i < request.unpublished && rules_.keyless == Keyless::in_order; ++i) {
+      Block last{.key = {kNoStream, first + i}, .keyed = false};
+      const std::int64_t rest = request.context.tokens.value % block().value;
+      if (rules_.partial_reuse && i == 0 && rest > 0) {
+        last.key.first =
+            streams_.stream_at(request.context.stream, request.context.tokens - Tokens(1));
+        last.tokens = pools_[0]->has_part(request.context) ? 0 : rest;
+      }
+      pools_[0]->add(last);
     }
   }
 
@@ -1005,6 +1232,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   std::map<std::uint32_t, std::vector<Block*>> copies_in_work_;
   /// Blocks that left an offload for the last ones that were written.
   std::vector<Stretch> evicted_behind_;
+  /// By edge.
+  std::vector<WriteFrequencies> frequencies_;
+  /// Writes without room that are known of, by pool.
+  std::vector<std::int64_t> lacked_;
 };
 
 // ---- Nodes ----
@@ -1798,7 +2029,7 @@ std::vector<std::unique_ptr<Store>> make_reference_blocks(const StoreRules& rule
   for (std::size_t instance = 0; instance < instances; ++instance) {
     for (std::size_t i = 0; i < rules.pools.size(); ++i) {
       if (instance == 0 || !rules.pools[i].shared) {
-        pools[i] = std::make_shared<BlockPool>(rules.pools[i]);
+        pools[i] = std::make_shared<BlockPool>(rules.pools[i], streams);
       }
     }
     stores.push_back(std::make_unique<ReferenceBlocks>(rules, streams, pools));
@@ -1813,7 +2044,7 @@ std::vector<std::unique_ptr<Store>> make_reference_nodes(const StoreRules& rules
   std::shared_ptr<BlockPool> storage;
   for (std::size_t i = 0; i < instances; ++i) {
     if (rules.pools.size() > 2 && (storage == nullptr || !rules.pools[2].shared)) {
-      storage = std::make_shared<BlockPool>(rules.pools[2]);
+      storage = std::make_shared<BlockPool>(rules.pools[2], streams);
     }
     stores.push_back(std::make_unique<ReferenceNodes>(rules, streams, storage));
   }

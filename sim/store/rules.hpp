@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -70,7 +72,7 @@ constexpr auto enum_names(Publication) {
                     Name{"computed", Publication::computed}, Name{"end", Publication::end}};
 }
 
-/// What a request does with blocks that it computed although the pool has them.
+/// Handling of blocks that a request computed although the pool has them.
 enum class Duplicates : std::uint8_t {
   kept,    // a second copy with the same key, found when the first has left
   merged,  // freed: the request goes on with the pool's copy
@@ -80,7 +82,7 @@ constexpr auto enum_names(Duplicates) {
   return std::array{Name{"kept", Duplicates::kept}, Name{"merged", Duplicates::merged}};
 }
 
-/// What happens to blocks without a key (a partial last block) when their request ends.
+/// Handling of blocks without a key (a partial last block) at the end of their request.
 enum class Keyless : std::uint8_t {
   first,     // their memory is taken before any block is evicted
   in_order,  // they wait in the order of eviction like others
@@ -89,6 +91,25 @@ constexpr auto enum_names(Keyless) {
   using Name = std::pair<std::string_view, Keyless>;
   return std::array{Name{"first", Keyless::first}, Name{"in_order", Keyless::in_order}};
 }
+
+/// Blocks that begin in a range of tokens of their context leave before those with a higher
+/// priority, and behind those with a lower one (TensorRT-LLM's retention, Mooncake's soft pins).
+struct Retention {
+  static constexpr std::int64_t kDefaultPriority = 35;
+  Tokens from{0};
+  std::optional<Tokens> to{};
+  std::int64_t priority = kDefaultPriority;
+};
+
+/// Room that is made before a pool is full.
+struct Relief {
+  /// It begins where so large a share of the capacity is in use.
+  double from = 1;
+  /// Blocks that leave at least: a share of the capacity before a write, or of the pool's blocks.
+  double share = 0;
+  /// Whenever time goes on, and after a write without room; else before each write (FlexKV).
+  bool in_background = false;
+};
 
 struct PoolRules {
   std::string name = "hbm";
@@ -103,6 +124,14 @@ struct PoolRules {
   /// (has_entries): any policy of the registry, with these parameters.
   std::string eviction = "lru";
   PolicyParameters eviction_parameters{};
+  /// Only for blocks and lru, which then chooses among the blocks of the lowest priority. Ranges do
+  /// not overlap, and are in order.
+  std::vector<Retention> retention{};
+  /// Only for blocks, and not with arc: of those that may leave, a block leaves behind all that
+  /// follow it in any context.
+  bool leaves_only = false;
+  /// Only for blocks.
+  std::optional<Relief> relief{};
   /// Only for entries: chooses what comes in at all; "always" asks nobody.
   std::string admission = "always";
   PolicyParameters admission_parameters{};
@@ -112,6 +141,8 @@ struct PoolRules {
   std::optional<SimDuration> ttl{};
   /// KV does not make room for other within this time of its last use.
   SimDuration lease{0};
+  /// Whether coming in is a use from which the lease counts.
+  bool lease_newcomers = true;
   /// One round of evictions frees at least so many blocks, if so many may leave.
   std::int64_t round = 1;
   /// Several instances have this pool together.
@@ -137,12 +168,22 @@ constexpr auto enum_names(Write) {
                     Name{"after_uses", Write::after_uses}, Name{"on_eviction", Write::on_eviction}};
 }
 
-/// What a write does that finds no room.
+/// Handling of a write without room.
 enum class NoRoom : std::uint8_t { evict, skip };
 constexpr auto enum_names(NoRoom) {
   using Name = std::pair<std::string_view, NoRoom>;
   return std::array{Name{"evict", NoRoom::evict}, Name{"skip", NoRoom::skip}};
 }
+
+/// Counts of blocks that choose which ones are written (Dynamo KVBM).
+struct FrequencyFilter {
+  /// A block is written if its count is so high. The count is 1 at first, and doubles whenever the
+  /// block comes into the pool above again.
+  std::int64_t least = 2;
+  /// All counts fall by 1 whenever so much time has passed, and when there are more than `entries`.
+  SimDuration forget_every{std::int64_t{600} * 1'000'000'000};
+  std::int64_t entries = 1'000'000;
+};
 
 /// The edge from a pool to the next slower one.
 struct EdgeRules {
@@ -151,6 +192,11 @@ struct EdgeRules {
   std::int64_t uses = 2;
   /// For after_uses of an offload: offers of so many blocks are counted.
   std::int64_t counted = 64'000;
+  /// Only for with_compute behind the second pool, of blocks: those that come into the pool above
+  /// are counted.
+  std::optional<FrequencyFilter> frequency{};
+  /// Only for on_eviction of blocks: blocks of a lower priority in the pool above are dropped.
+  std::int64_t least_priority = 0;
   /// A block leaves the slower pool when it comes into the faster one.
   bool exclusive = false;
   NoRoom no_room = NoRoom::evict;
@@ -183,7 +229,8 @@ struct StoreRules {
   ///
   /// With blocks, the pools behind are an engine's offload or cache of its own (rules.md): the
   /// second one with Touch::end as vLLM's CPU offload, with Touch::lookup as LMCache. Their blocks
-  /// may be several of the first pool's.
+  /// may be several of the first pool's. Behind an exclusive edge there is one pool, which has what
+  /// the first one evicts, and gives it back when it is found (TensorRT-LLM).
   ///
   /// With nodes, the pools behind are SGLang's HiCache: the second one has copies of nodes, and the
   /// nodes that have left the first one.
@@ -192,15 +239,66 @@ struct StoreRules {
   /// when it is there. Without, its next step waits, and others find it at once.
   bool loads_alone = true;
   HitCap hit_cap = HitCap::none;
+  /// The same for what is found in pools behind that are an engine's own.
+  HitCap hit_cap_behind = HitCap::none;
+  /// Only for blocks with requests_in_first, in one pool or before an exclusive edge, keyless
+  /// in_order and duplicates merged: behind the whole blocks that are found, the first tokens of
+  /// one more block of the first pool are reused. Last blocks that are not full are found by their
+  /// tokens. A block that is free, and that nothing follows, becomes the request's; else its tokens
+  /// are copied.
+  bool partial_reuse = false;
   Publication publication = Publication::end;
   Duplicates duplicates = Duplicates::merged;
   Keyless keyless = Keyless::first;
 };
 
+/// Whether the second pool has what the first one, in which requests run, evicts.
+[[nodiscard]] inline bool has_victims_behind(const StoreRules& rules) {
+  return rules.requests_in_first && rules.pools.size() > 1 &&
+         rules.pools[0].unit == EvictionUnit::block && rules.edges[0].exclusive;
+}
+
 /// Whether the second pool is an offload, which learns of requests by Store::offer and `end`.
 [[nodiscard]] inline bool is_offload(const StoreRules& rules) {
   return rules.requests_in_first && rules.pools.size() > 1 &&
-         rules.pools[0].unit == EvictionUnit::block && rules.pools[1].touch == Touch::end;
+         rules.pools[0].unit == EvictionUnit::block && rules.pools[1].touch == Touch::end &&
+         !rules.edges[0].exclusive;
+}
+
+/// The priority of the block of so many tokens with this number in a context.
+[[nodiscard]] inline std::int64_t priority_of(const PoolRules& pool, std::int64_t block) {
+  const std::int64_t begin = block * pool.block.value;
+  for (const Retention& range : pool.retention) {
+    if (begin >= range.from.value && (!range.to || begin < range.to->value)) {
+      return range.priority;
+    }
+  }
+  return Retention::kDefaultPriority;
+}
+
+/// Blocks that leave before a write of so many (Relief, not in the background).
+[[nodiscard]] inline std::int64_t relief_before_write(const PoolRules& pool, std::int64_t used,
+                                                      std::int64_t wanted) {
+  const Relief& relief = *pool.relief;
+  const auto capacity = static_cast<double>(pool.capacity);
+  const std::int64_t free = pool.capacity - used;
+  if (static_cast<double>(used) < relief.from * capacity && wanted <= free) {
+    return 0;
+  }
+  return std::max({wanted - free, static_cast<std::int64_t>(capacity * (1 - relief.from)) - free,
+                   static_cast<std::int64_t>(capacity * relief.share), std::int64_t{0}});
+}
+
+/// Blocks that leave in the background. `lacked`: a write has found no room.
+[[nodiscard]] inline std::int64_t relief_in_background(const PoolRules& pool, std::int64_t used,
+                                                       bool lacked) {
+  const Relief& relief = *pool.relief;
+  const double share = static_cast<double>(used) / static_cast<double>(pool.capacity);
+  if (share <= relief.from && !lacked) {
+    return 0;
+  }
+  const double wanted = std::max(relief.share, share - relief.from + relief.share);
+  return static_cast<std::int64_t>(std::ceil(wanted * static_cast<double>(used)));
 }
 
 /// The number of puts into a pool that the edge below waits for; 0 if it does not.

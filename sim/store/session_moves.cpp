@@ -142,7 +142,7 @@ bool SessionStore::grant_waiting(std::size_t index) {
     const Bytes room = moves_[id].room;
     const bool is_save = moves_[id].from == kGpu;
     const bool fits = t.free() >= room;
-    // What was on its way out may have been rescued by a hit: then other victims are needed.
+    // A hit may have kept a victim that was leaving. Then other victims are needed.
     const Demand demand = is_save ? Demand::save : Demand::prefetch;
     if (!fits && choose_victims(index, Bytes(0), demand, entry)) {
       if (t.free() < room) {

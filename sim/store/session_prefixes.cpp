@@ -83,7 +83,7 @@ void SessionStore::prompt_leaves_queue(SessionSlot session) {
   m->position = kNotQueued;
 }
 
-/// Of the requests but the first, which on_insert told of.
+/// Reports all requests but the first, which on_insert reported.
 void SessionStore::tell_of_the_others(Tier& tier, const Entry& e) {
   for (const QueuePosition position : prompts_[e.prompt].waiting) {
     if (tier.sees_queue() && position != e.position) {

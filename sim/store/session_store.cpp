@@ -546,7 +546,7 @@ Lookup SessionStore::admit(SessionSlot session, EntryKey key, Tokens history, By
       }
     }
     for (std::size_t i = 1; i < tiers_.size(); ++i) {
-      // What an earlier way down left behind.
+      // A copy left by an earlier way down.
       if (e.copies[i].state != CopyState::absent && moves_up(i) && !reads_from(e, i)) {
         give_up(i, e);
       }

@@ -48,7 +48,7 @@ class SessionStore final : public StoredKv {
     DecisionObserver* decisions = nullptr;
     /// Payload of the timer at which prefetching is to be thought of again (on_timer).
     std::uint64_t timer = 0;
-    /// Of its transfers, beside the number of the move, so that completions find the way back.
+    /// Mark of its transfers, beside the number of the move, so that completions find it.
     std::uint64_t mark = 0;
   };
   explicit SessionStore(const Setup& setup);
@@ -58,7 +58,7 @@ class SessionStore final : public StoredKv {
   /// Whether entries leave tiers in parts.
   [[nodiscard]] bool splits() const { return splits_; }
 
-  // What the control plane tells.
+  // Commands of the control plane.
 
   void on_enqueued(SessionSlot session, QueuePosition position);
   void on_dequeued(SessionSlot session);
@@ -155,7 +155,7 @@ class SessionStore final : public StoredKv {
   /// nothing can be.
   [[nodiscard]] std::optional<Bytes> available_before_saving() const;
 
-  // What the control plane asks.
+  // Queries of the control plane.
 
   /// With the accounts of running requests and the read buffer, which the control plane charges.
   [[nodiscard]] Pool& hbm() { return *hbm_; }
@@ -201,7 +201,7 @@ class SessionStore final : public StoredKv {
     std::uint16_t pins = 0;
   };
 
-  /// What a turn does with its prompt.
+  /// A turn's use of its shared prompt.
   enum class PromptUse : std::uint8_t {
     none,          // it has not been admitted, or has a copy of its own
     computing,     // its prefill makes the fastest tier's copy
@@ -218,7 +218,7 @@ class SessionStore final : public StoredKv {
     EntryId entry = kNoEntry;
     /// Why there is no entry.
     LossCause loss = LossCause::not_stored;
-    /// Of its owners' requests.
+    /// Positions of its owners' requests.
     std::set<QueuePosition> waiting;
   };
   /// A session that has joined a prompt.
@@ -310,7 +310,7 @@ class SessionStore final : public StoredKv {
   };
 
   enum class Room { granted, coming, refused };
-  /// What a turn does with an entry. The use of a copy that stays in its tier is over at once.
+  /// A turn's use of an entry. The use of a copy that stays in its tier ends at once.
   enum class Use : std::uint8_t {
     at_once,  // all copies stay
     begins,   // the turn has what the fastest tier holds
@@ -386,7 +386,7 @@ class SessionStore final : public StoredKv {
   [[nodiscard]] Bytes block_bytes(const Tier& tier) const {
     return bytes_per_token_ * tier.config.block_size.value;
   }
-  /// What writing tokens behind the `stored` first ones moves: whole blocks.
+  /// Bytes that move when tokens after the first `stored` ones are written: whole blocks.
   [[nodiscard]] Bytes write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const;
   [[nodiscard]] Bytes actual_bytes(Tokens tokens) const { return bytes_per_token_ * tokens.value; }
   /// The entry as the tier's policy sees it, until the next call.
@@ -409,7 +409,7 @@ class SessionStore final : public StoredKv {
   /// The fastest tier outside of HBM, from which a request's first layers can be loaded ahead;
   /// tier_count() if there is none.
   [[nodiscard]] std::size_t host_tier() const { return !tiers_.empty() && keeps_in_hbm(0) ? 1 : 0; }
-  /// What turns save is where they ran: no transfer, and nothing to load on a hit.
+  /// KV of turns is saved where they ran: no transfer, and nothing to load on a hit.
   [[nodiscard]] bool keeps_in_hbm(std::size_t index) const {
     return tier(index).medium() == Medium::hbm;
   }
@@ -530,7 +530,7 @@ class SessionStore final : public StoredKv {
   [[gnu::noinline]] void grant_part(MoveId id);
   [[nodiscard]] bool may_leave(const Tier& tier, EntryId id, Tokens keep);
   [[nodiscard]] Tokens rounded(const Tier& tier, EntryId id, Tokens keep) const;
-  /// What the first `tokens` that the tier's policy has of an entry free when they leave.
+  /// Bytes that the first `tokens` of an entry free when they leave.
   [[nodiscard]] Bytes bytes_of(const Tier& tier, EntryId id, Tokens tokens) const;
   [[nodiscard]] std::size_t index_of(const Tier& t) const {
     return static_cast<std::size_t>(&t - tiers_.data());
@@ -556,7 +556,7 @@ class SessionStore final : public StoredKv {
   void expire_behind(std::size_t index, EntryId id);
   /// Copies that begin behind the last token that is found.
   void drop_beyond_gap(EntryId id, LossCause cause);
-  /// What writing to the next tier all that leaves brings it, and the room that it takes there.
+  /// Tokens and room of a write to the next tier of all that leaves.
   struct PartWrite {
     Tokens first;
     Tokens tokens;
@@ -564,7 +564,7 @@ class SessionStore final : public StoredKv {
     Bytes bytes;
     /// It comes behind what the tier has.
     bool extends = false;
-    /// What the tier has does not join it.
+    /// The tier's tokens do not join it.
     bool replaces = false;
   };
   [[nodiscard]] PartWrite part_write(std::size_t from, EntryId id, Tokens first, Tokens end) const;
@@ -588,8 +588,8 @@ class SessionStore final : public StoredKv {
   /// The tier that a fetch reads, kNoTier if nothing is to be fetched, and what it moves.
   [[nodiscard]] std::uint8_t fetched_tier(const Entry& e) const;
   [[nodiscard]] Bytes fetch_bytes(const Entry& e, std::uint8_t source) const;
-  /// What the fastest tier has of an entry is about to grow: nothing of it leaves or is cached. The
-  /// tier's bit, if it has any.
+  /// The fastest tier's part of an entry is about to grow: nothing of it leaves or is cached.
+  /// Returns the tier's bit, if it has any.
   [[nodiscard, gnu::noinline]] unsigned extend_fastest(EntryId id);
   [[gnu::noinline]] void truncate_parts(EntryId id, const Truncation& cut);
   /// Whether anything that left HBM is still to be saved to the next tier.
@@ -620,9 +620,9 @@ class SessionStore final : public StoredKv {
   /// hold their copies until then.
   void cancel(MoveId id);
   void cancel_save(MoveId id);
-  /// Of the entry's tokens from `first` to the move's last.
+  /// Starts a transfer of the entry's tokens from `first` to the move's last.
   void start_transfer(MoveId id, Medium from, Bytes bytes, Tokens first, bool open = false);
-  /// Of a part of an entry, which may go before and behind what `to` has.
+  /// Starts a transfer of a part of an entry, which may lie before and after the tokens of `to`.
   [[gnu::noinline]] void start_part_transfer(MoveId id, Medium from, Bytes bytes);
 
   void queue_write(std::size_t from, Entry& e);
@@ -735,9 +735,9 @@ class SessionStore final : public StoredKv {
   std::uint64_t timer_;
   std::uint64_t mark_;
   SaveMode save_mode_;
-  /// Of stored KV.
+  /// Bytes of a token of stored KV.
   Bytes bytes_per_token_;
-  /// What a copy of any length is charged; zero: by its length.
+  /// Charge of a copy of any length; zero: by its length.
   Bytes window_account_;
   boost::container::static_vector<Tier, kMedia> tiers_;
   /// Their addresses, which take fewer instructions to find than places in the array.
@@ -748,7 +748,7 @@ class SessionStore final : public StoredKv {
   std::unique_ptr<PrefetchPolicy> prefetch_;
   std::function<bool(EntryId)> needs_fetch_;
   std::function<SimDuration(EntryId)> fetch_duration_;
-  /// What the prefetch policy may ask; the time and the mean size are set when it is asked.
+  /// The prefetch policy's context. Time and mean size are set for each call.
   PrefetchContext prefetch_context_;
   /// The next time at which a timer asks for a fetch.
   SimTime asks_at_ = kNever;
@@ -759,7 +759,7 @@ class SessionStore final : public StoredKv {
   std::vector<std::uint32_t> free_entries_;
   /// By entry, as far as it was told.
   std::vector<SimTime> next_uses_;
-  /// What show_newcomer has shown.
+  /// The last result of show_newcomer.
   EntryView newcomer_;
   std::vector<Session> sessions_;
   std::size_t live_entries_ = 0;

@@ -17,7 +17,7 @@ class StackDistances {
   [[nodiscard]] std::int64_t distance(std::uint32_t user) const {
     return has(user) ? total_ - sum_before(place_of_[user]) : 0;
   }
-  /// Of the user's own entry.
+  /// Size of the user's own entry.
   [[nodiscard]] std::int64_t size(std::uint32_t user) const {
     return has(user) ? places_[place_of_[user]].size : 0;
   }

@@ -13,8 +13,8 @@ namespace kvtier {
 /// The longest usable prefix of a context.
 struct Match {
   Tokens tokens;
-  /// Of those, how many the fastest pool that has them is this one. Nodes: acquire has only what
-  /// the request uses, which is what the first pool has and what is loaded from the second one.
+  /// The part of those whose fastest pool is this one. For nodes, acquire has only the tokens that
+  /// the request uses: those in the first pool and those loaded from the second.
   std::vector<Tokens> by_pool;
   /// Some of what was found behind the first pool is still written there or, with
   /// StoreRules::loads_alone, loaded by another request: the request asks again later.
@@ -33,7 +33,7 @@ struct Match {
 
 /// Memory of the first pool that a request asks for.
 struct Room {
-  /// What it takes now: KV of so many tokens of its prompt, or of what is found if that is more.
+  /// Tokens of its prompt whose KV it takes now, or the found ones if they are more.
   Tokens taken;
   /// There has to be enough for so many tokens of the prompt, which are no fewer.
   Tokens needed;
@@ -41,6 +41,9 @@ struct Room {
   std::int64_t watermark = 0;
   /// Blocks that others will take, which stay available besides what it takes now.
   std::int64_t reserved = 0;
+  /// KV of the prompt arrives later from elsewhere: others find it from publish_loaded on. Only of
+  /// blocks, with StoreRules::loads_alone.
+  bool arrives = false;
 };
 
 /// A copy of blocks to a pool from the one before it that has begun.
@@ -65,7 +68,7 @@ struct PoolCounters {
   std::int64_t inserted = 0;
   /// Blocks with a key that left to make room.
   std::int64_t evicted = 0;
-  /// Of those, blocks that the next pool took.
+  /// The part of those that the next pool took.
   std::int64_t demoted = 0;
   /// Inserted blocks that a request found in a slower pool (requests_in_first).
   std::int64_t promoted = 0;
@@ -80,6 +83,7 @@ struct FreeBlocks {
   std::int64_t empty = 0;
 };
 
+class BlockListener;
 class OffloadCalls;
 
 /// Dense number of a request that holds KV in the first pool.
@@ -132,8 +136,8 @@ class Store {
   /// Whether it has such a pool (StoreRules::requests_in_first, Touch::end behind). If so, requests
   /// keep their numbers until `end`.
   [[nodiscard]] virtual bool offloads() const { return false; }
-  /// What the request found behind the first pool is in its memory, and may leave there. Other
-  /// requests find nodes that are loaded before that.
+  /// The KV that the request found behind the first pool is in its memory, and may leave there.
+  /// Other requests find loaded nodes before that.
   virtual void loaded(RequestId) {}
   /// From here on others find what it loaded in the first pool.
   virtual void publish_loaded(RequestId) {}
@@ -178,6 +182,8 @@ class Store {
   /// All that a pool holds, block by block in the order of eviction, blocks in use last and sorted:
   /// for tests.
   [[nodiscard]] virtual std::vector<Stretch> contents(std::size_t pool) const = 0;
+  /// Tells of blocks from here on; the listener outlives the store. False: this store does not.
+  virtual bool set_listener(BlockListener*) { return false; }
   /// Throws InvariantError if accounts and contents do not agree.
   virtual void check_invariants() const = 0;
 };

@@ -5,10 +5,10 @@
 #include "sim/core/histogram.hpp"
 #include "sim/core/units.hpp"
 
-/// What a store of KV counts.
+/// Counters of a store of KV.
 namespace kvtier {
 
-/// What a tier did so far.
+/// Counters of a tier so far.
 struct TierCounters {
   std::int64_t evictions = 0;  // entries that left because room was needed, demoted or dropped
   std::int64_t insertions = 0;
@@ -23,7 +23,7 @@ struct TierCounters {
   Bytes occupancy_peak;
 };
 
-/// What became of the fetches to the fastest tier that were begun ahead of a turn.
+/// Outcomes of fetches to the fastest tier that began before their turn.
 struct PrefetchCounters {
   std::int64_t begun = 0;
   std::int64_t late = 0;  // still in flight when the turn was admitted

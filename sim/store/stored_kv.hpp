@@ -15,7 +15,7 @@ inline constexpr std::uint64_t kPromptKey = std::uint64_t{1} << 63;
   return {kPromptKey | static_cast<std::uint64_t>(prompt)};
 }
 
-/// What the queue asks about the KV that is stored for its sessions.
+/// The queue's queries about the stored KV of its sessions.
 class StoredKv {
  public:
   virtual ~StoredKv() = default;

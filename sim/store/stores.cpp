@@ -33,6 +33,37 @@ void check_nodes(const StoreRules& rules) {
   }
 }
 
+/// Rules that only some stores of blocks have.
+void check_rules_of_blocks(const StoreRules& rules) {
+  const bool blocks = rules.pools.front().unit == EvictionUnit::block;
+  for (const PoolRules& pool : rules.pools) {
+    KVTIER_ASSERT(pool.retention.empty() || (blocks && pool.eviction == "lru"),
+                  "lru chooses among blocks of one priority");
+    KVTIER_ASSERT(!pool.leaves_only || (blocks && pool.eviction != "arc"),
+                  "blocks leave behind those that follow them");
+    KVTIER_ASSERT(!pool.relief || blocks, "blocks leave before a pool is full");
+  }
+  for (std::size_t i = 0; i < rules.edges.size(); ++i) {
+    KVTIER_ASSERT(!rules.edges[i].frequency ||
+                      (blocks && i > 0 && rules.edges[i].write == Write::with_compute &&
+                       !rules.edges[i].exclusive),
+                  "blocks that come into a pool behind the first one are counted");
+  }
+  KVTIER_ASSERT(!is_offload(rules) || rules.pools[1].retention.empty(),
+                "an offload has one order for all blocks");
+  const bool victims_behind = has_victims_behind(rules);
+  KVTIER_ASSERT(
+      !rules.partial_reuse ||
+          (blocks && rules.requests_in_first && rules.keyless == Keyless::in_order &&
+           rules.duplicates == Duplicates::merged && (rules.pools.size() == 1 || victims_behind)),
+      "parts of blocks are reused in the first pool");
+  KVTIER_ASSERT(
+      !victims_behind || (rules.pools.size() == 2 && rules.edges[0].write == Write::on_eviction &&
+                          rules.duplicates == Duplicates::merged && !rules.pools[1].shared &&
+                          rules.pools[1].block == rules.pools[0].block),
+      "one pool has what the first one evicts");
+}
+
 void check(const StoreRules& rules) {
   const PoolRules& first = rules.pools.front();
   KVTIER_ASSERT(rules.edges.size() + 1 == rules.pools.size(), "an edge joins two pools");
@@ -52,13 +83,15 @@ void check(const StoreRules& rules) {
                 "all pools have blocks of one size, or of several of the first one's");
   KVTIER_ASSERT(!rules.requests_in_first || has_entries(first.unit) || nodes ||
                     rules.edges.empty() ||
-                    (rules.edges[0].write != Write::on_eviction && !rules.edges[0].exclusive),
-                "behind a pool with running requests is one that is written with compute");
+                    (rules.edges[0].write == Write::on_eviction) == rules.edges[0].exclusive,
+                "behind a pool with running requests is one that is written with compute, or one "
+                "that has what leaves");
   KVTIER_ASSERT(!rules.requests_in_first || !first.shared,
                 "requests run in a pool of their instance");
   if (nodes) {
     check_nodes(rules);
   }
+  check_rules_of_blocks(rules);
 }
 
 }  // namespace

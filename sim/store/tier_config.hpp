@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "sim/core/config.hpp"
 #include "sim/core/kv_size.hpp"
@@ -21,6 +22,8 @@ namespace kvtier {
 struct PolicyChoice {
   std::string name;
   PolicyParameters parameters;
+
+  friend bool operator==(const PolicyChoice&, const PolicyChoice&) = default;
 };
 void read_config(PolicyChoice& choice, const Json& json, const std::string& pointer,
                  Problems& problems);
@@ -48,6 +51,49 @@ constexpr auto enum_names(SaveMode) {
 inline constexpr const char* kAlwaysAdmitted = "always";
 inline constexpr const char* kNoPrefetch = "none";
 
+template <class V>
+void describe(V& v, Retention& c) {
+  v.field("from", c.from, "First token of the range, counted from the start of a context.",
+          non_negative());
+  v.field("to", c.to, "End of the range; \"none\": that of the context.",
+          or_word("none", at_least(1)));
+  v.field("priority", c.priority,
+          "Priority of the blocks that begin in the range: 0 leaves first, 100 last. Other blocks "
+          "have 35.",
+          required(between(0, 100)));
+}
+template <class V>
+void describe(V& v, Relief& c) {
+  v.field("from", c.from, "Share of the capacity in use from which on blocks leave.",
+          required(between(0, 1)));
+  v.field("share", c.share,
+          "Share that leaves at least: of the capacity, or in the background of the blocks.",
+          required(between(0, 1)));
+  v.field("in_background", c.in_background,
+          "When they leave: whenever an iteration begins, and after a write that found no room; or "
+          "before a request's write to the tier.");
+}
+template <class V>
+void describe(V& v, FrequencyFilter& c) {
+  v.field("least", c.least,
+          "A block is written here when its count is so high. The count is 1 when it comes into "
+          "the tier above for the first time, and doubles each time that it comes there again.",
+          at_least(1));
+  v.field("forget_every", c.forget_every, "Time after which all counts fall by 1.", positive());
+  v.field("entries", c.entries, "Blocks that are counted; if there are more, all counts fall by 1.",
+          at_least(1));
+}
+/// Files that drives keep blocks in: one leaves as a whole.
+struct BucketConfig {
+  Bytes size{std::int64_t{256} << 20};
+  std::int64_t blocks = 500;
+};
+template <class V>
+void describe(V& v, BucketConfig& c) {
+  v.field("size", c.size, "Most bytes of a bucket.", positive());
+  v.field("blocks", c.blocks, "Most blocks of a bucket.", at_least(1));
+}
+
 /// A tier of a system that keeps blocks (SystemConfig::blocks), and the edge from the tier above.
 struct BlockTierConfig {
   std::optional<KvSize> capacity;
@@ -61,6 +107,13 @@ struct BlockTierConfig {
   std::int64_t round = 1;
   Tokens least_load{0};
   double most_in_flight = 1;
+  bool lease_newcomers = true;
+  std::vector<Retention> retention{};
+  std::int64_t least_priority = 0;
+  bool leaves_only = false;
+  std::optional<Relief> relief{};
+  std::optional<FrequencyFilter> frequency{};
+  std::optional<BucketConfig> bucket{};
 };
 template <class V>
 void describe(V& v, BlockTierConfig& c) {
@@ -93,6 +146,26 @@ void describe(V& v, BlockTierConfig& c) {
           "For storage behind nodes: no fetch starts while those in flight look for this share of "
           "the tier above.",
           between(0, 1));
+  v.field("lease_newcomers", c.lease_newcomers,
+          "Whether coming in is a use from which the lease counts; if not, uses alone are.");
+  v.field("retention", c.retention,
+          "Priorities of blocks by their place in a context. Blocks of the lowest priority leave "
+          "first, and of equal ones the least recently used. Ranges are in order.");
+  v.field("least_priority", c.least_priority,
+          "With write on_evict: blocks of a lower priority in the tier above are dropped.",
+          between(0, 100));
+  v.field("leaves_only", c.leaves_only,
+          "A block leaves after all that follow it in any context, of those that may leave.");
+  v.field("relief", c.relief, "Blocks leave before the tier is full; \"none\": when it is.",
+          or_word("none"));
+  v.field("frequency", c.frequency,
+          "Behind two tiers: which blocks that come into the tier above are written here; "
+          "\"none\": all.",
+          or_word("none"));
+  v.field("bucket", c.bucket,
+          "With fifo: blocks are kept in files, of which the oldest leaves as a whole; \"none\": "
+          "as round says.",
+          or_word("none"));
 }
 
 /// How one tier is used; that it is installed, and its size, is said by the hardware.
@@ -222,7 +295,7 @@ struct KvShares {
   bool is_shared = false;
 };
 
-/// What is left for the KV of running requests; zero if nothing.
+/// Bytes left for the KV of running requests; at least zero.
 [[nodiscard]] inline Bytes left_to_run(const KvShares& hbm) {
   return std::max(Bytes(0), hbm.capacity - hbm.stored - hbm.read_buffer - hbm.write_buffer);
 }

@@ -11,7 +11,7 @@ struct Truncation {
   Tokens kept;
   Tokens dropped;
 
-  /// What the cut leaves of a prefix.
+  /// The tokens of a prefix that the cut leaves.
   [[nodiscard]] Tokens left_of(Tokens prefix) const {
     return prefix <= kept ? prefix : std::max(kept, prefix - dropped);
   }

@@ -45,7 +45,7 @@ TEST(ErrorStatistics, AreOfTheRelativeErrors) {
   EXPECT_EQ(error_statistics({}).count, 0);
 }
 
-TEST(CrossValidation, OfAPowerLawIsExact) {
+TEST(CrossValidation, PredictsAPowerLawExactly) {
   const CheckReport report = cross_validate(straight_line(1024), 1);
   const CheckRow* row = find(report, Rung::held_out, OperationId::gemm);
   ASSERT_NE(row, nullptr);
@@ -239,7 +239,7 @@ TEST(CheckByMeasuring, TellsASlowerMachineFromACoarseGrid) {
   EXPECT_NE(to_text(report).find("OUT (5.0 %, 12.0 %)"), std::string::npos) << to_text(report);
 }
 
-TEST(CheckByMeasuring, SeesWhatLiesBetweenCells) {
+TEST(CheckByMeasuring, MeasuresPlacesBetweenCells) {
   // Powers of two, the grid's cells, take half of the time.
   const CheckReport report =
       check_by_measuring(straight_line(1024),
@@ -327,7 +327,7 @@ TEST(CheckByMeasuring, MeasuresARaggedBatchBesideItsParts) {
   EXPECT_EQ(row.in_band, false);
 }
 
-TEST(CheckByMeasuring, CountsWhatCannotBeMeasured) {
+TEST(CheckByMeasuring, CountsCellsThatCannotBeMeasured) {
   const CheckReport report = check_by_measuring(
       straight_line(4), [](const ProfileTable&, const Place&) { return std::nullopt; },
       {.seed = 3, .cells = 4});

@@ -133,7 +133,7 @@ TEST_F(Tables, LoseCellsThatOthersContradict) {
   EXPECT_EQ(imported.profile.tables[0].cells.size(), 3U);
 }
 
-TEST_F(Tables, ThatAreHotMayBeFasterThanMemory) {
+TEST_F(Tables, HotTablesMayBeFasterThanMemory) {
   // Weights of 8 x 4 x 2 B take 0.064 s from memory, and one token's 64 FLOP take as long.
   const char* const kMap = R"({"format": "kvtier.columns/1", "rules": [
       {"op": "qkv", "time": "s", "new_tokens": "m", "cache": "%"}]})";
@@ -152,7 +152,7 @@ TEST_F(Tables, ThatAreHotMayBeFasterThanMemory) {
   EXPECT_EQ(counts("hot"), 0);
 }
 
-TEST_F(Tables, WithShapesNeedNoModel) {
+TEST_F(Tables, TablesWithShapesNeedNoModel) {
   const ColumnMap map = read_columns(write("map.json", R"({"format": "kvtier.columns/1", "rules": [
       {"op": "gemm", "time": "s", "new_tokens": "m", "sizes": {"n": "n", "k": "k"},
        "dtype": "type"}]})"));
@@ -176,7 +176,7 @@ TEST_F(Tables, WithShapesNeedNoModel) {
   }
 }
 
-TEST_F(Tables, OfOthersAreReadByAMapOfTheirColumns) {
+TEST_F(Tables, ReadsForeignTablesByAMapOfTheirColumns) {
   const ColumnMap map = read_columns(write("map.json", R"({"format": "kvtier.columns/1", "rules": [
       {"op": "decode_attention", "time": "us", "unit": "us", "batch": "b", "context": "c",
        "where": {"kind": "d"}},
@@ -209,7 +209,7 @@ TEST_F(Tables, ReportEveryBadLine) {
   EXPECT_EQ(problems(kHeader), Lines{"t.csv: no row has a time that counts"});
 }
 
-TEST_F(Tables, ThatAreNotThereAreBadInput) {
+TEST_F(Tables, AMissingTableIsBadInput) {
   const ModelConfig model = test::tiny_model();
   EXPECT_THROW(static_cast<void>(import_tables({{folder_ / "none.csv", standard_columns()}}, &model,
                                                slow_hardware(), {.name = "x"})),
@@ -262,7 +262,7 @@ class PublishedTables : public testing::Test {
   }
 };
 
-TEST_F(PublishedTables, OfA100AreFittedWithinFivePercent) {
+TEST_F(PublishedTables, FitsTheA100WithinFivePercent) {
   // The roofline's two shares, once for this device.
   HardwareConfig hardware = test::load_hardware();
   hardware.efficiency.compute = 0.63;
@@ -297,7 +297,7 @@ TEST_F(PublishedTables, OfA100AreFittedWithinFivePercent) {
   }
 }
 
-TEST_F(PublishedTables, OfAiconfiguratorCarryTheirShapesAndFormats) {
+TEST_F(PublishedTables, ReadsShapesAndFormatsOfAiconfigurator) {
   HardwareConfig hardware = test::load_hardware("h100-8x");
   const Imported imported = import_tables(
       {{table("aiconfigurator_h100_gemm.csv"), columns("aiconfigurator_gemm.json")},
@@ -319,7 +319,7 @@ TEST_F(PublishedTables, OfAiconfiguratorCarryTheirShapesAndFormats) {
   EXPECT_EQ(graph.cells[0].at, (std::vector<std::int64_t>{2, 256}));
 }
 
-TEST_F(PublishedTables, OfLLMServingSimMixPromptsAndDecodes) {
+TEST_F(PublishedTables, ReadsMixedIterationsOfLLMServingSim) {
   HardwareConfig hardware = test::load_hardware("rtxpro6000-8x");
   const ModelConfig model = test::load_model("llama3-8b");
   const Imported imported = import_tables(
@@ -335,7 +335,7 @@ TEST_F(PublishedTables, OfLLMServingSimMixPromptsAndDecodes) {
       std::ranges::any_of(prefill.cells, [](const ProfileCell& cell) { return cell.at[1] > 0; }));
 }
 
-TEST_F(PublishedTables, OfVidurAreReadInTheColumnsItPublishes) {
+TEST_F(PublishedTables, ReadsTheColumnsThatVidurPublishes) {
   HardwareConfig hardware = test::load_hardware();
   const ModelConfig model = test::load_model("opt-6.7b");
   const Imported imported = import_tables({{table("vidur_mlp.csv"), columns("vidur_linear.json")}},

@@ -16,7 +16,7 @@ Profile shipped(const std::string& name) {
 
 /// Holes are twice as wide as the grid's (cross_validate). configs/profiles/README.md has the
 /// table.
-TEST(GpuProfiles, PredictWhatIsHeldOutBetterThanTheRoofline) {
+TEST(GpuProfiles, PredictHeldOutCellsBetterThanTheRoofline) {
   for (const char* name : {"h100-vllm", "b200-vllm", "a100-vllm", "l40s-vllm"}) {
     SCOPED_TRACE(name);
     int judged = 0;
@@ -38,7 +38,7 @@ TEST(GpuProfiles, PredictWhatIsHeldOutBetterThanTheRoofline) {
   }
 }
 
-TEST(GpuProfiles, HaveALawForCachedPrefixesThatIsRightWhereTheyWereMeasured) {
+TEST(GpuProfiles, HaveALawForCachedPrefixesThatAgreesWithMeasuredOnes) {
   const CheckReport report = cross_validate(shipped("rtxpro6000-vllm"), 1);
   int found = 0;
   for (const CheckRow& row : report.rows) {

@@ -149,7 +149,7 @@ TEST_F(MeasureTest, TakesOneSampleOfACellThatIsALittleTooLarge) {
   EXPECT_DOUBLE_EQ(m.median_seconds, 12);
 }
 
-// Of samples 1, 2, ... the second and the third are disturbed and as long as can be.
+// The second and third of the samples 1, 2, ... are disturbed and as long as possible.
 TEST_F(MeasureTest, RejectsAndCountsDisturbedSamples) {
   rules_.budget_seconds = 100;
   monitor_.rejected = {2, 3};
@@ -168,7 +168,7 @@ TEST_F(MeasureTest, HasNoResultIfEverySampleIsDisturbed) {
   EXPECT_FALSE(m.converged);
 }
 
-TEST_F(MeasureTest, RejectsWhatNoMachineCanDo) {
+TEST_F(MeasureTest, RejectsSamplesBelowTheLimit) {
   const Measured m = run(cycle({0.1, 0.1, 0.1, 0.001, 0.0}), 0.05);
   EXPECT_EQ(m.n, 5);
   EXPECT_EQ(m.impossible, 4);
@@ -187,7 +187,7 @@ TEST_F(MeasureTest, LetsTheCheckGiveUp) {
   EXPECT_EQ(calls_, 3);
 }
 
-TEST(SchedulerMonitor, CountsWaitingOnlyBeyondWhatWakingCosts) {
+TEST(SchedulerMonitor, CountsWaitingOnlyBeyondTheTimeOfAWakeUp) {
   EXPECT_FALSE(is_disturbed({.elapsed = 1e-5, .others = {.waited = 9e-5}}));
   EXPECT_TRUE(is_disturbed({.elapsed = 1e-5, .others = {.waited = 2e-4}}));
   EXPECT_FALSE(is_disturbed({.elapsed = 0.1, .host = {.waited = 0.01}}));
@@ -198,7 +198,7 @@ TEST(SchedulerMonitor, CountsWaitingOnlyBeyondWhatWakingCosts) {
 
 // On one processor a stream's thread waits until all of its work is queued, and the host until the
 // work is done.
-TEST(SchedulerMonitor, TellsWaitingForEachOtherFromWaitingForSomethingElse) {
+TEST(SchedulerMonitor, DistinguishesWaitingForEachOtherFromOtherWaiting) {
   SchedulerMonitor::Seen seen{.elapsed = 5e-3,
                               .host = {.ran = 1e-3, .waited = 4e-3},
                               .others = {.ran = 4e-3, .waited = 1e-3}};

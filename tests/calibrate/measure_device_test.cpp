@@ -223,7 +223,7 @@ TEST_F(StorageMeasures, FlushOnlySustainedWrites) {
   EXPECT_EQ(engine_->reads, 0);
 }
 
-// Of 512 blocks about 30 % are read: the standard deviation is sqrt(512 x 0.3 x 0.7) = 10.4.
+// About 30 % of 512 blocks are read: the standard deviation is sqrt(512 x 0.3 x 0.7) = 10.4.
 TEST_F(StorageMeasures, MixReadsAndWrites) {
   const auto tables = plan({});
   (void)find(tables, OperationId::drive_mix, "random", {65536, 16, 30}).prepare()();

@@ -176,8 +176,8 @@ TEST_F(RunPlan, TriesACellAgainInEveryVisit) {
   EXPECT_TRUE(profile_.tables[0].left_out.empty());
 }
 
-// What is kept in the meantime can be read again: no table without a cell.
-TEST_F(RunPlan, KeepsNoTableOfWhichNothingIsKnown) {
+// Kept profiles can be read again: they have no table without a cell.
+TEST_F(RunPlan, KeepsNoEmptyTable) {
   struct Always final : DisturbanceMonitor {
     void begin() override {}
     [[nodiscard]] bool disturbed() override { return true; }
@@ -194,7 +194,7 @@ TEST_F(RunPlan, KeepsNoTableOfWhichNothingIsKnown) {
   EXPECT_EQ(tables, std::vector<std::size_t>{1});  // at the end, with the cell that is left out
 }
 
-TEST_F(RunPlan, LeavesOutWhatNeedsTooMuchMemory) {
+TEST_F(RunPlan, LeavesOutCellsThatNeedTooMuchMemory) {
   PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}, 3 << 20)};
   run({planned});
@@ -203,7 +203,7 @@ TEST_F(RunPlan, LeavesOutWhatNeedsTooMuchMemory) {
   EXPECT_EQ(profile_.tables[0].left_out[0].why, "needs 3 MiB, 1 MiB may be used");
 }
 
-TEST_F(RunPlan, LeavesOutACellThatDoesNotComeAboutAndGoesOn) {
+TEST_F(RunPlan, LeavesOutAFailedCellAndContinues) {
   PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {2})};
   planned.cells[0].prepare = []() -> Sample {
@@ -219,7 +219,7 @@ TEST_F(RunPlan, LeavesOutACellThatDoesNotComeAboutAndGoesOn) {
 }
 
 // 4 samples of 1 s, and the second cell comes after the 3 s that the run may take.
-TEST_F(RunPlan, LeavesOutWhatComesAfterItsTime) {
+TEST_F(RunPlan, LeavesOutCellsAfterItsTime) {
   seconds_ = 3;
   PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {1})};
@@ -230,7 +230,7 @@ TEST_F(RunPlan, LeavesOutWhatComesAfterItsTime) {
 }
 
 // A run of 21 s is over twice the budget of 10 s; [4, 2] is not as large along both axes.
-TEST_F(RunPlan, DoesNotTryWhatIsLargerThanACellThatTakesTooLong) {
+TEST_F(RunPlan, SkipsCellsLargerThanOneThatTakesTooLong) {
   PlannedTable planned = table(OperationId::drive_read, "random");
   planned.cells = {cell({8, 4}, {21}), cell({8, 8}, {21}), cell({4, 8}, {1})};
   run({planned});
@@ -243,7 +243,7 @@ TEST_F(RunPlan, DoesNotTryWhatIsLargerThanACellThatTakesTooLong) {
 
 // 16 tokens take a quarter of the time of 8. The cell of 8 was wrong: measured again, it takes 0.2
 // s.
-TEST_F(RunPlan, MeasuresAgainWhatALaterCellContradicts) {
+TEST_F(RunPlan, MeasuresAgainACellThatALaterOneContradicts) {
   PlannedTable planned = table(OperationId::gemm, "qkv");
   planned.cells = {cell({8}, {1}), cell({16}, {0.25})};
   planned.cells[0].prepare = [this]() -> Sample {
@@ -261,7 +261,7 @@ TEST_F(RunPlan, MeasuresAgainWhatALaterCellContradicts) {
   EXPECT_EQ(progress_.back().all, 3U);
 }
 
-TEST_F(RunPlan, LeavesOutWhatContradictsItsNeighboursAgain) {
+TEST_F(RunPlan, LeavesOutACellThatContradictsItsNeighboursTwice) {
   PlannedTable planned = table(OperationId::gemm, "qkv");
   planned.cells = {cell({8}, {1}), cell({16}, {0.25}), cell({32}, {0.5})};
   run({planned});
@@ -271,7 +271,7 @@ TEST_F(RunPlan, LeavesOutWhatContradictsItsNeighboursAgain) {
   EXPECT_EQ(profile_.tables[0].left_out[0].why, "contradicts its neighbours, twice");
 }
 
-TEST_F(RunPlan, LeavesOutWhatNothingCanDo) {
+TEST_F(RunPlan, LeavesOutCellsBelowTheLimit) {
   PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {0.5})};
   planned.cells[0].limit_seconds = 0.75;
@@ -282,7 +282,7 @@ TEST_F(RunPlan, LeavesOutWhatNothingCanDo) {
 }
 
 // Four checks for the first cell, and the second stops at once.
-TEST_F(RunPlan, KeepsWhatWasMeasuredWhenItEndsEarly) {
+TEST_F(RunPlan, KeepsMeasuredCellsWhenItEndsEarly) {
   stop_at_ = 4;
   PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {1})};
@@ -338,7 +338,7 @@ TEST_F(RunPlan, MeasuresACellAtAnyPlaceOfATable) {
   EXPECT_EQ(measured(other, 3), std::nullopt);
 }
 
-TEST(ForgetLeftOut, KeepsWhatASecondTryWouldNotChange) {
+TEST(ForgetLeftOut, KeepsCellsThatASecondTryWouldNotChange) {
   Profile profile;
   profile.tables.resize(2);
   profile.tables[0].left_out = {{{1}, "the time of the whole run was used up"},

@@ -25,7 +25,7 @@ constexpr int kRounds = 25;
 /// So long OpenBLAS's threads look for more work.
 constexpr auto kPolling = std::chrono::milliseconds(100);
 
-/// Of the second call: the first one wakes the library's threads, as the timer's queue does.
+/// Times the second call. The first one wakes the library's threads, as the timer's queue does.
 double seconds_of(const std::function<void()>& call) {
   call();
   const auto begin = std::chrono::steady_clock::now();

@@ -9,7 +9,7 @@
 namespace kvtier::calibrate {
 namespace {
 
-TEST(ShippedProfiles, ReadStrictlyAndSayWhereTheyComeFrom) {
+TEST(ShippedProfiles, ReadStrictlyAndNameTheirOrigin) {
   int files = 0;
   for (const auto& entry :
        std::filesystem::directory_iterator(KVTIER_SOURCE_DIR "/configs/profiles")) {

@@ -8,7 +8,7 @@ namespace kvtier::calibrate {
 namespace {
 
 // The instrument on known truth: work of 5 ms.
-TEST(Worker, TellsWhenItBeganAndThatItEnded) {
+TEST(Worker, ReportsItsBeginAndEnd) {
   constexpr std::chrono::milliseconds kWork(5);
   int times = 0;
   Worker worker({}, [&] {
@@ -25,7 +25,7 @@ TEST(Worker, TellsWhenItBeganAndThatItEnded) {
   }
 }
 
-TEST(Worker, SaysWhatWentWrong) {
+TEST(Worker, ThrowsTheErrorOfItsTask) {
   Worker fails({}, [] { return [] { throw std::runtime_error("the copy"); }; });
   EXPECT_THROW(fails.order(), std::runtime_error);
   Worker never_begins({}, []() -> std::function<void()> { throw std::logic_error("the stream"); });

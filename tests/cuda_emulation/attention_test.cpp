@@ -51,7 +51,7 @@ AttentionCase random_case(int number) {
   return c;
 }
 
-TEST(Attention, OfRandomBatchesAgreesWithAttentionInDouble) {
+TEST(Attention, RandomBatchesAgreeWithAttentionInDouble) {
   const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
   std::map<std::pair<int, ElementType>, std::unique_ptr<Device>> devices;
   const int from = from_environment("KVTIER_TEST_FROM", 0);

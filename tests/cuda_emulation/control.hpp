@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-/// What tests ask of the emulation, by dlsym from its module. An emulation that finds a fault notes
-/// it, fails every later call and goes on as far as it can.
+/// Functions of the emulation that tests find by dlsym in its module. An emulation that finds a
+/// fault notes it, fails every later call and goes on as far as it can.
 namespace kvtier::emulation {
 
 /// When queued work runs: as soon as it may, as late as it may, or at random between other calls.

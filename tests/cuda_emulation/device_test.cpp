@@ -1,4 +1,4 @@
-/// What the CUDA device asks of the runtime, and what it does when that refuses.
+/// The CUDA device's calls of the runtime, and its behaviour when a call fails.
 
 #include <cstring>
 #include <fstream>
@@ -138,7 +138,7 @@ TEST_F(CudaDevice, CountsThePageCacheAsFreeMemoryOfTheHost) {
   EXPECT_NEAR(static_cast<double>(found), static_cast<double>(available), kFile);
 }
 
-TEST_F(CudaDevice, GoesOnAfterItRanOutOfMemory) {
+TEST_F(CudaDevice, ContinuesAfterItRanOutOfMemory) {
   const Buffer numbers = elements_on(*device_, random_values(16, 1));
   EXPECT_THROW(Buffer(*device_, MemoryKind::device, device_->info().memory), DeviceError);
   device_->row_function({.function = RowFunction::activation,

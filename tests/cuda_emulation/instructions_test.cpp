@@ -208,7 +208,7 @@ TEST(AsynchronousCopies, AreNoticedWhenUsedWrongly) {
   EXPECT_EQ(noticed_by(15), "bounds") << "behind the launch's shared memory";
 }
 
-TEST(SharedMemory, OfMoreThan48KibHasToBeAskedFor) {
+TEST(SharedMemory, MoreThan48KibMustBeRequested) {
   EXPECT_EQ(run(16, counted(4 * kLanes), 4 * kLanes).error, cudaErrorInvalidValue);
 }
 

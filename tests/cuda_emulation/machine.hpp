@@ -49,7 +49,7 @@ void release(Allocation& allocation);
 /// Whether work on the device may use this memory; notes a fault if not.
 bool check_range(const char* who, const void* address, std::size_t bytes, int device);
 
-/// What wrote each byte last, of kernels: launch, phase of its block, thread.
+/// The last write of a kernel to each byte: launch, phase of its block, thread.
 [[nodiscard]] std::uint64_t* writers_of(std::uintptr_t address);
 
 // ---- Kernels ----

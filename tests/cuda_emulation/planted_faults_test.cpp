@@ -19,7 +19,7 @@
 namespace kvtier::emulation {
 namespace {
 
-/// What a scenario finds wrong by itself, or nothing.
+/// A run that returns the fault that it finds itself, or "".
 using Scenario = std::function<std::string(Device& device, const Module& module)>;
 
 AttentionCase ragged(double rope_base) {

@@ -227,7 +227,7 @@ struct Side {
   std::size_t pitch;
 };
 
-/// Of pageable memory, to see that nobody changed or freed it before it was read.
+/// Hash of pageable memory, to detect changes and frees before it was read.
 std::uint64_t hash_of(const std::byte* data, std::size_t bytes) {
   std::vector<std::byte> read(std::min<std::size_t>(bytes, 4096));
   iovec to{read.data(), read.size()};

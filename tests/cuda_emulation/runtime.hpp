@@ -20,10 +20,10 @@ struct Recording {
   std::chrono::steady_clock::time_point at;
 };
 
-/// Of a stream, in order; other streams go on between its steps.
+/// Work of a stream, in order. Other streams may run between its steps.
 struct Work {
   std::deque<std::function<void()>> steps{};
-  /// What has to be reached before.
+  /// The recording that must be reached before.
   std::shared_ptr<Recording> after{};
   std::shared_ptr<Recording> recording{};
 };

@@ -84,7 +84,7 @@ class BlockPool:
 
 
 class Access:
-    """What one request did to the CPU tier so far."""
+    """Counters of one request in the CPU tier so far."""
 
     def __init__(self):
         self.position = {}

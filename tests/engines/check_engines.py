@@ -33,7 +33,7 @@ TIERS = [(MI, 5 * MI), (MI // 4, MI)]
 
 
 class Failure(Exception):
-    """What a user can act on; the check of this engine ends."""
+    """An error that a user can act on. It ends the check of this engine."""
 
 
 def list_of(sizes):

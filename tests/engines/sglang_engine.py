@@ -237,7 +237,7 @@ def with_storage(pool, host, write_policy):
             return next((place for place, value in enumerate(hashes) if value not in self.stored), len(hashes))
 
         def work(self):
-            """What the controller's threads do: they write, and they look for what is to be fetched."""
+            """Does the work of the controller's threads: writes, and look-ups of fetches."""
             while not self.backup_queue.empty():
                 operation = self.backup_queue.get()
                 self.stored.update(operation.hash_value)
@@ -314,7 +314,7 @@ class AnyTree:
         return -(-tokens // self.page) * self.page
 
     def free_tokens(self):
-        """What requests may take: free slots, and those of nodes that may leave."""
+        """Slots that requests may take: free ones, and those of nodes that may leave."""
         return self.pool.available_size() + self.cache.evictable_size()
 
     def match(self, tokens, salt, limit=None):

@@ -147,7 +147,7 @@ class Cpu:
 
     def reset(self):
         self.tier.reset()
-        # What requests did before says nothing about the emptied tier.
+        # Earlier requests do not count for the emptied tier.
         self.accesses = {}
 
     def state(self):

@@ -196,7 +196,7 @@ class Faults:
             self.fail(what, f"left behind: {left}")
 
     def check_resumes(self, what, where, command, good):
-        """What comes after a fault, in the same place."""
+        """Runs the command again after a fault, in the same folder."""
         arguments = command.arguments + (["--resume"] if command.folder else [])
         outcome = self.run(arguments, where)
         if outcome.returncode not in command.codes:
@@ -384,7 +384,7 @@ class Faults:
             self.fail("standard error without a reader", f"exit {outcome.returncode}")
 
     def terminal(self, arguments, where, width=None):
-        """What a terminal gets of standard output and standard error."""
+        """Standard output and standard error as a terminal gets them."""
         process, terminal = pty.fork()
         if process == 0:
             os.chdir(where)

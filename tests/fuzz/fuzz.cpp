@@ -174,7 +174,7 @@ class Mutation {
   std::vector<Json*> nodes_;
 };
 
-/// Where a JSON document lies in an input: it may be all of it, or the end of a line.
+/// The place of a JSON document in an input: all of it, or the end of a line.
 struct Document {
   std::size_t begin;
   std::size_t end;

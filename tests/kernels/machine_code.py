@@ -43,7 +43,7 @@ def tiles():
     """Sizes of the kernels by (kernel, head_dim, columns, kv_bytes)."""
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "tiles")
-        source = os.path.join(ROOT, "tests", "kernels", "attention_tiles.cpp")
+        source = os.path.join(ROOT, "tests", "kernels", "machine_code", "attention_tiles.cpp")
         run(os.environ.get("CXX", "c++"), "-std=c++20", "-I", ROOT, source, "-o", program)
         rows = json.loads(run(program))
     return {(r["kernel"], r["head_dim"], r["columns"], r["kv_bytes"]): r for r in rows}
@@ -142,7 +142,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("module")
     parser.add_argument("--cuobjdump")
-    parser.add_argument("--markdown", action="store_true", help="one element, as in kernels/README.md")
+    parser.add_argument("--markdown", action="store_true", help="one element, as on its page of docs/results")
     arguments = parser.parse_args()
     sizes = tiles()
     kernels = read_kernels(find_cuobjdump(arguments.cuobjdump), arguments.module)

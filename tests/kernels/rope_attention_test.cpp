@@ -221,7 +221,7 @@ TEST(Attention, SharesAKvHeadAmongItsQueryHeads) {
   EXPECT_EQ(output, (std::vector<double>{1, 2, 1, 2, 3, 4, 3, 4}));
 }
 
-TEST(Attention, InFloatIsCloseToDouble) {
+TEST(Attention, FloatIsCloseToDouble) {
   const std::vector<double> input = random_values(kTokens * kHidden, 9);
   const auto exact = project_all<double>(input);
   const auto single = project_all<float>(input);

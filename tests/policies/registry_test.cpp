@@ -9,6 +9,7 @@
 
 #include "sim/policy/conformance.hpp"
 #include "sim/policy/policy.hpp"
+#include "sim/policy/routing.hpp"
 
 namespace kvtier {
 namespace {
@@ -48,6 +49,10 @@ TEST(Registry, EveryPrefetchPolicyIsDeclaredInFull) {
 
 TEST(Registry, EveryOrderPolicyIsDeclaredInFull) {
   expect_declared_in_full(builtin_policies().order);
+}
+
+TEST(Registry, EveryRoutingPolicyIsDeclaredInFull) {
+  expect_declared_in_full(builtin_policies().routing);
 }
 
 TEST(Registry, HoldsThePoliciesOfThePapers) {

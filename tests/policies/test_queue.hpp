@@ -51,7 +51,7 @@ class TestPrefetch {
     const std::optional<Fetch> fetch = ask(queue);
     return fetch ? fetch->entry : kNoEntry;
   }
-  /// What is fetched next, which then lies in memory.
+  /// The next fetch, which is then in memory.
   EntryId fetch(const QueueView& queue) {
     const EntryId entry = next(queue);
     slow.erase(entry);

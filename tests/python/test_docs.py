@@ -11,7 +11,7 @@ def python_blocks(page):
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("page", ["README.md", "sim/python/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_the_examples_run(page, tmp_path, monkeypatch, sweep_file, cluster):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-run.json").write_text(json.dumps(RUN))

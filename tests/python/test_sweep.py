@@ -1,3 +1,4 @@
+import json
 import os
 import pathlib
 import signal
@@ -159,6 +160,27 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(cluster, python_s
     kvtier.sweep(python_sweep, tmp_path / "undisturbed", shards=1)
     kvtier.register_eviction_policy("python_lru", mortal_lru(tmp_path / "died", 1))
     kvtier.sweep(python_sweep, tmp_path / "disturbed", ray=True, shards=2)
+    assert (tmp_path / "died0").exists()
+    assert contents(tmp_path / "disturbed") == contents(tmp_path / "undisturbed")
+
+
+@pytest.fixture
+def instances_sweep(python_sweep):
+    """The same sweep of two instances behind two routers."""
+    path = python_sweep.with_name("instances-sweep.json")
+    sweep = json.loads(python_sweep.read_text())
+    sweep["set"] = {"/cluster/instances": 2}
+    sweep["axes"].append({"name": "router", "key": "/cluster/router",
+                          "values": ["session", "round_robin"]})
+    path.write_text(json.dumps(sweep))
+    return path
+
+
+def test_a_killed_worker_changes_no_sweep_over_instances(cluster, instances_sweep, tmp_path):
+    kvtier.register_eviction_policy("python_lru", Lru)
+    kvtier.sweep(instances_sweep, tmp_path / "undisturbed", shards=1)
+    kvtier.register_eviction_policy("python_lru", mortal_lru(tmp_path / "died", 1))
+    kvtier.sweep(instances_sweep, tmp_path / "disturbed", ray=True, shards=2)
     assert (tmp_path / "died0").exists()
     assert contents(tmp_path / "disturbed") == contents(tmp_path / "undisturbed")
 

@@ -171,7 +171,7 @@ class Browser:
 
 
 def complaints(events, url):
-    """What the browser said that it should not have."""
+    """Errors and warnings of the browser."""
     found = []
     for event in events:
         method, parameters = event.get("method"), event.get("params", {})

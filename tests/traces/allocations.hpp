@@ -4,8 +4,8 @@
 
 namespace kvtier::testing {
 
-/// What the whole program has allocated with `new`. The sum of all sizes bounds what it can hold at
-/// any moment.
+/// Allocations of the whole program with `new`. The sum of all sizes bounds what it can hold at any
+/// moment.
 struct Allocations {
   std::int64_t count = 0;
   std::int64_t bytes = 0;

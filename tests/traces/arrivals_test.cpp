@@ -118,7 +118,7 @@ TEST(ThinkTimes, StayWithinAYear) {
       (std::vector<std::int64_t>{0, kThinkTimeMax.ns}));
 }
 
-TEST(Arrivals, OfPoissonHaveTheRateAndNeverDecrease) {
+TEST(Arrivals, PoissonArrivalsHaveTheRateAndNeverDecrease) {
   Arrivals arrivals(ArrivalModel::poisson, PerSecond(2), 1, 5);
   SimTime last;
   Histogram gaps;
@@ -132,7 +132,7 @@ TEST(Arrivals, OfPoissonHaveTheRateAndNeverDecrease) {
   EXPECT_NEAR(static_cast<double>(gaps.quantile(0.5)) / 0.5e9, std::log(2.0), 0.012);
 }
 
-TEST(Arrivals, OfADiurnalProcessFollowTheSine) {
+TEST(Arrivals, DiurnalArrivalsFollowTheSine) {
   // Ten days of 1,000 s at a mean of 20/s. In the n-th tenth of a day the rate is the mean times
   // 1 + 0.8 x (cos(2 pi (n - 1) / 10) - cos(2 pi n / 10)) x 10 / (2 pi).
   const DiurnalRate day{.amplitude = 0.8, .period = 1000_s};
@@ -158,7 +158,7 @@ TEST(Arrivals, OfADiurnalProcessFollowTheSine) {
   }
 }
 
-TEST(Arrivals, OfADiurnalProcessWithoutAmplitudeHaveTheRate) {
+TEST(Arrivals, DiurnalArrivalsWithoutAmplitudeHaveTheRate) {
   Arrivals arrivals(ArrivalModel::diurnal, PerSecond(2), 1, 5, {.amplitude = 0});
   SimTime last;
   for (int i = 0; i < 100000; ++i) {
@@ -181,7 +181,7 @@ std::vector<double> gaps_of(ArrivalModel model, double rate, double cv, int coun
   return gaps;
 }
 
-TEST(Arrivals, OfGammaAndWeibullHaveTheMeanAndTheCv) {
+TEST(Arrivals, GammaAndWeibullArrivalsHaveTheMeanAndTheCv) {
   constexpr int kCount = 200000;
   for (const ArrivalModel model : {ArrivalModel::gamma, ArrivalModel::weibull}) {
     for (const double cv : {0.5, 1.0, 2.0}) {
@@ -200,7 +200,7 @@ TEST(Arrivals, OfGammaAndWeibullHaveTheMeanAndTheCv) {
   }
 }
 
-TEST(Arrivals, OfACvOfOneAreAPoissonProcess) {
+TEST(Arrivals, ACvOfOneGivesAPoissonProcess) {
   // The largest distance between the distribution of 100,000 gaps and that of the exponential
   // (Kolmogorov and Smirnov); it exceeds 1.63 / sqrt(100,000) = 0.0052 once in a hundred times.
   constexpr int kCount = 100000;
@@ -216,7 +216,7 @@ TEST(Arrivals, OfACvOfOneAreAPoissonProcess) {
   }
 }
 
-TEST(Arrivals, OfGammaHaveItsTail) {
+TEST(Arrivals, GammaArrivalsHaveItsTail) {
   // Shape 1/4, scale 1 (CV 2, mean 1/4): for shapes that small gaps are rarely long, but most are
   // next to nothing. P(gap < x) is about x^(1/4) / Gamma(5/4) near 0: of x = 1e-4, 0.1 / 0.9064 =
   // 0.1103, less 0.0002 for the next term.

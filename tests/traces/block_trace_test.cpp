@@ -278,7 +278,7 @@ TEST(BlockStatistics, AreThoseOfACacheWithoutLimits) {
 }
 
 // As tests/data/count_hits.py counts them.
-TEST(BlockStatistics, OfMooncakesConversationAreThoseCounted) {
+TEST(BlockStatistics, MooncakesConversationsGiveTheCountedHits) {
   const std::filesystem::path path =
       std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/data/mooncake_conversation.jsonl.gz";
   const auto source = open_trace(path, {});

@@ -127,7 +127,7 @@ std::string blocks_of(TraceSource& source) {
   return text;
 }
 
-TEST(Columns, WithHashesAreATraceOfBlocks) {
+TEST(Columns, HashesMakeATraceOfBlocks) {
   const TempDir dir;
   const std::string expected =
       "0+0: 8/1 0[0,2)\n"
@@ -288,7 +288,7 @@ TEST(Columns, AreAKeyOfAWorkload) {
             "log.csv:1: /workload/columns: missing column ts (time) (found t, in, out, who)");
 }
 
-TEST(Columns, OfAWorkloadAreChecked) {
+TEST(Columns, ColumnsOfAWorkloadAreChecked) {
   const auto problems = [](const std::string& text) {
     Problems found;
     check(config_of(R"({"trace": "t", "arrivals": "trace", )" + text + "}"), "/workload", found);

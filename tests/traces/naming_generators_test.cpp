@@ -380,7 +380,7 @@ TEST(AgentGenerator, HasTheQuantilesOfItsTraces) {
   EXPECT_NEAR(quantile(requests, 0.5), 45, 3);
   EXPECT_NEAR(quantile(requests, 0.9), 184, 20);
   EXPECT_NEAR(quantile(first, 0.5), 4000, 300);
-  // Of 86.5 % tool results and 13.5 % texts.
+  // Median of 86.5 % tool results and 13.5 % texts.
   EXPECT_NEAR(quantile(fresh, 0.5), 276, 15);
   EXPECT_NEAR(quantile(responses, 0.5), 216, 5);
   EXPECT_NEAR(quantile(responses, 0.9), 885, 30);

@@ -89,7 +89,7 @@ TEST(TraceFormat, RoundTripsSharedPromptsAndWritesThemOnlyWhereTheyAre) {
             "{\"id\":3,\"shared_prompt\":[0,2147483647],\"turns\":[[1,2]]}\n");
   TraceReader reader(dir.path() / "t");
   EXPECT_EQ(text_of(read_all(reader)), text_of(sessions));
-  // What is taken off messages is not taken off the prompt.
+  // The overhead taken off messages is not taken off the prompt.
   TraceReader net(dir.path() / "t", Tokens(1));
   SessionSpec session;
   ASSERT_TRUE(net.next(session));

@@ -1,5 +1,5 @@
-/// The CUDA device, a module of its own: cuBLAS alone is hundreds of megabytes of shared libraries,
-/// and the program has to start where there are none.
+/// The CUDA device is a module, because cuBLAS alone is hundreds of megabytes of shared libraries.
+/// The program must start without them.
 
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +32,7 @@ namespace {
 
 void check(const char* call, cudaError_t error) {
   if (error != cudaSuccess) {
-    // Or the next launch would report this error as its own.
+    // Clears the error. Otherwise the next launch would report it as its own.
     static_cast<void>(cudaGetLastError());
     throw DeviceError(
         fmt::format("{}: {} ({})", call, cudaGetErrorName(error), cudaGetErrorString(error)));
@@ -45,7 +45,7 @@ void check(const char* call, cublasStatus_t status) {
   }
 }
 
-/// A thread that waits by spinning takes a processor from those that queue work.
+/// A spinning thread takes a processor from threads that queue work.
 bool waits_block() {
   constexpr int kFewProcessors = 8;
   cpu_set_t set;
@@ -76,7 +76,7 @@ struct CudaEvent final : Event {
 };
 
 /// The pieces of a copy by a kernel, on the host and on the device. They belong to the copy until
-/// its event is reached: the host's side must not change before it was read.
+/// its event is reached, because the host's side must not change before it is read.
 struct PieceList {
   PieceList(Device& device, Bytes bytes)
       : on_host(device, MemoryKind::pinned, bytes), on_device(device, MemoryKind::device, bytes) {}
@@ -122,7 +122,7 @@ struct CudaStream final : Stream {
     cudaStreamDestroy(stream);
   }
   void synchronize() override { check("cudaStreamSynchronize", cudaStreamSynchronize(stream)); }
-  /// One that no copy uses any more.
+  /// Pieces that no copy uses any more.
   PieceList& list_of(Device& device, Bytes bytes) {
     const auto free = std::ranges::find_if(lists, [&](const std::unique_ptr<PieceList>& list) {
       return list->on_host.size() >= bytes && list->used.is_reached();
@@ -450,8 +450,8 @@ class CudaDevice final : public Device {
       throw DeviceError("attention: a GPU needs a plan for the same heads and requests");
     }
   }
-  /// A new plan each time, once the stream is done with the last one: it is timed, not used by a
-  /// decoder.
+  /// A new plan each time, after the stream has finished the last one. It is timed and not used by
+  /// a decoder.
   [[nodiscard]] std::unique_ptr<AttentionPlan> plan_with_flashinfer(
       const kernels::PagedAttentionShape& shape, std::span<const std::int64_t> context_begin,
       std::span<const std::int64_t> query_begin, Stream& stream) {
@@ -559,7 +559,7 @@ class CudaDevice final : public Device {
                            on(stream)));
   }
 
-  /// One call a piece, except where its rows are too far apart.
+  /// One call for each piece, unless its rows are too far apart.
   void copy_by_engine(std::span<const CopyPiece> pieces, Stream& stream) {
     for (const CopyPiece& piece : pieces) {
       const auto size = [](Bytes bytes) { return static_cast<std::size_t>(bytes.value); };
@@ -605,8 +605,8 @@ class CudaDevice final : public Device {
             .slot_stride = work.from_slot(1).value};
   }
 
-  /// Angles of at least so many positions, in memory of the device. Tables that have become too
-  /// short stay for the work that is queued with them; each is at least twice as long as the last.
+  /// Angles of at least so many positions, in device memory. Shorter tables stay for queued work.
+  /// Each table is at least twice as long as the last.
   kernels::RotaryAngles rotary_angles(std::int64_t head_dim, double base, std::int64_t positions) {
     std::vector<RotaryOnDevice>& tables = rotary_tables_[{head_dim, base}];
     if (tables.empty() || tables.back().positions < positions) {
@@ -635,7 +635,7 @@ class CudaDevice final : public Device {
 
   /// Datasheet peaks from the device's own data: multiprocessors, clocks, bus. A multiprocessor
   /// does 2,048 dense bfloat16 operations a clock on sm_80 (half of it on other sm_8x), 4,096 on
-  /// sm_90; unknown ones are taken to do the most.
+  /// sm_90; unknown ones count as the fastest.
   static DeviceLimits limits_of(const cudaDeviceProp& properties) {
     int device = 0;
     int clock_khz = 0;

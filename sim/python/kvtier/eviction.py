@@ -1,9 +1,6 @@
 """Eviction policies written in Python."""
 
-import dataclasses
-import re
-
-from . import _core
+from .declared import register, unregister
 
 
 class EvictionPolicy:
@@ -67,39 +64,6 @@ class EvictionPolicy:
         raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """A parameter of a policy; configs give it as {"policy": NAME, PARAMETER: VALUE}, and the class
-    gets it as a keyword argument of its constructor if a config does."""
-
-    name: str
-    documentation: str
-    unit: str
-    minimum: float
-    maximum: float
-    default: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Declaration:
-    """What kvtier knows of a policy."""
-
-    name: str
-    policy: type
-    summary: str
-    source: str
-    knowledge: str
-    parameters: tuple
-    parts_of_entries: bool
-    base: type = EvictionPolicy
-
-
-# What this process, and the workers of its sweeps, can name in configs.
-_declarations = {}
-
-_KNOWLEDGE = ("online", "look_ahead", "oracle")
-
-
 def register_eviction_policy(name, policy, *, summary=None, source="Python", knowledge="online",
                              parameters=(), parts_of_entries=False):
     """Makes `policy`, a subclass of EvictionPolicy, known to configs as `name` from now on.
@@ -107,24 +71,10 @@ def register_eviction_policy(name, policy, *, summary=None, source="Python", kno
     A name that is registered already is replaced, so that a notebook's cell can be run again. A
     name of kvtier's own policies is refused.
     """
-    if not (isinstance(policy, type) and issubclass(policy, EvictionPolicy)):
-        raise TypeError(f"expected a subclass of kvtier.EvictionPolicy, got {policy!r}")
-    if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise ValueError(f"expected a name of small letters, digits and underscores, got {name!r}")
-    if name in _core.policies([], [])["eviction"]:
-        raise ValueError(f"kvtier has an eviction policy of the name {name!r} already")
-    if knowledge not in _KNOWLEDGE:
-        raise ValueError(f"knowledge: expected one of {', '.join(_KNOWLEDGE)}, got {knowledge!r}")
-    text = summary or (policy.__doc__ or name).strip().splitlines()[0]
-    _declarations[name] = Declaration(name, policy, text, source, knowledge, tuple(parameters),
-                                      parts_of_entries)
+    register("eviction", EvictionPolicy, name, policy, summary, source, knowledge, parameters,
+             parts_of_entries)
 
 
 def unregister_eviction_policy(name):
     """Forgets a policy that was registered."""
-    del _declarations[name]
-
-
-def declarations():
-    """What is registered, in order."""
-    return list(_declarations.values())
+    unregister("eviction", name)

@@ -5,7 +5,7 @@ import os
 import pathlib
 
 from . import _core
-from .eviction import declarations
+from .declared import declarations
 
 _PACKAGE = pathlib.Path(__file__).parent
 
@@ -49,4 +49,10 @@ def policies(*, plugins=()):
 def check_eviction_policy(name, *, plugins=()):
     """What the policy does not keep of what every eviction policy owes its tier: a list of lines,
     empty if all is well. The same checks run over the policies of kvtier."""
-    return _core.check_eviction_policy(name, setup(None, plugins)[1], declarations())
+    return _core.check_policy("eviction", name, setup(None, plugins)[1], declarations())
+
+
+def check_routing_policy(name, *, plugins=()):
+    """What the policy does not keep of what every router owes its cluster, as
+    `check_eviction_policy`."""
+    return _core.check_policy("routing", name, setup(None, plugins)[1], declarations())

@@ -12,7 +12,7 @@ import tempfile
 import cloudpickle
 
 from . import _core, errors
-from .eviction import declarations
+from .declared import declarations
 from .runs import setup
 
 _WRITTEN = ("sweep.json", "results.jsonl", "results.csv", "results.jsonl.partial")

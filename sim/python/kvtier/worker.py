@@ -6,7 +6,7 @@ import sys
 
 
 def main():
-    # What a policy prints must not get among the rows.
+    # Output of a policy must not mix with the rows.
     answer_to = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     path, shard = pickle.load(sys.stdin.buffer)

@@ -29,7 +29,8 @@ const Kind& kind_of(const NewPolicy& policy) {
   static constexpr std::array kKinds{Kind{"eviction", "eviction", "/system/tiers/dram/eviction"},
                                      Kind{"admission", "admission", "/system/tiers/dram/admission"},
                                      Kind{"prefetch", "prefetch", "/system/prefetch"},
-                                     Kind{"order", "scheduling", "/system/order"}};
+                                     Kind{"order", "scheduling", "/system/order"},
+                                     Kind{"routing", "routing", "/cluster/router"}};
   return kKinds[static_cast<std::size_t>(policy.kind)];
 }
 
@@ -137,6 +138,8 @@ bool is_taken(const NewPolicy& policy, const PolicyRegistry& registry) {
       return find_policy(registry.prefetch, policy.name) != nullptr;
     case NewPolicyKind::order:
       return find_policy(registry.order, policy.name) != nullptr;
+    case NewPolicyKind::routing:
+      return find_policy(registry.routing, policy.name) != nullptr;
   }
   return false;
 }

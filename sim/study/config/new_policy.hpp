@@ -12,13 +12,14 @@
 /// Writing a policy to start from, with its test.
 namespace kvtier {
 
-enum class NewPolicyKind { eviction, admission, prefetch, order };
+enum class NewPolicyKind { eviction, admission, prefetch, order, routing };
 constexpr auto enum_names(NewPolicyKind) {
   return std::array{
       std::pair<std::string_view, NewPolicyKind>{"eviction", NewPolicyKind::eviction},
       std::pair<std::string_view, NewPolicyKind>{"admission", NewPolicyKind::admission},
       std::pair<std::string_view, NewPolicyKind>{"prefetch", NewPolicyKind::prefetch},
-      std::pair<std::string_view, NewPolicyKind>{"order", NewPolicyKind::order}};
+      std::pair<std::string_view, NewPolicyKind>{"order", NewPolicyKind::order},
+      std::pair<std::string_view, NewPolicyKind>{"routing", NewPolicyKind::routing}};
 }
 
 struct NewPolicy {

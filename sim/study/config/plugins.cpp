@@ -48,7 +48,7 @@ PolicyRegistry policies_of(const std::string& library, const std::string& origin
     throw ConfigError(fmt::format("{}: does not give its policies: {}", origin, error.what()));
   }
   if (added.eviction.empty() && added.admission.empty() && added.prefetch.empty() &&
-      added.order.empty()) {
+      added.order.empty() && added.routing.empty()) {
     throw ConfigError(fmt::format("{}: has no policy", origin));
   }
   return added;
@@ -80,6 +80,7 @@ std::vector<std::string> add_policies(PolicyRegistry& registry, PolicyRegistry a
   check_kinds("admission", all.admission, added.admission, origin, problems);
   check_kinds("prefetch", all.prefetch, added.prefetch, origin, problems);
   check_kinds("order", all.order, added.order, origin, problems);
+  check_kinds("routing", all.routing, added.routing, origin, problems);
   if (problems.empty()) {
     registry = std::move(all);
   }

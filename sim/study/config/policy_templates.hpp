@@ -14,7 +14,7 @@ struct PolicyTemplate {
 struct PolicyTemplates {
   std::string_view header;
   /// In the order of NewPolicyKind.
-  std::array<PolicyTemplate, 4> kinds;
+  std::array<PolicyTemplate, 5> kinds;
 };
 
 [[nodiscard]] const PolicyTemplates& policy_templates();

@@ -162,7 +162,8 @@ std::string policy_table(const PolicyRegistry& registry) {
          policies("`/system/tiers/*/eviction`", registry.eviction) +
          policies("`/system/tiers/*/admission`", registry.admission) +
          policies("`/system/prefetch`", registry.prefetch) +
-         policies("`/system/order`", registry.order);
+         policies("`/system/order`", registry.order) +
+         policies("`/cluster/router`", registry.routing);
 }
 
 }  // namespace
@@ -191,7 +192,7 @@ std::string config_reference(const std::string& which, const PolicyRegistry& reg
   }
   std::string text = titled("workload", section("/workload", defaults.workload));
   text += "\n" + titled("serving", section("/serving", defaults.serving));
-  text += "\n" + titled("replicas", section("/replicas", defaults.replicas));
+  text += "\n" + titled("cluster", section("/cluster", defaults.cluster));
   text += "\n" + titled("system", system);
   text += "\n" + titled("hardware", hardware);
   text += "\n" + titled("model", model);

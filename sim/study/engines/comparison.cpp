@@ -46,10 +46,10 @@ const char* name_of(Value value) {
   return "";
 }
 
-/// What a request of a run came to.
+/// The outcome of a request of a run.
 struct Found {
   std::vector<Tokens> by_pool;
-  /// Of the prompt, before the request took what it wanted.
+  /// Tokens of the prompt, before the request took its KV.
   Tokens on_host{0};
   std::int64_t evicted_blocks = 0;
   std::int64_t forced = 0;
@@ -166,7 +166,7 @@ class AtOnce final : public SessionSource {
   std::size_t given_ = 0;
 };
 
-/// What each request of a run in steps found.
+/// Collects the hits of each request of a run in steps.
 class FoundBySession final : public RunObserver {
  public:
   explicit FoundBySession(std::size_t requests) : found_(requests, {.by_pool = {Tokens(0)}}) {}

@@ -25,9 +25,9 @@ struct EngineDifference {
 struct EngineComparison {
   static constexpr std::int64_t kShown = 5;
 
-  /// Of the file, without its extension.
+  /// Name of the file, without its extension.
   std::string name;
-  /// Of the tiers.
+  /// Capacity of the tiers.
   std::string capacity;
   std::int64_t rows = 0;
   std::int64_t different = 0;
@@ -40,7 +40,7 @@ struct EngineComparison {
 /// One run of a table: its capacity, and the columns that say what came out.
 struct OracleRun {
   std::string capacity;
-  /// Of a kind with one tier.
+  /// Tokens of a kind with one tier.
   std::int64_t tokens = 0;
   struct Column {
     enum class Value : std::uint8_t {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kSchema = "kvtier.engine_tables/1";
 
-/// Of a call that expects something: what, and what came out of the same.
+/// A call's expectation and its result.
 struct Row {
   std::int64_t call = 0;
   Json expected;

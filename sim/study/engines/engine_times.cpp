@@ -73,7 +73,9 @@ std::string_view system_preset(const MeasuredRun& run) {
   if (run.engine == "vllm") {
     return run.version == "0.12.0" ? "vllm_2025" : "vllm";
   }
-  return run.engine == "trtllm" ? "tensorrt_llm" : run.engine == "sglang" ? "sglang" : std::string_view();
+  return run.engine == "trtllm"   ? "tensorrt_llm"
+         : run.engine == "sglang" ? "sglang"
+                                  : std::string_view();
 }
 
 /// Formats of weights and KV. KV is that of InferenceX's scripts: fp8 beside quantized weights, but
@@ -86,7 +88,9 @@ Json precision_of(const MeasuredRun& run, const ModelName& model) {
   if (run.precision == "int4") {  // the experts alone
     precision = {{"attention", "none"}, {"mlp", "none"}, {"experts", "int4"}};
   } else if (!has_own_weights) {
-    const std::string format = run.precision == "fp4" ? "nvfp4" : run.precision == "fp8" ? "fp8" : "none";
+    const std::string format = run.precision == "fp4"   ? "nvfp4"
+                               : run.precision == "fp8" ? "fp8"
+                                                        : "none";
     precision = {{"attention", format}, {"mlp", format}, {"experts", format}};
   } else if (run.gpu == "b200_sxm") {
     precision = {{"compute", "fp8"}};  // activations in MXFP8
@@ -108,8 +112,11 @@ Json config_of(const MeasuredRun& run, const ModelName& model) {
            {{"preset", hardware_preset(run.gpu)},
             {"gpus", gpus},
             {"parallel", {{"attention_dp", run.attention_dp}, {"expert", run.expert}}}}},
-          // Shares of memory are set for each run.
-          {"system", {{"preset", system_preset(run)}, {"engine", {{"memory_share", 1}}}}},
+          // Nothing is offloaded, and shares of memory are set for each run.
+          {"system",
+           {{"preset", system_preset(run)},
+            {"tiers", {{"dram", "none"}}},
+            {"engine", {{"memory_share", 1}}}}},
           {"serving",
            {{"slots", run.concurrency},
             {"token_budget", fmt::format("{}tokens", kTokenBudget * run.attention_dp)}}},
@@ -318,9 +325,11 @@ std::string to_text(const std::vector<Wanted>& wanted) {
 std::vector<MeasuredRun> read_measured_runs(const fs::path& path) {
   CsvReader csv(path);
   constexpr std::array<std::string_view, 15> kNames{
-      "id",        "backend",         "backend_version", "model_path", "system",
-      "isl",       "osl",             "gemm_quant_mode", "moe_quant_mode", "batch_size",
-      "tp_size",   "attention_dp_size", "moe_ep_size",   "silicon_ttft_ms", "silicon_tpot_ms"};
+      "id",          "backend",         "backend_version",
+      "model_path",  "system",          "isl",
+      "osl",         "gemm_quant_mode", "moe_quant_mode",
+      "batch_size",  "tp_size",         "attention_dp_size",
+      "moe_ep_size", "silicon_ttft_ms", "silicon_tpot_ms"};
   const std::vector<std::size_t> at = csv.columns(kNames);
   constexpr std::int64_t kMost = 1'000'000'000;
   const auto count = [&](std::size_t column) {
@@ -331,7 +340,8 @@ std::vector<MeasuredRun> read_measured_runs(const fs::path& path) {
     return value;
   };
   const auto count_or_one = [&](std::size_t column) {
-    return csv.text(column).empty() ? 1 : std::max<std::int64_t>(1, csv.whole_number(column, kMost));
+    return csv.text(column).empty() ? 1
+                                    : std::max<std::int64_t>(1, csv.whole_number(column, kMost));
   };
   const auto milliseconds = [&](std::size_t column) {
     const std::string& text = csv.text(column);
@@ -397,11 +407,10 @@ std::vector<Wanted> wanted_of(const EngineTimes& times) {
   const Errors dense = errors_of(times, [](const PredictedRun& one) {
     return !one.is_fitted && !one.has_experts && one.run.gpu == "h100_sxm";
   });
-  const Errors b200 = errors_of(times, [](const PredictedRun& one) {
-    return !one.has_experts && one.run.gpu == "b200_sxm";
-  });
-  const Errors experts = errors_of(
-      times, [](const PredictedRun& one) { return !one.is_fitted && one.has_experts; });
+  const Errors b200 = errors_of(
+      times, [](const PredictedRun& one) { return !one.has_experts && one.run.gpu == "b200_sxm"; });
+  const Errors experts =
+      errors_of(times, [](const PredictedRun& one) { return !one.is_fitted && one.has_experts; });
   std::vector<Wanted> wanted;
   const auto add = [&](const char* what, const Errors& errors, double median, double p90) {
     if (errors.rows > errors.not_expressed) {
@@ -415,9 +424,9 @@ std::vector<Wanted> wanted_of(const EngineTimes& times) {
   add("TPOT of dense models on the B200", b200, 12, 35);
   add("TPOT of models with experts that were not fitted", experts, 12, 0);
   if (experts.rows > 0) {
-    wanted.push_back({"Runs with experts that could not be expressed", 10,
-                      100 * static_cast<double>(experts.not_expressed) /
-                          static_cast<double>(experts.rows)});
+    wanted.push_back(
+        {"Runs with experts that could not be expressed", 10,
+         100 * static_cast<double>(experts.not_expressed) / static_cast<double>(experts.rows)});
   }
   return wanted;
 }
@@ -436,7 +445,8 @@ Json to_json(const EngineTimes& times) {
   Json runs = Json::array();
   for (const PredictedRun& one : times.runs) {
     Json run{{"id", one.run.id},
-             {"measured", {{"ttft_seconds", one.run.ttft_seconds}, {"tpot_seconds", one.run.tpot_seconds}}}};
+             {"measured",
+              {{"ttft_seconds", one.run.ttft_seconds}, {"tpot_seconds", one.run.tpot_seconds}}}};
     if (one.not_expressed.empty()) {
       run["predicted"] = {{"ttft_seconds", one.ttft_seconds}, {"tpot_seconds", one.tpot_seconds}};
     } else {
@@ -452,9 +462,9 @@ Json to_json(const EngineTimes& times) {
 }
 
 std::string to_table(const EngineTimes& times) {
-  std::string text = fmt::format("{:<8} {:<22} {:<5} {:<9} {:>5} {:>8} {:>6} {:>6} {:>7}\n", "engine",
-                                 "model", "type", "GPU", "rows", "left out", "p50 %", "p90 %",
-                                 "bias %");
+  std::string text =
+      fmt::format("{:<8} {:<22} {:<5} {:<9} {:>5} {:>8} {:>6} {:>6} {:>7}\n", "engine", "model",
+                  "type", "GPU", "rows", "left out", "p50 %", "p90 %", "bias %");
   for (const auto& [key, errors] : groups_of(times)) {
     text += fmt::format("{:<8} {:<22} {:<5} {:<9} {:>5} {:>8} {:>6.1f} {:>6.1f} {:>7.1f}{}\n",
                         std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key),

@@ -12,7 +12,7 @@
 
 namespace kvtier {
 
-/// What engines found, and the traces that they found it on.
+/// Hits of engines, and the traces on which they were found.
 struct EnginesInput {
   /// Traces in Mooncake's format.
   std::vector<std::filesystem::path> traces;

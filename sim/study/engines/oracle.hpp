@@ -10,8 +10,8 @@
 
 namespace kvtier {
 
-/// What the code of an engine found on a trace: a row of numbers for each request, in the trace's
-/// order. The columns are `req` (from 0), `prompt_tokens`, and those of the kind (OracleKind).
+/// Hits of an engine's code on a trace: a row of numbers for each request, in the trace's order.
+/// The columns are `req` (from 0), `prompt_tokens`, and those of the kind (OracleKind).
 struct OracleTable {
   std::vector<std::string> columns;
   std::vector<std::vector<std::int64_t>> rows;
@@ -44,7 +44,7 @@ enum class OracleEngine : std::uint8_t {
 /// memory.
 struct OracleKind {
   OracleEngine engine = OracleEngine::vllm_manager;
-  /// Of the only or the slower tier.
+  /// Eviction of the only or the slower tier.
   std::string eviction = "lru";
   Tokens block;
   /// Tokens of a prompt that SGLang computes at once; 0: all.

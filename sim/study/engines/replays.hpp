@@ -25,7 +25,7 @@ Context with_response(Streams& streams, const HashRequest& request);
 
 struct Replayed {
   Match match;
-  /// Of the prompt, in the second pool before the request took what it wanted.
+  /// Tokens of the prompt in the second pool, before the request took its KV.
   Tokens on_host{0};
   /// Blocks that left the first pool, since the replay began, when the prompt had its memory.
   std::int64_t evicted_for_prompt = 0;

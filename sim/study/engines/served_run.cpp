@@ -121,10 +121,10 @@ std::vector<ServedRun::Times> read_requests(const fs::path& path) {
   std::vector<ServedRun::Times> times;
   times.reserve(rows.size());
   for (const Row& row : rows) {
-    times.push_back({.ttft_seconds = row.first - row.queued,
-                     .tpot_seconds = row.tokens > 1 ? (row.last - row.first) /
-                                                          static_cast<double>(row.tokens - 1)
-                                                    : 0});
+    times.push_back(
+        {.ttft_seconds = row.first - row.queued,
+         .tpot_seconds =
+             row.tokens > 1 ? (row.last - row.first) / static_cast<double>(row.tokens - 1) : 0});
   }
   return times;
 }
@@ -137,8 +137,7 @@ class TimesRecorder final : public RunObserver {
     const double tokens = static_cast<double>(record.output.value - 1);
     times.at(static_cast<std::size_t>(record.session)) = {
         .ttft_seconds = (record.first_token - record.arrived).seconds(),
-        .tpot_seconds =
-            tokens > 0 ? (record.finished - record.first_token).seconds() / tokens : 0};
+        .tpot_seconds = tokens > 0 ? (record.finished - record.first_token).seconds() / tokens : 0};
   }
 
   std::vector<ServedRun::Times> times;
@@ -196,11 +195,11 @@ ServedRun predict_served_run(const fs::path& folder, const std::string& hardware
     throw ConfigError(fmt::format("{}: no preset of the model {}", folder.string(), meta.model));
   }
   const std::int64_t gpus = meta.engine.tensor * meta.engine.data;
-  Json server{{"preset", hardware},
-              {"gpus", gpus},
-              {"parallel",
-               {{"attention_dp", meta.engine.data},
-                {"expert", meta.engine.expert_parallel ? gpus : 1}}}};
+  Json server{
+      {"preset", hardware},
+      {"gpus", gpus},
+      {"parallel",
+       {{"attention_dp", meta.engine.data}, {"expert", meta.engine.expert_parallel ? gpus : 1}}}};
   if (!profile.empty()) {
     server["profile"] = profile;
   }
@@ -211,7 +210,8 @@ ServedRun predict_served_run(const fs::path& folder, const std::string& hardware
                {"system", "vllm"},
                {"serving",
                 {{"slots", meta.engine.max_requests * meta.engine.data},
-                 {"token_budget", fmt::format("{}tokens", meta.engine.max_tokens * meta.engine.data)}}},
+                 {"token_budget",
+                  fmt::format("{}tokens", meta.engine.max_tokens * meta.engine.data)}}},
                {"workload",
                 {{"trace", fs::absolute(requests).string()},
                  {"format", "columns"},
@@ -234,8 +234,8 @@ ServedRun predict_served_run(const fs::path& folder, const std::string& hardware
 
 std::vector<Wanted> wanted_of(const ServedRun& run) {
   const std::vector<double> tpot = absolute(errors_of(run, &ServedRun::Times::tpot_seconds));
-  std::vector<Wanted> wanted{{"TPOT, mean of |error| per request", run.has_experts ? 12.0 : 5.0,
-                              mean(tpot)}};
+  std::vector<Wanted> wanted{
+      {"TPOT, mean of |error| per request", run.has_experts ? 12.0 : 5.0, mean(tpot)}};
   if (!run.has_experts) {
     wanted.push_back({"TTFT, error of the mean", 9,
                       std::abs(error_of_mean(run, &ServedRun::Times::ttft_seconds))});
@@ -252,8 +252,7 @@ Json to_json(const ServedRun& run) {
     const auto times = [](const ServedRun::Times& one) {
       return Json{{"ttft_seconds", one.ttft_seconds}, {"tpot_seconds", one.tpot_seconds}};
     };
-    rows.push_back(
-        {{"measured", times(run.measured[i])}, {"predicted", times(run.predicted[i])}});
+    rows.push_back({{"measured", times(run.measured[i])}, {"predicted", times(run.predicted[i])}});
   }
   result["wanted"] = to_json(wanted_of(run));
   result["requests"] = std::move(rows);
@@ -276,9 +275,8 @@ std::string to_table(const ServedRun& run) {
     std::ranges::sort(errors);
     const double count = static_cast<double>(run.measured.size());
     text += fmt::format("{:<6} {:>14.3f} {:>14.3f} {:>9.1f} {:>12.1f} {:>12.1f} {:>12.1f}\n", name,
-                        1e3 * measured / count, 1e3 * predicted / count,
-                        error_of_mean(run, time), mean(errors),
-                        errors.empty() ? 0 : quantile(errors, 0.5),
+                        1e3 * measured / count, 1e3 * predicted / count, error_of_mean(run, time),
+                        mean(errors), errors.empty() ? 0 : quantile(errors, 0.5),
                         errors.empty() ? 0 : quantile(errors, 0.9));
   };
   row("TTFT", &ServedRun::Times::ttft_seconds);

@@ -15,7 +15,8 @@ namespace {
 
 PrefillTime prefill_time(const RunConfig& config, const BatchPrefill& prefill) {
   KVTIER_ASSERT(prefill.batch >= 1, "a batch has a request");
-  const auto timing = make_timing(config.model, config.hardware, config.system.positions, 1, config.system.engine);
+  const auto timing =
+      make_timing(config.model, config.hardware, config.system.positions, 1, config.system.engine);
   const std::vector<PrefillPart> parts(static_cast<std::size_t>(prefill.batch),
                                        {.added = prefill.added, .past = prefill.history});
   return timing->prefill(parts);
@@ -77,8 +78,8 @@ BatchPrefillTimes batch_prefill_times(const RunConfig& config, const BatchPrefil
 }
 
 ReuseTimes reuse_times(const RunConfig& config, const BatchPrefill& request, Tokens response) {
-  const auto timing =
-      make_timing(config.model, config.hardware, config.system.positions, request.batch, config.system.engine);
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
+                                  request.batch, config.system.engine);
   const Prefill p = prefill_of(config, request);
   const Tokens prompt = (request.history + request.added) * request.batch;
   const std::int64_t ticks = sum_equal_decode_ticks(
@@ -93,7 +94,8 @@ ReuseTimes reuse_times(const RunConfig& config, const BatchPrefill& request, Tok
 
 BatchSaveTimes batch_save_times(const RunConfig& config, std::int64_t batch, Tokens prompt,
                                 std::int64_t iterations) {
-  const auto timing = make_timing(config.model, config.hardware, config.system.positions, batch, config.system.engine);
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions, batch,
+                                  config.system.engine);
   const double bytes_per_token = static_cast<double>(kv_bytes_per_token(config.model).value);
   const double rate =
       server_topology(config.hardware).edge(Medium::hbm, Medium::dram).idle_rate.value;

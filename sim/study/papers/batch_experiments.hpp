@@ -17,7 +17,7 @@ namespace kvtier {
 /// The prefill of a batch that finds its history in `source`, host memory unless it is said.
 struct BatchPrefill {
   std::int64_t batch = 1;
-  /// Of each request.
+  /// History of each request.
   Tokens history;
   Tokens added;
   Medium source = Medium::dram;
@@ -45,7 +45,7 @@ struct ReuseTimes {
   double recompute_seconds = 0;
   double reload_seconds = 0;
   double overlapped_seconds = 0;
-  /// What the later tokens add to each of these: the time to the last token is the sum.
+  /// Time that the later tokens add to each of these. The time to the last token is the sum.
   double decode_seconds = 0;
   /// Bandwidth to HBM of the medium that holds the history, and the KV that is loaded.
   BytesPerSecond bandwidth;

@@ -106,7 +106,8 @@ void describe(V& v, FillParameters& p) {
 }
 
 Json kv_fill_times(const RunConfig& config, const FillParameters& p, const Context&) {
-  const auto timing = make_timing(config.model, config.hardware, config.system.positions, 1, config.system.engine);
+  const auto timing =
+      make_timing(config.model, config.hardware, config.system.positions, 1, config.system.engine);
   const PrefillPart part{.added = p.prompt, .past = Tokens(0)};
   const double seconds = timing->prefill({&part, 1}).total.seconds();
   const double rate = static_cast<double>(kv_bytes(config.model, p.prompt).value) / seconds;
@@ -143,7 +144,8 @@ void describe(V& v, PhaseParameters& p) {
 }
 
 Json phase_times(const RunConfig& config, const PhaseParameters& p, const Context&) {
-  const auto timing = make_timing(config.model, config.hardware, config.system.positions, p.batch, config.system.engine);
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions, p.batch,
+                                  config.system.engine);
   const std::vector<PrefillPart> parts(static_cast<std::size_t>(p.batch),
                                        {.added = p.prompt, .past = p.past});
   const std::int64_t ticks =

@@ -7,7 +7,7 @@
 
 namespace kvtier {
 
-/// What an experiment may use beside its config and parameters.
+/// Inputs of an experiment beside its config and parameters.
 struct ExperimentContext {
   const PolicyRegistry* registry = nullptr;
   /// For the simulations that it does.

@@ -14,9 +14,9 @@
 #include "sim/study/config/presets.hpp"
 #include "sim/study/config/value_unit.hpp"
 
-/// What a paper published and how to get the same from runs, as data: a folder of `configs/papers`
+/// The figures of a paper and their computation from runs, as data: a folder of `configs/papers`
 /// with the set-ups, `reproduction.json` (the paper and its runs) and a file in `figures/` for each
-/// figure or section. configs/papers/README.md describes the files.
+/// figure or section. docs/papers.md describes the files.
 namespace kvtier {
 
 /// A number made of runs' metrics: a number, `"RUN /json/pointer"` (a number in that run's result),
@@ -29,7 +29,7 @@ struct Expression {
   std::string run;
   std::string metric;
   std::vector<Expression> operands;
-  /// Where it stands in its file.
+  /// Pointer in its file.
   std::string pointer;
 };
 void read_config(Expression& expression, const Json& json, const std::string& pointer,
@@ -44,7 +44,7 @@ struct PaperRun {
   std::optional<std::string> experiment;
   AnyJson parameters;
 
-  /// Where it stands in its file.
+  /// Pointer in its file.
   std::string pointer;
 };
 template <class V>

@@ -252,7 +252,7 @@ void add_lines(std::vector<std::string>& lines, const ConfigError& error) {
   }
 }
 
-/// What is wrong with the keys of a figure's searches goes to `lines`.
+/// Adds the problems of the keys of a figure's searches to `lines`.
 void check_searches(const Executor& executor, const Figure& figure,
                     std::vector<std::string>& lines) {
   for (const FigureValue& value : figure.values.list) {
@@ -302,7 +302,7 @@ std::vector<PreparedRuns> prepare_figures(Executor& executor,
   return prepared;
 }
 
-/// What the leaves of an expression are.
+/// The leaves of an expression.
 struct Leaves {
   std::function<double(const Expression&)> metric;
   double paper = 0;

@@ -57,14 +57,14 @@ std::string identity_of(const RunConfig& config) {
 }
 
 double dollars_per_hour(const RunConfig& config) {
-  return cost_report(config, static_cast<double>(config.replicas.count))["total"].get<double>();
+  return cost_report(config, static_cast<double>(config.cluster.instances))["total"].get<double>();
 }
 
-/// Of a system with one tier, evicted by LRU alone, which keeps whole sessions; nullopt of others.
+/// Capacity of a system with one tier of whole sessions that only LRU evicts; nullopt for others.
 std::optional<Bytes> lru_capacity(const RunConfig& config) {
   const SystemConfig& system = config.system;
   if (system.tiers.count() != 1 || system.paging || system.sharing == Sharing::prompts ||
-      config.replicas.count > 1) {
+      config.cluster.instances > 1) {
     return std::nullopt;
   }
   const auto of = [](const auto& tier, const auto& installed) -> std::optional<Bytes> {
@@ -81,9 +81,8 @@ std::optional<Bytes> lru_capacity(const RunConfig& config) {
   return of(system.tiers.ssd, config.hardware.ssd);
 }
 
-/// Of the number at `pointer`. Student's interval knows nothing of what is possible: a number that
-/// no replication has below 0 is not so on the average (times, rates, bytes, counts), and no hit
-/// rate is above 1.
+/// Interval of the number at `pointer`. Student's interval may leave the possible range, so it is
+/// cut: at 0 if no replication is below 0 (times, rates, bytes, counts), and at 1 for a hit rate.
 PlanInterval plan_interval(const std::vector<double>& values, const std::string& pointer) {
   const MeanInterval interval = mean_interval(values);
   PlanInterval possible{interval.mean, interval.low(), interval.high()};
@@ -119,7 +118,7 @@ std::string interval_text(const PlanInterval& interval) {
                      number_text(interval.high));
 }
 
-/// Where an answer needs runs that are still to be made.
+/// Thrown if an answer needs runs that are missing.
 struct Wanting {};
 
 /// The results of runs by what they are runs of. Runs that are asked for and not there are made
@@ -373,8 +372,8 @@ class Search {
       return known->second;
     }
     RunConfig config = point.resolved->config;
-    // The share that each of several servers has may be too small to cut.
-    if (config.workload.sessions && config.replicas.count == 1) {
+    // The share that each of several instances has may be too small to cut.
+    if (config.workload.sessions && config.cluster.instances == 1) {
       const auto part = [&](std::int64_t whole) {
         return static_cast<std::int64_t>(std::ceil(plan_.screening * static_cast<double>(whole)));
       };
@@ -465,7 +464,7 @@ class Search {
       trial.ssd_bytes_per_day = mean_interval(per_day).mean;
       trial.drive_writes_per_day =
           *trial.ssd_bytes_per_day / (static_cast<double>(config.hardware.ssd->capacity.value) *
-                                      static_cast<double>(config.replicas.count));
+                                      static_cast<double>(config.cluster.instances));
       if (plan_.endurance && *trial.drive_writes_per_day > 0) {
         trial.drive_life_years = plan_.endurance->years * plan_.endurance->drive_writes_per_day /
                                  *trial.drive_writes_per_day;
@@ -828,7 +827,7 @@ class Search {
   const PolicyRegistry& registry_;
   const std::vector<SweepPoint>& points_;
   Runs& runs_;
-  /// Of each point; empty where it is refused.
+  /// Identity of each point; empty if it is refused.
   std::vector<std::string> identities_;
   std::vector<std::size_t> capacities_;
   bool checked_ = false;
@@ -876,7 +875,7 @@ std::vector<std::string> row(const PlanTrial& trial) {
   return cells;
 }
 
-/// What there is to know of one trial.
+/// Text about one trial.
 std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
   std::string text = align_columns({header(plan), row(trial)}, plan.space.axes.size());
   for (std::size_t i = 0; i < plan.conditions.size(); ++i) {

@@ -11,10 +11,10 @@
 #include "sim/study/sweep/sweep.hpp"
 
 /// The cheapest configuration that meets a service level objective (SLO), of a space of
-/// configurations. configs/plans/README.md describes the file.
+/// configurations. docs/planning.md describes the file.
 namespace kvtier {
 
-/// What a drive may take.
+/// The rated endurance of a drive.
 struct Endurance {
   double drive_writes_per_day = 1;
   double years = 5;
@@ -71,10 +71,10 @@ struct PlanInterval {
   double high = 0;
 };
 
-/// What full simulations found of one configuration.
+/// Results of full simulations of one configuration.
 struct PlanTrial {
-  /// What tables call it, one an axis; "-" where the axis changes nothing, as of a tier that the
-  /// system does not use.
+  /// Its labels in tables, one for each axis; "-" if the axis changes nothing, such as a tier that
+  /// the system does not use.
   std::vector<std::string> labels;
   /// The system's name.
   std::string system;
@@ -102,7 +102,7 @@ struct CapacityCurve {
   std::string axis;
   /// Indices of trials, from the least capacity to the most; without overloaded ones.
   std::vector<std::size_t> trials;
-  /// Of `trials` here: where mean TTFT over cost turns from steep to flat, the place farthest below
+  /// Index in `trials` where mean TTFT over cost turns from steep to flat: the place farthest below
   /// the line from the first to the last (Satopaa et al., Finding a Kneedle in a Haystack, 2011).
   /// nullopt where there is no such place.
   std::optional<std::size_t> knee;
@@ -115,7 +115,7 @@ struct PlanScreened {
   std::string reason;
 };
 
-/// What was found of all configurations with a system of one name.
+/// Results of all configurations with a system of one name.
 struct PlanSystem {
   std::string name;
   /// The cheapest trial that meets the SLO; if none does, the one that comes nearest; nullopt if
@@ -129,7 +129,7 @@ struct PlanSystem {
 struct PlanOptions {
   /// Threads; at least 1.
   std::int64_t jobs = 1;
-  /// Where the runs are kept, to go on from if the process ends; empty: nowhere.
+  /// Folder that keeps the runs for a later call; empty: none.
   std::filesystem::path out;
   /// Take the runs that `out` has.
   bool resume = false;
@@ -148,7 +148,7 @@ struct PlanResult {
   std::vector<PlanScreened> screened;
   std::int64_t short_runs = 0;
   std::int64_t full_runs = 0;
-  /// What was simulated in full, from the cheapest.
+  /// Configurations simulated in full, from the cheapest.
   std::vector<PlanTrial> trials;
   std::optional<std::size_t> cheapest;
   /// In the order of the space.

@@ -83,6 +83,8 @@ Kind block_hits;
 /// Runs that differ in one capacity alone: a line for them, or the lines of several values, which
 /// add up, as a chart of their own. Titles are given the tier and the runs' name.
 Kind over_capacity;
+/// A chart a run of a cluster, a line an instance over time. `times` names the list of the series.
+Kind lines_of_instances;
 /// The lines of `trace mrc`.
 Kind reuse_curves;
 /// A chart a search, a line a condition.

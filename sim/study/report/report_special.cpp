@@ -329,6 +329,35 @@ void reuse_curves(const Entry& entry, const Report& report, ReportSection& secti
   }
 }
 
+void lines_of_instances(const Entry& entry, const Report& report, ReportSection& section) {
+  for (const ReportRun& run : report.runs) {
+    const Json* const instances =
+        find_at(run.results.front(), Json::json_pointer("/metrics/instances"));
+    if (instances == nullptr || !instances->is_array()) {
+      continue;
+    }
+    ReportChart chart{fmt::format(fmt::runtime(entry.title), run.label), entry.note};
+    chart.table.header = entry.columns;
+    std::vector<Line> lines;
+    for (const Json& instance : *instances) {
+      Line line{fmt::format("instance {}", instance["instance"].get<std::int64_t>()), "", {}};
+      const double width = instance["series"]["interval_seconds"].get<double>();
+      double seconds = 0;
+      for (const Json& value : instance["series"][entry.times]) {
+        seconds += width;
+        if (value.is_number()) {
+          line.points.emplace_back(seconds, *shown(entry.unit, value.get<double>()));
+          chart.table.rows.push_back(
+              {line.name, text_of(seconds), text_of(line.points.back().second)});
+        }
+      }
+      lines.push_back(std::move(line));
+    }
+    draw_lines(chart, entry, lines, axis(entry.x_title));
+    section.charts.push_back(std::move(chart));
+  }
+}
+
 void over_load(const Entry& entry, const Report& report, ReportSection& section) {
   for (const ReportDocument& search : report.searches) {
     const char* const unit = text_at(search.json, "/varied") == "/workload/speed_up"

@@ -14,7 +14,7 @@
 namespace kvtier {
 namespace {
 
-/// What the accesses of a replay ask of its tiers.
+/// The demands of a replay's accesses on its tiers.
 ///
 /// A copy in a tier holds a prefix of its entry (SessionStore). For a whole hit some tier holds,
 /// from one turn of the session to its next, the least prefix that the next one's cut leaves the
@@ -77,7 +77,7 @@ class Demands final : public RunObserver {
   [[nodiscard]] std::int64_t history_tokens() const { return history_tokens_; }
 
  private:
-  /// What a tier charges for so many tokens, in the tier that charges least.
+  /// Charge of so many tokens in the tier that charges least.
   [[nodiscard]] Bytes charge(Tokens tokens) const {
     if (config_.serving.kv_reservation == Reservation::context_window) {
       return bytes_per_token_ * config_.model.context_window.value;
@@ -128,7 +128,7 @@ class Demands final : public RunObserver {
   Bytes bytes_per_token_;
   std::vector<std::int64_t> blocks_;
   std::vector<Bytes> capacities_;
-  /// Of each session that goes on, the place of its last access.
+  /// Place of the last access of each session that continues.
   std::unordered_map<std::int64_t, std::int64_t> last_;
   std::int64_t place_ = 0;
   /// The last that was charged.
@@ -217,8 +217,8 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
 
 Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
                    const RunOptions& options) {
-  if (config.system.paging || config.system.sharing == Sharing::prompts ||
-      config.replicas.count > 1 || config.system.tiers.count() == 0) {
+  if (config.system.paging || config.system.sharing == Sharing::prompts || is_cluster(config) ||
+      config.system.tiers.count() == 0) {
     return nullptr;
   }
   RunOptions silent = options;

@@ -25,7 +25,7 @@ namespace kvtier {
 
 /// The same of a timed run's config, which is replayed untimed twice: with its own policies, whose
 /// hit rates are "untimed_hit_rate", and with the oracle. null where there is no such replay: with
-/// paging, shared prompts, several replicas or no tier.
+/// paging, shared prompts, several instances or no tier.
 [[nodiscard]] Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
                                  const RunOptions& options);
 

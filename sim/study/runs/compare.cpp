@@ -34,8 +34,8 @@ bool has_differences(const Comparison& comparison) {
   return comparison.columns.size() > 1 && comparison.columns.front().results.size() > 1;
 }
 
-/// What `column` has more than `base`, over pairs of runs with the same seed; nullopt where a run
-/// has no such number.
+/// Difference of `column` and `base`, over pairs of runs with the same seed; nullopt if a run has
+/// no such number.
 std::optional<MeanInterval> difference(const Comparison::Column& column,
                                        const Comparison::Column& base, const ResultRow& row) {
   const auto numbers = numbers_at(column.results, row.pointer);

@@ -8,8 +8,8 @@
 
 namespace kvtier {
 
-/// What one value of a result should be: a number between limits, or a value, which a number may
-/// miss by a tolerance.
+/// The expectation of one value of a result: a number between limits, or a value with a tolerance
+/// for numbers.
 struct Expectation {
   /// Into the result.
   std::string pointer;

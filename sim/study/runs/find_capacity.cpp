@@ -69,7 +69,7 @@ std::optional<SloCondition> parse_condition(const std::string& text) {
   return condition;
 }
 
-/// What a search varies.
+/// The key that a search varies.
 const char* varied_key(const WorkloadConfig& workload) {
   if (workload.request_rate) {
     return kRequestRate;
@@ -311,7 +311,7 @@ std::vector<double> failing_below(const CapacitySearch& search) {
   return rates;
 }
 
-/// Of the numbers in JSON.
+/// Suffix of the unit of numbers in JSON.
 std::string unit_suffix(const CapacitySearch& search) {
   return search.key == kSpeedUp ? "" : "_per_second";
 }

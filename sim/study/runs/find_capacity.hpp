@@ -44,7 +44,7 @@ struct CapacityOptions {
   double step = 2;
 };
 
-/// What was found at one rate. Numbers are means over the replications.
+/// Results at one rate. Numbers are means over the replications.
 struct CapacityTrial {
   /// In the unit of what is varied.
   double rate = 0;
@@ -116,8 +116,8 @@ struct StableRate {
 /// and the rate, or null.
 void add_stable_rate(Json& result, const ResolvedConfig& config, const PolicyRegistry& registry,
                      const RunOptions& run);
-/// What `kvtier simulate` shows: simulate_to_precision, which sets the sessions of `config`, with
-/// load/highest_stable_rate.
+/// The result of `kvtier simulate`: simulate_to_precision, which sets the sessions of `config`,
+/// with load/highest_stable_rate.
 [[nodiscard]] Json simulate_with_stable_rate(ResolvedConfig& config, const PolicyRegistry& registry,
                                              const RunOptions& run);
 /// "0.235 sessions/s", by the key that is varied.

@@ -44,8 +44,7 @@ class BlockRequestRecorder {
 class TimelineRecorder {
  public:
   explicit TimelineRecorder(const std::string& path);
-  /// Of several runs in one file: what follows is of another one, which has tracks of its own under
-  /// this name.
+  /// Begins another run in the same file, with its own tracks under this name.
   void begin_run(const std::string& name);
   void add_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
                std::int64_t batch);
@@ -99,14 +98,14 @@ class DecisionRecorder final : public DecisionObserver {
 
   AtomicFile file_;
   std::int64_t next_number_ = 0;
-  /// Of sessions that may come back: nothing else is held, however long the run. Looked up by key
+  /// Sessions that may come back. Nothing else is held, in runs of any length. Looked up by key
   /// only; never iterated unsorted.
   std::unordered_map<std::uint64_t, std::vector<Pending>> pending_;
 };
 
-/// What each tier holds over the time of a run: means between the ends of two turns, in at most
-/// kOccupancySamplesMost samples. Where there would be more, neighbours are joined and from then on
-/// taken twice as far apart.
+/// The content of each tier over the time of a run: means between the ends of two turns, in at most
+/// kOccupancySamplesMost samples. If there would be more, neighbours are joined, and later samples
+/// are twice as far apart.
 class OccupancyRecorder {
  public:
   /// Before the run. The instance outlives the calls to `add`.

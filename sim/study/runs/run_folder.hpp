@@ -11,7 +11,7 @@
 
 namespace kvtier {
 
-/// What a folder of results is of: its name in messages, and its files beside results.jsonl.
+/// The kind of a folder of results: its name in messages, and its files beside results.jsonl.
 struct RunFolderKind {
   const char* name;
   const char* identity;
@@ -25,7 +25,7 @@ inline constexpr RunFolderKind kPlanFolder{"plan", "plan.json", "plan-result.jso
 
 /// The text of a run's line, an object whose last key is a checksum of all that stands before it.
 [[nodiscard]] std::string sealed_line(Json line);
-/// What sealed_line() was given; nullopt for any other text, such as a damaged line.
+/// The argument of sealed_line(); nullopt for any other text, such as a damaged line.
 [[nodiscard]] std::optional<Json> unsealed_line(std::string_view text);
 
 /// The folder of many runs' results while it is written. One process at a time.

@@ -65,7 +65,7 @@ std::int64_t sessions_wanted(const Json& result) {
 
 namespace {
 
-/// What to set for a run that is long enough.
+/// The setting for a run that is long enough.
 std::string advice(const Json& result) {
   if (text_at(result, "/config/workload/arrivals") == "trace") {
     return "expected a longer trace, or a smaller /workload/speed_up";
@@ -141,8 +141,6 @@ Json simulate_to_precision(RunConfig& config, const PolicyRegistry& registry,
       stopped = "the load exceeds capacity";
     } else if (!too_short(result) && config.workload.precision == kAnyPrecision) {
       stopped = "the run is long enough";
-    } else if (!too_short(result) && config.replicas.count > 1) {
-      stopped = "the run is long enough, and several servers have no intervals";
     } else if (!too_short(result) && reached && *reached <= config.workload.precision) {
       stopped = "the precision is reached";
     } else if (2 * result["workload"]["turns"].get<std::int64_t>() > kMostTurns) {

@@ -76,7 +76,7 @@ constexpr ResultRow kRows[] = {
      kBound},
 };
 
-/// What requests or GPUs wait for: in results, and in tables.
+/// Names of causes of waiting: in results, and in tables.
 struct CauseLabel {
   const char* name;
   const char* label;
@@ -103,8 +103,15 @@ std::string setting(const Json& config) {
           fmt::format(", {} {}", config["hardware"][memory]["capacity"].get<std::string>(), upper);
     }
   }
-  const auto replicas = config["replicas"]["count"].get<std::int64_t>();
-  return replicas == 1 ? text : fmt::format("{} servers, each {}", replicas, text);
+  const auto cluster = config.find("cluster");
+  return cluster == config.end()
+             ? text
+             : fmt::format("{} instances behind {}, each {}",
+                           (*cluster)["instances"].get<std::int64_t>(),
+                           (*cluster)["router"].is_string()
+                               ? (*cluster)["router"].get<std::string>()
+                               : (*cluster)["router"]["policy"].get<std::string>(),
+                           text);
 }
 
 /// To one digit.
@@ -262,8 +269,7 @@ std::string describe_confidence(const Json& result) {
     text += interval["trusted"] == true ? "\n" : "  ?\n";
     needed = std::max(needed, interval.value("turns_needed", std::int64_t{0}));
   }
-  // Of a load beyond capacity no length would do, and what a run that is too short needs is said
-  // elsewhere.
+  // No length suffices for a load beyond capacity. Too short runs have their advice elsewhere.
   if (needed > 0 && !exceeds_capacity(result) && text_at(result, "/load/too_short").empty()) {
     text += fmt::format(
         "?: the interval is too narrow for a run of this length; one of about {} turns would do\n",

@@ -7,7 +7,7 @@
 
 #include "sim/core/config.hpp"
 
-/// What tables of results (kvtier.result/1) have in common.
+/// Common parts of tables of results (kvtier.result/1).
 namespace kvtier {
 
 /// The value at a JSON pointer; null if there is none. Any pointer may be asked for:
@@ -37,9 +37,8 @@ struct Summary {
 /// Whether the queue grew as long as sessions arrived ("load exceeds capacity").
 [[nodiscard]] bool exceeds_capacity(const Json& result);
 
-/// What held requests up for most of the time that they waited, such as "batch slots 83 %": the
-/// share of the measured time; "none" where requests hardly wait, "-" where a result does not say.
-/// There is at least one result.
+/// The main cause of waiting, such as "batch slots 83 %", with its share of the measured time;
+/// "none" if requests hardly wait, "-" if a result does not say. There is at least one result.
 [[nodiscard]] std::string describe_bottleneck(const std::vector<Json>& results);
 
 /// A line on GPUs that wait for KV to come in more than 5 % of the time; else empty.
@@ -52,7 +51,7 @@ struct ResultRow {
   const char* pointer;
   double factor;
   const char* format;  // of the scaled number
-  /// What no result has leaves the row out of tables, such as a tier.
+  /// Pointer that a result must have for the row to be shown, such as a tier.
   const char* needs = nullptr;
 };
 /// In the order of tables.

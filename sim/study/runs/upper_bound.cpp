@@ -106,7 +106,7 @@ class Dual {
     }
   }
 
-  /// Of `prices_`; leaves the sum of its subgradient's squares, and the subgradient.
+  /// Value at `prices_`. Also sets the subgradient and the sum of its squares.
   double evaluate() {
     const std::size_t windows = prices_.size();
     before_.assign(windows + 1, 0);
@@ -198,7 +198,7 @@ class Dual {
   std::int64_t length_ = 1;
   std::vector<Item> items_;
   double best_ = 0;
-  /// Of a byte in each gap of a window.
+  /// Price of a byte in each gap of a window.
   std::vector<double> prices_;
   /// Sums of prices over all gaps before a window.
   std::vector<double> before_;

@@ -35,7 +35,7 @@ struct StoredInterval {
   std::int64_t end = 0;
   /// The least that is charged for it.
   double bytes = 0;
-  /// What it brings at `end`: one hit, or tokens.
+  /// Its value at `end`: one hit, or tokens.
   std::int64_t value = 0;
 };
 

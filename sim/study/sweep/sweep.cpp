@@ -105,7 +105,7 @@ class SweepCheck {
   std::map<std::string, std::string> axis_of_key_;
 };
 
-/// What a point sets, in order: the file's own keys, then those of each axis.
+/// The settings of a point, in order: the file's own keys, then those of each axis.
 std::vector<Override> overrides_of(const Sweep& sweep, const std::vector<std::size_t>& at) {
   std::vector<Override> list;
   const auto add = [&](const Overrides& set, const std::string& pointer) {

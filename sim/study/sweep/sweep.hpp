@@ -15,7 +15,7 @@
 #include "sim/study/sweep/sweep_axis.hpp"
 
 /// A sweep as data: one run's config, the axes along which its keys change, and the columns that
-/// its table has. configs/sweeps/README.md describes the file.
+/// its table has. docs/sweeps.md describes the file.
 namespace kvtier {
 
 /// A run's config: a file's path, or the config itself.
@@ -83,7 +83,7 @@ void describe(V& v, Sweep& c) {
           "Results have /bound: how far the policies are from Belady's choice (hit_rate, "
           "share_reached), which is greedy where sizes differ, and from an upper bound of all "
           "policies (upper_bound), replayed without a clock (untimed_hit_rate). null with paging, "
-          "shared prompts, several replicas or no tier.");
+          "shared prompts, several instances or no tier.");
 }
 
 /// Draws sampled axes and finds what no single key of a sweep shows.
@@ -108,7 +108,7 @@ struct SweepPoint {
 /// A cell of a table's header: "TTFT [s]".
 [[nodiscard]] std::string header_of(const SweepColumn& column);
 
-/// What results.csv has beside axes and columns.
+/// Columns of results.csv beside axes and columns of the sweep.
 inline constexpr std::array<const char*, 4> kSweepRowCells{"point", "replication", "seed", "error"};
 
 }  // namespace kvtier

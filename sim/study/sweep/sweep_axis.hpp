@@ -10,7 +10,7 @@
 
 #include "sim/study/config/overrides.hpp"
 
-/// The axes of a sweep. configs/sweeps/README.md describes them.
+/// The axes of a sweep. docs/sweeps.md describes them.
 namespace kvtier {
 
 /// A place on an axis.
@@ -18,7 +18,7 @@ struct AxisValue {
   std::string label;
   Overrides set;
 
-  /// Where what it sets stands in the sweep's file.
+  /// Pointer of its settings in the sweep's file.
   std::string pointer;
 };
 template <class V>
@@ -43,7 +43,7 @@ constexpr auto enum_names(Scale) {
                     std::pair<std::string_view, Scale>{"log", Scale::log}};
 }
 
-/// What a sampled axis draws of one key: a number between two ends, or one of some values.
+/// The draw of one key of a sampled axis: a number between two ends, or one of some values.
 struct SampledKey {
   std::string key;
   AnyJson from{nullptr};

@@ -40,7 +40,7 @@ struct SweepOptions {
 };
 
 enum class RunState { ok, refused, input_failed, device_failed, internal_failed };
-/// What the results call a run that failed: input, device or internal.
+/// Name of a failed run's cause in results: input, device or internal.
 [[nodiscard]] const char* failure_name(RunState state);
 
 /// One point and replication.
@@ -48,7 +48,7 @@ struct SweepRow {
   std::size_t point = 0;
   std::int64_t replication = 0;
   RunState state = RunState::ok;
-  /// Of results.jsonl.
+  /// Line of results.jsonl.
   std::string line;
   std::optional<std::int64_t> seed;
   /// One a column, in its unit; nullopt where the result has none.

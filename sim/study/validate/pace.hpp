@@ -18,7 +18,7 @@ struct Pace {
   double decode = 1;
 };
 
-/// Of all that was computed; 1 where nothing was.
+/// Pace of all computed work; 1 if there was none.
 [[nodiscard]] Pace pace_of(std::span<const ComputedWork> work, const TimingModel& timing);
 
 /// Another model's times, each times the pace. Iterations with prompts have the pace of prefills.

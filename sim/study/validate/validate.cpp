@@ -52,7 +52,7 @@ constexpr std::array kMetrics{
     Metric{"/output_throughput_tokens_per_second", "/s", Judged::not_at_all},
 };
 
-/// What a line of a table of several configs shows: simulated, measured, error and band.
+/// The metric of a line in a table of several configs: simulated, measured, error and band.
 struct LineMetric {
   const char* name;
   const char* header;
@@ -210,8 +210,8 @@ Validation validate(const RunConfig& config, const PolicyRegistry& registry,
     backend.finish();
     work.insert(work.end(), backend.computed().begin(), backend.computed().end());
   }
-  const auto timing =
-      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots, config.system.engine);
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
+                                  config.serving.slots, config.system.engine);
   result.pace = pace_of(work, *timing);
   const PacedTiming paced(*timing, result.pace);
   SimulatedBackend backend(config.hardware, config.model.layers, paced,
@@ -231,8 +231,8 @@ LockStep validate_in_lock_step(const RunConfig& config, const PolicyRegistry& re
   const ServingSetup setup = setup_of(config, *device, options, true);
   DecisionLines expected;
   Json simulated = simulate(config, registry, run_options(options, 0, &expected));
-  const auto timing =
-      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots, config.system.engine);
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
+                                  config.serving.slots, config.system.engine);
   SimulatedBackend clock(config.hardware, config.model.layers, *timing,
                          DecodeStepping::closed_form);
   LockStepBackend backend(clock, setup);

@@ -44,12 +44,12 @@ struct ValidationRow {
   double measured = 0;
   double lowest = 0;
   double highest = 0;
-  /// Of rates: the difference. Of times: simulated / measured - 1.
+  /// Error. For rates the difference, for times simulated / measured - 1.
   double error = 0;
   /// Simulated again with the pace at which the device computed in these runs, and its error.
   double at_pace = 0;
   double error_at_pace = 0;
-  /// What |error| may be; nothing where nothing is promised.
+  /// Largest |error| in band; nullopt if there is no band.
   std::optional<double> band;
 
   [[nodiscard]] bool in_band() const;
@@ -62,10 +62,10 @@ struct Validation {
   std::vector<ValidationRow> rows;
   Json simulated;
   std::vector<Json> measured;
-  /// Of all repetitions together.
+  /// Pace of all repetitions together.
   Pace pace;
-  /// Of the batch slots or of the HBM for KV, whichever is used more, the mean share in use. Times
-  /// are judged up to a limit.
+  /// Mean share in use of the batch slots or of the HBM for KV, whichever is used more. Times are
+  /// judged up to a limit.
   double occupied = 0;
 
   [[nodiscard]] bool in_band() const;
@@ -101,7 +101,7 @@ struct LockStep {
 /// One config of several: its names, in a table that has a line for each.
 struct ValidationColumns {
   std::vector<std::string> axes;
-  /// Of the longest label of each axis.
+  /// Width of the longest label of each axis.
   std::vector<std::size_t> widths;
 };
 [[nodiscard]] ValidationColumns columns_of(const Sweep& sweep);

@@ -71,7 +71,7 @@ class Scene {
     whole_ = begins(context_, options.added);
   }
 
-  /// Of K and V that a batch reads once.
+  /// Bytes of K and V if the batch reads each once.
   [[nodiscard]] Bytes kv_bytes() const { return tokens_ * pool_.row_bytes(); }
 
   void queue(Way way, Stream& stream) {

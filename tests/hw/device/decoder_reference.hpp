@@ -44,8 +44,8 @@ class ReferenceDecoder {
   std::vector<double> head_;
 };
 
-/// What the decoder has to compute on every device: the error of its logits as a share of the
-/// bound, for prefill, decode and what follows a cut of decoupled KV.
+/// Errors of a decoder's logits on a device, as shares of the bound: for prefill, decode, and steps
+/// after a cut of decoupled KV.
 [[nodiscard]] std::vector<std::pair<std::string, double>> decoder_errors(Device& device);
 
 }  // namespace kvtier

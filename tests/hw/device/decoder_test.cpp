@@ -311,8 +311,8 @@ TEST(Decoder, ACutLeavesDecoupledKvValidAndEmbeddedKvInvalid) {
   EXPECT_LT(difference(decoupled.run(cut.ids, part(cut.slots, 0, cut.ids.size())), whole), kTight);
 }
 
-// What embedded positions would need after a cut: every stored key turned back by the tokens that
-// went. RoPE by p and then by -d is RoPE by p - d; the decoupled pool has the keys to start from.
+// Embedded positions would need every stored key turned back after a cut, by the tokens that were
+// cut. RoPE by p and then by -d is RoPE by p - d; the decoupled pool has the keys to start from.
 TEST(Decoder, ReEmbeddedKeysAreThoseOfDecoupledPositions) {
   const Cut cut;
   Model decoupled(KeyPositions::decoupled);
@@ -367,7 +367,7 @@ TEST(Decoder, HooksStandBetweenLayers) {
 }
 
 // Layers 1 and 2 start only when another stream has brought their KV, which is missing before.
-TEST(Decoder, LayersWaitForWhatALoadBrings) {
+TEST(Decoder, LayersWaitForTheirLoad) {
   const Ids ids = random_ids(60, 3);
   const Ids slots = part(random_slots(4), 0, 61);
   Model model(KeyPositions::decoupled);
@@ -462,7 +462,7 @@ TEST(ScoreSparsity, IsTheShareOfSmallScoresInEachLayer) {
   }
 }
 
-TEST(ScoreSparsity, OfOneTokenIsNone) {
+TEST(ScoreSparsity, OneTokenHasNoSmallScores) {
   Model model(KeyPositions::decoupled);
   DecoderBatch batch;
   batch.add(Ids{1}, Ids{4});

@@ -8,8 +8,8 @@
 
 #include "hw/device/device.hpp"
 
-/// What every device has to compute, held to references in double. An error is given as a share of
-/// the bound that is derived beside it: up to 1 is right.
+/// Checks of the computations of every device against references in double. An error is a share of
+/// the bound derived beside it; at most 1 is right.
 namespace kvtier {
 
 /// Entries of a fixed sequence in [-1, 1).
@@ -57,7 +57,7 @@ struct AttentionCase {
 /// Every case that a device has to pass.
 [[nodiscard]] std::vector<AttentionCase> attention_cases();
 
-/// What a check of attention has to notice.
+/// Mistakes that a check of attention must detect.
 enum class Mistake { none, swapped_slots, late_positions, sees_next_token };
 
 /// The largest error of one number. Slots are random; what belongs to no context, and the output

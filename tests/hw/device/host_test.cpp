@@ -30,7 +30,7 @@ class CpuDevice : public testing::Test {
   std::unique_ptr<Stream> stream_ = device_->make_stream();
 };
 
-TEST_F(CpuDevice, SharesProcessorsWithWhatMovesKv) {
+TEST_F(CpuDevice, SharesProcessorsWithMovesOfKv) {
   const ProcessorShares shares = share_processors(*device_, {2, 4, 5, 7, 8});
   EXPECT_EQ(shares.compute, (Processors{2, 4, 5}));
   EXPECT_EQ(shares.rest, (Processors{7, 8}));
@@ -48,7 +48,7 @@ TEST(StayOn, GivesTheProcessorsBack) {
   EXPECT_EQ(processors_of_thread(), before);
 }
 
-TEST_F(CpuDevice, SaysWhatItIs) {
+TEST_F(CpuDevice, DescribesItself) {
   const DeviceInfo& info = device_->info();
   EXPECT_EQ(info.kind, "cpu");
   EXPECT_FALSE(info.name.empty());

@@ -43,7 +43,7 @@ TEST(DeviceName, RefusesEverythingElse) {
   }
 }
 
-TEST(OpenDevice, SaysThatThereIsNoModule) {
+TEST(OpenDevice, ReportsAMissingModule) {
   EXPECT_EQ(failure("/nowhere/kvtier_cuda.so", 1),
             std::string("cuda:1: this kvtier was built without CUDA") + kNeeds);
 }
@@ -66,7 +66,7 @@ TEST(OpenDevice, RefusesALibraryThatIsNoModule) {
 }
 
 // cudaGetDeviceCount answers with an error where there is no driver and leaves its argument alone.
-TEST(OpenDevice, SaysWhatIsMissingWithoutADriver) {
+TEST(OpenDevice, ReportsTheMissingDriver) {
   if (!std::filesystem::exists(cuda_module_path())) {
     GTEST_SKIP() << "built without CUDA";
   }

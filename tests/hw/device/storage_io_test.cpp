@@ -78,7 +78,7 @@ class Storage : public testing::TestWithParam<StorageEngineKind> {
   std::vector<std::uint64_t> tags_;
 };
 
-TEST_P(Storage, ReadsWhatWasWritten) {
+TEST_P(Storage, ReadsBackItsWrites) {
   std::mt19937 engine(3);
   for (std::int64_t i = 0; i < 8 * kBlock; ++i) {
     *memory_.at(i) = static_cast<std::byte>(engine());
@@ -128,7 +128,7 @@ TEST_P(Storage, WaitsForAtLeastOne) {
   EXPECT_EQ(tags_, (std::vector<std::uint64_t>{3, 4}));
 }
 
-TEST_P(Storage, ReportsAReadBehindTheEndAndGoesOn) {
+TEST_P(Storage, ReportsAReadBeyondTheEndAndContinues) {
   const IoRequest good{
       .kind = IoKind::write, .offset = 0, .data = memory_.at(0), .bytes = Bytes(kBlock), .tag = 1};
   const IoRequest requests[] = {
@@ -188,7 +188,7 @@ TEST(StorageEngine, NamesWhyThereIsNoRing) {
   EXPECT_TRUE(message.starts_with("io_uring does not work here: ")) << message;
 }
 
-TEST(ScratchFile, HasNoNameAndGoesWithItsDescriptor) {
+TEST(ScratchFile, HasNoNameAndIsRemovedWithItsDescriptor) {
   const std::string folder = testing::TempDir() + "kvtier_scratch";
   std::filesystem::create_directory(folder);
   try {
@@ -205,7 +205,7 @@ TEST(ScratchFile, HasNoNameAndGoesWithItsDescriptor) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(ScratchFile, RefusesAFolderThatIsNone) {
+TEST(ScratchFile, RefusesAPathThatIsNoFolder) {
   try {
     const ScratchFile file("/nowhere/at/all", kFile);
     FAIL();

@@ -10,7 +10,7 @@
 namespace kvtier {
 namespace {
 
-TEST(TaskThreads, OneThreadRunsTasksInTheOrderOfTheirAdding) {
+TEST(TaskThreads, OneThreadRunsTasksInOrder) {
   TaskThreads threads;
   std::vector<int> ran;
   for (int i = 0; i < 100; ++i) {

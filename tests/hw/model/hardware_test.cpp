@@ -57,7 +57,7 @@ void add_figures(const Json& json, const std::string& path, Lines& figures) {
   }
 }
 
-TEST(HardwareFiles, SayWhereEachFigureComesFrom) {
+TEST(HardwareFiles, NameTheSourceOfEachFigure) {
   for (const std::string& name : test::config_names("hardware")) {
     const Json json = test::load_json("hardware", name);
     Lines figures;
@@ -374,7 +374,7 @@ TEST(HardwareConfig, TakesThePurchaseOfAPartForAPriceByTheHour) {
   EXPECT_EQ(test::read_config_json<HardwareConfig>(write_value(hardware)), hardware);
 }
 
-TEST(HardwareConfig, LeavesKvWhatOtherJobsDoNotTakeOfTheHostsMemory) {
+TEST(HardwareConfig, KvHasTheHostMemoryBandwidthThatOtherJobsLeave) {
   HardwareConfig hardware = load_hardware();
   EXPECT_EQ(dram_bandwidth_left(hardware), std::nullopt) << "its bandwidth is never the limit";
   hardware.dram->bandwidth = BytesPerSecond(5e9);
@@ -422,7 +422,7 @@ TEST(HardwareConfig, HasASchema) {
   EXPECT_EQ(schema["properties"]["dram"]["anyOf"][0]["const"], "none");
 }
 
-TEST(KvCapacity, IsWhatTheWeightsLeave) {
+TEST(KvCapacity, IsTheMemoryBesideTheWeights) {
   // Llama-2-13B: (40 x 317,194,240 + 2 x 32000 x 5120) x 2 B = 26,030,899,200 B of 2 x 80 GiB =
   // 171,798,691,840 B.
   const ModelConfig model = load_model("llama2-13b");

@@ -107,6 +107,34 @@ ModelConfig layered() {
   return model;
 }
 
+TEST(LayerMatrices, HaveTheWeightsOfTheirLayer) {
+  for (const std::string& name : test::config_names("models")) {
+    const ModelConfig model = load_model(name);
+    for (const LayerGroup& group : layer_groups(model)) {
+      std::int64_t weights = 0;
+      for (const MatrixShape& matrix : layer_matrices(model, group, 1, 1)) {
+        weights += matrix.n * matrix.k;
+      }
+      const LayerParameters parameters = layer_parameters(model, group);
+      EXPECT_EQ(weights, parameters.attention + parameters.mlp + parameters.router) << name;
+    }
+  }
+}
+
+TEST(LayerMatrices, AreSplitOverTheGpusOfTheirWork) {
+  const ModelConfig model = load_model("deepseek-v3");
+  const LayerGroup experts = layer_groups(model).back();
+  const std::vector<MatrixShape> matrices = layer_matrices(model, experts, 2, 8);
+  ASSERT_EQ(matrices.size(), 7U);
+  EXPECT_EQ(matrices[0], (MatrixShape{"attention_input", 1536 + 512 + 64, 7168}));
+  EXPECT_EQ(matrices[1], (MatrixShape{"attention_queries", 64 * 192, 1536}));
+  EXPECT_EQ(matrices[2], (MatrixShape{"attention_values", 64 * 256, 512}));
+  EXPECT_EQ(matrices[3], (MatrixShape{"attention_output", 7168, 64 * 128}));
+  EXPECT_EQ(matrices[4], (MatrixShape{"router", 256, 7168}));
+  EXPECT_EQ(matrices[5], (MatrixShape{"shared_up", 2 * 256, 7168}));
+  EXPECT_EQ(matrices[6], (MatrixShape{"shared_down", 7168, 256}));
+}
+
 TEST(WindowLayers, KeepAllTokensUnlessContextsAreResumedAtSomePositionsOnly) {
   ModelConfig model = layered();
   model.attention = {AttentionKind::window, AttentionKind::full};
@@ -214,7 +242,7 @@ TEST(CheckModel, NamesKindsOfLayersWithoutTheirShape) {
                    "layer"}));
 }
 
-TEST(CheckModel, NamesExpertsThatCannotBe) {
+TEST(CheckModel, NamesImpossibleExperts) {
   ModelConfig model = layered();
   model.experts =
       ExpertsConfig{.routed = 4, .active = 5, .intermediate_size = 3, .dense_layers = 8};
@@ -545,7 +573,7 @@ TEST(HuggingFaceQuantization, GivesTheFormatOfEachMatrix) {
             (PrecisionConfig{.attention = int4, .mlp = int4}));
 }
 
-TEST(HuggingFaceQuantization, LeavesOutWhatTheListsOfTextLayersName) {
+TEST(HuggingFaceQuantization, LeavesOutLayersThatTheListsName) {
   using enum NumberFormat;
   // The attention of an image encoder and of layers for drafts says nothing.
   EXPECT_EQ(quantized(R"({"quant_method": "fp8", "ignore":

@@ -63,7 +63,7 @@ TEST(KvBytes, FollowFromTheShape) {
   EXPECT_EQ(kv_bytes_per_token(load_model("mistral-7b")), Bytes(131'072));
 }
 
-TEST(KvBytes, OfALayerAndOfASequenceAgreeWithThoseOfAToken) {
+TEST(KvBytes, LayersAndSequencesAgreeWithTokens) {
   for (const std::string& name : test::config_names("models")) {
     SCOPED_TRACE(name);
     const ModelConfig model = load_model(name);
@@ -130,12 +130,12 @@ TEST(Flops, AgreeWithTableOneOfPensieve) {
   EXPECT_EQ(attention_flops_per_pair_layer(large) * 2048, 41'943'040);
 }
 
-TEST(Flops, OfAttentionDoNotShrinkWithFewerKvHeads) {
+TEST(Flops, AttentionDoesNotShrinkWithFewerKvHeads) {
   EXPECT_EQ(attention_flops_per_pair_layer(load_model("llama2-70b")),
             attention_flops_per_pair_layer(load_model("llama-65b")));
 }
 
-TEST(Flops, OfTheHeadAreTwoPerWeight) {
+TEST(Flops, TheHeadHasTwoPerWeight) {
   EXPECT_EQ(lm_head_flops_per_token(load_model("llama2-7b")), 2.0 * 32000 * 4096);
 }
 
@@ -236,7 +236,7 @@ ModelConfig renamed(ModelConfig model, const ModelConfig& as) {
   return model;
 }
 
-TEST(HuggingFace, IsToldFromAModelFile) {
+TEST(HuggingFace, IsDistinguishedFromAModelFile) {
   EXPECT_TRUE(looks_like_hugging_face(llama_json()));
   EXPECT_TRUE(looks_like_hugging_face(falcon_json()));
   EXPECT_FALSE(looks_like_hugging_face(test::load_json("models", "llama2-7b")));
@@ -416,7 +416,7 @@ TEST(HuggingFace, RefusesHeadsThatDoNotDivide) {
             Lines{"config.json: /num_kv_heads: 7 KV heads do not divide 128 attention heads"});
 }
 
-TEST(HuggingFace, RefusesWhatIsNotAnObject) {
+TEST(HuggingFace, RefusesANonObject) {
   EXPECT_EQ(hugging_face_problems(Json::array()),
             Lines{"config.json: /: expected an object, got []"});
 }
@@ -432,7 +432,7 @@ TEST(Matrices, AreThoseOfLlama2SeventyBillionOnFourGpus) {
   EXPECT_EQ(head_matrix(model, 4), (MatrixShape{"lm_head", 8000, 8192}));
 }
 
-TEST(Matrices, OfOneGpuAreAllParametersOfALayer) {
+TEST(Matrices, OneGpuHasAllParametersOfALayer) {
   for (const std::string& name : test::config_names("models")) {
     const ModelConfig model = test::load_model(name);
     if (!is_dense(model)) {

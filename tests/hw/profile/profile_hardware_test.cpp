@@ -147,7 +147,7 @@ TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
   EXPECT_EQ(bandwidth()["latency"], "500ms");
   EXPECT_EQ(bandwidth()["one_request"],
             Json::parse(R"({"size": "400B", "read": "1.6kB/s", "write": "800B/s"})"));
-  // Of one size, or not at all.
+  // Tables of one size, or none.
   profile.tables.back().cells.back() = cell({300, 1}, 1);
   EXPECT_FALSE(bandwidth().contains("one_request"));
   // Never faster than many.
@@ -216,7 +216,7 @@ TEST(MeasuredHardware, TakesWhatComputingLeavesOfTheHostLink) {
   Profile profile = tiny_profile();
   using enum OperationId;
   const auto shares = [&] { return measured_hardware(profile)["links"]["pcie"]["beside_compute"]; };
-  // Of sizes measured both ways: 0.5, 0.8 and 0.9.
+  // Ratios of sizes measured both ways: 0.5, 0.8 and 0.9.
   add_table(profile, copy_beside_compute, "to_device",
             {cell({1000}, 2), cell({2000}, 2.5), cell({3000}, 3), cell({4000}, 99)});
   add_table(profile, copy_h2d, "pageable", {cell({1000, 1}, 0.1)});

@@ -66,8 +66,8 @@ HardwareConfig hardware_of(Profile profile, std::int64_t gpus = 1) {
   HardwareConfig hardware = test::load_hardware("h100-80g");
   hardware.gpus = gpus;
   hardware.links.gpu = {.bandwidth = BytesPerSecond(450e9), .latency = SimDuration(3000)};
-  hardware.profile = ProfileChoice{
-      .name = profile.name, .loaded = std::make_shared<const Profile>(std::move(profile))};
+  hardware.profile = ProfileChoice{.name = profile.name,
+                                   .loaded = std::make_shared<const Profile>(std::move(profile))};
   hardware.unmeasured = Unmeasured::roofline;
   return hardware;
 }
@@ -156,9 +156,9 @@ TEST(ProfileLayers, LatentAttentionHasItsProjections) {
 TEST(ProfileLayers, RanksAttendToTheirOwnRequests) {
   const ModelConfig model = test::load_model("llama-3.1-8b");
   const AttentionShape shape = measured_attention(model, 1);
-  const auto table = attention(OperationId::decode_attention, shape, 0,
-                               {cell({1, 1}, 1e-5), cell({1, 1000}, 1e-5), cell({64, 1}, 64e-5),
-                                cell({64, 1000}, 64e-5)});
+  const auto table = attention(
+      OperationId::decode_attention, shape, 0,
+      {cell({1, 1}, 1e-5), cell({1, 1000}, 1e-5), cell({64, 1}, 64e-5), cell({64, 1000}, 64e-5)});
   HardwareConfig hardware = hardware_of(profile_of({table}), 4);
   hardware.parallel.attention_dp = 4;
   const ProfileTiming ranks(model, hardware, KeyPositions::embedded, 64);
@@ -186,10 +186,10 @@ TEST(ProfileLayers, EnginesAddHostTimesAndSlowIterationsWithPrompts) {
   const RooflineTiming fast(model, hardware, 8, none);
   EXPECT_NEAR(decode_seconds(slow, 8, 100) - decode_seconds(fast, 8, 100), 2e-3 + 8e-5, 1e-8);
   const std::vector<PrefillPart> parts{{.added = Tokens(512), .past = Tokens(0)}};
-  EXPECT_EQ((with.iteration(parts, 7, Tokens(700)).total -
-             without.iteration(parts, 7, Tokens(700)).total)
-                .ns,
-            2'080'000);
+  EXPECT_EQ(
+      (with.iteration(parts, 7, Tokens(700)).total - without.iteration(parts, 7, Tokens(700)).total)
+          .ns,
+      2'080'000);
   none.prompt_factor = 1.5;
   const ProfileTiming factor(model, hardware, KeyPositions::embedded, 8, none);
   const double once = without.iteration(parts, 0, Tokens(0)).total.seconds();
@@ -198,6 +198,32 @@ TEST(ProfileLayers, EnginesAddHostTimesAndSlowIterationsWithPrompts) {
   EXPECT_NEAR(factor.iteration(half, 0, Tokens(0)).total.seconds(),
               1.25 * without.iteration(half, 0, Tokens(0)).total.seconds(), 1e-6);
   EXPECT_EQ(decode_seconds(factor, 8, 100), decode_seconds(without, 8, 100));
+}
+
+TEST(ProfileLayers, TakesTheAllReducesThatTheEngineStarts) {
+  const ModelConfig model = test::load_model("llama-3.1-8b");
+  const auto reduce = [](const char* variant, double seconds) {
+    return ProfileTable{.operation = OperationId::all_reduce,
+                        .variant = variant,
+                        .method = "test",
+                        .axes = {"gpus", "bytes"},
+                        .cells = {cell({2, 256}, seconds), cell({2, 1 << 24}, seconds)}};
+  };
+  const HardwareConfig hardware = hardware_of(
+      profile_of({reduce("graph", 1e-5), reduce("eager", 3e-5), reduce("nccl", 5e-5)}), 2);
+  EngineConfig engine;
+  const ProfileTiming graph(model, hardware, KeyPositions::embedded, 1, engine);
+  engine.all_reduce = AllReduceLaunch::eager;
+  const ProfileTiming eager(model, hardware, KeyPositions::embedded, 1, engine);
+  EXPECT_NEAR(decode_seconds(eager, 1, 100) - decode_seconds(graph, 1, 100),
+              static_cast<double>(model.layers) * 2 * 2e-5, 1e-8);
+  // Norms over the heads of both GPUs add one exchange and two kernels of 2.5 us.
+  ModelConfig normed = model;
+  normed.norm_over_heads = true;
+  const ProfileTiming with(normed, hardware, KeyPositions::embedded, 1);
+  const ProfileTiming without(model, hardware, KeyPositions::embedded, 1);
+  EXPECT_NEAR(decode_seconds(with, 1, 100) - decode_seconds(without, 1, 100),
+              static_cast<double>(model.layers) * (1e-5 + 2 * 2.5e-6), 1e-7);
 }
 
 TEST(ProfileLayers, RefusesWorkThatTheProfileLacks) {
@@ -228,7 +254,8 @@ TEST(ProfileLayers, AMatrixTakesNoLongerThanALargerOne) {
   for (const std::int64_t tokens : {1, 2}) {
     for (const std::int64_t n : {1024, 2048}) {
       // The smallest one took too long.
-      const double seconds = tokens == 1 && n == 1024 ? 9e-5 : 1e-5 * static_cast<double>(tokens * n) / 1024;
+      const double seconds =
+          tokens == 1 && n == 1024 ? 9e-5 : 1e-5 * static_cast<double>(tokens * n) / 1024;
       table.cells.push_back(cell({tokens, n, 1024}, seconds));
     }
   }

@@ -195,7 +195,7 @@ TEST(RooflineParallel, RanksOfAttentionServeTheirOwnRequests) {
   const double base = seconds(timing, 4, 0);
   // 2 of 4 requests on one GPU read half of the context.
   EXPECT_NEAR(seconds(timing, 4, 100) - base, 2 * 50 * 0.008, kRounding);
-  // Of 3 requests the larger rank has 2.
+  // The larger rank has 2 of 3 requests.
   EXPECT_NEAR(seconds(timing, 3, 90) - seconds(timing, 3, 0), 2 * 60 * 0.008, kRounding);
   // Both ranks read the attention's 96 B, each half of the MLP's 128 B; a layer's tokens are
   // gathered and scattered once: 4 x 8 B x 2 x 1/2 at 100 B/s and 2 x 0.5 s. Head 40 B.

@@ -1,5 +1,5 @@
-/// What every eviction policy owes the tier, run over all that are registered, each with its
-/// default parameters and with each parameter set to small values.
+/// The duties of every eviction policy, checked for all registered ones, each with its default
+/// parameters and with each parameter set to small values.
 
 #include "sim/policy/conformance.hpp"
 
@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Registered, EvictionConformance, testing::ValuesIn(all_
                          [](const auto& instance) { return instance.param.label; });
 
 TEST_P(EvictionConformance, EveryCheckPasses) {
-  for (const ConformanceCheck& check : eviction_checks()) {
+  for (const ConformanceCheck<EvictionPolicy>& check : eviction_checks()) {
     SCOPED_TRACE(check.name);
     EXPECT_NO_THROW(check.run(GetParam().kind, GetParam().parameters));
   }

@@ -39,7 +39,7 @@ TEST(S3FifoEviction, WhoComesBackSoonEntersTheMainQueue) {
 }
 
 TEST(S3FifoEviction, RemembersAsManyBytesAsTheMainQueueMayHave) {
-  // Of 200 kB held 180 are remembered: one entry. With 2 gone, 1 is forgotten.
+  // 180 of the 200 kB held are remembered: one entry. With 2 gone, 1 is forgotten.
   TestTier tier = tier_of(2);
   ASSERT_EQ(tier.evict(), EntryId{0});
   tier.insert(EntryId{2});

@@ -1,5 +1,5 @@
-/// What moves while the GPUs work, in the examples of AttentionStore's figures 6 (pre-loading) and
-/// 8 (asynchronous saving).
+/// Transfers beside computing, in the examples of AttentionStore's figures 6 (pre-loading) and 8
+/// (asynchronous saving).
 
 #include "sim/backend/observed_backend.hpp"
 
@@ -72,18 +72,18 @@ SpanRecorder observe(std::int64_t think, SimDuration latency = {}, bool transfer
   return recorder;
 }
 
-// Of the second turn, 2 layers (6 tokens) are loaded as soon as it waits; the other 9 tokens from
-// 200 on. Layers compute for 0.6 ms and load in 3: the last one is there at 209.
+// 2 layers (6 tokens) of the second turn are loaded as soon as it waits, and the other 9 tokens
+// from 200 on. Layers compute for 0.6 ms and load in 3: the last one is there at 209.
 const Spans kGpu{"0: prefill 0-10",    "-1: decode 10-50",     "1: prefill 50-100",
                  "-1: decode 100-200", "0: prefill 200-209.6", "-1: decode 209.6-219.6"};
 
-TEST(PreLoading, OfTheNextJobOverlapsTheDecodeOfTheOneBefore) {
+TEST(PreLoading, LoadsOverlapTheDecodeOfTheRequestBefore) {
   const SpanRecorder recorder = observe(60);
   EXPECT_EQ(recorder.gpu, kGpu);
   EXPECT_EQ(recorder.loads, (Spans{"0: 6 tokens 110-116", "0: 9 tokens 200-209"}));
 }
 
-TEST(PreLoading, OfTheNextJobOverlapsThePrefillOfTheOneBefore) {
+TEST(PreLoading, LoadsOverlapThePrefillOfTheRequestBefore) {
   const SpanRecorder recorder = observe(20);
   EXPECT_EQ(recorder.gpu, kGpu);
   EXPECT_EQ(recorder.loads, (Spans{"0: 6 tokens 70-76", "0: 9 tokens 200-209"}));

@@ -203,7 +203,7 @@ TEST(SharedLinks, ALinkIsSlowerWhileComputingGoesOn) {
   EXPECT_EQ(links.counters(0, at_ms(8)).busy, for_ms(6));
 }
 
-TEST(SharedLinks, AnExtensionIsServedAfterWhatWasLeft) {
+TEST(SharedLinks, AnExtensionIsServedAfterTheRemainingBytes) {
   SharedLinks links = one_link(limits(kGb, kGb, 2 * kGb));
   const TransferId transfer = links.start(kUp, Bytes(2000000), 0, at_ms(0));
   EXPECT_TRUE(links.extend(transfer, Bytes(3000000), at_ms(1)));  // 1 MB + 3 MB left

@@ -254,7 +254,7 @@ TEST(SimulatedBackend, APrefillThatLoadsLongerEndsOneLayerAfterTheLoad) {
   EXPECT_EQ(prefill_time(for_ms(1), for_ms(0), Bytes(20000), 0, false), for_ms(21));
 }
 
-TEST(SimulatedBackend, WhatIsOutsideTheLayersComesAfterThem) {
+TEST(SimulatedBackend, WorkOutsideTheLayersComesAfterThem) {
   EXPECT_EQ(prefill_time(for_ms(3), for_ms(2), Bytes(10000), 0, false), for_ms(19));
   EXPECT_EQ(prefill_time(for_ms(1), for_ms(2), Bytes(20000), 0, false), for_ms(23));
 }
@@ -292,8 +292,8 @@ TEST(SimulatedBackend, APrefillTakesLessInARun) {
   // The second pass of a run is longer by 2 ms than a later one.
   EXPECT_EQ(decode(), for_ms(5));
   EXPECT_EQ(prefill(), for_ms(8));
-  // Of a load that ends after 7 ms: the last layer computes then, and what is outside of layers is
-  // not less than nothing.
+  // With a load that ends after 7 ms, the last layer computes then. The time outside of layers is
+  // not negative.
   PrefillCommand loads = command;
   const TransferId transfer = backend.start_transfer(
       {.from = Medium::dram, .to = Medium::hbm, .bytes = Bytes(7000), .key = {}, .cookie = 0});
@@ -338,7 +338,7 @@ TEST(SimulatedBackend, ALoadsLatencyComesBeforeItsFirstLayer) {
   EXPECT_EQ(prefill_time_with_latency(Medium::dram, for_ms(1), Bytes(10000)), for_ms(16));
 }
 
-TEST(SimulatedBackend, WhatCrossesTwoLinksWaitsForBoth) {
+TEST(SimulatedBackend, ATransferOverTwoLinksWaitsForBoth) {
   const HardwareConfig hardware = tiny_hardware();
   const double read = std::min(hardware.ssd->bandwidth.forward, hardware.links.pcie.forward).value;
   const SimDuration load = duration_from_seconds(10000 / read);
@@ -427,7 +427,7 @@ TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
   EXPECT_EQ(server_topology(hardware).edge(Medium::ssd, Medium::hbm).idle_rate.value, 5e5);
 }
 
-TEST(IdleBandwidth, IsWhatAMoveGetsByItself) {
+TEST(IdleBandwidth, IsTheBandwidthOfASingleMove) {
   HardwareConfig slow_cxl = tiny_hardware();
   slow_cxl.links.pcie.forward = BytesPerSecond(0.9e6);
   slow_cxl.ssd->bandwidth.forward = BytesPerSecond(0.8e6);
@@ -487,8 +487,8 @@ TEST(SimulatedBackend, ATransferToOrFromADriveBeginsWithARequestByItself) {
     backend.wait();
     EXPECT_EQ(backend.now(), at_ms(c.expected)) << to_string(c.from) << " to " << to_string(c.to);
   }
-  // What is given to it later is a part of the same transfer: 2,000 bytes and 4,000 more in 6 ms,
-  // 4 for the first request, and 3.
+  // An extension belongs to the same transfer: 2,000 bytes and 4,000 more in 6 ms, 4 for the first
+  // request, and 3.
   SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
   const TransferId transfer = backend.start_transfer(
       {.from = ssd, .to = dram, .bytes = Bytes(2000), .key = {}, .cookie = 0, .open = true});
@@ -612,7 +612,7 @@ TEST(SimulatedBackend, UnequalLayersEachArriveAfterTheirOwnSize) {
   EXPECT_EQ(time(SimDuration(500000), for_ms(2)), SimDuration(11500000));
 }
 
-TEST(SimulatedBackend, UnequalLayersThatAreThereLeaveTheRestToLoad) {
+TEST(SimulatedBackend, ResidentUnequalLayersLeaveTheRestToLoad) {
   // Two layers are there; the others' 240 x 15 bytes take 3.6 ms and arrive after 1.8, 3 and 3.6.
   const auto time = [&](SimDuration layer) {
     return prefill_time(layer, for_ms(0), Bytes(3600), 2, false, kShrinkingLayers);
@@ -672,7 +672,7 @@ TEST(SimulatedBackend, APrefillWaitsForItsCommandAndItsReport) {
 
 // ---- Links, order, misuse ----
 
-TEST(SimulatedBackend, WhatLeavesTheSsdForHbmCrossesBothLinks) {
+TEST(SimulatedBackend, LoadsFromSsdToHbmCrossBothLinks) {
   const ConstantTiming timing(kMillisecond, kMillisecond);
   HardwareConfig hardware = tiny_hardware();
   static_cast<DuplexLimits&>(hardware.ssd->bandwidth) = limits(5e5, 2.5e5, 1e6);

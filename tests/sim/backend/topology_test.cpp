@@ -141,7 +141,7 @@ TEST(Topology, SaysHowLongAnIdleTransferTakes) {
   EXPECT_EQ(path(topology, kHbm0, kHbm1), Topology::kNoEdge);
 }
 
-TEST(Topology, OfAServerHasWhatIsInstalled) {
+TEST(Topology, AServerHasTheInstalledMediaAndLinks) {
   HardwareConfig hardware = tiny_hardware();
   hardware.cxl.reset();
   hardware.ssd.reset();

@@ -46,7 +46,7 @@ HardwareConfig hardware() {
   return result;
 }
 
-TEST(WindowDecode, SumsToWhatItsIterationsTake) {
+TEST(WindowDecode, SumsToTheTimesOfItsIterations) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     RandomStream random(seed, "window decode");
     const ModelConfig model = windowed(random);
@@ -124,7 +124,7 @@ TEST(WindowDecode, StopsAfterTheSameIterationInBothSteppings) {
   }
 }
 
-TEST(WindowDecode, OfEqualContextsIsWhatTheTimingModelSays) {
+TEST(WindowDecode, EqualContextsGiveTheTimingModelsTime) {
   RandomStream random(7, "equal");
   const ModelConfig model = windowed(random);
   const RooflineTiming timing(model, hardware(), 3);

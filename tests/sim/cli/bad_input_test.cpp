@@ -12,9 +12,9 @@ namespace kvtier::test {
 namespace {
 
 const std::string kSystems =
-    "attentionstore, attentionstore_fifo, attentionstore_lru, car, hbm_dram, hbm_only, overflow, "
-    "pensieve, pensieve_gpu, recompute, sglang, sglang_hicache, vllm, vllm_0_2, "
-    "vllm_cpu_offload, vllm_lmcache, vllm_tiering";
+    "attentionstore, attentionstore_fifo, attentionstore_lru, car, dynamo_kvbm, flexkv, hbm_dram, "
+    "hbm_only, mooncake_store, overflow, pensieve, pensieve_gpu, recompute, sglang, "
+    "sglang_hicache, tensorrt_llm, vllm, vllm_0_2, vllm_cpu_offload, vllm_lmcache, vllm_tiering";
 
 class BadConfig : public ProgramTest {};
 
@@ -145,7 +145,7 @@ TEST_F(BadConfig, RefusesGpusWithALinkEachAndNoBandwidthOfHostMemory) {
                     "GPUs together"});
 }
 
-TEST_F(BadConfig, EndsARunThatNeedsMoreSimulatedTimeThanThereIs) {
+TEST_F(BadConfig, EndsARunBeyondTheRangeOfTheClock) {
   // Within every bound, and a millionth of what the A100 does.
   write_run({{"/hardware/gpu/peak", "100MFLOP/s"}, {"/hardware/efficiency/compute", 0.001}});
   expect_bad_input({"simulate", "run.json"},
@@ -174,21 +174,59 @@ TEST_F(BadConfig, SuggestsThePolicyThatWasMeant) {
 
 TEST_F(BadConfig, NamesTheSuccessorOfAKeyThatIsGone) {
   const std::string gone =
-      "/replicas/routing: this key is gone: replicas serve whole sessions; routing turns between "
-      "instances comes with /cluster";
-  for (const char* routing : {"random", "session_affine"}) {
-    write_run({{"/replicas", {{"count", 4}, {"routing", routing}}}});
-    expect_bad_input({"simulate", "run.json"}, {"run.json: " + gone});
-  }
+      "/replicas: this key is gone: write \"cluster\": {\"instances\": N}, whose router is "
+      "/cluster/router";
+  write_run({{"/replicas", {{"count", 4}}}});
+  expect_bad_input({"simulate", "run.json"}, {"run.json: " + gone});
   write_run();
-  expect_bad_input({"simulate", "run.json", "--set", "/replicas/routing=random"},
-                   {"--set: " + gone});
+  expect_bad_input({"simulate", "run.json", "--set", "/replicas/count=4"}, {"--set: " + gone});
 }
 
-TEST_F(BadConfig, RefusesToReplayServersWithoutAClock) {
-  write_run({{"/replicas", {{"count", 4}}}});
+TEST_F(BadConfig, RefusesToReplayInstancesThatKeepSessions) {
+  write_run({{"/cluster", {{"instances", 4}}}});
   expect_bad_input({"simulate", "run.json", "--untimed"},
-                   {"/replicas/count: expected 1, an untimed replay is of one server, got 4"});
+                   {"/cluster/instances: expected 1, an untimed replay of sessions is of one "
+                    "instance, got 4"});
+}
+
+TEST_F(BadConfig, NamesWhatIsWrongWithACluster) {
+  write_run({{"/cluster", {{"instances", 2}, {"router", "rondom"}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
+                   {"run.json: /cluster/router: expected one of random, round_robin, session, "
+                    "least_requests, least_tokens, power_of_two, longest_prefix, prefix_load, "
+                    "dynamo_kv, llm_d, sglang_cache_aware, vllm_kvaware, vllm_prefix_aware, got "
+                    "\"rondom\" (did you mean \"random\"?)"});
+  const nlohmann::json lost = {{{"instance", 2}, {"at", "10s"}, {"back", "5s"}},
+                               {{"instance", 0}, {"at", "1s"}},
+                               {{"instance", 0}, {"at", "2s"}}};
+  write_run({{"/cluster", {{"instances", 2}, {"lost", lost}}}});
+  expect_bad_input(
+      {"simulate", "run.json", "--set", "/system=recompute"},
+      {"run.json: /cluster/lost/0/instance: expected less than the 2 instances, got 2",
+       "run.json: /cluster/lost/0/back: expected a time after 10s, got 5s",
+       "run.json: /cluster/lost/2: instance 0 is lost already at that time (/cluster/lost/1)"});
+  write_run({{"/cluster", {{"instances", 2}, {"lost", {{{"instance", 0}, {"at", "-1s"}}}}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
+                   {"run.json: /cluster/lost/0/at: expected a duration >= 0 such as \"360ms\", got "
+                    "\"-1s\""});
+  const nlohmann::json apart = {{"prefill", 2}};
+  write_run({{"/cluster", {{"instances", 2}, {"disaggregation", apart}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=vllm"},
+                   {"the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2",
+                    "run.json: /cluster/disaggregation/prefill: expected fewer than the 2 "
+                    "instances, the others decode, got 2",
+                    "run.json: /cluster/network: expected a network, over which the KV of prompts "
+                    "goes, got \"none\""});
+  write_run({{"/cluster", {{"instances", 2}, {"network", {{"rate", "25GB/s"}}}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=vllm"},
+                   {"the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2",
+                    "run.json: /cluster/network: expected \"none\": nothing crosses it without "
+                    "/cluster/disaggregation"});
+  const nlohmann::json slow = {{{"instance", 3}, {"factor", 2}, {"from", "2s"}, {"until", "1s"}}};
+  write_run({{"/cluster", {{"instances", 2}, {"slow", slow}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
+                   {"run.json: /cluster/slow/0/instance: expected less than the 2 instances, got 3",
+                    "run.json: /cluster/slow/0/until: expected a time after 2s, got 1s"});
 }
 
 TEST_F(BadConfig, RefusesAParameterThatThePolicyDoesNotHave) {
@@ -366,7 +404,7 @@ TEST_F(BadTrace, RefusesAGeneratorBesideIt) {
                    {"run.json: /workload/trace: a workload has a generator or a trace, not both"});
 }
 
-TEST_F(BadTrace, OfTextsNeedsATokenizer) {
+TEST_F(BadTrace, TextsNeedATokenizer) {
   write("texts.json", R"([{"id":"a","conversations":[{"from":"human","value":"x"}]}])");
   expect_bad_input(
       {"trace", "stats", "texts.json"},
@@ -557,7 +595,7 @@ TEST_F(BadCommandLine, RefusesCurvesOfBlocksThatHaveNoMeaning) {
        "policies), got \"belady\""});
 }
 
-TEST_F(BadTrace, OfBlocksNeedsAStoreOfBlocks) {
+TEST_F(BadTrace, BlocksNeedASystemOfBlocks) {
   write("log.jsonl",
         R"({"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]})"
         "\n");
@@ -683,7 +721,7 @@ TEST_F(BadExpectations, AreFoundBeforeTheRun) {
   EXPECT_EQ(files(), (std::vector<std::string>{"expect.json", "run.json"}));
 }
 
-TEST_F(BadExpectations, OfWhatNoResultHasAreFoundBeforeAnythingIsWritten) {
+TEST_F(BadExpectations, UnknownValuesAreFoundBeforeAnythingIsWritten) {
   write_run();
   write("expect.json", R"({"/metrics/trns": {"min": 1}, "/metrics/turns": {"min": 1e9}})");
   expect_bad_input({"simulate", "run.json", "--expect", "expect.json", "--json", "out.json"},

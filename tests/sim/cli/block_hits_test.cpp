@@ -50,7 +50,7 @@ class BlockHits : public ProgramTest {
 const std::filesystem::path kSample =
     std::filesystem::path(KVTIER_SOURCE_DIR) / "tests/data/mooncake_conversation.jsonl.gz";
 
-TEST_F(BlockHits, OfTheSampleAreThoseCounted) {
+TEST_F(BlockHits, TheSampleGivesTheCountedHits) {
   const json lru = one(kSample, 6'000, "lru");
   EXPECT_EQ(lru["hit_blocks"]["total"], 1'583);
   EXPECT_EQ(lru["hit_tokens"]["total"], 809'391);
@@ -74,7 +74,7 @@ class AllBlockHits : public BlockHits {
   std::filesystem::path trace_;
 };
 
-TEST_F(AllBlockHits, OfOneTierAreThoseCounted) {
+TEST_F(AllBlockHits, OneTierGivesTheCountedHits) {
   struct Counted {
     std::int64_t capacity;
     std::int64_t lru;
@@ -99,7 +99,7 @@ TEST_F(AllBlockHits, OfOneTierAreThoseCounted) {
 }
 
 // An inclusive second tier counts as the larger one alone, an exclusive one as the sum.
-TEST_F(AllBlockHits, OfTwoTiersAreThoseCounted) {
+TEST_F(AllBlockHits, TwoTiersGiveTheCountedHits) {
   const json inclusive = metrics(trace_, {6'000, 12'000}, "lru", true);
   EXPECT_EQ(inclusive["hit_blocks"]["dram"], 40'183);
   EXPECT_EQ(inclusive["hit_blocks"]["total"], 66'428);

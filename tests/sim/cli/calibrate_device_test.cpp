@@ -1,4 +1,4 @@
-/// What a run of `kvtier calibrate` that is interrupted leaves.
+/// The files of an interrupted `kvtier calibrate`.
 
 #include <csignal>
 #include <filesystem>

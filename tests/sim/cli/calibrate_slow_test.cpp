@@ -17,8 +17,8 @@ namespace {
 
 class QuickCalibration : public ProgramTest {};
 
-/// What a repeated measurement may be off in the median, on a machine that does other work, too.
-/// The bands of `--check` itself are for a quiet machine.
+/// Largest median error of a repeated measurement on a machine with other work. The bands of
+/// `--check` itself are for a quiet machine.
 constexpr double kRepeatBand = 0.5;
 
 /// Every verdict follows from the errors and the bands of its line, and the exit code from the
@@ -75,7 +75,7 @@ TEST_F(QuickCalibration, EndsInTimeWithAProfileOfEveryOperation) {
   // No path of the machine that measured.
   EXPECT_EQ(read("p.json").find(path("").string()), std::string::npos);
 
-  // What is complete is measured again only where something else disturbed it.
+  // Complete cells are measured again only if other work disturbed them.
   const Outcome again = kvtier({"calibrate", "--resume", "--out", "p.json"});
   EXPECT_EQ(again.code, no_drive ? 0 : 2) << again.err;
 

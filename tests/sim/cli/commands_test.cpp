@@ -1,4 +1,4 @@
-/// What the commands do when all is well.
+/// The commands with valid input.
 
 #include <algorithm>
 #include <filesystem>
@@ -407,8 +407,9 @@ TEST_F(Presets, HaveNoticesOfText) {
 }
 
 TEST_F(Presets, OfVllmRunInTime) {
-  for (const char* system : {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache",
-                             "sglang", "sglang_hicache"}) {
+  for (const char* system :
+       {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache", "sglang",
+        "sglang_hicache", "tensorrt_llm", "dynamo_kvbm", "flexkv", "mooncake_store"}) {
     write_run(
         {{"/system", system}, {"/serving/token_budget", "8192tokens"}, {"/serving/slots", 1024}});
     const Outcome outcome = kvtier({"simulate", "run.json", "--json", "out.json"});
@@ -426,7 +427,8 @@ TEST_F(List, ShowsPoliciesWithTheirKnowledgeAndParameters) {
   EXPECT_EQ(outcome.code, 0);
   for (const char* part : {"eviction (/system/tiers/TIER/eviction)", "  lru ", "  fifo ",
                            "  scheduler_aware ", "prefetch (/system/prefetch)", "  look_ahead ",
-                           "order (/system/order)", "  fcfs ", "knowledge look_ahead", "window"}) {
+                           "order (/system/order)", "  fcfs ", "knowledge look_ahead", "window",
+                           "routing (/cluster/router)", "  dynamo_kv ", "overlap_score_credit"}) {
     EXPECT_TRUE(contains(outcome.out, part)) << part;
   }
 }

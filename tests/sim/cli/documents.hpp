@@ -22,13 +22,13 @@ struct Block {
   std::string output_of;
   /// X if that line is `<!-- file: X -->`, else empty.
   std::string file;
-  /// Where its text begins in the file.
+  /// Offset of its text in the file.
   std::size_t begin = 0;
 };
 [[nodiscard]] std::vector<Block> fenced_blocks(const std::string& markdown);
 
-/// Gives each block that shows a command's output what `run` says of the command, and returns how
-/// many there are. Ends at the first fatal failure of `run`.
+/// Replaces the text of each output block by the output of `run`, and returns their number. Ends at
+/// the first fatal failure of `run`.
 int replace_outputs(
     std::string& markdown,
     const std::function<void(const std::string& command, std::string& output)>& run);
@@ -36,7 +36,7 @@ int replace_outputs(
 /// Splits a command line at blanks; "..." and '...' keep a word together, \ at a line's end joins.
 [[nodiscard]] std::vector<std::string> split_words(const std::string& line);
 
-/// What stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and where it begins.
+/// The text between `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and its offset.
 struct Part {
   std::string text;
   std::size_t begin = 0;

@@ -67,6 +67,21 @@ TEST_F(NewPolicy, WritesTheSourceOfALibraryIntoAnyFolder) {
                 "  kvtier simulate CONFIG --plugin ./libmine.so --set /system/order=mine\n");
 }
 
+TEST_F(NewPolicy, WritesARouter) {
+  make_sources();
+  const Outcome outcome = kvtier({"new", "policy", "my_router", "--kind", "routing"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part :
+       {"wrote policies/routing/my_router.cpp\n", "my_router_routing() in the list .routing\n",
+        "--set /cluster/router=my_router\n"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << outcome.out;
+  }
+  EXPECT_NE(read("policies/routing/my_router.cpp").find("class MyRouterRouting"),
+            std::string::npos);
+  EXPECT_NE(read("policies/routing/my_router.hpp").find("PolicyKind<RoutingPolicy>"),
+            std::string::npos);
+}
+
 TEST_F(NewPolicy, RefusesANameThatIsTaken) {
   make_sources();
   expect_bad_input({"new", "policy", "lru"},
@@ -99,7 +114,7 @@ TEST_F(NewPolicy, RefusesAnUnknownKind) {
   const Outcome outcome = kvtier({"new", "policy", "mine", "--kind", "evicton"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err,
-            "kvtier: --kind: expected one of eviction, admission, prefetch, order, got "
+            "kvtier: --kind: expected one of eviction, admission, prefetch, order, routing, got "
             "\"evicton\" (did you mean \"eviction\"?)\n"
             "kvtier: see kvtier new policy --help\n");
 }

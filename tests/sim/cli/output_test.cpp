@@ -1,4 +1,4 @@
-/// What the program leaves behind: all of an output or none of it.
+/// Outputs of the program appear whole or not at all.
 
 #include <csignal>
 #include <filesystem>
@@ -39,12 +39,12 @@ TEST_F(Outputs, AreAllThereAfterARun) {
   EXPECT_EQ(read("requests.csv").find("session,turn,measured,"), 0U);
 }
 
-TEST_F(Outputs, OfABadConfigAreNotBegun) {
+TEST_F(Outputs, ABadConfigBeginsNoOutput) {
   EXPECT_EQ(kvtier(simulate({"--set", "/hardware/gpuss=3"})).code, 2);
   EXPECT_EQ(files(), Names{"run.json"});
 }
 
-TEST_F(Outputs, OfAWorkloadThatFailsHalfWayAreRemoved) {
+TEST_F(Outputs, AWorkloadThatFailsHalfWayLeavesNoOutput) {
   std::string table = "conv,turn,user_tokens,assistant_tokens\n";
   for (int session = 0; session < 200; ++session) {
     table += std::to_string(session) + ",0,10,20\n";
@@ -61,14 +61,14 @@ TEST_F(Outputs, KeepAnOldFileIfTheRunFails) {
   EXPECT_EQ(read("out.json"), "old");
 }
 
-TEST_F(Outputs, OfAnImportThatFailsAreRemoved) {
+TEST_F(Outputs, AFailedImportLeavesNoOutput) {
   write("turns.csv", "conv,turn,user_tokens,assistant_tokens\na,0,10,20\na,2,10,20\n");
   EXPECT_EQ(
       kvtier({"trace", "import", "turns.csv", "--out", "t.jsonl.zst", "--json", "s.json"}).code, 2);
   EXPECT_EQ(files(), (Names{"run.json", "turns.csv"}));
 }
 
-TEST_F(Outputs, InAFolderThatDoesNotExistAreADeviceFailure) {
+TEST_F(Outputs, AMissingFolderIsADeviceFailure) {
   const Outcome outcome =
       kvtier({"simulate", "run.json", "--json", "nowhere/out.json", "--requests", "requests.csv"});
   EXPECT_EQ(outcome.code, 3);
@@ -77,14 +77,14 @@ TEST_F(Outputs, InAFolderThatDoesNotExistAreADeviceFailure) {
   EXPECT_EQ(files(), Names{"run.json"});
 }
 
-TEST_F(Outputs, OfATraceInAFolderThatDoesNotExistAreADeviceFailure) {
+TEST_F(Outputs, AMissingFolderOfATraceIsADeviceFailure) {
   const Outcome outcome = kvtier({"trace", "generate", "run.json", "--out", "nowhere/t.jsonl"});
   EXPECT_EQ(outcome.code, 3);
   EXPECT_EQ(outcome.err, "kvtier: nowhere/t.jsonl: cannot write: No such file or directory\n");
   EXPECT_EQ(files(), Names{"run.json"});
 }
 
-TEST_F(Outputs, ThatAreFoldersAreRefused) {
+TEST_F(Outputs, FoldersAreRefused) {
   fs::create_directory(path("folder"));
   expect_bad_input({"simulate", "run.json", "--json", "folder"},
                    {"--json: expected a file, got the folder folder"});

@@ -111,7 +111,7 @@ TEST_F(Plugin, IsRefusedWithoutTheSymbol) {
 }
 
 TEST_F(Plugin, IsRefusedWithAnotherVersion) {
-  expect_refused("plugin_version", {"has version 99 of the policy interface, this kvtier has 5; "
+  expect_refused("plugin_version", {"has version 99 of the policy interface, this kvtier has 6; "
                                     "build it with this kvtier's headers"});
 }
 

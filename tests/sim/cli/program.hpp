@@ -36,7 +36,7 @@ class Started {
   [[nodiscard]] bool running();
   /// Waits until `reached`; false if the program ended before, or five minutes brought neither.
   [[nodiscard]] bool runs_until(const std::function<bool()>& reached);
-  /// What it has printed so far.
+  /// Its standard output so far.
   [[nodiscard]] std::string out() const;
   /// Waits for the end.
   [[nodiscard]] Outcome outcome();

@@ -1,5 +1,4 @@
-/// Every paper that can be reproduced: its bands hold, and configs/papers/README.md shows what the
-/// program prints.
+/// Every paper that can be reproduced: its bands hold, and docs/papers.md has the program's output.
 
 #include <filesystem>
 #include <set>
@@ -32,7 +31,7 @@ TEST_F(Reproduction, IsInsideItsBandsAndShownAsTheProgramPrintsIt) {
   ASSERT_FALSE(papers.empty());
   std::set<std::string> shown;
   std::set<std::string> out;
-  const fs::path page = configs() / "papers" / "README.md";
+  const fs::path page = fs::path(KVTIER_SOURCE_DIR) / "docs/papers.md";
   std::string text = read_file(page);
   replace_outputs(text, [&](const std::string& command, std::string& output) {
     std::vector<std::string> arguments = split_words(command);

@@ -239,7 +239,7 @@ TEST_F(Schemas, EveryPresetResolvesInARun) {
 
 class Reference : public ProgramTest {
  protected:
-  const fs::path page_ = configs() / "README.md";
+  const fs::path page_ = fs::path(KVTIER_SOURCE_DIR) / "docs/reference/config.md";
 };
 
 TEST_F(Reference, InTheRepositoryEqualsTheProgramsOutput) {

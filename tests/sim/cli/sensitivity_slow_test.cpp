@@ -1,4 +1,4 @@
-/// configs/papers/README.md: what changing one assumption at a time does, as the program prints it.
+/// docs/papers.md has the program's table of variations, one assumption at a time.
 
 #include <filesystem>
 #include <string>
@@ -26,7 +26,7 @@ TEST_F(Sensitivity, IsShownAsTheProgramPrintsIt) {
   }
   const Outcome outcome = kvtier({"reproduce", "attentionstore", "--sensitivity"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const fs::path page = configs() / "papers" / "README.md";
+  const fs::path page = fs::path(KVTIER_SOURCE_DIR) / "docs/papers.md";
   std::string text = read_file(page);
   const Part part = marked_part(text, "sensitivity");
   text.replace(part.begin, part.text.size(), "```text\n" + outcome.out + "```\n");

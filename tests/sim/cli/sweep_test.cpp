@@ -107,7 +107,7 @@ TEST_F(SweepCommand, RefusesAShardThatThereIsNot) {
   EXPECT_EQ(files(), (Names{"run.json", "s.json"}));
 }
 
-TEST_F(SweepCommand, OfABadFileMakesNoFolder) {
+TEST_F(SweepCommand, ABadFileMakesNoFolder) {
   write_sweep({{"name", "slots"}, {"key", "/serving/slots"}, {"values", {8, 0}}});
   expect_bad_input(arguments(),
                    {"s.json: /axes/0/values/1: /serving/slots: expected a whole number "
@@ -230,7 +230,7 @@ class LongSweep : public SweepCommand {
 };
 
 TEST_F(LongSweep, ResumesToTheSameBytesHoweverOftenItIsKilled) {
-  // Where the machine is too busy to end short runs in their midst, longer ones.
+  // Longer runs, for machines too busy to interrupt short ones.
   constexpr std::int64_t kShort = 3000;
   constexpr std::int64_t kLong = 200000;
   constexpr int kKills = 3;

@@ -1,4 +1,4 @@
-/// The sweeps of the repository: configs/sweeps/README.md shows what the program prints.
+/// The sweeps of the repository: docs/sweeps.md has the program's output.
 
 #include <filesystem>
 #include <string>
@@ -25,7 +25,7 @@ class StockSweeps : public ProgramTest {
 };
 
 TEST_F(StockSweeps, AreShownAsTheProgramPrintsThem) {
-  const fs::path page = configs() / "sweeps" / "README.md";
+  const fs::path page = fs::path(KVTIER_SOURCE_DIR) / "docs/sweeps.md";
   std::string text = read_file(page);
   for (const Block& block : fenced_blocks(text)) {
     if (!block.file.empty()) {
@@ -109,8 +109,8 @@ TEST_F(StockSweeps, Figure21IsTheWholeGrid) {
   EXPECT_NEAR(as[5], 0.86, kBand);
 }
 
-// What an online scheduler allows is what look_ahead allows of online policies: 2 evictions x 1
-// order x 1 prefetch x 3 tiers; and the knowledge that nobody asks for changes nothing.
+// An online scheduler allows the online policies: 2 evictions x 1 order x 1 prefetch x 3 tiers.
+// Their results do not depend on the knowledge offered.
 TEST_F(StockSweeps, PolicyMatrixRunsWhatTheKnowledgeAllows) {
   ASSERT_EQ(kvtier({"sweep", "configs/sweeps/policy-matrix.json", "--out", "out"}).code, 0);
   const std::vector<json> lines = lines_of(read("out/results.jsonl"));

@@ -33,15 +33,15 @@ class Validate : public ProgramTest {
   }
 };
 
-/// What a simulation may be off on a machine that does other work, too, with a profile of another
-/// machine: points of hit rates, and factors of times at the pace of the runs. The bands of
-/// `kvtier validate` itself are for a quiet machine with a profile of its own.
+/// Largest errors of a simulation on a machine with other work and a profile of another machine:
+/// points of hit rates, and factors of times at the pace of the runs. The bands of `kvtier
+/// validate` itself are for a quiet machine with a profile of its own.
 constexpr double kHitRateBand = 0.05;
-/// Of a tier's share of the hits, as the tier that a session is in goes by the pace of the machine.
+/// Band of a tier's share of the hits. The tier of a session depends on the pace of the machine.
 constexpr double kTierBand = 0.25;
 constexpr double kTimeFactor = 3;
 
-/// The verdict follows from the results, by the rules of configs/validation/README.md computed
+/// The verdict follows from the results, by the rules of docs/validation.md, computed
 /// again here. True if all of it is in band.
 bool expect_judged(const nlohmann::json& validation) {
   bool in_band = validation["occupied_fraction"].get<double>() <= 0.7;
@@ -270,8 +270,8 @@ TEST_F(Validate, KeepsThePointsThatWereDoneWhenInterrupted) {
 }
 
 TEST_F(Validate, RefusesWhatADeviceCannotRun) {
-  expect_bad_input(small({"--set", "/replicas/count=2", "--set", "/system/positions=embedded"}),
-                   {"/replicas/count: a device is one server, got 2",
+  expect_bad_input(small({"--set", "/cluster/instances=2", "--set", "/system/positions=embedded"}),
+                   {"/cluster: a device is one instance, got 2",
                     "/system/positions: a device keeps keys without positions"});
 }
 
@@ -280,19 +280,18 @@ TEST_F(Validate, RefusesPointsOfASweepBeforeItRunsAny) {
   const auto sweep = [&config](const std::string& more) {
     return R"({"config": ")" + config + R"(", "axes": [{"name": "system", "values": [
         {"label": "none", "set": {"/system": "recompute"}},
-        {"label": "two", "set": {"/system": "recompute", "/replicas/count": 2}}]}],
+        {"label": "two", "set": {"/system": "recompute", "/cluster/instances": 2}}]}],
         "columns": [{"name": "hits", "value": "/metrics/hit_rate/all_turns/total", "unit": "%"}])" +
            more + "}";
   };
   write("sweep.json", sweep(""));
-  expect_bad_input({"validate", "sweep.json"},
-                   {"two: /replicas/count: a device is one server, got 2"});
+  expect_bad_input({"validate", "sweep.json"}, {"two: /cluster: a device is one instance, got 2"});
   write("sweep.json", sweep(R"(, "refused": "skip")"));
   std::vector<std::string> arguments = small({"--lock-step"});
   arguments[1] = "sweep.json";
   const Outcome outcome = kvtier(arguments);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("two: refused: /replicas/count"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("two: refused: /cluster"), std::string::npos) << outcome.out;
 }
 
 TEST_F(Validate, RunsThePointsThatAreAskedFor) {

@@ -527,7 +527,7 @@ TEST(Problems, AreThrownTogether) {
   EXPECT_EQ(problems_thrown([&] { problems.throw_if_any(); }), (Lines{"/a: first", "second"}));
 }
 
-TEST(Problems, OfANestedValueNameTheOriginOfItsKey) {
+TEST(Problems, NestedValuesNameTheOriginOfTheirKey) {
   Problems problems;
   problems.set_origin("", "h200.json");
   problems.set_origin("/link/bandwidth", "--set");

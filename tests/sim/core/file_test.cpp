@@ -152,7 +152,7 @@ TEST_F(AtomicFiles, DoNotReplaceAFolder) {
   EXPECT_TRUE(fs::is_directory(path));
 }
 
-TEST_F(AtomicFiles, OfTwoWritersDoNotMix) {
+TEST_F(AtomicFiles, TwoWritersDoNotMix) {
   const fs::path path = folder_ / "result.json";
   AtomicFile first(path);
   AtomicFile second(path);  // such as one in another container, with the same process id

@@ -34,7 +34,7 @@ TEST(KvSize, HoldsWholeBlocks) {
   EXPECT_EQ(blocks_of({KvSize::Unit::bytes, 3200}, block, Bytes(100)), 2);
 }
 
-TEST(KvSize, InAConfigIsMoreThanNothing) {
+TEST(KvSize, ASizeInAConfigIsPositive) {
   for (const Json& json : {Json("0blocks"), Json(5), Json("five")}) {
     KvSize size;
     Problems problems;

@@ -300,7 +300,7 @@ TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   for (std::uint64_t seed = 3; config.system.paging; seed += 2) {
     config = random_device_config(seed);
   }
-  config.replicas.count = 2;
+  config.cluster.instances = 2;
   config.system.positions = KeyPositions::embedded;
   config.model.kv_bytes_per_element = 2;
   try {
@@ -309,7 +309,7 @@ TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.problems(),
               (std::vector<std::string>{
-                  "/replicas/count: a device is one server, got 2",
+                  "/cluster: a device is one instance, got 2",
                   "/system/positions: a device keeps keys without positions",
                   "/model/kv_bytes_per_element: cpu computes in numbers of 4 bytes, so that a "
                   "token's KV takes 4096 bytes; the model says 2048"}));

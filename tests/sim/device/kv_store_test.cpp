@@ -287,7 +287,7 @@ TEST_P(CopyCalls, AreAsManyForResponsesOfABatch) {
 }
 
 // A load ahead of a turn moves the first layers, the turn's own load the others.
-TEST_P(CopyCalls, OfALoadInTwoTransfersAreOneALayer) {
+TEST_P(CopyCalls, ALoadInTwoTransfersHasOneCallForEachLayer) {
   const EntryKey key{1};
   compute(key, 0, 100);
   save(key, 0, 100);
@@ -312,7 +312,7 @@ TEST_P(CopyCalls, SaveTheTokenThatATurnEndsWith) {
 }
 
 // The medium has the tokens before the first one that is moved, and none behind.
-TEST_P(CopyCalls, OfATransferReplaceWhatTheMediumHasBehindItsFirstToken) {
+TEST_P(CopyCalls, ATransferReplacesTheTokensAfterItsFirst) {
   const EntryKey key{1};
   compute(key, 0, 100);
   save(key, 0, 100);

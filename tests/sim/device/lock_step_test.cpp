@@ -28,7 +28,7 @@ class Log final : public DecisionObserver {
   std::string lines;
 };
 
-/// What a run did on the device.
+/// Counters of a run on the device.
 struct InLockStep {
   Bytes verified;
   std::set<std::pair<Medium, Medium>> paths;

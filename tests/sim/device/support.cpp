@@ -28,7 +28,7 @@ ModelConfig device_model(bool by_layers, Tokens window) {
           .context_window = window};
 }
 
-/// What a device runs of paging: HBM that running requests share, and one memory behind it.
+/// Limits paging to what a device runs: HBM shared with running requests, and one memory behind it.
 void leave_what_a_device_pages(SystemConfig& system) {
   TiersConfig& tiers = system.tiers;
   if (!tiers.hbm) {
@@ -58,7 +58,7 @@ void leave_what_a_device_pages(SystemConfig& system) {
 
 RunConfig random_device_config(std::uint64_t seed) {
   RunConfig config = random_config(seed);
-  config.replicas = {};  // a device is one server
+  config.cluster = {};  // a device is one instance
   const Bytes before = kv_bytes_per_token(config.model);
   config.model = device_model(seed % 2 == 0, config.model.context_window);
   const std::int64_t scale = (kv_bytes_per_token(config.model) + before - Bytes(1)) / before;

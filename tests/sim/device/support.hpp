@@ -31,7 +31,7 @@ std::int64_t for_device_configs(std::uint64_t count,
 /// Expects that a device whose turns have ended holds no more than the config's tiers do.
 void expect_within_tiers(const KvStore& store, const RunConfig& config);
 
-/// What moved when, as text, a line each.
+/// Times of transfers as text, one line each.
 class TransferLog final : public RunObserver {
  public:
   void on_transfer(const TransferRecord& transfer) override;

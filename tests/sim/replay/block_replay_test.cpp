@@ -187,6 +187,69 @@ TEST(UntimedReplay, SaysWhatEachWorkloadOfAMixFinds) {
   EXPECT_TRUE(metrics["classes"]["chat"]["hit_rate"].contains("tokens"));
 }
 
+TEST(BlockReplay, RefusesRulesThatNeedOthers) {
+  RunConfig config = blocks_config(100, 4);
+  BlocksConfig& blocks = *config.system.blocks;
+  blocks.longest_hit_behind = HitCap::last_token;
+  blocks.partial_reuse = blocks.whole_response = blocks.delays_duplicates = true;
+  config.system.tiers.dram->eviction.name = "fifo";
+  BlockTierConfig& tier = *config.system.tiers.dram->blocks;
+  tier.retention = {{.from = Tokens(4), .to = Tokens(8), .priority = 1},
+                    {.from = Tokens(2), .to = std::nullopt, .priority = 2}};
+  tier.relief = Relief{.from = 0.5, .share = 0.1};
+  tier.lease_newcomers = false;
+  tier.least_priority = 30;
+  tier.frequency = FrequencyFilter{};
+  tier.bucket = BucketConfig{};
+  tier.round = 2;
+  EXPECT_EQ(
+      refused(config),
+      "/system/blocks/longest_hit_behind: expected prompt, but with a tier behind one of "
+      "blocks in hbm that keeps its blocks when they are found\n"
+      "/system/blocks/partial_reuse: expected false, but with a tier of blocks in hbm alone, "
+      "or before one that has what leaves it, with keyless in_order and duplicates merged\n"
+      "/system/blocks/whole_response: expected false, but with batching unified and a tier in "
+      "hbm\n"
+      "/system/blocks/delays_duplicates: expected false, but with batching unified, a tier in "
+      "hbm and found_from computed\n"
+      "/system/tiers/dram/blocks/retention: expected no ranges, but for blocks with lru, and "
+      "not where uses count at the end behind hbm\n"
+      "/system/tiers/dram/blocks/retention/1: expected a range that begins where the one "
+      "before ends, or later, and is not empty\n"
+      "/system/tiers/dram/blocks/relief/in_background: expected true, but behind a tier of "
+      "blocks in hbm where uses count at the look-up\n"
+      "/system/tiers/dram/blocks/lease_newcomers: expected true without a lease\n"
+      "/system/tiers/dram/blocks/least_priority: expected 0, but for blocks that are written "
+      "when they leave the tier above\n"
+      "/system/tiers/dram/blocks/frequency: expected \"none\", but for an inclusive tier "
+      "behind two others from hbm on, written on_create\n"
+      "/system/tiers/dram/blocks/bucket: expected \"none\", but for blocks with fifo and "
+      "without a round");
+  RunConfig entries = blocks_config(100, 4);
+  entries.system.blocks->unit = EvictionUnit::sequence;
+  entries.system.tiers.dram->blocks->leaves_only = true;
+  entries.system.tiers.dram->blocks->relief =
+      Relief{.from = 0.5, .share = 0.1, .in_background = true};
+  EXPECT_EQ(refused(entries),
+            "/system/tiers/dram/blocks/leaves_only: expected false, but for blocks without arc\n"
+            "/system/tiers/dram/blocks/relief: expected \"none\", but for blocks");
+  RunConfig victims = blocks_config(100, 4);
+  victims.system.tiers.hbm = HbmTierConfig{};
+  static_cast<TierConfig&>(*victims.system.tiers.hbm) = blocks_tier(100, 4);
+  victims.system.tiers.dram->inclusive = false;
+  victims.system.tiers.dram->write = WriteMoment::on_evict;
+  victims.system.tiers.dram->block_size = Tokens(8);
+  victims.system.tiers.ssd = blocks_tier(100, 8);
+  victims.system.blocks->duplicates = Duplicates::kept;
+  EXPECT_EQ(
+      refused(victims),
+      "/system/blocks/duplicates: expected merged before a tier that has what leaves hbm\n"
+      "/system/tiers/dram/block_size: with /system/blocks expected that of hbm, and promotes, "
+      "for a tier that has what leaves it\n"
+      "/system/tiers: with /system/blocks expected one tier behind hbm that has what leaves "
+      "it");
+}
+
 TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
   RunConfig config = blocks_config(100, 4);
   config.system.tiers.dram->eviction.name = "s3fifo";

@@ -196,8 +196,8 @@ TEST(BatchMeans, OfQuantilesGoByTheShareOfTurnsUpToThem) {
   EXPECT_FALSE(BatchMeans().quantile_interval(ttfts, 0.5));
 }
 
-// Of 512 independent turns in batches of 32, 3.2 are beyond the quantile of 0.9, and of 1,024 in
-// batches of 64 it is 6.4.
+// 3.2 turns of a batch of 32 are beyond the quantile of 0.9 (512 independent turns), and 6.4 of a
+// batch of 64 (1,024 turns).
 TEST(BatchMeans, OfQuantilesAreTrustedWithEnoughTurnsBeyondThem) {
   const auto doubt = [](int turns) {
     RandomStream random(1, "stream");

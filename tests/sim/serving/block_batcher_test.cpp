@@ -174,6 +174,49 @@ TEST(BlockBatcher, TheLastRequestGivesWayWhenBlocksRunOutAndGoesOnLater) {
   }
 }
 
+TEST(BlockBatcher, ARequestIsAdmittedWhenItsWholeResponseHasRoom) {
+  RunConfig config = vllm_config(20);
+  const auto times_of_second = [&](std::int64_t admitted, std::int64_t first, std::int64_t end) {
+    for (const DecodeStepping stepping : kSteppings) {
+      ScriptedRun run(config, kPerToken, kIteration,
+                      {session(0, {turn(5, 10)}), session(1, {turn(4, 4)})}, stepping);
+      run.run();
+      expect_times(run.request(1, 0), 1, admitted, first, end);
+      EXPECT_EQ(run.instance.batcher().preemptions(), 0);
+    }
+  };
+  // A has 15 tokens in the end, so 5 of 20 are left for B's 8. A has its first token at 5 and the
+  // others until 95.
+  config.system.blocks->whole_response = true;
+  times_of_second(95, 99, 129);
+  // 5 + 4 of B's prompt, and all but the last tokens of both, fit in 20 at any time.
+  config.system.blocks->whole_response = false;
+  times_of_second(5, 19, 49);
+}
+
+TEST(BlockBatcher, ARequestWaitsForABlockThatAnotherOneComputes) {
+  RunConfig config = vllm_config(100, 4);
+  config.system.blocks->found_from = Publication::computed;
+  config.system.blocks->duplicates = Duplicates::merged;
+  const auto alike = [] {
+    SessionSpec named = session(0, {turn(12, 1)});
+    named.contents = {{.prompt = {StreamId{0}, Tokens(12)}}};
+    return named;
+  };
+  const auto times_of_second = [&](std::int64_t admitted, std::int64_t end) {
+    for (const DecodeStepping stepping : kSteppings) {
+      ScriptedRun run(config, kPerToken, kIteration, {alike(), alike()}, stepping);
+      run.run();
+      expect_times(run.request(1, 0), 0, admitted, end, end);
+    }
+  };
+  // Both prompts in one iteration of 24 ms; or the second one when the first is there, of which it
+  // finds two blocks of 4 tokens, as its last token is computed.
+  times_of_second(0, 24);
+  config.system.blocks->delays_duplicates = true;
+  times_of_second(12, 16);
+}
+
 SessionSpec urgent(std::int64_t priority, SessionSpec session) {
   session.priority = priority;
   return session;
@@ -368,6 +411,57 @@ void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
   }
 }
 
+/// Rules that engines without an oracle have: a tier of what leaves HBM, parts of blocks,
+/// priorities, leaves, relief, filters, and admission with room for the response.
+void add_rules_of_engines(RunConfig& config, RandomStream& random) {
+  const auto coin = [&] { return random.index(2) == 0; };
+  BlocksConfig& blocks = *config.system.blocks;
+  TiersConfig& tiers = config.system.tiers;
+  if (tiers.dram && !tiers.ssd && coin()) {
+    TierConfig& dram = *tiers.dram;
+    dram.inclusive = false;
+    dram.write = WriteMoment::on_evict;
+    dram.block_size = tiers.hbm->block_size;
+    dram.eviction.name = "lru";
+    dram.blocks->after_uses.reset();
+    dram.blocks->least_priority = coin() ? 30 : 0;
+    blocks.duplicates = Duplicates::merged;
+  }
+  const bool victims = tiers.dram && !tiers.dram->inclusive;
+  if ((victims || !tiers.dram) && coin()) {
+    blocks.partial_reuse = true;
+    blocks.keyless = Keyless::in_order;
+    blocks.duplicates = Duplicates::merged;
+  }
+  if (coin()) {
+    tiers.hbm->blocks->retention = {
+        {.from = Tokens(0), .to = Tokens(20 + random.index(60)), .priority = 80},
+        {.from = Tokens(100), .to = std::nullopt, .priority = 10}};
+    if (victims) {
+      tiers.dram->blocks->retention = tiers.hbm->blocks->retention;
+    }
+  }
+  if (tiers.dram && !victims) {
+    blocks.longest_hit_behind = coin() ? HitCap::last_token : HitCap::none;
+    tiers.dram->blocks->leaves_only = tiers.dram->eviction.name != "arc" && coin();
+    if (coin()) {
+      tiers.dram->blocks->relief =
+          Relief{.from = 0.7,
+                 .share = 0.05,
+                 .in_background = tiers.dram->blocks->touch == Touch::end || coin()};
+    }
+    if (tiers.ssd && coin()) {
+      tiers.ssd->blocks->frequency = FrequencyFilter{
+          .least = 2, .forget_every = kMillisecond * 5'000, .entries = 50 + random.index(500)};
+    }
+  }
+  blocks.whole_response = coin();
+  blocks.delays_duplicates = blocks.found_from == Publication::computed && coin();
+  config.system.length_prediction.kind =
+      coin() ? LengthPrediction::exact : LengthPrediction::constant;
+  config.system.length_prediction.tokens = Tokens(1 + random.index(30));
+}
+
 /// Host memory behind a tree, written in any of SGLang's ways, and perhaps storage.
 void add_tiers_of_nodes(RunConfig& config, RandomStream& random) {
   const auto coin = [&] { return random.index(2) == 0; };
@@ -464,6 +558,9 @@ RunConfig random_blocks(std::uint64_t seed) {
     if (blocks.unit == EvictionUnit::block) {
       add_rules_of_offloads(config, random);
     }
+  }
+  if (config.system.blocks->unit == EvictionUnit::block && coin()) {
+    add_rules_of_engines(config, random);
   }
   if (blocks.unit == EvictionUnit::node && coin()) {
     config.system.batching = Batching::separate;

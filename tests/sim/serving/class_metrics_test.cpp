@@ -92,9 +92,9 @@ TEST(ClassMetrics, OfBlocksAreTheRunByClass) {
   EXPECT_GT(found, 0);
 }
 
-TEST(ClassMetrics, OfReplicasAreMerged) {
+TEST(ClassMetrics, OfAClusterAreOfAllInstances) {
   RunConfig config = sessions_config();
-  config.replicas.count = 2;
+  config.cluster.instances = 2;
   expect_sums(simulate(config, builtin_policies())["metrics"]);
 }
 

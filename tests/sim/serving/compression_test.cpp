@@ -51,7 +51,7 @@ TEST(Compression, MovesLessToTheSlowerTiersToo) {
   ScriptedRun run = run_of(config, {session(0, {turn(10, 5)}), session(10000, {turn(1, 1)})});
   run.run();
   EXPECT_EQ(run.backend.moved(Medium::dram, Medium::ssd), Bytes(600 * (15 + 2)));
-  // What is reserved is a window of 1,000 tokens each.
+  // Each entry reserves a window of 1,000 tokens.
   EXPECT_EQ(run.instance.batcher().counters(1).occupancy_peak, Bytes(2 * 600 * 1000));
 }
 

@@ -346,7 +346,7 @@ TEST(CompressionConfig, NeedsAStrengthAndShares) {
                    "/system/compression/sparsity/1: expected a number >= 0 and <= 1, got 1.2"}));
 }
 
-/// Of a model with 200 bytes of KV in a layer.
+/// Stored bytes of a model with 200 bytes of KV in a layer.
 std::vector<std::int64_t> stored_up_to(std::int64_t layers, double strength,
                                        std::vector<double> sparsity) {
   RunConfig config = tiny_config();
@@ -437,7 +437,7 @@ TEST(PolicyChoice, IsANameOrAnObjectWithParameters) {
   const PolicyChoice choice = read(R"({"policy": "look_ahead", "window": 64})");
   EXPECT_EQ(choice.name, "look_ahead");
   EXPECT_EQ(choice.parameters, (PolicyParameters{{"window", 64}}));
-  // What the policy works out itself is not a parameter's value.
+  // "auto" sets no parameter: the policy computes the value itself.
   EXPECT_TRUE(read(R"({"policy": "look_ahead", "window": "auto"})").parameters.empty());
 }
 

@@ -193,7 +193,7 @@ TEST(Bottleneck, IsTheSlotsWhileAllAreTaken) {
   // The second waits 5..50, the third 6..74, for the only slot. The run takes 75 ms.
   EXPECT_EQ(waited(run, WaitCause::batch_slots), for_ms(69));
   EXPECT_EQ(run.instance.measured_waits().total(), for_ms(69));
-  const Json load = load_report(std::array{&run.instance}, run.config, run.instance.workload());
+  const Json load = load_report(run.instance.requests(), std::array{&run.instance}, run.config);
   EXPECT_EQ(load["bottleneck"]["name"], "batch_slots");
   EXPECT_DOUBLE_EQ(load["bottleneck"]["share"].get<double>(), 69.0 / 75);
   EXPECT_DOUBLE_EQ(load["bottleneck"]["requests_wait_share"].get<double>(), 69.0 / 75);
@@ -216,7 +216,7 @@ TEST(Bottleneck, IsHbmWhereTheNextRequestHasNoRoomAndElseTheGpus) {
   EXPECT_EQ(waited(run, WaitCause::gpu_compute), for_ms(59 + 59));
   EXPECT_EQ(run.instance.measured_waits().total(), for_ms(418));
   // One of two slots, and 91 tokens for 360 ms, 60 for 59, 2 for 1.
-  const Json load = load_report(std::array{&run.instance}, run.config, run.instance.workload());
+  const Json load = load_report(run.instance.requests(), std::array{&run.instance}, run.config);
   EXPECT_NEAR(load["slots_in_use_fraction"].get<double>(), 0.5, 1e-12);
   EXPECT_NEAR(load["kv_memory_in_use_fraction"].get<double>(),
               (91.0 * 360 + 60 * 59 + 2 * 1) / 150 / 420, 1e-12);
@@ -255,7 +255,7 @@ TEST(Bottleneck, IsNoneWhereRequestsHardlyWait) {
   run.run();
   // 1 ms of 74.
   const Json bottleneck =
-      load_report(std::array{&run.instance}, run.config, run.instance.workload())["bottleneck"];
+      load_report(run.instance.requests(), std::array{&run.instance}, run.config)["bottleneck"];
   EXPECT_EQ(bottleneck["name"], "none");
   EXPECT_EQ(bottleneck["share"], 0);
   EXPECT_NEAR(bottleneck["requests_wait_share"].get<double>(), 1.0 / 74, 1e-12);
@@ -309,7 +309,7 @@ TEST(Instance, TheResultHasTheReadBufferThatWouldHideTheLoad) {
   ScriptedRun run(with_dram(), kPerToken, kIteration, {session(0, {turn(10, 5), turn(3, 2, 100)})});
   run.run();
   // 15 tokens load in 3 ms a layer, 3 tokens compute in 0.6: 5 x 3 - 4 x 0.6 = 12.6 ms at 1 MB/s.
-  const Json buffer = metrics_report(std::array{&run.instance}, run.config,
+  const Json buffer = metrics_report(run.instance.requests(), std::array{&run.instance}, run.config,
                                      {})["read_buffer_to_hide_loading_bytes"];
   EXPECT_EQ(buffer["mean"], 12600);
   EXPECT_EQ(buffer["max"], 12600);
@@ -337,7 +337,8 @@ TEST(Instance, TheResultHasWhatBlocksWaste) {
   run.run();
   // The run ends before the second session is saved. The first one:
   // 15 tokens in a block of 16, then 20 in two: 1 and 12 tokens without KV, of 48.
-  const Json tier = metrics_report(std::array{&run.instance}, run.config, {})["tiers"]["dram"];
+  const Json tier = metrics_report(run.instance.requests(), std::array{&run.instance}, run.config,
+                                   {})["tiers"]["dram"];
   EXPECT_EQ(tier["block_waste_bytes"]["mean"], 6500);
   EXPECT_DOUBLE_EQ(tier["block_waste_share"], 13.0 / 48);
 }
@@ -349,7 +350,8 @@ TEST(Instance, TheResultHasWhatBlocksWasteWhateverIsReserved) {
   ScriptedRun run(config, kPerToken, kIteration,
                   {session(0, {turn(10, 5)}), session(1000, {turn(1, 1)})});
   run.run();
-  const Json tier = metrics_report(std::array{&run.instance}, run.config, {})["tiers"]["dram"];
+  const Json tier = metrics_report(run.instance.requests(), std::array{&run.instance}, run.config,
+                                   {})["tiers"]["dram"];
   EXPECT_EQ(tier["block_waste_bytes"]["mean"], 1000);
 }
 
@@ -528,7 +530,7 @@ TEST(Instance, AnOverflowKeepsItsShareOfImportantTokensAndTheirKv) {
   config.serving.keep_important_share = 0.5;
   ScriptedRun run = overflowing(config);
   run.run();
-  // Of the 30 tokens that would go, 15 stay: 45 + 50 fit.
+  // 15 of the 30 tokens to drop stay: 45 + 50 fit.
   EXPECT_EQ(run.request(0, 1).truncated, Tokens(15));
   EXPECT_EQ(run.request(0, 1).history, Tokens(45));
   EXPECT_EQ(run.request(0, 1).found.reused, Tokens(45));

@@ -123,7 +123,7 @@ TEST(TurnMetrics, TheReadBufferIsWhatEachLoadedTurnNeeded) {
   EXPECT_EQ(turns.read_buffer_bytes.maximum(), 96000);
   EXPECT_EQ(turns.read_buffer_bytes.count(), 2);
   EXPECT_DOUBLE_EQ(turns.read_buffer_bytes.mean(), 94000);
-  // Where computing takes longer, the first layer is left: 20 tokens of KV.
+  // If computing takes longer, the first layer is left: 20 tokens of KV.
   r.found.medium = Medium::dram;
   r.prefill_compute = for_ms(1000);
   turns.add(r);

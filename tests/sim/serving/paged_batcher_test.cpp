@@ -58,7 +58,7 @@ TEST(PagedBatcher, APromptJoinsTheDecodeOfTheOthers) {
     // fourth token, 30..44, and one iteration of both, 44..54, which is A's last. B's ends at 64.
     expect_times(run.request(0, 0), 0, 0, 10, 54);
     expect_times(run.request(1, 0), 25, 30, 44, 64);
-    // Of the 14 ms, 10 are decode.
+    // 10 of the 14 ms are decode.
     EXPECT_EQ(run.request(1, 0).prefill_compute, for_ms(4));
     EXPECT_EQ(run.instance.total_gpu_time().prefill, for_ms(14));
     EXPECT_EQ(run.instance.total_gpu_time().decode, for_ms(50));

@@ -308,7 +308,7 @@ TEST(SharedPrompts, LeaveTheirRoomToOtherRunningRequests) {
   EXPECT_EQ(admitted(Sharing::none), at_ms(40 + 19 * 10)) << "after the first has ended";
 }
 
-/// What overflows is the session's own history; the prompt stays where it is for others.
+/// The session's own history overflows. The prompt stays for others.
 TEST(SharedPrompts, StayStoredWhenASessionsHistoryIsCut) {
   RunConfig config = sharing(200);
   config.model.context_window = Tokens(100);

@@ -291,7 +291,7 @@ class CountingBackend final : public Backend {
 /// experts.
 [[nodiscard]] RunConfig with_windows(RunConfig config, std::uint64_t seed);
 
-/// What a policy hears of the lives of entries, such as "insert 3", "hit 3", "release 3 with 12"
+/// The calls that a policy gets about entries, such as "insert 3", "hit 3", "release 3 with 12"
 /// (tokens) and "remove 3", by key.
 using LifeLog = std::vector<std::string>;
 

@@ -1,4 +1,4 @@
-/// What holds of caches of prefixes in any order of requests.
+/// Identities of prefix caches, for any order of requests.
 
 #include <algorithm>
 #include <map>

@@ -15,6 +15,58 @@ T one_of(RandomStream& random, const std::array<T, N>& values) {
 
 bool coin(RandomStream& random) { return random.index(2) == 0; }
 
+/// Priorities, leaves, relief and filters.
+void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
+  const std::size_t pools = rules.pools.size();
+  if (rules.requests_in_first && pools > 1 && random.index(3) == 0) {
+    rules.pools.resize(2);
+    rules.edges.resize(1);
+    rules.pools[1].block = rules.pools[0].block;
+    rules.pools[1].shared = false;
+    rules.pools[1].eviction = rules.pools[1].eviction == "arc" ? "lru" : rules.pools[1].eviction;
+    rules.edges[0].write = Write::on_eviction;
+    rules.edges[0].exclusive = true;
+    rules.edges[0].promotes = true;
+    rules.edges[0].least_priority = random.index(3) == 0 ? 20 + 20 * random.index(2) : 0;
+    rules.duplicates = Duplicates::merged;
+  }
+  if (rules.requests_in_first && (rules.pools.size() == 1 || has_victims_behind(rules)) &&
+      coin(random)) {
+    rules.partial_reuse = true;
+    rules.keyless = Keyless::in_order;
+    rules.duplicates = Duplicates::merged;
+  }
+  rules.hit_cap_behind = random.index(3) == 0 ? HitCap::last_token : HitCap::none;
+  for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+    PoolRules& pool = rules.pools[i];
+    pool.lease_newcomers = random.index(3) > 0;
+    pool.leaves_only = pool.eviction != "arc" && random.index(3) == 0;
+    if (pool.eviction == "lru" && !(i == 1 && is_offload(rules)) && random.index(3) == 0) {
+      const Tokens border(1 + random.index(12));
+      pool.retention.push_back({.from = Tokens(random.index(border.value)),
+                                .to = border,
+                                .priority = 10 + 30 * random.index(3)});
+      if (coin(random)) {
+        pool.retention.push_back({.from = border + Tokens(random.index(6)),
+                                  .to = std::nullopt,
+                                  .priority = 30 * random.index(3)});
+      }
+    }
+    if (random.index(5) == 0) {
+      pool.relief = Relief{.from = 0.1 * static_cast<double>(4 + random.index(7)),
+                           .share = 0.1 * static_cast<double>(random.index(4)),
+                           .in_background = i == 0 || coin(random)};
+    }
+    if (i > 1 && rules.edges[i - 1].write == Write::with_compute && !rules.edges[i - 1].exclusive &&
+        coin(random)) {
+      rules.edges[i - 1].frequency =
+          FrequencyFilter{.least = 1 + random.index(4),
+                          .forget_every = SimDuration(5 + random.index(60)),
+                          .entries = 5 + random.index(100)};
+    }
+  }
+}
+
 /// Any policy chooses what leaves.
 void make_entries(StoreRules& rules, RandomStream& random) {
   const std::array<std::string, 10> policies{"lru", "fifo",   "lfu",   "mru",  "slru",
@@ -144,8 +196,10 @@ StoreRules random_rules(RandomStream& random) {
       pool.block = rules.pools.front().block;
     }
     make_entries(rules, random);
-  } else if (rules.requests_in_first && coin(random)) {
+  } else if (rules.requests_in_first && random.index(3) == 0) {
     make_nodes(rules, random);
+  } else if (random.index(3) > 0) {
+    make_rules_of_blocks(rules, random);
   }
   return rules;
 }
@@ -176,9 +230,12 @@ StoreRules random_nodes(RandomStream& random) {
 
 std::string describe(const StoreRules& rules) {
   std::string text = fmt::format(
-      "requests_in_first {} hit_cap {} publication {} duplicates {} keyless {}",
-      rules.requests_in_first, static_cast<int>(rules.hit_cap), static_cast<int>(rules.publication),
-      static_cast<int>(rules.duplicates), static_cast<int>(rules.keyless));
+      "requests_in_first {} loads_alone {} partial {} cap behind {} hit_cap {} publication {} "
+      "duplicates {} keyless {}",
+      rules.requests_in_first, rules.loads_alone, rules.partial_reuse,
+      static_cast<int>(rules.hit_cap_behind), static_cast<int>(rules.hit_cap),
+      static_cast<int>(rules.publication), static_cast<int>(rules.duplicates),
+      static_cast<int>(rules.keyless));
   for (const PoolRules& pool : rules.pools) {
     text += fmt::format(
         "\n  pool of {} x {}: unit {} {} {} insertion {} touch {} whole {} more {} ttl {} lease {} "
@@ -186,6 +243,15 @@ std::string describe(const StoreRules& rules) {
         pool.capacity, pool.block.value, static_cast<int>(pool.unit), pool.eviction, pool.admission,
         static_cast<int>(pool.insertion), static_cast<int>(pool.touch), pool.whole_need,
         pool.one_block_more, pool.ttl ? pool.ttl->ns : -1, pool.lease.ns, pool.round, pool.shared);
+    text += fmt::format(" leases newcomers {} leaves {}", pool.lease_newcomers, pool.leaves_only);
+    for (const Retention& range : pool.retention) {
+      text += fmt::format(" {} to {}: {}", range.from.value, range.to ? range.to->value : -1,
+                          range.priority);
+    }
+    if (pool.relief) {
+      text += fmt::format(" relief {} {} {}", pool.relief->from, pool.relief->share,
+                          pool.relief->in_background);
+    }
   }
   for (const EdgeRules& edge : rules.edges) {
     text += fmt::format(
@@ -193,6 +259,11 @@ std::string describe(const StoreRules& rules) {
         "in flight {}",
         static_cast<int>(edge.write), edge.uses, edge.exclusive, static_cast<int>(edge.no_room),
         edge.promotes, edge.prompts_only, edge.least_load.value, edge.most_in_flight);
+    text += fmt::format(" least priority {}", edge.least_priority);
+    if (edge.frequency) {
+      text += fmt::format(" frequency {} {} {}", edge.frequency->least,
+                          edge.frequency->forget_every.ns, edge.frequency->entries);
+    }
   }
   return text;
 }
@@ -256,10 +327,10 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     bool loads = false;
   };
   std::vector<Held> held;
-  /// Of an offload: requests that were released and have not ended, and copies by instance.
+  /// An offload's released requests that have not ended, and copies by instance.
   std::vector<Held> released;
   std::vector<std::pair<std::size_t, std::uint32_t>> copies;
-  /// Of storage behind nodes, by instance.
+  /// Fetches of storage behind nodes, by instance.
   std::vector<std::pair<std::size_t, Prefetch>> fetches;
   const bool has_nodes = rules.pools.front().unit == EvictionUnit::node;
   const bool has_storage = has_nodes && rules.pools.size() > 2;

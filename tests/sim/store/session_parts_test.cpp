@@ -94,8 +94,8 @@ struct PartsStore : Store {
     tiers.want(Bytes(0));
     return times;
   }
-  /// Where a turn would find the session's KV now: what is in HBM, then what is only in DRAM, then
-  /// what is only on the SSD.
+  /// A turn would find these tokens now: those in HBM, those only in DRAM, and those only on the
+  /// SSD.
   void expect_held(SessionSlot slot, std::int64_t hbm, std::int64_t dram, std::int64_t ssd = 0) {
     const Tokens here = backend.held(EntryKey{slot}, Medium::hbm);
     const Tokens in_dram = std::max(here, backend.held(EntryKey{slot}, Medium::dram));
@@ -189,7 +189,7 @@ TEST(SessionParts, DramDropsTailsByTheSameRule) {
   // 2.
   EXPECT_EQ(s.make_room(14), (Times{24, 26, 28, 29, 30}));
   s.take(kC, 14, 0);
-  // Of A a head of 1, a middle of 2, and a tail of 5 that was dropped.
+  // A has a head of 1, a middle of 2, and a dropped tail of 5.
   s.expect_held(kA, 1, 2);
   s.expect_held(kB, 1, 3);
 }

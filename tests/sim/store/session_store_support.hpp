@@ -120,7 +120,7 @@ struct Store {
   static constexpr std::uint64_t kManagersTimer = 1;
 
   RunConfig config;
-  /// Of the policy "told".
+  /// Calls of the policy "told".
   LifeLog lives;
   PolicyRegistry registry = policies_and_told(lives);
   ConstantTiming timing{kMillisecond, kMillisecond};
@@ -197,7 +197,7 @@ struct Store {
   }
   void dequeue() { tiers.on_dequeued(queue.pop()); }
 
-  /// What the tier's account says now, in tokens; takes 1 ms.
+  /// The tier's account now, in tokens; takes 1 ms.
   [[nodiscard]] double used(std::size_t tier) {
     const Int128 before = tiers.counters(tier).occupancy_byte_ns;
     until(backend.now() + kMillisecond);

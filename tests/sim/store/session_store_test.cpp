@@ -375,7 +375,7 @@ TEST(SessionStore, AHitOnAnEntryOnItsWayOutRescuesIt) {
     s.drain();
     s.save(kA, 10);  // B goes for it
     s.drain();
-    // What was written of A is only worth keeping in an inclusive tier.
+    // The written part of A is kept only in an inclusive tier.
     EXPECT_EQ(s.used(1), inclusive ? 20 : 10);
     expect_found(s.admit(kA, 10), 10, Medium::dram);
     expect_found(s.admit(kB, 10), 10, Medium::ssd);

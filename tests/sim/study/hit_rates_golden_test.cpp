@@ -129,7 +129,7 @@ TEST(HitRatesOfRealConversations, ArePinned) {
   }
 }
 
-/// What must hold beside the pinned values, whatever they are.
+/// Relations that hold for any pinned values.
 TEST(HitRatesOfRealConversations, RankTheSystemsAsThePaperDoes) {
   for (const char* ssd : {"2TiB", "10TiB"}) {
     const double aware =
@@ -143,8 +143,8 @@ TEST(HitRatesOfRealConversations, RankTheSystemsAsThePaperDoes) {
   }
 }
 
-/// What must hold beside the bands: more storage never loses hits by points, and the look-ahead is
-/// worth something only where a queue forms.
+/// Relations beside the bands: more storage never loses hits by points, and the look-ahead is worth
+/// something only where a queue forms.
 TEST(HitRatesOfTheGenerator, RiseWithStorageAndNeedAQueue) {
   double last = 0;
   for (const char* ssd : {"1TiB", "2TiB", "5TiB", "10TiB", "20TiB"}) {

@@ -22,7 +22,7 @@ RunConfig run_of(const std::string& model, const std::vector<std::string>& more 
 TEST(ModelPresets, RunOnEightGpus) {
   for (const std::string& model : config_names("models")) {
     SCOPED_TRACE(model);
-    // Of 40 heads and of 4, 8 GPUs are no divisor.
+    // 8 GPUs divide neither 40 heads nor 4.
     const ModelConfig shape = load_model(model);
     const bool splits = shape.attention_heads % 8 == 0;
     const RunConfig config = run_of(model, {splits ? "/hardware/gpus=8" : "/hardware/gpus=4"});

@@ -1,5 +1,5 @@
-/// What a hit has to do with time: a turn whose history is found is served sooner, one whose
-/// history is not found is served as if nothing were stored, and totals follow.
+/// Hits and time: a turn whose history is found is served sooner, one whose history is not found is
+/// served as if nothing were stored, and totals follow.
 
 #include <algorithm>
 #include <map>
@@ -76,7 +76,7 @@ TEST(Hits, ServeATurnSoonerAndMissesServeItAsIfNothingWereStored) {
 }
 
 TEST(Hits, SaveGpuTimeAndShortenTheTimeToTheFirstToken) {
-  // Where the GPUs decode all the time, caching saves them nothing.
+  // If the GPUs decode all the time, caching saves them nothing.
   std::vector<std::string> settings = kModest;
   settings.emplace_back("/workload/arrival_rate=0.3/s");
   const Observed without = run("recompute", settings);
@@ -333,7 +333,7 @@ TEST(Compare, FindsBadInputBeforeTheFirstRun) {
   ASSERT_EQ(unknown.size(), 1U);
   EXPECT_EQ(unknown[0].rfind("--systems: /system: expected one of ", 0), 0U) << unknown[0];
   EXPECT_NE(unknown[0].find("(did you mean \"attentionstore\"?)"), std::string::npos) << unknown[0];
-  // What is wrong with every column is said once.
+  // A problem of every column is reported once.
   const auto same = problems({"recompute", "attentionstore"}, {"/serving/slots=0"});
   ASSERT_EQ(same.size(), 1U);
   EXPECT_EQ(same[0], "--set: /serving/slots: expected a whole number >= 1 and <= 4096, got 0");

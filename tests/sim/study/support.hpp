@@ -29,7 +29,7 @@ namespace kvtier::test {
 /// Everything of a result but `config`, as text.
 [[nodiscard]] std::string outcome(const Json& result);
 
-/// What holds for every result of a timed run, whatever the system (non-fatal failures).
+/// Invariants of every result of a timed run, for any system (non-fatal failures).
 void expect_result_invariants(const Json& result);
 
 /// Keeps every finished turn in order of finishing.

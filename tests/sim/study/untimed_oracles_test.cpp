@@ -1,11 +1,11 @@
 /// Untimed replays against models written here, which share nothing with the session store: lists,
 /// sets, stack distances and gaps over the same order of accesses.
 ///
-/// What makes the models exact: no history is ever cut (the window is larger than any session), so
-/// an entry is found whole or not at all; every entry is charged the same, so a capacity is a
-/// number of entries; and a turn that misses stores its session anew, like a cache that fills on
-/// demand. An entry leaves an exclusive tier when its turn is admitted and comes back at the turn's
-/// end, before the next access, so nothing is evicted in between.
+/// The models are exact for these reasons: no history is ever cut (the window is larger than any
+/// session), so an entry is found whole or not at all; every entry is charged the same, so a
+/// capacity is a number of entries; and a turn that misses stores its session anew, like a cache
+/// that fills on demand. An entry leaves an exclusive tier when its turn is admitted and comes back
+/// at the turn's end, before the next access, so nothing is evicted in between.
 
 #include <algorithm>
 #include <list>

@@ -26,7 +26,7 @@ enum class Placement { dram, ssd };
 /// One tier, where every entry is charged a whole window.
 [[nodiscard]] RunConfig one_tier(Placement place, const std::string& eviction, std::int64_t entries,
                                  std::int64_t seed = 1);
-/// What it charges an entry.
+/// Charge of an entry.
 [[nodiscard]] Bytes entry_size(const RunConfig& config);
 
 struct Replay {

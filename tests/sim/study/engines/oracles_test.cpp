@@ -1,4 +1,4 @@
-/// What the engines' own code finds, request by request.
+/// Hits of the engines' own code, request by request.
 
 #include <algorithm>
 #include <filesystem>

@@ -85,9 +85,9 @@ TEST(BatchPrefillTimes, FollowThePipeline) {
   EXPECT_EQ(times.preloading_seconds[40], times.preloading_seconds[39]);
 }
 
-/// Of 40 layers, 15 in the buffer: at best 25 loads take as long as 39 computes, and then the job
-/// takes 40 computes of the 40 + 40 x 39 / 25 without pre-loading, 39 %. The 61 % less of figure 19
-/// is that limit, which the fixed time of an iteration keeps out of reach.
+/// 40 layers, 15 of them in the buffer: at best 25 loads take as long as 39 computes. The request
+/// then takes 40 computes of the 40 + 40 x 39 / 25 without pre-loading, 39 %. The 61 % less of
+/// figure 19 is that limit, which the fixed time of an iteration keeps out of reach.
 TEST(BatchPrefillTimes, CannotGainMoreThanFigure19Says) {
   double best = 0;
   for (int percent = 1; percent <= 100; ++percent) {

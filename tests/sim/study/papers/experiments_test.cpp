@@ -214,9 +214,9 @@ TEST(ReuseOrRecompute, LoadsAtTheBandwidthOfTheMediumThatHoldsTheKv) {
   const double compute = reload("cxl")["reload"]["ttft_seconds"].get<double>() - 1.048576 / 64;
   EXPECT_NEAR(reload("dram")["reload"]["ttft_seconds"], compute + 1.048576 / 26, 1e-7);
   EXPECT_NEAR(reload("ssd")["reload"]["ttft_seconds"], compute + 1.048576 / 5, 1e-7);
-  // What is left is the prefill of one token after 2,000. It is bound by memory at 0.85 x 1,555
-  // GB/s: 32 layers of 2 x (4 x 4,096^2 + 3 x 4,096 x 11,008) B of weights (306.223 us) and 2,002
-  // tokens x 16,384 B of KV (24.816 us), a head of 2 x 32,000 x 4,096 B (198.331 us), and 4 ms.
+  // The rest is the prefill of one token after 2,000. It is bound by memory at 0.85 x 1,555 GB/s:
+  // 32 layers of 2 x (4 x 4,096^2 + 3 x 4,096 x 11,008) B of weights (306.223 us) and 2,002 tokens
+  // x 16,384 B of KV (24.816 us), a head of 2 x 32,000 x 4,096 B (198.331 us), and 4 ms.
   EXPECT_NEAR(compute, 0.01479159, 1e-7);
   // From the SSD it is slower than computing again, and other jobs of the host slow DRAM alone.
   EXPECT_GT(reload("ssd")["reload"]["ttft_seconds"], reload("ssd")["recompute"]["ttft_seconds"]);

@@ -108,7 +108,26 @@ TEST_F(Planning, FindsTheCheapestOfTwoTiers) {
   EXPECT_NEAR(second.dollars_per_hour, 5.6, 1e-9);
 }
 
-// What a short run finds decides where the search begins, not where it ends.
+// Two requests come at a time, and an instance runs one. Two instances serve them at once if they
+// take turns, with a GPU price of 1 $ and two GPUs each: 4 $ an hour.
+TEST_F(Planning, ChoosesTheNumberOfInstancesAndTheirRouter) {
+  std::string log = "arrival,input_tokens,output_tokens,session\n";
+  for (int i = 0; i < 20; ++i) {
+    log += fmt::format("{},500,8,a{}\n{},500,8,b{}\n", 1000 * i, i, 1000 * i, i);
+  }
+  dir_.write("pairs.csv", log);
+  const PlanResult result = planned(R"("set": {"/workload/trace": "pairs.csv",
+      "/system": "recompute", "/serving/slots": 1},
+      "axes": [{"name": "instances", "key": "/cluster/instances", "values": [1, 2, 3]},
+               {"name": "router", "key": "/cluster/router", "values": ["random", "round_robin"]}],
+      "slo": ["queueing_seconds.p99<=0.001"])");
+  ASSERT_TRUE(result.cheapest);
+  const PlanTrial& trial = result.trials[*result.cheapest];
+  EXPECT_EQ(trial.labels, (Lines{"2", "round_robin"}));
+  EXPECT_NEAR(trial.dollars_per_hour, 4, 1e-9);
+}
+
+// A short run decides where the search begins, not where it ends.
 TEST_F(Planning, FindsTheSameFromAnywhere) {
   for (const char* screening : {"0.01", "0.5", "1"}) {
     const PlanResult result =

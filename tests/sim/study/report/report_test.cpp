@@ -443,7 +443,7 @@ TEST_F(Reporting, NamesWhatReproductionsAndValidationsLack) {
                    "m.json: /points/0/labels/0: expected a string, got 1"});
 }
 
-// What is of another type than it should be is not there; nothing else suffers.
+// Values of a wrong type are left out; all others are shown.
 TEST_F(Reporting, LeavesOutWhatIsNoNumber) {
   Json json = result("lru", "8GiB", 0.5);
   json["occupancy"] = {{"seconds", 3}, {"bytes", {{"dram", {1}}}}};

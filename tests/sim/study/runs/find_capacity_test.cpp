@@ -143,8 +143,8 @@ TEST(FindCapacity, OfTwoConditionsIsThatOfTheStricter) {
 
 TEST(FindCapacity, SaysWhenALowerRateMissesTheSlo) {
   std::vector<std::string> settings = constant_service(2000);
-  // Where the search begins the server is busy for more than 60 % of the time, at half of what it
-  // finds for less.
+  // The server is busy for more than 60 % of the time where the search begins, and for less at half
+  // of its result.
   settings.emplace_back("/workload/arrival_rate=1/s");
   const ResolvedConfig config = server(settings);
   const CapacitySearch capacity =

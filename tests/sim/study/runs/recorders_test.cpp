@@ -412,7 +412,7 @@ TEST_F(SmallTimeline, SavesThePromptDuringDecode) {
   EXPECT_EQ(saves_[0]["args"]["session"], 0);
   EXPECT_EQ(begin_of(saves_[0]), end_of(gpu_[kPrefillOf0]));
   EXPECT_TRUE(within(saves_[0], gpu_[kDecodeOf0]));
-  // What decode made follows when the turn has ended, while the next job's prefill runs.
+  // The KV of decode follows when the turn has ended, while the next request's prefill runs.
   EXPECT_EQ(saves_[1]["args"]["session"], 0);
   EXPECT_TRUE(within(saves_[1], gpu_[kPrefillOf1]));
 }

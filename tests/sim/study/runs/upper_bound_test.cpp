@@ -38,7 +38,7 @@ bool fits(const Intervals& intervals, std::uint32_t chosen, double capacity) {
   return true;
 }
 
-/// Of all choices.
+/// The best of all choices.
 std::int64_t optimum(const Intervals& intervals, double capacity) {
   std::int64_t best = 0;
   for (std::uint32_t chosen = 0; chosen < 1U << intervals.size(); ++chosen) {
@@ -269,7 +269,7 @@ TEST(UpperBound, IsNearTheGreedyOneOnLongTraces) {
   }
 }
 
-/// Where Belady is the optimum, of turns it is the bound; its tokens are not the most.
+/// If Belady is optimal, its hits of turns equal the bound; its tokens are not the most.
 TEST(UpperBound, IsBeladysWhereThatIsTheOptimum) {
   RunConfig config = one_tier(Placement::dram, "lru", 30);
   const Json result = simulate_untimed(config, builtin_policies());

@@ -193,7 +193,7 @@ TEST_F(Sweeping, WritesALineForEachPointAndReplication) {
     EXPECT_EQ(line["replication"], i % 2);
     EXPECT_EQ(line["seed"], 1 + i % 2);
     EXPECT_EQ(line["axes"], Json({{"system", i < 2 ? "recompute" : "attentionstore"}}));
-    // What `simulate` says of the same config and seed.
+    // The result of `simulate` for the same config and seed.
     RunConfig config = all[i / 2].resolved->config;
     config.seed += static_cast<std::int64_t>(i % 2);
     const Json alone = simulate(config, builtin_policies());
@@ -294,7 +294,7 @@ TEST_F(Sweeping, TakesLinesOfShardsThatWereDoneElsewhere) {
   for (const char* name : {"sweep.json", "results.jsonl", "results.csv"}) {
     EXPECT_EQ(file(std::string("joined/") + name), file(std::string("whole/") + name)) << name;
   }
-  // What is missing is run, what belongs to no run is not taken.
+  // Missing points are run. Lines of no point are not taken.
   joining.done.erase(joining.done.begin(), joining.done.begin() + 2);
   joining.done.push_back(R"({"point": 7, "replication": 0, "metrics": {}})");
   EXPECT_EQ(run("completed", joining).runs, 2);
@@ -740,7 +740,7 @@ TEST_F(Sweeping, NamesColumnsThatNoResultHas) {
 
 // ---- Sampled axes ----
 
-/// What axis `axis` of a sweep sets for key number `key` of each point.
+/// The value that axis `axis` of a sweep sets for key number `key`, for each point.
 std::vector<Json> drawn(const Sweep& sweep, std::size_t key, std::size_t axis = 0) {
   std::vector<Json> values;
   for (const AxisValue& value : sweep.axes.at(axis).values) {
@@ -769,7 +769,7 @@ TEST_F(Sweeping, DrawsOneOfEachPartForALatinHypercube) {
   }
 }
 
-// Of 1,000 parts of a log scale from 1 to 100, half are below 10; of a linear one 9/99.
+// Half of 1,000 parts of a log scale from 1 to 100 are below 10; of a linear one 9/99.
 TEST_F(Sweeping, SpreadsLogarithmsOnALogScale) {
   sweep(R"({"name": "p", "sample": "latin_hypercube", "points": 1000, "keys": [
     {"key": "/a", "from": 1.0, "to": 100.0, "scale": "log"},

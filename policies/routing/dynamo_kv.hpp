@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sim/policy/policy.hpp"
+#include "sim/policy/routing.hpp"
+
+namespace kvtier {
+
+/// Weights of Dynamo's cost, under Dynamo's names.
+struct DynamoWeights {
+  double overlap_score_credit = 1;
+  double overlap_score_credit_decay = 0;
+  double prefill_load_scale = 1;
+  double host_cache_hit_weight = 0.75;
+  double disk_cache_hit_weight = 0.25;
+  double shared_cache_multiplier = 0;
+  double active_request_weight = 0;
+};
+
+/// An instance as Dynamo's cost sees it for one request; amounts in blocks.
+struct DynamoCandidate {
+  /// The request's blocks on the GPU from the start on, then those that follow in host memory, then
+  /// those that follow on disk; and those of the shared pool beyond the GPU's.
+  std::int64_t device = 0;
+  std::int64_t host = 0;
+  std::int64_t disk = 0;
+  std::int64_t shared = 0;
+  /// Prefill load of requests without a first token, and that of the candidate with the least.
+  double active_prefill = 0;
+  double active_prefill_min = 0;
+  /// Blocks of all its requests with this one, each counted once.
+  double decode = 0;
+  std::int64_t requests = 0;
+};
+
+/// The cost of a candidate for a request of so many blocks. A decode instance does no prefill:
+/// blocks that it holds need not be counted against its load.
+[[nodiscard]] double dynamo_cost(const DynamoWeights& weights, RoutingPhase phase,
+                                 double request_blocks, const DynamoCandidate& candidate);
+
+[[nodiscard]] PolicyKind<RoutingPolicy> dynamo_kv_routing();
+
+}  // namespace kvtier

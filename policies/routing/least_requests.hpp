@@ -1,0 +1,10 @@
+#pragma once
+
+#include "sim/policy/policy.hpp"
+#include "sim/policy/routing.hpp"
+
+namespace kvtier {
+
+[[nodiscard]] PolicyKind<RoutingPolicy> least_requests_routing();
+
+}  // namespace kvtier

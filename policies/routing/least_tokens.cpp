@@ -1,0 +1,36 @@
+// Least tokens: the instance with the fewest prompt tokens to prefill goes first; of equal ones
+// that with the fewest requests, and of those any. Long prompts count for what they are. What
+// caches hold of the prompts is not seen. O(n) per request among n instances.
+#include "policies/routing/least_tokens.hpp"
+
+#include <utility>
+
+#include "sim/policy/cheapest_instances.hpp"
+
+namespace kvtier {
+namespace {
+
+class LeastTokensRouting final : public RoutingPolicy {
+ public:
+  InstanceId choose(const RoutedRequest&, const RoutingView& view) override {
+    return cheapest(view, [&](InstanceId instance) {
+      const InstanceLoad& load = view.load(instance);
+      return std::pair(load.prefill_tokens, load.requests);
+    });
+  }
+};
+
+}  // namespace
+
+PolicyKind<RoutingPolicy> least_tokens_routing() {
+  return {.name = "least_tokens",
+          .summary =
+              "the instance with the fewest prompt tokens to prefill, of equal ones that with the "
+              "fewest requests",
+          .source = "least work by the length of prompts",
+          .knowledge = Knowledge::online,
+          .parameters = {},
+          .make = [](const PolicyParameters&) { return std::make_unique<LeastTokensRouting>(); }};
+}
+
+}  // namespace kvtier

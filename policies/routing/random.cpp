@@ -1,0 +1,28 @@
+// Random: every instance is as likely as any other. Loads stay uneven, and a session's turns find
+// its prefix on another instance by chance alone. The baseline of every comparison of routers.
+// O(1) per request.
+#include "policies/routing/random.hpp"
+
+namespace kvtier {
+namespace {
+
+class RandomRouting final : public RoutingPolicy {
+ public:
+  InstanceId choose(const RoutedRequest&, const RoutingView& view) override {
+    const auto count = static_cast<std::int64_t>(view.candidates.size());
+    return view.candidates[static_cast<std::size_t>(view.random->index(count))];
+  }
+};
+
+}  // namespace
+
+PolicyKind<RoutingPolicy> random_routing() {
+  return {.name = "random",
+          .summary = "any instance, each as likely as the others",
+          .source = "the baseline; Dynamo and SGLang have it",
+          .knowledge = Knowledge::online,
+          .parameters = {},
+          .make = [](const PolicyParameters&) { return std::make_unique<RandomRouting>(); }};
+}
+
+}  // namespace kvtier

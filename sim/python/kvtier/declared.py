@@ -1,0 +1,66 @@
+"""What is known of policies written in Python."""
+
+import dataclasses
+import re
+
+from . import _core
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter of a policy; configs give it as {"policy": NAME, PARAMETER: VALUE}, and the class
+    gets it as a keyword argument of its constructor if a config does."""
+
+    name: str
+    documentation: str
+    unit: str
+    minimum: float
+    maximum: float
+    default: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """What kvtier knows of a policy."""
+
+    kind: str
+    name: str
+    policy: type
+    base: type
+    summary: str
+    source: str
+    knowledge: str
+    parameters: tuple
+    parts_of_entries: bool
+
+
+# What this process, and the workers of its sweeps, can name in configs; by kind and name.
+_declarations = {}
+
+_KNOWLEDGE = ("online", "look_ahead", "oracle")
+
+
+def register(kind, base, name, policy, summary, source, knowledge, parameters, parts_of_entries):
+    """Notes a policy of the kind, whose classes are subclasses of `base`."""
+    if not (isinstance(policy, type) and issubclass(policy, base)):
+        raise TypeError(f"expected a subclass of kvtier.{base.__name__}, got {policy!r}")
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise ValueError(f"expected a name of small letters, digits and underscores, got {name!r}")
+    if name in _core.policies([], [])[kind]:
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise ValueError(f"kvtier has {article} {kind} policy of the name {name!r} already")
+    if knowledge not in _KNOWLEDGE:
+        raise ValueError(f"knowledge: expected one of {', '.join(_KNOWLEDGE)}, got {knowledge!r}")
+    text = summary or (policy.__doc__ or name).strip().splitlines()[0]
+    _declarations[kind, name] = Declaration(kind, name, policy, base, text, source, knowledge,
+                                            tuple(parameters), parts_of_entries)
+
+
+def unregister(kind, name):
+    """Forgets a policy that was registered."""
+    del _declarations[kind, name]
+
+
+def declarations():
+    """What is registered, in order."""
+    return list(_declarations.values())

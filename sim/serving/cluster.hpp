@@ -1,0 +1,222 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sim/backend/shared_links.hpp"
+#include "sim/backend/simulated_backend.hpp"
+#include "sim/core/event_queue.hpp"
+#include "sim/serving/cluster_router.hpp"
+#include "sim/serving/instance.hpp"
+#include "sim/serving/instance_series.hpp"
+#include "sim/serving/next_times.hpp"
+#include "sim/serving/simulate.hpp"
+#include "sim/serving/slow_timing.hpp"
+
+namespace kvtier {
+
+/// The clock of a cluster's users: timers alone.
+class UserClock final : public Backend {
+ public:
+  Completion wait() override;
+  [[nodiscard]] bool pending() const override { return !timers_.empty(); }
+  [[nodiscard]] SimTime next_time() const { return timers_.empty() ? kNever : timers_.top().time; }
+  void set_now(SimTime now) { now_ = now; }
+  void set_timer(SimTime at, std::uint64_t payload) override;
+  /// A timer of the cluster itself, behind those of users at its time.
+  void set_own_timer(SimTime at, std::uint64_t payload) { timers_.push(at, 1, payload); }
+  /// From here on the timer of a turn that is due now is kept for release().
+  void hold() { holds_ = true; }
+  [[nodiscard]] std::optional<SessionSlot> release();
+
+  TransferId start_transfer(const TransferCommand&) override;
+  [[nodiscard]] bool extend_transfer(TransferId, Bytes, Tokens, Tokens) override { return false; }
+  void start_prefill(const PrefillCommand&) override {}
+  void start_iteration(const IterationCommand&) override {}
+  [[nodiscard]] IterationTime iteration_time() const override { return {}; }
+  void start_decode(const DecodeCommand&) override {}
+  void stop_decode() override {}
+
+ private:
+  EventQueue timers_;
+  bool holds_ = false;
+  std::optional<SessionSlot> held_;
+};
+
+/// Several instances on one clock behind a router (/cluster). Users send each turn to the router,
+/// which dispatches it to an instance. An instance is a batcher with its store on a backend of its
+/// own; the one whose next event is the earliest goes on. At one time, turns arrive first.
+///
+/// In a system of blocks, or without stored KV, any instance can serve a session's next turn.
+/// Otherwise a session stays on the instance that served its first one.
+///
+/// With /cluster/disaggregation the first instances prefill and the others decode. A turn's prompt
+/// is computed on one of the former, its KV crosses the network when one of the latter has memory
+/// for it, and leaves the first one then.
+class Cluster final : private Dispatcher {
+ public:
+  struct Setup {
+    const RunConfig* config = nullptr;
+    const PolicyRegistry* registry = nullptr;
+    const TimingModel* timing = nullptr;
+    SessionSource* sessions = nullptr;
+    RunObserver* observer = nullptr;
+    DecodeStepping stepping = DecodeStepping::closed_form;
+    std::function<void(std::int64_t)> progress;
+  };
+  explicit Cluster(const Setup& setup);
+  ~Cluster() override;
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  /// Runs every session to its end and every transfer to completion. Throws ConfigError for a
+  /// request that no instance will ever serve.
+  void run();
+
+  /// The users, with what was counted of all turns.
+  [[nodiscard]] Requests& users() { return users_; }
+  /// Instances by number; one that was lost and came back is in the list twice, the second time
+  /// with the same number.
+  struct Served {
+    std::int64_t number;
+    Instance* instance;
+    const SimulatedBackend* backend;
+    std::vector<LinkCounters> before;
+    std::vector<LinkCounters> after;
+    bool lost;
+  };
+  [[nodiscard]] std::vector<Served> served();
+  [[nodiscard]] InstanceSeries& series(std::int64_t number) {
+    return series_[static_cast<std::size_t>(number)];
+  }
+  /// KV of prompts that was sent to another instance.
+  struct Transfers {
+    /// Prompts that a prefill instance computed, and those that a decode instance did.
+    std::int64_t apart = 0;
+    std::int64_t local = 0;
+    Bytes bytes;
+    /// From the end of a prefill until the decode instance has memory, and from then on until KV is
+    /// there.
+    Histogram room_ns;
+    Histogram transfer_ns;
+  };
+  [[nodiscard]] const Transfers& transfers() const { return transfers_; }
+  /// Requests that were sent again because their instance was lost.
+  [[nodiscard]] std::int64_t sent_again() const { return sent_again_; }
+
+ private:
+  struct Member;
+  /// A turn in work, by its session's place among the users.
+  enum class Stage : std::uint8_t { whole, prefill, decode };
+  struct Turn {
+    TurnContent content;
+    Stage stage = Stage::whole;
+    SimTime arrived;
+    std::uint64_t id = 0;
+    InstanceId instance;
+    /// Its place at the instance, or that of its session.
+    std::optional<SessionSlot> slot;
+    bool in_flight = false;
+    bool admitted = false;
+  };
+  /// A turn whose prompt may be computed elsewhere: where, and how; when that ended, and when
+  /// its transfer began; the instance that decodes, and the turn's number at its router.
+  struct Apart {
+    InstanceId prefiller;
+    RequestRecord prefilled;
+    SimTime since;
+    InstanceId decoder;
+    std::uint64_t decode_id = 0;
+  };
+
+  // Dispatcher
+  void on_admitted(std::uint32_t request) override;
+  void on_first_token(std::uint32_t request) override;
+  void fetch(std::uint32_t request, Tokens tokens) override;
+  bool on_finished(std::uint32_t request, const RequestRecord& record) override;
+
+  void step();
+  void step_instance();
+  void on_timer(std::uint64_t payload);
+  void arrive(SessionSlot slot);
+  /// Sends the turn to an instance.
+  void place(SessionSlot slot);
+  /// The same where prefill and decode are apart.
+  void place_apart(SessionSlot slot, const ClusterRouter::Request& request);
+  /// Whether the decode instance computes the prompt.
+  [[nodiscard]] bool prefills_itself(InstanceId decoder, const Context& prompt);
+  void end_prefill(SessionSlot slot, const RequestRecord& record);
+  void step_network();
+  /// The KV that a turn's decode instance waited for is there.
+  void finish_transfer(SessionSlot slot);
+  void let_go_prefilled(SessionSlot slot);
+  [[nodiscard]] ClusterRouter& router_of(InstanceId instance) {
+    return instance.value < first_decoder_ ? router_ : *decode_router_;
+  }
+  /// The instance's number in its group.
+  [[nodiscard]] InstanceId in_group(InstanceId instance) const {
+    return instance.value < first_decoder_ ? instance : InstanceId{instance.value - first_decoder_};
+  }
+  [[nodiscard]] InstanceLoad& load(InstanceId instance) {
+    return router_of(instance).load(in_group(instance));
+  }
+  void tell_routers_time();
+  void dispatch(SessionSlot slot, Member& member);
+  [[nodiscard]] std::unique_ptr<Member> make_member(InstanceId instance);
+  void begin_measurement();
+  void end_measurement();
+  void lose(std::size_t fault);
+  void notice(std::size_t fault);
+  void come_back(std::size_t fault);
+  void set_speeds(InstanceId instance);
+  /// The instance may hold blocks of the stream and of those that it forks from.
+  void note_holder(StreamId stream, InstanceId instance);
+  [[nodiscard]] bool remembers(StreamId stream) const;
+  void count_requests(InstanceId instance);
+
+  const RunConfig& config_;
+  const PolicyRegistry& registry_;
+  const TimingModel& timing_;
+  SessionSource& source_;
+  RunObserver* observer_;
+  DecodeStepping stepping_;
+  bool of_blocks_;
+  bool routes_turns_;
+  UserClock clock_;
+  Requests users_;
+  Contexts contexts_;
+  /// The first instance that only decodes.
+  std::uint32_t first_decoder_;
+  ClusterRouter router_;
+  std::optional<ClusterRouter> decode_router_;
+  std::optional<SharedLinks> network_;
+  Bytes bytes_per_token_;
+  Transfers transfers_;
+  NextTimes next_;
+  /// By number; the current one, and those that were lost.
+  std::vector<std::unique_ptr<Member>> members_;
+  std::vector<std::unique_ptr<Member>> lost_;
+  std::vector<InstanceSeries> series_;
+  std::vector<std::unique_ptr<SlowTiming>> slow_;
+  std::vector<Turn> turns_;
+  /// With /cluster/disaggregation, as turns_.
+  std::vector<Apart> apart_;
+  /// By stream: the instances that may hold blocks of it. Those of the stream that it forks from
+  /// are among that one's, too.
+  std::vector<std::vector<std::uint32_t>> holders_;
+  /// They wait for an instance that lives.
+  std::vector<SessionSlot> parked_;
+  std::int64_t in_flight_ = 0;
+  std::int64_t sent_again_ = 0;
+  /// The instance whose event is in work.
+  std::size_t stepping_instance_ = SIZE_MAX;
+  std::vector<bool> noticed_;
+};
+
+/// `simulate` of a cluster, also of one instance.
+[[nodiscard]] Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
+                                    const RunOptions& options);
+
+}  // namespace kvtier

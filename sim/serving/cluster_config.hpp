@@ -1,0 +1,139 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "sim/core/config.hpp"
+#include "sim/store/tier_config.hpp"
+
+/// The keys of /cluster: several instances on one clock, behind a router.
+namespace kvtier {
+
+/// An instance that is lost. Its requests go to other instances when the router knows.
+struct LostInstanceConfig {
+  std::int64_t instance = 0;
+  SimDuration at{0};
+  std::optional<SimDuration> back;
+  SimDuration noticed_after{0};
+
+  friend bool operator==(const LostInstanceConfig&, const LostInstanceConfig&) = default;
+};
+template <class V>
+void describe(V& v, LostInstanceConfig& c) {
+  v.field("instance", c.instance, "Number of the instance, from 0.", required(at_least(0)));
+  v.field("at", c.at, "When it is lost, with its memory and all requests on it.",
+          required(non_negative()));
+  v.field("back", c.back, "When it comes back, empty; \"none\": never.", or_word("none"));
+  v.field(
+      "noticed_after", c.noticed_after,
+      "After so long the router knows. Until then it sends requests to the instance, which wait "
+      "there. When it knows, all of them are sent to other instances and start over.",
+      non_negative());
+}
+
+/// An instance whose GPUs are slow for some time.
+struct SlowInstanceConfig {
+  std::int64_t instance = 0;
+  SimDuration from{0};
+  std::optional<SimDuration> until;
+  double factor = 2;
+
+  friend bool operator==(const SlowInstanceConfig&, const SlowInstanceConfig&) = default;
+};
+template <class V>
+void describe(V& v, SlowInstanceConfig& c) {
+  v.field("instance", c.instance, "Number of the instance, from 0.", required(at_least(0)));
+  v.field("from", c.from, "GPU work that starts from then on is slow.", non_negative());
+  v.field("until", c.until, "And from then on is not; \"none\": it stays slow.", or_word("none"));
+  v.field("factor", c.factor, "Its time over the usual one.", required(between(1, 1000)));
+}
+
+/// The network between instances.
+struct NetworkConfig {
+  BytesPerSecond rate{0};
+  SimDuration latency{10'000};
+  std::optional<BytesPerSecond> core;
+
+  friend bool operator==(const NetworkConfig&, const NetworkConfig&) = default;
+};
+template <class V>
+void describe(V& v, NetworkConfig& c) {
+  v.field("rate", c.rate, "What each instance sends, and what it receives, at most.",
+          required(positive()));
+  v.field("latency", c.latency, "Of each transfer, behind its bytes.", non_negative());
+  v.field("core", c.core,
+          "What all transfers together get, an oversubscribed core; \"none\": no limit.",
+          or_word("none", positive()));
+}
+
+/// Which prompts a prefill instance computes.
+enum class PrefillDecision {
+  always,   // all
+  net_new,  // those of which the decode instance lacks much (Dynamo's isl_bounding)
+};
+constexpr auto enum_names(PrefillDecision) {
+  return std::array{std::pair{"always", PrefillDecision::always},
+                    std::pair{"net_new", PrefillDecision::net_new}};
+}
+
+/// Prefill and decode on different instances, as vLLM's NIXL connector has it: a decode instance is
+/// chosen, a prefill instance computes the prompt and keeps its KV, the decode instance takes
+/// memory for the prompt, pulls what its own prefix cache lacks, computes the prompt's last token
+/// anew and goes on.
+struct DisaggregationConfig {
+  std::int64_t prefill = 1;
+  PolicyChoice decode_router{.name = "least_requests", .parameters = {}};
+  PrefillDecision decide = PrefillDecision::always;
+  Tokens net_new_tokens{2048};
+  double net_new_share = 0.7;
+
+  friend bool operator==(const DisaggregationConfig&, const DisaggregationConfig&) = default;
+};
+template <class V>
+void describe(V& v, DisaggregationConfig& c) {
+  v.field("prefill", c.prefill, "The first so many instances prefill only. The others decode.",
+          required(at_least(1)));
+  v.field("decode_router", c.decode_router,
+          "Routing policy of the instances that decode. /cluster/router is that of the others.");
+  v.field("decide", c.decide,
+          "Which prompts a prefill instance computes: always, or net_new: not those of which the "
+          "decode instance lacks fewer tokens than net_new_tokens and a smaller share than "
+          "net_new_share. The decode instance computes these itself.");
+  v.field("net_new_tokens", c.net_new_tokens, "See decide; Dynamo's default is 2,048.",
+          non_negative());
+  v.field("net_new_share", c.net_new_share, "See decide; Dynamo's default is 0.7.", between(0, 1));
+}
+
+struct ClusterConfig {
+  std::int64_t instances = 1;
+  PolicyChoice router{.name = "session", .parameters = {}};
+  SimDuration report_interval{0};
+  SimDuration event_delay{0};
+  std::optional<NetworkConfig> network;
+  std::optional<DisaggregationConfig> disaggregation;
+  std::vector<LostInstanceConfig> lost;
+  std::vector<SlowInstanceConfig> slow;
+
+  friend bool operator==(const ClusterConfig&, const ClusterConfig&) = default;
+};
+template <class V>
+void describe(V& v, ClusterConfig& c) {
+  v.field("instances", c.instances, "Instances, each with all of /hardware.", between(1, 4096));
+  v.field("router", c.router,
+          "Routing policy: which instance a request goes to. In a system that stores the KV of "
+          "sessions, without /system/blocks, it is asked once a session.");
+  v.field("report_interval", c.report_interval,
+          "Instances report their load to the router so often. 0: the router sees it at once.",
+          non_negative());
+  v.field("event_delay", c.event_delay,
+          "The router learns so much later which blocks an instance has stored or removed.",
+          non_negative());
+  v.field("network", c.network, "The network between instances; \"none\": nothing crosses it.");
+  v.field("disaggregation", c.disaggregation,
+          "Prefill and decode on different instances; \"none\": each instance does both.");
+  v.field("lost", c.lost, "Instances that are lost during the run.");
+  v.field("slow", c.slow, "Instances that are slow during a part of the run.");
+}
+
+}  // namespace kvtier
