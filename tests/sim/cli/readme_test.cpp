@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Documents, Page,
                            std::string name = page.param;
                            std::replace_if(
                                name.begin(), name.end(),
-                               [](char c) { return c == '/' || c == '.'; }, '_');
+                               [](char c) { return c == '/' || c == '.' || c == '-'; }, '_');
                            return name;
                          });
 
