@@ -45,13 +45,6 @@ Tokens hidden_past(const ModelConfig& model, const TimingModel& timing, const Kv
   return hidden;
 }
 
-LoadOrRecompute load_or_recompute(const ModelConfig& model, const TimingModel& timing,
-                                  const KvSource& source, Tokens history) {
-  return {.history = history,
-          .load = source.load(kv_bytes(model, history)),
-          .recompute = prefill(timing, history, Tokens(0)).total};
-}
-
 ReadBuffer read_buffer(const ModelConfig& model, const TimingModel& timing, const KvSource& source,
                        Tokens history, Tokens prompt) {
   const PrefillTime time = prefill(timing, prompt, history);
@@ -90,23 +83,6 @@ std::string explain(const ModelConfig& model, const HardwareConfig& hardware,
       text += fmt::format(
           " {:>28}", fmt::format("{}{} ({:.3g})", hidden == limit ? "all of " : "", hidden.value,
                                  static_cast<double>(hidden.value) / double(added)));
-    }
-    text += "\n";
-  }
-  text += "\nLoading the KV of a history, or computing it again\n";
-  text += fmt::format("{:>12} {:>12}", "history", "recompute");
-  for (const KvSource& source : sources) {
-    text += fmt::format(" {:>28}", title(source));
-  }
-  text += "\n";
-  for (std::int64_t history = kFewestTokens * 4; history <= model.context_window.value;
-       history *= 4) {
-    text += fmt::format("{:>12} {:>12}", history,
-                        milliseconds(prefill(timing, Tokens(history), Tokens(0)).total));
-    for (const KvSource& source : sources) {
-      const LoadOrRecompute times = load_or_recompute(model, timing, source, Tokens(history));
-      text += fmt::format(" {:>28}", fmt::format("{}: {}", milliseconds(times.load),
-                                                 times.loading_wins() ? "load" : "recompute"));
     }
     text += "\n";
   }

@@ -8,7 +8,7 @@
 #include "hw/model/model.hpp"
 #include "hw/timing/timing_model.hpp"
 
-/// Break-evens of storing KV on a machine.
+/// What the figures of a machine mean for loading KV behind prefills.
 namespace kvtier::calibrate {
 
 /// A memory from which the GPUs load stored KV.
@@ -23,17 +23,6 @@ struct KvSource {
 /// that layer-wise loading can hide it (but for the first layer). At most `limit`.
 [[nodiscard]] Tokens hidden_past(const ModelConfig& model, const TimingModel& timing,
                                  const KvSource& source, Tokens added, Tokens limit);
-
-/// Compares loading the KV of `history` with computing it again.
-struct LoadOrRecompute {
-  Tokens history;
-  SimDuration load;
-  SimDuration recompute;
-
-  [[nodiscard]] bool loading_wins() const { return load < recompute; }
-};
-[[nodiscard]] LoadOrRecompute load_or_recompute(const ModelConfig& model, const TimingModel& timing,
-                                                const KvSource& source, Tokens history);
 
 /// The HBM read buffer for `prompt` new tokens after `history`.
 struct ReadBuffer {

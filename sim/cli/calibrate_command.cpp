@@ -16,7 +16,7 @@ namespace {
 
 struct CalibrateOptions {
   MeasureOptions measure;
-  ImportOptions import;
+  TableImportOptions import;
   std::string check;
   bool no_measure = false;
   std::string against;
@@ -27,7 +27,7 @@ struct CalibrateOptions {
 
 int calibrate_command(const Program& program, const CalibrateOptions& options) {
   if (!options.import.tables.empty()) {
-    ImportOptions import = options.import;
+    TableImportOptions import = options.import;
     import.gpus = options.explain.gpus;
     return import_tables_command(program, import);
   }
@@ -120,8 +120,8 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       ->check(whole_number(1, 10000));
   CLI::Option* explain =
       command.add_option("--explain", options.explain.profile,
-                         "Print the break-evens of storing KV on this machine: what a link hides, "
-                         "load or recompute, read buffers");
+                         "Print what this machine's links hide behind prefills, and read buffers "
+                         "(load or recompute: kvtier breakeven)");
   explain->type_name("PROFILE");
   command.add_option("--history", options.explain.history, "With --explain: tokens of the history")
       ->needs(explain)

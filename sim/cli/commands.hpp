@@ -12,6 +12,7 @@ void add_simulate(Program& program);
 void add_compare(Program& program);
 void add_sweep(Program& program);
 void add_plan(Program& program);
+void add_breakeven(Program& program);
 void add_reproduce(Program& program);
 void add_list(Program& program);
 void add_trace(Program& program);

@@ -18,12 +18,18 @@ struct ConfigOptions {
   std::vector<std::string> sets;
   std::optional<std::int64_t> seed;
 
-  void add_to(CLI::App& command, const char* name = "CONFIG",
-              const char* text = "JSON config of a run") {
+  /// Without --seed, for commands that draw nothing.
+  void add_config_to(CLI::App& command, const char* name = "CONFIG",
+                     const char* text = "JSON config of a run") {
     command.add_option(name, file, text)->required();
     command.add_option("--set", sets, "Override a key: /json/pointer=VALUE (may be repeated)")
         ->type_name("/POINTER=VALUE")
         ->take_all();
+  }
+
+  void add_to(CLI::App& command, const char* name = "CONFIG",
+              const char* text = "JSON config of a run") {
+    add_config_to(command, name, text);
     command.add_option("--seed", seed, "Master seed of every random stream")
         ->check(whole_number(0));
   }

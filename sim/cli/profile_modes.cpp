@@ -55,7 +55,7 @@ std::vector<calibrate::KvSource> kv_sources(const HardwareConfig& hardware) {
 
 }  // namespace
 
-int import_tables_command(const Program& program, const ImportOptions& options) {
+int import_tables_command(const Program& program, const TableImportOptions& options) {
   if (options.out.empty()) {
     throw ConfigError("--from-table: needs --out");
   }

@@ -10,7 +10,7 @@
 /// `kvtier calibrate` with profiles and tables, without a device.
 namespace kvtier::cli {
 
-struct ImportOptions {
+struct TableImportOptions {
   std::vector<std::string> tables;
   std::vector<std::string> columns;
   std::string model;
@@ -32,7 +32,7 @@ struct ImportOptions {
   std::string command;
 };
 /// Writes a profile and prints its errors. Returns the exit code.
-int import_tables_command(const Program& program, const ImportOptions& options);
+int import_tables_command(const Program& program, const TableImportOptions& options);
 
 /// Prints a profile's cross-validation. Returns the exit code: 1 out of band.
 int cross_validate_command(const Program& program, const std::string& profile, std::uint64_t seed);
@@ -51,7 +51,7 @@ struct ExplainCommandOptions {
   std::int64_t history = 2048;
   std::int64_t prompt = 128;
 };
-/// Prints the break-evens. Returns the exit code.
+/// Prints what links hide, and read buffers. Returns the exit code.
 int explain_command(const Program& program, const ExplainCommandOptions& options);
 
 }  // namespace kvtier::cli

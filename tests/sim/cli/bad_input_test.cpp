@@ -452,10 +452,10 @@ TEST_F(BadCommandLine, SuggestsTheCommandThatWasMeant) {
 }
 
 TEST_F(BadCommandLine, ListsTheCommandsIfThereIsNone) {
-  expect_bad_input({},
-                   {"expected a command: simulate, compare, sweep, plan, reproduce, list, trace, "
-                    "schema, calibrate, validate, new, check, report",
-                    "see kvtier --help"});
+  expect_bad_input(
+      {}, {"expected a command: simulate, compare, sweep, plan, breakeven, reproduce, list, "
+           "trace, schema, calibrate, validate, new, check, report",
+           "see kvtier --help"});
   expect_bad_input({"trace"},
                    {"expected a command: generate, import, stats, mrc", "see kvtier trace --help"});
   expect_bad_input({"new"}, {"expected a command: policy", "see kvtier new --help"});

@@ -630,14 +630,15 @@ TEST_F(Help, ShowsTheVersion) {
 TEST_F(Help, DescribesEveryCommandAndOption) {
   const std::vector<std::pair<Names, Names>> commands{
       {{},
-       {"simulate", "compare", "sweep", "plan", "reproduce", "list", "trace", "schema", "calibrate",
-        "--config-dir", "--version"}},
+       {"simulate", "compare", "sweep", "plan", "breakeven", "reproduce", "list", "trace", "schema",
+        "calibrate", "--config-dir", "--version"}},
       {{"simulate"},
        {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
         "--expect", "--find-capacity", "--replications", "--tolerance", "--untimed", "--bound",
         "--print-config", "--reference"}},
       {{"compare"},
        {"CONFIG", "--systems", "--replications", "--bound", "--set", "--seed", "--json"}},
+      {{"breakeven"}, {"CONFIG", "--set", "--model", "--hardware", "--json"}},
       {{"plan"}, {"PLAN", "--json", "--jobs", "--out", "--resume"}},
       {{"sweep"}, {"SWEEP", "--out", "--jobs", "--shard", "--resume"}},
       {{"reproduce"},

@@ -161,18 +161,20 @@ TEST_P(Page, OutputsAreWhatTheProgramPrints) {
   expect_file_holds(page_, page);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Documents, Page,
-    testing::Values("README.md", "configs/examples/README.md", "docs/commands.md",
-                    "docs/configs.md", "docs/engines.md", "docs/planning.md", "docs/policies.md",
-                    "docs/questions.md", "docs/reference/commands.md", "docs/reference/presets.md",
-                    "docs/speed.md", "docs/traces.md"),
-    [](const auto& page) {
-      std::string name = page.param;
-      std::replace_if(
-          name.begin(), name.end(), [](char c) { return c == '/' || c == '.'; }, '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Documents, Page,
+                         testing::Values("README.md", "configs/examples/README.md",
+                                         "docs/commands.md", "docs/configs.md", "docs/engines.md",
+                                         "docs/planning-70b.md", "docs/planning.md",
+                                         "docs/policies.md", "docs/questions.md",
+                                         "docs/reference/commands.md", "docs/reference/presets.md",
+                                         "docs/speed.md", "docs/traces.md"),
+                         [](const auto& page) {
+                           std::string name = page.param;
+                           std::replace_if(
+                               name.begin(), name.end(),
+                               [](char c) { return c == '/' || c == '.' || c == '-'; }, '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace kvtier::test
