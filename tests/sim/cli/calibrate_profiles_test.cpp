@@ -52,9 +52,12 @@ TEST_F(CalibrateProfiles, SaysWhatIsMissingForATable) {
        "aiconfigurator_generation_attention, "
        "aiconfigurator_generation_attention_common, aiconfigurator_generation_attention_full, "
        "aiconfigurator_generation_mla, aiconfigurator_mla_context_module, "
-       "aiconfigurator_mla_generation_module, aiconfigurator_moe, aiconfigurator_moe_common, "
+       "aiconfigurator_mla_context_module_common, aiconfigurator_mla_generation_module, "
+       "aiconfigurator_mla_generation_module_common, aiconfigurator_moe, "
+       "aiconfigurator_moe_common, "
        "aiconfigurator_nccl, aiconfigurator_scale_matrix, llmservingsim_attention, "
-       "llmservingsim_dense, llmservingsim_per_sequence, vidur_attention, vidur_attention_medians, "
+       "llmservingsim_dense, llmservingsim_moe, llmservingsim_per_sequence, vidur_attention, "
+       "vidur_attention_medians, "
        "vidur_linear, vidur_linear_medians, or the "
        "path of a file, got \"standart\" (did you mean \"standard\"?)"});
   expect_bad_input({"calibrate", "--from-table", table, "--columns", "standard", "--columns",

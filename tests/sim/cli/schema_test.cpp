@@ -92,6 +92,15 @@ std::string problem(const json& value, const json& schema, const std::string& at
           return below;
         }
       }
+    } else if (keyword == "propertyNames") {
+      if (value.is_object()) {
+        for (const auto& [key, item] : value.items()) {
+          const std::string below = problem(key, argument, at + "/" + key);
+          if (!below.empty()) {
+            return below;
+          }
+        }
+      }
     } else if (keyword == "pattern") {
       if (value.is_string() &&
           !std::regex_search(value.get<std::string>(), std::regex(argument.get<std::string>()))) {

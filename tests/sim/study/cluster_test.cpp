@@ -114,8 +114,8 @@ TEST_P(ClusterOf, BehindSessionIsARunForEachInstance) {
   RunOptions options;
   options.observer = &together;
   const Json result = simulate(config, registry, options);
-  const auto timing =
-      make_timing(config.model, config.hardware, config.system.positions, config.serving.slots);
+  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
+                                  config.serving.slots, config.system.engine);
   RequestList apart;
   RunConfig alone = config;
   alone.cluster = {};
