@@ -85,6 +85,10 @@ void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
       (aside_.empty() || precedes(slot, aside_.front()))) {
     lacks_room_ = false;
   }
+  schedule_soon();
+}
+
+void BlockBatcher::schedule_soon() {
   if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
     backend_.set_timer(backend_.now(), kBatcherTimer);
   }
@@ -505,26 +509,23 @@ BlockBatcher::Admitted BlockBatcher::admit_to_fetch(SessionSlot slot) {
   work.computed = work.prompt - Tokens(1);
   work.loads = Tokens(0);
   work.loading = match.tokens < work.computed;
+  begin_loading(slot);
+  requests_.fetch(slot, work.loading ? work.prompt - match.tokens : Tokens(0));
+  return Admitted::loads;
+}
+
+void BlockBatcher::begin_loading(SessionSlot slot) {
   if (by_priority_) {
     insert(loading_, slot);
   } else {
     loading_.push_back(slot);
   }
-  if (work.loading) {
-    requests_.fetch(slot, work.prompt - match.tokens);
-  } else {
-    requests_.fetch(slot, Tokens(0));
-  }
-  return Admitted::loads;
 }
 
 void BlockBatcher::on_arrived(SessionSlot slot) {
   work_[slot].loading = false;
   stop_decode();
-  if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
-    backend_.set_timer(backend_.now(), kBatcherTimer);
-  }
-  proceed();
+  schedule_soon();
 }
 
 void BlockBatcher::keep(SessionSlot slot) {
@@ -542,10 +543,7 @@ void BlockBatcher::let_go_kept(std::uint32_t request) {
   kept_.erase(found);
   lacks_room_ = false;
   settle();
-  if (gpu_ == Gpu::idle && !std::exchange(about_to_schedule_, true)) {
-    backend_.set_timer(backend_.now(), kBatcherTimer);
-  }
-  proceed();
+  schedule_soon();
 }
 
 BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
@@ -575,11 +573,7 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   work.computed = known;
   if (waits) {
     work.loading = true;
-    if (by_priority_) {
-      insert(loading_, slot);
-    } else {
-      loading_.push_back(slot);
-    }
+    begin_loading(slot);
     if (work.loads_from_behind.value > 0) {
       static_cast<void>(move(2, work.loads_from_behind, slot, kFarLoad | slot));
     } else {

@@ -147,6 +147,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   static constexpr std::uint64_t kFetch = std::uint64_t{5} << 48;
 
   void proceed();
+  /// A request has come, or memory is free: idle GPUs take it up when all that comes now has come.
+  void schedule_soon();
   void schedule();
   /// The GPUs begin what has been put together, if it has all that it waits for.
   void launch_if_ready();
@@ -176,6 +178,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   void set_preempted(SessionSlot slot);
   void admit_all(Tokens& budget);
   [[nodiscard]] Admitted admit(SessionSlot slot, Tokens& budget);
+  /// An admitted request waits for its KV.
+  void begin_loading(SessionSlot slot);
   /// For a request whose KV comes from another instance.
   [[nodiscard]] Admitted admit_to_fetch(SessionSlot slot);
   /// Its KV has been loaded. False: there is no room for its first step.

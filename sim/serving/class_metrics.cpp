@@ -70,16 +70,10 @@ void ClassMetrics::on_transfer(const TransferRecord& transfer) {
   }
 }
 
-Json classes_report(std::span<const ClassMetrics* const> parts, const RunConfig& config,
-                    const Batcher& batcher) {
+Json classes_report(const ClassMetrics& classes, const RunConfig& config, const Batcher& batcher) {
   Json json = Json::object();
   for (std::size_t i = 0; i < config.workload.mix.size(); ++i) {
-    TurnMetrics turns;
-    BlockHits blocks;
-    for (const ClassMetrics* part : parts) {
-      turns.merge(part->counts()[i].turns);
-      blocks += part->counts()[i].blocks;
-    }
+    const auto& [turns, blocks] = classes.counts()[i];
     Json& one = json[config.workload.mix[i].name];
     one["turns"] = turns.turns;
     const bool of_blocks = config.system.blocks.has_value();

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -57,8 +56,8 @@ class ClassMetrics final : public RunObserver, public SessionSource {
 };
 
 /// By the name of the class: `turns`, `hit_rate` and `ttft_seconds` as in all `metrics`, and in a
-/// system of blocks `blocks`. `parts` are of the instances of a run.
-[[nodiscard]] Json classes_report(std::span<const ClassMetrics* const> parts,
-                                  const RunConfig& config, const Batcher& batcher);
+/// system of blocks `blocks`.
+[[nodiscard]] Json classes_report(const ClassMetrics& classes, const RunConfig& config,
+                                  const Batcher& batcher);
 
 }  // namespace kvtier

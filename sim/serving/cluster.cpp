@@ -245,10 +245,7 @@ Cluster::Cluster(const Setup& setup)
     }
   }
   if (config_.cluster.report_interval.ns > 0) {
-    router_.report();
-    if (decode_router_) {
-      decode_router_->report();
-    }
+    report_loads();
     clock_.set_own_timer(time_at(config_.cluster.report_interval), kReport);
   }
 }
@@ -325,6 +322,13 @@ inline void Cluster::tell_routers_time() {
   }
 }
 
+void Cluster::report_loads() {
+  router_.report();
+  if (decode_router_) {
+    decode_router_->report();
+  }
+}
+
 inline void Cluster::step_instance() {
   const std::size_t number = next_.first();
   Member& member = *members_[number];
@@ -361,10 +365,7 @@ void Cluster::on_timer(std::uint64_t payload) {
       finish_transfer(static_cast<SessionSlot>(fault));
       break;
     default:
-      router_.report();
-      if (decode_router_) {
-        decode_router_->report();
-      }
+      report_loads();
       // Reports alone keep no run going: step() refuses one in which nothing else is pending.
       if (users_.any_left() && (clock_.pending() || next_.first_time() != kNever ||
                                 (network_ && network_->next_completion() != kNever))) {
@@ -414,15 +415,8 @@ void Cluster::place(SessionSlot slot) {
   ++in_flight_;
   Member& member = *members_[turn.instance.value];
   if (member.lost) {
-    // The router does not know yet: it counts what Requests::dispatch counts.
-    const auto& hbm = config_.system.tiers.hbm;
-    const Tokens block = of_blocks_ && hbm ? hbm->block_size : Tokens(16);
-    InstanceLoad& seen = load(turn.instance);
-    ++seen.requests;
-    ++seen.waiting;
-    seen.prefill_tokens += request.prompt;
-    seen.uncached_prefill_tokens += request.prompt;
-    seen.prefill_blocks += request.prompt.value / block.value;
+    // The router does not know yet.
+    member.instance->requests().count_dispatched(record);
     count_requests(turn.instance);
   } else {
     dispatch(slot, member);

@@ -163,6 +163,7 @@ class Cluster final : private Dispatcher {
     return router_of(instance).load(in_group(instance));
   }
   void tell_routers_time();
+  void report_loads();
   void dispatch(SessionSlot slot, Member& member);
   [[nodiscard]] std::unique_ptr<Member> make_member(InstanceId instance);
   void begin_measurement();

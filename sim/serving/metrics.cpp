@@ -44,46 +44,6 @@ void ResumedTurnCosts::add(const RequestRecord& r) {
   decode += r.decode_share;
 }
 
-void ResumedTurnCosts::merge(const ResumedTurnCosts& other) {
-  prompt_tokens += other.prompt_tokens;
-  output_tokens += other.output_tokens;
-  ttft_without_queueing_ns.merge(other.ttft_without_queueing_ns);
-  prefill += other.prefill;
-  exposed_load += other.exposed_load;
-  decode += other.decode;
-}
-
-void TurnMetrics::merge(const TurnMetrics& other) {
-  turns += other.turns;
-  resumed_turns += other.resumed_turns;
-  for (std::size_t i = 0; i < kMedia; ++i) {
-    full_hits[i] += other.full_hits[i];
-    for (std::size_t nearer = 0; nearer < i; ++nearer) {
-      full_hits_nearer[i][nearer] += other.full_hits_nearer[i][nearer];
-    }
-    reused_tokens[i] += other.reused_tokens[i];
-  }
-  partial_turns += other.partial_turns;
-  late_hits += other.late_hits;
-  truncated_turns += other.truncated_turns;
-  truncated_tokens += other.truncated_tokens;
-  history_tokens += other.history_tokens;
-  input_tokens += other.input_tokens;
-  output_tokens += other.output_tokens;
-  for (std::size_t i = 0; i < kLossCauses; ++i) {
-    lost_hits[i] += other.lost_hits[i];
-  }
-  ttft_ns.merge(other.ttft_ns);
-  ttft_without_queueing_ns.merge(other.ttft_without_queueing_ns);
-  queueing_ns.merge(other.queueing_ns);
-  exposed_load_ns.merge(other.exposed_load_ns);
-  late_wait_ns.merge(other.late_wait_ns);
-  tpot_ns.merge(other.tpot_ns);
-  normalized_latency_ns_per_token.merge(other.normalized_latency_ns_per_token);
-  resumed.merge(other.resumed);
-  read_buffer_bytes.merge(other.read_buffer_bytes);
-}
-
 void TurnMetrics::add(const RequestRecord& r) {
   ++turns;
   const auto where = static_cast<std::size_t>(r.found.medium);

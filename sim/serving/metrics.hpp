@@ -87,7 +87,6 @@ struct LoadRates {
 /// documents (figures 25 and 26), the second and later turns.
 struct ResumedTurnCosts {
   void add(const RequestRecord& record);
-  void merge(const ResumedTurnCosts& other);
 
   Tokens prompt_tokens;
   Tokens output_tokens;
@@ -108,8 +107,6 @@ class TurnMetrics {
   [[nodiscard]] Tokens prompt_tokens() const { return history_tokens + input_tokens; }
   /// The part of those that was found nowhere.
   [[nodiscard]] Tokens computed_tokens() const;
-  /// Adds the turns of another instance; batch means, which are of one sequence of turns, stay.
-  void merge(const TurnMetrics& other);
 
   std::int64_t turns = 0;
   std::int64_t resumed_turns = 0;
@@ -188,10 +185,6 @@ struct SessionDurations {
   void add(SimDuration duration) {
     seconds += duration.seconds();
     squares += duration.seconds() * duration.seconds();
-  }
-  void merge(const SessionDurations& other) {
-    seconds += other.seconds;
-    squares += other.squares;
   }
   /// Mean over the sessions that live at a random time, in seconds: long sessions live at more
   /// times. 0 without sessions.

@@ -217,13 +217,17 @@ SessionSlot Requests::dispatch(const DispatchedRequest& request) {
     }
   }
   ++arriving_;
+  count_dispatched(s.request);
+  return slot;
+}
+
+void Requests::count_dispatched(const RequestRecord& request) {
   ++load_->requests;
   ++load_->waiting;
-  const Tokens prompt = s.request.history + s.request.input;
+  const Tokens prompt = request.history + request.input;
   load_->prefill_tokens += prompt;
   load_->uncached_prefill_tokens += prompt;
-  load_->prefill_blocks += load_blocks(s.request);
-  return slot;
+  load_->prefill_blocks += load_blocks(request);
 }
 
 SessionSlot Requests::begin_dispatched(SessionSlot slot) {

@@ -143,6 +143,9 @@ class Requests final : public QueueView {
   /// A request arrives now from the dispatcher; its timer is set. Returns its place, which is free
   /// again when its session ends or, in a system of blocks, the request.
   SessionSlot dispatch(const DispatchedRequest& request);
+  /// Adds a request to the instance's load: all that is left of one that is sent to a lost
+  /// instance.
+  void count_dispatched(const RequestRecord& request);
   [[nodiscard]] bool is_dispatched() const { return dispatcher_ != nullptr; }
   // Dispatched requests.
   [[nodiscard]] std::uint32_t number(SessionSlot slot) const { return dispatched_[slot].number; }

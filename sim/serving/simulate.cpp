@@ -168,8 +168,7 @@ Json report(Requests& users, Instances instances, const ClassMetrics* classes,
   }
   result["metrics"] = metrics_report(users, instances, config, links);
   if (classes != nullptr) {
-    result["metrics"]["classes"] =
-        classes_report(std::array{classes}, config, instances.front()->batcher());
+    result["metrics"]["classes"] = classes_report(*classes, config, instances.front()->batcher());
   }
   return result;
 }
