@@ -15,17 +15,12 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const S
              : rules.eviction == "fifo" ? Order::fifo
              : rules.eviction == "arc"  ? Order::arc
                                         : Order::lfu),
-      capacity_(rules.capacity),
-      round_(rules.round),
-      ttl_(rules.ttl),
-      lease_(rules.lease),
       puts_wanted_(static_cast<std::uint32_t>(puts_wanted)),
-      leaves_only_(rules.leaves_only),
       streams_(streams) {
   KVTIER_ASSERT(order_ != Order::lfu || rules.eviction == "lfu", "the rules were checked");
   if (is_arc()) {
     PoolRules ghosts;
-    ghosts.capacity = 2 * capacity_;
+    ghosts.capacity = 2 * rules_.capacity;
     ghosts_.emplace_back(ghosts, 0);
     ghosts_.emplace_back(ghosts, 0);
   }
@@ -33,13 +28,13 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const S
 
 void ExtentPool::advance(SimTime now) {
   now_ = now;
-  if (!ttl_) {
+  if (!rules_.ttl) {
     return;
   }
   // Copies that are found next are uncovered meanwhile.
   for (bool again = true; again;) {
     again = false;
-    for (auto at = by_age_.begin(); at != by_age_.end() && at->first < (now - *ttl_).ns;) {
+    for (auto at = by_age_.begin(); at != by_age_.end() && at->first < (now - *rules_.ttl).ns;) {
       const std::uint32_t extent = (at++)->second;
       if (extents_[extent].holders == 0 && extents_[extent].pins == 0) {
         drop(extent);
@@ -51,9 +46,9 @@ void ExtentPool::advance(SimTime now) {
 
 std::int64_t ExtentPool::leased() const {
   std::int64_t sum = 0;
-  for (auto at = by_age_.rbegin(); lease_.ns > 0 && at != by_age_.rend(); ++at) {
+  for (auto at = by_age_.rbegin(); rules_.lease.ns > 0 && at != by_age_.rend(); ++at) {
     const Extent& extent = extents_[at->second];
-    if (extent.used + lease_ <= now_) {
+    if (extent.used + rules_.lease <= now_) {
       break;
     }
     sum += extent.holders == 0 && extent.pins == 0 && is_leased(extent) ? extent.size() : 0;
@@ -568,7 +563,7 @@ void ExtentPool::adapt(const BlockRun& run) {
     const BlockRun part{run.stream, begin, end, End::tail};
     if (recent.present) {
       target_ = add_repeatedly(target_, std::max(1.0, of_frequent / of_recent),
-                               static_cast<double>(capacity_), end - begin);
+                               static_cast<double>(rules_.capacity), end - begin);
       ghosts_[0].touch(part, recent.extent);
     } else if (frequent.present) {
       target_ = subtract_repeatedly(target_, std::max(1.0, of_recent / of_frequent), end - begin);
@@ -578,21 +573,25 @@ void ExtentPool::adapt(const BlockRun& run) {
   }
 }
 
+ExtentPool::Extent ExtentPool::extent_of(const BlockRun& run) const {
+  return {.stream = run.stream,
+          .begin = run.begin,
+          .end = run.end,
+          .uses = first_class(run.begin),
+          .puts = std::min(1U, puts_wanted_),
+          .first = run.first,
+          .leasable = rules_.lease_newcomers || rules_.lease.ns == 0,
+          .used = now_};
+}
+
 ExtentPool::Extent ExtentPool::newcomer(const BlockRun& run) {
-  const Extent made{.stream = run.stream,
-                    .begin = run.begin,
-                    .end = run.end,
-                    .uses = first_class(run.begin),
-                    .puts = std::min(1U, puts_wanted_),
-                    .rank = rank_,
-                    .first = run.first,
-                    .leasable = rules_.lease_newcomers || lease_.ns == 0,
-                    .used = now_};
+  Extent made = extent_of(run);
+  made.rank = rank_;
   const std::int64_t size = made.size();
   used_ += size;
   resident_ += size;
   evictable_ += size;
-  KVTIER_ASSERT(used_ <= capacity_, "blocks come in when there is room");
+  KVTIER_ASSERT(used_ <= rules_.capacity, "blocks come in when there is room");
   recent_ += size;
   for (ExtentPool& ghosts : ghosts_) {
     ghosts.remove(run);
@@ -647,18 +646,20 @@ std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
   if (at == kNone) {
     return 0;
   }
-  if (is_arc() || leaves_only_ || order_ == Order::priority ||
+  if (is_arc() || rules_.leaves_only || order_ == Order::priority ||
       (is_lfu() && extents_[at].uses > 1)) {
     return 1;
   }
   const std::int64_t size = extents_[at].size();
-  const std::int64_t rounds = std::min((wanted + round_ - 1) / round_, size / round_);
-  return round_ == 1 ? std::min(wanted, size) : std::max<std::int64_t>(1, rounds * round_);
+  const std::int64_t rounds =
+      std::min((wanted + rules_.round - 1) / rules_.round, size / rules_.round);
+  return rules_.round == 1 ? std::min(wanted, size)
+                           : std::max<std::int64_t>(1, rounds * rules_.round);
 }
 
 void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
-  if (blocks > 0 && blocks < round_) {
-    blocks = std::min(round_, evictable());
+  if (blocks > 0 && blocks < rules_.round) {
+    blocks = std::min(rules_.round, evictable());
   }
   while (blocks > 0) {
     const std::uint32_t at = victim();
@@ -669,7 +670,7 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
       part = std::min(part, recent_ - static_cast<std::int64_t>(target_) + 1);
     }
     const bool keyless = is_keyless(extent);
-    const bool leaf = leaves_only_ && !keyless && !extent.hidden;
+    const bool leaf = rules_.leaves_only && !keyless && !extent.hidden;
     if (leaf) {
       // A further copy that is found next may follow what is before it.
       part = hidden_.empty() ? std::min(part, extent.end - last_free_fork(extent)) : 1;
@@ -693,7 +694,7 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
       ExtentPool& ghosts = ghosts_[frequent ? 1 : 0];
       ghosts.insert(run);
       std::vector<BlockRun> forgotten;
-      ghosts.evict(ghosts.used() - capacity_, forgotten);
+      ghosts.evict(ghosts.used() - rules_.capacity, forgotten);
     }
     if (!keyless) {
       resident_ -= part;
@@ -772,16 +773,9 @@ void ExtentPool::publish(const BlockRun& run, std::uint32_t copy) {
 }
 
 void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t copy) {
-  const Extent made{.stream = run.stream,
-                    .begin = run.begin,
-                    .end = run.end,
-                    .holders = 1,
-                    .uses = first_class(run.begin),
-                    .puts = std::min(1U, puts_wanted_),
-                    .copy = copy,
-                    .first = run.first,
-                    .leasable = rules_.lease_newcomers || lease_.ns == 0,
-                    .used = now_};
+  Extent made = extent_of(run);
+  made.holders = 1;
+  made.copy = copy;
   resident_ += made.size();
   if (copy != 0) {
     const std::uint32_t at = make(made);
@@ -963,7 +957,8 @@ void ExtentPool::check_invariants() const {
     ++live;
   }
   KVTIER_ASSERT(evictable == evictable_ && resident == resident_, "accounts are those of extents");
-  KVTIER_ASSERT(used_ >= resident_ && used_ <= capacity_, "a pool holds no more than its capacity");
+  KVTIER_ASSERT(used_ >= resident_ && used_ <= rules_.capacity,
+                "a pool holds no more than its capacity");
   KVTIER_ASSERT(live + free_extents_.size() == extents_.size(), "no extent is lost");
   KVTIER_ASSERT(by_age_.size() == (knows_age() ? live : 0), "every extent has an age");
 }

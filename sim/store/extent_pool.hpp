@@ -33,10 +33,10 @@ class ExtentPool {
     listener_ = listener;
     number_ = number;
   }
-  [[nodiscard]] std::int64_t capacity() const { return capacity_; }
+  [[nodiscard]] std::int64_t capacity() const { return rules_.capacity; }
   /// Blocks of all kinds, and of those how many may leave.
   [[nodiscard]] std::int64_t used() const { return used_; }
-  [[nodiscard]] std::int64_t free() const { return capacity_ - used_; }
+  [[nodiscard]] std::int64_t free() const { return rules_.capacity - used_; }
   [[nodiscard]] std::int64_t evictable() const { return evictable_ - leased(); }
   [[nodiscard]] std::int64_t resident() const { return resident_; }
 
@@ -202,7 +202,7 @@ class ExtentPool {
     bool frequent = false;
     /// Used since it came in, or newcomers are leased, too.
     bool leasable = false;
-    /// Of a part: its tokens.
+    /// Tokens of a part; 0 for whole blocks.
     std::int64_t tokens = 0;
     /// A later copy, which is not in the stream's list.
     bool hidden = false;
@@ -262,16 +262,17 @@ class ExtentPool {
   [[nodiscard]] Key group_of(StreamId stream, std::int64_t block) const;
   /// Whether a block that may leave follows the extent's last one.
   [[nodiscard]] bool has_free_child(const Extent& extent) const;
-  /// Where a fork with blocks that may leave is the last one before the end of the extent.
+  /// The block of the last fork before the end of the extent whose blocks may leave.
   [[nodiscard]] std::int64_t last_free_fork(const Extent& extent) const;
   [[nodiscard]] bool may_leave(std::uint32_t extent) const {
-    return is_evictable(extent) && (!leaves_only_ || is_keyless(extents_[extent]) ||
+    return is_evictable(extent) && (!rules_.leaves_only || is_keyless(extents_[extent]) ||
                                     extents_[extent].hidden || !has_free_child(extents_[extent]));
   }
 
-  [[nodiscard]] bool knows_age() const { return ttl_ || lease_.ns > 0; }
+  [[nodiscard]] bool knows_age() const { return rules_.ttl || rules_.lease.ns > 0; }
   [[nodiscard]] bool is_leased(const Extent& extent) const {
-    return lease_.ns > 0 && !is_keyless(extent) && extent.leasable && extent.used + lease_ > now_;
+    return rules_.lease.ns > 0 && !is_keyless(extent) && extent.leasable &&
+           extent.used + rules_.lease > now_;
   }
   /// Blocks that would be evictable without their lease.
   [[nodiscard]] std::int64_t leased() const;
@@ -280,7 +281,9 @@ class ExtentPool {
   /// An extent without holders and pins leaves, not as a victim.
   void drop(std::uint32_t at);
   std::uint32_t make(const Extent& extent);
-  /// The extent of blocks that enter. The accounts have them from here on.
+  /// The extent of blocks that come in now.
+  [[nodiscard]] Extent extent_of(const BlockRun& run) const;
+  /// The same. The accounts have the blocks from here on.
   Extent newcomer(const BlockRun& run);
   void free_extent(std::uint32_t at);
   void link_in_stream(std::uint32_t at);
@@ -318,10 +321,6 @@ class ExtentPool {
   BlockListener* listener_ = nullptr;
   std::size_t number_ = 0;
   Order order_ = Order::lru;
-  std::int64_t capacity_;
-  std::int64_t round_;
-  std::optional<SimDuration> ttl_;
-  SimDuration lease_;
   SimTime now_;
   std::uint32_t puts_wanted_;
   std::uint64_t rank_ = 0;
@@ -341,7 +340,6 @@ class ExtentPool {
   double target_ = 0;
   std::vector<ExtentPool> ghosts_;
   std::vector<std::uint32_t> hidden_;
-  bool leaves_only_;
   /// Null where forks and parts are not asked for.
   const Streams* streams_;
   /// Streams that have extents, by the block before which they fork.

@@ -766,7 +766,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   [[nodiscard]] std::vector<Key> keys_behind(const Context& context) const {
     return keys_of(streams_, context, size_behind());
   }
-  /// What of a prompt can be found there.
+  /// Keys of a prompt that can be found there.
   [[nodiscard]] std::vector<Key> usable_keys_behind(const Context& prompt) const {
     const std::int64_t less = rules_.hit_cap_behind == HitCap::last_token ? 1 : 0;
     return keys_behind(
@@ -1129,7 +1129,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       pools_[0]->remove(part);
     }
   }
-  /// What the second pool has of the hits comes into the first one.
+  /// Hits in the second pool come into the first one.
   bool take_with_victims(Request& request, const std::vector<Key>& hits, const Context& prompt,
                          const Room& room) {
     std::vector<Block*> held;
