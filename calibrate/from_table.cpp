@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <tuple>
@@ -19,6 +18,7 @@
 #include "sim/core/file.hpp"
 #include "sim/core/rng.hpp"
 #include "sim/core/statistics.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier::calibrate {
 namespace {
@@ -26,15 +26,6 @@ namespace {
 constexpr const char* kFormat = "kvtier.columns/1";
 constexpr std::size_t kMostProblems = 100;
 constexpr double kLargestSize = 1e9;
-
-std::optional<double> number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-    return std::nullopt;
-  }
-  return value;
-}
 
 double unit_seconds(const std::string& unit) {
   return unit == "ms" ? 1e-3 : unit == "us" ? 1e-6 : 1.0;
@@ -450,7 +441,7 @@ class Importer {
       if (!column || rows.text(*column).empty()) {
         return absent;
       }
-      const auto value = number(rows.text(*column));
+      const auto value = parse_number(rows.text(*column));
       if (!value || *value < 0 || *value > kLargestSize || std::floor(*value) != *value) {
         report(rows.unexpected(*column, "a whole number"));
         bad = true;
@@ -472,7 +463,7 @@ class Importer {
       sizes.shape[key] = size(column, 0);
     }
     const std::string text(rows.text(rule.time));
-    const auto time = number(text);
+    const auto time = parse_number(text);
     if (bad) {
       return;
     }

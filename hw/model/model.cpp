@@ -6,13 +6,10 @@
 #include <fmt/format.h>
 
 #include "sim/core/histogram.hpp"
+#include "sim/core/rounding.hpp"
 
 namespace kvtier {
 namespace {
-
-std::int64_t divide_up(std::int64_t whole, std::int64_t parts) {
-  return (whole + parts - 1) / parts;
-}
 
 /// part / whole of `amount`, rounded up.
 std::int64_t share_up(std::int64_t amount, std::int64_t part, std::int64_t whole) {

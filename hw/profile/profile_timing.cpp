@@ -4,11 +4,13 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "hw/timing/roofline.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/core/rounding.hpp"
 #include "sim/core/statistics.hpp"
 
 namespace kvtier {
@@ -32,6 +34,12 @@ std::string attention_text(const Shape& shape) {
                      shape.at("kv_heads"), shape.at("head_dim"), shape.at("element_bytes"));
 }
 
+void add_once(std::vector<std::string>& names, std::string name) {
+  if (std::ranges::find(names, name) == names.end()) {
+    names.push_back(std::move(name));
+  }
+}
+
 /// The shapes of one operation that a profile has, as messages name them.
 std::string known_shapes(const Profile& profile, OperationId operation) {
   std::vector<std::string> texts;
@@ -39,13 +47,10 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
     if (table->cells.empty()) {
       continue;
     }
-    std::string text = operation == OperationId::gemm
-                           ? matrix_text(table->shape.at("n"), table->shape.at("k"),
-                                         table->shape.at("element_bytes"))
-                           : attention_text(table->shape);
-    if (std::ranges::find(texts, text) == texts.end()) {
-      texts.push_back(std::move(text));
-    }
+    add_once(texts, operation == OperationId::gemm
+                        ? matrix_text(table->shape.at("n"), table->shape.at("k"),
+                                      table->shape.at("element_bytes"))
+                        : attention_text(table->shape));
   }
   if (operation == OperationId::gemm) {
     for (const ProfileTable* table : find_tables(profile, OperationId::gemm_grid)) {
@@ -81,10 +86,6 @@ void add(ProfileGrid::Time& sum, const ProfileGrid::Time& term, double count = 1
   sum.extrapolated = sum.extrapolated || term.extrapolated;
 }
 
-std::int64_t divide_up(std::int64_t whole, std::int64_t parts) {
-  return (whole + parts - 1) / parts;
-}
-
 /// Tokens that a layer of this kind sees; 0: all.
 std::int64_t window_of(const ModelConfig& model, const LayerGroup& group) {
   return group.attention == AttentionKind::window ? model.window->value : 0;
@@ -94,6 +95,11 @@ std::int64_t window_of(const ModelConfig& model, const LayerGroup& group) {
 bool has_plain_attention(const ModelConfig& model, const LayerGroup& group) {
   return !model.sparse &&
          (group.attention == AttentionKind::full || group.attention == AttentionKind::window);
+}
+
+/// Whether one table may have the attention of a kind of layer with its projections.
+bool has_latent_attention(const ModelConfig& model, const LayerGroup& group) {
+  return !model.sparse && group.attention == AttentionKind::latent;
 }
 
 /// The first variant that the profile has.
@@ -167,9 +173,7 @@ class ProfileTiming::Builder {
       work.roofline = element_roofline(operation, variant, shape, timing_->attained_);
       lacks(name);
     } else {
-      if (std::ranges::find(timing_->left_out_, name) == timing_->left_out_.end()) {
-        timing_->left_out_.push_back(name);
-      }
+      add_once(timing_->left_out_, name);
       return;
     }
     to.push_back(std::move(work));
@@ -179,7 +183,8 @@ class ProfileTiming::Builder {
     return {{"width", width}, {"element_bytes", model_->bytes_per_element}};
   }
 
-  /// `rotates`: attention turns keys on the way.
+  /// The next of the timing model's kinds of layers. `keys`: the positions of keys as attention
+  /// reads them.
   [[nodiscard]] LayerKind kind(const LayerGroup& group, KeyPositions keys, double expert_factor) {
     LayerKind kind{.count = static_cast<double>(group.count), .work = {}, .attention = {}};
     const bool has_module = add_attention(kind.attention, group, keys);
@@ -194,7 +199,7 @@ class ProfileTiming::Builder {
     }
     add_elements_of_layer(kind, group, keys, mlp_width);
     if (group.has_experts) {
-      add_experts(kind, group, expert_factor);
+      add_experts(kind, expert_factor);
     }
     return kind;
   }
@@ -205,13 +210,13 @@ class ProfileTiming::Builder {
     attention.shape = measured_attention(*model_, rank_gpus_);
     attention.window = window_of(*model_, group);
     attention.of_rank = !has_plain_attention(*model_, group);
-    const bool is_latent = group.attention == AttentionKind::latent;
+    const bool is_latent = has_latent_attention(*model_, group);
     // Dense models keep a roofline that is one line.
     attention.shortest = group.attention == AttentionKind::state ? kShortestStateLayer
                          : model_->sparse                        ? kShortestSparseAttention
                          : timing_->roofline_                    ? kShortestAttention
                                                                  : 0;
-    if (attention.of_rank && !(is_latent && !model_->sparse)) {
+    if (attention.of_rank && !is_latent) {
       lacks(group.attention == AttentionKind::state ? "state layers" : "sparse attention");
       return false;
     }
@@ -299,7 +304,7 @@ class ProfileTiming::Builder {
            compute == NumberFormat::nvfp4;
   }
 
-  void add_experts(LayerKind& kind, const LayerGroup& group, double factor) {
+  void add_experts(LayerKind& kind, double factor) {
     const std::int64_t hidden = model_->hidden_size;
     // Choosing experts, and the weighted sum of what they return.
     add_elements(kind.work, 1, OperationId::elementwise, "choose_experts",
@@ -313,9 +318,8 @@ class ProfileTiming::Builder {
     } else {
       lacks("experts");
       work.count = 1;
-      const auto place = std::ranges::find(groups_, group) - groups_.begin();
-      work.roofline = [roofline = timing_->roofline_.get(),
-                       kind_index = static_cast<std::size_t>(place)](double tokens, double) {
+      work.roofline = [roofline = timing_->roofline_.get(), kind_index = timing_->kinds_.size()](
+                          double tokens, double) {
         return roofline->routed_experts_of(kind_index, tokens);
       };
     }
@@ -324,10 +328,7 @@ class ProfileTiming::Builder {
 
   void lacks(const std::string& operation) {
     KVTIER_ASSERT(hardware_->unmeasured == Unmeasured::roofline, "the operation was measured");
-    std::vector<std::string>& names = timing_->from_roofline_;
-    if (std::ranges::find(names, operation) == names.end()) {
-      names.push_back(operation);
-    }
+    add_once(timing_->from_roofline_, operation);
   }
 
   const ModelConfig* model_;
@@ -336,7 +337,6 @@ class ProfileTiming::Builder {
   ProfileTiming* timing_;
   std::int64_t rank_gpus_;
   std::int64_t stage_gpus_;
-  std::vector<LayerGroup> groups_ = layer_groups(*model_);
 };
 
 ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware,
@@ -828,7 +828,7 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
   const std::int64_t stage = gpus_of_stage(hardware);
   const AttentionShape shape = measured_attention(model, rank);
   for (const LayerGroup& group : layer_groups(model)) {
-    const bool is_latent = group.attention == AttentionKind::latent && !model.sparse;
+    const bool is_latent = has_latent_attention(model, group);
     const bool has_module =
         is_latent && table_of_latent_attention(profile, OperationId::mla_prefill, model, rank) &&
         table_of_latent_attention(profile, OperationId::mla_decode, model, rank);

@@ -5,16 +5,13 @@
 
 #include "hw/timing/operation_time.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/core/rounding.hpp"
 
 namespace kvtier {
 namespace {
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.value); }
 double as_double(std::int64_t value) { return static_cast<double>(value); }
-
-std::int64_t divide_up(std::int64_t whole, std::int64_t parts) {
-  return (whole + parts - 1) / parts;
-}
 
 /// Operations on one element of a state for one token: decay, read, correct and write.
 constexpr double kStateOperations = 8;

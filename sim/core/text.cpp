@@ -1,5 +1,7 @@
 #include "sim/core/text.hpp"
 
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -101,5 +103,13 @@ std::size_t end_of_utf8(std::string_view text) {
 std::string printable(std::string_view text) { return shown(text, false); }
 
 std::string printable_line(std::string_view text) { return shown(text, true); }
+
+std::optional<double> parse_number(std::string_view text) {
+  double value = 0;
+  const char* const end_of_text = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), end_of_text, value);
+  const bool is_number = error == std::errc() && end == end_of_text && std::isfinite(value);
+  return is_number ? std::optional(value) : std::nullopt;
+}
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,5 +19,8 @@ namespace kvtier {
 
 /// The same for one line: line ends become `\n`.
 [[nodiscard]] std::string printable_line(std::string_view text);
+
+/// The finite number that the whole text is, in any locale: no space, no sign `+`.
+[[nodiscard]] std::optional<double> parse_number(std::string_view text);
 
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "sim/core/csv_reader.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/statistics.hpp"
+#include "sim/core/text.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/study/config/resolve.hpp"
 #include "sim/study/runs/run_threads.hpp"
@@ -351,13 +353,11 @@ std::vector<MeasuredRun> read_measured_runs(const fs::path& path) {
                                     : std::max<std::int64_t>(1, csv.whole_number(column, kMost));
   };
   const auto milliseconds = [&](std::size_t column) {
-    const std::string& text = csv.text(column);
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    if (text.empty() || *end != '\0' || !(value > 0) || !std::isfinite(value)) {
+    const std::optional<double> value = parse_number(csv.text(column));
+    if (!value || *value <= 0) {
       throw csv.unexpected(column, "milliseconds > 0");
     }
-    return value / 1e3;
+    return *value / 1e3;
   };
   std::vector<MeasuredRun> runs;
   while (csv.next()) {

@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <system_error>
-#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -37,39 +36,19 @@ struct Meta {
   EngineArguments engine;
 };
 
+/// One value of a file that has others, too.
 template <class T>
 void take(const Json& object, const std::string& pointer, const char* key, T& to,
-          Problems& problems) {
+          Problems& problems, const Limits& limits = {}) {
   const auto found = object.find(key);
   if (found == object.end()) {
     problems.add(pointer + "/" + key, "expected a value, got none");
-    return;
+  } else {
+    read_value(to, *found, pointer + "/" + key, problems, limits);
   }
-  bool fits = found->is_string();
-  if constexpr (std::is_same_v<T, bool>) {
-    fits = found->is_boolean();
-  } else if constexpr (std::is_integral_v<T>) {
-    fits = found->is_number_integer();
-  } else if constexpr (std::is_arithmetic_v<T>) {
-    fits = found->is_number();
-  }
-  if (!fits) {
-    problems.add(pointer + "/" + key, fmt::format("unexpected value {}", quote_json(*found)));
-    return;
-  }
-  to = found->get<T>();
 }
 
-/// The same of a count.
-void take_count(const Json& object, const std::string& pointer, const char* key, std::int64_t& to,
-                Problems& problems) {
-  constexpr std::int64_t kMost = 1'000'000;
-  const std::size_t before = problems.lines().size();
-  take(object, pointer, key, to, problems);
-  if (problems.lines().size() == before && (to < 1 || to > kMost)) {
-    problems.add(pointer + "/" + key, fmt::format("expected 1 to {}, got {}", kMost, to));
-  }
-}
+const Limits kCount = between(1, 1'000'000);
 
 Meta read_meta(const fs::path& path) {
   const Json json = read_json_file(path);
@@ -80,7 +59,7 @@ Meta read_meta(const fs::path& path) {
   take(json, "", "vllm_version", meta.version, problems);
   const Json arguments = json.value("engine_kwargs", Json::object());
   const auto engine = [&](const char* key, std::int64_t& to) {
-    take_count(arguments, "/engine_kwargs", key, to, problems);
+    take(arguments, "/engine_kwargs", key, to, problems, kCount);
   };
   engine("tensor_parallel_size", meta.engine.tensor);
   engine("data_parallel_size", meta.engine.data);
@@ -128,7 +107,7 @@ std::vector<ServedRun::Times> read_requests(const fs::path& path) {
     take(json, "", "queued_ts", row.queued, problems);
     take(json, "", "first_token_ts", row.first, problems);
     take(json, "", "last_token_ts", row.last, problems);
-    take_count(json, "", "output_toks", row.tokens, problems);
+    take(json, "", "output_toks", row.tokens, problems, kCount);
     if (problems.empty() && !(row.queued < row.first && row.first <= row.last && row.tokens > 0)) {
       problems.add("", "expected queued_ts < first_token_ts <= last_token_ts and tokens");
     }
@@ -191,15 +170,17 @@ std::vector<double> absolute(std::vector<double> values) {
   return values;
 }
 
+double sum_of(const std::vector<ServedRun::Times>& requests, double ServedRun::Times::*time) {
+  double sum = 0;
+  for (const ServedRun::Times& one : requests) {
+    sum += one.*time;
+  }
+  return sum;
+}
+
 /// Error of the mean over requests, in percent.
 double error_of_mean(const ServedRun& run, double ServedRun::Times::*time) {
-  double measured = 0;
-  double predicted = 0;
-  for (std::size_t i = 0; i < run.measured.size(); ++i) {
-    measured += run.measured[i].*time;
-    predicted += run.predicted[i].*time;
-  }
-  return 100 * (predicted / measured - 1);
+  return 100 * (sum_of(run.predicted, time) / sum_of(run.measured, time) - 1);
 }
 
 }  // namespace
@@ -287,17 +268,12 @@ std::string to_table(const ServedRun& run) {
                   run.model, run.engine, run.measured.size(), "", "measured ms", "predicted ms",
                   "error %", "mean |e| %", "median |e| %", "p90 |e| %");
   const auto row = [&](const char* name, double ServedRun::Times::*time) {
-    double measured = 0;
-    double predicted = 0;
-    for (std::size_t i = 0; i < run.measured.size(); ++i) {
-      measured += run.measured[i].*time;
-      predicted += run.predicted[i].*time;
-    }
+    const double count = static_cast<double>(run.measured.size());
     std::vector<double> errors = absolute(errors_of(run, time));
     std::ranges::sort(errors);
-    const double count = static_cast<double>(run.measured.size());
     text += fmt::format("{:<6} {:>14.3f} {:>14.3f} {:>9.1f} {:>12.1f} {:>12.1f} {:>12.1f}\n", name,
-                        1e3 * measured / count, 1e3 * predicted / count, error_of_mean(run, time),
+                        1e3 * sum_of(run.measured, time) / count,
+                        1e3 * sum_of(run.predicted, time) / count, error_of_mean(run, time),
                         mean(errors), errors.empty() ? 0 : quantile(errors, 0.5),
                         errors.empty() ? 0 : quantile(errors, 0.9));
   };

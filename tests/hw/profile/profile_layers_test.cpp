@@ -8,18 +8,13 @@
 #include "hw/timing/roofline.hpp"
 #include "sim/core/errors.hpp"
 #include "tests/hw/load.hpp"
+#include "tests/hw/tiny_profile.hpp"
 
 /// Profiles and models whose layers differ, have experts, or run on ranks.
 namespace kvtier {
 namespace {
 
-ProfileCell cell(std::vector<std::int64_t> at, double seconds) {
-  return {.at = std::move(at),
-          .p25_seconds = seconds,
-          .median_seconds = seconds,
-          .p75_seconds = seconds,
-          .n = 1};
-}
+using test::cell;
 
 constexpr double kMatrix = 1e-5;
 

@@ -10,17 +10,12 @@
 #include "hw/profile/profile_timing.hpp"
 #include "sim/core/errors.hpp"
 #include "tests/hw/load.hpp"
+#include "tests/hw/tiny_profile.hpp"
 
 namespace kvtier {
 namespace {
 
-ProfileCell cell(std::vector<std::int64_t> at, double seconds) {
-  return {.at = std::move(at),
-          .p25_seconds = seconds,
-          .median_seconds = seconds,
-          .p75_seconds = seconds,
-          .n = 1};
-}
+using test::cell;
 
 Profile profile_of(std::vector<ProfileTable> tables) {
   Profile profile;

@@ -41,5 +41,13 @@ TEST(PrintableText, ShowsWhatIsNoUtf8AsReplacementCharacters) {
   EXPECT_EQ(printable("caf\xC3\xA9"), "caf\xC3\xA9");
 }
 
+TEST(NumbersInText, AreFiniteAndAllOfIt) {
+  EXPECT_EQ(parse_number("-1.5e3"), -1500);
+  EXPECT_EQ(parse_number("0"), 0);
+  for (const char* text : {"", " 1", "1 ", "+1", "1,5", "0x10", "inf", "nan", "1e999", "one"}) {
+    EXPECT_FALSE(parse_number(text)) << text;
+  }
+}
+
 }  // namespace
 }  // namespace kvtier
