@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "hw/device/processors.hpp"
 #include "sim/cli/commands.hpp"
+#include "sim/cli/jobs_option.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/cli/validators.hpp"
 #include "sim/study/plan/plan.hpp"
 
 namespace kvtier::cli {
@@ -16,7 +15,7 @@ namespace {
 struct PlanCommandOptions {
   std::string file;
   std::string json;
-  std::int64_t jobs = available_processors();
+  std::int64_t jobs = 1;
   std::string out;
   bool resume = false;
 };
@@ -67,8 +66,7 @@ void add_plan(Program& program) {
       ->required();
   command->add_option("--json", options->json,
                       "Write all results as JSON to a file, or to standard output (-)");
-  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
-      ->check(whole_number(1, 4096));
+  add_jobs(*command, options->jobs);
   CLI::Option* out =
       command->add_option("--out", options->out, "Folder that keeps the runs, for --resume");
   command->add_flag("--resume", options->resume, "Use the runs in --out")->needs(out);

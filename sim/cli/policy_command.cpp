@@ -100,7 +100,7 @@ void add_new(Program& program) {
   CLI::App* command =
       group->add_subcommand("policy", "Write a policy and its test, which pass as written");
   command->add_option("NAME", options->policy.name, "Name of the policy in configs")->required();
-  command->add_option("--kind", options->kind, "What it decides (eviction)")
+  command->add_option("--kind", options->kind, "Kind of decision that the policy makes (eviction)")
       ->check(one_of(kind_names()));
   command->add_option("--out", options->out,
                       "Root of kvtier's sources (.); with --library any folder, made if need be");

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include "hw/device/processors.hpp"
 #include "sim/cli/commands.hpp"
+#include "sim/cli/jobs_option.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
@@ -58,7 +58,7 @@ int reproduce_command(const Program& program, const ReproduceCommandOptions& opt
 struct EnginesCommandOptions {
   std::vector<std::string> traces;
   std::string oracles;
-  std::int64_t jobs = available_processors();
+  std::int64_t jobs = 1;
   std::string json;
 };
 
@@ -102,8 +102,7 @@ void add_engines(Program& program, CLI::App& reproduce) {
                    "Folder of tables NAME.csv or NAME.csv.gz with a row a request, where names "
                    "say how they were made (the samples in configs/engines)")
       ->needs(traces);
-  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
-      ->check(whole_number(1, 4096));
+  add_jobs(*command, options->jobs);
   command->add_option("--json", options->json,
                       "Write all rows that were counted as JSON to a file, or to standard output "
                       "(-)");
@@ -117,7 +116,7 @@ struct TimesCommandOptions {
   std::string run;
   std::string hardware = "rtxpro6000-8x";
   std::string profile;
-  std::int64_t jobs = available_processors();
+  std::int64_t jobs = 1;
   std::string json;
 };
 
@@ -165,8 +164,7 @@ void add_times(Program& program, CLI::App& reproduce) {
                    "Profile in place of the hardware's, by name or "
                    "path")
       ->needs(run);
-  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
-      ->check(whole_number(1, 4096));
+  add_jobs(*command, options->jobs);
   command->add_option("--json", options->json,
                       "Write every run as JSON to a file, or to standard output (-)");
   command->callback([&program, options] {

@@ -5,11 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "hw/device/processors.hpp"
 #include "sim/cli/commands.hpp"
+#include "sim/cli/jobs_option.hpp"
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/cli/validators.hpp"
 #include "sim/study/sweep/sweep_run.hpp"
 
 namespace kvtier::cli {
@@ -23,7 +22,7 @@ constexpr std::array kFailures{std::pair{RunState::internal_failed, 70},
 struct SweepCommandOptions {
   std::string file;
   std::string out;
-  std::int64_t jobs = available_processors();
+  std::int64_t jobs = 1;
   std::string shard = "1/1";
   bool resume = false;
 };
@@ -103,8 +102,7 @@ void add_sweep(Program& program) {
           "--out", options->out,
           "Folder for results.jsonl (a line for each run) and results.csv; created if needed")
       ->required();
-  command->add_option("--jobs", options->jobs, "Runs at the same time (as many as there are cores)")
-      ->check(whole_number(1, 4096));
+  add_jobs(*command, options->jobs);
   command
       ->add_option("--shard", options->shard,
                    "Only the points K, K+N, K+2N, ... of the sweep, for N machines")
