@@ -8,7 +8,7 @@
 #include "hw/model/model.hpp"
 #include "hw/timing/timing_model.hpp"
 
-/// What the figures of a machine mean for loading KV behind prefills.
+/// Loading of KV behind prefills, worked out from the figures of a machine.
 namespace kvtier::calibrate {
 
 /// A memory from which the GPUs load stored KV.

@@ -10,8 +10,8 @@
 #include "sim/policy/policy.hpp"
 #include "sim/policy/routing.hpp"
 
-/// What every policy owes: a declaration in full and, of an eviction policy, answers that its tier
-/// can rely on; of a routing policy, those that its cluster can.
+/// The duties of every policy: a declaration in full, and answers on which the tier of an eviction
+/// policy and the cluster of a routing policy can rely.
 namespace kvtier {
 
 /// A duty that a policy breaks.

@@ -88,7 +88,7 @@ SGLANG_CASES = [
     tree_case("unified", "lru", "output", 8192, 64),
     tree_case("unified", "lfu", "prompt", 8192, 64),
 ]
-# Of 0.5.10, the last known version with HiRadixCache.
+# Cases of 0.5.10, the last known version with HiRadixCache.
 SGLANG_HIRADIX_CASES = [
     *[tree_tiers_case(gpu, 0, "lru", 64) for gpu in (MI // 4, MI, 5 * MI)],
     tree_tiers_case(MI, 0, "lfu", 64),

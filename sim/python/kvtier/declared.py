@@ -34,7 +34,7 @@ class Declaration:
     parts_of_entries: bool
 
 
-# What this process, and the workers of its sweeps, can name in configs; by kind and name.
+# Policies that configs of this process and of its sweeps' workers can name, by kind and name.
 _declarations = {}
 
 _KNOWLEDGE = ("online", "look_ahead", "oracle")

@@ -16,8 +16,8 @@ struct TierBreakEven {
   /// The link that limits the rate.
   std::string slowest_link;
   std::vector<SimDuration> loads;
-  /// Where loading is faster than recomputing: ranges of tokens, first and last, ascending. Their
-  /// ends are exact between the listed lengths around them.
+  /// Ranges of tokens, first and last, in which loading is faster than recomputing, ascending.
+  /// Their ends are exact between the listed lengths around them.
   std::vector<std::pair<Tokens, Tokens>> loading_wins;
 };
 
@@ -26,7 +26,7 @@ struct BreakEven {
   std::string model;
   std::string hardware;
   std::string system;
-  /// Where the times of prefills come from.
+  /// The source of the times of prefills.
   std::string times;
   Bytes kv_bytes_per_token;
   /// 512 tokens, twice as many, and so on, and the context window.

@@ -117,7 +117,7 @@ TEST(LeastTokensRouting, OfEqualTokensGoesByRequests) {
   EXPECT_EQ(cluster.choose({}), InstanceId{1});
 }
 
-// Of three instances with 0, 1 and 2 requests the pairs are (0,1), (0,2) and (1,2): the one with 0
+// Three instances with 0, 1 and 2 requests make the pairs (0,1), (0,2) and (1,2): the one with 0
 // is chosen for two pairs, the one with 1 for one, the one with 2 for none.
 TEST(PowerOfTwoRouting, ChoosesTheLessLoadedOfEachPair) {
   TrialCluster cluster(power_of_two_routing(), {.instances = 3});

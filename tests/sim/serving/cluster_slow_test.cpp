@@ -16,7 +16,8 @@
 namespace kvtier::test {
 namespace {
 
-/// Of one instance. A prompt of 100 tokens takes 10 ms, and 100 iterations of the response 0.5 s.
+/// The rate of one instance. A prompt of 100 tokens takes 10 ms, and 100 iterations of the response
+/// 0.5 s.
 constexpr double kRequestsPerSecond = 12;
 
 /// Poisson arrivals of single requests, made as they come.

@@ -16,7 +16,7 @@
 namespace kvtier::test {
 namespace {
 
-/// Of so many instances that serve one request at a time, 1 ms a prompt token.
+/// A cluster of so many instances that serve one request at a time, 1 ms a prompt token.
 RunConfig one_by_one(std::int64_t instances, const std::string& router) {
   RunConfig config = tiny_config(Tokens(100'000));
   config.serving.slots = 1;
@@ -292,7 +292,7 @@ TEST(Disaggregation, KvStaysUntilTheDecodeInstanceHasRoom) {
   EXPECT_EQ(run.request(1).finished, at_ms(72));
 }
 
-// Of the second turn the decode instance lacks 6 of 18 tokens, which it computes itself.
+// The decode instance lacks 6 of the second turn's 18 tokens, which it computes itself.
 TEST(Disaggregation, ADecodeInstanceComputesFewTokensItself) {
   RunConfig config = apart(100);
   config.cluster.disaggregation->decide = PrefillDecision::net_new;
