@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace kvtier::calibrate {
@@ -39,17 +40,11 @@ StopRules rules_with_pauses(const Target& target) {
 }
 
 void fill_random(Device& device, const Buffer& buffer, RandomStream& random) {
-  constexpr std::size_t kChunk = std::size_t{1} << 20;
-  const auto element = static_cast<std::size_t>(device.info().element.value);
-  const std::size_t count = static_cast<std::size_t>(buffer.size().value) / element;
-  std::vector<float> values(std::min(count, kChunk));
-  for (float& value : values) {
-    value = static_cast<float>(2 * random.uniform() - 1);
-  }
-  for (std::size_t at = 0; at < count; at += kChunk) {
-    device.write_elements(buffer.data() + at * element,
-                          std::span(values).first(std::min(values.size(), count - at)));
-  }
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  const std::int64_t seed = random.index(std::numeric_limits<std::int64_t>::max());
+  device.fill_uniform(buffer.data(), buffer.size() / device.info().element, 1,
+                      static_cast<std::uint64_t>(seed), *stream);
+  stream->synchronize();
 }
 
 std::vector<std::int32_t> shuffled(std::int64_t count, RandomStream& random) {

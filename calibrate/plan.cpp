@@ -80,6 +80,7 @@ class Run {
 
   void all(const std::vector<PlannedTable>& plan) {
     std::vector<Item> items = undone(plan);
+    std::ranges::stable_sort(items, {}, &Item::number);
     std::vector<std::size_t> round;
     for (std::size_t i = 0; i < items.size(); ++i) {
       round.insert(round.end(), static_cast<std::size_t>(items[i].planned->visits_in_round), i);
@@ -87,7 +88,7 @@ class Run {
     visits_ = items.size() + round.size() * static_cast<std::size_t>(options_.visits - 1);
     for (std::size_t i = 0; i < items.size(); ++i) {
       visit(items[i], visit_rules(items[i].planned->rules, options_.visits));
-      if (i + 1 == items.size() || items[i + 1].planned != items[i].planned) {
+      if (i + 1 == items.size() || items[i + 1].number != items[i].number) {
         keep();
       }
     }
@@ -116,6 +117,8 @@ class Run {
   struct Item {
     const PlannedTable* planned;
     const PlannedCell* cell;
+    /// In its table.
+    std::size_t number;
     /// All visits so far.
     Measured measured{};
     /// Why nothing was measured, so far.
@@ -137,9 +140,9 @@ class Run {
     std::vector<Item> items;
     for (const PlannedTable& planned : plan) {
       const ProfileTable& table = table_of(profile_, planned.table);
-      for (const PlannedCell& cell : planned.cells) {
-        if (!is_done(table, cell.at)) {
-          items.push_back({.planned = &planned, .cell = &cell});
+      for (std::size_t i = 0; i < planned.cells.size(); ++i) {
+        if (!is_done(table, planned.cells[i].at)) {
+          items.push_back({.planned = &planned, .cell = &planned.cells[i], .number = i});
         }
       }
     }

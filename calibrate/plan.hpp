@@ -62,17 +62,17 @@ struct RunOptions {
   Bytes memory;
   /// Cells not measured by then are left out.
   double seconds = 0;
-  /// A cell's samples are taken in so many visits, the first in the order of the plan, the others
-  /// in random order. So variations of the machine are in every cell's spread and not in some
-  /// cells' medians.
+  /// A cell's samples are taken in so many visits. In the first, tables take turns, so that a run
+  /// out of time has the first cells of all tables. The others are in random order. So variations
+  /// of the machine are in every cell's spread and not in some cells' medians.
   int visits = 1;
   std::uint64_t seed = 1;
   /// Called before each cell.
   std::function<void(const Progress&)> progress = [](const Progress&) {};
   /// Called before each sample; an exception ends the run.
   std::function<void()> check = [] {};
-  /// Called with the profile so far after each table and, if the run ends early, at its end.
-  /// Contradicted cells are left out until the last visit.
+  /// Called with the profile so far after each turn of the tables and, if the run ends early, at
+  /// its end. Contradicted cells are left out until the last visit.
   std::function<void(const Profile&)> keep = [](const Profile&) {};
 };
 

@@ -816,18 +816,21 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
 
 // ---- Parts ----
 
-/// One block for the rows of one split context and one KV head.
+/// One block for each row of a split context and KV head: its loads depend on each other, so rows
+/// one after the other would wait for each.
 template <class Element, class Kv>
 __global__ void __launch_bounds__(kThreads) merge_kernel(AttentionCall<Element, Kv> call) {
   const AttentionMerge merge = call.lists.merges[blockIdx.x / call.shape.kv_heads];
   const AttentionItem item{.request = merge.request};
   const Place<Element, Kv> place = place_of(call, item);
-  for (int i = static_cast<int>(threadIdx.x); i < merge.rows * place.width; i += kThreads) {
-    const int row = i / place.width;
-    const int d = i % place.width;
-    const auto part = [&](int p) {
-      return part_at(call, merge.part_row + p * merge.rows + row, place.kv_head);
-    };
+  const int row = static_cast<int>(blockIdx.y);
+  if (row >= merge.rows) {
+    return;
+  }
+  const auto part = [&](int p) {
+    return part_at(call, merge.part_row + p * merge.rows + row, place.kv_head);
+  };
+  for (int d = static_cast<int>(threadIdx.x); d < place.width; d += kThreads) {
     float top = -INFINITY;
     for (int p = 0; p < merge.parts; ++p) {
       top = fmaxf(top, part(p)[place.width]);
@@ -893,7 +896,9 @@ cudaError_t attend(const AttentionCall<Element, Kv>& call, cudaStream_t stream) 
                 : decode<Element, Kv, head_dim, 16>(call, grid(lists.decode_items), stream);
   }
   if (error == cudaSuccess && lists.merge_items > 0) {
-    merge_kernel<Element, Kv><<<grid(lists.merge_items), kThreads, 0, stream>>>(call);
+    dim3 rows = grid(lists.merge_items);
+    rows.y = static_cast<unsigned>(lists.merge_rows);
+    merge_kernel<Element, Kv><<<rows, kThreads, 0, stream>>>(call);
     error = cudaGetLastError();
   }
   return error;

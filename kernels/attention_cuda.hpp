@@ -26,6 +26,7 @@ struct AttentionLists {
   std::int64_t decode_items = 0;
   std::int64_t prefill_items = 0;
   std::int64_t merge_items = 0;
+  std::int64_t merge_rows = 0;
   std::int64_t decode_rows = 0;
   /// Room for the plan's part_rows x part_numbers(shape) numbers.
   float* parts = nullptr;

@@ -41,6 +41,7 @@ void split(const std::vector<AttentionItem>& tiles, std::int64_t kv_heads, std::
                            .rows = tile.rows,
                            .part_row = static_cast<std::int32_t>(plan.part_rows),
                            .parts = static_cast<std::int32_t>(parts)});
+    plan.merge_rows = std::max<std::int64_t>(plan.merge_rows, tile.rows);
     for (std::int64_t begin = 0; begin < tile.key_end; begin += each) {
       AttentionItem part = tile;
       part.key_begin = static_cast<std::int32_t>(begin);

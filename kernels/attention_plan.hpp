@@ -40,6 +40,8 @@ struct AttentionPlan {
   std::vector<AttentionItem> decode;
   std::vector<AttentionItem> prefill;
   std::vector<AttentionMerge> merges;
+  /// The most rows of a merge.
+  std::int64_t merge_rows = 0;
   std::int64_t part_rows = 0;
   /// The most rows of an item in `decode`.
   std::int64_t decode_rows = 0;

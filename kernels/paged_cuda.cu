@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "kernels/paged_cuda.hpp"
+#include "kernels/uniform_numbers.hpp"
 
 namespace kvtier::kernels::cuda {
 namespace {
@@ -179,6 +180,16 @@ __global__ void add_kernel(const Element* a, const Element* b, Element* output,
   }
 }
 
+template <class Element>
+__global__ void uniform_kernel(Element* output, std::int64_t count, float bound,
+                               std::uint64_t seed) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    output[i] = to_element<Element>(bound * uniform_at(seed, static_cast<std::uint64_t>(i)));
+  }
+}
+
 /// `to` may be `from`, as each pair is read and written by one thread.
 template <class Element>
 __global__ void rotate_kernel(const Element* from, Element* to,
@@ -303,6 +314,13 @@ cudaError_t rotate(const Element* from, Element* to, const std::int32_t* slots, 
   return cudaGetLastError();
 }
 
+template <class Element>
+cudaError_t fill_uniform(Element* output, std::int64_t count, float bound, std::uint64_t seed,
+                         cudaStream_t stream) {
+  uniform_kernel<<<blocks_for(count), kThreads, 0, stream>>>(output, count, bound, seed);
+  return cudaGetLastError();
+}
+
 cudaError_t busy(std::int64_t ns, cudaStream_t stream) {
   busy_kernel<<<1, 1, 0, stream>>>(ns);
   return cudaGetLastError();
@@ -319,7 +337,8 @@ cudaError_t busy(std::int64_t ns, cudaStream_t stream) {
                                         cudaStream_t);                                             \
   template cudaError_t rotate(const Element*, Element*, const std::int32_t*, std::int64_t,         \
                               std::int64_t, std::int64_t, std::int64_t, std::int64_t,              \
-                              RotaryAngles, const std::int32_t*, std::int64_t, cudaStream_t)
+                              RotaryAngles, const std::int32_t*, std::int64_t, cudaStream_t);      \
+  template cudaError_t fill_uniform(Element*, std::int64_t, float, std::uint64_t, cudaStream_t)
 KVTIER_INSTANTIATE(__nv_bfloat16);
 KVTIER_INSTANTIATE(__half);
 #undef KVTIER_INSTANTIATE

@@ -64,6 +64,11 @@ template <class Element>
                                  RotaryAngles angles, const std::int32_t* positions,
                                  std::int64_t first_position, cudaStream_t stream);
 
+/// output[i] = bound x uniform_at(seed, i) (uniform_numbers.hpp).
+template <class Element>
+[[nodiscard]] cudaError_t fill_uniform(Element* output, std::int64_t count, float bound,
+                                       std::uint64_t seed, cudaStream_t stream);
+
 /// Spins until the device's clock has gone on by so much.
 [[nodiscard]] cudaError_t busy(std::int64_t ns, cudaStream_t stream);
 

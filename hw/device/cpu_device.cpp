@@ -25,6 +25,7 @@
 #include "hw/device/task_threads.hpp"
 #include "hw/device/thread_pool.hpp"
 #include "kernels/row_functions.hpp"
+#include "kernels/uniform_numbers.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/quantity.hpp"
 
@@ -314,6 +315,19 @@ class CpuDevice final : public Device {
     });
   }
 
+  void fill_uniform(void* to, std::int64_t count, float bound, std::uint64_t seed,
+                    Stream& stream) override {
+    push(stream, [this, to, count, bound, seed] {
+      constexpr std::int64_t kPart = std::int64_t{1} << 16;
+      const auto bytes = static_cast<double>(count) * sizeof(float);
+      share((count + kPart - 1) / kPart, bytes, [&](std::int64_t part) {
+        for (std::int64_t i = part * kPart; i < std::min(count, (part + 1) * kPart); ++i) {
+          static_cast<float*>(to)[i] =
+              bound * kernels::uniform_at(seed, static_cast<std::uint64_t>(i));
+        }
+      });
+    });
+  }
   void write_elements(void* to, std::span<const float> values) override {
     std::ranges::copy(values, static_cast<float*>(to));
   }

@@ -13,14 +13,6 @@
 namespace kvtier {
 namespace {
 
-/// The i-th of the numbers of a seed, uniform in [-1, 1): by its place, so that a matrix of
-/// billions takes seconds.
-float random_at(std::uint64_t seed, std::uint64_t i) {
-  constexpr int kUnused = 40;
-  constexpr float kHalf = 8388608.0F;  // 2^23
-  return static_cast<float>(random_bits_at(seed, i) >> kUnused) / kHalf - 1;
-}
-
 /// Takes arrays one after another from host memory, and returns their places on the device.
 class Packer {
  public:
@@ -87,12 +79,13 @@ Decoder::Decoder(Device& device, const DecoderShape& shape, KeyPositions positio
   }
   const auto variance = [](std::int64_t inputs) { return 1 / static_cast<double>(inputs); };
   const double residual = 1 / (2 * static_cast<double>(shape.layers));
-  weights_.embedding = random_matrix(shape.vocabulary, shape.hidden, 1, seed, "embedding");
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  weights_.embedding = random_matrix(shape.vocabulary, shape.hidden, 1, seed, "embedding", *stream);
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     const auto matrix = [&](std::string_view name, std::int64_t outputs, std::int64_t inputs,
                             double factor) {
       return random_matrix(outputs, inputs, factor * variance(inputs), seed,
-                           fmt::format("{}/{}", i, name));
+                           fmt::format("{}/{}", i, name), *stream);
     };
     weights_.layers.push_back(
         {.qkv = matrix("qkv", qkv_width_, shape.hidden, 1),
@@ -101,7 +94,7 @@ Decoder::Decoder(Device& device, const DecoderShape& shape, KeyPositions positio
          .down = matrix("down", shape.hidden, shape.intermediate, residual)});
   }
   weights_.head =
-      random_matrix(shape.vocabulary, shape.hidden, variance(shape.hidden), seed, "head");
+      random_matrix(shape.vocabulary, shape.hidden, variance(shape.hidden), seed, "head", *stream);
 
   hidden_ = elements(limits.tokens * shape.hidden);
   normed_ = elements(std::max(limits.tokens, limits.requests) * shape.hidden);
@@ -120,7 +113,6 @@ Decoder::Decoder(Device& device, const DecoderShape& shape, KeyPositions positio
   numbers_ = Buffer(device, MemoryKind::device, numbers);
   uploaded_ = device.make_event();
   // A rotation of no rows: the device makes its table of angles now, not when a context grows.
-  const std::unique_ptr<Stream> stream = device.make_stream();
   device.rope({.rows = {.from = qkv_.data(), .to = qkv_.data(), .row = qkv_width_ * element_},
                .heads = shape.query_heads + shape.kv_heads,
                .head_dim = shape.head_dim,
@@ -135,21 +127,13 @@ Buffer Decoder::elements(std::int64_t count) {
 }
 
 Buffer Decoder::random_matrix(std::int64_t outputs, std::int64_t inputs, double variance,
-                              std::uint64_t seed, std::string_view name) {
+                              std::uint64_t seed, std::string_view name, Stream& stream) {
   // A number that is uniform in [-a, a) has a variance of a^2 / 3.
   const auto a = static_cast<float>(std::sqrt(3 * variance));
-  const std::uint64_t stream = stream_seed(seed, fmt::format("hw/device/decoder/{}", name));
   const std::int64_t count = outputs * inputs;
   Buffer matrix = elements(count);
-  constexpr std::int64_t kChunk = std::int64_t{1} << 20;
-  std::vector<float> values;
-  for (std::int64_t begin = 0; begin < count; begin += kChunk) {
-    values.resize(static_cast<std::size_t>(std::min(kChunk, count - begin)));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = a * random_at(stream, static_cast<std::uint64_t>(begin) + i);
-    }
-    device_.write_elements(matrix.data() + (begin * element_).value, values);
-  }
+  device_.fill_uniform(matrix.data(), count, a,
+                       stream_seed(seed, fmt::format("hw/device/decoder/{}", name)), stream);
   return matrix;
 }
 

@@ -158,7 +158,7 @@ class Decoder {
  private:
   [[nodiscard]] Buffer elements(std::int64_t count);
   [[nodiscard]] Buffer random_matrix(std::int64_t outputs, std::int64_t inputs, double variance,
-                                     std::uint64_t seed, std::string_view name);
+                                     std::uint64_t seed, std::string_view name, Stream& stream);
   void multiply(const Buffer& input, const Buffer& weights, const Buffer& output,
                 std::int64_t outputs, std::int64_t inputs, Stream& stream);
   void apply(RowFunction function, const Buffer& input, const Buffer& output, std::int64_t width,

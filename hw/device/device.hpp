@@ -265,6 +265,10 @@ class Device {
   /// Zero is an empty launch.
   virtual void busy(double seconds, Stream& stream) = 0;
 
+  /// Element i of `count` at `to` becomes bound x uniform_at(seed, i) of
+  /// kernels/uniform_numbers.hpp.
+  virtual void fill_uniform(void* to, std::int64_t count, float bound, std::uint64_t seed,
+                            Stream& stream) = 0;
   /// `values` become elements at `to`, and the other way round; both return when done.
   virtual void write_elements(void* to, std::span<const float> values) = 0;
   virtual void read_elements(std::span<float> values, const void* from) = 0;

@@ -82,7 +82,24 @@ TEST_F(RunPlan, MeasuresEveryCellInOrder) {
   EXPECT_EQ(progress_[1].done, 1U);
   EXPECT_EQ(progress_[1].all, 2U);
   EXPECT_DOUBLE_EQ(progress_[1].seconds_left, 4);
-  EXPECT_EQ(kept_.size(), 1U);
+  EXPECT_EQ(kept_.size(), 2U);
+}
+
+// A cell takes 4 s, so the time ends in the second cell of the first table.
+TEST_F(RunPlan, MeasuresSomeCellsOfEveryTableIfTimeIsShort) {
+  seconds_ = 10;
+  PlannedTable planned = table(OperationId::control_step, "lookup");
+  PlannedTable other = table(OperationId::control_step, "allocation");
+  for (const std::int64_t at : {8, 64, 512}) {
+    planned.cells.push_back(cell({at}, {1}));
+    other.cells.push_back(cell({at}, {1}));
+  }
+  run({planned, other});
+  ASSERT_EQ(profile_.tables.size(), 2U);
+  EXPECT_EQ(profile_.tables[0].cells.size(), 2U);
+  EXPECT_EQ(profile_.tables[0].left_out.size(), 1U);
+  EXPECT_EQ(profile_.tables[1].cells.size(), 1U);
+  EXPECT_EQ(profile_.tables[1].left_out.size(), 2U);
 }
 
 TEST_F(RunPlan, MeasuresOnlyWhatTheProfileLacks) {
@@ -125,7 +142,7 @@ TEST_F(RunPlan, VisitsEveryCellSeveralTimes) {
   EXPECT_EQ(profile_.tables[0].cells[2].at, At{512});
   EXPECT_EQ(progress_.back().done, 8U);
   EXPECT_EQ(progress_.back().all, 9U);
-  EXPECT_EQ(kept_.size(), 3U);
+  EXPECT_EQ(kept_.size(), 5U);  // each cell of the first visit, and the two other visits
 }
 
 // Two cells, one visit each in the first round, and five more in the second: three of the one table
@@ -312,11 +329,11 @@ TEST_F(RunPlan, KeepsNoContradictions) {
     }
     EXPECT_EQ(places, (std::vector<At>{{16}, {32}}));
   };
-  stop_at_ = 12;  // four checks for each cell: the table of control_step begins
+  stop_at_ = 16;  // four checks for each cell: the contradicted one begins once more
   EXPECT_THROW(run({planned, other}), std::runtime_error);
-  ASSERT_EQ(kept_.size(), 2U);
-  expect_valid(kept_[0]);
-  expect_valid(kept_[1]);
+  ASSERT_EQ(kept_.size(), 4U);
+  expect_valid(kept_[2]);
+  expect_valid(kept_[3]);
   expect_valid(profile_);
 }
 

@@ -40,6 +40,7 @@ TEST(AttentionPlan, SplitsOneLongRequestOverAllMultiprocessors) {
   const AttentionPlan plan = plan_of({{1, 131072}}, shape_of(32, 8, 128));
   ASSERT_EQ(plan.decode.size(), 128U);
   EXPECT_EQ(plan.decode_rows, 4);
+  EXPECT_EQ(plan.merge_rows, 4);
   EXPECT_EQ(plan.part_rows, 128 * 4);
   EXPECT_EQ(plan.merges,
             (std::vector<AttentionMerge>{

@@ -347,6 +347,7 @@ class CudaDevice final : public Device {
                   .decode_items = std::ssize(planned.decode),
                   .prefill_items = std::ssize(planned.prefill),
                   .merge_items = std::ssize(planned.merges),
+                  .merge_rows = planned.merge_rows,
                   .decode_rows = planned.decode_rows,
                   .parts = mine.parts.template as<float>()};
   }
@@ -413,6 +414,11 @@ class CudaDevice final : public Device {
           kernels::cuda::busy(static_cast<std::int64_t>(seconds * kNanoseconds), on(stream)));
   }
 
+  void fill_uniform(void* to, std::int64_t count, float bound, std::uint64_t seed,
+                    Stream& stream) override {
+    check("fill_uniform",
+          kernels::cuda::fill_uniform(static_cast<Element*>(to), count, bound, seed, on(stream)));
+  }
   void write_elements(void* to, std::span<const float> values) override {
     select();
     std::vector<Element> elements(values.size());

@@ -92,6 +92,10 @@ TEST_P(CudaChecks, DecoderAgreesWithPlainLoopsInDouble) {
   }
 }
 
+TEST_P(CudaChecks, RandomNumbersAreThoseOfTheirPlaces) {
+  EXPECT_LE(fill_error(device()), rounding(device()));
+}
+
 TEST_P(CudaChecks, RowsMoveBetweenSlotsAndPackedMemory) {
   EXPECT_EQ(moved_rows_differ(device()), "");
 }

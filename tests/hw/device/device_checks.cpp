@@ -7,6 +7,7 @@
 #include <random>
 
 #include "kernels/rope_attention.hpp"
+#include "sim/core/rng.hpp"
 
 namespace kvtier {
 namespace {
@@ -516,6 +517,26 @@ std::vector<std::pair<std::string, double>> row_errors(Device& device) {
                             [](std::int64_t i) { return i * i * 5; }));
   }
   return errors;
+}
+
+double fill_error(Device& device) {
+  // More numbers than the threads of a launch, and no multiple of a block or a part.
+  constexpr std::int64_t kCount = 3'000'001;
+  constexpr float kBound = 0.75F;
+  constexpr std::uint64_t kSeed = 7;
+  const Buffer filled = elements_on(device, std::vector<float>(kCount + 1, 2));
+  const auto stream = device.make_stream();
+  device.fill_uniform(filled.data(), kCount, kBound, kSeed, *stream);
+  stream->synchronize();
+  const std::vector<float> values = elements_from(device, filled.data(), kCount + 1);
+  double error = values.back() == 2 ? 0 : 1;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    // The 24 upper bits of the same generator, as the other streams of numbers have it.
+    const std::uint64_t bits = random_bits_at(kSeed, static_cast<std::uint64_t>(i)) >> 40;
+    const double wanted = kBound * (static_cast<double>(bits) * 0x1p-23 - 1);
+    error = std::max(error, std::abs(values[static_cast<std::size_t>(i)] - wanted));
+  }
+  return error;
 }
 
 std::string moved_rows_differ(Device& device) {

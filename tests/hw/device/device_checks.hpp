@@ -68,6 +68,9 @@ enum class Mistake { none, swapped_slots, late_positions, sees_next_token };
 /// The largest error of each row function and of rotations, by name.
 [[nodiscard]] std::vector<std::pair<std::string, double>> row_errors(Device& device);
 
+/// The largest error of a filled array, and of the element behind it, which keeps its value.
+[[nodiscard]] double fill_error(Device& device);
+
 /// Gathers, scatters and folds rows with and without slots and strides, and compares all bytes.
 /// Returns what differs, or nothing.
 [[nodiscard]] std::string moved_rows_differ(Device& device);

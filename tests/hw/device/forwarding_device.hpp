@@ -53,6 +53,10 @@ class ForwardingDevice : public Device {
     host_.row_function(work, stream);
   }
   void busy(double seconds, Stream& stream) override { host_.busy(seconds, stream); }
+  void fill_uniform(void* to, std::int64_t count, float bound, std::uint64_t seed,
+                    Stream& stream) override {
+    host_.fill_uniform(to, count, bound, seed, stream);
+  }
   void write_elements(void* to, std::span<const float> values) override {
     host_.write_elements(to, values);
   }

@@ -38,6 +38,8 @@ TEST(HostChecks, RowFunctionsAreRightToTheLastPlaces) {
   }
 }
 
+TEST(HostChecks, RandomNumbersAreThoseOfTheirPlaces) { EXPECT_LE(fill_error(host()), 1e-7); }
+
 TEST(HostChecks, RowsMoveBetweenSlotsAndPackedMemory) { EXPECT_EQ(moved_rows_differ(host()), ""); }
 
 TEST(HostChecks, PiecesMoveWhole) { EXPECT_EQ(moved_pieces_differ(host()), ""); }
