@@ -88,7 +88,7 @@ help:
 	@echo 'make notebooks     build the program, run sweeps, execute the notebooks into build/notebooks'
 	@echo 'make docs          build the documentation as pages into build/docs/site; a dead link fails (needs PyPI)'
 	@echo 'make faults        build, then let system calls fail, kill runs and fill disks, and check the files left (minutes)'
-	@echo 'make asan          build with the address and undefined sanitizers, run all tests but the slow ones'
+	@echo 'make asan          build with the address and undefined sanitizers, run the tests but those of full size'
 	@echo 'make tsan          build with the thread sanitizer, run the tests of code with threads'
 	@echo 'make cuda-emulation  build the CUDA module for the host, run its tests on an emulated GPU (needs the headers of CUDA)'
 	@echo 'make machine-code  build the CUDA module, check the machine code of the attention kernels (nvcc; needs PyPI)'
@@ -197,11 +197,10 @@ faults: setup
 	cmake --build --preset release -j $(JOBS) --target kvtier kvtier_inject
 	python3 tests/faults/faults.py --all --program $(PROGRAM) --inject build/release/tests/faults/kvtier_inject.so --configs configs
 
-# Without the runs of full size, which take twenty times as long under a sanitizer.
 asan: setup
 	cmake --preset asan
 	cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan --output-on-failure -j $(JOBS) -LE slow -E reproduction_golden
+	ctest --preset asan --output-on-failure -j $(JOBS)
 
 # Devices, storage engines, and runs on them. The sanitizer needs the same addresses in every run.
 TSAN_PROGRAMS := tests_hw_device tests_hw_device_storage_io_test tests_calibrate tests_sim_device
