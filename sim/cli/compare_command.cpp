@@ -2,6 +2,7 @@
 
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
+#include "sim/cli/expect_options.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
@@ -16,6 +17,7 @@ struct CompareOptions {
   std::int64_t replications = 1;
   bool bound = false;
   std::string json;
+  ExpectOptions expect;
 };
 
 int compare_command(const Program& program, const CompareOptions& options) {
@@ -23,19 +25,25 @@ int compare_command(const Program& program, const CompareOptions& options) {
   const ConfigDirectory presets = program.presets();
   check_outputs({{"--json", options.json}});
   TextOutput json(options.json);
+  Expectations expectations(options.expect);
   ProgressLine line;
   RunOptions run;
   run.progress = [](std::int64_t) { check_interrupt(); };
   const Comparison comparison =
       compare_systems(options.config.request(), options.systems, options.replications,
                       options.bound, presets, registry, run, run_progress(line));
+  NamedResults results;
+  for (const Comparison::Column& column : comparison.columns) {
+    results[column.system] = column.results;
+  }
+  expectations.check(values_of(std::move(results)));
   if (!options.json.empty()) {
     json.write(json_text(to_json(comparison), 2) + "\n");
   }
   if (options.json != "-") {
     print("{}", to_table(comparison));
   }
-  return 0;
+  return expectations.finish();
 }
 
 }  // namespace
@@ -55,6 +63,9 @@ void add_compare(Program& program) {
                     "bound of all policies, on accesses replayed without a clock");
   command->add_option("--json", options->json,
                       "Write all results as JSON to a file, or to standard output (-)");
+  options->expect.add_to(*command,
+                         "means over the replications, by JSON pointers: /SYSTEM and a pointer "
+                         "into a result");
   command->callback([&program, options] {
     program.run = [&program, options] { return compare_command(program, *options); };
   });

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "sim/cli/commands.hpp"
+#include "sim/cli/expect_options.hpp"
 #include "sim/cli/jobs_option.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/program.hpp"
@@ -18,7 +19,21 @@ struct PlanCommandOptions {
   std::int64_t jobs = 1;
   std::string out;
   bool resume = false;
+  ExpectOptions expect;
 };
+
+/// The trials that the plan's JSON names by their numbers, so that a pointer to one says which:
+/// `/cheapest/dollars_per_hour`, `/systems/NAME/axes/DRAM`.
+Json named_trials(const Json& plan) {
+  const auto trial = [&plan](const Json& number) {
+    return number.is_null() ? Json() : plan["trials"][number.get<std::size_t>()];
+  };
+  Json named{{"feasible", plan["feasible"]}, {"cheapest", trial(plan["cheapest"])}};
+  for (const Json& system : plan["systems"]) {
+    named["systems"][system["name"].get<std::string>()] = trial(system["trial"]);
+  }
+  return named;
+}
 
 int plan_command(const Program& program, const PlanCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
@@ -26,6 +41,7 @@ int plan_command(const Program& program, const PlanCommandOptions& options) {
   const Plan plan = load_plan(options.file);
   check_outputs({{"--json", options.json}}, {options.file});
   TextOutput json(options.json);
+  Expectations expectations(options.expect);
   ProgressLine line;
   PlanOptions how;
   how.jobs = options.jobs;
@@ -46,14 +62,18 @@ int plan_command(const Program& program, const PlanCommandOptions& options) {
     throw Interrupted(
         fmt::format("the runs that ended are in {}, and --resume goes on from there", options.out));
   }
+  const Json answer = to_json(plan, result);
+  const Json named = named_trials(answer);
+  expectations.check(values_of(named));
   if (!options.json.empty()) {
-    json.write(json_text(to_json(plan, result), 2) + "\n");
+    json.write(json_text(answer, 2) + "\n");
   }
   if (options.json != "-") {
     print("{}", to_table(plan, result));
   }
   note(fmt::format("{} runs in {:.2f} s", result.short_runs + result.full_runs, elapsed_seconds()));
-  return result.cheapest ? 0 : 1;
+  const int code = expectations.finish();
+  return result.cheapest ? code : 1;
 }
 
 }  // namespace
@@ -70,6 +90,10 @@ void add_plan(Program& program) {
   CLI::Option* out =
       command->add_option("--out", options->out, "Folder that keeps the runs, for --resume");
   command->add_flag("--resume", options->resume, "Use the runs in --out")->needs(out);
+  options->expect.add_to(
+      *command,
+      "the plan's trials, by JSON pointers: /feasible, /cheapest or /systems/NAME "
+      "and a pointer into a trial of --json");
   command->callback([&program, options] {
     program.run = [&program, options] { return plan_command(program, *options); };
   });

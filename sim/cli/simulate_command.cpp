@@ -2,15 +2,14 @@
 
 #include "sim/cli/commands.hpp"
 #include "sim/cli/config_options.hpp"
+#include "sim/cli/expect_options.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/core/file.hpp"
 #include "sim/replay/untimed.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/study/runs/bound.hpp"
 #include "sim/study/runs/compare.hpp"
-#include "sim/study/runs/expect.hpp"
 #include "sim/study/runs/find_capacity.hpp"
 #include "sim/study/runs/recorders.hpp"
 #include "sim/study/runs/summary.hpp"
@@ -24,7 +23,7 @@ struct SimulateOptions {
   std::string requests;
   std::string timeline;
   std::string decisions;
-  std::string expect;
+  ExpectOptions expect;
   std::optional<std::string> slo;
   CapacityOptions capacity;
   bool occupancy = false;
@@ -67,27 +66,11 @@ void check_untimed_options(const SimulateOptions& options) {
   }
 }
 
-/// Read before the run, so that a bad file costs nothing; none without a file.
-std::vector<Expectation> expectations_of(const SimulateOptions& options) {
-  return options.expect.empty()
-             ? std::vector<Expectation>()
-             : read_expectations(
-                   parse_json_strictly(read_text_file(options.expect), options.expect),
-                   options.expect);
-}
-
-int report_failed(const std::vector<std::string>& failed, const std::string& file) {
-  for (const std::string& problem : failed) {
-    tell(fmt::format("{}: {}", file, problem));
-  }
-  return failed.empty() ? 0 : 1;
-}
-
 int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& registry,
                           const SimulateOptions& options) {
   const std::vector<SloCondition> slo = parse_slo(*options.slo);
   check_outputs({{"--json", options.json}});
-  const std::vector<Expectation> expectations = expectations_of(options);
+  Expectations expectations(options.expect);
   ProgressLine line;
   TextOutput json(options.json);
   RunOptions run;
@@ -101,7 +84,7 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
         line.show(fmt::format("{} runs, now at {:.4g}/s, {:.1f} s", done, rate, elapsed_seconds()));
       });
   const Json result = to_json(search);
-  const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
+  expectations.check(values_of(result));
   if (!options.json.empty()) {
     json.write(json_text(result, 2) + "\n");
   }
@@ -109,7 +92,7 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
     print("{}", to_table(search));
   }
   note(fmt::format("{} runs in {:.2f} s", runs, elapsed_seconds()));
-  return report_failed(failed, options.expect);
+  return expectations.finish();
 }
 
 /// A row for each workload of a mix. In a system of blocks the hits are those of prompt tokens.
@@ -187,7 +170,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
                  {"--requests", options.requests},
                  {"--timeline", options.timeline},
                  {"--decisions", options.decisions}});
-  const std::vector<Expectation> expectations = expectations_of(options);
+  Expectations expectations(options.expect);
   ProgressLine line;
   TextOutput json(options.json);
   Recorders recorders;
@@ -226,7 +209,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
     result["occupancy"] = recorders.occupancy->to_json();
   }
   // An expectation of a value that no result has is bad input, found before anything is written.
-  const std::vector<std::string> failed = failed_expectations(result, expectations, options.expect);
+  expectations.check(values_of(result));
   if (!options.json.empty()) {
     json.write(json_text(result, 2) + "\n");
   }
@@ -234,7 +217,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   show(result, options, resolved.config.system.name);
   const auto turns = result["workload"]["turns"].get<double>();
   note(fmt::format("{:.0f} turns in {:.2f} s, {:.0f} turns/s", turns, seconds, turns / seconds));
-  return report_failed(failed, options.expect);
+  return expectations.finish();
 }
 
 }  // namespace
@@ -254,8 +237,7 @@ void add_simulate(Program& program) {
       ->add_flag("--occupancy", options->occupancy,
                  "Add what each tier holds over time to the result, for kvtier report")
       ->needs(json);
-  command->add_option("--expect", options->expect,
-                      "Check the result against a JSON file; exit code 1 if it differs");
+  options->expect.add_to(*command, "values of the result, by JSON pointers");
   CLI::Option* slo = command->add_option(
       "--find-capacity", options->slo,
       "Find the highest arrival_rate (or request_rate, or speed_up of a trace) that meets an SLO: "

@@ -4,11 +4,14 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "sim/cli/commands.hpp"
+#include "sim/cli/expect_options.hpp"
 #include "sim/cli/jobs_option.hpp"
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/study/runs/run_folder.hpp"
 #include "sim/study/sweep/sweep_run.hpp"
 
 namespace kvtier::cli {
@@ -25,7 +28,20 @@ struct SweepCommandOptions {
   std::int64_t jobs = 1;
   std::string shard = "1/1";
   bool resume = false;
+  ExpectOptions expect;
 };
+
+/// By the labels of their points; none of runs that were refused or failed.
+NamedResults results_of(const std::vector<SweepPoint>& points, const SweepResult& result) {
+  NamedResults results;
+  for (const SweepRow& row : result.rows) {
+    if (row.state == RunState::ok) {
+      results[fmt::format("{}", fmt::join(points[row.point].labels, ","))].push_back(
+          *unsealed_line(row.line));
+    }
+  }
+  return results;
+}
 
 /// K/N with 1 <= K <= N; nullopt for anything else.
 std::optional<Shard> parse_shard(const std::string& text) {
@@ -56,6 +72,7 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
   const ConfigDirectory presets = program.presets();
   const Sweep sweep = load_sweep(options.file);
   const std::vector<SweepPoint> points = resolve_points(sweep, presets, registry);
+  Expectations expectations(options.expect);
   ProgressLine line;
   SweepOptions how;
   how.out = options.out;
@@ -75,6 +92,9 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
   print("{}", to_table(sweep, points, result));
   note(fmt::format("{} runs in {:.2f} s", result.runs, elapsed_seconds() - begin));
   check_columns(sweep, result);
+  if (!options.expect.file.empty()) {
+    expectations.check(values_of(results_of(points, result)));
+  }
   int code = 0;
   for (const auto& [state, of_state] : kFailures) {
     const std::int64_t failed = result.count(state);
@@ -86,7 +106,8 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
       code = code == 0 ? of_state : code;
     }
   }
-  return code;
+  const int expected = expectations.finish();
+  return code == 0 ? expected : code;
 }
 
 }  // namespace
@@ -110,6 +131,9 @@ void add_sweep(Program& program) {
       ->check(is_shard());
   command->add_flag("--resume", options->resume,
                     "Keep the runs in --out, and run those that are missing or failed");
+  options->expect.add_to(*command,
+                         "means over the replications, by JSON pointers: /LABEL,LABEL of a point "
+                         "and a pointer into a line of results.jsonl");
   command->callback([&program, options] {
     program.run = [&program, options] { return sweep_command(program, *options); };
   });

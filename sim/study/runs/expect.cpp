@@ -11,8 +11,9 @@ namespace kvtier {
 namespace {
 
 constexpr const char* kWanted =
-    "expected {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., \"relative\": ..}, "
-    "got ";
+    "expected a value, {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., "
+    "\"relative\": "
+    "..}, got ";
 
 std::string key_of(const std::string& pointer) { return "/" + escape_pointer(pointer); }
 
@@ -34,7 +35,11 @@ Expectation read_expectation(const std::string& pointer, const Json& json, Probl
   const std::string key = key_of(pointer);
   Expectation expectation;
   expectation.pointer = pointer;
-  if (!json.is_object() || json.empty()) {
+  if (!json.is_object()) {
+    expectation.value = json;
+    return expectation;
+  }
+  if (json.empty()) {
     problems.add(key, kWanted + quote_json(json));
     return expectation;
   }
@@ -129,15 +134,51 @@ std::vector<Expectation> read_expectations(const Json& json, const std::string& 
   return expectations;
 }
 
-std::vector<std::string> failed_expectations(const Json& result,
+FindValue values_of(const Json& result) {
+  return [&result](const std::string& pointer) {
+    const Json* value = find_at(result, Json::json_pointer(pointer));
+    return value != nullptr ? std::optional(*value) : std::nullopt;
+  };
+}
+
+FindValue values_of(NamedResults results) {
+  return [results = std::move(results)](const std::string& pointer) -> std::optional<Json> {
+    // A pointer has a first name: read_expectations() takes no other.
+    const std::size_t end = std::min(pointer.find('/', 1), pointer.size());
+    Json::json_pointer name(pointer.substr(0, end));
+    const auto named = results.find(name.back());
+    if (named == results.end()) {
+      return std::nullopt;
+    }
+    const Json::json_pointer rest(pointer.substr(end));
+    Json found = Json::array();
+    double sum = 0;
+    for (const Json& result : named->second) {
+      const Json* value = find_at(result, rest);
+      if (value == nullptr) {
+        return std::nullopt;
+      }
+      sum += value->is_number() ? value->get<double>() : 0;
+      found.push_back(*value);
+    }
+    if (std::ranges::all_of(found, [&found](const Json& value) { return value == found[0]; })) {
+      return found[0];
+    }
+    return std::ranges::all_of(found, &Json::is_number)
+               ? Json(sum / static_cast<double>(found.size()))
+               : found;
+  };
+}
+
+std::vector<std::string> failed_expectations(const FindValue& find,
                                              const std::vector<Expectation>& expectations,
                                              const std::string& origin) {
   Problems problems;
   problems.set_origin("", origin);
   std::vector<std::string> failed;
   for (const Expectation& expectation : expectations) {
-    const Json* value = find_at(result, Json::json_pointer(expectation.pointer));
-    if (value == nullptr) {
+    const std::optional<Json> value = find(expectation.pointer);
+    if (!value) {
       problems.add(key_of(expectation.pointer), "the result has no such value");
       continue;
     }
@@ -148,6 +189,17 @@ std::vector<std::string> failed_expectations(const Json& result,
   }
   problems.throw_if_any();
   return failed;
+}
+
+Json updated_expectations(Json file, const FindValue& find,
+                          const std::vector<Expectation>& expectations) {
+  for (const Expectation& expectation : expectations) {
+    if (expectation.value) {
+      Json& old = file[expectation.pointer];
+      (old.is_object() ? old["value"] : old) = *find(expectation.pointer);
+    }
+  }
+  return file;
 }
 
 }  // namespace kvtier

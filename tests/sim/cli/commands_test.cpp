@@ -173,6 +173,52 @@ TEST_F(Simulate, FailsExpectationsThatDoNotHold) {
   EXPECT_EQ(read_json("out.json"), result);  // a failed check is a result, too
 }
 
+TEST_F(Simulate, UpdatesExpectationsToWhatItFinds) {
+  write("expect.json", R"({"/metrics/turns": 1, "/config/seed": {"value": 5, "tolerance": 1}})");
+  EXPECT_EQ(kvtier({"simulate", "run.json", "--expect", "expect.json"}).code, 1);
+  EXPECT_EQ(read_json("expect.json")["/metrics/turns"], 1);
+  const Outcome outcome =
+      kvtier({"simulate", "run.json", "--expect", "expect.json", "--update-expect"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const json result = result_of({});
+  EXPECT_EQ(read_json("expect.json"),
+            json({{"/metrics/turns", result["metrics"]["turns"]},
+                  {"/config/seed", {{"value", result["config"]["seed"]}, {"tolerance", 1}}}}));
+  EXPECT_EQ(kvtier({"simulate", "run.json", "--expect", "expect.json"}).code, 0);
+  // Limits are not moved.
+  write("expect.json", R"({"/metrics/turns": {"max": 1}})");
+  EXPECT_EQ(kvtier({"simulate", "run.json", "--expect", "expect.json", "--update-expect"}).code, 1);
+  EXPECT_EQ(read_json("expect.json"), json({{"/metrics/turns", {{"max", 1}}}}));
+}
+
+TEST_F(Simulate, UpdatesNoExpectationOfAValueThatIsNotThere) {
+  const std::string text = R"({"/metrics/turns": 1, "/metrics/nothing": 1})";
+  write("expect.json", text);
+  expect_bad_input({"simulate", "run.json", "--expect", "expect.json", "--update-expect"},
+                   {"expect.json: /~1metrics~1nothing: the result has no such value"});
+  EXPECT_EQ(read("expect.json"), text);
+}
+
+TEST_F(Simulate, ComparesSystemsWithExpectations) {
+  const Names compare{"compare",        "run.json", "--systems", "recompute,attentionstore_lru",
+                      "--replications", "2",        "--expect",  "expect.json"};
+  write("expect.json", R"({"/recompute/metrics/hit_rate/all_turns/total": 0,
+                           "/attentionstore_lru/metrics/hit_rate/all_turns/total": {"min": 0.01},
+                           "/attentionstore_lru/config/system/name": "attentionstore_lru"})");
+  const Outcome holds = kvtier(compare);
+  EXPECT_EQ(holds.code, 0) << holds.err;
+  write("expect.json", R"({"/recompute/metrics/hit_rate/all_turns/total": {"min": 0.5}})");
+  const Outcome fails = kvtier(compare);
+  EXPECT_EQ(fails.code, 1);
+  EXPECT_TRUE(contains(fails.err,
+                       "expect.json: /recompute/metrics/hit_rate/all_turns/total: expected at "
+                       "least 0.5, got 0"))
+      << fails.err;
+  EXPECT_EQ(fails.out, holds.out);
+  write("expect.json", R"({"/lru/metrics/turns": 1})");
+  expect_bad_input(compare, {"expect.json: /~1lru~1metrics~1turns: the result has no such value"});
+}
+
 // About 150 turns are too few for intervals that could be trusted.
 TEST_F(Simulate, ShowsIntervalsAndTheirDoubts) {
   const std::string table = kvtier({"simulate", "run.json"}).out;
@@ -634,13 +680,15 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
         "calibrate", "--config-dir", "--version"}},
       {{"simulate"},
        {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
-        "--expect", "--find-capacity", "--replications", "--tolerance", "--untimed", "--bound",
-        "--print-config", "--reference"}},
+        "--expect", "--update-expect", "--find-capacity", "--replications", "--tolerance",
+        "--untimed", "--bound", "--print-config", "--reference"}},
       {{"compare"},
-       {"CONFIG", "--systems", "--replications", "--bound", "--set", "--seed", "--json"}},
+       {"CONFIG", "--systems", "--replications", "--bound", "--set", "--seed", "--json", "--expect",
+        "--update-expect"}},
       {{"breakeven"}, {"CONFIG", "--set", "--model", "--hardware", "--json"}},
-      {{"plan"}, {"PLAN", "--json", "--jobs", "--out", "--resume"}},
-      {{"sweep"}, {"SWEEP", "--out", "--jobs", "--shard", "--resume"}},
+      {{"plan"}, {"PLAN", "--json", "--jobs", "--out", "--resume", "--expect", "--update-expect"}},
+      {{"sweep"},
+       {"SWEEP", "--out", "--jobs", "--shard", "--resume", "--expect", "--update-expect"}},
       {{"reproduce"},
        {"PAPER", "--figure", "--replications", "--sensitivity", "--json", "engines-cache"}},
       {{"reproduce", "engines-cache"}, {"--trace", "--oracles", "--jobs", "--json"}},

@@ -44,6 +44,20 @@ TEST_F(PlanCommand, PrintsTheCheapest) {
   EXPECT_EQ(result["trials"][result["cheapest"].get<std::size_t>()]["axes"]["DRAM"], "64GiB");
 }
 
+TEST_F(PlanCommand, ChecksExpectationsOfItsTrials) {
+  write_plan("ttft_seconds.mean<=1000");
+  write("expect.json", R"({"/feasible": true, "/cheapest/axes/DRAM": "64GiB",
+                           "/systems/attentionstore/dollars_per_hour": {"min": 0.1}})");
+  const Outcome holds = kvtier({"plan", "plan.json", "--expect", "expect.json"});
+  EXPECT_EQ(holds.code, 0) << holds.err;
+  write("expect.json", R"({"/cheapest/axes/DRAM": "128GiB"})");
+  const Outcome fails = kvtier({"plan", "plan.json", "--expect", "expect.json"});
+  EXPECT_EQ(fails.code, 1);
+  EXPECT_NE(fails.err.find("/cheapest/axes/DRAM: expected \"128GiB\", got \"64GiB\""),
+            std::string::npos)
+      << fails.err;
+}
+
 TEST_F(PlanCommand, ExitsWithOneIfNothingMeetsTheSlo) {
   write_plan("turns<=1");
   const Outcome outcome = kvtier({"plan", "plan.json", "--json", "out.json"});

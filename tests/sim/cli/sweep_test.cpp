@@ -73,6 +73,23 @@ TEST_F(SweepCommand, PrintsARowForEachPoint) {
   EXPECT_EQ(files_of("out"), kResultFiles);
 }
 
+TEST_F(SweepCommand, ChecksExpectationsOfItsPoints) {
+  write("expect.json", R"({"/8/metrics/turns": {"min": 1}, "/24/axes/slots": "24"})");
+  const Outcome holds = kvtier(arguments({"--expect", "expect.json"}));
+  EXPECT_EQ(holds.code, 0) << holds.err;
+  write("expect.json", R"({"/24/axes/slots": "8"})");
+  const Outcome fails = kvtier(arguments({"--resume", "--expect", "expect.json"}));
+  EXPECT_EQ(fails.code, 1);
+  EXPECT_NE(fails.err.find("expect.json: /24/axes/slots: expected \"8\", got \"24\""),
+            std::string::npos)
+      << fails.err;
+  EXPECT_EQ(kvtier(arguments({"--resume", "--expect", "expect.json", "--update-expect"})).code, 0);
+  EXPECT_EQ(read_json("expect.json")["/24/axes/slots"], "24");
+  write("expect.json", R"({"/12/metrics/turns": 1})");
+  EXPECT_EQ(kvtier(arguments({"--resume", "--expect", "expect.json"})).code, 2);
+  EXPECT_EQ(files_of("out"), kResultFiles);
+}
+
 TEST_F(SweepCommand, GivesTheSameBytesWithOneJobAndTwo) {
   ASSERT_EQ(kvtier(arguments({"--jobs", "1"})).code, 0);
   ASSERT_EQ(kvtier({"sweep", "s.json", "--out", "two", "--jobs", "2"}).code, 0);

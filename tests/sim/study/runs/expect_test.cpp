@@ -14,7 +14,8 @@ const Json kResult = Json::parse(
     R"({"metrics": {"rate": 0.5, "count": 3, "none": null, "a/b": 1, "list": [4, 5]}, "load": {"verdict": "fine"}})");
 
 Lines failed(const char* expectations) {
-  return failed_expectations(kResult, read_expectations(Json::parse(expectations), "expect.json"),
+  return failed_expectations(values_of(kResult),
+                             read_expectations(Json::parse(expectations), "expect.json"),
                              "expect.json");
 }
 
@@ -36,6 +37,42 @@ TEST(Expectations, HoldAtTheirLimits) {
             Lines{});
   EXPECT_EQ(failed(R"({"/metrics/list": {"value": [4, 5]}, "/metrics/a~1b": {"value": 1}})"),
             Lines{});
+}
+
+TEST(Expectations, MayBePlainValues) {
+  EXPECT_EQ(failed(R"({"/metrics/rate": 0.5, "/load/verdict": "fine", "/metrics/none": null,
+                       "/metrics/list": [4, 5]})"),
+            Lines{});
+  EXPECT_EQ(failed(R"({"/metrics/rate": 0.6, "/load/verdict": "bad", "/metrics/list": [4]})"),
+            (Lines{"/metrics/rate: expected 0.6 +- 0, got 0.5",
+                   "/load/verdict: expected \"bad\", got \"fine\"",
+                   "/metrics/list: expected [4], got [4,5]"}));
+}
+
+// Means of 1 and 4, and of 0.5 alone.
+TEST(Expectations, OfSeveralRunsAreOfTheirMeans) {
+  const FindValue find = values_of(NamedResults{
+      {"lru", {Json{{"rate", 1}, {"verdict", "fine"}}, Json{{"rate", 4}, {"verdict", "bad"}}}},
+      {"8,a/b", {Json{{"rate", 0.5}}}}});
+  const Json right = Json::parse(
+      R"({"/lru/rate": 2.5, "/8,a~1b/rate": 0.5, "/lru/verdict": ["fine", "bad"], "/8,a~1b": {"value": {"rate": 0.5}}})");
+  EXPECT_EQ(failed_expectations(find, read_expectations(right, ""), ""), Lines{});
+  const Json wrong = Json::parse(R"({"/lru/rate": 2})");
+  EXPECT_EQ(failed_expectations(find, read_expectations(wrong, ""), ""),
+            Lines{"/lru/rate: expected 2 +- 0, got 2.5"});
+  for (const char* pointer : {"/fifo/rate", "/lru/size", "/8/rate", "/"}) {
+    EXPECT_EQ(find(pointer), std::nullopt) << pointer;
+  }
+}
+
+TEST(Expectations, AreUpdatedToTheValuesFound) {
+  const Json old = Json::parse(
+      R"({"/metrics/rate": {"value": 0.6, "relative": 0.01}, "/metrics/count": {"max": 2},
+          "/load/verdict": "bad"})");
+  const Json updated =
+      updated_expectations(old, values_of(kResult), read_expectations(old, "expect.json"));
+  EXPECT_EQ(updated, Json::parse(R"({"/metrics/rate": {"value": 0.5, "relative": 0.01},
+                                     "/metrics/count": {"max": 2}, "/load/verdict": "fine"})"));
 }
 
 TEST(Expectations, ThatDoNotHoldGiveALineEach) {
@@ -88,16 +125,15 @@ TEST(Expectations, OfAnIndexThatNoListHasAreBadInput) {
 
 TEST(Expectations, ThatAreMalformedAreBadInput) {
   const std::string wanted =
-      "expected {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., \"relative\": "
-      "..}, "
-      "got ";
+      "expected a value, {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., "
+      "\"relative\": ..}, got ";
   EXPECT_EQ(problems("{}"),
             Lines{"expect.json: /: expected an object from JSON pointers to expectations, got {}"});
   EXPECT_EQ(problems("[]").size(), 1U);
   EXPECT_EQ(problems("3").size(), 1U);
-  EXPECT_EQ(problems(R"({"/a": 0.5, "/b": {}, "/c": {"mim": 1}, "/d": {"min": 1, "value": 1},
+  EXPECT_EQ(problems(R"({"/b": {}, "/c": {"mim": 1}, "/d": {"min": 1, "value": 1},
                          "/e": {"min": 1, "relative": 1}})"),
-            (Lines{"expect.json: /~1a: " + wanted + "0.5", "expect.json: /~1b: " + wanted + "{}",
+            (Lines{"expect.json: /~1b: " + wanted + "{}",
                    "expect.json: /~1c/mim: " + wanted + "{\"mim\":1}",
                    "expect.json: /~1d: " + wanted + "{\"min\":1,\"value\":1}",
                    "expect.json: /~1e: " + wanted + "{\"min\":1,\"relative\":1}"}));
