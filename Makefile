@@ -71,7 +71,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-demo setup-dev build program demo test python python-tools test-python check-validation check-report check-engines notebooks docs faults asan tsan cuda-emulation machine-code flashinfer gpu-check fuzz bench format check-format tidy clean
+.PHONY: help setup setup-demo setup-dev build program demo test python python-tools wheel test-python check-validation check-report check-engines notebooks docs faults asan tsan cuda-emulation machine-code flashinfer gpu-check fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -80,6 +80,7 @@ help:
 	@echo 'make test          build, then run all tests'
 	@echo 'make python        build the Python package into a virtual environment, build/python/venv (needs PyPI)'
 	@echo 'make python-tools  only install what that build needs into the environment'
+	@echo 'make wheel         build a wheel of the Python package into build/wheels'
 	@echo 'make test-python   make python, then run its tests'
 	@echo 'make check-validation  build the program, then run two points of the validation matrix on this machine (9 to 22 minutes)'
 	@echo 'make check-report  build the program, then open pages of kvtier report in a headless browser (Chromium)'
@@ -143,6 +144,10 @@ python: setup python-tools
 	@# Not every machine has a wheel of it; the tests that need it are skipped there.
 	@$(PYTHON_VENV)/bin/python -m pip install -q --disable-pip-version-check --only-binary :all: $(CACHE_SIMULATOR) || \
 	  echo 'python: without libcachesim, tests/python/test_libcachesim.py is skipped'
+
+wheel: setup python-tools
+	CXX=$${CXX:-c++} $(PYTHON_VENV)/bin/python -m pip wheel -v --disable-pip-version-check --no-build-isolation --no-deps \
+	  --wheel-dir build/wheels .
 
 .PHONY: setup-python
 setup-python:

@@ -8,10 +8,8 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/file.hpp"
-#include "sim/core/kv_size.hpp"
 #include "sim/core/quantity.hpp"
-#include "sim/replay/block_curve.hpp"
-#include "sim/replay/miss_ratio_curve.hpp"
+#include "sim/study/runs/hit_curve.hpp"
 #include "traces/statistics.hpp"
 #include "traces/tokenizer.hpp"
 #include "traces/trace_format.hpp"
@@ -360,11 +358,7 @@ struct CurveCommandOptions {
   ConfigOptions config;
   std::string format = "auto";
   std::string columns;
-  MissRatioOptions sessions;
-  BlockCurveOptions blocks;
-  std::optional<std::int64_t> block;
-  bool whole_blocks = false;
-  std::vector<std::string> capacities;
+  HitCurveOptions curve;
   std::string json;
 };
 
@@ -375,12 +369,6 @@ bool is_config(const std::string& path) {
   }
   const Json json = Json::parse(read_text_file(path), nullptr, false);
   return json.is_discarded() || (json.is_object() && !json.contains("requests"));
-}
-
-void write_curve(const CurveCommandOptions& options, const Json& result, TextOutput& json) {
-  if (!options.json.empty()) {
-    json.write(json_text(result, 2) + "\n");
-  }
 }
 
 /// One row for each capacity.
@@ -425,98 +413,22 @@ void show_sessions(const Json& result) {
         result["hit_rate_without_limit"]["resumed_turns"].get<double>() * kPercent);
 }
 
-/// Capacities of a curve of whole sessions, or of blocks, as they were given.
-void read_capacities(CurveCommandOptions& options, bool of_blocks, bool has_model) {
-  std::vector<std::string> problems;
-  for (const std::string& text : options.capacities) {
-    const std::optional<KvSize> size = parse_kv_size(text);
-    const bool in_bytes = size && size->unit == KvSize::Unit::bytes;
-    if (!size || size->count == 0 || (!of_blocks && !in_bytes)) {
-      problems.push_back(
-          fmt::format("--capacities: expected a size such as \"128GiB\"{}, got \"{}\"",
-                      of_blocks ? ", \"5Mitokens\" or \"1000blocks\"" : "", text));
-    } else if (of_blocks && in_bytes && !has_model) {
-      problems.push_back(fmt::format(
-          "--capacities: expected tokens or blocks (\"5Mitokens\", \"1000blocks\"), since a trace "
-          "alone does not say how many bytes a token has, got \"{}\"",
-          text));
-    } else if (of_blocks) {
-      options.blocks.capacities.push_back(*size);
-    } else {
-      options.sessions.capacities.emplace_back(size->count);
-    }
-  }
-  const std::string& policy = options.blocks.policy;
-  const PolicyRegistry registry = builtin_policies();
-  const auto* kind = find_policy(registry.eviction, policy);
-  if (kind == nullptr || kind->knowledge == Knowledge::oracle) {
-    problems.push_back(fmt::format(
-        "--policy: expected an eviction policy that does not know the future (kvtier list "
-        "policies), got \"{}\"",
-        policy));
-  } else if (!of_blocks && policy != "lru") {
-    problems.emplace_back("--policy: expected lru without --block: other policies are of blocks");
-  }
-  if (!of_blocks && options.blocks.belady) {
-    problems.emplace_back("--bound: expected --block beside it: the bound is of blocks");
-  }
-  if (options.blocks.policy != "lru" && options.capacities.empty()) {
-    problems.push_back(
-        fmt::format("--policy: {} needs --capacities: only LRU has all of them in one pass",
-                    options.blocks.policy));
-  }
-  if (options.blocks.policy != "lru" && options.blocks.sampling_rate < 1) {
-    problems.push_back(
-        fmt::format("--sampling-rate: expected 1 with --policy {}", options.blocks.policy));
-  }
-  if (options.blocks.belady && options.blocks.sampling_rate < 1) {
-    problems.emplace_back("--sampling-rate: expected 1 with --bound");
-  }
-  if (!problems.empty()) {
-    throw ConfigError(std::move(problems));
-  }
-}
-
-Json curve_of_blocks(CurveCommandOptions& options, const SessionSource& first,
-                     const std::function<std::unique_ptr<SessionSource>()>& open,
-                     const TurnFitter* fitter, ProgressLine& line) {
-  constexpr Tokens kUsualBlock{16};
-  const std::optional<NamedBlocks> named = first.named_blocks();
-  options.blocks.block = options.block ? Tokens(*options.block)
-                         : named       ? named->block
-                                       : kUsualBlock;
-  options.blocks.partial_blocks =
-      named && named->partial && !options.whole_blocks && options.blocks.block == named->block;
-  return block_curve(open, fitter, options.blocks, builtin_policies(), turn_progress(line));
-}
-
-int curve_of_trace(CurveCommandOptions& options) {
+/// `json` is opened before the work.
+Json curve_of_trace(const CurveCommandOptions& options, const RunOptions& run,
+                    std::optional<TextOutput>& json) {
   const std::string& path = options.config.file;
   if (!options.config.sets.empty() || options.config.seed) {
     throw ConfigError("--set and --seed are of a config, and " + path + " is a trace");
   }
   ImportOptions import{.format = format_named(options.format)};
   import.columns = columns_named(options.columns, import.format);
-  const auto open = [&]() -> std::unique_ptr<SessionSource> { return open_trace(path, import); };
-  const auto first = open_trace(path, import);
-  read_capacities(options, true, false);
-  if (!first->has_arrivals()) {
-    throw ConfigError(path +
-                      ": a trace without times of arrival has no order of requests, expected a "
-                      "config with this /workload/trace and /workload/arrival_rate");
-  }
   check_trace_outputs({{"--json", options.json}}, {path});
-  TextOutput json(options.json);
-  ProgressLine line;
-  const Json result = curve_of_blocks(options, *first, open, nullptr, line);
-  write_curve(options, result, json);
-  if (options.json != "-") {
-    show_blocks(result);
-  }
-  return 0;
+  json.emplace(options.json);
+  return hit_curve(path, import, options.curve, run);
 }
 
-int curve_of_config(const Program& program, CurveCommandOptions& options) {
+Json curve_of_config(const Program& program, const CurveCommandOptions& options, RunOptions run,
+                     std::optional<TextOutput>& json) {
   if (!options.columns.empty()) {
     throw ConfigError("--columns: " + options.config.file +
                       " is a config, expected its key /workload/columns");
@@ -524,43 +436,27 @@ int curve_of_config(const Program& program, CurveCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
   const ResolvedConfig resolved =
       resolve_config(options.config.request(), program.presets(), registry);
-  const RunConfig& config = resolved.config;
-  const auto open = [&]() -> std::unique_ptr<SessionSource> {
-    return make_source(config.workload, static_cast<std::uint64_t>(config.seed), resolved.base_dir);
-  };
-  const auto first = open();
-  const bool of_blocks = options.block || first->named_blocks();
-  read_capacities(options, of_blocks, true);
   check_trace_outputs({{"--json", options.json}},
-                      inputs_of(options.config, config.workload, resolved.base_dir));
-  ProgressLine line;
-  TextOutput json(options.json);
-  if (of_blocks) {
-    options.blocks.bytes_per_token = kv_bytes_per_token(config.model);
-    const TurnFitter fitter(config);
-    Json result = curve_of_blocks(options, *first, open, &fitter, line);
-    result["config"] = write_value(config);
-    write_curve(options, result, json);
-    if (options.json != "-") {
-      show_blocks(result);
-    }
-    return 0;
-  }
-  RunOptions run;
-  run.progress = turn_progress(line);
+                      inputs_of(options.config, resolved.config.workload, resolved.base_dir));
+  json.emplace(options.json);
   run.base_dir = resolved.base_dir;
-  const Json result = miss_ratio_curve(config, registry, options.sessions, run);
-  write_curve(options, result, json);
-  if (options.json != "-") {
-    show_sessions(result);
-  }
-  return 0;
+  return hit_curve(resolved.config, registry, options.curve, run);
 }
 
-int curve_command(const Program& program, CurveCommandOptions& options) {
-  options.sessions.sampling_rate = options.blocks.sampling_rate;
-  return is_config(options.config.file) ? curve_of_config(program, options)
-                                        : curve_of_trace(options);
+int curve_command(const Program& program, const CurveCommandOptions& options) {
+  ProgressLine line;
+  RunOptions run;
+  run.progress = turn_progress(line);
+  std::optional<TextOutput> json;
+  const Json result = is_config(options.config.file) ? curve_of_config(program, options, run, json)
+                                                     : curve_of_trace(options, run, json);
+  if (!options.json.empty()) {
+    json->write(json_text(result, 2) + "\n");
+  }
+  if (options.json != "-") {
+    (result.contains("rows") ? show_blocks : show_sessions)(result);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -603,23 +499,23 @@ void add_trace(Program& program) {
   command->add_option("--format", curve->format, "Format of a trace; auto: recognised by content");
   add_columns_option(*command, curve->columns);
   command
-      ->add_option("--block", curve->block,
+      ->add_option("--block", curve->curve.block,
                    "Tokens of a block. Default: the blocks of the trace, 16 tokens for other "
                    "traces, whole sessions for a config")
       ->check(whole_number(1, INT32_MAX));
   command->add_flag(
-      "--whole-blocks", curve->whole_blocks,
+      "--whole-blocks", curve->curve.whole_blocks,
       "Leave out a prompt's last block if it is not full, even if the trace names it");
-  command->add_option("--policy", curve->blocks.policy, "For blocks: an eviction policy");
-  command->add_flag("--bound", curve->blocks.belady,
+  command->add_option("--policy", curve->curve.policy, "For blocks: an eviction policy");
+  command->add_flag("--bound", curve->curve.bound,
                     "For blocks: add Belady's choice, which no policy exceeds");
   command
-      ->add_option("--sampling-rate", curve->blocks.sampling_rate,
+      ->add_option("--sampling-rate", curve->curve.sampling_rate,
                    "Share of the sessions, or streams of blocks, that is sampled (SHARDS), for "
                    "large workloads")
       ->check(number_between(1e-6, 1));
   command
-      ->add_option("--capacities", curve->capacities,
+      ->add_option("--capacities", curve->curve.capacities,
                    "Capacities of the curve, such as 64GiB,1TiB, for blocks also 5Mitokens or "
                    "1000blocks. Default: four for each doubling")
       ->delimiter(',');

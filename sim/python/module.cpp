@@ -15,7 +15,11 @@
 #include "sim/replay/untimed.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/study/config/resolve.hpp"
+#include "sim/study/plan/plan.hpp"
+#include "sim/study/runs/bound.hpp"
+#include "sim/study/runs/compare.hpp"
 #include "sim/study/runs/find_capacity.hpp"
+#include "sim/study/runs/hit_curve.hpp"
 #include "sim/study/sweep/sweep_run.hpp"
 
 namespace kvtier::python {
@@ -42,10 +46,11 @@ void check_signals() {
   }
 }
 
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
 /// `text` is a config if there is no file.
 ConfigRequest request_of(const std::string& file, const std::string& text,
-                         const std::vector<std::pair<std::string, std::string>>& overrides,
-                         std::optional<std::int64_t> seed) {
+                         const Overrides& overrides, std::optional<std::int64_t> seed) {
   ConfigRequest request;
   request.file = file;
   request.seed = seed;
@@ -68,43 +73,145 @@ ConfigRequest request_of(const std::string& file, const std::string& text,
   return request;
 }
 
-std::string simulate_text(const std::string& file, const std::string& text,
-                          const std::vector<std::pair<std::string, std::string>>& overrides,
-                          std::optional<std::int64_t> seed, bool untimed,
-                          const std::string& config_dir, const std::vector<std::string>& plugins,
-                          const py::list& declared) {
-  const Setup setup = setup_of(config_dir, plugins, declared);
+RunOptions run_options() {
+  RunOptions run;
+  run.progress = [](std::int64_t) { check_signals(); };
+  return run;
+}
+
+/// `work(config, registry, run)` on a resolved config.
+template <class Work>
+std::string on_config(const std::string& file, const std::string& text, const Overrides& overrides,
+                      std::optional<std::int64_t> seed, const Setup& setup, const Work& work) {
   const py::gil_scoped_release release;
   ResolvedConfig resolved =
       resolve_config(request_of(file, text, overrides, seed), setup.presets, setup.registry);
-  RunOptions run;
+  RunOptions run = run_options();
   run.base_dir = resolved.base_dir;
-  run.progress = [](std::int64_t) { check_signals(); };
-  const Json result = untimed ? simulate_untimed(resolved.config, setup.registry, run)
-                              : simulate_with_stable_rate(resolved, setup.registry, run);
-  return json_text(result);
+  return json_text(work(resolved, run));
 }
 
-std::size_t sweep_points(const std::string& file, const std::string& config_dir,
+std::string simulate_text(const std::string& file, const std::string& text,
+                          const Overrides& overrides, std::optional<std::int64_t> seed,
+                          bool untimed, bool with_bound, const std::string& config_dir,
+                          const std::vector<std::string>& plugins, const py::list& declared) {
+  const Setup setup = setup_of(config_dir, plugins, declared);
+  return on_config(
+      file, text, overrides, seed, setup, [&](ResolvedConfig& resolved, const RunOptions& run) {
+        Json result = untimed ? simulate_untimed(resolved.config, setup.registry, run)
+                              : simulate_with_stable_rate(resolved, setup.registry, run);
+        if (with_bound) {
+          result["bound"] = untimed ? bound_of(resolved.config, result, setup.registry, run)
+                                    : untimed_bound(resolved.config, setup.registry, run);
+        }
+        return result;
+      });
+}
+
+std::string compare_text(const std::string& file, const std::string& text,
+                         const Overrides& overrides, std::optional<std::int64_t> seed,
+                         const std::vector<std::string>& systems, std::int64_t replications,
+                         bool with_bound, const std::string& config_dir,
                          const std::vector<std::string>& plugins, const py::list& declared) {
   const Setup setup = setup_of(config_dir, plugins, declared);
   const py::gil_scoped_release release;
-  return resolve_points(load_sweep(file), setup.presets, setup.registry).size();
+  return json_text(to_json(compare_systems(request_of(file, text, overrides, seed), systems,
+                                           replications, with_bound, setup.presets, setup.registry,
+                                           run_options(), [](std::int64_t, std::int64_t) {})));
 }
 
-/// Runs a shard, or the points that `done` lacks, on one thread. Returns its rows, its table and
-/// the problems of its columns.
-py::dict run_sweep_shard(const std::string& file, const std::string& out, std::int64_t number,
-                         std::int64_t of, const std::vector<std::string>& done, bool resume,
+std::string find_capacity_text(const std::string& file, const std::string& text,
+                               const Overrides& overrides, std::optional<std::int64_t> seed,
+                               const std::string& slo, std::int64_t replications, double tolerance,
+                               const std::string& config_dir,
+                               const std::vector<std::string>& plugins, const py::list& declared) {
+  const Setup setup = setup_of(config_dir, plugins, declared);
+  CapacityOptions options;
+  options.replications = replications;
+  options.tolerance = tolerance;
+  return on_config(
+      file, text, overrides, seed, setup,
+      [&](const ResolvedConfig& resolved, const RunOptions& run) {
+        return to_json(find_capacity(resolved, parse_slo(slo, "slo: "), options, setup.registry,
+                                     run, [](std::int64_t, double) {}));
+      });
+}
+
+HitCurveOptions curve_options(const py::dict& given) {
+  return {.block = given["block"].cast<std::optional<std::int64_t>>(),
+          .whole_blocks = given["whole_blocks"].cast<bool>(),
+          .policy = given["policy"].cast<std::string>(),
+          .bound = given["bound"].cast<bool>(),
+          .sampling_rate = given["sampling_rate"].cast<double>(),
+          .capacities = given["capacities"].cast<std::vector<std::string>>(),
+          .prefix = ""};
+}
+
+std::string curve_text(const std::string& file, const std::string& text, const Overrides& overrides,
+                       std::optional<std::int64_t> seed, const py::dict& given,
+                       const std::string& config_dir, const std::vector<std::string>& plugins,
+                       const py::list& declared) {
+  const Setup setup = setup_of(config_dir, plugins, declared);
+  const HitCurveOptions options = curve_options(given);
+  return on_config(file, text, overrides, seed, setup,
+                   [&](const ResolvedConfig& resolved, const RunOptions& run) {
+                     return hit_curve(resolved.config, setup.registry, options, run);
+                   });
+}
+
+std::string trace_curve_text(const std::string& trace, const py::dict& given) {
+  const HitCurveOptions options = curve_options(given);
+  const py::gil_scoped_release release;
+  return json_text(hit_curve(trace, ImportOptions{}, options, run_options()));
+}
+
+/// `text` is the plan or sweep if it stands in no file; `file` then is its name.
+Json document_of(const std::string& file, const std::string& text) {
+  return text.empty() ? read_json_file(file) : parse_json_strictly(text, file);
+}
+
+std::string plan_text(const std::string& file, const std::string& text, std::int64_t jobs,
+                      const std::string& out, bool resume, const std::string& config_dir,
+                      const std::vector<std::string>& plugins, const py::list& declared) {
+  const Setup setup = setup_of(config_dir, plugins, declared);
+  const py::gil_scoped_release release;
+  const Plan plan = read_plan(document_of(file, text), file);
+  PlanOptions how;
+  how.jobs = jobs;
+  how.out = out;
+  how.resume = resume;
+  how.tell = [](const std::string&) {};
+  how.progress = [](std::int64_t) { check_signals(); };
+  return json_text(to_json(plan, make_plan(plan, setup.presets, setup.registry, how)));
+}
+
+std::size_t sweep_points(const std::string& file, const std::string& text,
                          const std::string& config_dir, const std::vector<std::string>& plugins,
                          const py::list& declared) {
+  const Setup setup = setup_of(config_dir, plugins, declared);
+  const py::gil_scoped_release release;
+  return resolve_points(read_sweep(document_of(file, text), file), setup.presets, setup.registry)
+      .size();
+}
+
+/// Runs a shard, or the points that `done` lacks, on one thread. Returns its rows, its table, the
+/// problems of its columns, and for each column its header, name and unit.
+py::dict run_sweep_shard(const std::string& file, const std::string& text, const std::string& out,
+                         std::int64_t number, std::int64_t of, const std::vector<std::string>& done,
+                         bool resume, const std::string& config_dir,
+                         const std::vector<std::string>& plugins, const py::list& declared) {
   const Setup setup = setup_of(config_dir, plugins, declared);
   std::vector<std::string> lines;
   std::string table;
   std::vector<std::string> problems;
+  std::vector<std::tuple<std::string, std::string, std::string>> columns;
   {
     const py::gil_scoped_release release;
-    const Sweep sweep = load_sweep(file);
+    const Sweep sweep = read_sweep(document_of(file, text), file);
+    for (const SweepColumn& column : sweep.columns) {
+      columns.emplace_back(header_of(column), column.name,
+                           write_value(column.unit).get<std::string>());
+    }
     const std::vector<SweepPoint> points = resolve_points(sweep, setup.presets, setup.registry);
     SweepOptions how;
     how.out = out;
@@ -127,6 +234,7 @@ py::dict run_sweep_shard(const std::string& file, const std::string& out, std::i
   answer["lines"] = lines;
   answer["table"] = table;
   answer["problems"] = problems;
+  answer["columns"] = columns;
   return answer;
 }
 
@@ -204,6 +312,11 @@ PYBIND11_MODULE(_core, module) {
   bind_views(module);
   module.attr("version") = build_version();
   module.def("simulate", &simulate_text);
+  module.def("compare", &compare_text);
+  module.def("find_capacity", &find_capacity_text);
+  module.def("plan", &plan_text);
+  module.def("curve", &curve_text);
+  module.def("trace_curve", &trace_curve_text);
   module.def("sweep_points", &sweep_points);
   module.def("run_sweep_shard", &run_sweep_shard);
   module.def("check_policy", &check_policy);

@@ -238,16 +238,35 @@ ShownRouted shown(const RoutedRequest& request) {
   return copy;
 }
 
-/// The view of one call. Python may keep it for longer, but not use it.
-struct ShownRouting {
-  const RoutingView* view;
-  [[nodiscard]] const RoutingView& get() const {
-    if (view == nullptr) {
-      throw std::runtime_error("view: its choose() is over");
+/// Something that policies see during a call. Python may keep it for longer, but not use it.
+template <class View>
+class Lent {
+ public:
+  Lent(const View& view, const char* over) : view_(&view), over_(over) {}
+  [[nodiscard]] const View& get() const {
+    if (view_ == nullptr) {
+      throw std::runtime_error(over_);
     }
-    return *view;
+    return *view_;
   }
+  void take_back() { view_ = nullptr; }
+
+ private:
+  const View* view_;
+  const char* over_;
 };
+using LentQueue = Lent<QueueView>;
+using LentPrefetch = Lent<PrefetchContext>;
+using LentRouting = Lent<RoutingView>;
+
+/// Lends `view` to Python for the time of `with`.
+template <class View, class F>
+auto lend(const View& view, const char* over, const F& with) {
+  const auto lent = std::make_shared<Lent<View>>(view, over);
+  const auto end = [](Lent<View>* shown) { shown->take_back(); };
+  const std::unique_ptr<Lent<View>, decltype(end)> during(lent.get(), end);
+  return with(lent);
+}
 
 std::optional<std::uint32_t> instance_or_none(InstanceId instance) {
   return instance.valid() ? std::optional(instance.value) : std::nullopt;
@@ -292,10 +311,9 @@ class PythonRouting final : public RoutingPolicy {
   }
   InstanceId choose(const RoutedRequest& request, const RoutingView& view) override {
     const py::gil_scoped_acquire acquire;
-    const auto seen = std::make_shared<ShownRouting>(ShownRouting{&view});
-    const auto end = [](ShownRouting* over) { over->view = nullptr; };
-    const std::unique_ptr<ShownRouting, decltype(end)> during(seen.get(), end);
-    const py::object chosen = (*choose_)(shown(request), seen);
+    const py::object chosen =
+        lend(view, "view: its choose() is over",
+             [&](const auto& lent) -> py::object { return (*choose_)(shown(request), lent); });
     if (py::isinstance<py::int_>(chosen)) {
       for (const InstanceId candidate : view.candidates) {
         if (chosen.equal(py::int_(candidate.value))) {
@@ -348,6 +366,151 @@ class PythonRouting final : public RoutingPolicy {
   SharedObject on_blocks_stored_;
   SharedObject on_blocks_removed_;
   SharedObject check_invariants_;
+};
+
+constexpr const char* kQueueOver = "queue: the call that it was given to is over";
+
+/// An admission policy whose decisions an object of Python makes.
+class PythonAdmission final : public AdmissionPolicy {
+ public:
+  /// The interpreter is held.
+  PythonAdmission(const std::string& /*name*/, const py::object& policy, const py::object& base) {
+    const PythonMethods method(policy, base);
+    on_use_ = method("on_use", true);
+    admits_ = method("admits", false);
+    replaces_ = method("replaces", true);
+  }
+
+  void on_use(EntryKey entry) override {
+    call(on_use_, [&](const py::object& method) { method(entry.value); });
+  }
+  [[nodiscard]] bool admits(EntryKey entry) const override {
+    const py::gil_scoped_acquire acquire;
+    return (*admits_)(entry.value).cast<bool>();
+  }
+  [[nodiscard]] bool replaces(EntryKey newcomer, EntryKey victim) const override {
+    if (!replaces_) {
+      return true;
+    }
+    const py::gil_scoped_acquire acquire;
+    return (*replaces_)(newcomer.value, victim.value).cast<bool>();
+  }
+
+ private:
+  SharedObject on_use_;
+  SharedObject admits_;
+  SharedObject replaces_;
+};
+
+/// A prefetch policy whose decisions an object of Python makes.
+class PythonPrefetch final : public PrefetchPolicy {
+ public:
+  /// The interpreter is held.
+  PythonPrefetch(std::string name, const py::object& policy, const py::object& base)
+      : name_(std::move(name)) {
+    const PythonMethods method(policy, base);
+    on_demoted_ = method("on_demoted", true);
+    next_fetch_ = method("next_fetch", false);
+  }
+
+  void on_demoted(EntryId entry, QueuePosition position) override {
+    call(on_demoted_,
+         [&](const py::object& method) { method(entry.value, position_or_none(position)); });
+  }
+  [[nodiscard]] std::optional<Fetch> next_fetch(const PrefetchContext& context) override {
+    const py::gil_scoped_acquire acquire;
+    const py::object answer =
+        lend(*context.queue, kQueueOver, [&](const auto& queue) -> py::object {
+          return lend(context, "context: its next_fetch() is over",
+                      [&](const auto& lent) -> py::object { return (*next_fetch_)(queue, lent); });
+        });
+    if (answer.is_none()) {
+      return std::nullopt;
+    }
+    try {
+      const auto [entry, at] = py::isinstance<py::tuple>(answer)
+                                   ? answer.cast<std::pair<std::uint32_t, std::int64_t>>()
+                                   : std::pair(answer.cast<std::uint32_t>(), std::int64_t{0});
+      if (is_waited_for(*context.queue, EntryId{entry}) && (*context.needs_fetch)(EntryId{entry})) {
+        return Fetch{EntryId{entry}, SimTime(at)};
+      }
+    } catch (const py::cast_error&) {
+      // The same message.
+    }
+    throw py::value_error(fmt::format(
+        "{}.next_fetch: expected None, an entry of the queue that needs a fetch, or one and its "
+        "time, got {}",
+        name_, py::repr(answer).cast<std::string>()));
+  }
+
+ private:
+  static bool is_waited_for(const QueueView& queue, EntryId entry) {
+    for (QueuePosition at = queue.first(); at < queue.end(); ++at.value) {
+      if (queue.entry_at(at) == entry) {
+        return entry.valid();
+      }
+    }
+    return false;
+  }
+
+  std::string name_;
+  SharedObject on_demoted_;
+  SharedObject next_fetch_;
+};
+
+/// An order policy whose decisions an object of Python makes.
+class PythonOrder final : public OrderPolicy {
+ public:
+  /// The interpreter is held.
+  PythonOrder(std::string name, const py::object& policy, const py::object& base)
+      : name_(std::move(name)),
+        preempts_by_priority_(policy.attr("preempts_by_priority").cast<bool>()) {
+    const PythonMethods method(policy, base);
+    begin_batch_ = method("begin_batch", true);
+    next_ = method("next", false);
+    window_end_ = method("window_end", true);
+  }
+
+  void begin_batch(const QueueView& queue) override {
+    call(begin_batch_, [&](const py::object& method) {
+      lend(queue, kQueueOver, [&](const auto& lent) { method(lent); });
+    });
+  }
+  [[nodiscard]] QueuePosition next(const QueueView& queue) override {
+    const QueuePosition chosen = position_of(next_, "next", queue);
+    if (chosen >= queue.end() || !queue.waiting_at(chosen)) {
+      throw InvariantError(
+          fmt::format("{}.next: no request waits at position {}", name_, chosen.value));
+    }
+    return chosen;
+  }
+  [[nodiscard]] QueuePosition window_end(const QueueView& queue) const override {
+    return window_end_ ? position_of(window_end_, "window_end", queue) : queue.end();
+  }
+  [[nodiscard]] bool preempts_by_priority() const override { return preempts_by_priority_; }
+
+ private:
+  [[nodiscard]] QueuePosition position_of(const SharedObject& method, const char* what,
+                                          const QueueView& queue) const {
+    const py::gil_scoped_acquire acquire;
+    const py::object answer =
+        lend(queue, kQueueOver, [&](const auto& lent) -> py::object { return (*method)(lent); });
+    if (py::isinstance<py::int_>(answer)) {
+      const auto value = answer.cast<std::int64_t>();
+      const auto first = static_cast<std::int64_t>(queue.first().value);
+      if (value >= first && value <= static_cast<std::int64_t>(queue.end().value)) {
+        return QueuePosition{static_cast<decltype(QueuePosition::value)>(value)};
+      }
+    }
+    throw py::value_error(fmt::format("{}.{}: expected a position of the queue, got {}", name_,
+                                      what, py::repr(answer).cast<std::string>()));
+  }
+
+  std::string name_;
+  bool preempts_by_priority_;
+  SharedObject begin_batch_;
+  SharedObject next_;
+  SharedObject window_end_;
 };
 
 /// Ctrl-C, or the end of the interpreter: no std::exception, of which checks make a policy's fault.
@@ -403,21 +566,24 @@ PolicyKind<Interface> kind_of(const py::object& declaration) {
 
 PolicyRegistry make_registry(const std::vector<std::string>& plugins, const py::list& declared) {
   PolicyRegistry registry = load_policies(plugins);
-  PolicyRegistry eviction;
-  PolicyRegistry routing;
+  PolicyRegistry added;
   for (const py::handle each : declared) {
     const auto declaration = py::reinterpret_borrow<py::object>(each);
-    if (declaration.attr("kind").cast<std::string>() == "eviction") {
-      eviction.eviction.push_back(kind_of<EvictionPolicy, PythonEviction>(declaration));
+    const auto kind = declaration.attr("kind").cast<std::string>();
+    if (kind == "eviction") {
+      added.eviction.push_back(kind_of<EvictionPolicy, PythonEviction>(declaration));
+    } else if (kind == "admission") {
+      added.admission.push_back(kind_of<AdmissionPolicy, PythonAdmission>(declaration));
+    } else if (kind == "prefetch") {
+      added.prefetch.push_back(kind_of<PrefetchPolicy, PythonPrefetch>(declaration));
+    } else if (kind == "order") {
+      added.order.push_back(kind_of<OrderPolicy, PythonOrder>(declaration));
     } else {
-      routing.routing.push_back(kind_of<RoutingPolicy, PythonRouting>(declaration));
+      added.routing.push_back(kind_of<RoutingPolicy, PythonRouting>(declaration));
     }
   }
   std::vector<std::string> problems =
-      add_policies(registry, std::move(eviction), "register_eviction_policy");
-  const std::vector<std::string> more =
-      add_policies(registry, std::move(routing), "register_routing_policy");
-  problems.insert(problems.end(), more.begin(), more.end());
+      add_policies(registry, std::move(added), "policies of Python");
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
@@ -478,6 +644,89 @@ void bind_views(py::module_& module) {
           py::arg("entry"), py::arg("keep") = 0,
           "Adds what the entry holds behind its first `keep` tokens. Returns the tokens that it "
           "keeps.");
+  const auto at = [](const LentQueue& lent, std::uint64_t position) {
+    const QueueView& queue = lent.get();
+    if (position < queue.first().value || position >= queue.end().value) {
+      throw py::index_error(fmt::format("the queue has no position {}", position));
+    }
+    return QueuePosition{static_cast<decltype(QueuePosition::value)>(position)};
+  };
+  py::class_<LentQueue, std::shared_ptr<LentQueue>>(
+      module, "QueueView", "The waiting requests in order of arrival, by their positions.")
+      .def_property_readonly("first", [](const LentQueue& q) { return q.get().first().value; })
+      .def_property_readonly("end", [](const LentQueue& q) { return q.get().end().value; })
+      .def_property_readonly(
+          "window_end", [](const LentQueue& q) { return q.get().window_end().value; },
+          "The end of the order policy's window.")
+      .def(
+          "waiting",
+          [at](const LentQueue& q, std::uint64_t p) { return q.get().waiting_at(at(q, p)); },
+          py::arg("position"), "Whether a request waits there.")
+      .def(
+          "entry",
+          [at](const LentQueue& q, std::uint64_t p) {
+            const EntryId entry = q.get().entry_at(at(q, p));
+            return entry.valid() ? std::optional(entry.value) : std::nullopt;
+          },
+          py::arg("position"), "The stored entry that the request needs, or None.")
+      .def(
+          "priority",
+          [at](const LentQueue& q, std::uint64_t p) { return q.get().priority_at(at(q, p)); },
+          py::arg("position"), "The smaller, the more urgent.")
+      .def(
+          "stored_tokens",
+          [at](const LentQueue& q, std::uint64_t p) {
+            const FoundTokens found = q.get().find(at(q, p));
+            return std::pair(found.nearest.value, found.total.value);
+          },
+          py::arg("position"),
+          "In a system of blocks: stored tokens of the prompt, in the fastest tier and in all.")
+      .def(
+          "common_prefix",
+          [at](const LentQueue& q, std::uint64_t a, std::uint64_t b) {
+            return q.get().common_prefix(at(q, a), at(q, b)).value;
+          },
+          py::arg("a"), py::arg("b"),
+          "In a system of blocks: tokens that two prompts have in common from their start on.");
+  py::class_<LentPrefetch, std::shared_ptr<LentPrefetch>>(
+      module, "PrefetchContext", "The state that a prefetch policy sees; times in nanoseconds.")
+      .def_property_readonly("now", [](const LentPrefetch& c) { return c.get().now.ns; })
+      .def_property_readonly(
+          "memory", [](const LentPrefetch& c) { return c.get().memory.value; },
+          "Bytes that may be fetched into.")
+      .def_property_readonly(
+          "mean_entry", [](const LentPrefetch& c) { return c.get().mean_entry.value; },
+          "Mean reserved bytes of an entry.")
+      .def_property_readonly(
+          "tpot",
+          [](const LentPrefetch& c) {
+            const auto tpot = c.get().running->tpot();
+            return tpot ? std::optional(tpot->ns) : std::nullopt;
+          },
+          "Time per output token of the running requests, or None before the first.")
+      .def_property_readonly(
+          "running",
+          [](const LentPrefetch& c) {
+            std::vector<std::pair<std::int64_t, std::int64_t>> running;
+            c.get().running->for_each_running([&](SimTime first_token, Tokens predicted) {
+              running.emplace_back(first_token.ns, predicted.value);
+            });
+            return running;
+          },
+          "For each running request the time of its first token and its predicted output tokens.")
+      .def(
+          "needs_fetch",
+          [](const LentPrefetch& c, std::uint32_t entry) {
+            return (*c.get().needs_fetch)(EntryId{entry});
+          },
+          py::arg("entry"),
+          "Whether the entry lies only in a slower tier and nothing brings it nearer yet.")
+      .def(
+          "fetch_duration",
+          [](const LentPrefetch& c, std::uint32_t entry) {
+            return (*c.get().fetch_duration)(EntryId{entry}).ns;
+          },
+          py::arg("entry"), "How long fetching the entry takes if nothing else moves.");
   py::class_<ShownRouted>(module, "RoutedRequest", "A request as it reaches the router.")
       .def_property_readonly("id", [](const ShownRouted& r) { return r.request.id; })
       .def_property_readonly("session",
@@ -505,11 +754,11 @@ void bind_views(py::module_& module) {
       .def_property_readonly("kv_blocks_capacity",
                              [](const InstanceLoad& l) { return l.kv_blocks_capacity; })
       .def_property_readonly("alive", [](const InstanceLoad& l) { return l.alive; });
-  py::class_<ShownRouting, std::shared_ptr<ShownRouting>>(
+  py::class_<LentRouting, std::shared_ptr<LentRouting>>(
       module, "RoutingView", "What a policy may see when it chooses; times in nanoseconds.")
-      .def_property_readonly("now", [](const ShownRouting& v) { return v.get().now.ns; })
+      .def_property_readonly("now", [](const LentRouting& v) { return v.get().now.ns; })
       .def_property_readonly("candidates",
-                             [](const ShownRouting& v) {
+                             [](const LentRouting& v) {
                                std::vector<std::uint32_t> candidates;
                                for (const InstanceId instance : v.get().candidates) {
                                  candidates.push_back(instance.value);
@@ -518,7 +767,7 @@ void bind_views(py::module_& module) {
                              })
       .def(
           "load",
-          [](const ShownRouting& v, std::uint32_t instance) {
+          [](const LentRouting& v, std::uint32_t instance) {
             if (instance >= v.get().loads.size()) {
               throw py::index_error(fmt::format("there is no instance {}", instance));
             }
@@ -526,11 +775,11 @@ void bind_views(py::module_& module) {
           },
           py::arg("instance"), "The InstanceLoad of any instance of the group.")
       .def(
-          "random", [](const ShownRouting& v) { return v.get().random->uniform(); },
+          "random", [](const LentRouting& v) { return v.get().random->uniform(); },
           "A random number from 0 to 1, 1 excluded; the same for the same seed.")
       .def(
           "random_index",
-          [](const ShownRouting& v, std::int64_t bound) {
+          [](const LentRouting& v, std::int64_t bound) {
             if (bound < 1) {
               throw py::value_error("bound: expected a whole number > 0");
             }

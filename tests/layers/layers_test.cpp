@@ -59,7 +59,7 @@ Layers layers() {
       {"sim/cli",
        {"sim/study/plan", "sim/study/papers", "sim/study/engines", "sim/study/report",
         "sim/study/validate"}},
-      {"sim/python", {"sim/study/sweep"}},
+      {"sim/python", {"sim/study/plan"}},
   };
   for (bool grows = true; grows;) {
     grows = false;

@@ -39,18 +39,19 @@ def test_gives_a_row_a_run(sweep_file):
     frame = kvtier.sweep(sweep_file, shards=2)
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame.columns) == ["point", "replication", "seed", "eviction", "DRAM",
-                                   "hit rate [%]", "TTFT [s]", "error"]
+                                   "hit rate", "TTFT", "error"]
+    assert frame.attrs["units"] == {"hit rate": "%", "TTFT": "s"}
     assert len(frame) == 12
     refused = frame[frame["DRAM"] == "0GiB"]
     assert len(refused) == 4
     assert refused["error"].str.startswith("refused: ").all()
     done = frame[frame["DRAM"] != "0GiB"]
-    assert done["hit rate [%]"].between(0, 100).all()
+    assert done["hit rate"].between(0, 100).all()
     one = kvtier.simulate(sweep_file.parent / "run.json",
                           {"/system/tiers/dram/eviction": "fifo",
                            "/hardware/dram/capacity": "16GiB"})
     row = done[(done["eviction"] == "fifo") & (done["DRAM"] == "16GiB")].iloc[0]
-    assert row["TTFT [s]"] == one["metrics"]["ttft_seconds"]["mean"]
+    assert row["TTFT"] == one["metrics"]["ttft_seconds"]["mean"]
 
 
 def test_goes_to_parquet_and_back(sweep_file, tmp_path):
@@ -113,7 +114,7 @@ def test_a_policy_of_python_runs_in_the_processes(python_sweep):
     frame = kvtier.sweep(python_sweep, shards=3)
     own, builtin = (frame[frame["eviction"] == name].reset_index(drop=True)
                     for name in ("python_lru", "lru"))
-    for column in ("hit rate [%]", "TTFT [s]"):
+    for column in ("hit rate", "TTFT"):
         pandas.testing.assert_series_equal(own[column], builtin[column])
 
 

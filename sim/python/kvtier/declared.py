@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable
 
 from . import _core
 
@@ -30,17 +31,18 @@ class Declaration:
     summary: str
     source: str
     knowledge: str
-    parameters: tuple
+    parameters: tuple[Parameter, ...]
     parts_of_entries: bool
 
 
 # Policies that configs of this process and of its sweeps' workers can name, by kind and name.
-_declarations = {}
+_declarations: dict[tuple[str, str], Declaration] = {}
 
 _KNOWLEDGE = ("online", "look_ahead", "oracle")
 
 
-def register(kind, base, name, policy, summary, source, knowledge, parameters, parts_of_entries):
+def register(kind: str, base: type, name: str, policy: type, summary: str | None, source: str,
+             knowledge: str, parameters: Iterable[Parameter], parts_of_entries: bool) -> None:
     """Notes a policy of the kind, whose classes are subclasses of `base`."""
     if not (isinstance(policy, type) and issubclass(policy, base)):
         raise TypeError(f"expected a subclass of kvtier.{base.__name__}, got {policy!r}")
@@ -56,11 +58,11 @@ def register(kind, base, name, policy, summary, source, knowledge, parameters, p
                                             tuple(parameters), parts_of_entries)
 
 
-def unregister(kind, name):
+def unregister(kind: str, name: str) -> None:
     """Forgets a policy that was registered."""
     del _declarations[kind, name]
 
 
-def declarations():
+def declarations() -> list[Declaration]:
     """What is registered, in order."""
     return list(_declarations.values())

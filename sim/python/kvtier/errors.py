@@ -1,14 +1,16 @@
 """The errors of kvtier. Each carries every problem that was found."""
 
+from collections.abc import Iterable
+
 
 class Error(Exception):
     """A run that could not be done; `problems` has a line for each reason."""
 
-    def __init__(self, problems):
+    def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__("\n".join(self.problems))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple[list[str]]]:
         return type(self), (self.problems,)
 
 

@@ -8,12 +8,16 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import typing
 
 import cloudpickle
 
 from . import _core, errors
 from .declared import declarations
-from .runs import setup
+from .runs import Document, Path, Plugins, document, setup
+
+if typing.TYPE_CHECKING:
+    import pandas
 
 _WRITTEN = ("sweep.json", "results.jsonl", "results.csv", "results.jsonl.partial")
 
@@ -32,15 +36,15 @@ def _pickled(declared):
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def run_shard(file, number, of, common, pickled):
+def run_shard(sweep, number, of, common, pickled):
     """The lines of a shard's runs."""
     with tempfile.TemporaryDirectory(prefix="kvtier-shard-") as folder:
-        answer = _core.run_sweep_shard(file, folder, number, of, [], False, *common,
+        answer = _core.run_sweep_shard(*sweep, folder, number, of, [], False, *common,
                                        pickle.loads(pickled))
     return answer["lines"]
 
 
-def _on_processes(file, shards, common, pickled):
+def _on_processes(sweep, shards, common, pickled):
     # New interpreters: a copy of this process (fork) may stop for ever if it has threads.
     started = []
 
@@ -49,7 +53,7 @@ def _on_processes(file, shards, common, pickled):
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         started.append(process)
         answer, _ = process.communicate(
-            pickle.dumps((sys.path, (file, number, shards, common, pickled))))
+            pickle.dumps((sys.path, (sweep, number, shards, common, pickled))))
         if process.returncode != 0:
             raise errors.DeviceError(
                 f"sweep: the process of shard {number}/{shards} ended with {process.returncode}")
@@ -69,11 +73,11 @@ def _on_processes(file, shards, common, pickled):
             raise
 
 
-def _on_ray(file, shards, common, pickled, retries):
+def _on_ray(sweep, shards, common, pickled, retries):
     import ray
 
     run = ray.remote(num_cpus=1, max_retries=retries)(run_shard)
-    runs = [run.remote(file, number, shards, common, pickled) for number in range(1, shards + 1)]
+    runs = [run.remote(sweep, number, shards, common, pickled) for number in range(1, shards + 1)]
     try:
         return [line for lines in ray.get(runs) for line in lines]
     except BaseException as error:
@@ -100,25 +104,30 @@ def _workers(ray_is_used):
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-def sweep(file, out=None, *, ray=False, shards=None, retries=3, plugins=(), config_dir=None):
-    """Runs a sweep's file as `kvtier sweep` does, and gives results.csv as a pandas.DataFrame.
+def sweep(sweep: Document, out: Path | None = None, *, ray: bool = False,
+          shards: int | None = None, retries: int = 3, plugins: Plugins = (),
+          config_dir: Path | None = None) -> "pandas.DataFrame":
+    """Runs a sweep as `kvtier sweep` does, and gives results.csv as a pandas.DataFrame, with columns
+    named as in the sweep. `sweep` is the path of a sweep, or a dict.
 
     The points are divided into `shards` (as many as there are processors, unless said otherwise),
     each done by one process: of this machine, or of the Ray cluster that this process is connected
-    to, which a lost worker's shard is given to again, `retries` times. Workers read `file` and what
+    to, which a lost worker's shard is given to again, `retries` times. Workers read the file and what
     it names: on a cluster it has to lie where all see it. The results do not depend on shards, on
     where they ran, nor on workers that were lost; `out` then holds the bytes that `kvtier sweep
-    --out` writes. The frame's attrs have "table", the text that it prints, and "jsonl", a line a
-    run. Raises ConfigError, DeviceError; a run that failed is a row with its error.
+    --out` writes. The frame's attrs have "table", the text that it prints, "jsonl", a line a run,
+    and "units", those of the columns. Raises ConfigError, DeviceError; a run that failed is a row with its error.
     """
     import pandas
 
-    file = os.fspath(pathlib.Path(file).absolute() if ray else file)
+    given = document(sweep, "sweep")
+    if ray and not given[1]:
+        given = (os.path.abspath(given[0]), "")
     common = setup(config_dir, plugins)
     if ray:
         common = (os.path.abspath(common[0]), [os.path.abspath(plugin) for plugin in common[1]])
     declared = declarations()
-    points = _core.sweep_points(file, *common, declared)
+    points = _core.sweep_points(*given, *common, declared)
     if shards is not None and shards < 1:
         raise errors.ConfigError(f"shards: expected a whole number >= 1, got {shards}")
     if out is not None and any((pathlib.Path(out) / name).exists() for name in _WRITTEN):
@@ -128,16 +137,18 @@ def sweep(file, out=None, *, ray=False, shards=None, retries=3, plugins=(), conf
         folder = pathlib.Path(
             out or stack.enter_context(tempfile.TemporaryDirectory(prefix="kvtier-sweep-")))
         if ray:
-            lines = _on_ray(file, shards, common, _pickled(declared), retries)
+            lines = _on_ray(given, shards, common, _pickled(declared), retries)
         else:
-            lines = _on_processes(file, shards, common, _pickled(declared))
-        answer = _core.run_sweep_shard(file, os.fspath(folder), 1, 1, lines, False, *common,
+            lines = _on_processes(given, shards, common, _pickled(declared))
+        answer = _core.run_sweep_shard(*given, os.fspath(folder), 1, 1, lines, False, *common,
                                        declared)
         if answer["problems"]:
             raise errors.ConfigError(answer["problems"])
         # Before its version 3 pandas rounded what it read.
         exactly = {"float_precision": "round_trip"} if pandas.__version__[:2] == "2." else {}
         frame = pandas.read_csv(folder / "results.csv", **exactly)
+    frame = frame.rename(columns={header: name for header, name, _ in answer["columns"]})
+    frame.attrs["units"] = {name: unit for _, name, unit in answer["columns"]}
     frame.attrs["table"] = answer["table"]
     frame.attrs["jsonl"] = "".join(line + "\n" for line in answer["lines"])
     return frame

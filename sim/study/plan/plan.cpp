@@ -998,7 +998,9 @@ Json trial_json(const Plan& plan, const PlanTrial& trial) {
 
 }  // namespace
 
-Plan load_plan(const fs::path& file) {
+Plan load_plan(const fs::path& file) { return read_plan(read_json_file(file), file); }
+
+Plan read_plan(const Json& json, const fs::path& file) {
   Plan plan;
   plan.space.replications = 5;
   plan.space.file = file;
@@ -1006,7 +1008,7 @@ Plan load_plan(const fs::path& file) {
   plan.space.columns = {{"TTFT mean", kTtft, ValueUnit::seconds}};
   Problems problems;
   problems.set_origin("", file.string());
-  read_value(plan, read_json_file(file), "", problems);
+  read_value(plan, json, "", problems);
   if (problems.empty()) {
     finish_sweep(plan.space, problems);
     check_plan(plan, problems);

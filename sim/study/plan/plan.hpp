@@ -61,6 +61,7 @@ void describe(V& v, Plan& c) {
           "What the drives are rated for, for their life; \"none\": not known.");
 }
 /// Throws ConfigError with every problem of the file.
+[[nodiscard]] Plan read_plan(const Json& json, const std::filesystem::path& file);
 [[nodiscard]] Plan load_plan(const std::filesystem::path& file);
 
 /// A mean over replications and its 95 % interval (Student's), cut at 0 and of a hit rate at 1: the

@@ -176,12 +176,14 @@ void finish_sweep(Sweep& sweep, Problems& problems) {
   SweepCheck(sweep, problems).all();
 }
 
-Sweep load_sweep(const fs::path& file) {
+Sweep load_sweep(const fs::path& file) { return read_sweep(read_json_file(file), file); }
+
+Sweep read_sweep(const Json& json, const fs::path& file) {
   Sweep sweep;
   sweep.file = file;
   Problems problems;
   problems.set_origin("", file.string());
-  read_value(sweep, read_json_file(file), "", problems);
+  read_value(sweep, json, "", problems);
   if (problems.empty()) {
     finish_sweep(sweep, problems);
   }

@@ -88,7 +88,9 @@ void describe(V& v, Sweep& c) {
 
 /// Draws sampled axes and finds what no single key of a sweep shows.
 void finish_sweep(Sweep& sweep, Problems& problems);
-/// Throws ConfigError with every problem of the file.
+/// A sweep as `file` would have it: relative paths start at the file's folder, and tables and
+/// messages have its name. Throws ConfigError with every problem.
+[[nodiscard]] Sweep read_sweep(const Json& json, const std::filesystem::path& file);
 [[nodiscard]] Sweep load_sweep(const std::filesystem::path& file);
 
 /// One combination of the axes' values.
