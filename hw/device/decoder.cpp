@@ -134,6 +134,8 @@ Buffer Decoder::random_matrix(std::int64_t outputs, std::int64_t inputs, double 
   Buffer matrix = elements(count);
   device_.fill_uniform(matrix.data(), count, a,
                        stream_seed(seed, fmt::format("hw/device/decoder/{}", name)), stream);
+  // There may be no memory for the next one, and then nothing is left of this one.
+  stream.synchronize();
   return matrix;
 }
 

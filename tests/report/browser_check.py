@@ -2,7 +2,7 @@
 """Opens pages of `kvtier report` in a headless Chromium, and holds them to what a reader may expect.
 
 Makes results of every kind with the program, one page of all of them and one of hostile names, and
-opens each in light and dark, wide and at 400 pixels. Fails on a message on the console, on a request
+opens each in light and dark, at 1280 and at 420 pixels, and prints it. Fails on a message on the console, on a request
 for anything but the page itself, on a canvas that stays blank, and on a page wider than the screen.
 Screenshots are kept. Exits with 77 where no browser is installed.
 
@@ -28,8 +28,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 VIEWS = (
     ("wide", 1280, "light"),
     ("wide-dark", 1280, "dark"),
-    ("narrow", 400, "light"),
-    ("narrow-dark", 400, "dark"),
+    ("narrow", 420, "light"),
+    ("narrow-dark", 420, "dark"),
 )
 # Pixels of a canvas that differ from an empty one: a chart has thousands.
 LEAST_PIXELS = 500
@@ -207,6 +207,10 @@ def check(browser, page, charts_least, screenshots):
             found.append("a name of the results ran as a script")
         browser.screenshot(screenshots / f"{page.stem}-{view}.png")
         problems += [f"{page.name}, {view}: {problem}" for problem in found]
+    printed = base64.b64decode(browser.call("Page.printToPDF", {"printBackground": True})["data"])
+    (screenshots / f"{page.stem}.pdf").write_bytes(printed)
+    if not printed.startswith(b"%PDF") or b"/Type /Page" not in printed:
+        problems.append(f"{page.name}: printing gave no page")
     return problems
 
 

@@ -1042,6 +1042,7 @@ PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
   }
   Runs runs(options, folder.get());
   PlanResult result = Search(plan, points, registry, runs)();
+  result.setting = setting_of(points);
   if (folder) {
     runs.finish(json_text(to_json(plan, result), 2) + "\n");
   }
@@ -1051,6 +1052,7 @@ PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
 Json to_json(const Plan& plan, const PlanResult& result) {
   Json json = new_result(kFormat);
   json.update(Json{{"plan", write_value(plan)},
+                   {"setting", result.setting},
                    {"configurations", result.configurations},
                    {"refused", result.refused},
                    {"screened", Json::array()},

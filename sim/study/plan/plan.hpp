@@ -142,6 +142,8 @@ struct PlanOptions {
 };
 
 struct PlanResult {
+  /// setting_of() of the space.
+  Json setting;
   std::int64_t configurations = 0;
   /// Why configurations were refused, each reason once.
   std::vector<std::string> refused;

@@ -63,6 +63,8 @@ struct ReportInput {
   std::string version;
   /// The hash of the configs; for a sweep, of all inputs of its results. Empty if not known.
   std::string config_hash;
+  /// What a sweep or plan runs (run_setting in summary.hpp); null in other inputs.
+  Json setting;
   /// The resolved configs, each with what it is of.
   std::vector<std::pair<std::string, Json>> configs;
   std::vector<std::string> seeds;
@@ -76,6 +78,8 @@ struct Report {
   std::vector<ReportCurve> curves;
   /// Searches for the highest load, `kvtier.capacity/1`.
   std::vector<ReportDocument> searches;
+  /// Answers to "which configuration is the cheapest", `kvtier.plan/1`.
+  std::vector<ReportDocument> plans;
   /// A paper's values beside ours, `kvtier.reproduce/1`.
   std::vector<ReportDocument> reproductions;
   /// Simulated and measured runs of one config each, `kvtier.validation/1`.
@@ -110,9 +114,26 @@ struct ReportSection {
   std::string missing;
 };
 
+/// One line: model, server, workload and load of the runs, or how many there are of each. Empty if
+/// no run says so.
+[[nodiscard]] std::string page_line(const Report& report);
+/// Up to three sentences on what came out.
+[[nodiscard]] std::vector<std::string> page_sentences(const Report& report);
+/// Sentences on a plan (`kvtier.plan/1`): its cheapest configuration, or what binds if there is
+/// none; from which capacities on more of them improves little; the system that comes next.
+[[nodiscard]] std::vector<std::string> describe_plan(const Json& plan);
+
+/// Runs of one model and kind of workload, which may share an axis.
+struct ReportSetting {
+  std::string name;
+  /// The inputs are those of the whole report.
+  Report runs;
+};
+[[nodiscard]] std::vector<ReportSetting> by_setting(const Report& report);
+
 /// The sections of a page, those without a chart too.
 [[nodiscard]] std::vector<ReportSection> make_sections(const Report& report);
-/// Headline metrics, a column a run.
+/// Headline metrics: a column a run, and from four runs on a row a run.
 [[nodiscard]] ReportTable headline_table(const Report& report);
 
 /// The parts of a page besides results.

@@ -28,6 +28,13 @@ constexpr const char* kRangeNote =
 /// The sections of a page, in its order.
 std::vector<Section> sections() {
   return {
+      {"plan",
+       "Cheapest that meets the SLO",
+       "No input is a plan: kvtier plan --json writes one.",
+       {{.draw = plan_answers,
+         .title = "{}: the cheapest of each system",
+         .note = "Knee: the capacity from which on more of it improves little. Conditions that are "
+                 "not met are marked."}}},
       {"hit-rate",
        "Hit rate by tier",
        "No input splits hits by tier: results of simulate, compare and sweep do.",
@@ -165,7 +172,7 @@ std::vector<Section> sections() {
          .title = "{}: each condition's value over its bound",
          .note = "Up to 1 a condition is met (from 1 on where it asks for at least).",
          .y_title = "value / bound",
-         .options = {{"mark", 1}}}}},
+         .options = {{"marks", Json::array({{{"name", "bound"}, {"at", 1}}})}}}}},
       {"paper",
        "Beside a paper's figures",
        "No input has a paper's values: kvtier reproduce --json writes them.",
@@ -195,10 +202,21 @@ std::vector<Section> sections() {
 
 std::vector<ReportSection> make_sections(const Report& report) {
   std::vector<ReportSection> all;
+  const std::vector<ReportSetting> settings = by_setting(report);
+  Report documents = report;
+  documents.runs.clear();
   for (const charts::Section& from : charts::sections()) {
     ReportSection section{from.id, from.title, {}, ""};
     for (const charts::Entry& entry : from.entries) {
-      entry.draw(entry, report, section);
+      // Runs of different models or workloads never share an axis.
+      for (const ReportSetting& setting : settings) {
+        const std::size_t before = section.charts.size();
+        entry.draw(entry, setting.runs, section);
+        for (std::size_t i = before; settings.size() > 1 && i < section.charts.size(); ++i) {
+          section.charts[i].title += " (" + setting.name + ")";
+        }
+      }
+      entry.draw(entry, documents, section);
     }
     if (section.charts.empty() && section.missing.empty()) {
       section.missing = from.missing;

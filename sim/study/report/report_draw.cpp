@@ -1,6 +1,7 @@
 #include "sim/study/report/report_draw.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -87,12 +88,14 @@ void draw_bars(ReportChart& chart, const Entry& entry, const std::vector<Value>&
   chart.table.header.insert(chart.table.header.end(), entry.columns.begin(), entry.columns.end());
   Json labels = Json::array();
   std::vector<Json> lists(values.size(), Json::array());
+  Json hatched = Json::array();
   for (const Bar& bar : bars) {
     std::vector<std::string>& row = chart.table.rows.emplace_back(1, bar.name);
     std::transform(bar.numbers.begin(), bar.numbers.end(), std::back_inserter(row), text_of);
     row.insert(row.end(), bar.cells.begin(), bar.cells.end());
     if (labels.size() < kBarsMost) {
       labels.push_back(bar.name + bar.mark);
+      hatched.push_back(bar.overloaded);
       for (std::size_t i = 0; i < values.size(); ++i) {
         const Number number = bar.numbers[bar.numbers[i] ? i : bar.instead];
         lists[i].push_back(number ? Json(*number) : Json());
@@ -100,7 +103,8 @@ void draw_bars(ReportChart& chart, const Entry& entry, const std::vector<Value>&
     }
   }
   chart.note += left_out(labels.size(), bars.size(), what);
-  chart.drawing = Json{{"kind", entry.drawing}, {"x", std::move(x)}, {"labels", labels}};
+  chart.drawing =
+      Json{{"kind", entry.drawing}, {"x", std::move(x)}, {"labels", labels}, {"hatched", hatched}};
   chart.drawing.merge_patch(entry.options);
   // Bars that add up are series, without those that are 0 everywhere. Other drawings have a member
   // a value.
@@ -145,13 +149,13 @@ void bars_of_runs(const Entry& entry, const Report& report, ReportSection& secti
   const auto values =
       entry.keys_of == nullptr ? std::optional(entry.values) : keys_as_values(entry, report);
   if (!values || values->empty()) {
-    section.missing = values ? entry.none_of_keys : "";
+    section.missing = values ? entry.none_of_keys : section.missing;
     return;
   }
   const bool is_log = entry.scale == std::string_view("log");
   std::vector<Bar> bars;
   for (const ReportRun& run : report.runs) {
-    Bar bar{run.label, {}};
+    Bar bar{.name = run.label, .numbers = {}, .overloaded = is_overloaded(run)};
     for (const Value& value : *values) {
       bar.numbers.push_back(mean_of(
           run.results, [&](const Json& result) { return number_of(entry, value, result); }));
@@ -177,6 +181,7 @@ void lines_of_samples(const Entry& entry, const Report& report, ReportSection& s
     ReportChart chart{
         fmt::format(fmt::runtime(entry.title), value.name), entry.note, {}, {entry.columns, {}}};
     std::vector<Line> lines;
+    std::map<double, std::vector<std::string>> capacities;
     for (const ReportRun& run : report.runs) {
       const Json& seconds = list_at(run.results.front(), entry.times);
       const Json& numbers = list_at(run.results.front(), value.pointer);
@@ -191,10 +196,22 @@ void lines_of_samples(const Entry& entry, const Report& report, ReportSection& s
       }
       if (!line.points.empty()) {
         lines.push_back(std::move(line));
+        const auto capacity = parse_quantity<Bytes>(
+            text_at(run.results.front(), "/config/hardware/" + value.key + "/capacity"));
+        // Weights and activations have a part of the HBM.
+        if (capacity && value.key != "hbm") {
+          const Number y = shown(entry.unit, static_cast<double>(capacity->value));
+          capacities[*y].push_back(run.label);
+        }
       }
     }
     if (!lines.empty()) {
       draw_lines(chart, entry, lines, axis(entry.x_title));
+      for (const auto& [at, runs] : capacities) {
+        chart.drawing["marks"].push_back(
+            {{"name", capacities.size() > 1 ? "capacity, " + detail::join(runs, ", ") : "capacity"},
+             {"at", at}});
+      }
       section.charts.push_back(std::move(chart));
     }
   }

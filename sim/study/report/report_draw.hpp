@@ -87,6 +87,8 @@ Kind over_capacity;
 Kind lines_of_instances;
 /// The lines of `trace mrc`.
 Kind reuse_curves;
+/// Tables of a plan: the cheapest of each system, and its capacities with their knee.
+Kind plan_answers;
 /// A chart a search, a line a condition.
 Kind over_load;
 /// A table a reproduction.
@@ -127,6 +129,8 @@ struct Bar {
   std::vector<std::string> cells = {};
   /// Index of the number that is drawn for a missing one.
   std::size_t instead = 0;
+  /// The load of its run exceeds capacity.
+  bool overloaded = false;
 };
 /// Adds a column a value and a row a bar to the table. The first 40 bars are drawn.
 void draw_bars(ReportChart& chart, const Entry& entry, const std::vector<Value>& values,

@@ -124,10 +124,11 @@ std::string notes_html(const Report& report) {
     }
   }
   if (std::any_of(report.runs.begin(), report.runs.end(), is_overloaded)) {
-    html += paragraph("warning",
-                      "In some runs, marked with *, the load exceeds capacity: the queue grows as "
-                      "long as sessions arrive. Every number of such a run depends on its length, "
-                      "hit rates too.");
+    html += paragraph(
+        "warning",
+        "In some runs, marked with * and hatched, the load exceeds capacity: the queue "
+        "grows as long as sessions arrive. Every number of such a run depends on its length, "
+        "hit rates too.");
   }
   return html;
 }
@@ -149,6 +150,32 @@ void check_chart_library(const PageParts& parts) {
         "install libjs-chart.js), then configure and build again (make build)");
   }
 }
+
+namespace {
+
+/// A row a column.
+ReportTable turned(const ReportTable& table, const char* corner) {
+  ReportTable other;
+  other.header.emplace_back(corner);
+  std::string whole;
+  for (const std::vector<std::string>& row : table.rows) {
+    // A part of the row above stands beside it, which its name no longer shows.
+    const std::size_t name = row.front().find_first_not_of(' ');
+    whole = name == 0 ? row.front() : whole;
+    std::string part = row.front().substr(name);
+    part.erase(0, part.starts_with("of which ") ? std::string_view("of which ").size() : 0);
+    other.header.push_back(name == 0 ? part : whole + ", " + part);
+  }
+  for (std::size_t i = 1; i < table.header.size(); ++i) {
+    std::vector<std::string>& row = other.rows.emplace_back(1, table.header[i]);
+    for (const std::vector<std::string>& cells : table.rows) {
+      row.push_back(cells[i]);
+    }
+  }
+  return other;
+}
+
+}  // namespace
 
 ReportTable headline_table(const Report& report) {
   ReportTable table;
@@ -188,7 +215,8 @@ ReportTable headline_table(const Report& report) {
       return verdict.empty() ? "-" : verdict;
     });
   }
-  return table;
+  constexpr std::size_t kColumnsMost = 3;
+  return report.runs.size() > kColumnsMost ? turned(table, "run") : table;
 }
 
 std::string report_page(const Report& report, const PageParts& parts) {
@@ -226,10 +254,15 @@ std::string report_page(const Report& report, const PageParts& parts) {
       "<link rel=\"icon\" href=\"data:,\">\n<title>kvtier report: {}</title>\n<style>\n",
       build_version(), names);
   page += parts.style;
+  const std::string line = page_line(report);
   page += fmt::format(
-      "</style>\n</head>\n<body>\n<header>\n<h1>kvtier report</h1>\n<p>{}</p>\n</header>\n"
-      "<nav aria-label=\"Sections\">\n",
-      names);
+      "</style>\n</head>\n<body>\n<header>\n<h1>{}</h1>\n<p>kvtier report: {}</p>\n</header>\n",
+      line.empty() ? "kvtier report" : escape(line), names);
+  const std::vector<std::string> sentences = page_sentences(report);
+  if (!sentences.empty()) {
+    page += fmt::format("<p class=\"answer\">{}</p>\n", escape(detail::join(sentences, " ")));
+  }
+  page += "<nav aria-label=\"Sections\">\n";
   if (!headline.rows.empty()) {
     links = "<a href=\"#headline\">Headline metrics</a>\n" + links;
   }

@@ -168,6 +168,8 @@ Json result_of_trial(const Json& trial) {
 }
 
 void read_plan(const Source& source, const Json& json) {
+  source.report->plans.push_back({source.input().label, json});
+  source.input().setting = json.value("setting", Json());
   source.input().configs.emplace_back("plan", json["plan"]);
   add_once(source.input().seeds, whole_text(json, "/plan/config/seed"));
   for (const auto& [i, trial] : json["trials"].items()) {
@@ -180,13 +182,6 @@ void read_plan(const Source& source, const Json& json) {
     }
     label += is_at(trial, "/meets", true) ? " (meets the SLO)" : "";
     source.add_run(label, axes, {result_of_trial(trial)});
-  }
-  for (const Json& system : json.value("systems", Json::array())) {
-    const std::string name = text_at(system, "/name");
-    const std::string reason = text_at(system, "/excluded_by/0");
-    if (!name.empty() && !reason.empty()) {
-      source.add_note(fmt::format("{}: {}.", name, reason));
-    }
   }
 }
 
@@ -379,6 +374,7 @@ void read_identity(const Source& source) {
   }
   source.input().version = written_by(text_at(identity, "/version"), text_at(identity, "/commit"));
   source.input().config_hash = text_at(identity, "/hash");
+  source.input().setting = identity.value("setting", Json());
 }
 
 struct Format {

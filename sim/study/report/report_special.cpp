@@ -184,7 +184,8 @@ void add_beside(const Entry& entry, const std::string& input, const std::string&
   std::vector<Bar> bars;
   for (const auto& [label, row] : rows) {
     const std::string verdict = verdict_text(*row);
-    Bar& bar = bars.emplace_back(Bar{label, {}, verdict == "OUT" ? " (OUT)" : ""});
+    Bar& bar = bars.emplace_back(
+        Bar{.name = label, .numbers = {}, .mark = verdict == "OUT" ? " (OUT)" : ""});
     for (const Value& value : entry.values) {
       bar.numbers.push_back(shown(are_rates ? kPercent : Unit{}, number_at(*row, value.pointer)));
     }

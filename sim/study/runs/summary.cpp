@@ -1,6 +1,7 @@
 #include "sim/study/runs/summary.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -301,6 +302,58 @@ std::string align_columns(const std::vector<std::vector<std::string>>& lines, st
 
 std::string describe_run(const Json& result) {
   return setting(result["config"]) + "\n" + workload_line(result) + "\n";
+}
+
+Json run_setting(const Json& config) {
+  const auto text = [&](const char* pointer) {
+    const std::string found = text_at(config, pointer);
+    return found == "none" ? "" : found;
+  };
+  const auto gpus = number_at(config, "/hardware/gpus");
+  const std::string gpu = text("/hardware/gpu/name");
+  const auto instances = number_at(config, "/cluster/instances");
+  std::string server;
+  if (gpus && !gpu.empty()) {
+    server = fmt::format(
+        "{}{:g} x {}", instances ? fmt::format("{:g} instances of ", *instances) : "", *gpus, gpu);
+  }
+  const std::string trace = text("/workload/trace");
+  std::string workload = trace.empty() ? text("/workload/generator") : trace;
+  const Json* mix = find_at(config, Json::json_pointer("/workload/mix"));
+  if (mix != nullptr && mix->is_array() && !mix->empty()) {
+    std::vector<std::string> names;
+    for (const Json& member : *mix) {
+      names.push_back(text_at(member, "/name"));
+    }
+    workload = fmt::format("mix of {}", fmt::join(names, ", "));
+  }
+  const auto load = [&](const char* pointer, const char* unit) {
+    const std::string rate = text(pointer);
+    return rate.empty() ? "" : rate.substr(0, rate.find('/')) + unit;
+  };
+  const std::string sessions = load("/workload/arrival_rate", " sessions/s");
+  return Json{
+      {"model", text("/model/name")},
+      {"server", server},
+      {"workload", workload},
+      {"load", sessions.empty() ? load("/workload/request_rate", " requests/s") : sessions}};
+}
+
+Json common_setting(const std::vector<Json>& settings) {
+  constexpr std::pair<const char*, const char*> kParts[] = {
+      {"model", "models"}, {"server", "servers"}, {"workload", "workloads"}, {"load", "loads"}};
+  Json common = Json::object();
+  for (const auto& [part, many] : kParts) {
+    std::set<std::string> names;
+    for (const Json& setting : settings) {
+      names.insert(text_at(setting, std::string("/") + part));
+    }
+    names.erase("");
+    common[part] = names.empty()       ? ""
+                   : names.size() == 1 ? *names.begin()
+                                       : fmt::format("{} {}", names.size(), many);
+  }
+  return common;
 }
 
 }  // namespace kvtier

@@ -406,6 +406,7 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
   return Json{{"format", kSweepFormat},
               {"version", build_version()},
               {"commit", build_commit()},
+              {"setting", setting_of(points)},
               {"axes", write_value(sweep.axes)},
               {"replications", sweep.replications},
               {"shard", fmt::format("{}/{}", shard.number, shard.of)},

@@ -102,6 +102,57 @@
     };
   }
 
+  // Stripes of a colour, for runs whose load exceeds capacity.
+  function hatch(color) {
+    const tile = document.createElement("canvas");
+    tile.width = 8;
+    tile.height = 8;
+    const draw = tile.getContext("2d");
+    draw.globalAlpha = 0.35;
+    draw.fillStyle = color;
+    draw.fillRect(0, 0, 8, 8);
+    draw.globalAlpha = 1;
+    draw.strokeStyle = color;
+    draw.lineWidth = 2;
+    for (const at of [-4, 0, 4]) {
+      draw.beginPath();
+      draw.moveTo(at, 8);
+      draw.lineTo(at + 8, 0);
+      draw.stroke();
+    }
+    return draw.createPattern(tile, "repeat");
+  }
+  const fills = (drawing, color) =>
+    drawing.labels.map((_, i) => (drawing.hatched[i] ? hatch(color) : color));
+
+  // Writes a text behind the end of each bar; where there is no room, into the bar or before it.
+  const barTexts = (texts) => ({
+    id: "barTexts",
+    afterDatasetsDraw(chart) {
+      const draw = chart.ctx;
+      draw.save();
+      draw.font = "12px " + getComputedStyle(document.body).fontFamily;
+      draw.textBaseline = "middle";
+      texts(chart).forEach(({ text, start, x, y }) => {
+        const width = draw.measureText(text).width + 6;
+        const behind = x + width < chart.chartArea.right;
+        const inside = !behind && x - start > width + 6;
+        draw.textAlign = behind ? "left" : "right";
+        draw.fillStyle = css(inside ? "paper" : "ink");
+        draw.fillText(text, behind ? x + 6 : (inside ? x : start) - 6, y);
+      });
+      draw.restore();
+    },
+  });
+  // One text a label, at the end of the longest of its bars.
+  const atEnds = (text) => barTexts((chart) =>
+    chart.data.labels.map((_, i) => {
+      const bars = chart.data.datasets.map((set, at) => chart.getDatasetMeta(at))
+        .filter((meta) => meta.type === "bar").map((meta) => meta.data[i]);
+      return { text: text(i), start: Math.min(...bars.map((bar) => bar.base)),
+               x: Math.max(...bars.map((bar) => bar.x)), y: bars[0].y };
+    }));
+
   function options(scales, tooltip) {
     return {
       animation: false,
@@ -132,12 +183,14 @@
           datasets: drawing.series.map((series, i) => ({
             label: series.name,
             data: series.values,
-            backgroundColor: colorOf(series, i),
+            backgroundColor: fills(drawing, colorOf(series, i)),
             maxBarThickness: 26,
             pointStyle: "rect",
           })),
         },
         options: made,
+        plugins: [atEnds((i) => plain(
+          drawing.series.reduce((sum, series) => sum + series.values[i], 0)))],
       };
     },
 
@@ -154,7 +207,7 @@
         type: "bar",
         label: name,
         data: pairs(from, to),
-        backgroundColor: color,
+        backgroundColor: fills(drawing, color),
         grouped: false,
         maxBarThickness: 18,
         minBarLength: 2,
@@ -186,6 +239,7 @@
           ],
         },
         options: made,
+        plugins: [atEnds((i) => plain(drawing.p99[i]))],
       };
     },
 
@@ -214,6 +268,11 @@
           ],
         },
         options: made,
+        plugins: [barTexts((chart) => [drawing.simulated, drawing.measured].flatMap((values, set) =>
+          values.map((value, i) => {
+            const bar = chart.getDatasetMeta(set).data[i];
+            return { text: plain(value), start: bar.base, x: bar.x, y: bar.y };
+          })))],
       };
     },
 
@@ -247,11 +306,11 @@
           tension: 0,
         };
       });
-      if (drawing.mark !== undefined) {
-        const x = drawing.series.flatMap((series) => series.points.map((point) => point[0]));
+      const x = drawing.series.flatMap((series) => series.points.map((point) => point[0]));
+      for (const mark of drawing.marks || []) {
         sets.push({
-          label: "bound",
-          data: [Math.min(...x), Math.max(...x)].map((at) => ({ x: at, y: drawing.mark })),
+          label: mark.name,
+          data: [Math.min(...x), Math.max(...x)].map((at) => ({ x: at, y: mark.at })),
           borderColor: css("soft"),
           borderDash: [4, 4],
           borderWidth: 1.5,

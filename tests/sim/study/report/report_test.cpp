@@ -201,7 +201,7 @@ TEST_F(Reporting, FindsTheFrontOfCostAndTtft) {
                   {"a", "1.000", "10", "on the front"},
                   {"b", "2.000", "5", "on the front"},
                   {"c", "3.000", "6", "costs more or is slower"}}));
-  EXPECT_NE(page().find("In some runs, marked with *, the load exceeds capacity"),
+  EXPECT_NE(page().find("In some runs, marked with * and hatched, the load exceeds capacity"),
             std::string::npos);
 }
 
@@ -228,6 +228,140 @@ TEST_F(Reporting, ReadsComparisonsWithAllTheirSeeds) {
   EXPECT_EQ(section("hit-rate").charts.at(0).table.rows, (Rows{{"lru", "0", "50", "0", "0"}}));
   EXPECT_EQ(section("ttft").charts.at(0).table.rows[0][2], "2");
   EXPECT_EQ(headline_table(report).header, (Lines{"metric", "lru (mean of 2)"}));
+}
+
+/// With what pages say of a run's model, server, workload and load.
+Json described(Json of, const std::string& model, const std::string& generator,
+               const std::string& rate) {
+  of["config"]["model"]["name"] = model;
+  of["config"]["hardware"]["gpus"] = 2;
+  of["config"]["hardware"]["gpu"]["name"] = "A100";
+  of["config"]["workload"] = {{"generator", generator}, {"trace", "none"}, {"arrival_rate", rate}};
+  return of;
+}
+
+TEST_F(Reporting, BeginsWithTheSettingAndWhatCameOut) {
+  Json cheap = described(result("lru", "8GiB", 0.5), "llama2-13b", "sharegpt", "1.5/s");
+  cheap["metrics"]["dollars_per_million_output_tokens"]["rented"] = 7;
+  cheap["load"]["bottleneck"] = {{"name", "batch_slots"}, {"share", 0.25}};
+  Json other = described(result("fifo", "8GiB", 0.25), "llama2-13b", "sharegpt", "1.5/s");
+  other["metrics"]["ttft_seconds"]["mean"] = 3;
+  other["metrics"]["dollars_per_million_output_tokens"]["rented"] = 9;
+  write("a.json", cheap);
+  write("b.json", other);
+  EXPECT_EQ(page_line(read()), "llama2-13b; 2 x A100; sharegpt; 1.5 sessions/s");
+  EXPECT_EQ(
+      page_sentences(read()),
+      (Lines{"50.0 % of all turns find the KV of their whole history with a, and 25.0 % with "
+             "b.",
+             "The first token comes after 2 s on average (p99 8 s) with a, and after 3 s with "
+             "b.",
+             "The cheapest is a, at $7.00 per million output tokens. What it waits for most "
+             "is batch slots 25 %."}));
+  EXPECT_NE(page().find("<h1>llama2-13b; 2 x A100; sharegpt; 1.5 sessions/s</h1>"),
+            std::string::npos);
+  // An overloaded run is no answer.
+  other["load"]["verdict"] = "load exceeds capacity";
+  other["metrics"]["hit_rate"]["all_turns"]["total"] = 0.9;
+  (void)dir_.write("b.json", other.dump());
+  EXPECT_EQ(page_sentences(read())[0], "50.0 % of all turns find the KV of their whole history.");
+}
+
+TEST_F(Reporting, GivesModelsAndWorkloadsAxesOfTheirOwn) {
+  write("a.json", described(result("lru", "8GiB", 0.5), "llama2-13b", "sharegpt", "1/s"));
+  write("b.json", described(result("lru", "8GiB", 0.5), "llama2-13b", "sharegpt", "2/s"));
+  write("c.json", described(result("lru", "8GiB", 0.5), "llama2-70b", "sharegpt", "1/s"));
+  write("d.json", described(result("lru", "8GiB", 0.5), "llama2-70b", "agents", "1/s"));
+  const std::vector<ReportChart> charts = section("hit-rate").charts;
+  ASSERT_EQ(charts.size(), 3U);
+  EXPECT_EQ(charts[0].table.rows.size(), 2U);  // loads may differ
+  EXPECT_TRUE(charts[0].title.ends_with("(llama2-13b, sharegpt)")) << charts[0].title;
+  EXPECT_TRUE(charts[1].title.ends_with("(llama2-70b, sharegpt)")) << charts[1].title;
+  EXPECT_TRUE(charts[2].title.ends_with("(llama2-70b, agents)")) << charts[2].title;
+  EXPECT_EQ(page_line(read()), "2 models; 2 x A100; 2 workloads; 2 loads");
+  EXPECT_EQ(page_sentences(read())[2],
+            "llama2-70b, agents: 50.0 % of all turns find the KV of their whole history.");
+}
+
+// From four runs on.
+TEST_F(Reporting, HasARowARunWhereThereAreMany) {
+  for (const char* name : {"a.json", "b.json", "c.json"}) {
+    write(name, result("lru", "8GiB", 0.5));
+  }
+  EXPECT_EQ(headline_table(read()).header, (Lines{"metric", "a", "b", "c"}));
+  write("d.json", result("lru", "8GiB", 0.25));
+  const ReportTable table = headline_table(read());
+  EXPECT_EQ(table.header[0], "run");
+  EXPECT_EQ(table.header[1], "hit rate, all turns %");
+  EXPECT_EQ(table.header[2], "hit rate, all turns %, in DRAM %");
+  ASSERT_EQ(table.rows.size(), 4U);
+  EXPECT_EQ(table.rows[3][0], "d");
+  EXPECT_EQ(table.rows[3][1], "25.0");
+}
+
+TEST_F(Reporting, HatchesOverloadedRunsAndDrawsCapacities) {
+  Json over = result("lru", "8GiB", 0.5);
+  over["load"]["verdict"] = "load exceeds capacity";
+  over["occupancy"] = {{"seconds", {0, 3600}}, {"bytes", {{"dram", {0, 1073741824}}}}};
+  write("a.json", result("lru", "8GiB", 0.5));
+  write("b.json", over);
+  EXPECT_EQ(section("hit-rate").charts.at(0).drawing["hatched"], Json({false, true}));
+  EXPECT_EQ(section("occupancy").charts.at(0).drawing["marks"],
+            Json::parse(R"([{"name": "capacity", "at": 8.0}])"));
+}
+
+TEST_F(Reporting, HasThePlansAnswer) {
+  const auto trial = [](const char* system, const char* dram, double dollars, bool holds) {
+    return Json{{"axes", {{"system", system}, {"DRAM", dram}}},
+                {"system", system},
+                {"dollars_per_hour", dollars},
+                {"meets", holds},
+                {"conditions",
+                 {{{"condition", "ttft_seconds.p90 <= 2"},
+                   {"value", {{"mean", holds ? 1 : 3}}},
+                   {"holds", holds}}}},
+                {"hit_rate", 0.5},
+                {"drive_life_years", 4}};
+  };
+  const Json plan{
+      {"format", "kvtier.plan/1"},
+      {"plan", Json::object()},
+      {"setting",
+       {{"model", "llama2-13b"}, {"server", "2 x A100"}, {"workload", "agents"}, {"load", ""}}},
+      {"cheapest", 1},
+      {"trials",
+       {trial("lru", "8GiB", 1, false), trial("lru", "16GiB", 2, true),
+        trial("fifo", "16GiB", 3, true)}},
+      {"systems",
+       {{{"name", "lru"}, {"trial", 1}, {"excluded_by", Json::array()}},
+        {{"name", "fifo"}, {"trial", 2}, {"excluded_by", {"more expensive by 50 %"}}},
+        {{"name", "none"}, {"trial", nullptr}, {"excluded_by", {"ttft_seconds.p90 <= 2"}}}}},
+      {"capacities", {{"DRAM", {{"trials", {0, 1}}, {"knee", 1}}}}}};
+  write("p.json", plan);
+  const std::vector<ReportChart> tables = section("plan").charts;
+  ASSERT_EQ(tables.size(), 2U);
+  EXPECT_EQ(
+      tables[0].table.rows,
+      (Rows{{"lru", "2.000", "1", "50", "4", "system lru, DRAM 16GiB", ""},
+            {"fifo", "3.000", "1", "50", "4", "system fifo, DRAM 16GiB", "more expensive by 50 %"},
+            {"none", "-", "-", "-", "-", "-", "ttft_seconds.p90 <= 2"}}));
+  EXPECT_EQ(tables[1].table.rows, (Rows{{"8GiB", "1.000", "3 (missed)", "50", "4", ""},
+                                        {"16GiB", "2.000", "1", "50", "4", "knee"}}));
+  EXPECT_EQ(page_sentences(read()),
+            (Lines{"The cheapest configuration that meets the SLO (ttft_seconds.p90 <= 2) costs "
+                   "$2.00 an hour: system lru, DRAM 16GiB.",
+                   "More than 16GiB of DRAM improves little.", "fifo: more expensive by 50 %."}));
+  EXPECT_EQ(page_line(read()), "llama2-13b; 2 x A100; agents");
+  // Numbers of trials that are not there, and no objects where some are expected.
+  const Json wrong{{"format", "kvtier.plan/1"},
+                   {"plan", Json::object()},
+                   {"cheapest", 7},
+                   {"trials", Json::array()},
+                   {"systems", {3, {{"name", "lru"}, {"trial", 9}}}},
+                   {"capacities", {{"DRAM", 4}}}};
+  (void)dir_.write("p.json", wrong.dump());
+  EXPECT_EQ(page_sentences(read()), Lines{"No configuration meets the SLO ()."});
+  EXPECT_FALSE(page().empty());
 }
 
 TEST_F(Reporting, DrawsAPlanAndSaysWhatItLacks) {

@@ -563,7 +563,7 @@ TEST_F(Sweeping, RefusesAFolderOfAnotherSweep) {
   shard.shard = {2, 2};
   EXPECT_EQ(refused(shard), (Lines{"--out: out has another sweep; not the same: shard"}));
   sweep(kSlots + ", " + kSystems, R"(, "set": {"/hardware/gpus": 4})");
-  EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: resolved "
+  EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: setting, resolved "
                                         "configs (or their traces)"}));
   sweep(kSlots, R"(, "replications": 2)");
   EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: axes, "

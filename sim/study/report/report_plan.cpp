@@ -1,0 +1,159 @@
+/// The answer of a plan: the cheapest configuration of each system that meets the SLO, and the
+/// capacities around it.
+
+#include <fmt/format.h>
+
+#include "sim/study/report/report_draw.hpp"
+#include "sim/study/runs/summary.hpp"
+
+namespace kvtier {
+namespace {
+
+using charts::Number;
+using charts::text_of;
+
+constexpr Json::value_t kList = Json::value_t::array;
+constexpr Json::value_t kObject = Json::value_t::object;
+
+/// A member that is a list or an object; an empty one if it is not.
+const Json& member(const Json& of, const char* name, Json::value_t kind) {
+  static const Json kNoList = Json::array();
+  static const Json kNoObject = Json::object();
+  const auto found = of.is_object() ? of.find(name) : of.end();
+  const bool is_it = of.is_object() && found != of.end() && found->type() == kind;
+  return is_it ? *found : kind == kList ? kNoList : kNoObject;
+}
+
+/// The trial that a member of the plan's JSON numbers; null if there is none.
+const Json* trial_at(const Json& plan, const Json& number) {
+  const Json& trials = member(plan, "trials", kList);
+  return number.is_number_unsigned() && number.get<std::size_t>() < trials.size()
+             ? &trials[number.get<std::size_t>()]
+             : nullptr;
+}
+const Json* trial_at(const Json& plan, const Json& of, const char* name) {
+  const auto number = of.is_object() ? of.find(name) : of.end();
+  return of.is_object() && number != of.end() ? trial_at(plan, *number) : nullptr;
+}
+
+std::string labels_of(const Json& trial) {
+  std::vector<std::string> labels;
+  for (const auto& [axis, label] : member(trial, "axes", kObject).items()) {
+    // "-": the axis changes nothing there.
+    if (label.is_string() && label != "-") {
+      labels.push_back(fmt::format("{} {}", axis, label.get<std::string>()));
+    }
+  }
+  return detail::join(labels, ", ");
+}
+
+std::vector<std::string> slo_of(const Json& plan) {
+  std::vector<std::string> slo;
+  if (const Json* trial = trial_at(plan, Json(0U))) {
+    for (const Json& condition : member(*trial, "conditions", kList)) {
+      slo.push_back(text_at(condition, "/condition"));
+    }
+  }
+  return slo;
+}
+
+std::vector<std::string> header(const Json& plan, const char* first) {
+  std::vector<std::string> cells{first, "$ per hour"};
+  for (const std::string& condition : slo_of(plan)) {
+    cells.push_back(condition);
+  }
+  cells.insert(cells.end(), {"hit rate %", "drive life, years"});
+  return cells;
+}
+
+/// The cells behind the first, in the order of header().
+void add_cells(const Json& trial, std::vector<std::string>& row) {
+  const Number dollars = number_at(trial, "/dollars_per_hour");
+  row.push_back(dollars ? fmt::format("{:.3f}", *dollars) : "-");
+  for (const Json& condition : member(trial, "conditions", kList)) {
+    const Json* holds = find_at(condition, Json::json_pointer("/holds"));
+    row.push_back(text_of(number_at(condition, "/value/mean")) +
+                  (holds != nullptr && *holds == true ? "" : " (missed)"));
+  }
+  row.push_back(text_of(charts::shown(charts::kPercent, number_at(trial, "/hit_rate"))));
+  row.push_back(text_of(number_at(trial, "/drive_life_years")));
+}
+
+}  // namespace
+
+std::vector<std::string> describe_plan(const Json& plan) {
+  const std::string slo = detail::join(slo_of(plan), ", ");
+  const Json* cheapest = trial_at(plan, plan, "cheapest");
+  if (cheapest == nullptr) {
+    const std::string binding = text_at(plan, "/binding");
+    return {fmt::format("No configuration meets the SLO ({}){}.", slo,
+                        binding.empty() ? "" : "; what binds is " + binding)};
+  }
+  const Number dollars = number_at(*cheapest, "/dollars_per_hour");
+  std::vector<std::string> sentences{
+      fmt::format("The cheapest configuration that meets the SLO ({}) costs ${} an hour: {}.", slo,
+                  dollars ? fmt::format("{:.2f}", *dollars) : "-", labels_of(*cheapest))};
+  std::vector<std::string> knees;
+  for (const auto& [axis, curve] : member(plan, "capacities", kObject).items()) {
+    if (const Json* trial = trial_at(plan, curve, "knee")) {
+      knees.push_back(
+          fmt::format("{} of {}", text_at(*trial, "/axes/" + escape_pointer(axis)), axis));
+    }
+  }
+  if (!knees.empty()) {
+    sentences.push_back(fmt::format("More than {} improves little.", detail::join(knees, " and ")));
+  }
+  for (const Json& system : member(plan, "systems", kList)) {
+    const std::string why = text_at(system, "/excluded_by/0");
+    if (!why.empty() && trial_at(plan, system, "trial") != nullptr) {
+      sentences.push_back(fmt::format("{}: {}.", text_at(system, "/name"), why));
+    }
+  }
+  return sentences;
+}
+
+namespace charts {
+
+void plan_answers(const Entry& entry, const Report& report, ReportSection& section) {
+  for (const ReportDocument& document : report.plans) {
+    const Json& plan = document.json;
+    ReportChart answer{fmt::format(fmt::runtime(entry.title), document.label),
+                       describe_plan(plan).front()};
+    answer.table.header = header(plan, "system");
+    answer.table.header.insert(answer.table.header.end(), {"configuration", "excluded as"});
+    for (const Json& system : member(plan, "systems", kList)) {
+      std::vector<std::string> row{text_at(system, "/name")};
+      if (const Json* trial = trial_at(plan, system, "trial")) {
+        add_cells(*trial, row);
+        row.push_back(labels_of(*trial));
+      }
+      row.resize(answer.table.header.size() - 1, "-");
+      row.push_back(text_at(system, "/excluded_by/0"));
+      answer.table.rows.push_back(std::move(row));
+    }
+    if (!answer.table.rows.empty()) {
+      section.charts.push_back(std::move(answer));
+    }
+    for (const auto& [axis, curve] : member(plan, "capacities", kObject).items()) {
+      ReportChart around{fmt::format("{}: {}, all else as in the cheapest", document.label, axis),
+                         entry.note};
+      around.table.header = header(plan, axis.c_str());
+      around.table.header.emplace_back("");
+      for (const Json& number : member(curve, "trials", kList)) {
+        if (const Json* trial = trial_at(plan, number)) {
+          std::vector<std::string> row{text_at(*trial, "/axes/" + escape_pointer(axis))};
+          add_cells(*trial, row);
+          row.resize(around.table.header.size() - 1, "-");
+          row.emplace_back(trial_at(plan, curve, "knee") == trial ? "knee" : "");
+          around.table.rows.push_back(std::move(row));
+        }
+      }
+      if (!around.table.rows.empty()) {
+        section.charts.push_back(std::move(around));
+      }
+    }
+  }
+}
+
+}  // namespace charts
+}  // namespace kvtier

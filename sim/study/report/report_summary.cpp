@@ -1,0 +1,192 @@
+/// What a page says before its charts, and which runs may share an axis.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "sim/study/report/report_draw.hpp"
+#include "sim/study/runs/summary.hpp"
+
+namespace kvtier {
+namespace {
+
+using charts::mean_at;
+using charts::Number;
+
+/// Members of /workload that say how much load there is, and not of which kind.
+constexpr const char* kLoad[] = {"arrival_rate", "request_rate", "speed_up",
+                                 "sessions",     "warmup_turns", "measure"};
+
+const Json* config_of(const ReportRun& run) {
+  return find_at(run.results.front(), Json::json_pointer("/config"));
+}
+
+/// A run and one of its numbers.
+using Ranked = std::pair<const ReportRun*, double>;
+
+/// Of the runs within capacity that have the number, the lowest and the highest.
+std::optional<std::pair<Ranked, Ranked>> range_of(const Report& report, const char* pointer) {
+  std::vector<Ranked> all;
+  for (const ReportRun& run : report.runs) {
+    const Number number = mean_at(run, pointer);
+    if (number && !is_overloaded(run)) {
+      all.emplace_back(&run, *number);
+    }
+  }
+  if (all.empty()) {
+    return std::nullopt;
+  }
+  const auto by_number = [](const Ranked& a, const Ranked& b) { return a.second < b.second; };
+  const auto [lowest, highest] = std::minmax_element(all.begin(), all.end(), by_number);
+  return std::pair(*lowest, *highest);
+}
+
+/// "hit rate, all turns: 71 % with attentionstore, 0 % with recompute."
+std::string hit_sentence(const Report& report) {
+  constexpr std::pair<const char*, const char*> kRates[] = {
+      {"/metrics/hit_rate/all_turns/total", "of all turns find the KV of their whole history"},
+      {"/metrics/blocks/hit_rate/tokens/total", "of the prompt tokens are found in a cache"},
+      {"/metrics/hit_rate/tokens/total", "of the prompt tokens are found in a cache"}};
+  for (const auto& [pointer, what] : kRates) {
+    if (const auto range = range_of(report, pointer)) {
+      const auto& [lowest, highest] = *range;
+      return lowest.first == highest.first
+                 ? fmt::format("{:.1f} % {}.", 100 * highest.second, what)
+                 : fmt::format("{:.1f} % {} with {}, and {:.1f} % with {}.", 100 * highest.second,
+                               what, highest.first->label, 100 * lowest.second,
+                               lowest.first->label);
+    }
+  }
+  return "";
+}
+
+std::string ttft_sentence(const Report& report) {
+  const auto range = range_of(report, "/metrics/ttft_seconds/mean");
+  if (!range) {
+    return "";
+  }
+  const auto& [lowest, highest] = *range;
+  const Number p99 = mean_at(*lowest.first, "/metrics/ttft_seconds/p99");
+  const std::string tail = p99 ? fmt::format(" (p99 {:.3g} s)", *p99) : "";
+  return lowest.first == highest.first
+             ? fmt::format("The first token comes after {:.3g} s on average{}.", lowest.second,
+                           tail)
+             : fmt::format(
+                   "The first token comes after {:.3g} s on average{} with {}, and after "
+                   "{:.3g} s with {}.",
+                   lowest.second, tail, lowest.first->label, highest.second, highest.first->label);
+}
+
+std::string cost_sentence(const Report& report) {
+  constexpr std::pair<const char*, const char*> kCosts[] = {
+      {"/metrics/dollars_per_million_output_tokens/rented", "per million output tokens"},
+      {"/dollars_per_hour", "an hour"}};
+  for (const auto& [pointer, what] : kCosts) {
+    if (const auto range = range_of(report, pointer)) {
+      const ReportRun& run = *range->first.first;
+      const std::string cause = describe_bottleneck(run.results);
+      const std::string binds = cause == "-" ? ""
+                                : cause == "none"
+                                    ? " Its requests hardly wait for anything."
+                                    : fmt::format(" What it waits for most is {}.", cause);
+      return range->first.first == range->second.first
+                 ? fmt::format("It costs ${:.2f} {}.{}", range->first.second, what, binds)
+                 : fmt::format("The cheapest is {}, at ${:.2f} {}.{}", run.label,
+                               range->first.second, what, binds);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string page_line(const Report& report) {
+  std::vector<Json> settings;
+  for (const ReportRun& run : report.runs) {
+    const Json* config = config_of(run);
+    settings.push_back(config != nullptr ? run_setting(*config) : report.inputs[run.input].setting);
+  }
+  std::vector<std::string> parts;
+  const Json common = common_setting(settings);
+  for (const auto& [part, text] : common.items()) {
+    parts.push_back(text.get<std::string>());
+  }
+  std::erase(parts, "");
+  return detail::join(parts, "; ");
+}
+
+std::vector<std::string> page_sentences(const Report& report) {
+  std::vector<std::string> sentences;
+  for (const ReportDocument& plan : report.plans) {
+    const std::vector<std::string> answer = describe_plan(plan.json);
+    sentences.insert(sentences.end(), answer.begin(), answer.end());
+  }
+  for (const ReportDocument& search : report.searches) {
+    const Number rate = number_at(search.json, "/capacity_per_second");
+    sentences.push_back(
+        rate ? fmt::format("{}: up to {:.4g} per second the SLO is met.", search.label, *rate)
+             : fmt::format("{}: no rate that was tried meets the SLO.", search.label));
+  }
+  // The trials of a plan are what it searched, and not what came out. Different models and
+  // workloads are not compared.
+  if (report.plans.empty()) {
+    const std::vector<ReportSetting> settings = by_setting(report);
+    for (const ReportSetting& setting : settings) {
+      const std::string hits = hit_sentence(setting.runs);
+      if (settings.size() > 1) {
+        sentences.push_back(hits.empty() ? "" : setting.name + ": " + hits);
+      } else {
+        sentences.insert(sentences.end(),
+                         {hits, ttft_sentence(setting.runs), cost_sentence(setting.runs)});
+      }
+    }
+  }
+  std::erase(sentences, "");
+  constexpr std::size_t kMost = 3;
+  sentences.resize(std::min(kMost, sentences.size()));
+  return sentences;
+}
+
+std::vector<ReportSetting> by_setting(const Report& report) {
+  std::vector<std::string> keys;
+  std::vector<ReportSetting> settings;
+  for (const ReportRun& run : report.runs) {
+    std::string key;
+    std::string name;
+    if (const Json* config = config_of(run)) {
+      Json workload = config->value("workload", Json::object());
+      for (const char* load : kLoad) {
+        if (workload.is_object()) {
+          workload.erase(load);
+        }
+      }
+      key = text_at(*config, "/model/name") + "\n" + json_text(workload);
+      const Json setting = run_setting(*config);
+      name = text_at(setting, "/model") + ", " + text_at(setting, "/workload");
+    } else {
+      // The results of a sweep or a plan do not say their model: an axis may.
+      key = std::to_string(run.input);
+      name = report.inputs[run.input].label;
+      for (const auto& [axis, label] : run.axes) {
+        std::string words = axis;
+        std::transform(words.begin(), words.end(), words.begin(),
+                       [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+        if (words == "model" || words == "workload") {
+          key += "\n" + label;
+          name += ", " + label;
+        }
+      }
+    }
+    const auto found = std::find(keys.begin(), keys.end(), key);
+    const auto at = static_cast<std::size_t>(found - keys.begin());
+    if (found == keys.end()) {
+      keys.push_back(key);
+      settings.push_back({name, {}});
+      settings.back().runs.inputs = report.inputs;
+    }
+    settings[at].runs.runs.push_back(run);
+  }
+  return settings;
+}
+
+}  // namespace kvtier
