@@ -168,15 +168,16 @@ class Backend {
   virtual void end_request(EntryKey) {}
   /// The medium keeps the first `tokens` tokens of this entry. The room of the others is free. In
   /// HBM the entry's turn does not run.
-  void keep(Medium medium, EntryKey key, Tokens tokens) {
+  void set_resident_prefix(Medium medium, EntryKey key, Tokens tokens) {
     if (has_bytes_) [[unlikely]] {
-      on_keep(medium, key, tokens);
+      on_resident_prefix(medium, key, tokens);
     }
   }
   /// Removes the `dropped` tokens after the first `kept` ones, in every medium and in flight. Later
   /// tokens move up.
   virtual void cut(EntryKey, Tokens /*kept*/, Tokens /*dropped*/) {}
-  /// Whether it needs the calls `keep` and `decode_next`, which come several times a turn.
+  /// Whether it needs the calls `set_resident_prefix` and `decode_next`, which come several times a
+  /// turn.
   [[nodiscard]] bool has_bytes() const { return has_bytes_; }
   /// Whether it wants to hear `decode_contexts`.
   [[nodiscard]] bool wants_contexts() const { return wants_contexts_; }
@@ -188,7 +189,7 @@ class Backend {
       : has_bytes_(has_bytes),
         wants_contexts_(wants_contexts),
         wants_running_(has_bytes || wants_contexts) {}
-  virtual void on_keep(Medium, EntryKey, Tokens) {}
+  virtual void on_resident_prefix(Medium, EntryKey, Tokens) {}
 
   SimTime now_;
 

@@ -44,8 +44,8 @@ class ObservedBackend final : public Backend {
   void cut(EntryKey key, Tokens kept, Tokens dropped) override { backend_.cut(key, kept, dropped); }
 
  private:
-  void on_keep(Medium medium, EntryKey key, Tokens tokens) override {
-    backend_.keep(medium, key, tokens);
+  void on_resident_prefix(Medium medium, EntryKey key, Tokens tokens) override {
+    backend_.set_resident_prefix(medium, key, tokens);
   }
 
   Backend& backend_;

@@ -74,8 +74,8 @@ inline bool SimulatedBackend::step_on(Completion& completion) {
   SimTime transfer = links_.next_completion();
   bool lands = false;
   if (transfers_land_) [[unlikely]] {
-    lands = next_landing_ < transfer;
-    transfer = std::min(transfer, next_landing_);
+    lands = next_tail_end_ < transfer;
+    transfer = std::min(transfer, next_tail_end_);
   }
   const SimTime timer = next_timer_;
   const SimTime device = transfer < timer ? transfer : timer;
@@ -97,7 +97,7 @@ inline bool SimulatedBackend::step_on(Completion& completion) {
     return true;
   }
   if (lands) [[unlikely]] {
-    completion = finish_landing();
+    completion = finish_tail_latency();
     return true;
   }
   const SharedLinks::Pending& finished = links_.finish_next();
@@ -108,14 +108,14 @@ inline bool SimulatedBackend::step_on(Completion& completion) {
     completion = end_transfer(finished.id, finished.cookie);
     return true;
   }
-  land({.at = now_ + edge_of(finished.id).beginning(finished.bytes),
-        .transfer = finished.id,
-        .cookie = finished.cookie});
+  begin_tail_latency({.at = now_ + edge_of(finished.id).beginning(finished.bytes),
+                      .transfer = finished.id,
+                      .cookie = finished.cookie});
   return false;
 }
 
 SimTime SimulatedBackend::next_time() {
-  return std::min({links_.next_completion(), next_landing_, next_timer_, gpu_done_});
+  return std::min({links_.next_completion(), next_tail_end_, next_timer_, gpu_done_});
 }
 
 void SimulatedBackend::idle_until(SimTime time) {
@@ -130,17 +130,17 @@ inline Completion SimulatedBackend::end_transfer(TransferId transfer, std::uint6
   return {CompletionKind::transfer, cookie};
 }
 
-void SimulatedBackend::land(const Landing& landing) {
-  const auto behind = std::ranges::upper_bound(landings_, landing.at, {}, &Landing::at);
-  landings_.insert(behind, landing);
-  next_landing_ = landings_.front().at;
+void SimulatedBackend::begin_tail_latency(const TailLatency& tail) {
+  const auto behind = std::ranges::upper_bound(in_tail_latency_, tail.at, {}, &TailLatency::at);
+  in_tail_latency_.insert(behind, tail);
+  next_tail_end_ = in_tail_latency_.front().at;
 }
 
-Completion SimulatedBackend::finish_landing() {
-  const Landing landed = landings_.front();
-  landings_.erase(landings_.begin());
-  next_landing_ = landings_.empty() ? kNever : landings_.front().at;
-  return end_transfer(landed.transfer, landed.cookie);
+Completion SimulatedBackend::finish_tail_latency() {
+  const TailLatency ended = in_tail_latency_.front();
+  in_tail_latency_.erase(in_tail_latency_.begin());
+  next_tail_end_ = in_tail_latency_.empty() ? kNever : in_tail_latency_.front().at;
+  return end_transfer(ended.transfer, ended.cookie);
 }
 
 inline void SimulatedBackend::advance_to(SimTime next) {
@@ -170,7 +170,8 @@ Completion SimulatedBackend::finish_gpu() {
 }
 
 bool SimulatedBackend::pending() const {
-  return gpu_ != Gpu::idle || links_.in_flight() > 0 || !landings_.empty() || !timers_.empty();
+  return gpu_ != Gpu::idle || links_.in_flight() > 0 || !in_tail_latency_.empty() ||
+         !timers_.empty();
 }
 
 void SimulatedBackend::set_timer(SimTime at, std::uint64_t payload) {
@@ -438,7 +439,8 @@ void SimulatedBackend::count_decode() {
 void SimulatedBackend::check_drained() const {
   KVTIER_ASSERT(timers_.empty(), "every timer has been reported");
   KVTIER_ASSERT(gpu_ == Gpu::idle, "every GPU command has been reported");
-  KVTIER_ASSERT(links_.in_flight() == 0 && landings_.empty(), "every transfer has been reported");
+  KVTIER_ASSERT(links_.in_flight() == 0 && in_tail_latency_.empty(),
+                "every transfer has been reported");
 }
 
 std::int64_t sum_window_ticks(const TimingModel& timing, std::span<const Tokens> contexts,

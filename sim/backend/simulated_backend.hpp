@@ -82,7 +82,7 @@ class SimulatedBackend final : public Backend {
  private:
   enum class Gpu { idle, prefill, decode };
   /// A transfer whose bytes have moved, during its latency.
-  struct Landing {
+  struct TailLatency {
     SimTime at;
     TransferId transfer;
     std::uint64_t cookie = 0;
@@ -94,8 +94,8 @@ class SimulatedBackend final : public Backend {
   void advance_to(SimTime next);
   [[nodiscard]] bool step_on(Completion& completion);
   Completion end_transfer(TransferId transfer, std::uint64_t cookie);
-  [[gnu::noinline]] void land(const Landing& landing);
-  [[gnu::noinline]] Completion finish_landing();
+  [[gnu::noinline]] void begin_tail_latency(const TailLatency& tail);
+  [[gnu::noinline]] Completion finish_tail_latency();
   // Separate functions, so that `wait` needs fewer registers.
   [[gnu::noinline]] Completion finish_timer();
   [[gnu::noinline]] Completion finish_gpu();
@@ -137,8 +137,8 @@ class SimulatedBackend final : public Backend {
   /// Some edge has a latency.
   bool transfers_land_ = false;
   /// The next first.
-  std::vector<Landing> landings_;
-  SimTime next_landing_ = kNever;
+  std::vector<TailLatency> in_tail_latency_;
+  SimTime next_tail_end_ = kNever;
   EventQueue timers_;
   SimTime next_timer_ = kNever;
 

@@ -237,7 +237,7 @@ std::int64_t KvStore::tokens(Medium medium, EntryKey key) const {
   return found == entries_.end() ? 0 : found->second[index_of(medium)].end();
 }
 
-void KvStore::keep(Medium medium, EntryKey key, std::int64_t tokens) {
+void KvStore::set_resident_prefix(Medium medium, EntryKey key, std::int64_t tokens) {
   const std::lock_guard lock(mutex_);
   if (tokens > 0) {
     List& list = entries_[key][index_of(medium)];

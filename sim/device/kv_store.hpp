@@ -94,7 +94,7 @@ class KvStore {
   /// Frees all tokens after the first `tokens` of the entry. Throws InvariantError if one of these
   /// is missing. The last token of a turn in HBM is an exception: it was never an input, and gets a
   /// copy of the KV before it.
-  void keep(Medium medium, EntryKey key, std::int64_t tokens);
+  void set_resident_prefix(Medium medium, EntryKey key, std::int64_t tokens);
   /// Removes `dropped` tokens after the first `kept` ones in all media.
   void cut(EntryKey key, std::int64_t kept, std::int64_t dropped);
   /// The entry's context in HBM: the head of its turn, if it has one, its first `past` tokens, and

@@ -37,8 +37,8 @@ class ServingBackend : public Backend {
   }
 
  protected:
-  void on_keep(Medium medium, EntryKey key, Tokens tokens) final {
-    store_.keep(medium, key, tokens.value);
+  void on_resident_prefix(Medium medium, EntryKey key, Tokens tokens) final {
+    store_.set_resident_prefix(medium, key, tokens.value);
   }
 
   ServingBackend(const ServingSetup& setup, std::int64_t lanes)

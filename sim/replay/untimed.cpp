@@ -183,7 +183,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     tiers.want(Bytes(0));
     const Lookup found = tiers.admit_prompt(*slot);
     const Bytes taken = running.bytes(tiers.shares_prompt(*slot) ? length - apart : length);
-    record.found = together(found, tiers.admit(*slot, key, own, taken));
+    record.found = combine(found, tiers.admit(*slot, key, own, taken));
     tiers.end_load(*slot);
     tiers.end_prefill(*slot);
     drain();

@@ -271,7 +271,7 @@ void PagedBatcher::admit(const Candidate& candidate) {
   const Lookup rest =
       store_.admit(slot, requests_.key(slot), work.length - stored_apart - Tokens(1),
                    taken(work, work.length + Tokens(1)));
-  const Lookup found = stored_apart.value > 0 ? together(prefix, rest) : rest;
+  const Lookup found = stored_apart.value > 0 ? combine(prefix, rest) : rest;
   occupy(1);
   if (!again) {
     r.found = found;

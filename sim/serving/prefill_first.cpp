@@ -223,7 +223,7 @@ void PrefillFirst::admit(QueuePosition position) {
     note_pieces(requests_.key(slot), prompt, r.found);
   }
   if (shares_ && r.shared.value > 0) {
-    r.found = together(prompt, r.found);
+    r.found = combine(prompt, r.found);
   }
   if (preloading_ == slot) {
     preloading_ = kNoSession;

@@ -11,7 +11,7 @@ const char* to_string(LossCause cause) {
   return names[static_cast<std::size_t>(cause)];
 }
 
-Lookup together(const Lookup& prompt, const Lookup& own) {
+Lookup combine(const Lookup& prompt, const Lookup& own) {
   const auto in = [](const Lookup& lookup, std::size_t medium) {
     return static_cast<std::size_t>(lookup.medium) == medium ? lookup.there()
                                                              : lookup.nearer[medium];

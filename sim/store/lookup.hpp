@@ -48,6 +48,6 @@ struct Lookup {
 };
 
 /// Combines the look-ups of a turn's shared prompt and of its session's own history.
-[[nodiscard]] Lookup together(const Lookup& prompt, const Lookup& own);
+[[nodiscard]] Lookup combine(const Lookup& prompt, const Lookup& own);
 
 }  // namespace kvtier

@@ -535,7 +535,7 @@ void SessionStore::begin_save(SessionSlot session, EntryKey key, Tokens prompt) 
 
 void SessionStore::save(SessionSlot session, EntryKey key, Tokens tokens) {
   if (tiers_.empty()) {
-    backend_.keep(Medium::hbm, key, Tokens(0));
+    backend_.set_resident_prefix(Medium::hbm, key, Tokens(0));
     return;
   }
   const EntryId id = find_or_create(session, key);
@@ -553,7 +553,7 @@ void SessionStore::save(SessionSlot session, EntryKey key, Tokens tokens) {
   moves_[move].tokens = tokens;
   hbm().charge(Account::write_buffer, moves_[move].bytes);
   if (keeps_in_hbm(0)) {
-    backend_.keep(Medium::hbm, key, tokens);
+    backend_.set_resident_prefix(Medium::hbm, key, tokens);
   }
   if (e.copies[0].state == CopyState::resident) {
     pin(0, e);  // an inclusive tier's own copy grows

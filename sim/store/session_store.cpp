@@ -297,7 +297,7 @@ void SessionStore::take_back(Entry& e) {
 void SessionStore::tell_bytes_kept(std::size_t index, const Entry& e) {
   const bool reads = e.in_use && !e.save.valid();
   if (!e.doomed && !(index == 0 && (reads || (keeps_in_hbm(0) && e.save.valid())))) {
-    backend_.keep(tier(index).medium(), e.seen.key, e.copies[index].tokens);
+    backend_.set_resident_prefix(tier(index).medium(), e.seen.key, e.copies[index].tokens);
   }
 }
 

@@ -688,7 +688,8 @@ class SessionStore final : public StoredKv {
   /// The turn that has ended needs no HBM for its KV, but for what a tier there has of it.
   void leave_hbm(const Entry& e) {
     if (backend_.has_bytes()) [[unlikely]] {
-      backend_.keep(Medium::hbm, e.seen.key, keeps_in_hbm(0) ? e.copies[0].tokens : Tokens(0));
+      backend_.set_resident_prefix(Medium::hbm, e.seen.key,
+                                   keeps_in_hbm(0) ? e.copies[0].tokens : Tokens(0));
     }
   }
 

@@ -119,7 +119,7 @@ std::string interval_text(const PlanInterval& interval) {
 }
 
 /// Thrown if an answer needs runs that are missing.
-struct Wanting {};
+struct MissingRuns {};
 
 /// The results of runs by what they are runs of. Runs that are asked for and not there are made
 /// together, on several threads, before the same is asked again.
@@ -282,7 +282,7 @@ class Search {
   static void attempt(const Ask& ask) {
     try {
       ask();
-    } catch (const Wanting&) {
+    } catch (const MissingRuns&) {
     }
   }
 
@@ -383,7 +383,7 @@ class Search {
     }
     const Json* const result = run("short", config, point, identity);
     if (result == nullptr) {
-      throw Wanting{};
+      throw MissingRuns{};
     }
     bool meets = !exceeds_capacity(*result);
     for (const SloCondition& condition : plan_.conditions) {
@@ -414,7 +414,7 @@ class Search {
       }
     }
     if (std::ssize(results) < plan_.space.replications) {
-      throw Wanting{};
+      throw MissingRuns{};
     }
     places_.emplace(identity, place);
     return &trials_.emplace(identity, judged(place, point.resolved->config, results)).first->second;
@@ -529,7 +529,7 @@ class Search {
                       {"without_limit", all["hit_rate_without_limit"]["all_turns"]}};
         });
     if (curve == nullptr) {
-      throw Wanting{};
+      throw MissingRuns{};
     }
     const auto hits = [&](std::size_t value) {
       return (*curve)["points"][value]["hit_rate"]["all_turns"].get<double>();

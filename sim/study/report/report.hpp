@@ -63,7 +63,7 @@ struct ReportInput {
   std::string version;
   /// The hash of the configs; for a sweep, of all inputs of its results. Empty if not known.
   std::string config_hash;
-  /// What a sweep or plan runs (run_setting in summary.hpp); null in other inputs.
+  /// The setting of a sweep or plan (run_setting in summary.hpp); null in other inputs.
   Json setting;
   /// The resolved configs, each with what it is of.
   std::vector<std::pair<std::string, Json>> configs;

@@ -1,4 +1,4 @@
-/// What a page says before its charts, and which runs may share an axis.
+/// The first lines of a page, and the runs that may share an axis.
 
 #include <algorithm>
 
@@ -24,7 +24,7 @@ const Json* config_of(const ReportRun& run) {
 /// A run and one of its numbers.
 using Ranked = std::pair<const ReportRun*, double>;
 
-/// Of the runs within capacity that have the number, the lowest and the highest.
+/// The lowest and the highest number of the runs within capacity.
 std::optional<std::pair<Ranked, Ranked>> range_of(const Report& report, const char* pointer) {
   std::vector<Ranked> all;
   for (const ReportRun& run : report.runs) {

@@ -31,10 +31,10 @@ struct Expectation {
 
 /// The value at a JSON pointer of some results; nullopt if they have none.
 using FindValue = std::function<std::optional<Json>(const std::string& pointer)>;
-/// Of one result, which stays where it is.
+/// Values of one result, which stays where it is.
 [[nodiscard]] FindValue values_of(const Json& result);
-/// Of results by name, each of one or more replications: `/NAME` and a pointer into a result of
-/// that name. A number is the mean over the replications; other values that differ are a list of
+/// Values of results by name, each of one or more replications: `/NAME` and a pointer into a result
+/// of that name. A number is the mean over the replications; other values that differ are a list of
 /// them.
 using NamedResults = std::map<std::string, std::vector<Json>>;
 [[nodiscard]] FindValue values_of(NamedResults results);

@@ -31,11 +31,11 @@ struct HitCurveOptions {
   std::string prefix = "--";
 };
 
-/// Of a config's /workload: `kvtier.block_curve/1`, with the config, or
+/// The curve of a config's /workload: `kvtier.block_curve/1`, with the config, or
 /// `kvtier.miss_ratio_curve/1`. Throws ConfigError.
 [[nodiscard]] Json hit_curve(const RunConfig& config, const PolicyRegistry& registry,
                              const HitCurveOptions& options, const RunOptions& run);
-/// Of a trace, in blocks: `kvtier.block_curve/1`. Throws ConfigError.
+/// The curve of a trace, in blocks: `kvtier.block_curve/1`. Throws ConfigError.
 [[nodiscard]] Json hit_curve(const std::string& trace, const ImportOptions& import,
                              const HitCurveOptions& options, const RunOptions& run);
 

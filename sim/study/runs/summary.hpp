@@ -45,8 +45,8 @@ struct Summary {
 [[nodiscard]] std::string describe_load_waits(const std::string& system,
                                               const std::vector<Json>& results);
 
-/// What a resolved config runs, as `{"model", "server", "workload", "load"}`: each a few words,
-/// empty where the config does not say.
+/// The setting of a resolved config, as `{"model", "server", "workload", "load"}`: each a few
+/// words, empty where the config does not say.
 [[nodiscard]] Json run_setting(const Json& config);
 /// The same of several runs: what they have in common, or how many of it there are ("3 models").
 [[nodiscard]] Json common_setting(const std::vector<Json>& settings);

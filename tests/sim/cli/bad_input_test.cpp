@@ -726,7 +726,8 @@ TEST_F(BadExpectations, AreFoundBeforeTheRun) {
       {"simulate", "run.json", "--expect", "expect.json", "--json", "out.json"},
       {"expect.json: /metrics~1turns: expected a JSON pointer, which starts with /",
        "expect.json: /~1a~02: expected a JSON pointer, in which ~ is written ~0 and / in a key ~1",
-       "expect.json: /~1metrics~1turns/least: expected a value, {\"min\": .., \"max\": ..} or {\"value\": "
+       "expect.json: /~1metrics~1turns/least: expected a value, {\"min\": .., \"max\": ..} or "
+       "{\"value\": "
        ".., \"tolerance\": .., \"relative\": ..}, got {\"least\":1}"});
   EXPECT_EQ(files(), (std::vector<std::string>{"expect.json", "run.json"}));
 }

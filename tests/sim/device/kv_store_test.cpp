@@ -139,7 +139,7 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
       store.move(moving, lane);
     }
     store.end(moving);
-    store.keep(from, key, 0);
+    store.set_resident_prefix(from, key, 0);
   };
   device.methods.clear();
   move(Medium::hbm, Medium::dram);
@@ -192,7 +192,7 @@ class CopyCalls : public testing::TestWithParam<bool> {
   }
   /// Loads all tokens of the entry one layer after another; returns the calls.
   std::int64_t load_by_layers(EntryKey key, std::int64_t count) {
-    store_.keep(Medium::hbm, key, 0);
+    store_.set_resident_prefix(Medium::hbm, key, 0);
     return load(transfer(Medium::dram, Medium::hbm, key, 0, count));
   }
   std::int64_t load(const TransferCommand& command) {
@@ -291,7 +291,7 @@ TEST_P(CopyCalls, ALoadInTwoTransfersHasOneCallForEachLayer) {
   const EntryKey key{1};
   compute(key, 0, 100);
   save(key, 0, 100);
-  store_.keep(Medium::hbm, key, 0);
+  store_.set_resident_prefix(Medium::hbm, key, 0);
   TransferCommand ahead = transfer(Medium::dram, Medium::hbm, key, 0, 100);
   ahead.open = true;
   ahead.layer = 20;
@@ -307,8 +307,8 @@ TEST_P(CopyCalls, SaveTheTokenThatATurnEndsWith) {
   save(key, 0, 101);
   EXPECT_EQ(store_.tokens(Medium::hbm, key), 101);
   EXPECT_EQ(store_.tokens(Medium::dram, key), 101);
-  store_.keep(Medium::hbm, key, 101);
-  EXPECT_THROW(store_.keep(Medium::hbm, key, 103), InvariantError);
+  store_.set_resident_prefix(Medium::hbm, key, 101);
+  EXPECT_THROW(store_.set_resident_prefix(Medium::hbm, key, 103), InvariantError);
 }
 
 // The medium has the tokens before the first one that is moved, and none behind.
@@ -370,7 +370,7 @@ TEST(KvStore, VerifiedSlotsHoldNanUntilTheyAreWritten) {
                  "the KV computed in layer 1 is not a number: what it was computed from was not "
                  "there yet, or any more");
   }
-  store.keep(Medium::hbm, key, 0);
+  store.set_resident_prefix(Medium::hbm, key, 0);
   for (const std::int32_t slot : store.extend(EntryKey{2}, 0, 4)) {
     EXPECT_TRUE(is_nan(0, slot) && is_nan(1, slot));
   }

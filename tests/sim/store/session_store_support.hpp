@@ -105,7 +105,7 @@ class HeldBackend final : public Backend {
   }
 
  protected:
-  void on_keep(Medium medium, EntryKey key, Tokens tokens) override {
+  void on_resident_prefix(Medium medium, EntryKey key, Tokens tokens) override {
     held_[key][static_cast<std::size_t>(medium)] = tokens;
   }
 

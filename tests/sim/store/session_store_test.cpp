@@ -1161,7 +1161,7 @@ struct PromptStore : Store {
   /// A turn begins: its prompt, and `history` tokens of its own.
   Lookup begin(SessionSlot slot, std::int64_t history = 0) {
     const Lookup prompt = tiers.admit_prompt(slot);
-    const Lookup found = together(prompt, admit(slot, history));
+    const Lookup found = combine(prompt, admit(slot, history));
     if (found.there().value > 0 && found.medium != Medium::hbm) {
       tiers.end_load(slot);
     }

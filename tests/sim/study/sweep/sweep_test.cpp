@@ -563,8 +563,9 @@ TEST_F(Sweeping, RefusesAFolderOfAnotherSweep) {
   shard.shard = {2, 2};
   EXPECT_EQ(refused(shard), (Lines{"--out: out has another sweep; not the same: shard"}));
   sweep(kSlots + ", " + kSystems, R"(, "set": {"/hardware/gpus": 4})");
-  EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: setting, resolved "
-                                        "configs (or their traces)"}));
+  EXPECT_EQ(refused(resuming()),
+            (Lines{"--out: out has another sweep; not the same: setting, resolved "
+                   "configs (or their traces)"}));
   sweep(kSlots, R"(, "replications": 2)");
   EXPECT_EQ(refused(resuming()), (Lines{"--out: out has another sweep; not the same: axes, "
                                         "replications, resolved configs (or their traces)"}));
