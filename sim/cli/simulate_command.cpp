@@ -13,6 +13,7 @@
 #include "sim/study/runs/find_capacity.hpp"
 #include "sim/study/runs/recorders.hpp"
 #include "sim/study/runs/summary.hpp"
+#include "sim/study/runs/untimed_table.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -115,16 +116,12 @@ void show_classes(const Json& classes) {
   }
 }
 
-/// Only columns of a table: an untimed result has no clock, so it is shown as it is.
 void show(const Json& result, const SimulateOptions& options, const std::string& system) {
   if (options.json == "-") {
     return;  // standard output is the JSON
   }
   if (options.untimed) {
-    print("{}\n", json_text(result["metrics"], 2));
-    if (options.bound) {
-      print("bound: {}\n", json_text(result["bound"], 2));
-    }
+    print("{}", untimed_table(result));
     return;
   }
   print("{}\n{}", to_table(Comparison{{{system, {result}}}}), describe_confidence(result));

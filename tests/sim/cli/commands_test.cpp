@@ -272,6 +272,20 @@ TEST_F(Simulate, ReplaysWithoutAClock) {
   EXPECT_FALSE(result["metrics"].contains("ttft_seconds"));
 }
 
+TEST_F(Simulate, ShowsAnUntimedReplayBesideItsBoundsAsATable) {
+  const Names replay{"simulate", "run.json", "--untimed", "--set",
+                     "/hardware/dram/capacity=16GiB"};
+  const std::string table = kvtier(replay).out;
+  EXPECT_TRUE(table.starts_with("hits, % ")) << table;
+  for (const char* text : {"in DRAM", "all turns", "resumed turns", "tokens", "lost hits: "}) {
+    EXPECT_TRUE(contains(table, text)) << text << "\n" << table;
+  }
+  EXPECT_FALSE(contains(table, "Belady")) << table;
+  Names bounded = replay;
+  bounded.emplace_back("--bound");
+  EXPECT_TRUE(contains(kvtier(bounded).out, "upper bound")) << kvtier(bounded).out;
+}
+
 TEST_F(Simulate, SaysWhatAnUntimedReplayReachesOfTheBound) {
   const json result =
       result_of({"--untimed", "--bound", "--set", "/hardware/dram/capacity=16GiB", "--set",
