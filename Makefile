@@ -202,9 +202,11 @@ faults: setup
 	cmake --build --preset release -j $(JOBS) --target kvtier kvtier_inject
 	python3 tests/faults/faults.py --all --program $(PROGRAM) --inject build/release/tests/faults/kvtier_inject.so --configs configs
 
+# STUDIES=OFF leaves out the tests of sim/study and sim/cli, which are half of what there is to build and to run.
+STUDIES ?= ON
 asan: setup
-	cmake --preset asan
-	cmake --build --preset asan -j $(JOBS)
+	cmake --preset asan -DKVTIER_STUDY_TESTS=$(STUDIES)
+	cmake --build --preset asan -j $(JOBS) --target kvtier_tests
 	ctest --preset asan --output-on-failure -j $(JOBS)
 
 # Devices, storage engines, and runs on them. The sanitizer needs the same addresses in every run.
