@@ -566,7 +566,17 @@ void Cluster::place_apart(SessionSlot slot, const ClusterRouter::Request& reques
 
 bool Cluster::prefills_itself(InstanceId decoder, const Context& prompt) {
   const DisaggregationConfig& rules = *config_.cluster.disaggregation;
-  if (rules.decide == PrefillDecision::always) {
+  if (rules.asks_load()) {
+    bool all_busy = true;
+    for (std::uint32_t i = 0; i < first_decoder_; ++i) {
+      all_busy = all_busy &&
+                 router_.known_load(InstanceId{i}).uncached_prefill_tokens >= rules.waiting_tokens;
+    }
+    if (all_busy) {
+      return true;
+    }
+  }
+  if (!rules.asks_net_new()) {
     return false;
   }
   const Store& store = *members_[decoder.value]->instance->batcher().block_store();

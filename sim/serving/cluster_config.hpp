@@ -67,14 +67,18 @@ void describe(V& v, NetworkConfig& c) {
           or_word("none", positive()));
 }
 
-/// Which prompts a prefill instance computes.
+/// Which prompts a prefill instance computes; the names in brackets are Dynamo's.
 enum class PrefillDecision {
-  always,   // all
-  net_new,  // those of which the decode instance lacks much (Dynamo's isl_bounding)
+  always,           // all
+  net_new,          // those of which the decode instance lacks much (isl_bounding)
+  load,             // those for which a prefill instance is free enough (prefill_load)
+  net_new_or_load,  // those for which both say so (isl_or_load)
 };
 constexpr auto enum_names(PrefillDecision) {
   return std::array{std::pair{"always", PrefillDecision::always},
-                    std::pair{"net_new", PrefillDecision::net_new}};
+                    std::pair{"net_new", PrefillDecision::net_new},
+                    std::pair{"load", PrefillDecision::load},
+                    std::pair{"net_new_or_load", PrefillDecision::net_new_or_load}};
 }
 
 /// Prefill and decode on different instances, as vLLM's NIXL connector has it: a decode instance is
@@ -87,6 +91,14 @@ struct DisaggregationConfig {
   PrefillDecision decide = PrefillDecision::always;
   Tokens net_new_tokens{2048};
   double net_new_share = 0.7;
+  Tokens waiting_tokens{8192};
+
+  [[nodiscard]] bool asks_net_new() const {
+    return decide == PrefillDecision::net_new || decide == PrefillDecision::net_new_or_load;
+  }
+  [[nodiscard]] bool asks_load() const {
+    return decide == PrefillDecision::load || decide == PrefillDecision::net_new_or_load;
+  }
 
   friend bool operator==(const DisaggregationConfig&, const DisaggregationConfig&) = default;
 };
@@ -99,10 +111,14 @@ void describe(V& v, DisaggregationConfig& c) {
   v.field("decide", c.decide,
           "Which prompts a prefill instance computes: always, or net_new: not those of which the "
           "decode instance lacks fewer tokens than net_new_tokens and a smaller share than "
-          "net_new_share. The decode instance computes these itself.");
+          "net_new_share; load: not if every prefill instance has waiting_tokens or more to "
+          "compute, as the router last heard; net_new_or_load: neither. The decode instance "
+          "computes the others itself.");
   v.field("net_new_tokens", c.net_new_tokens, "See decide; Dynamo's default is 2,048.",
           non_negative());
   v.field("net_new_share", c.net_new_share, "See decide; Dynamo's default is 0.7.", between(0, 1));
+  v.field("waiting_tokens", c.waiting_tokens,
+          "See decide: tokens of prompts that an instance has still to compute.", positive());
 }
 
 struct ClusterConfig {

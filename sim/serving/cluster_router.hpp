@@ -33,6 +33,10 @@ class ClusterRouter {
 
   /// Kept up to date by the instance itself; its address stays.
   [[nodiscard]] InstanceLoad& load(InstanceId instance) { return loads_[instance.value]; }
+  /// The load as the router knows it.
+  [[nodiscard]] const InstanceLoad& known_load(InstanceId instance) const {
+    return (sees_at_once_ ? loads_ : reported_)[instance.value];
+  }
   [[nodiscard]] std::int64_t instances() const { return std::ssize(loads_); }
   [[nodiscard]] bool wants_block_events() const { return needs_.block_events; }
   /// The listener to which an instance's store tells of blocks at the times of `set_now`.

@@ -467,18 +467,20 @@ bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
     problems.add("/system/blocks/whole_response", "with /cluster/disaggregation expected false");
   }
   const DisaggregationConfig defaults;
-  if (apart.decide == PrefillDecision::always) {
-    if (apart.net_new_tokens != defaults.net_new_tokens) {
-      problems.add(pointer + "/net_new_tokens",
-                   fmt::format("expected {} with decide always, got {}",
-                               format_quantity(defaults.net_new_tokens),
-                               format_quantity(apart.net_new_tokens)));
+  const std::string decide = write_value(apart.decide).get<std::string>();
+  const auto keep_default = [&](const char* key, const auto& wanted, const auto& got) {
+    if (wanted != got) {
+      problems.add(pointer + "/" + key,
+                   fmt::format("expected {} with decide {}, got {}", write_value(wanted).dump(),
+                               decide, write_value(got).dump()));
     }
-    if (apart.net_new_share != defaults.net_new_share) {
-      problems.add(pointer + "/net_new_share",
-                   fmt::format("expected {} with decide always, got {}", defaults.net_new_share,
-                               apart.net_new_share));
-    }
+  };
+  if (!apart.asks_net_new()) {
+    keep_default("net_new_tokens", defaults.net_new_tokens, apart.net_new_tokens);
+    keep_default("net_new_share", defaults.net_new_share, apart.net_new_share);
+  }
+  if (!apart.asks_load()) {
+    keep_default("waiting_tokens", defaults.waiting_tokens, apart.waiting_tokens);
   }
   if (!config.cluster.lost.empty()) {
     problems.add("/cluster/lost", "with /cluster/disaggregation expected none");

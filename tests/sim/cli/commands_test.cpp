@@ -257,6 +257,22 @@ TEST_F(Simulate, FindsTheCapacity) {
   EXPECT_LT(json::parse(kvtier(coarse).out)["trials"].size(), capacity["trials"].size());
 }
 
+// Two instances carry twice the load of one: requests are alike, and nothing is stored.
+TEST_F(Simulate, FindsTheCapacityOfACluster) {
+  write_run({{"/system", "recompute"},
+             {"/workload/sessions", 12000},
+             {"/workload/sharegpt/single_turn_fraction", 1}});
+  const auto capacity = [&](const char* cluster) {
+    const Outcome outcome =
+        kvtier({"simulate", "run.json", "--set", std::string("/cluster=") + cluster,
+                "--find-capacity", "ttft_seconds.p90<=2", "--tolerance", "0.05", "--json", "-"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return json::parse(outcome.out)["capacity_per_second"].get<double>();
+  };
+  const double one = capacity(R"({"instances": 1})");
+  EXPECT_NEAR(capacity(R"({"instances": 2, "router": "least_requests"})") / one, 2, 0.2);
+}
+
 TEST_F(Simulate, ChecksTheCapacityThatItFinds) {
   write_run({{"/workload/sessions", 3000}, {"/workload/sharegpt/single_turn_fraction", 1}});
   write("expect.json", R"({"/capacity_per_second": {"min": 1000}})");
@@ -273,8 +289,7 @@ TEST_F(Simulate, ReplaysWithoutAClock) {
 }
 
 TEST_F(Simulate, ShowsAnUntimedReplayBesideItsBoundsAsATable) {
-  const Names replay{"simulate", "run.json", "--untimed", "--set",
-                     "/hardware/dram/capacity=16GiB"};
+  const Names replay{"simulate", "run.json", "--untimed", "--set", "/hardware/dram/capacity=16GiB"};
   const std::string table = kvtier(replay).out;
   EXPECT_TRUE(table.starts_with("hits, % ")) << table;
   for (const char* text : {"in DRAM", "all turns", "resumed turns", "tokens", "lost hits: "}) {

@@ -306,6 +306,28 @@ TEST(Disaggregation, ADecodeInstanceComputesFewTokensItself) {
   EXPECT_EQ(other.cluster.transfers().apart, 2);
 }
 
+// One prefill instance and prompts of 10 tokens at a time. The second and third find at least 10
+// tokens that wait there, and are computed where they are decoded; of 21 tokens there are never
+// enough.
+TEST(Disaggregation, ADecodeInstanceComputesPromptsWhilePrefillInstancesAreBusy) {
+  RunConfig config = apart(100);
+  config.cluster.disaggregation->decide = PrefillDecision::load;
+  config.cluster.disaggregation->waiting_tokens = Tokens(10);
+  const std::vector<SessionSpec> three{session(0, {turn(10, 1)}), session(0, {turn(10, 1)}),
+                                       session(0, {turn(10, 1)})};
+  ClusterRun busy(config, three, kMillisecond * 10);
+  EXPECT_EQ(busy.cluster.transfers().apart, 1);
+  EXPECT_EQ(busy.cluster.transfers().local, 2);
+  config.cluster.disaggregation->waiting_tokens = Tokens(21);
+  ClusterRun free(config, three, kMillisecond * 10);
+  EXPECT_EQ(free.cluster.transfers().apart, 3);
+  // With both rules, either keeps a prompt on the decode instance.
+  config.cluster.disaggregation->decide = PrefillDecision::net_new_or_load;
+  ClusterRun both(config, {session(0, {turn(10, 3), turn(5, 1, 100)})}, kMillisecond * 10);
+  EXPECT_EQ(both.cluster.transfers().apart, 1);
+  EXPECT_EQ(both.cluster.transfers().local, 1);
+}
+
 /// Whether the line is among the problems of the config.
 bool refuses(const RunConfig& config, const std::string& line) {
   const std::vector<std::string> lines = problems_of(config);
@@ -348,6 +370,10 @@ TEST(ClusterConfig, RefusesKeysThatChangeNothing) {
   EXPECT_TRUE(refuses(config, line));
   config.cluster.disaggregation->decide = PrefillDecision::net_new;
   EXPECT_FALSE(refuses(config, line));
+  config.cluster.disaggregation->waiting_tokens = Tokens(1);
+  EXPECT_TRUE(refuses(config,
+                      "/cluster/disaggregation/waiting_tokens: expected \"8192tokens\" with decide "
+                      "net_new, got \"1tokens\""));
 }
 
 TEST(ClusterConfig, RefusesWholeResponsesWithDisaggregation) {
