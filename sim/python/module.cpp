@@ -307,6 +307,9 @@ PYBIND11_MODULE(_core, module) {
       raise("DeviceError", {error.what()});
     } catch (const InvariantError& error) {
       raise("InternalError", {error.what()});
+    } catch (const py::builtin_exception& error) {
+      // Beside modules with another pybind11, its own translators may not know this type.
+      error.set_error();
     }
   });
   bind_views(module);
