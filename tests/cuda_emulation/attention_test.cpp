@@ -85,8 +85,8 @@ TEST(Attention, LaunchesOnlyBlocksThatHaveRows) {
   EXPECT_EQ(module.counters().blocks - before, 126);
 }
 
-// One request on one KV head: 5,000 keys in parts of 256, which are 20 blocks, and one for each of 8
-// rows that merges them.
+// One request on one KV head: 5,000 keys in parts of 256, which are 20 blocks, and one for each of
+// the 8 rows to merge.
 TEST(Attention, SplitsALongContext) {
   const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
   const auto device = module.open(0, ElementType::float16);
