@@ -32,11 +32,13 @@ int compare_command(const Program& program, const CompareOptions& options) {
   const Comparison comparison =
       compare_systems(options.config.request(), options.systems, options.replications,
                       options.bound, presets, registry, run, run_progress(line));
-  NamedResults results;
-  for (const Comparison::Column& column : comparison.columns) {
-    results[column.system] = column.results;
-  }
-  expectations.check(values_of(std::move(results)));
+  expectations.check([&comparison] {
+    NamedResults results;
+    for (const Comparison::Column& column : comparison.columns) {
+      results[column.system] = column.results;
+    }
+    return values_of(std::move(results));
+  });
   if (!options.json.empty()) {
     json.write(json_text(to_json(comparison), 2) + "\n");
   }

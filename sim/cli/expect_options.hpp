@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +29,9 @@ class Expectations {
  public:
   explicit Expectations(const ExpectOptions& options);
 
-  /// Throws ConfigError for values that no result has.
-  void check(const FindValue& find);
+  /// `values` is asked only if there are expectations. Throws ConfigError for values that no result
+  /// has.
+  void check(const std::function<FindValue()>& values);
   /// Prints what does not hold, and writes the file anew if told to. Returns the exit code.
   [[nodiscard]] int finish();
 

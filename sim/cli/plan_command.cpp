@@ -63,8 +63,7 @@ int plan_command(const Program& program, const PlanCommandOptions& options) {
         fmt::format("the runs that ended are in {}, and --resume goes on from there", options.out));
   }
   const Json answer = to_json(plan, result);
-  const Json named = named_trials(answer);
-  expectations.check(values_of(named));
+  expectations.check([&answer] { return values_of(named_trials(answer)); });
   if (!options.json.empty()) {
     json.write(json_text(answer, 2) + "\n");
   }

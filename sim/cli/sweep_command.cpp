@@ -92,9 +92,7 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
   print("{}", to_table(sweep, points, result));
   note(fmt::format("{} runs in {:.2f} s", result.runs, elapsed_seconds() - begin));
   check_columns(sweep, result);
-  if (!options.expect.file.empty()) {
-    expectations.check(values_of(results_of(points, result)));
-  }
+  expectations.check([&] { return values_of(results_of(points, result)); });
   int code = 0;
   for (const auto& [state, of_state] : kFailures) {
     const std::int64_t failed = result.count(state);

@@ -7,7 +7,6 @@
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
-#include "sim/core/file.hpp"
 #include "sim/core/quantity.hpp"
 #include "sim/study/runs/hit_curve.hpp"
 #include "traces/statistics.hpp"
@@ -362,15 +361,6 @@ struct CurveCommandOptions {
   std::string json;
 };
 
-/// Whether the file is a config; else it is a trace.
-bool is_config(const std::string& path) {
-  if (!path.ends_with(".json")) {
-    return false;
-  }
-  const Json json = Json::parse(read_text_file(path), nullptr, false);
-  return json.is_discarded() || (json.is_object() && !json.contains("requests"));
-}
-
 /// One row for each capacity.
 void show_blocks(const Json& result) {
   constexpr double kPercent = 100;
@@ -448,8 +438,9 @@ int curve_command(const Program& program, const CurveCommandOptions& options) {
   RunOptions run;
   run.progress = turn_progress(line);
   std::optional<TextOutput> json;
-  const Json result = is_config(options.config.file) ? curve_of_config(program, options, run, json)
-                                                     : curve_of_trace(options, run, json);
+  const Json result = is_config_file(options.config.file)
+                          ? curve_of_config(program, options, run, json)
+                          : curve_of_trace(options, run, json);
   if (!options.json.empty()) {
     json->write(json_text(result, 2) + "\n");
   }

@@ -153,16 +153,17 @@ std::string curve_text(const std::string& file, const std::string& text, const O
                        const py::list& declared) {
   const Setup setup = setup_of(config_dir, plugins, declared);
   const HitCurveOptions options = curve_options(given);
+  if (text.empty() && !is_config_file(file)) {
+    if (!overrides.empty() || seed) {
+      throw ConfigError("overrides and seed are of a config, and " + file + " is a trace");
+    }
+    const py::gil_scoped_release release;
+    return json_text(hit_curve(file, ImportOptions{}, options, run_options()));
+  }
   return on_config(file, text, overrides, seed, setup,
                    [&](const ResolvedConfig& resolved, const RunOptions& run) {
                      return hit_curve(resolved.config, setup.registry, options, run);
                    });
-}
-
-std::string trace_curve_text(const std::string& trace, const py::dict& given) {
-  const HitCurveOptions options = curve_options(given);
-  const py::gil_scoped_release release;
-  return json_text(hit_curve(trace, ImportOptions{}, options, run_options()));
 }
 
 /// `text` is the plan or sweep if it stands in no file; `file` then is its name.
@@ -319,7 +320,6 @@ PYBIND11_MODULE(_core, module) {
   module.def("find_capacity", &find_capacity_text);
   module.def("plan", &plan_text);
   module.def("curve", &curve_text);
-  module.def("trace_curve", &trace_curve_text);
   module.def("sweep_points", &sweep_points);
   module.def("run_sweep_shard", &run_sweep_shard);
   module.def("check_policy", &check_policy);

@@ -38,16 +38,36 @@ struct ShownRequest {
   std::optional<EntryView> newcomer;
 };
 
-/// The set of one call. Python may keep it for longer, but not use it.
-struct ShownVictims {
-  Victims* victims;
-  [[nodiscard]] Victims& get() const {
-    if (victims == nullptr) {
-      throw std::runtime_error("victims: its choose() is over");
+/// Something that policies see during a call. Python may keep it for longer, but not use it.
+template <class View>
+class Lent {
+ public:
+  Lent(View& view, const char* over) : view_(&view), over_(over) {}
+  [[nodiscard]] View& get() const {
+    if (view_ == nullptr) {
+      throw std::runtime_error(over_);
     }
-    return *victims;
+    return *view_;
   }
+  void take_back() { view_ = nullptr; }
+
+ private:
+  View* view_;
+  const char* over_;
 };
+using LentVictims = Lent<Victims>;
+using LentQueue = Lent<const QueueView>;
+using LentPrefetch = Lent<const PrefetchContext>;
+using LentRouting = Lent<const RoutingView>;
+
+/// Lends `view` to Python for the time of `with`.
+template <class View, class F>
+auto lend(View& view, const char* over, const F& with) {
+  const auto lent = std::make_shared<Lent<View>>(view, over);
+  const auto end = [](Lent<View>* shown) { shown->take_back(); };
+  const std::unique_ptr<Lent<View>, decltype(end)> during(lent.get(), end);
+  return with(lent);
+}
 
 std::optional<std::uint64_t> position_or_none(QueuePosition position) {
   return position == kNotQueued ? std::nullopt : std::optional(position.value);
@@ -190,13 +210,12 @@ class PythonEviction final : public EvictionPolicy {
 
   void choose(const RoomRequest& request, Victims& victims) override {
     const py::gil_scoped_acquire acquire;
-    const auto shown = std::make_shared<ShownVictims>(ShownVictims{&victims});
-    const auto end = [](ShownVictims* over) { over->victims = nullptr; };
-    const std::unique_ptr<ShownVictims, decltype(end)> call(shown.get(), end);
-    (*choose_)(
-        ShownRequest{request,
-                     request.newcomer == nullptr ? std::nullopt : std::optional(*request.newcomer)},
-        shown);
+    lend(victims, "victims: its choose() is over", [&](const auto& lent) {
+      (*choose_)(
+          ShownRequest{request, request.newcomer == nullptr ? std::nullopt
+                                                            : std::optional(*request.newcomer)},
+          lent);
+    });
   }
 
   void check_invariants(const TierView& tier) const override {
@@ -236,36 +255,6 @@ ShownRouted shown(const RoutedRequest& request) {
   copy.blocks = values_of(request.blocks);
   copy.request.blocks = {};
   return copy;
-}
-
-/// Something that policies see during a call. Python may keep it for longer, but not use it.
-template <class View>
-class Lent {
- public:
-  Lent(const View& view, const char* over) : view_(&view), over_(over) {}
-  [[nodiscard]] const View& get() const {
-    if (view_ == nullptr) {
-      throw std::runtime_error(over_);
-    }
-    return *view_;
-  }
-  void take_back() { view_ = nullptr; }
-
- private:
-  const View* view_;
-  const char* over_;
-};
-using LentQueue = Lent<QueueView>;
-using LentPrefetch = Lent<PrefetchContext>;
-using LentRouting = Lent<RoutingView>;
-
-/// Lends `view` to Python for the time of `with`.
-template <class View, class F>
-auto lend(const View& view, const char* over, const F& with) {
-  const auto lent = std::make_shared<Lent<View>>(view, over);
-  const auto end = [](Lent<View>* shown) { shown->take_back(); };
-  const std::unique_ptr<Lent<View>, decltype(end)> during(lent.get(), end);
-  return with(lent);
 }
 
 std::optional<std::uint32_t> instance_or_none(InstanceId instance) {
@@ -627,18 +616,18 @@ void bind_views(py::module_& module) {
           "window_end",
           [](const ShownRequest& r) { return position_or_none(r.request.window_end); })
       .def_property_readonly("newcomer", [](const ShownRequest& r) { return r.newcomer; });
-  py::class_<ShownVictims, std::shared_ptr<ShownVictims>>(
-      module, "Victims", "The set of entries that a policy chooses.")
+  py::class_<LentVictims, std::shared_ptr<LentVictims>>(module, "Victims",
+                                                        "The set of entries that a policy chooses.")
       .def(
           "offers",
-          [](const ShownVictims& v, std::uint32_t entry) { return v.get().offers(EntryId{entry}); },
+          [](const LentVictims& v, std::uint32_t entry) { return v.get().offers(EntryId{entry}); },
           py::arg("entry"), "Whether the entry may leave, and is not in the set.")
       .def(
-          "wants_more", [](const ShownVictims& v) { return v.get().wants_more(); },
+          "wants_more", [](const LentVictims& v) { return v.get().wants_more(); },
           "False once the set frees the wanted room, or is refused.")
       .def(
           "add",
-          [](const ShownVictims& v, std::uint32_t entry, std::int64_t keep) {
+          [](const LentVictims& v, std::uint32_t entry, std::int64_t keep) {
             return v.get().add(EntryId{entry}, Tokens(keep)).value;
           },
           py::arg("entry"), py::arg("keep") = 0,

@@ -471,8 +471,8 @@ bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
   const auto keep_default = [&](const char* key, const auto& wanted, const auto& got) {
     if (wanted != got) {
       problems.add(pointer + "/" + key,
-                   fmt::format("expected {} with decide {}, got {}", write_value(wanted).dump(),
-                               decide, write_value(got).dump()));
+                   fmt::format("expected {} with decide {}, got {}", json_text(write_value(wanted)),
+                               decide, json_text(write_value(got))));
     }
   };
   if (!apart.asks_net_new()) {

@@ -7,7 +7,6 @@ import typing
 
 from . import _core
 from .declared import declarations
-from .errors import ConfigError
 
 Path = str | os.PathLike[str]
 # A config, sweep or plan: its path, or what the file would hold.
@@ -107,17 +106,12 @@ def mrc(workload: Document, overrides: Overrides = None, seed: int | None = None
         plugins: Plugins = (), config_dir: Path | None = None) -> Result:
     """Hits of one tier at all sizes, in one pass, as `kvtier trace mrc --json` writes them.
 
-    `workload` is a config, by path (.json) or as a dict, or the path of a trace. Of a config
+    `workload` is a config, by path or as a dict, or the path of a trace. Of a config
     without blocks, whole sessions are cached; otherwise blocks of `block` tokens, or those that the
     trace names. `capacities` are sizes such as "64GiB", for blocks also "5Mitokens".
     """
     options = {"block": block, "whole_blocks": whole_blocks, "policy": policy, "bound": bound,
                "sampling_rate": sampling_rate, "capacities": list(capacities)}
-    if not isinstance(workload, dict) and not os.fspath(workload).endswith(".json"):
-        if overrides or seed is not None:
-            raise ConfigError("overrides and seed are of a config, and "
-                              f"{os.fspath(workload)} is a trace")
-        return json.loads(_core.trace_curve(os.fspath(workload), options))
     return _of_config(_core.curve, workload, overrides, seed, options, plugins=plugins,
                       config_dir=config_dir)
 

@@ -1042,7 +1042,13 @@ PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
   }
   Runs runs(options, folder.get());
   PlanResult result = Search(plan, points, registry, runs)();
-  result.setting = setting_of(points);
+  std::vector<Json> settings;
+  for (const SweepPoint& point : points) {
+    if (point.resolved) {
+      settings.push_back(run_setting(write_value(point.resolved->config)));
+    }
+  }
+  result.setting = common_setting(settings);
   if (folder) {
     runs.finish(json_text(to_json(plan, result), 2) + "\n");
   }

@@ -142,7 +142,7 @@ struct PlanOptions {
 };
 
 struct PlanResult {
-  /// setting_of() of the space.
+  /// common_setting() of the configurations.
   Json setting;
   std::int64_t configurations = 0;
   /// Why configurations were refused, each reason once.

@@ -126,8 +126,8 @@ struct ReportSection {
 /// Runs of one model and kind of workload, which may share an axis.
 struct ReportSetting {
   std::string name;
-  /// The inputs are those of the whole report.
-  Report runs;
+  /// Of the report.
+  std::vector<const ReportRun*> runs;
 };
 [[nodiscard]] std::vector<ReportSetting> by_setting(const Report& report);
 

@@ -1,4 +1,5 @@
 #include "sim/study/report/report_draw.hpp"
+#include "sim/study/runs/summary.hpp"
 
 namespace kvtier {
 namespace charts {
@@ -6,10 +7,11 @@ namespace {
 
 /// A value a tier, from an object that has a number of each.
 std::vector<Value> by_tier(const std::string& pointer) {
-  return {{"HBM", pointer + "/hbm", "hbm"},
-          {"DRAM", pointer + "/dram", "dram"},
-          {"CXL", pointer + "/cxl", "cxl"},
-          {"SSD", pointer + "/ssd", "ssd"}};
+  std::vector<Value> values;
+  for (const auto& [tier, name] : kTierNames) {
+    values.push_back({name, pointer + "/" + tier, tier});
+  }
+  return values;
 }
 
 std::vector<Value> statistics(const std::string& pointer) {
@@ -202,21 +204,35 @@ std::vector<Section> sections() {
 
 std::vector<ReportSection> make_sections(const Report& report) {
   std::vector<ReportSection> all;
+  // Runs of different models or workloads never share an axis: each setting is a report of its own,
+  // and so is what has no runs. One setting needs no copies.
   const std::vector<ReportSetting> settings = by_setting(report);
-  Report documents = report;
-  documents.runs.clear();
+  std::vector<std::pair<std::string, Report>> parts;
+  if (settings.size() > 1) {
+    Report documents = report;
+    documents.runs.clear();
+    for (const ReportSetting& setting : settings) {
+      Report& part = parts.emplace_back(" (" + setting.name + ")", Report{}).second;
+      part.inputs = report.inputs;
+      for (const ReportRun* run : setting.runs) {
+        part.runs.push_back(*run);
+      }
+    }
+    parts.emplace_back("", std::move(documents));
+  }
   for (const charts::Section& from : charts::sections()) {
     ReportSection section{from.id, from.title, {}, ""};
     for (const charts::Entry& entry : from.entries) {
-      // Runs of different models or workloads never share an axis.
-      for (const ReportSetting& setting : settings) {
+      if (parts.empty()) {
+        entry.draw(entry, report, section);
+      }
+      for (const auto& [suffix, part] : parts) {
         const std::size_t before = section.charts.size();
-        entry.draw(entry, setting.runs, section);
-        for (std::size_t i = before; settings.size() > 1 && i < section.charts.size(); ++i) {
-          section.charts[i].title += " (" + setting.name + ")";
+        entry.draw(entry, part, section);
+        for (std::size_t i = before; i < section.charts.size(); ++i) {
+          section.charts[i].title += suffix;
         }
       }
-      entry.draw(entry, documents, section);
     }
     if (section.charts.empty() && section.missing.empty()) {
       section.missing = from.missing;

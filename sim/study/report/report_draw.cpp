@@ -31,8 +31,7 @@ std::optional<std::vector<Value>> keys_as_values(const Entry& entry, const Repor
       }
       values = values.value_or(entry.values);
       for (const auto& [key, number] : keys->items()) {
-        Value value{key, std::string(entry.keys_of) + "/" + escape_pointer(key), ""};
-        std::replace(value.name.begin(), value.name.end(), '_', ' ');
+        Value value{words_of(key), std::string(entry.keys_of) + "/" + escape_pointer(key), ""};
         if (number_at(result, value.pointer).value_or(0) > 0 &&
             std::none_of(values->begin(), values->end(),
                          [&](const Value& known) { return known.pointer == value.pointer; })) {
@@ -57,13 +56,6 @@ Number number_of(const Entry& entry, const Value& value, const Json& result) {
   return shown(entry.unit, number);
 }
 
-/// One of the lists of samples of a result; empty if it has none.
-const Json& list_at(const Json& result, const std::string& pointer) {
-  static const Json kNone = Json::array();
-  const Json* list = find_at(result, Json::json_pointer(pointer));
-  return list != nullptr && list->is_array() ? *list : kNone;
-}
-
 }  // namespace
 
 Number mean_at(const ReportRun& run, const std::string& pointer) {
@@ -75,6 +67,28 @@ Number shown(Unit unit, Number number) {
 }
 
 std::string text_of(Number number) { return number ? fmt::format("{:.4g}", *number) : "-"; }
+
+const Json& list_at(const Json& result, const std::string& pointer) {
+  static const Json kNone = Json::array();
+  const Json* list = find_at(result, Json::json_pointer(pointer));
+  return list != nullptr && list->is_array() ? *list : kNone;
+}
+
+const Json& object_at(const Json& result, const std::string& pointer) {
+  static const Json kNone = Json::object();
+  const Json* object = find_at(result, Json::json_pointer(pointer));
+  return object != nullptr && object->is_object() ? *object : kNone;
+}
+
+Number varied_at(const Json& json, const std::string& name) {
+  const Number rate = number_at(json, "/" + name + "_per_second");
+  return rate ? rate : number_at(json, "/" + name);
+}
+
+const char* varied_unit(const Json& search) {
+  return text_at(search, "/varied") == "/workload/speed_up" ? "speed-up of the trace"
+                                                            : "arrivals per second";
+}
 
 Json axis(const std::string& title, const char* scale, const char* format) {
   return Json{{"title", title}, {"scale", scale}, {"format", format}};

@@ -115,6 +115,12 @@ template <class All, class Get>
 [[nodiscard]] Number mean_at(const ReportRun& run, const std::string& pointer);
 [[nodiscard]] Number shown(Unit unit, Number number);
 [[nodiscard]] std::string text_of(Number number);
+/// A list or an object of a result; an empty one if it is not there.
+[[nodiscard]] const Json& list_at(const Json& result, const std::string& pointer);
+[[nodiscard]] const Json& object_at(const Json& result, const std::string& pointer);
+/// A rate of a search (`kvtier.capacity/1`), whose name ends with the unit of what is varied.
+[[nodiscard]] Number varied_at(const Json& json, const std::string& name);
+[[nodiscard]] const char* varied_unit(const Json& search);
 /// An axis of a drawing.
 [[nodiscard]] Json axis(const std::string& title, const char* scale = "linear",
                         const char* format = "");

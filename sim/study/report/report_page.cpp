@@ -133,26 +133,6 @@ std::string notes_html(const Report& report) {
   return html;
 }
 
-std::string input_names(const Report& report) {
-  std::vector<std::string> names;
-  for (const ReportInput& input : report.inputs) {
-    names.push_back(input.name);
-  }
-  return detail::join(names, ", ");
-}
-
-}  // namespace
-
-void check_chart_library(const PageParts& parts) {
-  if (parts.chart_library.empty()) {
-    throw DeviceError(
-        "report: Chart.js 3 was not there when kvtier was built; install libjs-chart.js (apt-get "
-        "install libjs-chart.js), then configure and build again (make build)");
-  }
-}
-
-namespace {
-
 /// A row a column.
 ReportTable turned(const ReportTable& table, const char* corner) {
   ReportTable other;
@@ -175,7 +155,23 @@ ReportTable turned(const ReportTable& table, const char* corner) {
   return other;
 }
 
+std::string input_names(const Report& report) {
+  std::vector<std::string> names;
+  for (const ReportInput& input : report.inputs) {
+    names.push_back(input.name);
+  }
+  return detail::join(names, ", ");
+}
+
 }  // namespace
+
+void check_chart_library(const PageParts& parts) {
+  if (parts.chart_library.empty()) {
+    throw DeviceError(
+        "report: Chart.js 3 was not there when kvtier was built; install libjs-chart.js (apt-get "
+        "install libjs-chart.js), then configure and build again (make build)");
+  }
+}
 
 ReportTable headline_table(const Report& report) {
   ReportTable table;

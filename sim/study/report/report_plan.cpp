@@ -9,36 +9,26 @@
 namespace kvtier {
 namespace {
 
+using charts::list_at;
 using charts::Number;
+using charts::object_at;
 using charts::text_of;
-
-constexpr Json::value_t kList = Json::value_t::array;
-constexpr Json::value_t kObject = Json::value_t::object;
-
-/// A member that is a list or an object; an empty one if it is not.
-const Json& member(const Json& of, const char* name, Json::value_t kind) {
-  static const Json kNoList = Json::array();
-  static const Json kNoObject = Json::object();
-  const auto found = of.is_object() ? of.find(name) : of.end();
-  const bool is_it = of.is_object() && found != of.end() && found->type() == kind;
-  return is_it ? *found : kind == kList ? kNoList : kNoObject;
-}
 
 /// The trial that a member of the plan's JSON numbers; null if there is none.
 const Json* trial_at(const Json& plan, const Json& number) {
-  const Json& trials = member(plan, "trials", kList);
+  const Json& trials = list_at(plan, "/trials");
   return number.is_number_unsigned() && number.get<std::size_t>() < trials.size()
              ? &trials[number.get<std::size_t>()]
              : nullptr;
 }
-const Json* trial_at(const Json& plan, const Json& of, const char* name) {
-  const auto number = of.is_object() ? of.find(name) : of.end();
-  return of.is_object() && number != of.end() ? trial_at(plan, *number) : nullptr;
+const Json* trial_at(const Json& plan, const Json& of, const char* pointer) {
+  const Json* number = find_at(of, Json::json_pointer(pointer));
+  return number != nullptr ? trial_at(plan, *number) : nullptr;
 }
 
 std::string labels_of(const Json& trial) {
   std::vector<std::string> labels;
-  for (const auto& [axis, label] : member(trial, "axes", kObject).items()) {
+  for (const auto& [axis, label] : object_at(trial, "/axes").items()) {
     // "-": the axis changes nothing there.
     if (label.is_string() && label != "-") {
       labels.push_back(fmt::format("{} {}", axis, label.get<std::string>()));
@@ -50,7 +40,7 @@ std::string labels_of(const Json& trial) {
 std::vector<std::string> slo_of(const Json& plan) {
   std::vector<std::string> slo;
   if (const Json* trial = trial_at(plan, Json(0U))) {
-    for (const Json& condition : member(*trial, "conditions", kList)) {
+    for (const Json& condition : list_at(*trial, "/conditions")) {
       slo.push_back(text_at(condition, "/condition"));
     }
   }
@@ -70,7 +60,7 @@ std::vector<std::string> header(const Json& plan, const char* first) {
 void add_cells(const Json& trial, std::vector<std::string>& row) {
   const Number dollars = number_at(trial, "/dollars_per_hour");
   row.push_back(dollars ? fmt::format("{:.3f}", *dollars) : "-");
-  for (const Json& condition : member(trial, "conditions", kList)) {
+  for (const Json& condition : list_at(trial, "/conditions")) {
     const Json* holds = find_at(condition, Json::json_pointer("/holds"));
     row.push_back(text_of(number_at(condition, "/value/mean")) +
                   (holds != nullptr && *holds == true ? "" : " (missed)"));
@@ -83,7 +73,7 @@ void add_cells(const Json& trial, std::vector<std::string>& row) {
 
 std::vector<std::string> describe_plan(const Json& plan) {
   const std::string slo = detail::join(slo_of(plan), ", ");
-  const Json* cheapest = trial_at(plan, plan, "cheapest");
+  const Json* cheapest = trial_at(plan, plan, "/cheapest");
   if (cheapest == nullptr) {
     const std::string binding = text_at(plan, "/binding");
     return {fmt::format("No configuration meets the SLO ({}){}.", slo,
@@ -94,8 +84,8 @@ std::vector<std::string> describe_plan(const Json& plan) {
       fmt::format("The cheapest configuration that meets the SLO ({}) costs ${} an hour: {}.", slo,
                   dollars ? fmt::format("{:.2f}", *dollars) : "-", labels_of(*cheapest))};
   std::vector<std::string> knees;
-  for (const auto& [axis, curve] : member(plan, "capacities", kObject).items()) {
-    if (const Json* trial = trial_at(plan, curve, "knee")) {
+  for (const auto& [axis, curve] : object_at(plan, "/capacities").items()) {
+    if (const Json* trial = trial_at(plan, curve, "/knee")) {
       knees.push_back(
           fmt::format("{} of {}", text_at(*trial, "/axes/" + escape_pointer(axis)), axis));
     }
@@ -103,9 +93,9 @@ std::vector<std::string> describe_plan(const Json& plan) {
   if (!knees.empty()) {
     sentences.push_back(fmt::format("More than {} improves little.", detail::join(knees, " and ")));
   }
-  for (const Json& system : member(plan, "systems", kList)) {
+  for (const Json& system : list_at(plan, "/systems")) {
     const std::string why = text_at(system, "/excluded_by/0");
-    if (!why.empty() && trial_at(plan, system, "trial") != nullptr) {
+    if (!why.empty() && trial_at(plan, system, "/trial") != nullptr) {
       sentences.push_back(fmt::format("{}: {}.", text_at(system, "/name"), why));
     }
   }
@@ -121,9 +111,9 @@ void plan_answers(const Entry& entry, const Report& report, ReportSection& secti
                        describe_plan(plan).front()};
     answer.table.header = header(plan, "system");
     answer.table.header.insert(answer.table.header.end(), {"configuration", "excluded as"});
-    for (const Json& system : member(plan, "systems", kList)) {
+    for (const Json& system : list_at(plan, "/systems")) {
       std::vector<std::string> row{text_at(system, "/name")};
-      if (const Json* trial = trial_at(plan, system, "trial")) {
+      if (const Json* trial = trial_at(plan, system, "/trial")) {
         add_cells(*trial, row);
         row.push_back(labels_of(*trial));
       }
@@ -134,17 +124,17 @@ void plan_answers(const Entry& entry, const Report& report, ReportSection& secti
     if (!answer.table.rows.empty()) {
       section.charts.push_back(std::move(answer));
     }
-    for (const auto& [axis, curve] : member(plan, "capacities", kObject).items()) {
+    for (const auto& [axis, curve] : object_at(plan, "/capacities").items()) {
       ReportChart around{fmt::format("{}: {}, all else as in the cheapest", document.label, axis),
                          entry.note};
       around.table.header = header(plan, axis.c_str());
       around.table.header.emplace_back("");
-      for (const Json& number : member(curve, "trials", kList)) {
+      for (const Json& number : list_at(curve, "/trials")) {
         if (const Json* trial = trial_at(plan, number)) {
           std::vector<std::string> row{text_at(*trial, "/axes/" + escape_pointer(axis))};
           add_cells(*trial, row);
           row.resize(around.table.header.size() - 1, "-");
-          row.emplace_back(trial_at(plan, curve, "knee") == trial ? "knee" : "");
+          row.emplace_back(trial_at(plan, curve, "/knee") == trial ? "knee" : "");
           around.table.rows.push_back(std::move(row));
         }
       }

@@ -15,8 +15,6 @@ namespace {
 
 // ---- Over capacity ----------------------------------------------------------------------------
 
-constexpr const char* kTiers[][2] = {
-    {"hbm", "HBM"}, {"dram", "DRAM"}, {"cxl", "CXL"}, {"ssd", "SSD"}};
 constexpr std::size_t kStackedMost = 6;
 
 /// Runs that differ in one capacity alone.
@@ -56,7 +54,7 @@ void add_run(const Report& report, const ReportRun& run, std::vector<Family>& al
   if (axes.empty() && run.results.front().contains("config")) {
     Json config = run.results.front()["config"];
     system = text_at(config, "/system/name");
-    for (const auto& [tier, name] : kTiers) {
+    for (const auto& [tier, name] : kTierNames) {
       const std::string capacity = text_at(config, fmt::format("/hardware/{}/capacity", tier));
       const Json* used = find_at(config, Json::json_pointer(fmt::format("/system/tiers/{}", tier)));
       if (size_of(capacity) && used != nullptr && used->is_object()) {
@@ -227,10 +225,7 @@ std::string name_of_metric(std::string pointer) {
 }
 
 /// The varied number of a search's trial: a rate, or a trace's speed-up.
-Number varied_of(const Json& trial) {
-  const Number rate = number_at(trial, "/rate_per_second");
-  return rate ? rate : number_at(trial, "/rate");
-}
+Number varied_of(const Json& trial) { return varied_at(trial, "rate"); }
 
 /// The band of a value, as the table of `reproduce` writes it.
 std::string band_text(const Json& value) {
@@ -361,9 +356,7 @@ void lines_of_instances(const Entry& entry, const Report& report, ReportSection&
 
 void over_load(const Entry& entry, const Report& report, ReportSection& section) {
   for (const ReportDocument& search : report.searches) {
-    const char* const unit = text_at(search.json, "/varied") == "/workload/speed_up"
-                                 ? "speed-up of the trace"
-                                 : "arrivals per second";
+    const char* const unit = varied_unit(search.json);
     ReportChart chart{fmt::format(fmt::runtime(entry.title), search.label), entry.note};
     chart.table.header = {unit};
     for (const Json& trial : search.json["trials"]) {

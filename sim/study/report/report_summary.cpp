@@ -12,6 +12,8 @@ namespace {
 
 using charts::mean_at;
 using charts::Number;
+using charts::varied_at;
+using charts::varied_unit;
 
 /// Members of /workload that say how much load there is, and not of which kind.
 constexpr const char* kLoad[] = {"arrival_rate", "request_rate", "speed_up",
@@ -25,12 +27,13 @@ const Json* config_of(const ReportRun& run) {
 using Ranked = std::pair<const ReportRun*, double>;
 
 /// The lowest and the highest number of the runs within capacity.
-std::optional<std::pair<Ranked, Ranked>> range_of(const Report& report, const char* pointer) {
+std::optional<std::pair<Ranked, Ranked>> range_of(const std::vector<const ReportRun*>& runs,
+                                                  const char* pointer) {
   std::vector<Ranked> all;
-  for (const ReportRun& run : report.runs) {
-    const Number number = mean_at(run, pointer);
-    if (number && !is_overloaded(run)) {
-      all.emplace_back(&run, *number);
+  for (const ReportRun* run : runs) {
+    const Number number = mean_at(*run, pointer);
+    if (number && !is_overloaded(*run)) {
+      all.emplace_back(run, *number);
     }
   }
   if (all.empty()) {
@@ -42,13 +45,13 @@ std::optional<std::pair<Ranked, Ranked>> range_of(const Report& report, const ch
 }
 
 /// "hit rate, all turns: 71 % with attentionstore, 0 % with recompute."
-std::string hit_sentence(const Report& report) {
+std::string hit_sentence(const std::vector<const ReportRun*>& runs) {
   constexpr std::pair<const char*, const char*> kRates[] = {
       {"/metrics/hit_rate/all_turns/total", "of all turns find the KV of their whole history"},
       {"/metrics/blocks/hit_rate/tokens/total", "of the prompt tokens are found in a cache"},
       {"/metrics/hit_rate/tokens/total", "of the prompt tokens are found in a cache"}};
   for (const auto& [pointer, what] : kRates) {
-    if (const auto range = range_of(report, pointer)) {
+    if (const auto range = range_of(runs, pointer)) {
       const auto& [lowest, highest] = *range;
       return lowest.first == highest.first
                  ? fmt::format("{:.1f} % {}.", 100 * highest.second, what)
@@ -60,8 +63,8 @@ std::string hit_sentence(const Report& report) {
   return "";
 }
 
-std::string ttft_sentence(const Report& report) {
-  const auto range = range_of(report, "/metrics/ttft_seconds/mean");
+std::string ttft_sentence(const std::vector<const ReportRun*>& runs) {
+  const auto range = range_of(runs, "/metrics/ttft_seconds/mean");
   if (!range) {
     return "";
   }
@@ -77,12 +80,12 @@ std::string ttft_sentence(const Report& report) {
                    lowest.second, tail, lowest.first->label, highest.second, highest.first->label);
 }
 
-std::string cost_sentence(const Report& report) {
+std::string cost_sentence(const std::vector<const ReportRun*>& runs) {
   constexpr std::pair<const char*, const char*> kCosts[] = {
       {"/metrics/dollars_per_million_output_tokens/rented", "per million output tokens"},
       {"/dollars_per_hour", "an hour"}};
   for (const auto& [pointer, what] : kCosts) {
-    if (const auto range = range_of(report, pointer)) {
+    if (const auto range = range_of(runs, pointer)) {
       const ReportRun& run = *range->first.first;
       const std::string cause = describe_bottleneck(run.results);
       const std::string binds = cause == "-" ? ""
@@ -122,9 +125,10 @@ std::vector<std::string> page_sentences(const Report& report) {
     sentences.insert(sentences.end(), answer.begin(), answer.end());
   }
   for (const ReportDocument& search : report.searches) {
-    const Number rate = number_at(search.json, "/capacity_per_second");
+    const Number rate = varied_at(search.json, "capacity");
     sentences.push_back(
-        rate ? fmt::format("{}: up to {:.4g} per second the SLO is met.", search.label, *rate)
+        rate ? fmt::format("{}: the SLO is met up to {:.4g} ({}).", search.label, *rate,
+                           varied_unit(search.json))
              : fmt::format("{}: no rate that was tried meets the SLO.", search.label));
   }
   // The trials of a plan are what it searched, and not what came out. Different models and
@@ -182,9 +186,8 @@ std::vector<ReportSetting> by_setting(const Report& report) {
     if (found == keys.end()) {
       keys.push_back(key);
       settings.push_back({name, {}});
-      settings.back().runs.inputs = report.inputs;
     }
-    settings[at].runs.runs.push_back(run);
+    settings[at].runs.push_back(&run);
   }
   return settings;
 }

@@ -134,8 +134,8 @@ std::vector<Expectation> read_expectations(const Json& json, const std::string& 
   return expectations;
 }
 
-FindValue values_of(const Json& result) {
-  return [&result](const std::string& pointer) {
+FindValue values_of(Json result) {
+  return [result = std::move(result)](const std::string& pointer) {
     const Json* value = find_at(result, Json::json_pointer(pointer));
     return value != nullptr ? std::optional(*value) : std::nullopt;
   };
@@ -150,23 +150,20 @@ FindValue values_of(NamedResults results) {
     if (named == results.end()) {
       return std::nullopt;
     }
-    const Json::json_pointer rest(pointer.substr(end));
+    const std::string rest = pointer.substr(end);
     Json found = Json::array();
-    double sum = 0;
     for (const Json& result : named->second) {
-      const Json* value = find_at(result, rest);
+      const Json* value = find_at(result, Json::json_pointer(rest));
       if (value == nullptr) {
         return std::nullopt;
       }
-      sum += value->is_number() ? value->get<double>() : 0;
       found.push_back(*value);
     }
     if (std::ranges::all_of(found, [&found](const Json& value) { return value == found[0]; })) {
       return found[0];
     }
-    return std::ranges::all_of(found, &Json::is_number)
-               ? Json(sum / static_cast<double>(found.size()))
-               : found;
+    const auto mean = summarize(named->second, rest);
+    return mean ? Json(mean->mean) : found;
   };
 }
 

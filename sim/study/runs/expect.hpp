@@ -31,8 +31,7 @@ struct Expectation {
 
 /// The value at a JSON pointer of some results; nullopt if they have none.
 using FindValue = std::function<std::optional<Json>(const std::string& pointer)>;
-/// Values of one result, which stays where it is.
-[[nodiscard]] FindValue values_of(const Json& result);
+[[nodiscard]] FindValue values_of(Json result);
 /// Values of results by name, each of one or more replications: `/NAME` and a pointer into a result
 /// of that name. A number is the mean over the replications; other values that differ are a list of
 /// them.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "policies/registry.hpp"
+#include "sim/core/file.hpp"
 #include "sim/replay/block_curve.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/serving/history.hpp"
@@ -92,6 +93,14 @@ Json curve_of_blocks(const HitCurveOptions& options, std::vector<KvSize> capacit
 }
 
 }  // namespace
+
+bool is_config_file(const std::string& path) {
+  if (!path.ends_with(".json")) {
+    return false;
+  }
+  const Json json = Json::parse(read_text_file(path), nullptr, false);
+  return json.is_discarded() || (json.is_object() && !json.contains("requests"));
+}
 
 Json hit_curve(const RunConfig& config, const PolicyRegistry& registry,
                const HitCurveOptions& options, const RunOptions& run) {

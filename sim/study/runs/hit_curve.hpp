@@ -31,6 +31,9 @@ struct HitCurveOptions {
   std::string prefix = "--";
 };
 
+/// Whether a file that a curve is asked of is a config; else it is a trace.
+[[nodiscard]] bool is_config_file(const std::string& path);
+
 /// The curve of a config's /workload: `kvtier.block_curve/1`, with the config, or
 /// `kvtier.miss_ratio_curve/1`. Throws ConfigError.
 [[nodiscard]] Json hit_curve(const RunConfig& config, const PolicyRegistry& registry,

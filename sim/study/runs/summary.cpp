@@ -91,18 +91,40 @@ constexpr CauseLabel kCauses[] = {{"batch_slots", "batch slots"},
                                   {"drive", "drive"},
                                   {"write_buffer", "write buffer"}};
 
-std::string setting(const Json& config) {
-  std::string text = fmt::format("{} on {} x {}", config["model"]["name"].get<std::string>(),
-                                 config["hardware"]["gpus"].get<std::int64_t>(),
-                                 config["hardware"]["gpu"]["name"].get<std::string>());
-  for (const char* memory : {"dram", "cxl", "ssd"}) {
-    if (config["hardware"][memory].is_object()) {
-      std::string upper(memory);
-      std::transform(upper.begin(), upper.end(), upper.begin(),
-                     [](char c) { return static_cast<char>(c - 'a' + 'A'); });
-      text +=
-          fmt::format(", {} {}", config["hardware"][memory]["capacity"].get<std::string>(), upper);
+/// The text at a pointer; empty also for "none".
+std::string text_or_none(const Json& config, const char* pointer) {
+  const std::string found = text_at(config, pointer);
+  return found == "none" ? "" : found;
+}
+
+/// "2 x A100"; empty if the config does not say.
+std::string gpus_of(const Json& config) {
+  const auto gpus = number_at(config, "/hardware/gpus");
+  const std::string name = text_or_none(config, "/hardware/gpu/name");
+  return gpus && !name.empty() ? fmt::format("{:g} x {}", *gpus, name) : "";
+}
+
+/// "mix of chat, agents"; empty if the workload is none.
+std::string mix_of(const Json& config) {
+  const Json* mix = find_at(config, Json::json_pointer("/workload/mix"));
+  std::vector<std::string> names;
+  if (mix != nullptr && mix->is_array()) {
+    for (const Json& member : *mix) {
+      names.push_back(text_at(member, "/name"));
     }
+  }
+  return names.empty() ? "" : fmt::format("mix of {}", fmt::join(names, ", "));
+}
+
+std::string setting(const Json& config) {
+  std::string text = text_at(config, "/model/name") + " on " + gpus_of(config);
+  for (const auto& [tier, name] : kTierNames) {
+    // HBM is part of the GPU.
+    const std::string capacity =
+        name == std::string_view("HBM")
+            ? ""
+            : text_or_none(config, fmt::format("/hardware/{}/capacity", tier).c_str());
+    text += capacity.empty() ? "" : fmt::format(", {} {}", capacity, name);
   }
   const auto cluster = config.find("cluster");
   return cluster == config.end()
@@ -125,23 +147,25 @@ std::int64_t rounded_up(std::int64_t number) {
 }
 
 std::string workload_line(const Json& result) {
-  const Json& workload = result["config"]["workload"];
-  std::vector<std::string> mixed;
-  for (const Json& member : workload["mix"]) {
-    mixed.push_back(member["name"].get<std::string>());
+  const Json& config = result["config"];
+  const std::string trace = text_or_none(config, "/workload/trace");
+  std::string source = mix_of(config);
+  if (source.empty()) {
+    source = !trace.empty() ? "trace " + trace
+                            : "generator " + text_at(config, "/workload/generator") +
+                                  (result["workload"].contains("synthetic") ? " (synthetic)" : "");
   }
-  const std::string source =
-      !mixed.empty() ? fmt::format("mix of {}", fmt::join(mixed, ", "))
-      : workload["trace"].is_string() && workload["trace"] != "none"
-          ? "trace " + workload["trace"].get<std::string>()
-          : "generator " + workload["generator"].get<std::string>() +
-                (result["workload"].contains("synthetic") ? " (synthetic)" : "");
   return fmt::format("{}: {} sessions, {} turns", source,
                      result["workload"]["sessions"].get<std::int64_t>(),
                      result["workload"]["turns"].get<std::int64_t>());
 }
 
 }  // namespace
+
+std::string words_of(std::string key) {
+  std::ranges::replace(key, '_', ' ');
+  return key;
+}
 
 const Json* find_at(const Json& json, const Json::json_pointer& at) {
   try {
@@ -305,38 +329,25 @@ std::string describe_run(const Json& result) {
 }
 
 Json run_setting(const Json& config) {
-  const auto text = [&](const char* pointer) {
-    const std::string found = text_at(config, pointer);
-    return found == "none" ? "" : found;
-  };
-  const auto gpus = number_at(config, "/hardware/gpus");
-  const std::string gpu = text("/hardware/gpu/name");
   const auto instances = number_at(config, "/cluster/instances");
-  std::string server;
-  if (gpus && !gpu.empty()) {
-    server = fmt::format(
-        "{}{:g} x {}", instances ? fmt::format("{:g} instances of ", *instances) : "", *gpus, gpu);
-  }
-  const std::string trace = text("/workload/trace");
-  std::string workload = trace.empty() ? text("/workload/generator") : trace;
-  const Json* mix = find_at(config, Json::json_pointer("/workload/mix"));
-  if (mix != nullptr && mix->is_array() && !mix->empty()) {
-    std::vector<std::string> names;
-    for (const Json& member : *mix) {
-      names.push_back(text_at(member, "/name"));
-    }
-    workload = fmt::format("mix of {}", fmt::join(names, ", "));
-  }
-  const auto load = [&](const char* pointer, const char* unit) {
-    const std::string rate = text(pointer);
-    return rate.empty() ? "" : rate.substr(0, rate.find('/')) + unit;
+  const std::string gpus = gpus_of(config);
+  const std::string trace = text_or_none(config, "/workload/trace");
+  const std::string mix = mix_of(config);
+  // "20/min" is "20 sessions/min".
+  const auto load = [&](const char* pointer, const char* what) {
+    const std::string rate = text_or_none(config, pointer);
+    const std::size_t unit = std::min(rate.find('/'), rate.size());
+    return rate.empty() ? "" : rate.substr(0, unit) + what + rate.substr(unit);
   };
-  const std::string sessions = load("/workload/arrival_rate", " sessions/s");
+  const std::string sessions = load("/workload/arrival_rate", " sessions");
   return Json{
-      {"model", text("/model/name")},
-      {"server", server},
-      {"workload", workload},
-      {"load", sessions.empty() ? load("/workload/request_rate", " requests/s") : sessions}};
+      {"model", text_or_none(config, "/model/name")},
+      {"server",
+       gpus.empty() || !instances ? gpus : fmt::format("{:g} instances of {}", *instances, gpus)},
+      {"workload", !mix.empty()     ? mix
+                   : !trace.empty() ? trace
+                                    : text_or_none(config, "/workload/generator")},
+      {"load", sessions.empty() ? load("/workload/request_rate", " requests") : sessions}};
 }
 
 Json common_setting(const std::vector<Json>& settings) {

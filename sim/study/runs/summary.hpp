@@ -3,12 +3,20 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/core/config.hpp"
 
 /// Common parts of tables of results (kvtier.result/1).
 namespace kvtier {
+
+/// The tiers, the fastest first: their keys in configs and results, and their names in tables.
+inline constexpr std::pair<const char*, const char*> kTierNames[] = {
+    {"hbm", "HBM"}, {"dram", "DRAM"}, {"cxl", "CXL"}, {"ssd", "SSD"}};
+
+/// A key as words: "larger_than_tier" is "larger than tier".
+[[nodiscard]] std::string words_of(std::string key);
 
 /// The value at a JSON pointer; null if there is none. Any pointer may be asked for:
 /// Json::contains() throws where one has no number, or one beyond all, for an index of a list.

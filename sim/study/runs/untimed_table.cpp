@@ -26,9 +26,6 @@ constexpr HitRate kHitRates[] = {{"all turns", "all_turns"},
                                  {"requests with a hit", "turns"},
                                  {"blocks", "blocks"},
                                  {"tokens", "tokens"}};
-constexpr std::pair<const char*, const char*> kTierNames[] = {
-    {"HBM", "hbm"}, {"DRAM", "dram"}, {"CXL", "cxl"}, {"SSD", "ssd"}};
-
 }  // namespace
 
 std::string untimed_table(const Json& result) {
@@ -40,10 +37,10 @@ std::string untimed_table(const Json& result) {
   };
   for (const auto& tier : kTierNames) {
     if (std::ranges::any_of(kHitRates, [&](const HitRate& row) {
-          return number_at(result, rate(row.name, tier.second)).value_or(0) > 0;
+          return number_at(result, rate(row.name, tier.first)).value_or(0) > 0;
         })) {
       tiers.push_back(tier);
-      lines[0].push_back(std::string("in ") + tier.first);
+      lines[0].push_back(std::string("in ") + tier.second);
     }
   }
   const std::string bound = text_at(result, "/bound/name");
@@ -65,7 +62,7 @@ std::string untimed_table(const Json& result) {
     std::vector<std::string> line{
         row.label,
         percent_at(result, found->is_number() ? total.substr(0, total.rfind('/')) : total)};
-    for (const auto& [name, key] : tiers) {
+    for (const auto& [key, name] : tiers) {
       line.push_back(percent_at(result, rate(row.name, key)));
     }
     const auto bound_at = [&](const char* below, const char* what) {
@@ -88,9 +85,7 @@ std::string untimed_table(const Json& result) {
   std::vector<std::string> causes;
   for (const auto& [cause, number] : lost.items()) {
     if (number.is_number() && number > 0) {
-      std::string words = cause;
-      std::ranges::replace(words, '_', ' ');
-      causes.push_back(fmt::format("{} {}", words, json_text(number)));
+      causes.push_back(fmt::format("{} {}", words_of(cause), json_text(number)));
     }
   }
   return text + (causes.empty() ? "" : "lost hits: " + detail::join(causes, ", ") + "\n");

@@ -7,8 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "sim/study/runs/summary.hpp"
-
 namespace kvtier {
 namespace {
 
@@ -191,16 +189,6 @@ Sweep read_sweep(const Json& json, const fs::path& file) {
   }
   problems.throw_if_any();
   return sweep;
-}
-
-Json setting_of(const std::vector<SweepPoint>& points) {
-  std::vector<Json> settings;
-  for (const SweepPoint& point : points) {
-    if (point.resolved) {
-      settings.push_back(run_setting(write_value(point.resolved->config)));
-    }
-  }
-  return common_setting(settings);
 }
 
 std::vector<SweepPoint> resolve_points(const Sweep& sweep, const ConfigDirectory& presets,

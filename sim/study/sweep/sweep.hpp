@@ -107,9 +107,6 @@ struct SweepPoint {
                                                      const ConfigDirectory& presets,
                                                      const PolicyRegistry& registry);
 
-/// common_setting() of the points that have a config.
-[[nodiscard]] Json setting_of(const std::vector<SweepPoint>& points);
-
 /// A cell of a table's header: "TTFT [s]".
 [[nodiscard]] std::string header_of(const SweepColumn& column);
 

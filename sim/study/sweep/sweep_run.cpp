@@ -365,6 +365,7 @@ std::int64_t SweepResult::count(RunState state) const {
 
 Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, const Shard& shard) {
   Fingerprint all;
+  std::vector<Json> settings;
   std::map<std::filesystem::path, std::string> files;
   const auto add_file = [&](const std::filesystem::path& path) {
     const auto [found, is_new] = files.emplace(path, "");
@@ -384,7 +385,9 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
       continue;
     }
     const RunConfig& config = point.resolved->config;
-    all.add(json_text(write_value(config)));
+    const Json written = write_value(config);
+    all.add(json_text(written));
+    settings.push_back(run_setting(written));
     if (config.hardware.profile && config.hardware.profile->loaded) {
       all.add(json_text(write_value(*config.hardware.profile->loaded)));
     }
@@ -406,7 +409,7 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
   return Json{{"format", kSweepFormat},
               {"version", build_version()},
               {"commit", build_commit()},
-              {"setting", setting_of(points)},
+              {"setting", common_setting(settings)},
               {"axes", write_value(sweep.axes)},
               {"replications", sweep.replications},
               {"shard", fmt::format("{}/{}", shard.number, shard.of)},

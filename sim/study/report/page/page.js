@@ -125,13 +125,15 @@
   const fills = (drawing, color) =>
     drawing.labels.map((_, i) => (drawing.hatched[i] ? hatch(color) : color));
 
+  const labelFont = () => "12px " + getComputedStyle(document.body).fontFamily;
+
   // Writes a text behind the end of each bar; where there is no room, into the bar or before it.
   const barTexts = (texts) => ({
     id: "barTexts",
     afterDatasetsDraw(chart) {
       const draw = chart.ctx;
       draw.save();
-      draw.font = "12px " + getComputedStyle(document.body).fontFamily;
+      draw.font = labelFont();
       draw.textBaseline = "middle";
       texts(chart).forEach(({ text, start, x, y }) => {
         const width = draw.measureText(text).width + 6;
@@ -362,7 +364,7 @@
       const area = chart.chartArea;
       const taken = [];
       draw.save();
-      draw.font = "12px " + getComputedStyle(document.body).fontFamily;
+      draw.font = labelFont();
       draw.fillStyle = css("ink");
       draw.textBaseline = "middle";
       chart.data.datasets.forEach((set, index) => {

@@ -267,6 +267,29 @@ TEST_F(Reporting, BeginsWithTheSettingAndWhatCameOut) {
   EXPECT_EQ(page_sentences(read())[0], "50.0 % of all turns find the KV of their whole history.");
 }
 
+TEST_F(Reporting, SaysRatesInTheUnitsOfTheConfig) {
+  write("a.json", described(result("lru", "8GiB", 0.5), "llama2-13b", "sharegpt", "20/min"));
+  EXPECT_EQ(page_line(read()), "llama2-13b; 2 x A100; sharegpt; 20 sessions/min");
+}
+
+TEST_F(Reporting, SaysWhichLoadASearchFound) {
+  const auto found = [&](const char* varied, const char* key) {
+    (void)dir_.write("s.json", Json{{"format", "kvtier.capacity/1"},
+                                    {"config", Json::object()},
+                                    {"varied", varied},
+                                    {key, 1.5},
+                                    {"slo", Json::array()},
+                                    {"trials", Json::array()}}
+                                   .dump());
+    return page_sentences(read());
+  };
+  files_.push_back(dir_.path("s.json").string());
+  EXPECT_EQ(found("/workload/arrival_rate", "capacity_per_second"),
+            Lines{"s: the SLO is met up to 1.5 (arrivals per second)."});
+  EXPECT_EQ(found("/workload/speed_up", "capacity"),
+            Lines{"s: the SLO is met up to 1.5 (speed-up of the trace)."});
+}
+
 TEST_F(Reporting, GivesModelsAndWorkloadsAxesOfTheirOwn) {
   write("a.json", described(result("lru", "8GiB", 0.5), "llama2-13b", "sharegpt", "1/s"));
   write("b.json", described(result("lru", "8GiB", 0.5), "llama2-13b", "sharegpt", "2/s"));
