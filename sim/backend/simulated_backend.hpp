@@ -32,7 +32,7 @@ struct TimingUse {
                                                         bool saves);
 
 /// Runs the control plane's commands on a virtual clock, with durations from the timing model.
-class SimulatedBackend final : public Backend {
+class SimulatedBackend : public Backend {
  public:
   /// Keeps a reference to `timing`. No transfer may use a medium that `hardware` does not have.
   SimulatedBackend(const HardwareConfig& hardware, std::int64_t model_layers,
@@ -70,7 +70,7 @@ class SimulatedBackend final : public Backend {
     return link ? link_counters(*link) : LinkCounters{};
   }
   /// Bytes that transfers from one medium to another were started or extended with.
-  [[nodiscard]] Bytes moved(Medium from, Medium to) const;
+  [[nodiscard]] virtual Bytes moved(Medium from, Medium to) const;
   /// The times of GPU commands that start from here on; outlives this.
   void set_timing(const TimingModel& timing) {
     (gpu_ == Gpu::idle ? timing_ : later_timing_) = &timing;

@@ -95,6 +95,10 @@ class Batcher {
   virtual void on_arrived(SessionSlot) {}
   /// KV of a request that has ended need not be kept any more; by its number.
   virtual void let_go_kept(std::uint32_t /*request*/) {}
+  /// Requests wait for KV that is still being written to a tier.
+  [[nodiscard]] virtual bool waits_for_copies() const { return false; }
+  /// Another instance has written KV to a shared tier: these requests look again.
+  virtual void ask_again() {}
   /// For systems of blocks.
   [[nodiscard]] virtual Store* block_store() { return nullptr; }
   /// Throws InvariantError if the books of the stored KV do not agree.

@@ -49,8 +49,12 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   capacity_ = rules.pools.front().capacity;
   watermark_ =
       static_cast<std::int64_t>(config_.serving.watermark * static_cast<double>(capacity_));
-  store_ = setup.plain_store ? make_reference_store(rules, contexts_.streams(), *setup.registry)
-                             : make_store(rules, contexts_.streams(), *setup.registry);
+  if (setup.store == nullptr) {
+    own_store_ = setup.plain_store
+                     ? make_reference_store(rules, contexts_.streams(), *setup.registry)
+                     : make_store(rules, contexts_.streams(), *setup.registry);
+  }
+  store_ = setup.store != nullptr ? setup.store : own_store_.get();
   for (const PoolRules& pool : rules.pools) {
     const bool first = tiers_.empty();
     block_tokens_.push_back(pool.block.value);

@@ -51,6 +51,8 @@ class BlockBatcher : public Batcher, private StoredKv {
     Requests* requests = nullptr;
     /// A plain store of one object per block: the same, slowly.
     bool plain_store = false;
+    /// Null: a store of its own.
+    Store* store = nullptr;
   };
   explicit BlockBatcher(const Setup& setup);
 
@@ -70,7 +72,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] const BlockHits* block_hits() const override { return &hits_; }
   void on_arrived(SessionSlot slot) override;
   void let_go_kept(std::uint32_t request) override;
-  [[nodiscard]] Store* block_store() override { return store_.get(); }
+  [[nodiscard]] Store* block_store() override { return store_; }
+  [[nodiscard]] bool waits_for_copies() const override { return !aside_.empty(); }
+  void ask_again() override { schedule_soon(); }
   void check_invariants() const override;
   // StoredKv
   [[nodiscard]] EntryId needed_entry(SessionSlot) const override { return kNoEntry; }
@@ -250,7 +254,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   Requests& requests_;
   Contexts contexts_;
   std::vector<std::unique_ptr<Pool>> tiers_;
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<Store> own_store_;
+  Store* store_;
 
   /// A request waits for its loads alone.
   bool loads_alone_;

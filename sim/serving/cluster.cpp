@@ -1,6 +1,7 @@
 #include "sim/serving/cluster.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 #include "hw/model/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/serving/store_rules.hpp"
+#include "sim/store/stores.hpp"
 
 namespace kvtier {
 namespace {
@@ -19,6 +22,7 @@ constexpr std::uint64_t kComeBack = std::uint64_t{3} << 40;
 constexpr std::uint64_t kSpeeds = std::uint64_t{4} << 40;
 constexpr std::uint64_t kReport = std::uint64_t{5} << 40;
 constexpr std::uint64_t kArrival = std::uint64_t{6} << 40;
+constexpr std::uint64_t kSharedArrival = std::uint64_t{7} << 40;
 constexpr std::uint64_t kOwnTimers = std::uint64_t{0xff} << 40;
 
 SimTime time_at(SimDuration since_start) { return SimTime(0) + since_start; }
@@ -29,37 +33,59 @@ BlockMedium routed_medium(Medium medium) {
                                  : BlockMedium::host;
 }
 
-/// The media are instances, of which the first `senders` send to each of the others.
-Topology network_topology(const NetworkConfig& network, std::int64_t instances,
-                          std::int64_t senders) {
+/// The media are instances and, behind them, the shared tier. Instances that prefill send to those
+/// that decode. Links point to the instances.
+Topology network_topology(const ClusterConfig& cluster) {
+  const NetworkConfig& network = *cluster.network;
+  const auto instances = static_cast<std::size_t>(cluster.instances);
   std::vector<std::string> names;
-  for (std::int64_t i = 0; i < instances; ++i) {
+  for (std::size_t i = 0; i < instances; ++i) {
     names.push_back(fmt::format("instance {}", i));
   }
+  if (cluster.shared) {
+    names.push_back("shared tier");
+  }
   Topology topology(names);
-  const auto add_link = [&](const std::string& name, BytesPerSecond rate) {
+  const auto add_link = [&](const std::string& name, BytesPerSecond rate, BytesPerSecond both) {
     Link link{.name = name, .limits = {}};
     link.limits.forward = link.limits.backward = rate;
-    link.limits.both = rate * 2;
+    link.limits.both = both;
     topology.links.push_back(link);
     return topology.links.size() - 1;
   };
-  for (const std::string& name : names) {
-    static_cast<void>(add_link(name, network.rate));
+  for (std::size_t i = 0; i < instances; ++i) {
+    static_cast<void>(add_link(names[i], network.rate, network.rate * 2));
+  }
+  if (const auto& shared = cluster.shared) {
+    // An instance sends what others read from its segment, and what it writes to theirs: each copy
+    // is sent by one of them.
+    const BytesPerSecond all = network.rate * static_cast<double>(cluster.instances);
+    const BytesPerSecond own = shared->rate.value_or(network.rate);
+    static_cast<void>(shared->capacity ? add_link("shared tier", own, own * 2)
+                                       : add_link("shared tier", all, all));
   }
   std::optional<std::size_t> core;
   if (network.core) {
-    core = add_link("core", *network.core);
+    core = add_link("core", *network.core, *network.core);
   }
-  for (std::int64_t from = 0; from < senders; ++from) {
-    for (std::int64_t to = senders; to < instances; ++to) {
-      std::vector<LinkUse> uses{{static_cast<std::size_t>(from), false},
-                                {static_cast<std::size_t>(to), true}};
-      if (core) {
-        uses.push_back({*core, true});
-      }
-      topology.connect(static_cast<Medium>(from), static_cast<Medium>(to), std::move(uses));
+  const auto connect = [&](std::size_t from, std::size_t to) {
+    std::vector<LinkUse> uses{{from, from == instances}, {to, to != instances}};
+    if (core) {
+      uses.push_back({*core, true});
     }
+    topology.connect(static_cast<Medium>(from), static_cast<Medium>(to), std::move(uses));
+  };
+  if (cluster.disaggregation) {
+    const auto senders = static_cast<std::size_t>(cluster.disaggregation->prefill);
+    for (std::size_t from = 0; from < senders; ++from) {
+      for (std::size_t to = senders; to < instances; ++to) {
+        connect(from, to);
+      }
+    }
+  }
+  for (std::size_t i = 0; cluster.shared && i < instances; ++i) {
+    connect(i, instances);
+    connect(instances, i);
   }
   return topology;
 }
@@ -94,6 +120,40 @@ TransferId UserClock::start_transfer(const TransferCommand&) {
 
 // ---- Instances ----
 
+/// An instance's own devices. Copies to and from a shared tier go to the cluster.
+struct Cluster::MemberBackend final : SimulatedBackend {
+  Cluster& cluster;
+  InstanceId number;
+  std::optional<Medium> shared;
+  /// Copied from the shared tier, and to it.
+  std::array<Bytes, kMedia> from_shared{};
+  std::array<Bytes, kMedia> to_shared{};
+
+  MemberBackend(Cluster& own_cluster, InstanceId own_number)
+      : SimulatedBackend(own_cluster.config_.hardware, own_cluster.config_.model.layers,
+                         own_cluster.timing_, own_cluster.stepping_),
+        cluster(own_cluster),
+        number(own_number) {
+    if (const auto& tier = cluster.config_.cluster.shared) {
+      shared = medium_of(std::string(to_string(tier->tier)));
+    }
+  }
+  TransferId start_transfer(const TransferCommand& command) override {
+    if (command.from != shared && command.to != shared) {
+      return SimulatedBackend::start_transfer(command);
+    }
+    (command.from == shared ? from_shared : to_shared)[static_cast<std::size_t>(
+        command.from == shared ? command.to : command.from)] += command.bytes;
+    cluster.start_shared_copy(number, command);
+    return {};
+  }
+  [[nodiscard]] Bytes moved(Medium from, Medium to) const override {
+    return from == shared ? from_shared[static_cast<std::size_t>(to)]
+           : to == shared ? to_shared[static_cast<std::size_t>(from)]
+                          : SimulatedBackend::moved(from, to);
+  }
+};
+
 struct Cluster::Member {
   /// Passes on what only the instance knows of a request.
   struct Observer final : RunObserver {
@@ -119,7 +179,7 @@ struct Cluster::Member {
   };
 
   InstanceId number;
-  SimulatedBackend backend;
+  MemberBackend backend;
   NoSessions sessions;
   Observer observer;
   std::optional<Instance> instance;
@@ -127,9 +187,8 @@ struct Cluster::Member {
   std::vector<LinkCounters> after;
   bool lost = false;
 
-  Member(InstanceId own_number, const RunConfig& config, const TimingModel& timing,
-         DecodeStepping stepping)
-      : number(own_number), backend(config.hardware, config.model.layers, timing, stepping) {}
+  Member(Cluster& cluster, InstanceId own_number)
+      : number(own_number), backend(cluster, own_number) {}
 
   void go_to(SimTime now) {
     if (backend.now() != now) {
@@ -146,11 +205,11 @@ struct Cluster::Member {
 };
 
 std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
-  auto member = std::make_unique<Member>(number, config_, timing_, stepping_);
+  auto member = std::make_unique<Member>(*this, number);
   member->sessions.all = of_blocks_ ? &contexts_.streams() : nullptr;
   member->observer.series = &series_[number.value];
   // A turn that is prefilled and decoded apart is reported where it ends.
-  member->observer.observer = network_ && number.value < first_decoder_ ? nullptr : observer_;
+  member->observer.observer = is_apart_ && number.value < first_decoder_ ? nullptr : observer_;
   member->observer.backend = &member->backend;
   Member* const made = member.get();
   member->instance.emplace(
@@ -160,7 +219,8 @@ std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
                       .sessions = &member->sessions,
                       .observer = &member->observer,
                       .plain_store = stepping_ == DecodeStepping::per_iteration &&
-                                     !router_of(number).wants_block_events() && !network_,
+                                     !router_of(number).wants_block_events() && !is_apart_,
+                      .store = stores_.empty() ? nullptr : stores_[number.value].get(),
                       .dispatcher = this,
                       .load = &load(number)});
   member->instance->on_measurement_begin = [made] { made->before = made->links(); };
@@ -182,6 +242,7 @@ Cluster::Cluster(const Setup& setup)
       stepping_(setup.stepping),
       of_blocks_(config_.system.blocks.has_value()),
       routes_turns_(routes_turns(config_.system)),
+      is_apart_(config_.cluster.disaggregation.has_value()),
       users_({.config = setup.config,
               .registry = setup.registry,
               .backend = &clock_,
@@ -211,8 +272,16 @@ Cluster::Cluster(const Setup& setup)
                              .choice = &apart->decode_router,
                              .instances = config_.cluster.instances - apart->prefill,
                              .phase = RoutingPhase::decode});
-    network_.emplace(
-        network_topology(*config_.cluster.network, config_.cluster.instances, apart->prefill));
+  }
+  if (config_.cluster.network) {
+    network_.emplace(network_topology(config_.cluster));
+  }
+  if (config_.cluster.shared) {
+    const bool plain =
+        stepping_ == DecodeStepping::per_iteration && !router_.wants_block_events();
+    stores_ = (plain ? make_reference_stores : make_stores)(
+        store_rules(config_), contexts_.streams(), registry_,
+        static_cast<std::size_t>(config_.cluster.instances));
   }
   users_.on_measurement_begin = [this] { begin_measurement(); };
   users_.on_measurement_end = [this] { end_measurement(); };
@@ -275,8 +344,13 @@ void Cluster::run() {
     step();
   }
   users_.end_measurement(users_.last_finish());
-  while (next_.first_time() != kNever) {
-    step_instance();
+  while (next_.first_time() != kNever ||
+         shared_copies_.size() > free_shared_copies_.size()) {
+    if (shared_copies_.size() > free_shared_copies_.size()) {
+      step();
+    } else {
+      step_instance();
+    }
   }
   users_.check_finished();
   router_.check_invariants(0);
@@ -361,6 +435,9 @@ void Cluster::on_timer(std::uint64_t payload) {
     case kSpeeds:
       set_speeds(InstanceId{static_cast<std::uint32_t>(config_.cluster.slow[fault].instance)});
       break;
+    case kSharedArrival:
+      finish_shared_copy(fault);
+      break;
     case kArrival:
       finish_transfer(static_cast<SessionSlot>(fault));
       break;
@@ -396,7 +473,7 @@ void Cluster::place(SessionSlot slot) {
                                        .priority = users_.priority(slot),
                                        .prompt = record.history + record.input,
                                        .context = turn.content.prompt};
-  if (network_) [[unlikely]] {
+  if (is_apart_) [[unlikely]] {
     place_apart(slot, request);
     return;
   }
@@ -613,14 +690,14 @@ void Cluster::fetch(std::uint32_t request, Tokens tokens) {
   }
   const std::size_t edge = network_->topology().find_edge(
       static_cast<Medium>(apart.prefiller.value), static_cast<Medium>(apart.decoder.value));
-  static_cast<void>(network_->start(edge, bytes, request, clock_.now()));
+  static_cast<void>(network_->start(edge, bytes, kArrival | request, clock_.now()));
 }
 
 void Cluster::step_network() {
   clock_.set_now(network_->next_completion());
   tell_routers_time();
-  const auto slot = static_cast<SessionSlot>(network_->finish_next().cookie);
-  clock_.set_own_timer(clock_.now() + config_.cluster.network->latency, kArrival | slot);
+  const std::uint64_t arrival = network_->finish_next().cookie;
+  clock_.set_own_timer(clock_.now() + config_.cluster.network->latency, arrival);
 }
 
 void Cluster::finish_transfer(SessionSlot slot) {
@@ -641,6 +718,51 @@ void Cluster::let_go_prefilled(SessionSlot slot) {
   prefiller.go_to(clock_.now());
   prefiller.instance->batcher().let_go_kept(slot);
   next_.set(number, prefiller.backend.next_time());
+}
+
+// ---- A shared tier ----
+
+void Cluster::start_shared_copy(InstanceId instance, const TransferCommand& command) {
+  const ClusterConfig& cluster = config_.cluster;
+  const Member& member = *members_[instance.value];
+  const bool reads = command.from == member.backend.shared;
+  (reads ? shared_use_.read : shared_use_.written) += command.bytes;
+  // Of segments the instance has its own part.
+  const Bytes bytes = cluster.shared->capacity
+                          ? command.bytes
+                          : command.bytes - command.bytes / cluster.instances;
+  shared_use_.carried += bytes;
+  if (free_shared_copies_.empty()) {
+    free_shared_copies_.push_back(shared_copies_.size());
+    shared_copies_.emplace_back();
+  }
+  const std::size_t copy = free_shared_copies_.back();
+  free_shared_copies_.pop_back();
+  shared_copies_[copy] = {instance, command.cookie, clock_.now(), reads};
+  const auto pool = static_cast<Medium>(cluster.instances);
+  const auto own = static_cast<Medium>(instance.value);
+  const std::size_t edge =
+      network_->topology().find_edge(reads ? pool : own, reads ? own : pool);
+  static_cast<void>(network_->start(edge, bytes, kSharedArrival | copy, clock_.now()));
+}
+
+void Cluster::finish_shared_copy(std::size_t copy) {
+  const SharedCopy done = shared_copies_[copy];
+  free_shared_copies_.push_back(copy);
+  (done.reads ? shared_use_.read_ns : shared_use_.write_ns).add((clock_.now() - done.since).ns);
+  for (const std::unique_ptr<Member>& member : members_) {
+    const bool is_own = member->number.value == done.instance.value;
+    if (!is_own && (done.reads || !member->instance->batcher().waits_for_copies())) {
+      continue;
+    }
+    member->go_to(clock_.now());
+    if (is_own) {
+      member->instance->on_completion({CompletionKind::transfer, done.cookie});
+    } else {
+      member->instance->batcher().ask_again();
+    }
+    next_.set(member->number.value, member->backend.next_time());
+  }
 }
 
 // ---- Measurement ----

@@ -55,6 +55,9 @@ class UserClock final : public Backend {
 /// With /cluster/disaggregation the first instances prefill and the others decode. A turn's prompt
 /// is computed on one of the former, its KV crosses the network when one of the latter has memory
 /// for it, and leaves the first one then.
+///
+/// With /cluster/shared the slowest tier of all instances is one pool. Copies to and from it cross
+/// the network.
 class Cluster final : private Dispatcher {
  public:
   struct Setup {
@@ -103,11 +106,23 @@ class Cluster final : private Dispatcher {
     Histogram transfer_ns;
   };
   [[nodiscard]] const Transfers& transfers() const { return transfers_; }
+  /// Copies between instances and the shared tier.
+  struct SharedUse {
+    Bytes read;
+    Bytes written;
+    /// Bytes of those that the network carried: segments are read and written by their own
+    /// instances, too.
+    Bytes carried;
+    Histogram read_ns;
+    Histogram write_ns;
+  };
+  [[nodiscard]] const SharedUse& shared_use() const { return shared_use_; }
   /// Requests that were sent again because their instance was lost.
   [[nodiscard]] std::int64_t sent_again() const { return sent_again_; }
 
  private:
   struct Member;
+  struct MemberBackend;
   /// A turn in work, by its session's place among the users.
   enum class Stage : std::uint8_t { whole, prefill, decode };
   struct Turn {
@@ -131,6 +146,14 @@ class Cluster final : private Dispatcher {
     std::uint64_t decode_id = 0;
   };
 
+  /// A copy between an instance and the shared tier.
+  struct SharedCopy {
+    InstanceId instance;
+    std::uint64_t cookie = 0;
+    SimTime since;
+    bool reads = false;
+  };
+
   // Dispatcher
   void on_admitted(std::uint32_t request) override;
   void on_first_token(std::uint32_t request) override;
@@ -152,6 +175,8 @@ class Cluster final : private Dispatcher {
   /// The KV that a turn's decode instance waited for is there.
   void finish_transfer(SessionSlot slot);
   void let_go_prefilled(SessionSlot slot);
+  void start_shared_copy(InstanceId instance, const TransferCommand& command);
+  void finish_shared_copy(std::size_t copy);
   [[nodiscard]] ClusterRouter& router_of(InstanceId instance) {
     return instance.value < first_decoder_ ? router_ : *decode_router_;
   }
@@ -185,6 +210,7 @@ class Cluster final : private Dispatcher {
   DecodeStepping stepping_;
   bool of_blocks_;
   bool routes_turns_;
+  bool is_apart_;
   UserClock clock_;
   Requests users_;
   Contexts contexts_;
@@ -195,6 +221,11 @@ class Cluster final : private Dispatcher {
   std::optional<SharedLinks> network_;
   Bytes bytes_per_token_;
   Transfers transfers_;
+  SharedUse shared_use_;
+  /// Of all instances, if they share a tier.
+  std::vector<std::unique_ptr<Store>> stores_;
+  std::vector<SharedCopy> shared_copies_;
+  std::vector<std::size_t> free_shared_copies_;
   NextTimes next_;
   /// By number; the current one, and those that were lost.
   std::vector<std::unique_ptr<Member>> members_;

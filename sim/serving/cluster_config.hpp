@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "sim/core/config.hpp"
@@ -67,6 +68,39 @@ void describe(V& v, NetworkConfig& c) {
           or_word("none", positive()));
 }
 
+/// A tier that can be shared.
+enum class SharedTier : std::uint8_t { dram, cxl, ssd };
+constexpr auto enum_names(SharedTier) {
+  return std::array{std::pair{"dram", SharedTier::dram}, std::pair{"cxl", SharedTier::cxl},
+                    std::pair{"ssd", SharedTier::ssd}};
+}
+[[nodiscard]] constexpr std::string_view to_string(SharedTier tier) {
+  return enum_names(tier)[static_cast<std::size_t>(tier)].first;
+}
+
+/// The slowest tier of the system as one pool of all instances, which they reach over the network:
+/// a store with memory of its own, or the sum of segments that the instances give to it (Mooncake,
+/// FAST 2025, section 5).
+struct SharedTierConfig {
+  SharedTier tier = SharedTier::dram;
+  std::optional<KvSize> capacity;
+  std::optional<BytesPerSecond> rate;
+
+  friend bool operator==(const SharedTierConfig&, const SharedTierConfig&) = default;
+};
+template <class V>
+void describe(V& v, SharedTierConfig& c) {
+  v.field("tier", c.tier, "The slowest tier of /system/tiers.");
+  v.field("capacity", c.capacity,
+          "Size of a store of its own; \"segments\": the instances' tiers together, over which "
+          "blocks are spread evenly.",
+          or_word("segments"));
+  v.field("rate", c.rate,
+          "Rate each way of the link of a store of its own; \"network\": that of one instance. "
+          "Segments are read and written over the links of all instances.",
+          or_word("network", positive()));
+}
+
 /// Which prompts a prefill instance computes; the names in brackets are Dynamo's.
 enum class PrefillDecision {
   always,           // all
@@ -127,6 +161,7 @@ struct ClusterConfig {
   SimDuration report_interval{0};
   SimDuration event_delay{0};
   std::optional<NetworkConfig> network;
+  std::optional<SharedTierConfig> shared;
   std::optional<DisaggregationConfig> disaggregation;
   std::vector<LostInstanceConfig> lost;
   std::vector<SlowInstanceConfig> slow;
@@ -146,6 +181,8 @@ void describe(V& v, ClusterConfig& c) {
           "The router learns so much later which blocks an instance has stored or removed.",
           non_negative());
   v.field("network", c.network, "The network between instances; \"none\": nothing crosses it.");
+  v.field("shared", c.shared,
+          "A tier that all instances share; \"none\": each has tiers of its own.");
   v.field("disaggregation", c.disaggregation,
           "Prefill and decode on different instances; \"none\": each instance does both.");
   v.field("lost", c.lost, "Instances that are lost during the run.");

@@ -413,6 +413,9 @@ bool check_router(const RunConfig& config, const PolicyChoice& router, std::int6
     bool differ = false;
     std::optional<Tokens> size;
     for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
+      if (is_shared(config, name)) {
+        return;
+      }
       sizes.push_back(fmt::format("{} {}", name, format_quantity(tier.block_size)));
       differ = differ || tier.block_size != size.value_or(tier.block_size);
       size = tier.block_size;
@@ -430,8 +433,8 @@ bool check_router(const RunConfig& config, const PolicyChoice& router, std::int6
   return needs.block_events;
 }
 
-/// A network has a place for so many.
-constexpr std::int64_t kMostNetworkedInstances = 256;
+/// A network has places for so many and a shared tier.
+constexpr std::int64_t kMostNetworkedInstances = 255;
 
 /// Returns what check_router does for the router of decode instances.
 bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registry,
@@ -442,11 +445,6 @@ bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
     problems.add(pointer + "/prefill",
                  fmt::format("expected fewer than the {} instances, the others decode, got {}",
                              config.cluster.instances, apart.prefill));
-  }
-  if (config.cluster.instances > kMostNetworkedInstances) {
-    problems.add("/cluster/instances",
-                 fmt::format("with /cluster/disaggregation expected at most {}, got {}",
-                             kMostNetworkedInstances, config.cluster.instances));
   }
   const bool is_told =
       check_router(config, apart.decode_router, config.cluster.instances - apart.prefill,
@@ -488,6 +486,40 @@ bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
   return is_told;
 }
 
+void check_shared_tier(const RunConfig& config, Problems& problems) {
+  const ClusterConfig& cluster = config.cluster;
+  const SystemConfig& system = config.system;
+  const std::string pointer = "/cluster/shared";
+  if (!system.blocks || system.blocks->unit != EvictionUnit::block ||
+      system.batching != Batching::unified || load_wait(system) != LoadWait::request) {
+    problems.add(pointer,
+                 "expected a system with /system/blocks, whose unit is block, with batching "
+                 "unified and /system/load/wait request");
+  }
+  std::string slowest;
+  for_each_tier(system.tiers, [&](const char* name, const TierConfig&) { slowest = name; });
+  if (system.tiers.count() < 2 || slowest != to_string(cluster.shared->tier)) {
+    problems.add(pointer + "/tier",
+                 fmt::format("expected the slowest of at least two tiers of the system, whose "
+                             "slowest one is {}, got \"{}\"",
+                             slowest.empty() ? "none" : slowest, to_string(cluster.shared->tier)));
+  }
+  if (!cluster.shared->capacity && cluster.shared->rate) {
+    problems.add(pointer + "/rate",
+                 "expected \"network\": segments are reached over the links of the instances");
+  }
+  if (!cluster.network) {
+    problems.add("/cluster/network",
+                 "expected a network, over which the shared tier is reached, got \"none\"");
+  }
+  if (!cluster.lost.empty()) {
+    problems.add("/cluster/lost", "with /cluster/shared expected none");
+  }
+  if (cluster.disaggregation) {
+    problems.add(pointer, "with /cluster/disaggregation expected \"none\"");
+  }
+}
+
 void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const ClusterConfig& cluster = config.cluster;
   bool is_told =
@@ -496,9 +528,18 @@ void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Prob
                    "/cluster/router", registry, problems);
   if (cluster.disaggregation) {
     is_told = check_disaggregation(config, registry, problems) || is_told;
-  } else if (cluster.network) {
+  } else if (cluster.network && !cluster.shared) {
     problems.add("/cluster/network",
-                 "expected \"none\": nothing crosses it without /cluster/disaggregation");
+                 "expected \"none\": nothing crosses it without /cluster/shared or "
+                 "/cluster/disaggregation");
+  }
+  if (cluster.shared) {
+    check_shared_tier(config, problems);
+  }
+  if (cluster.network && cluster.instances > kMostNetworkedInstances) {
+    problems.add("/cluster/instances",
+                 fmt::format("with /cluster/network expected at most {}, got {}",
+                             kMostNetworkedInstances, cluster.instances));
   }
   if (cluster.event_delay.ns > 0 && !is_told) {
     problems.add("/cluster/event_delay",

@@ -469,8 +469,12 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 /// Whether a run is of several instances, or of one with what only a cluster has.
 [[nodiscard]] inline bool is_cluster(const RunConfig& config) {
   const ClusterConfig& cluster = config.cluster;
-  return cluster.instances > 1 || cluster.disaggregation || !cluster.lost.empty() ||
-         !cluster.slow.empty();
+  return cluster.instances > 1 || cluster.shared || cluster.disaggregation ||
+         !cluster.lost.empty() || !cluster.slow.empty();
+}
+/// Whether all instances have the tier together.
+[[nodiscard]] inline bool is_shared(const RunConfig& config, std::string_view tier) {
+  return config.cluster.shared && to_string(config.cluster.shared->tier) == tier;
 }
 /// Reports a cluster where `what` is of one instance.
 void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems);

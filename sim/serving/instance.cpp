@@ -24,7 +24,8 @@ std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& re
                                         .registry = setup.registry,
                                         .backend = setup.backend,
                                         .requests = &requests,
-                                        .plain_store = setup.plain_store};
+                                        .plain_store = setup.plain_store,
+                                        .store = setup.store};
     if (setup.config->system.batching == Batching::separate) {
       return std::make_unique<PrefillBatches>(of_blocks);
     }

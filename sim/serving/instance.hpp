@@ -25,6 +25,8 @@ class Instance final {
     DecisionObserver* decisions = nullptr;
     /// A system of blocks keeps them in a plain store of one object per block: the same, slowly.
     bool plain_store = false;
+    /// Its stored KV, for a system of blocks; null: a store of its own. It outlives the instance.
+    Store* store = nullptr;
     /// Called now and then with the number of finished turns; may throw to end the run.
     std::function<void(std::int64_t)> progress;
     /// For an instance of a cluster: the sender of its requests, and its load.

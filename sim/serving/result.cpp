@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/statistics.hpp"
+#include "sim/serving/store_rules.hpp"
 #include "traces/statistics.hpp"
 
 namespace kvtier {
@@ -378,14 +379,23 @@ Json prefetch_report(const PrefetchCounters& prefetches, const TurnMetrics& turn
 Json cost_report(const RunConfig& config, double hours) {
   const double gpu_dollars =
       config.hardware.gpu.price.value * static_cast<double>(config.hardware.gpus) * hours;
-  // Storage is rented with the server when the system uses it.
-  const auto memory = [&](bool used, const auto& installed) {
-    return used && installed ? installed->price.value * gib(installed->capacity) * hours : 0;
+  // Storage is rented with the server when the system uses it. A shared store of its own is rented
+  // once, in place of that of the servers.
+  const auto memory = [&](const char* name, bool used, const auto& installed) {
+    if (!used || !installed) {
+      return 0.0;
+    }
+    const auto& shared = config.cluster.shared;
+    const bool is_apart = is_shared(config, name) && shared->capacity;
+    const double size =
+        is_apart ? gib(shared_capacity(config)) / static_cast<double>(config.cluster.instances)
+                 : gib(installed->capacity);
+    return installed->price.value * size * hours;
   };
   const TiersConfig& rented = config.system.tiers;
-  const double dram_dollars = memory(rented.dram.has_value(), config.hardware.dram);
-  const double cxl_dollars = memory(rented.cxl.has_value(), config.hardware.cxl);
-  const double ssd_dollars = memory(rented.ssd.has_value(), config.hardware.ssd);
+  const double dram_dollars = memory("dram", rented.dram.has_value(), config.hardware.dram);
+  const double cxl_dollars = memory("cxl", rented.cxl.has_value(), config.hardware.cxl);
+  const double ssd_dollars = memory("ssd", rented.ssd.has_value(), config.hardware.ssd);
   return Json{{"total", gpu_dollars + dram_dollars + cxl_dollars + ssd_dollars},
               {"gpu", gpu_dollars},
               {"dram", dram_dollars},
@@ -507,8 +517,12 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
                                        one.tiers_before()[i].occupancy_byte_ns),
                    static_cast<double>(span.ns));
     });
+    // Each instance counts all of a shared tier.
+    const bool shared = is_shared(config, to_string(batcher.medium(i)));
+    const std::int64_t counted = shared ? std::ssize(instances) : 1;
     tiers_json[to_string(batcher.medium(i))] = Json{
-        {"occupancy_bytes", {{"mean", occupancy}, {"max", peak.value}}},
+        {"occupancy_bytes",
+         {{"mean", occupancy / static_cast<double>(counted)}, {"max", peak.value / counted}}},
         {"block_waste_bytes", {{"mean", ratio(moved.block_waste.value, moved.stores)}}},
         {"block_waste_share", ratio(moved.block_waste.value, moved.blocks.value)},
         {"read_bytes", moved.read.value},

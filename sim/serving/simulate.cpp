@@ -447,6 +447,15 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
              {"wait_for_decode_memory_seconds", seconds_report(transfers.room_ns)},
              {"transfer_seconds", seconds_report(transfers.transfer_ns)}};
   }
+  if (config.cluster.shared) {
+    const Cluster::SharedUse& use = cluster.shared_use();
+    metrics["cluster"]["shared"] = Json{{"tier", to_string(config.cluster.shared->tier)},
+                                        {"read_bytes", use.read.value},
+                                        {"written_bytes", use.written.value},
+                                        {"network_bytes", use.carried.value},
+                                        {"read_seconds", seconds_report(use.read_ns)},
+                                        {"write_seconds", seconds_report(use.write_ns)}};
+  }
   metrics["instances"] = std::move(of_instances);
   return result;
 }

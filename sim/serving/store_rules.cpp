@@ -114,17 +114,26 @@ StoreRules store_rules(const RunConfig& config) {
                    .lease = of_blocks.lease,
                    .lease_newcomers = of_blocks.lease_newcomers,
                    .round = round_of(of_blocks, tier.block_size, rules.bytes_per_token),
+                   .shared = is_shared(config, name),
                    .insertion = of_blocks.insertion,
                    .touch = of_blocks.touch,
                    .whole_need = blocks.whole_need,
                    .one_block_more = blocks.one_block_more};
+    if (pool.shared) {
+      const std::optional<KvSize>& own = config.cluster.shared->capacity;
+      pool.capacity = own ? blocks_of(*own, tier.block_size, rules.bytes_per_token)
+                          : pool.capacity * config.cluster.instances;
+    }
     if (has_entries(pool.unit)) {
       pool.facts = tier_facts(store_facts(config), medium_of(name));
     }
     if (pool.capacity == 0) {
-      problems.add(std::string("/system/tiers/") + name + "/blocks/capacity",
+      const bool of_cluster = pool.shared && config.cluster.shared->capacity;
+      problems.add(of_cluster ? std::string("/cluster/shared/capacity")
+                              : std::string("/system/tiers/") + name + "/blocks/capacity",
                    fmt::format("expected at least one block of {}, got {}",
-                               format_quantity(tier.block_size), format_kv_size(size)));
+                               format_quantity(tier.block_size),
+                               format_kv_size(of_cluster ? *config.cluster.shared->capacity : size)));
     }
     if (!rules.pools.empty()) {
       rules.edges.push_back(
@@ -149,6 +158,12 @@ StoreRules store_rules(const RunConfig& config) {
   });
   problems.throw_if_any();
   return rules;
+}
+
+Bytes shared_capacity(const RunConfig& config) {
+  const StoreRules rules = store_rules(config);
+  const PoolRules& shared = rules.pools.back();
+  return rules.bytes_per_token * shared.block.value * shared.capacity;
 }
 
 }  // namespace kvtier

@@ -16,6 +16,9 @@ namespace kvtier {
 /// room for a block.
 [[nodiscard]] StoreRules store_rules(const RunConfig& config);
 
+/// Bytes of the tier of /cluster/shared.
+[[nodiscard]] Bytes shared_capacity(const RunConfig& config);
+
 /// The medium of a tier with this name.
 [[nodiscard]] Medium medium_of(const std::string& name);
 

@@ -203,7 +203,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   bool set_listener(BlockListener* listener) override {
     for (std::size_t i = 0; i < pools_.size(); ++i) {
-      pools_[i]->set_listener(listener, i);
+      if (!rules_.pools[i].shared) {
+        pools_[i]->set_listener(listener, i);
+      }
     }
     return true;
   }
@@ -436,7 +438,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (offloads_ && found.pool == 1) {
       for_each_piece(*pools_[1], {stream, begin, found.end, End::head}, [&](const Piece& piece) {
         is = is || pools_[1]->is_written(piece.extent) ||
-             (rules_.loads_alone && pools_[1]->is_loaded(piece.extent));
+             (rules_.loads_alone && !rules_.pools[1].shared &&
+              pools_[1]->is_loaded(piece.extent));
       });
     }
     return is;

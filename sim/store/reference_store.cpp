@@ -799,7 +799,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       match.by_pool[where(keys[i], 1)] += to - from;
       const Block* here = pools_[1]->find(keys[i]);
       if (offloads() && here != nullptr) {
-        match.waits = match.waits || here->writes > 0 || (rules_.loads_alone && here->loads > 0);
+        match.waits = match.waits || here->writes > 0 ||
+                      (rules_.loads_alone && !rules_.pools[1].shared && here->loads > 0);
       }
     }
   }

@@ -182,7 +182,8 @@ class Store {
   /// All that a pool holds, block by block in the order of eviction, blocks in use last and sorted:
   /// for tests.
   [[nodiscard]] virtual std::vector<Stretch> contents(std::size_t pool) const = 0;
-  /// Tells of blocks from here on; the listener outlives the store. False: this store does not.
+  /// Tells of blocks of its own pools from here on, not of shared ones; the listener outlives the
+  /// store. False: this store does not.
   virtual bool set_listener(BlockListener*) { return false; }
   /// Throws InvariantError if accounts and contents do not agree.
   virtual void check_invariants() const = 0;

@@ -328,6 +328,84 @@ TEST(Disaggregation, ADecodeInstanceComputesPromptsWhilePrefillInstancesAreBusy)
   EXPECT_EQ(both.cluster.transfers().local, 1);
 }
 
+/// Two instances with 24 blocks of a token in HBM, which share host memory. A prompt token takes
+/// 1 ms, and a token crosses the network in 1 ms.
+RunConfig sharing() {
+  RunConfig config = apart(24);
+  config.cluster.disaggregation.reset();
+  TierConfig dram = tier();
+  dram.inclusive = true;
+  dram.write = WriteMoment::on_create;
+  dram.block_size = Tokens(1);
+  dram.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, 100}};
+  config.system.tiers.dram = dram;
+  config.cluster.shared =
+      SharedTierConfig{.capacity = KvSize{KvSize::Unit::blocks, 100}};
+  return config;
+}
+
+// Instance 0 computes 10 tokens by 10, and writes them by 20. The second turn, of 10 + 1 + 5
+// tokens, is on instance 1, which reads 10 tokens from 110 to 120 and computes 6.
+TEST(SharedTier, AnInstanceFindsWhatAnotherHasWritten) {
+  ClusterRun run(sharing(), {session(0, {turn(10, 1), turn(5, 1, 100)})});
+  EXPECT_EQ(run.request(0, 0).finished, at_ms(10));
+  EXPECT_EQ(run.request(0, 1).arrived, at_ms(110));
+  EXPECT_EQ(run.request(0, 1).found.reused, Tokens(10));
+  EXPECT_EQ(run.request(0, 1).finished, at_ms(126));
+  EXPECT_EQ(run.cluster.shared_use().read, kv(10));
+  EXPECT_EQ(run.cluster.shared_use().written, kv(16));
+  EXPECT_EQ(run.cluster.shared_use().carried, kv(26));
+}
+
+// Of segments each instance has half, which does not cross the network.
+TEST(SharedTier, SegmentsAreReadFromAllInstances) {
+  RunConfig config = sharing();
+  config.cluster.shared->capacity.reset();
+  config.cluster.network->latency = for_ms(2);
+  ClusterRun run(config, {session(0, {turn(10, 1), turn(5, 1, 100)})});
+  EXPECT_EQ(run.request(0, 1).finished, at_ms(110 + 5 + 2 + 6));
+  EXPECT_EQ(run.cluster.shared_use().read, kv(10));
+  EXPECT_EQ(run.cluster.shared_use().carried, kv(5 + 5 + 3));
+}
+
+// Both turns read 10 tokens at a time over the link of the store, which is as fast as one
+// instance's, or twice as fast.
+TEST(SharedTier, AStoreHasALinkOfItsOwn) {
+  const std::vector<SessionSpec> sessions{session(0, {turn(10, 1), turn(5, 1, 190)}),
+                                          session(100, {turn(10, 1), turn(5, 1, 90)}),
+                                          session(150, {turn(1, 1)})};
+  RunConfig config = sharing();
+  ClusterRun slow(config, sessions);
+  EXPECT_EQ(slow.request(0, 1).arrived, at_ms(200));
+  EXPECT_EQ(slow.request(1, 1).arrived, at_ms(200));
+  EXPECT_EQ(slow.request(0, 1).finished, at_ms(200 + 20 + 6));
+  EXPECT_EQ(slow.request(1, 1).finished, at_ms(200 + 20 + 6));
+  config.cluster.shared->rate = BytesPerSecond(2e6);
+  ClusterRun fast(config, sessions);
+  EXPECT_EQ(fast.request(0, 1).finished, at_ms(200 + 10 + 6));
+  EXPECT_EQ(fast.request(1, 1).finished, at_ms(200 + 10 + 6));
+}
+
+// Session 1 begins with 10 tokens of session 0, which are being written from 12 to 24 when it
+// arrives at 13. It waits for the write, reads until 34, and computes 5.
+TEST(SharedTier, ARequestWaitsForTheWriteOfAnotherInstance) {
+  RunConfig config = sharing();
+  SessionSpec first = session(0, {turn(2, 1)});
+  SessionSpec second = session(13, {turn(5, 1)});
+  first.shared_prompt = second.shared_prompt = {.id = 7, .tokens = Tokens(10)};
+  ClusterRun run(config, {first, second});
+  EXPECT_EQ(run.request(0).finished, at_ms(12));
+  EXPECT_EQ(run.request(1).finished, at_ms(39));
+}
+
+TEST(SharedTier, EndsWithAllCopiesMade) {
+  RunConfig config = sharing();
+  config.cluster.network->rate = BytesPerSecond(1e3);
+  ClusterRun run(config, {session(0, {turn(10, 1)})});
+  EXPECT_EQ(run.cluster.shared_use().written, kv(10));
+  EXPECT_EQ(run.cluster.shared_use().write_ns.count(), 1);
+}
+
 /// Whether the line is among the problems of the config.
 bool refuses(const RunConfig& config, const std::string& line) {
   const std::vector<std::string> lines = problems_of(config);
@@ -374,6 +452,38 @@ TEST(ClusterConfig, RefusesKeysThatChangeNothing) {
   EXPECT_TRUE(refuses(config,
                       "/cluster/disaggregation/waiting_tokens: expected \"8192tokens\" with decide "
                       "net_new, got \"1tokens\""));
+}
+
+TEST(ClusterConfig, RefusesASharedTierThatNothingReaches) {
+  EXPECT_EQ(problems_of(sharing()), std::vector<std::string>{});
+  RunConfig config = sharing();
+  config.cluster.network.reset();
+  EXPECT_TRUE(refuses(config,
+                      "/cluster/network: expected a network, over which the shared tier is "
+                      "reached, got \"none\""));
+  config = sharing();
+  config.cluster.shared->tier = SharedTier::ssd;
+  EXPECT_TRUE(refuses(config,
+                      "/cluster/shared/tier: expected the slowest of at least two tiers of the "
+                      "system, whose slowest one is dram, got \"ssd\""));
+  config = sharing();
+  config.system.load.wait = LoadWait::batch;
+  EXPECT_TRUE(refuses(config,
+                      "/cluster/shared: expected a system with /system/blocks, whose unit is "
+                      "block, with batching unified and /system/load/wait request"));
+  config = sharing();
+  config.cluster.shared->capacity.reset();
+  config.cluster.shared->rate = BytesPerSecond(1);
+  EXPECT_TRUE(refuses(config,
+                      "/cluster/shared/rate: expected \"network\": segments are reached over the "
+                      "links of the instances"));
+  config = sharing();
+  config.cluster.lost = {{.instance = 0}};
+  EXPECT_TRUE(refuses(config, "/cluster/lost: with /cluster/shared expected none"));
+  config = sharing();
+  config.cluster.instances = 256;
+  EXPECT_TRUE(refuses(config,
+                      "/cluster/instances: with /cluster/network expected at most 255, got 256"));
 }
 
 TEST(ClusterConfig, RefusesWholeResponsesWithDisaggregation) {
