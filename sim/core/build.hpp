@@ -4,8 +4,8 @@
 
 namespace kvtier {
 
-/// The version of the program, and the commit that it was built from: "unknown" without git, with
-/// "-dirty" if the sources differed from it.
+/// The version of the program, and the commit of its sources: "unknown" without git, with "-dirty"
+/// if a tracked file differed.
 [[nodiscard]] const char* build_version();
 [[nodiscard]] const char* build_commit();
 

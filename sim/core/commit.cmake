@@ -1,5 +1,5 @@
-# Writes the source file OUTPUT with the commit of the sources in SOURCE, if that has changed: "unknown" where they
-# are no git checkout of their own (a tarball), with "-dirty" if a tracked file differs.
+# Writes the commit of the sources in SOURCE to the source file OUTPUT, if it has changed. The commit is "unknown" if
+# SOURCE is not the top of a git checkout (a tarball), and ends in "-dirty" if a tracked file differs.
 cmake_minimum_required(VERSION 3.25)
 set(ENV{GIT_OPTIONAL_LOCKS} 0)
 set(commit unknown)

@@ -177,7 +177,7 @@ class ZstdDecoder final : public ByteSource {
   std::size_t read(std::span<char> target, std::string& damage) override {
     ZSTD_outBuffer out{target.data(), target.size(), 0};
     while (out.pos == 0) {
-      // Output that did not fit before comes first, and without new input.
+      // Output that did not fit in the last call comes first, without new input.
       std::span<const char> source;
       if (!output_held_back_) {
         source = input_.pending();

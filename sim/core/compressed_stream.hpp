@@ -23,12 +23,13 @@ class Encoder;
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  /// Fills the beginning of `target`; 0 at the end, with `damage` set if the data are not whole.
+  /// Fills the beginning of `target` and returns the number of bytes. Returns 0 at the end, with
+  /// `damage` set if the data are truncated or corrupt.
   virtual std::size_t read(std::span<char> target, std::string& damage) = 0;
 };
 
-/// The bytes of a plain, gzip (several members too) or zstd (several frames too) file. Which of
-/// them it is shows in its first bytes; the name does not matter.
+/// The bytes of a plain, gzip (several members too) or zstd (several frames too) file. The first
+/// bytes tell the format; the name does not matter.
 class ByteReader {
  public:
   /// Throws ConfigError if there is no such file or it is a folder, DeviceError if it cannot be
@@ -38,8 +39,8 @@ class ByteReader {
   ByteReader(std::filesystem::path path, std::unique_ptr<ByteSource> source)
       : path_(std::move(path)), source_(std::move(source)) {}
 
-  /// Fills the beginning of `target` (not empty) and returns how many bytes that were; 0 at the end
-  /// of the data and where they are damaged. Throws DeviceError if reading fails.
+  /// Fills the beginning of `target` (not empty) and returns the number of bytes. Returns 0 at the
+  /// end of the data and at damage. Throws DeviceError if reading fails.
   [[nodiscard]] std::size_t read(std::span<char> target);
 
   /// The damage at the end of the data ("the gzip data are truncated"), or empty.
@@ -55,7 +56,7 @@ class ByteReader {
 /// The lines of a plain, gzip or zstd file.
 class LineReader {
  public:
-  /// A line may not be longer, so that a file that is no text cannot take all memory.
+  /// The longest line. The limit keeps a binary file from taking all memory.
   static constexpr std::size_t kLineBytesMax = std::size_t{64} << 20;
 
   /// Throws like ByteReader.
@@ -63,12 +64,12 @@ class LineReader {
   explicit LineReader(ByteReader bytes);
 
   /// Sets `line` to the next line without its end ("\n" or "\r\n") and, in line 1, without a byte
-  /// order mark; it stays valid until the next call. False at the end. Throws ConfigError naming
-  /// file and line where the data are damaged or a line is too long, and false afterwards, or
-  /// DeviceError if reading fails.
+  /// order mark; it stays valid until the next call. False at the end. Throws DeviceError if
+  /// reading fails. Throws ConfigError that names file and line if a line is not UTF-8, is too long
+  /// or is damaged. After the last two, returns false.
   [[nodiscard]] bool next(std::string_view& line);
 
-  /// Number of the line that `next` gave last, from 1.
+  /// Number of the last line that `next` returned, from 1.
   [[nodiscard]] std::int64_t line_number() const { return line_number_; }
   [[nodiscard]] const std::filesystem::path& path() const { return bytes_.path(); }
   /// `file:line: message`, to be thrown.
@@ -77,7 +78,7 @@ class LineReader {
  private:
   ByteReader bytes_;
   std::string buffer_;
-  std::size_t begin_ = 0;    // of the line in work
+  std::size_t begin_ = 0;    // start of the current line
   std::size_t scanned_ = 0;  // no line end before here
   std::size_t end_ = 0;
   std::int64_t line_number_ = 0;
@@ -85,7 +86,7 @@ class LineReader {
 };
 
 /// Writes a file that appears under its name only when complete: gzip if the name ends in ".gz",
-/// zstd if it ends in ".zst", plain otherwise. The bytes depend on what is written alone (gzip's
+/// zstd if it ends in ".zst", plain otherwise. The bytes depend on the written text alone (gzip's
 /// time stamp is zero).
 class CompressedWriter {
  public:
@@ -95,7 +96,7 @@ class CompressedWriter {
 
   /// Throws DeviceError if writing fails.
   void write(std::string_view text);
-  /// Puts the file in place; without it nothing is left behind. Throws DeviceError.
+  /// Puts the file in place. Without this call, no file is left. Throws DeviceError.
   void commit();
 
  private:

@@ -7,11 +7,11 @@
 namespace kvtier {
 namespace {
 
-/// Recursive functions walk through values, and the stack is finite.
+/// The deepest nesting. Recursive functions walk through values, and the stack is finite.
 constexpr std::size_t kDeepestJson = 200;
 
-/// Notes every key that its object has had before, up to the first error of syntax, or to where the
-/// text is nested too deep. Holds no more than the keys of the open objects, and no recursion.
+/// Finds duplicate keys, up to the first error of syntax or too deep nesting. It holds the keys of
+/// the open objects only, and does not recurse.
 class StructureCheck final : public nlohmann::json_sax<Json> {
  public:
   explicit StructureCheck(const std::string& origin) : origin_(origin) {}
@@ -52,7 +52,7 @@ class StructureCheck final : public nlohmann::json_sax<Json> {
     bool list = false;
     std::size_t items = 0;
     std::set<std::string> keys{};
-    std::string at{};  // the key or the index in work
+    std::string at{};  // the current key or index
   };
 
   bool begin_value() {
@@ -100,8 +100,7 @@ Json parse_json_strictly(std::string_view text, const std::string& origin) {
   if (const std::size_t byte = end_of_utf8(text); byte < text.size()) {
     throw ConfigError(fmt::format("{}:{}: expected UTF-8", origin, place_of(byte, text)));
   }
-  // A separate pass, because with a callback the parser goes through a whole list again after each
-  // item.
+  // A separate pass: with a callback, the parser walks a whole list again after each item.
   StructureCheck structure(origin);
   Json::sax_parse(text, &structure);
   std::vector<std::string> problems = structure.take_problems();

@@ -24,13 +24,13 @@
 ///       v.field("bandwidth", c.bandwidth, "Peak rate of one direction.", positive());
 ///     }
 ///
-/// A key that earlier versions had is named by `v.gone("key", "text about its successor")`: a
-/// config that has it is an error with that text.
+/// `v.gone("key", "text about its successor")` names a key of earlier versions. A config with this
+/// key is an error with that text.
 ///
-/// A key that few configs need is named by `v.rare(...)` in place of `v.field(...)`: it is written
-/// only if its value is not the usual one, which is passed behind it.
+/// `v.rare(...)` in place of `v.field(...)` names a key that few configs need. It takes the usual
+/// value after the field, and writes the key only if its value differs.
 ///
-/// Enumerations give their names by `constexpr auto enum_names(E)` returning an array of (name,
+/// An enumeration has a function `constexpr auto enum_names(E)` that returns an array of (name,
 /// value).
 namespace kvtier {
 
@@ -43,14 +43,14 @@ using Json = nlohmann::ordered_json;
 /// from.
 class Problems {
  public:
-  /// Without `name_origins` a problem is its pointer and message alone.
+  /// Without `name_origins`, a problem has its pointer and message only.
   explicit Problems(bool name_origins = true) : name_origins_(name_origins) {}
 
-  /// Values at `pointer` and below come from `origin`, unless a deeper pointer says otherwise.
+  /// Values at `pointer` and below come from `origin`, unless a deeper pointer has its own origin.
   void set_origin(const std::string& pointer, const std::string& origin) {
     origins_[pointer] = origin;
   }
-  /// `origin: pointer: message`.
+  /// Adds `origin: pointer: message`.
   void add(const std::string& pointer, const std::string& message);
   void add_line(const std::string& line) { lines_.push_back(line); }
   [[nodiscard]] bool empty() const { return lines_.empty(); }
@@ -66,7 +66,7 @@ class Problems {
   std::vector<std::string> lines_;
 };
 
-/// JSON text of a value, in which bytes that are no UTF-8 (of paths) are U+FFFD.
+/// JSON text of a value. Bytes that are not UTF-8 (in paths) become U+FFFD.
 [[nodiscard]] std::string json_text(const Json& value, int indent = -1);
 
 /// JSON text of a value, shortened for an error message.
@@ -148,7 +148,7 @@ template <class T>
   }
 }
 
-/// A limit as its quantity is written; zero needs no unit.
+/// Text of a limit as a quantity; zero needs no unit.
 template <class T>
 [[nodiscard]] std::string limit_text(double limit) {
   if (limit == 0) {
@@ -161,8 +161,8 @@ template <class T>
   }
 }
 
-/// Text of the limits for messages: "a size > 0". It has the maximum only if the value exceeds it,
-/// because the maximum is far off for most keys.
+/// Text of the limits for messages: `a size > 0 such as "128GiB"`. It names the maximum only if the
+/// value exceeds it.
 template <class T>
 [[nodiscard]] std::string expected_quantity(const Limits& limits, const std::optional<T>& got) {
   const QuantityFormat& format = quantity_format<T>();
@@ -189,7 +189,7 @@ template <ConfigEnum T>
 
 }  // namespace detail
 
-/// Reads one JSON object; made by read_value for every nested struct.
+/// Reads one JSON object. read_value makes one for each nested struct.
 class ObjectReader {
  public:
   ObjectReader(const Json& object, std::string pointer, Problems& problems)
@@ -204,7 +204,7 @@ class ObjectReader {
     field(key, target, documentation, limits);
   }
 
-  /// Reports `key` if the object has it, with `successor`: the key or feature to use instead.
+  /// Reports `key` if the object has it. `successor` names the key or feature to use instead.
   void gone(const char* key, const char* successor);
 
   /// Reports the unknown keys; called once after the fields.
@@ -218,8 +218,7 @@ class ObjectReader {
   std::vector<std::string> gone_;
 };
 
-/// Reads `json` into `target`; problems go to `problems`, and `target` keeps its default where
-/// there is one.
+/// Reads `json` into `target`. Problems go to `problems`; a value with a problem is not used.
 template <class T>
 void read_value(T& target, const Json& json, const std::string& pointer, Problems& problems,
                 const Limits& limits = {}) {

@@ -20,18 +20,18 @@ class CsvReader {
  public:
   explicit CsvReader(const std::filesystem::path& path);
 
-  /// Index of the column; nullopt if there is none. The case of ASCII letters does not count,
-  /// because exports differ in it. Throws if the name occurs twice.
+  /// Index of the column; nullopt if there is none. Ignores the case of ASCII letters, because
+  /// exports differ in it. Throws if the name occurs twice.
   [[nodiscard]] std::optional<std::size_t> column(std::string_view name) const;
   /// The names of all columns, in their order.
   [[nodiscard]] std::span<const std::string> names() const { return names_; }
   /// Indexes of the columns; throws with all missing names.
   [[nodiscard]] std::vector<std::size_t> columns(std::span<const std::string_view> names) const;
 
-  /// Reads the next row; blank lines are skipped. False at the end. A row that is an error is
-  /// skipped by the next call.
+  /// Reads the next row; blank lines are skipped. False at the end. After an error, the next call
+  /// skips that row.
   bool next();
-  /// Text in the current row; `column` is one of the indexes above.
+  /// Text of a field of the current row; `column` is an index from `column` or `columns`.
   [[nodiscard]] const std::string& text(std::size_t column) const { return fields_[column]; }
   /// A whole number in 0 .. maximum.
   [[nodiscard]] std::int64_t whole_number(std::size_t column, std::int64_t maximum) const;
@@ -43,7 +43,7 @@ class CsvReader {
   [[nodiscard]] ConfigError error(std::string_view message) const { return lines_.error(message); }
 
  private:
-  /// Cuts a line into `fields_`.
+  /// Splits a line into `fields_`.
   void split(std::string_view line);
 
   LineReader lines_;

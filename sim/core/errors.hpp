@@ -7,7 +7,7 @@
 
 namespace kvtier {
 
-/// Bad input. Holds every problem found, one line each; only `main` catches it (exit code 2).
+/// Bad input: every problem found, one line each. The program ends with exit code 2.
 class ConfigError : public std::runtime_error {
  public:
   explicit ConfigError(std::vector<std::string> problems);
@@ -20,7 +20,7 @@ class ConfigError : public std::runtime_error {
   std::vector<std::string> problems_;
 };
 
-/// A device or I/O failure: full disk, unreadable file, missing driver (exit code 3).
+/// A device or I/O failure: full disk, unreadable file, missing driver. The exit code is 3.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

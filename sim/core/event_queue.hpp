@@ -17,7 +17,7 @@ struct TimedEvent {
   std::uint64_t payload = 0;
 };
 
-/// The one order of events: time, then priority, then the sequence in which they were pushed.
+/// The order of events: time, then priority, then the sequence of pushes.
 [[nodiscard]] inline bool earlier(const TimedEvent& a, const TimedEvent& b) {
   if (a.time == b.time) [[unlikely]] {
     return a.order < b.order;
@@ -25,8 +25,8 @@ struct TimedEvent {
   return a.time < b.time;
 }
 
-/// Pending events in a 4-ary heap: fewer levels than a binary heap and neighbours on one cache
-/// line.
+/// Pending events in a 4-ary heap. It has fewer levels than a binary heap, and siblings share cache
+/// lines.
 class EventQueue {
  public:
   /// Events of equal time leave by `priority` (smaller first), then in the order they were pushed.

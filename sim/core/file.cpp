@@ -27,7 +27,8 @@ constexpr std::string_view kTemporary = ".kvtier-tmp-";
 /// Random letters at the end of a temporary name.
 constexpr std::size_t kLetters = 6;
 
-/// Not part of a run. It differs between processes, even in containers where both have the same id.
+/// Random letters that are not part of a run. They differ between processes, also between
+/// containers with equal process ids.
 std::string random_letters() {
   constexpr std::string_view kAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789";
   std::random_device random;
@@ -57,7 +58,7 @@ std::filesystem::path followed(const std::filesystem::path& path) {
   return at;
 }
 
-/// Calls again for as long as a signal interrupts the call.
+/// Repeats a call that a signal interrupts.
 template <class Call>
 auto retry(const Call& call) {
   auto result = call();
@@ -67,8 +68,8 @@ auto retry(const Call& call) {
   return result;
 }
 
-/// Writes all of `text` by calls of `write(data, size, done)`, each of which may write a part.
-/// False if one fails.
+/// Writes all of `text` by calls of `write(data, size, done)`. Each call may write a part. False if
+/// a call fails.
 template <class Write>
 bool write_fully(std::string_view text, const Write& write) {
   std::size_t done = 0;
@@ -86,7 +87,7 @@ bool write_fully(std::string_view text, const Write& write) {
 }  // namespace
 
 std::string read_text_file(const std::filesystem::path& path) {
-  std::error_code ignored;  // what cannot be examined cannot be opened either, which is reported
+  std::error_code ignored;  // fopen reports the error
   if (std::filesystem::is_directory(path, ignored)) {
     throw ConfigError(fmt::format("{}: expected a file, got a folder", path.string()));
   }
@@ -134,7 +135,7 @@ AtomicFile::~AtomicFile() { close(); }
 
 /// Opens a new temporary file, locked and with the target's mode.
 void AtomicFile::create() {
-  constexpr mode_t kNew = 0666;  // less the process's mask
+  constexpr mode_t kNew = 0666;  // minus the process's mask
   constexpr mode_t kPrivate = 0600;
   constexpr mode_t kPermissions = 0777;
   constexpr int kTriesMax = 100;
@@ -153,14 +154,14 @@ void AtomicFile::create() {
       }
       throw_io("cannot write", path_);
     }
-    // Another process may take or remove the file between the two calls. Without locks in the file
-    // system this cannot happen, because no process can tell a leftover.
+    // Another process may lock or remove the file between open and flock. Without file locks it
+    // cannot, because remove_leftovers removes only files that it can lock.
     struct stat made {};
     const bool taken = ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (taken || ::fstat(descriptor_, &made) != 0 || made.st_nlink == 0) {
       continue;
     }
-    // File systems without modes refuse.
+    // File systems without modes fail with EPERM.
     if (replaces && ::fchmod(descriptor_, existing.st_mode & kPermissions) != 0 && errno != EPERM) {
       throw_io("cannot write", path_);
     }
@@ -189,7 +190,7 @@ void AtomicFile::flush() {
 void AtomicFile::change_lines(const std::function<void(std::string&)>& change) {
   flush();
   std::string text;
-  off_t begin = 0;  // of `text` in the file
+  off_t begin = 0;  // position of `text` in the file
   char chunk[1 << 16];
   while (true) {
     const off_t end = begin + static_cast<off_t>(text.size());
@@ -234,7 +235,7 @@ void AtomicFile::commit() {
         fmt::format("{}: cannot rename into place: {}", path_.string(), std::strerror(error)));
   }
   temporary_.clear();
-  close();  // the lock goes with it: no other process may take the file for a leftover before
+  close();  // after the rename: closing drops the lock that protects a temporary file
 }
 
 /// Removes the temporary file, unless it was renamed.
@@ -243,7 +244,7 @@ void AtomicFile::close() {
     if (!temporary_.empty()) {
       ::unlink(temporary_.c_str());
     }
-    ::close(descriptor_);  // fsync told of every error that matters
+    ::close(descriptor_);  // fsync has reported all errors that matter
     descriptor_ = -1;
   }
 }

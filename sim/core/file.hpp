@@ -10,10 +10,10 @@ namespace kvtier {
 /// The whole file as text; throws ConfigError if it is missing, DeviceError if reading fails.
 [[nodiscard]] std::string read_text_file(const std::filesystem::path& path);
 
-/// A file that appears under its name only when complete. It is written under a temporary name of
-/// its own beside its target, `NAME.kvtier-tmp-XXXXXX`, and renamed by `commit`. Without `commit`
-/// nothing is left behind. A link is written through: the file that it leads to is replaced. An
-/// existing file keeps its mode. Throws DeviceError (full disk, no permission).
+/// A file that appears under its name only when complete. It is written as `NAME.kvtier-tmp-XXXXXX`
+/// beside its target, and `commit` renames it. Without `commit` no file is left. If `path` is a
+/// symbolic link, its target is replaced. An existing file keeps its mode. Throws DeviceError (full
+/// disk, no permission).
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -22,8 +22,8 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(std::string_view text);
-  /// Overwrites lines that were written: `change` gets each without its end, in order, and may
-  /// change characters but not their number.
+  /// Rewrites the lines written so far, in order. `change` gets each line without its end, and must
+  /// keep its length.
   void change_lines(const std::function<void(std::string&)>& change);
   void commit();
 
@@ -36,9 +36,9 @@ class AtomicFile {
   /// The target of the links of `path_`.
   std::filesystem::path target_;
   std::filesystem::path temporary_;
-  /// Not yet given to the system.
+  /// Text not yet written to the file.
   std::string buffer_;
-  /// Locked (flock) as long as it is open, so that no other process takes the file for a leftover.
+  /// Locked (flock) while it is open, so that no other process removes the file as a leftover.
   int descriptor_ = -1;
 };
 
@@ -49,7 +49,7 @@ void remove_leftovers(const std::filesystem::path& target);
 /// Writes `text` through AtomicFile, or to standard output if `path` is "-".
 void write_text_output(const std::string& path, std::string_view text);
 
-/// Text reaches standard output when it is flushed. Both functions throw DeviceError.
+/// Standard output is buffered until it is flushed. Both functions throw DeviceError.
 void write_standard_output(std::string_view text);
 void flush_standard_output();
 

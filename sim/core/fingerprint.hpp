@@ -7,12 +7,13 @@
 
 namespace kvtier {
 
-/// FNV-1a of texts and files in order: tells inputs and results apart, no more.
+/// FNV-1a hash of texts and files in order. It tells inputs and results apart; it is not
+/// cryptographic.
 class Fingerprint {
  public:
   void add(std::string_view text);
-  /// Adds the content of a file, or the names and contents of a folder. For a pipe, which can be
-  /// read only once, or an unreadable file it adds this fact.
+  /// Adds the content of a file, or the names and contents of a folder. Adds "no file" for a pipe,
+  /// which can be read only once, and for an unreadable file.
   void add_file(const std::filesystem::path& path);
   /// 16 hexadecimal digits.
   [[nodiscard]] std::string text() const;

@@ -52,7 +52,7 @@ std::int64_t Histogram::middle_of(std::size_t bucket) {
 std::int64_t Histogram::quantile(double q) const {
   KVTIER_ASSERT(count_ > 0, "a quantile of an empty histogram");
   KVTIER_ASSERT(q >= 0 && q <= 1, "a quantile is between 0 and 1");
-  // A product such as 0.07 * 100 lies just above the whole number that it means.
+  // Rounding: 0.07 * 100 is slightly above 7.
   const double rank = std::ceil(q * static_cast<double>(count_) * (1 - 1e-12));
   if (rank <= 1) {
     return minimum_;

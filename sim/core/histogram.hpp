@@ -15,10 +15,10 @@ __extension__ typedef __int128 Int128;
 
 /// A distribution of non-negative whole values (nanoseconds, tokens) in bounded memory.
 ///
-/// Log-linear buckets: values below 256 are exact, above that each power of two is cut into 128
-/// equal parts, so a quantile is off by at most 1/256 = 0.39 % of its value. Count, sum, mean,
-/// minimum and maximum are exact. At most 7,296 buckets exist, and only those up to the largest
-/// value are held.
+/// Log-linear buckets: values below 256 are exact. Above, each power of two has 128 equal buckets,
+/// so a quantile is off by at most 1/256 = 0.39 % of its value. Count, sum, mean, minimum and
+/// maximum are exact. There are at most 7,296 buckets; only those up to the largest value take
+/// memory.
 class Histogram {
  public:
   /// Adds `value` >= 0.
@@ -31,12 +31,12 @@ class Histogram {
     sum_ += static_cast<std::uint64_t>(value);
   }
 
-  /// Adds all that `other` holds; the result is that of adding its values one by one.
+  /// Adds all values of `other`, as if they were added one by one.
   void merge(const Histogram& other);
 
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] Int128 sum() const { return sum_; }
-  /// These four need at least one value.
+  /// The mean, minimum, maximum and quantiles need at least one value.
   [[nodiscard]] double mean() const;
   [[nodiscard]] std::int64_t minimum() const;
   [[nodiscard]] std::int64_t maximum() const;
@@ -44,7 +44,7 @@ class Histogram {
   /// values does not exceed, within the buckets' error. quantile(0) is the minimum, quantile(1) the
   /// maximum, both exact.
   [[nodiscard]] std::int64_t quantile(double q) const;
-  /// Values that are in the bucket of `value` or below it.
+  /// Number of values in the bucket of `value` or below it.
   [[nodiscard]] std::int64_t count_up_to(std::int64_t value) const;
 
  private:
@@ -56,14 +56,14 @@ class Histogram {
     const int shift = static_cast<int>(std::bit_width(bits | kParts)) - (kPartBits + 1);
     return static_cast<std::size_t>(shift) * kParts + static_cast<std::size_t>(bits >> shift);
   }
-  /// Makes room for a value beyond those held so far.
+  /// Extends the buckets, minimum and maximum to `value`.
   void widen(std::int64_t value);
   /// The value in the middle of a bucket.
   [[nodiscard]] static std::int64_t middle_of(std::size_t bucket);
 
   friend class HistogramCounts;
 
-  /// Up to the maximum's bucket.
+  /// Counts of the buckets up to that of the maximum.
   std::vector<std::int64_t> counts_;
   std::int64_t count_ = 0;
   Int128 sum_ = 0;

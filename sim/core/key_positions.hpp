@@ -2,12 +2,12 @@
 
 namespace kvtier {
 
-/// When keys get their positions (AttentionStore, section 3.4.2).
+/// When attention keys get their positional encoding (AttentionStore, section 3.4.2).
 enum class KeyPositions {
-  /// In attention, from their place in the context; stored keys have none, and stay valid when the
-  /// context in front of them is truncated.
+  /// In attention. Stored keys have no positions, so they stay valid when the context before them
+  /// is truncated.
   decoupled,
-  /// Before they are stored; truncation invalidates what is stored.
+  /// Before they are stored. Truncation invalidates stored keys.
   embedded,
 };
 

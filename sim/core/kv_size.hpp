@@ -9,8 +9,8 @@
 
 namespace kvtier {
 
-/// A size of stored KV: in bytes, or, where no model says how many bytes a token has, in tokens or
-/// in blocks. Written "64GiB", "5Mitokens", "1000blocks".
+/// A size of stored KV in bytes, tokens or blocks. Bytes need a model, which gives the bytes of a
+/// token. Written "64GiB", "5Mitokens", "1000blocks".
 struct KvSize {
   enum class Unit : std::uint8_t { bytes, tokens, blocks };
   Unit unit = Unit::bytes;
@@ -19,15 +19,15 @@ struct KvSize {
   friend bool operator==(const KvSize&, const KvSize&) = default;
 };
 
-/// nullopt for other texts, and sizes that are not whole.
+/// The size that `text` writes. nullopt for other texts and for sizes that are not whole.
 [[nodiscard]] std::optional<KvSize> parse_kv_size(std::string_view text);
 /// Text that parse_kv_size turns back into `size`.
 [[nodiscard]] std::string format_kv_size(const KvSize& size);
-/// Whole blocks of so many tokens that fit; a token has `bytes_per_token` bytes, which is 0 where
-/// none is known, and `size` then not in bytes.
+/// Number of whole blocks of `block` tokens that fit in `size`. If `bytes_per_token` is 0
+/// (unknown), `size` must not be in bytes.
 [[nodiscard]] std::int64_t blocks_of(const KvSize& size, Tokens block, Bytes bytes_per_token);
 
-// A value of a config; more than 0.
+// Config value; more than 0.
 void read_config(KvSize& size, const Json& json, const std::string& pointer, Problems& problems);
 [[nodiscard]] Json write_config(const KvSize& size);
 [[nodiscard]] Json config_schema(const KvSize& size);

@@ -10,7 +10,7 @@
 namespace kvtier {
 namespace {
 
-/// A unit and how many of the quantity's own units it is.
+/// A unit, and its size in the quantity's own unit.
 struct Unit {
   std::string_view name;
   double factor;
@@ -93,14 +93,14 @@ std::optional<std::int64_t> parse_whole(std::string_view text, std::span<const U
   if (std::abs(value) > kLargest) {
     return std::nullopt;
   }
-  // A double does not hold every whole number beyond 2^53.
+  // Whole numbers are parsed apart: a double is not exact beyond 2^53.
   std::int64_t digits = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), digits);
   if (error == std::errc() && end == parts->number_end) {
     return digits * static_cast<std::int64_t>(parts->factor);
   }
-  // A decimal fraction of a unit ("0.1s") is rarely exact in binary: accept what is whole within
-  // rounding.
+  // A decimal fraction of a unit ("0.1s") is rarely exact in binary, so the value may be whole
+  // within rounding.
   const double whole = std::round(value);
   if (std::abs(value - whole) > 1e-6 * std::max(1.0, std::abs(value) * 1e-9)) {
     return std::nullopt;
@@ -127,8 +127,8 @@ std::optional<double> parse_real(std::string_view text, std::span<const Unit> un
 }
 
 std::string format_real(double value, std::span<const Unit> units) {
-  // Many units write the value exactly, but 26 GB/s is 24.21438694000244 GiB/s: the shortest text
-  // is the natural one.
+  // Several units may write the value exactly. The shortest text is the natural one: 26 GB/s, not
+  // 24.21438694000244 GiB/s.
   std::string shortest;
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
     const double number = value / unit->factor;
@@ -150,7 +150,7 @@ std::string format_real(double value, std::span<const Unit> units) {
   return fmt::format("{}{}", value / units.front().factor, units.front().name);
 }
 
-/// By the hour, or "PRICE over YEARS".
+/// Parses a price by the hour, or "PRICE over YEARS".
 template <class P>
 std::optional<P> parse_price(std::string_view text, const PriceUnits& units) {
   const std::size_t over = text.find(kOver);
@@ -180,7 +180,7 @@ std::string format_price(P price, const PriceUnits& units) {
 
 }  // namespace
 
-/// PARSED is an optional Q made of `text`, WRITTEN the text of `quantity`.
+/// PARSED is an optional Q parsed from `text`; WRITTEN is the text of `quantity`.
 #define KVTIER_DEFINE_QUANTITY(Q, PARSED, WRITTEN, NOUN, EXAMPLE, PATTERN) \
   template <>                                                              \
   const QuantityFormat& quantity_format<Q>() {                             \

@@ -6,11 +6,11 @@
 
 #include "sim/core/units.hpp"
 
-/// Quantities as text, the way configs write them: "128GiB", "26GB/s", "360ms", "4096tokens".
+/// Quantities as text, as in configs: "128GiB", "26GB/s", "360ms", "4096tokens".
 namespace kvtier {
 
-/// How one quantity type is written. `example` goes into error messages, `pattern` into the JSON
-/// Schema.
+/// The text format of one quantity type. `example` goes into error messages, `pattern` into the
+/// JSON Schema.
 struct QuantityFormat {
   const char* noun;
   const char* example;
@@ -20,14 +20,13 @@ struct QuantityFormat {
 template <class Q>
 [[nodiscard]] const QuantityFormat& quantity_format();
 
-/// The quantity that `text` writes, or nullopt for a missing, unknown or wrong-dimension unit, a
-/// number that is not finite, or one that is not whole in the quantity's own unit (bytes, tokens,
-/// nanoseconds).
+/// The quantity that `text` writes. nullopt for a missing, unknown or wrong unit, and for a number
+/// that is not finite. Bytes, tokens and nanoseconds must be whole.
 template <class Q>
 [[nodiscard]] std::optional<Q> parse_quantity(std::string_view text);
 
-/// Text that parse_quantity turns back into exactly `quantity`: whole numbers in the largest unit
-/// that divides them, real ones in the unit that makes the text shortest.
+/// Text that parse_quantity turns back into exactly `quantity`. Whole quantities take the largest
+/// unit that divides them, real ones the unit with the shortest text.
 template <class Q>
 [[nodiscard]] std::string format_quantity(Q quantity);
 

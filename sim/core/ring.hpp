@@ -7,8 +7,8 @@
 
 namespace kvtier {
 
-/// A first-in, first-out queue of small values in one array that grows by doubling: a handful of
-/// instructions per operation, where std::deque walks its blocks.
+/// A first-in, first-out queue of small values in one array that grows by doubling. It takes fewer
+/// instructions per operation than std::deque, which has blocks.
 template <class T>
 class Ring {
  public:
@@ -57,7 +57,7 @@ class Ring {
 
   std::vector<T> values_ = std::vector<T>(16);
   std::size_t mask_ = 15;
-  /// Counts of all values popped and pushed; modulo the array's size, places in it.
+  /// Counts of popped and pushed values. Modulo the array's size they are indexes.
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
 };

@@ -12,8 +12,8 @@
 
 namespace kvtier {
 
-/// The i-th number of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed: 64 random
-/// bits by their place, where a stream is too slow.
+/// The i-th number of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) with this seed. It gives 64
+/// random bits by index, for callers to which a stream is too slow.
 [[nodiscard]] constexpr std::uint64_t random_bits_at(std::uint64_t seed, std::uint64_t i) {
   std::uint64_t x = seed + (i + 1) * 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -25,9 +25,9 @@ namespace kvtier {
 /// platform.
 [[nodiscard]] std::uint64_t stream_seed(std::uint64_t master_seed, std::string_view name);
 
-/// One component's own random numbers. A component that starts to draw more never shifts another's
-/// draws, because each has its own named stream. Boost's distributions are used because the
-/// standard library's differ between toolchains.
+/// The random numbers of one component. Each component has its own named stream, so a new draw of
+/// one never shifts the draws of another. Boost's distributions are used, because the standard
+/// library's differ between toolchains.
 class RandomStream {
  public:
   RandomStream(std::uint64_t master_seed, std::string_view name)

@@ -9,7 +9,7 @@
 
 namespace kvtier {
 
-/// Dense number of a stream. A closed stream's number is used again.
+/// Dense number of a stream. The number of a closed stream is reused.
 struct StreamId {
   std::uint32_t value = UINT32_MAX;
 
@@ -18,7 +18,7 @@ struct StreamId {
 };
 inline constexpr StreamId kNoStream{};
 
-/// The first tokens of a stream: the context of a request, or what a store holds of it.
+/// The first tokens of a stream: the context of a request, or the part of it that a store holds.
 struct Context {
   StreamId stream;
   Tokens tokens;
@@ -34,12 +34,12 @@ struct Stretch {
 };
 
 /// The forest of streams. A stream is a sequence of tokens with an identity. It may fork from a
-/// parent at a token: the tokens before that are the parent's. A session is a stream that grows, a
-/// system prompt is one from which sessions fork, and each unary chain of the trie of block hashes
-/// is one. Streams have no length: a context says how many tokens it has.
+/// parent at a token: the tokens before the fork are the parent's. A session is a stream that
+/// grows. A system prompt is a stream from which sessions fork. Each unary chain of the trie of
+/// block hashes is a stream. Streams have no length: a context says how many tokens it has.
 class Streams {
  public:
-  /// A stream whose first `fork` tokens are the parent's. Without a parent, `fork` is 0.
+  /// Opens a stream whose first `fork` tokens are the parent's. Without a parent, `fork` is 0.
   StreamId open(StreamId parent = kNoStream, Tokens fork = Tokens(0)) {
     KVTIER_ASSERT(
         parent.valid() ? is_open(parent) && fork.value >= first_of(parent) : fork.value == 0,
@@ -57,7 +57,7 @@ class Streams {
     }
     return id;
   }
-  /// No request will name the stream again, and no store holds KV of it. It has no children.
+  /// Closes a stream without children. No request will name it again, and no store holds KV of it.
   void close(StreamId id) {
     Stream& stream = streams_[id.value];
     KVTIER_ASSERT(stream.open && stream.children == 0, "a stream with children stays");
@@ -71,20 +71,20 @@ class Streams {
   [[nodiscard]] bool is_open(StreamId id) const {
     return id.value < streams_.size() && streams_[id.value].open;
   }
-  /// How many streams had been opened with this one: no other stream has this number.
+  /// Number of streams opened up to this one, which no other stream has.
   [[nodiscard]] std::uint32_t birth(StreamId id) const { return streams_[id.value].birth; }
   [[nodiscard]] StreamId parent(StreamId id) const { return streams_[id.value].parent; }
   /// Position of the stream's first own token.
   [[nodiscard]] std::int64_t first_of(StreamId id) const { return streams_[id.value].fork; }
-  /// The stream that another may fork from at this token: this one, or an ancestor that it leaves
-  /// only later.
+  /// The stream from which another may fork at this token: this stream, or the ancestor that has
+  /// the token.
   [[nodiscard]] StreamId stream_at(StreamId id, Tokens at) const {
     while (first_of(id) > at.value) {
       id = parent(id);
     }
     return id;
   }
-  /// The tokens that two contexts have in common, from their start on.
+  /// The common prefix of two contexts.
   [[nodiscard]] Tokens common(Context a, Context b) const {
     while (a.stream != b.stream) {
       Context& later = first_of(a.stream) >= first_of(b.stream) ? a : b;

@@ -16,7 +16,7 @@ struct Character {
   std::size_t bytes = 0;
 };
 
-/// The character that `text` (not empty) begins with, of 0 bytes if that is no UTF-8: RFC 3629 has
+/// The first character of `text` (not empty); its size is 0 bytes if it is not UTF-8. RFC 3629 has
 /// no overlong forms, no surrogates and nothing above U+10FFFF.
 Character first_character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -59,7 +59,7 @@ std::string shown(std::string_view text, bool one_line) {
   while (!text.empty()) {
     const Character character = first_character(text);
     const char32_t code = character.code;
-    // Control characters of ASCII, DEL, and the second set (C1), which terminals obey, too.
+    // ASCII control characters, DEL and C1 control characters, because terminals obey all of them.
     const bool is_control = code < 0x20 || (code >= 0x7F && code < 0xA0);
     const bool stays = code == '\t' || (code == '\n' && !one_line);
     if (character.bytes == 0) {
@@ -81,7 +81,7 @@ std::string shown(std::string_view text, bool one_line) {
 std::size_t end_of_utf8(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
-    // Most text is ASCII, and traces are long.
+    // Fast path: most text is ASCII, and traces are long.
     constexpr std::uint64_t kHighBits = 0x8080808080808080U;
     std::uint64_t eight = 0;
     if (text.size() - at >= sizeof eight) {

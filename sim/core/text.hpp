@@ -7,20 +7,20 @@
 
 namespace kvtier {
 
-/// The number of bytes of `text` before the first that is not UTF-8.
+/// The number of bytes before the first byte that is not UTF-8.
 [[nodiscard]] std::size_t end_of_utf8(std::string_view text);
 [[nodiscard]] inline bool is_utf8(std::string_view text) {
   return end_of_utf8(text) == text.size();
 }
 
-/// `text` as it may be shown on a terminal: control characters become `\u001b` and the like, line
-/// ends and tabs stay, and bytes that are no UTF-8 become U+FFFD.
+/// `text` made safe for a terminal. Control characters become escapes such as `\u001b`, line ends
+/// and tabs stay, and bytes that are not UTF-8 become U+FFFD.
 [[nodiscard]] std::string printable(std::string_view text);
 
 /// The same for one line: line ends become `\n`.
 [[nodiscard]] std::string printable_line(std::string_view text);
 
-/// The finite number that the whole text is, in any locale: no space, no sign `+`.
+/// The finite number that the whole text writes, in any locale; no spaces, no sign `+`.
 [[nodiscard]] std::optional<double> parse_number(std::string_view text);
 
 }  // namespace kvtier

@@ -11,8 +11,8 @@ namespace kvtier {
 
 namespace detail {
 
-/// Throws ConfigError: the run needs more time than 64 bits hold, of nanoseconds or of a decode's
-/// finer ticks.
+/// Throws ConfigError: a time of the run exceeds 64 bits, in nanoseconds or in a decode's finer
+/// ticks.
 [[noreturn]] void simulated_time_overflows();
 
 [[nodiscard]] constexpr std::int64_t time_sum(std::int64_t a, std::int64_t b) {
@@ -33,7 +33,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// A whole number of something; `Tag` says of what.
+/// A whole number of items; `Tag` names the item.
 template <class Tag>
 struct Count {
   std::int64_t value = 0;
@@ -61,7 +61,7 @@ struct Count {
   }
 };
 
-/// A real amount of something.
+/// A real amount; `Tag` names the quantity.
 template <class Tag>
 struct Real {
   double value = 0;
@@ -85,14 +85,14 @@ using BytesPerSecond = Real<struct BytesPerSecondTag>;
 using FlopsPerSecond = Real<struct FlopsPerSecondTag>;
 using PerSecond = Real<struct PerSecondTag>;
 
-/// A price by the hour: rented, or bought and written off evenly over its years of service.
+/// A price by the hour, of hardware that is rented or written off evenly over its years of service.
 template <class Tag>
 struct Price {
   static constexpr double kHoursPerYear = 8766;  // 365.25 days
 
   /// Dollars per hour.
   double value = 0;
-  /// The price paid and the years of service; both 0 if it is rented.
+  /// The purchase price and the years of service; both are 0 if rented.
   double bought = 0;
   double years = 0;
 
@@ -162,7 +162,7 @@ struct SimTime {
 
 inline constexpr SimTime kNever{INT64_MAX};
 
-/// Rounds up to a whole nanosecond, so that work is never finished before it could be.
+/// Rounds up to a whole nanosecond, so that no work ends early.
 [[nodiscard]] inline SimDuration ceil_ns(double ns) {
   constexpr double kLongest = 9.2e18;
   if (!(ns >= 0 && ns <= kLongest)) [[unlikely]] {
@@ -177,7 +177,7 @@ inline constexpr SimTime kNever{INT64_MAX};
   return ceil_ns(seconds * 1e9);
 }
 
-/// How long `bytes` take at a constant rate, rounded up.
+/// Duration of a transfer of `bytes` at a constant rate, rounded up.
 [[nodiscard]] SimDuration transfer_duration(Bytes bytes, BytesPerSecond rate);
 
 namespace literals {
