@@ -18,22 +18,22 @@ using MediaMask = std::uint8_t;
   return static_cast<MediaMask>(1U << static_cast<unsigned>(medium));
 }
 
-/// Which instances of a group hold which blocks: one index for all of them. A block has its holders
-/// in the order of their numbers.
+/// Index of the blocks that the instances of a group hold. The holders of a block are in the order
+/// of their numbers.
 ///
-/// Adding, removing and looking up a block is O(1), plus O(log h) to find an instance among h
-/// holders and O(h) to move those behind it. walk() is O(1) per block up to the last one that any
-/// instance still continues, plus O(h) for its holders. Memory: 24 bytes per slot of a table that
-/// is at most three quarters full, and 8 bytes per holder of a block with several.
+/// Adding, removing and looking up a block is O(1). Finding an instance among h holders adds O(log
+/// h), and inserting or erasing it O(h). walk() is O(1 + h) per block, up to the last block that
+/// any instance continues. Memory: 24 bytes per slot of a table that is at most three quarters
+/// full, and 8 bytes per holder of a block with several.
 class BlockIndex {
  public:
-  /// The last number stands for the pool that all instances share.
+  /// The largest group. This number itself stands for the pool that all instances share.
   static constexpr std::int64_t kInstancesMax = UINT16_MAX;
 
   struct Holder {
     std::uint16_t instance = 0;
     MediaMask media = 0;
-    /// The user's own.
+    /// Belongs to the user of the index.
     std::uint32_t tag = 0;
   };
 
@@ -44,9 +44,9 @@ class BlockIndex {
     return number == UINT16_MAX ? kNoInstance : InstanceId{number};
   }
 
-  /// Blocks that anything holds.
+  /// Number of blocks with a holder.
   [[nodiscard]] std::size_t blocks() const { return used_; }
-  /// Pairs of a block and an instance.
+  /// Number of pairs of a block and an instance.
   [[nodiscard]] std::size_t pairs() const { return pairs_; }
 
   [[nodiscard]] std::span<const Holder> holders(BlockHash block) const {
@@ -64,7 +64,7 @@ class BlockIndex {
     return found != all.end() && found->instance == number_of(instance) ? &*found : nullptr;
   }
 
-  /// The pair's holder, which is new and without media if it was not there.
+  /// The pair's holder. A new holder has no media.
   Holder& add(BlockHash block, InstanceId instance) {
     if ((used_ + 1) * 4 > slots_.size() * 3) [[unlikely]] {
       rehash();
@@ -91,7 +91,7 @@ class BlockIndex {
     return *several.insert(several.begin() + offset, added);
   }
 
-  /// Whether the pair was there.
+  /// Removes the pair. Returns whether it was there.
   bool erase(BlockHash block, InstanceId instance) {
     const std::size_t at = find_slot(block);
     Slot& slot = slots_[at];
@@ -118,7 +118,7 @@ class BlockIndex {
     return true;
   }
 
-  /// Takes everything from the instance. O(slots): it is lost seldom.
+  /// Removes all blocks of a lost instance. O(slots).
   void erase_all(InstanceId instance) {
     std::vector<BlockHash> held;
     for (const Slot& slot : slots_) {
@@ -133,10 +133,10 @@ class BlockIndex {
     }
   }
 
-  /// Follows the blocks from the first on, once for all instances. `step(state, holder)` is called
-  /// for each instance and block in turn, with null if the instance does not hold the block, and
-  /// says whether to go on; `end(instance, state)` is called once for each instance that holds the
-  /// first block. The pool is kNoInstance.
+  /// Follows the blocks from the first on, for all instances that hold the first block. Calls
+  /// `step(state, holder)` for each block and instance, with null if the instance does not hold the
+  /// block. The instance goes on while `step` returns true. Then calls `end(instance, state)`, once
+  /// for each instance. The pool is kNoInstance.
   template <class State, class Step, class End>
   void walk(std::span<const BlockHash> blocks, const Step& step, const End& end) const {
     std::vector<std::pair<std::uint16_t, State>> active;
@@ -148,7 +148,7 @@ class BlockIndex {
     }
     for (std::size_t i = 0; i < blocks.size() && !active.empty(); ++i) {
       const std::span<const Holder> all = holders(blocks[i]);
-      // A few are looked up among many holders, and otherwise both are read in their order.
+      // Few instances are looked up among many holders. Otherwise both lists are merged.
       const bool few = active.size() * 8 < all.size();
       auto place = all.begin();
       std::size_t kept = 0;
@@ -174,8 +174,8 @@ class BlockIndex {
     }
   }
 
-  /// Calls visit(instance, blocks) for each instance that holds the first of the blocks: so many
-  /// from there on it holds, in any medium.
+  /// Calls visit(instance, count) for each instance that holds the first block; `count` blocks from
+  /// the first on are there in any medium.
   template <class Visit>
   void match(std::span<const BlockHash> blocks, const Visit& visit) const {
     walk<std::int64_t>(
@@ -230,11 +230,11 @@ class BlockIndex {
     free_.pop_back();
     several_[slot.several].push_back(slot.only);
   }
-  /// Closes the gap, so that no search ends before its block.
+  /// Frees a slot and closes the gap, so that no search stops at the gap.
   void erase_slot(std::size_t gap) {
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t at = (gap + 1) & mask; slots_[at].taken; at = (at + 1) & mask) {
-      // A block may move back to the gap unless its home lies behind it.
+      // A block may move back to the gap unless its home is behind the gap.
       if (((at - home(slots_[at].block)) & mask) >= ((at - gap) & mask)) {
         slots_[gap] = slots_[at];
         gap = at;

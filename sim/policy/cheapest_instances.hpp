@@ -6,7 +6,7 @@
 
 namespace kvtier {
 
-/// The cheapest of the instances that are offered, all that are equal. O(1) per offer.
+/// Collects the offered instances with the lowest cost. O(1) per offer.
 template <class Cost>
 class CheapestInstances {
  public:
@@ -20,7 +20,7 @@ class CheapestInstances {
     }
   }
   [[nodiscard]] const std::vector<InstanceId>& all() const { return instances_; }
-  /// One of them; draws a random number only if there are several.
+  /// Any of the cheapest; draws a random number only if there are several.
   [[nodiscard]] InstanceId any(RandomSource& random) const {
     const auto count = static_cast<std::int64_t>(instances_.size());
     return instances_[count == 1 ? 0 : static_cast<std::size_t>(random.index(count))];
@@ -31,7 +31,7 @@ class CheapestInstances {
   Cost cost_{};
 };
 
-/// The candidate with the smallest cost, equal ones at random. O(candidates).
+/// The candidate with the lowest cost, ties at random. O(candidates).
 template <class CostOf>
 [[nodiscard]] InstanceId cheapest(const RoutingView& view, const CostOf& cost_of) {
   CheapestInstances<decltype(cost_of(view.candidates.front()))> found;

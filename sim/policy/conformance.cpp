@@ -45,7 +45,7 @@ TrialTier six_entries(const Kind& kind, const PolicyParameters& parameters) {
   tier.set_queue_first(QueuePosition{7});
   tier.begin_move(EntryId{0});
   tier.begin_move(EntryId{3});
-  // A choice may move what the policy keeps of the queue's head.
+  // A choice may change the policy's state of the queue's head.
   tier.choose_in_vain();
   return tier;
 }
@@ -57,7 +57,7 @@ void require_leaving(TrialTier& tier, const Entries& expected) {
           fmt::join(expected, " "), fmt::join(left, " "));
 }
 
-/// Expects check_invariants to refuse what is not so.
+/// Expects check_invariants to reject a false view.
 void require_refusal(const TrialTier& tier, const FalseView& falsehood, const std::string& what) {
   try {
     tier.check_against(falsehood);
@@ -80,8 +80,8 @@ void sets_are_offered_and_worth_the_room(const Kind& kind, const PolicyParameter
           return;
         }
         ++refusals;
-        // Nothing leaves if there is too little, or if some of it would leave for a newcomer that
-        // runs after it. Without knowledge of the queue, or for a save, that is no reason.
+        // A policy may refuse if too few bytes are offered. With look-ahead knowledge it also
+        // spares entries that run before the newcomer of a prefetch or demotion.
         const bool may_refuse = tier.sees_queue() && (selection.demand == Demand::prefetch ||
                                                       selection.demand == Demand::demotion);
         Bytes available;

@@ -10,17 +10,17 @@
 #include "sim/policy/policy.hpp"
 #include "sim/policy/routing.hpp"
 
-/// The duties of every policy: a declaration in full, and answers on which the tier of an eviction
-/// policy and the cluster of a routing policy can rely.
+/// Checks of the duties of every policy: a full declaration, and answers on which a tier or a
+/// cluster can rely.
 namespace kvtier {
 
-/// A duty that a policy breaks.
+/// Thrown by a check if a policy breaks a duty.
 class ConformanceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Parameters to look at a policy with.
+/// Parameters for one run of the checks.
 struct ConformanceCase {
   std::string label;
   PolicyParameters parameters;
@@ -31,28 +31,28 @@ struct ConformanceCase {
 
 template <class Interface>
 struct ConformanceCheck {
-  /// The duty, as a test's name.
+  /// The duty, written as a test name.
   const char* name;
-  /// Throws ConformanceError, InvariantError where a check of the policy's own fails, and what the
-  /// policy throws.
+  /// Throws ConformanceError. Also passes on InvariantError of the policy's own checks, and other
+  /// exceptions of the policy.
   void (*run)(const PolicyKind<Interface>& kind, const PolicyParameters& parameters);
 };
 [[nodiscard]] std::span<const ConformanceCheck<EvictionPolicy>> eviction_checks();
 [[nodiscard]] std::span<const ConformanceCheck<RoutingPolicy>> routing_checks();
 
-/// The type of an exception and what it says, such as "std::out_of_range: vector::at".
+/// Type and message of an exception, such as "std::out_of_range: vector::at".
 [[nodiscard]] std::string exception_name(const std::exception& error);
 /// Text of an exception that a policy threw; may rethrow it.
 using ExceptionName = std::function<std::string(const std::exception&)>;
 
-/// Every check in every case: a line for each that fails or in which the policy throws, none of a
-/// policy that conforms. What is no std::exception is thrown on.
+/// Runs every check in every case. Returns a line for each failure or exception, and none if the
+/// policy conforms. Exceptions outside std::exception pass through.
 [[nodiscard]] std::vector<std::string> eviction_problems(
     const PolicyKind<EvictionPolicy>& kind, const ExceptionName& name_exception = exception_name);
 [[nodiscard]] std::vector<std::string> routing_problems(
     const PolicyKind<RoutingPolicy>& kind, const ExceptionName& name_exception = exception_name);
 
-/// A name of small letters, digits and underscores, beginning with a letter: as in configs.
+/// Whether a name has only small letters, digits and underscores, and begins with a letter.
 [[nodiscard]] bool is_policy_name(const std::string& name);
 
 namespace detail {
@@ -84,7 +84,7 @@ template <class Interface>
     const std::vector<PolicyParameter>& parameters);
 }  // namespace detail
 
-/// A line for everything that the declaration lacks, none if it is in full.
+/// A line for each part that the declaration lacks; none if it is complete.
 template <class Interface>
 [[nodiscard]] std::vector<std::string> declaration_problems(const PolicyKind<Interface>& kind) {
   std::vector<std::string> problems =

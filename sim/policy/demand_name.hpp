@@ -4,7 +4,7 @@
 
 namespace kvtier {
 
-/// As decisions are written and policies in other languages are told.
+/// The name in decision logs and for policies in other languages.
 [[nodiscard]] constexpr const char* to_string(Demand demand) {
   switch (demand) {
     case Demand::save:

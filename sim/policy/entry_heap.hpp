@@ -11,8 +11,8 @@
 
 namespace kvtier {
 
-/// Entries by key, smallest on top, each in the heap at most once and removable from the middle:
-/// O(log n). Equal keys leave in order of entry number.
+/// A heap of entries by key, the smallest on top. An entry is in it at most once, and can be
+/// removed from the middle: O(log n). Equal keys are ordered by entry number.
 template <class Key>
 class KeyedEntryHeap {
  public:
@@ -53,7 +53,7 @@ class KeyedEntryHeap {
 
  private:
   static constexpr std::uint32_t kAbsent = UINT32_MAX;
-  /// A new entry often belongs at the top: few levels make that cheap.
+  /// Few levels, because a new entry often rises to the top.
   static constexpr std::size_t kArity = 4;
   struct Node {
     Key key;

@@ -24,7 +24,7 @@ class EntryList {
   [[nodiscard]] std::size_t size() const { return size_; }
 
   void push_back(EntryId entry) { link_before(kEnd, entry); }
-  /// In front of an entry of the list.
+  /// Inserts `entry` in front of a listed entry.
   void insert_before(EntryId next, EntryId entry) {
     KVTIER_ASSERT(is_linked(place(next)), "only a listed entry has a place in front of it");
     link_before(static_cast<std::uint32_t>(place(next)), entry);
@@ -47,7 +47,7 @@ class EntryList {
   }
 
  private:
-  /// A node of its own closes the list to a ring, so that no end is special.
+  /// A sentinel node closes the list to a ring, so that no end is special.
   static constexpr std::uint32_t kEnd = 0;
   static constexpr std::uint32_t kUnlinked = UINT32_MAX;
   struct Node {

@@ -9,9 +9,9 @@
 
 namespace kvtier {
 
-/// The entries of a tier in a few queues, each by a key, the smallest in front: the bookkeeping of
-/// policies that remember of an entry more than its place. An entry in use belongs to a queue and
-/// is never in front of it. O(log n).
+/// The entries of a tier in several queues, each ordered by a key, the smallest in front. It is the
+/// bookkeeping of policies that keep a mark for each entry. An entry in use belongs to a queue, but
+/// is never its front. O(log n).
 template <class Mark, class Order = std::uint64_t>
 class EntryQueues {
  public:
@@ -25,16 +25,16 @@ class EntryQueues {
     bool resident = false;
     /// Between on_hit and on_release.
     bool in_use = false;
-    /// In a set that leaves.
+    /// The entry is in a set that leaves.
     bool chosen = false;
-    /// The policy's mark of the entry.
+    /// The policy's data of the entry.
     Mark mark{};
   };
 
   [[nodiscard]] const Row& row(EntryId entry) const { return rows_[entry.value]; }
   [[nodiscard]] Mark& mark(EntryId entry) { return rows_[entry.value].mark; }
 
-  /// The entry is new here: its mark is, too, and `enter` has to follow.
+  /// Adds a new entry with a new mark. `enter` must follow.
   void arrive(const EntryView& entry) {
     if (entry.id.value >= rows_.size()) {
       rows_.resize(static_cast<std::size_t>(entry.id.value) + 1);
@@ -53,7 +53,7 @@ class EntryQueues {
       queues_[queue].heap.insert(entry, order);
     }
   }
-  /// To another place, in use or not.
+  /// Moves the entry to another place, in use or not.
   void move(EntryId entry, std::size_t queue, const Order& order) {
     leave(entry);
     enter(entry, queue, order);
@@ -65,7 +65,7 @@ class EntryQueues {
       queues_[row.queue].heap.remove(entry);
     }
   }
-  /// The use is over. To another place.
+  /// Ends the use and moves the entry to another place.
   void release(const EntryView& entry, std::size_t queue, const Order& order) {
     leave(entry.id);
     Row& row = rows_[entry.id.value];
@@ -73,7 +73,7 @@ class EntryQueues {
     row.in_use = false;
     enter(entry.id, queue, order);
   }
-  /// The use is over. To the place where it was.
+  /// Ends the use; the entry keeps its place.
   void release(const EntryView& entry) {
     const Row& row = rows_[entry.id.value];
     release(entry, row.queue, Order(row.order));
@@ -83,7 +83,7 @@ class EntryQueues {
     queues_[row.queue].bytes += entry.bytes - row.bytes;
     row.bytes = entry.bytes;
   }
-  /// The tail is in the queue of its head, with the same order and mark.
+  /// Adds the tail to the queue of its head, with the same order and mark.
   void split(const EntryView& head, const EntryView& tail) {
     resize(head);
     arrive(tail);
@@ -93,7 +93,7 @@ class EntryQueues {
     row.in_use = whole.in_use;
     enter(tail.id, whole.queue, whole.order);
   }
-  /// Whether it leaves as a victim.
+  /// Removes the entry. Returns whether it leaves as a victim.
   bool remove(EntryId entry) {
     Row& row = rows_[entry.value];
     if (row.chosen) {
@@ -106,7 +106,7 @@ class EntryQueues {
     return row.chosen;
   }
 
-  /// Bytes in a queue, or in all of them. Entries in use count. Those in the set under way do not.
+  /// Bytes in a queue, or in all queues. Entries in use count; entries of the current set do not.
   [[nodiscard]] Bytes bytes(std::size_t queue) const { return queues_[queue].bytes; }
   [[nodiscard]] Bytes bytes() const {
     Bytes sum;
@@ -116,7 +116,7 @@ class EntryQueues {
     return sum;
   }
 
-  /// One call of `choose`. Its end brings back what is not in a set that leaves.
+  /// One call of `choose`. Its end puts back all entries that do not leave.
   class Choice {
    public:
     Choice(EntryQueues& queues, Victims& victims) : queues_(queues), victims_(victims) {}
@@ -125,7 +125,7 @@ class EntryQueues {
     ~Choice() { queues_.bring_back(victims_.complete()); }
 
     [[nodiscard]] bool wants_more() const { return victims_.wants_more(); }
-    /// The first entry of a queue that is offered; kNoEntry if there is none.
+    /// The first offered entry of a queue; kNoEntry if there is none.
     [[nodiscard]] EntryId front(std::size_t queue) {
       KeyedEntryHeap<Order>& heap = queues_.queues_[queue].heap;
       while (!heap.empty() && !victims_.offers(heap.top())) {
@@ -134,10 +134,10 @@ class EntryQueues {
       }
       return heap.empty() ? kNoEntry : heap.top();
     }
-    /// Into the set.
+    /// Adds the entry to the set.
     void add(EntryId entry) {
       if (victims_.add(entry).value > 0) {
-        return;  // it keeps a part, and its place
+        return;  // the entry keeps a part, and its place
       }
       queues_.leave(entry);
       queues_.rows_[entry.value].chosen = true;
@@ -149,7 +149,7 @@ class EntryQueues {
     Victims& victims_;
   };
 
-  /// Throws InvariantError if this is not what the tier holds.
+  /// Throws InvariantError if the queues do not match the tier.
   void check(const TierView& tier) const {
     std::size_t residents = 0;
     std::vector<Bytes> bytes(queues_.size());
@@ -208,15 +208,15 @@ class EntryQueues {
   std::vector<Queue> queues_;
   std::vector<Row> rows_;
   std::size_t residents_ = 0;
-  /// Scratch of a choice: entries that are not offered, and the set.
+  /// Scratch of a choice: entries that are not offered, and the victims.
   std::vector<EntryId> passed_;
   std::vector<EntryId> chosen_;
 };
 
-/// For policies that remember nothing more.
+/// Mark of policies that keep no data for an entry.
 struct NoMark {};
 
-/// A policy that tells its queues all that it hears, unless it says otherwise.
+/// Base class of policies with queues: by default, each call updates the queues.
 template <class Mark, class Order = std::uint64_t>
 class QueuedEviction : public EvictionPolicy {
  public:
@@ -237,7 +237,7 @@ class QueuedEviction : public EvictionPolicy {
   EntryQueues<Mark, Order> queues_;
 };
 
-/// The policies with one queue, which leaves from its front.
+/// Base class of policies with one queue, whose front leaves first.
 template <class Mark, class Order = std::uint64_t>
 class FrontEviction : public QueuedEviction<Mark, Order> {
  public:

@@ -8,8 +8,8 @@
 
 namespace kvtier {
 
-/// Keys of entries that have left, with the bytes they had; the one that left first is forgotten
-/// first. O(1) amortised.
+/// Keys of entries that have left, with their bytes. The oldest key is forgotten first. O(1)
+/// amortised.
 class GhostList {
  public:
   [[nodiscard]] Bytes bytes() const { return bytes_; }
@@ -21,7 +21,7 @@ class GhostList {
     order_.push_back({key, pushed_});
     bytes_ += bytes;
   }
-  /// Whether it was there.
+  /// Forgets the key. Returns whether it was there.
   bool remove(EntryKey key) {
     const auto found = ghosts_.find(key.value);
     if (found == ghosts_.end()) {
@@ -29,13 +29,13 @@ class GhostList {
     }
     bytes_ -= found->second.bytes;
     ghosts_.erase(found);
-    // A ghost that left out of order stays as a hole until most of the order is holes.
+    // A key removed out of order leaves a hole, until most of the order is holes.
     if (order_.size() > 2 * ghosts_.size() + kHolesKept) {
       std::erase_if(order_, [this](const Place& place) { return !is_live(place); });
     }
     return true;
   }
-  /// Forgets until at most `limit` is left.
+  /// Forgets the oldest keys until at most `limit` bytes are left.
   void trim(Bytes limit) {
     while (bytes_ > limit) {
       const Place oldest = order_.front();

@@ -7,9 +7,9 @@
 
 namespace kvtier {
 
-/// Base of the Greedy-Dual policies: an entry is worth the value of its uses on a base, which is
-/// the highest worth of a victim so far when it was last used, and the lowest worth leaves first.
-/// So unused entries age. O(log n) per decision.
+/// Base class of the Greedy-Dual policies: worth = base + uses x value, and the lowest worth leaves
+/// first. The base is the highest worth of a victim at the entry's last use, so unused entries age.
+/// O(log n) per decision.
 struct GreedyDualWorth {
   double uses = 0;
   double base = 0;
@@ -51,7 +51,7 @@ class GreedyDual : public FrontEviction<GreedyDualWorth> {
   }
 
  protected:
-  /// Without counting, an entry has one use, its last.
+  /// If `counts_uses` is false, an entry has one use, its last.
   explicit GreedyDual(bool counts_uses) : counts_uses_(counts_uses) {}
 
   /// Value of a use of the entry, before division by its bytes.
@@ -63,7 +63,7 @@ class GreedyDual : public FrontEviction<GreedyDualWorth> {
     queues_.mark(entry.id).value =
         use_value(entry.tokens) / static_cast<double>(std::max<std::int64_t>(1, entry.bytes.value));
   }
-  /// The bits of non-negative numbers have the same order.
+  /// The bits of non-negative doubles have the same order as their values.
   [[nodiscard]] std::uint64_t order(EntryId entry) {
     return std::bit_cast<std::uint64_t>(queues_.mark(entry).worth());
   }

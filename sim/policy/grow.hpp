@@ -5,7 +5,8 @@
 
 namespace kvtier {
 
-/// Makes a vector longer. Apart, so that a caller that seldom does so needs no registers for it.
+/// Makes a vector longer. It is not inlined, so that it takes no registers of a caller that seldom
+/// grows.
 template <class Value>
 [[gnu::noinline]] void grow(std::vector<Value>& values, std::size_t size,
                             const Value& value = Value()) {

@@ -5,8 +5,8 @@
 
 namespace kvtier {
 
-/// Dense number of a KV cache entry; freed numbers are used again, so policies can index arrays
-/// with it.
+/// Dense number of a KV cache entry. Freed numbers are reused, so policies can index arrays with
+/// it.
 struct EntryId {
   std::uint32_t value = UINT32_MAX;
 
@@ -24,7 +24,7 @@ struct EntryKey {
 };
 
 /// Place of a request among those waiting: smaller is sooner. Positions are never reused, so the
-/// distance from the queue's first position bounds how many requests run before.
+/// distance from the queue's first position bounds the number of requests that run before.
 struct QueuePosition {
   std::uint64_t value = UINT64_MAX;
 

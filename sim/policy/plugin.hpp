@@ -9,16 +9,16 @@
 #include "sim/policy/policy.hpp"
 #include "sim/policy/routing.hpp"
 
-/// Policies in a shared library, which kvtier loads at run time. The library needs the headers of
-/// sim/policy and sim/core alone, and links with nothing of kvtier's.
+/// Policies in a shared library, which kvtier loads at run time. The library needs only headers of
+/// sim/policy and sim/core, and does not link with kvtier.
 namespace kvtier {
 
-/// Raised whenever a library built with the earlier headers would misunderstand, or be
-/// misunderstood.
+/// Version of the interface. It is raised with every change that breaks libraries built with
+/// earlier headers.
 inline constexpr std::uint32_t kPolicyInterfaceVersion = 6;
 
 namespace detail {
-/// Tells apart compilers and standard libraries that lay out what is passed in another way.
+/// Hash of the layout of the passed types, which depends on compiler and standard library.
 constexpr std::uint32_t policy_layout() {
   std::uint32_t hash = 2'166'136'261U;
   for (const std::size_t part : {sizeof(EntryView),
@@ -65,8 +65,9 @@ inline constexpr const char* kPolicyPluginSymbol = "kvtier_policy_plugin";
 
 }  // namespace kvtier
 
-/// Stands once in a library, outside of every namespace: makes it one whose policies
-/// `void function(kvtier::PolicyRegistry&)` adds. What the headers call of kvtier is defined here.
+/// Exports the policies that `void function(kvtier::PolicyRegistry&)` adds. Use it once in a
+/// library, outside of every namespace. It also defines the function of kvtier that the headers
+/// call.
 #define KVTIER_POLICY_PLUGIN(function)                                                            \
   namespace kvtier::detail {                                                                      \
   void assertion_failed(const char* condition, const char* message, const char* file, int line) { \

@@ -12,43 +12,43 @@
 #include "sim/policy/victims.hpp"
 #include "sim/policy/views.hpp"
 
-/// The interfaces policies implement. Policies decide; the tier owns capacity, transfers, what may
-/// leave, and all counting. Decisions depend on these calls and the constructor alone.
+/// The interfaces that policies implement. Policies decide; the tier owns capacity, transfers,
+/// offers and all counts. Decisions depend on these calls and the constructor alone.
 namespace kvtier {
 
 /// The knowledge that a policy needs. The engine shows no more than this.
 enum class Knowledge {
   online,      // the past
-  look_ahead,  // and the waiting queue
-  oracle,      // and the future: a bound, never a rival
+  look_ahead,  // the past and the waiting queue
+  oracle,      // also the future, for upper bounds
 };
 [[nodiscard]] const char* to_string(Knowledge knowledge);
 
-/// Functions that a tier's policy may call, for an entry that holds a sequence's first tokens.
+/// Times that a tier's policy may ask for, for an entry with the first tokens of a context.
 struct TierFacts {
-  /// How long computing them would take if nothing else ran.
+  /// Time to compute the tokens if nothing else runs.
   std::function<SimDuration(Tokens)> recompute;
-  /// How long loading them into HBM takes when nothing else moves; zero in HBM.
+  /// Time to load the tokens into HBM without other transfers; zero for a tier in HBM.
   std::function<SimDuration(Tokens)> load;
 };
 
-/// Chooses what leaves one tier.
+/// Chooses the entries that leave one tier.
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   /// Called once, before anything else.
   virtual void on_start(const TierFacts&) {}
-  /// The entry comes into the tier.
+  /// The entry enters the tier.
   virtual void on_insert(const EntryView& entry, SimTime now) = 0;
-  /// A turn finds the entry and uses it from here on. Uses are counted here. If the tier gives the
-  /// entry's room to the turn, the entry is not offered until the turn ends and it comes back.
+  /// A turn finds the entry and uses it until on_release. Count uses here. If the tier gives the
+  /// entry's room to the turn, the entry is not offered until then.
   virtual void on_hit(EntryId entry, SimTime now) = 0;
-  /// The use is over, and the entry may have grown. Recency is taken here. In a tier that keeps its
+  /// The use is over, and the entry may have grown. Take recency here. In a tier that keeps its
   /// copy while the turn runs, this follows on_hit at once.
   virtual void on_release(const EntryView& entry, SimTime now) { on_resize(entry, now); }
   virtual void on_resize(const EntryView&, SimTime) {}
-  /// The entry is two from here on, both in the state that it was in: it is now `head`, and `tail`,
-  /// which continues it, is new. By default the tail is told as one that came in.
+  /// The entry is split: it is now `head`, and the new entry `tail` continues it. Both keep the
+  /// entry's state. By default, the head is resized and the tail is inserted.
   virtual void on_split(const EntryView& head, const EntryView& tail, SimTime now) {
     on_resize(head, now);
     on_insert(tail, now);
@@ -56,31 +56,31 @@ class EvictionPolicy {
   /// The entry leaves for good: it is evicted, dropped, moved to another tier, or does not come
   /// back from its turn.
   virtual void on_remove(EntryId entry, SimTime now) = 0;
-  /// Only called for policies with look-ahead knowledge. on_insert tells of the first request that
-  /// waits for the entry; those of the others follow it here.
+  /// Only called for policies with look-ahead knowledge. The view of on_insert has the first
+  /// request that waits for the entry; calls for its other requests follow.
   virtual void on_queue_change(EntryId, const QueueChange&) {}
-  /// Only called for policies with oracle knowledge, after each on_insert and when it is known
-  /// anew: the entry is used next at this time, kNever if it is not.
+  /// Only called for policies with oracle knowledge, after on_insert and whenever the next use
+  /// changes. The entry is used next at this time; kNever if it is not used again.
   virtual void on_next_use(EntryId, SimTime) {}
   /// Adds offered entries to the set until it is complete, or stops if nothing should leave for
-  /// this request. What is in a complete set leaves at once: on_remove (or on_resize) follows for
-  /// each victim, in order. Otherwise nothing leaves.
+  /// this request. A complete set leaves at once: on_remove (or on_resize) follows for each victim,
+  /// in order. Otherwise nothing leaves.
   virtual void choose(const RoomRequest& request, Victims& victims) = 0;
   /// Throws InvariantError if the bookkeeping does not match `tier`; called at the end of every
   /// run.
   virtual void check_invariants(const TierView& tier) const = 0;
 };
 
-/// Chooses what comes into one tier at all. It is not asked of what grows there, nor of what is
-/// fetched for a request that waits.
+/// Chooses the entries that may enter one tier. It is not asked about entries that grow, nor about
+/// fetches for a waiting request.
 class AdmissionPolicy {
  public:
   virtual ~AdmissionPolicy() = default;
   /// A turn has used or made this entry, wherever it is.
   virtual void on_use(EntryKey entry) = 0;
-  /// Whether the entry may come in.
+  /// Whether the entry may enter the tier.
   [[nodiscard]] virtual bool admits(EntryKey entry) const = 0;
-  /// Whether it may cost this victim its place.
+  /// Whether the newcomer may replace this victim.
   [[nodiscard]] virtual bool replaces(EntryKey newcomer, EntryKey victim) const = 0;
 };
 
@@ -93,20 +93,20 @@ struct PrefetchContext {
   /// AttentionStore 3.3.
   Bytes memory;
   Bytes mean_entry;
-  /// Whether the entry lies only in a slower tier and no transfer brings it nearer yet.
+  /// Whether the entry is only in a slower tier, and no transfer to a faster tier is in flight.
   const std::function<bool(EntryId)>* needs_fetch = nullptr;
-  /// How long fetching the entry takes when nothing else moves.
+  /// Time to fetch the entry without other transfers.
   const std::function<SimDuration(EntryId)>* fetch_duration = nullptr;
 };
 
 /// An entry to fetch.
 struct Fetch {
   EntryId entry;
-  /// Not before this time: the policy is asked again then, if nothing has changed before.
+  /// Earliest start. If nothing changes before, the policy is asked again at this time.
   SimTime at{0};
 };
 
-/// Chooses what is brought nearer before it is asked for.
+/// Chooses the entries to fetch before their requests are admitted.
 class PrefetchPolicy {
  public:
   virtual ~PrefetchPolicy() = default;
@@ -121,33 +121,32 @@ class PrefetchPolicy {
 class OrderPolicy {
  public:
   virtual ~OrderPolicy() = default;
-  /// In a system of blocks: requests are about to be chosen for a batch, one by one.
+  /// Only called in systems of blocks, before requests are chosen for a batch one by one.
   virtual void begin_batch(const QueueView&) {}
   /// A position at which a request waits; only called when the queue is not empty.
   [[nodiscard]] virtual QueuePosition next(const QueueView& queue) = 0;
-  /// The end of the window at the queue's head from which `next` chooses; all of the queue if the
-  /// policy knows no window.
+  /// End of the window at the queue's head from which `next` chooses; the queue's end if the policy
+  /// has no window.
   [[nodiscard]] virtual QueuePosition window_end(const QueueView& queue) const {
     return queue.end();
   }
-  /// Whether running requests give way by priority: the one with the largest number, and of equal
-  /// ones the last that arrived. They wait again where that puts them.
+  /// Whether requests are preempted by priority: first the request with the largest number, and of
+  /// equal ones the last to arrive. Preempted requests wait again by their priority.
   [[nodiscard]] virtual bool preempts_by_priority() const { return false; }
 };
 
 /// Chooses the instance of a cluster that serves a request (sim/policy/routing.hpp).
 class RoutingPolicy;
 
-/// A parameter as the policy declares it; config checks, `kvtier list policies` and the reference
-/// read it here.
+/// A parameter's declaration. Config checks, `kvtier list policies` and the reference read it.
 struct PolicyParameter {
   std::string name;
   std::string documentation;
-  /// Unit of the number ("jobs", "tokens"); for messages and documentation.
+  /// Unit of the number ("requests", "tokens"); for messages and documentation.
   std::string unit;
   double minimum = 0;
   double maximum = 0;
-  /// Not set: the policy works the value out itself, written "auto" in configs.
+  /// Not set if the policy finds the value itself ("auto" in configs).
   std::optional<double> default_value;
 };
 
@@ -160,7 +159,8 @@ struct PolicyKind {
   std::string summary;
   std::string source;
   Knowledge knowledge = Knowledge::online;
-  /// An eviction policy whose victims keep some of their tokens, which not every tier can do.
+  /// Set by an eviction policy whose victims may keep some of their tokens; not every tier can do
+  /// that.
   bool parts_of_entries = false;
   std::vector<PolicyParameter> parameters;
   std::function<std::unique_ptr<Interface>(const PolicyParameters&)> make;

@@ -10,10 +10,10 @@
 
 namespace kvtier {
 
-/// Entries by the queue position of their request, the last in the queue on top, each at most once
-/// and removable from the middle. Requests join at the queue's end, so nearly every entry comes
-/// with the largest position yet: those are kept in an array, in O(1) amortised; the others in a
-/// heap, in O(log n).
+/// Entries by the queue position of their request, the last position on top. An entry is in it at
+/// most once, and can be removed from the middle. Most entries come with the largest position so
+/// far, because requests join at the end. An array keeps those in O(1) amortised, and a heap the
+/// others in O(log n).
 class PositionQueue {
  public:
   [[nodiscard]] bool empty() const { return run_.empty() && rest_.empty(); }
@@ -49,7 +49,7 @@ class PositionQueue {
     while (!run_.empty() && !is_live(run_.back())) {
       run_.pop_back();
     }
-    // A position that left before the last one stays as a hole until most of the array is holes.
+    // A position removed before the last one leaves a hole, until most of the array is holes.
     if (run_.size() > 2 * in_run_ + kHolesKept) [[unlikely]] {
       drop_holes();
     }
@@ -79,10 +79,10 @@ class PositionQueue {
     std::erase_if(run_, [this](const Waiting& w) { return !is_live(w); });
   }
 
-  /// By position; the last one is not a hole.
+  /// In order of position; the last element is not a hole.
   std::vector<Waiting> run_;
   std::size_t in_run_ = 0;
-  /// By entry: its position if it is in the array.
+  /// By entry number: its position if it is in the array.
   std::vector<QueuePosition> place_in_run_;
   EntryHeap rest_;
 };

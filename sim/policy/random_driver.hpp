@@ -11,8 +11,7 @@
 
 namespace kvtier {
 
-/// Drives one tier, or several alike, through a random but reproducible sequence of everything that
-/// can happen.
+/// Drives one or several equal tiers through a random, reproducible sequence of all operations.
 class RandomDriver {
  public:
   struct Selection {
@@ -25,8 +24,8 @@ class RandomDriver {
   RandomDriver(std::uint64_t seed, bool with_queue)
       : stream_(seed, "random driver"), with_queue_(with_queue), first_inserted_(kEntries) {}
 
-  /// One operation on every tier. For a selection `on_selection` is given the sets that the tiers
-  /// would choose, before that of the first leaves all.
+  /// Performs one operation on every tier. For a selection, `on_selection` gets the sets that the
+  /// tiers choose. Then the first tier's set leaves all tiers.
   template <class F>
   void step(const std::vector<TrialTier*>& tiers, F on_selection) {
     TrialTier& model = *tiers.front();
@@ -34,14 +33,14 @@ class RandomDriver {
     const bool here = model.holds(entry);
     const bool offered = here && model.offered(entry);
     const bool in_use = here && model.in_use(entry);
-    // The tier fills up and is drained in turn, so that it also runs out of victims.
+    // The tier is filled and drained in turn, so that it also runs out of victims.
     ++steps_;
     const bool draining = is_draining();
     switch (stream_.index(with_queue_ ? 10 : 7)) {
       case 0:
       case 1:
         if (!here && (!draining || stream_.index(8) == 0)) {
-          // Half of the entries come back from another tier and keep their first time.
+          // Half of the entries come back from another tier and keep their first insertion time.
           if (!first_inserted_[entry.value] || stream_.index(2) == 0) {
             first_inserted_[entry.value] = ++inserted_;
           }
@@ -89,7 +88,7 @@ class RandomDriver {
         }
         break;
       default:
-        // Mostly the first leaves, now and then one out of turn.
+        // Mostly the first request leaves, sometimes another one.
         if (!waiting_.empty()) {
           auto leaving = waiting_.begin();
           if (stream_.index(5) == 0) {
@@ -115,7 +114,7 @@ class RandomDriver {
     }
   }
 
-  /// Most come back from their turns, as long as before or longer.
+  /// Most entries come back from their turns, with the same size or larger.
   void end_turn(const std::vector<TrialTier*>& tiers, EntryId entry) {
     const bool comes_back = stream_.index(8) != 0;
     const Tokens tokens = tiers.front()->residents().at(entry).view.tokens;
@@ -150,12 +149,12 @@ class RandomDriver {
     Selection selection{.queue_first = queue_first()};
     selection.demand = std::vector{Demand::save, Demand::prefetch, Demand::demotion,
                                    Demand::background}[static_cast<std::size_t>(stream_.index(4))];
-    // A prefetch is for a request that waits, a demotion for any entry.
+    // A prefetch or a demotion is for an entry, whose request may wait.
     if (selection.demand == Demand::prefetch || selection.demand == Demand::demotion) {
       const EntryId newcomer{static_cast<std::uint32_t>(stream_.index(kEntries))};
       selection.incoming = position_of(newcomer);
     }
-    // Mostly a victim or a few, now and then more than there is.
+    // Mostly one victim or a few, sometimes more than the tier holds.
     selection.wanted = Bytes(1 + stream_.index(8) * stream_.index(2) * 500'000);
     std::vector<std::vector<Victim>> sets;
     each(tiers, [&](TrialTier& tier) {

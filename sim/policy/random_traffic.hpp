@@ -12,8 +12,8 @@
 
 namespace kvtier {
 
-/// Drives a trial cluster through a random but reproducible sequence of everything that can happen.
-/// Prompts share prefixes; instances store the blocks that they are sent, and evict some.
+/// Drives a trial cluster through a random, reproducible sequence of all events. Prompts share
+/// prefixes; instances store the blocks that they are sent, and evict some.
 class RandomTraffic {
  public:
   RandomTraffic(std::uint64_t seed, Tokens block_tokens)
@@ -60,7 +60,7 @@ class RandomTraffic {
     }
   }
 
-  /// The prompt of a session: deterministic, and alike at the start for all sessions.
+  /// The prompt of a session: deterministic, with a first part that sessions share.
   [[nodiscard]] std::vector<BlockHash> prompt(std::uint64_t session, std::int64_t blocks) const {
     std::vector<BlockHash> hashes;
     std::uint64_t hash = 0;
@@ -94,7 +94,7 @@ class RandomTraffic {
     request.blocks = blocks;
     InstanceId to = cluster.choose(request);
     on_choice(std::as_const(request), to);
-    // Now and then it goes elsewhere.
+    // Sometimes the request goes to another instance.
     if (stream_.index(10) == 0) {
       to = one_of(cluster.candidates());
     }
@@ -131,7 +131,7 @@ class RandomTraffic {
     stored_[{instance, medium}].insert(blocks.begin(), blocks.end());
   }
 
-  /// A part of a prompt arrives in any medium, or in the pool that all share.
+  /// Stores a part of a prompt in any medium of an instance or of the shared pool.
   void store_elsewhere(TrialCluster& cluster) {
     const std::vector<BlockHash> all =
         prompt(static_cast<std::uint64_t>(stream_.index(kSessions)), kBlocksMax);

@@ -8,11 +8,11 @@
 #include "sim/core/units.hpp"
 
 /// The interface of routing policies. A router stands in front of a group of instances and chooses
-/// one for each request. It sees what the router of a real cluster sees: the request, the reports
-/// of the instances, what it sent itself, and events about blocks.
+/// one for each request. Like the router of a real cluster, it sees the request, the reports of the
+/// instances, its own dispatches, and events about blocks.
 namespace kvtier {
 
-/// Number of an instance within its group, from 0. An instance that was lost keeps its number.
+/// Number of an instance within its group, from 0. A lost instance keeps its number.
 struct InstanceId {
   std::uint32_t value = UINT32_MAX;
 
@@ -35,9 +35,9 @@ enum class RoutingPhase : std::uint8_t { both, prefill, decode };
 enum class BlockMedium : std::uint8_t { gpu, host, disk };
 inline constexpr int kBlockMedia = 3;
 
-/// Does not change during a run.
+/// Facts of the group that do not change during a run.
 struct RoutingFacts {
-  /// Instances of the group, whether they live or not.
+  /// Instances of the group, lost ones included.
   std::int64_t instances = 0;
   Tokens block_tokens{16};
   RoutingPhase phase = RoutingPhase::both;
@@ -62,17 +62,17 @@ struct RoutedRequest {
 
 /// An instance as its last report shows it.
 struct InstanceLoad {
-  /// Dispatched to it and not finished, and those of them that are not in a batch yet.
+  /// Requests in flight on the instance, and those of them that are not in a batch yet.
   std::int64_t requests = 0;
   std::int64_t waiting = 0;
-  /// Prompt tokens of the requests that have no first token yet, waiting ones included; and those
-  /// of them that the instance's caches do not hold.
+  /// Prompt tokens of all requests without a first token, and those that the instance's caches do
+  /// not hold.
   Tokens prefill_tokens;
   Tokens uncached_prefill_tokens;
-  /// Blocks of prompts that have no first token yet, and blocks of requests that decode.
+  /// Blocks of requests without a first token, and blocks of requests that decode.
   std::int64_t prefill_blocks = 0;
   std::int64_t decode_blocks = 0;
-  /// Blocks of the GPU memory that running requests use, and all of it.
+  /// Blocks of GPU memory that running requests use, and the capacity in blocks.
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_capacity = 0;
   /// False once the router knows that the instance is lost.
@@ -104,8 +104,8 @@ struct RoutingView {
 };
 
 struct RoutingNeeds {
-  /// RoutedRequest::blocks is filled only if one of these is set; on_blocks_stored and
-  /// on_blocks_removed are called only if the second is.
+  /// RoutedRequest::blocks is filled if either flag is set. on_blocks_stored and on_blocks_removed
+  /// are called only if `block_events` is set.
   bool blocks = false;
   bool block_events = false;
   /// A group with more instances is an error of its config.
@@ -117,9 +117,9 @@ struct RoutingNeeds {
 class RoutingPolicy {
  public:
   virtual ~RoutingPolicy() = default;
-  /// Constant; follows from the parameters.
+  /// Depends on the parameters alone.
   [[nodiscard]] virtual RoutingNeeds needs() const { return {}; }
-  /// Called once, before all but needs().
+  /// Called once, before all calls but needs().
   virtual void on_start(const RoutingFacts&) {}
   /// The router knows that the instance serves requests; its blocks are empty. Called for each
   /// instance at the start, and when a lost one comes back.
@@ -127,27 +127,27 @@ class RoutingPolicy {
   /// The router knows that the instance is lost, and its blocks with it. on_finished follows for
   /// each of its requests, but no on_blocks_removed.
   virtual void on_lost(InstanceId, SimTime) {}
-  /// The instance reports its load, which is in the view from now on. Not called where loads are
-  /// always current.
+  /// The instance reports its load, which the view has from now on. Not called if loads are always
+  /// current.
   virtual void on_load(InstanceId, const InstanceLoad&, SimTime) {}
   /// One of the view's candidates.
   [[nodiscard]] virtual InstanceId choose(const RoutedRequest& request,
                                           const RoutingView& view) = 0;
   /// The request goes to the instance, mostly the one that was just chosen.
   virtual void on_dispatched(const RoutedRequest&, InstanceId, SimTime) {}
-  /// The request's first token is out. In a group that only prefills, on_finished follows; in one
-  /// that only decodes it is called when the instance has the request's KV.
+  /// The request's first token is out. In a prefill group, on_finished follows. In a decode group,
+  /// this is called when the instance has the request's KV.
   virtual void on_first_token(std::uint64_t /*request*/, InstanceId, SimTime) {}
-  /// Called once for each dispatched request, also for one that is lost with its instance. The
-  /// first token may be missing then.
+  /// Called once for each dispatched request, also if it is lost with its instance. A lost request
+  /// may have had no first token.
   virtual void on_finished(std::uint64_t /*request*/, InstanceId, SimTime) {}
-  /// The medium holds these blocks from now on, or no longer. A block may be in several media.
-  /// kNoInstance is a pool that all instances share. A block that is stored again, or removed
-  /// where it is not, changes nothing.
+  /// The medium of the instance stores or removes these blocks. A block may be in several media.
+  /// kNoInstance is a pool that all instances share. Storing a stored block and removing an absent
+  /// one change nothing.
   virtual void on_blocks_stored(InstanceId, BlockMedium, std::span<const BlockHash>, SimTime) {}
   virtual void on_blocks_removed(InstanceId, BlockMedium, std::span<const BlockHash>, SimTime) {}
-  /// Throws InvariantError if the policy counts other requests in flight than these; called at the
-  /// end of every run.
+  /// Throws InvariantError if the policy's count of requests in flight differs; called at the end
+  /// of every run.
   virtual void check_invariants(std::int64_t /*requests_in_flight*/) const {}
 };
 

@@ -51,7 +51,7 @@ void the_only_candidate_is_chosen(const Kind& kind, const PolicyParameters& para
   const RoutedRequest request{.session = 3, .prompt = Tokens(130), .blocks = blocks};
   for (std::uint32_t last = 0; last < kFacts.instances; ++last) {
     TrialCluster cluster(kind, kFacts, parameters);
-    // Another one may have the prompt and the session.
+    // Another instance may have the prompt and the session.
     RoutedRequest again = request;
     cluster.store(cluster.send(again), blocks);
     for (std::uint32_t other = 0; other < kFacts.instances; ++other) {
@@ -80,7 +80,7 @@ void a_lost_instance_comes_back(const Kind& kind, const PolicyParameters& parame
     if (!cluster.load(lost).alive) {
       cluster.join(lost);
     }
-    // Traffic may have lost the others.
+    // The traffic may have lost other instances.
     for (std::uint32_t i = 0; i < kFacts.instances; ++i) {
       if (!cluster.load(InstanceId{i}).alive) {
         cluster.join(InstanceId{i});

@@ -7,7 +7,7 @@
 
 namespace kvtier {
 
-/// The random numbers of one router: its own stream of the run's seed.
+/// The random numbers of one router, from its own stream.
 class StreamSource final : public RandomSource {
  public:
   explicit StreamSource(RandomStream stream) : stream_(stream) {}

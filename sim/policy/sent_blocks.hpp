@@ -7,10 +7,9 @@
 
 namespace kvtier {
 
-/// The blocks that a router believes its instances to hold, because it sent them prompts with these
-/// blocks: an approximate index, which hears of no eviction. Each instance's blocks are in the
-/// order of their last touch. O(1) per touched or forgotten block beside the index; 24 bytes per
-/// pair.
+/// An approximate index of the blocks that instances hold: the blocks of the prompts sent to them.
+/// It does not know of evictions. Each instance's blocks are in order of their last touch. O(1) per
+/// touched or forgotten block beside the index; 24 bytes per pair.
 class SentBlocks {
  public:
   explicit SentBlocks(std::int64_t instances)
@@ -23,17 +22,17 @@ class SentBlocks {
 
   [[nodiscard]] const BlockIndex& index() const { return index_; }
   [[nodiscard]] std::int64_t size(InstanceId instance) const { return sizes_[instance.value]; }
-  /// For a pair that is there.
+  /// Last touch of a pair in the index.
   [[nodiscard]] SimTime touched(const BlockIndex::Holder& holder) const {
     return nodes_[holder.tag].at;
   }
 
-  /// The block that was touched least recently; the instance has one.
+  /// The least recently touched block; the instance must have one.
   [[nodiscard]] BlockHash oldest(InstanceId instance) const {
     return nodes_[nodes_[instance.value].next].block;
   }
 
-  /// The instance's newest block from here on.
+  /// Makes the block the instance's most recently touched one.
   void touch(InstanceId instance, BlockHash block, SimTime now) {
     BlockIndex::Holder& holder = index_.add(block, instance);
     if (holder.media == 0) {
@@ -46,13 +45,13 @@ class SentBlocks {
     nodes_[holder.tag].at = now;
     link_before(instance.value, holder.tag);
   }
-  /// Forgets the instance's oldest blocks until so many are left.
+  /// Forgets the instance's oldest blocks until at most `most` are left.
   void trim(InstanceId instance, std::int64_t most) {
     while (sizes_[instance.value] > most) {
       forget(instance, nodes_[instance.value].next);
     }
   }
-  /// Forgets what was touched last before this time. O(instances) beside the forgotten.
+  /// Forgets blocks last touched before this time. O(instances + forgotten blocks).
   void expire(SimTime before) {
     for (std::uint32_t i = 0; i < sizes_.size(); ++i) {
       while (nodes_[i].next != i && nodes_[nodes_[i].next].at < before) {

@@ -10,7 +10,7 @@
 
 namespace kvtier {
 
-/// The requests that a router sent and that have not finished, as it counts them itself. O(1).
+/// A router's own record of its requests in flight. O(1).
 template <class State>
 class SentRequests {
  public:

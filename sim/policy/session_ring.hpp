@@ -11,11 +11,11 @@
 namespace kvtier {
 
 /// Consistent hashing (Karger et al., STOC 1997): instances have points on a ring, and a session
-/// belongs to the instance of the first point at or behind its own. An instance that leaves or
-/// comes moves its own sessions alone. A lookup is O(log(n points)).
+/// belongs to the instance of the first point at or behind its own. If an instance leaves or
+/// returns, only its own sessions move. A lookup is O(log(n points)).
 class SessionRing {
  public:
-  /// Points for each of the instances 0 .. instances-1.
+  /// Makes `points` points for each of the instances 0 .. instances-1.
   SessionRing(std::int64_t instances, std::int64_t points) {
     points_.reserve(static_cast<std::size_t>(instances * points));
     for (std::int64_t instance = 0; instance < instances; ++instance) {
@@ -28,7 +28,7 @@ class SessionRing {
     std::ranges::sort(points_);
   }
 
-  /// Points of instances that are no candidates are passed over.
+  /// The session's instance. Skips points of instances that are not candidates.
   [[nodiscard]] InstanceId find(std::uint64_t session,
                                 std::span<const InstanceId> candidates) const {
     const Point wanted{random_bits_at(session, 0), InstanceId{0}};

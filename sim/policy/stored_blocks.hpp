@@ -9,10 +9,10 @@
 
 namespace kvtier {
 
-/// The blocks that events say the instances hold: an exact index, unless it is bounded. A bounded
-/// one forgets the block that was stored or looked up least recently, and of a block the instance
-/// that stored it least recently. O(1) per event beside the index, O(h) where one of h instances is
-/// forgotten; a bound on blocks doubles the memory.
+/// The blocks that instances hold according to events: an exact index, unless it has bounds. A
+/// bound on blocks forgets the block that was least recently stored or looked up. A bound on
+/// holders forgets the instance that stored the block least recently. O(1) per event beside the
+/// index; O(h) to forget one of h instances. A bound on blocks doubles the memory.
 class StoredBlocks {
  public:
   struct Bounds {
@@ -51,7 +51,7 @@ class StoredBlocks {
     }
   }
   void lose(InstanceId instance) { index_.erase_all(instance); }
-  /// Those of the blocks that are known count as used.
+  /// Marks the known blocks at the start of `blocks` as used. Does nothing without bounds.
   void look_up(std::span<const BlockHash> blocks) {
     for (const BlockHash block : blocks) {
       if (!is_bounded() || index_.holders(block).empty()) {
@@ -74,7 +74,7 @@ class StoredBlocks {
       std::uint16_t oldest = 0;
       std::uint32_t age_max = 0;
       for (const BlockIndex::Holder& holder : holders) {
-        // Counts stores alone, and may wrap around.
+        // Age in stores; the counter may wrap around.
         if (const std::uint32_t age = stores_ - holder.tag; age > age_max) {
           age_max = age;
           oldest = holder.instance;
@@ -93,7 +93,8 @@ class StoredBlocks {
 
   Bounds bounds_;
   BlockIndex index_;
-  /// All blocks as those of one instance, by their use; lost instances leave some that none holds.
+  /// All blocks in order of use, under one instance. Some have no holder after an instance was
+  /// lost.
   SentBlocks keys_{1};
   std::uint32_t stores_ = 0;
 };

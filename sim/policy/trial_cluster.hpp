@@ -32,7 +32,7 @@ class TrialRandom final : public RandomSource {
   std::uint64_t drawn_ = 0;
 };
 
-/// A group of instances for tests of a router: loads are current, unless a test sets them.
+/// A group of instances for tests of a router. Loads are current, unless a test sets them.
 class TrialCluster {
  public:
   TrialCluster(const PolicyKind<RoutingPolicy>& kind, const RoutingFacts& facts,
@@ -61,13 +61,13 @@ class TrialCluster {
   [[nodiscard]] SimTime now() const { return now_; }
   void advance(SimDuration by) { now_ = now_ + by; }
 
-  /// The router's choice, which changes nothing here.
+  /// Returns the router's choice; changes nothing in the cluster.
   [[nodiscard]] InstanceId choose(const RoutedRequest& request) {
     const InstanceId chosen = policy_->choose(request, view());
     KVTIER_ASSERT(is_candidate(chosen), "a router chooses a candidate");
     return chosen;
   }
-  /// To the router's choice.
+  /// Dispatches the request to the router's choice.
   InstanceId send(const RoutedRequest& request) {
     const InstanceId chosen = choose(request);
     dispatch(request, chosen);

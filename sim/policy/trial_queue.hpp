@@ -10,18 +10,17 @@
 
 namespace kvtier {
 
-/// A waiting queue for tests of a policy: it can be set at will and counts how often it is looked
-/// at.
+/// A waiting queue for tests of a policy. Tests set its content, and it counts look-ups of entries.
 class TrialQueue final : public QueueView {
  public:
   explicit TrialQueue(std::uint64_t first = 0) { first_ = end_ = QueuePosition{first}; }
 
-  /// A request joins; kNoEntry for one without a stored entry.
+  /// A request joins the queue; kNoEntry means that it has no stored entry.
   QueuePosition push(EntryId entry) {
     waiting_[end_.value] = entry;
     return QueuePosition{end_.value++};
   }
-  /// A request leaves, out of turn perhaps.
+  /// A request leaves, possibly not the first.
   void leave(QueuePosition position) {
     waiting_.erase(position.value);
     first_ = waiting_.empty() ? end_ : QueuePosition{waiting_.begin()->first};
@@ -57,11 +56,11 @@ class TrialQueue final : public QueueView {
 
   /// Placements of entries; others have no stored KV.
   std::map<EntryId, Placement> placements;
-  /// By position, and by a position and a later one.
+  /// Stored tokens by position, and common prefixes by a position and a later one.
   std::map<std::uint64_t, FoundTokens> stored;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Tokens> common;
   std::optional<QueuePosition> window;
-  /// By position; others have 0.
+  /// Priorities by position; others have 0.
   std::map<QueuePosition, std::int64_t> priorities;
 
   [[nodiscard]] std::int64_t looks() const { return looks_; }

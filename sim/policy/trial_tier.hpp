@@ -20,15 +20,15 @@ namespace kvtier {
           .load = [](Tokens tokens) { return SimDuration(100 * tokens.value); }};
 }
 
-/// A tier for tests of a policy: it tells the policy what the session store would tell it, and can
-/// be examined and falsified.
+/// A tier for tests of a policy. It makes the calls that the session store makes, and tests can
+/// inspect and falsify it.
 class TrialTier : public TierView {
  public:
   struct Resident {
     EntryView view;
-    /// It is read or written.
+    /// The entry is read or written.
     bool moving = false;
-    /// A turn has it.
+    /// A turn uses the entry.
     bool in_use = false;
     [[nodiscard]] bool offered() const { return !moving && !in_use; }
   };
@@ -46,11 +46,11 @@ class TrialTier : public TierView {
   [[nodiscard]] bool holds(EntryId entry) const { return offers_->residents.contains(entry); }
   [[nodiscard]] bool offered(EntryId entry) const { return offers_->residents.at(entry).offered(); }
   [[nodiscard]] bool in_use(EntryId entry) const { return offers_->residents.at(entry).in_use; }
-  /// Bytes of all that may leave.
+  /// Bytes of all offered entries.
   [[nodiscard]] Bytes offered_bytes() const { return offers_->available(); }
 
-  /// `first_inserted` counts from 0; every other time is the number of calls so far. A session
-  /// began when its entry was inserted here for the first time.
+  /// `first_inserted` is a time from 0. All other times are the number of calls so far. A session
+  /// begins at the first insertion of its entry here.
   void insert(EntryId entry, std::int64_t first_inserted, QueuePosition position = kNotQueued) {
     KVTIER_ASSERT(!holds(entry), "an entry is inserted once");
     const SimTime now = tick();
@@ -68,15 +68,15 @@ class TrialTier : public TierView {
     offer(entry);
     policy_->on_insert(resident.view, now);
   }
-  /// Inserted for the first time now.
+  /// Inserts an entry for the first time.
   void insert(EntryId entry) { insert(entry, now_); }
-  /// So many tokens, of a kB each.
+  /// Inserts an entry with so many tokens, of 1 kB each.
   void insert(EntryId entry, Tokens tokens) {
     insert(entry);
     resize(entry, tokens);
   }
 
-  /// A turn finds it in a tier that keeps its copy, or finds what another turn has in use.
+  /// A turn finds the entry in a tier that keeps its copy, or while another turn uses it.
   void hit(EntryId entry) {
     Resident& resident = offers_->residents.at(entry);
     const SimTime now = tick();
@@ -86,14 +86,14 @@ class TrialTier : public TierView {
       policy_->on_release(resident.view, now);
     }
   }
-  /// A turn finds it and takes its room.
+  /// A turn finds the entry and takes its room.
   void begin_turn(EntryId entry) {
     KVTIER_ASSERT(offered(entry), "a turn takes what does not move");
     offers_->residents.at(entry).in_use = true;
     offer(entry);
     policy_->on_hit(entry, tick());
   }
-  /// It comes back.
+  /// The turn ends, and the entry comes back.
   void end_turn(EntryId entry, Tokens tokens) {
     Resident& resident = offers_->residents.at(entry);
     KVTIER_ASSERT(resident.in_use, "only a turn that has begun ends");
@@ -107,7 +107,7 @@ class TrialTier : public TierView {
     begin_turn(entry);
     end_turn(entry, offers_->residents.at(entry).view.tokens);
   }
-  /// It does not come back from its turn.
+  /// The entry does not come back from its turn.
   void lose(EntryId entry) {
     offers_->residents.at(entry).in_use = false;
     remove(entry);
@@ -118,7 +118,7 @@ class TrialTier : public TierView {
     offer(entry);
     policy_->on_resize(view, tick());
   }
-  /// The entry keeps so many tokens, the others are a new one in the same state.
+  /// Splits the entry after `tokens` tokens; `tail` is a new entry in the same state.
   void split(EntryId entry, EntryId tail, Tokens tokens) {
     KVTIER_ASSERT(!holds(tail), "an entry is inserted once");
     Resident& whole = offers_->residents.at(entry);
@@ -138,7 +138,7 @@ class TrialTier : public TierView {
     offers_->residents.at(entry).view.next_use = next_use;
     policy_->on_next_use(entry, next_use);
   }
-  /// It is read or written from here on, of which the policy does not hear.
+  /// A read or write of the entry begins; the policy is not told.
   void begin_move(EntryId entry) { set_moving(entry, true); }
   void end_move(EntryId entry) { set_moving(entry, false); }
   void remove(EntryId entry) {
@@ -147,7 +147,7 @@ class TrialTier : public TierView {
     offers_->offer(entry, Bytes(0));
     policy_->on_remove(entry, tick());
   }
-  /// Also called for entries that are not here: the policy does not hear of those.
+  /// May be called for absent entries, too; the policy is not told of those.
   void change_queue(EntryId entry, QueuePosition position) {
     if (sees_queue_ && holds(entry)) {
       QueuePosition& waits_at = offers_->residents.at(entry).view.queue_position;
@@ -163,7 +163,7 @@ class TrialTier : public TierView {
   [[nodiscard]] SimTime now() const { return SimTime(now_); }
   void wait(std::int64_t calls) { now_ += calls; }
 
-  /// The set that frees `wanted` bytes, and is still here. Empty if nothing should leave.
+  /// The set that frees `wanted` bytes, which is not removed yet. Empty if nothing should leave.
   [[nodiscard]] std::vector<Victim> choose(Bytes wanted, Demand demand = Demand::save,
                                            QueuePosition incoming = kNotQueued) {
     return choose(wanted, {.now = SimTime(now_),
@@ -172,12 +172,12 @@ class TrialTier : public TierView {
                            .queue_first = sees_queue_ ? queue_first_ : kNotQueued,
                            .window_end = sees_queue_ ? window_end_ : kNotQueued});
   }
-  /// For a policy with oracle knowledge.
+  /// The same for a policy with oracle knowledge.
   [[nodiscard]] std::vector<Victim> choose_for(Bytes bytes, SimTime next_use) {
     const EntryView newcomer{.bytes = bytes, .next_use = next_use};
     return choose(bytes, {.now = SimTime(now_), .newcomer = &newcomer});
   }
-  /// The set that would leave. The tier refuses its last victim.
+  /// The set that would leave. Nothing changes, because the tier refuses the last victim.
   [[nodiscard]] std::vector<Victim> peek(Bytes wanted, Demand demand = Demand::save,
                                          QueuePosition incoming = kNotQueued) {
     offers_->peeked.emplace();
@@ -212,7 +212,7 @@ class TrialTier : public TierView {
       }
     }
   }
-  /// The numbers of the entries in the order in which they leave, until none is given any more.
+  /// Evicts until no entry leaves any more. Returns entry numbers in the order of eviction.
   std::vector<std::uint32_t> evict_all(Demand demand = Demand::save,
                                        QueuePosition incoming = kNotQueued) {
     std::vector<std::uint32_t> order;
@@ -244,7 +244,7 @@ class TrialTier : public TierView {
     explicit Offers(bool in_parts) : in_parts_(in_parts) {}
 
     std::map<EntryId, Resident> residents;
-    /// While a set is peeked at: its victims.
+    /// Victims of the set during a call of `peek`.
     std::optional<std::vector<Victim>> peeked;
 
    private:
@@ -301,7 +301,7 @@ class TrialTier : public TierView {
   std::int64_t now_ = 0;
 };
 
-/// A tier's claim of its content, changed by a test.
+/// A view of a tier's content that a test can falsify.
 class FalseView final : public TierView {
  public:
   explicit FalseView(const TrialTier& tier) : residents(tier.residents()) {}

@@ -13,7 +13,7 @@ namespace kvtier {
 struct Victim {
   EntryId entry;
   Tokens keep;
-  /// Bytes that it was offered for.
+  /// Bytes for which the entry was offered.
   Bytes offered;
 };
 
@@ -34,15 +34,14 @@ class Victims {
   [[nodiscard]] bool refused() const { return refused_; }
   /// The set frees the wanted room, so it will leave.
   [[nodiscard]] bool complete() const { return missing_.value <= 0 && !refused_; }
-  /// Adds all of an offered entry, or what it holds behind its first `keep` tokens. Returns the
-  /// tokens that it keeps: the tier may keep whole blocks only, and of the last victim what need
-  /// not leave. What is left of it is offered again if the part frees memory. The tier's admission
-  /// policy may refuse the victim, and the set.
+  /// Adds an offered entry without its first `keep` tokens. Returns the tokens that it keeps: the
+  /// tier may round to whole blocks, and spare tokens of the last victim. The rest is offered again
+  /// if it frees memory. The tier's admission policy may refuse the victim, and so the set.
   virtual Tokens add(EntryId entry, Tokens keep) = 0;
   Tokens add(EntryId entry) { return add(entry, Tokens(0)); }
 
  protected:
-  /// By entry: bytes that are free once all of it has left; zero if it is not offered.
+  /// By entry: the bytes that all of it frees; zero if it is not offered.
   std::vector<Bytes> offered_;
   Bytes missing_;
   bool refused_ = false;
@@ -68,12 +67,12 @@ class VictimSet : public Victims {
       offered_[entry.value] = Bytes(0);
     }
   }
-  /// Bytes of all that is offered.
+  /// Bytes of all offered entries.
   [[nodiscard]] Bytes available() const { return available_; }
 
   /// Asks the policy (or anything with its `choose`) for a set that frees `wanted` bytes. Returns
-  /// whether there is one. The caller then removes the victims in order. What leaves is not offered
-  /// any more.
+  /// whether there is one. The caller then removes the victims in order. Victims are no longer
+  /// offered.
   template <class Policy>
   [[nodiscard]] bool choose(Policy& policy, const RoomRequest& request, Bytes wanted) {
     missing_ = wanted;
@@ -116,16 +115,16 @@ class VictimSet : public Victims {
   [[noreturn]] virtual void reject(EntryId) const {
     throw InvariantError("a policy chose a victim that was not offered");
   }
-  /// Whether the victim may leave, but for `keep` tokens. If not, nothing leaves.
+  /// Whether the victim may leave, except `keep` tokens. If not, nothing leaves.
   [[nodiscard]] virtual bool may_leave(EntryId, Tokens) { return true; }
-  /// The tokens that an entry keeps if the policy keeps `keep`, which is not 0. Throws if the tier
-  /// evicts whole entries, or the entry has no more than these.
+  /// The tokens that an entry keeps if the policy keeps `keep` > 0. Throws if the tier evicts whole
+  /// entries, or if the entry has at most `keep` tokens.
   [[nodiscard]] virtual Tokens rounded(EntryId, Tokens) const {
     throw InvariantError("a policy kept a part of an entry that is evicted whole");
   }
-  /// The tokens that an entry keeps of which all may leave.
+  /// The tokens that an entry keeps although the policy keeps none.
   [[nodiscard]] virtual Tokens spared(EntryId) const { return Tokens(0); }
-  /// Bytes that all of an entry with so many tokens would free.
+  /// Bytes that an entry with so many tokens frees.
   [[nodiscard]] virtual Bytes bytes_of(EntryId, Tokens) const { return Bytes(0); }
 
   Bytes available_;

@@ -14,10 +14,10 @@ namespace kvtier {
 struct EntryView {
   EntryId id;
   EntryKey key;
-  /// A small number to break ties with: no two entries that a store holds have the same one. An
-  /// entry that comes back from its turn may have another one than before.
+  /// A small number to break ties, unique among the entries that a store holds. An entry that comes
+  /// back from its turn may have a different number.
   std::uint32_t place = 0;
-  /// The tier holds the KV of so many tokens, behind the first `depth` of the context.
+  /// Tokens whose KV the tier holds; they follow the first `depth` tokens of the context.
   Tokens tokens;
   Tokens depth{0};
   /// Bytes that the tier's account charges for it (the reservation), not the bytes that move.
@@ -25,18 +25,18 @@ struct EntryView {
   /// When the entry came into the store. Kept while any tier holds it or a turn uses it, and
   /// forgotten when the last copy is evicted.
   SimTime first_inserted;
-  /// When the first turn of the entry's session was admitted, whatever was evicted since.
+  /// When the first turn of the entry's session was admitted. Evictions do not change it.
   SimTime session_began;
   SimTime last_used;
   /// Position of the first request for this entry; kNotQueued for policies without look-ahead
   /// knowledge.
   QueuePosition queue_position = kNotQueued;
-  /// Next use of a newcomer, and in checks, for policies with oracle knowledge; kNever if there is
-  /// none. Other entries get it by on_next_use.
+  /// Next use, kNever if there is none; for policies with oracle knowledge. Set for a newcomer and
+  /// in checks; otherwise on_next_use tells it.
   SimTime next_use = kNever;
 };
 
-/// A request for an entry began to wait at `position`, or left it.
+/// A request for an entry began to wait at `position`, or left the queue.
 struct QueueChange {
   QueuePosition position;
   bool waits = false;
@@ -53,7 +53,7 @@ enum class Demand {
   background,  // the free buffer has to be restored
 };
 
-/// Room that a tier wants. How much, the set of victims knows (victims.hpp).
+/// A tier's request for room. The set of victims has the number of bytes (victims.hpp).
 struct RoomRequest {
   SimTime now;
   Demand demand = Demand::save;
@@ -64,7 +64,7 @@ struct RoomRequest {
   /// for policies without look-ahead knowledge.
   QueuePosition queue_first = kNotQueued;
   QueuePosition window_end = kNotQueued;
-  /// The entry that the room is for. Only for policies with oracle knowledge, and null if room is
+  /// The entry that the room is for. Only set for policies with oracle knowledge; null if room is
   /// made ahead of time.
   const EntryView* newcomer = nullptr;
 };
@@ -84,15 +84,15 @@ struct FoundTokens {
   Tokens total;
 };
 
-/// The waiting requests in order of arrival. Positions run from first() to end(); a position but
-/// the first may be empty (its request left out of turn).
+/// The waiting requests in order of arrival. Positions run from first() to end(). Each position but
+/// the first may be empty, because its request left out of turn.
 class QueueView {
  public:
   virtual ~QueueView() = default;
   [[nodiscard]] QueuePosition first() const { return first_; }
   [[nodiscard]] QueuePosition end() const { return end_; }
-  /// The stored entry the request at `position` needs; kNoEntry if it needs none or the position is
-  /// empty.
+  /// The stored entry that the request at `position` needs; kNoEntry if it needs none or the
+  /// position is empty.
   [[nodiscard]] virtual EntryId entry_at(QueuePosition position) const = 0;
   [[nodiscard]] virtual bool waiting_at(QueuePosition position) const = 0;
   /// Placement of the request that waits at `position`.
@@ -100,13 +100,13 @@ class QueueView {
   /// Stored tokens of the prompt that waits at `position`, in a system of blocks. Zero in other
   /// systems.
   [[nodiscard]] virtual FoundTokens find(QueuePosition) const { return {}; }
-  /// Tokens that two waiting prompts have in common, from their start on; as `find`.
+  /// Common prefix of two waiting prompts, in a system of blocks. Zero in other systems.
   [[nodiscard]] virtual Tokens common_prefix(QueuePosition, QueuePosition) const {
     return Tokens(0);
   }
   /// The priority of the request that waits at `position`: the smaller, the more urgent.
   [[nodiscard]] virtual std::int64_t priority_at(QueuePosition /*position*/) const { return 0; }
-  /// The end of the order policy's window: what waits before it runs before all that waits behind.
+  /// End of the order policy's window. Requests before it run before all requests behind it.
   [[nodiscard]] virtual QueuePosition window_end() const = 0;
 
  protected:
@@ -118,10 +118,10 @@ class QueueView {
 class RunningView {
  public:
   virtual ~RunningView() = default;
-  /// Time per output token, over what the running requests have put out so far; that of the last
-  /// decode while it is nothing; nullopt before the first.
+  /// Time per output token of the running requests so far. Before their first tokens, that of the
+  /// last decode; nullopt before the first decode.
   [[nodiscard]] virtual std::optional<SimDuration> tpot() const = 0;
-  /// Visits when each one's first token was out and the output tokens predicted for it.
+  /// Visits each running request: the time of its first token, and its predicted output tokens.
   virtual void for_each_running(
       const std::function<void(SimTime first_token, Tokens predicted)>& visit) const = 0;
 };
@@ -130,7 +130,7 @@ class RunningView {
 class TierView {
  public:
   virtual ~TierView() = default;
-  /// `offered`: the entry may leave now. Only then the policy has been told its size and times.
+  /// `offered`: the entry may leave now. Only then the policy knows its current size and times.
   virtual void for_each_resident(
       const std::function<void(const EntryView&, bool offered)>& visit) const = 0;
 };
