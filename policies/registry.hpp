@@ -4,7 +4,7 @@
 
 namespace kvtier {
 
-/// Every policy of this program, by kind; the order is the order of lists.
+/// All policies of this program, by kind, in the order of `kvtier list`.
 [[nodiscard]] PolicyRegistry builtin_policies();
 
 }  // namespace kvtier

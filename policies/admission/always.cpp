@@ -1,5 +1,5 @@
-// Everything may come into the tier, at the cost of whatever the eviction policy chooses: what all
-// the simulated papers do. O(1) per decision.
+// Always: every entry may enter the tier, and the eviction policy makes room. All simulated papers
+// do this. O(1) per decision.
 #include "policies/admission/always.hpp"
 
 namespace kvtier {
@@ -16,8 +16,8 @@ class AlwaysAdmission final : public AdmissionPolicy {
 
 PolicyKind<AdmissionPolicy> always_admission() {
   return {.name = "always",
-          .summary = "everything comes in",
-          .source = "AttentionStore (arXiv 2403.19708) and others, which know no filter",
+          .summary = "every entry enters the tier",
+          .source = "AttentionStore (arXiv 2403.19708) and others, which have no filter",
           .knowledge = Knowledge::online,
           .parameters = {},
           .make = [](const PolicyParameters&) { return std::make_unique<AlwaysAdmission>(); }};

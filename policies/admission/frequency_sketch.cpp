@@ -1,15 +1,15 @@
-// A frequency sketch: uses of all sessions are counted in a few small counters each, and while the
-// tier has no free room a newcomer has to have been used more often than the victim that it would
-// cost. All counters are halved now and then, so that the past fades. Einziger, Friedman and Manes,
-// TinyLFU: A Highly Efficient Cache Admission Policy, 2017. Adapted: turns are uses, one entry is
-// compared with each victim whatever their sizes, and there is no doorkeeper before the sketch.
-// O(1) per decision, amortised.
+// A frequency sketch counts the uses of all sessions in a few small counters each. In a full tier,
+// a newcomer must have more uses than the victim that it would replace. All counters are halved
+// from time to time, so that the past fades. Einziger, Friedman and Manes, TinyLFU: A Highly
+// Efficient Cache Admission Policy, 2017. Adapted: turns are uses, the newcomer is compared with
+// each victim whatever their sizes, and there is no doorkeeper before the sketch. O(1) per
+// decision, amortised.
 //
-// Counts are halved after ten uses for each counter of a row. The paper wants about ten for each
-// entry that fits, but conversations end: one that is over keeps its place against all that are
-// younger until its count is halved. So the memory has to be about as long as a conversation, not
-// as the tier: with 256 counters (2,560 turns) a DRAM of 128 GiB (some hundred conversations) hits
-// less than half as often as without a filter.
+// Counters are halved after ten uses per counter of a row. The paper has about ten per entry that
+// fits, but sessions end. An ended session keeps its place against newer ones until its count is
+// halved. So the sketch must cover about the length of a session. With 256 counters (2,560 turns),
+// a DRAM of 128 GiB (about a hundred sessions) has less than half the hits of a tier without
+// filter.
 #include "policies/admission/frequency_sketch.hpp"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class FrequencySketchAdmission final : public AdmissionPolicy {
   }
 
  private:
-  /// Four bits in the paper.
+  /// The largest count: four bits, as in the paper.
   static constexpr std::uint8_t kMost = 15;
   static constexpr std::uint64_t kUsesPerCounter = 10;
 
@@ -77,24 +77,21 @@ class FrequencySketchAdmission final : public AdmissionPolicy {
 }  // namespace
 
 PolicyKind<AdmissionPolicy> frequency_sketch_admission() {
-  return {
-      .name = "frequency_sketch",
-      .summary = "what costs a victim has to have been used more often than it, by a sketch",
-      .source = "TinyLFU: Einziger, Friedman, Manes (ACM Transactions on Storage, 2017)",
-      .knowledge = Knowledge::online,
-      .parameters =
-          {{.name = kCounters,
-            .documentation =
-                "in each of four rows; counts are halved after ten uses for each; rounded up to "
-                "a power of 2",
-            .unit = "counters",
-            .minimum = 1,
-            .maximum = 1 << 28,
-            .default_value = kDefaultCounters}},
-      .make = [](const PolicyParameters& parameters) -> std::unique_ptr<AdmissionPolicy> {
-        return std::make_unique<FrequencySketchAdmission>(
-            static_cast<std::uint64_t>(parameter_or(parameters, kCounters, kDefaultCounters)));
-      }};
+  return {.name = "frequency_sketch",
+          .summary = "a newcomer must have more uses than its victim, by a sketch of counters",
+          .source = "TinyLFU: Einziger, Friedman, Manes (ACM Transactions on Storage, 2017)",
+          .knowledge = Knowledge::online,
+          .parameters = {{.name = kCounters,
+                          .documentation = "counters in each of four rows, rounded up to a power "
+                                           "of 2; all are halved after ten uses per counter",
+                          .unit = "counters",
+                          .minimum = 1,
+                          .maximum = 1 << 28,
+                          .default_value = kDefaultCounters}},
+          .make = [](const PolicyParameters& parameters) -> std::unique_ptr<AdmissionPolicy> {
+            return std::make_unique<FrequencySketchAdmission>(
+                static_cast<std::uint64_t>(parameter_or(parameters, kCounters, kDefaultCounters)));
+          }};
 }
 
 }  // namespace kvtier

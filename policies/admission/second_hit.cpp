@@ -1,9 +1,8 @@
-// Second hit: a session's KV comes in from its second turn on, so that conversations of one turn
-// cost the tier neither room nor writes. The keys of the latest uses are remembered, those used
-// once apart from those used again, which are admitted as long as they are. Content caches do this
-// to spare their drives ("cache-on-second-hit"; Maggs and Sitaraman, Algorithmic Nuggets in Content
-// Delivery, 2015). Adapted: turns are uses, and lists of keys stand for the Bloom filters. O(1) per
-// decision.
+// Second hit: a session's KV enters the tier from its second turn on. So sessions of one turn take
+// neither room nor writes. Two lists remember the latest keys: keys used once, and keys used again,
+// which are admitted. Content caches do this to spare their drives ("cache-on-second-hit"; Maggs
+// and Sitaraman, Algorithmic Nuggets in Content Delivery, 2015). Adapted: turns are uses, and lists
+// of keys stand for the Bloom filters. O(1) per decision.
 #include "policies/admission/second_hit.hpp"
 
 #include "sim/policy/ghost_list.hpp"
@@ -14,7 +13,7 @@ namespace {
 
 constexpr const char* kRemembered = "remembered";
 constexpr double kDefaultRemembered = 100'000;
-/// The list's bytes count keys here.
+/// The lists count keys instead of bytes.
 constexpr Bytes kOneKey(1);
 
 class SecondHitAdmission final : public AdmissionPolicy {
@@ -39,20 +38,21 @@ class SecondHitAdmission final : public AdmissionPolicy {
 }  // namespace
 
 PolicyKind<AdmissionPolicy> second_hit_admission() {
-  return {.name = "second_hit",
-          .summary = "a session comes in from its second turn on",
-          .source = "Maggs, Sitaraman (Computer Communication Review, 2015)",
-          .knowledge = Knowledge::online,
-          .parameters = {{.name = kRemembered,
-                          .documentation = "sessions remembered, of those used once and of others",
-                          .unit = "sessions",
-                          .minimum = 1,
-                          .maximum = 1e12,
-                          .default_value = kDefaultRemembered}},
-          .make = [](const PolicyParameters& parameters) -> std::unique_ptr<AdmissionPolicy> {
-            return std::make_unique<SecondHitAdmission>(Bytes(static_cast<std::int64_t>(
-                parameter_or(parameters, kRemembered, kDefaultRemembered))));
-          }};
+  return {
+      .name = "second_hit",
+      .summary = "a session enters the tier from its second turn on",
+      .source = "Maggs, Sitaraman (Computer Communication Review, 2015)",
+      .knowledge = Knowledge::online,
+      .parameters = {{.name = kRemembered,
+                      .documentation = "remembered sessions in each list: used once, used again",
+                      .unit = "sessions",
+                      .minimum = 1,
+                      .maximum = 1e12,
+                      .default_value = kDefaultRemembered}},
+      .make = [](const PolicyParameters& parameters) -> std::unique_ptr<AdmissionPolicy> {
+        return std::make_unique<SecondHitAdmission>(Bytes(
+            static_cast<std::int64_t>(parameter_or(parameters, kRemembered, kDefaultRemembered))));
+      }};
 }
 
 }  // namespace kvtier

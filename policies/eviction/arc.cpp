@@ -1,12 +1,13 @@
-// Adaptive replacement cache: two LRU lists, of entries used once (T1) and more often (T2), and the
-// keys of what left each of them lately (B1, B2). A key of B1 that comes back says that T1 was too
-// small, one of B2 that T2 was, and the target of T1 moves accordingly. Megiddo and Modha, ARC: A
+// Adaptive replacement cache: two LRU lists of entries used once (T1) and more often (T2), and the
+// keys that left each list lately (B1, B2). If a key of B1 comes back, T1 was too small; if a key
+// of B2 comes back, T2 was. The target size of T1 moves accordingly. Megiddo and Modha, ARC: A
 // Self-Tuning, Low Overhead Replacement Cache, 2003. O(log n) per decision.
 //
-// Adapted: all sizes are in bytes, and the cache's size is what the tier and its turns hold now. An
-// entry goes to T2 when its turn ends. A key of B1 or B2 moves the target by its entry's bytes
-// (times the ratio of the lists, as in the paper). Room is made before the policy knows for whom,
-// so the target moves after the victim was chosen, and a target reached exactly spares T1.
+// Adapted: all sizes are in bytes, and the cache's size is the bytes that the tier and its turns
+// hold now. An entry goes to T2 when its turn ends. A key of B1 or B2 moves the target by its
+// entry's bytes (times the ratio of the lists, as in the paper). Room is made before the policy
+// knows the newcomer, so the target moves after the choice. A T1 of exactly its target size is
+// spared.
 #include "policies/eviction/arc.hpp"
 
 #include <algorithm>
@@ -80,7 +81,7 @@ class ArcEviction final : public QueuedEviction<NoMark> {
   }
 
   GhostList left_[2];
-  /// Bytes that T1 should have.
+  /// Target bytes of T1.
   double target_ = 0;
   std::uint64_t clock_ = 0;
 };
@@ -88,12 +89,14 @@ class ArcEviction final : public QueuedEviction<NoMark> {
 }  // namespace
 
 PolicyKind<EvictionPolicy> arc_eviction() {
-  return {.name = "arc",
-          .summary = "balances entries used once and more often by what came back after it left",
-          .source = "Megiddo, Modha (FAST 2003); lists in bytes",
-          .knowledge = Knowledge::online,
-          .parameters = {},
-          .make = [](const PolicyParameters&) { return std::make_unique<ArcEviction>(); }};
+  return {
+      .name = "arc",
+      .summary =
+          "two LRU lists, used once and more often, balanced by the evicted keys that come back",
+      .source = "Megiddo, Modha (FAST 2003); lists in bytes",
+      .knowledge = Knowledge::online,
+      .parameters = {},
+      .make = [](const PolicyParameters&) { return std::make_unique<ArcEviction>(); }};
 }
 
 }  // namespace kvtier

@@ -1,13 +1,13 @@
-// The offline optimum, which knows when each entry is used next: the entry whose next use is
-// furthest away leaves first, and a newcomer whose own next use is further still stays out. Belady,
-// A Study of Replacement Algorithms for a Virtual-Storage Computer, 1966. With entries of one size
-// no policy has more hits in one tier; it is a bound, never a rival.
+// The offline optimum, which knows the next use of each entry. The entry whose next use is furthest
+// away leaves first; a newcomer whose next use is further still stays out. Belady, A Study of
+// Replacement Algorithms for a Virtual-Storage Computer, 1966. With entries of one size, no policy
+// has more hits in one tier, so it is an upper bound.
 //
-// If sizes differ the optimum is out of reach (finding it is NP-hard), and this is "Belady,
-// greedy", which a policy may exceed (sim/study/runs/upper_bound.hpp has what none exceeds): the
-// largest product of bytes and time until the next use leaves first. Entries are kept in classes of
-// sizes within a factor of two, each by next use, and the furthest of each class compete. Growth
-// moves an entry between classes. O(log n) per change, O(classes) per decision.
+// If sizes differ, finding the optimum is NP-hard. This is "Belady, greedy": the largest product of
+// bytes and time until the next use leaves first. A policy may exceed it;
+// sim/study/runs/upper_bound.hpp has a bound that none exceeds. Entries are in classes of sizes
+// within a factor of two, each ordered by next use, and the furthest entry of each class competes.
+// Growth moves an entry between classes. O(log n) per change, O(classes) per decision.
 #include "policies/eviction/belady.hpp"
 
 #include <bit>
@@ -77,7 +77,7 @@ class BeladyEviction final : public QueuedEviction<NoMark> {
   [[nodiscard]] static std::size_t size_class(Bytes bytes) {
     return std::bit_width(static_cast<std::uint64_t>(bytes.value)) % kClasses;
   }
-  /// The furthest in front.
+  /// Order within a class: the furthest next use in front.
   [[nodiscard]] static std::uint64_t order(SimTime next_use) {
     return static_cast<std::uint64_t>(kNever.ns - next_use.ns);
   }
@@ -96,9 +96,9 @@ class BeladyEviction final : public QueuedEviction<NoMark> {
 PolicyKind<EvictionPolicy> belady_eviction() {
   return {.name = "belady",
           .summary =
-              "for untimed replays, greedy where sizes differ: what is used last, and most of it, "
-              "leaves first",
-          .source = "Belady (IBM Systems Journal, 1966); by bytes x time where sizes differ",
+              "for untimed replays: the entry with the furthest next use, times bytes if sizes "
+              "differ, leaves first",
+          .source = "Belady (IBM Systems Journal, 1966); by bytes x time if sizes differ",
           .knowledge = Knowledge::oracle,
           .parameters = {},
           .make = [](const PolicyParameters&) { return std::make_unique<BeladyEviction>(); }};

@@ -1,9 +1,8 @@
-// First in, first out: the entry that came into the store first leaves first, however often it was
-// used since. An entry keeps its time when it moves between tiers and while its turn runs; once its
-// last copy is evicted it starts anew. `session_fifo` never forgets: it goes by the admission of
-// the session's first turn, so a session that was evicted is the first to go again when it is
-// stored again. That is the baseline FIFO of AttentionStore (arXiv 2403.19708, section 4.3.3) as we
-// read its figures. O(log n) per decision.
+// First in, first out: the entry that entered the store first leaves first, however often it was
+// used since. An entry keeps its time between tiers and while its turn runs. After its last copy is
+// evicted, it starts anew. `session_fifo` orders by the admission of the session's first turn, so
+// an entry stored again after its eviction leaves early again. We read the figures of
+// AttentionStore's baseline FIFO this way (arXiv 2403.19708, section 4.3.3). O(log n) per decision.
 #include "policies/eviction/fifo.hpp"
 
 #include <cstdint>
@@ -15,7 +14,7 @@ namespace {
 
 struct FifoKey {
   SimTime time;
-  /// With equal times, the entry that entered this tier first leaves first.
+  /// Ties: the entry that entered this tier first leaves first.
   std::uint64_t arrival = 0;
   friend auto operator<=>(const FifoKey&, const FifoKey&) = default;
 };
@@ -40,7 +39,7 @@ class FifoEviction final : public FrontEviction<NoMark, FifoKey> {
 
 PolicyKind<EvictionPolicy> fifo_eviction() {
   return {.name = "fifo",
-          .summary = "the entry that came into the store first leaves first",
+          .summary = "the entry that entered the store first leaves first",
           .source = "textbook FIFO: a hit changes nothing, an evicted entry starts anew",
           .knowledge = Knowledge::online,
           .parameters = {},

@@ -1,8 +1,8 @@
-// Least frequently used: the entry with the fewest uses leaves first, of equal ones the least
-// recently used. Uses are counted while the entry is in the tier or in its turn, and forgotten when
-// it leaves ("in-cache" LFU; Aho, Denning and Ullman, Principles of Optimal Page Replacement, 1971,
-// have it as the optimum for independent references). Adapted: a use counts when its turn begins
-// and is recent when it ends; sizes and growth mean nothing. O(log n) per decision.
+// Least frequently used: the entry with the fewest uses leaves first, ties by LRU. Uses are counted
+// while the entry is in the tier or in its turn, and forgotten when it leaves ("in-cache" LFU). It
+// is the optimum for independent references (Aho, Denning and Ullman, Principles of Optimal Page
+// Replacement, 1971). Adapted: a use counts when its turn begins, and is recent when it ends; sizes
+// and growth have no effect. O(log n) per decision.
 #include "policies/eviction/lfu.hpp"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class LfuEviction final : public FrontEviction<std::uint64_t> {
   static constexpr unsigned kTimeBits = 44;
   static constexpr std::uint64_t kMostUses = (std::uint64_t{1} << (64 - kTimeBits)) - 1;
 
-  /// The number of uses before the time of the last one.
+  /// Order: the number of uses in the high bits, the time of the last use in the low bits.
   [[nodiscard]] std::uint64_t next_order(EntryId entry) {
     return queues_.mark(entry) << kTimeBits | ++clock_;
   }
@@ -43,7 +43,7 @@ class LfuEviction final : public FrontEviction<std::uint64_t> {
 
 PolicyKind<EvictionPolicy> lfu_eviction() {
   return {.name = "lfu",
-          .summary = "the entry that was used least often leaves first, of equal ones LRU",
+          .summary = "the entry that was used least often leaves first, ties by LRU",
           .source = "Aho, Denning, Ullman (Journal of the ACM, 1971); counts end with eviction",
           .knowledge = Knowledge::online,
           .parameters = {},

@@ -1,7 +1,7 @@
-// Least recently used: what was not asked for longest is asked for last, so it leaves first. A list
-// from the least to the most recently used entry; the end of a use moves an entry to the far end.
-// The baseline LRU of AttentionStore (arXiv 2403.19708, section 4.3.3). O(1) per victim, plus one
-// step per entry at the list's front that may not leave.
+// Least recently used: the entry that was unused for longest leaves first. A list holds the entries
+// from the least to the most recently used; the end of a use moves an entry to its end. The
+// baseline LRU of AttentionStore (arXiv 2403.19708, section 4.3.3). O(1) per victim, plus one step
+// per entry at the list's front that may not leave.
 #include "policies/eviction/lru.hpp"
 
 #include "sim/core/assert.hpp"
@@ -46,7 +46,7 @@ class LruEviction final : public EvictionPolicy {
   }
 
  private:
-  /// An entry in use is out of the list, which would only pass it.
+  /// An entry in use is not in the list, so that a choice need not skip it.
   void leave(EntryId entry) {
     if (list_.contains(entry)) {
       list_.remove(entry);

@@ -1,8 +1,7 @@
-// Most recently used: the entry that was used last leaves first, which is right where everything is
-// asked for in turn, round and round, and a bad idea for most conversations. Chou and DeWitt, An
-// Evaluation of Buffer Management Strategies for Relational Database Systems, 1985. Adapted: an
-// entry that comes back from its turn is used; sizes and growth mean nothing. O(log n) per
-// decision.
+// Most recently used: the entry that was used last leaves first. It suits cyclic scans, and does
+// badly with most sessions. Chou and DeWitt, An Evaluation of Buffer Management Strategies for
+// Relational Database Systems, 1985. Adapted: the end of a turn is the use; sizes and growth have
+// no effect. O(log n) per decision.
 #include "policies/eviction/mru.hpp"
 
 #include "sim/policy/entry_queues.hpp"
@@ -19,7 +18,7 @@ class MruEviction final : public FrontEviction<NoMark> {
   void on_release(const EntryView& entry, SimTime) override { queues_.release(entry, 0, --order_); }
 
  private:
-  /// Smaller is later.
+  /// A smaller number is a later use.
   std::uint64_t order_ = UINT64_MAX;
 };
 

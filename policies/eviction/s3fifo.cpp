@@ -1,13 +1,14 @@
-// S3-FIFO: three queues without reordering on use. What comes enters a small queue; at its end it
-// goes on to the main queue if it was used more than once, or else leaves, and its key is kept for
-// a while: who comes back by then enters the main queue. At the end of that, what was used goes
-// round again. Yang, Zhang, Qiu, Yue and Rashmi, FIFO Queues Are All You Need for Cache Eviction,
-// 2023. O(log n) per decision, amortised: each round is paid by a use.
+// S3-FIFO: three queues without reordering on use. A new entry enters the small queue. At the end
+// of the small queue, it moves to the main queue if it was used more than once. Otherwise it
+// leaves, and its key is kept for a while. An entry whose key is kept enters the main queue. At the
+// end of the main queue, used entries go round again. Yang, Zhang, Qiu, Yue and Rashmi, FIFO Queues
+// Are All You Need for Cache Eviction, 2023. O(log n) per decision, amortised: each round needs a
+// use.
 //
-// Adapted: queues are in bytes, the small one a share of what the tier holds now, and the keys kept
-// are those of as many bytes as the main queue may have. An entry keeps its place while its turn
-// runs and when it grows. Which queue gives up an entry is asked anew after each that goes on to
-// the main queue; the paper's small queue goes on until one of its own entries leaves.
+// Adapted: queues are in bytes, and the small queue is a share of the resident bytes. Kept keys
+// stand for as many bytes as the main queue may have. An entry keeps its place while its turn runs
+// and when it grows. The queue that gives up an entry is chosen again after each move to the main
+// queue; the paper's small queue goes on until one of its own entries leaves.
 #include "policies/eviction/s3fifo.hpp"
 
 #include <algorithm>
@@ -78,7 +79,7 @@ class S3FifoEviction final : public QueuedEviction<std::uint8_t> {
   }
 
   double share_;
-  /// Marked with uses since an entry came or came round.
+  /// Keys of entries that left the small queue.
   GhostList left_;
   std::uint64_t clock_ = 0;
 };
@@ -86,20 +87,21 @@ class S3FifoEviction final : public QueuedEviction<std::uint8_t> {
 }  // namespace
 
 PolicyKind<EvictionPolicy> s3fifo_eviction() {
-  return {.name = "s3fifo",
-          .summary = "a small FIFO queue lets what is used twice into the main one, the rest leave",
-          .source = "Yang, Zhang, Qiu, Yue, Rashmi (SOSP 2023); queues in bytes",
-          .knowledge = Knowledge::online,
-          .parameters = {{.name = kSmallShare,
-                          .documentation = "of the bytes held, what fills the small queue",
-                          .unit = "share",
-                          .minimum = 0,
-                          .maximum = 1,
-                          .default_value = kDefaultSmallShare}},
-          .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
-            return std::make_unique<S3FifoEviction>(
-                parameter_or(parameters, kSmallShare, kDefaultSmallShare));
-          }};
+  return {
+      .name = "s3fifo",
+      .summary = "entries used twice move from a small FIFO queue to the main one, others leave",
+      .source = "Yang, Zhang, Qiu, Yue, Rashmi (SOSP 2023); queues in bytes",
+      .knowledge = Knowledge::online,
+      .parameters = {{.name = kSmallShare,
+                      .documentation = "share of the resident bytes that the small queue may have",
+                      .unit = "share",
+                      .minimum = 0,
+                      .maximum = 1,
+                      .default_value = kDefaultSmallShare}},
+      .make = [](const PolicyParameters& parameters) -> std::unique_ptr<EvictionPolicy> {
+        return std::make_unique<S3FifoEviction>(
+            parameter_or(parameters, kSmallShare, kDefaultSmallShare));
+      }};
 }
 
 }  // namespace kvtier

@@ -1,12 +1,12 @@
-// Scheduler-aware eviction: entries with no waiting request leave first, least recently used first;
-// then entries whose request waits, from the tail of the queue towards its head, since the head
-// runs next. Room for an entry is never made at the cost of one that runs before it: then the
-// newcomer stays out. AttentionStore (arXiv 2403.19708), section 3.3.2. O(log n) per victim.
+// Scheduler-aware eviction: entries with no waiting request leave first, in LRU order. Then entries
+// whose request waits leave, from the tail of the queue to its head, because the head runs next. An
+// entry never leaves for a newcomer that runs after it: then the newcomer stays out. AttentionStore
+// (arXiv 2403.19708), section 3.3.2. O(log n) per victim.
 //
-// The paper's eviction window is (C_mem + C_disk) / S_kv jobs. Taking also the requests beyond it
-// from the tail makes one ordered group of both, so by default the whole queue is seen. With a
-// given window, requests beyond it are not seen, and their entries leave in LRU order with the idle
-// ones; a window of 0 is LRU.
+// The paper's eviction window is (C_mem + C_disk) / S_kv requests. By default the whole queue is
+// seen: requests beyond the paper's window are nearer the tail, so the order is the same. With a
+// given window, entries of requests beyond it count as idle and leave in LRU order. A window of 0
+// is LRU.
 #include "policies/eviction/scheduler_aware.hpp"
 
 #include <vector>
@@ -136,10 +136,10 @@ class SchedulerAwareEviction final : public EvictionPolicy {
  private:
   enum class Place : std::uint8_t {
     absent,   // not in the tier
-    idle,     // in the list: no request waits, or one beyond the window, which is not seen
-    in_use,   // a turn has it, and no request waits: out of the list until it is released
-    waiting,  // its request is seen
-    chosen    // of those, in a set that leaves, and not in `waiting_` any more
+    idle,     // in the list: no request waits, or only beyond the window
+    in_use,   // a turn uses it, and no request waits: not in the list until on_release
+    waiting,  // its request is seen: in `waiting_`
+    chosen    // its request was seen; in a set that leaves, and no longer in `waiting_`
   };
   struct State {
     QueuePosition position = kNotQueued;
@@ -159,8 +159,8 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     waiting_.insert(entry, state.position);
   }
 
-  /// From the tail of the queue towards its head. What is passed on the way comes back, unless it
-  /// leaves.
+  /// Chooses from the tail of the queue to its head. Entries passed on the way are put back, unless
+  /// they leave.
   void choose_waiting(const RoomRequest& request, Victims& victims) {
     const bool newcomer_may_stay_out =
         request.demand == Demand::prefetch || request.demand == Demand::demotion;
@@ -225,7 +225,7 @@ PolicyKind<EvictionPolicy> scheduler_aware_eviction() {
           {{.name = kWindow,
             .documentation =
                 "requests at the head of the queue that are seen; auto: all, 0: none (LRU)",
-            .unit = "jobs",
+            .unit = "requests",
             .minimum = 0,
             .maximum = 1e12,
             .default_value = std::nullopt}},

@@ -1,13 +1,13 @@
-// Recompute-cost-aware: an entry is worth the seconds that finding it saves, which is computing its
-// tokens less loading them from this tier, for each byte that it takes; the lowest worth leaves
-// first. As in Greedy-Dual-Size (Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997) the
-// worth of a victim is the base of later uses, so that unused entries age; how often an entry was
-// used means nothing. O(log n) per decision.
+// Recompute-cost-aware: worth = base + seconds saved by a hit / bytes, and the lowest worth leaves
+// first. A hit saves the time to compute the tokens minus the time to load them from this tier. As
+// in Greedy-Dual-Size (Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997), the worth of
+// a victim is the base of later uses, so that unused entries age. The number of uses has no effect.
+// O(log n) per decision.
 //
-// Adapted: the cost of a miss is the seconds saved, by the clock of an idle machine. Computing
-// grows faster than the tokens and loading with them, so long entries are worth more for each byte.
-// If loading takes as long as computing, an entry is worth a nanosecond, and the order is nearly
-// LRU.
+// Adapted: the cost of a miss is the seconds saved on an idle machine. The time to compute grows
+// faster than the tokens, and the time to load in proportion to them. So long entries are worth
+// more per byte. If loading takes at least as long as computing, a hit counts as one nanosecond,
+// and the order is nearly LRU.
 #include "policies/eviction/seconds_saved.hpp"
 
 #include <algorithm>
@@ -31,12 +31,13 @@ class SecondsSavedEviction final : public GreedyDual {
 }  // namespace
 
 PolicyKind<EvictionPolicy> seconds_saved_eviction() {
-  return {.name = "seconds_saved",
-          .summary = "the entry whose bytes save the fewest seconds of computing leaves first",
-          .source = "Greedy-Dual-Size (Cao, Irani, USITS 1997), of seconds that a hit saves",
-          .knowledge = Knowledge::online,
-          .parameters = {},
-          .make = [](const PolicyParameters&) { return std::make_unique<SecondsSavedEviction>(); }};
+  return {
+      .name = "seconds_saved",
+      .summary = "the entry whose hit saves the fewest seconds per byte leaves first, with ageing",
+      .source = "Greedy-Dual-Size (Cao, Irani, USITS 1997), of seconds that a hit saves",
+      .knowledge = Knowledge::online,
+      .parameters = {},
+      .make = [](const PolicyParameters&) { return std::make_unique<SecondsSavedEviction>(); }};
 }
 
 }  // namespace kvtier

@@ -1,9 +1,9 @@
-// SIEVE: entries in the order in which they came, and a hand that moves from the oldest to the
-// newest and begins again. It spares what was used since it last passed and takes the first that
-// was not; nobody changes places. Zhang, Yang, Yue, Vigfusson and Rashmi, SIEVE is Simpler than
-// LRU, 2024. Adapted: an entry keeps its place and its mark while its turn runs and when it grows,
-// whatever its size. O(1) per victim, amortised: each entry spared is paid by a use; plus one step
-// per entry that the hand passes and that may not leave.
+// SIEVE: entries are in the order of insertion, and a hand moves from the oldest to the newest and
+// begins again. It spares entries used since it last passed, and evicts the first unused one.
+// Entries never change places. Zhang, Yang, Yue, Vigfusson and Rashmi, SIEVE is Simpler than LRU,
+// 2024. Adapted: an entry keeps its place and its mark while its turn runs and when it grows,
+// whatever its size. O(1) per victim, amortised, because each spared entry needs a use; plus one
+// step per entry that is not offered.
 #include "policies/eviction/sieve.hpp"
 
 #include <vector>
@@ -33,10 +33,10 @@ class SieveEviction final : public EvictionPolicy {
   }
 
   void choose(const RoomRequest&, Victims& victims) override {
-    // Twice round without a victim: nothing is left that may leave.
+    // Two rounds without a victim: no entry may leave.
     std::size_t passed = 0;
     while (victims.wants_more() && passed < 2 * list_.size()) {
-      // Past the newest the hand begins again at the oldest.
+      // After the newest entry, the hand begins again at the oldest.
       hand_ = hand_.valid() ? hand_ : list_.front();
       ++passed;
       if (victims.offers(hand_)) {
@@ -73,7 +73,7 @@ class SieveEviction final : public EvictionPolicy {
 
   /// The oldest in front.
   EntryList list_;
-  /// The entry that is looked at next; kNoEntry: the oldest.
+  /// The next entry to check; kNoEntry: the oldest.
   EntryId hand_ = kNoEntry;
   /// By entry: whether it was used since the hand passed.
   std::vector<char> used_;
@@ -84,7 +84,8 @@ class SieveEviction final : public EvictionPolicy {
 PolicyKind<EvictionPolicy> sieve_eviction() {
   return {
       .name = "sieve",
-      .summary = "a hand over the entries as they came takes the first not used since it passed",
+      .summary =
+          "a hand over the entries in order of insertion evicts the first not used since it passed",
       .source = "Zhang, Yang, Yue, Vigfusson, Rashmi (NSDI 2024)",
       .knowledge = Knowledge::online,
       .parameters = {},

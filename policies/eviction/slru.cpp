@@ -1,10 +1,10 @@
-// Segmented LRU: what comes is on probation, what is used while it is there is protected, and
-// victims are the least recently used on probation. The protected segment holds a share of the
-// bytes at most; beyond that its least recently used entries go back on probation, as its latest.
-// Karedla, Love and Wherry, Caching Strategies to Improve Disk System Performance, 1994. Adapted:
-// segments are in bytes, their share is of what the tier holds now, and the protected one is cut
-// when room is needed, so that entries may grow in between. O(log n) per decision, amortised: a use
-// pays for the way back.
+// Segmented LRU: new entries are in the probation segment, and used entries in the protected
+// segment. Victims are the least recently used entries of probation. The protected segment has at
+// most a share of the bytes. Beyond that, its least recently used entries go back to probation, as
+// its most recent. Karedla, Love and Wherry, Caching Strategies to Improve Disk System Performance,
+// 1994. Adapted: segments are in bytes, and shares are of the resident bytes. The protected segment
+// is cut when room is needed, so that entries may grow in between. O(log n) per decision,
+// amortised: each way back needs a use.
 #include "policies/eviction/slru.hpp"
 
 #include "sim/policy/entry_queues.hpp"
@@ -58,11 +58,12 @@ class SlruEviction final : public QueuedEviction<NoMark> {
 
 PolicyKind<EvictionPolicy> slru_eviction() {
   return {.name = "slru",
-          .summary = "entries not used since they came leave first (LRU), used ones are protected",
+          .summary = "entries not used since insertion leave first (LRU), used ones are protected",
           .source = "Karedla, Love, Wherry (IEEE Computer, 1994); segments in bytes",
           .knowledge = Knowledge::online,
           .parameters = {{.name = kProtectedShare,
-                          .documentation = "of the bytes held, what the protected segment may have",
+                          .documentation =
+                              "share of the resident bytes that the protected segment may have",
                           .unit = "share",
                           .minimum = 0,
                           .maximum = 1,

@@ -1,10 +1,9 @@
-// Who holds much and has been silent for long shrinks first: the entry with the largest product of
-// the tokens it holds in the tier and the time since its last use keeps the leading half of its
-// tokens, and then the scores are taken again. From Pensieve (arXiv 2312.05516), as a rule for
-// parts of entries. All scores grow with time, each at its own rate, so the largest is kept by a
-// kinetic tournament (Basch, Guibas and Hershberger, 1999): a tree of winners, each with the time
-// at which it may be overtaken. A change costs O(log n), a selection O(1) and, for each winner
-// overtaken since the last one, O(log n).
+// Tokens times idle time: score = tokens in the tier x time since the last use. The entry with the
+// largest score keeps the leading half of its tokens; then the scores are compared again. From
+// Pensieve (arXiv 2312.05516), as a rule for parts of entries. All scores grow with time, each at
+// its own rate. So a kinetic tournament (Basch, Guibas and Hershberger, 1999) finds the largest: a
+// tree of winners, each with the time at which it may be overtaken. A change costs O(log n). A
+// selection costs O(1), plus O(log n) for each winner overtaken since the last one.
 #include "policies/eviction/tokens_times_idle.hpp"
 
 #include <algorithm>
@@ -17,7 +16,8 @@
 namespace kvtier {
 namespace {
 
-/// Places of entries by tokens x (now - last use), of equal ones the lowest. Time never goes back.
+/// Finds the place with the largest tokens x (now - last use), of equal ones the lowest. Time must
+/// not go back.
 class Tournament {
  public:
   void set(std::uint32_t place, EntryId entry, std::int64_t tokens, SimTime last_used,
@@ -63,7 +63,7 @@ class Tournament {
   };
   struct Match {
     std::uint32_t winner = kNobody;
-    /// The winner stands until then, and so do those of all matches below.
+    /// Until this time, the winners of this match and of all matches below are valid.
     std::int64_t until_ns = kNeverNs;
   };
 
@@ -161,7 +161,7 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
   void on_resize(const EntryView& view, SimTime now) override {
     Entry& entry = entries_[view.id.value];
     if (entry.tokens == view.tokens && entry.last_used == view.last_used) {
-      return;  // chosen with these tokens
+      return;  // a victim that was chosen with these tokens
     }
     entry.tokens = view.tokens;
     entry.last_used = view.last_used;
@@ -212,7 +212,7 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
       KVTIER_ASSERT(view.id.value < entries_.size() && entries_[view.id.value].resident,
                     "tokens_times_idle knows every resident entry");
       const Entry& entry = entries_[view.id.value];
-      // The view of an entry in use is ahead of what the policy was told.
+      // The view of an entry that is not offered may be newer than the policy's data.
       KVTIER_ASSERT(!offered || (entry.tokens == view.tokens && entry.last_used <= view.last_used),
                     "tokens_times_idle knows sizes and times");
       KVTIER_ASSERT(
@@ -228,7 +228,7 @@ class TokensTimesIdleEviction final : public EvictionPolicy {
     Tokens tokens;
     SimTime last_used;
     bool resident = false;
-    /// Between on_hit and on_release. Then its place may be another's.
+    /// Between on_hit and on_release. Another entry may have its place meanwhile.
     bool in_use = false;
   };
 

@@ -1,10 +1,10 @@
 // CaR's score (University of Connecticut): an entry gains 1 when a request for it enters the
-// scheduler's window and 1 when the request is sent to the GPUs, and loses 2 when the generation
-// ends; the smallest score leaves first. What runs is not offered, so the score of what can leave
-// is the number of its requests in the window. Of equal scores, ours to choose: those without a
-// request in the window leave in LRU order, the others from the tail of the window; and room for a
-// fetch or a demotion is not made at the cost of an entry that runs before it, which would have to
-// come back at once. O(log n) per decision, amortised: each request enters the window once.
+// scheduler's window and 1 when the request is sent to the GPUs, and loses 2 when decode ends. The
+// smallest score leaves first. Entries in use are not offered, so the score of an offered entry is
+// the number of its requests in the window. The order of equal scores is our choice: entries
+// without a request in the window leave in LRU order, others from the tail of the window. An entry
+// never leaves for a fetch or a demotion that runs after it, because it would have to come back at
+// once. O(log n) per decision, amortised: each request enters the window once.
 #include "policies/eviction/window_score.hpp"
 
 #include <algorithm>
@@ -103,13 +103,14 @@ class WindowScoreEviction final : public EvictionPolicy {
   };
   struct State {
     Place place = Place::absent;
-    /// Requests in the window, and behind it.
+    /// Waiting requests in the window (score) and behind it.
     std::uint32_t score = 0;
     std::uint32_t waiting = 0;
     QueuePosition first = kNotQueued;
   };
 
-  /// From the lowest score on. What is passed on the way comes back, unless it leaves.
+  /// Chooses from the lowest score on. Entries passed on the way are put back; on_remove takes
+  /// those that leave.
   void choose_scored(const RoomRequest& request, Victims& victims) {
     const bool newcomer_may_stay_out =
         request.demand == Demand::prefetch || request.demand == Demand::demotion;
@@ -163,7 +164,7 @@ class WindowScoreEviction final : public EvictionPolicy {
     state.score == 0 ? unscored_.push_back(entry) : scored_.insert(entry, key(state));
   }
 
-  /// The smallest score on top, and of equal ones what is needed last.
+  /// The smallest score is on top, and of equal ones the entry that is needed last.
   [[nodiscard]] static std::uint64_t key(const State& state) {
     constexpr unsigned kPositionBits = 44;
     constexpr std::uint64_t kPositions = std::uint64_t{1} << kPositionBits;
@@ -181,15 +182,15 @@ class WindowScoreEviction final : public EvictionPolicy {
       waiting_.erase({state.first, entry});
       return;
     }
-    // Rare: an entry leaves that several requests wait for.
+    // Rare case: several requests wait for the entry.
     std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.second == entry; });
   }
 
-  /// Score 0, from the least to the most recently used entry.
+  /// Entries with score 0, from the least to the most recently used.
   EntryList unscored_;
   EntryHeap scored_;
-  /// Requests that the window has not reached, for entries of this tier. One request may wait for
-  /// two: its session's and a shared one.
+  /// Requests behind the window, for entries of this tier. One request may wait for two entries:
+  /// its session's and a shared prompt's.
   std::set<Waiting> waiting_;
   QueuePosition window_end_{0};
   std::vector<State> states_;

@@ -1,11 +1,11 @@
-// Timed prefetch: the next waiting request is admitted when a running one ends, so its KV should be
-// in the fastest tier just then, and not earlier, since it takes room that others need. The fetch
-// begins at the time t at which
+// Timed prefetch: the next waiting request is admitted when a running one ends. Its KV should be in
+// the fastest tier at that time, and not earlier, because it takes room there. The fetch begins at
+// the time t at which
 //   min over running requests i of { TPOT x predicted length_i - (t - start_i) } <= size /
 //   bandwidth
-// that is when the first of them is expected to end before the fetch does. CaR (University of
-// Connecticut); that the request at the head of the order policy's window is the next one is our
-// reading. O(running requests + window) per decision.
+// that is, when the first of them is expected to end before the fetch does. CaR (University of
+// Connecticut). We read "the next request" as the first of the order policy's window whose KV needs
+// a fetch. O(running requests + window) per decision.
 #include "policies/prefetch/deadline.hpp"
 
 #include <algorithm>

@@ -1,8 +1,7 @@
-// Look-ahead prefetch: the scheduler's queue says which sessions run next, so entries of the
-// requests in a window at its head are fetched from the slow tier before their turn, in queue
-// order. The window is as many requests as fit in the memory available for prefetching: C_mem /
-// S_kv. AttentionStore (arXiv 2403.19708), section 3.3.1. O(1) amortised per decision: a cursor
-// passes each position once, and again only behind a demotion.
+// Look-ahead prefetch: entries of the requests in a window at the queue's head are fetched from the
+// slow tier in queue order, before admission. The window has as many requests as fit in the memory
+// available for prefetching: C_mem / S_kv. AttentionStore (arXiv 2403.19708), section 3.3.1. O(1)
+// amortised per decision: a cursor passes each position once, and again only after a demotion.
 #include "policies/prefetch/look_ahead.hpp"
 
 #include <algorithm>
@@ -42,7 +41,7 @@ class LookAheadPrefetch final : public PrefetchPolicy {
   }
 
   std::optional<std::uint64_t> window_;
-  /// Every position before it needs no fetch.
+  /// No position before the cursor needs a fetch.
   QueuePosition cursor_{0};
 };
 
@@ -50,13 +49,13 @@ class LookAheadPrefetch final : public PrefetchPolicy {
 
 PolicyKind<PrefetchPolicy> look_ahead_prefetch() {
   return {.name = "look_ahead",
-          .summary = "fetches what the requests at the head of the queue need, in queue order",
+          .summary = "fetches the KV of the requests at the head of the queue, in queue order",
           .source = "AttentionStore (arXiv 2403.19708), section 3.3.1",
           .knowledge = Knowledge::look_ahead,
           .parameters = {{.name = kWindow,
                           .documentation =
-                              "requests looked at from the head of the queue; auto: C_mem / S_kv",
-                          .unit = "jobs",
+                              "requests in the window at the head of the queue; auto: C_mem / S_kv",
+                          .unit = "requests",
                           .minimum = 0,
                           .maximum = 1e12,
                           .default_value = std::nullopt}},

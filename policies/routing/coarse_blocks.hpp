@@ -10,18 +10,18 @@
 
 namespace kvtier {
 
-/// A prompt in larger blocks than the group's: a block's hash names all before it too, so the last
-/// small block of each large one names it.
+/// A prompt in blocks larger than the group's. A hash also names all tokens before its block, so
+/// the last small block of a large block names the large block.
 class CoarseBlocks {
  public:
   CoarseBlocks() = default;
-  /// Blocks have at least so many tokens.
+  /// Blocks have at least `wanted` tokens.
   CoarseBlocks(Tokens block_tokens, Tokens wanted)
       : stride_((wanted.value + block_tokens.value - 1) / block_tokens.value),
         tokens_(block_tokens * stride_) {}
 
   [[nodiscard]] Tokens tokens() const { return tokens_; }
-  /// Only full ones, at most so many. Valid until the next call.
+  /// The full blocks of the prompt, at most `most`. Valid until the next call.
   [[nodiscard]] std::span<const BlockHash> of(
       const RoutedRequest& request, std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
     const std::int64_t count = std::min(std::ssize(request.blocks) / stride_, most);

@@ -1,12 +1,11 @@
-// Dynamo's KV router: an instance costs the blocks that it would have to prefill, this request's
-// included and its cached ones credited, and the blocks that would be in use while it decodes. The
-// cheapest goes first, equal ones at random; with a temperature an instance is drawn by the softmax
-// of its negative cost, scaled by the range of the costs. The router counts loads itself: a prompt
-// counts as prefill until its first token, less what was cached when it was sent, and its blocks
-// count until it ends, once where requests share them. Cached blocks are known by events, or else
-// predicted: what was sent in the last 120 s. Decode instances are chosen by load, unless
-// `decode_overlap_credit` lets what they hold count. NVIDIA Dynamo, lib/kv-router, August 2026.
-// O(b + n) per request of b blocks among n instances, beside the block indexes.
+// Dynamo's KV router: cost of an instance = blocks to prefill (with this request, cached blocks
+// credited) + blocks in use while it decodes. It chooses the lowest cost, ties at random. With a
+// temperature, it draws an instance by the softmax of the negative costs, scaled by their range.
+// The router counts loads itself. A prompt's uncached tokens at dispatch count as prefill until its
+// first token. Its blocks count until it ends, once if requests share them. Cached blocks are known
+// by events, or predicted from the prompts sent in the last 120 s. Decode instances are chosen by
+// load, unless `decode_overlap_credit` credits their cached blocks. NVIDIA Dynamo, lib/kv-router,
+// August 2026. O(b + n) per request of b blocks among n instances, beside the block indexes.
 #include "policies/routing/dynamo_kv.hpp"
 
 #include <algorithm>
@@ -58,10 +57,10 @@ struct DynamoSettings {
   SimDuration ttl;
 };
 
-/// A request as the router keeps it.
+/// The router's record of a request in flight.
 struct DynamoRequest {
   std::vector<BlockHash> blocks;
-  /// Prefill that it still counts for.
+  /// Tokens that still count as prefill load.
   double prefill_tokens = 0;
 };
 
@@ -122,7 +121,7 @@ class DynamoKvRouting final : public RoutingPolicy {
   }
 
   void on_dispatched(const RoutedRequest& request, InstanceId instance, SimTime now) override {
-    // Nothing has changed if it was chosen for just now.
+    // The look-up of `choose` is valid if nothing has changed since.
     if (looked_up_ != request.id) {
       look_up(request, now);
     }
@@ -165,7 +164,7 @@ class DynamoKvRouting final : public RoutingPolicy {
       }
     }
     if (requests_->count(instance) == 0) {
-      prefill_tokens_[instance.value] = 0;  // without what rounding has left
+      prefill_tokens_[instance.value] = 0;  // drops the rounding error
     }
   }
   void check_invariants(std::int64_t requests_in_flight) const override {
@@ -180,7 +179,7 @@ class DynamoKvRouting final : public RoutingPolicy {
   }
 
  private:
-  /// By medium: where the walk is, and the blocks found in each.
+  /// State of a walk: the current medium, and the blocks found in each.
   struct Tiers {
     int medium = 0;
     std::int64_t blocks[kBlockMedia] = {};
@@ -208,7 +207,7 @@ class DynamoKvRouting final : public RoutingPolicy {
         request.blocks,
         [](Tiers& tiers, const BlockIndex::Holder* holder) {
           const MediaMask media = holder != nullptr ? holder->media : MediaMask{0};
-          // Each medium goes on where the faster one ended.
+          // Each medium continues after the blocks of the faster one.
           while (tiers.medium < kBlockMedia && (media & (1U << tiers.medium)) == 0) {
             ++tiers.medium;
           }
@@ -233,7 +232,7 @@ class DynamoKvRouting final : public RoutingPolicy {
     }
   }
 
-  /// By the softmax of the negative costs.
+  /// Draws an instance by the softmax of the negative costs.
   template <class CostOf>
   [[nodiscard]] InstanceId drawn(const RoutingView& view, const CostOf& cost_of) {
     weights_.clear();
@@ -267,7 +266,7 @@ class DynamoKvRouting final : public RoutingPolicy {
 
   DynamoSettings settings_;
   RoutingFacts facts_;
-  /// Blocks that instances hold, by events or by what they were sent.
+  /// Blocks that instances hold, according to events or to dispatches.
   StoredBlocks stored_;
   std::optional<SentBlocks> sent_;
   /// Blocks of the requests in flight; a tag counts the requests that use the block.
@@ -276,7 +275,7 @@ class DynamoKvRouting final : public RoutingPolicy {
   std::vector<double> prefill_tokens_;
   std::vector<std::int64_t> active_blocks_;
   std::vector<DynamoCandidate> candidates_;
-  /// The request that candidates_ are of, until anything changes.
+  /// The request for which candidates_ is valid, until a change.
   std::optional<std::uint64_t> looked_up_;
   std::vector<double> weights_;
 };
@@ -305,7 +304,7 @@ PolicyKind<RoutingPolicy> dynamo_kv_routing() {
              usual.shared_cache_multiplier),
       weight("decode_overlap_credit", "overlap_score_credit of instances that only decode", 0)};
   parameters.push_back({.name = "overlap_score_credit_decay",
-                        .documentation = "how much a backlog of prefill lessens the GPU's credit",
+                        .documentation = "decay of the GPU's credit with the excess prefill load",
                         .unit = "of the credit",
                         .minimum = 0,
                         .maximum = 1e6,
@@ -317,7 +316,7 @@ PolicyKind<RoutingPolicy> dynamo_kv_routing() {
                         .maximum = 1e6,
                         .default_value = usual.active_request_weight});
   parameters.push_back({.name = "temperature",
-                        .documentation = "of the softmax of costs; 0 takes the cheapest",
+                        .documentation = "temperature of the softmax of costs; 0: the lowest cost",
                         .unit = "of the range of costs",
                         .minimum = 0,
                         .maximum = 1e6,

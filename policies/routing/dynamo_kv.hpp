@@ -18,15 +18,15 @@ struct DynamoWeights {
   double active_request_weight = 0;
 };
 
-/// An instance as Dynamo's cost sees it for one request; amounts in blocks.
+/// An instance's inputs to Dynamo's cost of one request, in blocks.
 struct DynamoCandidate {
-  /// The request's blocks on the GPU from the start on, then those that follow in host memory, then
-  /// those that follow on disk; and those of the shared pool beyond the GPU's.
+  /// The request's blocks on the GPU from the start on, the following blocks in host memory, and
+  /// the following blocks on disk. `shared`: blocks in the shared pool beyond the GPU's.
   std::int64_t device = 0;
   std::int64_t host = 0;
   std::int64_t disk = 0;
   std::int64_t shared = 0;
-  /// Prefill load of requests without a first token, and that of the candidate with the least.
+  /// Prefill load of requests without a first token, and the least such load of all candidates.
   double active_prefill = 0;
   double active_prefill_min = 0;
   /// Blocks of all its requests with this one, each counted once.
@@ -34,8 +34,8 @@ struct DynamoCandidate {
   std::int64_t requests = 0;
 };
 
-/// The cost of a candidate for a request of so many blocks. A decode instance does no prefill:
-/// blocks that it holds need not be counted against its load.
+/// The cost of a candidate for a request of `request_blocks` blocks. A decode instance does no
+/// prefill; a credit for its cached blocks reduces its decode load.
 [[nodiscard]] double dynamo_cost(const DynamoWeights& weights, RoutingPhase phase,
                                  double request_blocks, const DynamoCandidate& candidate);
 

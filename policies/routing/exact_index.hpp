@@ -10,7 +10,7 @@
 
 namespace kvtier {
 
-/// A router that knows by events which instance holds which blocks.
+/// Base class of routers with an exact index of blocks, which follows block events.
 class ExactIndexRouting : public RoutingPolicy {
  public:
   [[nodiscard]] RoutingNeeds needs() const override {
@@ -32,8 +32,7 @@ class ExactIndexRouting : public RoutingPolicy {
 
  protected:
   [[nodiscard]] const RoutingFacts& facts() const { return facts_; }
-  /// Blocks of the request's prefix that each instance holds, at its number; each may read the
-  /// pool.
+  /// Matched blocks of the request's prefix, by instance number. Each instance may read the pool.
   [[nodiscard]] const std::vector<std::int64_t>& match(const RoutedRequest& request) {
     std::ranges::fill(matched_, 0);
     std::int64_t in_pool = 0;

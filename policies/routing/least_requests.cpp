@@ -1,7 +1,6 @@
-// Least requests: the instance with the fewest requests goes first, waiting and running ones alike;
-// of equal ones, any. Requests count the same, whatever they cost. Reports that are old send a
-// burst of requests to one instance. Join the shortest queue (Winston, 1977). O(n) per request
-// among n instances.
+// Least requests: chooses the instance with the fewest waiting and running requests, ties at
+// random. All requests count the same, whatever they cost. Old reports send a burst of requests to
+// one instance. Join the shortest queue (Winston, 1977). O(n) per request among n instances.
 #include "policies/routing/least_requests.hpp"
 
 #include "sim/policy/cheapest_instances.hpp"

@@ -1,6 +1,6 @@
-// Least tokens: the instance with the fewest prompt tokens to prefill goes first; of equal ones
-// that with the fewest requests, and of those any. Long prompts count for what they are. What
-// caches hold of the prompts is not seen. O(n) per request among n instances.
+// Least tokens: chooses the instance with the fewest prompt tokens to prefill, ties by the fewest
+// requests, then at random. Long prompts count by their length. Cached tokens count, too. O(n) per
+// request among n instances.
 #include "policies/routing/least_tokens.hpp"
 
 #include <utility>

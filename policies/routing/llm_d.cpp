@@ -1,12 +1,11 @@
-// llm-d's endpoint picker: every instance is scored by several scorers, from 0 to 1, and the
-// highest weighted sum goes first, of equal ones any. The weights are those of its chart: 2 for the
-// waiting queue, 2 for free KV blocks, 3 for the cached prefix; the load-aware and no-hit-lru
-// scorers are off. The approximate prefix index notes what was sent where, in blocks of at least 64
-// tokens, and hears of no eviction; it counts an instance's blocks among those of the prompt up to
-// the first that no instance has, whether they follow each other or not. The precise one
-// (`precise`) follows events and counts consecutive blocks, weighted by medium. llm-d-router and
-// llm-d-kv-cache, August 2026. O(b h + n) per request of b blocks with h holders each among n
-// instances.
+// llm-d's endpoint picker: several scorers give each instance a score from 0 to 1. It chooses the
+// highest weighted sum, ties at random. The weights are those of its chart: 2 for the waiting
+// queue, 2 for free KV blocks, 3 for the cached prefix; the load-aware and no-hit-lru scorers are
+// off. The approximate prefix index records sent prompts in blocks of at least 64 tokens, and does
+// not know of evictions. It counts the prompt's blocks that an instance has, consecutive or not, up
+// to the first block that no instance has. The precise index (`precise`) follows events and counts
+// consecutive blocks, weighted by medium. llm-d-router and llm-d-kv-cache, August 2026. O(b h + n)
+// per request of b blocks with h holders each among n instances.
 #include "policies/routing/llm_d.hpp"
 
 #include <algorithm>
@@ -57,7 +56,7 @@ std::vector<double> llm_d_cold_scores(std::span<const InstanceId> candidates,
   }
   const auto last = static_cast<double>(candidates.size() - 1);
   std::vector<double> scores(candidates.size());
-  // Those that were never used come first, in their order.
+  // Unused instances come first, in their order.
   double unused = 0;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     if (std::ranges::find(used, candidates[i]) == used.end()) {
@@ -121,12 +120,11 @@ constexpr std::array kLlmDParameters{
     LlmDParameter{"load_threshold", &LlmDSettings::load_threshold,
                   "waiting requests with which the load-aware score is 0", "requests", 1, 1e9},
     LlmDParameter{"length_weight", &LlmDSettings::length_weight,
-                  "share of the prefix score that goes by the match's length", "of the score", 0,
-                  1},
+                  "share of the match's length in the prefix score", "of the score", 0, 1},
     LlmDParameter{"length_scale", &LlmDSettings::length_scale, "length of a match that scores 1",
                   "tokens", 1, 1e9},
     LlmDParameter{"precise", &LlmDSettings::precise,
-                  "1: the prefix index follows events; 0: it notes what was sent", "switch", 0, 1},
+                  "1: the prefix index follows events; 0: it records sent prompts", "switch", 0, 1},
     LlmDParameter{"block_tokens", &LlmDSettings::block_tokens,
                   "least size of the approximate index's blocks", "tokens", 1, 1e6},
     LlmDParameter{"prefix_tokens", &LlmDSettings::prefix_tokens,
@@ -224,7 +222,7 @@ class LlmDRouting final : public RoutingPolicy {
   }
 
   void on_dispatched(const RoutedRequest& request, InstanceId instance, SimTime now) override {
-    // Only a request that was scored is known to be cold.
+    // is_cold_ is known only for the last scored request.
     if (is_cold_ && chosen_for_ == request.id && settings_.no_hit_lru_weight > 0) {
       std::erase(used_, instance);
       used_.push_back(instance);
@@ -249,14 +247,15 @@ class LlmDRouting final : public RoutingPolicy {
                       static_cast<std::int64_t>(settings_.prefix_tokens) / blocks_.tokens().value);
   }
 
-  /// Blocks of the approximate index for so many of an instance's: at least one, and 0 for 0.
+  /// Number of blocks of the approximate index for `reported` blocks of an instance: at least one,
+  /// and 0 for 0.
   [[nodiscard]] std::int64_t own_blocks(std::int64_t reported) const {
     return reported <= 0
                ? 0
                : std::max<std::int64_t>(1, reported * block_tokens_.value / blocks_.tokens().value);
   }
 
-  /// Into matched_: the blocks that each instance has, weighted if the index is precise.
+  /// Sets matched_ to the blocks that each instance has, weighted if the index is precise.
   void match(std::span<const BlockHash> blocks) {
     std::ranges::fill(matched_, 0);
     if (!precise_) {
@@ -296,12 +295,12 @@ class LlmDRouting final : public RoutingPolicy {
   std::optional<SentBlocks> sent_;
   std::array<double, 1U << kBlockMedia> media_weights_{};
   std::vector<double> matched_;
-  /// As reported, in blocks of the approximate index; 0 if not.
+  /// Reported capacity in blocks of the approximate index; 0 if not reported.
   std::vector<std::int64_t> capacities_;
-  /// The last request that was scored, and whether nothing was cached of it.
+  /// The last scored request, and whether no candidate had any of its blocks.
   std::uint64_t chosen_for_ = 0;
   bool is_cold_ = false;
-  /// Instances that were sent cold requests, the longest ago first.
+  /// Instances that were sent cold requests, the least recent first.
   std::vector<InstanceId> used_;
 };
 

@@ -11,19 +11,20 @@ namespace kvtier {
 
 /// llm-d's scorers: each gives an instance a score from 0 to 1.
 
-/// By waiting requests, between the fewest and the most of the candidates.
+/// Score by waiting requests: 1 for the fewest among the candidates, 0 for the most.
 [[nodiscard]] double llm_d_queue_score(std::int64_t waiting, std::int64_t fewest,
                                        std::int64_t most);
-/// By blocks of the GPU memory in use.
+/// Score by free blocks of GPU memory.
 [[nodiscard]] double llm_d_kv_score(const InstanceLoad& load);
-/// By the share of the prompt's blocks that match, and by `length_weight` the squared share of
-/// `length_scale` that they are long.
+/// Score by the share of the prompt's blocks that match, mixed with the squared share of
+/// `length_scale` that the match covers; `length_weight` is the share of the latter.
 [[nodiscard]] double llm_d_prefix_score(double matched, std::int64_t blocks, Tokens block_tokens,
                                         double length_weight, double length_scale);
-/// 0.5 without waiting requests, down to 0 with `threshold` of them.
+/// Score by waiting requests: 0.5 without any, 0 with `threshold` of them.
 [[nodiscard]] double llm_d_load_score(std::int64_t waiting, double threshold);
-/// For a request that nothing is cached of: by how long ago an instance was last sent such a one.
-/// `used` has those that were, the longest ago first. In the order of the candidates.
+/// Scores for a cold request, which no instance has cached, in the order of the candidates. The
+/// longer ago an instance was sent a cold request, the higher. `used` has these instances, the
+/// least recent first.
 [[nodiscard]] std::vector<double> llm_d_cold_scores(std::span<const InstanceId> candidates,
                                                     std::span<const InstanceId> used);
 

@@ -1,7 +1,7 @@
-// Longest prefix: the instance that holds most of the prompt's blocks from the start on goes first,
-// in any medium; of equal ones the first. Loads are not seen. So requests herd: an instance that
-// holds what prompts have in common gets them all. The extreme of cache-aware routing, to compare
-// with. O(b + n) per request of b blocks among n instances, beside the block index.
+// Longest prefix: chooses the instance that holds the most blocks of the prompt from its start on,
+// in any medium; of equal ones the first. Loads do not count. So requests herd: an instance that
+// holds a common prefix gets all of its requests. It is the extreme of cache-aware routing, for
+// comparisons. O(b + n) per request of b blocks among n instances, beside the block index.
 #include "policies/routing/longest_prefix.hpp"
 
 #include "policies/routing/exact_index.hpp"

@@ -1,7 +1,7 @@
 // Power of two choices: two different instances are drawn, and the one with fewer requests is
-// chosen; of equal ones the first drawn. Two draws take most of what looking at all instances takes
-// from the longest queue, and old reports herd fewer requests. Mitzenmacher (IEEE Transactions on
-// Parallel and Distributed Systems 12(10), 2001). O(1) per request.
+// chosen; of equal ones the first drawn. Two draws shorten the longest queue nearly as much as a
+// comparison of all instances, and old reports herd fewer requests. Mitzenmacher (IEEE Transactions
+// on Parallel and Distributed Systems 12(10), 2001). O(1) per request.
 #include "policies/routing/power_of_two.hpp"
 
 namespace kvtier {

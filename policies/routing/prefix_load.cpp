@@ -1,8 +1,7 @@
-// Prefix and load: the instance that would have the fewest tokens to prefill goes first, counting
-// its requests without a first token and this one, less what caches hold of each. Of equal ones the
-// one with the fewest requests goes first, and of those any. Time to first token is mostly that
-// work, so a hit is worth as much as the queue that it saves. O(b + n) per request of b blocks
-// among n instances, beside the block index.
+// Prefix and load: chooses the instance that would have the fewest uncached tokens to prefill, of
+// its requests without a first token and of this request. Ties go by the fewest requests, then at
+// random. TTFT is mostly this work, so a hit is worth as much as the queue that it saves. O(b + n)
+// per request of b blocks among n instances, beside the block index.
 #include "policies/routing/prefix_load.hpp"
 
 #include <utility>

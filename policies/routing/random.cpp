@@ -1,5 +1,5 @@
-// Random: every instance is as likely as any other. Loads stay uneven, and a session's turns find
-// its prefix on another instance by chance alone. The baseline of every comparison of routers.
+// Random: every instance is as likely as any other. Loads stay uneven, and a turn reaches an
+// instance with its session's KV by chance alone. It is the baseline of comparisons of routers.
 // O(1) per request.
 #include "policies/routing/random.hpp"
 

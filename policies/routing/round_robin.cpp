@@ -1,6 +1,6 @@
-// Round robin: the instances take turns in the order of their numbers. Every instance gets as many
-// requests, whatever they cost. An instance that may not be chosen is passed over and keeps no
-// turn. O(log n) per request among n instances.
+// Round robin: the instances take turns in the order of their numbers. Every instance gets the same
+// number of requests, whatever they cost. An instance that is not a candidate is skipped and loses
+// its turn. O(log n) per request among n instances.
 #include "policies/routing/round_robin.hpp"
 
 #include <algorithm>

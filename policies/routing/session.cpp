@@ -1,8 +1,8 @@
-// Session: a session's requests all go to one instance, which a consistent hash of the session's
-// number gives. An instance that is lost loses its own sessions alone, to the others evenly, and
-// gets them back when it returns. A request without a session goes to an instance with the fewest
-// requests. Karger et al. (STOC 1997); vLLM production-stack, routing logic session. O(log n) per
-// request of a session, O(n) per other one, among n instances.
+// Session: all requests of a session go to one instance, by a consistent hash of the session's
+// number. If an instance is lost, only its own sessions move, evenly to the others; they return
+// with it. A request without a session goes to an instance with the fewest requests. Karger et al.
+// (STOC 1997); vLLM production-stack, routing logic session. O(log n) per request of a session,
+// O(n) per other one, among n instances.
 #include "policies/routing/session.hpp"
 
 #include <optional>

@@ -1,13 +1,12 @@
-// SGLang's gateway, policy cache_aware: while loads are uneven (the most and the fewest requests
-// that the router counts differ by more than `balance_abs`, and by more than the factor
-// `balance_rel`), the instance with the fewest requests goes first. Otherwise the one that was sent
-// the longest prefix of the prompt, if that is more than `cache_threshold` of it; if not, the
-// fewest requests again. The prompt is noted for the chosen instance in each case; every
-// `eviction_interval` the least recently used ends are forgotten of instances with more than
-// `tree_tokens`. The gateway compares characters and counts them in its tree; here they are full
-// blocks of tokens, so a prompt's last part block never matches. Of several instances with the
-// longest prefix the one that was sent it last goes first, as in the gateway. O(b + n) per request
-// of b blocks among n instances, beside the block index.
+// SGLang's gateway, policy cache_aware. Loads are uneven if the most and the fewest requests of an
+// instance differ by more than `balance_abs` and by more than the factor `balance_rel`. Then it
+// chooses the instance with the fewest requests. Otherwise it chooses the instance that was sent
+// the longest prefix of the prompt, of several the last. If this prefix is not more than
+// `cache_threshold` of the prompt, the fewest requests decide again. The prompt is recorded for the
+// chosen instance. Every `eviction_interval`, instances with more than `tree_tokens` forget their
+// least recently used blocks. The gateway's tree holds characters; here it holds full blocks of
+// tokens, so a prompt's last partial block never matches. O(b + n) per request of b blocks among n
+// instances, beside the block index.
 #include "policies/routing/sglang_cache_aware.hpp"
 
 #include <algorithm>
@@ -64,7 +63,7 @@ class SglangCacheAwareRouting final : public RoutingPolicy {
     if (most - fewest > settings_.balance_abs && most > settings_.balance_rel * fewest) {
       return least;
     }
-    // The last one that was sent the longest prefix.
+    // Finds the last instance that was sent the longest prefix.
     std::int64_t longest = 0;
     std::int64_t sent = 0;
     InstanceId holder;
@@ -87,7 +86,7 @@ class SglangCacheAwareRouting final : public RoutingPolicy {
     if (!holder.valid()) {
       return least;
     }
-    // A look-up uses what it finds.
+    // A look-up is a use of the matched blocks.
     note(holder, request.blocks.first(static_cast<std::size_t>(longest)));
     const auto matched = static_cast<double>((facts_.block_tokens * longest).value);
     const auto prompt = static_cast<double>(request.prompt.value);
@@ -120,7 +119,7 @@ class SglangCacheAwareRouting final : public RoutingPolicy {
   };
   struct Nothing {};
 
-  /// Ends first, so that no block is forgotten before those behind it.
+  /// Touches the last block first, so that no block is forgotten before those behind it.
   void note(InstanceId instance, std::span<const BlockHash> blocks) {
     ++noted_;
     for (std::size_t i = blocks.size(); i-- > 0;) {
@@ -132,7 +131,7 @@ class SglangCacheAwareRouting final : public RoutingPolicy {
   RoutingFacts facts_;
   std::optional<SentBlocks> tree_;
   std::optional<SentRequests<Nothing>> requests_;
-  /// Takes the place of the time in the tree: two requests may come at once.
+  /// Replaces the time in the tree, because two requests may come at once.
   std::int64_t noted_ = 0;
   SimTime evicted_;
 };
@@ -160,7 +159,7 @@ PolicyKind<RoutingPolicy> sglang_cache_aware_routing() {
                       .maximum = 1e9,
                       .default_value = kDefaultBalanceAbs},
                      {.name = kBalanceRel,
-                      .documentation = "and if the most exceeds so many times the fewest",
+                      .documentation = "and if the most is more than this factor times the fewest",
                       .unit = "times",
                       .minimum = 0,
                       .maximum = 1e9,

@@ -1,9 +1,8 @@
-// vLLM production-stack, routing logic kvaware: the instance of which the LMCache controller says
-// that it holds most of the prompt gets the request, if what it lacks is no more than a threshold.
-// Otherwise the request's session decides, by a consistent hash; without a session the fewest
-// requests do (the router itself goes by requests per second). Of equal ones the first goes first.
-// O(b + log n) per request of b blocks among n instances, beside the block index; O(n) without a
-// session.
+// vLLM production-stack, routing logic kvaware: chooses the instance that holds most of the prompt
+// according to the LMCache controller, of equal ones the first. If it lacks more tokens than a
+// threshold, a consistent hash of the session decides. Without a session, the fewest requests
+// decide (the real router uses requests per second). O(b + log n) per request of b blocks among n
+// instances, beside the block index; O(n) without a session.
 #include "policies/routing/vllm_kvaware.hpp"
 
 #include <algorithm>
@@ -19,7 +18,7 @@ namespace {
 
 constexpr const char* kThreshold = "threshold";
 constexpr double kDefaultThreshold = 2'000;
-/// Places of an instance on the ring, as in routing policy session.
+/// Points of an instance on the ring, as in routing policy session.
 constexpr std::int64_t kRingPoints = 160;
 
 class VllmKvawareRouting final : public ExactIndexRouting {

@@ -1,8 +1,8 @@
-// vLLM production-stack, routing logic prefixaware: a trie of what was sent where, in chunks of 128
-// characters, gives the instances that were sent the longest prefix of the prompt; any of them gets
-// the request. Chunks are blocks here, as many as 32 tokens need (128 characters of English). The
-// trie never forgets, so its memory grows with all prompts that were ever sent. O(b + n) per
-// request of b chunks among n instances, beside the block index.
+// vLLM production-stack, routing logic prefixaware: chooses any of the instances that were sent the
+// longest prefix of the prompt. A trie records sent prompts in chunks of 128 characters. Here a
+// chunk is the blocks of 32 tokens (128 characters of English). The trie never forgets, so its
+// memory grows with all prompts ever sent. O(b + n) per request of b chunks among n instances,
+// beside the block index.
 #include "policies/routing/vllm_prefix_aware.hpp"
 
 #include <algorithm>

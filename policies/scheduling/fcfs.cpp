@@ -1,5 +1,5 @@
-// First come, first served: the request that has waited longest is admitted next. The order of
-// AttentionStore, Pensieve and vLLM. O(1) while requests leave from the front.
+// First come, first served: the request that has waited longest is admitted next. AttentionStore,
+// Pensieve and vLLM use this order. O(1) while requests leave from the front.
 #include "policies/scheduling/fcfs.hpp"
 
 #include "sim/core/assert.hpp"

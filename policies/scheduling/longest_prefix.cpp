@@ -1,8 +1,8 @@
-// Longest prefix match: for each batch the waiting requests are sorted by the tokens of their
-// prompts that are stored, the most first. Of requests of which little is stored and whose prompts
-// begin alike, the first one keeps its place and the others come last: they find its KV in a later
-// batch. A long queue is not sorted. The order of one batch is the starting point of the next one.
-// SGLang 0.5.23, schedule policy lpm. O(n^2) per batch in the length of a queue that is sorted.
+// Longest prefix match: for each batch, the waiting requests are sorted by the stored tokens of
+// their prompts, the most first. Among requests with little stored and a common prefix, the first
+// keeps its place. The others come last, and find its KV in a later batch. A long queue is not
+// sorted. The order of one batch is the initial order of the next. SGLang 0.5.23, schedule policy
+// lpm. O(n^2) per batch in the length of a queue that is sorted.
 #include "policies/scheduling/longest_prefix.hpp"
 
 #include <algorithm>
@@ -72,7 +72,7 @@ class LongestPrefixOrder final : public OrderPolicy {
   }
 
  private:
-  /// The first one waits, and new ones come last.
+  /// Drops requests at the front that no longer wait, and appends new ones.
   void update(const QueueView& queue) {
     while (!order_.empty() && !queue.waiting_at(order_.front())) {
       if (in_batches_) {
@@ -91,8 +91,8 @@ class LongestPrefixOrder final : public OrderPolicy {
   Tokens stored_;
   Tokens shared_;
   std::deque<QueuePosition> order_;
-  /// They were not there when the batch reached them: they have left, or were passed over and are
-  /// there again for the next batch.
+  /// Requests that did not wait when the batch reached them. They have left, or were skipped and
+  /// wait again for the next batch.
   std::vector<QueuePosition> passed_;
   bool in_batches_ = false;
   /// Positions before this one are in the order or have left.
@@ -111,30 +111,30 @@ PolicyKind<OrderPolicy> longest_prefix_order() {
                            .maximum = 1e9,
                            .default_value = default_value};
   };
-  return {.name = "longest_prefix",
-          .summary =
-              "the request with the most tokens of its prompt stored goes first; of those "
-              "that begin alike and have little stored, one",
-          .source = "SGLang 0.5.23 (lpm)",
-          .knowledge = Knowledge::look_ahead,
-          .parameters = {parameter(kQueue, "requests; a longer queue is not sorted", "requests",
-                                   kDefaultQueue),
-                         parameter(kStored,
-                                   "tokens in the fastest tier up to which a prompt is compared "
-                                   "with the waiting ones before it",
-                                   "tokens", kDefaultStored),
-                         parameter(kShared,
-                                   "tokens that two prompts have in common so that the later one "
-                                   "comes last",
-                                   "tokens", kDefaultShared)},
-          .make = [](const PolicyParameters& given) -> std::unique_ptr<OrderPolicy> {
-            const auto whole = [&](const char* name, double otherwise) {
-              return static_cast<std::int64_t>(parameter_or(given, name, otherwise));
-            };
-            return std::make_unique<LongestPrefixOrder>(whole(kQueue, kDefaultQueue),
-                                                        Tokens(whole(kStored, kDefaultStored)),
-                                                        Tokens(whole(kShared, kDefaultShared)));
-          }};
+  return {
+      .name = "longest_prefix",
+      .summary =
+          "the request with the most tokens of its prompt stored goes first; of those "
+          "that begin alike and have little stored, one",
+      .source = "SGLang 0.5.23 (lpm)",
+      .knowledge = Knowledge::look_ahead,
+      .parameters = {parameter(kQueue, "longest queue that is sorted", "requests", kDefaultQueue),
+                     parameter(kStored,
+                               "tokens in the fastest tier up to which a prompt is compared "
+                               "with the waiting ones before it",
+                               "tokens", kDefaultStored),
+                     parameter(kShared,
+                               "common prefix, in tokens, from which on the later of two "
+                               "prompts comes last",
+                               "tokens", kDefaultShared)},
+      .make = [](const PolicyParameters& given) -> std::unique_ptr<OrderPolicy> {
+        const auto whole = [&](const char* name, double otherwise) {
+          return static_cast<std::int64_t>(parameter_or(given, name, otherwise));
+        };
+        return std::make_unique<LongestPrefixOrder>(whole(kQueue, kDefaultQueue),
+                                                    Tokens(whole(kStored, kDefaultStored)),
+                                                    Tokens(whole(kShared, kDefaultShared)));
+      }};
 }
 
 }  // namespace kvtier

@@ -35,7 +35,7 @@ class PriorityOrder final : public OrderPolicy {
  private:
   /// Positions before this one are known.
   QueuePosition seen_{0};
-  /// By priority and arrival; those that have left are dropped when they come first.
+  /// By priority and arrival. Requests that have left are dropped when they are first.
   std::set<std::pair<std::int64_t, QueuePosition>> waiting_;
 };
 

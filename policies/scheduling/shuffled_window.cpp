@@ -1,9 +1,8 @@
-// Shuffled window: among the requests at the head of the queue, those whose stored KV is in the
-// fastest tier (HBM in the paper) go first, then those that have none, then those whose KV has to
-// be loaded, each kind in the order of arrival. The window takes so many requests and is drained
-// before it takes the next ones, so that no request is passed by more than the rest of its window.
-// CaR (University of Connecticut); that the window is drained and does not slide is our choice: one
-// that is refilled at once starves the third kind. O(window) per decision.
+// Shuffled window: among a number of requests at the queue's head, requests with KV in the fastest
+// tier (HBM in the paper) go first. Then come requests without stored KV, then those whose KV must
+// be loaded, each kind in order of arrival. CaR (University of Connecticut). The window is drained
+// before it is refilled, so only requests of its window can pass a request. This is our choice: a
+// sliding window starves the third kind. O(window) per decision.
 #include "policies/scheduling/shuffled_window.hpp"
 
 #include "sim/core/assert.hpp"
@@ -36,7 +35,7 @@ class ShuffledWindowOrder final : public OrderPolicy {
     return best;
   }
 
-  /// End of a drained window if it were filled now.
+  /// End of the current window, or of a new one if the current one is drained.
   [[nodiscard]] QueuePosition window_end(const QueueView& queue) const override {
     if (queue.first() < end_) {
       return end_;
@@ -63,7 +62,7 @@ PolicyKind<OrderPolicy> shuffled_window_order() {
           .source = "CaR (University of Connecticut)",
           .knowledge = Knowledge::look_ahead,
           .parameters = {{.name = kRequests,
-                          .documentation = "requests that the window takes; drained before it is "
+                          .documentation = "requests of a window, which is drained before it is "
                                            "refilled",
                           .unit = "requests",
                           .minimum = 1,
