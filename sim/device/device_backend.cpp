@@ -111,8 +111,8 @@ Completion DeviceBackend::wait() {
       return {CompletionKind::timer, timers_.pop().payload};
     }
     KVTIER_ASSERT(expected_ > 0 || timer != kNever, "something is pending");
-    // Threads wake up late, which would make every arrival late. So the last quarter of a
-    // millisecond is a busy wait, even beside computing on a single processor.
+    // Threads wake up late, and every arrival would be late. So the last quarter of a millisecond
+    // is a busy wait, even if computing shares the processor.
     constexpr SimDuration kWatched(250000);
     const SimTime watch = timer == kNever ? kNever : timer - kWatched;
     if (watch <= wall()) {
@@ -354,8 +354,8 @@ void DeviceBackend::note_work(ComputedWork work, std::chrono::steady_clock::time
   computed_until_ = std::chrono::steady_clock::now();
 }
 
-/// A failed load never completes and sends no notice. A load that is about to complete is awaited
-/// busily, because threads wake up late and this processor is idle.
+/// A failed load never completes and does not notify. The first milliseconds are a busy wait,
+/// because threads wake up late and this processor is idle.
 void DeviceBackend::wait_until(LoadProgress& progress, const std::function<bool()>& reached) const {
   constexpr std::chrono::milliseconds kWatched(5);
   constexpr std::chrono::milliseconds kGlance(50);
@@ -368,12 +368,12 @@ void DeviceBackend::wait_until(LoadProgress& progress, const std::function<bool(
   }
   while (!progress.changed.wait_for(lock, kGlance, reached)) {
     if (stopping_) {
-      throw DeviceError("the KV that a prefill waits for does not come");
+      throw DeviceError("a prefill waits for a load that will not complete");
     }
   }
 }
 
-/// A layer waited from the end of the one before until its KV was there.
+/// A layer waits from the end of the layer before it until its KV has arrived.
 double DeviceBackend::stalled(bool wait_for_all_layers, const Loads& loads) const {
   const auto before = [&](std::size_t end, std::int64_t layer) {
     double seconds = 0;

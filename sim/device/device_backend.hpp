@@ -28,18 +28,18 @@ struct ComputedWork {
   Tokens context;
   std::int64_t iterations = 1;
   double seconds = 0;
-  /// In its run (kRunGap).
+  /// Passes before it in its back-to-back run (kRunGap).
   std::int64_t passes_before = 0;
 };
 
-/// Runs the control plane's commands on a device, by the wall clock: a decoder computes, copies and
-/// files move KV, each kind of move in a thread of its own. A failure ends the run: `wait` throws
-/// the DeviceError.
+/// Runs the control plane's commands on a device, by the wall clock. A decoder computes; copies and
+/// files move KV, each kind of move in its own thread. A failure ends the run: `wait` throws the
+/// DeviceError.
 class DeviceBackend final : public ServingBackend {
  public:
-  /// Keeps references. On the host as a device, computing and the rest of the work, with the
-  /// calling thread, share the processors (share_processors). Throws DeviceError if memory is short
-  /// or the drive cannot be used.
+  /// Keeps references. If the host is the device, computing and all other work, with the calling
+  /// thread, share the processors (share_processors). Throws DeviceError if memory is short or the
+  /// drive cannot be used.
   explicit DeviceBackend(const ServingSetup& setup);
   ~DeviceBackend() override;
 
@@ -51,19 +51,19 @@ class DeviceBackend final : public ServingBackend {
                                      Tokens end) override;
   void start_prefill(const PrefillCommand& command) override;
   void start_iteration(const IterationCommand& command) override;
-  /// The share of decode is that of its tokens.
+  /// Decode's share of the time is its share of the tokens.
   [[nodiscard]] IterationTime iteration_time() const override { return iteration_time_; }
   void start_decode(const DecodeCommand& command) override;
   void stop_decode() override;
 
-  /// Waits for transfers whose completion is not reported. Throws InvariantError if something is
-  /// pending, or slots and entries do not agree.
+  /// Waits for transfers whose completion is not reported. Throws InvariantError if a completion or
+  /// timer is pending, or if slots and entries do not agree.
   void finish();
-  /// In order; after `finish`.
+  /// All work in order; call after `finish`.
   [[nodiscard]] std::span<const ComputedWork> computed() const { return computed_; }
 
  private:
-  /// Which layers of a load have been queued to HBM, with an event behind each.
+  /// The layers of a load that have been queued to HBM, with an event after each.
   struct LoadProgress {
     std::mutex mutex;
     std::condition_variable changed;
@@ -76,14 +76,14 @@ class DeviceBackend final : public ServingBackend {
   };
   using Loads = std::vector<std::shared_ptr<LoadProgress>>;
   struct Transfer {
-    /// Without pieces.
+    /// The command without its pieces.
     TransferCommand command;
     /// Moves that have not ended.
     int moves = 0;
     /// Null unless it is a load.
     std::shared_ptr<LoadProgress> progress{};
   };
-  /// Whether its end is a completion.
+  /// Whether the end of the transfer is reported as a completion.
   [[nodiscard]] static bool reports(const Transfer& transfer) {
     return !transfer.command.open || transfer.command.notify_when_drained;
   }
@@ -93,8 +93,8 @@ class DeviceBackend final : public ServingBackend {
   };
 
   [[nodiscard]] SimTime wall() const;
-  /// Starts the commanded work of all threads, computing first. A thread that moves KV may take the
-  /// processor of the commanding thread.
+  /// Starts the commanded work of all threads, computing first, because a thread that moves KV may
+  /// take the processor of the commanding thread.
   void wake_lanes();
   /// Queues GPU work, which ends with a completion.
   void compute(Lane::Task task);
@@ -104,8 +104,8 @@ class DeviceBackend final : public ServingBackend {
   [[nodiscard]] Lane& lane_of(const TransferCommand& command);
   void end_move(TransferId id);
   void load(const KvMove& move, LoadProgress& progress, const MoveLane& lane);
-  /// Queues a pass that waits for these loads, layer by layer or whole. Ended loads are no longer
-  /// known.
+  /// Queues a pass that waits for these loads, layer by layer or whole. Loads that have ended are
+  /// ignored.
   void start_pass(DecoderPass pass, std::span<const TransferId> loads, bool wait_for_all_layers,
                   ComputedWork work);
   void run_pass(const DecoderPass& pass, bool wait_for_all_layers, const Loads& loads,
@@ -120,7 +120,7 @@ class DeviceBackend final : public ServingBackend {
               const MoveLane& lane);
 
   Device& device_;
-  /// The calling thread, while the backend is there.
+  /// Keeps the calling thread on its processors while the backend exists.
   std::optional<StayOn> here_;
   std::vector<std::unique_ptr<Event>> layer_ends_;
 
@@ -131,7 +131,7 @@ class DeviceBackend final : public ServingBackend {
   double decode_share_ = 0;
   IterationTime iteration_time_;
   std::atomic<bool> stop_decode_ = false;
-  /// Something failed, or the run ends early. Pending work will not complete.
+  /// A lane failed, or the run ends early. Pending work will not complete.
   std::atomic<bool> stopping_ = false;
 
   mutable std::mutex mutex_;
@@ -145,7 +145,7 @@ class DeviceBackend final : public ServingBackend {
   /// Members of the compute thread.
   std::vector<ComputedWork> computed_;
   std::optional<std::chrono::steady_clock::time_point> computed_until_;
-  /// Steps of the back-to-back run that ended then.
+  /// Passes of the back-to-back run that ended at `computed_until_`.
   std::int64_t passes_ = 0;
 
   /// Last members, so that their threads end before the members that they use.

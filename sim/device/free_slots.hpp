@@ -31,7 +31,7 @@ class FreeSlots {
   void add(std::int64_t first, std::int64_t end);
   void remove(Runs::iterator run);
 
-  /// No two of them are neighbours.
+  /// Free runs; no two are neighbours.
   Runs runs_;
   /// Size and first slot of each run.
   std::set<std::pair<std::int64_t, std::int64_t>> by_size_;

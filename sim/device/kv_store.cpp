@@ -19,12 +19,12 @@ namespace {
 /// Least size of a lane's scratch slots beside kRingBytes.
 constexpr std::int64_t kScratchTokens = 2 * kMoveDepth;
 
-/// The turn's own copy of its shared prompt.
+/// Key of the turn's own copy of its shared prompt.
 EntryKey own_head(EntryKey turn) { return {turn.value | std::uint64_t{1} << 62}; }
 
 std::size_t index_of(Medium medium) { return static_cast<std::size_t>(medium); }
 
-/// Multiplies and rotates words of 8 bytes, four at a time; every bit of the input counts.
+/// Hash of all bytes: multiplies and shifts words of 8 bytes, in four lanes.
 std::uint64_t hash_bytes(const std::byte* data, std::int64_t size) {
   constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;
   std::uint64_t sums[4] = {1, 2, 3, 4};
@@ -160,7 +160,7 @@ std::unique_ptr<StorageEngine> KvStore::open_engine() const {
   if (!open_storage_) {
     return nullptr;
   }
-  // Each lane has an engine. A submitting kernel thread for each would be too many.
+  // Each lane has an engine, so kernel threads for submission would be too many.
   return open_storage_({.queue_depth = kMoveDepth,
                         .memory = {host_.data(), static_cast<std::size_t>(host_.size().value)},
                         .completion_polling = has_processors_for_polling()});
@@ -172,7 +172,7 @@ std::vector<std::int32_t> KvStore::take(Medium medium, std::int64_t count,
                                         std::span<const std::int32_t> list) {
   Places& p = places(medium);
   if (p.free.count() < count) {
-    throw DeviceError(fmt::format("{}: room for {} more tokens is needed, and for {} of {} is left",
+    throw DeviceError(fmt::format("{}: expected room for {} more tokens, got room for {} of {}",
                                   to_string(medium), count, p.free.count(), p.uses.size()));
   }
   std::vector<std::int32_t> slots =
@@ -200,7 +200,7 @@ void KvStore::fill_with_nan(std::span<const std::int32_t> slots) const {
 
 void KvStore::give_back(Medium medium, std::span<const std::int32_t> slots) {
   Places& p = places(medium);
-  std::int64_t first = 0;  // of the run that became free
+  std::int64_t first = 0;  // start of the run that became free
   std::int64_t end = 0;
   for (const std::int32_t slot : slots) {
     std::uint16_t& uses = p.uses_of(slot);
@@ -373,10 +373,10 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
     for (std::size_t i = 0; i < here.size(); ++i) {
       for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
         if (has_nan(on_host_.at(in_memory[i], layer), row_, device_.info().element_type)) {
-          throw DeviceError(fmt::format(
-              "the KV computed in layer {} is not a number: what it was computed from was not "
-              "there yet, or any more",
-              layer));
+          throw DeviceError(
+              fmt::format("the KV computed in layer {} is not a number: its input KV was missing "
+                          "or overwritten",
+                          layer));
         }
         places(Medium::hbm).checksums_of(here[i], shape_.layers)[layer] =
             checksum(in_memory[i], layer);
@@ -398,7 +398,7 @@ std::vector<CopyPiece> KvStore::pieces_of(Medium from, Medium to,
   const Layout in_hbm{hbm_.layer(0), row_, hbm_.layer_bytes()};
   const Layout source = from == Medium::hbm ? in_hbm : on_host_;
   const Layout target = to == Medium::hbm ? in_hbm : on_host_;
-  // Processors divide the rows one by one, as in a calibration.
+  // A kernel copies row by row, as in a calibration.
   const bool joins_rows = method(from, to) == CopyMethod::engine;
   const auto contiguous = [this](const Loop& loop) {
     return loop.to_pitch == row_ && loop.from_pitch == row_;

@@ -65,7 +65,7 @@ class KvStore {
     std::string directory;
     /// Lanes that have scratch slots.
     std::int64_t lanes = 1;
-    /// Called while the file is filled, before it holds KV.
+    /// Called while the file is filled, before it has KV.
     std::function<void()> check = [] {};
     /// Replaces the file in `directory`; for tests.
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
@@ -73,7 +73,7 @@ class KvStore {
     CopyMethod to_hbm = CopyMethod::engine;
     CopyMethod from_hbm = CopyMethod::engine;
     /// Compares each token's bytes in each layer after every move with the computed ones. Slots of
-    /// HBM hold NaN until they are written. KV computed from NaN is refused.
+    /// HBM are NaN until they are written. KV computed from NaN is refused.
     bool verify = false;
   };
   /// Throws DeviceError if memory is short, the drive cannot be used, or a token's KV is not a
@@ -91,27 +91,28 @@ class KvStore {
 
   /// One more than the number of the entry's last token in the medium; 0 if there is none.
   [[nodiscard]] std::int64_t tokens(Medium medium, EntryKey key) const;
-  /// Frees all tokens after the first `tokens` of the entry. Throws InvariantError if one of these
-  /// is missing. The last token of a turn in HBM is an exception: it was never an input, and gets a
-  /// copy of the KV before it.
+  /// Frees all tokens after the first `tokens` of the entry. Throws InvariantError if one of the
+  /// first tokens is missing. The last token of a turn in HBM is an exception: it was never an
+  /// input, and gets a copy of the KV before it.
   void set_resident_prefix(Medium medium, EntryKey key, std::int64_t tokens);
   /// Removes `dropped` tokens after the first `kept` ones in all media.
   void cut(EntryKey key, std::int64_t kept, std::int64_t dropped);
   /// The entry's context in HBM: the head of its turn, if it has one, its first `past` tokens, and
   /// room for `added` more.
   std::vector<std::int32_t> extend(EntryKey key, std::int64_t past, std::int64_t added);
-  /// The turn's context begins with the prompt, which stays in HBM until drop_head.
+  /// Makes the turn's context begin with the entry of the prompt, which must stay in HBM until
+  /// drop_head.
   void share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens);
-  /// It begins with as many tokens of its own.
+  /// Makes the turn's context begin with `tokens` slots of its own.
   void take_head(EntryKey turn, std::int64_t tokens);
   [[nodiscard]] std::vector<std::int32_t> head(EntryKey turn) const;
   void drop_head(EntryKey turn);
-  /// Records the checksums of these computed slots of HBM. If moves are verified, it throws
+  /// Records the checksums of these computed slots of HBM, if moves are verified. Throws
   /// DeviceError for NaN.
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
   /// Takes room for tokens right before or after the tokens of their entries in `to`, or for the
   /// head of the turn. Later layers already have room. A drive that cannot read single layers reads
-  /// all with the first. Throws as `keep` does if `from` does not have the tokens.
+  /// all with the first. Throws InvariantError if `from` does not have the tokens.
   [[nodiscard]] KvMove begin(const TransferCommand& command);
   /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
   void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
@@ -122,14 +123,14 @@ class KvStore {
   /// on the lane's stream.
   void load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
                        const MoveLane& lane) const;
-  /// Moves everything, and verifies it if moves are verified. Throws DeviceError for a wrong byte,
-  /// with the entry, token, layer and media.
+  /// Moves all tokens, and verifies them if moves are verified. Throws DeviceError for a wrong
+  /// byte, with the entry, token, layer and media.
   void move(const KvMove& move, const MoveLane& lane);
   /// Ends a move by layers; compares its bytes if moves are verified.
   void verify(const KvMove& move, const MoveLane& lane);
   void end(const KvMove& move);
 
-  /// Slots of entries. Moves may hold others, of cancelled KV.
+  /// Number of slots that entries hold. Moves may hold more slots, of cancelled KV.
   [[nodiscard]] std::int64_t held(Medium medium) const;
   struct Counters {
     std::int64_t moves = 0;
@@ -166,7 +167,7 @@ class KvStore {
   using Entry = std::array<List, kMedia>;
 
   [[nodiscard]] Places& places(Medium medium) { return places_[static_cast<std::size_t>(medium)]; }
-  /// Slots behind the last of `list`, if they are free.
+  /// Takes free slots, behind the last of `list` if possible.
   [[nodiscard]] std::vector<std::int32_t> take(Medium medium, std::int64_t count,
                                                std::span<const std::int32_t> list = {});
   void give_back(Medium medium, std::span<const std::int32_t> slots);
@@ -183,7 +184,7 @@ class KvStore {
   [[nodiscard]] std::vector<std::int32_t> take_for(Medium medium, const KvPiece& piece);
   void set_head(EntryKey turn, EntryKey head);
   void forget_if_empty(EntryKey key);
-  /// How many entries have each slot.
+  /// Number of entries that hold each slot.
   [[nodiscard]] std::vector<std::uint16_t> uses_by_entries(std::size_t medium) const;
   /// A row is the KV of one slot in one layer. It lies at
   /// memory + slot * slot_pitch + layer * layer_pitch.
@@ -219,12 +220,12 @@ class KvStore {
               PartRequests& requests) const;
   void read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
                      std::span<const std::int32_t> in_memory, StorageEngine& engine) const;
-  /// Through the lane's scratch slots.
+  /// Writes through the lane's scratch slots.
   void write_from_hbm(const KvMove& move, const MoveLane& lane) const;
   [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;
   /// Writes the whole file, as a calibration does.
   void fill_file(const std::function<void()>& check);
-  /// These slots of host memory hold the tokens of the move from number `begin` on.
+  /// Compares the move's tokens from number `begin` on, which these slots of host memory hold.
   void compare(const KvMove& move, std::size_t begin, std::span<const std::int32_t> in_memory);
   /// Calls work(begin, slots) for parts of `count` tokens that fit in the lane's scratch slots.
   template <class Work>

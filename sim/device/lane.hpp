@@ -11,8 +11,8 @@
 
 namespace kvtier {
 
-/// A thread that runs tasks one after another, with a stream and, if needed, a storage engine of
-/// its own. After a failure it skips all later tasks.
+/// A thread that runs tasks one after another, with its own stream and, if needed, its own storage
+/// engine. After a failure it skips all later tasks.
 class Lane {
  public:
   using Task = std::function<void(const MoveLane&)>;
@@ -36,7 +36,7 @@ class Lane {
 
  private:
   Setup setup_;
-  /// The lane's thread alone uses these.
+  /// Used by the lane's thread alone.
   std::unique_ptr<Stream> stream_;
   bool failed_ = false;
   /// Last member, so that its thread ends before the members that it uses.

@@ -29,7 +29,7 @@ Completion LockStepBackend::wait() {
       KVTIER_ASSERT(found != transfers_.end(), "a transfer completes that was started");
       TransferCommand& command = found->second.command;
       if (command.open) {
-        command.notify_when_drained = false;  // over; whether it is extended is not known yet
+        command.notify_when_drained = false;  // it may still be extended
         break;
       }
       carry_out(found->second);
@@ -63,7 +63,7 @@ void LockStepBackend::carry_out(Transfer& transfer) {
 TransferId LockStepBackend::start_transfer(const TransferCommand& command) {
   const TransferId id = clock_.start_transfer(command);
   Transfer& transfer = transfers_[id.value];
-  carry_out(transfer);  // of an open one that is over and whose number is used again
+  carry_out(transfer);  // an ended open transfer had the same number
   transfer.command = command;
   transfer.command.pieces = {};
   transfer.moves.push_back(store_.begin(command));

@@ -9,8 +9,8 @@
 namespace kvtier {
 
 /// Runs the commands of another backend on a device. It carries out each transfer, prefill or
-/// decode when the other backend reports it complete, and waits for it. It changes no time and no
-/// decision: the run is the other backend's run, with all bytes moved.
+/// decode when the other backend reports its completion. It changes no time and no decision: the
+/// run is the other backend's run, with all bytes moved.
 class LockStepBackend final : public ServingBackend {
  public:
   /// Keeps references. Throws as KvStore and Decoder do.
@@ -29,12 +29,13 @@ class LockStepBackend final : public ServingBackend {
   void start_decode(const DecodeCommand& command) override { clock_.start_decode(command); }
   void stop_decode() override { clock_.stop_decode(); }
 
-  /// Carries out transfers without a reported completion, and checks that slots and entries agree.
+  /// Carries out transfers without a reported completion. Throws InvariantError if slots and
+  /// entries do not agree.
   void finish();
 
  private:
   struct Transfer {
-    /// Without pieces.
+    /// The command without its pieces.
     TransferCommand command;
     std::vector<KvMove> moves;
   };

@@ -55,8 +55,8 @@ class ServingBackend : public Backend {
     if (prompt_) {
       (prompt_->exists ? own.past : own.added) -= prompt_->tokens;
       if (!prompt_->exists) {
-        // A request of its own, whose KV the turn's request reads. The tokens after it may be
-        // resident already.
+        // The shared prompt is a request of its own, and the turn's request reads its KV. Tokens
+        // after it may be resident already.
         add_prompt(pass, prompt_->key, {.added = prompt_->tokens, .past = Tokens(0)},
                    store_.head(command.key), decoder_->shape().vocabulary);
       }

@@ -54,10 +54,10 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
     for_each_tier(tiers, [&](const char* name, const TierConfig& tier) {
       const std::string pointer = fmt::format("/system/tiers/{}", name);
       refuse(tier.inclusive || tier.write != WriteMoment::on_evict, pointer.c_str(),
-             "with /system/paging a device keeps one copy of a token, but while it moves");
+             "with /system/paging a device keeps one copy of a token, except during a move");
     });
   }
-  refuse(!is_dense(config.model), "/model", "a device runs dense models alone");
+  refuse(!is_dense(config.model), "/model", "a device runs dense models only");
   const Bytes element = device.info().element;
   const std::int64_t expected = kv_bytes_per_token(decoder_shape(config.model), element).value;
   const std::int64_t got = kv_bytes_per_token(config.model).value;
@@ -83,12 +83,12 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const Bytes token = kv_bytes_per_token(config.model);
   const std::int64_t window = config.model.context_window.value;
   const std::int64_t running = config.serving.slots * window;
-  // Ended turns that are being saved: those in the write buffer, and those that end together.
+  // Ended turns in flight to a tier: turns in the write buffer, and turns that end together.
   const std::int64_t saved = config.system.save.write_buffer / token + running + window;
-  // A turn that is loaded ahead, and one that leaves while it is loaded.
+  // A turn loaded ahead of its request, and a victim that moves meanwhile.
   const std::int64_t loaded = (2 + setup.spare_contexts) * window;
-  // All of HBM with paged KV. KV that is also in host memory gives its room to a decode only after
-  // that decode.
+  // All HBM for KV, with paging. If a decode takes the room of KV that is also in host memory, the
+  // slots are free only after that decode.
   const std::int64_t paged = running_kv_capacity(config) / token;
   std::array<std::int64_t, kMedia> slots{};
   const auto set = [&slots](Medium medium, std::int64_t count) {
@@ -99,8 +99,8 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const std::int64_t in_hbm = config.system.paging ? paged + std::min(paged, running) + loaded
                                                    : running + between_turns + saved + loaded;
   set(Medium::hbm, in_hbm);
-  // KV saved to the fastest tier moves before its room is free, beginning with the prompts of
-  // running requests. KV that leaves a tier in HBM moves when its room is free.
+  // Saves to the fastest tier start before the tier has freed room, from the prompts of running
+  // requests on. KV that leaves a tier in HBM moves when the next tier has freed room.
   std::int64_t beyond = tier && !config.system.paging ? loaded : in_hbm;
   const auto add_tier = [&](Medium medium, Bytes capacity) {
     set(medium, capacity / token + beyond);
@@ -115,7 +115,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   if (config.system.tiers.ssd) {
     add_tier(Medium::ssd, config.hardware.ssd->capacity);
   }
-  // The method of copies whose rates the simulated link has.
+  // The copy method whose bandwidth the simulated link has.
   const auto method = [&](OperationId way) {
     const std::optional<ProfileChoice>& profile = config.hardware.profile;
     return profile && profile->loaded &&
@@ -139,7 +139,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
 std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
   const RunConfig& config = *setup.config;
   const std::int64_t window = config.model.context_window.value;
-  // A shared prompt to be computed is a request beside that of its turn.
+  // A shared prompt that must be computed is a request beside its turn's request.
   const std::int64_t slots =
       config.serving.slots + (config.system.sharing == Sharing::prompts ? 1 : 0);
   const std::int64_t tokens =

@@ -367,8 +367,8 @@ TEST(KvStore, VerifiedSlotsHoldNanUntilTheyAreWritten) {
     ADD_FAILURE() << "NaN was taken for KV";
   } catch (const DeviceError& error) {
     EXPECT_STREQ(error.what(),
-                 "the KV computed in layer 1 is not a number: what it was computed from was not "
-                 "there yet, or any more");
+                 "the KV computed in layer 1 is not a number: its input KV was missing or "
+                 "overwritten");
   }
   store.set_resident_prefix(Medium::hbm, key, 0);
   for (const std::int32_t slot : store.extend(EntryKey{2}, 0, 4)) {
