@@ -16,8 +16,8 @@ enum class Medium : std::uint8_t { hbm, dram, cxl, ssd };
 inline constexpr std::size_t kMedia = 4;
 [[nodiscard]] const char* to_string(Medium medium);
 
-/// The number of a transfer. It is valid until the completion is reported, or until an open
-/// transfer is extended. Then it is used again.
+/// The number of a transfer. It is valid until the completion is reported; that of an open transfer
+/// also until it is extended. Later it is reused.
 struct TransferId {
   std::uint32_t value = UINT32_MAX;
   friend constexpr bool operator==(TransferId, TransferId) = default;
@@ -27,10 +27,10 @@ struct TransferId {
 /// Consecutive tokens of an entry.
 struct KvPiece {
   EntryKey key;
-  /// Position of the first one.
+  /// Position of the first token.
   Tokens first;
   Tokens count;
-  /// The copy belongs to the turn of the transfer, not to the entry.
+  /// Whether the copy belongs to the turn of the transfer instead of the entry.
   bool for_turn = false;
 };
 
@@ -39,55 +39,55 @@ struct TransferCommand {
   Medium to;
   Bytes bytes;
   EntryKey key;
-  /// Tokens of the entry that move: from `first` up to but without `end`. `to` holds the tokens
-  /// before `first` at the start, and those before `end` at the end.
+  /// Tokens [first, end) of the entry move. `to` has the tokens before `first` at the start, and
+  /// those before `end` at the end.
   Tokens first;
   Tokens end;
-  /// Given back with the completion.
+  /// Returned with the completion.
   std::uint64_t cookie = 0;
-  /// The transfer is extended later, while it moves or after. Its completion is reported only then.
+  /// The transfer will be extended later, during or after its move. Its completion is reported only
+  /// after that.
   bool open = false;
   /// Reports also when an open transfer has moved all its bytes before it is extended.
   bool notify_when_drained = false;
   /// Parts of entries that move, in place of `first` to `end`. Read during the call only.
   std::span<const KvPiece> pieces{};
-  /// An open transfer moves the layers of these tokens before this one, another transfer those from
-  /// this one on. 0: all layers.
+  /// An open transfer moves the layers before this one, another transfer the layers from this one
+  /// on. 0: all layers.
   std::int64_t layer = 0;
 };
 
 struct PrefillCommand {
   PrefillPart part;
-  /// The session whose turn it is.
+  /// The session of the turn.
   EntryKey key;
-  /// The transfers that bring the past tokens' KV, one from each medium; none if all of it is in
-  /// HBM. Looked at during the call only.
+  /// Loads of the past tokens' KV, one from each medium; none if all of it is in HBM. Read during
+  /// the call only.
   std::span<const TransferId> loads{};
   /// Layers whose KV is in HBM already when the prefill starts.
   std::int64_t ready_layers = 0;
-  /// Bytes of the KV that is loaded up to and with each layer, in the same proportion; none: all
-  /// layers have as much. Looked at until the load is done.
+  /// Relative bytes of the loaded KV up to and including each layer; empty if all layers are equal.
+  /// Read until the load is complete.
   std::span<const Bytes> up_to_layers{};
   /// Compute starts when all KV is there, instead of layer by layer.
   bool wait_for_all_layers = false;
 };
 
-/// The shared prompt of a turn, if its KV is an entry of its own. The turn's own tokens are counted
-/// from its end.
+/// The shared prompt of a turn, if its KV is an entry of its own. Positions of the turn's own
+/// tokens start at its end.
 struct TurnPrompt {
   EntryKey key;
   Tokens tokens;
   /// Whether its KV is in HBM or part of the turn's load. Otherwise the turn's prefill computes it.
   bool exists = false;
-  /// Whether the turn uses the entry's copy in HBM, as other turns do. Otherwise the turn has a
-  /// copy until it ends.
+  /// Whether the turn uses the entry's copy in HBM, which other turns share. Otherwise the turn has
+  /// its own copy until it ends.
   bool shared = false;
 };
 
 struct DecodeCommand {
   std::int64_t batch = 0;
-  /// Tokens whose KV the first iteration reads, over the whole batch; grows by `batch` each
-  /// iteration.
+  /// Tokens whose KV the whole batch reads in the first iteration; grows by `batch` each iteration.
   Tokens context;
   std::int64_t iterations = 0;
 };
@@ -101,10 +101,10 @@ struct IterationCommand {
   std::int64_t decode_batch = 0;
   /// Tokens whose KV the running requests read.
   Tokens decode_context;
-  /// The transfers that bring the past tokens' KV of all parts, one from each medium; none if all
-  /// of it is in HBM. Looked at during the call only.
+  /// Loads of the past tokens' KV of all parts, one from each medium; none if all of it is in HBM.
+  /// Read during the call only.
   std::span<const TransferId> loads{};
-  /// As of a prefill.
+  /// As in PrefillCommand.
   std::span<const Bytes> up_to_layers{};
   /// Compute starts when all KV is there, instead of layer by layer.
   bool wait_for_all_layers = false;
@@ -121,8 +121,8 @@ enum class CompletionKind : std::uint8_t { prefill, decode, transfer, timer };
 
 struct Completion {
   CompletionKind kind = CompletionKind::timer;
-  /// timer: its payload; transfer: its cookie; decode: iterations done; prefill: nanoseconds of
-  /// compute, without waiting for KV.
+  /// timer: its payload; transfer: its cookie; decode: completed iterations; prefill: nanoseconds
+  /// of compute, without waiting for KV.
   std::uint64_t payload = 0;
 };
 
@@ -156,18 +156,18 @@ class Backend {
 
   // Calls about stored KV. A simulated clock ignores them; memories with bytes need them.
 
-  /// Tells which part of its shared prompt the session's turn uses; before its prefill starts.
+  /// Names the shared prompt that the session's turn begins with; called before its prefill starts.
   virtual void begin_with(EntryKey, const TurnPrompt&) {}
   /// The running sessions. The next decode or iteration computes a token of each. Called only if
   /// the backend has bytes.
   virtual void decode_next(std::span<const EntryKey>) {}
-  /// Tokens that each running request reads in the next decode or iteration. Called only if the
-  /// backend wants_contexts. Read during the call only.
+  /// Tokens that each running request reads in the next decode or iteration. Called only if
+  /// wants_contexts(). Read during the call only.
   virtual void decode_contexts(std::span<const Tokens>) {}
   /// The session's turn has ended: its request computes no further token.
   virtual void end_request(EntryKey) {}
-  /// The medium keeps the first `tokens` tokens of this entry. The room of the others is free. In
-  /// HBM the entry's turn does not run.
+  /// The medium keeps the first `tokens` tokens of this entry, and the room of the others is free.
+  /// For HBM, the entry's turn must not be running.
   void set_resident_prefix(Medium medium, EntryKey key, Tokens tokens) {
     if (has_bytes_) [[unlikely]] {
       on_resident_prefix(medium, key, tokens);
@@ -176,12 +176,12 @@ class Backend {
   /// Removes the `dropped` tokens after the first `kept` ones, in every medium and in flight. Later
   /// tokens move up.
   virtual void cut(EntryKey, Tokens /*kept*/, Tokens /*dropped*/) {}
-  /// Whether it needs the calls `set_resident_prefix` and `decode_next`, which come several times a
-  /// turn.
+  /// Whether the backend needs the calls `set_resident_prefix` and `decode_next`, which come
+  /// several times a turn.
   [[nodiscard]] bool has_bytes() const { return has_bytes_; }
-  /// Whether it wants to hear `decode_contexts`.
+  /// Whether the backend needs the calls `decode_contexts`.
   [[nodiscard]] bool wants_contexts() const { return wants_contexts_; }
-  /// Either of the two.
+  /// has_bytes() or wants_contexts().
   [[nodiscard]] bool wants_running() const { return wants_running_; }
 
  protected:

@@ -10,8 +10,8 @@
 namespace kvtier {
 
 /// Passes every command on to another backend, and reports each complete transfer to an observer.
-/// It reports open transfers too, whose ends the control plane does not see. Changes no time and no
-/// decision.
+/// It also reports open transfers, whose ends the control plane does not see. It changes no time
+/// and no decision.
 class ObservedBackend final : public Backend {
  public:
   /// Keeps references to both.

@@ -10,9 +10,9 @@
 namespace kvtier {
 namespace {
 
-/// Limits of one link: one way, the other, both.
+/// Limits of one link: one way, the other way, both together.
 constexpr std::size_t kLimits = 3;
-/// Bits of a path's number of transfers in the key of a pattern.
+/// Most bits of a path's number of transfers in the key of a pattern.
 constexpr std::size_t kMostCountBits = 8;
 
 }  // namespace

@@ -22,14 +22,14 @@ struct LinkCounters {
 };
 
 /// The links of a topology, shared by max-min fair rates. Each link has three limits: one way, the
-/// other way, and both together, which describes PCIe duplex loss and the read/write mix of a drive
-/// alike (as SimGrid's disks do). Each edge of the topology is a path. Transfers of one path get
-/// the same rate, so each path is a processor-sharing queue on its own virtual time (the bytes that
-/// a transfer of that path got so far), and a change costs O(paths in flight), however many
-/// transfers they carry; no event per chunk. Topologies may have any size.
+/// other way, and both together. They describe PCIe duplex loss and the read/write mix of a drive
+/// (as SimGrid's disks do). Each edge of the topology is a path. Transfers of one path get the same
+/// rate, so each path is a processor-sharing queue on its own virtual time: the bytes that a
+/// transfer of the path has moved so far. A change costs O(paths in flight), however many transfers
+/// they carry; there is no event per chunk. Topologies may have any size.
 ///
-/// A link's limits are lower while work that interferes with it goes on, whoever crosses it: also a
-/// transfer over both links is slower on the one for crossing the other.
+/// A link's limits are lower during work that interferes with it. A transfer over two links that
+/// interfere slows itself down, too.
 class SharedLinks {
  public:
   explicit SharedLinks(Topology topology);
@@ -40,10 +40,10 @@ class SharedLinks {
   ~SharedLinks() = default;
   [[nodiscard]] const Topology& topology() const { return topology_; }
 
-  /// Call when computing begins or ends, if it interferes with a link.
+  /// Must be called when computing begins or ends, if it interferes with a link.
   void set_computing(bool computing, SimTime now);
 
-  /// An open transfer may get more bytes before or after all of these are moved.
+  /// Starts a transfer. An open transfer may be extended until it has moved all its bytes.
   TransferId start(std::size_t path, Bytes bytes, std::uint64_t cookie, SimTime now,
                    bool open = false);
   /// Adds the last bytes to a transfer; false if it has ended.
@@ -53,7 +53,7 @@ class SharedLinks {
     return is_active(index) && extend_on(index, transfer, bytes, now);
   }
 
-  /// When the next transfer completes if nothing else changes; kNever if none is in flight.
+  /// Time of the next completion if nothing else changes; kNever if no transfer is in flight.
   [[nodiscard]] SimTime next_completion() {
     if (changed_) {
       share();
@@ -62,15 +62,15 @@ class SharedLinks {
   }
   /// A transfer in flight.
   struct Pending {
-    double due = 0;  // of the path's virtual time, bytes
+    double due = 0;  // end, in the path's virtual time (bytes)
     std::uint64_t sequence = 0;
     std::uint64_t cookie = 0;
-    /// Bytes that it was started and extended with.
+    /// Bytes of its start and extension.
     Bytes bytes;
     TransferId id;
     bool open = false;
   };
-  /// The path that a transfer was started on.
+  /// The path of a transfer.
   [[nodiscard]] std::uint32_t path_of(TransferId transfer) const {
     return transfer.value & path_mask_;
   }
@@ -81,9 +81,9 @@ class SharedLinks {
   [[nodiscard]] std::size_t in_flight() const;
   /// Bytes are counted when a transfer starts or is extended; busy time up to `now`.
   [[nodiscard]] LinkCounters counters(std::size_t link, SimTime now) const;
-  /// Bytes that transfers of the path were started or extended with.
+  /// Bytes of all transfers of the path, counted when they start or are extended.
   [[nodiscard]] Bytes carried(std::size_t path) const { return paths_[path].carried; }
-  /// Bytes per second that one transfer of the path gets now.
+  /// Current rate of one transfer of the path, in bytes per second.
   [[nodiscard]] double rate(std::size_t path) {
     if (changed_) {
       share();
@@ -92,11 +92,12 @@ class SharedLinks {
   }
 
  private:
-  /// A few patterns of transfers in flight occur again and again, so their rates are kept.
+  /// A few patterns of transfers in flight recur often, so their rates are cached.
   static constexpr unsigned kRememberedBits = 10;
   /// Bit in the key of a pattern, beside the paths' numbers of transfers.
   static constexpr std::uint64_t kComputing = std::uint64_t{1} << 63U;
-  /// Bit of keys that cannot hold the number of transfers of some path. No such pattern is kept.
+  /// Bit of a key in which the number of transfers of some path does not fit. Such patterns are not
+  /// cached.
   static constexpr std::uint64_t kCrowded = std::uint64_t{1} << 62U;
   /// Bits below hold the paths' numbers of transfers. The bit between is 1 in no pattern.
   static constexpr std::size_t kKeyBits = 61;
@@ -104,15 +105,15 @@ class SharedLinks {
   static constexpr double kChanged = -1;
   static constexpr std::uint32_t kIdle = std::numeric_limits<std::uint32_t>::max();
 
-  /// A type and not a function, so that heaps inline it.
+  /// A type instead of a function, so that heaps inline it.
   struct Later {
     [[nodiscard]] bool operator()(const Pending& a, const Pending& b) const {
       return a.due != b.due ? a.due > b.due : a.sequence > b.sequence;
     }
   };
-  /// The members that every change touches are in the first of two cache lines.
+  /// The first of two cache lines has the members that every change touches.
   struct alignas(64) Path {
-    /// Virtual time at `settled`; from then on it grows by the path's rate.
+    /// Virtual time at `settled`; it grows by the path's rate from then on.
     double served = 0;
     SimTime settled;
     /// The next transfer to complete.
@@ -151,13 +152,13 @@ class SharedLinks {
     double rate = 0;  // bytes a nanosecond
     double ns_per_byte = 0;
   };
-  /// Numbers of transfers in flight on each path.
+  /// Rates for one combination of numbers of transfers in flight by path.
   struct Pattern {
     std::uint64_t key = UINT64_MAX;
     /// Share of one transfer of each path.
     std::vector<Share> shares;
-    /// Time during which its links were in use, up to `in_force_since_`. Added to `busy_` when
-    /// another pattern takes its place.
+    /// Time during which this pattern was in force, up to `in_force_since_`. Added to `busy_` when
+    /// another pattern replaces it.
     SimDuration time;
     /// Links of the paths in flight.
     std::vector<std::size_t> links;
@@ -198,29 +199,29 @@ class SharedLinks {
   unsigned path_bits_;
   std::uint32_t path_mask_;
   /// Bits of a path's number of transfers in the key of a pattern. Patterns with larger numbers are
-  /// not kept.
+  /// not cached.
   unsigned count_bits_;
   std::size_t count_most_;
   std::vector<Path> paths_;
   /// By link: the time in use, without the time that patterns hold.
   std::vector<SimDuration> busy_;
-  /// By hash.
+  /// Cached patterns, by hash of their key.
   std::vector<Pattern> patterns_;
-  /// Used for all patterns that are not kept. Its address survives a move.
+  /// Used for all patterns that are not cached. Its address survives a move.
   std::unique_ptr<Pattern> crowded_;
-  /// The pattern of the last share(), and its time.
+  /// The pattern in force since the last share(), and the time of that call.
   Pattern* in_force_;
   SimTime in_force_since_;
   /// Scratch of share_fairly.
   std::vector<Constraint> constraints_;
   std::vector<const Path*> rising_;
-  /// Paths with transfers in flight, in no order: the first `active_count_`.
+  /// The first `active_count_` are the paths with transfers in flight, in no order.
   std::vector<Path*> active_;
   std::size_t active_count_ = 0;
   /// Something has changed since the last share().
   bool changed_ = false;
-  /// Transfers in flight by path, count_bits_ each, and kComputing. Then the number of paths with
-  /// too many.
+  /// Key of the current pattern: transfers in flight by path, count_bits_ each, and kComputing.
+  /// `crowded_paths_`: number of paths whose transfers do not fit in the key.
   std::uint64_t pattern_ = 0;
   int crowded_paths_ = 0;
   /// Transfer that finish_before returned last.

@@ -252,14 +252,14 @@ std::int64_t SimulatedBackend::passes_before() const {
   return now_ - gpu_free_since_ < kRunGap ? passes_ : 0;
 }
 
-/// A prefill that waits for its whole load computes nothing before.
+/// A prefill that waits for all layers computes nothing until its loads have ended.
 void SimulatedBackend::watch_prefill() {
   links_.set_computing(awaits_ == 0 || !prefill_.wait_for_all_layers, now_);
 }
 
-/// Layer i computes when layer i-1 is done and its KV is there (hw/layer_pipeline). The latency
+/// Layer i computes when layer i-1 is done and its KV has arrived (hw/layer_pipeline). The latency
 /// comes before the first layer. The additional time of a drive's first request is spread over all
-/// layers. The load that ends the prefill last counts.
+/// layers. Of several loads, the one with the latest end of the prefill counts.
 void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
   loaded_done_ = std::max(loaded_done_, done_after_load(at, latency));
   if (awaits_ == 0) {

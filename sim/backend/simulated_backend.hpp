@@ -12,10 +12,10 @@
 
 namespace kvtier {
 
-/// How decode iterations advance the clock. Both give the same times, to the nanosecond.
+/// How decode iterations advance the clock. Both ways give the same times, to the nanosecond.
 enum class DecodeStepping {
   closed_form,    // one jump to the next change of the batch
-  per_iteration,  // one event an iteration: the reference
+  per_iteration,  // one event per iteration: the reference
 };
 
 /// Calls of the timing model, and how many lie outside of the measured sizes.
@@ -39,12 +39,12 @@ class SimulatedBackend : public Backend {
                    const TimingModel& timing, DecodeStepping stepping);
 
   Completion wait() override;
-  /// When the next thing happens; kNever if nothing is pending. It need not be a completion.
+  /// Time of the next event, which may report no completion; kNever if nothing is pending.
   [[nodiscard]] SimTime next_time();
-  /// The next thing happens. False if nothing is reported for it: a decode that is stepped through
-  /// goes on, or a transfer has moved all that it had so far.
+  /// Processes the next event. False if it reports no completion: a stepped decode continues, or a
+  /// transfer has moved its bytes but is open or in its latency.
   [[nodiscard]] bool step(Completion& completion);
-  /// Nothing happens before this time, which is now from here on.
+  /// Advances the clock to this time; no event may be due before.
   void idle_until(SimTime time);
   [[nodiscard]] bool pending() const override;
   void set_timer(SimTime at, std::uint64_t payload) override;
@@ -69,9 +69,10 @@ class SimulatedBackend : public Backend {
     const std::optional<std::size_t> link = topology().find_link(name);
     return link ? link_counters(*link) : LinkCounters{};
   }
-  /// Bytes that transfers from one medium to another were started or extended with.
+  /// Bytes of all transfers from one medium to another, counted when they start or are extended.
   [[nodiscard]] virtual Bytes moved(Medium from, Medium to) const;
-  /// The times of GPU commands that start from here on; outlives this.
+  /// Sets the timing model of GPU commands that start from now on. `timing` must outlive the
+  /// backend.
   void set_timing(const TimingModel& timing) {
     (gpu_ == Gpu::idle ? timing_ : later_timing_) = &timing;
   }
@@ -100,10 +101,10 @@ class SimulatedBackend : public Backend {
   [[gnu::noinline]] Completion finish_timer();
   [[gnu::noinline]] Completion finish_gpu();
   void begin_prefill();
-  /// Number of steps before the one that begins now, back to back.
+  /// Number of back-to-back passes before the pass that begins now.
   [[nodiscard]] std::int64_t passes_before() const;
   [[gnu::noinline]] void finish_load(SimTime at, SimDuration latency);
-  /// Whether the prefill waited for this transfer.
+  /// Removes the transfer from the awaited loads. Returns whether the prefill waited for it.
   [[nodiscard]] bool stop_awaiting(TransferId transfer);
   [[nodiscard]] SimTime done_after_load(SimTime at, SimDuration latency) const;
   [[nodiscard, gnu::noinline]] SimTime unequal_layers_done(SimTime at) const;
@@ -122,7 +123,7 @@ class SimulatedBackend : public Backend {
   [[nodiscard]] bool decode_goes_on();
 
   const TimingModel* timing_;
-  /// That of the commands behind the one in work, if it is another.
+  /// Timing model of the commands after the current one, if it differs.
   const TimingModel* later_timing_ = nullptr;
   std::int64_t layers_;
   DecodeStepping stepping_;
@@ -136,7 +137,7 @@ class SimulatedBackend : public Backend {
   SharedLinks links_;
   /// Some edge has a latency.
   bool transfers_land_ = false;
-  /// The next first.
+  /// In order of their ends.
   std::vector<TailLatency> in_tail_latency_;
   SimTime next_tail_end_ = kNever;
   EventQueue timers_;
@@ -144,10 +145,10 @@ class SimulatedBackend : public Backend {
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_done_ = kNever;
-  /// End of the last work, and the number of back-to-back steps since a pause.
+  /// End of the last command, and the number of back-to-back passes since a pause.
   SimTime gpu_free_since_ = SimTime() - kRunGap;
   std::int64_t passes_ = 0;
-  /// Begin of the work of the command.
+  /// Start of the current command's work.
   SimTime gpu_started_;
   PrefillCommand prefill_;
   /// Loads of the current prefill that are in flight.
@@ -167,25 +168,26 @@ class SimulatedBackend : public Backend {
   TimingUse timing_use_;
 };
 
-/// The time of `iterations` iterations whose context starts at `context` and grows by `batch` each,
-/// in ticks; a closed form per piece.
+/// Time of `iterations` iterations in ticks. The context starts at `context` and grows by `batch`
+/// each iteration. A closed form per piece.
 [[nodiscard]] std::int64_t sum_decode_ticks(const std::vector<DecodePiece>& pieces,
                                             std::int64_t batch, Tokens context,
                                             std::int64_t iterations);
 
-/// The time beside that which these iterations take for the tokens within the model's windows, in
-/// ticks: for each window its slope times the sum, over iterations and requests, of min(context,
-/// window). Contexts are those of the first iteration; they grow by 1 each. The sum has a closed
-/// form for each request, in which its context passes the window at most once.
+/// Additional time of these iterations for tokens within the model's windows, in ticks. It is the
+/// sum over windows of slope x sum over iterations and requests of min(context, window). Contexts
+/// are those of the first iteration; each grows by 1 per iteration. The sum has a closed form for
+/// each request, because its context passes the window at most once.
 [[nodiscard]] std::int64_t sum_window_ticks(const TimingModel& timing,
                                             std::span<const Tokens> contexts,
                                             std::int64_t iterations);
 
-/// Both together for requests whose contexts add up to `context` and differ by 1 at most.
+/// sum_decode_ticks plus sum_window_ticks, for requests whose contexts add up to `context` and
+/// differ by at most 1.
 [[nodiscard]] std::int64_t sum_equal_decode_ticks(const TimingModel& timing, std::int64_t batch,
                                                   Tokens context, std::int64_t iterations);
 
-/// How many of these iterations are in pieces that are extrapolated.
+/// Number of these iterations in extrapolated pieces.
 [[nodiscard]] std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces,
                                               std::int64_t batch, Tokens context,
                                               std::int64_t iterations);

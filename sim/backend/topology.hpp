@@ -18,14 +18,14 @@ namespace kvtier {
 
 /// The cause that keeps the next waiting request from admission, or GPUs from computing.
 enum class WaitCause : std::uint8_t {
-  batch_slots,   // as many requests run as there are slots
-  hbm_for_kv,    // its KV has no room in HBM
+  batch_slots,   // all batch slots are taken
+  hbm_for_kv,    // its KV does not fit in HBM
   gpu_compute,   // the GPUs compute
-  host_link,     // they wait for KV that comes over the link to the host
-  host_memory,   // the same, where the memory's own bandwidth is the least of the way
-  cxl_memory,    // the same
-  drive,         // the same
-  write_buffer,  // they wait for KV that leaves HBM
+  host_link,     // the GPUs wait for a load whose slowest link is the host link
+  host_memory,   // the same for the bandwidth of host memory
+  cxl_memory,    // the same for CXL memory
+  drive,         // the same for the drives
+  write_buffer,  // the GPUs wait for KV that leaves HBM
 };
 inline constexpr std::size_t kWaitCauses = 8;
 [[nodiscard]] const char* to_string(WaitCause cause);
@@ -39,7 +39,7 @@ struct Link {
   WaitCause wait = WaitCause::host_link;
 };
 
-/// The part of an edge on one link.
+/// One link of an edge, and the direction on it.
 struct LinkUse {
   std::size_t link;
   bool forward;
@@ -49,22 +49,22 @@ struct LinkUse {
 struct LinkInterference {
   std::size_t link;
   LinkShares left;
-  /// The link whose transfers slow it down; none: computing does.
+  /// The link whose transfers slow this link down; nullopt: computing slows it down.
   std::optional<std::size_t> beside{};
 };
 
-/// KV moves from one medium to another over these links, at the rate of the slowest.
+/// A way of KV from one medium to another: its links. The slowest link limits the rate.
 struct Edge {
   Medium from;
   Medium to;
   std::vector<LinkUse> uses;
-  /// Time of a transfer beyond its bytes at the shared rate: a latency, and additional time for
-  /// each of its first bytes, at most `first_bytes`.
+  /// Time of a transfer in addition to its bytes at the shared rate: a latency, and extra time for
+  /// each of its first `first_bytes` bytes.
   SimDuration latency{};
   Bytes first_bytes{};
   double ns_per_first_byte = 0;
-  /// Rate of a transfer when nothing else moves or computes, and the link that limits it (the first
-  /// of equal ones).
+  /// Rate of a transfer without other transfers and computing, and the link that limits it (the
+  /// first of equal ones).
   BytesPerSecond idle_rate{};
   std::size_t slowest_link = 0;
 
@@ -72,15 +72,15 @@ struct Edge {
     return latency +
            ceil_ns(ns_per_first_byte * static_cast<double>(std::min(bytes, first_bytes).value));
   }
-  /// Time of a transfer when nothing else moves or computes.
+  /// Time of a transfer without other transfers and computing.
   [[nodiscard]] SimDuration idle_time(Bytes bytes) const {
     return transfer_duration(bytes, idle_rate) + beginning(bytes);
   }
 };
 
-/// Media, the links between them, and the edges along which KV moves: any graph, described once.
-/// The simulated backend shares its links among transfers. Durations of transfers and causes of
-/// waiting come from here.
+/// Media, the links between them, and the edges along which KV moves; any graph. The simulated
+/// backend shares its links among transfers. Times of transfers and causes of waiting follow from
+/// it.
 struct Topology {
   /// Names by Medium. There may be more media than those of one server.
   explicit Topology(std::vector<std::string> names)
@@ -96,18 +96,19 @@ struct Topology {
   /// Appends an edge. All links and their interference must exist. Latencies of links add up.
   Edge& connect(Medium from, Medium to, std::vector<LinkUse> uses);
   static constexpr std::size_t kNoEdge = SIZE_MAX;
-  /// The number of an edge between two of the media.
+  /// The number of the edge between two media, or kNoEdge.
   [[nodiscard]] std::size_t find_edge(Medium from, Medium to) const {
     return edges_by_media_[place(from, to)];
   }
-  /// The edge exists.
+  /// The edge between two media, which must exist.
   [[nodiscard]] const Edge& edge(Medium from, Medium to) const {
     const std::size_t found = find_edge(from, to);
     KVTIER_ASSERT(found != kNoEdge, "KV moves along an edge of the topology");
     return edges[found];
   }
   [[nodiscard]] std::optional<std::size_t> find_link(std::string_view name) const;
-  /// A link's limits while GPUs compute or not, and transfers cross the links of `busy`.
+  /// A link's limits if `computing` tells that GPUs compute, and `busy` tells the links with
+  /// transfers.
   template <class Busy>
   [[nodiscard]] DuplexLimits limits_beside(std::size_t link, bool computing, Busy busy) const {
     DuplexLimits limits = links[link].limits;
@@ -121,7 +122,7 @@ struct Topology {
     return limits;
   }
 
-  /// Cause of waiting for a transfer when nothing else moves.
+  /// Cause of waiting for a transfer without other transfers.
   [[nodiscard]] WaitCause wait_cause(Medium from, Medium to) const {
     return links[edge(from, to).slowest_link].wait;
   }
@@ -140,9 +141,9 @@ struct Topology {
 };
 
 /// One server: HBM reaches DRAM and drives over PCIe, the links of all GPUs as one, and CXL memory
-/// over a link of its own. `dram` is the host's memory bus, a link where the hardware gives its
-/// bandwidth: it carries what goes to or from DRAM, and not what moves between drives or CXL memory
-/// and HBM. Only what is installed is there.
+/// over a link of its own. Link `dram` is the host's memory bus, and exists if the hardware gives
+/// its bandwidth. It carries transfers to and from DRAM, but not those between HBM and drives or
+/// CXL memory. Only installed media have links and edges.
 [[nodiscard]] Topology server_topology(const HardwareConfig& hardware);
 
 }  // namespace kvtier

@@ -16,7 +16,7 @@ struct TransferRecord {
   SimTime end;
 };
 
-/// Gets each transfer when it is complete.
+/// Receives each transfer when it is complete.
 class TransferObserver {
  public:
   virtual ~TransferObserver() = default;
