@@ -10,9 +10,8 @@
 
 namespace kvtier {
 
-/// The order of accesses of an untimed replay: sessions take their turns at arrival plus think
-/// times. Sessions on their way, each at its next access; memory is that of the sessions that
-/// overlap.
+/// The order of accesses of an untimed replay: turns come at the session's arrival plus think
+/// times. It holds the sessions that overlap, each at its next access.
 class AccessOrder {
  public:
   struct Live {
@@ -21,8 +20,8 @@ class AccessOrder {
     Tokens history;
   };
 
-  /// Both outlive this. Without a fitter there is no context window; where the source names the
-  /// tokens of turns, the window is the trace's own.
+  /// Keeps references to both. Without a fitter there is no context window. A source that names its
+  /// tokens has the window of its trace.
   AccessOrder(SessionSource& source, const TurnFitter* fitter, bool counts_blocks = false)
       : source_(source), fitter_(source.streams() == nullptr ? fitter : nullptr) {
     if (counts_blocks) {
@@ -56,7 +55,7 @@ class AccessOrder {
 
   [[nodiscard]] Live& at(SessionSlot slot) { return live_[slot]; }
 
-  /// When the session has its next access after this one; kNever if this is its last.
+  /// Time of the session's next access after this one; kNever if this is its last.
   [[nodiscard]] SimTime next_use(SessionSlot slot, SimTime now) const {
     const Live& live = live_[slot];
     return live.next_turn + 1 < live.session.turns.size()

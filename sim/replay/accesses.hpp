@@ -8,7 +8,7 @@
 
 namespace kvtier {
 
-/// 0 of nothing.
+/// part / whole, and 0 if `whole` is 0.
 [[nodiscard]] inline double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -16,8 +16,8 @@ namespace kvtier {
 /// The turns of a source in the order of an untimed replay, each with its tokens.
 class Accesses {
  public:
-  /// Both outlive this. Without a fitter there is no context window. `counts_blocks`: the
-  /// statistics have those of blocks, which hold 32 bytes a request.
+  /// Keeps references to both. Without a fitter there is no context window. `counts_blocks`: also
+  /// counts statistics of blocks, which take 32 bytes per request.
   Accesses(SessionSource& source, const TurnFitter* fitter, bool counts_blocks = false)
       : order_(source, fitter, counts_blocks), contexts_(source) {}
 
@@ -47,17 +47,18 @@ class Accesses {
   [[nodiscard]] std::size_t turn() { return live().next_turn; }
   [[nodiscard]] Tokens output() { return session().turns[turn()].assistant; }
   [[nodiscard]] const TurnContent& content() const { return content_; }
-  /// Whether the source says of which tokens the response is.
+  /// Whether the source names the tokens of the response.
   [[nodiscard]] bool response_is_known() const { return response_is_known_; }
 
-  /// Tokens at the prompt's beginning that it does not ask for (see SessionSpec).
+  /// Tokens at the prompt's start that the request does not ask for, because the recorded server
+  /// had them (see SessionSpec).
   [[nodiscard]] Tokens found_when_recorded() const { return found_when_recorded_; }
 
   [[nodiscard]] bool named() const { return contexts_.named(); }
   [[nodiscard]] Streams& streams() { return contexts_.streams(); }
   /// Streams that neither this turn nor a later one names.
   [[nodiscard]] std::vector<StreamId> take_ended() { return contexts_.take_ended(); }
-  /// Closes those of which the store has nothing left.
+  /// Closes the ended streams that `remembers` does not claim any more.
   template <class Remembers>
   void close_ended(Remembers remembers) {
     contexts_.close_ended(remembers);
@@ -66,7 +67,7 @@ class Accesses {
 
  private:
   [[nodiscard]] AccessOrder::Live& live() { return order_.at(*slot_); }
-  /// The turn is over, and perhaps its session.
+  /// Ends the current turn, and its session after the last one.
   void leave() {
     if (!slot_) {
       return;

@@ -19,23 +19,23 @@ namespace {
 
 constexpr std::int64_t kTurnsBetweenReports = 8192;
 
-/// A look-up and what is stored after it.
+/// A look-up, and the context that is stored after it.
 struct Access {
   Context prompt;
   Context stored;
-  /// The prompt's first blocks, which are used but not asked for.
+  /// Number of the prompt's first blocks that are used but not asked for.
   std::int64_t found_blocks = 0;
   /// Tokens of the last block behind the prompt's end.
   Tokens beyond;
 };
 
-/// Visits the requests of a source in order. `end` gets the streams that no later one names.
+/// Visits the requests of a source in order. `end` gets the streams that no later request names.
 template <class Visit, class End>
 void for_each_access(Accesses& accesses, const BlockCurveOptions& options,
                      const std::function<void(std::int64_t)>& progress, const Visit& visit,
                      const End& end) {
   if (options.partial_blocks && !accesses.named()) {
-    throw ConfigError("partial blocks count in a trace that names its blocks, which this is not");
+    throw ConfigError("partial blocks count only in a trace that names its blocks");
   }
   for (std::int64_t turns = 0; accesses.next(); ++turns) {
     const TurnContent& content = accesses.content();
@@ -72,7 +72,7 @@ struct Hits {
   std::int64_t tokens = 0;
 };
 
-/// Four for each doubling.
+/// Four capacities for each doubling.
 std::vector<std::int64_t> capacity_grid(std::int64_t last) {
   std::vector<std::int64_t> grid;
   for (std::int64_t power = 4; grid.empty() || grid.back() < last; power *= 2) {
@@ -149,15 +149,16 @@ class Curve {
   }
 
  private:
-  /// LRU at all capacities, and what is needed.
+  /// LRU at all capacities, and the sums of all requests.
   void stack_pass() {
     const auto source = open_();
     Accesses accesses(*source, fitter_);
     PrefixStack stack(accesses.streams(), options_.block, options_.sampling_rate);
     HitCurve curve;
-    // Hits of blocks that are not asked for. A look-up of only these hits as many.
+    // Hits of blocks that are not asked for. A look-up of these blocks alone gives their number.
     HitCurve found;
-    // Capacities from which on whole prompts are hit, and the tokens that their last blocks lack.
+    // Capacities from which on a whole prompt hits, and the tokens by which its last block is not
+    // full.
     std::vector<std::pair<std::int64_t, std::int64_t>> lacking;
     std::vector<Stretch> path;
     for_each_access(
@@ -268,8 +269,9 @@ class Curve {
         [&](const Access& access) {
           if (access.found_blocks > 0) {
             throw ConfigError(
-                "the bound is of whole prompts, but the trace's requests ask for parts of theirs: "
-                "the server that was recorded had the blocks before");
+                "the bound needs requests for whole prompts, but the trace's requests ask for "
+                "parts: "
+                "the recorded server had the earlier blocks");
           }
           belady.add(access.prompt, access.stored);
         },

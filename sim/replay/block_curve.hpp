@@ -15,22 +15,23 @@ namespace kvtier {
 
 struct BlockCurveOptions {
   Tokens block{16};
-  /// LRU at all capacities takes one pass, others one store for each. lru, fifo and lfu evict
-  /// single blocks, other policies of the registry the tails of extents.
+  /// LRU takes one pass for all capacities, other policies one store per capacity. lru, fifo and
+  /// lfu evict single blocks, other policies of the registry tails of extents.
   std::string policy = "lru";
-  /// Wanted capacities; empty: four for each doubling, as far as the curve rises (LRU).
+  /// Capacities of the curve; empty: four for each doubling, as far as the curve rises (LRU).
   std::vector<KvSize> capacities;
-  /// Bytes of a token; zero where no model says so.
+  /// Bytes of a token; zero without a model.
   Bytes bytes_per_token;
-  /// Share of the streams that is looked at; LRU only.
+  /// Share of the streams that is sampled; LRU only.
   double sampling_rate = 1;
-  /// The last block of a prompt counts although it is not full, in a trace that names its blocks.
+  /// Also counts a prompt's last block if it is not full, in a trace that names its blocks.
   bool partial_blocks = false;
-  /// Adds Belady's choice at each capacity: what no policy exceeds. Holds the trace in memory.
+  /// Adds the hits of Belady's choice at each capacity, an upper bound for all policies. Holds the
+  /// trace in memory.
   bool belady = false;
 };
 
-/// Blocks that one tier of blocks hits, as a function of its size: `kvtier.block_curve/1`.
+/// Hits of one tier of blocks as a function of its size: `kvtier.block_curve/1`.
 ///
 ///     {"policy", "block_tokens", "sampling": {"rate"}, "requests", "blocks", "tokens",
 ///      "ideal": {"hit_blocks", "hit_tokens", "hit_rate": {"blocks", "tokens"}},
@@ -40,9 +41,9 @@ struct BlockCurveOptions {
 ///
 /// Requests come in the order of an untimed replay. Each is looked up, then its blocks are used
 /// from the last to the first. Blocks that the recorded server had (see SessionSpec) are used, but
-/// count as neither needed nor hit; capacities below that server's are then of no meaning. What the
-/// trace does not say of responses is not stored. `ideal` is a tier without limit. "capacity_bytes"
-/// is there where bytes_per_token is. `open` gives the sessions, once for each pass. Throws
+/// count as neither needed nor hit; capacities below that server's are then meaningless. Responses
+/// whose tokens the trace does not name are not stored. `ideal` is a tier without limit.
+/// "capacity_bytes" needs bytes_per_token. `open` gives the sessions, once for each pass. Throws
 /// ConfigError.
 [[nodiscard]] Json block_curve(const std::function<std::unique_ptr<SessionSource>()>& open,
                                const TurnFitter* fitter, const BlockCurveOptions& options,

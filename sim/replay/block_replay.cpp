@@ -80,14 +80,14 @@ class BlockReplay {
     enter(0);
     if (partial_blocks_ && !accesses_.named()) {
       throw ConfigError(
-          "/system/blocks/partial_blocks: expected false: only a trace that names its blocks says "
-          "which partial ones are alike");
+          "/system/blocks/partial_blocks: expected false: only a trace that names its blocks tells "
+          "equal partial blocks");
     }
   }
 
   [[nodiscard]] Accesses& accesses() { return accesses_; }
 
-  /// Replays the turn at hand and returns what of its prompt each tier had.
+  /// Replays the current turn. Returns the tokens of its prompt found in each tier.
   std::vector<Tokens> turn(bool measured) {
     const TurnContent& content = accesses_.content();
     Context prompt = content.prompt;
@@ -150,7 +150,7 @@ class BlockReplay {
       router_->first_token(routed, InstanceId{static_cast<std::uint32_t>(instance_)});
       router_->finished(routed, InstanceId{static_cast<std::uint32_t>(instance_)});
     }
-    // A key of a partial block says that no token follows in it.
+    // The hash of a partial block tells that no token follows in it.
     Tokens beyond = prompt.tokens - content.prompt.tokens;
     for (std::size_t i = match.by_pool.size(); i-- > 0 && match.tokens == prompt.tokens;) {
       const Tokens less = std::min(beyond, match.by_pool[i]);
@@ -213,7 +213,7 @@ class BlockReplay {
   [[nodiscard]] std::int64_t turns() const { return found_.turns; }
 
  private:
-  /// The stores of one instance, and what was found there.
+  /// The store of one instance, and its hits.
   struct InstanceReplay {
     std::unique_ptr<Store> store;
     OffloadSteps steps;
@@ -239,14 +239,15 @@ class BlockReplay {
       KVTIER_ASSERT(tells, "the config was checked");
     }
   }
-  /// The turn at hand is replayed on this instance.
+  /// Selects the instance of the current turn.
   void enter(std::size_t instance) {
     instance_ = instance;
     store_ = instances_[instance]->store.get();
     steps_ = &instances_[instance]->steps;
     held_ = &instances_[instance]->held;
   }
-  /// Copies that keep nodes where they are end, or the oldest request does. False: there is none.
+  /// Frees memory: ends copies that hold nodes, or else the oldest request. False if there is
+  /// neither.
   [[nodiscard]] bool make_way() {
     if (is_tree_ && finish_copies(*store_)) {
       return true;
@@ -257,7 +258,7 @@ class BlockReplay {
     end_oldest();
     return true;
   }
-  /// Its memory is free.
+  /// Ends the oldest request and frees its memory.
   void end_oldest() {
     const auto [request, tokens] = held_->front();
     held_->pop_front();
@@ -301,7 +302,8 @@ class BlockReplay {
       }
     }
   }
-  /// A step computes a token; those that fill a block of an offload that takes responses count.
+  /// Computes a response, one token per step. Only steps that fill a block matter to an offload, if
+  /// it takes responses.
   void respond(RequestId request, Tokens prompt, Tokens whole) {
     if (store_->offloads() && !rules_.edges.front().prompts_only) {
       const Tokens block = rules_.pools[1].block;
@@ -351,17 +353,17 @@ class BlockReplay {
   TurnFitter fitter_;
   Accesses accesses_;
   std::vector<std::unique_ptr<InstanceReplay>> instances_;
-  /// For clusters.
+  /// Set for clusters.
   std::optional<ClusterRouter> router_;
   std::size_t instance_ = 0;
-  /// Those of the instance.
+  /// Members of the selected instance.
   Store* store_ = nullptr;
   OffloadSteps* steps_ = nullptr;
   std::deque<std::pair<RequestId, Tokens>>* held_ = nullptr;
-  /// How many requests may hold memory (0: none do).
+  /// Number of requests that may hold memory; 0: a request ends at once.
   std::int64_t hold_;
   Found found_;
-  /// By class of a mix of workloads.
+  /// Hits by class of a mix of workloads.
   std::vector<Found> of_classes_;
   std::vector<std::string> classes_;
 };
@@ -404,7 +406,7 @@ Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyR
 
 Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json& result) {
   if (is_cluster(config)) {
-    return nullptr;  // Belady's choice is of one pool, and routers fill several
+    return nullptr;  // Belady's choice has one pool, but routers fill several
   }
   const StoreRules rules = store_rules(config);
   const Tokens block = rules.pools.front().block;

@@ -4,16 +4,16 @@
 
 namespace kvtier {
 
-/// The untimed replay of a system of blocks: turns come one after the other, each is looked up,
-/// computed and released before the next. Result as `kvtier.untimed/1`, where hits are counted in
-/// tokens, in blocks of the fastest tier and in turns that find anything. With
-/// DecodeStepping::per_iteration, a plain store of one object per block takes the place of extents:
-/// the same bytes, slowly. Throws ConfigError, also for a turn that has no room by itself.
+/// The untimed replay of a system of blocks: each turn is looked up, computed and released before
+/// the next (see /serving/hold_requests). The result is `kvtier.untimed/1`. Hits are counted in
+/// tokens, in blocks of the fastest tier, and in turns with a hit. With
+/// DecodeStepping::per_iteration, a plain store with one object per block replaces extents; the
+/// results are the same bytes. Throws ConfigError, also if a turn alone does not fit.
 [[nodiscard]] Json replay_blocks(const RunConfig& config, SessionSource& source,
                                  const PolicyRegistry& registry, const RunOptions& options);
 
-/// The most blocks that a policy could find in all tiers of the system together, of any order of
-/// eviction and any edges, beside the `result` of its replay:
+/// An upper bound of the hits of all tiers of the system together, for any eviction policy and any
+/// edges, compared with the `result` of its replay:
 ///
 ///     {"name": "Belady", "hit_blocks", "hit_rate": {"blocks"}, "share_reached": {"blocks"}}
 [[nodiscard]] Json bound_of_blocks(const RunConfig& config, SessionSource& source,

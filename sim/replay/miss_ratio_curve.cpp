@@ -16,7 +16,8 @@
 namespace kvtier {
 namespace {
 
-/// Charges of the config's fastest tier, or of a tier of whole tokens if there is none.
+/// Bytes that the config's fastest tier charges for an entry; without a tier, those of whole
+/// tokens.
 class EntrySize {
  public:
   explicit EntrySize(const RunConfig& config)
@@ -52,8 +53,8 @@ std::vector<Bytes> capacity_grid() {
   return grid;
 }
 
-/// Sessions by a hash of their numbers, evenly and the same for every rate: those of a lower one
-/// are among those of a higher.
+/// Whether a hash of the session's number selects it. The sample of a lower rate is part of that of
+/// a higher rate.
 bool is_sampled(std::int64_t session, double rate) {
   constexpr std::uint64_t kSeed = 0;
   constexpr double kAll = 18446744073709551616.0;  // 2^64
@@ -67,7 +68,7 @@ void check_curve(const RunConfig& config, const PolicyRegistry& registry) {
   check_one_instance(config, "a miss-ratio curve", problems);
   if (config.system.sharing == Sharing::prompts) {
     problems.add("/system/sharing",
-                 "a miss-ratio curve is of sessions that share nothing, expected \"none\"");
+                 "expected \"none\": a miss-ratio curve needs sessions that share no prompts");
   }
   problems.throw_if_any();
 }
@@ -89,7 +90,8 @@ Json miss_ratio_curve(const RunConfig& config, const PolicyRegistry& registry,
   AccessOrder order(*source, &fitter);
   const EntrySize size(config);
   StackDistances stack;
-  /// Hits from this capacity on that no smaller one has; the last for those beyond all.
+  /// Additional hits at each capacity, beyond those of the next smaller one. The last element
+  /// counts hits beyond all capacities.
   std::vector<std::int64_t> hits(capacities.size() + 1);
   std::int64_t turns = 0;
   std::int64_t measured = 0;
@@ -110,7 +112,7 @@ Json miss_ratio_curve(const RunConfig& config, const PolicyRegistry& registry,
         resumed += live.history.value > 0 ? 1 : 0;
         const std::int64_t own = stack.size(*slot);
         if (own > 0 && live.history.value > 0) {
-          // The others stand for all that were not looked at, the entry for itself.
+          // Sampled entries stand for all others; the entry itself counts once.
           const auto others = static_cast<double>(stack.distance(*slot) - own);
           const Bytes scaled(own + std::llround(others / curve.sampling_rate));
           const auto from = std::lower_bound(capacities.begin(), capacities.end(), scaled);

@@ -9,9 +9,9 @@
 
 namespace kvtier {
 
-/// A backend without a clock: each iteration takes one step, whatever it computes, and what is
-/// moved when a step begins has arrived before it ends. Only the order of events is left of time.
-/// One step is kStep of the units of now().
+/// A backend without a clock: each iteration takes one step, whatever it computes. Transfers that
+/// start with a step complete before it ends. Time is only the order of events; one step is kStep
+/// of the units of now().
 class StepBackend final : public Backend {
  public:
   static constexpr SimDuration kStep{2};

@@ -5,11 +5,11 @@
 
 namespace kvtier {
 
-/// Runs a system of blocks in steps without a clock: the scheduler puts iterations together as in a
-/// timed run, each takes one step, and transfers that begin with a step have ended when it has. All
-/// requests that `source` has arrive at its times, in units of StepBackend. The observer's
-/// on_block_request says what each request found. Returns the requests' hits, preemptions and what
-/// the tiers took and lost. Throws ConfigError.
+/// Runs a system of blocks in steps without a clock. The scheduler composes iterations as in a
+/// timed run, each iteration takes one step, and transfers that start with a step complete before
+/// it ends. Requests arrive at the times of `source`, in units of StepBackend. The observer's
+/// on_block_request gets the hits of each request. Returns hits, preemptions and the counters of
+/// the tiers. Throws ConfigError.
 struct StepReplay {
   BlockHits hits;
   std::int64_t preemptions = 0;

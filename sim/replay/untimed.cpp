@@ -18,7 +18,7 @@
 namespace kvtier {
 namespace {
 
-/// Moves take no time: they complete in the order in which they were asked for, before the next
+/// A backend whose moves take no time: they complete in the order of their start, before the next
 /// access.
 class InstantBackend final : public Backend {
  public:
@@ -52,7 +52,7 @@ class InstantBackend final : public Backend {
   std::size_t next_ = 0;
 };
 
-/// HBM that a running turn takes in blocks. Without blocks, turns and stored KV are apart.
+/// HBM that a running turn takes with paging. Without paging, running turns take no room of tiers.
 class RunningBlocks {
  public:
   explicit RunningBlocks(const RunConfig& config) {
@@ -70,7 +70,7 @@ class RunningBlocks {
   Bytes block_bytes_;
 };
 
-/// No request ever waits.
+/// A queue in which no request waits.
 class EmptyQueue final : public QueueView {
  public:
   [[nodiscard]] EntryId entry_at(QueuePosition) const override { return kNoEntry; }
@@ -110,8 +110,8 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     if (kind != nullptr && kind->knowledge == Knowledge::oracle &&
         config.system.sharing == Sharing::prompts) {
       problems.add(std::string("/system/tiers/") + name + "/eviction",
-                   fmt::format("policy {} needs to know the future, which of shared prompts "
-                               "(/system/sharing) is not known",
+                   fmt::format("policy {} needs to know the future, but that of shared prompts "
+                               "(/system/sharing) is unknown",
                                kind->name));
     }
   });
@@ -129,7 +129,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
                       .backend = &backend,
                       .queue = &queue,
                       .decisions = options.decisions});
-  // With what is saved ahead of evictions.
+  // Completes all moves, with saves ahead of evictions.
   const auto drain = [&] {
     do {
       while (backend.pending()) {
@@ -169,7 +169,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     const Tokens length = record.history + record.input + record.output;
     const Tokens apart = shares ? record.shared : Tokens(0);
     const auto needed = [&] {
-      // A prompt that is not there may take a block more than the rest with it.
+      // A shared prompt that is not resident may take one block more than a joint context.
       return tiers.shares_prompt(*slot) || apart.value == 0
                  ? running.bytes(length - apart)
                  : running.bytes(length) + running.bytes(Tokens(1));

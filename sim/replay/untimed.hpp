@@ -4,10 +4,9 @@
 
 namespace kvtier {
 
-/// Replays one fixed order of accesses through the tiers, without a clock: sessions take their
-/// turns at arrival plus think times, every move is instantaneous, and no request ever waits. For
-/// miss-ratio curves and comparison with cache simulators. Result as `kvtier.untimed/1`; of a
-/// system of blocks as replay_blocks says.
+/// Replays a fixed order of accesses through the tiers, without a clock. Turns come at the
+/// session's arrival plus think times, moves take no time, and no request waits. The result is
+/// `kvtier.untimed/1`; for a system of blocks see replay_blocks.
 [[nodiscard]] Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
                                     const RunOptions& options = {});
 

@@ -344,7 +344,7 @@ TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
   unnamed.system.blocks->responses = false;
   EXPECT_EQ(refused(unnamed),
             "/system/blocks/partial_blocks: expected false: only a trace that names its blocks "
-            "says which partial ones are alike");
+            "tells equal partial blocks");
   RunConfig small = blocks_config(1, 4);
   small.system.tiers.dram->blocks->capacity = KvSize{KvSize::Unit::tokens, 3};
   EXPECT_EQ(refused(small),

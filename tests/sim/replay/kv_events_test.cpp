@@ -58,8 +58,8 @@ TEST(KvEventsCurve, HasNoBound) {
   options.capacities.push_back({KvSize::Unit::blocks, 3});
   options.belady = true;
   EXPECT_EQ(kvtier::testing::config_error_of(dir, [&] { curve_of(dir, options); }),
-            "the bound is of whole prompts, but the trace's requests ask for parts of theirs: the "
-            "server that was recorded had the blocks before");
+            "the bound needs requests for whole prompts, but the trace's requests ask for parts: "
+            "the recorded server had the earlier blocks");
 }
 
 }  // namespace

@@ -300,8 +300,8 @@ TEST(UntimedBelady, IsRefusedInATimedRunAndWithSharedPrompts) {
     FAIL() << "the future of a prompt is not known";
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what()),
-              "/system/tiers/dram/eviction: policy belady needs to know the future, which of "
-              "shared prompts (/system/sharing) is not known");
+              "/system/tiers/dram/eviction: policy belady needs to know the future, but that "
+              "of shared prompts (/system/sharing) is unknown");
   }
 }
 
@@ -429,8 +429,8 @@ TEST(MissRatioCurve, IsRefusedForSharedPromptsAndForNothingMeasured) {
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what()),
-              "/system/sharing: a miss-ratio curve is of sessions that share nothing, expected "
-              "\"none\"");
+              "/system/sharing: expected \"none\": a miss-ratio curve needs sessions that share no "
+              "prompts");
   }
 }
 
